@@ -37,9 +37,11 @@ struct Params {
 {% endif %}
 {% if append %}
 @group(0) @binding({{ at.k }}) var<storage, read> k: array<vec4<f32>>;
-@group(0) @binding({{ at.v }}) var<storage, read> v: array<vec4<f32>>;
 @group(0) @binding({{ at.keys }}) var<storage, read_write> keys: array<u32>;
+{% if at.values %}
+@group(0) @binding({{ at.v }}) var<storage, read> v: array<vec4<f32>>;
 @group(0) @binding({{ at.values }}) var<storage, read_write> values: array<u32>;
+{% endif %}
 {% endif %}
 {% include "parts/view" %}
 {% if norm_q or norm_k %}
@@ -220,7 +222,9 @@ fn bytes(x: vec4<f32>) -> u32 {
 }
 {% endif %}
 {{ append_to("keys", "key", key, key_chunks, true) }}
+{% if at.values %}
 {{ append_to("values", "value", value, value_chunks, false) }}
+{% endif %}
 {% endif %}
 
 @compute @workgroup_size({{ threads }})
@@ -252,9 +256,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let place = row_at(params.k, row) + head * {{ quads }}u;
         let factor = {% if norm_k %}k_factor(place, lane){% else %}1.0{% endif %};
         append_key(place, page, head, token, lane, factor, position);
+{% if at.values %}
     } else {
         head -= params.kv_heads;
         append_value(row_at(params.v, row) + head * {{ quads }}u, page, head, token, lane);
+{% endif %}
     }
 {% endif %}
 }

@@ -1,6 +1,7 @@
-{# Variant: score (softmax, sigmoid), bias, factors, threads, subgroup. #}
+{# Variant: score (softmax, sigmoid), bias, factors, group_best (experts for a group's score, or none), threads, subgroup. #}
 // Selects the experts of a row, one workgroup per row: each pass finds the best expert after the previous one. Logits
-// decide, or with a bias the biased scores; the weights are the scores of the chosen.
+// decide, or with a bias the biased scores; the weights are the scores of the chosen. With groups, their scores come first:
+// a thread handles a group, then compares it with the others.
 struct Params {
     x: vec2<u32>, // view, in floats
     out: vec2<u32>, // view, in floats
@@ -11,7 +12,11 @@ struct Params {
     scale: f32,
     no_number: u32, // the bits of a NaN: a constant would be folded away
     factors: u32, // offset in `vectors`, in floats
-    zero: u32,
+    group_size: u32,
+    groups: u32,
+    groups_used: u32,
+    zero0: u32,
+    zero1: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -23,6 +28,11 @@ struct Params {
 {% include "parts/reduce" %}
 
 const LEAST = -3.4e38;
+{% if group_best %}
+
+var<workgroup> group_scores: array<f32, {{ groups_max }}>;
+var<workgroup> is_open: array<u32, {{ groups_max }}>;
+{% endif %}
 
 // A logit's score; for softmax without the divisor, where `peak` is the largest logit.
 fn score(logit: f32, peak: f32) -> f32 {
@@ -66,11 +76,49 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
 {% else %}
     let divisor = 1.0;
 {% endif %}
+{% if group_best %}
+    for (var group = lane; group < params.groups; group += {{ threads }}u) {
+        var first = LEAST;
+        var second = LEAST;
+        for (var i = group * params.group_size; i < (group + 1u) * params.group_size; i++) {
+{% if bias %}
+            let v = score(x[row + i], peak) / divisor + vectors[params.bias + i];
+{% elif group_best == 1 %}
+            let v = x[row + i];
+{% else %}
+            let v = score(x[row + i], peak) / divisor;
+{% endif %}
+            second = max(second, min(first, v));
+            first = max(first, v);
+        }
+{% if group_best == 1 %}
+        group_scores[group] = first;
+{% else %}
+        group_scores[group] = first + select(second, 0.0, params.group_size == 1u);
+{% endif %}
+    }
+    workgroupBarrier();
+    for (var group = lane; group < params.groups; group += {{ threads }}u) {
+        let own = group_scores[group];
+        var before = 0u;
+        for (var other = 0u; other < params.groups; other++) {
+            let v = group_scores[other];
+            before += select(0u, 1u, v > own || (v == own && other < group));
+        }
+        is_open[group] = select(0u, 1u, before < params.groups_used);
+    }
+    workgroupBarrier();
+{% endif %}
     var last = vec2<f32>(3.4e38, -1.0);
     var sum = 0.0;
     for (var n = 0u; n < params.used; n++) {
         var best = vec2<f32>(LEAST, 16777216.0);
         for (var i = lane; i < params.experts; i += {{ threads }}u) {
+{% if group_best %}
+            if is_open[i / params.group_size] == 0u {
+                continue;
+            }
+{% endif %}
 {% if bias %}
             let v = score(x[row + i], peak) / divisor + vectors[params.bias + i];
 {% else %}

@@ -11,7 +11,7 @@ use bilayer_cpu::Cpu;
 use bilayer_cpu::level::Level;
 use bilayer_engine::generate::{Batch, Generation, Request, Stop};
 use bilayer_engine::sampling::{Options, Sampler};
-use bilayer_engine::session::{CacheError, Pages, SequenceId};
+use bilayer_engine::session::{CacheError, Pages, SavedSequence, SequenceId};
 use bilayer_engine::session::{Run, Session, Settings, Wanted};
 use bilayer_engine::{Cancel, Error, Model, OpenOptions, open_file};
 use bilayer_graph::{
@@ -89,6 +89,11 @@ const _: fn() = || {
 /// A random model of the first architecture's smallest shape, with a vocabulary of letters.
 fn tiny() -> Model {
     Model::from_bytes("tiny", words::tiny(Type::F32, 7)).unwrap()
+}
+
+/// As [`tiny`], with a cache of keys alone, which have the values.
+fn latent() -> Model {
+    Model::from_bytes("latent", words::tiny_of("deepseek2")).unwrap()
 }
 
 fn settings() -> Settings<'static> {
@@ -222,8 +227,11 @@ fn sequences_stepped_together_equal_each_alone() {
 
 #[test]
 fn a_fork_and_a_rollback_equal_recomputation() {
-    let model = tiny();
-    let mut session = session(&model);
+    [tiny(), latent()].iter().for_each(forks_and_rolls_back);
+}
+
+fn forks_and_rolls_back(model: &Model) {
+    let mut session = session(model);
     let (head, a, b) = (some(41, 1), some(30, 2), some(30, 3));
     let base = session.open().unwrap();
     logits(&mut session, base, &head);
@@ -245,6 +253,47 @@ fn a_fork_and_a_rollback_equal_recomputation() {
     assert_eq!(of_base, with_b, "the base");
     assert_eq!(of_rollback, with_a, "the rollback");
     assert_ne!(with_a, with_b);
+}
+
+/// Where values are in the keys, files and moves between devices carry keys alone.
+#[test]
+fn latent_caches_are_saved_and_moved() {
+    let model = latent();
+    let (head, tail) = (some(41, 1), some(9, 2));
+    let mut first = cached(&model, Type::F32);
+    let sequence = first.open().unwrap();
+    logits(&mut first, sequence, &head);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("saved");
+    let bytes = first.save(sequence).unwrap().write(&path).unwrap();
+    // 40 numbers of at most four bytes for each token and layer, and the rest in less than a KiB.
+    assert!(bytes < 41 * 3 * 40 * 4 + 1024, "{bytes}");
+    let expected = logits(&mut first, sequence, &tail);
+    let mut second = cached(&model, Type::F32);
+    let saved = SavedSequence::read(&path, &model, 256).unwrap();
+    let sequence = second.restore(&saved).unwrap();
+    assert_eq!(logits(&mut second, sequence, &tail), expected);
+
+    let backends: Vec<Box<dyn Backend>> =
+        vec![Box::new(Reference::new()), Box::new(Cpu::new(Default::default()).unwrap())];
+    let layers = model.graph().layers();
+    let on = |device: usize| {
+        move |graph: &_, machine: &_, budget: &_| {
+            Ok(place(graph, machine, budget, &Placement::single(layers, device))?)
+        }
+    };
+    let exact = Settings { cache_type_k: Type::F32, cache_type_v: Type::F32, ..settings() };
+    let exact = Settings { outputs: Some(64), ..exact };
+    let mut session = Session::on(&model, backends, &on(0), exact).unwrap();
+    let sequence = session.open().unwrap();
+    logits(&mut session, sequence, &head);
+    for (device, tokens) in [(1, &tail[..4]), (0, &tail[4..])] {
+        session.place(&on(device)).unwrap();
+        let found = logits(&mut session, sequence, tokens);
+        let first = if device == 1 { 0 } else { 4 * session.vocab() };
+        let off = off(&found, &expected[first..first + found.len()]);
+        assert!(off < 3e-5, "on device {device}: {off}");
+    }
 }
 
 #[test]

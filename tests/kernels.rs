@@ -7,9 +7,9 @@ use bilayer_cpu::level::Level;
 use bilayer_cpu::{Cpu, Options};
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{
-    Activation, Attend, Backend, Catalog, Entry, Error, Exactness, Experts, Graph, Limits, OpKind,
-    PAGE_TOKENS, PageCopy, Pairs, Precision, Recorder, Rope, Route, Score, Segment, SegmentId,
-    SharedBytes, Span, StateSpan, Step, Temperature, Value, WeightId, Window,
+    Activation, Attend, Backend, Catalog, Entry, Error, Exactness, Experts, Graph, Groups, Limits,
+    OpKind, PAGE_TOKENS, PageCopy, Pairs, Precision, Recorder, Rope, Route, Score, Segment,
+    SegmentId, SharedBytes, Span, StateSpan, Step, Temperature, Value, Values, WeightId, Window,
 };
 use bilayer_quant::Type;
 
@@ -305,6 +305,7 @@ fn smallest(kind: OpKind) -> Graph {
         OpKind::Scale => elementwise(|r, a, _| r.scale("x", a, 3.0)),
         OpKind::SoftCap => elementwise(|r, a, _| r.soft_cap("x", a, 1.3)),
         OpKind::Part => elementwise(|r, a, _| r.part("x", a, 32, 5..12)),
+        OpKind::Join => elementwise(|r, a, b| r.join("x", a, b, [8, 8])),
         OpKind::Rows => elementwise(|r, a, _| r.rows_wanted("x", a)),
         OpKind::Pool => elementwise(|r, a, _| r.pool("x", a)),
         OpKind::TopK => {
@@ -314,6 +315,7 @@ fn smallest(kind: OpKind) -> Graph {
         }
         OpKind::Route => elementwise(|r, a, _| r.route("x", Route { logits: a, ..TWO })),
         OpKind::Experts | OpKind::Mix => STORED.graph(),
+        OpKind::RouteAll => by_heads(Type::F32, [4, 8, 16]),
     }
 }
 
@@ -660,6 +662,7 @@ const TWO: Route = Route {
     logits: Value(0),
     bias: None,
     used: 2,
+    groups: None,
     score: Score::Softmax,
     normalise: true,
     scale: 1.0,
@@ -688,6 +691,66 @@ fn routes() {
             let compared = if used == 8 { compare_variants } else { compare };
             compared(&name, &graph, limits(), &[1, 13].map(Owned::tokens), FLOAT_BOUND);
         }
+    }
+}
+
+/// A product of each of `heads` parts of a row with a matrix `[rows, cols]` of its own.
+fn by_heads(ty: Type, [heads, rows, cols]: [usize; 3]) -> Graph {
+    let tensors = Tensors::default().with("w", ty, &[heads, rows, cols]);
+    over(heads * cols, tensors, |r, a, _| {
+        let route = r.route_all("route", heads);
+        let stack = r.stack("w", |_| String::new(), [heads, rows, cols]).unwrap();
+        r.experts("x", Experts { input: a, route, stack, bias: None, out: a })
+    })
+}
+
+#[test]
+fn products_by_heads() {
+    for (ty, shape) in [
+        (Type::F32, [3, 20, 8]),
+        (Type::F16, [16, 32, 24]),
+        (Type::Q8_0, [5, 48, 64]),
+        (Type::Q4_K, [2, 64, 256]),
+    ] {
+        let bound = if ty.block_weights == 1 { FLOAT_BOUND } else { INT8_BOUND };
+        let steps = [1, 2, 50].map(Owned::tokens);
+        compare(&format!("{ty} by heads"), &by_heads(ty, shape), limits(), &steps, bound);
+    }
+}
+
+/// Values by groups, one of which may be as wide as a row.
+#[test]
+fn joined_values() {
+    for widths in [[8, 8], [1, 1], [64, 64]] {
+        let graph = over(64, Tensors::default(), |r, a, b| r.join("x", a, b, widths));
+        compare("join", &graph, limits(), &[1, 13].map(Owned::tokens), FLOAT_BOUND);
+    }
+    let graph = over(64, Tensors::default(), |r, a, b| {
+        let b = r.part("first", b, 16, 0..4);
+        r.join("x", a, b, [16, 4])
+    });
+    compare("join of a part", &graph, limits(), &[1, 13].map(Owned::tokens), FLOAT_BOUND);
+}
+
+/// Groups by their best expert or their best two, with and without a bias.
+#[test]
+fn routes_within_groups() {
+    for (experts, used, [count, chosen, best], biased) in [
+        (64, 6, [8, 3, 1], false),
+        (256, 8, [8, 4, 2], true),
+        (12, 2, [12, 5, 2], true),
+        (16, 4, [4, 2, 2], false),
+    ] {
+        let tensors = Tensors::default().with("b", Type::F32, &[experts]);
+        let graph = over(experts, tensors, |r, logits, _| {
+            let bias = biased.then(|| r.vector("b", experts).unwrap());
+            let groups = Some(Groups { count, used: chosen, best });
+            let score = if best == 1 { Score::Softmax } else { Score::Sigmoid };
+            r.route("x", Route { logits, bias, used, groups, score, ..TWO })
+        });
+        let name = format!("{used} of {experts} in {chosen} of {count}");
+        let compared = if biased && count == 8 { compare_variants } else { compare };
+        compared(&name, &graph, limits(), &[1, 13].map(Owned::tokens), FLOAT_BOUND);
     }
 }
 
@@ -879,6 +942,8 @@ struct Heads {
     softcap: Option<f32>,
     sinks: bool,
     both_ways: bool,
+    /// Elements of a key that are its value.
+    in_keys: Option<usize>,
 }
 
 const HEADS: Heads = Heads {
@@ -889,6 +954,7 @@ const HEADS: Heads = Heads {
     softcap: None,
     sinks: false,
     both_ways: false,
+    in_keys: None,
 };
 
 fn attention(h: Heads) -> Graph {
@@ -899,7 +965,8 @@ fn attention(h: Heads) -> Graph {
         .with("table v", Type::F32, &[VOCAB, kv_width])
         .with("sinks", Type::F32, &[h.heads]);
     record(&tensors, |r| {
-        let cache = (!h.both_ways).then(|| r.cache(h.kv_heads, h.head_dim, h.window));
+        let cache = || r.cache_of(h.kv_heads, h.head_dim, h.in_keys, h.window);
+        let cache = (!h.both_ways).then(cache);
         let q = r.matrix("table q", VOCAB, width).unwrap();
         let k = r.matrix("table k", VOCAB, kv_width).unwrap();
         let v = r.matrix("table v", VOCAB, kv_width).unwrap();
@@ -918,7 +985,7 @@ fn attend(
     Attend {
         q,
         k,
-        v,
+        v: h.in_keys.map_or(Values::Beside(v), Values::InKeys),
         out: Value(0),
         cache,
         heads: h.heads,
@@ -971,6 +1038,64 @@ fn attention_of_every_shape() {
         let compared =
             if shape.sinks && shape.softcap.is_some() { compare_variants } else { compare };
         compared(&name, &attention(shape), limits(), &conversation(), FLOAT_BOUND);
+    }
+}
+
+/// Values that are the first elements of the keys, with every type of cache, in all steps and copies.
+#[test]
+fn attention_whose_values_are_in_its_keys() {
+    let latent = Heads { heads: 6, kv_heads: 1, head_dim: 96, in_keys: Some(64), ..HEADS };
+    for key_type in [Type::F16, Type::F32, Type::Q8_0] {
+        let limits = Limits { key_type, ..limits() };
+        let name = format!("values in keys {key_type}");
+        let compared = if key_type == Type::F16 { compare_variants } else { compare };
+        compared(&name, &attention(latent), limits, &conversation(), FLOAT_BOUND);
+    }
+    let odd = Heads { heads: 20, head_dim: 44, in_keys: Some(36), ..latent };
+    let special = Heads { window: Some(Window::Last(40)), softcap: Some(3.0), sinks: true, ..odd };
+    let two = Heads { heads: 8, kv_heads: 2, in_keys: Some(96), ..latent };
+    for shape in [odd, special, two] {
+        compare(&format!("{shape:?}"), &attention(shape), limits(), &conversation(), FLOAT_BOUND);
+    }
+    let copies = vec![PageCopy { from: 7, to: 3 }, PageCopy { from: 3, to: 5 }];
+    let steps = [
+        Owned::of(1, &[(40, 0, &[7, 8])]),
+        Owned { copies, ..Owned::of(2, &[(1, 20, &[3]), (1, 25, &[5])]) },
+        Owned::of(3, &[(1, 21, &[3]), (1, 26, &[5]), (1, 40, &[7, 8])]),
+    ];
+    compare("copies of values in keys", &attention(latent), limits(), &steps, FLOAT_BOUND);
+}
+
+/// Pages whose values are in their keys, from each backend to each.
+#[test]
+fn pages_with_values_in_keys_move_between_backends() {
+    let latent = Heads { heads: 6, kv_heads: 1, head_dim: 96, in_keys: Some(64), ..HEADS };
+    let (graph, pages) = (attention(latent), [9, 4, 6]);
+    let [before, after] = [Owned::of(1, &[(70, 0, &pages)]), Owned::of(2, &[(1, 70, &pages)])];
+    for key_type in [Type::F16, Type::Q8_0] {
+        let limits = Limits { key_type, ..limits() };
+        let mut backends: Vec<Box<dyn Backend>> = vec![Box::new(Reference::new())];
+        backends.push(Box::new(cpu(Level::detect(), 2)));
+        backends.extend(support::gpu::gpu().map(|gpu| Box::new(gpu) as Box<dyn Backend>));
+        let cache = bilayer_graph::CacheId(0);
+        let mut saved = Vec::new();
+        let mut segments = Vec::new();
+        for backend in &mut backends {
+            let segment = prepare(backend.as_mut(), &graph, limits);
+            run(backend.as_mut(), segment, &graph, &before);
+            saved.push(backend.save(cache, &pages).unwrap());
+            segments.push(segment);
+        }
+        let expected = run(backends[0].as_mut(), segments[0], &graph, &after);
+        for pages_of in &saved {
+            assert!(pages_of.values.is_empty(), "{key_type}");
+            for (backend, segment) in backends.iter_mut().zip(&segments) {
+                backend.restore(cache, &pages, pages_of).unwrap();
+                let found = run(backend.as_mut(), *segment, &graph, &after);
+                let error = error(&expected, &found);
+                assert!(error < FLOAT_BOUND, "{key_type} on {}: {error}", backend.facts().name);
+            }
+        }
     }
 }
 

@@ -181,6 +181,8 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("llama3-rope", "llama"),
     ("mistral-swa", "llama"),
     ("cohere2", "cohere2"),
+    ("deepseek2", "deepseek2"),
+    ("deepseek3", "deepseek2"),
     ("gemma2", "gemma2"),
     ("gemma3", "gemma3"),
     ("gpt2", "gpt2"),
@@ -235,6 +237,7 @@ fn checkpoints_give_the_logits_of_the_original_code() {
 const OPTIONS: &[(&str, &str)] = &[
     ("options-llama", "llama"),
     ("options-mixtral", "llama"),
+    ("options-deepseek2", "deepseek2"),
     ("options-gemma", "gemma"),
     ("options-gemma2", "gemma2"),
     ("options-gemma3", "gemma3"),
@@ -304,7 +307,11 @@ fn refused_switches() -> Vec<Switch> {
         ("FalconForCausalLM", "alibi", on.clone()),
         ("FalconForCausalLM", "bias", on.clone()),
         ("FalconForCausalLM", "parallel_attn", off.clone()),
-        ("Glm4MoeForCausalLM", "n_group", json!(4)),
+        ("DeepseekV2ForCausalLM", "scoring_func", json!("sigmoid")),
+        ("DeepseekV2ForCausalLM", "norm_topk_prob", on.clone()),
+        ("DeepseekV2ForCausalLM", "moe_layer_freq", json!(2)),
+        ("DeepseekV3ForCausalLM", "topk_method", json!("greedy")),
+        ("DeepseekV3ForCausalLM", "rope_interleave", off.clone()),
         ("MiniMaxM2ForCausalLM", "use_qk_norm", off.clone()),
         ("Mistral3ForConditionalGeneration", "sliding_window", json!(8)),
         ("Llama4ForCausalLM", "no_rope_layers", json!([1, 0, 1, 0])),
@@ -343,7 +350,7 @@ fn switches_that_are_not_supported_are_refused_by_name() {
         "final_logit_softcapping": 30.0, "num_experts": 4, "num_experts_per_tok": 2,
         "num_local_experts": 4, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "local_attention": 8,
         "classifier_pooling": "mean", "logit_scale": 0.25, "intermediate_size_mlp": 48, "interleave_moe_layer_step": 1,
-        "output_multiplier": 1.0,
+        "output_multiplier": 1.0, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 16,
     });
     for (class, field, value) in refused_switches() {
         let mut config = sizes.clone();
@@ -419,6 +426,9 @@ const LESS: &[Less] = &[
     ("cap of logits", |config| config.logit_softcap = None),
     ("second expert", |config| {
         config.experts.iter_mut().for_each(|experts| experts.used = 1);
+    }),
+    ("groups of experts", |config| {
+        config.experts.iter_mut().for_each(|experts| experts.groups = None);
     }),
     ("parallel parts", |config| {
         if config.ffn_input == FfnInput::AttentionNorm {

@@ -51,7 +51,7 @@ fn mixtures_of_experts_run() {
         vocab: Some(512),
         ..Sizes::default()
     };
-    for name in ["mixtral-8x7b", "qwen3-30b-a3b"] {
+    for name in ["mixtral-8x7b", "qwen3-30b-a3b", "deepseek-lite"] {
         let shape = Shape::find(name).unwrap().with(small).unwrap();
         let bytes = Synth::new(shape, Mix::find("Q4_K_M").unwrap()).to_bytes().unwrap();
         let model = Model::from_bytes(name, bytes).unwrap();

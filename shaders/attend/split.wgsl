@@ -34,7 +34,9 @@ struct Params {
 @group(0) @binding({{ at.step }}) var<storage, read> step: array<u32>;
 @group(0) @binding({{ at.q }}) var<storage, read> q: array<vec4<f32>>;
 @group(0) @binding({{ at.keys }}) var<storage, read> keys: array<vec4<u32>>;
+{% if at.values %}
 @group(0) @binding({{ at.values }}) var<storage, read> values: array<vec4<u32>>;
+{% endif %}
 {% if at.vectors %}
 @group(0) @binding({{ at.vectors }}) var<storage, read> vectors: array<f32>;
 {% endif %}
@@ -51,6 +53,9 @@ var<workgroup> folded: array<vec4<f32>, {{ threads }}>;
 {% include "parts/cache" %}
 
 const NEVER = -1e30;
+{# The buffer of the values, and the distance between the chunks of a value. #}
+{% set stored = "keys" if in_keys else "values" %}
+{% set apart = "32u * " if in_keys else "" %}
 {% macro unpack(name, type) %}
 {% if type == "f32" %}
             let {{ name }}0 = bitcast<vec4<f32>>({{ name }});
@@ -67,7 +72,7 @@ const NEVER = -1e30;
 // Writes quad `k` of a thread's chunk to the result or the parts; threads beyond the chunks write nothing.
 fn write(place: u32, chunk: u32, k: u32, sum: vec4<f32>, whole: bool) {
     let quad = {{ value_quads }}u * chunk + k;
-    if quad < {{ quads }}u {
+    if quad < {{ out_quads }}u {
         if whole {
             out[place + quad] = sum;
         } else {
@@ -243,7 +248,7 @@ fn main(
 {% endif %}
             let value_at{{ u }} = value_place(page{{ u }}, kv_head, t{{ u }} % 32u);
 {% for i in range(own) %}
-            let v{{ u }}_{{ i }}_ = values[value_at{{ u }} + chunk{{ i }}];
+            let v{{ u }}_{{ i }}_ = {{ stored }}[value_at{{ u }} + {{ apart }}chunk{{ i }}];
 {% endfor %}
 {% endfor %}
 {% for u in range(unroll) %}
@@ -260,8 +265,8 @@ fn main(
 {% for i in range(own) %}
 {{ unpack("v" ~ u ~ "_" ~ i ~ "_", value) }}
 {% if value == "q8_0" %}
-            let word{{ u }}_{{ i }} = value_scales_at{{ u }} + chunk{{ i }} / 4u;
-            let d{{ u }}_{{ i }} = unpack2x16float(values[word{{ u }}_{{ i }} / 4u][word{{ u }}_{{ i }} % 4u])[chunk{{ i }} / 2u % 2u];
+            let word{{ u }}_{{ i }} = value_scales_at{{ u }} + {{ apart }}(chunk{{ i }} / 4u);
+            let d{{ u }}_{{ i }} = unpack2x16float({{ stored }}[word{{ u }}_{{ i }} / 4u][word{{ u }}_{{ i }} % 4u])[chunk{{ i }} / 2u % 2u];
 {% endif %}
 {% for m in range(queries) %}
 {% for k in range(value_quads) %}
@@ -325,11 +330,11 @@ fn main(
 {% else %}
             factor = 1.0 / sum{{ m }};
 {% endif %}
-            place = row_at(params.out, first_row + {{ r }}u) + head * {{ quads }}u;
+            place = row_at(params.out, first_row + {{ r }}u) + head * {{ out_quads }}u;
         } else {
-            place = (((first_row + {{ r }}u) * params.heads + head) * splits + id.z) * {{ quads + 1 }}u;
+            place = (((first_row + {{ r }}u) * params.heads + head) * splits + id.z) * {{ out_quads + 1 }}u;
             if lane == 0u {
-                parts[place + {{ quads }}u] = vec4<f32>(max{{ m }}, sum{{ m }}, 0.0, 0.0);
+                parts[place + {{ out_quads }}u] = vec4<f32>(max{{ m }}, sum{{ m }}, 0.0, 0.0);
             }
         }
 {% for i in range(own) %}

@@ -22,6 +22,8 @@ import torch
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
+    DeepseekV2Config,
+    DeepseekV2ForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
@@ -111,6 +113,53 @@ DECODERS = {
             rope_parameters=dict(YARN, rope_theta=150000.0, truncate=False),
             attn_implementation="eager",
             experts_implementation="eager",
+        )
+    ),
+}
+
+# Latent attention; every dimension is another.
+LATENT = dict(
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=40,
+    num_attention_heads=4,
+    num_hidden_layers=3,
+    max_position_embeddings=256,
+    kv_lora_rank=24,
+    qk_nope_head_dim=12,
+    qk_rope_head_dim=8,
+    v_head_dim=16,
+    n_routed_experts=8,
+    n_shared_experts=2,
+    num_experts_per_tok=3,
+    moe_intermediate_size=20,
+    routed_scaling_factor=2.0,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=SEPARATOR,
+    attn_implementation="eager",
+    experts_implementation="eager",
+)
+DECODERS |= {
+    "deepseek2": lambda: DeepseekV2ForCausalLM(
+        DeepseekV2Config(
+            **LATENT,
+            q_lora_rank=None,
+            first_k_dense_replace=1,
+            topk_method="group_limited_greedy",
+            n_group=4,
+            topk_group=2,
+            rope_parameters=dict(YARN, rope_theta=10000.0, factor=4.0, mscale=0.707, mscale_all_dim=0.707),
+        )
+    ),
+    "options-deepseek2": lambda: DeepseekV2ForCausalLM(
+        DeepseekV2Config(
+            **LATENT,
+            q_lora_rank=28,
+            attention_bias=True,
+            tie_word_embeddings=True,
+            topk_method="greedy",
+            rope_parameters=dict(YARN, rope_theta=10000.0, factor=4.0, mscale=1.0, mscale_all_dim=0.5),
         )
     ),
 }

@@ -20,11 +20,12 @@ const TOKENS: usize = 32;
 const RANDOM_TOKENS: usize = 8;
 
 /// Checkpoints in the shared data: Llamas, and one of each mechanism that others have.
-const CHECKPOINTS: [&str; 11] = [
+const CHECKPOINTS: [&str; 12] = [
     "llama",
     "llama-256",
     "llama3-rope",
     "cohere2",
+    "deepseek3",
     "gemma4",
     "gemma4-moe",
     "glm4-moe",

@@ -20,7 +20,7 @@ mod tests;
 mod weights;
 mod words;
 
-pub use shapes::{Convolutions, Experts, Shape, Sizes};
+pub use shapes::{Convolutions, Experts, Latent, Shape, Sizes};
 
 use tensors::Tensor;
 use weights::Weights;

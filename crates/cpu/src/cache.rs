@@ -10,7 +10,8 @@
 //! is contiguous, and so are its blocks for the pages of a group, which are mostly assigned to one sequence: a sweep
 //! then reads one contiguous range, which suits the hardware prefetchers. The last group contains the remaining
 //! pages. `value_stride` is `head_dim` rounded up to 16 elements. Q8_0 keeps its 32-element blocks along `head_dim`:
-//! the bytes as above, then the f16 scales, `[head_dim / 32, 32]` for keys and `[32, head_dim / 32]` for values.
+//! the bytes as above, then the f16 scales, `[head_dim / 32, 32]` for keys and `[32, head_dim / 32]` for values. Where
+//! values are the first elements of the keys, a block is only its keys.
 
 use bilayer_graph::{CacheInfo, CachePages, Error, Limits, OpKind, PAGE_TOKENS, PageCopy};
 use bilayer_quant::{Type, q8_0};
@@ -75,6 +76,8 @@ fn unsupported(what: String) -> Error {
 pub(crate) struct Layout {
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
+    /// Elements at the start of each key that are its value; then no values are stored.
+    values_in_keys: Option<usize>,
     /// Distance between the values of consecutive tokens, in elements.
     pub(crate) value_stride: usize,
     pub(crate) key: Stored,
@@ -89,27 +92,35 @@ impl Layout {
     pub(crate) fn new(info: &CacheInfo, limits: &Limits) -> Result<Layout, Error> {
         let key = Stored::of(limits.key_type, info.head_dim)?;
         let value = Stored::of(limits.value_type, info.head_dim)?;
-        let value_stride = info.head_dim.next_multiple_of(16);
+        let value_stride = info.value_dim().next_multiple_of(16);
         let key_bytes = lines(key.bytes(info.head_dim * PAGE_TOKENS));
+        let value_bytes = match info.values_in_keys {
+            None => lines(value.bytes(value_stride * PAGE_TOKENS)),
+            Some(_) => 0,
+        };
         Ok(Layout {
             kv_heads: info.kv_heads,
             head_dim: info.head_dim,
+            values_in_keys: info.values_in_keys,
             value_stride,
             key,
             value,
             key_bytes,
-            block_bytes: key_bytes + lines(value.bytes(value_stride * PAGE_TOKENS)),
+            block_bytes: key_bytes + value_bytes,
         })
     }
 
     /// Whether the layout matches `info`.
     pub(crate) fn holds(&self, info: &CacheInfo) -> bool {
-        (self.kv_heads, self.head_dim) == (info.kv_heads, info.head_dim)
+        (self.kv_heads, self.head_dim, self.values_in_keys) == info.shape()
     }
 
-    /// Names of the types of keys and values.
+    /// Names of the types of keys and values, or of the keys that have the values.
     pub(crate) fn name(&self) -> String {
-        format!("{}/{}", self.key.name(), self.value.name())
+        match self.values_in_keys {
+            None => format!("{}/{}", self.key.name(), self.value.name()),
+            Some(_) => self.key.name().to_owned(),
+        }
     }
 
     fn key_elements(&self) -> usize {
@@ -146,7 +157,7 @@ pub(crate) struct Tokens<'a> {
     pub(crate) slot: usize,
     /// `[tokens, head_dim]`.
     pub(crate) keys: &'a [f32],
-    /// `[tokens, head_dim]`.
+    /// `[tokens, head_dim]`; empty if values are in the keys.
     pub(crate) values: &'a [f32],
 }
 
@@ -208,20 +219,20 @@ impl Cache {
         self.pages
     }
 
-    /// Keys and values of one head of one page.
+    /// Keys of one head of one page, and values unless they are in the keys.
     ///
     /// # Safety
     /// No thread writes to them while the slices are alive.
-    pub(crate) unsafe fn block(&self, page: u32, kv_head: usize) -> (Panel<'_>, Panel<'_>) {
+    pub(crate) unsafe fn block(&self, page: u32, kv_head: usize) -> (Panel<'_>, Option<Panel<'_>>) {
         let layout = &self.layout;
         let start = self.start(page, kv_head);
         // SAFETY: guaranteed by the caller.
         let bytes = unsafe { self.memory.get::<u8>(start, layout.block_bytes) };
         let (keys, values) = bytes.split_at(layout.key_bytes);
-        (
-            Panel { stored: layout.key, bytes: keys, elements: layout.key_elements() },
-            Panel { stored: layout.value, bytes: values, elements: layout.value_elements() },
-        )
+        let keys = Panel { stored: layout.key, bytes: keys, elements: layout.key_elements() };
+        let elements = layout.value_elements();
+        let values = Panel { stored: layout.value, bytes: values, elements };
+        (keys, layout.values_in_keys.is_none().then_some(values))
     }
 
     /// Stores keys and values.
@@ -250,11 +261,12 @@ impl Cache {
     pub(crate) unsafe fn save(&self, pages: &[u32]) -> CachePages {
         let Layout { kv_heads, head_dim: dim, value_stride, .. } = self.layout;
         let width = kv_heads * dim;
-        let elements = pages.len() * PAGE_TOKENS * width;
-        let (mut keys, mut values) = (vec![0.0; elements], vec![0.0; elements]);
-        let rows = keys.chunks_exact_mut(PAGE_TOKENS * width);
-        for ((&page, keys), values) in
-            pages.iter().zip(rows).zip(values.chunks_exact_mut(PAGE_TOKENS * width))
+        let page_elements = PAGE_TOKENS * width;
+        let has_values = self.layout.values_in_keys.is_none();
+        let mut keys = vec![0.0; pages.len() * page_elements];
+        let mut values = vec![0.0; if has_values { keys.len() } else { 0 }];
+        for (at, (&page, keys)) in
+            pages.iter().zip(keys.chunks_exact_mut(page_elements)).enumerate()
         {
             for head in 0..kv_heads {
                 // SAFETY: guaranteed by the caller.
@@ -265,6 +277,8 @@ impl Cache {
                         let scale = i / Q8_BLOCK * PAGE_TOKENS + token;
                         *to = key.float(i * PAGE_TOKENS + token, scale);
                     }
+                    let Some(value) = value else { continue };
+                    let to = at * page_elements + to;
                     for (i, to) in values[to..to + dim].iter_mut().enumerate() {
                         let at = token * value_stride + i;
                         *to = value.float(at, at / Q8_BLOCK);
@@ -282,11 +296,12 @@ impl Cache {
     pub(crate) unsafe fn restore(&self, level: Level, pages: &[u32], data: &CachePages) {
         let Layout { kv_heads, head_dim: dim, .. } = self.layout;
         let width = kv_heads * dim;
-        let tokens = data.keys.chunks_exact(width).zip(data.values.chunks_exact(width));
+        // Values in keys are empty rows of their own.
+        let value = |at: usize| data.values.get(at * dim..(at + 1) * dim).unwrap_or_default();
         let slots = pages.iter().flat_map(|&page| (0..PAGE_TOKENS).map(move |slot| (page, slot)));
-        for ((page, slot), (keys, values)) in slots.zip(tokens) {
-            let heads = keys.chunks_exact(dim).zip(values.chunks_exact(dim));
-            for (kv_head, (keys, values)) in heads.enumerate() {
+        for (token, ((page, slot), keys)) in slots.zip(data.keys.chunks_exact(width)).enumerate() {
+            for (kv_head, keys) in keys.chunks_exact(dim).enumerate() {
+                let values = value(token * kv_heads + kv_head);
                 // SAFETY: guaranteed by the caller.
                 unsafe { self.store(level, &Tokens { page, kv_head, slot, keys, values }) };
             }

@@ -12,6 +12,7 @@ pub(crate) mod embed;
 pub(crate) mod experts;
 pub(crate) mod gate;
 pub(crate) mod head_norm;
+pub(crate) mod join;
 pub(crate) mod layer_norm;
 pub(crate) mod matmul;
 pub(crate) mod mix;
@@ -20,6 +21,7 @@ pub(crate) mod pool;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod route;
+pub(crate) mod route_all;
 pub(crate) mod rows;
 pub(crate) mod scale;
 pub(crate) mod soft_cap;
@@ -49,10 +51,12 @@ const TABLE: &[(OpKind, Lower)] = &[
     (OpKind::Scale, Lower::Alone(scale::stage)),
     (OpKind::SoftCap, Lower::Alone(soft_cap::stage)),
     (OpKind::Part, Lower::Alone(part::stage)),
+    (OpKind::Join, Lower::Alone(join::stage)),
     (OpKind::Rows, Lower::Alone(rows::stage)),
     (OpKind::Pool, Lower::Alone(pool::stage)),
     (OpKind::TopK, Lower::Alone(top_k::stage)),
     (OpKind::Route, Lower::Alone(route::stage)),
+    (OpKind::RouteAll, Lower::Alone(route_all::stage)),
     (OpKind::Experts, Lower::Fused),
     (OpKind::Mix, Lower::Alone(mix::stage)),
 ];

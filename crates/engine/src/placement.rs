@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-use bilayer_graph::{Facts, Graph, Op, WeightId};
+use bilayer_graph::{Facts, Graph, WeightId};
 use bilayer_scheduler::{Budget, Machine, Offload, OpOffload, Plan, Request, Times, offload};
 use regex::Regex;
 
@@ -140,7 +140,7 @@ impl Placing {
             .nodes
             .iter()
             .filter(|node| node.layer.is_some_and(|layer| layer < self.cpu_moe_layers))
-            .filter(|node| matches!(node.op, Op::Experts(_)))
+            .filter(|node| graph.is_sparse(node))
             .flat_map(|node| node.op.weights())
             .collect();
         let pins = graph.weights.iter().filter_map(|weight| {
@@ -184,7 +184,7 @@ impl Placing {
                 ));
             }
         }
-        let has_experts = graph.nodes.iter().any(|node| matches!(node.op, Op::Experts(_)));
+        let has_experts = graph.nodes.iter().any(|node| graph.is_sparse(node));
         if self.cpu_moe_layers > 0 && !has_experts {
             notes.push("cpu-moe has no effect: the model has no experts".to_owned());
         }

@@ -13,17 +13,22 @@ const PAGES_AT_ONCE: usize = 64;
 #[derive(Clone)]
 pub struct Cache {
     /// Keys.
-    pub keys: wgpu::Buffer,
-    /// Values.
-    pub values: wgpu::Buffer,
-    /// Layout of keys.
-    pub key: CacheLayout,
-    /// Layout of values.
-    pub value: CacheLayout,
+    pub keys: Side,
+    /// Values, unless they are in the keys.
+    pub values: Option<Side>,
     /// Pages.
     pub pages: usize,
-    /// Bytes of both buffers.
+    /// Bytes of both sides.
     pub bytes: u64,
+}
+
+/// A cache's keys or its values.
+#[derive(Clone)]
+pub struct Side {
+    /// Their memory.
+    pub buffer: wgpu::Buffer,
+    /// Their layout.
+    pub layout: CacheLayout,
 }
 
 impl Cache {
@@ -32,18 +37,19 @@ impl Cache {
     /// # Errors
     /// The type does not fit the head dimension, or out of memory.
     pub fn new(device: &Device, info: &CacheInfo, limits: &Limits) -> Result<Cache, GraphError> {
-        let key = layout(device, info, limits, limits.key_type)?;
-        let value = layout(device, info, limits, limits.value_type)?;
         let copied = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         let usage = wgpu::BufferUsages::STORAGE | copied;
-        Ok(Cache {
-            keys: device.buffer("keys", key.bytes(), usage)?,
-            values: device.buffer("values", value.bytes(), usage)?,
-            key,
-            value,
-            pages: limits.pages,
-            bytes: key.bytes() + value.bytes(),
-        })
+        let side = |what, ty| -> Result<Side, GraphError> {
+            let layout = layout(device, info, limits, ty)?;
+            Ok(Side { buffer: device.buffer(what, layout.bytes(), usage)?, layout })
+        };
+        let keys = side("keys", limits.key_type)?;
+        let values = match info.values_in_keys {
+            None => Some(side("values", limits.value_type)?),
+            Some(_) => None,
+        };
+        let bytes = keys.layout.bytes() + values.as_ref().map_or(0, |side| side.layout.bytes());
+        Ok(Cache { keys, values, pages: limits.pages, bytes })
     }
 
     /// Copies pages to the host; waits for all submitted work.
@@ -52,7 +58,7 @@ impl Cache {
     /// No such page, out of memory, or the device was lost.
     pub fn save(&self, device: &Device, pages: &[u32]) -> Result<CachePages, GraphError> {
         self.check(pages)?;
-        let of = |half: Half, layout: &CacheLayout, buffer: &wgpu::Buffer| {
+        let of = |half: Half, Side { layout, buffer }: &Side| {
             let page_elements = PAGE_TOKENS * layout.kv_heads * layout.head_dim;
             let mut out = vec![0.0; pages.len() * page_elements];
             for (pages, out) in
@@ -71,8 +77,9 @@ impl Cache {
             }
             Ok::<_, GraphError>(out)
         };
-        let keys = of(Half::Keys, &self.key, &self.keys)?;
-        Ok(CachePages { keys, values: of(Half::Values, &self.value, &self.values)? })
+        let keys = of(Half::Keys, &self.keys)?;
+        let values = self.values.as_ref().map(|side| of(Half::Values, side)).transpose()?;
+        Ok(CachePages { keys, values: values.unwrap_or_default() })
     }
 
     /// Fills pages with data saved by another device, in order with submitted work.
@@ -87,10 +94,11 @@ impl Cache {
     ) -> Result<(), GraphError> {
         self.check(pages)?;
         let halves = [
-            (Half::Keys, &self.key, &self.keys, &data.keys),
-            (Half::Values, &self.value, &self.values, &data.values),
+            (Half::Keys, Some(&self.keys), &data.keys),
+            (Half::Values, self.values.as_ref(), &data.values),
         ];
-        for (half, layout, buffer, data) in halves {
+        for (half, side, data) in halves {
+            let Some(Side { layout, buffer }) = side else { continue };
             let page_elements = PAGE_TOKENS * layout.kv_heads * layout.head_dim;
             if data.len() != pages.len() * page_elements {
                 let what = "elements of saved pages";
@@ -128,9 +136,11 @@ impl Cache {
                 && layout.kv_heads == info.kv_heads
                 && layout.head_dim == info.head_dim
         };
-        same(&self.key, limits.key_type)
-            && same(&self.value, limits.value_type)
-            && self.pages == limits.pages
+        let values = match (&self.values, info.values_in_keys) {
+            (Some(side), None) => same(&side.layout, limits.value_type),
+            (values, in_keys) => values.is_none() && in_keys.is_some(),
+        };
+        same(&self.keys.layout, limits.key_type) && values && self.pages == limits.pages
     }
 }
 

@@ -9,6 +9,7 @@ pub mod embed;
 pub mod experts;
 pub mod gate;
 pub mod head_norm;
+pub mod join;
 pub mod layer_norm;
 pub mod matmul;
 pub mod mix;
@@ -18,6 +19,7 @@ pub mod quantize;
 pub mod rms_norm;
 pub mod rope;
 pub mod route;
+pub mod route_all;
 pub mod rows;
 pub mod scale;
 pub mod soft_cap;
@@ -91,6 +93,11 @@ const TABLE: &[OpKernels] = &[
         Lower::Alone(|to, node| to.part(node)),
     ),
     row(
+        OpKind::Join,
+        |caps| vec![join::JoinKey.source(caps)],
+        Lower::Alone(|to, node| to.join(node)),
+    ),
+    row(
         OpKind::Rows,
         |caps| vec![rows::RowsKey.source(caps)],
         Lower::Alone(|to, node| to.rows(node)),
@@ -106,6 +113,11 @@ const TABLE: &[OpKernels] = &[
         Lower::Alone(|to, node| to.top_k(node)),
     ),
     row(OpKind::Route, variants::route, Lower::Alone(|to, node| to.route(node))),
+    row(
+        OpKind::RouteAll,
+        |caps| vec![route_all::RouteAllKey.source(caps)],
+        Lower::Alone(|to, node| to.route_all(node)),
+    ),
     row(OpKind::Experts, |caps| vec![experts::ExpertsKey.source(caps)], Lower::Fused),
     row(OpKind::Mix, |caps| vec![mix::MixKey.source(caps)], Lower::Alone(|to, node| to.mix(node))),
 ];

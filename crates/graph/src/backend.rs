@@ -209,7 +209,8 @@ pub struct StreamedLayer<'a> {
     pub weights: Vec<(&'a Weight, SharedBytes)>,
 }
 
-/// Keys and values of some pages of a cache, `[pages, PAGE_TOKENS, kv_heads * head_dim]` each. f32 represents every
+/// Keys and values of some pages of a cache, `[pages, PAGE_TOKENS, kv_heads * head_dim]` each; values that are in the
+/// keys are left out. f32 represents every
 /// cache type, so nothing is lost between devices that use the same type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CachePages {

@@ -97,7 +97,7 @@ impl Item {
             }
             FusedOp::Attend { node, q, k } => {
                 let Op::Attend(attend) = op(*node) else { unreachable!("an attend node") };
-                vec![q.input, k.input, attend.v]
+                [q.input, k.input].into_iter().chain(attend.v.beside()).collect()
             }
         }
     }

@@ -18,16 +18,39 @@ pub struct CacheInfo {
     pub layer: u32,
     /// Key-value heads.
     pub kv_heads: usize,
-    /// Elements of one head.
+    /// Elements of one head of keys.
     pub head_dim: usize,
+    /// Elements at the start of each key that are its value; `None` if values are stored beside the keys and are as
+    /// long.
+    pub values_in_keys: Option<usize>,
     /// The widest window that reads it; `None` if all positions are read.
     pub window: Option<Window>,
 }
 
 impl CacheInfo {
-    /// Elements of one token's keys, and of its values.
+    /// Elements of one token's keys.
     pub fn width(&self) -> usize {
         self.kv_heads * self.head_dim
+    }
+
+    /// Elements of one token's values that are stored beside its keys.
+    pub fn value_width(&self) -> usize {
+        if self.values_in_keys.is_some() { 0 } else { self.width() }
+    }
+
+    /// Elements that are stored for one token.
+    pub fn stored_width(&self) -> usize {
+        self.width() + self.value_width()
+    }
+
+    /// What two caches of one size have in common: heads, elements of a head, and the values in its keys.
+    pub fn shape(&self) -> (usize, usize, Option<usize>) {
+        (self.kv_heads, self.head_dim, self.values_in_keys)
+    }
+
+    /// Elements of one head of values.
+    pub fn value_dim(&self) -> usize {
+        self.values_in_keys.unwrap_or(self.head_dim)
     }
 }
 
@@ -137,6 +160,12 @@ impl Graph {
     pub fn matrix_bytes(&self, node: usize, tokens: usize) -> f64 {
         let matrices = self.nodes[node].op.matrices().iter();
         matrices.map(|&id| self.weight(id).bytes() as f64).sum::<f64>() * self.share(node, tokens)
+    }
+
+    /// Whether a node has matrices of which each row needs only some: those of a mixture of experts.
+    pub fn is_sparse(&self, node: &Node) -> bool {
+        let Op::Experts(experts) = &node.op else { return false };
+        self.width(experts.route) / 2 < self.experts(experts)
     }
 
     /// Number of experts that a row can be routed to.

@@ -1,4 +1,4 @@
-//! The ops: nineteen LLM-sized kinds, plain data over value and weight ids.
+//! The ops: twenty-one LLM-sized kinds, plain data over value and weight ids.
 //!
 //! Every op computes exactly one value. Shapes are written `[rows, width]`, row-major, f32. `T` is the number of
 //! tokens in the step, `R` the number of rows whose logits are requested.
@@ -147,6 +147,33 @@ impl Window {
     }
 }
 
+/// Where the values of an attention are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// New values `[T, kv_heads * head_dim]`, stored beside the keys.
+    Beside(Value),
+    /// The first elements of each key, so many, are its value: only keys are stored. Needs a cache.
+    InKeys(usize),
+}
+
+impl Values {
+    /// The values that are stored beside the keys.
+    pub fn beside(self) -> Option<Value> {
+        match self {
+            Values::Beside(value) => Some(value),
+            Values::InKeys(_) => None,
+        }
+    }
+
+    /// Elements of a value in a key, if values are there.
+    pub fn in_keys(self) -> Option<usize> {
+        match self {
+            Values::Beside(_) => None,
+            Values::InKeys(width) => Some(width),
+        }
+    }
+}
+
 /// Attention of the step's tokens over keys and values of their sequences.
 ///
 /// With a cache it is causal: new keys and values are appended to those of earlier steps, and a token attends to
@@ -158,9 +185,9 @@ pub struct Attend {
     pub q: Value,
     /// New keys `[T, kv_heads * head_dim]`, already rotated.
     pub k: Value,
-    /// New values `[T, kv_heads * head_dim]`.
-    pub v: Value,
-    /// `[T, heads * head_dim]`.
+    /// The values.
+    pub v: Values,
+    /// `[T, heads * value_dim]`, where `value_dim` is [`Attend::value_dim`].
     pub out: Value,
     /// The cache of the keys and values; `None` if attention is bidirectional.
     pub cache: Option<CacheId>,
@@ -168,7 +195,7 @@ pub struct Attend {
     pub heads: usize,
     /// Key-value heads.
     pub kv_heads: usize,
-    /// Elements of one head.
+    /// Elements of one head of queries and keys.
     pub head_dim: usize,
     /// Factor on the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
@@ -189,6 +216,23 @@ pub enum Score {
     Sigmoid,
 }
 
+/// Groups of experts with adjacent indices, of which the best are chosen before their experts. A group's score is the sum
+/// of its best experts' scores, bias included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Groups {
+    /// Number of groups of equal size.
+    pub count: usize,
+    /// Groups per row; they have as many experts as a row uses.
+    pub used: usize,
+    /// Experts that count for a group's score: one or two.
+    pub best: usize,
+}
+
+impl Groups {
+    /// Maximum number of groups.
+    pub const MAX: usize = 64;
+}
+
 /// The router: which experts a row goes to, and their weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
@@ -198,6 +242,8 @@ pub struct Route {
     pub bias: Option<WeightId>,
     /// Experts per row.
     pub used: usize,
+    /// Groups to which a row's experts are confined.
+    pub groups: Option<Groups>,
     /// The conversion of logits to scores.
     pub score: Score,
     /// Whether the weights of a row's experts are divided by their sum.
@@ -232,6 +278,11 @@ pub struct Experts {
 }
 
 impl Attend {
+    /// Elements of one head of values.
+    pub fn value_dim(&self) -> usize {
+        self.v.in_keys().unwrap_or(self.head_dim)
+    }
+
     /// Positions that the token at `position` of `span` attends to.
     pub fn sees(&self, span: &Span, position: u32) -> Range<u32> {
         let first = self.window.map_or(0, |window| window.first(position));
@@ -254,7 +305,7 @@ impl Attend {
     /// lasting memory.
     pub fn scratch(&self) -> CacheInfo {
         let Attend { kv_heads, head_dim, window, .. } = *self;
-        CacheInfo { layer: 0, kv_heads, head_dim, window }
+        CacheInfo { layer: 0, kv_heads, head_dim, values_in_keys: self.v.in_keys(), window }
     }
 }
 
@@ -304,6 +355,8 @@ pub enum Op {
     SoftCap { input: Value, cap: f32, out: Value },
     /// Of every `stride` elements of a row the `width` from `first` on.
     Part { input: Value, stride: usize, first: usize, width: usize, out: Value },
+    /// The inverse of [`Op::Part`]: each group of `out` is `widths[0]` elements of `a`, then `widths[1]` of `b`.
+    Join { a: Value, b: Value, widths: [usize; 2], out: Value },
     /// `out[i] = input[outputs[i]]`: from `[T, width]` to `[R, width]`.
     Rows { input: Value, out: Value },
     /// `out[i]` is the mean of the rows of `input` from the first row of the span that contains row `outputs[i]` up
@@ -314,6 +367,9 @@ pub enum Op {
     TopK { input: Value, k: usize, out: Value },
     /// The router.
     Route(Route),
+    /// `out [T, 2 experts]`: the route that sends each row to all experts in order, with weights of 1. An
+    /// [`Op::Experts`] with an input per expert then multiplies each head of a row by a matrix of its own.
+    RouteAll { experts: usize, out: Value },
     /// Products with the chosen experts' matrices.
     Experts(Experts),
     /// `out [rows, width]` = the sum of the chosen experts' results `input [rows, used * width]`, weighted by
@@ -380,17 +436,19 @@ ops! {
     HeadNorm "head_norm" { input, gain, out, .. }: out, [Some(*input)], [*gain];
     MatMul "matmul" { input, bias, out, .. }: out, [Some(*input)], [*bias];
     Rope "rope" { input, rope, out, .. }: out, [Some(*input)], [rope.factors];
-    Attend "attend" (op): &op.out, [Some(op.q), Some(op.k), Some(op.v)], [op.sinks];
+    Attend "attend" (op): &op.out, [Some(op.q), Some(op.k), op.v.beside()], [op.sinks];
     Conv "conv" { input, weight, bias, out, .. }: out, [Some(*input)], [Some(*weight), *bias];
     Gate "gate" { gate, up, out, .. }: out, [Some(*gate), *up], [];
     Add "add" { a, b, out }: out, [Some(*a), Some(*b)], [];
     Scale "scale" { input, by, out, .. }: out, [Some(*input)], [*by];
     SoftCap "soft_cap" { input, out, .. }: out, [Some(*input)], [];
     Part "part" { input, out, .. }: out, [Some(*input)], [];
+    Join "join" { a, b, out, .. }: out, [Some(*a), Some(*b)], [];
     Rows "rows" { input, out }: out, [Some(*input)], [];
     Pool "pool" { input, out }: out, [Some(*input)], [];
     TopK "top_k" { input, out, .. }: out, [Some(*input)], [];
     Route "route" (op): &op.out, [Some(op.logits)], [op.bias, op.factors];
+    RouteAll "route_all" { out, .. }: out, [], [];
     Experts "experts" (op): &op.out, [Some(op.input), Some(op.route)], [op.bias];
     Mix "mix" { input, route, out }: out, [Some(*input), Some(*route)], [];
 }

@@ -6,10 +6,12 @@ use bilayer_quant::Type;
 
 use crate::lora::LowRank;
 use crate::{
-    Activation, Attend, CacheId, CacheInfo, Error, Experts, Graph, Ids, Lora, Node, Op, Precision,
-    Rope, Route, Rows, Stack, StateId, StateInfo, Temperature, Value, ValueInfo, Weight, WeightId,
+    Activation, Attend, CacheId, CacheInfo, Error, Graph, Ids, Lora, Node, Op, Precision, Rope,
+    Rows, Stack, StateId, StateInfo, Temperature, Value, ValueInfo, Values, Weight, WeightId,
     Window,
 };
+
+mod mixture;
 
 /// A tensor directory's entry for a name.
 #[derive(Clone, Debug, PartialEq)]
@@ -242,10 +244,21 @@ impl<'c> Recorder<'c> {
         if self.has(name) { self.vector(name, len).map(Some) } else { Ok(None) }
     }
 
-    /// Adds a cache of the current layer.
+    /// Adds a cache of the current layer, of keys and values of equal length.
     pub fn cache(&mut self, kv_heads: usize, head_dim: usize, window: Option<Window>) -> CacheId {
+        self.cache_of(kv_heads, head_dim, None, window)
+    }
+
+    /// Adds a cache of the current layer; `values_in_keys` as in [`CacheInfo`].
+    pub fn cache_of(
+        &mut self,
+        kv_heads: usize,
+        head_dim: usize,
+        values_in_keys: Option<usize>,
+        window: Option<Window>,
+    ) -> CacheId {
         let layer = self.layer.expect("a cache belongs to a layer");
-        self.caches.push(CacheInfo { layer, kv_heads, head_dim, window });
+        self.caches.push(CacheInfo { layer, kv_heads, head_dim, values_in_keys, window });
         CacheId(self.caches.len() as u32 - 1)
     }
 
@@ -385,8 +398,20 @@ impl<'c> Recorder<'c> {
         assert_eq!(attend.heads % attend.kv_heads, 0, "{name}");
         assert_eq!(self.width(attend.q), attend.heads * attend.head_dim, "{name}");
         assert_eq!(self.width(attend.k), attend.kv_heads * attend.head_dim, "{name}");
-        assert_eq!(self.width(attend.v), attend.kv_heads * attend.head_dim, "{name}");
-        attend.out = self.value(attend.heads * attend.head_dim, Rows::Tokens);
+        match attend.v {
+            Values::Beside(v) => {
+                assert_eq!(self.width(v), attend.kv_heads * attend.head_dim, "{name}");
+            }
+            Values::InKeys(width) => {
+                assert!((1..=attend.head_dim).contains(&width), "{name}: {width} elements of keys");
+                assert!(attend.cache.is_some(), "{name}: values in keys are cached");
+            }
+        }
+        if let Some(id) = attend.cache {
+            let held = self.caches[id.0 as usize].values_in_keys;
+            assert_eq!(held, attend.v.in_keys(), "{name}: the cache has the values elsewhere");
+        }
+        attend.out = self.value(attend.heads * attend.value_dim(), Rows::Tokens);
         self.push(name, Op::Attend(attend))
     }
 
@@ -464,6 +489,16 @@ impl<'c> Recorder<'c> {
         self.push(name, Op::Part { input, stride, first, width, out })
     }
 
+    /// Groups of `widths[0]` elements of `a`, then `widths[1]` of `b`.
+    pub fn join(&mut self, name: &'static str, a: Value, b: Value, widths: [usize; 2]) -> Value {
+        let groups = self.width(a) / widths[0];
+        let found = [self.width(a), self.width(b)];
+        assert_eq!(found, widths.map(|width| groups * width), "{name}: as many groups of each");
+        assert_eq!(self.rows(a), self.rows(b), "{name}");
+        let out = self.value(groups * (widths[0] + widths[1]), self.rows(a));
+        self.push(name, Op::Join { a, b, widths, out })
+    }
+
     /// `cap * tanh(input / cap)`.
     pub fn soft_cap(&mut self, name: &'static str, input: Value, cap: f32) -> Value {
         let out = self.like(input);
@@ -475,40 +510,6 @@ impl<'c> Recorder<'c> {
         assert_eq!(self.rows(input), Rows::Tokens, "{name}");
         let out = self.value(self.width(input), Rows::Outputs);
         self.push(name, Op::Rows { input, out })
-    }
-
-    /// The router; `route.out` is overwritten here.
-    pub fn route(&mut self, name: &'static str, mut route: Route) -> Value {
-        let experts = self.width(route.logits);
-        assert!((1..=experts).contains(&route.used), "{name}: {} of {experts}", route.used);
-        assert!(experts <= 1 << f32::MANTISSA_DIGITS, "{name}: numbers are exact in f32");
-        for of_experts in [route.bias, route.factors].into_iter().flatten() {
-            assert_eq!(self.weight_of(of_experts).cols, experts, "{name}");
-        }
-        route.out = self.value(2 * route.used, self.rows(route.logits));
-        self.push(name, Op::Route(route))
-    }
-
-    /// Products of each row with the matrices of its experts; `experts.out` is overwritten here.
-    pub fn experts(&mut self, name: &'static str, mut experts: Experts) -> Value {
-        let used = self.width(experts.route) / 2;
-        let Weight { rows, cols, stacked, .. } = *self.weight_of(experts.stack[0]);
-        let rows = rows / stacked;
-        let input = self.width(experts.input);
-        assert!(input == cols || input == used * cols, "{name}: {input} to {cols} columns");
-        assert_eq!(self.rows(experts.input), self.rows(experts.route), "{name}");
-        let all = stacked * experts.stack.len() * rows;
-        experts.bias.inspect(|&bias| assert_eq!(self.weight_of(bias).cols, all, "{name}"));
-        experts.out = self.value(used * rows, self.rows(experts.input));
-        self.push(name, Op::Experts(experts))
-    }
-
-    /// The weighted sum of the experts' results: `[rows, used * width]` to `[rows, width]`.
-    pub fn mix(&mut self, name: &'static str, input: Value, route: Value) -> Value {
-        let used = self.width(route) / 2;
-        assert_eq!(self.width(input) % used, 0, "{name}");
-        let out = self.value(self.width(input) / used, self.rows(input));
-        self.push(name, Op::Mix { input, route, out })
     }
 
     /// The mean over each requested row's sequence up to that row: from `[T, width]` to `[R, width]`.

@@ -12,6 +12,7 @@ mod embed;
 mod experts;
 mod gate;
 mod head_norm;
+mod join;
 mod layer_norm;
 mod matmul;
 mod mix;
@@ -20,6 +21,7 @@ mod pool;
 mod rms_norm;
 mod rope;
 mod route;
+mod route_all;
 mod rows;
 mod scale;
 mod soft_cap;
@@ -150,7 +152,7 @@ impl Reference {
                 let inputs = attend::Inputs {
                     q: rows_in(&self.values, op.q),
                     k: rows_in(&self.values, op.k),
-                    v: rows_in(&self.values, op.v),
+                    v: op.v.beside().map(|v| rows_in(&self.values, v)),
                     sinks: op.sinks.as_ref().map(weight),
                 };
                 let mut scratch = None;
@@ -179,6 +181,9 @@ impl Reference {
             Op::Part { input, stride, first, width, .. } => {
                 part::part(self.rows(*input), *stride, *first..first + width, out);
             }
+            Op::Join { a, b, widths, .. } => {
+                join::join([self.rows(*a), self.rows(*b)], *widths, out);
+            }
             Op::Rows { input, .. } => {
                 rows::rows(self.rows(*input), step.outputs, buffer.info.width, out);
             }
@@ -189,6 +194,7 @@ impl Reference {
                 let width = self.values[input].info.width;
                 top_k::top_k(self.rows(*input), width, buffer.info.width / 2, out);
             }
+            Op::RouteAll { experts, .. } => route_all::route_all(*experts, out),
             Op::Route(_) | Op::Experts(_) | Op::Mix { .. } => {
                 self.mixture(op, buffer.info.width, out);
             }

@@ -115,6 +115,13 @@ pub(crate) const ROUTED: &[Field] = &[
     Field::maybe_number("expert_weights_scale", &["routed_scaling_factor"]),
 ];
 
+/// Latent attention.
+pub(crate) const LATENT: &[Field] = &[
+    Field::maybe_size("attention.q_lora_rank", &["q_lora_rank"]),
+    Field::size("attention.kv_lora_rank", &["kv_lora_rank"]),
+    Field::size("attention.value_length_mla", &["v_head_dim"]),
+];
+
 /// Names of the activation field; the first one present is used.
 const ACTIVATION: &[&str] = &["hidden_activation", "hidden_act", "activation_function"];
 

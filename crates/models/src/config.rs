@@ -3,7 +3,7 @@
 use bilayer_graph::{Activation, Pairs, Temperature, Window};
 
 use crate::keys::Keys;
-use crate::{Encoder, Error, Experts, Rotary};
+use crate::{Encoder, Error, Experts, Latent, Rotary};
 
 /// Upper bounds on what metadata may declare; published models stay far below them.
 pub mod limits {
@@ -191,6 +191,8 @@ pub struct Layer {
 pub enum Mixer {
     /// Attention.
     Attention,
+    /// Attention over compressed keys and values.
+    Latent(Latent),
     /// A gated convolution over a few tokens: `out(c * conv(b * z))` of a projection `(b, c, z)`.
     ShortConv {
         /// Rows that a result is the sum of; at least 2.
@@ -314,11 +316,16 @@ fn vocab(keys: &Keys<'_>) -> Result<usize, Error> {
 fn layers(keys: &Keys<'_>, width: usize, other: Mixer) -> Result<Vec<Layer>, Error> {
     let count = keys.size("block_count", 1..=limits::LAYERS)?;
     let heads = keys.each("attention.head_count", count, 1..=limits::HEADS)?;
-    let head_dim = head_dim(keys, width, heads[0])?;
+    let latent = Latent::read(keys)?;
+    let head_dim = match latent {
+        Some(latent) => latent.key_dim(),
+        None => head_dim(keys, width, heads[0])?,
+    };
     let least = usize::from(other == Mixer::Attention);
+    let most = if latent.is_some() { 1 } else { limits::HEADS };
     let kv_heads = keys
-        .opt_each("attention.head_count_kv", count, least..=limits::HEADS)?
-        .unwrap_or_else(|| heads.clone());
+        .opt_each("attention.head_count_kv", count, least..=most)?
+        .unwrap_or_else(|| if latent.is_some() { vec![1; count] } else { heads.clone() });
     let feed_forward = keys.each("feed_forward_length", count, 1..=limits::WIDTH)?;
     // Converters write 0 for "no window".
     let window = keys.opt_size("attention.sliding_window", 0..=limits::CONTEXT)?;
@@ -328,7 +335,11 @@ fn layers(keys: &Keys<'_>, width: usize, other: Mixer) -> Result<Vec<Layer>, Err
     let mut layers = Vec::with_capacity(count);
     for i in 0..count - drafting {
         let (heads, kv_heads) = (heads[i], kv_heads[i]);
-        let mixer = if kv_heads == 0 { other } else { Mixer::Attention };
+        let mixer = match latent {
+            _ if kv_heads == 0 => other,
+            Some(latent) => Mixer::Latent(latent),
+            None => Mixer::Attention,
+        };
         if kv_heads > 0 && !heads.is_multiple_of(kv_heads) {
             let expected = format!("a divisor of the {heads} query heads of layer {i}");
             return Err(keys.value("attention.head_count_kv", expected, kv_heads));

@@ -4,9 +4,10 @@
 //! Every difference is a field of [`Config`] or the presence of a tensor. Each line notes its output shape; `T`
 //! is the number of tokens in the step, `R` the number of rows whose logits are requested.
 
-use bilayer_graph::{Activation, Attend, Error, Precision, Recorder, Value, WeightId};
+use bilayer_graph::{Activation, Attend, Error, Precision, Recorder, Value, Values, WeightId};
 
 mod experts;
+mod latent;
 mod mixers;
 
 use crate::{
@@ -215,7 +216,7 @@ impl Block<'_> {
         let attend = Attend {
             q,
             k,
-            v,
+            v: Values::Beside(v),
             out: q, // replaced by the recorder
             cache: self.config.encoder.is_none().then(|| r.cache(kv_heads, head_dim, window)),
             heads,
@@ -267,9 +268,9 @@ impl Block<'_> {
         if let Some(temperature) = self.layer.temperature {
             q = r.temper("attn_q_tempered", q, temperature);
         }
-        q = self.rotated(r, "attn_q_rope", q)?;
+        q = self.rotated(r, "attn_q_rope", q, self.layer.head_dim)?;
         let [k, v] = match (own, self.layer.kv_of) {
-            (Some([k, v]), _) => [self.rotated(r, "attn_k_rope", k)?, v],
+            (Some([k, v]), _) => [self.rotated(r, "attn_k_rope", k, self.layer.head_dim)?, v],
             (None, other) => {
                 let shared = other.and_then(|other| carried.kv[other]);
                 shared.expect("a layer has its own keys or those of another")
@@ -299,16 +300,17 @@ impl Block<'_> {
         Ok([projected, values])
     }
 
-    /// Queries or keys, rotated if the layer has RoPE.
+    /// Queries or keys, each head rotated if the layer has RoPE.
     fn rotated(
         &self,
         r: &mut Recorder<'_>,
         name: &'static str,
         input: Value,
+        head_dim: usize,
     ) -> Result<Value, Error> {
         let Some(rotary) = &self.layer.rope else { return Ok(input) };
         let rope = rotary.rope(factors(self.config, rotary, r)?);
-        Ok(r.rope(name, input, self.layer.head_dim, &rope))
+        Ok(r.rope(name, input, head_dim, &rope))
     }
 
     /// The layer's part of the further embeddings: `[T, layer_embedding]`.

@@ -1,6 +1,6 @@
 //! Mixture-of-experts settings, read from metadata.
 
-use bilayer_graph::Score;
+use bilayer_graph::{Groups, Score};
 
 use crate::keys::Keys;
 use crate::{Config, Error, limits};
@@ -12,6 +12,8 @@ pub struct Experts {
     pub count: usize,
     /// Experts per token.
     pub used: usize,
+    /// Groups to which a token's experts are confined.
+    pub groups: Option<Groups>,
     /// Width of an expert's hidden state.
     pub feed_forward: usize,
     /// How the router's logits become weights.
@@ -71,9 +73,11 @@ impl Experts {
             0 => keys.size("feed_forward_length", 1..=limits::WIDTH)?,
             width => width,
         };
+        let used = keys.size("expert_used_count", 1..=count)?;
         Ok(Some(Experts {
             count,
-            used: keys.size("expert_used_count", 1..=count)?,
+            used,
+            groups: groups(keys, count, used)?,
             feed_forward,
             score,
             normalise: of_chosen || normalise.unwrap_or(usual == Weights::Shares),
@@ -105,6 +109,22 @@ impl Experts {
     }
 }
 
+/// The groups of `count` experts of which `used` are chosen. No key says how many experts of a group count for its score:
+/// two, unless the architecture decides otherwise.
+fn groups(keys: &Keys<'_>, count: usize, used: usize) -> Result<Option<Groups>, Error> {
+    let name = "expert_group_count";
+    let groups = keys.opt_size(name, 0..=Groups::MAX)?.unwrap_or(0);
+    if groups < 2 {
+        return Ok(None);
+    }
+    if !count.is_multiple_of(groups) {
+        return Err(keys.value(name, format!("a divisor of the {count} experts"), groups));
+    }
+    let least = used.div_ceil(count / groups);
+    let used = keys.size("expert_group_used_count", least..=groups)?;
+    Ok(Some(Groups { count: groups, used, best: 2 }))
+}
+
 impl Config {
     /// Enables experts in all layers but the first `leading_dense_block_count`.
     ///
@@ -124,7 +144,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use bilayer_gguf::Value;
-    use bilayer_graph::Score;
+    use bilayer_graph::{Groups, Score};
     use bilayer_quant::Type;
 
     use crate::tiny::changed;
@@ -140,6 +160,7 @@ mod tests {
         let expected = Experts {
             count: 4,
             used: 2,
+            groups: None,
             feed_forward: 96,
             score: Score::Softmax,
             normalise: true,
@@ -174,6 +195,24 @@ mod tests {
     }
 
     #[test]
+    fn groups_hold_as_many_experts_as_a_token_uses() {
+        let of = |count: u32, used: u32| {
+            let more = [
+                ("expert_group_count", Value::U32(count)),
+                ("expert_group_used_count", Value::U32(used)),
+            ];
+            changed(find("llama").unwrap(), &[&MIXTRAL[..], &more].concat())
+        };
+        let groups = |count, used| of(count, used).unwrap().experts.unwrap().groups;
+        assert_eq!(groups(1, 1), None);
+        assert_eq!(groups(2, 1), Some(Groups { count: 2, used: 1, best: 2 }));
+        for (count, used) in [(2, 0), (2, 3), (4, 1)] {
+            let error = of(count, used).unwrap_err().to_string();
+            assert!(error.contains("llama.expert_group_used_count"), "{error}");
+        }
+    }
+
+    #[test]
     fn a_softmax_over_the_chosen_makes_shares() {
         let more = [("expert_gating_func", 3u32.into()), ("expert_weights_norm", false.into())];
         let config = changed(find("llama").unwrap(), &[&MIXTRAL[..], &more].concat()).unwrap();
@@ -190,6 +229,8 @@ mod tests {
             ("expert_gating_func", Value::U32(4)),
             ("expert_weights_scale", Value::F32(-1.0)),
             ("leading_dense_block_count", Value::U32(4)),
+            ("expert_group_count", Value::U32(3)),
+            ("expert_group_count", Value::U32(65)),
         ];
         for case in cases {
             let (name, all) = (case.0, [&MIXTRAL[..], &[case]].concat());

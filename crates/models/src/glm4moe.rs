@@ -59,14 +59,12 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
-    draft.refuse("n_group", &[1.into()], "groups of experts")?;
     draft.set("expert_gating_func", 2u32);
     checkpoint::decoder(draft)
 }
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };
-    keys.refuse_above_one("expert_group_count", "groups of experts")?;
     let config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
     let experts = Experts::read(&keys, Weights::Shares)?;
     let experts =

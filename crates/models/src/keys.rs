@@ -132,17 +132,6 @@ impl Keys<'_> {
         }
     }
 
-    /// Refuses a count above 1.
-    pub fn refuse_above_one(&self, name: &str, feature: &'static str) -> Result<(), Error> {
-        match self.opt_size(name, 0..=limits::EXPERTS)? {
-            Some(count) if count > 1 => {
-                let (key, found) = (self.key(name), count.to_string());
-                Err(Error::Unsupported { key, found, feature })
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Whether the file has the key.
     pub fn has(&self, name: &str) -> bool {
         self.metadata.get(&self.key(name)).is_some()

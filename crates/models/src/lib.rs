@@ -29,6 +29,7 @@ mod cohere2;
 mod command_r;
 mod config;
 mod decoder;
+mod deepseek2;
 mod encoder;
 mod ernie4_5;
 mod error;
@@ -46,6 +47,7 @@ mod gpt_oss;
 mod gptneox;
 mod granite;
 mod keys;
+mod latent;
 mod lfm2;
 mod lfm2moe;
 mod llama;
@@ -80,6 +82,7 @@ pub use config::{Config, FeedForward, FfnInput, Layer, Mixer, Norm, NormAt, QkNo
 pub use encoder::{Encoder, Head, Pooling};
 pub use error::Error;
 pub use experts::{Experts, Shared};
+pub use latent::Latent;
 pub use names::{
     Change, Name, Translated, interleaved_source, layer_of, of_another_tower, regrouped_source,
     translate,
@@ -106,10 +109,11 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 35] = [
+static ARCHITECTURES: [&Architecture; 36] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
+    &deepseek2::ARCHITECTURE,
     &ernie4_5::ARCHITECTURE,
     &exaone4::ARCHITECTURE,
     &falcon::ARCHITECTURE,

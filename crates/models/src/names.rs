@@ -44,6 +44,10 @@ pub enum Change {
     /// Queries, keys and values lie side by side in each group of heads; GGUF has all queries, then all keys, then all
     /// values ([`regrouped_source`]).
     Regrouped,
+    /// Of each head's rows, its keys' and then its values', the former as `[heads, rank, key rows]`.
+    KeysOfHeads,
+    /// Of each head's rows, its keys' and then its values', the latter as `[heads, value rows, rank]`.
+    ValuesOfHeads,
     /// Dimensions of one element are left out.
     Squeezed,
     /// The last rows, as many as the model has positions; those before belong to none.
@@ -115,6 +119,16 @@ impl Name {
     /// Queries, keys and values in one matrix, which the checkpoint stores by groups of heads.
     pub const fn regrouped(gguf: &'static str, checkpoint: &'static str) -> Self {
         Name { gguf, checkpoint, change: Change::Regrouped }
+    }
+
+    /// The keys' part of a matrix for keys and values of all heads.
+    pub const fn keys_of_heads(gguf: &'static str, checkpoint: &'static str) -> Self {
+        Name { gguf, checkpoint, change: Change::KeysOfHeads }
+    }
+
+    /// The values' part of a matrix for keys and values of all heads.
+    pub const fn values_of_heads(gguf: &'static str, checkpoint: &'static str) -> Self {
+        Name { gguf, checkpoint, change: Change::ValuesOfHeads }
     }
 
     /// A tensor with dimensions of one element.

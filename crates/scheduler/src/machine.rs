@@ -75,8 +75,10 @@ impl Budget {
 
     /// Bytes of one cache's keys and values in all pages.
     pub fn kv_bytes(&self, cache: &CacheInfo) -> u64 {
-        let row = |ty: Type| (cache.width().div_ceil(ty.block_weights) * ty.block_bytes) as u64;
-        let token = row(self.key_type).saturating_add(row(self.value_type));
+        let row =
+            |ty: Type, width: usize| (width.div_ceil(ty.block_weights) * ty.block_bytes) as u64;
+        let keys = row(self.key_type, cache.width());
+        let token = keys.saturating_add(row(self.value_type, cache.value_width()));
         token.saturating_mul((self.pages() * PAGE_TOKENS) as u64)
     }
 
@@ -112,9 +114,13 @@ mod tests {
 
     #[test]
     fn caches_are_whole_pages_of_stored_rows() {
-        let cache = CacheInfo { layer: 0, kv_heads: 2, head_dim: 64, window: None };
+        let cache =
+            CacheInfo { layer: 0, kv_heads: 2, head_dim: 64, values_in_keys: None, window: None };
         let budget = Budget { context: 33, value_type: Type::Q8_0, ..Budget::default() };
         // Two pages; a row of 128 keys is 256 bytes in F16, 4 blocks of 34 in Q8_0.
         assert_eq!(budget.kv_bytes(&cache), 64 * (256 + 136));
+        // Values in keys are not stored again: DeepSeek-V3 has 576 elements a token and layer.
+        let latent = CacheInfo { kv_heads: 1, head_dim: 576, values_in_keys: Some(512), ..cache };
+        assert_eq!(budget.kv_bytes(&latent), 64 * 576 * 2);
     }
 }

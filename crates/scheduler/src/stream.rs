@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use bilayer_graph::slots::{self, Life};
-use bilayer_graph::{CacheId, Graph, Op, Rows, Value, WeightId};
+use bilayer_graph::{CacheId, CacheInfo, Graph, Op, Rows, Value, WeightId};
 use serde::Serialize;
 
 use crate::cut::cut_apart;
@@ -294,10 +294,10 @@ impl Work<'_> {
         };
         // Caches of one shape share memory.
         let infos = || units().flat_map(|unit| &unit.caches).map(|&id| graph.cache(id));
-        let shapes: BTreeSet<_> = infos().map(|cache| (cache.kv_heads, cache.head_dim)).collect();
-        let of_shape = |stage: &StreamStage, shape: (usize, usize)| {
+        let shapes: BTreeSet<_> = infos().map(CacheInfo::shape).collect();
+        let of_shape = |stage: &StreamStage, shape| {
             let infos = stage.caches.iter().map(|&id| graph.cache(id));
-            let alike = infos.filter(|cache| (cache.kv_heads, cache.head_dim) == shape);
+            let alike = infos.filter(|cache| cache.shape() == shape);
             sum(alike.map(|cache| budget.kv_bytes(cache)))
         };
         let slots = (0..STREAM_SLOTS).map(|slot| {

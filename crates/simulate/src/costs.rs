@@ -98,9 +98,9 @@ fn part(graph: &Graph, node: usize, facts: &Facts, limits: &Limits) -> NodeCost 
 
 /// Bytes of a token's keys and values.
 fn kv(op: &Attend, limits: &Limits) -> f64 {
-    let width = op.kv_heads * op.head_dim;
-    let row = |ty: Type| (width.div_ceil(ty.block_weights) * ty.block_bytes) as f64;
-    row(limits.key_type) + row(limits.value_type)
+    let cache = op.scratch();
+    let row = |ty: Type, width: usize| (width.div_ceil(ty.block_weights) * ty.block_bytes) as f64;
+    row(limits.key_type, cache.width()) + row(limits.value_type, cache.value_width())
 }
 
 impl Kernel {
@@ -131,7 +131,7 @@ impl Kernel {
 impl Attention {
     /// Bytes of keys and values, which are read once for each sequence, and operations.
     fn of(&self, step: &Step<'_>) -> (f64, f64) {
-        let width = (self.op.heads * self.op.head_dim) as f64;
+        let width = (self.op.heads * (self.op.head_dim + self.op.value_dim())) as f64;
         let (mut bytes, mut ops) = (0.0, 0.0);
         for span in step.spans {
             let end = span.first_position + span.rows;
@@ -140,7 +140,7 @@ impl Attention {
                 let seen = self.op.sees(span, position);
                 first = first.min(seen.start);
                 // A multiplication and an addition with each key, and with each value.
-                ops += 4.0 * width * seen.len() as f64;
+                ops += 2.0 * width * seen.len() as f64;
             }
             bytes += f64::from(end - first) * self.token_bytes;
         }

@@ -150,7 +150,7 @@ impl Device {
     /// Bytes of a cache's pages in f32, as they are moved.
     fn pages_bytes(&self, cache: CacheId, pages: &[u32]) -> f64 {
         let width = self.held.caches.get(&cache).map_or(0, |(_, width)| *width);
-        (pages.len() * PAGE_TOKENS * 2 * width * size_of::<f32>()) as f64
+        (pages.len() * PAGE_TOKENS * width * size_of::<f32>()) as f64
     }
 }
 
@@ -253,7 +253,7 @@ impl Backend for Device {
             shared += bytes;
             // Caches of a slot share its memory.
             let own = if slot.is_some() { 0 } else { bytes };
-            held.caches.insert(id, (own, cache.width()));
+            held.caches.insert(id, (own, cache.stored_width()));
         }
         match slot.and_then(|slot| held.slots.get_mut(&slot)) {
             Some(slot) => {

@@ -28,12 +28,13 @@ pub(super) enum Bad {
     TooLarge { name: String, index: u64, value: f32, ty: Type },
 }
 
-/// Matrices of `rows` rows that were every `step`-th of `width` columns from number `of` on.
+/// Matrices of `rows` rows that were every `step`-th of `width` columns from number `of` on, of matrices of `depth` rows.
 struct Turned {
     rows: usize,
     width: usize,
     of: usize,
     step: usize,
+    depth: usize,
 }
 
 /// A tensor and where its rows are.
@@ -91,8 +92,8 @@ impl<'p> RowReader<'p> {
         };
         let mut source = vec![0; rows * self.cols * float.bytes()];
         match change {
-            Done::Transposed { rows, width, first: of, step } => {
-                let turned = Turned { rows, width, of, step };
+            Done::Transposed { rows, width, first: of, step, depth } => {
+                let turned = Turned { rows, width, of, step, depth };
                 self.columns(&parts[0], float, turned, first, &mut source)?
             }
             Done::Picked { first: of, step } => {
@@ -128,6 +129,7 @@ impl<'p> RowReader<'p> {
             Done::Regrouped { head_dim, heads, kv_heads } => {
                 regrouped_source(row, head_dim, heads, kv_heads)
             }
+            Done::Strided { rows, first, of } => row / rows * of + first + row % rows,
             Done::After(unused) => row + unused,
             _ => row,
         };
@@ -151,7 +153,7 @@ impl<'p> RowReader<'p> {
         &self,
         part: &SourceTensor,
         float: Float,
-        Turned { rows, width, of, step }: Turned,
+        Turned { rows, width, of, step, depth }: Turned,
         first: usize,
         bytes: &mut [u8],
     ) -> std::io::Result<()> {
@@ -164,7 +166,7 @@ impl<'p> RowReader<'p> {
             let (now, later) = rest.split_at_mut(count * row_bytes);
             column.resize((step * (count - 1) + 1) * size, 0);
             for col in 0..self.cols {
-                let start = (matrix * self.cols + col) * width + of + step * from;
+                let start = (matrix * depth + col) * width + of + step * from;
                 self.shards.read(&part.stored, (start * size) as u64, &mut column)?;
                 for (place, weight) in column.chunks_exact(size).step_by(step).enumerate() {
                     now[(place * self.cols + col) * size..][..size].copy_from_slice(weight);

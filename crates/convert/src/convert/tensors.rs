@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use bilayer_gguf::Metadata;
 use bilayer_models::{
-    Architecture, Change, Config, Listing, Made, layer_of, of_another_tower, translate,
+    Architecture, Change, Config, Latent, Listing, Made, Mixer, layer_of, of_another_tower,
+    translate,
 };
 use bilayer_quant::Type;
 
@@ -47,8 +48,11 @@ pub(super) enum Done {
     Nothing,
     /// The first `dims` rows of each head of `head_dim` go from halves to pairs.
     Interleaved { head_dim: usize, dims: usize },
-    /// Those of each matrix of the stack, `rows`, were every `step`-th of its `width` columns from `first` on.
-    Transposed { rows: usize, width: usize, first: usize, step: usize },
+    /// Those of each matrix of the stack, `rows`, were every `step`-th of its `width` columns from `first` on; of its
+    /// `depth` rows the first are read.
+    Transposed { rows: usize, width: usize, first: usize, step: usize, depth: usize },
+    /// They were, of every `of` rows, `rows` from number `first` on.
+    Strided { rows: usize, first: usize, of: usize },
     /// They leave the groups of heads ([`bilayer_models::regrouped_source`]).
     Regrouped { head_dim: usize, heads: usize, kv_heads: usize },
     /// So many rows before them are left out.
@@ -260,8 +264,10 @@ pub(super) fn one(
         Change::Transposed if shape.len() == 2 => {
             shape.reverse();
             let rows = shape[0] as usize;
-            Done::Transposed { rows, width: rows, first: 0, step: 1 }
+            Done::Transposed { rows, width: rows, first: 0, step: 1, depth: shape[1] as usize }
         }
+        Change::KeysOfHeads => of_heads(&part, &mut shape, config, Side::Keys)?,
+        Change::ValuesOfHeads => of_heads(&part, &mut shape, config, Side::Values)?,
         Change::PartTransposed { part: place, parts } => {
             if shape.len() != 3 || !shape[2].is_multiple_of(parts as u64) {
                 return Err(part.wrong(&format!("it is no stack of matrices of {parts} parts")));
@@ -269,7 +275,8 @@ pub(super) fn one(
             let width = shape[2] as usize;
             shape = vec![shape[0], shape[2] / parts as u64, shape[1]];
             let rows = shape[1] as usize;
-            Done::Transposed { rows, width, first: place * rows, step: 1 }
+            let depth = shape[2] as usize;
+            Done::Transposed { rows, width, first: place * rows, step: 1, depth }
         }
         Change::Regrouped => {
             let layer = config.layers[0];
@@ -327,7 +334,44 @@ fn each(part: &SourceTensor, shape: &mut [u64], first: usize, step: usize) -> Re
     }
     shape.swap(1, 2);
     let rows = shape[1] as usize;
-    Ok(Done::Transposed { rows, width: step * rows, first, step })
+    Ok(Done::Transposed { rows, width: step * rows, first, step, depth: shape[2] as usize })
+}
+
+/// The part of a matrix for keys and values.
+#[derive(Clone, Copy)]
+enum Side {
+    Keys,
+    Values,
+}
+
+/// One side of a matrix `[heads * (key rows + value rows), rank]` of latent attention, head by head; keys turned.
+fn of_heads(
+    part: &SourceTensor,
+    shape: &mut Vec<u64>,
+    config: &Config,
+    side: Side,
+) -> Result<Done, Error> {
+    let layer = config.layers[0];
+    let Mixer::Latent(latent) = layer.mixer else {
+        return Err(part.wrong("the model's attention is not latent"));
+    };
+    let Latent { plain_dim, value_dim, rank, .. } = latent;
+    let of = plain_dim + value_dim;
+    let expected = [layer.heads * of, rank].map(|size| size as u64);
+    if shape[..] != expected {
+        return Err(part.wrong(&format!("its shape is {shape:?}, not {expected:?}")));
+    }
+    let (matrix, done) = match side {
+        Side::Keys => {
+            let done = Done::Transposed { rows: rank, width: rank, first: 0, step: 1, depth: of };
+            ([rank, plain_dim], done)
+        }
+        Side::Values => {
+            ([value_dim, rank], Done::Strided { rows: value_dim, first: plain_dim, of })
+        }
+    };
+    *shape = [layer.heads, matrix[0], matrix[1]].map(|size| size as u64).to_vec();
+    Ok(done)
 }
 
 /// A tensor of packed matrices and their exponents.

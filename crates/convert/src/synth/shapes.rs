@@ -34,6 +34,8 @@ pub struct Shape {
     pub experts: Option<Experts>,
     /// Convolutions in place of attention in some layers.
     pub convolutions: Option<Convolutions>,
+    /// Compressed keys and values; then [`Shape::kv_heads`] and [`Shape::head_dim`] have no effect.
+    pub latent: Option<Latent>,
     pub(super) family: Family,
     norm_eps: f32,
 }
@@ -47,6 +49,23 @@ pub struct Experts {
     pub used: u32,
     /// Width of an expert's hidden state.
     pub ffn: u32,
+    /// Experts of that width that every token passes through.
+    pub shared: u32,
+    /// First layers with a feed-forward instead.
+    pub dense: u32,
+}
+
+/// Sizes of latent attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latent {
+    /// Elements of a compressed row.
+    pub rank: u32,
+    /// Elements of a head's query that are not rotated.
+    pub plain_dim: u32,
+    /// Rotated elements of a head's query and of the shared key.
+    pub rotated_dim: u32,
+    /// Elements of a head's value.
+    pub value_dim: u32,
 }
 
 /// Short convolutions in place of attention.
@@ -94,12 +113,13 @@ const LLAMA_8B: Shape = Shape {
     tied: false,
     experts: None,
     convolutions: None,
+    latent: None,
     family: rotary(500_000.0, Some(8.0)),
     norm_eps: 1e-5,
 };
 
 /// Sources: the publishers' `config.json` files.
-static SHAPES: [Shape; 8] = [
+static SHAPES: [Shape; 9] = [
     // A small Llama, meant for overrides by flags.
     Shape {
         name: "tiny",
@@ -133,7 +153,7 @@ static SHAPES: [Shape; 8] = [
         name: "mixtral-8x7b",
         vocab: 32_000,
         context: 32_768,
-        experts: Some(Experts { count: 8, used: 2, ffn: 14_336 }),
+        experts: Some(Experts { count: 8, used: 2, ffn: 14_336, shared: 0, dense: 0 }),
         family: rotary(1_000_000.0, None),
         ..LLAMA_8B
     },
@@ -146,13 +166,31 @@ static SHAPES: [Shape; 8] = [
         ffn: 6144,
         vocab: 151_936,
         context: 40_960,
-        experts: Some(Experts { count: 128, used: 8, ffn: 768 }),
+        experts: Some(Experts { count: 128, used: 8, ffn: 768, shared: 0, dense: 0 }),
         family: Family::Decoder {
             rope_base: 1_000_000.0,
             longer: None,
             head_norms: true,
             pre: "qwen2",
         },
+        norm_eps: 1e-6,
+        ..LLAMA_8B
+    },
+    // DeepSeek V2 Lite, without YaRN.
+    Shape {
+        name: "deepseek-lite",
+        architecture: "deepseek2",
+        layers: 27,
+        width: 2048,
+        heads: 16,
+        kv_heads: 16,
+        head_dim: 192,
+        ffn: 10_944,
+        vocab: 102_400,
+        context: 32_768,
+        experts: Some(Experts { count: 64, used: 6, ffn: 1408, shared: 2, dense: 1 }),
+        latent: Some(Latent { rank: 512, plain_dim: 128, rotated_dim: 64, value_dim: 128 }),
+        family: rotary(10_000.0, None),
         norm_eps: 1e-6,
         ..LLAMA_8B
     },
@@ -354,10 +392,20 @@ impl Shape {
                         set("shortconv.l_cache", taps.into());
                     }
                 }
-                set("attention.key_length", self.head_dim.into());
-                set("attention.value_length", self.head_dim.into());
+                let [key, value, rotated] = match self.latent {
+                    None => [self.head_dim; 3],
+                    Some(Latent { rank, plain_dim, rotated_dim, value_dim }) => {
+                        set("attention.head_count_kv", 1u32.into());
+                        set("attention.kv_lora_rank", rank.into());
+                        set("attention.key_length_mla", (plain_dim + rotated_dim).into());
+                        set("attention.value_length_mla", value_dim.into());
+                        [rank + rotated_dim, rank, rotated_dim]
+                    }
+                };
+                set("attention.key_length", key.into());
+                set("attention.value_length", value.into());
                 set("attention.layer_norm_rms_epsilon", self.norm_eps.into());
-                set("rope.dimension_count", self.head_dim.into());
+                set("rope.dimension_count", rotated.into());
                 set("rope.freq_base", rope_base.into());
             }
         }
@@ -366,6 +414,10 @@ impl Shape {
             set("expert_used_count", experts.used.into());
             if experts.ffn != self.ffn {
                 set("expert_feed_forward_length", experts.ffn.into());
+            }
+            if experts.shared > 0 {
+                set("expert_shared_count", experts.shared.into());
+                set("leading_dense_block_count", experts.dense.min(self.layers).into());
             }
         }
         metadata

@@ -3,7 +3,7 @@
 use bilayer_models::Outline;
 use bilayer_quant::Type;
 
-use super::shapes::{Convolutions, Experts, Family, Shape};
+use super::shapes::{Convolutions, Experts, Family, Latent, Shape};
 use crate::Error;
 
 /// A tensor that a model needs.
@@ -102,13 +102,24 @@ fn decoder_layer(list: &mut List, shape: &Shape, layer: u32) {
     let mut add =
         |stem: &str, sizes: &[u64]| list.add(&format!("blk.{layer}.{stem}.weight"), sizes);
     add("attn_norm", &[width]);
-    match shape.convolutions.filter(|_| !shape.attends(layer)) {
-        Some(Convolutions { taps, .. }) => {
+    match (shape.convolutions.filter(|_| !shape.attends(layer)), shape.latent) {
+        (None, Some(Latent { rank, plain_dim, rotated_dim, value_dim })) => {
+            let heads = u64::from(shape.heads);
+            let [rank, plain, rotated, value] =
+                [rank, plain_dim, rotated_dim, value_dim].map(u64::from);
+            add("attn_q", &[heads * (plain + rotated), width]);
+            add("attn_kv_a_mqa", &[rank + rotated, width]);
+            add("attn_kv_a_norm", &[rank]);
+            add("attn_k_b", &[heads, rank, plain]);
+            add("attn_v_b", &[heads, value, rank]);
+            add("attn_output", &[width, heads * value]);
+        }
+        (Some(Convolutions { taps, .. }), _) => {
             add("shortconv.in_proj", &[3 * width, width]);
             add("shortconv.conv", &[width, taps.into()]);
             add("shortconv.out_proj", &[width, width]);
         }
-        None => {
+        (None, None) => {
             add("attn_q", &[rows, width]);
             add("attn_k", &[kv_rows, width]);
             add("attn_v", &[kv_rows, width]);
@@ -120,15 +131,21 @@ fn decoder_layer(list: &mut List, shape: &Shape, layer: u32) {
         }
     }
     add("ffn_norm", &[width]);
-    match shape.experts {
+    match shape.experts.filter(|experts| layer >= experts.dense) {
         None => {
             let inner = u64::from(shape.ffn);
             add("ffn_gate", &[inner, width]);
             add("ffn_up", &[inner, width]);
             add("ffn_down", &[width, inner]);
         }
-        Some(Experts { count, ffn, .. }) => {
+        Some(Experts { count, ffn, shared, .. }) => {
             let (count, inner) = (u64::from(count), u64::from(ffn));
+            if shared > 0 {
+                let inner = u64::from(shared) * inner;
+                add("ffn_gate_shexp", &[inner, width]);
+                add("ffn_up_shexp", &[inner, width]);
+                add("ffn_down_shexp", &[width, inner]);
+            }
             add("ffn_gate_inp", &[count, width]);
             add("ffn_gate_exps", &[count, inner, width]);
             add("ffn_up_exps", &[count, inner, width]);

@@ -124,7 +124,7 @@ fn what_is_stopped_leaves_nothing() {
     std::fs::remove_dir(&folder).unwrap();
 }
 
-/// Sources: the publishers' model cards (Mixtral: 46.7 B, Qwen3: 30.5 B, LFM2: 1.17 B, MiniLM without its
+/// Sources: the publishers' model cards (Mixtral: 46.7 B, Qwen3: 30.5 B, DeepSeek V2 Lite: 15.7 B, LFM2: 1.17 B, MiniLM without its
 /// pooler).
 #[test]
 fn shapes_have_as_many_parameters_as_their_models() {
@@ -134,6 +134,7 @@ fn shapes_have_as_many_parameters_as_their_models() {
         ("llama-70b", 70_553_706_560),
         ("mixtral-8x7b", 46_702_792_704),
         ("qwen3-30b-a3b", 30_532_122_624),
+        ("deepseek-lite", 15_706_484_224),
         ("lfm2-1b", 1_170_340_608),
         ("minilm-l6", 22_565_376),
     ];

@@ -34,6 +34,7 @@ pub(crate) struct Shape {
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
+    pub(crate) value_dim: usize,
     pub(crate) scale: f32,
     pub(crate) reach: Reach,
     pub(crate) softcap: Option<f32>,
@@ -47,9 +48,9 @@ impl Shape {
         self.heads / self.kv_heads
     }
 
-    /// Elements per row of sums: `head_dim` rounded up to whole vectors.
+    /// Elements per row of sums: `value_dim` rounded up to whole vectors.
     fn stride(&self) -> usize {
-        self.head_dim.next_multiple_of(16)
+        self.value_dim.next_multiple_of(16)
     }
 
     /// Elements of one token's partial results: per head the sums, the largest score, and the weight.
@@ -111,7 +112,8 @@ pub(crate) struct Store {
     pub(crate) cache: Arc<Cache>,
     pub(crate) q: Buffer,
     pub(crate) k: Buffer,
-    pub(crate) v: Buffer,
+    /// `None` if values are in the keys.
+    pub(crate) v: Option<Buffer>,
     pub(crate) q_turn: QkTransform,
     pub(crate) k_turn: QkTransform,
     /// Destination of rotated queries; `None` if they are used unchanged.
@@ -134,16 +136,19 @@ impl Stage for Store {
         let scratch = std::mem::take(&mut context.scratch);
         let (keys, values) =
             bytemuck::cast_slice_mut::<u8, f32>(scratch).split_at_mut(PAGE_TOKENS * dim);
-        let (keys, values) = (&mut keys[..run.rows * dim], &mut values[..run.rows * dim]);
-        let each = keys.chunks_exact_mut(dim).zip(values.chunks_exact_mut(dim)).enumerate();
-        for (at, (key, value)) in each {
+        let keys = &mut keys[..run.rows * dim];
+        let values = &mut values[..self.v.map_or(0, |_| run.rows * dim)];
+        for (at, key) in keys.chunks_exact_mut(dim).enumerate() {
             let row = run.row + at;
             let first = (row * kv_heads + head) * dim;
             // SAFETY: written by earlier stages.
             unsafe {
                 let k = self.k.elements(context.arena, first..first + dim);
                 self.k_turn.apply(&context, row, dim, k, key);
-                value.copy_from_slice(self.v.elements(context.arena, first..first + dim));
+                if let Some(v) = self.v {
+                    let v = v.elements(context.arena, first..first + dim);
+                    values[at * dim..][..dim].copy_from_slice(v);
+                }
             }
             if let Some(turned) = self.turned {
                 let group = self.shape.group() * dim;
@@ -221,6 +226,7 @@ impl Stage for Sweep {
             end: tile.end,
             softcap: shape.softcap,
             head_dim: dim,
+            value_dim: shape.value_dim,
             value_stride: stride,
             queries,
             sums: &mut *sums,
@@ -263,9 +269,9 @@ impl Sweep {
             place[shape.stride()..].copy_from_slice(&[part.largest, part.weight]);
             return;
         }
-        let first = ((tile.row + token) * shape.heads + head) * shape.head_dim;
+        let first = ((tile.row + token) * shape.heads + head) * shape.value_dim;
         // SAFETY: each tile, token and head writes a different place.
-        let out = unsafe { self.out.elements_mut(context.arena, first..first + shape.head_dim) };
+        let out = unsafe { self.out.elements_mut(context.arena, first..first + shape.value_dim) };
         let sink = self.sinks.as_ref().map(|sinks| sinks[head]);
         finish(std::slice::from_ref(part).iter().copied(), sink, out);
     }
@@ -298,10 +304,10 @@ impl Stage for Join {
                 let (sums, rest) = part.split_at(shape.stride());
                 Partial { sums, largest: rest[0], weight: rest[1] }
             });
-            let first = (merge.row * shape.heads + head) * shape.head_dim;
+            let first = (merge.row * shape.heads + head) * shape.value_dim;
             // SAFETY: each chunk writes different heads or rows.
             let out =
-                unsafe { self.out.elements_mut(context.arena, first..first + shape.head_dim) };
+                unsafe { self.out.elements_mut(context.arena, first..first + shape.value_dim) };
             finish(parts, self.sinks.as_ref().map(|sinks| sinks[head]), out);
         }
     }
@@ -322,7 +328,7 @@ struct Partial<'a> {
     weight: f32,
 }
 
-/// The softmax's weighted mean over all parts to `out [head_dim]`; a sink adds only to the denominator.
+/// The softmax's weighted mean over all parts to `out [value_dim]`; a sink adds only to the denominator.
 fn finish<'p>(
     parts: impl Iterator<Item = Partial<'p>> + Clone,
     sink: Option<f32>,

@@ -1,6 +1,6 @@
 //! Router: scores of all experts, the best of them, and their weights.
 
-use bilayer_graph::{Op, Score};
+use bilayer_graph::{Groups, Op, Score};
 
 use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};
@@ -17,6 +17,7 @@ pub(crate) struct Route {
 pub(crate) struct Rule {
     /// Added to the scores for selection.
     pub(crate) bias: Option<std::sync::Arc<[f32]>>,
+    pub(crate) groups: Option<Groups>,
     pub(crate) score: Score,
     /// Whether weights are divided by their sum.
     pub(crate) normalise: bool,
@@ -31,6 +32,7 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
     let Op::Route(op) = lowering.op(node) else { unreachable!("the table of ops") };
     let rule = Rule {
         bias: op.bias.map(|bias| lowering.vector(bias)),
+        groups: op.groups,
         score: op.score,
         normalise: op.normalise,
         scale: op.scale,
@@ -87,8 +89,13 @@ impl Rule {
             Some(bias) => scores[expert] + bias[expert],
             None => logits[expert],
         };
+        let open = self.groups.map(|groups| self.open(groups, logits, scores));
+        let size = logits.len() / self.groups.map_or(1, |groups| groups.count);
         let (last, mut found) = (numbers.len() - 1, 0);
         for expert in 0..logits.len() {
+            if open.is_some_and(|open| open >> (expert / size) & 1 == 0) {
+                continue;
+            }
             let mine = key(expert);
             if found > last && key(numbers[last] as usize) >= mine {
                 continue;
@@ -101,6 +108,40 @@ impl Rule {
         for (weight, &number) in weights.iter_mut().zip(&*numbers) {
             *weight = scores[number as usize];
         }
+        self.weigh(weights, numbers);
+    }
+
+    /// The best groups of a row as bits.
+    fn open(&self, groups: Groups, logits: &[f32], scores: &[f32]) -> u64 {
+        // Sums of logits would be something else; the largest score is that of the largest logit.
+        let key = |expert: usize| match &self.bias {
+            Some(bias) => scores[expert] + bias[expert],
+            None if groups.best == 1 => logits[expert],
+            None => scores[expert],
+        };
+        let size = logits.len() / groups.count;
+        let mut sums = [f32::MIN; Groups::MAX];
+        for (group, sum) in sums[..groups.count].iter_mut().enumerate() {
+            let (mut first, mut second) = (f32::MIN, f32::MIN);
+            for x in (group * size..(group + 1) * size).map(key) {
+                second = second.max(x.min(first));
+                first = first.max(x);
+            }
+            *sum = if groups.best == 1 || size == 1 { first } else { first + second };
+        }
+        let sums = &sums[..groups.count];
+        let better = |group: usize| {
+            let is_before = |other: &usize| {
+                sums[*other] > sums[group] || sums[*other] == sums[group] && *other < group
+            };
+            (0..groups.count).filter(is_before).count()
+        };
+        let chosen = (0..groups.count).filter(|&group| better(group) < groups.used);
+        chosen.fold(0, |bits, group| bits | 1 << group)
+    }
+
+    /// Normalizes and scales the scores of the chosen.
+    fn weigh(&self, weights: &mut [f32], numbers: &[f32]) {
         let sum = if self.normalise { weights.iter().sum() } else { 1.0 };
         weights.iter_mut().for_each(|weight| *weight *= self.scale / sum);
         if let Some(factors) = &self.factors {

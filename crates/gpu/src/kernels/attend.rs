@@ -22,20 +22,22 @@ const VALUES_UNROLLED: usize = 4;
 /// Maximum query vectors per workgroup.
 const QUERIES_MAX: u32 = 8;
 
-/// Which text of attend/split. Bindings, in order: `step`, `q`, `keys`, `values`, `vectors` if there are sinks, `out`
-/// (written), `parts` (written).
+/// Which text of attend/split. Bindings, in order: `step`, `q`, `keys`, `values` unless they are in the keys, `vectors` if
+/// there are sinks, `out` (written), `parts` (written).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SplitKey {
-    /// Elements of a head, a multiple of 4.
+    /// Elements of a head of queries and keys, a multiple of 4.
     pub head_dim: u32,
+    /// Elements of a head of values, a multiple of 4.
+    pub value_dim: u32,
     /// Query heads per workgroup, all of one key-value head.
     pub heads_tile: u32,
     /// Maximum tokens per tile.
     pub tile_rows: u32,
     /// Type of stored keys.
     pub key: CacheType,
-    /// Type of stored values.
-    pub value: CacheType,
+    /// Type of stored values; `None` if they are the first elements of the keys.
+    pub value: Option<CacheType>,
     /// Whether scores are capped.
     pub softcap: bool,
     /// There are sinks.
@@ -50,7 +52,7 @@ pub struct SplitKey {
 pub struct SplitParams {
     /// `[T, heads * head_dim]`.
     pub q: View,
-    /// `[T, heads * head_dim]`.
+    /// `[T, heads * value_dim]`.
     pub out: View,
     /// Place of `tiles` in the step buffer.
     pub tiles_at: u32,
@@ -89,8 +91,8 @@ impl SplitKey {
     #[must_use]
     pub fn tiled(self, caps: &Caps, group: u32, rows: u32) -> SplitKey {
         let threads = caps.lanes() as usize;
-        let chunks = self.value.chunks(self.head_dim as usize);
-        let sums = chunks.div_ceil(threads) * self.value.chunk_elements();
+        let chunks = self.values().chunks(self.value_dim as usize);
+        let sums = chunks.div_ceil(threads) * self.values().chunk_elements();
         let most = ((SUMS_MAX / sums) as u32).clamp(1, QUERIES_MAX);
         // All workgroups of a group are equal: 9 heads are split as 5 and 4 rather than 8 and 1.
         let heads_tile = group.div_ceil(group.div_ceil(most));
@@ -98,11 +100,16 @@ impl SplitKey {
         SplitKey { heads_tile, tile_rows, ..self }
     }
 
+    /// Type of the values, wherever they are.
+    fn values(&self) -> CacheType {
+        self.value.unwrap_or(self.key)
+    }
+
     /// The kernel.
     pub fn source(&self, caps: &Caps) -> Source {
         let team = Team::small(caps);
-        let head_dim = self.head_dim as usize;
-        let chunks = self.value.chunks(head_dim);
+        let (head_dim, value_dim) = (self.head_dim as usize, self.value_dim as usize);
+        let chunks = self.values().chunks(value_dim);
         // Lanes that share a token's value, and tokens whose values are read at once.
         let token_lanes = chunks.next_power_of_two().min(team.threads as usize);
         let token_groups = team.threads as usize / token_lanes;
@@ -118,7 +125,7 @@ impl SplitKey {
             ("step", true),
             ("q", true),
             ("keys", true),
-            ("values", true),
+            ("values", self.value.is_some()),
             ("vectors", self.sinks),
             ("out", true),
             ("parts", true),
@@ -126,13 +133,14 @@ impl SplitKey {
         let context = context! {
             at, token_lanes, token_groups, folds, unroll,
             quads => head_dim / 4,
+            out_quads => value_dim / 4,
             heads_tile => self.heads_tile,
             tile_rows => self.tile_rows,
             queries => self.heads_tile * self.tile_rows,
             own => chunks.div_ceil(token_lanes),
             softcap => self.softcap,
             both_ways => self.both_ways,
-            ..merge_maps([cache_context(self.key, self.value, head_dim), team.context()])
+            ..merge_maps([cache_context(self.key, self.value, [head_dim, value_dim]), team.context()])
         };
         kernel(self.name(team), "attend/split", context, team.threads)
     }
@@ -144,7 +152,10 @@ impl SplitKey {
             self.heads_tile,
             self.tile_rows,
             self.key.name(),
-            self.value.name(),
+            match self.value {
+                Some(value) => value.name().to_owned(),
+                None => format!("first {}", self.value_dim),
+            },
             if self.softcap { " softcap" } else { "" },
             if self.sinks { " sinks" } else { "" },
             if self.both_ways { " both ways" } else { "" },
@@ -167,15 +178,15 @@ pub fn splits(groups: u32, tokens: u32, wanted: u32, splits_max: u32) -> u32 {
 }
 
 /// Bytes of the partial results; `rows` counts each part of each token.
-pub fn parts_bytes(rows: usize, heads: usize, head_dim: usize) -> u64 {
-    16 * (rows * heads) as u64 * (head_dim / 4 + 1) as u64
+pub fn parts_bytes(rows: usize, heads: usize, value_dim: usize) -> u64 {
+    16 * (rows * heads) as u64 * (value_dim / 4 + 1) as u64
 }
 
 /// Which text of attend/merge. Bindings, in order: `step`, `parts`, `vectors` if there are sinks, `out` (written) if
 /// floats are wanted, `xq` and `xs` (written) if quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MergeKey {
-    /// Elements of a head.
+    /// Elements of a head of values.
     pub head_dim: u32,
     /// There are sinks.
     pub sinks: bool,

@@ -225,13 +225,21 @@ fn f16_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
-/// The template variables of parts/cache.wgsl for these types.
-pub(crate) fn cache_context(key: CacheType, value: CacheType, head_dim: usize) -> Value {
+/// The template variables of parts/cache.wgsl for these types, where heads of keys and of values have so many elements.
+/// Without a type of values, they are the first elements of the keys.
+pub(crate) fn cache_context(
+    key: CacheType,
+    value: Option<CacheType>,
+    [head_dim, value_dim]: [usize; 2],
+) -> Value {
+    let in_keys = value.is_none();
+    let value = value.unwrap_or(key);
     context! {
+        in_keys,
         key => key.name(),
         value => value.name(),
         key_chunks => key.chunks(head_dim),
-        value_chunks => value.chunks(head_dim),
+        value_chunks => value.chunks(value_dim),
         key_quads => key.chunk_elements() / 4,
         value_quads => value.chunk_elements() / 4,
         scale_words => CacheType::Q8_0.scale_words(head_dim),

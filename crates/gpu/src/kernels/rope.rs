@@ -17,15 +17,16 @@ use crate::kernel::Source;
 
 /// The variant: a plain rotation has only `query` and `rotate`, a plain append only `append`. Bindings, in order:
 /// `step` if rotating or appending, `vectors` if rotating or normalizing, `q` and `q_out` (written) with `query`,
-/// `k`, `v`, `keys` (written) and `values` (written) with `append`.
+/// `k`, `v`, `keys` (written) and `values` (written) with `append`; `v` and `values` only where values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RopeKey {
     /// Elements per head, a multiple of 4.
     pub head_dim: u32,
     /// Whether heads of `q` are written to `q_out`.
     pub query: bool,
-    /// Whether heads of `k` and `v` are appended to a cache of these types (keys, values).
-    pub append: Option<(CacheType, CacheType)>,
+    /// Whether heads of `k` and `v` are appended to a cache of these types (keys, values); without a type of values, they
+    /// are in the keys.
+    pub append: Option<(CacheType, Option<CacheType>)>,
     /// Whether queries are normalized first.
     pub norm_q: bool,
     /// Whether keys are normalized first.
@@ -78,25 +79,26 @@ impl RopeKey {
         let RopeKey { head_dim, query, append, norm_q, norm_k, rotate } = *self;
         assert!(head_dim.is_multiple_of(4), "heads are made of quads");
         let team = Team::small(caps);
-        let appends = append.is_some();
+        let (appends, stores) =
+            (append.is_some(), append.is_some_and(|(_, value)| value.is_some()));
         let at = numbered(&[
             ("step", appends || rotate.is_some()),
             ("vectors", rotate.is_some() || norm_q || norm_k),
             ("q", query),
             ("q_out", query),
             ("k", appends),
-            ("v", appends),
+            ("v", stores),
             ("keys", appends),
-            ("values", appends),
+            ("values", stores),
         ]);
-        let (key, value) = append.unwrap_or((CacheType::F32, CacheType::F32));
+        let (key, value) = append.unwrap_or((CacheType::F32, None));
         let (pairs, dims) = rotate.map_or(("none", 0), |(pairs, dims)| (pairs_name(pairs), dims));
         let context = context! {
             at, head_dim, query, norm_q, norm_k, pairs, dims,
             quads => head_dim / 4,
             append => appends,
             rotate => rotate.is_some(),
-            ..merge_maps([cache_context(key, value, head_dim as usize), team.context()])
+            ..merge_maps([cache_context(key, value, [head_dim as usize; 2]), team.context()])
         };
         kernel(self.name(team), "rope", context, team.threads)
     }
@@ -112,7 +114,8 @@ impl RopeKey {
             name += if there { what } else { "" };
         }
         if let Some((key, value)) = self.append {
-            name += &format!(" append {} {}", key.name(), value.name());
+            name += &format!(" append {}", key.name());
+            name += &value.map_or(String::new(), |value| format!(" {}", value.name()));
         }
         format!("{name} {}", team.name())
     }
@@ -120,7 +123,11 @@ impl RopeKey {
     /// One workgroup per head of a row.
     pub fn grid(&self, rows: u32, heads: u32, kv_heads: u32) -> [u32; 3] {
         let queries = if self.query { heads } else { 0 };
-        let others = if self.append.is_some() { 2 * kv_heads } else { 0 };
+        let others = match self.append {
+            Some((_, Some(_))) => 2 * kv_heads,
+            Some((_, None)) => kv_heads,
+            None => 0,
+        };
         [queries + others, rows, 1]
     }
 }

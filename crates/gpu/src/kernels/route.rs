@@ -1,6 +1,6 @@
 //! [`Op::Route`](bilayer_graph::Op::Route): one workgroup selects the experts of a row.
 
-use bilayer_graph::Score;
+use bilayer_graph::{Groups, Score};
 use bytemuck::{Pod, Zeroable};
 use minijinja::context;
 
@@ -18,6 +18,8 @@ pub struct RouteKey {
     pub bias: bool,
     /// Whether each expert has a further factor.
     pub factors: bool,
+    /// Experts that count for the score of a group; `None` without groups.
+    pub group_best: Option<u32>,
 }
 
 /// The uniform.
@@ -42,8 +44,14 @@ pub struct RouteParams {
     pub no_number: u32,
     /// Offset of the experts' factors in `vectors`, in floats.
     pub factors: u32,
+    /// Experts of a group.
+    pub group_size: u32,
+    /// Number of groups.
+    pub groups: u32,
+    /// Groups per row.
+    pub groups_used: u32,
     /// Padding to a multiple of sixteen bytes.
-    pub zero: u32,
+    pub zero: [u32; 2],
 }
 
 impl RouteKey {
@@ -57,9 +65,12 @@ impl RouteKey {
         };
         let bias = if self.bias { " bias" } else { "" };
         let factors = if self.factors { " factors" } else { "" };
-        let name = format!("route {score}{bias}{factors} {}", team.name());
-        let (bias, factors) = (self.bias, self.factors);
-        let context = context! { at, score, bias, factors, ..team.context() };
+        let groups = self.group_best.map_or(String::new(), |best| format!(" groups {best}"));
+        let name = format!("route {score}{bias}{factors}{groups} {}", team.name());
+        let RouteKey { bias, factors, group_best, .. } = *self;
+        let groups_max = Groups::MAX;
+        let context =
+            context! { at, score, bias, factors, group_best, groups_max, ..team.context() };
         kernel(name, "route", context, team.threads)
     }
 

@@ -22,14 +22,26 @@ const BOTH: [bool; 2] = [false, true];
 /// Output as floats, as quantized activations, or both.
 const WANTED: [(bool, bool); 3] = [(true, false), (false, true), (true, true)];
 
-/// With and without a bias or factors, of either score.
+/// With and without a bias or factors, of either score; and from groups.
 pub(super) fn route(caps: &Caps) -> Vec<Source> {
     let scores = [Score::Softmax, Score::Sigmoid].into_iter();
     let options = BOTH.into_iter().flat_map(|bias| BOTH.map(|factors| (bias, factors)));
     let keys = scores.flat_map(|score| {
-        options.clone().map(move |(bias, factors)| RouteKey { score, bias, factors })
+        options.clone().map(move |(bias, factors)| RouteKey {
+            score,
+            bias,
+            factors,
+            group_best: None,
+        })
     });
-    keys.map(|key| key.source(caps)).collect()
+    let grouped = [(Score::Softmax, false, 1), (Score::Sigmoid, true, 2)];
+    let grouped = grouped.map(|(score, bias, best)| RouteKey {
+        score,
+        bias,
+        factors: false,
+        group_best: Some(best),
+    });
+    keys.chain(grouped).map(|key| key.source(caps)).collect()
 }
 
 /// Of two to four taps, with and without a bias.
@@ -103,7 +115,8 @@ pub(super) fn attend(caps: &Caps) -> Vec<Source> {
         let fits = |ty: &CacheType| *ty != CacheType::Q8_0 || head_dim % 32 == 0;
         for ty in types.into_iter().filter(fits) {
             let other = if ty == CacheType::F32 { CacheType::F16 } else { ty };
-            let append = RopeKey { query: false, append: Some((ty, other)), ..plain(head_dim) };
+            let append =
+                RopeKey { query: false, append: Some((ty, Some(other))), ..plain(head_dim) };
             let fused = RopeKey {
                 query: true,
                 norm_q: true,
@@ -111,13 +124,15 @@ pub(super) fn attend(caps: &Caps) -> Vec<Source> {
                 rotate: Some((Pairs::Halves, head_dim)),
                 ..append
             };
-            sources.extend([append.source(caps), fused.source(caps)]);
+            let of_keys = RopeKey { append: Some((ty, None)), ..append };
+            sources.extend([append, fused, of_keys].map(|key| key.source(caps)));
             let split = SplitKey {
                 head_dim,
                 heads_tile: 1,
                 tile_rows: 1,
+                value_dim: head_dim,
                 key: ty,
-                value: other,
+                value: Some(other),
                 softcap: false,
                 sinks: false,
                 both_ways: false,
@@ -126,8 +141,12 @@ pub(super) fn attend(caps: &Caps) -> Vec<Source> {
                 let split = SplitKey { softcap: special, sinks: special, ..split };
                 sources.push(split.tiled(caps, group, rows).source(caps));
             }
+            for rows in [1, 4] {
+                let in_keys = SplitKey { value_dim: head_dim - 8, value: None, ..split };
+                sources.push(in_keys.tiled(caps, 16, rows).source(caps));
+            }
             for rows in [1, 8] {
-                let both = SplitKey { key: CacheType::F32, value: CacheType::F32, ..split };
+                let both = SplitKey { key: CacheType::F32, value: Some(CacheType::F32), ..split };
                 let both = SplitKey { both_ways: true, ..both };
                 sources.push(both.tiled(caps, 1, rows).source(caps));
             }

@@ -267,8 +267,11 @@ impl Wiring<'_> {
             Operand::Step => self.step,
             Operand::Vectors => vectors,
             Operand::Weights(home) => self.site.weights.buffer(*home),
-            Operand::Keys(cache) => &self.site.caches[cache].keys,
-            Operand::Values(cache) => &self.site.caches[cache].values,
+            Operand::Keys(cache) => &self.site.caches[cache].keys.buffer,
+            Operand::Values(cache) => {
+                let values = &self.site.caches[cache].values;
+                &values.as_ref().expect("a kernel of values beside the keys").buffer
+            }
             Operand::States(state) => &self.site.states[state].buffer,
         }
         .as_entire_binding()

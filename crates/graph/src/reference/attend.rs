@@ -12,13 +12,13 @@ pub(super) struct Inputs<'a> {
     pub q: &'a [f32],
     /// `[T, kv_heads * head_dim]`.
     pub k: &'a [f32],
-    /// `[T, kv_heads * head_dim]`.
-    pub v: &'a [f32],
+    /// `[T, kv_heads * head_dim]`; `None` if values are in the keys.
+    pub v: Option<&'a [f32]>,
     /// `[heads]`.
     pub sinks: Option<&'a [f32]>,
 }
 
-/// Computes `out [T, heads * head_dim]`. Scores, softmax and sums are f64; keys and values are rounded by the cache,
+/// Computes `out [T, heads * value_dim]`. Scores, softmax and sums are f64; keys and values are rounded by the cache,
 /// including those of this step.
 pub(super) fn attend(
     op: &Attend,
@@ -34,7 +34,9 @@ pub(super) fn attend(
             let row = (span.first_row + r) as usize;
             let slot = slot(pages, span.first_position + r);
             cache.keys.store(slot, &inputs.k[row * kv_width..][..kv_width]);
-            cache.values.store(slot, &inputs.v[row * kv_width..][..kv_width]);
+            if let Some(v) = inputs.v {
+                cache.values.store(slot, &v[row * kv_width..][..kv_width]);
+            }
         }
         for r in 0..span.rows {
             let row = (span.first_row + r) as usize;
@@ -44,7 +46,8 @@ pub(super) fn attend(
                 let place = (row * op.heads + head) * op.head_dim;
                 let q = &inputs.q[place..][..op.head_dim];
                 let sink = inputs.sinks.map(|sinks| sinks[head]);
-                query.answer(q, sink, cache, &mut out[place..][..op.head_dim]);
+                let place = (row * op.heads + head) * op.value_dim();
+                query.answer(q, sink, cache, &mut out[place..][..op.value_dim()]);
             }
         }
     }
@@ -60,7 +63,7 @@ struct Query<'a> {
 }
 
 impl Query<'_> {
-    /// `q`, `out`: `[head_dim]`.
+    /// `q [head_dim]`, `out [value_dim]`.
     fn answer(&self, q: &[f32], sink: Option<f32>, cache: &Cache, out: &mut [f32]) {
         let op = self.op;
         let kv_head = self.head / (op.heads / op.kv_heads);
@@ -81,8 +84,9 @@ impl Query<'_> {
         let parts: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
         let total = parts.iter().sum::<f64>() + (sink - max).exp();
 
+        let values = if op.v.in_keys().is_some() { &cache.keys } else { &cache.values };
         for (i, out) in out.iter_mut().enumerate() {
-            let value = |slot: usize| f64::from(cache.values.head(slot, kv_head, op.head_dim)[i]);
+            let value = |slot: usize| f64::from(values.head(slot, kv_head, op.head_dim)[i]);
             let sum: f64 = slots.iter().zip(&parts).map(|(&slot, part)| part * value(slot)).sum();
             *out = (sum / total) as f32;
         }
@@ -96,14 +100,14 @@ mod tests {
     use super::{Inputs, attend};
     use crate::reference::cache::Cache;
     use crate::reference::tests::{assert_near, limits};
-    use crate::{Attend, CacheId, CacheInfo, Exactness, Limits, Span, Step, Value, Window};
+    use crate::{Attend, CacheId, Exactness, Limits, Span, Step, Value, Values, Window};
 
     /// One head of one element, scale 1.
     fn op() -> Attend {
         Attend {
             q: Value(0),
             k: Value(1),
-            v: Value(2),
+            v: Values::Beside(Value(2)),
             out: Value(3),
             cache: Some(CacheId(0)),
             heads: 1,
@@ -117,8 +121,7 @@ mod tests {
     }
 
     fn cache(op: &Attend, pages: usize) -> Cache {
-        let (kv_heads, head_dim) = (op.kv_heads, op.head_dim);
-        let info = CacheInfo { layer: 0, kv_heads, head_dim, window: op.window };
+        let info = op.scratch();
         let types = Limits { key_type: Type::F32, value_type: Type::F32, ..limits() };
         Cache::new(&info, &Limits { pages, ..types }).unwrap()
     }
@@ -137,7 +140,8 @@ mod tests {
             copies: &[],
             exactness: Exactness::Fastest,
         };
-        let mut out = vec![f32::NAN; q.len()];
+        let mut out = vec![f32::NAN; q.len() / op.head_dim * op.value_dim()];
+        let v = op.v.beside().map(|_| v);
         attend(op, &Inputs { q, k, v, sinks }, &mut cache(op, 2), &step, &mut out);
         out
     }
@@ -206,6 +210,15 @@ mod tests {
     }
 
     #[test]
+    fn values_may_be_the_first_elements_of_the_keys() {
+        // Both query heads score the last element of three; keys 0 and ln 3 there weigh 1/4 and 3/4.
+        let op = Attend { heads: 2, head_dim: 3, v: Values::InKeys(2), ..op() };
+        let keys = [8.0, 1.0, 0.0, 4.0, 5.0, 3f32.ln()];
+        let out = run(&op, &[[0.0, 0.0, 1.0]; 4].concat(), &keys, &[], None);
+        assert_near(&out, &[8.0, 1.0, 8.0, 1.0, 5.0, 4.0, 5.0, 4.0], 1e-6);
+    }
+
+    #[test]
     fn spans_are_apart_and_continue_what_is_cached() {
         let op = op();
         let mut cache = cache(&op, 4);
@@ -225,7 +238,7 @@ mod tests {
             exactness: Exactness::Fastest,
         };
         let mut out = [f32::NAN; 33];
-        let inputs = Inputs { q: &q[..33], k: &zeros[..33], v: &ramp, sinks: None };
+        let inputs = Inputs { q: &q[..33], k: &zeros[..33], v: Some(&ramp), sinks: None };
         attend(&op, &inputs, &mut cache, &step, &mut out);
         let halves: Vec<f32> = (0..33).map(|p| p as f32 / 2.0).collect();
         assert_near(&out, &halves, 1e-5);
@@ -245,7 +258,8 @@ mod tests {
             exactness: Exactness::Fastest,
         };
         let mut out = [f32::NAN; 3];
-        let inputs = Inputs { q: &q[..3], k: &zeros[..3], v: &[-1.0, -3.0, 33.0], sinks: None };
+        let inputs =
+            Inputs { q: &q[..3], k: &zeros[..3], v: Some(&[-1.0, -3.0, 33.0]), sinks: None };
         attend(&op, &inputs, &mut cache, &step, &mut out);
         assert_near(&out, &[-1.0, -2.0, 16.5], 1e-5);
     }

@@ -12,7 +12,7 @@ pub(super) struct Cache {
     pages: usize,
 }
 
-/// One row with all heads per token of every page: `[pages * PAGE_TOKENS, width]`.
+/// One row with all heads per token of every page: `[pages * PAGE_TOKENS, width]`; of width 0 for values in keys.
 #[derive(Debug)]
 pub(super) struct CacheRows {
     ty: Type,
@@ -29,7 +29,7 @@ impl Cache {
     /// reads one head at a time.
     pub fn new(info: &CacheInfo, limits: &Limits) -> Result<Self, Error> {
         let tokens = limits.pages * PAGE_TOKENS;
-        let rows = |ty: Type| {
+        let rows = |ty: Type, width: usize| {
             let known = [Type::F32, Type::F16, Type::Q8_0].contains(&ty);
             if !known || !info.head_dim.is_multiple_of(ty.block_weights) {
                 return Err(Error::Unsupported {
@@ -38,11 +38,11 @@ impl Cache {
                     what: format!("a cache of type {ty} and heads of {}", info.head_dim),
                 });
             }
-            let width = info.width();
             let block = vec![0; width / ty.block_weights * ty.block_bytes];
             Ok(CacheRows { ty, width, rows: vec![0.0; tokens * width], block })
         };
-        let (keys, values) = (rows(limits.key_type)?, rows(limits.value_type)?);
+        let keys = rows(limits.key_type, info.width())?;
+        let values = rows(limits.value_type, info.value_width())?;
         Ok(Cache { keys, values, pages: limits.pages })
     }
 
@@ -75,7 +75,8 @@ impl Cache {
 
     /// Stores the rows of whole pages.
     pub fn restore(&mut self, pages: &[u32], data: &CachePages) {
-        for (rows, data) in [(&mut self.keys, &data.keys), (&mut self.values, &data.values)] {
+        let sides = [(&mut self.keys, &data.keys), (&mut self.values, &data.values)];
+        for (rows, data) in sides.into_iter().filter(|(rows, _)| rows.width > 0) {
             let slots = pages.iter().flat_map(|&p| (0..PAGE_TOKENS).map(move |t| (p, t)));
             for ((page, token), row) in slots.zip(data.chunks_exact(rows.width)) {
                 rows.store(page as usize * PAGE_TOKENS + token, row);
@@ -131,7 +132,8 @@ mod tests {
     use crate::{CacheInfo, Limits, PageCopy};
 
     fn cache(ty: Type, head_dim: usize) -> Cache {
-        let info = CacheInfo { layer: 0, kv_heads: 1, head_dim, window: None };
+        let info =
+            CacheInfo { layer: 0, kv_heads: 1, head_dim, values_in_keys: None, window: None };
         Cache::new(&info, &Limits { key_type: ty, pages: 3, ..limits() }).unwrap()
     }
 
@@ -161,7 +163,8 @@ mod tests {
     #[test]
     fn a_block_never_spans_heads_and_other_types_are_refused() {
         for (ty, head_dim) in [(Type::Q8_0, 48), (Type::Q4_0, 32), (Type::I8, 32)] {
-            let info = CacheInfo { layer: 0, kv_heads: 2, head_dim, window: None };
+            let info =
+                CacheInfo { layer: 0, kv_heads: 2, head_dim, values_in_keys: None, window: None };
             let error = Cache::new(&info, &Limits { value_type: ty, ..limits() }).unwrap_err();
             assert!(error.to_string().contains(ty.name), "{error}");
         }

@@ -1,6 +1,6 @@
 //! Router: scores of all experts, the best of them, and their weights.
 
-use crate::{Route, Score};
+use crate::{Groups, Route, Score};
 
 /// `logits [rows, experts]`, `bias [experts]` and `factors [experts]` to `out [rows, 2 used]`: weights, then indices of experts. In f64.
 pub(super) fn route(
@@ -18,12 +18,20 @@ pub(super) fn route(
             continue;
         }
         let scores = scores(op.score, row);
+        let biased =
+            |expert: usize| scores[expert] + bias.map_or(0.0, |bias| f64::from(bias[expert]));
         // Without a bias, logits decide, since scores that round to 0 would tie.
         let key = |expert: usize| match bias {
-            Some(bias) => scores[expert] + f64::from(bias[expert]),
+            Some(_) => biased(expert),
             None => f64::from(row[expert]),
         };
-        let mut order: Vec<usize> = (0..experts).collect();
+        let open = op.groups.map(|groups| {
+            // Sums of logits would be something else; the largest score is that of the largest logit.
+            let single = |expert| if groups.best == 1 { key(expert) } else { biased(expert) };
+            open(groups, &(0..experts).map(single).collect::<Vec<_>>())
+        });
+        let is_open = |expert: &usize| open.as_ref().is_none_or(|open| open[*expert]);
+        let mut order: Vec<usize> = (0..experts).filter(is_open).collect();
         let larger_first = |a: usize, b: usize| key(b).partial_cmp(&key(a)).expect("finite");
         order.sort_by(|&a, &b| larger_first(a, b).then(a.cmp(&b)));
         let chosen = &order[..op.used];
@@ -35,6 +43,20 @@ pub(super) fn route(
             numbers[i] = expert as f32;
         }
     }
+}
+
+/// Whether each expert is in one of the best groups, by the experts' scores.
+fn open(groups: Groups, scores: &[f64]) -> Vec<bool> {
+    let size = scores.len() / groups.count;
+    let of_group = |group: &[f64]| {
+        let mut group = group.to_vec();
+        group.sort_by(|a, b| b.total_cmp(a));
+        group.iter().take(groups.best).sum::<f64>()
+    };
+    let sums: Vec<f64> = scores.chunks_exact(size).map(of_group).collect();
+    let mut order: Vec<usize> = (0..groups.count).collect();
+    order.sort_by(|&a, &b| sums[b].total_cmp(&sums[a]).then(a.cmp(&b)));
+    (0..scores.len()).map(|expert| order[..groups.used].contains(&(expert / size))).collect()
 }
 
 fn scores(score: Score, row: &[f32]) -> Vec<f64> {
@@ -54,12 +76,13 @@ fn scores(score: Score, row: &[f32]) -> Vec<f64> {
 mod tests {
     use super::route;
     use crate::reference::tests::assert_near;
-    use crate::{Route, Score, Value};
+    use crate::{Groups, Route, Score, Value};
 
     const OP: Route = Route {
         logits: Value(0),
         bias: None,
         used: 2,
+        groups: None,
         score: Score::Softmax,
         normalise: false,
         scale: 1.0,
@@ -103,6 +126,20 @@ mod tests {
         let logits = [0.0, ln3, -ln3];
         assert_near(&of(&op, &logits, None), &[0.75, 0.5, 1.0, 0.0], 1e-6);
         assert_near(&of(&op, &logits, Some(&[0.0, 0.0, 1.0])), &[0.25, 0.75, 2.0, 1.0], 1e-6);
+    }
+
+    #[test]
+    fn the_best_groups_are_chosen_first() {
+        // Of groups (0, 3) and (2, 2) the first has the best expert, the second the best two.
+        let logits = [0.0, 3.0, 2.0, 2.0];
+        let groups = |best| Some(Groups { count: 2, used: 1, best });
+        let one = Route { groups: groups(1), ..OP };
+        assert_eq!(of(&one, &logits, None)[2..], [1.0, 0.0]);
+        let two = Route { groups: groups(2), score: Score::Sigmoid, ..OP };
+        assert_eq!(of(&two, &logits, None)[2..], [2.0, 3.0]);
+        // The bias counts; groups that tie are chosen in order.
+        assert_eq!(of(&two, &logits, Some(&[0.9, 0.0, 0.0, 0.0]))[2..], [0.0, 1.0]);
+        assert_eq!(of(&two, &[1.0; 4], None)[2..], [0.0, 1.0]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use bilayer_quant::Type;
 use super::Reference;
 use crate::{
     Attend, Backend, Catalog, Entry, Error, Exactness, Graph, Limits, PageCopy, Recorder, Segment,
-    SegmentId, SharedBytes, Span, Step, Value,
+    SegmentId, SharedBytes, Span, Step, Value, Values,
 };
 
 /// Small limits.
@@ -61,7 +61,7 @@ fn graph() -> Graph {
     let attend = Attend {
         q: x,
         k: x,
-        v: x,
+        v: Values::Beside(x),
         out: Value(0),
         cache: Some(recorder.cache(1, 2, None)),
         heads: 1,

@@ -15,6 +15,10 @@ impl Block<'_> {
     ) -> Result<(Value, &'static str), Error> {
         let taps = match self.layer.mixer {
             Mixer::Attention => return Ok((self.attention(normed, carried, r)?, "attn_output")),
+            Mixer::Latent(latent) => {
+                carried.kv.push(None);
+                return Ok((self.latent_attention(normed, &latent, r)?, "attn_output"));
+            }
             Mixer::ShortConv { taps } => taps,
         };
         carried.kv.push(None);

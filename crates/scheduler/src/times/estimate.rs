@@ -110,7 +110,8 @@ fn work(graph: &Graph, facts: &Facts) -> HashMap<ModelPart, Work> {
                 Some(Window::Chunk(tokens)) => tokens / 2,
             };
             let seen = window.min(PROMPT_TOKENS as u32 / 2);
-            work.prompt_ops += 4.0 * (attend.heads * attend.head_dim) as f64 * f64::from(seen);
+            let dims = attend.heads * (attend.head_dim + attend.value_dim());
+            work.prompt_ops += 2.0 * dims as f64 * f64::from(seen);
         }
     }
     let whole = Segment {

@@ -139,7 +139,7 @@ impl Times {
             }
             let width = |value: &bilayer_graph::Value| graph.width(*value);
             let outputs: usize = stage.segment.outputs.iter().map(width).sum();
-            let caches: usize = stage.caches.iter().map(|&id| 2 * graph.cache(id).width()).sum();
+            let caches: usize = stage.caches.iter().map(|&id| graph.cache(id).stored_width()).sum();
             // Measured times of a segment include the download of its outputs.
             let outputs = if self.basis == Basis::Estimated { outputs } else { 0 };
             let weights = stage.weights.iter().map(|&id| graph.weight(id).bytes() as f64);

@@ -10,7 +10,8 @@
 //! convert a page once to f32 scratch, except f16 at AVX2, where conversion and multiplication overlap. Masks are
 //! applied only in pages that are not fully visible to all rows. While keys are used, the page's values are
 //! prefetched line by line, and with the values the next page's keys: hardware prefetchers alone are too late, and
-//! prefetching a whole page ahead would overflow the first-level cache.
+//! prefetching a whole page ahead would overflow the first-level cache. Where values are the first elements of the keys,
+//! a page is converted once, and its values are transposed: all query heads of a latent cache share this.
 //!
 //! **Price.** Levels differ in the last bits, because they sum in different orders. Sums are f32.
 
@@ -27,9 +28,12 @@ mod micro;
 /// Lanes in which a row's weights are summed: those of the widest vectors.
 pub(crate) const WEIGHT_LANES: usize = 16;
 
+/// Keys and values of a page; the latter may be in the keys.
+pub(crate) type Page<'p> = (Panel<'p>, Option<Panel<'p>>);
+
 /// The operands of one tile; all slices are in the thread's scratch.
-pub(crate) struct Sweep<'a, 'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> {
-    /// Keys and values of a page of the span's table.
+pub(crate) struct Sweep<'a, 'p, P: Fn(usize) -> Page<'p>> {
+    /// A page of the span's table.
     pub(crate) page: P,
     pub(crate) first_page: usize,
     pub(crate) end_page: usize,
@@ -44,6 +48,7 @@ pub(crate) struct Sweep<'a, 'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> {
     pub(crate) end: usize,
     pub(crate) softcap: Option<f32>,
     pub(crate) head_dim: usize,
+    pub(crate) value_dim: usize,
     pub(crate) value_stride: usize,
     /// `[rows, head_dim]`, scaled; row `t * group + g` is head `g` of token `t`.
     pub(crate) queries: &'a [f32],
@@ -60,7 +65,7 @@ pub(crate) struct Sweep<'a, 'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> {
     pub(crate) values: &'a mut [f32],
 }
 
-impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Kernel for Sweep<'_, 'p, P> {
+impl<'p, P: Fn(usize) -> Page<'p>> Kernel for Sweep<'_, 'p, P> {
     type Output = ();
 
     #[inline(always)]
@@ -72,51 +77,76 @@ impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Kernel for Sweep<'_, 'p, P> {
         assert_eq!(self.weight.len(), rows * WEIGHT_LANES);
         assert_eq!(self.keys.len(), self.head_dim * PAGE_TOKENS);
         assert_eq!(self.values.len(), self.value_stride * PAGE_TOKENS);
-        assert!(self.value_stride.is_multiple_of(16) && self.value_stride >= self.head_dim);
+        assert!(self.value_stride.is_multiple_of(16) && self.value_stride >= self.value_dim);
         self.sums.fill(0.0);
         self.largest.fill(f32::MIN);
         self.weight.fill(0.0);
-        let (direct, direct_q8) = (rows <= L::DIRECT_ROWS, rows <= L::TILE_ROWS);
         let mut current = (self.page)(self.first_page);
         for page in self.first_page..self.end_page {
             let next = if page + 1 < self.end_page { (self.page)(page + 1) } else { current };
-            let (keys, values) = current;
-            let ahead = Ahead::of(values);
-            match keys.stored {
-                Stored::F32 => self.score(l, F32(keys.f32().as_ptr()), ahead),
-                Stored::F16 if direct => self.score(l, F16(keys.f16().as_ptr()), ahead),
-                Stored::Q8 if direct_q8 => {
-                    let (quants, scales) = keys.q8();
-                    self.score(l, Q8Keys(quants.as_ptr(), scales.as_ptr()), ahead);
-                }
-                _ => {
-                    unpack_keys(l, keys, self.keys);
-                    self.score(l, F32(self.keys.as_ptr()), ahead);
-                }
-            }
-            let seen = self.weigh(l, page);
-            let ahead = Ahead::of(next.0);
-            match values.stored {
-                Stored::F32 => self.mix(l, F32(values.f32().as_ptr()), seen, ahead),
-                Stored::F16 if direct => self.mix(l, F16(values.f16().as_ptr()), seen, ahead),
-                Stored::Q8 if direct_q8 => {
-                    let (quants, scales) = values.q8();
-                    unpack_f16(l, scales, &mut self.values[..scales.len()]);
-                    let blocks = self.value_stride / 32;
-                    let source = Q8Values(quants.as_ptr(), self.values.as_ptr(), blocks);
-                    self.mix(l, source, seen, ahead);
-                }
-                _ => {
-                    unpack_values(l, values, self.value_stride, self.values);
-                    self.mix(l, F32(self.values.as_ptr()), seen, ahead);
-                }
+            match current {
+                (keys, Some(values)) => self.apart(l, page, [keys, values], next.0),
+                (keys, None) => self.in_keys(l, page, keys, next.0),
             }
             current = next;
         }
     }
 }
 
-impl<'p, P: Fn(usize) -> (Panel<'p>, Panel<'p>)> Sweep<'_, 'p, P> {
+impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
+    /// A page of keys and values.
+    #[inline(always)]
+    fn apart<L: Lanes>(
+        &mut self,
+        l: L,
+        page: usize,
+        [keys, values]: [Panel<'p>; 2],
+        next: Panel<'p>,
+    ) {
+        let rows = self.largest.len();
+        let (direct, direct_q8) = (rows <= L::DIRECT_ROWS, rows <= L::TILE_ROWS);
+        let ahead = Ahead::of(values);
+        match keys.stored {
+            Stored::F32 => self.score(l, F32(keys.f32().as_ptr()), ahead),
+            Stored::F16 if direct => self.score(l, F16(keys.f16().as_ptr()), ahead),
+            Stored::Q8 if direct_q8 => {
+                let (quants, scales) = keys.q8();
+                self.score(l, Q8Keys(quants.as_ptr(), scales.as_ptr()), ahead);
+            }
+            _ => {
+                unpack_keys(l, keys, self.keys);
+                self.score(l, F32(self.keys.as_ptr()), ahead);
+            }
+        }
+        let seen = self.weigh(l, page);
+        let ahead = Ahead::of(next);
+        match values.stored {
+            Stored::F32 => self.mix(l, F32(values.f32().as_ptr()), seen, ahead),
+            Stored::F16 if direct => self.mix(l, F16(values.f16().as_ptr()), seen, ahead),
+            Stored::Q8 if direct_q8 => {
+                let (quants, scales) = values.q8();
+                unpack_f16(l, scales, &mut self.values[..scales.len()]);
+                let blocks = self.value_stride / 32;
+                let source = Q8Values(quants.as_ptr(), self.values.as_ptr(), blocks);
+                self.mix(l, source, seen, ahead);
+            }
+            _ => {
+                unpack_values(l, values, self.value_stride, self.values);
+                self.mix(l, F32(self.values.as_ptr()), seen, ahead);
+            }
+        }
+    }
+
+    /// A page of keys that begin with their values.
+    #[inline(always)]
+    fn in_keys<L: Lanes>(&mut self, l: L, page: usize, keys: Panel<'p>, next: Panel<'p>) {
+        unpack_keys(l, keys, self.keys);
+        self.score(l, F32(self.keys.as_ptr()), Ahead::of(next));
+        let seen = self.weigh(l, page);
+        transpose(self.keys, self.value_dim, self.value_stride, self.values);
+        self.mix(l, F32(self.values.as_ptr()), seen, Ahead::of(next).of_rows_from(1));
+    }
+
     /// `scores = queries x keys`, a group of rows at a time.
     #[inline(always)]
     fn score<L: Lanes, S: Source>(&mut self, l: L, keys: S, ahead: Ahead) {
@@ -309,6 +339,19 @@ fn unpack_values<L: Lanes>(l: L, panel: Panel<'_>, stride: usize, out: &mut [f32
                         l.store(x, out.as_mut_ptr().add(at));
                     }
                 }
+            }
+        }
+    }
+}
+
+/// The first `dim` rows of keys `[.., 32]` as values `[32, stride]`, padded with zeros. A line of each token at a time:
+/// whole columns would be a power of two apart, where few of them fit the first-level cache.
+#[inline(always)]
+fn transpose(keys: &[f32], dim: usize, stride: usize, out: &mut [f32]) {
+    for first in (0..stride).step_by(16) {
+        for token in 0..PAGE_TOKENS {
+            for (i, out) in out[token * stride + first..][..16].iter_mut().enumerate() {
+                *out = if first + i < dim { keys[(first + i) * PAGE_TOKENS + token] } else { 0.0 };
             }
         }
     }

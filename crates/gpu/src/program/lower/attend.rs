@@ -1,7 +1,9 @@
 //! Attention: RoPE and append in one dispatch, then the keys in parts, then the merge of the parts.
 
 use bilayer_graph::fuse::QkInput;
-use bilayer_graph::{Attend, Error as GraphError, Limits, Op, OpKind, Rows, Segment, Window};
+use bilayer_graph::{
+    Attend, Error as GraphError, Limits, Op, OpKind, Rows, Segment, Values, Window,
+};
 use bilayer_quant::Type;
 
 use super::super::draft::{
@@ -22,24 +24,39 @@ fn split_key(attend: &Attend, limits: &Limits) -> Option<SplitKey> {
         Some(_) => [limits.key_type, limits.value_type],
         None => [Type::F32; 2],
     };
+    let key = CacheType::of(key, attend.head_dim)?;
     Some(SplitKey {
         head_dim: attend.head_dim as u32,
+        value_dim: attend.value_dim() as u32,
         heads_tile: 1,
         tile_rows: 1,
-        key: CacheType::of(key, attend.head_dim)?,
-        value: CacheType::of(value, attend.head_dim)?,
+        key,
+        value: match attend.v {
+            Values::Beside(_) => Some(CacheType::of(value, attend.head_dim)?),
+            Values::InKeys(_) => None,
+        },
         softcap: attend.softcap.is_some(),
         sinks: attend.sinks.is_some(),
         both_ways: attend.cache.is_none(),
     })
 }
 
-/// The location of an attention's keys and values.
+/// The layout and location of an attention's keys, and of its values unless they are in the keys.
 struct Pages {
-    key: CacheLayout,
-    value: CacheLayout,
-    keys: Operand,
-    values: Operand,
+    keys: (CacheLayout, Operand),
+    values: Option<(CacheLayout, Operand)>,
+}
+
+impl Pages {
+    /// Both, as operands.
+    fn operands(&self) -> impl Iterator<Item = Operand> + '_ {
+        [Some(&self.keys), self.values.as_ref()].into_iter().flatten().map(|(_, side)| *side)
+    }
+
+    /// The offset of the values' scales.
+    fn value_scales(&self) -> u32 {
+        self.values.as_ref().map_or(0, |(layout, _)| layout.scales_at())
+    }
 }
 
 fn group(attend: &Attend) -> u32 {
@@ -77,8 +94,9 @@ impl Lowering<'_> {
         for node in &segment.graph.nodes[segment.nodes.clone()] {
             let Op::Attend(Attend { cache: Some(id), .. }) = &node.op else { continue };
             let cache = &self.holdings.caches[id];
-            let sides = [(cache.key, Operand::Keys(*id)), (cache.value, Operand::Values(*id))];
-            for (layout, operand) in sides {
+            let values = cache.values.as_ref().map(|side| (side.layout, Operand::Values(*id)));
+            let sides = [Some((cache.keys.layout, Operand::Keys(*id))), values];
+            for (layout, operand) in sides.into_iter().flatten() {
                 let groups = layout.copy_grid();
                 let grid =
                     Grid::new(
@@ -117,8 +135,8 @@ impl Lowering<'_> {
     fn pages(&mut self, attend: &Attend) -> Result<Pages, GraphError> {
         if let Some(id) = attend.cache {
             let cache = &self.holdings.caches[&id];
-            let (keys, values) = (Operand::Keys(id), Operand::Values(id));
-            return Ok(Pages { key: cache.key, value: cache.value, keys, values });
+            let values = cache.values.as_ref().map(|side| (side.layout, Operand::Values(id)));
+            return Ok(Pages { keys: (cache.keys.layout, Operand::Keys(id)), values });
         }
         let Some(ty) = CacheType::of(Type::F32, attend.head_dim) else {
             return Err(self.unsupported(OpKind::Attend, "heads of such a length"));
@@ -128,8 +146,8 @@ impl Lowering<'_> {
         if layout.bytes() > self.caps.max_binding {
             return Err(self.unsupported(OpKind::Attend, "so many tokens in a step"));
         }
-        let [keys, values] = [0; 2].map(|_| Operand::Buffer(self.buffer(layout.bytes())));
-        Ok(Pages { key: layout, value: layout, keys, values })
+        let [keys, values] = [0; 2].map(|_| (layout, Operand::Buffer(self.buffer(layout.bytes()))));
+        Ok(Pages { keys, values: Some(values) })
     }
 
     /// Rotates queries and keys and appends keys and values. Returns the location of the queries.
@@ -147,7 +165,6 @@ impl Lowering<'_> {
             );
         }
         let rope = q.rope.map(|n| self.rope_of(n));
-        let (key, value) = (pages.key, pages.value);
         let from = self.view(q.input);
         let queries = match q.is_some() {
             false => from,
@@ -158,7 +175,7 @@ impl Lowering<'_> {
                 View { buffer, offset: 0, stride: width, width, rows: Rows::Tokens }
             }
         };
-        let (keys, values) = (self.view(k.input), self.view(attend.v));
+        let (keys, values) = (self.view(k.input), attend.v.beside().map(|v| self.view(v)));
         let (q_gain, k_gain) = (self.gain(q.norm), self.gain(k.norm));
         let table = rope.as_ref().map_or(0, |rope| {
             let factors = rope.factors.and_then(|id| self.holdings.weights.vector(id));
@@ -167,7 +184,7 @@ impl Lowering<'_> {
         let split = RopeKey {
             head_dim: attend.head_dim as u32,
             query: q.is_some(),
-            append: Some((key.ty, value.ty)),
+            append: Some((pages.keys.0.ty, pages.values.as_ref().map(|(layout, _)| layout.ty))),
             norm_q: q.norm.is_some(),
             norm_k: k.norm.is_some(),
             rotate: rope.as_ref().map(|r| (r.pairs, 2 * r.frequencies.len() as u32)),
@@ -176,7 +193,7 @@ impl Lowering<'_> {
             q: from.of(),
             q_out: queries.of(),
             k: keys.of(),
-            v: values.of(),
+            v: values.map(|view| view.of()).unwrap_or_default(),
             rows_at: self.words.layout().rows,
             pages_at: self.words.layout().pages,
             turns: table,
@@ -186,8 +203,8 @@ impl Lowering<'_> {
             kv_heads: attend.kv_heads as u32,
             eps: q_gain.1.max(k_gain.1),
             magnitude: rope.as_ref().map_or(1.0, |rope| rope.magnitude),
-            key_scales: key.scales_at(),
-            value_scales: value.scales_at(),
+            key_scales: pages.keys.0.scales_at(),
+            value_scales: pages.value_scales(),
             zero: 0,
         };
         let mut operands = vec![Operand::Step];
@@ -197,8 +214,9 @@ impl Lowering<'_> {
         if q.is_some() {
             operands.extend([Operand::Buffer(from.buffer), Operand::Buffer(queries.buffer)]);
         }
-        operands.extend([Operand::Buffer(keys.buffer), Operand::Buffer(values.buffer)]);
-        operands.extend([pages.keys, pages.values]);
+        let sources = [Some(keys), values].into_iter().flatten();
+        operands.extend(sources.map(|view| Operand::Buffer(view.buffer)));
+        operands.extend(pages.operands());
         let (heads, kv_heads) = (attend.heads as u32, attend.kv_heads as u32);
         let operations = 8 * u64::from(from.width + keys.width);
         let grid =
@@ -228,7 +246,7 @@ impl Lowering<'_> {
     fn merging(&mut self, attend: &Attend, parts: usize) -> (MergeKey, Vec<Operand>) {
         let wanted = self.wanted(attend.out);
         let key = MergeKey {
-            head_dim: attend.head_dim as u32,
+            head_dim: attend.value_dim() as u32,
             sinks: attend.sinks.is_some(),
             floats: wanted.floats,
             quantized: wanted.quantized,
@@ -257,7 +275,8 @@ impl Lowering<'_> {
         };
         let out = self.view(attend.out);
         let group = group(attend);
-        let parts = parts_bytes(self.words.split_rows(self.limits), attend.heads, attend.head_dim);
+        let rows = self.words.split_rows(self.limits);
+        let parts = parts_bytes(rows, attend.heads, attend.value_dim());
         let parts = self.buffer(parts.max(16));
         let sinks = attend.sinks.map_or(0, |id| 4 * self.vector(id));
         let params = SplitParams {
@@ -273,8 +292,8 @@ impl Lowering<'_> {
                 Some(Window::Last(tokens)) => tokens,
                 Some(Window::Chunk(_)) | None => u32::MAX,
             },
-            key_scales: pages.key.scales_at(),
-            value_scales: pages.value.scales_at(),
+            key_scales: pages.keys.0.scales_at(),
+            value_scales: pages.value_scales(),
             sinks,
             scale: attend.scale,
             softcap: attend.softcap.unwrap_or(0.0),
@@ -284,12 +303,13 @@ impl Lowering<'_> {
             },
             zero: [0; 3],
         };
-        let mut operands =
-            vec![Operand::Step, Operand::Buffer(queries.buffer), pages.keys, pages.values];
+        let mut operands = vec![Operand::Step, Operand::Buffer(queries.buffer)];
+        operands.extend(pages.operands());
         operands.extend(attend.sinks.map(|_| Operand::Vectors));
         operands.extend([Operand::Buffer(out.buffer), Operand::Buffer(parts)]);
         let kv_heads = attend.kv_heads as u32;
-        let operations = 4 * (attend.heads * attend.head_dim) as u64 * self.context();
+        let dims = attend.heads * (attend.head_dim + attend.value_dim());
+        let operations = 2 * dims as u64 * self.context();
         let split = |lowering: &Self, key: SplitKey| -> DraftDispatch {
             let grid = Grid::new(Rows::Tokens, operations, move |counts, _| {
                 key.grid(counts.tiles, kv_heads, group, counts.splits)

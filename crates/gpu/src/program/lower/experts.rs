@@ -87,7 +87,10 @@ impl Lowering<'_> {
             scale: route.scale,
             no_number: f32::NAN.to_bits(),
             factors: route.factors.map_or(0, |factors| 4 * self.vector(factors)),
-            zero: 0,
+            group_size: route.groups.map_or(0, |groups| x.width / groups.count as u32),
+            groups: route.groups.map_or(0, |groups| groups.count as u32),
+            groups_used: route.groups.map_or(0, |groups| groups.used as u32),
+            zero: [0; 2],
         };
         let vectors = route.bias.or(route.factors).map(|_| Operand::Vectors);
         let mut operands: Vec<Operand> = vectors.into_iter().collect();
@@ -95,7 +98,8 @@ impl Lowering<'_> {
         let operations = u64::from(x.width) * route.used as u64;
         let grid = Grid::new(y.rows, operations, |_, rows| RouteKey::grid(rows));
         let (score, bias) = (route.score, route.bias.is_some());
-        let key = RouteKey { score, bias, factors: route.factors.is_some() };
+        let group_best = route.groups.map(|groups| groups.best as u32);
+        let key = RouteKey { score, bias, factors: route.factors.is_some(), group_best };
         let routed = dispatch(key.source(self.caps), &params, operands, grid);
         self.stage(&[node], Some(route.out), routed);
         Ok(())

@@ -10,16 +10,18 @@ use crate::kernels::add::{AddKey, AddParams};
 use crate::kernels::conv::{ConvKey, ConvParams};
 use crate::kernels::gate::{GateKey, GateParams};
 use crate::kernels::head_norm::{HeadNormKey, HeadNormParams};
+use crate::kernels::join::{JoinKey, JoinParams};
 use crate::kernels::layer_norm::{LayerNormKey, LayerNormParams};
 use crate::kernels::part::{PartKey, PartParams};
 use crate::kernels::pool::{PoolKey, PoolParams};
 use crate::kernels::quantize::{QuantizeKey, QuantizeParams};
 use crate::kernels::rms_norm::{RmsNormKey, RmsNormParams};
 use crate::kernels::rope::{RopeKey, RopeParams, turns};
+use crate::kernels::route_all::{RouteAllKey, RouteAllParams};
 use crate::kernels::rows::{RowsKey, RowsParams};
 use crate::kernels::scale::{ScaleKey, ScaleParams};
 use crate::kernels::soft_cap::{SoftCapKey, SoftCapParams};
-use crate::kernels::top_k::{self, JoinKey, JoinParams, stretches};
+use crate::kernels::top_k::{self, stretches};
 use crate::kernels::view::View as Quads;
 use crate::kernels::{self, Lower};
 
@@ -234,6 +236,36 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// Lowers an [`Op::Join`].
+    pub(crate) fn join(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Join { a, b, widths, out } = *self.op(node) else { unreachable!("the table") };
+        let views = [a, b, out].map(|value| self.view(value));
+        let [a, b, y] = views;
+        let params = JoinParams {
+            a: [a.offset, a.stride],
+            b: [b.offset, b.stride],
+            out: [y.offset, y.stride],
+            widths: widths.map(|width| width as u32),
+            all: y.width,
+            zero: [0; 3],
+        };
+        let operands = views.map(|view| Operand::Buffer(view.buffer)).to_vec();
+        let (source, grid) = (JoinKey.source(self.caps), elements(&y, JoinKey::grid));
+        self.stage(&[node], Some(out), dispatch(source, &params, operands, grid));
+        Ok(())
+    }
+
+    /// Lowers an [`Op::RouteAll`].
+    pub(crate) fn route_all(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::RouteAll { experts, out } = *self.op(node) else { unreachable!("the table") };
+        let y = self.view(out);
+        let params = RouteAllParams { out: [y.offset, y.stride], experts: experts as u32, zero: 0 };
+        let operands = vec![Operand::Buffer(y.buffer)];
+        let (source, grid) = (RouteAllKey.source(self.caps), elements(&y, RouteAllKey::grid));
+        self.stage(&[node], Some(out), dispatch(source, &params, operands, grid));
+        Ok(())
+    }
+
     /// Lowers an [`Op::Rows`].
     pub(crate) fn rows(&mut self, node: usize) -> Result<(), GraphError> {
         let Op::Rows { input, out } = *self.op(node) else { unreachable!("the table") };
@@ -291,7 +323,7 @@ impl Lowering<'_> {
         });
         let found = dispatch(top_k::PartKey.source(self.caps), &params, operands, grid);
         self.stage(&[node], None, found);
-        let params = JoinParams {
+        let params = top_k::JoinParams {
             out: [y.offset, y.stride],
             stretches: stretches(width),
             k,
@@ -299,8 +331,8 @@ impl Lowering<'_> {
         };
         let operands = vec![Operand::Buffer(parts), Operand::Buffer(y.buffer)];
         let work = u64::from(stretches(width)) * u64::from(k * k);
-        let grid = Grid::new(y.rows, work, |_, rows| JoinKey::grid(rows));
-        let joined = dispatch(JoinKey.source(self.caps), &params, operands, grid);
+        let grid = Grid::new(y.rows, work, |_, rows| top_k::JoinKey::grid(rows));
+        let joined = dispatch(top_k::JoinKey.source(self.caps), &params, operands, grid);
         self.stage(&[node], None, joined);
         Ok(())
     }

@@ -1,0 +1,237 @@
+//! DeepSeek V2 and V3, R1, Kimi K2: latent attention, leading dense layers, then experts in groups beside shared ones.
+
+use bilayer_gguf::Metadata;
+use bilayer_graph::{Pairs, Score};
+
+use crate::checkpoint::missing;
+use crate::experts::Weights;
+use crate::keys::Keys;
+use crate::{
+    Architecture, Checkpoint, Config, Draft, Error, Experts, Mixer, Name, Norm, Rotary, checkpoint,
+    decoder, names, tiny,
+};
+
+const NAME: &str = "deepseek2";
+
+/// Entry in the table of architectures.
+pub(crate) static ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    config,
+    record: decoder::record,
+    tiny: || {
+        let more = [
+            ("attention.head_count_kv", 1u32.into()),
+            ("attention.kv_lora_rank", 32u32.into()),
+            ("attention.q_lora_rank", 48u32.into()),
+            ("attention.key_length_mla", 24u32.into()),
+            ("attention.value_length_mla", 16u32.into()),
+            ("rope.dimension_count", 8u32.into()),
+            ("rope.scaling.type", "yarn".into()),
+            ("rope.scaling.factor", 4f32.into()),
+            ("rope.scaling.original_context_length", 64u32.into()),
+            ("rope.scaling.yarn_log_multiplier", 0.1f32.into()),
+            ("leading_dense_block_count", 1u32.into()),
+            ("expert_count", 8u32.into()),
+            ("expert_used_count", 3u32.into()),
+            ("expert_group_count", 4u32.into()),
+            ("expert_group_used_count", 2u32.into()),
+            ("expert_feed_forward_length", 32u32.into()),
+            ("expert_shared_count", 1u32.into()),
+            ("expert_gating_func", 2u32.into()),
+            ("expert_weights_norm", true.into()),
+            ("expert_weights_scale", 2.5f32.into()),
+        ];
+        tiny::decoder(NAME, Norm::Rms, &more)
+    },
+    names: &[
+        names::ENDS,
+        names::GATED,
+        names::EXPERTS,
+        names::SHARED_EXPERTS,
+        names::NORMS,
+        &[
+            names::SELECTION_BIAS,
+            Name::kept("blk.{}.attn_q", "model.layers.{}.self_attn.q_proj"),
+            Name::kept("blk.{}.attn_q_a", "model.layers.{}.self_attn.q_a_proj"),
+            Name::kept("blk.{}.attn_q_a_norm", "model.layers.{}.self_attn.q_a_layernorm"),
+            Name::kept("blk.{}.attn_q_b", "model.layers.{}.self_attn.q_b_proj"),
+            Name::kept("blk.{}.attn_kv_a_mqa", "model.layers.{}.self_attn.kv_a_proj_with_mqa"),
+            Name::kept("blk.{}.attn_kv_a_norm", "model.layers.{}.self_attn.kv_a_layernorm"),
+            Name::keys_of_heads("blk.{}.attn_k_b", "model.layers.{}.self_attn.kv_b_proj"),
+            Name::values_of_heads("blk.{}.attn_v_b", "model.layers.{}.self_attn.kv_b_proj"),
+            Name::kept("blk.{}.attn_output", "model.layers.{}.self_attn.o_proj"),
+        ],
+    ],
+    ignored: decoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"],
+        activations: &["silu"],
+        fields: &[
+            checkpoint::SIZES,
+            checkpoint::FEED_FORWARD,
+            checkpoint::RMS,
+            checkpoint::EXPERTS,
+            checkpoint::ROUTED,
+            checkpoint::LATENT,
+        ],
+        more,
+    },
+};
+
+fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
+    draft.refuse("moe_layer_freq", &[1.into()], "experts in some layers only")?;
+    draft.refuse("rope_interleave", &[true.into()], "rotation of the halves of a head")?;
+    router(draft)?;
+    let of = |name: &'static str| draft.needed_size(&[name]);
+    let (rank, rotated) = (of("kv_lora_rank")?, of("qk_rope_head_dim")?);
+    let plain = of("qk_nope_head_dim")?;
+    draft.set("attention.head_count_kv", 1u32);
+    draft.set("attention.key_length", rank.saturating_add(rotated));
+    draft.set("attention.value_length", rank);
+    draft.set("attention.key_length_mla", plain.saturating_add(rotated));
+    checkpoint::rope(draft)?;
+    draft.set("rope.dimension_count", rotated);
+    amplitude(draft)
+}
+
+/// How experts are chosen: V2 by softmax scores, from the groups with the best expert or from all; V3 by sigmoid scores,
+/// from the groups with the best two.
+fn router(draft: &mut Draft<'_>) -> Result<(), Error> {
+    let class = draft.settings.get(&["architectures"]).map(|(_, classes)| classes.to_string());
+    let is_v3 = class.is_some_and(|class| class.contains("V3"));
+    let method = draft.settings.text(&["topk_method"])?;
+    let (score, methods) = match is_v3 {
+        true => ("sigmoid", &["noaux_tc"][..]),
+        false => ("softmax", &["greedy", "group_limited_greedy"][..]),
+    };
+    draft.refuse("scoring_func", &[score.into()], "another score of experts than the class has")?;
+    let known: Vec<_> = methods.iter().map(|&method| method.into()).collect();
+    draft.refuse("topk_method", &known, "this choice of experts")?;
+    if !is_v3 {
+        draft.refuse("norm_topk_prob", &[false.into()], "weights that are divided by their sum")?;
+        if method.unwrap_or("greedy") == "greedy" {
+            draft.metadata.remove(&format!("{NAME}.expert_group_count"));
+            draft.metadata.remove(&format!("{NAME}.expert_group_used_count"));
+        }
+    }
+    draft.set("expert_gating_func", if is_v3 { 2u32 } else { 1 });
+    Ok(())
+}
+
+/// YaRN's factor on scores, which this architecture has in place of the one on cosine and sine.
+fn amplitude(draft: &mut Draft<'_>) -> Result<(), Error> {
+    let all = draft.settings;
+    let rope = all.part("rope_parameters").or_else(|| all.part("rope_scaling"));
+    let Some(rope) = rope.filter(|rope| rope.0.get("factor").is_some()) else { return Ok(()) };
+    let times = rope.number(&["mscale_all_dim"])?.unwrap_or(0.0);
+    if times == 0.0 {
+        return Ok(());
+    }
+    draft.set("rope.scaling.yarn_log_multiplier", 0.1 * times);
+    // Beside the multiplier, the factor on cosine and sine counts as it is, not relative to YaRN's own.
+    let factor = rope.number(&["factor"])?.ok_or_else(|| missing(&["factor"]))?;
+    let key = format!("{NAME}.rope.scaling.attn_factor");
+    let relative = draft.metadata.opt_f32(&key)?.unwrap_or(1.0);
+    let whole = relative * (0.1 * factor.max(1.0).ln() + 1.0);
+    draft.metadata.remove(&key);
+    if (whole - 1.0).abs() > 1e-6 {
+        draft.set("rope.scaling.attn_factor", whole);
+    }
+    Ok(())
+}
+
+fn config(metadata: &Metadata) -> Result<Config, Error> {
+    let keys = Keys { metadata, architecture: NAME };
+    let mut config = Config::read(&keys, Norm::Rms, Some(Pairs::Interleaved))?;
+    let Mixer::Latent(latent) = config.layers[0].mixer else {
+        return Err(keys.value(
+            "attention.kv_lora_rank",
+            "the rank of latent attention",
+            "nothing",
+        ));
+    };
+    let mut amplitude = 1.0;
+    if let Some(multiplier) = keys.positive_or_zero("rope.scaling.yarn_log_multiplier")? {
+        let given = keys.positive_or_zero("rope.scaling.attn_factor")?.unwrap_or(1.0);
+        for rope in config.layers.iter_mut().filter_map(|layer| layer.rope.as_mut()) {
+            // The key is a tenth of the checkpoint's `mscale_all_dim`.
+            amplitude = rope.scaling.amplitude(10.0 * multiplier);
+            *rope = Rotary { attn_factor: given / rope.scaling.amplitude(1.0), ..*rope };
+        }
+    }
+    config.attention_scale = amplitude * amplitude / (latent.query_dim() as f32).sqrt();
+    let mut experts = Experts::read(&keys, Weights::Scores)?;
+    if let Some(experts) = &mut experts {
+        *experts = experts.with_shared(&keys)?;
+        if let (Score::Softmax, Some(groups)) = (experts.score, &mut experts.groups) {
+            groups.best = 1;
+        }
+    }
+    config.with_experts(&keys, experts)
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_gguf::Value;
+    use bilayer_graph::Groups;
+    use bilayer_quant::Type;
+
+    use super::{ARCHITECTURE, Mixer, tiny::changed};
+    use crate::{Latent, Outline, record};
+
+    #[test]
+    fn a_token_is_cached_once_for_all_heads() {
+        let config = changed(&ARCHITECTURE, &[]).unwrap();
+        let latent =
+            Latent { query_rank: Some(48), rank: 32, plain_dim: 16, rotated_dim: 8, value_dim: 16 };
+        assert!(config.layers.iter().all(|layer| layer.mixer == Mixer::Latent(latent)));
+        let graph = record(&config, &Outline::new(Type::F32, &[])).unwrap();
+        let stored: Vec<_> = graph.caches.iter().map(|cache| cache.stored_width()).collect();
+        assert_eq!(stored, [40; 3]);
+        let direct = changed(&ARCHITECTURE, &[("attention.q_lora_rank", 0u32.into())]).unwrap();
+        let outline = Outline::new(Type::F32, &[]);
+        record(&direct, &outline).unwrap();
+        assert!(outline.tensors().iter().any(|(name, _)| name == "blk.0.attn_q.weight"));
+    }
+
+    /// m = 0.1 mscale_all_dim ln(4) + 1 squared on the scores, over the root of 24; nothing on cosine and sine.
+    #[test]
+    fn yarn_scales_the_scores() {
+        for (multiplier, m) in [(0.1f32, 1.138_629_4_f32), (0.0707, 1.098_011)] {
+            let key = [("rope.scaling.yarn_log_multiplier", multiplier.into())];
+            let config = changed(&ARCHITECTURE, &key).unwrap();
+            let expected = m * m / 24f32.sqrt();
+            assert!((config.attention_scale - expected).abs() < 1e-6, "{}", config.attention_scale);
+            assert!((config.layers[0].rope.unwrap().magnitude() - 1.0).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn softmax_groups_count_by_their_best_expert() {
+        let groups = |more: &[(&str, Value)]| {
+            changed(&ARCHITECTURE, more).unwrap().experts.unwrap().groups.unwrap()
+        };
+        assert_eq!(groups(&[]), Groups { count: 4, used: 2, best: 2 });
+        assert_eq!(groups(&[("expert_gating_func", 1u32.into())]).best, 1);
+    }
+
+    #[test]
+    fn odd_latent_keys_are_refused_by_name() {
+        let cases = [
+            ("attention.kv_lora_rank", 0u32),
+            ("attention.key_length_mla", 8),
+            ("attention.value_length_mla", 0),
+            ("attention.key_length", 41),
+            ("attention.value_length", 16),
+            ("attention.head_count_kv", 2),
+        ];
+        for (name, value) in cases {
+            let error = changed(&ARCHITECTURE, &[(name, value.into())]).unwrap_err().to_string();
+            assert!(error.contains(&format!("deepseek2.{name}")), "{name}: {error}");
+        }
+        let mut early = (ARCHITECTURE.tiny)();
+        early.remove("deepseek2.attention.key_length_mla").unwrap();
+        let error = (ARCHITECTURE.config)(&early).unwrap_err().to_string();
+        assert!(error.contains("attn_kv_b"), "{error}");
+    }
+}
