@@ -22,6 +22,7 @@ pub(crate) mod rope;
 pub(crate) mod route;
 pub(crate) mod rows;
 pub(crate) mod scale;
+pub(crate) mod scan;
 pub(crate) mod soft_cap;
 pub(crate) mod top_k;
 
@@ -44,6 +45,7 @@ const TABLE: &[(OpKind, Lower)] = &[
     (OpKind::Rope, Lower::Alone(rope::stage)),
     (OpKind::Attend, Lower::Fused),
     (OpKind::Conv, Lower::Alone(conv::stage)),
+    (OpKind::Scan, Lower::Alone(scan::stage)),
     (OpKind::Gate, Lower::Alone(gate::stage)),
     (OpKind::Add, Lower::Alone(add::stage)),
     (OpKind::Scale, Lower::Alone(scale::stage)),

@@ -20,6 +20,7 @@ pub mod rope;
 pub mod route;
 pub mod rows;
 pub mod scale;
+pub mod scan;
 pub mod soft_cap;
 mod team;
 pub mod top_k;
@@ -71,6 +72,7 @@ const TABLE: &[OpKernels] = &[
     row(OpKind::Rope, variants::rope, Lower::Alone(|to, node| to.rope(node))),
     row(OpKind::Attend, variants::attend, Lower::Fused),
     row(OpKind::Conv, variants::conv, Lower::Alone(|to, node| to.conv(node))),
+    row(OpKind::Scan, variants::scan, Lower::Alone(|to, node| to.scan(node))),
     row(OpKind::Gate, variants::gate, Lower::Alone(|to, node| to.gate(node))),
     row(OpKind::Add, |caps| vec![add::AddKey.source(caps)], Lower::Alone(|to, node| to.add(node))),
     row(

@@ -47,8 +47,8 @@ pub use clock::Clock;
 pub use error::Error;
 pub use graph::{CacheInfo, Graph, Node, StateInfo, ValueInfo};
 pub use op::{
-    Activation, Attend, CacheId, Experts, Ids, Op, OpKind, Pairs, Precision, Rope, Route, Rows,
-    Score, Stack, StateId, Temperature, Value, Window,
+    Activation, Attend, CacheId, Columns, Experts, Ids, Op, OpKind, Pairs, Precision, Rope, Route,
+    Rows, Scan, Score, Stack, StateId, Temperature, Update, Value, Window,
 };
 pub use recorder::{Catalog, Entry, Recorder};
 pub use step::{EXACT_ROWS_MAX, Exactness, PAGE_TOKENS, PageCopy, Span, StateSpan, Step};
