@@ -45,7 +45,7 @@ fn graph() -> Graph {
         let attend = Attend {
             q,
             k,
-            v,
+            v: bilayer_graph::Values::Beside(v),
             out,
             cache: Some(cache),
             heads: HEADS,

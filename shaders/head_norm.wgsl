@@ -1,4 +1,4 @@
-// RMS norm of one head of one row per workgroup; the heads share the gain, if there is one.
+// RMS norm of one head of one row per workgroup; the gain, if there is one, is that of a head or of the row.
 
 struct Params {
     x: vec2<u32>,
@@ -6,7 +6,7 @@ struct Params {
     gain: u32, // offset in `vectors`, in quads
     quads: u32, // per head
     eps: f32,
-    zero: u32,
+    gain_quads: u32, // of a head or of a row
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -27,10 +27,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var quad = lane; quad < params.quads; quad += {{ threads }}u) {
         squares += dot(x[source + quad], x[source + quad]);
     }
+{% if gain %}
+    let gain = params.gain + group.x * params.quads % params.gain_quads;
+{% endif %}
     let total = reduce_add(squares, lane);
     let factor = inverse_root(total / f32(4u * params.quads) + params.eps);
     for (var quad = lane; quad < params.quads; quad += {{ threads }}u) {
         let y = x[source + quad] * factor;
-        out[to + quad] = {% if gain %}vectors[params.gain + quad] * y{% else %}y{% endif %};
+        out[to + quad] = {% if gain %}vectors[gain + quad] * y{% else %}y{% endif %};
     }
 }

@@ -7,9 +7,10 @@ use bilayer_cpu::level::Level;
 use bilayer_cpu::{Cpu, Options};
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{
-    Activation, Attend, Backend, Catalog, Entry, Error, Exactness, Experts, Graph, Groups, Limits,
-    OpKind, PAGE_TOKENS, PageCopy, Pairs, Precision, Recorder, Rope, Route, Score, Segment,
-    SegmentId, SharedBytes, Span, StateSpan, Step, Temperature, Value, Values, WeightId, Window,
+    Activation, Attend, Backend, Catalog, Columns, Entry, Error, Exactness, Experts, Graph, Groups,
+    Limits, OpKind, PAGE_TOKENS, PageCopy, Pairs, Precision, Recorder, Rope, Route, Scan, Score,
+    Segment, SegmentId, SharedBytes, Span, StateId, StateSpan, Step, Temperature, Update, Value,
+    Values, WeightId, Window,
 };
 use bilayer_quant::Type;
 
@@ -82,6 +83,8 @@ fn weights(graph: &Graph) -> HashMap<WeightId, SharedBytes> {
         let spread = if weight.rows == 1 { 0.3 } else { 1.0 / (weight.cols as f32).sqrt() };
         let centre = if weight.rows == 1 { 1.0 } else { 0.0 };
         let spread = if weight.name.starts_with("table") { 1.0 } else { spread };
+        // A state decays.
+        let centre = if weight.name == "decay" { -1.0 } else { centre };
         let values: Vec<f32> =
             (0..weight.rows * weight.cols).map(|_| centre + spread * random.normal()).collect();
         let mut bytes = vec![0; weight.bytes()];
@@ -300,6 +303,7 @@ fn smallest(kind: OpKind) -> Graph {
         OpKind::Rope => elementwise(|r, a, _| r.rope("x", a, 32, &rope(32, Pairs::Halves, None))),
         OpKind::Attend => attention(HEADS),
         OpKind::Conv => convolution(WIDTH, 3, None),
+        OpKind::Scan => recurrence([4, 2, 1], [8, 16], false),
         OpKind::Gate => elementwise(|r, a, b| r.gate("x", a, Some(b), Activation::Silu)),
         OpKind::Add => elementwise(|r, a, b| r.add("x", a, b)),
         OpKind::Scale => elementwise(|r, a, _| r.scale("x", a, 3.0)),
@@ -342,6 +346,64 @@ fn convolution_over_time() {
             Owned::of(4, &[(2, 40, &[1, 2]), (3, 4, &[3])]),
         ];
         compare(&format!("conv {taps} of {width}"), &graph, limits(), &steps, FLOAT_BOUND);
+    }
+}
+
+/// A recurrence of so many heads, groups, and neighbours in a group, with states `[head_dim, state_dim]`.
+fn recurrence(
+    [heads, groups, neighbours]: [usize; 3],
+    [head_dim, state_dim]: [usize; 2],
+    delta: bool,
+) -> Graph {
+    let (inner, of_groups) = (heads * head_dim, groups * state_dim);
+    let width = inner + 2 * of_groups + 2 * heads;
+    let of_heads = |tensors: Tensors, name| tensors.with(name, Type::F32, &[heads]);
+    let tensors = ["bias", "decay", "skip"].into_iter().fold(Tensors::default(), of_heads);
+    over(width, tensors, |r, a, _| {
+        let columns = |first| Columns { value: a, first };
+        let [dt, beta] = [2, 1].map(|i| {
+            let first = width - i * heads;
+            r.part("rate", a, width, first..first + heads)
+        });
+        let [bias, decay, skip] =
+            ["bias", "decay", "skip"].map(|name| r.vector(name, heads).unwrap());
+        let scan = Scan {
+            x: columns(0),
+            b: columns(inner),
+            c: columns(inner + of_groups),
+            b_factor: 0.5 / (state_dim as f32).sqrt(),
+            c_factor: 2.0,
+            dt,
+            bias,
+            decay,
+            update: if delta { Update::Delta { beta } } else { Update::Sum { skip } },
+            heads,
+            groups,
+            neighbours,
+            head_dim,
+            state_dim,
+            state: StateId(0), // replaced by the recorder, like the next
+            out: a,
+        };
+        r.scan("x", scan)
+    })
+}
+
+/// Sizes that fill vectors, and odd ones; several sequences that go on from one step to the next.
+#[test]
+fn recurrences_over_time() {
+    let cases = [([4, 2, 2], [8, 16]), ([3, 1, 3], [5, 7]), ([6, 3, 1], [40, 130])];
+    for (heads, dims) in cases {
+        for delta in [false, true] {
+            let graph = recurrence(heads, dims, delta);
+            let steps = [
+                Owned::of(1, &[(1, 0, &[3])]),
+                Owned::of(2, &[(33, 0, &[5, 6]), (2, 1, &[3])]),
+                Owned::of(3, &[(1, 3, &[3]), (1, 33, &[5, 6]), (30, 0, &[1, 2])]),
+            ];
+            let name = format!("scan {heads:?} {dims:?}, delta {delta}");
+            compare(&name, &graph, limits(), &steps, FLOAT_BOUND);
+        }
     }
 }
 

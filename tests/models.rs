@@ -13,8 +13,8 @@ use bilayer_gguf::Metadata;
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Activation, Backend, Error, Limits, PageCopy, Pairs};
 use bilayer_models::{
-    Architecture, Config, FfnInput, Layer, Norm, NormAt, Outline, QkNorm, Scaling, Settings,
-    of_checkpoint,
+    Architecture, AttentionGate, Config, FfnInput, Layer, Norm, NormAt, Outline, QkNorm, Scaling,
+    Settings, of_checkpoint,
 };
 use bilayer_quant::Type;
 use bilayer_scheduler::{Budget, Machine, Offload, Placement, offload};
@@ -190,6 +190,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("gemma4-moe", "gemma4"),
     ("glm4-moe", "glm4moe"),
     ("granite", "granite"),
+    ("granite-hybrid", "granitehybrid"),
     ("lfm2", "lfm2"),
     ("lfm2-moe", "lfm2moe"),
     ("llama4", "llama4"),
@@ -200,6 +201,8 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("qwen2", "qwen2"),
     ("qwen3", "qwen3"),
     ("qwen3-moe", "qwen3moe"),
+    ("qwen35", "qwen35"),
+    ("qwen35-moe", "qwen35moe"),
     ("starcoder2", "starcoder2"),
     ("gpt-oss", "gpt-oss"),
 ];
@@ -436,7 +439,9 @@ const LESS: &[Less] = &[
             config.ffn_norm = "attn_norm";
         }
     }),
-    ("gate of attention", |config| config.attention_gate = false),
+    ("gate of attention", |config| {
+        config.attention_gate = config.attention_gate.filter(|gate| *gate != AttentionGate::Alone);
+    }),
     // Where some layers have no projection of values, the keys' is normalized in its place.
     ("norm of values", |config| config.value_norm &= config.layer_embedding.is_none()),
     ("norm of the embedding", |config| config.embedding_norm = false),

@@ -13,6 +13,7 @@ use bilayer_engine::session::{Run, SavedSequence, SequenceId, Session, Settings,
 use bilayer_engine::{Error, Model};
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Backend, Graph, StateId};
+use bilayer_models::{DeltaNet, Mixer};
 use bilayer_quant::Type;
 use bilayer_scheduler::{Budget, Machine, Placement, Plan, place};
 use serde::Deserialize;
@@ -32,7 +33,7 @@ use support::runner::{LIMITS, Runner};
 use support::{checkpoint, gpu};
 
 /// Checkpoints whose layers carry a state.
-const CHECKPOINTS: [&str; 2] = ["lfm2", "lfm2-moe"];
+const CHECKPOINTS: [&str; 5] = ["lfm2", "lfm2-moe", "granite-hybrid", "qwen35", "qwen35-moe"];
 
 /// Bound on [`error`]: expected logits have five decimals, and devices sum floats in their own order (AMX tiles: 4.6e-5).
 const BOUND: f32 = 5e-5;
@@ -86,6 +87,13 @@ struct LayerState {
     conv_first: Vec<Vec<f32>>,
     conv_last: Vec<f32>,
     conv_norm: f32,
+    /// Of a recurrence: heads, rows of each, elements of these.
+    state_shape: Option<[usize; 3]>,
+    #[serde(default)]
+    state_norm_per_head: Vec<f32>,
+    /// The first elements of the first rows of the first head.
+    #[serde(default)]
+    state_corner: Vec<Vec<f32>>,
 }
 
 impl Expected {
@@ -308,6 +316,11 @@ fn states_have_the_values_of_the_original_code() {
                 let infos = model.graph.states.iter();
                 let state = infos.clone().position(|info| info.layer == of_layer.layer).unwrap();
                 let found = runner.state(StateId(state as u32), 0);
+                if of_layer.state_shape.is_some() {
+                    let found = runner.state(StateId(state as u32 + 1), 0);
+                    let mixer = model.config.layers[of_layer.layer as usize].mixer;
+                    check_recurrence(of_layer, &as_original(&found, mixer), &what);
+                }
                 let [channels, rows] = of_layer.conv_shape;
                 assert_eq!(found.len(), channels * rows, "{what}");
                 let channel = |c: usize| found.iter().skip(c).step_by(channels).copied();
@@ -320,6 +333,38 @@ fn states_have_the_values_of_the_original_code() {
             }
         }
     }
+}
+
+/// Compares the state of a recurrence, of which the original code shows the norm of each head and a corner of the first. That
+/// of a delta net has keys as rows there, and the heads of values that share a key side by side.
+fn check_recurrence(expected: &LayerState, found: &[f32], what: &str) {
+    let [heads, rows, cols] = expected.state_shape.unwrap();
+    assert_eq!(found.len(), heads * rows * cols, "{what}");
+    for (head, &norm) in found.chunks_exact(rows * cols).zip(&expected.state_norm_per_head) {
+        let found = head.iter().map(|x| x * x).sum::<f32>().sqrt();
+        assert!((found / norm - 1.0).abs() < 1e-4, "{what}: norm {found}, not {norm}");
+    }
+    let corner = expected.state_corner.iter().enumerate();
+    let found = corner.flat_map(|(row, expected)| &found[row * cols..][..expected.len()]);
+    let found: Vec<f32> = found.copied().collect();
+    // Expected elements have five decimals, and the largest are some hundredths.
+    assert!(error(&found, &expected.state_corner.concat()) < 5e-4, "{what}: {found:?}");
+}
+
+/// The state of a recurrence in the order of the original code.
+fn as_original(found: &[f32], mixer: Mixer) -> Vec<f32> {
+    let Mixer::DeltaNet(DeltaNet { key_heads, value_heads, head_dim, .. }) = mixer else {
+        return found.to_vec();
+    };
+    let each = value_heads / key_heads;
+    let mut original = Vec::with_capacity(found.len());
+    for head in 0..value_heads {
+        let stored = head % each * key_heads + head / each;
+        let state = &found[stored * head_dim * head_dim..][..head_dim * head_dim];
+        let keys = 0..head_dim;
+        original.extend(keys.flat_map(|key| state.iter().skip(key).step_by(head_dim)));
+    }
+    original
 }
 
 /// Layers of a running session move between devices with their states, and a lost device's states are computed again.

@@ -20,7 +20,7 @@ const TOKENS: usize = 32;
 const RANDOM_TOKENS: usize = 8;
 
 /// Checkpoints in the shared data: Llamas, and one of each mechanism that others have.
-const CHECKPOINTS: [&str; 12] = [
+const CHECKPOINTS: [&str; 14] = [
     "llama",
     "llama-256",
     "llama3-rope",
@@ -29,10 +29,12 @@ const CHECKPOINTS: [&str; 12] = [
     "gemma4",
     "gemma4-moe",
     "glm4-moe",
+    "granite-hybrid",
     "lfm2-moe",
     "llama4",
     "ministral3",
     "muse-glimmer",
+    "qwen35-moe",
 ];
 
 fn cpu() -> Box<dyn Backend> {

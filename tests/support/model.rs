@@ -79,6 +79,8 @@ pub fn random_bytes(
         let (centre, spread) = match (name.as_str(), rows) {
             (name, 1) if name.starts_with("rope_") => (2.0, 0.5),
             (name, 1) if name.ends_with("norm.weight") => (1.0, 0.2),
+            // States decay.
+            (name, _) if name.ends_with("ssm_a") => (-1.0, 0.5),
             (_, 1) => (0.0, 0.1),
             ("token_embd.weight", _) => (0.0, 1.0),
             _ => (0.0, (3.0 / cols as f32).sqrt()),

@@ -24,6 +24,7 @@ pub(crate) mod route;
 pub(crate) mod route_all;
 pub(crate) mod rows;
 pub(crate) mod scale;
+pub(crate) mod scan;
 pub(crate) mod soft_cap;
 pub(crate) mod top_k;
 
@@ -46,6 +47,7 @@ const TABLE: &[(OpKind, Lower)] = &[
     (OpKind::Rope, Lower::Alone(rope::stage)),
     (OpKind::Attend, Lower::Fused),
     (OpKind::Conv, Lower::Alone(conv::stage)),
+    (OpKind::Scan, Lower::Alone(scan::stage)),
     (OpKind::Gate, Lower::Alone(gate::stage)),
     (OpKind::Add, Lower::Alone(add::stage)),
     (OpKind::Scale, Lower::Alone(scale::stage)),

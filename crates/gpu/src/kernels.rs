@@ -22,6 +22,7 @@ pub mod route;
 pub mod route_all;
 pub mod rows;
 pub mod scale;
+pub mod scan;
 pub mod soft_cap;
 mod team;
 pub mod top_k;
@@ -73,6 +74,7 @@ const TABLE: &[OpKernels] = &[
     row(OpKind::Rope, variants::rope, Lower::Alone(|to, node| to.rope(node))),
     row(OpKind::Attend, variants::attend, Lower::Fused),
     row(OpKind::Conv, variants::conv, Lower::Alone(|to, node| to.conv(node))),
+    row(OpKind::Scan, variants::scan, Lower::Alone(|to, node| to.scan(node))),
     row(OpKind::Gate, variants::gate, Lower::Alone(|to, node| to.gate(node))),
     row(OpKind::Add, |caps| vec![add::AddKey.source(caps)], Lower::Alone(|to, node| to.add(node))),
     row(

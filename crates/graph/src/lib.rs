@@ -49,8 +49,8 @@ pub use error::Error;
 pub use graph::{CacheInfo, Graph, Node, StateInfo, ValueInfo};
 pub use lora::Lora;
 pub use op::{
-    Activation, Attend, CacheId, Experts, Groups, Ids, Op, OpKind, Pairs, Precision, Rope, Route,
-    Rows, Score, Stack, StateId, Temperature, Value, Values, Window,
+    Activation, Attend, CacheId, Columns, Experts, Groups, Ids, Op, OpKind, Pairs, Precision, Rope,
+    Route, Rows, Scan, Score, Stack, StateId, Temperature, Update, Value, Values, Window,
 };
 pub use recorder::{Catalog, Entry, Recorder};
 pub use step::{EXACT_ROWS_MAX, Exactness, PAGE_TOKENS, PageCopy, Span, StateSpan, Step};

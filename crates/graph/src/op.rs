@@ -1,4 +1,4 @@
-//! The ops: twenty-one LLM-sized kinds, plain data over value and weight ids.
+//! The ops: twenty-two LLM-sized kinds, plain data over value and weight ids.
 //!
 //! Every op computes exactly one value. Shapes are written `[rows, width]`, row-major, f32. `T` is the number of
 //! tokens in the step, `R` the number of rows whose logits are requested.
@@ -277,6 +277,89 @@ pub struct Experts {
     pub out: Value,
 }
 
+/// Consecutive columns of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Columns {
+    /// The value.
+    pub value: Value,
+    /// The first column.
+    pub first: usize,
+}
+
+/// A linear recurrence over time, each head by itself.
+///
+/// Of a row and a head, with `step = softplus(dt + bias)`, the state `S [head_dim, state_dim]` decays to `exp(step * decay) *
+/// S`, then [`Update`] adds to it, and `out = S c`. Columns of `b` and `c` are multiplied by their factors first. In the
+/// terms of linear attention `x`, `b` and `c` are values, keys and queries.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scan {
+    /// `[T, heads * head_dim]`.
+    pub x: Columns,
+    /// `[T, groups * state_dim]`.
+    pub b: Columns,
+    /// `[T, groups * state_dim]`, of the same value as `b`.
+    pub c: Columns,
+    /// Factor on `b`.
+    pub b_factor: f32,
+    /// Factor on `c`.
+    pub c_factor: f32,
+    /// `[T, heads]`.
+    pub dt: Value,
+    /// `[1, heads]`: added to `dt`.
+    pub bias: WeightId,
+    /// `[1, heads]`: rates of decay, below 0.
+    pub decay: WeightId,
+    /// What a row adds to the state.
+    pub update: Update,
+    /// Heads; a multiple of `groups * neighbours`.
+    pub heads: usize,
+    /// Groups of `b` and `c`.
+    pub groups: usize,
+    /// Consecutive heads of the same group: head `h` reads group `h / neighbours % groups`.
+    pub neighbours: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Elements of a row of a head's state.
+    pub state_dim: usize,
+    /// `[heads, head_dim, state_dim]`.
+    pub state: StateId,
+    /// `[T, heads * head_dim]`.
+    pub out: Value,
+}
+
+/// What a row adds to the decayed state `S` of a [`Scan`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Update {
+    /// `step * x b^T`, and to the result `skip * x` (Mamba 2, Dao and Gu 2024).
+    Sum {
+        /// `[1, heads]`.
+        skip: WeightId,
+    },
+    /// `sigmoid(beta) * (x - S b) b^T` (gated delta net, Yang et al. 2024).
+    Delta {
+        /// `[T, heads]`.
+        beta: Value,
+    },
+}
+
+impl Update {
+    /// The further value that it reads.
+    pub fn beta(&self) -> Option<Value> {
+        match *self {
+            Update::Sum { .. } => None,
+            Update::Delta { beta } => Some(beta),
+        }
+    }
+
+    /// The weight that it reads.
+    pub fn skip(&self) -> Option<WeightId> {
+        match *self {
+            Update::Sum { skip } => Some(skip),
+            Update::Delta { .. } => None,
+        }
+    }
+}
+
 impl Attend {
     /// Elements of one head of values.
     pub fn value_dim(&self) -> usize {
@@ -319,7 +402,7 @@ pub enum Op {
     RmsNorm { input: Value, gain: Option<WeightId>, eps: f32, out: Value },
     /// `out[r, i] = gain[i] * (x[r, i] - mean) / sqrt(variance + eps) + bias[i]` (biased variance).
     LayerNorm { input: Value, gain: WeightId, bias: Option<WeightId>, eps: f32, out: Value },
-    /// [`Op::RmsNorm`] over every `head_dim` elements; `gain [1, head_dim]` is shared by the heads.
+    /// [`Op::RmsNorm`] over every `head_dim` elements; `gain` is `[1, head_dim]`, shared by the heads, or of a whole row.
     HeadNorm { input: Value, gain: Option<WeightId>, head_dim: usize, eps: f32, out: Value },
     /// `out [rows, weight.rows] = input [rows, weight.cols] x transpose(weight) + bias`.
     MatMul {
@@ -337,6 +420,8 @@ pub enum Op {
     /// 1 + j, c]` of `x = input [T, channels]`, preceded by the last `taps - 1` rows of the sequence, which are its
     /// state `[taps - 1, channels]` (zeros at first); `weight [1, channels * taps]`, `bias [1, channels]`.
     Conv { input: Value, weight: WeightId, bias: Option<WeightId>, state: StateId, out: Value },
+    /// A linear recurrence over time.
+    Scan(Scan),
     /// `out = activation(gate) * up`, elementwise, or [`Activation`]'s factor of `up`; without `up`,
     /// `activation(gate)`.
     Gate { gate: Value, up: Option<Value>, activation: Activation, out: Value },
@@ -380,9 +465,9 @@ pub enum Op {
 /// What an op makes, reads and needs.
 struct Operands {
     out: Value,
-    inputs: [Option<Value>; 3],
+    inputs: [Option<Value>; 4],
     /// But for the matrices that [`Op::matrices`] names.
-    weights: [Option<WeightId>; 2],
+    weights: [Option<WeightId>; 3],
 }
 
 /// The table of ops: of each its kind, its stem, the fields that the rest of the line names, the value it makes, those it
@@ -438,6 +523,8 @@ ops! {
     Rope "rope" { input, rope, out, .. }: out, [Some(*input)], [rope.factors];
     Attend "attend" (op): &op.out, [Some(op.q), Some(op.k), op.v.beside()], [op.sinks];
     Conv "conv" { input, weight, bias, out, .. }: out, [Some(*input)], [Some(*weight), *bias];
+    Scan "scan" (op): &op.out, [Some(op.x.value), Some(op.b.value), Some(op.dt), op.update.beta()],
+        [Some(op.bias), Some(op.decay), op.update.skip()];
     Gate "gate" { gate, up, out, .. }: out, [Some(*gate), *up], [];
     Add "add" { a, b, out }: out, [Some(*a), Some(*b)], [];
     Scale "scale" { input, by, out, .. }: out, [Some(*input)], [*by];
@@ -474,6 +561,7 @@ impl Op {
     pub fn state(&self) -> Option<StateId> {
         match self {
             Op::Conv { state, .. } => Some(*state),
+            Op::Scan(op) => Some(op.state),
             _ => None,
         }
     }

@@ -7,7 +7,7 @@ use bilayer_quant::Type;
 use crate::lora::LowRank;
 use crate::{
     Activation, Attend, CacheId, CacheInfo, Error, Graph, Ids, Lora, Node, Op, Precision, Rope,
-    Rows, Stack, StateId, StateInfo, Temperature, Value, ValueInfo, Values, Weight, WeightId,
+    Rows, Scan, Stack, StateId, StateInfo, Temperature, Value, ValueInfo, Values, Weight, WeightId,
     Window,
 };
 
@@ -331,6 +331,20 @@ impl<'c> Recorder<'c> {
         self.push(name, Op::HeadNorm { input, gain: Some(gain), head_dim, eps, out })
     }
 
+    /// RMS norm over each group of so many elements, with a gain for the whole row.
+    pub fn group_norm(
+        &mut self,
+        name: &'static str,
+        input: Value,
+        (gain, group): (WeightId, usize),
+        eps: f32,
+    ) -> Value {
+        assert_eq!(self.weight_of(gain).cols, self.width(input), "{name}");
+        assert_eq!(self.width(input) % group, 0, "{name}");
+        let out = self.like(input);
+        self.push(name, Op::HeadNorm { input, gain: Some(gain), head_dim: group, eps, out })
+    }
+
     /// RMS norm over each head of `head_dim` elements, without a gain.
     pub fn head_unit(
         &mut self,
@@ -430,6 +444,32 @@ impl<'c> Recorder<'c> {
         let state = self.state(weights - channels);
         let out = self.like(input);
         self.push(name, Op::Conv { input, weight, bias, state, out })
+    }
+
+    /// A linear recurrence over time; adds its state. `scan.state` and `scan.out` are overwritten here.
+    pub fn scan(&mut self, name: &'static str, mut scan: Scan) -> Value {
+        let Scan { heads, groups, neighbours, head_dim, state_dim, .. } = scan;
+        assert!(heads > 0 && heads.is_multiple_of(groups * neighbours), "{name}: {heads} heads");
+        assert_eq!(scan.b.value, scan.c.value, "{name}");
+        let columns = [
+            (scan.x, heads * head_dim),
+            (scan.b, groups * state_dim),
+            (scan.c, groups * state_dim),
+        ];
+        for (columns, width) in columns {
+            assert!(columns.first + width <= self.width(columns.value), "{name}: {columns:?}");
+        }
+        for of_head in [Some(scan.dt), scan.update.beta()].into_iter().flatten() {
+            assert_eq!(self.width(of_head), heads, "{name}");
+            assert_eq!(self.rows(of_head), Rows::Tokens, "{name}: time belongs to tokens");
+        }
+        for of_head in [Some(scan.bias), Some(scan.decay), scan.update.skip()].into_iter().flatten()
+        {
+            assert_eq!(self.weight_of(of_head).cols, heads, "{name}");
+        }
+        scan.state = self.state(heads * head_dim * state_dim);
+        scan.out = self.value(heads * head_dim, Rows::Tokens);
+        self.push(name, Op::Scan(scan))
     }
 
     /// `activation(gate)`, times [`Activation`]'s factor of `up` if present.

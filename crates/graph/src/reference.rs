@@ -24,6 +24,7 @@ mod route;
 mod route_all;
 mod rows;
 mod scale;
+mod scan;
 mod soft_cap;
 mod state;
 mod top_k;
@@ -170,6 +171,20 @@ impl Reference {
                 };
                 let states = self.states.get_mut(state).expect("compile reserved the state");
                 conv::conv(&inputs, states, step, out);
+            }
+            Op::Scan(op) => {
+                let inputs = scan::Inputs {
+                    x: columns_in(&self.values, op.x),
+                    b: columns_in(&self.values, op.b),
+                    c: columns_in(&self.values, op.c),
+                    dt: rows_in(&self.values, op.dt),
+                    beta: op.update.beta().map(|beta| rows_in(&self.values, beta)),
+                    bias: weight(&op.bias),
+                    decay: weight(&op.decay),
+                    skip: op.update.skip().as_ref().map(weight),
+                };
+                let states = self.states.get_mut(&op.state).expect("compile reserved the state");
+                scan::scan(op, &inputs, states, step, out);
             }
             Op::Gate { gate, up, activation, .. } => {
                 let up = up.map(|up| self.rows(up));
@@ -462,6 +477,12 @@ fn ids_of(ids: Ids, step: &Step<'_>, rows: usize) -> Vec<u32> {
 fn rows_in(values: &BTreeMap<Value, Buffer>, value: Value) -> &[f32] {
     let buffer = &values[&value];
     &buffer.data[..buffer.len]
+}
+
+/// Columns of a value's rows, computed by an earlier op or written.
+fn columns_in(values: &BTreeMap<Value, Buffer>, of: crate::Columns) -> scan::Columns<'_> {
+    let stride = values[&of.value].info.width;
+    scan::Columns { rows: rows_in(values, of.value), stride, first: of.first }
 }
 
 /// Number of rows of a value in this step.

@@ -13,6 +13,10 @@ pub mod limits {
     pub const WIDTH: usize = 1 << 20;
     /// Query or key-value heads of a layer.
     pub const HEADS: usize = 1 << 14;
+    /// Rows that a convolution sums; published models have 3 or 4.
+    pub const TAPS: usize = 16;
+    /// Elements of a row of a head's state; published models have 64 to 256.
+    pub const STATE_DIM: usize = 1 << 10;
     /// Experts of a layer.
     pub const EXPERTS: usize = 1 << 12;
     /// Tokens of the vocabulary.
@@ -72,8 +76,8 @@ pub struct Config {
     /// Values are normalized, each head by itself without a gain; in a layer without a projection of values they are
     /// the keys before norm and rotation.
     pub value_norm: bool,
-    /// Attention's result is multiplied by the sigmoid of a projection of its input (`attn_gate`).
-    pub attention_gate: bool,
+    /// Attention's result is multiplied by the sigmoid of a projection of its input.
+    pub attention_gate: Option<AttentionGate>,
     /// Attention sinks: each head has an extra logit in its softmax that belongs to no value.
     pub attention_sinks: bool,
     /// The embedded tokens are normalized, without a gain, after the factor.
@@ -137,6 +141,15 @@ pub enum FfnInput {
     AttentionNorm,
 }
 
+/// Where the projection for attention's gate is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionGate {
+    /// In `attn_gate`.
+    Alone,
+    /// In `attn_q`: the rows of each head's query, then those of its gate.
+    WithQueries,
+}
+
 /// Extent of the norm of queries and keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
@@ -198,6 +211,91 @@ pub enum Mixer {
         /// Rows that a result is the sum of; at least 2.
         taps: usize,
     },
+    /// Mamba 2: `out(norm(scan(silu(conv(x, b, c)), dt) * silu(z)))` of a projection `(z, x, b, c, dt)`.
+    Mamba2(Mamba2),
+    /// Gated delta net: `out(norm(scan(silu(conv(q, k, v)), alpha, beta)) * silu(z))`.
+    DeltaNet(DeltaNet),
+}
+
+/// The sizes of a gated delta net.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaNet {
+    /// Heads of queries and keys.
+    pub key_heads: usize,
+    /// Heads of values; a multiple of `key_heads`.
+    pub value_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Rows that the convolution sums; at least 2.
+    pub taps: usize,
+}
+
+impl DeltaNet {
+    /// Reads the keys.
+    ///
+    /// # Errors
+    /// A key is absent, of another kind or out of bounds.
+    pub(crate) fn read(keys: &Keys<'_>) -> Result<Self, Error> {
+        let head_dim = keys.size("ssm.state_size", 4..=limits::STATE_DIM)?;
+        let value_heads = keys.size("ssm.time_step_rank", 1..=limits::HEADS)?;
+        let key_heads = keys.size("ssm.group_count", 1..=value_heads)?;
+        let inner = keys.size("ssm.inner_size", 1..=limits::WIDTH)?;
+        if inner != value_heads * head_dim {
+            let expected = format!("{value_heads} heads of {head_dim}");
+            return Err(keys.value("ssm.inner_size", expected, inner));
+        }
+        if !value_heads.is_multiple_of(key_heads) {
+            let expected = format!("a divisor of the {value_heads} heads of values");
+            return Err(keys.value("ssm.group_count", expected, key_heads));
+        }
+        let taps = keys.size("ssm.conv_kernel", 2..=limits::TAPS)?;
+        Ok(DeltaNet { key_heads, value_heads, head_dim, taps })
+    }
+}
+
+/// The sizes of a Mamba 2 mixer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mamba2 {
+    /// Heads; a multiple of `groups`.
+    pub heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Groups of heads that share `b` and `c`; the norm is over each by itself.
+    pub groups: usize,
+    /// Elements of a row of a head's state.
+    pub state_dim: usize,
+    /// Rows that the convolution sums; at least 2.
+    pub taps: usize,
+}
+
+impl Mamba2 {
+    /// Reads the keys.
+    ///
+    /// # Errors
+    /// A key is absent, of another kind or out of bounds.
+    pub(crate) fn read(keys: &Keys<'_>) -> Result<Self, Error> {
+        let heads = keys.size("ssm.time_step_rank", 1..=limits::HEADS)?;
+        let inner = keys.size("ssm.inner_size", 1..=limits::WIDTH)?;
+        let groups = keys.size("ssm.group_count", 1..=heads)?;
+        if !inner.is_multiple_of(heads) {
+            return Err(keys.value(
+                "ssm.inner_size",
+                format!("a multiple of {heads} heads"),
+                inner,
+            ));
+        }
+        if !heads.is_multiple_of(groups) {
+            let expected = format!("a divisor of the {heads} heads");
+            return Err(keys.value("ssm.group_count", expected, groups));
+        }
+        Ok(Mamba2 {
+            heads,
+            head_dim: inner / heads,
+            groups,
+            state_dim: keys.size("ssm.state_size", 1..=limits::STATE_DIM)?,
+            taps: keys.size("ssm.conv_kernel", 2..=limits::TAPS)?,
+        })
+    }
 }
 
 impl Config {
@@ -253,7 +351,7 @@ impl Config {
                 .unwrap_or(1.0 / (head_dim as f32).sqrt()),
             attention_softcap: keys.positive_or_zero("attn_logit_softcapping")?,
             value_norm: false,
-            attention_gate: false,
+            attention_gate: None,
             attention_sinks: false,
             embedding_norm: false,
             layer_embedding: None,
@@ -326,7 +424,13 @@ fn layers(keys: &Keys<'_>, width: usize, other: Mixer) -> Result<Vec<Layer>, Err
     let kv_heads = keys
         .opt_each("attention.head_count_kv", count, least..=most)?
         .unwrap_or_else(|| if latent.is_some() { vec![1; count] } else { heads.clone() });
-    let feed_forward = keys.each("feed_forward_length", count, 1..=limits::WIDTH)?;
+    // A model whose layers all have experts may give the width of these alone.
+    let width_key = match keys.has("feed_forward_length") || !keys.has("expert_feed_forward_length")
+    {
+        true => "feed_forward_length",
+        false => "expert_feed_forward_length",
+    };
+    let feed_forward = keys.each(width_key, count, 1..=limits::WIDTH)?;
     // Converters write 0 for "no window".
     let window = keys.opt_size("attention.sliding_window", 0..=limits::CONTEXT)?;
     let window = window.filter(|&window| window > 0).map(|window| Window::Last(window as u32));

@@ -11,7 +11,8 @@ mod latent;
 mod mixers;
 
 use crate::{
-    Config, Encoder, Experts, FeedForward, FfnInput, Layer, Norm, NormAt, QkNorm, Rotary, Scaling,
+    AttentionGate, Config, Encoder, Experts, FeedForward, FfnInput, Layer, Norm, NormAt, QkNorm,
+    Rotary, Scaling,
 };
 
 /// Suffixes of tensor names that a file may contain and the recorded model does not read: RoPE frequencies that
@@ -208,7 +209,7 @@ impl Block<'_> {
         r: &mut Recorder<'_>,
     ) -> Result<Value, Error> {
         let Layer { heads, kv_heads, head_dim, window, .. } = *self.layer;
-        let [q, k, v] = self.queries_keys_values(normed, carried, r)?;
+        let ([q, k, v], gate) = self.queries_keys_values(normed, carried, r)?;
         let sinks = match self.config.attention_sinks {
             true => Some(r.vector(&self.tensor("attn_sinks.weight"), heads)?),
             false => None,
@@ -228,21 +229,44 @@ impl Block<'_> {
             sinks,
         };
         let attn = r.attend("attn", attend); // [T, heads * head_dim]
-        if !self.config.attention_gate {
-            return Ok(attn);
-        }
-        let gate =
-            self.linear(r, "attn_gate", normed, &Projection::whole("attn_gate", heads * head_dim))?;
-        Ok(r.gate("attn_gated", gate, Some(attn), Activation::Sigmoid))
+        Ok(match gate {
+            Some(gate) => r.gate("attn_gated", gate, Some(attn), Activation::Sigmoid),
+            None => attn,
+        })
     }
 
-    /// Queries, keys and values, normed and rotated: `[T, heads * head_dim]`, and `[T, kv_heads * head_dim]` twice.
+    /// Queries before norm and rotation, and the gate of attention if there is one: `[T, heads * head_dim]` each.
+    fn queries_and_gate(
+        &self,
+        r: &mut Recorder<'_>,
+        normed: Value,
+        by: &Projection<'_>,
+    ) -> Result<(Value, Option<Value>), Error> {
+        let Layer { heads, head_dim, .. } = *self.layer;
+        match self.config.attention_gate {
+            None => Ok((self.linear(r, "attn_q", normed, by)?, None)),
+            Some(AttentionGate::Alone) => {
+                let q = self.linear(r, "attn_q", normed, by)?;
+                let by = Projection::whole("attn_gate", heads * head_dim);
+                Ok((q, Some(self.linear(r, "attn_gate", normed, &by)?)))
+            }
+            Some(AttentionGate::WithQueries) => {
+                let by = Projection::whole("attn_q", 2 * heads * head_dim);
+                let both = self.linear(r, "attn_q_gate", normed, &by)?; // [T, heads * 2 head_dim]
+                let q = r.part("attn_q", both, 2 * head_dim, 0..head_dim);
+                Ok((q, Some(r.part("attn_gate", both, 2 * head_dim, head_dim..2 * head_dim))))
+            }
+        }
+    }
+
+    /// Queries, keys and values, normed and rotated: `[T, heads * head_dim]`, and `[T, kv_heads * head_dim]` twice; and the
+    /// gate of attention.
     fn queries_keys_values(
         &self,
         normed: Value,
         carried: &mut Carried,
         r: &mut Recorder<'_>,
-    ) -> Result<[Value; 3], Error> {
+    ) -> Result<([Value; 3], Option<Value>), Error> {
         let Layer { heads, kv_heads, head_dim, .. } = *self.layer;
         let (query, key) = (heads * head_dim, kv_heads * head_dim);
         let mut by = match self.config.qkv_in_one {
@@ -257,7 +281,7 @@ impl Block<'_> {
             by = by.map(|by| Projection { precision: Precision::Fine, ..by });
         }
         let [q, k, v] = by;
-        let mut q = self.linear(r, "attn_q", normed, &q)?; // [T, heads * head_dim]
+        let (mut q, gate) = self.queries_and_gate(r, normed, &q)?; // [T, heads * head_dim]
         let own = match self.layer.kv_of {
             Some(_) => None,
             None => Some(self.keys_and_values(r, normed, [&k, &v])?),
@@ -277,7 +301,7 @@ impl Block<'_> {
             }
         };
         carried.kv.push(Some([k, v]));
-        Ok([q, k, v])
+        Ok(([q, k, v], gate))
     }
 
     /// Projections of keys and values; the latter normalized if the model's are.

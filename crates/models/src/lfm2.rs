@@ -6,13 +6,10 @@ use bilayer_graph::Pairs;
 use crate::keys::Keys;
 use crate::{
     Architecture, Checkpoint, Config, Draft, Error, Field, Mixer, Name, Norm, QkNorm, Settings,
-    checkpoint, decoder, names, tiny,
+    checkpoint, decoder, limits, names, tiny,
 };
 
 const NAME: &str = "lfm2";
-
-/// Most rows that a convolution sums; published models have 3.
-const TAPS_MAX: usize = 16;
 
 /// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
@@ -111,7 +108,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 
 /// The configuration without experts.
 pub(crate) fn read(keys: &Keys<'_>) -> Result<Config, Error> {
-    let taps = keys.size("shortconv.l_cache", 2..=TAPS_MAX)?;
+    let taps = keys.size("shortconv.l_cache", 2..=limits::TAPS)?;
     let other = Mixer::ShortConv { taps };
     let config = Config::read_mixed(keys, Norm::Rms, Some(Pairs::Halves), other)?;
     Ok(Config { qk_norm: Some(QkNorm::Head), output_norm: "token_embd_norm", ..config })

@@ -46,6 +46,7 @@ mod gpt2;
 mod gpt_oss;
 mod gptneox;
 mod granite;
+mod granitehybrid;
 mod keys;
 mod latent;
 mod lfm2;
@@ -63,6 +64,8 @@ mod phi3;
 mod qwen2;
 mod qwen2moe;
 mod qwen3;
+mod qwen35;
+mod qwen35moe;
 mod qwen3moe;
 mod rope;
 mod seed_oss;
@@ -78,14 +81,17 @@ use bilayer_graph::{Catalog, Graph, Recorder, Value};
 
 pub use catalog::{Adapted, Directory, Listing, Outline};
 pub use checkpoint::{Checkpoint, Draft, Field, Made, Settings, draft, of_checkpoint};
-pub use config::{Config, FeedForward, FfnInput, Layer, Mixer, Norm, NormAt, QkNorm, limits};
+pub use config::{
+    AttentionGate, Config, DeltaNet, FeedForward, FfnInput, Layer, Mamba2, Mixer, Norm, NormAt,
+    QkNorm, limits,
+};
 pub use encoder::{Encoder, Head, Pooling};
 pub use error::Error;
 pub use experts::{Experts, Shared};
 pub use latent::Latent;
 pub use names::{
-    Change, Name, Translated, interleaved_source, layer_of, of_another_tower, regrouped_source,
-    translate,
+    Change, Name, Tiled, Translated, interleaved_source, layer_of, of_another_tower, part_source,
+    regrouped_source, tiled_source, translate,
 };
 pub use rope::{Llama3, Rotary, Scaling};
 
@@ -109,7 +115,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 36] = [
+static ARCHITECTURES: [&Architecture; 39] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -127,6 +133,7 @@ static ARCHITECTURES: [&Architecture; 36] = [
     &gpt_oss::ARCHITECTURE,
     &gptneox::ARCHITECTURE,
     &granite::ARCHITECTURE,
+    &granitehybrid::ARCHITECTURE,
     &lfm2::ARCHITECTURE,
     &lfm2moe::ARCHITECTURE,
     &llama4::ARCHITECTURE,
@@ -139,6 +146,8 @@ static ARCHITECTURES: [&Architecture; 36] = [
     &qwen2moe::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
     &qwen3moe::ARCHITECTURE,
+    &qwen35::ARCHITECTURE,
+    &qwen35moe::ARCHITECTURE,
     &seed_oss::ARCHITECTURE,
     &smollm3::ARCHITECTURE,
     &stablelm::ARCHITECTURE,

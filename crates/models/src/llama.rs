@@ -120,7 +120,7 @@ mod tests {
             attention_scale: 0.25,
             attention_softcap: None,
             value_norm: false,
-            attention_gate: false,
+            attention_gate: None,
             attention_sinks: false,
             embedding_norm: false,
             layer_embedding: None,

@@ -6,8 +6,8 @@ use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Draft, Error, Field, Name, Norm, NormAt, QkNorm, checkpoint,
-    decoder, limits, names, tiny,
+    Architecture, AttentionGate, Checkpoint, Config, Draft, Error, Field, Name, Norm, NormAt,
+    QkNorm, checkpoint, decoder, limits, names, tiny,
 };
 
 const NAME: &str = "muse-glimmer";
@@ -90,7 +90,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
         norm_at: NormAt::Both,
         output_norm_eps: OUTPUT_EPS,
         qk_norm: Some(QkNorm::Head),
-        attention_gate: true,
+        attention_gate: Some(AttentionGate::Alone),
         logit_scale: keys.positive("logit_scale")?,
         ..config
     };

@@ -1,7 +1,7 @@
 //! Tensor names in GGUF and in checkpoints, in groups that architectures combine, for conversion.
 
 /// One kind of tensor under both names. `.weight` or `.bias` is appended to both, unless the GGUF name already
-/// ends with it, or with `.scale`: then both names are complete.
+/// ends with it, or with `.scale`, or the tensor is one that has no such suffix in GGUF: then both names are complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
     /// GGUF's stem; `{}` stands for the layer.
@@ -50,6 +50,23 @@ pub enum Change {
     ValuesOfHeads,
     /// Dimensions of one element are left out.
     Squeezed,
+    /// A vector becomes a matrix of one column.
+    Column,
+    /// `-exp(x)` of every element: the checkpoint stores the logarithm of a rate of decay.
+    Decay {
+        /// Whether it also becomes a matrix of one column.
+        column: bool,
+    },
+    /// Heads of values that share a key's head are apart: GGUF has the first of each key's head, then the second ones
+    /// ([`tiled_source`]). Checkpoints have them side by side.
+    Tiled(Tiled),
+    /// Of the rows of each matrix `[.., parts * rows, cols]` those of one part ([`part_source`]).
+    RowPart {
+        /// The part.
+        part: usize,
+        /// The number of parts.
+        parts: usize,
+    },
     /// The last rows, as many as the model has positions; those before belong to none.
     Positions,
     /// The experts' matrices are MXFP4, two consecutive weights per byte, `[experts, rows, cols / 32, 16]`. The
@@ -61,6 +78,17 @@ pub enum Change {
         /// The distance to the next selected row.
         step: usize,
     },
+}
+
+/// What of a tensor belongs to heads of values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tiled {
+    /// The last rows, those of a head or one for each head; the rows before belong to queries and keys.
+    Rows,
+    /// The columns.
+    Columns,
+    /// One element for each head, of which `-exp(x)` is taken.
+    Decay,
 }
 
 /// A checkpoint's tensor under GGUF's name.
@@ -136,6 +164,31 @@ impl Name {
         Name { gguf, checkpoint, change: Change::Squeezed }
     }
 
+    /// A vector that GGUF stores as a column. Both names are complete.
+    pub const fn column(gguf: &'static str, checkpoint: &'static str) -> Self {
+        Name { gguf, checkpoint, change: Change::Column }
+    }
+
+    /// Rates of decay that the checkpoint stores as logarithms. Both names are complete.
+    pub const fn decay(gguf: &'static str, checkpoint: &'static str, column: bool) -> Self {
+        Name { gguf, checkpoint, change: Change::Decay { column } }
+    }
+
+    /// A tensor of heads of values. Rates of decay have complete names.
+    pub const fn tiled(gguf: &'static str, checkpoint: &'static str, tiled: Tiled) -> Self {
+        Name { gguf, checkpoint, change: Change::Tiled(tiled) }
+    }
+
+    /// Part `part` of `parts` of each matrix's rows.
+    pub const fn row_part(
+        gguf: &'static str,
+        checkpoint: &'static str,
+        part: usize,
+        parts: usize,
+    ) -> Self {
+        Name { gguf, checkpoint, change: Change::RowPart { part, parts } }
+    }
+
     /// Position embeddings whose first rows may belong to no position.
     pub const fn positions(gguf: &'static str, checkpoint: &'static str) -> Self {
         Name { gguf, checkpoint, change: Change::Positions }
@@ -199,6 +252,14 @@ pub(crate) const EXPERTS: &[Name] = &[
     Name::stacked("blk.{}.ffn_down_exps", "model.layers.{}.mlp.experts.{}.down_proj"),
 ];
 
+/// A gated expert that every token passes through, and its weight.
+pub(crate) const SHARED_EXPERT: &[Name] = &[
+    Name::kept("blk.{}.ffn_gate_shexp", "model.layers.{}.mlp.shared_expert.gate_proj"),
+    Name::kept("blk.{}.ffn_up_shexp", "model.layers.{}.mlp.shared_expert.up_proj"),
+    Name::kept("blk.{}.ffn_down_shexp", "model.layers.{}.mlp.shared_expert.down_proj"),
+    Name::kept("blk.{}.ffn_gate_inp_shexp", "model.layers.{}.mlp.shared_expert_gate"),
+];
+
 /// Gated experts that every token passes through.
 pub(crate) const SHARED_EXPERTS: &[Name] = &[
     Name::kept("blk.{}.ffn_gate_shexp", "model.layers.{}.mlp.shared_experts.gate_proj"),
@@ -244,7 +305,12 @@ pub fn translate<'n>(groups: &[&'n [Name]], checkpoint: &str) -> Vec<Translated<
     let ended =
         SUFFIXES.iter().find_map(|suffix| Some((checkpoint.strip_suffix(suffix)?, *suffix)));
     let translated = |by: &'n Name| {
-        let is_whole = [".weight", ".bias", ".scale"].iter().any(|end| by.gguf.ends_with(end));
+        let is_bare = matches!(
+            by.change,
+            Change::Column | Change::Decay { .. } | Change::Tiled(Tiled::Decay)
+        );
+        let is_whole =
+            is_bare || [".weight", ".bias", ".scale"].iter().any(|end| by.gguf.ends_with(end));
         let (stem, suffix) = if is_whole { (checkpoint, "") } else { ended? };
         let short = by.checkpoint.split_once('.').map(|(_, rest)| rest);
         let patterns = [Some(by.checkpoint), short];
@@ -296,6 +362,19 @@ pub fn interleaved_source(row: usize, head_dim: usize, dims: usize) -> usize {
     head * head_dim + place % 2 * (dims / 2) + place / 2
 }
 
+/// The checkpoint's row that becomes row `row` of matrices of `rows` rows, where its matrices have `parts` times as many
+/// and those of part `part` are wanted.
+pub fn part_source(row: usize, rows: usize, part: usize, parts: usize) -> usize {
+    (row / rows * parts + part) * rows + row % rows
+}
+
+/// The checkpoint's row that becomes row `row` of heads of `head` rows each, in which every key's head has `each` heads of
+/// values side by side, where those of `groups` key's heads take turns.
+pub fn tiled_source(row: usize, head: usize, groups: usize, each: usize) -> usize {
+    let (number, place) = (row / head, row % head);
+    (number % groups * each + number / groups) * head + place
+}
+
 /// The checkpoint's row that becomes row `row` of all queries, then all keys, then all values, where it has groups of
 /// `heads / kv_heads` query heads, one key head and one value head.
 pub fn regrouped_source(row: usize, head_dim: usize, heads: usize, kv_heads: usize) -> usize {
@@ -314,7 +393,8 @@ pub fn regrouped_source(row: usize, head_dim: usize, heads: usize, kv_heads: usi
 #[cfg(test)]
 mod tests {
     use super::{
-        Name, interleaved_source, layer_of, of_another_tower, regrouped_source, translate,
+        Name, interleaved_source, layer_of, of_another_tower, part_source, regrouped_source,
+        tiled_source, translate,
     };
 
     #[test]
@@ -331,6 +411,27 @@ mod tests {
         assert_eq!(found("language_model.lm_head.weight").as_deref(), Some("output.weight"));
         assert!(of_another_tower("model.vision_tower.x") && of_another_tower("visual.blocks.0.y"));
         assert!(!of_another_tower("model.language_model.layers.0.x"));
+    }
+
+    #[test]
+    fn parts_of_rows_are_those_of_each_matrix() {
+        let rows: Vec<_> = (0..4).map(|row| part_source(row, 2, 1, 3)).collect();
+        assert_eq!(rows, [2, 3, 8, 9]);
+    }
+
+    #[test]
+    fn heads_of_values_take_turns() {
+        // Two key's heads of three heads of values each, of two rows.
+        let rows: Vec<_> = (0..12).map(|row| tiled_source(row, 2, 2, 3)).collect();
+        assert_eq!(rows, [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]);
+    }
+
+    #[test]
+    fn bare_names_are_complete() {
+        let groups: [&[Name]; 1] = [&[Name::decay("blk.{}.ssm_a", "model.{}.A_log", true)]];
+        let found = |checkpoint| translate(&groups, checkpoint).pop().map(|known| known.name);
+        assert_eq!(found("model.3.A_log").as_deref(), Some("blk.3.ssm_a"));
+        assert_eq!(found("model.3.A_log.weight"), None);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use bilayer_graph::Pairs;
 use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Error, Experts, Field, Name, Norm, Shared, checkpoint,
-    decoder, limits, names, tiny,
+    Architecture, Checkpoint, Config, Error, Experts, Field, Norm, Shared, checkpoint, decoder,
+    limits, names, tiny,
 };
 
 const NAME: &str = "qwen2moe";
@@ -26,18 +26,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         ];
         tiny::decoder(NAME, Norm::Rms, &more)
     },
-    names: &[
-        names::ENDS,
-        names::ATTENTION,
-        names::EXPERTS,
-        &[
-            Name::kept("blk.{}.ffn_gate_shexp", "model.layers.{}.mlp.shared_expert.gate_proj"),
-            Name::kept("blk.{}.ffn_up_shexp", "model.layers.{}.mlp.shared_expert.up_proj"),
-            Name::kept("blk.{}.ffn_down_shexp", "model.layers.{}.mlp.shared_expert.down_proj"),
-            Name::kept("blk.{}.ffn_gate_inp_shexp", "model.layers.{}.mlp.shared_expert_gate"),
-        ],
-        names::NORMS,
-    ],
+    names: &[names::ENDS, names::ATTENTION, names::EXPERTS, names::SHARED_EXPERT, names::NORMS],
     ignored: decoder::IGNORED,
     checkpoint: Checkpoint {
         classes: &["Qwen2MoeForCausalLM"],

@@ -1,10 +1,10 @@
 //! One tensor on its way from the shards to the file, in pieces of whole rows.
 
 use bilayer_gguf::SourceError;
-use bilayer_models::{interleaved_source, regrouped_source};
+use bilayer_models::{Tiled, interleaved_source, part_source, regrouped_source, tiled_source};
 use bilayer_quant::{Type, mxfp4};
 
-use super::tensors::{Done, From, Planned, SourceTensor};
+use super::tensors::{Done, From, Planned, SourceTensor, Tiling};
 use crate::checkpoint::{Float, Shards, Stored};
 use crate::stream::Pieces;
 
@@ -35,6 +35,17 @@ struct Turned {
     of: usize,
     step: usize,
     depth: usize,
+}
+
+impl Tiling {
+    /// The checkpoint's row or column that becomes number `at`.
+    fn source(self, at: usize) -> usize {
+        let Tiling { before, head, groups, each } = self;
+        match at.checked_sub(before) {
+            Some(place) => before + tiled_source(place, head, groups, each),
+            None => at,
+        }
+    }
 }
 
 /// A tensor and where its rows are.
@@ -104,11 +115,22 @@ impl<'p> RowReader<'p> {
         let mut values = vec![0.0; rows * self.cols];
         float.ty.dequantize(&source, &mut values)?;
         self.check(&parts[first / (self.rows / parts.len())].name, first, &values)?;
-        if change == Done::OneMore {
-            values.iter_mut().for_each(|value| *value += 1.0);
-        } else if float.ty == self.planned.ty {
-            bytes.copy_from_slice(&source);
-            return Ok(());
+        match change {
+            Done::OneMore => values.iter_mut().for_each(|value| *value += 1.0),
+            Done::Decay | Done::Tiled { tiled: Tiled::Decay, .. } => {
+                values.iter_mut().for_each(|value| *value = -value.exp());
+            }
+            Done::Tiled { tiled: Tiled::Columns, tiling } => {
+                for row in values.chunks_exact_mut(self.cols) {
+                    let stored = row.to_vec();
+                    (0..row.len()).for_each(|col| row[col] = stored[tiling.source(col)]);
+                }
+            }
+            _ if float.ty == self.planned.ty => {
+                bytes.copy_from_slice(&source);
+                return Ok(());
+            }
+            _ => {}
         }
         Ok(self.planned.ty.quantize(&values, None, bytes)?)
     }
@@ -131,6 +153,8 @@ impl<'p> RowReader<'p> {
             }
             Done::Strided { rows, first, of } => row / rows * of + first + row % rows,
             Done::After(unused) => row + unused,
+            Done::RowPart { rows, part, parts } => part_source(row, rows, part, parts),
+            Done::Tiled { tiled: Tiled::Rows | Tiled::Decay, tiling } => tiling.source(row),
             _ => row,
         };
         let mut row = first;

@@ -1,11 +1,11 @@
 //! The tensors of a checkpoint under GGUF's names: which are made of what, and whether they make a whole model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bilayer_gguf::Metadata;
 use bilayer_models::{
-    Architecture, Change, Config, Latent, Listing, Made, Mixer, layer_of, of_another_tower,
-    translate,
+    Architecture, Change, Config, Latent, Listing, Made, Mixer, Outline, Tiled, layer_of,
+    of_another_tower, translate,
 };
 use bilayer_quant::Type;
 
@@ -61,6 +61,25 @@ pub(super) enum Done {
     Picked { first: usize, step: usize },
     /// Each element gets 1 more.
     OneMore,
+    /// Each element `x` becomes `-exp(x)`.
+    Decay,
+    /// Heads of values take turns, in rows, columns or elements.
+    Tiled { tiled: Tiled, tiling: Tiling },
+    /// Of the rows of each matrix, `parts * rows`, those of one part are kept.
+    RowPart { rows: usize, part: usize, parts: usize },
+}
+
+/// How heads of values are reordered ([`bilayer_models::tiled_source`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tiling {
+    /// Rows or columns before them, which stay.
+    pub before: usize,
+    /// Rows or columns of a head.
+    pub head: usize,
+    /// Heads of keys.
+    pub groups: usize,
+    /// Heads of values for each.
+    pub each: usize,
 }
 
 /// All tensors, in the order of the file.
@@ -75,7 +94,10 @@ impl Planned {
     pub fn permutes_elements(&self) -> bool {
         let moves = matches!(
             self.from,
-            From::Stored { change: Done::Interleaved { .. } | Done::Regrouped { .. }, .. }
+            From::Stored {
+                change: Done::Interleaved { .. } | Done::Regrouped { .. } | Done::Tiled { .. },
+                ..
+            }
         );
         self.shape.len() == 1 && moves
     }
@@ -103,9 +125,13 @@ impl Tensors {
         let drafting = checkpoint.settings().size(&["num_nextn_predict_layers"]).ok().flatten();
         let layers = config.layers.len();
         let drafting = layers..layers.saturating_add(drafting.unwrap_or(0) as usize);
-        let drafts = |name: &str| layer_of(name).is_some_and(|layer| drafting.contains(&layer));
+        let drafts = |name: &str| {
+            name.starts_with("mtp.")
+                || layer_of(name).is_some_and(|layer| drafting.contains(&layer))
+        };
         let tied =
             checkpoint.settings().flag(&["tie_word_embeddings", "tie_embedding"]).ok().flatten();
+        let read = read_by(config)?;
         let mut found = BTreeMap::new();
         let mut stacks: BTreeMap<String, BTreeMap<usize, SourceTensor>> = BTreeMap::new();
         for (name, stored) in checkpoint.shards.tensors() {
@@ -114,7 +140,11 @@ impl Tensors {
                 continue;
             }
             let part = SourceTensor { name: name.clone(), stored: stored.clone() };
-            let places = translate(architecture.names, name);
+            let mut places = translate(architecture.names, name);
+            // Of several places those that this model reads.
+            if places.iter().any(|known| read.contains(&known.name)) {
+                places.retain(|known| read.contains(&known.name));
+            }
             if places.is_empty() {
                 let (name, architecture) = (name.clone(), architecture.name);
                 return Err(part.wrong(&format!(
@@ -249,6 +279,14 @@ impl SourceTensor {
     }
 }
 
+/// The names of the tensors that a model needs.
+fn read_by(config: &Config) -> Result<BTreeSet<String>, Error> {
+    let outline = Outline::new(Type::F32, &[]);
+    let of_model = |error| Error::Incomplete { source: Box::new(error) };
+    bilayer_models::record(config, &outline).map_err(of_model)?;
+    Ok(outline.tensors().into_iter().map(|(name, _)| name).collect())
+}
+
 /// A tensor of one of the checkpoint's.
 pub(super) fn one(
     name: String,
@@ -311,6 +349,30 @@ pub(super) fn one(
             Done::Interleaved { head_dim, dims }
         }
         Change::OneMore => Done::OneMore,
+        Change::Tiled(tiled) => {
+            let along = if tiled == Tiled::Columns { shape.len() - 1 } else { 0 };
+            let tiling = tiling(shape[along] as usize, config);
+            let tiling =
+                tiling.ok_or_else(|| part.wrong("it has other sizes than heads of values"))?;
+            if shape.len() > 2 {
+                shape.retain(|&size| size > 1);
+            }
+            Done::Tiled { tiled, tiling }
+        }
+        Change::Column | Change::Decay { column: true } if shape.len() == 1 => {
+            shape.push(1);
+            if change == Change::Column { Done::Nothing } else { Done::Decay }
+        }
+        Change::Decay { column: false } => Done::Decay,
+        Change::Column | Change::Decay { .. } => return Err(part.wrong("it is no vector")),
+        Change::RowPart { part: place, parts } => {
+            let at = shape.len().saturating_sub(2);
+            if shape.len() < 2 || !shape[at].is_multiple_of(parts as u64) {
+                return Err(part.wrong(&format!("its matrices have no {parts} parts of rows")));
+            }
+            shape[at] /= parts as u64;
+            Done::RowPart { rows: shape[at] as usize, part: place, parts }
+        }
         Change::None | Change::Transposed | Change::Stacked | Change::Packed { .. } => {
             Done::Nothing
         }
@@ -318,6 +380,23 @@ pub(super) fn one(
     let float = part.float()?;
     let from = From::Stored { parts: vec![part], float, change };
     Ok(Planned { name, shape, ty: Type::F32, from })
+}
+
+/// How the last of `len` rows or columns are those of a delta net's heads of values.
+fn tiling(len: usize, config: &Config) -> Option<Tiling> {
+    let sizes = config.layers.iter().find_map(|layer| match layer.mixer {
+        Mixer::DeltaNet(sizes) => Some(sizes),
+        _ => None,
+    })?;
+    let (keys, heads) = (sizes.key_heads * sizes.head_dim, sizes.value_heads);
+    let values = heads * sizes.head_dim;
+    let (before, head) = match len {
+        len if len == heads => (0, 1),
+        len if len == values => (0, sizes.head_dim),
+        len if len == 2 * keys + values => (2 * keys, sizes.head_dim),
+        _ => return None,
+    };
+    Some(Tiling { before, head, groups: sizes.key_heads, each: heads / sizes.key_heads })
 }
 
 /// Every `step`-th row from `first` on of each matrix of a stack, turned, or of each of its biases.

@@ -1,4 +1,4 @@
-//! RMS norm over each head of a row, with one gain for all heads.
+//! RMS norm over each head of a row, with one gain for all heads or one for the row.
 
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use crate::state::State;
 
 /// [`rms_norm`] of each run of `head_dim` elements.
 pub(crate) struct HeadNorm {
+    /// `[head_dim]` or of a whole row.
     pub(crate) gain: Option<Arc<[f32]>>,
     pub(crate) head_dim: usize,
     pub(crate) eps: f32,
@@ -45,8 +46,11 @@ impl Stage for HeadNorm {
             (self.input.get(context.arena, rows.clone()), self.out.get_mut(context.arena, rows))
         };
         let dim = self.head_dim;
-        for (x, out) in input.chunks_exact(dim).zip(out.chunks_exact_mut(dim)) {
-            rms_norm(context.level, self.gain.as_deref(), self.eps, x, out);
+        let heads = input.chunks_exact(dim).zip(out.chunks_exact_mut(dim));
+        for (head, (x, out)) in heads.enumerate() {
+            let of_head = |gain: &'_ Arc<[f32]>| head * dim % gain.len();
+            let gain = self.gain.as_ref().map(|gain| &gain[of_head(gain)..][..dim]);
+            rms_norm(context.level, gain, self.eps, x, out);
         }
     }
 }

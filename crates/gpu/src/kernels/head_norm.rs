@@ -24,14 +24,14 @@ pub struct HeadNormParams {
     pub x: View,
     /// `[rows, heads * head_dim]`.
     pub out: View,
-    /// Offset of the gain `[head_dim]` in `vectors`, in quads.
+    /// Offset of the gain in `vectors`, in quads.
     pub gain: u32,
     /// Quads per head: `head_dim / 4`.
     pub quads: u32,
     /// Added to the mean square.
     pub eps: f32,
-    /// Padding to a multiple of sixteen bytes.
-    pub zero: u32,
+    /// Quads of the gain: those of a head or of a row; 1 without a gain.
+    pub gain_quads: u32,
 }
 
 impl HeadNormKey {

@@ -13,6 +13,7 @@ use super::matmul::{COLUMNS_MAX, COLUMNS_TILED, Chosen, Epilogue, GemvKey, rows_
 use super::rms_norm::RmsNormKey;
 use super::rope::RopeKey;
 use super::route::RouteKey;
+use super::scan::ScanKey;
 use super::weights::{Layout, is_native};
 use crate::caps::Caps;
 use crate::kernel::Source;
@@ -48,6 +49,12 @@ pub(super) fn route(caps: &Caps) -> Vec<Source> {
 pub(super) fn conv(caps: &Caps) -> Vec<Source> {
     let keys = (2..=4).flat_map(|taps| BOTH.map(|bias| ConvKey { taps, bias }));
     keys.map(|key| key.source(caps)).collect()
+}
+
+/// Of the rows of states that models have, with either update.
+pub(super) fn scan(caps: &Caps) -> Vec<Source> {
+    let keys = [16, 64, 128, 256].into_iter();
+    keys.flat_map(|state_dim| BOTH.map(|delta| ScanKey { state_dim, delta }.source(caps))).collect()
 }
 
 /// Of every activation, with and without `up`.

@@ -20,6 +20,7 @@ use crate::kernels::rope::{RopeKey, RopeParams, turns};
 use crate::kernels::route_all::{RouteAllKey, RouteAllParams};
 use crate::kernels::rows::{RowsKey, RowsParams};
 use crate::kernels::scale::{ScaleKey, ScaleParams};
+use crate::kernels::scan::{ScanKey, ScanParams};
 use crate::kernels::soft_cap::{SoftCapKey, SoftCapParams};
 use crate::kernels::top_k::{self, stretches};
 use crate::kernels::view::View as Quads;
@@ -120,7 +121,7 @@ impl Lowering<'_> {
             gain: gain.map_or(0, |gain| self.vector(gain)),
             quads: (*head_dim / 4) as u32,
             eps: *eps,
-            zero: 0,
+            gain_quads: gain.map_or(1, |gain| (self.graph.weight(gain).cols / 4) as u32),
         };
         let mut operands: Vec<Operand> = gain.map(|_| Operand::Vectors).into_iter().collect();
         operands.extend([Operand::Buffer(x.buffer), Operand::Buffer(y.buffer)]);
@@ -212,6 +213,46 @@ impl Lowering<'_> {
         let operations = (taps * channels) as u64;
         let grid = Grid::new(y.rows, operations, move |_, _| ConvKey::grid(channels));
         self.stage(&[node], Some(out), dispatch(source, &params, operands, grid));
+        Ok(())
+    }
+
+    /// Lowers an [`Op::Scan`].
+    pub(crate) fn scan(&mut self, node: usize) -> Result<(), GraphError> {
+        let Op::Scan(op) = self.op(node) else { unreachable!("the table") };
+        let beta = op.update.beta().map(|beta| self.view(beta));
+        let [dt, out] = [op.dt, op.out].map(|value| self.view(value));
+        let values = [op.x, op.b, op.c].map(|columns| (self.view(columns.value), columns.first));
+        let [x, b, c] = values.map(|(view, first)| [view.offset + first as u32, view.stride]);
+        let [bias, decay] = [op.bias, op.decay].map(|id| 4 * self.vector(id));
+        let params = ScanParams {
+            x,
+            b,
+            c,
+            dt: [dt.offset, dt.stride],
+            beta: beta.map_or([0; 2], |beta| [beta.offset, beta.stride]),
+            out: [out.offset, out.stride],
+            bias,
+            decay,
+            skip: op.update.skip().map_or(0, |id| 4 * self.vector(id)),
+            head_dim: op.head_dim as u32,
+            state_dim: op.state_dim as u32,
+            groups: op.groups as u32,
+            neighbours: op.neighbours as u32,
+            states_at: self.words.layout().states,
+            slot: self.holdings.states[&op.state].stride(),
+            b_factor: op.b_factor,
+            c_factor: op.c_factor,
+            zero: 0,
+        };
+        let [x, b, _] = values.map(|(view, _)| Operand::Buffer(view.buffer));
+        let mut operands = vec![Operand::Step, Operand::Vectors, x, b, Operand::Buffer(dt.buffer)];
+        operands.extend(beta.map(|beta| Operand::Buffer(beta.buffer)));
+        operands.extend([Operand::States(op.state), Operand::Buffer(out.buffer)]);
+        let key = ScanKey { state_dim: op.state_dim, delta: beta.is_some() };
+        let rows = op.heads * op.head_dim;
+        let operations = 4 * (rows * op.state_dim) as u64;
+        let grid = Grid::new(out.rows, operations, move |_, _| ScanKey::grid(rows));
+        self.stage(&[node], Some(op.out), dispatch(key.source(self.caps), &params, operands, grid));
         Ok(())
     }
 

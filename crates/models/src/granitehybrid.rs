@@ -1,0 +1,150 @@
+//! Granite 4 hybrid: Mamba 2 layers and attention without RoPE, experts beside a shared one or none, Granite's factors.
+
+use bilayer_gguf::{Metadata, Value};
+
+use crate::experts::Weights;
+use crate::keys::Keys;
+use crate::{
+    Architecture, Checkpoint, Config, Draft, Error, Experts, Field, Mamba2, Mixer, Name, Norm,
+    checkpoint, decoder, names, tiny,
+};
+
+const NAME: &str = "granitehybrid";
+
+/// Entry in the table of architectures.
+pub(crate) static ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    config,
+    record: decoder::record,
+    tiny: || {
+        let more = [
+            ("attention.head_count_kv", vec![0u32, 2, 0].into()),
+            ("attention.scale", 0.125f32.into()),
+            ("embedding_scale", 6f32.into()),
+            ("residual_scale", 0.5f32.into()),
+            ("logit_scale", 4f32.into()),
+            ("ssm.conv_kernel", 4u32.into()),
+            ("ssm.state_size", 16u32.into()),
+            ("ssm.group_count", 1u32.into()),
+            ("ssm.time_step_rank", 4u32.into()),
+            ("ssm.inner_size", 128u32.into()),
+            ("expert_count", 4u32.into()),
+            ("expert_used_count", 2u32.into()),
+            ("expert_shared_feed_forward_length", 32u32.into()),
+        ];
+        tiny::decoder(NAME, Norm::Rms, &more)
+    },
+    names: &[names::ENDS, names::ATTENTION_IN_PAIRS, names::NORMS, MAMBA, FEED_FORWARD],
+    ignored: decoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["GraniteMoeHybridForCausalLM"],
+        activations: &["silu"],
+        fields: &[checkpoint::SIZES, checkpoint::RMS, FIELDS],
+        more,
+    },
+};
+
+/// A Mamba 2 mixer.
+const MAMBA: &[Name] = &[
+    Name::kept("blk.{}.ssm_in", "model.layers.{}.mamba.in_proj"),
+    Name::squeezed("blk.{}.ssm_conv1d", "model.layers.{}.mamba.conv1d"),
+    Name::kept("blk.{}.ssm_dt.bias", "model.layers.{}.mamba.dt_bias"),
+    Name::decay("blk.{}.ssm_a", "model.layers.{}.mamba.A_log", true),
+    Name::column("blk.{}.ssm_d", "model.layers.{}.mamba.D"),
+    Name::kept("blk.{}.ssm_norm", "model.layers.{}.mamba.norm"),
+    Name::kept("blk.{}.ssm_out", "model.layers.{}.mamba.out_proj"),
+];
+
+/// The router, its experts and the shared one, which is the feed-forward of a model without experts; gate and up are
+/// halves of one matrix.
+const FEED_FORWARD: &[Name] = &[
+    Name::kept("blk.{}.ffn_gate_inp", "model.layers.{}.block_sparse_moe.router.layer"),
+    Name::row_part("blk.{}.ffn_gate_exps", "model.layers.{}.block_sparse_moe.input_linear", 0, 2),
+    Name::row_part("blk.{}.ffn_up_exps", "model.layers.{}.block_sparse_moe.input_linear", 1, 2),
+    Name::kept("blk.{}.ffn_down_exps", "model.layers.{}.block_sparse_moe.output_linear"),
+    Name::row_part("blk.{}.ffn_gate_shexp", "model.layers.{}.shared_mlp.input_linear", 0, 2),
+    Name::row_part("blk.{}.ffn_up_shexp", "model.layers.{}.shared_mlp.input_linear", 1, 2),
+    Name::kept("blk.{}.ffn_down_shexp", "model.layers.{}.shared_mlp.output_linear"),
+    Name::row_part("blk.{}.ffn_gate", "model.layers.{}.shared_mlp.input_linear", 0, 2),
+    Name::row_part("blk.{}.ffn_up", "model.layers.{}.shared_mlp.input_linear", 1, 2),
+    Name::kept("blk.{}.ffn_down", "model.layers.{}.shared_mlp.output_linear"),
+];
+
+const FIELDS: &[Field] = &[
+    Field::maybe_size("expert_count", &["num_local_experts"]),
+    Field::maybe_size("expert_used_count", &["num_experts_per_tok"]),
+    Field::size("expert_shared_feed_forward_length", &["shared_intermediate_size"]),
+    Field::number("attention.scale", &["attention_multiplier"]),
+    Field::number("embedding_scale", &["embedding_multiplier"]),
+    Field::number("residual_scale", &["residual_multiplier"]),
+    Field::number("logit_scale", &["logits_scaling"]),
+    Field::size("ssm.conv_kernel", &["mamba_d_conv"]),
+    Field::size("ssm.state_size", &["mamba_d_state"]),
+    Field::size("ssm.group_count", &["mamba_n_groups"]),
+    Field::size("ssm.time_step_rank", &["mamba_n_heads"]),
+];
+
+fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
+    draft.refuse("position_embedding_type", &["nope".into()], "RoPE beside Mamba 2")?;
+    draft.refuse("mamba_conv_bias", &[true.into()], "a convolution without a bias")?;
+    draft.refuse("mamba_proj_bias", &[false.into()], "biases of Mamba 2")?;
+    draft.refuse("attention_bias", &[false.into()], "biases of attention")?;
+    let is_dense = draft.settings.size(&["num_local_experts"])?.unwrap_or(0) == 0;
+    let width = if is_dense { "shared_intermediate_size" } else { "intermediate_size" };
+    draft.set("feed_forward_length", draft.needed_size(&[width])?);
+    let heads = draft.needed_size(&["mamba_n_heads"])?;
+    let inner = heads.checked_mul(draft.needed_size(&["mamba_d_head"])?);
+    draft.set("ssm.inner_size", inner.unwrap_or(u32::MAX));
+    let heads = draft.needed_size(&["num_key_value_heads"])?;
+    let kinds = checkpoint::kinds(draft.settings, &["mamba", "attention"])?;
+    let kinds = kinds.ok_or_else(|| checkpoint::missing(&["layer_types"]))?;
+    let heads: Vec<u32> = kinds.iter().map(|&kind| heads * kind as u32).collect();
+    draft.set("attention.head_count_kv", heads);
+    checkpoint::decoder(draft)?;
+    draft.set("rope.scaling.finetuned", Value::Bool(false));
+    Ok(())
+}
+
+fn config(metadata: &Metadata) -> Result<Config, Error> {
+    let keys = Keys { metadata, architecture: NAME };
+    keys.refuse("rope.scaling.finetuned", "RoPE beside Mamba 2")?;
+    let other = Mixer::Mamba2(Mamba2::read(&keys)?);
+    let config = Config::read_mixed(&keys, Norm::Rms, None, other)?;
+    let experts = Experts::read(&keys, Weights::Shares)?;
+    let experts = experts.map(|experts| experts.with_shared(&keys)).transpose()?;
+    let logit_scale = Some(1.0 / keys.needed_positive("logit_scale")?);
+    Config { logit_scale, biased: &["ssm_conv1d"], ..config }.with_experts(&keys, experts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ARCHITECTURE, Mamba2, Mixer, tiny::changed};
+
+    #[test]
+    fn layers_without_key_value_heads_are_mamba() {
+        let config = changed(&ARCHITECTURE, &[]).unwrap();
+        let sizes = Mamba2 { heads: 4, head_dim: 32, groups: 1, state_dim: 16, taps: 4 };
+        let mamba = Mixer::Mamba2(sizes);
+        let mixers: Vec<_> = config.layers.iter().map(|layer| layer.mixer).collect();
+        assert_eq!(mixers, [mamba, Mixer::Attention, mamba]);
+        let dense = changed(&ARCHITECTURE, &[("expert_count", 0u32.into())]).unwrap();
+        assert!(dense.experts.is_none());
+    }
+
+    #[test]
+    fn odd_sizes_are_refused_by_key() {
+        let cases = [
+            ("ssm.inner_size", 130u32.into()),
+            ("ssm.group_count", 3u32.into()),
+            ("ssm.group_count", 0u32.into()),
+            ("ssm.state_size", 2048u32.into()),
+            ("ssm.conv_kernel", 1u32.into()),
+            ("ssm.time_step_rank", 0u32.into()),
+            ("rope.scaling.finetuned", true.into()),
+        ];
+        for case in cases {
+            let error = changed(&ARCHITECTURE, std::slice::from_ref(&case)).unwrap_err();
+            assert!(error.to_string().contains(case.0), "{error}");
+        }
+    }
+}

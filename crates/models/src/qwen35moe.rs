@@ -1,0 +1,78 @@
+//! Qwen 3.5 to 3.8 with experts in every layer beside a weighted shared one.
+
+use bilayer_gguf::Metadata;
+
+use crate::experts::Weights;
+use crate::keys::Keys;
+use crate::{
+    Architecture, Checkpoint, Config, Error, Experts, Field, Name, Norm, Shared, checkpoint,
+    decoder, limits, names, qwen35, tiny,
+};
+
+const NAME: &str = "qwen35moe";
+
+/// Entry in the table of architectures.
+pub(crate) static ARCHITECTURE: Architecture = Architecture {
+    name: NAME,
+    config,
+    record: decoder::record,
+    tiny: || {
+        let experts = [
+            ("expert_count", 8u32.into()),
+            ("expert_used_count", 3u32.into()),
+            ("expert_feed_forward_length", 32u32.into()),
+            ("expert_shared_feed_forward_length", 48u32.into()),
+        ];
+        tiny::decoder(NAME, Norm::Rms, &[&experts[..], &qwen35::mixed()].concat())
+    },
+    names: &[names::ENDS, qwen35::NAMES, names::EXPERTS, STACKED, names::SHARED_EXPERT],
+    ignored: decoder::IGNORED,
+    checkpoint: Checkpoint {
+        classes: &["Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"],
+        activations: &["silu"],
+        fields: &[
+            checkpoint::SIZES,
+            checkpoint::RMS,
+            qwen35::FIELDS,
+            checkpoint::EXPERTS,
+            &[Field::size(
+                "expert_shared_feed_forward_length",
+                &["shared_expert_intermediate_size"],
+            )],
+        ],
+        more: qwen35::more,
+    },
+};
+
+/// Experts that a checkpoint stores as one tensor.
+const STACKED: &[Name] = &[
+    Name::row_part("blk.{}.ffn_gate_exps.weight", "model.layers.{}.mlp.experts.gate_up_proj", 0, 2),
+    Name::row_part("blk.{}.ffn_up_exps.weight", "model.layers.{}.mlp.experts.gate_up_proj", 1, 2),
+    Name::kept("blk.{}.ffn_down_exps.weight", "model.layers.{}.mlp.experts.down_proj"),
+];
+
+fn config(metadata: &Metadata) -> Result<Config, Error> {
+    let keys = Keys { metadata, architecture: NAME };
+    let config = qwen35::read(&keys)?;
+    let experts = match Experts::read(&keys, Weights::Shares)? {
+        None => None,
+        Some(experts) => {
+            let feed_forward = keys.size("expert_shared_feed_forward_length", 1..=limits::WIDTH)?;
+            Some(Experts { shared: Some(Shared { feed_forward, weighed: true }), ..experts })
+        }
+    };
+    config.with_experts(&keys, experts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ARCHITECTURE, tiny::changed};
+
+    #[test]
+    fn every_layer_has_experts_and_a_shared_one() {
+        let config = changed(&ARCHITECTURE, &[]).unwrap();
+        assert!(config.layers.iter().all(|layer| layer.experts));
+        let experts = config.experts.unwrap();
+        assert!(experts.normalise && experts.shared.unwrap().weighed);
+    }
+}
