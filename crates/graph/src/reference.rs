@@ -149,6 +149,42 @@ impl Reference {
             Op::Rope { input, head_dim, rope, .. } => {
                 self.rotate(*input, *head_dim, rope, step, out);
             }
+            Op::Attend(_) | Op::Conv { .. } | Op::Scan(_) => self.over_tokens(op, step, out),
+            Op::Gate { gate, up, activation, .. } => {
+                let up = up.map(|up| self.rows(up));
+                gate::gate(*activation, self.rows(*gate), up, out);
+            }
+            Op::Add { a, b, .. } => add::add(self.rows(*a), self.rows(*b), out),
+            Op::Scale { .. } => self.scale(op, step, out),
+            Op::SoftCap { input, cap, .. } => soft_cap::soft_cap(self.rows(*input), *cap, out),
+            Op::Part { input, stride, first, width, .. } => {
+                part::part(self.rows(*input), *stride, *first..first + width, out);
+            }
+            Op::Join { a, b, widths, .. } => {
+                join::join([self.rows(*a), self.rows(*b)], *widths, out);
+            }
+            Op::Rows { input, .. } => {
+                rows::rows(self.rows(*input), step.outputs, buffer.info.width, out);
+            }
+            Op::Pool { input, .. } => {
+                pool::pool(self.rows(*input), step, buffer.info.width, out);
+            }
+            Op::TopK { input, .. } => {
+                let width = self.values[input].info.width;
+                top_k::top_k(self.rows(*input), width, buffer.info.width / 2, out);
+            }
+            Op::RouteAll { experts, .. } => route_all::route_all(*experts, out),
+            Op::Route(_) | Op::Experts(_) | Op::Mix { .. } => {
+                self.mixture(op, buffer.info.width, out);
+            }
+        }
+        self.values.insert(op.out(), buffer);
+    }
+
+    /// Runs an op that reads other tokens, by a cache or a state.
+    fn over_tokens(&mut self, op: &Op, step: &Step<'_>, out: &mut [f32]) {
+        let weight = |id: &WeightId| self.weights[id].as_slice();
+        match op {
             Op::Attend(op) => {
                 let inputs = attend::Inputs {
                     q: rows_in(&self.values, op.q),
@@ -186,35 +222,8 @@ impl Reference {
                 let states = self.states.get_mut(&op.state).expect("compile reserved the state");
                 scan::scan(op, &inputs, states, step, out);
             }
-            Op::Gate { gate, up, activation, .. } => {
-                let up = up.map(|up| self.rows(up));
-                gate::gate(*activation, self.rows(*gate), up, out);
-            }
-            Op::Add { a, b, .. } => add::add(self.rows(*a), self.rows(*b), out),
-            Op::Scale { .. } => self.scale(op, step, out),
-            Op::SoftCap { input, cap, .. } => soft_cap::soft_cap(self.rows(*input), *cap, out),
-            Op::Part { input, stride, first, width, .. } => {
-                part::part(self.rows(*input), *stride, *first..first + width, out);
-            }
-            Op::Join { a, b, widths, .. } => {
-                join::join([self.rows(*a), self.rows(*b)], *widths, out);
-            }
-            Op::Rows { input, .. } => {
-                rows::rows(self.rows(*input), step.outputs, buffer.info.width, out);
-            }
-            Op::Pool { input, .. } => {
-                pool::pool(self.rows(*input), step, buffer.info.width, out);
-            }
-            Op::TopK { input, .. } => {
-                let width = self.values[input].info.width;
-                top_k::top_k(self.rows(*input), width, buffer.info.width / 2, out);
-            }
-            Op::RouteAll { experts, .. } => route_all::route_all(*experts, out),
-            Op::Route(_) | Op::Experts(_) | Op::Mix { .. } => {
-                self.mixture(op, buffer.info.width, out);
-            }
+            _ => unreachable!("every op that reads other tokens is above"),
         }
-        self.values.insert(op.out(), buffer);
     }
 
     /// Runs a norm.
