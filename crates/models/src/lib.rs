@@ -32,6 +32,7 @@ mod decoder;
 mod deepseek2;
 mod encoder;
 mod ernie4_5;
+mod ernie4_5_moe;
 mod error;
 mod exaone4;
 mod experts;
@@ -46,6 +47,8 @@ mod gpt2;
 mod gpt_oss;
 mod gptneox;
 mod granite;
+mod hunyuan_dense;
+mod hunyuan_moe;
 mod keys;
 mod latent;
 mod lfm2;
@@ -109,12 +112,13 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 36] = [
+static ARCHITECTURES: [&Architecture; 39] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
     &deepseek2::ARCHITECTURE,
     &ernie4_5::ARCHITECTURE,
+    &ernie4_5_moe::ARCHITECTURE,
     &exaone4::ARCHITECTURE,
     &falcon::ARCHITECTURE,
     &gemma::ARCHITECTURE,
@@ -127,6 +131,8 @@ static ARCHITECTURES: [&Architecture; 36] = [
     &gpt_oss::ARCHITECTURE,
     &gptneox::ARCHITECTURE,
     &granite::ARCHITECTURE,
+    &hunyuan_dense::ARCHITECTURE,
+    &hunyuan_moe::ARCHITECTURE,
     &lfm2::ARCHITECTURE,
     &lfm2moe::ARCHITECTURE,
     &llama4::ARCHITECTURE,
