@@ -24,6 +24,8 @@ from transformers import (
     BertForSequenceClassification,
     DeepseekV2Config,
     DeepseekV2ForCausalLM,
+    Ernie4_5_MoeConfig,
+    Ernie4_5_MoeForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
@@ -34,6 +36,10 @@ from transformers import (
     GptOssForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    HunYuanDenseV1Config,
+    HunYuanDenseV1ForCausalLM,
+    HunYuanMoEV1Config,
+    HunYuanMoEV1ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MixtralConfig,
@@ -230,6 +236,25 @@ DECODERS |= {
             layer_types=WINDOW_LAST,
             rope_parameters=TWO_ROTATIONS,
         )
+    ),
+    "ernie4_5-moe": lambda: Ernie4_5_MoeForCausalLM(
+        Ernie4_5_MoeConfig(
+            **(SHARED | dict(num_hidden_layers=4)),
+            moe_num_experts=4,
+            moe_k=2,
+            moe_intermediate_size=12,
+            moe_num_shared_experts=2,
+            moe_layer_interval=2,
+            experts_implementation="eager",
+        )
+    ),
+    "hunyuan-dense": lambda: HunYuanDenseV1ForCausalLM(
+        HunYuanDenseV1Config(
+            **NARROW, rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, alpha=50.0, factor=1.0)
+        )
+    ),
+    "hunyuan-moe": lambda: HunYuanMoEV1ForCausalLM(
+        HunYuanMoEV1Config(**NARROW, num_experts=4, moe_topk=2, experts_implementation="eager")
     ),
     "options-qwen2-moe": lambda: Qwen2MoeForCausalLM(
         Qwen2MoeConfig(

@@ -150,6 +150,23 @@ impl<'j> Settings<'j> {
         size.map(Some).ok_or_else(|| unexpected(field, "a whole number", value))
     }
 
+    /// A count or length, or a list of one that is the same in every layer; `None` if absent or null.
+    ///
+    /// # Errors
+    /// [`Error::Field`] if it has another type, or layers differ.
+    pub fn size_of_each(self, name: &'static str) -> Result<Option<u32>, Error> {
+        match self.get(&[name]) {
+            Some((_, Json::Array(list))) => {
+                let [first, rest @ ..] = &list[..] else { return Ok(None) };
+                let size = first.as_u64().and_then(|size| u32::try_from(size).ok());
+                let size = size.filter(|_| rest.iter().all(|other| other == first));
+                let expected = "a whole number, the same in every layer";
+                size.map(Some).ok_or_else(|| unexpected(name, expected, &Json::Array(list.clone())))
+            }
+            _ => self.size(&[name]),
+        }
+    }
+
     /// A number; `None` if absent or null.
     ///
     /// # Errors

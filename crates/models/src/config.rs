@@ -55,7 +55,7 @@ pub struct Config {
     pub ffn_norm: &'static str,
     /// Tensor stem of the norm before the head.
     pub output_norm: &'static str,
-    /// Norm of queries and keys before RoPE.
+    /// Norm of queries and keys.
     pub qk_norm: Option<QkNorm>,
     /// Queries, keys and values are the rows of one matrix, in this order.
     pub qkv_in_one: bool,
@@ -157,6 +157,8 @@ pub enum QkNorm {
     Head,
     /// As `Head`, in files that have the gains.
     HeadIfAny,
+    /// As `Head`, after RoPE.
+    HeadAfterRope,
     /// Each head by itself without a gain, in layers with RoPE.
     Unit,
     /// All heads together.

@@ -292,9 +292,9 @@ impl Block<'_> {
         if let Some(temperature) = self.layer.temperature {
             q = r.temper("attn_q_tempered", q, temperature);
         }
-        q = self.rotated(r, "attn_q_rope", q, self.layer.head_dim)?;
+        q = self.turned(r, ["attn_q_rope", "attn_q_norm"], q)?;
         let [k, v] = match (own, self.layer.kv_of) {
-            (Some([k, v]), _) => [self.rotated(r, "attn_k_rope", k, self.layer.head_dim)?, v],
+            (Some([k, v]), _) => [self.turned(r, ["attn_k_rope", "attn_k_norm"], k)?, v],
             (None, other) => {
                 let shared = other.and_then(|other| carried.kv[other]);
                 shared.expect("a layer has its own keys or those of another")
@@ -322,6 +322,22 @@ impl Block<'_> {
             values = r.head_unit("attn_v_norm", values, head_dim, eps);
         }
         Ok([projected, values])
+    }
+
+    /// Queries or keys, rotated, and normalized if the model's are after that.
+    fn turned(
+        &self,
+        r: &mut Recorder<'_>,
+        [name, norm]: [&'static str; 2],
+        input: Value,
+    ) -> Result<Value, Error> {
+        let Layer { head_dim, .. } = *self.layer;
+        let rotated = self.rotated(r, name, input, head_dim)?;
+        if self.config.qk_norm != Some(QkNorm::HeadAfterRope) {
+            return Ok(rotated);
+        }
+        let gain = r.vector(&self.tensor(&format!("{norm}.weight")), head_dim)?;
+        Ok(r.head_norm(norm, rotated, gain, self.config.norm_eps))
     }
 
     /// Queries or keys, each head rotated if the layer has RoPE.
@@ -427,7 +443,7 @@ impl Block<'_> {
         }
     }
 
-    /// The norm of queries or keys, if there is one.
+    /// The norm of queries or keys before RoPE, if there is one.
     fn qk_norm(
         &self,
         r: &mut Recorder<'_>,
@@ -441,7 +457,7 @@ impl Block<'_> {
                 Ok(r.head_unit(stem, input, head_dim, norm_eps))
             }
             Some(QkNorm::HeadIfAny) if !r.has(&name) => Ok(input),
-            None | Some(QkNorm::Unit) => Ok(input),
+            None | Some(QkNorm::Unit | QkNorm::HeadAfterRope) => Ok(input),
             Some(QkNorm::Head | QkNorm::HeadIfAny) => {
                 let gain = r.vector(&name, head_dim)?;
                 Ok(r.head_norm(stem, input, gain, norm_eps))

@@ -139,6 +139,19 @@ impl Config {
         self.layers[dense..].iter_mut().for_each(|layer| layer.experts = experts.is_some());
         Ok(Config { experts, ..self })
     }
+
+    /// Confines experts to every so many layers: the last of each `interleave_moe_layer_step`.
+    ///
+    /// # Errors
+    /// The key is of another kind or out of bounds.
+    pub(crate) fn interleaved(mut self, keys: &Keys<'_>) -> Result<Config, Error> {
+        let layers = self.layers.len();
+        let step = keys.opt_size("interleave_moe_layer_step", 1..=layers)?.unwrap_or(1);
+        for (layer, i) in self.layers.iter_mut().zip(1..) {
+            layer.experts &= i % step == 0;
+        }
+        Ok(self)
+    }
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ const MAMBA: &[Name] = &[
     Name::kept("blk.{}.ssm_in", "model.layers.{}.mamba.in_proj"),
     Name::squeezed("blk.{}.ssm_conv1d", "model.layers.{}.mamba.conv1d"),
     Name::kept("blk.{}.ssm_dt.bias", "model.layers.{}.mamba.dt_bias"),
-    Name::decay("blk.{}.ssm_a", "model.layers.{}.mamba.A_log", true),
+    Name::decay("blk.{}.ssm_a", "model.layers.{}.mamba.A_log"),
     Name::column("blk.{}.ssm_d", "model.layers.{}.mamba.D"),
     Name::kept("blk.{}.ssm_norm", "model.layers.{}.mamba.norm"),
     Name::kept("blk.{}.ssm_out", "model.layers.{}.mamba.out_proj"),

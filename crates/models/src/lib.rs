@@ -32,6 +32,7 @@ mod decoder;
 mod deepseek2;
 mod encoder;
 mod ernie4_5;
+mod ernie4_5_moe;
 mod error;
 mod exaone4;
 mod experts;
@@ -47,6 +48,8 @@ mod gpt_oss;
 mod gptneox;
 mod granite;
 mod granitehybrid;
+mod hunyuan_dense;
+mod hunyuan_moe;
 mod keys;
 mod latent;
 mod lfm2;
@@ -115,12 +118,13 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 39] = [
+static ARCHITECTURES: [&Architecture; 42] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
     &deepseek2::ARCHITECTURE,
     &ernie4_5::ARCHITECTURE,
+    &ernie4_5_moe::ARCHITECTURE,
     &exaone4::ARCHITECTURE,
     &falcon::ARCHITECTURE,
     &gemma::ARCHITECTURE,
@@ -134,6 +138,8 @@ static ARCHITECTURES: [&Architecture; 39] = [
     &gptneox::ARCHITECTURE,
     &granite::ARCHITECTURE,
     &granitehybrid::ARCHITECTURE,
+    &hunyuan_dense::ARCHITECTURE,
+    &hunyuan_moe::ARCHITECTURE,
     &lfm2::ARCHITECTURE,
     &lfm2moe::ARCHITECTURE,
     &llama4::ARCHITECTURE,

@@ -127,13 +127,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     let experts = experts.map(|experts| mixture(&keys, experts)).transpose()?;
     let count = experts.as_ref().map_or(0, |experts| experts.count);
     config.qk_norm = (count != EXPERTS_WITHOUT_NORM).then_some(QkNorm::Unit);
-    let layers = config.layers.len();
-    let step = keys.opt_size("interleave_moe_layer_step", 1..=layers)?.unwrap_or(1);
-    let mut config = config.with_experts(&keys, experts)?;
-    for (layer, i) in config.layers.iter_mut().zip(1..) {
-        layer.experts &= i % step == 0;
-    }
-    Ok(config)
+    config.with_experts(&keys, experts)?.interleaved(&keys)
 }
 
 /// The experts: one to a token, with a sigmoid's weight on its input, and one for all tokens.

@@ -169,9 +169,9 @@ impl Name {
         Name { gguf, checkpoint, change: Change::Column }
     }
 
-    /// Rates of decay that the checkpoint stores as logarithms. Both names are complete.
-    pub const fn decay(gguf: &'static str, checkpoint: &'static str, column: bool) -> Self {
-        Name { gguf, checkpoint, change: Change::Decay { column } }
+    /// Rates of decay that the checkpoint stores as logarithms, and GGUF as a column. Both names are complete.
+    pub const fn decay(gguf: &'static str, checkpoint: &'static str) -> Self {
+        Name { gguf, checkpoint, change: Change::Decay { column: true } }
     }
 
     /// A tensor of heads of values. Rates of decay have complete names.
@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn bare_names_are_complete() {
-        let groups: [&[Name]; 1] = [&[Name::decay("blk.{}.ssm_a", "model.{}.A_log", true)]];
+        let groups: [&[Name]; 1] = [&[Name::decay("blk.{}.ssm_a", "model.{}.A_log")]];
         let found = |checkpoint| translate(&groups, checkpoint).pop().map(|known| known.name);
         assert_eq!(found("model.3.A_log").as_deref(), Some("blk.3.ssm_a"));
         assert_eq!(found("model.3.A_log.weight"), None);

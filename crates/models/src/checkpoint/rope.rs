@@ -125,6 +125,12 @@ fn scaled(draft: &mut Draft<'_>, scaling: Settings<'_>, base: f32, dims: u32) ->
             let values = rule.factors(base, dims as usize);
             draft.make("rope_freqs.weight", values);
         }
+        // A larger base at every length, unlike the rule of that name (Hunyuan).
+        "dynamic" if scaling.0.get("alpha").is_some() => {
+            let (alpha, dims) = (f64::from(needed("alpha")?), f64::from(dims));
+            let base = f64::from(base) * alpha.powf(dims / (dims - 2.0));
+            draft.set("rope.freq_base", base as f32);
+        }
         "longrope" | "su" => return long(draft, scaling),
         other => {
             let known = "default, linear, yarn, llama3 or longrope";
