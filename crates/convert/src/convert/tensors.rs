@@ -316,15 +316,7 @@ pub(super) fn one(
             let depth = shape[2] as usize;
             Done::Transposed { rows, width, first: place * rows, step: 1, depth }
         }
-        Change::Regrouped => {
-            let layer = config.layers[0];
-            let head_dim = layer.head_dim;
-            let expected = (layer.heads + 2 * layer.kv_heads) * head_dim;
-            if shape[0] != expected as u64 {
-                return Err(part.wrong(&format!("it has {} rows, not {expected}", shape[0])));
-            }
-            Done::Regrouped { head_dim, heads: layer.heads, kv_heads: layer.kv_heads }
-        }
+        Change::Regrouped => regrouped(&part, &shape, config)?,
         Change::Squeezed => {
             shape.retain(|&size| size > 1);
             Done::Nothing
@@ -336,18 +328,7 @@ pub(super) fn one(
             Done::After(unused as usize)
         }
         Change::EachTransposed { first, step } => each(&part, &mut shape, first, step)?,
-        Change::Interleaved => {
-            let head_dim = config.layers[0].head_dim;
-            let rope = config.layers.iter().find_map(|layer| layer.rope);
-            let dims = rope.map_or(head_dim, |rope| rope.dims);
-            if !shape[0].is_multiple_of(head_dim as u64) {
-                let rows = shape[0];
-                return Err(
-                    part.wrong(&format!("its {rows} rows are not whole heads of {head_dim}"))
-                );
-            }
-            Done::Interleaved { head_dim, dims }
-        }
+        Change::Interleaved => interleaved(&part, &shape, config)?,
         Change::OneMore => Done::OneMore,
         Change::Tiled(tiled) => {
             let along = if tiled == Tiled::Columns { shape.len() - 1 } else { 0 };
@@ -380,6 +361,29 @@ pub(super) fn one(
     let float = part.float()?;
     let from = From::Stored { parts: vec![part], float, change };
     Ok(Planned { name, shape, ty: Type::F32, from })
+}
+
+/// Rows that leave the groups of heads.
+fn regrouped(part: &SourceTensor, shape: &[u64], config: &Config) -> Result<Done, Error> {
+    let layer = config.layers[0];
+    let head_dim = layer.head_dim;
+    let expected = (layer.heads + 2 * layer.kv_heads) * head_dim;
+    if shape[0] != expected as u64 {
+        return Err(part.wrong(&format!("it has {} rows, not {expected}", shape[0])));
+    }
+    Ok(Done::Regrouped { head_dim, heads: layer.heads, kv_heads: layer.kv_heads })
+}
+
+/// Rows of heads that go from halves to pairs.
+fn interleaved(part: &SourceTensor, shape: &[u64], config: &Config) -> Result<Done, Error> {
+    let head_dim = config.layers[0].head_dim;
+    let rope = config.layers.iter().find_map(|layer| layer.rope);
+    let dims = rope.map_or(head_dim, |rope| rope.dims);
+    if !shape[0].is_multiple_of(head_dim as u64) {
+        let rows = shape[0];
+        return Err(part.wrong(&format!("its {rows} rows are not whole heads of {head_dim}")));
+    }
+    Ok(Done::Interleaved { head_dim, dims })
 }
 
 /// How the last of `len` rows or columns are those of a delta net's heads of values.
