@@ -27,7 +27,7 @@ const WINDOW_BYTES: usize = 4 << 20;
 /// Bytes that stay in the second-level cache.
 const NEAR_BYTES: usize = 128 << 10;
 
-const TYPES: [Type; 16] = [
+const TYPES: [Type; 20] = [
     Type::F32,
     Type::F16,
     Type::BF16,
@@ -44,6 +44,10 @@ const TYPES: [Type; 16] = [
     Type::IQ4_NL,
     Type::IQ4_XS,
     Type::MXFP4,
+    Type::S4_8_64,
+    Type::S4_16_64,
+    Type::S8_8_64,
+    Type::S8_16_64,
 ];
 
 fn dots(criterion: &mut Criterion) {

@@ -45,6 +45,34 @@ fn hostile_files_are_refused_by_name_of_the_fault() {
     }
 }
 
+/// Types outside of GGUF are listed, so that a reader without one can name it.
+#[test]
+fn private_types_are_listed_by_name() {
+    use bilayer_quant::sparse::KEY;
+
+    let id = Type::S4_8_64.gguf_id;
+    let tensors = || [NewTensor::zeros("x", Type::S4_8_64, &[1, 256])];
+    let bytes = to_bytes(&Metadata::default(), tensors()).unwrap();
+    let read = open_bytes(bytes.clone()).unwrap();
+    let listed = Array::String(Strings::from_iter([format!("{id}=S4_8_64")]));
+    assert_eq!(read.metadata().get(KEY), Some(&Value::Array(listed)));
+    // A type of a later version: another number, in the list and in the directory.
+    let mut later = bytes.to_vec();
+    let mut replace = |old: &[u8], new: &[u8]| {
+        let at = later.windows(old.len()).position(|window| window == old).unwrap();
+        later[at..at + new.len()].copy_from_slice(new);
+    };
+    replace(format!("{id}=").as_bytes(), format!("{}=", id + 1).as_bytes());
+    replace(&id.to_le_bytes(), &(id + 1).to_le_bytes());
+    let error = open_bytes(later).unwrap_err();
+    assert!(matches!(error, Error::PrivateType { .. }), "{error}");
+    assert!(error.to_string().contains("tensor x: this build does not know type S4_8_64"));
+    // The list goes with the types.
+    let dense = [NewTensor::zeros("x", Type::F32, &[1, 256])];
+    let dense = open_bytes(to_bytes(read.metadata(), dense).unwrap()).unwrap();
+    assert_eq!(dense.metadata().get(KEY), None);
+}
+
 #[test]
 fn hostile_corpus_gives_the_results_of_its_manifest() {
     let Some(folder) = data::shared("gguf-malformed") else { return };

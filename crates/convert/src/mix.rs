@@ -223,7 +223,7 @@ const FULL_PRECISION: &[&str] = &[
 
 impl Mix {
     /// Finds a mix by name, case-insensitively. The name of a type that is not a mix gives that type for all
-    /// matrices.
+    /// matrices; a sparse type only for those of the layers, as embedding and head lose most by pruning.
     ///
     /// # Errors
     /// [`Error::UnknownType`], which lists the known names; [`Error::NotForWeights`].
@@ -233,7 +233,12 @@ impl Mix {
         }
         let ty = bilayer_quant::by_name(name)
             .map_err(|_| Error::UnknownType { name: name.to_owned() })?;
-        Mix::pure(ty)
+        match ty.kept_of_64() {
+            None => Mix::pure(ty),
+            Some(_) => {
+                Ok(Mix { file_type: None, embedding: Always(Type::Q6_K), ..plain(ty.name, 0, ty) })
+            }
+        }
     }
 
     /// One type for all matrices.

@@ -10,8 +10,8 @@
 //!   of one type differ between levels only in f32 summation order, except IQ4_XS: at AVX2 its activations have one
 //!   scale per 256, as in prefill, and one per 32 at the other levels.
 //!
-//! There are two kernel families: `k` kernels multiply blocks of 256 with [`Format::Q8x256`], `quad` kernels multiply
-//! four blocks of 32 at a time with [`Format::Q8x32`]. A family's loop is written once per level (`scalar.rs`,
+//! There are two dense kernel families: `k` kernels multiply blocks of 256 with [`Format::Q8x256`], `quad` kernels
+//! multiply four blocks of 32 at a time with [`Format::Q8x32`]; `sparse.rs` looks activations up by place. A family's loop is written once per level (`scalar.rs`,
 //! `avx2.rs`, `avxvnni.rs`, `avx512.rs`, `neon.rs`); a type's file only unpacks. Types or levels without a kernel
 //! dequantize each block and use the f32 dot product (`float.rs`).
 
@@ -45,6 +45,7 @@ mod q5_k;
 mod q6_k;
 mod q8_0;
 mod scalar;
+mod sparse;
 
 /// Block unpacking that other modules use too.
 #[cfg(target_arch = "x86_64")]
@@ -90,7 +91,8 @@ fn entries(ty: Type) -> &'static [Entry] {
         (Type::IQ4_XS, iq4_xs::ENTRIES),
         (Type::MXFP4, mxfp4::ENTRIES),
     ];
-    TABLE.iter().find(|(of, _)| *of == ty).map_or(float::GENERIC, |(_, entries)| entries)
+    let mut all = TABLE.iter().chain(sparse::TABLE);
+    all.find(|(of, _)| *of == ty).map_or(float::GENERIC, |(_, entries)| entries)
 }
 
 /// An entry of a type's table: the kernels of a level.

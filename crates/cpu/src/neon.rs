@@ -93,6 +93,13 @@ pub(crate) fn load(bytes: &[u8; 16]) -> uint8x16_t {
     unsafe { vld1q_u8(bytes.as_ptr()) }
 }
 
+/// 64 bytes, as the table of a lookup.
+#[inline(always)]
+pub(crate) fn load_64(bytes: &[i8; 64]) -> uint8x16x4_t {
+    // SAFETY: the reference covers the 64 bytes; the load needs no alignment.
+    unsafe { vld1q_u8_x4(bytes.as_ptr().cast()) }
+}
+
 /// Four floats.
 #[inline(always)]
 pub(crate) fn load_floats(values: &[f32; 4]) -> float32x4_t {

@@ -26,11 +26,12 @@ mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod sparse;
 
 /// Columns unpacked at once: one K-quant block, or eight blocks of 32.
 pub(crate) const SPAN: usize = 256;
 
-/// All types with an unpacking of their own; the others are dequantized to f32.
+/// All dense types with an unpacking of their own; the others are dequantized to f32.
 static TABLE: &[(Type, Quants)] = &[
     (Type::Q4_0, Quants::of::<q4_0::Q4_0>()),
     (Type::Q4_1, Quants::of::<q4_1::Q4_1>()),
@@ -47,9 +48,13 @@ static TABLE: &[(Type, Quants)] = &[
     (Type::MXFP4, Quants::of::<mxfp4::Mxfp4>()),
 ];
 
+fn all() -> impl Iterator<Item = &'static (Type, Quants)> {
+    TABLE.iter().chain(sparse::TABLE)
+}
+
 /// The unpacking of a type, if it has one.
 pub(crate) fn quants(ty: Type) -> Option<&'static Quants> {
-    TABLE.iter().find(|(known, _)| *known == ty).map(|(_, quants)| quants)
+    all().find(|(known, _)| *known == ty).map(|(_, quants)| quants)
 }
 
 /// Up to [`SPAN`] consecutive weights of a row: weight i = `unit · scales[i / g] · quants[i] + min_unit · mins[i /
@@ -465,7 +470,7 @@ mod tests {
 
     #[test]
     fn spans_spell_what_dequantizing_gives() {
-        for (ty, quants) in TABLE {
+        for (ty, quants) in all() {
             for cols in [32, 96, 256].into_iter().filter(|cols| cols % ty.block_weights == 0) {
                 let row_bytes = cols / ty.block_weights * ty.block_bytes;
                 let weights: Vec<f32> = noise(3 * cols, 7)
@@ -511,7 +516,7 @@ mod tests {
             both.all(|(long, short)| long == short || long.to_bits() == short.to_bits())
         };
         for level in Level::available() {
-            for (ty, quants) in TABLE {
+            for (ty, quants) in all() {
                 let Some(fill) = quants.fill(level) else { continue };
                 // Three blocks per row, of which the second is requested.
                 let row_bytes = 3 * ty.block_bytes;
@@ -549,7 +554,7 @@ mod tests {
         if !Level::Amx.is_available() {
             return;
         }
-        for (ty, quants) in TABLE {
+        for (ty, quants) in all() {
             let Some(fill) = quants.fill_tiles else { continue };
             let bytes = finite_blocks(*ty, 3 * 16);
             let (row_bytes, start) = (3 * ty.block_bytes, ty.block_bytes);

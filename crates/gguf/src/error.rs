@@ -145,6 +145,22 @@ pub enum Error {
         source: bilayer_quant::Error,
     },
 
+    /// A tensor of a type that is not part of GGUF; the file names it.
+    #[error(
+        "{file}: tensor {tensor}: this build does not know type {ty} (id {id}), which is not part of GGUF; update \
+         bilayer"
+    )]
+    PrivateType {
+        /// The file's path.
+        file: String,
+        /// The tensor's name.
+        tensor: String,
+        /// The type's name by the file.
+        ty: String,
+        /// Its number.
+        id: u32,
+    },
+
     /// Two tensors share bytes.
     #[error(
         "{file}: tensor {tensor}: expected to start at byte {end} or later, found offset {offset}, \

@@ -12,6 +12,7 @@
 use std::collections::HashSet;
 
 use bilayer_quant as quant;
+use bilayer_quant::sparse::KEY;
 
 use crate::cursor::Cursor;
 use crate::value::{Array, Strings, Value, ValueType};
@@ -55,7 +56,7 @@ pub(crate) fn parse(file: &str, bytes: &[u8]) -> Result<Parsed, Error> {
     let tensors = cursor.check_count(tensors, TENSOR_BYTES_MIN, limits::TENSORS, field)?;
     let mut entries = Vec::with_capacity(tensors);
     for number in 0..tensors {
-        entries.push(entry(&mut cursor, number)?);
+        entries.push(entry(&mut cursor, number, &metadata)?);
     }
     let tensors = place(&cursor, entries, alignment, bytes.len() as u64)?;
     Ok(Parsed { version, metadata, tensors })
@@ -171,7 +172,7 @@ fn strings(cursor: &mut Cursor<'_>, count: u64, key: &str) -> Result<Strings, Er
     })
 }
 
-fn entry(cursor: &mut Cursor<'_>, number: usize) -> Result<Entry, Error> {
+fn entry(cursor: &mut Cursor<'_>, number: usize, metadata: &Metadata) -> Result<Entry, Error> {
     let name = cursor.string(format_args!("name of tensor {number}"))?;
     names::check_tensor(cursor.file, &name)?;
     let dimensions: u32 = cursor.number(format_args!("dimension count of tensor {name}"))?;
@@ -186,8 +187,18 @@ fn entry(cursor: &mut Cursor<'_>, number: usize) -> Result<Entry, Error> {
     let offset: u64 = cursor.number(format_args!("offset of tensor {name}"))?;
     match quant::by_id(id) {
         Ok(ty) => Ok(Entry { name, ty, shape, offset }),
-        Err(source) => Err(Error::Quant { file: cursor.file.into(), tensor: name, source }),
+        Err(source) => Err(match listed(metadata, id) {
+            Some(ty) => Error::PrivateType { file: cursor.file.into(), tensor: name, ty, id },
+            None => Error::Quant { file: cursor.file.into(), tensor: name, source },
+        }),
     }
+}
+
+/// The name that the file gives a type outside of GGUF.
+fn listed(metadata: &Metadata, id: u32) -> Option<String> {
+    let Some(Value::Array(Array::String(types))) = metadata.get(KEY) else { return None };
+    let prefix = format!("{id}=");
+    types.iter().find_map(|line| line.strip_prefix(&prefix)).map(names::shown)
 }
 
 /// Converts offsets within the data to validated byte ranges of the file.

@@ -1,11 +1,12 @@
 //! Writes a file atomically: header, then each tensor from its source.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use bilayer_quant::Type;
+use bilayer_quant::sparse::KEY;
 use bytes::Bytes;
 
 use crate::{
@@ -167,6 +168,8 @@ impl<'a> Plan<'a> {
             }
         }
         let alignment = u64::from(metadata.alignment()?);
+        let tensors: Vec<NewTensor<'a>> = tensors.into_iter().collect();
+        let metadata = &listed(metadata, tensors.iter().map(|tensor| tensor.ty));
 
         let mut placed = vec![];
         let mut seen = HashSet::new();
@@ -217,6 +220,19 @@ impl<'a> Plan<'a> {
         }
         Ok(at)
     }
+}
+
+/// The metadata with a list of the types in use that are not part of GGUF, so that a reader without them can name
+/// them; without such types, none.
+fn listed(metadata: &Metadata, types: impl Iterator<Item = Type>) -> Metadata {
+    let private = types.filter(|ty| !ty.is_gguf());
+    let private: BTreeSet<String> = private.map(|ty| format!("{}={ty}", ty.gguf_id)).collect();
+    let mut metadata = metadata.clone();
+    match private.is_empty() {
+        true => drop(metadata.remove(KEY)),
+        false => metadata.set(KEY, Array::String(private.into_iter().collect())),
+    }
+    metadata
 }
 
 /// Lets `fill` write exactly `len` bytes.

@@ -17,7 +17,7 @@ use crate::adapter::Adapter;
 use crate::cache::Cache;
 use crate::device::{Created, Device, DeviceOptions};
 use crate::kernel::Source;
-use crate::kernels::weights::is_native;
+use crate::kernels::weights::stored;
 use crate::kernels::{self, matmul::takes_ints};
 use crate::pipeline_cache::Keep;
 use crate::program::Program;
@@ -265,7 +265,7 @@ fn facts_of(adapter: &Adapter) -> Facts {
         level: facts.api.to_owned(),
         ops: kernels::ops(),
         converted: converted(),
-        quantized: types.filter(|&ty| takes_ints(&caps, ty)).collect(),
+        quantized: types.filter(|&ty| takes_ints(&caps, stored(ty))).collect(),
         shares_memory: caps.unified
             && adapter.raw().features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
         identity: format!("{} {}", facts.name, facts.driver),
@@ -273,10 +273,10 @@ fn facts_of(adapter: &Adapter) -> Facts {
     }
 }
 
-/// Types without a shader are stored as f16.
+/// Types without a shader, and what they are stored as.
 fn converted() -> Vec<(Type, Type)> {
-    let strange = bilayer_quant::all().iter().filter(|ty| !is_native(**ty));
-    strange.map(|&ty| (ty, Type::F16)).collect()
+    let types = bilayer_quant::all().iter().map(|&ty| (ty, stored(ty)));
+    types.filter(|(ty, stored)| ty != stored).collect()
 }
 
 /// The error for a segment or value that was never compiled.

@@ -9,7 +9,7 @@ use half::f16;
 use rayon::prelude::*;
 
 use crate::device::Device;
-use crate::kernels::weights::{Layout, is_native};
+use crate::kernels::weights::{Layout, stored};
 use crate::unified::{self, Window};
 
 /// Maximum bytes per block, unless the GPU binds less.
@@ -33,7 +33,7 @@ pub fn device_type(weight: &Weight) -> Type {
     if is_vector(weight) {
         return Type::F32;
     }
-    if is_native(weight.ty) { weight.ty } else { Type::F16 }
+    stored(weight.ty)
 }
 
 /// Whether the weight is a norm gain, a bias or similar, which are stored as floats.
@@ -521,9 +521,17 @@ pub fn device_bytes(weight: &Weight) -> u64 {
     extent(&shape(weight), weight.rows).1.next_multiple_of(ALIGNMENT)
 }
 
-/// Converts rows of a type without a loader to `ty`, which is F16 or F32.
+/// Converts rows of a type without a loader to `ty`, which is its dense form, F16 or F32.
 fn convert(weight: &Weight, ty: Type, source: &[u8]) -> Vec<u8> {
     let rows = source.len() / weight.row_bytes();
+    if let Some(dense) = weight.ty.dense().filter(|dense| dense.ty == ty) {
+        let row_bytes = weight.cols / ty.block_weights * ty.block_bytes;
+        let mut wide = vec![0; rows * row_bytes];
+        let to = wide.par_chunks_exact_mut(row_bytes);
+        to.zip(source.par_chunks_exact(weight.row_bytes()))
+            .for_each(|(to, from)| (dense.widen)(from, to));
+        return wide;
+    }
     let mut values = vec![0.0_f32; rows * weight.cols];
     values
         .par_chunks_exact_mut(weight.cols)

@@ -79,6 +79,7 @@ pub mod q5_1;
 pub mod q5_k;
 pub mod q6_k;
 pub mod q8_0;
+pub mod sparse;
 pub mod tq1_0;
 pub mod tq2_0;
 
@@ -109,6 +110,18 @@ table! {
     tq2_0::DESCRIPTOR => TQ2_0,
     mxfp4::DESCRIPTOR => MXFP4,
     nvfp4::DESCRIPTOR => NVFP4,
+    sparse::S4_4_64 => S4_4_64,
+    sparse::S4_8_64 => S4_8_64,
+    sparse::S4_12_64 => S4_12_64,
+    sparse::S4_16_64 => S4_16_64,
+    sparse::S4_24_64 => S4_24_64,
+    sparse::S4_32_64 => S4_32_64,
+    sparse::S8_4_64 => S8_4_64,
+    sparse::S8_8_64 => S8_8_64,
+    sparse::S8_12_64 => S8_12_64,
+    sparse::S8_16_64 => S8_16_64,
+    sparse::S8_24_64 => S8_24_64,
+    sparse::S8_32_64 => S8_32_64,
     plain::I8 => I8,
     plain::I16 => I16,
     plain::I32 => I32,

@@ -6,8 +6,9 @@ use clap::Args;
 
 const AFTER: &str = "\
 Types are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q2_K_S, Q3_K_S, Q3_K_M, Q3_K_L, Q4_K_S, Q4_K_M, Q5_K_S, \
-Q5_K_M, Q6_K, IQ4_NL, IQ4_XS, MXFP4 and MXFP4_MOE. Most are mixes as in llama.cpp: the most sensitive tensors \
-get more bits. Rows that are not a multiple of a type's block get a type with smaller blocks, with a message.";
+Q5_K_M, Q6_K, IQ4_NL, IQ4_XS, MXFP4, MXFP4_MOE, and the sparse S4_N_64 and S8_N_64. Most are mixes as in llama.cpp: \
+the most sensitive tensors get more bits. Rows that are not a multiple of a type's block get a type with smaller \
+blocks, with a message.";
 
 const USAGE: &str = "bilayer quantize [OPTIONS] <IN> [OUT] <TYPE> [THREADS]";
 

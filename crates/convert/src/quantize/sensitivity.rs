@@ -193,12 +193,14 @@ impl Choices {
     }
 }
 
-/// A tensor's possible types: its own, and all smaller ones that can be quantized to and fit its rows.
+/// A tensor's possible types: its own, and all smaller ones that keep every weight, can be quantized to and fit its
+/// rows.
 fn candidates(tensor: &Tensor) -> Vec<Type> {
     let layout = tensor.layout();
     let own = layout.ty();
     let fits = |ty: &Type| {
         ty.quantize.is_some()
+            && ty.kept_of_64().is_none()
             && layout.cols().is_multiple_of(ty.block_weights as u64)
             && bits(*ty) < bits(own)
     };

@@ -14,6 +14,8 @@ pub(super) enum Recode {
     NoMinimum,
     /// Four two-bit codes, where the invalid code 3 becomes 1, the weight 0.
     Ternary,
+    /// Places of `kept` weights in groups of 64: one in each of as many equal ranges, so that none occurs twice.
+    Places { kept: usize },
 }
 
 impl Recode {
@@ -27,6 +29,14 @@ impl Recode {
                 let threes = *byte & *byte >> 1 & 0b0101_0101;
                 *byte ^= threes << 1;
             }),
+            Recode::Places { kept } => {
+                let range = 64 / kept;
+                for group in bytes.chunks_exact_mut(kept) {
+                    for (slot, byte) in group.iter_mut().enumerate() {
+                        *byte = (slot * range + usize::from(*byte) % range) as u8;
+                    }
+                }
+            }
         }
     }
 }
@@ -91,8 +101,13 @@ const fn half(ty: Type, puts: &'static [Put]) -> Line {
     Line { ty, numbers: Numbers::Half, puts, codes: None }
 }
 
+/// A balanced sparse type that keeps `kept` of 64 weights.
+const fn sparse(ty: Type, kept: usize) -> Line {
+    Line { codes: Some(("places", Recode::Places { kept })), ..half(ty, &[SIGNED]) }
+}
+
 /// The factors are half the largest code, the mean of scale · code above 0.
-pub(super) static LINES: [Line; 23] = [
+pub(super) static LINES: [Line; 35] = [
     half(Type::Q4_0, &[SIGNED]),
     half(Type::Q4_1, &[D, Put::Half { plane: "m", factor: -7.5 }]),
     half(Type::Q5_0, &[SIGNED]),
@@ -126,6 +141,18 @@ pub(super) static LINES: [Line; 23] = [
         puts: &[Put::Bytes { plane: "scales" }],
         codes: None,
     },
+    sparse(Type::S4_4_64, 4),
+    sparse(Type::S4_8_64, 8),
+    sparse(Type::S4_12_64, 12),
+    sparse(Type::S4_16_64, 16),
+    sparse(Type::S4_24_64, 24),
+    sparse(Type::S4_32_64, 32),
+    sparse(Type::S8_4_64, 4),
+    sparse(Type::S8_8_64, 8),
+    sparse(Type::S8_12_64, 12),
+    sparse(Type::S8_16_64, 16),
+    sparse(Type::S8_24_64, 24),
+    sparse(Type::S8_32_64, 32),
 ];
 
 /// A byte of a block after the scale is written: `byte & keep | set`.

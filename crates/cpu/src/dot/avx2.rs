@@ -321,7 +321,7 @@ pub fn prefetch(block: &[u8]) {
 /// Prefetches a block's cache lines `ahead` bytes in front.
 #[inline]
 #[target_feature(enable = "sse")]
-fn prefetch_at<const BYTES: usize, const HINT: i32>(block: &[u8]) {
+pub fn prefetch_at<const BYTES: usize, const HINT: i32>(block: &[u8]) {
     for at in (0..block.len()).step_by(64) {
         let line = block.as_ptr().wrapping_add(BYTES + at);
         // Any address is allowed, mapped or not: a prefetch affects only the caches.

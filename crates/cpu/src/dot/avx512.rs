@@ -173,7 +173,7 @@ pub fn dot(weights: &[f32], activations: &[f32]) -> f32 {
 /// The sum of each vector's lanes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq")]
-fn reduce<const C: usize>(sums: [__m512; C]) -> [f32; C] {
+pub fn reduce<const C: usize>(sums: [__m512; C]) -> [f32; C] {
     let mut out = [0.0; C];
     for (out, sum) in out.iter_mut().zip(sums) {
         *out = _mm512_reduce_add_ps(sum);

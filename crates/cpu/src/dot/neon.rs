@@ -302,7 +302,7 @@ fn fold([a, b, c, d]: [float32x4_t; 4]) -> f32 {
 
 /// Prefetches a block's cache lines [`AHEAD`] bytes in front.
 #[inline(always)]
-fn prefetch(block: &[u8]) {
+pub fn prefetch(block: &[u8]) {
     for at in (0..block.len()).step_by(64) {
         neon::prefetch(block.as_ptr().wrapping_add(AHEAD + at));
     }

@@ -130,6 +130,11 @@ fn the_largest_numbers_do_not_overflow() {
                 match plane.name {
                     "d" | "dmin" | "m" => block.extend(half::f16::ONE.to_le_bytes()),
                     "e" => block.push(127),
+                    // A block of a sparse type names no place of a group twice.
+                    "places" => block.extend((0..plane.len).map(|slot| {
+                        let kept = ty.kept_of_64().unwrap();
+                        (slot % kept * (64 / kept)) as u8
+                    })),
                     name if name.starts_with("scales") => block.extend(vec![scales; plane.len]),
                     _ => block.extend(vec![rest; plane.len]),
                 }

@@ -5,11 +5,11 @@
 
 pub(crate) use std::arch::aarch64::{
     float16x4_t, float32x4_t, float64x2_t, int8x8_t, int8x16_t, int16x4_t, int16x8_t, int32x2_t,
-    int32x4_t, uint8x8_t, uint8x16_t, uint16x4_t, uint16x8_t, uint32x4_t, uint64x2_t,
+    int32x4_t, uint8x8_t, uint8x16_t, uint8x16x4_t, uint16x4_t, uint16x8_t, uint32x4_t, uint64x2_t,
 };
 pub(crate) use std::arch::aarch64::{
     vld1_s8, vld1_s32, vld1_u16, vld1q_dup_s32, vld1q_f32, vld1q_s8, vld1q_s32, vld1q_u8,
-    vld1q_u16, vst1q_f32, vst1q_u8, vst1q_u16,
+    vld1q_u8_x4, vld1q_u16, vst1q_f32, vst1q_u8, vst1q_u16,
 };
 
 #[cfg(not(target_feature = "neon"))]
@@ -100,6 +100,7 @@ safe! {
     vreinterpretq_u8_f32(a: float32x4_t) -> uint8x16_t;
     vreinterpretq_u8_u32(a: uint32x4_t) -> uint8x16_t;
     vreinterpretq_u8_u64(a: uint64x2_t) -> uint8x16_t;
+    vqtbl4q_u8(a: uint8x16x4_t, b: uint8x16_t) -> uint8x16_t;
     vrndnq_f32(a: float32x4_t) -> float32x4_t;
     vshlq_n_s32 <N> (a: int32x4_t) -> int32x4_t;
     vshlq_n_u32 <N> (a: uint32x4_t) -> uint32x4_t;

@@ -101,6 +101,15 @@ pub fn is_native(ty: Type) -> bool {
     Numbers::of(ty).is_some()
 }
 
+/// The type that weights of a type are stored as: the type itself if it has a loader, else its exact dense form, else
+/// F16.
+pub fn stored(ty: Type) -> Type {
+    if is_native(ty) {
+        return ty;
+    }
+    ty.dense().map(|dense| dense.ty).filter(|dense| is_native(*dense)).unwrap_or(Type::F16)
+}
+
 /// Whether the type's loader returns integers, as required by products with quantized activations.
 pub fn is_ints(ty: Type) -> bool {
     matches!(Numbers::of(ty), Some(Numbers::Ints { .. }))
