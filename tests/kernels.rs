@@ -303,7 +303,7 @@ fn smallest(kind: OpKind) -> Graph {
         OpKind::Rope => elementwise(|r, a, _| r.rope("x", a, 32, &rope(32, Pairs::Halves, None))),
         OpKind::Attend => attention(HEADS),
         OpKind::Conv => convolution(WIDTH, 3, None),
-        OpKind::Scan => recurrence([4, 2, 1], [8, 16], false),
+        OpKind::Scan => recurrence([4, 2, 1], [8, 16], Rule::Sum),
         OpKind::Gate => elementwise(|r, a, b| r.gate("x", a, Some(b), Activation::Silu)),
         OpKind::Add => elementwise(|r, a, b| r.add("x", a, b)),
         OpKind::Scale => elementwise(|r, a, _| r.scale("x", a, 3.0)),
@@ -349,11 +349,18 @@ fn convolution_over_time() {
     }
 }
 
+/// How a recurrence changes its state.
+#[derive(Clone, Copy, Debug)]
+enum Rule {
+    Sum,
+    Delta,
+}
+
 /// A recurrence of so many heads, groups, and neighbours in a group, with states `[head_dim, state_dim]`.
 fn recurrence(
     [heads, groups, neighbours]: [usize; 3],
     [head_dim, state_dim]: [usize; 2],
-    delta: bool,
+    rule: Rule,
 ) -> Graph {
     let (inner, of_groups) = (heads * head_dim, groups * state_dim);
     let width = inner + 2 * of_groups + 2 * heads;
@@ -376,7 +383,10 @@ fn recurrence(
             dt,
             bias,
             decay,
-            update: if delta { Update::Delta { beta } } else { Update::Sum { skip } },
+            update: match rule {
+                Rule::Sum => Update::Sum { skip },
+                Rule::Delta => Update::Delta { beta },
+            },
             heads,
             groups,
             neighbours,
@@ -394,14 +404,14 @@ fn recurrence(
 fn recurrences_over_time() {
     let cases = [([4, 2, 2], [8, 16]), ([3, 1, 3], [5, 7]), ([6, 3, 1], [40, 130])];
     for (heads, dims) in cases {
-        for delta in [false, true] {
-            let graph = recurrence(heads, dims, delta);
+        for rule in [Rule::Sum, Rule::Delta] {
+            let graph = recurrence(heads, dims, rule);
             let steps = [
                 Owned::of(1, &[(1, 0, &[3])]),
                 Owned::of(2, &[(33, 0, &[5, 6]), (2, 1, &[3])]),
                 Owned::of(3, &[(1, 3, &[3]), (1, 33, &[5, 6]), (30, 0, &[1, 2])]),
             ];
-            let name = format!("scan {heads:?} {dims:?}, delta {delta}");
+            let name = format!("scan {heads:?} {dims:?}, {rule:?}");
             compare(&name, &graph, limits(), &steps, FLOAT_BOUND);
         }
     }

@@ -220,7 +220,10 @@ fn quantize_block<const N: usize, const BITS: usize>(
         let mut all: [Kept; GROUP] = std::array::from_fn(|place| {
             let column = GROUP * group + place;
             // Negative importance and NaN count as zero.
-            let cost = importance.map_or(1.0, |of| f64::from(of[column].max(0.0).min(f32::MAX)));
+            let cost = importance.map_or(1.0, |of| match of[column] {
+                cost if cost > 0.0 => f64::from(cost.min(f32::MAX)),
+                _ => 0.0,
+            });
             Kept { place: place as u8, value: f64::from(values[column]), cost }
         });
         let score = |kept: &Kept| (kept.cost * kept.value * kept.value, kept.value.abs());
