@@ -21,6 +21,7 @@ mod model;
 mod perplexity;
 mod placing;
 mod profile;
+mod prune;
 mod quantize;
 mod sampling;
 mod serve;
@@ -40,6 +41,7 @@ pub use perplexity::{Imatrix, Perplexity};
 pub(crate) use placing::size;
 pub use placing::{AdapterArgs, PlacingArgs};
 pub use profile::Profile;
+pub use prune::Prune;
 pub use quantize::Quantize;
 pub use sampling::SamplingArgs;
 pub use serve::{LogFormat, Serve, Serving};
@@ -125,6 +127,8 @@ pub enum Command {
     Convert(Box<Convert>),
     /// Quantize a model file
     Quantize(Box<Quantize>),
+    /// Set weights of a model file to zero, and measure the change
+    Prune(Box<Prune>),
     /// Write a model of a given shape with random weights
     Synth(Box<Synth>),
     /// Print a completion script for a shell
