@@ -25,7 +25,7 @@ use support::data::shared;
 use support::program::{Place, Ran, ran};
 use support::words;
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "run",
     "serve",
     "bench",
@@ -40,6 +40,7 @@ const COMMANDS: [&str; 17] = [
     "imatrix",
     "convert",
     "quantize",
+    "prune",
     "synth",
     "completions",
     "man",
@@ -589,7 +590,9 @@ fn invalid_command_lines_give_one_line_and_code_2() {
         ("synth --layers 0 x.gguf", "layers is 0; it must be"),
         ("synth -t 100000 x.gguf", "threads is 100000; it must be at most 512"),
         ("synth --seed x x.gguf", "'x' for '--seed <N>'"),
-        ("prune", "the command `prune` is not available yet; "),
+        ("prune model.gguf x.gguf", "--pattern"),
+        ("prune model.gguf x.gguf --pattern 5:4", "kept weights per group, such as 16:64"),
+        ("prune model.gguf x.gguf --pattern 2:4", "give --calibration FILE"),
         ("rum", "a similar subcommand exists: 'run'"),
     ];
     for (line, part) in cases {

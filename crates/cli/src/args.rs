@@ -24,6 +24,7 @@ mod perplexity;
 mod placing;
 mod profile;
 mod prompt_cache;
+mod prune;
 mod quantize;
 mod sampling;
 mod serve;
@@ -46,6 +47,7 @@ pub(crate) use placing::size;
 pub use placing::{AdapterArgs, PlacingArgs};
 pub use profile::Profile;
 pub use prompt_cache::PromptCacheArgs;
+pub use prune::Prune;
 pub use quantize::Quantize;
 pub use sampling::SamplingArgs;
 pub use serve::{LogFormat, Serve, Serving};
@@ -131,6 +133,8 @@ pub enum Command {
     Convert(Box<Convert>),
     /// Quantize a model file
     Quantize(Box<Quantize>),
+    /// Set weights of a model file to zero, and measure the change
+    Prune(Box<Prune>),
     /// Write a model of a given shape with random weights
     Synth(Box<Synth>),
     /// Print a completion script for a shell

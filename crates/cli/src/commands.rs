@@ -21,6 +21,7 @@ mod models;
 mod perplexity;
 mod plan;
 pub mod profile;
+mod prune;
 mod quantize;
 mod rerank;
 mod run;
@@ -53,6 +54,7 @@ pub fn execute(mut command: Command) -> Result<u8, Failure> {
         Command::Imatrix(args) => imatrix::execute(&args),
         Command::Convert(args) => convert::execute(&args),
         Command::Quantize(args) => quantize::execute(&args),
+        Command::Prune(args) => prune::execute(&args),
         Command::Synth(args) => synth::execute(&args),
         Command::Completions { shell } => completions::execute(shell),
         Command::Man { out } => man::execute(out.as_deref()),

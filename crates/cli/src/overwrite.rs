@@ -7,7 +7,7 @@ use clap::{Arg, ArgMatches, Command};
 
 use crate::failure::Failure;
 
-/// The arguments of all commands that name a file to be written. `convert`, `quantize` and `synth` write `out`.
+/// The arguments of all commands that name a file to be written. `convert`, `quantize`, `prune` and `synth` write `out`.
 const OUTPUTS: &[&str] = &[
     "audit",
     "kl_base",

@@ -58,6 +58,14 @@ pub enum Error {
         /// Its type.
         ty: &'static str,
     },
+    /// A matrix cannot be pruned as requested.
+    #[error("{tensor}: {reason}")]
+    Prune {
+        /// The tensor, or the input of the command.
+        tensor: String,
+        /// The problem and its remedy.
+        reason: String,
+    },
     /// The output would overwrite an input.
     #[error("{file}: input and output are the same file; write the new one under another name")]
     SameFile {

@@ -28,7 +28,7 @@ pub(crate) struct Reporter<'a> {
 /// The progress callback requested a stop.
 #[derive(Debug, thiserror::Error)]
 #[error("stopped")]
-struct Stopped;
+pub(crate) struct Stopped;
 
 impl<'a> Reporter<'a> {
     /// No bytes of `total` written yet.
@@ -36,7 +36,13 @@ impl<'a> Reporter<'a> {
         Reporter { progress: RefCell::new(progress), done: Cell::new(0), total }
     }
 
-    fn step(&self, bytes: usize) -> Result<(), Stopped> {
+    /// Whether the callback wants the work to go on.
+    pub fn goes_on(&self) -> bool {
+        (self.progress.borrow_mut())(self.done.get(), self.total).is_continue()
+    }
+
+    /// Counts bytes as written.
+    pub fn step(&self, bytes: usize) -> Result<(), Stopped> {
         self.done.set(self.done.get() + bytes as u64);
         match (self.progress.borrow_mut())(self.done.get(), self.total) {
             ControlFlow::Continue(()) => Ok(()),

@@ -1,5 +1,7 @@
 //! Importance of each input column of each matrix: sums of squared activations over a calibration text.
 //!
+//! On request also the products of every two columns, X^T X, which pruning with correction needs.
+//!
 //! The inputs of matrix products are stored in every step ([`Session::watched`]) and their squares summed by column
 //! in f64. Matrices with the same input share a sum. The convention is that of llama.cpp's imatrix tool: by default
 //! only the matrices of the layers, over windows as in [`perplexity`](crate::perplexity).
@@ -51,6 +53,8 @@ struct Input {
     squares: Vec<f64>,
     /// Rows routed to each matrix.
     counts: Vec<u64>,
+    /// The upper triangle of X^T X, `[cols, cols]` in f32, if requested.
+    products: Option<Vec<f32>>,
 }
 
 impl Input {
@@ -59,6 +63,7 @@ impl Input {
     fn add(&mut self, values: &[f32], width: usize, route: Option<(&[f32], usize)>) {
         let Some((route, route_width)) = route else {
             values.chunks_exact(self.cols).for_each(|row| self.add_row(0, row));
+            self.add_products(values);
             return;
         };
         for (row, route) in values.chunks_exact(width).zip(route.chunks_exact(route_width)) {
@@ -68,6 +73,17 @@ impl Input {
                 self.add_row(matrix as usize, row);
             }
         }
+    }
+
+    /// Adds the products of the columns of `[rows, cols]`, one row of products at a time.
+    fn add_products(&mut self, values: &[f32]) {
+        let (cols, Some(products)) = (self.cols, &mut self.products) else { return };
+        products.par_chunks_exact_mut(cols).enumerate().for_each(|(i, sums)| {
+            for row in values.chunks_exact(cols) {
+                let factor = row[i];
+                sums[i..].iter_mut().zip(&row[i..]).for_each(|(sum, x)| *sum += factor * x);
+            }
+        });
     }
 
     fn add_row(&mut self, matrix: usize, row: &[f32]) {
@@ -136,7 +152,7 @@ impl Collector {
             |known: &Input| (known.value, known.route, known.cols) == (value, route, cols);
         let place = self.inputs.iter().position(is_known).unwrap_or_else(|| {
             let (squares, counts) = (vec![0.0; matrices * cols], vec![0; matrices]);
-            self.inputs.push(Input { value, route, cols, squares, counts });
+            self.inputs.push(Input { value, route, cols, squares, counts, products: None });
             self.inputs.len() - 1
         });
         for value in route.into_iter().chain([value]) {
@@ -148,6 +164,32 @@ impl Collector {
             let name = graph.weight(weight).name.clone();
             self.tensors.insert(name, (place, number * each..(number + 1) * each));
         }
+    }
+
+    /// Also sums the products of columns of the inputs of these tensors, 4 · cols² bytes each. Inputs of routed experts
+    /// are left out.
+    pub fn want_products(&mut self, wanted: &dyn Fn(&str) -> bool) {
+        for (name, (place, _)) in &self.tensors {
+            let input = &mut self.inputs[*place];
+            if input.route.is_none() && wanted(name) {
+                input.products.get_or_insert_with(|| vec![0.0; input.cols * input.cols]);
+            }
+        }
+    }
+
+    /// The number of a tensor's input, which several tensors may share, and its columns; `None` for routed experts and
+    /// tensors that are not covered.
+    pub fn input(&self, tensor: &str) -> Option<(usize, usize)> {
+        let (place, _) = self.tensors.get(tensor)?;
+        let input = &self.inputs[*place];
+        input.route.is_none().then_some((*place, input.cols))
+    }
+
+    /// The products of columns of a tensor's input so far, if they are summed: X^T X, `[cols, cols]`, of which only the
+    /// upper triangle is filled.
+    pub fn products(&self, tensor: &str) -> Option<&[f32]> {
+        let (place, _) = self.tensors.get(tensor)?;
+        self.inputs[*place].products.as_deref()
     }
 
     /// The settings of a session for windows of `len` tokens, based on `settings`.
@@ -235,6 +277,7 @@ mod tests {
             cols: 2,
             squares: vec![0.0; 2 * matrices],
             counts: vec![0; matrices],
+            products: None,
         };
         // Two rows with two matrices each, out of three: 2 and 0, then 1 and 2.
         let route = [0.6, 0.4, 2.0, 0.0, 0.5, 0.5, 1.0, 2.0];
@@ -245,8 +288,10 @@ mod tests {
         let mut own = input(3);
         own.add(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], 4, Some((&route, 4)));
         assert_eq!(own.squares, [9.0, 16.0, 25.0, 36.0, 1.0 + 49.0, 4.0 + 64.0]);
-        let mut plain = Input { route: None, ..input(1) };
+        let products = Some(vec![0.0; 4]);
+        let mut plain = Input { route: None, products, ..input(1) };
         plain.add(&[1.0, 2.0, 3.0, 4.0], 2, None);
         assert_eq!((plain.squares, plain.counts), (vec![10.0, 20.0], vec![2]));
+        assert_eq!(plain.products, Some(vec![10.0, 14.0, 0.0, 20.0]));
     }
 }

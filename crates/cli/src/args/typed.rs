@@ -56,9 +56,6 @@ pub fn short_form(long: &str) -> Option<&'static str> {
     SPELLED.iter().find(is).map(|(short, _)| *short)
 }
 
-/// Names reserved for future commands.
-const LATER: &str = "prune";
-
 /// The command line rewritten for `cli` (built): with a command in second place, and long forms of the short flags that
 /// clap cannot parse. Flags without effect are left out, each with a note.
 ///
@@ -83,11 +80,6 @@ pub fn ready(
         }
         Some(first) if cli.find_subcommand(first).is_none() && names_model(first) => {
             ready.push(OsString::from("run"));
-        }
-        Some(first) if LATER.split(' ').any(|later| later == first) => {
-            return Err(Failure::usage(format!(
-                "the command `{first}` is not available yet; `bilayer --help` lists the commands"
-            )));
         }
         Some(first) if !first.starts_with('-') => ready.push(rest.remove(0)),
         _ => ready.push(OsString::from("run")),
@@ -410,7 +402,6 @@ mod tests {
             ("run --tep 1", "has no flag --tep; --temp is similar"),
             ("run --pure", "has no flag --pure; it is a flag of `bilayer quantize`"),
             ("run --no-seed 1", "`bilayer run --help` lists the flags"),
-            ("prune", "not available yet"),
         ];
         for (line, part) in cases {
             let error = prepared(&format!("bilayer {line}")).expect_err(line);

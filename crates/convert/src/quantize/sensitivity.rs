@@ -12,21 +12,16 @@
 //! each tensor's rows is quantized to every type. The reference logits are stored in an unlinked temporary
 //! file, 2 bytes per vocabulary entry and scored position; memory holds one quantized tensor at a time.
 
-use std::fs;
-use std::io::{BufReader, BufWriter, Read, Seek, Write};
-use std::ops::ControlFlow;
-
 use bilayer_engine::Model;
-use bilayer_engine::session::{Session, Settings};
 use bilayer_gguf::{File, Tensor};
-use bilayer_measure::imatrix::{Collector, Scope};
-use bilayer_measure::perplexity::{self, Base, Logits, Windows, score};
 use bilayer_quant::Type;
 use rayon::prelude::*;
 
 use super::weights::Weights;
 use super::{Override, Quantize, experts, facts};
 use crate::budget::{self, Choice};
+pub use crate::calibration::Calibration;
+use crate::calibration::{Runs, failed};
 use crate::imatrix::{Entry, Imatrix};
 use crate::{Error, Progress, stream};
 
@@ -39,17 +34,6 @@ const SAMPLE_WEIGHTS: usize = 1 << 20;
 
 /// Smallest divergence distinguishable from none, nats per token.
 const KL_LEAST: f64 = 1e-9;
-
-/// A calibration run.
-#[derive(Clone, Debug)]
-pub struct Calibration<'a> {
-    /// The text.
-    pub text: &'a str,
-    /// Tokens per window.
-    pub window_len: usize,
-    /// Maximum number of windows; half of each one's tokens are scored.
-    pub windows: usize,
-}
 
 /// A type that a tensor may get.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,8 +91,8 @@ impl Sensitivity {
         let free: Vec<&Tensor> = file.tensors().iter().filter(is_free).collect();
         let fixed = plan.tensors().iter().zip(file.tensors()).filter(|(_, t)| !is_free(t));
         let fixed_bytes = fixed.map(|(planned, _)| planned.to_bytes).sum();
-        let mut runs =
-            CalibrationRuns::new(quantize, model, calibration, free.len() as u64 + 3, progress)?;
+        let total = free.len() as u64 + 3;
+        let mut runs = Runs::new(model, calibration, quantize.threads, total, progress)?;
         let activations = runs.activations()?;
         runs.base()?;
         let pool = stream::pool(quantize.threads)?;
@@ -117,8 +101,7 @@ impl Sensitivity {
             let columns = activations.get(tensor.name());
             let candidates = candidates(tensor);
             let sample = Sample { file, tensor, importance, columns };
-            let errors = pool.install(|| sample.errors(&candidates))?;
-            runs.measured(tensor, importance, &candidates, &errors, &pool)
+            measured(&mut runs, &sample, model, &candidates, &pool)
         });
         let tensors = tensors.collect::<Result<Vec<_>, Error>>()?;
         Ok(Sensitivity { tensors, fixed_bytes, parameters: plan.parameters() })
@@ -269,162 +252,40 @@ impl Sample<'_> {
     }
 }
 
-/// CalibrationRuns of the calibration text.
-struct CalibrationRuns<'a> {
-    model: &'a Model,
-    windows: Windows,
-    threads: Option<usize>,
-    /// The unquantized model's logits.
-    base: fs::File,
-    base_bytes: u64,
-    /// Divergence of the unquantized model from its own stored logits, due to their rounding.
-    floor: f64,
-    progress: Progress<'a>,
-    done: u64,
-    total: u64,
-}
-
-impl<'a> CalibrationRuns<'a> {
-    fn new(
-        quantize: &Quantize,
-        model: &'a Model,
-        calibration: &Calibration<'_>,
-        total: u64,
-        progress: Progress<'a>,
-    ) -> Result<CalibrationRuns<'a>, Error> {
-        let len = calibration.window_len.min(model.config().context);
-        let mut windows = Windows::of_text(model, calibration.text, len).map_err(failed)?;
-        windows.truncate(calibration.windows.max(1));
-        let base = tempfile::tempfile().map_err(Error::Scratch)?;
-        let threads = quantize.threads;
-        Ok(CalibrationRuns {
-            model,
-            windows,
-            threads,
-            base,
-            base_bytes: 0,
-            floor: 0.0,
-            progress,
-            done: 0,
-            total,
-        })
+/// Runs the text with one tensor quantized and scales the divergence to the other types.
+fn measured(
+    runs: &mut Runs<'_>,
+    sample: &Sample<'_>,
+    model: &Model,
+    types: &[Type],
+    pool: &rayon::ThreadPool,
+) -> Result<Measured, Error> {
+    let errors = pool.install(|| sample.errors(types))?;
+    let (name, layout) = (sample.tensor.name(), sample.tensor.layout());
+    let distance = |place: &usize| (bits(types[*place]) - PROBE_BITS).abs();
+    let lossy = (0..types.len()).filter(|&place| errors[place] > 0.0);
+    let probe = lossy.min_by(|a, b| distance(a).total_cmp(&distance(b)));
+    // Quantizing changes nothing, for example in a tensor of zeros.
+    let probe = probe.unwrap_or(0);
+    let mut kl = 0.0;
+    if errors[probe] > 0.0 {
+        let means = sample.importance.map(Entry::means);
+        let weights = Weights::new(sample.file.bytes(sample.tensor), layout, types[probe], means);
+        let bytes = pool
+            .install(|| weights.all())
+            .map_err(|source| Error::Weight { tensor: name.into(), reason: source.to_string() })?;
+        drop(weights);
+        let changed = model.with_tensor(name, types[probe], bytes.into());
+        kl = runs.divergence(&changed.map_err(failed)?)?;
     }
-
-    fn settings(&self, model: &Model) -> Settings<'static> {
-        let given = Settings {
-            threads: self.threads,
-            placing: bilayer_engine::placement::Placing::cpu(),
-            ..Settings::default()
-        };
-        let batch = 4 * self.windows.window_len();
-        perplexity::settings(&self.windows, model.config().vocab, batch, given)
-    }
-
-    fn step(&mut self) -> Result<(), Error> {
-        self.done += 1;
-        match (self.progress)(self.done, self.total) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(Error::Interrupted),
-        }
-    }
-
-    /// The sums of squared activations by column.
-    fn activations(&mut self) -> Result<Imatrix, Error> {
-        let mut collector = Collector::new(self.model.graph(), Scope::LayersAndHead);
-        let given = Settings {
-            threads: self.threads,
-            placing: bilayer_engine::placement::Placing::cpu(),
-            ..Settings::default()
-        };
-        let settings = collector.settings(self.windows.window_len(), given);
-        let mut session = Session::new(self.model, settings).map_err(failed)?;
-        for window in 0..self.windows.count() {
-            let (done, total) = (self.done, self.total);
-            let tokens = self.windows.run(window);
-            let goes_on = &mut |_| (self.progress)(done, total).is_continue();
-            if !collector.window(&mut session, &tokens, goes_on).map_err(failed)? {
-                return Err(Error::Interrupted);
-            }
-        }
-        let mut imatrix = Imatrix::default();
-        for sums in collector.sums() {
-            imatrix.insert(sums.name, Entry::new(sums.squares.to_vec(), sums.counts.to_vec()))?;
-        }
-        self.step()?;
-        Ok(imatrix)
-    }
-
-    /// Stores the logits of the unquantized model.
-    fn base(&mut self) -> Result<(), Error> {
-        let mut session = Session::new(self.model, self.settings(self.model)).map_err(failed)?;
-        let mut out = BufWriter::new(&self.base);
-        let (done, total) = (self.done, self.total);
-        let goes_on = &mut |_: &perplexity::Report| (self.progress)(done, total).is_continue();
-        let report = score(&mut session, &self.windows, Logits::Written(&mut out), goes_on);
-        report.map_err(failed)?.ok_or(Error::Interrupted)?;
-        out.flush().map_err(Error::Scratch)?;
-        drop(out);
-        self.base_bytes = self.base.metadata().map_err(Error::Scratch)?.len();
-        self.step()?;
-        self.floor = self.divergence(self.model)?;
-        self.step()
-    }
-
-    /// Mean divergence of `model` from the reference, nats per token.
-    fn divergence(&mut self, model: &Model) -> Result<f64, Error> {
-        let mut session = Session::new(model, self.settings(model)).map_err(failed)?;
-        self.base.rewind().map_err(Error::Scratch)?;
-        let mut input = BufReader::with_capacity(1 << 20, &self.base);
-        let input: &mut dyn Read = &mut input;
-        let mut base = Base::new(input, self.base_bytes, model).map_err(failed)?;
-        let (done, total) = (self.done, self.total);
-        let goes_on = &mut |_: &perplexity::Report| (self.progress)(done, total).is_continue();
-        let report = score(&mut session, &self.windows, Logits::Compared(&mut base), goes_on);
-        let report = report.map_err(failed)?.ok_or(Error::Interrupted)?;
-        Ok(report.divergence.map_or(0.0, |divergence| divergence.kl().value))
-    }
-
-    /// CalibrationRuns the text with one tensor quantized and scales the divergence to the other types.
-    fn measured(
-        &mut self,
-        tensor: &Tensor,
-        importance: Option<&Entry>,
-        types: &[Type],
-        errors: &[f64],
-        pool: &rayon::ThreadPool,
-    ) -> Result<Measured, Error> {
-        let (name, layout) = (tensor.name(), tensor.layout());
-        let distance = |place: &usize| (bits(types[*place]) - PROBE_BITS).abs();
-        let lossy = (0..types.len()).filter(|&place| errors[place] > 0.0);
-        let probe = lossy.min_by(|a, b| distance(a).total_cmp(&distance(b)));
-        // Quantizing changes nothing, for example in a tensor of zeros.
-        let probe = probe.unwrap_or(0);
-        let mut kl = 0.0;
-        if errors[probe] > 0.0 {
-            let means = importance.map(Entry::means);
-            let weights =
-                Weights::new(self.model.file().bytes(tensor), layout, types[probe], means);
-            let bytes = pool.install(|| weights.all()).map_err(|source| Error::Weight {
-                tensor: name.into(),
-                reason: source.to_string(),
-            })?;
-            drop(weights);
-            let changed = self.model.with_tensor(name, types[probe], bytes.into());
-            kl = self.divergence(&changed.map_err(failed)?)? - self.floor;
-        }
-        self.step()?;
-        let kl = kl.max(KL_LEAST);
-        let candidates = types.iter().zip(errors).map(|(&ty, error)| {
-            let damage = if errors[probe] > 0.0 { kl * error / errors[probe] } else { 0.0 };
-            let row_bytes = layout.cols() / ty.block_weights as u64 * ty.block_bytes as u64;
-            Candidate { ty, choice: Choice { bytes: layout.rows() * row_bytes, damage } }
-        });
-        let candidates = candidates.collect();
-        let weights = layout.elements();
-        Ok(Measured { name: name.into(), weights, probe: types[probe], kl, candidates })
-    }
-}
-
-fn failed(error: impl Into<bilayer_measure::Error>) -> Error {
-    Error::Calibration(error.into())
+    runs.step()?;
+    let kl = kl.max(KL_LEAST);
+    let candidates = types.iter().zip(&errors).map(|(&ty, error)| {
+        let damage = if errors[probe] > 0.0 { kl * error / errors[probe] } else { 0.0 };
+        let row_bytes = layout.cols() / ty.block_weights as u64 * ty.block_bytes as u64;
+        Candidate { ty, choice: Choice { bytes: layout.rows() * row_bytes, damage } }
+    });
+    let candidates = candidates.collect();
+    let weights = layout.elements();
+    Ok(Measured { name: name.into(), weights, probe: types[probe], kl, candidates })
 }

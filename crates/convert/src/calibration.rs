@@ -1,0 +1,196 @@
+//! Runs of a calibration text: activations of the matrices, reference logits, and divergence of a changed model.
+
+use std::fs;
+use std::io::{BufReader, BufWriter, Read, Seek, Write};
+use std::ops::ControlFlow;
+
+use bilayer_engine::Model;
+use bilayer_engine::session::{Session, Settings};
+use bilayer_measure::imatrix::{Collector, Scope};
+use bilayer_measure::perplexity::{self, Base, Logits, Report, Windows, score};
+
+use crate::imatrix::{Entry, Imatrix};
+use crate::{Error, Progress};
+
+/// A calibration run.
+#[derive(Clone, Debug)]
+pub struct Calibration<'a> {
+    /// The text.
+    pub text: &'a str,
+    /// Tokens per window.
+    pub window_len: usize,
+    /// Maximum number of windows; half of each one's tokens are scored.
+    pub windows: usize,
+}
+
+/// Runs of a calibration text over a model and changed copies of it.
+pub(crate) struct Runs<'a> {
+    model: &'a Model,
+    windows: Windows,
+    threads: Option<usize>,
+    /// The unchanged model's logits.
+    base: fs::File,
+    base_bytes: u64,
+    /// Divergence of the unchanged model from its own stored logits, due to their rounding.
+    floor: f64,
+    progress: Progress<'a>,
+    done: u64,
+    total: u64,
+}
+
+impl<'a> Runs<'a> {
+    /// `progress` receives the number of finished runs and `total`.
+    ///
+    /// # Errors
+    /// [`Error::Calibration`] if the text is too short, [`Error::Scratch`].
+    pub fn new(
+        model: &'a Model,
+        calibration: &Calibration<'_>,
+        threads: Option<usize>,
+        total: u64,
+        progress: Progress<'a>,
+    ) -> Result<Runs<'a>, Error> {
+        let windows = windows(model, calibration)?;
+        let base = tempfile::tempfile().map_err(Error::Scratch)?;
+        let (base_bytes, floor, done) = (0, 0.0, 0);
+        Ok(Runs { model, windows, threads, base, base_bytes, floor, progress, done, total })
+    }
+
+    fn settings(&self, model: &Model) -> Settings<'static> {
+        let batch = 4 * self.windows.window_len();
+        perplexity::settings(&self.windows, model.config().vocab, batch, on_cpu(self.threads))
+    }
+
+    /// Counts a finished run.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] if `progress` breaks.
+    pub fn step(&mut self) -> Result<(), Error> {
+        self.done += 1;
+        match (self.progress)(self.done, self.total) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Error::Interrupted),
+        }
+    }
+
+    /// The sums of squared activations by column.
+    ///
+    /// # Errors
+    /// [`Error::Calibration`] if a device fails or an activation is not finite, [`Error::Interrupted`].
+    pub fn activations(&mut self) -> Result<Imatrix, Error> {
+        let mut collector = Collector::new(self.model.graph(), Scope::LayersAndHead);
+        let (done, total) = (self.done, self.total);
+        let goes_on = &mut || (self.progress)(done, total).is_continue();
+        collect(self.model, &self.windows, self.threads, &mut collector, goes_on)?;
+        self.step()?;
+        imatrix(&collector)
+    }
+
+    /// Stores the logits of the unchanged model; returns its perplexity.
+    ///
+    /// # Errors
+    /// [`Error::Calibration`], [`Error::Scratch`], [`Error::Interrupted`].
+    pub fn base(&mut self) -> Result<f64, Error> {
+        let mut session = Session::new(self.model, self.settings(self.model)).map_err(failed)?;
+        let mut out = BufWriter::new(&self.base);
+        let (done, total) = (self.done, self.total);
+        let goes_on = &mut |_: &Report| (self.progress)(done, total).is_continue();
+        let report = score(&mut session, &self.windows, Logits::Written(&mut out), goes_on);
+        let report = report.map_err(failed)?.ok_or(Error::Interrupted)?;
+        out.flush().map_err(Error::Scratch)?;
+        drop(out);
+        self.base_bytes = self.base.metadata().map_err(Error::Scratch)?.len();
+        self.step()?;
+        self.floor = kl(&self.compared(self.model)?);
+        self.step()?;
+        Ok(report.estimate.perplexity().value)
+    }
+
+    /// Mean divergence of `model` from the unchanged one, nats per token.
+    ///
+    /// # Errors
+    /// [`Error::Calibration`], [`Error::Scratch`], [`Error::Interrupted`].
+    pub fn divergence(&mut self, model: &Model) -> Result<f64, Error> {
+        Ok(kl(&self.compared(model)?) - self.floor)
+    }
+
+    /// Perplexity of `model`, and its mean divergence from the unchanged one, nats per token.
+    ///
+    /// # Errors
+    /// Those of [`Runs::divergence`].
+    pub fn scored(&mut self, model: &Model) -> Result<(f64, f64), Error> {
+        let report = self.compared(model)?;
+        Ok((report.estimate.perplexity().value, kl(&report) - self.floor))
+    }
+
+    /// The scores of `model` compared with the unchanged one's logits.
+    fn compared(&mut self, model: &Model) -> Result<Report, Error> {
+        let mut session = Session::new(model, self.settings(model)).map_err(failed)?;
+        self.base.rewind().map_err(Error::Scratch)?;
+        let mut input = BufReader::with_capacity(1 << 20, &self.base);
+        let input: &mut dyn Read = &mut input;
+        let mut base = Base::new(input, self.base_bytes, model).map_err(failed)?;
+        let (done, total) = (self.done, self.total);
+        let goes_on = &mut |_: &Report| (self.progress)(done, total).is_continue();
+        let report = score(&mut session, &self.windows, Logits::Compared(&mut base), goes_on);
+        report.map_err(failed)?.ok_or(Error::Interrupted)
+    }
+}
+
+/// The windows of a calibration text.
+///
+/// # Errors
+/// [`Error::Calibration`] if it is too short.
+pub(crate) fn windows(model: &Model, calibration: &Calibration<'_>) -> Result<Windows, Error> {
+    let len = calibration.window_len.min(model.config().context);
+    let mut windows = Windows::of_text(model, calibration.text, len).map_err(failed)?;
+    windows.truncate(calibration.windows.max(1));
+    Ok(windows)
+}
+
+/// Runs all windows through the model for a collector; `goes_on` is asked after every step.
+///
+/// # Errors
+/// [`Error::Calibration`] if a device fails or an activation is not finite; [`Error::Interrupted`].
+pub(crate) fn collect(
+    model: &Model,
+    windows: &Windows,
+    threads: Option<usize>,
+    collector: &mut Collector,
+    goes_on: &mut dyn FnMut() -> bool,
+) -> Result<(), Error> {
+    let settings = collector.settings(windows.window_len(), on_cpu(threads));
+    let mut session = Session::new(model, settings).map_err(failed)?;
+    for window in 0..windows.count() {
+        let tokens = windows.run(window);
+        if !collector.window(&mut session, &tokens, &mut |_| goes_on()).map_err(failed)? {
+            return Err(Error::Interrupted);
+        }
+    }
+    Ok(())
+}
+
+/// The sums of squares of a collector.
+///
+/// # Errors
+/// [`Error::Sums`].
+pub(crate) fn imatrix(collector: &Collector) -> Result<Imatrix, Error> {
+    let mut imatrix = Imatrix::default();
+    for sums in collector.sums() {
+        imatrix.insert(sums.name, Entry::new(sums.squares.to_vec(), sums.counts.to_vec()))?;
+    }
+    Ok(imatrix)
+}
+
+fn on_cpu(threads: Option<usize>) -> Settings<'static> {
+    let placing = bilayer_engine::placement::Placing::cpu();
+    Settings { threads, placing, ..Settings::default() }
+}
+
+fn kl(report: &Report) -> f64 {
+    report.divergence.as_ref().map_or(0.0, |divergence| divergence.kl().value)
+}
+
+pub(crate) fn failed(error: impl Into<bilayer_measure::Error>) -> Error {
+    Error::Calibration(error.into())
+}

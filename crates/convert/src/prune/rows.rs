@@ -1,0 +1,219 @@
+//! Removes weights of one row, and corrects the others.
+
+use rayon::prelude::*;
+
+/// Added to the diagonal of X^T X, as a share of its mean: the value of the SparseGPT paper.
+const DAMPING: f64 = 0.01;
+
+/// What the choice of weights is based on.
+#[derive(Clone, Copy)]
+pub(super) enum Scores<'a> {
+    /// |w|.
+    Magnitude,
+    /// w² times the mean square of the column's activations, `[cols]`.
+    Columns(&'a [f32]),
+    /// The increase of the squared output error if the others make up for it.
+    Inverse(&'a Inverse),
+}
+
+/// The inverse of X^T X + damping, as the upper triangular U with U^T U.
+pub(super) struct Inverse {
+    cols: usize,
+    /// `[cols, cols]`, zero below the diagonal.
+    upper: Vec<f32>,
+    /// Columns whose activations are always zero.
+    dead: Vec<bool>,
+}
+
+impl Inverse {
+    /// Of X^T X, `[cols, cols]`, of which only the upper triangle is read; `None` if it is not finite.
+    ///
+    /// X^T X = V V^T with V upper triangular, found from the last column backwards; then U = V^-1. In f64.
+    pub fn of(products: &[f32]) -> Option<Inverse> {
+        let cols = products.len().isqrt();
+        let diagonal: Vec<f64> = (0..cols).map(|i| f64::from(products[i * cols + i])).collect();
+        let dead: Vec<bool> = diagonal.iter().map(|square| *square == 0.0).collect();
+        let damping = (DAMPING * diagonal.iter().sum::<f64>() / cols as f64).max(f64::MIN_POSITIVE);
+        let mut v: Vec<f64> = products.iter().map(|product| f64::from(*product)).collect();
+        for (i, dead) in dead.iter().enumerate() {
+            v[i * cols + i] += if *dead { 1.0 } else { damping };
+        }
+        for j in (0..cols).rev() {
+            let (above, row) = v.split_at_mut(j * cols);
+            let pivot = row[j] - row[j + 1..cols].iter().map(|x| x * x).sum::<f64>();
+            if !pivot.is_finite() || pivot <= 0.0 {
+                return None;
+            }
+            let pivot = pivot.sqrt();
+            row[j] = pivot;
+            let tail = &row[j + 1..cols];
+            above.par_chunks_exact_mut(cols).with_min_len(64).for_each(|row| {
+                let (head, rest) = row.split_at_mut(j + 1);
+                let dot: f64 = rest.iter().zip(tail).map(|(a, b)| a * b).sum();
+                head[j] = (head[j] - dot) / pivot;
+            });
+        }
+        let mut u = vec![0.0f64; cols * cols];
+        for i in (0..cols).rev() {
+            let (head, below) = u.split_at_mut((i + 1) * cols);
+            let (row, inverse) = (&mut head[i * cols..], 1.0 / v[i * cols + i]);
+            for k in i + 1..cols {
+                let factor = v[i * cols + k] * inverse;
+                let other = &below[(k - i - 1) * cols..][..cols];
+                row[k..].iter_mut().zip(&other[k..]).for_each(|(to, x)| *to -= factor * x);
+            }
+            row[i] = inverse;
+        }
+        let upper: Vec<f32> = u.into_iter().map(|x| x as f32).collect();
+        upper.iter().all(|x| x.is_finite()).then_some(Inverse { cols, upper, dead })
+    }
+}
+
+/// Keeps `kept(len)` weights of each group of `of` columns (the last may be shorter) and sets the others to zero.
+pub(super) fn prune(
+    row: &mut [f32],
+    of: usize,
+    kept: &impl Fn(usize) -> usize,
+    scores: Scores<'_>,
+) {
+    if let Scores::Inverse(inverse) = scores {
+        row.iter_mut().zip(&inverse.dead).filter(|(_, dead)| **dead).for_each(|(w, _)| *w = 0.0);
+    }
+    let mut order: Vec<usize> = Vec::with_capacity(of);
+    for start in (0..row.len()).step_by(of) {
+        let end = row.len().min(start + of);
+        let score = |col: usize| {
+            let square = f64::from(row[col]).powi(2);
+            match scores {
+                Scores::Magnitude => square,
+                Scores::Columns(means) => square * f64::from(means[col]),
+                Scores::Inverse(Inverse { cols, upper, .. }) => {
+                    square / f64::from(upper[col * cols + col]).powi(2)
+                }
+            }
+        };
+        order.clear();
+        order.extend(start..end);
+        // Of equal scores, as in columns that are always zero, the larger weight is kept.
+        order.sort_by(|&a, &b| {
+            score(b).total_cmp(&score(a)).then(row[b].abs().total_cmp(&row[a].abs()))
+        });
+        let removed = order.split_off(kept(end - start).min(end - start));
+        match scores {
+            Scores::Inverse(inverse) => correct(row, removed, inverse),
+            _ => removed.into_iter().for_each(|col| row[col] = 0.0),
+        }
+    }
+}
+
+/// Sets weights to zero, in column order, and lets those of later columns make up for each.
+fn correct(row: &mut [f32], mut removed: Vec<usize>, inverse: &Inverse) {
+    removed.sort_unstable();
+    for col in removed {
+        let upper = &inverse.upper[col * inverse.cols..][..inverse.cols];
+        let error = row[col] / upper[col];
+        let later = row[col + 1..].iter_mut().zip(&upper[col + 1..]);
+        later.for_each(|(w, u)| *w -= error * u);
+        row[col] = 0.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Activations with correlated columns, `[rows, cols]`.
+    fn activations(rows: usize, cols: usize) -> Vec<f64> {
+        let wave = |i: usize| ((i * 7919 % 1000) as f64 / 500.0 - 1.0).sin();
+        (0..rows * cols)
+            .map(|i| {
+                let (row, col) = (i / cols, i % cols);
+                wave(row * 31 + 5) + 0.6 * wave(row * 17 + col * 13 + 1) + 0.1 * col as f64
+            })
+            .collect()
+    }
+
+    fn products(x: &[f64], cols: usize) -> Vec<f32> {
+        let mut sums = vec![0.0f64; cols * cols];
+        for row in x.chunks_exact(cols) {
+            for i in 0..cols {
+                for j in 0..cols {
+                    sums[i * cols + j] += row[i] * row[j];
+                }
+            }
+        }
+        sums.into_iter().map(|sum| sum as f32).collect()
+    }
+
+    /// The squared change of the outputs.
+    fn error(x: &[f64], before: &[f32], after: &[f32]) -> f64 {
+        let rows = x.chunks_exact(before.len());
+        let outputs = rows.map(|x| {
+            let change = x.iter().zip(before.iter().zip(after));
+            change.map(|(x, (a, b))| x * f64::from(a - b)).sum::<f64>()
+        });
+        outputs.map(|change| change * change).sum()
+    }
+
+    #[test]
+    fn u_is_a_root_of_the_inverse() {
+        let cols = 6;
+        let sums = products(&activations(50, cols), cols);
+        let inverse = Inverse::of(&sums).expect("positive");
+        let trace: f64 = (0..cols).map(|i| f64::from(sums[i * cols + i])).sum();
+        let damping = DAMPING * trace / cols as f64;
+        let at = |i: usize, j: usize| f64::from(inverse.upper[i * cols + j]);
+        for i in 0..cols {
+            for j in 0..cols {
+                // Row i of U^T U times column j of the damped X^T X.
+                let product: f64 = (0..cols)
+                    .map(|k| {
+                        let root: f64 = (0..cols).map(|m| at(m, i) * at(m, k)).sum();
+                        let damped = if k == j { damping } else { 0.0 };
+                        root * (f64::from(sums[k * cols + j]) + damped)
+                    })
+                    .sum();
+                let expected = if i == j { 1.0 } else { 0.0 };
+                assert!((product - expected).abs() < 1e-3, "{i}, {j}: {product}");
+            }
+        }
+    }
+
+    #[test]
+    fn corrected_rows_change_the_outputs_least_and_patterns_hold() {
+        let (cols, rows) = (64, 300);
+        let x = activations(rows, cols);
+        let sums = products(&x, cols);
+        let inverse = Inverse::of(&sums).expect("positive");
+        let means: Vec<f32> = (0..cols).map(|i| sums[i * cols + i] / rows as f32).collect();
+        let before: Vec<f32> = (0..cols).map(|i| ((i * 29 % 64) as f32 - 31.5) * 0.02).collect();
+        for (keep, of) in [(8, 16), (4, 16), (16, 64), (32, 64)] {
+            let pruned = |scores| {
+                let mut row = before.clone();
+                prune(&mut row, of, &|_| keep, scores);
+                for group in row.chunks(of) {
+                    assert_eq!(group.iter().filter(|w| **w != 0.0).count(), keep);
+                }
+                error(&x, &before, &row)
+            };
+            let wanda = pruned(Scores::Columns(&means));
+            let corrected = pruned(Scores::Inverse(&inverse));
+            assert!(corrected < 0.5 * wanda, "{keep}:{of}: {corrected} and {wanda}");
+        }
+    }
+
+    #[test]
+    fn dead_columns_lose_their_weights_and_odd_products_are_refused() {
+        let cols = 4;
+        let mut sums = products(&activations(20, cols), cols);
+        for i in 0..cols {
+            (sums[i], sums[i * cols]) = (0.0, 0.0);
+        }
+        let inverse = Inverse::of(&sums).expect("positive");
+        let mut row = [5.0, 1.0, 2.0, 3.0];
+        prune(&mut row, 4, &|_| 2, Scores::Inverse(&inverse));
+        assert_eq!(row[0], 0.0);
+        assert_eq!(row.iter().filter(|w| **w != 0.0).count(), 2);
+        assert!(Inverse::of(&[f32::NAN, 0.0, 0.0, 1.0]).is_none());
+    }
+}
