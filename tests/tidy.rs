@@ -55,6 +55,8 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "text",
         ],
     ),
+    // Over the library of the root package, with the command line for the wheel's command.
+    ("python", &["cli"]),
     ("xtask", &[]),
     // The library of the root package; its binary depends on cli.
     (LIBRARY, &["cli", "engine", "hub", "measure", "quant", "scheduler"]),
@@ -83,7 +85,7 @@ const RESERVED: &[(&str, &[&str], &str)] = &[
     (r"\bunsafe\b", &["cpu", "gguf", "gpu"], "unsafe code is confined to three crates"),
     (
         r"\bstd::(fs|io|process)\b|\bFile::open\b",
-        &["gguf", "cli", "engine", "hub", "measure", "convert", "server", "xtask", "cpu"],
+        &["gguf", "cli", "engine", "hub", "measure", "convert", "server", "python", "xtask", "cpu"],
         "graph, scheduler, models, quant and text do no input or output",
     ),
 ];
@@ -414,6 +416,8 @@ fn the_top_level_and_the_map_agree() {
         "benches",
         "tests",
         "examples",
+        // For `pip install .`, which looks nowhere else.
+        "pyproject.toml",
         "target",
     ];
     let mut broken = Vec::new();

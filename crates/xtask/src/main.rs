@@ -13,6 +13,7 @@ mod gpu_offline;
 mod load;
 mod mac;
 mod picture;
+mod python;
 mod quality;
 mod report;
 mod server_suite;
@@ -38,6 +39,7 @@ const TASKS: &[Task] = &[
     ("picture", picture::USAGE, picture::run),
     ("mac-check", mac::USAGE, mac::run),
     ("clients", clients::USAGE, clients::run),
+    ("python", python::USAGE, python::run),
     ("serve-load", load::USAGE, load::run),
     ("llama-server-suite", server_suite::USAGE, server_suite::run),
 ];
