@@ -118,11 +118,14 @@ fn place() -> Place {
     place.file("texts.jsonl", request("/v1/classify", "{\"input\":\"Once\"}"));
     place.file("sentences.txt", "A cat.\nA dog.\n");
     place.file("questions.txt", "Hello\nWhy?\n");
-    for folder in ["examples/machines", "examples/train_demo/checkpoint"] {
+    for folder in ["examples/machines", "examples/deploy", "examples/train_demo/checkpoint"] {
         let to = place.path().join(folder);
         std::fs::create_dir_all(&to).unwrap();
         for entry in std::fs::read_dir(root().join(folder)).unwrap() {
             let path = entry.unwrap().path();
+            if path.is_dir() {
+                continue;
+            }
             std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
         }
     }
