@@ -57,6 +57,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ),
     // Over the library of the root package, with the command line for the wheel's command.
     ("python", &["cli"]),
+    ("capi", &[]),
     ("xtask", &[]),
     // The library of the root package; its binary depends on cli.
     (LIBRARY, &["cli", "engine", "hub", "measure", "quant", "scheduler"]),
@@ -82,7 +83,11 @@ const RESERVED: &[(&str, &[&str], &str)] = &[
         "only server opens a socket, and xtask as its client",
     ),
     (r"\bureq\b", &["hub"], "only hub downloads"),
-    (r"\bunsafe\b", &["cpu", "gguf", "gpu"], "unsafe code is confined to three crates"),
+    (
+        r"\bunsafe\b",
+        &["cpu", "gguf", "gpu", "capi"],
+        "unsafe code is confined to three crates and the interface for C",
+    ),
     (
         r"\bstd::(fs|io|process)\b|\bFile::open\b",
         &["gguf", "cli", "engine", "hub", "measure", "convert", "server", "python", "xtask", "cpu"],
