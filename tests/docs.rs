@@ -23,7 +23,8 @@ use support::words;
 const README_LINES_MAX: usize = 150;
 
 /// Commands that install, build or download, which are not run.
-const NOT_RUN: &[&str] = &["cargo install ", "cargo xtask ", "cargo build ", "git clone ", "cd "];
+const NOT_RUN: &[&str] =
+    &["cargo install ", "cargo xtask ", "cargo build ", "git clone ", "cd ", "pip install "];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -120,6 +121,7 @@ fn place() -> Place {
     place.file("adapter.gguf", words::adapter(&place.path().join("model.gguf"), 4));
     for (folder, to) in [
         ("examples/machines", "examples/machines"),
+        ("examples/deploy", "examples/deploy"),
         ("examples/train_demo/checkpoint", "examples/train_demo/checkpoint"),
         ("tests/checkpoints/options-llama", "base"),
         ("tests/checkpoints/lora", "adapter"),
@@ -128,6 +130,9 @@ fn place() -> Place {
         std::fs::create_dir_all(&to).unwrap();
         for entry in std::fs::read_dir(root().join(folder)).unwrap() {
             let path = entry.unwrap().path();
+            if path.is_dir() {
+                continue;
+            }
             std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
         }
     }

@@ -55,6 +55,9 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "text",
         ],
     ),
+    // Over the library of the root package, with the command line for the wheel's command.
+    ("python", &["cli"]),
+    ("capi", &[]),
     ("xtask", &[]),
     // The library of the root package; its binary depends on cli.
     (LIBRARY, &["cli", "engine", "hub", "measure", "quant", "scheduler"]),
@@ -80,10 +83,14 @@ const RESERVED: &[(&str, &[&str], &str)] = &[
         "only server opens a socket, and xtask as its client",
     ),
     (r"\bureq\b", &["hub"], "only hub downloads"),
-    (r"\bunsafe\b", &["cpu", "gguf", "gpu"], "unsafe code is confined to three crates"),
+    (
+        r"\bunsafe\b",
+        &["cpu", "gguf", "gpu", "capi"],
+        "unsafe code is confined to three crates and the interface for C",
+    ),
     (
         r"\bstd::(fs|io|process)\b|\bFile::open\b",
-        &["gguf", "cli", "engine", "hub", "measure", "convert", "server", "xtask", "cpu"],
+        &["gguf", "cli", "engine", "hub", "measure", "convert", "server", "python", "xtask", "cpu"],
         "graph, scheduler, models, quant and text do no input or output",
     ),
 ];
@@ -414,6 +421,8 @@ fn the_top_level_and_the_map_agree() {
         "benches",
         "tests",
         "examples",
+        // For `pip install .`, which looks nowhere else.
+        "pyproject.toml",
         "target",
     ];
     let mut broken = Vec::new();

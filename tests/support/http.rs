@@ -1,5 +1,7 @@
 //! A server under test, and a small HTTP client that sees bytes as they arrive.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
@@ -43,9 +45,7 @@ impl Server {
 
     /// Opens a connection.
     pub fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        stream
+        connect(&self.address)
     }
 
     pub fn get(&self, path: &str) -> Reply {
@@ -57,16 +57,12 @@ impl Server {
     }
 
     pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
-        let mut stream = self.connect();
-        request(&mut stream, method, path, headers, body);
-        Reply::read(stream)
+        send(&self.address, (method, path), headers, body)
     }
 
     /// Starts a request and returns its response while it arrives.
     pub fn stream(&self, path: &str, body: &Value) -> Stream {
-        let mut stream = self.connect();
-        request(&mut stream, "POST", path, &[], &body.to_string());
-        Stream { lines: BufReader::new(stream) }
+        stream(&self.address, path, body)
     }
 }
 
@@ -75,6 +71,32 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Opens a connection to a server, be it one of [`Server`] or what stands before it.
+pub fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream
+}
+
+/// The response of a server to a request.
+pub fn send(
+    address: &str,
+    (method, path): (&str, &str),
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Reply {
+    let mut stream = connect(address);
+    request(&mut stream, method, path, headers, body);
+    Reply::read(stream)
+}
+
+/// The response of a server while it arrives.
+pub fn stream(address: &str, path: &str, body: &Value) -> Stream {
+    let mut stream = connect(address);
+    request(&mut stream, "POST", path, &[], &body.to_string());
+    Stream { lines: BufReader::new(stream) }
 }
 
 fn request(stream: &mut TcpStream, method: &str, path: &str, headers: &[(&str, &str)], body: &str) {

@@ -7,12 +7,18 @@ use crate::{Error, Statistics, Stop, Token};
 /// An answer in the making: an iterator of its tokens. After an error there are no more. Dropping it ends the answer.
 pub struct Answer<'m> {
     generation: Generation<'m>,
+    prompt_tokens: usize,
     has_failed: bool,
 }
 
 impl<'m> Answer<'m> {
-    pub(crate) fn new(generation: Generation<'m>) -> Answer<'m> {
-        Answer { generation, has_failed: false }
+    pub(crate) fn new(generation: Generation<'m>, prompt_tokens: usize) -> Answer<'m> {
+        Answer { generation, prompt_tokens, has_failed: false }
+    }
+
+    /// Tokens of the whole prompt, with those that the KV cache held already.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
     }
 
     /// The rest of the answer as one text.

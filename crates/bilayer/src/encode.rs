@@ -16,13 +16,19 @@ pub struct Label {
 }
 
 impl Model {
+    /// What [`Model::embed`], [`Model::rerank`] and [`Model::classify`] do with a text longer than the context: refuse it,
+    /// as by default, or truncate it.
+    pub fn set_excess(&mut self, excess: Excess) {
+        self.excess = excess;
+    }
+
     /// A vector of length 1 for each text, `[width]` f32.
     ///
     /// # Errors
     /// The model is a decoder, was opened for scores ([`Builder::embeddings`](crate::Builder::embeddings)) or gives one vector
     /// per token; a text is longer than the context.
     pub fn embed(&mut self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>, Error> {
-        let encoder = self.encoder()?;
+        let (encoder, excess) = self.encoder()?;
         if !encoder.labels().is_empty() {
             return Err(purpose("scores", "embeddings; open it with `Builder::embeddings`"));
         }
@@ -33,7 +39,7 @@ impl Model {
         }
         let inputs = texts.iter().map(|text| Input { text: text.as_ref(), pair: None });
         let norm = encoder.norm();
-        rows(encoder, inputs, |row| {
+        rows(encoder, excess, inputs, |row| {
             let mut vector = row.to_vec();
             norm.apply(&mut vector);
             vector
@@ -57,14 +63,15 @@ impl Model {
         query: &str,
         documents: &[impl AsRef<str>],
     ) -> Result<Vec<f32>, Error> {
-        let encoder = self.encoder()?;
+        let (encoder, excess) = self.encoder()?;
         match encoder.labels().len() {
             0 => return Err(purpose("embeddings", "relevance scores; open a reranker")),
             1 => {}
             _ => return Err(purpose("several scores", "one score; use `Model::classify`")),
         }
         let pair = |document| Input { text: query, pair: Some(document) };
-        rows(encoder, documents.iter().map(|document| pair(document.as_ref())), |row| row[0])
+        let inputs = documents.iter().map(|document| pair(document.as_ref()));
+        rows(encoder, excess, inputs, |row| row[0])
     }
 
     /// The labels of each text, in the model's order, with their probabilities.
@@ -81,22 +88,22 @@ impl Model {
     /// # Ok::<(), bilayer::Error>(())
     /// ```
     pub fn classify(&mut self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<Label>>, Error> {
-        let encoder = self.encoder()?;
+        let (encoder, excess) = self.encoder()?;
         let names = encoder.labels().to_vec();
         if names.is_empty() {
             return Err(purpose("embeddings", "scores; open a classifier"));
         }
         let inputs = texts.iter().map(|text| Input { text: text.as_ref(), pair: None });
-        rows(encoder, inputs, |row| {
+        rows(encoder, excess, inputs, |row| {
             let label =
                 |(name, probability): (&String, f32)| Label { name: name.clone(), probability };
             names.iter().zip(probabilities(row)).map(label).collect()
         })
     }
 
-    fn encoder(&mut self) -> Result<&mut Encoder, Error> {
+    fn encoder(&mut self) -> Result<(&mut Encoder, Excess), Error> {
         match &mut self.running {
-            Running::Encoder(encoder) => Ok(encoder),
+            Running::Encoder(encoder) => Ok((encoder, self.excess)),
             Running::Decoder(..) => Err(Engine::NoEncoder { name: self.model.name() }.into()),
         }
     }
@@ -111,12 +118,13 @@ fn purpose(found: &str, expected: &str) -> Error {
 /// Runs inputs and converts the row of each.
 fn rows<'t, T>(
     encoder: &mut Encoder,
+    excess: Excess,
     inputs: impl Iterator<Item = Input<'t>>,
     convert: impl Fn(&[f32]) -> T,
 ) -> Result<Vec<T>, Error> {
     // All inputs are tokenized first, so that one that is too long is reported before any work.
     let inputs: Vec<Vec<u32>> =
-        inputs.map(|input| encoder.tokens(input, Excess::Refuse)).collect::<Result<_, _>>()?;
+        inputs.map(|input| encoder.tokens(input, excess)).collect::<Result<_, _>>()?;
     let mut converted = Vec::with_capacity(inputs.len());
     encoder.run(inputs.into_iter().map(Ok::<_, Engine>), &mut |_, _, row| {
         converted.push(convert(row));

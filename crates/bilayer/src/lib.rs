@@ -188,15 +188,20 @@ pub use answer::{Answer, Batch};
 #[doc(inline)]
 pub use bilayer_engine::conversation::{Message, Role};
 #[doc(inline)]
+pub use bilayer_engine::encode::Excess;
+#[doc(inline)]
 pub use bilayer_engine::generate::{Statistics, Stop, Token};
 #[doc(inline)]
 pub use bilayer_engine::placement::{Execution, Simulation, SimulationError};
 #[doc(inline)]
-pub use bilayer_engine::sampling::{Dry, Mirostat, Options as Sampling, TokenLogprob, Xtc};
+pub use bilayer_engine::sampling::{
+    Dry, Mirostat, Options as Sampling, OptionsError as SamplingError, Parameter, TokenLogprob,
+    Xtc, parameters,
+};
 #[doc(inline)]
 pub use bilayer_engine::session::{Progress, Stage, Warning};
 #[doc(inline)]
-pub use bilayer_engine::{Cancel, Exit, MetadataOverride};
+pub use bilayer_engine::{Cancel, Encode, Exit, MetadataOverride};
 #[doc(inline)]
 pub use bilayer_measure::Error;
 #[doc(inline)]

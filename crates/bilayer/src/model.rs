@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use bilayer_engine::conversation::Conversation;
-use bilayer_engine::encode::Encoder;
+use bilayer_engine::encode::{Encoder, Excess};
 use bilayer_engine::generate::speculate::Drafter;
 use bilayer_engine::generate::{self, Generation};
 use bilayer_engine::sampling::{BREAKERS, Sampler};
 use bilayer_engine::session::{SequenceId, Session, Warning};
-use bilayer_engine::{Cancel, Error as Engine, Model as Opened, chat_templates};
+use bilayer_engine::{Cancel, Encode, Error as Engine, Model as Opened, chat_templates};
 use bilayer_scheduler::Plan;
 
 use crate::{Answer, Batch, Builder, Error, Message, Prompt, Request};
@@ -23,6 +23,8 @@ pub struct Model {
     drafter: Option<Box<dyn Drafter>>,
     chat_template: Option<String>,
     cancel: Cancel,
+    /// What an encoder does with long texts.
+    pub(crate) excess: Excess,
 }
 
 pub(crate) enum Running {
@@ -63,7 +65,7 @@ impl Model {
             Some(_) => Running::Encoder(Box::new(Encoder::over(session)?)),
             None => Running::Decoder(Box::new(session), None),
         };
-        Ok(Model { model, running, drafter, chat_template, cancel })
+        Ok(Model { model, running, drafter, chat_template, cancel, excess: Excess::Refuse })
     }
 
     /// Continues a prompt. The tokens are computed as the iterator is asked for them.
@@ -80,12 +82,14 @@ impl Model {
             return Err(Engine::NoDecoder { name: self.model.name() }.into());
         };
         let sampler = sampler(model, session, &request)?;
+        let prompt_tokens = session.len(begun.sequence) + begun.tokens.len();
         let request = asked(request, begun.tokens, begun.stops, cancel);
         let generation = Generation::new(model, session, begun.sequence, sampler, request)?;
-        Ok(Answer::new(match drafter {
+        let generation = match drafter {
             Some(drafter) => generation.with_drafter(drafter.as_mut())?,
             None => generation,
-        }))
+        };
+        Ok(Answer::new(generation, prompt_tokens))
     }
 
     /// Answers a conversation, given whole: a list of [`Message`]s, or a [`Request`] with one. Of what the KV cache holds of it
@@ -185,6 +189,62 @@ impl Model {
     /// The vocabulary cannot express the text.
     pub fn tokens(&self, text: &str) -> Result<Vec<u32>, Error> {
         Ok(self.model.prompt_tokens(text)?)
+    }
+
+    /// The tokens of a text, with or without those that the model wants around it, and with control tokens that are written
+    /// in the text parsed or taken as text.
+    ///
+    /// # Errors
+    /// The vocabulary cannot express the text.
+    ///
+    /// ```
+    /// use bilayer::{Encode, Model};
+    ///
+    /// # let path = "crates/cli/assets/demo.gguf";
+    /// let model = Model::open(path)?;
+    /// let plain = model.tokens_as("ROMEO", Encode::default())?;
+    /// let with_bos = model.tokens_as("ROMEO", Encode { add_special: true, ..Encode::default() })?;
+    /// assert_eq!(with_bos[1..], plain);
+    /// # Ok::<(), bilayer::Error>(())
+    /// ```
+    pub fn tokens_as(&self, text: &str, encode: Encode) -> Result<Vec<u32>, Error> {
+        Ok(self.model.tokenizer().encode(text, encode).map_err(Engine::Text)?)
+    }
+
+    /// The bytes of a token, a leading space included, not always whole characters; the spelling of a control token. `None`
+    /// if the vocabulary has no such token.
+    pub fn piece(&self, token: u32) -> Option<&[u8]> {
+        self.model.tokenizer().piece(token)
+    }
+
+    /// Whether a token is a control token, which is no text.
+    pub fn is_control(&self, token: u32) -> bool {
+        self.model.tokenizer().is_control(token)
+    }
+
+    /// Number of tokens in the vocabulary.
+    pub fn vocab(&self) -> usize {
+        self.model.config().vocab
+    }
+
+    /// The token that begins a text, if the model has one.
+    pub fn bos(&self) -> Option<u32> {
+        self.model.tokenizer().bos()
+    }
+
+    /// The token that ends a text, if the model has one.
+    pub fn eos(&self) -> Option<u32> {
+        self.model.tokenizer().eos()
+    }
+
+    /// Elements of an embedding or of a hidden state.
+    pub fn width(&self) -> usize {
+        self.model.config().width
+    }
+
+    /// Whether the model generates text; an encoder computes embeddings or scores.
+    pub fn generates(&self) -> bool {
+        matches!(self.running, Running::Decoder(..))
     }
 
     /// The text of some tokens, control tokens left out.
@@ -302,6 +362,11 @@ impl Logits {
     pub fn as_slice(&self) -> &[f32] {
         &self.data
     }
+
+    /// All of it, `[rows, vocab]`, without a copy.
+    pub fn into_vec(self) -> Vec<f32> {
+        self.data
+    }
 }
 
 /// A conversation with some messages, in a sequence.
@@ -354,6 +419,8 @@ fn asked(
         logprobs: request.logprobs,
         cancel,
         shift: request.shift,
+        ignore_eos: request.ignore_eos,
+        show_control: request.show_control,
         ..generate::Request::new(tokens)
     }
 }

@@ -69,6 +69,8 @@ pub struct Request {
     pub(crate) logprobs: Option<usize>,
     pub(crate) grammar: Option<Grammar>,
     pub(crate) shift: Option<Shift>,
+    pub(crate) ignore_eos: bool,
+    pub(crate) show_control: bool,
 }
 
 impl Request {
@@ -82,6 +84,8 @@ impl Request {
             logprobs: None,
             grammar: None,
             shift: None,
+            ignore_eos: false,
+            show_control: false,
         }
     }
 
@@ -177,6 +181,18 @@ impl Request {
     #[must_use]
     pub fn context_shift(self, keep: usize) -> Request {
         Request { shift: Some(Shift { keep, discard: None }), ..self }
+    }
+
+    /// Continues after the tokens with which a model ends its answer.
+    #[must_use]
+    pub fn ignore_eos(self) -> Request {
+        Request { ignore_eos: true, ..self }
+    }
+
+    /// Writes control tokens such as `<|im_end|>` as text instead of leaving them out.
+    #[must_use]
+    pub fn show_control(self) -> Request {
+        Request { show_control: true, ..self }
     }
 
     /// Reports the log-probabilities of each token and of the `top` most likely ones in its place

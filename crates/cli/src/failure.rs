@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::Path;
-use std::process::ExitCode;
 
 use bilayer_engine::{Error, Exit};
 use bilayer_measure::Error as Measure;
@@ -94,17 +93,17 @@ impl Failure {
     }
 
     /// Prints the message and returns the exit code.
-    pub fn report(self) -> ExitCode {
+    pub fn report(self) -> u8 {
         match self {
             Failure::Shown(shown) => match shown.print() {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(_) => ExitCode::from(IO),
+                Ok(()) => 0,
+                Err(_) => IO,
             },
             Failure::Line(code, line) => {
                 output::error(&format!("bilayer: {}", one_line(&line)));
-                ExitCode::from(if code == INTERRUPTED { interrupt::code() } else { code })
+                if code == INTERRUPTED { interrupt::code() } else { code }
             }
-            Failure::BrokenPipe => ExitCode::from(IO),
+            Failure::BrokenPipe => IO,
         }
     }
 }

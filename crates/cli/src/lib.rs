@@ -41,21 +41,26 @@ pub use commands::profile;
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
+    drivers::silence();
+    ExitCode::from(run(std::env::args_os().collect()))
+}
+
+/// Runs a command line, the program's name first, and returns the exit code. The process is the command's: it takes over
+/// signals, and may end the process.
+pub fn run(typed: Vec<OsString>) -> u8 {
     panic::set_hook(Box::new(|fault| {
         let fault = fault.to_string().replace('\n', " ");
         output::error(&format!("bilayer: internal error: {fault}; please report it"));
     }));
-    drivers::silence();
-    let typed = std::env::args_os().collect();
     let run = AssertUnwindSafe(|| match parse(typed)? {
         Asked::Command(cli) => commands::execute(cli.command),
         Asked::Text(text) => output::text(&text).map(|()| 0),
     });
     match panic::catch_unwind(run) {
-        Ok(Ok(INTERRUPTED)) => ExitCode::from(interrupt::code()),
-        Ok(Ok(code)) => ExitCode::from(code),
+        Ok(Ok(INTERRUPTED)) => interrupt::code(),
+        Ok(Ok(code)) => code,
         Ok(Err(failure)) => failure.report(),
-        Err(_) => ExitCode::from(INTERNAL),
+        Err(_) => INTERNAL,
     }
 }
 

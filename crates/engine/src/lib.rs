@@ -52,6 +52,7 @@ mod vocabulary;
 pub use bilayer_constrain as constrain;
 pub use bilayer_gguf::{MetadataOverride, OpenOptions};
 pub use bilayer_graph::SharedBytes;
+pub use bilayer_text::Encode;
 pub use cancel::Cancel;
 pub use error::{Error, Exit};
 pub use lora::LoraFile;

@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 
 mod arm;
+mod c_header;
 mod clients;
 mod compare;
 mod fuzz;
@@ -13,6 +14,7 @@ mod gpu_offline;
 mod load;
 mod mac;
 mod picture;
+mod python;
 mod quality;
 mod report;
 mod server_suite;
@@ -38,6 +40,8 @@ const TASKS: &[Task] = &[
     ("picture", picture::USAGE, picture::run),
     ("mac-check", mac::USAGE, mac::run),
     ("clients", clients::USAGE, clients::run),
+    ("python", python::USAGE, python::run),
+    ("c-header", c_header::USAGE, c_header::run),
     ("serve-load", load::USAGE, load::run),
     ("llama-server-suite", server_suite::USAGE, server_suite::run),
 ];

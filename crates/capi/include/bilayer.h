@@ -1,0 +1,221 @@
+/* The C interface of Bilayer. docs/c.md is its guide; cbindgen makes this file: cargo xtask c-header.
+ *
+ * Every function may be called from any thread. Calls on one model wait for each other, except bilayer_cancel. Functions that can
+ * fail return a code, and bilayer_error_message is the message of the thread's last failure. No pointer is kept after a call. */
+
+#ifndef BILAYER_H
+#define BILAYER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// The call succeeded.
+#define BILAYER_OK 0
+
+// An argument is out of range, or the call does not suit the model.
+#define BILAYER_USAGE 2
+
+// The model file cannot be used.
+#define BILAYER_BAD_MODEL 65
+
+// The file does not exist.
+#define BILAYER_NO_FILE 66
+
+// The device does not exist or does not work.
+#define BILAYER_NO_DEVICE 69
+
+// An internal error.
+#define BILAYER_INTERNAL 70
+
+// Reading or writing failed.
+#define BILAYER_IO 74
+
+// The model does not fit the memory, or a text does not fit the context.
+#define BILAYER_DOES_NOT_FIT 75
+
+// The callback or bilayer_cancel ended the answer.
+#define BILAYER_INTERRUPTED 130
+
+// `gpu_layers`: as many layers on the GPU as are of use and fit.
+#define BILAYER_LAYERS_AUTO -1
+
+// `gpu_layers`: all layers on the GPU.
+#define BILAYER_LAYERS_ALL -2
+
+// A model on its devices.
+typedef struct BilayerModel BilayerModel;
+
+// How an answer is made. bilayer_request_default fills it in.
+typedef struct {
+  // Ends the answer after so many tokens; 0: the model or the context ends it.
+  size_t max_tokens;
+  // Divides the logits; 0 takes the most likely token.
+  float temperature;
+  // Keeps so many most likely tokens; 0: all.
+  size_t top_k;
+  // Keeps the most likely tokens with at least this mass; 1: all.
+  float top_p;
+  // Keeps tokens at least this share as likely as the most likely; 0: all.
+  float min_p;
+  // Divides the logits of recent tokens; 1: off.
+  float repeat_penalty;
+  // Key of the random stream: equal requests with equal seeds give equal texts.
+  uint64_t seed;
+  // A text that ends the answer and is no part of it; NULL: none.
+  const char *stop;
+  // A JSON schema that the answer must satisfy; NULL: none.
+  const char *json_schema;
+  // A grammar in GBNF that the answer must satisfy; NULL: none.
+  const char *grammar;
+  // Continues after the tokens with which a model ends its answer.
+  bool ignore_eos;
+} BilayerRequest;
+
+// Called with the text of each token, `len` bytes of UTF-8 without a NUL at its end, and with the pointer given along. The answer
+// goes on while it returns true. It must not call functions on the same model other than
+// `bilayer_cancel`; they refuse.
+typedef bool (*BilayerCallback)(const char *text, size_t len, uint32_t token, void *user);
+
+// A message of a conversation.
+typedef struct {
+  // `system`, `user` or `assistant`.
+  const char *role;
+  // Its text.
+  const char *content;
+} BilayerMessage;
+
+// How a model is opened. Zero everywhere is valid and runs all layers on the CPU.
+typedef struct {
+  // Layers on the GPU, the output head first; BILAYER_LAYERS_AUTO, BILAYER_LAYERS_ALL.
+  int32_t gpu_layers;
+  // Tokens of a prompt and its answer together; 0: the model's own, at most 8192.
+  size_t context;
+  // CPU threads; 0: one for each physical core.
+  size_t threads;
+  // Opens an encoder with a classification head for embeddings.
+  bool embeddings;
+  // Which GPU, as `bilayer devices` prints it; NULL: the first.
+  const char *device;
+  // A chat template, or the name of one, in place of the model's own; NULL: the model's own.
+  const char *chat_template;
+} BilayerOptions;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Writes a vector of length 1 for each of `count` texts to `vectors`, one after the other, which has room for `room` floats:
+// `count` times bilayer_width. Texts longer than the context are cut if `truncate`, and refused otherwise.
+//
+// # Safety
+// `model` is from bilayer_open and not freed; `texts` points to `count` texts that end with NUL; `vectors` has room for
+// `room` floats.
+int32_t bilayer_embed(const BilayerModel *model,
+                      const char *const *texts,
+                      size_t count,
+                      bool truncate,
+                      float *vectors,
+                      size_t room);
+
+// Writes the relevance of each of `count` documents to `query` to `scores`: the higher, the more relevant.
+//
+// # Safety
+// As of bilayer_embed; `scores` has room for `count` floats.
+int32_t bilayer_rerank(const BilayerModel *model,
+                       const char *query,
+                       const char *const *documents,
+                       size_t count,
+                       float *scores);
+
+// The message of this thread's last failure; empty if none has failed. It is valid until the thread's next call.
+const char *bilayer_error_message(void);
+
+// The default request.
+BilayerRequest bilayer_request_default(void);
+
+// Continues `prompt` and calls `callback` for each token. `request` may be NULL for the default. BILAYER_INTERRUPTED if the
+// callback or bilayer_cancel ended the answer.
+//
+// # Safety
+// `model` is from bilayer_open and not freed; `prompt` and the texts of `request` end with NUL.
+int32_t bilayer_generate(const BilayerModel *model,
+                         const char *prompt,
+                         const BilayerRequest *request,
+                         BilayerCallback callback,
+                         void *user);
+
+// Answers a conversation of `count` messages, given whole, as bilayer_generate does.
+//
+// # Safety
+// As of bilayer_generate; `messages` points to `count` messages whose texts end with NUL.
+int32_t bilayer_chat(const BilayerModel *model,
+                     const BilayerMessage *messages,
+                     size_t count,
+                     const BilayerRequest *request,
+                     BilayerCallback callback,
+                     void *user);
+
+// Opens a GGUF file, of several shards the first, and writes the model to `model`. `options` may be NULL: the placement is
+// then automatic. After a failure `model` is NULL.
+//
+// # Safety
+// `path` and the texts of `options` end with NUL; `options` is NULL or valid; `model` may be written to.
+int32_t bilayer_open(const char *path,
+                     const BilayerOptions *options,
+                     BilayerModel **model);
+
+// Frees a model; NULL is ignored. No other call on it may be running.
+//
+// # Safety
+// `model` is NULL or from bilayer_open, and is not used again.
+void bilayer_free(BilayerModel *model);
+
+// Ends the answer that is being made, before its next token. May be called while another thread generates, and in a signal
+// handler.
+//
+// # Safety
+// `model` is NULL or from bilayer_open and not freed.
+void bilayer_cancel(const BilayerModel *model);
+
+// Writes the tokens of a text, with those that the model wants around it, to `tokens`, and their number to `count`. With NULL
+// and room 0 only the number. Control tokens that the text spells are parsed if `parse_special`.
+//
+// # Safety
+// `text` ends with NUL; `tokens` is NULL or has room for `room` tokens; `count` is NULL or may be written to.
+int32_t bilayer_tokenize(const BilayerModel *model,
+                         const char *text,
+                         bool parse_special,
+                         uint32_t *tokens,
+                         size_t room,
+                         size_t *count);
+
+// Writes the text of tokens, without control tokens and without a NUL at its end, to `text`, and its bytes to `len`. With NULL
+// and room 0 only their number.
+//
+// # Safety
+// `tokens` points to `count` tokens; `text` is NULL or has room for `room` bytes; `len` is NULL or may be written to.
+int32_t bilayer_detokenize(const BilayerModel *model,
+                           const uint32_t *tokens,
+                           size_t count,
+                           char *text,
+                           size_t room,
+                           size_t *len);
+
+// Elements of an embedding; 0 without a model.
+//
+// # Safety
+// `model` is NULL or from bilayer_open and not freed.
+size_t bilayer_width(const BilayerModel *model);
+
+// Tokens that a prompt and its answer may have together; 0 without a model.
+//
+// # Safety
+// `model` is NULL or from bilayer_open and not freed.
+size_t bilayer_context(const BilayerModel *model);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* BILAYER_H */

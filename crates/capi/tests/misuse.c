@@ -1,0 +1,115 @@
+/* Calls every function with what a careless program hands in: MODEL.gguf, many rounds. Ends with 0 if all are refused. */
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bilayer.h"
+
+#define EXPECT(condition)                                                     \
+    do {                                                                      \
+        if (!(condition)) {                                                   \
+            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #condition,        \
+                    bilayer_error_message());                                 \
+            exit(1);                                                          \
+        }                                                                     \
+    } while (0)
+
+static bool go_on(const char *text, size_t len, uint32_t token, void *user) {
+    (void)text, (void)len, (void)token;
+    if (user) ++*(int *)user;
+    return true;
+}
+
+/* Calls the model that calls it. */
+static bool again(const char *text, size_t len, uint32_t token, void *model) {
+    (void)text, (void)len, (void)token;
+    uint32_t room[8];
+    EXPECT(bilayer_tokenize(model, "a", false, room, 8, NULL) == BILAYER_USAGE);
+    return false;
+}
+
+static void *generate(void *model) {
+    BilayerRequest request = bilayer_request_default();
+    request.max_tokens = 4;
+    request.ignore_eos = true;
+    int count = 0;
+    EXPECT(bilayer_generate(model, "ROMEO:", &request, go_on, &count) == BILAYER_OK);
+    EXPECT(count == 4);
+    /* The message belongs to the thread. */
+    EXPECT(bilayer_error_message()[0] == '\0');
+    return NULL;
+}
+
+static void *endless(void *model) {
+    BilayerRequest request = bilayer_request_default();
+    request.ignore_eos = true;
+    int *count = calloc(1, sizeof *count);
+    int32_t code = bilayer_generate(model, "ROMEO:", &request, go_on, count);
+    EXPECT(code == BILAYER_INTERRUPTED || code == BILAYER_OK);
+    free(count);
+    return NULL;
+}
+
+static void misuse(const char *path) {
+    BilayerModel *model = (BilayerModel *)&model;
+    EXPECT(bilayer_open(NULL, NULL, &model) == BILAYER_USAGE && !model);
+    EXPECT(bilayer_open(path, NULL, NULL) == BILAYER_USAGE);
+    EXPECT(bilayer_open("missing.gguf", NULL, &model) == BILAYER_NO_FILE && !model);
+    EXPECT(strstr(bilayer_error_message(), "missing.gguf"));
+    EXPECT(bilayer_open("\xff", NULL, &model) == BILAYER_USAGE);
+    EXPECT(bilayer_open(__FILE__, NULL, &model) == BILAYER_BAD_MODEL);
+    BilayerOptions options = {0};
+    options.gpu_layers = -7;
+    EXPECT(bilayer_open(path, &options, &model) == BILAYER_USAGE);
+    options.gpu_layers = 0;
+    options.context = 512;
+    EXPECT(bilayer_open(path, &options, &model) == BILAYER_OK && model);
+    EXPECT(bilayer_context(model) == 512 && bilayer_width(model) > 0);
+
+    BilayerRequest request = bilayer_request_default();
+    EXPECT(bilayer_generate(NULL, "a", NULL, go_on, NULL) == BILAYER_USAGE);
+    EXPECT(bilayer_generate(model, NULL, NULL, go_on, NULL) == BILAYER_USAGE);
+    EXPECT(bilayer_generate(model, "a", NULL, NULL, NULL) == BILAYER_USAGE);
+    request.top_p = 3;
+    EXPECT(bilayer_generate(model, "a", &request, go_on, NULL) == BILAYER_USAGE);
+    EXPECT(strstr(bilayer_error_message(), "top-p is 3"));
+    request = bilayer_request_default();
+    request.json_schema = "{";
+    EXPECT(bilayer_generate(model, "a", &request, go_on, NULL) == BILAYER_USAGE);
+    BilayerMessage wizard = {"wizard", "a"};
+    EXPECT(bilayer_chat(model, &wizard, 1, NULL, go_on, NULL) == BILAYER_USAGE);
+    EXPECT(bilayer_chat(model, NULL, 1, NULL, go_on, NULL) == BILAYER_USAGE);
+
+    uint32_t tokens[1];
+    size_t count = 0;
+    EXPECT(bilayer_tokenize(model, "ROMEO: O me!", false, tokens, 1, &count) == BILAYER_USAGE);
+    EXPECT(count > 1);
+    EXPECT(bilayer_tokenize(model, "ROMEO: O me!", false, NULL, 0, &count) == BILAYER_OK);
+    EXPECT(bilayer_detokenize(model, NULL, 3, NULL, 0, &count) == BILAYER_USAGE);
+    const char *texts[] = {"a", NULL};
+    float vector[1];
+    EXPECT(bilayer_embed(model, texts, 2, false, vector, 1) == BILAYER_USAGE);
+    EXPECT(bilayer_embed(model, texts, 1, false, vector, 1) == BILAYER_USAGE);
+    EXPECT(bilayer_rerank(model, "a", texts, 1, vector) == BILAYER_USAGE);
+
+    EXPECT(bilayer_generate(model, "a", NULL, again, model) == BILAYER_INTERRUPTED);
+
+    pthread_t threads[4];
+    for (int i = 0; i < 4; ++i) pthread_create(&threads[i], NULL, generate, model);
+    for (int i = 0; i < 4; ++i) pthread_join(threads[i], NULL);
+    pthread_create(&threads[0], NULL, endless, model);
+    bilayer_cancel(model);
+    pthread_join(threads[0], NULL);
+    bilayer_cancel(NULL);
+    bilayer_free(NULL);
+    bilayer_free(model);
+}
+
+int main(int argc, char **argv) {
+    int rounds = argc > 2 ? atoi(argv[2]) : 1;
+    for (int round = 0; round < rounds; ++round) misuse(argv[1]);
+    puts("refused");
+    return 0;
+}

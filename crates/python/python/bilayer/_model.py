@@ -1,0 +1,602 @@
+"""Models: opening, generating, embedding, scoring, planning, measuring."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+from . import _native
+from ._errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Prompt = Union[str, Sequence[int], Sequence[Mapping[str, str]]]
+Path = Union[str, "os.PathLike[str]"]
+
+#: Sampling parameters by the name of their argument: those of the command line, `temp` as `temperature`.
+_SAMPLING = {name.replace("-", "_"): name for name, _, _ in _native.parameters()}
+_SAMPLING["temperature"] = "temp"
+
+
+class Token(NamedTuple):
+    """A token of an answer; `str` of it is its text.
+
+    Attributes
+    ----------
+    id : int
+        Its number in the vocabulary.
+    text : str
+        Text that is final: empty while a character is incomplete, or a stop text may have begun.
+    logprob : float or None
+        Its log-probability before sampling, if `logprobs` was given.
+    top : list of (int, float)
+        The most likely tokens in its place with their log-probabilities, most likely first.
+    """
+
+    id: int
+    text: str
+    logprob: float | None = None
+    top: list[tuple[int, float]] = []
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Label(NamedTuple):
+    """A label with its probability."""
+
+    name: str
+    probability: float
+
+
+class Plan:
+    """What runs where, and the memory that it takes; `str` of it is the table of `bilayer plan`.
+
+    Attributes
+    ----------
+    map : str
+        The placement in one line: ``out:gpu 31-12:gpu 11-0:cpu``.
+    gpu_layers : int
+        Layers on GPUs, the output head included.
+    data : dict
+        Everything: layers, devices with their memory, predicted times. It is that of ``bilayer plan --json``.
+    """
+
+    def __init__(self, text: str, data: dict[str, Any]) -> None:
+        self._text = text
+        self.data = data
+        self.map: str = data["map"]
+        self.gpu_layers: int = data["gpu_layers"]
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.map}>"
+
+
+class Profile(list):
+    """Speed by number of layers on the GPU: a list of rows, each a dict, which ``pandas.DataFrame`` takes.
+
+    Attributes
+    ----------
+    recommended : int
+        The recommended number of layers.
+    why : str
+        The reason.
+    knee : int
+        Where more layers begin to gain less.
+    data : dict
+        Everything. It is that of ``bilayer profile --json``.
+    """
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        super().__init__(data["points"])
+        self.data = data
+        self.recommended: int = data["recommended"]
+        self.why: str = data["why"]
+        self.knee: int = data["knee"]
+
+
+class Answer(Iterator[Token], AsyncIterator[Token]):
+    """An answer in the making: an iterator of its tokens, for ``for`` and for ``async for``.
+
+    The engine runs ahead of the reader. An answer that is deleted, closed or interrupted ends before its next token.
+    """
+
+    def __init__(self, native: _native.Answer) -> None:
+        self._native = native
+
+    def __iter__(self) -> Answer:
+        return self
+
+    def __next__(self) -> Token:
+        row = self._native.take_next()
+        if row is None:
+            raise StopIteration
+        return Token._make(row)
+
+    def __aiter__(self) -> Answer:
+        return self
+
+    async def __anext__(self) -> Token:
+        is_ready, row = self._native.take_ready()
+        try:
+            if is_ready:
+                # Other tasks get their turn.
+                await asyncio.sleep(0)
+            else:
+                loop = asyncio.get_running_loop()
+                row = await loop.run_in_executor(None, self._native.take_next)
+        except BaseException:
+            self.close()
+            raise
+        if row is None:
+            raise StopAsyncIteration
+        return Token._make(row)
+
+    def text(self) -> str:
+        """Return the rest of the answer as one text."""
+        return "".join(token.text for token in self)
+
+    def close(self) -> None:
+        """End the answer before its next token."""
+        self._native.close()
+
+    def __enter__(self) -> Answer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def stop(self) -> str | None:
+        """Why it ended: ``end``, ``stop``, ``length``, ``context`` or ``interrupted``; None before the end was read."""
+        return self._native.stop()
+
+    @property
+    def statistics(self) -> dict[str, Any] | None:
+        """Token counts and times in seconds; None before the end was read."""
+        return self._native.statistics()
+
+
+def _texts(texts: Sequence[str], name: str) -> list[str]:
+    if isinstance(texts, (str, bytes)):
+        raise TypeError(f"{name} must be a list of texts, not one text")
+    return list(texts)
+
+
+def _array(rows: _native.Array) -> NDArray[np.float32]:
+    """Return an array of its own, which may be written to."""
+    import numpy as np
+
+    return np.array(rows)
+
+
+def _prompt(prompt: Prompt) -> Any:
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, (bytes, Mapping)):
+        raise TypeError("a prompt is a text, a list of tokens or a list of messages")
+    items = list(prompt)
+    if any(isinstance(item, Mapping) for item in items):
+        return [_message(item) for item in items]
+    return items
+
+
+def _message(message: Mapping[str, Any]) -> tuple[str, str]:
+    if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
+        raise UsageError(f"{message!r} is no message; it must be a dict with role and content", 2)
+    content = message["content"]
+    if not isinstance(content, str):
+        raise TypeError(f"content is a {type(content).__name__}; it must be a text")
+    return str(message["role"]), content
+
+
+def _grammar(
+    json_schema: Any, json_object: bool, grammar: str | None, regex: str | None, lark: str | None
+) -> tuple[str, str] | None:
+    if json_schema is not None and not isinstance(json_schema, str):
+        json_schema = json.dumps(json_schema)
+    kinds = {"json_schema": json_schema, "gbnf": grammar, "regex": regex, "lark": lark}
+    given = [(kind, text) for kind, text in kinds.items() if text is not None]
+    if json_object:
+        given.append(("json_object", ""))
+    if len(given) > 1:
+        raise UsageError("json_schema, json_object, grammar, regex and lark exclude each other", 2)
+    return given[0] if given else None
+
+
+def _settings(
+    *,
+    gpu_layers: int | str = "auto",
+    device: str | Sequence[str] = (),
+    tensor_split: Sequence[float] = (),
+    gpu_bytes: int | None = None,
+    cpu_moe_layers: int = 0,
+    cache_dir: Path | None = None,
+    context: int | None = None,
+    threads: int | None = None,
+    cache_type: str = "f16",
+    checkpoints: int | None = None,
+    embeddings: bool = False,
+    draft_model: Path | None = None,
+    lookup: bool = False,
+    chat_template: str | None = None,
+) -> dict[str, Any]:
+    settings = dict(locals())
+    settings["device"] = [device] if isinstance(device, str) else list(device)
+    settings["tensor_split"] = [float(share) for share in tensor_split]
+    return settings
+
+
+def _planned(planned: tuple[str, str]) -> Plan:
+    text, data = planned
+    return Plan(text, json.loads(data))
+
+
+class Bilayer:
+    """A model on its devices.
+
+    One answer is made at a time. Calls from several threads wait for each other; the interpreter's lock is free while the
+    engine works.
+
+    Parameters
+    ----------
+    model : str or os.PathLike
+        A GGUF file; of several shards the first.
+    gpu_layers : int or str, default "auto"
+        How many layers run on the GPU, the output head first, then the last layers: ``auto``, ``all``, a number, or a
+        percentage such as ``"50%"``.
+    device : str or list of str, optional
+        Which GPUs: numbers as in ``bilayer devices``, parts of their names, or ``software``.
+    tensor_split : list of float, optional
+        Each GPU's share in the offloaded layers, in any unit.
+    gpu_bytes : int, optional
+        Counts each GPU's free memory as so many bytes.
+    cpu_moe_layers : int, default 0
+        The experts of the first so many layers stay on the CPU.
+    cache_dir : str or os.PathLike, optional
+        A folder for measured times and compiled shaders. With it ``auto`` places by measured times.
+    context : int, optional
+        Tokens of a prompt and its answer together; by default the model's own, at most 8192.
+    threads : int, optional
+        CPU threads; by default one for each physical core.
+    cache_type : str, default "f16"
+        How the KV cache is stored: ``f16``, ``f32`` or ``q8_0``.
+    checkpoints : int, optional
+        Checkpoints of the states of recurrent layers.
+    embeddings : bool, default False
+        Opens an encoder with a classification head for `embed`.
+    draft_model : str or os.PathLike, optional
+        Speculative decoding with a smaller model of the same vocabulary.
+    lookup : bool, default False
+        Speculative decoding from the text itself.
+    chat_template : str, optional
+        A template or the name of a known one, such as ``chatml``, in place of the model's own.
+
+    Raises
+    ------
+    MissingFileError
+        The file does not exist.
+    ModelFileError
+        The file is damaged or not supported.
+    UsageError
+        A setting is out of range.
+    MemoryExceededError
+        The model does not fit.
+
+    Examples
+    --------
+    >>> with Bilayer("model.gguf", context=2048) as model:
+    ...     print(model.generate("Once upon a time", max_tokens=32).text())
+    """
+
+    def __init__(self, model: Path, gpu_layers: int | str = "auto", **settings: Any) -> None:
+        self._path = os.fspath(model)
+        self._settings = _settings(gpu_layers=gpu_layers, **settings)
+        self._native = _native.Model(self._path, self._settings)
+        self._facts = self._native.facts()
+
+    # What the model is.
+
+    @property
+    def name(self) -> str:
+        """What the file calls the model."""
+        return self._facts["name"]
+
+    @property
+    def context(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
+        return self._facts["context"]
+
+    @property
+    def vocab(self) -> int:
+        """Number of tokens in the vocabulary."""
+        return self._facts["vocab"]
+
+    @property
+    def width(self) -> int:
+        """Elements of a hidden state, and of an embedding."""
+        return self._facts["width"]
+
+    @property
+    def bos(self) -> int | None:
+        """The token that begins a text."""
+        return self._facts["bos"]
+
+    @property
+    def eos(self) -> int | None:
+        """The token that ends a text."""
+        return self._facts["eos"]
+
+    @property
+    def generates(self) -> bool:
+        """Whether it generates text; an encoder computes embeddings or scores."""
+        return self._facts["generates"]
+
+    def __repr__(self) -> str:
+        state = "" if self._native.is_open() else ", closed"
+        return f"<Bilayer {self.name}{state}>"
+
+    # Generating.
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        seed: int = 0,
+        logprobs: int | None = None,
+        logit_bias: Mapping[int, float] | None = None,
+        json_schema: Any = None,
+        json_object: bool = False,
+        grammar: str | None = None,
+        regex: str | None = None,
+        lark: str | None = None,
+        ignore_eos: bool = False,
+        show_control: bool = False,
+        context_shift: int | None = None,
+        **sampling: float,
+    ) -> Answer:
+        """Continue a prompt.
+
+        Parameters
+        ----------
+        prompt : str, list of int, or list of dict
+            A text, tokens, or messages with ``role`` and ``content``.
+        max_tokens : int, optional
+            Ends the answer after so many tokens; without, the model or the context ends it.
+        stop : str or list of str, optional
+            Texts that end the answer and are no part of it.
+        seed : int, default 0
+            The same request with the same seed gives the same text.
+        logprobs : int, optional
+            Reports the log-probability of each token and of so many most likely ones.
+        logit_bias : dict of int to float, optional
+            Added to the logits of tokens.
+        json_schema : dict or str, optional
+            Allows only JSON that is valid under the schema.
+        json_object : bool, default False
+            Allows only JSON objects.
+        grammar, regex, lark : str, optional
+            Allows only texts of a GBNF grammar, of a regular expression, of a Lark grammar.
+        ignore_eos : bool, default False
+            Continues after the tokens with which a model ends its answer.
+        show_control : bool, default False
+            Writes control tokens as text.
+        context_shift : int, optional
+            Goes on when the context is full: so many first tokens stay, half of the others leave. Needs `max_tokens`.
+        **sampling : float
+            ``temperature``, ``top_k``, ``top_p``, ``min_p``, ``typical``, ``repeat_penalty``, ``repeat_last_n``,
+            ``presence_penalty``, ``frequency_penalty``, ``dry_multiplier`` and the other flags of ``bilayer run``.
+            ``temperature=0`` takes the most likely token.
+
+        Returns
+        -------
+        Answer
+            An iterator and async iterator of `Token`.
+
+        Raises
+        ------
+        UsageError
+            An argument is out of range. Errors that need the model, such as a prompt that is too long, are raised by the
+            first token.
+        """
+        values = []
+        for name, value in sampling.items():
+            if name not in _SAMPLING:
+                raise TypeError(f"generate() got an unexpected keyword argument {name!r}")
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+            values.append((_SAMPLING[name], str(value)))
+        asked = {
+            "prompt": _prompt(prompt),
+            "max_tokens": max_tokens,
+            "stop": [stop] if isinstance(stop, str) else list(stop),
+            "sampling": values,
+            "seed": seed,
+            "logit_bias": [(int(token), float(bias)) for token, bias in (logit_bias or {}).items()],
+            "logprobs": logprobs,
+            "grammar": _grammar(json_schema, json_object, grammar, regex, lark),
+            "ignore_eos": ignore_eos,
+            "show_control": show_control,
+            "context_shift": context_shift,
+        }
+        return Answer(self._native.generate(asked))
+
+    def chat(self, messages: Sequence[Mapping[str, str]], **options: Any) -> Answer:
+        """Answer a conversation, rendered by the model's chat template.
+
+        Parameters
+        ----------
+        messages : list of dict
+            The whole conversation, each message with ``role`` (``system``, ``user`` or ``assistant``) and ``content``.
+            What the KV cache holds of it from the last call is not computed again.
+        **options
+            Those of `generate`.
+
+        Returns
+        -------
+        Answer
+            An iterator and async iterator of `Token`.
+        """
+        if isinstance(messages, (str, Mapping)):
+            raise TypeError("messages must be a list of messages")
+        return self.generate([dict(_check(message)) for message in messages], **options)
+
+    # Encoders.
+
+    def embed(self, texts: Sequence[str], *, truncate: bool = False) -> NDArray[np.float32]:
+        """Compute a vector of length 1 for each text.
+
+        Parameters
+        ----------
+        texts : list of str
+            The texts.
+        truncate : bool, default False
+            Cut texts that are longer than the context instead of refusing them.
+
+        Returns
+        -------
+        numpy.ndarray of float32, shape (texts, width)
+        """
+        return _array(self._native.embed(_texts(texts, "texts"), truncate))
+
+    def rerank(
+        self, query: str, documents: Sequence[str], *, truncate: bool = False
+    ) -> NDArray[np.float32]:
+        """Score the relevance of documents to a query: the higher, the more relevant.
+
+        Returns
+        -------
+        numpy.ndarray of float32, shape (documents,)
+        """
+        return _array(self._native.rerank(query, _texts(documents, "documents"), truncate))
+
+    def classify(self, texts: Sequence[str], *, truncate: bool = False) -> list[list[Label]]:
+        """Compute the probability of every label for each text.
+
+        Returns
+        -------
+        list of list of Label
+            The labels of each text, most probable first.
+        """
+        rows = self._native.classify(_texts(texts, "texts"), truncate)
+        return [sorted(map(Label._make, row), key=lambda label: -label.probability) for row in rows]
+
+    # Measuring.
+
+    def logits(self, prompt: Prompt) -> NDArray[np.float32]:
+        """Compute the logits after every token of a prompt. The array is the engine's own memory, read-only, not a copy.
+
+        Returns
+        -------
+        numpy.ndarray of float32, shape (tokens, vocab)
+        """
+        import numpy as np
+
+        return np.asarray(self._native.logits(_prompt(prompt))[1])
+
+    def plan(self) -> Plan:
+        """Return what runs where, and the memory that it takes."""
+        return _planned(self._native.plan())
+
+    def profile(
+        self, *, prompt_tokens: int | None = None, decode_tokens: int | None = None, rounds: int = 3
+    ) -> Profile:
+        """Measure the model at every number of layers on the GPU. The file is opened a second time for it.
+
+        Returns
+        -------
+        Profile
+            Rows that ``pandas.DataFrame`` takes.
+        """
+        options = (prompt_tokens, decode_tokens, rounds)
+        return Profile(json.loads(_native.profile(self._path, self._settings, options)))
+
+    # Tokens.
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Return the tokens of a text.
+
+        Parameters
+        ----------
+        text : str
+            The text.
+        add_special : bool, default True
+            Add the tokens that the model wants around a text.
+        parse_special : bool, default True
+            Parse the spellings of control tokens as those tokens; wrong for text of strangers.
+        """
+        return self._native.tokenize(text, (add_special, parse_special))
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, control tokens left out."""
+        return self._native.detokenize(list(tokens))
+
+    # Closing.
+
+    def take_warnings(self) -> list[str]:
+        """Return what happened since the last call though work went on, such as a GPU that was lost."""
+        return self._native.take_warnings()
+
+    def close(self) -> None:
+        """End all answers and free the model."""
+        self._native.close()
+
+    def __enter__(self) -> Bilayer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _check(message: Mapping[str, str]) -> Mapping[str, str]:
+    _message(message)
+    return message
+
+
+def plan(model: Path, gpu_layers: int | str = "auto", **settings: Any) -> Plan:
+    """Return what would run where, without loading the model; a file that has only its header will do.
+
+    Parameters
+    ----------
+    model, gpu_layers, **settings
+        As of `Bilayer`.
+    """
+    return _planned(_native.plan(os.fspath(model), _settings(gpu_layers=gpu_layers, **settings)))
+
+
+def profile(
+    model: Path,
+    *,
+    prompt_tokens: int | None = None,
+    decode_tokens: int | None = None,
+    rounds: int = 3,
+    **settings: Any,
+) -> Profile:
+    """Measure a model at every number of layers on the GPU.
+
+    Parameters
+    ----------
+    model, **settings
+        As of `Bilayer`.
+    prompt_tokens, decode_tokens : int, optional
+        Tokens of a prompt, and tokens generated, at each number of layers.
+    rounds : int, default 3
+        The median of so many measurements counts.
+    """
+    options = (prompt_tokens, decode_tokens, rounds)
+    return Profile(json.loads(_native.profile(os.fspath(model), _settings(**settings), options)))
+
+
+def hub(name: str) -> str:
+    """Return the path of a model of the Hugging Face hub, such as ``org/repo:Q4_K_M``; it is downloaded unless cached."""
+    return _native.hub(name)

@@ -1,0 +1,461 @@
+"""The part of llama-cpp-python's interface that programs use most, on Bilayer.
+
+>>> from bilayer import Llama
+>>> llama = Llama("model.gguf", n_ctx=2048)
+>>> llama("Once upon a time", max_tokens=16)["choices"][0]["text"]
+
+A program that imports ``llama_cpp`` itself, such as LangChain's or LlamaIndex's wrapper, runs on Bilayer after `install`.
+
+Arguments that only choose how llama.cpp computes, such as ``n_batch`` or ``flash_attn``, have no effect. Those that would
+change the result and are not supported raise `UsageError`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from ._errors import UsageError
+from ._model import Answer, Bilayer, Token
+
+__all__ = ["Llama", "LlamaGrammar", "install"]
+__version__ = "0.3.36"
+
+#: The seed that stands for a random one.
+LLAMA_DEFAULT_SEED = 0xFFFFFFFF
+
+#: ggml's numbers of the types that a KV cache may have.
+_CACHE_TYPES = {None: "f16", 0: "f32", 1: "f16", 8: "q8_0"}
+
+#: Arguments of `Llama` that choose how llama.cpp computes, and not what.
+_IGNORED = {
+    "split_mode", "main_gpu", "use_mmap", "use_mlock", "n_batch", "n_ubatch", "n_threads_batch", "logits_all",
+    "offload_kqv", "flash_attn", "op_offload", "swa_full", "no_perf", "numa", "verbose", "spm_infill", "vocab_only",
+    "n_parts", "f16_kv",
+}  # fmt: skip
+
+#: Arguments of `Llama` that change the result, with the values that mean nothing.
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "kv_overrides": (None,),
+    "rope_scaling_type": (None, -1),
+    "pooling_type": (None, -1),
+    # LangChain passes the second of these for every model; the model's own base and scale count.
+    "rope_freq_base": (0, 10000),
+    "rope_freq_scale": (0, 1),
+    "yarn_ext_factor": (-1.0,),
+    "yarn_attn_factor": (1.0,),
+    "yarn_beta_fast": (32.0,),
+    "yarn_beta_slow": (1.0,),
+    "yarn_orig_ctx": (0,),
+    "lora_base": (None,),
+    "lora_path": (None,),
+    "lora_scale": (1.0,),
+    "chat_handler": (None,),
+    "draft_model": (None,),
+    "tokenizer": (None,),
+}
+
+
+def install() -> None:
+    """Make ``import llama_cpp`` find this module, for programs that import llama-cpp-python by its name."""
+    sys.modules["llama_cpp"] = sys.modules[__name__]
+
+
+class LlamaGrammar:
+    """A grammar in GBNF, or made from a JSON schema."""
+
+    def __init__(self, grammar: str | None = None, json_schema: str | None = None) -> None:
+        self._grammar = grammar
+        self._json_schema = json_schema
+
+    @classmethod
+    def from_string(cls, grammar: str, verbose: bool = True) -> LlamaGrammar:
+        """Return the grammar of a text in GBNF."""
+        return cls(grammar=grammar)
+
+    @classmethod
+    def from_file(cls, file: str, verbose: bool = True) -> LlamaGrammar:
+        """Return the grammar of a file in GBNF."""
+        with open(file, encoding="utf-8") as source:
+            return cls(grammar=source.read())
+
+    @classmethod
+    def from_json_schema(cls, json_schema: str, verbose: bool = True) -> LlamaGrammar:
+        """Return the grammar of a JSON schema."""
+        return cls(json_schema=json_schema)
+
+    def options(self) -> dict[str, Any]:
+        """Return the arguments of `Bilayer.generate`."""
+        return {"grammar": self._grammar, "json_schema": self._json_schema}
+
+
+def _refuse(name: str, found: Any) -> None:
+    raise UsageError(f"{name} is {found!r}, which is not supported", 2)
+
+
+def _neutral(**arguments: Any) -> None:
+    """Refuse arguments that have a value other than None."""
+    for name, value in arguments.items():
+        if value is not None and value != []:
+            _refuse(name, value)
+
+
+class Llama:
+    """A model, with the methods of llama-cpp-python's class.
+
+    Parameters
+    ----------
+    model_path : str
+        The GGUF file.
+    n_gpu_layers : int, default 0
+        Layers on the GPU; -1 is all.
+    n_ctx : int, default 512
+        Tokens of a prompt and its answer together; 0 is the model's own.
+    n_threads : int, optional
+        CPU threads.
+    seed : int, optional
+        The seed of answers without one.
+    last_n_tokens_size : int, default 64
+        Tokens that the penalties of repetition see.
+    embedding : bool, default False
+        Opens an encoder for embeddings.
+    tensor_split, type_k, type_v, chat_format
+        As there.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        n_gpu_layers: int = 0,
+        tensor_split: Sequence[float] | None = None,
+        seed: int = LLAMA_DEFAULT_SEED,
+        n_ctx: int = 512,
+        n_threads: int | None = None,
+        last_n_tokens_size: int = 64,
+        embedding: bool = False,
+        type_k: int | None = None,
+        type_v: int | None = None,
+        chat_format: str | None = None,
+        **others: Any,
+    ) -> None:
+        for name, value in others.items():
+            if name in _REFUSED and value not in _REFUSED[name]:
+                _refuse(name, value)
+            if name not in _REFUSED and name not in _IGNORED:
+                raise TypeError(f"Llama() got an unexpected keyword argument {name!r}")
+        if type_k not in _CACHE_TYPES or _CACHE_TYPES[type_k] != _CACHE_TYPES.get(type_v):
+            raise UsageError(f"type_k is {type_k} and type_v is {type_v}; both must be 0 (f32), 1 (f16) or 8 (q8_0)", 2)
+        self.model_path = model_path
+        self.chat_format = chat_format
+        self._seed = seed
+        self._last_n = last_n_tokens_size
+        self._model = Bilayer(
+            model_path,
+            gpu_layers="all" if n_gpu_layers < 0 else n_gpu_layers,
+            tensor_split=tensor_split or (),
+            context=n_ctx or None,
+            threads=n_threads or None,
+            cache_type=_CACHE_TYPES[type_k],
+            embeddings=embedding,
+            chat_template=chat_format,
+        )
+        self.context_params = SimpleNamespace(n_ctx=self._model.context)
+
+    # Facts.
+
+    def n_ctx(self) -> int:
+        """Tokens of a prompt and its answer together."""
+        return self._model.context
+
+    def n_vocab(self) -> int:
+        """Tokens of the vocabulary."""
+        return self._model.vocab
+
+    def n_embd(self) -> int:
+        """Elements of an embedding."""
+        return self._model.width
+
+    def token_bos(self) -> int:
+        """The token that begins a text; -1 without one."""
+        return -1 if self._model.bos is None else self._model.bos
+
+    def token_eos(self) -> int:
+        """The token that ends a text; -1 without one."""
+        return -1 if self._model.eos is None else self._model.eos
+
+    def set_seed(self, seed: int) -> None:
+        """Set the seed of answers without one."""
+        self._seed = seed
+
+    def reset(self) -> None:
+        """Do nothing: what the KV cache holds never changes an answer."""
+
+    def close(self) -> None:
+        """Free the model."""
+        self._model.close()
+
+    def __enter__(self) -> Llama:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Tokens.
+
+    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
+        """Return the tokens of a text in UTF-8."""
+        if not isinstance(text, (bytes, bytearray)):
+            raise TypeError(f"text must be bytes, not {type(text).__name__}")
+        decoded = bytes(text).decode("utf-8", errors="ignore")
+        return self._model.tokenize(decoded, add_special=add_bos, parse_special=special)
+
+    def detokenize(
+        self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
+    ) -> bytes:
+        """Return the bytes of tokens; control tokens are left out unless `special`."""
+        pieces = self._model._native.pieces(list(tokens))
+        text = b"".join(piece for piece, is_control in pieces if special or not is_control)
+        begins = bool(tokens) and tokens[0] == self._model.bos
+        return text[1:] if begins and not special and text.startswith(b" ") else text
+
+    # Embeddings.
+
+    def embed(
+        self,
+        input: str | Sequence[str],
+        normalize: bool = False,
+        truncate: bool = True,
+        return_count: bool = False,
+    ) -> Any:
+        """Return the vector of a text, or those of several; they have length 1 in any case."""
+        texts = [input] if isinstance(input, str) else list(input)
+        rows = self._model.embed(texts, truncate=truncate).tolist()
+        found = rows[0] if isinstance(input, str) else rows
+        return (found, self._count(texts)) if return_count else found
+
+    def create_embedding(self, input: str | Sequence[str], model: str | None = None) -> dict[str, Any]:
+        """Return OpenAI's answer with the vectors of texts."""
+        texts = [input] if isinstance(input, str) else list(input)
+        rows, count = self.embed(texts, return_count=True)
+        data = [{"object": "embedding", "embedding": row, "index": at} for at, row in enumerate(rows)]
+        usage = {"prompt_tokens": count, "total_tokens": count}
+        return {"object": "list", "data": data, "model": model or self.model_path, "usage": usage}
+
+    def _count(self, texts: list[str]) -> int:
+        context = self._model.context
+        return sum(min(len(self._model.tokenize(text, parse_special=False)), context) for text in texts)
+
+    # Completions.
+
+    def _begin(
+        self, prompt: Any, max_tokens: int | None, stop: str | Sequence[str] | None, options: dict[str, Any]
+    ) -> Answer:
+        """Ask for an answer with the sampling arguments of llama-cpp-python."""
+        given = {"repeat_last_n": self._last_n} | options
+        _neutral(logits_processor=given.pop("logits_processor", None))
+        _neutral(stopping_criteria=given.pop("stopping_criteria", None))
+        if given.pop("tfs_z", 1.0) != 1.0:
+            _refuse("tfs_z", options["tfs_z"])
+        given.pop("model", None)
+        seed = given.pop("seed", None)
+        seed = self._seed if seed is None else seed
+        if seed == LLAMA_DEFAULT_SEED or seed < 0:
+            seed = random.getrandbits(32)
+        grammar = given.pop("grammar", None)
+        if grammar is not None:
+            if not isinstance(grammar, LlamaGrammar):
+                raise TypeError(f"grammar must be a LlamaGrammar, not {type(grammar).__name__}")
+            given.update(grammar.options())
+        bias = given.pop("logit_bias", None) or {}
+        names = {"typical_p": "typical", "mirostat_mode": "mirostat", "mirostat_tau": "mirostat_ent"}
+        names["mirostat_eta"] = "mirostat_lr"
+        given = {names.get(name, name): value for name, value in given.items()}
+        if given.get("temperature", 0.8) < 0:
+            given["temperature"] = 0
+        return self._model.generate(
+            prompt,
+            max_tokens=max_tokens if max_tokens is not None and max_tokens > 0 else None,
+            stop=stop or (),
+            seed=seed,
+            logit_bias={int(token): float(value) for token, value in bias.items()},
+            **given,
+        )
+
+    def _finish(self, answer: Answer) -> str:
+        return "length" if answer.stop in ("length", "context") else "stop"
+
+    def _usage(self, answer: Answer, tokens: list[Token]) -> dict[str, int]:
+        statistics = answer.statistics or {}
+        prompt = statistics.get("prompt_tokens", 0)
+        is_ended = answer.stop == "end" and bool(tokens) and tokens[-1].id == self._model.eos
+        completion = len(tokens) - is_ended
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+    def _logprobs(self, tokens: Sequence[Token], offset: int) -> dict[str, Any]:
+        """OpenAI's log-probabilities of a completion; `offset` is the number of characters before the first token."""
+        texts = [self.detokenize([token.id], special=True).decode("utf-8", "replace") for token in tokens]
+        rows: dict[str, list[Any]] = {"tokens": texts, "text_offset": [], "token_logprobs": [], "top_logprobs": []}
+        for token, text in zip(tokens, texts):
+            rows["text_offset"].append(offset)
+            rows["token_logprobs"].append(token.logprob)
+            top = {self.detokenize([id], special=True).decode("utf-8", "replace"): p for id, p in token.top}
+            rows["top_logprobs"].append(top | {text: token.logprob})
+            offset += len(text)
+        return rows
+
+    def create_completion(
+        self,
+        prompt: str | Sequence[int],
+        suffix: str | None = None,
+        max_tokens: int | None = 16,
+        temperature: float = 0.8,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        logprobs: int | None = None,
+        echo: bool = False,
+        stop: str | Sequence[str] | None = None,
+        stream: bool = False,
+        model: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Continue a prompt; returns OpenAI's answer, or with `stream` an iterator of its chunks.
+
+        Other arguments: ``frequency_penalty``, ``presence_penalty``, ``repeat_penalty``, ``top_k``, ``seed``,
+        ``mirostat_mode``, ``mirostat_tau``, ``mirostat_eta``, ``grammar``, ``logit_bias``.
+        """
+        _neutral(suffix=suffix or None)
+        options.update(temperature=temperature, top_p=top_p, min_p=min_p, typical_p=typical_p, logprobs=logprobs)
+        tokens = prompt
+        if isinstance(prompt, str):
+            tokens = self.tokenize(prompt.encode("utf-8"), special=True)
+        answer = self._begin(list(tokens), max_tokens, stop, options)
+        prefix = ""
+        if echo:
+            prefix = prompt if isinstance(prompt, str) else self.detokenize(prompt).decode("utf-8", "replace")
+        head = {
+            "id": f"cmpl-{uuid.uuid4()}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": model or self.model_path,
+        }
+        if stream:
+            return self._stream_completion(answer, head, prefix, logprobs)
+        made = list(answer)
+        text = prefix + "".join(token.text for token in made)
+        choice = {
+            "text": text,
+            "index": 0,
+            "logprobs": None if logprobs is None else self._logprobs(made, len(prefix)),
+            "finish_reason": self._finish(answer),
+        }
+        return head | {"choices": [choice], "usage": self._usage(answer, made)}
+
+    def _stream_completion(
+        self, answer: Answer, head: dict[str, Any], prefix: str, logprobs: int | None
+    ) -> Iterator[dict[str, Any]]:
+        def chunk(text: str, rows: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
+            choice = {"text": text, "index": 0, "logprobs": rows, "finish_reason": reason}
+            return head | {"choices": [choice]}
+
+        offset = len(prefix)
+        if prefix:
+            yield chunk(prefix, None, None)
+        for token in answer:
+            rows = None if logprobs is None else self._logprobs([token], offset)
+            offset += len(token.text)
+            if token.text or rows:
+                yield chunk(token.text, rows, None)
+        yield chunk("", None, self._finish(answer))
+
+    __call__ = create_completion
+
+    def create_chat_completion(
+        self,
+        messages: Sequence[dict[str, Any]],
+        temperature: float = 0.2,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        stream: bool = False,
+        stop: str | Sequence[str] | None = None,
+        max_tokens: int | None = None,
+        response_format: dict[str, Any] | None = None,
+        logprobs: bool | None = None,
+        top_logprobs: int | None = None,
+        model: str | None = None,
+        functions: Any = None,
+        function_call: Any = None,
+        tools: Any = None,
+        tool_choice: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Answer a conversation; returns OpenAI's answer, or with `stream` an iterator of its chunks."""
+        _neutral(functions=functions, tools=tools)
+        _neutral(function_call=None if function_call == "none" else function_call)
+        _neutral(tool_choice=None if tool_choice in ("none", "auto") else tool_choice)
+        options.update(temperature=temperature, top_p=top_p, min_p=min_p, typical_p=typical_p)
+        if logprobs:
+            options["logprobs"] = top_logprobs or 0
+        kind = (response_format or {}).get("type", "text")
+        if kind == "json_object":
+            schema = response_format.get("schema")
+            options.update({"json_schema": json.dumps(schema)} if schema else {"json_object": True})
+        elif kind != "text":
+            _refuse("response_format", response_format)
+        answer = self._begin(list(messages), max_tokens, stop, options)
+        head = {
+            "id": f"chatcmpl-{uuid.uuid4()}",
+            "created": int(time.time()),
+            "model": model or self.model_path,
+        }
+        if stream:
+            return self._stream_chat(answer, head | {"object": "chat.completion.chunk"}, bool(logprobs))
+        made = list(answer)
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": "".join(token.text for token in made)},
+            "logprobs": self._chat_logprobs(made) if logprobs else None,
+            "finish_reason": self._finish(answer),
+        }
+        head |= {"object": "chat.completion"}
+        return head | {"choices": [choice], "usage": self._usage(answer, made)}
+
+    def _chat_logprobs(self, tokens: Sequence[Token]) -> dict[str, Any]:
+        def entry(id: int, logprob: float | None) -> dict[str, Any]:
+            spelled = self.detokenize([id], special=True)
+            return {"token": spelled.decode("utf-8", "replace"), "bytes": list(spelled), "logprob": logprob}
+
+        rows = [
+            entry(token.id, token.logprob) | {"top_logprobs": [entry(*top) for top in token.top]}
+            for token in tokens
+        ]
+        return {"content": rows, "refusal": None}
+
+    def _stream_chat(
+        self, answer: Answer, head: dict[str, Any], with_logprobs: bool
+    ) -> Iterator[dict[str, Any]]:
+        def chunk(delta: dict[str, str], rows: Any = None, reason: str | None = None) -> dict[str, Any]:
+            choice = {"index": 0, "delta": delta, "logprobs": rows, "finish_reason": reason}
+            return head | {"choices": [choice]}
+
+        yield chunk({"role": "assistant"})
+        for token in answer:
+            rows = self._chat_logprobs([token]) if with_logprobs else None
+            if token.text or rows:
+                yield chunk({"content": token.text}, rows)
+        yield chunk({}, None, self._finish(answer))
+
+    def generate(self, tokens: Sequence[int], **options: Any) -> Iterator[int]:
+        """Continue tokens without end; yields tokens."""
+        names = {"temp": "temperature"}
+        options = {names.get(name, name): value for name, value in options.items() if name != "reset"}
+        for token in self._begin(list(tokens), None, None, options | {"ignore_eos": True}):
+            yield token.id

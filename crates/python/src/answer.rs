@@ -1,0 +1,167 @@
+//! An answer in the making, as Python takes it: tokens from a channel that the model's thread fills.
+
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::sync::{Arc, Mutex};
+
+use bilayer::{Error, Model, Request, Statistics, Token};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::error;
+use crate::worker::{self, Ticket, Worker, locked};
+
+/// A token as Python gets it: its id, its text, its log-probability and those of the most likely tokens.
+type Row = (u32, String, Option<f32>, Vec<(u32, f32)>);
+
+/// What the model's thread reports.
+enum Event {
+    Token(Token),
+    End(End),
+    Failed(Box<Error>),
+}
+
+/// How an answer ended.
+#[derive(Default)]
+struct End {
+    stop: Option<&'static str>,
+    /// Tokens of the whole prompt.
+    prompt_tokens: usize,
+    statistics: Statistics,
+}
+
+/// An answer in the making. The model's thread runs ahead of the reader, at most to the answer's end.
+#[pyclass(frozen, module = "bilayer._native")]
+pub struct Answer {
+    worker: Arc<Worker>,
+    events: Mutex<Receiver<Event>>,
+    ticket: Mutex<Option<Ticket>>,
+    end: Mutex<Option<End>>,
+}
+
+impl Answer {
+    /// Asks the model's thread for an answer.
+    pub fn begin(py: Python<'_>, worker: &Arc<Worker>, request: Request) -> PyResult<Answer> {
+        let (sender, events) = mpsc::channel();
+        let run = move |model: &mut Model| {
+            let last = make(model, request, &sender);
+            // The reader may be gone.
+            let _ = sender.send(last);
+        };
+        let ticket = worker.post(py, Box::new(run))?;
+        Ok(Answer {
+            worker: worker.clone(),
+            events: Mutex::new(events),
+            ticket: Mutex::new(Some(ticket)),
+            end: Mutex::new(None),
+        })
+    }
+
+    /// The token of an event; `None` at the end.
+    fn take(&self, py: Python<'_>, event: Event) -> PyResult<Option<Row>> {
+        match event {
+            Event::Token(token) => {
+                let (own, top) = token.logprobs.unzip();
+                let top = top.unwrap_or_default().iter().map(|t| (t.id, t.logprob)).collect();
+                Ok(Some((token.id, token.text, own.map(|own| own.logprob), top)))
+            }
+            Event::End(end) => {
+                *locked(&self.end) = Some(end);
+                Ok(None)
+            }
+            Event::Failed(failed) => {
+                *locked(&self.end) = Some(End::default());
+                Err(error::of(py, &failed))
+            }
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        locked(&self.end).is_some()
+    }
+}
+
+#[pymethods]
+impl Answer {
+    /// The next token, waited for; None at the end.
+    fn take_next(&self, py: Python<'_>) -> PyResult<Option<Row>> {
+        if self.has_ended() {
+            return Ok(None);
+        }
+        let next = worker::wait(py, &self.events).inspect_err(|_| self.close());
+        match next? {
+            Some(event) => self.take(py, event),
+            // The end came to another thread, or the interpreter ends.
+            None if self.has_ended() || worker::is_over() => Ok(None),
+            None => {
+                *locked(&self.end) = Some(End::default());
+                Err(self.worker.fault(py))
+            }
+        }
+    }
+
+    /// Whether there is a token or the end already, and then that.
+    fn take_ready(&self, py: Python<'_>) -> PyResult<(bool, Option<Row>)> {
+        if self.has_ended() {
+            return Ok((true, None));
+        }
+        // Another thread may hold the lock while it waits.
+        let ready = match self.events.try_lock() {
+            Ok(events) => events.try_recv(),
+            Err(_) => Err(TryRecvError::Empty),
+        };
+        match ready {
+            Ok(event) => Ok((true, self.take(py, event)?)),
+            Err(TryRecvError::Empty) => Ok((false, None)),
+            Err(TryRecvError::Disconnected) => self.take_next(py).map(|row| (true, row)),
+        }
+    }
+
+    /// Ends the answer.
+    fn close(&self) {
+        locked(&self.ticket).take();
+    }
+
+    /// Why the answer ended, once it has and was read to its end.
+    fn stop(&self) -> Option<&'static str> {
+        locked(&self.end).as_ref()?.stop
+    }
+
+    /// Times and counts, once the answer has ended and was read to its end.
+    fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let end = locked(&self.end);
+        let Some(End { statistics, prompt_tokens, .. }) = end.as_ref() else { return Ok(None) };
+        let row = PyDict::new(py);
+        row.set_item("prompt_tokens", *prompt_tokens)?;
+        row.set_item("computed_tokens", statistics.prompt_tokens)?;
+        row.set_item("prompt_seconds", statistics.prompt.as_secs_f64())?;
+        row.set_item("first_token_seconds", statistics.first_token.as_secs_f64())?;
+        row.set_item("generated_tokens", statistics.generated)?;
+        row.set_item("generate_seconds", statistics.generate.as_secs_f64())?;
+        row.set_item("steps", statistics.steps)?;
+        row.set_item("drafted_tokens", statistics.drafted)?;
+        row.set_item("accepted_tokens", statistics.accepted)?;
+        Ok(Some(row))
+    }
+}
+
+/// Makes an answer, reports its tokens, and returns the last event.
+fn make(model: &mut Model, request: Request, sender: &Sender<Event>) -> Event {
+    let mut answer = match model.generate(request) {
+        Ok(answer) => answer,
+        Err(error) => return Event::Failed(Box::new(error)),
+    };
+    for token in &mut answer {
+        match token {
+            Ok(token) => {
+                if sender.send(Event::Token(token)).is_err() {
+                    // The reader is gone.
+                    break;
+                }
+            }
+            Err(error) => return Event::Failed(Box::new(error)),
+        }
+    }
+    let stop = answer.stop().map(bilayer::Stop::name);
+    let prompt_tokens = answer.prompt_tokens();
+    Event::End(End { stop, prompt_tokens, statistics: answer.statistics() })
+}

@@ -1,0 +1,66 @@
+//! The native half of the Python package `bilayer`: models in threads of their own, over the library.
+//!
+//! **Purpose.** Converts between Python and the library. What a user sees, with its documentation, is in
+//! `python/bilayer`; nothing here is called directly.
+//!
+//! **What it does not know.** Kernels, formats, schedules: those are asked of the library.
+//!
+//! **Read first.** [`worker`] (a model's thread), [`model`], [`answer`].
+
+mod answer;
+mod array;
+mod error;
+mod model;
+mod request;
+mod settings;
+mod worker;
+
+use pyo3::prelude::*;
+
+/// The module `bilayer._native`.
+#[pymodule]
+mod _native {
+    use std::ffi::OsString;
+
+    use pyo3::prelude::*;
+
+    use crate::error::{self, raised};
+    use crate::{settings, worker};
+
+    #[pymodule_export]
+    use crate::answer::Answer;
+    #[pymodule_export]
+    use crate::array::Array;
+    #[pymodule_export]
+    use crate::model::Model;
+    #[pymodule_export]
+    use crate::settings::{plan, profile};
+
+    /// Runs the command line, the program's name first; returns the exit code.
+    #[pyfunction]
+    fn command(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
+        py.detach(|| bilayer_cli::run(arguments))
+    }
+
+    /// The path of a model of the Hugging Face hub, downloaded unless it is cached.
+    #[pyfunction]
+    fn hub(py: Python<'_>, name: String) -> PyResult<String> {
+        let found = worker::beside(py, move || bilayer::hub(&name))?;
+        match found {
+            Ok(path) => Ok(path.to_string_lossy().into_owned()),
+            Err(error) => Err(raised(py, &error.to_string(), error::IO)),
+        }
+    }
+
+    /// Ends all answers and waits for their threads: a thread that outlives the interpreter could not be ended safely.
+    #[pyfunction]
+    fn shut_down(py: Python<'_>) {
+        py.detach(worker::shut_down);
+    }
+
+    /// Name, help and default of every sampling parameter.
+    #[pyfunction]
+    fn parameters() -> Vec<(String, String, String)> {
+        settings::parameters()
+    }
+}

@@ -1,0 +1,116 @@
+//! Requests as Python gives them.
+
+use bilayer::{Message, Request, Role, Sampling, SamplingError};
+use pyo3::prelude::*;
+
+use crate::error::usage;
+use crate::settings::parameter;
+
+/// A prompt: a text, tokens, or messages as pairs of role and text.
+#[derive(FromPyObject)]
+pub enum Prompt {
+    #[pyo3(transparent, annotation = "str")]
+    Text(String),
+    #[pyo3(transparent, annotation = "list[int]")]
+    Tokens(Vec<u32>),
+    #[pyo3(transparent, annotation = "list[tuple[str, str]]")]
+    Messages(Vec<(String, String)>),
+}
+
+/// A request; `python/bilayer` gives every entry.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Asked {
+    prompt: Prompt,
+    max_tokens: Option<usize>,
+    stop: Vec<String>,
+    /// Sampling parameters by name, as text.
+    sampling: Vec<(String, String)>,
+    seed: u64,
+    logit_bias: Vec<(u32, f32)>,
+    logprobs: Option<usize>,
+    /// Its kind, and its text.
+    grammar: Option<(String, String)>,
+    ignore_eos: bool,
+    show_control: bool,
+    context_shift: Option<usize>,
+}
+
+impl Asked {
+    /// The request of the library.
+    ///
+    /// # Errors
+    /// An entry that names nothing.
+    pub fn request(self, py: Python<'_>) -> PyResult<Request> {
+        let sampling = self.sampling(py)?;
+        let mut request = Request::new(prompt(py, self.prompt)?).sampling(sampling);
+        for text in self.stop {
+            request = request.stop(text);
+        }
+        if let Some(tokens) = self.max_tokens {
+            request = request.max_tokens(tokens);
+        } else if self.context_shift.is_some() {
+            return Err(usage(py, "context_shift needs max_tokens: the answer would not end"));
+        }
+        if let Some(top) = self.logprobs {
+            request = request.logprobs(top);
+        }
+        if let Some(keep) = self.context_shift {
+            request = request.context_shift(keep);
+        }
+        if self.ignore_eos {
+            request = request.ignore_eos();
+        }
+        if self.show_control {
+            request = request.show_control();
+        }
+        match self.grammar {
+            None => Ok(request),
+            Some((kind, text)) => match kind.as_str() {
+                "json_schema" => Ok(request.json_schema(text)),
+                "json_object" => Ok(request.json_object()),
+                "gbnf" => Ok(request.grammar(text)),
+                "regex" => Ok(request.regex(text)),
+                "lark" => Ok(request.lark(text)),
+                other => Err(usage(py, &format!("{other}: no kind of grammar"))),
+            },
+        }
+    }
+
+    fn sampling(&self, py: Python<'_>) -> PyResult<Sampling> {
+        let values: Vec<_> = self
+            .sampling
+            .iter()
+            .map(|(name, text)| Ok((parameter(py, name)?, text.as_str())))
+            .collect::<PyResult<_>>()?;
+        let options = Sampling::parse(values);
+        let options = options.map_err(|error: SamplingError| usage(py, &error.to_string()))?;
+        Ok(Sampling { seed: self.seed, logit_bias: self.logit_bias.clone(), ..options })
+    }
+}
+
+/// The prompt of the library.
+///
+/// # Errors
+/// A role that does not exist.
+pub fn prompt(py: Python<'_>, prompt: Prompt) -> PyResult<bilayer::Prompt> {
+    let messages = match prompt {
+        Prompt::Text(text) => return Ok(text.into()),
+        Prompt::Tokens(tokens) => return Ok(tokens.into()),
+        Prompt::Messages(messages) => messages,
+    };
+    let message = |(role, content): (String, String)| {
+        let role = match role.as_str() {
+            "system" => Role::System,
+            "user" => Role::User,
+            "assistant" => Role::Assistant,
+            other => {
+                let line = format!("role is {other}; it must be system, user or assistant");
+                return Err(usage(py, &line));
+            }
+        };
+        Ok(Message { role, content })
+    };
+    let messages: Vec<Message> = messages.into_iter().map(message).collect::<PyResult<_>>()?;
+    Ok(messages.into())
+}

@@ -1,0 +1,165 @@
+//! Settings of a model as Python gives them; plans and profiles, which need no open model.
+
+use std::path::PathBuf;
+
+use bilayer::{Builder, CacheType, Cancel, GpuLayers, Model, Parameter, ProfileOptions};
+use pyo3::prelude::*;
+
+use crate::error::{self, INTERNAL, raised, usage};
+use crate::worker;
+
+/// How many layers run on the GPU.
+#[derive(FromPyObject)]
+enum Layers {
+    #[pyo3(transparent, annotation = "int")]
+    Count(u32),
+    #[pyo3(transparent, annotation = "str")]
+    Text(String),
+}
+
+/// Settings of a model; `python/bilayer` gives every entry.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub struct Settings {
+    gpu_layers: Layers,
+    device: Vec<String>,
+    tensor_split: Vec<f64>,
+    gpu_bytes: Option<u64>,
+    cpu_moe_layers: u32,
+    cache_dir: Option<PathBuf>,
+    context: Option<usize>,
+    threads: Option<usize>,
+    cache_type: String,
+    checkpoints: Option<usize>,
+    embeddings: bool,
+    draft_model: Option<PathBuf>,
+    lookup: bool,
+    chat_template: Option<String>,
+}
+
+impl Settings {
+    /// Whether every entry has a meaning.
+    ///
+    /// # Errors
+    /// The first that has none.
+    pub fn check(&self, py: Python<'_>) -> PyResult<()> {
+        let checked = self.layers().and_then(|_| self.cache()).map(drop);
+        checked.map_err(|line| usage(py, &line))
+    }
+
+    fn layers(&self) -> Result<GpuLayers, String> {
+        let text = match &self.gpu_layers {
+            Layers::Count(count) => return Ok(GpuLayers::Count(*count)),
+            Layers::Text(text) => text.as_str(),
+        };
+        let percent = text.strip_suffix('%').and_then(|percent| percent.parse().ok());
+        match (text, percent, text.parse()) {
+            ("auto", ..) => Ok(GpuLayers::Auto),
+            ("all", ..) => Ok(GpuLayers::All),
+            (_, Some(percent), _) if percent <= 100 => Ok(GpuLayers::Percent(percent)),
+            (_, None, Ok(count)) => Ok(GpuLayers::Count(count)),
+            _ => Err(format!(
+                "gpu_layers is {text}; it must be auto, all, a number or a percentage such as 50%"
+            )),
+        }
+    }
+
+    fn cache(&self) -> Result<CacheType, String> {
+        match self.cache_type.to_ascii_lowercase().as_str() {
+            "f16" => Ok(CacheType::F16),
+            "f32" => Ok(CacheType::F32),
+            "q8_0" => Ok(CacheType::Q8_0),
+            other => Err(format!("cache_type is {other}; it must be f16, f32 or q8_0")),
+        }
+    }
+
+    /// The builder of the library; what has no meaning was [refused](Settings::check).
+    pub fn builder(self, path: PathBuf, cancel: &Cancel) -> Builder<'static> {
+        let mut builder = Model::builder(path)
+            .cancel(cancel)
+            .gpu_layers(self.layers().unwrap_or_default())
+            .cache_type(self.cache().unwrap_or_default())
+            .cpu_moe_layers(self.cpu_moe_layers);
+        for name in self.device {
+            builder = builder.device(name);
+        }
+        if !self.tensor_split.is_empty() {
+            builder = builder.tensor_split(self.tensor_split);
+        }
+        if let Some(bytes) = self.gpu_bytes {
+            builder = builder.gpu_bytes(bytes);
+        }
+        if let Some(folder) = self.cache_dir {
+            builder = builder.cache_dir(folder);
+        }
+        if let Some(tokens) = self.context {
+            builder = builder.context(tokens);
+        }
+        if let Some(threads) = self.threads {
+            builder = builder.threads(threads);
+        }
+        if let Some(checkpoints) = self.checkpoints {
+            builder = builder.checkpoints(checkpoints);
+        }
+        if let Some(path) = self.draft_model {
+            builder = builder.draft_model(path);
+        }
+        if let Some(template) = self.chat_template {
+            builder = builder.chat_template(template);
+        }
+        let builder = if self.lookup { builder.lookup() } else { builder };
+        if self.embeddings { builder.embeddings() } else { builder }
+    }
+}
+
+/// The sampling parameter of a name.
+///
+/// # Errors
+/// There is none of that name.
+pub fn parameter(py: Python<'_>, name: &str) -> PyResult<&'static Parameter> {
+    let mut all = bilayer::parameters();
+    let found = all.find(|parameter| parameter.name == name);
+    found.ok_or_else(|| usage(py, &format!("{name}: no sampling parameter")))
+}
+
+/// Name, help and default of every sampling parameter.
+pub fn parameters() -> Vec<(String, String, String)> {
+    let usual = bilayer::Sampling::default();
+    let row = |p: &'static Parameter| (p.name.to_owned(), p.help.to_owned(), p.text(&usual));
+    bilayer::parameters().map(row).collect()
+}
+
+/// What would run where: as text, and as JSON.
+#[pyfunction]
+pub fn plan(py: Python<'_>, path: PathBuf, settings: Settings) -> PyResult<(String, String)> {
+    settings.check(py)?;
+    let planned = worker::beside(py, move || settings.builder(path, &Cancel::new()).plan())?;
+    let plan = planned.map_err(|error| error::of(py, &error))?;
+    Ok((plan.to_string(), json(py, &plan)?))
+}
+
+/// Measures a model at every number of layers on the GPU: the profile as JSON.
+#[pyfunction]
+pub fn profile(
+    py: Python<'_>,
+    path: PathBuf,
+    settings: Settings,
+    options: (Option<usize>, Option<usize>, usize),
+) -> PyResult<String> {
+    settings.check(py)?;
+    let (prompt, decode, rounds) = options;
+    let options = ProfileOptions { prompt, decode, rounds };
+    let cancel = Cancel::new();
+    let handle = cancel.clone();
+    let taken = worker::beside(py, move || settings.builder(path, &handle).profile(options));
+    // After a signal the measurement ends early.
+    let taken = taken.inspect_err(|_| cancel.cancel())?;
+    let profile = taken.map_err(|error| error::of(py, &error))?;
+    let profile = profile.ok_or_else(|| raised(py, "interrupted", INTERNAL))?;
+    json(py, &profile)
+}
+
+/// A value as JSON.
+pub fn json(py: Python<'_>, value: &impl serde::Serialize) -> PyResult<String> {
+    serde_json::to_string(value).map_err(|error| raised(py, &error.to_string(), INTERNAL))
+}

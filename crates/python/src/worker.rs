@@ -1,0 +1,313 @@
+//! A model in a thread of its own, which takes jobs one after the other.
+//!
+//! **The idea.** The thread never touches Python, so it computes without the interpreter's lock, whichever Python threads
+//! call. They wait on channels and look for signals in between: Ctrl-C, a thread that goes away and the end of the
+//! interpreter only cancel the job. The price is one change of threads per call, and one wake per token.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bilayer::{Cancel, Model};
+use pyo3::prelude::*;
+
+use crate::error::{INTERNAL, raised, usage};
+
+/// How long a wait lasts before it looks for signals.
+const TICK: Duration = Duration::from_millis(50);
+
+/// How long the end of the interpreter waits for threads that are in a call.
+const LEAVING: Duration = Duration::from_secs(5);
+
+/// All workers, for the end of the interpreter.
+static WORKERS: Mutex<Vec<Weak<Worker>>> = Mutex::new(Vec::new());
+
+/// Threads of dropped workers that may still end a job.
+static ENDING: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
+
+/// Set when the interpreter ends.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+/// Python threads that wait in this module.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// Work for a model.
+type Job = Box<dyn FnOnce(&mut Model) + Send>;
+
+/// The thread of a model.
+pub struct Worker {
+    jobs: Mutex<Option<Sender<(u64, Job)>>>,
+    state: Arc<Mutex<State>>,
+    cancel: Cancel,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// The process that has the thread: one that forks from it has not.
+    process: u32,
+}
+
+/// Which job runs.
+#[derive(Default)]
+struct State {
+    running: Option<u64>,
+    /// Jobs that were cancelled before they began.
+    cancelled: Vec<u64>,
+    next: u64,
+    /// Jobs that have not begun are dropped.
+    is_closing: bool,
+    /// The message of a panic, after which the model is not used.
+    fault: Option<String>,
+}
+
+/// A job that was handed in; dropping it cancels the job.
+pub struct Ticket {
+    number: u64,
+    worker: Weak<Worker>,
+}
+
+impl Ticket {
+    /// Ends the job: before it begins, or before its next token.
+    pub fn cancel(&self) {
+        let Some(worker) = self.worker.upgrade() else { return };
+        let mut state = locked(&worker.state);
+        if state.running == Some(self.number) {
+            // The state stays locked, so that the next job cannot have begun.
+            worker.cancel.cancel();
+        } else if state.running.is_none_or(|running| running < self.number) {
+            state.cancelled.push(self.number);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+impl Worker {
+    /// Starts the thread of an open model, whose answers end by `cancel`.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start(model: Model, cancel: Cancel) -> PyResult<Arc<Worker>> {
+        let (sender, jobs) = mpsc::channel();
+        let state = Arc::new(Mutex::new(State::default()));
+        let run = {
+            let (state, cancel) = (state.clone(), cancel.clone());
+            move || serve(model, &jobs, &state, &cancel)
+        };
+        let thread = std::thread::Builder::new().name("bilayer".to_owned()).spawn(run)?;
+        let (jobs, thread) = (Mutex::new(Some(sender)), Mutex::new(Some(thread)));
+        let process = std::process::id();
+        let worker = Arc::new(Worker { jobs, state, cancel, thread, process });
+        let mut workers = locked(&WORKERS);
+        workers.retain(|worker| worker.strong_count() > 0);
+        workers.push(Arc::downgrade(&worker));
+        Ok(worker)
+    }
+
+    /// Hands in a job.
+    ///
+    /// # Errors
+    /// The model is closed, or was opened by another process, or a job panicked.
+    pub fn post(self: &Arc<Self>, py: Python<'_>, job: Job) -> PyResult<Ticket> {
+        if self.process != std::process::id() {
+            return Err(usage(py, "the model was opened before this process forked; open it here"));
+        }
+        let mut state = locked(&self.state);
+        if let Some(fault) = &state.fault {
+            return Err(raised(py, fault, INTERNAL));
+        }
+        let jobs = locked(&self.jobs);
+        let Some(jobs) = jobs.as_ref().filter(|_| !is_over()) else {
+            return Err(usage(py, "the model is closed"));
+        };
+        let number = state.next;
+        state.next += 1;
+        if jobs.send((number, job)).is_err() {
+            return Err(usage(py, "the model is closed"));
+        }
+        Ok(Ticket { number, worker: Arc::downgrade(self) })
+    }
+
+    /// Runs a job and waits for its result.
+    ///
+    /// # Errors
+    /// Those of [`post`](Worker::post), a signal, or a panic of the job.
+    pub fn call<T: Send + 'static>(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        job: impl FnOnce(&mut Model) -> T + Send + 'static,
+    ) -> PyResult<T> {
+        let (sender, result) = mpsc::channel();
+        let run = move |model: &mut Model| {
+            // The receiver is gone if its thread was interrupted.
+            let _ = sender.send(job(model));
+        };
+        let _ticket = self.post(py, Box::new(run))?;
+        wait(py, &Mutex::new(result))?.ok_or_else(|| self.fault(py))
+    }
+
+    /// The error for a job that ended without a result.
+    pub fn fault(&self, py: Python<'_>) -> PyErr {
+        match &locked(&self.state).fault {
+            Some(fault) => raised(py, fault, INTERNAL),
+            None => usage(py, "the model was closed during the call"),
+        }
+    }
+
+    /// Cancels all jobs, frees the model and waits for its thread.
+    pub fn close(&self) {
+        if self.process != std::process::id() {
+            return;
+        }
+        self.stop();
+        if let Some(thread) = locked(&self.thread).take() {
+            // A panic is in `fault`.
+            let _ = thread.join();
+        }
+    }
+
+    /// Takes no more jobs and ends the one that runs.
+    fn stop(&self) {
+        let mut state = locked(&self.state);
+        state.is_closing = true;
+        locked(&self.jobs).take();
+        if state.running.is_some() {
+            self.cancel.cancel();
+        }
+    }
+
+    /// Whether it takes jobs.
+    pub fn is_open(&self) -> bool {
+        locked(&self.jobs).is_some()
+    }
+}
+
+impl Drop for Worker {
+    /// The thread ends by itself, since nobody can hand in jobs; only the end of the interpreter waits for it.
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            return;
+        }
+        self.stop();
+        let mut ending = locked(&ENDING);
+        ending.retain(|thread| !thread.is_finished());
+        ending.extend(locked(&self.thread).take());
+    }
+}
+
+/// Runs jobs until nobody can hand in more.
+fn serve(mut model: Model, jobs: &Receiver<(u64, Job)>, state: &Mutex<State>, cancel: &Cancel) {
+    while let Ok((number, job)) = jobs.recv() {
+        {
+            let mut state = locked(state);
+            if state.is_closing {
+                return;
+            }
+            let is_cancelled = state.cancelled.contains(&number);
+            state.cancelled.retain(|&cancelled| cancelled > number);
+            if is_cancelled {
+                continue;
+            }
+            cancel.reset();
+            state.running = Some(number);
+        }
+        let done = catch_unwind(AssertUnwindSafe(|| job(&mut model)));
+        let mut state = locked(state);
+        state.running = None;
+        if let Err(fault) = done {
+            state.fault = Some(said(fault.as_ref()));
+            return;
+        }
+    }
+}
+
+/// The message of a panic.
+fn said(fault: &(dyn Any + Send)) -> String {
+    let text = fault.downcast_ref::<String>().map(String::as_str);
+    let text = text.or(fault.downcast_ref::<&str>().copied()).unwrap_or("unknown");
+    format!("internal error: {text}; please report it")
+}
+
+/// Runs work that needs no model beside the interpreter and waits for it. After a signal it goes on unseen to its end.
+///
+/// # Errors
+/// A signal, a panic of the work, or no thread can be started.
+pub fn beside<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    let (sender, result) = mpsc::channel();
+    let run = move || {
+        // The receiver is gone if its thread was interrupted.
+        let _ = sender.send(catch_unwind(AssertUnwindSafe(work)));
+    };
+    std::thread::Builder::new().name("bilayer".to_owned()).spawn(run)?;
+    match wait(py, &Mutex::new(result))? {
+        Some(Ok(done)) => Ok(done),
+        Some(Err(fault)) => Err(raised(py, &said(fault.as_ref()), INTERNAL)),
+        None => Err(raised(py, "the thread ended without a result", INTERNAL)),
+    }
+}
+
+/// Counts a Python thread that waits.
+struct Waiting;
+
+impl Waiting {
+    fn new() -> Waiting {
+        WAITING.fetch_add(1, Ordering::SeqCst);
+        Waiting
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        WAITING.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The next message, or `None` if no more can come. The interpreter's lock is free while it waits.
+///
+/// # Errors
+/// A signal handler raised an exception: KeyboardInterrupt, usually.
+pub fn wait<T: Send>(py: Python<'_>, messages: &Mutex<Receiver<T>>) -> PyResult<Option<T>> {
+    // Until the lock is back: the interpreter must not end before.
+    let _waiting = Waiting::new();
+    loop {
+        match py.detach(|| locked(messages).recv_timeout(TICK)) {
+            Ok(message) => return Ok(Some(message)),
+            Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            Err(RecvTimeoutError::Timeout) if is_over() => return Ok(None),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+        }
+    }
+}
+
+/// Whether the interpreter ends.
+pub fn is_over() -> bool {
+    IS_OVER.load(Ordering::SeqCst)
+}
+
+/// Ends all jobs, frees all models, and gives the threads that wait the time to leave.
+pub fn shut_down() {
+    IS_OVER.store(true, Ordering::SeqCst);
+    let workers = std::mem::take(&mut *locked(&WORKERS));
+    workers.iter().filter_map(Weak::upgrade).for_each(|worker| worker.close());
+    for thread in std::mem::take(&mut *locked(&ENDING)) {
+        // A panic concerns nobody any more.
+        let _ = thread.join();
+    }
+    let began = Instant::now();
+    while WAITING.load(Ordering::SeqCst) > 0 && began.elapsed() < LEAVING {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A lock; what a panicking thread left is used, since no job leaves it half done.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,284 @@
+"""Checks of the package that need nothing but Python: each prints a line `ok NAME` or `failed NAME: why`."""
+
+import asyncio
+import os
+import sys
+import threading
+import traceback
+
+import bilayer
+
+DEMO = os.environ["DEMO"]
+CHECKS = []
+
+
+def check(function):
+    CHECKS.append(function)
+    return function
+
+
+def opened(**settings):
+    return bilayer.Bilayer(DEMO, gpu_layers=0, **{"context": 512, **settings})
+
+
+def raised(kind, part, call):
+    try:
+        call()
+    except kind as error:
+        assert part in str(error), f"{part!r} is not in {error!r}"
+        return error
+    raise AssertionError(f"no {kind}")
+
+
+@check
+def an_answer_is_an_iterator_of_tokens():
+    with opened() as model:
+        answer = model.generate("ROMEO:\n", max_tokens=12, temperature=0)
+        tokens = list(answer)
+        assert len(tokens) == 12 and answer.stop == "length", (tokens, answer.stop)
+        assert answer.statistics["generated_tokens"] == 12
+        text = "".join(map(str, tokens))
+        assert text == model.generate("ROMEO:\n", max_tokens=12, temperature=0).text()
+        assert text == model.generate(model.tokenize("ROMEO:\n"), max_tokens=12, temperature=0).text()
+        assert list(answer) == [] and tokens[0].logprob is None
+
+
+@check
+def seeds_choose_the_answer():
+    with opened() as model:
+        texts = [model.generate("ROMEO:\n", max_tokens=24, seed=seed).text() for seed in (1, 1, 2)]
+        assert texts[0] == texts[1] != texts[2], texts
+
+
+@check
+def stops_and_grammars_bound_the_answer():
+    with opened() as model:
+        whole = model.generate("ROMEO:\n", max_tokens=40, temperature=0).text()
+        stop = whole[10:13]
+        answer = model.generate("ROMEO:\n", max_tokens=40, temperature=0, stop=stop)
+        assert answer.text() == whole.split(stop)[0] and answer.stop == "stop"
+        assert model.generate("ROMEO:\n", regex="[0-9]{4}").text().isdigit()
+
+
+@check
+def an_answer_that_is_dropped_makes_room():
+    with opened(context=4096) as model:
+        answer = model.generate("ROMEO:\n", ignore_eos=True)
+        next(answer)
+        answer.close()
+        assert len(model.generate("ROMEO:\n", max_tokens=2, ignore_eos=True).text()) > 0
+        for _ in model.generate("ROMEO:\n", ignore_eos=True):
+            break
+        model.generate("ROMEO:\n", max_tokens=2).text()
+
+
+@check
+def answers_may_be_read_one_within_the_other():
+    with opened() as model:
+        first = model.generate("ROMEO:\n", max_tokens=8, temperature=0)
+        head = next(first).text
+        second = model.generate("ROMEO:\n", max_tokens=8, temperature=0).text()
+        assert head + first.text() == second
+
+
+@check
+def async_answers_leave_the_loop_free():
+    async def main():
+        with opened() as model:
+            turns = 0
+
+            async def others():
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            task = asyncio.ensure_future(others())
+            text = ""
+            async for token in model.generate("ROMEO:\n", max_tokens=12, temperature=0):
+                text += token.text
+            task.cancel()
+            assert turns > 5, turns
+            assert text == model.generate("ROMEO:\n", max_tokens=12, temperature=0).text()
+
+    asyncio.run(main())
+
+
+@check
+def chat_takes_messages():
+    with opened(chat_template="chatml") as model:
+        messages = [{"role": "system", "content": "Be terse."}, {"role": "user", "content": "Who?"}]
+        answer = model.chat(messages, max_tokens=4)
+        assert isinstance(answer.text(), str)
+        assert answer.statistics["prompt_tokens"] > 10
+        raised(bilayer.UsageError, "role", lambda: model.chat([{"role": "wizard", "content": ""}]))
+        raised(bilayer.UsageError, "role and content", lambda: model.chat([{"role": "user"}]))
+    with opened() as model:
+        answer = model.chat([{"role": "user", "content": "Who?"}])
+        raised(bilayer.Error, "template", lambda: next(answer))
+
+
+@check
+def tokens_and_texts_convert():
+    with opened() as model:
+        tokens = model.tokenize("ROMEO: O me!")
+        assert tokens[0] == model.bos and model.detokenize(tokens).strip() == "ROMEO: O me!"
+        assert model.tokenize("ROMEO: O me!", add_special=False) == tokens[1:]
+
+
+@check
+def plans_say_what_runs_where():
+    with opened() as model:
+        assert "cpu" in model.plan().map and model.plan().gpu_layers == 0
+        planned = bilayer.plan(DEMO, gpu_layers=0, context=512)
+        assert planned.map == model.plan().map and "cache" in str(planned)
+        assert len(planned.data["layers"]) == 6
+
+
+@check
+def errors_have_the_engines_message():
+    missing = raised(FileNotFoundError, "missing.gguf", lambda: bilayer.Bilayer("missing.gguf"))
+    assert isinstance(missing, bilayer.MissingFileError) and missing.code == 66
+    raised(bilayer.ModelFileError, "checks.py", lambda: bilayer.Bilayer(__file__))
+    raised(bilayer.UsageError, "gpu_layers is some", lambda: bilayer.Bilayer(DEMO, "some"))
+    raised(bilayer.UsageError, "cache_type is q2", lambda: bilayer.Bilayer(DEMO, cache_type="q2"))
+    with opened() as model:
+        raised(bilayer.UsageError, "top-k is 1.5", lambda: model.generate("a", top_k=1.5))
+        raised(bilayer.Error, "embeddings and scores", lambda: model.embed(["a"]))
+        raised(bilayer.Error, "context", lambda: next(model.generate("a " * 5000)))
+        raised(bilayer.Error, "at least one token", lambda: next(model.generate([])))
+        raised(bilayer.Error, "vocabulary", lambda: next(model.generate([10**8])))
+        raised(bilayer.Error, "temp", lambda: next(model.generate("a", temperature=float("nan"))))
+
+
+@check
+def wrong_types_are_type_errors():
+    with opened() as model:
+        for call in (
+            lambda: bilayer.Bilayer(3),
+            lambda: bilayer.Bilayer(DEMO, gpu_layers=[]),
+            lambda: bilayer.Bilayer(DEMO, contxt=3),
+            lambda: model.generate(3),
+            lambda: model.generate(b"a"),
+            lambda: model.generate(["a"]),
+            lambda: model.generate("a", temperature="hot"),
+            lambda: model.generate("a", heat=1),
+            lambda: model.generate("a", max_tokens="a"),
+            lambda: model.embed("a"),
+            lambda: model.tokenize(3),
+            lambda: model.detokenize(["a"]),
+        ):
+            raised(TypeError, "", call)
+        for call in (lambda: model.generate("a", max_tokens=-1), lambda: model.detokenize([-1])):
+            raised((OverflowError, TypeError), "", call)
+
+
+@check
+def a_closed_model_refuses_work():
+    model = opened(context=4096)
+    answer = model.generate("ROMEO:\n", ignore_eos=True)
+    next(answer)
+    model.close()
+    model.close()
+    list(answer)
+    for call in (lambda: model.generate("a"), lambda: model.tokenize("a"), model.plan):
+        raised(bilayer.UsageError, "closed", call)
+    assert "closed" in repr(model)
+
+
+@check
+def a_process_that_forks_is_refused():
+    with opened() as model:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                raised(bilayer.UsageError, "forked", lambda: model.tokenize("a"))
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+
+
+@check
+def threads_share_a_model():
+    with opened() as model:
+        expected = model.generate("ROMEO:\n", max_tokens=16, temperature=0).text()
+        found, shared = [], model.generate("ROMEO:\n", max_tokens=64, temperature=0)
+        pieces = []
+
+        def work():
+            for _ in range(4):
+                found.append(model.generate("ROMEO:\n", max_tokens=16, temperature=0).text())
+            pieces.extend(shared)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert found == [expected] * 16, found
+        assert len(pieces) == 64, len(pieces)
+
+
+@check
+def closing_while_others_wait_is_safe():
+    model = opened(context=4096)
+
+    def work():
+        try:
+            list(model.generate("ROMEO:\n", ignore_eos=True))
+        except bilayer.UsageError as error:
+            assert "closed" in str(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    [thread.start() for thread in threads]
+    model.close()
+    [thread.join(60) for thread in threads]
+    assert not any(thread.is_alive() for thread in threads)
+
+
+@check
+def the_drop_in_answers_like_openai():
+    from bilayer import Llama
+
+    with Llama(DEMO, n_ctx=512, verbose=False) as llama:
+        answer = llama("ROMEO:\n", max_tokens=8, temperature=0, echo=True)
+        text = answer["choices"][0]["text"]
+        assert text.startswith("ROMEO:\n") and answer["choices"][0]["finish_reason"] == "length"
+        usage = answer["usage"]
+        assert usage["completion_tokens"] == 8
+        assert usage["prompt_tokens"] == len(llama.tokenize(b"ROMEO:\n"))
+        chunks = list(llama("ROMEO:\n", max_tokens=8, temperature=0, stream=True))
+        assert "ROMEO:\n" + "".join(c["choices"][0]["text"] for c in chunks) == text
+        assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+        rows = llama("ROMEO:\n", max_tokens=4, temperature=0, logprobs=2)["choices"][0]["logprobs"]
+        assert len(rows["tokens"]) == 4 and all(p <= 0 for p in rows["token_logprobs"])
+        assert len(rows["top_logprobs"][0]) in (2, 3)
+        assert llama.detokenize(llama.tokenize("O, à moi!".encode())) == "O, à moi!".encode()
+        raised(bilayer.UsageError, "suffix", lambda: llama("a", suffix="b"))
+        raised(bilayer.UsageError, "lora_path", lambda: Llama(DEMO, lora_path="x"))
+        raised(TypeError, "n_cxt", lambda: Llama(DEMO, n_cxt=3))
+    with Llama(DEMO, n_ctx=512, chat_format="chatml") as llama:
+        messages = [{"role": "user", "content": "Who is there?"}]
+        answer = llama.create_chat_completion(messages, max_tokens=8, temperature=0)
+        assert answer["object"] == "chat.completion" and answer["usage"]["prompt_tokens"] > 8
+        chunks = list(llama.create_chat_completion(messages, max_tokens=8, temperature=0, stream=True))
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+        assert deltas[0] == {"role": "assistant"} and deltas[-1] == {}
+        joined = "".join(delta.get("content", "") for delta in deltas)
+        assert joined == answer["choices"][0]["message"]["content"]
+
+
+def main():
+    failed = 0
+    for function in CHECKS:
+        try:
+            function()
+        except Exception:
+            failed += 1
+            print(f"failed {function.__name__}: {traceback.format_exc()}")
+        else:
+            print(f"ok {function.__name__}")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+//! The promise of the Python package that holds without a package index: the library loads, generates, and survives misuse.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
+#![expect(clippy::print_stdout, reason = "a test that is skipped says so")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// A folder with the package as a wheel would install it, or `None` without Python.
+fn installed() -> Option<tempfile::TempDir> {
+    let minimum = "import sys; sys.exit(sys.version_info < (3, 10))";
+    let python = Command::new("python3").args(["-c", minimum]).status();
+    if !python.is_ok_and(|status| status.success()) {
+        println!("skipped: no python3 of 3.10 or later");
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let package = folder.path().join("bilayer");
+    std::fs::create_dir(&package).unwrap();
+    for entry in std::fs::read_dir(root().join("crates/python/python/bilayer")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            std::fs::copy(&path, package.join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    let programs = std::env::current_exe().unwrap();
+    let library = programs.with_file_name("libbilayer_python.so");
+    std::fs::copy(library, package.join("_native.abi3.so")).unwrap();
+    Some(folder)
+}
+
+/// Runs Python with the package and the demo model's path in `DEMO`.
+fn python(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new("python3")
+        .args(arguments)
+        .env("PYTHONPATH", folder)
+        .env("DEMO", root().join("crates/cli/assets/demo.gguf"))
+        .env("XDG_RUNTIME_DIR", folder)
+        .output()
+        .unwrap()
+}
+
+#[track_caller]
+fn good(output: &Output) -> String {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {error}", output.status);
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn the_checks_without_packages_hold() {
+    let Some(folder) = installed() else { return };
+    let checks = root().join("crates/python/tests/checks.py");
+    let text = good(&python(folder.path(), &[checks.to_str().unwrap()]));
+    assert!(text.lines().filter(|line| line.starts_with("ok ")).count() >= 10, "{text}");
+    assert!(!text.contains("failed"), "{text}");
+}
+
+#[test]
+fn the_command_is_the_command_line() {
+    let Some(folder) = installed() else { return };
+    let line = "-m bilayer run --temp 0 -n 8 -ngl 0 -p ROMEO:";
+    let arguments: Vec<&str> = line.split(' ').collect();
+    assert!(!good(&python(folder.path(), &arguments)).trim().is_empty());
+    let refused = python(folder.path(), &["-m", "bilayer", "run", "-m", "missing.gguf"]);
+    assert_eq!(refused.status.code(), Some(66));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("missing.gguf"));
+}
+
+/// The interpreter ends while answers are in the making, in the main thread and in others.
+#[test]
+fn the_interpreter_may_end_in_the_middle_of_an_answer() {
+    let Some(folder) = installed() else { return };
+    let script = "
+import os, sys, threading, bilayer
+model = bilayer.Bilayer(os.environ['DEMO'], gpu_layers=0, context=4096)
+answer = model.generate('ROMEO:', ignore_eos=True)
+next(answer)
+def read():
+    for _ in model.generate('JULIET:', ignore_eos=True): pass
+threading.Thread(target=read, daemon=True).start()
+print('leaving')
+if sys.argv[1] == 'raise': raise SystemExit(3)
+";
+    for round in 0..6 {
+        let (how, code) = if round % 2 == 0 { ("raise", 3) } else { ("end", 0) };
+        let ended = python(folder.path(), &["-c", script, how]);
+        let error = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!((ended.status.code(), ended.stdout.as_slice()), (Some(code), &b"leaving\n"[..]));
+        assert!(error.is_empty(), "{error}");
+    }
+}
+
+#[test]
+fn ctrl_c_ends_an_answer() {
+    let Some(folder) = installed() else { return };
+    let script = "
+import os, signal, threading, bilayer
+model = bilayer.Bilayer(os.environ['DEMO'], gpu_layers=0, context=8192)
+threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+try:
+    model.generate('ROMEO:', ignore_eos=True).text()
+except KeyboardInterrupt:
+    print('interrupted')
+print(len(model.generate('ROMEO:', max_tokens=4, ignore_eos=True).text()) > 0)
+";
+    assert_eq!(good(&python(folder.path(), &["-c", script])), "interrupted\nTrue\n");
+}

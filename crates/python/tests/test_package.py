@@ -1,0 +1,183 @@
+"""Checks of the installed package with NumPy, pandas, and models that the command line makes."""
+
+import ast
+import asyncio
+import inspect
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import bilayer
+import checks
+
+DEMO = checks.DEMO
+ENCODER = os.environ.get("ENCODER")
+
+
+@pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
+def test_check(check):
+    check()
+
+
+@pytest.fixture
+def model():
+    with checks.opened() as model:
+        yield model
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    if not ENCODER:
+        pytest.skip("no encoder: ENCODER is not set")
+    with bilayer.Bilayer(ENCODER, gpu_layers=0) as model:
+        yield model
+
+
+def command(*arguments):
+    done = subprocess.run(["bilayer", *arguments], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_the_command_says_the_same(model):
+    flags = "run --temp 0 -n 24 -ngl 0 -c 512 --no-display-prompt".split()
+    text = model.generate("ROMEO:\n", max_tokens=24, temperature=0).text()
+    assert text.strip() == command(*flags, "-p", "ROMEO:\n").strip()
+
+
+def test_logits_are_the_engines_memory(model):
+    rows = model.logits("ROMEO:\n")
+    assert rows.dtype == np.float32 and rows.shape == (len(model.tokenize("ROMEO:\n")), model.vocab)
+    assert not rows.flags.owndata and rows.base is not None and not rows.flags.writeable
+    first = next(model.generate("ROMEO:\n", max_tokens=1, temperature=0, logprobs=3))
+    assert int(rows[-1].argmax()) == first.id
+    log_softmax = rows[-1].astype(np.float64)
+    log_softmax = log_softmax - log_softmax.max()
+    log_softmax -= np.log(np.exp(log_softmax).sum())
+    assert abs(log_softmax[first.id] - first.logprob) < 1e-4
+    assert [id for id, _ in first.top] == list(np.argsort(-rows[-1], kind="stable")[:3])
+    copy = rows.copy()
+    model.generate("JULIET:\n", max_tokens=8).text()
+    del model
+    assert (rows == copy).all()
+
+
+def test_embeddings_are_those_of_the_command(encoder):
+    texts = ["A cat sat on the mat.", "A kitten sat on a rug.", "A tax return"]
+    rows = encoder.embed(texts)
+    assert rows.shape == (3, encoder.width) and rows.dtype == np.float32 and rows.flags.writeable
+    assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
+    lines = command("embed", "-m", ENCODER, "-ngl", "0", "--normalize", *texts).splitlines()
+    expected = np.array([json.loads(line)["embedding"] for line in lines], dtype=np.float32)
+    assert np.abs(rows - expected).max() < 1e-6
+    assert rows[0] @ rows[1] > rows[0] @ rows[2]
+    assert encoder.embed([]).shape[0] == 0
+    with pytest.raises(bilayer.MemoryExceededError, match="longer than the context"):
+        encoder.embed(["a " * 9000])
+    assert encoder.embed(["a " * 9000], truncate=True).shape == (1, encoder.width)
+    with pytest.raises(bilayer.UsageError, match="encoder"):
+        encoder.generate("a").text()
+
+
+def test_scores_are_refused_by_embedders(encoder):
+    with pytest.raises(bilayer.UsageError, match="reranker"):
+        encoder.rerank("a", ["b"])
+    with pytest.raises(bilayer.UsageError, match="classifier"):
+        encoder.classify(["a"])
+
+
+def test_the_drop_in_embeds(encoder):
+    with bilayer.Llama(ENCODER, n_ctx=0, embedding=True) as llama:
+        texts = ["A cat", "A dog"]
+        answer = llama.create_embedding(texts)
+        rows = np.array([row["embedding"] for row in answer["data"]])
+        assert np.abs(rows - encoder.embed(texts)).max() < 1e-6
+        assert answer["usage"]["prompt_tokens"] == sum(len(encoder.tokenize(text)) for text in texts)
+        assert llama.embed("A cat") == answer["data"][0]["embedding"]
+
+
+def test_a_profile_is_a_table():
+    pandas = pytest.importorskip("pandas")
+    profile = bilayer.profile(DEMO, gpu_layers=0, prompt_tokens=8, decode_tokens=2, rounds=1)
+    frame = pandas.DataFrame(profile)
+    # Without a GPU only the first row is measured.
+    assert frame["gpu_layers"][0] == 0 and frame["decode_ms"][0] > 0
+    assert profile.recommended in set(frame["gpu_layers"]) and profile.why
+
+
+def test_an_async_answer_can_be_cancelled():
+    async def main():
+        with checks.opened(context=4096) as model:
+
+            async def read():
+                async for _ in model.generate("ROMEO:\n", ignore_eos=True):
+                    pass
+
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(read(), 0.3)
+            assert model.generate("ROMEO:\n", max_tokens=2, ignore_eos=True).text()
+
+    asyncio.run(main())
+
+
+def test_the_lock_is_free_while_the_engine_works(model):
+    import threading
+    import time
+
+    ticks, is_over = [], threading.Event()
+
+    def tick():
+        while not is_over.is_set():
+            ticks.append(time.monotonic())
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    model.logits("ROMEO: " * 60)
+    is_over.set()
+    thread.join()
+    assert len(ticks) >= 2
+
+
+def test_the_stubs_are_those_of_the_library():
+    """Every name of the native module is in its stubs with the same parameters."""
+    folder = pathlib.Path(bilayer.__file__).parent
+    assert (folder / "py.typed").exists()
+    tree = ast.parse((folder / "_native.pyi").read_text())
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    native = bilayer._native
+    public = {name for name in dir(native) if not name.startswith("__")}
+    assert public == set(classes) | functions
+    for name, node in classes.items():
+        found = {m for m in vars(getattr(native, name)) if not m.startswith("_")}
+        stubs = {m.name: m for m in node.body if isinstance(m, ast.FunctionDef) and not m.name.startswith("_")}
+        assert found == set(stubs), name
+        for method, stub in stubs.items():
+            parameters = list(inspect.signature(getattr(getattr(native, name), method)).parameters)
+            assert parameters == [a.arg for a in stub.args.args], f"{name}.{method}"
+
+
+def test_every_public_name_is_documented():
+    for name in bilayer.__all__:
+        item = getattr(bilayer, name)
+        assert item.__doc__, name
+        for member, value in vars(item).items() if inspect.isclass(item) else ():
+            if not member.startswith("_") and (callable(value) or isinstance(value, property)):
+                assert getattr(value, "__doc__", None), f"{name}.{member}"
+
+
+def test_programs_that_import_llama_cpp_run():
+    script = (
+        "import os, bilayer.llama_cpp; bilayer.llama_cpp.install()\n"
+        "from llama_cpp import Llama, LlamaGrammar\n"
+        "llama = Llama(os.environ['DEMO'], n_ctx=256)\n"
+        "grammar = LlamaGrammar.from_string('root ::= \"yes\" | \"no\"')\n"
+        "print(llama('Who?', grammar=grammar)['choices'][0]['text'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() in ("yes", "no")
