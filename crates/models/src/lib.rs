@@ -56,6 +56,8 @@ mod mistral3;
 mod modern_bert;
 mod muse_glimmer;
 mod names;
+mod nemotron_h;
+mod nemotron_h_moe;
 mod nomic_bert;
 mod olmo2;
 mod phi3;
@@ -112,7 +114,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 38] = [
+static ARCHITECTURES: [&Architecture; 40] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -136,6 +138,8 @@ static ARCHITECTURES: [&Architecture; 38] = [
     &minimax_m2::ARCHITECTURE,
     &mistral3::ARCHITECTURE,
     &muse_glimmer::ARCHITECTURE,
+    &nemotron_h::ARCHITECTURE,
+    &nemotron_h_moe::ARCHITECTURE,
     &olmo2::ARCHITECTURE,
     &phi3::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
