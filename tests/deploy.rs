@@ -77,7 +77,7 @@ impl Balanced {
         let balanced =
             Balanced { balancer, address: free, replicas: Some(replicas), _place: place };
         let began = Instant::now();
-        while !balanced.try_name().is_some_and(|name| !name.is_empty()) {
+        while balanced.try_name().is_none_or(|name| name.is_empty()) {
             assert!(began.elapsed() < Duration::from_secs(30), "{name}: no answer");
             std::thread::sleep(Duration::from_millis(50));
         }

@@ -199,6 +199,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("llama4", "llama4"),
     ("ministral3", "mistral3"),
     ("muse-glimmer", "muse-glimmer"),
+    ("nemotron-h", "nemotron_h_moe"),
     ("olmo2", "olmo2"),
     ("phi3", "phi3"),
     ("qwen2", "qwen2"),

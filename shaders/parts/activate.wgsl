@@ -21,6 +21,8 @@ fn activate(x: vec4<f32>) -> vec4<f32> {
     return 1.0 / (1.0 + exp(min(-x, vec4<f32>(88.0))));
 {% elif activation == "identity" %}
     return x;
+{% elif activation == "squared_relu" %}
+    return x * max(x, vec4<f32>()); // the product keeps NaN
 {% else %}
     let inner = 0.7978845608 * (x + 0.044715 * x * x * x); // sqrt(2 / pi)
     return 0.5 * x * (1.0 + tanh(clamp(inner, vec4<f32>(-15.0), vec4<f32>(15.0))));

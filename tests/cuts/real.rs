@@ -20,7 +20,7 @@ const TOKENS: usize = 32;
 const RANDOM_TOKENS: usize = 8;
 
 /// Checkpoints in the shared data: Llamas, and one of each mechanism that others have.
-const CHECKPOINTS: [&str; 14] = [
+const CHECKPOINTS: [&str; 15] = [
     "llama",
     "llama-256",
     "llama3-rope",
@@ -34,6 +34,7 @@ const CHECKPOINTS: [&str; 14] = [
     "llama4",
     "ministral3",
     "muse-glimmer",
+    "nemotron-h",
     "qwen35-moe",
 ];
 

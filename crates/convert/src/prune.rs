@@ -319,6 +319,7 @@ struct Input {
 }
 
 /// A matrix and the type it is written as.
+#[derive(Clone, Copy)]
 struct Matrix<'a> {
     tensor: &'a Tensor,
     ty: Type,

@@ -60,17 +60,20 @@ pub enum Activation {
     Sigmoid,
     /// `x`.
     Identity,
+    /// `max(x, 0)^2` (So et al. 2021).
+    SquaredRelu,
 }
 
 impl Activation {
     /// All activation functions.
-    pub const ALL: [Activation; 6] = [
+    pub const ALL: [Activation; 7] = [
         Activation::Silu,
         Activation::GeluTanh,
         Activation::Gelu,
         Activation::ClampedSwiglu,
         Activation::Sigmoid,
         Activation::Identity,
+        Activation::SquaredRelu,
     ];
     /// The clamp limit of [`Activation::ClampedSwiglu`].
     pub const SWIGLU_LIMIT: f32 = 7.0;

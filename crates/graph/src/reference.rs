@@ -199,29 +199,7 @@ impl Reference {
                 };
                 attend::attend(op, &inputs, cache, step, out);
             }
-            Op::Conv { input, weight: taps, bias, state, .. } => {
-                let inputs = conv::Inputs {
-                    rows: rows_in(&self.values, *input),
-                    weight: weight(taps),
-                    bias: bias.as_ref().map(weight),
-                };
-                let states = self.states.get_mut(state).expect("compile reserved the state");
-                conv::conv(&inputs, states, step, out);
-            }
-            Op::Scan(op) => {
-                let inputs = scan::Inputs {
-                    x: columns_in(&self.values, op.x),
-                    b: columns_in(&self.values, op.b),
-                    c: columns_in(&self.values, op.c),
-                    dt: rows_in(&self.values, op.dt),
-                    beta: op.update.beta().map(|beta| rows_in(&self.values, beta)),
-                    bias: weight(&op.bias),
-                    decay: weight(&op.decay),
-                    skip: op.update.skip().as_ref().map(weight),
-                };
-                let states = self.states.get_mut(&op.state).expect("compile reserved the state");
-                scan::scan(op, &inputs, states, step, out);
-            }
+            Op::Conv { .. } | Op::Scan(_) => self.recur(op, step, out),
             _ => unreachable!("every op that reads other tokens is above"),
         }
     }
@@ -244,6 +222,39 @@ impl Reference {
                 head_norm::head_norm(self.rows(*input), gain, *head_dim, *eps, out);
             }
             _ => unreachable!("not a norm"),
+        }
+    }
+
+    /// Runs an op with a state.
+    fn recur(&mut self, op: &Op, step: &Step<'_>, out: &mut [f32]) {
+        let weight = |id: &WeightId| self.weights[id].as_slice();
+        let rows = |value| rows_in(&self.values, value);
+        let state = op.state().expect("the caller's match");
+        let states = self.states.get_mut(&state).expect("compile reserved the state");
+        match op {
+            Op::Conv { input, weight: taps, bias, .. } => {
+                let bias = bias.as_ref().map(weight);
+                let inputs = conv::Inputs { rows: rows(*input), weight: weight(taps), bias };
+                conv::conv(&inputs, states, step, out);
+            }
+            Op::Scan(op) => {
+                let columns = |of: crate::Columns| {
+                    let stride = self.values[&of.value].info.width;
+                    scan::RowColumns { rows: rows(of.value), stride, first: of.first }
+                };
+                let inputs = scan::Inputs {
+                    x: columns(op.x),
+                    b: columns(op.b),
+                    c: columns(op.c),
+                    dt: rows(op.dt),
+                    beta: op.update.beta().map(rows),
+                    bias: weight(&op.bias),
+                    decay: weight(&op.decay),
+                    skip: op.update.skip().as_ref().map(weight),
+                };
+                scan::scan(op, &inputs, states, step, out);
+            }
+            _ => unreachable!("an op without a state"),
         }
     }
 
@@ -486,12 +497,6 @@ fn ids_of(ids: Ids, step: &Step<'_>, rows: usize) -> Vec<u32> {
 fn rows_in(values: &BTreeMap<Value, Buffer>, value: Value) -> &[f32] {
     let buffer = &values[&value];
     &buffer.data[..buffer.len]
-}
-
-/// Columns of a value's rows, computed by an earlier op or written.
-fn columns_in(values: &BTreeMap<Value, Buffer>, of: crate::Columns) -> scan::Columns<'_> {
-    let stride = values[&of.value].info.width;
-    scan::Columns { rows: rows_in(values, of.value), stride, first: of.first }
 }
 
 /// Number of rows of a value in this step.

@@ -189,7 +189,7 @@ pub struct Layer {
     pub head_dim: usize,
     /// The layer whose keys and values this one reads; `None` for its own.
     pub kv_of: Option<usize>,
-    /// Width of the feed-forward's hidden state.
+    /// Width of the feed-forward's hidden state; 0 in a layer that has none.
     pub feed_forward: usize,
     /// Whether the layer uses [`Config::experts`] instead of a single feed-forward.
     pub experts: bool,
@@ -208,6 +208,8 @@ pub enum Mixer {
     Attention,
     /// Attention over compressed keys and values.
     Latent(Latent),
+    /// Nothing: the layer is a feed-forward alone.
+    None,
     /// A gated convolution over a few tokens: `out(c * conv(b * z))` of a projection `(b, c, z)`.
     ShortConv {
         /// Rows that a result is the sum of; at least 2.
@@ -322,6 +324,13 @@ impl Config {
         other: Mixer,
     ) -> Result<Self, Error> {
         let width = keys.size("embedding_length", 1..=limits::WIDTH)?;
+        // Some files of models with RMS norms have the other key.
+        let layer_key = Norm::Layer.eps_key();
+        let eps_key = match keys.has(layer_key) && !keys.has(norm.eps_key()) {
+            true => layer_key,
+            false => norm.eps_key(),
+        };
+        let norm_eps = keys.eps(eps_key)?;
         let mut layers = layers(keys, width, other)?;
         let head_dim = layers[0].head_dim;
         if let Some(pairs) = pairs {
@@ -335,8 +344,8 @@ impl Config {
             context: keys.size("context_length", 1..=limits::CONTEXT)?,
             positions: None,
             norm,
-            norm_eps: keys.eps(norm.eps_key())?,
-            output_norm_eps: keys.eps(norm.eps_key())?,
+            norm_eps,
+            output_norm_eps: norm_eps,
             norm_at: NormAt::Before,
             ffn_input: FfnInput::Attended,
             ffn_norm: "ffn_norm",
@@ -432,7 +441,7 @@ fn layers(keys: &Keys<'_>, width: usize, other: Mixer) -> Result<Vec<Layer>, Err
         true => "feed_forward_length",
         false => "expert_feed_forward_length",
     };
-    let feed_forward = keys.each(width_key, count, 1..=limits::WIDTH)?;
+    let feed_forward = keys.each(width_key, count, least..=limits::WIDTH)?;
     // Converters write 0 for "no window".
     let window = keys.opt_size("attention.sliding_window", 0..=limits::CONTEXT)?;
     let window = window.filter(|&window| window > 0).map(|window| Window::Last(window as u32));

@@ -11,8 +11,8 @@ mod latent;
 mod mixers;
 
 use crate::{
-    AttentionGate, Config, Encoder, Experts, FeedForward, FfnInput, Layer, Norm, NormAt, QkNorm,
-    Rotary, Scaling,
+    AttentionGate, Config, Encoder, Experts, FeedForward, FfnInput, Layer, Mixer, Norm, NormAt,
+    QkNorm, Rotary, Scaling,
 };
 
 /// Suffixes of tensor names that a file may contain and the recorded model does not read: RoPE frequencies that
@@ -154,6 +154,10 @@ impl Block<'_> {
         carried: &mut Carried,
         r: &mut Recorder<'_>,
     ) -> Result<Value, Error> {
+        if self.layer.mixer == Mixer::None {
+            carried.kv.push(None);
+            return self.feed_forward_alone(hidden, r);
+        }
         let Config { width, residual_scale, .. } = *self.config;
         let mut normed = self.before(r, ["attn_norm"; 2], hidden)?; // [T, width]
         let second = self.tensor("attn_norm_2");
@@ -176,6 +180,9 @@ impl Block<'_> {
         out = self.normed(r, AFTER, ["attn_post_norm", "post_attention_norm"], out)?;
         out = scaled(r, "attn_out_scaled", out, residual_scale);
         let mut middle = r.add("ffn_inp", out, hidden); // [.., width]
+        if self.layer.feed_forward == 0 {
+            return Ok(middle);
+        }
         middle = self.normed(r, SUM, ["ffn_inp_norm", "attn_output_norm"], middle)?;
         let ffn_norm = ["ffn_norm", self.config.ffn_norm];
         let input = match self.config.ffn_input {
@@ -199,6 +206,17 @@ impl Block<'_> {
             out = r.scale_by("l_out_scaled", out, scale);
         }
         self.normed(r, SUM, ["l_out_norm", "layer_output_norm"], out)
+    }
+
+    /// A layer without a mixer: `[T, width]` to `[T, width]`, or to `[R, width]` in the last layer.
+    fn feed_forward_alone(&self, mut hidden: Value, r: &mut Recorder<'_>) -> Result<Value, Error> {
+        if self.index + 1 == self.config.layers.len() {
+            hidden = r.rows_wanted("inp_wanted", hidden); // [R, width]
+        }
+        let input = self.before(r, ["ffn_norm", self.config.ffn_norm], hidden)?;
+        let out = self.feed_forward(input, r)?;
+        let out = scaled(r, "ffn_out_scaled", out, self.config.residual_scale);
+        Ok(r.add("l_out", out, hidden)) // [.., width]
     }
 
     /// Projections, rotation and attention of the normed input: `[T, width]` to `[T, heads * head_dim]`.

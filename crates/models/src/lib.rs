@@ -61,6 +61,8 @@ mod mistral3;
 mod modern_bert;
 mod muse_glimmer;
 mod names;
+mod nemotron_h;
+mod nemotron_h_moe;
 mod nomic_bert;
 mod olmo2;
 mod phi3;
@@ -118,7 +120,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 42] = [
+static ARCHITECTURES: [&Architecture; 44] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -146,6 +148,8 @@ static ARCHITECTURES: [&Architecture; 42] = [
     &minimax_m2::ARCHITECTURE,
     &mistral3::ARCHITECTURE,
     &muse_glimmer::ARCHITECTURE,
+    &nemotron_h::ARCHITECTURE,
+    &nemotron_h_moe::ARCHITECTURE,
     &olmo2::ARCHITECTURE,
     &phi3::ARCHITECTURE,
     &qwen2::ARCHITECTURE,

@@ -52,6 +52,8 @@ pub enum Change {
     Squeezed,
     /// A vector becomes a matrix of one column.
     Column,
+    /// A vector becomes a matrix of a row for each group of a Mamba 2 mixer.
+    Grouped,
     /// `-exp(x)` of every element: the checkpoint stores the logarithm of a rate of decay.
     Decay {
         /// Whether it also becomes a matrix of one column.
@@ -167,6 +169,11 @@ impl Name {
     /// A vector that GGUF stores as a column. Both names are complete.
     pub const fn column(gguf: &'static str, checkpoint: &'static str) -> Self {
         Name { gguf, checkpoint, change: Change::Column }
+    }
+
+    /// A vector that GGUF stores as a row for each group of heads.
+    pub const fn grouped(gguf: &'static str, checkpoint: &'static str) -> Self {
+        Name { gguf, checkpoint, change: Change::Grouped }
     }
 
     /// Rates of decay that the checkpoint stores as logarithms, and GGUF as a column. Both names are complete.

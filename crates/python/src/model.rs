@@ -25,7 +25,7 @@ impl Truncate {
 }
 
 /// Whether special tokens are added around a text, and whether those that it spells are parsed.
-#[derive(FromPyObject)]
+#[derive(Clone, Copy, FromPyObject)]
 struct Special(bool, bool);
 
 /// A model in its thread.

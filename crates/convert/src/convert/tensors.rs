@@ -121,10 +121,7 @@ impl Tensors {
         config: &Config,
         made: Vec<Made>,
     ) -> Result<Tensors, Error> {
-        // Blocks that predict further tokens follow the model's layers; nothing runs them.
-        let drafting = checkpoint.settings().size(&["num_nextn_predict_layers"]).ok().flatten();
-        let layers = config.layers.len();
-        let drafting = layers..layers.saturating_add(drafting.unwrap_or(0) as usize);
+        let drafting = drafting(checkpoint, config);
         let drafts = |name: &str| {
             name.starts_with("mtp.")
                 || layer_of(name).is_some_and(|layer| drafting.contains(&layer))
@@ -279,6 +276,13 @@ impl SourceTensor {
     }
 }
 
+/// The numbers of blocks that predict further tokens: they follow the model's layers, and nothing runs them.
+fn drafting(checkpoint: &Checkpoint, config: &Config) -> std::ops::Range<usize> {
+    let count = checkpoint.settings().size(&["num_nextn_predict_layers"]).ok().flatten();
+    let layers = config.layers.len();
+    layers..layers.saturating_add(count.unwrap_or(0) as usize)
+}
+
 /// The names of the tensors that a model needs.
 fn read_by(config: &Config) -> Result<BTreeSet<String>, Error> {
     let outline = Outline::new(Type::F32, &[]);
@@ -330,6 +334,28 @@ pub(super) fn one(
         Change::EachTransposed { first, step } => each(&part, &mut shape, first, step)?,
         Change::Interleaved => interleaved(&part, &shape, config)?,
         Change::OneMore => Done::OneMore,
+        Change::Tiled(_)
+        | Change::Column
+        | Change::Grouped
+        | Change::Decay { .. }
+        | Change::RowPart { .. } => recurrent(&part, &mut shape, change, config)?,
+        Change::None | Change::Transposed | Change::Stacked | Change::Packed { .. } => {
+            Done::Nothing
+        }
+    };
+    let float = part.float()?;
+    let from = From::Stored { parts: vec![part], float, change };
+    Ok(Planned { name, shape, ty: Type::F32, from })
+}
+
+/// What is done to a tensor of a recurrence, or to one of which a part is wanted; `shape` becomes that of the result.
+fn recurrent(
+    part: &SourceTensor,
+    shape: &mut Vec<u64>,
+    change: Change,
+    config: &Config,
+) -> Result<Done, Error> {
+    Ok(match change {
         Change::Tiled(tiled) => {
             let along = if tiled == Tiled::Columns { shape.len() - 1 } else { 0 };
             let tiling = tiling(shape[along] as usize, config);
@@ -344,6 +370,17 @@ pub(super) fn one(
             shape.push(1);
             if change == Change::Column { Done::Nothing } else { Done::Decay }
         }
+        Change::Grouped => {
+            let groups = config.layers.iter().find_map(|layer| match layer.mixer {
+                Mixer::Mamba2(sizes) => Some(sizes.groups as u64),
+                _ => None,
+            });
+            let groups =
+                groups.filter(|&groups| shape.len() == 1 && shape[0].is_multiple_of(groups));
+            let groups = groups.ok_or_else(|| part.wrong("it is no vector of whole groups"))?;
+            *shape = vec![groups, shape[0] / groups];
+            Done::Nothing
+        }
         Change::Decay { column: false } => Done::Decay,
         Change::Column | Change::Decay { .. } => return Err(part.wrong("it is no vector")),
         Change::RowPart { part: place, parts } => {
@@ -354,13 +391,8 @@ pub(super) fn one(
             shape[at] /= parts as u64;
             Done::RowPart { rows: shape[at] as usize, part: place, parts }
         }
-        Change::None | Change::Transposed | Change::Stacked | Change::Packed { .. } => {
-            Done::Nothing
-        }
-    };
-    let float = part.float()?;
-    let from = From::Stored { parts: vec![part], float, change };
-    Ok(Planned { name, shape, ty: Type::F32, from })
+        _ => Done::Nothing,
+    })
 }
 
 /// Rows that leave the groups of heads.

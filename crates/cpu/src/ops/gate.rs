@@ -103,6 +103,10 @@ fn apply<L: Lanes>(l: L, activation: Activation, gate: L::F, up: Option<L::F>) -
         Activation::Gelu => math::gelu(l, gate),
         Activation::Sigmoid => math::sigmoid(l, gate),
         Activation::Identity => gate,
+        Activation::SquaredRelu => {
+            let positive = l.max(l.splat(0.0), gate);
+            l.mul(positive, positive)
+        }
         Activation::ClampedSwiglu => {
             let limited = l.min(l.splat(Activation::SWIGLU_LIMIT), gate);
             math::logistic_part(l, limited, Activation::SWIGLU_SLOPE)

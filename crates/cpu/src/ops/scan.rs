@@ -21,16 +21,16 @@ use crate::state::State;
 const CHUNK_ELEMENTS: usize = 4 << 10;
 
 /// Columns of a buffer.
-struct Columns {
+struct BufferColumns {
     buffer: Buffer,
     first: usize,
 }
 
 /// The recurrence. Sums are f32.
 pub(crate) struct Scan {
-    x: Columns,
-    b: Columns,
-    c: Columns,
+    x: BufferColumns,
+    b: BufferColumns,
+    c: BufferColumns,
     dt: Buffer,
     beta: Option<Buffer>,
     out: Buffer,
@@ -50,8 +50,8 @@ pub(crate) struct Scan {
 pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
     let Op::Scan(op) = lowering.op(node) else { unreachable!("the table of ops") };
     let op = op.clone();
-    let [x, b, c] =
-        [op.x, op.b, op.c].map(|of| Columns { buffer: lowering.buffer(of.value), first: of.first });
+    let [x, b, c] = [op.x, op.b, op.c]
+        .map(|of| BufferColumns { buffer: lowering.buffer(of.value), first: of.first });
     Box::new(Scan {
         x,
         b,
@@ -67,7 +67,7 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
     })
 }
 
-impl Columns {
+impl BufferColumns {
     /// Elements `at..at + len` of a row's columns.
     ///
     /// # Safety

@@ -15,6 +15,14 @@ pub(super) fn gate(activation: Activation, gate: &[f32], up: Option<&[f32]>, out
             Activation::Gelu => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
             Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
             Activation::Identity => x,
+            // Written to preserve NaN.
+            Activation::SquaredRelu => {
+                if x < 0.0 {
+                    0.0
+                } else {
+                    x * x
+                }
+            }
             Activation::ClampedSwiglu => {
                 // Written to preserve NaN.
                 let limit = f64::from(Activation::SWIGLU_LIMIT);
@@ -35,7 +43,8 @@ fn factor(activation: Activation, up: f32) -> f64 {
         | Activation::GeluTanh
         | Activation::Gelu
         | Activation::Sigmoid
-        | Activation::Identity => f64::from(up),
+        | Activation::Identity
+        | Activation::SquaredRelu => f64::from(up),
     }
 }
 

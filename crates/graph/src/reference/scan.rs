@@ -5,7 +5,7 @@ use crate::{Scan, Step, Update};
 
 /// Columns of a value's rows.
 #[derive(Clone, Copy)]
-pub(super) struct Columns<'a> {
+pub(super) struct RowColumns<'a> {
     /// `[T, stride]`.
     pub rows: &'a [f32],
     /// Elements per row.
@@ -14,7 +14,7 @@ pub(super) struct Columns<'a> {
     pub first: usize,
 }
 
-impl<'a> Columns<'a> {
+impl<'a> RowColumns<'a> {
     fn get(&self, row: usize, at: usize, len: usize) -> &'a [f32] {
         &self.rows[row * self.stride + self.first + at..][..len]
     }
@@ -23,11 +23,11 @@ impl<'a> Columns<'a> {
 /// The inputs of the op.
 pub(super) struct Inputs<'a> {
     /// `[T, heads * head_dim]`.
-    pub x: Columns<'a>,
+    pub x: RowColumns<'a>,
     /// `[T, groups * state_dim]`.
-    pub b: Columns<'a>,
+    pub b: RowColumns<'a>,
     /// `[T, groups * state_dim]`.
-    pub c: Columns<'a>,
+    pub c: RowColumns<'a>,
     /// `[T, heads]`.
     pub dt: &'a [f32],
     /// `[T, heads]`.
@@ -70,7 +70,7 @@ fn advance(
 ) {
     let Scan { heads, groups, neighbours, head_dim, state_dim, .. } = *op;
     let group = head / neighbours % groups;
-    let scaled = |columns: &Columns<'_>, factor: f32| -> Vec<f64> {
+    let scaled = |columns: &RowColumns<'_>, factor: f32| -> Vec<f64> {
         let columns = columns.get(row, group * state_dim, state_dim);
         columns.iter().map(|&x| f64::from(x) * f64::from(factor)).collect()
     };
@@ -99,7 +99,7 @@ fn advance(
 
 #[cfg(test)]
 mod tests {
-    use super::{Columns, Inputs, scan};
+    use super::{Inputs, RowColumns, scan};
     use crate::reference::state::States;
     use crate::reference::tests::assert_near;
     use crate::{
@@ -129,7 +129,7 @@ mod tests {
         };
         // Of two rows x, b and c.
         let rows = [1.0, 2.0, 20.0, 0.1, 0.1, 2.0, 2.0, 0.0, 10.0, 0.1];
-        let columns = |first| Columns { rows: &rows, stride: 5, first };
+        let columns = |first| RowColumns { rows: &rows, stride: 5, first };
         let inputs = Inputs {
             x: columns(0),
             b: columns(1),

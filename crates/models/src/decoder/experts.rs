@@ -3,7 +3,7 @@
 use bilayer_graph::{Error, Recorder, Route, Score, Value};
 
 use super::{Block, Projection, norm};
-use crate::{Experts, Shared};
+use crate::{Experts, FeedForward, Shared};
 
 impl Block<'_> {
     /// `sum over the chosen experts of weight * down(activation(gate(x)) * up(x))`, plus the shared expert:
@@ -33,29 +33,14 @@ impl Block<'_> {
             out: logits, // replaced by the recorder
         };
         let route = r.route("ffn_moe_topk", route); // [.., 2 used]
-        let product = |r: &mut Recorder<'_>, name, stem: &str, input, shape| {
-            self.experts(r, name, stem, (input, route), shape)
-        };
         let shape = [count, inner, width];
         let routed = match experts.weighed_input {
             true => r.mix("ffn_moe_weighed", input, route), // [.., width]
             false => input,
         };
-        let fused = [count, 2 * inner, width];
-        let [gate, up] = match r.has(&self.tensor("ffn_gate_up_exps.weight")) {
-            true => {
-                let both = product(r, "ffn_moe_gate_up", "ffn_gate_up", routed, fused)?;
-                let half = |r: &mut Recorder<'_>, name, range| r.part(name, both, 2 * inner, range);
-                [half(r, "ffn_moe_gate", 0..inner), half(r, "ffn_moe_up", inner..2 * inner)]
-            }
-            false => [
-                product(r, "ffn_moe_gate", "ffn_gate", routed, shape)?,
-                product(r, "ffn_moe_up", "ffn_up", routed, shape)?,
-            ],
-        }; // [.., used * inner] each
-        let act = r.gate("ffn_moe_act", gate, Some(up), self.config.activation);
+        let act = self.hidden_of_experts(r, (routed, route), shape)?; // [.., used * inner]
         let shape = [count, width, inner];
-        let down = product(r, "ffn_moe_down", "ffn_down", act, shape)?; // [.., used * width]
+        let down = self.experts(r, "ffn_moe_down", "ffn_down", (act, route), shape)?; // [.., used * width]
         let out = match experts.weighed_input {
             true => down,
             false => r.mix("ffn_moe_out", down, route), // [.., width]
@@ -67,6 +52,35 @@ impl Block<'_> {
                 Ok(r.add("ffn_out", out, shared)) // [.., width]
             }
         }
+    }
+
+    /// The hidden states of the chosen experts, `activation(gate(x)) * up(x)` or `activation(up(x))`: `[.., used * inner]`.
+    fn hidden_of_experts(
+        &self,
+        r: &mut Recorder<'_>,
+        (input, route): (Value, Value),
+        [count, inner, width]: [usize; 3],
+    ) -> Result<Value, Error> {
+        let product = |r: &mut Recorder<'_>, name, stem: &str, rows| {
+            self.experts(r, name, stem, (input, route), [count, rows, width])
+        };
+        let activation = self.config.activation;
+        if self.config.feed_forward == FeedForward::Plain {
+            let up = product(r, "ffn_moe_up", "ffn_up", inner)?;
+            return Ok(r.gate("ffn_moe_act", up, None, activation));
+        }
+        let [gate, up] = match r.has(&self.tensor("ffn_gate_up_exps.weight")) {
+            true => {
+                let both = product(r, "ffn_moe_gate_up", "ffn_gate_up", 2 * inner)?;
+                let half = |r: &mut Recorder<'_>, name, range| r.part(name, both, 2 * inner, range);
+                [half(r, "ffn_moe_gate", 0..inner), half(r, "ffn_moe_up", inner..2 * inner)]
+            }
+            false => [
+                product(r, "ffn_moe_gate", "ffn_gate", inner)?,
+                product(r, "ffn_moe_up", "ffn_up", inner)?,
+            ],
+        };
+        Ok(r.gate("ffn_moe_act", gate, Some(up), activation))
     }
 
     /// The feed-forward of the normed input plus the experts on the residual stream, each with norms of its own:
@@ -119,9 +133,14 @@ impl Block<'_> {
 
     /// The shared expert: `[.., width]` to `[.., width]`.
     fn shared(&self, r: &mut Recorder<'_>, input: Value, shared: &Shared) -> Result<Value, Error> {
-        let inner = ["ffn_gate_shexp", "ffn_up_shexp"]
-            .map(|stem| Projection::whole(stem, shared.feed_forward));
-        let act = self.gated(r, input, inner)?; // [.., feed_forward]
+        let by = |stem| Projection::whole(stem, shared.feed_forward);
+        let act = match self.config.feed_forward {
+            FeedForward::Plain => {
+                let up = self.linear(r, "ffn_up", input, &by("ffn_up_shexp"))?;
+                r.gate("ffn_act", up, None, self.config.activation)
+            }
+            _ => self.gated(r, input, [by("ffn_gate_shexp"), by("ffn_up_shexp")])?,
+        }; // [.., feed_forward]
         let down = Projection::whole("ffn_down_shexp", self.config.width);
         let out = self.linear(r, "ffn_shexp", act, &down)?; // [.., width]
         if !shared.weighed {

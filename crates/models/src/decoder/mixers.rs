@@ -19,6 +19,7 @@ impl Block<'_> {
         Ok(match self.layer.mixer {
             Mixer::Attention => (self.attention(normed, carried, r)?, "attn_output"),
             Mixer::Latent(latent) => (self.latent_attention(normed, &latent, r)?, "attn_output"),
+            Mixer::None => unreachable!("a layer without a mixer is a feed-forward alone"),
             Mixer::ShortConv { taps } => (self.short_conv(normed, taps, r)?, "shortconv.out_proj"),
             Mixer::Mamba2(sizes) => (self.mamba2(normed, &sizes, r)?, "ssm_out"),
             Mixer::DeltaNet(sizes) => (self.delta_net(normed, &sizes, r)?, "ssm_out"),
