@@ -6,12 +6,12 @@ use bilayer_quant::Type;
 
 use crate::lora::LowRank;
 use crate::{
-    Activation, Attend, CacheId, CacheInfo, Error, Graph, Ids, Lora, Node, Op, Precision, Rope,
-    Rows, Scan, Stack, StateId, StateInfo, Temperature, Value, ValueInfo, Values, Weight, WeightId,
-    Window,
+    Activation, Attend, CacheId, CacheInfo, Graph, Ids, Lora, Node, Op, Precision, Rope, Rows,
+    Scan, StateId, StateInfo, Temperature, Value, ValueInfo, Values, Weight, WeightId, Window,
 };
 
 mod mixture;
+mod weights;
 
 /// A tensor directory's entry for a name.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,171 +77,6 @@ impl<'c> Recorder<'c> {
     /// Whether the file has a tensor of that name.
     pub fn has(&self, name: &str) -> bool {
         self.catalog.find(name).is_some()
-    }
-
-    /// The matrix `name`, `[rows, cols]`.
-    ///
-    /// # Errors
-    /// The tensor is missing, has another shape, or a type whose blocks do not fit its rows.
-    pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<WeightId, Error> {
-        self.matrix_rows(name, rows, 0, rows, cols)
-    }
-
-    /// Rows `first_row..first_row + rows` of the matrix `name`, `[tensor_rows, cols]`.
-    ///
-    /// # Errors
-    /// Those of [`Recorder::matrix`].
-    pub fn matrix_rows(
-        &mut self,
-        name: &str,
-        tensor_rows: usize,
-        first_row: usize,
-        rows: usize,
-        cols: usize,
-    ) -> Result<WeightId, Error> {
-        assert!(first_row + rows <= tensor_rows, "{name}: rows outside the tensor");
-        let expected = [tensor_rows as u64, cols as u64];
-        let ty = self.check(name, &expected)?;
-        let known = self.weights.len();
-        let id = self.weight(Weight {
-            id: WeightId(0),
-            name: name.to_owned(),
-            ty,
-            rows,
-            cols,
-            first_row,
-            stacked: 1,
-            layer: self.layer,
-        });
-        if id.0 as usize == known {
-            for lora in self.catalog.loras() {
-                self.adapt(id, lora, tensor_rows)?;
-            }
-        }
-        Ok(id)
-    }
-
-    /// Adds an adapter's matrices for a matrix of a tensor of `tensor_rows`, if it has them.
-    fn adapt(&mut self, id: WeightId, lora: &Lora, tensor_rows: usize) -> Result<(), Error> {
-        let Weight { name, first_row, rows, cols, .. } = self.weight_of(id).clone();
-        let [down, up] = lora.tensors(&name);
-        let Some(entry) = self.catalog.find(&down) else { return Ok(()) };
-        let rank = match *entry.shape {
-            [.., rank, _] => rank as usize,
-            _ => 1,
-        };
-        let down = self.matrix(&down, rank, cols)?;
-        let up = self.matrix_rows(&up, tensor_rows, first_row, rows, rank)?;
-        let factor = lora.factor(rank);
-        self.low_ranks.entry(id).or_default().push(LowRank { down, up, factor });
-        Ok(())
-    }
-
-    /// The matrices of `experts` experts, `[rows, cols]` each: the tensor `name`, `[experts, rows, cols]`; or, as
-    /// written by early converters, separate tensors named `each(expert)`.
-    ///
-    /// # Errors
-    /// Those of [`Recorder::matrix`]; experts of different types.
-    pub fn stack(
-        &mut self,
-        name: &str,
-        each: impl Fn(usize) -> String,
-        [experts, rows, cols]: [usize; 3],
-    ) -> Result<Stack, Error> {
-        if self.has(&each(0)) {
-            let stack: Result<Stack, Error> =
-                (0..experts).map(|expert| self.matrix(&each(expert), rows, cols)).collect();
-            let stack = stack?;
-            let ty = self.weight_of(stack[0]).ty;
-            return match stack.iter().map(|&id| self.weight_of(id)).find(|other| other.ty != ty) {
-                None => Ok(stack),
-                Some(other) => {
-                    let (name, found) = (other.name.clone(), other.ty);
-                    Err(Error::StackType { name, expected: ty, found })
-                }
-            };
-        }
-        let ty = self.check(name, &[experts, rows, cols].map(|size| size as u64))?;
-        let weight = self.weight(Weight {
-            id: WeightId(0),
-            name: name.to_owned(),
-            ty,
-            rows: experts * rows,
-            cols,
-            first_row: 0,
-            stacked: experts,
-            layer: self.layer,
-        });
-        Ok(Stack::from([weight]))
-    }
-
-    /// The vector `name` of `len` elements: a norm's gain, a bias. It must be stored as F32, F16 or BF16.
-    ///
-    /// # Errors
-    /// The tensor is missing, has another shape or is block-quantized.
-    pub fn vector(&mut self, name: &str, len: usize) -> Result<WeightId, Error> {
-        self.vector_part(name, len, 0, len)
-    }
-
-    /// Elements `first..first + len` of the vector `name`, which has `tensor_len`: the bias of one of several fused
-    /// matrices. `first` is a multiple of `len`, as it always is with grouped-query attention.
-    ///
-    /// # Errors
-    /// Those of [`Recorder::vector`].
-    pub fn vector_part(
-        &mut self,
-        name: &str,
-        tensor_len: usize,
-        first: usize,
-        len: usize,
-    ) -> Result<WeightId, Error> {
-        assert!(first + len <= tensor_len, "{name}: elements outside the tensor");
-        assert!(first.is_multiple_of(len), "{name}: a part is a row of that length");
-        self.vector_of(name, &[tensor_len as u64], first, len)
-    }
-
-    /// Elements `first..first + len` of the tensor `name` of that shape.
-    fn vector_of(
-        &mut self,
-        name: &str,
-        shape: &[u64],
-        first: usize,
-        len: usize,
-    ) -> Result<WeightId, Error> {
-        let ty = self.check(name, shape)?;
-        if ty.block_weights != 1 {
-            return Err(Error::VectorType { name: name.to_owned(), found: ty });
-        }
-        Ok(self.weight(Weight {
-            id: WeightId(0),
-            name: name.to_owned(),
-            ty,
-            rows: 1,
-            cols: len,
-            first_row: first / len,
-            stacked: 1,
-            layer: self.layer,
-        }))
-    }
-
-    /// One vector of `len` elements per expert, contiguous: the tensor `name`, `[experts, len]`.
-    ///
-    /// # Errors
-    /// Those of [`Recorder::vector`].
-    pub fn stack_vector(
-        &mut self,
-        name: &str,
-        [experts, len]: [usize; 2],
-    ) -> Result<WeightId, Error> {
-        self.vector_of(name, &[experts as u64, len as u64], 0, experts * len)
-    }
-
-    /// The vector `name`, if the file contains it.
-    ///
-    /// # Errors
-    /// Those of [`Recorder::vector`], except for a missing tensor.
-    pub fn optional_vector(&mut self, name: &str, len: usize) -> Result<Option<WeightId>, Error> {
-        if self.has(name) { self.vector(name, len).map(Some) } else { Ok(None) }
     }
 
     /// Adds a cache of the current layer, of keys and values of equal length.
@@ -591,43 +426,5 @@ impl<'c> Recorder<'c> {
         let out = op.out();
         self.nodes.push(Node { op, layer: self.layer, name });
         out
-    }
-
-    /// A weight requested twice (a tied head) is stored once.
-    fn weight(&mut self, weight: Weight) -> WeightId {
-        let same = |w: &&Weight| {
-            w.name == weight.name
-                && (w.first_row, w.rows, w.cols) == (weight.first_row, weight.rows, weight.cols)
-        };
-        if let Some(known) = self.weights.iter().find(same) {
-            return known.id;
-        }
-        let id = WeightId(self.weights.len() as u32);
-        self.weights.push(Weight { id, ..weight });
-        id
-    }
-
-    /// The type of tensor `name`, after checking that its shape is `expected` (ignoring leading ones).
-    fn check(&self, name: &str, expected: &[u64]) -> Result<Type, Error> {
-        let entry = self
-            .catalog
-            .find_as(name, expected)
-            .ok_or_else(|| Error::MissingTensor { name: name.to_owned() })?;
-        let significant = |shape: &[u64]| -> Vec<u64> {
-            let ones = shape.iter().take_while(|&&d| d == 1).count();
-            shape[ones.min(shape.len().saturating_sub(1))..].to_vec()
-        };
-        if significant(&entry.shape) != significant(expected) {
-            return Err(Error::TensorShape {
-                name: name.to_owned(),
-                expected: expected.to_vec(),
-                found: entry.shape,
-            });
-        }
-        let cols = expected[expected.len() - 1];
-        if !cols.is_multiple_of(entry.ty.block_weights as u64) {
-            return Err(Error::TensorBlock { name: name.to_owned(), ty: entry.ty, cols });
-        }
-        Ok(entry.ty)
     }
 }
