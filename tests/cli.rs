@@ -495,7 +495,7 @@ fn files_that_are_not_models_are_listed_and_not_run() {
         (place.path().join("other.gguf"), "architecture `nonesuch` is not supported"),
     ];
     if let Some(path) = shared("gguf-real/weightless-tiny.gguf") {
-        cases.push((path, "key llama.feed_forward_length: expected"));
+        cases.push((path, "key llama.attention.layer_norm_rms_epsilon: expected"));
     }
     for (path, part) in cases {
         let path = path.display();

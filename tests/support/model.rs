@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use bilayer_gguf::{File, Metadata, NewTensor, to_bytes};
@@ -40,11 +41,14 @@ impl Model {
         Self::new(File::from_bytes("random", bytes).unwrap())
     }
 
-    /// The type of most of its weights.
+    /// The type of most weights in its layers.
     pub fn matrix_type(&self) -> Type {
-        let names = ["blk.0.attn_output.weight", "blk.0.ffn_down.weight"];
-        let found = names.iter().find_map(|name| self.file.tensor(name));
-        found.unwrap().layout().ty()
+        let mut counts: BTreeMap<u32, (usize, Type)> = BTreeMap::new();
+        for weight in self.graph.weights.iter().filter(|weight| weight.layer.is_some()) {
+            let count = counts.entry(weight.ty.gguf_id).or_insert((0, weight.ty));
+            count.0 += weight.rows * weight.cols;
+        }
+        counts.into_values().max_by_key(|(count, _)| *count).unwrap().1
     }
 
     /// The bytes of a weight within its tensor.
