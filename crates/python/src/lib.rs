@@ -5,7 +5,7 @@
 //!
 //! **What it does not know.** Kernels, formats, schedules: those are asked of the library.
 //!
-//! **Read first.** [`worker`] (a model's thread), [`model`], [`answer`].
+//! **Read first.** `worker` (a model's thread), `model`, `answer`.
 
 mod answer;
 mod array;

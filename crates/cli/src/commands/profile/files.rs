@@ -10,7 +10,7 @@ use super::page;
 use crate::failure::{Failure, INTERNAL};
 use crate::new_file::NewFile;
 
-/// Writes `profile.json`, the charts as SVG (see [`Charts`])
+/// Writes `profile.json`, the charts as SVG
 /// and `profile.html` to `folder`, which is created if necessary, and returns their paths. Each file is written atomically.
 ///
 /// # Errors
