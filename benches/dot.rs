@@ -8,7 +8,6 @@
 //! `cargo bench --bench dot -- 'q4_k.*1 thread'` runs a subset.
 
 use std::hint::black_box;
-use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use bilayer_cpu::activations::{Activations, COLUMN_ALIGN};
@@ -17,6 +16,11 @@ use bilayer_cpu::level::Level;
 use bilayer_quant::Type;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use half::{bf16, f16};
+use support::together::together;
+
+mod support {
+    pub mod together;
+}
 
 /// Weights per row: a common model width.
 const COLS: usize = 4096;
@@ -163,27 +167,6 @@ fn stream(
             kernel / read
         );
     }
-}
-
-/// Runs `work` on `threads` threads at once and returns the longest time.
-fn together(threads: usize, work: impl Fn(usize) -> Duration + Sync) -> Duration {
-    if threads == 1 {
-        return work(0);
-    }
-    let barrier = Barrier::new(threads);
-    let (work, barrier) = (&work, &barrier);
-    std::thread::scope(|scope| {
-        let running: Vec<_> = (0..threads)
-            .map(|thread| {
-                scope.spawn(move || {
-                    barrier.wait();
-                    work(thread)
-                })
-            })
-            .collect();
-        let times = running.into_iter().map(|thread| thread.join().expect("no panic"));
-        times.max().unwrap_or_default()
-    })
 }
 
 /// Reads everything with almost no computation, prefetching as the kernels do.

@@ -9,14 +9,18 @@
 #![allow(clippy::print_stdout, reason = "a benchmark prints its results")]
 
 use std::hint::black_box;
-use std::sync::Barrier;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bilayer_cpu::activations::{Activations, COLUMN_ALIGN};
 use bilayer_cpu::dot::{Dot, dot};
 use bilayer_cpu::level::Level;
 use bilayer_quant::Type;
 use half::f16;
+use support::together::together;
+
+mod support {
+    pub mod together;
+}
 
 const ROWS: usize = 4096;
 const COLS: usize = 14336;
@@ -108,27 +112,6 @@ impl Column {
     fn get(&self) -> Activations<'_> {
         Activations { data: &self.store[self.start..][..self.len], cols: COLS, count: 1 }
     }
-}
-
-/// Runs `work` on `threads` threads at once and returns the longest time.
-fn together(threads: usize, work: impl Fn(usize) -> Duration + Sync) -> Duration {
-    if threads == 1 {
-        return work(0);
-    }
-    let barrier = Barrier::new(threads);
-    let (work, barrier) = (&work, &barrier);
-    std::thread::scope(|scope| {
-        let running: Vec<_> = (0..threads)
-            .map(|thread| {
-                scope.spawn(move || {
-                    barrier.wait();
-                    work(thread)
-                })
-            })
-            .collect();
-        let times = running.into_iter().map(|thread| thread.join().expect("no panic"));
-        times.max().unwrap_or_default()
-    })
 }
 
 /// Random blocks with small scales, of all copies.

@@ -10,11 +10,13 @@ use bilayer_quant::Type;
 mod support {
     pub mod data;
     pub mod model;
+    pub mod npy;
     pub mod program;
     pub mod words;
 }
 
 use support::data::shared;
+use support::npy::npy;
 use support::program::{Place, ran};
 use support::words;
 
@@ -306,14 +308,6 @@ fn a_prompt_cache_spares_the_prompt() {
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
 }
 
-/// A NumPy file of rows of floats.
-fn rows(path: &std::path::Path, width: usize) -> Vec<Vec<f32>> {
-    let bytes = std::fs::read(path).unwrap();
-    let start = 10 + usize::from(bytes[8]) + 256 * usize::from(bytes[9]);
-    let numbers = bytes[start..].chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
-    numbers.collect::<Vec<f32>>().chunks_exact(width).map(<[f32]>::to_vec).collect()
-}
-
 /// Logits with adapters are those of PEFT, on the CPU and on a GPU.
 #[test]
 fn adapters_give_the_logits_of_peft() {
@@ -344,9 +338,9 @@ fn adapters_give_the_logits_of_peft() {
                 continue;
             }
             ran.good();
-            let logits = rows(&place.path().join("l.npy"), 64);
+            let logits = npy(&place.path().join("l.npy")).1;
             for (found, key) in
-                [(&logits[0], "logits_first"), (&logits[ids.len() - 1], "logits_last")]
+                [(&logits[..64], "logits_first"), (&logits[logits.len() - 64..], "logits_last")]
             {
                 let expected = floats(&case[key]);
                 let most = expected.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
@@ -356,7 +350,7 @@ fn adapters_give_the_logits_of_peft() {
             }
             if device == "-ngl 0" {
                 place.run(&line).good();
-                assert_ne!(rows(&place.path().join("l.npy"), 64), logits);
+                assert_ne!(npy(&place.path().join("l.npy")).1, logits);
             }
         }
     }

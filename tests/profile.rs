@@ -343,6 +343,53 @@ fn a_browser_shows_every_number_in_both_themes() {
     assert_eq!(light["chart"], "rgb(255, 255, 255)");
 }
 
+/// A speedup chart whose points mostly lie below a tenth has a logarithmic scale, and tokens per second beside it.
+#[test]
+fn low_speedups_are_drawn_on_a_logarithmic_scale() {
+    let chart = |profile: &Profile| {
+        let place = Place::new();
+        write(profile, place.path()).unwrap();
+        read(place.path(), "speedup.svg")
+    };
+    let usual = profile(&SHAPES[3]);
+    let mut low = usual.clone();
+    let alone_ms = low.points[0].decode_ms;
+    for point in &mut low.points[1..] {
+        point.decode_ms = 20.0 * alone_ms;
+        point.speedup = 0.05;
+    }
+    let (usual, low) = (chart(&usual), chart(&low));
+    let label = |svg: &str, text: &str| svg.lines().any(|line| line.trim() == text);
+    for svg in [&usual, &low] {
+        assert!(label(svg, "1\u{d7}") && label(svg, "tok/s"), "{svg}");
+    }
+    assert!(label(&low, "0.1\u{d7}") && !label(&usual, "0.1\u{d7}"), "{low}");
+    assert!(label(&usual, "0\u{d7}") && !label(&low, "0\u{d7}"), "{usual}");
+}
+
+/// A profile says why its predictions are far off: the device that was slower alone, or what lies between devices.
+#[test]
+fn predictions_that_are_far_off_are_explained() {
+    let page = |change: &dyn Fn(&mut Profile)| {
+        let mut profile = profile(&SHAPES[3]);
+        change(&mut profile);
+        let place = Place::new();
+        write(&profile, place.path()).unwrap();
+        read(place.path(), "profile.html")
+    };
+    let near = page(&|_| ());
+    assert!(!near.contains("The reason:") && !near.contains("the time between them"));
+    let slow_cpu = page(&|p| p.points[0].predicted_decode_ms = Some(p.points[0].decode_ms / 2.0));
+    assert!(slow_cpu.contains("the CPU was 2.0 times slower than when its layers were timed"));
+    let slow_gpu = page(&|p| {
+        let last = p.points.last_mut().unwrap();
+        last.predicted_decode_ms = Some(last.decode_ms * 3.0);
+    });
+    assert!(slow_gpu.contains("the GPU was 3.0 times faster than when its layers were timed"));
+    let between = page(&|p| p.points[3].predicted_decode_ms = Some(p.points[3].decode_ms / 2.0));
+    assert!(between.contains("what is off is the time between them"));
+}
+
 /// A profile of a machine without a GPU.
 fn on_cpu() -> Profile {
     let mut profile = profile(&SHAPES[3]);

@@ -275,9 +275,8 @@ impl<'p> Builder<'p> {
     /// Opens the model's file with its adapters.
     fn opened(&self) -> Result<Opened, Error> {
         let file = open_with(&self.path, OpenOptions::default())?;
-        let file = file.overridden(&self.metadata).map_err(Engine::File)?;
         let loras = self.loras.iter().map(|(path, scale)| LoraFile::open(path, *scale));
-        Ok(Opened::adapted(file, loras.collect::<Result<_, _>>()?)?)
+        Ok(Opened::adapted(file, &self.metadata, loras.collect::<Result<_, _>>()?)?)
     }
 
     /// Is told how loading proceeds.

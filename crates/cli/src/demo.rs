@@ -66,7 +66,7 @@ pub fn model(source: &Source<'_>) -> Result<Model, bilayer_engine::Error> {
     };
     let file = bilayer_engine::open_with(path, options);
     bar.finish_and_clear();
-    let model = adapted(file?, &overrides, loras)?;
+    let model = Model::adapted(file?, &overrides, loras)?;
     if source.runs {
         // The last handle is leaked: freeing tables and unmapping the file would only delay the end of the process,
         // which does both.
@@ -88,16 +88,7 @@ fn embedded(
     loras: Vec<LoraFile>,
 ) -> Result<Model, bilayer_engine::Error> {
     let file = File::from_bytes(NAME, SharedBytes::from_static(&DEMO.0));
-    adapted(file.map_err(bilayer_engine::Error::File)?, overrides, loras)
-}
-
-fn adapted(
-    file: File,
-    overrides: &[MetadataOverride],
-    loras: Vec<LoraFile>,
-) -> Result<Model, bilayer_engine::Error> {
-    let file = file.overridden(overrides).map_err(bilayer_engine::Error::File)?;
-    Model::adapted(file, loras)
+    Model::adapted(file.map_err(bilayer_engine::Error::File)?, overrides, loras)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use bilayer_gguf::{Metadata, NewTensor};
-use bilayer_models::{Architecture, draft, limits, of_checkpoint};
+use bilayer_models::{Architecture, Config, Made, draft, limits, of_checkpoint};
 use bilayer_quant::Type;
 use bilayer_text::Vocabulary;
 use serde_json::Value;
@@ -70,17 +70,8 @@ impl Convert {
     /// names the file and the field, key or tensor.
     pub fn plan(&self, folder: &Path) -> Result<Plan, Error> {
         let checkpoint = Checkpoint::open(folder)?;
-        let in_config = |source| Error::OfCheckpoint {
-            file: folder.join("config.json").display().to_string(),
-            source: Box::new(source),
-        };
-        let settings = checkpoint.settings();
-        let architecture = of_checkpoint(settings).map_err(in_config)?;
-        let draft = draft(architecture, settings).map_err(in_config)?;
-        let mut metadata = metadata::general(&checkpoint, self.name.as_deref())?;
-        for (key, value) in draft.metadata.iter() {
-            metadata.set(key, value.clone());
-        }
+        let Described { architecture, mut metadata, made } =
+            described(&checkpoint, self.name.as_deref())?;
         let tokenizer_config = checkpoint.json("tokenizer_config.json")?.unwrap_or_default();
         let generation = checkpoint.json("generation_config.json")?.unwrap_or_default();
         metadata::sampling(&generation, &mut metadata);
@@ -91,11 +82,11 @@ impl Convert {
             None => metadata.set("tokenizer.ggml.model", "no_vocab"),
         }
         metadata::templates(templates(&checkpoint, &tokenizer_config)?, &mut metadata);
-        let config = bilayer_models::config(&metadata).map_err(in_config)?;
+        let config = config(&checkpoint, &metadata)?;
         if config.encoder.is_some() {
             metadata::sentence_transformer(&checkpoint, architecture.name, &mut metadata)?;
         }
-        let tensors = Tensors::plan(&checkpoint, architecture, &config, draft.made)?;
+        let tensors = Tensors::plan(&checkpoint, architecture, &config, made)?;
         let outtype = self.outtype.unwrap_or_else(|| tensors.usual());
         let mix = Mix::pure(outtype)?;
         let tensors = tensors.typed(&mix, &metadata)?;
@@ -125,6 +116,36 @@ impl Convert {
         vocabulary.name = metadata.opt_str("general.name")?.unwrap_or_default().to_owned();
         Ok(Some(vocabulary))
     }
+}
+
+/// What a checkpoint's `config.json` says.
+struct Described {
+    architecture: &'static Architecture,
+    /// Without the vocabulary.
+    metadata: Metadata,
+    made: Vec<Made>,
+}
+
+fn described(checkpoint: &Checkpoint, name: Option<&str>) -> Result<Described, Error> {
+    let in_config = |source| in_config(checkpoint, source);
+    let settings = checkpoint.settings();
+    let architecture = of_checkpoint(settings).map_err(in_config)?;
+    let draft = draft(architecture, settings).map_err(in_config)?;
+    let mut metadata = metadata::general(checkpoint, name)?;
+    for (key, value) in draft.metadata.iter() {
+        metadata.set(key, value.clone());
+    }
+    Ok(Described { architecture, metadata, made: draft.made })
+}
+
+/// The configuration that complete metadata gives.
+fn config(checkpoint: &Checkpoint, metadata: &Metadata) -> Result<Config, Error> {
+    bilayer_models::config(metadata).map_err(|source| in_config(checkpoint, source))
+}
+
+fn in_config(checkpoint: &Checkpoint, source: bilayer_models::Error) -> Error {
+    let file = checkpoint.folder().join("config.json").display().to_string();
+    Error::OfCheckpoint { file, source: Box::new(source) }
 }
 
 impl Plan {

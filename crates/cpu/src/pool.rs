@@ -481,17 +481,26 @@ mod tests {
         }
     }
 
-    /// Rows in pieces, where each row sleeps; thread 0 is four times as slow as the others.
-    struct SlowCore(crate::pieces::Pieces);
-
-    impl SlowCore {
-        const ROW: Duration = Duration::from_micros(20);
+    /// Rows in pieces on two simulated cores: a row takes thread 0 four units of time and thread 1 one. A thread comes
+    /// back for its next piece when its clock is the earlier one, so the result does not depend on the machine's load.
+    struct SlowCore {
+        pieces: crate::pieces::Pieces,
+        /// Each thread's time and the number of pieces that were claimed.
+        state: Mutex<([usize; 2], usize)>,
+        changed: Condvar,
     }
 
-    impl Work for SlowCore {
+    impl Work for Arc<SlowCore> {
         fn run(&self, _: usize, chunk: usize, thread: usize) {
-            let slower = if thread == 0 { 4 } else { 1 };
-            std::thread::sleep(slower * Self::ROW * self.0.range(chunk).len() as u32);
+            let row = if thread == 0 { 4 } else { 1 };
+            let mut state = lock(&self.state);
+            state.0[thread] += row * self.pieces.range(chunk).len();
+            state.1 += 1;
+            self.changed.notify_all();
+            let early = |(clocks, claimed): &mut ([usize; 2], usize)| {
+                clocks[thread] > clocks[1 - thread] && *claimed < self.pieces.len()
+            };
+            drop(self.changed.wait_while(state, early));
         }
     }
 
@@ -500,16 +509,19 @@ mod tests {
         let rows = 6400;
         let pieces = crate::pieces::Pieces::new(rows, 64, 2);
         let chunks = pieces.len();
+        let cores = Arc::new(SlowCore { pieces, state: Mutex::default(), changed: Condvar::new() });
         let mut pool = Pool::new(2).unwrap();
-        let job = Arc::new(Job::new(1, Box::new(SlowCore(pieces))));
-        let began = Instant::now();
+        let job = Arc::new(Job::new(1, Box::new(cores.clone())));
         job.open([chunks].into_iter());
         pool.publish(&job);
         pool.finish(&job);
+        let (clocks, claimed) = *lock(&cores.state);
+        assert_eq!(claimed, chunks);
+        assert_eq!(clocks[0] / 4 + clocks[1], rows);
         // Both together are 1.25 times as fast as the fast thread; two equal halves would take 2.5 times as long.
-        let best = SlowCore::ROW * rows as u32 * 4 / 5;
-        let took = began.elapsed();
-        assert!(took >= best && took < best.mul_f64(1.6), "{took:?}, at best {best:?}");
+        let best = rows * 4 / 5;
+        let took = clocks[0].max(clocks[1]);
+        assert!(took < best * 11 / 10, "{clocks:?}, at best {best}");
     }
 
     #[test]

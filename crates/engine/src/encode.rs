@@ -274,6 +274,20 @@ mod tests {
     use super::{Norm, normalize, probabilities};
 
     #[test]
+    fn norms_are_numbered_as_in_llama_cpp() {
+        let scaled = |number: i64| {
+            let mut row = [3.0, -4.0];
+            Norm::numbered(number).apply(&mut row);
+            row
+        };
+        assert_eq!(scaled(-1), [3.0, -4.0]);
+        assert_eq!(scaled(0), [24570.0, -32760.0]);
+        assert_eq!(scaled(2), [0.6, -0.8]);
+        let sum: f32 = scaled(1).iter().map(|x| x.abs()).sum();
+        assert!((sum - 1.0).abs() < 1e-6, "{sum}");
+    }
+
+    #[test]
     fn rows_come_to_length_one_and_scores_to_a_sum_of_one() {
         let mut row = [3.0, -4.0];
         normalize(&mut row);

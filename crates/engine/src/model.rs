@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use bilayer_constrain::{Constraint, Grammar, Limits, Token, Tokens};
-use bilayer_gguf::{File, OpenOptions};
+use bilayer_gguf::{File, MetadataOverride, OpenOptions};
 use bilayer_graph::{Graph, Lora};
 use bilayer_models::{Adapted, Config};
 use bilayer_quant::Type;
@@ -51,14 +51,19 @@ impl Model {
     /// # Errors
     /// Not a supported model.
     pub fn new(file: File) -> Result<Model, Error> {
-        Model::adapted(file, Vec::new())
+        Model::adapted(file, &[], Vec::new())
     }
 
-    /// Uses an open file with adapters, which are applied while the model runs.
+    /// Uses an open file with other values of some metadata, and with adapters, which are applied while the model runs.
     ///
     /// # Errors
-    /// Not a supported model, or an adapter does not fit it.
-    pub fn adapted(mut file: File, adapters: Vec<LoraFile>) -> Result<Model, Error> {
+    /// Not a supported model, or a value or an adapter does not fit it.
+    pub fn adapted(
+        file: File,
+        overrides: &[MetadataOverride],
+        adapters: Vec<LoraFile>,
+    ) -> Result<Model, Error> {
+        let mut file = file.overridden(overrides).map_err(Error::File)?;
         let mut loras = Vec::with_capacity(adapters.len());
         for adapter in adapters {
             file = adapter.join(file, &mut loras)?;

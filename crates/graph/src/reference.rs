@@ -149,7 +149,8 @@ impl Reference {
             Op::Rope { input, head_dim, rope, .. } => {
                 self.rotate(*input, *head_dim, rope, step, out);
             }
-            Op::Attend(_) | Op::Conv { .. } | Op::Scan(_) => self.over_tokens(op, step, out),
+            Op::Attend(op) => self.attend(op, step, out),
+            Op::Conv { .. } | Op::Scan(_) => self.recur(op, step, out),
             Op::Gate { gate, up, activation, .. } => {
                 let up = up.map(|up| self.rows(up));
                 gate::gate(*activation, self.rows(*gate), up, out);
@@ -181,27 +182,20 @@ impl Reference {
         self.values.insert(op.out(), buffer);
     }
 
-    /// Runs an op that reads other tokens, by a cache or a state.
-    fn over_tokens(&mut self, op: &Op, step: &Step<'_>, out: &mut [f32]) {
-        let weight = |id: &WeightId| self.weights[id].as_slice();
-        match op {
-            Op::Attend(op) => {
-                let inputs = attend::Inputs {
-                    q: rows_in(&self.values, op.q),
-                    k: rows_in(&self.values, op.k),
-                    v: op.v.beside().map(|v| rows_in(&self.values, v)),
-                    sinks: op.sinks.as_ref().map(weight),
-                };
-                let mut scratch = None;
-                let cache = match &op.cache {
-                    Some(id) => self.caches.get_mut(id).expect("compile reserved the cache"),
-                    None => scratch.insert(Cache::scratch(op, step)),
-                };
-                attend::attend(op, &inputs, cache, step, out);
-            }
-            Op::Conv { .. } | Op::Scan(_) => self.recur(op, step, out),
-            _ => unreachable!("every op that reads other tokens is above"),
-        }
+    /// Runs attention, with its cache.
+    fn attend(&mut self, op: &Attend, step: &Step<'_>, out: &mut [f32]) {
+        let inputs = attend::Inputs {
+            q: rows_in(&self.values, op.q),
+            k: rows_in(&self.values, op.k),
+            v: op.v.beside().map(|v| rows_in(&self.values, v)),
+            sinks: op.sinks.map(|id| self.weights[&id].as_slice()),
+        };
+        let mut scratch = None;
+        let cache = match &op.cache {
+            Some(id) => self.caches.get_mut(id).expect("compile reserved the cache"),
+            None => scratch.insert(Cache::scratch(op, step)),
+        };
+        attend::attend(op, &inputs, cache, step, out);
     }
 
     /// Runs a norm.

@@ -54,11 +54,8 @@ pub enum Change {
     Column,
     /// A vector becomes a matrix of a row for each group of a Mamba 2 mixer.
     Grouped,
-    /// `-exp(x)` of every element: the checkpoint stores the logarithm of a rate of decay.
-    Decay {
-        /// Whether it also becomes a matrix of one column.
-        column: bool,
-    },
+    /// A vector becomes a matrix of one column, of `-exp(x)`: the checkpoint stores the logarithm of a rate of decay.
+    Decay,
     /// Heads of values that share a key's head are apart: GGUF has the first of each key's head, then the second ones
     /// ([`tiled_source`]). Checkpoints have them side by side.
     Tiled(Tiled),
@@ -178,7 +175,7 @@ impl Name {
 
     /// Rates of decay that the checkpoint stores as logarithms, and GGUF as a column. Both names are complete.
     pub const fn decay(gguf: &'static str, checkpoint: &'static str) -> Self {
-        Name { gguf, checkpoint, change: Change::Decay { column: true } }
+        Name { gguf, checkpoint, change: Change::Decay }
     }
 
     /// A tensor of heads of values. Rates of decay have complete names.
@@ -312,10 +309,8 @@ pub fn translate<'n>(groups: &[&'n [Name]], checkpoint: &str) -> Vec<Translated<
     let ended =
         SUFFIXES.iter().find_map(|suffix| Some((checkpoint.strip_suffix(suffix)?, *suffix)));
     let translated = |by: &'n Name| {
-        let is_bare = matches!(
-            by.change,
-            Change::Column | Change::Decay { .. } | Change::Tiled(Tiled::Decay)
-        );
+        let is_bare =
+            matches!(by.change, Change::Column | Change::Decay | Change::Tiled(Tiled::Decay));
         let is_whole =
             is_bare || [".weight", ".bias", ".scale"].iter().any(|end| by.gguf.ends_with(end));
         let (stem, suffix) = if is_whole { (checkpoint, "") } else { ended? };

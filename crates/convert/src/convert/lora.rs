@@ -3,13 +3,12 @@
 use std::path::Path;
 
 use bilayer_gguf::Metadata;
-use bilayer_models::{Architecture, Change, Config, draft, of_checkpoint, translate};
+use bilayer_models::{Architecture, Change, Config, translate};
 use bilayer_quant::Type;
 use serde_json::Value;
 
-use super::metadata;
 use super::tensors::{Planned, SourceTensor, Tensors, one};
-use super::{Convert, Plan};
+use super::{Convert, Described, Plan, config, described};
 use crate::Error;
 use crate::checkpoint::{Checkpoint, Shards};
 
@@ -28,18 +27,9 @@ impl Convert {
         let base = Checkpoint::described(base, "config.json")?;
         let mut checkpoint = Checkpoint::described(adapter, CONFIG)?;
         checkpoint.shards = Shards::one(&checkpoint, WEIGHTS)?;
-        let in_config = |source| Error::OfCheckpoint {
-            file: base.folder().join("config.json").display().to_string(),
-            source: Box::new(source),
-        };
-        let architecture = of_checkpoint(base.settings()).map_err(in_config)?;
-        let draft = draft(architecture, base.settings()).map_err(in_config)?;
-        let mut of_base = metadata::general(&base, None)?;
-        for (key, value) in draft.metadata.iter() {
-            of_base.set(key, value.clone());
-        }
+        let Described { architecture, metadata: mut of_base, .. } = described(&base, None)?;
         of_base.set("tokenizer.ggml.model", "no_vocab");
-        let config = bilayer_models::config(&of_base).map_err(in_config)?;
+        let config = config(&base, &of_base)?;
         let alpha = alpha(&checkpoint)?;
         let outtype = self.outtype.unwrap_or(Type::F32);
         let tensors = tensors(&checkpoint, architecture, &config, outtype)?;

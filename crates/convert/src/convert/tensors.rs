@@ -337,7 +337,7 @@ pub(super) fn one(
         Change::Tiled(_)
         | Change::Column
         | Change::Grouped
-        | Change::Decay { .. }
+        | Change::Decay
         | Change::RowPart { .. } => recurrent(&part, &mut shape, change, config)?,
         Change::None | Change::Transposed | Change::Stacked | Change::Packed { .. } => {
             Done::Nothing
@@ -366,7 +366,7 @@ fn recurrent(
             }
             Done::Tiled { tiled, tiling }
         }
-        Change::Column | Change::Decay { column: true } if shape.len() == 1 => {
+        Change::Column | Change::Decay if shape.len() == 1 => {
             shape.push(1);
             if change == Change::Column { Done::Nothing } else { Done::Decay }
         }
@@ -381,8 +381,7 @@ fn recurrent(
             *shape = vec![groups, shape[0] / groups];
             Done::Nothing
         }
-        Change::Decay { column: false } => Done::Decay,
-        Change::Column | Change::Decay { .. } => return Err(part.wrong("it is no vector")),
+        Change::Column | Change::Decay => return Err(part.wrong("it is no vector")),
         Change::RowPart { part: place, parts } => {
             let at = shape.len().saturating_sub(2);
             if shape.len() < 2 || !shape[at].is_multiple_of(parts as u64) {

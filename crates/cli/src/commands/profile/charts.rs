@@ -187,13 +187,18 @@ fn top(values: impl Iterator<Item = f64>) -> f64 {
 
 /// Milliseconds with digits appropriate to their size.
 fn ms(value: f64) -> String {
+    format!("{} ms", digits(value))
+}
+
+/// A number with three digits, or three decimals if it is below 1.
+fn digits(value: f64) -> String {
     let places = match value.abs() {
         size if size >= 100.0 => 0,
         size if size >= 10.0 => 1,
         size if size >= 1.0 => 2,
         _ => 3,
     };
-    format!("{value:.places$} ms")
+    format!("{value:.places$}")
 }
 
 /// A scale's value, without trailing zeros.

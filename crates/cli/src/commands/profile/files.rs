@@ -10,8 +10,8 @@ use super::page;
 use crate::failure::{Failure, INTERNAL};
 use crate::new_file::NewFile;
 
-/// Writes `profile.json`, the charts as SVG
-/// and `profile.html` to `folder`, which is created if necessary, and returns their paths. Each file is written atomically.
+/// Writes `profile.json`, the charts as SVG and `profile.html` to `folder`, which is created if necessary, and returns
+/// their paths. Each file is written atomically.
 ///
 /// # Errors
 /// The folder cannot be created or written to.

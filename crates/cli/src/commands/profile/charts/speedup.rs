@@ -6,7 +6,7 @@ use plotters::style::text_anchor::HPos;
 use super::super::columns;
 use super::ink::{Ink, Note};
 use super::sheet::{self, Error, Frame, Pixel, Sample, Sheet, Style};
-use super::{SIDES, WIDTH, counts, drawable, ms, top};
+use super::{SIDES, WIDTH, counts, digits, drawable, ms, top};
 
 /// Draws the chart.
 pub fn draw(profile: &Profile) -> Result<String, Error> {
@@ -198,13 +198,7 @@ impl<'a> Speedups<'a> {
 
 /// Tokens per second with three significant digits at most.
 fn rate(value: f64) -> String {
-    let places = match value {
-        value if value >= 100.0 => 0,
-        value if value >= 10.0 => 1,
-        value if value >= 1.0 => 2,
-        _ => 3,
-    };
-    super::tick(format!("{value:.places$}").parse().unwrap_or(value))
+    super::tick(digits(value).parse().unwrap_or(value))
 }
 
 fn caption(point: &Point) -> String {
