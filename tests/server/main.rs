@@ -52,6 +52,45 @@ fn answers_are_those_of_the_library() {
     }
 }
 
+/// A GPU is lost while four requests are answered: the CPU goes on with each of them, and answers later ones.
+#[test]
+fn a_lost_gpu_loses_no_answer() {
+    // Slow devices, so that measuring their steps at the start takes less than 100 submits.
+    const MACHINE: &str = "[cpu]\nname = \"c\"\nmemory = \"8GiB\"\nread_gbps = 0.02\ntops = 0.001\n\
+        [gpu]\nname = \"g\"\nmemory = \"1GiB\"\nread_gbps = 0.1\ntops = 0.01\nlost_at = 130\n";
+    let prompts = ["ROMEO:\n", "JULIET:\n", "First Citizen:\nWe", "KING RICHARD III:\nNow is"];
+    let ask = |server: &Server, prompt: &str, most: u32| {
+        let body = json!({ "prompt": prompt, "temperature": 0.0, "max_tokens": most });
+        server.post("/v1/completions", &body).good()
+    };
+    let answers = |server: &Server| -> Vec<Value> {
+        std::thread::scope(|scope| {
+            let asked = prompts.map(|prompt| scope.spawn(move || ask(server, prompt, 80)));
+            let answers = asked.into_iter().map(|asked| asked.join().unwrap());
+            answers.map(|answer| answer["choices"][0]["text"].clone()).collect()
+        })
+    };
+    let places = |server: &Server| ask(server, "A", 2)["devices"].as_array().unwrap().len();
+    // Keys and values are computed again in larger batches, which changes no bit of them with this flag.
+    let shared = "--deterministic --metrics -np 4 -c 1024";
+    let expected = answers(&Server::start(shared));
+    for placement in ["-ngl all", "-ngl 2"] {
+        let place = Place::new();
+        place.file("m.toml", MACHINE);
+        let server = Server::start_in(place, &format!("--simulate m.toml {placement} {shared}"));
+        let warnings = || {
+            let metrics = server.get("/metrics").body;
+            let mut lines = metrics.lines();
+            lines.find_map(|line| line.strip_prefix("bilayer:warnings_total ")?.parse::<u32>().ok())
+        };
+        assert_eq!(places(&server), 2, "{placement}");
+        let before = warnings();
+        assert_eq!(answers(&server), expected, "{placement}");
+        assert_eq!(warnings(), before.map(|before| before + 1), "{placement}");
+        assert_eq!((places(&server), answers(&server)), (1, expected.clone()), "{placement}");
+    }
+}
+
 #[test]
 fn prompts_have_the_log_probabilities_of_the_library() {
     let server = Server::start("-np 2");

@@ -17,6 +17,7 @@
 //! submit_us = 20        # microseconds of the host for each submit
 //! kernel_us = 4         # microseconds between kernels
 //! wait_us = 20          # microseconds from the end of the work until the host goes on
+//! lost_at = 100         # the submit at which the device is lost, to try what a program then does
 //! ```
 
 use bilayer_graph::{Facts, Link};
@@ -49,6 +50,15 @@ struct Table {
     kernel_us: f64,
     #[serde(default)]
     wait_us: f64,
+    /// GPUs only.
+    lost_at: Option<u64>,
+}
+
+/// What a text describes.
+pub(crate) struct Described {
+    pub(crate) machine: Machine,
+    /// Of each device, the number of the submit at which it is lost, from 1.
+    pub(crate) lost_at: Vec<Option<u64>>,
 }
 
 /// Reads the description of a machine: the host, then its GPUs.
@@ -56,6 +66,11 @@ struct Table {
 /// # Errors
 /// [`Error::Description`], which names the key.
 pub fn machine(text: &str) -> Result<Machine, Error> {
+    described(text).map(|described| described.machine)
+}
+
+/// Reads a whole description.
+pub(crate) fn described(text: &str) -> Result<Described, Error> {
     let tables: Tables =
         toml::from_str(text).map_err(|error| Error::Description(error.to_string()))?;
     let gpus = match tables.gpu {
@@ -63,19 +78,24 @@ pub fn machine(text: &str) -> Result<Machine, Error> {
         Some(toml::Value::Array(gpus)) => gpus,
         Some(gpu) => vec![gpu],
     };
+    if tables.cpu.lost_at.is_some() {
+        return Err(Error::Description("cpu.lost_at: only a GPU can be lost".to_owned()));
+    }
     let mut devices = vec![device("cpu", tables.cpu, Facts::host)?];
+    let mut lost_at = vec![None];
     for gpu in gpus {
-        let gpu = gpu.try_into().map_err(|error| Error::Description(format!("gpu: {error}")))?;
+        let gpu: Table =
+            gpu.try_into().map_err(|error| Error::Description(format!("gpu: {error}")))?;
+        if gpu.lost_at == Some(0) {
+            return Err(Error::Description("gpu.lost_at must be more than 0".to_owned()));
+        }
+        lost_at.push(gpu.lost_at);
         devices.push(device("gpu", gpu, |name, bytes| Facts::offload("gpu", name, bytes))?);
     }
-    Ok(Machine::new(devices))
+    Ok(Described { machine: Machine::new(devices), lost_at })
 }
 
-fn device(
-    key: &str,
-    table: Table,
-    described: impl Fn(String, u64) -> Facts,
-) -> Result<Facts, Error> {
+fn device(key: &str, table: Table, facts: impl Fn(String, u64) -> Facts) -> Result<Facts, Error> {
     let wrong = |what: String| Error::Description(format!("{key}.{what}"));
     let rates = [
         ("read_gbps", Some(table.read_gbps)),
@@ -108,7 +128,7 @@ fn device(
         wait_us: table.wait_us,
     };
     let (read_gbps, tops) = (Some(table.read_gbps), table.tops);
-    let facts = described(table.name, memory_bytes);
+    let facts = facts(table.name, memory_bytes);
     // Times that are kept under it depend on all its figures.
     let identity = format!("{} {read_gbps:?} {tops:?} {link:?}", facts.name);
     Ok(Facts { read_gbps, tops, link, identity, level: "described".to_owned(), ..facts })
@@ -151,6 +171,8 @@ mod tests {
             (format!("[cpu]\n{device}wait_us = -1\n"), "cpu.wait_us"),
             (format!("[cpu]\n{device}[gpu]\n{device}upload_gbps = 0\n"), "gpu.upload_gbps"),
             (format!("[cpu]\n{device}[[gpu]]\n{device}speed = 2\n"), "gpu: unknown"),
+            (format!("[cpu]\n{device}lost_at = 3\n"), "cpu.lost_at"),
+            (format!("[cpu]\n{device}[gpu]\n{device}lost_at = 0\n"), "gpu.lost_at"),
         ];
         for (text, names) in cases {
             let error = machine(&text).unwrap_err().to_string();

@@ -147,6 +147,17 @@ impl Device {
         Ok(())
     }
 
+    /// An error once the device is lost: at the described submit, and from then on at every call that needs it.
+    fn alive(&self) -> Result<(), Error> {
+        match self.port.lost_at() {
+            Some(at) if self.submits >= at => Err(Error::DeviceLost {
+                device: self.facts.name.clone(),
+                reason: format!("its description says so, at submit {at}"),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// Bytes of a cache's pages in f32, as they are moved.
     fn pages_bytes(&self, cache: CacheId, pages: &[u32]) -> f64 {
         let width = self.held.caches.get(&cache).map_or(0, |(_, width)| *width);
@@ -189,6 +200,7 @@ impl Backend for Device {
     }
 
     fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), Error> {
+        self.alive()?;
         self.finish();
         self.segments.clear();
         self.open.clear();
@@ -276,6 +288,10 @@ impl Backend for Device {
     }
 
     fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), Error> {
+        if self.port.lost_at() == Some(self.submits + 1) {
+            self.submits += 1;
+        }
+        self.alive()?;
         self.inner.submit(segment, step)?;
         self.spend(self.facts.link.submit_us / 1e6);
         let scheduled = self.segments.get_mut(&segment).expect("the inner backend knows it");
@@ -294,6 +310,7 @@ impl Backend for Device {
     }
 
     fn stream(&mut self, weight: WeightId) -> Result<(), Error> {
+        self.alive()?;
         self.inner.stream(weight)?;
         let bytes = self.streamed.get(&weight).map_or(0.0, |streamed| streamed.bytes);
         let end = self.upload(bytes);
@@ -302,18 +319,21 @@ impl Backend for Device {
     }
 
     fn write(&mut self, value: Value, data: &[f32]) -> Result<(), Error> {
+        self.alive()?;
         self.inner.write(value, data)?;
         self.inputs_end = self.inputs_end.max(self.upload(size_of_val(data) as f64));
         Ok(())
     }
 
     fn write_to(&mut self, segment: SegmentId, value: Value, data: &[f32]) -> Result<(), Error> {
+        self.alive()?;
         self.inner.write_to(segment, value, data)?;
         self.inputs_end = self.inputs_end.max(self.upload(size_of_val(data) as f64));
         Ok(())
     }
 
     fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), Error> {
+        self.alive()?;
         self.inner.read(value, data)?;
         let Link { wait_us, .. } = self.facts.link;
         // Several segments may make a value: the last one submitted has.
@@ -347,6 +367,7 @@ impl Backend for Device {
     }
 
     fn save(&mut self, cache: CacheId, pages: &[u32]) -> Result<CachePages, Error> {
+        self.alive()?;
         self.finish();
         self.spend(self.facts.link.download_seconds(self.pages_bytes(cache, pages)));
         self.inner.save(cache, pages)
@@ -359,6 +380,7 @@ impl Backend for Device {
     }
 
     fn save_state(&mut self, state: StateId, slots: &[u32]) -> Result<Vec<f32>, Error> {
+        self.alive()?;
         self.finish();
         self.spend(self.facts.link.download_seconds(self.slots_bytes(state, slots)));
         self.inner.save_state(state, slots)

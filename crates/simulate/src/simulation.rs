@@ -6,6 +6,7 @@ use std::time::Instant;
 use bilayer_graph::{Backend, Clock, Facts};
 use bilayer_scheduler::Machine;
 
+use crate::description::{self, Described};
 use crate::idle::Idle;
 use crate::{Device, Error};
 
@@ -29,6 +30,8 @@ pub struct Simulation {
 #[derive(Debug)]
 struct Shared {
     facts: Vec<Facts>,
+    /// Of each device, the number of the submit at which it is lost.
+    lost_at: Vec<Option<u64>>,
     clock: Clock,
     occupancies: Vec<Mutex<Occupancy>>,
 }
@@ -57,6 +60,11 @@ impl Simulation {
     /// # Errors
     /// [`Error::Missing`]: bandwidth or compute of a device is not described.
     pub fn new(machine: Machine, execution: Execution) -> Result<Simulation, Error> {
+        let lost_at = vec![None; machine.devices.len()];
+        Simulation::of(Described { machine, lost_at }, execution)
+    }
+
+    fn of(Described { machine, lost_at }: Described, execution: Execution) -> Result<Self, Error> {
         for (facts, device) in machine.devices.iter().zip(machine.labels()) {
             let figures = [("read_gbps", facts.read_gbps), ("tops", facts.tops)];
             if let Some((key, _)) = figures.into_iter().find(|(_, figure)| figure.is_none()) {
@@ -67,7 +75,7 @@ impl Simulation {
         let now = clock.now();
         let idle = || Mutex::new(Occupancy { work_end: now, upload_end: now, used_bytes: 0 });
         let occupancies = machine.devices.iter().map(|_| idle()).collect();
-        let shared = Arc::new(Shared { facts: machine.devices, clock, occupancies });
+        let shared = Arc::new(Shared { facts: machine.devices, lost_at, clock, occupancies });
         Ok(Simulation { execution, shared })
     }
 
@@ -76,7 +84,7 @@ impl Simulation {
     /// # Errors
     /// Not a valid description, or one that lacks bandwidth or compute of a device.
     pub fn described(text: &str, execution: Execution) -> Result<Simulation, Error> {
-        Simulation::new(crate::machine(text)?, execution)
+        Simulation::of(description::described(text)?, execution)
     }
 
     /// Changes the execution; clock, devices and memory stay shared.
@@ -121,6 +129,11 @@ impl Port {
     /// The clock.
     pub fn clock(&self) -> &Clock {
         self.simulation.clock()
+    }
+
+    /// The number of the submit at which the device is lost.
+    pub fn lost_at(&self) -> Option<u64> {
+        self.simulation.shared.lost_at[self.number]
     }
 
     /// What the device is doing.
