@@ -118,6 +118,7 @@ fn place() -> Place {
     place.file("texts.jsonl", request("/v1/classify", "{\"input\":\"Once\"}"));
     place.file("sentences.txt", "A cat.\nA dog.\n");
     place.file("questions.txt", "Hello\nWhy?\n");
+    place.file("tools.json", "[{\"name\": \"now\", \"parameters\": {\"type\": \"object\"}}]");
     place.file("adapter.gguf", words::adapter(&place.path().join("model.gguf"), 4));
     for (folder, to) in [
         ("examples/machines", "examples/machines"),
