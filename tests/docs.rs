@@ -119,6 +119,8 @@ fn place() -> Place {
     place.file("sentences.txt", "A cat.\nA dog.\n");
     place.file("questions.txt", "Hello\nWhy?\n");
     place.file("tools.json", "[{\"name\": \"now\", \"parameters\": {\"type\": \"object\"}}]");
+    let earlier = place.run("bench -m model.gguf -p 8 -n 4 -r 1 -o json").good().out;
+    place.file("earlier.json", earlier);
     place.file("adapter.gguf", words::adapter(&place.path().join("model.gguf"), 4));
     for (folder, to) in [
         ("examples/machines", "examples/machines"),
