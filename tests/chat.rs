@@ -1009,3 +1009,58 @@ fn reasoning_is_separated_where_asked() {
     assert!(refused.err.contains("--image is not supported; "), "{refused:?}");
     assert!(refused.err.contains("mmproj"), "{refused:?}");
 }
+
+/// A template that writes tools and calls as the hermes format does.
+const CALLING: &str = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.role }}:{{ m.content }}\
+                       {% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %};\
+                       {% endfor %}assistant:";
+
+#[test]
+fn calls_of_tools_are_shown_and_answered() {
+    let place = place(Some(CALLING));
+    let parameters = json!({ "type": "object", "properties": { "zone": { "type": "string" } } });
+    let tool =
+        json!({ "type": "function", "function": { "name": "now", "parameters": parameters } });
+    place.file("tools.json", json!([tool]).to_string());
+    // The grammar makes the model of random weights call and answer.
+    let call = r#"root ::= "so: <tool_call>{\"name\": \"now\", \"arguments\": {\"zone\": \"UTC\"}}</tool_call>""#;
+    place.file("call.gbnf", call);
+    let run = "run -m model.gguf -c 4000 --temp 0 --grammar-file call.gbnf";
+
+    let once = format!("{run} -st -p when");
+    let shown = place.run(&format!("{once} --tools tools.json")).good();
+    assert_eq!(shown.out, "so:\ncalls now {\"zone\": \"UTC\"}\n");
+    assert!(shown.err.contains("/tool TEXT gives the result of now"), "{shown:?}");
+    let document = place.run(&format!("{once} --tools tools.json --json")).json();
+    let function = json!({ "name": "now", "arguments": "{\"zone\": \"UTC\"}" });
+    assert_eq!(document["tool_calls"], json!([{ "type": "function", "function": function }]));
+    assert_eq!(document["content"], "so:");
+    let untold = place.run(&format!("{once} --json")).json();
+    assert!(untold["tool_calls"].is_null(), "nothing is a call without functions: {untold}");
+    let len = |document: &Value| document["prompt_tokens"].as_array().unwrap().len();
+    assert!(len(&document) > len(&untold), "the template is given the functions");
+
+    let script = "when\n/tool 12:00\n/tool 12:01\n/tool 12:02\n/save a.json\n";
+    let ran = place.run_with_input(&format!("{run} --tools tools.json -cnv"), script);
+    assert_eq!(ran.out.matches("calls now {\"zone\": \"UTC\"}").count(), 4, "{ran:?}");
+    let text = std::fs::read_to_string(place.path().join("a.json")).unwrap();
+    let messages: Value = serde_json::from_str(&text).unwrap();
+    let messages = messages["messages"].as_array().unwrap().clone();
+    let roles: Vec<_> = messages.iter().map(|m| m["role"].as_str().unwrap()).collect();
+    assert_eq!(roles[..4], ["user", "assistant", "tool", "assistant"]);
+    assert_eq!(messages[2]["content"], "12:00");
+    assert_eq!(messages[2]["tool_call_id"], messages[1]["tool_calls"][0]["id"]);
+    assert_ne!(messages[3]["tool_calls"][0]["id"], messages[1]["tool_calls"][0]["id"]);
+    // The model sees call and result.
+    let seen = place
+        .run_with_input(&format!("{run} --tools tools.json -cnv --json"), "when\n/tool 12:00\n");
+    let documents: Vec<Value> =
+        seen.good().out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(len(&documents[1]) > len(&documents[0]) + "<tool_call></tool_call>12:00".len());
+
+    let unasked = place.run_with_input(&format!("{run} -cnv"), "/tool 12:00\n");
+    assert!(unasked.code == Some(2) && unasked.err.contains("awaits no function's result"));
+    place.file("wrong.json", "{}");
+    let refused = place.run(&format!("{once} --tools wrong.json"));
+    assert!(refused.code == Some(2) && refused.err.contains("wrong.json"), "{refused:?}");
+}

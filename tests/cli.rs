@@ -1403,3 +1403,77 @@ fn a_software_adapter_runs_offloaded_layers() {
     let (_, placement) = ids_of("-dev software,software -ngl 2 -sm none -mg 1");
     assert_eq!(placement["map"], "out:gpu 2:gpu 1-0:cpu");
 }
+
+#[cfg(unix)]
+mod terminal {
+    use rexpect::session::{Options, spawn_with_options};
+
+    use super::*;
+
+    /// All that a command writes to a terminal of 120 columns.
+    fn written(place: &Place, arguments: &str) -> String {
+        let mut command = place.bare("sh");
+        command.args(["-c", "stty cols 120 rows 50; exec \"$0\" \"$@\""]);
+        command.arg(env!("CARGO_BIN_EXE_bilayer")).args(arguments.split(' '));
+        // A machine that was never measured.
+        command.env("BILAYER_CACHE", place.path().join("kept"));
+        command.env("TERM", "xterm").stdin(Stdio::inherit());
+        let options = Options::new().timeout_ms(Some(120_000)).strip_ansi_escape_codes(false);
+        let read = spawn_with_options(command, options).unwrap().exp_eof().unwrap();
+        // Each character is a byte.
+        String::from_utf8(read.chars().map(|byte| byte as u8).collect()).unwrap()
+    }
+
+    /// The lines that a terminal shows in the end.
+    fn shown(written: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        for line in written.split('\n') {
+            // A bar is drawn over itself: the cursor returns and the line is cleared.
+            let mut cells: Vec<char> = Vec::new();
+            for (number, part) in line.trim_end_matches('\r').split('\r').enumerate() {
+                let part = match part.strip_prefix("\x1b[2K") {
+                    Some(rest) => {
+                        cells.clear();
+                        rest
+                    }
+                    None => part,
+                };
+                assert!(!part.contains('\x1b'), "part {number} of {line:?}");
+                let drawn: Vec<char> = part.chars().collect();
+                let rest = cells.get(drawn.len()..).unwrap_or_default().to_vec();
+                cells = [drawn, rest].concat();
+            }
+            lines.push(cells.into_iter().collect());
+        }
+        lines
+    }
+
+    #[test]
+    fn bars_tell_what_is_known_and_leave_nothing_behind() {
+        let place = place();
+        place.file("text.txt", "once upon a time there was a word ".repeat(40));
+        let runs = [
+            "bench -m model.gguf -p 8 -n 4 -r 2 --device none",
+            "perplexity -m model.gguf -f text.txt -c 64 --device none",
+            "verify -m model.gguf --device none",
+            "run -m model.gguf -p abc -n 4 --device none",
+        ];
+        for run in runs {
+            let written = written(&place, run);
+            assert!(written.contains('░'), "{run} draws a bar: {written:?}");
+            for nothing in ["0 B/0 B", " 0/0 ", "XDG_RUNTIME_DIR"] {
+                assert!(!written.contains(nothing), "{run}: {nothing} in {written:?}");
+            }
+            let exact = |word: &str| {
+                let (number, unit) = word.rsplit_once('/').unwrap_or_default();
+                let decimals = number.rsplit_once('.').map_or("", |(_, decimals)| decimals);
+                unit.starts_with('s') && decimals.len() > 2
+            };
+            assert!(!written.split_whitespace().any(exact), "{run}: {written:?}");
+            for line in shown(&written) {
+                assert!(!line.contains(['░', '█']) && !line.contains(" left"), "{run}: {line:?}");
+                assert!(!line.contains("measuring this machine"), "{run}: {line:?}");
+            }
+        }
+    }
+}

@@ -118,6 +118,12 @@ fn place() -> Place {
     place.file("texts.jsonl", request("/v1/classify", "{\"input\":\"Once\"}"));
     place.file("sentences.txt", "A cat.\nA dog.\n");
     place.file("questions.txt", "Hello\nWhy?\n");
+    let model = bilayer_gguf::File::open(&place.path().join("model.gguf")).unwrap();
+    let width = model.tensor("token_embd.weight").unwrap().layout().shape()[1] as usize;
+    place.file("control.gguf", words::control_vector(width, &[1, 2]));
+    place.file("tools.json", "[{\"name\": \"now\", \"parameters\": {\"type\": \"object\"}}]");
+    let earlier = place.run("bench -m model.gguf -p 8 -n 4 -r 1 -o json").good().out;
+    place.file("earlier.json", earlier);
     place.file("adapter.gguf", words::adapter(&place.path().join("model.gguf"), 4));
     for (folder, to) in [
         ("examples/machines", "examples/machines"),

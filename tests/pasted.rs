@@ -5,6 +5,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
+use bilayer_gguf::{File, NewTensor, to_bytes};
 use bilayer_quant::Type;
 
 mod support {
@@ -38,7 +39,6 @@ const REFUSED: &[(&str, &str)] = &[
     (" -i ", "use -cnv to chat"),
     (" -mli ", "use -cnv to chat"),
     (" -if ", "use -cnv to chat"),
-    (" --control-vector ", "control vectors are not"),
     (" --samplers ", "samplers run in a fixed order"),
     (" --top-nsigma ", "this sampler is not"),
     (" --top-n-sigma ", "this sampler is not"),
@@ -110,6 +110,7 @@ fn place() -> Option<Place> {
     place.file("grammars/json.gbnf", "root ::= \"a\" | \"b\"+\n");
     place.file("tmpl.jinja", "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}");
     place.file("adapter.gguf", words::adapter(&stories.join("stories260k-q4_0.gguf"), 4));
+    place.file("cv.gguf", words::control_vector(64, &[1, 2, 3, 4]));
     place.file("minilm-f16.gguf", words::scorer("bert", &["good", "bad"]));
     place
         .run("perplexity -m model.gguf -f wiki.test.raw -c 128 --chunks 2 --kl-base base.kld")
@@ -364,5 +365,81 @@ fn adapters_give_the_logits_of_peft() {
     ] {
         let ran = place.run(line);
         assert!(ran.code == Some(code) && ran.err.contains(part), "{line}: {ran:?}");
+    }
+}
+
+/// A direction after a layer is a bias of the last product of that layer, which llama models may have.
+#[test]
+fn control_vectors_add_their_directions() {
+    let place = Place::new();
+    let file = File::open(&place.file("base.gguf", words::tiny(Type::F32, 1))).unwrap();
+    let width = file.tensor("token_embd.weight").unwrap().layout().shape()[1] as usize;
+    let layers = file.metadata().usize("llama.block_count").unwrap();
+    assert!(layers >= 3, "{layers} layers");
+    let last = layers - 1;
+    place.file("all.gguf", words::control_vector(width, &(1..layers).collect::<Vec<_>>()));
+    place.file("one.gguf", words::control_vector(width, &[1]));
+    // The same sums as biases: of both files with their strengths, and only of the last layer.
+    let biased = |name: &str, sums: &[(usize, f32)]| {
+        let biases: Vec<(String, Vec<u8>)> = sums
+            .iter()
+            .map(|&(layer, scale)| {
+                let values = words::direction(layer, width).into_iter().map(|x| x * scale);
+                let bytes = values.flat_map(f32::to_le_bytes).collect();
+                (format!("blk.{layer}.ffn_down.bias"), bytes)
+            })
+            .collect();
+        let own = file.tensors().iter().map(|tensor| NewTensor::copied(&file, tensor));
+        let more = biases
+            .iter()
+            .map(|(name, bytes)| NewTensor::bytes(name, Type::F32, &[width as u64], bytes.clone()));
+        let tensors: Vec<_> = own.chain(more).collect();
+        place.file(name, to_bytes(file.metadata(), tensors).unwrap());
+    };
+    let mut sums: Vec<(usize, f32)> = (1..layers).map(|layer| (layer, 1.0)).collect();
+    sums[0].1 = 1.5;
+    biased("both.gguf", &sums);
+    biased("last.gguf", &[(last, 1.0)]);
+    let both = "--control-vector all.gguf --control-vector-scaled one.gguf:0.5".to_owned();
+    let one = format!("--control-vector all.gguf --control-vector-layer-range {last} {last}");
+    let logits = |line: &str| {
+        let ran = place.run(&format!(
+            "run {line} --tokens 1,2,3,4,5,6,7 -n 0 --logits l.npy -ctk f32 -ctv f32"
+        ));
+        if ran.code == Some(69) && std::env::var_os("BILAYER_REQUIRE_GPU").is_none() {
+            eprintln!("skipped: no adapter for {line}");
+            return None;
+        }
+        ran.good();
+        Some(npy(&place.path().join("l.npy")).1)
+    };
+    let plain = logits("-m base.gguf -ngl 0").unwrap();
+    for (flags, by_hand) in [(&both, "both.gguf"), (&one, "last.gguf")] {
+        let expected = logits(&format!("-m {by_hand} -ngl 0")).unwrap();
+        let most = expected.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+        let differs = |logits: &[f32]| {
+            logits.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+        };
+        assert!(differs(&plain) > 0.01 * most, "the directions make a difference");
+        for device in ["-ngl 0", "-dev software -ngl all", "-dev software -ngl 2"] {
+            let Some(found) = logits(&format!("-m base.gguf {flags} {device}")) else { continue };
+            assert!(differs(&found) < 2e-4 * most, "{device} {flags}: {}", differs(&found));
+        }
+    }
+    place.file("wide.gguf", words::control_vector(width + 1, &[1]));
+    place.file("deep.gguf", words::control_vector(width, &[layers]));
+    place.file("zero.gguf", words::control_vector(width, &[0]));
+    for (file, code, part) in [
+        ("wide.gguf", 65, "the model's states have"),
+        ("deep.gguf", 65, "the last layer of the model is"),
+        ("zero.gguf", 65, "tensor direction.0"),
+        ("base.gguf", 65, "general.architecture is llama"),
+        ("absent.gguf", 66, "absent.gguf"),
+        ("one.gguf,wide.gguf", 65, "wide.gguf"),
+    ] {
+        let ran = place.run(&format!("run -m base.gguf --tokens 1 --control-vector {file}"));
+        let name = file.rsplit(',').next().unwrap();
+        assert!(ran.code == Some(code) && ran.err.contains(part), "{file}: {ran:?}");
+        assert!(ran.err.contains(name), "{file}: {ran:?}");
     }
 }

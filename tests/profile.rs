@@ -13,13 +13,16 @@ use serde_json::Value;
 
 mod support {
     pub mod browser;
+    pub mod model;
     pub mod profiles;
     pub mod program;
+    pub mod words;
 }
 
 use support::browser::{self, Theme};
 use support::profiles::{SHAPES, profile};
 use support::program::Place;
+use support::words;
 
 const CHARTS: [&str; 6] = ["speedup", "layers", "time", "prefill", "memory", "timeline"];
 
@@ -34,13 +37,17 @@ const QUESTIONS: &str = r#"
   const colour = (selector, property) => getComputedStyle(document.querySelector(selector))[property];
   document.querySelector('.f-hidden[data-n="1"]').dispatchEvent(new PointerEvent('pointerover', {bubbles: true}));
   const found = {
-    charts: all('.chart svg', e => [e.getBoundingClientRect().width, e.getBoundingClientRect().height]),
+    charts: all('.chart svg', e => [e.getBoundingClientRect().width, e.getBoundingClientRect().height])
+      .filter(([width]) => width > 0),
+    sideways: all('.chart, .chart *', e => e.scrollWidth - e.clientWidth).filter(beyond => beyond > 1),
+    small: Math.min(...all('.chart svg text', e => e.getBoundingClientRect().height).filter(height => height > 0)),
+    window: innerWidth,
     cells: all('tbody data[data-key]', e => [
       +e.closest('tr').dataset.n, e.dataset.key, +e.value, e.textContent, e.getBoundingClientRect().height]),
     document: JSON.parse(document.getElementById('data').textContent),
     heading: document.querySelector('h1').textContent,
     model: document.querySelector('.facts dd').textContent,
-    pointed: all('.on', e => e.dataset.n),
+    pointed: all('.on', e => e).filter(e => e.getBoundingClientRect().width > 0).map(e => e.dataset.n),
     wide: document.documentElement.scrollWidth - innerWidth,
     loaded: performance.getEntriesByType('resource').map(e => e.name),
     colours: {
@@ -463,6 +470,138 @@ recommended: -t 4
     assert_charts(&found, CHARTS_OF_CPU.len());
     assert_eq!(found["heading"], "Run on 4 threads");
     assert_eq!(found["wide"], 0, "wider than the window");
+}
+
+/// A window narrower than a browser's narrowest: the page in a frame, whose answer the window shows.
+const FRAME: &str = r#"<!doctype html><body style="margin:0"><script>
+  addEventListener('message', event => {
+    const answer = document.createElement('pre');
+    answer.id = 'answer';
+    answer.textContent = event.data;
+    document.body.append(answer);
+  });
+</script><iframe src="asked.html" style="display:block;border:0;width:390px;height:6000px"></iframe></body>"#;
+
+/// A page in windows of three widths in both themes: nothing is wider than the window but tables, and text is readable.
+fn assert_fits(chromium: &Path, place: &Place, page: &str, charts: usize) {
+    let asked = QUESTIONS
+        .replace("document.querySelector('.f-hidden[data-n=\"1\"]')", "document.body")
+        .replace("'.chart .s-gpu'", "'body'")
+        .replace("'.chart .f-surface'", "'body'")
+        .replace(
+            "append(answer);",
+            "append(answer);\n  parent.postMessage(answer.textContent, '*');",
+        );
+    let html = read(place.path(), page).replace("</body>", &asked);
+    let asked = place.file("asked.html", html);
+    let frame = place.file("frame.html", FRAME);
+    for width in [390, 1200, 1600] {
+        for theme in [Theme::Light, Theme::Dark] {
+            let (shown, size) = match width {
+                390 => (&frame, (600, 6000)),
+                width => (&asked, (width, 1600)),
+            };
+            let folder = place.path().join("browser");
+            let ran = browser::load_in(size, chromium, shown, (&folder, theme)).good();
+            assert!(!ran.err.contains("CONSOLE"), "{}", ran.err);
+            let found = answer(&ran.out);
+            let about = format!("{page} at {width} in {theme:?}");
+            assert_eq!(found["window"], width, "{about}");
+            assert_eq!(found["wide"], 0, "{about}: wider than the window");
+            assert_eq!(found["sideways"], serde_json::json!([]), "{about}: scrolls");
+            let drawn = found["charts"].as_array().unwrap();
+            assert_eq!(drawn.len(), charts, "{about}");
+            assert!(
+                drawn.iter().all(|size| size[0].as_f64().unwrap() <= f64::from(width).min(1100.0)),
+                "{about}: {drawn:?}"
+            );
+            if charts > 0 {
+                let small = found["small"].as_f64().unwrap();
+                assert!(small >= 9.0, "{about}: text {small} pixels high");
+            }
+            let picture = std::fs::read(shown.with_extension("png")).unwrap();
+            assert!(picture.len() > 15_000, "{about}: {} bytes", picture.len());
+            if let Some(folder) = std::env::var_os("BILAYER_PICTURES") {
+                let name = format!("{page}-{width}-{theme:?}.png");
+                std::fs::write(Path::new(&folder).join(name), picture).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn charts_fit_every_window_in_both_themes() {
+    let Some(chromium) = browser::chromium() else { return };
+    for (name, profile, charts) in [
+        ("offloaded.html", profile(&SHAPES[0]), CHARTS.len()),
+        ("cpu.html", on_cpu(), CHARTS_OF_CPU.len()),
+    ] {
+        let place = Place::new();
+        write(&profile, place.path()).unwrap();
+        std::fs::rename(place.path().join("profile.html"), place.path().join(name)).unwrap();
+        assert_fits(&chromium, &place, name, charts);
+    }
+}
+
+/// The document in a page.
+fn data(page: &str) -> Value {
+    let json = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
+    serde_json::from_str(json).unwrap()
+}
+
+/// `bench` and `perplexity` write pages of the same design, with every number.
+#[test]
+fn results_are_compared_on_pages_of_the_same_design() {
+    let place = Place::new();
+    place.file("model.gguf", words::tiny(bilayer_quant::Type::F32, 1));
+    let bench = "bench -m model.gguf -p 16 -n 4 -r 2 -ngl 0 --no-probe";
+    let mut earlier = place.run(&format!("{bench} -o json")).json();
+    for result in earlier.as_array_mut().unwrap() {
+        result["build_commit"] = "<b>older</b>".into();
+    }
+    place.file("earlier.json", earlier.to_string());
+    let ran =
+        place.run(&format!("{bench} -d 0,8 -o jsonl --html bench.html --compare earlier.json"));
+    let own: Vec<Value> =
+        ran.good().out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(own.len(), 4, "two tests at two depths");
+    let page = read(place.path(), "bench.html");
+    let all = data(&page);
+    assert_eq!(all.as_array().unwrap().len(), 6);
+    assert!(is_same(&all[0], &earlier[0]) && is_same(&all[2], &own[0]), "{all}");
+    for title in [">pp16<", ">tg4<", ">pp16 at d8<", ">tg4 at d8<"] {
+        assert!(page.contains(title), "{title}");
+    }
+    assert!(page.contains("commit &lt;b&gt;older") && !page.contains("<b>older"), "it is escaped");
+    assert_eq!(page.matches("class=\"track\"").count(), 6, "a bar for each result");
+    for result in all.as_array().unwrap() {
+        let speed = format!("<td>{:.2}</td>", result["avg_ts"].as_f64().unwrap());
+        assert!(page.contains(&speed), "{speed}");
+    }
+    let wrong = place.file("wrong.json", "[{\"a\": 1}]");
+    let refused = place.run(&format!("{bench} --html b.html --compare {}", wrong.display()));
+    assert!(refused.code == Some(2) && refused.err.contains("no result of a test"), "{refused:?}");
+
+    place.file("text.txt", "once upon a time there was a word ".repeat(30));
+    place.run("perplexity -m model.gguf -f text.txt -c 64 -ngl 0 --kl-base base.kld").good();
+    let ran =
+        place.run("perplexity -m model.gguf -b 64 -ngl 0 --kl base.kld --json --html words.html");
+    let document = ran.json();
+    let page = read(place.path(), "words.html");
+    assert!(is_same(&data(&page), &document), "{document}");
+    let cells = page.split("<td>").skip(1);
+    let cells = cells.map(|cell| cell.split("</td>").next().unwrap().parse().unwrap());
+    let cells: Vec<Value> = cells.map(|number: f64| number.into()).collect();
+    let shown: Vec<&str> = document.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(cells.len(), shown.len(), "a row for each number");
+    for name in shown {
+        assert!(cells.iter().any(|cell| is_same(cell, &document[name])), "{name}: {cells:?}");
+    }
+    let perplexity = document["perplexity"].as_f64().unwrap();
+    assert!(page.contains(&format!("<h1 id=\"answer\">Perplexity {perplexity:.4}</h1>")));
+    let Some(chromium) = browser::chromium() else { return };
+    assert_fits(&chromium, &place, "bench.html", 0);
+    assert_fits(&chromium, &place, "words.html", 1);
 }
 
 /// The results of the script in the page.

@@ -21,6 +21,7 @@ mod support {
 
 use support::http::{Reply, Server};
 use support::program::Place;
+use support::words;
 
 fn chat(text: &str) -> Value {
     json!({ "messages": [{ "role": "user", "content": text }], "max_tokens": 8, "seed": 1 })
@@ -636,4 +637,116 @@ fn tls_is_served_with_the_given_certificate() {
     let mut plain = server.connect();
     plain.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
     assert_ne!(Reply::read(plain).status, 200);
+}
+
+/// A place with a model and an adapter of it.
+fn adapted() -> Place {
+    let place = Place::new();
+    let model = place.file("model.gguf", words::tiny(bilayer_quant::Type::F32, 1));
+    place.file("adapter.gguf", words::adapter(&model, 4));
+    place.file("other.gguf", words::adapter(&model, 8));
+    place
+}
+
+/// Each request has the adapters that it asks for, whatever runs beside it and whatever is cached; the texts are those of
+/// `run` with the same strengths.
+#[test]
+fn requests_choose_the_strength_of_adapters() {
+    let place = adapted();
+    let text = |flags: &str| {
+        let line = format!(
+            "run -m model.gguf -p abcabc -n 24 --temp 0 --ignore-eos -ngl 0 --json {flags}"
+        );
+        place.run(&line).json()["text"].as_str().unwrap().to_owned()
+    };
+    let cases = [
+        (json!([]), text("")),
+        (json!([{ "id": 0, "scale": 1.0 }]), text("--lora adapter.gguf")),
+        (json!([{ "id": 0, "scale": -9.0 }]), text("--lora-scaled adapter.gguf:-9")),
+        (
+            json!([{ "id": 1, "scale": 20.0 }, { "id": 0, "scale": 3.0 }]),
+            text("--lora-scaled adapter.gguf:3,other.gguf:20"),
+        ),
+    ];
+    let as_opened = text("--lora-scaled adapter.gguf:30,other.gguf:1");
+    let mut all: Vec<&String> = cases.iter().map(|(_, text)| text).chain([&as_opened]).collect();
+    all.sort();
+    all.dedup();
+    assert!(all.len() >= 4, "the adapters make a difference: {all:?}");
+
+    let adapters = place.run("devices --json").json()["adapters"].as_array().unwrap().len();
+    let cut = (adapters > 0).then_some("-dev software -ngl 2");
+    for device in ["-ngl 0"].into_iter().chain(cut) {
+        let flags = "-m model.gguf -np 4 --lora-scaled adapter.gguf:30,other.gguf:1";
+        let server = Server::start_in(adapted(), &format!("{flags} {device}"));
+        check_adapters(&server, &cases, &as_opened);
+    }
+}
+
+/// Requests to a server whose adapters have the strengths 30 and 1.
+fn check_adapters(server: &Server, cases: &[(Value, String)], as_opened: &str) {
+    let body =
+        json!({ "prompt": "abcabc", "n_predict": 24, "temperature": 0.0, "ignore_eos": true });
+    let ask = |lora: Option<&Value>| {
+        let body = match lora {
+            Some(lora) => with(body.clone(), &json!({ "lora": lora })),
+            None => body.clone(),
+        };
+        server.post("/completion", &body).good()
+    };
+    let list = server.get("/lora-adapters").good();
+    assert_eq!((&list[0]["id"], &list[0]["scale"]), (&json!(0), &json!(30.0)), "{list}");
+    assert!(list[1]["path"].as_str().unwrap().ends_with("other.gguf"), "{list}");
+    for _ in 0..2 {
+        assert_eq!(ask(None)["content"], json!(as_opened));
+        for (lora, expected) in cases {
+            assert_eq!(ask(Some(lora))["content"], json!(expected), "{lora}");
+        }
+    }
+    // The second time, each continues the prefix that was computed with its own strengths.
+    assert!(ask(Some(&cases[1].0))["timings"]["cache_n"].as_u64() > Some(0));
+    // In the same steps.
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..3)
+            .flat_map(|_| cases)
+            .map(|(lora, expected)| (scope.spawn(|| ask(Some(lora))), lora, expected))
+            .collect();
+        for (answer, lora, expected) in asked {
+            assert_eq!(answer.join().unwrap()["content"], json!(expected), "{lora}");
+        }
+    });
+    // What a server is told applies to requests that ask for nothing.
+    assert_eq!(server.post("/lora-adapters", &cases[1].0).good()["success"], true);
+    assert_eq!(ask(None)["content"], json!(cases[1].1));
+    let list = server.get("/lora-adapters").good();
+    assert_eq!((&list[0]["scale"], &list[1]["scale"]), (&json!(1.0), &json!(0.0)));
+    for wrong in [json!([{ "id": 2, "scale": 1.0 }]), json!([{ "id": 0 }]), json!([3]), json!({})] {
+        let reply = server.post("/lora-adapters", &wrong);
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["param"]),
+            (400, &json!("lora")),
+            "{wrong}"
+        );
+    }
+    let wrong = with(body.clone(), &json!({ "lora": [{ "id": 7, "scale": 1.0 }] }));
+    assert_eq!(server.post("/completion", &wrong).status, 400);
+}
+
+#[test]
+fn adapters_may_wait_to_be_asked_for() {
+    let place = adapted();
+    let line = "run -m model.gguf -p abcabc -n 12 --temp 0 --ignore-eos -ngl 0 --json";
+    let plain = place.run(line).json()["text"].clone();
+    let server = Server::start_in(
+        place,
+        "-m model.gguf --lora-scaled adapter.gguf:30 --lora-init-without-apply",
+    );
+    let body =
+        json!({ "prompt": "abcabc", "n_predict": 12, "temperature": 0.0, "ignore_eos": true });
+    assert_eq!(server.post("/completion", &body).good()["content"], plain);
+    assert_eq!(server.get("/lora-adapters").good()[0]["scale"], 0.0);
+    let without = Server::start("");
+    assert_eq!(without.get("/lora-adapters").good(), json!([]));
+    let wrong = with(body, &json!({ "lora": [{ "id": 0, "scale": 1.0 }] }));
+    assert_eq!(without.post("/completion", &wrong).status, 400);
 }

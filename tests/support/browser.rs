@@ -35,15 +35,26 @@ pub fn chromium() -> Option<PathBuf> {
     found
 }
 
-/// Loads a page, runs its scripts, and returns the resulting document and the log. A screenshot is written next to the
-/// page, with the extension `.png`.
+/// [`load_in`] a window 1200 pixels wide.
 pub fn load(chromium: &Path, page: &Path, profile: &Path, theme: Theme) -> Ran {
+    load_in((1200, 1600), chromium, page, (profile, theme))
+}
+
+/// Loads a page in a window of that width and height, runs its scripts, and returns the resulting document and the log.
+/// A screenshot is written next to the page, with the extension `.png`.
+pub fn load_in(
+    (width, height): (u32, u32),
+    chromium: &Path,
+    page: &Path,
+    (profile, theme): (&Path, Theme),
+) -> Ran {
     let mut command = Command::new(chromium);
     let picture = page.with_extension("png");
     command
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
         .args(["--no-first-run", "--disable-extensions", "--hide-scrollbars"])
-        .args(["--window-size=1200,1600", "--virtual-time-budget=2000"])
+        .arg(format!("--window-size={width},{height}"))
+        .arg("--virtual-time-budget=2000")
         .args(["--enable-logging=stderr", "--dump-dom"])
         .arg(format!("--blink-settings=preferredColorScheme={}", theme as u8))
         .arg(format!("--user-data-dir={}", profile.display()))

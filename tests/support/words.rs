@@ -82,6 +82,27 @@ fn add(metadata: &mut Metadata, vocab: usize) {
     metadata.set("tokenizer.ggml.unknown_token_id", 0u32);
 }
 
+/// The direction of a control vector for a layer: `width` values.
+pub fn direction(layer: usize, width: usize) -> Vec<f32> {
+    (0..width).map(|i| ((i * 29 + layer * 7) % 17) as f32 * 0.05 - 0.4).collect()
+}
+
+/// A control vector with [`direction`]s for some layers.
+pub fn control_vector(width: usize, layers: &[usize]) -> SharedBytes {
+    let mut metadata = Metadata::new();
+    metadata.set("general.architecture", "controlvector");
+    let tensors: Vec<_> = layers
+        .iter()
+        .map(|&layer| {
+            let bytes: Vec<u8> =
+                direction(layer, width).into_iter().flat_map(f32::to_le_bytes).collect();
+            let (name, shape) = (format!("direction.{layer}"), [width as u64]);
+            bilayer_gguf::NewTensor::bytes(&name, Type::F32, &shape, bytes)
+        })
+        .collect();
+    bilayer_gguf::to_bytes(&metadata, tensors).unwrap()
+}
+
 /// An adapter of random values for the queries and values of the first layer of a model.
 pub fn adapter(model: &std::path::Path, rank: u64) -> SharedBytes {
     let model = bilayer_gguf::File::open(model).unwrap();

@@ -1,12 +1,14 @@
 //! How a model is opened: which devices, how much memory, how many answers at once.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use bilayer_engine::generate::speculate::{Bounds, DraftModel, Drafter, Lookup, weigh};
 use bilayer_engine::placement::{self, Placing, Simulation};
 use bilayer_engine::session::{Progress, Purpose, Session, Settings};
 use bilayer_engine::{
-    Cancel, Error as Engine, LoraFile, MetadataOverride, Model as Opened, OpenOptions, open_with,
+    Adapters, Cancel, ControlVector, Error as Engine, LoraFile, MetadataOverride, Model as Opened,
+    OpenOptions, open_with,
 };
 use bilayer_measure::{profile, timing};
 use bilayer_quant::Type;
@@ -90,6 +92,8 @@ pub struct Builder<'p> {
     cache_type: CacheType,
     parallel: usize,
     loras: Vec<(PathBuf, f32)>,
+    control_vectors: Vec<(PathBuf, f32)>,
+    control_layers: Option<RangeInclusive<u32>>,
     metadata: Vec<MetadataOverride>,
     embeddings: bool,
     drafts: Option<DraftSource>,
@@ -109,6 +113,8 @@ impl<'p> Builder<'p> {
             cache_type: CacheType::F16,
             parallel: 1,
             loras: Vec::new(),
+            control_vectors: Vec::new(),
+            control_layers: None,
             metadata: Vec::new(),
             embeddings: false,
             drafts: None,
@@ -266,6 +272,19 @@ impl<'p> Builder<'p> {
         self
     }
 
+    /// Adds the directions of a control vector in GGUF format, times a strength, to the hidden states after layers. Called
+    /// again it adds another one.
+    pub fn control_vector(mut self, path: impl Into<PathBuf>, scale: f32) -> Self {
+        self.control_vectors.push((path.into(), scale));
+        self
+    }
+
+    /// Applies control vectors only after these layers, counted from 0.
+    pub fn control_vector_layers(mut self, layers: RangeInclusive<u32>) -> Self {
+        self.control_layers = Some(layers);
+        self
+    }
+
     /// Replaces a value of the file's metadata. A key may begin with `{arch}`, the file's architecture.
     pub fn metadata(mut self, replaced: MetadataOverride) -> Self {
         self.metadata.push(replaced);
@@ -276,7 +295,14 @@ impl<'p> Builder<'p> {
     fn opened(&self) -> Result<Opened, Error> {
         let file = open_with(&self.path, OpenOptions::default())?;
         let loras = self.loras.iter().map(|(path, scale)| LoraFile::open(path, *scale));
-        Ok(Opened::adapted(file, &self.metadata, loras.collect::<Result<_, _>>()?)?)
+        let loras = loras.collect::<Result<_, _>>()?;
+        let vectors = self.control_vectors.iter().map(|(path, scale)| (&**path, *scale));
+        let control = ControlVector::sum(vectors, self.control_layers.as_ref())?;
+        Ok(Opened::adapted(
+            file,
+            &self.metadata,
+            Adapters { loras, control, ..Adapters::default() },
+        )?)
     }
 
     /// Is told how loading proceeds.

@@ -186,7 +186,7 @@ mod request;
 
 pub use answer::{Answer, Batch};
 #[doc(inline)]
-pub use bilayer_engine::conversation::{Message, Role};
+pub use bilayer_engine::conversation::{Function, Message, Role, ToolCall};
 #[doc(inline)]
 pub use bilayer_engine::encode::Excess;
 #[doc(inline)]

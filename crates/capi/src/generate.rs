@@ -127,7 +127,7 @@ unsafe fn message(message: &BilayerMessage) -> Result<Message, Failure> {
             return Err(Failure::usage(line));
         }
     };
-    Ok(Message { role, content: content.to_owned() })
+    Ok(Message::new(role, content))
 }
 
 /// The request of the library.

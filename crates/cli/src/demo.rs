@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bilayer_engine::{LoraFile, Model, SharedBytes};
+use bilayer_engine::{Adapters, LoraFile, Model, SharedBytes, Strength};
 use bilayer_gguf::{File, MetadataOverride};
 use bilayer_text::Tokenizer;
 
@@ -44,6 +44,27 @@ pub struct Source<'a> {
     pub metadata: Option<&'a MetadataArgs>,
     /// Adapters.
     pub lora: Option<&'a LoraArgs>,
+    /// How they are applied.
+    pub applied: Applied,
+}
+
+impl<'a> Source<'a> {
+    /// A file as it is, mapped.
+    pub fn plain(path: Option<&'a Path>) -> Source<'a> {
+        let (metadata, lora, applied) = (None, None, Applied::Fixed);
+        Source { path, map: true, runs: false, metadata, lora, applied }
+    }
+}
+
+/// How adapters are applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// As the flags say.
+    Fixed,
+    /// To each sequence as its request says, otherwise as the flags say.
+    BySequence,
+    /// To each sequence as its request says, otherwise not.
+    WhenAsked,
 }
 
 /// Opens the file, or the demo model.
@@ -54,9 +75,21 @@ pub fn open(source: &Source<'_>) -> Result<Model, Failure> {
 /// As [`open`], with the engine's error.
 pub fn model(source: &Source<'_>) -> Result<Model, bilayer_engine::Error> {
     let overrides = source.metadata.map_or(Vec::new(), MetadataArgs::overrides);
-    let open = |(path, scale): (&PathBuf, f32)| LoraFile::open(path, scale);
-    let loras = source.lora.map_or(Ok(Vec::new()), |lora| lora.all().map(open).collect())?;
-    let Some(path) = source.path else { return embedded(&overrides, loras) };
+    let is_off = source.applied == Applied::WhenAsked;
+    let open =
+        |(path, scale): (&PathBuf, f32)| LoraFile::open(path, if is_off { 0.0 } else { scale });
+    let adapters = match source.lora {
+        Some(lora) => Adapters {
+            loras: lora.all().map(open).collect::<Result<_, _>>()?,
+            strength: match source.applied {
+                Applied::Fixed => Strength::Fixed,
+                Applied::BySequence | Applied::WhenAsked => Strength::OfSequence,
+            },
+            control: lora.control_vector()?,
+        },
+        None => Adapters::default(),
+    };
+    let Some(path) = source.path else { return embedded(&overrides, adapters) };
     let bar = progress::bytes("reading");
     let mut tell = |p: bilayer_gguf::Progress<'_>| progress::set(&bar, p.done_bytes, p.total_bytes);
     let options = bilayer_engine::OpenOptions {
@@ -66,7 +99,7 @@ pub fn model(source: &Source<'_>) -> Result<Model, bilayer_engine::Error> {
     };
     let file = bilayer_engine::open_with(path, options);
     bar.finish_and_clear();
-    let model = Model::adapted(file?, &overrides, loras)?;
+    let model = Model::adapted(file?, &overrides, adapters)?;
     if source.runs {
         // The last handle is leaked: freeing tables and unmapping the file would only delay the end of the process,
         // which does both.
@@ -79,16 +112,16 @@ pub fn model(source: &Source<'_>) -> Result<Model, bilayer_engine::Error> {
 pub fn tokenizer(path: Option<&Path>) -> Result<Arc<Tokenizer>, Failure> {
     match path {
         Some(path) => Ok(bilayer_engine::tokenizer(path)?),
-        None => Ok(embedded(&[], Vec::new())?.tokenizer().clone()),
+        None => Ok(embedded(&[], Adapters::default())?.tokenizer().clone()),
     }
 }
 
 fn embedded(
     overrides: &[MetadataOverride],
-    loras: Vec<LoraFile>,
+    adapters: Adapters,
 ) -> Result<Model, bilayer_engine::Error> {
     let file = File::from_bytes(NAME, SharedBytes::from_static(&DEMO.0));
-    Model::adapted(file.map_err(bilayer_engine::Error::File)?, overrides, loras)
+    Model::adapted(file.map_err(bilayer_engine::Error::File)?, overrides, adapters)
 }
 
 #[cfg(test)]
@@ -98,6 +131,6 @@ mod tests {
     #[test]
     fn the_embedded_bytes_are_aligned_and_a_model() {
         assert!(DEMO.0.as_ptr().addr().is_multiple_of(64));
-        assert!(embedded(&[], Vec::new()).is_ok());
+        assert!(embedded(&[], Adapters::default()).is_ok());
     }
 }

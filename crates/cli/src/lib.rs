@@ -29,6 +29,7 @@ mod new_file;
 mod npy;
 mod output;
 mod overwrite;
+mod page;
 mod progress;
 mod settings_file;
 mod terminal;

@@ -10,6 +10,7 @@ use crate::failure::Failure;
 /// The arguments of all commands that name a file to be written. `convert`, `quantize`, `prune` and `synth` write `out`.
 const OUTPUTS: &[&str] = &[
     "audit",
+    "html",
     "kl_base",
     "log_file",
     "logits",

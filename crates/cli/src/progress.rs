@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use bilayer_convert::Error;
 use bilayer_convert::Progress as Told;
@@ -12,47 +13,58 @@ use crate::interrupt;
 use crate::messages::{self, Level};
 
 /// The form of a bar over bytes.
-const BYTES: &str = "{msg} {bar:32} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+const BYTES: &str = "{prefix} {bar:32} {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
+/// The form of a bar over things that are counted.
+const COUNT: &str = "{msg} {bar:32} {pos}/{len} {eta} left";
+/// The message while the machine is measured; there is no telling how long that takes.
+const MEASURING: &str = "measuring this machine, once for this kind of model";
+/// How often a bar without a length moves.
+const TICK: Duration = Duration::from_millis(200);
 
-/// A bar over bytes; its length is set by the first [`set`].
+/// A bar over bytes; it appears with the first [`set`].
 pub fn bytes(verb: &'static str) -> ProgressBar {
     styled(verb, BYTES)
 }
 
 /// A bar over tokens.
 pub fn tokens(verb: &'static str, total: usize) -> ProgressBar {
-    let bar = styled(verb, "{msg} {bar:32} {pos}/{len} tokens {rate} {eta}");
+    let bar = styled(verb, "{msg} {bar:32} {pos}/{len} tokens {rate} {eta} left");
     bar.set_length(total as u64);
     bar
 }
 
 /// A bar over the bytes of requests; its message counts them.
 pub fn requests() -> ProgressBar {
-    styled("", "answering {bar:32} {msg} {eta}")
+    styled("", "answering {bar:32} {msg} {eta} left")
 }
 
-/// A bar over measurements.
+/// A bar over things that are counted; it appears with the first [`set`].
 pub fn steps(verb: &'static str) -> ProgressBar {
-    styled(verb, "{msg} {bar:32} {pos}/{len} {eta}")
+    styled(verb, COUNT)
 }
 
 /// Updates a bar with the progress of preparing a session.
 pub fn prepare(bar: &ProgressBar, progress: Progress) {
     match progress.stage {
-        Stage::Measuring => {
-            // There is no telling how long it takes.
+        Stage::Measuring if bar.message() != MEASURING => {
             let plain = |_| ProgressStyle::default_spinner();
-            bar.set_style(ProgressStyle::with_template("{spinner} {msg}").unwrap_or_else(plain));
-            bar.set_message("measuring this machine, once for this kind of model");
-            bar.tick();
+            let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}");
+            bar.set_style(style.unwrap_or_else(plain));
+            bar.reset_elapsed();
+            bar.set_message(MEASURING);
+            bar.enable_steady_tick(TICK);
         }
-        Stage::Loading => {
-            if bar.message() != "loading" {
-                bar.set_style(style(BYTES));
-                bar.set_message("loading");
-            }
+        Stage::Measuring => {}
+        Stage::Loading if bar.message() == MEASURING => {
+            bar.disable_steady_tick();
+            bar.set_style(style(BYTES));
+            // The time of the measurements is not that of loading.
+            bar.reset_eta();
+            bar.reset_elapsed();
             set(bar, progress.done_bytes, progress.total_bytes);
+            bar.set_message("");
         }
+        Stage::Loading => set(bar, progress.done_bytes, progress.total_bytes),
     }
 }
 
@@ -78,10 +90,12 @@ pub fn interruptible<T>(
     }
 }
 
-/// Updates a bar.
+/// Updates a bar, if there is anything to do.
 pub fn set(bar: &ProgressBar, done: u64, total: u64) {
-    bar.set_length(total);
-    bar.set_position(done);
+    if total > 0 {
+        bar.set_length(total);
+        bar.set_position(done);
+    }
 }
 
 fn styled(verb: &'static str, template: &str) -> ProgressBar {
@@ -89,10 +103,9 @@ fn styled(verb: &'static str, template: &str) -> ProgressBar {
         true => ProgressDrawTarget::stderr(),
         false => ProgressDrawTarget::hidden(),
     };
-    let bar = ProgressBar::with_draw_target(None, target);
-    bar.set_style(style(template));
-    bar.set_message(verb);
-    bar
+    // Nothing is drawn before the length is known.
+    let bar = ProgressBar::with_draw_target(None, target).with_style(style(template));
+    bar.with_prefix(verb).with_message(verb)
 }
 
 fn style(template: &str) -> ProgressStyle {

@@ -22,6 +22,37 @@ pub enum Role {
     User,
     /// The model.
     Assistant,
+    /// A function that the model called.
+    Tool,
+}
+
+/// A call of a function by the model, in JSON as in the OpenAI API.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum ToolCall {
+    /// Of one of the functions that the model was given.
+    Function {
+        /// Names the call for its result.
+        id: String,
+        /// What is called.
+        function: Function,
+    },
+}
+
+/// A function with arguments.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// Its arguments: JSON text.
+    pub arguments: String,
+}
+
+impl ToolCall {
+    fn id(&self) -> &str {
+        let ToolCall::Function { id, .. } = self;
+        id
+    }
 }
 
 /// A message.
@@ -31,22 +62,33 @@ pub struct Message {
     pub role: Role,
     /// Its text.
     pub content: String,
+    /// The calls that the model makes in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+    /// Of a function's result: the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
 }
 
 impl Message {
+    /// A message that is only text.
+    pub fn new(role: Role, content: impl Into<String>) -> Message {
+        Message { role, content: content.into(), tool_calls: Vec::new(), tool_call_id: None }
+    }
+
     /// The system prompt.
     pub fn system(content: impl Into<String>) -> Message {
-        Message { role: Role::System, content: content.into() }
+        Message::new(Role::System, content)
     }
 
     /// A user message.
     pub fn user(content: impl Into<String>) -> Message {
-        Message { role: Role::User, content: content.into() }
+        Message::new(Role::User, content)
     }
 
     /// An assistant message.
     pub fn assistant(content: impl Into<String>) -> Message {
-        Message { role: Role::Assistant, content: content.into() }
+        Message::new(Role::Assistant, content)
     }
 }
 
@@ -56,6 +98,8 @@ pub struct Conversation {
     template: Template,
     /// Further variables of the template, such as `enable_thinking`.
     variables: Map<String, Value>,
+    /// The functions that the model may call: a list as in the OpenAI API.
+    tools: Option<Value>,
     messages: Vec<Message>,
     /// Oldest messages after the system prompt that are left out of the prompt, for lack of room.
     left_out: usize,
@@ -82,13 +126,19 @@ impl Conversation {
         variables: Map<String, Value>,
     ) -> Result<Conversation, Error> {
         let sequence = session.open()?;
-        Ok(Conversation { template, variables, messages: Vec::new(), left_out: 0, sequence })
+        Ok(Conversation { variables, ..Conversation::over(sequence, template) })
     }
 
     /// An empty conversation in an open sequence. Its contents are reused as far as they match.
     pub fn over(sequence: SequenceId, template: Template) -> Conversation {
         let (variables, messages) = (Map::new(), Vec::new());
-        Conversation { template, variables, messages, left_out: 0, sequence }
+        Conversation { template, variables, tools: None, messages, left_out: 0, sequence }
+    }
+
+    /// With functions that the model may call: a list as in the OpenAI API.
+    #[must_use]
+    pub fn with_tools(self, tools: Option<Value>) -> Conversation {
+        Conversation { tools, ..self }
     }
 
     /// All messages.
@@ -114,13 +164,46 @@ impl Conversation {
             self.messages.remove(0);
         }
         if !content.is_empty() {
-            self.messages.insert(0, Message { role: Role::System, content });
+            self.messages.insert(0, Message::system(content));
         }
     }
 
     /// Adds a message.
     pub fn say(&mut self, role: Role, content: String) {
-        self.messages.push(Message { role, content });
+        self.messages.push(Message::new(role, content));
+    }
+
+    /// Adds an answer that calls functions.
+    pub fn call(&mut self, content: String, functions: Vec<Function>) {
+        let made: usize = self.messages.iter().map(|message| message.tool_calls.len()).sum();
+        // Some templates insist on ids of nine characters.
+        let id = |number| format!("call{:05}", made + number);
+        let calls = functions.into_iter().enumerate();
+        let calls = calls.map(|(number, function)| ToolCall::Function { id: id(number), function });
+        let tool_calls = calls.collect();
+        self.messages.push(Message { tool_calls, ..Message::assistant(content) });
+    }
+
+    /// The function whose result is awaited: the first of the last answer's calls that has none.
+    pub fn awaited(&self) -> Option<&Function> {
+        self.open_calls().next().map(|ToolCall::Function { function, .. }| function)
+    }
+
+    /// Adds the result of the function that is awaited. False if there is none.
+    pub fn give_result(&mut self, content: String) -> bool {
+        let Some(id) = self.open_calls().next().map(|call| call.id().to_owned()) else {
+            return false;
+        };
+        let result = Message::new(Role::Tool, content);
+        self.messages.push(Message { tool_call_id: Some(id), ..result });
+        true
+    }
+
+    /// Calls of the last answer without a result, in order.
+    fn open_calls(&self) -> impl Iterator<Item = &ToolCall> {
+        let results = self.messages.iter().rev().take_while(|m| m.role == Role::Tool).count();
+        let last = self.messages.len().checked_sub(results + 1).map(|last| &self.messages[last]);
+        last.map_or(&[][..], |last| &last.tool_calls).iter().skip(results)
     }
 
     /// Removes all messages but the system prompt.
@@ -218,10 +301,15 @@ impl Conversation {
     /// The prompt of some messages.
     fn tokens(&self, model: &Model, messages: &[&Message]) -> Result<Vec<u32>, Error> {
         let tokenizer = model.tokenizer();
-        let messages: Vec<Value> =
-            messages.iter().map(|m| json!({ "role": m.role, "content": m.content })).collect();
-        let inputs = Inputs { extra: self.variables.clone(), ..Inputs::new(&messages) };
-        let prompt = self.template.prompt(&inputs.with_tokens_of(tokenizer), tokenizer);
+        let messages: Vec<Value> = messages.iter().map(|message| json!(message)).collect();
+        let mut extra = self.variables.clone();
+        if let Some(tools) = &self.tools {
+            // A template may want the tools as one text.
+            extra.entry("functions").or_insert_with(|| tools.to_string().into());
+        }
+        let tools = self.tools.as_ref();
+        let inputs = Inputs { tools, extra, ..Inputs::new(&messages) };
+        let prompt = self.template.conversation(&inputs.with_tokens_of(tokenizer), tokenizer);
         tokenizer.encode_prompt(&prompt.map_err(Error::Text)?).map_err(Error::Text)
     }
 }

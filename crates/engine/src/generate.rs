@@ -34,6 +34,9 @@ pub struct Request<'a> {
     pub logprobs: Option<usize>,
     /// Cancels the answer.
     pub cancel: Cancel,
+    /// How strongly the answer has each adapter of a model whose adapters' strength can be set; `None` is as they were
+    /// opened.
+    pub lora: Option<Vec<f32>>,
     /// How the answer goes on when the context is full; without, it ends there. A [`Batch`] ends it in either case.
     pub shift: Option<Shift>,
 }
@@ -67,6 +70,7 @@ impl<'a> Request<'a> {
             show_control: false,
             logprobs: None,
             cancel: Cancel::new(),
+            lora: None,
             shift: None,
         }
     }
@@ -181,6 +185,7 @@ impl<'s> Generation<'s> {
         if needed > context {
             return Err(CacheError::Context { needed, context }.into());
         }
+        session.adapt(sequence, request.lora.as_deref())?;
         let began = session.clock().now();
         Ok(Generation {
             rows: rows(session, &sampler, &request, 1),

@@ -34,6 +34,7 @@
 //! ```
 
 mod cancel;
+mod control;
 pub mod conversation;
 mod devices;
 pub mod encode;
@@ -54,7 +55,8 @@ pub use bilayer_gguf::{MetadataOverride, OpenOptions};
 pub use bilayer_graph::SharedBytes;
 pub use bilayer_text::Encode;
 pub use cancel::Cancel;
+pub use control::ControlVector;
 pub use error::{Error, Exit};
-pub use lora::LoraFile;
-pub use model::{Model, open_file, open_with, problems, tokenizer};
+pub use lora::{LoraFile, Strength};
+pub use model::{Adapters, Model, open_file, open_with, problems, tokenizer};
 pub use vocabulary::{FillInMiddle, chat_templates, vocabulary};

@@ -8,6 +8,16 @@ use bilayer_graph::Lora;
 use crate::Error;
 use crate::model::open_file;
 
+/// Who sets the strength of a model's adapters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strength {
+    /// The scales that they were opened with, in every sequence.
+    #[default]
+    Fixed,
+    /// Each sequence; those scales where it says nothing.
+    OfSequence,
+}
+
 /// An opened adapter and its strength.
 #[derive(Debug)]
 pub struct LoraFile {

@@ -10,10 +10,22 @@ use bilayer_models::{Adapted, Config};
 use bilayer_quant::Type;
 use bilayer_text::{Encode, Tokenizer};
 
-use crate::lora::LoraFile;
+use crate::control::ControlVector;
+use crate::lora::{LoraFile, Strength};
 use crate::session::Purpose;
 use crate::vocabulary::{self, vocabulary};
 use crate::{Error, SharedBytes};
+
+/// What is applied to a model while it runs.
+#[derive(Debug, Default)]
+pub struct Adapters {
+    /// Adapters of matrices.
+    pub loras: Vec<LoraFile>,
+    /// Who sets their strength.
+    pub strength: Strength,
+    /// Directions that are added to hidden states.
+    pub control: Option<ControlVector>,
+}
 
 /// A complete, supported model. Clones share it.
 #[derive(Clone)]
@@ -24,6 +36,7 @@ struct Parts {
     config: Config,
     graph: Graph,
     loras: Vec<Lora>,
+    strength: Strength,
     tokenizer: Arc<Tokenizer>,
     /// The vocabulary prepared for grammars, once one was asked for.
     grammar_tokens: OnceLock<Tokens>,
@@ -51,7 +64,7 @@ impl Model {
     /// # Errors
     /// Not a supported model.
     pub fn new(file: File) -> Result<Model, Error> {
-        Model::adapted(file, &[], Vec::new())
+        Model::adapted(file, &[], Adapters::default())
     }
 
     /// Uses an open file with other values of some metadata, and with adapters, which are applied while the model runs.
@@ -61,12 +74,16 @@ impl Model {
     pub fn adapted(
         file: File,
         overrides: &[MetadataOverride],
-        adapters: Vec<LoraFile>,
+        adapters: Adapters,
     ) -> Result<Model, Error> {
         let mut file = file.overridden(overrides).map_err(Error::File)?;
-        let mut loras = Vec::with_capacity(adapters.len());
-        for adapter in adapters {
+        let Adapters { loras: files, strength, control } = adapters;
+        let mut loras = Vec::with_capacity(files.len());
+        for adapter in files {
             file = adapter.join(file, &mut loras)?;
+        }
+        if let Some(control) = control {
+            file = control.join(file)?;
         }
         let name = || file.name().to_owned();
         let adapted = Adapted { file: &file, loras: &loras };
@@ -79,7 +96,15 @@ impl Model {
         let tokenizer = words(&file)?;
         vocabulary::LISTS.iter().for_each(|list| file.forget(&vocabulary::key(list)));
         let grammar_tokens = OnceLock::new();
-        Ok(Model(Arc::new(Parts { config, graph, tokenizer, grammar_tokens, loras, file })))
+        Ok(Model(Arc::new(Parts {
+            config,
+            graph,
+            tokenizer,
+            grammar_tokens,
+            loras,
+            strength,
+            file,
+        })))
     }
 
     /// A copy of the model with other weights in the tensor `name`: `bytes` of type `ty`, in the tensor's shape.
@@ -89,11 +114,19 @@ impl Model {
     pub fn with_tensor(&self, name: &str, ty: Type, bytes: SharedBytes) -> Result<Model, Error> {
         let file = self.file().with_tensor(name, ty, bytes).map_err(Error::File)?;
         let config = self.config().clone();
-        let loras = self.0.loras.clone();
+        let (loras, strength) = (self.0.loras.clone(), self.0.strength);
         let graph = bilayer_models::record(&config, &Adapted { file: &file, loras: &loras })
             .map_err(|source| Error::Model { file: file.name().to_owned(), source })?;
         let (tokenizer, grammar_tokens) = (self.tokenizer().clone(), self.0.grammar_tokens.clone());
-        Ok(Model(Arc::new(Parts { config, graph, tokenizer, grammar_tokens, loras, file })))
+        Ok(Model(Arc::new(Parts {
+            config,
+            graph,
+            tokenizer,
+            grammar_tokens,
+            loras,
+            strength,
+            file,
+        })))
     }
 
     /// The model's name in the file, or the file name.
@@ -115,6 +148,11 @@ impl Model {
     /// The adapters, in the order in which they were given.
     pub fn loras(&self) -> &[Lora] {
         &self.0.loras
+    }
+
+    /// Whether each sequence may set the strength of the adapters.
+    pub fn is_adapted_by_sequence(&self) -> bool {
+        self.0.strength == Strength::OfSequence && !self.0.loras.is_empty()
     }
 
     /// The typed configuration.

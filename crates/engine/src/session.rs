@@ -12,6 +12,7 @@ use batch::{Cut, Work};
 pub(crate) use pipeline::Reading;
 use pipeline::{Pipeline, Ran};
 use prepare::{Best, Read, Timing};
+use strengths::Strengths;
 
 mod append;
 mod batch;
@@ -29,6 +30,7 @@ mod saved;
 mod settings;
 mod spent;
 mod stream;
+mod strengths;
 mod top;
 mod trace;
 
@@ -115,6 +117,7 @@ pub struct Session {
     read: Read,
     limits: Limits,
     cache: Pages,
+    strengths: Strengths,
     /// Position of the first token of each run of the current step.
     starts: Vec<usize>,
     /// Page copies not performed yet: those of a failed step are kept for the next one.
@@ -169,7 +172,9 @@ impl Session {
     /// # Errors
     /// All sequences are in use.
     pub fn open(&mut self) -> Result<SequenceId, Error> {
-        Ok(self.cache.open()?)
+        let sequence = self.cache.open()?;
+        self.inherit(sequence, None);
+        Ok(sequence)
     }
 
     /// Opens a sequence that begins with the current contents of `from`; the common pages are shared.
@@ -177,7 +182,9 @@ impl Session {
     /// # Errors
     /// All sequences are in use.
     pub fn fork(&mut self, from: SequenceId) -> Result<SequenceId, Error> {
-        Ok(self.cache.fork(from)?)
+        let sequence = self.cache.fork(from)?;
+        self.inherit(sequence, Some(from));
+        Ok(sequence)
     }
 
     /// The longest length, at most `tokens`, that a sequence can return to; `tokens` itself, unless the model has
@@ -519,8 +526,8 @@ impl Session {
             false => self.cut(micro_rows),
         };
         let ran = self.append(runs).map_err(Failed::Other).and_then(|()| {
-            let Session { pipeline, starts, cache, copies, .. } = self;
-            let work = Work { runs, starts, cache, copies, cut };
+            let Session { pipeline, starts, cache, copies, strengths, .. } = self;
+            let work = Work { runs, starts, cache, copies, strengths, cut };
             let ran = match streams {
                 true => pipeline.run_streamed(&work, each),
                 false => pipeline.run(&work, each),
@@ -562,8 +569,9 @@ impl Session {
         let overlap = std::mem::replace(&mut self.pipeline.overlap, false);
         let usual = std::mem::replace(&mut self.pipeline.segments, segments);
         let cut = self.cut(micro_rows);
-        let Session { pipeline, starts, cache, copies, .. } = self;
-        let found = pipeline.run(&Work { runs, starts, cache, copies, cut }, &mut |_| true);
+        let Session { pipeline, starts, cache, copies, strengths, .. } = self;
+        let work = Work { runs, starts, cache, copies, strengths, cut };
+        let found = pipeline.run(&work, &mut |_| true);
         self.pipeline.segments = usual;
         self.pipeline.overlap = overlap;
         match found {

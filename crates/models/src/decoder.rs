@@ -45,9 +45,36 @@ pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Err
     for (index, layer) in config.layers.iter().enumerate() {
         r.layer(Some(index as u32));
         hidden = Block { config, layer, index }.record(hidden, &mut carried, r)?;
+        hidden = steered(config, r, index, hidden)?;
     }
     r.layer(None);
     head(config, r, hidden, table)
+}
+
+/// The name of the tensor `[1, width]` that is added to the result of a layer: a control vector's direction.
+pub fn direction(layer: usize) -> String {
+    format!("control vector: direction.{layer}")
+}
+
+/// The result of a layer, plus the direction for it if there is one.
+fn steered(
+    config: &Config,
+    r: &mut Recorder<'_>,
+    layer: usize,
+    hidden: Value,
+) -> Result<Value, Error> {
+    let name = direction(layer as usize);
+    if !r.has(&name) {
+        return Ok(hidden);
+    }
+    let table = r.matrix(&name, 1, config.width)?;
+    // Each token has the only row of the table, whatever separates texts.
+    let mut row = r.embed_segments("cvec", table, 0); // [T, width]
+    let pools = config.encoder.as_ref().is_some_and(Encoder::pools);
+    if layer + 1 == config.layers.len() && !pools {
+        row = r.rows_wanted("cvec_wanted", row); // [R, width]
+    }
+    Ok(r.add("l_steered", hidden, row))
 }
 
 /// The further embeddings of all layers, of the token and of its embedding: `[T, layers * width]`.

@@ -90,6 +90,7 @@ pub use config::{
     AttentionGate, Config, DeltaNet, FeedForward, FfnInput, Layer, Mamba2, Mixer, Norm, NormAt,
     QkNorm, limits,
 };
+pub use decoder::direction;
 pub use encoder::{Encoder, Head, Pooling};
 pub use error::Error;
 pub use experts::{Experts, Shared};

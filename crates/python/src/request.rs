@@ -109,7 +109,7 @@ pub fn prompt(py: Python<'_>, prompt: Prompt) -> PyResult<bilayer::Prompt> {
                 return Err(usage(py, &line));
             }
         };
-        Ok(Message { role, content })
+        Ok(Message::new(role, content))
     };
     let messages: Vec<Message> = messages.into_iter().map(message).collect::<PyResult<_>>()?;
     Ok(messages.into())

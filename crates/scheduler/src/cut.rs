@@ -14,7 +14,7 @@ pub struct PlannedSegment {
     pub device: usize,
     /// The graph nodes it runs.
     pub nodes: Range<usize>,
-    /// Values computed by earlier segments that it reads, ascending.
+    /// Values that it reads and does not compute: those of earlier segments, and given ones; ascending.
     #[serde(serialize_with = "numbers")]
     pub inputs: Vec<Value>,
     /// Values that later segments read, and the logits; ascending.
@@ -50,25 +50,30 @@ pub(crate) fn cut_apart(graph: &Graph, places: &[(usize, Option<u32>)]) -> Vec<P
         }
     }
 
-    // The segment that computes each value.
-    let mut maker = vec![0; graph.values.len()];
+    // The segment that computes each value; none for a given one.
+    let mut maker = vec![None; graph.values.len()];
     for (number, segment) in segments.iter().enumerate() {
         for node in &graph.nodes[segment.nodes.clone()] {
-            maker[node.op.out().0 as usize] = number;
+            maker[node.op.out().0 as usize] = Some(number);
         }
     }
     for number in 0..segments.len() {
         for node in &graph.nodes[segments[number].nodes.clone()] {
             for value in node.op.inputs() {
                 let made_in = maker[value.0 as usize];
-                if made_in != number {
-                    insert(&mut segments[number].inputs, value);
+                if made_in == Some(number) {
+                    continue;
+                }
+                insert(&mut segments[number].inputs, value);
+                if let Some(made_in) = made_in {
                     insert(&mut segments[made_in].outputs, value);
                 }
             }
         }
     }
-    insert(&mut segments[maker[graph.logits.0 as usize]].outputs, graph.logits);
+    if let Some(last) = maker[graph.logits.0 as usize] {
+        insert(&mut segments[last].outputs, graph.logits);
+    }
     segments
 }
 

@@ -66,6 +66,7 @@ impl Answers {
     ) -> Result<Answers, ApiError> {
         let Question { loaded, prompts, params, .. } = &question;
         let worker = loaded.decoder()?;
+        let lora = loaded.adapters.asked(params.lora.as_ref())?;
         if let Some(slot) = params.slot.filter(|&slot| slot as usize >= app.config.slots) {
             let problem = format!("is {slot}; there are {} slots", app.config.slots);
             return Err(ApiError::field("id_slot", problem));
@@ -86,6 +87,7 @@ impl Answers {
                 let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
                 let submission = Submission {
                     request: Request {
+                        lora: lora.clone(),
                         shift: app
                             .config
                             .switches

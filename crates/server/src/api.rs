@@ -1,5 +1,6 @@
 //! The endpoints, one file for each kind.
 
+pub mod adapters;
 pub mod chat;
 pub mod completions;
 pub mod embeddings;

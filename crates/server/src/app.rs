@@ -120,6 +120,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/props", get(api::info::props))
         .route("/slots", get(api::slots::list))
         .route("/slots/{id}", post(api::slots::act))
+        .route("/lora-adapters", get(api::adapters::list).post(api::adapters::set))
         .route("/metrics", get(api::info::metrics))
         .route("/live", get(api::live::stream))
         .route("/openapi.json", get(api::openapi::document))
@@ -265,7 +266,7 @@ fn is_public(path: &str) -> bool {
 fn needed(path: &str) -> Role {
     match path {
         "/metrics" => Role::Metrics,
-        "/models/load" | "/models/unload" => Role::Admin,
+        "/models/load" | "/models/unload" | "/lora-adapters" => Role::Admin,
         path if path.starts_with("/slots") => Role::Admin,
         _ => Role::Inference,
     }

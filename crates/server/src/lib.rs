@@ -22,6 +22,7 @@
 //! }
 //! ```
 
+mod adapters;
 mod admission;
 mod answers;
 mod api;

@@ -10,6 +10,7 @@ use bilayer_engine::{Error, Model, chat_templates};
 use bilayer_text::chat::Template;
 use tokio::sync::Mutex as AsyncMutex;
 
+use crate::adapters::Adapters;
 use crate::blocking;
 use crate::config::{Config, Offer, Opened};
 use crate::encoders::EncoderWorker;
@@ -23,6 +24,8 @@ pub struct Loaded {
     pub offer: Offer,
     /// File, configuration, tokenizer.
     pub model: Model,
+    /// Its LoRA adapters.
+    pub adapters: Adapters,
     /// Tokens of a sequence.
     pub context: usize,
     /// The placement in one line.
@@ -357,6 +360,17 @@ impl Models {
             let worker = Worker::start(opened, opener, settings, self.metrics.clone());
             Kind::Decoder(worker.map_err(no_thread)?)
         };
-        Ok(Loaded { offer, model, context, map, is_speculative, template, template_problem, kind })
+        let adapters = Adapters::of(&model);
+        Ok(Loaded {
+            offer,
+            model,
+            adapters,
+            context,
+            map,
+            is_speculative,
+            template,
+            template_problem,
+            kind,
+        })
     }
 }

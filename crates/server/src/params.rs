@@ -155,6 +155,11 @@ pub const FIELDS: &[Field] = &[
         Accepts::Integer(0, 1 << 24),
         "Tokens that leave when a full context is shifted; 0 is half of the others.",
     ),
+    Field::new(
+        "lora",
+        Accepts::List(64),
+        "LoRA adapters of the request: objects with `id` and `scale`; others are off.",
+    ),
     Field::new("timings_per_token", Accepts::Bool, "Send timings with every chunk."),
     Field::new("return_progress", Accepts::Bool, "Send the progress of the prompt in a stream."),
     Field::new("return_tokens", Accepts::Bool, "Report token ids (`/completion`)."),
@@ -197,6 +202,8 @@ pub struct Params {
     pub reuse: bool,
     /// The slot whose sequence is continued; `None` is any.
     pub slot: Option<u32>,
+    /// LoRA adapters and their strengths.
+    pub lora: Option<Value>,
     /// First tokens that stay when a full context is shifted; `None` is the prompt.
     keep: Option<usize>,
     /// Tokens that leave then; `None` is half of the others.
@@ -240,6 +247,7 @@ impl Params {
             n: body.count("n").unwrap_or(1),
             reuse: body.bool("cache_prompt").unwrap_or(defaults.reuse),
             slot: body.integer("id_slot").and_then(|slot| u32::try_from(slot).ok()),
+            lora: body.get("lora").cloned(),
             keep: body.integer("n_keep").map_or(Some(0), |keep| usize::try_from(keep).ok()),
             discard: body.count("n_discard").filter(|&tokens| tokens > 0),
         })

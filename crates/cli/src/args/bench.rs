@@ -65,6 +65,12 @@ pub struct Bench {
     /// Short for -o json
     #[arg(long)]
     pub json: bool,
+    /// Write a page that compares the results, in HTML
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Results of earlier runs to compare with in the page, as -o json or -o jsonl wrote them; commas separate several
+    #[arg(long, value_name = "FILE", value_delimiter = ',', requires = "html")]
+    pub compare: Vec<PathBuf>,
     /// Write a timeline of the last tests, in the trace format that Perfetto opens
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,

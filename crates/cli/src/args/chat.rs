@@ -25,6 +25,9 @@ pub struct ChatArgs {
     /// Exit after the first answer; implies a chat; short form -st
     #[arg(long, conflicts_with_all = ["no_conversation", "tokens"])]
     pub single_turn: bool,
+    /// Functions that the model may call, from a file: a JSON list as `tools` of the OpenAI API; implies a chat
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["no_conversation", "tokens"])]
+    pub tools: Option<PathBuf>,
     #[command(flatten)]
     pub template: TemplateArgs,
     #[command(flatten)]

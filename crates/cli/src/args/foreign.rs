@@ -164,7 +164,7 @@ const FLAGS: &[Flags] = &[
     (
         &["--control-vector", "--control-vector-scaled", "--control-vector-layer-range"],
         Value,
-        Refuse("control vectors are not available; remove the flag"),
+        Refuse("`run` and `serve` apply control vectors"),
     ),
     (&["--override-kv"], Value, Refuse(METADATA)),
     (&["-mm", "--mmproj", "-mmu", "--mmproj-url", "--image", "--audio"], Value, Refuse(TEXT_ONLY)),

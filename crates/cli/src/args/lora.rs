@@ -1,7 +1,9 @@
 //! Flags for adapters.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use bilayer_engine::{ControlVector, Error};
 use clap::Args;
 
 /// Adapters of a model.
@@ -15,6 +17,15 @@ pub struct LoraArgs {
     #[arg(long, value_name = "FILE:SCALE", value_delimiter = ',', value_parser = scaled)]
     #[arg(env = "LLAMA_ARG_LORA_SCALED")]
     pub lora_scaled: Vec<(PathBuf, f32)>,
+    /// Control vector in GGUF format, added to the hidden states after layers; repeatable, commas separate several
+    #[arg(long, value_name = "FILE", value_delimiter = ',')]
+    pub control_vector: Vec<PathBuf>,
+    /// Control vector with a strength; repeatable, commas separate several
+    #[arg(long, value_name = "FILE:SCALE", value_delimiter = ',', value_parser = scaled)]
+    pub control_vector_scaled: Vec<(PathBuf, f32)>,
+    /// First and last layer after which control vectors are added, counted from 0 [default: all that they have]
+    #[arg(long, value_name = "START END", value_parser = range)]
+    pub control_vector_layer_range: Option<RangeInclusive<u32>>,
 }
 
 impl LoraArgs {
@@ -23,6 +34,26 @@ impl LoraArgs {
         let scaled = self.lora_scaled.iter().map(|(path, scale)| (path, *scale));
         self.lora.iter().map(|path| (path, 1.0)).chain(scaled)
     }
+
+    /// The sum of all control vectors, on the layers that the flags name.
+    ///
+    /// # Errors
+    /// A file is missing or no control vector, or they are for different models.
+    pub fn control_vector(&self) -> Result<Option<ControlVector>, Error> {
+        let scaled = self.control_vector_scaled.iter().map(|(path, scale)| (&**path, *scale));
+        let all = self.control_vector.iter().map(|path| (&**path, 1.0)).chain(scaled);
+        ControlVector::sum(all, self.control_vector_layer_range.as_ref())
+    }
+}
+
+fn range(text: &str) -> Result<RangeInclusive<u32>, String> {
+    let given = text.split_once(' ').and_then(|(first, last)| {
+        let [first, last] = [first, last].map(|layer| layer.trim().parse::<u32>().ok());
+        Some(first?..=last?)
+    });
+    given
+        .filter(|layers| !layers.is_empty())
+        .ok_or_else(|| "expected the first and the last layer, such as 10 20".to_owned())
 }
 
 fn scaled(text: &str) -> Result<(PathBuf, f32), String> {

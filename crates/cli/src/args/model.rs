@@ -6,7 +6,7 @@ use bilayer_quant::Type;
 use clap::{Args, ValueEnum};
 
 use super::{HubArgs, LoraArgs, MetadataArgs, PlacingArgs, switch};
-use crate::demo::Source;
+use crate::demo::{Applied, Source};
 
 /// Model, threads and KV cache.
 #[derive(Args, Clone, Debug)]
@@ -72,6 +72,7 @@ impl ModelArgs {
             runs: false,
             metadata: Some(&self.metadata),
             lora: Some(&self.lora),
+            applied: Applied::Fixed,
         }
     }
 }

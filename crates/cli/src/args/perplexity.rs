@@ -27,6 +27,9 @@ pub struct Perplexity {
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
+    /// Write a page with the result, in HTML
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     #[command(flatten)]
     pub model: ModelArgs,
 }

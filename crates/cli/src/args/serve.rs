@@ -207,4 +207,7 @@ pub struct OfferArgs {
     /// How an encoder's rows become one vector [default: the model's own]
     #[arg(long, value_name = "HOW", env = "LLAMA_ARG_POOLING", value_enum)]
     pub pooling: Option<PoolingArg>,
+    /// Apply the adapters of --lora and --lora-scaled only to requests that ask for them
+    #[arg(long)]
+    pub lora_init_without_apply: bool,
 }

@@ -88,7 +88,7 @@ pub fn ready(
     if command.is_some_and(|command| command.get_name() == "serve") {
         name_models(&mut rest);
     }
-    join_scales(&mut rest);
+    join_values(&mut rest);
     let reader = Reader { cli, command };
     let mut verbatim = false;
     let mut expecting: Option<&Arg> = None;
@@ -121,16 +121,25 @@ pub fn ready(
     Ok(ready)
 }
 
-/// Joins a scale that follows the file of --lora-scaled, as llama.cpp's earlier versions take it.
-fn join_scales(rest: &mut Vec<OsString>) {
-    let flags = rest.iter().enumerate().filter(|(_, arg)| *arg == "--lora-scaled");
-    let flags: Vec<usize> = flags.map(|(at, _)| at).collect();
-    for at in flags.into_iter().rev() {
+/// Flags whose second value is joined to the first, and by what: a scale that follows a file, as llama.cpp's earlier
+/// versions take it, and the end of a range.
+const JOINED: [(&str, &str); 3] = [
+    ("--lora-scaled", ":"),
+    ("--control-vector-scaled", ":"),
+    ("--control-vector-layer-range", " "),
+];
+
+/// Joins the values of the flags that take two.
+fn join_values(rest: &mut Vec<OsString>) {
+    let by = |arg: &OsString| JOINED.iter().find(|(flag, _)| arg == flag).map(|(_, by)| *by);
+    let flags = rest.iter().enumerate().filter_map(|(at, arg)| Some((at, by(arg)?)));
+    let flags: Vec<(usize, &str)> = flags.collect();
+    for (at, by) in flags.into_iter().rev() {
         let is_number = |arg: &OsString| arg.to_string_lossy().parse::<f32>().is_ok();
         if rest.get(at + 2).is_some_and(is_number) {
-            let scale = rest.remove(at + 2);
-            rest[at + 1].push(":");
-            rest[at + 1].push(scale);
+            let second = rest.remove(at + 2);
+            rest[at + 1].push(by);
+            rest[at + 1].push(second);
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::{demo, output, progress, trace};
 
 mod describe;
 mod markdown;
+mod page;
 mod printer;
 mod record;
 mod work;
@@ -32,14 +33,22 @@ pub(super) fn execute(args: &Args) -> Result<u8, Failure> {
     interrupt::catch();
     let work = Work::of(args)?;
     trace::check(args.trace.as_deref())?;
+    trace::check(args.html.as_deref())?;
+    let earlier: Vec<Vec<page::Result>> =
+        args.compare.iter().map(|path| page::read(path)).collect::<Result<_, _>>()?;
     let mut printers = vec![Printer::new(args.form(), Sink::Out, markdown::varied(args))];
     printers
         .extend(args.output_err.map(|form| Printer::new(form, Sink::Err, markdown::varied(args))));
     let bar = progress::steps("measuring");
     bar.set_length(work.steps());
-    let mut running = Running { args, work: &work, printers: &mut printers, bar: &bar };
+    let results = earlier.concat();
+    let mut running = Running { args, work: &work, printers: &mut printers, bar: &bar, results };
     let ended = running.all();
     bar.finish_and_clear();
+    if let (Some(path), false) = (&args.html, running.results.is_empty()) {
+        crate::page::write(path, page::html(&running.results))?;
+        output::note(&format!("page: {}", path.display()));
+    }
     // The results are a complete document in any case.
     let closed = printers.iter().try_for_each(Printer::finish);
     let code = ended?;
@@ -53,6 +62,8 @@ struct Running<'a> {
     work: &'a Work<'a>,
     printers: &'a mut [Printer],
     bar: &'a ProgressBar,
+    /// All results, those of earlier runs first.
+    results: Vec<page::Result>,
 }
 
 impl Running<'_> {
@@ -136,6 +147,7 @@ impl Running<'_> {
                     .bar
                     .suspend(|| printers.iter_mut().try_for_each(|printer| printer.row(&record)));
                 printed?;
+                self.results.push(printer::fields(&record));
             }
         }
         Ok(0)

@@ -17,7 +17,9 @@ use crate::commands::run;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt;
 use crate::new_file::NewFile;
-use crate::{demo, output, progress};
+use crate::{demo, output, progress, trace};
+
+mod page;
 
 /// Default tokens per window, as in llama.cpp.
 const WINDOW: usize = 512;
@@ -28,6 +30,7 @@ pub fn execute(args: &Perplexity) -> Result<u8, Failure> {
         return super::devices::list();
     }
     interrupt::catch();
+    trace::check(args.html.as_deref())?;
     let model = open(&args.model)?;
     let (written, compared) = match (&args.kl_base, args.kl_divergence) {
         (base, true) => (None, base.as_deref()),
@@ -84,16 +87,33 @@ fn run(
     let mut session = session(model, wanted)?;
     let bar = progress::tokens("scoring", windows.count() * windows.scored());
     interrupt::answering();
+    let mut along: Vec<(usize, f64)> = Vec::new();
     let report = score(&mut session, windows, logits, &mut |report| {
-        bar.set_position(report.estimate.count() as u64);
-        if report.estimate.count() > 0 {
-            bar.set_message(format!("PPL {:.4}", report.estimate.perplexity().value));
+        let count = report.estimate.count();
+        bar.set_position(count as u64);
+        if count > 0 {
+            let value = report.estimate.perplexity().value;
+            bar.set_message(format!("PPL {value:.4}"));
+            if along.last().is_none_or(|(last, _)| *last < count) {
+                along.push((count, value));
+            }
         }
         !interrupt::is_set()
     });
     bar.finish_and_clear();
     run::warn(&mut session);
     let Some(report) = report? else { return Ok(None) };
+    if let Some(path) = &args.html {
+        let text = args.file.as_ref().or(args.kl.as_ref()).or(args.kl_base.as_ref());
+        let about = page::About {
+            model: model.name(),
+            text: text.map_or(String::new(), |path| path.display().to_string()),
+            placement: session.plan().map.clone(),
+            along: &along,
+        };
+        crate::page::write(path, page::html(&report, windows, &about))?;
+        output::note(&format!("page: {}", path.display()));
+    }
     match args.json {
         true => output::json(&document(&report, windows))?,
         false => output::text(&listing(&report))?,

@@ -9,12 +9,13 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt;
 use crate::{demo, output, progress, trace};
 
-mod charts;
+pub(crate) mod charts;
 mod columns;
 mod files;
 mod page;
 mod table;
 
+pub(crate) use charts::css;
 pub use files::write;
 pub use table::text;
 

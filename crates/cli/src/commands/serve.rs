@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::run::{DraftSource, settings};
 use crate::args::{LogFormat, Serve, Serving};
-use crate::demo::{self, Source};
+use crate::demo::{self, Applied, Source};
 use crate::failure::{Failure, IO, USAGE};
 use crate::{output, trace};
 
@@ -283,7 +283,12 @@ impl Opener {
             bytes,
             chat_template: None,
             open: Arc::new(move || {
-                let source = Source { path: path.as_deref(), ..opener.args.model.source() };
+                let applied = match opener.args.offer.lora_init_without_apply {
+                    true => Applied::WhenAsked,
+                    false => Applied::BySequence,
+                };
+                let source =
+                    Source { path: path.as_deref(), applied, ..opener.args.model.source() };
                 let model = demo::model(&source)?;
                 opener.opened(&model)
             }),

@@ -53,7 +53,8 @@ pub fn execute(args: &Verify) -> Result<u8, Failure> {
         }
         None => None,
     };
-    let bar = progress::tokens("ops", model.graph().nodes.len());
+    let bar = progress::steps("ops");
+    bar.set_length(model.graph().nodes.len() as u64);
     let report = verify(&model, first.as_mut(), second.as_mut(), &tokens, &mut |done, _| {
         bar.set_position(done as u64);
     })?;

@@ -55,6 +55,12 @@ impl<'s> Batch<'s> {
         if needed > context {
             return Err(CacheError::Context { needed, context }.into());
         }
+        if let Some(strengths) = &request.lora {
+            self.session.check_strengths(strengths)?;
+        }
+        if let Some(strengths) = &request.lora {
+            self.session.check_strengths(strengths)?;
+        }
         let number = self.stops.len();
         self.stops.push(None);
         self.waiting.push_back((number, Reply::new(&self.model, sampler, request)));
@@ -96,6 +102,7 @@ impl<'s> Batch<'s> {
         }
         let sequence = self.session.open()?;
         let Reply { request, sampler, .. } = &mut reply;
+        self.session.adapt(sequence, request.lora.as_deref())?;
         request.prompt.iter().for_each(|&token| sampler.accept(token));
         let cancel = request.cancel.clone();
         let going = &mut |_| !cancel.is_cancelled();

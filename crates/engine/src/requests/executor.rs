@@ -11,6 +11,7 @@ use super::request::{Arrival, Deterministic, Item, Policy, Refused, RequestId};
 use super::scheduler::Scheduler;
 use crate::generate::speculate::{Draft, DrafterSource, Text};
 use crate::generate::{Reply, Request, Stop, Token};
+use crate::kept::{FNV_START, fnv_from};
 use crate::sampling::{Sampler, TokenLogprob};
 use crate::session::{CacheError, Run, SavedSequence, Session, Spent, Warning};
 use crate::{Error, Model};
@@ -235,6 +236,10 @@ impl Executor {
             return Err(SubmitError::Engine(error.into()));
         }
         self.session.model().check_tokens(&request.prompt)?;
+        if let Some(strengths) = &request.lora {
+            self.session.check_strengths(strengths)?;
+        }
+        let namespace = self.adapted_namespace(namespace, request.lora.as_deref());
         request.prompt.iter().for_each(|&token| sampler.accept(token));
         let arrival = Arrival {
             key,
@@ -261,6 +266,17 @@ impl Executor {
         };
         self.answers.insert(id, answer);
         Ok(id)
+    }
+
+    /// The namespace of sequences with these strengths of adapters: keys and values computed with others differ.
+    fn adapted_namespace(&self, namespace: u64, strengths: Option<&[f32]>) -> u64 {
+        match strengths {
+            Some(strengths) if strengths != self.session.usual_strengths() => {
+                let bytes = strengths.iter().flat_map(|strength| strength.to_le_bytes());
+                fnv_from(namespace ^ FNV_START, &bytes.collect::<Vec<u8>>())
+            }
+            _ => namespace,
+        }
     }
 
     /// Ends a request early, without an event. Its computed tokens stay in the cache.
@@ -327,6 +343,10 @@ impl Executor {
         events: &mut Vec<(RequestId, Event)>,
     ) -> Result<(), Error> {
         let Executor { session, scheduler, answers, best, .. } = self;
+        for item in items {
+            let request = &answers[&item.request].reply.request;
+            session.adapt(item.sequence, request.lora.as_deref())?;
+        }
         let runs = items.iter().map(|item| Run {
             sequence: item.sequence,
             tokens: &scheduler.tokens(item.request)[item.start..item.end],
@@ -487,6 +507,15 @@ impl Executor {
     /// A device failed.
     pub fn save_slot(&mut self, slot: u32) -> Result<Option<SavedSequence>, Error> {
         let sequence = self.scheduler.slot(slot).filter(|&of| self.session.len(of) > 0);
+        if let Some(sequence) = sequence
+            && self.session.adapted(sequence) != self.session.usual_strengths()
+        {
+            return Err(Error::Setting {
+                name: "lora",
+                found: format!("{:?} in slot {slot}", self.session.adapted(sequence)),
+                expected: "the strengths that the adapters were opened with".to_owned(),
+            });
+        }
         sequence.map(|sequence| self.session.save(sequence)).transpose()
     }
 

@@ -6,6 +6,7 @@ use bilayer_graph::{Exactness, Limits, PageCopy, Rows, Span, StateSpan, Step};
 
 use super::cache::Pages;
 use super::checkpoints::Checkpoint;
+use super::strengths::{Given, Strengths};
 use super::{Run, SequenceId, Wanted};
 
 /// Minimum rows per micro-batch of a prompt: below, unpacking weights costs more than overlap saves.
@@ -28,6 +29,8 @@ pub struct Batch {
     outputs: Vec<u32>,
     states: Vec<StateSpan>,
     copies: Vec<PageCopy>,
+    /// Of each adapter for each row, `[rows, adapters]`.
+    strengths: Vec<f32>,
     exactness: Exactness,
 }
 
@@ -41,6 +44,7 @@ impl Batch {
             outputs: Vec::with_capacity(limits.outputs),
             states: Vec::with_capacity(limits.states + limits.sequences),
             copies: Vec::with_capacity(2 * limits.sequences),
+            strengths: Vec::new(),
             exactness: Exactness::Fastest,
         }
     }
@@ -66,6 +70,18 @@ impl Batch {
         }
     }
 
+    /// Writes the rows of a given value `[rows, width]`.
+    pub fn give(&self, given: &Given, (rows, width): (Rows, usize), out: &mut [f32]) {
+        let adapters = self.strengths.len() / self.tokens.len().max(1);
+        let strength = |row: usize| given.factor * self.strengths[row * adapters + given.adapter];
+        for (row, out) in out.chunks_exact_mut(width).enumerate() {
+            out.fill(match rows {
+                Rows::Tokens => strength(row),
+                Rows::Outputs => strength(self.outputs[row] as usize),
+            });
+        }
+    }
+
     fn clear(&mut self) {
         self.tokens.clear();
         self.spans.clear();
@@ -73,6 +89,7 @@ impl Batch {
         self.outputs.clear();
         self.states.clear();
         self.copies.clear();
+        self.strengths.clear();
         self.exactness = Exactness::Fastest;
     }
 
@@ -134,6 +151,8 @@ pub struct Work<'a> {
     pub cache: &'a Pages,
     /// Page copies performed first.
     pub copies: &'a [PageCopy],
+    /// Of the adapters.
+    pub strengths: &'a Strengths,
     /// The split of the rows.
     pub cut: Cut,
 }
@@ -217,6 +236,8 @@ impl Work<'_> {
                     batch.carry(start, part, checkpoints);
                 }
                 batch.push(run, start, part.start - first..part.end - first, table);
+                let strengths = self.strengths.of(run.sequence);
+                part.for_each(|_| batch.strengths.extend_from_slice(strengths));
             }
             first = end;
         }
@@ -262,6 +283,7 @@ mod tests {
             starts: &[0; 4],
             cache: &pages,
             copies: &[],
+            strengths: &Strengths::default(),
             cut: Cut { rows, whole_runs },
         };
         let ends = |work: Work<'_>| (0..=work.count()).map(|n| work.rows_of(n)).collect::<Vec<_>>();

@@ -15,6 +15,7 @@ use super::cache::Pages;
 use super::lanes::Lanes;
 use super::load::Change;
 use super::pipeline::{self, Pipeline};
+use super::strengths::Strengths;
 use super::{Failed, Overlap, Run, Session, Spent, Wanted, prepare};
 use crate::placement::Placing;
 use crate::times::Decoding;
@@ -283,10 +284,11 @@ impl Session {
             segments: parts.segments,
             carried: parts.carried,
             stream: parts.stream,
+            given: old.given.clone(),
             filled: 0,
             ..*old
         };
-        match replay(&mut pipeline, &self.cache, &self.limits) {
+        match replay(&mut pipeline, (&self.cache, &self.strengths), &self.limits) {
             Ok(tokens) => Ok((pipeline, tokens)),
             Err(failed) => {
                 *backends = pipeline.backends;
@@ -333,7 +335,11 @@ impl Split {
 
 /// Recomputes the keys and values of all open sequences in their pages, and their states. Shared pages are computed once. Returns the
 /// number of tokens run.
-fn replay(pipeline: &mut Pipeline, cache: &Pages, limits: &Limits) -> Result<usize, Failed> {
+fn replay(
+    pipeline: &mut Pipeline,
+    (cache, strengths): (&Pages, &Strengths),
+    limits: &Limits,
+) -> Result<usize, Failed> {
     // Number of valid positions of each page, and whether each slot has its state.
     let (mut whole, mut has_state) = (vec![0; limits.pages], vec![false; limits.states]);
     let mut count = 0;
@@ -354,7 +360,7 @@ fn replay(pipeline: &mut Pipeline, cache: &Pages, limits: &Limits) -> Result<usi
         let run = Run { sequence, tokens: &tokens[start..], wanted: Wanted::None };
         let cut = Cut { rows: limits.tokens, whole_runs: false };
         let (runs, starts) = (&[run], &[start]);
-        pipeline.run(&Work { runs, starts, cache, copies: &[], cut }, &mut |_| true)?;
+        pipeline.run(&Work { runs, starts, cache, copies: &[], strengths, cut }, &mut |_| true)?;
         count += run.tokens.len();
         checkpoints.iter().for_each(|at| has_state[at.slot as usize] = true);
         for (place, &page) in table.iter().enumerate() {

@@ -22,6 +22,7 @@ use bilayer_scheduler::Plan;
 use super::batch::{Batch, Work};
 use super::lanes::{At, Lanes};
 use super::stream::Stream;
+use super::strengths::Given;
 use super::trace::{Event, Trace, What};
 use super::{Failed, Spent};
 
@@ -104,6 +105,8 @@ pub struct Pipeline {
     pub filled: usize,
     /// What runs steps with streamed weights, if planned.
     pub stream: Option<Stream>,
+    /// Values that no segment computes.
+    pub given: Vec<Given>,
 }
 
 /// A value of the last segment `[R, width]`, the result of a step.
@@ -179,8 +182,11 @@ impl Pipeline {
         let mut bytes = 0;
         for &input in &segment.inputs {
             let carried = &mut self.carried[input];
-            let value = carried.value;
+            let (value, shape) = (carried.value, (carried.rows, carried.width));
             let rows = carried.slot(micro_batch, batch);
+            if let Some(given) = self.given.iter().find(|given| given.value == value) {
+                batch.give(given, shape, rows);
+            }
             bytes += size_of_val(&*rows) as u64;
             backend.write(value, rows).map_err(Failed::on(device))?;
         }

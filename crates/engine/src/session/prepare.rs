@@ -14,6 +14,7 @@ use super::load::Change;
 use super::pipeline::{self, Carried, Compiled, Pipeline, Reading};
 use super::settings::Stage;
 use super::stream::{self, Stream};
+use super::strengths::{self, Strengths};
 use super::trace::Trace;
 use super::{Failed, Overlap, Prefill, Progress, Session, Settings, Spent, load};
 use crate::kept::Kept;
@@ -121,6 +122,7 @@ fn on(
     began: Instant,
 ) -> Result<Session, Error> {
     let mut graph = settings.graph(model)?;
+    let given = strengths::give(&mut graph, model);
     let limits = limits_of(settings, model);
     let mut plan = planner(&graph, &machine(&backends), &budget(&limits))?;
     let read = read(settings, &mut graph, &mut plan, &backends);
@@ -145,12 +147,14 @@ fn on(
         segments: parts.segments,
         carried: parts.carried,
         stream: parts.stream,
+        given,
         filled: 0,
     };
     Ok(Session {
         model: model.clone(),
         purpose: settings.purpose,
         cache: pages(settings, &limits, model),
+        strengths: Strengths::new(model),
         starts: Vec::with_capacity(limits.sequences),
         copies: Vec::with_capacity(2 * limits.sequences),
         overlap: if divides { settings.overlap } else { Overlap::Off },

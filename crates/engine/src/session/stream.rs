@@ -364,8 +364,11 @@ impl Streamed<'_> {
         let mut bytes = 0;
         for input in &stage.inputs {
             let range = input.range(batches, at);
-            let data = &buffers[input.buffer][range];
-            bytes += size_of_val(data) as u64;
+            let data = &mut buffers[input.buffer][range];
+            if let Some(given) = self.pipeline.given.iter().find(|of| of.value == input.value) {
+                batches[at].give(given, (input.rows, input.width), data);
+            }
+            bytes += size_of_val(&*data) as u64;
             let backend = &mut self.pipeline.backends[device];
             backend.write_to(stage.id, input.value, data).map_err(Failed::on(device))?;
         }

@@ -66,6 +66,7 @@ const READS: &[(&str, &str, &str)] = &[
     ("/v1/models", "The models.", JSON),
     ("/props", "Properties of the server and its first model.", JSON),
     ("/slots", "What is running.", JSON),
+    ("/lora-adapters", "The LoRA adapters and their strengths.", JSON),
     ("/metrics", "Prometheus metrics.", "text/plain"),
 ];
 

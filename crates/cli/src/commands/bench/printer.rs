@@ -107,11 +107,15 @@ enum Layout {
 }
 
 /// llama-bench's fields and samples, followed by our fields.
-fn document(record: &Record<'_>, layout: Layout) -> Result<String, Failure> {
+pub fn fields(record: &Record<'_>) -> Map<String, Value> {
     let fields = record.fields().into_iter().chain(record.samples()).chain(record.own_fields());
     let fields = fields.chain([record.device_busy()]);
-    let document: Map<String, Value> =
-        fields.map(|(name, value)| (name.to_owned(), value)).collect();
+    fields.map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// The document of a result.
+fn document(record: &Record<'_>, layout: Layout) -> Result<String, Failure> {
+    let document = fields(record);
     if layout == Layout::OneLine {
         return serde_json::to_string(&document).map_err(no_json);
     }

@@ -107,11 +107,10 @@ fn sources(args: &Args) -> Vec<Source<'_>> {
     let paths = &args.model.model;
     if paths.is_empty() {
         // The demo model is not a file that can be mapped.
-        return vec![Source { path: None, map: false, runs: false, metadata: None, lora: None }];
+        return vec![Source { map: false, ..Source::plain(None) }];
     }
     let each = |path| {
-        let of =
-            move |&map| Source { path: Some(path), map, runs: false, metadata: None, lora: None };
+        let of = move |&map| Source { map, ..Source::plain(Some(path)) };
         maps.iter().map(of)
     };
     paths.iter().flat_map(|path| each(path.as_path())).collect()

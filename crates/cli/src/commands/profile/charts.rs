@@ -1,6 +1,6 @@
 //! The charts of a profile, as SVG elements.
 
-mod curves;
+pub mod curves;
 mod ink;
 mod layers;
 mod sheet;
@@ -11,19 +11,39 @@ mod timeline;
 use std::ops::Range;
 
 use bilayer_measure::profile::{AtThreads, Curves, Point, Profile};
+use minijinja::Value;
 
 use curves::Curve;
-use ink::Ink;
 use sheet::Sheet;
 
-pub use ink::{alone, css};
+pub use ink::{Ink, alone, css};
 pub use sheet::Error;
-
-/// Width in pixels: enough for eighty layers, and displayed unscaled on a page.
-const WIDTH: u32 = 960;
 
 /// Left and right margins of the charts over the number of layers: equal, so that the charts align.
 const SIDES: (u32, u32) = (66, 64);
+
+/// Where a chart is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// In a window, or as a file: enough for eighty layers, displayed unscaled.
+    Wide,
+    /// On a phone held upright.
+    Narrow,
+}
+
+impl Form {
+    /// Size and margins of a chart that has this height and these margins in a window. On a phone, legend and axis label
+    /// take several lines.
+    fn layout(self, height: u32, margins: [u32; 4]) -> ((u32, u32), [u32; 4]) {
+        let [left, top, right, bottom] = margins;
+        match self {
+            Form::Wide => ((960, height), margins),
+            Form::Narrow => {
+                ((360, height + 66), [left.min(58), top + 36, right.min(56), bottom + 30])
+            }
+        }
+    }
+}
 
 /// The charts of one profile, each an `svg` element.
 pub struct Charts {
@@ -36,27 +56,33 @@ pub struct Charts {
 
 impl Charts {
     /// Draws them.
-    pub fn draw(profile: &Profile) -> Result<Charts, Error> {
+    pub fn draw(profile: &Profile, form: Form) -> Result<Charts, Error> {
         let mut named = match &profile.curves {
-            Some(curves) => alone_on_cpu(curves)?,
+            Some(curves) => alone_on_cpu(curves, form)?,
             None => vec![
-                ("speedup", speedup::draw(profile)?),
-                ("layers", layers::draw(profile)?),
-                ("time", time::draw(profile)?),
-                ("prefill", prefill(profile)?),
-                ("memory", memory(profile)?),
+                ("speedup", speedup::draw(profile, form)?),
+                ("layers", layers::draw(profile, form)?),
+                ("time", time::draw(profile, form)?),
+                ("prefill", prefill(profile, form)?),
+                ("memory", memory(profile, form)?),
             ],
         };
-        named.push(("timeline", timeline::draw(&profile.timeline)?));
+        named.push(("timeline", timeline::draw(&profile.timeline, form)?));
         Ok(Charts {
             named,
             steps: profile
                 .steps
                 .iter()
-                .map(|step| Ok((step.gpu_layers, timeline::draw(&step.spans)?)))
+                .map(|step| Ok((step.gpu_layers, timeline::draw(&step.spans, form)?)))
                 .collect::<Result<_, Error>>()?,
         })
     }
+}
+
+/// A chart as it is in a window, and as it is on a phone.
+pub fn both(wide: &str, narrow: &str) -> Value {
+    let chart = format!("<div class=\"wide\">{wide}</div><div class=\"narrow\">{narrow}</div>");
+    Value::from_safe_string(chart)
 }
 
 /// A line: its name, its ink, and its value at a point.
@@ -64,7 +90,7 @@ type Line<P, V> = (&'static str, Ink, fn(&P) -> V);
 
 /// A chart over the number of layers.
 fn by_layers(
-    profile: &Profile,
+    (profile, form): (&Profile, Form),
     unit: &'static str,
     lines: &[Line<Point, Option<f64>>],
 ) -> Result<String, Error> {
@@ -79,13 +105,14 @@ fn by_layers(
         counts: profile.points.iter().map(|point| point.gpu_layers as usize).collect(),
         unit,
         lines: lines.iter().filter_map(line).collect(),
+        form,
     })
 }
 
 /// Speed of prompts.
-fn prefill(profile: &Profile) -> Result<String, Error> {
+fn prefill(profile: &Profile, form: Form) -> Result<String, Error> {
     by_layers(
-        profile,
+        (profile, form),
         "tok/s",
         &[
             ("predicted", Ink::Predicted, |point| point.predicted_prefill_tps),
@@ -96,9 +123,9 @@ fn prefill(profile: &Profile) -> Result<String, Error> {
 }
 
 /// Memory on the GPU.
-fn memory(profile: &Profile) -> Result<String, Error> {
+fn memory(profile: &Profile, form: Form) -> Result<String, Error> {
     by_layers(
-        profile,
+        (profile, form),
         "MiB",
         &[
             ("planned", Ink::Predicted, |point| point.fits.then(|| mib(point.gpu_bytes))),
@@ -112,7 +139,7 @@ fn mib(bytes: u64) -> f64 {
 }
 
 /// The charts of the CPU alone.
-fn alone_on_cpu(of: &Curves) -> Result<Vec<(&'static str, String)>, Error> {
+fn alone_on_cpu(of: &Curves, form: Form) -> Result<Vec<(&'static str, String)>, Error> {
     let by_threads = |unit, lines: &[Line<AtThreads, f64>]| {
         let line = |&(name, ink, value): &Line<AtThreads, f64>| {
             (name, ink, of.threads.iter().map(value).collect())
@@ -122,6 +149,7 @@ fn alone_on_cpu(of: &Curves) -> Result<Vec<(&'static str, String)>, Error> {
             counts: of.threads.iter().map(|at| at.threads).collect(),
             unit,
             lines: lines.iter().map(line).collect(),
+            form,
         })
     };
     let together = curves::draw(&Curve {
@@ -133,6 +161,7 @@ fn alone_on_cpu(of: &Curves) -> Result<Vec<(&'static str, String)>, Error> {
             Ink::Cpu,
             of.sequences.iter().map(|at| at.decode_tps).collect(),
         )],
+        form,
     })?;
     Ok(vec![
         ("threads", by_threads("tok/s", &[("decode", Ink::Cpu, |at| at.decode_tps)])?),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bilayer_measure::profile::Profile;
 
-use super::charts::{self, Charts};
+use super::charts::{self, Charts, Form};
 use super::page;
 use crate::failure::{Failure, INTERNAL};
 use crate::new_file::NewFile;
@@ -17,10 +17,12 @@ use crate::new_file::NewFile;
 /// The folder cannot be created or written to.
 pub fn write(profile: &Profile, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     std::fs::create_dir_all(folder).map_err(|error| Failure::output(folder, &error))?;
-    let charts = Charts::draw(profile).map_err(|error| fault("a chart", &error))?;
+    let drawn = |form| Charts::draw(profile, form).map_err(|error| fault("a chart", &error));
+    let (charts, narrow) = (drawn(Form::Wide)?, drawn(Form::Narrow)?);
     let document =
         serde_json::to_string_pretty(profile).map_err(|error| fault("the document", &error))?;
-    let page = page::html(profile, &charts).map_err(|error| fault("the page", &error))?;
+    let page =
+        page::html(profile, [&charts, &narrow]).map_err(|error| fault("the page", &error))?;
     let mut files = vec![("profile.json".to_owned(), document + "\n")];
     let svg = |(name, svg): &(&str, String)| (format!("{name}.svg"), charts::alone(svg));
     files.extend(charts.named.iter().map(svg));

@@ -1,10 +1,11 @@
 //! The HTML page of a profile: one self-contained file.
 
 use bilayer_measure::profile::{Curves, Point, Profile};
-use minijinja::{AutoEscape, Environment, Error, Value, context};
+use minijinja::{Error, Value, context};
 
-use super::charts::{self, Charts};
+use super::charts::{Charts, both};
 use super::{columns, table};
+use crate::page::{self, short};
 
 const TEMPLATE: &str = include_str!("page.html");
 
@@ -14,18 +15,12 @@ const FAR: f64 = 0.25;
 /// Most layers of a placement that are drawn as cells.
 const CELLS_MAX: u32 = 512;
 
-/// Renders the page.
+/// Renders the page, with charts for a window and for a phone.
 ///
 /// # Errors
 /// The template does not match its data, which is a bug.
-pub fn html(profile: &Profile, charts: &Charts) -> Result<String, Error> {
-    let mut environment = Environment::new();
-    environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    environment.set_undefined_behavior(minijinja::UndefinedBehavior::Strict);
-    environment.add_template("page.html", TEMPLATE)?;
-    let safe = |text: &str| Value::from_safe_string(text.to_owned());
-    environment.get_template("page.html")?.render(context! {
-        css => safe(&charts::css()),
+pub fn html(profile: &Profile, charts: [&Charts; 2]) -> Result<String, Error> {
+    let about = context! {
         model => &profile.model,
         adapter => &profile.gpu,
         headline => headline(profile),
@@ -41,7 +36,7 @@ pub fn html(profile: &Profile, charts: &Charts) -> Result<String, Error> {
         accuracy => unbroken(&accuracy(profile)),
         knee => unbroken(&knee(profile)),
         is_offloaded => profile.curves.is_none(),
-        charts => Value::from_pairs(charts.named.iter().map(|(name, svg)| (*name, safe(svg)))),
+        charts => named(charts),
         prompt_tokens => profile.prompt_tokens,
         has_timeline => !profile.timeline.is_empty(),
         step => step(profile),
@@ -50,8 +45,9 @@ pub fn html(profile: &Profile, charts: &Charts) -> Result<String, Error> {
         rows => rows(profile),
         tables => tables(profile),
         made => made(profile),
-        json => safe(&document(profile)),
-    })
+        json => page::document(profile),
+    };
+    page::render(TEMPLATE, about)
 }
 
 fn at(profile: &Profile, gpu_layers: u32) -> Option<&Point> {
@@ -147,16 +143,6 @@ fn figures_of(curves: &Curves) -> Vec<Value> {
         context! { name, number => short(number), unit => "tok/s", beside }
     };
     chosen.chain(together).map(figure).collect()
-}
-
-/// Three significant digits.
-fn short(value: f64) -> String {
-    let places = match value.abs() {
-        size if size >= 100.0 || size == 0.0 => 0,
-        size if size >= 10.0 => 1,
-        _ => 2,
-    };
-    format!("{value:.places$}")
 }
 
 /// The knee, and what a layer saves on either side of it.
@@ -288,12 +274,18 @@ fn step(profile: &Profile) -> String {
 }
 
 /// The timelines by number of layers.
-fn steps(profile: &Profile, charts: &Charts) -> Vec<Value> {
-    let step = |(gpu_layers, chart): &(u32, String)| {
+fn steps(profile: &Profile, [wide, narrow]: [&Charts; 2]) -> Vec<Value> {
+    let step = |((gpu_layers, wide), (_, narrow)): (&(u32, String), &(u32, String))| {
         let is_chosen = *gpu_layers == profile.recommended;
-        context! { n => gpu_layers, is_chosen, chart => Value::from_safe_string(chart.clone()) }
+        context! { n => gpu_layers, is_chosen, chart => both(wide, narrow) }
     };
-    charts.steps.iter().map(step).collect()
+    wide.steps.iter().zip(&narrow.steps).map(step).collect()
+}
+
+/// The charts by name.
+fn named([wide, narrow]: [&Charts; 2]) -> Value {
+    let pairs = wide.named.iter().zip(&narrow.named);
+    Value::from_pairs(pairs.map(|((name, wide), (_, narrow))| (*name, both(wide, narrow))))
 }
 
 fn head(profile: &Profile) -> Vec<Value> {
@@ -358,13 +350,6 @@ fn made(profile: &Profile) -> Vec<Value> {
         ("Rounds", format!("{}; medians are shown", profile.rounds)),
     ];
     facts.into_iter().map(|(name, value)| context! { name, value }).collect()
-}
-
-/// The document, escaped for a script element.
-fn document(profile: &Profile) -> String {
-    // Serializing plain data to a string cannot fail.
-    let json = serde_json::to_string(profile).unwrap_or_default();
-    json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
 #[cfg(test)]

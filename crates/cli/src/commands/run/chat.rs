@@ -9,9 +9,8 @@ use bilayer_engine::conversation::{Conversation, Role};
 use bilayer_engine::generate::{Generation, Request, Statistics, Stop};
 use bilayer_engine::session::Session;
 use bilayer_engine::{Error, Model, chat_templates};
-use bilayer_text::chat::reply::{self, Delta, Format, Parser};
+use bilayer_text::chat::reply::{self, Format, Parser, ReasoningFormat};
 use bilayer_text::chat::{Template, Templates};
-use serde_json::Value;
 
 use super::drafting::DraftSource;
 use super::{Answer, Question, constraint, introduce, prompt, report, settings, streamed, warn};
@@ -20,7 +19,9 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::{demo, escapes, interrupt, locate, output, terminal, trace};
 use command::Command;
 use lines::{Line, Lines};
+use parts::Parts;
 use shown::Shown;
+use tools::{Reasoning, Tools};
 
 #[cfg(unix)]
 mod ahead;
@@ -28,9 +29,11 @@ mod command;
 mod lines;
 mod message;
 mod pace;
+mod parts;
 mod saved;
 mod set;
 mod shown;
+mod tools;
 mod wrap;
 
 /// Why `run` chats.
@@ -49,7 +52,7 @@ pub enum Wanted {
 pub fn wanted(args: &RunArgs) -> Option<Wanted> {
     let chat = &args.chat;
     let tells = chat.system_prompt.is_some() || chat.system_prompt_file.is_some();
-    if chat.conversation || chat.single_turn || tells {
+    if chat.conversation || chat.single_turn || tells || chat.tools.is_some() {
         return Some(Wanted::Asked);
     }
     let is_given = args.prompt.is_some() || args.file.is_some() || !args.tokens.is_empty();
@@ -76,6 +79,9 @@ struct Chat {
     conversation: Conversation,
     /// Of every answer.
     constraint: Option<Constraint>,
+    tools: Tools,
+    /// Whether answers may begin with it.
+    may_reason: Reasoning,
     load: Duration,
     /// Number of answers begun; it varies the seed.
     begun: u64,
@@ -197,28 +203,14 @@ fn end(model: &Model, tokens: &[u32]) -> String {
     String::from_utf8_lossy(&pieces.collect::<Vec<_>>().concat()).into_owned()
 }
 
-/// Takes the reasoning out of an answer to `prompt`.
-fn parser(format: &Format, prompt: &str) -> Parser {
-    let thinking_is_open = format.opens_thinking(prompt);
-    format.parser(reply::Options { thinking_is_open, ..reply::Options::default() })
+/// Takes an answer to `prompt` apart.
+fn parser(format: &Format, prompt: &str, tools: &Tools) -> Parser {
+    format.parser(parser_options(format, prompt, tools))
 }
 
-/// Adds the content and the reasoning of an answer to its document, if it has any reasoning.
-fn take_apart(document: &mut Value, mut parser: Parser, text: &str) {
-    let mut deltas = parser.push(text);
-    deltas.extend(parser.finish());
-    let (mut content, mut reasoning) = (String::new(), String::new());
-    for delta in deltas {
-        match delta {
-            Delta::Reasoning(text) => reasoning += &text,
-            Delta::Content(text) | Delta::Arguments { text, .. } => content += &text,
-            Delta::Call { .. } => {}
-        }
-    }
-    if !reasoning.is_empty() {
-        document["content"] = content.into();
-        document["reasoning_content"] = reasoning.into();
-    }
+fn parser_options(format: &Format, prompt: &str, tools: &Tools) -> reply::Options {
+    let thinking_is_open = format.opens_thinking(prompt);
+    reply::Options { tools: tools.list().to_vec(), thinking_is_open, ..reply::Options::default() }
 }
 
 impl Chat {
@@ -230,14 +222,19 @@ impl Chat {
         args.chat.reasoning.add_to(&mut variables);
         let options = settings::sampling(&args.sampling, &model)?;
         let constraint = constraint::asked(&args, &model)?;
+        let (tools, may_reason) = (Tools::of(&args)?, Reasoning::of(&variables));
         let draft_source = DraftSource::open(&args.draft, &args.model, &model, 1)?;
         let asked =
             settings::Asked { options: &options, prompt: 1, draft_source: draft_source.as_ref() };
         let mut session = settings::session(&args, &model, &asked)?;
         let conversation = Conversation::new(&mut session, template, variables)?;
+        let conversation = conversation.with_tools(tools.given());
         let load = began.elapsed();
         introduce(&model, &mut session);
         output::note(&format!("chat template: {}", conversation.template().name()));
+        if !tools.list().is_empty() && !conversation.template().source().contains("tools") {
+            output::note("note: this chat template does not tell the model of its functions");
+        }
         let (begun, last, reasoning) = (0, None, String::new());
         Ok(Chat {
             args,
@@ -246,6 +243,8 @@ impl Chat {
             draft_source,
             conversation,
             constraint,
+            tools,
+            may_reason,
             load,
             begun,
             reasoning,
@@ -347,6 +346,7 @@ impl Chat {
             Command::Think if self.reasoning.is_empty() => {
                 output::note("the last answer has no reasoning");
             }
+            Command::Tool(text) => return self.result(text),
             Command::Think => output::note(&terminal::dimmed(self.reasoning.trim())),
             Command::Model(None) => {
                 output::note(&report::opening(&self.model, &self.session));
@@ -417,6 +417,27 @@ impl Chat {
         })
     }
 
+    /// Gives the result of a function that the model called, and lets the model answer once it has all. After an error
+    /// the result is removed.
+    fn result(&mut self, text: String) -> Result<Next, Failure> {
+        let before = self.conversation.messages().to_vec();
+        if !self.conversation.give_result(text) {
+            return Err(Failure::usage("the model awaits no function's result; type a message"));
+        }
+        if self.conversation.awaited().is_some() {
+            self.await_result();
+            return Ok(Next::Listen);
+        }
+        self.answer().inspect_err(|_| self.conversation.replace(before))
+    }
+
+    /// Says which function's result the model awaits, if it does.
+    fn await_result(&self) {
+        if let Some(function) = self.conversation.awaited() {
+            output::note(&format!("/tool TEXT gives the result of {}", function.name));
+        }
+    }
+
     /// Lets the model answer.
     fn answer(&mut self) -> Result<Next, Failure> {
         let predict = settings::predict(&self.args).unwrap_or(usize::MAX);
@@ -429,7 +450,7 @@ impl Chat {
         interrupt::answering();
         let answered = self.answer_interruptibly();
         interrupt::answered();
-        let answer = answered?;
+        let (answer, parts) = answered?;
         let is_stopped = answer.stop == Stop::Interrupted;
         if !self.args.json {
             output::text("\n")?;
@@ -444,7 +465,11 @@ impl Chat {
             let times = answer.statistics.shifted;
             output::note(&format!("{}; -c sets a larger one", report::shifted(times)));
         }
-        self.conversation.say(Role::Assistant, answer.text);
+        match parts.calls.is_empty() {
+            true => self.conversation.say(Role::Assistant, answer.text),
+            false => self.conversation.call(parts.content, parts.calls),
+        }
+        self.await_result();
         warn(&mut self.session);
         if let Some(mut session) = self.draft_source.as_ref().and_then(DraftSource::session) {
             warn(&mut session);
@@ -452,8 +477,9 @@ impl Chat {
         Ok(if is_stopped { Next::Stopped } else { Next::Listen })
     }
 
-    fn answer_interruptibly(&mut self) -> Result<Answer, Failure> {
+    fn answer_interruptibly(&mut self) -> Result<(Answer, Parts), Failure> {
         let Chat { args, model, session, draft_source, conversation, constraint, .. } = self;
+        let tools = &self.tools;
         let turn = conversation.turn(model, session)?;
         let opening = conversation.opening(model, &turn).unwrap_or_default();
         let shift = settings::chat_shift(&args.answer, &turn.tokens, opening);
@@ -462,10 +488,16 @@ impl Chat {
         let mut stops = settings::texts(args, &args.answer.stop)?;
         stops.extend(conversation.template().stops(model.tokenizer()));
         let breakers = settings::breakers(args, model)?;
-        let constraint = constraint.clone();
         let end = end(model, &turn.tokens);
-        let (format, marks) = format(conversation.template().source());
+        let source = conversation.template().source();
+        let (format, marks) = format(source);
+        let reasoning = if format.opens_thinking(&end) { Reasoning::Open } else { self.may_reason };
+        let constraint = match constraint {
+            Some(constraint) => Some(constraint.clone()),
+            None => tools.constraint(model, source, reasoning)?,
+        };
         let splits = marks && args.chat.reasoning.splits().unwrap_or(terminal::columns().is_some());
+        let shows_parts = splits || !tools.list().is_empty();
         let question =
             Question { prompt: turn.tokens.clone(), options, breakers, stops, constraint };
         let sampler = question.sampler(session)?;
@@ -474,7 +506,7 @@ impl Chat {
             stops: question.stops.clone(),
             ignore_eos: args.answer.ignore_eos,
             // The marks of reasoning and calls may be control tokens.
-            show_control: args.answer.special || marks,
+            show_control: args.answer.special || marks || shows_parts,
             cancel: interrupt::handle().clone(),
             shift,
             ..Request::new(&question.prompt[turn.kept..])
@@ -486,10 +518,13 @@ impl Chat {
             generation = generation.with_drafter(draft_source.drafter())?;
         }
         self.begun += 1;
-        let mut shown = Shown::new(splits.then(|| parser(&format, &end)));
+        let reasoning = if splits { ReasoningFormat::Split } else { ReasoningFormat::Content };
+        let seen = reply::Options { reasoning, ..parser_options(&format, &end, tools) };
+        let mut shown = Shown::new(shows_parts.then(|| format.parser(seen)));
         let answer = streamed(args, generation, new, &mut |piece| shown.push(piece))?;
         self.reasoning = shown.finish()?;
         self.last = Some(Last { statistics: answer.statistics.clone(), kept: turn.kept });
+        let parts = Parts::of(parser(&format, &end, tools), &answer.text);
         if args.json {
             let report = report::Report {
                 model,
@@ -499,10 +534,10 @@ impl Chat {
             };
             let mut document = report.document(&question, &answer);
             document["reused_tokens"] = turn.kept.into();
-            take_apart(&mut document, parser(&format, &end), &answer.text);
+            parts.add_to(&mut document);
             output::json(&document)?;
         }
-        Ok(answer)
+        Ok((answer, parts))
     }
 
     fn statistics(&self) {

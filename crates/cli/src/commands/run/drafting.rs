@@ -45,13 +45,8 @@ impl DraftSource {
         let settings = settings::checked(shared)?;
         let placing = shared.placing.clone();
         let memory_bytes = placement::gpu_bytes(&settings.placing);
-        let draft = demo::model(&Source {
-            path: Some(path),
-            map: !shared.no_mmap,
-            runs: true,
-            metadata: None,
-            lora: None,
-        })?;
+        let draft =
+            demo::model(&Source { map: !shared.no_mmap, runs: true, ..Source::plain(Some(path)) })?;
         let placing = Placing {
             // Rules for tensors and experts apply to the other model.
             overrides: Vec::new(),

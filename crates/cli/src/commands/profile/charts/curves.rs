@@ -2,7 +2,7 @@
 
 use super::ink::{Ink, Note};
 use super::sheet::{self, Error, Frame, Sample};
-use super::{SIDES, WIDTH, drawable, top};
+use super::{Form, SIDES, drawable, top};
 
 /// What is counted over the number of layers.
 pub const LAYERS: &str = "layers on the GPU";
@@ -17,6 +17,8 @@ pub struct Curve<'a> {
     pub unit: &'a str,
     /// Name, ink and values of each line.
     pub lines: Vec<(&'a str, Ink, Vec<f64>)>,
+    /// Where it is shown.
+    pub form: Form,
 }
 
 impl Curve<'_> {
@@ -30,9 +32,10 @@ impl Curve<'_> {
 pub fn draw(curve: &Curve) -> Result<String, Error> {
     let names: Vec<&str> = curve.lines.iter().map(|(name, ..)| *name).collect();
     let values = curve.lines.iter().flat_map(|(.., values)| values.iter().copied());
+    let (size, margins) = curve.form.layout(300, [SIDES.0, 40, SIDES.1, 56]);
     let frame = Frame {
-        size: (WIDTH, 300),
-        margins: [SIDES.0, 40, SIDES.1, 56],
+        size,
+        margins,
         x: -0.6..curve.counts.len().max(1) as f64 - 0.4,
         y: 0.0..top(values),
         label: format!("{} over the number of {}", names.join(" and "), curve.counted),

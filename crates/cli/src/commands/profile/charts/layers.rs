@@ -4,10 +4,10 @@ use bilayer_measure::profile::Profile;
 
 use super::ink::{Ink, Note};
 use super::sheet::{self, Error, Frame, Sample};
-use super::{SIDES, WIDTH, counts, drawable, ms};
+use super::{Form, SIDES, counts, drawable, ms};
 
 /// Draws the chart.
-pub fn draw(profile: &Profile) -> Result<String, Error> {
+pub fn draw(profile: &Profile, form: Form) -> Result<String, Error> {
     let bars: Vec<(u32, f64)> = profile
         .points
         .iter()
@@ -17,9 +17,10 @@ pub fn draw(profile: &Profile) -> Result<String, Error> {
     let least = bars.iter().map(|bar| bar.1).fold(0.0, f64::min);
     let room = if most > least { 0.08 * (most - least) } else { 1.0 };
     let bottom = if least < 0.0 { least - room } else { 0.0 };
+    let (size, margins) = form.layout(320, [SIDES.0, 40, SIDES.1, 56]);
     let frame = Frame {
-        size: (WIDTH, 320),
-        margins: [SIDES.0, 40, SIDES.1, 56],
+        size,
+        margins,
         x: counts(&profile.points),
         y: bottom..if most > 0.0 { most + room } else { room },
         label: format!(

@@ -25,6 +25,9 @@ const FONT: f64 = 1.24;
 /// some tenths.
 const CHARACTER: f64 = 0.55;
 
+/// Height of a line of small text, pixels.
+const LINE: f64 = 15.0;
+
 /// A drawing error, which is always a bug, since the drawing is in memory.
 pub type Error = DrawingAreaErrorKind<io::Error>;
 
@@ -265,15 +268,38 @@ impl Sheet<'_> {
             let style = Style { anchor: HPos::Center, ..Style::QUIET };
             self.text((x, bottom + 16.0), &label, style)?;
         }
-        let style = Style { anchor: HPos::Center, ..Style::QUIET };
-        self.text(((left + right) / 2.0, bottom + 38.0), title, style)
+        self.title(title, 38.0)
     }
 
-    /// The legend, in a row at the top.
+    /// The label of the horizontal axis, from so far below the plot, in as many lines as it needs.
+    pub fn title(&self, title: &str, below: f64) -> Result<(), Error> {
+        let [left, _, right, bottom] = self.edges();
+        let mut lines = vec![String::new()];
+        for word in title.split(' ') {
+            let last = lines.last_mut().expect("there is a line");
+            let longer = format!("{last}{}{word}", if last.is_empty() { "" } else { " " });
+            match width(&longer, Style::QUIET.size) <= right - left || last.is_empty() {
+                true => *last = longer,
+                false => lines.push(word.to_owned()),
+            }
+        }
+        let style = Style { anchor: HPos::Center, ..Style::QUIET };
+        for (number, line) in lines.iter().enumerate() {
+            let y = bottom + below + LINE * number as f64;
+            self.text(((left + right) / 2.0, y), line, style)?;
+        }
+        Ok(())
+    }
+
+    /// The legend, in rows at the top.
     pub fn legend(&self, entries: &[(Sample, &str)]) -> Result<(), Error> {
-        let [mut x, ..] = self.edges();
-        let y = 16.0;
+        let [left, ..] = self.edges();
+        let (mut x, mut y) = (left, 16.0);
         for (sample, name) in entries {
+            let needed = 33.0 + width(name, Style::QUIET.size);
+            if x > left && x + needed > f64::from(self.frame.size.0) {
+                (x, y) = (left, y + LINE + 3.0);
+            }
             let wide = match sample {
                 Sample::Box(ink) => {
                     self.rect((x, y - 6.0), (x + 12.0, y + 6.0), *ink)?;

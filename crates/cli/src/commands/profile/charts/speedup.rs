@@ -6,14 +6,15 @@ use plotters::style::text_anchor::HPos;
 use super::super::columns;
 use super::ink::{Ink, Note};
 use super::sheet::{self, Error, Frame, Pixel, Sample, Sheet, Style};
-use super::{SIDES, WIDTH, counts, digits, drawable, ms, top};
+use super::{Form, SIDES, counts, digits, drawable, ms, top};
 
 /// Draws the chart.
-pub fn draw(profile: &Profile) -> Result<String, Error> {
+pub fn draw(profile: &Profile, form: Form) -> Result<String, Error> {
     let curve = Speedups::new(profile);
+    let (size, margins) = form.layout(420, [SIDES.0, 88, SIDES.1, 56]);
     let frame = Frame {
-        size: (WIDTH, 420),
-        margins: [SIDES.0, 88, SIDES.1, 56],
+        size,
+        margins,
         x: counts(&profile.points),
         y: curve.range(),
         label: format!(

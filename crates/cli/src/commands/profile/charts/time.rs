@@ -4,7 +4,7 @@ use bilayer_measure::profile::{Point, Profile};
 
 use super::ink::{Ink, Note};
 use super::sheet::{self, Error, Frame, Sample};
-use super::{SIDES, WIDTH, counts, drawable, ms, top};
+use super::{Form, SIDES, counts, drawable, ms, top};
 
 /// A component of the time that a token takes.
 struct Component {
@@ -22,14 +22,15 @@ const COMPONENTS: [Component; 4] = [
 ];
 
 /// Draws the chart.
-pub fn draw(profile: &Profile) -> Result<String, Error> {
+pub fn draw(profile: &Profile, form: Form) -> Result<String, Error> {
     let stack = |p: &Point| {
         COMPONENTS.iter().filter_map(|component| drawable((component.of)(p))).sum::<f64>()
     };
     let most = profile.points.iter().flat_map(|p| [stack(p), p.decode_ms]);
+    let (size, margins) = form.layout(340, [SIDES.0, 40, SIDES.1, 56]);
     let frame = Frame {
-        size: (WIDTH, 340),
-        margins: [SIDES.0, 40, SIDES.1, 56],
+        size,
+        margins,
         x: counts(&profile.points),
         y: 0.0..top(most),
         label:

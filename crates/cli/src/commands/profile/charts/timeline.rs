@@ -6,7 +6,7 @@ use plotters::style::text_anchor::HPos;
 
 use super::ink::{Ink, Note};
 use super::sheet::{self, Error, Frame, Sample, Sheet, Style};
-use super::{WIDTH, drawable, tick};
+use super::{Form, drawable, tick};
 
 /// Height of a lane and of the gap between two, pixels.
 const LANE: (u32, u32) = (46, 12);
@@ -25,7 +25,7 @@ struct Piece<'a> {
 }
 
 /// Draws the chart.
-pub fn draw(step: &[Span]) -> Result<String, Error> {
+pub fn draw(step: &[Span], form: Form) -> Result<String, Error> {
     let spans: Vec<&Span> =
         step.iter().filter(|s| s.start_us.is_finite() && s.us.is_finite()).collect();
     let mut lanes: Vec<&str> = Vec::new();
@@ -37,9 +37,11 @@ pub fn draw(step: &[Span]) -> Result<String, Error> {
     let end = spans.iter().filter_map(|s| drawable(s.start_us + s.us)).fold(0.0, f64::max);
     let end = if end > 0.0 { end } else { 1.0 };
     let rows = u32::try_from(lanes.len()).unwrap_or(1).max(1);
+    let height = 40 + rows * (LANE.0 + LANE.1) + 50;
+    let (size, margins) = form.layout(height, [66, 40, 24, 50]);
     let frame = Frame {
-        size: (WIDTH, 40 + rows * (LANE.0 + LANE.1) + 50),
-        margins: [66, 40, 24, 50],
+        size,
+        margins,
         x: 0.0..end,
         y: 0.0..f64::from(rows),
         label: format!(
@@ -68,18 +70,14 @@ fn scale(sheet: &Sheet, end: f64) -> Result<(), Error> {
 
     let (unit, title) = if end >= 2000.0 { (1000.0, "ms") } else { (1.0, "\u{b5}s") };
     let [left, top, right, bottom] = sheet.edges();
-    for value in RangedCoordf64::from(0.0..end / unit).key_points(10usize) {
+    let most = ((right - left) / 60.0) as usize;
+    for value in RangedCoordf64::from(0.0..end / unit).key_points(most.min(10)) {
         let (x, _) = sheet.at(value * unit, 0.0);
         sheet.line(&[(x, top), (x, bottom)], Ink::Grid, 1.0)?;
         let style = Style { anchor: HPos::Center, ..Style::QUIET };
         sheet.text((x, bottom + 14.0), &tick(value), style)?;
     }
-    let style = Style { anchor: HPos::Center, ..Style::QUIET };
-    sheet.text(
-        ((left + right) / 2.0, bottom + 34.0),
-        &format!("{title} from the beginning of the step"),
-        style,
-    )
+    sheet.title(&format!("{title} from the beginning of the step"), 34.0)
 }
 
 fn legend(sheet: &Sheet, spans: &[&Span]) -> Result<(), Error> {

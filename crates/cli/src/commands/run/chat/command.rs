@@ -19,6 +19,8 @@ pub enum Command {
     Show,
     /// Show the reasoning of the last answer.
     Think,
+    /// Give the result of a function that the model called.
+    Tool(String),
     /// Continue with another model, or show which it is.
     Model(Option<PathBuf>),
     Load(PathBuf),
@@ -40,6 +42,7 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("/read", "FILE", "send the text of a file as a message"),
     ("/show", "", "show the model, its placement, the chat template and the system prompt"),
     ("/think", "", "show the reasoning of the last answer"),
+    ("/tool", "TEXT", "give the result of the function that the model called"),
     ("/model", "[NAME]", "continue with another model: a file or a name of `bilayer models`"),
     ("/set", "[FLAG VALUE]", "change a sampling or answer flag of `run`, or list them"),
     ("/stats", "", "show the context in use and the speed of the last answer"),
@@ -72,6 +75,10 @@ pub fn parse(line: &str) -> Result<Command, Failure> {
         "/read" => file().map(Command::Read),
         "/show" => alone(Command::Show),
         "/think" => alone(Command::Think),
+        "/tool" => match text {
+            Some(text) => Ok(Command::Tool(text)),
+            None => Err(Failure::usage("/tool takes the function's result; give a text or JSON")),
+        },
         "/image" | "/audio" => Err(Failure::usage(format!(
             "{name} is not supported: a model needs its vision or audio encoder (mmproj) for that, and only text \
              models run; describe it in words"

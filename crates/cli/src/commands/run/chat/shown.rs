@@ -1,4 +1,5 @@
-//! How an answer is shown in a chat: wrapped at the edge of the terminal, its reasoning dimmed and folded to a line.
+//! How an answer is shown in a chat: wrapped at the edge of the terminal, its reasoning dimmed and folded to a line,
+//! calls of functions by name and arguments.
 
 use std::time::Instant;
 
@@ -17,12 +18,15 @@ pub struct Shown {
     reasoning: String,
     /// When reasoning began, until it is folded.
     thinking: Option<Instant>,
+    /// Whether the cursor is at the start of a line.
+    is_fresh: bool,
 }
 
 impl Shown {
     /// For one answer.
     pub fn new(parser: Option<Parser>) -> Shown {
-        Shown { parser, wrap: Wrap::default(), reasoning: String::new(), thinking: None }
+        let (wrap, reasoning) = (Wrap::default(), String::new());
+        Shown { parser, wrap, reasoning, thinking: None, is_fresh: true }
     }
 
     /// Shows a piece.
@@ -56,7 +60,8 @@ impl Shown {
                 }
                 Delta::Call { name, .. } => {
                     self.fold()?;
-                    self.write(&format!("[calls {name}] "))?;
+                    let line = if self.is_fresh { "" } else { "\n" };
+                    self.write(&format!("{line}calls {name} "))?;
                 }
                 Delta::Arguments { text, .. } => self.write(&text)?,
             }
@@ -65,6 +70,7 @@ impl Shown {
     }
 
     fn write(&mut self, text: &str) -> Result<(), Failure> {
+        self.is_fresh = text.chars().last().map_or(self.is_fresh, |last| last == '\n');
         match terminal::columns() {
             Some(columns) => output::text(&self.wrap.wrapped(text, columns)),
             None => output::text(text),
