@@ -136,7 +136,10 @@ fn sentences_get_the_vectors_of_the_original_code() {
     let inputs: Vec<Input<'_>> = cases.iter().map(|case| text(&case.text)).collect();
     for (ty, least) in [(Type::F32, 0.9999), (Type::F16, 0.9999), (Type::Q8_0, 0.999)] {
         let model = checkpoint(&folder, ty);
-        for (name, backend) in devices() {
+        // On a software adapter floats of both widths take as long as each other and run the same kernels.
+        for (name, backend) in
+            devices().into_iter().filter(|(name, _)| ty != Type::F32 || *name == "cpu")
+        {
             // With 8-bit activations the cosine to llama.cpp's vectors is 0.9984; AMX keeps 16 bits for many rows.
             let rounds = ty == Type::Q8_0 && name == "cpu" && Level::detect() != Level::Amx;
             let least = if rounds { 0.9985 } else { least };
@@ -249,7 +252,7 @@ fn every_cut_gives_the_vectors_of_the_whole() {
     let layers = model.graph().layers();
     let inputs: Vec<Input<'_>> = cases[..8].iter().map(|case| text(&case.text)).collect();
     for (count, overlap) in
-        (0..=layers + 1).map(|count| (count, Overlap::Auto)).chain([(4, Overlap::Off)])
+        (1..=layers + 1).step_by(2).map(|count| (count, Overlap::Auto)).chain([(4, Overlap::Off)])
     {
         let placement = Placement::offload(layers, count, 0, 1);
         let settings = Settings { overlap, ..settings(Purpose::Embed(None)) };
