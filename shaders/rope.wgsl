@@ -134,56 +134,70 @@ fn {{ name }}_factor(place: u32, lane: u32) -> f32 {
 {% if append %}
 {{ turned("k", norm_k) }}
 
-{% macro append_to(buffer, name, type, chunks, turned) %}
+{% macro append_to(buffer, name, type, turned) %}
 {% set step = "32u * chunk" if name == "key" else "chunk" %}
-{% set word = "32u * word" if name == "key" else "word" %}
+{% set apart = "32u * " if name == "key" else "" %}
 {% macro element(quad) %}{% if turned %}k_turned(place, {{ quad }}, factor, position){% else %}v[place + {{ quad }}]{% endif %}{% endmacro %}
 
 // Appends the head at `place` as `token` of `page`.
 fn append_{{ name }}(place: u32, page: u32, head: u32, token: u32, lane: u32{% if turned %}, factor: f32, position: u32{% endif %}) {
     let to = {{ name }}_place(page, head, token);
-{% if type == "q8_0" %}
-    let scales_to = {{ name }}_scales_place(page, head, token);
-    for (var word = lane; word < {{ scale_words }}u; word += {{ threads }}u) {
-        var scales = vec2<f32>();
+{% if type.words > 0 %}
+    let words_to = {{ name }}_words_place(page, head, token);
+    for (var pair = lane; pair < {{ (type.blocks + 1) // 2 }}u; pair += {{ threads }}u) {
+        var scales = 0u;
         for (var i = 0u; i < 2u; i++) {
-            let block = 2u * word + i;
-            if block >= {{ head_dim // 32 }}u {
+            let block = 2u * pair + i;
+            if block >= {{ type.blocks }}u {
                 break;
             }
+            // A short block repeats its last quad, which changes no extreme.
 {% for i in range(8) %}
+{% if quads % 8 == 0 %}
             let x{{ i }} = {{ element("8u * block + " ~ i ~ "u") }};
-{% endfor %}
-            let peaks = max(
-                max(max(magnitudes(x0), magnitudes(x1)), max(magnitudes(x2), magnitudes(x3))),
-                max(max(magnitudes(x4), magnitudes(x5)), max(magnitudes(x6), magnitudes(x7))),
-            );
-            let peak = bitcast<f32>(max(max(peaks.x, peaks.y), max(peaks.z, peaks.w)));
-            let inverse = select(0.0, 127.0 / peak, peak > 1e-30);
-            scales[i] = peak / 127.0;
-            var chunk = 2u * block;
-{% for i in range(8) %}
-            {{ buffer }}[4u * (to + {{ step }}) + {{ i % 4 }}u] = bytes(x{{ i }} * inverse);
-{% if i == 3 %}
-            chunk++;
+{% else %}
+            let x{{ i }} = {{ element("min(8u * block + " ~ i ~ "u, " ~ (quads - 1) ~ "u)") }};
 {% endif %}
 {% endfor %}
+            let coded = {{ type.rule }}_{{ type.bits }}_of(x0, x1, x2, x3, x4, x5, x6, x7, {{ quads }}u - 8u * block);
+{% for c in range(2 if type.bits == 8 else 1) %}
+            let chunk{{ c }} = 4u * (to + {{ apart }}({{ "2u * block + " ~ c ~ "u" if type.bits == 8 else "block" }}));
+{% if c == 1 and type.chunks % 2 == 1 %}
+            // The last block fills one chunk only.
+            if 2u * block + 1u < {{ type.chunks }}u {
+{% endif %}
+{% for i in range(4) %}
+            {{ buffer }}[chunk{{ c }} + {{ i }}u] = coded.chunk{{ c }}[{{ i }}];
+{% endfor %}
+{% if c == 1 and type.chunks % 2 == 1 %}
+            }
+{% endif %}
+{% endfor %}
+{% if type.bits == 5 %}
+            {{ buffer }}[words_to + {{ apart }}({{ type.scale_words }}u + block)] = coded.fifths;
+{% endif %}
+{% if type.minimum %}
+            {{ buffer }}[words_to + {{ apart }}block] = coded.scales;
         }
-        {{ buffer }}[scales_to + {{ word }}] = pack2x16float(scales);
+{% else %}
+            scales |= (coded.scales & 0xffffu) << (16u * i);
+        }
+        {{ buffer }}[words_to + {{ apart }}pair] = scales;
+{% endif %}
     }
 {% else %}
-    for (var chunk = lane; chunk < {{ chunks }}u; chunk += {{ threads }}u) {
+    for (var chunk = lane; chunk < {{ type.chunks }}u; chunk += {{ threads }}u) {
         let at = 4u * (to + {{ step }});
-{% if type == "f32" %}
+{% if type.name == "f32" %}
         let x = bitcast<vec4<u32>>({{ element("chunk") }});
 {% else %}
-        let low = in_half({{ element("2u * chunk") }});
+        let low = in_{{ type.name }}({{ element("2u * chunk") }});
 {% if quads % 2 == 0 %}
-        let high = in_half({{ element("2u * chunk + 1u") }});
+        let high = in_{{ type.name }}({{ element("2u * chunk + 1u") }});
 {% else %}
         var high = vec2<u32>();
         if 2u * chunk + 1u < {{ quads }}u {
-            high = in_half({{ element("2u * chunk + 1u") }});
+            high = in_{{ type.name }}({{ element("2u * chunk + 1u") }});
         }
 {% endif %}
         let x = vec4<u32>(low, high);
@@ -195,35 +209,10 @@ fn append_{{ name }}(place: u32, page: u32, head: u32, token: u32, lane: u32{% i
 {% endif %}
 }
 {% endmacro %}
-{% if key != "f32" or value != "f32" %}
-
-// Magnitudes as bits, which are in the order of the numbers: infinity and NaN come last, whereas a maximum of floats may
-// skip a NaN.
-fn magnitudes(x: vec4<f32>) -> vec4<u32> {
-    return bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu);
-}
-{% endif %}
-{% if key == "f16" or value == "f16" %}
-
-// Four halves. A number out of range becomes the largest; infinity and NaN become NaN, so that they are noticed: packing
-// them would give anything.
-fn in_half(x: vec4<f32>) -> vec2<u32> {
-    let near = clamp(x, vec4<f32>(-65504.0), vec4<f32>(65504.0));
-    let nan = vec4<u32>(0x7e00u, 0x7e000000u, 0x7e00u, 0x7e000000u);
-    let marks = select(vec4<u32>(), nan, magnitudes(x) >= vec4<u32>(0x7f800000u));
-    return vec2<u32>(pack2x16float(near.xy), pack2x16float(near.zw)) | (marks.xz | marks.yw);
-}
-{% endif %}
-{% if key == "q8_0" or value == "q8_0" %}
-
-// Four integers; halves away from zero.
-fn bytes(x: vec4<f32>) -> u32 {
-    return pack4xI8(vec4<i32>(x + select(vec4<f32>(-0.5), vec4<f32>(0.5), x > vec4<f32>())));
-}
-{% endif %}
-{{ append_to("keys", "key", key, key_chunks, true) }}
+{% include "parts/cache_codes" %}
+{{ append_to("keys", "key", key, true) }}
 {% if at.values %}
-{{ append_to("values", "value", value, value_chunks, false) }}
+{{ append_to("values", "value", value, false) }}
 {% endif %}
 {% endif %}
 

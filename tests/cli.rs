@@ -558,7 +558,7 @@ fn invalid_command_lines_give_one_line_and_code_2() {
         ("-m model.gguf -p a -xyz", "`bilayer run` has no flag -xyz; "),
         ("run --top-k many", "'many' for '--top-k <N>'"),
         ("run -fa maybe", "[possible values: on, off, auto]"),
-        ("run -ctk q9", "it must be f16, f32 or q8_0"),
+        ("run -ctk q9", "it must be f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl"),
         ("run -p a -f b", "cannot be used with"),
         ("run --seed -2", "'-2'"),
         ("run -n -3", "'-3'"),

@@ -19,6 +19,7 @@ use bilayer_graph::{
     OpTime, PAGE_TOKENS, Segment, SegmentId, SharedBytes, Step, Value, Weight,
     reference::Reference,
 };
+use bilayer_measure::verify;
 use bilayer_quant::Type;
 use bilayer_scheduler::{Budget, Machine, Placement, place};
 use proptest::prelude::*;
@@ -468,7 +469,7 @@ fn requests_that_do_not_fit_are_refused_and_change_nothing() {
     for bad in [
         Settings { threads: Some(0), ..settings() },
         Settings { ubatch_size: 0, ..settings() },
-        Settings { cache_type_k: Type::Q4_0, ..settings() },
+        Settings { cache_type_k: Type::Q4_K, ..settings() },
     ] {
         let error = Session::new(&model, bad).err().expect("a setting out of range");
         assert!(matches!(error, Error::Setting { .. }), "{error}");
@@ -882,22 +883,24 @@ fn verify_names_the_op_that_is_wrong() {
     let tokens: Vec<u32> = (3..40).collect();
     let options = bilayer_cpu::Options { threads: Some(1), level: None };
     let cpu = || -> Box<dyn Backend> { Box::new(bilayer_cpu::Cpu::new(options).unwrap()) };
-    let compare = |second: &mut dyn Backend| {
-        bilayer_measure::verify::verify(
-            &model,
-            &mut Reference::new(),
-            second,
-            &tokens,
-            &mut |_, _| {},
-        )
-        .unwrap()
+    let verified = |second: &mut dyn Backend, cache_types| {
+        let input = verify::Input { tokens: &tokens, cache_types };
+        verify::verify(&model, &mut Reference::new(), second, input, &mut |_, _| {}).unwrap()
     };
+    let compare = |second: &mut dyn Backend| verified(second, [Type::F16; 2]);
+    let mut ends = Vec::new();
+    for (ty, _) in bilayer_quant::cache::TYPES {
+        let report = verified(cpu().as_mut(), [ty; 2]);
+        assert_eq!(report.first_bad(), None, "{ty}");
+        ends.push(report.found);
+    }
+    let mut pairs =
+        ends.iter().enumerate().flat_map(|(i, a)| ends[..i].iter().map(move |b| (a, b)));
+    assert!(pairs.all(|(a, b)| a != b), "the types are those that were asked for");
     let good = compare(cpu().as_mut());
     assert_eq!(good.first_bad(), None);
     assert_eq!(good.ops.len(), model.graph().nodes.len());
-    let bilayer_measure::verify::Ends::Logits { kl, top1 } = good.ends else {
-        panic!("{:?}", good.ends)
-    };
+    let verify::Ends::Logits { kl, top1 } = good.ends else { panic!("{:?}", good.ends) };
     assert!(top1 == 1.0 && kl.abs() < 1e-6, "{kl} {top1}");
 
     let graph = model.graph();

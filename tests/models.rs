@@ -1000,6 +1000,11 @@ fn narrow_caches_change_the_logits_slightly() {
             (Type::F16, Type::F16, 5e-4),
             (Type::F16, Type::Q8_0, 0.01),
             (Type::Q8_0, Type::Q8_0, 0.01),
+            (Type::BF16, Type::BF16, 5e-3),
+            // Steps are 8 and 16 times as large as those of Q8_0.
+            (Type::Q5_1, Type::Q5_0, 0.08),
+            (Type::Q4_1, Type::Q4_0, 0.16),
+            (Type::Q4_0, Type::IQ4_NL, 0.16),
         ];
         for (key_type, value_type, bound) in cases {
             let error = error(&logits(key_type, value_type), &exact);
@@ -1010,11 +1015,10 @@ fn narrow_caches_change_the_logits_slightly() {
 }
 
 #[test]
-fn a_cache_type_that_does_not_fit_the_heads_is_refused_at_load() {
+fn what_is_not_a_cache_type_is_refused_at_load() {
     let model = random(bilayer_models::all()[0], &SMALLEST);
-    assert_eq!(model.config.layers[0].head_dim, 16);
     for backend in backends() {
-        let limits = Limits { key_type: Type::Q8_0, ..LIMITS };
+        let limits = Limits { key_type: Type::Q4_K, ..LIMITS };
         let refused = Runner::single(&model, (backend.make)(), limits);
         assert!(matches!(refused, Err(Error::Unsupported { .. })), "{}", backend.name);
     }

@@ -50,10 +50,6 @@ const REFUSED: &[(&str, &str)] = &[
     (" -ctkd ", "the draft model has the same"),
     (" --gpt-oss-20b-default", "name the model with -hf"),
     ("gemma-3-1b-it-GGUF", "downloads are off"),
-    (
-        " -ctk q8_0 ",
-        "cache-type-k is q8_0; it must be f16 or f32 for the model's attention heads of 8",
-    ),
     (" COPY", "copy the file"),
     (" --prune-layers ", "layers cannot be removed"),
     (" --include-weights ", "the importance matrix is used whole"),

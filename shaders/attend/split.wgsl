@@ -56,22 +56,48 @@ const NEVER = -1e30;
 {# The buffer of the values, and the distance between the chunks of a value. #}
 {% set stored = "keys" if in_keys else "values" %}
 {% set apart = "32u * " if in_keys else "" %}
-{% macro unpack(name, type) %}
-{% if type == "f32" %}
+{% include "parts/cache_levels" %}
+{# A word of the cache. #}
+{% macro word(buffer, at) %}{{ buffer }}[({{ at }}) / 4u][({{ at }}) % 4u]{% endmacro %}
+{# The quads of chunk `c`, whose sixteen bytes are `name`: elements where the type has floats or minimums, otherwise levels
+   with the scale `name`d. `words` is the place of the first word, and words are `apart`. #}
+{% macro unpack(name, type, c, buffer, words, apart) %}
+{% if type.name == "f32" %}
             let {{ name }}0 = bitcast<vec4<f32>>({{ name }});
-{% elif type == "f16" %}
+{% elif type.name == "f16" %}
             let {{ name }}0 = vec4<f32>(unpack2x16float({{ name }}.x), unpack2x16float({{ name }}.y));
             let {{ name }}1 = vec4<f32>(unpack2x16float({{ name }}.z), unpack2x16float({{ name }}.w));
+{% elif type.name == "bf16" %}
+            let {{ name }}0 = from_bf16({{ name }}.xy);
+            let {{ name }}1 = from_bf16({{ name }}.zw);
 {% else %}
+{% set block = "(" ~ c ~ " / 2u)" if type.bits == 8 else c %}
+{% if type.minimum %}
+            let {{ name }}s = unpack2x16float({{ word(buffer, words ~ " + " ~ apart ~ block) }});
+            let {{ name }}d = {{ name }}s.x;
+{% else %}
+            let {{ name }}d = unpack2x16float({{ word(buffer, words ~ " + " ~ apart ~ "(" ~ block ~ " / 2u)") }})[{{ block }} % 2u];
+{% endif %}
+{% if type.bits == 8 %}
 {% for i in range(4) %}
             let {{ name }}{{ i }} = vec4<f32>(unpack4xI8({{ name }}[{{ i }}]));
 {% endfor %}
+{% else %}
+{% if type.bits == 5 %}
+            let {{ name }}h = {{ word(buffer, words ~ " + " ~ apart ~ "(" ~ type.scale_words ~ "u + " ~ block ~ ")") }};
+{% endif %}
+{% for i in range(8) %}
+{% set nibbles %}(({{ name }}[{{ i % 4 }}]{% if i > 3 %} >> 4u{% endif %}) & 0x0f0f0f0fu){% endset %}
+{% set codes %}{{ nibbles }}{% if type.bits == 5 %} | fifths({{ name }}h >> {{ 4 * i }}u){% endif %}{% endset %}
+            let {{ name }}{{ i }} = {% if type.minimum %}{{ name }}d * {% endif %}{{ type.rule }}_{{ type.bits }}({{ codes }}){% if type.minimum %} + {{ name }}s.y{% endif %};
+{% endfor %}
+{% endif %}
 {% endif %}
 {% endmacro %}
 
 // Writes quad `k` of a thread's chunk to the result or the parts; threads beyond the chunks write nothing.
 fn write(place: u32, chunk: u32, k: u32, sum: vec4<f32>, whole: bool) {
-    let quad = {{ value_quads }}u * chunk + k;
+    let quad = {{ value.quads }}u * chunk + k;
     if quad < {{ out_quads }}u {
         if whole {
             out[place + quad] = sum;
@@ -141,7 +167,7 @@ fn main(
     var max{{ m }} = NEVER;
     var sum{{ m }} = 0.0;
 {% for i in range(own) %}
-{% for k in range(value_quads) %}
+{% for k in range(value.quads) %}
     var o{{ m }}_{{ i }}_{{ k }} = vec4<f32>();
 {% endfor %}
 {% endfor %}
@@ -149,7 +175,7 @@ fn main(
 
     let token_of_lane = lane / {{ token_lanes }}u;
 {% for i in range(own) %}
-    let chunk{{ i }} = min(lane % {{ token_lanes }}u + {{ i * threads }}u, {{ value_chunks - 1 }}u);
+    let chunk{{ i }} = min(lane % {{ token_lanes }}u + {{ i * threads }}u, {{ value.chunks - 1 }}u);
 {% endfor %}
 
     for (var block = start; block < to; block += {{ threads }}u) {
@@ -158,29 +184,29 @@ fn main(
         let near = min(token, to - 1u);
         let page = step[table + near / 32u];
         let key_at = key_place(page, kv_head, near % 32u);
-{% if key == "q8_0" %}
-        let key_scales_at = key_scales_place(page, kv_head, near % 32u);
+{% if key.words > 0 %}
+        let key_words_at = key_words_place(page, kv_head, near % 32u);
 {% endif %}
 {% for m in range(queries) %}
         var s{{ m }} = 0.0;
 {% endfor %}
-        for (var c = 0u; c < {{ key_chunks }}u; c++) {
+        for (var c = 0u; c < {{ key.chunks }}u; c++) {
             let k = keys[key_at + 32u * c];
-{{ unpack("k", key) }}
-{% for i in range(key_quads) %}
-{% if key_chunks * key_quads == quads %}
-            let e{{ i }} = {{ key_quads }}u * c + {{ i }}u;
+{{ unpack("k", key, "c", "keys", "key_words_at", "32u * ") }}
+{% for i in range(key.quads) %}
+{% if key.padded %}
+            let e{{ i }} = min({{ key.quads }}u * c + {{ i }}u, {{ quads - 1 }}u); // the padding of floats is zero
+{% if key.words > 0 %}
+            let x{{ i }} = select(vec4<f32>(), k{{ i }}, {{ key.quads }}u * c + {{ i }}u < {{ quads }}u);
+{% endif %}
 {% else %}
-            let e{{ i }} = min({{ key_quads }}u * c + {{ i }}u, {{ quads - 1 }}u); // the chunk's padding is zero
+            let e{{ i }} = {{ key.quads }}u * c + {{ i }}u;
 {% endif %}
 {% endfor %}
-{% if key == "q8_0" %}
-            let word = key_scales_at + 32u * (c / 4u);
-            let d = unpack2x16float(keys[word / 4u][word % 4u])[c / 2u % 2u];
-{% endif %}
+{% set k = "x" if key.padded and key.words > 0 else "k" %}
 {% for m in range(queries) %}
-{% set products %}{% for i in range(key_quads) %}{% if i > 0 %} + {% endif %}dot(q[q{{ m }} + e{{ i }}], k{{ i }}){% endfor %}{% endset %}
-            s{{ m }} += {% if key == "q8_0" %}d * ({{ products }}){% else %}{{ products }}{% endif %};
+{% set products %}{% for i in range(key.quads) %}{% if i > 0 %} + {% endif %}dot(q[q{{ m }} + e{{ i }}], {{ k }}{{ i }}){% endfor %}{% endset %}
+            s{{ m }} += {% if key.scaled %}kd * ({{ products }}){% else %}{{ products }}{% endif %};
 {% endfor %}
         }
 
@@ -221,7 +247,7 @@ fn main(
         weights[{{ m * threads }}u + lane] = w{{ m }};
 {% endif %}
 {% for i in range(own) %}
-{% for k in range(value_quads) %}
+{% for k in range(value.quads) %}
         o{{ m }}_{{ i }}_{{ k }} *= shrink{{ m }};
 {% endfor %}
 {% endfor %}
@@ -230,7 +256,6 @@ fn main(
         workgroupBarrier();
 {% endif %}
 
-        // The weighted sum of the values: a thread handles its elements of each token, or of every
         // The weighted sum of the values: a thread handles its elements of each token, or of every
         // {{ token_groups }}th. {{ unroll }} loads are in flight at once; tokens beyond the last one have weight 0.
         let count = min({{ threads }}u, to - block);
@@ -252,8 +277,8 @@ fn main(
 {% endfor %}
 {% endfor %}
 {% for u in range(unroll) %}
-{% if value == "q8_0" %}
-            let value_scales_at{{ u }} = value_scales_place(page{{ u }}, kv_head, t{{ u }} % 32u);
+{% if value.words > 0 %}
+            let value_words_at{{ u }} = value_words_place(page{{ u }}, kv_head, t{{ u }} % 32u);
 {% endif %}
 {% for m in range(queries) %}
 {% if subgroup %}
@@ -263,14 +288,10 @@ fn main(
 {% endif %}
 {% endfor %}
 {% for i in range(own) %}
-{{ unpack("v" ~ u ~ "_" ~ i ~ "_", value) }}
-{% if value == "q8_0" %}
-            let word{{ u }}_{{ i }} = value_scales_at{{ u }} + {{ apart }}(chunk{{ i }} / 4u);
-            let d{{ u }}_{{ i }} = unpack2x16float({{ stored }}[word{{ u }}_{{ i }} / 4u][word{{ u }}_{{ i }} % 4u])[chunk{{ i }} / 2u % 2u];
-{% endif %}
+{{ unpack("v" ~ u ~ "_" ~ i ~ "_", value, "chunk" ~ i, stored, "value_words_at" ~ u, apart) }}
 {% for m in range(queries) %}
-{% for k in range(value_quads) %}
-            o{{ m }}_{{ i }}_{{ k }} += p{{ u }}_{{ m }}{% if value == "q8_0" %} * d{{ u }}_{{ i }}{% endif %} * v{{ u }}_{{ i }}_{{ k }};
+{% for k in range(value.quads) %}
+            o{{ m }}_{{ i }}_{{ k }} += p{{ u }}_{{ m }}{% if value.scaled %} * v{{ u }}_{{ i }}_d{% endif %} * v{{ u }}_{{ i }}_{{ k }};
 {% endfor %}
 {% endfor %}
 {% endfor %}
@@ -284,7 +305,7 @@ fn main(
     sum{{ m }} = subgroupAdd(sum{{ m }});
 {% for far in folds %}
 {% for i in range(own) %}
-{% for k in range(value_quads) %}
+{% for k in range(value.quads) %}
     o{{ m }}_{{ i }}_{{ k }} += subgroupShuffleXor(o{{ m }}_{{ i }}_{{ k }}, {{ far }}u);
 {% endfor %}
 {% endfor %}
@@ -299,7 +320,7 @@ fn main(
     }
 {% if token_groups > 1 %}
 {% for i in range(own) %}
-{% for k in range(value_quads) %}
+{% for k in range(value.quads) %}
     folded[lane] = o{{ m }}_{{ i }}_{{ k }};
     workgroupBarrier();
     o{{ m }}_{{ i }}_{{ k }} = vec4<f32>();
@@ -338,7 +359,7 @@ fn main(
             }
         }
 {% for i in range(own) %}
-{% for k in range(value_quads) %}
+{% for k in range(value.quads) %}
         write(place, lane + {{ i * threads }}u, {{ k }}u, o{{ m }}_{{ i }}_{{ k }} * factor, splits == 1u);
 {% endfor %}
 {% endfor %}

@@ -9,67 +9,23 @@
 //! horizontal sums. Values are stored by token, so the output is a sum of whole rows times one weight. A head's block
 //! is contiguous, and so are its blocks for the pages of a group, which are mostly assigned to one sequence: a sweep
 //! then reads one contiguous range, which suits the hardware prefetchers. The last group contains the remaining
-//! pages. `value_stride` is `head_dim` rounded up to 16 elements. Q8_0 keeps its 32-element blocks along `head_dim`:
-//! the bytes as above, then the f16 scales, `[head_dim / 32, 32]` for keys and `[32, head_dim / 32]` for values. Where
-//! values are the first elements of the keys, a block is only its keys.
+//! pages. `value_stride` is `head_dim` rounded up to 16 elements, or to 32 for types in blocks, which run along `head_dim`
+//! ([`panel`] draws them). Where values are the first elements of the keys, a block is only its keys.
 
-use bilayer_graph::{CacheInfo, CachePages, Error, Limits, OpKind, PAGE_TOKENS, PageCopy};
-use bilayer_quant::{Type, q8_0};
-use half::f16;
+use bilayer_graph::{CacheInfo, CachePages, Error, Limits, PAGE_TOKENS, PageCopy};
+use bilayer_quant::Type;
+use bilayer_quant::cache::BLOCK;
 
 use crate::level::Level;
-use crate::math::to_f16;
 use crate::memory::{Memory, lines};
+use panel::Place;
 
-/// Weights of a Q8_0 block.
-const Q8_BLOCK: usize = 32;
+mod panel;
+
+pub(crate) use panel::{Panel, Stored};
 
 /// Pages of a group.
 const GROUP_PAGES: usize = 16;
-
-/// Element type of keys or values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stored {
-    F16,
-    F32,
-    Q8,
-}
-
-impl Stored {
-    fn name(self) -> &'static str {
-        match self {
-            Stored::F16 => "f16",
-            Stored::F32 => "f32",
-            Stored::Q8 => "q8_0",
-        }
-    }
-
-    fn of(ty: Type, head_dim: usize) -> Result<Stored, Error> {
-        let stored = [(Type::F16, Stored::F16), (Type::F32, Stored::F32), (Type::Q8_0, Stored::Q8)]
-            .into_iter()
-            .find(|(known, _)| *known == ty);
-        match stored {
-            Some((_, Stored::Q8)) if !head_dim.is_multiple_of(Q8_BLOCK) => {
-                Err(unsupported(format!("a {ty} cache of heads of {head_dim}")))
-            }
-            Some((_, stored)) => Ok(stored),
-            None => Err(unsupported(format!("a cache of type {ty}"))),
-        }
-    }
-
-    /// Bytes of that many elements, including the scales of Q8_0.
-    pub(crate) fn bytes(self, elements: usize) -> usize {
-        match self {
-            Stored::F16 => 2 * elements,
-            Stored::F32 => 4 * elements,
-            Stored::Q8 => elements + elements / Q8_BLOCK * 2,
-        }
-    }
-}
-
-fn unsupported(what: String) -> Error {
-    Error::Unsupported { device: "cpu".to_owned(), op: OpKind::Attend, what }
-}
 
 /// The page layout of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,20 +35,22 @@ pub(crate) struct Layout {
     /// Elements at the start of each key that are its value; then no values are stored.
     values_in_keys: Option<usize>,
     /// Distance between the values of consecutive tokens, in elements.
-    pub(crate) value_stride: usize,
-    pub(crate) key: Stored,
-    pub(crate) value: Stored,
+    value_stride: usize,
+    key: Stored,
+    value: Stored,
+    /// Types of keys and values.
+    types: [Type; 2],
     key_bytes: usize,
     block_bytes: usize,
 }
 
 impl Layout {
     /// # Errors
-    /// The type is not supported for caches, or does not fit the head dimension.
+    /// The type is not supported for caches.
     pub(crate) fn new(info: &CacheInfo, limits: &Limits) -> Result<Layout, Error> {
-        let key = Stored::of(limits.key_type, info.head_dim)?;
-        let value = Stored::of(limits.value_type, info.head_dim)?;
-        let value_stride = info.value_dim().next_multiple_of(16);
+        let key = Stored::of(limits.key_type)?;
+        let value = Stored::of(limits.value_type)?;
+        let value_stride = value.value_stride(info.value_dim().next_multiple_of(16));
         let key_bytes = lines(key.bytes(info.head_dim * PAGE_TOKENS));
         let value_bytes = match info.values_in_keys {
             None => lines(value.bytes(value_stride * PAGE_TOKENS)),
@@ -105,6 +63,7 @@ impl Layout {
             value_stride,
             key,
             value,
+            types: [limits.key_type, limits.value_type],
             key_bytes,
             block_bytes: key_bytes + value_bytes,
         })
@@ -117,10 +76,8 @@ impl Layout {
 
     /// Names of the types of keys and values, or of the keys that have the values.
     pub(crate) fn name(&self) -> String {
-        match self.values_in_keys {
-            None => format!("{}/{}", self.key.name(), self.value.name()),
-            Some(_) => self.key.name().to_owned(),
-        }
+        let [key, value] = self.types.map(|ty| ty.name.to_lowercase());
+        if self.values_in_keys.is_some() { key } else { format!("{key}/{value}") }
     }
 
     fn key_elements(&self) -> usize {
@@ -139,16 +96,6 @@ pub(crate) struct Cache {
     memory: Memory,
 }
 
-/// One head's keys or values in one page: elements, and scales if the type has them.
-#[derive(Clone, Copy)]
-pub(crate) struct Panel<'a> {
-    pub(crate) stored: Stored,
-    /// The elements, then the scales.
-    pub(crate) bytes: &'a [u8],
-    /// Number of elements.
-    pub(crate) elements: usize,
-}
-
 /// Keys and values of consecutive tokens of one head within one page.
 pub(crate) struct Tokens<'a> {
     pub(crate) page: u32,
@@ -159,36 +106,6 @@ pub(crate) struct Tokens<'a> {
     pub(crate) keys: &'a [f32],
     /// `[tokens, head_dim]`; empty if values are in the keys.
     pub(crate) values: &'a [f32],
-}
-
-impl<'a> Panel<'a> {
-    /// An element; `scale` is the index of its scale, if there are scales.
-    fn float(self, at: usize, scale: usize) -> f32 {
-        match self.stored {
-            Stored::F16 => f16::from_bits(self.f16()[at]).to_f32(),
-            Stored::F32 => self.f32()[at],
-            Stored::Q8 => {
-                let (quants, scales) = self.q8();
-                f32::from(quants[at]) * f16::from_bits(scales[scale]).to_f32()
-            }
-        }
-    }
-
-    /// The elements as f16 bits.
-    pub(crate) fn f16(self) -> &'a [u16] {
-        &bytemuck::cast_slice(self.bytes)[..self.elements]
-    }
-
-    /// The elements as f32.
-    pub(crate) fn f32(self) -> &'a [f32] {
-        &bytemuck::cast_slice(self.bytes)[..self.elements]
-    }
-
-    /// The elements as signed bytes, and the scales as f16 bits.
-    pub(crate) fn q8(self) -> (&'a [i8], &'a [u16]) {
-        let (quants, scales) = self.bytes.split_at(self.elements);
-        (bytemuck::cast_slice(quants), &bytemuck::cast_slice(scales)[..self.elements / Q8_BLOCK])
-    }
 }
 
 impl Cache {
@@ -246,11 +163,13 @@ impl Cache {
         let bytes = unsafe { self.memory.get_mut::<u8>(start, layout.block_bytes) };
         let (key_bytes, value_bytes) = bytes.split_at_mut(layout.key_bytes);
         let dim = layout.head_dim;
+        let keys = Place { stored: layout.key, elements: layout.key_elements() };
+        let values = Place { stored: layout.value, elements: layout.value_elements() };
         for (at, row) in tokens.keys.chunks_exact(dim).enumerate() {
-            store_key(level, key_bytes, layout, tokens.slot + at, row);
+            keys.store_key(level, key_bytes, tokens.slot + at, row);
         }
         for (at, row) in tokens.values.chunks_exact(dim).enumerate() {
-            store_value(level, value_bytes, layout, tokens.slot + at, row);
+            values.store_value(level, value_bytes, tokens.slot + at, row);
         }
     }
 
@@ -274,14 +193,14 @@ impl Cache {
                 for token in 0..PAGE_TOKENS {
                     let to = token * width + head * dim;
                     for (i, to) in keys[to..to + dim].iter_mut().enumerate() {
-                        let scale = i / Q8_BLOCK * PAGE_TOKENS + token;
+                        let scale = i / BLOCK * PAGE_TOKENS + token;
                         *to = key.float(i * PAGE_TOKENS + token, scale);
                     }
                     let Some(value) = value else { continue };
                     let to = at * page_elements + to;
                     for (i, to) in values[to..to + dim].iter_mut().enumerate() {
                         let at = token * value_stride + i;
-                        *to = value.float(at, at / Q8_BLOCK);
+                        *to = value.float(at, at / BLOCK);
                     }
                 }
             }
@@ -339,71 +258,6 @@ fn block_index(page: usize, pages: usize, kv_head: usize, kv_heads: usize) -> us
     let first = page / GROUP_PAGES * GROUP_PAGES;
     let group = (pages - first).min(GROUP_PAGES);
     first * kv_heads + kv_head * group + (page - first)
-}
-
-/// Stores `row [head_dim]` as column `column` of `[head_dim, 32]`.
-fn store_key(level: Level, bytes: &mut [u8], layout: &Layout, column: usize, row: &[f32]) {
-    match layout.key {
-        Stored::F16 => {
-            let to = bytemuck::cast_slice_mut::<u8, u16>(bytes);
-            for (row, to) in row.chunks(64).zip(to.chunks_mut(64 * PAGE_TOKENS)) {
-                let mut bits = [0; 64];
-                to_f16(level, row, &mut bits[..row.len()]);
-                for (to, &bits) in to.chunks_exact_mut(PAGE_TOKENS).zip(&bits[..row.len()]) {
-                    to[column] = bits;
-                }
-            }
-        }
-        Stored::F32 => {
-            let to = bytemuck::cast_slice_mut::<u8, f32>(bytes)[column..].iter_mut();
-            to.step_by(PAGE_TOKENS).zip(row).for_each(|(to, &x)| *to = x);
-        }
-        Stored::Q8 => {
-            let (quants, scales) = bytes.split_at_mut(layout.key_elements());
-            let scales = bytemuck::cast_slice_mut::<u8, u16>(scales);
-            for (at, block) in row.as_chunks::<Q8_BLOCK>().0.iter().enumerate() {
-                let block = quantize(block);
-                scales[at * PAGE_TOKENS + column] = block.d;
-                let to = quants[at * Q8_BLOCK * PAGE_TOKENS + column..].iter_mut();
-                for (to, q) in to.step_by(PAGE_TOKENS).zip(block.quants) {
-                    *to = q as u8;
-                }
-            }
-        }
-    }
-}
-
-/// Stores `row [head_dim]` as row `token` of `[32, value_stride]`.
-fn store_value(level: Level, bytes: &mut [u8], layout: &Layout, token: usize, row: &[f32]) {
-    let first = token * layout.value_stride;
-    match layout.value {
-        Stored::F16 => {
-            let to = &mut bytemuck::cast_slice_mut::<u8, u16>(bytes)[first..];
-            to_f16(level, row, &mut to[..row.len()]);
-        }
-        Stored::F32 => {
-            bytemuck::cast_slice_mut::<u8, f32>(bytes)[first..][..row.len()].copy_from_slice(row);
-        }
-        Stored::Q8 => {
-            let (quants, scales) = bytes.split_at_mut(layout.value_elements());
-            let scales = bytemuck::cast_slice_mut::<u8, u16>(scales);
-            let blocks = row.as_chunks::<Q8_BLOCK>().0.iter().map(quantize);
-            for (at, block) in blocks.enumerate() {
-                scales[first / Q8_BLOCK + at] = block.d;
-                let to = &mut quants[first + at * Q8_BLOCK..][..Q8_BLOCK];
-                to.copy_from_slice(bytemuck::cast_slice(&block.quants));
-            }
-        }
-    }
-}
-
-/// The type's own rule, except that a block with a value that is not finite gets a NaN scale, so that it is noticed.
-fn quantize(values: &[f32; Q8_BLOCK]) -> q8_0::Block {
-    let mut block = q8_0::quantize(values);
-    if !values.iter().all(|x| x.is_finite()) {
-        block.d = f16::NAN.to_bits();
-    }
-    block
 }
 
 #[cfg(test)]

@@ -147,7 +147,7 @@ impl Session {
     /// # Errors
     /// A setting out of range, a plan that does not fit, a device that refuses.
     pub fn new(model: &Model, settings: Settings<'_>) -> Result<Session, Error> {
-        settings.check(model)?;
+        settings.check()?;
         prepare::session(model, settings)
     }
 
@@ -162,7 +162,7 @@ impl Session {
         planner: &Planner<'_>,
         mut settings: Settings<'_>,
     ) -> Result<Session, Error> {
-        settings.check(model)?;
+        settings.check()?;
         let began = prepare::clock(&backends).now();
         prepare::measured(model, backends, planner, &mut settings, began)
     }

@@ -1,5 +1,8 @@
 //! The recorded graph: nodes in execution order, values, weights and caches.
 
+use bilayer_quant::Type;
+use bilayer_quant::cache::head_bytes;
+
 use crate::{CacheId, Experts, Op, Rows, StateId, Value, Weight, WeightId, Window};
 
 /// The static properties of a value.
@@ -41,6 +44,15 @@ impl CacheInfo {
     /// Elements that are stored for one token.
     pub fn stored_width(&self) -> usize {
         self.width() + self.value_width()
+    }
+
+    /// Bytes of one token's keys and values of these types, without padding.
+    pub fn token_bytes(&self, keys: Type, values: Type) -> u64 {
+        let values = match self.values_in_keys {
+            None => head_bytes(values, self.head_dim),
+            Some(_) => 0,
+        };
+        self.kv_heads as u64 * (head_bytes(keys, self.head_dim) + values) as u64
     }
 
     /// What two caches of one size have in common: heads, elements of a head, and the values in its keys.

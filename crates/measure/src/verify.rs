@@ -11,6 +11,8 @@ use bilayer_graph::{
 
 use bilayer_engine::Model;
 use bilayer_engine::session::Purpose;
+use bilayer_quant::Type;
+use bilayer_quant::cache::{Form, form};
 
 use crate::Error;
 
@@ -25,6 +27,26 @@ const INT8_BOUND: f64 = 3e-4;
 
 /// Bound where the product reads its input with fine precision: each activation within 1/256 of its value, squared.
 const FINE_BOUND: f64 = 1.6e-5;
+
+/// Bound of attention over codes of 4 or 5 bits: a quotient near a half may be rounded either way, which is a step of up to
+/// an eighth of a block's largest element.
+const CODE_BOUND: f64 = 1e-5;
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// One sequence.
+    pub tokens: &'a [u32],
+    /// How the KV cache stores keys and values.
+    pub cache_types: [Type; 2],
+}
+
+impl<'a> Input<'a> {
+    /// Tokens, with a KV cache of f16.
+    pub fn new(tokens: &'a [u32]) -> Input<'a> {
+        Input { tokens, cache_types: [Type::F16; 2] }
+    }
+}
 
 /// One op of one layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,7 +114,7 @@ impl Report {
     }
 }
 
-/// Runs `tokens` on both backends. `progress` receives the number of finished ops and their total.
+/// Runs the tokens on both backends. `progress` receives the number of finished ops and their total.
 ///
 /// # Errors
 /// A device fails, or a token is not in the vocabulary.
@@ -100,14 +122,15 @@ pub fn verify(
     model: &Model,
     first: &mut dyn Backend,
     second: &mut dyn Backend,
-    tokens: &[u32],
+    input: Input<'_>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report, Error> {
+    let tokens = input.tokens;
     let vocab = model.config().vocab;
     if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocab) {
         return Err(bilayer_engine::Error::Token { token, vocab }.into());
     }
-    let case = Case::new(model, tokens)?;
+    let case = Case::new(model, input)?;
     let graph = &case.graph;
     let expected = case.values(first)?;
     let found = case.rows(second)?;
@@ -140,7 +163,8 @@ struct Case<'m> {
 }
 
 impl<'m> Case<'m> {
-    fn new(model: &'m Model, tokens: &'m [u32]) -> Result<Case<'m>, Error> {
+    fn new(model: &'m Model, input: Input<'m>) -> Result<Case<'m>, Error> {
+        let Input { tokens, cache_types: [key_type, value_type] } = input;
         let rows = tokens.len();
         let pages = rows.div_ceil(PAGE_TOKENS);
         Ok(Case {
@@ -158,8 +182,8 @@ impl<'m> Case<'m> {
                 pages,
                 page_entries: pages,
                 states: 1,
-                key_type: bilayer_quant::Type::F16,
-                value_type: bilayer_quant::Type::F16,
+                key_type,
+                value_type,
                 fuse: false,
                 timings: false,
                 check: false,
@@ -265,20 +289,27 @@ impl<'m> Case<'m> {
             layer: graph.nodes[node].layer,
             op: format!("{} {}", op.kind().stem(), graph.nodes[node].name),
             nmse: nmse(&expected[out.0 as usize], &found),
-            bound: bound(graph, op),
+            bound: bound(graph, op, self.limits),
         })
     }
 }
 
 /// The error bound of an op.
-fn bound(graph: &Graph, op: &Op) -> f64 {
+fn bound(graph: &Graph, op: &Op, limits: Limits) -> f64 {
     let quantized = |&id: &WeightId| graph.weight(id).ty.block_weights > 1;
     match op {
         Op::MatMul { weight, precision: Precision::Fine, .. } if quantized(weight) => FINE_BOUND,
         op if op.matrices().iter().any(quantized) => INT8_BOUND,
+        Op::Attend(attend) if attend.cache.is_some() && rounds_to_codes(limits) => CODE_BOUND,
         Op::Attend(_) => HALF_BOUND,
         _ => FLOAT_BOUND,
     }
+}
+
+/// Whether keys or values are stored in 4 or 5 bits.
+fn rounds_to_codes(limits: Limits) -> bool {
+    let of = |ty| matches!(form(ty), Some(Form::Blocks(coding)) if coding.bits < 8);
+    of(limits.key_type) || of(limits.value_type)
 }
 
 fn nmse(expected: &[f32], found: &[f32]) -> f64 {

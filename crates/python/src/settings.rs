@@ -65,12 +65,7 @@ impl Settings {
     }
 
     fn cache(&self) -> Result<CacheType, String> {
-        match self.cache_type.to_ascii_lowercase().as_str() {
-            "f16" => Ok(CacheType::F16),
-            "f32" => Ok(CacheType::F32),
-            "q8_0" => Ok(CacheType::Q8_0),
-            other => Err(format!("cache_type is {other}; it must be f16, f32 or q8_0")),
-        }
+        CacheType::by_name(&self.cache_type)
     }
 
     /// The builder of the library; what has no meaning was [refused](Settings::check).

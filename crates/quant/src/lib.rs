@@ -29,6 +29,7 @@
 compile_error!("GGUF blocks are read in place, which needs a little-endian machine");
 
 mod blocks;
+pub mod cache;
 mod descriptor;
 mod error;
 pub mod grids;

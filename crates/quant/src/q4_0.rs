@@ -8,8 +8,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::blocks::{self, f16_bits, f16_value};
-use crate::lanes::{reciprocal, round};
+use crate::blocks::{self, f16_value};
+use crate::lanes::round;
 use crate::search::{self, GROUP, ScaleBlock, Sweep};
 use crate::{Descriptor, Plane};
 
@@ -53,10 +53,7 @@ pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
 /// Without importance, the format's fixed rule: the weight of largest magnitude becomes -8, and the rest are rounded
 /// (halves up).
 fn fixed(values: &[f32; 32]) -> Block {
-    let d = search::peak(values) / -8.0;
-    let inverse = reciprocal(d);
-    let q = values.map(|x| ((x * inverse + 8.5) as u8).min(15));
-    block(ScaleBlock { d: f16_bits(d), codes: q })
+    block(search::signed(values, 4))
 }
 
 /// With importance, the scale that minimizes the error.

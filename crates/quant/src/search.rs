@@ -353,6 +353,15 @@ pub(crate) struct LineBlock<const N: usize> {
     pub codes: [u8; N],
 }
 
+/// The value of largest magnitude has code 0 of `2^bits`, and the rest are rounded (halves up).
+pub(crate) fn signed<const N: usize>(values: &[f32; N], bits: usize) -> ScaleBlock<N> {
+    let half = (1 << (bits - 1)) as f32;
+    let d = peak(values) / -half;
+    let inverse = reciprocal(d);
+    let codes = values.map(|x| (x * inverse + (half + 0.5)).min(2.0 * half - 1.0) as u8);
+    ScaleBlock { d: f16_bits(d), codes }
+}
+
 /// Even steps over the full range of a block (halves up).
 pub(crate) fn range<const N: usize>(x: &[f32; N], top: f32) -> LineBlock<N> {
     let min = x.iter().fold(f32::INFINITY, |a, b| a.min(*b));

@@ -75,11 +75,9 @@ impl Budget {
 
     /// Bytes of one cache's keys and values in all pages.
     pub fn kv_bytes(&self, cache: &CacheInfo) -> u64 {
-        let row =
-            |ty: Type, width: usize| (width.div_ceil(ty.block_weights) * ty.block_bytes) as u64;
-        let keys = row(self.key_type, cache.width());
-        let token = keys.saturating_add(row(self.value_type, cache.value_width()));
-        token.saturating_mul((self.pages() * PAGE_TOKENS) as u64)
+        cache
+            .token_bytes(self.key_type, self.value_type)
+            .saturating_mul((self.pages() * PAGE_TOKENS) as u64)
     }
 
     /// Bytes of one state's slots, f32.

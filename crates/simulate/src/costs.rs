@@ -2,7 +2,6 @@
 
 use bilayer_graph::fuse;
 use bilayer_graph::{Attend, Facts, Graph, Limits, Op, OpTime, Rows, Segment, Step};
-use bilayer_quant::Type;
 
 /// Bytes of an element of an activation, f32.
 const ELEMENT_BYTES: f64 = size_of::<f32>() as f64;
@@ -98,9 +97,7 @@ fn part(graph: &Graph, node: usize, facts: &Facts, limits: &Limits) -> NodeCost 
 
 /// Bytes of a token's keys and values.
 fn kv(op: &Attend, limits: &Limits) -> f64 {
-    let cache = op.scratch();
-    let row = |ty: Type, width: usize| (width.div_ceil(ty.block_weights) * ty.block_bytes) as f64;
-    row(limits.key_type, cache.width()) + row(limits.value_type, cache.value_width())
+    op.scratch().token_bytes(limits.key_type, limits.value_type) as f64
 }
 
 impl Kernel {

@@ -32,11 +32,11 @@ pub struct ModelArgs {
     /// Most tokens in one step (physical batch); short form -ub
     #[arg(long, value_name = "N", default_value_t = 512, env = "LLAMA_ARG_UBATCH")]
     pub ubatch_size: usize,
-    /// Type of keys in the KV cache: f16, f32, q8_0; short form -ctk
+    /// Type of keys in the KV cache: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl; short form -ctk
     #[arg(long, value_name = "TYPE", default_value = "f16", env = "LLAMA_ARG_CACHE_TYPE_K")]
     #[arg(value_parser = kv_type)]
     pub cache_type_k: Type,
-    /// Type of values in the KV cache: f16, f32, q8_0; short form -ctv
+    /// Type of values in the KV cache: f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl; short form -ctv
     #[arg(long, value_name = "TYPE", default_value = "f16", env = "LLAMA_ARG_CACHE_TYPE_V")]
     #[arg(value_parser = kv_type)]
     pub cache_type_v: Type,
@@ -91,7 +91,6 @@ pub enum FlashAttn {
 
 pub(super) fn kv_type(given: &str) -> Result<Type, String> {
     bilayer_engine::session::kv_types()
-        .into_iter()
         .find(|ty| ty.name.eq_ignore_ascii_case(given))
-        .ok_or_else(|| "it must be f16, f32 or q8_0".to_owned())
+        .ok_or_else(|| format!("it must be {}", bilayer_quant::cache::names()))
 }

@@ -8,7 +8,7 @@ use bilayer_engine::placement::{self, Placing};
 use bilayer_engine::{Error, Model};
 use bilayer_graph::Backend;
 use bilayer_graph::reference::Reference;
-use bilayer_measure::verify::{Ends, OpError, Report, verify};
+use bilayer_measure::verify::{Ends, Input, OpError, Report, verify};
 use serde_json::{Value, json};
 
 use crate::args::Verify;
@@ -55,7 +55,9 @@ pub fn execute(args: &Verify) -> Result<u8, Failure> {
     };
     let bar = progress::steps("ops");
     bar.set_length(model.graph().nodes.len() as u64);
-    let report = verify(&model, first.as_mut(), second.as_mut(), &tokens, &mut |done, _| {
+    let cache_types = [args.model.cache_type_k, args.model.cache_type_v];
+    let input = Input { tokens: &tokens, cache_types };
+    let report = verify(&model, first.as_mut(), second.as_mut(), input, &mut |done, _| {
         bar.set_position(done as u64);
     })?;
     bar.finish_and_clear();

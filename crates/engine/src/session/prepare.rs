@@ -95,7 +95,7 @@ fn timing(
 /// # Errors
 /// A setting out of range.
 pub fn budget_of(model: &Model, settings: &Settings<'_>) -> Result<Budget, Error> {
-    settings.check(model)?;
+    settings.check()?;
     Ok(budget(&limits_of(settings, model)))
 }
 

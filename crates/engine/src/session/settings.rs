@@ -3,7 +3,7 @@
 use bilayer_cpu::level::Level;
 use bilayer_graph::{Graph, Value};
 use bilayer_models::{Encoder, Pooling};
-use bilayer_quant::Type;
+use bilayer_quant::{Type, cache};
 
 use crate::placement::Placing;
 use crate::times::TimeDevice;
@@ -167,8 +167,8 @@ impl Settings<'_> {
         model.graph_for(self.context(model.config().context), self.purpose)
     }
 
-    /// Checks that every setting is in range and fits the model.
-    pub(super) fn check(&self, model: &Model) -> Result<(), Error> {
+    /// Checks that every setting is in range.
+    pub(super) fn check(&self) -> Result<(), Error> {
         let bounds = [
             ("threads", self.threads.unwrap_or(1), 1, 512),
             ("ctx-size", self.ctx_size.unwrap_or(0), 0, 1 << 24),
@@ -183,18 +183,9 @@ impl Settings<'_> {
             }
         }
         let types = [("cache-type-k", self.cache_type_k), ("cache-type-v", self.cache_type_v)];
-        let mut heads: Vec<usize> = model.config().layers.iter().map(|l| l.head_dim).collect();
-        heads.sort_unstable();
-        heads.dedup();
-        let stores = |ty: &Type| heads.iter().all(|dim| dim.is_multiple_of(ty.block_weights));
         for (name, ty) in types {
-            let is_known = kv_types().contains(&ty);
-            if !is_known || model.config().encoder.is_none() && !stores(&ty) {
-                let names = kv_types().into_iter().filter(stores).map(|ty| ty.name.to_lowercase());
-                let names = names.collect::<Vec<_>>().join(" or ");
-                let heads: Vec<String> = heads.iter().map(usize::to_string).collect();
-                let heads = heads.join(" and ");
-                let expected = format!("{names} for the model's attention heads of {heads}");
+            if !kv_types().any(|known| known == ty) {
+                let expected = cache::names();
                 return Err(Error::Setting { name, found: ty.name.to_lowercase(), expected });
             }
         }
@@ -203,6 +194,6 @@ impl Settings<'_> {
 }
 
 /// The types of keys and values.
-pub fn kv_types() -> [Type; 3] {
-    [Type::F16, Type::F32, Type::Q8_0]
+pub fn kv_types() -> impl Iterator<Item = Type> {
+    cache::TYPES.iter().map(|(ty, _)| *ty)
 }

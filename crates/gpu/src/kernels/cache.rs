@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use bilayer_graph::PAGE_TOKENS;
-use bilayer_quant::{Type, q8_0};
+use bilayer_quant::Type;
+use bilayer_quant::cache::{BLOCK, Coded, Coding, Form, Rule, form};
 use bytemuck::{Pod, Zeroable};
-use half::f16;
 use minijinja::{Value, context};
 
 use super::bindings::{kernel, numbered};
@@ -13,15 +13,11 @@ use super::team::APART;
 use crate::caps::Caps;
 use crate::kernel::Source;
 
-/// The type of stored keys or values.
+/// The type of stored keys or values, for heads whose length is a multiple of 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CacheType {
-    /// f32; head dimensions are multiples of 4.
-    F32,
-    /// f16; head dimensions are multiples of 4.
-    F16,
-    /// Bytes with an f16 scale per 32; head dimensions are multiples of 32.
-    Q8_0,
+pub struct CacheType {
+    ty: Type,
+    form: Form,
 }
 
 /// One buffer of keys or of values: chunks of sixteen bytes, then the scales.
@@ -40,30 +36,24 @@ pub struct CacheLayout {
 impl CacheType {
     /// The cache type, if it supports `head_dim`.
     pub fn of(ty: Type, head_dim: usize) -> Option<CacheType> {
-        let known = [
-            (Type::F32, CacheType::F32, 4),
-            (Type::F16, CacheType::F16, 4),
-            (Type::Q8_0, CacheType::Q8_0, 32),
-        ];
-        let (_, known, multiple) = known.into_iter().find(|(known, ..)| *known == ty)?;
-        head_dim.is_multiple_of(multiple).then_some(known)
+        let form = form(ty)?;
+        head_dim.is_multiple_of(4).then_some(CacheType { ty, form })
     }
 
-    /// Its name in the shaders.
-    pub fn name(self) -> &'static str {
-        match self {
-            CacheType::F32 => "f32",
-            CacheType::F16 => "f16",
-            CacheType::Q8_0 => "q8_0",
-        }
+    /// f32.
+    pub const F32: CacheType = CacheType { ty: Type::F32, form: Form::Float };
+
+    /// Its name.
+    pub fn name(self) -> String {
+        self.ty.name.to_lowercase()
     }
 
-    /// Elements per chunk of sixteen bytes.
+    /// Elements per chunk of sixteen bytes; codes of 5 bits have their fifth bits elsewhere.
     pub fn chunk_elements(self) -> usize {
-        match self {
-            CacheType::F32 => 4,
-            CacheType::F16 => 8,
-            CacheType::Q8_0 => 16,
+        match self.form {
+            Form::Float => 16 / self.ty.block_bytes,
+            Form::Blocks(coding) if coding.bits == 8 => 16,
+            Form::Blocks(_) => 32,
         }
     }
 
@@ -72,9 +62,51 @@ impl CacheType {
         head_dim.div_ceil(self.chunk_elements())
     }
 
-    /// Words of scales per head of one token.
+    /// Words of scales per head of one token: two scales, or a scale and a minimum.
     fn scale_words(self, head_dim: usize) -> usize {
-        if self == CacheType::Q8_0 { head_dim.div_ceil(64) } else { 0 }
+        let blocks = head_dim.div_ceil(BLOCK);
+        match self.form {
+            Form::Float => 0,
+            Form::Blocks(coding) if coding.has_minimum() => blocks,
+            Form::Blocks(_) => blocks.div_ceil(2),
+        }
+    }
+
+    /// Words per head of one token: scales, then the fifth bits of each block.
+    fn words(self, head_dim: usize) -> usize {
+        let fifths = match self.form {
+            Form::Blocks(coding) if coding.bits == 5 => head_dim.div_ceil(BLOCK),
+            _ => 0,
+        };
+        self.scale_words(head_dim) + fifths
+    }
+
+    /// The variables of the templates for heads of `dim` elements, at the beginning of stored heads of `stored`.
+    fn context(self, dim: usize, stored: usize) -> Value {
+        let (bits, rule) = match self.form {
+            Form::Float => (8 * self.ty.block_bytes, "float"),
+            Form::Blocks(coding) => {
+                let rule = match coding.rule {
+                    Rule::Symmetric => "symmetric",
+                    Rule::Signed => "signed",
+                    Rule::Range => "range",
+                    Rule::Codebook => "codebook",
+                };
+                (coding.bits, rule)
+            }
+        };
+        context! {
+            name => self.name(),
+            bits, rule,
+            quads => self.chunk_elements() / 4,
+            chunks => self.chunks(dim),
+            blocks => dim.div_ceil(BLOCK),
+            scale_words => self.scale_words(stored),
+            words => self.words(stored),
+            minimum => rule == "range",
+            scaled => !matches!(rule, "float" | "range"),
+            padded => self.chunks(dim) * self.chunk_elements() != dim,
+        }
     }
 }
 
@@ -91,7 +123,7 @@ impl CacheLayout {
 
     /// Words of scales per page; a multiple of 32.
     fn page_scales(&self) -> usize {
-        self.kv_heads * PAGE_TOKENS * self.ty.scale_words(self.head_dim)
+        self.kv_heads * PAGE_TOKENS * self.ty.words(self.head_dim)
     }
 
     /// Bytes of the buffer.
@@ -143,86 +175,124 @@ impl CacheLayout {
         first + u64::from(page) * bytes..first + (u64::from(page) + 1) * bytes
     }
 
-    /// Index of a token's chunk of a head within its page, and of the word of its scales.
-    fn places(&self, half: Half, head: usize, token: usize, chunk: usize) -> (usize, usize) {
+    /// Index of a token's chunk of a head within its page.
+    fn chunk_at(&self, half: Half, (token, head): (usize, usize), chunk: usize) -> usize {
         let chunks = self.ty.chunks(self.head_dim);
-        let words = self.ty.scale_words(self.head_dim);
-        let word = chunk * self.ty.chunk_elements() / 64;
         match half {
-            Half::Keys => (
-                (head * chunks + chunk) * PAGE_TOKENS + token,
-                (head * words + word) * PAGE_TOKENS + token,
-            ),
-            Half::Values => (
-                (head * PAGE_TOKENS + token) * chunks + chunk,
-                (head * PAGE_TOKENS + token) * words + word,
-            ),
+            Half::Keys => (head * chunks + chunk) * PAGE_TOKENS + token,
+            Half::Values => (head * PAGE_TOKENS + token) * chunks + chunk,
         }
     }
 
-    /// Decodes a page `[PAGE_TOKENS, kv_heads * head_dim]` from its bytes, chunks and then scales.
-    pub fn decode(&self, half: Half, bytes: &[u8], out: &mut [f32]) {
-        let (chunks, scales) = bytes.split_at(16 * self.page_chunks());
-        self.elements(half, |element, at, scale| {
-            out[element] = match self.ty {
-                CacheType::F32 => {
-                    f32::from_le_bytes(chunks[4 * at..][..4].try_into().expect("four bytes"))
-                }
-                CacheType::F16 => f16_at(chunks, 2 * at),
-                CacheType::Q8_0 => f32::from(chunks[at] as i8) * f16_at(scales, 2 * scale),
-            };
-        });
+    /// Offset of a token's word of a head within its page, bytes.
+    fn word_at(&self, half: Half, (token, head): (usize, usize), word: usize) -> usize {
+        let words = self.ty.words(self.head_dim);
+        let index = match half {
+            Half::Keys => (head * words + word) * PAGE_TOKENS + token,
+            Half::Values => (head * PAGE_TOKENS + token) * words + word,
+        };
+        16 * self.page_chunks() + 4 * index
     }
 
-    /// Encodes the bytes of a page, chunks and then scales, as read by [`CacheLayout::decode`].
+    /// Offset of the scale of a block, of its minimum if there is one, and of its fifth bits if there are, bytes.
+    fn block_at(
+        &self,
+        half: Half,
+        row: (usize, usize),
+        block: usize,
+        coding: Coding,
+    ) -> [usize; 3] {
+        let fifths = self.word_at(half, row, self.ty.scale_words(self.head_dim) + block);
+        if coding.has_minimum() {
+            let scale = self.word_at(half, row, block);
+            return [scale, scale + 2, fifths];
+        }
+        [self.word_at(half, row, block / 2) + 2 * (block % 2), 0, fifths]
+    }
+
+    /// Offset of the byte, and shift in it, of element `i` of a block.
+    fn code_at(&self, half: Half, row: (usize, usize), block: usize, i: usize) -> (usize, usize) {
+        match self.ty.chunk_elements() {
+            16 => (16 * self.chunk_at(half, row, 2 * block + i / 16) + i % 16, 0),
+            _ => (16 * self.chunk_at(half, row, block) + i % 16, i / 16 * 4),
+        }
+    }
+
+    /// The rows of a page `[PAGE_TOKENS, kv_heads * head_dim]` by token and head, with their first elements.
+    fn rows(&self) -> impl Iterator<Item = ((usize, usize), usize)> {
+        let (heads, dim) = (self.kv_heads, self.head_dim);
+        let rows = (0..PAGE_TOKENS).flat_map(move |token| (0..heads).map(move |h| (token, h)));
+        rows.map(move |(token, head)| ((token, head), (token * heads + head) * dim))
+    }
+
+    /// Decodes a page `[PAGE_TOKENS, kv_heads * head_dim]` from its bytes, chunks and then words.
+    pub fn decode(&self, half: Half, bytes: &[u8], out: &mut [f32]) {
+        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        for (row, first) in self.rows() {
+            let out = &mut out[first..][..self.head_dim];
+            let Form::Blocks(coding) = self.ty.form else {
+                let size = self.ty.ty.block_bytes;
+                for (chunk, out) in out.chunks_mut(self.ty.chunk_elements()).enumerate() {
+                    let from = &bytes[16 * self.chunk_at(half, row, chunk)..][..size * out.len()];
+                    self.ty.ty.dequantize(from, out).expect("the bytes of as many floats");
+                }
+                continue;
+            };
+            for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+                let [d, m, fifths] = self.block_at(half, row, block, coding);
+                let m = if coding.has_minimum() { u16_at(m) } else { 0 };
+                let mut coded = Coded { d: u16_at(d), m, codes: [0; BLOCK] };
+                for (i, code) in coded.codes.iter_mut().enumerate().take(out.len()) {
+                    let (at, shift) = self.code_at(half, row, block, i);
+                    *code = bytes[at] >> shift;
+                    if coding.bits < 8 {
+                        *code &= 15;
+                    }
+                    if coding.bits == 5 {
+                        *code |= (bytes[fifths + i / 8] >> (i % 8) & 1) << 4;
+                    }
+                }
+                coding.decode(&coded, out);
+            }
+        }
+    }
+
+    /// Encodes the bytes of a page, chunks and then words, as read by [`CacheLayout::decode`].
     pub fn encode(&self, half: Half, values: &[f32]) -> Vec<u8> {
         let mut bytes = vec![0; 16 * self.page_chunks() + 4 * self.page_scales()];
-        let (chunks, scales) = bytes.split_at_mut(16 * self.page_chunks());
-        let mut block = None;
-        self.elements(half, |element, at, scale| match self.ty {
-            CacheType::F32 => {
-                chunks[4 * at..][..4].copy_from_slice(&values[element].to_le_bytes());
-            }
-            CacheType::F16 => {
-                let bits = f16::from_f32(values[element]).to_bits();
-                chunks[2 * at..][..2].copy_from_slice(&bits.to_le_bytes());
-            }
-            CacheType::Q8_0 => {
-                let first = element / 32 * 32;
-                let (_, quantized) = match block {
-                    Some((known, quantized)) if known == first => (known, quantized),
-                    _ => {
-                        let run: &[f32; 32] =
-                            values[first..][..32].try_into().expect("heads of 32s");
-                        let quantized = q8_0::quantize(run);
-                        scales[2 * scale..][..2].copy_from_slice(&quantized.d.to_le_bytes());
-                        *block.insert((first, quantized))
+        for (row, first) in self.rows() {
+            let values = &values[first..][..self.head_dim];
+            let Form::Blocks(coding) = self.ty.form else {
+                let size = self.ty.ty.block_bytes;
+                for (chunk, values) in values.chunks(self.ty.chunk_elements()).enumerate() {
+                    let at = 16 * self.chunk_at(half, row, chunk);
+                    let to = &mut bytes[at..][..size * values.len()];
+                    if self.ty.ty.quantize(values, None, to).is_err() {
+                        // One is not finite; all bits set are a NaN in every float type.
+                        to.fill(0xff);
                     }
-                };
-                chunks[at] = quantized.quants[element - first] as u8;
-            }
-        });
-        bytes
-    }
-
-    /// Calls `each` for every element of a page: its index in `[PAGE_TOKENS, kv_heads * head_dim]`, in the chunks'
-    /// elements and in the scales.
-    fn elements(&self, half: Half, mut each: impl FnMut(usize, usize, usize)) {
-        let in_chunk = self.ty.chunk_elements();
-        for token in 0..PAGE_TOKENS {
-            for head in 0..self.kv_heads {
-                for i in 0..self.head_dim {
-                    let (chunk, word) = self.places(half, head, token, i / in_chunk);
-                    let element = (token * self.kv_heads + head) * self.head_dim + i;
-                    each(element, chunk * in_chunk + i % in_chunk, 2 * word + i % 64 / 32);
+                }
+                continue;
+            };
+            for (block, values) in values.chunks(BLOCK).enumerate() {
+                let coded = coding.encode(values);
+                let [d, m, fifths] = self.block_at(half, row, block, coding);
+                bytes[d..][..2].copy_from_slice(&coded.d.to_le_bytes());
+                if coding.has_minimum() {
+                    bytes[m..][..2].copy_from_slice(&coded.m.to_le_bytes());
+                }
+                for (i, &code) in coded.codes.iter().enumerate().take(values.len()) {
+                    let (at, shift) = self.code_at(half, row, block, i);
+                    let low = if coding.bits < 8 { code & 15 } else { code };
+                    bytes[at] |= low << shift;
+                    if coding.bits == 5 {
+                        bytes[fifths + i / 8] |= (code >> 4) << (i % 8);
+                    }
                 }
             }
         }
+        bytes
     }
-}
-
-fn f16_at(bytes: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
 /// The template variables of parts/cache.wgsl for these types, where heads of keys and of values have so many elements.
@@ -233,17 +303,11 @@ pub(crate) fn cache_context(
     [head_dim, value_dim]: [usize; 2],
 ) -> Value {
     let in_keys = value.is_none();
-    let value = value.unwrap_or(key);
-    context! {
-        in_keys,
-        key => key.name(),
-        value => value.name(),
-        key_chunks => key.chunks(head_dim),
-        value_chunks => value.chunks(value_dim),
-        key_quads => key.chunk_elements() / 4,
-        value_quads => value.chunk_elements() / 4,
-        scale_words => CacheType::Q8_0.scale_words(head_dim),
-    }
+    let value = match value {
+        Some(value) => value.context(value_dim, value_dim),
+        None => key.context(value_dim, head_dim),
+    };
+    context! { in_keys, value, key => key.context(head_dim, head_dim) }
 }
 
 /// The only variant. Bindings, in order: `step`, `cache` (written). Runs before the others of a step with copies.
@@ -275,16 +339,48 @@ impl CopyPagesKey {
 
 #[cfg(test)]
 mod tests {
-    use super::{CacheType, cache_bytes};
+    use bilayer_quant::Type;
+    use bilayer_quant::cache::TYPES;
+
+    use super::{CacheLayout, CacheType, Half, cache_bytes};
 
     #[test]
     fn sizes_follow_the_types() {
+        let bytes =
+            |ty, heads, dim, pages| cache_bytes(CacheType::of(ty, dim).unwrap(), heads, dim, pages);
         // 3 pages of 32 tokens of 2 heads.
-        assert_eq!(cache_bytes(CacheType::F32, 2, 64, 3), 3 * 32 * 2 * 256);
-        assert_eq!(cache_bytes(CacheType::F16, 2, 64, 3), 3 * 32 * 2 * 128);
-        assert_eq!(cache_bytes(CacheType::Q8_0, 2, 64, 3), 3 * 32 * 2 * 68);
+        assert_eq!(bytes(Type::F32, 2, 64, 3), 3 * 32 * 2 * 256);
+        assert_eq!(bytes(Type::F16, 2, 64, 3), 3 * 32 * 2 * 128);
+        assert_eq!(bytes(Type::Q8_0, 2, 64, 3), 3 * 32 * 2 * 68);
+        assert_eq!(bytes(Type::Q4_0, 2, 64, 3), 3 * 32 * 2 * 36);
+        assert_eq!(bytes(Type::Q5_1, 2, 64, 3), 3 * 32 * 2 * 48);
         // Heads that do not fill their last chunk or word are padded.
-        assert_eq!(cache_bytes(CacheType::F16, 1, 12, 1), 32 * 32);
-        assert_eq!(cache_bytes(CacheType::Q8_0, 1, 96, 1), 32 * (96 + 8));
+        assert_eq!(bytes(Type::F16, 1, 12, 1), 32 * 32);
+        assert_eq!(bytes(Type::Q8_0, 1, 96, 1), 32 * (96 + 8));
+        assert_eq!(bytes(Type::Q5_0, 1, 40, 1), 32 * (32 + 4 + 8));
+    }
+
+    #[test]
+    fn a_page_of_every_type_is_read_as_it_was_written() {
+        for &(ty, _) in &TYPES {
+            for (head_dim, half) in [(64, Half::Keys), (44, Half::Values), (44, Half::Keys)] {
+                let layout = CacheLayout {
+                    ty: CacheType::of(ty, head_dim).unwrap(),
+                    kv_heads: 2,
+                    head_dim,
+                    pages: 1,
+                };
+                let values: Vec<f32> =
+                    (0..64 * head_dim).map(|i| ((i * i) as f32 * 0.37).sin()).collect();
+                let mut once = vec![0.0; values.len()];
+                layout.decode(half, &layout.encode(half, &values), &mut once);
+                let worst =
+                    values.iter().zip(&once).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(worst < 0.14, "{ty}: {worst}");
+                let mut twice = vec![0.0; values.len()];
+                layout.decode(half, &layout.encode(half, &once), &mut twice);
+                assert_eq!(once, twice, "{ty}");
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use bilayer_graph::{Activation, Pairs, Score};
 use bilayer_quant::Type;
+use bilayer_quant::cache::TYPES;
 
 use super::attend::{MergeKey, SplitKey};
 use super::cache::CacheType;
@@ -116,12 +117,12 @@ pub(super) fn rope(caps: &Caps) -> Vec<Source> {
 
 /// Append, attention and its merge, of every type of cache.
 pub(super) fn attend(caps: &Caps) -> Vec<Source> {
-    let types = [CacheType::F32, CacheType::F16, CacheType::Q8_0];
     let mut sources = Vec::new();
     for head_dim in HEAD_DIMS {
-        let fits = |ty: &CacheType| *ty != CacheType::Q8_0 || head_dim % 32 == 0;
-        for ty in types.into_iter().filter(fits) {
-            let other = if ty == CacheType::F32 { CacheType::F16 } else { ty };
+        let types = TYPES.map(|(ty, _)| CacheType::of(ty, head_dim as usize));
+        let types: Vec<CacheType> = types.into_iter().flatten().collect();
+        for (at, &ty) in types.iter().enumerate() {
+            let other = types[(at + 1) % types.len()];
             let append =
                 RopeKey { query: false, append: Some((ty, Some(other))), ..plain(head_dim) };
             let fused = RopeKey {

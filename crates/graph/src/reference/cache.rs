@@ -1,6 +1,7 @@
 //! The KV cache of one layer: pages of 32 tokens, rounded as a device stores them.
 
 use bilayer_quant::Type;
+use bilayer_quant::cache::{BLOCK, Form, form, names};
 
 use crate::{Attend, CacheInfo, CachePages, Error, Limits, OpKind, PAGE_TOKENS, PageCopy, Step};
 
@@ -16,30 +17,28 @@ pub(super) struct Cache {
 #[derive(Debug)]
 pub(super) struct CacheRows {
     ty: Type,
+    form: Form,
+    head_dim: usize,
     width: usize,
     rows: Vec<f32>,
-    block: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 impl Cache {
     /// An empty cache.
     ///
     /// # Errors
-    /// The type is not a cache type, or its blocks do not fit a head: a block never spans two heads, because a device
-    /// reads one head at a time.
+    /// The type is not a cache type.
     pub fn new(info: &CacheInfo, limits: &Limits) -> Result<Self, Error> {
-        let tokens = limits.pages * PAGE_TOKENS;
         let rows = |ty: Type, width: usize| {
-            let known = [Type::F32, Type::F16, Type::Q8_0].contains(&ty);
-            if !known || !info.head_dim.is_multiple_of(ty.block_weights) {
-                return Err(Error::Unsupported {
-                    device: super::NAME.to_owned(),
-                    op: OpKind::Attend,
-                    what: format!("a cache of type {ty} and heads of {}", info.head_dim),
-                });
-            }
-            let block = vec![0; width / ty.block_weights * ty.block_bytes];
-            Ok(CacheRows { ty, width, rows: vec![0.0; tokens * width], block })
+            let form = form(ty).ok_or_else(|| Error::Unsupported {
+                device: super::NAME.to_owned(),
+                op: OpKind::Attend,
+                what: format!("a cache of type {ty} (it has {})", names()),
+            })?;
+            let rows = vec![0.0; limits.pages * PAGE_TOKENS * width];
+            let bytes = vec![0; width * ty.block_bytes];
+            Ok(CacheRows { ty, form, head_dim: info.head_dim, width, rows, bytes })
         };
         let keys = rows(limits.key_type, info.width())?;
         let values = rows(limits.value_type, info.value_width())?;
@@ -49,12 +48,15 @@ impl Cache {
     /// An empty f32 cache for one step of an attention without a cache.
     pub fn scratch(op: &Attend, step: &Step<'_>) -> Self {
         let pages = step.pages.iter().max().map_or(0, |&page| page as usize + 1);
+        let CacheInfo { head_dim, .. } = op.scratch();
         let width = op.scratch().width();
         let rows = || CacheRows {
             ty: Type::F32,
+            form: Form::Float,
+            head_dim,
             width,
             rows: vec![0.0; pages * PAGE_TOKENS * width],
-            block: Vec::new(),
+            bytes: Vec::new(),
         };
         Cache { keys: rows(), values: rows(), pages }
     }
@@ -104,10 +106,25 @@ impl CacheRows {
             kept.copy_from_slice(row);
             return;
         }
-        let stored = self.ty.quantize(row, None, &mut self.block);
-        if stored.and_then(|()| self.ty.dequantize(&self.block, kept)).is_err() {
-            // Only values that are not finite are refused; they must stay visible.
+        if !row.iter().all(|x| x.is_finite()) {
+            // They must stay visible.
             kept.fill(f32::NAN);
+            return;
+        }
+        match self.form {
+            Form::Float => {
+                let bytes = &mut self.bytes[..row.len() * self.ty.block_bytes];
+                let stored = self.ty.quantize(row, None, bytes);
+                stored.and_then(|()| self.ty.dequantize(bytes, kept)).expect("whole, finite rows");
+            }
+            Form::Blocks(coding) => {
+                let heads = row.chunks(self.head_dim).zip(kept.chunks_mut(self.head_dim));
+                for (head, kept) in heads {
+                    for (block, kept) in head.chunks(BLOCK).zip(kept.chunks_mut(BLOCK)) {
+                        coding.decode(&coding.encode(block), kept);
+                    }
+                }
+            }
         }
     }
 
@@ -162,11 +179,20 @@ mod tests {
 
     #[test]
     fn a_block_never_spans_heads_and_other_types_are_refused() {
-        for (ty, head_dim) in [(Type::Q8_0, 48), (Type::Q4_0, 32), (Type::I8, 32)] {
-            let info =
-                CacheInfo { layer: 0, kv_heads: 2, head_dim, values_in_keys: None, window: None };
-            let error = Cache::new(&info, &Limits { value_type: ty, ..limits() }).unwrap_err();
-            assert!(error.to_string().contains(ty.name), "{error}");
+        // Heads of 40: a block of 32 and one of 8 each.
+        let info =
+            CacheInfo { layer: 0, kv_heads: 2, head_dim: 40, values_in_keys: None, window: None };
+        let limits = |ty| Limits { key_type: ty, ..limits() };
+        let mut cache = Cache::new(&info, &limits(Type::Q8_0)).unwrap();
+        let mut row = [0.0; 80];
+        (row[31], row[32], row[40]) = (127.0, 0.25, 1000.0);
+        cache.keys.store(0, &row);
+        let kept = cache.keys.head(0, 0, 40);
+        // 0.25 has the scale 0.25 / 127 as f16, not that of its neighbours.
+        assert!(kept[31] == 127.0 && (kept[32] - 0.25).abs() < 1e-4, "{kept:?}");
+        for ty in [Type::Q4_K, Type::I8] {
+            let error = Cache::new(&info, &limits(ty)).unwrap_err().to_string();
+            assert!(error.contains(ty.name) && error.contains("q5_1"), "{error}");
         }
     }
 

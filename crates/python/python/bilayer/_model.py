@@ -268,7 +268,8 @@ class Bilayer:
     threads : int, optional
         CPU threads; by default one for each physical core.
     cache_type : str, default "f16"
-        How the KV cache is stored: ``f16``, ``f32`` or ``q8_0``.
+        How the KV cache is stored: ``f32``, ``f16``, ``bf16``, ``q8_0``, ``q5_1``, ``q5_0``,
+        ``q4_1``, ``q4_0`` or ``iq4_nl``.
     checkpoints : int, optional
         Checkpoints of the states of recurrent layers.
     embeddings : bool, default False

@@ -31,7 +31,18 @@ __version__ = "0.3.36"
 LLAMA_DEFAULT_SEED = 0xFFFFFFFF
 
 #: ggml's numbers of the types that a KV cache may have.
-_CACHE_TYPES = {None: "f16", 0: "f32", 1: "f16", 8: "q8_0"}
+_CACHE_TYPES = {
+    None: "f16",
+    0: "f32",
+    1: "f16",
+    2: "q4_0",
+    3: "q4_1",
+    6: "q5_0",
+    7: "q5_1",
+    8: "q8_0",
+    20: "iq4_nl",
+    30: "bf16",
+}
 
 #: Arguments of `Llama` that choose how llama.cpp computes, and not what.
 _IGNORED = {
@@ -151,7 +162,8 @@ class Llama:
             if name not in _REFUSED and name not in _IGNORED:
                 raise TypeError(f"Llama() got an unexpected keyword argument {name!r}")
         if type_k not in _CACHE_TYPES or _CACHE_TYPES[type_k] != _CACHE_TYPES.get(type_v):
-            raise UsageError(f"type_k is {type_k} and type_v is {type_v}; both must be 0 (f32), 1 (f16) or 8 (q8_0)", 2)
+            known = ", ".join(f"{number} ({name})" for number, name in _CACHE_TYPES.items() if number is not None)
+            raise UsageError(f"type_k is {type_k} and type_v is {type_v}; both must be the same of {known}", 2)
         self.model_path = model_path
         self.chat_format = chat_format
         self._seed = seed

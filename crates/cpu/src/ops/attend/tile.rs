@@ -6,7 +6,7 @@
 //! (Milakov and Gimelshein 2018; Dao et al. 2022). Pages store keys and values as the right-hand matrices
 //! of these two products.
 //!
-//! **Deviations.** Few rows (decode) read f16 and Q8_0 directly from the page and convert in registers; many rows
+//! **Deviations.** Few rows (decode) read f16 and Q8_0 directly from the page and convert in registers; other types, and many rows,
 //! convert a page once to f32 scratch, except f16 at AVX2, where conversion and multiplication overlap. Masks are
 //! applied only in pages that are not fully visible to all rows. While keys are used, the page's values are
 //! prefetched line by line, and with the values the next page's keys: hardware prefetchers alone are too late, and
@@ -16,6 +16,7 @@
 //! **Price.** Levels differ in the last bits, because they sum in different orders. Sums are f32.
 
 use bilayer_graph::{PAGE_TOKENS, Window};
+use bilayer_quant::cache::BLOCK;
 
 use crate::cache::{Panel, Stored};
 use crate::lanes::{Kernel, Lanes};
@@ -105,12 +106,13 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
     ) {
         let rows = self.largest.len();
         let (direct, direct_q8) = (rows <= L::DIRECT_ROWS, rows <= L::TILE_ROWS);
+        let whole = self.value_stride.is_multiple_of(BLOCK);
         let ahead = Ahead::of(values);
         match keys.stored {
             Stored::F32 => self.score(l, F32(keys.f32().as_ptr()), ahead),
-            Stored::F16 if direct => self.score(l, F16(keys.f16().as_ptr()), ahead),
-            Stored::Q8 if direct_q8 => {
-                let (quants, scales) = keys.q8();
+            Stored::F16 if direct => self.score(l, F16(keys.halves().as_ptr()), ahead),
+            Stored::Blocks(coding) if coding.bits == 8 && direct_q8 => {
+                let (quants, scales) = keys.blocks(coding).bytes();
                 self.score(l, Q8Keys(quants.as_ptr(), scales.as_ptr()), ahead);
             }
             _ => {
@@ -122,9 +124,9 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
         let ahead = Ahead::of(next);
         match values.stored {
             Stored::F32 => self.mix(l, F32(values.f32().as_ptr()), seen, ahead),
-            Stored::F16 if direct => self.mix(l, F16(values.f16().as_ptr()), seen, ahead),
-            Stored::Q8 if direct_q8 => {
-                let (quants, scales) = values.q8();
+            Stored::F16 if direct => self.mix(l, F16(values.halves().as_ptr()), seen, ahead),
+            Stored::Blocks(coding) if coding.bits == 8 && direct_q8 && whole => {
+                let (quants, scales) = values.blocks(coding).bytes();
                 unpack_f16(l, scales, &mut self.values[..scales.len()]);
                 let blocks = self.value_stride / 32;
                 let source = Q8Values(quants.as_ptr(), self.values.as_ptr(), blocks);
@@ -297,23 +299,22 @@ fn scale<L: Lanes>(l: L, factor: f32, row: &mut [f32]) {
 /// Keys of a page as f32: `[head_dim, 32]`.
 #[inline(always)]
 fn unpack_keys<L: Lanes>(l: L, panel: Panel<'_>, out: &mut [f32]) {
-    match panel.stored {
-        Stored::F32 => out.copy_from_slice(panel.f32()),
-        Stored::F16 => unpack_f16(l, panel.f16(), out),
-        Stored::Q8 => {
-            let (quants, scales) = panel.q8();
-            for (row, (quants, out)) in
-                quants.chunks_exact(PAGE_TOKENS).zip(out.chunks_exact_mut(PAGE_TOKENS)).enumerate()
-            {
-                let scales = &scales[row / 32 * PAGE_TOKENS..][..PAGE_TOKENS];
-                for at in (0..PAGE_TOKENS).step_by(L::N) {
-                    // SAFETY: all three have 32 elements, a multiple of N.
-                    unsafe {
-                        let scale = l.load_f16(scales.as_ptr().add(at));
-                        let x = l.mul(scale, l.load_i8(quants.as_ptr().add(at)));
-                        l.store(x, out.as_mut_ptr().add(at));
-                    }
+    let Stored::Blocks(coding) = panel.stored else { return unpack_floats(l, panel, out) };
+    let blocks = panel.blocks(coding);
+    for (row, out) in out.chunks_exact_mut(PAGE_TOKENS).enumerate() {
+        let levels = blocks.levels(row);
+        let scales = &blocks.scales[row / BLOCK * PAGE_TOKENS..][..PAGE_TOKENS];
+        let minimums = blocks.minimums.get(row / BLOCK * PAGE_TOKENS..).unwrap_or_default();
+        let minimums = minimums.get(..PAGE_TOKENS);
+        for at in (0..PAGE_TOKENS).step_by(L::N) {
+            // SAFETY: all have 32 elements, a multiple of N.
+            unsafe {
+                let scale = l.load_f16(scales.as_ptr().add(at));
+                let mut x = l.mul(scale, l.load_i8(levels.as_ptr().add(at)));
+                if let Some(minimums) = minimums {
+                    x = l.add(x, l.load_f16(minimums.as_ptr().add(at)));
                 }
+                l.store(x, out.as_mut_ptr().add(at));
             }
         }
     }
@@ -322,25 +323,39 @@ fn unpack_keys<L: Lanes>(l: L, panel: Panel<'_>, out: &mut [f32]) {
 /// Values of a page as f32: `[32, stride]`.
 #[inline(always)]
 fn unpack_values<L: Lanes>(l: L, panel: Panel<'_>, stride: usize, out: &mut [f32]) {
-    match panel.stored {
-        Stored::F32 => out.copy_from_slice(panel.f32()),
-        Stored::F16 => unpack_f16(l, panel.f16(), out),
-        Stored::Q8 => {
-            let (quants, scales) = panel.q8();
-            debug_assert!(stride.is_multiple_of(32));
-            for ((quants, out), &scale) in
-                quants.chunks_exact(32).zip(out.chunks_exact_mut(32)).zip(scales)
-            {
-                let scale = l.splat(half::f16::from_bits(scale).to_f32_const());
-                for at in (0..32).step_by(L::N) {
-                    // SAFETY: both have 32 elements, a multiple of N.
-                    unsafe {
-                        let x = l.mul(scale, l.load_i8(quants.as_ptr().add(at)));
-                        l.store(x, out.as_mut_ptr().add(at));
-                    }
+    let Stored::Blocks(coding) = panel.stored else { return unpack_floats(l, panel, out) };
+    let blocks = panel.blocks(coding);
+    let units = panel.elements / PAGE_TOKENS / BLOCK;
+    let value = |bits: u16| l.splat(half::f16::from_bits(bits).to_f32_const());
+    for (token, out) in out.chunks_exact_mut(stride).enumerate() {
+        for (at, out) in out.chunks_mut(BLOCK).enumerate() {
+            let unit = token * units + at;
+            let levels = blocks.levels(unit);
+            let scale = value(blocks.scales[unit]);
+            let minimum = blocks.minimums.get(unit).map_or(l.splat(0.0), |&bits| value(bits));
+            // 16 or 32 elements, multiples of N.
+            for (out, levels) in out.chunks_exact_mut(L::N).zip(levels.chunks_exact(L::N)) {
+                // SAFETY: both have N elements.
+                unsafe {
+                    let x = l.mul(scale, l.load_i8(levels.as_ptr()));
+                    l.store(l.add(x, minimum), out.as_mut_ptr());
                 }
             }
         }
+    }
+}
+
+/// A panel of floats as f32.
+#[inline(always)]
+fn unpack_floats<L: Lanes>(l: L, panel: Panel<'_>, out: &mut [f32]) {
+    match panel.stored {
+        Stored::F16 => unpack_f16(l, panel.halves(), out),
+        Stored::Bf16 => {
+            for (out, &bits) in out.iter_mut().zip(panel.halves()) {
+                *out = bilayer_quant::bf16::value(bits);
+            }
+        }
+        _ => out.copy_from_slice(panel.f32()),
     }
 }
 

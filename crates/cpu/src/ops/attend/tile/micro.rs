@@ -116,7 +116,7 @@ impl Ahead {
     /// Prefetches the panel needed next.
     #[inline(always)]
     pub(super) fn of(panel: Panel<'_>) -> Ahead {
-        Ahead { from: panel.bytes.as_ptr(), element: panel.stored.bytes(1) }
+        Ahead { from: panel.bytes.as_ptr(), element: panel.stored.element_bytes() }
     }
 
     /// For the product of the rows from `row` on: the first one has prefetched everything.

@@ -1,0 +1,289 @@
+//! One head's keys or values in one page: where elements, scales and minimums lie, for every type.
+//!
+//! A panel is rows of 32 elements, called units: of keys `[head_dim]` units of 32 tokens, of values
+//! `[32 tokens, stride / 32]` units. Types in blocks keep planes, one after another:
+//!
+//! ```text
+//! codes     8 bits: a byte per element; else 16 bytes per unit, element i in the low and 16 + i in the high nibbles
+//! high      5 bits: a u32 per unit, bit i is the fifth bit of element i
+//! scales    f16: keys [head_dim / 32, 32 tokens], values [32 tokens, stride / 32]
+//! minimums  f16, as scales, if the type has them
+//! ```
+
+use bilayer_graph::{Error, OpKind, PAGE_TOKENS};
+use bilayer_quant::Type;
+use bilayer_quant::cache::{self, BLOCK, Coded, Coding, Form};
+use half::f16;
+
+use crate::level::Level;
+use crate::math::to_f16;
+
+/// How elements of keys or values are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stored {
+    F16,
+    F32,
+    Bf16,
+    Blocks(Coding),
+}
+
+impl Stored {
+    /// # Errors
+    /// It is not a type of the KV cache.
+    pub(super) fn of(ty: Type) -> Result<Stored, Error> {
+        let stored = match cache::form(ty) {
+            Some(Form::Blocks(coding)) => Some(Stored::Blocks(coding)),
+            Some(Form::Float) => {
+                [(Type::F16, Stored::F16), (Type::F32, Stored::F32), (Type::BF16, Stored::Bf16)]
+                    .into_iter()
+                    .find_map(|(known, stored)| (known == ty).then_some(stored))
+            }
+            None => None,
+        };
+        stored.ok_or_else(|| Error::Unsupported {
+            device: "cpu".to_owned(),
+            op: OpKind::Attend,
+            what: format!("a cache of type {ty} (it has {})", cache::names()),
+        })
+    }
+
+    /// Elements between the values of consecutive tokens, for so many in a row.
+    pub(super) fn value_stride(self, stride: usize) -> usize {
+        match self {
+            Stored::Blocks(_) => stride.next_multiple_of(BLOCK),
+            _ => stride,
+        }
+    }
+
+    /// Bytes of a panel of that many elements, with scales and minimums.
+    pub(super) fn bytes(self, elements: usize) -> usize {
+        match self {
+            Stored::F16 | Stored::Bf16 => 2 * elements,
+            Stored::F32 => 4 * elements,
+            Stored::Blocks(coding) => Planes::of(coding, elements).end,
+        }
+    }
+
+    /// Bytes from an element to the next, at least 1.
+    pub(crate) fn element_bytes(self) -> usize {
+        match self {
+            Stored::F16 | Stored::Bf16 => 2,
+            Stored::F32 => 4,
+            Stored::Blocks(_) => 1,
+        }
+    }
+}
+
+/// Offsets of the planes, bytes.
+struct Planes {
+    high: usize,
+    scales: usize,
+    minimums: usize,
+    end: usize,
+    /// Blocks, which have a scale each.
+    blocks: usize,
+}
+
+impl Planes {
+    #[inline(always)]
+    fn of(coding: Coding, elements: usize) -> Planes {
+        // The last block of a head's keys may have fewer than 32 units of 32 tokens.
+        let blocks = elements.next_multiple_of(BLOCK * PAGE_TOKENS) / BLOCK;
+        let high = if coding.bits == 8 { elements } else { elements / 2 };
+        let scales = high + if coding.bits == 5 { elements / 8 } else { 0 };
+        let minimums = scales + 2 * blocks;
+        let end = minimums + if coding.has_minimum() { 2 * blocks } else { 0 };
+        Planes { high, scales, minimums, end, blocks }
+    }
+}
+
+/// One head's keys or values in one page.
+#[derive(Clone, Copy)]
+pub(crate) struct Panel<'a> {
+    pub(crate) stored: Stored,
+    pub(crate) bytes: &'a [u8],
+    /// Number of elements.
+    pub(crate) elements: usize,
+}
+
+/// A panel of a type in blocks.
+#[derive(Clone, Copy)]
+pub(crate) struct Blocks<'a> {
+    coding: Coding,
+    codes: &'a [u8],
+    high: &'a [u8],
+    /// Scales, f16 bits.
+    pub(crate) scales: &'a [u16],
+    /// Minimums, f16 bits; empty if the type has none.
+    pub(crate) minimums: &'a [u16],
+}
+
+impl<'a> Panel<'a> {
+    /// An element; `scale` is the index of its scale, if there are scales.
+    pub(super) fn float(self, at: usize, scale: usize) -> f32 {
+        match self.stored {
+            Stored::F16 => f16::from_bits(self.halves()[at]).to_f32(),
+            Stored::Bf16 => bilayer_quant::bf16::value(self.halves()[at]),
+            Stored::F32 => self.f32()[at],
+            Stored::Blocks(coding) => {
+                let blocks = self.blocks(coding);
+                let level = blocks.levels(at / BLOCK)[at % BLOCK];
+                let value = |bits: &u16| f16::from_bits(*bits).to_f32();
+                let minimum = blocks.minimums.get(scale).map_or(0.0, value);
+                f32::from(level) * value(&blocks.scales[scale]) + minimum
+            }
+        }
+    }
+
+    /// The elements as f16 or BF16 bits.
+    pub(crate) fn halves(self) -> &'a [u16] {
+        &bytemuck::cast_slice(self.bytes)[..self.elements]
+    }
+
+    /// The elements as f32.
+    pub(crate) fn f32(self) -> &'a [f32] {
+        &bytemuck::cast_slice(self.bytes)[..self.elements]
+    }
+
+    /// The planes.
+    #[inline(always)]
+    pub(crate) fn blocks(self, coding: Coding) -> Blocks<'a> {
+        let Planes { high, scales, minimums, end, .. } = Planes::of(coding, self.elements);
+        Blocks {
+            coding,
+            codes: &self.bytes[..high],
+            high: &self.bytes[high..scales],
+            scales: bytemuck::cast_slice(&self.bytes[scales..minimums]),
+            minimums: bytemuck::cast_slice(&self.bytes[minimums..end]),
+        }
+    }
+}
+
+impl<'a> Blocks<'a> {
+    /// Elements of 8 bits, and their scales.
+    pub(crate) fn bytes(self) -> (&'a [i8], &'a [u16]) {
+        debug_assert_eq!(self.coding.bits, 8);
+        (bytemuck::cast_slice(self.codes), self.scales)
+    }
+
+    /// The levels of a unit.
+    #[inline(always)]
+    pub(crate) fn levels(self, unit: usize) -> [i8; BLOCK] {
+        let mut codes = [0; BLOCK];
+        if self.coding.bits == 8 {
+            codes.copy_from_slice(&self.codes[unit * BLOCK..][..BLOCK]);
+        } else {
+            let nibbles: &[u8; 16] = self.codes[unit * 16..][..16].try_into().expect("16 bytes");
+            for (i, nibble) in nibbles.iter().enumerate() {
+                codes[i] = nibble & 15;
+                codes[16 + i] = nibble >> 4;
+            }
+        }
+        if self.coding.bits == 5 {
+            let high = self.high[unit * 4..][..4].try_into().expect("4 bytes");
+            let high = u32::from_le_bytes(high);
+            for (i, code) in codes.iter_mut().enumerate() {
+                *code |= ((high >> i & 1) as u8) << 4;
+            }
+        }
+        codes.map(|code| self.coding.level(code))
+    }
+}
+
+/// Where a token's keys or values go in a panel.
+pub(super) struct Place {
+    pub(super) stored: Stored,
+    /// Number of elements of the panel.
+    pub(super) elements: usize,
+}
+
+impl Place {
+    /// Stores `row [head_dim]` as column `column` of `[head_dim, 32]`.
+    pub(super) fn store_key(&self, level: Level, bytes: &mut [u8], column: usize, row: &[f32]) {
+        match self.stored {
+            Stored::F16 | Stored::Bf16 => {
+                let to = bytemuck::cast_slice_mut::<u8, u16>(bytes);
+                for (row, to) in row.chunks(64).zip(to.chunks_mut(64 * PAGE_TOKENS)) {
+                    let mut bits = [0; 64];
+                    self.halves(level, row, &mut bits[..row.len()]);
+                    for (to, &bits) in to.chunks_exact_mut(PAGE_TOKENS).zip(&bits[..row.len()]) {
+                        to[column] = bits;
+                    }
+                }
+            }
+            Stored::F32 => {
+                let to = bytemuck::cast_slice_mut::<u8, f32>(bytes)[column..].iter_mut();
+                to.step_by(PAGE_TOKENS).zip(row).for_each(|(to, &x)| *to = x);
+            }
+            Stored::Blocks(coding) => {
+                for (at, values) in row.chunks(BLOCK).enumerate() {
+                    let coded = coding.encode(values);
+                    let planes = self.scale(coding, bytes, at * PAGE_TOKENS + column, &coded);
+                    for (i, &code) in coded.codes[..values.len()].iter().enumerate() {
+                        put(coding, bytes, &planes, (at * BLOCK + i, column), code);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Stores `row [head_dim]` as row `token` of `[32, stride]`.
+    pub(super) fn store_value(&self, level: Level, bytes: &mut [u8], token: usize, row: &[f32]) {
+        let first = token * self.elements / PAGE_TOKENS;
+        match self.stored {
+            Stored::F16 | Stored::Bf16 => {
+                let to = &mut bytemuck::cast_slice_mut::<u8, u16>(bytes)[first..];
+                self.halves(level, row, &mut to[..row.len()]);
+            }
+            Stored::F32 => {
+                let to = &mut bytemuck::cast_slice_mut::<u8, f32>(bytes)[first..];
+                to[..row.len()].copy_from_slice(row);
+            }
+            Stored::Blocks(coding) => {
+                for (at, values) in row.chunks(BLOCK).enumerate() {
+                    let (unit, coded) = (first / BLOCK + at, coding.encode(values));
+                    let planes = self.scale(coding, bytes, unit, &coded);
+                    for (i, &code) in coded.codes[..values.len()].iter().enumerate() {
+                        put(coding, bytes, &planes, (unit, i), code);
+                    }
+                }
+            }
+        }
+    }
+
+    fn halves(&self, level: Level, row: &[f32], out: &mut [u16]) {
+        if self.stored == Stored::F16 {
+            return to_f16(level, row, out);
+        }
+        for (out, &x) in out.iter_mut().zip(row) {
+            *out = bilayer_quant::bf16::bits(x);
+        }
+    }
+
+    /// Stores scale and minimum of block `at`.
+    fn scale(&self, coding: Coding, bytes: &mut [u8], at: usize, coded: &Coded) -> Planes {
+        let planes = Planes::of(coding, self.elements);
+        debug_assert!(at < planes.blocks);
+        bytes[planes.scales + 2 * at..][..2].copy_from_slice(&coded.d.to_le_bytes());
+        if coding.has_minimum() {
+            bytes[planes.minimums + 2 * at..][..2].copy_from_slice(&coded.m.to_le_bytes());
+        }
+        planes
+    }
+}
+
+/// Stores the code of element `i` of a unit.
+#[inline(always)]
+fn put(coding: Coding, bytes: &mut [u8], planes: &Planes, (unit, i): (usize, usize), code: u8) {
+    if coding.bits == 8 {
+        bytes[unit * BLOCK + i] = code;
+        return;
+    }
+    let shift = i / 16 * 4;
+    let byte = &mut bytes[unit * 16 + i % 16];
+    *byte = *byte & !(15 << shift) | (code & 15) << shift;
+    if coding.bits == 5 {
+        let byte = &mut bytes[planes.high + unit * 4 + i / 8];
+        *byte = *byte & !(1 << (i % 8)) | (code >> 4) << (i % 8);
+    }
+}
