@@ -16,6 +16,7 @@ mod mac;
 mod picture;
 mod python;
 mod quality;
+mod ray;
 mod report;
 mod server_suite;
 mod venv;
@@ -41,6 +42,7 @@ const TASKS: &[Task] = &[
     ("mac-check", mac::USAGE, mac::run),
     ("clients", clients::USAGE, clients::run),
     ("python", python::USAGE, python::run),
+    ("ray", ray::USAGE, ray::run),
     ("c-header", c_header::USAGE, c_header::run),
     ("serve-load", load::USAGE, load::run),
     ("llama-server-suite", server_suite::USAGE, server_suite::run),
