@@ -11,6 +11,7 @@ mod clients;
 mod compare;
 mod fuzz;
 mod gpu_offline;
+mod llama_cpp_python;
 mod load;
 mod mac;
 mod picture;
@@ -42,6 +43,7 @@ const TASKS: &[Task] = &[
     ("mac-check", mac::USAGE, mac::run),
     ("clients", clients::USAGE, clients::run),
     ("python", python::USAGE, python::run),
+    ("llama-cpp-python", llama_cpp_python::USAGE, llama_cpp_python::run),
     ("ray", ray::USAGE, ray::run),
     ("c-header", c_header::USAGE, c_header::run),
     ("serve-load", load::USAGE, load::run),
