@@ -267,6 +267,35 @@ def the_drop_in_answers_like_openai():
         assert joined == answer["choices"][0]["message"]["content"]
 
 
+@check
+def the_drop_in_keeps_what_was_evaluated():
+    from bilayer.llama_cpp import Llama, LlamaRAMCache
+
+    with Llama(DEMO, n_ctx=64) as llama, Llama(DEMO, n_ctx=64) as other:
+        tokens = llama.tokenize(b"ROMEO:\n")
+        expected = [token for token, _ in zip(llama.generate(tokens, temp=0.0), range(3))]
+        assert llama.n_tokens == len(tokens) + 3
+        llama.reset()
+        llama.eval(tokens)
+        assert [llama.sample(temp=0.0)] == expected[:1] and llama.n_tokens == len(tokens)
+        state = llama.save_state()
+        llama.eval(expected[:1])
+        assert llama.sample(temp=0.0) == expected[1]
+        assert llama.sample(temp=0.0, idx=len(tokens) - 1) == expected[0]
+        other.load_state(state)
+        assert [token for token, _ in zip(other.generate([], reset=False, temp=0.0), range(3))] == expected
+        raised(bilayer.MemoryExceededError, "context of 64", lambda: llama.eval([1] * 64))
+        cache = LlamaRAMCache(capacity_bytes=200)
+        llama.set_cache(cache)
+        text = llama(tokens, max_tokens=3, temperature=0)["choices"][0]["text"]
+        assert cache[tokens].tokens[: len(tokens)] == tuple(tokens) and [2047] not in cache
+        other.set_cache(cache)
+        assert other(tokens, max_tokens=3, temperature=0)["choices"][0]["text"] == text
+        for first in range(40):
+            cache[(first, first, first)] = state
+        assert cache.cache_size <= 200
+
+
 def main():
     failed = 0
     for function in CHECKS:

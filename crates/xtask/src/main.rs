@@ -11,11 +11,13 @@ mod clients;
 mod compare;
 mod fuzz;
 mod gpu_offline;
+mod llama_cpp_python;
 mod load;
 mod mac;
 mod picture;
 mod python;
 mod quality;
+mod ray;
 mod report;
 mod server_suite;
 mod venv;
@@ -41,6 +43,8 @@ const TASKS: &[Task] = &[
     ("mac-check", mac::USAGE, mac::run),
     ("clients", clients::USAGE, clients::run),
     ("python", python::USAGE, python::run),
+    ("llama-cpp-python", llama_cpp_python::USAGE, llama_cpp_python::run),
+    ("ray", ray::USAGE, ray::run),
     ("c-header", c_header::USAGE, c_header::run),
     ("serve-load", load::USAGE, load::run),
     ("llama-server-suite", server_suite::USAGE, server_suite::run),

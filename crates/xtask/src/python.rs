@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{status, venv};
+use crate::{ray, status, venv};
 
 pub const USAGE: &str = "\
 cargo xtask python [--wheel FILE] [--profile NAME] [-- ARGS]
@@ -66,28 +66,39 @@ pub fn run(args: &[String]) -> Result<()> {
     let folder = std::path::absolute("target/python")?;
     std::fs::create_dir_all(&folder)?;
     let python = venv::ready(&folder.join("venv"), PACKAGES)?;
-    let wheel = match flags.wheel {
-        Some(wheel) => PathBuf::from(wheel),
-        None => build(&python, &folder, flags.profile)?,
-    };
-    let pip = |arguments: &[&str]| {
-        let mut pip = Command::new(&python);
-        pip.args(["-m", "pip", "install", "--quiet", "--no-deps"]).args(arguments);
-        pip
-    };
-    status(&mut pip(&[WITHOUT_REQUIREMENTS]))?;
-    status(pip(&["--force-reinstall"]).arg(&wheel))?;
+    status(&mut pip(&python, &[WITHOUT_REQUIREMENTS]))?;
+    install(&python, &folder, flags.wheel, flags.profile)?;
     let programs = python.parent().context("the environment's folder")?;
     let searched = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(programs.to_owned()).chain(std::env::split_paths(&searched));
     let mut tests = Command::new(&python);
-    tests.args(["-m", "pytest", "-p", "no:cacheprovider", TESTS]).args(flags.pytest);
+    tests.args(["-m", "pytest", "-p", "no:cacheprovider", TESTS]);
+    tests.args(["--ignore", ray::TESTS]).args(flags.pytest);
     tests.env("PATH", std::env::join_paths(folders)?).env("PYTHONDONTWRITEBYTECODE", "1");
     tests.env("DEMO", std::path::absolute("crates/cli/assets/demo.gguf")?);
-    if let Some(encoder) = encoder(programs, &folder)? {
+    if let Some(encoder) = encoder(&programs.join("bilayer"), &folder)? {
         tests.env("ENCODER", encoder);
     }
     status(&mut tests)
+}
+
+/// pip that installs something without its requirements.
+fn pip(python: &Path, arguments: &[&str]) -> Command {
+    let mut pip = Command::new(python);
+    pip.args(["-m", "pip", "install", "--quiet", "--no-deps"]).args(arguments);
+    pip
+}
+
+/// Installs the wheel, which is built in `folder` unless one is given.
+///
+/// # Errors
+/// The build or pip fails.
+pub fn install(python: &Path, folder: &Path, wheel: Option<&str>, profile: &str) -> Result<()> {
+    let wheel = match wheel {
+        Some(wheel) => PathBuf::from(wheel),
+        None => build(python, folder, profile)?,
+    };
+    status(pip(python, &["--force-reinstall"]).arg(wheel))
 }
 
 /// Builds the wheel; returns its path.
@@ -104,14 +115,17 @@ fn build(python: &Path, folder: &Path, profile: &str) -> Result<PathBuf> {
     Ok(wheel?.path())
 }
 
-/// An encoder's file, converted once by the installed command; `None` where the machine has no checkpoint.
-fn encoder(programs: &Path, folder: &Path) -> Result<Option<PathBuf>> {
+/// An encoder's file, converted once by the program; `None` where the machine has no checkpoint.
+///
+/// # Errors
+/// The program fails.
+pub fn encoder(bilayer: &Path, folder: &Path) -> Result<Option<PathBuf>> {
     let path = folder.join("minilm.gguf");
     if !Path::new(ENCODER).exists() {
         return Ok(None);
     }
     if !path.exists() {
-        let mut convert = Command::new(programs.join("bilayer"));
+        let mut convert = Command::new(bilayer);
         convert.args(["convert", ENCODER, "--outtype", "f16", "--outfile"]);
         status(convert.arg(&path))?;
     }

@@ -21,10 +21,31 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from . import _llama_chat_format as llama_chat_format
+from . import _llama_speculative as llama_speculative
+from . import _llama_types as llama_types
 from ._errors import UsageError
+from ._llama_state import LlamaRAMCache, LlamaState, StateMethods
+from ._llama_types import (
+    ChatCompletionRequestAssistantMessage,
+    ChatCompletionRequestMessage,
+    ChatCompletionRequestSystemMessage,
+    ChatCompletionRequestUserMessage,
+)
 from ._model import Answer, Bilayer, Token
 
-__all__ = ["Llama", "LlamaGrammar", "install"]
+__all__ = [
+    "ChatCompletionRequestAssistantMessage",
+    "ChatCompletionRequestMessage",
+    "ChatCompletionRequestSystemMessage",
+    "ChatCompletionRequestUserMessage",
+    "Llama",
+    "LlamaCache",
+    "LlamaGrammar",
+    "LlamaRAMCache",
+    "LlamaState",
+    "install",
+]
 __version__ = "0.3.36"
 
 #: The seed that stands for a random one.
@@ -76,6 +97,13 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
 def install() -> None:
     """Make ``import llama_cpp`` find this module, for programs that import llama-cpp-python by its name."""
     sys.modules["llama_cpp"] = sys.modules[__name__]
+    for module in (llama_chat_format, llama_speculative, llama_types):
+        name = module.__name__.rsplit("._", 1)[1]
+        sys.modules[f"llama_cpp.{name}"] = module
+
+
+#: The other name of the cache.
+LlamaCache = LlamaRAMCache
 
 
 class LlamaGrammar:
@@ -117,7 +145,7 @@ def _neutral(**arguments: Any) -> None:
             _refuse(name, value)
 
 
-class Llama:
+class Llama(StateMethods):
     """A model, with the methods of llama-cpp-python's class.
 
     Parameters
@@ -178,6 +206,7 @@ class Llama:
             embeddings=embedding,
             chat_template=chat_format,
         )
+        self._clear()
         self.context_params = SimpleNamespace(n_ctx=self._model.context)
 
     # Facts.
@@ -206,8 +235,10 @@ class Llama:
         """Set the seed of answers without one."""
         self._seed = seed
 
-    def reset(self) -> None:
-        """Do nothing: what the KV cache holds never changes an answer."""
+    def token_nl(self) -> int:
+        """The token of a line's end; -1 without one."""
+        found = self._model.tokenize("\n", add_special=False)
+        return found[-1] if found else -1
 
     def close(self) -> None:
         """Free the model."""
@@ -348,7 +379,9 @@ class Llama:
         tokens = prompt
         if isinstance(prompt, str):
             tokens = self.tokenize(prompt.encode("utf-8"), special=True)
-        answer = self._begin(list(tokens), max_tokens, stop, options)
+        tokens = list(tokens)
+        self._recall(tokens)
+        answer = self._begin(tokens, max_tokens, stop, options)
         prefix = ""
         if echo:
             prefix = prompt if isinstance(prompt, str) else self.detokenize(prompt).decode("utf-8", "replace")
@@ -361,6 +394,7 @@ class Llama:
         if stream:
             return self._stream_completion(answer, head, prefix, logprobs)
         made = list(answer)
+        self._note(tokens + [token.id for token in made])
         text = prefix + "".join(token.text for token in made)
         choice = {
             "text": text,
@@ -464,10 +498,3 @@ class Llama:
             if token.text or rows:
                 yield chunk({"content": token.text}, rows)
         yield chunk({}, None, self._finish(answer))
-
-    def generate(self, tokens: Sequence[int], **options: Any) -> Iterator[int]:
-        """Continue tokens without end; yields tokens."""
-        names = {"temp": "temperature"}
-        options = {names.get(name, name): value for name, value in options.items() if name != "reset"}
-        for token in self._begin(list(tokens), None, None, options | {"ignore_eos": True}):
-            yield token.id
