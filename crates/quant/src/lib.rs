@@ -31,9 +31,11 @@ compile_error!("GGUF blocks are read in place, which needs a little-endian machi
 mod blocks;
 mod descriptor;
 mod error;
+mod grid_block;
 pub mod grids;
 pub mod k_scales;
 mod lanes;
+mod nearest;
 mod search;
 mod super_block;
 
