@@ -54,7 +54,6 @@ const REFUSED: &[(&str, &str)] = &[
         " -ctk q8_0 ",
         "cache-type-k is q8_0; it must be f16 or f32 for the model's attention heads of 8",
     ),
-    (" COPY", "copy the file"),
     (" --prune-layers ", "layers cannot be removed"),
     (" --include-weights ", "the importance matrix is used whole"),
     (" --ppl-stride ", "windows do not overlap"),

@@ -151,6 +151,39 @@ fn threads_do_not_change_the_file_and_a_dry_run_knows_its_size() {
     assert!(!place.names().contains(&"c.gguf".to_owned()));
 }
 
+/// As llama-quantize is called: with and without OUT, types as numbers, threads behind them.
+#[test]
+fn the_output_has_a_name_by_default() {
+    let place = place();
+    let file_type = |name: &str| open(&place, name).metadata().u32("general.file_type").unwrap();
+    for (arguments, name, expected) in [
+        ("q4_k_m", "ggml-model-Q4_K_M.gguf", 15),
+        ("7", "ggml-model-Q8_0.gguf", 7),
+        ("14 2", "ggml-model-Q4_K_S.gguf", 14),
+        ("o6.gguf 15", "o6.gguf", 15),
+        ("18 Q5_0 1", "18", 8),
+    ] {
+        place.run(&format!("quantize in.gguf {arguments}")).good();
+        assert_eq!(file_type(name), expected, "{arguments}");
+    }
+}
+
+#[test]
+fn a_copy_keeps_every_tensor_and_takes_new_metadata() {
+    let place = place();
+    place.run("quantize in.gguf q.gguf Q4_K_M").good();
+    let shown = place.run("quantize q.gguf COPY --override-kv general.name=str:new").good();
+    assert!(shown.out.contains("COPY"), "{shown:?}");
+    let (before, after) = (open(&place, "q.gguf"), open(&place, "ggml-model-COPY.gguf"));
+    assert_eq!(before.tensors().len(), after.tensors().len());
+    for (a, b) in before.tensors().iter().zip(after.tensors()) {
+        assert_eq!((a.name(), a.layout().ty()), (b.name(), b.layout().ty()));
+        assert!(before.bytes(a) == after.bytes(b), "{}", a.name());
+    }
+    assert_eq!(after.metadata().u32("general.file_type").unwrap(), 15);
+    assert_eq!(after.metadata().str("general.name").unwrap(), "new");
+}
+
 /// The smallest mixes, with an importance matrix of the model; the files run.
 #[test]
 fn low_mixes_are_made_with_importance() {
@@ -309,6 +342,7 @@ fn errors_are_reported_and_leave_no_file() {
         ("in.gguf x.gguf IQ2_XS", 2, "IQ2_XS needs an importance matrix, and there is none"),
         ("in.gguf x.gguf Q2_K_S", 2, "Q2_K needs an importance matrix"),
         ("in.gguf x.gguf Q4_0 --tensor-type attn_k=IQ1_M", 2, "make one with `bilayer imatrix"),
+        ("in.gguf x.gguf COPY --pure", 2, "COPY keeps the type of every tensor"),
         ("in.gguf x.gguf", 2, "no type; give IN OUT TYPE"),
         ("in.gguf x.gguf Q8_0 100000", 2, "threads is 100000; it must be at most 512"),
         ("in.gguf x.gguf Q8_0 --tensor-type attn_k", 2, "--tensor-type attn_k: it is to be like"),
