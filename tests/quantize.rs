@@ -40,14 +40,20 @@ const TYPES: &[(&str, i64, [&str; 5])] = &[
     ("Q5_K_S", 16, ["Q5_K", "Q5_K", "Q5_K", "Q5_K", "Q6_K"]),
     ("Q5_K_M", 17, ["Q5_K", "Q5_K", "Q5_K", "Q5_K", "Q6_K"]),
     ("Q6_K", 18, ["Q6_K", "Q6_K", "Q6_K", "Q6_K", "Q6_K"]),
+    ("IQ3_S", 26, ["IQ3_S", "IQ3_S", "IQ3_S", "IQ3_S", "Q6_K"]),
+    ("IQ3_M", 27, ["IQ3_S", "Q4_K", "IQ3_S", "IQ3_S", "Q6_K"]),
+    ("TQ1_0", 36, ["TQ1_0", "TQ1_0", "TQ1_0", "Q4_K", "Q6_K"]),
+    ("37", 37, ["TQ2_0", "TQ2_0", "TQ2_0", "Q4_K", "Q6_K"]),
     ("IQ4_NL", 25, ["IQ4_NL", "IQ4_NL", "IQ4_NL", "IQ4_NL", "Q6_K"]),
     ("IQ4_XS", 30, ["IQ4_XS", "IQ4_XS", "IQ4_XS", "IQ4_XS", "Q6_K"]),
     ("MXFP4", -1, ["MXFP4", "MXFP4", "MXFP4", "MXFP4", "MXFP4"]),
+    ("NVFP4", 39, ["NVFP4", "NVFP4", "NVFP4", "Q8_0", "Q8_0"]),
 ];
 
 /// √(Σw(x - x')² / Σwx²) of llama.cpp's quantizers (libggml-base of llama-cpp-python 0.3.36, `ggml_quantize_chunk`) on
-/// each of the matrices that [`matrices`] gives: set, tensor, type, without and with [`importance`] of seed 4. The type that
-/// a matrix of the demo model is stored in is left out: such a matrix is kept as it is.
+/// each of the matrices that [`matrices`] gives: set, tensor, type, without (`-` where it requires one) and with
+/// [`importance`] of seed 4. The type that a matrix of the demo model is stored in is left out: such a matrix is kept as it
+/// is. Made with `support/peer_errors.py`.
 const LLAMA_CPP: &str = include_str!("support/llama_cpp_errors.txt");
 
 /// The root of a squared error 0.5 % above llama.cpp's.
@@ -143,6 +149,68 @@ fn threads_do_not_change_the_file_and_a_dry_run_knows_its_size() {
     assert!(table.contains("output.weight") && table.contains("F32 -> Q6_K"), "{table}");
     assert!(table.contains("(not written)"), "{table}");
     assert!(!place.names().contains(&"c.gguf".to_owned()));
+}
+
+/// As llama-quantize is called: with and without OUT, types as numbers, threads behind them.
+#[test]
+fn the_output_has_a_name_by_default() {
+    let place = place();
+    let file_type = |name: &str| open(&place, name).metadata().u32("general.file_type").unwrap();
+    for (arguments, name, expected) in [
+        ("q4_k_m", "ggml-model-Q4_K_M.gguf", 15),
+        ("7", "ggml-model-Q8_0.gguf", 7),
+        ("14 2", "ggml-model-Q4_K_S.gguf", 14),
+        ("o6.gguf 15", "o6.gguf", 15),
+        ("18 Q5_0 1", "18", 8),
+    ] {
+        place.run(&format!("quantize in.gguf {arguments}")).good();
+        assert_eq!(file_type(name), expected, "{arguments}");
+    }
+}
+
+#[test]
+fn a_copy_keeps_every_tensor_and_takes_new_metadata() {
+    let place = place();
+    place.run("quantize in.gguf q.gguf Q4_K_M").good();
+    let shown = place.run("quantize q.gguf COPY --override-kv general.name=str:new").good();
+    assert!(shown.out.contains("COPY"), "{shown:?}");
+    let (before, after) = (open(&place, "q.gguf"), open(&place, "ggml-model-COPY.gguf"));
+    assert_eq!(before.tensors().len(), after.tensors().len());
+    for (a, b) in before.tensors().iter().zip(after.tensors()) {
+        assert_eq!((a.name(), a.layout().ty()), (b.name(), b.layout().ty()));
+        assert!(before.bytes(a) == after.bytes(b), "{}", a.name());
+    }
+    assert_eq!(after.metadata().u32("general.file_type").unwrap(), 15);
+    assert_eq!(after.metadata().str("general.name").unwrap(), "new");
+}
+
+/// The smallest mixes, with an importance matrix of the model; the files run.
+#[test]
+fn low_mixes_are_made_with_importance() {
+    let place = place();
+    place.file("text.txt", "All happy families are alike; each unhappy one differs. ".repeat(8));
+    place.run("imatrix -m in.gguf -f text.txt -c 64 -ngl 0 -o i.gguf").good();
+    for (name, file_type, types) in [
+        ("IQ1_S", 24, ["IQ1_S", "Q2_K", "IQ2_XXS", "Q2_K"]),
+        ("IQ1_M", 31, ["IQ1_M", "Q2_K", "IQ2_XXS", "Q2_K"]),
+        ("IQ2_XXS", 19, ["IQ2_XXS", "Q2_K", "IQ2_XXS", "Q2_K"]),
+        ("IQ2_XS", 20, ["IQ2_XS", "Q2_K", "IQ2_XS", "Q2_K"]),
+        ("IQ2_S", 28, ["IQ2_XS", "IQ3_S", "IQ3_S", "IQ3_S"]),
+        ("IQ2_M", 29, ["IQ2_S", "IQ3_S", "IQ3_S", "IQ3_S"]),
+        ("IQ3_XXS", 23, ["IQ2_S", "IQ3_XXS", "IQ3_S", "IQ3_S"]),
+        ("IQ3_XS", 22, ["IQ3_XXS", "IQ3_S", "IQ3_S", "IQ3_S"]),
+        ("Q2_K_S", 21, ["Q2_K", "Q2_K", "Q2_K", "Q2_K"]),
+    ] {
+        place.run(&format!("quantize in.gguf out.gguf {name} --imatrix i.gguf")).good();
+        let file = open(&place, "out.gguf");
+        assert_eq!(file.metadata().u32("general.file_type").unwrap(), file_type, "{name}");
+        let stems = ["blk.1.attn_q", "blk.1.attn_v", "blk.1.attn_output", "token_embd"];
+        let found =
+            stems.map(|stem| file.tensor(&format!("{stem}.weight")).unwrap().layout().ty().name);
+        assert_eq!(found, types, "{name}");
+        let run = place.run("run -m out.gguf --tokens 65,66,300 -n 2 --temp 0 --json").json();
+        assert_eq!(run["tokens"].as_array().unwrap().len(), 2, "{name}");
+    }
 }
 
 #[test]
@@ -271,7 +339,10 @@ fn errors_are_reported_and_leave_no_file() {
     for (line, code, part) in [
         ("in.gguf x.gguf Q4_K_X", 2, "`Q4_K_X` is no type; known are F32"),
         ("in.gguf x.gguf I32", 2, "weights are never stored as I32"),
-        ("in.gguf x.gguf IQ2_XS", 2, "can be read but not made"),
+        ("in.gguf x.gguf IQ2_XS", 2, "IQ2_XS needs an importance matrix, and there is none"),
+        ("in.gguf x.gguf Q2_K_S", 2, "Q2_K needs an importance matrix"),
+        ("in.gguf x.gguf Q4_0 --tensor-type attn_k=IQ1_M", 2, "make one with `bilayer imatrix"),
+        ("in.gguf x.gguf COPY --pure", 2, "COPY keeps the type of every tensor"),
         ("in.gguf x.gguf", 2, "no type; give IN OUT TYPE"),
         ("in.gguf x.gguf Q8_0 100000", 2, "threads is 100000; it must be at most 512"),
         ("in.gguf x.gguf Q8_0 --tensor-type attn_k", 2, "--tensor-type attn_k: it is to be like"),
@@ -529,7 +600,8 @@ fn errors_are_those_of_llama_cpp_or_smaller_in_every_tensor() {
             let [_, tensor, name, plain, weighted] = fields[..] else { panic!("{line}") };
             let ty = by_name(name).unwrap();
             for (seed, bound) in [(None, plain), (Some(4), weighted)] {
-                let bound: f64 = bound.parse().unwrap();
+                // llama.cpp does not quantize to this type without importance.
+                let Ok(bound) = bound.parse::<f64>() else { continue };
                 let found = error(ty, &matrices[tensor], seed);
                 compared += 1;
                 let ratio = if bound > 0.0 { found / bound } else { 1.0 + found };

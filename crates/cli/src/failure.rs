@@ -132,9 +132,8 @@ impl From<bilayer_convert::Error> for Failure {
                 (USAGE, "; the command's --help lists the possible values")
             }
             Made::NotForWeights { .. } | Made::Model(_) | Made::Override { .. } => (USAGE, ""),
-            Made::Unwritable { .. } | Made::Requantize { .. } | Made::SameFile { .. } => {
-                (USAGE, "")
-            }
+            Made::Unwritable { .. } | Made::Unweighted { .. } => (USAGE, ""),
+            Made::Requantize { .. } | Made::SameFile { .. } => (USAGE, ""),
             Made::Checkpoint { .. } | Made::Tensor { .. } => (BAD_MODEL, ""),
             Made::OfCheckpoint { .. } | Made::Tokenizer { .. } => {
                 (BAD_MODEL, "; use a checkpoint of a supported kind")

@@ -47,6 +47,17 @@ pub enum Error {
         /// The type's name.
         ty: &'static str,
     },
+    /// A tensor would get a type that is useless without importance.
+    #[error(
+        "tensor {tensor}: {ty} needs an importance matrix, and there is none for it; make one with `bilayer imatrix -m IN -f \
+         TEXT -o imatrix.gguf`, then add --imatrix imatrix.gguf, or choose a type of more bits"
+    )]
+    Unweighted {
+        /// The tensor's name.
+        tensor: String,
+        /// The type's name.
+        ty: &'static str,
+    },
     /// A tensor is already quantized.
     #[error(
         "tensor {tensor} is quantized already, to {ty}, and would lose more than once; start from an F16, BF16 or F32 \

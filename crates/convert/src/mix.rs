@@ -60,6 +60,10 @@ pub struct Mix {
     low: bool,
     /// Whether experts have the base type and everything else Q8_0.
     experts_only: bool,
+    /// Whether every tensor keeps its type.
+    pub copies: bool,
+    /// Whether the base type requires an importance matrix in this mix.
+    weighted: bool,
 }
 
 /// A mix of one type for everything but the head.
@@ -79,6 +83,8 @@ const fn plain(name: &'static str, file_type: u32, base: Type) -> Mix {
         attn_output_of_8: Base,
         low: false,
         experts_only: false,
+        copies: false,
+        weighted: false,
     }
 }
 
@@ -99,8 +105,8 @@ const fn low(name: &'static str, file_type: u32, base: Type, better: Type) -> Mi
     }
 }
 
-/// All mixes of llama.cpp whose types are available here.
-static MIXES: [Mix; 33] = [
+/// All mixes of llama.cpp, and NVFP4.
+static MIXES: [Mix; 35] = [
     plain("F32", 0, Type::F32),
     plain("F16", 1, Type::F16),
     plain("BF16", 32, Type::BF16),
@@ -118,6 +124,7 @@ static MIXES: [Mix; 33] = [
     Mix {
         attn_v: Grouped { grouped: Type::Q4_K, single: None },
         ffn_down: First { parts: 8, then: Type::Q4_K, rest: None },
+        weighted: true,
         ..plain("Q2_K_S", 21, Type::Q2_K)
     },
     eight("Q3_K_S", 11, Type::Q3_K),
@@ -186,7 +193,13 @@ static MIXES: [Mix; 33] = [
     Mix { embedding: Always(Type::Q4_K), ..plain("TQ1_0", 36, Type::TQ1_0) },
     Mix { embedding: Always(Type::Q4_K), ..plain("TQ2_0", 37, Type::TQ2_0) },
     Mix { head: Type::Q8_0, experts_only: true, ..plain("MXFP4_MOE", 38, Type::MXFP4) },
+    // Its scales have too few bits for the small weights of an embedding.
+    Mix { head: Type::Q8_0, embedding: Always(Type::Q8_0), ..plain("NVFP4", 39, Type::NVFP4) },
+    Mix { file_type: None, copies: true, ..plain("COPY", 0, Type::F32) },
 ];
+
+/// Types below 2.6 bits, which llama.cpp writes only with an importance matrix: without, the result is useless.
+const WEIGHTED: &[Type] = &[Type::IQ1_S, Type::IQ1_M, Type::IQ2_XXS, Type::IQ2_XS, Type::IQ2_S];
 
 /// Substrings of tensor names that keep full precision in every mix: norm gains, routers, positions, and small
 /// tensors of other architectures.
@@ -278,10 +291,16 @@ impl Mix {
     pub fn tensor(&self, name: &str, shape: &[u64], facts: &Facts) -> Option<Type> {
         let matrix = shape.iter().skip_while(|size| **size == 1).count() >= 2;
         let kept = FULL_PRECISION.iter().any(|part| name.contains(part));
-        if !matrix || kept || !name.ends_with("weight") {
+        if self.copies || !matrix || kept || !name.ends_with("weight") {
             return None;
         }
         Some(fitting(self.preferred(name, shape, facts), shape.last().copied().unwrap_or_default()))
+    }
+
+    /// Whether the tensor `name` gets the type `ty` only with an importance matrix.
+    pub(crate) fn is_weighted(&self, name: &str, ty: Type) -> bool {
+        let is_base = self.weighted && ty == self.base && name != "token_embd.weight";
+        is_base || WEIGHTED.contains(&ty)
     }
 
     /// The type that the mix assigns to a tensor, regardless of whether its rows fit the type's blocks.

@@ -160,7 +160,7 @@ impl Quantize {
     /// Decides the type of every tensor.
     ///
     /// # Errors
-    /// [`Error::Requantize`], [`Error::Unwritable`], [`Error::ImatrixShape`]; [`Error::File`] if metadata that
+    /// [`Error::Requantize`], [`Error::Unwritable`], [`Error::Unweighted`], [`Error::ImatrixShape`]; [`Error::File`] if metadata that
     /// a mix depends on is missing.
     pub fn plan<'a>(
         &self,
@@ -249,6 +249,9 @@ impl Quantize {
                 return Err(Error::ImatrixShape { tensor: name.into(), expected, found });
             }
         }
+        if from != to && entry.is_none() && self.mix.is_weighted(name, to) {
+            return Err(Error::Unweighted { tensor: name.into(), ty: to.name });
+        }
         let row_bytes = (layout.cols() / to.block_weights as u64) * to.block_bytes as u64;
         Ok(Planned {
             name: name.into(),
@@ -267,6 +270,9 @@ impl Quantize {
         let mut metadata = file.metadata().clone();
         for key in ["split.no", "split.count", "split.tensors.count"] {
             metadata.remove(key);
+        }
+        if self.mix.copies {
+            return metadata;
         }
         match self.mix.file_type {
             Some(file_type) => metadata.set("general.file_type", file_type),

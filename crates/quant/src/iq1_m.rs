@@ -11,11 +11,15 @@
 //!       weight i        = d · (2 s + 1) · (grid ± SHIFT)
 //! ```
 
+use std::sync::LazyLock;
+
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_value};
+use crate::grid_block::{self, Coded, Coding, Ladder, Multipliers};
 use crate::grids;
 use crate::iq1_s::SHIFT;
+use crate::nearest::{Codebook, Signs};
 use crate::{Descriptor, Plane};
 
 /// One block of 256 weights.
@@ -39,10 +43,18 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     block_weights: 256,
     block_bytes: size_of::<Block>(),
     planes: &Plane::split([("points", 32), ("high", 16), ("scales", 8)]),
-    quantize: None,
+    quantize: Some(|values, importance, bytes| {
+        blocks::quantize(values, importance, bytes, quantize);
+    }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: f32::INFINITY,
+    error_max: 0.421,
 };
+
+static CODING: LazyLock<Coding<8, 3>> = LazyLock::new(|| Coding {
+    codebook: Codebook::new(&grids::IQ1, Signs::ShiftOfUnit(SHIFT)),
+    multipliers: Multipliers { first: 1.0, step: 2.0, count: 8 },
+    ladder: Ladder { first: 0.4, last: 1.2, count: 5 },
+});
 
 /// The 256 weights of a block.
 pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
@@ -55,6 +67,25 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
         let number = usize::from(block.points[i / 8]) | usize::from(high & 7) << 8;
         *out = scale * (f32::from(grids::IQ1[number][i % 8]) + shift);
     }
+}
+
+/// Chooses the scales and points that minimize the error; see `grid_block.rs`.
+#[must_use]
+pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
+    let Coded { d, scales, units } = grid_block::code::<_, _, 16>(&CODING, values, importance);
+    let mut block =
+        Block { points: units.map(|unit| unit.points[0] as u8), high: [0; 16], scales: [0; 4] };
+    for (k, unit) in units.iter().enumerate() {
+        let half = (unit.points[0] >> 8) as u8 | unit.signs << 3;
+        block.high[k / 2] |= half << (k % 2 * 4);
+    }
+    for (k, packed) in block.scales.iter_mut().enumerate() {
+        *packed = (d >> (4 * k) & 15) << 12;
+        for (l, scale) in scales[4 * k..][..4].iter().enumerate() {
+            *packed |= u16::from(*scale) << (3 * l);
+        }
+    }
+    block
 }
 
 /// The shared scale (f16 bits), assembled from its nibbles.

@@ -9,10 +9,14 @@
 //!       weight i       = d · (2 s + 1) · (grid ± SHIFT)
 //! ```
 
+use std::sync::LazyLock;
+
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_value};
+use crate::grid_block::{self, Coded, Coding, Ladder, Multipliers};
 use crate::grids;
+use crate::nearest::{Codebook, Signs};
 use crate::{Descriptor, Plane};
 
 /// One block of 256 weights.
@@ -36,13 +40,21 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     block_weights: 256,
     block_bytes: size_of::<Block>(),
     planes: &Plane::split([("d", 2), ("points", 32), ("high", 16)]),
-    quantize: None,
+    quantize: Some(|values, importance, bytes| {
+        blocks::quantize(values, importance, bytes, quantize);
+    }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: f32::INFINITY,
+    error_max: 0.457,
 };
 
 /// Added to or subtracted from every ternary weight.
 pub const SHIFT: f32 = 0.125;
+
+static CODING: LazyLock<Coding<8, 3>> = LazyLock::new(|| Coding {
+    codebook: Codebook::new(&grids::IQ1, Signs::ShiftOfPart(SHIFT)),
+    multipliers: Multipliers { first: 1.0, step: 2.0, count: 8 },
+    ladder: Ladder { first: 0.4, last: 1.2, count: 5 },
+});
 
 /// The 256 weights of a block.
 pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
@@ -54,4 +66,18 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
         let number = u16::from(block.points[i / 8]) | (high >> (i / 8 % 4 * 3) & 7) << 8;
         *out = scale * (f32::from(grids::IQ1[usize::from(number)][i % 8]) + shift);
     }
+}
+
+/// Chooses the scales and points that minimize the error; see `grid_block.rs`.
+#[must_use]
+pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
+    let Coded { d, scales, units } = grid_block::code::<_, _, 8>(&CODING, values, importance);
+    let mut high = [0; 8];
+    for (p, high) in high.iter_mut().enumerate() {
+        *high = u16::from(scales[p]) << 12 | u16::from(units[4 * p].signs) << 15;
+        for (k, unit) in units[4 * p..][..4].iter().enumerate() {
+            *high |= (unit.points[0] >> 8) << (3 * k);
+        }
+    }
+    Block { d, points: units.map(|unit| unit.points[0] as u8), high }
 }

@@ -10,10 +10,14 @@
 //!       weight i        = d · (s + 1/2) / 4 · ± grid
 //! ```
 
+use std::sync::LazyLock;
+
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_value};
+use crate::grid_block::{self, Coded, Coding, Ladder, Multipliers};
 use crate::grids::{self, signed};
+use crate::nearest::{Codebook, Signs};
 use crate::{Descriptor, Plane};
 
 /// One block of 256 weights.
@@ -41,10 +45,18 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     block_weights: 256,
     block_bytes: size_of::<Block>(),
     planes: &Plane::split([("d", 2), ("points", 32), ("signs", 32), ("high", 8), ("scales", 8)]),
-    quantize: None,
+    quantize: Some(|values, importance, bytes| {
+        blocks::quantize(values, importance, bytes, quantize);
+    }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: f32::INFINITY,
+    error_max: 0.244,
 };
+
+static CODING: LazyLock<Coding<8, 3>> = LazyLock::new(|| Coding {
+    codebook: Codebook::new(&grids::IQ2_S, Signs::Free),
+    multipliers: Multipliers { first: 0.125, step: 0.25, count: 16 },
+    ladder: Ladder { first: 5.0, last: 26.0, count: 6 },
+});
 
 /// The 256 weights of a block.
 pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
@@ -55,5 +67,22 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
         let high = block.high[i / 32] >> (i / 8 % 4 * 2) & 3;
         let point = grids::IQ2_S[usize::from(block.points[i / 8]) | usize::from(high) << 8];
         *out = signed(scale * f32::from(point[i % 8]), block.signs[i / 8], i % 8);
+    }
+}
+
+/// Chooses the scales and points that minimize the error; see `grid_block.rs`.
+#[must_use]
+pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
+    let Coded { d, scales, units } = grid_block::code::<_, _, 16>(&CODING, values, importance);
+    let mut high = [0; 8];
+    for (k, unit) in units.iter().enumerate() {
+        high[k / 4] |= ((unit.points[0] >> 8) as u8) << (k % 4 * 2);
+    }
+    Block {
+        d,
+        points: units.map(|unit| unit.points[0] as u8),
+        signs: units.map(|unit| unit.signs),
+        high,
+        scales: std::array::from_fn(|p| scales[2 * p] | scales[2 * p + 1] << 4),
     }
 }

@@ -8,10 +8,14 @@
 //!       weight       = d · (s + 1/2) / 4 · ± grid
 //! ```
 
+use std::sync::LazyLock;
+
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_value};
+use crate::grid_block::{self, Coded, Coding, Ladder, Multipliers};
 use crate::grids::{self, even_signs, signed};
+use crate::nearest::{Codebook, Signs};
 use crate::{Descriptor, Plane};
 
 /// One block of 256 weights.
@@ -33,10 +37,18 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     block_weights: 256,
     block_bytes: size_of::<Block>(),
     planes: &Plane::split([("d", 2), ("groups", 64)]),
-    quantize: None,
+    quantize: Some(|values, importance, bytes| {
+        blocks::quantize(values, importance, bytes, quantize);
+    }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: f32::INFINITY,
+    error_max: 0.336,
 };
+
+static CODING: LazyLock<Coding<8, 3>> = LazyLock::new(|| Coding {
+    codebook: Codebook::new(&grids::IQ2_XXS, Signs::Even),
+    multipliers: Multipliers { first: 0.125, step: 0.25, count: 16 },
+    ladder: Ladder { first: 5.0, last: 26.0, count: 6 },
+});
 
 /// The 256 weights of a block.
 pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
@@ -50,4 +62,20 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
             *out = signed(scale * f32::from(point[i % 8]), signs, i % 8);
         }
     }
+}
+
+/// Chooses the scales and points that minimize the error; see `grid_block.rs`.
+#[must_use]
+pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
+    let Coded { d, scales, units } = grid_block::code::<_, _, 8>(&CODING, values, importance);
+    let mut block = Block { d, groups: [[0; 8]; 8] };
+    for (p, group) in block.groups.iter_mut().enumerate() {
+        let mut word = u32::from(scales[p]) << 28;
+        for (k, unit) in units[4 * p..][..4].iter().enumerate() {
+            group[k] = unit.points[0] as u8;
+            word |= u32::from(unit.seven_signs()) << (7 * k);
+        }
+        group[4..].copy_from_slice(&word.to_le_bytes());
+    }
+    block
 }

@@ -10,10 +10,14 @@
 //!       weight i        = d · (1 + 2 s) · ± grid
 //! ```
 
+use std::sync::LazyLock;
+
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_value};
+use crate::grid_block::{self, Coded, Coding, Ladder, Multipliers};
 use crate::grids::{self, signed};
+use crate::nearest::{Codebook, Signs};
 use crate::{Descriptor, Plane};
 
 /// One block of 256 weights.
@@ -41,10 +45,18 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     block_weights: 256,
     block_bytes: size_of::<Block>(),
     planes: &Plane::split([("d", 2), ("points", 64), ("high", 8), ("signs", 32), ("scales", 4)]),
-    quantize: None,
+    quantize: Some(|values, importance, bytes| {
+        blocks::quantize(values, importance, bytes, quantize);
+    }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: f32::INFINITY,
+    error_max: 0.131,
 };
+
+static CODING: LazyLock<Coding<4, 8>> = LazyLock::new(|| Coding {
+    codebook: Codebook::new(&grids::IQ3_S, Signs::Free),
+    multipliers: Multipliers { first: 1.0, step: 2.0, count: 16 },
+    ladder: Ladder { first: 1.5, last: 8.0, count: 8 },
+});
 
 /// The 256 weights of a block.
 pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
@@ -56,4 +68,22 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
         let point = grids::IQ3_S[usize::from(block.points[i / 4]) | usize::from(high) << 8];
         *out = signed(scale * f32::from(point[i % 4]), block.signs[i / 8], i % 8);
     }
+}
+
+/// Chooses the scales and points that minimize the error; see `grid_block.rs`.
+#[must_use]
+pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
+    let Coded { d, scales, units } = grid_block::code::<_, _, 8>(&CODING, values, importance);
+    let mut block = Block {
+        d,
+        points: [0; 64],
+        high: [0; 8],
+        signs: units.map(|unit| unit.signs),
+        scales: std::array::from_fn(|p| scales[2 * p] | scales[2 * p + 1] << 4),
+    };
+    for (k, point) in units.iter().flat_map(|unit| unit.points).enumerate() {
+        block.points[k] = point as u8;
+        block.high[k / 8] |= ((point >> 8) as u8) << (k % 8);
+    }
+    block
 }

@@ -9,10 +9,14 @@
 //!       weight i              = d · (s + 1/2) / 2 · ± grid
 //! ```
 
+use std::sync::LazyLock;
+
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_value};
+use crate::grid_block::{self, Coded, Coding, Ladder, Multipliers};
 use crate::grids::{self, even_signs, signed};
+use crate::nearest::{Codebook, Signs};
 use crate::{Descriptor, Plane};
 
 /// One block of 256 weights.
@@ -36,10 +40,18 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     block_weights: 256,
     block_bytes: size_of::<Block>(),
     planes: &Plane::split([("d", 2), ("points", 64), ("signs_scales", 32)]),
-    quantize: None,
+    quantize: Some(|values, importance, bytes| {
+        blocks::quantize(values, importance, bytes, quantize);
+    }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: f32::INFINITY,
+    error_max: 0.18,
 };
+
+static CODING: LazyLock<Coding<4, 8>> = LazyLock::new(|| Coding {
+    codebook: Codebook::new(&grids::IQ3_XXS, Signs::Even),
+    multipliers: Multipliers { first: 0.25, step: 0.5, count: 16 },
+    ladder: Ladder { first: 5.0, last: 30.0, count: 8 },
+});
 
 /// The 256 weights of a block.
 pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
@@ -51,4 +63,22 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
         let point = grids::IQ3_XXS[usize::from(block.points[i / 4])];
         *out = signed(scale * f32::from(point[i % 4]), signs, i % 8);
     }
+}
+
+/// Chooses the scales and points that minimize the error; see `grid_block.rs`.
+#[must_use]
+pub fn quantize(values: &[f32; 256], importance: Option<&[f32; 256]>) -> Block {
+    let Coded { d, scales, units } = grid_block::code::<_, _, 8>(&CODING, values, importance);
+    let mut block = Block { d, points: [0; 64], signs_scales: [[0; 4]; 8] };
+    for (p, word) in block.signs_scales.iter_mut().enumerate() {
+        let mut bits = u32::from(scales[p]) << 28;
+        for (k, unit) in units[4 * p..][..4].iter().enumerate() {
+            bits |= u32::from(unit.seven_signs()) << (7 * k);
+        }
+        *word = bits.to_le_bytes();
+    }
+    for (pair, unit) in block.points.as_chunks_mut::<2>().0.iter_mut().zip(&units) {
+        *pair = unit.points.map(|point| point as u8);
+    }
+    block
 }

@@ -32,9 +32,11 @@ mod blocks;
 pub mod cache;
 mod descriptor;
 mod error;
+mod grid_block;
 pub mod grids;
 pub mod k_scales;
 mod lanes;
+mod nearest;
 mod search;
 mod super_block;
 

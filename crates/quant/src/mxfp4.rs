@@ -87,7 +87,7 @@ pub fn quantize(values: &[f32; 32], importance: Option<&[f32; 32]>) -> Block {
 }
 
 /// Halfway between each magnitude and the next.
-const MIDPOINTS: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
+pub(crate) const MIDPOINTS: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
 
 /// The code with the nearest value, ties toward zero. Division by a power of two is exact.
 #[inline]

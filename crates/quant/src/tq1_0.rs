@@ -15,6 +15,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks::{self, f16_value};
+use crate::search::GROUP;
+use crate::tq2_0::Ternary;
 use crate::{Descriptor, Plane};
 
 /// One block of 256 weights.
@@ -38,9 +40,11 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     block_weights: 256,
     block_bytes: size_of::<Block>(),
     planes: &Plane::split([("quants", 48), ("rest", 4), ("d", 2)]),
-    quantize: None,
+    quantize: Some(|values, importance, bytes| {
+        blocks::quantize_by_rule(values, importance, bytes, rule, searched);
+    }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: f32::INFINITY,
+    error_max: 0.8,
 };
 
 /// The 256 weights of a block.
@@ -55,6 +59,38 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
             }
         }
     }
+}
+
+/// The fixed rule: the largest magnitude is the scale.
+fn rule(values: &[f32; 256]) -> Block {
+    packed(Ternary::by_rule(values))
+}
+
+/// Chooses the scales that minimize the error.
+fn searched(
+    values: &[[f32; 256]; GROUP],
+    importance: Option<&[[f32; 256]; GROUP]>,
+) -> [Block; GROUP] {
+    Ternary::searched(values, importance).map(packed)
+}
+
+fn packed(Ternary { d, digits }: Ternary) -> Block {
+    let mut block = Block { quants: [0; 48], rest: [0; 4], d };
+    let (first, second) = block.quants.split_at_mut(32);
+    let runs = [(0, first, 5), (160, second, 5), (240, &mut block.rest[..], 4)];
+    for (start, bytes, count) in runs {
+        let step = bytes.len();
+        for (l, byte) in bytes.iter_mut().enumerate() {
+            let number = (0..5u16).fold(0, |number, n| {
+                let is_digit = usize::from(n) < count;
+                let digit = if is_digit { digits[start + usize::from(n) * step + l] } else { 0 };
+                number * 3 + u16::from(digit)
+            });
+            // Rounded up, so that the digits of the fraction come back exactly.
+            *byte = (number * 256).div_ceil(243) as u8;
+        }
+    }
+    block
 }
 
 /// Base-3 digit `n` of a byte, the most significant first.

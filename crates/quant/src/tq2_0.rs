@@ -8,8 +8,10 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::blocks::{self, f16_value};
-use crate::q2_k::code;
+use crate::blocks::{self, f16_bits, f16_value};
+use crate::lanes::{reciprocal, round};
+use crate::q2_k::{code, pack};
+use crate::search::{self, GROUP, ScaleBlock, Sweep};
 use crate::{Descriptor, Plane};
 
 /// One block of 256 weights.
@@ -31,9 +33,11 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     block_weights: 256,
     block_bytes: size_of::<Block>(),
     planes: &Plane::split([("quants", 64), ("d", 2)]),
-    quantize: None,
+    quantize: Some(|values, importance, bytes| {
+        blocks::quantize_by_rule(values, importance, bytes, rule, searched);
+    }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
-    error_max: f32::INFINITY,
+    error_max: 0.8,
 };
 
 /// The 256 weights of a block.
@@ -41,5 +45,52 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
     let d = f16_value(block.d);
     for (i, out) in out.iter_mut().enumerate() {
         *out = d * (f32::from(code(&block.quants, i)) - 1.0);
+    }
+}
+
+/// The fixed rule: the largest magnitude is the scale.
+fn rule(values: &[f32; 256]) -> Block {
+    let Ternary { d, digits } = Ternary::by_rule(values);
+    Block { quants: pack(&digits), d }
+}
+
+/// Chooses the scales that minimize the error.
+fn searched(
+    values: &[[f32; 256]; GROUP],
+    importance: Option<&[[f32; 256]; GROUP]>,
+) -> [Block; GROUP] {
+    Ternary::searched(values, importance)
+        .map(|Ternary { d, digits }| Block { quants: pack(&digits), d })
+}
+
+/// A scale (f16 bits) and digits 0, 1 and 2, as TQ1_0 and TQ2_0 store them.
+#[derive(Clone, Copy)]
+pub(crate) struct Ternary {
+    pub d: u16,
+    pub digits: [u8; 256],
+}
+
+/// Starting points of a search: Gaussian weights have their best scale at 0.4 of the largest of a block.
+const SWEEP: Sweep = Sweep { first: 1.0, last: 4.0, count: 7 };
+
+impl Ternary {
+    /// The largest magnitude is the scale.
+    pub fn by_rule(values: &[f32; 256]) -> Ternary {
+        let d = search::peak(values).abs();
+        let inverse = reciprocal(d);
+        Ternary { d: f16_bits(d), digits: values.map(|x| ((x * inverse).round() + 1.0) as u8) }
+    }
+
+    /// The scales that minimize the error.
+    pub fn searched(
+        values: &[[f32; 256]; GROUP],
+        importance: Option<&[[f32; 256]; GROUP]>,
+    ) -> [Ternary; GROUP] {
+        let nearest = |v| round(v, -1.0, 1.0);
+        search::scales(values, importance, nearest, 1.0, SWEEP).map(|ScaleBlock { d, codes }| {
+            // A search gives the scale the sign of the largest weight; digits of 2 mean the positive one here.
+            let digits = if d >> 15 == 1 { codes.map(|code| 2 - code) } else { codes };
+            Ternary { d: d & 0x7fff, digits }
+        })
     }
 }

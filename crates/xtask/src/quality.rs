@@ -35,7 +35,23 @@ const TYPES: &[(&str, bool)] = &[
     ("Q3_K_M", true),
     ("Q3_K_S", false),
     ("Q2_K", false),
+    ("IQ3_M", false),
+    ("IQ3_S", false),
+    ("IQ3_XS", false),
+    ("IQ3_XXS", false),
+    ("IQ2_M", false),
+    ("IQ2_S", false),
+    ("IQ2_XS", false),
+    ("IQ2_XXS", false),
+    ("IQ1_M", false),
+    ("IQ1_S", false),
+    ("TQ2_0", false),
+    ("TQ1_0", false),
+    ("NVFP4", false),
 ];
+
+/// Types that are made only with importance.
+const WEIGHTED: &[&str] = &["IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"];
 
 /// The inputs and outputs of a measurement.
 struct Work {
@@ -145,6 +161,9 @@ impl Work {
         ))?;
         for (ty, measured) in TYPES {
             for importance in ["", "yes"] {
+                if importance.is_empty() && WEIGHTED.contains(ty) {
+                    continue;
+                }
                 let both = ["--imatrix", imatrix.as_str()];
                 let weighted = if importance == "yes" { &both[..] } else { &[] };
                 let out = self.file("out.gguf");

@@ -61,10 +61,12 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
 /// The arguments with OUT and TYPE told apart: as in llama-quantize, OUT may be left out.
 fn named(args: &args::Quantize) -> Result<args::Quantize, Failure> {
     let out = args.out.to_str().unwrap_or_default();
-    let is_number = out.parse::<u32>().is_ok();
-    let is_type = !is_number && (quantize::mix(out).is_ok() || is_copy(out));
     let mut args = args.clone();
-    if is_type {
+    // As llama-quantize reads it, the number of a type is a type, unless the name of one follows.
+    let is_number = out.parse::<u32>().is_ok();
+    let follows = args.r#type.as_ref().is_some_and(|name| name.parse::<i64>().is_err());
+    let mix = quantize::mix(out).ok().filter(|_| !(is_number && follows));
+    if let Some(mix) = mix {
         if let Some(threads) = args.r#type.take() {
             let number = threads.parse().map_err(|_| {
                 Failure::usage(format!("OUT is {out}, which is a type; give IN OUT TYPE"))
@@ -72,27 +74,28 @@ fn named(args: &args::Quantize) -> Result<args::Quantize, Failure> {
             args.threads = Some(number);
         }
         args.r#type = Some(out.to_owned());
-        let name = format!("ggml-model-{}.gguf", out.to_uppercase());
-        args.out = args.input.with_file_name(name);
+        let name = if is_number { mix.name.to_owned() } else { out.to_uppercase() };
+        args.out = args.input.with_file_name(format!("ggml-model-{name}.gguf"));
     }
-    match &args.r#type {
-        None if args.target_bpw.is_none() => {
-            Err(Failure::usage("no type; give IN OUT TYPE, such as Q4_K_M"))
-        }
-        Some(name) if is_copy(name) => Err(Failure::usage(
-            "COPY keeps the type of every tensor; copy the file, as with `cp IN OUT`",
-        )),
-        _ => Ok(args),
+    if args.r#type.is_none() && args.target_bpw.is_none() {
+        return Err(Failure::usage("no type; give IN OUT TYPE, such as Q4_K_M"));
     }
-}
-
-fn is_copy(name: &str) -> bool {
-    name.eq_ignore_ascii_case("copy")
+    Ok(args)
 }
 
 fn asked(args: &args::Quantize) -> Result<Quantize, Failure> {
     // With a target size, every tensor without a rule gets an individual type.
     let mix = quantize::mix(args.r#type.as_deref().unwrap_or("Q4_K"))?;
+    let names_types = !args.tensor_type.is_empty()
+        || args.tensor_type_file.is_some()
+        || args.output_tensor_type.is_some()
+        || args.token_embedding_type.is_some()
+        || args.pure;
+    if mix.copies && names_types {
+        return Err(Failure::usage(
+            "COPY keeps the type of every tensor; give another TYPE with --pure and options that name types",
+        ));
+    }
     let ty = |name: &Option<String>| name.as_deref().map(quantize::weight_type).transpose();
     let overrides: Result<Vec<_>, Error> =
         args.tensor_type.iter().map(|given| Override::parse(given)).collect();

@@ -277,13 +277,13 @@ mod tests {
             tokens: &tokens[..len],
             wanted: Wanted::Last,
         });
-        let pages = Pages::new(1, 1, 1);
+        let (pages, strengths) = (Pages::new(1, 1, 1), Strengths::default());
         let work = |rows, whole_runs| Work {
             runs: &runs,
             starts: &[0; 4],
             cache: &pages,
             copies: &[],
-            strengths: &Strengths::default(),
+            strengths: &strengths,
             cut: Cut { rows, whole_runs },
         };
         let ends = |work: Work<'_>| (0..=work.count()).map(|n| work.rows_of(n)).collect::<Vec<_>>();
