@@ -63,7 +63,7 @@ fn steered(
     layer: usize,
     hidden: Value,
 ) -> Result<Value, Error> {
-    let name = direction(layer as usize);
+    let name = direction(layer);
     if !r.has(&name) {
         return Ok(hidden);
     }

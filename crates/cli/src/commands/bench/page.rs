@@ -67,8 +67,8 @@ pub fn read(path: &Path) -> std::result::Result<Vec<Result>, Failure> {
 pub fn html(results: &[Result]) -> std::result::Result<String, Error> {
     let names = names(results);
     let mut tests: Vec<Test> = Vec::new();
-    for at in 0..results.len() {
-        let test = Test::of(&results[at]);
+    for (at, result) in results.iter().enumerate() {
+        let test = Test::of(result);
         match tests.iter_mut().find(|known| known.key() == test.key()) {
             Some(known) => known.results.push(at),
             None => tests.push(Test { results: vec![at], ..test }),
@@ -375,14 +375,14 @@ mod tests {
 
     use super::*;
 
-    fn result(of: Value) -> Result {
+    fn result(of: &Value) -> Result {
         of.as_object().unwrap().clone()
     }
 
     #[test]
     fn results_are_named_by_what_differs() {
         let of = |commit: &str, layers: u64, time: &str| {
-            result(json!({ "model_type": "llama", "build_commit": commit, "n_gpu_layers": layers,
+            result(&json!({ "model_type": "llama", "build_commit": commit, "n_gpu_layers": layers,
                 "test_time": time, "n_gen": 8, "avg_ts": 2.0 }))
         };
         let cases = [
