@@ -674,6 +674,20 @@ fn requests_choose_the_strength_of_adapters() {
     all.dedup();
     assert!(all.len() >= 4, "the adapters make a difference: {all:?}");
 
+    let path = |name: &str| place.path().join(name);
+    let builder = bilayer::Model::builder(path("model.gguf")).gpu_layers(0).adapters_by_request();
+    let builder = builder.lora(path("adapter.gguf"), 30.0).lora(path("other.gguf"), 1.0);
+    let mut model = builder.parallel(2).open().unwrap();
+    let request = || bilayer::Request::new("abcabc").max_tokens(24).greedy().ignore_eos();
+    let strengths = [[0.0, 0.0], [1.0, 0.0], [-9.0, 0.0], [3.0, 20.0]];
+    for (strengths, (_, expected)) in strengths.iter().zip(&cases) {
+        let answer = model.generate(request().lora(strengths.to_vec())).unwrap();
+        assert_eq!(&answer.text().unwrap(), expected, "{strengths:?}");
+    }
+    assert_eq!(model.generate(request()).unwrap().text().unwrap(), as_opened);
+    let error = model.generate(request().lora([1.0])).err().unwrap().to_string();
+    assert!(error.contains("lora"), "{error}");
+
     let adapters = place.run("devices --json").json()["adapters"].as_array().unwrap().len();
     let cut = (adapters > 0).then_some("-dev software -ngl 2");
     for device in ["-ngl 0"].into_iter().chain(cut) {

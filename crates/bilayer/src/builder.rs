@@ -8,7 +8,7 @@ use bilayer_engine::placement::{self, Placing, Simulation};
 use bilayer_engine::session::{Progress, Purpose, Session, Settings, kv_types};
 use bilayer_engine::{
     Adapters, Cancel, ControlVector, Error as Engine, LoraFile, MetadataOverride, Model as Opened,
-    OpenOptions, open_with,
+    OpenOptions, Strength, open_with,
 };
 use bilayer_measure::{profile, timing};
 use bilayer_quant::Type;
@@ -114,6 +114,7 @@ pub struct Builder<'p> {
     cache_types: [CacheType; 2],
     parallel: usize,
     loras: Vec<(PathBuf, f32)>,
+    strength: Strength,
     control_vectors: Vec<(PathBuf, f32)>,
     control_layers: Option<RangeInclusive<u32>>,
     metadata: Vec<MetadataOverride>,
@@ -135,6 +136,7 @@ impl<'p> Builder<'p> {
             cache_types: [CacheType::F16; 2],
             parallel: 1,
             loras: Vec::new(),
+            strength: Strength::Fixed,
             control_vectors: Vec::new(),
             control_layers: None,
             metadata: Vec::new(),
@@ -299,6 +301,13 @@ impl<'p> Builder<'p> {
         self
     }
 
+    /// Lets every request set the strength of the adapters ([`Request::lora`](crate::Request::lora)). An adapter of strength 0
+    /// then takes as long as another.
+    pub fn adapters_by_request(mut self) -> Self {
+        self.strength = Strength::OfSequence;
+        self
+    }
+
     /// Adds the directions of a control vector in GGUF format, times a strength, to the hidden states after layers. Called
     /// again it adds another one.
     pub fn control_vector(mut self, path: impl Into<PathBuf>, scale: f32) -> Self {
@@ -328,7 +337,7 @@ impl<'p> Builder<'p> {
         Ok(Opened::adapted(
             file,
             &self.metadata,
-            Adapters { loras, control, ..Adapters::default() },
+            Adapters { loras, control, strength: self.strength },
         )?)
     }
 

@@ -75,7 +75,7 @@ impl Model {
     /// grammar is invalid.
     pub fn generate(&mut self, request: impl Into<Request>) -> Result<Answer<'_>, Error> {
         let request = request.into();
-        let begun = self.begin(&request.prompt)?;
+        let begun = self.begin(&request)?;
         let cancel = self.cancel.clone();
         // Taken apart, since an answer holds both the session and the drafter.
         let Model { model, running: Running::Decoder(session, _), drafter, .. } = self else {
@@ -169,7 +169,7 @@ impl Model {
     /// # Errors
     /// As [`Model::generate`].
     pub fn logits(&mut self, prompt: impl Into<Prompt>) -> Result<Logits, Error> {
-        let begun = self.begin(&prompt.into())?;
+        let begun = self.begin(&Request::new(prompt))?;
         let (_, session, own) = self.decoder()?;
         let mut tokens = session.tokens(begun.sequence).to_vec();
         tokens.extend(begun.tokens);
@@ -297,13 +297,19 @@ impl Model {
 
     /// Makes the model's own sequence hold what it can of a prompt: of a conversation what it has in common with the last one,
     /// of another prompt nothing, so that equal prompts give equal answers.
-    fn begin(&mut self, prompt: &Prompt) -> Result<Begun, Error> {
+    fn begin(&mut self, request: &Request) -> Result<Begun, Error> {
         let template = self.chat_template.clone();
         let (model, session, own) = self.decoder()?;
         let sequence = match *own {
             Some(sequence) => sequence,
             None => *own.insert(session.open()?),
         };
+        let held = session.adapted(sequence).to_vec();
+        session.adapt(sequence, request.lora.as_deref())?;
+        if session.adapted(sequence) != held {
+            session.truncate(sequence, 0);
+        }
+        let prompt = &request.prompt;
         if let Prompt::Messages(messages) = prompt {
             let chat = conversation(model, sequence, template.as_deref(), messages)?;
             let mut turn = chat.turn(model, session)?;
@@ -421,6 +427,7 @@ fn asked(
         shift: request.shift,
         ignore_eos: request.ignore_eos,
         show_control: request.show_control,
+        lora: request.lora,
         ..generate::Request::new(tokens)
     }
 }

@@ -71,6 +71,7 @@ pub struct Request {
     pub(crate) shift: Option<Shift>,
     pub(crate) ignore_eos: bool,
     pub(crate) show_control: bool,
+    pub(crate) lora: Option<Vec<f32>>,
 }
 
 impl Request {
@@ -86,6 +87,7 @@ impl Request {
             shift: None,
             ignore_eos: false,
             show_control: false,
+            lora: None,
         }
     }
 
@@ -193,6 +195,13 @@ impl Request {
     #[must_use]
     pub fn show_control(self) -> Request {
         Request { show_control: true, ..self }
+    }
+
+    /// The strength of each adapter, in the order in which they were given to a builder with
+    /// [`adapters_by_request`](crate::Builder::adapters_by_request); without, they are as they were given there.
+    #[must_use]
+    pub fn lora(self, strengths: impl Into<Vec<f32>>) -> Request {
+        Request { lora: Some(strengths.into()), ..self }
     }
 
     /// Reports the log-probabilities of each token and of the `top` most likely ones in its place
