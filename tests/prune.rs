@@ -142,7 +142,7 @@ fn bad_input_is_named_and_leaves_nothing() {
     refused(&wanda, &plain, "", "the text has");
     refused(&wanda, &plain, "short", "two windows of 32 need 64");
     refused(&wanda, &model(Type::Q8_0), &text, "is quantized already, to Q8_0");
-    refused(&prune(Method::Wanda, "2:4", Some(Type::TQ2_0)), &plain, &text, "TQ2_0");
+    refused(&prune(Method::Wanda, "2:4", Some(Type::I32)), &plain, &text, "I32");
     // A weight that is not finite makes the activations so.
     let tensor = plain.0.file().tensors().iter().find(|t| t.name().ends_with("ffn_up.weight"));
     let tensor = tensor.unwrap();
