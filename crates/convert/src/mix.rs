@@ -201,6 +201,11 @@ static MIXES: [Mix; 35] = [
 /// Types below 2.6 bits, which llama.cpp writes only with an importance matrix: without, the result is useless.
 const WEIGHTED: &[Type] = &[Type::IQ1_S, Type::IQ1_M, Type::IQ2_XXS, Type::IQ2_XS, Type::IQ2_S];
 
+/// Whether a type is written only with an importance matrix, whatever the mix.
+pub(crate) fn is_weighted(ty: Type) -> bool {
+    WEIGHTED.contains(&ty)
+}
+
 /// Substrings of tensor names that keep full precision in every mix: norm gains, routers, positions, and small
 /// tensors of other architectures.
 const FULL_PRECISION: &[&str] = &[
@@ -300,7 +305,7 @@ impl Mix {
     /// Whether the tensor `name` gets the type `ty` only with an importance matrix.
     pub(crate) fn is_weighted(&self, name: &str, ty: Type) -> bool {
         let is_base = self.weighted && ty == self.base && name != "token_embd.weight";
-        is_base || WEIGHTED.contains(&ty)
+        is_base || is_weighted(ty)
     }
 
     /// The type that the mix assigns to a tensor, regardless of whether its rows fit the type's blocks.

@@ -23,6 +23,7 @@ use crate::budget::{self, Choice};
 pub use crate::calibration::Calibration;
 use crate::calibration::{Runs, failed};
 use crate::imatrix::{Entry, Imatrix};
+use crate::mix::is_weighted;
 use crate::{Error, Progress, stream};
 
 /// Bits per weight of the probe type: few enough that the divergence exceeds rounding, enough that it is still
@@ -99,7 +100,7 @@ impl Sensitivity {
         let tensors = free.into_iter().map(|tensor| {
             let importance = imatrix.and_then(|imatrix| imatrix.get(tensor.name()));
             let columns = activations.get(tensor.name());
-            let candidates = candidates(tensor);
+            let candidates = candidates(tensor, importance);
             let sample = Sample { file, tensor, importance, columns };
             measured(&mut runs, &sample, model, &candidates, &pool)
         });
@@ -177,13 +178,14 @@ impl Choices {
 }
 
 /// A tensor's possible types: its own, and all smaller ones that keep every weight, can be quantized to and fit its
-/// rows.
-fn candidates(tensor: &Tensor) -> Vec<Type> {
+/// rows. Types that need importance are none of them without it.
+fn candidates(tensor: &Tensor, importance: Option<&Entry>) -> Vec<Type> {
     let layout = tensor.layout();
     let own = layout.ty();
     let fits = |ty: &Type| {
         ty.quantize.is_some()
             && ty.kept_of_64().is_none()
+            && (importance.is_some() || !is_weighted(*ty))
             && layout.cols().is_multiple_of(ty.block_weights as u64)
             && bits(*ty) < bits(own)
     };
