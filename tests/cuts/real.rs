@@ -16,7 +16,7 @@ use super::{argmax, error};
 
 /// How far a model is tested.
 #[derive(Clone, Copy)]
-struct Extent {
+struct Reach {
     /// Greedy tokens after each prompt.
     steps: usize,
     /// Every split, or both ends and the middle.
@@ -24,11 +24,11 @@ struct Extent {
 }
 
 /// A trained model.
-const TRAINED: Extent = Extent { steps: 32, every_split: true };
-/// The same model in another type, which does not matter to how parts are joined.
-const SAME_IN_ANOTHER_TYPE: Extent = Extent { steps: 8, every_split: false };
+const TRAINED: Reach = Reach { steps: 32, every_split: true };
+/// A trained model's other types, which do not matter to how parts are joined.
+const REQUANTIZED: Reach = Reach { steps: 8, every_split: false };
 /// A model with random weights, whose windows and chunks the longest prompt fills.
-const RANDOM: Extent = Extent { steps: 6, every_split: true };
+const RANDOM: Reach = Reach { steps: 6, every_split: true };
 
 /// Checkpoints in the shared data: Llamas, and one of each mechanism that others have.
 const CHECKPOINTS: [&str; 15] = [
@@ -103,7 +103,7 @@ fn say(
 }
 
 /// Splits of one model, with every cache type its heads support.
-fn check(model: &Model, name: &str, Extent { steps, every_split }: Extent) {
+fn check(model: &Model, name: &str, Reach { steps, every_split }: Reach) {
     if super::support::gpu::gpu().is_none() {
         return;
     }
@@ -161,8 +161,8 @@ fn real_models_give_the_same_answers_however_they_are_split() {
     for path in files {
         let name = path.display().to_string();
         let trained = ["demo.gguf", "stories260k-f32.gguf"].iter().any(|end| name.ends_with(end));
-        let extent = if trained { TRAINED } else { SAME_IN_ANOTHER_TYPE };
-        check(&Model::open(&path), &name, extent);
+        let reach = if trained { TRAINED } else { REQUANTIZED };
+        check(&Model::open(&path), &name, reach);
     }
 }
 
