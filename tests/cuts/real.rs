@@ -16,7 +16,7 @@ use super::{argmax, error};
 
 /// How far a model is tested.
 #[derive(Clone, Copy)]
-struct Reach {
+struct Coverage {
     /// Greedy tokens after each prompt.
     steps: usize,
     /// Every split, or both ends and the middle.
@@ -24,11 +24,11 @@ struct Reach {
 }
 
 /// A trained model.
-const TRAINED: Reach = Reach { steps: 32, every_split: true };
+const TRAINED: Coverage = Coverage { steps: 32, every_split: true };
 /// A trained model's other types, which do not matter to how parts are joined.
-const REQUANTIZED: Reach = Reach { steps: 8, every_split: false };
+const REQUANTIZED: Coverage = Coverage { steps: 8, every_split: false };
 /// A model with random weights, whose windows and chunks the longest prompt fills.
-const RANDOM: Reach = Reach { steps: 6, every_split: true };
+const RANDOM: Coverage = Coverage { steps: 6, every_split: true };
 
 /// Checkpoints in the shared data: Llamas, and one of each mechanism that others have.
 const CHECKPOINTS: [&str; 15] = [
@@ -103,7 +103,7 @@ fn say(
 }
 
 /// Splits of one model, with every cache type its heads support.
-fn check(model: &Model, name: &str, Reach { steps, every_split }: Reach) {
+fn check(model: &Model, name: &str, Coverage { steps, every_split }: Coverage) {
     if super::support::gpu::gpu().is_none() {
         return;
     }
@@ -161,8 +161,8 @@ fn real_models_give_the_same_answers_however_they_are_split() {
     for path in files {
         let name = path.display().to_string();
         let trained = ["demo.gguf", "stories260k-f32.gguf"].iter().any(|end| name.ends_with(end));
-        let reach = if trained { TRAINED } else { REQUANTIZED };
-        check(&Model::open(&path), &name, reach);
+        let coverage = if trained { TRAINED } else { REQUANTIZED };
+        check(&Model::open(&path), &name, coverage);
     }
 }
 

@@ -95,7 +95,7 @@ impl Fit {
 
 /// One sub-block.
 #[derive(Clone, Copy)]
-struct Part<'a> {
+struct Subblock<'a> {
     x: &'a [[f32; 8]],
     w: &'a [[f32; 8]],
 }
@@ -103,7 +103,7 @@ struct Part<'a> {
 impl<const W: usize, const L: usize> Coding<W, L> {
     /// The nearest codes at a scale, with the better shift.
     #[inline(always)]
-    fn fit(&self, scratch: &mut Scratch, part: Part<'_>, scale: f32) -> Fit {
+    fn fit(&self, scratch: &mut Scratch, part: Subblock<'_>, scale: f32) -> Fit {
         let mut best = Fit::WORST;
         for shift in 0..self.codebook.shifts() {
             let mut fit = Fit { cost: 0.0, ..Fit::WORST };
@@ -128,7 +128,7 @@ impl<const W: usize, const L: usize> Coding<W, L> {
 
     /// The codes that explain most of a sub-block, whatever their scale.
     #[inline(always)]
-    fn free(&self, scratch: &mut Scratch, part: Part<'_>) -> Fit {
+    fn free(&self, scratch: &mut Scratch, part: Subblock<'_>) -> Fit {
         let (mut wxx, mut ww) = (0.0f32, 0.0f32);
         for (x, w) in part.x.as_flattened().iter().zip(part.w.as_flattened()) {
             wxx += w * x * x;
@@ -164,7 +164,7 @@ impl<const W: usize, const L: usize> Coding<W, L> {
     fn multiple(
         &self,
         scratch: &mut Scratch,
-        part: Part<'_>,
+        part: Subblock<'_>,
         shared: f32,
         (centre, around): (u8, u8),
     ) -> (Fit, u8) {
@@ -222,10 +222,10 @@ pub(crate) fn code<const W: usize, const L: usize, const PARTS: usize>(
     }
     let per_part = 32 / PARTS;
     let (x, w) = (x.as_chunks::<8>().0, w.as_chunks::<8>().0);
-    let mut parts = [Part { x: &x[..0], w: &w[..0] }; PARTS];
+    let mut parts = [Subblock { x: &x[..0], w: &w[..0] }; PARTS];
     for (p, part) in parts.iter_mut().enumerate() {
         let range = p * per_part..(p + 1) * per_part;
-        *part = Part { x: &x[range.clone()], w: &w[range] };
+        *part = Subblock { x: &x[range.clone()], w: &w[range] };
     }
     let scratch = &mut Scratch::new();
     let mut fits = [Fit::WORST; PARTS];
