@@ -68,7 +68,7 @@ fn a_lost_gpu_loses_no_answer() {
     };
     let answers = |server: &Server| -> Vec<Value> {
         std::thread::scope(|scope| {
-            let asked = prompts.map(|prompt| scope.spawn(move || ask(server, prompt, 80)));
+            let asked = prompts.map(|prompt| scope.spawn(move || ask(server, prompt, 160)));
             let answers = asked.into_iter().map(|asked| asked.join().unwrap());
             answers.map(|answer| answer["choices"][0]["text"].clone()).collect()
         })
