@@ -13,7 +13,7 @@ use crate::new_file::NewFile;
 /// The style of every page, after the colours.
 const STYLE: &str = include_str!("page/style.css");
 
-/// The frame of pages of results: what `title`, `answer` and `cards` of a template extend.
+/// The frame of every page, whose blocks a template fills.
 const BASE: &str = include_str!("page/base.html");
 
 /// Renders a template, which may extend `base.html`, with `css` and `style` beside the given context.

@@ -22,7 +22,8 @@ const CELLS_MAX: u32 = 512;
 pub fn html(profile: &Profile, charts: [&Charts; 2]) -> Result<String, Error> {
     let about = context! {
         model => &profile.model,
-        adapter => &profile.gpu,
+        command => "profile",
+        subject => format!("{} on {}", profile.model, profile.gpu),
         headline => headline(profile),
         why => sentence(&profile.why),
         flag => profile.flag(),
