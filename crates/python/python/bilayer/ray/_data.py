@@ -18,7 +18,7 @@ import ray.data
 
 import bilayer
 
-from ._process import Server, check_arguments
+from ._process import Server, check_arguments, end_process
 
 #: Bytes from each end of a model file that identify it.
 _SAMPLE = 1 << 20
@@ -122,7 +122,7 @@ class _Generator(_Worker):
         self._request = options["request"]
         self._parallel = options["parallel"]
         arguments = ["-m", model, "-np", str(self._parallel), *options["args"]]
-        self._server = Server(arguments, binary=options["binary"], on_death=_end_process)
+        self._server = Server(arguments, binary=options["binary"], on_death=end_process)
         self._pool = ThreadPoolExecutor(self._parallel)
         notes = Journal(journal, model, self._request, pyarrow.string()) if journal else None
         super().__init__(column, into, notes)
@@ -141,12 +141,6 @@ class _Generator(_Worker):
         server = getattr(self, "_server", None)
         if server is not None:
             server.stop()
-
-
-def _end_process(message: str) -> None:
-    """End the worker with its child: Ray starts another and gives it the batch."""
-    print(message, flush=True)
-    os._exit(1)
 
 
 def _mapped(dataset: ray.data.Dataset, worker: type, arguments: tuple[Any, ...], how: dict[str, Any]) -> Any:

@@ -47,6 +47,12 @@ _RESERVED = {
 _QUOTED_LINES = 20
 
 
+def end_process(message: str) -> None:
+    """End this worker, whose child has ended: Ray starts another, and sends nothing more to this one."""
+    print(message, flush=True)
+    os._exit(1)
+
+
 def check_arguments(arguments: Sequence[str]) -> list[str]:
     """Return the arguments of ``bilayer serve``, or refuse those that are not the caller's.
 

@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from bilayer import UsageError
 
 from ._prefix import Blocks, chain, prefix_text
-from ._process import Server, check_arguments
+from ._process import Server, check_arguments, end_process
 
 #: Seconds after which a replica counts a request as ended whose gateway is gone.
 _LONGEST_REQUEST = 3600
@@ -88,7 +88,7 @@ class Engine:
             binary=binary,
             host=ray.util.get_node_ip_address(),
             drain_seconds=drain_seconds,
-            on_death=_end_process,
+            on_death=end_process,
         )
         name = serve.get_replica_context().replica_tag
         self._lease = {"url": self._server.url, "key": self._server.key, "replica": name}
@@ -123,12 +123,6 @@ class Engine:
         server = getattr(self, "_server", None)
         if server is not None:
             server.stop()
-
-
-def _end_process(message: str) -> None:
-    """End the replica with its child, so that nothing is sent to it and Serve starts another."""
-    print(message, flush=True)
-    os._exit(1)
 
 
 class Gateway:
