@@ -288,9 +288,7 @@ impl Backend for Device {
     }
 
     fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), Error> {
-        if self.port.lost_at() == Some(self.submits + 1) {
-            self.submits += 1;
-        }
+        self.submits += 1;
         self.alive()?;
         self.inner.submit(segment, step)?;
         self.spend(self.facts.link.submit_us / 1e6);
@@ -300,7 +298,6 @@ impl Backend for Device {
         let start = self.port.clock().now().max(occupancy.work_end).max(self.inputs_end);
         occupancy.work_end = start + Duration::from_secs_f64(seconds);
         (scheduled.end, scheduled.is_awaited) = (occupancy.work_end, false);
-        self.submits += 1;
         scheduled.submit = self.submits;
         if self.open.len() == OPEN_MAX {
             self.open.pop_front();

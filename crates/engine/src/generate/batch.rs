@@ -58,9 +58,6 @@ impl<'s> Batch<'s> {
         if let Some(strengths) = &request.lora {
             self.session.check_strengths(strengths)?;
         }
-        if let Some(strengths) = &request.lora {
-            self.session.check_strengths(strengths)?;
-        }
         let number = self.stops.len();
         self.stops.push(None);
         self.waiting.push_back((number, Reply::new(&self.model, sampler, request)));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::Setting;
@@ -256,19 +256,16 @@ impl Phases<'_> {
     fn overload(&mut self, open: Arrivals, first_peak: f64) -> Result<(Phase, Vec<Window>)> {
         let count = (self.setting.seconds / WINDOW_SECONDS).max(1);
         let seconds = self.setting.seconds as f64 / count as f64;
-        let (mut all, mut windows, mut before) = (None::<Phase>, Vec::new(), first_peak);
+        let (mut phases, mut windows, mut before) = (Vec::new(), Vec::new(), first_peak);
         for number in 1..=count {
             let what = format!("ten times capacity, {number} of {count}");
             let phase = self.run(&what, open, seconds)?;
             let (goodput, after) = (phase.goodput(), self.peak()?);
             windows.push(Window { goodput, peaks: [before, after] });
             before = after;
-            all = Some(match all {
-                None => phase,
-                Some(all) => all.joined(phase),
-            });
+            phases.push(phase);
         }
-        let Some(all) = all else { bail!("no window of overload") };
+        let all = phases.into_iter().reduce(Phase::joined).context("no window of overload")?;
         Ok((all, windows))
     }
 }
