@@ -671,6 +671,8 @@ struct Setting<'a> {
     backend: &'a Tested,
     model: &'a Model,
     tokens: &'a [u32],
+    /// The logits of all tokens by the reference.
+    expected: &'a [f32],
     what: &'a str,
     same_max: f32,
 }
@@ -678,19 +680,7 @@ struct Setting<'a> {
 /// Calls `check` for every backend and architecture: the first in all variants, which are features of the decoder
 /// that all share, every other with the features of its own smallest metadata.
 fn for_each_random(check: impl Fn(Setting<'_>)) {
-    for_each(&|_| true, check);
-}
-
-/// As [`each`], for the models with a KV cache: all but encoders.
-fn for_each_decoder(check: impl Fn(Setting<'_>)) {
-    for_each(&|config| config.encoder.is_none(), check);
-}
-
-fn for_each(wanted: &dyn Fn(&Config) -> bool, check: impl Fn(Setting<'_>)) {
     for (place, architecture) in bilayer_models::all().iter().enumerate() {
-        if !wanted(&(architecture.config)(&(architecture.tiny)()).unwrap()) {
-            continue;
-        }
         let variants = if place == 0 { VARIANTS } else { &[SMALLEST] };
         for variant in variants {
             let extent = match (place, variant.name == SMALLEST.name) {
@@ -700,29 +690,48 @@ fn for_each(wanted: &dyn Fn(&Config) -> bool, check: impl Fn(Setting<'_>)) {
             };
             let model = &random(architecture, variant);
             let tokens = &Random(11).tokens(70, model.config.vocab);
+            let reference = Runner::single(model, Box::new(Reference::new()), LIMITS);
+            let expected = &reference.unwrap().prefill(tokens).unwrap();
             for backend in backends() {
                 let what = &format!("{} {} on {}", architecture.name, variant.name, backend.name);
                 let same_max = (backend.same_max)(variant.ty);
-                check(Setting { extent, backend, model, tokens, what, same_max });
+                check(Setting { extent, backend, model, tokens, expected, what, same_max });
             }
         }
     }
 }
 
+/// A promise about a runner of a setting, which has the logits of all tokens at once.
+type Promise = fn(&Setting<'_>, &mut Runner<'_>, &[f32]);
+
+/// What holds of every model on every backend. One runner keeps them all, so none may depend on what ran before.
+const PROMISES: &[Promise] = &[
+    the_logits_are_those_of_the_reference,
+    a_prompt_in_pieces_is_the_prompt_at_once,
+    only_output_rows_are_returned,
+    sequences_in_one_step_do_not_see_each_other,
+    it_does_not_matter_which_pages_a_sequence_has,
+    a_copied_page_carries_a_shared_prefix,
+];
+
 #[test]
-fn every_backend_computes_what_the_reference_computes() {
-    for_each_random(|Setting { backend, model, tokens, what, .. }| {
-        let expected = Runner::single(model, Box::new(Reference::new()), LIMITS);
-        let expected = expected.unwrap().prefill(tokens).unwrap();
-        let found = Runner::single(model, (backend.make)(), LIMITS).unwrap().prefill(tokens);
-        assert_close(&found.unwrap(), &expected, (backend.error_max)(model.matrix_type()), what);
-        // A model whose output does not depend on its input would pass everything here.
-        let width = expected.len() / tokens.len();
-        assert!(
-            error(&expected[width..2 * width], &expected[..width]) > 0.1,
-            "{what}: indifferent"
-        );
+fn every_backend_keeps_every_promise() {
+    for_each_random(|setting| {
+        let backend = (setting.backend.make)();
+        let mut runner = Runner::single(setting.model, backend, LIMITS).unwrap();
+        let whole = runner.prefill(setting.tokens).unwrap();
+        for promise in PROMISES {
+            promise(&setting, &mut runner, &whole);
+        }
     });
+}
+
+fn the_logits_are_those_of_the_reference(setting: &Setting<'_>, _: &mut Runner<'_>, whole: &[f32]) {
+    let &Setting { backend, model, tokens, expected, what, .. } = setting;
+    assert_close(whole, expected, (backend.error_max)(model.matrix_type()), what);
+    // A model whose output does not depend on its input would pass everything here.
+    let width = expected.len() / tokens.len();
+    assert!(error(&expected[width..2 * width], &expected[..width]) > 0.1, "{what}: indifferent");
 }
 
 #[test]
@@ -741,139 +750,138 @@ fn variants_differ() {
     }
 }
 
-#[test]
-fn a_prompt_in_pieces_is_the_prompt_at_once() {
-    for_each_decoder(|Setting { extent, backend, model, tokens, what, same_max }| {
-        let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
-        let whole = runner.prefill(tokens).unwrap();
-        // Each way is taken again and again until the tokens end.
-        let ways: &[&[usize]] = match extent {
-            Extent::All => &[&[1], &[2], &[3], &[7], &[31], &[32], &[33], &[64]],
-            Extent::Some => &[&[1, 33, 2, 31, 3], &[64, 1]],
-            Extent::Few => &[&[7, 1, 32]],
-        };
-        for way in ways {
-            let mut pieces = Vec::new();
-            let mut rest = tokens;
-            for &size in way.iter().cycle() {
-                let (piece, later) = rest.split_at(size.min(rest.len()));
-                let first_position = tokens.len() - rest.len();
-                let run = Chunk { tokens: piece, first_position, pages: &IN_ORDER };
-                pieces.extend(runner.step(&[run], &all(piece.len()), &[]).unwrap());
-                rest = later;
-                if rest.is_empty() {
-                    break;
-                }
+fn a_prompt_in_pieces_is_the_prompt_at_once(
+    setting: &Setting<'_>,
+    runner: &mut Runner<'_>,
+    whole: &[f32],
+) {
+    let &Setting { extent, model, tokens, what, same_max, .. } = setting;
+    if model.config.encoder.is_some() {
+        return;
+    }
+    // Each way is taken again and again until the tokens end.
+    let ways: &[&[usize]] = match extent {
+        Extent::All => &[&[1], &[2], &[3], &[7], &[31], &[32], &[33], &[64]],
+        Extent::Some => &[&[1, 33, 2, 31, 3], &[64, 1]],
+        Extent::Few => &[&[7, 1, 32]],
+    };
+    for way in ways {
+        let mut pieces = Vec::new();
+        let mut rest = tokens;
+        for &size in way.iter().cycle() {
+            let (piece, later) = rest.split_at(size.min(rest.len()));
+            let first_position = tokens.len() - rest.len();
+            let run = Chunk { tokens: piece, first_position, pages: &IN_ORDER };
+            pieces.extend(runner.step(&[run], &all(piece.len()), &[]).unwrap());
+            rest = later;
+            if rest.is_empty() {
+                break;
             }
-            assert_close(&pieces, &whole, same_max, &format!("{what}, pieces of {way:?}"));
         }
-    });
+        assert_close(&pieces, whole, same_max, &format!("{what}, pieces of {way:?}"));
+    }
 }
 
-#[test]
-fn only_output_rows_are_returned() {
-    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
-        let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
-        let vocab = runner.vocab();
-        let whole = runner.prefill(tokens).unwrap();
-        let run = Chunk { tokens, first_position: 0, pages: &IN_ORDER };
-        let some = runner.step(&[run], &[3, 32, 69], &[]).unwrap();
-        let picked: Vec<f32> =
-            [3, 32, 69].iter().flat_map(|&r| &whole[r * vocab..][..vocab]).copied().collect();
-        assert_close(&some, &picked, same_max, what);
-        if model.config.encoder.is_some() {
-            return;
-        }
-        // A part of a prompt without output rows still fills the cache.
-        let (start, end) = tokens.split_at(40);
-        let first = Chunk { tokens: start, first_position: 0, pages: &IN_ORDER };
-        assert!(runner.step(&[first], &[], &[]).unwrap().is_empty(), "{what}");
-        let second = Chunk { tokens: end, first_position: 40, pages: &IN_ORDER };
-        let last = runner.step(&[second], &[29], &[]).unwrap();
-        assert_close(&last, &picked[2 * vocab..], same_max, what);
-    });
+fn only_output_rows_are_returned(setting: &Setting<'_>, runner: &mut Runner<'_>, whole: &[f32]) {
+    let &Setting { model, tokens, what, same_max, .. } = setting;
+    let vocab = runner.vocab();
+    let run = Chunk { tokens, first_position: 0, pages: &IN_ORDER };
+    let some = runner.step(&[run], &[3, 32, 69], &[]).unwrap();
+    let picked: Vec<f32> =
+        [3, 32, 69].iter().flat_map(|&r| &whole[r * vocab..][..vocab]).copied().collect();
+    assert_close(&some, &picked, same_max, what);
+    if model.config.encoder.is_some() {
+        return;
+    }
+    // A part of a prompt without output rows still fills the cache.
+    let (start, end) = tokens.split_at(40);
+    let first = Chunk { tokens: start, first_position: 0, pages: &IN_ORDER };
+    assert!(runner.step(&[first], &[], &[]).unwrap().is_empty(), "{what}");
+    let second = Chunk { tokens: end, first_position: 40, pages: &IN_ORDER };
+    let last = runner.step(&[second], &[29], &[]).unwrap();
+    assert_close(&last, &picked[2 * vocab..], same_max, what);
 }
 
-#[test]
-fn sequences_in_one_step_do_not_see_each_other() {
-    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
-        let other = Random(13).tokens(45, model.config.vocab);
-        let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
-        let vocab = runner.vocab();
-        let alone = [runner.prefill(tokens).unwrap(), runner.prefill(&other).unwrap()];
-        let (low, high) = (&IN_ORDER[..8], &IN_ORDER[8..]);
-        if model.config.encoder.is_some() {
-            let runs = [
-                Chunk { tokens, first_position: 0, pages: high },
-                Chunk { tokens: &other, first_position: 0, pages: low },
-            ];
-            let both = runner.step(&runs, &all(115), &[]).unwrap();
-            assert_close(&both, &alone.concat(), same_max, what);
-            return;
-        }
-        // The first has 33 tokens when the second joins; then both run in one step twice.
-        let start = Chunk { tokens: &tokens[..33], first_position: 0, pages: low };
-        let mut first = runner.step(&[start], &all(33), &[]).unwrap();
-        let mut second = Vec::new();
-        for (a, b) in [((33, 34), (0, 40)), ((34, 70), (40, 45))] {
-            let runs = [
-                Chunk { tokens: &tokens[a.0..a.1], first_position: a.0, pages: low },
-                Chunk { tokens: &other[b.0..b.1], first_position: b.0, pages: high },
-            ];
-            let rows = a.1 - a.0 + b.1 - b.0;
-            let logits = runner.step(&runs, &all(rows), &[]).unwrap();
-            let (a, b) = logits.split_at((a.1 - a.0) * vocab);
-            first.extend_from_slice(a);
-            second.extend_from_slice(b);
-        }
-        assert_close(&first, &alone[0], same_max, what);
-        assert_close(&second, &alone[1], same_max, what);
-    });
+fn sequences_in_one_step_do_not_see_each_other(
+    setting: &Setting<'_>,
+    runner: &mut Runner<'_>,
+    whole: &[f32],
+) {
+    let &Setting { model, tokens, what, same_max, .. } = setting;
+    let vocab = runner.vocab();
+    let other = Random(13).tokens(45, model.config.vocab);
+    let alone = runner.prefill(&other).unwrap();
+    let (low, high) = (&IN_ORDER[..8], &IN_ORDER[8..]);
+    if model.config.encoder.is_some() {
+        let runs = [
+            Chunk { tokens, first_position: 0, pages: high },
+            Chunk { tokens: &other, first_position: 0, pages: low },
+        ];
+        let both = runner.step(&runs, &all(115), &[]).unwrap();
+        assert_close(&both, &[whole, &alone].concat(), same_max, what);
+        return;
+    }
+    // The first has 33 tokens when the second joins; then both run in one step twice.
+    let start = Chunk { tokens: &tokens[..33], first_position: 0, pages: low };
+    let mut first = runner.step(&[start], &all(33), &[]).unwrap();
+    let mut second = Vec::new();
+    for (a, b) in [((33, 34), (0, 40)), ((34, 70), (40, 45))] {
+        let runs = [
+            Chunk { tokens: &tokens[a.0..a.1], first_position: a.0, pages: low },
+            Chunk { tokens: &other[b.0..b.1], first_position: b.0, pages: high },
+        ];
+        let rows = a.1 - a.0 + b.1 - b.0;
+        let logits = runner.step(&runs, &all(rows), &[]).unwrap();
+        let (a, b) = logits.split_at((a.1 - a.0) * vocab);
+        first.extend_from_slice(a);
+        second.extend_from_slice(b);
+    }
+    assert_close(&first, whole, same_max, what);
+    assert_close(&second, &alone, same_max, what);
 }
 
-#[test]
-fn it_does_not_matter_which_pages_a_sequence_has() {
-    for_each_random(|Setting { backend, model, tokens, what, same_max, .. }| {
-        let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
-        let in_order = runner.prefill(tokens).unwrap();
-        for pages in [[2, 1, 0], [15, 0, 7]] {
-            let run = Chunk { tokens, first_position: 0, pages: &pages };
-            let logits = runner.step(&[run], &all(tokens.len()), &[]).unwrap();
-            assert_close(&logits, &in_order, same_max, &format!("{what}, {pages:?}"));
-        }
-    });
+fn it_does_not_matter_which_pages_a_sequence_has(
+    setting: &Setting<'_>,
+    runner: &mut Runner<'_>,
+    whole: &[f32],
+) {
+    let &Setting { tokens, what, same_max, .. } = setting;
+    for pages in [[2, 1, 0], [15, 0, 7]] {
+        let run = Chunk { tokens, first_position: 0, pages: &pages };
+        let logits = runner.step(&[run], &all(tokens.len()), &[]).unwrap();
+        assert_close(&logits, whole, same_max, &format!("{what}, {pages:?}"));
+    }
 }
 
-#[test]
-fn a_copied_page_carries_a_shared_prefix() {
-    for_each_decoder(|Setting { backend, model, tokens, what, same_max, .. }| {
-        // A state has no pages: tests/recurrent.rs forks sequences that have one.
-        if !model.graph.states.is_empty() {
-            return;
-        }
-        let vocab = model.config.vocab;
-        let mut other = tokens.to_vec();
-        other[40..].reverse();
-        let mut runner = Runner::single(model, (backend.make)(), LIMITS).unwrap();
-        let alone = runner.prefill(&other).unwrap();
-        // 40 tokens in common: page 0 is shared, page 1 copied to 4 before it is written.
-        runner.prefill(tokens).unwrap();
-        let run = Chunk { tokens: &other[40..], first_position: 40, pages: &[0, 4, 5] };
-        let copies = [PageCopy { from: 1, to: 4 }];
-        let logits = runner.step(&[run], &all(30), &copies).unwrap();
-        assert_close(&logits, &alone[40 * vocab..], same_max, what);
-        // The first sequence is unchanged.
-        let run = Chunk { tokens: &tokens[69..], first_position: 69, pages: &IN_ORDER };
-        let mut fresh = Runner::single(model, (backend.make)(), LIMITS).unwrap();
-        let expected = fresh.prefill(tokens).unwrap();
-        let last = runner.step(&[run], &[0], &[]).unwrap();
-        assert_close(&last, &expected[69 * vocab..], same_max, what);
-    });
+fn a_copied_page_carries_a_shared_prefix(
+    setting: &Setting<'_>,
+    runner: &mut Runner<'_>,
+    whole: &[f32],
+) {
+    let &Setting { model, tokens, what, same_max, .. } = setting;
+    // A state has no pages: tests/recurrent.rs forks sequences that have one.
+    if model.config.encoder.is_some() || !model.graph.states.is_empty() {
+        return;
+    }
+    let vocab = runner.vocab();
+    let mut other = tokens.to_vec();
+    other[40..].reverse();
+    let alone = runner.prefill(&other).unwrap();
+    // 40 tokens in common: page 0 is shared, page 1 copied to 4 before it is written.
+    runner.prefill(tokens).unwrap();
+    let run = Chunk { tokens: &other[40..], first_position: 40, pages: &[0, 4, 5] };
+    let copies = [PageCopy { from: 1, to: 4 }];
+    let logits = runner.step(&[run], &all(30), &copies).unwrap();
+    assert_close(&logits, &alone[40 * vocab..], same_max, what);
+    // The first sequence is unchanged.
+    let run = Chunk { tokens: &tokens[69..], first_position: 69, pages: &IN_ORDER };
+    let last = runner.step(&[run], &[0], &[]).unwrap();
+    assert_close(&last, &whole[69 * vocab..], same_max, what);
 }
 
 #[test]
 fn every_cut_gives_the_logits_of_the_whole() {
-    for_each_random(|Setting { extent, backend, model, tokens, what, same_max }| {
+    for_each_random(|Setting { extent, backend, model, tokens, what, same_max, .. }| {
         let (tokens, next) = (&tokens[..40], &tokens[39..40]);
         let mut whole = Runner::single(model, (backend.make)(), LIMITS).unwrap();
         let expected = whole.prefill(tokens).unwrap();

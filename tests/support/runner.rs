@@ -87,7 +87,6 @@ impl<'m> Runner<'m> {
         Ok(Runner { model, backends, segments, carried: BTreeMap::new() })
     }
 
-    /// How many segments the placement made.
     /// Elements of a row of logits.
     pub fn vocab(&self) -> usize {
         self.model.graph.width(self.model.graph.logits)
