@@ -22,7 +22,7 @@ use panel::Place;
 
 mod panel;
 
-pub(crate) use panel::{Panel, Stored};
+pub(crate) use panel::{Blocks, Panel, Stored, with_known};
 
 /// Pages of a group.
 const GROUP_PAGES: usize = 16;

@@ -43,6 +43,11 @@ pub(crate) trait Lanes: Copy {
     /// # Safety
     /// `from` is valid for reading N elements.
     unsafe fn load_i8(self, from: *const i8) -> Self::F;
+    /// The entries of a table at sixteen places, each below 16.
+    #[inline(always)]
+    fn look_up(self, table: &[i8; 16], places: [u8; 16]) -> [i8; 16] {
+        places.map(|place| table[usize::from(place & 15)])
+    }
     fn splat(self, x: f32) -> Self::F;
     fn add(self, a: Self::F, b: Self::F) -> Self::F;
     fn sub(self, a: Self::F, b: Self::F) -> Self::F;
@@ -263,6 +268,15 @@ mod x86 {
             unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))) }
         }
         #[inline(always)]
+        fn look_up(self, table: &[i8; 16], places: [u8; 16]) -> [i8; 16] {
+            // SAFETY: the token proves the level; both have 16 bytes.
+            unsafe {
+                let table = _mm_loadu_si128(table.as_ptr().cast());
+                let places = _mm_loadu_si128(places.as_ptr().cast());
+                bytemuck::cast(_mm_shuffle_epi8(table, places))
+            }
+        }
+        #[inline(always)]
         fn splat(self, x: f32) -> __m256 {
             // SAFETY: the token proves the level.
             unsafe { _mm256_set1_ps(x) }
@@ -341,6 +355,15 @@ mod x86 {
         unsafe fn load_i8(self, from: *const i8) -> __m512 {
             // SAFETY: guaranteed by the caller; the token proves the level.
             unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) }
+        }
+        #[inline(always)]
+        fn look_up(self, table: &[i8; 16], places: [u8; 16]) -> [i8; 16] {
+            // SAFETY: the token proves the level; both have 16 bytes.
+            unsafe {
+                let table = _mm_loadu_si128(table.as_ptr().cast());
+                let places = _mm_loadu_si128(places.as_ptr().cast());
+                bytemuck::cast(_mm_shuffle_epi8(table, places))
+            }
         }
         #[inline(always)]
         fn splat(self, x: f32) -> __m512 {
@@ -436,6 +459,15 @@ mod arm {
             // SAFETY: guaranteed by the caller.
             let wide = vmovl_s8(unsafe { vld1_s8(from) });
             [vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))), vcvtq_f32_s32(vmovl_high_s16(wide))]
+        }
+        #[inline(always)]
+        fn look_up(self, table: &[i8; 16], places: [u8; 16]) -> [i8; 16] {
+            // SAFETY: both have 16 bytes.
+            let (table, places) = unsafe { (vld1q_s8(table.as_ptr()), vld1q_u8(places.as_ptr())) };
+            let mut found = [0; 16];
+            // SAFETY: it has 16 bytes.
+            unsafe { vst1q_s8(found.as_mut_ptr(), vqtbl1q_s8(table, places)) };
+            found
         }
         #[inline(always)]
         fn splat(self, x: f32) -> Self::F {

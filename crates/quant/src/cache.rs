@@ -116,6 +116,12 @@ impl Coding {
         }
     }
 
+    /// The levels of all codes, where a table has them.
+    #[must_use]
+    pub fn codebook(self) -> Option<&'static [i8; 16]> {
+        (self.rule == Rule::Codebook).then_some(&iq4_nl::CODEBOOK)
+    }
+
     /// Codes a block of 1 to 32 elements.
     #[must_use]
     pub fn encode(self, values: &[f32]) -> Coded {

@@ -127,7 +127,7 @@ impl<'a> Panel<'a> {
             Stored::F32 => self.f32()[at],
             Stored::Blocks(coding) => {
                 let blocks = self.blocks(coding);
-                let level = blocks.levels(at / BLOCK)[at % BLOCK];
+                let level = coding.level(blocks.codes(at / BLOCK)[at % BLOCK]);
                 let value = |bits: &u16| f16::from_bits(*bits).to_f32();
                 let minimum = blocks.minimums.get(scale).map_or(0.0, value);
                 f32::from(level) * value(&blocks.scales[scale]) + minimum
@@ -166,18 +166,18 @@ impl<'a> Blocks<'a> {
         (bytemuck::cast_slice(self.codes), self.scales)
     }
 
-    /// The levels of a unit.
+    /// The codes of a unit.
     #[inline(always)]
-    pub(crate) fn levels(self, unit: usize) -> [i8; BLOCK] {
+    pub(crate) fn codes(self, unit: usize) -> [u8; BLOCK] {
         let mut codes = [0; BLOCK];
         if self.coding.bits == 8 {
             codes.copy_from_slice(&self.codes[unit * BLOCK..][..BLOCK]);
-        } else {
-            let nibbles: &[u8; 16] = self.codes[unit * 16..][..16].try_into().expect("16 bytes");
-            for (i, nibble) in nibbles.iter().enumerate() {
-                codes[i] = nibble & 15;
-                codes[16 + i] = nibble >> 4;
-            }
+            return codes;
+        }
+        let nibbles: &[u8; 16] = self.codes[unit * 16..][..16].try_into().expect("16 bytes");
+        for (i, nibble) in nibbles.iter().enumerate() {
+            codes[i] = nibble & 15;
+            codes[16 + i] = nibble >> 4;
         }
         if self.coding.bits == 5 {
             let high = self.high[unit * 4..][..4].try_into().expect("4 bytes");
@@ -186,9 +186,41 @@ impl<'a> Blocks<'a> {
                 *code |= ((high >> i & 1) as u8) << 4;
             }
         }
-        codes.map(|code| self.coding.level(code))
+        codes
     }
 }
+
+/// Evaluates an expression with a [`Coding`] that the compiler knows, so that no element asks which it is.
+macro_rules! with_known {
+    ($coding:expr, |$known:ident| $run:expr) => {{
+        use bilayer_quant::cache::{Coding, Rule};
+        match $coding {
+            Coding { bits: 8, rule: Rule::Symmetric } => {
+                let $known = Coding { bits: 8, rule: Rule::Symmetric };
+                $run
+            }
+            Coding { bits: 5, rule: Rule::Range } => {
+                let $known = Coding { bits: 5, rule: Rule::Range };
+                $run
+            }
+            Coding { bits: 5, rule: Rule::Signed } => {
+                let $known = Coding { bits: 5, rule: Rule::Signed };
+                $run
+            }
+            Coding { bits: 4, rule: Rule::Range } => {
+                let $known = Coding { bits: 4, rule: Rule::Range };
+                $run
+            }
+            Coding { bits: 4, rule: Rule::Signed } => {
+                let $known = Coding { bits: 4, rule: Rule::Signed };
+                $run
+            }
+            $known => $run,
+        }
+    }};
+}
+
+pub(crate) use with_known;
 
 /// Where a token's keys or values go in a panel.
 pub(super) struct Place {

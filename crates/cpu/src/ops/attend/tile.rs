@@ -16,9 +16,9 @@
 //! **Price.** Levels differ in the last bits, because they sum in different orders. Sums are f32.
 
 use bilayer_graph::{PAGE_TOKENS, Window};
-use bilayer_quant::cache::BLOCK;
+use bilayer_quant::cache::{BLOCK, Coding};
 
-use crate::cache::{Panel, Stored};
+use crate::cache::{Blocks, Panel, Stored, with_known};
 use crate::lanes::{Kernel, Lanes};
 use crate::math;
 use crate::ops::attend::plan::first_seen;
@@ -300,19 +300,27 @@ fn scale<L: Lanes>(l: L, factor: f32, row: &mut [f32]) {
 #[inline(always)]
 fn unpack_keys<L: Lanes>(l: L, panel: Panel<'_>, out: &mut [f32]) {
     let Stored::Blocks(coding) = panel.stored else { return unpack_floats(l, panel, out) };
-    let blocks = panel.blocks(coding);
+    with_known!(coding, |coding| unpack_coded_keys(l, panel.blocks(coding), coding, out));
+}
+
+#[inline(always)]
+fn unpack_coded_keys<L: Lanes>(l: L, blocks: Blocks<'_>, coding: Coding, out: &mut [f32]) {
+    let (mut scales, mut minimums) = ([0.0; PAGE_TOKENS], [0.0; PAGE_TOKENS]);
     for (row, out) in out.chunks_exact_mut(PAGE_TOKENS).enumerate() {
-        let levels = blocks.levels(row);
-        let scales = &blocks.scales[row / BLOCK * PAGE_TOKENS..][..PAGE_TOKENS];
-        let minimums = blocks.minimums.get(row / BLOCK * PAGE_TOKENS..).unwrap_or_default();
-        let minimums = minimums.get(..PAGE_TOKENS);
+        if row.is_multiple_of(BLOCK) {
+            unpack_f16(l, &blocks.scales[row..][..PAGE_TOKENS], &mut scales);
+            if coding.has_minimum() {
+                unpack_f16(l, &blocks.minimums[row..][..PAGE_TOKENS], &mut minimums);
+            }
+        }
+        let levels = levels(l, coding, blocks.codes(row));
         for at in (0..PAGE_TOKENS).step_by(L::N) {
             // SAFETY: all have 32 elements, a multiple of N.
             unsafe {
-                let scale = l.load_f16(scales.as_ptr().add(at));
+                let scale = l.load(scales.as_ptr().add(at));
                 let mut x = l.mul(scale, l.load_i8(levels.as_ptr().add(at)));
-                if let Some(minimums) = minimums {
-                    x = l.add(x, l.load_f16(minimums.as_ptr().add(at)));
+                if coding.has_minimum() {
+                    x = l.add(x, l.load(minimums.as_ptr().add(at)));
                 }
                 l.store(x, out.as_mut_ptr().add(at));
             }
@@ -324,25 +332,49 @@ fn unpack_keys<L: Lanes>(l: L, panel: Panel<'_>, out: &mut [f32]) {
 #[inline(always)]
 fn unpack_values<L: Lanes>(l: L, panel: Panel<'_>, stride: usize, out: &mut [f32]) {
     let Stored::Blocks(coding) = panel.stored else { return unpack_floats(l, panel, out) };
-    let blocks = panel.blocks(coding);
-    let units = panel.elements / PAGE_TOKENS / BLOCK;
-    let value = |bits: u16| l.splat(half::f16::from_bits(bits).to_f32_const());
-    for (token, out) in out.chunks_exact_mut(stride).enumerate() {
-        for (at, out) in out.chunks_mut(BLOCK).enumerate() {
-            let unit = token * units + at;
-            let levels = blocks.levels(unit);
-            let scale = value(blocks.scales[unit]);
-            let minimum = blocks.minimums.get(unit).map_or(l.splat(0.0), |&bits| value(bits));
-            // 16 or 32 elements, multiples of N.
-            for (out, levels) in out.chunks_exact_mut(L::N).zip(levels.chunks_exact(L::N)) {
-                // SAFETY: both have N elements.
-                unsafe {
-                    let x = l.mul(scale, l.load_i8(levels.as_ptr()));
-                    l.store(l.add(x, minimum), out.as_mut_ptr());
+    with_known!(coding, |coding| unpack_coded_values(l, panel.blocks(coding), coding, stride, out));
+}
+
+#[inline(always)]
+fn unpack_coded_values<L: Lanes>(
+    l: L,
+    blocks: Blocks<'_>,
+    coding: Coding,
+    stride: usize,
+    out: &mut [f32],
+) {
+    // Scales of units one after another: those of each token, of which the last may be half a unit.
+    let units = out.chunks_exact_mut(stride).flat_map(|row| row.chunks_mut(BLOCK)).enumerate();
+    let (mut scales, mut minimums) = ([0.0; BLOCK], [0.0; BLOCK]);
+    for (unit, out) in units {
+        if unit.is_multiple_of(BLOCK) {
+            unpack_f16(l, &blocks.scales[unit..][..BLOCK], &mut scales);
+            if coding.has_minimum() {
+                unpack_f16(l, &blocks.minimums[unit..][..BLOCK], &mut minimums);
+            }
+        }
+        let levels = levels(l, coding, blocks.codes(unit));
+        let (scale, minimum) = (l.splat(scales[unit % BLOCK]), l.splat(minimums[unit % BLOCK]));
+        // 16 or 32 elements, multiples of N.
+        for (out, levels) in out.chunks_exact_mut(L::N).zip(levels.chunks_exact(L::N)) {
+            // SAFETY: both have N elements.
+            unsafe {
+                let mut x = l.mul(scale, l.load_i8(levels.as_ptr()));
+                if coding.has_minimum() {
+                    x = l.add(x, minimum);
                 }
+                l.store(x, out.as_mut_ptr());
             }
         }
     }
+}
+
+/// The levels of codes.
+#[inline(always)]
+fn levels<L: Lanes>(l: L, coding: Coding, codes: [u8; BLOCK]) -> [i8; BLOCK] {
+    let Some(table) = coding.codebook() else { return codes.map(|code| coding.level(code)) };
+    let [low, high]: [[u8; 16]; 2] = bytemuck::cast(codes);
+    bytemuck::cast([l.look_up(table, low), l.look_up(table, high)])
 }
 
 /// A panel of floats as f32.
