@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use bilayer::{Error, Model, Request};
+use bilayer::{Error, Function, Message, Model, Reply, Request, Tools};
 use bilayer_quant::Type;
 use support::words;
 
@@ -126,4 +126,34 @@ fn a_draft_model_needs_the_same_vocabulary() {
     let error =
         Model::builder(DEMO).gpu_layers(0).draft_model(tiny).open().err().expect("an error");
     assert!(error.to_string().contains("vocabular"), "{error}");
+}
+
+/// A template that writes tools and calls as the hermes format does.
+const CALLING: &str = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.role }}:{{ m.content }}\
+                       {% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %};\
+                       {% endfor %}assistant:";
+
+#[test]
+fn functions_are_told_and_calls_are_parts_of_the_reply() {
+    let mut model =
+        Model::builder(DEMO).gpu_layers(0).context(512).chat_template(CALLING).open().unwrap();
+    let tools = Tools::parse(
+        r#"[{"type": "function", "function": {"name": "now", "parameters":
+            {"type": "object", "properties": {"zone": {"enum": ["UTC"]}}, "required": ["zone"]}}}]"#,
+    )
+    .unwrap();
+    let ask = || Request::new([Message::user("when")]).greedy().max_tokens(96);
+    let untold = model.chat(ask()).unwrap().prompt_tokens();
+    let told = model.chat(ask().tools(tools.clone())).unwrap().prompt_tokens();
+    assert!(told > untold + 20, "the template is given the functions: {told}, {untold}");
+    // The grammar makes a model call that does not know how.
+    let call = r#"root ::= "so: <tool_call>{\"name\": \"now\", \"arguments\": {\"zone\": \"UTC\"}}</tool_call>""#;
+    let reply = model.chat(ask().tools(tools.clone()).grammar(call)).unwrap().reply().unwrap();
+    let now = Function { name: "now".to_owned(), arguments: "{\"zone\": \"UTC\"}".to_owned() };
+    assert_eq!(reply, Reply { content: "so:".to_owned(), calls: vec![now], ..Reply::default() });
+    let untold = model.chat(ask().grammar(call)).unwrap().reply().unwrap();
+    assert!(untold.calls.is_empty() && untold.content.contains("now"), "{untold:?}");
+    refused(model.generate(Request::new("when").tools(tools)), "in a conversation");
+    let plain = model.generate(Request::new("ROMEO:").greedy().max_tokens(4)).unwrap();
+    assert!(!plain.reply().unwrap().content.is_empty());
 }

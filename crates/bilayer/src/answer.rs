@@ -1,6 +1,7 @@
 //! Answers in the making, as iterators of tokens.
 
 use bilayer_engine::generate::{self, Generation};
+use bilayer_engine::tools::{Parser, Reply};
 
 use crate::{Error, Statistics, Stop, Token};
 
@@ -8,12 +9,18 @@ use crate::{Error, Statistics, Stop, Token};
 pub struct Answer<'m> {
     generation: Generation<'m>,
     prompt_tokens: usize,
+    /// Takes the answer apart; `None` outside conversations.
+    parser: Option<Parser>,
     has_failed: bool,
 }
 
 impl<'m> Answer<'m> {
-    pub(crate) fn new(generation: Generation<'m>, prompt_tokens: usize) -> Answer<'m> {
-        Answer { generation, prompt_tokens, has_failed: false }
+    pub(crate) fn new(
+        generation: Generation<'m>,
+        prompt_tokens: usize,
+        parser: Option<Parser>,
+    ) -> Answer<'m> {
+        Answer { generation, prompt_tokens, parser, has_failed: false }
     }
 
     /// Tokens of the whole prompt, with those that the KV cache held already.
@@ -21,7 +28,22 @@ impl<'m> Answer<'m> {
         self.prompt_tokens
     }
 
-    /// The rest of the answer as one text.
+    /// The rest of an answer in a conversation, taken apart into reasoning, text and calls of functions; of another prompt,
+    /// all is text. Marks that are control tokens are seen if the request has [tools](crate::Request::tools) or
+    /// [shows them](crate::Request::show_control).
+    ///
+    /// # Errors
+    /// As [`Answer::text`].
+    pub fn reply(mut self) -> Result<Reply, Error> {
+        let parser = self.parser.take();
+        let content = self.text()?;
+        Ok(match parser {
+            Some(parser) => Reply::of(parser, &content),
+            None => Reply { content, ..Reply::default() },
+        })
+    }
+
+    /// The rest of the answer as one text, as the model wrote it.
     ///
     /// # Errors
     /// A device failed, or no token is left to choose from.

@@ -201,6 +201,8 @@ pub use bilayer_engine::sampling::{
 #[doc(inline)]
 pub use bilayer_engine::session::{Progress, Stage, Warning};
 #[doc(inline)]
+pub use bilayer_engine::tools::{Reply, Tools, ToolsError};
+#[doc(inline)]
 pub use bilayer_engine::{Cancel, Encode, Exit, MetadataOverride};
 #[doc(inline)]
 pub use bilayer_measure::Error;

@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
+use bilayer_engine::constrain::Constraint;
 use bilayer_engine::conversation::Conversation;
 use bilayer_engine::encode::{Encoder, Excess};
 use bilayer_engine::generate::speculate::Drafter;
 use bilayer_engine::generate::{self, Generation};
 use bilayer_engine::sampling::{BREAKERS, Sampler};
 use bilayer_engine::session::{SequenceId, Session, Warning};
+use bilayer_engine::tools::{Parser, Tools, ToolsError, end_of};
 use bilayer_engine::{Cancel, Encode, Error as Engine, Model as Opened, chat_templates};
 use bilayer_scheduler::Plan;
 
@@ -37,7 +39,32 @@ pub(crate) enum Running {
 struct Begun {
     sequence: SequenceId,
     tokens: Vec<u32>,
+    form: Form,
+}
+
+/// What the chat template of a conversation says of its answer.
+#[derive(Default)]
+struct Form {
     stops: Vec<String>,
+    parser: Option<Parser>,
+    /// The form of calls.
+    calls: Option<Constraint>,
+}
+
+impl Form {
+    fn of(
+        model: &Opened,
+        chat: &Conversation,
+        tools: &Tools,
+        prompt: &[u32],
+    ) -> Result<Form, Error> {
+        let (source, end) = (chat.template().source(), end_of(model, prompt));
+        Ok(Form {
+            stops: chat.template().stops(model.tokenizer()),
+            parser: Some(tools.parser(source, &end)),
+            calls: tools.constraint(model, source, Tools::reasoning(source, &end))?,
+        })
+    }
 }
 
 impl Model {
@@ -81,15 +108,16 @@ impl Model {
         let Model { model, running: Running::Decoder(session, _), drafter, .. } = self else {
             return Err(Engine::NoDecoder { name: self.model.name() }.into());
         };
-        let sampler = sampler(model, session, &request)?;
+        let Form { stops, parser, calls } = begun.form;
+        let sampler = sampler(model, session, &request, calls)?;
         let prompt_tokens = session.len(begun.sequence) + begun.tokens.len();
-        let request = asked(request, begun.tokens, begun.stops, cancel);
+        let request = asked(request, begun.tokens, stops, cancel);
         let generation = Generation::new(model, session, begun.sequence, sampler, request)?;
         let generation = match drafter {
             Some(drafter) => generation.with_drafter(drafter.as_mut())?,
             None => generation,
         };
-        Ok(Answer::new(generation, prompt_tokens))
+        Ok(Answer::new(generation, prompt_tokens, parser))
     }
 
     /// Answers a conversation, given whole: a list of [`Message`]s, or a [`Request`] with one. Of what the KV cache holds of it
@@ -141,21 +169,23 @@ impl Model {
         let mut prepared = Vec::new();
         for request in requests {
             let request: Request = request.into();
-            let (tokens, stops) = match &request.prompt {
+            let (tokens, form) = match &request.prompt {
                 Prompt::Messages(messages) => {
                     let sequence = session.open()?;
-                    let chat = conversation(model, sequence, template.as_deref(), messages);
+                    let template = template.as_deref();
+                    let chat = conversation(model, sequence, template, messages, &request.tools);
                     let turn = chat.and_then(|chat| {
-                        let stops = chat.template().stops(model.tokenizer());
-                        Ok((chat.turn(model, session)?.tokens, stops))
+                        let tokens = chat.turn(model, session)?.tokens;
+                        let form = Form::of(model, &chat, &request.tools, &tokens)?;
+                        Ok((tokens, form))
                     });
                     session.close(sequence);
                     turn?
                 }
-                prompt => (tokens(model, prompt)?, Vec::new()),
+                prompt => (tokens(model, prompt, &request.tools)?, Form::default()),
             };
-            let sampler = sampler(model, session, &request)?;
-            prepared.push((asked(request, tokens, stops, cancel.clone()), sampler));
+            let sampler = sampler(model, session, &request, form.calls)?;
+            prepared.push((asked(request, tokens, form.stops, cancel.clone()), sampler));
         }
         let mut batch = generate::Batch::new(model, session);
         for (request, sampler) in prepared {
@@ -311,15 +341,16 @@ impl Model {
         }
         let prompt = &request.prompt;
         if let Prompt::Messages(messages) = prompt {
-            let chat = conversation(model, sequence, template.as_deref(), messages)?;
+            let tools = &request.tools;
+            let chat = conversation(model, sequence, template.as_deref(), messages, tools)?;
             let mut turn = chat.turn(model, session)?;
+            let form = Form::of(model, &chat, tools, &turn.tokens)?;
             let tokens = turn.tokens.split_off(turn.kept);
-            let stops = chat.template().stops(model.tokenizer());
-            return Ok(Begun { sequence, tokens, stops });
+            return Ok(Begun { sequence, tokens, form });
         }
-        let tokens = tokens(model, prompt)?;
+        let tokens = tokens(model, prompt, &request.tools)?;
         session.truncate(sequence, 0);
-        Ok(Begun { sequence, tokens, stops: Vec::new() })
+        Ok(Begun { sequence, tokens, form: Form::default() })
     }
 }
 
@@ -381,16 +412,20 @@ fn conversation(
     sequence: SequenceId,
     template: Option<&str>,
     messages: &[Message],
+    tools: &Tools,
 ) -> Result<Conversation, Error> {
     let templates = chat_templates(model.file().metadata()).map_err(Engine::File)?;
     let template = templates.find(template).map_err(Engine::Text)?;
-    let mut conversation = Conversation::over(sequence, template);
+    let mut conversation = Conversation::over(sequence, template).with_tools(tools.given());
     conversation.replace(messages.to_vec());
     Ok(conversation)
 }
 
-/// The tokens of a prompt that is no conversation.
-fn tokens(model: &Opened, prompt: &Prompt) -> Result<Vec<u32>, Error> {
+/// The tokens of a prompt that is no conversation, and so has no functions.
+fn tokens(model: &Opened, prompt: &Prompt, tools: &Tools) -> Result<Vec<u32>, Error> {
+    if !tools.is_empty() {
+        return Err(Engine::Tools(ToolsError::NoConversation).into());
+    }
     let tokens = match prompt {
         Prompt::Text(text) => model.prompt_tokens(text)?,
         Prompt::Tokens(tokens) => tokens.clone(),
@@ -400,14 +435,21 @@ fn tokens(model: &Opened, prompt: &Prompt) -> Result<Vec<u32>, Error> {
     Ok(tokens)
 }
 
-fn sampler(model: &Opened, session: &Session, request: &Request) -> Result<Sampler, Error> {
+/// The sampler of a request; a grammar of its own counts more than the form of calls.
+fn sampler(
+    model: &Opened,
+    session: &Session,
+    request: &Request,
+    calls: Option<Constraint>,
+) -> Result<Sampler, Error> {
     let sampling = &request.sampling;
     let breakers = sampling.dry.as_ref().map(|_| model.dry_breakers(&BREAKERS));
     let breakers = breakers.unwrap_or_default();
     let sampler = Sampler::new(sampling.clone(), session.vocab(), session.context(), breakers);
     let mut sampler = sampler.map_err(Engine::SamplingOptions)?;
-    if let Some(grammar) = &request.grammar {
-        sampler.set_constraint(model.constraint(grammar)?);
+    let asked = request.grammar.as_ref().map(|grammar| model.constraint(grammar)).transpose()?;
+    if let Some(constraint) = asked.or(calls) {
+        sampler.set_constraint(constraint);
     }
     Ok(sampler)
 }
@@ -426,7 +468,7 @@ fn asked(
         cancel,
         shift: request.shift,
         ignore_eos: request.ignore_eos,
-        show_control: request.show_control,
+        show_control: request.show_control || !request.tools.is_empty(),
         lora: request.lora,
         ..generate::Request::new(tokens)
     }

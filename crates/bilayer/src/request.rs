@@ -3,6 +3,7 @@
 use bilayer_engine::constrain::Grammar;
 use bilayer_engine::conversation::Message;
 use bilayer_engine::generate::Shift;
+use bilayer_engine::tools::Tools;
 
 use crate::Sampling;
 
@@ -72,6 +73,7 @@ pub struct Request {
     pub(crate) ignore_eos: bool,
     pub(crate) show_control: bool,
     pub(crate) lora: Option<Vec<f32>>,
+    pub(crate) tools: Tools,
 }
 
 impl Request {
@@ -88,6 +90,7 @@ impl Request {
             ignore_eos: false,
             show_control: false,
             lora: None,
+            tools: Tools::default(),
         }
     }
 
@@ -108,6 +111,25 @@ impl Request {
     #[must_use]
     pub fn sampling(self, sampling: Sampling) -> Request {
         Request { sampling, ..self }
+    }
+
+    /// Functions that the model may call instead of, or beside, answering; the prompt must be messages. The chat template
+    /// tells the model of them, and calls follow the schemas of their parameters. [`Answer::reply`](crate::Answer::reply)
+    /// has the calls; append them and their results as messages, and ask again.
+    ///
+    /// ```
+    /// use bilayer::{Message, Request, Tools};
+    ///
+    /// let tools = Tools::parse(r#"[{"type": "function", "function": {
+    ///     "name": "weather",
+    ///     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}
+    /// }}]"#)?;
+    /// let request = Request::new([Message::user("How is the weather in Bern?")]).tools(tools);
+    /// # Ok::<(), bilayer::ToolsError>(())
+    /// ```
+    #[must_use]
+    pub fn tools(self, tools: Tools) -> Request {
+        Request { tools, ..self }
     }
 
     /// Always takes the most likely token.

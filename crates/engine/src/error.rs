@@ -164,6 +164,9 @@ pub enum Error {
     /// A grammar or a schema cannot constrain answers.
     #[error(transparent)]
     Constraint(#[from] bilayer_constrain::Error),
+    /// A list of functions is none, or nothing tells the model of it.
+    #[error(transparent)]
+    Tools(#[from] crate::tools::ToolsError),
     /// The logits are not finite, and the op at fault could not be found.
     #[error("the logits are not finite: the weights or the file are damaged")]
     LogitsNotFinite,

@@ -48,6 +48,7 @@ pub mod requests;
 pub mod sampling;
 pub mod session;
 mod times;
+pub mod tools;
 mod vocabulary;
 
 pub use bilayer_constrain as constrain;

@@ -38,7 +38,7 @@ fn exit_code(error: &Error) -> Exit {
         Error::Setting { .. } | Error::SamplingOptions(_) | Error::Token { .. } => Exit::Usage,
         Error::Vocabularies { .. } => Exit::Usage,
         Error::Saved { .. } => Exit::Io,
-        Error::Sampling(_) | Error::Text(_) | Error::Constraint(_) => Exit::Usage,
+        Error::Sampling(_) | Error::Text(_) | Error::Constraint(_) | Error::Tools(_) => Exit::Usage,
         Error::NoEncoder { .. } | Error::NoDecoder { .. } | Error::NoHead { .. } => Exit::Usage,
         Error::Cpu(Cpu::Level(LevelError::Unknown(_)) | Cpu::Threads(_)) => Exit::Usage,
         Error::Cpu(Cpu::Level(LevelError::Unavailable(..))) => Exit::NoDevice,

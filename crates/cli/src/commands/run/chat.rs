@@ -8,8 +8,9 @@ use bilayer_engine::constrain::Constraint;
 use bilayer_engine::conversation::{Conversation, Role};
 use bilayer_engine::generate::{Generation, Request, Statistics, Stop};
 use bilayer_engine::session::Session;
+use bilayer_engine::tools::{Reasoning, Reply, Tools, end_of};
 use bilayer_engine::{Error, Model, chat_templates};
-use bilayer_text::chat::reply::{self, Format, Parser, ReasoningFormat};
+use bilayer_text::chat::reply::{self, Format, ReasoningFormat};
 use bilayer_text::chat::{Template, Templates};
 
 use super::drafting::DraftSource;
@@ -19,9 +20,7 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::{demo, escapes, interrupt, locate, output, terminal, trace};
 use command::Command;
 use lines::{Line, Lines};
-use parts::Parts;
 use shown::Shown;
-use tools::{Reasoning, Tools};
 
 #[cfg(unix)]
 mod ahead;
@@ -196,18 +195,6 @@ fn format(template: &str) -> (Format, bool) {
     (format, format.may_think(template) || template.contains("<|channel|>"))
 }
 
-/// The text of the last tokens of a prompt, control tokens included.
-fn end(model: &Model, tokens: &[u32]) -> String {
-    let last = &tokens[tokens.len().saturating_sub(16)..];
-    let pieces = last.iter().filter_map(|&id| model.tokenizer().piece(id));
-    String::from_utf8_lossy(&pieces.collect::<Vec<_>>().concat()).into_owned()
-}
-
-/// Takes an answer to `prompt` apart.
-fn parser(format: &Format, prompt: &str, tools: &Tools) -> Parser {
-    format.parser(parser_options(format, prompt, tools))
-}
-
 fn parser_options(format: &Format, prompt: &str, tools: &Tools) -> reply::Options {
     let thinking_is_open = format.opens_thinking(prompt);
     reply::Options { tools: tools.list().to_vec(), thinking_is_open, ..reply::Options::default() }
@@ -222,7 +209,7 @@ impl Chat {
         args.chat.reasoning.add_to(&mut variables);
         let options = settings::sampling(&args.sampling, &model)?;
         let constraint = constraint::asked(&args, &model)?;
-        let (tools, may_reason) = (Tools::of(&args)?, Reasoning::of(&variables));
+        let (tools, may_reason) = (tools::given(&args)?, tools::reasoning(&variables));
         let draft_source = DraftSource::open(&args.draft, &args.model, &model, 1)?;
         let asked =
             settings::Asked { options: &options, prompt: 1, draft_source: draft_source.as_ref() };
@@ -232,7 +219,7 @@ impl Chat {
         let load = began.elapsed();
         introduce(&model, &mut session);
         output::note(&format!("chat template: {}", conversation.template().name()));
-        if !tools.list().is_empty() && !conversation.template().source().contains("tools") {
+        if !tools.is_empty() && !conversation.template().source().contains("tools") {
             output::note("note: this chat template does not tell the model of its functions");
         }
         let (begun, last, reasoning) = (0, None, String::new());
@@ -450,7 +437,7 @@ impl Chat {
         interrupt::answering();
         let answered = self.answer_interruptibly();
         interrupt::answered();
-        let (answer, parts) = answered?;
+        let (answer, reply) = answered?;
         let is_stopped = answer.stop == Stop::Interrupted;
         if !self.args.json {
             output::text("\n")?;
@@ -465,9 +452,9 @@ impl Chat {
             let times = answer.statistics.shifted;
             output::note(&format!("{}; -c sets a larger one", report::shifted(times)));
         }
-        match parts.calls.is_empty() {
+        match reply.calls.is_empty() {
             true => self.conversation.say(Role::Assistant, answer.text),
-            false => self.conversation.call(parts.content, parts.calls),
+            false => self.conversation.call(reply.content, reply.calls),
         }
         self.await_result();
         warn(&mut self.session);
@@ -477,7 +464,7 @@ impl Chat {
         Ok(if is_stopped { Next::Stopped } else { Next::Listen })
     }
 
-    fn answer_interruptibly(&mut self) -> Result<(Answer, Parts), Failure> {
+    fn answer_interruptibly(&mut self) -> Result<(Answer, Reply), Failure> {
         let Chat { args, model, session, draft_source, conversation, constraint, .. } = self;
         let tools = &self.tools;
         let turn = conversation.turn(model, session)?;
@@ -488,16 +475,19 @@ impl Chat {
         let mut stops = settings::texts(args, &args.answer.stop)?;
         stops.extend(conversation.template().stops(model.tokenizer()));
         let breakers = settings::breakers(args, model)?;
-        let end = end(model, &turn.tokens);
+        let end = end_of(model, &turn.tokens);
         let source = conversation.template().source();
         let (format, marks) = format(source);
         let reasoning = if format.opens_thinking(&end) { Reasoning::Open } else { self.may_reason };
         let constraint = match constraint {
             Some(constraint) => Some(constraint.clone()),
-            None => tools.constraint(model, source, reasoning)?,
+            None => {
+                let made = tools.constraint(model, source, reasoning);
+                made.map_err(|error| Failure::from(error).at("--tools"))?
+            }
         };
         let splits = marks && args.chat.reasoning.splits().unwrap_or(terminal::columns().is_some());
-        let shows_parts = splits || !tools.list().is_empty();
+        let shows_parts = splits || !tools.is_empty();
         let question =
             Question { prompt: turn.tokens.clone(), options, breakers, stops, constraint };
         let sampler = question.sampler(session)?;
@@ -524,7 +514,7 @@ impl Chat {
         let answer = streamed(args, generation, new, &mut |piece| shown.push(piece))?;
         self.reasoning = shown.finish()?;
         self.last = Some(Last { statistics: answer.statistics.clone(), kept: turn.kept });
-        let parts = Parts::of(parser(&format, &end, tools), &answer.text);
+        let reply = Reply::of(tools.parser(source, &end), &answer.text);
         if args.json {
             let report = report::Report {
                 model,
@@ -534,10 +524,10 @@ impl Chat {
             };
             let mut document = report.document(&question, &answer);
             document["reused_tokens"] = turn.kept.into();
-            parts.add_to(&mut document);
+            parts::add(&reply, &mut document);
             output::json(&document)?;
         }
-        Ok((answer, parts))
+        Ok((answer, reply))
     }
 
     fn statistics(&self) {

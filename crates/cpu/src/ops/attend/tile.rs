@@ -372,7 +372,14 @@ fn unpack_coded_values<L: Lanes>(
 /// The levels of codes.
 #[inline(always)]
 fn levels<L: Lanes>(l: L, coding: Coding, codes: [u8; BLOCK]) -> [i8; BLOCK] {
-    let Some(table) = coding.codebook() else { return codes.map(|code| coding.level(code)) };
+    let Some(table) = coding.codebook() else {
+        // A loop becomes a vector operation, where `map` of so long an array does not.
+        let mut levels = [0; BLOCK];
+        for (level, code) in levels.iter_mut().zip(codes) {
+            *level = coding.level(code);
+        }
+        return levels;
+    };
     let [low, high]: [[u8; 16]; 2] = bytemuck::cast(codes);
     bytemuck::cast([l.look_up(table, low), l.look_up(table, high)])
 }

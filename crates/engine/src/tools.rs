@@ -1,0 +1,179 @@
+//! The functions that a model may call, and its answers taken apart into reasoning, text and calls.
+
+use bilayer_constrain::{Constraint, Grammar};
+use bilayer_text::chat::reply::{CallRules, Delta, Format, Options, Tool, ToolChoice};
+use serde_json::Value;
+
+use crate::conversation::Function;
+use crate::{Error, Model};
+
+pub use bilayer_text::chat::reply::Parser;
+
+/// Functions as the OpenAI API lists them.
+const FORM: &str =
+    "[{\"type\": \"function\", \"function\": {\"name\": ..., \"parameters\": {...}}}]";
+
+/// The functions that a model may call; none by default.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tools {
+    given: Option<Value>,
+    list: Vec<Tool>,
+}
+
+/// Why functions cannot be called.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ToolsError {
+    /// The list is no JSON.
+    #[error("{0}; give a JSON list: {FORM}")]
+    Json(String),
+    /// An entry is no function with a name.
+    #[error("it is no list of functions with names; give {FORM}")]
+    Form,
+    /// Only a chat template tells a model of its functions.
+    #[error("functions can be called in a conversation; the prompt is none")]
+    NoConversation,
+}
+
+/// Whether an answer may begin with reasoning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reasoning {
+    /// Its prompt begins it.
+    Open,
+    /// The template's variables turn it off.
+    Off,
+    /// As the model decides.
+    Free,
+}
+
+impl Tools {
+    /// Reads a JSON list of functions with names and the JSON schemas of their parameters.
+    ///
+    /// # Errors
+    /// It is no such list.
+    pub fn parse(json: &str) -> Result<Tools, ToolsError> {
+        let given = serde_json::from_str(json);
+        let given: Value = given.map_err(|error| ToolsError::Json(error.to_string()))?;
+        let list = Tool::list(&given);
+        if list.is_empty() || given.as_array().is_none_or(|entries| list.len() < entries.len()) {
+            return Err(ToolsError::Form);
+        }
+        Ok(Tools { given: Some(given), list })
+    }
+
+    /// The list for the chat template.
+    pub fn given(&self) -> Option<Value> {
+        self.given.clone()
+    }
+
+    /// The functions.
+    pub fn list(&self) -> &[Tool] {
+        &self.list
+    }
+
+    /// Whether there is no function.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// What calls must follow: their form by the chat template whose source is given, and the schemas of their arguments.
+    /// `None` if nothing announces a call.
+    ///
+    /// # Errors
+    /// A schema cannot be compiled.
+    pub fn constraint(
+        &self,
+        model: &Model,
+        template: &str,
+        reasoning: Reasoning,
+    ) -> Result<Option<Constraint>, Error> {
+        let format = Format::of(template);
+        let rules = CallRules {
+            tools: &self.list,
+            choice: ToolChoice::Auto,
+            parallel: true,
+            thinking_is_open: reasoning == Reasoning::Open,
+            may_think: reasoning != Reasoning::Off && format.may_think(template),
+            tokenizer: Some(model.tokenizer().as_ref()),
+        };
+        let grammar = if self.is_empty() { None } else { format.call_grammar(&rules) };
+        let Some((lark, trigger)) = grammar.and_then(|made| Some((made.lark, made.trigger?)))
+        else {
+            return Ok(None);
+        };
+        Ok(Some(model.constraint(&Grammar::lark(lark))?.once(&trigger)))
+    }
+
+    /// Whether an answer may begin with reasoning, by the end of its prompt, of which variables turn none off.
+    pub fn reasoning(template: &str, prompt_end: &str) -> Reasoning {
+        match Format::of(template).opens_thinking(prompt_end) {
+            true => Reasoning::Open,
+            false => Reasoning::Free,
+        }
+    }
+
+    /// What takes an answer apart, by the chat template whose source is given and the end of the prompt.
+    pub fn parser(&self, template: &str, prompt_end: &str) -> Parser {
+        let format = Format::of(template);
+        let thinking_is_open = format.opens_thinking(prompt_end);
+        let tools = self.list.clone();
+        format.parser(Options { tools, thinking_is_open, ..Options::default() })
+    }
+}
+
+/// The parts of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reply {
+    /// The text.
+    pub content: String,
+    /// The reasoning before it.
+    pub reasoning: String,
+    /// The calls, in order.
+    pub calls: Vec<Function>,
+}
+
+impl Reply {
+    /// Takes a whole answer apart.
+    pub fn of(mut parser: Parser, text: &str) -> Reply {
+        let mut deltas = parser.push(text);
+        deltas.extend(parser.finish());
+        let mut reply = Reply::default();
+        for delta in deltas {
+            match delta {
+                Delta::Reasoning(text) => reply.reasoning += &text,
+                Delta::Content(text) => reply.content += &text,
+                Delta::Call { name, .. } => {
+                    reply.calls.push(Function { name, arguments: String::new() });
+                }
+                Delta::Arguments { index, text } => {
+                    if let Some(call) = reply.calls.get_mut(index) {
+                        call.arguments += &text;
+                    }
+                }
+            }
+        }
+        reply
+    }
+}
+
+/// The end of a prompt as text, by which it shows whether it begins reasoning.
+pub fn end_of(model: &Model, tokens: &[u32]) -> String {
+    let last = &tokens[tokens.len().saturating_sub(16)..];
+    let pieces = last.iter().filter_map(|&id| model.tokenizer().piece(id));
+    String::from_utf8_lossy(&pieces.collect::<Vec<_>>().concat()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Tools, ToolsError};
+
+    #[test]
+    fn every_entry_must_be_a_function_with_a_name() {
+        let two = r#"[{"type": "function", "function": {"name": "now"}}, {"name": "later"}]"#;
+        let names = |json| Tools::parse(json).map(|tools| tools.list().len());
+        assert_eq!(names(two), Ok(2));
+        for json in ["[]", "{}", "3", r#"[{"name": "now"}, {"name": 3}]"#] {
+            assert_eq!(names(json), Err(ToolsError::Form), "{json}");
+        }
+        assert!(matches!(names("[{"), Err(ToolsError::Json(_))));
+    }
+}
