@@ -230,9 +230,37 @@ fn digits(value: f64) -> String {
     format!("{value:.places$}")
 }
 
-/// A scale's value, without trailing zeros.
+/// A scale's value, without trailing zeros; large ones in thousands, millions or billions, so that they fit beside the plot.
 fn tick(value: f64) -> String {
-    let text = format!("{value:.4}");
+    let (divisor, unit) = match value.abs() {
+        1e9.. => (1e9, "G"),
+        1e6.. => (1e6, "M"),
+        1e4.. => (1e3, "k"),
+        _ => (1.0, ""),
+    };
+    let text = format!("{:.4}", value / divisor);
     let text = text.trim_end_matches('0').trim_end_matches('.');
-    if text == "-0" { "0".to_owned() } else { text.replace('-', "\u{2212}") }
+    if text == "-0" { "0".to_owned() } else { format!("{}{unit}", text.replace('-', "\u{2212}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tick;
+
+    #[test]
+    fn ticks_are_short() {
+        let cases = [
+            (0.0, "0"),
+            (-0.0, "0"),
+            (0.25, "0.25"),
+            (-1.5, "\u{2212}1.5"),
+            (2500.0, "2500"),
+            (60_000.0, "60k"),
+            (1_200_000.0, "1.2M"),
+            (4e9, "4G"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(tick(value), text);
+        }
+    }
 }
