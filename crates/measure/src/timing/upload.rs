@@ -70,8 +70,11 @@ pub fn measured(
         parts[0].push((part, id));
     }
     let mut bench = Bench { graph, backend, parts, values: BTreeMap::new() };
-    slots[0].iter().try_for_each(|&id| bench.backend.stream(id))?;
-    let copy = |backend: &mut dyn Backend| slots[1].iter().try_for_each(|&id| backend.stream(id));
+    let stream = |backend: &mut dyn Backend, ids: &[WeightId]| {
+        ids.iter().try_for_each(|&id| backend.stream(id, 0..graph.weight(id).rows))
+    };
+    stream(bench.backend, &slots[0])?;
+    let copy = |backend: &mut dyn Backend| stream(backend, &slots[1]);
     let clock = bench.backend.clock();
     let mut shortest = |tokens: usize, before: Between<'_>, between: Between<'_>| {
         let mut ms = f64::INFINITY;
