@@ -44,7 +44,7 @@ pub trait Drafter: Send {
     fn draft(&mut self, text: Text<'_>, most: usize, draft: &mut Draft) -> Result<(), Error>;
 
     /// Drafts what follows if all of the last draft is accepted, on devices that the model does not use, while
-    /// `is_busy` says that the model's host still verifies it. The next [`Drafter::draft`] uses it if the guess was right.
+    /// `is_busy` says that the model's host still verifies it. The next [`Drafter::draft`] uses it if that came true.
     ///
     /// # Errors
     /// Those of [`Drafter::draft`].

@@ -42,20 +42,20 @@ pub struct DraftModel {
 struct Ahead {
     /// The text with the draft that is being verified, if that has tokens.
     after: Vec<u32>,
-    /// Draft tokens of the draft being verified, at most.
+    /// Draft tokens of the draft being verified, at most; 0 once this draft is made.
     most: usize,
-    /// A guess of the token that the model selects then, and the draft after it.
+    /// The token that the model is expected to select then, and the draft after it.
     draft: Draft,
     /// Whether it ended by itself, and not because the model was done.
     is_whole: bool,
 }
 
 impl Ahead {
-    /// Whether a text is the one that was guessed.
+    /// Whether a text is the one that was expected.
     fn is_for(&self, text: Text<'_>) -> bool {
-        let guess = self.draft.tokens().first();
-        let same = || self.after.iter().copied().chain(guess.copied()).eq(text.from(0));
-        guess.is_some() && text.len() == self.after.len() + 1 && same()
+        let next = self.draft.tokens().first();
+        let same = || self.after.iter().copied().chain(next.copied()).eq(text.from(0));
+        next.is_some() && text.len() == self.after.len() + 1 && same()
     }
 
     /// Remembers what is verified now.
@@ -219,13 +219,14 @@ impl Drafter for DraftModel {
     }
 
     fn draft_ahead(&mut self, is_busy: &mut dyn FnMut() -> bool) -> Result<(), Error> {
-        let is_apart = self.bounds.draft_ahead && self.is_apart;
+        let is_apart = self.bounds.draft_ahead && self.is_apart && self.ahead.most > 0;
         let Some((&last, held)) = self.ahead.after.split_last().filter(|_| is_apart) else {
             return Ok(());
         };
-        // The guess of the model's own token precedes the draft.
+        // The token that the model is expected to select precedes the draft.
         let most = (self.ahead.most + 1).min(self.room(Text { held, last }));
         let mut ahead = std::mem::take(&mut self.ahead);
+        ahead.most = 0;
         // How long a sampled draft is must not depend on time, or a seed would not give the same text again.
         let is_greedy = self.sampler.options().temperature <= 0.0;
         let mut goes_on = || !is_greedy || is_busy();

@@ -140,7 +140,7 @@ impl Acceptance {
         let each = |count: u64| count as f64 / self.drafts as f64;
         let step_ms = model.step_ms(1.0 + each(self.drafted));
         let draft_ms = each(self.drafted) * draft.decode_ms;
-        // Beside the host's part of a step the next draft is made, with a guess of the token before it.
+        // Beside the host's part of a step the next draft is made, after a token that stands for the model's own.
         let hidden_ms = match draft.devices_ms.first() {
             Some(host_ms) if *host_ms < HOST_SHARE * draft.decode_ms => {
                 let host_ms = step_ms * model.devices_ms.first()? / model.decode_ms;
