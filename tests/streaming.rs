@@ -334,17 +334,23 @@ fn short_prompts_copy_only_the_experts_that_they_use() {
         assert!(few < most && few < expected, "{few} of {whole} bytes, {expected} for 10 tokens");
     }
     for (name, opened) in support::gpu::opened().filter(|(name, _)| *name == "gpu") {
+        let on = |placing: &Placing| {
+            let mut session = placed(&model, Box::new(opened.backend()), settings(), placing);
+            let answers = prompts(&mut session);
+            assert_eq!(session.take_warnings(), [], "{name}");
+            answers
+        };
+        // The prompts run on the GPU as a whole, with the experts that have been copied.
+        let all = Placing { gpu_layers: Offload::All, ..Placing::default() };
+        let (whole, _) = on(&all);
         for placing in mixtures() {
-            let on = |op_offload| {
-                let placing = Placing { op_offload, ..placing.clone() };
-                let mut session = placed(&model, Box::new(opened.backend()), settings(), &placing);
-                let answers = prompts(&mut session);
-                assert_eq!(session.take_warnings(), [], "{name}");
-                answers
-            };
-            let (found, [few, many]) = on(OpOffload::From(8));
+            let (found, [few, many]) = on(&placing);
             assert!(few < many * 2 / 3, "{name}: {few} of {many} bytes");
             assert_eq!(best(&found), best(&expected), "{name}: {:e}", error(&found, &expected));
+            for prompt in [0, 4] {
+                let error = error(&found[prompt..=prompt], &whole[prompt..=prompt]);
+                assert!(error < 1e-3, "{name}: error {error:e}");
+            }
         }
     }
 }
