@@ -436,14 +436,12 @@ impl Pair<'_> {
         Settings { outputs: Some(CHECKED_ROWS), trace_events: Some(1 << 14), ..settings(placing) }
     }
 
-    /// The answer with drafts made while the CPU computes, or not; its milliseconds, those of drafts beside steps, and
-    /// predicted ones.
-    fn answer(&self, draft_ahead: bool) -> (Vec<u32>, [f64; 3]) {
+    /// The answer with drafts; its milliseconds, those of drafts beside steps, and predicted ones.
+    fn answer(&self, bounds: Bounds) -> (Vec<u32>, [f64; 3]) {
         let [draft, model] = self.models;
         let kept = tempfile::tempdir().unwrap();
         let of_draft = || self.settings(Offload::All, &kept);
         let of_model = || self.settings(Offload::Count(self.gpu_layers), &kept);
-        let bounds = Bounds { draft_p_min: 0.0, draft_ahead, ..Bounds::default() };
         let mut drafter = DraftModel::new(draft, model, of_draft(), bounds).unwrap();
         let mut session = Session::new(model, of_model()).unwrap();
         let (ids, ms) = answered(model, &mut session, Some(&mut drafter));
@@ -459,6 +457,7 @@ impl Pair<'_> {
 
 #[test]
 fn a_draft_model_drafts_while_the_cpu_computes() {
+    let bounds = |draft_ahead| Bounds { draft_p_min: 0.0, draft_ahead, ..Bounds::default() };
     let same = small();
     let machine = described((20.0, 1.0), &[(1.0, 300.0, 5.0, 10.0)]);
     let machine = simulation(&machine, Execution::Compute);
@@ -468,7 +467,7 @@ fn a_draft_model_drafts_while_the_cpu_computes() {
         let settings = pair.settings(Offload::Count(gpu_layers), &kept);
         let (expected, _) = answered(&same, &mut Session::new(&same, settings).unwrap(), None);
         for draft_ahead in [false, true] {
-            let (ids, [_, beside_ms, _]) = pair.answer(draft_ahead);
+            let (ids, [_, beside_ms, _]) = pair.answer(bounds(draft_ahead));
             assert_eq!(ids, expected, "{gpu_layers} layers, {draft_ahead}");
             assert_eq!(beside_ms > 0.01, draft_ahead, "{beside_ms}");
         }
@@ -480,7 +479,7 @@ fn a_draft_model_drafts_while_the_cpu_computes() {
     for gpu_layers in [0, 12] {
         let machine = simulation(DESKTOP, Execution::ScheduleOnly);
         let pair = Pair { models: [&draft, &model], machine, gpu_layers };
-        let [(_, between), (_, ahead)] = [false, true].map(|ahead| pair.answer(ahead));
+        let [(_, between), (_, ahead)] = [false, true].map(|ahead| pair.answer(bounds(ahead)));
         for [ms, _, predicted_ms] in [between, ahead] {
             let ratio = predicted_ms / ms;
             assert!((0.9..1.1).contains(&ratio), "{gpu_layers}: {ms} ms, {predicted_ms} predicted");
