@@ -10,9 +10,11 @@ use std::time::Duration;
 use bilayer_convert::mix::Mix;
 use bilayer_convert::synth::{Shape, Sizes, Synth};
 use bilayer_cpu::{Cpu, Options};
-use bilayer_engine::generate::speculate::{Acceptance, weigh};
+use bilayer_engine::generate::speculate::{Acceptance, Bounds, CHECKED_ROWS, DraftModel, weigh};
+use bilayer_engine::generate::{Generation, Request};
 use bilayer_engine::placement::{self, Execution, Placing, Simulation};
-use bilayer_engine::session::{Overlap, Run, Session, Settings, TimeDevice, Wanted, Warning};
+use bilayer_engine::sampling::{Options as SamplingOptions, Sampler};
+use bilayer_engine::session::{Overlap, Run, Session, Settings, TimeDevice, Wanted, Warning, What};
 use bilayer_engine::{Model, OpenOptions};
 use bilayer_graph::{Backend, Graph};
 use bilayer_scheduler::{Basis, Budget, Machine, Offload, OpOffload, PROMPT_TOKENS, Plan};
@@ -346,6 +348,151 @@ fn streaming_makes_prompts_of_70_billion_weights_fast() {
 }
 
 #[test]
+fn short_prompts_of_mixtures_copy_what_the_router_selects() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Model::open(&hollow(&folder, "qwen3-30b-a3b"), OpenOptions::default()).unwrap();
+    // A CPU that computes slowly, and a fast link.
+    let machine = described((40.0, 0.05), &[(8.0, 400.0, 40.0, 25.0)]);
+    let placing = Placing {
+        simulated: Some(simulation(&machine, Execution::ScheduleOnly)),
+        gpu_layers: Offload::Count(10),
+        kept: Some(folder.path().to_owned()),
+        ..Placing::default()
+    };
+    let settings = Settings {
+        ctx_size: Some(1024),
+        trace_events: Some(1 << 17),
+        time_device: Some(bilayer_measure::timing::device),
+        placing,
+        ..Settings::default()
+    };
+    let mut session = Session::new(&model, settings).unwrap();
+    let streaming = session.plan().streaming.clone().unwrap();
+    let routed = streaming.routed.as_ref().unwrap();
+    // A prompt of 512 tokens uses nearly all experts; of the few of a short one 8 of 128 each.
+    let tokens = routed.tokens_max;
+    assert!((streaming.tokens_min..256).contains(&tokens), "{routed:?}");
+    let mut run = |tokens: usize| {
+        session.trace_mut().unwrap().clear();
+        let ms = prompt_ms(&mut session, tokens);
+        let events = session.trace().unwrap().recorded().iter();
+        let copied = events.filter(|event| event.what == What::Stream).map(|event| event.bytes);
+        (ms, copied.sum::<u64>())
+    };
+    let (ms, copied) = run(tokens);
+    let (bytes, time) = (routed.upload_bytes as f64 / copied as f64, routed.pass_ms.unwrap() / ms);
+    assert!((0.95..1.05).contains(&bytes), "{bytes}");
+    assert!((0.9..1.1).contains(&time), "{routed:?}: {ms} ms");
+    // From there on all experts are copied, which takes about as long there.
+    let (whole_ms, whole) = run(tokens + 8);
+    assert_eq!(whole, streaming.upload_bytes);
+    assert!(copied < whole && (0.95..1.1).contains(&(whole_ms / ms)), "{ms} and {whole_ms} ms");
+    let least_ms = whole as f64 / 25e6;
+    let (short_ms, _) = run(streaming.tokens_min);
+    assert!(short_ms < least_ms, "{short_ms} ms, {least_ms} ms to copy everything");
+}
+
+/// The answer with a drafter, if there is one, and its milliseconds on the session's clock.
+fn answered(
+    model: &Model,
+    session: &mut Session,
+    drafter: Option<&mut DraftModel>,
+) -> (Vec<u32>, f64) {
+    let sequence = session.open().unwrap();
+    let options = SamplingOptions { temperature: 0.0, ..SamplingOptions::default() };
+    let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new()).unwrap();
+    let request =
+        Request { predict: Some(65), ignore_eos: true, ..Request::new(&[5, 17, 300, 40][..]) };
+    let mut generation = Generation::new(model, session, sequence, sampler, request).unwrap();
+    if let Some(drafter) = drafter {
+        generation = generation.with_drafter(drafter).unwrap();
+    }
+    let mut ids = Vec::new();
+    while let Some(token) = generation.next().unwrap() {
+        ids.push(token.id);
+    }
+    let ms = generation.statistics().generate.as_secs_f64() * 1e3;
+    drop(generation);
+    session.close(sequence);
+    (ids, ms)
+}
+
+/// A model with layers on a simulated GPU, and a draft model there.
+struct Pair<'a> {
+    models: [&'a Model; 2],
+    machine: Simulation,
+    gpu_layers: u32,
+}
+
+impl Pair<'_> {
+    fn settings(&self, gpu_layers: Offload, kept: &TempDir) -> Settings<'static> {
+        let placing = Placing {
+            gpu_layers,
+            simulated: Some(self.machine.clone()),
+            kept: Some(kept.path().to_owned()),
+            op_offload: OpOffload::Never,
+            ..Placing::default()
+        };
+        Settings { outputs: Some(CHECKED_ROWS), trace_events: Some(1 << 14), ..settings(placing) }
+    }
+
+    /// The answer with drafts; its milliseconds, those of drafts beside steps, and predicted ones.
+    fn answer(&self, bounds: Bounds) -> (Vec<u32>, [f64; 3]) {
+        let [draft, model] = self.models;
+        let kept = tempfile::tempdir().unwrap();
+        let of_draft = || self.settings(Offload::All, &kept);
+        let of_model = || self.settings(Offload::Count(self.gpu_layers), &kept);
+        let mut drafter = DraftModel::new(draft, model, of_draft(), bounds).unwrap();
+        let mut session = Session::new(model, of_model()).unwrap();
+        let (ids, ms) = answered(model, &mut session, Some(&mut drafter));
+        let events = session.trace().unwrap().recorded().iter();
+        let beside: u64 = events.filter(|e| e.what == What::Beside).map(|e| e.ns).sum();
+        drop(drafter);
+        let counted = Acceptance::known(kept.path(), draft, model);
+        let plan = |model, settings: Settings<'_>| placement::plan(model, &settings, None).unwrap();
+        let token_ms = counted.token_ms(&plan(draft, of_draft()), &plan(model, of_model()));
+        (ids, [ms, beside as f64 / 1e6, 64.0 * token_ms.unwrap()])
+    }
+}
+
+#[test]
+fn a_draft_model_drafts_while_the_cpu_computes() {
+    let bounds = |draft_ahead| Bounds { draft_p_min: 0.0, draft_ahead, ..Bounds::default() };
+    let same = small();
+    let machine = described((20.0, 1.0), &[(1.0, 300.0, 5.0, 10.0)]);
+    let machine = simulation(&machine, Execution::Compute);
+    for gpu_layers in [0, 2] {
+        let pair = Pair { models: [&same, &same], machine: machine.clone(), gpu_layers };
+        let kept = tempfile::tempdir().unwrap();
+        let settings = pair.settings(Offload::Count(gpu_layers), &kept);
+        let (expected, _) = answered(&same, &mut Session::new(&same, settings).unwrap(), None);
+        for draft_ahead in [false, true] {
+            let (ids, [_, beside_ms, _]) = pair.answer(bounds(draft_ahead));
+            assert_eq!(ids, expected, "{gpu_layers} layers, {draft_ahead}");
+            assert_eq!(beside_ms > 0.01, draft_ahead, "{beside_ms}");
+        }
+    }
+    // Where nothing is computed, all logits are equal, so the model accepts every draft.
+    let folder = tempfile::tempdir().unwrap();
+    let open = |name| Model::open(&hollow(&folder, name), OpenOptions::default()).unwrap();
+    let (draft, model) = (open("llama-1b"), open("llama-8b"));
+    for gpu_layers in [0, 12] {
+        let machine = simulation(DESKTOP, Execution::ScheduleOnly);
+        let pair = Pair { models: [&draft, &model], machine, gpu_layers };
+        let [(_, between), (_, ahead)] = [false, true].map(|ahead| pair.answer(bounds(ahead)));
+        for [ms, _, predicted_ms] in [between, ahead] {
+            let ratio = predicted_ms / ms;
+            assert!((0.9..1.1).contains(&ratio), "{gpu_layers}: {ms} ms, {predicted_ms} predicted");
+        }
+        // Most drafts take no time of their own.
+        let [(between_ms, none), (ahead_ms, beside_ms)] =
+            [between, ahead].map(|[ms, beside_ms, _]| (ms, beside_ms));
+        assert!(none < 0.01 && beside_ms > 40.0, "{none} and {beside_ms} ms beside");
+        assert!(ahead_ms < between_ms - 0.7 * beside_ms, "{ahead_ms} of {between_ms} ms");
+    }
+}
+
+#[test]
 fn a_draft_model_is_weighed_against_layers() {
     let folder = tempfile::tempdir().unwrap();
     let open = |name| Model::open(&hollow(&folder, name), OpenOptions::default()).unwrap();
@@ -363,7 +510,7 @@ fn a_draft_model_is_weighed_against_layers() {
             || Settings { ctx_size: Some(2048), placing: placing.clone(), ..Settings::default() };
         weigh((&draft, &settings()), (&model, &settings())).unwrap()
     };
-    let counted = |drafted, accepted| Acceptance { drafts: 100, drafted, accepted };
+    let counted = |drafted, accepted| Acceptance { drafts: 100, drafted, accepted, ready: 0 };
     // Drafts of four tokens cost more on the CPU than the layers that the draft model displaces.
     let good = weighed(counted(400, 320)).unwrap();
     assert_eq!(good.gpu_layers, Offload::Auto, "{}", good.why);
@@ -372,7 +519,7 @@ fn a_draft_model_is_weighed_against_layers() {
     let poor = weighed(counted(10, 1)).unwrap();
     assert_eq!(poor.gpu_layers, Offload::Count(0), "{}", poor.why);
     // Too few drafts say nothing.
-    assert_eq!(weighed(Acceptance { drafts: 9, drafted: 9, accepted: 9 }), None);
+    assert_eq!(weighed(Acceptance { drafts: 9, drafted: 9, accepted: 9, ready: 0 }), None);
 }
 
 #[test]

@@ -8,10 +8,10 @@ use std::ops::Range;
 use bilayer_cpu::gemm::gemm;
 use bilayer_cpu::level::Level;
 use bilayer_engine::generate::speculate::{
-    Bounds, CHECKED_ROWS, Draft, DraftModel, Drafter, Lookup, Text,
+    Acceptance, Bounds, CHECKED_ROWS, Draft, DraftModel, Drafter, Lookup, Text,
 };
 use bilayer_engine::generate::{Generation, Request, Statistics, Stop};
-use bilayer_engine::placement::{self, Placing};
+use bilayer_engine::placement::{self, Execution, Placing, Simulation};
 use bilayer_engine::sampling::{Candidate, Mirostat, Options, Sampler, Xtc};
 use bilayer_engine::session::SequenceId;
 use bilayer_engine::session::{Run, Session, Settings, Wanted};
@@ -19,6 +19,7 @@ use bilayer_engine::{Error, Model, OpenOptions, SharedBytes};
 use bilayer_graph::Backend;
 use bilayer_quant::Type;
 use bilayer_scheduler::{Machine, Offload, Placement, place};
+use tempfile::TempDir;
 
 mod support {
     pub mod data;
@@ -55,6 +56,20 @@ fn session(model: &Model) -> Session {
 
 fn draft_model(draft: &Model, model: &Model, bounds: Bounds) -> DraftModel {
     DraftModel::new(draft, model, settings(), bounds).unwrap()
+}
+
+/// A draft model on a simulated GPU, which drafts while the CPU computes.
+fn ahead(draft: &Model, model: &Model, kept: &TempDir, bounds: Bounds) -> DraftModel {
+    let machine = "[cpu]\nname = \"c\"\nmemory = \"1GiB\"\nread_gbps = 9\ntops = 1\n\
+                   [gpu]\nname = \"g\"\nmemory = \"1GiB\"\nread_gbps = 99\ntops = 9\n";
+    let placing = Placing {
+        gpu_layers: Offload::All,
+        margin_bytes: vec![0],
+        simulated: Some(Simulation::described(machine, Execution::Compute).unwrap()),
+        kept: Some(kept.path().to_owned()),
+        ..Placing::default()
+    };
+    DraftModel::new(draft, model, Settings { placing, ..settings() }, bounds).unwrap()
 }
 
 fn some(n: usize, seed: usize) -> Vec<u32> {
@@ -392,7 +407,7 @@ fn counts(
     for seed in seeds {
         let options = Options { seed, ..options.clone() };
         let request = Request {
-            predict: Some(4),
+            predict: Some(5),
             ignore_eos: true,
             ..Request::new(std::slice::from_ref(last))
         };
@@ -403,7 +418,7 @@ fn counts(
         };
         let (answer, spent) =
             generate_on(sequence, (model, &mut session), &options, request, drafter);
-        *counts.entry(answer.ids[1..].to_vec()).or_default() += 1.0;
+        *counts.entry(answer.ids[1..4].to_vec()).or_default() += 1.0;
         all.drafted += spent.drafted;
         all.accepted += spent.accepted;
     }
@@ -487,16 +502,19 @@ fn sampled_answers_have_the_distribution_without_drafts() {
         ),
     ];
     let prompt = [some(5, 1), some(5, 2), some(5, 1)].concat();
-    let sure = |draft_min| Bounds { draft_p_min: 0.3, draft_min, draft_max: 2 };
+    let sure =
+        |draft_min| Bounds { draft_p_min: 0.3, draft_min, draft_max: 2, ..Bounds::default() };
     let check = &|name: &str, options: Options| {
         let (expected, _) = counts(&model, &prompt, &options, 0..ANSWERS, None);
         let (again, _) = counts(&model, &prompt, &options, ANSWERS..2 * ANSWERS, None);
         let off = deviations(&expected, &again);
         assert!(expected.len() > 10 && off < 4.0, "{name}: {off} standard deviations");
+        let kept = tempfile::tempdir().unwrap();
         let mut drafters: Vec<(&str, Box<dyn Drafter>)> = vec![
             ("other", Box::new(draft_model(&other, &model, sure(2)))),
             ("near", Box::new(draft_model(&near, &model, sure(0)))),
             ("likely", Box::new(Oracle { answer: likely(&expected), prompt: prompt.len() })),
+            ("ahead", Box::new(ahead(&near, &model, &kept, Bounds { draft_max: 1, ..sure(1) }))),
         ];
         for (who, drafter) in &mut drafters {
             let seeds = 2 * ANSWERS..3 * ANSWERS;
@@ -508,6 +526,9 @@ fn sampled_answers_have_the_distribution_without_drafts() {
                 "{name} {who} {spent:?}"
             );
         }
+        drop(drafters);
+        let counted = Acceptance::known(kept.path(), &near, &model);
+        assert!(counted.ready > 50, "{name}: {counted:?}");
     };
     std::thread::scope(|scope| {
         for (name, options) in chains {

@@ -6,11 +6,13 @@
 use std::time::Duration;
 
 use bilayer_convert::mix::Mix;
-use bilayer_convert::synth::{Shape, Sizes, Synth};
+use bilayer_convert::synth::{Experts, Shape, Sizes, Synth};
 use bilayer_cpu::Cpu;
 use bilayer_engine::Model;
 use bilayer_engine::placement::Placing;
-use bilayer_engine::session::{Event, Run, SequenceId, Session, Settings, Wanted, Warning, What};
+use bilayer_engine::session::{
+    Event, Run, SequenceId, Session, Settings, Trace, Wanted, Warning, What,
+};
 use bilayer_graph::{Backend, Graph};
 use bilayer_scheduler::{Budget, Machine, Offload, OpOffload};
 
@@ -36,6 +38,24 @@ fn model() -> Model {
     let shape = Shape::find("tiny").unwrap().with(sizes).unwrap();
     let synth = Synth::new(shape, Mix::find("Q4_K_M").unwrap());
     Model::from_bytes("six", synth.to_bytes().unwrap()).unwrap()
+}
+
+/// A mixture of three layers, of whose 32 experts a token uses two.
+fn mixture() -> Model {
+    let sizes = Sizes {
+        layers: Some(3),
+        width: Some(256),
+        heads: Some(4),
+        kv_heads: Some(2),
+        head_dim: Some(64),
+        ffn: Some(256),
+        vocab: Some(1000),
+        ..Sizes::default()
+    };
+    let mut shape = Shape::find("qwen3-30b-a3b").unwrap().with(sizes).unwrap();
+    shape.experts = shape.experts.map(|experts| Experts { count: 32, used: 2, ..experts });
+    let synth = Synth::new(shape, Mix::find("Q4_K_M").unwrap());
+    Model::from_bytes("mixture", synth.to_bytes().unwrap()).unwrap()
 }
 
 fn settings() -> Settings<'static> {
@@ -255,6 +275,83 @@ fn gpus_stream_beside_their_kernels() {
         assert!(error < 1.5 * usual, "{name}: error {error:e}, without streaming {usual:e}");
         let (beside, all) = overlap(session.trace().unwrap().recorded());
         assert!(beside > all / 2, "{name}: {beside} of {all} ns of copies beside kernels");
+    }
+}
+
+/// Prompts of few tokens and of many, and the bytes of weights that each of them copies.
+fn prompts(session: &mut Session) -> (Vec<Vec<f32>>, [u64; 2]) {
+    let mut all = Vec::new();
+    let bytes = [8, 4 * FEW].map(|tokens| {
+        session.trace_mut().into_iter().for_each(Trace::clear);
+        let sequence = session.open().unwrap();
+        let prompt = some(tokens, tokens);
+        let logits = session.prefill(sequence, &prompt, &mut |_| true).unwrap().unwrap();
+        all.push(logits.to_vec());
+        for token in [5, 50, 500] {
+            let run = Run { sequence, tokens: &[token], wanted: Wanted::Last };
+            all.push(session.step(&[run]).unwrap().to_vec());
+        }
+        session.close(sequence);
+        let events = session.trace().into_iter().flat_map(Trace::recorded);
+        events.filter(|event| event.what == What::Stream).map(|event| event.bytes).sum()
+    });
+    (all, bytes)
+}
+
+/// Rows of a micro-batch of mixtures: short prompts have several, too.
+const FEW: usize = 4;
+
+/// What streams of a mixture: the last layer and the head are on the device, and of the others everything or the experts.
+fn mixtures() -> [Placing; 2] {
+    let placing = Placing {
+        gpu_layers: Offload::Count(2),
+        op_offload: OpOffload::From(8),
+        ..Placing::default()
+    };
+    let apart = Placing { gpu_layers: Offload::All, cpu_moe_layers: 2, ..placing.clone() };
+    [placing, apart]
+}
+
+#[test]
+fn short_prompts_copy_only_the_experts_that_they_use() {
+    let model = mixture();
+    let settings = || Settings { ubatch_size: FEW, trace_events: Some(1 << 14), ..settings() };
+    let on_cpu = Settings { placing: Placing::cpu(), ..settings() };
+    let (expected, _) = prompts(&mut Session::new(&model, on_cpu).unwrap());
+    for placing in mixtures() {
+        let mut session = placed(&model, cpu_as_gpu(), settings(), &placing);
+        let streaming = session.plan().streaming.clone().unwrap();
+        // With two of 32 experts, 10 tokens are expected to use less than half of them.
+        let routed = streaming.routed.as_ref().unwrap();
+        assert_eq!(routed.tokens_max, 10);
+        let (found, [few, many]) = prompts(&mut session);
+        assert!(found == expected, "bits differ: {:e}", error(&found, &expected));
+        assert_eq!(session.take_warnings(), []);
+        // Eight tokens use at most 16 of the 32 experts; the dense matrices are copied whole.
+        let whole = session.plan().streaming.as_ref().unwrap().upload_bytes;
+        assert_eq!(many, whole);
+        let (expected, most) = (routed.upload_bytes, (whole * 2).div_ceil(3));
+        assert!(few < most && few < expected, "{few} of {whole} bytes, {expected} for 10 tokens");
+    }
+    for (name, opened) in support::gpu::opened().filter(|(name, _)| *name == "gpu") {
+        let on = |placing: &Placing| {
+            let mut session = placed(&model, Box::new(opened.backend()), settings(), placing);
+            let answers = prompts(&mut session);
+            assert_eq!(session.take_warnings(), [], "{name}");
+            answers
+        };
+        // The prompts run on the GPU as a whole, with the experts that have been copied.
+        let all = Placing { gpu_layers: Offload::All, ..Placing::default() };
+        let (whole, _) = on(&all);
+        for placing in mixtures() {
+            let (found, [few, many]) = on(&placing);
+            assert!(few < many * 2 / 3, "{name}: {few} of {many} bytes");
+            assert_eq!(best(&found), best(&expected), "{name}: {:e}", error(&found, &expected));
+            for prompt in [0, 4] {
+                let error = error(&found[prompt..=prompt], &whole[prompt..=prompt]);
+                assert!(error < 1e-3, "{name}: error {error:e}");
+            }
+        }
     }
 }
 

@@ -152,8 +152,8 @@ impl Backend for Queued {
         self.attempt(move |inner| inner.write_to(segment, value, &data))
     }
 
-    fn stream(&mut self, weight: WeightId) -> Result<(), Error> {
-        self.attempt(move |inner| inner.stream(weight))
+    fn stream(&mut self, weight: WeightId, rows: Range<usize>) -> Result<(), Error> {
+        self.attempt(move |inner| inner.stream(weight, rows))
     }
 
     fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), Error> {
@@ -346,9 +346,9 @@ impl Backend for Failing {
         self.inner.write_to(segment, value, data)
     }
 
-    fn stream(&mut self, weight: WeightId) -> Result<(), Error> {
+    fn stream(&mut self, weight: WeightId, rows: Range<usize>) -> Result<(), Error> {
         self.check(Call::Stream)?;
-        self.inner.stream(weight)
+        self.inner.stream(weight, rows)
     }
 
     fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), Error> {

@@ -330,7 +330,12 @@ impl<'s> Generation<'s> {
         run.push(token);
         run.extend_from_slice(draft.tokens());
         let run = Run { sequence: *sequence, tokens: run, wanted: Wanted::Verified };
-        rows.fill(session.step_reading(&[run], rows.reading)?);
+        let mut ahead = Ok(());
+        let mut draft_ahead = |is_busy: &mut dyn FnMut() -> bool| {
+            ahead = drafter.as_mut().map_or(Ok(()), |drafter| drafter.draft_ahead(is_busy));
+        };
+        rows.fill(session.step_beside(&[run], rows.reading, Some(&mut draft_ahead))?);
+        ahead?;
         *held += 1;
         self.at = 0;
         self.statistics.steps += 1;

@@ -10,7 +10,7 @@ use crate::{Error, Model};
 use append::within;
 use batch::{Cut, Work};
 pub(crate) use pipeline::Reading;
-use pipeline::{Pipeline, Ran};
+use pipeline::{Beside, Calls, Pipeline, Ran};
 use prepare::{Best, Read, Timing};
 use strengths::Strengths;
 
@@ -439,6 +439,16 @@ impl Session {
         runs: &[Run<'_>],
         reading: Reading,
     ) -> Result<&[f32], Error> {
+        self.step_beside(runs, reading, None)
+    }
+
+    /// Like [`Session::step_reading`]. Once, while the host computes its longest segment, `beside` uses other devices.
+    pub(crate) fn step_beside(
+        &mut self,
+        runs: &[Run<'_>],
+        reading: Reading,
+        beside: Option<Beside<'_>>,
+    ) -> Result<&[f32], Error> {
         let rows = batch::rows(runs);
         within("tokens", rows, self.limits.tokens)?;
         let micro_rows = match (runs.len(), self.overlap) {
@@ -448,7 +458,8 @@ impl Session {
             (_, Overlap::Off) => rows,
         };
         self.pipeline.reading = reading;
-        let ran = self.run(runs, micro_rows, &mut |_| true)?;
+        let beside = beside.map(|beside| beside as Beside<'_>);
+        let ran = self.run(runs, micro_rows, &mut Calls { each: &mut |_| true, beside })?;
         Ok(&self.pipeline.results[..ran.made])
     }
 
@@ -464,7 +475,7 @@ impl Session {
         let micro_rows = if self.divides { batch::of_prompt(tokens.len()) } else { whole };
         let run = Run { sequence, tokens, wanted: Wanted::Last };
         self.pipeline.reading = reading;
-        let ran = self.run(&[run], micro_rows.min(whole), each)?;
+        let ran = self.run(&[run], micro_rows.min(whole), &mut Calls::each(each))?;
         let is_whole = ran.rows == tokens.len();
         Ok(is_whole.then(|| &self.pipeline.results[..ran.made]))
     }
@@ -474,7 +485,7 @@ impl Session {
         &mut self,
         runs: &[Run<'_>],
         micro_rows: usize,
-        each: &mut dyn FnMut(usize) -> bool,
+        calls: &mut Calls<'_>,
     ) -> Result<Ran, Error> {
         let began = self.clock().now();
         let ran = loop {
@@ -483,7 +494,7 @@ impl Session {
             {
                 break Err(error);
             }
-            match self.attempt(runs, micro_rows, each) {
+            match self.attempt(runs, micro_rows, calls) {
                 Err(Failed::Device { device, error })
                     if fallback::is_recoverable(
                         self.pipeline.backends[device].as_ref(),
@@ -518,7 +529,7 @@ impl Session {
         &mut self,
         runs: &[Run<'_>],
         micro_rows: usize,
-        each: &mut dyn FnMut(usize) -> bool,
+        calls: &mut Calls<'_>,
     ) -> Result<Ran, Failed> {
         let streams = self.streams(runs);
         let cut = match streams {
@@ -529,8 +540,8 @@ impl Session {
             let Session { pipeline, starts, cache, copies, strengths, .. } = self;
             let work = Work { runs, starts, cache, copies, strengths, cut };
             let ran = match streams {
-                true => pipeline.run_streamed(&work, each),
-                false => pipeline.run(&work, each),
+                true => pipeline.run_streamed(&work, calls),
+                false => pipeline.run(&work, calls),
             };
             self.check_file()?;
             let ran = ran?;
@@ -571,7 +582,7 @@ impl Session {
         let cut = self.cut(micro_rows);
         let Session { pipeline, starts, cache, copies, strengths, .. } = self;
         let work = Work { runs, starts, cache, copies, strengths, cut };
-        let found = pipeline.run(&work, &mut |_| true);
+        let found = pipeline.run(&work, &mut Calls::each(&mut |_| true));
         self.pipeline.segments = usual;
         self.pipeline.overlap = overlap;
         match found {

@@ -1,6 +1,7 @@
 //! The GPU backend: its weights and caches, compiled segments, and the order of submitted work.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -323,8 +324,8 @@ impl Backend for Gpu {
         self.weights.load(weight, &bytes)
     }
 
-    fn stream(&mut self, weight: WeightId) -> Result<(), GraphError> {
-        self.weights.stream(weight)
+    fn stream(&mut self, weight: WeightId, rows: Range<usize>) -> Result<(), GraphError> {
+        self.weights.stream(weight, rows)
     }
 
     fn compile(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<SegmentId, GraphError> {

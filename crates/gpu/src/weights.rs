@@ -1,6 +1,7 @@
 //! Device memory of weights: a few large blocks that contain each matrix in the layout of its loader.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bilayer_graph::{Error as GraphError, SharedBytes, StreamedLayer, Weight, WeightId};
@@ -305,22 +306,26 @@ impl Weights {
             self.vectors.insert(weight.id, values);
         }
         let placed = self.placed[&weight.id].clone();
-        self.upload(weight, &placed, bytes, Pace::Bounded)?;
+        self.upload(weight, &placed, (bytes, 0..weight.rows), Pace::Bounded)?;
         self.loaded.insert(weight.id, true);
         self.device.check()
     }
 
-    /// Copies a weight to its slot, behind the work submitted before.
+    /// Copies rows of a weight to its slot, behind the work submitted before.
     ///
     /// # Errors
-    /// It is in no slot; a lost device.
-    pub fn stream(&mut self, id: WeightId) -> Result<(), GraphError> {
+    /// It is in no slot, or has fewer rows; a lost device.
+    pub fn stream(&mut self, id: WeightId, rows: Range<usize>) -> Result<(), GraphError> {
         let Some(Streamed { weight, bytes, .. }) = self.streamed.get(&id).cloned() else {
             let (found, what) = (id.0 as usize, "as the number of a streamed weight");
             return Err(GraphError::Limit { what, limit: 0, found });
         };
+        if rows.end > weight.rows {
+            let (limit, found) = (weight.rows, rows.end);
+            return Err(GraphError::Limit { what: "rows of a streamed weight", limit, found });
+        }
         let placed = self.placed[&id].clone();
-        self.upload(&weight, &placed, &bytes, Pace::Queued)?;
+        self.upload(&weight, &placed, (&bytes, rows), Pace::Queued)?;
         self.device.submit(None);
         self.device.check()
     }
@@ -399,18 +404,18 @@ impl Weights {
         BLOCK_BYTES.min(self.device.block_bytes()) / ALIGNMENT * ALIGNMENT
     }
 
-    /// Uploads a weight.
+    /// Uploads rows of a weight, of which `bytes` are all.
     fn upload(
         &mut self,
         weight: &Weight,
         placed: &Placed,
-        bytes: &[u8],
+        (bytes, wanted): (&[u8], Range<usize>),
         pace: Pace,
     ) -> Result<(), GraphError> {
         for part in &placed.parts {
             let first = part.first_row as usize * weight.row_bytes();
             let source = &bytes[first..first + part.rows as usize * weight.row_bytes()];
-            for (at, row, rows) in rows_at_once(weight, part) {
+            for (at, row, rows) in rows_at_once(weight, part, &wanted) {
                 let source = &source[at..at + rows * weight.row_bytes()];
                 let converted;
                 let source = if placed.ty == weight.ty {
@@ -464,11 +469,19 @@ impl Weights {
     }
 }
 
-/// The rows of a range that are uploaded at once: the first byte, the first row and their number.
-fn rows_at_once(weight: &Weight, part: &RowRange) -> impl Iterator<Item = (usize, usize, usize)> {
-    let (all, row_bytes) = (part.rows as usize, weight.row_bytes());
+/// The wanted rows of a range that are uploaded at once: the first byte, the first row and their number. They begin at
+/// multiples of four, where every plane is aligned for a copy.
+fn rows_at_once(
+    weight: &Weight,
+    part: &RowRange,
+    wanted: &Range<usize>,
+) -> impl Iterator<Item = (usize, usize, usize)> + use<> {
+    let (all, first_row) = (part.rows as usize, part.first_row as usize);
+    let from = wanted.start.saturating_sub(first_row) / 4 * 4;
+    let to = wanted.end.saturating_sub(first_row).next_multiple_of(4).min(all);
+    let row_bytes = weight.row_bytes();
     let most = (STAGING_BYTES / row_bytes.max(1)).max(1).next_multiple_of(4);
-    (0..all).step_by(most).map(move |row| (row * row_bytes, row, most.min(all - row)))
+    (from..to).step_by(most).map(move |row| (row * row_bytes, row, most.min(to - row)))
 }
 
 /// A weight's layout on the device, without a location.

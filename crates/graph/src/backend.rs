@@ -245,7 +245,8 @@ pub struct Kernel {
 /// submitted again at once.
 ///
 /// **Streaming.** A device with memory of its own can run more layers than it has room for: the weights of a
-/// [`StreamedLayer`] are copied to its slot by [`Backend::stream`] and stay until another one of that slot is streamed.
+/// [`StreamedLayer`] are copied to its slot by [`Backend::stream`] and stay until another one of that slot is streamed. Of
+/// the matrices of experts only those need to be copied that some row is routed to.
 /// Segments that read such weights are compiled as others, before any is streamed; they share one set of activations,
 /// and those of one slot share the memory of their caches. So each of them takes its inputs by [`Backend::write_to`]
 /// directly before its submit, its outputs are read before another one is submitted, and its caches are filled by
@@ -292,13 +293,14 @@ pub trait Backend: Send {
     /// Wrong length, unsupported type, out of memory.
     fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), Error>;
 
-    /// Copies a weight of a [`StreamedLayer`] to its slot. Segments submitted before read what the slot held before;
-    /// the call does not wait for them. A backend that reads weights in the file's map has nothing to do.
+    /// Copies rows of a weight of a [`StreamedLayer`] to its slot, where the others keep what they had. Segments submitted
+    /// before read what the slot held before; the call does not wait for them. A backend that reads weights in the file's
+    /// map has nothing to do.
     ///
     /// # Errors
     /// Out of memory for staging, or the device was lost.
-    fn stream(&mut self, weight: WeightId) -> Result<(), Error> {
-        let _ = weight;
+    fn stream(&mut self, weight: WeightId, rows: Range<usize>) -> Result<(), Error> {
+        let _ = (weight, rows);
         Ok(())
     }
 

@@ -163,9 +163,7 @@ impl Graph {
     /// uniform routing; for other matrices 1.
     pub fn share(&self, node: usize, tokens: usize) -> f64 {
         let Op::Experts(experts) = &self.nodes[node].op else { return 1.0 };
-        let used = self.width(experts.route) as f64 / 2.0;
-        let idle = 1.0 - (used / self.experts(experts) as f64).min(1.0);
-        1.0 - idle.powf(tokens as f64)
+        share_of(self.width(experts.route) / 2, self.experts(experts), tokens)
     }
 
     /// Bytes of a node's matrices that a step of `tokens` tokens reads.
@@ -199,4 +197,10 @@ impl Graph {
     pub fn weight_bytes(&self) -> usize {
         self.weights.iter().map(Weight::bytes).sum()
     }
+}
+
+/// The share of `experts` that `tokens` tokens are expected to use, `used` each, with uniform routing.
+pub fn share_of(used: usize, experts: usize, tokens: usize) -> f64 {
+    let idle = 1.0 - (used as f64 / experts as f64).min(1.0);
+    1.0 - idle.powf(tokens as f64)
 }

@@ -46,7 +46,7 @@ pub use backend::{
 };
 pub use clock::Clock;
 pub use error::Error;
-pub use graph::{CacheInfo, Graph, Node, StateInfo, ValueInfo};
+pub use graph::{CacheInfo, Graph, Node, StateInfo, ValueInfo, share_of};
 pub use lora::Lora;
 pub use op::{
     Activation, Attend, CacheId, Columns, Experts, Groups, Ids, Op, OpKind, Pairs, Precision, Rope,

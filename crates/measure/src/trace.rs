@@ -68,6 +68,7 @@ impl<'t> Timeline<'t> {
             What::Submit => format!("submit to {device}"),
             What::Wait => format!("wait for {device}"),
             What::Read => format!("read from {device}"),
+            What::Beside => format!("drafting beside {device}"),
             What::Step => "step".to_owned(),
             What::Idle => "idle".to_owned(),
             What::Between => "between steps".to_owned(),

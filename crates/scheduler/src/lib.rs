@@ -54,8 +54,8 @@ pub use offload::{Offload, Request, offload};
 pub use placement::Placement;
 pub use plan::{DevicePlan, LayerPlan, Plan, place, plan};
 pub use stream::{
-    OpOffload, PromptTimes, STREAM_BATCHES, STREAM_SLOTS, STREAM_TOKENS, StreamBuffers,
-    StreamStage, Streaming, stream_batches,
+    OpOffload, PromptTimes, RoutedStreaming, STREAM_BATCHES, STREAM_SLOTS, STREAM_TOKENS,
+    StreamBuffers, StreamStage, StreamedExperts, Streaming, stream_batches,
 };
 pub use times::{
     ANSWER_TOKENS, BATCH_TOKENS, Basis, Cost, DeviceTimes, PROMPT_TOKENS, Predicted, Times, Upload,

@@ -6,13 +6,17 @@
 //! number of tokens on that depends on the speed of the copy and of CPU and GPU. Decode is as without streaming.
 //!
 //! What is streamed is a stretch of a layer's nodes on the host, of which the device can run every one: the whole layer,
-//! or its experts if only they are on the host. All experts of a layer are copied: prompts that are worth streaming route
-//! tokens to nearly all of them.
+//! or its experts if only they are on the host.
+//!
+//! **Experts.** A long prompt routes tokens to nearly all experts of a layer, so all are copied while the device computes
+//! the layer before. A short one uses few of them. It runs the layer in two stages, with a cut where the experts begin:
+//! the first one tells which experts the router has selected, and only those are copied. The price is that the device
+//! waits for that copy, and that hidden states cross once more ([`RoutedStreaming`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use bilayer_graph::slots::{self, Life};
-use bilayer_graph::{CacheId, CacheInfo, Graph, Op, Rows, Value, WeightId};
+use bilayer_graph::{CacheId, CacheInfo, Experts, Graph, Op, Rows, Stack, Value, WeightId};
 use serde::Serialize;
 
 use crate::cut::cut_apart;
@@ -28,6 +32,9 @@ pub const STREAM_BATCHES: usize = 8;
 
 /// Tokens from which weights are streamed where that is asked for and not predicted, as in llama.cpp.
 pub const STREAM_TOKENS: usize = 32;
+
+/// Limit of the search for tokens that use half of the experts.
+const FEW_TOKENS_MAX: usize = 1024;
 
 /// When weights that the host holds are streamed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +72,23 @@ pub struct Streaming {
     /// The segments of a streamed step, in order.
     #[serde(skip)]
     pub stages: Vec<StreamStage>,
+    /// How steps of few tokens run that copy only the experts they use, if any do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub routed: Option<RoutedStreaming>,
+}
+
+/// Streamed steps that copy only those experts that the router has selected.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RoutedStreaming {
+    /// Tokens of a pass up to which that is predicted to be faster than copying all experts.
+    pub tokens_max: usize,
+    /// Bytes of weights that a pass of so many tokens copies, expected for uniform routing.
+    pub upload_bytes: u64,
+    /// Predicted milliseconds of a pass of so many tokens.
+    pub pass_ms: Option<f64>,
+    /// The segments of such a step, in order: each mixture begins one.
+    #[serde(skip)]
+    pub stages: Vec<StreamStage>,
 }
 
 /// Predicted times of a prompt.
@@ -83,12 +107,38 @@ pub struct PromptTimes {
 pub struct StreamStage {
     /// What it runs, and where.
     pub segment: PlannedSegment,
-    /// The slot of its weights; `None` if the device holds them.
-    pub slot: Option<usize>,
-    /// The weights that are streamed for it.
+    /// The number of its layer among those that are streamed; `None` if the device holds its weights. All stages of a
+    /// layer are in a slot together.
+    pub unit: Option<usize>,
+    /// The weights that are streamed for it, and completely.
     pub weights: Vec<WeightId>,
+    /// Mixtures that are streamed for it, of which a step needs the selected experts.
+    pub experts: Vec<StreamedExperts>,
     /// Caches whose pages are the host's.
     pub caches: Vec<CacheId>,
+}
+
+/// The matrices of a mixture.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StreamedExperts {
+    /// The router's result `[rows, 2 used]`, an input of the stage.
+    pub route: Value,
+    /// The matrices, in the order of the experts; a weight may contain several.
+    pub stack: Stack,
+}
+
+impl StreamStage {
+    /// The slot of its weights; `None` if the device holds them.
+    pub fn slot(&self) -> Option<usize> {
+        self.unit.map(|unit| unit % STREAM_SLOTS)
+    }
+}
+
+/// How much of a mixture is copied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mixtures {
+    Whole,
+    Routed,
 }
 
 /// Where hidden states of a streamed step are kept between segments.
@@ -101,12 +151,28 @@ pub struct StreamBuffers {
 }
 
 impl Streaming {
-    /// Buffers for the values that cross between segments.
-    pub fn buffers(&self, graph: &Graph, outputs: usize) -> StreamBuffers {
+    /// The stages of a pass of so many tokens.
+    pub fn stages_of(&self, tokens: usize) -> &[StreamStage] {
+        let routed = self.routed.as_ref().filter(|routed| tokens <= routed.tokens_max);
+        routed.map_or(&self.stages, |routed| &routed.stages)
+    }
+
+    /// The lists of stages that passes run.
+    pub fn paths_mut(&mut self) -> impl Iterator<Item = &mut Vec<StreamStage>> {
+        let routed = self.routed.as_mut().map(|routed| &mut routed.stages);
+        [Some(&mut self.stages), routed].into_iter().flatten()
+    }
+
+    /// Buffers for the values that cross between the segments of a pass with these stages, of up to `tokens` tokens.
+    pub fn buffers(
+        graph: &Graph,
+        stages: &[StreamStage],
+        (tokens, outputs): (usize, usize),
+    ) -> StreamBuffers {
         let read: HashSet<Value> =
-            self.stages.iter().flat_map(|stage| stage.segment.inputs.clone()).collect();
+            stages.iter().flat_map(|stage| stage.segment.inputs.clone()).collect();
         let mut lives: BTreeMap<Value, (usize, usize)> = BTreeMap::new();
-        for (number, stage) in self.stages.iter().enumerate() {
+        for (number, stage) in stages.iter().enumerate() {
             let crossing = stage.segment.inputs.iter().chain(&stage.segment.outputs);
             for &value in crossing.filter(|value| read.contains(value)) {
                 lives.entry(value).or_insert((number, number)).1 = number;
@@ -114,7 +180,7 @@ impl Streaming {
         }
         let life = |(&value, &(first, last)): (&Value, &(usize, usize))| {
             let rows = match graph.rows(value) {
-                Rows::Tokens => self.tokens_max,
+                Rows::Tokens => tokens,
                 Rows::Outputs => outputs,
             };
             Life { first, last, bytes: (rows * graph.width(value)) as u64, class: 0 }
@@ -135,6 +201,12 @@ impl Streaming {
             "prompts of {tokens_min} tokens or more run on {label}: {copied} of weights are streamed to it for every \
              {tokens_max} tokens, through {held} of its memory\n"
         );
+        if let Some(RoutedStreaming { tokens_max, upload_bytes, .. }) = &self.routed {
+            let copied = Bytes(*upload_bytes);
+            text += &format!(
+                "prompts of up to {tokens_max} tokens copy only the experts that they use: {copied} for so many\n"
+            );
+        }
         for &PromptTimes { tokens, streamed_ms, without_ms } in &self.prompts {
             let (with, without) = (streamed_ms / 1e3, without_ms / 1e3);
             text += &format!(
@@ -189,11 +261,14 @@ impl Work<'_> {
     /// The plan with streaming to a device. `None` if nothing can be streamed, or that is never faster.
     fn streamed_to(&self, device: usize, plan: &Plan) -> Option<Result<Plan, Excess>> {
         let Work { graph, machine, budget, request } = *self;
-        let stages = self.stages(device, plan)?;
+        let stages = self.stages(device, plan, Mixtures::Whole)?;
         let facts = &machine.devices[device];
         let bytes = |stage: &StreamStage| {
             weight_bytes(graph, &stage.weights.iter().copied().collect(), facts)
         };
+        let by_route = self.stages(device, plan, Mixtures::Routed);
+        let by_route =
+            by_route.filter(|stages| stages.iter().any(|stage| !stage.experts.is_empty()));
         let mut streaming = Streaming {
             device,
             tokens_min: STREAM_TOKENS,
@@ -205,9 +280,13 @@ impl Work<'_> {
             without_ms_per_token: None,
             prompts: Vec::new(),
             stages,
+            routed: by_route.map(|stages| RoutedStreaming {
+                tokens_max: few_tokens(graph, &stages),
+                upload_bytes: 0,
+                pass_ms: None,
+                stages,
+            }),
         };
-        let lens = streaming.buffers(graph, budget.outputs).lens;
-        streaming.host_bytes = sum(lens.into_iter().map(|len| (len * size_of::<f32>()) as u64));
         streaming.device_bytes = self.stream_bytes(&streaming, plan);
         let forecast = machine
             .times
@@ -218,6 +297,15 @@ impl Work<'_> {
             (OpOffload::From(tokens), _) => tokens.max(1),
             (OpOffload::Never, _) => return None,
         };
+        if let Some(routed) = &mut streaming.routed {
+            if let Some(forecast) = &forecast {
+                (routed.tokens_max, routed.pass_ms) = (forecast.routed_max, forecast.routed_ms);
+            }
+            let bytes = |stage: &StreamStage| stage.expected_bytes(graph, routed.tokens_max);
+            routed.upload_bytes = routed.stages.iter().map(bytes).sum::<f64>() as u64;
+        }
+        streaming.routed.take_if(|routed| routed.tokens_max < streaming.tokens_min);
+        streaming.host_bytes = streaming.buffer_bytes(graph, budget.outputs);
         if let Some(forecast) = forecast {
             streaming.prefill_ms_per_token = Some(forecast.prefill_ms_per_token);
             streaming.without_ms_per_token = Some(forecast.without_ms_per_token);
@@ -227,7 +315,59 @@ impl Work<'_> {
     }
 
     /// The segments of a step that is streamed to a device; `None` if nothing can be.
-    fn stages(&self, device: usize, plan: &Plan) -> Option<Vec<StreamStage>> {
+    fn stages(&self, device: usize, plan: &Plan, mixtures: Mixtures) -> Option<Vec<StreamStage>> {
+        let graph = self.graph;
+        let places = self.places(device, plan, mixtures);
+        let segments = cut_apart(graph, &places);
+        // Weights that several segments read, and vectors, stay on the device.
+        let mut readers: BTreeMap<WeightId, usize> = BTreeMap::new();
+        for segment in &segments {
+            let nodes = graph.nodes[segment.nodes.clone()].iter();
+            let ids: HashSet<WeightId> = nodes.flat_map(|node| node.op.weights()).collect();
+            ids.into_iter().for_each(|id| *readers.entry(id).or_default() += 1);
+        }
+        let is_streamed = |id: &WeightId| graph.weight(*id).rows > 1 && readers[id] == 1;
+        let (mut units, mut last) = (0, None);
+        let stage = |segment: PlannedSegment| {
+            let nodes = || graph.nodes[segment.nodes.clone()].iter();
+            let mut stage = StreamStage {
+                unit: None,
+                weights: Vec::new(),
+                experts: Vec::new(),
+                caches: Vec::new(),
+                segment: segment.clone(),
+            };
+            if let Some(half) = places[segment.nodes.start].1 {
+                if mixtures == Mixtures::Routed {
+                    let routed = nodes().filter_map(|node| match &node.op {
+                        Op::Experts(op) if graph.is_sparse(node) => Some(op),
+                        _ => None,
+                    });
+                    let known = routed.filter(|op| segment.inputs.contains(&op.route));
+                    let known = known.filter(|op| op.stack.iter().all(is_streamed));
+                    let stack =
+                        |op: &Experts| StreamedExperts { route: op.route, stack: op.stack.clone() };
+                    stage.experts = known.map(stack).collect();
+                }
+                let apart: HashSet<WeightId> =
+                    stage.experts.iter().flat_map(|of| of.stack.iter().copied()).collect();
+                let ids: BTreeSet<WeightId> =
+                    nodes().flat_map(|node| node.op.weights()).filter(is_streamed).collect();
+                stage.weights = ids.into_iter().filter(|id| !apart.contains(id)).collect();
+                stage.caches = nodes().filter_map(|node| cache(&node.op)).collect();
+                units += usize::from(last.replace(half / 2).is_some_and(|last| last != half / 2));
+                stage.unit = Some(units);
+            }
+            stage
+        };
+        let stages: Vec<StreamStage> = segments.into_iter().map(stage).collect();
+        let copies = |stage: &StreamStage| !(stage.weights.is_empty() && stage.experts.is_empty());
+        stages.iter().any(copies).then_some(stages)
+    }
+
+    /// Where each node of a step runs that is streamed to a device. The second figure tells stretches that are streamed
+    /// apart, and their halves: twice the first node, and 1 more from the first mixture on if that is routed.
+    fn places(&self, device: usize, plan: &Plan, mixtures: Mixtures) -> Vec<(usize, Option<u32>)> {
         let Work { graph, machine, .. } = *self;
         let facts = &machine.devices[device];
         let mut places: Vec<(usize, Option<u32>)> =
@@ -240,54 +380,28 @@ impl Work<'_> {
             let end = start + (start..places.len()).take_while(alike).count();
             let nodes = start..end;
             let multiplies = |node: usize| !graph.nodes[node].op.matrices().is_empty();
-            if let Some(layer) = graph.nodes[start].layer
+            if graph.nodes[start].layer.is_some()
                 && nodes.clone().any(multiplies)
                 && nodes.clone().all(|node| lacks(graph, node, facts).is_none())
             {
-                places[nodes].fill((device, Some(layer)));
+                let is_mixture = |node: &usize| graph.is_sparse(&graph.nodes[*node]);
+                let cut = nodes.clone().find(is_mixture).filter(|_| mixtures == Mixtures::Routed);
+                let cut = cut.unwrap_or(end);
+                places[start..cut].fill((device, Some(2 * start as u32)));
+                places[cut..end].fill((device, Some(2 * start as u32 + 1)));
             }
             start = end.max(start + 1);
         }
-        let segments = cut_apart(graph, &places);
-        // Weights that several segments read, and vectors, stay on the device.
-        let mut readers: BTreeMap<WeightId, usize> = BTreeMap::new();
-        for segment in &segments {
-            let nodes = graph.nodes[segment.nodes.clone()].iter();
-            let ids: HashSet<WeightId> = nodes.flat_map(|node| node.op.weights()).collect();
-            ids.into_iter().for_each(|id| *readers.entry(id).or_default() += 1);
-        }
-        let is_streamed = |id: &WeightId| graph.weight(*id).rows > 1 && readers[id] == 1;
-        let mut units = 0;
-        let stage = |segment: PlannedSegment| {
-            let nodes = || graph.nodes[segment.nodes.clone()].iter();
-            let is_unit = places[segment.nodes.start].1.is_some();
-            let mut stage = StreamStage {
-                slot: None,
-                weights: Vec::new(),
-                caches: Vec::new(),
-                segment: segment.clone(),
-            };
-            if is_unit {
-                let ids: BTreeSet<WeightId> =
-                    nodes().flat_map(|node| node.op.weights()).filter(is_streamed).collect();
-                stage.weights = ids.into_iter().collect();
-                stage.caches = nodes().filter_map(|node| cache(&node.op)).collect();
-                stage.slot = Some(units % STREAM_SLOTS);
-                units += 1;
-            }
-            stage
-        };
-        let stages: Vec<StreamStage> = segments.into_iter().map(stage).collect();
-        stages.iter().any(|stage| !stage.weights.is_empty()).then_some(stages)
+        places
     }
 
     /// Bytes of the device's memory that streaming takes.
     fn stream_bytes(&self, streaming: &Streaming, plan: &Plan) -> u64 {
         let Work { graph, machine, budget, .. } = *self;
         let facts = &machine.devices[streaming.device];
-        let units = || streaming.stages.iter().filter(|stage| stage.slot.is_some());
+        let units = || streaming.stages.iter().filter(|stage| stage.unit.is_some());
         let of_slot = |slot: usize, bytes: &dyn Fn(&StreamStage) -> u64| {
-            units().filter(|unit| unit.slot == Some(slot)).map(bytes).max().unwrap_or(0)
+            units().filter(|unit| unit.slot() == Some(slot)).map(bytes).max().unwrap_or(0)
         };
         let weights = |stage: &StreamStage| {
             weight_bytes(graph, &stage.weights.iter().copied().collect(), facts)
@@ -304,7 +418,9 @@ impl Work<'_> {
             let caches = shapes.iter().map(|&shape| of_slot(slot, &|unit| of_shape(unit, shape)));
             sum(caches.chain([of_slot(slot, &weights)]))
         });
-        let working = units().map(|unit| working_bytes(graph, &unit.segment, budget, facts)).max();
+        let routed = streaming.routed.iter().flat_map(|routed| &routed.stages);
+        let all = units().chain(routed.filter(|stage| stage.unit.is_some()));
+        let working = all.map(|unit| working_bytes(graph, &unit.segment, budget, facts)).max();
         let held = |segments: &mut dyn Iterator<Item = &PlannedSegment>| {
             let nodes = segments.flat_map(|segment| graph.nodes[segment.nodes.clone()].iter());
             nodes.flat_map(|node| node.op.weights()).collect::<BTreeSet<WeightId>>()
@@ -316,6 +432,59 @@ impl Work<'_> {
         resident.retain(|id| !known.contains(id) && !streamed.contains(id));
         sum(slots.chain([working.unwrap_or(0), weight_bytes(graph, &resident, facts)]))
     }
+}
+
+impl Streaming {
+    /// Bytes of the host's memory for the buffers of all passes.
+    fn buffer_bytes(&self, graph: &Graph, outputs: usize) -> u64 {
+        let rows = (self.tokens_max, outputs);
+        let mut lens = Streaming::buffers(graph, &self.stages, rows).lens;
+        if let Some(routed) = &self.routed {
+            let rows = (routed.tokens_max, outputs);
+            StreamBuffers::widen(&mut lens, &Streaming::buffers(graph, &routed.stages, rows).lens);
+        }
+        sum(lens.into_iter().map(|len| (len * size_of::<f32>()) as u64))
+    }
+}
+
+impl StreamBuffers {
+    /// Makes buffers long enough for others, too: passes use the same.
+    pub fn widen(lens: &mut Vec<usize>, others: &[usize]) {
+        lens.resize(lens.len().max(others.len()), 0);
+        lens.iter_mut().zip(others).for_each(|(len, other)| *len = (*len).max(*other));
+    }
+}
+
+impl StreamStage {
+    /// Bytes of weights that are expected to be copied for it in a pass of so many tokens.
+    pub(crate) fn expected_bytes(&self, graph: &Graph, tokens: usize) -> f64 {
+        let bytes = |id: &WeightId| graph.weight(*id).bytes() as f64;
+        let whole: f64 = self.weights.iter().map(bytes).sum();
+        whole + self.experts_bytes(graph) * self.share(graph, tokens)
+    }
+
+    /// Bytes of all its experts that are copied by the route.
+    pub(crate) fn experts_bytes(&self, graph: &Graph) -> f64 {
+        let ids = self.experts.iter().flat_map(|experts| experts.stack.iter());
+        ids.map(|&id| graph.weight(id).bytes() as f64).sum()
+    }
+
+    /// The share of its experts that so many tokens are expected to use; 0 if it has none.
+    pub(crate) fn share(&self, graph: &Graph, tokens: usize) -> f64 {
+        let Some(StreamedExperts { route, stack }) = self.experts.first() else { return 0.0 };
+        let count: usize = stack.iter().map(|&id| graph.weight(id).stacked).sum();
+        bilayer_graph::share_of(graph.width(*route) / 2, count, tokens)
+    }
+}
+
+/// Tokens up to which mixtures are copied by the route where times are not known: those that use half of their experts.
+fn few_tokens(graph: &Graph, stages: &[StreamStage]) -> usize {
+    let most = |stage: &StreamStage| {
+        let few = |tokens: &usize| stage.share(graph, *tokens) <= 0.5;
+        (1..=FEW_TOKENS_MAX).take_while(few).last().unwrap_or(0)
+    };
+    let routed = stages.iter().filter(|stage| !stage.experts.is_empty());
+    routed.map(most).max().unwrap_or(0)
 }
 
 /// The plan with streaming added, if it fits.

@@ -4,9 +4,11 @@
 //! of their writes, beside the kernels. A segment starts when it is submitted, the kernels before it are done and its
 //! inputs have arrived. The host, which is the thread that calls, goes on at once, except that a submit takes
 //! [`Link::submit_us`], that a read waits for its segment, [`Link::wait_us`] and the download, and that loading and
-//! streaming wait for the upload.
+//! streaming wait for the upload. On a device that is not asynchronous, a segment without matrices, such as the embedding,
+//! does not wait for the kernels before it: the thread that needs it looks it up while the others compute.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use bilayer_graph::{
@@ -57,7 +59,7 @@ struct Held {
 #[derive(Clone, Copy)]
 struct Streamed {
     slot: usize,
-    bytes: f64,
+    row_bytes: f64,
 }
 
 impl Held {
@@ -74,6 +76,8 @@ struct Scheduled {
     kernels: Vec<costs::Kernel>,
     /// The values that it makes.
     makes: HashSet<Value>,
+    /// Whether it runs beside other segments.
+    is_beside: bool,
     /// The number of its last submit; 0 before the first.
     submit: u64,
     /// When its last run ends, and whether the host has waited for that.
@@ -217,7 +221,8 @@ impl Backend for Device {
             let slot = slots.entry(layer.slot).or_default();
             slot[0] = slot[0].max(bytes);
             streamed.extend(layer.weights.iter().map(|(weight, bytes)| {
-                (weight.id, Streamed { slot: layer.slot, bytes: bytes.len() as f64 })
+                let row_bytes = bytes.len() as f64 / weight.rows as f64;
+                (weight.id, Streamed { slot: layer.slot, row_bytes })
             }));
         }
         self.hold(Held { weights, caches, states, slots, ..Held::default() }, "weights")?;
@@ -279,10 +284,20 @@ impl Backend for Device {
         let kernels = costs::kernels(segment, &self.facts, &limits);
         let makes = graph.nodes[segment.nodes.clone()].iter().map(|node| node.op.out()).collect();
         let times = Vec::with_capacity(kernels.len());
+        let is_beside = !self.facts.is_async && nodes.iter().all(|n| n.op.matrices().is_empty());
         let (end, times_kernels) = (self.port.clock().now(), limits.timings);
         self.segments.insert(
             id,
-            Scheduled { kernels, makes, submit: 0, end, is_awaited: true, times_kernels, times },
+            Scheduled {
+                kernels,
+                makes,
+                is_beside,
+                submit: 0,
+                end,
+                is_awaited: true,
+                times_kernels,
+                times,
+            },
         );
         Ok(id)
     }
@@ -295,9 +310,10 @@ impl Backend for Device {
         let scheduled = self.segments.get_mut(&segment).expect("the inner backend knows it");
         let seconds = costs::run(&scheduled.kernels, step, self.speed, &mut scheduled.times);
         let mut occupancy = self.port.occupancy();
-        let start = self.port.clock().now().max(occupancy.work_end).max(self.inputs_end);
-        occupancy.work_end = start + Duration::from_secs_f64(seconds);
-        (scheduled.end, scheduled.is_awaited) = (occupancy.work_end, false);
+        let ready = self.port.clock().now().max(self.inputs_end);
+        let start = if scheduled.is_beside { ready } else { ready.max(occupancy.work_end) };
+        (scheduled.end, scheduled.is_awaited) = (start + Duration::from_secs_f64(seconds), false);
+        occupancy.work_end = occupancy.work_end.max(scheduled.end);
         scheduled.submit = self.submits;
         if self.open.len() == OPEN_MAX {
             self.open.pop_front();
@@ -306,11 +322,11 @@ impl Backend for Device {
         Ok(())
     }
 
-    fn stream(&mut self, weight: WeightId) -> Result<(), Error> {
+    fn stream(&mut self, weight: WeightId, rows: Range<usize>) -> Result<(), Error> {
         self.alive()?;
-        self.inner.stream(weight)?;
-        let bytes = self.streamed.get(&weight).map_or(0.0, |streamed| streamed.bytes);
-        let end = self.upload(bytes);
+        let bytes = self.streamed.get(&weight).map_or(0.0, |streamed| streamed.row_bytes);
+        let end = self.upload(bytes * rows.len() as f64);
+        self.inner.stream(weight, rows)?;
         self.port.clock().advance_to(end);
         Ok(())
     }

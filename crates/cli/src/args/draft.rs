@@ -69,6 +69,7 @@ impl DraftArgs {
             draft_max: self.draft_max as usize,
             draft_min: self.draft_min as usize,
             draft_p_min: self.draft_p_min,
+            ..Bounds::default()
         }
     }
 }

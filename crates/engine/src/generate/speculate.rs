@@ -43,6 +43,16 @@ pub trait Drafter: Send {
     /// Those of the drafter's own model.
     fn draft(&mut self, text: Text<'_>, most: usize, draft: &mut Draft) -> Result<(), Error>;
 
+    /// Drafts what follows if all of the last draft is accepted, on devices that the model does not use, while
+    /// `is_busy` says that the model's host still verifies it. The next [`Drafter::draft`] uses it if that came true.
+    ///
+    /// # Errors
+    /// Those of [`Drafter::draft`].
+    fn draft_ahead(&mut self, is_busy: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+        let _ = is_busy;
+        Ok(())
+    }
+
     /// Adds the time spent in its own steps since the last call to `all`.
     fn move_spent(&mut self, all: &mut Spent) {
         let _ = all;
@@ -68,11 +78,13 @@ pub struct Bounds {
     pub draft_min: usize,
     /// A draft model stops when its best token is less probable than this.
     pub draft_p_min: f32,
+    /// Whether a draft model on a GPU drafts while the CPU computes for the model.
+    pub draft_ahead: bool,
 }
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds { draft_max: CHECKED_ROWS - 1, draft_min: 0, draft_p_min: 0.75 }
+        Bounds { draft_max: CHECKED_ROWS - 1, draft_min: 0, draft_p_min: 0.75, draft_ahead: true }
     }
 }
 

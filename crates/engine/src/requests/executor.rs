@@ -360,7 +360,15 @@ impl Executor {
         let reading = device.map_or(session.logits(), |(_, reading)| reading);
         let clock = session.clock().clone();
         let began = clock.now();
-        let mut rest = session.step_reading(&runs, reading)?;
+        // A drafter that fails here does so again when it shall draft, which is reported.
+        let mut draft_ahead = |is_busy: &mut dyn FnMut() -> bool| {
+            for item in items {
+                let answer = answers.get_mut(&item.request);
+                let drafter = answer.and_then(|answer| answer.drafter.as_mut());
+                drafter.map(|drafter| drafter.draft_ahead(is_busy));
+            }
+        };
+        let mut rest = session.step_beside(&runs, reading, Some(&mut draft_ahead))?;
         let took = clock.since(began);
         let mut outcomes = Vec::with_capacity(items.len());
         for item in items {

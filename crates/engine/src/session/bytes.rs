@@ -3,6 +3,15 @@
 use bilayer_graph::{Facts, Graph, Op, Weight};
 use bilayer_scheduler::Plan;
 
+use super::Session;
+
+impl Session {
+    /// Whether a step multiplies matrices on the host.
+    pub fn computes_on_host(&self) -> bool {
+        self.pipeline.segments.iter().any(|segment| segment.is_longest)
+    }
+}
+
 /// Bytes of weights that a step of `tokens` tokens reads on each of a plan's devices, as stored by the device.
 /// Matrices and vectors are read completely, an embedding table one row per token, experts as used
 /// ([`Graph::share`]); what two ops read counts twice.

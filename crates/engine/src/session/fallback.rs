@@ -14,7 +14,7 @@ use super::batch::{Batch, Cut, Work};
 use super::cache::Pages;
 use super::lanes::Lanes;
 use super::load::Change;
-use super::pipeline::{self, Pipeline};
+use super::pipeline::{self, Calls, Pipeline};
 use super::strengths::Strengths;
 use super::{Failed, Overlap, Run, Session, Spent, Wanted, prepare};
 use crate::placement::Placing;
@@ -360,7 +360,10 @@ fn replay(
         let run = Run { sequence, tokens: &tokens[start..], wanted: Wanted::None };
         let cut = Cut { rows: limits.tokens, whole_runs: false };
         let (runs, starts) = (&[run], &[start]);
-        pipeline.run(&Work { runs, starts, cache, copies: &[], strengths, cut }, &mut |_| true)?;
+        pipeline.run(
+            &Work { runs, starts, cache, copies: &[], strengths, cut },
+            &mut Calls::each(&mut |_| true),
+        )?;
         count += run.tokens.len();
         checkpoints.iter().for_each(|at| has_state[at.slot as usize] = true);
         for (place, &page) in table.iter().enumerate() {

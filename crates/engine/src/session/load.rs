@@ -102,7 +102,7 @@ fn streamed<'a>(
     let streaming = plan.streaming.iter().filter(|streaming| streaming.device == device);
     let mut layers = Vec::new();
     for stage in streaming.flat_map(|streaming| &streaming.stages) {
-        let Some(slot) = stage.slot else { continue };
+        let Some(slot) = stage.slot() else { continue };
         let with_bytes = |&id: &WeightId| {
             let weight = graph.weight(id);
             Ok((weight, bytes_of(change, weight)?))

@@ -40,6 +40,27 @@ pub struct Compiled {
     pub phase: WavePhase,
     /// The submitted micro-batch whose outputs were not read yet.
     pub pending: Option<Pending>,
+    /// Whether it is the host's segment with the most weights.
+    pub is_longest: bool,
+}
+
+/// What is called while a step runs.
+pub struct Calls<'a> {
+    /// Receives the number of rows submitted to the last device, and stops the work by returning false.
+    pub each: &'a mut dyn FnMut(usize) -> bool,
+    /// Runs once while the host computes its longest segment, if it has one: work for other devices. It may ask whether
+    /// the host still computes.
+    pub beside: Option<Beside<'a>>,
+}
+
+/// Work beside a step. It receives a function that tells whether the host still computes.
+pub type Beside<'a> = &'a mut dyn FnMut(&mut dyn FnMut() -> bool);
+
+impl<'a> Calls<'a> {
+    /// Only `each`.
+    pub fn each(each: &'a mut dyn FnMut(usize) -> bool) -> Calls<'a> {
+        Calls { each, beside: None }
+    }
 }
 
 /// When a segment is submitted within a wave, in order.
@@ -125,13 +146,9 @@ pub struct Ran {
 }
 
 impl Pipeline {
-    /// Runs all micro-batches. `each` receives the number of rows submitted to the last segment, and stops the work
-    /// by returning false; rows already submitted to the first segment are completed.
-    pub fn run(
-        &mut self,
-        work: &Work<'_>,
-        each: &mut dyn FnMut(usize) -> bool,
-    ) -> Result<Ran, Failed> {
+    /// Runs all micro-batches. When [`Calls::each`] stops the work, rows already submitted to the first segment are
+    /// completed.
+    pub fn run(&mut self, work: &Work<'_>, calls: &mut Calls<'_>) -> Result<Ran, Failed> {
         let began = self.clock.now();
         self.filled = 0;
         self.segments.iter_mut().for_each(|segment| segment.pending = None);
@@ -146,8 +163,12 @@ impl Pipeline {
                     continue;
                 };
                 self.begin(work, segment, micro_batch)?;
+                self.do_beside(segment, calls);
+                if !self.overlap {
+                    self.collect(segment, wave + 1)?;
+                }
                 fed = fed.max(micro_batch + 1);
-                if segment == last && goes_on && !each(work.rows_of(micro_batch + 1)) {
+                if segment == last && goes_on && !(calls.each)(work.rows_of(micro_batch + 1)) {
                     (goes_on, count) = (false, fed);
                 }
             }
@@ -206,7 +227,20 @@ impl Pipeline {
         });
         segment.pending = Some(Pending { wave, micro_batch, lane });
         self.look();
-        if self.overlap { Ok(()) } else { self.collect(number, wave + 1) }
+        Ok(())
+    }
+
+    /// Does what shall be done while a segment runs.
+    fn do_beside(&mut self, number: usize, calls: &mut Calls<'_>) {
+        let Compiled { device, is_longest, .. } = self.segments[number];
+        let Some(beside) = calls.beside.take_if(|_| is_longest) else { return };
+        let began = self.clock.now();
+        let host = &mut self.backends[device];
+        beside(&mut || host.outstanding().is_none_or(|submits| submits > 0));
+        if let Some(trace) = &mut self.trace {
+            trace.call(What::Beside, device, 0, began..self.clock.now());
+        }
+        self.look();
     }
 
     /// Like [`Pipeline::collect`], but a last segment without requested rows is not waited for.
@@ -356,7 +390,17 @@ pub fn compile(
                 _ => WavePhase::Early,
             },
             pending: None,
+            is_longest: false,
         });
+    }
+    let bytes = |number: &usize| {
+        let nodes = plan.segments[*number].nodes.clone();
+        nodes.map(|node| graph.matrix_bytes(node, 1)).sum::<f64>()
+    };
+    let hosts = (0..compiled.len()).filter(|&number| !is_async[compiled[number].device]);
+    let longest = hosts.filter(|number| bytes(number) > 0.0);
+    if let Some(longest) = longest.max_by(|a, b| bytes(a).total_cmp(&bytes(b))) {
+        compiled[longest].is_longest = true;
     }
     // Its output is overwritten as the input of a later segment on the same device, so that segment is submitted first.
     for number in 0..compiled.len() {

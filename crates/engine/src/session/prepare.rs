@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use bilayer_graph::{Backend, Clock, Graph, Limits, OpKind, PAGE_TOKENS, Value};
 use bilayer_models::Pooling;
-use bilayer_scheduler::{Budget, Machine, Plan, Times, displaced, overlaps};
+use bilayer_scheduler::{Budget, Machine, Plan, Streaming, Times, displaced, overlaps};
 
 use super::batch::Batch;
 use super::cache::Pages;
@@ -271,8 +271,9 @@ fn best(
     }
     let value = graph.top_k(k);
     last.nodes.end = graph.nodes.len();
-    let streamed = plan.streaming.as_mut().and_then(|streaming| streaming.stages.last_mut());
-    streamed.into_iter().for_each(|stage| stage.segment.nodes.end = graph.nodes.len());
+    let streamed = plan.streaming.iter_mut().flat_map(Streaming::paths_mut);
+    let streamed = streamed.filter_map(|stages| stages.last_mut());
+    streamed.for_each(|stage| stage.segment.nodes.end = graph.nodes.len());
     Some(Best { value, k })
 }
 
@@ -290,8 +291,8 @@ impl Read {
     pub fn add(&self, graph: &Graph, plan: &mut Plan) {
         let watched = self.watched.iter().copied();
         for value in watched.chain(self.best.map(|best| best.value)) {
-            let streamed = plan.streaming.iter_mut().flat_map(|streaming| &mut streaming.stages);
-            let streamed = streamed.map(|stage| &mut stage.segment);
+            let streamed = plan.streaming.iter_mut().flat_map(Streaming::paths_mut);
+            let streamed = streamed.flatten().map(|stage| &mut stage.segment);
             for segment in plan.segments.iter_mut().chain(streamed) {
                 let mut made = graph.nodes[segment.nodes.clone()].iter().map(|n| n.op.out());
                 if made.any(|out| out == value)

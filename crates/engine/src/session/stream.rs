@@ -3,7 +3,10 @@
 //!
 //! **Order.** A pass runs up to [`STREAM_BATCHES`] micro-batches through each stage in turn. While a stage runs, weights
 //! are copied to the slot that is free: after each submit the part that falls to it, so that the device always has work.
-//! A slot is free when all results of the stage that used it have been read.
+//! A slot is free when all results of the layer that used it have been read.
+//!
+//! **Experts.** In a pass of few tokens the stage before a mixture hands the router's result to the host. The experts that
+//! a micro-batch has selected are copied while the next one runs; those of the last one are waited for.
 //!
 //! **Caches.** The caches of streamed layers belong to the host, which decodes. Before a stage runs, pages that its tokens
 //! refer to are copied to the device; the pages that it has filled are copied back while the next stage runs.
@@ -11,6 +14,7 @@
 //! After an error the page tables are reset by the caller, as for any step, and nothing that the host holds has changed
 //! before their end.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Instant;
 
@@ -18,13 +22,20 @@ use bilayer_graph::{
     Backend, CacheId, CachePages, Graph, Limits, PAGE_TOKENS, PageCopy, Rows, SegmentId, Step,
     Value, WeightId,
 };
-use bilayer_scheduler::{Plan, STREAM_BATCHES, STREAM_SLOTS, StreamBuffers};
+use bilayer_scheduler::{
+    Plan, PlannedSegment, STREAM_BATCHES, STREAM_SLOTS, StreamBuffers, StreamStage,
+    StreamedExperts, Streaming,
+};
 
 use super::batch::{self, Batch, Work};
 use super::lanes::At;
-use super::pipeline::{Compiled, Pipeline, Ran, Reading};
+use super::pipeline::{Calls, Compiled, Pipeline, Ran, Reading};
 use super::trace::{Event, What};
 use super::{Failed, Run, Session, Wanted, fallback};
+
+mod experts;
+
+use experts::Mixture;
 
 /// The index of the host.
 const HOST: usize = 0;
@@ -68,7 +79,13 @@ impl Session {
 
 /// What is compiled for streamed steps.
 pub struct Stream {
+    /// The stages of the pass in progress.
     stages: Vec<Stage>,
+    /// Those of the other kind of pass, if there are two.
+    others: Vec<Stage>,
+    /// Whether `stages` copies only the experts that are used, and the tokens of a pass up to which that is done.
+    is_routed: bool,
+    routed_max: usize,
     /// `[rows, width]` f32 of the values that cross between stages; values share buffers.
     buffers: Vec<Vec<f32>>,
     batches: Vec<Batch>,
@@ -83,11 +100,14 @@ struct Stage {
     id: SegmentId,
     inputs: Vec<Crossing>,
     outputs: Vec<Crossing>,
-    /// Weights to be copied before it runs, with their bytes.
-    weights: Vec<(WeightId, u64)>,
+    /// Weights to be copied before it runs, with their rows and bytes.
+    weights: Vec<(WeightId, usize, u64)>,
+    /// Experts to be copied before it runs, of which micro-batches tell the numbers.
+    experts: Vec<Mixture>,
     /// Caches of the host that it fills.
     caches: Vec<CacheId>,
-    is_streamed: bool,
+    /// The number of its layer among those that are streamed.
+    unit: Option<usize>,
 }
 
 /// A value in a buffer.
@@ -119,41 +139,78 @@ pub fn compile(
     limits: Limits,
 ) -> Result<Option<Stream>, Failed> {
     let Some(streaming) = &plan.streaming else { return Ok(None) };
-    let StreamBuffers { of, lens } = streaming.buffers(graph, limits.outputs);
-    let crossing = |value: &Value| {
-        let buffer = *of.get(value)?;
-        let (width, rows) = (graph.width(*value), graph.rows(*value));
-        Some(Crossing { value: *value, buffer, width, rows })
+    let planned = plan.segments.iter().zip(compiled);
+    let mut known: Vec<(PlannedSegment, SegmentId)> =
+        planned.map(|(segment, compiled)| (segment.clone(), compiled.id)).collect();
+    let mut lens = Vec::new();
+    let mut path = |stages: &[StreamStage], tokens: usize| {
+        let rows = (tokens, limits.outputs);
+        let StreamBuffers { of, lens: needed } = Streaming::buffers(graph, stages, rows);
+        StreamBuffers::widen(&mut lens, &needed);
+        let mut compiled = Vec::with_capacity(stages.len());
+        for stage in stages {
+            let segment = &stage.segment;
+            let id = match known.iter().find(|(other, _)| other == segment) {
+                Some((_, id)) => *id,
+                None => {
+                    let backend = &mut backends[segment.device];
+                    let id = backend.compile(&segment.segment(graph), limits);
+                    let id = id.map_err(Failed::on(segment.device))?;
+                    known.push((segment.clone(), id));
+                    id
+                }
+            };
+            compiled.push(Stage::new(graph, stage, id, &of));
+        }
+        Ok::<_, Failed>(compiled)
     };
-    let mut stages = Vec::with_capacity(streaming.stages.len());
-    for stage in &streaming.stages {
-        let segment = &stage.segment;
-        let device = segment.device;
-        let id = match plan.segments.iter().position(|known| known == segment) {
-            Some(number) => compiled[number].id,
-            None => {
-                let id = backends[device].compile(&segment.segment(graph), limits);
-                id.map_err(Failed::on(device))?
-            }
-        };
-        let bytes = |&id: &WeightId| (id, graph.weight(id).bytes() as u64);
-        stages.push(Stage {
-            device,
-            id,
-            inputs: segment.inputs.iter().filter_map(crossing).collect(),
-            outputs: segment.outputs.iter().filter_map(crossing).collect(),
-            weights: stage.weights.iter().map(bytes).collect(),
-            caches: stage.caches.clone(),
-            is_streamed: stage.slot.is_some(),
-        });
-    }
+    let stages = path(&streaming.stages, streaming.tokens_max)?;
+    let (others, routed_max) = match &streaming.routed {
+        Some(routed) => (path(&routed.stages, routed.tokens_max)?, routed.tokens_max),
+        None => (Vec::new(), 0),
+    };
     Ok(Some(Stream {
         stages,
+        others,
+        is_routed: false,
+        routed_max,
         buffers: lens.into_iter().map(|len| vec![0.0; len]).collect(),
         batches: (0..STREAM_BATCHES).map(|_| Batch::reserved(&limits)).collect(),
         before: Vec::with_capacity(limits.pages),
         filled: Vec::with_capacity(limits.pages),
     }))
+}
+
+impl Stage {
+    fn new(
+        graph: &Graph,
+        planned: &StreamStage,
+        id: SegmentId,
+        buffers: &BTreeMap<Value, usize>,
+    ) -> Stage {
+        let crossing = |value: &Value| {
+            let buffer = *buffers.get(value)?;
+            let (width, rows) = (graph.width(*value), graph.rows(*value));
+            Some(Crossing { value: *value, buffer, width, rows })
+        };
+        let mixture = |experts: &StreamedExperts| {
+            Some(Mixture::new(graph, experts, crossing(&experts.route)?))
+        };
+        let weight = |&id: &WeightId| {
+            let weight = graph.weight(id);
+            (id, weight.rows, weight.bytes() as u64)
+        };
+        Stage {
+            device: planned.segment.device,
+            id,
+            inputs: planned.segment.inputs.iter().filter_map(crossing).collect(),
+            outputs: planned.segment.outputs.iter().filter_map(crossing).collect(),
+            weights: planned.weights.iter().map(weight).collect(),
+            experts: planned.experts.iter().filter_map(mixture).collect(),
+            caches: planned.caches.clone(),
+            unit: planned.unit,
+        }
+    }
 }
 
 impl Upload {
@@ -162,23 +219,21 @@ impl Upload {
         Upload { stages: streamed.collect(), next: 0, weight: 0, done_bytes: 0 }
     }
 
-    /// The stage whose weights come next, if their slot is free while stage `running` runs.
-    fn free(&self, running: usize) -> Option<usize> {
+    /// The stage whose weights come next, if their slot is free while stage `running` of `stages` runs.
+    fn free(&self, stages: &[Stage], running: usize) -> Option<usize> {
         let stage = *self.stages.get(self.next)?;
-        let before = self.next.checked_sub(STREAM_SLOTS).map(|at| self.stages[at]);
-        before.is_none_or(|user| user < running).then_some(stage)
+        let before = stages[stage].unit?.checked_sub(STREAM_SLOTS);
+        let user = before.and_then(|unit| stages.iter().rposition(|of| of.unit == Some(unit)));
+        user.is_none_or(|user| user < running).then_some(stage)
     }
 }
 
 impl Pipeline {
-    /// Like [`Pipeline::run`], with streamed weights. `each` is asked before each stage, too.
-    pub fn run_streamed(
-        &mut self,
-        work: &Work<'_>,
-        each: &mut dyn FnMut(usize) -> bool,
-    ) -> Result<Ran, Failed> {
-        let Some(mut stream) = self.stream.take() else { return self.run(work, each) };
-        let ran = Streamed { pipeline: self, stream: &mut stream, work }.run(each);
+    /// Like [`Pipeline::run`], with streamed weights. [`Calls::each`] is asked before each stage, too; nothing is done
+    /// beside.
+    pub fn run_streamed(&mut self, work: &Work<'_>, calls: &mut Calls<'_>) -> Result<Ran, Failed> {
+        let Some(mut stream) = self.stream.take() else { return self.run(work, calls) };
+        let ran = Streamed { pipeline: self, stream: &mut stream, work }.run(&mut *calls.each);
         self.stream = Some(stream);
         ran
     }
@@ -189,6 +244,18 @@ struct Streamed<'a> {
     pipeline: &'a mut Pipeline,
     stream: &'a mut Stream,
     work: &'a Work<'a>,
+}
+
+impl Stream {
+    /// Begins a pass of so many tokens: selects its stages, whose experts are not there yet.
+    fn begin(&mut self, tokens: usize) {
+        if self.is_routed != (tokens <= self.routed_max) {
+            std::mem::swap(&mut self.stages, &mut self.others);
+            self.is_routed = !self.is_routed;
+        }
+        let mixtures = self.stages.iter_mut().flat_map(|stage| &mut stage.experts);
+        mixtures.for_each(Mixture::forget);
+    }
 }
 
 impl Streamed<'_> {
@@ -228,7 +295,9 @@ impl Streamed<'_> {
         let (first, count) = (micro_batches.start, micro_batches.len());
         let batches = self.stream.batches.iter_mut();
         batches.zip(micro_batches.clone()).for_each(|(batch, at)| self.work.fill(at, batch));
+        let tokens = self.work.rows_of(micro_batches.end) - self.work.rows_of(first);
         self.find_pages(micro_batches);
+        self.stream.begin(tokens);
         let mut upload = Upload::new(&self.stream.stages);
         let mut ended = None;
         for number in 0..self.stream.stages.len() {
@@ -243,14 +312,21 @@ impl Streamed<'_> {
             let copies = if first == 0 { self.work.copies } else { &[] };
             self.bring(number, copies)?;
             for at in 0..count {
+                self.upload_experts(number, at)?;
                 let lane = self.submit(number, first, at)?;
                 self.upload(&mut upload, number, (at + 1) as f64 / count as f64)?;
+                if at > 0 {
+                    self.upload_experts(number + 1, at - 1)?;
+                }
+                if at + 1 < count {
+                    self.upload_experts(number, at + 1)?;
+                }
                 if let Some(before) = ended.take() {
                     self.hand_back(before)?;
                 }
                 self.read(number, at, lane)?;
             }
-            if self.stream.stages[number].is_streamed {
+            if self.stream.stages[number].unit.is_some() {
                 ended = Some(number);
             }
         }
@@ -277,17 +353,17 @@ impl Streamed<'_> {
 
     /// Copies a share of the weights that come next, if their slot is free while a stage runs.
     fn upload(&mut self, upload: &mut Upload, running: usize, share: f64) -> Result<(), Failed> {
-        let Some(number) = upload.free(running) else { return Ok(()) };
+        let Some(number) = upload.free(&self.stream.stages, running) else { return Ok(()) };
         let stage = &self.stream.stages[number];
-        let whole: u64 = stage.weights.iter().map(|(_, bytes)| bytes).sum();
+        let whole: u64 = stage.weights.iter().map(|(.., bytes)| bytes).sum();
         let wanted = (whole as f64 * share) as u64;
         let Pipeline { backends, clock, trace, spent, .. } = &mut *self.pipeline;
         let began = clock.now();
         while upload.done_bytes < wanted
-            && let Some(&(weight, bytes)) = stage.weights.get(upload.weight)
+            && let Some(&(weight, rows, bytes)) = stage.weights.get(upload.weight)
         {
             let from = clock.now();
-            backends[stage.device].stream(weight).map_err(Failed::on(stage.device))?;
+            backends[stage.device].stream(weight, 0..rows).map_err(Failed::on(stage.device))?;
             if let Some(trace) = trace {
                 trace.call(What::Stream, stage.device, bytes, from..clock.now());
             }
@@ -374,7 +450,7 @@ impl Streamed<'_> {
         }
         let (batch, id) = (&batches[at], stage.id);
         // The host has copied the pages of caches that it hands out.
-        let copies = if stage.is_streamed { &[] } else { batch.step().copies };
+        let copies = if stage.unit.is_some() { &[] } else { batch.step().copies };
         let step = Step { copies, ..batch.step() };
         let written = self.pipeline.clock.now();
         self.pipeline.backends[device].submit(id, &step).map_err(Failed::on(device))?;

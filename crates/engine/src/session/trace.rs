@@ -33,6 +33,8 @@ pub enum What {
     Wait,
     /// Reading values from a device.
     Read,
+    /// Work for other devices while one computes, such as drafting.
+    Beside,
     /// A device is idle.
     Idle,
     /// The caller's time between steps: sampling, output.

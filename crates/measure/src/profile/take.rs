@@ -430,7 +430,7 @@ fn spans(session: &Session, events: &[Event], step: &Event) -> Vec<Span> {
     let span = |event: &&Event| {
         let (from, to) = (event.start_ns.max(step.start_ns), event.end_ns().min(step.end_ns()));
         let kind = match event.what {
-            What::Op => SpanKind::Op,
+            What::Op | What::Beside => SpanKind::Op,
             What::Segment if !has_ops(event.lane) => SpanKind::Op,
             What::Write | What::Stream | What::Read => SpanKind::Transfer,
             What::Submit => SpanKind::Submit,

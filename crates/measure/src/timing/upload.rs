@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use bilayer_engine::Error;
 use bilayer_engine::session::Subject;
-use bilayer_graph::{Backend, Holding, Limits, StreamedLayer, Weight, WeightId};
+use bilayer_graph::{Backend, Graph, Holding, Limits, StreamedLayer, Weight, WeightId};
 use bilayer_scheduler::Upload;
 
 use super::{Apart, Bench, Between, End, Prompt, bytes_of, segments};
@@ -70,8 +70,8 @@ pub fn measured(
         parts[0].push((part, id));
     }
     let mut bench = Bench { graph, backend, parts, values: BTreeMap::new() };
-    slots[0].iter().try_for_each(|&id| bench.backend.stream(id))?;
-    let copy = |backend: &mut dyn Backend| slots[1].iter().try_for_each(|&id| backend.stream(id));
+    stream(graph, bench.backend, &slots[0])?;
+    let copy = |backend: &mut dyn Backend| stream(graph, backend, &slots[1]);
     let clock = bench.backend.clock();
     let mut shortest = |tokens: usize, before: Between<'_>, between: Between<'_>| {
         let mut ms = f64::INFINITY;
@@ -95,6 +95,15 @@ pub fn measured(
     let kernels_ms = (busy - prompt.walls.segment).max(0.0);
     let hidden = (busy + copy_ms - both) / kernels_ms.min(copy_ms).max(f64::MIN_POSITIVE);
     Ok(Some(Upload { gbps: bytes as f64 / (copy_ms * 1e6), overlap: hidden.clamp(0.0, 1.0) }))
+}
+
+/// Copies weights.
+fn stream(
+    graph: &Graph,
+    backend: &mut dyn Backend,
+    weights: &[WeightId],
+) -> Result<(), bilayer_graph::Error> {
+    weights.iter().try_for_each(|&id| backend.stream(id, 0..graph.weight(id).rows))
 }
 
 /// Copies nothing.

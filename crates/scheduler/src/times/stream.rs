@@ -26,6 +26,10 @@ pub struct Forecast {
     pub without_ms_per_token: f64,
     /// Of some prompts.
     pub prompts: Vec<PromptTimes>,
+    /// The largest number of tokens for which copying only the experts that are used is faster; 0 if there is none.
+    pub routed_max: usize,
+    /// Milliseconds of a pass of so many tokens.
+    pub routed_ms: Option<f64>,
 }
 
 /// What a stage costs.
@@ -36,8 +40,13 @@ struct StageCost {
     crossing: Cost,
     /// Milliseconds per token to download what the estimated crossing does not count.
     token_ms: f64,
-    /// Milliseconds to copy its weights; `None` if the device holds them.
+    /// Milliseconds to copy the weights that are copied completely, if it is the first stage of a layer those of the whole
+    /// layer; `None` if the device holds them, or if they came with those of the stage before.
     upload_ms: Option<f64>,
+    /// Milliseconds to copy all of its experts that are copied by the route.
+    experts_ms: f64,
+    /// The share of its experts that a token uses.
+    used: f64,
     /// [`super::Upload::overlap`].
     overlap: f64,
 }
@@ -88,7 +97,11 @@ impl Times {
         streaming: &Streaming,
         budget: &Budget,
     ) -> Option<Forecast> {
-        let stages = self.stage_costs(graph, streaming)?;
+        let stages = self.stage_costs(graph, streaming.device, &streaming.stages)?;
+        let routed = match &streaming.routed {
+            Some(routed) => Some(self.stage_costs(graph, streaming.device, &routed.stages)?),
+            None => None,
+        };
         let known = [
             (1.0, Some(without.decode_ms)),
             (BATCH_TOKENS as f64, without.batch_ms),
@@ -97,12 +110,23 @@ impl Times {
         let known: Vec<(f64, f64)> =
             known.into_iter().filter_map(|(rows, ms)| Some((rows, ms?))).collect();
         let plain = |tokens: usize| between(&known, tokens as f64);
+        let by_route = |tokens: usize| pass_ms(routed.as_ref()?, tokens, budget);
+        let grid = || (GRID..=streaming.tokens_max).step_by(GRID);
+        let is_shorter = |n: &usize| by_route(*n) < pass_ms(&stages, *n, budget);
+        let routed_max = match routed {
+            Some(_) => grid().take_while(is_shorter).last().unwrap_or(0),
+            None => 0,
+        };
         let streamed = |tokens: usize| {
             let passes = tokens.div_ceil(streaming.tokens_max).max(1);
-            Some(passes as f64 * pass_ms(&stages, tokens.div_ceil(passes), budget)?)
+            let each = tokens.div_ceil(passes);
+            let ms = match each <= routed_max {
+                true => by_route(each)?,
+                false => pass_ms(&stages, each, budget)?,
+            };
+            Some(passes as f64 * ms)
         };
-        let mut tokens = (GRID..=streaming.tokens_max).step_by(GRID);
-        let crossover = tokens.find(|&n| streamed(n).is_some_and(|ms| ms < plain(n)));
+        let crossover = grid().find(|&n| streamed(n).is_some_and(|ms| ms < plain(n)));
         let times = |tokens: usize| {
             let (streamed_ms, without_ms) = (streamed(tokens)?, plain(tokens));
             Some(PromptTimes { tokens, streamed_ms, without_ms })
@@ -114,11 +138,19 @@ impl Times {
             prefill_ms_per_token: prompts[0].streamed_ms / per_token,
             without_ms_per_token: prompts[0].without_ms / per_token,
             prompts,
+            routed_max,
+            routed_ms: by_route(routed_max),
         })
     }
 
-    fn stage_costs(&self, graph: &Graph, streaming: &Streaming) -> Option<Vec<StageCost>> {
-        let upload = self.devices.get(streaming.device)?.upload?;
+    /// What stages cost that are streamed to a device.
+    fn stage_costs(
+        &self,
+        graph: &Graph,
+        device: usize,
+        stages: &[StreamStage],
+    ) -> Option<Vec<StageCost>> {
+        let upload = self.devices.get(device)?.upload?;
         let ms = |bytes: f64| bytes / (upload.gbps * 1e6);
         let parts = parts(graph);
         let bytes = |node: usize| graph.matrix_bytes(node, 1).max(1e-3);
@@ -142,19 +174,26 @@ impl Times {
             let caches: usize = stage.caches.iter().map(|&id| graph.cache(id).stored_width()).sum();
             // Measured times of a segment include the download of its outputs.
             let outputs = if self.basis == Basis::Estimated { outputs } else { 0 };
-            let weights = stage.weights.iter().map(|&id| graph.weight(id).bytes() as f64);
+            let copied = |stage: &StreamStage| -> f64 {
+                stage.weights.iter().map(|&id| graph.weight(id).bytes() as f64).sum()
+            };
+            let of_unit = stages.iter().filter(|other| other.unit == stage.unit);
+            let is_first = std::ptr::eq(of_unit.clone().next()?, stage);
+            let weights: f64 = of_unit.map(copied).sum();
             Some(StageCost {
                 compute,
                 crossing: device.segment,
-                token_ms: match stage.slot {
+                token_ms: match stage.unit {
                     Some(_) => ms((4 * (outputs + caches)) as f64),
                     None => 0.0,
                 },
-                upload_ms: stage.slot.map(|_| ms(weights.sum())),
+                upload_ms: stage.unit.filter(|_| is_first).map(|_| ms(weights)),
+                experts_ms: ms(stage.experts_bytes(graph)),
+                used: stage.share(graph, 1),
                 overlap: upload.overlap,
             })
         };
-        streaming.stages.iter().map(cost).collect()
+        stages.iter().map(cost).collect()
     }
 }
 
@@ -163,15 +202,27 @@ fn pass_ms(stages: &[StageCost], tokens: usize, budget: &Budget) -> Option<f64> 
     let (rows, count) = stream_batches(tokens, budget);
     let mut uploads = stages.iter().filter_map(|stage| stage.upload_ms);
     let mut total = uploads.next().unwrap_or(0.0);
-    for stage in stages {
+    for (number, stage) in stages.iter().enumerate() {
         let compute = count as f64 * stage.compute.step_ms(rows)?;
         let crossing = count as f64 * stage.crossing.step_ms(rows)?;
-        // The next weights are copied meanwhile.
+        // Meanwhile the next weights are copied, and experts that earlier micro-batches have selected: for the next
+        // stage, but those of the last micro-batch, which are copied before the last but one ends there.
         let upload = stage.upload_ms.and_then(|_| uploads.next()).unwrap_or(0.0);
-        let hidden = stage.overlap * compute.min(upload);
-        total += compute + upload - hidden + crossing + tokens as f64 * stage.token_ms;
+        let next = stages.get(number + 1).map_or(0.0, |next| next.experts_until(rows, count - 1));
+        let own = stage.experts_until(rows, count) - stage.experts_until(rows, count - 1);
+        let (beside, before) = if count > 1 { (next + own, 0.0) } else { (next, own) };
+        let copies = upload + beside;
+        let hidden = stage.overlap * compute.min(copies);
+        total += before + compute + copies - hidden + crossing + tokens as f64 * stage.token_ms;
     }
     Some(total)
+}
+
+impl StageCost {
+    /// Milliseconds to copy the experts that the first micro-batches are expected to use.
+    fn experts_until(&self, rows: usize, micro_batches: usize) -> f64 {
+        self.experts_ms * (1.0 - (1.0 - self.used).powf((rows * micro_batches) as f64))
+    }
 }
 
 #[cfg(test)]

@@ -32,6 +32,42 @@ pub struct DraftModel {
     /// Number of tokens that both models share.
     shared: usize,
     record: Record,
+    ahead: Ahead,
+    /// Whether its weights are on devices other than the host.
+    is_apart: bool,
+}
+
+/// A draft made while the model verifies the one before.
+#[derive(Default)]
+struct Ahead {
+    /// The text with the draft that is being verified, if that has tokens.
+    after: Vec<u32>,
+    /// Draft tokens of the draft being verified, at most; 0 once this draft is made.
+    most: usize,
+    /// The token that the model is expected to select then, and the draft after it.
+    draft: Draft,
+    /// Whether it ended by itself, and not because the model was done.
+    is_whole: bool,
+}
+
+impl Ahead {
+    /// Whether a text is the one that was expected.
+    fn is_for(&self, text: Text<'_>) -> bool {
+        let next = self.draft.tokens().first();
+        let same = || self.after.iter().copied().chain(next.copied()).eq(text.from(0));
+        next.is_some() && text.len() == self.after.len() + 1 && same()
+    }
+
+    /// Remembers what is verified now.
+    fn expect(&mut self, text: Text<'_>, draft: &Draft, most: usize) {
+        self.draft.clear();
+        self.after.clear();
+        if !draft.tokens().is_empty() {
+            self.after.extend(text.from(0));
+            self.after.extend_from_slice(draft.tokens());
+        }
+        self.most = most;
+    }
 }
 
 impl DraftModel {
@@ -54,9 +90,19 @@ impl DraftModel {
         let options = Options::default();
         let rows = OutputRows::new(&session, options.needs(), 1);
         let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new())?;
-        let session = Arc::new(Mutex::new(session));
-        let rest = Vec::new();
-        Ok(DraftModel { session, sequence, bounds, sampler, rows, rest, shared, record })
+        let is_apart = !session.computes_on_host();
+        Ok(DraftModel {
+            session: Arc::new(Mutex::new(session)),
+            sequence,
+            bounds,
+            sampler,
+            rows,
+            rest: Vec::new(),
+            shared,
+            record,
+            ahead: Ahead::default(),
+            is_apart,
+        })
     }
 
     /// The session, for its placement and its warnings.
@@ -83,6 +129,51 @@ impl DraftModel {
     }
 }
 
+impl DraftModel {
+    /// Tokens that fit the context after a text.
+    fn room(&self, text: Text<'_>) -> usize {
+        self.session().context().saturating_sub(text.len())
+    }
+
+    /// Drafts after `text`, which ends with the tokens that `draft` has, while `goes_on` says so: at least and at most so
+    /// many tokens. Whether the draft ended by itself.
+    fn extend(
+        &mut self,
+        text: &[u32],
+        (least, most): (usize, usize),
+        draft: &mut Draft,
+        goes_on: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, Error> {
+        let Some((&last, held)) = text.split_last() else { return Ok(true) };
+        if most == 0 || !self.catch_up(Text { held, last })? {
+            return Ok(true);
+        }
+        self.sampler.follow(text.iter().copied());
+        for drafted in draft.tokens().len()..most {
+            let DraftModel { session, sequence, bounds, sampler, rows, shared, .. } = self;
+            // Whether another token is drafted is decided before it is drawn; see the module.
+            if drafted >= least && share_of_best(rows.row(0)) < bounds.draft_p_min {
+                break;
+            }
+            let Ok(chances) = sampler.distribute(rows.row(0)) else { break };
+            if chances.iter().any(|c| c.id as usize >= *shared) {
+                break;
+            }
+            let token = sampler.draw(None)?;
+            draft.push_drawn(token, sampler.candidates());
+            if drafted + 1 < most {
+                if !goes_on() {
+                    return Ok(false);
+                }
+                let run = Run { sequence: *sequence, tokens: &[token], wanted: Wanted::Last };
+                let reading = rows.reading;
+                rows.fill(locked(session).step_reading(&[run], reading)?);
+            }
+        }
+        Ok(true)
+    }
+}
+
 impl Drafter for DraftModel {
     /// Tokens are drawn with the same options, since more similar distributions mean more accepted tokens. Mirostat's
     /// state belongs to the text, so the drafter does not use it.
@@ -95,6 +186,7 @@ impl Drafter for DraftModel {
             ..options.clone()
         };
         self.record.begin();
+        self.ahead = Ahead::default();
         let session = locked(&self.session);
         self.rows = OutputRows::new(&session, options.needs(), 1);
         let (vocab, context) = (session.vocab(), session.context());
@@ -104,31 +196,43 @@ impl Drafter for DraftModel {
 
     fn draft(&mut self, text: Text<'_>, most: usize, draft: &mut Draft) -> Result<(), Error> {
         self.record.look(text);
-        let room = self.session().context().saturating_sub(text.len());
-        let most = most.min(room).min(self.bounds.draft_max);
-        if most == 0 || !self.catch_up(text)? {
+        let most = most.min(self.room(text)).min(self.bounds.draft_max);
+        if most == 0 {
             return Ok(());
         }
-        self.sampler.follow(text.from(0));
-        for drafted in 0..most {
-            let DraftModel { session, sequence, bounds, sampler, rows, shared, .. } = self;
-            // Whether another token is drafted is decided before it is drawn; see the module.
-            if drafted >= bounds.draft_min && share_of_best(rows.row(0)) < bounds.draft_p_min {
-                break;
-            }
-            let Ok(chances) = sampler.distribute(rows.row(0)) else { break };
-            if chances.iter().any(|c| c.id as usize >= *shared) {
-                break;
-            }
-            let token = sampler.draw(None)?;
-            draft.push_drawn(token, sampler.candidates());
-            if drafted + 1 < most {
-                let run = Run { sequence: *sequence, tokens: &[token], wanted: Wanted::Last };
-                let reading = rows.reading;
-                rows.fill(locked(session).step_reading(&[run], reading)?);
-            }
+        let mut whole = text.from(0).collect::<Vec<u32>>();
+        let mut ahead = std::mem::take(&mut self.ahead);
+        let was_ready = ahead.is_for(text);
+        if was_ready {
+            let drawn = (1..=most).map_while(|at| ahead.draft.get(at));
+            drawn.for_each(|drawn| draft.push_drawn(drawn.token, drawn.chances));
+            whole.extend_from_slice(draft.tokens());
+            self.record.ready();
+        }
+        if !(was_ready && ahead.is_whole) && draft.tokens().len() < most {
+            self.extend(&whole, (self.bounds.draft_min, most), draft, &mut || true)?;
         }
         self.record.drafted(text, draft.tokens());
+        ahead.expect(text, draft, most);
+        self.ahead = ahead;
+        Ok(())
+    }
+
+    fn draft_ahead(&mut self, is_busy: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+        let is_apart = self.bounds.draft_ahead && self.is_apart && self.ahead.most > 0;
+        let Some((&last, held)) = self.ahead.after.split_last().filter(|_| is_apart) else {
+            return Ok(());
+        };
+        // The token that the model is expected to select precedes the draft.
+        let most = (self.ahead.most + 1).min(self.room(Text { held, last }));
+        let mut ahead = std::mem::take(&mut self.ahead);
+        ahead.most = 0;
+        // How long a sampled draft is must not depend on time, or a seed would not give the same text again.
+        let is_greedy = self.sampler.options().temperature <= 0.0;
+        let mut goes_on = || !is_greedy || is_busy();
+        let bounds = (self.bounds.draft_min + 1, most);
+        ahead.is_whole = self.extend(&ahead.after, bounds, &mut ahead.draft, &mut goes_on)?;
+        self.ahead = ahead;
         Ok(())
     }
 
@@ -145,17 +249,17 @@ impl DrafterSource for DraftModel {
         let rows = OutputRows::new(&session, options.needs(), 1);
         let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new())?;
         drop(session);
-        let (session, bounds, shared) = (self.session.clone(), self.bounds, self.shared);
-        let (rest, record) = (Vec::new(), self.record.another());
         Ok(Some(Box::new(DraftModel {
-            session,
+            session: self.session.clone(),
             sequence,
-            bounds,
+            bounds: self.bounds,
             sampler,
             rows,
-            rest,
-            shared,
-            record,
+            rest: Vec::new(),
+            shared: self.shared,
+            record: self.record.another(),
+            ahead: Ahead::default(),
+            is_apart: self.is_apart,
         })))
     }
 }

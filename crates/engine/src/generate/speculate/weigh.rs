@@ -17,6 +17,9 @@ const DRAFTS_MIN: u64 = 32;
 /// Drafts from which earlier ones count half.
 const DRAFTS_MAX: u64 = 4096;
 
+/// Share of a draft model's time on the host below which it counts as apart from it: the embedding's.
+const HOST_SHARE: f64 = 0.05;
+
 /// Gain below which the draft model stays on the GPU: predictions are not that exact.
 const WORTH: f64 = 0.02;
 
@@ -29,6 +32,9 @@ pub struct Acceptance {
     pub drafted: u64,
     /// Accepted draft tokens.
     pub accepted: u64,
+    /// Drafts that were made while the model verified the one before, and used.
+    #[serde(default)]
+    pub ready: u64,
 }
 
 /// The acceptance of a pair of models, and where it is stored.
@@ -69,6 +75,11 @@ impl Record {
         }
     }
 
+    /// Counts a draft that was made while the model verified the one before.
+    pub fn ready(&mut self) {
+        self.counted.ready += 1;
+    }
+
     /// Remembers a draft after a text.
     pub fn drafted(&mut self, text: Text<'_>, tokens: &[u32]) {
         self.draft.clear();
@@ -93,6 +104,7 @@ fn add(folder: &Path, name: &str, new: Acceptance) {
         drafts: all.drafts / share + new.drafts,
         drafted: all.drafted / share + new.drafted,
         accepted: all.accepted / share + new.accepted,
+        ready: all.ready / share + new.ready,
     };
     if let Ok(text) = serde_json::to_vec(&all) {
         Kept::new(folder).store(name, &text);
@@ -123,11 +135,21 @@ impl Acceptance {
 
     /// Milliseconds per token of an answer: drafts on one plan, steps that verify them on the other. `None` without
     /// predicted times.
-    fn token_ms(&self, draft: &Plan, model: &Plan) -> Option<f64> {
+    pub fn token_ms(&self, draft: &Plan, model: &Plan) -> Option<f64> {
         let (draft, model) = (draft.predicted.as_ref()?, model.predicted.as_ref()?);
         let each = |count: u64| count as f64 / self.drafts as f64;
         let step_ms = model.step_ms(1.0 + each(self.drafted));
-        Some((each(self.drafted) * draft.decode_ms + step_ms) / (1.0 + each(self.accepted)))
+        let draft_ms = each(self.drafted) * draft.decode_ms;
+        // Beside the host's part of a step the next draft is made, after a token that stands for the model's own.
+        let hidden_ms = match draft.devices_ms.first() {
+            Some(host_ms) if *host_ms < HOST_SHARE * draft.decode_ms => {
+                let host_ms = step_ms * model.devices_ms.first()? / model.decode_ms;
+                let ahead_ms = (draft_ms + draft.decode_ms).min(host_ms);
+                each(self.ready) * (ahead_ms - draft.decode_ms).clamp(0.0, draft_ms)
+            }
+            _ => 0.0,
+        };
+        Some((draft_ms - hidden_ms + step_ms) / (1.0 + each(self.accepted)))
     }
 }
 
@@ -173,7 +195,7 @@ pub fn weigh(
     let accepted = acceptance.accepted as f64 / acceptance.drafts as f64;
     let layers = alone.gpu_layers - beside.gpu_layers;
     let mut why = format!(
-        "{gpu_ms:.1} ms a token with the draft model on the GPU, {cpu_ms:.1} with it on the CPU and {layers} more \\
+        "{gpu_ms:.1} ms a token with the draft model on the GPU, {cpu_ms:.1} with it on the CPU and {layers} more \
          layers of the model on the GPU ({accepted:.1} draft tokens accepted per step so far)"
     );
     let best_ms = gpu_ms.min(cpu_ms);
