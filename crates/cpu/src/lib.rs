@@ -36,6 +36,7 @@ pub mod probe;
 mod program;
 mod slots;
 mod state;
+mod stream;
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod x86;

@@ -4,17 +4,25 @@
 //! plain, branch-free Rust; [`Unpack`] compiles it once per instruction level, where the compiler vectorizes it. The
 //! tiles then interleave spans in the order of their instructions.
 
+use std::marker::PhantomData;
+
 use bilayer_quant::Type;
 use bytemuck::{Pod, Zeroable};
 
-use crate::level::Level;
-use crate::tile::Fill;
-#[cfg(target_arch = "x86_64")]
-use crate::tile::amx::FillTiles;
+use crate::lanes::{Kernel, Lanes};
+use crate::level::{Level, dispatch};
+use crate::stream::PanelRows;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
 pub(crate) mod floats;
 mod iq4_nl;
 mod iq4_xs;
+mod layout;
 mod mxfp4;
 mod q2_k;
 mod q3_k;
@@ -28,8 +36,10 @@ mod q6_k;
 mod q8_0;
 mod sparse;
 
-/// Columns unpacked at once: one K-quant block, or eight blocks of 32.
-pub(crate) const SPAN: usize = 256;
+use crate::activations::SPAN;
+#[cfg(target_arch = "x86_64")]
+use amx::FillTiles;
+pub(crate) use layout::{Adjust, Fill, FloatPanel, Mins, Panel, ROWS};
 
 /// All dense types with an unpacking of their own; the others are dequantized to f32.
 static TABLE: &[(Type, Quants)] = &[
@@ -140,119 +150,10 @@ pub(crate) trait Unpack {
     fn unpack(blocks: &[u8], span: &mut Span);
 }
 
-/// A byte range of several rows.
-#[derive(Clone, Copy)]
-pub(crate) struct PanelRows<'a> {
-    /// The rows, starting with the first one.
-    pub weights: &'a [u8],
-    /// Distance between rows.
-    pub row_bytes: usize,
-    /// Offset of the range in each row.
-    pub start: usize,
-    /// Bytes of the range in each row.
-    pub len: usize,
-}
+/// Unpacks rows to as many spans with the instructions of a level that this CPU has.
+pub(crate) type UnpackRows = fn(level: Level, rows: PanelRows<'_>, spans: &mut [Span]);
 
-impl PanelRows<'_> {
-    /// The byte range of row `row`.
-    #[inline(always)]
-    pub fn row(&self, row: usize) -> &[u8] {
-        let start = row * self.row_bytes + self.start;
-        &self.weights[start..start + self.len]
-    }
-
-    /// Prefetches the byte ranges of `count` rows, as far as the weights go. A panel reads more streams than the
-    /// hardware prefetcher follows.
-    pub fn prefetch(&self, count: usize) {
-        for row in 0..count {
-            let start = row * self.row_bytes + self.start;
-            let Some(bytes) = self.weights.get(start..start + self.len) else { break };
-            prefetch(bytes);
-        }
-    }
-}
-
-/// Prefetches bytes into the second-level cache.
-#[inline(always)]
-pub(crate) fn prefetch(bytes: &[u8]) {
-    prefetch_lines(bytes.as_ptr(), bytes.len().div_ceil(64));
-}
-
-/// Prefetches bytes at any address, mapped or not: a prefetch affects only the caches.
-#[inline(always)]
-pub(crate) fn prefetch_lines(start: *const u8, lines: usize) {
-    for line in 0..lines {
-        let line = start.wrapping_add(64 * line);
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-            // SAFETY: prefetching reads nothing and is part of x86-64.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) };
-        }
-        #[cfg(target_arch = "aarch64")]
-        crate::neon::prefetch_outer(line);
-        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        let _ = line;
-    }
-}
-
-/// Cache lines to prefetch during a computation: prefetching them all at once would delay its loads.
-#[derive(Clone, Copy)]
-pub(crate) struct Ahead {
-    start: *const u8,
-    lines: usize,
-}
-
-impl Ahead {
-    /// The bytes that follow some weights, as many as these.
-    pub fn of(weights: &[u8]) -> Ahead {
-        Ahead { start: weights.as_ptr_range().end, lines: weights.len().div_ceil(64) }
-    }
-
-    /// Splits into `count` parts of about equal size, in order.
-    #[inline(always)]
-    pub fn split(self, count: usize) -> Split {
-        let count = count.max(1);
-        let (lines, more) = (self.lines / count, self.lines % count);
-        Split { start: self.start, lines, more, count, carried: 0 }
-    }
-
-    /// Prefetches all lines.
-    #[inline(always)]
-    pub fn fetch(self) {
-        prefetch_lines(self.start, self.lines);
-    }
-}
-
-/// The parts of an [`Ahead`], computed without a division per part, which the smallest kernels would notice.
-pub(crate) struct Split {
-    /// Start of the next part.
-    start: *const u8,
-    /// Minimum lines per part.
-    lines: usize,
-    /// Number of parts with one line more, spread evenly over `count`.
-    more: usize,
-    count: usize,
-    carried: usize,
-}
-
-impl Split {
-    /// Prefetches the next part. Beyond `count` parts it continues in the same way.
-    #[inline(always)]
-    pub fn part(&mut self) -> Ahead {
-        self.carried += self.more;
-        let one = self.carried >= self.count;
-        self.carried -= if one { self.count } else { 0 };
-        let part = Ahead { start: self.start, lines: self.lines + usize::from(one) };
-        self.start = self.start.wrapping_add(64 * part.lines);
-        part
-    }
-}
-
-/// Unpacks rows to as many spans. Unsafe to call on a CPU without the level's features.
-pub(crate) type UnpackRows = unsafe fn(rows: PanelRows<'_>, spans: &mut [Span]);
-
-/// The unpacking of one type, compiled per level.
+/// The unpacking of one type.
 #[derive(Clone, Copy)]
 pub(crate) struct Quants {
     /// The scale structure.
@@ -261,20 +162,17 @@ pub(crate) struct Quants {
     pub bias: u8,
     /// The largest quant as stored.
     pub highest: u8,
+    /// The fast path into the panels of AVX2, if there is one.
     #[cfg(target_arch = "x86_64")]
-    fill_avx2: Option<Fill>,
+    pub fill_avx2: Option<Fill>,
+    /// The fast path into the panels of AVX-512, if there is one.
     #[cfg(target_arch = "x86_64")]
-    fill: Option<Fill>,
+    pub fill: Option<Fill>,
     /// The fast path into AMX tiles, if there is one.
     #[cfg(target_arch = "x86_64")]
     pub fill_tiles: Option<FillTiles>,
-    scalar: UnpackRows,
-    #[cfg(target_arch = "x86_64")]
-    avx2: UnpackRows,
-    #[cfg(target_arch = "x86_64")]
-    avx512: UnpackRows,
-    #[cfg(target_arch = "aarch64")]
-    neon: UnpackRows,
+    /// The way through spans, of any number of rows and columns.
+    pub unpack: UnpackRows,
 }
 
 impl Quants {
@@ -289,112 +187,27 @@ impl Quants {
             fill: U::FILL,
             #[cfg(target_arch = "x86_64")]
             fill_tiles: U::TILES,
-            scalar: rows::<U>,
-            #[cfg(target_arch = "x86_64")]
-            avx2: rows_avx2::<U>,
-            #[cfg(target_arch = "x86_64")]
-            avx512: rows_avx512::<U>,
-            #[cfg(target_arch = "aarch64")]
-            neon: rows_neon::<U>,
-        }
-    }
-
-    /// The unpacking code for a level.
-    pub fn unpack(&self, level: Level) -> UnpackRows {
-        match level {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 | Level::AvxVnni => self.avx2,
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512Vnni | Level::Amx => self.avx512,
-            #[cfg(target_arch = "aarch64")]
-            Level::Neon | Level::NeonDotprod | Level::NeonI8mm => self.neon,
-            _ => self.scalar,
-        }
-    }
-
-    /// The fast path into a level's panels, if there is one. It requires 16 complete rows and 256 columns.
-    pub fn fill(&self, level: Level) -> Option<Fill> {
-        match level {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => self.fill_avx2,
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512Vnni | Level::Amx => self.fill,
-            _ => None,
+            unpack: |level, rows, spans| dispatch(level, ToSpans::<U>(rows, spans, PhantomData)),
         }
     }
 }
 
-#[inline(always)]
-fn codes<U: Unpack>(rows: PanelRows<'_>, spans: &mut [Span]) {
-    for (row, span) in spans.iter_mut().enumerate() {
-        U::unpack(rows.row(row), span);
-    }
-}
+/// Unpacks rows to spans by a type's plain code, which the compiler vectorizes, all but the codebook's lookups.
+struct ToSpans<'a, U>(PanelRows<'a>, &'a mut [Span], PhantomData<U>);
 
-fn rows<U: Unpack>(source: PanelRows<'_>, spans: &mut [Span]) {
-    codes::<U>(source, spans);
-    if let Some(codebook) = U::CODEBOOK {
-        for span in spans {
-            for quant in &mut span.quants {
-                *quant = codebook[usize::from(*quant & 15)];
-            }
+impl<U: Unpack> Kernel for ToSpans<'_, U> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let ToSpans(rows, spans, _) = self;
+        for (row, span) in spans.iter_mut().enumerate() {
+            U::unpack(rows.row(row), span);
         }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn rows_avx2<U: Unpack>(source: PanelRows<'_>, spans: &mut [Span]) {
-    codes::<U>(source, spans);
-    if let Some(codebook) = &U::CODEBOOK {
-        look_up(codebook, spans);
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
-fn rows_avx512<U: Unpack>(source: PanelRows<'_>, spans: &mut [Span]) {
-    codes::<U>(source, spans);
-    if let Some(codebook) = &U::CODEBOOK {
-        look_up(codebook, spans);
-    }
-}
-
-/// Replaces codes by their codebook values, 32 at a time.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn look_up(codebook: &[u8; 16], spans: &mut [Span]) {
-    use std::arch::x86_64::*;
-
-    // SAFETY: 16 bytes are read from a reference to 16.
-    let codebook = unsafe { _mm_loadu_si128(codebook.as_ptr().cast()) };
-    let codebook = _mm256_broadcastsi128_si256(codebook);
-    for span in spans {
-        for quants in span.quants.as_chunks_mut::<32>().0 {
-            // SAFETY: 32 bytes are read from and written to a reference to 32.
-            unsafe {
-                let codes = _mm256_loadu_si256(quants.as_ptr().cast());
-                let values = _mm256_shuffle_epi8(codebook, codes);
-                _mm256_storeu_si256(quants.as_mut_ptr().cast(), values);
-            }
+        let Some(codebook) = &U::CODEBOOK else { return };
+        for codes in spans.iter_mut().flat_map(|span| span.quants.as_chunks_mut::<32>().0) {
+            l.look_up(codebook, codes);
         }
-    }
-}
-
-/// The compiler vectorizes all but the codebook's lookups.
-#[cfg(target_arch = "aarch64")]
-fn rows_neon<U: Unpack>(source: PanelRows<'_>, spans: &mut [Span]) {
-    use crate::neon::intrinsics::{vqtbl1q_u8, vst1q_u8};
-
-    use crate::neon::load;
-
-    codes::<U>(source, spans);
-    let Some(codebook) = &U::CODEBOOK else { return };
-    let codebook = load(codebook);
-    for quants in spans.iter_mut().flat_map(|span| span.quants.as_chunks_mut::<16>().0) {
-        let values = vqtbl1q_u8(codebook, load(quants));
-        // SAFETY: 16 bytes are written to a reference to 16.
-        unsafe { vst1q_u8(quants.as_mut_ptr(), values) };
     }
 }
 
@@ -485,8 +298,7 @@ mod tests {
                 for level in Level::available() {
                     let mut spans = [Span::zeroed(); 3];
                     let rows = PanelRows { weights: &bytes, row_bytes, start: 0, len: row_bytes };
-                    // SAFETY: the level is available.
-                    unsafe { quants.unpack(level)(rows, &mut spans) };
+                    (quants.unpack)(level, rows, &mut spans);
                     for (i, expected) in expected.iter().enumerate() {
                         let (span, col) = (&spans[i / cols], i % cols);
                         let (q, group) = (span.quants[col], col / quants.form.group());
@@ -508,7 +320,8 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn the_short_way_into_a_panel_ends_where_the_long_one_does() {
-        use crate::tile::{self, Panel};
+        use crate::stream::Ahead;
+        use crate::tile::Tiling;
 
         // 16-bit integers in place of a float may look like a NaN.
         let equal = |long: &[f32], short: &[f32]| {
@@ -516,20 +329,21 @@ mod tests {
             both.all(|(long, short)| long == short || long.to_bits() == short.to_bits())
         };
         for level in Level::available() {
+            let tiling = Tiling::of(level);
             for (ty, quants) in all() {
-                let Some(fill) = quants.fill(level) else { continue };
+                let Some(fill) = (tiling.fill)(quants) else { continue };
                 // Three blocks per row, of which the second is requested.
                 let row_bytes = 3 * ty.block_bytes;
                 let bytes = finite_blocks(*ty, 3 * 16);
                 let (start, len) = (ty.block_bytes, ty.block_bytes);
                 let rows = PanelRows { weights: &bytes, row_bytes, start, len };
-                let tiles = tile::tiles(level, quants);
+                let tiles = (tiling.tiles)(quants);
                 for first in [0, 16] {
                     let (mut spans, mut long, mut short) =
                         ([Span::zeroed(); 16], Panel::zeroed(), Panel::zeroed());
                     // SAFETY: the level is available.
                     unsafe {
-                        quants.unpack(level)(rows, &mut spans);
+                        (quants.unpack)(level, rows, &mut spans);
                         (tiles.interleave)(&spans, first, tiles.adjust, &mut long);
                         fill(rows, Ahead::of(&[]), first, &mut short);
                     }
@@ -549,7 +363,8 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn the_short_way_into_tiles_ends_where_the_long_one_does() {
-        use crate::tile::amx::{self, TileBytes};
+        use crate::panel::amx::TileBytes;
+        use crate::tile::amx;
 
         if !Level::Amx.is_available() {
             return;
@@ -564,7 +379,7 @@ mod tests {
                 let mut spans = [Span::zeroed(); 16];
                 // SAFETY: the level is available.
                 unsafe {
-                    quants.unpack(Level::Amx)(rows, &mut spans[..count]);
+                    (quants.unpack)(Level::Amx, rows, &mut spans[..count]);
                     for (row, span) in spans[..count].iter().enumerate() {
                         amx::put_span(span, quants.form, quants.bias, row, &mut long);
                     }

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use crate::panel::PanelRows;
+use crate::stream::PanelRows;
 
 /// Aligns the stack frame of the function it is inlined into to a cache line.
 ///

@@ -153,6 +153,7 @@ fn decoded(format: Format, columns: Activations<'_>, index: usize) -> Vec<(f64, 
             let blocks = columns.column::<Block256>(index).iter();
             blocks.flat_map(|block| block.quants.iter().map(|q| one(block.scale[0], *q))).collect()
         }
+        packed => unreachable!("no column is {packed:?}"),
     }
 }
 

@@ -236,7 +236,7 @@ impl Stage for Sweep {
             keys: scratch.take(PAGE_TOKENS * dim),
             values: scratch.take(PAGE_TOKENS * stride),
         };
-        crate::lanes::dispatch(context.level, sweep);
+        crate::level::dispatch(context.level, sweep);
         for row in 0..rows {
             let part = Partial {
                 sums: &sums[row * stride..][..stride],

@@ -2,8 +2,8 @@
 
 use bilayer_graph::{Activation, Op};
 
-use crate::lanes::{Kernel, Lanes, dispatch};
-use crate::level::Level;
+use crate::lanes::{Kernel, Lanes};
+use crate::level::{Level, dispatch};
 use crate::math;
 use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::lanes::{Kernel, Lanes, dispatch};
-use crate::level::Level;
+use crate::lanes::{Kernel, Lanes};
+use crate::level::{Level, dispatch};
 use crate::ops::rms_norm::rms_norm;
 
 /// A norm with its parameters.

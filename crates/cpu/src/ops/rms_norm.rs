@@ -1,7 +1,7 @@
 //! RMS norm: each row divided by its root mean square.
 
-use crate::lanes::{Kernel, Lanes, dispatch};
-use crate::level::Level;
+use crate::lanes::{Kernel, Lanes};
+use crate::level::{Level, dispatch};
 use crate::ops::layer_norm::{Norm, inverse_root};
 use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};

@@ -2,8 +2,8 @@
 
 use bilayer_graph::{Op, Pairs, Rope};
 
-use crate::lanes::{Kernel, Lanes, dispatch};
-use crate::level::Level;
+use crate::lanes::{Kernel, Lanes};
+use crate::level::{Level, dispatch};
 use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};
 use crate::state::State;

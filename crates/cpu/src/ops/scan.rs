@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use bilayer_graph::{Op, StateSpan};
 
-use crate::lanes::{Kernel, Lanes, dispatch};
+use crate::lanes::{Kernel, Lanes};
+use crate::level::dispatch;
 use crate::program::lower::Lowering;
 use crate::program::{Buffer, Context, Stage};
 use crate::slots::Slots;

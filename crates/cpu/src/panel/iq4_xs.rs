@@ -5,7 +5,7 @@ use bilayer_quant::iq4_xs::{Block, scales};
 use super::iq4_nl::VALUES;
 use super::{Form, Span, Unpack, f16_values, halves};
 #[cfg(target_arch = "x86_64")]
-use crate::tile::Fill;
+use crate::panel::Fill;
 
 pub(crate) struct Iq4Xs;
 
@@ -40,13 +40,13 @@ mod x86 {
 
     use bilayer_quant::iq4_xs::Block;
 
+    use crate::panel::Panel;
+    use crate::panel::avx2::{self, put_pairs};
     use crate::panel::iq4_nl::VALUES;
-    use crate::panel::{Ahead, PanelRows};
-    use crate::tile::Panel;
-    use crate::tile::avx2::{self, put_pairs};
+    use crate::stream::{Ahead, PanelRows};
     use crate::x86::f16_low_256;
 
-    /// See [`crate::tile::Fill`].
+    /// See [`crate::panel::Fill`].
     #[target_feature(enable = "avx2,f16c")]
     pub fn fill_avx2(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         let nibble = _mm256_set1_epi8(15);

@@ -4,7 +4,7 @@ use bilayer_quant::q2_k::Block;
 
 use super::{Form, Span, Unpack, f16_values};
 #[cfg(target_arch = "x86_64")]
-use crate::tile::Fill;
+use crate::panel::Fill;
 
 pub(crate) struct Q2K;
 
@@ -53,10 +53,10 @@ pub(super) mod x86 {
 
     use bilayer_quant::q2_k::Block;
 
-    use crate::panel::{Ahead, PanelRows};
-    use crate::tile::{Panel, avx2};
+    use crate::panel::{Panel, avx2};
+    use crate::stream::{Ahead, PanelRows};
 
-    /// See [`crate::tile::Fill`].
+    /// See [`crate::panel::Fill`].
     #[target_feature(enable = "avx2,f16c")]
     pub fn fill_avx2(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         avx2::fill::<{ size_of::<Block>() }>(rows, ahead, first, |rows, first| {

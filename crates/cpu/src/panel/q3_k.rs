@@ -5,7 +5,7 @@ use bilayer_quant::q3_k::{Block, scales};
 use super::q2_k::pairs;
 use super::{Form, Span, Unpack, f16_values};
 #[cfg(target_arch = "x86_64")]
-use crate::tile::Fill;
+use crate::panel::Fill;
 
 pub(crate) struct Q3K;
 
@@ -42,11 +42,11 @@ mod x86 {
     use bilayer_quant::q3_k::Block;
 
     use crate::panel::q2_k::x86::fields;
-    use crate::panel::{Ahead, PanelRows};
-    use crate::tile::{Panel, avx2};
+    use crate::panel::{Panel, avx2};
+    use crate::stream::{Ahead, PanelRows};
     use crate::x86::f16_low_256;
 
-    /// See [`crate::tile::Fill`].
+    /// See [`crate::panel::Fill`].
     #[target_feature(enable = "avx2,f16c")]
     pub fn fill_avx2(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         avx2::fill::<{ size_of::<Block>() }>(rows, ahead, first, |rows, first| {

@@ -5,7 +5,7 @@ use bilayer_quant::q4_k::Block;
 
 use super::{Form, Span, Unpack, f16_values};
 #[cfg(target_arch = "x86_64")]
-use crate::tile::{Fill, amx::FillTiles};
+use crate::panel::{Fill, amx::FillTiles};
 
 pub(crate) struct Q4K;
 
@@ -62,13 +62,13 @@ pub(super) mod x86 {
     use bilayer_quant::q4_k::Block;
 
     use crate::dot::x86::{load_128, load_256, scales_mins_128};
-    use crate::panel::{Ahead, PanelRows};
-    use crate::tile::amx::{self, TileBytes};
-    use crate::tile::avx512::{put, store_floats};
-    use crate::tile::{Panel, avx2};
+    use crate::panel::amx::{self, TileBytes};
+    use crate::panel::avx512::{put, store_floats};
+    use crate::panel::{Panel, avx2};
+    use crate::stream::{Ahead, PanelRows};
     use crate::x86::{Sixteen, apart, f16_low, field};
 
-    /// See [`crate::tile::Fill`].
+    /// See [`crate::panel::Fill`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
     pub fn fill(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         let rows = Sixteen::<{ size_of::<Block>() }>::new(rows);
@@ -113,7 +113,7 @@ pub(super) mod x86 {
         }
     }
 
-    /// See [`crate::tile::Fill`].
+    /// See [`crate::panel::Fill`].
     #[target_feature(enable = "avx2,f16c")]
     pub fn fill_avx2(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         let nibble = _mm256_set1_epi8(15);

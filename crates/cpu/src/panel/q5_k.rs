@@ -5,7 +5,7 @@ use bilayer_quant::q5_k::Block;
 use super::q4_k::{lines, nibbles};
 use super::{Form, Span, Unpack};
 #[cfg(target_arch = "x86_64")]
-use crate::tile::Fill;
+use crate::panel::Fill;
 
 pub(crate) struct Q5K;
 
@@ -40,13 +40,13 @@ mod x86 {
 
     use bilayer_quant::q5_k::Block;
 
+    use crate::panel::avx512::put;
     use crate::panel::q4_k::x86::{lines, lines_avx2};
-    use crate::panel::{Ahead, PanelRows};
-    use crate::tile::avx512::put;
-    use crate::tile::{Panel, avx2};
+    use crate::panel::{Panel, avx2};
+    use crate::stream::{Ahead, PanelRows};
     use crate::x86::{NONE, Sixteen, field, pick};
 
-    /// See [`crate::tile::Fill`].
+    /// See [`crate::panel::Fill`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
     pub fn fill(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         /// Bit p of a byte is the fifth bit of a weight of part p.
@@ -83,7 +83,7 @@ mod x86 {
         lines(rows.dwords(0), first, panel);
     }
 
-    /// See [`crate::tile::Fill`].
+    /// See [`crate::panel::Fill`].
     #[target_feature(enable = "avx2,f16c")]
     pub fn fill_avx2(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         let nibble = _mm256_set1_epi8(15);

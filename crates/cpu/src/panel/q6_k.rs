@@ -4,7 +4,7 @@ use bilayer_quant::q6_k::Block;
 
 use super::{Form, Span, Unpack, f16_values};
 #[cfg(target_arch = "x86_64")]
-use crate::tile::{Fill, amx::FillTiles};
+use crate::panel::{Fill, amx::FillTiles};
 
 pub(crate) struct Q6K;
 
@@ -49,14 +49,14 @@ mod x86 {
     use bilayer_quant::q6_k::Block;
 
     use crate::dot::x86::{load_128, quants_512, scale_128};
-    use crate::panel::{Ahead, PanelRows};
-    use crate::tile::Panel;
-    use crate::tile::amx::{self, TileBytes};
-    use crate::tile::avx2;
-    use crate::tile::avx512::{put, store_floats};
+    use crate::panel::Panel;
+    use crate::panel::amx::{self, TileBytes};
+    use crate::panel::avx2;
+    use crate::panel::avx512::{put, store_floats};
+    use crate::stream::{Ahead, PanelRows};
     use crate::x86::{NONE, Sixteen, apart, f16_low, f16_low_256, field, pick};
 
-    /// See [`crate::tile::Fill`].
+    /// See [`crate::panel::Fill`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,gfni")]
     pub fn fill(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         /// A six-bit quant is stored with a bias of 32 and needed with 128. Adding 96 copies its sixth bit to the
@@ -108,7 +108,7 @@ mod x86 {
         }
     }
 
-    /// See [`crate::tile::Fill`].
+    /// See [`crate::panel::Fill`].
     #[target_feature(enable = "avx2,f16c")]
     pub fn fill_avx2(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel) {
         let nibble = _mm256_set1_epi8(15);

@@ -11,15 +11,32 @@
 
 use std::arch::x86_64::*;
 
-use crate::panel::{Quants, Span};
+use crate::activations::Format;
+use crate::level::rows::Avx512Vnni;
+use crate::panel::avx512::{load, load_floats, put, store_floats};
+use crate::panel::{Adjust, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
-    Adjust, Mins, Panel, Product, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order,
+    Product, Shape, Tile, Tiled, Tiles, Tiling, avx512_f32, by_form, check_strip, few_columns,
+    in_order, starts,
 };
 
 /// Maximum tokens per tile.
-pub(super) const TOKENS: usize = 6;
+const TOKENS: usize = 6;
 
-pub(super) fn tiles(quants: &Quants) -> Tiles {
+impl Tiled for Avx512Vnni {
+    const TILING: Tiling = Tiling {
+        names: ["int8 avx512vnni", "f32 avx512"],
+        tokens_max: |_| TOKENS,
+        format_256: |_| Format::Q8x256,
+        tiles,
+        float_tiles: avx512_f32::TILES,
+        fill: |quants| quants.fill,
+        tokens_min: few_columns,
+        has_matrix_unit: false,
+    };
+}
+
+fn tiles(quants: &Quants) -> Tiles {
     let tile: Tile = by_form!(quants.form, any_tile);
     Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, tile }
 }
@@ -53,39 +70,6 @@ pub(super) fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
         out[12 + c] = _mm512_shuffle_i32x4::<0xdd>(low, high);
     }
     out
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(super) fn load<T>(from: &[T; 64]) -> __m512i {
-    const { assert!(size_of::<T>() == 1) };
-    // SAFETY: 64 bytes are read from a reference to 64.
-    unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(super) fn load_floats(from: &[f32]) -> __m512 {
-    let from = &from[..16];
-    // SAFETY: the slice has 16 elements.
-    unsafe { _mm512_loadu_ps(from.as_ptr()) }
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(crate) fn store_floats(to: &mut [f32], value: __m512) {
-    let to = &mut to[..16];
-    // SAFETY: the slice has 16 elements.
-    unsafe { _mm512_storeu_ps(to.as_mut_ptr(), value) }
-}
-
-/// Stores the four columns of step `step` of rows `first..first + 16`.
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(crate) fn put(panel: &mut Panel, step: usize, first: usize, quants: __m512i) {
-    let to = &mut panel.quants[step][first..first + 16];
-    // SAFETY: 16 rows of four bytes are written, as many as the slice has.
-    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), quants) }
 }
 
 /// See [`crate::tile::Interleave`].
@@ -160,7 +144,7 @@ fn tile<S: Shape, const N: usize>(product: Product<'_>, strip: &mut [f32]) {
         unsafe {
             let first = group * S::STEPS;
             let quants = panel.quants.as_ptr().add(first).cast();
-            let start = parts.starts::<S, N>(group);
+            let start = starts::<S, N>(&parts, group);
             let dots = dots::<S, N>(quants, parts.quants.add(first * N), start);
             let w = [_mm512_load_ps(w), _mm512_load_ps(w.add(16))];
             for t in 0..N {

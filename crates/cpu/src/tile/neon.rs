@@ -10,10 +10,13 @@
 
 use crate::neon::intrinsics::*;
 
+use crate::activations::Format;
+use crate::level::rows::Neon;
 use crate::neon::{load, load_floats, store_floats};
-use crate::panel::{Quants, Span};
+use crate::panel::{Adjust, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
-    Adjust, Mins, Panel, Product, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order,
+    Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip, few_columns, in_order,
+    neon_f32,
 };
 
 /// Maximum tokens per tile.
@@ -142,7 +145,20 @@ impl Pass<'_> {
     }
 }
 
-pub(super) fn tiles(quants: &Quants) -> Tiles {
+impl Tiled for Neon {
+    const TILING: Tiling = Tiling {
+        names: ["int8 neon", "f32 neon"],
+        tokens_max: |_| TOKENS,
+        format_256: |_| Format::Q8x256,
+        tiles,
+        float_tiles: neon_f32::TILES,
+        fill: |_| None,
+        tokens_min: few_columns,
+        has_matrix_unit: false,
+    };
+}
+
+fn tiles(quants: &Quants) -> Tiles {
     // The lanes of two products of magnitude `most` and 127 are added in pairs: a chain of steps fits 16 bits if 2 ·
     // chain · most · 127 does.
     let most = quants.bias.max(quants.highest - quants.bias);

@@ -3,10 +3,11 @@
 use crate::neon::intrinsics::*;
 use std::ops::Range;
 
+use crate::activations::SPAN;
 use crate::neon::{load_floats, store_floats};
-use crate::panel::SPAN;
+use crate::panel::{FloatPanel, ROWS};
 use crate::tile::neon::{PASS_ROWS, TOKENS, columns};
-use crate::tile::{FloatActivations, FloatPanel, FloatTiles, ROWS, check_strip, in_order};
+use crate::tile::{FloatActivations, FloatTiles, check_strip, in_order};
 
 pub(super) const TILES: FloatTiles = FloatTiles { cols: 128, interleave, tile: any_tile };
 

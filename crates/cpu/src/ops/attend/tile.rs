@@ -371,10 +371,10 @@ fn unpack_coded_values<L: Lanes>(
 
 /// The levels of codes.
 #[inline(always)]
-fn levels<L: Lanes>(l: L, coding: Coding, codes: [u8; BLOCK]) -> [i8; BLOCK] {
+fn levels<L: Lanes>(l: L, coding: Coding, mut codes: [u8; BLOCK]) -> [i8; BLOCK] {
     let Some(table) = coding.codebook() else { return codes.map(|code| coding.level(code)) };
-    let [low, high]: [[u8; 16]; 2] = bytemuck::cast(codes);
-    bytemuck::cast([l.look_up(table, low), l.look_up(table, high)])
+    l.look_up(bytemuck::cast_ref(table), &mut codes);
+    bytemuck::cast(codes)
 }
 
 /// A panel of floats as f32.

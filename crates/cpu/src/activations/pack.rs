@@ -1,39 +1,29 @@
-//! Packs activations as int8 for the integer products.
+//! Packs activations as int8 for the integer products of GEMM.
 
-use crate::gemm::packing::{Block, Format};
-use crate::level::Level;
-use crate::panel::SPAN;
+use super::quantize::quantize;
+use super::{Block, Format, SPAN};
+use crate::lanes::{Kernel, Lanes};
+use crate::level::{Level, dispatch};
 
-/// Packs a chunk `[tokens, cols]` f32 in consecutive blocks of at most 256 columns.
-///
-/// An activation x becomes round(x / scale), ties to even, where scale = max|x| / 127 over its 32 or 256 columns; the
-/// scale of columns containing NaN or infinity is NaN.
-pub(super) fn pack(level: Level, format: Format, x: &[f32], cols: usize, out: &mut [u8]) {
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512Vnni | Level::Amx => {
-            // SAFETY: a packing's level is available on this CPU.
-            unsafe { pack_avx512(format, x, cols, out) }
-        }
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 | Level::AvxVnni => {
-            // SAFETY: as above.
-            unsafe { pack_avx2(format, x, cols, out) }
-        }
-        _ => pack_here(format, x, cols, out),
+/// Packs a chunk `[tokens, cols]` f32 in consecutive blocks of at most 256 columns, quantized per 32 or 256 of them.
+pub(crate) fn pack(level: Level, format: Format, x: &[f32], cols: usize, out: &mut [u8]) {
+    dispatch(level, Pack { format, x, cols, out });
+}
+
+struct Pack<'a> {
+    format: Format,
+    x: &'a [f32],
+    cols: usize,
+    out: &'a mut [u8],
+}
+
+impl Kernel for Pack<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, _: L) {
+        pack_here(self.format, self.x, self.cols, self.out);
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn pack_avx2(format: Format, x: &[f32], cols: usize, out: &mut [u8]) {
-    pack_here(format, x, cols, out);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-fn pack_avx512(format: Format, x: &[f32], cols: usize, out: &mut [u8]) {
-    pack_here(format, x, cols, out);
 }
 
 /// Maximum tokens per chunk.
@@ -52,9 +42,9 @@ fn pack_here(format: Format, x: &[f32], cols: usize, out: &mut [u8]) {
             let x = &x[token * cols + col..][..count];
             let place = Place { tokens, token, quants: quants.as_flattened_mut() };
             match format {
-                Format::Int8x256 => place.pack_256(x, rest),
+                Format::Q8x256 => place.pack_256(x, rest),
                 #[cfg(target_arch = "x86_64")]
-                Format::Int8x256Pairs => place.pack_256_pairs(x, rest),
+                Format::Q8x256Pairs => place.pack_256_pairs(x, rest),
                 _ => place.pack_32(x, rest),
             }
         }
@@ -142,40 +132,4 @@ fn sums_of_16(q: &[i8; 256]) -> [i16; 16] {
     let fours: [i16; 64] = std::array::from_fn(|i| eights[2 * i] + eights[2 * i + 1]);
     let twos: [i16; 32] = std::array::from_fn(|i| fours[2 * i] + fours[2 * i + 1]);
     std::array::from_fn(|i| twos[2 * i] + twos[2 * i + 1])
-}
-
-/// Scale and quants of some activations. Values below 2^-100 become zero, so that the reciprocal is finite.
-#[inline(always)]
-fn quantize<const N: usize>(x: &[f32; N]) -> (f32, [i8; N]) {
-    const LEAST: u32 = 27 << 23;
-    const INFINITY: u32 = 0x7f80_0000;
-    // The bits of non-negative floats compare as their values do, and NaN is above infinity.
-    let peak = x.iter().map(|x| x.to_bits() & 0x7fff_ffff).fold(0, u32::max);
-    if peak >= INFINITY {
-        return (f32::NAN, [0; N]);
-    }
-    let peak = if peak < LEAST { 0.0 } else { f32::from_bits(peak) };
-    let inverse = if peak > 0.0 { 127.0 / peak } else { 0.0 };
-    // Adding 1.5 · 2^23 rounds to an integer in the low bits: no rounding instruction is needed, so every level
-    // vectorizes this.
-    let q = x.map(|x| (x * inverse + 12_582_912.0).to_bits() as u8 as i8);
-    (peak / 127.0, q)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quantizing_rounds_to_even_and_marks_what_is_not_finite() {
-        let mut x = [0.0; 32];
-        assert_eq!(quantize(&x), (0.0, [0; 32]));
-        (x[3], x[4], x[5], x[6]) = (-127.0, 2.5, 3.5, -0.5);
-        let (scale, q) = quantize(&x);
-        assert_eq!((scale, q[3], q[4], q[5], q[6]), (1.0, -127, 2, 4, 0));
-        for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            x[7] = odd;
-            assert!(quantize(&x).0.is_nan());
-        }
-    }
 }
