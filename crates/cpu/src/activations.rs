@@ -6,8 +6,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::lanes::{Kernel, Lanes};
-use crate::level::{Level, dispatch};
+use crate::lanes::{Lanes, Transform};
+use crate::level::{Level, transform};
 
 mod block;
 mod pack;
@@ -18,7 +18,7 @@ pub(crate) use block::Block;
 pub(crate) use block::Parts;
 pub(crate) use pack::pack;
 
-use quantize::quantize;
+use quantize::{Quantized, quantize};
 
 /// Columns that one activation scale covers at most, and that a tile multiplies at a time: a K-quant block, or eight
 /// blocks of 32.
@@ -118,11 +118,11 @@ impl Format {
             }
             Format::Q8x32 => {
                 assert!(x.len().is_multiple_of(32), "{} columns are not whole blocks", x.len());
-                dispatch(level, FillQuads { x, out: bytemuck::cast_slice_mut(out) });
+                transform(level, FillQuads(x), bytemuck::cast_slice_mut(out));
             }
             Format::Q8x256 => {
                 assert!(x.len().is_multiple_of(256), "{} columns are not whole blocks", x.len());
-                dispatch(level, FillBlocks { x, out: bytemuck::cast_slice_mut(out) });
+                transform(level, FillBlocks(x), bytemuck::cast_slice_mut(out));
             }
             #[cfg(target_arch = "x86_64")]
             Format::Q8x256Pairs | Format::Tiles { .. } => unreachable!("{PACKED_ONLY}"),
@@ -152,17 +152,14 @@ impl<'a> Activations<'a> {
 #[cfg(target_arch = "x86_64")]
 const PACKED_ONLY: &str = "dot kernels have no columns of packed formats";
 
-struct FillQuads<'a> {
-    x: &'a [f32],
-    out: &'a mut [Quad32],
-}
+struct FillQuads<'a>(&'a [f32]);
 
-impl Kernel for FillQuads<'_> {
-    type Output = ();
+impl Transform for FillQuads<'_> {
+    type Out = [Quad32];
 
     #[inline(always)]
-    fn run<L: Lanes>(self, _: L) {
-        for (x, quad) in self.x.chunks(128).zip(self.out) {
+    fn run<L: Lanes>(self, _: L, out: &mut [Quad32]) {
+        for (x, quad) in self.0.chunks(128).zip(out) {
             let (mut scales, mut sums) = ([0.0; 4], [0.0; 4]);
             let blocks = x.as_chunks::<32>().0;
             let quants = quad.quants.as_chunks_mut::<32>().0;
@@ -172,9 +169,9 @@ impl Kernel for FillQuads<'_> {
                     quants.fill(0);
                     continue;
                 };
-                (scales[b], *quants) = quantize(x);
-                let sum: i32 = quants.iter().map(|q| i32::from(*q)).sum();
-                sums[b] = 0.25 * scales[b] * sum as f32;
+                let quantized = quantize(x);
+                (scales[b], *quants) = (quantized.scale, quantized.quants);
+                sums[b] = 0.25 * quantized.scale * quantized.sum as f32;
             }
             quad.scales = QUAD_LANES.map(|b| scales[b]);
             quad.sums = QUAD_LANES.map(|b| sums[b]);
@@ -182,19 +179,16 @@ impl Kernel for FillQuads<'_> {
     }
 }
 
-struct FillBlocks<'a> {
-    x: &'a [f32],
-    out: &'a mut [Block256],
-}
+struct FillBlocks<'a>(&'a [f32]);
 
-impl Kernel for FillBlocks<'_> {
-    type Output = ();
+impl Transform for FillBlocks<'_> {
+    type Out = [Block256];
 
     #[inline(always)]
-    fn run<L: Lanes>(self, _: L) {
-        for (x, block) in self.x.as_chunks::<256>().0.iter().zip(self.out) {
-            let scale;
-            (scale, block.quants) = quantize(x);
+    fn run<L: Lanes>(self, _: L, out: &mut [Block256]) {
+        for (x, block) in self.0.as_chunks::<256>().0.iter().zip(out) {
+            let Quantized { scale, quants, .. } = quantize(x);
+            block.quants = quants;
             for (i, quants) in block.quants.as_chunks::<16>().0.iter().enumerate() {
                 let sum = quants.iter().map(|q| i32::from(*q)).sum::<i32>();
                 block.sums[i] = scale * sum as f32;

@@ -13,8 +13,8 @@ pub(crate) mod arm;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
 
-/// The operations of one level on vectors of [`Lanes::N`] f32. Loads and stores take pointers, so that kernels check
-/// their slices once before the loop.
+/// The operations of one level on vectors of [`Lanes::N`] f32. Loads and stores take pointers where kernels check
+/// their slices once before the loop, slices elsewhere.
 pub(crate) trait Lanes: Copy {
     /// A vector.
     type F: Copy;
@@ -31,6 +31,42 @@ pub(crate) trait Lanes: Copy {
     /// # Safety
     /// `to` is valid for writing N elements.
     unsafe fn store(self, v: Self::F, to: *mut f32);
+    /// The first N elements of a slice.
+    ///
+    /// # Panics
+    /// If it has fewer.
+    #[inline(always)]
+    fn read(self, from: &[f32]) -> Self::F {
+        // SAFETY: the slice has N elements.
+        unsafe { self.load(from[..Self::N].as_ptr()) }
+    }
+    /// Overwrites the first N elements of a slice.
+    ///
+    /// # Panics
+    /// If it has fewer.
+    #[inline(always)]
+    fn write(self, v: Self::F, to: &mut [f32]) {
+        // SAFETY: the slice has N elements.
+        unsafe { self.store(v, to[..Self::N].as_mut_ptr()) }
+    }
+    /// [`Lanes::read`] of f16 values as f32.
+    ///
+    /// # Panics
+    /// If there are fewer than N.
+    #[inline(always)]
+    fn read_f16(self, from: &[u16]) -> Self::F {
+        // SAFETY: the slice has N elements.
+        unsafe { self.load_f16(from[..Self::N].as_ptr()) }
+    }
+    /// [`Lanes::read`] of signed bytes as f32.
+    ///
+    /// # Panics
+    /// If there are fewer than N.
+    #[inline(always)]
+    fn read_i8(self, from: &[i8]) -> Self::F {
+        // SAFETY: the slice has N elements.
+        unsafe { self.load_i8(from[..Self::N].as_ptr()) }
+    }
     /// N f16 values as f32.
     ///
     /// # Safety
@@ -80,6 +116,19 @@ pub(crate) trait Lanes: Copy {
     /// # Safety
     /// The CPU has the instructions.
     unsafe fn enter<K: Kernel>(kernel: K) -> K::Output;
+    /// [`Lanes::enter`] of a kernel with one output.
+    ///
+    /// # Safety
+    /// The CPU has the instructions.
+    unsafe fn transform<T: Transform>(kernel: T, out: &mut T::Out);
+}
+
+/// A kernel with one output, which is a parameter of the compiled function rather than a field: only so does the
+/// compiler know that it overlaps no operand, without which it does not vectorize some loops of plain Rust.
+pub(crate) trait Transform {
+    type Out: ?Sized;
+    /// The body; must be `#[inline(always)]`.
+    fn run<L: Lanes>(self, lanes: L, out: &mut Self::Out);
 }
 
 /// A kernel: a struct of its operands.
@@ -187,5 +236,8 @@ impl Lanes for Portable {
     fn prefetch(self, _address: *const u8) {}
     unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
         kernel.run(Portable)
+    }
+    unsafe fn transform<T: Transform>(kernel: T, out: &mut T::Out) {
+        kernel.run(Portable, out);
     }
 }

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::lanes::{self, Kernel, Lanes};
+use crate::lanes::{self, Kernel, Lanes, Transform};
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -150,6 +150,13 @@ pub(crate) fn dispatch<K: Kernel>(level: Level, kernel: K) -> K::Output {
     debug_assert!(level.is_available());
     // SAFETY: the backend has checked that the level is available, and so do `dot`, `gemm` and `prepare`.
     by_level!(level, Row => unsafe { <Row as Vectors>::Lanes::enter(kernel) })
+}
+
+/// [`dispatch`] of a kernel with one output.
+pub(crate) fn transform<T: Transform>(level: Level, kernel: T, out: &mut T::Out) {
+    debug_assert!(level.is_available());
+    // SAFETY: as above.
+    by_level!(level, Row => unsafe { <Row as Vectors>::Lanes::transform(kernel, out) })
 }
 
 impl fmt::Display for Level {

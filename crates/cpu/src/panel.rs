@@ -9,8 +9,8 @@ use std::marker::PhantomData;
 use bilayer_quant::Type;
 use bytemuck::{Pod, Zeroable};
 
-use crate::lanes::{Kernel, Lanes};
-use crate::level::{Level, dispatch};
+use crate::lanes::{Lanes, Transform};
+use crate::level::{Level, transform};
 use crate::stream::PanelRows;
 
 #[cfg(target_arch = "x86_64")]
@@ -187,26 +187,27 @@ impl Quants {
             fill: U::FILL,
             #[cfg(target_arch = "x86_64")]
             fill_tiles: U::TILES,
-            unpack: |level, rows, spans| dispatch(level, ToSpans::<U>(rows, spans, PhantomData)),
+            unpack: |level, rows, spans| transform(level, ToSpans::<U>(rows, PhantomData), spans),
         }
     }
 }
 
 /// Unpacks rows to spans by a type's plain code, which the compiler vectorizes, all but the codebook's lookups.
-struct ToSpans<'a, U>(PanelRows<'a>, &'a mut [Span], PhantomData<U>);
+struct ToSpans<'a, U>(PanelRows<'a>, PhantomData<U>);
 
-impl<U: Unpack> Kernel for ToSpans<'_, U> {
-    type Output = ();
+impl<U: Unpack> Transform for ToSpans<'_, U> {
+    type Out = [Span];
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
-        let ToSpans(rows, spans, _) = self;
+    fn run<L: Lanes>(self, l: L, spans: &mut [Span]) {
         for (row, span) in spans.iter_mut().enumerate() {
-            U::unpack(rows.row(row), span);
+            U::unpack(self.0.row(row), span);
         }
         let Some(codebook) = &U::CODEBOOK else { return };
-        for codes in spans.iter_mut().flat_map(|span| span.quants.as_chunks_mut::<32>().0) {
-            l.look_up(codebook, codes);
+        for span in spans {
+            for codes in span.quants.as_chunks_mut::<32>().0 {
+                l.look_up(codebook, codes);
+            }
         }
     }
 }

@@ -1,28 +1,27 @@
 //! Packs activations as int8 for the integer products of GEMM.
 
-use super::quantize::quantize;
+use super::quantize::{Quantized, quantize};
 use super::{Block, Format, SPAN};
-use crate::lanes::{Kernel, Lanes};
-use crate::level::{Level, dispatch};
+use crate::lanes::{Lanes, Transform};
+use crate::level::{Level, transform};
 
 /// Packs a chunk `[tokens, cols]` f32 in consecutive blocks of at most 256 columns, quantized per 32 or 256 of them.
 pub(crate) fn pack(level: Level, format: Format, x: &[f32], cols: usize, out: &mut [u8]) {
-    dispatch(level, Pack { format, x, cols, out });
+    transform(level, Pack { format, x, cols }, out);
 }
 
 struct Pack<'a> {
     format: Format,
     x: &'a [f32],
     cols: usize,
-    out: &'a mut [u8],
 }
 
-impl Kernel for Pack<'_> {
-    type Output = ();
+impl Transform for Pack<'_> {
+    type Out = [u8];
 
     #[inline(always)]
-    fn run<L: Lanes>(self, _: L) {
-        pack_here(self.format, self.x, self.cols, self.out);
+    fn run<L: Lanes>(self, _: L, out: &mut [u8]) {
+        pack_here(self.format, self.x, self.cols, out);
     }
 }
 
@@ -74,9 +73,8 @@ impl Place<'_> {
         let scales = bytemuck::cast_slice_mut::<u8, f32>(scales);
         let parts = self.quants.as_chunks_mut::<32>().0;
         for (group, (x, quants)) in x.as_chunks::<32>().0.iter().zip(parts).enumerate() {
-            let (scale, q) = quantize(x);
+            let Quantized { scale, quants: q, sum } = quantize(x);
             *quants = q;
-            let sum: i32 = q.iter().map(|q| i32::from(*q)).sum();
             sums[group * self.tokens + self.token] = -128 * sum;
             scales[group * self.tokens + self.token] = scale;
         }
@@ -86,9 +84,9 @@ impl Place<'_> {
     #[inline(always)]
     fn quantize_256(self, x: &[f32]) -> (f32, [i16; 16]) {
         let x: &[f32; 256] = x.as_array().expect("rows of 256-blocks are whole blocks");
-        let (scale, q) = quantize(x);
-        self.quants.copy_from_slice(&q);
-        (scale, sums_of_16(&q))
+        let Quantized { scale, quants, .. } = quantize(x);
+        self.quants.copy_from_slice(&quants);
+        (scale, sums_of_16(&quants))
     }
 
     /// `out` receives the sums `[16, tokens]`, the float sums `[8, tokens]` and the scales `[tokens]`.

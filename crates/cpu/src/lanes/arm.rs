@@ -2,7 +2,7 @@
 
 use crate::neon::intrinsics::*;
 
-use super::{Kernel, Lanes};
+use super::{Kernel, Lanes, Transform};
 use crate::neon;
 
 /// No proof is needed: every 64-bit Arm CPU has NEON.
@@ -28,6 +28,9 @@ impl Lanes for Neon {
 
     unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
         kernel.run(Neon)
+    }
+    unsafe fn transform<T: Transform>(kernel: T, out: &mut T::Out) {
+        kernel.run(Neon, out);
     }
     #[inline(always)]
     fn look_up(self, table: &[u8; 16], codes: &mut [u8; 32]) {

@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, Lanes};
+use super::{Kernel, Lanes, Transform};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
@@ -31,6 +31,10 @@ impl Lanes for Avx2 {
     unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
         crate::x86::whole_lines();
         kernel.run(Avx2(()))
+    }
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn transform<T: Transform>(kernel: T, out: &mut T::Out) {
+        kernel.run(Avx2(()), out);
     }
     #[inline(always)]
     fn look_up(self, table: &[u8; 16], codes: &mut [u8; 32]) {
@@ -121,6 +125,10 @@ impl Lanes for Avx512 {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
         kernel.run(Avx512(()))
+    }
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn transform<T: Transform>(kernel: T, out: &mut T::Out) {
+        kernel.run(Avx512(()), out);
     }
     #[inline(always)]
     fn look_up(self, table: &[u8; 16], codes: &mut [u8; 32]) {

@@ -4,34 +4,43 @@ use std::marker::PhantomData;
 
 use bilayer_quant::Type;
 
-use crate::lanes::{Kernel, Lanes};
-use crate::level::{Level, dispatch};
+use crate::lanes::{Lanes, Transform};
+use crate::level::{Level, transform};
+
+/// Dequantizes whole blocks to as many values with the instructions of a level that this CPU has.
+type Widen16 = fn(level: Level, bytes: &[u8], values: &mut [f32]);
+
+/// The 16-bit float types.
+static TABLE: &[(Type, Widen16)] = &[(Type::F16, widen::<F16>), (Type::BF16, widen::<Bf16>)];
 
 /// The dequantizer of a type at a level that this CPU has.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader {
     ty: Type,
     level: Level,
+    widen: Option<Widen16>,
 }
 
 impl Reader {
     pub fn new(ty: Type, level: Level) -> Reader {
-        Reader { ty, level }
+        let row = TABLE.iter().find(|(known, _)| *known == ty);
+        Reader { ty, level, widen: row.map(|(_, widen)| *widen) }
     }
 
     /// Dequantizes whole blocks to as many `values`.
-    pub fn read(self, blocks: &[u8], values: &mut [f32]) {
-        if self.ty == Type::F16 {
-            dispatch(self.level, Widen { bytes: blocks, values, half: PhantomData::<F16> });
-        } else if self.ty == Type::BF16 {
-            dispatch(self.level, Widen { bytes: blocks, values, half: PhantomData::<Bf16> });
-        } else {
-            (self.ty.dequantize)(blocks, values);
+    pub fn read(&self, blocks: &[u8], values: &mut [f32]) {
+        match self.widen {
+            Some(widen) => widen(self.level, blocks, values),
+            None => (self.ty.dequantize)(blocks, values),
         }
     }
 }
 
-/// Vectors widened at a time.
+fn widen<H: Half>(level: Level, bytes: &[u8], values: &mut [f32]) {
+    transform(level, Widen::<H>(bytes, PhantomData), values);
+}
+
+/// Elements widened at a time.
 const STEP: usize = 16;
 
 /// A 16-bit float.
@@ -62,20 +71,16 @@ impl Half for Bf16 {
     }
 }
 
-struct Widen<'a, H> {
-    bytes: &'a [u8],
-    values: &'a mut [f32],
-    half: PhantomData<H>,
-}
+struct Widen<'a, H>(&'a [u8], PhantomData<H>);
 
-impl<H: Half> Kernel for Widen<'_, H> {
-    type Output = ();
+impl<H: Half> Transform for Widen<'_, H> {
+    type Out = [f32];
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
+    fn run<L: Lanes>(self, l: L, values: &mut [f32]) {
         const { assert!(STEP.is_multiple_of(L::N)) };
-        let (values, last) = self.values.as_chunks_mut::<STEP>();
-        let (blocks, rest) = self.bytes.as_chunks::<{ 2 * STEP }>();
+        let (values, last) = values.as_chunks_mut::<STEP>();
+        let (blocks, rest) = self.0.as_chunks::<{ 2 * STEP }>();
         assert!(values.len() == blocks.len() && rest.len() == 2 * last.len());
         for (values, bytes) in values.iter_mut().zip(blocks) {
             *values = H::widen(l, &bytemuck::cast(*bytes));

@@ -23,8 +23,9 @@ impl Unpack for Q5K {
         let block: Block = bytemuck::pod_read_unaligned(blocks);
         nibbles(&block.quants, &mut span.quants);
         for (part, quants) in span.quants.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let bit = 1 << part;
             for (quant, high) in quants.iter_mut().zip(&block.high) {
-                *quant |= (high >> part & 1) << 4;
+                *quant |= if high & bit != 0 { 16 } else { 0 };
             }
         }
         lines([block.d, block.dmin], &block.scales, span);
