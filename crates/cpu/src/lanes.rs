@@ -11,6 +11,8 @@
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod arm;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod sse42;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
 
 /// The operations of one level on vectors of [`Lanes::N`] f32. Loads and stores take pointers where kernels check

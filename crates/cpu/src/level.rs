@@ -112,6 +112,8 @@ levels! {
     $
     /// Plain Rust.
     Scalar "scalar" has [], vectors lanes::Portable;
+    /// SSSE3, SSE4.1 and SSE4.2.
+    Sse42 "sse42" on "x86_64" has ["ssse3" "sse4.1" "sse4.2"], vectors lanes::sse42::Sse42;
     /// AVX2, FMA, F16C.
     Avx2 "avx2" on "x86_64" has ["avx2" "fma" "f16c"], vectors lanes::x86::Avx2;
     /// AVX2 with 256-bit integer dot products (AVX-VNNI).

@@ -23,6 +23,8 @@ pub mod dot;
 pub mod gemm;
 pub mod host;
 mod lanes;
+#[cfg(test)]
+mod layers;
 pub mod level;
 mod lowering;
 mod math;

@@ -24,6 +24,8 @@ mod iq4_nl;
 mod iq4_xs;
 mod layout;
 mod mxfp4;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
 mod q2_k;
 mod q3_k;
 mod q4_0;

@@ -6,7 +6,9 @@
 
 use std::ops::Range;
 
-use crate::activations::{Block, Format, Parts, SPAN};
+#[cfg(target_arch = "x86_64")]
+use crate::activations::Parts;
+use crate::activations::{Block, Format, SPAN};
 use crate::level::{Level, by_level};
 use crate::panel::{Adjust, Fill, FloatPanel, Form, Panel, Quants, ROWS, Span};
 use crate::stream::{Ahead, prefetch_lines};
@@ -32,6 +34,8 @@ mod neon_f32;
 #[cfg(target_arch = "aarch64")]
 mod neon_i8mm;
 mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod sse42;
 
 /// Asserts that a strip holds `rows` results of each of `tokens` tokens.
 #[inline(always)]
@@ -139,6 +143,7 @@ pub(crate) struct Tiling {
     /// Number of tokens from which panels with a fast path are faster than [`crate::dot`].
     pub tokens_min: fn(&Quants) -> usize,
     /// Whether products of many tokens run on AMX tiles.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only x86-64 has AMX"))]
     pub has_matrix_unit: bool,
 }
 

@@ -110,3 +110,37 @@ pub(crate) fn put_signed_lines<const BIAS: u32>(
         put_pairs(line, first, _mm256_sub_epi16(_mm256_setzero_si256(), bias));
     }
 }
+
+/// Transposes eight vectors of eight dwords.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn transpose(rows: [__m256i; 8]) -> [__m256i; 8] {
+    let mut a = rows;
+    for i in 0..4 {
+        a[2 * i] = _mm256_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
+        a[2 * i + 1] = _mm256_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
+    }
+    let mut b = a;
+    for i in 0..2 {
+        for half in 0..2 {
+            b[4 * i + 2 * half] = _mm256_unpacklo_epi64(a[4 * i + half], a[4 * i + 2 + half]);
+            b[4 * i + 2 * half + 1] = _mm256_unpackhi_epi64(a[4 * i + half], a[4 * i + 2 + half]);
+        }
+    }
+    let mut out = b;
+    for c in 0..4 {
+        out[c] = _mm256_permute2x128_si256::<0x20>(b[c], b[4 + c]);
+        out[4 + c] = _mm256_permute2x128_si256::<0x31>(b[c], b[4 + c]);
+    }
+    out
+}
+
+/// Stores values times `factor` of rows `first..first + 8`, one vector per element of `to`.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn store_rows(values: &[__m256i; 8], factor: f32, first: usize, to: &mut [[f32; ROWS]]) {
+    for (to, value) in to.iter_mut().zip(values) {
+        let value = _mm256_mul_ps(_mm256_castsi256_ps(*value), _mm256_set1_ps(factor));
+        store_floats(&mut to[first..], value);
+    }
+}

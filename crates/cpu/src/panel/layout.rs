@@ -61,7 +61,7 @@ impl Adjust {
     }
 
     /// For tiles that multiply two's complement.
-    #[cfg(target_arch = "aarch64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) fn signed(form: Form, bias: u8) -> Adjust {
         Adjust { quants: 0u8.wrapping_sub(bias), ..Adjust::unsigned(form, bias) }
     }

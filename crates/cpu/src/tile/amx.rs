@@ -18,8 +18,8 @@ use std::marker::PhantomData;
 
 use crate::level::rows::{Amx, Avx512Vnni};
 use crate::panel::amx::{TileBytes, bits, put_bits};
+use crate::panel::avx512::transpose;
 use crate::panel::{Form, Span};
-use crate::tile::avx512::transpose;
 use crate::tile::{Tiled, Tiling};
 
 impl Tiled for Amx {

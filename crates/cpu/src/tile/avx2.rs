@@ -19,7 +19,7 @@ use std::arch::x86_64::*;
 
 use crate::activations::{Format, SPAN};
 use crate::level::rows::Avx2;
-use crate::panel::avx2::{load, load_floats, put, put_pairs, store_floats};
+use crate::panel::avx2::{load, load_floats, put, put_pairs, store_rows, transpose};
 use crate::panel::{Adjust, Form, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
     Affine16K, Affine32, Affine32K, Interleave, Product, Shape, Signed16K, Signed32, Signed32K,
@@ -107,30 +107,6 @@ fn chain_of(quants: &Quants) -> usize {
         32..=63 => 2,
         _ => WIDE,
     }
-}
-
-/// Transposes eight vectors of eight dwords.
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(super) fn transpose(rows: [__m256i; 8]) -> [__m256i; 8] {
-    let mut a = rows;
-    for i in 0..4 {
-        a[2 * i] = _mm256_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
-        a[2 * i + 1] = _mm256_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
-    }
-    let mut b = a;
-    for i in 0..2 {
-        for half in 0..2 {
-            b[4 * i + 2 * half] = _mm256_unpacklo_epi64(a[4 * i + half], a[4 * i + 2 + half]);
-            b[4 * i + 2 * half + 1] = _mm256_unpackhi_epi64(a[4 * i + half], a[4 * i + 2 + half]);
-        }
-    }
-    let mut out = b;
-    for c in 0..4 {
-        out[c] = _mm256_permute2x128_si256::<0x20>(b[c], b[4 + c]);
-        out[4 + c] = _mm256_permute2x128_si256::<0x31>(b[c], b[4 + c]);
-    }
-    out
 }
 
 /// See [`crate::tile::Interleave`].
@@ -229,16 +205,6 @@ fn columns(rows: [(&[f32; 16], f32); 8], part: usize) -> [__m256i; 8] {
         *value = _mm256_castps_si256(row);
     }
     transpose(values)
-}
-
-/// Stores values times `factor` of rows `first..first + 8`, one vector per element of `to`.
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(super) fn store_rows(values: &[__m256i; 8], factor: f32, first: usize, to: &mut [[f32; ROWS]]) {
-    for (to, value) in to.iter_mut().zip(values) {
-        let value = _mm256_mul_ps(_mm256_castsi256_ps(*value), _mm256_set1_ps(factor));
-        store_floats(&mut to[first..], value);
-    }
 }
 
 /// See [`Tile`].

@@ -13,7 +13,7 @@ use std::arch::x86_64::*;
 
 use crate::activations::Format;
 use crate::level::rows::Avx512Vnni;
-use crate::panel::avx512::{load, load_floats, put, store_floats};
+use crate::panel::avx512::{load, load_floats, put, store_rows, transpose};
 use crate::panel::{Adjust, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
     Product, Shape, Tile, Tiled, Tiles, Tiling, avx512_f32, by_form, check_strip, few_columns,
@@ -41,37 +41,6 @@ fn tiles(quants: &Quants) -> Tiles {
     Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, tile }
 }
 
-/// Transposes 16 vectors of 16 dwords.
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(super) fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
-    let mut a = rows;
-    for i in 0..8 {
-        a[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
-        a[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
-    }
-    let mut b = a;
-    for i in 0..4 {
-        for half in 0..2 {
-            b[4 * i + 2 * half] = _mm512_unpacklo_epi64(a[4 * i + half], a[4 * i + 2 + half]);
-            b[4 * i + 2 * half + 1] = _mm512_unpackhi_epi64(a[4 * i + half], a[4 * i + 2 + half]);
-        }
-    }
-    // b[4 i + c]: column 4 l + c of rows 4 i .. 4 i + 4 in lane l.
-    let mut out = b;
-    for c in 0..4 {
-        let low = _mm512_shuffle_i32x4::<0x88>(b[c], b[4 + c]);
-        let high = _mm512_shuffle_i32x4::<0x88>(b[8 + c], b[12 + c]);
-        out[c] = _mm512_shuffle_i32x4::<0x88>(low, high);
-        out[8 + c] = _mm512_shuffle_i32x4::<0xdd>(low, high);
-        let low = _mm512_shuffle_i32x4::<0xdd>(b[c], b[4 + c]);
-        let high = _mm512_shuffle_i32x4::<0xdd>(b[8 + c], b[12 + c]);
-        out[4 + c] = _mm512_shuffle_i32x4::<0x88>(low, high);
-        out[12 + c] = _mm512_shuffle_i32x4::<0xdd>(low, high);
-    }
-    out
-}
-
 /// See [`crate::tile::Interleave`].
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Panel) {
@@ -97,15 +66,6 @@ pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel
             *row = _mm512_castps_si512(_mm512_mul_ps(load_floats(&span.mins), unit));
         }
         store_rows(&transpose(rows), first, &mut panel.mins);
-    }
-}
-
-/// Stores values of rows `first..first + 16`, one vector per element of `to`.
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(super) fn store_rows(values: &[__m512i; 16], first: usize, to: &mut [[f32; ROWS]]) {
-    for (to, value) in to.iter_mut().zip(values) {
-        store_floats(&mut to[first..], _mm512_castsi512_ps(*value));
     }
 }
 
