@@ -75,7 +75,7 @@ impl Place<'_> {
         for (group, (x, quants)) in x.as_chunks::<32>().0.iter().zip(parts).enumerate() {
             let Quantized { scale, quants: q, sum } = quantize(x);
             *quants = q;
-            sums[group * self.tokens + self.token] = -128 * sum;
+            sums[group * self.tokens + self.token] = (-128i32).wrapping_mul(sum);
             scales[group * self.tokens + self.token] = scale;
         }
     }

@@ -10,16 +10,15 @@ pub(super) struct Quantized<const N: usize> {
 }
 
 /// Quantizes some activations with one scale: x becomes round(x / scale), ties to even, where scale = max|x| / 127. Values
-/// below 2^-100 become zero, so that the reciprocal is finite; a NaN or infinity makes the scale NaN.
+/// below 2^-100 become zero, so that the reciprocal is finite; a NaN or infinity makes the scale NaN, and the quants
+/// arbitrary.
 #[inline(always)]
 pub(super) fn quantize<const N: usize>(x: &[f32; N]) -> Quantized<N> {
     const LEAST: u32 = 27 << 23;
     const INFINITY: u32 = 0x7f80_0000;
     // The bits of non-negative floats compare as their values do, and NaN is above infinity.
     let peak = x.iter().map(|x| x.to_bits() & 0x7fff_ffff).fold(0, u32::max);
-    if peak >= INFINITY {
-        return Quantized { scale: f32::NAN, quants: [0; N], sum: 0 };
-    }
+    let is_finite = peak < INFINITY;
     let peak = if peak < LEAST { 0.0 } else { f32::from_bits(peak) };
     let inverse = if peak > 0.0 { 127.0 / peak } else { 0.0 };
     // Adding 1.5 · 2^23 rounds to an integer in the low bits: no rounding instruction is needed, so every level
@@ -27,8 +26,9 @@ pub(super) fn quantize<const N: usize>(x: &[f32; N]) -> Quantized<N> {
     const ROUND: f32 = 12_582_912.0;
     let whole =
         x.map(|x| (x * inverse + ROUND).to_bits().wrapping_sub(ROUND.to_bits()).cast_signed());
-    let sum = whole.iter().sum();
-    Quantized { scale: peak / 127.0, quants: whole.map(|q| q as i8), sum }
+    let sum = whole.iter().fold(0, |sum: i32, q| sum.wrapping_add(*q));
+    let scale = if is_finite { peak / 127.0 } else { f32::NAN };
+    Quantized { scale, quants: whole.map(|q| q as i8), sum }
 }
 
 #[cfg(test)]
