@@ -1,7 +1,7 @@
 //! Checks in debug builds that the chunks of a stage write to disjoint bytes.
 //!
-//! A thread that runs a chunk says so ([`enter`]); until it leaves, each slice that it takes of a [`Memory`](super::Memory)
-//! is compared with what other chunks of that run of the stage have written there, no matter when or on which thread: a
+//! A thread that runs a chunk says so ([`enter`]); until it leaves, each slice of a [`Memory`](super::Memory) that it takes
+//! for writing is compared with those of other chunks in that run of the stage, no matter when or on which thread: a
 //! violation is found even where the chunks did not run at the same time.
 
 use std::cell::Cell;
@@ -57,20 +57,8 @@ struct Written {
 }
 
 impl Claims {
-    /// Asserts that no other chunk of the stage has written to the range.
-    pub(super) fn check(&self, range: &Range<usize>) {
-        self.meet(range, |_, _| {});
-    }
-
-    /// [`Claims::check`]; from now on this chunk has written to the range.
+    /// Asserts that no other chunk of the stage has written to the range; this one has from now on.
     pub(super) fn claim(&self, range: &Range<usize>) {
-        self.meet(range, |written, chunk| {
-            let end = written.ranges.get(&range.start).map_or(0, |(end, _)| *end);
-            written.ranges.insert(range.start, (range.end.max(end), chunk));
-        });
-    }
-
-    fn meet(&self, range: &Range<usize>, then: impl FnOnce(&mut Written, usize)) {
         let Some(Chunk { step, stage, chunk }) = CURRENT.get() else { return };
         if range.is_empty() {
             return;
@@ -88,7 +76,8 @@ impl Claims {
                 "chunks {other} and {chunk} of stage {stage} share bytes: {start}..{end} and {range:?}"
             );
         }
-        then(&mut written, chunk);
+        let end = written.ranges.get(&range.start).map_or(0, |(end, _)| *end);
+        written.ranges.insert(range.start, (range.end.max(end), chunk));
     }
 }
 

@@ -272,9 +272,15 @@ unsafe fn float_scales<S: Shape, const CHAIN: usize, const N: usize>(
             let quants = panel.quants.as_ptr().cast::<u8>().add(step * 4 * ROWS + 4 * first);
             let mut at = (quants, parts.quants.add(step * N));
             let mut dots = [[_mm256_setzero_si256(); 2]; N];
-            for _ in 0..S::STEPS / CHAIN.max(1) {
-                let chain = chain::<CHAIN, N>(&mut at);
-                add_products(&mut dots, &chain, ones);
+            if CHAIN == WIDE {
+                for _ in 0..S::STEPS {
+                    wide_step(&mut at, ones, &mut dots);
+                }
+            } else {
+                for _ in 0..S::STEPS / CHAIN {
+                    let chain = chain::<CHAIN, N>(&mut at);
+                    add_products(&mut dots, &chain, ones);
+                }
             }
             for t in 0..N {
                 let index = group * N + t;
@@ -332,8 +338,7 @@ unsafe fn integer_scales<S: Shape, const CHAIN: usize, const N: usize>(
                 let scales = [_mm256_loadu_si256(scales), _mm256_loadu_si256(scales.add(1))];
                 let mut group = [[_mm256_setzero_si256(); 2]; N];
                 for _ in 0..S::STEPS {
-                    let pairs = chain::<CHAIN, N>(&mut at);
-                    add_products(&mut group, &pairs, scales);
+                    wide_step(&mut at, scales, &mut group);
                 }
                 for t in 0..N {
                     for half in 0..2 {
@@ -341,7 +346,7 @@ unsafe fn integer_scales<S: Shape, const CHAIN: usize, const N: usize>(
                     }
                 }
             } else {
-                for _ in 0..S::STEPS / CHAIN.max(1) {
+                for _ in 0..S::STEPS / CHAIN {
                     let pairs = chain::<CHAIN, N>(&mut at);
                     let (scales, _) = in_order(scales, scales);
                     let scales = [_mm256_loadu_si256(scales), _mm256_loadu_si256(scales.add(1))];
@@ -403,6 +408,36 @@ fn add_products<const N: usize>(
     }
 }
 
+/// Adds one step of full-byte quants, its pair sums times `factors`, and advances the addresses past it. One token at a
+/// time: the pair sums of all would not fit the registers beside their sums.
+///
+/// # Safety
+/// Those of [`chain`] for one step.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn wide_step<const N: usize>(
+    at: &mut (*const u8, *const i32),
+    factors: [__m256i; 2],
+    to: &mut [[__m256i; 2]; N],
+) {
+    let (quants, x) = in_order(at.0, at.1);
+    // SAFETY: guaranteed by the caller.
+    let w = unsafe {
+        let from = quants.cast::<__m256i>();
+        [_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1))]
+    };
+    let magnitudes = w.map(|w| _mm256_abs_epi8(w));
+    for t in 0..N {
+        // SAFETY: as above; activations are aligned to 4 bytes.
+        let x = _mm256_set1_epi32(unsafe { *x.add(t) });
+        for half in 0..2 {
+            let pairs = _mm256_maddubs_epi16(magnitudes[half], _mm256_sign_epi8(x, w[half]));
+            to[t][half] = _mm256_add_epi32(to[t][half], _mm256_madd_epi16(pairs, factors[half]));
+        }
+    }
+    *at = (quants.wrapping_add(4 * ROWS), x.wrapping_add(N));
+}
+
 /// The pair sums of as many steps as fit 16 bits, without the activations' sums. Advances the addresses past them.
 ///
 /// # Safety
@@ -414,7 +449,7 @@ unsafe fn chain<const CHAIN: usize, const N: usize>(
     at: &mut (*const u8, *const i32),
 ) -> [[__m256i; 2]; N] {
     let mut pairs = [[_mm256_setzero_si256(); 2]; N];
-    for _ in 0..CHAIN.max(1) {
+    for _ in 0..CHAIN {
         let (quants, x) = in_order(at.0, at.1);
         // SAFETY: guaranteed by the caller.
         let w = unsafe {
@@ -425,13 +460,8 @@ unsafe fn chain<const CHAIN: usize, const N: usize>(
             // SAFETY: as above; activations are aligned to 4 bytes.
             let x = _mm256_set1_epi32(unsafe { *x.add(t) });
             for half in 0..2 {
-                if CHAIN == WIDE {
-                    let x = _mm256_sign_epi8(x, w[half]);
-                    pairs[t][half] = _mm256_maddubs_epi16(_mm256_abs_epi8(w[half]), x);
-                } else {
-                    let pair = _mm256_maddubs_epi16(w[half], x);
-                    pairs[t][half] = _mm256_add_epi16(pairs[t][half], pair);
-                }
+                let pair = _mm256_maddubs_epi16(w[half], x);
+                pairs[t][half] = _mm256_add_epi16(pairs[t][half], pair);
             }
         }
         *at = (quants.wrapping_add(4 * ROWS), x.wrapping_add(N));
