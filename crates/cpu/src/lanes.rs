@@ -20,6 +20,8 @@ pub(crate) mod x86;
 pub(crate) trait Lanes: Copy {
     /// A vector.
     type F: Copy;
+    /// A vector of bytes of the same instructions.
+    type Bytes: crate::bytes::Bytes;
     /// Lanes per vector; divides 32.
     const N: usize;
     /// Rows of a `[rows, 2 N]` f32 accumulator that fit the registers together with their operands.
@@ -108,11 +110,6 @@ pub(crate) trait Lanes: Copy {
     }
     /// Prefetches the cache line of an address; any address is allowed.
     fn prefetch(self, address: *const u8);
-    /// Replaces each code, 0 to 15, by its byte of the table.
-    #[inline(always)]
-    fn look_up(self, table: &[u8; 16], codes: &mut [u8; 32]) {
-        *codes = codes.map(|code| table[usize::from(code & 15)]);
-    }
     /// Runs a kernel compiled for the instructions of these vectors.
     ///
     /// # Safety
@@ -153,6 +150,7 @@ impl Portable {
 
 impl Lanes for Portable {
     type F = [f32; 8];
+    type Bytes = [u8; 32];
     const N: usize = 8;
     const TILE_ROWS: usize = 1;
     const DIRECT_ROWS: usize = 1;

@@ -18,6 +18,7 @@
 
 pub mod activations;
 mod backend;
+mod bytes;
 mod cache;
 pub mod dot;
 pub mod gemm;
@@ -43,6 +44,7 @@ mod stage;
 mod state;
 mod stream;
 mod tile;
+mod types;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

@@ -1,8 +1,8 @@
 //! Unpacked weights as bytes with scales: one unpacking per quantized type.
 //!
-//! A type's file in `panel/` unpacks the blocks of at most [`SPAN`] columns of one row to a [`Span`]. The code is
-//! plain, branch-free Rust; [`Unpack`] compiles it once per instruction level, where the compiler vectorizes it. The
-//! tiles then interleave spans in the order of their instructions.
+//! Blocks of at most [`SPAN`] columns of one row are unpacked to a [`Span`], in vectors of a level; `types/` states
+//! where their bits lie. The tiles then interleave spans in the order of their instructions. Blocks of 256 take a
+//! shorter way, several rows side by side (`panel/side_by_side.rs`).
 
 use std::marker::PhantomData;
 
@@ -20,48 +20,68 @@ pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 pub(crate) mod floats;
-mod iq4_nl;
-mod iq4_xs;
 mod layout;
-mod mxfp4;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
-mod q2_k;
-mod q3_k;
-mod q4_0;
-mod q4_1;
-mod q4_k;
-mod q5_0;
-mod q5_1;
-mod q5_k;
-mod q6_k;
-mod q8_0;
+#[cfg(target_arch = "x86_64")]
+mod side_by_side;
 mod sparse;
+mod stored;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
 use crate::activations::SPAN;
+use crate::bytes::Bytes;
+use crate::types::{self, for_each_type};
 #[cfg(target_arch = "x86_64")]
 use amx::FillTiles;
 pub(crate) use layout::{Adjust, Fill, FloatPanel, Mins, Panel, ROWS};
+use stored::{OfBlocks, OfQuads};
 
-/// All dense types with an unpacking of their own; the others are dequantized to f32.
-static TABLE: &[(Type, Quants)] = &[
-    (Type::Q4_0, Quants::of::<q4_0::Q4_0>()),
-    (Type::Q4_1, Quants::of::<q4_1::Q4_1>()),
-    (Type::Q5_0, Quants::of::<q5_0::Q5_0>()),
-    (Type::Q5_1, Quants::of::<q5_1::Q5_1>()),
-    (Type::Q8_0, Quants::of::<q8_0::Q8_0>()),
-    (Type::Q2_K, Quants::of::<q2_k::Q2K>()),
-    (Type::Q3_K, Quants::of::<q3_k::Q3K>()),
-    (Type::Q4_K, Quants::of::<q4_k::Q4K>()),
-    (Type::Q5_K, Quants::of::<q5_k::Q5K>()),
-    (Type::Q6_K, Quants::of::<q6_k::Q6K>()),
-    (Type::IQ4_NL, Quants::of::<iq4_nl::Iq4Nl>()),
-    (Type::IQ4_XS, Quants::of::<iq4_xs::Iq4Xs>()),
-    (Type::MXFP4, Quants::of::<mxfp4::Mxfp4>()),
-];
+/// The unpacking of a type with blocks of 256, with its fast paths.
+macro_rules! super_block {
+    (q4_k::Q4K) => {
+        super_block!(q4_k::Q4K, Some(tiles::fill_q4_k))
+    };
+    (q6_k::Q6K) => {
+        super_block!(q6_k::Q6K, Some(tiles::fill_q6_k))
+    };
+    ($stem:ident::$type:ident) => {
+        super_block!($stem::$type, None)
+    };
+    ($stem:ident::$type:ident, $fill_tiles:expr) => {{
+        let quants = Quants::of::<OfBlocks<types::$stem::$type>>();
+        #[cfg(target_arch = "x86_64")]
+        let quants = side_by_side::with_fills::<
+            types::$stem::$type,
+            { <types::$stem::$type as types::SuperBlock>::BYTES },
+        >(Quants { fill_tiles: $fill_tiles, ..quants });
+        Some(quants)
+    }};
+}
 
-fn all() -> impl Iterator<Item = &'static (Type, Quants)> {
-    TABLE.iter().chain(sparse::TABLE)
+/// The unpacking of a type with blocks of 32; one activation scale per 32 does not go with scales of 16.
+macro_rules! quads {
+    ($stem:ident::$type:ident) => {
+        match <types::$stem::$type as types::Quads>::GROUP {
+            32 => Some(Quants::of::<OfQuads<types::$stem::$type>>()),
+            _ => None,
+        }
+    };
+}
+use super_block as both;
+
+/// All dense types; those without an unpacking are dequantized to f32.
+macro_rules! table {
+    ($($ty:ident $stem:ident::$type:ident $family:ident;)*) => {
+        &[$((Type::$ty, $family!($stem::$type)),)*]
+    };
+}
+static TABLE: &[(Type, Option<Quants>)] = for_each_type!(table);
+
+fn all() -> impl Iterator<Item = (Type, &'static Quants)> {
+    let dense = TABLE.iter().filter_map(|(ty, quants)| Some((*ty, quants.as_ref()?)));
+    dense.chain(sparse::TABLE.iter().map(|(ty, quants)| (*ty, quants)))
 }
 
 /// The unpacking of a type, if it has one.
@@ -136,20 +156,9 @@ pub(crate) trait Unpack {
     const BIAS: u8;
     /// The largest quant as stored in a span.
     const HIGHEST: u8;
-    /// The codebook, if quants are codes.
-    const CODEBOOK: Option<[u8; 16]> = None;
-    /// A fast path into the panels of AVX2.
-    #[cfg(target_arch = "x86_64")]
-    const FILL_AVX2: Option<Fill> = None;
-    /// A fast path into the panels of AVX-512.
-    #[cfg(target_arch = "x86_64")]
-    const FILL: Option<Fill> = None;
-    /// A fast path into AMX tiles.
-    #[cfg(target_arch = "x86_64")]
-    const TILES: Option<FillTiles> = None;
 
-    /// Unpacks the blocks of one row's next columns, at most [`SPAN`]; codes of a codebook are not looked up yet.
-    fn unpack(blocks: &[u8], span: &mut Span);
+    /// Unpacks the blocks of one row's next columns, at most [`SPAN`], in vectors of a level.
+    fn unpack<V: Bytes>(blocks: &[u8], span: &mut Span);
 }
 
 /// Unpacks rows to as many spans with the instructions of a level that this CPU has.
@@ -167,6 +176,9 @@ pub(crate) struct Quants {
     /// The fast path into the panels of AVX2, if there is one.
     #[cfg(target_arch = "x86_64")]
     pub fill_avx2: Option<Fill>,
+    /// The fast path into the panels of AVX-VNNI, if there is one.
+    #[cfg(target_arch = "x86_64")]
+    pub fill_avxvnni: Option<Fill>,
     /// The fast path into the panels of AVX-512, if there is one.
     #[cfg(target_arch = "x86_64")]
     pub fill: Option<Fill>,
@@ -184,32 +196,28 @@ impl Quants {
             bias: U::BIAS,
             highest: U::HIGHEST,
             #[cfg(target_arch = "x86_64")]
-            fill_avx2: U::FILL_AVX2,
+            fill_avx2: None,
             #[cfg(target_arch = "x86_64")]
-            fill: U::FILL,
+            fill_avxvnni: None,
             #[cfg(target_arch = "x86_64")]
-            fill_tiles: U::TILES,
+            fill: None,
+            #[cfg(target_arch = "x86_64")]
+            fill_tiles: None,
             unpack: |level, rows, spans| transform(level, ToSpans::<U>(rows, PhantomData), spans),
         }
     }
 }
 
-/// Unpacks rows to spans by a type's plain code, which the compiler vectorizes, all but the codebook's lookups.
+/// Unpacks rows to spans.
 struct ToSpans<'a, U>(PanelRows<'a>, PhantomData<U>);
 
 impl<U: Unpack> Transform for ToSpans<'_, U> {
     type Out = [Span];
 
     #[inline(always)]
-    fn run<L: Lanes>(self, l: L, spans: &mut [Span]) {
+    fn run<L: Lanes>(self, _l: L, spans: &mut [Span]) {
         for (row, span) in spans.iter_mut().enumerate() {
-            U::unpack(self.0.row(row), span);
-        }
-        let Some(codebook) = &U::CODEBOOK else { return };
-        for span in spans {
-            for codes in span.quants.as_chunks_mut::<32>().0 {
-                l.look_up(codebook, codes);
-            }
+            U::unpack::<L::Bytes>(self.0.row(row), span);
         }
     }
 }
@@ -230,35 +238,6 @@ pub(crate) fn f16_values<const N: usize>(bits: [u16; N]) -> [f32; N] {
         *value = f32::from_bits(found | u32::from(bits & 0x8000) << 16);
     }
     values
-}
-
-/// Splits 16 bytes into their 16 low and 16 high nibbles, as stored by the types with blocks of 32.
-#[inline(always)]
-fn halves(packed: &[u8; 16], quants: &mut [u8; 32]) {
-    for l in 0..16 {
-        quants[l] = packed[l] & 15;
-        quants[16 + l] = packed[l] >> 4;
-    }
-}
-
-/// A block of 32 weights.
-trait Block32: bytemuck::AnyBitPattern {
-    /// Writes the quants; returns the f16 bits of scale and minimum.
-    fn unpack(&self, quants: &mut [u8; 32]) -> [u16; 2];
-}
-
-/// Unpacks up to eight blocks of 32 weights.
-#[inline(always)]
-fn blocks_of_32<B: Block32>(bytes: &[u8], span: &mut Span) {
-    let (mut scales, mut mins) = ([0; 8], [0; 8]);
-    let parts = span.quants.as_chunks_mut::<32>().0;
-    for (index, bytes) in bytes.chunks_exact(size_of::<B>()).enumerate().take(8) {
-        let block: B = bytemuck::pod_read_unaligned(bytes);
-        [scales[index], mins[index]] = block.unpack(&mut parts[index]);
-    }
-    span.scales[..8].copy_from_slice(&f16_values(scales));
-    span.mins[..8].copy_from_slice(&f16_values(mins));
-    (span.unit, span.min_unit) = (1.0, 1.0);
 }
 
 #[cfg(test)]
@@ -337,7 +316,7 @@ mod tests {
                 let Some(fill) = (tiling.fill)(quants) else { continue };
                 // Three blocks per row, of which the second is requested.
                 let row_bytes = 3 * ty.block_bytes;
-                let bytes = finite_blocks(*ty, 3 * 16);
+                let bytes = finite_blocks(ty, 3 * 16);
                 let (start, len) = (ty.block_bytes, ty.block_bytes);
                 let rows = PanelRows { weights: &bytes, row_bytes, start, len };
                 let tiles = (tiling.tiles)(quants);
@@ -374,7 +353,7 @@ mod tests {
         }
         for (ty, quants) in all() {
             let Some(fill) = quants.fill_tiles else { continue };
-            let bytes = finite_blocks(*ty, 3 * 16);
+            let bytes = finite_blocks(ty, 3 * 16);
             let (row_bytes, start) = (3 * ty.block_bytes, ty.block_bytes);
             let rows = PanelRows { weights: &bytes, row_bytes, start, len: start };
             for count in [1, 7, 16] {

@@ -241,3 +241,13 @@ pub(crate) fn apart<T>(bytes: &T) -> &T {
         &*at
     }
 }
+
+/// Hides a number from the optimizer.
+#[inline(always)]
+pub(crate) fn hidden(mut number: usize) -> usize {
+    // SAFETY: there are no instructions.
+    unsafe {
+        asm!("/* {0} */", inout(reg) number, options(pure, nomem, nostack, preserves_flags));
+    }
+    number
+}

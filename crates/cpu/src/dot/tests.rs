@@ -310,5 +310,5 @@ fn each_level_takes_its_own_kernel() {
             assert_eq!(dot(ty, 256, level).name, format!("{stem}.{level}"));
         }
     }
-    assert_eq!(dot(Type::IQ1_S, 256, Level::Scalar).name, "generic.scalar");
+    assert_eq!(dot(Type::F64, 256, Level::Scalar).name, "generic.scalar");
 }

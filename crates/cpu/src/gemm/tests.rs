@@ -135,6 +135,10 @@ fn the_largest_numbers_do_not_overflow() {
                         let kept = ty.kept_of_64().unwrap();
                         (slot % kept * (64 / kept)) as u8
                     })),
+                    // The upper nibbles are those of a shared scale of 1.
+                    "scales" if ty == Type::IQ1_M => block.extend(
+                        [0x00, 0x00, 0xc0, 0x30].iter().flat_map(|d| [scales, scales & 15 | d]),
+                    ),
                     name if name.starts_with("scales") => block.extend(vec![scales; plane.len]),
                     _ => block.extend(vec![rest; plane.len]),
                 }

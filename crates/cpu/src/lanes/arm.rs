@@ -22,6 +22,7 @@ macro_rules! pairwise {
 
 impl Lanes for Neon {
     type F = [float32x4_t; 2];
+    type Bytes = uint8x16_t;
     const N: usize = 8;
     const TILE_ROWS: usize = 4;
     const DIRECT_ROWS: usize = 4;
@@ -31,15 +32,6 @@ impl Lanes for Neon {
     }
     unsafe fn transform<T: Transform>(kernel: T, out: &mut T::Out) {
         kernel.run(Neon, out);
-    }
-    #[inline(always)]
-    fn look_up(self, table: &[u8; 16], codes: &mut [u8; 32]) {
-        let table = neon::load(table);
-        for codes in codes.as_chunks_mut::<16>().0 {
-            let values = vqtbl1q_u8(table, neon::load(codes));
-            // SAFETY: 16 bytes are written to a reference to 16.
-            unsafe { vst1q_u8(codes.as_mut_ptr(), values) };
-        }
     }
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> Self::F {

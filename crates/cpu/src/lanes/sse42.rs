@@ -41,6 +41,7 @@ unsafe fn widen(bits: __m128i) -> __m128 {
 
 impl Lanes for Sse42 {
     type F = [__m128; 2];
+    type Bytes = [u8; 32];
     const N: usize = 8;
     const TILE_ROWS: usize = 2;
     const DIRECT_ROWS: usize = 1;
@@ -118,17 +119,6 @@ impl Lanes for Sse42 {
     fn prefetch(self, address: *const u8) {
         // SAFETY: a prefetch of an address that is not mapped does nothing.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
-    }
-    #[inline(always)]
-    fn look_up(self, table: &[u8; 16], codes: &mut [u8; 32]) {
-        // SAFETY: 16 bytes are read from a reference to 16, and from and to parts of 16; the token proves the level.
-        unsafe {
-            let table = _mm_loadu_si128(table.as_ptr().cast());
-            for codes in codes.as_chunks_mut::<16>().0 {
-                let values = _mm_shuffle_epi8(table, _mm_loadu_si128(codes.as_ptr().cast()));
-                _mm_storeu_si128(codes.as_mut_ptr().cast(), values);
-            }
-        }
     }
     pairwise! {
         add(a, b) = _mm_add_ps(a, b);

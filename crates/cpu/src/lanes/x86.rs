@@ -23,6 +23,7 @@ macro_rules! intrinsics {
 
 impl Lanes for Avx2 {
     type F = __m256;
+    type Bytes = __m256i;
     const N: usize = 8;
     const TILE_ROWS: usize = 4;
     const DIRECT_ROWS: usize = usize::MAX;
@@ -35,15 +36,6 @@ impl Lanes for Avx2 {
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn transform<T: Transform>(kernel: T, out: &mut T::Out) {
         kernel.run(Avx2(()), out);
-    }
-    #[inline(always)]
-    fn look_up(self, table: &[u8; 16], codes: &mut [u8; 32]) {
-        // SAFETY: 16 bytes are read from a reference to 16, and 32 from and to one to 32; the token proves the level.
-        unsafe {
-            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
-            let values = _mm256_shuffle_epi8(table, _mm256_loadu_si256(codes.as_ptr().cast()));
-            _mm256_storeu_si256(codes.as_mut_ptr().cast(), values);
-        }
     }
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> __m256 {
@@ -118,6 +110,8 @@ pub(crate) struct Avx512(());
 
 impl Lanes for Avx512 {
     type F = __m512;
+    /// Blocks of 32 weights fill no wider vectors.
+    type Bytes = __m256i;
     const N: usize = 16;
     const TILE_ROWS: usize = 8;
     const DIRECT_ROWS: usize = 8;
@@ -129,15 +123,6 @@ impl Lanes for Avx512 {
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn transform<T: Transform>(kernel: T, out: &mut T::Out) {
         kernel.run(Avx512(()), out);
-    }
-    #[inline(always)]
-    fn look_up(self, table: &[u8; 16], codes: &mut [u8; 32]) {
-        // SAFETY: 16 bytes are read from a reference to 16, and 32 from and to one to 32; the token proves the level.
-        unsafe {
-            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
-            let values = _mm256_shuffle_epi8(table, _mm256_loadu_si256(codes.as_ptr().cast()));
-            _mm256_storeu_si256(codes.as_mut_ptr().cast(), values);
-        }
     }
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> __m512 {

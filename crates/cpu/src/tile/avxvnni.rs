@@ -29,7 +29,7 @@ impl Tiled for AvxVnni {
         format_256: |_| Format::Q8x256,
         tiles,
         float_tiles: avx2_f32::TILES,
-        fill: |_| None,
+        fill: |quants| quants.fill_avxvnni,
         tokens_min: few_columns,
         has_matrix_unit: false,
     };

@@ -18,6 +18,7 @@
 use bilayer_graph::{PAGE_TOKENS, Window};
 use bilayer_quant::cache::{BLOCK, Coding};
 
+use crate::bytes::{Bytes, Field};
 use crate::cache::{Blocks, Panel, Stored, with_known};
 use crate::lanes::{Kernel, Lanes};
 use crate::math;
@@ -355,9 +356,13 @@ fn unpack_coded_values<L: Lanes>(
 
 /// The levels of codes.
 #[inline(always)]
-fn levels<L: Lanes>(l: L, coding: Coding, mut codes: [u8; BLOCK]) -> [i8; BLOCK] {
+fn levels<L: Lanes>(_l: L, coding: Coding, mut codes: [u8; BLOCK]) -> [i8; BLOCK] {
     let Some(table) = coding.codebook() else { return codes.map(|code| coding.level(code)) };
-    l.look_up(bytemuck::cast_ref(table), &mut codes);
+    let all = Field { at: 0, bits: 8, run: BLOCK };
+    for first in (0..BLOCK).step_by(L::Bytes::WIDTH) {
+        let values = L::Bytes::codes(&codes, all, first).look_up(bytemuck::cast_ref(table));
+        values.store(&mut codes[first..][..L::Bytes::WIDTH]);
+    }
     bytemuck::cast(codes)
 }
 
