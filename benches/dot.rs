@@ -31,7 +31,7 @@ const WINDOW_BYTES: usize = 4 << 20;
 /// Bytes that stay in the second-level cache.
 const NEAR_BYTES: usize = 128 << 10;
 
-const TYPES: [Type; 20] = [
+const TYPES: [Type; 30] = [
     Type::F32,
     Type::F16,
     Type::BF16,
@@ -45,9 +45,19 @@ const TYPES: [Type; 20] = [
     Type::Q4_K,
     Type::Q5_K,
     Type::Q6_K,
+    Type::IQ1_S,
+    Type::IQ1_M,
+    Type::IQ2_XXS,
+    Type::IQ2_XS,
+    Type::IQ2_S,
+    Type::IQ3_XXS,
+    Type::IQ3_S,
     Type::IQ4_NL,
     Type::IQ4_XS,
     Type::MXFP4,
+    Type::NVFP4,
+    Type::TQ1_0,
+    Type::TQ2_0,
     Type::S4_8_64,
     Type::S4_16_64,
     Type::S8_8_64,

@@ -6,17 +6,45 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::level::Level;
+use crate::lanes::{Lanes, Transform};
+use crate::level::{Level, transform};
 
-/// The activation format of a dot kernel.
+mod block;
+mod pack;
+mod quantize;
+
+pub(crate) use block::Block;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use block::Parts;
+pub(crate) use pack::pack;
+
+use quantize::{Quantized, quantize};
+
+/// Columns that one activation scale covers at most, and that a tile multiplies at a time: a K-quant block, or eight
+/// blocks of 32.
+pub(crate) const SPAN: usize = 256;
+
+/// The number format of activations: of the columns of GEMV ([`Format::prepare`]), and of the packed activations of
+/// GEMM ([`Packing`](crate::gemm::Packing)).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Format {
-    /// f32, padded with zeros to a multiple of 64 activations.
+    /// f32. Columns are padded with zeros to a multiple of 64 activations; packed `[cols, tokens]`.
     F32,
-    /// [`Quad32`]s: 8 bits and one scale per 32; padded with zeros to a multiple of 128 activations.
+    /// 8 bits and one scale per 32: |x - x'| <= max|x| / 254 within each. Columns are [`Quad32`]s, padded with zeros to
+    /// a multiple of 128 activations.
     Q8x32,
-    /// [`Block256`]s: 8 bits, one scale per 256 and one sum per 16. Whole blocks only.
+    /// 8 bits, one scale per 256 and one sum per 16. Columns are [`Block256`]s, whole blocks only.
     Q8x256,
+    /// [`Format::Q8x256`] with 16-bit sums, for tiles that apply the weights' scales as integers. Packed only.
+    #[cfg(target_arch = "x86_64")]
+    Q8x256Pairs,
+    /// Tiles of 32 columns x 16 tokens in bf16: |x - x'| <= |x| / 256; with a second plane, which holds the
+    /// residuals, |x| / 65536. Packed only.
+    #[cfg(target_arch = "x86_64")]
+    Tiles {
+        /// 1 or 2.
+        planes: usize,
+    },
 }
 
 /// The alignment of columns in bytes: a cache line, and the widest vector.
@@ -66,18 +94,21 @@ impl Format {
             Format::F32 => cols.next_multiple_of(2 * F32_STEP) * size_of::<f32>(),
             Format::Q8x32 => cols.div_ceil(128) * size_of::<Quad32>(),
             Format::Q8x256 => cols.div_ceil(256) * size_of::<Block256>(),
+            #[cfg(target_arch = "x86_64")]
+            Format::Q8x256Pairs | Format::Tiles { .. } => unreachable!("{PACKED_ONLY}"),
         }
     }
 
     /// Converts one token's activations `x` `[cols]` to one column.
     ///
-    /// Rounding is to nearest, ties to even. Blocks whose largest magnitude is below 1e-36 become zero. A NaN or
-    /// infinity makes its block's scale NaN or infinite, so that it propagates to every dot product with the column.
+    /// Rounding is to nearest, ties to even. Blocks whose largest magnitude is below 2^-100 become zero. A NaN or
+    /// infinity makes its block's scale NaN, so that it propagates to every dot product with the column.
     ///
     /// # Panics
     /// If `out` is not `column_bytes(cols)` long or not aligned to [`COLUMN_ALIGN`], if `cols` is not a whole number
     /// of blocks (multiples of 32 or 256), or if this CPU lacks `level`.
     pub fn prepare(self, level: Level, x: &[f32], out: &mut [u8]) {
+        assert!(level.is_available(), "this CPU does not support {level}");
         assert_eq!(out.len(), self.column_bytes(x.len()), "bytes of a column");
         match self {
             Format::F32 => {
@@ -87,16 +118,14 @@ impl Format {
             }
             Format::Q8x32 => {
                 assert!(x.len().is_multiple_of(32), "{} columns are not whole blocks", x.len());
-                let fill: Fill<Quad32> = by_level(level, &QUADS);
-                // SAFETY: `by_level` has checked that this CPU supports the level.
-                unsafe { fill(x, bytemuck::cast_slice_mut(out)) };
+                transform(level, FillQuads(x), bytemuck::cast_slice_mut(out));
             }
             Format::Q8x256 => {
                 assert!(x.len().is_multiple_of(256), "{} columns are not whole blocks", x.len());
-                let fill: Fill<Block256> = by_level(level, &BLOCKS);
-                // SAFETY: as above.
-                unsafe { fill(x, bytemuck::cast_slice_mut(out)) };
+                transform(level, FillBlocks(x), bytemuck::cast_slice_mut(out));
             }
+            #[cfg(target_arch = "x86_64")]
+            Format::Q8x256Pairs | Format::Tiles { .. } => unreachable!("{PACKED_ONLY}"),
         }
     }
 }
@@ -120,127 +149,54 @@ impl<'a> Activations<'a> {
     }
 }
 
-type Fill<T> = unsafe fn(x: &[f32], out: &mut [T]);
-
-/// One function compiled for no, 256-bit and 512-bit vectors.
-struct Clones<T> {
-    scalar: Fill<T>,
-    #[cfg(target_arch = "x86_64")]
-    avx2: Fill<T>,
-    #[cfg(target_arch = "x86_64")]
-    avx512: Fill<T>,
-}
-
-fn by_level<T>(level: Level, clones: &Clones<T>) -> Fill<T> {
-    assert!(level.is_available(), "this CPU does not support {level}");
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 | Level::AvxVnni => clones.avx2,
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512Vnni | Level::Amx => clones.avx512,
-        _ => clones.scalar,
-    }
-}
-
-const QUADS: Clones<Quad32> = Clones {
-    scalar: fill_quads,
-    #[cfg(target_arch = "x86_64")]
-    avx2: x86::fill_quads_avx2,
-    #[cfg(target_arch = "x86_64")]
-    avx512: x86::fill_quads_avx512,
-};
-
-const BLOCKS: Clones<Block256> = Clones {
-    scalar: fill_blocks,
-    #[cfg(target_arch = "x86_64")]
-    avx2: x86::fill_blocks_avx2,
-    #[cfg(target_arch = "x86_64")]
-    avx512: x86::fill_blocks_avx512,
-};
-
 #[cfg(target_arch = "x86_64")]
-mod x86 {
-    //! The loops of the parent module, vectorized by the compiler for wider registers.
+const PACKED_ONLY: &str = "dot kernels have no columns of packed formats";
 
-    use super::{Block256, Quad32};
+struct FillQuads<'a>(&'a [f32]);
 
-    #[target_feature(enable = "avx2")]
-    pub fn fill_quads_avx2(x: &[f32], out: &mut [Quad32]) {
-        super::fill_quads(x, out);
-    }
+impl Transform for FillQuads<'_> {
+    type Out = [Quad32];
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    pub fn fill_quads_avx512(x: &[f32], out: &mut [Quad32]) {
-        super::fill_quads(x, out);
-    }
-
-    #[target_feature(enable = "avx2")]
-    pub fn fill_blocks_avx2(x: &[f32], out: &mut [Block256]) {
-        super::fill_blocks(x, out);
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    pub fn fill_blocks_avx512(x: &[f32], out: &mut [Block256]) {
-        super::fill_blocks(x, out);
-    }
-}
-
-#[inline(always)]
-fn fill_quads(x: &[f32], out: &mut [Quad32]) {
-    for (x, quad) in x.chunks(128).zip(out) {
-        let (mut scales, mut sums) = ([0.0; 4], [0.0; 4]);
-        let (blocks, quants) = (x.as_chunks::<32>().0, quad.quants.as_chunks_mut::<32>().0);
-        for (b, quants) in quants.iter_mut().enumerate() {
-            // Blocks past the end of the column are zero.
-            let Some(x) = blocks.get(b) else {
-                quants.fill(0);
-                continue;
-            };
-            let (scale, inverse) = scale(x);
-            scales[b] = scale;
-            sums[b] = 0.25 * scale * quantize(x, inverse, quants) as f32;
+    #[inline(always)]
+    fn run<L: Lanes>(self, _: L, out: &mut [Quad32]) {
+        for (x, quad) in self.0.chunks(128).zip(out) {
+            let (mut scales, mut sums) = ([0.0; 4], [0.0; 4]);
+            let blocks = x.as_chunks::<32>().0;
+            let quants = quad.quants.as_chunks_mut::<32>().0;
+            for (b, quants) in quants.iter_mut().enumerate() {
+                // Blocks past the end of the column are zero.
+                let Some(x) = blocks.get(b) else {
+                    quants.fill(0);
+                    continue;
+                };
+                let quantized = quantize(x);
+                (scales[b], *quants) = (quantized.scale, quantized.quants);
+                sums[b] = 0.25 * quantized.scale * quantized.sum as f32;
+            }
+            quad.scales = QUAD_LANES.map(|b| scales[b]);
+            quad.sums = QUAD_LANES.map(|b| sums[b]);
         }
-        quad.scales = QUAD_LANES.map(|b| scales[b]);
-        quad.sums = QUAD_LANES.map(|b| sums[b]);
     }
 }
 
-#[inline(always)]
-fn fill_blocks(x: &[f32], out: &mut [Block256]) {
-    for (x, block) in x.as_chunks::<256>().0.iter().zip(out) {
-        let (scale, inverse) = scale(x);
-        quantize(x, inverse, &mut block.quants);
-        for (i, quants) in block.quants.as_chunks::<16>().0.iter().enumerate() {
-            let sum = quants.iter().map(|q| i32::from(*q)).sum::<i32>();
-            block.sums[i] = scale * sum as f32;
-            block.whole_sums[i % 2 * 8 + i / 2] = sum as i16;
+struct FillBlocks<'a>(&'a [f32]);
+
+impl Transform for FillBlocks<'_> {
+    type Out = [Block256];
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, _: L, out: &mut [Block256]) {
+        for (x, block) in self.0.as_chunks::<256>().0.iter().zip(out) {
+            let Quantized { scale, quants, .. } = quantize(x);
+            block.quants = quants;
+            for (i, quants) in block.quants.as_chunks::<16>().0.iter().enumerate() {
+                let sum = quants.iter().map(|q| i32::from(*q)).sum::<i32>();
+                block.sums[i] = scale * sum as f32;
+                block.whole_sums[i % 2 * 8 + i / 2] = sum as i16;
+            }
+            block.scale = [scale; 8];
         }
-        block.scale = [scale; 8];
     }
-}
-
-/// The scale of `x`, and the factor that converts to multiples of it; zeros if all values are (nearly) zero.
-///
-/// Magnitudes are compared as integers: the bits of positive floats rise with their value, and those of NaN are above
-/// all others, so a NaN becomes the largest magnitude.
-#[inline(always)]
-fn scale(x: &[f32]) -> (f32, f32) {
-    let peak_bits = x.iter().fold(0, |peak, x| peak.max(x.to_bits() & 0x7fff_ffff));
-    let peak = f32::from_bits(peak_bits);
-    if peak < 1e-36 { (0.0, 0.0) } else { (peak / 127.0, 127.0 / peak) }
-}
-
-/// Writes `x · inverse`, rounded, and returns the sum of the results.
-///
-/// Adding 1.5 · 2^23 leaves the nearest integer in the low bits of the float. A NaN becomes an arbitrary integer,
-/// which its scale masks.
-#[inline(always)]
-fn quantize<const N: usize>(x: &[f32; N], inverse: f32, quants: &mut [i8; N]) -> i32 {
-    const ROUND: f32 = 12_582_912.0;
-    let rounded =
-        x.map(|x| (x * inverse + ROUND).to_bits().wrapping_sub(ROUND.to_bits()).cast_signed());
-    *quants = rounded.map(|q| q as i8);
-    rounded.iter().fold(0, |sum: i32, q| sum.wrapping_add(*q))
 }
 
 #[cfg(test)]

@@ -11,11 +11,13 @@ use bilayer_graph::{
 use crate::cache::{Cache, Layout};
 use crate::host::{self, Topology};
 use crate::level::{Level, LevelError};
+use crate::lowering::Holdings;
 use crate::ops;
 use crate::pool::{Job, Pool};
-use crate::program::lower::{Holdings, lower};
-use crate::program::{Buffer, Program, ProgramRun};
+use crate::program::lower::lower;
+use crate::program::{Program, ProgramRun};
 use crate::slots::Slots;
+use crate::stage::Buffer;
 
 /// Name in messages.
 const NAME: &str = "cpu";
@@ -343,7 +345,8 @@ impl Backend for Cpu {
                     return Err(GraphError::Limit { what, limit, found: data.len() });
                 }
                 // SAFETY: no segment with this value as input is running.
-                let to = unsafe { buffer.elements_mut(&compiled.program.arena, 0..data.len()) };
+                let to =
+                    unsafe { compiled.program.arena.get_mut::<f32>(buffer.offset, data.len()) };
                 to.copy_from_slice(data);
                 *written = data.len();
                 known = true;
@@ -374,7 +377,7 @@ impl Backend for Cpu {
             return Err(GraphError::Limit { what: "elements to read", limit, found: data.len() });
         }
         // SAFETY: the segment has finished, and restarts only through a call that borrows `self` mutably.
-        data.copy_from_slice(unsafe { buffer.elements(&compiled.program.arena, 0..limit) });
+        data.copy_from_slice(unsafe { compiled.program.arena.get::<f32>(buffer.offset, limit) });
         Ok(())
     }
 

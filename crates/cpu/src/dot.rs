@@ -11,15 +11,17 @@
 //!   scale per 256, as in prefill, and one per 32 at the other levels.
 //!
 //! There are two dense kernel families: `k` kernels multiply blocks of 256 with [`Format::Q8x256`], `quad` kernels
-//! multiply four blocks of 32 at a time with [`Format::Q8x32`]; `sparse.rs` looks activations up by place. A family's loop is written once per level (`scalar.rs`,
-//! `avx2.rs`, `avxvnni.rs`, `avx512.rs`, `neon.rs`); a type's file only unpacks. Types or levels without a kernel
-//! dequantize each block and use the f32 dot product (`float.rs`).
+//! multiply four blocks of 32 at a time with [`Format::Q8x32`]; `sparse.rs` looks activations up by place. A family's
+//! loop is written once per level (`scalar.rs`, `avx2.rs`, `avxvnni.rs`, `avx512.rs`, `neon.rs`), for all types whose
+//! bits `types/` states. Types without that dequantize each block and use the f32 dot product (`float.rs`).
 
 use bilayer_quant::Type;
 use bytemuck::Pod;
 
 use crate::activations::{Activations, Format};
+use crate::bytes::f16_at;
 use crate::level::Level;
+use crate::types::{self, Quads, for_each_type};
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -28,31 +30,15 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avxvnni;
 mod float;
-mod iq4_nl;
-mod iq4_xs;
-mod mxfp4;
 #[cfg(target_arch = "aarch64")]
 mod neon;
-mod nibbles;
-mod q2_k;
-mod q3_k;
-mod q4_0;
-mod q4_1;
-mod q4_k;
-mod q5_0;
-mod q5_1;
-mod q5_k;
-mod q6_k;
-mod q8_0;
 mod scalar;
 mod sparse;
 
 /// Block unpacking that other modules use too.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86 {
-    pub(crate) use super::avx2::{load as load_256, load_128};
-    pub(crate) use super::q4_k::scales_mins_128;
-    pub(crate) use super::q6_k::{quants_512, scale_128};
+    pub(crate) use super::avx2::{load as load_256, load_128, numbers, units};
 }
 
 /// Prefetch distance in bytes: two pages, so that the stream does not stall where hardware prefetchers restart.
@@ -71,26 +57,109 @@ pub const AHEAD_FLOATS: usize = 1 << 10;
 /// Bytes of rows that are still in the second-level cache for a second group of columns.
 const TILE_BYTES: usize = 128 << 10;
 
-/// A type's kernels; a new type is one file and one line here.
+/// Makes a table entry from level, name, format, and a function generic over the number of columns, or a level's
+/// function generic over types and numbers of columns.
+macro_rules! entry {
+    ($level:ident, $name:expr, $format:ident, $kernel:ident[$($width:literal)+]) => {
+        Entry {
+            level: Level::$level,
+            name: $name,
+            format: Format::$format,
+            kernels: &[$(($width, $kernel::<$width>)),+],
+        }
+    };
+    ($level:ident, $name:expr, $format:ident, $room:ident::$kernel:ident<$rows:ty, bytes>[$($width:literal)+]) => {
+        Entry {
+            level: Level::$level,
+            name: $name,
+            format: Format::$format,
+            kernels: &[$(($width, $room::$kernel::<$rows, { <$rows as Quads>::BYTES }, $width>)),+],
+        }
+    };
+    ($level:ident, $name:expr, $format:ident, $room:ident::$kernel:ident<$rows:ty>[$($width:literal)+]) => {
+        Entry {
+            level: Level::$level,
+            name: $name,
+            format: Format::$format,
+            kernels: &[$(($width, $room::$kernel::<$rows, $width>)),+],
+        }
+    };
+}
+use entry;
+
+/// The entries of a type with blocks of 256.
+macro_rules! super_block {
+    ($stem:ident::$type:ident) => {
+        &[
+            entry!(Scalar, concat!(stringify!($stem), ".scalar"), Q8x256, scalar::k<types::$stem::$type>[1 4]),
+            #[cfg(target_arch = "x86_64")]
+            entry!(Avx2, concat!(stringify!($stem), ".avx2"), Q8x256, avx2::k<types::$stem::$type>[1 2 3 4]),
+            #[cfg(target_arch = "x86_64")]
+            entry!(AvxVnni, concat!(stringify!($stem), ".avxvnni"), Q8x256, avxvnni::k<types::$stem::$type>[1 2 4]),
+            #[cfg(target_arch = "x86_64")]
+            entry!(Avx512Vnni, concat!(stringify!($stem), ".avx512vnni"), Q8x256, avx512::k<types::$stem::$type>[1 2 4 8]),
+            #[cfg(target_arch = "aarch64")]
+            entry!(Neon, concat!(stringify!($stem), ".neon"), Q8x256, neon::plain<neon::OfBlocks<types::$stem::$type>>[1 2 4]),
+            #[cfg(target_arch = "aarch64")]
+            entry!(NeonDotprod, concat!(stringify!($stem), ".neon-dotprod"), Q8x256, neon::dotprod<neon::OfBlocks<types::$stem::$type>>[1 2 4]),
+        ]
+    };
+}
+
+/// The entries of a type that is unpacked four blocks of 32 at a time.
+macro_rules! quads {
+    ($stem:ident::$type:ident) => {
+        &[
+            entry!(Scalar, concat!(stringify!($stem), ".scalar"), Q8x32, scalar::quad<types::$stem::$type, bytes>[1 4]),
+            #[cfg(target_arch = "x86_64")]
+            entry!(Avx2, concat!(stringify!($stem), ".avx2"), Q8x32, avx2::quad<types::$stem::$type, bytes>[1 2 3 4]),
+            #[cfg(target_arch = "x86_64")]
+            entry!(AvxVnni, concat!(stringify!($stem), ".avxvnni"), Q8x32, avxvnni::quad<types::$stem::$type, bytes>[1 2 4]),
+            #[cfg(target_arch = "x86_64")]
+            entry!(Avx512Vnni, concat!(stringify!($stem), ".avx512vnni"), Q8x32, avx512::quad<types::$stem::$type, bytes>[1 2 4 8]),
+            #[cfg(target_arch = "aarch64")]
+            entry!(Neon, concat!(stringify!($stem), ".neon"), Q8x32,
+                neon::plain<neon::OfQuads<types::$stem::$type, { <types::$stem::$type as Quads>::BYTES }>>[1 2 4]),
+            #[cfg(target_arch = "aarch64")]
+            entry!(NeonDotprod, concat!(stringify!($stem), ".neon-dotprod"), Q8x32,
+                neon::dotprod<neon::OfQuads<types::$stem::$type, { <types::$stem::$type as Quads>::BYTES }>>[1 2 4]),
+        ]
+    };
+}
+
+/// The entries of a type with both traits, such as IQ4_XS: at AVX2 it is multiplied as the K types are, with one
+/// product and one 32-bit sum per 32 weights, where floats would need two and a shuffle.
+macro_rules! both {
+    ($stem:ident::$type:ident) => {{
+        const QUADS: &[Entry] = quads!($stem::$type);
+        #[cfg(target_arch = "x86_64")]
+        const ALL: &[Entry] = &[
+            QUADS[0],
+            entry!(Avx2, concat!(stringify!($stem), ".avx2"), Q8x256, avx2::k<types::$stem::$type>[1 2 3 4]),
+            QUADS[2],
+            QUADS[3],
+        ];
+        #[cfg(not(target_arch = "x86_64"))]
+        const ALL: &[Entry] = QUADS;
+        ALL
+    }};
+}
+
+/// All dense types with kernels of their own.
+macro_rules! table {
+    ($($ty:ident $stem:ident::$type:ident $family:ident;)*) => {
+        &[
+            (Type::F32, float::F32),
+            (Type::F16, float::F16),
+            (Type::BF16, float::BF16),
+            $((Type::$ty, $family!($stem::$type)),)*
+        ]
+    };
+}
+const TABLE: &[(Type, &[Entry])] = for_each_type!(table);
+
+/// A type's kernels.
 fn entries(ty: Type) -> &'static [Entry] {
-    const TABLE: &[(Type, &[Entry])] = &[
-        (Type::F32, float::F32),
-        (Type::F16, float::F16),
-        (Type::BF16, float::BF16),
-        (Type::Q4_0, q4_0::ENTRIES),
-        (Type::Q4_1, q4_1::ENTRIES),
-        (Type::Q5_0, q5_0::ENTRIES),
-        (Type::Q5_1, q5_1::ENTRIES),
-        (Type::Q8_0, q8_0::ENTRIES),
-        (Type::Q2_K, q2_k::ENTRIES),
-        (Type::Q3_K, q3_k::ENTRIES),
-        (Type::Q4_K, q4_k::ENTRIES),
-        (Type::Q5_K, q5_k::ENTRIES),
-        (Type::Q6_K, q6_k::ENTRIES),
-        (Type::IQ4_NL, iq4_nl::ENTRIES),
-        (Type::IQ4_XS, iq4_xs::ENTRIES),
-        (Type::MXFP4, mxfp4::ENTRIES),
-    ];
     let mut all = TABLE.iter().chain(sparse::TABLE);
     all.find(|(of, _)| *of == ty).map_or(float::GENERIC, |(_, entries)| entries)
 }
@@ -104,28 +173,6 @@ struct Entry {
     /// Kernels by number of columns, in rising order, the first for one column.
     kernels: &'static [(usize, Kernel)],
 }
-
-/// Makes a table entry from level, name, format, and a function generic over the number of columns, or a level's
-/// function generic over types and numbers of columns.
-macro_rules! entry {
-    ($level:ident, $name:literal, $format:ident, $kernel:ident[$($width:literal)+]) => {
-        Entry {
-            level: Level::$level,
-            name: $name,
-            format: Format::$format,
-            kernels: &[$(($width, $kernel::<$width>)),+],
-        }
-    };
-    ($level:ident, $name:literal, $format:ident, $room:ident::$kernel:ident<$rows:ty>[$($width:literal)+]) => {
-        Entry {
-            level: Level::$level,
-            name: $name,
-            format: Format::$format,
-            kernels: &[$(($width, $room::$kernel::<$rows, $width>)),+],
-        }
-    };
-}
-use entry;
 
 /// Computes a [`Job`]; unsafe to call on a CPU without its level.
 type Kernel = unsafe fn(&mut Job<'_>);
@@ -312,24 +359,6 @@ fn each<const C: usize>(mut step: impl FnMut(usize)) {
     if C > 7 {
         step(7);
     }
-}
-
-/// `N` bytes of a block at a constant offset.
-#[inline(always)]
-fn part<const N: usize>(block: &[u8], at: usize) -> &[u8; N] {
-    block[at..].first_chunk().expect("blocks have constant layouts")
-}
-
-/// The 16 bits at `at`.
-#[inline(always)]
-fn u16_at(block: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(*part(block, at))
-}
-
-/// The f16 at `at`.
-#[inline(always)]
-fn f16_at(block: &[u8], at: usize) -> f32 {
-    half::f16::from_bits(u16_at(block, at)).to_f32()
 }
 
 /// A row in groups of `N` bytes.

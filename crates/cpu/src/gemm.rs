@@ -25,17 +25,16 @@
 //! assert_eq!(out, [1.0, 10.0, 0.0, 1.0, 5.0, 5.0]);
 //! ```
 
-use bilayer_graph::EXACT_ROWS_MAX;
 use bilayer_quant::Type;
 
+use crate::activations::Format;
 use crate::level::Level;
-use crate::panel::{self, Quants};
-use crate::tile::{self, ROWS};
+use crate::panel::{self, Quants, ROWS};
+use crate::tile::{self, Tiling};
 
 mod float;
 mod integer;
 pub(crate) mod packing;
-mod quantize;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
 
@@ -43,11 +42,10 @@ pub use packing::{Packed, Packing};
 
 use float::Float;
 use integer::Integer;
-use packing::Format;
 
 /// Number of tokens from which products of all types are computed here; fewer may be computed by [`crate::dot`], and are
 /// where [`Exactness::PerRow`](bilayer_graph::Exactness::PerRow) is asked for.
-pub const TOKENS_MIN_MAX: usize = EXACT_ROWS_MAX + 1;
+pub const TOKENS_MIN_MAX: usize = tile::TOKENS_MIN_MAX;
 
 /// The kernel for products with one weight type: the result of [`gemm`].
 #[derive(Clone, Copy)]
@@ -124,13 +122,15 @@ pub fn gemm_fine(ty: Type, cols: usize, level: Level) -> Gemm {
 fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) -> Gemm {
     assert!(level.is_available(), "level {level} does not run here");
     let row_bytes = ty.row_bytes(cols).expect("rows are whole blocks");
-    let tokens_min = tokens_min(quants, level);
+    let tiling = Tiling::of(level);
+    let fast = quants.filter(|quants| (tiling.fill)(quants).is_some());
+    let tokens_min = fast.map_or(TOKENS_MIN_MAX, tiling.tokens_min);
     #[cfg(target_arch = "x86_64")]
-    if level == Level::Amx {
+    if tiling.has_matrix_unit {
         let packing = Packing::new(Format::Tiles { planes: tiled::planes(ty) }, cols, level)
-            .with_few(quants.map(|quants| tile::format(level, quants)));
+            .with_few(quants.map(|quants| tiling.format(quants)));
         let few = quants.map(|quants| Integer::new(quants, packing));
-        let path = Path::Tiled { tiled: tiled::Tiled::new(ty), few };
+        let path = Path::Tiled { tiled: tiled::Tiled::new(ty, level), few };
         return Gemm {
             name: "bf16 amx",
             panel_rows: tiled::RUN_ROWS,
@@ -140,12 +140,13 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
             path,
         };
     }
+    let [integer_name, float_name] = tiling.names;
     match quants {
         Some(quants) => {
-            let packing = Packing::new(tile::format(level, quants), cols, level);
+            let packing = Packing::new(tiling.format(quants), cols, level);
             let path = Path::Integer(Integer::new(quants, packing));
             Gemm {
-                name: integer_name(level),
+                name: integer_name,
                 panel_rows: integer::RUN_ROWS,
                 tokens_min,
                 packing,
@@ -156,43 +157,8 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
         None => {
             let packing = Packing::new(Format::F32, cols, level);
             let path = Path::Float(Float::new(ty, packing));
-            Gemm { name: float_name(level), panel_rows: ROWS, tokens_min, packing, row_bytes, path }
+            Gemm { name: float_name, panel_rows: ROWS, tokens_min, packing, row_bytes, path }
         }
-    }
-}
-
-/// See [`Gemm::tokens_min`]; measured: benches/record/epyc-milan-2vcpu/kernels.md.
-fn tokens_min(quants: Option<&Quants>, level: Level) -> usize {
-    match quants.filter(|quants| quants.fill(level).is_some()) {
-        None => TOKENS_MIN_MAX,
-        #[cfg(target_arch = "x86_64")]
-        Some(quants) if level == Level::Avx2 => match quants.highest {
-            0..=15 => 5,
-            32..=63 => TOKENS_MIN_MAX,
-            _ => 7,
-        },
-        Some(_) => 5,
-    }
-}
-
-fn integer_name(level: Level) -> &'static str {
-    match level {
-        Level::Scalar => "int8 scalar",
-        Level::Avx2 => "int8 avx2",
-        Level::AvxVnni => "int8 avxvnni",
-        Level::Avx512Vnni | Level::Amx => "int8 avx512vnni",
-        Level::Neon => "int8 neon",
-        Level::NeonDotprod => "int8 neon-dotprod",
-        Level::NeonI8mm => "int8 neon-i8mm",
-    }
-}
-
-fn float_name(level: Level) -> &'static str {
-    match level {
-        Level::Scalar => "f32 scalar",
-        Level::Avx2 | Level::AvxVnni => "f32 avx2",
-        Level::Avx512Vnni | Level::Amx => "f32 avx512",
-        Level::Neon | Level::NeonDotprod | Level::NeonI8mm => "f32 neon",
     }
 }
 

@@ -1,69 +1,141 @@
-//! Instruction levels: detected once, or forced by an option.
+//! The table of instruction levels: detected once, or forced by an option.
+//!
+//! A level is a row here: its name, its architecture, the CPU features it is detected by, and its float vectors, which
+//! bring their width and the function that compiles a kernel for them. What a level multiplies matrices with is the
+//! other half of the row: `Tiled` for its row type, in `tile/<level>.rs`. Whoever needs something of a level's row asks
+//! `by_level!`; there is no other `match` on a level.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// An instruction set that kernels are written for, in rising order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Level {
+use crate::lanes::{self, Kernel, Lanes, Transform};
+
+#[cfg(target_arch = "x86_64")]
+mod amx;
+
+/// A level's float vectors.
+pub(crate) trait Vectors {
+    /// The vectors, with the compilation of kernels for them.
+    type Lanes: Lanes;
+}
+
+/// Whether the CPU has a feature.
+#[cfg(target_arch = "x86_64")]
+macro_rules! detected {
+    ($feature:tt) => {
+        std::arch::is_x86_feature_detected!($feature)
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! detected {
+    ($feature:tt) => {
+        std::arch::is_aarch64_feature_detected!($feature)
+    };
+}
+
+/// Makes [`Level`], the row types and [`by_level`] of the table.
+macro_rules! levels {
+    ($d:tt $(
+        $(#[$doc:meta])*
+        $row:ident $name:literal
+            $(on $arch:literal)?
+            has [$($feature:tt)*]
+            $(and $check:path)?,
+            vectors $lanes:ty;
+    )+) => {
+        /// An instruction set that kernels are written for, in rising order.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Level {
+            $($(#[$doc])* $row,)+
+        }
+
+        impl Level {
+            /// All levels in rising order: plain Rust, then those of x86-64, then those of Arm.
+            pub const ALL: [Level; [$(Level::$row),+].len()] = [$(Level::$row),+];
+
+            /// The name used by `--cpu-level` and in reports.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Level::$row => $name,)+
+                }
+            }
+
+            /// Whether this CPU supports the level.
+            pub fn is_available(self) -> bool {
+                match self {
+                    $(
+                        $(#[cfg(target_arch = $arch)])?
+                        Level::$row => true $(&& detected!($feature))* $(&& $check())?,
+                    )+
+                    // No architecture has all levels.
+                    _ => false,
+                }
+            }
+        }
+
+        /// A type for each level that this architecture may have, to which traits attach parts of its row.
+        pub(crate) mod rows {
+            $(
+                $(#[cfg(target_arch = $arch)])?
+                #[doc = concat!("The row of `", $name, "`.")]
+                pub(crate) struct $row;
+            )+
+        }
+
+        $(
+            $(#[cfg(target_arch = $arch)])?
+            impl Vectors for rows::$row {
+                type Lanes = $lanes;
+            }
+        )+
+
+        /// Evaluates an expression with `$row` as the row type of a level that this CPU supports.
+        macro_rules! by_level {
+            ($d level:expr, $d row:ident => $d body:expr) => {
+                match $d level {
+                    $(
+                        $(#[cfg(target_arch = $arch)])?
+                        $crate::level::Level::$row => {
+                            type $d row = $crate::level::rows::$row;
+                            $d body
+                        }
+                    )+
+                    other => unreachable!("this CPU does not support {other}"),
+                }
+            };
+        }
+        pub(crate) use by_level;
+    };
+}
+
+levels! {
+    $
     /// Plain Rust.
-    Scalar,
+    Scalar "scalar" has [], vectors lanes::Portable;
+    /// SSSE3, SSE4.1 and SSE4.2.
+    Sse42 "sse42" on "x86_64" has ["ssse3" "sse4.1" "sse4.2"], vectors lanes::sse42::Sse42;
     /// AVX2, FMA, F16C.
-    Avx2,
+    Avx2 "avx2" on "x86_64" has ["avx2" "fma" "f16c"], vectors lanes::x86::Avx2;
     /// AVX2 with 256-bit integer dot products (AVX-VNNI).
-    AvxVnni,
+    AvxVnni "avxvnni" on "x86_64" has ["avx2" "fma" "f16c" "avxvnni"], vectors lanes::x86::Avx2;
     /// AVX-512 F, BW, DQ, VL, VNNI and VBMI, and GFNI: 512-bit integer dot products.
-    Avx512Vnni,
+    Avx512Vnni "avx512vnni" on "x86_64"
+        has ["avx2" "fma" "f16c" "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx512vnni" "avx512vbmi" "gfni"],
+        vectors lanes::x86::Avx512;
     /// [`Level::Avx512Vnni`] with AVX-512 BF16 and AMX-BF16 tiles for matrix products of many tokens.
-    Amx,
+    Amx "amx" on "x86_64"
+        has ["avx2" "fma" "f16c" "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx512vnni" "avx512vbmi" "gfni" "avx512bf16"]
+        and amx::is_permitted,
+        vectors lanes::x86::Avx512;
     /// NEON, which every 64-bit Arm CPU has.
-    Neon,
+    Neon "neon" on "aarch64" has [], vectors lanes::arm::Neon;
     /// NEON with integer dot products.
-    NeonDotprod,
+    NeonDotprod "neon-dotprod" on "aarch64" has ["dotprod"], vectors lanes::arm::Neon;
     /// [`Level::NeonDotprod`] with 2 x 8 by 8 x 2 integer matrix products for many tokens.
-    NeonI8mm,
+    NeonI8mm "neon-i8mm" on "aarch64" has ["dotprod" "i8mm"], vectors lanes::arm::Neon;
 }
 
 impl Level {
-    /// All levels in rising order: plain Rust, then those of x86-64, then those of Arm.
-    pub const ALL: [Level; 8] = [
-        Level::Scalar,
-        Level::Avx2,
-        Level::AvxVnni,
-        Level::Avx512Vnni,
-        Level::Amx,
-        Level::Neon,
-        Level::NeonDotprod,
-        Level::NeonI8mm,
-    ];
-
-    /// The name used by `--cpu-level` and in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Level::Scalar => "scalar",
-            Level::Avx2 => "avx2",
-            Level::AvxVnni => "avxvnni",
-            Level::Avx512Vnni => "avx512vnni",
-            Level::Amx => "amx",
-            Level::Neon => "neon",
-            Level::NeonDotprod => "neon-dotprod",
-            Level::NeonI8mm => "neon-i8mm",
-        }
-    }
-
-    /// Whether this CPU supports the level.
-    pub fn is_available(self) -> bool {
-        match self {
-            Level::Scalar => true,
-            #[cfg(target_arch = "x86_64")]
-            _ => x86::is_available(self),
-            #[cfg(target_arch = "aarch64")]
-            _ => arm::is_available(self),
-            #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-            _ => false,
-        }
-    }
-
     /// The highest level this CPU supports.
     pub fn detect() -> Level {
         *Level::ALL.iter().rev().find(|level| level.is_available()).expect("scalar always runs")
@@ -73,6 +145,20 @@ impl Level {
     pub fn available() -> impl Iterator<Item = Level> {
         Level::ALL.into_iter().filter(|level| level.is_available())
     }
+}
+
+/// Runs a kernel with the instructions of `level`, which this CPU must support.
+pub(crate) fn dispatch<K: Kernel>(level: Level, kernel: K) -> K::Output {
+    debug_assert!(level.is_available());
+    // SAFETY: the backend has checked that the level is available, and so do `dot`, `gemm` and `prepare`.
+    by_level!(level, Row => unsafe { <Row as Vectors>::Lanes::enter(kernel) })
+}
+
+/// [`dispatch`] of a kernel with one output.
+pub(crate) fn transform<T: Transform>(level: Level, kernel: T, out: &mut T::Out) {
+    debug_assert!(level.is_available());
+    // SAFETY: as above.
+    by_level!(level, Row => unsafe { <Row as Vectors>::Lanes::transform(kernel, out) })
 }
 
 impl fmt::Display for Level {
@@ -105,94 +191,6 @@ impl FromStr for Level {
             Ok(level)
         } else {
             Err(LevelError::Unavailable(level, Level::detect()))
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    //! Detection on x86-64.
-
-    use std::arch::x86_64::{__cpuid_count, _xgetbv};
-    use std::sync::OnceLock;
-
-    use super::Level;
-
-    pub fn is_available(level: Level) -> bool {
-        let avx2 = is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c");
-        match level {
-            Level::Scalar => true,
-            Level::Avx2 => avx2,
-            Level::AvxVnni => avx2 && is_x86_feature_detected!("avxvnni"),
-            Level::Avx512Vnni => avx2 && avx512(),
-            Level::Amx => avx2 && avx512() && is_x86_feature_detected!("avx512bf16") && amx(),
-            Level::Neon | Level::NeonDotprod | Level::NeonI8mm => false,
-        }
-    }
-
-    fn avx512() -> bool {
-        is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512vnni")
-            && is_x86_feature_detected!("avx512vbmi")
-            && is_x86_feature_detected!("gfni")
-    }
-
-    /// AMX requires CPU support (CPUID 7.0, EDX bits 22 and 24: bf16 products and tiles), tile state saved by the
-    /// kernel (XCR0 bits 17 and 18), and permission for this process, which Linux grants on request. Intel 64 manual,
-    /// volume 1, chapter 18.
-    fn amx() -> bool {
-        static PERMITTED: OnceLock<bool> = OnceLock::new();
-        *PERMITTED.get_or_init(|| {
-            let edx = __cpuid_count(7, 0).edx;
-            if edx >> 22 & 0b101 != 0b101 {
-                return false;
-            }
-            // SAFETY: avx512 is detected before this runs, so XSAVE and XGETBV are enabled.
-            let saved = unsafe { xcr0() };
-            saved >> 17 & 0b11 == 0b11 && request_tiles()
-        })
-    }
-
-    #[target_feature(enable = "xsave")]
-    fn xcr0() -> u64 {
-        // SAFETY: register 0 is XCR0, present wherever XSAVE is.
-        unsafe { _xgetbv(0) }
-    }
-
-    #[cfg(target_os = "linux")]
-    fn request_tiles() -> bool {
-        const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
-        const XFEATURE_XTILEDATA: libc::c_long = 18;
-        // SAFETY: the call takes two integers and touches no memory of ours.
-        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn request_tiles() -> bool {
-        false
-    }
-}
-
-#[cfg(target_arch = "aarch64")]
-mod arm {
-    //! Detection on 64-bit Arm.
-
-    use std::arch::is_aarch64_feature_detected;
-
-    use super::Level;
-
-    pub fn is_available(level: Level) -> bool {
-        let dotprod = is_aarch64_feature_detected!("dotprod");
-        match level {
-            Level::Scalar | Level::Neon => true,
-            Level::NeonDotprod => dotprod,
-            Level::NeonI8mm => dotprod && is_aarch64_feature_detected!("i8mm"),
-            Level::Avx2 | Level::AvxVnni | Level::Avx512Vnni | Level::Amx => false,
         }
     }
 }

@@ -18,12 +18,16 @@
 
 pub mod activations;
 mod backend;
+mod bytes;
 mod cache;
 pub mod dot;
 pub mod gemm;
 pub mod host;
 mod lanes;
+#[cfg(test)]
+mod layers;
 pub mod level;
+mod lowering;
 mod math;
 mod memory;
 #[cfg(target_arch = "aarch64")]
@@ -31,12 +35,16 @@ mod neon;
 mod ops;
 mod panel;
 mod pieces;
+mod plan;
 mod pool;
 pub mod probe;
 mod program;
 mod slots;
+mod stage;
 mod state;
+mod stream;
 mod tile;
+mod types;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

@@ -1,7 +1,7 @@
 //! Vectorized exponential and the functions built on it: SiLU, tanh, both forms of GELU.
 
-use crate::lanes::{Kernel, Lanes, dispatch};
-use crate::level::Level;
+use crate::lanes::{Kernel, Lanes};
+use crate::level::{Level, dispatch};
 
 /// `exp(v)` with a relative error below 2e-7; 0 below about -87.7, infinity above about 88.4.
 ///

@@ -6,6 +6,9 @@ use std::ptr::NonNull;
 use bilayer_graph::Error;
 use bytemuck::Pod;
 
+#[cfg(debug_assertions)]
+pub(crate) mod claims;
+
 /// Alignment of every buffer, bytes: a cache line, and the widest vector.
 pub(crate) const LINE_BYTES: usize = 64;
 
@@ -24,6 +27,9 @@ pub(crate) struct Memory {
     layout: Layout,
     aligned: NonNull<u8>,
     bytes: usize,
+    /// What chunks of the current stage write.
+    #[cfg(debug_assertions)]
+    claims: claims::Claims,
 }
 
 // SAFETY: the memory is plain bytes owned by this value; slices into it are created by unsafe functions whose callers
@@ -54,7 +60,14 @@ impl Memory {
         // SAFETY: `shift` is less than LINE_BYTES, which the layout adds to `bytes`.
         let aligned = unsafe { allocated.add(shift) };
         advise_huge(aligned, bytes);
-        Ok(Memory { allocated, layout, aligned, bytes })
+        Ok(Memory {
+            allocated,
+            layout,
+            aligned,
+            bytes,
+            #[cfg(debug_assertions)]
+            claims: claims::Claims::default(),
+        })
     }
 
     /// `len` elements from byte `offset` on, for reading.
@@ -74,6 +87,8 @@ impl Memory {
     #[expect(clippy::mut_from_ref, reason = "the threads of a stage write disjoint parts")]
     pub(crate) unsafe fn get_mut<T: Pod>(&self, offset: usize, len: usize) -> &mut [T] {
         let start = self.check::<T>(offset, len);
+        #[cfg(debug_assertions)]
+        self.claims.claim(&(offset..offset + len * size_of::<T>()));
         // SAFETY: in bounds and aligned (checked), plain data; the caller guarantees exclusive access.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }

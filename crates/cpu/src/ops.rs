@@ -2,8 +2,8 @@
 
 use bilayer_graph::OpKind;
 
-use crate::program::Stage;
-use crate::program::lower::Lowering;
+use crate::lowering::Lowering;
+use crate::stage::Stage;
 
 pub(crate) mod add;
 pub(crate) mod attend;
@@ -16,6 +16,7 @@ pub(crate) mod join;
 pub(crate) mod layer_norm;
 pub(crate) mod matmul;
 pub(crate) mod mix;
+pub(crate) mod norm;
 pub(crate) mod part;
 pub(crate) mod pool;
 pub(crate) mod rms_norm;
@@ -40,8 +41,8 @@ pub(crate) enum Lower {
 /// Every op that the CPU runs.
 const TABLE: &[(OpKind, Lower)] = &[
     (OpKind::Embed, Lower::Alone(embed::stage)),
-    (OpKind::RmsNorm, Lower::Alone(rms_norm::stage)),
-    (OpKind::LayerNorm, Lower::Alone(rms_norm::stage)),
+    (OpKind::RmsNorm, Lower::Alone(norm::stage)),
+    (OpKind::LayerNorm, Lower::Alone(norm::stage)),
     (OpKind::HeadNorm, Lower::Alone(head_norm::stage)),
     (OpKind::MatMul, Lower::Fused),
     (OpKind::Rope, Lower::Alone(rope::stage)),

@@ -1,55 +1,87 @@
 //! Unpacked weights as bytes with scales: one unpacking per quantized type.
 //!
-//! A type's file in `panel/` unpacks the blocks of at most [`SPAN`] columns of one row to a [`Span`]. The code is
-//! plain, branch-free Rust; [`Unpack`] compiles it once per instruction level, where the compiler vectorizes it. The
-//! tiles then interleave spans in the order of their instructions.
+//! Blocks of at most [`SPAN`] columns of one row are unpacked to a [`Span`], in vectors of a level; `types/` states
+//! where their bits lie. The tiles then interleave spans in the order of their instructions. Blocks of 256 take a
+//! shorter way, several rows side by side (`panel/side_by_side.rs`).
+
+use std::marker::PhantomData;
 
 use bilayer_quant::Type;
 use bytemuck::{Pod, Zeroable};
 
-use crate::level::Level;
-use crate::tile::Fill;
+use crate::lanes::{Lanes, Transform};
+use crate::level::{Level, transform};
+use crate::stream::PanelRows;
+
 #[cfg(target_arch = "x86_64")]
-use crate::tile::amx::FillTiles;
-
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
 pub(crate) mod floats;
-mod iq4_nl;
-mod iq4_xs;
-mod mxfp4;
-mod q2_k;
-mod q3_k;
-mod q4_0;
-mod q4_1;
-mod q4_k;
-mod q5_0;
-mod q5_1;
-mod q5_k;
-mod q6_k;
-mod q8_0;
+mod layout;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
+#[cfg(target_arch = "x86_64")]
+mod side_by_side;
 mod sparse;
+mod stored;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 
-/// Columns unpacked at once: one K-quant block, or eight blocks of 32.
-pub(crate) const SPAN: usize = 256;
+use crate::activations::SPAN;
+use crate::bytes::Bytes;
+use crate::types::{self, for_each_type};
+#[cfg(target_arch = "x86_64")]
+use amx::FillTiles;
+pub(crate) use layout::{Adjust, Fill, FloatPanel, Mins, Panel, ROWS};
+use stored::{OfBlocks, OfQuads};
 
-/// All dense types with an unpacking of their own; the others are dequantized to f32.
-static TABLE: &[(Type, Quants)] = &[
-    (Type::Q4_0, Quants::of::<q4_0::Q4_0>()),
-    (Type::Q4_1, Quants::of::<q4_1::Q4_1>()),
-    (Type::Q5_0, Quants::of::<q5_0::Q5_0>()),
-    (Type::Q5_1, Quants::of::<q5_1::Q5_1>()),
-    (Type::Q8_0, Quants::of::<q8_0::Q8_0>()),
-    (Type::Q2_K, Quants::of::<q2_k::Q2K>()),
-    (Type::Q3_K, Quants::of::<q3_k::Q3K>()),
-    (Type::Q4_K, Quants::of::<q4_k::Q4K>()),
-    (Type::Q5_K, Quants::of::<q5_k::Q5K>()),
-    (Type::Q6_K, Quants::of::<q6_k::Q6K>()),
-    (Type::IQ4_NL, Quants::of::<iq4_nl::Iq4Nl>()),
-    (Type::IQ4_XS, Quants::of::<iq4_xs::Iq4Xs>()),
-    (Type::MXFP4, Quants::of::<mxfp4::Mxfp4>()),
-];
+/// The unpacking of a type with blocks of 256, with its fast paths.
+macro_rules! super_block {
+    (q4_k::Q4K) => {
+        super_block!(q4_k::Q4K, Some(tiles::fill_q4_k))
+    };
+    (q6_k::Q6K) => {
+        super_block!(q6_k::Q6K, Some(tiles::fill_q6_k))
+    };
+    ($stem:ident::$type:ident) => {
+        super_block!($stem::$type, None)
+    };
+    ($stem:ident::$type:ident, $fill_tiles:expr) => {{
+        let quants = Quants::of::<OfBlocks<types::$stem::$type>>();
+        #[cfg(target_arch = "x86_64")]
+        let quants = side_by_side::with_fills::<
+            types::$stem::$type,
+            { <types::$stem::$type as types::SuperBlock>::BYTES },
+        >(Quants { fill_tiles: $fill_tiles, ..quants });
+        Some(quants)
+    }};
+}
 
-fn all() -> impl Iterator<Item = &'static (Type, Quants)> {
-    TABLE.iter().chain(sparse::TABLE)
+/// The unpacking of a type with blocks of 32; one activation scale per 32 does not go with scales of 16.
+macro_rules! quads {
+    ($stem:ident::$type:ident) => {
+        match <types::$stem::$type as types::Quads>::GROUP {
+            32 => Some(Quants::of::<OfQuads<types::$stem::$type>>()),
+            _ => None,
+        }
+    };
+}
+use super_block as both;
+
+/// All dense types; those without an unpacking are dequantized to f32.
+macro_rules! table {
+    ($($ty:ident $stem:ident::$type:ident $family:ident;)*) => {
+        &[$((Type::$ty, $family!($stem::$type)),)*]
+    };
+}
+static TABLE: &[(Type, Option<Quants>)] = for_each_type!(table);
+
+fn all() -> impl Iterator<Item = (Type, &'static Quants)> {
+    let dense = TABLE.iter().filter_map(|(ty, quants)| Some((*ty, quants.as_ref()?)));
+    dense.chain(sparse::TABLE.iter().map(|(ty, quants)| (*ty, quants)))
 }
 
 /// The unpacking of a type, if it has one.
@@ -124,135 +156,15 @@ pub(crate) trait Unpack {
     const BIAS: u8;
     /// The largest quant as stored in a span.
     const HIGHEST: u8;
-    /// The codebook, if quants are codes.
-    const CODEBOOK: Option<[u8; 16]> = None;
-    /// A fast path into the panels of AVX2.
-    #[cfg(target_arch = "x86_64")]
-    const FILL_AVX2: Option<Fill> = None;
-    /// A fast path into the panels of AVX-512.
-    #[cfg(target_arch = "x86_64")]
-    const FILL: Option<Fill> = None;
-    /// A fast path into AMX tiles.
-    #[cfg(target_arch = "x86_64")]
-    const TILES: Option<FillTiles> = None;
 
-    /// Unpacks the blocks of one row's next columns, at most [`SPAN`]; codes of a codebook are not looked up yet.
-    fn unpack(blocks: &[u8], span: &mut Span);
+    /// Unpacks the blocks of one row's next columns, at most [`SPAN`], in vectors of a level.
+    fn unpack<V: Bytes>(blocks: &[u8], span: &mut Span);
 }
 
-/// A byte range of several rows.
-#[derive(Clone, Copy)]
-pub(crate) struct PanelRows<'a> {
-    /// The rows, starting with the first one.
-    pub weights: &'a [u8],
-    /// Distance between rows.
-    pub row_bytes: usize,
-    /// Offset of the range in each row.
-    pub start: usize,
-    /// Bytes of the range in each row.
-    pub len: usize,
-}
+/// Unpacks rows to as many spans with the instructions of a level that this CPU has.
+pub(crate) type UnpackRows = fn(level: Level, rows: PanelRows<'_>, spans: &mut [Span]);
 
-impl PanelRows<'_> {
-    /// The byte range of row `row`.
-    #[inline(always)]
-    pub fn row(&self, row: usize) -> &[u8] {
-        let start = row * self.row_bytes + self.start;
-        &self.weights[start..start + self.len]
-    }
-
-    /// Prefetches the byte ranges of `count` rows, as far as the weights go. A panel reads more streams than the
-    /// hardware prefetcher follows.
-    pub fn prefetch(&self, count: usize) {
-        for row in 0..count {
-            let start = row * self.row_bytes + self.start;
-            let Some(bytes) = self.weights.get(start..start + self.len) else { break };
-            prefetch(bytes);
-        }
-    }
-}
-
-/// Prefetches bytes into the second-level cache.
-#[inline(always)]
-pub(crate) fn prefetch(bytes: &[u8]) {
-    prefetch_lines(bytes.as_ptr(), bytes.len().div_ceil(64));
-}
-
-/// Prefetches bytes at any address, mapped or not: a prefetch affects only the caches.
-#[inline(always)]
-pub(crate) fn prefetch_lines(start: *const u8, lines: usize) {
-    for line in 0..lines {
-        let line = start.wrapping_add(64 * line);
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-            // SAFETY: prefetching reads nothing and is part of x86-64.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) };
-        }
-        #[cfg(target_arch = "aarch64")]
-        crate::neon::prefetch_outer(line);
-        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-        let _ = line;
-    }
-}
-
-/// Cache lines to prefetch during a computation: prefetching them all at once would delay its loads.
-#[derive(Clone, Copy)]
-pub(crate) struct Ahead {
-    start: *const u8,
-    lines: usize,
-}
-
-impl Ahead {
-    /// The bytes that follow some weights, as many as these.
-    pub fn of(weights: &[u8]) -> Ahead {
-        Ahead { start: weights.as_ptr_range().end, lines: weights.len().div_ceil(64) }
-    }
-
-    /// Splits into `count` parts of about equal size, in order.
-    #[inline(always)]
-    pub fn split(self, count: usize) -> Split {
-        let count = count.max(1);
-        let (lines, more) = (self.lines / count, self.lines % count);
-        Split { start: self.start, lines, more, count, carried: 0 }
-    }
-
-    /// Prefetches all lines.
-    #[inline(always)]
-    pub fn fetch(self) {
-        prefetch_lines(self.start, self.lines);
-    }
-}
-
-/// The parts of an [`Ahead`], computed without a division per part, which the smallest kernels would notice.
-pub(crate) struct Split {
-    /// Start of the next part.
-    start: *const u8,
-    /// Minimum lines per part.
-    lines: usize,
-    /// Number of parts with one line more, spread evenly over `count`.
-    more: usize,
-    count: usize,
-    carried: usize,
-}
-
-impl Split {
-    /// Prefetches the next part. Beyond `count` parts it continues in the same way.
-    #[inline(always)]
-    pub fn part(&mut self) -> Ahead {
-        self.carried += self.more;
-        let one = self.carried >= self.count;
-        self.carried -= if one { self.count } else { 0 };
-        let part = Ahead { start: self.start, lines: self.lines + usize::from(one) };
-        self.start = self.start.wrapping_add(64 * part.lines);
-        part
-    }
-}
-
-/// Unpacks rows to as many spans. Unsafe to call on a CPU without the level's features.
-pub(crate) type UnpackRows = unsafe fn(rows: PanelRows<'_>, spans: &mut [Span]);
-
-/// The unpacking of one type, compiled per level.
+/// The unpacking of one type.
 #[derive(Clone, Copy)]
 pub(crate) struct Quants {
     /// The scale structure.
@@ -261,20 +173,20 @@ pub(crate) struct Quants {
     pub bias: u8,
     /// The largest quant as stored.
     pub highest: u8,
+    /// The fast path into the panels of AVX2, if there is one.
     #[cfg(target_arch = "x86_64")]
-    fill_avx2: Option<Fill>,
+    pub fill_avx2: Option<Fill>,
+    /// The fast path into the panels of AVX-VNNI, if there is one.
     #[cfg(target_arch = "x86_64")]
-    fill: Option<Fill>,
+    pub fill_avxvnni: Option<Fill>,
+    /// The fast path into the panels of AVX-512, if there is one.
+    #[cfg(target_arch = "x86_64")]
+    pub fill: Option<Fill>,
     /// The fast path into AMX tiles, if there is one.
     #[cfg(target_arch = "x86_64")]
     pub fill_tiles: Option<FillTiles>,
-    scalar: UnpackRows,
-    #[cfg(target_arch = "x86_64")]
-    avx2: UnpackRows,
-    #[cfg(target_arch = "x86_64")]
-    avx512: UnpackRows,
-    #[cfg(target_arch = "aarch64")]
-    neon: UnpackRows,
+    /// The way through spans, of any number of rows and columns.
+    pub unpack: UnpackRows,
 }
 
 impl Quants {
@@ -284,117 +196,29 @@ impl Quants {
             bias: U::BIAS,
             highest: U::HIGHEST,
             #[cfg(target_arch = "x86_64")]
-            fill_avx2: U::FILL_AVX2,
+            fill_avx2: None,
             #[cfg(target_arch = "x86_64")]
-            fill: U::FILL,
+            fill_avxvnni: None,
             #[cfg(target_arch = "x86_64")]
-            fill_tiles: U::TILES,
-            scalar: rows::<U>,
+            fill: None,
             #[cfg(target_arch = "x86_64")]
-            avx2: rows_avx2::<U>,
-            #[cfg(target_arch = "x86_64")]
-            avx512: rows_avx512::<U>,
-            #[cfg(target_arch = "aarch64")]
-            neon: rows_neon::<U>,
-        }
-    }
-
-    /// The unpacking code for a level.
-    pub fn unpack(&self, level: Level) -> UnpackRows {
-        match level {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 | Level::AvxVnni => self.avx2,
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512Vnni | Level::Amx => self.avx512,
-            #[cfg(target_arch = "aarch64")]
-            Level::Neon | Level::NeonDotprod | Level::NeonI8mm => self.neon,
-            _ => self.scalar,
-        }
-    }
-
-    /// The fast path into a level's panels, if there is one. It requires 16 complete rows and 256 columns.
-    pub fn fill(&self, level: Level) -> Option<Fill> {
-        match level {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => self.fill_avx2,
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512Vnni | Level::Amx => self.fill,
-            _ => None,
+            fill_tiles: None,
+            unpack: |level, rows, spans| transform(level, ToSpans::<U>(rows, PhantomData), spans),
         }
     }
 }
 
-#[inline(always)]
-fn codes<U: Unpack>(rows: PanelRows<'_>, spans: &mut [Span]) {
-    for (row, span) in spans.iter_mut().enumerate() {
-        U::unpack(rows.row(row), span);
-    }
-}
+/// Unpacks rows to spans.
+struct ToSpans<'a, U>(PanelRows<'a>, PhantomData<U>);
 
-fn rows<U: Unpack>(source: PanelRows<'_>, spans: &mut [Span]) {
-    codes::<U>(source, spans);
-    if let Some(codebook) = U::CODEBOOK {
-        for span in spans {
-            for quant in &mut span.quants {
-                *quant = codebook[usize::from(*quant & 15)];
-            }
+impl<U: Unpack> Transform for ToSpans<'_, U> {
+    type Out = [Span];
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, _l: L, spans: &mut [Span]) {
+        for (row, span) in spans.iter_mut().enumerate() {
+            U::unpack::<L::Bytes>(self.0.row(row), span);
         }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn rows_avx2<U: Unpack>(source: PanelRows<'_>, spans: &mut [Span]) {
-    codes::<U>(source, spans);
-    if let Some(codebook) = &U::CODEBOOK {
-        look_up(codebook, spans);
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
-fn rows_avx512<U: Unpack>(source: PanelRows<'_>, spans: &mut [Span]) {
-    codes::<U>(source, spans);
-    if let Some(codebook) = &U::CODEBOOK {
-        look_up(codebook, spans);
-    }
-}
-
-/// Replaces codes by their codebook values, 32 at a time.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn look_up(codebook: &[u8; 16], spans: &mut [Span]) {
-    use std::arch::x86_64::*;
-
-    // SAFETY: 16 bytes are read from a reference to 16.
-    let codebook = unsafe { _mm_loadu_si128(codebook.as_ptr().cast()) };
-    let codebook = _mm256_broadcastsi128_si256(codebook);
-    for span in spans {
-        for quants in span.quants.as_chunks_mut::<32>().0 {
-            // SAFETY: 32 bytes are read from and written to a reference to 32.
-            unsafe {
-                let codes = _mm256_loadu_si256(quants.as_ptr().cast());
-                let values = _mm256_shuffle_epi8(codebook, codes);
-                _mm256_storeu_si256(quants.as_mut_ptr().cast(), values);
-            }
-        }
-    }
-}
-
-/// The compiler vectorizes all but the codebook's lookups.
-#[cfg(target_arch = "aarch64")]
-fn rows_neon<U: Unpack>(source: PanelRows<'_>, spans: &mut [Span]) {
-    use crate::neon::intrinsics::{vqtbl1q_u8, vst1q_u8};
-
-    use crate::neon::load;
-
-    codes::<U>(source, spans);
-    let Some(codebook) = &U::CODEBOOK else { return };
-    let codebook = load(codebook);
-    for quants in spans.iter_mut().flat_map(|span| span.quants.as_chunks_mut::<16>().0) {
-        let values = vqtbl1q_u8(codebook, load(quants));
-        // SAFETY: 16 bytes are written to a reference to 16.
-        unsafe { vst1q_u8(quants.as_mut_ptr(), values) };
     }
 }
 
@@ -414,35 +238,6 @@ pub(crate) fn f16_values<const N: usize>(bits: [u16; N]) -> [f32; N] {
         *value = f32::from_bits(found | u32::from(bits & 0x8000) << 16);
     }
     values
-}
-
-/// Splits 16 bytes into their 16 low and 16 high nibbles, as stored by the types with blocks of 32.
-#[inline(always)]
-fn halves(packed: &[u8; 16], quants: &mut [u8; 32]) {
-    for l in 0..16 {
-        quants[l] = packed[l] & 15;
-        quants[16 + l] = packed[l] >> 4;
-    }
-}
-
-/// A block of 32 weights.
-trait Block32: bytemuck::AnyBitPattern {
-    /// Writes the quants; returns the f16 bits of scale and minimum.
-    fn unpack(&self, quants: &mut [u8; 32]) -> [u16; 2];
-}
-
-/// Unpacks up to eight blocks of 32 weights.
-#[inline(always)]
-fn blocks_of_32<B: Block32>(bytes: &[u8], span: &mut Span) {
-    let (mut scales, mut mins) = ([0; 8], [0; 8]);
-    let parts = span.quants.as_chunks_mut::<32>().0;
-    for (index, bytes) in bytes.chunks_exact(size_of::<B>()).enumerate().take(8) {
-        let block: B = bytemuck::pod_read_unaligned(bytes);
-        [scales[index], mins[index]] = block.unpack(&mut parts[index]);
-    }
-    span.scales[..8].copy_from_slice(&f16_values(scales));
-    span.mins[..8].copy_from_slice(&f16_values(mins));
-    (span.unit, span.min_unit) = (1.0, 1.0);
 }
 
 #[cfg(test)]
@@ -485,8 +280,7 @@ mod tests {
                 for level in Level::available() {
                     let mut spans = [Span::zeroed(); 3];
                     let rows = PanelRows { weights: &bytes, row_bytes, start: 0, len: row_bytes };
-                    // SAFETY: the level is available.
-                    unsafe { quants.unpack(level)(rows, &mut spans) };
+                    (quants.unpack)(level, rows, &mut spans);
                     for (i, expected) in expected.iter().enumerate() {
                         let (span, col) = (&spans[i / cols], i % cols);
                         let (q, group) = (span.quants[col], col / quants.form.group());
@@ -508,7 +302,8 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn the_short_way_into_a_panel_ends_where_the_long_one_does() {
-        use crate::tile::{self, Panel};
+        use crate::stream::Ahead;
+        use crate::tile::Tiling;
 
         // 16-bit integers in place of a float may look like a NaN.
         let equal = |long: &[f32], short: &[f32]| {
@@ -516,20 +311,21 @@ mod tests {
             both.all(|(long, short)| long == short || long.to_bits() == short.to_bits())
         };
         for level in Level::available() {
+            let tiling = Tiling::of(level);
             for (ty, quants) in all() {
-                let Some(fill) = quants.fill(level) else { continue };
+                let Some(fill) = (tiling.fill)(quants) else { continue };
                 // Three blocks per row, of which the second is requested.
                 let row_bytes = 3 * ty.block_bytes;
-                let bytes = finite_blocks(*ty, 3 * 16);
+                let bytes = finite_blocks(ty, 3 * 16);
                 let (start, len) = (ty.block_bytes, ty.block_bytes);
                 let rows = PanelRows { weights: &bytes, row_bytes, start, len };
-                let tiles = tile::tiles(level, quants);
+                let tiles = (tiling.tiles)(quants);
                 for first in [0, 16] {
                     let (mut spans, mut long, mut short) =
                         ([Span::zeroed(); 16], Panel::zeroed(), Panel::zeroed());
                     // SAFETY: the level is available.
                     unsafe {
-                        quants.unpack(level)(rows, &mut spans);
+                        (quants.unpack)(level, rows, &mut spans);
                         (tiles.interleave)(&spans, first, tiles.adjust, &mut long);
                         fill(rows, Ahead::of(&[]), first, &mut short);
                     }
@@ -549,14 +345,15 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn the_short_way_into_tiles_ends_where_the_long_one_does() {
-        use crate::tile::amx::{self, TileBytes};
+        use crate::panel::amx::TileBytes;
+        use crate::tile::amx;
 
         if !Level::Amx.is_available() {
             return;
         }
         for (ty, quants) in all() {
             let Some(fill) = quants.fill_tiles else { continue };
-            let bytes = finite_blocks(*ty, 3 * 16);
+            let bytes = finite_blocks(ty, 3 * 16);
             let (row_bytes, start) = (3 * ty.block_bytes, ty.block_bytes);
             let rows = PanelRows { weights: &bytes, row_bytes, start, len: start };
             for count in [1, 7, 16] {
@@ -564,7 +361,7 @@ mod tests {
                 let mut spans = [Span::zeroed(); 16];
                 // SAFETY: the level is available.
                 unsafe {
-                    quants.unpack(Level::Amx)(rows, &mut spans[..count]);
+                    (quants.unpack)(Level::Amx, rows, &mut spans[..count]);
                     for (row, span) in spans[..count].iter().enumerate() {
                         amx::put_span(span, quants.form, quants.bias, row, &mut long);
                     }

@@ -4,8 +4,8 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::lanes::{Kernel, Lanes, dispatch};
-use crate::level::Level;
+use crate::lanes::{Kernel, Lanes};
+use crate::level::{Level, dispatch};
 use crate::memory::Memory;
 
 /// Bytes read in turn: far more than any cache.

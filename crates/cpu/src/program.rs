@@ -3,132 +3,22 @@
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::sync::Arc;
+#[cfg(debug_assertions)]
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use bilayer_graph::{Error, Kernel, Rows, Step, Value};
+use bilayer_graph::{Error, Kernel, Step, Value};
 
 use crate::level::Level;
 use crate::memory::Memory;
+#[cfg(debug_assertions)]
+use crate::memory::claims;
 use crate::pool::Work;
+use crate::stage::{Buffer, Context, Stage};
 use crate::state::State;
 
 pub(crate) mod check;
 pub(crate) mod lower;
 pub(crate) mod place;
-
-/// Elements per chunk of elementwise work: a few microseconds.
-const CHUNK_ELEMENTS: usize = 16 << 10;
-
-/// A stage of a program: chunks that any threads run in any order, after the previous stage has finished.
-pub(crate) trait Stage: Send + Sync {
-    /// Number of chunks in this step; 0 skips the stage.
-    fn chunks(&self, state: &State) -> usize;
-
-    /// Runs one chunk. Chunks of a stage write to disjoint places.
-    fn run(&self, context: Context<'_>, chunk: usize);
-
-    /// Required size of [`Context::scratch`] in bytes.
-    fn scratch_bytes(&self) -> usize {
-        0
-    }
-}
-
-/// The environment of a chunk.
-pub(crate) struct Context<'a> {
-    /// The program's values and other buffers.
-    pub(crate) arena: &'a Memory,
-    /// The step.
-    pub(crate) state: &'a State,
-    /// The thread's own memory, 64-byte aligned, uninitialized.
-    pub(crate) scratch: &'a mut [u8],
-    /// The instruction level.
-    pub(crate) level: Level,
-}
-
-/// The location of a value in the arena: `[rows, width]` f32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Buffer {
-    /// Offset in the arena, bytes.
-    pub(crate) offset: usize,
-    /// Elements per row.
-    pub(crate) width: usize,
-    /// Tokens or outputs.
-    pub(crate) rows: Rows,
-}
-
-impl Buffer {
-    /// A range of rows, for reading.
-    ///
-    /// # Safety
-    /// No other thread writes to them meanwhile: they were written by an earlier stage.
-    pub(crate) unsafe fn get<'m>(&self, arena: &'m Memory, rows: Range<usize>) -> &'m [f32] {
-        // SAFETY: guaranteed by the caller.
-        unsafe { arena.get(self.offset + 4 * rows.start * self.width, rows.len() * self.width) }
-    }
-
-    /// A range of rows, for writing.
-    ///
-    /// # Safety
-    /// No other thread accesses them meanwhile: this stage writes this value, and each chunk different rows of it.
-    #[expect(clippy::mut_from_ref, reason = "the threads of a stage write disjoint parts")]
-    pub(crate) unsafe fn get_mut<'m>(
-        &self,
-        arena: &'m Memory,
-        rows: Range<usize>,
-    ) -> &'m mut [f32] {
-        let (first, len) = (rows.start * self.width, rows.len() * self.width);
-        // SAFETY: guaranteed by the caller.
-        unsafe { self.elements_mut(arena, first..first + len) }
-    }
-
-    /// A range of elements, counted over all rows, for reading.
-    ///
-    /// # Safety
-    /// Those of [`Buffer::get`].
-    pub(crate) unsafe fn elements<'m>(&self, arena: &'m Memory, at: Range<usize>) -> &'m [f32] {
-        // SAFETY: guaranteed by the caller.
-        unsafe { arena.get(self.offset + 4 * at.start, at.len()) }
-    }
-
-    /// A range of elements, counted over all rows, for writing.
-    ///
-    /// # Safety
-    /// Those of [`Buffer::get_mut`], for the elements.
-    #[expect(clippy::mut_from_ref, reason = "the threads of a stage write disjoint parts")]
-    pub(crate) unsafe fn elements_mut<'m>(
-        &self,
-        arena: &'m Memory,
-        at: Range<usize>,
-    ) -> &'m mut [f32] {
-        // SAFETY: guaranteed by the caller.
-        unsafe { arena.get_mut(self.offset + 4 * at.start, at.len()) }
-    }
-
-    /// Number of row chunks for work that costs a few passes over the value.
-    pub(crate) fn row_chunks(&self, state: &State) -> usize {
-        state.rows(self.rows).div_ceil(self.chunk_rows())
-    }
-
-    /// The rows of a chunk.
-    pub(crate) fn chunk_range(&self, state: &State, chunk: usize) -> Range<usize> {
-        let rows = self.chunk_rows();
-        chunk * rows..((chunk + 1) * rows).min(state.rows(self.rows))
-    }
-
-    fn chunk_rows(&self) -> usize {
-        (CHUNK_ELEMENTS / self.width.max(1)).max(1)
-    }
-
-    /// Number of element chunks for elementwise work.
-    pub(crate) fn element_chunks(&self, state: &State) -> usize {
-        (state.rows(self.rows) * self.width).div_ceil(CHUNK_ELEMENTS)
-    }
-
-    /// The elements of a chunk.
-    pub(crate) fn element_range(&self, state: &State, chunk: usize) -> Range<usize> {
-        let all = state.rows(self.rows) * self.width;
-        chunk * CHUNK_ELEMENTS..((chunk + 1) * CHUNK_ELEMENTS).min(all)
-    }
-}
 
 /// A kernel of a program: the ops it covers and its stages.
 pub(crate) struct Placed {
@@ -140,6 +30,8 @@ pub(crate) struct Placed {
 pub(crate) struct Program {
     pub(crate) level: Level,
     pub(crate) stages: Vec<Box<dyn Stage>>,
+    /// What each stage may write, [`Stage::writes`].
+    writes: Vec<Vec<Range<usize>>>,
     pub(crate) kernels: Vec<Placed>,
     pub(crate) arena: Memory,
     /// Each thread's scratch, contiguous.
@@ -150,6 +42,9 @@ pub(crate) struct Program {
     /// The result of checking every op's output; present if requested.
     pub(crate) check: Option<Arc<check::Verdict>>,
     state: UnsafeCell<State>,
+    /// The number of the step, for the check that chunks write to disjoint bytes.
+    #[cfg(debug_assertions)]
+    step: AtomicU64,
 }
 
 // SAFETY: everything but the state is constant or designed for sharing. The state is written only by `set`, whose
@@ -182,12 +77,15 @@ impl Program {
             arena: Memory::new(parts.arena_bytes, "activations")?,
             scratch,
             scratch_bytes,
+            writes: parts.stages.iter().map(|stage| stage.writes(&parts.state)).collect(),
             stages: parts.stages,
             kernels: parts.kernels,
             inputs: parts.inputs,
             outputs: parts.outputs,
             check: parts.check,
             state: UnsafeCell::new(parts.state),
+            #[cfg(debug_assertions)]
+            step: AtomicU64::new(claims::step()),
         })
     }
 
@@ -210,6 +108,8 @@ impl Program {
     /// # Safety
     /// No run of the program is open, and no result of [`Program::state`] is still in use.
     pub(crate) unsafe fn set(&self, step: &Step<'_>) -> Result<(), Error> {
+        #[cfg(debug_assertions)]
+        self.step.store(claims::step(), Relaxed);
         // SAFETY: guaranteed by the caller.
         unsafe { &mut *self.state.get() }.set(step)
     }
@@ -226,16 +126,17 @@ pub(crate) struct ProgramRun(pub(crate) Arc<Program>);
 impl Work for ProgramRun {
     fn run(&self, stage: usize, chunk: usize, thread: usize) {
         let program = &*self.0;
-        // SAFETY: the pool assigns a number to one thread at a time, and the parts do not overlap.
-        let scratch = unsafe {
-            program.scratch.get_mut(thread * program.scratch_bytes, program.scratch_bytes - 128)
+        let (own, bytes) = (thread * program.scratch_bytes, program.scratch_bytes - 128);
+        let writes = (&program.arena, &program.writes[stage][..]);
+        // SAFETY: the pool assigns a number to one thread at a time, and the parts of scratch do not overlap; `writes`
+        // are the stage's, and the pool runs one stage at a time.
+        let context = unsafe {
+            let scratch = program.scratch.get_mut(own, bytes);
+            Context::new(writes, program.state(), scratch, program.level)
         };
-        let context = Context {
-            arena: &program.arena,
-            state: program.state(),
-            scratch,
-            level: program.level,
-        };
+        #[cfg(debug_assertions)]
+        let _running =
+            claims::enter(claims::Chunk { step: program.step.load(Relaxed), stage, chunk });
         program.stages[stage].run(context, chunk);
     }
 }

@@ -2,7 +2,7 @@
 
 use bilayer_graph::{Error, Exactness, Limits, PAGE_TOKENS, PageCopy, Rows, Span, StateSpan, Step};
 
-use crate::ops::attend::plan::Plan;
+use crate::plan::Plan;
 
 /// Consecutive tokens of a span within one page, which are stored together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,7 +241,7 @@ fn push_runs(runs: &mut Vec<PageRun>, span: &Span, table: &[u32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::attend::plan::Reach;
+    use crate::plan::Reach;
     use bilayer_quant::Type;
 
     fn limits() -> Limits {

@@ -4,20 +4,23 @@
 //! token are 32 consecutive f32. Integer tiles read a [`Panel`], float tiles a [`FloatPanel`]; both stay in the inner
 //! caches while they are swept over all tiles of tokens.
 
-use bytemuck::{Pod, Zeroable};
+use std::ops::Range;
 
-use crate::gemm::packing::{Block, Format};
-use crate::level::Level;
-use crate::panel::{Ahead, Form, PanelRows, Quants, Span, prefetch_lines};
+#[cfg(target_arch = "x86_64")]
+use crate::activations::Parts;
+use crate::activations::{Block, Format, SPAN};
+use crate::level::{Level, by_level};
+use crate::panel::{Adjust, Fill, FloatPanel, Form, Panel, Quants, ROWS, Span};
+use crate::stream::{Ahead, prefetch_lines};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod avx2;
+mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx2_f32;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod avx512;
+mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_f32;
 #[cfg(target_arch = "x86_64")]
@@ -31,67 +34,8 @@ mod neon_f32;
 #[cfg(target_arch = "aarch64")]
 mod neon_i8mm;
 mod scalar;
-
-/// Rows of a panel.
-pub(crate) const ROWS: usize = 32;
-
-/// At most 256 columns of 32 rows, with four columns of a row adjacent as required by integer dot products.
-#[repr(C, align(64))]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct Panel {
-    /// `[columns / 4, rows, 4]`.
-    pub quants: [[[u8; 4]; ROWS]; 64],
-    /// `[groups, rows]`.
-    pub scales: [[f32; ROWS]; 16],
-    /// `[groups, rows]`.
-    pub mins: [[f32; ROWS]; 16],
-    /// The units of scales and minimums, where a level keeps those as integers (see [`avx2`]).
-    pub units: [[f32; ROWS]; 2],
-}
-
-/// At most 256 columns of 32 rows, `[columns, rows]`.
-pub(crate) type FloatPanel = [[f32; ROWS]; crate::panel::SPAN];
-
-/// The changes a level makes when it interleaves spans to a panel.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Adjust {
-    /// Added to every quant.
-    pub quants: u8,
-    /// The source of the panel's minimums.
-    pub mins: Mins,
-}
-
-/// The source of a panel's minimums. They are multiplied with the activations' sums, which may be stored with a
-/// factor.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Mins {
-    /// Unused.
-    None,
-    /// The spans' minimums times this factor.
-    Times(f32),
-    /// The spans' scales times this factor.
-    #[cfg(target_arch = "x86_64")]
-    ScalesTimes(f32),
-}
-
-impl Adjust {
-    /// For tiles that multiply unsigned quants, biased by 128 where signed: the activations' sums are packed times
-    /// -128 and initialize the integer sums of signed types.
-    pub(crate) fn unsigned(form: Form, bias: u8) -> Adjust {
-        let mins = match form {
-            Form::Signed32 | Form::Signed32K | Form::Signed16K => Mins::None,
-            Form::Affine32K => Mins::Times(1.0),
-            Form::Affine32 | Form::Affine16K => Mins::Times(-1.0 / 128.0),
-        };
-        Adjust { quants: if form.is_signed() { 128 - bias } else { 0 }, mins }
-    }
-
-    /// For tiles that multiply two's complement.
-    #[cfg(target_arch = "aarch64")]
-    pub(crate) fn signed(form: Form, bias: u8) -> Adjust {
-        Adjust { quants: 0u8.wrapping_sub(bias), ..Adjust::unsigned(form, bias) }
-    }
-}
+#[cfg(target_arch = "x86_64")]
+mod sse42;
 
 /// Asserts that a strip holds `rows` results of each of `tokens` tokens.
 #[inline(always)]
@@ -114,11 +58,6 @@ pub(crate) fn in_order<A, B>(mut a: *const A, mut b: *const B) -> (*const A, *co
 /// Interleaves 16 rows' spans into the panel's rows `first..first + 16`.
 pub(crate) type Interleave =
     unsafe fn(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Panel);
-
-/// Unpacks 256 columns of 16 rows directly into the panel's rows `first..first + 16`, adjusted: equivalent to
-/// [`Interleave`] of their spans. Prefetches `ahead` meanwhile.
-pub(crate) type Fill =
-    unsafe fn(rows: PanelRows<'_>, ahead: Ahead, first: usize, panel: &mut Panel);
 
 /// One span of 32 rows times a tile of tokens.
 #[derive(Clone, Copy)]
@@ -179,79 +118,56 @@ pub(crate) struct FloatTiles {
     pub tile: FloatTile,
 }
 
-/// Interleaves columns `cols` of 16 rows, each [`crate::panel::SPAN`] long, into the panel's rows `first..first +
+/// Interleaves columns `cols` of 16 rows, each [`SPAN`] long, into the panel's rows `first..first +
 /// 16`.
-pub(crate) type FloatInterleave = unsafe fn(
-    rows: &[[f32; crate::panel::SPAN]],
-    cols: std::ops::Range<usize>,
-    first: usize,
-    panel: &mut FloatPanel,
-);
+pub(crate) type FloatInterleave =
+    unsafe fn(rows: &[[f32; SPAN]], cols: Range<usize>, first: usize, panel: &mut FloatPanel);
 
-/// Maximum tokens per float tile.
-pub(crate) fn float_tokens_max(level: Level) -> usize {
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => avx2_f32::TOKENS,
-        _ => tokens_max(level),
+/// Number of tokens from which panels may be asked for every type: [`Tiling::tokens_min`] is at most this.
+pub(crate) const TOKENS_MIN_MAX: usize = bilayer_graph::EXACT_ROWS_MAX + 1;
+
+/// What a level multiplies matrices with: its row of the table of levels, as far as this module sees it.
+pub(crate) struct Tiling {
+    /// Names of the integer and the float kernels.
+    pub names: [&'static str; 2],
+    /// Maximum tokens per tile of an activation format, limited by the level's registers.
+    pub tokens_max: fn(Format) -> usize,
+    /// The activation format for weights with one activation scale per 256 columns.
+    pub format_256: fn(&Quants) -> Format,
+    /// The integer kernels of a type.
+    pub tiles: fn(&Quants) -> Tiles,
+    /// The float kernels.
+    pub float_tiles: FloatTiles,
+    /// The fast path of a type into panels, if there is one. It requires 16 complete rows and 256 columns.
+    pub fill: fn(&Quants) -> Option<Fill>,
+    /// Number of tokens from which panels with a fast path are faster than [`crate::dot`].
+    pub tokens_min: fn(&Quants) -> usize,
+    /// Whether products of many tokens run on AMX tiles.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only x86-64 has AMX"))]
+    pub has_matrix_unit: bool,
+}
+
+/// The row of a level.
+pub(crate) trait Tiled {
+    /// The row.
+    const TILING: Tiling;
+}
+
+impl Tiling {
+    /// The row of a level.
+    pub fn of(level: Level) -> &'static Tiling {
+        by_level!(level, Row => &<Row as Tiled>::TILING)
+    }
+
+    /// The activation format for a type's weights.
+    pub fn format(&self, quants: &Quants) -> Format {
+        if quants.form.is_per_256() { (self.format_256)(quants) } else { Format::Q8x32 }
     }
 }
 
-/// Maximum tokens per integer tile, limited by a level's registers.
-pub(crate) fn tokens_max(level: Level) -> usize {
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => avx2::TOKENS,
-        #[cfg(target_arch = "x86_64")]
-        Level::AvxVnni => avxvnni::TOKENS,
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512Vnni | Level::Amx => avx512::TOKENS,
-        #[cfg(target_arch = "aarch64")]
-        Level::Neon | Level::NeonDotprod | Level::NeonI8mm => neon::TOKENS,
-        _ => 4,
-    }
-}
-
-/// The activation format for a level's integer tiles and a type's weights.
-pub(crate) fn format(level: Level, quants: &Quants) -> Format {
-    match level {
-        _ if !quants.form.is_per_256() => Format::Int8x32,
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => avx2::format_256(quants),
-        _ => Format::Int8x256,
-    }
-}
-
-/// The integer kernels of a level.
-pub(crate) fn tiles(level: Level, quants: &Quants) -> Tiles {
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => avx2::tiles(quants),
-        #[cfg(target_arch = "x86_64")]
-        Level::AvxVnni => avxvnni::tiles(quants),
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512Vnni | Level::Amx => avx512::tiles(quants),
-        #[cfg(target_arch = "aarch64")]
-        Level::Neon => neon::tiles(quants),
-        #[cfg(target_arch = "aarch64")]
-        Level::NeonDotprod => neon_dotprod::tiles(quants),
-        #[cfg(target_arch = "aarch64")]
-        Level::NeonI8mm => neon_i8mm::tiles(quants),
-        _ => scalar::tiles(quants),
-    }
-}
-
-/// The float kernels of a level.
-pub(crate) fn float_tiles(level: Level) -> FloatTiles {
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 | Level::AvxVnni => avx2_f32::TILES,
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512Vnni | Level::Amx => avx512_f32::TILES,
-        #[cfg(target_arch = "aarch64")]
-        Level::Neon | Level::NeonDotprod | Level::NeonI8mm => neon_f32::TILES,
-        _ => scalar::FLOAT_TILES,
-    }
+/// [`Tiling::tokens_min`] of most levels.
+fn few_columns(_: &Quants) -> usize {
+    5
 }
 
 /// A form's relation of activations to weights, for generic tiles.
@@ -296,3 +212,22 @@ macro_rules! by_form {
     };
 }
 pub(crate) use by_form;
+
+/// Initial values of the integer sums of a group, per token: zero if not signed.
+///
+/// # Safety
+/// The parts are those of a block of N tokens in the shape's format that has this group.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) unsafe fn starts<S: Shape, const N: usize>(parts: &Parts, group: usize) -> [i32; N] {
+    let mut starts = [0; N];
+    if S::SIGNED {
+        for (t, start) in starts.iter_mut().enumerate() {
+            for sum in 0..S::SUMS {
+                // SAFETY: a block has `SUMS` sums for each of its groups and tokens.
+                *start += unsafe { *parts.sums.add((group * S::SUMS + sum) * N + t) };
+            }
+        }
+    }
+    starts
+}

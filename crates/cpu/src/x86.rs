@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use crate::panel::PanelRows;
+use crate::stream::PanelRows;
 
 /// Aligns the stack frame of the function it is inlined into to a cache line.
 ///
@@ -240,4 +240,14 @@ pub(crate) fn apart<T>(bytes: &T) -> &T {
         asm!("/* {0} */", inout(reg) at, options(pure, nomem, nostack, preserves_flags));
         &*at
     }
+}
+
+/// Hides a number from the optimizer.
+#[inline(always)]
+pub(crate) fn hidden(mut number: usize) -> usize {
+    // SAFETY: there are no instructions.
+    unsafe {
+        asm!("/* {0} */", inout(reg) number, options(pure, nomem, nostack, preserves_flags));
+    }
+    number
 }

@@ -47,12 +47,13 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
 /// is ignored.
 #[inline]
 #[must_use]
-pub fn half_scale(bits: u8) -> f32 {
-    let (exponent, mantissa) = (i32::from(bits >> 3 & 15), f32::from(bits & 7));
+pub const fn half_scale(bits: u8) -> f32 {
+    let (exponent, mantissa) = (bits >> 3 & 15, (bits & 7) as f32);
     match (bits, exponent) {
         (0x7f, _) => 0.0,
-        (_, 0) => mantissa * 2f32.powi(-10),
-        _ => (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 8),
+        (_, 0) => mantissa / 1024.0,
+        // 2^(exponent - 8), whose exponent field has a bias of 127.
+        _ => (1.0 + mantissa / 8.0) * f32::from_bits((exponent as u32 + 119) << 23),
     }
 }
 

@@ -50,9 +50,7 @@ pub struct ModelArgs {
     /// Read the file into memory instead of mapping it
     #[arg(long, env = "LLAMA_ARG_NO_MMAP", value_parser = switch())]
     pub no_mmap: bool,
-    /// Instruction level: scalar, avx2, avxvnni, avx512vnni, amx, neon, neon-dotprod, neon-i8mm
-    /// [default: the highest supported]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help = cpu_level_help())]
     pub cpu_level: Option<String>,
     #[command(flatten)]
     pub metadata: MetadataArgs,
@@ -60,6 +58,12 @@ pub struct ModelArgs {
     pub lora: LoraArgs,
     #[command(flatten)]
     pub placing: PlacingArgs,
+}
+
+/// The help of `--cpu-level`, with the levels of the CPU backend's table.
+fn cpu_level_help() -> String {
+    let levels = bilayer_cpu::level::Level::ALL.map(|level| level.name()).join(", ");
+    format!("Instruction level: {levels} [default: the highest supported]")
 }
 
 impl ModelArgs {

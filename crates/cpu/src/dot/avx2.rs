@@ -2,8 +2,14 @@
 
 use std::arch::x86_64::*;
 
-use super::{AHEAD, AHEAD_FLOATS, AHEAD_NEAR, Groups, Job, part};
+use bilayer_quant::mxfp4::half_scale;
+
+use super::{AHEAD, AHEAD_FLOATS, AHEAD_NEAR, Groups, Job};
 use crate::activations::{Block256, F32_STEP, Quad32};
+use crate::bytes::avx2::spread_bits;
+use crate::bytes::{part, u32_at};
+use crate::level::Level;
+use crate::types::{Quads, ScaleBits, Scales, Sign, SuperBlock};
 use crate::x86::{apart, unknown, whole_lines};
 
 /// A block of 256 weights without its codes.
@@ -14,6 +20,8 @@ pub struct K {
     pub scales: __m256i,
     /// The minimums of each 16 weights, which are subtracted.
     pub mins: Mins,
+    /// The signs of [`Sign::Apart`], a bit per weight.
+    pub signs: [u32; 8],
 }
 
 /// Minimums of 16 weights each, in the same lanes as the scales.
@@ -52,43 +60,160 @@ pub fn spread() -> &'static [[u8; 32]; 8] {
     apart(&SPREAD)
 }
 
-/// Multiplies rows of `BYTES` bytes per block of 256 with `C` columns.
+/// Multiplies rows of blocks of 256 with `C` columns.
 ///
-/// `half` returns the codes of half a block, 128 weights in natural order, unsigned and at most 64; or signed with
-/// eight `CODE_BITS`, as in [`quad`]. Working on half a block keeps codes and scales in the sixteen registers. Sums
-/// of two products fit 16 bits, and VPMADDWD multiplies them with the scales.
+/// Working on half a block keeps codes and scales in the sixteen registers. Sums of two products fit 16 bits, and
+/// VPMADDWD multiplies them with the scales.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub fn k<const BYTES: usize, const CODE_BITS: u32, const C: usize>(
-    job: &mut Job<'_>,
-    open: impl Fn(&[u8; BYTES]) -> K,
-    half: impl Fn(&[u8; BYTES], usize) -> [__m256i; 4],
-) {
+pub fn k<T: SuperBlock, const C: usize>(job: &mut Job<'_>) {
     whole_lines();
     let (columns, tables) = (job.columns::<Block256, C>(), spread());
     for (r, row) in job.rows().enumerate() {
         let mut sums = [_mm256_setzero_ps(); C];
-        for (b, block) in row.as_chunks::<BYTES>().0.iter().enumerate() {
+        for (b, block) in row.chunks_exact(T::BYTES).enumerate() {
             prefetch_at::<AHEAD_NEAR, _MM_HINT_NTA>(block);
-            let weights = open(block);
+            let weights = open::<T>(block, Level::Avx2);
             let mut dots = [_mm256_setzero_si256(); C];
-            for h in 0..2 {
-                let (quants, scales) = (half(block, h), k_scales(&weights, tables, h));
-                for (dots, column) in dots.iter_mut().zip(columns) {
-                    let activations = bytemuck::bytes_of(&column[b].quants);
-                    for i in 0..4 {
-                        let activations = load(activations, 128 * h + 32 * i);
-                        let pairs = pairs::<CODE_BITS>(quants[i], activations);
-                        let scaled = _mm256_madd_epi16(pairs, scales[i]);
-                        *dots = _mm256_add_epi32(*dots, scaled);
-                    }
-                }
-            }
+            k_half::<T, 0, C>(block, &weights, tables, columns.map(|column| &column[b]), &mut dots);
+            k_half::<T, 1, C>(block, &weights, tables, columns.map(|column| &column[b]), &mut dots);
             for ((sum, dots), column) in sums.iter_mut().zip(dots).zip(columns) {
                 *sum = k_close(&weights, dots, &column[b], *sum);
             }
         }
         job.store(r, reduce(sums));
+    }
+}
+
+/// Adds half `H` of a block, scaled.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn k_half<T: SuperBlock, const H: usize, const C: usize>(
+    block: &[u8],
+    weights: &K,
+    tables: &[[u8; 32]; 8],
+    columns: [&Block256; C],
+    dots: &mut [__m256i; C],
+) {
+    let (half, scales) = (Half::of::<T, H>(block, weights), k_scales(weights, tables, H));
+    for (dots, column) in dots.iter_mut().zip(columns) {
+        let activations = bytemuck::bytes_of(&column.quants);
+        for (i, scales) in scales.into_iter().enumerate() {
+            let pairs = half.pairs::<T>(load(activations, 128 * H + 32 * i), i);
+            *dots = _mm256_add_epi32(*dots, _mm256_madd_epi16(pairs, scales));
+        }
+    }
+}
+
+/// The scales and minimums of a block.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub fn open<T: SuperBlock>(block: &[u8], level: Level) -> K {
+    let [scales, mins] = numbers::<T>(block, level);
+    let [d, dmin] = units::<T>(block);
+    // Each number of 32 weights applies to an even and an odd group of sixteen.
+    let (scales, mins) = if T::GROUP == 32 {
+        (_mm_unpacklo_epi64(scales, scales), _mm_unpackhi_epi64(mins, mins))
+    } else {
+        (evens_odds(scales), evens_odds(mins))
+    };
+    let (scales, mins) = (_mm256_cvtepi8_epi16(scales), _mm256_cvtepi8_epi16(mins));
+    let scales = T::scales_256(block).unwrap_or(scales);
+    let mins = if T::HAS_MINS {
+        Mins::Own(mins, _mm256_broadcastss_ps(dmin))
+    } else if T::ZERO > 0 {
+        Mins::Same(_mm256_mullo_epi16(scales, _mm256_set1_epi16(i16::from(T::ZERO))))
+    } else {
+        Mins::None
+    };
+    K { d: _mm256_broadcastss_ps(d), scales, mins, signs: T::signs(block) }
+}
+
+/// The scales, biased no longer, and the minimums, a byte for each group; of groups of 32 in the lower and in the
+/// upper half of the same vector.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn numbers<T: SuperBlock>(block: &[u8], level: Level) -> [__m128i; 2] {
+    if let Some(numbers) = T::numbers(block, level) {
+        return numbers;
+    }
+    let Scales { scales, mins } =
+        T::scales(|at| [0, 4, 8, 12].map(|word| u32_at(block, at + word)));
+    let zero = _mm_set1_epi8(T::SCALE_ZERO.cast_signed());
+    if T::GROUP == 32 {
+        let zero = if T::HAS_MINS { _mm_setzero_si128() } else { zero };
+        let both = _mm_sub_epi8(together([scales[0], scales[1], mins[0], mins[1]]), zero);
+        return [both, both];
+    }
+    [_mm_sub_epi8(together(scales), zero), together(mins)]
+}
+
+/// Four words.
+#[inline]
+#[target_feature(enable = "sse2")]
+fn together(words: [u32; 4]) -> __m128i {
+    let [a, b, c, d] = words.map(u32::cast_signed);
+    _mm_set_epi32(d, c, b, a)
+}
+
+/// d times the type's unit, and dmin, in the first lanes.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub fn units<T: SuperBlock>(block: &[u8]) -> [__m128; 2] {
+    if T::HAS_MINS {
+        let units = if T::D + 8 <= T::BYTES {
+            // A load that the conversion can do itself.
+            _mm_set_epi64x(0, i64::from_le_bytes(*part(block, T::D)))
+        } else {
+            _mm_cvtsi32_si128(u32_at(block, T::D).cast_signed())
+        };
+        let units = _mm_cvtph_ps(units);
+        return [units, _mm_movehdup_ps(units)];
+    }
+    let d = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(T::d(block))));
+    let d = if T::UNIT == 1.0 { d } else { _mm_mul_ss(d, _mm_set_ss(T::UNIT)) };
+    [d, _mm_setzero_ps()]
+}
+
+/// The codes of half a block.
+pub struct Half {
+    codes: [__m256i; 4],
+    /// Only of [`Sign::Apart`]: negative and positive.
+    signs: [__m256i; 4],
+}
+
+impl Half {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn of<T: SuperBlock, const H: usize>(block: &[u8], weights: &K) -> Half {
+        let codes = [
+            T::codes(block, 128 * H),
+            T::codes(block, 128 * H + 32),
+            T::codes(block, 128 * H + 64),
+            T::codes(block, 128 * H + 96),
+        ];
+        let signs = [0, 1, 2, 3].map(|i| match T::SIGN {
+            Sign::Apart => {
+                _mm256_or_si256(spread_bits(*apart(&weights.signs[4 * H + i])), _mm256_set1_epi8(1))
+            }
+            _ => _mm256_setzero_si256(),
+        });
+        Half { codes, signs }
+    }
+
+    /// Sums of two products each of 32 weights. Signs are transferred to the activations, because VPMADDUBSW takes
+    /// unsigned codes and would saturate on lifted ones of eight bits.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn pairs<T: SuperBlock>(&self, activations: __m256i, i: usize) -> __m256i {
+        let codes = self.codes[i];
+        match T::SIGN {
+            Sign::Lifted => _mm256_maddubs_epi16(codes, activations),
+            Sign::Code => pairs(codes, activations),
+            Sign::Apart => {
+                _mm256_maddubs_epi16(codes, _mm256_sign_epi8(activations, self.signs[i]))
+            }
+        }
     }
 }
 
@@ -117,12 +242,17 @@ pub fn k_close(weights: &K, mut dots: __m256i, column: &Block256, mut sum: __m25
 
 /// Four blocks of 32 weights in natural order.
 pub struct Quad {
-    /// Codes, unsigned or signed as declared by the kernel.
-    pub quants: [__m256i; 4],
-    /// The blocks' scales.
-    pub scales: __m128,
-    /// The offset added to each weight of a block, as multiples of the kernel's `unit`.
+    /// Values, unsigned or signed.
+    pub values: [__m256i; 4],
+    /// The blocks' scales, twice; of groups of 16, those of the even ones, then those of the odd ones.
+    pub scales: __m256,
+    /// The offset added to each weight of a block, as multiples of [`unit`].
     pub offsets: __m128,
+}
+
+/// The unit of a type's offsets.
+pub fn unit<T: Quads>() -> f32 {
+    if T::MIN.is_some() { 1.0 } else { -f32::from(T::ZERO) }
 }
 
 /// The accumulators of a column for one row.
@@ -151,76 +281,116 @@ impl QuadSum {
     }
 }
 
-/// Multiplies rows of `BYTES` bytes per `QUADS` quads with `C` columns; `unpack` is called for each in order, `unit` is that of its offsets.
+/// Multiplies rows of quads with `C` columns.
 ///
-/// Codes of eight `CODE_BITS` are signed ([`pairs`]) and need no offsets.
+/// Values of eight bits are signed ([`pairs`]) and need no offsets, nor do those with scales of 16 weights.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub fn quad<const BYTES: usize, const QUADS: usize, const CODE_BITS: u32, const C: usize>(
-    job: &mut Job<'_>,
-    unit: f32,
-    unpack: impl Fn(&[u8; BYTES], usize) -> Quad,
-) {
+pub fn quad<T: Quads, const BYTES: usize, const C: usize>(job: &mut Job<'_>) {
     whole_lines();
+    let is_signed = const { T::ZERO == 0x80 || T::GROUP == 16 };
     let columns = job.columns::<Quad32, C>();
     for (r, row) in job.rows().enumerate() {
         let mut sums = [QuadSum::zero(); C];
         let groups = Groups::<BYTES>::of(row);
         for (g, group) in groups.iter().enumerate() {
             prefetch_at::<AHEAD_NEAR, _MM_HINT_NTA>(group);
-            for q in 0..QUADS {
-                let weights = unpack(group, q);
+            for q in 0..T::QUADS {
+                let weights = if is_signed {
+                    unpack::<T, true>(group, q)
+                } else {
+                    unpack::<T, false>(group, q)
+                };
                 for (sum, column) in sums.iter_mut().zip(columns) {
-                    let column = &column[g * QUADS + q];
-                    let dots = quad_dots::<CODE_BITS>(&weights, column);
-                    if CODE_BITS == 8 {
-                        quad_close::<false>(&weights, dots, column, sum);
+                    let column = &column[g * T::QUADS + q];
+                    let activations = bytemuck::bytes_of(&column.quants);
+                    let dots = [0, 1, 2, 3].map(|b| {
+                        let (values, activations) = (weights.values[b], load(activations, 32 * b));
+                        let pairs = if is_signed {
+                            pairs(values, activations)
+                        } else {
+                            _mm256_maddubs_epi16(values, activations)
+                        };
+                        _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
+                    });
+                    if is_signed {
+                        quad_close::<T, false>(&weights, dots, column, sum);
                     } else {
-                        quad_close::<true>(&weights, dots, column, sum);
+                        quad_close::<T, true>(&weights, dots, column, sum);
                     }
                 }
             }
         }
-        job.store(r, reduce(sums.map(|sum| sum.close(unit))));
+        job.store(r, reduce(sums.map(|sum| sum.close(unit::<T>()))));
     }
 }
 
-/// The four blocks' dot products, eight lanes each.
+/// Unpacks quad `q` of some blocks, to signed values if `SIGNED`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn quad_dots<const CODE_BITS: u32>(weights: &Quad, column: &Quad32) -> [__m256i; 4] {
-    let activations = bytemuck::bytes_of(&column.quants);
-    [0, 1, 2, 3].map(|b| {
-        let pairs = pairs::<CODE_BITS>(weights.quants[b], load(activations, 32 * b));
-        _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
-    })
+pub fn unpack<T: Quads, const SIGNED: bool>(blocks: &[u8], q: usize) -> Quad {
+    let codes: [__m256i; 4] = [
+        T::codes(blocks, 128 * q),
+        T::codes(blocks, 128 * q + 32),
+        T::codes(blocks, 128 * q + 64),
+        T::codes(blocks, 128 * q + 96),
+    ];
+    let [a, b, c, d] = codes;
+    let values = if SIGNED {
+        [T::signed(a), T::signed(b), T::signed(c), T::signed(d)]
+    } else {
+        [T::unsigned(a), T::unsigned(b), T::unsigned(c), T::unsigned(d)]
+    };
+    let scales = match T::SCALES {
+        ScaleBits::F16(at) => quad_scales(blocks, T::BLOCK, at),
+        ScaleBits::Exponent(at) => {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|b| half_scale(blocks[b * T::BLOCK + at]));
+            _mm_set_ps(d, c, b, a)
+        }
+        ScaleBits::Computed => {
+            let scales = T::computed_256(blocks);
+            if T::GROUP == 16 {
+                let parities = _mm256_set_epi32(7, 5, 3, 1, 6, 4, 2, 0);
+                let scales = _mm256_permutevar8x32_ps(scales, parities);
+                return Quad { values, scales, offsets: _mm_setzero_ps() };
+            }
+            if q == 0 { _mm256_castps256_ps128(scales) } else { _mm256_extractf128_ps::<1>(scales) }
+        }
+    };
+    let offsets = match T::MIN {
+        Some(at) => quad_scales(blocks, T::BLOCK, at),
+        None => scales,
+    };
+    Quad { values, scales: _mm256_castps128_ps256(scales), offsets }
 }
 
-/// Sums of two products each. Codes of eight bits are signed and transfer their sign to the activations, because
-/// VPMADDUBSW would saturate on unsigned ones.
+/// Sums of two products each of signed bytes, which transfer their sign to the activations, because VPMADDUBSW would
+/// saturate on unsigned ones.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn pairs<const CODE_BITS: u32>(quants: __m256i, activations: __m256i) -> __m256i {
-    if CODE_BITS == 8 {
-        let signed = _mm256_sign_epi8(activations, quants);
-        _mm256_maddubs_epi16(_mm256_abs_epi8(quants), signed)
-    } else {
-        _mm256_maddubs_epi16(quants, activations)
-    }
+fn pairs(values: __m256i, activations: __m256i) -> __m256i {
+    let signed = _mm256_sign_epi8(activations, values);
+    _mm256_maddubs_epi16(_mm256_abs_epi8(values), signed)
 }
 
 /// Adds four blocks' dot products to the sum; with `OFFSETS`, also their offsets' contribution.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub fn quad_close<const OFFSETS: bool>(
+pub fn quad_close<T: Quads, const OFFSETS: bool>(
     weights: &Quad,
     dots: [__m256i; 4],
     column: &Quad32,
     sum: &mut QuadSum,
 ) {
-    let scales = _mm_mul_ps(weights.scales, by_block(&column.scales));
+    let scales = if T::GROUP == 16 {
+        let column = by_block(&column.scales);
+        _mm256_mul_ps(weights.scales, _mm256_set_m128(column, column))
+    } else {
+        let scales = _mm_mul_ps(_mm256_castps256_ps128(weights.scales), by_block(&column.scales));
+        _mm256_set_m128(scales, scales)
+    };
     // Otherwise the compiler makes two instructions of each of the four below.
-    let scales = unknown(_mm256_set_m128(scales, scales));
+    let scales = unknown(scales);
     let [a, b, c, d] = dots.map(|dots| _mm256_cvtepi32_ps(dots));
     let [even, odd] = &mut sum.dots;
     *even = _mm256_fmadd_ps(a, _mm256_permute_ps::<0x00>(scales), *even);
@@ -336,13 +506,6 @@ pub fn load(bytes: &[u8], at: usize) -> __m256i {
     let bytes: &[u8; 32] = part(bytes, at);
     // SAFETY: the reference covers the 32 bytes; the load needs no alignment.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
-}
-
-/// 16 bytes from `at` on, in both halves.
-#[inline]
-#[target_feature(enable = "avx2")]
-pub fn load_twice(bytes: &[u8], at: usize) -> __m256i {
-    _mm256_broadcastsi128_si256(load_128(bytes, at))
 }
 
 /// 16 bytes from `at` on.

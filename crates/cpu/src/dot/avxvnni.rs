@@ -4,45 +4,55 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::avx2::{
-    K, Quad, QuadSum, k_close, k_scales, load, prefetch, quad_close, reduce, spread,
+    Half, K, QuadSum, k_close, k_scales, load, open, prefetch, quad_close, reduce, spread, unit,
+    unpack,
 };
 use super::{Groups, Job};
 use crate::activations::{Block256, Quad32};
+use crate::level::Level;
+use crate::types::{Quads, SuperBlock};
 use crate::x86::whole_lines;
 
-/// Multiplies rows of `BYTES` bytes per block of 256 with `C` columns. VPDPWSSD multiplies the pairs' sums with their
-/// scales and accumulates them in one instruction, where AVX2 needs two.
+/// Multiplies rows of blocks of 256 with `C` columns. VPDPWSSD multiplies the pairs' sums with their scales and
+/// accumulates them in one instruction, where AVX2 needs two.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-pub fn k<const BYTES: usize, const C: usize>(
-    job: &mut Job<'_>,
-    open: impl Fn(&[u8; BYTES]) -> K,
-    half: impl Fn(&[u8; BYTES], usize) -> [__m256i; 4],
-) {
+pub fn k<T: SuperBlock, const C: usize>(job: &mut Job<'_>) {
     whole_lines();
     let (columns, tables) = (job.columns::<Block256, C>(), spread());
     for (r, row) in job.rows().enumerate() {
         let mut sums = [_mm256_setzero_ps(); C];
-        for (b, block) in row.as_chunks::<BYTES>().0.iter().enumerate() {
+        for (b, block) in row.chunks_exact(T::BYTES).enumerate() {
             prefetch(block);
-            let weights = open(block);
+            let weights = open::<T>(block, Level::AvxVnni);
             let mut dots = [_mm256_setzero_si256(); C];
-            for h in 0..2 {
-                let (quants, scales) = (half(block, h), k_scales(&weights, tables, h));
-                for (dots, column) in dots.iter_mut().zip(columns) {
-                    let activations = bytemuck::bytes_of(&column[b].quants);
-                    for i in 0..4 {
-                        let activations = load(activations, 128 * h + 32 * i);
-                        let pairs = _mm256_maddubs_epi16(quants[i], activations);
-                        *dots = dpwssd(*dots, pairs, scales[i]);
-                    }
-                }
-            }
+            k_half::<T, 0, C>(block, &weights, tables, columns.map(|column| &column[b]), &mut dots);
+            k_half::<T, 1, C>(block, &weights, tables, columns.map(|column| &column[b]), &mut dots);
             for ((sum, dots), column) in sums.iter_mut().zip(dots).zip(columns) {
                 *sum = k_close(&weights, dots, &column[b], *sum);
             }
         }
         job.store(r, reduce(sums));
+    }
+}
+
+/// Adds half `H` of a block, scaled.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+fn k_half<T: SuperBlock, const H: usize, const C: usize>(
+    block: &[u8],
+    weights: &K,
+    tables: &[[u8; 32]; 8],
+    columns: [&Block256; C],
+    dots: &mut [__m256i; C],
+) {
+    let (half, scales) = (Half::of::<T, H>(block, weights), k_scales(weights, tables, H));
+    for (dots, column) in dots.iter_mut().zip(columns) {
+        let activations = bytemuck::bytes_of(&column.quants);
+        for (i, scales) in scales.into_iter().enumerate() {
+            let pairs = half.pairs::<T>(load(activations, 128 * H + 32 * i), i);
+            *dots = dpwssd(*dots, pairs, scales);
+        }
     }
 }
 
@@ -63,15 +73,13 @@ fn dpwssd(mut sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
     sums
 }
 
-/// Multiplies rows of `BYTES` bytes per `QUADS` quads with `C` columns; codes are unsigned.
+/// Multiplies rows of quads with `C` columns. Values are unsigned, but for those with scales of 16 weights: their
+/// offsets would need sums of 16 activations, so they transfer their sign.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-pub fn quad<const BYTES: usize, const QUADS: usize, const C: usize>(
-    job: &mut Job<'_>,
-    unit: f32,
-    unpack: impl Fn(&[u8; BYTES], usize) -> Quad,
-) {
+pub fn quad<T: Quads, const BYTES: usize, const C: usize>(job: &mut Job<'_>) {
     whole_lines();
+    let is_signed = const { T::GROUP == 16 };
     let columns = job.columns::<Quad32, C>();
     let zero = _mm256_setzero_si256();
     for (r, row) in job.rows().enumerate() {
@@ -79,19 +87,32 @@ pub fn quad<const BYTES: usize, const QUADS: usize, const C: usize>(
         let groups = Groups::<BYTES>::of(row);
         for (g, group) in groups.iter().enumerate() {
             prefetch(group);
-            for q in 0..QUADS {
-                let weights = unpack(group, q);
+            for q in 0..T::QUADS {
+                let weights = if is_signed {
+                    unpack::<T, true>(group, q)
+                } else {
+                    unpack::<T, false>(group, q)
+                };
                 for (sum, column) in sums.iter_mut().zip(columns) {
-                    let column = &column[g * QUADS + q];
+                    let column = &column[g * T::QUADS + q];
                     let activations = bytemuck::bytes_of(&column.quants);
                     let dots = [0, 1, 2, 3].map(|b| {
-                        let activations = load(activations, 32 * b);
-                        _mm256_dpbusd_avx_epi32(zero, weights.quants[b], activations)
+                        let (values, activations) = (weights.values[b], load(activations, 32 * b));
+                        if is_signed {
+                            let signed = _mm256_sign_epi8(activations, values);
+                            _mm256_dpbusd_avx_epi32(zero, _mm256_abs_epi8(values), signed)
+                        } else {
+                            _mm256_dpbusd_avx_epi32(zero, values, activations)
+                        }
                     });
-                    quad_close::<true>(&weights, dots, column, sum);
+                    if is_signed {
+                        quad_close::<T, false>(&weights, dots, column, sum);
+                    } else {
+                        quad_close::<T, true>(&weights, dots, column, sum);
+                    }
                 }
             }
         }
-        job.store(r, reduce(sums.map(|sum| sum.close(unit))));
+        job.store(r, reduce(sums.map(|sum| sum.close(unit::<T>()))));
     }
 }

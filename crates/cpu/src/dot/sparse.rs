@@ -109,8 +109,9 @@ mod x86 {
 
     use bilayer_quant::sparse::{GROUP, Layout};
 
-    use super::super::{AHEAD_NEAR, avx2, avx512, each, u16_at};
+    use super::super::{AHEAD_NEAR, avx2, avx512, each};
     use super::{Block256, Job};
+    use crate::bytes::u16_at;
     use crate::x86::whole_lines;
 
     /// Slots of one AVX-512 vector.
@@ -267,7 +268,7 @@ mod x86 {
         let codes = if BITS == 8 {
             _mm256_broadcastsi128_si256(avx2::load_128(block, at))
         } else {
-            let bytes = _mm256_set1_epi64x(i64::from_le_bytes(*super::super::part(block, at)));
+            let bytes = _mm256_set1_epi64x(i64::from_le_bytes(*crate::bytes::part(block, at)));
             let nibbles = _mm256_unpacklo_epi8(bytes, _mm256_srli_epi16::<4>(bytes));
             _mm256_and_si256(nibbles, _mm256_set1_epi8(15))
         };
@@ -312,8 +313,9 @@ mod arm {
 
     use bilayer_quant::sparse::{GROUP, Layout};
 
-    use super::super::{f16_at, neon, part};
+    use super::super::{f16_at, neon};
     use super::{Block256, Job};
+    use crate::bytes::part;
     use crate::neon::intrinsics::*;
     use crate::neon::{load, load_64};
 

@@ -3,17 +3,19 @@
 use bilayer_quant::Type;
 use bytemuck::{Pod, Zeroable};
 
+use crate::activations::SPAN;
 use crate::gemm::packing::Packing;
 use crate::gemm::{CHUNKS_AHEAD, PanelProduct};
-use crate::panel::floats::{self, Read};
-use crate::panel::{Ahead, PanelRows, SPAN};
-use crate::tile::{self, FloatActivations, FloatPanel, FloatTiles, ROWS};
+use crate::panel::floats::Reader;
+use crate::panel::{FloatPanel, ROWS};
+use crate::stream::{Ahead, PanelRows};
+use crate::tile::{FloatActivations, FloatTiles, Tiling};
 
 /// The kernels of a float product.
 #[derive(Clone, Copy)]
 pub(super) struct Float {
     ty: Type,
-    read: Read,
+    reader: Reader,
     tiles: FloatTiles,
 }
 
@@ -27,7 +29,8 @@ pub(super) struct Scratch {
 
 impl Float {
     pub fn new(ty: Type, packing: Packing) -> Float {
-        Float { ty, read: floats::read(ty, packing.level), tiles: tile::float_tiles(packing.level) }
+        let (reader, tiling) = (Reader::new(ty, packing.level), Tiling::of(packing.level));
+        Float { ty, reader, tiles: tiling.float_tiles }
     }
 
     /// Adds the product of up to 32 rows to `strip`, where a token's 32 results are `stride` after those of the
@@ -50,8 +53,7 @@ impl Float {
             let bytes = |cols: usize| cols / self.ty.block_weights * self.ty.block_bytes;
             for (row, out) in weights.chunks_exact(row_bytes).zip(&mut scratch.rows) {
                 let blocks = &row[bytes(col)..bytes(col + cols)];
-                // SAFETY: a packing's level is available on this CPU.
-                unsafe { (self.read)(blocks, &mut out[..cols]) };
+                self.reader.read(blocks, &mut out[..cols]);
             }
             if cold {
                 let (start, end) = (bytes(col + cols), bytes((col + 2 * SPAN).min(packing.cols)));

@@ -1,13 +1,17 @@
 //! GEMM of quantized weights with int8 activations, panel by panel.
 
-use crate::gemm::packing::{Block, Packing};
+use crate::activations::{Block, SPAN};
+use crate::gemm::packing::Packing;
 use crate::gemm::{CHUNKS_AHEAD, PanelProduct};
-use crate::panel::{self, Ahead, PanelRows, Quants, SPAN, Span, Split, UnpackRows};
-use crate::tile::{self, Fill, Panel, Product, ROWS, Tiles};
+use crate::level::Level;
+use crate::panel::{Fill, Panel, Quants, ROWS, Span, UnpackRows};
+use crate::stream::{self, Ahead, PanelRows, Split};
+use crate::tile::{Product, Tiles, Tiling};
 
 /// The kernels of an integer product.
 #[derive(Clone, Copy)]
 pub(super) struct Integer {
+    level: Level,
     unpack: UnpackRows,
     /// The fast path, if there is one.
     fill: Option<Fill>,
@@ -29,8 +33,9 @@ pub(super) struct Scratch {
 impl Integer {
     pub fn new(quants: &Quants, packing: Packing) -> Integer {
         let level = packing.level;
-        let tiles = tile::tiles(level, quants);
-        Integer { unpack: quants.unpack(level), fill: quants.fill(level), tiles }
+        let tiling = Tiling::of(level);
+        let (fill, tiles) = ((tiling.fill)(quants), (tiling.tiles)(quants));
+        Integer { level, unpack: quants.unpack, fill, tiles }
     }
 
     /// Adds the product of up to 64 rows to `strip`, where a token's results are `stride` after those of the previous
@@ -60,14 +65,16 @@ impl Integer {
             if cold {
                 PanelRows { start: part.start + part.len, ..part }.prefetch(rows);
             }
+            let cols = col..(col + SPAN).min(packing.cols);
             let chunks =
                 packing.chunk_ranges(packed.tokens).zip(packed.data.chunks_exact(chunk_bytes));
             for (chunk, (range, bytes)) in chunks.enumerate() {
-                let block = Block::of(packing, bytes, range.len(), col);
+                let block = Block::of(packing.format, bytes, range.len(), cols.clone());
                 let ahead = chunk * chunk_bytes..(chunk + 1 + CHUNKS_AHEAD) * chunk_bytes;
                 if let Some(ahead) = packed.data.get(ahead) {
                     let ahead = &ahead[CHUNKS_AHEAD * chunk_bytes..];
-                    panel::prefetch(Block::of(packing, ahead, range.len(), col).bytes);
+                    let ahead = Block::of(packing.format, ahead, range.len(), cols.clone());
+                    stream::prefetch(ahead.bytes);
                 }
                 for (index, panel) in scratch.panels[..panels].iter().enumerate() {
                     let ahead = steps.part();
@@ -97,10 +104,9 @@ impl Integer {
             scratch.spans[count..].fill(bytemuck::Zeroable::zeroed());
             if count > 0 {
                 let part = PanelRows { weights: &part.weights[first * part.row_bytes..], ..part };
-                // SAFETY: a packing's level is available on this CPU.
-                unsafe { (self.unpack)(part, &mut scratch.spans[..count]) };
+                (self.unpack)(self.level, part, &mut scratch.spans[..count]);
             }
-            // SAFETY: as above.
+            // SAFETY: a packing's level is available on this CPU.
             unsafe {
                 let first = first % ROWS;
                 (self.tiles.interleave)(&scratch.spans, first, self.tiles.adjust, panel);

@@ -5,11 +5,14 @@ use std::ops::Range;
 use bilayer_quant::Type;
 use bytemuck::{Pod, Zeroable};
 
+use crate::activations::SPAN;
 use crate::gemm::{Out, PanelProduct};
 use crate::level::Level;
-use crate::panel::floats::{self, Read};
-use crate::panel::{self, PanelRows, Quants, SPAN, Span};
-use crate::tile::amx::{self, Configured, TILE_COLS, TILE_ROWS, TileBytes};
+use crate::panel::amx::TileBytes;
+use crate::panel::floats::Reader;
+use crate::panel::{self, Quants, Span};
+use crate::stream::PanelRows;
+use crate::tile::amx::{self, Configured, TILE_COLS, TILE_ROWS};
 
 /// Rows per call; many, because activations are read from the outer caches once per call.
 pub(super) const RUN_ROWS: usize = 128;
@@ -28,7 +31,8 @@ const PAIR: usize = 2 * TILE_ROWS;
 #[derive(Clone, Copy)]
 pub(super) struct Tiled {
     ty: Type,
-    read: Read,
+    level: Level,
+    reader: Reader,
     quants: Option<&'static Quants>,
 }
 
@@ -70,8 +74,8 @@ pub(super) fn planes(ty: Type) -> usize {
 }
 
 impl Tiled {
-    pub fn new(ty: Type) -> Tiled {
-        Tiled { ty, read: floats::read(ty, Level::Amx), quants: panel::quants(ty) }
+    pub fn new(ty: Type, level: Level) -> Tiled {
+        Tiled { ty, level, reader: Reader::new(ty, level), quants: panel::quants(ty) }
     }
 
     /// Bytes of a call's results.
@@ -184,8 +188,7 @@ impl Tiled {
                 unsafe { fill(source, count, tiles) };
             } else if let Some(quants) = self.quants {
                 let spans = &mut scratch.spans[..count];
-                // SAFETY: level AMX is available.
-                unsafe { quants.unpack(Level::Amx)(source, spans) };
+                (quants.unpack)(self.level, source, spans);
                 for (row, span) in spans.iter().enumerate() {
                     // SAFETY: level AMX includes AVX-512.
                     unsafe { amx::put_span(span, quants.form, quants.bias, row, tiles) };
@@ -197,11 +200,9 @@ impl Tiled {
                 };
                 for (row, floats) in scratch.floats[..count].iter_mut().enumerate() {
                     let floats = &mut floats[..span.len()];
+                    self.reader.read(source.row(row), floats);
                     // SAFETY: level AMX is available, and includes AVX-512.
-                    unsafe {
-                        (self.read)(source.row(row), floats);
-                        has_rests |= amx::put_floats(floats, row, tiles, rests);
-                    }
+                    has_rests |= unsafe { amx::put_floats(floats, row, tiles, rests) };
                 }
             }
         }

@@ -4,6 +4,7 @@
 //! plan's tiles, one chunk per tile and key-value head. [`Join`] merges the partial results of rows whose pages were
 //! split into several tiles, in page order.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bilayer_graph::{PAGE_TOKENS, Pairs};
@@ -11,13 +12,12 @@ use bilayer_graph::{PAGE_TOKENS, Pairs};
 use crate::cache::{Cache, Tokens};
 use crate::memory::lines;
 use crate::ops::rms_norm::rms_norm;
-use crate::ops::rope::{self, Table};
-use crate::program::{Buffer, Context, Stage};
+use crate::ops::rope;
+use crate::plan::{Reach, Tile};
+use crate::stage::{Buffer, Context, Stage};
 use crate::state::State;
-use plan::{Reach, Tile};
 use tile::WEIGHT_LANES;
 
-pub(crate) mod plan;
 mod tile;
 
 /// Target number of query rows per tile: enough to amortize the conversion of each page.
@@ -68,7 +68,7 @@ impl Shape {
 #[derive(Clone, Default)]
 pub(crate) struct QkTransform {
     pub(crate) norm: Option<(Arc<[f32]>, f32)>,
-    pub(crate) rope: Option<(Pairs, Table)>,
+    pub(crate) rope: Option<(Pairs, Buffer)>,
 }
 
 impl QkTransform {
@@ -83,8 +83,7 @@ impl QkTransform {
             None => out.copy_from_slice(x),
         }
         if let Some((pairs, table)) = self.rope {
-            // SAFETY: the table was written by an earlier stage.
-            let table = unsafe { table.buffer.get(context.arena, row..row + 1) };
+            let table = table.get(context, row..row + 1);
             rope::turn(context.level, pairs, table, dim, out);
         }
     }
@@ -98,6 +97,10 @@ pub(crate) struct Copy {
 impl Stage for Copy {
     fn chunks(&self, state: &State) -> usize {
         if state.copies.is_empty() { 0 } else { self.caches.len() }
+    }
+
+    fn writes(&self, _: &State) -> Vec<Range<usize>> {
+        Vec::new()
     }
 
     fn run(&self, context: Context<'_>, chunk: usize) {
@@ -126,6 +129,10 @@ impl Stage for Store {
         state.runs.len() * self.shape.kv_heads
     }
 
+    fn writes(&self, state: &State) -> Vec<Range<usize>> {
+        self.turned.iter().map(|turned| turned.region(state)).collect()
+    }
+
     fn scratch_bytes(&self) -> usize {
         2 * lines(4 * PAGE_TOKENS * self.shape.head_dim)
     }
@@ -141,24 +148,19 @@ impl Stage for Store {
         for (at, key) in keys.chunks_exact_mut(dim).enumerate() {
             let row = run.row + at;
             let first = (row * kv_heads + head) * dim;
-            // SAFETY: written by earlier stages.
-            unsafe {
-                let k = self.k.elements(context.arena, first..first + dim);
-                self.k_turn.apply(&context, row, dim, k, key);
-                if let Some(v) = self.v {
-                    let v = v.elements(context.arena, first..first + dim);
-                    values[at * dim..][..dim].copy_from_slice(v);
-                }
+            let k = self.k.elements(&context, first..first + dim);
+            self.k_turn.apply(&context, row, dim, k, key);
+            if let Some(v) = self.v {
+                let v = v.elements(&context, first..first + dim);
+                values[at * dim..][..dim].copy_from_slice(v);
             }
             if let Some(turned) = self.turned {
                 let group = self.shape.group() * dim;
                 let first = (row * kv_heads + head) * group;
-                // SAFETY: queries were written by an earlier stage; each chunk rotates different heads or rows.
-                unsafe {
-                    let q = self.q.elements(context.arena, first..first + group);
-                    let out = turned.elements_mut(context.arena, first..first + group);
-                    self.q_turn.apply(&context, row, dim, q, out);
-                }
+                let q = self.q.elements(&context, first..first + group);
+                // SAFETY: each chunk rotates different heads or rows.
+                let out = unsafe { turned.elements_mut(&context, first..first + group) };
+                self.q_turn.apply(&context, row, dim, q, out);
             }
         }
         // SAFETY: each chunk stores to a different page or head; no thread reads in this stage.
@@ -186,6 +188,11 @@ impl Stage for Sweep {
         state.plans[self.shape.plan].tiles.len() * self.shape.kv_heads
     }
 
+    fn writes(&self, state: &State) -> Vec<Range<usize>> {
+        let parts = self.shape.parts_bytes(state.plans[self.shape.plan].parts_max());
+        vec![self.out.region(state), self.parts_offset..self.parts_offset + parts]
+    }
+
     fn scratch_bytes(&self) -> usize {
         let rows = self.shape.reach.tile_tokens * self.shape.group();
         let (dim, stride) = (self.shape.head_dim, self.shape.stride());
@@ -205,8 +212,7 @@ impl Stage for Sweep {
         let (largest, weight) = (scratch.take(rows), scratch.take(rows * WEIGHT_LANES));
         for (at, queries) in queries.chunks_exact_mut(group * dim).enumerate() {
             let first = ((tile.row + at) * shape.kv_heads + kv_head) * group * dim;
-            // SAFETY: written by an earlier stage.
-            let q = unsafe { self.q.elements(context.arena, first..first + group * dim) };
+            let q = self.q.elements(&context, first..first + group * dim);
             for (to, q) in queries.iter_mut().zip(q) {
                 *to = q * shape.scale;
             }
@@ -236,7 +242,7 @@ impl Stage for Sweep {
             keys: scratch.take(PAGE_TOKENS * dim),
             values: scratch.take(PAGE_TOKENS * stride),
         };
-        crate::lanes::dispatch(context.level, sweep);
+        crate::level::dispatch(context.level, sweep);
         for row in 0..rows {
             let part = Partial {
                 sums: &sums[row * stride..][..stride],
@@ -263,7 +269,7 @@ impl Sweep {
             // SAFETY: each tile, token and head writes a different place.
             let place = unsafe {
                 let at = self.parts_offset + 4 * part_at(shape, first + token, head);
-                context.arena.get_mut::<f32>(at, shape.stride() + 2)
+                context.write::<f32>(at, shape.stride() + 2)
             };
             place[..shape.stride()].copy_from_slice(part.sums);
             place[shape.stride()..].copy_from_slice(&[part.largest, part.weight]);
@@ -271,7 +277,7 @@ impl Sweep {
         }
         let first = ((tile.row + token) * shape.heads + head) * shape.value_dim;
         // SAFETY: each tile, token and head writes a different place.
-        let out = unsafe { self.out.elements_mut(context.arena, first..first + shape.value_dim) };
+        let out = unsafe { self.out.elements_mut(context, first..first + shape.value_dim) };
         let sink = self.sinks.as_ref().map(|sinks| sinks[head]);
         finish(std::slice::from_ref(part).iter().copied(), sink, out);
     }
@@ -290,6 +296,10 @@ impl Stage for Join {
         state.plans[self.shape.plan].merges.len() * self.shape.kv_heads
     }
 
+    fn writes(&self, state: &State) -> Vec<Range<usize>> {
+        vec![self.out.region(state)]
+    }
+
     fn run(&self, context: Context<'_>, chunk: usize) {
         let shape = &self.shape;
         let merge = context.state.plans[shape.plan].merges[chunk / shape.kv_heads];
@@ -297,17 +307,13 @@ impl Stage for Join {
         for head in first_head..first_head + shape.group() {
             let parts = (0..merge.count).map(|at| {
                 let at = part_at(shape, merge.part + at * merge.stride, head);
-                // SAFETY: written by the previous stage.
-                let part = unsafe {
-                    context.arena.get::<f32>(self.parts_offset + 4 * at, shape.stride() + 2)
-                };
+                let part: &[f32] = context.read(self.parts_offset + 4 * at, shape.stride() + 2);
                 let (sums, rest) = part.split_at(shape.stride());
                 Partial { sums, largest: rest[0], weight: rest[1] }
             });
             let first = (merge.row * shape.heads + head) * shape.value_dim;
             // SAFETY: each chunk writes different heads or rows.
-            let out =
-                unsafe { self.out.elements_mut(context.arena, first..first + shape.value_dim) };
+            let out = unsafe { self.out.elements_mut(&context, first..first + shape.value_dim) };
             finish(parts, self.sinks.as_ref().map(|sinks| sinks[head]), out);
         }
     }

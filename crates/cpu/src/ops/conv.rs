@@ -3,14 +3,16 @@
 //! **The idea.** A chunk is a range of channels, which it carries through all spans of state in order, so that chunks
 //! are independent of each other. Each row is the sum of `taps` earlier rows, each times a vector of weights.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bilayer_graph::{Op, StateSpan};
 
-use crate::lanes::{Kernel, Lanes, dispatch};
-use crate::program::lower::Lowering;
-use crate::program::{Buffer, Context, Stage};
+use crate::lanes::{Kernel, Lanes};
+use crate::level::dispatch;
+use crate::lowering::Lowering;
 use crate::slots::Slots;
+use crate::stage::{Buffer, Context, Stage};
 use crate::state::State;
 
 /// Most taps, the current row's included; published models have 3 or 4.
@@ -65,12 +67,10 @@ impl Conv {
     fn carry(&self, context: &Context<'_>, span: &StateSpan, (first, len): (usize, usize)) {
         let (channels, taps) = (self.out.width, self.taps());
         let past = taps - 1;
-        // SAFETY: the input was written by an earlier stage; only this chunk accesses these channels of output and
-        // state, and each element of the state is read before it is written.
-        let input = |row: usize| unsafe {
-            self.input.elements(context.arena, row * channels + first..row * channels + first + len)
+        let input = |row: usize| {
+            self.input.elements(context, row * channels + first..row * channels + first + len)
         };
-        // SAFETY: as above; other chunks access other channels of the slot.
+        // SAFETY: only this chunk accesses these channels of the slot, and each element is read before it is written.
         let kept =
             |slot: u32, at: usize| unsafe { self.slots.get(slot, at * channels + first, len) };
         static ZEROS: [f32; CHUNK_ELEMENTS + CHANNELS_MIN] = [0.0; CHUNK_ELEMENTS + CHANNELS_MIN];
@@ -89,8 +89,8 @@ impl Conv {
                 weight: &self.weight[first..],
                 channels,
                 bias: self.bias.as_ref().map(|bias| &bias[first..first + len]),
-                // SAFETY: as above.
-                out: unsafe { self.out.elements_mut(context.arena, at..at + len) },
+                // SAFETY: only this chunk writes these channels.
+                out: unsafe { self.out.elements_mut(context, at..at + len) },
             };
             dispatch(context.level, sum);
         }
@@ -108,6 +108,10 @@ impl Conv {
 impl Stage for Conv {
     fn chunks(&self, state: &State) -> usize {
         self.out.width.div_ceil(self.chunk_channels(state))
+    }
+
+    fn writes(&self, state: &State) -> Vec<Range<usize>> {
+        vec![self.out.region(state)]
     }
 
     fn run(&self, context: Context<'_>, chunk: usize) {

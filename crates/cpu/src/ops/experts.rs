@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 use bilayer_graph::Activation;
 
-use crate::memory::{Memory, lines};
+use crate::memory::lines;
 use crate::ops::gate;
 use crate::ops::matmul::{Band, Cuts, Inputs, Layouts, Linear, names};
-use crate::program::{Buffer, Context, Stage};
+use crate::stage::{Buffer, Context, Stage};
 use crate::state::State;
 
 /// One output of a group of products.
@@ -35,6 +35,12 @@ impl ExpertProduct {
             ExpertProduct::Gated { gates, ups, .. } => (&gates[expert], Some(&ups[expert])),
         };
         std::iter::once(first).chain(second)
+    }
+
+    fn out(&self) -> &Buffer {
+        match self {
+            ExpertProduct::Plain { out, .. } | ExpertProduct::Gated { out, .. } => out,
+        }
     }
 
     fn experts(&self) -> usize {
@@ -129,26 +135,18 @@ impl Mixture {
         self.experts().min(rows * self.used())
     }
 
-    /// The input of a pair.
-    ///
-    /// # Safety
-    /// It was written by an earlier stage.
-    unsafe fn x<'m>(&self, arena: &'m Memory, pair: usize) -> &'m [f32] {
+    /// The input of a pair, written by an earlier stage.
+    fn x<'m>(&self, context: &Context<'m>, pair: usize) -> &'m [f32] {
         let (row, place) = (pair / self.used(), pair % self.used());
         let cols = self.layouts.cols;
         let first = if self.input.width == cols { 0 } else { place * cols };
         let start = row * self.input.width + first;
-        // SAFETY: guaranteed by the caller.
-        unsafe { self.input.elements(arena, start..start + cols) }
+        self.input.elements(context, start..start + cols)
     }
 
-    /// The groups.
-    ///
-    /// # Safety
-    /// They were written by an earlier stage.
-    unsafe fn groups<'m>(&self, context: &Context<'m>) -> Groups<'m> {
-        // SAFETY: guaranteed by the caller.
-        Groups { words: unsafe { context.arena.get(self.offset, self.table_bytes() / 4) } }
+    /// The groups, written by an earlier stage.
+    fn groups<'m>(&self, context: &Context<'m>) -> Groups<'m> {
+        Groups { words: context.read(self.offset, self.table_bytes() / 4) }
     }
 }
 
@@ -205,17 +203,16 @@ impl Stage for Sort {
         4 * self.0.experts()
     }
 
+    fn writes(&self, _: &State) -> Vec<Range<usize>> {
+        vec![self.0.offset..self.0.offset + self.0.table_bytes(); 1]
+    }
+
     fn run(&self, context: Context<'_>, _: usize) {
         let mixture = &*self.0;
         let (used, rows) = (mixture.used(), context.state.rows(mixture.route.rows));
-        // SAFETY: the route was written by an earlier stage; this stage has one chunk, which alone writes the table.
-        let (route, words) = unsafe {
-            let words = mixture.table_bytes() / 4;
-            (
-                mixture.route.get(context.arena, 0..rows),
-                context.arena.get_mut::<u32>(mixture.offset, words),
-            )
-        };
+        let route = mixture.route.get(&context, 0..rows);
+        // SAFETY: this stage has one chunk, which alone writes the table.
+        let words = unsafe { context.write::<u32>(mixture.offset, mixture.table_bytes() / 4) };
         let scratch: &mut [u32] = bytemuck::cast_slice_mut(context.scratch);
         let counts = &mut scratch[..mixture.experts()];
         let last = counts.len() - 1;
@@ -262,10 +259,14 @@ impl Stage for Fill {
         4 * self.0.layouts.cols * self.0.layouts.packings.iter().map(tokens).max().unwrap_or(0)
     }
 
+    fn writes(&self, _: &State) -> Vec<Range<usize>> {
+        let start = self.0.offset;
+        vec![start + self.0.table_bytes()..start + self.0.own_bytes(); 1]
+    }
+
     fn run(&self, mut context: Context<'_>, chunk: usize) {
         let mixture = &*self.0;
-        // SAFETY: written by the previous stage.
-        let groups = unsafe { mixture.groups(&context) };
+        let groups = mixture.groups(&context);
         let group = groups.starts().partition_point(|&start| start as usize <= chunk) - 1;
         let range = groups.range(group);
         let mine = Filled {
@@ -293,13 +294,12 @@ struct Filled<'a> {
 impl Filled<'_> {
     /// Prepares the columns of one pair.
     fn column(&self, context: &Context<'_>, place: usize) {
-        // SAFETY: written by an earlier stage.
-        let x = unsafe { self.mixture.x(context.arena, self.pairs[place] as usize) };
+        let x = self.mixture.x(context, self.pairs[place] as usize);
         let mut start = self.start;
         for format in &self.mixture.layouts.formats {
             let bytes = format.column_bytes(x.len());
             // SAFETY: each pair has its own column in each format.
-            let column = unsafe { context.arena.get_mut(start + place * bytes, bytes) };
+            let column = unsafe { context.write(start + place * bytes, bytes) };
             format.prepare(context.level, x, column);
             start += self.pairs.len() * bytes;
         }
@@ -308,7 +308,8 @@ impl Filled<'_> {
     /// Packs some of the group's chunks, of which there are at most about as many as pairs.
     fn pack(&self, context: &mut Context<'_>, place: usize) {
         let (cols, tokens) = (self.mixture.layouts.cols, self.pairs.len());
-        let scratch: &mut [f32] = bytemuck::cast_slice_mut(context.scratch);
+        let scratch = std::mem::take(&mut context.scratch);
+        let scratch: &mut [f32] = bytemuck::cast_slice_mut(scratch);
         let (mut start, mut first) = (self.start, 0);
         for packing in &self.mixture.layouts.packings {
             let (chunks, bytes) = (packing.chunks(tokens), packing.chunk_bytes(tokens));
@@ -316,11 +317,10 @@ impl Filled<'_> {
                 let pairs = &self.pairs[packing.chunk_range(chunk, tokens)];
                 let rows = &mut scratch[..pairs.len() * cols];
                 for (row, &pair) in rows.chunks_exact_mut(cols).zip(pairs) {
-                    // SAFETY: written by an earlier stage.
-                    row.copy_from_slice(unsafe { self.mixture.x(context.arena, pair as usize) });
+                    row.copy_from_slice(self.mixture.x(context, pair as usize));
                 }
                 // SAFETY: each chunk has its own bytes and belongs to one pair.
-                let out = unsafe { context.arena.get_mut(start + chunk * bytes, bytes) };
+                let out = unsafe { context.write(start + chunk * bytes, bytes) };
                 packing.pack_rows(rows, tokens, out);
             }
             start += chunks * bytes;
@@ -343,11 +343,14 @@ impl Stage for Multiply {
         parts.map(|(part, cuts)| cuts.scratch_bytes(part.of(0), self.0.rows)).max().unwrap_or(0)
     }
 
+    fn writes(&self, state: &State) -> Vec<Range<usize>> {
+        self.0.parts.iter().map(|part| part.out().region(state)).collect()
+    }
+
     fn run(&self, mut context: Context<'_>, mut chunk: usize) {
         let mixture = &*self.0;
         let scratch = std::mem::take(&mut context.scratch);
-        // SAFETY: written by an earlier stage.
-        let groups = unsafe { mixture.groups(&context) };
+        let groups = mixture.groups(&context);
         let most = mixture.groups_max(context.state.rows(mixture.route.rows));
         for (part, cuts) in mixture.parts() {
             let chunks = cuts.chunks_max();
@@ -362,8 +365,7 @@ impl Stage for Multiply {
             let (expert, range) = (groups.expert(group), groups.range(group));
             let count = mixture.layouts.count(range.len(), context.state);
             let start = mixture.offset + mixture.table_bytes() + groups.offset(group);
-            // SAFETY: written by an earlier stage.
-            let data = unsafe { context.arena.get(start, mixture.layouts.bytes(count)) };
+            let data = context.read(start, mixture.layouts.bytes(count));
             let tile = Tile {
                 part,
                 expert,
@@ -397,17 +399,16 @@ impl Tile<'_> {
         let (two, rest) = rest.split_at_mut(self.bytes);
         let one = &mut bytemuck::cast_slice_mut::<u8, f32>(one)[..rows * self.pairs.len()];
         let all = self.part.rows();
-        let place = |pair: u32| {
+        let place = |out: &Buffer, pair: u32| {
             let first = pair as usize * all + band.rows.start;
-            first..first + rows
+            // SAFETY: each chunk writes different elements, and asks for those of a pair once.
+            unsafe { out.elements_mut(context, first..first + rows) }
         };
         match self.part {
             ExpertProduct::Plain { linears, out } => {
                 linears[self.expert].product(&self.inputs, band, rest, one);
                 for (&pair, results) in self.pairs.iter().zip(one.chunks_exact(rows)) {
-                    // SAFETY: each chunk writes different elements.
-                    unsafe { out.elements_mut(context.arena, place(pair)) }
-                        .copy_from_slice(results);
+                    place(out, pair).copy_from_slice(results);
                 }
             }
             ExpertProduct::Gated { gates, ups, activation, out } => {
@@ -416,9 +417,7 @@ impl Tile<'_> {
                 ups[self.expert].product(&self.inputs, band, rest, two);
                 let results = one.chunks_exact(rows).zip(two.chunks_exact(rows));
                 for (&pair, (gate, up)) in self.pairs.iter().zip(results) {
-                    // SAFETY: each chunk writes different elements.
-                    let out = unsafe { out.elements_mut(context.arena, place(pair)) };
-                    gate::join(context.level, *activation, gate, Some(up), out);
+                    gate::join(context.level, *activation, gate, Some(up), place(out, pair));
                 }
             }
         }

@@ -2,46 +2,31 @@
 
 use bilayer_graph::{Activation, Op};
 
-use crate::lanes::{Kernel, Lanes, dispatch};
-use crate::level::Level;
+use crate::lanes::{Kernel, Lanes};
+use crate::level::{Level, dispatch};
+use crate::lowering::Lowering;
 use crate::math;
-use crate::program::lower::Lowering;
-use crate::program::{Buffer, Context, Stage};
-use crate::state::State;
+use crate::stage::{Elementwise, Stage};
 
-/// `out = activation(gate) * up`, or `activation(gate)` without `up`.
-pub(crate) struct Gate {
-    pub(crate) gate: Buffer,
-    pub(crate) up: Option<Buffer>,
-    pub(crate) activation: Activation,
-    pub(crate) out: Buffer,
-}
-
-/// The stage of an [`Op::Gate`].
+/// The stage of an [`Op::Gate`]: `out = activation(gate) * up`, or `activation(gate)` without `up`.
 pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
-    let Op::Gate { gate, up, activation, out } = lowering.op(node) else {
+    let Op::Gate { gate, up, activation, out } = *lowering.op(node) else {
         unreachable!("the table of ops")
     };
-    let (gate, up) = (lowering.buffer(*gate), up.map(|up| lowering.buffer(up)));
-    Box::new(Gate { gate, up, activation: *activation, out: lowering.buffer(*out) })
-}
-
-impl Stage for Gate {
-    fn chunks(&self, state: &State) -> usize {
-        self.out.element_chunks(state)
-    }
-
-    fn run(&self, context: Context<'_>, chunk: usize) {
-        let range = self.out.element_range(context.state, chunk);
-        // SAFETY: the inputs were written by earlier stages; each chunk writes different elements.
-        let (gate, up, out) = unsafe {
-            (
-                self.gate.elements(context.arena, range.clone()),
-                self.up.map(|up| up.elements(context.arena, range.clone())),
-                self.out.elements_mut(context.arena, range),
-            )
-        };
-        join(context.level, self.activation, gate, up, out);
+    let (gate, out) = (lowering.buffer(gate), lowering.buffer(out));
+    match up.map(|up| lowering.buffer(up)) {
+        Some(up) => {
+            let compute = move |level: Level, [gate, up]: [&[f32]; 2], out: &mut [f32]| {
+                join(level, activation, gate, Some(up), out);
+            };
+            Box::new(Elementwise { inputs: [gate, up], out, compute })
+        }
+        None => {
+            let compute = move |level: Level, [gate]: [&[f32]; 1], out: &mut [f32]| {
+                join(level, activation, gate, None, out);
+            };
+            Box::new(Elementwise { inputs: [gate], out, compute })
+        }
     }
 }
 
@@ -70,28 +55,21 @@ impl Kernel for Join<'_> {
     fn run<L: Lanes>(self, l: L) {
         assert_eq!(self.gate.len(), self.out.len());
         self.up.inspect(|up| assert_eq!(up.len(), self.out.len()));
-        let whole = self.out.len() / L::N * L::N;
+        let Join { activation, gate, up, out } = self;
+        let whole = out.len() / L::N * L::N;
         for at in (0..whole).step_by(L::N) {
-            // SAFETY: `at + N` is within all slices.
-            unsafe {
-                let gate = l.load(self.gate.as_ptr().add(at));
-                let up = self.up.map(|up| l.load(up.as_ptr().add(at)));
-                l.store(apply(l, self.activation, gate, up), self.out.as_mut_ptr().add(at));
-            }
+            let up = up.map(|up| l.read(&up[at..]));
+            l.write(apply(l, activation, l.read(&gate[at..]), up), &mut out[at..]);
         }
-        let tail = self.out.len() - whole;
-        let (mut gate, mut up) = ([0.0; 32], [0.0; 32]);
-        gate[..tail].copy_from_slice(&self.gate[whole..]);
-        if let Some(factors) = self.up {
-            up[..tail].copy_from_slice(&factors[whole..]);
+        let tail = out.len() - whole;
+        let (mut last, mut last_up) = ([0.0; 32], [0.0; 32]);
+        last[..tail].copy_from_slice(&gate[whole..]);
+        if let Some(up) = up {
+            last_up[..tail].copy_from_slice(&up[whole..]);
         }
-        // SAFETY: N <= 32.
-        unsafe {
-            let up = self.up.map(|_| l.load(up.as_ptr()));
-            let out = apply(l, self.activation, l.load(gate.as_ptr()), up);
-            l.store(out, gate.as_mut_ptr());
-        }
-        self.out[whole..].copy_from_slice(&gate[..tail]);
+        let up = up.map(|_| l.read(&last_up));
+        l.write(apply(l, activation, l.read(&last), up), &mut last);
+        out[whole..].copy_from_slice(&last[..tail]);
     }
 }
 

@@ -1,46 +1,17 @@
-//! Layer norm: each row normalized to mean 0 and variance 1; and the choice between layer norm and RMS norm.
+//! Layer norm: each row normalized to mean 0 and variance 1.
 
-use std::sync::Arc;
+use crate::lanes::{Kernel, Lanes};
 
-use crate::lanes::{Kernel, Lanes, dispatch};
-use crate::level::Level;
-use crate::ops::rms_norm::rms_norm;
-
-/// A norm with its parameters.
-#[derive(Clone)]
-pub(crate) enum Norm {
-    Rms { gain: Option<Arc<[f32]>>, eps: f32 },
-    Layer { gain: Arc<[f32]>, bias: Option<Arc<[f32]>>, eps: f32 },
-}
-
-impl Norm {
-    /// Normalizes one row `x` to `out`.
-    pub(crate) fn apply(&self, level: Level, x: &[f32], out: &mut [f32]) {
-        match self {
-            Norm::Rms { gain, eps } => rms_norm(level, gain.as_deref(), *eps, x, out),
-            Norm::Layer { gain, bias, eps } => {
-                dispatch(level, LayerNorm { gain, bias: bias.as_deref(), eps: *eps, x, out });
-            }
-        }
-    }
-
-    /// The stem of its op.
-    pub(crate) fn stem(&self) -> &'static str {
-        match self {
-            Norm::Rms { .. } => "rms_norm",
-            Norm::Layer { .. } => "layer_norm",
-        }
-    }
-}
+use crate::ops::rms_norm::inverse_root;
 
 /// `out[i] = gain[i] * (x[i] - mean) / sqrt(variance + eps) + bias[i]`. Two passes: the variance is computed from the
 /// differences. Sums are f32 in 16 accumulators.
-struct LayerNorm<'a> {
-    gain: &'a [f32],
-    bias: Option<&'a [f32]>,
-    eps: f32,
-    x: &'a [f32],
-    out: &'a mut [f32],
+pub(crate) struct LayerNorm<'a> {
+    pub(crate) gain: &'a [f32],
+    pub(crate) bias: Option<&'a [f32]>,
+    pub(crate) eps: f32,
+    pub(crate) x: &'a [f32],
+    pub(crate) out: &'a mut [f32],
 }
 
 impl Kernel for LayerNorm<'_> {
@@ -59,12 +30,6 @@ impl Kernel for LayerNorm<'_> {
             *out += bias;
         }
     }
-}
-
-/// `1 / sqrt(x)` for a mean of squares. Squares that overflow give NaN: a factor of zero would make zeros of the row.
-#[inline(always)]
-pub(crate) fn inverse_root(x: f32) -> f32 {
-    if x.is_finite() { 1.0 / x.sqrt() } else { f32::NAN }
 }
 
 #[inline(always)]

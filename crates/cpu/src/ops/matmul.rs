@@ -16,9 +16,9 @@ use crate::gemm::{Gemm, Packed, Packing, TOKENS_MIN_MAX, gemm, gemm_fine};
 use crate::level::Level;
 use crate::memory::lines;
 use crate::ops::gate;
-use crate::ops::layer_norm::Norm;
+use crate::ops::norm::Norm;
 use crate::pieces::Pieces;
-use crate::program::{Buffer, Context, Stage};
+use crate::stage::{Buffer, Context, Stage};
 use crate::state::State;
 
 /// Minimum bytes of weights per chunk: a few microseconds of memory bandwidth.
@@ -106,6 +106,12 @@ pub(crate) enum Product {
 }
 
 impl Product {
+    fn out(&self) -> &Buffer {
+        match self {
+            Product::Plain { out, .. } | Product::Gated { out, .. } => out,
+        }
+    }
+
     pub(crate) fn linears(&self) -> impl Iterator<Item = &Linear> + Clone {
         let (first, second) = match self {
             Product::Plain { linear, .. } => (&**linear, None),
@@ -362,15 +368,17 @@ impl Group {
         self.layouts.count(state.rows(self.input.rows), state)
     }
 
-    /// The prepared inputs.
-    ///
-    /// # Safety
-    /// No other thread writes to them meanwhile: they were written by an earlier stage.
-    unsafe fn inputs<'a>(&'a self, context: &Context<'a>) -> Inputs<'a> {
+    /// The prepared inputs, written by an earlier stage.
+    fn inputs<'a>(&'a self, context: &Context<'a>) -> Inputs<'a> {
         let count = self.count(context.state);
-        // SAFETY: the caller's.
-        let data = unsafe { context.arena.get(self.prepared_offset, self.layouts.bytes(count)) };
+        let data = context.read(self.prepared_offset, self.layouts.bytes(count));
         Inputs { layouts: &self.layouts, count, data }
+    }
+
+    /// The bytes of the prepared inputs in any step.
+    fn prepared(&self, state: &State) -> Range<usize> {
+        let bytes = self.prepared_bytes(state.rows_max(self.input.rows));
+        self.prepared_offset..self.prepared_offset + bytes
     }
 }
 
@@ -409,30 +417,37 @@ impl Stage for Prepare {
         }
     }
 
+    fn writes(&self, state: &State) -> Vec<Range<usize>> {
+        let normalized = self.0.norm.is_some().then(|| self.0.input.region(state));
+        normalized.into_iter().chain([self.0.prepared(state)]).collect()
+    }
+
     fn run(&self, context: Context<'_>, chunk: usize) {
         let group = &*self.0;
         let Count { rows: count, few } = group.count(context.state);
         let rows =
             if few { chunk..chunk + 1 } else { group.input.chunk_range(context.state, chunk) };
-        if let Some((norm, source)) = &group.norm {
-            for row in rows.clone() {
-                // SAFETY: the source was written by an earlier stage; each chunk normalizes different rows.
-                unsafe {
-                    let x = source.get(context.arena, row..row + 1);
-                    norm.apply(context.level, x, group.input.get_mut(context.arena, row..row + 1));
+        let width = group.input.width;
+        let at = rows.start * width..rows.end * width;
+        let x = match &group.norm {
+            None => group.input.elements(&context, at),
+            Some((norm, source)) => {
+                // SAFETY: each chunk normalizes different rows.
+                let x = unsafe { group.input.elements_mut(&context, at) };
+                for (row, x) in rows.zip(x.chunks_exact_mut(width)) {
+                    norm.apply(context.level, source.get(&context, row..row + 1), x);
                 }
+                x
             }
-        }
+        };
         if !few {
             return;
         }
-        // SAFETY: written above or by an earlier stage; there is no other writer.
-        let x = unsafe { group.input.get(context.arena, rows) };
         let mut start = group.prepared_offset;
         for format in &group.layouts.formats {
-            let bytes = format.column_bytes(group.input.width);
+            let bytes = format.column_bytes(width);
             // SAFETY: each chunk and format has its own column.
-            let column = unsafe { context.arena.get_mut(start + chunk * bytes, bytes) };
+            let column = unsafe { context.write(start + chunk * bytes, bytes) };
             format.prepare(context.level, x, column);
             start += count * bytes;
         }
@@ -451,17 +466,20 @@ impl Stage for Pack {
         self.0.layouts.packings.iter().map(|packing| packing.chunks(count.rows)).sum()
     }
 
+    fn writes(&self, state: &State) -> Vec<Range<usize>> {
+        vec![self.0.prepared(state)]
+    }
+
     fn run(&self, context: Context<'_>, mut chunk: usize) {
         let group = &*self.0;
         let count = context.state.rows(group.input.rows);
-        // SAFETY: made by an earlier stage.
-        let x = unsafe { group.input.get(context.arena, 0..count) };
+        let x = group.input.get(&context, 0..count);
         let mut start = group.prepared_offset;
         for packing in &group.layouts.packings {
             if chunk < packing.chunks(count) {
                 let bytes = packing.chunk_bytes(count);
                 // SAFETY: each chunk has its own bytes.
-                let out = unsafe { context.arena.get_mut(start + chunk * bytes, bytes) };
+                let out = unsafe { context.write(start + chunk * bytes, bytes) };
                 return packing.pack(chunk, x, count, out);
             }
             chunk -= packing.chunks(count);
@@ -491,10 +509,13 @@ impl Stage for Multiply {
         parts.map(|(part, cuts)| cuts.scratch_bytes(part.linears(), self.rows)).max().unwrap_or(0)
     }
 
+    fn writes(&self, state: &State) -> Vec<Range<usize>> {
+        self.group.parts.iter().map(|part| part.out().region(state)).collect()
+    }
+
     fn run(&self, mut context: Context<'_>, mut chunk: usize) {
         let scratch = std::mem::take(&mut context.scratch);
-        // SAFETY: prepared by an earlier stage.
-        let inputs = unsafe { self.group.inputs(&context) };
+        let inputs = self.group.inputs(&context);
         for (part, cuts) in self.group.parts() {
             let chunks = cuts.chunks(inputs.count);
             if chunk >= chunks {
@@ -527,19 +548,18 @@ fn tile(
         let first = token * out.width + band.rows.start;
         first..first + rows
     };
+    // SAFETY: each chunk writes different elements, and asks for those of a token once.
+    let place = |out: &Buffer, token| unsafe { out.elements_mut(context, elements(out, token)) };
     match part {
         Product::Plain { linear, residual, out } => {
             linear.product(inputs, band, rest, one);
             for (token, results) in one.chunks_exact(rows).enumerate() {
-                let at = elements(out, token);
-                // SAFETY: each chunk writes different elements; the residual was written by an earlier stage, and is
-                // elsewhere where it is read next to them.
-                unsafe {
-                    let to = out.elements_mut(context.arena, at.clone());
-                    match residual {
-                        None => to.copy_from_slice(results),
-                        Some(residual) if residual == out => gather(results, to),
-                        Some(residual) => add(results, residual.elements(context.arena, at), to),
+                let to = place(out, token);
+                match residual {
+                    None => to.copy_from_slice(results),
+                    Some(residual) if residual == out => gather(results, to),
+                    Some(residual) => {
+                        add(results, residual.elements(context, elements(residual, token)), to);
                     }
                 }
             }
@@ -550,9 +570,7 @@ fn tile(
             up.product(inputs, band, rest, two);
             let results = one.chunks_exact(rows).zip(two.chunks_exact(rows));
             for (token, (gate, up)) in results.enumerate() {
-                // SAFETY: each chunk makes other elements.
-                let out = unsafe { out.elements_mut(context.arena, elements(out, token)) };
-                gate::join(context.level, *activation, gate, Some(up), out);
+                gate::join(context.level, *activation, gate, Some(up), place(out, token));
             }
         }
     }

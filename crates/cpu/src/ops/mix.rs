@@ -1,9 +1,11 @@
 //! Weighted sum of the chosen experts' outputs.
 
+use std::ops::Range;
+
 use bilayer_graph::Op;
 
-use crate::program::lower::Lowering;
-use crate::program::{Buffer, Context, Stage};
+use crate::lowering::Lowering;
+use crate::stage::{Buffer, Context, Stage};
 use crate::state::State;
 
 /// Columns per chunk.
@@ -35,18 +37,18 @@ impl Stage for Mix {
         state.rows(self.out.rows) * self.pieces()
     }
 
+    fn writes(&self, state: &State) -> Vec<Range<usize>> {
+        vec![self.out.region(state)]
+    }
+
     fn run(&self, context: Context<'_>, chunk: usize) {
         let (row, first) = (chunk / self.pieces(), chunk % self.pieces() * COLS);
         let cols = first..(first + COLS).min(self.out.width);
         let start = row * self.out.width;
-        // SAFETY: the inputs were written by earlier stages; each chunk writes different elements.
-        let (input, route, out) = unsafe {
-            (
-                self.input.get(context.arena, row..row + 1),
-                self.route.get(context.arena, row..row + 1),
-                self.out.elements_mut(context.arena, start + cols.start..start + cols.end),
-            )
-        };
+        let input = self.input.get(&context, row..row + 1);
+        let route = self.route.get(&context, row..row + 1);
+        // SAFETY: each chunk writes different columns or rows.
+        let out = unsafe { self.out.elements_mut(&context, start + cols.start..start + cols.end) };
         let weights = &route[..self.route.width / 2];
         for (slot, (x, &weight)) in input.chunks_exact(self.out.width).zip(weights).enumerate() {
             let x = &x[cols.clone()];

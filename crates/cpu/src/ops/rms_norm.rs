@@ -1,45 +1,7 @@
 //! RMS norm: each row divided by its root mean square.
 
-use crate::lanes::{Kernel, Lanes, dispatch};
-use crate::level::Level;
-use crate::ops::layer_norm::{Norm, inverse_root};
-use crate::program::lower::Lowering;
-use crate::program::{Buffer, Context, Stage};
-use crate::state::State;
-
-/// A norm of whole rows, of the kind in [`Norm`].
-pub(crate) struct RowNorm {
-    pub(crate) norm: Norm,
-    pub(crate) input: Buffer,
-    pub(crate) out: Buffer,
-}
-
-/// The stage of an [`Op::RmsNorm`](bilayer_graph::Op::RmsNorm) or an [`Op::LayerNorm`](bilayer_graph::Op::LayerNorm).
-pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
-    let op = lowering.op(node);
-    let input = op.inputs().next().expect("a norm has an input");
-    let (input, out) = (lowering.buffer(input), lowering.buffer(op.out()));
-    Box::new(RowNorm { norm: lowering.norm(node), input, out })
-}
-
-impl Stage for RowNorm {
-    fn chunks(&self, state: &State) -> usize {
-        self.out.row_chunks(state)
-    }
-
-    fn run(&self, context: Context<'_>, chunk: usize) {
-        for row in self.out.chunk_range(context.state, chunk) {
-            // SAFETY: the input was written by an earlier stage; each chunk writes different rows.
-            let (input, out) = unsafe {
-                (
-                    self.input.get(context.arena, row..row + 1),
-                    self.out.get_mut(context.arena, row..row + 1),
-                )
-            };
-            self.norm.apply(context.level, input, out);
-        }
-    }
-}
+use crate::lanes::{Kernel, Lanes};
+use crate::level::{Level, dispatch};
 
 /// `out[i] = gain[i] * x[i] / sqrt(mean(x^2) + eps)`; no gain means all ones. The sum is f32, in as many accumulators
 /// as a few vectors have lanes.
@@ -64,8 +26,7 @@ impl Kernel for Squares<'_> {
         }
         for block in blocks {
             for (at, sum) in sums.iter_mut().enumerate() {
-                // SAFETY: the block has 4 N elements.
-                let x = unsafe { l.load(block.as_ptr().add(at * L::N)) };
+                let x = l.read(&block[at * L::N..]);
                 *sum = l.fma(x, x, *sum);
             }
         }
@@ -94,4 +55,10 @@ impl Kernel for Apply<'_> {
             None => self.out.iter_mut().zip(self.x).for_each(|(out, x)| *out = x * self.factor),
         }
     }
+}
+
+/// `1 / sqrt(x)` for a mean of squares. Squares that overflow give NaN: a factor of zero would make zeros of the row.
+#[inline(always)]
+pub(crate) fn inverse_root(x: f32) -> f32 {
+    if x.is_finite() { 1.0 / x.sqrt() } else { f32::NAN }
 }

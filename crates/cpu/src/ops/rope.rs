@@ -1,106 +1,55 @@
 //! RoPE: pairs of a head's elements are rotated by an angle proportional to the position.
 
+use std::ops::Range;
+
 use bilayer_graph::{Op, Pairs, Rope};
 
-use crate::lanes::{Kernel, Lanes, dispatch};
-use crate::level::Level;
-use crate::program::lower::Lowering;
-use crate::program::{Buffer, Context, Stage};
-use crate::state::State;
+use crate::lanes::{Kernel, Lanes};
+use crate::level::{Level, dispatch};
+use crate::lowering::Lowering;
+use crate::stage::{Buffer, Context, Rowwise, Stage};
 
-/// The table of cosines and sines of the step's tokens: `[T, 2 * pairs]`, cosines first.
+/// The stage that fills a table of cosines and sines of the step's tokens: `[T, 2 * pairs]`, cosines first. `factors`
+/// divide the frequencies.
 ///
 /// They are computed once per step for all layers with the same RoPE. Angles are f64: at position 100000 an f32
 /// product would be off by up to 0.004 radians.
-#[derive(Clone, Copy)]
-pub(crate) struct Table {
-    pub(crate) buffer: Buffer,
-}
-
-/// Fills a [`Table`].
-pub(crate) struct MakeTable {
-    pub(crate) table: Table,
-    /// Radians per position of each pair, with factors applied.
-    frequencies: Vec<f64>,
-    magnitude: f64,
-}
-
-impl MakeTable {
-    /// `factors` divide the frequencies.
-    pub(crate) fn new(rope: &Rope, factors: Option<&[f32]>, table: Table) -> MakeTable {
-        let factor = |at: usize| factors.map_or(1.0, |factors| f64::from(factors[at]));
-        let frequencies = rope.frequencies.iter().enumerate();
-        MakeTable {
-            table,
-            frequencies: frequencies.map(|(at, &f)| f64::from(f) / factor(at)).collect(),
-            magnitude: f64::from(rope.magnitude),
-        }
-    }
-}
-
-/// The stage of an [`Op::Rope`].
-pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
-    let Op::Rope { input, head_dim, rope, out } = lowering.op(node) else {
-        unreachable!("the table of ops")
-    };
-    let table = lowering.table(rope);
-    let (input, out) = (lowering.buffer(*input), lowering.buffer(*out));
-    Box::new(RopeStage { table, pairs: rope.pairs, head_dim: *head_dim, input, out })
-}
-
-impl Stage for MakeTable {
-    fn chunks(&self, state: &State) -> usize {
-        // Tokens per chunk; about 40 ns per pair.
-        state.tokens.len().div_ceil(16)
-    }
-
-    fn run(&self, context: Context<'_>, chunk: usize) {
-        let end = (16 * (chunk + 1)).min(context.state.tokens.len());
-        for row in 16 * chunk..end {
+pub(crate) fn fill_table(rope: &Rope, factors: Option<&[f32]>, table: Buffer) -> Box<dyn Stage> {
+    let factor = |at: usize| factors.map_or(1.0, |factors| f64::from(factors[at]));
+    let frequencies = rope.frequencies.iter().enumerate();
+    let frequencies: Vec<f64> = frequencies.map(|(at, &f)| f64::from(f) / factor(at)).collect();
+    let magnitude = f64::from(rope.magnitude);
+    let compute = move |context: Context<'_>, rows: Range<usize>, results: &mut [f32]| {
+        for (row, out) in rows.zip(results.chunks_exact_mut(table.width)) {
             let position = f64::from(context.state.positions[row]);
-            // SAFETY: each chunk writes different rows.
-            let out = unsafe { self.table.buffer.get_mut(context.arena, row..row + 1) };
-            let (cos, sin) = out.split_at_mut(self.frequencies.len());
-            for ((cos, sin), frequency) in cos.iter_mut().zip(sin).zip(&self.frequencies) {
+            let (cos, sin) = out.split_at_mut(frequencies.len());
+            for ((cos, sin), frequency) in cos.iter_mut().zip(sin).zip(&frequencies) {
                 let (s, c) = (position * frequency).sin_cos();
-                *cos = (c * self.magnitude) as f32;
-                *sin = (s * self.magnitude) as f32;
+                *cos = (c * magnitude) as f32;
+                *sin = (s * magnitude) as f32;
             }
         }
-    }
+    };
+    // About 40 ns per pair.
+    Box::new(Rowwise { out: table, rows: 16, scratch_bytes: 0, compute })
 }
 
-/// Rotates each head of a value.
-pub(crate) struct RopeStage {
-    pub(crate) table: Table,
-    pub(crate) pairs: Pairs,
-    pub(crate) head_dim: usize,
-    pub(crate) input: Buffer,
-    pub(crate) out: Buffer,
-}
-
-impl Stage for RopeStage {
-    fn chunks(&self, state: &State) -> usize {
-        self.out.row_chunks(state)
-    }
-
-    fn run(&self, context: Context<'_>, chunk: usize) {
-        for row in self.out.chunk_range(context.state, chunk) {
-            // SAFETY: input and table were written by earlier stages; each chunk writes different rows.
-            let (table, input, out) = unsafe {
-                (
-                    self.table.buffer.get(context.arena, row..row + 1),
-                    self.input.get(context.arena, row..row + 1),
-                    self.out.get_mut(context.arena, row..row + 1),
-                )
-            };
-            out.copy_from_slice(input);
-            turn(context.level, self.pairs, table, self.head_dim, out);
+/// The stage of an [`Op::Rope`]: rotates each head of a value.
+pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
+    let &Op::Rope { input, head_dim, ref rope, out } = lowering.op(node) else {
+        unreachable!("the table of ops")
+    };
+    let (pairs, table) = (rope.pairs, lowering.table(rope));
+    let (input, out) = (lowering.buffer(input), lowering.buffer(out));
+    Rowwise::boxed(out, move |context, rows, results| {
+        results.copy_from_slice(input.get(&context, rows.clone()));
+        for (row, out) in rows.zip(results.chunks_exact_mut(out.width)) {
+            turn(context.level, pairs, table.get(&context, row..row + 1), head_dim, out);
         }
-    }
+    })
 }
 
-/// Rotates every `head_dim` elements of `x`; `table` is a row of a [`Table`].
+/// Rotates every `head_dim` elements of `x`; `table` is a row of a table of cosines and sines.
 pub(crate) fn turn(level: Level, pairs: Pairs, table: &[f32], head_dim: usize, x: &mut [f32]) {
     dispatch(level, Rotate { pairs, table, head_dim, x });
 }

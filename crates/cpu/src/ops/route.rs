@@ -1,17 +1,11 @@
 //! Router: scores of all experts, the best of them, and their weights.
 
+use std::ops::Range;
+
 use bilayer_graph::{Groups, Op, Score};
 
-use crate::program::lower::Lowering;
-use crate::program::{Buffer, Context, Stage};
-use crate::state::State;
-
-/// `logits [rows, experts]` to `out [rows, 2 used]`: weights, then indices of experts.
-pub(crate) struct Route {
-    pub(crate) logits: Buffer,
-    pub(crate) rule: Rule,
-    pub(crate) out: Buffer,
-}
+use crate::lowering::Lowering;
+use crate::stage::{Context, Rowwise, Stage};
 
 /// How experts are selected and weighted.
 pub(crate) struct Rule {
@@ -27,7 +21,7 @@ pub(crate) struct Rule {
     pub(crate) factors: Option<std::sync::Arc<[f32]>>,
 }
 
-/// The stage of an [`Op::Route`].
+/// The stage of an [`Op::Route`]: `logits [rows, experts]` to `out [rows, 2 used]`, weights, then indices of experts.
 pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
     let Op::Route(op) = lowering.op(node) else { unreachable!("the table of ops") };
     let rule = Rule {
@@ -38,29 +32,15 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
         scale: op.scale,
         factors: op.factors.map(|factors| lowering.vector(factors)),
     };
-    Box::new(Route { logits: lowering.buffer(op.logits), rule, out: lowering.buffer(op.out) })
-}
-
-impl Stage for Route {
-    fn chunks(&self, state: &State) -> usize {
-        self.out.row_chunks(state)
-    }
-
-    fn scratch_bytes(&self) -> usize {
-        4 * self.logits.width
-    }
-
-    fn run(&self, context: Context<'_>, chunk: usize) {
-        let scores = &mut bytemuck::cast_slice_mut(context.scratch)[..self.logits.width];
-        for row in self.out.chunk_range(context.state, chunk) {
-            // SAFETY: the logits were written by an earlier stage; each chunk writes different rows.
-            let (logits, out) = unsafe {
-                let logits = self.logits.get(context.arena, row..row + 1);
-                (logits, self.out.get_mut(context.arena, row..row + 1))
-            };
-            self.rule.route(logits, scores, out);
+    let (logits, out) = (lowering.buffer(op.logits), lowering.buffer(op.out));
+    let compute = move |mut context: Context<'_>, rows: Range<usize>, results: &mut [f32]| {
+        let scratch = std::mem::take(&mut context.scratch);
+        let scores = &mut bytemuck::cast_slice_mut(scratch)[..logits.width];
+        for (row, out) in rows.zip(results.chunks_exact_mut(out.width)) {
+            rule.route(logits.get(&context, row..row + 1), scores, out);
         }
-    }
+    };
+    Box::new(Rowwise { out, rows: out.chunk_rows(), scratch_bytes: 4 * logits.width, compute })
 }
 
 impl Rule {

@@ -7,14 +7,16 @@
 //! **Price.** Prefill computes the recurrence row by row, a few operations per element of the state and row, instead of
 //! products of chunks of rows.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bilayer_graph::{Op, StateSpan};
 
-use crate::lanes::{Kernel, Lanes, dispatch};
-use crate::program::lower::Lowering;
-use crate::program::{Buffer, Context, Stage};
+use crate::lanes::{Kernel, Lanes};
+use crate::level::dispatch;
+use crate::lowering::Lowering;
 use crate::slots::Slots;
+use crate::stage::{Buffer, Context, Stage};
 use crate::state::State;
 
 /// Elements of the state that a chunk carries: 16 KiB, which leaves room for the inputs in a first-level cache.
@@ -69,19 +71,9 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
 
 impl BufferColumns {
     /// Elements `at..at + len` of a row's columns.
-    ///
-    /// # Safety
-    /// Those of [`Buffer::elements`].
-    unsafe fn get<'m>(
-        &self,
-        context: &Context<'m>,
-        row: usize,
-        at: usize,
-        len: usize,
-    ) -> &'m [f32] {
+    fn get<'m>(&self, context: &Context<'m>, row: usize, at: usize, len: usize) -> &'m [f32] {
         let first = row * self.buffer.width + self.first + at;
-        // SAFETY: guaranteed by the caller.
-        unsafe { self.buffer.elements(context.arena, first..first + len) }
+        self.buffer.elements(context, first..first + len)
     }
 }
 
@@ -120,27 +112,18 @@ impl Scan {
         let group = head / self.op.neighbours % self.op.groups * state_dim;
         let of_head = |buffer: &Buffer, row: usize| -> f32 {
             let at = row * buffer.width + head;
-            // SAFETY: the input was written by an earlier stage.
-            let element = unsafe { buffer.elements(context.arena, at..at + 1) };
-            element[0]
+            buffer.elements(context, at..at + 1)[0]
         };
         for row in span.first_row as usize..(span.first_row + span.rows) as usize {
             let step = softplus(of_head(&self.dt, row) + self.bias[head]);
             let start = row * self.out.width + at;
-            // SAFETY: the inputs were written by earlier stages; only this chunk writes these elements of the result.
-            let (x, b, c, out) = unsafe {
-                (
-                    self.x.get(context, row, at, len),
-                    self.b.get(context, row, group, state_dim),
-                    self.c.get(context, row, group, state_dim),
-                    self.out.elements_mut(context.arena, start..start + len),
-                )
-            };
+            // SAFETY: only this chunk writes these elements of the result.
+            let out = unsafe { self.out.elements_mut(context, start..start + len) };
             let beta = self.beta.as_ref().map(|beta| of_head(beta, row));
             let advance = Advance {
-                x,
-                b,
-                c,
+                x: self.x.get(context, row, at, len),
+                b: self.b.get(context, row, group, state_dim),
+                c: self.c.get(context, row, group, state_dim),
                 factors: [self.op.b_factor, self.op.c_factor],
                 kept: (step * self.decay[head]).exp(),
                 step,
@@ -157,6 +140,10 @@ impl Scan {
 impl Stage for Scan {
     fn chunks(&self, _: &State) -> usize {
         self.op.heads * self.head_chunks()
+    }
+
+    fn writes(&self, state: &State) -> Vec<Range<usize>> {
+        vec![self.out.region(state)]
     }
 
     fn run(&self, context: Context<'_>, chunk: usize) {
@@ -221,9 +208,7 @@ fn dot<L: Lanes>(lanes: L, a: &[f32], b: &[f32]) -> f32 {
     let whole = a.len() / L::N * L::N;
     let mut sums = lanes.splat(0.0);
     for i in (0..whole).step_by(L::N) {
-        // SAFETY: `i + N` is at most the length of both.
-        let (a, b) = unsafe { (lanes.load(a.as_ptr().add(i)), lanes.load(b.as_ptr().add(i))) };
-        sums = lanes.fma(a, b, sums);
+        sums = lanes.fma(lanes.read(&a[i..]), lanes.read(&b[i..]), sums);
     }
     let tail = a[whole..].iter().zip(&b[whole..]).map(|(a, b)| a * b);
     lanes.sum(sums) + tail.sum::<f32>()
@@ -243,13 +228,10 @@ fn update<L: Lanes>(
     let (all_kept, all_added) = (lanes.splat(kept), lanes.splat(added));
     let mut sums = lanes.splat(0.0);
     for i in (0..whole).step_by(L::N) {
-        // SAFETY: `i + N` is at most the length of all three.
-        unsafe {
-            let taken = lanes.mul(all_added, lanes.load(b.as_ptr().add(i)));
-            let new = lanes.fma(all_kept, lanes.load(state.as_ptr().add(i)), taken);
-            lanes.store(new, state.as_mut_ptr().add(i));
-            sums = lanes.fma(new, lanes.load(c.as_ptr().add(i)), sums);
-        }
+        let taken = lanes.mul(all_added, lanes.read(&b[i..]));
+        let new = lanes.fma(all_kept, lanes.read(&state[i..]), taken);
+        lanes.write(new, &mut state[i..]);
+        sums = lanes.fma(new, lanes.read(&c[i..]), sums);
     }
     let mut sum = lanes.sum(sums);
     for ((state, b), c) in state[whole..].iter_mut().zip(&b[whole..]).zip(&c[whole..]) {

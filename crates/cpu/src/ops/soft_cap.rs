@@ -2,40 +2,18 @@
 
 use bilayer_graph::Op;
 
+use crate::level::Level;
+use crate::lowering::Lowering;
 use crate::math::{Function, map};
-use crate::program::lower::Lowering;
-use crate::program::{Buffer, Context, Stage};
-use crate::state::State;
+use crate::stage::{Elementwise, Stage};
 
-/// `out = cap * tanh(input / cap)`.
-pub(crate) struct SoftCap {
-    pub(crate) input: Buffer,
-    pub(crate) cap: f32,
-    pub(crate) out: Buffer,
-}
-
-/// The stage of an [`Op::SoftCap`].
+/// The stage of an [`Op::SoftCap`]: `out = cap * tanh(input / cap)`.
 pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
-    let Op::SoftCap { input, cap, out } = lowering.op(node) else {
+    let Op::SoftCap { input, cap, out } = *lowering.op(node) else {
         unreachable!("the table of ops")
     };
-    Box::new(SoftCap { input: lowering.buffer(*input), cap: *cap, out: lowering.buffer(*out) })
-}
-
-impl Stage for SoftCap {
-    fn chunks(&self, state: &State) -> usize {
-        self.out.element_chunks(state)
-    }
-
-    fn run(&self, context: Context<'_>, chunk: usize) {
-        let range = self.out.element_range(context.state, chunk);
-        // SAFETY: the input was written by an earlier stage; each chunk writes different elements.
-        let (input, out) = unsafe {
-            (
-                self.input.elements(context.arena, range.clone()),
-                self.out.elements_mut(context.arena, range),
-            )
-        };
-        map(context.level, Function::SoftCap(self.cap), input, out);
-    }
+    let compute = move |level: Level, [input]: [&[f32]; 1], out: &mut [f32]| {
+        map(level, Function::SoftCap(cap), input, out);
+    };
+    Box::new(Elementwise { inputs: [lowering.buffer(input)], out: lowering.buffer(out), compute })
 }

@@ -1,39 +1,24 @@
 //! Finds the largest elements of each row and their indices.
 
+use std::ops::Range;
+
 use bilayer_graph::Op;
 
-use crate::program::lower::Lowering;
-use crate::program::{Buffer, Context, Stage};
-use crate::state::State;
+use crate::lowering::Lowering;
+use crate::stage::{Context, Rowwise, Stage};
 
 /// Elements tested together: most groups contain nothing large enough.
 const STRETCH: usize = 64;
 
-/// `input [rows, width]` to `out [rows, 2k]`: `k` values, largest first, then their indices.
-pub(crate) struct TopK {
-    pub(crate) input: Buffer,
-    pub(crate) out: Buffer,
-}
-
-/// The stage of an [`Op::TopK`].
+/// The stage of an [`Op::TopK`]: `input [rows, width]` to `out [rows, 2k]`, `k` values, largest first, then their
+/// indices.
 pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> {
-    let Op::TopK { input, out, .. } = lowering.op(node) else { unreachable!("the table of ops") };
-    Box::new(TopK { input: lowering.buffer(*input), out: lowering.buffer(*out) })
-}
-
-impl Stage for TopK {
-    fn chunks(&self, state: &State) -> usize {
-        state.rows(self.out.rows)
-    }
-
-    fn run(&self, context: Context<'_>, chunk: usize) {
-        // SAFETY: the input was written by an earlier stage; each chunk writes a different row.
-        let (row, out) = unsafe {
-            let row = self.input.get(context.arena, chunk..chunk + 1);
-            (row, self.out.get_mut(context.arena, chunk..chunk + 1))
-        };
-        top_k(row, out);
-    }
+    let Op::TopK { input, out, .. } = *lowering.op(node) else { unreachable!("the table of ops") };
+    let (input, out) = (lowering.buffer(input), lowering.buffer(out));
+    let compute = move |context: Context<'_>, rows: Range<usize>, out: &mut [f32]| {
+        top_k(input.get(&context, rows), out);
+    };
+    Box::new(Rowwise { out, rows: 1, scratch_bytes: 0, compute })
 }
 
 /// Keeps the best so far sorted in `out` and inserts larger elements. In a row of `n` in random order that happens

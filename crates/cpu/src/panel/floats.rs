@@ -1,79 +1,64 @@
-//! Dequantizes weights to f32: float types with code per level, all others by their scalar dequantizer.
+//! Dequantizes weights to f32: 16-bit floats with the level's vectors, all others by their scalar dequantizer.
+
+use std::marker::PhantomData;
 
 use bilayer_quant::Type;
 
-use crate::level::Level;
+use crate::lanes::{Lanes, Transform};
+use crate::level::{Level, transform};
 
-/// Dequantizes whole blocks of one type. Unsafe to call on a CPU without the level's features.
-pub(crate) type Read = unsafe fn(blocks: &[u8], values: &mut [f32]);
-
-/// The dequantizer of a type at a level.
-pub(crate) fn read(ty: Type, level: Level) -> Read {
-    let Some((_, widen)) = TABLE.iter().find(|(known, _)| *known == ty) else {
-        return ty.dequantize;
-    };
-    match level {
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx2 | Level::AvxVnni => widen.avx2,
-        #[cfg(target_arch = "x86_64")]
-        Level::Avx512Vnni | Level::Amx => widen.avx512,
-        #[cfg(target_arch = "aarch64")]
-        Level::Neon | Level::NeonDotprod | Level::NeonI8mm => widen.neon,
-        _ => ty.dequantize,
-    }
-}
+/// Dequantizes whole blocks to as many values with the instructions of a level that this CPU has.
+type Widen16 = fn(level: Level, bytes: &[u8], values: &mut [f32]);
 
 /// The 16-bit float types.
-static TABLE: &[(Type, Widen)] =
-    &[(Type::F16, Widen::of::<F16>()), (Type::BF16, Widen::of::<Bf16>())];
+static TABLE: &[(Type, Widen16)] = &[(Type::F16, widen::<F16>), (Type::BF16, widen::<Bf16>)];
 
-struct Widen {
-    #[cfg(target_arch = "x86_64")]
-    avx2: Read,
-    #[cfg(target_arch = "x86_64")]
-    avx512: Read,
-    #[cfg(target_arch = "aarch64")]
-    neon: Read,
+/// The dequantizer of a type at a level that this CPU has.
+#[derive(Clone, Copy)]
+pub(crate) struct Reader {
+    ty: Type,
+    level: Level,
+    widen: Option<Widen16>,
 }
 
-impl Widen {
-    const fn of<T: Half>() -> Widen {
-        Widen {
-            #[cfg(target_arch = "x86_64")]
-            avx2: widen_avx2::<T>,
-            #[cfg(target_arch = "x86_64")]
-            avx512: widen_avx512::<T>,
-            #[cfg(target_arch = "aarch64")]
-            neon: widen::<T>,
+impl Reader {
+    pub fn new(ty: Type, level: Level) -> Reader {
+        let row = TABLE.iter().find(|(known, _)| *known == ty);
+        Reader { ty, level, widen: row.map(|(_, widen)| *widen) }
+    }
+
+    /// Dequantizes whole blocks to as many `values`.
+    pub fn read(&self, blocks: &[u8], values: &mut [f32]) {
+        match self.widen {
+            Some(widen) => widen(self.level, blocks, values),
+            None => (self.ty.dequantize)(blocks, values),
         }
     }
 }
 
+fn widen<H: Half>(level: Level, bytes: &[u8], values: &mut [f32]) {
+    transform(level, Widen::<H>(bytes, PhantomData), values);
+}
+
+/// Elements widened at a time.
+const STEP: usize = 16;
+
 /// A 16-bit float.
 trait Half {
-    /// # Safety
-    /// On x86-64 the CPU supports F16C.
-    unsafe fn widen(bits: [u16; 16]) -> [f32; 16];
+    fn widen<L: Lanes>(l: L, bits: &[u16; STEP]) -> [f32; STEP];
 }
 
 struct F16;
 
 impl Half for F16 {
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn widen(bits: [u16; 16]) -> [f32; 16] {
-        use std::arch::x86_64::_mm256_cvtph_ps;
-        let [low, high]: [[u16; 8]; 2] = bytemuck::cast(bits);
-        // SAFETY: guaranteed by the caller.
-        bytemuck::cast(unsafe {
-            [_mm256_cvtph_ps(bytemuck::cast(low)), _mm256_cvtph_ps(bytemuck::cast(high))]
-        })
-    }
-
-    #[cfg(not(target_arch = "x86_64"))]
-    #[inline(always)]
-    unsafe fn widen(bits: [u16; 16]) -> [f32; 16] {
-        crate::panel::f16_values(bits)
+    fn widen<L: Lanes>(l: L, bits: &[u16; STEP]) -> [f32; STEP] {
+        let mut values = [0.0; STEP];
+        for at in (0..STEP).step_by(L::N) {
+            // SAFETY: N divides 16, so that N elements follow in both arrays.
+            unsafe { l.store(l.load_f16(bits.as_ptr().add(at)), values.as_mut_ptr().add(at)) };
+        }
+        values
     }
 }
 
@@ -81,46 +66,30 @@ struct Bf16;
 
 impl Half for Bf16 {
     #[inline(always)]
-    unsafe fn widen(bits: [u16; 16]) -> [f32; 16] {
-        let mut values = [0.0; 16];
-        for (value, bits) in values.iter_mut().zip(&bits) {
-            *value = f32::from_bits(u32::from(*bits) << 16);
+    fn widen<L: Lanes>(_: L, bits: &[u16; STEP]) -> [f32; STEP] {
+        bits.map(|bits| f32::from_bits(u32::from(bits) << 16))
+    }
+}
+
+struct Widen<'a, H>(&'a [u8], PhantomData<H>);
+
+impl<H: Half> Transform for Widen<'_, H> {
+    type Out = [f32];
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L, values: &mut [f32]) {
+        const { assert!(STEP.is_multiple_of(L::N)) };
+        let (values, last) = values.as_chunks_mut::<STEP>();
+        let (blocks, rest) = self.0.as_chunks::<{ 2 * STEP }>();
+        assert!(values.len() == blocks.len() && rest.len() == 2 * last.len());
+        for (values, bytes) in values.iter_mut().zip(blocks) {
+            *values = H::widen(l, &bytemuck::cast(*bytes));
         }
-        values
+        let mut bytes = [0; 2 * STEP];
+        bytes[..rest.len()].copy_from_slice(rest);
+        let widened = H::widen(l, &bytemuck::cast(bytes));
+        last.copy_from_slice(&widened[..last.len()]);
     }
-}
-
-/// # Safety
-/// Those of [`Half::widen`].
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-#[inline(always)]
-unsafe fn widen<T: Half>(blocks: &[u8], values: &mut [f32]) {
-    let (values, last) = values.as_chunks_mut::<16>();
-    let (blocks, rest) = blocks.as_chunks::<32>();
-    assert!(values.len() == blocks.len() && rest.len() == 2 * last.len());
-    for (values, bytes) in values.iter_mut().zip(blocks) {
-        // SAFETY: guaranteed by the caller.
-        *values = unsafe { T::widen(bytemuck::cast(*bytes)) };
-    }
-    let mut bytes = [0; 32];
-    bytes[..rest.len()].copy_from_slice(rest);
-    // SAFETY: as above.
-    let widened = unsafe { T::widen(bytemuck::cast(bytes)) };
-    last.copy_from_slice(&widened[..last.len()]);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn widen_avx2<T: Half>(blocks: &[u8], values: &mut [f32]) {
-    // SAFETY: the feature is enabled.
-    unsafe { widen::<T>(blocks, values) };
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-fn widen_avx512<T: Half>(blocks: &[u8], values: &mut [f32]) {
-    // SAFETY: the feature is enabled.
-    unsafe { widen::<T>(blocks, values) };
 }
 
 #[cfg(test)]
@@ -136,8 +105,7 @@ mod tests {
             ty.dequantize(bytes, &mut expected).expect("whole blocks");
             for level in Level::available() {
                 let mut found = vec![1.0; expected.len()];
-                // SAFETY: the level is available.
-                unsafe { read(ty, level)(bytes, &mut found) };
+                Reader::new(ty, level).read(bytes, &mut found);
                 for (bits, (found, expected)) in found.iter().zip(&expected).enumerate() {
                     let same = found.to_bits() == expected.to_bits();
                     assert!(same || found.is_nan() && expected.is_nan(), "{ty} {level} {bits:04x}");

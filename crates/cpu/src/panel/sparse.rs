@@ -4,6 +4,7 @@ use bilayer_quant::Type;
 use bilayer_quant::sparse::{GROUP, Layout};
 
 use super::{Form, Quants, Span, Unpack, f16_values};
+use crate::bytes::Bytes;
 
 /// The unpacking of each type.
 pub(super) static TABLE: &[(Type, Quants)] = &[
@@ -29,7 +30,7 @@ impl<const N: usize, const BITS: usize> Unpack for Sparse<N, BITS> {
     const HIGHEST: u8 = 2 * (Layout::<N, BITS>::BIAS - 1) + 1;
 
     #[inline(always)]
-    fn unpack(blocks: &[u8], span: &mut Span) {
+    fn unpack<V: Bytes>(blocks: &[u8], span: &mut Span) {
         let block = &blocks[..Layout::<N, BITS>::BYTES];
         span.quants.fill(Self::BIAS);
         for (group, quants) in span.quants.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {

@@ -1,11 +1,12 @@
 //! Finds the first op whose result is not finite, if requested.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bilayer_graph::Error;
 
-use super::{Buffer, Context, Stage};
+use crate::stage::{Buffer, Context, Stage};
 use crate::state::State;
 
 /// The results of a program's checks in the last run.
@@ -46,10 +47,13 @@ impl Stage for Check {
         self.value.element_chunks(state)
     }
 
+    fn writes(&self, _: &State) -> Vec<Range<usize>> {
+        Vec::new()
+    }
+
     fn run(&self, context: Context<'_>, chunk: usize) {
         let range = self.value.element_range(context.state, chunk);
-        // SAFETY: written by the previous stage.
-        let values = unsafe { self.value.elements(context.arena, range) };
+        let values = self.value.elements(&context, range);
         if !values.iter().all(|x| x.is_finite()) {
             self.verdict.worst.fetch_min(self.node, Ordering::Relaxed);
         }

@@ -4,62 +4,48 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bilayer_graph::{
-    Activation, Attend, CacheId, Graph, Ids, Kernel, Limits, Op, Precision, Rope, Rows, Segment,
-    SharedBytes, StateId, Value, Weight, WeightId,
+    Activation, Attend, CacheId, Graph, Ids, Kernel, Limits, Op, Precision, Rows, Segment, Value,
+    Weight,
 };
 
 use super::check::{Check, Verdict};
 use super::place::{Request, place};
-use super::{Buffer, Parts, Placed, Stage};
+use super::{Parts, Placed};
 use crate::cache::Cache;
-use crate::level::Level;
+use crate::lowering::{Holdings, Lowering};
 use crate::memory::lines;
-use crate::ops::attend::plan::{Plan, Reach};
 use crate::ops::attend::{self, tile_tokens};
-use crate::ops::experts::Mixture;
-use crate::ops::layer_norm::Norm;
+use crate::ops::experts::{self, Mixture};
 use crate::ops::matmul::{self, Group, Linear};
-use crate::ops::rope::{MakeTable, Table};
-use crate::ops::{self, Lower, experts};
-use crate::slots::Slots;
+use crate::ops::norm::Norm;
+use crate::ops::rope;
+use crate::ops::{self, Lower};
+use crate::plan::{Plan, Reach};
+use crate::stage::{Buffer, Stage};
 use crate::state::{State, Tables};
 use bilayer_graph::fuse::{self, FusedOp, FusedProduct, Item};
-
-/// The backend's state for lowering a segment.
-pub(crate) struct Holdings<'a> {
-    pub(crate) weights: &'a HashMap<WeightId, SharedBytes>,
-    pub(crate) caches: &'a HashMap<CacheId, Arc<Cache>>,
-    pub(crate) states: &'a HashMap<StateId, Arc<Slots>>,
-    /// Temporary caches of attention without a cache, one per shape.
-    pub(crate) scratch: &'a [Arc<Cache>],
-    pub(crate) level: Level,
-    pub(crate) threads: usize,
-}
 
 /// Lowers a segment. All its weights are loaded and its caches allocated.
 pub(crate) fn lower(segment: &Segment<'_>, limits: Limits, holdings: &Holdings<'_>) -> Parts {
     // Checking examines every op's result, so nothing may be fused away.
     let fused = limits.fuse && !limits.check;
     let items = if fused { fuse::joined(segment) } else { fuse::single(segment) };
-    let mut lowering = Lowering::new(segment, limits, holdings, &items);
-    lowering.copies(segment);
+    let mut assembly = Assembly::new(segment, limits, holdings, &items);
+    assembly.copies(segment);
     for (at, item) in items.iter().enumerate() {
-        lowering.item(at, item);
+        assembly.item(at, item);
     }
-    lowering.parts(segment)
+    assembly.parts(segment)
 }
 
-/// A segment on its way to stages: what the files of ops make their stages from.
-pub(crate) struct Lowering<'a> {
+/// The stages of a segment under construction.
+struct Assembly<'a> {
     graph: &'a Graph,
     limits: Limits,
-    holdings: &'a Holdings<'a>,
-    /// Location of each value; absent for those fused away.
-    buffers: HashMap<Value, Buffer>,
+    lowering: Lowering<'a>,
     /// Offset of each item's own memory.
     own: Vec<usize>,
     arena_bytes: usize,
-    tables: Vec<Rotation>,
     plans: Vec<Plan>,
     stages: Vec<Box<dyn Stage>>,
     kernels: Vec<Placed>,
@@ -67,43 +53,33 @@ pub(crate) struct Lowering<'a> {
     verdict: Option<Arc<Verdict>>,
 }
 
-/// A RoPE table of the program.
-struct Rotation {
-    rope: Rope,
-    table: Table,
-    /// Whether the stage that fills it exists already.
-    made: bool,
-}
-
-impl<'a> Lowering<'a> {
+impl<'a> Assembly<'a> {
     fn new(
         segment: &Segment<'a>,
         limits: Limits,
         holdings: &'a Holdings<'a>,
         items: &[Item],
-    ) -> Lowering<'a> {
+    ) -> Assembly<'a> {
         let graph = segment.graph;
         let names = segment.nodes.clone().map(|node| {
             let of = &graph.nodes[node];
             (node as u32, of.label(), of.op.kind().stem())
         });
         let verdict = limits.check.then(|| Arc::new(Verdict::new(names.collect())));
-        let mut lowering = Lowering {
+        let mut assembly = Assembly {
             graph,
             limits,
-            holdings,
-            buffers: HashMap::new(),
+            lowering: Lowering::new(graph, holdings),
             own: Vec::new(),
             arena_bytes: 0,
-            tables: Vec::new(),
             plans: Vec::new(),
             stages: Vec::new(),
             kernels: Vec::new(),
             caches: Vec::new(),
             verdict,
         };
-        lowering.place(segment, items);
-        lowering
+        assembly.place(segment, items);
+        assembly
     }
 
     /// Places all values, each item's own memory and the RoPE tables.
@@ -136,11 +112,11 @@ impl<'a> Lowering<'a> {
         }
         for node in segment.nodes.clone() {
             if let Op::Rope { rope, .. } = &graph.nodes[node].op {
-                self.add_table(rope);
+                self.lowering.add_table(rope);
             }
         }
-        for rotation in &self.tables {
-            let bytes = 4 * self.limits.tokens * rotation.table.buffer.width;
+        for table in &self.lowering.tables {
+            let bytes = 4 * self.limits.tokens * table.buffer.width;
             requests.push(Request { bytes, first: 0, last: items.len() });
         }
         let (offsets, bytes) = place(&requests);
@@ -149,14 +125,14 @@ impl<'a> Lowering<'a> {
         let (of_items, of_tables) = rest.split_at(items.len());
         for (&(value, _), &offset) in values.iter().zip(of_values) {
             let (width, rows) = (graph.width(value), graph.rows(value));
-            self.buffers.insert(value, Buffer { offset, width, rows });
+            self.lowering.buffers.insert(value, Buffer { offset, width, rows });
         }
         for (value, holder) in holders {
-            self.buffers.insert(value, self.buffers[&holder]);
+            self.lowering.buffers.insert(value, self.lowering.buffers[&holder]);
         }
         self.own = of_items.to_vec();
-        for (rotation, &offset) in self.tables.iter_mut().zip(of_tables) {
-            rotation.table.buffer.offset = offset;
+        for (table, &offset) in self.lowering.tables.iter_mut().zip(of_tables) {
+            table.buffer.offset = offset;
         }
     }
 
@@ -197,7 +173,8 @@ impl<'a> Lowering<'a> {
             }
         }
         if !self.caches.is_empty() {
-            let caches = self.caches.iter().map(|id| self.holdings.caches[id].clone()).collect();
+            let caches =
+                self.caches.iter().map(|id| self.lowering.holdings.caches[id].clone()).collect();
             self.stages.push(Box::new(attend::Copy { caches }));
         }
     }
@@ -211,20 +188,6 @@ impl<'a> Lowering<'a> {
             Rows::Tokens => self.limits.tokens,
             Rows::Outputs => self.limits.outputs,
         }
-    }
-
-    fn add_table(&mut self, rope: &Rope) {
-        if self.table_index(rope).is_none() {
-            let width = 2 * rope.frequencies.len();
-            let table = Table { buffer: Buffer { offset: 0, width, rows: Rows::Tokens } };
-            self.tables.push(Rotation { rope: rope.clone(), table, made: false });
-        }
-    }
-
-    fn table_index(&self, rope: &Rope) -> Option<usize> {
-        // The pairing does not affect the angles.
-        let same = |known: &Rope| Rope { pairs: rope.pairs, ..known.clone() } == *rope;
-        self.tables.iter().position(|rotation| same(&rotation.rope))
     }
 
     /// Bytes that an item needs besides its values.
@@ -261,39 +224,16 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// A vector weight as f32.
-    pub(crate) fn vector(&self, id: WeightId) -> Arc<[f32]> {
-        let weight = self.graph.weight(id);
-        let mut values = vec![0.0; weight.rows * weight.cols];
-        let bytes = &self.holdings.weights[&id];
-        weight.ty.dequantize(bytes, &mut values).expect("loading has checked the bytes");
-        values.into()
-    }
-
     fn linear(&self, node: usize) -> Box<Linear> {
         let Op::MatMul { weight, bias, precision, .. } = self.graph.nodes[node].op else {
             unreachable!("a product")
         };
-        let bytes = self.holdings.weights[&weight].clone();
+        let bytes = self.lowering.holdings.weights[&weight].clone();
         let weight = self.graph.weight(weight);
         let Weight { ty, rows, cols, .. } = *weight;
         let shape = matmul::Shape { ty, rows, cols, precision };
-        let bias = bias.map(|bias| self.vector(bias));
-        Box::new(Linear::new(bytes, &shape, bias, self.holdings.level))
-    }
-
-    /// The norm of a node.
-    pub(crate) fn norm(&self, node: usize) -> Norm {
-        match self.graph.nodes[node].op {
-            Op::RmsNorm { gain, eps, .. } => {
-                Norm::Rms { gain: gain.map(|gain| self.vector(gain)), eps }
-            }
-            Op::LayerNorm { gain, bias, eps, .. } => {
-                let bias = bias.map(|bias| self.vector(bias));
-                Norm::Layer { gain: self.vector(gain), bias, eps }
-            }
-            _ => unreachable!("a norm"),
-        }
+        let bias = bias.map(|bias| self.lowering.vector(bias));
+        Box::new(Linear::new(bytes, &shape, bias, self.lowering.holdings.level))
     }
 
     /// The group of a [`FusedOp::Multiply`] without a route, with values at `buffer`.
@@ -320,9 +260,9 @@ impl<'a> Lowering<'a> {
         let parts = parts.collect();
         let norm = norm.map(|node| {
             let source = self.graph.nodes[node].op.inputs().next().expect("a norm has an input");
-            (self.norm(node), buffer(source))
+            (Norm::of(&self.lowering, node), buffer(source))
         });
-        Group::new(norm, buffer(input), parts, self.holdings.threads)
+        Group::new(norm, buffer(input), parts, self.lowering.holdings.threads)
     }
 
     /// The products of a [`FusedOp::Multiply`] with a route, with values at `buffer`.
@@ -345,25 +285,32 @@ impl<'a> Lowering<'a> {
             }
         });
         let rows = self.rows_max(self.graph.rows(input));
-        Mixture::new(buffer(input), buffer(route), parts.collect(), rows, self.holdings.threads)
+        Mixture::new(
+            buffer(input),
+            buffer(route),
+            parts.collect(),
+            rows,
+            self.lowering.holdings.threads,
+        )
     }
 
     /// The matrices of all experts.
     fn stack(&self, node: usize) -> Vec<Linear> {
         let Op::Experts(experts) = &self.graph.nodes[node].op else { unreachable!("experts") };
-        let bias = experts.bias.map(|bias| self.vector(bias));
+        let bias = experts.bias.map(|bias| self.lowering.vector(bias));
         let mut linears = Vec::new();
         for &id in experts.stack.iter() {
             let weight = self.graph.weight(id);
             let (rows, cols) = (weight.rows / weight.stacked, weight.cols);
             let bytes = weight.bytes() / weight.stacked;
             for expert in 0..weight.stacked {
-                let part = self.holdings.weights[&id].slice(expert * bytes..(expert + 1) * bytes);
+                let part =
+                    self.lowering.holdings.weights[&id].slice(expert * bytes..(expert + 1) * bytes);
                 let first = linears.len() * rows;
                 let bias = bias.as_ref().map(|bias| bias[first..first + rows].into());
                 let precision = Precision::Coarse;
                 let shape = matmul::Shape { ty: weight.ty, rows, cols, precision };
-                linears.push(Linear::new(part, &shape, bias, self.holdings.level));
+                linears.push(Linear::new(part, &shape, bias, self.lowering.holdings.level));
             }
         }
         linears
@@ -381,7 +328,7 @@ impl<'a> Lowering<'a> {
         let name = match &item.kind {
             FusedOp::Plain(node) => self.plain(*node),
             FusedOp::Multiply { input, route: Some(route), parts, .. } => {
-                let buffers = &self.buffers;
+                let buffers = &self.lowering.buffers;
                 let mut mixture = self.mixture(*input, *route, parts, |value| buffers[&value]);
                 mixture.offset = self.own[at];
                 let name = mixture.name();
@@ -389,7 +336,7 @@ impl<'a> Lowering<'a> {
                 name
             }
             FusedOp::Multiply { input, norm, route: None, parts } => {
-                let buffers = &self.buffers;
+                let buffers = &self.lowering.buffers;
                 let mut group = self.group(*input, *norm, parts, |value| buffers[&value]);
                 group.prepared_offset = self.own[at];
                 let name = group.name();
@@ -400,7 +347,7 @@ impl<'a> Lowering<'a> {
             FusedOp::Attend { node, q, k } => self.attend(*node, q, k, self.own[at]),
         };
         if let (Some(verdict), &[node]) = (self.verdict.clone(), item.nodes.as_slice()) {
-            let value = self.buffers[&self.graph.nodes[node].op.out()];
+            let value = self.lowering.buffers[&self.graph.nodes[node].op.out()];
             self.stages.push(Box::new(Check { verdict, node: node as u32, value }));
         }
         let nodes = item.nodes.iter().map(|&node| node as u32).collect();
@@ -410,52 +357,33 @@ impl<'a> Lowering<'a> {
 
     /// An op as it is, by the table of ops; returns its name.
     fn plain(&mut self, node: usize) -> String {
-        let kind = self.op(node).kind();
+        let kind = self.lowering.op(node).kind();
         let Some(Lower::Alone(stage)) = ops::of(kind) else { unreachable!("an item of its own") };
-        let stage = stage(self, node);
+        let stage = stage(&mut self.lowering, node);
+        self.fill_tables();
         self.stages.push(stage);
-        format!("{} {}", kind.stem(), self.holdings.level)
+        format!("{} {}", kind.stem(), self.lowering.holdings.level)
     }
 
-    /// The op of a node.
-    pub(crate) fn op(&self, node: usize) -> &'a Op {
-        &self.graph.nodes[node].op
-    }
-
-    /// A weight's description and its bytes.
-    pub(crate) fn weight(&self, id: WeightId) -> (&'a Weight, SharedBytes) {
-        (self.graph.weight(id), self.holdings.weights[&id].clone())
-    }
-
-    /// Where a value lies.
-    pub(crate) fn buffer(&self, value: Value) -> Buffer {
-        self.buffers[&value]
-    }
-
-    /// The slots of a state.
-    pub(crate) fn slots(&self, state: StateId) -> Arc<Slots> {
-        self.holdings.states[&state].clone()
-    }
-
-    /// The table of a RoPE; its first use also adds the stage that fills it.
-    pub(crate) fn table(&mut self, rope: &Rope) -> Table {
-        let index = self.table_index(rope).expect("placing has met every rotation");
-        let table = self.tables[index].table;
-        if !self.tables[index].made {
-            self.tables[index].made = true;
-            let factors = rope.factors.map(|factors| self.vector(factors));
-            self.stages.push(Box::new(MakeTable::new(rope, factors.as_deref(), table)));
+    /// Adds the stages that fill the tables that a stage uses for the first time.
+    fn fill_tables(&mut self) {
+        let new = |at: &usize| self.lowering.tables[*at].used && !self.lowering.tables[*at].made;
+        let new: Vec<usize> = (0..self.lowering.tables.len()).filter(new).collect();
+        for at in new {
+            self.lowering.tables[at].made = true;
+            let table = &self.lowering.tables[at];
+            let factors = table.rope.factors.map(|factors| self.lowering.vector(factors));
+            self.stages.push(rope::fill_table(&table.rope, factors.as_deref(), table.buffer));
         }
-        table
     }
 
     fn turn(&mut self, turn: &fuse::QkInput) -> attend::QkTransform {
         let norm = turn.norm.map(|node| match self.graph.nodes[node].op {
-            Op::HeadNorm { gain: Some(gain), eps, .. } => (self.vector(gain), eps),
+            Op::HeadNorm { gain: Some(gain), eps, .. } => (self.lowering.vector(gain), eps),
             _ => unreachable!("a head norm with a gain"),
         });
         let rope = turn.rope.map(|node| match &self.graph.nodes[node].op {
-            Op::Rope { rope, .. } => (rope.pairs, self.table(rope)),
+            Op::Rope { rope, .. } => (rope.pairs, self.lowering.table(rope)),
             _ => unreachable!("a rotation"),
         });
         attend::QkTransform { norm, rope }
@@ -471,20 +399,21 @@ impl<'a> Lowering<'a> {
         });
         let shape = shape(attend, plan);
         let (q_turn, k_turn) = (self.turn(q), self.turn(k));
+        self.fill_tables();
         let cache = self.cache(attend);
         let kept = cache.layout.name();
-        let source = self.buffers[&q.input];
+        let source = self.lowering.buffers[&q.input];
         let turned = q.is_some().then_some(Buffer { offset: own, ..source });
         let turned_bytes = if q.is_some() { self.value_bytes(attend.q) } else { 0 };
         let parts_offset = own + lines(turned_bytes);
-        let sinks = attend.sinks.map(|sinks| self.vector(sinks));
-        let out = self.buffers[&attend.out];
+        let sinks = attend.sinks.map(|sinks| self.lowering.vector(sinks));
+        let out = self.lowering.buffers[&attend.out];
         self.stages.push(Box::new(attend::Store {
             shape,
             cache: cache.clone(),
             q: source,
-            k: self.buffers[&k.input],
-            v: attend.v.beside().map(|v| self.buffers[&v]),
+            k: self.lowering.buffers[&k.input],
+            v: attend.v.beside().map(|v| self.lowering.buffers[&v]),
             q_turn,
             k_turn,
             turned,
@@ -500,15 +429,22 @@ impl<'a> Lowering<'a> {
         }));
         self.stages.push(Box::new(attend::Join { shape, out, parts_offset, sinks }));
         let ways = if reach.both_ways { " both ways" } else { "" };
-        format!("attend {kept}{ways} {}", self.holdings.level)
+        format!("attend {kept}{ways} {}", self.lowering.holdings.level)
     }
 
     /// The cache of keys and values.
     fn cache(&self, attend: &Attend) -> Arc<Cache> {
         let fits = |cache: &&Arc<Cache>| cache.layout.holds(&attend.scratch());
         match attend.cache {
-            Some(id) => self.holdings.caches[&id].clone(),
-            None => self.holdings.scratch.iter().find(fits).expect("made before lowering").clone(),
+            Some(id) => self.lowering.holdings.caches[&id].clone(),
+            None => self
+                .lowering
+                .holdings
+                .scratch
+                .iter()
+                .find(fits)
+                .expect("made before lowering")
+                .clone(),
         }
     }
 
@@ -534,7 +470,7 @@ impl<'a> Lowering<'a> {
             segments: separators.into_iter().next(),
             has_states: ops().any(|op| op.state().is_some()),
         };
-        let buffer = |&value: &Value| (value, self.buffers[&value]);
+        let buffer = |&value: &Value| (value, self.lowering.buffers[&value]);
         Parts {
             inputs: segment.inputs.iter().map(buffer).collect(),
             outputs: segment.outputs.iter().map(buffer).collect(),

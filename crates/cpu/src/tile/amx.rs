@@ -16,25 +16,21 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use crate::panel::{Form, PanelRows, Span};
-use crate::tile::avx512::transpose;
+use crate::level::rows::{Amx, Avx512Vnni};
+use crate::panel::amx::{TileBytes, bits, put_bits};
+use crate::panel::avx512::transpose;
+use crate::panel::{Form, Span};
+use crate::tile::{Tiled, Tiling};
 
-/// Bytes per tile: 16 rows of 64.
-pub(crate) const TILE_BYTES: usize = 1024;
+impl Tiled for Amx {
+    const TILING: Tiling = Tiling { has_matrix_unit: true, ..Avx512Vnni::TILING };
+}
 
 /// Columns of a bf16 tile.
 pub(crate) const TILE_COLS: usize = 32;
 
 /// Rows or tokens of a tile.
 pub(crate) const TILE_ROWS: usize = 16;
-
-/// A tile of weights `[rows, 32]` bf16, of activations `[16, tokens, 2]` bf16 or of results
-/// `[rows, tokens]` f32.
-pub(crate) type TileBytes = [u8; TILE_BYTES];
-
-/// Unpacks 256 columns of up to 16 rows to eight tiles, rounded to bf16: equivalent to [`put_span`] of their spans.
-pub(crate) type FillTiles =
-    unsafe fn(rows: PanelRows<'_>, count: usize, tiles: &mut [TileBytes; 8]);
 
 /// This thread's tile unit, configured for eight full tiles until dropped.
 pub(crate) struct Configured(PhantomData<*const ()>);
@@ -250,24 +246,8 @@ fn split(x: &[f32]) -> (__m512bh, __m512bh) {
 
 #[target_feature(enable = "avx512f")]
 #[inline]
-pub(crate) fn bits(value: __m512bh) -> __m512i {
-    // SAFETY: both are 64 bytes, and all values are valid.
-    unsafe { std::mem::transmute(value) }
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
 fn put(value: __m512bh, row: usize, tile: &mut TileBytes) {
     put_bits(bits(value), row, tile);
-}
-
-/// Writes 32 weights in bf16 as row `row` of a tile.
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(crate) fn put_bits(bits: __m512i, row: usize, tile: &mut TileBytes) {
-    let to = &mut tile.as_chunks_mut::<64>().0[row];
-    // SAFETY: 64 bytes are written to a reference to 64.
-    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), bits) }
 }
 
 #[target_feature(enable = "avx512f")]
@@ -289,7 +269,7 @@ pub(crate) fn scatter(
 ) {
     let mut values = [_mm512_setzero_si512(); 16];
     for (value, row) in values.iter_mut().zip(tile.as_chunks::<64>().0) {
-        *value = crate::tile::avx512::load(row);
+        *value = crate::panel::avx512::load(row);
     }
     let mask = ((1u32 << rows.min(16)) - 1) as u16;
     for (token, value) in transpose(values).into_iter().enumerate().take(tokens) {

@@ -8,7 +8,7 @@
 //! Widening multiplies pairs (`madd`), by 1 or at no extra cost by a scale. Therefore, with one activation scale per
 //! 256 columns, the weights' scales stay the stored integers, each twice side by side in place of an f32, and all 256
 //! columns are summed as integers; likewise the minimums of two groups with the activations' sums in pairs
-//! ([`Format::Int8x256Pairs`]). Nothing overflows: a `madd` result is below 2^23 and at most 64 of them are added;
+//! ([`Format::Q8x256Pairs`]). Nothing overflows: a `madd` result is below 2^23 and at most 64 of them are added;
 //! for minimums it is below 2^24, and eight.
 #![expect(
     clippy::needless_range_loop,
@@ -17,39 +17,65 @@
 
 use std::arch::x86_64::*;
 
-use crate::gemm::packing::Format;
-use crate::panel::{Ahead, Form, PanelRows, Quants, SPAN, Span};
+use crate::activations::{Format, SPAN};
+use crate::level::rows::Avx2;
+use crate::panel::avx2::{load, load_floats, put, put_pairs, store_rows, transpose};
+use crate::panel::{Adjust, Form, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
-    Adjust, Affine16K, Affine32, Affine32K, Interleave, Mins, Panel, Product, ROWS, Shape,
-    Signed16K, Signed32, Signed32K, Tile, Tiles, check_strip, in_order,
+    Affine16K, Affine32, Affine32K, Interleave, Product, Shape, Signed16K, Signed32, Signed32K,
+    TOKENS_MIN_MAX, Tile, Tiled, Tiles, Tiling, avx2_f32, check_strip, in_order,
 };
-use crate::x86::{
-    BOTH, BOTH_HIGH, Eight, Sixteen, TWICE, TWICE_HIGH, f16_low_256, in_memory, whole_lines,
-};
+use crate::x86::{in_memory, whole_lines};
 
 /// Maximum tokens per tile.
-pub(super) const TOKENS: usize = 4;
+const TOKENS: usize = 4;
 
 /// Maximum tokens per tile with activation sums in pairs. Its 32-bit sums are spilled to memory, and are needed again
 /// so late that this causes no stalls.
-pub(crate) const TOKENS_PAIRS: usize = 5;
+const TOKENS_PAIRS: usize = 5;
 
 /// Chain length that stands for full-byte quants.
 const WIDE: usize = 0;
 
-pub(super) fn tiles(quants: &Quants) -> Tiles {
+impl Tiled for Avx2 {
+    const TILING: Tiling = Tiling {
+        names: ["int8 avx2", "f32 avx2"],
+        tokens_max: |format| match format {
+            Format::F32 => avx2_f32::TOKENS,
+            Format::Q8x256Pairs => TOKENS_PAIRS,
+            _ => TOKENS,
+        },
+        format_256,
+        tiles,
+        float_tiles: avx2_f32::TILES,
+        fill: |quants| quants.fill_avx2,
+        // Measured: benches/record/epyc-milan-2vcpu/kernels.md.
+        tokens_min: |quants| match quants.highest {
+            0..=15 => 5,
+            32..=63 => TOKENS_MIN_MAX,
+            _ => 7,
+        },
+        has_matrix_unit: false,
+    };
+}
+
+fn tiles(quants: &Quants) -> Tiles {
     let chain = chain_of(quants);
     let tile: Tile = match (quants.form, chain) {
         (Form::Signed32, 8) => any_tile::<Signed32, 8>,
         (Form::Signed32, 4) => any_tile::<Signed32, 4>,
         (Form::Signed32, WIDE) => any_tile::<Signed32, WIDE>,
+        (Form::Signed32K, 8) => any_tile::<Signed32K, 8>,
+        (Form::Signed32K, 4) => any_tile::<Signed32K, 4>,
         (Form::Signed32K, WIDE) => any_tile::<Signed32K, WIDE>,
         (Form::Affine32, 8) => any_tile::<Affine32, 8>,
         (Form::Affine32, 4) => any_tile::<Affine32, 4>,
         (Form::Affine32K, 8) => any_tile::<Affine32K, 8>,
         (Form::Affine32K, 4) => any_tile::<Affine32K, 4>,
         (Form::Signed16K, 8) => any_tile::<Signed16K, 4>,
+        (Form::Signed16K, 4) => any_tile::<Signed16K, 4>,
         (Form::Signed16K, 2) => any_tile::<Signed16K, 2>,
+        (Form::Signed16K, WIDE) => any_tile::<Signed16K, WIDE>,
         (Form::Affine16K, 8) => any_tile::<Affine16K, 4>,
         (form, chain) => unreachable!("no type has {form:?} with chains of {chain}"),
     };
@@ -72,9 +98,9 @@ pub(super) fn tiles(quants: &Quants) -> Tiles {
     Tiles { adjust, interleave, tile }
 }
 
-/// See [`crate::tile::format`]: full-byte quants need no sums.
-pub(super) fn format_256(quants: &Quants) -> Format {
-    if chain_of(quants) == WIDE { Format::Int8x256 } else { Format::Int8x256Pairs }
+/// See [`Tiling::format_256`]: full-byte quants need no sums.
+fn format_256(quants: &Quants) -> Format {
+    if chain_of(quants) == WIDE { Format::Q8x256 } else { Format::Q8x256Pairs }
 }
 
 /// The number of steps of a type's quants that fit 16 bits: 2 · chain · highest · 127.
@@ -84,135 +110,6 @@ fn chain_of(quants: &Quants) -> usize {
         16..=31 => 4,
         32..=63 => 2,
         _ => WIDE,
-    }
-}
-
-/// Transposes eight vectors of eight dwords.
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(super) fn transpose(rows: [__m256i; 8]) -> [__m256i; 8] {
-    let mut a = rows;
-    for i in 0..4 {
-        a[2 * i] = _mm256_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
-        a[2 * i + 1] = _mm256_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
-    }
-    let mut b = a;
-    for i in 0..2 {
-        for half in 0..2 {
-            b[4 * i + 2 * half] = _mm256_unpacklo_epi64(a[4 * i + half], a[4 * i + 2 + half]);
-            b[4 * i + 2 * half + 1] = _mm256_unpackhi_epi64(a[4 * i + half], a[4 * i + 2 + half]);
-        }
-    }
-    let mut out = b;
-    for c in 0..4 {
-        out[c] = _mm256_permute2x128_si256::<0x20>(b[c], b[4 + c]);
-        out[4 + c] = _mm256_permute2x128_si256::<0x31>(b[c], b[4 + c]);
-    }
-    out
-}
-
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(crate) fn load(from: &[u8; 32]) -> __m256i {
-    // SAFETY: 32 bytes are read from a reference to 32.
-    unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(super) fn load_floats(from: &[f32]) -> __m256 {
-    let from = &from[..8];
-    // SAFETY: the slice has 8 elements.
-    unsafe { _mm256_loadu_ps(from.as_ptr()) }
-}
-
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(crate) fn store_floats(to: &mut [f32], value: __m256) {
-    let to = &mut to[..8];
-    // SAFETY: the slice has 8 elements.
-    unsafe { _mm256_storeu_ps(to.as_mut_ptr(), value) }
-}
-
-/// Stores the four columns of step `step` of rows `first..first + 8`.
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(crate) fn put(panel: &mut Panel, step: usize, first: usize, quants: __m256i) {
-    let to = &mut panel.quants[step][first..first + 8];
-    // SAFETY: eight rows of four bytes are written, as many as the slice has.
-    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), quants) }
-}
-
-/// A fast path into a panel, eight rows at a time: `fill` writes rows `first..first + 8`. Half of `ahead` is
-/// prefetched before each.
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-pub(crate) fn fill<const BYTES: usize>(
-    rows: PanelRows<'_>,
-    ahead: Ahead,
-    first: usize,
-    mut fill: impl FnMut(Eight<'_, BYTES>, usize),
-) {
-    let mut ahead = ahead.split(2);
-    for (half, rows) in Sixteen::new(rows).halves().into_iter().enumerate() {
-        ahead.part().fetch();
-        fill(rows, first + 8 * half);
-    }
-}
-
-/// Stores scales or minimums of rows `first..first + 8`, two 16-bit integers each.
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(crate) fn put_pairs(line: &mut [f32; ROWS], first: usize, pairs: __m256i) {
-    store_floats(&mut line[first..], _mm256_castsi256_ps(pairs));
-}
-
-/// Stores the scales and minimums of rows `first..first + 8`, four in each lane, and their units, f16 in the halves
-/// of each lane; minimums are subtracted.
-#[target_feature(enable = "avx2,f16c")]
-#[inline]
-pub(crate) fn put_affine_lines<const FOURS: usize>(
-    scales: [__m256i; FOURS],
-    mins: [__m256i; FOURS],
-    units: __m256i,
-    first: usize,
-    panel: &mut Panel,
-) {
-    let min_unit = f16_low_256(_mm256_srli_epi32::<16>(units));
-    let min_unit = _mm256_xor_ps(min_unit, _mm256_set1_ps(-0.0));
-    store_floats(&mut panel.units[0][first..], f16_low_256(units));
-    store_floats(&mut panel.units[1][first..], min_unit);
-    for (group, line) in panel.scales[..4 * FOURS].iter_mut().enumerate() {
-        let order = load(&TWICE[group % 4]);
-        put_pairs(line, first, _mm256_shuffle_epi8(scales[group / 4], order));
-    }
-    for (pair, line) in panel.mins[..2 * FOURS].iter_mut().enumerate() {
-        let order = load(&BOTH[pair % 2]);
-        put_pairs(line, first, _mm256_shuffle_epi8(mins[pair / 2], order));
-    }
-}
-
-/// Stores the sixteen scales of rows `first..first + 8`, four in each lane, and their unit; the minimums are the
-/// scales times -2^`BIAS`.
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(crate) fn put_signed_lines<const BIAS: u32>(
-    scales: [__m256i; 4],
-    unit: __m256,
-    first: usize,
-    panel: &mut Panel,
-) {
-    store_floats(&mut panel.units[0][first..], unit);
-    store_floats(&mut panel.units[1][first..], _mm256_setzero_ps());
-    // In the upper half of 16 bits a scale is too large by 2^8.
-    for (group, line) in panel.scales.iter_mut().enumerate() {
-        let high = _mm256_shuffle_epi8(scales[group / 4], load(&TWICE_HIGH[group % 4]));
-        put_pairs(line, first, _mm256_srai_epi16::<8>(high));
-    }
-    for (pair, line) in panel.mins[..8].iter_mut().enumerate() {
-        let high = _mm256_shuffle_epi8(scales[pair / 2], load(&BOTH_HIGH[pair % 2]));
-        let bias = _mm256_sra_epi16(high, _mm_cvtsi32_si128(8 - BIAS as i32));
-        put_pairs(line, first, _mm256_sub_epi16(_mm256_setzero_si256(), bias));
     }
 }
 
@@ -314,16 +211,6 @@ fn columns(rows: [(&[f32; 16], f32); 8], part: usize) -> [__m256i; 8] {
     transpose(values)
 }
 
-/// Stores values times `factor` of rows `first..first + 8`, one vector per element of `to`.
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(super) fn store_rows(values: &[__m256i; 8], factor: f32, first: usize, to: &mut [[f32; ROWS]]) {
-    for (to, value) in to.iter_mut().zip(values) {
-        let value = _mm256_mul_ps(_mm256_castsi256_ps(*value), _mm256_set1_ps(factor));
-        store_floats(&mut to[first..], value);
-    }
-}
-
 /// See [`Tile`].
 #[target_feature(enable = "avx2,fma")]
 fn any_tile<S: Shape, const CHAIN: usize>(product: Product<'_>, strip: &mut [f32]) {
@@ -389,9 +276,15 @@ unsafe fn float_scales<S: Shape, const CHAIN: usize, const N: usize>(
             let quants = panel.quants.as_ptr().cast::<u8>().add(step * 4 * ROWS + 4 * first);
             let mut at = (quants, parts.quants.add(step * N));
             let mut dots = [[_mm256_setzero_si256(); 2]; N];
-            for _ in 0..S::STEPS / CHAIN.max(1) {
-                let chain = chain::<CHAIN, N>(&mut at);
-                add_products(&mut dots, &chain, ones);
+            if CHAIN == WIDE {
+                for _ in 0..S::STEPS {
+                    wide_step(&mut at, ones, &mut dots);
+                }
+            } else {
+                for _ in 0..S::STEPS / CHAIN {
+                    let chain = chain::<CHAIN, N>(&mut at);
+                    add_products(&mut dots, &chain, ones);
+                }
             }
             for t in 0..N {
                 let index = group * N + t;
@@ -449,8 +342,7 @@ unsafe fn integer_scales<S: Shape, const CHAIN: usize, const N: usize>(
                 let scales = [_mm256_loadu_si256(scales), _mm256_loadu_si256(scales.add(1))];
                 let mut group = [[_mm256_setzero_si256(); 2]; N];
                 for _ in 0..S::STEPS {
-                    let pairs = chain::<CHAIN, N>(&mut at);
-                    add_products(&mut group, &pairs, scales);
+                    wide_step(&mut at, scales, &mut group);
                 }
                 for t in 0..N {
                     for half in 0..2 {
@@ -458,7 +350,7 @@ unsafe fn integer_scales<S: Shape, const CHAIN: usize, const N: usize>(
                     }
                 }
             } else {
-                for _ in 0..S::STEPS / CHAIN.max(1) {
+                for _ in 0..S::STEPS / CHAIN {
                     let pairs = chain::<CHAIN, N>(&mut at);
                     let (scales, _) = in_order(scales, scales);
                     let scales = [_mm256_loadu_si256(scales), _mm256_loadu_si256(scales.add(1))];
@@ -520,6 +412,36 @@ fn add_products<const N: usize>(
     }
 }
 
+/// Adds one step of full-byte quants, its pair sums times `factors`, and advances the addresses past it. One token at a
+/// time: the pair sums of all would not fit the registers beside their sums.
+///
+/// # Safety
+/// Those of [`chain`] for one step.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn wide_step<const N: usize>(
+    at: &mut (*const u8, *const i32),
+    factors: [__m256i; 2],
+    to: &mut [[__m256i; 2]; N],
+) {
+    let (quants, x) = in_order(at.0, at.1);
+    // SAFETY: guaranteed by the caller.
+    let w = unsafe {
+        let from = quants.cast::<__m256i>();
+        [_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1))]
+    };
+    let magnitudes = w.map(|w| _mm256_abs_epi8(w));
+    for t in 0..N {
+        // SAFETY: as above; activations are aligned to 4 bytes.
+        let x = _mm256_set1_epi32(unsafe { *x.add(t) });
+        for half in 0..2 {
+            let pairs = _mm256_maddubs_epi16(magnitudes[half], _mm256_sign_epi8(x, w[half]));
+            to[t][half] = _mm256_add_epi32(to[t][half], _mm256_madd_epi16(pairs, factors[half]));
+        }
+    }
+    *at = (quants.wrapping_add(4 * ROWS), x.wrapping_add(N));
+}
+
 /// The pair sums of as many steps as fit 16 bits, without the activations' sums. Advances the addresses past them.
 ///
 /// # Safety
@@ -531,7 +453,7 @@ unsafe fn chain<const CHAIN: usize, const N: usize>(
     at: &mut (*const u8, *const i32),
 ) -> [[__m256i; 2]; N] {
     let mut pairs = [[_mm256_setzero_si256(); 2]; N];
-    for _ in 0..CHAIN.max(1) {
+    for _ in 0..CHAIN {
         let (quants, x) = in_order(at.0, at.1);
         // SAFETY: guaranteed by the caller.
         let w = unsafe {
@@ -542,13 +464,8 @@ unsafe fn chain<const CHAIN: usize, const N: usize>(
             // SAFETY: as above; activations are aligned to 4 bytes.
             let x = _mm256_set1_epi32(unsafe { *x.add(t) });
             for half in 0..2 {
-                if CHAIN == WIDE {
-                    let x = _mm256_sign_epi8(x, w[half]);
-                    pairs[t][half] = _mm256_maddubs_epi16(_mm256_abs_epi8(w[half]), x);
-                } else {
-                    let pair = _mm256_maddubs_epi16(w[half], x);
-                    pairs[t][half] = _mm256_add_epi16(pairs[t][half], pair);
-                }
+                let pair = _mm256_maddubs_epi16(w[half], x);
+                pairs[t][half] = _mm256_add_epi16(pairs[t][half], pair);
             }
         }
         *at = (quants.wrapping_add(4 * ROWS), x.wrapping_add(N));

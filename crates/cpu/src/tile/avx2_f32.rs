@@ -3,9 +3,11 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use crate::panel::{SPAN, prefetch_lines};
-use crate::tile::avx2::{load_floats, store_rows, transpose};
-use crate::tile::{FloatActivations, FloatPanel, FloatTiles, ROWS, check_strip, in_order};
+use crate::activations::SPAN;
+use crate::panel::avx2::{load_floats, store_rows, transpose};
+use crate::panel::{FloatPanel, ROWS};
+use crate::stream::prefetch_lines;
+use crate::tile::{FloatActivations, FloatTiles, check_strip, in_order};
 
 /// Maximum tokens per tile. With fewer than five, the multipliers stall on their own results.
 pub(super) const TOKENS: usize = 6;

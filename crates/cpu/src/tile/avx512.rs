@@ -11,81 +11,34 @@
 
 use std::arch::x86_64::*;
 
-use crate::panel::{Quants, Span};
+use crate::activations::Format;
+use crate::level::rows::Avx512Vnni;
+use crate::panel::avx512::{load, load_floats, put, store_rows, transpose};
+use crate::panel::{Adjust, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
-    Adjust, Mins, Panel, Product, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order,
+    Product, Shape, Tile, Tiled, Tiles, Tiling, avx512_f32, by_form, check_strip, few_columns,
+    in_order, starts,
 };
 
 /// Maximum tokens per tile.
-pub(super) const TOKENS: usize = 6;
+const TOKENS: usize = 6;
 
-pub(super) fn tiles(quants: &Quants) -> Tiles {
+impl Tiled for Avx512Vnni {
+    const TILING: Tiling = Tiling {
+        names: ["int8 avx512vnni", "f32 avx512"],
+        tokens_max: |_| TOKENS,
+        format_256: |_| Format::Q8x256,
+        tiles,
+        float_tiles: avx512_f32::TILES,
+        fill: |quants| quants.fill,
+        tokens_min: few_columns,
+        has_matrix_unit: false,
+    };
+}
+
+fn tiles(quants: &Quants) -> Tiles {
     let tile: Tile = by_form!(quants.form, any_tile);
     Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, tile }
-}
-
-/// Transposes 16 vectors of 16 dwords.
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(super) fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
-    let mut a = rows;
-    for i in 0..8 {
-        a[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
-        a[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
-    }
-    let mut b = a;
-    for i in 0..4 {
-        for half in 0..2 {
-            b[4 * i + 2 * half] = _mm512_unpacklo_epi64(a[4 * i + half], a[4 * i + 2 + half]);
-            b[4 * i + 2 * half + 1] = _mm512_unpackhi_epi64(a[4 * i + half], a[4 * i + 2 + half]);
-        }
-    }
-    // b[4 i + c]: column 4 l + c of rows 4 i .. 4 i + 4 in lane l.
-    let mut out = b;
-    for c in 0..4 {
-        let low = _mm512_shuffle_i32x4::<0x88>(b[c], b[4 + c]);
-        let high = _mm512_shuffle_i32x4::<0x88>(b[8 + c], b[12 + c]);
-        out[c] = _mm512_shuffle_i32x4::<0x88>(low, high);
-        out[8 + c] = _mm512_shuffle_i32x4::<0xdd>(low, high);
-        let low = _mm512_shuffle_i32x4::<0xdd>(b[c], b[4 + c]);
-        let high = _mm512_shuffle_i32x4::<0xdd>(b[8 + c], b[12 + c]);
-        out[4 + c] = _mm512_shuffle_i32x4::<0x88>(low, high);
-        out[12 + c] = _mm512_shuffle_i32x4::<0xdd>(low, high);
-    }
-    out
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(super) fn load<T>(from: &[T; 64]) -> __m512i {
-    const { assert!(size_of::<T>() == 1) };
-    // SAFETY: 64 bytes are read from a reference to 64.
-    unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(super) fn load_floats(from: &[f32]) -> __m512 {
-    let from = &from[..16];
-    // SAFETY: the slice has 16 elements.
-    unsafe { _mm512_loadu_ps(from.as_ptr()) }
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(crate) fn store_floats(to: &mut [f32], value: __m512) {
-    let to = &mut to[..16];
-    // SAFETY: the slice has 16 elements.
-    unsafe { _mm512_storeu_ps(to.as_mut_ptr(), value) }
-}
-
-/// Stores the four columns of step `step` of rows `first..first + 16`.
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(crate) fn put(panel: &mut Panel, step: usize, first: usize, quants: __m512i) {
-    let to = &mut panel.quants[step][first..first + 16];
-    // SAFETY: 16 rows of four bytes are written, as many as the slice has.
-    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), quants) }
 }
 
 /// See [`crate::tile::Interleave`].
@@ -113,15 +66,6 @@ pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel
             *row = _mm512_castps_si512(_mm512_mul_ps(load_floats(&span.mins), unit));
         }
         store_rows(&transpose(rows), first, &mut panel.mins);
-    }
-}
-
-/// Stores values of rows `first..first + 16`, one vector per element of `to`.
-#[target_feature(enable = "avx512f")]
-#[inline]
-pub(super) fn store_rows(values: &[__m512i; 16], first: usize, to: &mut [[f32; ROWS]]) {
-    for (to, value) in to.iter_mut().zip(values) {
-        store_floats(&mut to[first..], _mm512_castsi512_ps(*value));
     }
 }
 
@@ -160,7 +104,7 @@ fn tile<S: Shape, const N: usize>(product: Product<'_>, strip: &mut [f32]) {
         unsafe {
             let first = group * S::STEPS;
             let quants = panel.quants.as_ptr().add(first).cast();
-            let start = parts.starts::<S, N>(group);
+            let start = starts::<S, N>(&parts, group);
             let dots = dots::<S, N>(quants, parts.quants.add(first * N), start);
             let w = [_mm512_load_ps(w), _mm512_load_ps(w.add(16))];
             for t in 0..N {

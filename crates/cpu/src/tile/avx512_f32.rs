@@ -3,9 +3,10 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use crate::panel::SPAN;
-use crate::tile::avx512::{load_floats, store_rows, transpose};
-use crate::tile::{FloatActivations, FloatPanel, FloatTiles, ROWS, check_strip, in_order};
+use crate::activations::SPAN;
+use crate::panel::avx512::{load_floats, store_rows, transpose};
+use crate::panel::{FloatPanel, ROWS};
+use crate::tile::{FloatActivations, FloatTiles, check_strip, in_order};
 
 pub(super) const TILES: FloatTiles = FloatTiles { cols: 128, interleave, tile: any_tile };
 

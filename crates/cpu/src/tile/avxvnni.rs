@@ -9,15 +9,33 @@
 
 use std::arch::x86_64::*;
 
-use crate::panel::Quants;
+use crate::activations::Format;
+use crate::level::rows::AvxVnni;
+use crate::panel::{Adjust, Quants, ROWS};
 use crate::tile::avx2::interleave;
-use crate::tile::{Adjust, Product, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order};
+use crate::tile::{
+    Product, Shape, Tile, Tiled, Tiles, Tiling, avx2_f32, by_form, check_strip, few_columns,
+    in_order, starts,
+};
 use crate::x86::whole_lines;
 
 /// Maximum tokens per tile.
-pub(super) const TOKENS: usize = 6;
+const TOKENS: usize = 6;
 
-pub(super) fn tiles(quants: &Quants) -> Tiles {
+impl Tiled for AvxVnni {
+    const TILING: Tiling = Tiling {
+        names: ["int8 avxvnni", "f32 avx2"],
+        tokens_max: |_| TOKENS,
+        format_256: |_| Format::Q8x256,
+        tiles,
+        float_tiles: avx2_f32::TILES,
+        fill: |quants| quants.fill_avxvnni,
+        tokens_min: few_columns,
+        has_matrix_unit: false,
+    };
+}
+
+fn tiles(quants: &Quants) -> Tiles {
     let tile: Tile = by_form!(quants.form, any_tile);
     Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, tile }
 }
@@ -59,7 +77,7 @@ fn tile<S: Shape, const N: usize>(product: Product<'_>, first: usize, strip: &mu
         unsafe {
             let step = group * S::STEPS;
             let quants = panel.quants.as_ptr().cast::<u8>().add(step * 4 * ROWS + 4 * first);
-            let start = parts.starts::<S, N>(group);
+            let start = starts::<S, N>(&parts, group);
             let dots = dots::<N>(S::STEPS, quants, parts.quants.add(step * N), start);
             for t in 0..N {
                 let index = group * N + t;

@@ -10,10 +10,14 @@
 
 use crate::neon::intrinsics::*;
 
+use crate::activations::Format;
+use crate::level::rows::Neon;
 use crate::neon::{load, load_floats, store_floats};
-use crate::panel::{Quants, Span};
+use crate::panel::neon::{columns, transpose};
+use crate::panel::{Adjust, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
-    Adjust, Mins, Panel, Product, ROWS, Shape, Tile, Tiles, by_form, check_strip, in_order,
+    Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip, few_columns, in_order,
+    neon_f32,
 };
 
 /// Maximum tokens per tile.
@@ -142,7 +146,20 @@ impl Pass<'_> {
     }
 }
 
-pub(super) fn tiles(quants: &Quants) -> Tiles {
+impl Tiled for Neon {
+    const TILING: Tiling = Tiling {
+        names: ["int8 neon", "f32 neon"],
+        tokens_max: |_| TOKENS,
+        format_256: |_| Format::Q8x256,
+        tiles,
+        float_tiles: neon_f32::TILES,
+        fill: |_| None,
+        tokens_min: few_columns,
+        has_matrix_unit: false,
+    };
+}
+
+fn tiles(quants: &Quants) -> Tiles {
     // The lanes of two products of magnitude `most` and 127 are added in pairs: a chain of steps fits 16 bits if 2 ·
     // chain · most · 127 does.
     let most = quants.bias.max(quants.highest - quants.bias);
@@ -302,33 +319,4 @@ pub(super) fn lines(spans: &[Span; 16], first: usize, mins: Mins, panel: &mut Pa
             }
         }
     }
-}
-
-/// Writes values of rows `first..first + 4`, each row's times its factor, into one line per column.
-#[inline(always)]
-pub(super) fn columns(rows: [(&[f32], f32); 4], first: usize, to: &mut [[f32; ROWS]]) {
-    for (part, to) in to.chunks_mut(4).enumerate() {
-        let values =
-            transpose(rows.map(|(row, factor)| {
-                vmulq_n_f32(load_floats(&row.as_chunks::<4>().0[part]), factor)
-            }));
-        for (to, value) in to.iter_mut().zip(values) {
-            let to = to[first..].first_chunk_mut().expect("four rows");
-            store_floats(to, value);
-        }
-    }
-}
-
-/// Transposes four vectors of four.
-#[inline(always)]
-fn transpose([a, b, c, d]: [float32x4_t; 4]) -> [float32x4_t; 4] {
-    let low = [vtrn1q_f32(a, b), vtrn1q_f32(c, d)].map(vreinterpretq_f64_f32);
-    let high = [vtrn2q_f32(a, b), vtrn2q_f32(c, d)].map(vreinterpretq_f64_f32);
-    [
-        vtrn1q_f64(low[0], low[1]),
-        vtrn1q_f64(high[0], high[1]),
-        vtrn2q_f64(low[0], low[1]),
-        vtrn2q_f64(high[0], high[1]),
-    ]
-    .map(vreinterpretq_f32_f64)
 }

@@ -5,12 +5,18 @@
 
 use crate::neon::intrinsics::*;
 
+use crate::level::rows::{Neon, NeonDotprod};
 use crate::neon::sdot_four;
-use crate::panel::Quants;
+use crate::panel::{Adjust, Quants, ROWS};
 use crate::tile::neon::{PASS_ROWS, Products, in_rows, interleave, passes};
-use crate::tile::{Adjust, Product, ROWS, Shape, Tile, Tiles, by_form, in_order};
+use crate::tile::{Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, in_order};
 
-pub(super) fn tiles(quants: &Quants) -> Tiles {
+impl Tiled for NeonDotprod {
+    const TILING: Tiling =
+        Tiling { names: ["int8 neon-dotprod", "f32 neon"], tiles, ..Neon::TILING };
+}
+
+fn tiles(quants: &Quants) -> Tiles {
     let tile: Tile = by_form!(quants.form, tile);
     Tiles { adjust: Adjust::signed(quants.form, quants.bias), interleave, tile }
 }

@@ -3,10 +3,17 @@
 use crate::neon::intrinsics::*;
 use std::ops::Range;
 
+use crate::activations::SPAN;
 use crate::neon::{load_floats, store_floats};
-use crate::panel::SPAN;
-use crate::tile::neon::{PASS_ROWS, TOKENS, columns};
-use crate::tile::{FloatActivations, FloatPanel, FloatTiles, ROWS, check_strip, in_order};
+use crate::panel::neon::columns;
+use crate::panel::{FloatPanel, ROWS};
+use crate::tile::{FloatActivations, FloatTiles, check_strip, in_order};
+
+/// Maximum tokens per tile.
+pub(super) const TOKENS: usize = 6;
+
+/// Rows per pass.
+const PASS_ROWS: usize = 16;
 
 pub(super) const TILES: FloatTiles = FloatTiles { cols: 128, interleave, tile: any_tile };
 

@@ -7,12 +7,17 @@
 
 use crate::neon::intrinsics::*;
 
+use crate::level::rows::{Neon, NeonI8mm};
 use crate::neon::{load, load_floats, smmla};
-use crate::panel::{Quants, Span};
+use crate::panel::{Adjust, Panel, Quants, ROWS, Span};
 use crate::tile::neon::{PASS_ROWS, Products, lines, passes};
-use crate::tile::{Adjust, Panel, Product, ROWS, Shape, Tile, Tiles, by_form, in_order};
+use crate::tile::{Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, in_order};
 
-pub(super) fn tiles(quants: &Quants) -> Tiles {
+impl Tiled for NeonI8mm {
+    const TILING: Tiling = Tiling { names: ["int8 neon-i8mm", "f32 neon"], tiles, ..Neon::TILING };
+}
+
+fn tiles(quants: &Quants) -> Tiles {
     let tile: Tile = by_form!(quants.form, tile);
     Tiles { adjust: Adjust::signed(quants.form, quants.bias), interleave, tile }
 }

@@ -4,23 +4,33 @@
 
 use std::ops::Range;
 
-use crate::panel::{Quants, SPAN, Span};
+use crate::activations::{Format, SPAN};
+use crate::level::rows::Scalar;
+use crate::panel::{Adjust, FloatPanel, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
-    Adjust, FloatActivations, FloatPanel, FloatTiles, Mins, Panel, Product, ROWS, Shape, Tile,
-    Tiles, by_form,
+    FloatActivations, FloatTiles, Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, few_columns,
 };
 
-pub(super) fn tiles(quants: &Quants) -> Tiles {
+impl Tiled for Scalar {
+    const TILING: Tiling = Tiling {
+        names: ["int8 scalar", "f32 scalar"],
+        tokens_max: |_| 4,
+        format_256: |_| Format::Q8x256,
+        tiles,
+        float_tiles: FloatTiles { cols: 128, interleave: float_interleave, tile: float_tile },
+        fill: |_| None,
+        tokens_min: few_columns,
+        has_matrix_unit: false,
+    };
+}
+
+fn tiles(quants: &Quants) -> Tiles {
     let tile: Tile = by_form!(quants.form, tile);
     Tiles { adjust: Adjust::unsigned(quants.form, quants.bias), interleave, tile }
 }
 
-/// The float tiles in plain Rust.
-pub(super) const FLOAT_TILES: FloatTiles =
-    FloatTiles { cols: 128, interleave: float_interleave, tile: float_tile };
-
 /// See [`crate::tile::Interleave`].
-pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Panel) {
+fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel: &mut Panel) {
     for (row, span) in spans.iter().enumerate() {
         for (step, quants) in span.quants.as_chunks::<4>().0.iter().enumerate() {
             panel.quants[step][first + row] = quants.map(|quant| quant.wrapping_add(adjust.quants));

@@ -18,10 +18,11 @@
 use bilayer_graph::{PAGE_TOKENS, Window};
 use bilayer_quant::cache::{BLOCK, Coding};
 
+use crate::bytes::{Bytes, Field};
 use crate::cache::{Blocks, Panel, Stored, with_known};
 use crate::lanes::{Kernel, Lanes};
 use crate::math;
-use crate::ops::attend::plan::first_seen;
+use crate::plan::first_seen;
 use micro::{Ahead, F16, F32, Mix, Product, Q8Keys, Q8Values, Score, Source};
 
 mod micro;
@@ -113,7 +114,7 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
             Stored::F16 if direct => self.score(l, F16(keys.halves().as_ptr()), ahead),
             Stored::Blocks(coding) if coding.bits == 8 && direct_q8 => {
                 let (quants, scales) = keys.blocks(coding).bytes();
-                self.score(l, Q8Keys(quants.as_ptr(), scales.as_ptr()), ahead);
+                self.score(l, Q8Keys(quants.as_ptr(), scales), ahead);
             }
             _ => {
                 unpack_keys(l, keys, self.keys);
@@ -162,8 +163,7 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
                 out: self.scores[row * PAGE_TOKENS..].as_mut_ptr(),
                 ahead: ahead.of_rows_from(row),
             };
-            // SAFETY: no more rows than are left, and the slices have the lengths checked in `run`.
-            unsafe { product.rows(l, (rows - row).min(step)) };
+            multiply(l, product, (rows - row).min(step));
         }
     }
 
@@ -188,8 +188,7 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
                 out: self.sums[row * stride..].as_mut_ptr(),
                 ahead: ahead.of_rows_from(row),
             };
-            // SAFETY: no more rows than are left, and the slices have the lengths checked in `run`.
-            unsafe { product.rows(l, (rows - row).min(step)) };
+            multiply(l, product, (rows - row).min(step));
         }
     }
 
@@ -238,6 +237,13 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
     }
 }
 
+/// A product of some of the rows that are left.
+#[inline(always)]
+fn multiply<L: Lanes>(l: L, product: impl Product, rows: usize) {
+    // SAFETY: `score` and `mix` pass no more rows than are left, and slices of the lengths checked in `run`.
+    unsafe { product.rows(l, rows) };
+}
+
 /// Rows per product: as many as the registers hold, or fewer to make all products equal.
 #[inline(always)]
 fn step<L: Lanes>(rows: usize) -> usize {
@@ -247,11 +253,8 @@ fn step<L: Lanes>(rows: usize) -> usize {
 #[inline(always)]
 fn cap_scores<L: Lanes>(l: L, cap: f32, scores: &mut [f32]) {
     for chunk in scores.chunks_exact_mut(L::N) {
-        // SAFETY: the chunk has N elements.
-        unsafe {
-            let x = l.mul(l.load(chunk.as_ptr()), l.splat(1.0 / cap));
-            l.store(l.mul(l.splat(cap), math::tanh(l, x)), chunk.as_mut_ptr());
-        }
+        let x = l.mul(l.read(chunk), l.splat(1.0 / cap));
+        l.write(l.mul(l.splat(cap), math::tanh(l, x)), chunk);
     }
 }
 
@@ -260,8 +263,7 @@ fn cap_scores<L: Lanes>(l: L, cap: f32, scores: &mut [f32]) {
 fn largest<L: Lanes>(l: L, scores: &[f32]) -> L::F {
     let mut most = l.splat(f32::MIN);
     for chunk in scores.chunks_exact(L::N) {
-        // SAFETY: the chunk has N elements.
-        most = l.max(most, unsafe { l.load(chunk.as_ptr()) });
+        most = l.max(most, l.read(chunk));
     }
     most
 }
@@ -269,30 +271,20 @@ fn largest<L: Lanes>(l: L, scores: &[f32]) -> L::F {
 /// Converts scores to weights, `exp(score - largest)`, and adds them to the lanes of `weight`.
 #[inline(always)]
 fn weigh_row<L: Lanes>(l: L, scores: &mut [f32], largest: f32, weight: &mut [f32]) {
-    assert!(weight.len() >= L::N);
-    // SAFETY: it has N elements.
-    let mut sum = unsafe { l.load(weight.as_ptr()) };
+    let mut sum = l.read(weight);
     for chunk in scores.chunks_exact_mut(L::N) {
-        // SAFETY: the chunk has N elements.
-        unsafe {
-            let x = l.sub(l.load(chunk.as_ptr()), l.splat(largest));
-            let w = math::exp2_falling(l, l.mul(x, l.splat(std::f32::consts::LOG2_E)));
-            l.store(w, chunk.as_mut_ptr());
-            sum = l.add(sum, w);
-        }
+        let x = l.sub(l.read(chunk), l.splat(largest));
+        let w = math::exp2_falling(l, l.mul(x, l.splat(std::f32::consts::LOG2_E)));
+        l.write(w, chunk);
+        sum = l.add(sum, w);
     }
-    // SAFETY: as above.
-    unsafe { l.store(sum, weight.as_mut_ptr()) };
+    l.write(sum, weight);
 }
 
 #[inline(always)]
 fn scale<L: Lanes>(l: L, factor: f32, row: &mut [f32]) {
     for chunk in row.chunks_exact_mut(L::N) {
-        // SAFETY: the chunk has N elements.
-        unsafe {
-            let x = l.mul(l.load(chunk.as_ptr()), l.splat(factor));
-            l.store(x, chunk.as_mut_ptr());
-        }
+        l.write(l.mul(l.read(chunk), l.splat(factor)), chunk);
     }
 }
 
@@ -315,15 +307,11 @@ fn unpack_coded_keys<L: Lanes>(l: L, blocks: Blocks<'_>, coding: Coding, out: &m
         }
         let levels = levels(l, coding, blocks.codes(row));
         for at in (0..PAGE_TOKENS).step_by(L::N) {
-            // SAFETY: all have 32 elements, a multiple of N.
-            unsafe {
-                let scale = l.load(scales.as_ptr().add(at));
-                let mut x = l.mul(scale, l.load_i8(levels.as_ptr().add(at)));
-                if coding.has_minimum() {
-                    x = l.add(x, l.load(minimums.as_ptr().add(at)));
-                }
-                l.store(x, out.as_mut_ptr().add(at));
+            let mut x = l.mul(l.read(&scales[at..]), l.read_i8(&levels[at..]));
+            if coding.has_minimum() {
+                x = l.add(x, l.read(&minimums[at..]));
             }
+            l.write(x, &mut out[at..]);
         }
     }
 }
@@ -357,21 +345,18 @@ fn unpack_coded_values<L: Lanes>(
         let (scale, minimum) = (l.splat(scales[unit % BLOCK]), l.splat(minimums[unit % BLOCK]));
         // 16 or 32 elements, multiples of N.
         for (out, levels) in out.chunks_exact_mut(L::N).zip(levels.chunks_exact(L::N)) {
-            // SAFETY: both have N elements.
-            unsafe {
-                let mut x = l.mul(scale, l.load_i8(levels.as_ptr()));
-                if coding.has_minimum() {
-                    x = l.add(x, minimum);
-                }
-                l.store(x, out.as_mut_ptr());
+            let mut x = l.mul(scale, l.read_i8(levels));
+            if coding.has_minimum() {
+                x = l.add(x, minimum);
             }
+            l.write(x, out);
         }
     }
 }
 
 /// The levels of codes.
 #[inline(always)]
-fn levels<L: Lanes>(l: L, coding: Coding, codes: [u8; BLOCK]) -> [i8; BLOCK] {
+fn levels<L: Lanes>(_l: L, coding: Coding, mut codes: [u8; BLOCK]) -> [i8; BLOCK] {
     let Some(table) = coding.codebook() else {
         // A loop becomes a vector operation, where `map` of so long an array does not.
         let mut levels = [0; BLOCK];
@@ -380,8 +365,12 @@ fn levels<L: Lanes>(l: L, coding: Coding, codes: [u8; BLOCK]) -> [i8; BLOCK] {
         }
         return levels;
     };
-    let [low, high]: [[u8; 16]; 2] = bytemuck::cast(codes);
-    bytemuck::cast([l.look_up(table, low), l.look_up(table, high)])
+    let all = Field { at: 0, bits: 8, run: BLOCK };
+    for first in (0..BLOCK).step_by(L::Bytes::WIDTH) {
+        let values = L::Bytes::codes(&codes, all, first).look_up(bytemuck::cast_ref(table));
+        values.store(&mut codes[first..][..L::Bytes::WIDTH]);
+    }
+    bytemuck::cast(codes)
 }
 
 /// A panel of floats as f32.
@@ -414,7 +403,6 @@ fn transpose(keys: &[f32], dim: usize, stride: usize, out: &mut [f32]) {
 #[inline(always)]
 fn unpack_f16<L: Lanes>(l: L, from: &[u16], out: &mut [f32]) {
     for (from, out) in from.chunks_exact(L::N).zip(out.chunks_exact_mut(L::N)) {
-        // SAFETY: both chunks have N elements.
-        unsafe { l.store(l.load_f16(from.as_ptr()), out.as_mut_ptr()) };
+        l.write(l.read_f16(from), out);
     }
 }

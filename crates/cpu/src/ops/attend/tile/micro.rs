@@ -18,11 +18,8 @@ pub(super) trait Source: Copy {
     const SCALED: bool = false;
 
     /// The scales of keys in rows `32 * block..` and columns `column..`, if they have scales.
-    ///
-    /// # Safety
-    /// Those of [`Source::load`].
     #[inline(always)]
-    unsafe fn column_scales<L: Lanes>(self, l: L, _block: usize, _column: usize) -> L::F {
+    fn column_scales<L: Lanes>(self, l: L, _block: usize, _column: usize) -> L::F {
         l.splat(1.0)
     }
 
@@ -62,9 +59,9 @@ impl Source for F16 {
 
 /// Keys of Q8_0: `[dim, 32]` bytes, and `[dim / 32, 32]` f16 scales.
 #[derive(Clone, Copy)]
-pub(super) struct Q8Keys(pub(super) *const i8, pub(super) *const u16);
+pub(super) struct Q8Keys<'a>(pub(super) *const i8, pub(super) &'a [u16]);
 
-impl Source for Q8Keys {
+impl Source for Q8Keys<'_> {
     #[inline(always)]
     unsafe fn load<L: Lanes>(self, l: L, at: usize) -> L::F {
         // SAFETY: guaranteed by the caller.
@@ -74,9 +71,8 @@ impl Source for Q8Keys {
     const SCALED: bool = true;
 
     #[inline(always)]
-    unsafe fn column_scales<L: Lanes>(self, l: L, block: usize, column: usize) -> L::F {
-        // SAFETY: guaranteed by the caller.
-        unsafe { l.load_f16(self.1.add(block * PAGE_TOKENS + column)) }
+    fn column_scales<L: Lanes>(self, l: L, block: usize, column: usize) -> L::F {
+        l.read_f16(&self.1[block * PAGE_TOKENS + column..])
     }
 }
 
@@ -204,8 +200,7 @@ impl<S: Source> Score<S> {
             let mut scales = [l.splat(1.0); C];
             if S::SCALED {
                 for c in 0..C {
-                    // SAFETY: a block of the right-hand matrix.
-                    scales[c] = unsafe { self.right.column_scales(l, block, first + c * L::N) };
+                    scales[c] = self.right.column_scales(l, block, first + c * L::N);
                 }
             }
             let end = self.dim.min(32 * (block + 1));
@@ -216,18 +211,19 @@ impl<S: Source> Score<S> {
                 let many = if end - d >= unit { unit } else { 1 };
                 for _ in 0..many {
                     let mut key = [l.splat(0.0); C];
-                    for c in 0..C {
-                        // SAFETY: row `d` of the right-hand matrix.
-                        key[c] = unsafe { self.right.load(l, d * PAGE_TOKENS + first + c * L::N) };
-                        if S::SCALED {
-                            key[c] = l.mul(key[c], scales[c]);
-                        }
-                    }
-                    for r in 0..R {
-                        // SAFETY: `r < R` and `d < dim`.
-                        let q = l.splat(unsafe { *self.left.add(r * self.dim + d) });
+                    // SAFETY: `d < dim` and `r < R`: column `d` of the left-hand matrix, row `d` of the right-hand one.
+                    unsafe {
                         for c in 0..C {
-                            sums[r][c] = l.fma(q, key[c], sums[r][c]);
+                            key[c] = self.right.load(l, d * PAGE_TOKENS + first + c * L::N);
+                            if S::SCALED {
+                                key[c] = l.mul(key[c], scales[c]);
+                            }
+                        }
+                        for r in 0..R {
+                            let q = l.splat(*self.left.add(r * self.dim + d));
+                            for c in 0..C {
+                                sums[r][c] = l.fma(q, key[c], sums[r][c]);
+                            }
                         }
                     }
                     d += 1;
@@ -303,22 +299,21 @@ impl<S: Source> Mix<S> {
             let many = if self.to - t >= unit { unit } else { 1 };
             for _ in 0..many {
                 let mut value = [l.splat(0.0); B];
-                for b in 0..B {
-                    let column = at + b * L::N;
-                    // SAFETY: row `t` of the right-hand matrix.
-                    unsafe {
+                // SAFETY: `t < 32` and `r < R`: column `t` of the left-hand matrix, row `t` of the right-hand one.
+                unsafe {
+                    for b in 0..B {
+                        let column = at + b * L::N;
                         value[b] = self.right.load(l, t * self.stride + column);
                         if S::SCALED {
                             let scale = self.right.row_scale(t, column);
                             value[b] = l.mul(value[b], l.splat(scale));
                         }
                     }
-                }
-                for r in 0..R {
-                    // SAFETY: `r < R` and `t < 32`.
-                    let p = l.splat(unsafe { *self.left.add(r * PAGE_TOKENS + t) });
-                    for b in 0..B {
-                        sums[r][b] = l.fma(p, value[b], sums[r][b]);
+                    for r in 0..R {
+                        let p = l.splat(*self.left.add(r * PAGE_TOKENS + t));
+                        for b in 0..B {
+                            sums[r][b] = l.fma(p, value[b], sums[r][b]);
+                        }
                     }
                 }
                 t += 1;

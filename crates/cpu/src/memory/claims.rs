@@ -1,0 +1,107 @@
+//! Checks in debug builds that the chunks of a stage write to disjoint bytes.
+//!
+//! A thread that runs a chunk says so ([`enter`]); until it leaves, each slice of a [`Memory`](super::Memory) that it takes
+//! for writing is compared with those of other chunks in that run of the stage, no matter when or on which thread: a
+//! violation is found even where the chunks did not run at the same time.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// A chunk of one run of a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    /// From [`step`].
+    pub(crate) step: u64,
+    pub(crate) stage: usize,
+    pub(crate) chunk: usize,
+}
+
+thread_local! {
+    static CURRENT: Cell<Option<Chunk>> = const { Cell::new(None) };
+}
+
+/// A number for a step of a program that no other step has.
+pub(crate) fn step() -> u64 {
+    static STEPS: AtomicU64 = AtomicU64::new(0);
+    STEPS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// This thread runs a chunk until the result is dropped.
+pub(crate) fn enter(chunk: Chunk) -> Running {
+    CURRENT.set(Some(chunk));
+    Running
+}
+
+/// See [`enter`].
+pub(crate) struct Running;
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        CURRENT.set(None);
+    }
+}
+
+/// The bytes of a memory that chunks of the current stage have written.
+#[derive(Default)]
+pub(super) struct Claims(Mutex<Written>);
+
+#[derive(Default)]
+struct Written {
+    /// Step and stage.
+    of: (u64, usize),
+    /// End and chunk by start. Ranges of different chunks are disjoint.
+    ranges: BTreeMap<usize, (usize, usize)>,
+}
+
+impl Claims {
+    /// Asserts that no other chunk of the stage has written to the range; this one has from now on.
+    pub(super) fn claim(&self, range: &Range<usize>) {
+        let Some(Chunk { step, stage, chunk }) = CURRENT.get() else { return };
+        if range.is_empty() {
+            return;
+        }
+        let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if written.of != (step, stage) {
+            *written = Written { of: (step, stage), ranges: BTreeMap::new() };
+        }
+        // Ranges of this chunk may overlap, so the last one that starts before need not be the longest.
+        let others = written.ranges.range(..range.end).rev();
+        let other =
+            others.take(OVERLAPS_MAX).find(|(_, (end, of))| *end > range.start && *of != chunk);
+        if let Some((start, (end, other))) = other {
+            panic!(
+                "chunks {other} and {chunk} of stage {stage} share bytes: {start}..{end} and {range:?}"
+            );
+        }
+        let end = written.ranges.get(&range.start).map_or(0, |(end, _)| *end);
+        written.ranges.insert(range.start, (range.end.max(end), chunk));
+    }
+}
+
+/// Number of ranges before a place that are compared with it.
+const OVERLAPS_MAX: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_chunk(step: u64, chunk: usize, claims: &Claims, range: Range<usize>) -> bool {
+        let _running = enter(Chunk { step, stage: 3, chunk });
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| claims.claim(&range))).is_ok()
+    }
+
+    #[test]
+    fn bytes_belong_to_one_chunk_of_a_stage() {
+        let (claims, now, later) = (Claims::default(), step(), step());
+        assert!(in_chunk(now, 0, &claims, 0..64));
+        assert!(in_chunk(now, 1, &claims, 64..128));
+        assert!(in_chunk(now, 0, &claims, 32..64), "its own");
+        assert!(!in_chunk(now, 1, &claims, 60..70));
+        assert!(!in_chunk(now, 2, &claims, 127..129));
+        assert!(in_chunk(later, 2, &claims, 0..128), "the next step");
+        claims.claim(&(0..128));
+    }
+}

@@ -1,0 +1,146 @@
+//! Writing into panels, eight rows at a time.
+
+use std::arch::x86_64::*;
+
+use super::{Panel, ROWS};
+use crate::stream::{Ahead, PanelRows};
+use crate::x86::{BOTH, BOTH_HIGH, Eight, Sixteen, TWICE, TWICE_HIGH, f16_low_256};
+
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn load(from: &[u8; 32]) -> __m256i {
+    // SAFETY: 32 bytes are read from a reference to 32.
+    unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn load_floats(from: &[f32]) -> __m256 {
+    let from = &from[..8];
+    // SAFETY: the slice has 8 elements.
+    unsafe { _mm256_loadu_ps(from.as_ptr()) }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn store_floats(to: &mut [f32], value: __m256) {
+    let to = &mut to[..8];
+    // SAFETY: the slice has 8 elements.
+    unsafe { _mm256_storeu_ps(to.as_mut_ptr(), value) }
+}
+
+/// Stores the four columns of step `step` of rows `first..first + 8`.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn put(panel: &mut Panel, step: usize, first: usize, quants: __m256i) {
+    let to = &mut panel.quants[step][first..first + 8];
+    // SAFETY: eight rows of four bytes are written, as many as the slice has.
+    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), quants) }
+}
+
+/// A fast path into a panel, eight rows at a time: `fill` writes rows `first..first + 8`. Half of `ahead` is
+/// prefetched before each.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+pub(crate) fn fill<const BYTES: usize>(
+    rows: PanelRows<'_>,
+    ahead: Ahead,
+    first: usize,
+    mut fill: impl FnMut(Eight<'_, BYTES>, usize),
+) {
+    let mut ahead = ahead.split(2);
+    for (half, rows) in Sixteen::new(rows).halves().into_iter().enumerate() {
+        ahead.part().fetch();
+        fill(rows, first + 8 * half);
+    }
+}
+
+/// Stores scales or minimums of rows `first..first + 8`, two 16-bit integers each.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn put_pairs(line: &mut [f32; ROWS], first: usize, pairs: __m256i) {
+    store_floats(&mut line[first..], _mm256_castsi256_ps(pairs));
+}
+
+/// Stores the scales and minimums of rows `first..first + 8`, four in each lane, and their units, f16 in the halves
+/// of each lane; minimums are subtracted.
+#[target_feature(enable = "avx2,f16c")]
+#[inline]
+pub(crate) fn put_affine_lines<const FOURS: usize>(
+    scales: [__m256i; FOURS],
+    mins: [__m256i; FOURS],
+    units: __m256i,
+    first: usize,
+    panel: &mut Panel,
+) {
+    let min_unit = f16_low_256(_mm256_srli_epi32::<16>(units));
+    let min_unit = _mm256_xor_ps(min_unit, _mm256_set1_ps(-0.0));
+    store_floats(&mut panel.units[0][first..], f16_low_256(units));
+    store_floats(&mut panel.units[1][first..], min_unit);
+    for (group, line) in panel.scales[..4 * FOURS].iter_mut().enumerate() {
+        let order = load(&TWICE[group % 4]);
+        put_pairs(line, first, _mm256_shuffle_epi8(scales[group / 4], order));
+    }
+    for (pair, line) in panel.mins[..2 * FOURS].iter_mut().enumerate() {
+        let order = load(&BOTH[pair % 2]);
+        put_pairs(line, first, _mm256_shuffle_epi8(mins[pair / 2], order));
+    }
+}
+
+/// Stores the sixteen scales of rows `first..first + 8`, four in each lane, and their unit; the minimums are the
+/// scales times -2^`BIAS`.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn put_signed_lines<const BIAS: u32>(
+    scales: [__m256i; 4],
+    unit: __m256,
+    first: usize,
+    panel: &mut Panel,
+) {
+    store_floats(&mut panel.units[0][first..], unit);
+    store_floats(&mut panel.units[1][first..], _mm256_setzero_ps());
+    // In the upper half of 16 bits a scale is too large by 2^8.
+    for (group, line) in panel.scales.iter_mut().enumerate() {
+        let high = _mm256_shuffle_epi8(scales[group / 4], load(&TWICE_HIGH[group % 4]));
+        put_pairs(line, first, _mm256_srai_epi16::<8>(high));
+    }
+    for (pair, line) in panel.mins[..8].iter_mut().enumerate() {
+        let high = _mm256_shuffle_epi8(scales[pair / 2], load(&BOTH_HIGH[pair % 2]));
+        let bias = _mm256_sra_epi16(high, _mm_cvtsi32_si128(8 - BIAS as i32));
+        put_pairs(line, first, _mm256_sub_epi16(_mm256_setzero_si256(), bias));
+    }
+}
+
+/// Transposes eight vectors of eight dwords.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn transpose(rows: [__m256i; 8]) -> [__m256i; 8] {
+    let mut a = rows;
+    for i in 0..4 {
+        a[2 * i] = _mm256_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
+        a[2 * i + 1] = _mm256_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
+    }
+    let mut b = a;
+    for i in 0..2 {
+        for half in 0..2 {
+            b[4 * i + 2 * half] = _mm256_unpacklo_epi64(a[4 * i + half], a[4 * i + 2 + half]);
+            b[4 * i + 2 * half + 1] = _mm256_unpackhi_epi64(a[4 * i + half], a[4 * i + 2 + half]);
+        }
+    }
+    let mut out = b;
+    for c in 0..4 {
+        out[c] = _mm256_permute2x128_si256::<0x20>(b[c], b[4 + c]);
+        out[4 + c] = _mm256_permute2x128_si256::<0x31>(b[c], b[4 + c]);
+    }
+    out
+}
+
+/// Stores values times `factor` of rows `first..first + 8`, one vector per element of `to`.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn store_rows(values: &[__m256i; 8], factor: f32, first: usize, to: &mut [[f32; ROWS]]) {
+    for (to, value) in to.iter_mut().zip(values) {
+        let value = _mm256_mul_ps(_mm256_castsi256_ps(*value), _mm256_set1_ps(factor));
+        store_floats(&mut to[first..], value);
+    }
+}
