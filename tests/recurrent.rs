@@ -458,7 +458,8 @@ fn drafts_do_not_change_the_text() {
         for checkpoints in [0, 3, 16] {
             let settings = || Settings { checkpoints, ..settings() };
             let plain = generate(&mut session(model, settings()), model, prompt, None).0;
-            let bounds = Bounds { draft_max: 6, draft_min: 0, draft_p_min: 0.0 };
+            let bounds =
+                Bounds { draft_max: 6, draft_min: 0, draft_p_min: 0.0, ..Bounds::default() };
             let mut lookup = Lookup::new(bounds);
             let found = generate(&mut session(model, settings()), model, prompt, Some(&mut lookup));
             assert_eq!(found.0, plain, "{name}, lookup, {checkpoints} checkpoints");
