@@ -5,7 +5,6 @@
 //! violation is found even where the chunks did not run at the same time.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -45,15 +44,27 @@ impl Drop for Running {
 }
 
 /// The bytes of a memory that chunks of the current stage have written.
-#[derive(Default)]
 pub(super) struct Claims(Mutex<Written>);
 
-#[derive(Default)]
 struct Written {
     /// Step and stage.
     of: (u64, usize),
-    /// End and chunk by start. Ranges of different chunks are disjoint.
-    ranges: BTreeMap<usize, (usize, usize)>,
+    /// In the order of their starts. Ranges of different chunks are disjoint.
+    ranges: Vec<Claimed>,
+}
+
+/// Bytes that a chunk has written.
+struct Claimed {
+    start: usize,
+    end: usize,
+    chunk: usize,
+}
+
+impl Default for Claims {
+    fn default() -> Claims {
+        let ranges = Vec::with_capacity(RANGES);
+        Claims(Mutex::new(Written { of: (0, 0), ranges }))
+    }
 }
 
 impl Claims {
@@ -65,21 +76,31 @@ impl Claims {
         }
         let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if written.of != (step, stage) {
-            *written = Written { of: (step, stage), ranges: BTreeMap::new() };
+            written.of = (step, stage);
+            written.ranges.clear();
         }
+        let ranges = &mut written.ranges;
         // Ranges of this chunk may overlap, so the last one that starts before need not be the longest.
-        let others = written.ranges.range(..range.end).rev();
-        let other =
-            others.take(OVERLAPS_MAX).find(|(_, (end, of))| *end > range.start && *of != chunk);
-        if let Some((start, (end, other))) = other {
+        let before_end = ranges.partition_point(|other| other.start < range.end);
+        let others = ranges[..before_end].iter().rev().take(OVERLAPS_MAX);
+        let is_shared = |other: &&Claimed| other.end > range.start && other.chunk != chunk;
+        if let Some(Claimed { start, end, chunk: other }) = others.into_iter().find(is_shared) {
             panic!(
                 "chunks {other} and {chunk} of stage {stage} share bytes: {start}..{end} and {range:?}"
             );
         }
-        let end = written.ranges.get(&range.start).map_or(0, |(end, _)| *end);
-        written.ranges.insert(range.start, (range.end.max(end), chunk));
+        let at = ranges.partition_point(|other| other.start <= range.start);
+        match ranges[..at].last_mut() {
+            Some(last) if last.chunk == chunk && last.end >= range.start => {
+                last.end = last.end.max(range.end);
+            }
+            _ => ranges.insert(at, Claimed { start: range.start, end: range.end, chunk }),
+        }
     }
 }
+
+/// Ranges that there is room for, so that steps of small models allocate nothing.
+const RANGES: usize = 4096;
 
 /// Number of ranges before a place that are compared with it.
 const OVERLAPS_MAX: usize = 4;
