@@ -84,9 +84,10 @@ fn backends() -> impl Iterator<Item = &'static Tested> {
     BACKENDS.iter().filter(|tested| tested.name != "gpu" || support::gpu::gpu().is_some())
 }
 
-/// Floats meet float activations, quantized weights meet activations quantized to eight bits (1.7e-2 measured).
+/// Floats meet float activations, quantized weights meet activations quantized to eight bits: 1.7e-2 measured, and 2.3e-2
+/// of ternary weights, which leave weaker logits of a model that was not trained for them.
 fn cpu_error_max(ty: Type) -> f32 {
-    if ty.block_weights == 1 { 1e-5 } else { 0.02 }
+    if ty.block_weights == 1 { 1e-5 } else { 0.025 }
 }
 
 /// One token and many run on different kernels, which sum floats in different orders (7e-7 measured) and may round

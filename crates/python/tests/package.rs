@@ -105,7 +105,9 @@ import os, signal, threading, bilayer
 model = bilayer.Bilayer(os.environ['DEMO'], gpu_layers=0, context=8192)
 threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
 try:
-    model.generate('ROMEO:', ignore_eos=True).text()
+    # Once is over too early on a fast machine.
+    while True:
+        model.generate('ROMEO:', ignore_eos=True).text()
 except KeyboardInterrupt:
     print('interrupted')
 print(len(model.generate('ROMEO:', max_tokens=4, ignore_eos=True).text()) > 0)

@@ -360,8 +360,8 @@ fn levels<L: Lanes>(_l: L, coding: Coding, mut codes: [u8; BLOCK]) -> [i8; BLOCK
     let Some(table) = coding.codebook() else {
         // A loop becomes a vector operation, where `map` of so long an array does not.
         let mut levels = [0; BLOCK];
-        for (level, code) in levels.iter_mut().zip(codes) {
-            *level = coding.level(code);
+        for (level, code) in levels.iter_mut().zip(&codes) {
+            *level = coding.level(*code);
         }
         return levels;
     };
