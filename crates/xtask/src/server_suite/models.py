@@ -31,12 +31,13 @@ def finish(writer):
     writer.close()
 
 
-def copied(source, writer_of, change=lambda writer: None):
+def copied(source, writer_of, change=lambda writer: None, dropped=frozenset()):
     """A copy of a model with changed metadata or in several files."""
     reader = GGUFReader(source)
     writer = writer_of(reader.fields["general.architecture"].contents(), len(reader.tensors))
     # llama.cpp neither writes nor reads this key for such a vocabulary, and the tests count its tokens.
-    copy_keys(reader, writer, lambda key: key != "tokenizer.ggml.remove_extra_whitespaces")
+    dropped = {"tokenizer.ggml.remove_extra_whitespaces", *dropped}
+    copy_keys(reader, writer, lambda key: key not in dropped)
     change(writer)
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
@@ -55,6 +56,11 @@ def with_infill(source, target):
             writer.add_uint32(f"tokenizer.ggml.fim_{name}_token_id", 13 + number)
 
     copied(source, lambda arch, _: GGUFWriter(target, arch), change)
+
+
+def whole_length(source, target):
+    """The encoder for texts as long as its positions go, as the tests' own model is."""
+    copied(source, lambda arch, _: GGUFWriter(target, arch), dropped={"bert.max_seq_length"})
 
 
 def split(source, target):
@@ -110,14 +116,16 @@ def reranker(source, target):
 def main():
     bilayer, shared, folder = (pathlib.Path(argument) for argument in sys.argv[1:])
     folder.mkdir(exist_ok=True)
-    for source, name in [("stories260k/hf", "converted.gguf"), ("all-minilm-l6-v2/model", "minilm.gguf")]:
+    for source, name in [("stories260k/hf", "converted.gguf"), ("all-minilm-l6-v2/model", "encoder.gguf")]:
         convert = [bilayer, "convert", shared / source, "--outfile", folder / name, "--outtype", "f16"]
         subprocess.run(convert, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     converted = str(folder / "converted.gguf")
     stories(converted, str(folder / "stories260K.gguf"))
     with_infill(converted, str(folder / "infill.gguf"))
     split(converted, str(folder / "split.gguf"))
-    reranker(str(folder / "minilm.gguf"), str(folder / "reranker.gguf"))
+    encoder = str(folder / "encoder.gguf")
+    whole_length(encoder, str(folder / "minilm.gguf"))
+    reranker(encoder, str(folder / "reranker.gguf"))
 
 
 if __name__ == "__main__":
