@@ -11,7 +11,7 @@ use bilayer_graph::{
     Attend, Backend, CacheId, CachePages, Catalog, Entry, Exactness, Graph, Limits, PAGE_TOKENS,
     Recorder, Segment, SegmentId, SharedBytes, Span, Step, Value,
 };
-use bilayer_quant::Type;
+use bilayer_quant::{Type, cache};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 const LAYERS: usize = 16;
@@ -154,15 +154,16 @@ fn decode(criterion: &mut Criterion) {
     group.sample_size(20);
     for threads in [1, 2] {
         let memory = probe::read_gbps(threads);
-        for (ty, bits) in [(Type::F16, 32), (Type::Q8_0, 17)] {
-            let layer_bytes = DEPTH * KV_HEADS * HEAD_DIM * bits / 8;
+        for ty in cache::TYPES.map(|(ty, _)| ty) {
+            let layer_bytes = 2 * DEPTH * KV_HEADS * cache::head_bytes(ty, HEAD_DIM);
             let mut bench = Bench::new(threads, 1, ty);
             group.throughput(Throughput::Bytes((LAYERS * layer_bytes) as u64));
             let id = BenchmarkId::new(ty.name, format!("{threads} threads"));
             group.bench_function(id, |b| b.iter(|| bench.step()));
             let best = layer_bytes as f64 / bench.best_ns as f64;
             let share = 100.0 * best / memory;
-            eprintln!("best layer {best:.1} GB/s, memory {memory:.1} GB/s: {share:.0} %");
+            let us = bench.best_ns as f64 / 1e3;
+            eprintln!("best layer {us:.0} us, {best:.1} GB/s of {memory:.1} GB/s: {share:.0} %");
         }
     }
     group.finish();

@@ -99,6 +99,7 @@ pub fn head_bytes(ty: Type, head_dim: usize) -> usize {
 
 impl Coding {
     /// Whether blocks have a minimum.
+    #[inline(always)]
     #[must_use]
     pub fn has_minimum(self) -> bool {
         self.rule == Rule::Range
@@ -108,15 +109,21 @@ impl Coding {
     #[inline(always)]
     #[must_use]
     pub fn level(self, code: u8) -> i8 {
-        match self.rule {
-            Rule::Symmetric => code as i8,
-            Rule::Signed => code as i8 - (1 << (self.bits - 1)),
-            Rule::Range => code as i8,
-            Rule::Codebook => iq4_nl::CODEBOOK[usize::from(code & 15)],
+        match self.codebook() {
+            Some(table) => table[usize::from(code & 15)],
+            None => (code as i8).wrapping_sub(self.zero()),
         }
     }
 
+    /// The code of level 0, where no table has the levels.
+    #[inline(always)]
+    #[must_use]
+    pub fn zero(self) -> i8 {
+        if self.rule == Rule::Signed { 1 << (self.bits - 1) } else { 0 }
+    }
+
     /// The levels of all codes, where a table has them.
+    #[inline(always)]
     #[must_use]
     pub fn codebook(self) -> Option<&'static [i8; 16]> {
         (self.rule == Rule::Codebook).then_some(&iq4_nl::CODEBOOK)

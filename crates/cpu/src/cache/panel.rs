@@ -127,7 +127,7 @@ impl<'a> Panel<'a> {
             Stored::F32 => self.f32()[at],
             Stored::Blocks(coding) => {
                 let blocks = self.blocks(coding);
-                let level = coding.level(blocks.codes(at / BLOCK)[at % BLOCK]);
+                let level = coding.level(blocks.code(at));
                 let value = |bits: &u16| f16::from_bits(*bits).to_f32();
                 let minimum = blocks.minimums.get(scale).map_or(0.0, value);
                 f32::from(level) * value(&blocks.scales[scale]) + minimum
@@ -166,27 +166,23 @@ impl<'a> Blocks<'a> {
         (bytemuck::cast_slice(self.codes), self.scales)
     }
 
-    /// The codes of a unit.
+    /// The codes of a unit, and their fifth bits if there are any.
     #[inline(always)]
-    pub(crate) fn codes(self, unit: usize) -> [u8; BLOCK] {
-        let mut codes = [0; BLOCK];
-        if self.coding.bits == 8 {
-            codes.copy_from_slice(&self.codes[unit * BLOCK..][..BLOCK]);
-            return codes;
+    pub(crate) fn unit(self, unit: usize) -> (&'a [u8], &'a [u8]) {
+        let bytes = if self.coding.bits == 8 { BLOCK } else { BLOCK / 2 };
+        let high = if self.coding.bits == 5 { &self.high[unit * 4..][..4] } else { &[] };
+        (&self.codes[unit * bytes..][..bytes], high)
+    }
+
+    /// A code.
+    fn code(self, at: usize) -> u8 {
+        let (codes, high) = self.unit(at / BLOCK);
+        let at = at % BLOCK;
+        let high = high.get(at / 8).map_or(0, |bits| bits >> (at % 8) & 1);
+        match self.coding.bits {
+            8 => codes[at],
+            _ => codes[at % 16] >> (at / 16 * 4) & 15 | high << 4,
         }
-        let nibbles: &[u8; 16] = self.codes[unit * 16..][..16].try_into().expect("16 bytes");
-        for (i, nibble) in nibbles.iter().enumerate() {
-            codes[i] = nibble & 15;
-            codes[16 + i] = nibble >> 4;
-        }
-        if self.coding.bits == 5 {
-            let high = self.high[unit * 4..][..4].try_into().expect("4 bytes");
-            let high = u32::from_le_bytes(high);
-            for (i, code) in codes.iter_mut().enumerate() {
-                *code |= ((high >> i & 1) as u8) << 4;
-            }
-        }
-        codes
     }
 }
 

@@ -18,7 +18,7 @@
 use bilayer_graph::{PAGE_TOKENS, Window};
 use bilayer_quant::cache::{BLOCK, Coding};
 
-use crate::bytes::{Bytes, Field};
+use crate::bytes::{Bytes, Field, Flags};
 use crate::cache::{Blocks, Panel, Stored, with_known};
 use crate::lanes::{Kernel, Lanes};
 use crate::math;
@@ -295,23 +295,22 @@ fn unpack_keys<L: Lanes>(l: L, panel: Panel<'_>, out: &mut [f32]) {
     with_known!(coding, |coding| unpack_coded_keys(l, panel.blocks(coding), coding, out));
 }
 
+// Loops over indices here and below: in so large a function not every adapter of an iterator is inlined, and each call
+// then spills all vectors.
 #[inline(always)]
 fn unpack_coded_keys<L: Lanes>(l: L, blocks: Blocks<'_>, coding: Coding, out: &mut [f32]) {
     let (mut scales, mut minimums) = ([0.0; PAGE_TOKENS], [0.0; PAGE_TOKENS]);
-    for (row, out) in out.chunks_exact_mut(PAGE_TOKENS).enumerate() {
+    for row in 0..out.len() / PAGE_TOKENS {
         if row.is_multiple_of(BLOCK) {
-            unpack_f16(l, &blocks.scales[row..][..PAGE_TOKENS], &mut scales);
-            if coding.has_minimum() {
-                unpack_f16(l, &blocks.minimums[row..][..PAGE_TOKENS], &mut minimums);
-            }
+            unpack_scales(l, blocks, coding, row, &mut scales, &mut minimums);
         }
-        let levels = levels(l, coding, blocks.codes(row));
-        for at in (0..PAGE_TOKENS).step_by(L::N) {
-            let mut x = l.mul(l.read(&scales[at..]), l.read_i8(&levels[at..]));
-            if coding.has_minimum() {
-                x = l.add(x, l.read(&minimums[at..]));
-            }
-            l.write(x, &mut out[at..]);
+        let codes = codes(l, blocks, coding, row);
+        let out = &mut out[row * PAGE_TOKENS..][..PAGE_TOKENS];
+        let mut at = 0;
+        while at < PAGE_TOKENS {
+            let (scale, minimum) = (l.read(&scales[at..]), l.read(&minimums[at..]));
+            l.write(element(l, coding, scale, l.read_i8(&codes[at..]), minimum), &mut out[at..]);
+            at += L::N;
         }
     }
 }
@@ -332,43 +331,77 @@ fn unpack_coded_values<L: Lanes>(
     out: &mut [f32],
 ) {
     // Scales of units one after another: those of each token, of which the last may be half a unit.
-    let units = out.chunks_exact_mut(stride).flat_map(|row| row.chunks_mut(BLOCK)).enumerate();
+    let per_token = stride.div_ceil(BLOCK);
     let (mut scales, mut minimums) = ([0.0; BLOCK], [0.0; BLOCK]);
-    for (unit, out) in units {
+    for unit in 0..PAGE_TOKENS * per_token {
         if unit.is_multiple_of(BLOCK) {
-            unpack_f16(l, &blocks.scales[unit..][..BLOCK], &mut scales);
-            if coding.has_minimum() {
-                unpack_f16(l, &blocks.minimums[unit..][..BLOCK], &mut minimums);
-            }
+            unpack_scales(l, blocks, coding, unit, &mut scales, &mut minimums);
         }
-        let levels = levels(l, coding, blocks.codes(unit));
+        let codes = codes(l, blocks, coding, unit);
         let (scale, minimum) = (l.splat(scales[unit % BLOCK]), l.splat(minimums[unit % BLOCK]));
+        let first = unit % per_token * BLOCK;
+        let out = &mut out[unit / per_token * stride + first..][..BLOCK.min(stride - first)];
         // 16 or 32 elements, multiples of N.
-        for (out, levels) in out.chunks_exact_mut(L::N).zip(levels.chunks_exact(L::N)) {
-            let mut x = l.mul(scale, l.read_i8(levels));
-            if coding.has_minimum() {
-                x = l.add(x, minimum);
-            }
-            l.write(x, out);
+        let mut at = 0;
+        while at < out.len() {
+            l.write(element(l, coding, scale, l.read_i8(&codes[at..]), minimum), &mut out[at..]);
+            at += L::N;
         }
     }
 }
 
-/// The levels of codes.
+/// 32 scales from `first` on, and what is to be added to elements: minimums, or what codes above their zero are too large
+/// by. Both are exact, since scales have 11 bits and codes at most 5.
 #[inline(always)]
-fn levels<L: Lanes>(_l: L, coding: Coding, mut codes: [u8; BLOCK]) -> [i8; BLOCK] {
-    let Some(table) = coding.codebook() else {
-        // A loop becomes a vector operation, where `map` of so long an array does not.
-        let mut levels = [0; BLOCK];
-        for (level, code) in levels.iter_mut().zip(&codes) {
-            *level = coding.level(*code);
+fn unpack_scales<L: Lanes>(
+    l: L,
+    blocks: Blocks<'_>,
+    coding: Coding,
+    first: usize,
+    scales: &mut [f32; BLOCK],
+    minimums: &mut [f32; BLOCK],
+) {
+    unpack_f16(l, &blocks.scales[first..][..BLOCK], scales);
+    if coding.has_minimum() {
+        unpack_f16(l, &blocks.minimums[first..][..BLOCK], minimums);
+    } else if coding.zero() != 0 {
+        let above = l.splat(-f32::from(coding.zero()));
+        let mut at = 0;
+        while at < BLOCK {
+            l.write(l.mul(above, l.read(&scales[at..])), &mut minimums[at..]);
+            at += L::N;
         }
-        return levels;
-    };
-    let all = Field { at: 0, bits: 8, run: BLOCK };
-    for first in (0..BLOCK).step_by(L::Bytes::WIDTH) {
-        let values = L::Bytes::codes(&codes, all, first).look_up(bytemuck::cast_ref(table));
+    }
+}
+
+/// Elements from their codes.
+#[inline(always)]
+fn element<L: Lanes>(l: L, coding: Coding, scale: L::F, code: L::F, minimum: L::F) -> L::F {
+    let is_shifted = coding.has_minimum() || coding.zero() != 0;
+    if is_shifted { l.fma(scale, code, minimum) } else { l.mul(scale, code) }
+}
+
+/// The codes of a unit, or their levels from the table.
+#[inline(always)]
+fn codes<L: Lanes>(_l: L, blocks: Blocks<'_>, coding: Coding, unit: usize) -> [i8; BLOCK] {
+    let (low, high) = blocks.unit(unit);
+    let mut codes = [0; BLOCK];
+    if coding.bits == 8 {
+        codes.copy_from_slice(low);
+        return bytemuck::cast(codes);
+    }
+    let nibbles = Field { at: 0, bits: 4, run: BLOCK / 2 };
+    let mut first = 0;
+    while first < BLOCK {
+        let mut values = L::Bytes::codes(low, nibbles, first);
+        if coding.bits == 5 {
+            values = values.flag(high, Flags { at: 0, value: 16 }, first);
+        }
+        if let Some(table) = coding.codebook() {
+            values = values.look_up(bytemuck::cast_ref(table));
+        }
         values.store(&mut codes[first..][..L::Bytes::WIDTH]);
+        first += L::Bytes::WIDTH;
     }
     bytemuck::cast(codes)
 }
@@ -402,7 +435,9 @@ fn transpose(keys: &[f32], dim: usize, stride: usize, out: &mut [f32]) {
 
 #[inline(always)]
 fn unpack_f16<L: Lanes>(l: L, from: &[u16], out: &mut [f32]) {
-    for (from, out) in from.chunks_exact(L::N).zip(out.chunks_exact_mut(L::N)) {
-        l.write(l.read_f16(from), out);
+    let mut at = 0;
+    while at + L::N <= from.len() {
+        l.write(l.read_f16(&from[at..]), &mut out[at..]);
+        at += L::N;
     }
 }
