@@ -256,6 +256,33 @@ fn forks_and_rolls_back(model: &Model) {
     assert_ne!(with_a, with_b);
 }
 
+/// Blocks are stored in files and read back bit by bit, whatever rounding made them.
+#[test]
+fn sequences_of_every_cache_type_are_saved_and_shifted() {
+    let model = tiny();
+    let folder = tempfile::tempdir().unwrap();
+    let (head, tail) = (some(41, 1), some(9, 2));
+    for (ty, _) in bilayer_quant::cache::TYPES {
+        let path = folder.path().join(ty.name);
+        let mut first = cached(&model, ty);
+        let sequence = first.open().unwrap();
+        logits(&mut first, sequence, &head);
+        first.save(sequence).unwrap().write(&path).unwrap();
+        let expected = logits(&mut first, sequence, &tail);
+        let mut second = cached(&model, ty);
+        let saved = SavedSequence::read(&path, &model, 256).unwrap();
+        let sequence = second.restore(&saved).unwrap();
+        assert_eq!(logits(&mut second, sequence, &tail), expected, "{ty}");
+        // A shift: the first tokens are kept, and the rest is computed again at its new positions.
+        assert_eq!(second.truncate(sequence, 10), 10);
+        let rest = [&head[20..], &tail[..]].concat();
+        let shifted = logits(&mut second, sequence, &rest);
+        let fresh = second.open().unwrap();
+        logits(&mut second, fresh, &head[..10]);
+        assert_eq!(shifted, logits(&mut second, fresh, &rest), "{ty}, shifted");
+    }
+}
+
 /// Where values are in the keys, files and moves between devices carry keys alone.
 #[test]
 fn latent_caches_are_saved_and_moved() {

@@ -596,7 +596,7 @@ fn as_placed(
 /// Layers move between devices in the middle of a conversation of sequences that share pages.
 #[test]
 fn layers_move_with_their_caches() {
-    for cache in [Type::F32, Type::F16, Type::Q8_0, Type::Q5_1] {
+    for (cache, _) in bilayer_quant::cache::TYPES {
         let model = tiny();
         let settings = || Settings { cache_type_k: cache, cache_type_v: cache, ..settings() };
         let layers = model.graph().layers();

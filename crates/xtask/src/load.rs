@@ -15,6 +15,7 @@ mod hostile;
 mod latency;
 mod overload;
 mod process;
+mod soak;
 mod streams;
 
 use crate::report::Section;
@@ -27,10 +28,16 @@ cargo xtask serve-load [--parts PART,...] [--bilayer PROGRAM] [--model GGUF] [--
                               latency, overload, hostile clients; fails if a bar is missed. --bilayer takes a ready
                               program instead of building one, --into appends the tables to a record in Markdown";
 
+pub const SOAK_USAGE: &str = "\
+cargo xtask soak [--minutes 5] [--bilayer PROGRAM] [--into FILE]
+                              mixed use of `bilayer serve` on the CPU and on the first adapter: chats, streams that the
+                              client leaves, long prompts, embeddings, saved slots, swapped models; memory and open
+                              files must not grow, no request may fail, and the same seed must give the same answer";
+
 /// A part: its name, what it is, and the function that measures it.
 type LoadPart = (&'static str, &'static str, fn(&Setting) -> Result<Section>);
 
-const PARTS: [LoadPart; 7] = [
+const PARTS: [LoadPart; 8] = [
     ("streams", "16 streams beside bench with 16 sequences", streams::streams),
     ("single", "one stream beside bench", streams::single),
     ("peer", "8 streams beside llama-server, which --peer names", streams::peer),
@@ -38,7 +45,30 @@ const PARTS: [LoadPart; 7] = [
     ("cached", "first token of a prompt that is in the cache", latency::cached),
     ("overload", "ten times as many requests as can be completed", overload::overload),
     ("hostile", "idle, slow and oversized requests beside a healthy client", hostile::hostile),
+    ("soak", "mixed use for a long time, of which nothing may be left", soak::soak),
 ];
+
+/// Parts that are measured when no others are named: the peer is a program that not everybody has, and a soak takes long.
+fn is_usual(part: &str, peer: Option<&Path>) -> bool {
+    part != "soak" && (part != "peer" || peer.is_some())
+}
+
+/// `cargo xtask soak`: the part of that name for so many minutes.
+pub fn soak(args: &[String]) -> Result<()> {
+    let mut rest = vec!["--parts".to_owned(), "soak".to_owned()];
+    let mut args = args.iter();
+    while let Some(flag) = args.next() {
+        let value = args.next().with_context(|| format!("{flag} needs a value\n{SOAK_USAGE}"))?;
+        match (flag.as_str(), value.parse::<u64>()) {
+            ("--minutes", Ok(minutes @ 1..=100_000)) => {
+                rest.extend(["--seconds".to_owned(), (60 * minutes).to_string()]);
+            }
+            ("--minutes", _) => bail!("--minutes must be a number of at least 1, not `{value}`"),
+            _ => rest.extend([flag.clone(), value.clone()]),
+        }
+    }
+    run(&rest)
+}
 
 /// Options of the task.
 #[derive(Debug, PartialEq)]
@@ -92,9 +122,8 @@ impl Options {
             bail!("no part `{part}`; there are\n  {names}");
         }
         if options.parts.is_empty() {
-            // The peer is a program that not everybody has.
             let all = PARTS.iter().map(|part| part.0.to_owned());
-            options.parts = all.filter(|part| part != "peer" || options.peer.is_some()).collect();
+            options.parts = all.filter(|part| is_usual(part, options.peer.as_deref())).collect();
         }
         if options.peer.is_none() && options.has("peer") {
             bail!("part `peer` needs --peer, the path of llama-server");
@@ -149,6 +178,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let bilayer = compare::program(options.bilayer.as_deref())?;
     let model = match &options.model {
         Some(model) => model.clone(),
+        None if options.parts == ["soak"] => soak::DEMO.into(),
         None => compare::one_billion(&bilayer)?,
     };
     let setting = Setting {
@@ -264,7 +294,7 @@ mod tests {
     #[test]
     fn options_are_read_and_wrong_ones_named() {
         let all = parse("").unwrap();
-        assert_eq!((all.parts.len(), all.rounds, all.seconds), (PARTS.len() - 1, 5, 300));
+        assert_eq!((all.parts.len(), all.rounds, all.seconds), (PARTS.len() - 2, 5, 300));
         assert!(!all.has("peer") && parse("--peer /x/llama-server").unwrap().has("peer"));
         let some = parse("--parts overload,single --seconds 7 --bilayer b -t 1").unwrap();
         assert_eq!((some.parts.len(), some.seconds, some.threads), (2, 7, 1));

@@ -47,6 +47,7 @@ const TASKS: &[Task] = &[
     ("ray", ray::USAGE, ray::run),
     ("c-header", c_header::USAGE, c_header::run),
     ("serve-load", load::USAGE, load::run),
+    ("soak", load::SOAK_USAGE, load::soak),
     ("llama-server-suite", server_suite::USAGE, server_suite::run),
 ];
 

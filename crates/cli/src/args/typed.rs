@@ -223,7 +223,7 @@ impl Reader<'_> {
             };
             return Ok(Read::Dropped { note, takes_next: found.takes_next });
         }
-        if is_joined(text) || name.starts_with("--") {
+        if is_lettered(given) || name.starts_with("--") {
             return Err(self.unknown(given, &name));
         }
         Ok(Read::Kept(arg))
@@ -239,13 +239,26 @@ impl Reader<'_> {
             .map(Command::get_name)
             .collect();
         let near = self.command.and_then(|command| nearest(command, name));
+        let out = self.command.and_then(|command| output_of(command, name));
         let advice = match (others.as_slice(), near) {
+            _ if out.is_some() => out.unwrap_or_default(),
             ([], Some(near)) => format!("--{near} is similar"),
             ([], None) => format!("`bilayer {command} --help` lists the flags"),
             (others, _) => format!("it is a flag of `bilayer {}`", others.join("`, `bilayer ")),
         };
         Failure::usage(format!("`bilayer {command}` has no flag {given}; {advice}"))
     }
+}
+
+/// How `command` is told where to write, if `name` asks for that.
+fn output_of(command: &Command, name: &str) -> Option<String> {
+    if !["-o", "--output", "--outfile", "--output-file"].contains(&name) {
+        return None;
+    }
+    if command.get_positionals().any(|argument| argument.get_id() == "out") {
+        return Some("the file is given without a flag, as OUT".to_owned());
+    }
+    has(command, "--outfile").then(|| "the flag is --outfile".to_owned())
 }
 
 /// The long flag of `command` that differs from `name` by one or two letters, but not by a negation.
@@ -285,11 +298,11 @@ fn with_value(name: &str, value: Option<&str>) -> OsString {
     OsString::from(value.map_or(name.to_owned(), |value| format!("{name}={value}")))
 }
 
-/// Whether it is a single dash and several letters, which is no flag of clap's.
-fn is_joined(text: &str) -> bool {
-    let mut letters = text.strip_prefix('-').unwrap_or_default().chars();
+/// Whether it is a single dash and letters, unlike `-t4`, a flag with its value.
+fn is_lettered(given: &str) -> bool {
+    let mut letters = given.strip_prefix('-').unwrap_or_default().chars();
     letters.next().is_some_and(char::is_alphabetic)
-        && letters.next().is_some_and(char::is_alphabetic)
+        && letters.next().is_none_or(char::is_alphabetic)
 }
 
 /// Writes `-m NAME=PATH`, which may be repeated, as `--add-model NAME=PATH`.
@@ -411,6 +424,10 @@ mod tests {
             ("run --tep 1", "has no flag --tep; --temp is similar"),
             ("run --pure", "has no flag --pure; it is a flag of `bilayer quantize`"),
             ("run --no-seed 1", "`bilayer run --help` lists the flags"),
+            ("run -A x", "`bilayer run` has no flag -A; "),
+            ("synth -o x", "has no flag -o; the file is given without a flag, as OUT"),
+            ("quantize --output x", "the file is given without a flag, as OUT"),
+            ("convert -o x dir", "the flag is --outfile"),
         ];
         for (line, part) in cases {
             let error = prepared(&format!("bilayer {line}")).expect_err(line);
