@@ -144,16 +144,26 @@ pub fn run(args: &[String]) -> Result<()> {
     inventory::ready()?;
     let folder = folder()?;
     let tools = zig()?;
-    let first = Workplace::new(folder.join("first"), &tools)?;
+    let commit = commit()?;
+    let first = Workplace::new(folder.join("first"), &commit, &tools)?;
     let sums = make(&first, &chosen)?;
     if verifies {
-        let second = Workplace::new(folder.join("second"), &tools)?;
+        let second = Workplace::new(folder.join("second"), &commit, &tools)?;
         compare(&sums, &make(&second, &chosen)?)?;
         eprintln!("xtask: two builds in two folders are equal to the bit");
     }
     installer::check(&first, &chosen)?;
     eprintln!("xtask: {} has\n{sums}", first.packages().display());
     Ok(())
+}
+
+/// The commit that is packed, whatever is checked out meanwhile.
+fn commit() -> Result<String> {
+    let commit = output(Command::new("git").args(["rev-parse", "HEAD"]))?.trim().to_owned();
+    if !output(Command::new("git").args(["status", "--porcelain"]))?.is_empty() {
+        eprintln!("xtask: the working tree has changes; the packages are of commit {commit}");
+    }
+    Ok(commit)
 }
 
 /// Where everything is made.

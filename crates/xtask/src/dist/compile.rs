@@ -13,24 +13,20 @@ impl Workplace {
     ///
     /// # Errors
     /// git fails.
-    pub fn new(folder: PathBuf, tools: &Path) -> Result<Workplace> {
+    pub fn new(folder: PathBuf, commit: &str, tools: &Path) -> Result<Workplace> {
         std::fs::create_dir_all(&folder)?;
         let source = folder.join("source");
         let git = |folder: &str, arguments: &[&str]| {
             output(Command::new("git").args(["-C", folder]).args(arguments))
                 .map(|text| text.trim().to_owned())
         };
-        let commit = git(".", &["rev-parse", "HEAD"])?;
-        if !git(".", &["status", "--porcelain"])?.is_empty() {
-            eprintln!("xtask: the working tree has changes; the packages are of commit {commit}");
-        }
         let path = source.to_str().context("a folder whose name is no text")?;
         if source.exists() {
-            git(path, &["fetch", "--quiet", "origin", "HEAD"])?;
+            git(path, &["fetch", "--quiet", "origin", commit])?;
         } else {
             git(".", &["clone", "--quiet", "--shared", "--no-checkout", ".", path])?;
         }
-        git(path, &["checkout", "--quiet", "--force", &commit])?;
+        git(path, &["checkout", "--quiet", "--force", commit])?;
         git(path, &["clean", "--quiet", "--force", "-d"])?;
         let epoch = git(path, &["log", "-1", "--format=%ct"])?;
         let version = git(path, &["show", "HEAD:Cargo.toml"])?;
