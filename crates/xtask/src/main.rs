@@ -23,6 +23,7 @@ mod release;
 mod report;
 mod server_suite;
 mod tools;
+mod valgrind;
 mod venv;
 
 /// The page that has the tables of measured results.
@@ -54,6 +55,7 @@ const TASKS: &[Task] = &[
     ("deny", release::DENY_USAGE, release::deny),
     ("semver-checks", release::SEMVER_USAGE, release::semver_checks),
     ("c-header", c_header::USAGE, c_header::run),
+    ("valgrind", valgrind::USAGE, valgrind::run),
     ("serve-load", load::USAGE, load::run),
     ("llama-server-suite", server_suite::USAGE, server_suite::run),
 ];
