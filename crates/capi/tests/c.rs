@@ -72,7 +72,7 @@ fn misuse_is_refused() {
     assert_eq!(good(&ran(Command::new(&program), &["4"])), "refused\n");
 }
 
-/// Takes minutes, so it is asked for: `cargo test --workspace --test c -- --ignored`.
+/// Takes minutes, so it is asked for: `cargo xtask valgrind`.
 #[test]
 #[ignore = "takes minutes"]
 fn misuse_leaks_nothing_and_reads_nothing_foreign() {

@@ -9,6 +9,7 @@ mod arm;
 mod c_header;
 mod clients;
 mod compare;
+mod dist;
 mod fuzz;
 mod gpu_offline;
 mod llama_cpp_python;
@@ -18,8 +19,11 @@ mod picture;
 mod python;
 mod quality;
 mod ray;
+mod release;
 mod report;
 mod server_suite;
+mod tools;
+mod valgrind;
 mod venv;
 
 /// The page that has the tables of measured results.
@@ -45,7 +49,13 @@ const TASKS: &[Task] = &[
     ("python", python::USAGE, python::run),
     ("llama-cpp-python", llama_cpp_python::USAGE, llama_cpp_python::run),
     ("ray", ray::USAGE, ray::run),
+    ("dist", dist::USAGE, dist::run),
+    ("check-targets", release::TARGETS_USAGE, release::check_targets),
+    ("msrv", release::MSRV_USAGE, release::msrv),
+    ("deny", release::DENY_USAGE, release::deny),
+    ("semver-checks", release::SEMVER_USAGE, release::semver_checks),
     ("c-header", c_header::USAGE, c_header::run),
+    ("valgrind", valgrind::USAGE, valgrind::run),
     ("serve-load", load::USAGE, load::run),
     ("soak", load::SOAK_USAGE, load::soak),
     ("llama-server-suite", server_suite::USAGE, server_suite::run),

@@ -1,0 +1,33 @@
+//! `cargo xtask valgrind`: the misuse test of the C interface under valgrind.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::{apt_get, has_program, may_install, status};
+
+pub const USAGE: &str = "\
+cargo xtask valgrind          run the C interface's test of misuse under valgrind: no byte leaks, none is read that is not ours
+                              (some minutes; valgrind and a C compiler are installed where they may be)";
+
+/// What the test starts.
+const PROGRAMS: [&str; 2] = ["valgrind", "cc"];
+
+/// Installs what is missing and runs the test, which is skipped in the suite.
+pub fn run(args: &[String]) -> Result<()> {
+    if !args.is_empty() {
+        bail!("{}: unknown; usage:\n{USAGE}", args.join(" "));
+    }
+    if PROGRAMS.iter().any(|program| !has_program(&[program])) {
+        if !may_install() {
+            bail!("`valgrind` and `cc` are needed (Debian: valgrind, gcc, libc6-dev)");
+        }
+        apt_get(&["update"])?;
+        let packages = ["valgrind", "gcc", "libc6-dev"];
+        apt_get(&[&["install", "--yes", "--no-install-recommends"], &packages[..]].concat())?;
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut tests = Command::new(cargo);
+    tests.args(["test", "--locked", "--package", "bilayer-capi", "--test", "c", "--"]);
+    status(tests.args(["--ignored", "--nocapture", "misuse_leaks_nothing"]))
+}
