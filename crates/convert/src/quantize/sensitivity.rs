@@ -284,7 +284,8 @@ fn measured(
     let kl = kl.max(KL_LEAST);
     let candidates = types.iter().zip(&errors).map(|(&ty, error)| {
         let damage = if errors[probe] > 0.0 { kl * error / errors[probe] } else { 0.0 };
-        let row_bytes = layout.cols() / ty.block_weights as u64 * ty.block_bytes as u64;
+        let row_bytes =
+            ty.row_bytes(layout.cols() as usize).expect("candidates fit the rows") as u64;
         Candidate { ty, choice: Choice { bytes: layout.rows() * row_bytes, damage } }
     });
     let candidates = candidates.collect();
