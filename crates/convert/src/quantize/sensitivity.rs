@@ -184,7 +184,7 @@ fn candidates(tensor: &Tensor, importance: Option<&Entry>) -> Vec<Type> {
     let own = layout.ty();
     let fits = |ty: &Type| {
         ty.quantize.is_some()
-            && ty.kept_of_64().is_none()
+            && ty.is_gguf()
             && (importance.is_some() || !is_weighted(*ty))
             && layout.cols().is_multiple_of(ty.block_weights as u64)
             && bits(*ty) < bits(own)
