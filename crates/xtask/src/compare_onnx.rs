@@ -197,7 +197,7 @@ fn rate_of(
     level: &str,
     length: usize,
     folder: &Path,
-    guess: f64,
+    estimate: f64,
 ) -> Result<f64> {
     let words: Vec<&str> = WORDS.split(' ').collect();
     let timed = |count: usize| -> Result<f64> {
@@ -211,7 +211,7 @@ fn rate_of(
         embed_raw(options, model, level, &path)?;
         Ok(begin.elapsed().as_secs_f64())
     };
-    let (few, many) = (8, 8 + (guess * options.seconds * 2.0) as usize);
+    let (few, many) = (8, 8 + (estimate * options.seconds * 2.0) as usize);
     let begin = timed(few)?;
     Ok((many - few) as f64 / (timed(many)? - begin))
 }
