@@ -48,7 +48,7 @@ fn hostile_files_are_refused_by_name_of_the_fault() {
 /// Types outside of GGUF are listed, so that a reader without one can name it.
 #[test]
 fn private_types_are_listed_by_name() {
-    use bilayer_quant::sparse::KEY;
+    use bilayer_quant::private::KEY;
 
     let id = Type::S4_8_64.gguf_id;
     let tensors = || [NewTensor::zeros("x", Type::S4_8_64, &[1, 256])];
@@ -283,8 +283,9 @@ fn any_tensor() -> impl Strategy<Value = (Type, Vec<u64>, Vec<u8>)> {
     let shape = prop::collection::vec(1u64..4, 0..4);
     (prop::sample::select(types.to_vec()), shape, 1u64..4, any::<u8>()).prop_map(
         |(ty, mut shape, blocks, seed)| {
-            let len = blocks * shape.iter().product::<u64>() * ty.block_bytes as u64;
-            shape.push(blocks * ty.block_weights as u64);
+            let cols = blocks as usize * ty.block_weights;
+            let len = shape.iter().product::<u64>() * ty.row_bytes(cols).unwrap() as u64;
+            shape.push(cols as u64);
             (ty, shape, (0..len).map(|at| seed.wrapping_add((at * 7) as u8)).collect())
         },
     )

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use bilayer_cpu::dot::dot;
 use bilayer_cpu::level::Level;
 use bilayer_gpu::kernels::weights::Numbers;
-use bilayer_quant::{Error, Type, all, by_id, by_name};
+use bilayer_quant::{Error, ROW_HEADER_MAX, Type, all, by_id, by_name};
 
 /// A type's facts, and the FNV-1a of the f32 bytes that four blocks of `noise(seed)` dequantize to.
 struct Golden {
@@ -32,7 +32,7 @@ const fn golden(
     Golden { name, gguf_id, block_weights: block.0, block_bytes: block.1, seed, read }
 }
 
-/// Made with gguf-py 0.19's numpy code, those of the sparse types with numpy code of their drawing; seeds are those whose blocks read as finite numbers.
+/// Made with gguf-py 0.19's numpy code, those of the sparse types and W8A8 with numpy code of their drawing; seeds are those whose blocks read as finite numbers.
 const GOLDEN: &[Golden] = &[
     golden("F32", 0, (1, 4), 0, 0x1615_cf11_5708_45b5),
     golden("F16", 1, (1, 2), 0, 0xca3b_3397_0d89_7b61),
@@ -60,6 +60,7 @@ const GOLDEN: &[Golden] = &[
     golden("TQ2_0", 35, (256, 66), 0, 0x3abd_3cb2_ddef_c6b7),
     golden("MXFP4", 39, (32, 17), 0, 0x383d_d1cf_482b_a900),
     golden("NVFP4", 40, (64, 36), 0, 0x4ed6_5867_e0fb_8541),
+    golden("W8A8", 0x424c_08a8, (32, 32), 3, 0xe000_7e55_a5e7_8dd9),
     golden("S4_4_64", 0x424c_0404, (256, 26), 0, 0xc26f_0767_2f29_6565),
     golden("S4_8_64", 0x424c_0408, (256, 50), 0, 0xba54_a001_3b80_1721),
     golden("S4_12_64", 0x424c_040c, (256, 74), 0, 0xe219_0c2c_d807_832d),
@@ -87,7 +88,7 @@ const GOLDEN_WRITTEN: &[(&str, u64)] = &[
 ];
 
 /// Types whose rule ignores importance.
-const DEAF: &[&str] = &["F32", "F16", "BF16", "Q8_0"];
+const DEAF: &[&str] = &["F32", "F16", "BF16", "Q8_0", "W8A8"];
 
 /// Weights in the round-trip tests: a multiple of every block.
 const WEIGHTS: usize = 64 * 256;
@@ -139,7 +140,7 @@ fn types_are_found_by_id_and_name() {
 fn golden_blocks_dequantize_to_recorded_values() {
     for known in GOLDEN {
         let t = by_name(known.name).unwrap();
-        let values = read(t, &noise(known.seed, 4 * t.block_bytes));
+        let values = read(t, &noise(known.seed, t.row_bytes(4 * t.block_weights).unwrap()));
         let found = fnv(&bytes_of(&values));
         assert_eq!(
             found,
@@ -363,8 +364,9 @@ fn ordinary_extremes_keep_their_meaning() {
 fn any_bytes_can_be_read_from_any_address() {
     for &t in all() {
         for seed in 0..20 {
-            let bytes = noise(seed, 3 * t.block_bytes + 1);
-            let (even, odd) = (&bytes[..3 * t.block_bytes], &bytes[1..]);
+            let row_bytes = t.row_bytes(3 * t.block_weights).unwrap();
+            let bytes = noise(seed, row_bytes + 1);
+            let (even, odd) = (&bytes[..row_bytes], &bytes[1..]);
             let aligned = odd.to_vec();
             assert_eq!(bits(&read(t, odd)), bits(&read(t, &aligned)), "{t}");
             assert_eq!(read(t, even).len(), 3 * t.block_weights);
@@ -376,8 +378,10 @@ fn any_bytes_can_be_read_from_any_address() {
 fn wrong_lengths_are_errors() {
     for &t in all() {
         assert_eq!(t.row_bytes(0), Ok(0));
-        assert_eq!(t.row_bytes(6 * t.block_weights), Ok(6 * t.block_bytes));
-        let (values, bytes) = (2 * t.block_weights, 2 * t.block_bytes);
+        let header = t.row_header_bytes;
+        assert!(header <= ROW_HEADER_MAX);
+        assert_eq!(t.row_bytes(6 * t.block_weights), Ok(header + 6 * t.block_bytes));
+        let (values, bytes) = (2 * t.block_weights, header + 2 * t.block_bytes);
         for wrong in [0, t.block_bytes, bytes - 1, bytes + 1] {
             let expected = length(t, "bytes", bytes, wrong);
             assert_eq!(
@@ -458,7 +462,9 @@ fn write(t: Type, values: &[f32], importance: Option<&[f32]>) -> Vec<u8> {
 }
 
 fn read(t: Type, bytes: &[u8]) -> Vec<f32> {
-    let mut values = vec![f32::NAN; bytes.len() / t.block_bytes * t.block_weights];
+    // One row.
+    let blocks = (bytes.len() - t.row_header_bytes) / t.block_bytes;
+    let mut values = vec![f32::NAN; blocks * t.block_weights];
     t.dequantize(bytes, &mut values).unwrap();
     values
 }

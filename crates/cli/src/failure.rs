@@ -140,7 +140,7 @@ impl From<bilayer_convert::Error> for Failure {
             }
             Made::Incomplete { .. } => (BAD_MODEL, "; download it again"),
             Made::NoTokenizer { .. } => (NO_FILE, ""),
-            Made::Weight { .. } | Made::NoImatrix { .. } => (BAD_MODEL, ""),
+            Made::Weight { .. } | Made::NoImatrix { .. } | Made::Smooth { .. } => (BAD_MODEL, ""),
             Made::OldImatrix { .. } | Made::Sums { .. } => (BAD_MODEL, ""),
             Made::ImatrixShape { .. } => (BAD_MODEL, "; give the one made from this model"),
             Made::Threads { .. } => (DOES_NOT_FIT, ""),

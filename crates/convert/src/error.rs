@@ -77,6 +77,14 @@ pub enum Error {
         /// The problem and its remedy.
         reason: String,
     },
+    /// A model cannot be smoothed.
+    #[error("{what}: cannot be smoothed: {reason}")]
+    Smooth {
+        /// The model, or a tensor.
+        what: String,
+        /// The problem.
+        reason: String,
+    },
     /// The output would overwrite an input.
     #[error("{file}: input and output are the same file; write the new one under another name")]
     SameFile {

@@ -4,7 +4,8 @@
 //! ***Purpose.** [`convert`] turns a checkpoint folder into a GGUF file, tensor by tensor. [`synth`] writes valid files
 //! with random weights in the shapes of known models at disk speed, so that speed, placement and memory can be
 //! measured without a download. [`mix`] decides each tensor's type in a mix such as Q4_K_M, [`mod@quantize`] quantizes
-//! a file to such a mix, [`mod@prune`] sets weights to zero, and [`imatrix`] reads, writes and combines importance matrices.
+//! a file to such a mix, [`mod@prune`] sets weights to zero, [`smooth`] moves
+//! outliers of activations into weights, and [`imatrix`] reads, writes and combines importance matrices.
 //!
 //! **What it does not know.** Devices, kernels, sessions, command lines.
 //!
@@ -33,6 +34,7 @@ pub mod mix;
 mod overwrite;
 pub mod prune;
 pub mod quantize;
+pub mod smooth;
 mod stream;
 pub mod synth;
 

@@ -252,7 +252,9 @@ impl Quantize {
         if from != to && entry.is_none() && self.mix.is_weighted(name, to) {
             return Err(Error::Unweighted { tensor: name.into(), ty: to.name });
         }
-        let row_bytes = (layout.cols() / to.block_weights as u64) * to.block_bytes as u64;
+        let row_bytes = to
+            .row_bytes(layout.cols() as usize)
+            .map_err(|source| Error::Weight { tensor: name.into(), reason: source.to_string() })?;
         Ok(Planned {
             name: name.into(),
             shape: layout.shape().to_vec(),
@@ -261,7 +263,7 @@ impl Quantize {
             preferred,
             weighted: entry.is_some(),
             from_bytes: layout.len_bytes(),
-            to_bytes: layout.rows() * row_bytes,
+            to_bytes: layout.rows() * row_bytes as u64,
         })
     }
 

@@ -125,8 +125,10 @@ impl Synth {
         };
         let typed = tensors.into_iter().map(|tensor| {
             let ty = self.mix.tensor(&tensor.name, &tensor.shape, &facts).unwrap_or(Type::F32);
-            let blocks = tensor.shape.iter().product::<u64>() / ty.block_weights as u64;
-            Typed { tensor, ty, bytes: blocks * ty.block_bytes as u64 }
+            let (cols, rows) = tensor.shape.split_last().expect("every tensor has a dimension");
+            let row_bytes = ty.row_bytes(*cols as usize).expect("the mix fits types to rows");
+            let bytes = rows.iter().product::<u64>() * row_bytes as u64;
+            Typed { tensor, ty, bytes }
         });
         Ok(typed.collect())
     }
@@ -144,7 +146,8 @@ impl Synth {
             return Ok(Some(Source::Known(bytes)));
         }
         let spread = tensors::spread(&typed.tensor, &self.shape);
-        Ok(Some(Source::Random(Weights::new(name, typed.ty, spread, self.seed)?)))
+        let cols = typed.tensor.shape.last().map_or(1, |cols| *cols as usize);
+        Ok(Some(Source::Random(Weights::new(name, (typed.ty, cols), spread, self.seed)?)))
     }
 
     fn metadata(&self) -> Metadata {

@@ -12,11 +12,13 @@ use crate::level::{Level, transform};
 mod block;
 mod pack;
 mod quantize;
+mod whole_row;
 
 pub(crate) use block::Block;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use block::Parts;
 pub(crate) use pack::pack;
+pub(crate) use whole_row::{PackedRows, RowColumn};
 
 use quantize::{Quantized, quantize};
 
@@ -35,6 +37,9 @@ pub enum Format {
     Q8x32,
     /// 8 bits, one scale per 256 and one sum per 16. Columns are [`Block256`]s, whole blocks only.
     Q8x256,
+    /// 8 bits and one scale per token: |x - x'| <= max|x| / 254. Multiples of 32 activations; see
+    /// [`whole_row`] for the layouts of columns and packed chunks.
+    Q8Row,
     /// [`Format::Q8x256`] with 16-bit sums, for tiles that apply the weights' scales as integers. Packed only.
     #[cfg(target_arch = "x86_64")]
     Q8x256Pairs,
@@ -94,6 +99,7 @@ impl Format {
             Format::F32 => cols.next_multiple_of(2 * F32_STEP) * size_of::<f32>(),
             Format::Q8x32 => cols.div_ceil(128) * size_of::<Quad32>(),
             Format::Q8x256 => cols.div_ceil(256) * size_of::<Block256>(),
+            Format::Q8Row => whole_row::column_bytes(cols),
             #[cfg(target_arch = "x86_64")]
             Format::Q8x256Pairs | Format::Tiles { .. } => unreachable!("{PACKED_ONLY}"),
         }
@@ -124,6 +130,7 @@ impl Format {
                 assert!(x.len().is_multiple_of(256), "{} columns are not whole blocks", x.len());
                 transform(level, FillBlocks(x), bytemuck::cast_slice_mut(out));
             }
+            Format::Q8Row => whole_row::prepare(level, x, out),
             #[cfg(target_arch = "x86_64")]
             Format::Q8x256Pairs | Format::Tiles { .. } => unreachable!("{PACKED_ONLY}"),
         }

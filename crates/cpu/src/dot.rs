@@ -11,7 +11,8 @@
 //!   scale per 256, as in prefill, and one per 32 at the other levels.
 //!
 //! There are two dense kernel families: `k` kernels multiply blocks of 256 with [`Format::Q8x256`], `quad` kernels
-//! multiply four blocks of 32 at a time with [`Format::Q8x32`]; `sparse.rs` looks activations up by place. A family's
+//! multiply four blocks of 32 at a time with [`Format::Q8x32`]; `sparse.rs` looks activations up by place, `whole_row.rs`
+//! sums rows with one scale as integers. A family's
 //! loop is written once per level (`scalar.rs`, `avx2.rs`, `avxvnni.rs`, `avx512.rs`, `neon.rs`), for all types whose
 //! bits `types/` states. Types without that dequantize each block and use the f32 dot product (`float.rs`).
 
@@ -34,6 +35,7 @@ mod float;
 mod neon;
 mod scalar;
 mod sparse;
+mod whole_row;
 
 /// Block unpacking that other modules use too.
 #[cfg(target_arch = "x86_64")]
@@ -158,8 +160,11 @@ macro_rules! table {
 }
 const TABLE: &[(Type, &[Entry])] = for_each_type!(table);
 
-/// A type's kernels.
-fn entries(ty: Type) -> &'static [Entry] {
+/// The kernels of a type for rows of `cols` weights.
+fn entries(ty: Type, cols: usize) -> &'static [Entry] {
+    if types::is_whole_row(ty, cols) {
+        return whole_row::ENTRIES;
+    }
     let mut all = TABLE.iter().chain(sparse::TABLE);
     all.find(|(of, _)| *of == ty).map_or(float::GENERIC, |(_, entries)| entries)
 }
@@ -197,7 +202,7 @@ pub struct Dot {
 /// If `cols` is not a whole number of blocks of `ty`, or if this CPU lacks `level`.
 #[must_use]
 pub fn dot(ty: Type, cols: usize, level: Level) -> Dot {
-    best(entries(ty), ty, cols, level)
+    best(entries(ty, cols), ty, cols, level)
 }
 
 /// [`dot`] with f32 activations: blocks of quantized weights are dequantized.
@@ -206,7 +211,7 @@ pub fn dot(ty: Type, cols: usize, level: Level) -> Dot {
 /// Those of [`dot`].
 #[must_use]
 pub fn dot_fine(ty: Type, cols: usize, level: Level) -> Dot {
-    let entries = if ty.block_weights == 1 { entries(ty) } else { float::GENERIC };
+    let entries = if ty.block_weights == 1 { entries(ty, cols) } else { float::GENERIC };
     best(entries, ty, cols, level)
 }
 
@@ -232,7 +237,7 @@ impl Dot {
     /// Bytes of one weight row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
-        self.cols / self.ty.block_weights * self.ty.block_bytes
+        self.ty.row_bytes(self.cols).expect("`dot` has checked the columns")
     }
 
     /// Computes `out[c * rows + r]` = weight row `r` · column `c`.

@@ -31,17 +31,20 @@ use crate::activations::Format;
 use crate::level::Level;
 use crate::panel::{self, Quants, ROWS};
 use crate::tile::{self, Tiling};
+use crate::types;
 
 mod float;
 mod integer;
 pub(crate) mod packing;
 #[cfg(target_arch = "x86_64")]
 mod tiled;
+mod whole_row;
 
 pub use packing::{Packed, Packing};
 
 use float::Float;
 use integer::Integer;
+use whole_row::WholeRow;
 
 /// Number of tokens from which products of all types are computed here; fewer may be computed by [`crate::dot`], and are
 /// where [`Exactness::PerRow`](bilayer_graph::Exactness::PerRow) is asked for.
@@ -65,6 +68,7 @@ pub struct Gemm {
 #[derive(Clone, Copy)]
 enum Path {
     Integer(Integer),
+    WholeRow(WholeRow),
     Float(Float),
     #[cfg(target_arch = "x86_64")]
     Tiled {
@@ -94,7 +98,7 @@ impl Path {
     fn rows(self) -> usize {
         match self {
             Path::Integer(_) => integer::RUN_ROWS,
-            Path::Float(_) => ROWS,
+            Path::Float(_) | Path::WholeRow(_) => ROWS,
             #[cfg(target_arch = "x86_64")]
             Path::Tiled { .. } => tiled::RUN_ROWS,
         }
@@ -107,6 +111,10 @@ impl Path {
 /// # Panics
 /// If `cols` is not a whole number of the type's blocks.
 pub fn gemm(ty: Type, cols: usize, level: Level) -> Gemm {
+    if types::is_whole_row(ty, cols) {
+        assert!(level.is_available(), "level {level} does not run here");
+        return whole_row::gemm(ty, cols, level);
+    }
     with(panel::quants(ty), ty, cols, level)
 }
 
@@ -172,6 +180,7 @@ impl Gemm {
         };
         let own = match self.path {
             Path::Integer(_) => size_of::<integer::Scratch>(),
+            Path::WholeRow(_) => size_of::<whole_row::Scratch>(),
             Path::Float(_) => size_of::<float::Scratch>(),
             #[cfg(target_arch = "x86_64")]
             Path::Tiled { .. } => size_of::<tiled::Scratch>(),
@@ -227,6 +236,11 @@ impl Gemm {
                     let (own, rest) = scratch.split_at_mut(size_of::<integer::Scratch>());
                     let own = bytemuck::from_bytes_mut(own);
                     out.add_to(&run, rest, |strip, stride| integer.run(&run, own, strip, stride));
+                }
+                Path::WholeRow(whole_row) => {
+                    let (own, rest) = scratch.split_at_mut(size_of::<whole_row::Scratch>());
+                    let own = bytemuck::from_bytes_mut(own);
+                    out.write(&run, rest, |strip, stride| whole_row.run(&run, own, strip, stride));
                 }
                 Path::Float(float) => {
                     let (own, rest) = scratch.split_at_mut(size_of::<float::Scratch>());
@@ -289,17 +303,29 @@ impl Out<'_> {
         rest: &mut [u8],
         add: impl FnOnce(&mut [f32], usize),
     ) {
+        let width = run.rows().next_multiple_of(ROWS);
+        self.write(run, rest, |strip, stride| {
+            for token in strip.chunks_mut(stride) {
+                token[..width].fill(0.0);
+            }
+            add(strip, stride);
+        });
+    }
+
+    /// Lets `write` overwrite the results, 32 rows at a time; see [`Out::add_to`].
+    fn write(
+        &mut self,
+        run: &PanelProduct<'_>,
+        rest: &mut [u8],
+        write: impl FnOnce(&mut [f32], usize),
+    ) {
         let (rows, tokens) = (run.rows(), run.packed.tokens);
         let width = rows.next_multiple_of(ROWS);
         if width == rows {
-            for token in self.values.chunks_mut(self.stride) {
-                token[..rows].fill(0.0);
-            }
-            return add(&mut *self.values, self.stride);
+            return write(&mut *self.values, self.stride);
         }
         let strip = bytemuck::cast_slice_mut(&mut rest[..tokens * width * 4]);
-        strip.fill(0.0);
-        add(strip, width);
+        write(strip, width);
         for (out, strip) in self.values.chunks_mut(self.stride).zip(strip.chunks_exact(width)) {
             out[..rows].copy_from_slice(&strip[..rows]);
         }

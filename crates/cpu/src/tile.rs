@@ -36,6 +36,7 @@ mod neon_i8mm;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod sse42;
+pub(crate) mod whole_row;
 
 /// Asserts that a strip holds `rows` results of each of `tokens` tokens.
 #[inline(always)]
@@ -138,6 +139,8 @@ pub(crate) struct Tiling {
     pub tiles: fn(&Quants) -> Tiles,
     /// The float kernels.
     pub float_tiles: FloatTiles,
+    /// The kernels of rows with one scale.
+    pub row_tiles: whole_row::RowTiles,
     /// The fast path of a type into panels, if there is one. It requires 16 complete rows and 256 columns.
     pub fill: fn(&Quants) -> Option<Fill>,
     /// Number of tokens from which panels with a fast path are faster than [`crate::dot`].

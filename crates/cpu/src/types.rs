@@ -2,7 +2,10 @@
 //!
 //! A type is a struct without fields and one of two traits, which follow the scales of its activations:
 //! [`SuperBlock`], blocks of 256 weights with integer scales, and [`Quads`], scales that are floats for each 16 or 32
-//! weights. Kernels are generic over them: the dot products of `dot/`, the panels of `panel/`.
+//! weights. Kernels are generic over them: the dot products of `dot/`, the panels of `panel/`. Types with one scale per
+//! row need neither: their bytes are the weights.
+
+use bilayer_quant::Type;
 
 use crate::bytes::{Bytes, Field, Flags, Words, u16_at};
 #[cfg(target_arch = "x86_64")]
@@ -65,6 +68,18 @@ macro_rules! for_each_type {
     };
 }
 pub(crate) use for_each_type;
+
+/// The types whose rows are a scale and signed bytes: whole rows are summed as integers (`dot/whole_row.rs`,
+/// `gemm/whole_row.rs`).
+const WHOLE_ROWS: &[Type] = &[Type::W8A8];
+
+/// The most columns of a whole row: sums of products of -128 and 127 fit 32 bits.
+const WHOLE_ROW_MAX: usize = 1 << 17;
+
+/// Whether rows of a type and length are summed whole.
+pub(crate) fn is_whole_row(ty: Type, cols: usize) -> bool {
+    WHOLE_ROWS.contains(&ty) && cols <= WHOLE_ROW_MAX
+}
 
 /// How codes are signed.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@
 use std::collections::HashSet;
 
 use bilayer_quant as quant;
-use bilayer_quant::sparse::KEY;
+use bilayer_quant::private::KEY;
 
 use crate::cursor::Cursor;
 use crate::value::{Array, Strings, Value, ValueType};

@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use bilayer_quant::Type;
-use bilayer_quant::sparse::KEY;
+use bilayer_quant::private::KEY;
 use bytes::Bytes;
 
 use crate::{

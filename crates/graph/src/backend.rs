@@ -169,7 +169,7 @@ impl Facts {
         match self.converted.iter().find(|(from, _)| *from == weight.ty) {
             Some((_, to)) => {
                 let blocks = weight.cols.div_ceil(to.block_weights) as u64;
-                blocks.saturating_mul(to.block_bytes as u64)
+                blocks.saturating_mul(to.block_bytes as u64) + to.row_header_bytes as u64
             }
             None => weight.row_bytes() as u64,
         }

@@ -31,7 +31,7 @@ pub struct Weight {
 impl Weight {
     /// Bytes of one row. The recorder has checked that `cols` fits the type's block.
     pub fn row_bytes(&self) -> usize {
-        self.cols / self.ty.block_weights * self.ty.block_bytes
+        self.ty.row_bytes(self.cols).expect("the recorder has checked it")
     }
 
     /// Bytes of all rows.

@@ -42,6 +42,47 @@ pub struct Sums<'a> {
     pub counts: &'a [u64],
 }
 
+/// Some of the rows that a tensor is multiplied with, and the range of all of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample<'a> {
+    /// `[cols]`: the largest magnitude of each column over all rows.
+    pub peaks: &'a [f32],
+    /// `[rows, cols]`, spread evenly over the text.
+    pub rows: &'a [f32],
+}
+
+/// A [`Sample`] that grows.
+struct Kept {
+    peaks: Vec<f32>,
+    rows: Vec<f32>,
+    /// Most rows.
+    most: usize,
+    /// Every `step`-th row is kept.
+    step: usize,
+    seen: usize,
+}
+
+impl Kept {
+    fn add(&mut self, row: &[f32]) {
+        let cols = self.peaks.len();
+        for (peak, x) in self.peaks.iter_mut().zip(row) {
+            *peak = peak.max(x.abs());
+        }
+        if self.seen.is_multiple_of(self.step) {
+            if self.rows.len() == self.most * cols {
+                // Every second one gives way.
+                let halved = self.rows.chunks_exact(cols).step_by(2);
+                self.rows = halved.flatten().copied().collect();
+                self.step *= 2;
+            }
+            if self.seen.is_multiple_of(self.step) {
+                self.rows.extend_from_slice(row);
+            }
+        }
+        self.seen += 1;
+    }
+}
+
 /// The input of some tensors.
 struct Input {
     value: Value,
@@ -55,6 +96,8 @@ struct Input {
     counts: Vec<u64>,
     /// The upper triangle of X^T X, `[cols, cols]` in f32, if requested.
     products: Option<Vec<f32>>,
+    /// Some rows, if requested.
+    kept: Option<Kept>,
 }
 
 impl Input {
@@ -64,6 +107,9 @@ impl Input {
         let Some((route, route_width)) = route else {
             values.chunks_exact(self.cols).for_each(|row| self.add_row(0, row));
             self.add_products(values);
+            if let Some(kept) = &mut self.kept {
+                values.chunks_exact(self.cols).for_each(|row| kept.add(row));
+            }
             return;
         };
         for (row, route) in values.chunks_exact(width).zip(route.chunks_exact(route_width)) {
@@ -152,7 +198,8 @@ impl Collector {
             |known: &Input| (known.value, known.route, known.cols) == (value, route, cols);
         let place = self.inputs.iter().position(is_known).unwrap_or_else(|| {
             let (squares, counts) = (vec![0.0; matrices * cols], vec![0; matrices]);
-            self.inputs.push(Input { value, route, cols, squares, counts, products: None });
+            let (products, kept) = (None, None);
+            self.inputs.push(Input { value, route, cols, squares, counts, products, kept });
             self.inputs.len() - 1
         });
         for value in route.into_iter().chain([value]) {
@@ -175,6 +222,22 @@ impl Collector {
                 input.products.get_or_insert_with(|| vec![0.0; input.cols * input.cols]);
             }
         }
+    }
+
+    /// Also keeps up to `rows` rows of every input, and the largest magnitude of each column. Inputs of routed experts are
+    /// left out.
+    pub fn want_samples(&mut self, rows: usize) {
+        for input in self.inputs.iter_mut().filter(|input| input.route.is_none()) {
+            let (peaks, most) = (vec![0.0; input.cols], rows.max(2));
+            input.kept = Some(Kept { peaks, rows: Vec::new(), most, step: 1, seen: 0 });
+        }
+    }
+
+    /// The rows kept of a tensor's input so far, if they are.
+    pub fn sample(&self, tensor: &str) -> Option<Sample<'_>> {
+        let (place, _) = self.tensors.get(tensor)?;
+        let kept = self.inputs[*place].kept.as_ref()?;
+        Some(Sample { peaks: &kept.peaks, rows: &kept.rows })
     }
 
     /// The number of a tensor's input, which several tensors may share, and its columns; `None` for routed experts and
@@ -278,6 +341,7 @@ mod tests {
             squares: vec![0.0; 2 * matrices],
             counts: vec![0; matrices],
             products: None,
+            kept: None,
         };
         // Two rows with two matrices each, out of three: 2 and 0, then 1 and 2.
         let route = [0.6, 0.4, 2.0, 0.0, 0.5, 0.5, 1.0, 2.0];
@@ -289,9 +353,16 @@ mod tests {
         own.add(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], 4, Some((&route, 4)));
         assert_eq!(own.squares, [9.0, 16.0, 25.0, 36.0, 1.0 + 49.0, 4.0 + 64.0]);
         let products = Some(vec![0.0; 4]);
-        let mut plain = Input { route: None, products, ..input(1) };
+        let kept = Kept { peaks: vec![0.0; 2], rows: Vec::new(), most: 2, step: 1, seen: 0 };
+        let mut plain = Input { route: None, products, kept: Some(kept), ..input(1) };
         plain.add(&[1.0, 2.0, 3.0, 4.0], 2, None);
         assert_eq!((plain.squares, plain.counts), (vec![10.0, 20.0], vec![2]));
         assert_eq!(plain.products, Some(vec![10.0, 14.0, 0.0, 20.0]));
+        // Rows 0 and 2 of the first four, then 0 and 4 of eight.
+        let rows: Vec<f32> = (3..9).flat_map(|row| [-(row as f32), 0.5]).collect();
+        plain.add(&rows, 2, None);
+        let kept = plain.kept.expect("it was asked for");
+        assert_eq!((kept.peaks, kept.step), (vec![8.0, 4.0], 4));
+        assert_eq!(kept.rows, [1.0, 2.0, -5.0, 0.5]);
     }
 }

@@ -42,6 +42,7 @@
 pub mod bench;
 mod error;
 pub mod imatrix;
+pub mod links;
 pub mod perplexity;
 pub mod profile;
 pub mod timing;

@@ -6,7 +6,7 @@ use std::ops::Deref;
 
 use crate::Error;
 
-/// Writes the blocks of `values` (whole blocks, all finite) into `blocks` (exactly their bytes).
+/// Writes the rows of `values` (whole blocks, all finite) into `blocks` (exactly their bytes).
 ///
 /// `importance` has one entry per value: the cost of a squared error there, usually the mean square of the column's
 /// activations. Negative entries and NaN count as zero. Types with a fixed rule (floats, `Q8_0`) ignore it.
@@ -26,6 +26,9 @@ pub struct Descriptor {
     pub block_weights: usize,
     /// Bytes of a block.
     pub block_bytes: usize,
+    /// Bytes before the blocks of each row, at most [`ROW_HEADER_MAX`]: what all blocks of the row share, such as a
+    /// scale. A header followed by some of its row's blocks is a shorter row. Most types have none.
+    pub row_header_bytes: usize,
     /// The fields of a block, in order and without gaps; a GPU upload may gather each field of all blocks into an
     /// aligned plane.
     pub planes: &'static [Plane],
@@ -37,6 +40,9 @@ pub struct Descriptor {
     /// without `quantize`.
     pub error_max: f32,
 }
+
+/// The largest [`Descriptor::row_header_bytes`].
+pub const ROW_HEADER_MAX: usize = 16;
 
 /// One field of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +70,9 @@ impl Plane {
     }
 }
 
+/// Bytes of blocks that are read at a time from rows with a header.
+const PIECE_BYTES: usize = 1024;
+
 /// A quantization type: an entry of the table, compared by its GGUF id.
 #[derive(Clone, Copy)]
 pub struct Type(&'static Descriptor);
@@ -82,12 +91,21 @@ impl Type {
         if !cols.is_multiple_of(self.block_weights) {
             return Err(Error::PartialBlock { quant: self, weights: cols });
         }
-        (cols / self.block_weights)
-            .checked_mul(self.block_bytes)
+        let blocks = (cols / self.block_weights).checked_mul(self.block_bytes);
+        let header = if cols == 0 { 0 } else { self.row_header_bytes };
+        blocks
+            .and_then(|blocks| blocks.checked_add(header))
             .ok_or(Error::TooLarge { quant: self, weights: cols })
     }
 
-    /// Writes `values` (whole blocks) as blocks; see [`Quantize`] for `importance`.
+    /// Whether each block can be read without the rest of its row.
+    #[must_use]
+    pub fn has_lone_blocks(self) -> bool {
+        self.row_header_bytes == 0
+    }
+
+    /// Writes `values`, one row or several of equal length, as rows of blocks; see [`Quantize`] for `importance`. The
+    /// length of `blocks` tells how many rows of a type with row headers they are.
     ///
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::PartialBlock`], [`Error::Length`] if `blocks` or `importance` does not fit
@@ -99,7 +117,7 @@ impl Type {
         blocks: &mut [u8],
     ) -> Result<(), Error> {
         let quantize = self.quantize.ok_or(Error::ReadOnly(self))?;
-        self.check("bytes", self.row_bytes(values.len())?, blocks.len())?;
+        self.check_rows(values.len(), blocks.len())?;
         if let Some(importance) = importance {
             self.check("importance", values.len(), importance.len())?;
         }
@@ -112,14 +130,55 @@ impl Type {
         Ok(())
     }
 
-    /// Reads `blocks` into `values` (whole blocks).
+    /// Reads `blocks`, one row or several of equal length, into `values`.
     ///
     /// # Errors
     /// [`Error::PartialBlock`], [`Error::Length`] if `blocks` does not fit `values`.
     pub fn dequantize(self, blocks: &[u8], values: &mut [f32]) -> Result<(), Error> {
-        self.check("bytes", self.row_bytes(values.len())?, blocks.len())?;
+        self.check_rows(values.len(), blocks.len())?;
         (self.0.dequantize)(blocks, values);
         Ok(())
+    }
+
+    /// Reads the weights of one `row` (all its bytes) from column `first` on into `values`, whole blocks of them.
+    ///
+    /// # Panics
+    /// If a column is beyond the row, or a block is not whole.
+    pub fn dequantize_cols(self, row: &[u8], first: usize, values: &mut [f32]) {
+        let whole = |cols: usize| {
+            assert!(cols.is_multiple_of(self.block_weights), "{self}: {cols} are not whole blocks");
+            cols / self.block_weights * self.block_bytes
+        };
+        let (header, blocks) = row.split_at(self.row_header_bytes);
+        let blocks = &blocks[whole(first)..][..whole(values.len())];
+        if header.is_empty() {
+            return (self.0.dequantize)(blocks, values);
+        }
+        // A short row with the header of the long one, piece by piece.
+        let mut piece = [0; ROW_HEADER_MAX + PIECE_BYTES];
+        piece[..header.len()].copy_from_slice(header);
+        let count = PIECE_BYTES / self.block_bytes;
+        let values = values.chunks_mut(count * self.block_weights);
+        for (blocks, values) in blocks.chunks(count * self.block_bytes).zip(values) {
+            let end = header.len() + blocks.len();
+            piece[header.len()..end].copy_from_slice(blocks);
+            (self.0.dequantize)(&piece[..end], values);
+        }
+    }
+
+    /// Checks that this many weights are whole rows of this many bytes.
+    fn check_rows(self, weights: usize, bytes: usize) -> Result<(), Error> {
+        let row = self.row_bytes(weights)?;
+        if self.row_header_bytes == 0 || weights == 0 {
+            return self.check("bytes", row, bytes);
+        }
+        let headers = bytes.saturating_sub(row - self.row_header_bytes);
+        let rows = headers / self.row_header_bytes;
+        let is_whole = rows > 0
+            && headers.is_multiple_of(self.row_header_bytes)
+            && weights.is_multiple_of(rows)
+            && (weights / rows).is_multiple_of(self.block_weights);
+        if is_whole { Ok(()) } else { self.check("bytes", row, bytes) }
     }
 
     fn check(self, what: &'static str, expected: usize, found: usize) -> Result<(), Error> {

@@ -11,6 +11,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     gguf_id: 1,
     block_weights: 1,
     block_bytes: 2,
+    row_header_bytes: 0,
     planes: &Plane::split([("value", 2)]),
     quantize: Some(|values, importance, bytes| {
         blocks::quantize(values, importance, bytes, |value: &[f32; 1], _| bits(value[0]));

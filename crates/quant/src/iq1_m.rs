@@ -42,6 +42,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     gguf_id: 29,
     block_weights: 256,
     block_bytes: size_of::<Block>(),
+    row_header_bytes: 0,
     planes: &Plane::split([("points", 32), ("high", 16), ("scales", 8)]),
     quantize: Some(|values, importance, bytes| {
         blocks::quantize(values, importance, bytes, quantize);

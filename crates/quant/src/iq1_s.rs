@@ -39,6 +39,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     gguf_id: 19,
     block_weights: 256,
     block_bytes: size_of::<Block>(),
+    row_header_bytes: 0,
     planes: &Plane::split([("d", 2), ("points", 32), ("high", 16)]),
     quantize: Some(|values, importance, bytes| {
         blocks::quantize(values, importance, bytes, quantize);

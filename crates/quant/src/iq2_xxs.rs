@@ -36,6 +36,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     gguf_id: 16,
     block_weights: 256,
     block_bytes: size_of::<Block>(),
+    row_header_bytes: 0,
     planes: &Plane::split([("d", 2), ("groups", 64)]),
     quantize: Some(|values, importance, bytes| {
         blocks::quantize(values, importance, bytes, quantize);

@@ -44,6 +44,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     gguf_id: 21,
     block_weights: 256,
     block_bytes: size_of::<Block>(),
+    row_header_bytes: 0,
     planes: &Plane::split([("d", 2), ("points", 64), ("high", 8), ("signs", 32), ("scales", 4)]),
     quantize: Some(|values, importance, bytes| {
         blocks::quantize(values, importance, bytes, quantize);

@@ -35,6 +35,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     gguf_id: 20,
     block_weights: 32,
     block_bytes: size_of::<Block>(),
+    row_header_bytes: 0,
     planes: &Plane::split([("d", 2), ("quants", 16)]),
     quantize: Some(|values, importance, bytes| {
         blocks::quantize_groups(values, importance, bytes, quantize);

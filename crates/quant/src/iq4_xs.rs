@@ -37,6 +37,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     gguf_id: 23,
     block_weights: 256,
     block_bytes: size_of::<Block>(),
+    row_header_bytes: 0,
     planes: &Plane::split([("d", 2), ("scales_high", 2), ("scales_low", 4), ("quants", 128)]),
     quantize: Some(|values, importance, bytes| {
         blocks::quantize(values, importance, bytes, quantize);

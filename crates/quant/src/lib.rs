@@ -40,7 +40,7 @@ mod nearest;
 mod search;
 mod super_block;
 
-pub use descriptor::{Dequantize, Descriptor, Plane, Quantize, Type};
+pub use descriptor::{Dequantize, Descriptor, Plane, Quantize, ROW_HEADER_MAX, Type};
 pub use error::Error;
 
 /// Makes of each line a constant on [`Type`] and an entry of the table.
@@ -72,6 +72,7 @@ pub mod iq4_xs;
 pub mod mxfp4;
 pub mod nvfp4;
 pub mod plain;
+pub mod private;
 pub mod q2_k;
 pub mod q3_k;
 pub mod q4_0;
@@ -85,6 +86,7 @@ pub mod q8_0;
 pub mod sparse;
 pub mod tq1_0;
 pub mod tq2_0;
+pub mod w8a8;
 
 table! {
     f32::DESCRIPTOR => F32,
@@ -125,6 +127,7 @@ table! {
     sparse::S8_16_64 => S8_16_64,
     sparse::S8_24_64 => S8_24_64,
     sparse::S8_32_64 => S8_32_64,
+    w8a8::DESCRIPTOR => W8A8,
     plain::I8 => I8,
     plain::I16 => I16,
     plain::I32 => I32,

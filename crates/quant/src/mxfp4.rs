@@ -37,6 +37,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     gguf_id: 39,
     block_weights: 32,
     block_bytes: size_of::<Block>(),
+    row_header_bytes: 0,
     planes: &Plane::split([("e", 1), ("quants", 16)]),
     quantize: Some(|values, importance, bytes| {
         blocks::quantize(values, importance, bytes, quantize);

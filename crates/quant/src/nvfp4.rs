@@ -35,6 +35,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     gguf_id: 40,
     block_weights: 64,
     block_bytes: size_of::<Block>(),
+    row_header_bytes: 0,
     planes: &Plane::split([("scales", 4), ("quants", 32)]),
     quantize: Some(|values, importance, bytes| {
         blocks::quantize(values, importance, bytes, quantize);

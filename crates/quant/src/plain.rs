@@ -39,6 +39,7 @@ const fn plain(
         gguf_id,
         block_weights: 1,
         block_bytes: planes[0].len,
+        row_header_bytes: 0,
         planes,
         quantize: None,
         dequantize,

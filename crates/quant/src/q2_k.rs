@@ -37,6 +37,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     gguf_id: 10,
     block_weights: 256,
     block_bytes: size_of::<Block>(),
+    row_header_bytes: 0,
     planes: &Plane::split([("scales", 16), ("quants", 64), ("d", 2), ("dmin", 2)]),
     quantize: Some(|values, importance, bytes| {
         blocks::quantize(values, importance, bytes, quantize);

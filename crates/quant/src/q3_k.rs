@@ -41,6 +41,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     gguf_id: 11,
     block_weights: 256,
     block_bytes: size_of::<Block>(),
+    row_header_bytes: 0,
     planes: &Plane::split([("high", 32), ("quants", 64), ("scales", 12), ("d", 2)]),
     quantize: Some(|values, importance, bytes| {
         blocks::quantize(values, importance, bytes, quantize);

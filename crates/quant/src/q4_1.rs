@@ -33,6 +33,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     gguf_id: 3,
     block_weights: 32,
     block_bytes: size_of::<Block>(),
+    row_header_bytes: 0,
     planes: &Plane::split([("d", 2), ("m", 2), ("quants", 16)]),
     quantize: Some(|values, importance, bytes| {
         blocks::quantize_by_rule(values, importance, bytes, fixed, searched);

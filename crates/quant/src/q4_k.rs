@@ -38,6 +38,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     gguf_id: 12,
     block_weights: 256,
     block_bytes: size_of::<Block>(),
+    row_header_bytes: 0,
     planes: &Plane::split([("d", 2), ("dmin", 2), ("scales", SCALES_BYTES), ("quants", 128)]),
     quantize: Some(|values, importance, bytes| {
         blocks::quantize(values, importance, bytes, quantize);

@@ -42,6 +42,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     gguf_id: 13,
     block_weights: 256,
     block_bytes: size_of::<Block>(),
+    row_header_bytes: 0,
     planes: &Plane::split([
         ("d", 2),
         ("dmin", 2),

@@ -38,6 +38,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     gguf_id: 14,
     block_weights: 256,
     block_bytes: size_of::<Block>(),
+    row_header_bytes: 0,
     planes: &Plane::split([("low", 128), ("high", 64), ("scales", 16), ("d", 2)]),
     quantize: Some(|values, importance, bytes| {
         blocks::quantize(values, importance, bytes, quantize);

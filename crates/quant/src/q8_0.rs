@@ -30,6 +30,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     gguf_id: 8,
     block_weights: 32,
     block_bytes: size_of::<Block>(),
+    row_header_bytes: 0,
     planes: &Plane::split([("d", 2), ("quants", 32)]),
     quantize: Some(|values, importance, bytes| {
         blocks::quantize(values, importance, bytes, |values, _| quantize(values));

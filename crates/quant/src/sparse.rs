@@ -22,17 +22,11 @@
 //! importance · weight² (Wanda's score; magnitude without importance), so a matrix that is already sparse keeps
 //! exactly its nonzero weights.
 //!
-//! These types are not part of GGUF. Their ids are in a private range (`0x424C`, "BL", in the upper half), which
-//! other readers refuse as unknown, and a file lists their names under [`KEY`].
+//! These types are not part of GGUF; see [`private`](crate::private).
 
 use crate::blocks::{f16_bits, f16_value};
+use crate::private::{Dense, ID};
 use crate::{Descriptor, Plane, Type, q4_0, q8_0};
-
-/// The metadata key under which a file lists its types outside of GGUF: an array of `<id>=<name>`.
-pub const KEY: &str = "bilayer.tensor_types";
-
-/// The upper half of the ids of types outside of GGUF.
-const PRIVATE: u32 = 0x424C_0000;
 
 /// Columns of a group.
 pub const GROUP: usize = 64;
@@ -93,33 +87,17 @@ impl<const N: usize, const BITS: usize> Layout<N, BITS> {
     }
 }
 
-/// The dense type that represents every block of a sparse type exactly: equal scales and codes, zeros in between.
-#[derive(Clone, Copy, Debug)]
-pub struct Dense {
-    /// The type.
-    pub ty: Type,
-    /// Converts whole blocks; the result has exactly the bytes of as many weights.
-    pub widen: fn(blocks: &[u8], dense: &mut [u8]),
-}
-
 impl Type {
     /// How many of every 64 weights a balanced sparse type keeps; `None` for dense types.
     #[must_use]
     pub fn kept_of_64(self) -> Option<usize> {
         FAMILY.iter().find(|member| member.ty == self).map(|member| member.kept)
     }
+}
 
-    /// The exact dense form of a sparse type; `None` for dense types.
-    #[must_use]
-    pub fn dense(self) -> Option<Dense> {
-        FAMILY.iter().find(|member| member.ty == self).map(|member| member.dense)
-    }
-
-    /// Whether the type is part of GGUF; a file with other types lists them under [`KEY`].
-    #[must_use]
-    pub fn is_gguf(self) -> bool {
-        self.gguf_id & 0xFFFF_0000 != PRIVATE
-    }
+/// The dense form of a sparse type: equal scales and codes, zeros in between.
+pub(crate) fn dense(ty: Type) -> Option<Dense> {
+    FAMILY.iter().find(|member| member.ty == ty).map(|member| member.dense)
 }
 
 struct Member {
@@ -135,9 +113,10 @@ macro_rules! family {
             /// Entry in the table of types.
             pub static $name: Descriptor = Descriptor {
                 name: stringify!($name),
-                gguf_id: PRIVATE | $bits << 8 | $kept,
+                gguf_id: ID | $bits << 8 | $kept,
                 block_weights: BLOCK,
                 block_bytes: Layout::<$kept, $bits>::BYTES,
+                row_header_bytes: 0,
                 planes: &Plane::split([
                     ("d", 2),
                     ("places", GROUPS * $kept),

@@ -32,6 +32,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     gguf_id: 35,
     block_weights: 256,
     block_bytes: size_of::<Block>(),
+    row_header_bytes: 0,
     planes: &Plane::split([("quants", 64), ("d", 2)]),
     quantize: Some(|values, importance, bytes| {
         blocks::quantize_by_rule(values, importance, bytes, rule, searched);

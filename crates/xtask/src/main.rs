@@ -9,6 +9,7 @@ mod arm;
 mod c_header;
 mod clients;
 mod compare;
+mod compare_onnx;
 mod dist;
 mod fuzz;
 mod gpu_offline;
@@ -40,6 +41,7 @@ const TASKS: &[Task] = &[
     ("test", USAGE, test),
     ("test-arm", arm::USAGE, arm::run),
     ("compare-peer", compare::USAGE, compare::run),
+    ("compare-onnx", compare_onnx::USAGE, compare_onnx::run),
     ("fuzz", fuzz::USAGE, fuzz::run),
     ("gpu-offline", gpu_offline::USAGE, gpu_offline::run),
     ("quality-table", quality::USAGE, quality::run),

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use bilayer_convert::smooth::Alpha;
+use clap::{ArgGroup, Args};
 
 const AFTER: &str = "\
 Types are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q2_K_S, Q3_K_S, Q3_K_M, Q3_K_L, Q4_K_S, Q4_K_M, Q5_K_S, \
 Q5_K_M, Q6_K, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ2_M, IQ3_XXS, IQ3_XS, IQ3_S, IQ3_M, IQ4_NL, IQ4_XS, TQ1_0, TQ2_0, \
-MXFP4, MXFP4_MOE, NVFP4, and the sparse S4_N_64 and S8_N_64; COPY keeps the type of every tensor. Most are mixes as in \
+MXFP4, MXFP4_MOE, NVFP4, W8A8, and the sparse S4_N_64 and S8_N_64; COPY keeps the type of every tensor. Most are mixes as in \
 llama.cpp: the most sensitive tensors get more bits. IQ1, IQ2 and Q2_K_S need --imatrix. Rows that are not a multiple of a \
 type's block get a type with smaller blocks, with a message.";
 
@@ -16,6 +17,7 @@ const USAGE: &str = "bilayer quantize [OPTIONS] <IN> [OUT] <TYPE> [THREADS]";
 /// `bilayer quantize`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = AFTER, override_usage = USAGE)]
+#[command(group = ArgGroup::new("uses_text").args(["target_bpw", "smooth"]))]
 pub struct Quantize {
     /// GGUF file to read, or the first of its shards
     #[arg(value_name = "IN")]
@@ -46,15 +48,19 @@ pub struct Quantize {
     /// change least within X bits per weight
     #[arg(long, value_name = "X", requires = "calibration", conflicts_with_all = ["type", "pure"])]
     pub target_bpw: Option<f64>,
-    /// Text that --target-bpw runs through the model once per tensor; use another to judge the result
-    #[arg(long, value_name = "FILE", requires = "target_bpw")]
+    /// Move outliers of activations into the weights before quantizing (SmoothQuant): the exponent of the activations, 0 to
+    /// 1, or auto, which searches it per input on the --calibration text
+    #[arg(long, value_name = "ALPHA", requires = "calibration", conflicts_with_all = ["imatrix", "target_bpw"])]
+    pub smooth: Option<Alpha>,
+    /// Text that --target-bpw runs through the model once per tensor, and --smooth once; use another to judge the result
+    #[arg(long, value_name = "FILE", requires = "uses_text")]
     pub calibration: Option<PathBuf>,
     /// Most windows of the calibration text
-    #[arg(long, value_name = "N", default_value_t = 8, requires = "target_bpw")]
+    #[arg(long, value_name = "N", default_value_t = 8, requires = "uses_text")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub chunks: u32,
     /// Tokens per window of the calibration text
-    #[arg(short, long, value_name = "N", default_value_t = 512, requires = "target_bpw")]
+    #[arg(short, long, value_name = "N", default_value_t = 512, requires = "uses_text")]
     pub ctx_size: usize,
     /// Write the types chosen by --target-bpw to a file for --tensor-type-file
     #[arg(long, value_name = "FILE", requires = "target_bpw")]

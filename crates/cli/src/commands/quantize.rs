@@ -7,6 +7,7 @@ use bilayer_convert::Error;
 use bilayer_convert::imatrix::Imatrix;
 use bilayer_convert::mix::Mix;
 use bilayer_convert::quantize::{self, Override, Plan, Planned, Quantize};
+use bilayer_convert::smooth::Smoothed;
 use bilayer_gguf::File;
 use serde_json::{Value, json};
 
@@ -15,6 +16,7 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::{output, progress};
 
 mod budget;
+mod smooth;
 
 /// Writes the file and reports on it.
 pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
@@ -34,6 +36,17 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
         let Some(sensitivity) = sensitivity else { return Ok(INTERRUPTED) };
         measured = Some(budget::apply(args, &mut quantize, &sensitivity, target)?);
     }
+    let (file, smoothed) = match args.smooth {
+        None => (file, None),
+        Some(alpha) => {
+            // An invalid output path is reported before measuring.
+            quantize.plan(&file, None).map_err(in_file)?.check_output(&args.out)?;
+            let Some(done) = smooth::apply(args, alpha, &quantize, file)? else {
+                return Ok(INTERRUPTED);
+            };
+            (done.0, Some(done.1))
+        }
+    };
     let mut plan = quantize.plan(&file, imatrix.as_ref()).map_err(in_file)?;
     if let Some(path) = &args.imatrix {
         plan.cite(path);
@@ -44,7 +57,7 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
         Some(target) => format!("{target} bits per weight"),
         None => quantize.mix.name.to_owned(),
     };
-    let made = Made { name, measured };
+    let made = Made { name, measured, smoothed };
     if args.dry_run {
         return report(args, &made, &plan, None);
     }
@@ -161,6 +174,7 @@ fn notes(plan: &Plan<'_>, imatrix: Option<&Imatrix>) {
 struct Made {
     name: String,
     measured: Option<budget::Chosen>,
+    smoothed: Option<Smoothed>,
 }
 
 fn report(
@@ -169,7 +183,7 @@ fn report(
     plan: &Plan<'_>,
     seconds: Option<f64>,
 ) -> Result<u8, Failure> {
-    let Made { name: mix, measured } = made;
+    let Made { name: mix, measured, smoothed } = made;
     let (before, after, parameters) = (plan.from_bytes(), plan.to_bytes(), plan.parameters());
     let bits_per_weight = after as f64 * 8.0 / parameters.max(1) as f64;
     if args.json {
@@ -183,6 +197,7 @@ fn report(
             "bytes": after,
             "bpw": bits_per_weight,
             "ms": seconds.map(|seconds| seconds * 1e3),
+            "smoothed": smoothed.as_ref().map(smooth::json),
             "kl_expected": measured.as_ref().map(|chosen| chosen.kl),
             "tensors": plan.tensors().iter().map(|planned| tensor(planned, measured)).collect::<Vec<_>>(),
         }))?;

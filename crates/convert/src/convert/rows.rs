@@ -71,7 +71,7 @@ impl<'p> RowReader<'p> {
     /// The file's bytes.
     pub fn pieces(&self) -> Pieces<impl Fn(u64, &mut [u8]) -> Result<(), SourceError> + Sync + '_> {
         let ty = self.planned.ty;
-        let row_bytes = self.cols / ty.block_weights * ty.block_bytes;
+        let row_bytes = ty.row_bytes(self.cols).expect("the plan fits types to rows");
         let piece_rows = (PIECE_WEIGHTS / self.cols).clamp(1, self.rows);
         Pieces {
             len: (self.rows * row_bytes) as u64,

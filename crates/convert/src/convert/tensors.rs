@@ -104,8 +104,9 @@ impl Planned {
 
     /// Bytes it takes.
     pub fn bytes(&self) -> u64 {
-        let weights = self.shape.iter().product::<u64>();
-        weights / self.ty.block_weights as u64 * self.ty.block_bytes as u64
+        let (cols, rows) = self.shape.split_last().map_or((&1, &[][..]), |split| split);
+        let row_bytes = self.ty.row_bytes(*cols as usize).expect("the plan fits types to rows");
+        rows.iter().product::<u64>() * row_bytes as u64
     }
 }
 

@@ -184,7 +184,7 @@ fn candidates(tensor: &Tensor, importance: Option<&Entry>) -> Vec<Type> {
     let own = layout.ty();
     let fits = |ty: &Type| {
         ty.quantize.is_some()
-            && ty.kept_of_64().is_none()
+            && ty.is_gguf()
             && (importance.is_some() || !is_weighted(*ty))
             && layout.cols().is_multiple_of(ty.block_weights as u64)
             && bits(*ty) < bits(own)
@@ -284,7 +284,8 @@ fn measured(
     let kl = kl.max(KL_LEAST);
     let candidates = types.iter().zip(&errors).map(|(&ty, error)| {
         let damage = if errors[probe] > 0.0 { kl * error / errors[probe] } else { 0.0 };
-        let row_bytes = layout.cols() / ty.block_weights as u64 * ty.block_bytes as u64;
+        let row_bytes =
+            ty.row_bytes(layout.cols() as usize).expect("candidates fit the rows") as u64;
         Candidate { ty, choice: Choice { bytes: layout.rows() * row_bytes, damage } }
     });
     let candidates = candidates.collect();

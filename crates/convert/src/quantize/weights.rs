@@ -40,7 +40,7 @@ impl Weights {
 
     /// The converted bytes, in pieces.
     pub fn pieces(&self) -> Pieces<impl Fn(u64, &mut [u8]) -> Result<(), SourceError> + Sync + '_> {
-        let row_bytes = self.cols / self.to.block_weights * self.to.block_bytes;
+        let row_bytes = self.row_bytes();
         let piece_rows = (PIECE_WEIGHTS / self.cols).max(1);
         Pieces {
             len: (self.rows * row_bytes) as u64,
@@ -50,6 +50,11 @@ impl Weights {
                 Ok(self.make(first, bytes.len() / row_bytes, bytes)?)
             },
         }
+    }
+
+    /// Bytes of a converted row. The plan has checked that rows are whole blocks.
+    fn row_bytes(&self) -> usize {
+        self.to.row_bytes(self.cols).expect("rows of whole blocks")
     }
 
     /// All converted bytes at once, computed on the threads of the current pool.
@@ -85,7 +90,7 @@ impl Weights {
             };
         };
         let values = values.chunks_exact(self.cols);
-        let bytes = bytes.chunks_exact_mut(self.cols / self.to.block_weights * self.to.block_bytes);
+        let bytes = bytes.chunks_exact_mut(self.row_bytes());
         for (row, (values, bytes)) in values.zip(bytes).enumerate() {
             let expert = (first + row) / self.expert_rows;
             let importance = &importance[expert * self.cols..][..self.cols];

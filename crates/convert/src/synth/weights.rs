@@ -15,6 +15,8 @@ const CHUNK_BYTES: usize = 1 << 18;
 const DRAWS: usize = 1 << 12;
 /// Number of blocks for measuring a type's noise.
 const SAMPLE_BLOCKS: usize = 512;
+/// The standard deviation of integers from -127 to 127.
+const UNIFORM: f32 = 73.61;
 /// Denominator of the probability of the larger scale.
 const CHANCES: f32 = 65_536.0;
 
@@ -22,6 +24,7 @@ const CHANCES: f32 = 65_536.0;
 pub(super) struct Weights<'a> {
     name: &'a str,
     seed: u64,
+    /// Bytes of a block, or of a row if all blocks of a row share a header.
     block_bytes: usize,
     source: Source,
 }
@@ -36,14 +39,27 @@ enum Source {
         chance: u16,
         codes: Option<(Range<usize>, Recode)>,
     },
+    /// Rows of uniform signed bytes after their scale.
+    Rows { scale: f32 },
 }
 
 impl<'a> Weights<'a> {
-    /// Weights of type `ty` with the given distribution; blocks are always centred at 0.
+    /// Weights of type `ty` in rows of `cols` with the given distribution; blocks are always centred at 0.
     ///
     /// # Errors
     /// [`Error::NotForWeights`].
-    pub fn new(name: &'a str, ty: Type, spread: Spread, seed: u64) -> Result<Self, Error> {
+    pub fn new(
+        name: &'a str,
+        (ty, cols): (Type, usize),
+        spread: Spread,
+        seed: u64,
+    ) -> Result<Self, Error> {
+        if !ty.has_lone_blocks() {
+            let block_bytes =
+                ty.row_bytes(cols).map_err(|_| Error::NotForWeights { ty: ty.name })?;
+            let source = Source::Rows { scale: spread.deviation / UNIFORM };
+            return Ok(Weights { name, seed, block_bytes, source });
+        }
         let source = match LINES.iter().find(|line| line.ty == ty) {
             Some(line) => blocks(line, spread.deviation),
             None => Source::Draws(draws(ty, spread, Random::of(seed, name, u64::MAX))?),
@@ -53,7 +69,7 @@ impl<'a> Weights<'a> {
 
     /// Bytes per chunk; a whole number of blocks.
     pub fn chunk_bytes(&self) -> usize {
-        CHUNK_BYTES / self.block_bytes * self.block_bytes
+        (CHUNK_BYTES / self.block_bytes).max(1) * self.block_bytes
     }
 
     /// Generates chunk number `chunk`; only a tensor's last one may be shorter than [`Weights::chunk_bytes`].
@@ -64,6 +80,15 @@ impl<'a> Weights<'a> {
                 2 => draw::<2>(table, &mut random, bytes),
                 _ => draw::<4>(table, &mut random, bytes),
             },
+            Source::Rows { scale } => {
+                random.fill(bytes);
+                for row in bytes.chunks_exact_mut(self.block_bytes) {
+                    row[..4].copy_from_slice(&scale.to_le_bytes());
+                    for code in &mut row[4..] {
+                        *code = if *code == 0x80 { 0 } else { *code };
+                    }
+                }
+            }
             Source::Blocks { stamps, chance, codes } => {
                 random.fill(bytes);
                 for blocks in bytes.chunks_mut(4 * self.block_bytes) {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Format;
+use super::{Format, PackedRows};
 
 /// At most 256 columns of a chunk in int8, in contiguous sections (n tokens, g groups):
 ///
@@ -40,6 +40,7 @@ impl<'a> Block<'a> {
             Format::Q8x256 => cols + cols / 16 * 4 + cols / 32 * 4 + cols / 256 * 4,
             #[cfg(target_arch = "x86_64")]
             Format::Q8x256Pairs => cols + cols / 16 * 2 + cols / 32 * 2 + cols / 256 * 4,
+            Format::Q8Row => PackedRows::bytes_per_token(cols),
             _ => cols + cols / 32 * 8,
         }
     }

@@ -5,9 +5,13 @@ use super::{Block, Format, SPAN};
 use crate::lanes::{Lanes, Transform};
 use crate::level::{Level, transform};
 
-/// Packs a chunk `[tokens, cols]` f32 in consecutive blocks of at most 256 columns, quantized per 32 or 256 of them.
+/// Packs a chunk `[tokens, cols]` f32 in consecutive blocks of at most 256 columns, quantized per 32 or 256 of them,
+/// or in one block with one scale per token.
 pub(crate) fn pack(level: Level, format: Format, x: &[f32], cols: usize, out: &mut [u8]) {
-    transform(level, Pack { format, x, cols }, out);
+    match format {
+        Format::Q8Row => super::whole_row::pack(level, x, cols, out),
+        _ => transform(level, Pack { format, x, cols }, out),
+    }
 }
 
 struct Pack<'a> {

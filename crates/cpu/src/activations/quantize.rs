@@ -9,11 +9,28 @@ pub(super) struct Quantized<const N: usize> {
     pub sum: i32,
 }
 
-/// Quantizes some activations with one scale: x becomes round(x / scale), ties to even, where scale = max|x| / 127. Values
-/// below 2^-100 become zero, so that the reciprocal is finite; a NaN or infinity makes the scale NaN, and the quants
-/// arbitrary.
+/// A scale and its reciprocal.
+#[derive(Clone, Copy)]
+pub(super) struct Scale {
+    pub value: f32,
+    inverse: f32,
+}
+
+impl Scale {
+    /// The nearest multiple of the scale, ties to even: -127 to 127, arbitrary if the scale is NaN.
+    #[inline(always)]
+    pub fn quant(self, x: f32) -> i32 {
+        // Adding 1.5 · 2^23 rounds to an integer in the low bits: no rounding instruction is needed, so every level
+        // vectorizes this.
+        const ROUND: f32 = 12_582_912.0;
+        (x * self.inverse + ROUND).to_bits().wrapping_sub(ROUND.to_bits()).cast_signed()
+    }
+}
+
+/// The scale of some activations, max|x| / 127. It is zero for values below 2^-100, so that the reciprocal is finite; a
+/// NaN or infinity makes it NaN.
 #[inline(always)]
-pub(super) fn quantize<const N: usize>(x: &[f32; N]) -> Quantized<N> {
+pub(super) fn scale_of(x: &[f32]) -> Scale {
     const LEAST: u32 = 27 << 23;
     const INFINITY: u32 = 0x7f80_0000;
     // The bits of non-negative floats compare as their values do, and NaN is above infinity.
@@ -21,14 +38,16 @@ pub(super) fn quantize<const N: usize>(x: &[f32; N]) -> Quantized<N> {
     let is_finite = peak < INFINITY;
     let peak = if peak < LEAST { 0.0 } else { f32::from_bits(peak) };
     let inverse = if peak > 0.0 { 127.0 / peak } else { 0.0 };
-    // Adding 1.5 · 2^23 rounds to an integer in the low bits: no rounding instruction is needed, so every level
-    // vectorizes this.
-    const ROUND: f32 = 12_582_912.0;
-    let whole =
-        x.map(|x| (x * inverse + ROUND).to_bits().wrapping_sub(ROUND.to_bits()).cast_signed());
+    Scale { value: if is_finite { peak / 127.0 } else { f32::NAN }, inverse }
+}
+
+/// Quantizes some activations with one scale: x becomes round(x / scale).
+#[inline(always)]
+pub(super) fn quantize<const N: usize>(x: &[f32; N]) -> Quantized<N> {
+    let scale = scale_of(x);
+    let whole = x.map(|x| scale.quant(x));
     let sum = whole.iter().fold(0, |sum: i32, q| sum.wrapping_add(*q));
-    let scale = if is_finite { peak / 127.0 } else { f32::NAN };
-    Quantized { scale, quants: whole.map(|q| q as i8), sum }
+    Quantized { scale: scale.value, quants: whole.map(|q| q as i8), sum }
 }
 
 #[cfg(test)]

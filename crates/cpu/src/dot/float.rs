@@ -129,10 +129,11 @@ fn generic<const C: usize>(job: &mut Job<'_>, dot: impl Fn(&[f32], &[f32]) -> f3
     let mut values = [0.0; CHUNK];
     for (r, row) in job.rows().enumerate() {
         let mut sums = [0.0; C];
-        let chunks = row.chunks(CHUNK / ty.block_weights * ty.block_bytes);
-        for (i, bytes) in chunks.enumerate() {
-            let len = bytes.len() / ty.block_bytes * ty.block_weights;
-            (ty.dequantize)(bytes, &mut values[..len]);
+        let cols = (row.len() - ty.row_header_bytes) / ty.block_bytes * ty.block_weights;
+        let chunk = CHUNK / ty.block_weights * ty.block_weights;
+        for (i, first) in (0..cols).step_by(chunk).enumerate() {
+            let len = chunk.min(cols - first);
+            ty.dequantize_cols(row, first, &mut values[..len]);
             let padded = len.next_multiple_of(F32_STEP);
             values[len..padded].fill(0.0);
             for (sum, column) in sums.iter_mut().zip(columns) {

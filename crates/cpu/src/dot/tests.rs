@@ -3,7 +3,7 @@
 use bytemuck::Zeroable;
 
 use super::*;
-use crate::activations::{Block256, Quad32};
+use crate::activations::{Block256, Quad32, RowColumn};
 
 /// Tolerated f32 rounding, relative to the sum of absolute products, offsets included.
 const ROUNDING: f64 = 1e-5;
@@ -38,6 +38,9 @@ fn rows(ty: Type, rows: usize, cols: usize, codes: Codes, random: &mut Random) -
     if ty.block_weights == 1 {
         return floats(ty, rows * cols, random);
     }
+    if !ty.has_lone_blocks() {
+        return scaled_rows(ty, rows, cols, codes, random);
+    }
     let mut values = vec![0.0; ty.block_weights];
     let mut bytes = Vec::new();
     while bytes.len() < rows * cols / ty.block_weights * ty.block_bytes {
@@ -49,6 +52,17 @@ fn rows(ty: Type, rows: usize, cols: usize, codes: Codes, random: &mut Random) -
         } else if let Codes::All(_) = codes {
             return self::rows(ty, rows, cols, Codes::Random, random);
         }
+    }
+    bytes
+}
+
+/// Rows whose header is a scale.
+fn scaled_rows(ty: Type, rows: usize, cols: usize, codes: Codes, random: &mut Random) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for _ in 0..rows {
+        let size = [1e-6, 0.01, 1.0, 100.0][random.next() as usize % 4];
+        bytes.extend((random.unit() * size).to_le_bytes());
+        (0..cols / ty.block_weights).for_each(|_| bytes.extend(block(ty, codes, random)));
     }
     bytes
 }
@@ -80,7 +94,9 @@ fn block(ty: Type, codes: Codes, random: &mut Random) -> Vec<u8> {
 /// between large scales may have a larger error than its own magnitude.
 fn turned(ty: Type, blocks: &[u8], values: &mut [f32]) {
     let mut turned = blocks.to_vec();
-    for block in turned.chunks_mut(ty.block_bytes) {
+    // Whole rows are summed as integers, whatever bias their codes have.
+    let is_biased = ty.has_lone_blocks();
+    for block in turned.chunks_mut(ty.block_bytes).take_while(|_| is_biased) {
         for plane in ty.planes.iter().filter(|plane| ["quants", "low"].contains(&plane.name)) {
             block[plane.offset..][..plane.len].iter_mut().for_each(|byte| *byte ^= 0xcc);
         }
@@ -152,6 +168,10 @@ fn decoded(format: Format, columns: Activations<'_>, index: usize) -> Vec<(f64, 
         Format::Q8x256 => {
             let blocks = columns.column::<Block256>(index).iter();
             blocks.flat_map(|block| block.quants.iter().map(|q| one(block.scale[0], *q))).collect()
+        }
+        Format::Q8Row => {
+            let column = RowColumn::of(columns.column(index));
+            column.quants.iter().map(|q| one(column.scale, q.cast_signed())).collect()
         }
         #[cfg(target_arch = "x86_64")]
         packed => unreachable!("no column is {packed:?}"),
@@ -264,7 +284,7 @@ fn an_activation_that_is_not_finite_shows_in_every_row() {
     for ty in bilayer_quant::all() {
         let cols = ty.block_weights.max(32) * 2;
         let mut weights = rows(*ty, 3, cols, Codes::Random, &mut random);
-        // A row of zeros must not mask it.
+        // A row of zeros must not mask it, even one with a scale of zero.
         let zeros = weights.len() / 3;
         if ty.name != "MXFP4" {
             weights[..zeros].fill(0);

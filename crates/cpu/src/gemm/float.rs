@@ -50,10 +50,10 @@ impl Float {
         scratch.rows[rows..].fill([0.0; SPAN]);
         for col in (0..packing.cols).step_by(SPAN) {
             let cols = (packing.cols - col).min(SPAN);
-            let bytes = |cols: usize| cols / self.ty.block_weights * self.ty.block_bytes;
+            let header = self.ty.row_header_bytes;
+            let bytes = |cols: usize| header + cols / self.ty.block_weights * self.ty.block_bytes;
             for (row, out) in weights.chunks_exact(row_bytes).zip(&mut scratch.rows) {
-                let blocks = &row[bytes(col)..bytes(col + cols)];
-                self.reader.read(blocks, &mut out[..cols]);
+                self.reader.read(row, col, &mut out[..cols]);
             }
             if cold {
                 let (start, end) = (bytes(col + cols), bytes((col + 2 * SPAN).min(packing.cols)));

@@ -139,6 +139,7 @@ impl Packing {
         let tokens_max = match format {
             #[cfg(target_arch = "x86_64")]
             Format::Tiles { .. } => 16,
+            Format::Q8Row => Tiling::of(level).row_tiles.tokens_max,
             _ => (Tiling::of(level).tokens_max)(format),
         };
         Packing { format, few: None, cols, tokens_max, level }

@@ -45,7 +45,7 @@ fn product(gemm: &Gemm, bytes: &[u8], x: &[f32], tokens: usize) -> Vec<f32> {
 }
 
 /// Bound on the rounding of a packed activation.
-fn rounding(format: Format, x: &[f32]) -> Vec<f64> {
+fn rounding(format: Format, x: &[f32], cols: usize) -> Vec<f64> {
     let per = match format {
         Format::F32 => return vec![0.0; x.len()],
         // With one plane the weights are rounded too; both roundings are counted here.
@@ -59,6 +59,7 @@ fn rounding(format: Format, x: &[f32]) -> Vec<f64> {
         Format::Q8x256 => 256,
         #[cfg(target_arch = "x86_64")]
         Format::Q8x256Pairs => 256,
+        Format::Q8Row => cols,
     };
     x.chunks(per)
         .flat_map(|x| {
@@ -83,7 +84,7 @@ fn check_product(
 ) {
     let gemm = gemm(ty, cols, level);
     let out = product(&gemm, bytes, x, tokens);
-    let slack = rounding(gemm.packing.at(tokens).format, x);
+    let slack = rounding(gemm.packing.at(tokens).format, x, cols);
     for token in 0..tokens {
         for row in 0..rows {
             let w = &weights[row * cols..(row + 1) * cols];
@@ -163,7 +164,7 @@ fn the_largest_numbers_do_not_overflow() {
 
 #[test]
 fn every_number_of_tokens_agrees() {
-    for ty in [Type::Q4_K, Type::Q8_0, Type::Q6_K, Type::F16] {
+    for ty in [Type::Q4_K, Type::Q8_0, Type::Q6_K, Type::F16, Type::W8A8] {
         for level in Level::available().filter(|level| *level != Level::Scalar) {
             for tokens in 1..=70 {
                 check(ty, level, (33, 256, tokens));
@@ -216,7 +217,8 @@ fn integer_levels_agree_but_for_the_order_of_f32_sums() {
 
 #[test]
 fn what_is_not_finite_reaches_every_result_of_its_token() {
-    for ty in [Type::Q4_0, Type::Q4_K, Type::Q6_K, Type::F16, Type::F32, Type::IQ2_XXS] {
+    for ty in [Type::Q4_0, Type::Q4_K, Type::Q6_K, Type::F16, Type::F32, Type::IQ2_XXS, Type::W8A8]
+    {
         let (rows, cols) = (20, 512);
         let (bytes, _) = quantized(ty, rows, cols, 9);
         for (level, tokens) in Level::available().flat_map(|level| [(level, 9), (level, 40)]) {
@@ -228,6 +230,55 @@ fn what_is_not_finite_reaches_every_result_of_its_token() {
                     assert_eq!(value.is_finite(), i / rows != 3, "{ty} {level} {odd} {i}: {value}");
                 }
             }
+        }
+    }
+}
+
+/// Whole rows are integers until the one multiplication by their scales: plain arithmetic gives the same bits, at every
+/// level, for any number of tokens, in one panel or several, for the largest products too.
+#[test]
+fn rows_with_one_scale_are_exact_to_the_bit() {
+    use crate::activations::Activations;
+    use crate::dot::dot;
+
+    for (rows, cols, tokens) in [(35, 32, 9), (33, 544, 7), (64, 1600, 3), (3, 96, 26)] {
+        let d = |row: usize| 0.003 * (1.0 + row as f32);
+        let code = |row: usize, col: usize| match row % 5 {
+            0 => -128i8,
+            1 => 127,
+            _ => (((row * 31 + col * 17) % 255) as i32 - 127) as i8,
+        };
+        let mut bytes = Vec::new();
+        for row in 0..rows {
+            bytes.extend(d(row).to_le_bytes());
+            bytes.extend((0..cols).map(|col| code(row, col).cast_unsigned()));
+        }
+        let mut x = noise(tokens * cols, 6);
+        x[..cols].fill(1.5);
+        x[cols..2 * cols].fill(-0.25);
+        let mut expected = Vec::new();
+        for x in x.chunks(cols) {
+            let peak = x.iter().fold(0.0f32, |peak, x| peak.max(x.abs()));
+            let quants: Vec<i64> =
+                x.iter().map(|x| (x * (127.0 / peak)).round_ties_even() as i64).collect();
+            for row in 0..rows {
+                let products = quants.iter().enumerate().map(|(i, q)| q * i64::from(code(row, i)));
+                expected.push(products.sum::<i64>() as f32 * (d(row) * (peak / 127.0)));
+            }
+        }
+        for level in Level::available() {
+            let found = product(&gemm(Type::W8A8, cols, level), &bytes, &x, tokens);
+            assert!(found == expected, "{level} [{rows}, {cols}] x {tokens}");
+            let dot = dot(Type::W8A8, cols, level);
+            let column_bytes = dot.format.column_bytes(cols);
+            let mut columns = vec![[0u64; 8]; column_bytes * tokens / 64];
+            let data: &mut [u8] = bytemuck::cast_slice_mut(&mut columns);
+            for (x, column) in x.chunks(cols).zip(data.chunks_mut(column_bytes)) {
+                dot.format.prepare(level, x, column);
+            }
+            let mut out = vec![f32::NAN; rows * tokens];
+            dot.run(&bytes, Activations { data, cols, count: tokens }, &mut out);
+            assert!(out == expected, "{} [{rows}, {cols}] x {tokens}", dot.name);
         }
     }
 }

@@ -200,7 +200,8 @@ impl Tiled {
                 };
                 for (row, floats) in scratch.floats[..count].iter_mut().enumerate() {
                     let floats = &mut floats[..span.len()];
-                    self.reader.read(source.row(row), floats);
+                    let weights = &run.weights[(first + row) * run.row_bytes..][..run.row_bytes];
+                    self.reader.read(weights, span.start, floats);
                     // SAFETY: level AMX is available, and includes AVX-512.
                     has_rests |= unsafe { amx::put_floats(floats, row, tiles, rests) };
                 }
@@ -216,7 +217,8 @@ impl Tiled {
         first: usize,
         cols: Range<usize>,
     ) -> PanelRows<'a> {
-        let bytes = |cols: usize| cols / self.ty.block_weights * self.ty.block_bytes;
+        let header = self.ty.row_header_bytes;
+        let bytes = |cols: usize| header + cols / self.ty.block_weights * self.ty.block_bytes;
         let weights = &run.weights[first * run.row_bytes..];
         let (start, end) = (bytes(cols.start), bytes(cols.end));
         PanelRows { weights, row_bytes: run.row_bytes, start, len: end - start }

@@ -31,6 +31,7 @@ safe! {
     vaddq_s32(a: int32x4_t, b: int32x4_t) -> int32x4_t;
     vaddq_u8(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t;
     vaddvq_f32(a: float32x4_t) -> f32;
+    vaddvq_s32(a: int32x4_t) -> i32;
     vandq_u8(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t;
     vbslq_f32(a: uint32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t;
     vcgeq_u8(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t;

@@ -27,11 +27,11 @@ impl Reader {
         Reader { ty, level, widen: row.map(|(_, widen)| *widen) }
     }
 
-    /// Dequantizes whole blocks to as many `values`.
-    pub fn read(&self, blocks: &[u8], values: &mut [f32]) {
+    /// Dequantizes the columns of a row from `first` on, whole blocks, to as many `values`.
+    pub fn read(&self, row: &[u8], first: usize, values: &mut [f32]) {
         match self.widen {
-            Some(widen) => widen(self.level, blocks, values),
-            None => (self.ty.dequantize)(blocks, values),
+            Some(widen) => widen(self.level, &row[2 * first..][..2 * values.len()], values),
+            None => self.ty.dequantize_cols(row, first, values),
         }
     }
 }
@@ -105,7 +105,7 @@ mod tests {
             ty.dequantize(bytes, &mut expected).expect("whole blocks");
             for level in Level::available() {
                 let mut found = vec![1.0; expected.len()];
-                Reader::new(ty, level).read(bytes, &mut found);
+                Reader::new(ty, level).read(bytes, 0, &mut found);
                 for (bits, (found, expected)) in found.iter().zip(&expected).enumerate() {
                     let same = found.to_bits() == expected.to_bits();
                     assert!(same || found.is_nan() && expected.is_nan(), "{ty} {level} {bits:04x}");

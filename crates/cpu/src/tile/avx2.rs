@@ -23,7 +23,7 @@ use crate::panel::avx2::{load, load_floats, put, put_pairs, store_rows, transpos
 use crate::panel::{Adjust, Form, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
     Affine16K, Affine32, Affine32K, Interleave, Product, Shape, Signed16K, Signed32, Signed32K,
-    TOKENS_MIN_MAX, Tile, Tiled, Tiles, Tiling, avx2_f32, check_strip, in_order,
+    TOKENS_MIN_MAX, Tile, Tiled, Tiles, Tiling, avx2_f32, check_strip, in_order, whole_row,
 };
 use crate::x86::{in_memory, whole_lines};
 
@@ -48,6 +48,7 @@ impl Tiled for Avx2 {
         format_256,
         tiles,
         float_tiles: avx2_f32::TILES,
+        row_tiles: whole_row::AVX2,
         fill: |quants| quants.fill_avx2,
         // Measured: benches/record/epyc-milan-2vcpu/kernels.md.
         tokens_min: |quants| match quants.highest {

@@ -17,7 +17,7 @@ use crate::panel::avx512::{load, load_floats, put, store_rows, transpose};
 use crate::panel::{Adjust, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
     Product, Shape, Tile, Tiled, Tiles, Tiling, avx512_f32, by_form, check_strip, few_columns,
-    in_order, starts,
+    in_order, starts, whole_row,
 };
 
 /// Maximum tokens per tile.
@@ -30,6 +30,7 @@ impl Tiled for Avx512Vnni {
         format_256: |_| Format::Q8x256,
         tiles,
         float_tiles: avx512_f32::TILES,
+        row_tiles: whole_row::AVX512,
         fill: |quants| quants.fill,
         tokens_min: few_columns,
         has_matrix_unit: false,

@@ -15,7 +15,7 @@ use crate::panel::{Adjust, Quants, ROWS};
 use crate::tile::avx2::interleave;
 use crate::tile::{
     Product, Shape, Tile, Tiled, Tiles, Tiling, avx2_f32, by_form, check_strip, few_columns,
-    in_order, starts,
+    in_order, starts, whole_row,
 };
 use crate::x86::whole_lines;
 
@@ -29,6 +29,7 @@ impl Tiled for AvxVnni {
         format_256: |_| Format::Q8x256,
         tiles,
         float_tiles: avx2_f32::TILES,
+        row_tiles: whole_row::AVXVNNI,
         fill: |quants| quants.fill_avxvnni,
         tokens_min: few_columns,
         has_matrix_unit: false,

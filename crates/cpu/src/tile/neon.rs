@@ -17,7 +17,7 @@ use crate::panel::neon::{columns, transpose};
 use crate::panel::{Adjust, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
     Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip, few_columns, in_order,
-    neon_f32,
+    neon_f32, whole_row,
 };
 
 /// Maximum tokens per tile.
@@ -153,6 +153,7 @@ impl Tiled for Neon {
         format_256: |_| Format::Q8x256,
         tiles,
         float_tiles: neon_f32::TILES,
+        row_tiles: whole_row::PORTABLE,
         fill: |_| None,
         tokens_min: few_columns,
         has_matrix_unit: false,

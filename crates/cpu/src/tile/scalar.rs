@@ -9,6 +9,7 @@ use crate::level::rows::Scalar;
 use crate::panel::{Adjust, FloatPanel, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
     FloatActivations, FloatTiles, Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, few_columns,
+    whole_row,
 };
 
 impl Tiled for Scalar {
@@ -18,6 +19,7 @@ impl Tiled for Scalar {
         format_256: |_| Format::Q8x256,
         tiles,
         float_tiles: FloatTiles { cols: 128, interleave: float_interleave, tile: float_tile },
+        row_tiles: whole_row::PORTABLE,
         fill: |_| None,
         tokens_min: few_columns,
         has_matrix_unit: false,

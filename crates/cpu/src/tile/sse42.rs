@@ -16,7 +16,7 @@ use crate::level::rows::Sse42;
 use crate::panel::{Adjust, FloatPanel, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
     FloatActivations, FloatTiles, Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip,
-    few_columns, in_order,
+    few_columns, in_order, whole_row,
 };
 
 /// Maximum tokens per tile.
@@ -32,6 +32,7 @@ impl Tiled for Sse42 {
         format_256: |_| Format::Q8x256,
         tiles,
         float_tiles: FloatTiles { cols: 128, interleave: float_interleave, tile: any_float_tile },
+        row_tiles: whole_row::PORTABLE,
         fill: |_| None,
         tokens_min: few_columns,
         has_matrix_unit: false,

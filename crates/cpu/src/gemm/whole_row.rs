@@ -1,0 +1,102 @@
+//! GEMM of rows with one scale, with activations of one scale per token: integer sums over whole rows.
+
+use bilayer_quant::Type;
+use bilayer_quant::w8a8::{HEADER, scale};
+use bytemuck::{Pod, Zeroable};
+
+use crate::activations::{Format, PackedRows};
+use crate::gemm::packing::Packing;
+use crate::gemm::{CHUNKS_AHEAD, Gemm, PanelProduct, Path};
+use crate::level::Level;
+use crate::panel::ROWS;
+use crate::stream::{self, Ahead, PanelRows};
+use crate::tile::Tiling;
+use crate::tile::whole_row::{COLS, RowPanel, RowProduct, RowScales, RowTiles};
+
+/// The kernels of a level.
+#[derive(Clone, Copy)]
+pub(super) struct WholeRow {
+    tiles: RowTiles,
+}
+
+/// Number of tokens from which panels are faster than [`crate::dot`].
+const TOKENS_MIN: usize = 5;
+
+/// Scratch memory of a call.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct Scratch {
+    panel: RowPanel,
+    scales: [f32; ROWS],
+}
+
+/// The kernel of a type whose rows have one scale.
+pub(super) fn gemm(ty: Type, cols: usize, level: Level) -> Gemm {
+    let tiling = Tiling::of(level);
+    let [integer_name, _] = tiling.names;
+    Gemm {
+        name: if tiling.has_matrix_unit { "int8 avx512vnni" } else { integer_name },
+        panel_rows: ROWS,
+        tokens_min: TOKENS_MIN,
+        packing: Packing::new(Format::Q8Row, cols, level),
+        row_bytes: ty.row_bytes(cols).expect("rows are whole blocks"),
+        path: Path::WholeRow(WholeRow { tiles: tiling.row_tiles }),
+    }
+}
+
+impl WholeRow {
+    /// Writes the product of up to 32 rows to `strip`, where a token's results are `stride` after those of the previous
+    /// token and there is space for 32.
+    pub fn run(
+        &self,
+        run: &PanelProduct<'_>,
+        scratch: &mut Scratch,
+        strip: &mut [f32],
+        stride: usize,
+    ) {
+        let PanelProduct { weights, row_bytes, packing, packed, cold } = *run;
+        let (rows, cols) = (run.rows(), packing.cols);
+        let chunk_bytes = packing.chunk_bytes(packed.tokens);
+        for (scale_of_row, row) in scratch.scales.iter_mut().zip(weights.chunks_exact(row_bytes)) {
+            *scale_of_row = scale(row);
+        }
+        // Prefetches the next call's weights, in order, during this one.
+        let mut panels = Ahead::of(weights).split(cols.div_ceil(COLS));
+        for col in (0..cols).step_by(COLS) {
+            let span = col..(col + COLS).min(cols);
+            let part = PanelRows { weights, row_bytes, start: HEADER + col, len: span.len() };
+            for first in (0..rows).step_by(16) {
+                let rows_left = &weights[first * row_bytes..];
+                let part = PanelRows { weights: rows_left, ..part };
+                let count = (rows - first).min(16);
+                // SAFETY: the level is available.
+                unsafe { (self.tiles.fill)(part, count, first, &mut scratch.panel) };
+            }
+            if cold && span.end < cols {
+                let len = (cols - span.end).min(COLS);
+                PanelRows { start: part.start + part.len, len, ..part }.prefetch(rows);
+            }
+            let mut steps = panels.part().split(packing.chunks(packed.tokens));
+            let chunks = packing.chunk_ranges(packed.tokens).zip(packed.data.chunks(chunk_bytes));
+            for (chunk, (range, bytes)) in chunks.enumerate() {
+                let x = PackedRows::of(bytes, cols, range.len());
+                let quants = span.start * range.len()..span.end * range.len();
+                if let Some(ahead) = packed.data.get((chunk + CHUNKS_AHEAD) * chunk_bytes..) {
+                    stream::prefetch(ahead.get(quants.clone()).unwrap_or_default());
+                }
+                let last = RowScales { weights: &scratch.scales, x: x.scales };
+                let product = RowProduct {
+                    panel: &scratch.panel,
+                    x: &x.quants[quants],
+                    tokens: range.len(),
+                    first: (col == 0).then_some(x.sums),
+                    last: (span.end == cols).then_some(last),
+                    ahead: steps.part(),
+                    stride,
+                };
+                // SAFETY: the level is available.
+                unsafe { (self.tiles.tile)(product, &mut strip[range.start * stride..]) };
+            }
+        }
+    }
+}

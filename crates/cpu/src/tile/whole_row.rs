@@ -1,0 +1,401 @@
+//! The tiles of rows with one scale: int8 sums over all columns, scaled once at the end.
+//!
+//! A panel is 32 rows x at most 512 columns, as bytes in the order of the instructions. The first panel of a row starts
+//! from the activations' offsets, later ones continue the integers in the strip, and the last one stores floats. Without
+//! scales between groups of columns, a step is one load of weights, one broadcast per token and the products.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::panel::ROWS;
+use crate::stream::{Ahead, PanelRows};
+use crate::tile::check_strip;
+
+/// Columns of a panel: 16 KiB of weights stay in the first-level cache beside the activations.
+pub(crate) const COLS: usize = 512;
+
+/// Steps of four columns in a panel.
+const STEPS: usize = COLS / 4;
+
+/// `[columns / 4, rows, 4]`.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct RowPanel(pub [[[u8; 4]; ROWS]; STEPS]);
+
+/// A panel times some tokens.
+#[derive(Clone, Copy)]
+pub(crate) struct RowProduct<'a> {
+    pub panel: &'a RowPanel,
+    /// `[columns / 4, tokens, 4]` i8.
+    pub x: &'a [u8],
+    pub tokens: usize,
+    /// `[tokens]`, -128 · sum of all activations of the token, for the first panel of a row.
+    pub first: Option<&'a [i32]>,
+    /// For the last panel of a row.
+    pub last: Option<RowScales<'a>>,
+    /// Lines to prefetch meanwhile.
+    pub ahead: Ahead,
+    /// Distance from a token's 32 results to those of the next.
+    pub stride: usize,
+}
+
+/// What turns sums into results.
+#[derive(Clone, Copy)]
+pub(crate) struct RowScales<'a> {
+    pub weights: &'a [f32; ROWS],
+    /// `[tokens]`.
+    pub x: &'a [f32],
+}
+
+impl RowProduct<'_> {
+    /// Steps of four columns.
+    #[inline(always)]
+    fn steps(&self) -> usize {
+        let steps = self.x.len() / 4 / self.tokens;
+        assert!(steps <= STEPS && self.x.len() == 4 * steps * self.tokens);
+        assert!(self.first.is_none_or(|first| first.len() == self.tokens));
+        assert!(self.last.is_none_or(|last| last.x.len() == self.tokens));
+        steps
+    }
+
+    /// -128 · sum of the activations of a token, in the first panel.
+    #[inline(always)]
+    fn start(&self, token: usize) -> Option<i32> {
+        self.first.map(|first| first[token])
+    }
+}
+
+/// Writes the columns of 16 rows, a multiple of 32 of each, into a panel's rows `first..first + 16`; rows beyond the
+/// last are not written.
+pub(crate) type RowFill =
+    unsafe fn(rows: PanelRows<'_>, count: usize, first: usize, panel: &mut RowPanel);
+
+/// Computes a product: integers or, in the last panel, floats replace the strip.
+pub(crate) type RowTile = unsafe fn(product: RowProduct<'_>, strip: &mut [f32]);
+
+/// The kernels of a level. Unsafe to call on a CPU without the level.
+#[derive(Clone, Copy)]
+pub(crate) struct RowTiles {
+    /// Maximum tokens per tile, at most 8.
+    pub tokens_max: usize,
+    pub fill: RowFill,
+    pub tile: RowTile,
+}
+
+/// Plain Rust, whose loops over rows a compiler may vectorize.
+pub(super) const PORTABLE: RowTiles = RowTiles { tokens_max: 4, fill, tile };
+
+/// Writes rows with their sign bits flipped.
+fn fill(rows: PanelRows<'_>, count: usize, first: usize, panel: &mut RowPanel) {
+    for row in 0..count {
+        let steps = rows.row(row).as_chunks::<4>().0;
+        for (to, four) in panel.0.iter_mut().zip(steps) {
+            to[first + row] = four.map(|code| code ^ 0x80);
+        }
+    }
+}
+
+fn tile(product: RowProduct<'_>, strip: &mut [f32]) {
+    let steps = product.steps();
+    product.ahead.fetch();
+    check_strip(strip, product.stride, product.tokens, ROWS);
+    let x = product.x.as_chunks::<4>().0;
+    for token in 0..product.tokens {
+        let strip = &mut strip[token * product.stride..][..ROWS];
+        let mut dots = [0i32; ROWS];
+        for (dot, strip) in dots.iter_mut().zip(&*strip) {
+            *dot = product.start(token).unwrap_or(strip.to_bits().cast_signed());
+        }
+        for step in 0..steps {
+            let x = x[step * product.tokens + token].map(|x| i32::from(x.cast_signed()));
+            for (dot, w) in dots.iter_mut().zip(&product.panel.0[step]) {
+                let sum = (0..4).map(|k| i32::from(w[k]) * x[k]).sum::<i32>();
+                *dot = dot.wrapping_add(sum);
+            }
+        }
+        match product.last {
+            None => {
+                for (strip, dot) in strip.iter_mut().zip(dots) {
+                    *strip = f32::from_bits(dot.cast_unsigned());
+                }
+            }
+            Some(RowScales { weights, x }) => {
+                for ((strip, dot), d) in strip.iter_mut().zip(dots).zip(weights) {
+                    *strip = dot as f32 * (d * x[token]);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86::{AVX2, AVX512, AVXVNNI};
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    //! AVX2, AVX-VNNI and AVX-512 tiles. Addresses are raw pointers: bounds checks between the loads cost a third.
+
+    use std::arch::x86_64::*;
+
+    use super::{RowPanel, RowProduct, RowScales, RowTiles};
+    use crate::panel::{ROWS, avx2, avx512};
+    use crate::stream::PanelRows;
+    use crate::tile::{check_strip, in_order};
+    use crate::x86::whole_lines;
+
+    pub(in super::super) const AVX512: RowTiles =
+        RowTiles { tokens_max: 8, fill: fill_512, tile: tile_512 };
+    pub(in super::super) const AVXVNNI: RowTiles =
+        RowTiles { tokens_max: 6, fill: fill_256::<true>, tile: tile_vnni };
+    pub(in super::super) const AVX2: RowTiles =
+        RowTiles { tokens_max: 4, fill: fill_256::<false>, tile: tile_256 };
+
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn fill_512(rows: PanelRows<'_>, count: usize, first: usize, panel: &mut RowPanel) {
+        let flip = _mm512_set1_epi8(i8::MIN);
+        let steps = rows.len / 4;
+        for col in (0..rows.len).step_by(64) {
+            let mut values = [_mm512_setzero_si512(); 16];
+            for (row, value) in values.iter_mut().enumerate().take(count) {
+                let bytes = &rows.row(row)[col..];
+                let bytes = match bytes.first_chunk::<64>() {
+                    Some(bytes) => avx512::load(bytes),
+                    None => {
+                        let half = bytes.first_chunk::<32>().expect("a multiple of 32 columns");
+                        _mm512_zextsi256_si512(avx2::load(half))
+                    }
+                };
+                *value = _mm512_xor_si512(bytes, flip);
+            }
+            let to = panel.0[col / 4..steps].iter_mut();
+            for (to, value) in to.zip(avx512::transpose(values)) {
+                let to = &mut to[first..first + 16];
+                // SAFETY: 16 rows of four bytes are written, as many as the slice has.
+                unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), value) };
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    fn tile_512(product: RowProduct<'_>, strip: &mut [f32]) {
+        match product.tokens {
+            1 => tokens_512::<1>(product, strip),
+            2 => tokens_512::<2>(product, strip),
+            3 => tokens_512::<3>(product, strip),
+            4 => tokens_512::<4>(product, strip),
+            5 => tokens_512::<5>(product, strip),
+            6 => tokens_512::<6>(product, strip),
+            7 => tokens_512::<7>(product, strip),
+            8 => tokens_512::<8>(product, strip),
+            tokens => unreachable!("{tokens} tokens in a chunk of at most 8"),
+        }
+    }
+
+    /// Two vectors of 16 rows x `N` tokens.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    fn tokens_512<const N: usize>(product: RowProduct<'_>, strip: &mut [f32]) {
+        let steps = product.steps();
+        product.ahead.fetch();
+        assert!(product.tokens == N);
+        check_strip(strip, product.stride, N, ROWS);
+        let strip = strip.as_mut_ptr();
+        let mut dots = [[_mm512_setzero_si512(); 2]; N];
+        for (t, dots) in dots.iter_mut().enumerate() {
+            // SAFETY: the strip was checked.
+            *dots = match product.start(t) {
+                Some(start) => [_mm512_set1_epi32(start); 2],
+                None => unsafe {
+                    let from = strip.add(t * product.stride).cast::<__m512i>();
+                    [_mm512_loadu_si512(from), _mm512_loadu_si512(from.add(1))]
+                },
+            };
+        }
+        let (mut w, mut x) = (product.panel.0.as_ptr().cast::<__m512i>(), product.x.as_ptr());
+        for _ in 0..steps {
+            (w, x) = in_order(w, x);
+            // SAFETY: `steps` has checked that the panel and the activations have as many.
+            unsafe {
+                let quants = [_mm512_load_si512(w), _mm512_load_si512(w.add(1))];
+                for (t, dots) in dots.iter_mut().enumerate() {
+                    let x = _mm512_set1_epi32(x.cast::<i32>().add(t).read_unaligned());
+                    dots[0] = _mm512_dpbusd_epi32(dots[0], quants[0], x);
+                    dots[1] = _mm512_dpbusd_epi32(dots[1], quants[1], x);
+                }
+            }
+            (w, x) = (w.wrapping_add(2), x.wrapping_add(4 * N));
+        }
+        for (t, dots) in dots.iter().enumerate() {
+            for (half, dots) in dots.iter().enumerate() {
+                let value = match product.last {
+                    None => _mm512_castsi512_ps(*dots),
+                    Some(RowScales { weights, x }) => {
+                        let d = avx512::load_floats(&weights[16 * half..]);
+                        let scale = _mm512_mul_ps(d, _mm512_set1_ps(x[t]));
+                        _mm512_mul_ps(_mm512_cvtepi32_ps(*dots), scale)
+                    }
+                };
+                // SAFETY: the strip was checked.
+                unsafe { _mm512_storeu_ps(strip.add(t * product.stride + 16 * half), value) };
+            }
+        }
+    }
+
+    /// Flips sign bits for unsigned operands.
+    #[target_feature(enable = "avx2")]
+    fn fill_256<const FLIP: bool>(
+        rows: PanelRows<'_>,
+        count: usize,
+        first: usize,
+        panel: &mut RowPanel,
+    ) {
+        let flip = _mm256_set1_epi8(if FLIP { i8::MIN } else { 0 });
+        for begin in (0..count).step_by(8) {
+            for col in (0..rows.len).step_by(32) {
+                let mut values = [_mm256_setzero_si256(); 8];
+                for (row, value) in values.iter_mut().enumerate().take(count - begin) {
+                    let bytes = rows.row(begin + row)[col..].first_chunk::<32>();
+                    let bytes = avx2::load(bytes.expect("a multiple of 32 columns"));
+                    *value = _mm256_xor_si256(bytes, flip);
+                }
+                let to = panel.0[col / 4..].iter_mut();
+                for (to, value) in to.zip(avx2::transpose(values)) {
+                    let to = &mut to[first + begin..first + begin + 8];
+                    // SAFETY: eight rows of four bytes are written, as many as the slice has.
+                    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), value) };
+                }
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma,avxvnni")]
+    fn tile_vnni(product: RowProduct<'_>, strip: &mut [f32]) {
+        whole_lines();
+        product.ahead.fetch();
+        for first in [0, 16] {
+            let strip = &mut strip[first..];
+            match product.tokens {
+                1 => tokens_vnni::<1>(product, first, strip),
+                2 => tokens_vnni::<2>(product, first, strip),
+                3 => tokens_vnni::<3>(product, first, strip),
+                4 => tokens_vnni::<4>(product, first, strip),
+                5 => tokens_vnni::<5>(product, first, strip),
+                6 => tokens_vnni::<6>(product, first, strip),
+                tokens => unreachable!("{tokens} tokens in a chunk of at most 6"),
+            }
+        }
+    }
+
+    /// Rows `first..first + 16` x `N` tokens with VNNI.
+    #[target_feature(enable = "avx2,fma,avxvnni")]
+    fn tokens_vnni<const N: usize>(product: RowProduct<'_>, first: usize, strip: &mut [f32]) {
+        let steps = product.steps();
+        assert!(product.tokens == N && first <= 16);
+        check_strip(strip, product.stride, N, 16);
+        let mut dots = begin_256::<N>(&product, strip, product.first.is_some());
+        let (mut w, mut x) = (product.panel.0.as_ptr().cast::<u8>(), product.x.as_ptr());
+        w = w.wrapping_add(4 * first);
+        for _ in 0..steps {
+            (w, x) = in_order(w, x);
+            // SAFETY: `steps` has checked that the panel and the activations have as many.
+            unsafe {
+                let from = w.cast::<__m256i>();
+                let quants = [_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1))];
+                for (t, dots) in dots.iter_mut().enumerate() {
+                    let x = _mm256_set1_epi32(x.cast::<i32>().add(t).read_unaligned());
+                    dots[0] = _mm256_dpbusd_avx_epi32(dots[0], quants[0], x);
+                    dots[1] = _mm256_dpbusd_avx_epi32(dots[1], quants[1], x);
+                }
+            }
+            (w, x) = (w.wrapping_add(4 * ROWS), x.wrapping_add(4 * N));
+        }
+        end_256(&product, first, dots, strip);
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    fn tile_256(product: RowProduct<'_>, strip: &mut [f32]) {
+        whole_lines();
+        product.ahead.fetch();
+        for first in [0, 16] {
+            let strip = &mut strip[first..];
+            match product.tokens {
+                1 => tokens_256::<1>(product, first, strip),
+                2 => tokens_256::<2>(product, first, strip),
+                3 => tokens_256::<3>(product, first, strip),
+                4 => tokens_256::<4>(product, first, strip),
+                tokens => unreachable!("{tokens} tokens in a chunk of at most 4"),
+            }
+        }
+    }
+
+    /// Rows `first..first + 16` x `N` tokens without VNNI: magnitudes times activations that carry their signs, in pairs
+    /// that fit 16 bits, widened every step.
+    #[target_feature(enable = "avx2,fma")]
+    fn tokens_256<const N: usize>(product: RowProduct<'_>, first: usize, strip: &mut [f32]) {
+        let steps = product.steps();
+        assert!(product.tokens == N && first <= 16);
+        check_strip(strip, product.stride, N, 16);
+        let ones = _mm256_set1_epi16(1);
+        let mut dots = begin_256::<N>(&product, strip, false);
+        let (mut w, mut x) = (product.panel.0.as_ptr().cast::<u8>(), product.x.as_ptr());
+        w = w.wrapping_add(4 * first);
+        for _ in 0..steps {
+            (w, x) = in_order(w, x);
+            // SAFETY: `steps` has checked that the panel and the activations have as many.
+            unsafe {
+                let from = w.cast::<__m256i>();
+                let quants = [_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1))];
+                let sizes = quants.map(|quants| _mm256_abs_epi8(quants));
+                for (t, dots) in dots.iter_mut().enumerate() {
+                    let x = _mm256_set1_epi32(x.cast::<i32>().add(t).read_unaligned());
+                    for half in 0..2 {
+                        let x = _mm256_sign_epi8(x, quants[half]);
+                        let pairs = _mm256_maddubs_epi16(sizes[half], x);
+                        let products = _mm256_madd_epi16(pairs, ones);
+                        dots[half] = _mm256_add_epi32(dots[half], products);
+                    }
+                }
+            }
+            (w, x) = (w.wrapping_add(4 * ROWS), x.wrapping_add(4 * N));
+        }
+        end_256(&product, first, dots, strip);
+    }
+
+    /// The sums before a panel of 16 rows: zero or the activations' offsets in the first one.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn begin_256<const N: usize>(
+        product: &RowProduct<'_>,
+        strip: &[f32],
+        has_offsets: bool,
+    ) -> [[__m256i; 2]; N] {
+        std::array::from_fn(|t| match product.start(t) {
+            Some(start) => [_mm256_set1_epi32(if has_offsets { start } else { 0 }); 2],
+            None => [0, 8].map(|half| {
+                _mm256_castps_si256(avx2::load_floats(&strip[t * product.stride + half..]))
+            }),
+        })
+    }
+
+    /// Stores the sums after a panel of rows `first..first + 16`, in the last one as results.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn end_256<const N: usize>(
+        product: &RowProduct<'_>,
+        first: usize,
+        dots: [[__m256i; 2]; N],
+        strip: &mut [f32],
+    ) {
+        for (t, dots) in dots.iter().enumerate() {
+            for (half, dots) in dots.iter().enumerate() {
+                let value = match product.last {
+                    None => _mm256_castsi256_ps(*dots),
+                    Some(RowScales { weights, x }) => {
+                        let d = avx2::load_floats(&weights[first + 8 * half..]);
+                        let scale = _mm256_mul_ps(d, _mm256_set1_ps(x[t]));
+                        _mm256_mul_ps(_mm256_cvtepi32_ps(*dots), scale)
+                    }
+                };
+                avx2::store_floats(&mut strip[t * product.stride + 8 * half..], value);
+            }
+        }
+    }
+}
