@@ -66,7 +66,7 @@ pub struct Workload {
 
 /// What someone else asks for tokens, per million.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Offer {
+pub struct TokenPrices {
     /// Of prompts.
     pub prompt: f64,
     /// Of answers.
@@ -96,7 +96,7 @@ impl Workload {
     }
 
     /// Compares the machine with an offer.
-    pub fn break_even(&self, rates: &Rates, offer: &Offer) -> BreakEven {
+    pub fn break_even(&self, rates: &Rates, offer: &TokenPrices) -> BreakEven {
         let seconds = self.seconds();
         let offered_request =
             (self.prompt as f64 * offer.prompt + self.generated as f64 * offer.generated) / MILLION;
@@ -139,7 +139,7 @@ mod tests {
         let workload =
             Workload { prompt: 100, generated: 10, prompt_tps: 100.0, generated_tps: 10.0 };
         // Two seconds of work: energy of 0.0002; the offer asks 0.0022.
-        let offer = Offer { prompt: 2.0, generated: 200.0 };
+        let offer = TokenPrices { prompt: 2.0, generated: 200.0 };
         let found = workload.break_even(&rates, &offer);
         assert!((found.offered_request - 0.0022).abs() < 1e-12);
         assert!((found.requests_day.expect("reached") - 2.4 / 0.002).abs() < 1e-6);
@@ -148,7 +148,7 @@ mod tests {
         let requests = found.requests_day.expect("reached");
         let own = 24.0 * rates.machine_hour + requests * 2.0 * rates.energy_hour() / 3600.0;
         assert!((own - requests * found.offered_request).abs() < 1e-9);
-        let cheap = Offer { prompt: 0.01, generated: 0.02 };
+        let cheap = TokenPrices { prompt: 0.01, generated: 0.02 };
         assert_eq!(workload.break_even(&rates, &cheap).requests_day, None);
         let empty = Workload { generated: 0, generated_tps: 0.0, ..workload };
         assert_eq!(empty.seconds(), 1.0);

@@ -1,6 +1,6 @@
 //! Evaluates models on a team's own cases: how many answers are as expected, how fast they come, what energy they take.
 //!
-//! [`parse`] reads the cases. [`run`] answers all of them with one model: a decoder generates greedily, several answers at
+//! [`parse`] reads the cases. [`run()`] answers all of them with one model: a decoder generates greedily, several answers at
 //! once if asked for; an encoder classifies or compares texts. A case that a model cannot be asked (a label that it does not
 //! know, a conversation without a chat template) is an error before anything runs; a prompt that is too long is a failed case.
 
@@ -53,6 +53,8 @@ pub struct Options<'a> {
     pub chat_template: Option<&'a str>,
     /// Answers in the making at once, or texts in a step of an encoder.
     pub parallel: usize,
+    /// Whether there is an encoder to compare answers with expected ones.
+    pub compares: bool,
     /// Ends the run.
     pub cancel: Cancel,
 }
@@ -139,12 +141,7 @@ impl Evaluated {
 ///
 /// # Errors
 /// [`Error::Case`], which names what the model lacks.
-pub fn check(
-    model: &Model,
-    cases: &[Case],
-    options: &Options<'_>,
-    has_encoder: bool,
-) -> Result<(), crate::Error> {
+pub fn check(model: &Model, cases: &[Case], options: &Options<'_>) -> Result<(), crate::Error> {
     let config = model.config();
     let labels = config.encoder.as_ref().filter(|encoder| encoder.scores);
     let labels = labels.map(|encoder| &encoder.head.labels[..]);
@@ -155,7 +152,7 @@ pub fn check(
         };
         let field = case.expected.field();
         match (&case.expected, labels, config.encoder.is_some()) {
-            (Expected::Similar { .. }, _, false) if !has_encoder => {
+            (Expected::Similar { .. }, _, false) if !options.compares => {
                 let problem = "it takes an encoder to compare texts".to_owned();
                 return wrong(field, problem);
             }
@@ -194,7 +191,7 @@ pub fn run(
     options: &Options<'_>,
     instruments: Instruments<'_>,
 ) -> Result<Option<Evaluated>, crate::Error> {
-    check(model, cases, options, instruments.encoder.is_some())?;
+    check(model, cases, options)?;
     match model.config().encoder {
         Some(_) => run::encoder(model, settings, cases, options, instruments),
         None => run::decoder(model, settings, cases, options, instruments),

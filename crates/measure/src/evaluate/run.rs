@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use bilayer_engine::encode::{Encoder, Excess, Input, probabilities};
-use bilayer_engine::generate::{Batch, Request};
+use bilayer_engine::generate::{Batch, Request, Token};
 use bilayer_engine::sampling::{self, Sampler};
 use bilayer_engine::session::{Session, Settings};
 use bilayer_engine::{Error as Engine, Model, chat_templates, constrain::Grammar};
@@ -59,6 +59,13 @@ impl Asked {
         let (began, text) = (Instant::now(), String::new());
         Asked { case, began, first_ms: None, ms: 0.0, text, tokens: 0 }
     }
+
+    fn take(&mut self, token: &Token) {
+        self.ms = 1e3 * self.began.elapsed().as_secs_f64();
+        self.first_ms.get_or_insert(self.ms);
+        self.text += &token.text;
+        self.tokens += 1;
+    }
 }
 
 /// A question as the engine takes it.
@@ -66,6 +73,18 @@ struct Prepared {
     tokens: Vec<u32>,
     stops: Vec<String>,
     sampler: Sampler,
+    max_tokens: usize,
+}
+
+impl Prepared {
+    fn request(&self, options: &Options<'_>) -> Request<'static> {
+        Request {
+            predict: Some(self.max_tokens),
+            stops: self.stops.clone(),
+            cancel: options.cancel.clone(),
+            ..Request::new(self.tokens.clone())
+        }
+    }
 }
 
 /// Generates all answers, as many at once as asked for.
@@ -85,64 +104,66 @@ pub fn decoder(
         .map(|case| prepare(model, &mut session, case, options))
         .collect::<Result<_, Error>>()?;
     let prompts: Vec<usize> = prepared.iter().map(|prepared| prepared.tokens.len()).collect();
-    let context = session.context();
     let Instruments { encoder, meter, told } = instruments;
     let mut energy = Energy::begin(meter);
     let began = Instant::now();
-    let mut batch = Batch::new(model, &mut session);
-    let mut waiting = cases.iter().zip(prepared).enumerate().peekable();
-    let mut asked: Vec<Asked> = Vec::new();
-    let mut refused = vec![None; cases.len()];
+    let answers = answers(model, &mut session, prepared, options, &mut |done| {
+        energy.tick();
+        told(done);
+    })?;
+    let (seconds, joules) = (began.elapsed().as_secs_f64(), energy.read());
+    let Some(answers) = answers else { return Ok(None) };
+    let mut outcomes = judge(cases, answers, encoder)?;
+    for (outcome, prompt_tokens) in outcomes.iter_mut().zip(prompts) {
+        outcome.prompt_tokens = prompt_tokens;
+    }
+    Ok(Some(Evaluated::of(outcomes, placement, seconds, joules)))
+}
+
+/// The answer to each case, or why there is none; `None` if cancelled. `told` is told after every token how many are done.
+fn answers(
+    model: &Model,
+    session: &mut Session,
+    prepared: Vec<Prepared>,
+    options: &Options<'_>,
+    told: &mut dyn FnMut(usize),
+) -> Result<Option<Vec<Result<Asked, String>>>, Error> {
+    let (parallel, context) = (options.parallel.max(1), session.context());
+    let mut batch = Batch::new(model, session);
+    // Requests of the batch, by number, and the cases that none is made for.
+    let (mut asked, mut refused): (Vec<Asked>, Vec<(usize, String)>) = (Vec::new(), Vec::new());
     let mut ended = 0;
+    let mut waiting = prepared.into_iter().enumerate().peekable();
     loop {
         while asked.len() < ended + parallel
-            && let Some((number, (case, prepared))) = waiting.next()
+            && let Some((case, prepared)) = waiting.next()
         {
-            if prepared.tokens.len() >= context {
-                let tokens = prepared.tokens.len();
-                refused[number] =
-                    Some(format!("a prompt of {tokens} tokens; the context has {context}"));
+            let tokens = prepared.tokens.len();
+            if tokens >= context {
+                let note = format!("a prompt of {tokens} tokens; the context has {context}");
+                refused.push((case, note));
                 continue;
             }
-            let request = Request {
-                predict: Some(case.max_tokens),
-                stops: prepared.stops,
-                cancel: options.cancel.clone(),
-                ..Request::new(prepared.tokens)
-            };
-            batch.push(request, prepared.sampler)?;
-            asked.push(Asked::new(number));
+            batch.push(prepared.request(options), prepared.sampler)?;
+            asked.push(Asked::new(case));
         }
         let next = batch.next()?;
-        energy.tick();
         if options.cancel.is_cancelled() {
             return Ok(None);
         }
-        let Some((number, token)) = next else {
-            ended = asked.len();
-            told(ended);
-            if waiting.peek().is_none() {
-                break;
-            }
-            continue;
-        };
-        let of = &mut asked[number];
-        of.ms = 1e3 * of.began.elapsed().as_secs_f64();
-        of.first_ms.get_or_insert(of.ms);
-        of.text += &token.text;
-        of.tokens += 1;
-        let over = (0..asked.len()).filter(|&number| batch.stop(number).is_some()).count();
-        if over > ended {
-            ended = over;
-            told(ended);
+        match next {
+            Some((number, token)) => asked[number].take(&token),
+            None if waiting.peek().is_none() => break,
+            None => {}
         }
+        ended = (0..asked.len()).filter(|&number| batch.stop(number).is_some()).count();
+        told(ended + refused.len());
     }
-    let (seconds, joules) = (began.elapsed().as_secs_f64(), energy.read());
-    let judged = judge(cases, asked, &refused, encoder)?;
-    let outcomes = judged.into_iter().zip(prompts);
-    let outcomes =
-        outcomes.map(|(outcome, prompt_tokens)| Outcome { prompt_tokens, ..outcome }).collect();
-    Ok(Some(Evaluated::of(outcomes, placement, seconds, joules)))
+    let mut all: Vec<(usize, Result<Asked, String>)> =
+        asked.into_iter().map(|asked| (asked.case, Ok(asked))).collect();
+    all.extend(refused.into_iter().map(|(case, note)| (case, Err(note))));
+    all.sort_by_key(|(case, _)| *case);
+    Ok(Some(all.into_iter().map(|(_, answer)| answer).collect()))
 }
 
 /// Tokens, stops and sampler of a case.
@@ -189,36 +210,30 @@ fn prepare(
             problem: error.to_string(),
         })?);
     }
-    Ok(Prepared { tokens, stops, sampler })
+    Ok(Prepared { tokens, stops, sampler, max_tokens: case.max_tokens })
 }
 
 /// Judges generated answers, in the order of the cases.
 fn judge(
     cases: &[Case],
-    asked: Vec<Asked>,
-    refused: &[Option<String>],
+    answers: Vec<Result<Asked, String>>,
     mut encoder: Option<&mut Encoder>,
 ) -> Result<Vec<Outcome>, Error> {
-    let mut asked = asked.into_iter().peekable();
-    let mut outcomes = Vec::with_capacity(cases.len());
-    for (number, case) in cases.iter().enumerate() {
-        let Some(of) = asked.next_if(|asked| asked.case == number) else {
-            let note = refused[number].clone().unwrap_or_default();
-            let none = Asked { ms: 0.0, ..Asked::new(number) };
-            outcomes.push(outcome(case, none, Verdict::failed(note)));
-            continue;
+    let judged = cases.iter().zip(answers).enumerate().map(|(number, (case, answer))| {
+        let of = match answer {
+            Ok(of) => of,
+            Err(note) => return Ok(outcome(case, Asked::new(number), Verdict::failed(note))),
         };
         let verdict = match (text(&case.expected, &of.text), &case.expected, &mut encoder) {
             (Some(verdict), ..) => verdict,
             (None, Expected::Similar { text, at_least }, Some(encoder)) => {
-                let similarity = similarities(encoder, &[(of.text.trim(), text)])?;
-                Verdict::similar(similarity[0], *at_least)
+                Verdict::similar(similarity(encoder, of.text.trim(), text)?, *at_least)
             }
             (None, ..) => Verdict::failed("there is no encoder to compare texts".to_owned()),
         };
-        outcomes.push(outcome(case, of, verdict));
-    }
-    Ok(outcomes)
+        Ok(outcome(case, of, verdict))
+    });
+    judged.collect()
 }
 
 fn outcome(case: &Case, asked: Asked, verdict: Verdict) -> Outcome {
@@ -236,18 +251,18 @@ fn outcome(case: &Case, asked: Asked, verdict: Verdict) -> Outcome {
     }
 }
 
-/// Cosines of pairs of texts, which are truncated to what the encoder takes.
-fn similarities(encoder: &mut Encoder, pairs: &[(&str, &str)]) -> Result<Vec<f32>, Error> {
-    let texts = pairs.iter().flat_map(|(a, b)| [*a, *b]);
-    let tokens = texts
+/// Cosine of two texts, which are truncated to what the encoder takes.
+fn similarity(encoder: &mut Encoder, a: &str, b: &str) -> Result<f32, Error> {
+    let tokens = [a, b]
         .map(|text| encoder.tokens(Input { text, pair: None }, Excess::Truncate))
+        .into_iter()
         .collect::<Result<Vec<_>, Engine>>()?;
     let mut rows: Vec<Vec<f32>> = Vec::new();
     encoder.run(tokens.into_iter().map(Ok::<_, Engine>), &mut |_, _, row| {
         rows.push(row.to_vec());
         Ok(())
     })?;
-    Ok(rows.chunks_exact(2).map(|pair| cosine(&pair[0], &pair[1])).collect())
+    Ok(cosine(&rows[0], &rows[1]))
 }
 
 /// Classifies or compares all texts, some in each step.
