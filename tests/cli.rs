@@ -27,10 +27,12 @@ use support::npy::npy;
 use support::program::{Place, Ran, ran};
 use support::words;
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 20] = [
     "run",
     "serve",
     "bench",
+    "evaluate",
+    "cost",
     "embed",
     "rerank",
     "classify",

@@ -604,6 +604,105 @@ fn results_are_compared_on_pages_of_the_same_design() {
     assert_fits(&chromium, &place, "words.html", 1);
 }
 
+/// `evaluate` judges each kind of case, compares models, and ends with a code of its own below the floor.
+#[test]
+fn evaluations_have_a_floor_and_a_page() {
+    let place = Place::new();
+    place.file("model.gguf", words::tiny(bilayer_quant::Type::F32, 1));
+    place.file("other.gguf", words::tiny(bilayer_quant::Type::F32, 2));
+    place.file("encoder.gguf", words::scorer("bert", &["good", "bad"]));
+    let case = "{\"id\":\"<b>a</b>\",\"prompt\":\"abc\",\"max_tokens\":6,";
+    place.file("any.jsonl", format!("{case}\"regex\":\"\"}}\n"));
+    let evaluate = "evaluate --json -ngl 0 --data";
+    let found = place.run(&format!("{evaluate} any.jsonl -m model.gguf")).json();
+    let answer = found["models"][0]["outcomes"][0]["answer"].as_str().unwrap().to_owned();
+    let plain = place.run("run -m model.gguf -p abc -n 6 --temp 0 -ngl 0 --json").json();
+    assert_eq!(plain["text"].as_str().unwrap(), answer, "greedy, as `run`");
+    let exact = format!("{case}\"exact\":{}}}\n", Value::from(answer));
+    let fields = "{\"prompt\":\"a\",\"fields\":{\"a\":true,\"b\":1},\"schema\":{\"type\":\"object\",\
+        \"properties\":{\"a\":{\"const\":true}},\"required\":[\"a\"],\"additionalProperties\":false}}\n";
+    place.file("cases.jsonl", format!("{exact}\n{fields}"));
+    let two = "-m A=model.gguf -m other.gguf -np 2 --price-per-hour 0.36 --html page.html";
+    let ran = place.run(&format!("{evaluate} cases.jsonl {two} --floor 0.5"));
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    assert!(ran.err.contains("below the floor of 0.5: other"), "{ran:?}");
+    let document: Value = serde_json::from_str(&ran.out).unwrap();
+    let models = document["models"].as_array().unwrap();
+    let of = |model: usize, name: &str| models[model][name].clone();
+    assert_eq!((of(0, "name"), of(1, "name")), ("A".into(), "other".into()));
+    assert_eq!((of(0, "quality"), of(1, "quality")), (0.5.into(), 0.0.into()));
+    assert_eq!((of(0, "passes"), of(1, "passes")), (true.into(), false.into()));
+    assert_eq!(of(0, "score"), 0.75, "one of two fields is right");
+    assert_eq!(models[0]["outcomes"][1]["note"], "`b` is missing");
+    assert_eq!(models[0]["outcomes"][1]["line"], 3);
+    let seconds = of(0, "seconds").as_f64().unwrap();
+    let price = of(0, "price_per_1000_cases").as_f64().unwrap();
+    assert!((price - 0.36 / 3600.0 * seconds / 2.0 * 1e3).abs() < 1e-9, "{price}");
+    place.run(&format!("{evaluate} cases.jsonl -m model.gguf --floor 0.5")).good();
+    let page = read(place.path(), "page.html");
+    assert!(is_same(&data(&page), &document), "the page has all numbers");
+    assert!(page.contains("&lt;b&gt;a") && !page.contains("<b>a"), "it is escaped");
+
+    let labels = "{\"prompt\":\"a\",\"label\":\"good\"}\n{\"prompt\":\"a\",\"label\":\"bad\"}\n";
+    place.file("labels.jsonl", labels);
+    let found = place.run(&format!("{evaluate} labels.jsonl -m encoder.gguf -np 2")).json();
+    assert_eq!(found["models"][0]["quality"], 0.5);
+    let label = place.run("classify -m encoder.gguf -ngl 0 a").json()["label"].clone();
+    assert_eq!(found["models"][0]["outcomes"][0]["answer"], label);
+
+    for (name, text, model, reason) in [
+        ("a.jsonl", "{\"prompt\":\"a\"}", "model.gguf", "a.jsonl: line 1: `exact`: missing"),
+        ("b.jsonl", "\n{\"prompt\":\"a\",\"label\":\"x\"}", "encoder.gguf", "line 2: `label`: scorer has no label `x`; it has good, bad"),
+        ("c.jsonl", "{\"prompt\":\"a\",\"similar\":\"x\"}", "model.gguf", "line 1: `similar`: it takes an encoder"),
+        ("d.jsonl", "{\"prompt\":\"a\",\"exact\":\"\",\"schema\":{\"type\":7}}", "model.gguf", "line 1: `schema`"),
+    ] {
+        place.file(name, text);
+        let ran = place.run(&format!("{evaluate} {name} -m {model} --html none.html"));
+        assert!(ran.code == Some(2) && ran.err.contains(reason), "{reason}: {ran:?}");
+    }
+    assert!(!place.path().join("none.html").exists());
+    let Some(chromium) = browser::chromium() else { return };
+    assert_fits(&chromium, &place, "page.html", 0);
+}
+
+/// `cost` measures a speed and computes prices from it; energy comes from the counters or a given power.
+#[test]
+fn tokens_have_a_price() {
+    let place = Place::new();
+    place.file("model.gguf", words::tiny(bilayer_quant::Type::F32, 1));
+    place.file("encoder.gguf", words::scorer("bert", &["good", "bad"]));
+    let cost = "cost --json -p 8 -n 4 -r 1 -ngl 0 -m";
+    let prices = "--price-per-hour 0.72 --utilization 0.5 --watts 100 --energy-price 0.6";
+    let found = place.run(&format!("{cost} model.gguf {prices} --against 2e3,2e3")).json();
+    let hour = 0.72 / 0.5 + 0.06;
+    for part in ["prompt", "generated"] {
+        let speed = found[part]["tokens_per_second"].as_f64().unwrap();
+        let price = found[part]["price_per_million"].as_f64().unwrap();
+        assert!((price / (hour / 3600.0 * 1e6 / speed) - 1.0).abs() < 1e-9, "{found}");
+        assert_eq!(found[part]["watts"], 100.0);
+    }
+    assert!(found["break_even"]["requests_day"].as_f64().unwrap() > 0.0, "{found}");
+    let never = place.run(&format!("{cost} model.gguf {prices} --against 0,0")).json();
+    assert_eq!(never["break_even"]["requests_day"], Value::Null);
+    let encoder = place.run(&format!("{cost} encoder.gguf -np 2")).json();
+    assert_eq!((&encoder["generated"], &encoder["generated_tokens"]), (&Value::Null, &0.into()));
+    let counter = place.path().join("power/intel-rapl:0");
+    std::fs::create_dir_all(&counter).unwrap();
+    for (name, text) in [("name", "package-0"), ("energy_uj", "5"), ("max_energy_range_uj", "9")] {
+        std::fs::write(counter.join(name), text).unwrap();
+    }
+    let counted = place.run(&format!("{cost} model.gguf --powercap power --energy-price 0.3")).json();
+    assert_eq!(counted["prompt"]["watts"], 0.0);
+    for (flags, reason) in [
+        ("--powercap nowhere --energy-price 1", "power is unknown: nowhere: no energy counters; give --watts"),
+        ("--against 1", "it must be two prices such as 0.15,0.60"),
+        ("--utilization 0", "above 0 and at most 1"),
+    ] {
+        let ran = place.run(&format!("{cost} model.gguf {flags}"));
+        assert!(ran.code == Some(2) && ran.err.contains(reason), "{flags}: {ran:?}");
+    }
+}
+
 /// The results of the script in the page.
 fn answer(dom: &str) -> Value {
     let encoded = dom.split("<pre id=\"answer\">").nth(1).expect("the page's answer");

@@ -207,6 +207,8 @@ pub use bilayer_engine::{Cancel, Encode, Exit, MetadataOverride};
 #[doc(inline)]
 pub use bilayer_measure::Error;
 #[doc(inline)]
+pub use bilayer_measure::{cost, evaluate, power};
+#[doc(inline)]
 pub use bilayer_measure::profile::{Options as ProfileOptions, Profile};
 #[doc(inline)]
 pub use bilayer_scheduler::Plan;

@@ -11,8 +11,10 @@ mod batch;
 mod bench;
 mod chat;
 mod convert;
+mod cost;
 mod draft;
 mod encode;
+mod evaluate;
 mod foreign;
 mod grammar;
 mod hub;
@@ -35,8 +37,10 @@ pub use batch::{Audit, Batch};
 pub use bench::{Bench, Form, Numbers};
 pub use chat::{ChatArgs, ReasoningArgs, TemplateArgs};
 pub use convert::{Convert, Outtype};
+pub use cost::{Cost, PriceArgs};
 pub use draft::DraftArgs;
 pub use encode::{Classify, Embed, PoolingArg, Rerank, TextArgs};
+pub use evaluate::Evaluate;
 pub use grammar::GrammarArgs;
 pub use hub::{HubArgs, Models};
 pub use lora::LoraArgs;
@@ -57,7 +61,7 @@ const AFTER: &str = "\
 `bilayer run --help` lists the flags of `run`; they have llama.cpp's names. A flag that is not given is read from its LLAMA_ARG_* variable, then from bilayer.toml \
 (long flags without dashes: `threads = 8`) in the working directory or in ~/.config/bilayer; then its default applies.
 
-Exit codes: 0 success, 1 `verify` found a difference, 2 usage, 65 bad model file, 66 no such file, 69 no such device, 70 internal error, 73 cannot \
+Exit codes: 0 success, 1 `verify` found a difference, 2 usage, 3 `evaluate` is below its floor, 65 bad model file, 66 no such file, 69 no such device, 70 internal error, 73 cannot \
 create output, 74 input or output failed, 75 does not fit in memory, 130 interrupted.";
 
 /// Run large language models on your own CPU and GPUs.
@@ -106,6 +110,10 @@ pub enum Command {
     Bench(Box<Bench>),
     /// Measure and chart the speedup of each offloaded layer
     Profile(Box<Profile>),
+    /// Measure the quality of models on your own cases, beside their speed and cost
+    Evaluate(Box<Evaluate>),
+    /// Compute what tokens cost on this machine, and from when on it costs less than another offer
+    Cost(Box<Cost>),
     /// Compare two backends op by op on the same tokens
     Verify(Box<Verify>),
     /// List the CPU and the GPUs of this machine

@@ -10,10 +10,12 @@ mod bench;
 mod classify;
 mod completions;
 mod convert;
+mod cost;
 mod detokenize;
 mod devices;
 mod embed;
 mod encode;
+mod evaluate;
 mod imatrix;
 mod inspect;
 mod man;
@@ -41,6 +43,8 @@ pub fn execute(mut command: Command) -> Result<u8, Failure> {
         Command::Plan(args) => plan::execute(&args),
         Command::Bench(args) => bench::execute(&args),
         Command::Profile(args) => profile::execute(&args),
+        Command::Evaluate(args) => evaluate::execute(&args),
+        Command::Cost(args) => cost::execute(&args),
         Command::Verify(args) => verify::execute(&args),
         Command::Devices(args) => devices::execute(&args),
         Command::Models(args) => models::execute(&args),

@@ -13,6 +13,8 @@ use crate::{interrupt, output};
 pub const DIFFERENT: u8 = 1;
 /// An invalid command line.
 pub const USAGE: u8 = Exit::Usage as u8;
+/// A result below what was asked for: the floor of `evaluate`.
+pub const MISSED: u8 = 3;
 /// A model file that cannot be run.
 pub const BAD_MODEL: u8 = Exit::BadModel as u8;
 /// A file that does not exist.

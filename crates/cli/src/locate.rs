@@ -78,6 +78,8 @@ fn lists_devices(command: &Command) -> bool {
         Command::Classify(args) => args.model.placing.adapter.list_devices,
         Command::Perplexity(args) => args.model.placing.adapter.list_devices,
         Command::Imatrix(args) => args.model.placing.adapter.list_devices,
+        Command::Cost(args) => args.model.placing.adapter.list_devices,
+        Command::Evaluate(args) => args.models.flags.placing.adapter.list_devices,
         Command::Bench(args) => args.placing.adapter.list_devices,
         _ => false,
     }
@@ -94,6 +96,7 @@ fn each(command: &mut Command, change: &mut Change<'_>) -> Result<(), Failure> {
         Command::Batch(args) => (&mut args.serving.model.model, &mut args.serving.model.hub),
         Command::Plan(args) => (&mut args.model.model, &mut args.model.hub),
         Command::Profile(args) => (&mut args.model.model, &mut args.model.hub),
+        Command::Cost(args) => (&mut args.model.model, &mut args.model.hub),
         Command::Verify(args) => (&mut args.model.model, &mut args.model.hub),
         Command::Embed(args) => (&mut args.model.model, &mut args.model.hub),
         Command::Rerank(args) => (&mut args.model.model, &mut args.model.hub),
@@ -109,6 +112,10 @@ fn each(command: &mut Command, change: &mut Change<'_>) -> Result<(), Failure> {
         Command::Bench(args) => {
             let lists = &mut *args.model;
             return change(&mut lists.model, &mut lists.hub);
+        }
+        Command::Evaluate(args) => {
+            let several = &mut args.models;
+            return change(&mut several.paths, &mut several.flags.hub);
         }
         _ => return Ok(()),
     };

@@ -3,7 +3,7 @@
 use bilayer_engine::Exit;
 use bilayer_engine::session::Warning;
 
-use crate::perplexity;
+use crate::{evaluate, perplexity};
 
 /// Errors of measuring.
 #[derive(Debug, thiserror::Error)]
@@ -14,6 +14,9 @@ pub enum Error {
     /// A text could not be scored.
     #[error(transparent)]
     Perplexity(#[from] perplexity::Error),
+    /// Cases are wrong, or not for a model.
+    #[error(transparent)]
+    Evaluate(#[from] evaluate::Error),
     /// A device failed and another took over, so the placement to be measured is gone.
     #[error("{0}; a measurement needs the placement it was asked for")]
     Displaced(Box<Warning>),
@@ -37,6 +40,7 @@ impl Error {
         use perplexity::Error as Scoring;
         match self {
             Error::Engine(error) => error.exit_code(),
+            Error::Evaluate(_) => Exit::Usage,
             Error::Displaced(_) => Exit::DoesNotFit,
             Error::Perplexity(error) => match error {
                 Scoring::TooShort { .. } | Scoring::Vocabulary { .. } | Scoring::Large { .. } => {
@@ -60,7 +64,7 @@ impl Error {
             Error::Perplexity(perplexity::Error::Read(_)) => {
                 "; write the file again with --kl-base"
             }
-            Error::Perplexity(_) | Error::Displaced(_) => "",
+            Error::Perplexity(_) | Error::Evaluate(_) | Error::Displaced(_) => "",
         }
     }
 }

@@ -1,0 +1,155 @@
+//! Judges answers.
+
+use serde_json::{Map, Value};
+
+use super::cases::Expected;
+
+/// What an answer is worth.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// Whether it is as expected.
+    pub passed: bool,
+    /// From 0 to 1: the share of fields that are right, the similarity, or all or nothing.
+    pub score: f64,
+    /// What is wrong, or what was found.
+    pub note: Option<String>,
+}
+
+impl Verdict {
+    /// All or nothing.
+    pub fn of(passed: bool) -> Verdict {
+        Verdict { passed, score: f64::from(u8::from(passed)), note: None }
+    }
+
+    /// No answer.
+    pub fn failed(note: String) -> Verdict {
+        Verdict { note: Some(note), ..Verdict::of(false) }
+    }
+
+    /// A cosine that must be at least a bound.
+    pub fn similar(cosine: f32, at_least: f32) -> Verdict {
+        Verdict {
+            passed: cosine >= at_least,
+            score: f64::from(cosine.clamp(0.0, 1.0)),
+            note: Some(format!("similarity {cosine:.3}")),
+        }
+    }
+}
+
+/// Judges a generated text; `None` if it takes an encoder.
+pub fn text(expected: &Expected, answer: &str) -> Option<Verdict> {
+    let answer = answer.trim();
+    Some(match expected {
+        Expected::Exact(text) => Verdict::of(answer == text.trim()),
+        Expected::Regex(regex) => Verdict::of(regex.is_match(answer)),
+        Expected::Label(label) => {
+            let plain = answer.trim_end_matches(['.', '!', ',', ';']).to_lowercase();
+            Verdict::of(plain == label.trim().to_lowercase())
+        }
+        Expected::Fields(wanted) => fields(wanted, answer),
+        Expected::Similar { .. } => return None,
+    })
+}
+
+fn fields(wanted: &Map<String, Value>, answer: &str) -> Verdict {
+    let Some(found) = object(answer) else {
+        return Verdict::failed("the answer has no JSON object".to_owned());
+    };
+    let wrong: Vec<String> = wanted
+        .iter()
+        .filter(|(name, value)| !found.get(*name).is_some_and(|found| equal(found, value)))
+        .map(|(name, _)| match found.get(name) {
+            Some(found) => format!("`{name}` is {found}"),
+            None => format!("`{name}` is missing"),
+        })
+        .collect();
+    Verdict {
+        passed: wrong.is_empty(),
+        score: 1.0 - wrong.len() as f64 / wanted.len() as f64,
+        note: (!wrong.is_empty()).then(|| wrong.join(", ")),
+    }
+}
+
+/// The answer's object: all of it, or what stands between the first and the last brace, as in a fenced block.
+fn object(answer: &str) -> Option<Map<String, Value>> {
+    let inner = answer.find('{').and_then(|from| Some(&answer[from..=answer.rfind('}')?]));
+    serde_json::from_str(inner.filter(|inner| inner.len() > 1)?).ok()
+}
+
+/// Equality in which 1 and 1.0 are one number.
+fn equal(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b))
+        }
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len()
+                && a.iter().all(|(name, value)| b.get(name).is_some_and(|b| equal(value, b)))
+        }
+        _ => a == b,
+    }
+}
+
+/// Cosine of two vectors, sums in f64; 0 if one is zero.
+pub fn cosine(a: &[f32], b: &[f32]) -> f32 {
+    let dot = |a: &[f32], b: &[f32]| -> f64 {
+        a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+    };
+    let lengths = (dot(a, a) * dot(b, b)).sqrt();
+    if lengths > 0.0 { (dot(a, b) / lengths) as f32 } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use regex::Regex;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn texts_are_judged_by_their_expectation() {
+        let regex = || Expected::Regex(Regex::new("^[0-9]+$").expect("a pattern"));
+        let exact = || Expected::Exact("Paris".to_owned());
+        let label = || Expected::Label("Good".to_owned());
+        let cases = [
+            (exact(), " Paris\n", true),
+            (exact(), "paris", false),
+            (regex(), "12", true),
+            (regex(), "12 apples", false),
+            (label(), "good.", true),
+            (label(), "goods", false),
+        ];
+        for (expected, answer, passed) in cases {
+            assert_eq!(text(&expected, answer), Some(Verdict::of(passed)), "{answer}");
+        }
+        let similar = Expected::Similar { text: String::new(), at_least: 0.5 };
+        assert_eq!(text(&similar, ""), None);
+    }
+
+    #[test]
+    fn fields_count_one_by_one() {
+        let wanted = json!({ "name": "ROMEO", "age": 16, "tags": [1] });
+        let wanted = Expected::Fields(wanted.as_object().expect("an object").clone());
+        let judged = |answer: &str| text(&wanted, answer).expect("a verdict");
+        let whole =
+            judged("```json\n{\"age\": 16.0, \"name\": \"ROMEO\", \"tags\": [1.0], \"x\": 1}\n```");
+        assert_eq!(whole, Verdict::of(true));
+        let part = judged("{\"age\": 17, \"name\": \"ROMEO\"}");
+        assert!(!part.passed && (part.score - 1.0 / 3.0).abs() < 1e-9, "{part:?}");
+        assert_eq!(part.note.as_deref(), Some("`age` is 17, `tags` is missing"));
+        for answer in ["", "{", "}{", "[1]", "{}}"] {
+            assert!(!judged(answer).passed, "{answer}");
+        }
+    }
+
+    #[test]
+    fn cosines_are_of_directions() {
+        assert_eq!(cosine(&[1.0, 0.0], &[2.0, 0.0]), 1.0);
+        assert_eq!(cosine(&[1.0, 0.0], &[0.0, 1.0]), 0.0);
+        assert_eq!(cosine(&[0.0; 2], &[1.0; 2]), 0.0);
+        let verdict = Verdict::similar(-0.5, 0.8);
+        assert!(!verdict.passed && verdict.score == 0.0);
+        assert!(Verdict::similar(0.8, 0.8).passed);
+    }
+}

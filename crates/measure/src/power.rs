@@ -1,0 +1,138 @@
+//! Energy that the CPU and its memory take, as the system counts it.
+//!
+//! Linux shows Intel's and AMD's counters (RAPL) as files, one folder per domain, in microjoules; they begin again at a
+//! maximum that another file states. Most systems let only root read them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where Linux has the counters.
+pub const POWERCAP: &str = "/sys/class/powercap";
+
+/// Why energy cannot be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The system shows no counter.
+    #[error("{}: no energy counters", folder.display())]
+    Missing {
+        /// Where they would be.
+        folder: PathBuf,
+    },
+    /// A counter cannot be read.
+    #[error("{}: {source}", path.display())]
+    Unreadable {
+        /// The counter.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A counter has something else than a number.
+    #[error("{}: `{found}` is no number of microjoules", path.display())]
+    NoNumber {
+        /// The counter.
+        path: PathBuf,
+        /// What it has.
+        found: String,
+    },
+}
+
+/// Counters of energy, read once.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    domains: Vec<Domain>,
+}
+
+/// A counter that is not part of another one.
+#[derive(Clone, Debug)]
+struct Domain {
+    path: PathBuf,
+    /// Value after which it begins at 0 again, microjoules.
+    max_uj: u64,
+    /// At the last reading.
+    uj: u64,
+}
+
+impl Meter {
+    /// Starts counting with the counters below `folder`, usually [`POWERCAP`]: packages, and memory that is counted apart.
+    ///
+    /// # Errors
+    /// There are none, or they cannot be read.
+    pub fn start(folder: &Path) -> Result<Meter, Error> {
+        let missing = || Error::Missing { folder: folder.to_owned() };
+        let entries = fs::read_dir(folder).map_err(|_| missing())?;
+        let mut found: Vec<PathBuf> =
+            entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        found.sort();
+        let is_counted = |path: &PathBuf| {
+            // The same packages appear a second time below intel-rapl-mmio.
+            let folder = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let name = fs::read_to_string(path.join("name")).unwrap_or_default();
+            let is_whole = name.starts_with("package") || name.trim() == "dram";
+            folder.starts_with("intel-rapl:") && is_whole
+        };
+        found.retain(is_counted);
+        let domain = |path: PathBuf| {
+            let uj = number(&path.join("energy_uj"))?;
+            Ok(Domain { max_uj: number(&path.join("max_energy_range_uj"))?, uj, path })
+        };
+        let domains = found.into_iter().map(domain).collect::<Result<Vec<_>, _>>()?;
+        if domains.is_empty() { Err(missing()) } else { Ok(Meter { domains }) }
+    }
+
+    /// Joules since the last reading, or the start. It must be read at least once a minute: after more a counter of a busy
+    /// machine may have begun again twice.
+    ///
+    /// # Errors
+    /// A counter can no longer be read.
+    pub fn joules(&mut self) -> Result<f64, Error> {
+        let mut sum = 0.0;
+        for domain in &mut self.domains {
+            let now = number(&domain.path.join("energy_uj"))?;
+            let wrapped = if now < domain.uj { domain.max_uj } else { 0 };
+            sum += (now + wrapped - domain.uj) as f64 / 1e6;
+            domain.uj = now;
+        }
+        Ok(sum)
+    }
+}
+
+fn number(path: &Path) -> Result<u64, Error> {
+    let text = fs::read_to_string(path)
+        .map_err(|source| Error::Unreadable { path: path.to_owned(), source })?;
+    let found = text.trim();
+    found.parse().map_err(|_| Error::NoNumber { path: path.to_owned(), found: found.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn domain(folder: &Path, name: &str, what: &str, uj: &str) {
+        let path = folder.join(name);
+        fs::create_dir_all(&path).expect("a folder");
+        for (file, text) in [("name", what), ("energy_uj", uj), ("max_energy_range_uj", "1000000")]
+        {
+            fs::write(path.join(file), text).expect("a file");
+        }
+    }
+
+    #[test]
+    fn packages_and_memory_are_counted_once_and_counters_begin_again() {
+        let folder = std::env::temp_dir().join(format!("bilayer-power-{}", std::process::id()));
+        assert!(matches!(Meter::start(&folder), Err(Error::Missing { .. })));
+        domain(&folder, "intel-rapl:0", "package-0\n", "900000\n");
+        domain(&folder, "intel-rapl:0:0", "core\n", "5\n");
+        domain(&folder, "intel-rapl:0:1", "dram\n", "100\n");
+        domain(&folder, "intel-rapl-mmio:0", "package-0\n", "7\n");
+        let mut meter = Meter::start(&folder).expect("a meter");
+        domain(&folder, "intel-rapl:0", "package-0\n", "400000\n");
+        domain(&folder, "intel-rapl:0:1", "dram\n", "250100\n");
+        let joules = meter.joules().expect("energy");
+        assert!((joules - 0.75).abs() < 1e-9, "{joules}");
+        assert_eq!(meter.joules().expect("energy"), 0.0);
+        domain(&folder, "intel-rapl:0", "package-0\n", "much\n");
+        let error = meter.joules().expect_err("no number").to_string();
+        assert!(error.contains("energy_uj") && error.contains("much"), "{error}");
+        fs::remove_dir_all(&folder).expect("removed");
+    }
+}
