@@ -198,6 +198,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("lfm2", "lfm2"),
     ("lfm2-moe", "lfm2moe"),
     ("llama4", "llama4"),
+    ("mamba2", "mamba2"),
     ("ministral3", "mistral3"),
     ("muse-glimmer", "muse-glimmer"),
     ("nemotron-h", "nemotron_h_moe"),
@@ -347,7 +348,47 @@ fn refused_switches() -> Vec<Switch> {
         "scale_attn_by_inverse_layer_idx",
     ];
     switches.extend(of_nomic.map(|field| ("NomicBertModel", field, on.clone())));
+    switches.extend(refused_of_recurrences());
     switches
+}
+
+/// Those of classes whose layers carry a state: mechanisms that are unknown, and odd patterns of layers.
+fn refused_of_recurrences() -> Vec<Switch> {
+    vec![
+        ("Mamba2ForCausalLM", "use_bias", json!(true)),
+        ("Mamba2ForCausalLM", "use_conv_bias", json!(false)),
+        ("Qwen3_5ForCausalLM", "layer_types", json!(["full_attention", "kimi_delta"])),
+        ("Qwen3_5ForCausalLM", "attn_output_gate", json!(false)),
+        ("NemotronHForCausalLM", "hybrid_override_pattern", json!("MX*")),
+        ("NemotronHForCausalLM", "hybrid_override_pattern", json!("ME-*")),
+        ("NemotronHForCausalLM", "moe_latent_size", json!(8)),
+        ("GraniteMoeHybridForCausalLM", "layer_types", json!(["mamba", "delta"])),
+        ("GraniteMoeHybridForCausalLM", "position_embedding_type", json!("rope")),
+    ]
+}
+
+/// Fields that a class whose layers carry a state needs besides.
+fn of_recurrences(class: &str) -> serde_json::Value {
+    match class {
+        "Mamba2ForCausalLM" => json!({
+            "layer_norm_epsilon": 1e-5, "conv_kernel": 4, "state_size": 8, "n_groups": 1, "num_heads": 4, "head_dim": 8,
+        }),
+        "Qwen3NextForCausalLM" | "Qwen3_5ForCausalLM" => json!({
+            "linear_conv_kernel_dim": 4, "linear_key_head_dim": 8, "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4, "linear_value_head_dim": 8,
+        }),
+        "NemotronHForCausalLM" => json!({
+            "layer_norm_epsilon": 1e-5, "conv_kernel": 4, "ssm_state_size": 8, "n_groups": 1, "mamba_num_heads": 4,
+            "mamba_head_dim": 8, "num_key_value_heads": 2, "hybrid_override_pattern": "M*-",
+        }),
+        "GraniteMoeHybridForCausalLM" => json!({
+            "mamba_d_conv": 4, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_n_heads": 4, "mamba_d_head": 8,
+            "num_key_value_heads": 2, "shared_intermediate_size": 24, "attention_multiplier": 0.5,
+            "embedding_multiplier": 2.0, "residual_multiplier": 0.5, "logits_scaling": 2.0,
+            "layer_types": ["mamba", "attention", "mamba", "mamba"],
+        }),
+        _ => json!({}),
+    }
 }
 
 #[test]
@@ -369,6 +410,8 @@ fn switches_that_are_not_supported_are_refused_by_name() {
         if class == "Mistral3ForConditionalGeneration" {
             config["sliding_window"] = json!(null);
         }
+        let more = of_recurrences(class).as_object().cloned().unwrap_or_default();
+        config.as_object_mut().unwrap().extend(more);
         if class == "Gemma4ForCausalLM" {
             config["layer_types"] = json!(["sliding_attention", "full_attention"]);
             config["rope_parameters"] = json!({"full_attention": {}, "sliding_attention": {}});
@@ -417,7 +460,11 @@ const LESS: &[Less] = &[
     }),
     ("means", |config| config.norm = Norm::Rms),
     ("activation", |config| config.activation = Activation::Silu),
-    ("scale of scores", |config| config.attention_scale *= 0.5),
+    ("scale of scores", |config| {
+        if config.layers.iter().any(|layer| layer.kv_heads > 0) {
+            config.attention_scale *= 0.5;
+        }
+    }),
     ("cap of scores", |config| config.attention_softcap = None),
     ("sinks", |config| config.attention_sinks = false),
     ("ramp between pairs", |config| {

@@ -89,6 +89,55 @@ fn a_tiny_model_on_one_device() {
     }
 }
 
+/// The smallest model of an architecture after changes to its keys.
+fn changed(architecture: &str, changes: &[(&str, u32)]) -> Graph {
+    let architecture = bilayer_models::find(architecture).unwrap();
+    let mut metadata = (architecture.tiny)();
+    for &(name, value) in changes {
+        metadata.set(&format!("{}.{name}", architecture.name), value);
+    }
+    let config = (architecture.config)(&metadata).unwrap();
+    bilayer_models::record(&config, &Outline::new(Type::F16, &[])).unwrap()
+}
+
+/// DeepSeek V3 caches 512 + 64 elements per token and layer (DeepSeek-AI 2024, section 2.1.1: d_c + d_h^R), where keys and
+/// values of its 128 heads of 128 would be 32768.
+#[test]
+fn latent_attention_caches_one_row_for_all_heads() {
+    let sizes = [
+        ("attention.head_count", 8),
+        ("attention.kv_lora_rank", 512),
+        ("attention.key_length_mla", 192),
+        ("attention.value_length_mla", 128),
+        ("rope.dimension_count", 64),
+    ];
+    let graph = changed("deepseek2", &sizes);
+    // F16, and blocks of 32 in 34 bytes; values have no bytes of their own.
+    for (ty, row_bytes) in [(Type::F16, 1152), (Type::Q8_0, 612)] {
+        let budget = Budget { key_type: ty, value_type: Type::F32, ..BUDGET };
+        let plan = plan(&graph, &machine(16 * GIB), &budget).unwrap();
+        assert_eq!(plan.devices[0].kv_bytes, 8192 * 3 * row_bytes, "{ty}");
+    }
+}
+
+/// A model without attention takes as much memory for a token of context as for a million.
+#[test]
+fn a_model_of_recurrences_has_no_cache() {
+    let graph = changed("mamba2", &[]);
+    let of = |context| {
+        let budget = Budget { context, ..BUDGET };
+        plan(&graph, &machine(16 * GIB), &budget).unwrap().devices[0].clone()
+    };
+    let (short, long) = (of(32), of(1 << 20));
+    assert_eq!((short.kv_bytes, short.used_bytes), (0, long.used_bytes));
+    // Two slots of three layers: 4 heads of 32 rows of 16, and three rows of 128 + 2 groups of 16 twice.
+    assert_eq!(short.state_bytes, 2 * 3 * 4 * (4 * 32 * 16 + 3 * (128 + 2 * 2 * 16)));
+    // No room for them: refused before loading.
+    let budget = Budget { states: 1 << 20, ..BUDGET };
+    let error = plan(&graph, &machine(GIB), &budget).unwrap_err().to_string();
+    assert!(error.contains("states"), "{error}");
+}
+
 #[test]
 fn eight_billion_weights_on_one_device() {
     let plan = plan(&eight_billion(), &machine(16 * GIB), &BUDGET).unwrap();

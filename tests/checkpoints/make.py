@@ -4,7 +4,8 @@
 
 Each folder has config.json and model.safetensors as a checkpoint has them, and reference.json: token ids, with their token
 types where a pair is two texts, the last hidden state's rows, and scores where the model has a head. A decoder's has the
-best token after each, the logits of the first and the last, and the tokens of a greedy continuation.
+best token after each, the logits of the first and the last, and the tokens of a greedy continuation; that of mamba2 also a
+case that is cut and forked, for tests/recurrent.rs.
 
 Those whose names begin with `options-` have every switch of their architecture's configuration the other way round, as far
 as that can be converted, and weights that BF16 holds.
@@ -42,6 +43,8 @@ from transformers import (
     HunYuanMoEV1ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    Mamba2Config,
+    Mamba2ForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
     ModernBertConfig,
@@ -256,6 +259,20 @@ DECODERS |= {
     "hunyuan-moe": lambda: HunYuanMoEV1ForCausalLM(
         HunYuanMoEV1Config(**NARROW, num_experts=4, moe_topk=2, experts_implementation="eager")
     ),
+    "mamba2": lambda: Mamba2ForCausalLM(
+        Mamba2Config(
+            vocab_size=256,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_heads=4,
+            head_dim=8,
+            n_groups=2,
+            state_size=12,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=SEPARATOR,
+        )
+    ),
     "options-qwen2-moe": lambda: Qwen2MoeForCausalLM(
         Qwen2MoeConfig(
             **SHARED, **FEW_EXPERTS, shared_expert_intermediate_size=24, norm_topk_prob=True, tie_word_embeddings=True
@@ -303,6 +320,27 @@ def continued(model, ids):
     }
 
 
+def recurrent(model, rng, cases):
+    """A long text, where to cut it, and other continuations of its beginning."""
+    ids = text(rng, 170)
+    cases.append(continued(model, ids))
+    branches = []
+    for _ in range(2):
+        branch = [rng.randrange(8, 64) for _ in range(10)]
+        logits = model(torch.tensor([ids[:100] + branch])).logits[0, 100:]
+        branches.append(
+            {
+                "ids": branch,
+                "argmax_each": logits.argmax(-1).tolist(),
+                "logits_last": [round(x, 6) for x in logits[-1].tolist()],
+            }
+        )
+    return {
+        "splits": {"case": 2, "cuts": [1, 63, 64, 100, 169]},
+        "forks": {"case": 2, "prefix": 100, "branches": branches},
+    }
+
+
 def main():
     here = pathlib.Path(__file__).parent
     for name, make in (ENCODERS | DECODERS).items():
@@ -324,7 +362,8 @@ def main():
                     value.copy_(value.to(torch.bfloat16))
             if name in DECODERS:
                 cases = [continued(model, text(rng, length)) for length in (16, 40)]
-                save(here / name, model, cases)
+                more = recurrent(model, rng, cases) if name == "mamba2" else {}
+                save(here / name, model, cases, more)
                 continue
             pair = text(rng, 9) + text(rng, 21)[1:]
             types = [0] * 9 + [1] * 20 if "modern" not in name else None
@@ -366,19 +405,19 @@ def adapters(here):
     write(here / "lora", cases)
 
 
-def save(folder, model, cases):
+def save(folder, model, cases, more={}):
     folder.mkdir(exist_ok=True)
     if folder.name.startswith("options-"):
         model = model.to(torch.bfloat16)
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
-    write(folder, cases)
+    write(folder, cases, more)
 
 
-def write(folder, cases):
+def write(folder, cases, more={}):
     rounded = lambda list: [round(x, 6) for x in list]
     cases = [{key: rounded(value) for key, value in c.items()} for c in cases]
-    (folder / "reference.json").write_text(json.dumps({"cases": cases}))
+    (folder / "reference.json").write_text(json.dumps({"cases": cases} | more))
 
 
 if __name__ == "__main__":

@@ -181,7 +181,7 @@ pub enum FeedForward {
 pub struct Layer {
     /// What mixes the rows of a sequence.
     pub mixer: Mixer,
-    /// Query heads; a multiple of `kv_heads`.
+    /// Query heads; a multiple of `kv_heads`; may be 0 without attention.
     pub heads: usize,
     /// Key-value heads; 0 without attention.
     pub kv_heads: usize,
@@ -424,13 +424,14 @@ fn vocab(keys: &Keys<'_>) -> Result<usize, Error> {
 
 fn layers(keys: &Keys<'_>, width: usize, other: Mixer) -> Result<Vec<Layer>, Error> {
     let count = keys.size("block_count", 1..=limits::LAYERS)?;
-    let heads = keys.each("attention.head_count", count, 1..=limits::HEADS)?;
+    let least = usize::from(other == Mixer::Attention);
+    let heads = keys.each("attention.head_count", count, least..=limits::HEADS)?;
     let latent = Latent::read(keys)?;
     let head_dim = match latent {
         Some(latent) => latent.key_dim(),
-        None => head_dim(keys, width, heads[0])?,
+        // A model without attention has no heads.
+        None => head_dim(keys, width, heads[0].max(1))?,
     };
-    let least = usize::from(other == Mixer::Attention);
     let most = if latent.is_some() { 1 } else { limits::HEADS };
     let kv_heads = keys
         .opt_each("attention.head_count_kv", count, least..=most)?
@@ -455,7 +456,7 @@ fn layers(keys: &Keys<'_>, width: usize, other: Mixer) -> Result<Vec<Layer>, Err
             Some(latent) => Mixer::Latent(latent),
             None => Mixer::Attention,
         };
-        if kv_heads > 0 && !heads.is_multiple_of(kv_heads) {
+        if kv_heads > 0 && (heads == 0 || !heads.is_multiple_of(kv_heads)) {
             let expected = format!("a divisor of the {heads} query heads of layer {i}");
             return Err(keys.value("attention.head_count_kv", expected, kv_heads));
         }

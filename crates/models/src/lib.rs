@@ -56,6 +56,7 @@ mod lfm2;
 mod lfm2moe;
 mod llama;
 mod llama4;
+mod mamba2;
 mod minimax_m2;
 mod mistral3;
 mod modern_bert;
@@ -121,7 +122,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 44] = [
+static ARCHITECTURES: [&Architecture; 45] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -146,6 +147,7 @@ static ARCHITECTURES: [&Architecture; 44] = [
     &lfm2::ARCHITECTURE,
     &lfm2moe::ARCHITECTURE,
     &llama4::ARCHITECTURE,
+    &mamba2::ARCHITECTURE,
     &minimax_m2::ARCHITECTURE,
     &mistral3::ARCHITECTURE,
     &muse_glimmer::ARCHITECTURE,
