@@ -13,8 +13,8 @@ use bilayer_gguf::Metadata;
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Activation, Backend, Error, Limits, PageCopy, Pairs};
 use bilayer_models::{
-    Architecture, AttentionGate, Config, FfnInput, Layer, Norm, NormAt, Outline, QkNorm, Scaling,
-    Settings, of_checkpoint,
+    Architecture, AttentionGate, Config, FfnInput, Layer, Mixer, Norm, NormAt, Outline, QkNorm,
+    Scaling, Settings, of_checkpoint,
 };
 use bilayer_quant::Type;
 use bilayer_scheduler::{Budget, Machine, Offload, Placement, offload};
@@ -207,6 +207,7 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("qwen2", "qwen2"),
     ("qwen3", "qwen3"),
     ("qwen3-moe", "qwen3moe"),
+    ("qwen3-next", "qwen3next"),
     ("qwen35", "qwen35"),
     ("qwen35-moe", "qwen35moe"),
     ("starcoder2", "starcoder2"),
@@ -357,6 +358,9 @@ fn refused_of_recurrences() -> Vec<Switch> {
     vec![
         ("Mamba2ForCausalLM", "use_bias", json!(true)),
         ("Mamba2ForCausalLM", "use_conv_bias", json!(false)),
+        ("Qwen3NextForCausalLM", "mlp_only_layers", json!([1])),
+        ("Qwen3NextForCausalLM", "decoder_sparse_step", json!(2)),
+        ("Qwen3NextForCausalLM", "layer_types", json!(["full_attention", "mamba"])),
         ("Qwen3_5ForCausalLM", "layer_types", json!(["full_attention", "kimi_delta"])),
         ("Qwen3_5ForCausalLM", "attn_output_gate", json!(false)),
         ("NemotronHForCausalLM", "hybrid_override_pattern", json!("MX*")),
@@ -464,6 +468,13 @@ const LESS: &[Less] = &[
         if config.layers.iter().any(|layer| layer.kv_heads > 0) {
             config.attention_scale *= 0.5;
         }
+    }),
+    ("neighbours", |config| {
+        config.layers.iter_mut().for_each(|layer| {
+            if let Mixer::DeltaNet(sizes) = &mut layer.mixer {
+                sizes.neighbours = 1;
+            }
+        });
     }),
     ("cap of scores", |config| config.attention_softcap = None),
     ("sinks", |config| config.attention_sinks = false),

@@ -61,6 +61,8 @@ from transformers import (
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
@@ -271,6 +273,19 @@ DECODERS |= {
             pad_token_id=0,
             bos_token_id=1,
             eos_token_id=SEPARATOR,
+        )
+    ),
+    "qwen3-next": lambda: Qwen3NextForCausalLM(
+        Qwen3NextConfig(
+            **NARROW,
+            **FEW_EXPERTS,
+            shared_expert_intermediate_size=20,
+            layer_types=["linear_attention", "full_attention"],
+            rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5),
+            linear_num_key_heads=2,
+            linear_num_value_heads=6,
+            linear_key_head_dim=8,
+            linear_value_head_dim=8,
         )
     ),
     "options-qwen2-moe": lambda: Qwen2MoeForCausalLM(

@@ -232,6 +232,11 @@ pub struct DeltaNet {
     pub head_dim: usize,
     /// Rows that the convolution sums; at least 2.
     pub taps: usize,
+    /// Consecutive heads of values with the same head of keys: head `h` uses head `h / neighbours % key_heads`.
+    pub neighbours: usize,
+    /// The rates of updates and of decay are rows of one matrix, `ssm_ba`: for each head of keys those of its heads of
+    /// values, updates first.
+    pub rates_in_one: bool,
 }
 
 impl DeltaNet {
@@ -253,7 +258,7 @@ impl DeltaNet {
             return Err(keys.value("ssm.group_count", expected, key_heads));
         }
         let taps = keys.size("ssm.conv_kernel", 2..=limits::TAPS)?;
-        Ok(DeltaNet { key_heads, value_heads, head_dim, taps })
+        Ok(DeltaNet { key_heads, value_heads, head_dim, taps, neighbours: 1, rates_in_one: false })
     }
 }
 

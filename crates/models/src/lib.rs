@@ -73,6 +73,7 @@ mod qwen3;
 mod qwen35;
 mod qwen35moe;
 mod qwen3moe;
+mod qwen3next;
 mod rope;
 mod seed_oss;
 mod smollm3;
@@ -97,8 +98,8 @@ pub use error::Error;
 pub use experts::{Experts, Shared};
 pub use latent::Latent;
 pub use names::{
-    Change, Name, Tiled, Translated, interleaved_source, layer_of, of_another_tower, part_source,
-    regrouped_source, tiled_source, translate,
+    Change, Name, OfKeyHeads, Tiled, Translated, interleaved_source, layer_of, of_another_tower,
+    part_source, regrouped_source, tiled_source, translate, ungrouped_source,
 };
 pub use rope::{Llama3, Rotary, Scaling};
 
@@ -122,7 +123,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 45] = [
+static ARCHITECTURES: [&Architecture; 46] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -159,6 +160,7 @@ static ARCHITECTURES: [&Architecture; 45] = [
     &qwen2moe::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
     &qwen3moe::ARCHITECTURE,
+    &qwen3next::ARCHITECTURE,
     &qwen35::ARCHITECTURE,
     &qwen35moe::ARCHITECTURE,
     &seed_oss::ARCHITECTURE,

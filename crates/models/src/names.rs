@@ -59,6 +59,9 @@ pub enum Change {
     /// Heads of values that share a key's head are apart: GGUF has the first of each key's head, then the second ones
     /// ([`tiled_source`]). Checkpoints have them side by side.
     Tiled(Tiled),
+    /// Rows of a delta net's queries, keys, values and gate lie side by side for each head of keys; a part of them, each
+    /// kind for all heads ([`ungrouped_source`]).
+    OfKeyHeads(OfKeyHeads),
     /// Of the rows of each matrix `[.., parts * rows, cols]` those of one part ([`part_source`]).
     RowPart {
         /// The part.
@@ -88,6 +91,15 @@ pub enum Tiled {
     Columns,
     /// One element for each head, of which `-exp(x)` is taken.
     Decay,
+}
+
+/// A part of the rows that a delta net's projection has for each head of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfKeyHeads {
+    /// All queries, then all keys, then all values.
+    Mixed,
+    /// All gates.
+    Gate,
 }
 
 /// A checkpoint's tensor under GGUF's name.
@@ -181,6 +193,15 @@ impl Name {
     /// A tensor of heads of values. Rates of decay have complete names.
     pub const fn tiled(gguf: &'static str, checkpoint: &'static str, tiled: Tiled) -> Self {
         Name { gguf, checkpoint, change: Change::Tiled(tiled) }
+    }
+
+    /// Rows of a part of what a delta net's heads of keys have.
+    pub const fn of_key_heads(
+        gguf: &'static str,
+        checkpoint: &'static str,
+        part: OfKeyHeads,
+    ) -> Self {
+        Name { gguf, checkpoint, change: Change::OfKeyHeads(part) }
     }
 
     /// Part `part` of `parts` of each matrix's rows.
@@ -392,12 +413,37 @@ pub fn regrouped_source(row: usize, head_dim: usize, heads: usize, kv_heads: usi
     head * head_dim + place
 }
 
+/// The checkpoint's row that becomes row `row` of all first parts, then all second parts and so on, where it has `groups`
+/// groups of `group` rows; each part is the first row within a group and the number of rows.
+pub fn ungrouped_source(
+    mut row: usize,
+    groups: usize,
+    group: usize,
+    parts: &[(usize, usize)],
+) -> usize {
+    for &(first, rows) in parts {
+        if row < groups * rows {
+            return row / rows * group + first + row % rows;
+        }
+        row -= groups * rows;
+    }
+    row
+}
+
 #[cfg(test)]
 mod tests {
     use super::{
         Name, interleaved_source, layer_of, of_another_tower, part_source, regrouped_source,
-        tiled_source, translate,
+        tiled_source, translate, ungrouped_source,
     };
+
+    #[test]
+    fn parts_of_groups_are_gathered() {
+        // Two groups of a row, a row, and two rows; the first and the last part.
+        let rows: Vec<_> =
+            (0..6).map(|row| ungrouped_source(row, 2, 4, &[(0, 1), (2, 2)])).collect();
+        assert_eq!(rows, [0, 4, 2, 3, 6, 7]);
+    }
 
     #[test]
     fn names_inside_a_larger_model_lose_its_component() {

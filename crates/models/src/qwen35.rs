@@ -17,7 +17,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     config,
     record: decoder::record,
     tiny: || tiny::decoder(NAME, Norm::Rms, &mixed()),
-    names: &[names::ENDS, names::GATED, NAMES],
+    names: &[names::ENDS, names::GATED, ATTENTION, DELTA_NET],
     ignored: decoder::IGNORED,
     checkpoint: Checkpoint {
         classes: &["Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"],
@@ -40,14 +40,21 @@ pub(crate) fn mixed() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Mixers and norms.
-pub(crate) const NAMES: &[Name] = &[
+/// Attention and norms.
+pub(crate) const ATTENTION: &[Name] = &[
     Name::kept("blk.{}.attn_q", "model.layers.{}.self_attn.q_proj"),
     Name::kept("blk.{}.attn_k", "model.layers.{}.self_attn.k_proj"),
     Name::kept("blk.{}.attn_v", "model.layers.{}.self_attn.v_proj"),
     Name::kept("blk.{}.attn_output", "model.layers.{}.self_attn.o_proj"),
     Name::one_more("blk.{}.attn_q_norm", "model.layers.{}.self_attn.q_norm"),
     Name::one_more("blk.{}.attn_k_norm", "model.layers.{}.self_attn.k_norm"),
+    Name::one_more("blk.{}.attn_norm", "model.layers.{}.input_layernorm"),
+    Name::one_more("blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"),
+    Name::one_more("output_norm", "model.norm"),
+];
+
+/// A gated delta net.
+pub(crate) const DELTA_NET: &[Name] = &[
     Name::tiled("blk.{}.attn_qkv", "model.layers.{}.linear_attn.in_proj_qkv", Tiled::Rows),
     Name::tiled("blk.{}.attn_gate", "model.layers.{}.linear_attn.in_proj_z", Tiled::Rows),
     Name::tiled("blk.{}.ssm_alpha", "model.layers.{}.linear_attn.in_proj_a", Tiled::Rows),
@@ -57,9 +64,6 @@ pub(crate) const NAMES: &[Name] = &[
     Name::tiled("blk.{}.ssm_conv1d", "model.layers.{}.linear_attn.conv1d", Tiled::Rows),
     Name::kept("blk.{}.ssm_norm", "model.layers.{}.linear_attn.norm"),
     Name::tiled("blk.{}.ssm_out", "model.layers.{}.linear_attn.out_proj", Tiled::Columns),
-    Name::one_more("blk.{}.attn_norm", "model.layers.{}.input_layernorm"),
-    Name::one_more("blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"),
-    Name::one_more("output_norm", "model.norm"),
 ];
 
 /// Sizes of delta nets.
@@ -129,7 +133,14 @@ mod tests {
             let config = changed(&ARCHITECTURE, changes).unwrap();
             config.layers.iter().map(|layer| layer.mixer).collect()
         };
-        let sizes = DeltaNet { key_heads: 2, value_heads: 4, head_dim: 16, taps: 4 };
+        let sizes = DeltaNet {
+            key_heads: 2,
+            value_heads: 4,
+            head_dim: 16,
+            taps: 4,
+            neighbours: 1,
+            rates_in_one: false,
+        };
         let net = Mixer::DeltaNet(sizes);
         assert_eq!(mixers(&[]), [net, Mixer::Attention, net]);
         let list = ("attention.recurrent_layers", vec![false, true, true].into());

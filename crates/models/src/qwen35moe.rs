@@ -1,6 +1,6 @@
 //! Qwen 3.5 to 3.8 with experts in every layer beside a weighted shared one.
 
-use bilayer_gguf::Metadata;
+use bilayer_gguf::{Metadata, Value};
 
 use crate::experts::Weights;
 use crate::keys::Keys;
@@ -16,33 +16,43 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     name: NAME,
     config,
     record: decoder::record,
-    tiny: || {
-        let experts = [
-            ("expert_count", 8u32.into()),
-            ("expert_used_count", 3u32.into()),
-            ("expert_feed_forward_length", 32u32.into()),
-            ("expert_shared_feed_forward_length", 48u32.into()),
-        ];
-        tiny::decoder(NAME, Norm::Rms, &[&experts[..], &qwen35::mixed()].concat())
-    },
-    names: &[names::ENDS, qwen35::NAMES, names::EXPERTS, STACKED, names::SHARED_EXPERT],
+    tiny: || tiny::decoder(NAME, Norm::Rms, &mixed()),
+    names: &[
+        names::ENDS,
+        qwen35::ATTENTION,
+        qwen35::DELTA_NET,
+        names::EXPERTS,
+        STACKED,
+        names::SHARED_EXPERT,
+    ],
     ignored: decoder::IGNORED,
     checkpoint: Checkpoint {
         classes: &["Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"],
         activations: &["silu"],
-        fields: &[
-            checkpoint::SIZES,
-            checkpoint::RMS,
-            qwen35::FIELDS,
-            checkpoint::EXPERTS,
-            &[Field::size(
-                "expert_shared_feed_forward_length",
-                &["shared_expert_intermediate_size"],
-            )],
-        ],
+        fields: &[checkpoint::SIZES, checkpoint::RMS, qwen35::FIELDS, FIELDS],
         more: qwen35::more,
     },
 };
+
+/// Keys of the smallest metadata: experts, and the mixers of the dense one.
+pub(crate) fn mixed() -> Vec<(&'static str, Value)> {
+    let experts = [
+        ("expert_count", 8u32.into()),
+        ("expert_used_count", 3u32.into()),
+        ("expert_feed_forward_length", 32u32.into()),
+        ("expert_shared_feed_forward_length", 48u32.into()),
+    ];
+    [&experts[..], &qwen35::mixed()].concat()
+}
+
+/// Experts and the shared one.
+pub(crate) const FIELDS: &[Field] = &[
+    Field::size("expert_count", &["num_experts"]),
+    Field::size("expert_used_count", &["num_experts_per_tok"]),
+    Field::size("expert_feed_forward_length", &["moe_intermediate_size"]),
+    Field::flag("expert_weights_norm", &["norm_topk_prob"]),
+    Field::size("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"]),
+];
 
 /// Experts that a checkpoint stores as one tensor.
 const STACKED: &[Name] = &[
@@ -52,16 +62,20 @@ const STACKED: &[Name] = &[
 ];
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
-    let keys = Keys { metadata, architecture: NAME };
-    let config = qwen35::read(&keys)?;
-    let experts = match Experts::read(&keys, Weights::Shares)? {
+    read(&Keys { metadata, architecture: NAME })
+}
+
+/// The configuration with experts.
+pub(crate) fn read(keys: &Keys<'_>) -> Result<Config, Error> {
+    let config = qwen35::read(keys)?;
+    let experts = match Experts::read(keys, Weights::Shares)? {
         None => None,
         Some(experts) => {
             let feed_forward = keys.size("expert_shared_feed_forward_length", 1..=limits::WIDTH)?;
             Some(Experts { shared: Some(Shared { feed_forward, weighed: true }), ..experts })
         }
     };
-    config.with_experts(&keys, experts)
+    config.with_experts(keys, experts)
 }
 
 #[cfg(test)]

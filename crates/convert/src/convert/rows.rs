@@ -1,7 +1,9 @@
 //! One tensor on its way from the shards to the file, in pieces of whole rows.
 
 use bilayer_gguf::SourceError;
-use bilayer_models::{Tiled, interleaved_source, part_source, regrouped_source, tiled_source};
+use bilayer_models::{
+    Tiled, interleaved_source, part_source, regrouped_source, tiled_source, ungrouped_source,
+};
 use bilayer_quant::{Type, mxfp4};
 
 use super::tensors::{Done, From, Planned, SourceTensor, Tiling};
@@ -154,6 +156,9 @@ impl<'p> RowReader<'p> {
             Done::Strided { rows, first, of } => row / rows * of + first + row % rows,
             Done::After(unused) => row + unused,
             Done::RowPart { rows, part, parts } => part_source(row, rows, part, parts),
+            Done::Ungrouped { groups, group, parts } => {
+                ungrouped_source(row, groups, group, &parts)
+            }
             Done::Tiled { tiled: Tiled::Rows | Tiled::Decay, tiling } => tiling.source(row),
             _ => row,
         };

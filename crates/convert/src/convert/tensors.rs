@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bilayer_gguf::Metadata;
 use bilayer_models::{
-    Architecture, Change, Config, Latent, Listing, Made, Mixer, Outline, Tiled, layer_of,
-    of_another_tower, translate,
+    Architecture, Change, Config, DeltaNet, Latent, Listing, Made, Mixer, OfKeyHeads, Outline,
+    Tiled, layer_of, of_another_tower, translate,
 };
 use bilayer_quant::Type;
 
@@ -65,6 +65,8 @@ pub(super) enum Done {
     Decay,
     /// Heads of values take turns, in rows, columns or elements.
     Tiled { tiled: Tiled, tiling: Tiling },
+    /// Parts of groups of `group` rows are gathered, each of all `groups` ([`bilayer_models::ungrouped_source`]).
+    Ungrouped { groups: usize, group: usize, parts: [(usize, usize); 3] },
     /// Of the rows of each matrix, `parts * rows`, those of one part are kept.
     RowPart { rows: usize, part: usize, parts: usize },
 }
@@ -336,6 +338,7 @@ pub(super) fn one(
         Change::Interleaved => interleaved(&part, &shape, config)?,
         Change::OneMore => Done::OneMore,
         Change::Tiled(_)
+        | Change::OfKeyHeads(_)
         | Change::Column
         | Change::Grouped
         | Change::Decay
@@ -367,6 +370,7 @@ fn recurrent(
             }
             Done::Tiled { tiled, tiling }
         }
+        Change::OfKeyHeads(which) => of_key_heads(part, shape, config, which)?,
         Change::Column | Change::Decay if shape.len() == 1 => {
             shape.push(1);
             if change == Change::Column { Done::Nothing } else { Done::Decay }
@@ -395,6 +399,36 @@ fn recurrent(
     })
 }
 
+/// Rows of a delta net's projection that leave the groups of heads of keys; `shape` becomes that of the part.
+fn of_key_heads(
+    part: &SourceTensor,
+    shape: &mut [u64],
+    config: &Config,
+    which: OfKeyHeads,
+) -> Result<Done, Error> {
+    let sizes = delta_net(config).ok_or_else(|| part.wrong("the model has no delta nets"))?;
+    let (groups, head) = (sizes.key_heads, sizes.head_dim);
+    let values = sizes.value_heads / groups * head;
+    let group = 2 * (head + values);
+    if shape[0] != (groups * group) as u64 {
+        return Err(part.wrong(&format!("it has {} rows, not {}", shape[0], groups * group)));
+    }
+    let parts = match which {
+        OfKeyHeads::Mixed => [(0, head), (head, head), (2 * head, values)],
+        OfKeyHeads::Gate => [(2 * head + values, values), (0, 0), (0, 0)],
+    };
+    shape[0] = (groups * parts.iter().map(|(_, rows)| rows).sum::<usize>()) as u64;
+    Ok(Done::Ungrouped { groups, group, parts })
+}
+
+/// The sizes of a model's delta nets.
+fn delta_net(config: &Config) -> Option<DeltaNet> {
+    config.layers.iter().find_map(|layer| match layer.mixer {
+        Mixer::DeltaNet(sizes) => Some(sizes),
+        _ => None,
+    })
+}
+
 /// Rows that leave the groups of heads.
 fn regrouped(part: &SourceTensor, shape: &[u64], config: &Config) -> Result<Done, Error> {
     let layer = config.layers[0];
@@ -420,10 +454,7 @@ fn interleaved(part: &SourceTensor, shape: &[u64], config: &Config) -> Result<Do
 
 /// How the last of `len` rows or columns are those of a delta net's heads of values.
 fn tiling(len: usize, config: &Config) -> Option<Tiling> {
-    let sizes = config.layers.iter().find_map(|layer| match layer.mixer {
-        Mixer::DeltaNet(sizes) => Some(sizes),
-        _ => None,
-    })?;
+    let sizes = delta_net(config)?;
     let (keys, heads) = (sizes.key_heads * sizes.head_dim, sizes.value_heads);
     let values = heads * sizes.head_dim;
     let (before, head) = match len {
@@ -432,7 +463,9 @@ fn tiling(len: usize, config: &Config) -> Option<Tiling> {
         len if len == 2 * keys + values => (2 * keys, sizes.head_dim),
         _ => return None,
     };
-    Some(Tiling { before, head, groups: sizes.key_heads, each: heads / sizes.key_heads })
+    // Heads that stay neighbours are in the checkpoint's order.
+    let groups = if sizes.neighbours > 1 { 1 } else { sizes.key_heads };
+    Some(Tiling { before, head, groups, each: heads / groups })
 }
 
 /// Every `step`-th row from `first` on of each matrix of a stack, turned, or of each of its biases.

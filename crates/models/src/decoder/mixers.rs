@@ -73,14 +73,12 @@ impl Block<'_> {
         sizes: &DeltaNet,
         r: &mut Recorder<'_>,
     ) -> Result<Value, Error> {
-        let DeltaNet { key_heads, value_heads, head_dim, taps } = *sizes;
+        let DeltaNet { key_heads, value_heads, head_dim, taps, neighbours, .. } = *sizes;
         let (keys, values) = (key_heads * head_dim, value_heads * head_dim);
         let width = 2 * keys + values;
         let mixed = self.linear(r, "ssm_qkv", normed, &Projection::whole("attn_qkv", width))?;
         let z = self.linear(r, "ssm_z", normed, &Projection::whole("attn_gate", values))?;
-        let rates = |stem| Projection::whole(stem, value_heads);
-        let beta = self.linear(r, "ssm_beta", normed, &rates("ssm_beta"))?;
-        let dt = self.linear(r, "ssm_alpha", normed, &rates("ssm_alpha"))?;
+        let [beta, dt] = self.rates(normed, sizes, r)?; // [T, value_heads] each
         let mixed = self.ssm_conv(mixed, taps, r)?; // [T, width]
         let both = r.part("ssm_qk", mixed, width, 0..2 * keys);
         // A head of root mean square 1 has the length √head_dim; epsilon belongs to the sum of squares.
@@ -98,7 +96,7 @@ impl Block<'_> {
             update: Update::Delta { beta },
             heads: value_heads,
             groups: key_heads,
-            neighbours: 1,
+            neighbours,
             head_dim,
             state_dim: head_dim,
             state: StateId(0), // replaced by the recorder, like the next
@@ -108,6 +106,27 @@ impl Block<'_> {
         let gain = r.vector(&self.tensor("ssm_norm.weight"), head_dim)?;
         let y = r.head_norm("ssm_norm", y, gain, eps);
         Ok(r.gate("ssm_gated", z, Some(y), Activation::Silu))
+    }
+
+    /// How much of each update and of the state is kept, `[T, value_heads]` each.
+    fn rates(
+        &self,
+        normed: Value,
+        sizes: &DeltaNet,
+        r: &mut Recorder<'_>,
+    ) -> Result<[Value; 2], Error> {
+        let heads = sizes.value_heads;
+        if !sizes.rates_in_one {
+            let by = |stem| Projection::whole(stem, heads);
+            let beta = self.linear(r, "ssm_beta", normed, &by("ssm_beta"))?;
+            return Ok([beta, self.linear(r, "ssm_alpha", normed, &by("ssm_alpha"))?]);
+        }
+        let by = Projection::whole("ssm_ba", 2 * heads);
+        let both = self.linear(r, "ssm_ba", normed, &by)?; // [T, key_heads * 2 each]
+        let each = heads / sizes.key_heads;
+        let part =
+            |r: &mut Recorder<'_>, name, first| r.part(name, both, 2 * each, first..first + each);
+        Ok([part(r, "ssm_beta", 0), part(r, "ssm_alpha", each)])
     }
 
     /// The convolution before a recurrence, with its bias if the file has one, and SiLU: `[T, width]` to `[T, width]`.
