@@ -335,7 +335,7 @@ struct SmallCase {
 #[test]
 fn small_checkpoints_give_the_rows_and_scores_of_the_original_code() {
     let folders = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints"));
-    for name in ["bert", "modern-bert", "nomic-bert", "options-modern-bert"] {
+    for name in ["bert", "eurobert", "modern-bert", "nomic-bert", "options-modern-bert"] {
         let folder = folders.join(name);
         let text = std::fs::read_to_string(folder.join("reference.json")).unwrap();
         let Small { cases } = serde_json::from_str(&text).unwrap();

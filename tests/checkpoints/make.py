@@ -27,6 +27,8 @@ from transformers import (
     DeepseekV2ForCausalLM,
     Ernie4_5_MoeConfig,
     Ernie4_5_MoeForCausalLM,
+    EuroBertConfig,
+    EuroBertModel,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
@@ -74,6 +76,9 @@ SPECIALS = dict(pad_token_id=0, bos_token_id=1, cls_token_id=1, sep_token_id=SEP
 ENCODERS = {
     "bert": lambda: BertForSequenceClassification(
         BertConfig(**SIZES, **SPECIALS, num_hidden_layers=2, num_labels=3, layer_norm_eps=1e-12)
+    ),
+    "eurobert": lambda: EuroBertModel(
+        EuroBertConfig(**SIZES, **SPECIALS, num_hidden_layers=2, num_key_value_heads=1, attn_implementation="eager")
     ),
     "modern-bert": lambda: ModernBertForSequenceClassification(
         ModernBertConfig(

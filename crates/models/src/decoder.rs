@@ -462,8 +462,10 @@ impl Block<'_> {
         [name, stem]: [&'static str; 2],
         input: Value,
     ) -> Result<Value, Error> {
-        // An encoder's first layer reads the embedding, which is already normalized.
-        let is_normed = self.config.encoder.is_some() && self.index == 0 && name == "attn_norm";
+        // The first layer of most encoders reads the embedding, which is already normalized.
+        let norms = |encoder: &Encoder| encoder.norms_embedding;
+        let embedding_is_normed = self.config.encoder.as_ref().is_some_and(norms);
+        let is_normed = embedding_is_normed && self.index == 0 && name == "attn_norm";
         if is_normed {
             return Ok(input);
         }

@@ -40,6 +40,8 @@ pub struct Encoder {
     pub token_types: Option<usize>,
     /// The token that ends a text; `u32::MAX` if unknown, then the texts of a pair are not distinguished.
     pub separator: u32,
+    /// Whether the embedding is normalized, in place of the first layer's norm before attention.
+    pub norms_embedding: bool,
     /// How the rows of a text are pooled.
     pub pooling: Pooling,
     /// Whether the recording ends in scores. Initially what the metadata implies; corrected once the tensors
@@ -89,6 +91,7 @@ impl Encoder {
         Ok(Encoder {
             token_types: None,
             separator: separator(keys)?,
+            norms_embedding: true,
             pooling: match pooling {
                 None | Some(1) => Pooling::Mean,
                 Some(0) => Pooling::None,
@@ -204,7 +207,7 @@ pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Err
     Ok(hidden)
 }
 
-/// The normalized sum of token, token type and position embedding: `[T, width]`.
+/// The sum of token, token type and position embedding, normalized unless the first layer does so: `[T, width]`.
 fn embedding(config: &Config, encoder: &Encoder, r: &mut Recorder<'_>) -> Result<Value, Error> {
     let table = r.matrix("token_embd.weight", config.vocab, config.width)?;
     let mut hidden = r.embed("token_embd", table);
@@ -218,7 +221,10 @@ fn embedding(config: &Config, encoder: &Encoder, r: &mut Recorder<'_>) -> Result
         let place = r.embed_positions("position_embd", table);
         hidden = r.add("embd_placed", hidden, place);
     }
-    norm(config, r, "embd_norm", "token_embd_norm", hidden)
+    match encoder.norms_embedding {
+        true => norm(config, r, "embd_norm", "token_embd_norm", hidden),
+        false => Ok(hidden),
+    }
 }
 
 /// The optional dense layer and norm, then the scores: `[R, width]` to `[R, labels]`.

@@ -34,6 +34,7 @@ mod encoder;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod error;
+mod eurobert;
 mod exaone4;
 mod experts;
 mod falcon;
@@ -123,7 +124,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 46] = [
+static ARCHITECTURES: [&Architecture; 47] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -168,6 +169,7 @@ static ARCHITECTURES: [&Architecture; 46] = [
     &stablelm::ARCHITECTURE,
     &starcoder2::ARCHITECTURE,
     &bert::ARCHITECTURE,
+    &eurobert::ARCHITECTURE,
     &modern_bert::ARCHITECTURE,
     &nomic_bert::ARCHITECTURE,
 ];
