@@ -41,7 +41,7 @@ fn every_type_runs_and_its_logits_differ_from_token_to_token() {
 }
 
 #[test]
-fn mixtures_of_experts_run() {
+fn mixtures_of_experts_and_recurrences_run() {
     let small = Sizes {
         layers: Some(2),
         width: Some(256),
@@ -51,7 +51,7 @@ fn mixtures_of_experts_run() {
         vocab: Some(512),
         ..Sizes::default()
     };
-    for name in ["mixtral-8x7b", "qwen3-30b-a3b", "deepseek-lite"] {
+    for name in ["mixtral-8x7b", "qwen3-30b-a3b", "deepseek-lite", "qwen35-4b", "mamba2-1b"] {
         let shape = Shape::find(name).unwrap().with(small).unwrap();
         let bytes = Synth::new(shape, Mix::find("Q4_K_M").unwrap()).to_bytes().unwrap();
         let model = Model::from_bytes(name, bytes).unwrap();

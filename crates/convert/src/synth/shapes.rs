@@ -34,6 +34,8 @@ pub struct Shape {
     pub experts: Option<Experts>,
     /// Convolutions in place of attention in some layers.
     pub convolutions: Option<Convolutions>,
+    /// Recurrences in place of attention in some or all layers.
+    pub recurrence: Option<Recurrence>,
     /// Compressed keys and values; then [`Shape::kv_heads`] and [`Shape::head_dim`] have no effect.
     pub latent: Option<Latent>,
     pub(super) family: Family,
@@ -77,6 +79,37 @@ pub struct Convolutions {
     pub attention: &'static [u32],
 }
 
+/// Recurrences in place of attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recurrence {
+    /// Gated delta nets in all layers but each `period`-th, whose attention has a gate and rotates `rotated_dim` elements of
+    /// each head.
+    DeltaNet {
+        /// Heads of queries and keys.
+        key_heads: u32,
+        /// Heads of values.
+        value_heads: u32,
+        /// Elements of a head.
+        head_dim: u32,
+        /// Every so many layers one has attention.
+        period: u32,
+        /// Rotated elements of a head of attention.
+        rotated_dim: u32,
+    },
+    /// Mamba 2 in all layers, without feed-forwards; then [`Shape::heads`] and [`Shape::ffn`] have no effect.
+    Mamba2 {
+        /// Heads.
+        heads: u32,
+        /// Elements of a head.
+        head_dim: u32,
+        /// Elements of a row of a head's state.
+        state_dim: u32,
+    },
+}
+
+/// Rows that the convolution before a recurrence sums.
+pub(super) const TAPS: u32 = 4;
+
 /// Settings that depend on the model family.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Family {
@@ -113,13 +146,14 @@ const LLAMA_8B: Shape = Shape {
     tied: false,
     experts: None,
     convolutions: None,
+    recurrence: None,
     latent: None,
     family: rotary(500_000.0, Some(8.0)),
     norm_eps: 1e-5,
 };
 
 /// Sources: the publishers' `config.json` files.
-static SHAPES: [Shape; 9] = [
+static SHAPES: [Shape; 11] = [
     // A small Llama, meant for overrides by flags.
     Shape {
         name: "tiny",
@@ -211,6 +245,55 @@ static SHAPES: [Shape; 9] = [
             longer: None,
             head_norms: true,
             pre: "lfm2",
+        },
+        ..LLAMA_8B
+    },
+    // Qwen 3.5 4B, its text model without the block that predicts further tokens.
+    Shape {
+        name: "qwen35-4b",
+        architecture: "qwen35",
+        width: 2560,
+        heads: 16,
+        kv_heads: 4,
+        head_dim: 256,
+        ffn: 9216,
+        vocab: 248_320,
+        context: 262_144,
+        tied: true,
+        recurrence: Some(Recurrence::DeltaNet {
+            key_heads: 16,
+            value_heads: 32,
+            head_dim: 128,
+            period: 4,
+            rotated_dim: 64,
+        }),
+        family: Family::Decoder {
+            rope_base: 10_000_000.0,
+            longer: None,
+            head_norms: true,
+            pre: "qwen2",
+        },
+        norm_eps: 1e-6,
+        ..LLAMA_8B
+    },
+    // Mamba 2 1.3B.
+    Shape {
+        name: "mamba2-1b",
+        architecture: "mamba2",
+        layers: 48,
+        width: 2048,
+        heads: 1,
+        kv_heads: 1,
+        head_dim: 64,
+        vocab: 50_288,
+        context: 1 << 20,
+        tied: true,
+        recurrence: Some(Recurrence::Mamba2 { heads: 64, head_dim: 64, state_dim: 128 }),
+        family: Family::Decoder {
+            rope_base: 10_000.0,
+            longer: None,
+            head_norms: false,
+            pre: "olmo",
         },
         ..LLAMA_8B
     },
@@ -347,7 +430,12 @@ impl Shape {
 
     /// Whether a layer has attention.
     pub(super) fn attends(&self, layer: u32) -> bool {
-        self.convolutions.is_none_or(|convolutions| convolutions.attention.contains(&layer))
+        let recurs = match self.recurrence {
+            None => false,
+            Some(Recurrence::DeltaNet { period, .. }) => !(layer + 1).is_multiple_of(period),
+            Some(Recurrence::Mamba2 { .. }) => true,
+        };
+        !recurs && self.convolutions.is_none_or(|all| all.attention.contains(&layer))
     }
 
     /// Divisors of the RoPE frequencies by Llama 3's rule, `[head_dim / 2]`.
@@ -409,6 +497,7 @@ impl Shape {
                 set("rope.freq_base", rope_base.into());
             }
         }
+        self.recurrence.iter().flat_map(recurrent).for_each(|(name, value)| set(name, value));
         if let Some(experts) = self.experts {
             set("expert_count", experts.count.into());
             set("expert_used_count", experts.used.into());
@@ -422,6 +511,31 @@ impl Shape {
         }
         metadata
     }
+}
+
+/// The keys of a recurrence.
+fn recurrent(recurrence: &Recurrence) -> Vec<(&'static str, bilayer_gguf::Value)> {
+    let (sizes, more): ([u32; 4], _) = match *recurrence {
+        Recurrence::DeltaNet { key_heads, value_heads, head_dim, period, rotated_dim } => (
+            [value_heads, head_dim, key_heads, head_dim],
+            vec![("full_attention_interval", period), ("rope.dimension_count", rotated_dim)],
+        ),
+        Recurrence::Mamba2 { heads, head_dim, state_dim } => (
+            [heads, head_dim, 1, state_dim],
+            ["attention.head_count", "attention.head_count_kv", "feed_forward_length"]
+                .map(|name| (name, 0))
+                .to_vec(),
+        ),
+    };
+    let [heads, head_dim, groups, state_dim] = sizes;
+    let ssm = [
+        ("ssm.conv_kernel", TAPS),
+        ("ssm.state_size", state_dim),
+        ("ssm.group_count", groups),
+        ("ssm.time_step_rank", heads),
+        ("ssm.inner_size", heads * head_dim),
+    ];
+    ssm.into_iter().chain(more).map(|(name, value)| (name, value.into())).collect()
 }
 
 fn size(what: &'static str, expected: String, found: u32) -> Error {

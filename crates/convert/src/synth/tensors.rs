@@ -3,7 +3,7 @@
 use bilayer_models::Outline;
 use bilayer_quant::Type;
 
-use super::shapes::{Convolutions, Experts, Family, Latent, Shape};
+use super::shapes::{Convolutions, Experts, Family, Latent, Recurrence, Shape, TAPS};
 use crate::Error;
 
 /// A tensor that a model needs.
@@ -51,11 +51,13 @@ pub(super) fn spread(tensor: &Tensor, shape: &Shape) -> Spread {
     let name = tensor.name.as_str();
     let vector = tensor.shape.len() == 1;
     let cols = tensor.shape.last().copied().unwrap_or(1) as f32;
-    let residual = ["attn_output.weight", "shortconv.out_proj", "ffn_down"]
+    let residual = ["attn_output.weight", "shortconv.out_proj", "ssm_out", "ffn_down"]
         .into_iter()
         .any(|part| name.contains(part));
     let (centre, deviation) = match (vector, residual) {
-        (true, _) if name.ends_with("norm.weight") => (1.0, 0.05),
+        (_, false) if name.ends_with("norm.weight") || name.ends_with("ssm_d") => (1.0, 0.05),
+        // Rates of decay, which are below 0.
+        (_, false) if name.ends_with("ssm_a") => (-1.0, 0.1),
         (true, _) => (0.0, 0.02),
         (false, false) => (0.0, 1.0 / cols.sqrt()),
         (false, true) => (0.0, 1.0 / (cols * 2.0 * shape.layers as f32).sqrt()),
@@ -96,12 +98,54 @@ pub(crate) fn listed(shape: &Shape) -> Vec<Tensor> {
     list.tensors
 }
 
+/// The mixer of a layer with a recurrence.
+fn recurrent_layer(mut add: impl FnMut(&str, &[u64]), recurrence: Recurrence, width: u64) {
+    let taps = u64::from(TAPS);
+    match recurrence {
+        Recurrence::DeltaNet { key_heads, value_heads, head_dim, .. } => {
+            let [keys, heads, head_dim] = [key_heads, value_heads, head_dim].map(u64::from);
+            let values = heads * head_dim;
+            let mixed = 2 * keys * head_dim + values;
+            add("attn_qkv.weight", &[mixed, width]);
+            add("attn_gate.weight", &[values, width]);
+            add("ssm_alpha.weight", &[heads, width]);
+            add("ssm_beta.weight", &[heads, width]);
+            add("ssm_a", &[heads]);
+            add("ssm_dt.bias", &[heads]);
+            add("ssm_conv1d.weight", &[mixed, taps]);
+            add("ssm_norm.weight", &[head_dim]);
+            add("ssm_out.weight", &[width, values]);
+        }
+        Recurrence::Mamba2 { heads, head_dim, state_dim } => {
+            let [heads, head_dim, state] = [heads, head_dim, state_dim].map(u64::from);
+            let inner = heads * head_dim;
+            let mixed = inner + 2 * state;
+            add("ssm_in.weight", &[inner + mixed + heads, width]);
+            add("ssm_conv1d.weight", &[mixed, taps]);
+            add("ssm_conv1d.bias", &[mixed]);
+            add("ssm_dt.bias", &[heads]);
+            add("ssm_a", &[heads, 1]);
+            add("ssm_d", &[heads, 1]);
+            add("ssm_norm.weight", &[1, inner]);
+            add("ssm_out.weight", &[width, inner]);
+        }
+    }
+}
+
 fn decoder_layer(list: &mut List, shape: &Shape, layer: u32) {
     let (width, head_dim) = (u64::from(shape.width), u64::from(shape.head_dim));
     let (rows, kv_rows) = (u64::from(shape.heads) * head_dim, u64::from(shape.kv_heads) * head_dim);
+    let recurrence = shape.recurrence.filter(|_| !shape.attends(layer));
+    if let Some(recurrence) = recurrence {
+        let whole = |name: &str, sizes: &[u64]| list.add(&format!("blk.{layer}.{name}"), sizes);
+        recurrent_layer(whole, recurrence, width);
+    }
     let mut add =
         |stem: &str, sizes: &[u64]| list.add(&format!("blk.{layer}.{stem}.weight"), sizes);
     add("attn_norm", &[width]);
+    if matches!(recurrence, Some(Recurrence::Mamba2 { .. })) {
+        return;
+    }
     match (shape.convolutions.filter(|_| !shape.attends(layer)), shape.latent) {
         (None, Some(Latent { rank, plain_dim, rotated_dim, value_dim })) => {
             let heads = u64::from(shape.heads);
@@ -119,8 +163,10 @@ fn decoder_layer(list: &mut List, shape: &Shape, layer: u32) {
             add("shortconv.conv", &[width, taps.into()]);
             add("shortconv.out_proj", &[width, width]);
         }
+        (None, None) if recurrence.is_some() => {}
         (None, None) => {
-            add("attn_q", &[rows, width]);
+            let gated = if shape.recurrence.is_some() { 2 } else { 1 };
+            add("attn_q", &[gated * rows, width]);
             add("attn_k", &[kv_rows, width]);
             add("attn_v", &[kv_rows, width]);
             if matches!(shape.family, Family::Decoder { head_norms: true, .. }) {
@@ -130,7 +176,14 @@ fn decoder_layer(list: &mut List, shape: &Shape, layer: u32) {
             add("attn_output", &[width, rows]);
         }
     }
-    add("ffn_norm", &[width]);
+    feed_forward(add, shape, layer);
+}
+
+/// The feed-forward of a decoder's layer, or its experts.
+fn feed_forward(mut add: impl FnMut(&str, &[u64]), shape: &Shape, layer: u32) {
+    let width = u64::from(shape.width);
+    let norm = if shape.recurrence.is_some() { "post_attention_norm" } else { "ffn_norm" };
+    add(norm, &[width]);
     match shape.experts.filter(|experts| layer >= experts.dense) {
         None => {
             let inner = u64::from(shape.ffn);

@@ -136,6 +136,8 @@ fn shapes_have_as_many_parameters_as_their_models() {
         ("qwen3-30b-a3b", 30_532_122_624),
         ("deepseek-lite", 15_706_484_224),
         ("lfm2-1b", 1_170_340_608),
+        ("qwen35-4b", 4_205_751_296),
+        ("mamba2-1b", 1_343_757_312),
         ("minilm-l6", 22_565_376),
     ];
     for (name, expected) in expected {
