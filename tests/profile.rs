@@ -652,9 +652,24 @@ fn evaluations_have_a_floor_and_a_page() {
 
     for (name, text, model, reason) in [
         ("a.jsonl", "{\"prompt\":\"a\"}", "model.gguf", "a.jsonl: line 1: `exact`: missing"),
-        ("b.jsonl", "\n{\"prompt\":\"a\",\"label\":\"x\"}", "encoder.gguf", "line 2: `label`: scorer has no label `x`; it has good, bad"),
-        ("c.jsonl", "{\"prompt\":\"a\",\"similar\":\"x\"}", "model.gguf", "line 1: `similar`: it takes an encoder"),
-        ("d.jsonl", "{\"prompt\":\"a\",\"exact\":\"\",\"schema\":{\"type\":7}}", "model.gguf", "line 1: `schema`"),
+        (
+            "b.jsonl",
+            "\n{\"prompt\":\"a\",\"label\":\"x\"}",
+            "encoder.gguf",
+            "line 2: `label`: scorer has no label `x`; it has good, bad",
+        ),
+        (
+            "c.jsonl",
+            "{\"prompt\":\"a\",\"similar\":\"x\"}",
+            "model.gguf",
+            "line 1: `similar`: it takes an encoder",
+        ),
+        (
+            "d.jsonl",
+            "{\"prompt\":\"a\",\"exact\":\"\",\"schema\":{\"type\":7}}",
+            "model.gguf",
+            "line 1: `schema`",
+        ),
     ] {
         place.file(name, text);
         let ran = place.run(&format!("{evaluate} {name} -m {model} --html none.html"));
@@ -691,10 +706,14 @@ fn tokens_have_a_price() {
     for (name, text) in [("name", "package-0"), ("energy_uj", "5"), ("max_energy_range_uj", "9")] {
         std::fs::write(counter.join(name), text).unwrap();
     }
-    let counted = place.run(&format!("{cost} model.gguf --powercap power --energy-price 0.3")).json();
+    let counted =
+        place.run(&format!("{cost} model.gguf --powercap power --energy-price 0.3")).json();
     assert_eq!(counted["prompt"]["watts"], 0.0);
     for (flags, reason) in [
-        ("--powercap nowhere --energy-price 1", "power is unknown: nowhere: no energy counters; give --watts"),
+        (
+            "--powercap nowhere --energy-price 1",
+            "power is unknown: nowhere: no energy counters; give --watts",
+        ),
         ("--against 1", "it must be two prices such as 0.15,0.60"),
         ("--utilization 0", "above 0 and at most 1"),
     ] {

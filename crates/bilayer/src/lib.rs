@@ -207,9 +207,9 @@ pub use bilayer_engine::{Cancel, Encode, Exit, MetadataOverride};
 #[doc(inline)]
 pub use bilayer_measure::Error;
 #[doc(inline)]
-pub use bilayer_measure::{cost, evaluate, power};
-#[doc(inline)]
 pub use bilayer_measure::profile::{Options as ProfileOptions, Profile};
+#[doc(inline)]
+pub use bilayer_measure::{cost, evaluate, power};
 #[doc(inline)]
 pub use bilayer_scheduler::Plan;
 pub use builder::{Builder, CacheType, GpuLayers};

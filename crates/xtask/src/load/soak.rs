@@ -36,9 +36,9 @@ const FIXED: u64 = 8;
 const SETTLING: Duration = Duration::from_secs(5);
 
 /// A kind of client: its name, and what request number `n` is. An error is a failed request.
-type Kind = (&'static str, fn(&mut Soaker, u64) -> Result<()>);
+type SoakKind = (&'static str, fn(&mut Soaker, u64) -> Result<()>);
 
-const KINDS: [Kind; 6] = [
+const KINDS: [SoakKind; 6] = [
     ("chat answers, compared with the first of the same seed", Soaker::chat),
     ("streams that the client leaves", Soaker::leave),
     ("long prompts", Soaker::long_prompt),
@@ -137,7 +137,7 @@ struct Done {
 }
 
 /// One server for `length`.
-struct Run {
+struct SoakRun {
     done: Vec<Done>,
     /// Seconds after the warm-up, and what was held.
     held: Vec<(f64, Held)>,
@@ -145,8 +145,8 @@ struct Run {
     descriptors: [usize; 2],
 }
 
-impl Run {
-    fn of(server: &Server, length: Duration) -> Result<Run> {
+impl SoakRun {
+    fn of(server: &Server, length: Duration) -> Result<SoakRun> {
         let warm = length.mul_f64(WARM_UP);
         work(server, warm)?;
         let before = server.settled(0, SETTLING)?.descriptors;
@@ -164,7 +164,7 @@ impl Run {
             done = working.join().unwrap_or_else(|_| bail!("a client panicked"));
         });
         let after = server.settled(before, SETTLING)?.descriptors;
-        Ok(Run { done: done?, held, descriptors: [before, after] })
+        Ok(SoakRun { done: done?, held, descriptors: [before, after] })
     }
 
     fn rows(&self, place: &str) -> Vec<Row> {
@@ -281,7 +281,7 @@ pub fn soak(setting: &Setting) -> Result<Section> {
             slots.display()
         );
         let launch = super::process::Launch { model: None, ..setting.launch("soak", flags) };
-        rows.extend(Run::of(&launch.bilayer()?, length)?.rows(place));
+        rows.extend(SoakRun::of(&launch.bilayer()?, length)?.rows(place));
     }
     let about = format!(
         "A client each for chats, streams that are left, long prompts, embeddings, slots and swapped models, against one \
@@ -301,7 +301,7 @@ mod tests {
         let points = [(0.0, 1.0), (1.0, 3.0), (2.0, 5.0), (3.0, 7.0)];
         assert!((slope(&points) - 2.0).abs() < 1e-12);
         assert!(slope(&[(1.0, 5.0)]).abs() < 1e-12);
-        let run = |slope: f64, descriptors| Run {
+        let run = |slope: f64, descriptors| SoakRun {
             done: vec![Done { what: "requests", requests: 1, failures: Vec::new() }],
             held: (0..100)
                 .map(|i| {
@@ -311,13 +311,13 @@ mod tests {
                 .collect(),
             descriptors,
         };
-        let failures = |run: &Run| {
+        let failures = |run: &SoakRun| {
             Section { name: "soak", about: String::new(), rows: run.rows("CPU") }.failures()
         };
         assert_eq!(failures(&run(100.0, [9, 9])), 0);
         assert_eq!(failures(&run(100_000.0, [9, 9])), 1, "memory grows");
         assert_eq!(failures(&run(0.0, [9, 10])), 1, "files stay open");
-        let broken = Run {
+        let broken = SoakRun {
             done: vec![Done { what: "requests", requests: 2, failures: vec!["x|y".to_owned()] }],
             ..run(0.0, [9, 9])
         };
