@@ -8,7 +8,7 @@ use crate::{apt_get, has_program, may_install, status};
 
 pub const USAGE: &str = "\
 cargo xtask valgrind          run the C interface's test of misuse under valgrind: no byte leaks, none is read that is not ours
-                              (some minutes; valgrind and a C compiler are installed where they may be)";
+                              (a minute; valgrind and a C compiler are installed where they may be)";
 
 /// What the test starts.
 const PROGRAMS: [&str; 2] = ["valgrind", "cc"];

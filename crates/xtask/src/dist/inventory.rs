@@ -1,6 +1,6 @@
 //! What a program is made of: the licences of its dependencies, and the bill of materials.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -62,12 +62,16 @@ struct Dependency {
 /// # Errors
 /// cargo fails, or a dependency states no licence.
 pub fn licenses(place: &Workplace, package: &Package) -> Result<String> {
-    let mut cargo = place.command("cargo");
-    cargo.args(["metadata", "--format-version", "1", "--locked", "--filter-platform"]);
-    let text = output(cargo.arg(package.target).args(package.features))?;
-    let metadata: Value = serde_json::from_str(&text)?;
+    let metadata =
+        output(place.command("cargo").args(["metadata", "--format-version", "1", "--locked"]))?;
+    let metadata: Value = serde_json::from_str(&metadata)?;
+    // Features as cargo resolves them for the program alone; macros are not linked.
+    let mut tree = place.command("cargo");
+    tree.args(["tree", "--locked", "--package", "bilayer", "--edges", "normal,no-proc-macro"]);
+    tree.args(["--prefix", "none", "--format", "{p}", "--target", package.target]);
+    let tree = output(tree.args(package.features))?;
     let mut found = Vec::new();
-    for package in closure(&metadata)? {
+    for package in linked(&metadata, &tree)? {
         let (name, version) = (text_of(package, "name")?, text_of(package, "version")?);
         let manifest = Path::new(text_of(package, "manifest_path")?);
         let folder = manifest.parent().context("a manifest lies in a folder")?;
@@ -88,32 +92,24 @@ fn text_of<'a>(package: &'a Value, key: &str) -> Result<&'a str> {
     package[key].as_str().with_context(|| format!("cargo metadata has no {key}"))
 }
 
-/// The packages that the root package links, directly or not, and that are not ours; sorted.
-fn closure(metadata: &Value) -> Result<Vec<&Value>> {
-    let by_id = |list: &'static str| -> Result<HashMap<&str, &Value>> {
-        let found = if list == "nodes" { &metadata["resolve"][list] } else { &metadata[list] };
-        let found = found.as_array().with_context(|| format!("cargo metadata has no {list}"))?;
-        Ok(found.iter().filter_map(|item| Some((item["id"].as_str()?, item))).collect())
-    };
-    let (packages, nodes) = (by_id("packages")?, by_id("nodes")?);
-    let mut open = vec![text_of(&metadata["resolve"], "root")?];
-    let mut seen = BTreeSet::new();
-    while let Some(id) = open.pop() {
-        if !seen.insert(id) {
-            continue;
-        }
-        let deps = nodes.get(id).and_then(|node| node["deps"].as_array());
-        for dep in deps.into_iter().flatten() {
-            let kinds = dep["dep_kinds"].as_array().into_iter().flatten();
-            // Others are for build scripts and tests.
-            if kinds.into_iter().any(|kind| kind["kind"].is_null()) {
-                open.extend(dep["pkg"].as_str());
-            }
-        }
+/// The packages of cargo's metadata that its tree names and that are not ours; sorted.
+fn linked<'a>(metadata: &'a Value, tree: &str) -> Result<Vec<&'a Value>> {
+    let named: BTreeSet<(&str, &str)> = tree
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            Some((words.next()?, words.next()?.strip_prefix('v')?))
+        })
+        .collect();
+    let packages = metadata["packages"].as_array().context("cargo metadata has no packages")?;
+    let key = |package: &'a Value| Some((package["name"].as_str()?, package["version"].as_str()?));
+    let is_foreign = |package: &&Value| !package["source"].is_null();
+    let mut found: Vec<&Value> = packages.iter().filter(is_foreign).collect();
+    found.retain(|package| key(package).is_some_and(|key| named.contains(&key)));
+    found.sort_by_key(|package| key(package));
+    if found.is_empty() {
+        bail!("cargo tree names no dependency");
     }
-    let mut found: Vec<&Value> = seen.iter().filter_map(|id| packages.get(id).copied()).collect();
-    found.retain(|package| !package["source"].is_null());
-    found.sort_by_key(|package| (package["name"].as_str(), package["version"].as_str()));
     Ok(found)
 }
 
@@ -156,24 +152,19 @@ fn list(found: &[Dependency]) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::{Dependency, closure, list};
+    use super::{Dependency, linked, list};
 
     #[test]
     fn only_what_is_linked_is_listed() {
-        let dep =
-            |id: &str, kind: Option<&str>| json!({ "pkg": id, "dep_kinds": [{ "kind": kind }] });
-        let package =
-            |id: &str| json!({ "id": id, "name": id, "version": "1", "source": "registry" });
-        let metadata = json!({
-            "packages": [{ "id": "root", "name": "root", "source": null }, package("b"), package("a"), package("test")],
-            "resolve": { "root": "root", "nodes": [
-                { "id": "root", "deps": [dep("b", None), dep("test", Some("dev"))] },
-                { "id": "b", "deps": [dep("a", None)] },
-                { "id": "a", "deps": [dep("test", Some("build"))] },
-            ] },
-        });
-        let names: Vec<_> = closure(&metadata).unwrap().iter().map(|p| p["name"].clone()).collect();
-        assert_eq!(names, ["a", "b"]);
+        let package = |name: &str, source: Option<&str>| json!({ "name": name, "version": "1.0", "source": source });
+        let registry = Some("registry");
+        let metadata = json!({ "packages": [
+            package("b", registry), package("ours", None), package("a", registry), package("test", registry),
+        ] });
+        let tree = "ours v1.0 (/ours)\nb v1.0\na v1.0\nb v1.0 (*)\n";
+        let found = linked(&metadata, tree).unwrap();
+        assert_eq!(found.iter().map(|it| it["name"].clone()).collect::<Vec<_>>(), ["a", "b"]);
+        assert!(linked(&metadata, "ours v1.0\n").is_err());
     }
 
     #[test]
