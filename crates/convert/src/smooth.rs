@@ -36,7 +36,7 @@ const OUTLIER: f32 = 10.0;
 /// The exponent of the activations' share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Alpha {
-    /// The same for every input, 0 to 1.
+    /// One number for every input, 0 to 1.
     Fixed(f32),
     /// Searched for every input.
     Auto,
