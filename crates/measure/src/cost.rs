@@ -84,7 +84,7 @@ pub struct BreakEven {
     pub capacity_day: f64,
     /// Requests per day from which on the machine costs less; `None` if it never does, even when always at work.
     pub requests_day: Option<f64>,
-    /// The same as a share of the machine's time.
+    /// Those requests as a share of the machine's time.
     pub utilization: Option<f64>,
 }
 
