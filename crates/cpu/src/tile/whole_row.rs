@@ -200,9 +200,9 @@ mod x86 {
         let strip = strip.as_mut_ptr();
         let mut dots = [[_mm512_setzero_si512(); 2]; N];
         for (t, dots) in dots.iter_mut().enumerate() {
-            // SAFETY: the strip was checked.
             *dots = match product.start(t) {
                 Some(start) => [_mm512_set1_epi32(start); 2],
+                // SAFETY: the strip was checked.
                 None => unsafe {
                     let from = strip.add(t * product.stride).cast::<__m512i>();
                     [_mm512_loadu_si512(from), _mm512_loadu_si512(from.add(1))]
@@ -290,7 +290,7 @@ mod x86 {
         let steps = product.steps();
         assert!(product.tokens == N && first <= 16);
         check_strip(strip, product.stride, N, 16);
-        let mut dots = begin_256::<N>(&product, strip, product.first.is_some());
+        let mut dots = begin_256::<N>(&product, strip, std::array::from_fn(|t| product.start(t)));
         let (mut w, mut x) = (product.panel.0.as_ptr().cast::<u8>(), product.x.as_ptr());
         w = w.wrapping_add(4 * first);
         for _ in 0..steps {
@@ -334,7 +334,8 @@ mod x86 {
         assert!(product.tokens == N && first <= 16);
         check_strip(strip, product.stride, N, 16);
         let ones = _mm256_set1_epi16(1);
-        let mut dots = begin_256::<N>(&product, strip, false);
+        let mut dots =
+            begin_256::<N>(&product, strip, std::array::from_fn(|t| product.start(t).map(|_| 0)));
         let (mut w, mut x) = (product.panel.0.as_ptr().cast::<u8>(), product.x.as_ptr());
         w = w.wrapping_add(4 * first);
         for _ in 0..steps {
@@ -359,16 +360,16 @@ mod x86 {
         end_256(&product, first, dots, strip);
     }
 
-    /// The sums before a panel of 16 rows: zero or the activations' offsets in the first one.
+    /// The sums before a panel of 16 rows: those of `starts` in the first one.
     #[target_feature(enable = "avx2")]
     #[inline]
     fn begin_256<const N: usize>(
         product: &RowProduct<'_>,
         strip: &[f32],
-        has_offsets: bool,
+        starts: [Option<i32>; N],
     ) -> [[__m256i; 2]; N] {
-        std::array::from_fn(|t| match product.start(t) {
-            Some(start) => [_mm256_set1_epi32(if has_offsets { start } else { 0 }); 2],
+        std::array::from_fn(|t| match starts[t] {
+            Some(start) => [_mm256_set1_epi32(start); 2],
             None => [0, 8].map(|half| {
                 _mm256_castps_si256(avx2::load_floats(&strip[t * product.stride + half..]))
             }),
