@@ -16,7 +16,7 @@ use std::str::FromStr;
 use bilayer_engine::Model;
 use bilayer_gguf::File;
 use bilayer_measure::imatrix::{Collector, Sample, Scope};
-use bilayer_measure::links::{TensorRows, links};
+use bilayer_measure::links::{Channels, Divided, TensorRows, links};
 use bilayer_quant::Type;
 use rayon::prelude::*;
 
@@ -179,9 +179,12 @@ impl Smoothed {
             if alpha.is_none() {
                 continue;
             }
-            for (part, by_row) in link.before.parts() {
-                file =
-                    scaled(&file, part, |row, col| 1.0 / factors[if by_row { row } else { col }])?;
+            for Divided { matrix, channels } in link.before.parts() {
+                let factor = |row: usize, col: usize| match channels {
+                    Channels::Rows => 1.0 / factors[row],
+                    Channels::Columns => 1.0 / factors[col],
+                };
+                file = scaled(&file, matrix, factor)?;
             }
             for matrix in &link.matrices {
                 file = scaled(&file, matrix, |_, col| factors[col])?;
@@ -241,12 +244,17 @@ mod tests {
         (0..200).map(|i| format!("word {} of {} and ", i * 7919 % 97, i % 13)).collect()
     }
 
-    fn measure(file: File, text: &str, alpha: Alpha) -> Result<(Model, Smoothed), Error> {
-        let model = Model::new(file).unwrap();
+    fn measure(model: &Model, text: &str, alpha: Alpha) -> Result<Smoothed, Error> {
         let smooth = Smooth { alpha, ty: Type::W8A8, threads: Some(2) };
         let calibration = Calibration { text, window_len: 16, windows: 2 };
-        let done = smooth.measure(&model, &calibration, &mut |_, _| ControlFlow::Continue(()));
-        done.map(|smoothed| (model, smoothed))
+        smooth.measure(model, &calibration, &mut |_, _| ControlFlow::Continue(()))
+    }
+
+    fn refused(file: File, text: &str, alpha: Alpha) -> Error {
+        let Err(error) = measure(&Model::new(file).unwrap(), text, alpha) else {
+            panic!("it is accepted")
+        };
+        error
     }
 
     /// The gain of the first layer's norm with one channel far above the others, or with a NaN.
@@ -263,7 +271,8 @@ mod tests {
 
     #[test]
     fn a_smoothed_model_computes_the_same_with_fewer_outliers() {
-        let (model, smoothed) = measure(changed(90.0), &text(), Alpha::Auto).unwrap();
+        let model = Model::new(changed(90.0)).unwrap();
+        let smoothed = measure(&model, &text(), Alpha::Auto).unwrap();
         // Two layers with two norms and a gate each.
         assert_eq!(smoothed.inputs.len(), 6);
         let first = &smoothed.inputs[0];
@@ -288,13 +297,13 @@ mod tests {
 
     #[test]
     fn bad_input_is_refused_by_name() {
-        let error = measure(changed(f32::NAN), &text(), Alpha::Auto).unwrap_err().to_string();
+        let error = refused(changed(f32::NAN), &text(), Alpha::Auto).to_string();
         assert!(error.contains("blk.0.attn"), "{error}");
         for short in ["", "too short"] {
-            let error = measure(file(Type::F32), short, Alpha::Fixed(0.5)).unwrap_err();
+            let error = refused(file(Type::F32), short, Alpha::Fixed(0.5));
             assert!(matches!(error, Error::Calibration(_)), "{error}");
         }
-        let error = measure(file(Type::Q8_0), &text(), Alpha::Auto).unwrap_err();
+        let error = refused(file(Type::Q8_0), &text(), Alpha::Auto);
         assert!(matches!(error, Error::Requantize { .. }), "{error}");
         assert!("1.5".parse::<Alpha>().is_err() && "NaN".parse::<Alpha>().is_err());
     }

@@ -38,7 +38,7 @@ pub enum Format {
     /// 8 bits, one scale per 256 and one sum per 16. Columns are [`Block256`]s, whole blocks only.
     Q8x256,
     /// 8 bits and one scale per token: |x - x'| <= max|x| / 254. Multiples of 32 activations; see
-    /// [`whole_row`] for the layouts of columns and packed chunks.
+    /// `activations/whole_row.rs` for the layouts of columns and packed chunks.
     Q8Row,
     /// [`Format::Q8x256`] with 16-bit sums, for tiles that apply the weights' scales as integers. Packed only.
     #[cfg(target_arch = "x86_64")]

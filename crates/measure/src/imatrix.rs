@@ -356,7 +356,7 @@ mod tests {
         let kept = Kept { peaks: vec![0.0; 2], rows: Vec::new(), most: 2, step: 1, seen: 0 };
         let mut plain = Input { route: None, products, kept: Some(kept), ..input(1) };
         plain.add(&[1.0, 2.0, 3.0, 4.0], 2, None);
-        assert_eq!((plain.squares, plain.counts), (vec![10.0, 20.0], vec![2]));
+        assert_eq!((&plain.squares, &plain.counts), (&vec![10.0, 20.0], &vec![2]));
         assert_eq!(plain.products, Some(vec![10.0, 14.0, 0.0, 20.0]));
         // Rows 0 and 2 of the first four, then 0 and 4 of eight.
         let rows: Vec<f32> = (3..9).flat_map(|row| [-(row as f32), 0.5]).collect();

@@ -18,8 +18,17 @@ pub enum Before {
 pub struct Divided {
     /// The rows.
     pub matrix: TensorRows,
-    /// Whether the channels of the input are its rows, not its columns.
-    pub by_row: bool,
+    /// Where the channels of the input are.
+    pub channels: Channels,
+}
+
+/// Where a tensor has the channels of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channels {
+    /// Each is a row.
+    Rows,
+    /// Each is a column.
+    Columns,
 }
 
 /// Rows of a tensor.
@@ -36,15 +45,15 @@ pub struct TensorRows {
 }
 
 impl Before {
-    /// The parts to divide, and whether by row.
-    pub fn parts(&self) -> impl Iterator<Item = (&TensorRows, bool)> {
+    /// The parts to divide.
+    pub fn parts(&self) -> &[Divided] {
         let (Before::Norm(parts) | Before::Matrix(parts)) = self;
-        parts.iter().map(|part| (&part.matrix, part.by_row))
+        parts
     }
 
     /// The names of the tensors.
     pub fn tensors(&self) -> impl Iterator<Item = &str> {
-        self.parts().map(|(matrix, _)| matrix.tensor.as_str())
+        self.parts().iter().map(|part| part.matrix.tensor.as_str())
     }
 }
 
@@ -73,11 +82,12 @@ pub fn links(graph: &Graph) -> Vec<Link> {
 fn link(graph: &Graph, op: &Op) -> Option<Link> {
     let (out, before) = match op {
         Op::RmsNorm { gain: Some(gain), out, .. } => {
-            (*out, Before::Norm(vec![part(graph, *gain, false)?]))
+            (*out, Before::Norm(vec![part(graph, *gain, Channels::Columns)?]))
         }
         Op::LayerNorm { gain, bias, out, .. } => {
             let parts = [Some(*gain), *bias].into_iter().flatten();
-            let parts = parts.map(|id| part(graph, id, false)).collect::<Option<_>>()?;
+            let parts =
+                parts.map(|id| part(graph, id, Channels::Columns)).collect::<Option<_>>()?;
             (*out, Before::Norm(parts))
         }
         Op::Gate { up: Some(up), activation, out, .. } if is_linear(*activation) => {
@@ -88,10 +98,10 @@ fn link(graph: &Graph, op: &Op) -> Option<Link> {
             if makers.next().is_some() || readers(graph, *up).len() != 1 || *up == graph.logits {
                 return None;
             }
-            let mut parts = vec![part(graph, *weight, true)?];
+            let mut parts = vec![part(graph, *weight, Channels::Rows)?];
             // A bias is one row whose columns are the matrix's rows.
             if let Some(bias) = bias {
-                parts.push(part(graph, *bias, false)?);
+                parts.push(part(graph, *bias, Channels::Columns)?);
             }
             (*out, Before::Matrix(parts))
         }
@@ -121,7 +131,7 @@ fn matrices(graph: &Graph, value: Value) -> Option<Vec<TensorRows>> {
         .map(|op| match op {
             Op::MatMul { weight, .. } => {
                 graph.weight(*weight).layer?;
-                Some(part(graph, *weight, false)?.matrix)
+                Some(part(graph, *weight, Channels::Columns)?.matrix)
             }
             _ => None,
         })
@@ -129,7 +139,7 @@ fn matrices(graph: &Graph, value: Value) -> Option<Vec<TensorRows>> {
 }
 
 /// A weight, if a single op reads it and no other weight has rows of it.
-fn part(graph: &Graph, id: WeightId, by_row: bool) -> Option<Divided> {
+fn part(graph: &Graph, id: WeightId, channels: Channels) -> Option<Divided> {
     let weight = graph.weight(id);
     let mut users = BTreeSet::new();
     for (place, node) in graph.nodes.iter().enumerate() {
@@ -151,6 +161,6 @@ fn part(graph: &Graph, id: WeightId, by_row: bool) -> Option<Divided> {
             rows: weight.rows,
             cols: weight.cols,
         },
-        by_row,
+        channels,
     })
 }

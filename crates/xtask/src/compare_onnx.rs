@@ -3,6 +3,7 @@
 //! Ours is the whole command: tokenizing, pooling and printing vectors count, loading does not (the time of a run with few
 //! texts is subtracted from that of one with many). onnxruntime is given token ids and returns hidden states.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -82,10 +83,12 @@ pub fn run(args: &[String]) -> Result<()> {
     let models = models(&options, folder)?;
     let ids = checks(&options, &models[0].1, folder)?;
     let mut peer = Value::Null;
-    println!(
+    let mut out = std::io::stdout();
+    writeln!(
+        out,
         "| tokens | type | level | ours, sentences/s | onnxruntime int8 | ratios, pair by pair |"
-    );
-    println!("|---|---|---|---|---|---|");
+    )?;
+    writeln!(out, "|---|---|---|---|---|---|")?;
     for length in LENGTHS {
         let mut theirs = Vec::new();
         let cases: Vec<_> = models[1..]
@@ -105,22 +108,24 @@ pub fn run(args: &[String]) -> Result<()> {
             let ratios = rates.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs);
             let ratios: Vec<String> = ratios.map(|ratio| format!("{ratio:.2}")).collect();
             let (ours, theirs) = (median(rates), median(&theirs));
-            println!(
+            writeln!(
+                out,
                 "| {length} | {ty} | {level} | {ours:.0} | {theirs:.0} | {} |",
                 ratios.join(" ")
-            );
+            )?;
         }
     }
-    println!("onnxruntime {}; batches of {}", peer["version"], options.batch);
+    writeln!(out, "onnxruntime {}; batches of {}", peer["version"], options.batch)?;
     let float = rows(&peer["vectors"]["float"])?;
-    println!(
+    writeln!(
+        out,
         "least cosine, onnxruntime int8: {:.5}",
         least(&rows(&peer["vectors"]["int8"])?, &float)
-    );
+    )?;
     for (ty, model) in &models {
         for level in &options.levels {
             let ours = embed(&options, model, level, &folder.join("checks.txt"))?;
-            println!("least cosine, {ty} at {level}: {:.5}", least(&ours, &float));
+            writeln!(out, "least cosine, {ty} at {level}: {:.5}", least(&ours, &float))?;
         }
     }
     Ok(())

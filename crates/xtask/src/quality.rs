@@ -51,7 +51,7 @@ const TYPES: &[(&str, bool)] = &[
 ];
 
 /// Types that are made only with importance.
-const WEIGHTED: &[&str] = &["IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"];
+const WEIGHTED: &[&str] = &["IQ3_XXS", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"];
 
 /// The inputs and outputs of a measurement.
 struct Work {

@@ -1,6 +1,6 @@
 //! Flags of `evaluate`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bilayer_scheduler::Offload;
 use clap::error::Error;
@@ -80,7 +80,7 @@ impl Args for SeveralModels {
 impl FromArgMatches for SeveralModels {
     fn from_arg_matches(matches: &ArgMatches) -> Result<SeveralModels, Error> {
         let given = matches.get_many::<PathBuf>("model").into_iter().flatten();
-        let (names, paths) = given.map(named).unzip();
+        let (names, paths) = given.map(|path| named(path)).unzip();
         let gpu_layers = matches.get_many("gpu_layers").into_iter().flatten().copied().collect();
         Ok(SeveralModels { paths, names, gpu_layers, flags: ModelArgs::from_arg_matches(matches)? })
     }
@@ -92,12 +92,12 @@ impl FromArgMatches for SeveralModels {
 }
 
 /// `NAME=PATH`, unless there is a file of that whole name.
-fn named(given: &PathBuf) -> (Option<String>, PathBuf) {
+fn named(given: &Path) -> (Option<String>, PathBuf) {
     let split = given.to_str().and_then(|text| text.split_once('='));
     match split {
         Some((name, path)) if !name.contains('/') && !given.exists() => {
             (Some(name.to_owned()), PathBuf::from(path))
         }
-        _ => (None, given.clone()),
+        _ => (None, given.to_owned()),
     }
 }

@@ -15,15 +15,17 @@ pub struct Verdict {
     pub note: Option<String>,
 }
 
-impl Verdict {
+impl From<bool> for Verdict {
     /// All or nothing.
-    pub fn of(passed: bool) -> Verdict {
+    fn from(passed: bool) -> Verdict {
         Verdict { passed, score: f64::from(u8::from(passed)), note: None }
     }
+}
 
+impl Verdict {
     /// No answer.
     pub fn failed(note: String) -> Verdict {
-        Verdict { note: Some(note), ..Verdict::of(false) }
+        Verdict { note: Some(note), ..Verdict::from(false) }
     }
 
     /// A cosine that must be at least a bound.
@@ -40,11 +42,11 @@ impl Verdict {
 pub fn text(expected: &Expected, answer: &str) -> Option<Verdict> {
     let answer = answer.trim();
     Some(match expected {
-        Expected::Exact(text) => Verdict::of(answer == text.trim()),
-        Expected::Regex(regex) => Verdict::of(regex.is_match(answer)),
+        Expected::Exact(text) => Verdict::from(answer == text.trim()),
+        Expected::Regex(regex) => Verdict::from(regex.is_match(answer)),
         Expected::Label(label) => {
             let plain = answer.trim_end_matches(['.', '!', ',', ';']).to_lowercase();
-            Verdict::of(plain == label.trim().to_lowercase())
+            Verdict::from(plain == label.trim().to_lowercase())
         }
         Expected::Fields(wanted) => fields(wanted, answer),
         Expected::Similar { .. } => return None,
@@ -121,7 +123,7 @@ mod tests {
             (label(), "goods", false),
         ];
         for (expected, answer, passed) in cases {
-            assert_eq!(text(&expected, answer), Some(Verdict::of(passed)), "{answer}");
+            assert_eq!(text(&expected, answer), Some(Verdict::from(passed)), "{answer}");
         }
         let similar = Expected::Similar { text: String::new(), at_least: 0.5 };
         assert_eq!(text(&similar, ""), None);
@@ -134,7 +136,7 @@ mod tests {
         let judged = |answer: &str| text(&wanted, answer).expect("a verdict");
         let whole =
             judged("```json\n{\"age\": 16.0, \"name\": \"ROMEO\", \"tags\": [1.0], \"x\": 1}\n```");
-        assert_eq!(whole, Verdict::of(true));
+        assert_eq!(whole, Verdict::from(true));
         let part = judged("{\"age\": 17, \"name\": \"ROMEO\"}");
         assert!(!part.passed && (part.score - 1.0 / 3.0).abs() < 1e-9, "{part:?}");
         assert_eq!(part.note.as_deref(), Some("`age` is 17, `tags` is missing"));

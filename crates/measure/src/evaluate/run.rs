@@ -311,7 +311,7 @@ fn group(encoder: &mut Encoder, cases: &[Case]) -> Result<Vec<Outcome>, Error> {
         let texts = std::iter::once(question).chain(second);
         let tokens: Result<Vec<_>, Engine> =
             texts.map(|text| encoder.tokens(Input { text, pair: None }, Excess::Refuse)).collect();
-        let mut made = outcome(case, Asked::new(number), Verdict::of(false));
+        let mut made = outcome(case, Asked::new(number), Verdict::from(false));
         match tokens {
             Ok(all) => {
                 made.prompt_tokens = all.iter().map(Vec::len).sum();
@@ -348,8 +348,8 @@ fn labelled(labels: &[String], row: &[f32], expected: &str) -> (String, Verdict)
     let all = labels.iter().zip(probabilities(row));
     let best = all.reduce(|best, next| if next.1 > best.1 { next } else { best });
     let Some((label, probability)) = best else {
-        return (String::new(), Verdict::of(false));
+        return (String::new(), Verdict::from(false));
     };
     let note = Some(format!("probability {probability:.3}"));
-    (label.clone(), Verdict { note, ..Verdict::of(label == expected) })
+    (label.clone(), Verdict { note, ..Verdict::from(label == expected) })
 }

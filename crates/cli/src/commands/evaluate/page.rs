@@ -34,7 +34,7 @@ pub fn html(args: &Args, cases: &[Case], all: &[Judged]) -> Result<String, Error
             headline,
             why => why(args, cases, all),
             figures => figures(all),
-            floor => args.floor.map(|floor| percent(floor)),
+            floor => args.floor.map(percent),
             models => all.iter().map(|judged| bar(args, judged)).collect::<Vec<_>>(),
             cases => cases.iter().enumerate().map(|(at, case)| row(at, case, all)).collect::<Vec<_>>(),
             table => table(args, all),
