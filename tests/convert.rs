@@ -310,9 +310,9 @@ const BAD: &[Bad] = &[
     ("no tokenizer", |f| f.remove("tokenizer.json"), 66, &["--no-vocab"]),
     (
         "an unknown architecture",
-        |f| f.change("config.json", |c| c["architectures"] = json!(["Mamba2ForCausalLM"])),
+        |f| f.change("config.json", |c| c["architectures"] = json!(["RwkvForCausalLM"])),
         65,
-        &["config.json", "`Mamba2ForCausalLM`", "LlamaForCausalLM"],
+        &["config.json", "`RwkvForCausalLM`", "LlamaForCausalLM"],
     ),
     (
         "a missing field",

@@ -116,7 +116,7 @@ fn place() -> Place {
     let prompt = "{\"prompt\":\"Once\",\"max_tokens\":4}";
     place.file("requests.jsonl", request("/v1/completions", prompt));
     place.file("texts.jsonl", request("/v1/classify", "{\"input\":\"Once\"}"));
-    place.file("cases.jsonl", "{\"prompt\":\"ROMEO:\\n\",\"regex\":\".\",\"max_tokens\":8}\n");
+    place.file("cases.jsonl", "{\"prompt\":\"ROMEO:\\n\",\"regex\":\"^\",\"max_tokens\":8}\n");
     let label = |label: &str| format!("{{\"prompt\":\"A day.\",\"label\":\"{label}\"}}\n");
     place.file("labels.jsonl", label("good") + &label("bad"));
     place.file("sentences.txt", "A cat.\nA dog.\n");

@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn bad_input_is_refused_by_name() {
         let error = refused(changed(f32::NAN), &text(), Alpha::Auto).to_string();
-        assert!(error.contains("blk.0.attn"), "{error}");
+        assert!(error.contains("layer 0 attn_norm"), "{error}");
         for short in ["", "too short"] {
             let error = refused(file(Type::F32), short, Alpha::Fixed(0.5));
             assert!(matches!(error, Error::Calibration(_)), "{error}");

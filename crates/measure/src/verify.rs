@@ -25,6 +25,10 @@ const HALF_BOUND: f64 = 1e-6;
 /// Bound where a matrix is quantized: activations are rounded to eight bits on one side or both (1.2 % of the root).
 const INT8_BOUND: f64 = 3e-4;
 
+/// Where one scale holds for a whole row of activations, they are rounded by a 127th of its largest magnitude, whatever the
+/// others are; the error may be so many times what that rounding is on average.
+const ROW_MARGIN: f64 = 3.0;
+
 /// Bound where the product reads its input with fine precision: each activation within 1/256 of its value, squared.
 const FINE_BOUND: f64 = 1.6e-5;
 
@@ -289,9 +293,37 @@ impl<'m> Case<'m> {
             layer: graph.nodes[node].layer,
             op: format!("{} {}", op.kind().stem(), graph.nodes[node].name),
             nmse: nmse(&expected[out.0 as usize], &found),
-            bound: bound(graph, op, self.limits),
+            bound: self.bound(op, expected),
         })
     }
+
+    /// The error bound of an op on these values.
+    fn bound(&self, op: &Op, values: &[Vec<f32>]) -> f64 {
+        let graph = &self.graph;
+        let has_row_scales = |id: &WeightId| !graph.weight(*id).ty.has_lone_blocks();
+        let known = bound(graph, op, self.limits);
+        if known != INT8_BOUND || !op.matrices().iter().any(has_row_scales) {
+            return known;
+        }
+        let inputs = op.inputs().map(|input| values[input.0 as usize].as_slice());
+        let rounding = inputs.map(|x| row_rounding(x, x.len() / self.tokens.len()));
+        known.max(ROW_MARGIN * rounding.fold(0.0, f64::max))
+    }
+}
+
+/// The mean squared error of values, as a share of their mean square, when each row of `width` is rounded to 127 steps of
+/// its largest magnitude.
+fn row_rounding(values: &[f32], width: usize) -> f64 {
+    let square = |x: &f32| f64::from(*x) * f64::from(*x);
+    let rows = values.chunks(width.max(1));
+    let off: f64 = rows
+        .map(|row| {
+            let step = f64::from(row.iter().fold(0.0f32, |most, x| most.max(x.abs()))) / 127.0;
+            row.len() as f64 * step * step / 12.0
+        })
+        .sum();
+    let whole: f64 = values.iter().map(square).sum();
+    if whole > 0.0 { off / whole } else { 0.0 }
 }
 
 /// The error bound of an op.
@@ -379,4 +411,20 @@ fn log_softmax(row: &[f32]) -> Vec<f64> {
 
 fn best(row: &[f32]) -> usize {
     (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_of_rows_depends_on_their_peaks() {
+        let step = 1.0 / 127.0;
+        // Steps are as even as the squares of +-1, and four times as large for an outlier of 2.
+        let even = row_rounding(&[1.0, -1.0, 1.0, 1.0], 4);
+        assert!((even - step * step / 12.0).abs() < 1e-12);
+        let peaked = row_rounding(&[2.0, 0.0, 0.0, 0.0], 4);
+        assert!((peaked - 4.0 * even).abs() < 1e-9, "{peaked}");
+        assert_eq!(row_rounding(&[0.0; 4], 4).to_bits(), 0.0f64.to_bits());
+    }
 }

@@ -102,6 +102,8 @@ fn ctrl_c_ends_an_answer() {
     let Some(folder) = installed() else { return };
     let script = "
 import os, signal, threading, bilayer
+# A suite in the background inherits an ignored one.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 model = bilayer.Bilayer(os.environ['DEMO'], gpu_layers=0, context=8192)
 threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
 try:
