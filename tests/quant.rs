@@ -354,9 +354,12 @@ fn ordinary_extremes_keep_their_meaning() {
         }
         // The scales of NVFP4 lose bits below 2^-6.
         let factor = if t == Type::NVFP4 { 1.0 } else { 1e-3 };
-        let scaled: Vec<_> = gaussian(11, WEIGHTS).iter().map(|x| x * factor).collect();
+        let values = gaussian(11, WEIGHTS);
+        let scaled: Vec<_> = values.iter().map(|x| x * factor).collect();
         let found = error(t, &scaled, None, None);
-        assert!(found <= 1.02 * t.error_max, "{t}: {found} on small weights");
+        // With one scale for a whole row, the error depends on the row's largest weight.
+        let bound = if t.has_lone_blocks() { t.error_max } else { error(t, &values, None, None) };
+        assert!(found <= 1.02 * bound, "{t}: {found} on small weights");
     }
 }
 

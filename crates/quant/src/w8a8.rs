@@ -36,7 +36,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     planes: &Plane::split([("quants", BLOCK)]),
     quantize: Some(|values, _, bytes| quantize(values, bytes)),
     dequantize,
-    error_max: 0.0105,
+    error_max: 0.0087,
 };
 
 /// The scale of a row.
