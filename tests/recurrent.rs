@@ -6,10 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use bilayer_cpu::{Cpu, Options};
+use bilayer_engine::generate::Statistics;
 use bilayer_engine::generate::speculate::{Bounds, DraftModel, Drafter, Lookup};
-use bilayer_engine::generate::{Generation, Request, Statistics};
 use bilayer_engine::placement::Placing;
-use bilayer_engine::sampling::{self, Sampler};
 use bilayer_engine::session::{Run, SavedSequence, SequenceId, Session, Settings, Wanted, Warning};
 use bilayer_engine::{Error, Model};
 use bilayer_graph::reference::Reference;
@@ -24,6 +23,7 @@ mod support {
     pub mod data;
     pub mod devices;
     pub mod gpu;
+    pub mod greedy;
     pub mod model;
     pub mod runner;
 }
@@ -31,7 +31,7 @@ mod support {
 use support::data::shared;
 use support::devices::{Call, Failing, Fault, Queued, Script};
 use support::runner::{LIMITS, Runner};
-use support::{checkpoint, gpu};
+use support::{checkpoint, gpu, greedy};
 
 /// Checkpoints whose layers carry a state: of the shared data or our own. The last one has no attention in any layer.
 const CHECKPOINTS: [&str; 7] =
@@ -434,22 +434,7 @@ fn generate(
     prompt: &[u32],
     drafter: Option<&mut dyn Drafter>,
 ) -> (Vec<u32>, Statistics) {
-    let options = sampling::Options { temperature: 0.0, ..sampling::Options::default() };
-    let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new()).unwrap();
-    let sequence = session.open().unwrap();
-    let request = Request { predict: Some(60), ignore_eos: true, ..Request::new(prompt) };
-    let mut generation = Generation::new(model, session, sequence, sampler, request).unwrap();
-    if let Some(drafter) = drafter {
-        generation = generation.with_drafter(drafter).unwrap();
-    }
-    let mut ids = Vec::new();
-    while let Some(token) = generation.next().unwrap() {
-        ids.push(token.id);
-    }
-    let statistics = generation.statistics();
-    drop(generation);
-    session.close(sequence);
-    (ids, statistics)
+    greedy::answer((model, session), prompt, 60, drafter)
 }
 
 /// Draft tokens of both kinds leave the text as it is, however few checkpoints there are for rejected ones.

@@ -10,10 +10,10 @@ use std::time::Duration;
 use bilayer_convert::mix::Mix;
 use bilayer_convert::synth::{Shape, Sizes, Synth};
 use bilayer_cpu::{Cpu, Options};
-use bilayer_engine::generate::speculate::{Acceptance, Bounds, CHECKED_ROWS, DraftModel, weigh};
-use bilayer_engine::generate::{Generation, Request};
+use bilayer_engine::generate::speculate::{
+    Acceptance, Bounds, CHECKED_ROWS, DraftModel, Drafter, weigh,
+};
 use bilayer_engine::placement::{self, Execution, Placing, Simulation};
-use bilayer_engine::sampling::{Options as SamplingOptions, Sampler};
 use bilayer_engine::session::{Overlap, Run, Session, Settings, TimeDevice, Wanted, Warning, What};
 use bilayer_engine::{Model, OpenOptions};
 use bilayer_graph::{Backend, Graph};
@@ -21,9 +21,11 @@ use bilayer_scheduler::{Basis, Budget, Machine, Offload, OpOffload, PROMPT_TOKEN
 use tempfile::TempDir;
 
 mod support {
+    pub mod greedy;
     pub mod program;
 }
 
+use support::greedy;
 use support::program::Place;
 
 /// The described machine of the examples.
@@ -396,25 +398,10 @@ fn short_prompts_of_mixtures_copy_what_the_router_selects() {
 fn answered(
     model: &Model,
     session: &mut Session,
-    drafter: Option<&mut DraftModel>,
+    drafter: Option<&mut dyn Drafter>,
 ) -> (Vec<u32>, f64) {
-    let sequence = session.open().unwrap();
-    let options = SamplingOptions { temperature: 0.0, ..SamplingOptions::default() };
-    let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new()).unwrap();
-    let request =
-        Request { predict: Some(65), ignore_eos: true, ..Request::new(&[5, 17, 300, 40][..]) };
-    let mut generation = Generation::new(model, session, sequence, sampler, request).unwrap();
-    if let Some(drafter) = drafter {
-        generation = generation.with_drafter(drafter).unwrap();
-    }
-    let mut ids = Vec::new();
-    while let Some(token) = generation.next().unwrap() {
-        ids.push(token.id);
-    }
-    let ms = generation.statistics().generate.as_secs_f64() * 1e3;
-    drop(generation);
-    session.close(sequence);
-    (ids, ms)
+    let (ids, statistics) = greedy::answer((model, session), &[5, 17, 300, 40], 65, drafter);
+    (ids, statistics.generate.as_secs_f64() * 1e3)
 }
 
 /// A model with layers on a simulated GPU, and a draft model there.

@@ -18,7 +18,7 @@ mod judge;
 mod run;
 
 pub use cases::{ANSWER_TOKENS, AT_LEAST, Case, Expected, Question, parse};
-pub use judge::{Verdict, cosine};
+pub use judge::Verdict;
 
 /// Why models cannot be evaluated.
 #[derive(Debug, thiserror::Error)]

@@ -41,6 +41,7 @@
 //! ```
 
 pub mod bench;
+mod cosine;
 pub mod cost;
 mod error;
 pub mod evaluate;
@@ -53,4 +54,5 @@ pub mod timing;
 pub mod trace;
 pub mod verify;
 
+pub use cosine::cosine;
 pub use error::Error;

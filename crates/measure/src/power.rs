@@ -64,7 +64,7 @@ impl Meter {
             entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
         found.sort();
         let is_counted = |path: &PathBuf| {
-            // The same packages appear a second time below intel-rapl-mmio.
+            // intel-rapl-mmio lists the packages once more.
             let folder = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let name = fs::read_to_string(path.join("name")).unwrap_or_default();
             let is_whole = name.starts_with("package") || name.trim() == "dram";

@@ -14,7 +14,7 @@ use bilayer_engine::session::Purpose;
 use bilayer_quant::Type;
 use bilayer_quant::cache::{Form, form};
 
-use crate::Error;
+use crate::{Error, cosine};
 
 /// Bound on [`OpError::nmse`] of ops in floats: sums in a different order (2e-5 of the root), squared.
 const FLOAT_BOUND: f64 = 1e-9;
@@ -299,15 +299,25 @@ impl<'m> Case<'m> {
 
     /// The error bound of an op on these values.
     fn bound(&self, op: &Op, values: &[Vec<f32>]) -> f64 {
-        let graph = &self.graph;
-        let has_row_scales = |id: &WeightId| !graph.weight(*id).ty.has_lone_blocks();
-        let known = bound(graph, op, self.limits);
-        if known != INT8_BOUND || !op.matrices().iter().any(has_row_scales) {
-            return known;
+        let ty = |&id: &WeightId| self.graph.weight(id).ty;
+        let is_quantized = |id: &WeightId| ty(id).block_weights > 1;
+        let has_row_scales = |id: &WeightId| !ty(id).has_lone_blocks();
+        match op {
+            Op::MatMul { weight, precision: Precision::Fine, .. } if is_quantized(weight) => {
+                FINE_BOUND
+            }
+            op if op.matrices().iter().any(has_row_scales) => {
+                let inputs = op.inputs().map(|input| values[input.0 as usize].as_slice());
+                let rounding = inputs.map(|x| row_rounding(x, x.len() / self.tokens.len()));
+                INT8_BOUND.max(ROW_MARGIN * rounding.fold(0.0, f64::max))
+            }
+            op if op.matrices().iter().any(is_quantized) => INT8_BOUND,
+            Op::Attend(attend) if attend.cache.is_some() && rounds_to_codes(self.limits) => {
+                CODE_BOUND
+            }
+            Op::Attend(_) => HALF_BOUND,
+            _ => FLOAT_BOUND,
         }
-        let inputs = op.inputs().map(|input| values[input.0 as usize].as_slice());
-        let rounding = inputs.map(|x| row_rounding(x, x.len() / self.tokens.len()));
-        known.max(ROW_MARGIN * rounding.fold(0.0, f64::max))
     }
 }
 
@@ -324,18 +334,6 @@ fn row_rounding(values: &[f32], width: usize) -> f64 {
         .sum();
     let whole: f64 = values.iter().map(square).sum();
     if whole > 0.0 { off / whole } else { 0.0 }
-}
-
-/// The error bound of an op.
-fn bound(graph: &Graph, op: &Op, limits: Limits) -> f64 {
-    let quantized = |&id: &WeightId| graph.weight(id).ty.block_weights > 1;
-    match op {
-        Op::MatMul { weight, precision: Precision::Fine, .. } if quantized(weight) => FINE_BOUND,
-        op if op.matrices().iter().any(quantized) => INT8_BOUND,
-        Op::Attend(attend) if attend.cache.is_some() && rounds_to_codes(limits) => CODE_BOUND,
-        Op::Attend(_) => HALF_BOUND,
-        _ => FLOAT_BOUND,
-    }
 }
 
 /// Whether keys or values are stored in 4 or 5 bits.
@@ -392,15 +390,6 @@ impl Pairs<'_> {
         let differences = self.expected.iter().zip(self.found).map(difference);
         Ends::Scores { difference_max: differences.fold(0.0, f64::max) }
     }
-}
-
-/// The cosine of the angle between two rows; 0 if one is zero.
-fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let dot = |a: &[f32], b: &[f32]| -> f64 {
-        a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
-    };
-    let cosine = dot(a, b) / (dot(a, a) * dot(b, b)).sqrt();
-    if cosine.is_finite() { cosine } else { 0.0 }
 }
 
 fn log_softmax(row: &[f32]) -> Vec<f64> {

@@ -38,7 +38,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     },
 };
 
-const NAMES: &[Name] = &[
+/// What every model with these mixers has.
+pub(crate) const NAMES: &[Name] = &[
     Name::kept("token_embd", "backbone.embeddings"),
     Name::kept("output", "lm_head"),
     Name::kept("output_norm", "backbone.norm_f"),

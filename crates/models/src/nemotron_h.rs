@@ -18,7 +18,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     config,
     record: decoder::record,
     tiny: || tiny::decoder(NAME, Norm::Rms, &mixed()),
-    names: &[nemotron_h_moe::NAMES],
+    names: nemotron_h_moe::NAMES,
     ignored: decoder::IGNORED,
     checkpoint: Checkpoint { classes: &[], ..nemotron_h_moe::CHECKPOINT },
 };

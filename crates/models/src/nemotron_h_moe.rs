@@ -8,7 +8,7 @@ use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{
     Architecture, Checkpoint, Config, Draft, Error, Experts, Field, Mixer, Name, Norm, checkpoint,
-    decoder, limits, nemotron_h, tiny,
+    decoder, limits, mamba2, nemotron_h, tiny,
 };
 
 const NAME: &str = "nemotron_h_moe";
@@ -27,7 +27,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         ];
         tiny::decoder(NAME, Norm::Rms, &[&experts[..], &nemotron_h::mixed()].concat())
     },
-    names: &[NAMES],
+    names: NAMES,
     ignored: decoder::IGNORED,
     checkpoint: CHECKPOINT,
 };
@@ -41,22 +41,14 @@ pub(crate) const CHECKPOINT: Checkpoint = Checkpoint {
 };
 
 /// All tensors.
-pub(crate) const NAMES: &[Name] = &[
-    Name::kept("token_embd", "backbone.embeddings"),
-    Name::kept("output", "lm_head"),
-    Name::kept("output_norm", "backbone.norm_f"),
-    Name::kept("blk.{}.attn_norm", "backbone.layers.{}.norm"),
+pub(crate) const NAMES: &[&[Name]] = &[mamba2::NAMES, MIXERS];
+
+/// Those of attention and of feed-forwards.
+const MIXERS: &[Name] = &[
     Name::kept("blk.{}.attn_q", "backbone.layers.{}.mixer.q_proj"),
     Name::kept("blk.{}.attn_k", "backbone.layers.{}.mixer.k_proj"),
     Name::kept("blk.{}.attn_v", "backbone.layers.{}.mixer.v_proj"),
     Name::kept("blk.{}.attn_output", "backbone.layers.{}.mixer.o_proj"),
-    Name::kept("blk.{}.ssm_in", "backbone.layers.{}.mixer.in_proj"),
-    Name::squeezed("blk.{}.ssm_conv1d", "backbone.layers.{}.mixer.conv1d"),
-    Name::kept("blk.{}.ssm_dt.bias", "backbone.layers.{}.mixer.dt_bias"),
-    Name::decay("blk.{}.ssm_a", "backbone.layers.{}.mixer.A_log"),
-    Name::column("blk.{}.ssm_d", "backbone.layers.{}.mixer.D"),
-    Name::grouped("blk.{}.ssm_norm", "backbone.layers.{}.mixer.norm"),
-    Name::kept("blk.{}.ssm_out", "backbone.layers.{}.mixer.out_proj"),
     Name::kept("blk.{}.ffn_up", "backbone.layers.{}.mixer.up_proj"),
     Name::kept("blk.{}.ffn_down", "backbone.layers.{}.mixer.down_proj"),
     Name::kept("blk.{}.ffn_gate_inp", "backbone.layers.{}.mixer.gate"),

@@ -11,6 +11,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::report::median;
 use crate::{output, status, venv};
 
 pub const USAGE: &str = "\
@@ -254,10 +255,4 @@ fn least(a: &[Vec<f64>], b: &[Vec<f64>]) -> f64 {
         dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
     };
     a.iter().zip(b).map(cosine).fold(f64::INFINITY, f64::min)
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
 }

@@ -2,6 +2,7 @@
 
 use bilayer_engine::encode::Norm;
 use bilayer_engine::session::Purpose;
+use bilayer_measure::cosine;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -93,13 +94,4 @@ struct Entry<'a> {
     object: &'static str,
     index: usize,
     embedding: &'a [f32],
-}
-
-/// The cosine of the angle between two vectors; 0 if one of them is zero.
-fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let dot = |a: &[f32], b: &[f32]| -> f64 {
-        a.iter().zip(b).map(|(&x, &y)| f64::from(x) * f64::from(y)).sum()
-    };
-    let lengths = (dot(a, a) * dot(b, b)).sqrt();
-    if lengths > 0.0 { dot(a, b) / lengths } else { 0.0 }
 }

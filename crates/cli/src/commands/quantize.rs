@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::time::Instant;
 
-use bilayer_convert::Error;
 use bilayer_convert::imatrix::Imatrix;
 use bilayer_convert::mix::Mix;
 use bilayer_convert::quantize::{self, Override, Plan, Planned, Quantize};
 use bilayer_convert::smooth::Smoothed;
+use bilayer_convert::{Calibration, Error};
+use bilayer_engine::Model;
 use bilayer_gguf::File;
 use serde_json::{Value, json};
 
@@ -28,10 +29,12 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
     }
     let imatrix = args.imatrix.as_deref().map(importance).transpose()?;
     let in_file = |error| of_input(error, &args.input);
-    let mut measured = None;
-    if let Some(target) = args.target_bpw {
+    if args.target_bpw.is_some() || args.smooth.is_some() {
         // An invalid output path is reported before measuring.
         quantize.plan(&file, imatrix.as_ref()).map_err(in_file)?.check_output(&args.out)?;
+    }
+    let mut measured = None;
+    if let Some(target) = args.target_bpw {
         let sensitivity = budget::measure(args, &quantize, imatrix.as_ref())?;
         let Some(sensitivity) = sensitivity else { return Ok(INTERRUPTED) };
         measured = Some(budget::apply(args, &mut quantize, &sensitivity, target)?);
@@ -39,8 +42,6 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
     let (file, smoothed) = match args.smooth {
         None => (file, None),
         Some(alpha) => {
-            // An invalid output path is reported before measuring.
-            quantize.plan(&file, None).map_err(in_file)?.check_output(&args.out)?;
             let Some(done) = smooth::apply(args, alpha, &quantize, file)? else {
                 return Ok(INTERRUPTED);
             };
@@ -131,6 +132,17 @@ fn asked(args: &args::Quantize) -> Result<Quantize, Failure> {
 fn open(args: &args::Quantize) -> Result<File, Failure> {
     let file = File::open(&args.input).and_then(|file| file.overridden(&args.override_kv));
     file.map_err(|error| bilayer_engine::Error::File(error).into())
+}
+
+/// The calibration text, and the model that runs it.
+fn calibrated(args: &args::Quantize) -> Result<(String, Model), Failure> {
+    let path = args.calibration.as_deref();
+    let path = path.ok_or_else(|| Failure::usage("no text; give --calibration FILE"))?;
+    Ok((output::file(path)?, Model::new(open(args)?)?))
+}
+
+fn calibration<'a>(args: &args::Quantize, text: &'a str) -> Calibration<'a> {
+    Calibration { text, window_len: args.ctx_size, windows: args.chunks as usize }
 }
 
 fn importance(path: &Path) -> Result<Imatrix, Failure> {

@@ -28,7 +28,7 @@ fn gather(block: &[u8], field: Field, first: usize, down: u32) -> __m256i {
             let bytes = _mm256_loadu_si256(part::<32>(block, at).as_ptr().cast());
             return shifted(bytes, shift as i32 - down as i32);
         }
-        // The same bytes for two runs.
+        // Both runs are in these bytes.
         assert!(down == 0 && next == at);
         let bytes = _mm256_castsi128_si256(_mm_loadu_si128(part::<16>(block, at).as_ptr().cast()));
         let bytes = match field.run {

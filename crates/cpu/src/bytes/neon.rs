@@ -16,7 +16,7 @@ fn gather(block: &[u8], field: Field, first: usize, down: u32) -> uint8x16_t {
     if field.run >= 16 {
         return shifted(crate::neon::load(part(block, at)), shift as i32 - down as i32);
     }
-    // The same eight bytes twice, the second time for the next run.
+    // Eight bytes hold two runs: a copy for each.
     let bytes = vcreate_u8(u64::from_le_bytes(*part(block, at)));
     let (_, above) = field.place(first + field.run);
     let down = |shift: u32| vcreate_s8(0x0101_0101_0101_0101 * u64::from((-(shift as i8)) as u8));

@@ -93,21 +93,13 @@ fn equal(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// Cosine of two vectors, sums in f64; 0 if one is zero.
-pub fn cosine(a: &[f32], b: &[f32]) -> f32 {
-    let dot = |a: &[f32], b: &[f32]| -> f64 {
-        a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
-    };
-    let lengths = (dot(a, a) * dot(b, b)).sqrt();
-    if lengths > 0.0 { (dot(a, b) / lengths) as f32 } else { 0.0 }
-}
-
 #[cfg(test)]
 mod tests {
     use regex::Regex;
     use serde_json::json;
 
     use super::*;
+    use crate::cosine;
 
     #[test]
     fn texts_are_judged_by_their_expectation() {

@@ -9,10 +9,10 @@ use bilayer_engine::session::{Session, Settings};
 use bilayer_engine::{Error as Engine, Model, chat_templates, constrain::Grammar};
 
 use super::cases::{Case, Expected, Question};
-use super::judge::{Verdict, cosine, text};
+use super::judge::{Verdict, text};
 use super::{Conversation, Evaluated, Instruments, Options, Outcome};
-use crate::Error;
 use crate::power::Meter;
+use crate::{Error, cosine};
 
 /// Energy so far; a counter must be read now and then.
 struct Energy<'a> {
@@ -262,7 +262,7 @@ fn similarity(encoder: &mut Encoder, a: &str, b: &str) -> Result<f32, Error> {
         rows.push(row.to_vec());
         Ok(())
     })?;
-    Ok(cosine(&rows[0], &rows[1]))
+    Ok(cosine(&rows[0], &rows[1]) as f32)
 }
 
 /// Classifies or compares all texts, some in each step.
@@ -332,7 +332,7 @@ fn group(encoder: &mut Encoder, cases: &[Case]) -> Result<Vec<Outcome>, Error> {
         let (answer, verdict) = match (&case.expected, &rows[..]) {
             (Expected::Label(label), [row]) => labelled(encoder.labels(), row, label),
             (Expected::Similar { at_least, .. }, [a, b]) => {
-                (String::new(), Verdict::similar(cosine(a, b), *at_least))
+                (String::new(), Verdict::similar(cosine(a, b) as f32, *at_least))
             }
             _ => continue,
         };

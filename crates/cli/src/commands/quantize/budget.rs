@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use bilayer_convert::imatrix::Imatrix;
-use bilayer_convert::quantize::sensitivity::{Calibration, Sensitivity};
+use bilayer_convert::quantize::sensitivity::Sensitivity;
 use bilayer_convert::quantize::{self, Quantize};
-use bilayer_engine::Model;
 
 use crate::args;
 use crate::failure::Failure;
 use crate::new_file::NewFile;
-use crate::{output, progress};
+use crate::progress;
 
 /// The chosen types, and their expected cost.
 pub struct Chosen {
@@ -34,12 +33,8 @@ pub fn measure(
     quantize: &Quantize,
     imatrix: Option<&Imatrix>,
 ) -> Result<Option<Sensitivity>, Failure> {
-    let path = args.calibration.as_deref();
-    let text =
-        output::file(path.ok_or_else(|| Failure::usage("no text; give --calibration FILE"))?)?;
-    let model = Model::new(super::open(args)?)?;
-    let (window_len, windows) = (args.ctx_size, args.chunks as usize);
-    let calibration = Calibration { text: &text, window_len, windows };
+    let (text, model) = super::calibrated(args)?;
+    let calibration = super::calibration(args, &text);
     let bar = progress::steps("measuring");
     let measured = progress::interruptible(&bar, |told| {
         Sensitivity::measure(quantize, &model, imatrix, &calibration, told)

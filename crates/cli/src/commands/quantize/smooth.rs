@@ -1,9 +1,7 @@
 //! `quantize --smooth`: moves outliers of activations into the weights, and reports them.
 
-use bilayer_convert::Calibration;
 use bilayer_convert::quantize::Quantize;
 use bilayer_convert::smooth::{Alpha, Folded, Smooth, Smoothed};
-use bilayer_engine::Model;
 use bilayer_gguf::File;
 use serde_json::{Value, json};
 
@@ -21,12 +19,8 @@ pub fn apply(
     quantize: &Quantize,
     file: File,
 ) -> Result<Option<(File, Smoothed)>, Failure> {
-    let path = args.calibration.as_deref();
-    let text =
-        output::file(path.ok_or_else(|| Failure::usage("no text; give --calibration FILE"))?)?;
-    let model = Model::new(super::open(args)?)?;
-    let (window_len, windows) = (args.ctx_size, args.chunks as usize);
-    let calibration = Calibration { text: &text, window_len, windows };
+    let (text, model) = super::calibrated(args)?;
+    let calibration = super::calibration(args, &text);
     let smooth = Smooth { alpha, ty: quantize.mix.base, threads: quantize.threads };
     let bar = progress::steps("smoothing");
     let measured = progress::interruptible(&bar, |told| smooth.measure(&model, &calibration, told));
