@@ -180,7 +180,12 @@ fn a_profile_moves_layers_one_by_one_and_counts_their_memory() {
         assert!((planned - held).abs() <= bound, "{count}: {planned} planned, {held} held");
         assert_eq!(count > 0, point["gpu_ms"].as_f64().unwrap() > 0.0, "{point}");
     }
-    assert_eq!(profile["recommended"], 0, "{profile}");
+    // Which number is recommended depends on the times of this run: no other is much faster.
+    let decode_ms = |point: &Value| point["decode_ms"].as_f64().unwrap();
+    let recommended = &points[profile["recommended"].as_u64().unwrap() as usize];
+    let fastest = points.iter().map(decode_ms).fold(f64::INFINITY, f64::min);
+    let allowed = fastest * (1.0 + bilayer_measure::profile::SLACK);
+    assert!(decode_ms(recommended) <= allowed, "{profile}");
     assert!(!profile["timeline"].as_array().unwrap().is_empty());
     let drawn = std::fs::read_to_string(place.path().join("drawn/profile.html")).unwrap();
     assert!(drawn.contains("</html>"), "the page ends");
