@@ -209,7 +209,7 @@ pub use bilayer_measure::Error;
 #[doc(inline)]
 pub use bilayer_measure::profile::{Options as ProfileOptions, Profile};
 #[doc(inline)]
-pub use bilayer_measure::{cost, evaluate, power};
+pub use bilayer_measure::{cost, evaluate, fleet, power};
 #[doc(inline)]
 pub use bilayer_scheduler::Plan;
 pub use builder::{Builder, CacheType, GpuLayers};

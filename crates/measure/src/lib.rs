@@ -4,7 +4,7 @@
 //! time of a step goes ([`trace`]), how long a model's layers take on each device ([`timing`], by which sessions place
 //! layers), whether two devices compute the same results ([`verify`]), how well a model predicts a text
 //! ([`perplexity`]), which columns of a matrix matter ([`imatrix`]), how good and fast models are on a team's own cases
-//! ([`evaluate`]), what tokens cost ([`cost`], [`power`]).
+//! ([`evaluate`]), how many servers a load needs ([`fleet`]), what tokens cost ([`cost`], [`power`]).
 //!
 //! **What it does not know.** Flags, terminals, charts, sockets. It prints nothing. The engine does not depend on it: a
 //! session that places layers by measured times receives [`timing::device`] in its settings.
@@ -45,6 +45,7 @@ mod cosine;
 pub mod cost;
 mod error;
 pub mod evaluate;
+pub mod fleet;
 pub mod imatrix;
 pub mod links;
 pub mod perplexity;

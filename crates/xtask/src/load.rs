@@ -15,6 +15,7 @@ mod hostile;
 mod latency;
 mod overload;
 mod process;
+mod replicas;
 mod soak;
 mod streams;
 
@@ -37,13 +38,14 @@ cargo xtask soak [--minutes 5] [--bilayer PROGRAM] [--into FILE]
 /// A part: its name, what it is, and the function that measures it.
 type LoadPart = (&'static str, &'static str, fn(&Setting) -> Result<Section>);
 
-const PARTS: [LoadPart; 8] = [
+const PARTS: [LoadPart; 9] = [
     ("streams", "16 streams beside bench with 16 sequences", streams::streams),
     ("single", "one stream beside bench", streams::single),
     ("peer", "8 streams beside llama-server, which --peer names", streams::peer),
     ("arrival", "gaps of a stream while a long prompt arrives", latency::arrival),
     ("cached", "first token of a prompt that is in the cache", latency::cached),
     ("overload", "ten times as many requests as can be completed", overload::overload),
+    ("replicas", "two servers beside the simulation of a fleet", replicas::replicas),
     ("hostile", "idle, slow and oversized requests beside a healthy client", hostile::hostile),
     ("soak", "mixed use for a long time, of which nothing may be left", soak::soak),
 ];

@@ -1,0 +1,269 @@
+//! Two replicas on one machine beside the simulation of a fleet (`examples/scaling_sim`) with step times of `bilayer bench`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::Setting;
+use super::client::Client;
+use super::completion::{Prompts, Times, stream};
+use super::process::{Launch, Server};
+use crate::report::{Row, Section, Verdict, median, spread};
+use crate::{output, status};
+
+const REPLICAS: usize = 2;
+
+/// Answers at once of a replica, and the tokens of its KV cache.
+const STREAMS: usize = 8;
+const CONTEXT: usize = 8192;
+
+/// Requests that come at once; their own tokens, those that all begin with, and those of answers.
+struct Case {
+    name: &'static str,
+    requests: usize,
+    shared: usize,
+    own: usize,
+    answer: usize,
+}
+
+const CASES: [Case; 3] = [
+    Case { name: "8 requests", requests: 8, shared: 0, own: 64, answer: 48 },
+    Case { name: "40 requests, most of which wait", requests: 40, shared: 0, own: 64, answer: 24 },
+    Case {
+        name: "16 requests with a common beginning",
+        requests: 16,
+        shared: 256,
+        own: 32,
+        answer: 24,
+    },
+];
+
+/// How far the simulation may be from the measurement.
+const BAR: f64 = 0.15;
+
+/// Figures of a case.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Figures {
+    tokens_per_second: f64,
+    first_ms: f64,
+    gap_ms: f64,
+    cached: f64,
+}
+
+/// Compares the two.
+pub fn replicas(setting: &Setting) -> Result<Section> {
+    let threads = (setting.threads / REPLICAS).max(1);
+    let simulator = simulator(&setting.bilayer)?;
+    let flags = format!("-np {STREAMS} -c {CONTEXT} -t {threads} -ngl 0 -dev none");
+    let launches: Vec<_> = (0..REPLICAS)
+        .map(|number| setting.launch(&format!("replica-{number}"), flags.clone()))
+        .collect();
+    let mut rows = Vec::new();
+    let mut errors = vec![Vec::new(); CASES.len()];
+    let mut measured = vec![Vec::new(); CASES.len()];
+    let mut predicted = vec![Figures::default(); CASES.len()];
+    for round in 0..setting.rounds {
+        setting.say("replicas", round);
+        // Step times of this round: the machine's speed drifts.
+        let bench = setting.folder.join("replicas-bench.json");
+        std::fs::write(&bench, bench_beside(setting, threads)?)?;
+        let servers: Vec<Server> =
+            launches.iter().map(Launch::bilayer).collect::<Result<_>>()?;
+        let overhead = overhead_ms(&servers, &bench, round)?;
+        for (at, case) in CASES.iter().enumerate() {
+            let real = run(&servers, case, (round * CASES.len() + at) as u64)?;
+            let simulated = simulate(setting, &simulator, &bench, case, overhead)?;
+            errors[at].push(simulated.tokens_per_second / real.tokens_per_second);
+            measured[at].push(real);
+            predicted[at] = simulated;
+        }
+    }
+    for (at, case) in CASES.iter().enumerate() {
+        let of = |figure: fn(&Figures) -> f64| {
+            median(&measured[at].iter().map(figure).collect::<Vec<_>>())
+        };
+        let ratio = median(&errors[at]);
+        rows.push(Row::judged(
+            format!("{}: simulated by measured tokens a second", case.name),
+            spread(&errors[at], 3),
+            format!("median within {BAR} of 1"),
+            Verdict::at_most((ratio - 1.0).abs(), BAR),
+        ));
+        let Figures { tokens_per_second, first_ms, gap_ms, cached } = predicted[at];
+        rows.push(Row::shown(
+            format!("{}: measured (simulated in the last round)", case.name),
+            format!(
+                "{:.1} ({tokens_per_second:.1}) tok/s, first token after {:.0} ({first_ms:.0}) ms, {:.1} ({gap_ms:.1}) ms \
+                 between tokens, {:.0} % ({:.0} %) of prompts cached",
+                of(|f| f.tokens_per_second),
+                of(|f| f.first_ms),
+                of(|f| f.gap_ms),
+                100.0 * of(|f| f.cached),
+                100.0 * cached,
+            ),
+        ));
+    }
+    let about = format!(
+        "{REPLICAS} servers with {threads} threads each, {STREAMS} answers at once, requests all at once to the one with the \
+         fewest. Simulated from `bilayer bench` of the round, run in {REPLICAS} processes at once, and what a server adds to a \
+         step, from one answer alone on each. Medians of {} rounds.",
+        setting.rounds
+    );
+    Ok(Section { name: "replicas", about, rows })
+}
+
+/// The simulator beside the program, which is built if it is not there.
+fn simulator(program: &Path) -> Result<PathBuf> {
+    let folder = program.parent().context("the program has no folder")?;
+    let path = folder.join("examples/scaling_sim");
+    if !path.is_file() {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        status(Command::new(cargo).args([
+            "build",
+            "--release",
+            "--locked",
+            "--example",
+            "scaling_sim",
+        ]))?;
+    }
+    if !path.is_file() {
+        bail!("{} was not built: give a --bilayer of target/release", path.display());
+    }
+    Ok(path)
+}
+
+/// Step times as `bilayer bench` writes them, measured while the other replicas' cores do the same work.
+fn bench_beside(setting: &Setting, threads: usize) -> Result<String> {
+    let command = || {
+        let mut command = Command::new(&setting.bilayer);
+        command.args([
+            "bench",
+            "-p",
+            "16,64,256",
+            "-n",
+            "12",
+            "-np",
+            "1,2,4,8",
+            "-d",
+            "0,512",
+            "-r",
+            "2",
+        ]);
+        command.args(["--no-probe", "-o", "json", "-ngl", "0", "-dev", "none"]);
+        command.args(["-t", &threads.to_string(), "-m"]).arg(&setting.model);
+        command
+    };
+    let spawn = || command().stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let mut others: Vec<Child> = (1..REPLICAS).map(|_| spawn()).collect::<Result<_, _>>()?;
+    let found = output(&mut command());
+    for other in &mut others {
+        // The last to end had the machine to itself for the difference only.
+        let _ = other.kill();
+        let _ = other.wait();
+    }
+    found
+}
+
+/// What a server adds to a step: the time between tokens of one answer on each server at once, less a step of one row.
+fn overhead_ms(servers: &[Server], bench: &Path, round: usize) -> Result<f64> {
+    let alone = Case { name: "", requests: servers.len(), shared: 0, own: 16, answer: 48 };
+    let real = run(servers, &alone, 1000 + round as u64)?;
+    let result: Value = serde_json::from_str(&std::fs::read_to_string(bench)?)?;
+    let tests = result.as_array().context("bench wrote no list")?;
+    let is_alone = |test: &&Value| {
+        test["n_prompt"] == 0
+            && test["n_depth"] == 0
+            && test["n_parallel"].as_u64().unwrap_or(1) == 1
+    };
+    let test = tests.iter().find(is_alone).context("bench has no test of one answer")?;
+    let [ns, steps] = ["avg_ns", "n_gen"].map(|key| test[key].as_f64().unwrap_or(f64::NAN));
+    Ok((real.gap_ms - ns / steps / 1e6).max(0.0))
+}
+
+/// Runs a case on the servers: every request goes to the server that has the fewest.
+fn run(servers: &[Server], case: &Case, seed: u64) -> Result<Figures> {
+    let mut prompts = Prompts::seeded(seed);
+    let beginning = prompts.next(case.shared);
+    let prompts: Vec<Vec<u64>> =
+        (0..case.requests).map(|_| [&beginning[..], &prompts.next(case.own)].concat()).collect();
+    let turn = AtomicUsize::new(0);
+    let one = |prompt: &[u64]| {
+        // All are sent at once, so the fewest requests are those of the next in turn.
+        let server = &servers[turn.fetch_add(1, Ordering::Relaxed) % servers.len()];
+        stream(&mut Client::new(server.address), prompt, case.answer, |_| {})
+    };
+    let began = Instant::now();
+    let times: Vec<Times> = std::thread::scope(|scope| {
+        let threads: Vec<_> = prompts.iter().map(|prompt| scope.spawn(|| one(prompt))).collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined
+            .map(|times| times.unwrap_or_else(|_| bail!("a client panicked")))
+            .collect::<Result<_>>()
+    })?;
+    let ended = times.iter().filter_map(|times| times.tokens.last().copied()).max();
+    let took = (ended.context("no token came")? - began).as_secs_f64();
+    let gaps: Vec<f64> = times.iter().flat_map(Times::gaps_ms).collect();
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let firsts: Vec<f64> = times.iter().map(Times::first_ms).collect();
+    let tokens = (case.requests * (case.shared + case.own)) as f64;
+    Ok(Figures {
+        tokens_per_second: (case.requests * case.answer) as f64 / took,
+        first_ms: mean(&firsts),
+        gap_ms: mean(&gaps),
+        cached: times.iter().map(|times| times.cached as f64).sum::<f64>() / tokens,
+    })
+}
+
+/// The same case in simulation.
+fn simulate(
+    setting: &Setting,
+    simulator: &Path,
+    bench: &Path,
+    case: &Case,
+    overhead_ms: f64,
+) -> Result<Figures> {
+    let scenario = format!(
+        "[fleet]\nreplicas = {REPLICAS}\nsequences = {STREAMS}\ncontext = {CONTEXT}\noverhead_ms = {overhead_ms}\n\
+         max_step_ms = {}.0\nrouter = \"least-requests\"\n\
+         [load]\nrequests_per_second = 0.0\nconversations = {}\nbeginnings = 1\nshared_tokens = {}\nown_tokens = {}\n\
+         answer_tokens = {}\nspread = 0.0\n",
+        setting.max_step_ms, case.requests, case.shared, case.own, case.answer
+    );
+    let file = setting.folder.join("replicas.toml");
+    std::fs::write(&file, scenario)?;
+    let report = output(Command::new(simulator).arg(bench).arg(&file).arg("--json"))?;
+    figures(&report)
+}
+
+fn figures(report: &str) -> Result<Figures> {
+    let report: Value = serde_json::from_str(report).context("the report of scaling_sim")?;
+    let number = |value: &Value, key: &str| {
+        value.as_f64().with_context(|| format!("the report of scaling_sim has no {key}"))
+    };
+    Ok(Figures {
+        tokens_per_second: number(&report["tokens_per_second"], "tokens_per_second")?,
+        first_ms: number(&report["first_token_ms"]["mean"], "first_token_ms.mean")?,
+        gap_ms: number(&report["between_tokens_ms"]["mean"], "between_tokens_ms.mean")?,
+        cached: number(&report["prefix_hit_rate"], "prefix_hit_rate")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_read_and_missing_ones_named() {
+        let report = r#"{"tokens_per_second": 20.5, "first_token_ms": {"mean": 100.0},
+            "between_tokens_ms": {"mean": 40.0}, "prefix_hit_rate": 0.5}"#;
+        let expected =
+            Figures { tokens_per_second: 20.5, first_ms: 100.0, gap_ms: 40.0, cached: 0.5 };
+        assert_eq!(figures(report).unwrap(), expected);
+        let error = format!("{:#}", figures(r#"{"tokens_per_second": 1}"#).unwrap_err());
+        assert!(error.contains("first_token_ms.mean"), "{error}");
+    }
+}
