@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize as _;
 use support::data::shared;
 use support::program::{Place, Ran, ran};
 
@@ -123,4 +124,47 @@ fn hybrid_placement_splits_the_layers() {
     assert!(!cpu.contains("gpu"), "{cpu}");
     assert!(half.contains("gpu") && half.contains(":cpu"), "{half}");
     assert!(!all.split_once(": ").unwrap().1.contains("cpu"), "{all}");
+}
+
+#[test]
+fn a_fleet_is_simulated_with_step_times_of_bench() {
+    let place = Place::new();
+    let bench = place.run("bench -p 16,64 -n 8 -np 1,4 -d 0,64 -r 1 --no-probe -o json").good();
+    place.file("bench.json", bench.out);
+    let scenario =
+        |name: &str| format!("{}/examples/scaling_sim/{name}", env!("CARGO_MANIFEST_DIR"));
+    let office = scenario("office.toml");
+    let arguments = ["bench.json", &office, "1", "2", "--json"];
+    let simulated = run(&place, "scaling_sim", &arguments);
+    let reports: Vec<serde_json::Value> =
+        simulated.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [one, two] = &reports[..] else { panic!("{simulated:?}") };
+    for (replicas, report) in [(1, one), (2, two)] {
+        assert_eq!(report["replicas"], replicas);
+        let [arrived, finished, refused] =
+            ["arrived", "finished", "refused"].map(|key| report[key].as_u64().unwrap());
+        assert!(arrived > 300 && arrived == finished + refused, "{report}");
+        assert!(report["price_per_million_tokens"].as_f64().unwrap() > 0.0, "{report}");
+    }
+    assert!(two["busy"].as_f64().unwrap() < one["busy"].as_f64().unwrap(), "{one} {two}");
+    assert_eq!(run(&place, "scaling_sim", &arguments).out, simulated.out, "it is repeatable");
+
+    let table = run(&place, "scaling_sim", &["bench.json", &office]).out;
+    assert!(table.starts_with("replicas") && table.lines().count() == 2, "{table}");
+    let refused = |file: &str, text: String, part: &str| {
+        place.file(file, text);
+        let given = if file.ends_with("json") { [file, &office] } else { ["bench.json", file] };
+        let mut command = place.bare(&program("scaling_sim").to_string_lossy());
+        let ran = ran(command.args(given));
+        assert!(ran.code != Some(0) && ran.err.contains(part), "{part}: {ran:?}");
+    };
+    let text = std::fs::read_to_string(&office).unwrap();
+    refused("odd.toml", text.replace("sequences", "seats"), "seats");
+    refused("none.toml", text.replace("replicas = 2", "replicas = 0"), "fleet.replicas");
+    refused("empty.json", "[]".to_owned(), "no test of generation");
+    for name in ["team.toml", "public.toml"] {
+        let scenario: toml::Table =
+            std::fs::read_to_string(scenario(name)).unwrap().parse().unwrap();
+        bilayer::fleet::Scenario::deserialize(scenario).unwrap().check().unwrap();
+    }
 }

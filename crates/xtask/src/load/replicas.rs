@@ -71,8 +71,7 @@ pub fn replicas(setting: &Setting) -> Result<Section> {
         // Step times of this round: the machine's speed drifts.
         let bench = setting.folder.join("replicas-bench.json");
         std::fs::write(&bench, bench_beside(setting, threads)?)?;
-        let servers: Vec<Server> =
-            launches.iter().map(Launch::bilayer).collect::<Result<_>>()?;
+        let servers: Vec<Server> = launches.iter().map(Launch::bilayer).collect::<Result<_>>()?;
         let overhead = overhead_ms(&servers, &bench, round)?;
         for (at, case) in CASES.iter().enumerate() {
             let real = run(&servers, case, (round * CASES.len() + at) as u64)?;
