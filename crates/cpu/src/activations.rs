@@ -20,6 +20,8 @@ pub(crate) use block::Parts;
 pub(crate) use pack::pack;
 pub(crate) use whole_row::{PackedRows, RowColumn};
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use quantize::PEAK_12;
 use quantize::{Quantized, quantize};
 
 /// Columns that one activation scale covers at most, and that a tile multiplies at a time: a K-quant block, or eight
@@ -43,6 +45,10 @@ pub enum Format {
     /// [`Format::Q8x256`] with 16-bit sums, for tiles that apply the weights' scales as integers. Packed only.
     #[cfg(target_arch = "x86_64")]
     Q8x256Pairs,
+    /// 12 bits, stored as 16, and one scale per 256, or fewer at the end of a row: |x - x'| <= max|x| / 4094. Packed
+    /// only.
+    #[cfg(target_arch = "x86_64")]
+    Q12x256,
     /// Tiles of 32 columns x 16 tokens in bf16: |x - x'| <= |x| / 256; with a second plane, which holds the
     /// residuals, |x| / 65536. Packed only.
     #[cfg(target_arch = "x86_64")]
@@ -101,7 +107,9 @@ impl Format {
             Format::Q8x256 => cols.div_ceil(256) * size_of::<Block256>(),
             Format::Q8Row => whole_row::column_bytes(cols),
             #[cfg(target_arch = "x86_64")]
-            Format::Q8x256Pairs | Format::Tiles { .. } => unreachable!("{PACKED_ONLY}"),
+            Format::Q8x256Pairs | Format::Q12x256 | Format::Tiles { .. } => {
+                unreachable!("{PACKED_ONLY}")
+            }
         }
     }
 
@@ -132,7 +140,9 @@ impl Format {
             }
             Format::Q8Row => whole_row::prepare(level, x, out),
             #[cfg(target_arch = "x86_64")]
-            Format::Q8x256Pairs | Format::Tiles { .. } => unreachable!("{PACKED_ONLY}"),
+            Format::Q8x256Pairs | Format::Q12x256 | Format::Tiles { .. } => {
+                unreachable!("{PACKED_ONLY}")
+            }
         }
     }
 }

@@ -97,7 +97,7 @@ impl Path {
     /// Rows processed at a time.
     fn rows(self) -> usize {
         match self {
-            Path::Integer(_) => integer::RUN_ROWS,
+            Path::Integer(integer) => integer.rows(),
             Path::Float(_) | Path::WholeRow(_) => ROWS,
             #[cfg(target_arch = "x86_64")]
             Path::Tiled { .. } => tiled::RUN_ROWS,
@@ -152,15 +152,9 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
     match quants {
         Some(quants) => {
             let packing = Packing::new(tiling.format(quants), cols, level);
-            let path = Path::Integer(Integer::new(quants, packing));
-            Gemm {
-                name: integer_name,
-                panel_rows: integer::RUN_ROWS,
-                tokens_min,
-                packing,
-                row_bytes,
-                path,
-            }
+            let integer = Integer::new(quants, packing);
+            let (panel_rows, path) = (integer.rows(), Path::Integer(integer));
+            Gemm { name: integer_name, panel_rows, tokens_min, packing, row_bytes, path }
         }
         None => {
             let packing = Packing::new(Format::F32, cols, level);

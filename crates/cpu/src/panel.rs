@@ -320,7 +320,7 @@ mod tests {
                 let (start, len) = (ty.block_bytes, ty.block_bytes);
                 let rows = PanelRows { weights: &bytes, row_bytes, start, len };
                 let tiles = (tiling.tiles)(quants);
-                for first in [0, 16] {
+                for first in (0..tiling.panel_rows(quants)).step_by(16) {
                     let (mut spans, mut long, mut short) =
                         ([Span::zeroed(); 16], Panel::zeroed(), Panel::zeroed());
                     // SAFETY: the level is available.

@@ -20,6 +20,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx2_f32;
 #[cfg(target_arch = "x86_64")]
+mod avx2_wide;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_f32;
@@ -133,8 +135,8 @@ pub(crate) struct Tiling {
     pub names: [&'static str; 2],
     /// Maximum tokens per tile of an activation format, limited by the level's registers.
     pub tokens_max: fn(Format) -> usize,
-    /// The activation format for weights with one activation scale per 256 columns.
-    pub format_256: fn(&Quants) -> Format,
+    /// The activation format for a type's weights.
+    pub format: fn(&Quants) -> Format,
     /// The integer kernels of a type.
     pub tiles: fn(&Quants) -> Tiles,
     /// The float kernels.
@@ -164,8 +166,22 @@ impl Tiling {
 
     /// The activation format for a type's weights.
     pub fn format(&self, quants: &Quants) -> Format {
-        if quants.form.is_per_256() { (self.format_256)(quants) } else { Format::Q8x32 }
+        (self.format)(quants)
     }
+
+    /// Rows of a panel of a type: 32, or 16 with codes of 16 bits.
+    pub fn panel_rows(&self, quants: &Quants) -> usize {
+        match self.format(quants) {
+            #[cfg(target_arch = "x86_64")]
+            Format::Q12x256 => ROWS / 2,
+            _ => ROWS,
+        }
+    }
+}
+
+/// [`Tiling::format`] of most levels: eight bits, with a scale for as many columns as the weights' form has.
+fn format_of_form(quants: &Quants) -> Format {
+    if quants.form.is_per_256() { Format::Q8x256 } else { Format::Q8x32 }
 }
 
 /// [`Tiling::tokens_min`] of most levels.

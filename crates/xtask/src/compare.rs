@@ -13,10 +13,12 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 mod cases;
+mod ik;
 mod peer;
 mod table;
 
 use cases::{Case, PARTS};
+use ik::Ik;
 use peer::Build;
 pub use peer::host_flags;
 
@@ -24,10 +26,11 @@ use crate::{output, status};
 
 pub const USAGE: &str = "\
 cargo xtask compare-peer [--parts PART,...] [--types TYPE,...] [--rounds 5] [--levels LEVEL,...] [--peer avx2] [--busy N]
-                       [--bilayer PROGRAM] [--write | --into FILE]
+                       [--ik LLAMA_BENCH] [--bilayer PROGRAM] [--write | --into FILE]
                               time this program and llama.cpp (llama-cpp-python, in target/peer) in turn on random
-                              models and print a table of paired ratios, perhaps beside N busy threads; --write puts
-                              its rows into the table of docs/performance.md, --into into that of another file, such as another machine's
+                              models and print a table of paired ratios, perhaps beside N busy threads; --ik measures
+                              the llama-bench of ik_llama.cpp in the same rounds; --write puts the rows into the table
+                              of docs/performance.md, --into into that of another file, such as another machine's
 cargo xtask compare-peer FILE ... [-t 2] [-p 512] [-n 64] [-np 1,4] [-d 0]
                               the same on files of your own";
 
@@ -42,6 +45,8 @@ struct Options {
     peer: Build,
     /// Number of busy threads to run meanwhile.
     busy: usize,
+    /// The llama-bench of ik_llama.cpp, to measure as well.
+    ik: Option<PathBuf>,
     /// The file whose table is updated.
     into: Option<PathBuf>,
     /// A program to measure instead of building one.
@@ -67,6 +72,7 @@ impl Options {
             levels: vec![String::new()],
             peer: Build::Native,
             busy: 0,
+            ik: None,
             into: None,
             bilayer: None,
             work: Vec::new(),
@@ -84,6 +90,7 @@ impl Options {
                 "--levels" => options.levels = list(value()?),
                 "--peer" => options.peer = value()?.parse()?,
                 "--busy" => options.busy = number(value()?, flag)?,
+                "--ik" => options.ik = Some(value()?.into()),
                 "--write" => options.into = Some(crate::PERFORMANCE.into()),
                 "--into" => options.into = Some(value()?.into()),
                 "--bilayer" => options.bilayer = Some(value()?.into()),
@@ -143,6 +150,16 @@ struct Measured {
 /// Results by test, such as `pp512` or `tg64 x4 @ d4096`.
 type Tests = BTreeMap<String, Measured>;
 
+/// Keeps the better result of each test.
+fn keep_best(best: &mut Tests, found: impl IntoIterator<Item = (String, Measured)>, case: &Case) {
+    for (test, measured) in found {
+        let better = |known: &Measured| (measured.value > known.value) != case.first_token;
+        if best.get(&test).is_none_or(better) {
+            best.insert(test, measured);
+        }
+    }
+}
+
 /// Compares and prints.
 pub fn run(args: &[String]) -> Result<()> {
     let options = Options::parse(args)?;
@@ -151,31 +168,36 @@ pub fn run(args: &[String]) -> Result<()> {
         crate::rewrite(file, "compare-peer", str::to_owned)?;
     }
     let folder = std::path::absolute(FOLDER)?;
+    let ik = options.ik.as_deref().map(Ik::ready).transpose()?;
     let bilayer = program(options.bilayer.as_deref())?;
     let peer = peer::Peer::ready(&folder, options.peer)?;
     let mut rows = Vec::new();
     let _load = Load::new(options.busy);
-    say(table::HEAD)?;
+    say(&table::head(ik.is_some()))?;
     for Job { case, file } in &options.work {
         let path = match file {
             Some(file) => file.clone(),
             None => model(&bilayer, &folder, case)?,
         };
         let mut ours = vec![Vec::new(); options.levels.len()];
-        let mut theirs = Vec::new();
+        let (mut theirs, mut iks) = (Vec::new(), Vec::new());
         for round in 0..options.rounds {
             eprintln!("xtask: {}, round {} of {}", path.display(), round + 1, options.rounds);
             for (level, ours) in options.levels.iter().zip(&mut ours) {
                 ours.push(measure(&bilayer, &path, level, case)?);
             }
             theirs.push(peer.measure(&path, case)?);
+            if let Some(ik) = &ik {
+                iks.push(ik.measure(&path, case)?);
+            }
         }
         let name = path.file_stem().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
         let bytes = std::fs::metadata(&path)?.len();
         for (level, ours) in options.levels.iter().zip(&ours) {
             let (peer, busy) = (options.peer, options.busy);
             let about = table::About { model: &name, level, peer, busy, case, bytes };
-            for row in table::rows(&about, ours, &theirs) {
+            let iks = ik.as_ref().map(|_| &iks[..]);
+            for row in table::rows(&about, ours, &theirs, iks) {
                 say(&row.to_string())?;
                 rows.push(row);
             }
@@ -355,7 +377,8 @@ mod tests {
         let some = parse("--parts types,one-thread --types Q8_0 --peer avx2 --levels avx2,avxvnni")
             .unwrap();
         assert_eq!((some.work.len(), some.peer, some.levels.len()), (2, Build::Avx2, 2));
-        assert_eq!(parse("--into a.md").unwrap().into, Some("a.md".into()));
+        let both = parse("--into a.md --ik b/llama-bench").unwrap();
+        assert_eq!((both.into, both.ik), (Some("a.md".into()), Some("b/llama-bench".into())));
         for (line, part) in [
             ("--rounds", "needs a value"),
             ("--speed 3", "--speed"),

@@ -21,6 +21,13 @@ use super::{Format, PackedRows};
 /// sums of 32   [4, n, 2] i16
 /// scales       [n] f32
 /// ```
+///
+/// `Q12x256`, where a step of four columns has the even ones and then the odd ones:
+///
+/// ```text
+/// quants       [cols / 4, 2, n, 2] i16
+/// scales       [n] f32
+/// ```
 #[derive(Clone, Copy)]
 pub(crate) struct Block<'a> {
     /// The bytes from the first section on.
@@ -40,6 +47,8 @@ impl<'a> Block<'a> {
             Format::Q8x256 => cols + cols / 16 * 4 + cols / 32 * 4 + cols / 256 * 4,
             #[cfg(target_arch = "x86_64")]
             Format::Q8x256Pairs => cols + cols / 16 * 2 + cols / 32 * 2 + cols / 256 * 4,
+            #[cfg(target_arch = "x86_64")]
+            Format::Q12x256 => 2 * cols + cols.div_ceil(256) * 4,
             Format::Q8Row => PackedRows::bytes_per_token(cols),
             _ => cols + cols / 32 * 8,
         }
@@ -62,6 +71,8 @@ impl<'a> Block<'a> {
             Format::Q8x256 => [sums, sums + 64 * n, sums + 96 * n],
             #[cfg(target_arch = "x86_64")]
             Format::Q8x256Pairs => [sums, sums + 32 * n, sums + 48 * n],
+            #[cfg(target_arch = "x86_64")]
+            Format::Q12x256 => [2 * sums; 3],
             _ => [sums, sums + self.cols / 8 * n, sums + self.cols / 8 * n],
         }
     }

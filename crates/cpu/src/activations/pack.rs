@@ -1,5 +1,7 @@
-//! Packs activations as int8 for the integer products of GEMM.
+//! Packs activations as integers for the products of GEMM.
 
+#[cfg(target_arch = "x86_64")]
+use super::quantize::{PEAK_12, scale_for};
 use super::quantize::{Quantized, quantize};
 use super::{Block, Format, SPAN};
 use crate::lanes::{Lanes, Transform};
@@ -10,6 +12,8 @@ use crate::level::{Level, transform};
 pub(crate) fn pack(level: Level, format: Format, x: &[f32], cols: usize, out: &mut [u8]) {
     match format {
         Format::Q8Row => super::whole_row::pack(level, x, cols, out),
+        #[cfg(target_arch = "x86_64")]
+        Format::Q12x256 => transform(level, Pack12 { x, cols }, out),
         _ => transform(level, Pack { format, x, cols }, out),
     }
 }
@@ -26,6 +30,41 @@ impl Transform for Pack<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, _: L, out: &mut [u8]) {
         pack_here(self.format, self.x, self.cols, out);
+    }
+}
+
+/// Packs a chunk in twelve bits.
+#[cfg(target_arch = "x86_64")]
+struct Pack12<'a> {
+    x: &'a [f32],
+    cols: usize,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Transform for Pack12<'_> {
+    type Out = [u8];
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, _: L, out: &mut [u8]) {
+        let (tokens, mut rest) = (self.x.len() / self.cols, out);
+        for col in (0..self.cols).step_by(SPAN) {
+            let count = (self.cols - col).min(SPAN);
+            let (packed, scales);
+            (packed, rest) = rest.split_at_mut(2 * count * tokens);
+            (scales, rest) = rest.split_at_mut(4 * tokens);
+            let packed = bytemuck::cast_slice_mut::<u8, [i16; 2]>(packed);
+            let scales = bytemuck::cast_slice_mut::<u8, f32>(scales);
+            for (token, out) in scales.iter_mut().enumerate() {
+                let x = &self.x[token * self.cols + col..][..count];
+                let scale = scale_for(x, PEAK_12);
+                *out = scale.value;
+                let steps = packed[token..].chunks_mut(2 * tokens);
+                for (pairs, x) in steps.zip(x.as_chunks::<4>().0) {
+                    let [a, b, c, d] = x.map(|x| scale.quant(x) as i16);
+                    (pairs[0], pairs[tokens]) = ([a, c], [b, d]);
+                }
+            }
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The activation quantizer: eight bits and one scale.
+//! The activation quantizer: eight bits, or twelve, and one scale.
 
 /// Activations in eight bits.
 pub(super) struct Quantized<const N: usize> {
@@ -9,6 +9,13 @@ pub(super) struct Quantized<const N: usize> {
     pub sum: i32,
 }
 
+/// The largest activation in eight bits.
+const PEAK_8: f32 = 127.0;
+
+/// The largest activation in twelve bits.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const PEAK_12: f32 = 2047.0;
+
 /// A scale and its reciprocal.
 #[derive(Clone, Copy)]
 pub(super) struct Scale {
@@ -17,7 +24,7 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// The nearest multiple of the scale, ties to even: -127 to 127, arbitrary if the scale is NaN.
+    /// The nearest multiple of the scale, ties to even: at most that of the peak, arbitrary if the scale is NaN.
     #[inline(always)]
     pub fn quant(self, x: f32) -> i32 {
         // Adding 1.5 · 2^23 rounds to an integer in the low bits: no rounding instruction is needed, so every level
@@ -27,18 +34,24 @@ impl Scale {
     }
 }
 
-/// The scale of some activations, max|x| / 127. It is zero for values below 2^-100, so that the reciprocal is finite; a
-/// NaN or infinity makes it NaN.
+/// The scale of some activations in eight bits, max|x| / 127; see [`scale_for`].
 #[inline(always)]
 pub(super) fn scale_of(x: &[f32]) -> Scale {
+    scale_for(x, PEAK_8)
+}
+
+/// The scale that makes the largest of some activations `most`. It is zero for values below 2^-100, so that the
+/// reciprocal is finite; a NaN or infinity makes it NaN.
+#[inline(always)]
+pub(super) fn scale_for(x: &[f32], most: f32) -> Scale {
     const LEAST: u32 = 27 << 23;
     const INFINITY: u32 = 0x7f80_0000;
     // The bits of non-negative floats compare as their values do, and NaN is above infinity.
     let peak = x.iter().map(|x| x.to_bits() & 0x7fff_ffff).fold(0, u32::max);
     let is_finite = peak < INFINITY;
     let peak = if peak < LEAST { 0.0 } else { f32::from_bits(peak) };
-    let inverse = if peak > 0.0 { 127.0 / peak } else { 0.0 };
-    Scale { value: if is_finite { peak / 127.0 } else { f32::NAN }, inverse }
+    let inverse = if peak > 0.0 { most / peak } else { 0.0 };
+    Scale { value: if is_finite { peak / most } else { f32::NAN }, inverse }
 }
 
 /// Quantizes some activations with one scale: x becomes round(x / scale).

@@ -4,7 +4,7 @@ use crate::activations::{Block, SPAN};
 use crate::gemm::packing::Packing;
 use crate::gemm::{CHUNKS_AHEAD, PanelProduct};
 use crate::level::Level;
-use crate::panel::{Fill, Panel, Quants, ROWS, Span, UnpackRows};
+use crate::panel::{Fill, Panel, Quants, Span, UnpackRows};
 use crate::stream::{self, Ahead, PanelRows, Split};
 use crate::tile::{Product, Tiles, Tiling};
 
@@ -16,18 +16,20 @@ pub(super) struct Integer {
     /// The fast path, if there is one.
     fill: Option<Fill>,
     tiles: Tiles,
+    /// Rows of a panel.
+    panel_rows: usize,
 }
 
-/// Rows per call: two panels. A block of activations is then used twice each time it is read from the outer caches,
-/// and both panels still fit the first-level cache.
-pub(super) const RUN_ROWS: usize = 2 * ROWS;
+/// Panels per call. A block of activations is then used twice each time it is read from the outer caches, and both
+/// panels still fit the first-level cache.
+const PANELS: usize = 2;
 
 /// Scratch memory of a call.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 pub(super) struct Scratch {
     spans: [Span; 16],
-    panels: [Panel; 2],
+    panels: [Panel; PANELS],
 }
 
 impl Integer {
@@ -35,10 +37,16 @@ impl Integer {
         let level = packing.level;
         let tiling = Tiling::of(level);
         let (fill, tiles) = ((tiling.fill)(quants), (tiling.tiles)(quants));
-        Integer { level, unpack: quants.unpack, fill, tiles }
+        let panel_rows = tiling.panel_rows(quants);
+        Integer { level, unpack: quants.unpack, fill, tiles, panel_rows }
     }
 
-    /// Adds the product of up to 64 rows to `strip`, where a token's results are `stride` after those of the previous
+    /// Rows per call.
+    pub fn rows(&self) -> usize {
+        PANELS * self.panel_rows
+    }
+
+    /// Adds the product of up to [`rows`](Self::rows) rows to `strip`, where a token's results are `stride` after those of the previous
     /// token and there is space for all rows of the panels.
     pub fn run(
         &self,
@@ -49,7 +57,7 @@ impl Integer {
     ) {
         let PanelProduct { weights, row_bytes, packing, packed, cold } = *run;
         let rows = run.rows();
-        let panels = rows.div_ceil(ROWS);
+        let panels = rows.div_ceil(self.panel_rows);
         let chunk_bytes = packing.chunk_bytes(packed.tokens);
         // All spans but the last are complete.
         let span_bytes = row_bytes * SPAN / packing.cols;
@@ -78,7 +86,7 @@ impl Integer {
                 }
                 for (index, panel) in scratch.panels[..panels].iter().enumerate() {
                     let ahead = steps.part();
-                    let strip = &mut strip[range.start * stride + index * ROWS..];
+                    let strip = &mut strip[range.start * stride + index * self.panel_rows..];
                     let product = Product { panel, block, ahead, stride };
                     // SAFETY: a packing's level is available on this CPU.
                     unsafe { (self.tiles.tile)(product, strip) };
@@ -90,14 +98,14 @@ impl Integer {
     /// Unpacks the columns of `part` and prefetches the next of `steps` with every 16 rows; a panel's rows beyond the
     /// last are zero.
     fn fill(&self, part: PanelRows<'_>, rows: usize, steps: &mut Split, scratch: &mut Scratch) {
-        let halves = rows.next_multiple_of(ROWS) / 16;
+        let halves = rows.next_multiple_of(self.panel_rows) / 16;
         for first in (0..halves).map(|half| 16 * half) {
             let count = rows.saturating_sub(first).min(16);
-            let (panel, ahead) = (&mut scratch.panels[first / ROWS], steps.part());
+            let (panel, ahead) = (&mut scratch.panels[first / self.panel_rows], steps.part());
             if let (Some(fill), 16) = (self.fill, count) {
                 let part = PanelRows { weights: &part.weights[first * part.row_bytes..], ..part };
                 // SAFETY: a packing's level is available on this CPU.
-                unsafe { fill(part, ahead, first % ROWS, panel) };
+                unsafe { fill(part, ahead, first % self.panel_rows, panel) };
                 continue;
             }
             ahead.fetch();
@@ -108,7 +116,7 @@ impl Integer {
             }
             // SAFETY: a packing's level is available on this CPU.
             unsafe {
-                let first = first % ROWS;
+                let first = first % self.panel_rows;
                 (self.tiles.interleave)(&scratch.spans, first, self.tiles.adjust, panel);
             }
         }

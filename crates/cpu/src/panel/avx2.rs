@@ -62,6 +62,37 @@ pub(crate) fn put_pairs(line: &mut [f32; ROWS], first: usize, pairs: __m256i) {
     store_floats(&mut line[first..], _mm256_castsi256_ps(pairs));
 }
 
+/// Floats times `factor` as 16-bit integers, those of `low` next to those of `high`.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn pairs(low: __m256i, high: __m256i, factor: f32) -> __m256i {
+    let integers = |values| {
+        _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_castsi256_ps(values), _mm256_set1_ps(factor)))
+    };
+    let high = _mm256_slli_epi32::<16>(integers(high));
+    _mm256_blend_epi16::<0b1010_1010>(integers(low), high)
+}
+
+/// Stores products of 16 bits (`tile/avx2_wide.rs`): the codes of step `step`, four bytes of each of eight rows, times
+/// the scales stored in the panel before. The even columns are in the place of rows 0 to 15 of a panel of bytes, the odd
+/// ones in that of rows 16 to 31.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn put_products<const GROUP: usize, const INTEGERS: bool>(
+    panel: &mut Panel,
+    step: usize,
+    first: usize,
+    codes: __m256i,
+) {
+    let scales = _mm256_castps_si256(load_floats(&panel.scales[4 * step / GROUP][first..]));
+    let scales = if INTEGERS { _mm256_slli_epi16::<7>(scales) } else { scales };
+    // A code in the upper byte is 256 times too large, and the product is divided by 2^15.
+    let even = _mm256_slli_epi16::<8>(codes);
+    let odd = _mm256_and_si256(codes, _mm256_set1_epi16(0xff00u16.cast_signed()));
+    put(panel, step, first, _mm256_mulhrs_epi16(even, scales));
+    put(panel, step, 16 + first, _mm256_mulhrs_epi16(odd, scales));
+}
+
 /// Stores the scales and minimums of rows `first..first + 8`, four in each lane, and their units, f16 in the halves
 /// of each lane; minimums are subtracted.
 #[target_feature(enable = "avx2,f16c")]
@@ -133,6 +164,18 @@ pub(crate) fn transpose(rows: [__m256i; 8]) -> [__m256i; 8] {
         out[4 + c] = _mm256_permute2x128_si256::<0x31>(b[c], b[4 + c]);
     }
     out
+}
+
+/// Groups `8 * part..8 * part + 8` of eight rows, each row's times its factor: one vector of rows per group.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn columns(rows: [(&[f32; 16], f32); 8], part: usize) -> [__m256i; 8] {
+    let mut values = [_mm256_setzero_si256(); 8];
+    for (value, (row, factor)) in values.iter_mut().zip(rows) {
+        let row = _mm256_mul_ps(load_floats(&row[8 * part..]), _mm256_set1_ps(factor));
+        *value = _mm256_castps_si256(row);
+    }
+    transpose(values)
 }
 
 /// Stores values times `factor` of rows `first..first + 8`, one vector per element of `to`.

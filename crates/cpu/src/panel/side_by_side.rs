@@ -245,7 +245,7 @@ const fn unit_word<T: SuperBlock>() -> ((usize, usize), usize) {
 }
 
 /// Unpacks sixteen rows, eight at a time; see [`crate::panel::Fill`]. The tiles of AVX2 want codes as they are and
-/// integer scales; those of AVX-VNNI, if `LIFT`, signed codes around 128 and floats.
+/// integer scales, or signed codes times these; those of AVX-VNNI, if `LIFT`, signed codes around 128 and floats.
 #[target_feature(enable = "avx2,f16c")]
 pub(crate) fn fill_256<T: SuperBlock, const BYTES: usize, const LIFT: bool>(
     rows: PanelRows<'_>,
@@ -262,12 +262,12 @@ pub(crate) fn fill_256<T: SuperBlock, const BYTES: usize, const LIFT: bool>(
                 }
             )*};
         }
-        pieces!(0 1 2 3 4 5 6 7);
         if LIFT {
             lines_float_256::<T, BYTES>(rows, first, panel);
         } else {
             lines_256::<T, BYTES>(rows, first, panel);
         }
+        pieces!(0 1 2 3 4 5 6 7);
     });
 }
 
@@ -294,10 +294,18 @@ fn piece_256<T: SuperBlock, const BYTES: usize, const INDEX: usize, const LIFT: 
                 codes = _mm256_or_si256(codes, upper);
             }
             codes = T::values(codes);
-            if LIFT {
-                codes = _mm256_add_epi8(codes, _mm256_set1_epi8(lift::<T>()));
+            let step = 4 * run + i;
+            match (LIFT, T::SIGN) {
+                (true, _) => {
+                    codes = _mm256_add_epi8(codes, _mm256_set1_epi8(lift::<T>()));
+                    avx2::put(panel, step, first, codes);
+                }
+                (false, Sign::Lifted) => avx2::put(panel, step, first, codes),
+                (false, _) if T::GROUP == 16 => {
+                    avx2::put_products::<16, true>(panel, step, first, codes);
+                }
+                (false, _) => avx2::put_products::<32, true>(panel, step, first, codes),
             }
-            avx2::put(panel, 4 * run + i, first, codes);
         }
     }
 }

@@ -2,8 +2,7 @@
 //!
 //! An unsigned quant times a signed activation gives 16-bit pair sums (`maddubs`); for small quants several steps are
 //! added in 16 bits before widening: eight steps at 4 bits, four at 5, two at 6. Biases are subtracted through the
-//! minimums. Full-byte quants would overflow: their magnitudes are multiplied with activations that carry their
-//! signs, and widened every step, which takes twice the time of 4 bits.
+//! minimums. Full-byte quants would overflow: they are multiplied in 16 bits (`tile/avx2_wide.rs`).
 //!
 //! Widening multiplies pairs (`madd`), by 1 or at no extra cost by a scale. Therefore, with one activation scale per
 //! 256 columns, the weights' scales stay the stored integers, each twice side by side in place of an f32, and all 256
@@ -19,11 +18,12 @@ use std::arch::x86_64::*;
 
 use crate::activations::{Format, SPAN};
 use crate::level::rows::Avx2;
-use crate::panel::avx2::{load, load_floats, put, put_pairs, store_rows, transpose};
+use crate::panel::avx2::{columns, load, pairs, put, put_pairs, store_rows, transpose};
 use crate::panel::{Adjust, Form, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
     Affine16K, Affine32, Affine32K, Interleave, Product, Shape, Signed16K, Signed32, Signed32K,
-    TOKENS_MIN_MAX, Tile, Tiled, Tiles, Tiling, avx2_f32, check_strip, in_order, whole_row,
+    TOKENS_MIN_MAX, Tile, Tiled, Tiles, Tiling, avx2_f32, avx2_wide, check_strip, in_order,
+    whole_row,
 };
 use crate::x86::{in_memory, whole_lines};
 
@@ -34,18 +34,20 @@ const TOKENS: usize = 4;
 /// so late that this causes no stalls.
 const TOKENS_PAIRS: usize = 5;
 
-/// Chain length that stands for full-byte quants.
-const WIDE: usize = 0;
-
 impl Tiled for Avx2 {
     const TILING: Tiling = Tiling {
         names: ["int8 avx2", "f32 avx2"],
         tokens_max: |format| match format {
             Format::F32 => avx2_f32::TOKENS,
             Format::Q8x256Pairs => TOKENS_PAIRS,
+            Format::Q12x256 => avx2_wide::TOKENS,
             _ => TOKENS,
         },
-        format_256,
+        format: |quants| match quants.form {
+            _ if is_wide(quants) => Format::Q12x256,
+            form if form.is_per_256() => Format::Q8x256Pairs,
+            _ => Format::Q8x32,
+        },
         tiles,
         float_tiles: avx2_f32::TILES,
         row_tiles: whole_row::AVX2,
@@ -61,14 +63,22 @@ impl Tiled for Avx2 {
 }
 
 fn tiles(quants: &Quants) -> Tiles {
+    if is_wide(quants) {
+        let interleave = match quants.form {
+            Form::Signed32K => avx2_wide::of_integers::<32>(),
+            Form::Signed16K => avx2_wide::of_integers::<16>(),
+            Form::Signed32 => avx2_wide::OF_FLOATS,
+            form => unreachable!("{form:?} has minimums for codes of a full byte"),
+        };
+        let adjust = Adjust::signed(quants.form, quants.bias);
+        return Tiles { adjust, interleave, tile: avx2_wide::TILE };
+    }
     let chain = chain_of(quants);
     let tile: Tile = match (quants.form, chain) {
         (Form::Signed32, 8) => any_tile::<Signed32, 8>,
         (Form::Signed32, 4) => any_tile::<Signed32, 4>,
-        (Form::Signed32, WIDE) => any_tile::<Signed32, WIDE>,
         (Form::Signed32K, 8) => any_tile::<Signed32K, 8>,
         (Form::Signed32K, 4) => any_tile::<Signed32K, 4>,
-        (Form::Signed32K, WIDE) => any_tile::<Signed32K, WIDE>,
         (Form::Affine32, 8) => any_tile::<Affine32, 8>,
         (Form::Affine32, 4) => any_tile::<Affine32, 4>,
         (Form::Affine32K, 8) => any_tile::<Affine32K, 8>,
@@ -76,20 +86,17 @@ fn tiles(quants: &Quants) -> Tiles {
         (Form::Signed16K, 8) => any_tile::<Signed16K, 4>,
         (Form::Signed16K, 4) => any_tile::<Signed16K, 4>,
         (Form::Signed16K, 2) => any_tile::<Signed16K, 2>,
-        (Form::Signed16K, WIDE) => any_tile::<Signed16K, WIDE>,
         (Form::Affine16K, 8) => any_tile::<Affine16K, 4>,
         (form, chain) => unreachable!("no type has {form:?} with chains of {chain}"),
     };
-    let adjust = match chain {
-        // The bias of 128 becomes two's complement.
-        WIDE => Adjust { quants: 128, mins: Mins::None },
-        _ if quants.form.is_signed() => {
+    let adjust = match quants.form {
+        form if form.is_signed() => {
             let bias = f32::from(quants.bias);
             let factor = if quants.form.is_per_256() { -bias } else { bias / 128.0 };
             Adjust { quants: 0, mins: Mins::ScalesTimes(factor) }
         }
-        _ if quants.form.is_per_256() => Adjust { quants: 0, mins: Mins::Times(1.0) },
-        _ => Adjust::unsigned(quants.form, quants.bias),
+        form if form.is_per_256() => Adjust { quants: 0, mins: Mins::Times(1.0) },
+        form => Adjust::unsigned(form, quants.bias),
     };
     let interleave: Interleave = match quants.form {
         Form::Signed32 | Form::Affine32 => interleave,
@@ -99,9 +106,9 @@ fn tiles(quants: &Quants) -> Tiles {
     Tiles { adjust, interleave, tile }
 }
 
-/// See [`Tiling::format_256`]: full-byte quants need no sums.
-fn format_256(quants: &Quants) -> Format {
-    if chain_of(quants) == WIDE { Format::Q8x256 } else { Format::Q8x256Pairs }
+/// Whether products of a type's quants do not fit 16 bits.
+fn is_wide(quants: &Quants) -> bool {
+    quants.highest > 63
 }
 
 /// The number of steps of a type's quants that fit 16 bits: 2 · chain · highest · 127.
@@ -109,8 +116,7 @@ fn chain_of(quants: &Quants) -> usize {
     match quants.highest {
         0..=15 => 8,
         16..=31 => 4,
-        32..=63 => 2,
-        _ => WIDE,
+        _ => 2,
     }
 }
 
@@ -173,17 +179,6 @@ fn interleave_integers<const GROUP: usize>(
     }
 }
 
-/// Floats times `factor` as 16-bit integers, those of `low` next to those of `high`.
-#[target_feature(enable = "avx2")]
-#[inline]
-fn pairs(low: __m256i, high: __m256i, factor: f32) -> __m256i {
-    let integers = |values| {
-        _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_castsi256_ps(values), _mm256_set1_ps(factor)))
-    };
-    let high = _mm256_slli_epi32::<16>(integers(high));
-    _mm256_blend_epi16::<0b1010_1010>(integers(low), high)
-}
-
 /// Interleaves the quants of rows `first..first + 8` into the panel.
 #[target_feature(enable = "avx2")]
 #[inline]
@@ -198,18 +193,6 @@ fn interleave_quants(spans: &[Span; 8], first: usize, adjust: Adjust, panel: &mu
             put(panel, 8 * part + step, first, value);
         }
     }
-}
-
-/// Groups `8 * part..8 * part + 8` of eight rows, each row's times its factor: one vector of rows per group.
-#[target_feature(enable = "avx2")]
-#[inline]
-fn columns(rows: [(&[f32; 16], f32); 8], part: usize) -> [__m256i; 8] {
-    let mut values = [_mm256_setzero_si256(); 8];
-    for (value, (row, factor)) in values.iter_mut().zip(rows) {
-        let row = _mm256_mul_ps(load_floats(&row[8 * part..]), _mm256_set1_ps(factor));
-        *value = _mm256_castps_si256(row);
-    }
-    transpose(values)
 }
 
 /// See [`Tile`].
@@ -277,29 +260,21 @@ unsafe fn float_scales<S: Shape, const CHAIN: usize, const N: usize>(
             let quants = panel.quants.as_ptr().cast::<u8>().add(step * 4 * ROWS + 4 * first);
             let mut at = (quants, parts.quants.add(step * N));
             let mut dots = [[_mm256_setzero_si256(); 2]; N];
-            if CHAIN == WIDE {
-                for _ in 0..S::STEPS {
-                    wide_step(&mut at, ones, &mut dots);
-                }
-            } else {
-                for _ in 0..S::STEPS / CHAIN {
-                    let chain = chain::<CHAIN, N>(&mut at);
-                    add_products(&mut dots, &chain, ones);
-                }
+            for _ in 0..S::STEPS / CHAIN {
+                let chain = chain::<CHAIN, N>(&mut at);
+                add_products(&mut dots, &chain, ones);
             }
             for t in 0..N {
                 let index = group * N + t;
                 let scale = *parts.scales.add(index);
-                let sum = if CHAIN == WIDE { 0.0 } else { *parts.sums.add(index) as f32 * scale };
+                let sum = *parts.sums.add(index) as f32 * scale;
                 for half in 0..2 {
                     let dot =
                         _mm256_mul_ps(_mm256_cvtepi32_ps(dots[t][half]), _mm256_set1_ps(scale));
                     let out = &mut acc[t][half];
                     *out = _mm256_fmadd_ps(dot, _mm256_loadu_ps(w.add(8 * half)), *out);
-                    if CHAIN != WIDE {
-                        let m = _mm256_loadu_ps(m.add(8 * half));
-                        *out = _mm256_fmadd_ps(_mm256_set1_ps(sum), m, *out);
-                    }
+                    let m = _mm256_loadu_ps(m.add(8 * half));
+                    *out = _mm256_fmadd_ps(_mm256_set1_ps(sum), m, *out);
                 }
             }
         }
@@ -328,7 +303,7 @@ unsafe fn integer_scales<S: Shape, const CHAIN: usize, const N: usize>(
     let Product { panel, block, stride, .. } = product;
     assert!(block.cols == SPAN, "rows of blocks of 256 are whole blocks");
     let parts = block.parts();
-    let x_sums = if CHAIN == WIDE { &[] } else { block.pair_sums(4 * S::STEPS) };
+    let x_sums = block.pair_sums(4 * S::STEPS);
     let strip = strip.as_mut_ptr();
     let mut dots = [[_mm256_setzero_si256(); 2]; N];
     // The registers hold the 16-bit sums.
@@ -339,24 +314,11 @@ unsafe fn integer_scales<S: Shape, const CHAIN: usize, const N: usize>(
         // there are scales of 16 rows.
         unsafe {
             let scales = scales.as_ptr().add(first).cast::<__m256i>();
-            if CHAIN == WIDE {
+            for _ in 0..S::STEPS / CHAIN {
+                let pairs = chain::<CHAIN, N>(&mut at);
+                let (scales, _) = in_order(scales, scales);
                 let scales = [_mm256_loadu_si256(scales), _mm256_loadu_si256(scales.add(1))];
-                let mut group = [[_mm256_setzero_si256(); 2]; N];
-                for _ in 0..S::STEPS {
-                    wide_step(&mut at, scales, &mut group);
-                }
-                for t in 0..N {
-                    for half in 0..2 {
-                        dots[t][half] = _mm256_add_epi32(dots[t][half], group[t][half]);
-                    }
-                }
-            } else {
-                for _ in 0..S::STEPS / CHAIN {
-                    let pairs = chain::<CHAIN, N>(&mut at);
-                    let (scales, _) = in_order(scales, scales);
-                    let scales = [_mm256_loadu_si256(scales), _mm256_loadu_si256(scales.add(1))];
-                    add_products(dots, &pairs, scales);
-                }
+                add_products(dots, &pairs, scales);
             }
         }
     }
@@ -364,7 +326,7 @@ unsafe fn integer_scales<S: Shape, const CHAIN: usize, const N: usize>(
     if S::SIGNED {
         sums.copy_from_slice(&dots[..]);
     }
-    let group_pairs = if CHAIN == WIDE { 0 } else { SPAN / 8 / S::STEPS };
+    let group_pairs = SPAN / 8 / S::STEPS;
     assert!(x_sums.len() == group_pairs * N);
     for pair in 0..group_pairs {
         // SAFETY: there are minimums of 16 rows, and N sums for each pair of groups.
@@ -411,36 +373,6 @@ fn add_products<const N: usize>(
             to[half] = _mm256_add_epi32(to[half], products);
         }
     }
-}
-
-/// Adds one step of full-byte quants, its pair sums times `factors`, and advances the addresses past it. One token at a
-/// time: the pair sums of all would not fit the registers beside their sums.
-///
-/// # Safety
-/// Those of [`chain`] for one step.
-#[target_feature(enable = "avx2")]
-#[inline]
-unsafe fn wide_step<const N: usize>(
-    at: &mut (*const u8, *const i32),
-    factors: [__m256i; 2],
-    to: &mut [[__m256i; 2]; N],
-) {
-    let (quants, x) = in_order(at.0, at.1);
-    // SAFETY: guaranteed by the caller.
-    let w = unsafe {
-        let from = quants.cast::<__m256i>();
-        [_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1))]
-    };
-    let magnitudes = w.map(|w| _mm256_abs_epi8(w));
-    for t in 0..N {
-        // SAFETY: as above; activations are aligned to 4 bytes.
-        let x = _mm256_set1_epi32(unsafe { *x.add(t) });
-        for half in 0..2 {
-            let pairs = _mm256_maddubs_epi16(magnitudes[half], _mm256_sign_epi8(x, w[half]));
-            to[t][half] = _mm256_add_epi32(to[t][half], _mm256_madd_epi16(pairs, factors[half]));
-        }
-    }
-    *at = (quants.wrapping_add(4 * ROWS), x.wrapping_add(N));
 }
 
 /// The pair sums of as many steps as fit 16 bits, without the activations' sums. Advances the addresses past them.

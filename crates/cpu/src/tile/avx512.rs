@@ -11,13 +11,12 @@
 
 use std::arch::x86_64::*;
 
-use crate::activations::Format;
 use crate::level::rows::Avx512Vnni;
 use crate::panel::avx512::{load, load_floats, put, store_rows, transpose};
 use crate::panel::{Adjust, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
     Product, Shape, Tile, Tiled, Tiles, Tiling, avx512_f32, by_form, check_strip, few_columns,
-    in_order, starts, whole_row,
+    format_of_form, in_order, starts, whole_row,
 };
 
 /// Maximum tokens per tile.
@@ -27,7 +26,7 @@ impl Tiled for Avx512Vnni {
     const TILING: Tiling = Tiling {
         names: ["int8 avx512vnni", "f32 avx512"],
         tokens_max: |_| TOKENS,
-        format_256: |_| Format::Q8x256,
+        format: format_of_form,
         tiles,
         float_tiles: avx512_f32::TILES,
         row_tiles: whole_row::AVX512,

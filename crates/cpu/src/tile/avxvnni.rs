@@ -9,13 +9,12 @@
 
 use std::arch::x86_64::*;
 
-use crate::activations::Format;
 use crate::level::rows::AvxVnni;
 use crate::panel::{Adjust, Quants, ROWS};
 use crate::tile::avx2::interleave;
 use crate::tile::{
     Product, Shape, Tile, Tiled, Tiles, Tiling, avx2_f32, by_form, check_strip, few_columns,
-    in_order, starts, whole_row,
+    format_of_form, in_order, starts, whole_row,
 };
 use crate::x86::whole_lines;
 
@@ -26,7 +25,7 @@ impl Tiled for AvxVnni {
     const TILING: Tiling = Tiling {
         names: ["int8 avxvnni", "f32 avx2"],
         tokens_max: |_| TOKENS,
-        format_256: |_| Format::Q8x256,
+        format: format_of_form,
         tiles,
         float_tiles: avx2_f32::TILES,
         row_tiles: whole_row::AVXVNNI,

@@ -10,14 +10,13 @@
 
 use crate::neon::intrinsics::*;
 
-use crate::activations::Format;
 use crate::level::rows::Neon;
 use crate::neon::{load, load_floats, store_floats};
 use crate::panel::neon::{columns, transpose};
 use crate::panel::{Adjust, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
-    Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip, few_columns, in_order,
-    neon_f32, whole_row,
+    Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip, few_columns, format_of_form,
+    in_order, neon_f32, whole_row,
 };
 
 /// Maximum tokens per tile.
@@ -150,7 +149,7 @@ impl Tiled for Neon {
     const TILING: Tiling = Tiling {
         names: ["int8 neon", "f32 neon"],
         tokens_max: |_| TOKENS,
-        format_256: |_| Format::Q8x256,
+        format: format_of_form,
         tiles,
         float_tiles: neon_f32::TILES,
         row_tiles: whole_row::PORTABLE,

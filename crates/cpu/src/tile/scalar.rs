@@ -4,19 +4,19 @@
 
 use std::ops::Range;
 
-use crate::activations::{Format, SPAN};
+use crate::activations::SPAN;
 use crate::level::rows::Scalar;
 use crate::panel::{Adjust, FloatPanel, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
     FloatActivations, FloatTiles, Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, few_columns,
-    whole_row,
+    format_of_form, whole_row,
 };
 
 impl Tiled for Scalar {
     const TILING: Tiling = Tiling {
         names: ["int8 scalar", "f32 scalar"],
         tokens_max: |_| 4,
-        format_256: |_| Format::Q8x256,
+        format: format_of_form,
         tiles,
         float_tiles: FloatTiles { cols: 128, interleave: float_interleave, tile: float_tile },
         row_tiles: whole_row::PORTABLE,

@@ -11,12 +11,12 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use crate::activations::{Format, SPAN};
+use crate::activations::SPAN;
 use crate::level::rows::Sse42;
 use crate::panel::{Adjust, FloatPanel, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
     FloatActivations, FloatTiles, Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip,
-    few_columns, in_order, whole_row,
+    few_columns, format_of_form, in_order, whole_row,
 };
 
 /// Maximum tokens per tile.
@@ -29,7 +29,7 @@ impl Tiled for Sse42 {
     const TILING: Tiling = Tiling {
         names: ["int8 sse42", "f32 sse42"],
         tokens_max: |_| TOKENS,
-        format_256: |_| Format::Q8x256,
+        format: format_of_form,
         tiles,
         float_tiles: FloatTiles { cols: 128, interleave: float_interleave, tile: any_float_tile },
         row_tiles: whole_row::PORTABLE,

@@ -8,7 +8,7 @@ use anyhow::{Context, Error, Result, bail};
 use serde_json::Value;
 
 use super::cases::Case;
-use super::{Measured, Tests};
+use super::{Measured, Tests, keep_best};
 use crate::{output, status};
 
 /// The version that is measured.
@@ -77,12 +77,7 @@ impl Peer {
     pub fn measure(&self, file: &Path, case: &Case) -> Result<Tests> {
         let mut best = Tests::new();
         for repack in ["1", "0"] {
-            for (test, measured) in self.once(file, case, repack)? {
-                let better = |known: &Measured| (measured.value > known.value) != case.first_token;
-                if best.get(&test).is_none_or(better) {
-                    best.insert(test, measured);
-                }
-            }
+            keep_best(&mut best, self.once(file, case, repack)?, case);
         }
         Ok(best)
     }

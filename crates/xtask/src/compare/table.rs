@@ -6,10 +6,18 @@ use super::cases::Case;
 use super::peer::Build;
 use super::{Measured, Tests};
 
-/// Header and separator.
-pub const HEAD: &str = "\
-| model | CPU level | threads | test | bilayer | llama.cpp | ratio | range | target | share of read bandwidth | memory beyond the file |
-|---|---|---|---|---|---|---|---|---|---|---|";
+/// Names of the columns.
+const COLUMNS: &str = "| model | CPU level | threads | test | bilayer | llama.cpp | ratio | range | target | share of read bandwidth | memory beyond the file |";
+
+/// Names of the further columns of ik_llama.cpp.
+const IK_COLUMNS: &str = " ik_llama.cpp | ratio to ik_llama.cpp | range |";
+
+/// Header and separator, with or without the columns of ik_llama.cpp.
+pub fn head(has_ik: bool) -> String {
+    let columns = format!("{COLUMNS}{}", if has_ik { IK_COLUMNS } else { "" });
+    let separator = "---|".repeat(columns.matches('|').count() - 1);
+    format!("{columns}\n|{separator}")
+}
 
 /// The context of results.
 pub struct About<'a> {
@@ -29,16 +37,25 @@ pub struct About<'a> {
 pub struct Row {
     key: [String; 4],
     found: [String; 7],
+    /// Speed of ik_llama.cpp, ratio and range, if it was asked for.
+    ik: Option<[String; 3]>,
 }
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "| {} | {} |", self.key.join(" | "), self.found.join(" | "))
+        write!(f, "| {} | {} |", self.key.join(" | "), self.found.join(" | "))?;
+        self.ik.as_ref().map_or(Ok(()), |ik| write!(f, " {} |", ik.join(" | ")))
     }
 }
 
-/// One row per test that both programs reported in every round.
-pub fn rows(about: &About<'_>, ours: &[Tests], theirs: &[Tests]) -> Vec<Row> {
+/// One row per test that this program and llama.cpp reported in every round; `iks` are the rounds of ik_llama.cpp, which
+/// may lack tests.
+pub fn rows(
+    about: &About<'_>,
+    ours: &[Tests],
+    theirs: &[Tests],
+    iks: Option<&[Tests]>,
+) -> Vec<Row> {
     let Some(first) = ours.first() else { return Vec::new() };
     let mut rows = Vec::new();
     for name in first.keys() {
@@ -48,24 +65,40 @@ pub fn rows(about: &About<'_>, ours: &[Tests], theirs: &[Tests]) -> Vec<Row> {
         else {
             continue;
         };
-        rows.push(row(about, name, &ours, &theirs));
+        let ik = iks.map(|iks| match of(iks) {
+            Some(iks) => {
+                let (ratio, range) = ratios(about.case, &ours, &iks);
+                [speed(about.case, &iks), ratio, range]
+            }
+            None => ["-"; 3].map(str::to_owned),
+        });
+        rows.push(Row { ik, ..row(about, name, &ours, &theirs) });
     }
     rows
 }
 
-fn row(about: &About<'_>, name: &str, ours: &[Measured], theirs: &[Measured]) -> Row {
-    let case = about.case;
+/// The median speed.
+fn speed(case: &Case, measured: &[Measured]) -> String {
+    let unit = if case.first_token { "s" } else { "tok/s" };
+    match median(measured.iter().map(|measured| measured.value)) {
+        value if value < 10.0 => format!("{value:.2} {unit}"),
+        value => format!("{value:.1} {unit}"),
+    }
+}
+
+/// Median and range of the paired ratios.
+fn ratios(case: &Case, ours: &[Measured], theirs: &[Measured]) -> (String, String) {
     let ratio = |(a, b): (&Measured, &Measured)| {
         if case.first_token { b.value / a.value } else { a.value / b.value }
     };
     let ratios: Vec<f64> = ours.iter().zip(theirs).map(ratio).collect();
     let (least, most) = ratios.iter().fold((f64::MAX, 0.0_f64), |(l, m), &r| (l.min(r), m.max(r)));
-    let values = |measured: &[Measured]| median(measured.iter().map(|measured| measured.value));
-    let unit = if case.first_token { "s" } else { "tok/s" };
-    let speed = |measured: &[Measured]| match values(measured) {
-        value if value < 10.0 => format!("{value:.2} {unit}"),
-        value => format!("{value:.1} {unit}"),
-    };
+    (format!("{:.2}x", median(ratios.into_iter())), format!("{least:.2} to {most:.2}"))
+}
+
+fn row(about: &About<'_>, name: &str, ours: &[Measured], theirs: &[Measured]) -> Row {
+    let case = about.case;
+    let (ratio, range) = ratios(case, ours, theirs);
     let share = median(ours.iter().filter_map(|measured| measured.share));
     let share = if share.is_nan() { "-".to_owned() } else { format!("{:.0} %", 100.0 * share) };
     let beyond = |measured: &[Measured]| {
@@ -80,18 +113,11 @@ fn row(about: &About<'_>, name: &str, ours: &[Measured], theirs: &[Measured]) ->
     };
     let level = if about.level.is_empty() { "best" } else { about.level };
     let level = if about.peer == Build::Avx2 { format!("{level}, both") } else { level.to_owned() };
-    let found = [
-        speed(ours),
-        speed(theirs),
-        format!("{:.2}x", median(ratios.iter().copied())),
-        format!("{least:.2} to {most:.2}"),
-        target(case, name),
-        share,
-        memory,
-    ];
+    let found =
+        [speed(case, ours), speed(case, theirs), ratio, range, target(case, name), share, memory];
     let name =
         if about.busy > 0 { format!("{name}, {} busy", about.busy) } else { name.to_owned() };
-    Row { key: [about.model.to_owned(), level, case.threads.to_string(), name], found }
+    Row { key: [about.model.to_owned(), level, case.threads.to_string(), name], found, ik: None }
 }
 
 /// The target ratio.
@@ -114,9 +140,11 @@ fn target(case: &Case, name: &str) -> String {
     }
 }
 
-/// Merges rows into the table: each replaces the row with its key, or is appended.
+/// Merges rows into the table: each replaces the row with its key, or is appended. A table with a row of ik_llama.cpp has
+/// its columns, and those of other rows are empty.
 pub fn merge(table: &str, rows: &[Row]) -> String {
     let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    let has_ik = table.contains(IK_COLUMNS) || rows.iter().any(|row| row.ik.is_some());
     let mut lines: Vec<String> = table.lines().skip(2).map(str::to_owned).collect();
     for row in rows {
         let same = |line: &&mut String| cells(line).get(1..5) == Some(&row.key[..]);
@@ -125,8 +153,10 @@ pub fn merge(table: &str, rows: &[Row]) -> String {
             None => lines.push(row.to_string()),
         }
     }
-    let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    format!("{HEAD}\n{lines}")
+    let count = head(has_ik).lines().next().map_or(0, |columns| columns.matches('|').count());
+    let empty = |line: &str| " - |".repeat(count.saturating_sub(line.matches('|').count()));
+    let lines: String = lines.iter().map(|line| format!("{line}{}\n", empty(line))).collect();
+    format!("{}\n{lines}", head(has_ik))
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
@@ -162,7 +192,7 @@ mod tests {
             About { model: "m", level: "", peer: Build::Native, busy: 0, case, bytes: 1000 };
         let ours = [round(10.0, 2.0), round(20.0, 4.0), round(30.0, 9.0)];
         let theirs = [round(5.0, 2.0), round(10.0, 2.0), round(10.0, 3.0)];
-        let rows = rows(&about, &ours, &theirs);
+        let rows = rows(&about, &ours, &theirs, None);
         let memory = "+10 %, llama.cpp +10 %";
         assert_eq!(
             rows[0].to_string(),
@@ -197,7 +227,7 @@ mod tests {
                 Measured { peak: f64::NAN, ..measured(seconds, None) },
             )])]
         };
-        let row = &rows(&about, &of(0.5), &of(1.5))[0];
+        let row = &rows(&about, &of(0.5), &of(1.5), None)[0];
         let expected = "| m | amx, both | 2 | first token, 2 busy | 0.50 s | 1.50 s | 3.00x | 3.00 to 3.00 | 0.6 s | - | - |";
         assert_eq!(row.to_string(), expected);
     }
@@ -220,13 +250,32 @@ mod tests {
         let row = |test: &str, ratio: &str| {
             let key = ["m", "best", "2", test].map(str::to_owned);
             let found = ["1", "2", ratio, "-", "-", "-", "-"].map(str::to_owned);
-            Row { key, found }
+            Row { key, found, ik: None }
         };
         let one = merge("", &[row("pp", "3"), row("tg", "4")]);
         let two = merge(&one, &[row("pp", "5"), row("tg x2", "6")]);
         let expected = [row("pp", "5"), row("tg", "4"), row("tg x2", "6")]
             .map(|row| row.to_string())
             .join("\n");
-        assert_eq!(two, format!("{HEAD}\n{expected}\n"));
+        assert_eq!(two, format!("{}\n{expected}\n", head(false)));
+    }
+
+    #[test]
+    fn columns_of_ik_are_added_to_the_table() {
+        let case = &cases::all()[0];
+        let about =
+            About { model: "m", level: "", peer: Build::Native, busy: 0, case, bytes: 1000 };
+        let (ours, theirs) = ([round(30.0, 4.0)], [round(10.0, 2.0)]);
+        let mut ik = round(20.0, 2.0);
+        ik.remove("tg64");
+        let found = rows(&about, &ours, &theirs, Some(&[ik]));
+        assert!(found[0].to_string().ends_with("| 20.0 tok/s | 1.50x | 1.50 to 1.50 |"));
+        assert!(found[1].to_string().ends_with("| - | - | - |"));
+        let old = rows(&About { model: "n", ..about }, &ours, &theirs, None);
+        let table = merge(&merge("", &old), &found);
+        assert!(table.starts_with(&head(true)));
+        let count = |line: &str| line.matches('|').count();
+        assert!(table.lines().all(|line| count(line) == 15), "{table}");
+        assert_eq!(merge(&table, &old).lines().count(), 6);
     }
 }
