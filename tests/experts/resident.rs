@@ -31,6 +31,19 @@ fn placings(model: &Model) -> Vec<Placing> {
     ]
 }
 
+/// The logits of the prompt of [`greedy`] and of a text after it.
+fn forced(session: &mut Session, text: &[usize]) -> Vec<Vec<f32>> {
+    let sequence = session.open().unwrap();
+    let prompt = session.prefill(sequence, &some(ROWS, 6), &mut |_| true).unwrap().unwrap();
+    let mut rows = vec![prompt.to_vec()];
+    for &token in text {
+        let run = Run { sequence, tokens: &[token as u32], wanted: Wanted::Last };
+        rows.push(session.step(&[run]).unwrap().to_vec());
+    }
+    session.close(sequence);
+    rows
+}
+
 /// Prompt and greedy answer.
 fn greedy(session: &mut Session, steps: usize) -> Vec<Vec<f32>> {
     let sequence = session.open().unwrap();
@@ -230,6 +243,19 @@ fn a_gpu_with_resident_experts_gives_the_answers_of_the_cpu() {
                 assert!(off < 1e-3, "{name}: error {off:e} to the whole mixture");
             }
         }
+        // While experts are exchanged, on the CPU's text: with random weights long texts part by rounding alone.
+        let steps = 2 * REVIEW_STEPS as usize;
+        let text = greedy(&mut alone(&model), steps);
+        let mut session =
+            placed(&model, Box::new(opened.backend()), settings(), &placings(&model)[0]);
+        let found = forced(&mut session, &best(&text)[..steps]);
+        assert!(session.expert_hits().unwrap().exchanged > 0);
+        let mut plain = placed(&model, Box::new(opened.backend()), settings(), &all);
+        let whole = forced(&mut plain, &best(&text)[..steps]);
+        let late = REVIEW_STEPS as usize..;
+        let usual = error(&whole[late.clone()], &text[late.clone()]);
+        let off = error(&found[late.clone()], &text[late]);
+        assert!(off < 2.0 * usual, "{name}: error {off:e} after exchanges, {usual:e} without");
     }
 }
 
