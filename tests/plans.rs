@@ -8,7 +8,8 @@ use bilayer_graph::{Facts, Graph, OpKind};
 use bilayer_models::Outline;
 use bilayer_quant::Type;
 use bilayer_scheduler::{
-    Budget, Error, Excess, Machine, Offload, Placement, Plan, Request, offload, place, plan,
+    Budget, Error, Excess, ExpertCache, ExpertUses, Machine, Offload, OpOffload, Placement, Plan,
+    Request, offload, place, plan,
 };
 use insta::assert_snapshot;
 
@@ -523,6 +524,47 @@ fn eight_by_seven_billion() -> Graph {
     metadata.set("llama.attention.layer_norm_rms_epsilon", 1e-5f32);
     let config = bilayer_models::config(&metadata).unwrap();
     bilayer_models::record(&config, &Outline::new(Type::Q4_K, &["output.weight"])).unwrap()
+}
+
+#[test]
+fn resident_experts_are_counted_and_refused_beyond_the_memory() {
+    let graph = eight_by_seven_billion();
+    let machine = Machine::new(vec![host(64 * GIB), gpu(12 * GIB)]);
+    let of = |cache: ExpertCache, offload_to: Offload| {
+        let counts: Vec<f64> = (1..=8).map(|rank| 1.0 / f64::from(rank)).collect();
+        let layers = (0..32).map(|layer| (layer, counts.clone())).collect();
+        let placing = Placing {
+            gpu_layers: offload_to,
+            expert_cache: cache,
+            expert_uses: Some(ExpertUses { source: "counts of a text".to_owned(), layers }),
+            op_offload: OpOffload::Never,
+            ..Placing::default()
+        };
+        offload(&graph, &machine, &BUDGET, &placing.request(&graph).unwrap())
+    };
+    let plan = of(ExpertCache::Bytes(6 * GIB), Offload::All).unwrap();
+    assert_snapshot!("mixtral_experts_resident", plan);
+    let experts = plan.experts.as_ref().unwrap();
+    let card = &plan.devices[1];
+    assert_eq!(card.expert_bytes, experts.bytes);
+    assert!(experts.bytes <= 6 * GIB && card.used_bytes > experts.bytes + card.weight_bytes);
+    // The first of each layer is used most: 1 of 2.72 of the counts.
+    assert!(experts.layers.iter().all(|layer| (2..=3).contains(&layer.resident)));
+    let document = serde_json::to_value(&plan).unwrap();
+    assert_eq!(document["experts"]["bytes"], experts.bytes);
+    assert_eq!(document["experts"]["layers"][0]["experts"], 8);
+    // What is left is taken, and more is refused with that.
+    let most = of(ExpertCache::Auto, Offload::All).unwrap();
+    let bytes = most.experts.as_ref().unwrap().bytes;
+    assert!(bytes > experts.bytes && most.devices[1].used_bytes <= most.devices[1].budget_bytes);
+    let error = of(ExpertCache::Bytes(20 * GIB), Offload::All).unwrap_err();
+    let Error::CacheDoesNotFit { largest, .. } = error else { panic!("{error}") };
+    assert!(largest >= bytes / 20 * 19, "{largest} of {bytes}");
+    assert!(of(ExpertCache::Bytes(largest), Offload::All).is_ok());
+    assert!(error.to_string().contains("--expert-cache"), "{error}");
+    // Without room for anything nothing is split.
+    let none = of(ExpertCache::Bytes(1000), Offload::All);
+    assert_eq!(none.unwrap().experts, None);
 }
 
 #[test]

@@ -17,7 +17,9 @@ use bilayer_engine::placement::{self, Execution, Placing, Simulation};
 use bilayer_engine::session::{Overlap, Run, Session, Settings, TimeDevice, Wanted, Warning, What};
 use bilayer_engine::{Model, OpenOptions};
 use bilayer_graph::{Backend, Graph};
-use bilayer_scheduler::{Basis, Budget, Machine, Offload, OpOffload, PROMPT_TOKENS, Plan};
+use bilayer_scheduler::{
+    Basis, Budget, ExpertCache, ExpertUses, Machine, Offload, OpOffload, PROMPT_TOKENS, Plan,
+};
 use tempfile::TempDir;
 
 mod support {
@@ -392,6 +394,66 @@ fn short_prompts_of_mixtures_copy_what_the_router_selects() {
     let least_ms = whole as f64 / 25e6;
     let (short_ms, _) = run(streaming.tokens_min);
     assert!(short_ms < least_ms, "{short_ms} ms, {least_ms} ms to copy everything");
+}
+
+/// Uses that fall with an expert's rank, as 1 / (rank + 4), in another order in each layer.
+fn skewed(layers: u32, experts: usize) -> ExpertUses {
+    let counts = |layer: u32| {
+        let place = |expert: usize| (expert * 37 + layer as usize * 11) % experts;
+        (0..experts).map(|expert| 1.0 / (place(expert) as f64 + 4.0)).collect()
+    };
+    let source = "a skewed text".to_owned();
+    ExpertUses { source, layers: (0..layers).map(|layer| (layer, counts(layer))).collect() }
+}
+
+/// A mixture of 30B weights on a card of 24 GiB, of which the experts may use 4 GiB.
+#[test]
+fn resident_experts_are_faster_than_those_of_whole_layers() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Model::open(&hollow(&folder, "qwen3-30b-a3b"), OpenOptions::default()).unwrap();
+    let plain = Placing {
+        simulated: Some(simulation(DESKTOP, Execution::ScheduleOnly)),
+        gpu_layers: Offload::All,
+        op_offload: OpOffload::Never,
+        ..Placing::default()
+    };
+    let settings =
+        |placing: Placing| Settings { ctx_size: Some(1024), placing, ..Settings::default() };
+    // What is planned from the description is compared with a run: nothing is measured.
+    let of = |placing: Placing| {
+        let plan = placement::plan(&model, &settings(placing.clone()), None).unwrap();
+        let mut session = Session::new(&model, settings(placing)).unwrap();
+        assert!(session.take_warnings().is_empty());
+        assert_eq!(session.plan().map, plan.map);
+        let found = simulated(&mut session);
+        (plan, found)
+    };
+    let cache = |bytes: u64| Placing {
+        expert_cache: ExpertCache::Bytes(bytes),
+        expert_uses: Some(skewed(48, 128)),
+        ..plain.clone()
+    };
+    let mut off = Vec::new();
+    let (plan, cached) = of(cache(4 << 30));
+    off.extend(misses("4 GiB of experts", &plan, cached));
+    let experts = plan.experts.clone().unwrap();
+    assert!(experts.bytes <= 4 << 30 && experts.bytes > 4080 << 20, "{}", experts.bytes);
+    assert_eq!(experts.layers.len(), 48);
+    let known = plan.predicted.unwrap();
+    // Whole layers that take as much memory: their experts are of so many layers.
+    let per_layer =
+        experts.bytes * 128 / experts.layers.iter().map(|l| l.resident as u64).sum::<u64>();
+    let whole = (experts.bytes / per_layer) as u32;
+    let (plan, layers) = of(Placing { cpu_moe_layers: 48 - whole, ..plain.clone() });
+    off.extend(misses("whole layers", &plan, layers));
+    let gain = layers[1] / cached[1];
+    assert!(gain > 1.15, "{gain}: {} and {} ms a token", layers[1], cached[1]);
+    assert!(known.decode_ms < plan.predicted.unwrap().decode_ms);
+    // More memory finds more.
+    let (plan, larger) = of(cache(8 << 30));
+    off.extend(misses("8 GiB of experts", &plan, larger));
+    assert!(plan.experts.unwrap().hit_rate > experts.hit_rate && larger[1] < cached[1]);
+    assert!(off.is_empty(), "{} are off:\n{}", off.len(), off.join("\n"));
 }
 
 /// The answer with a drafter, if there is one, and its milliseconds on the session's clock.

@@ -21,6 +21,9 @@ mod support {
     pub mod gpu;
 }
 
+#[path = "experts/resident.rs"]
+mod experts;
+
 use support::devices::{Call, Failing, Fault, Queued, Script};
 
 /// Tokens from which the tests stream: more than a step of decode has.

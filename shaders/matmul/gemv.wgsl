@@ -99,7 +99,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
     if group >= {{ one("table[0]") }} {
         return;
     }
-    let start = {{ one("table[4u * group + 4u]") }} * params.rows;
+    let expert = {{ one("table[4u * group + 4u]") }};
     let first_column = {{ one("table[4u * group + 5u]") }};
     let columns = {{ one("table[4u * group + 6u]") }};
 {% else %}
@@ -111,8 +111,20 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
     }
 {% if experts %}
 {% if experts == "pair" %}
-    let start = {{ one("expert_of(first_column)") }} * params.rows;
+    let expert = {{ one("expert_of(first_column)") }};
 {% endif %}
+    if expert == NO_EXPERT {
+        // The products are 0.
+        let last_column = min(first_column + {{ columns }}u, columns);
+        for (var column = first_column; column < last_column; column++) {
+            let to = out_of(column);
+            for (var row = first_row + lane; row < min(first_row + {{ rows }}u, params.rows); row += {{ threads }}u) {
+                out[to + row] = 0.0;
+            }
+        }
+        return;
+    }
+    let start = expert * params.rows;
     if !is_here(start, first_row, first_row + {{ rows }}u) {
         return;
     }

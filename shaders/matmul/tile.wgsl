@@ -81,9 +81,21 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
     if group >= table[0] {
         return;
     }
-    let start = table[4u * group + 4u] * params.rows;
+    let expert = table[4u * group + 4u];
     let first_column = table[4u * group + 5u];
     let columns = table[4u * group + 6u];
+    if expert == NO_EXPERT {
+        // The products are 0.
+        let last_row = min(first_row + {{ tile_rows }}u, params.rows);
+        for (var column = first_column + thread / 64u; column < min(first_column + 64u, columns); column += 4u) {
+            let to = out_of(column);
+            for (var row = first_row + thread % 64u; row < last_row; row += 64u) {
+                out[to + row] = 0.0;
+            }
+        }
+        return;
+    }
+    let start = expert * params.rows;
     if !is_here(start, first_row, first_row + {{ tile_rows }}u) {
         return;
     }

@@ -47,11 +47,14 @@ struct Params {
 // The first row of the workgroup's expert in the stack; its matrix has params.rows.
 var<private> expert_row: u32;
 
+const NO_EXPERT: u32 = 0xffffffffu;
+
 {% if experts == "pair" %}
 // The expert of a row and a slot in its route.
 fn expert_of(pair: u32) -> u32 {
     let row = params.route.x + (pair / params.used) * params.route.y;
-    return u32(route[row + params.used + pair % params.used]);
+    let number = route[row + params.used + pair % params.used];
+    return select(u32(max(number, 0.0)), NO_EXPERT, number < 0.0);
 }
 {% endif %}
 

@@ -156,6 +156,16 @@ impl Backend for Queued {
         self.attempt(move |inner| inner.stream(weight, rows))
     }
 
+    fn exchange(
+        &mut self,
+        weight: &Weight,
+        matrix: usize,
+        bytes: &SharedBytes,
+    ) -> Result<(), Error> {
+        let (weight, bytes) = (weight.clone(), bytes.clone());
+        self.attempt(move |inner| inner.exchange(&weight, matrix, &bytes))
+    }
+
     fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), Error> {
         let len = data.len();
         let read = self.wait(move |inner| {
@@ -247,6 +257,7 @@ pub enum Call {
     Save,
     Restore,
     Stream,
+    Exchange,
 }
 
 /// The calls that every session makes; the others occur when layers move.
@@ -354,6 +365,16 @@ impl Backend for Failing {
     fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), Error> {
         self.check(Call::Read)?;
         self.inner.read(value, data)
+    }
+
+    fn exchange(
+        &mut self,
+        weight: &Weight,
+        matrix: usize,
+        bytes: &SharedBytes,
+    ) -> Result<(), Error> {
+        self.check(Call::Exchange)?;
+        self.inner.exchange(weight, matrix, bytes)
     }
 
     fn held_bytes(&self) -> Option<u64> {

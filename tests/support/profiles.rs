@@ -146,6 +146,8 @@ fn point(shape: &Shape, n: u32, before: &[Point]) -> Point {
         gpu_ms: or_nan(gpu_ms),
         crossing_ms: or_nan(crossing_ms),
         idle_ms: or_nan(idle_ms),
+        expert_hit_rate: None,
+        expected_expert_hit_rate: None,
         gpu_bytes: u64::from(n) * shape.layer_bytes,
         gpu_held_bytes: shape.predicted.then_some(u64::from(n) * shape.layer_bytes / 100 * 99),
         fits,

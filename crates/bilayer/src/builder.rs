@@ -8,12 +8,12 @@ use bilayer_engine::placement::{self, Placing, Simulation};
 use bilayer_engine::session::{Progress, Purpose, Session, Settings, kv_types};
 use bilayer_engine::{
     Adapters, Cancel, ControlVector, Error as Engine, LoraFile, MetadataOverride, Model as Opened,
-    OpenOptions, Strength, open_with,
+    OpenOptions, Strength, expert_counts, open_with,
 };
 use bilayer_measure::{profile, timing};
 use bilayer_quant::Type;
 use bilayer_quant::cache::names;
-use bilayer_scheduler::{Offload, Plan};
+use bilayer_scheduler::{ExpertCache, Offload, Plan};
 
 use crate::{Error, Model, Profile, ProfileOptions, Sampling};
 
@@ -108,6 +108,7 @@ enum DraftSource {
 pub struct Builder<'p> {
     path: PathBuf,
     placing: Placing,
+    expert_counts: Option<PathBuf>,
     context: Option<usize>,
     checkpoints: Option<usize>,
     threads: Option<usize>,
@@ -130,6 +131,7 @@ impl<'p> Builder<'p> {
         Builder {
             path,
             placing: Placing::default(),
+            expert_counts: None,
             context: None,
             checkpoints: None,
             threads: None,
@@ -189,6 +191,19 @@ impl<'p> Builder<'p> {
     /// Keeps the experts of the first `layers` layers of a mixture-of-experts model on the CPU.
     pub fn cpu_moe_layers(mut self, layers: u32) -> Self {
         self.placing.cpu_moe_layers = layers;
+        self
+    }
+
+    /// GPU memory for the experts that tokens use most in a mixture-of-experts model, while the CPU has all others.
+    pub fn expert_cache(mut self, cache: ExpertCache) -> Self {
+        self.placing.expert_cache = cache;
+        self
+    }
+
+    /// Chooses these experts by the counts in an importance matrix, in place of those that are learned while the model
+    /// runs, and keeps to them.
+    pub fn expert_counts(mut self, path: impl Into<PathBuf>) -> Self {
+        self.expert_counts = Some(path.into());
         self
     }
 
@@ -328,7 +343,10 @@ impl<'p> Builder<'p> {
     }
 
     /// Opens the model's file with its adapters.
-    fn opened(&self) -> Result<Opened, Error> {
+    fn opened(&mut self) -> Result<Opened, Error> {
+        if let Some(path) = &self.expert_counts {
+            self.placing.expert_uses = Some(expert_counts(path)?);
+        }
         let file = open_with(&self.path, OpenOptions::default())?;
         let loras = self.loras.iter().map(|(path, scale)| LoraFile::open(path, *scale));
         let loras = loras.collect::<Result<_, _>>()?;
@@ -374,7 +392,11 @@ impl<'p> Builder<'p> {
         let memory_bytes = placement::gpu_bytes(&self.placing);
         let (own, parallel) = (self.placing.clone(), self.parallel.max(1));
         let settings = self.settings(&draft);
-        let placing = Placing { cpu_moe_layers: 0, ..settings.placing.clone() };
+        let placing = Placing {
+            cpu_moe_layers: 0,
+            expert_cache: ExpertCache::Off,
+            ..settings.placing.clone()
+        };
         let mut settings = Settings { placing, sequences: 1, outputs: None, ..settings };
         if own.gpu_layers == Offload::Auto {
             let (sequences, watched) = (parallel, Vec::new());

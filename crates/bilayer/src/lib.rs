@@ -211,7 +211,7 @@ pub use bilayer_measure::profile::{Options as ProfileOptions, Profile};
 #[doc(inline)]
 pub use bilayer_measure::{cost, evaluate, fleet, power};
 #[doc(inline)]
-pub use bilayer_scheduler::Plan;
+pub use bilayer_scheduler::{ExpertCache, Plan};
 pub use builder::{Builder, CacheType, GpuLayers};
 pub use encode::Label;
 #[cfg(feature = "hub")]

@@ -12,6 +12,7 @@ use crate::cache::{Cache, Layout};
 use crate::host::{self, Topology};
 use crate::level::{Level, LevelError};
 use crate::lowering::Holdings;
+use crate::matrix::Exchanged;
 use crate::ops;
 use crate::pool::{Job, Pool};
 use crate::program::lower::lower;
@@ -64,6 +65,8 @@ pub struct Cpu {
     facts: Facts,
     level: Level,
     weights: HashMap<WeightId, SharedBytes>,
+    /// Of each weight whose matrices are exchanged, their places.
+    residents: HashMap<WeightId, Vec<Exchanged>>,
     caches: HashMap<CacheId, Arc<Cache>>,
     states: HashMap<StateId, Arc<Slots>>,
     segments: Vec<Compiled>,
@@ -128,6 +131,7 @@ impl Cpu {
             facts,
             level,
             weights: HashMap::new(),
+            residents: HashMap::new(),
             caches: HashMap::new(),
             states: HashMap::new(),
             segments: Vec::new(),
@@ -256,6 +260,7 @@ impl Backend for Cpu {
         self.states.retain(|id, _| holding.states.contains(id));
         let wanted: HashSet<WeightId> = holding.weights.iter().map(|weight| weight.id).collect();
         self.weights.retain(|id, _| wanted.contains(id));
+        self.residents.retain(|id, _| wanted.contains(id));
         let mut streamed = holding.streamed.iter().flat_map(|layer| &layer.weights);
         streamed.try_for_each(|(weight, bytes)| self.load(weight, bytes.clone()))
     }
@@ -268,7 +273,31 @@ impl Backend for Cpu {
                 found: bytes.len(),
             });
         }
+        if weight.is_resident {
+            let each = bytes.len() / weight.stacked;
+            let place = |at: usize| Exchanged::new(bytes.slice(at * each..(at + 1) * each));
+            self.residents.insert(weight.id, (0..weight.stacked).map(place).collect());
+        }
         self.weights.insert(weight.id, bytes);
+        Ok(())
+    }
+
+    fn exchange(
+        &mut self,
+        weight: &Weight,
+        matrix: usize,
+        bytes: &SharedBytes,
+    ) -> Result<(), GraphError> {
+        // What runs reads the matrix that was there.
+        self.finish()?;
+        let place = self.residents.get(&weight.id).and_then(|places| places.get(matrix));
+        let unknown = || unknown("as the number of an exchanged matrix", matrix as u32, 0);
+        let expected = weight.bytes() / weight.stacked;
+        if bytes.len() != expected {
+            let (name, found) = (weight.name.clone(), bytes.len());
+            return Err(GraphError::WeightBytes { name, expected, found });
+        }
+        place.ok_or_else(unknown)?.set(bytes.clone());
         Ok(())
     }
 
@@ -281,10 +310,11 @@ impl Backend for Cpu {
             }
         }
         self.reserve(segment, &limits)?;
-        let (weights, caches, states) = (&self.weights, &self.caches, &self.states);
+        let (weights, residents) = (&self.weights, &self.residents);
+        let (caches, states) = (&self.caches, &self.states);
         let scratch = &scratch(segment, &limits)?;
         let (level, threads) = (self.level, self.pool.threads());
-        let holdings = Holdings { weights, caches, states, scratch, level, threads };
+        let holdings = Holdings { weights, residents, caches, states, scratch, level, threads };
         let parts = lower(segment, limits, &holdings);
         let program = Arc::new(Program::new(parts, self.level, self.pool.threads())?);
         let run = Box::new(ProgramRun(program.clone()));

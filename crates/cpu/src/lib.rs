@@ -29,6 +29,7 @@ mod layers;
 pub mod level;
 mod lowering;
 mod math;
+mod matrix;
 mod memory;
 #[cfg(target_arch = "aarch64")]
 mod neon;

@@ -9,12 +9,15 @@ use bilayer_graph::{
 
 use crate::cache::Cache;
 use crate::level::Level;
+use crate::matrix::{Exchanged, Matrix};
 use crate::slots::Slots;
 use crate::stage::Buffer;
 
 /// The backend's state for lowering a segment.
 pub(crate) struct Holdings<'a> {
     pub(crate) weights: &'a HashMap<WeightId, SharedBytes>,
+    /// Of each weight whose matrices are exchanged, their places.
+    pub(crate) residents: &'a HashMap<WeightId, Vec<Exchanged>>,
     pub(crate) caches: &'a HashMap<CacheId, Arc<Cache>>,
     pub(crate) states: &'a HashMap<StateId, Arc<Slots>>,
     /// Temporary caches of attention without a cache, one per shape.
@@ -55,6 +58,16 @@ impl<'a> Lowering<'a> {
     /// A weight's description and its bytes.
     pub(crate) fn weight(&self, id: WeightId) -> (&'a Weight, SharedBytes) {
         (self.graph.weight(id), self.holdings.weights[&id].clone())
+    }
+
+    /// The `number`-th of a weight's matrices.
+    pub(crate) fn matrix(&self, id: WeightId, number: usize) -> Matrix {
+        if let Some(places) = self.holdings.residents.get(&id) {
+            return Matrix::Exchanged(places[number].clone());
+        }
+        let weight = self.graph.weight(id);
+        let bytes = weight.bytes() / weight.stacked;
+        Matrix::Fixed(self.holdings.weights[&id].slice(number * bytes..(number + 1) * bytes))
     }
 
     /// Where a value lies.

@@ -4,11 +4,14 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use bilayer_graph::{Facts, Graph, WeightId};
-use bilayer_scheduler::{Budget, Machine, Offload, OpOffload, Plan, Request, Times, offload};
+use bilayer_scheduler::{
+    Budget, Bytes, ExpertCache, ExpertUses, Machine, Offload, OpOffload, Plan, Request, Times,
+    mixtures, offload,
+};
 use regex::Regex;
 
 use crate::kept::Kept;
-use crate::session::{Settings, budget_of, limits_of};
+use crate::session::{Settings, budget_of, check_uses, learned, limits_of};
 use crate::times::Subject;
 use crate::{Error, Model, devices};
 
@@ -52,6 +55,10 @@ pub struct Placing {
     pub cpu_moe_layers: u32,
     /// The KV cache and attention stay on the CPU.
     pub cache_on_cpu: bool,
+    /// GPU memory for the experts that tokens use most; the CPU has the others.
+    pub expert_cache: ExpertCache,
+    /// How often experts are used. By default that is learned while models run.
+    pub expert_uses: Option<ExpertUses>,
     /// When weights of layers on the CPU are streamed to a GPU for prefill.
     pub op_offload: OpOffload,
     /// The GPUs to use: numbers of adapters, `software`, or parts of names; one named twice is opened twice. By default
@@ -101,7 +108,8 @@ impl Placing {
     /// Whether anything may be offloaded.
     pub(crate) fn offloads(&self) -> bool {
         let none = matches!(self.gpu_layers, Offload::Count(0) | Offload::Percent(0));
-        !none || self.overrides.iter().any(|(_, device)| *device > 0)
+        let caches = self.expert_cache != ExpertCache::Off;
+        !none || caches || self.overrides.iter().any(|(_, device)| *device > 0)
     }
 
     /// Checks that no list names more GPUs than are in use, if there are any.
@@ -154,6 +162,8 @@ impl Placing {
             pins: pins.collect(),
             cache_on_host: self.cache_on_cpu,
             op_offload: self.op_offload,
+            experts: self.expert_cache,
+            uses: self.expert_uses.clone(),
         })
     }
 
@@ -168,6 +178,30 @@ impl Placing {
             }),
         };
         self.overrides.iter().map(rule).collect()
+    }
+
+    /// Checks that a graph has mixtures for resident experts, and that the counts are of it.
+    fn check_experts(&self, graph: &Graph) -> Result<(), Error> {
+        if matches!(self.expert_cache, ExpertCache::Off | ExpertCache::Bytes(0)) {
+            return Ok(());
+        }
+        if graph.splits.is_empty() && mixtures(graph).is_empty() {
+            let found = match self.expert_cache {
+                ExpertCache::Bytes(bytes) => Bytes(bytes).to_string(),
+                _ => "auto".to_owned(),
+            };
+            let has_experts = graph.nodes.iter().any(|node| graph.is_sparse(node));
+            let expected = match has_experts {
+                true => "0: the model's experts have biases, which cannot be resident apart",
+                false => "0: the model has no experts",
+            };
+            let expected = expected.to_owned();
+            return Err(Error::Setting { name: "expert-cache", found, expected });
+        }
+        match &self.expert_uses {
+            Some(uses) if graph.splits.is_empty() => check_uses(graph, uses),
+            _ => Ok(()),
+        }
     }
 
     /// The options that have no effect on a graph, and why.
@@ -185,6 +219,9 @@ impl Placing {
             }
         }
         let has_experts = graph.nodes.iter().any(|node| graph.is_sparse(node));
+        if self.expert_cache != ExpertCache::Off && gpus == 0 {
+            notes.push("expert-cache has no effect: no GPU is in use".to_owned());
+        }
         if self.cpu_moe_layers > 0 && !has_experts {
             notes.push("cpu-moe has no effect: the model has no experts".to_owned());
         }
@@ -211,6 +248,7 @@ impl Placing {
             let less = taken.saturating_add(margins[place]);
             device.memory_bytes = device.memory_bytes.saturating_sub(less);
         }
+        self.check_experts(graph)?;
         let mut plan = offload(graph, &machine, budget, &self.request(graph)?)?;
         plan.notes.extend(self.idle(graph, gpus)?);
         if self.main_gpu.is_some() && self.split_mode == SplitMode::Layer && gpus > 1 {
@@ -250,7 +288,11 @@ pub fn plan(
     machine.times = kept
         .and_then(|kept| subject.known(machine.devices.len(), &name, &kept))
         .or_else(|| Times::estimated(&graph, &machine));
-    let mut plan = settings.placing.plan(&graph, &machine, &budget)?;
+    let mut placing = settings.placing.clone();
+    if placing.expert_uses.is_none() && placing.expert_cache != ExpertCache::Off {
+        placing.expert_uses = learned(model, &placing).and_then(|learned| learned.uses());
+    }
+    let mut plan = placing.plan(&graph, &machine, &budget)?;
     plan.notes.extend(notes);
     if plan.predicted.is_none() {
         plan.notes.push("speeds are not known yet: the first run measures them".to_owned());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bilayer_graph::{Backend, Clock, Kernel, Limits, PageCopy, Value};
-use bilayer_scheduler::{Plan, Times, overlaps};
+use bilayer_scheduler::{Plan, Times};
 
 use crate::times::{self, Decoding};
 use crate::{Error, Model};
@@ -19,6 +19,7 @@ mod batch;
 mod bytes;
 mod cache;
 mod checkpoints;
+mod experts;
 mod fallback;
 mod lanes;
 mod load;
@@ -37,10 +38,12 @@ mod trace;
 pub use crate::times::{Subject, TimeDevice};
 pub use cache::{Error as CacheError, Pages, SequenceId};
 pub use checkpoints::Checkpoint;
+pub(crate) use experts::check_uses;
+pub use experts::{EXCHANGES, ExpertHits, REVIEW_STEPS};
 pub use fallback::Warning;
 pub use lanes::{Lane, Lanes};
-pub(crate) use prepare::limits_of;
 pub use prepare::{Planner, budget_of};
+pub(crate) use prepare::{learned, limits_of};
 pub use relocate::Timed;
 pub(crate) use rows::OutputRows;
 pub use saved::SavedSequence;
@@ -506,22 +509,15 @@ impl Session {
                 ran => break ran.map_err(Error::from),
             }
         };
+        if ran.is_ok() {
+            self.exchange_experts()?;
+        }
         let took = self.clock().since(began);
         self.pipeline.spent.total += took;
         if let [Run { tokens: [_], .. }] = runs {
             self.decoding.add(took);
         }
         ran
-    }
-
-    /// Whether devices of a plan can work at the same time.
-    fn divides(&self, plan: &Plan) -> bool {
-        self.read.watched.is_empty() && overlaps(&self.graph, &plan.segments)
-    }
-
-    /// When devices of a plan work at the same time.
-    fn overlap_of(&self, plan: &Plan) -> Overlap {
-        if self.divides(plan) { self.overlap_wanted } else { Overlap::Off }
     }
 
     /// Runs all rows; after an error the sequences have their previous contents.

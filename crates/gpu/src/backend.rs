@@ -328,6 +328,15 @@ impl Backend for Gpu {
         self.weights.stream(weight, rows)
     }
 
+    fn exchange(
+        &mut self,
+        weight: &Weight,
+        matrix: usize,
+        bytes: &SharedBytes,
+    ) -> Result<(), GraphError> {
+        self.weights.exchange(weight, matrix, bytes)
+    }
+
     fn compile(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<SegmentId, GraphError> {
         let graph = segment.graph;
         for node in &graph.nodes[segment.nodes.clone()] {
@@ -338,10 +347,11 @@ impl Backend for Gpu {
         }
         self.reserve_caches(segment, &limits)?;
         let draft = self.draft(segment, &limits)?;
-        let is_streamed = self.slot(segment).is_some();
+        let is_pooled =
+            self.slot(segment).is_some() || graph.reads_residents(segment.nodes.clone());
         let Gpu { device, weights, caches, states, rate, pool, .. } = self;
         let site = Site { device, weights, caches, states, rate: *rate };
-        let program = build(draft, limits, &site, is_streamed.then_some(pool))?;
+        let program = build(draft, limits, &site, is_pooled.then_some(pool))?;
         let labels = limits.check.then(|| {
             let nodes = graph.nodes[segment.nodes.clone()].iter();
             nodes.map(|n| (n.op.out(), (n.label(), n.op.kind().stem()))).collect()

@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use bilayer_graph::{Error as GraphError, SharedBytes, StreamedLayer, Weight, WeightId};
 use bilayer_quant::Type;
-use half::f16;
 use rayon::prelude::*;
 
 use crate::device::Device;
 use crate::kernels::weights::{Layout, stored};
 use crate::unified::{self, Window};
+use convert::convert;
+
+mod convert;
 
 /// Maximum bytes per block, unless the GPU binds less.
 const BLOCK_BYTES: u64 = 1 << 30;
@@ -104,6 +106,13 @@ struct Streamed {
     weight: Weight,
     bytes: SharedBytes,
     slot: usize,
+}
+
+/// Bytes of rows of a weight, from its row `first` on.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    bytes: &'a [u8],
+    first: usize,
 }
 
 /// Whether uploads wait for the device.
@@ -306,7 +315,8 @@ impl Weights {
             self.vectors.insert(weight.id, values);
         }
         let placed = self.placed[&weight.id].clone();
-        self.upload(weight, &placed, (bytes, 0..weight.rows), Pace::Bounded)?;
+        let source = Rows { bytes, first: 0 };
+        self.upload(weight, &placed, (source, 0..weight.rows), Pace::Bounded)?;
         self.loaded.insert(weight.id, true);
         self.device.check()
     }
@@ -325,9 +335,37 @@ impl Weights {
             return Err(GraphError::Limit { what: "rows of a streamed weight", limit, found });
         }
         let placed = self.placed[&id].clone();
-        self.upload(&weight, &placed, (&bytes, rows), Pace::Queued)?;
+        let source = Rows { bytes: &bytes, first: 0 };
+        self.upload(&weight, &placed, (source, rows), Pace::Queued)?;
         self.device.submit(None);
         self.device.check()
+    }
+
+    /// Replaces a matrix of a weight, behind the work submitted before.
+    ///
+    /// # Errors
+    /// It is not loaded, or has no such matrix; wrong length; a lost device.
+    pub fn exchange(
+        &mut self,
+        weight: &Weight,
+        matrix: usize,
+        bytes: &[u8],
+    ) -> Result<(), GraphError> {
+        let rows = weight.rows / weight.stacked;
+        let is_one = bytes.len() == rows * weight.row_bytes() && matrix < weight.stacked;
+        if !(weight.is_resident && is_one && self.is_loaded(weight.id)) {
+            let what = "as the number of an exchanged matrix";
+            return Err(GraphError::Limit { what, limit: weight.stacked, found: matrix });
+        }
+        let placed = self.placed[&weight.id].clone();
+        let source = Rows { bytes, first: matrix * rows };
+        let wanted = source.first..source.first + rows;
+        self.upload(weight, &placed, (source, wanted), Pace::Bounded)?;
+        self.device.check()
+    }
+
+    fn is_loaded(&self, id: WeightId) -> bool {
+        self.loaded.get(&id) == Some(&true)
     }
 
     /// The slot of a weight that is streamed.
@@ -337,7 +375,7 @@ impl Weights {
 
     /// A loaded weight, or one that is streamed.
     pub fn get(&self, id: WeightId) -> Option<&Placed> {
-        let is_there = self.loaded.get(&id) == Some(&true) || self.streamed.contains_key(&id);
+        let is_there = self.is_loaded(id) || self.streamed.contains_key(&id);
         if is_there { self.placed.get(&id) } else { None }
     }
 
@@ -404,19 +442,19 @@ impl Weights {
         BLOCK_BYTES.min(self.device.block_bytes()) / ALIGNMENT * ALIGNMENT
     }
 
-    /// Uploads rows of a weight, of which `bytes` are all.
+    /// Uploads rows of a weight, which are among those of the source.
     fn upload(
         &mut self,
         weight: &Weight,
         placed: &Placed,
-        (bytes, wanted): (&[u8], Range<usize>),
+        (source, wanted): (Rows<'_>, Range<usize>),
         pace: Pace,
     ) -> Result<(), GraphError> {
         for part in &placed.parts {
-            let first = part.first_row as usize * weight.row_bytes();
-            let source = &bytes[first..first + part.rows as usize * weight.row_bytes()];
-            for (at, row, rows) in rows_at_once(weight, part, &wanted) {
-                let source = &source[at..at + rows * weight.row_bytes()];
+            for (row, rows) in rows_at_once(weight, part, &wanted) {
+                let first = part.first_row as usize + row - source.first;
+                let source =
+                    &source.bytes[first * weight.row_bytes()..][..rows * weight.row_bytes()];
                 let converted;
                 let source = if placed.ty == weight.ty {
                     source
@@ -469,19 +507,19 @@ impl Weights {
     }
 }
 
-/// The wanted rows of a range that are uploaded at once: the first byte, the first row and their number. They begin at
+/// The wanted rows of a range that are uploaded at once: the first row and their number. They begin at
 /// multiples of four, where every plane is aligned for a copy.
 fn rows_at_once(
     weight: &Weight,
     part: &RowRange,
     wanted: &Range<usize>,
-) -> impl Iterator<Item = (usize, usize, usize)> + use<> {
+) -> impl Iterator<Item = (usize, usize)> + use<> {
     let (all, first_row) = (part.rows as usize, part.first_row as usize);
     let from = wanted.start.saturating_sub(first_row) / 4 * 4;
     let to = wanted.end.saturating_sub(first_row).next_multiple_of(4).min(all);
     let row_bytes = weight.row_bytes();
     let most = (STAGING_BYTES / row_bytes.max(1)).max(1).next_multiple_of(4);
-    (from..to).step_by(most).map(move |row| (row * row_bytes, row, most.min(to - row)))
+    (from..to).step_by(most).map(move |row| (row, most.min(to - row)))
 }
 
 /// A weight's layout on the device, without a location.
@@ -532,31 +570,6 @@ fn extent(placed: &Placed, rows: usize) -> (usize, u64) {
 /// Bytes of a weight on any GPU.
 pub fn device_bytes(weight: &Weight) -> u64 {
     extent(&shape(weight), weight.rows).1.next_multiple_of(ALIGNMENT)
-}
-
-/// Converts rows of a type without a loader to `ty`, which is its dense form, F16 or F32.
-fn convert(weight: &Weight, ty: Type, source: &[u8]) -> Vec<u8> {
-    let rows = source.len() / weight.row_bytes();
-    if let Some(dense) = weight.ty.dense().filter(|dense| dense.ty == ty) {
-        let row_bytes = weight.cols / ty.block_weights * ty.block_bytes;
-        let mut wide = vec![0; rows * row_bytes];
-        let to = wide.par_chunks_exact_mut(row_bytes);
-        to.zip(source.par_chunks_exact(weight.row_bytes()))
-            .for_each(|(to, from)| (dense.widen)(from, to));
-        return wide;
-    }
-    let mut values = vec![0.0_f32; rows * weight.cols];
-    values
-        .par_chunks_exact_mut(weight.cols)
-        .zip(source.par_chunks_exact(weight.row_bytes()))
-        .for_each(|(to, from)| weight.ty.dequantize(from, to).expect("whole rows of its own type"));
-    if ty == Type::F32 {
-        return bytemuck::cast_slice(&values).to_vec();
-    }
-    let limit = f16::MAX.to_f32();
-    let half: Vec<u16> =
-        values.par_iter().map(|v| f16::from_f32(v.clamp(-limit, limit)).to_bits()).collect();
-    bytemuck::cast_slice(&half).to_vec()
 }
 
 #[cfg(test)]

@@ -252,6 +252,9 @@ pub struct Kernel {
 /// directly before its submit, its outputs are read before another one is submitted, and its caches are filled by
 /// `restore` before it runs and fetched by `save` before another one of its slot does.
 ///
+/// **Residents.** Segments that read weights whose matrices may be exchanged ([`Weight::is_resident`]) share one set of
+/// activations, too, by the same rules.
+///
 /// **Failure.** [`Error::OutOfMemory`] and [`Error::DeviceLost`] of any call mean that the caller moves what was
 /// placed here elsewhere and goes on. A device that does not answer in time reports itself as lost.
 pub trait Backend: Send {
@@ -302,6 +305,23 @@ pub trait Backend: Send {
     fn stream(&mut self, weight: WeightId, rows: Range<usize>) -> Result<(), Error> {
         let _ = (weight, rows);
         Ok(())
+    }
+
+    /// Replaces matrix `matrix` of a loaded weight whose matrices may be exchanged ([`Weight::is_resident`]) by `bytes`.
+    /// Segments submitted before read what was there; the call does not wait for them.
+    ///
+    /// # Errors
+    /// The device cannot, the weight is not loaded or has no such matrix, wrong length, out of memory for staging, or the
+    /// device was lost.
+    fn exchange(
+        &mut self,
+        weight: &Weight,
+        matrix: usize,
+        bytes: &SharedBytes,
+    ) -> Result<(), Error> {
+        let _ = (matrix, bytes);
+        let (name, device) = (weight.name.clone(), self.facts().name.clone());
+        Err(Error::WeightNotLoaded { name, device })
     }
 
     /// Prepares a segment: selects kernels, allocates buffers, the caches of its `Attend` ops and the states of its

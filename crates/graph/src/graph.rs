@@ -3,7 +3,7 @@
 use bilayer_quant::Type;
 use bilayer_quant::cache::head_bytes;
 
-use crate::{CacheId, Experts, Op, Rows, StateId, Value, Weight, WeightId, Window};
+use crate::{CacheId, Experts, Op, Rows, SplitMixture, StateId, Value, Weight, WeightId, Window};
 
 /// The static properties of a value.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,6 +112,8 @@ pub struct Graph {
     /// The model's result: logits `[R, vocab]` of a decoder; hidden states `[R, width]` or scores `[R, labels]` of an
     /// encoder.
     pub logits: Value,
+    /// Mixtures whose experts are in two parts.
+    pub splits: Vec<SplitMixture>,
 }
 
 impl Graph {
@@ -160,9 +162,12 @@ impl Graph {
     }
 
     /// The fraction of a node's matrices that a step of `tokens` tokens reads: for experts the expected fraction with
-    /// uniform routing; for other matrices 1.
+    /// uniform routing, or with the uses of a split mixture; for other matrices 1.
     pub fn share(&self, node: usize, tokens: usize) -> f64 {
         let Op::Experts(experts) = &self.nodes[node].op else { return 1.0 };
+        if let Some(share) = self.split_share(node, tokens) {
+            return share;
+        }
         share_of(self.width(experts.route) / 2, self.experts(experts), tokens)
     }
 

@@ -37,6 +37,7 @@ mod op;
 mod recorder;
 pub mod reference;
 pub mod slots;
+mod split;
 mod step;
 mod weight;
 
@@ -53,6 +54,7 @@ pub use op::{
     Route, Rows, Scan, Score, Stack, StateId, Temperature, Update, Value, Values, Window,
 };
 pub use recorder::{Catalog, Entry, Recorder};
+pub use split::{NO_EXPERT, Part, ResidentStack, SplitMixture};
 pub use step::{EXACT_ROWS_MAX, Exactness, PAGE_TOKENS, PageCopy, Span, StateSpan, Step};
 pub use weight::{Weight, WeightId};
 

@@ -264,7 +264,7 @@ pub struct Route {
 /// The matrices of a layer's experts, all of one shape and type.
 pub type Stack = Arc<[WeightId]>;
 
-/// Products of each row with the matrices of its experts.
+/// Products of each row with the matrices of its experts; 0 where the route has [`crate::NO_EXPERT`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experts {
     /// `[rows, cols]`, shared by a row's experts; or `[rows, used * cols]`, one input per expert.

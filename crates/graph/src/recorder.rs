@@ -402,7 +402,7 @@ impl<'c> Recorder<'c> {
     /// Finishes the recording; `logits` is the model's result.
     pub fn finish(self, logits: Value) -> Graph {
         let Recorder { nodes, values, weights, caches, states, .. } = self;
-        Graph { nodes, values, weights, caches, states, logits }
+        Graph { nodes, values, weights, caches, states, logits, splits: Vec::new() }
     }
 
     fn rows(&self, value: Value) -> Rows {

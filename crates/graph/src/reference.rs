@@ -344,6 +344,20 @@ impl Backend for Reference {
         Ok(())
     }
 
+    fn exchange(
+        &mut self,
+        weight: &Weight,
+        matrix: usize,
+        bytes: &SharedBytes,
+    ) -> Result<(), Error> {
+        let wrong =
+            || Error::WeightNotLoaded { name: weight.name.clone(), device: NAME.to_owned() };
+        let each = weight.rows / weight.stacked * weight.cols;
+        let floats = self.weights.get_mut(&weight.id).ok_or_else(wrong)?;
+        let floats = floats.chunks_exact_mut(each).nth(matrix).ok_or_else(wrong)?;
+        weight.ty.dequantize(bytes, floats).map_err(|_| wrong())
+    }
+
     fn compile(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<SegmentId, Error> {
         let graph = segment.graph;
         let mut caches = Vec::new();

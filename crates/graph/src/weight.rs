@@ -24,6 +24,8 @@ pub struct Weight {
     pub first_row: usize,
     /// Number of contiguous matrices, `rows / stacked` rows each: 1, or the experts of a layer.
     pub stacked: usize,
+    /// Whether its matrices are some of the tensor's, which may be exchanged ([`crate::Backend::exchange`]).
+    pub is_resident: bool,
     /// The layer whose ops read it first; `None` for embedding and head.
     pub layer: Option<u32>,
 }

@@ -105,6 +105,12 @@ pub struct Point {
     /// Milliseconds per token in which all devices were idle.
     #[serde(deserialize_with = "number_or_nan")]
     pub idle_ms: f64,
+    /// The share of the experts of decode that were resident on a GPU; `None` where none are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expert_hit_rate: Option<f64>,
+    /// The share that the plan expected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_expert_hit_rate: Option<f64>,
     /// Planned memory on the GPU, bytes.
     pub gpu_bytes: u64,
     /// Measured memory on the GPU, bytes.
@@ -308,6 +314,8 @@ mod tests {
             gpu_ms: 0.0,
             crossing_ms: 0.0,
             idle_ms: 0.0,
+            expert_hit_rate: None,
+            expected_expert_hit_rate: None,
             gpu_bytes: (n as u64) << 24,
             gpu_held_bytes: None,
             fits: n < fit,

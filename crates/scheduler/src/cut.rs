@@ -6,6 +6,7 @@ use bilayer_graph::{Graph, Segment, Value};
 use serde::{Serialize, Serializer};
 
 use crate::Placement;
+use crate::experts::cut_of;
 
 /// Consecutive nodes on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,19 +34,21 @@ impl PlannedSegment {
 /// The segments of `graph` under a placement, in execution order. Values that return to a device also pass through
 /// the host: a segment's inputs are all values that it did not compute itself.
 pub fn cut(graph: &Graph, placement: &Placement) -> Vec<PlannedSegment> {
-    let devices = placement.devices(graph).into_iter();
-    cut_apart(graph, &devices.map(|device| (device, None)).collect::<Vec<_>>())
+    let devices = placement.devices(graph).into_iter().enumerate();
+    let places = devices.map(|(node, device)| (device, cut_of(graph, node)));
+    cut_apart(graph, &places.collect::<Vec<_>>())
 }
 
 /// The segments of `graph` with nodes on given devices, also cut wherever the second figure differs.
-pub(crate) fn cut_apart(graph: &Graph, places: &[(usize, Option<u32>)]) -> Vec<PlannedSegment> {
+pub(crate) fn cut_apart<F: PartialEq>(graph: &Graph, places: &[(usize, F)]) -> Vec<PlannedSegment> {
     let mut segments: Vec<PlannedSegment> = Vec::new();
-    for (node, &(device, _)) in places.iter().enumerate() {
+    for (node, (device, _)) in places.iter().enumerate() {
         match segments.last_mut() {
             Some(last) if places[last.nodes.start] == places[node] => last.nodes.end = node + 1,
             _ => {
                 let (inputs, outputs) = (Vec::new(), Vec::new());
-                segments.push(PlannedSegment { device, nodes: node..node + 1, inputs, outputs });
+                let (device, nodes) = (*device, node..node + 1);
+                segments.push(PlannedSegment { device, nodes, inputs, outputs });
             }
         }
     }
@@ -65,6 +68,13 @@ pub(crate) fn cut_apart(graph: &Graph, places: &[(usize, Option<u32>)]) -> Vec<P
                     continue;
                 }
                 insert(&mut segments[number].inputs, value);
+                // The host makes the routes of a mixture's parts of the router's result.
+                let routed = graph.routed_by(value);
+                if let Some((router, route)) =
+                    routed.and_then(|of| Some((maker[of.0 as usize]?, of)))
+                {
+                    insert(&mut segments[router].outputs, route);
+                }
                 if let Some(made_in) = made_in {
                     insert(&mut segments[made_in].outputs, value);
                 }

@@ -16,6 +16,14 @@ pub enum Error {
         /// The largest number of parts that fits on the GPU; `None` if not computed.
         largest: Option<u32>,
     },
+    /// The experts that are asked for exceed a device's memory.
+    #[error("{what}; {}", cache_advice(*.largest))]
+    CacheDoesNotFit {
+        /// The device and its sizes.
+        what: Excess,
+        /// The largest cache that fits, bytes; 0 if none does.
+        largest: u64,
+    },
     /// A device does not support an op placed on it.
     #[error("{device} cannot run {what} (`{label}`); place it on another device")]
     Unsupported {
@@ -58,6 +66,14 @@ fn of_states(bytes: u64) -> String {
     match bytes {
         0 => String::new(),
         bytes => format!("states {}, ", Bytes(bytes)),
+    }
+}
+
+fn cache_advice(largest: u64) -> String {
+    match largest {
+        0 => "no --expert-cache fits beside what else is placed there".to_owned(),
+        // Rounded down.
+        bytes => format!("--expert-cache {}MiB fits", bytes >> 20),
     }
 }
 

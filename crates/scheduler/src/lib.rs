@@ -36,6 +36,7 @@
 mod cut;
 mod displace;
 mod error;
+mod experts;
 mod machine;
 mod memory;
 mod offload;
@@ -48,6 +49,9 @@ mod times;
 pub use cut::{PlannedSegment, cut};
 pub use displace::{Loss, displaced};
 pub use error::{Error, Excess};
+pub use experts::{
+    ExpertCache, ExpertLayer, ExpertPlan, ExpertUses, Mixture, SplitChoice, mixtures, split_experts,
+};
 pub use machine::{Budget, Machine};
 pub use memory::{Bytes, working_bytes};
 pub use offload::{Offload, Request, offload};

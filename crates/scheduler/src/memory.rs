@@ -74,7 +74,9 @@ pub(crate) fn weights(graph: &Graph, nodes: impl IntoIterator<Item = usize>) -> 
 pub(crate) fn weight_bytes(graph: &Graph, weights: &BTreeSet<WeightId>, facts: &Facts) -> u64 {
     let bytes = |id| {
         let weight = graph.weight(id);
-        (weight.rows as u64).saturating_mul(facts.row_bytes(weight))
+        // A device that reads weights in the file has no residents beside all others.
+        let is_copy = !weight.is_resident || facts.copies_weights;
+        if is_copy { (weight.rows as u64).saturating_mul(facts.row_bytes(weight)) } else { 0 }
     };
     sum(weights.iter().map(|&id| bytes(id)))
 }

@@ -7,7 +7,9 @@ use bilayer_graph::{Facts, Graph, Op, WeightId};
 
 use crate::plan::{Strictness, placed};
 use crate::split::Splitter;
-use crate::{Budget, Error, Machine, OpOffload, Placement, Plan, Predicted};
+use crate::{
+    Budget, Error, ExpertCache, ExpertUses, Machine, OpOffload, Placement, Plan, Predicted, experts,
+};
 
 /// How much is offloaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +40,10 @@ pub struct Request {
     pub cache_on_host: bool,
     /// When weights that the host holds are streamed.
     pub op_offload: OpOffload,
+    /// Device memory for experts whose layers' others are with the host.
+    pub experts: ExpertCache,
+    /// How often experts are used, if known.
+    pub uses: Option<ExpertUses>,
 }
 
 /// The machine's places: the host is always the first device.
@@ -51,6 +57,19 @@ pub(crate) const HOST: usize = 0;
 /// # Errors
 /// There is no device, or what is asked for does not fit; then the error has the most that does.
 pub fn offload(
+    graph: &Graph,
+    machine: &Machine,
+    budget: &Budget,
+    request: &Request,
+) -> Result<Plan, Error> {
+    match graph.splits.is_empty() {
+        true => experts::cached(graph, machine, budget, request),
+        false => layered(graph, machine, budget, request),
+    }
+}
+
+/// The plan of a graph whose mixtures are split already, or stay whole.
+pub(crate) fn layered(
     graph: &Graph,
     machine: &Machine,
     budget: &Budget,
@@ -185,10 +204,17 @@ impl Work<'_> {
         let pins: BTreeMap<WeightId, usize> = pins.copied().collect();
         let usual = placement.devices(graph);
         let labels = machine.labels();
+        let home = experts::device(machine);
         let (mut places, mut notes) = (usual.clone(), BTreeSet::new());
         for (number, node) in graph.nodes.iter().enumerate() {
-            let pinned = node.op.weights().find_map(|weight| pins.get(&weight));
-            places[number] = pinned.copied().unwrap_or_else(|| nearest(graph, number, &places));
+            let is_resident = |id| graph.weight(id).is_resident;
+            let pinned = match () {
+                () if node.op.weights().any(is_resident) => Some(home),
+                // Fewer bytes cross than if the device joined and mixed the experts' results.
+                () if graph.splits.iter().any(|split| split.join == number) => Some(HOST),
+                () => node.op.weights().find_map(|weight| pins.get(&weight)).copied(),
+            };
+            places[number] = pinned.unwrap_or_else(|| nearest(graph, number, &places));
             let attends = matches!(node.op, Op::Attend(_) | Op::Rope { .. } | Op::HeadNorm { .. });
             if request.cache_on_host && attends && offloads {
                 places[number] = HOST;

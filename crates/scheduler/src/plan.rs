@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::memory::{activation_bytes, staging_bytes, sum, weight_bytes, weights};
 use crate::{
-    Basis, Budget, Bytes, Error, Excess, Machine, Placement, PlannedSegment, Predicted, Streaming,
-    cut,
+    Basis, Budget, Bytes, Error, Excess, ExpertPlan, Machine, Placement, PlannedSegment, Predicted,
+    Streaming, cut,
 };
 
 /// A placed model that fits.
@@ -38,6 +38,9 @@ pub struct Plan {
     /// Prefill with streamed weights, if planned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streaming: Option<Streaming>,
+    /// Experts on a device beside those with the host, if planned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub experts: Option<ExpertPlan>,
     /// The input of the plan.
     #[serde(skip)]
     pub placement: Placement,
@@ -86,6 +89,9 @@ pub struct DevicePlan {
     pub activation_bytes: u64,
     /// Values transferred to and from the device, f32.
     pub staging_bytes: u64,
+    /// Resident experts ([`Plan::experts`]).
+    #[serde(skip_serializing_if = "is_zero")]
+    pub expert_bytes: u64,
     /// What streaming takes ([`Plan::streaming`]).
     #[serde(skip_serializing_if = "is_zero")]
     pub stream_bytes: u64,
@@ -159,6 +165,7 @@ pub(crate) fn placed(
     }
     let times = machine.times.as_ref();
     let predicted = times.and_then(|times| times.predict(graph, machine, placement, &segments));
+    let experts = ExpertPlan::of(graph, machine, &segments);
     let layers = (0..graph.layers()).map(|index| layer(graph, budget, placement, machine, index));
     Ok(Plan {
         map: placement.map_of(graph, &labels),
@@ -172,6 +179,7 @@ pub(crate) fn placed(
         notes,
         predicted,
         streaming: None,
+        experts,
         placement: placement.clone(),
         logits: graph.logits,
     })
@@ -210,26 +218,42 @@ fn device<'s>(
     let nodes = segments.clone().flat_map(|segment| segment.nodes.clone());
     let caches: BTreeSet<CacheId> =
         nodes.clone().filter_map(|node| cache(&graph.nodes[node].op)).collect();
-    let weight_bytes = weight_bytes(graph, &weights(graph, nodes.clone()), facts);
+    let (residents, others) =
+        weights(graph, nodes.clone()).into_iter().partition(|&id| graph.weight(id).is_resident);
+    let (expert_bytes, weight_bytes) =
+        (weight_bytes(graph, &residents, facts), weight_bytes(graph, &others, facts));
     let kv_bytes = sum(caches.iter().map(|&id| budget.kv_bytes(graph.cache(id))));
     let states: BTreeSet<StateId> =
         nodes.clone().filter_map(|node| graph.nodes[node].op.state()).collect();
     let state_bytes = sum(states.iter().map(|&id| budget.state_bytes(graph.state(id))));
-    let activations =
-        segments.clone().map(|segment| activation_bytes(graph, segment, budget, facts));
-    let activation_bytes = sum(activations);
-    let staging_bytes = sum(segments.map(|segment| staging_bytes(graph, segment, budget, facts)));
+    // Segments of residents share their activations.
+    let all = |of: &dyn Fn(&PlannedSegment) -> u64| {
+        let (pooled, own): (Vec<_>, Vec<_>) =
+            segments.clone().partition(|segment| graph.reads_residents(segment.nodes.clone()));
+        let pooled = if facts.copies_weights { pooled.into_iter().map(of).max() } else { None };
+        sum(own.into_iter().map(of).chain(pooled))
+    };
+    let activation_bytes = all(&|segment| activation_bytes(graph, segment, budget, facts));
+    let staging_bytes = all(&|segment| staging_bytes(graph, segment, budget, facts));
     DevicePlan {
         label: label.to_owned(),
         name: facts.name.clone(),
         parts: 0,
         budget_bytes: facts.memory_bytes.saturating_sub(budget.margin_bytes),
-        used_bytes: sum([weight_bytes, kv_bytes, state_bytes, activation_bytes, staging_bytes]),
+        used_bytes: sum([
+            weight_bytes,
+            kv_bytes,
+            state_bytes,
+            activation_bytes,
+            staging_bytes,
+            expert_bytes,
+        ]),
         weight_bytes,
         kv_bytes,
         state_bytes,
         activation_bytes,
         staging_bytes,
+        expert_bytes,
         stream_bytes: 0,
     }
 }
@@ -272,7 +296,7 @@ impl DevicePlan {
             device: self.label.clone(),
             budget_bytes: self.budget_bytes,
             used_bytes: self.used_bytes,
-            weight_bytes: self.weight_bytes,
+            weight_bytes: self.weight_bytes.saturating_add(self.expert_bytes),
             kv_bytes: self.kv_bytes,
             state_bytes: self.state_bytes,
             activation_bytes: self.activation_bytes.saturating_add(self.staging_bytes),
@@ -297,13 +321,15 @@ fn layer(
 ) -> LayerPlan {
     let labels = machine.labels();
     let nodes = (0..graph.nodes.len()).filter(|&node| graph.nodes[node].layer == Some(index));
+    let mut ids = weights(graph, nodes);
+    ids.retain(|&id| !graph.weight(id).is_resident);
     let caches = graph.caches.iter().filter(|cache| cache.layer == index);
     let states = graph.states.iter().filter(|state| state.layer == index);
     let device = placement.layers[index as usize];
     LayerPlan {
         index,
         device: labels[device].clone(),
-        weight_bytes: weight_bytes(graph, &weights(graph, nodes), &machine.devices[device]),
+        weight_bytes: weight_bytes(graph, &ids, &machine.devices[device]),
         kv_bytes: sum(caches.map(|cache| budget.kv_bytes(cache))),
         state_bytes: sum(states.map(|state| budget.state_bytes(state))),
         ms: machine
@@ -367,6 +393,9 @@ impl fmt::Display for Plan {
         }
         if let Some(predicted) = &self.predicted {
             write!(f, "\n{predicted}")?;
+        }
+        if let Some(experts) = &self.experts {
+            write!(f, "\n{}", experts.text(&self.devices[experts.device].label))?;
         }
         if let Some(streaming) = &self.streaming {
             let label = &self.devices[streaming.device].label;

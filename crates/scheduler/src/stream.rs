@@ -20,6 +20,7 @@ use bilayer_graph::{CacheId, CacheInfo, Experts, Graph, Op, Rows, Stack, Value, 
 use serde::Serialize;
 
 use crate::cut::cut_apart;
+use crate::experts::cut_of;
 use crate::memory::{sum, weight_bytes, working_bytes};
 use crate::offload::{HOST, Work, lacks};
 use crate::{Budget, Bytes, Error, Excess, Plan, PlannedSegment};
@@ -134,6 +135,10 @@ impl StreamStage {
     }
 }
 
+/// A node's device in a streamed step, and two figures where steps are cut: of streamed stretches, and of the parts of
+/// split mixtures.
+type StreamPlace = (usize, (Option<u32>, Option<u32>));
+
 /// How much of a mixture is copied.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mixtures {
@@ -169,8 +174,9 @@ impl Streaming {
         stages: &[StreamStage],
         (tokens, outputs): (usize, usize),
     ) -> StreamBuffers {
+        let inputs = stages.iter().flat_map(|stage| stage.segment.inputs.clone());
         let read: HashSet<Value> =
-            stages.iter().flat_map(|stage| stage.segment.inputs.clone()).collect();
+            inputs.flat_map(|value| [Some(value), graph.routed_by(value)]).flatten().collect();
         let mut lives: BTreeMap<Value, (usize, usize)> = BTreeMap::new();
         for (number, stage) in stages.iter().enumerate() {
             let crossing = stage.segment.inputs.iter().chain(&stage.segment.outputs);
@@ -337,7 +343,7 @@ impl Work<'_> {
                 caches: Vec::new(),
                 segment: segment.clone(),
             };
-            if let Some(half) = places[segment.nodes.start].1 {
+            if let Some(half) = places[segment.nodes.start].1.0 {
                 if mixtures == Mixtures::Routed {
                     let routed = nodes().filter_map(|node| match &node.op {
                         Op::Experts(op) if graph.is_sparse(node) => Some(op),
@@ -345,8 +351,11 @@ impl Work<'_> {
                     });
                     let known = routed.filter(|op| segment.inputs.contains(&op.route));
                     let known = known.filter(|op| op.stack.iter().all(is_streamed));
-                    let stack =
-                        |op: &Experts| StreamedExperts { route: op.route, stack: op.stack.clone() };
+                    let stack = |op: &Experts| {
+                        // The part of a split mixture with the host has all experts of a streamed step.
+                        let route = graph.routed_by(op.route).unwrap_or(op.route);
+                        StreamedExperts { route, stack: op.stack.clone() }
+                    };
                     stage.experts = known.map(stack).collect();
                 }
                 let apart: HashSet<WeightId> =
@@ -365,13 +374,14 @@ impl Work<'_> {
         stages.iter().any(copies).then_some(stages)
     }
 
-    /// Where each node of a step runs that is streamed to a device. The second figure tells stretches that are streamed
+    /// Where each node of a step runs that is streamed to a device. The first figure tells stretches that are streamed
     /// apart, and their halves: twice the first node, and 1 more from the first mixture on if that is routed.
-    fn places(&self, device: usize, plan: &Plan, mixtures: Mixtures) -> Vec<(usize, Option<u32>)> {
+    fn places(&self, device: usize, plan: &Plan, mixtures: Mixtures) -> Vec<StreamPlace> {
         let Work { graph, machine, .. } = *self;
         let facts = &machine.devices[device];
-        let mut places: Vec<(usize, Option<u32>)> =
-            plan.placement.devices(graph).into_iter().map(|place| (place, None)).collect();
+        let devices = plan.placement.devices(graph).into_iter().enumerate();
+        let mut places: Vec<StreamPlace> =
+            devices.map(|(node, place)| (place, (None, cut_of(graph, node)))).collect();
         let mut start = 0;
         while start < places.len() {
             let alike = |node: &usize| {
@@ -387,8 +397,8 @@ impl Work<'_> {
                 let is_mixture = |node: &usize| graph.is_sparse(&graph.nodes[*node]);
                 let cut = nodes.clone().find(is_mixture).filter(|_| mixtures == Mixtures::Routed);
                 let cut = cut.unwrap_or(end);
-                places[start..cut].fill((device, Some(2 * start as u32)));
-                places[cut..end].fill((device, Some(2 * start as u32 + 1)));
+                places[start..cut].fill((device, (Some(2 * start as u32), None)));
+                places[cut..end].fill((device, (Some(2 * start as u32 + 1), None)));
             }
             start = end.max(start + 1);
         }
@@ -498,7 +508,7 @@ fn adopted(mut plan: Plan, streaming: Streaming) -> Result<Plan, Excess> {
             device: device.label.clone(),
             budget_bytes: device.budget_bytes,
             used_bytes,
-            weight_bytes: device.weight_bytes,
+            weight_bytes: device.weight_bytes.saturating_add(device.expert_bytes),
             kv_bytes: device.kv_bytes,
             state_bytes: device.state_bytes,
             activation_bytes: sum([device.activation_bytes, device.staging_bytes, bytes]),

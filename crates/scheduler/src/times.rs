@@ -3,9 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-use bilayer_graph::{Graph, Op};
+use bilayer_graph::{Graph, Op, SplitMixture};
 use serde::{Deserialize, Serialize};
 
+use crate::experts::part_bytes;
 use crate::{Machine, Placement, PlannedSegment};
 
 mod estimate;
@@ -116,6 +117,28 @@ impl Cost {
         }
     }
 
+    /// Each figure's difference to that of another.
+    fn less(self, other: Cost) -> Cost {
+        let both = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a - b);
+        Cost {
+            decode_ms: self.decode_ms - other.decode_ms,
+            batch_ms: both(self.batch_ms, other.batch_ms),
+            prefill_ms: both(self.prefill_ms, other.prefill_ms),
+            prompt_ms: both(self.prompt_ms, other.prompt_ms),
+        }
+    }
+
+    /// The larger of each figure and that of another.
+    fn longer(self, other: Cost) -> Cost {
+        let both = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(a, b)| a.max(b));
+        Cost {
+            decode_ms: self.decode_ms.max(other.decode_ms),
+            batch_ms: both(self.batch_ms, other.batch_ms),
+            prefill_ms: both(self.prefill_ms, other.prefill_ms),
+            prompt_ms: both(self.prompt_ms, other.prompt_ms),
+        }
+    }
+
     /// Zero time.
     const ZERO: Cost =
         Cost { decode_ms: 0.0, batch_ms: Some(0.0), prefill_ms: Some(0.0), prompt_ms: Some(0.0) };
@@ -208,6 +231,8 @@ impl Times {
             costs[device] = costs[device].plus(self.devices[device].segment);
         }
         let total = costs.iter().fold(Cost::ZERO, |sum, cost| sum.plus(*cost));
+        let total = total.less(self.beside(graph, machine, placement, &wholes)?);
+        let total = total.plus(results(graph, machine, placement));
         let devices_ms: Vec<f64> = costs.iter().map(|cost| cost.decode_ms).collect();
         let longest = devices_ms.iter().copied().fold(0.0, f64::max);
         Some(Predicted {
@@ -215,6 +240,8 @@ impl Times {
             batch_ms: total.batch_ms,
             prefill_ms_per_token: match overlaps(graph, segments) {
                 true => overlapped(&costs),
+                // Micro-batches of split mixtures are small, but not run beside each other.
+                false if !graph.splits.is_empty() => total.prefill_ms,
                 false => total.prompt_ms,
             },
             basis: self.basis,
@@ -224,10 +251,75 @@ impl Times {
     }
 }
 
+impl Times {
+    /// What the parts of split mixtures change: of each mixture only the longer one counts, since both run at once; and a
+    /// prompt reads more of them than of their share in decode.
+    fn beside(
+        &self,
+        graph: &Graph,
+        machine: &Machine,
+        placement: &Placement,
+        wholes: &HashMap<ModelPart, f64>,
+    ) -> Option<Cost> {
+        let devices = placement.devices(graph);
+        let mut saved = Cost::ZERO;
+        for split in &graph.splits {
+            let parts = [&split.resident_nodes, &split.rest_nodes];
+            let Some(layer) = split.layer else { continue };
+            if devices[parts[0].start] == devices[parts[1].start] {
+                continue;
+            }
+            let whole = wholes.get(&ModelPart::Layer(layer)).copied()?;
+            let cost = |nodes: &Range<usize>| {
+                let device = devices[nodes.start];
+                let by_bytes = part_bytes(graph, nodes, 1) / whole;
+                let scaled = self.layer(device, layer)?.scaled(by_bytes);
+                let rows = PROMPT_TOKENS as f64 / MICRO_BATCHES;
+                let read = machine.devices[device].read_gbps.map_or(0.0, |gbps| {
+                    part_bytes(graph, nodes, rows as usize) / (gbps * 1e6) / rows
+                });
+                let longer = scaled.prefill_ms.map(|ms| ms.max(read));
+                Some((scaled, Cost { prefill_ms: longer, ..scaled }))
+            };
+            let [here, there] = [cost(parts[0])?, cost(parts[1])?];
+            let both = here.0.plus(there.0);
+            saved = saved.plus(both.less(here.1.longer(there.1)));
+        }
+        Some(saved)
+    }
+}
+
+/// Times that a token's results cross memory where the parts are joined: each part's is read, and the sum written and read.
+const JOIN_CROSSINGS: f64 = 4.0;
+
+/// The time in which residents' results come to the host, those of all of a token's experts, and are joined there.
+fn results(graph: &Graph, machine: &Machine, placement: &Placement) -> Cost {
+    let devices = placement.devices(graph);
+    let token_ms = |split: &SplitMixture| {
+        let last = &graph.nodes[split.resident_nodes.end - 1];
+        let bytes = (size_of::<f32>() * graph.width(last.op.out())) as f64;
+        let [from, to] = [split.resident_nodes.start, split.join].map(|node| devices[node]);
+        let [from, to] = [from, to].map(|device| &machine.devices[device]);
+        let joined = to.read_gbps.map_or(0.0, |gbps| JOIN_CROSSINGS * bytes / (gbps * 1e6));
+        1e3 * from.link.download_seconds(bytes) + joined
+    };
+    let ms: f64 = graph.splits.iter().map(token_ms).sum();
+    Cost {
+        decode_ms: ms,
+        batch_ms: Some(ms * BATCH_TOKENS as f64),
+        prefill_ms: Some(ms),
+        prompt_ms: Some(ms),
+    }
+}
+
 /// Whether two devices of a plan can work at the same time: both multiply matrices (an embedding lookup takes no time),
 /// and no device has a value as the input of two segments, since writing it for one micro-batch would change what the
 /// other segment still reads.
 pub fn overlaps(graph: &Graph, segments: &[PlannedSegment]) -> bool {
+    // The parts of split mixtures run beside each other within a micro-batch.
+    if !graph.splits.is_empty() {
+        return false;
+    }
     let multiplies = |nodes: &Range<usize>| {
         graph.nodes[nodes.clone()].iter().any(|node| matches!(node.op, Op::MatMul { .. }))
     };

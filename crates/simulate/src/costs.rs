@@ -23,6 +23,8 @@ struct NodeCost {
     matrix_bytes: f64,
     /// The share of its matrices that a single row uses: less than 1 for experts.
     used: f64,
+    /// The share by the number of rows, of a part of a split mixture.
+    shares: Vec<f64>,
     /// Bytes of weights read for each row: of an embedding.
     row_bytes: f64,
     /// Operations for each row.
@@ -82,6 +84,10 @@ fn part(graph: &Graph, node: usize, facts: &Facts, limits: &Limits) -> NodeCost 
         rows: graph.rows(op.out()),
         matrix_bytes: bytes.sum(),
         used,
+        shares: match graph.part_of(node) {
+            Some(_) => (0..=limits.tokens).map(|rows| graph.share(node, rows)).collect(),
+            None => Vec::new(),
+        },
         row_bytes: match op {
             Op::Embed { table, .. } => facts.row_bytes(graph.weight(*table)) as f64,
             _ => 0.0,
@@ -112,7 +118,9 @@ impl Kernel {
         for part in &self.parts {
             let rows = count(part.rows);
             // The expected share of the experts that some row is routed to.
-            bytes += part.matrix_bytes * (1.0 - (1.0 - part.used).powf(rows));
+            let share = part.shares.get(rows as usize).copied();
+            let share = share.unwrap_or_else(|| 1.0 - (1.0 - part.used).powf(rows));
+            bytes += part.matrix_bytes * share;
             bytes += part.row_bytes * rows;
             ops += part.row_ops * rows;
             if let Some(attention) = &part.attention {

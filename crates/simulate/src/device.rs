@@ -277,6 +277,9 @@ impl Backend for Device {
                 slot[1] = slot[1].max(shared);
                 held.slot_segments = held.slot_segments.max(working);
             }
+            None if graph.reads_residents(segment.nodes.clone()) => {
+                held.slot_segments = held.slot_segments.max(working);
+            }
             None => held.segments = held.segments.saturating_add(working),
         }
         self.hold(held, "caches and activations")?;
@@ -328,6 +331,18 @@ impl Backend for Device {
         let end = self.upload(bytes * rows.len() as f64);
         self.inner.stream(weight, rows)?;
         self.port.clock().advance_to(end);
+        Ok(())
+    }
+
+    fn exchange(
+        &mut self,
+        weight: &Weight,
+        matrix: usize,
+        bytes: &SharedBytes,
+    ) -> Result<(), Error> {
+        self.alive()?;
+        self.inner.exchange(weight, matrix, bytes)?;
+        self.inputs_end = self.inputs_end.max(self.upload(bytes.len() as f64));
         Ok(())
     }
 

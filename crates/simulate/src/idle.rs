@@ -37,6 +37,10 @@ impl Backend for Idle {
         Ok(())
     }
 
+    fn exchange(&mut self, _: &Weight, _: usize, _: &SharedBytes) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn compile(&mut self, segment: &Segment<'_>, _: Limits) -> Result<SegmentId, Error> {
         for node in &segment.graph.nodes[segment.nodes.clone()] {
             if let Op::Route(op) = &node.op {

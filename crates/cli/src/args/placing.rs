@@ -2,7 +2,7 @@
 
 use bilayer_engine::placement::{Execution, Placing, Simulation, SplitMode};
 use bilayer_engine::session::Overlap;
-use bilayer_scheduler::{Bytes, Offload, OpOffload, Plan, STREAM_TOKENS};
+use bilayer_scheduler::{Bytes, ExpertCache, ExpertUses, Offload, OpOffload, Plan, STREAM_TOKENS};
 use clap::Args;
 
 use super::switch;
@@ -35,6 +35,15 @@ pub struct AdapterArgs {
     /// Place tensors whose names match on cpu, gpu, gpu1 and so on, wherever their layer is; repeatable; short form -ot
     #[arg(long, value_name = "REGEX=DEVICE", value_parser = pin)]
     pub override_tensor: Vec<(String, usize)>,
+    /// GPU memory for the experts that tokens use most, while the CPU has all others: auto (what is left, if that is faster),
+    /// a size such as 4GiB, or 0
+    #[arg(long, value_name = "SIZE", default_value = "0", hide_default_value = true)]
+    #[arg(value_parser = expert_cache)]
+    pub expert_cache: ExpertCache,
+    /// Choose these experts by the counts in a file that `bilayer imatrix` has written, and keep to them [default: by counts
+    /// that are learned while the model runs]
+    #[arg(long, value_name = "FILE", value_parser = counts)]
+    pub expert_counts: Option<ExpertUses>,
     /// Keep all expert tensors on the CPU; short form -cmoe
     #[arg(long, env = "LLAMA_ARG_CPU_MOE", value_parser = switch())]
     pub cpu_moe: bool,
@@ -122,6 +131,8 @@ impl AdapterArgs {
             overrides: self.override_tensor.clone(),
             cpu_moe_layers: if self.cpu_moe { u32::MAX } else { n_cpu_moe },
             cache_on_cpu: caches == Caches::OnCpu,
+            expert_cache: self.expert_cache,
+            expert_uses: self.expert_counts.clone(),
             op_offload: self.op_offload(),
             devices: if none { Vec::new() } else { devices },
             vram_bytes: List::values(&self.vram),
@@ -180,9 +191,26 @@ impl PlacingArgs {
             (false, 0) => String::new(),
             (false, layers) => format!(" -ncmoe {layers}"),
         };
+        if let Some(experts) = &plan.experts {
+            flags += &format!(" --expert-cache {}", experts.bytes);
+        }
         flags += if self.no_kv_offload { " -nkvo" } else { "" };
         flags + &self.adapter.explicit_op_offload()
     }
+}
+
+fn expert_cache(given: &str) -> Result<ExpertCache, String> {
+    match given {
+        "auto" => Ok(ExpertCache::Auto),
+        _ => match size(given).map_err(|_| "it must be auto, 0 or a size such as 4GiB")? {
+            0 => Ok(ExpertCache::Off),
+            bytes => Ok(ExpertCache::Bytes(bytes)),
+        },
+    }
+}
+
+fn counts(given: &str) -> Result<ExpertUses, String> {
+    bilayer_engine::expert_counts(given.as_ref()).map_err(|error| error.to_string())
 }
 
 fn simulation(given: &str) -> Result<Simulation, String> {

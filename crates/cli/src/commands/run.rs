@@ -188,6 +188,9 @@ fn introduce(model: &Model, session: &mut Session) {
 fn times(session: &Session, statistics: &Statistics) {
     output::note(&report::placement(session));
     output::note(&report::statistics(statistics));
+    if let Some(line) = report::experts(session) {
+        output::note(&line);
+    }
     if let Some(line) = report::prediction(session, statistics) {
         output::note(&line);
     }

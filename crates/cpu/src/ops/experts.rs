@@ -7,17 +7,22 @@
 //!
 //! The number of groups is unknown until the route is computed: stages have as many chunks as the worst case needs,
 //! and surplus chunks return immediately.
+//!
+//! Pairs without an expert are listed behind all groups. [`Multiply`] has a few more chunks that set their products to 0.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use bilayer_graph::Activation;
+use bilayer_graph::{Activation, NO_EXPERT};
 
 use crate::memory::lines;
 use crate::ops::gate;
 use crate::ops::matmul::{Band, Cuts, Inputs, Layouts, Linear, names};
 use crate::stage::{Buffer, Context, Stage};
 use crate::state::State;
+
+/// Chunks that set the products of pairs without an expert to 0.
+const ABSENT_CHUNKS: usize = 8;
 
 /// One output of a group of products.
 pub(crate) enum ExpertProduct {
@@ -189,6 +194,11 @@ impl<'m> Groups<'m> {
     fn pairs(&self) -> &'m [u32] {
         &self.words[3 + 3 * self.count()..]
     }
+
+    /// Pairs with an expert, the first ones in the list.
+    fn present(&self) -> usize {
+        self.starts()[self.count()] as usize
+    }
 }
 
 /// Lists the groups.
@@ -218,10 +228,11 @@ impl Stage for Sort {
         let last = counts.len() - 1;
         let experts = || {
             let numbers = route.chunks_exact(2 * used).flat_map(|row| &row[used..]);
-            numbers.map(|&number| (number as usize).min(last))
+            let expert = |number: f32| (number != NO_EXPERT).then(|| (number as usize).min(last));
+            numbers.map(move |&number| expert(number))
         };
         counts.fill(0);
-        experts().for_each(|expert| counts[expert] += 1);
+        experts().flatten().for_each(|expert| counts[expert] += 1);
         assert!(counts.iter().all(|&n| n as usize <= rows), "a row goes to an expert once");
         let groups = counts.iter().filter(|&&n| n > 0).count();
         let (head, pairs) = words.split_at_mut(3 + 3 * groups);
@@ -239,9 +250,19 @@ impl Stage for Sort {
             // From here on, the index of the expert's next pair.
             *count = starts[group];
         }
+        let mut absent = starts[groups] as usize;
         for (pair, expert) in experts().enumerate() {
-            pairs[counts[expert] as usize] = pair as u32;
-            counts[expert] += 1;
+            let place = match expert {
+                Some(expert) => {
+                    counts[expert] += 1;
+                    counts[expert] as usize - 1
+                }
+                None => {
+                    absent += 1;
+                    absent - 1
+                }
+            };
+            pairs[place] = pair as u32;
         }
     }
 }
@@ -267,6 +288,9 @@ impl Stage for Fill {
     fn run(&self, mut context: Context<'_>, chunk: usize) {
         let mixture = &*self.0;
         let groups = mixture.groups(&context);
+        if chunk >= groups.present() {
+            return;
+        }
         let group = groups.starts().partition_point(|&start| start as usize <= chunk) - 1;
         let range = groups.range(group);
         let mine = Filled {
@@ -334,8 +358,12 @@ struct Multiply(Arc<Mixture>);
 
 impl Stage for Multiply {
     fn chunks(&self, state: &State) -> usize {
-        let groups = self.0.groups_max(state.rows(self.0.route.rows));
-        self.0.cuts.iter().map(|cuts| groups * cuts.chunks_max()).sum()
+        let rows = state.rows(self.0.route.rows);
+        if rows == 0 {
+            return 0;
+        }
+        let groups = self.0.groups_max(rows);
+        self.0.cuts.iter().map(|cuts| groups * cuts.chunks_max()).sum::<usize>() + ABSENT_CHUNKS
     }
 
     fn scratch_bytes(&self) -> usize {
@@ -378,6 +406,22 @@ impl Stage for Multiply {
                 tile.run(&context, &band, scratch);
             }
             return;
+        }
+        mixture.clear(&context, chunk);
+    }
+}
+
+impl Mixture {
+    /// Sets the products of some of the pairs without an expert to 0.
+    fn clear(&self, context: &Context<'_>, chunk: usize) {
+        let (groups, rows) = (self.groups(context), context.state.rows(self.route.rows));
+        let absent = &groups.pairs()[groups.present()..rows * self.used()];
+        for &pair in absent.iter().skip(chunk).step_by(ABSENT_CHUNKS) {
+            for part in &self.parts {
+                let first = pair as usize * part.rows();
+                // SAFETY: no group has the pair, and each pair belongs to one chunk.
+                unsafe { part.out().elements_mut(context, first..first + part.rows()) }.fill(0.0);
+            }
         }
     }
 }

@@ -7,13 +7,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use bilayer_graph::{Activation, Exactness, Precision, SharedBytes};
+use bilayer_graph::{Activation, Exactness, Precision};
 use bilayer_quant::Type;
 
 use crate::activations::{Activations, Format};
 use crate::dot::{Dot, dot, dot_fine};
 use crate::gemm::{Gemm, Packed, Packing, TOKENS_MIN_MAX, gemm, gemm_fine};
 use crate::level::Level;
+use crate::matrix::Matrix;
 use crate::memory::lines;
 use crate::ops::gate;
 use crate::ops::norm::Norm;
@@ -32,7 +33,7 @@ const CHUNK_ROWS: usize = 16;
 
 /// One weight with its kernels.
 pub(crate) struct Linear {
-    weight: SharedBytes,
+    weight: Matrix,
     pub(crate) rows: usize,
     pub(crate) cols: usize,
     row_bytes: usize,
@@ -52,12 +53,13 @@ pub(crate) struct Shape {
 impl Linear {
     /// `weight [rows, cols]`, `bias [rows]`.
     pub(crate) fn new(
-        weight: SharedBytes,
+        weight: impl Into<Matrix>,
         shape: &Shape,
         bias: Option<Arc<[f32]>>,
         level: Level,
     ) -> Linear {
         let &Shape { ty, rows, cols, precision } = shape;
+        let weight = weight.into();
         let row_bytes = weight.len() / rows.max(1);
         let (dot, gemm) = match precision {
             Precision::Coarse => (dot(ty, cols, level), gemm(ty, cols, level)),
@@ -75,19 +77,21 @@ impl Linear {
         out: &mut [f32],
     ) {
         let range = band.rows.clone();
-        let weights = &self.weight[range.start * self.row_bytes..range.end * self.row_bytes];
-        if inputs.count.few {
-            let data = inputs.columns(self.dot.format);
-            let columns = Activations { data, cols: self.cols, count: inputs.count.rows };
-            self.dot.run(weights, columns, out);
-        } else {
-            let data = inputs.packed(self.gemm.packing);
-            let packed = Packed { data, tokens: inputs.count.rows };
-            match band.follows {
-                true => self.gemm.run_on(weights, packed, rest, out),
-                false => self.gemm.run(weights, packed, rest, out),
+        let bytes = range.start * self.row_bytes..range.end * self.row_bytes;
+        self.weight.with(bytes, |weights| {
+            if inputs.count.few {
+                let data = inputs.columns(self.dot.format);
+                let columns = Activations { data, cols: self.cols, count: inputs.count.rows };
+                self.dot.run(weights, columns, out);
+            } else {
+                let data = inputs.packed(self.gemm.packing);
+                let packed = Packed { data, tokens: inputs.count.rows };
+                match band.follows {
+                    true => self.gemm.run_on(weights, packed, rest, out),
+                    false => self.gemm.run(weights, packed, rest, out),
+                }
             }
-        }
+        });
         if let Some(bias) = &self.bias {
             let bias = &bias[range];
             for out in out.chunks_exact_mut(bias.len()) {

@@ -302,10 +302,8 @@ impl<'a> Assembly<'a> {
         for &id in experts.stack.iter() {
             let weight = self.graph.weight(id);
             let (rows, cols) = (weight.rows / weight.stacked, weight.cols);
-            let bytes = weight.bytes() / weight.stacked;
             for expert in 0..weight.stacked {
-                let part =
-                    self.lowering.holdings.weights[&id].slice(expert * bytes..(expert + 1) * bytes);
+                let part = self.lowering.matrix(id, expert);
                 let first = linears.len() * rows;
                 let bias = bias.as_ref().map(|bias| bias[first..first + rows].into());
                 let precision = Precision::Coarse;

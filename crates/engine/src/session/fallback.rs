@@ -38,6 +38,11 @@ pub enum Warning {
         /// Its error.
         error: bilayer_graph::Error,
     },
+    /// A device had no memory for resident experts, so the CPU has all that are not on it by their layers.
+    NotCached {
+        /// Its error.
+        error: bilayer_graph::Error,
+    },
     /// A device failed while the session ran, so its layers moved to other devices.
     Moved {
         /// Its error.
@@ -63,6 +68,25 @@ pub fn unstreamed(plan: &mut Plan, device: usize, error: &bilayer_graph::Error) 
     })
 }
 
+/// The plan with the residents' ops on the host, where they find none, if a device has no memory for residents. `None` if
+/// that is not the reason.
+pub fn uncached(
+    plan: &Plan,
+    (device, error): (usize, &bilayer_graph::Error),
+    make: impl FnOnce(&Placement) -> Result<Plan, bilayer_scheduler::Error>,
+) -> Option<Result<Plan, bilayer_scheduler::Error>> {
+    let is_full = matches!(error, bilayer_graph::Error::OutOfMemory { .. });
+    let experts = plan.experts.as_ref().filter(|of| is_full && of.device == device)?;
+    let mut placement = plan.placement.clone();
+    for node in experts.nodes.iter().flat_map(Clone::clone) {
+        placement.exceptions.insert(node, HOST);
+    }
+    Some(make(&placement))
+}
+
+/// The index of the host.
+const HOST: usize = 0;
+
 /// Where a session continues after it lost a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Relocated {
@@ -80,6 +104,9 @@ impl std::fmt::Display for Warning {
             }
             Warning::NotStreamed { error } => {
                 write!(f, "{error}; weights are not streamed to it, so prompts take longer")
+            }
+            Warning::NotCached { error } => {
+                write!(f, "{error}; no experts are resident there, so the CPU computes all of them")
             }
             Warning::Moved { error, from, to, tokens, took } => {
                 let now = match to {
@@ -270,6 +297,8 @@ impl Session {
         let fresh = Change { model, graph, from: None, to: plan, watched };
         let parts = prepare::equip(&fresh, backends, self.limits, &mut |_| ())?;
         let old = &self.pipeline;
+        let mut experts = old.experts.clone();
+        experts.iter_mut().for_each(|experts| experts.adopt(plan));
         let labels: Vec<String> = plan.devices.iter().map(|device| device.label.clone()).collect();
         let mut pipeline = Pipeline {
             order: pipeline::order(&parts.segments),
@@ -285,6 +314,7 @@ impl Session {
             carried: parts.carried,
             stream: parts.stream,
             given: old.given.clone(),
+            experts,
             filled: 0,
             ..*old
         };

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use bilayer_graph::{
-    Backend, CacheId, Graph, Holding, Op, SharedBytes, StateId, StreamedLayer, Value, Weight,
-    WeightId,
+    Backend, CacheId, Graph, Holding, Op, ResidentStack, SharedBytes, SplitMixture, StateId,
+    StreamedLayer, Value, Weight, WeightId,
 };
 use bilayer_scheduler::Plan;
 
 use super::settings::Stage;
-use super::{Failed, Progress};
+use super::{Failed, Progress, experts};
 use crate::{Error, Model};
 
 /// A model being placed, or moved.
@@ -113,8 +113,32 @@ fn streamed<'a>(
     Ok(layers)
 }
 
-/// A weight's bytes in the file.
+/// Brings the residents of a weight to their slots, which have the first experts.
+fn residents(
+    change: &Change<'_>,
+    weight: &Weight,
+    backend: &mut dyn Backend,
+) -> Result<(), bilayer_graph::Error> {
+    let Change { model, graph, .. } = *change;
+    for (split, stack) in stacks(graph).filter(|(_, stack)| stack.slots == weight.id) {
+        for (slot, &expert) in split.residents.iter().enumerate() {
+            let bytes = experts::matrix(model, graph, stack, expert)?;
+            backend.exchange(weight, slot, &bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// The stacks of residents.
+fn stacks(graph: &Graph) -> impl Iterator<Item = (&SplitMixture, &ResidentStack)> {
+    graph.splits.iter().flat_map(|split| split.stacks.iter().map(move |stack| (split, stack)))
+}
+
+/// A weight's bytes in the file; of residents those of the first experts.
 fn bytes_of(change: &Change<'_>, weight: &Weight) -> Result<SharedBytes, bilayer_graph::Error> {
+    if let Some((_, stack)) = stacks(change.graph).find(|(_, stack)| stack.slots == weight.id) {
+        return experts::first(change.model, change.graph, stack);
+    }
     let file = change.model.file();
     let missing = || bilayer_graph::Error::MissingTensor { name: weight.name.clone() };
     let tensor = file.tensor(&weight.name).ok_or_else(missing)?;
@@ -136,12 +160,15 @@ pub fn weights(
     let mut done_bytes = 0;
     for (place, &(device, weight)) in wanted.iter().enumerate() {
         let weight = graph.weight(weight);
-        let file = model.file();
-        let missing = || bilayer_graph::Error::MissingTensor { name: weight.name.clone() };
-        let tensor = file.tensor(&weight.name).ok_or_else(missing).map_err(Failed::on(device))?;
-        let bytes = file.bytes(tensor).slice(weight.range_in_tensor());
+        let bytes = bytes_of(change, weight).map_err(Failed::on(device))?;
         backends[device].load(weight, bytes).map_err(Failed::on(device))?;
-        if releases.contains(&place) {
+        if weight.is_resident && copies[device] {
+            residents(change, weight, backends[device].as_mut()).map_err(Failed::on(device))?;
+        }
+        let file = model.file();
+        if releases.contains(&place)
+            && let Some(tensor) = file.tensor(&weight.name)
+        {
             file.release(tensor);
         }
         done_bytes += weight.bytes() as u64;

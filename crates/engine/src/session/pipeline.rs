@@ -11,15 +11,18 @@
 //! waited for.
 //!
 //! With overlap off, every segment is waited for at once, the last one of a wave first, so that no input is
-//! overwritten before it is read: identical bits, one device at a time.
+//! overwritten before it is read: identical bits, one device at a time. Except where the next segment reads nothing of
+//! it: the residents of a mixture are computed while the host computes the layer's other experts.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use bilayer_graph::{Backend, Clock, Graph, Limits, Rows, SegmentId, Value};
-use bilayer_scheduler::Plan;
+use bilayer_graph::{Backend, Clock, Graph, Limits, Part, Rows, SegmentId, SplitMixture, Value};
+use bilayer_scheduler::{Plan, PlannedSegment};
 
 use super::batch::{Batch, Work};
+use super::experts::{Experts, Routing};
 use super::lanes::{At, Lanes};
 use super::stream::Stream;
 use super::strengths::Given;
@@ -33,13 +36,17 @@ pub struct Compiled {
     /// Indices into [`Pipeline::carried`].
     pub inputs: Vec<usize>,
     pub outputs: Vec<usize>,
-    /// Segments whose outputs are read before the inputs of this one are written: the previous one, and those on the
-    /// same device that compute one of its inputs, since a device may store a value in a single place.
+    /// Segments whose outputs are read before the inputs of this one are written: the previous one, unless this one runs
+    /// beside it, and those that compute one of its inputs.
     pub after: Vec<usize>,
     /// When it is submitted within a wave; on ties the later segment is first.
     pub phase: WavePhase,
     /// The submitted micro-batch whose outputs were not read yet.
     pub pending: Option<Pending>,
+    /// Whether the next segment, on another device, runs beside it: it reads none of its results.
+    pub runs_beside: bool,
+    /// Whether it shares its activations with others: it reads residents.
+    pub is_pooled: bool,
     /// Whether it is the host's segment with the most weights.
     pub is_longest: bool,
 }
@@ -92,6 +99,18 @@ pub struct Carried {
     /// it, so that it is not overwritten meanwhile.
     pub data: Vec<f32>,
     pub slots: usize,
+    /// What it is made of, if it is the route of a part of a split mixture.
+    pub routed: Option<Routed>,
+}
+
+/// The route of a part of a split mixture.
+#[derive(Clone, Copy)]
+pub struct Routed {
+    /// The number of the mixture.
+    pub split: usize,
+    pub part: Part,
+    /// Index in [`Pipeline::carried`] of the router's result.
+    pub from: usize,
 }
 
 impl Carried {
@@ -126,8 +145,10 @@ pub struct Pipeline {
     pub filled: usize,
     /// What runs steps with streamed weights, if planned.
     pub stream: Option<Stream>,
-    /// Values that no segment computes.
+    /// Values that no segment computes, besides routes of parts of mixtures.
     pub given: Vec<Given>,
+    /// The residents of split mixtures, if there are any.
+    pub experts: Option<Experts>,
 }
 
 /// A value of the last segment `[R, width]`, the result of a step.
@@ -152,19 +173,45 @@ impl Pipeline {
         let began = self.clock.now();
         self.filled = 0;
         self.segments.iter_mut().for_each(|segment| segment.pending = None);
+        // Devices share each micro-batch of split mixtures, and what is between them has room for one.
+        let at_once = if self.experts.is_some() { 1 } else { work.count() };
+        let (mut count, mut goes_on) = (0, true);
+        while goes_on && count < work.count() {
+            let end = work.count().min(count + at_once);
+            (count, goes_on) = self.waves(work, calls, count..end)?;
+        }
+        if let Some(trace) = &mut self.trace {
+            let (start_ns, end_ns) = (trace.ns(began), trace.ns(self.clock.now()));
+            let tokens = work.rows_of(count) as u32;
+            let (what, ns) = (What::Step, end_ns - start_ns);
+            trace.push(Event { lane: 0, what, id: 0, tokens, start_ns, ns, bytes: 0 });
+        }
+        Ok(Ran { made: self.filled * self.reading.width, rows: work.rows_of(count) })
+    }
+
+    /// Runs some micro-batches, each segment of one beside others of others. Returns the end of
+    /// those that were run, and whether the caller wants more.
+    fn waves(
+        &mut self,
+        work: &Work<'_>,
+        calls: &mut Calls<'_>,
+        micro_batches: Range<usize>,
+    ) -> Result<(usize, bool), Failed> {
         let last = self.segments.len() - 1;
-        let (mut wave, mut count, mut fed) = (0, work.count(), 0);
+        let Range { start, end: mut count } = micro_batches;
+        let (mut wave, mut fed) = (start, start);
         let mut goes_on = true;
         while wave < count + last {
             self.collect_host(wave)?;
             for at in 0..self.order.len() {
                 let segment = if self.overlap { self.order[at] } else { last - at };
-                let Some(micro_batch) = wave.checked_sub(segment).filter(|&i| i < count) else {
+                let micro_batch = wave.checked_sub(segment).filter(|i| (start..count).contains(i));
+                let Some(micro_batch) = micro_batch else {
                     continue;
                 };
                 self.begin(work, segment, micro_batch)?;
                 self.do_beside(segment, calls);
-                if !self.overlap {
+                if !self.overlap && !self.segments[segment].runs_beside {
                     self.collect(segment, wave + 1)?;
                 }
                 fed = fed.max(micro_batch + 1);
@@ -175,13 +222,7 @@ impl Pipeline {
             wave += 1;
         }
         self.collect(last, wave)?;
-        if let Some(trace) = &mut self.trace {
-            let (start_ns, end_ns) = (trace.ns(began), trace.ns(self.clock.now()));
-            let tokens = work.rows_of(count) as u32;
-            let (what, ns) = (What::Step, end_ns - start_ns);
-            trace.push(Event { lane: 0, what, id: 0, tokens, start_ns, ns, bytes: 0 });
-        }
-        Ok(Ran { made: self.filled * self.reading.width, rows: work.rows_of(count) })
+        Ok((count, goes_on))
     }
 
     /// Submits a micro-batch to a segment's device.
@@ -202,6 +243,15 @@ impl Pipeline {
         let began = self.clock.now();
         let mut bytes = 0;
         for &input in &segment.inputs {
+            if let Some(Routed { split, part, from }) = self.carried[input].routed
+                && let Some(experts) = &mut self.experts
+            {
+                let both = self.carried.get_disjoint_mut([from, input]);
+                let [from, to] = both.expect("a part's route is a value of its own");
+                let (width, route) = (from.width, from.slot(micro_batch, batch));
+                let out = to.slot(micro_batch, batch);
+                experts.give((split, part), Routing::Parts, (route, width), out);
+            }
             let carried = &mut self.carried[input];
             let (value, shape) = (carried.value, (carried.rows, carried.width));
             let rows = carried.slot(micro_batch, batch);
@@ -209,7 +259,11 @@ impl Pipeline {
                 batch.give(given, shape, rows);
             }
             bytes += size_of_val(&*rows) as u64;
-            backend.write(value, rows).map_err(Failed::on(device))?;
+            let written = match segment.is_pooled {
+                true => backend.write_to(segment.id, value, rows),
+                false => backend.write(value, rows),
+            };
+            written.map_err(Failed::on(device))?;
         }
         let written = self.clock.now();
         self.spent.crossing += written - began;
@@ -341,20 +395,35 @@ impl Pipeline {
 /// The values transferred between segments or stored for the caller, with their buffers.
 pub fn carried(graph: &Graph, plan: &Plan, limits: &Limits, watched: &[Value]) -> Vec<Carried> {
     let crossing = plan.segments.iter().flat_map(|segment| &segment.inputs);
-    let values: BTreeSet<Value> = crossing.chain(watched).copied().collect();
-    let carry = |value| {
+    let mut values: BTreeSet<Value> = crossing.chain(watched).copied().collect();
+    values.extend(graph.splits.iter().map(|split| split.route));
+    let place = |wanted: Value| values.iter().position(|value| *value == wanted);
+    let routed = |value: Value| {
+        let part = |(split, of): (usize, &SplitMixture)| {
+            Some(Routed { split, part: of.reads(value)?, from: place(of.route)? })
+        };
+        graph.splits.iter().enumerate().find_map(part)
+    };
+    let carry = |&value: &Value| {
         let (rows, width) = (graph.rows(value), graph.width(value));
         let most = match rows {
             Rows::Tokens => limits.tokens,
             Rows::Outputs => limits.outputs,
         };
-        let has = |values: &[Value]| values.contains(&value);
+        let has = |values: &[Value]| {
+            values.iter().any(|read| *read == value || graph.routed_by(*read) == Some(value))
+        };
         let maker = plan.segments.iter().position(|segment| has(&segment.outputs)).unwrap_or(0);
         let reader = plan.segments.iter().rposition(|segment| has(&segment.inputs)).unwrap_or(0);
-        let slots = reader.saturating_sub(maker).max(1);
-        Carried { value, rows, width, data: vec![0.0; slots * most * width], slots }
+        // Micro-batches of split mixtures follow each other, and so do their values.
+        let slots = match graph.splits.is_empty() {
+            true => reader.saturating_sub(maker).max(1),
+            false => 1,
+        };
+        let data = vec![0.0; slots * most * width];
+        Carried { value, rows, width, data, slots, routed: routed(value) }
     };
-    values.into_iter().map(carry).collect()
+    values.iter().map(carry).collect()
 }
 
 /// Compiles all segments of the plan.
@@ -367,14 +436,23 @@ pub fn compile(
 ) -> Result<Vec<Compiled>, Failed> {
     let is_async: Vec<bool> = backends.iter().map(|b| b.facts().is_async).collect();
     let place = |value: &Value| carried.iter().position(|c| c.value == *value);
-    let mut compiled = Vec::with_capacity(plan.segments.len());
+    let mut compiled: Vec<Compiled> = Vec::with_capacity(plan.segments.len());
     for (number, planned) in plan.segments.iter().enumerate() {
         let device = planned.device;
-        let is_before = |other: &usize| {
-            let made = &plan.segments[*other];
-            let makes = planned.inputs.iter().any(|input| made.outputs.contains(input));
-            other + 1 == number || (made.device == device && makes)
+        let makes = |made: &PlannedSegment, reader: &PlannedSegment| {
+            let made = |value| made.outputs.contains(&value);
+            reader.inputs.iter().any(|&read| made(read) || graph.routed_by(read).is_some_and(made))
         };
+        let runs_beside = is_async[device]
+            && plan
+                .segments
+                .get(number + 1)
+                .is_some_and(|next| next.device != device && !makes(planned, next));
+        let is_before = |other: &usize| {
+            let (earlier, was_beside) = (&plan.segments[*other], compiled[*other].runs_beside);
+            makes(earlier, planned) || (other + 1 == number && !was_beside)
+        };
+        let after = (0..number).filter(is_before).collect();
         let id = backends[device]
             .compile(&planned.segment(graph), limits)
             .map_err(Failed::on(device))?;
@@ -383,13 +461,15 @@ pub fn compile(
             id,
             inputs: planned.inputs.iter().filter_map(place).collect(),
             outputs: planned.outputs.iter().filter_map(place).collect(),
-            after: (0..number).filter(is_before).collect(),
+            after,
             phase: match plan.segments[number.saturating_sub(1)].device {
                 _ if is_async[device] => WavePhase::Async,
                 before if is_async[before] => WavePhase::Late,
                 _ => WavePhase::Early,
             },
             pending: None,
+            runs_beside,
+            is_pooled: graph.reads_residents(planned.nodes.clone()),
             is_longest: false,
         });
     }

@@ -4,10 +4,13 @@ use std::time::Instant;
 
 use bilayer_graph::{Backend, Clock, Graph, Limits, OpKind, PAGE_TOKENS, Value};
 use bilayer_models::Pooling;
-use bilayer_scheduler::{Budget, Machine, Plan, Streaming, Times, displaced, overlaps};
+use bilayer_scheduler::{
+    Budget, ExpertCache, Machine, Plan, Streaming, Times, displaced, overlaps, place, split_experts,
+};
 
 use super::batch::Batch;
 use super::cache::Pages;
+use super::experts::{Experts, Learned};
 use super::fallback::{self, Refusal, Warning};
 use super::lanes::Lanes;
 use super::load::Change;
@@ -17,7 +20,8 @@ use super::stream::{self, Stream};
 use super::strengths::{self, Strengths};
 use super::trace::Trace;
 use super::{Failed, Overlap, Prefill, Progress, Session, Settings, Spent, load};
-use crate::kept::Kept;
+use crate::kept::{Kept, fnv};
+use crate::placement::Placing;
 use crate::times::{Decoding, Subject};
 use crate::{Error, Model, devices};
 
@@ -29,7 +33,14 @@ pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Err
     let began = backends[0].clock().now();
     let devices::Offloads { devices, notes } = devices::open(&settings.placing, options)?;
     backends.extend(devices);
-    let placing = settings.placing.clone();
+    let mut placing = settings.placing.clone();
+    if !settings.watched.is_empty() {
+        // Values within a mixture would be those of one part.
+        placing.expert_cache = ExpertCache::Off;
+    }
+    if placing.expert_uses.is_none() && placing.expert_cache != ExpertCache::Off {
+        placing.expert_uses = learned(model, &settings.placing).and_then(|learned| learned.uses());
+    }
     let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
         let mut plan = placing.plan(graph, machine, budget)?;
         plan.notes.extend(notes.iter().cloned());
@@ -54,6 +65,16 @@ pub fn measured(
     };
     let session = on(model, backends, &timed, settings, began)?;
     Ok(Session { timing, ..session })
+}
+
+/// Where counts of a model's experts are stored, if anything is.
+pub fn learned(model: &Model, placing: &Placing) -> Option<Learned> {
+    let kept = Kept::new(placing.kept.as_ref()?);
+    let mut key = format!("{}|{}", model.name(), model.file().name());
+    for weight in &model.graph().weights {
+        key += &format!("|{} {} {} {}", weight.name, weight.ty, weight.rows, weight.cols);
+    }
+    Some(Learned { kept, name: format!("experts-{:016x}.json", fnv(key.as_bytes())) })
 }
 
 /// Times of the model's parts on the session's devices, and where they are stored.
@@ -125,10 +146,16 @@ fn on(
     let given = strengths::give(&mut graph, model);
     let limits = limits_of(settings, model);
     let mut plan = planner(&graph, &machine(&backends), &budget(&limits))?;
+    if let Some(experts) = &plan.experts {
+        graph = split_experts(&graph, &experts.choices);
+    }
     let read = read(settings, &mut graph, &mut plan, &backends);
     let mut warnings = Vec::new();
     let parts =
         equipped(model, &graph, &mut backends, (&mut plan, &read), (settings, &mut warnings))?;
+    let learns = settings.placing.expert_uses.is_none();
+    let learned = learned(model, &settings.placing).filter(|_| learns);
+    let experts = Experts::new(&graph, &plan, (learns, learned));
     let logits = Reading { value: graph.logits, width: graph.width(graph.logits) };
     let width = logits.width.max(read.best.map_or(0, |best| 2 * best.k));
     let clock = clock(&backends);
@@ -148,6 +175,7 @@ fn on(
         carried: parts.carried,
         stream: parts.stream,
         given,
+        experts,
         filled: 0,
     };
     Ok(Session {
@@ -202,11 +230,20 @@ fn equipped(
             warnings.push(streaming);
             continue;
         }
+        if let Some(whole) = fallback::uncached(plan, (device, &error), |placement| {
+            let machine = fallback::machine(backends, plan, 0);
+            place(graph, &machine, &budget(&limits), placement)
+        }) {
+            *plan = whole?;
+            read.add(graph, plan);
+            warnings.push(Warning::NotCached { error });
+            continue;
+        }
         refused.push(device);
-        let place = fallback::host(backends, host(settings))?;
-        let refusal = Refusal { device, host: place, refused: &refused, error: &error };
+        let home = fallback::host(backends, host(settings))?;
+        let refusal = Refusal { device, host: home, refused: &refused, error: &error };
         let less = fallback::reduced(plan, &refusal, |placement, loss| {
-            let machine = fallback::machine(backends, plan, place);
+            let machine = fallback::machine(backends, plan, home);
             displaced(graph, &machine, &budget(&limits), placement, loss)
         });
         let mut less = less?.ok_or_else(|| error.clone())?;
@@ -337,6 +374,10 @@ pub fn equip(
     Ok(Parts { segments, carried, stream })
 }
 
+/// Rows of a micro-batch, at most, where experts may be resident: the results of all of a row's experts are kept for each
+/// layer.
+const EXPERT_CACHE_ROWS: usize = 128;
+
 /// The limits of every step, from the settings.
 pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
     let context = settings.context(model.config().context);
@@ -347,7 +388,11 @@ pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
     let (tokens, pages) = match model.config().encoder.clone() {
         None => {
             let pages = settings.kv_tokens.map(|all| all.max(context).div_ceil(PAGE_TOKENS));
-            (settings.ubatch_size.min(most), pages.unwrap_or(table * sequences))
+            let ubatch = match settings.placing.expert_cache {
+                ExpertCache::Off => settings.ubatch_size,
+                _ => settings.ubatch_size.min(EXPERT_CACHE_ROWS),
+            };
+            (ubatch.min(most), pages.unwrap_or(table * sequences))
         }
         // An encoder's text is run in one step, and nothing is stored for the next.
         Some(mut encoder) => {

@@ -1,7 +1,7 @@
 //! Moves layers between devices during a session: unchanged weights are not loaded again, caches are transferred.
 
 use bilayer_graph::{CacheId, CachePages, StateId};
-use bilayer_scheduler::{Machine, Plan};
+use bilayer_scheduler::{Machine, Plan, overlaps};
 
 use super::batch::Batch;
 use super::load::{self, Change};
@@ -50,6 +50,7 @@ impl Session {
         let machine = Machine { times, ..prepare::machine(&self.pipeline.backends) };
         let budget = prepare::budget(&self.limits);
         let mut plan = planner(&self.graph, &machine, &budget)?;
+        self.keep_experts(&mut plan)?;
         self.read.add(&self.graph, &mut plan);
         if plan.placement == self.plan.placement && plan.streaming == self.plan.streaming {
             self.plan = plan;
@@ -57,6 +58,19 @@ impl Session {
             return Ok(());
         }
         self.adopt(plan)
+    }
+
+    /// Checks that a plan is one of the session's graph, in which mixtures are split or not, and names its counts.
+    fn keep_experts(&self, plan: &mut Plan) -> Result<(), Error> {
+        if plan.experts.is_some() && self.graph.splits.is_empty() {
+            let expected = "what it was when the model was loaded: none".to_owned();
+            let found = "changed".to_owned();
+            return Err(Error::Setting { name: "expert-cache", found, expected });
+        }
+        if let (Some(experts), Some(known)) = (&mut plan.experts, &self.plan.experts) {
+            experts.counts.clone_from(&known.counts);
+        }
+        Ok(())
     }
 
     /// Selects what traces record from now on. Recompiles the segments.
@@ -73,6 +87,16 @@ impl Session {
             return self.move_from(device, error);
         }
         self.adopt(self.plan.clone())
+    }
+
+    /// Whether devices of a plan can work at the same time.
+    pub(super) fn divides(&self, plan: &Plan) -> bool {
+        self.read.watched.is_empty() && overlaps(&self.graph, &plan.segments)
+    }
+
+    /// When devices of a plan work at the same time.
+    pub(super) fn overlap_of(&self, plan: &Plan) -> Overlap {
+        if self.divides(plan) { self.overlap_wanted } else { Overlap::Off }
     }
 
     /// Switches to another plan; without a device that fails during the switch.
@@ -120,8 +144,9 @@ impl Session {
         }
         self.divides = self.divides(plan);
         self.overlap = self.overlap_of(plan);
-        let Pipeline { segments, carried, order, batches, overlap, stream, .. } =
+        let Pipeline { segments, carried, order, batches, overlap, stream, experts, .. } =
             &mut self.pipeline;
+        experts.iter_mut().for_each(|experts| experts.adopt(plan));
         *order = pipeline::order(&parts.segments);
         *batches = (0..=plan.segments.len()).map(|_| Batch::reserved(&self.limits)).collect();
         *overlap = self.overlap != Overlap::Off;

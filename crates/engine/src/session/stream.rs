@@ -19,8 +19,8 @@ use std::ops::Range;
 use std::time::Instant;
 
 use bilayer_graph::{
-    Backend, CacheId, CachePages, Graph, Limits, PAGE_TOKENS, PageCopy, Rows, SegmentId, Step,
-    Value, WeightId,
+    Backend, CacheId, CachePages, Graph, Limits, PAGE_TOKENS, PageCopy, Part, Rows, SegmentId,
+    SplitMixture, Step, Value, WeightId,
 };
 use bilayer_scheduler::{
     Plan, PlannedSegment, STREAM_BATCHES, STREAM_SLOTS, StreamBuffers, StreamStage,
@@ -28,6 +28,7 @@ use bilayer_scheduler::{
 };
 
 use super::batch::{self, Batch, Work};
+use super::experts::Routing;
 use super::lanes::At;
 use super::pipeline::{Calls, Compiled, Pipeline, Ran, Reading};
 use super::trace::{Event, What};
@@ -117,6 +118,8 @@ struct Crossing {
     buffer: usize,
     width: usize,
     rows: Rows,
+    /// The split mixture and the part whose route it is, and the buffer of the router's result.
+    routed: Option<(usize, Part, usize)>,
 }
 
 /// The weights to be copied next.
@@ -191,7 +194,11 @@ impl Stage {
         let crossing = |value: &Value| {
             let buffer = *buffers.get(value)?;
             let (width, rows) = (graph.width(*value), graph.rows(*value));
-            Some(Crossing { value: *value, buffer, width, rows })
+            let part = |(split, of): (usize, &SplitMixture)| {
+                Some((split, of.reads(*value)?, *buffers.get(&of.route)?))
+            };
+            let routed = graph.splits.iter().enumerate().find_map(part);
+            Some(Crossing { value: *value, buffer, width, rows, routed })
         };
         let mixture = |experts: &StreamedExperts| {
             Some(Mixture::new(graph, experts, crossing(&experts.route)?))
@@ -439,8 +446,16 @@ impl Streamed<'_> {
         let began = self.pipeline.clock.now();
         let mut bytes = 0;
         for input in &stage.inputs {
-            let range = input.range(batches, at);
-            let data = &mut buffers[input.buffer][range];
+            if let Some((split, part, from)) = input.routed
+                && let Some(experts) = &mut self.pipeline.experts
+            {
+                let rows = input.range(batches, at);
+                let both = buffers.get_disjoint_mut([from, input.buffer]);
+                let [from, to] = both.expect("both are needed, so their buffers differ");
+                let (route, width) = (&from[rows.clone()], input.width);
+                experts.give((split, part), Routing::Whole, (route, width), &mut to[rows]);
+            }
+            let data = &mut buffers[input.buffer][input.range(batches, at)];
             if let Some(given) = self.pipeline.given.iter().find(|of| of.value == input.value) {
                 batches[at].give(given, (input.rows, input.width), data);
             }

@@ -49,9 +49,9 @@ impl ExpertsKey {
     }
 }
 
-/// Maximum number of groups of up to `most` pairs for this many pairs.
+/// Maximum number of groups of up to `most` pairs for this many pairs, of which some may have no expert.
 pub fn groups(pairs: u32, experts: u32, most: u32) -> u32 {
-    pairs / most + experts.min(pairs)
+    pairs / most + (experts + 1).min(pairs)
 }
 
 /// Offset of the pairs in a table of this many groups, in words.

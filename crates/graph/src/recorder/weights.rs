@@ -39,6 +39,7 @@ impl Recorder<'_> {
             cols,
             first_row,
             stacked: 1,
+            is_resident: false,
             layer: self.layer,
         });
         if id.0 as usize == known {
@@ -98,6 +99,7 @@ impl Recorder<'_> {
             cols,
             first_row: 0,
             stacked: experts,
+            is_resident: false,
             layer: self.layer,
         });
         Ok(Stack::from([weight]))
@@ -148,6 +150,7 @@ impl Recorder<'_> {
             cols: len,
             first_row: first / len,
             stacked: 1,
+            is_resident: false,
             layer: self.layer,
         }))
     }

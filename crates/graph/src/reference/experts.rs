@@ -1,5 +1,7 @@
 //! Products of each row with the matrices of its experts.
 
+use crate::NO_EXPERT;
+
 /// The dimensions of the product.
 pub(super) struct Shape {
     /// Experts per row.
@@ -11,7 +13,8 @@ pub(super) struct Shape {
 }
 
 /// `input [T, cols]` or `[T, used, cols]`, `route [T, 2 used]`, the experts' matrices `[rows, cols]` contiguous in
-/// the parts of `stack`, `bias [experts, rows]` or zeros, to `out [T, used, rows]`. In f64, rounded once.
+/// the parts of `stack`, `bias [experts, rows]` or zeros, to `out [T, used, rows]`, 0 where there is no expert. In f64,
+/// rounded once.
 pub(super) fn experts(
     shape: &Shape,
     input: &[f32],
@@ -28,7 +31,12 @@ pub(super) fn experts(
     let each = input.len() / (tokens * cols).max(1);
     for (pair, out) in out.chunks_exact_mut(rows).enumerate() {
         let (token, slot) = (pair / used, pair % used);
-        let expert = route[token * 2 * used + used + slot] as usize;
+        let number = route[token * 2 * used + used + slot];
+        if number == NO_EXPERT {
+            out.fill(0.0);
+            continue;
+        }
+        let expert = number as usize;
         let x = &input[(token * each + slot % each) * cols..][..cols];
         for (r, out) in out.iter_mut().enumerate() {
             let mut sum = bias.map_or(0.0, |bias| f64::from(bias[expert * rows + r]));
@@ -44,6 +52,7 @@ pub(super) fn experts(
 #[cfg(test)]
 mod tests {
     use super::{Shape, experts};
+    use crate::NO_EXPERT;
 
     const SHAPE: Shape = Shape { used: 2, rows: 1, cols: 2 };
     const STACK: [f32; 6] = [1.0, 0.0, 0.0, 1.0, 1.0, 1.0]; // [3, 1, 2]
@@ -60,6 +69,14 @@ mod tests {
         let apart = [&STACK[..2], &STACK[2..4], &STACK[4..]];
         experts(&SHAPE, &input, &route, &apart, Some(&[10.0, 20.0, 30.0]), &mut out);
         assert_eq!(out, [37.0, 13.0, 26.0, 41.0]);
+    }
+
+    #[test]
+    fn without_an_expert_products_are_0() {
+        let route = [0.5, 0.5, NO_EXPERT, 1.0];
+        let mut out = [7.0; 2];
+        experts(&SHAPE, &[3.0, 4.0], &route, &[&STACK], Some(&[1.0, 2.0, 3.0]), &mut out);
+        assert_eq!(out, [0.0, 6.0]);
     }
 
     #[test]

@@ -198,6 +198,8 @@ struct Sample {
     prefill_tps: f64,
     streamed_prefill_tps: Option<f64>,
     totals: Totals,
+    /// The share of the experts of decode that were resident.
+    hit_rate: Option<f64>,
     /// What the GPUs hold, bytes.
     held: Option<u64>,
 }
@@ -332,11 +334,13 @@ impl Bench {
         let mut each = Vec::with_capacity(self.decode);
         // No evaluation between steps: idle threads would go to sleep.
         session.trace_mut().expect("asked for").clear();
+        let before = session.expert_hits();
         for i in 0..self.decode as u32 {
             let began = session.clock().now();
             step(session, (i * 31 + 7) % vocab)?;
             each.push(session.clock().since(began).as_secs_f64() * 1e3);
         }
+        let hits = session.expert_hits().zip(before).map(|(now, before)| now.since(before));
         let totals = Timeline::new(session.trace().expect("asked for")).step_totals(&is_async);
         let of = |part: &dyn Fn(&Totals) -> f64| median(totals.iter().map(part).collect());
         let mut held = session.backends().skip(1).map(|gpu| gpu.held_bytes()).peekable();
@@ -345,6 +349,7 @@ impl Bench {
             decode_ms: median(each),
             prefill_tps,
             streamed_prefill_tps,
+            hit_rate: hits.and_then(|hits| hits.rate()),
             totals: Totals {
                 wall: of(&|totals| totals.wall),
                 cpu: of(&|totals| totals.cpu),
@@ -392,6 +397,9 @@ fn points(samples: &[Vec<Sample>], plans: &[Option<Plan>], parts: u32) -> Vec<Po
             gpu_ms: of(count, &|sample| sample.totals.gpu),
             crossing_ms: of(count, &|sample| sample.totals.crossing),
             idle_ms: of(count, &|sample| sample.totals.idle),
+            expert_hit_rate: Some(of(count, &|sample| sample.hit_rate.unwrap_or(f64::NAN)))
+                .filter(|rate| rate.is_finite()),
+            expected_expert_hit_rate: plan.and_then(|plan| Some(plan.experts.as_ref()?.hit_rate)),
             gpu_bytes: plan.map_or(0, gpu_bytes),
             gpu_held_bytes: samples.get(count).and_then(|all| all.first()?.held),
             fits: plan.is_some(),

@@ -39,7 +39,7 @@ const COLUMN: Column = Column {
     counted: false,
 };
 
-const COLUMNS: [Column; 15] = [
+const COLUMNS: [Column; 17] = [
     Column {
         title: "N",
         key: Some("gpu_layers"),
@@ -119,6 +119,22 @@ const COLUMNS: [Column; 15] = [
         unit: "tok/s",
         key: Some("streamed_prefill_tps"),
         value: |p| p.streamed_prefill_tps,
+        ..COLUMN
+    },
+    Column {
+        title: "experts",
+        unit: "%",
+        key: Some("expert_hit_rate"),
+        value: |p| p.expert_hit_rate,
+        scale: 0.01,
+        ..COLUMN
+    },
+    Column {
+        title: "expected",
+        unit: "%",
+        key: Some("expected_expert_hit_rate"),
+        value: |p| p.expected_expert_hit_rate,
+        scale: 0.01,
         ..COLUMN
     },
     Column {

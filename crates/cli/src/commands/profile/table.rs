@@ -124,6 +124,8 @@ mod tests {
             gpu_ms: 1.5,
             crossing_ms: 0.25,
             idle_ms: f64::NAN,
+            expert_hit_rate: None,
+            expected_expert_hit_rate: None,
             gpu_bytes: u64::from(n) << 20,
             gpu_held_bytes: None,
             fits: n < 2,

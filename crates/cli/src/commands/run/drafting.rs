@@ -8,7 +8,7 @@ use bilayer_engine::generate::speculate::{
 use bilayer_engine::placement::Placing;
 use bilayer_engine::session::{Progress, Session, Settings};
 use bilayer_engine::{Error, Model, placement};
-use bilayer_scheduler::Offload;
+use bilayer_scheduler::{ExpertCache, Offload};
 
 use super::{report, settings};
 use crate::args::{DraftArgs, ModelArgs};
@@ -51,6 +51,7 @@ impl DraftSource {
             // Rules for tensors and experts apply to the other model.
             overrides: Vec::new(),
             cpu_moe_layers: 0,
+            expert_cache: ExpertCache::Off,
             ..placing.adapter.placing(flags.gpu_layers_draft, 0, placing.no_kv_offload.into())
         };
         let bar = progress::bytes("loading the draft model");

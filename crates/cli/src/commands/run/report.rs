@@ -115,6 +115,20 @@ pub fn rate(s: &Statistics) -> String {
     format!("({} tokens, {:.1} tok/s)", s.generated, per_second(decoded(s), s.generate))
 }
 
+/// How many of the tokens' experts were resident on a GPU, if experts are.
+pub fn experts(session: &Session) -> Option<String> {
+    let (planned, hits) = (session.plan().experts.as_ref()?, session.expert_hits()?);
+    let rate = 100.0 * hits.rate()?;
+    let line = format!(
+        "experts: {rate:.0} % of those that tokens used were on the GPU, {:.0} % expected",
+        100.0 * planned.hit_rate
+    );
+    Some(match hits.exchanged {
+        0 => line,
+        count => format!("{line}; {count} exchanged for others"),
+    })
+}
+
 /// Predicted and measured time per token, and a note if they differ much.
 pub fn prediction(session: &Session, s: &Statistics) -> Option<String> {
     let predicted = session.plan().predicted.as_ref()?.decode_ms;
@@ -169,6 +183,16 @@ impl Report<'_> {
             "measured_ms_per_token":
                 (decoded(s) > 0).then(|| ms(s.generate) / decoded(s) as f64),
         });
+        if let (Some(planned), Some(hits)) =
+            (&self.session.plan().experts, self.session.expert_hits())
+        {
+            document["experts"] = json!({
+                "bytes": planned.bytes,
+                "expected_hit_rate": planned.hit_rate,
+                "hit_rate": hits.rate(),
+                "exchanged": hits.exchanged,
+            });
+        }
         if self.is_speculative {
             document["speculation"] = self.speculation(s);
         }
