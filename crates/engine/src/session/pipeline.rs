@@ -20,6 +20,7 @@ use bilayer_graph::{Backend, Clock, Graph, Limits, Rows, SegmentId, Value};
 use bilayer_scheduler::Plan;
 
 use super::batch::{Batch, Work};
+use super::hidden::Hidden;
 use super::lanes::{At, Lanes};
 use super::stream::Stream;
 use super::strengths::Given;
@@ -51,7 +52,13 @@ pub struct Calls<'a> {
     /// Runs once while the host computes its longest segment, if it has one: work for other devices. It may ask whether
     /// the host still computes.
     pub beside: Option<Beside<'a>>,
+    /// Receives hidden states for another graph as they come, if the session has them: the number of the first row, and
+    /// `[rows, width]`. Otherwise they stay where they are.
+    pub hidden: Option<TakeHidden<'a>>,
 }
+
+/// Takes hidden states.
+pub type TakeHidden<'a> = &'a mut dyn FnMut(usize, &[f32]);
 
 /// Work beside a step. It receives a function that tells whether the host still computes.
 pub type Beside<'a> = &'a mut dyn FnMut(&mut dyn FnMut() -> bool);
@@ -59,7 +66,7 @@ pub type Beside<'a> = &'a mut dyn FnMut(&mut dyn FnMut() -> bool);
 impl<'a> Calls<'a> {
     /// Only `each`.
     pub fn each(each: &'a mut dyn FnMut(usize) -> bool) -> Calls<'a> {
-        Calls { each, beside: None }
+        Calls { each, beside: None, hidden: None }
     }
 }
 
@@ -128,6 +135,10 @@ pub struct Pipeline {
     pub stream: Option<Stream>,
     /// Values that no segment computes.
     pub given: Vec<Given>,
+    /// Hidden states that another graph has computed for the rows of the current step.
+    pub given_hidden: Hidden,
+    /// Hidden states for another graph: of the current step, as far as computed and not handed on.
+    pub hidden: Hidden,
 }
 
 /// A value of the last segment `[R, width]`, the result of a step.
@@ -151,6 +162,8 @@ impl Pipeline {
     pub fn run(&mut self, work: &Work<'_>, calls: &mut Calls<'_>) -> Result<Ran, Failed> {
         let began = self.clock.now();
         self.filled = 0;
+        self.hidden.rows.clear();
+        let mut handed = 0;
         self.segments.iter_mut().for_each(|segment| segment.pending = None);
         let last = self.segments.len() - 1;
         let (mut wave, mut count, mut fed) = (0, work.count(), 0);
@@ -173,8 +186,10 @@ impl Pipeline {
                 }
             }
             wave += 1;
+            self.hand_on(&mut handed, calls);
         }
         self.collect(last, wave)?;
+        self.hand_on(&mut handed, calls);
         if let Some(trace) = &mut self.trace {
             let (start_ns, end_ns) = (trace.ns(began), trace.ns(self.clock.now()));
             let tokens = work.rows_of(count) as u32;
@@ -182,6 +197,22 @@ impl Pipeline {
             trace.push(Event { lane: 0, what, id: 0, tokens, start_ns, ns, bytes: 0 });
         }
         Ok(Ran { made: self.filled * self.reading.width, rows: work.rows_of(count) })
+    }
+
+    /// Hands on hidden states that were computed, of the rows after the first `handed` ones.
+    fn hand_on(&mut self, handed: &mut usize, calls: &mut Calls<'_>) {
+        let Hidden { width, rows, step_len, .. } = &mut self.hidden;
+        if rows.is_empty() {
+            return;
+        }
+        match &mut calls.hidden {
+            Some(hidden) => hidden(*handed, rows),
+            // Those of a step stay; nobody reads those of a longer prompt.
+            None if rows.len() <= *step_len => return,
+            None => {}
+        }
+        *handed += rows.len() / *width;
+        rows.clear();
     }
 
     /// Submits a micro-batch to a segment's device.
@@ -207,6 +238,10 @@ impl Pipeline {
             let rows = carried.slot(micro_batch, batch);
             if let Some(given) = self.given.iter().find(|given| given.value == value) {
                 batch.give(given, shape, rows);
+            }
+            if self.given_hidden.value == Some(value) {
+                let first = work.rows_of(micro_batch) * shape.1;
+                rows.copy_from_slice(&self.given_hidden.rows[first..][..rows.len()]);
             }
             bytes += size_of_val(&*rows) as u64;
             backend.write(value, rows).map_err(Failed::on(device))?;
@@ -277,6 +312,9 @@ impl Pipeline {
             let read = carried.slot(micro_batch, batch);
             bytes += size_of_val(&*read) as u64;
             backend.read(value, read).map_err(Failed::on(device))?;
+            if self.hidden.value == Some(value) {
+                self.hidden.rows.extend_from_slice(read);
+            }
             waited.get_or_insert_with(|| clock.now());
         }
         if is_last {
@@ -341,7 +379,7 @@ impl Pipeline {
 /// The values transferred between segments or stored for the caller, with their buffers.
 pub fn carried(graph: &Graph, plan: &Plan, limits: &Limits, watched: &[Value]) -> Vec<Carried> {
     let crossing = plan.segments.iter().flat_map(|segment| &segment.inputs);
-    let values: BTreeSet<Value> = crossing.chain(watched).copied().collect();
+    let values: BTreeSet<Value> = crossing.chain(watched).chain(&graph.hidden).copied().collect();
     let carry = |value| {
         let (rows, width) = (graph.rows(value), graph.width(value));
         let most = match rows {
