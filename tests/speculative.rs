@@ -22,12 +22,17 @@ use bilayer_scheduler::{Machine, Offload, Placement, place};
 use tempfile::TempDir;
 
 mod support {
+    pub mod checkpoint;
     pub mod data;
     pub mod gpu;
+    pub mod greedy;
     pub mod model;
     pub mod program;
     pub mod words;
 }
+
+#[path = "drafts/mtp.rs"]
+mod mtp;
 
 use support::data::shared;
 use support::program::Place;
@@ -673,6 +678,9 @@ fn the_program_refuses_what_makes_no_sense() {
         ("-md none.gguf", 66, "none.gguf: no such file"),
         ("-md model.gguf --lookup", 2, "--lookup"),
         ("--lookup --draft-max 0", 2, "--draft-max"),
+        ("--draft mtp", 2, "llama.nextn_predict_layers"),
+        ("--draft mtp --lookup", 2, "--lookup"),
+        ("--draft tmp", 2, "--draft"),
         ("--lookup --draft-p-min 2", 2, "between 0 and 1"),
     ] {
         let ran = place.run(&format!("run -p a -n 2 -ngl 0 {flags}"));

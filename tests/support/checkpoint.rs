@@ -1,5 +1,7 @@
 //! Converts checkpoint folders of tests, with their tokenizer if they have one.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::path::Path;
 
 use bilayer_convert::convert::Convert;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use bilayer_gguf::{File, Metadata, NewTensor, to_bytes};
 use bilayer_graph::{Graph, SharedBytes, Weight};
-use bilayer_models::{Config, Directory, Outline};
+use bilayer_models::{Config, Directory, Outline, Output};
 use bilayer_quant::Type;
 
 /// A file with its configuration and graph.
@@ -72,6 +72,10 @@ pub fn random_bytes(
     // A file has all tensors that its model needs in any context.
     for context in [1, config.context] {
         let config = Config { context, ..config.clone() };
+        bilayer_models::record(&config, &outline).unwrap();
+    }
+    if !config.mtp.is_empty() {
+        let config = Config { output: Output::Mtp, ..config };
         bilayer_models::record(&config, &outline).unwrap();
     }
     let mut random = Random(seed);

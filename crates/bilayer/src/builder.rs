@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use bilayer_engine::generate::speculate::{Bounds, DraftModel, Drafter, Lookup, weigh};
+use bilayer_engine::generate::speculate::{Bounds, DraftModel, Drafter, Lookup, MtpDrafter, weigh};
 use bilayer_engine::placement::{self, Placing, Simulation};
 use bilayer_engine::session::{Progress, Purpose, Session, Settings, kv_types};
 use bilayer_engine::{
@@ -90,6 +90,8 @@ impl CacheType {
 enum DraftSource {
     /// The text itself.
     Lookup,
+    /// The model's block for multi-token prediction.
+    Mtp,
     /// A smaller model.
     Model(PathBuf),
 }
@@ -289,6 +291,21 @@ impl<'p> Builder<'p> {
         self
     }
 
+    /// Speculative decoding with the model's own block for multi-token prediction, which files of GLM 4.5, DeepSeek V3 and
+    /// Qwen 3.5 may have (key `nextn_predict_layers`). It is placed by the same settings, before the model.
+    ///
+    /// ```no_run
+    /// use bilayer::{Model, Request};
+    ///
+    /// let mut model = Model::builder("Qwen3.5-4B-Q4_K_M.gguf").mtp().open()?;
+    /// println!("{}", model.generate(Request::new("Once upon a time").max_tokens(64))?.text()?);
+    /// # Ok::<(), bilayer::Error>(())
+    /// ```
+    pub fn mtp(mut self) -> Self {
+        self.drafts = Some(DraftSource::Mtp);
+        self
+    }
+
     /// Opens an encoder with a classification head for [`Model::embed`] instead of [`Model::rerank`] and
     /// [`Model::classify`]; other models are not affected.
     pub fn embeddings(mut self) -> Self {
@@ -372,8 +389,13 @@ impl<'p> Builder<'p> {
     /// model does not fit.
     pub fn open(mut self) -> Result<Model, Error> {
         let model = self.opened()?;
+        let is_mtp = matches!(self.drafts, Some(DraftSource::Mtp));
         let drafter = self.drafter(&model)?;
-        let session = Session::new(&model, self.settings(&model))?;
+        let mut settings = self.settings(&model);
+        if is_mtp {
+            settings.purpose = Purpose::WithHidden;
+        }
+        let session = Session::new(&model, settings)?;
         Model::new(model, session, drafter, (self.chat_template, self.cancel))
     }
 
@@ -386,6 +408,7 @@ impl<'p> Builder<'p> {
         }
         let path = match source {
             DraftSource::Lookup => return Ok(Some(Box::new(Lookup::new(Bounds::default())))),
+            DraftSource::Mtp => return self.mtp_drafter(model).map(Some),
             DraftSource::Model(path) => path,
         };
         let draft = Opened::open(&path, OpenOptions::default())?;
@@ -409,6 +432,18 @@ impl<'p> Builder<'p> {
         let placing = std::mem::take(&mut self.placing);
         self.placing = placing.beside(drafter.session().plan(), memory_bytes);
         Ok(Some(Box::new(drafter)))
+    }
+
+    /// The model's block for multi-token prediction as the source of drafts.
+    fn mtp_drafter(&mut self, model: &Opened) -> Result<Box<dyn Drafter>, Error> {
+        let memory_bytes = placement::gpu_bytes(&self.placing);
+        let settings = self.settings(model);
+        let placing = Placing { cpu_moe_layers: 0, ..settings.placing.clone() };
+        let settings = Settings { placing, sequences: 1, outputs: None, ..settings };
+        let drafter = MtpDrafter::new(model, settings, Bounds::default())?;
+        let placing = std::mem::take(&mut self.placing);
+        self.placing = placing.beside(drafter.session().plan(), memory_bytes);
+        Ok(Box::new(drafter))
     }
 
     /// What would run where, and the memory that it would take, without a draft model; nothing is loaded. A file that has only

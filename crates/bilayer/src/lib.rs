@@ -82,7 +82,7 @@
 //! # Draft
 //!
 //! Speculative decoding makes answers faster without changing them: [`Builder::draft_model`] takes drafts from a smaller model,
-//! [`Builder::lookup`] from the text itself.
+//! [`Builder::lookup`] from the text itself, [`Builder::mtp`] from the model's block for multi-token prediction.
 //!
 //! ```
 //! use bilayer::{Model, Request};

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use bilayer_gguf::{Metadata, NewTensor};
-use bilayer_models::{Architecture, Config, Made, draft, limits, of_checkpoint};
+use bilayer_models::{Architecture, Config, Made, add_mtp_blocks, draft, limits, of_checkpoint};
 use bilayer_quant::Type;
 use bilayer_text::Vocabulary;
 use serde_json::Value;
@@ -20,6 +20,7 @@ use crate::stream::{self, Progress, Reporter};
 
 mod lora;
 mod metadata;
+mod mtp;
 mod rows;
 mod tensors;
 
@@ -134,6 +135,11 @@ fn described(checkpoint: &Checkpoint, name: Option<&str>) -> Result<Described, E
     let mut metadata = metadata::general(checkpoint, name)?;
     for (key, value) in draft.metadata.iter() {
         metadata.set(key, value.clone());
+    }
+    let layers = metadata.opt_usize(&format!("{}.block_count", architecture.name))?.unwrap_or(0);
+    let count = mtp::mtp_blocks(checkpoint, architecture, layers);
+    if count > 0 {
+        add_mtp_blocks(&mut metadata, architecture, count);
     }
     Ok(Described { architecture, metadata, made: draft.made })
 }

@@ -88,6 +88,16 @@ pub enum Error {
         /// The model.
         name: String,
     },
+    /// Drafts of an MTP block are required, but the file has none.
+    #[error(
+        "{file} has no block for multi-token prediction (key {key} is absent or 0); drafts can come from --lookup or a draft model (-md)"
+    )]
+    NoMtp {
+        /// The file.
+        file: String,
+        /// The key that counts such blocks.
+        key: String,
+    },
     /// A text exceeds the context.
     #[error("a text of {tokens} tokens is longer than the context of {context}")]
     TooLong {

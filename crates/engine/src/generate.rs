@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bilayer_graph::EXACT_ROWS_MAX;
 
 use crate::sampling::{Sampler, TokenLogprob};
-use crate::session::{CacheError, OutputRows, Run, SequenceId, Session, Spent, Wanted};
+use crate::session::{CacheError, Calls, OutputRows, Run, SequenceId, Session, Spent, Wanted};
 use crate::{Cancel, Error, Model};
 pub(crate) use reply::{Choice, Reply};
 use speculate::{Draft, Drafter, Text};
@@ -221,7 +221,7 @@ impl<'s> Generation<'s> {
     /// # Errors
     /// Those of [`Session::prefill`].
     pub fn prefill(&mut self, each: &mut dyn FnMut(usize)) -> Result<(), Error> {
-        let Generation { session, sequence, reply, rows, .. } = self;
+        let Generation { session, sequence, reply, rows, drafter, .. } = self;
         let Reply { request, sampler, stop, .. } = reply;
         self.began = session.clock().now();
         session.take_spent();
@@ -233,9 +233,9 @@ impl<'s> Generation<'s> {
             each(done);
             !request.cancel.is_cancelled()
         };
-        match session.prefill_reading(*sequence, &request.prompt, going, rows.reading)? {
-            Some(row) => rows.fill(row),
-            None => *stop = Some(Stop::Interrupted),
+        let of = (&mut **session, *sequence, &*request.prompt);
+        if !prefill(of, drafter.as_deref_mut(), rows, going)? {
+            *stop = Some(Stop::Interrupted);
         }
         for &token in request.prompt.iter() {
             sampler.accept(token);
@@ -329,13 +329,17 @@ impl<'s> Generation<'s> {
         run.clear();
         run.push(token);
         run.extend_from_slice(draft.tokens());
-        let run = Run { sequence: *sequence, tokens: run, wanted: Wanted::Verified };
+        let tokens = &run[..];
+        let run = Run { sequence: *sequence, tokens, wanted: Wanted::Verified };
         let mut ahead = Ok(());
         let mut draft_ahead = |is_busy: &mut dyn FnMut() -> bool| {
             ahead = drafter.as_mut().map_or(Ok(()), |drafter| drafter.draft_ahead(is_busy));
         };
         rows.fill(session.step_beside(&[run], rows.reading, Some(&mut draft_ahead))?);
         ahead?;
+        if let Some(drafter) = drafter {
+            drafter.see(*held, tokens, session.hidden())?;
+        }
         *held += 1;
         self.at = 0;
         self.statistics.steps += 1;
@@ -346,21 +350,25 @@ impl<'s> Generation<'s> {
     /// is run again, each token as if alone, since that is how it was run before.
     fn go_back(&mut self) -> Result<(), Error> {
         let most = self.most_rows().min(EXACT_ROWS_MAX);
-        let Generation { session, sequence, run, rows, held, .. } = self;
-        let there = session.resumable(*sequence, *held);
+        let Generation { session, sequence, run, rows, held, drafter, .. } = self;
+        let mut there = session.resumable(*sequence, *held);
         run.clear();
         run.extend_from_slice(&session.tokens(*sequence)[there..*held]);
         session.truncate(*sequence, *held);
         for tokens in run.chunks(most) {
             let again = Run { sequence: *sequence, tokens, wanted: Wanted::Verified };
             session.step_reading(&[again], rows.reading)?;
+            if let Some(drafter) = drafter {
+                drafter.see(there, tokens, session.hidden())?;
+            }
+            there += tokens.len();
         }
         Ok(())
     }
 
     /// Runs the token in a context that tokens have left.
     fn shift(&mut self, shift: Shift, token: u32) -> Result<(), Error> {
-        let Generation { session, sequence, reply, rows, draft, held, .. } = self;
+        let Generation { session, sequence, reply, rows, draft, held, drafter, .. } = self;
         draft.clear();
         let (keep, discard) = shift.of(*held);
         let tokens = session.tokens(*sequence)[..*held].to_vec();
@@ -369,9 +377,9 @@ impl<'s> Generation<'s> {
         let again = [&tokens[there..keep], &tokens[keep + discard..], &[token]].concat();
         let cancel = &reply.request.cancel;
         let going = &mut |_| !cancel.is_cancelled();
-        match session.prefill_reading(*sequence, &again, going, rows.reading)? {
-            Some(row) => rows.fill(row),
-            None => reply.stop = Some(Stop::Interrupted),
+        let of = (&mut **session, *sequence, &again[..]);
+        if !prefill(of, drafter.as_deref_mut(), rows, going)? {
+            reply.stop = Some(Stop::Interrupted);
         }
         *held = session.len(*sequence);
         self.at = 0;
@@ -414,6 +422,30 @@ impl Drop for Generation<'_> {
     fn drop(&mut self) {
         self.session.truncate(self.sequence, self.held);
     }
+}
+
+/// Appends tokens to a sequence, as [`Session::prefill`] does, and lets a drafter see them. Whether all were run.
+fn prefill(
+    (session, sequence, tokens): (&mut Session, SequenceId, &[u32]),
+    mut drafter: Option<&mut (dyn Drafter + '_)>,
+    rows: &mut OutputRows,
+    each: &mut dyn FnMut(usize) -> bool,
+) -> Result<bool, Error> {
+    let start = session.len(sequence);
+    let mut seen = Ok(());
+    let mut see = |first: usize, hidden: &[f32], width: usize| {
+        let part = &tokens[first..][..hidden.len() / width];
+        if let (Some(drafter), Ok(())) = (drafter.as_mut(), &seen) {
+            seen = drafter.see(start + first, part, hidden);
+        }
+    };
+    let width = session.hidden_width();
+    let hidden = &mut |first: usize, hidden: &[f32]| see(first, hidden, width);
+    let mut calls = Calls { hidden: Some(hidden), ..Calls::each(each) };
+    let row = session.prefill_calling(sequence, tokens, rows.reading, &mut calls)?;
+    let is_whole = row.map(|row| rows.fill(row)).is_some();
+    seen?;
+    Ok(is_whole)
 }
 
 /// Runs `tokens` in a new sequence and passes their logits `[rows, vocab]` to `each`, as many rows at a time as the

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use bilayer_constrain::{Constraint, Grammar, Limits, Token, Tokens};
 use bilayer_gguf::{File, MetadataOverride, OpenOptions};
 use bilayer_graph::{Graph, Lora};
-use bilayer_models::{Adapted, Config};
+use bilayer_models::{Adapted, Config, Output};
 use bilayer_quant::Type;
 use bilayer_text::{Encode, Tokenizer};
 
@@ -76,7 +76,14 @@ impl Model {
         overrides: &[MetadataOverride],
         adapters: Adapters,
     ) -> Result<Model, Error> {
-        let mut file = file.overridden(overrides).map_err(Error::File)?;
+        let name = file.name().to_owned();
+        let of_model = |source| match source {
+            // This error already names the file.
+            bilayer_models::Error::Metadata(source) => Error::File(source),
+            source => Error::Model { file: name.clone(), source },
+        };
+        let file = file.overridden(overrides).map_err(Error::File)?;
+        let mut file = bilayer_models::split_keys_and_values(file).map_err(of_model)?;
         let Adapters { loras: files, strength, control } = adapters;
         let mut loras = Vec::with_capacity(files.len());
         for adapter in files {
@@ -85,14 +92,8 @@ impl Model {
         if let Some(control) = control {
             file = control.join(file)?;
         }
-        let name = || file.name().to_owned();
         let adapted = Adapted { file: &file, loras: &loras };
-        let (config, graph) =
-            bilayer_models::read_adapted(&adapted).map_err(|source| match source {
-                // This error already names the file.
-                bilayer_models::Error::Metadata(source) => Error::File(source),
-                source => Error::Model { file: name(), source },
-            })?;
+        let (config, graph) = bilayer_models::read_adapted(&adapted).map_err(of_model)?;
         let tokenizer = words(&file)?;
         vocabulary::LISTS.iter().for_each(|list| file.forget(&vocabulary::key(list)));
         let grammar_tokens = OnceLock::new();
@@ -179,6 +180,12 @@ impl Model {
         let mut config = Config { context, ..config.clone() };
         match (purpose, &mut config.encoder) {
             (Purpose::Own, _) => {}
+            (Purpose::WithHidden | Purpose::Mtp, _) if config.mtp.is_empty() => {
+                let (file, key) = (self.file().name().to_owned(), config.mtp_key());
+                return Err(Error::NoMtp { file, key });
+            }
+            (Purpose::WithHidden, _) => config.output = Output::WithHidden,
+            (Purpose::Mtp, _) => config.output = Output::Mtp,
             (_, None) => return Err(Error::NoEncoder { name: self.name() }),
             (Purpose::Score, Some(encoder)) if !encoder.scores => {
                 return Err(Error::NoHead { name: self.name() });

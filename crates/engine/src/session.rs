@@ -7,10 +7,9 @@ use bilayer_scheduler::{Plan, Times};
 
 use crate::times::{self, Decoding};
 use crate::{Error, Model};
-use append::within;
 use batch::{Cut, Work};
-pub(crate) use pipeline::Reading;
-use pipeline::{Beside, Calls, Pipeline, Ran};
+pub(crate) use pipeline::{Calls, Reading};
+use pipeline::{Pipeline, Ran};
 use prepare::{Best, Read, Timing};
 use strengths::Strengths;
 
@@ -21,10 +20,12 @@ mod cache;
 mod checkpoints;
 mod experts;
 mod fallback;
+mod hidden;
 mod lanes;
 mod load;
 mod pipeline;
 mod prepare;
+mod reading;
 mod relocate;
 mod rows;
 mod saved;
@@ -436,53 +437,6 @@ impl Session {
         self.logits
     }
 
-    /// Like [`Session::step`], for rows of `reading`, `[rows, width]`.
-    pub(crate) fn step_reading(
-        &mut self,
-        runs: &[Run<'_>],
-        reading: Reading,
-    ) -> Result<&[f32], Error> {
-        self.step_beside(runs, reading, None)
-    }
-
-    /// Like [`Session::step_reading`]. Once, while the host computes its longest segment, `beside` uses other devices.
-    pub(crate) fn step_beside(
-        &mut self,
-        runs: &[Run<'_>],
-        reading: Reading,
-        beside: Option<Beside<'_>>,
-    ) -> Result<&[f32], Error> {
-        let rows = batch::rows(runs);
-        within("tokens", rows, self.limits.tokens)?;
-        let micro_rows = match (runs.len(), self.overlap) {
-            (_, Overlap::Always) => batch::of_sequences(rows, 1),
-            (0 | 1, _) if self.divides => batch::of_prompt(rows),
-            (_, Overlap::Auto) => batch::of_sequences(rows, batch::SEQUENCE_ROWS),
-            (_, Overlap::Off) => rows,
-        };
-        self.pipeline.reading = reading;
-        let beside = beside.map(|beside| beside as Beside<'_>);
-        let ran = self.run(runs, micro_rows, &mut Calls { each: &mut |_| true, beside })?;
-        Ok(&self.pipeline.results[..ran.made])
-    }
-
-    /// Like [`Session::prefill`], for the row of `reading`, `[width]`.
-    pub(crate) fn prefill_reading(
-        &mut self,
-        sequence: SequenceId,
-        tokens: &[u32],
-        each: &mut dyn FnMut(usize) -> bool,
-        reading: Reading,
-    ) -> Result<Option<&[f32]>, Error> {
-        let whole = self.limits.tokens;
-        let micro_rows = if self.divides { batch::of_prompt(tokens.len()) } else { whole };
-        let run = Run { sequence, tokens, wanted: Wanted::Last };
-        self.pipeline.reading = reading;
-        let ran = self.run(&[run], micro_rows.min(whole), &mut Calls::each(each))?;
-        let is_whole = ran.rows == tokens.len();
-        Ok(is_whole.then(|| &self.pipeline.results[..ran.made]))
-    }
-
     /// Runs all rows in micro-batches. If a device fails, runs them again on the others.
     fn run(
         &mut self,
@@ -490,6 +444,7 @@ impl Session {
         micro_rows: usize,
         calls: &mut Calls<'_>,
     ) -> Result<Ran, Error> {
+        self.check_given(batch::rows(runs));
         let began = self.clock().now();
         let ran = loop {
             if let Some((device, error)) = self.lost.take()

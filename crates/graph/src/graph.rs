@@ -109,6 +109,11 @@ pub struct Graph {
     pub caches: Vec<CacheInfo>,
     /// All states of sequences; `StateId(i)` is entry `i`.
     pub states: Vec<StateInfo>,
+    /// Hidden states `[T, width]` of another graph of the same model that this one continues. No op computes them: they are
+    /// an input of each segment that reads them.
+    pub given: Option<Value>,
+    /// Hidden states that another graph continues, `[T, width]` or `[R, width]`.
+    pub hidden: Option<Value>,
     /// The model's result: logits `[R, vocab]` of a decoder; hidden states `[R, width]` or scores `[R, labels]` of an
     /// encoder.
     pub logits: Value,

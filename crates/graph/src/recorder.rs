@@ -50,6 +50,8 @@ pub struct Recorder<'c> {
     weights: Vec<Weight>,
     caches: Vec<CacheInfo>,
     states: Vec<StateInfo>,
+    given: Option<Value>,
+    hidden: Option<Value>,
     /// What adapters add to the products with a matrix.
     low_ranks: HashMap<WeightId, Vec<LowRank>>,
 }
@@ -65,6 +67,8 @@ impl<'c> Recorder<'c> {
             weights: Vec::new(),
             caches: Vec::new(),
             states: Vec::new(),
+            given: None,
+            hidden: None,
             low_ranks: HashMap::new(),
         }
     }
@@ -102,6 +106,19 @@ impl<'c> Recorder<'c> {
         let layer = self.layer.expect("a state belongs to a layer");
         self.states.push(StateInfo { layer, elements });
         StateId(self.states.len() as u32 - 1)
+    }
+
+    /// Hidden states `[T, width]` that another graph has computed; there is one such value.
+    pub fn given(&mut self, width: usize) -> Value {
+        assert_eq!(self.given, None, "one value is given");
+        let value = self.value(width, Rows::Tokens);
+        self.given = Some(value);
+        value
+    }
+
+    /// Names the hidden states that another graph continues.
+    pub fn keep_hidden(&mut self, value: Value) {
+        self.hidden = Some(value);
     }
 
     /// Embedding rows of the step's tokens: `[T, table.cols]`.
@@ -401,8 +418,9 @@ impl<'c> Recorder<'c> {
 
     /// Finishes the recording; `logits` is the model's result.
     pub fn finish(self, logits: Value) -> Graph {
-        let Recorder { nodes, values, weights, caches, states, .. } = self;
-        Graph { nodes, values, weights, caches, states, logits, splits: Vec::new() }
+        let Recorder { nodes, values, weights, caches, states, given, hidden, .. } = self;
+        let splits = Vec::new();
+        Graph { nodes, values, weights, caches, states, given, hidden, logits, splits }
     }
 
     fn rows(&self, value: Value) -> Rows {

@@ -8,6 +8,8 @@ use bilayer_gguf::File;
 use bilayer_graph::{Catalog, Entry, Lora};
 use bilayer_quant::Type;
 
+use crate::latent;
+
 /// The tensor directory of a GGUF file.
 pub struct Directory<'f>(pub &'f File);
 
@@ -29,6 +31,10 @@ pub struct Adapted<'f> {
 impl Catalog for Adapted<'_> {
     fn find(&self, name: &str) -> Option<Entry> {
         Directory(self.file).find(name)
+    }
+
+    fn find_as(&self, name: &str, expected: &[u64]) -> Option<Entry> {
+        self.find(name).or_else(|| latent::part(self.file, name, expected))
     }
 
     fn loras(&self) -> &[Lora] {

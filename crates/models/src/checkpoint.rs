@@ -1,9 +1,10 @@
 //! From a checkpoint's `config.json` to GGUF metadata: fields from a table, the rest in each architecture's
 //! file.
 
-use bilayer_gguf::{Metadata, Value};
+use bilayer_gguf::{Array, Metadata, Value};
 use serde_json::Value as Json;
 
+use crate::config::MTP_COUNT;
 use crate::{Architecture, Error};
 
 mod rope;
@@ -354,6 +355,21 @@ pub fn draft<'j>(
     checkpoint.fields.iter().copied().flatten().try_for_each(|field| draft.field(field))?;
     (checkpoint.more)(&mut draft)?;
     Ok(draft)
+}
+
+/// Adds blocks for multi-token prediction to the metadata of a decoder: they count as blocks, and have attention.
+pub fn add_mtp_blocks(metadata: &mut Metadata, architecture: &Architecture, count: usize) {
+    let key = |name: &str| format!("{}.{name}", architecture.name);
+    let Ok(Some(layers)) = metadata.opt_usize(&key("block_count")) else { return };
+    let blocks = layers.saturating_add(count).try_into().unwrap_or(u32::MAX);
+    metadata.set(&key("block_count"), blocks);
+    metadata.set(&key(MTP_COUNT), count as u32);
+    let recurrent = key("attention.recurrent_layers");
+    if let Some(Value::Array(Array::Bool(flags))) = metadata.get(&recurrent) {
+        let mut flags = flags.clone();
+        flags.resize(flags.len() + count, false);
+        metadata.set(&recurrent, flags);
+    }
 }
 
 /// Fields of decoders: head dimension and RoPE.

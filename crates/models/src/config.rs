@@ -25,6 +25,9 @@ pub mod limits {
     pub const CONTEXT: usize = 1 << 30;
 }
 
+/// The key for the number of blocks for multi-token prediction, which follow the model's own layers and count as blocks.
+pub(crate) const MTP_COUNT: &str = "nextn_predict_layers";
+
 /// A transformer, decoder or encoder. Architectures differ in these fields; no code branches on an
 /// architecture's name.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,6 +72,10 @@ pub struct Config {
     pub biased: &'static [&'static str],
     /// The layers from first to last; at least one.
     pub layers: Vec<Layer>,
+    /// Blocks after them for multi-token prediction (MTP), from the model's hidden states.
+    pub mtp: Vec<Layer>,
+    /// What is recorded.
+    pub output: Output,
     /// Factor on attention scores.
     pub attention_scale: f32,
     /// Soft cap on attention scores.
@@ -94,6 +101,20 @@ pub struct Config {
     pub logit_softcap: Option<f32>,
     /// Encoder settings; `None` for a decoder.
     pub encoder: Option<Encoder>,
+}
+
+/// What is recorded of a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Output {
+    /// The whole model.
+    #[default]
+    Own,
+    /// The whole model, with the hidden states of all rows that its first MTP block continues
+    /// ([`Graph::hidden`](bilayer_graph::Graph::hidden)).
+    WithHidden,
+    /// The first MTP block with embedding and head: from a token and the hidden states of the position before it
+    /// ([`Graph::given`](bilayer_graph::Graph::given)), the logits of the token after it.
+    Mtp,
 }
 
 /// A kind of norm.
@@ -342,6 +363,8 @@ impl Config {
             let rope = Rotary::read(keys, head_dim, pairs)?;
             layers.iter_mut().for_each(|layer| layer.rope = Some(rope));
         }
+        let mtp = keys.opt_size(MTP_COUNT, 0..=layers.len() - 1)?.unwrap_or(0);
+        let mtp = layers.split_off(layers.len() - mtp);
         Ok(Config {
             architecture: keys.architecture,
             vocab: vocab(keys)?,
@@ -362,6 +385,8 @@ impl Config {
             activation: Activation::Silu,
             biased: &[],
             layers,
+            mtp,
+            output: Output::Own,
             attention_scale: keys
                 .positive_or_zero("attention.scale")?
                 .unwrap_or(1.0 / (head_dim as f32).sqrt()),
@@ -377,6 +402,17 @@ impl Config {
             logit_softcap: keys.positive_or_zero("final_logit_softcapping")?,
             encoder: None,
         })
+    }
+
+    /// The key for the number of blocks for multi-token prediction.
+    pub fn mtp_key(&self) -> String {
+        format!("{}.{MTP_COUNT}", self.architecture)
+    }
+
+    /// Whether nothing after the attention of a layer reads other rows than the requested ones.
+    pub(crate) fn narrows(&self, layer: usize) -> bool {
+        let pools = self.encoder.as_ref().is_some_and(Encoder::pools);
+        layer + 1 == self.layers.len() && !pools && self.output != Output::WithHidden
     }
 
     /// Scales attention scores by `width / heads` instead of the head dimension, unless the file gives a scale.
@@ -438,9 +474,12 @@ fn layers(keys: &Keys<'_>, width: usize, other: Mixer) -> Result<Vec<Layer>, Err
         None => head_dim(keys, width, heads[0].max(1))?,
     };
     let most = if latent.is_some() { 1 } else { limits::HEADS };
-    let kv_heads = keys
-        .opt_each("attention.head_count_kv", count, least..=most)?
-        .unwrap_or_else(|| if latent.is_some() { vec![1; count] } else { heads.clone() });
+    let kv_heads = match latent {
+        Some(_) if Latent::is_early(keys) => None,
+        _ => keys.opt_each("attention.head_count_kv", count, least..=most)?,
+    };
+    let kv_heads =
+        kv_heads.unwrap_or_else(|| if latent.is_some() { vec![1; count] } else { heads.clone() });
     // A model whose layers all have experts may give the width of these alone.
     let width_key = match keys.has("feed_forward_length") || !keys.has("expert_feed_forward_length")
     {
@@ -451,10 +490,8 @@ fn layers(keys: &Keys<'_>, width: usize, other: Mixer) -> Result<Vec<Layer>, Err
     // Converters write 0 for "no window".
     let window = keys.opt_size("attention.sliding_window", 0..=limits::CONTEXT)?;
     let window = window.filter(|&window| window > 0).map(|window| Window::Last(window as u32));
-    // Blocks that predict further tokens follow the model's own layers.
-    let drafting = keys.opt_size("nextn_predict_layers", 0..=count - 1)?.unwrap_or(0);
     let mut layers = Vec::with_capacity(count);
-    for i in 0..count - drafting {
+    for i in 0..count {
         let (heads, kv_heads) = (heads[i], kv_heads[i]);
         let mixer = match latent {
             _ if kv_heads == 0 => other,

@@ -6,13 +6,18 @@
 
 use bilayer_graph::{Activation, Attend, Error, Precision, Recorder, Value, Values, WeightId};
 
+mod control;
 mod experts;
 mod latent;
 mod mixers;
+mod mtp;
+
+pub use control::direction;
+use control::steered;
 
 use crate::{
     AttentionGate, Config, Encoder, Experts, FeedForward, FfnInput, Layer, Mixer, Norm, NormAt,
-    QkNorm, Rotary, Scaling,
+    Output, QkNorm, Rotary, Scaling,
 };
 
 /// Suffixes of tensor names that a file may contain and the recorded model does not read: RoPE frequencies that
@@ -27,6 +32,9 @@ pub(crate) const IGNORED: &[&str] = &[
 
 /// Records embedding, layers and head; the result is the logits `[R, vocab]`.
 pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Error> {
+    if config.output == Output::Mtp {
+        return mtp::record(config, r);
+    }
     let table = r.matrix("token_embd.weight", config.vocab, config.width)?;
     let mut hidden = r.embed("token_embd", table); // [T, width]
     hidden = scaled(r, "embd_scaled", hidden, config.embedding_scale);
@@ -44,37 +52,17 @@ pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Err
     }
     for (index, layer) in config.layers.iter().enumerate() {
         r.layer(Some(index as u32));
-        hidden = Block { config, layer, index }.record(hidden, &mut carried, r)?;
+        let narrows = config.narrows(index);
+        hidden = Block { config, layer, index, narrows }.record(hidden, &mut carried, r)?;
         hidden = steered(config, r, index, hidden)?;
     }
     r.layer(None);
-    head(config, r, hidden, table)
-}
-
-/// The name of the tensor `[1, width]` that is added to the result of a layer: a control vector's direction.
-pub fn direction(layer: usize) -> String {
-    format!("control vector: direction.{layer}")
-}
-
-/// The result of a layer, plus the direction for it if there is one.
-fn steered(
-    config: &Config,
-    r: &mut Recorder<'_>,
-    layer: usize,
-    hidden: Value,
-) -> Result<Value, Error> {
-    let name = direction(layer);
-    if !r.has(&name) {
-        return Ok(hidden);
+    let mut normed = norm(config, r, "result_norm", config.output_norm, hidden)?; // [R or T, width]
+    if config.output == Output::WithHidden {
+        r.keep_hidden(normed);
+        normed = r.rows_wanted("result_wanted", normed); // [R, width]
     }
-    let table = r.matrix(&name, 1, config.width)?;
-    // Each token has the only row of the table, whatever separates texts.
-    let mut row = r.embed_segments("cvec", table, 0); // [T, width]
-    let pools = config.encoder.as_ref().is_some_and(Encoder::pools);
-    if layer + 1 == config.layers.len() && !pools {
-        row = r.rows_wanted("cvec_wanted", row); // [R, width]
-    }
-    Ok(r.add("l_steered", hidden, row))
+    head(config, r, normed, ("output.weight", table))
 }
 
 /// The further embeddings of all layers, of the token and of its embedding: `[T, layers * width]`.
@@ -97,16 +85,15 @@ fn layer_embedding(
     Ok(r.scale("layer_inp_scaled", sum, std::f32::consts::FRAC_1_SQRT_2))
 }
 
-/// Final norm and output projection: `[R, width]` to `[R, vocab]`.
+/// The output projection, by the matrix of a name or else by the embedding: `[R, width]` to `[R, vocab]`.
 fn head(
     config: &Config,
     r: &mut Recorder<'_>,
-    hidden: Value,
-    table: WeightId,
+    normed: Value,
+    (name, table): (&str, WeightId),
 ) -> Result<Value, Error> {
-    let normed = norm(config, r, "result_norm", config.output_norm, hidden)?; // [R, width]
-    let tied = !r.has("output.weight");
-    let output = if tied { table } else { r.matrix("output.weight", config.vocab, config.width)? };
+    let tied = !r.has(name);
+    let output = if tied { table } else { r.matrix(name, config.vocab, config.width)? };
     let bias = r.optional_vector("output.bias", config.vocab)?;
 
     let mut logits = r.matmul("result_output", normed, output, bias); // [R, vocab]
@@ -140,6 +127,8 @@ pub(crate) struct Block<'a> {
     pub config: &'a Config,
     pub layer: &'a Layer,
     pub index: usize,
+    /// Whether nothing after its attention reads other rows than the requested ones.
+    pub narrows: bool,
 }
 
 /// A projection by a range of rows of a stored matrix.
@@ -173,8 +162,7 @@ impl<'s> Projection<'s> {
 }
 
 impl Block<'_> {
-    /// `[T, width]` to `[T, width]`, or to `[R, width]` in the last layer: nothing after its attention reads
-    /// the other rows, so the rest of the model skips them, unless they are pooled.
+    /// `[T, width]` to `[T, width]`, or to `[R, width]` in a layer that narrows to the requested rows.
     pub fn record(
         &self,
         mut hidden: Value,
@@ -194,8 +182,7 @@ impl Block<'_> {
         };
         let (mut attn, by) = self.mixed(input, carried, r)?; // [T, heads * head_dim]
         let mut embedded = self.own_embedding(carried, r); // [T, layer_embedding]
-        let pools = self.config.encoder.as_ref().is_some_and(Encoder::pools);
-        if self.index + 1 == self.config.layers.len() && !pools {
+        if self.narrows {
             attn = r.rows_wanted("attn_wanted", attn); // [R, heads * head_dim]
             hidden = r.rows_wanted("inp_wanted", hidden); // [R, width]
             embedded = embedded.map(|value| r.rows_wanted("layer_inp_wanted", value));
@@ -235,9 +222,9 @@ impl Block<'_> {
         self.normed(r, SUM, ["l_out_norm", "layer_output_norm"], out)
     }
 
-    /// A layer without a mixer: `[T, width]` to `[T, width]`, or to `[R, width]` in the last layer.
+    /// A layer without a mixer: `[T, width]` to `[T, width]`, or to `[R, width]` in a layer that narrows.
     fn feed_forward_alone(&self, mut hidden: Value, r: &mut Recorder<'_>) -> Result<Value, Error> {
-        if self.index + 1 == self.config.layers.len() {
+        if self.narrows {
             hidden = r.rows_wanted("inp_wanted", hidden); // [R, width]
         }
         let input = self.before(r, ["ffn_norm", self.config.ffn_norm], hidden)?;

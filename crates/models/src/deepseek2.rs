@@ -8,7 +8,7 @@ use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{
     Architecture, Checkpoint, Config, Draft, Error, Experts, Mixer, Name, Norm, Rotary, checkpoint,
-    decoder, names, tiny,
+    decoder, latent, names, tiny,
 };
 
 const NAME: &str = "deepseek2";
@@ -49,6 +49,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         names::EXPERTS,
         names::SHARED_EXPERTS,
         names::NORMS,
+        names::MTP,
         &[
             names::SELECTION_BIAS,
             Name::kept("blk.{}.attn_q", "model.layers.{}.self_attn.q_proj"),
@@ -62,7 +63,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             Name::kept("blk.{}.attn_output", "model.layers.{}.self_attn.o_proj"),
         ],
     ],
-    ignored: decoder::IGNORED,
+    // Files have it beside its parts, or are given these.
+    ignored: &[latent::WHOLE, ".rotary_emb.inv_freq"],
     checkpoint: Checkpoint {
         classes: &["DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"],
         activations: &["silu"],
@@ -153,7 +155,8 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     let mut amplitude = 1.0;
     if let Some(multiplier) = keys.positive_or_zero("rope.scaling.yarn_log_multiplier")? {
         let given = keys.positive_or_zero("rope.scaling.attn_factor")?.unwrap_or(1.0);
-        for rope in config.layers.iter_mut().filter_map(|layer| layer.rope.as_mut()) {
+        let layers = config.layers.iter_mut().chain(&mut config.mtp);
+        for rope in layers.filter_map(|layer| layer.rope.as_mut()) {
             // The key is a tenth of the checkpoint's `mscale_all_dim`.
             amplitude = rope.scaling.amplitude(10.0 * multiplier);
             *rope = Rotary { attn_factor: given / rope.scaling.amplitude(1.0), ..*rope };
@@ -229,9 +232,17 @@ mod tests {
             let error = changed(&ARCHITECTURE, &[(name, value.into())]).unwrap_err().to_string();
             assert!(error.contains(&format!("deepseek2.{name}")), "{name}: {error}");
         }
+    }
+
+    #[test]
+    fn early_files_have_the_lengths_of_whole_heads() {
         let mut early = (ARCHITECTURE.tiny)();
-        early.remove("deepseek2.attention.key_length_mla").unwrap();
-        let error = (ARCHITECTURE.config)(&early).unwrap_err().to_string();
-        assert!(error.contains("attn_kv_b"), "{error}");
+        for name in ["key_length", "value_length"] {
+            let length = early.remove(&format!("deepseek2.attention.{name}_mla")).unwrap();
+            early.set(&format!("deepseek2.attention.{name}"), length);
+        }
+        early.set("deepseek2.attention.head_count_kv", 4u32);
+        let expected = (ARCHITECTURE.config)(&(ARCHITECTURE.tiny)()).unwrap();
+        assert_eq!((ARCHITECTURE.config)(&early).unwrap(), expected);
     }
 }

@@ -192,7 +192,8 @@ pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Err
     let mut carried = Carried::default();
     for (index, layer) in config.layers.iter().enumerate() {
         r.layer(Some(index as u32));
-        hidden = Block { config, layer, index }.record(hidden, &mut carried, r)?;
+        let narrows = config.narrows(index);
+        hidden = Block { config, layer, index, narrows }.record(hidden, &mut carried, r)?;
     }
     r.layer(None);
     if config.norm_at == NormAt::Before {

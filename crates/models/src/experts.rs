@@ -136,7 +136,8 @@ impl Config {
         experts: Option<Experts>,
     ) -> Result<Config, Error> {
         let dense = keys.opt_size("leading_dense_block_count", 0..=self.layers.len())?.unwrap_or(0);
-        self.layers[dense..].iter_mut().for_each(|layer| layer.experts = experts.is_some());
+        let sparse = self.layers[dense..].iter_mut().chain(&mut self.mtp);
+        sparse.for_each(|layer| layer.experts = experts.is_some());
         Ok(Config { experts, ..self })
     }
 

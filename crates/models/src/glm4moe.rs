@@ -36,6 +36,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         names::GATED,
         names::EXPERTS,
         names::SHARED_EXPERTS,
+        names::MTP,
         &[
             names::SELECTION_BIAS,
             Name::kept("blk.{}.attn_norm", "model.layers.{}.input_layernorm"),

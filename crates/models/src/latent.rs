@@ -1,7 +1,12 @@
 //! Latent attention settings, read from metadata.
 
+mod unsplit;
+
 use crate::keys::Keys;
 use crate::{Error, limits};
+
+pub use unsplit::split_keys_and_values;
+pub(crate) use unsplit::{WHOLE, part};
 
 /// Multi-head latent attention (DeepSeek-AI 2024, section 2.1), absorbed: all heads attend to one cached row a token,
 /// whose first elements are also the value.
@@ -29,15 +34,12 @@ impl Latent {
         if rank == 0 {
             return Ok(None);
         }
-        let (whole, value) = ("attention.key_length_mla", "attention.value_length_mla");
-        if !keys.has(whole) {
-            let feature = "the file's form of latent attention, with `attn_kv_b` not split by keys and values,";
-            return Err(Error::Unsupported {
-                key: keys.key(whole),
-                found: "absent".to_owned(),
-                feature,
-            });
-        }
+        // Early files have the lengths of heads before compression under the usual keys.
+        let is_early = Latent::is_early(keys);
+        let (whole, value) = match is_early {
+            false => ("attention.key_length_mla", "attention.value_length_mla"),
+            true => ("attention.key_length", "attention.value_length"),
+        };
         let rotated_dim = keys.size("rope.dimension_count", 2..=limits::WIDTH)?;
         let head_dim = keys.size(whole, rotated_dim + 1..=limits::WIDTH)?;
         let query_rank = keys.opt_size("attention.q_lora_rank", 0..=limits::WIDTH)?;
@@ -48,10 +50,18 @@ impl Latent {
             rotated_dim,
             value_dim: keys.size(value, 1..=limits::WIDTH)?,
         };
-        let key_dim = latent.key_dim();
-        keys.opt_size("attention.key_length", key_dim..=key_dim)?;
-        keys.opt_size("attention.value_length", rank..=rank)?;
+        if !is_early {
+            let key_dim = latent.key_dim();
+            keys.opt_size("attention.key_length", key_dim..=key_dim)?;
+            keys.opt_size("attention.value_length", rank..=rank)?;
+        }
         Ok(Some(latent))
+    }
+
+    /// Whether the metadata are those of files whose keys and values are one tensor, which counts a key's head for each
+    /// query's.
+    pub(crate) fn is_early(keys: &Keys<'_>) -> bool {
+        !keys.has("attention.key_length_mla") && keys.has("attention.key_length")
     }
 
     /// Elements of a cached key.

@@ -88,19 +88,21 @@ use bilayer_gguf::{File, Metadata};
 use bilayer_graph::{Catalog, Graph, Recorder, Value};
 
 pub use catalog::{Adapted, Directory, Listing, Outline};
-pub use checkpoint::{Checkpoint, Draft, Field, Made, Settings, draft, of_checkpoint};
+pub use checkpoint::{
+    Checkpoint, Draft, Field, Made, Settings, add_mtp_blocks, draft, of_checkpoint,
+};
 pub use config::{
     AttentionGate, Config, DeltaNet, FeedForward, FfnInput, Layer, Mamba2, Mixer, Norm, NormAt,
-    QkNorm, limits,
+    Output, QkNorm, limits,
 };
 pub use decoder::direction;
 pub use encoder::{Encoder, Head, Pooling};
 pub use error::Error;
 pub use experts::{Experts, Shared};
-pub use latent::Latent;
+pub use latent::{Latent, split_keys_and_values};
 pub use names::{
-    Change, Name, OfKeyHeads, Tiled, Translated, interleaved_source, layer_of, of_another_tower,
-    part_source, regrouped_source, tiled_source, translate, ungrouped_source,
+    Change, Name, OfKeyHeads, Tiled, Translated, interleaved_source, layer_of, mtp_name,
+    of_another_tower, part_source, regrouped_source, tiled_source, translate, ungrouped_source,
 };
 pub use rope::{Llama3, Rotary, Scaling};
 
@@ -241,7 +243,7 @@ pub fn read_parts<'n>(
     let architecture = find(config.architecture)?;
     let used: HashSet<&str> = graph.weights.iter().map(|weight| weight.name.as_str()).collect();
     let ignored = |name: &str| architecture.ignored.iter().any(|end| name.ends_with(end));
-    // Blocks that predict further tokens follow the model's layers; nothing runs them.
+    // Blocks for multi-token prediction follow the model's layers; only a session that drafts with them reads them.
     let blocks = metadata.opt_usize(&format!("{}.block_count", config.architecture))?;
     let drafting = config.layers.len()..blocks.unwrap_or(0);
     let has_no_use = |name: &str| {

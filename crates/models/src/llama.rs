@@ -64,7 +64,8 @@ mod tests {
 
     use super::{ARCHITECTURE, Norm, Pairs, config, tiny};
     use crate::{
-        Config, FeedForward, FfnInput, Layer, Mixer, NormAt, Outline, Rotary, Scaling, record,
+        Config, FeedForward, FfnInput, Layer, Mixer, NormAt, Outline, Output, Rotary, Scaling,
+        record,
     };
 
     fn changed(changes: &[(&str, Value)]) -> Result<Config, crate::Error> {
@@ -117,6 +118,8 @@ mod tests {
             activation: Activation::Silu,
             biased: &[],
             layers: vec![layer; 3],
+            mtp: Vec::new(),
+            output: Output::Own,
             attention_scale: 0.25,
             attention_softcap: None,
             value_norm: false,

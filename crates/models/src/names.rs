@@ -296,6 +296,16 @@ pub(crate) const SHARED_EXPERTS: &[Name] = &[
 pub(crate) const SELECTION_BIAS: Name =
     Name::kept("blk.{}.exp_probs_b.bias", "model.layers.{}.mlp.gate.e_score_correction_bias");
 
+/// A block for multi-token prediction, besides its layer.
+pub(crate) const MTP: &[Name] = &[
+    Name::kept("blk.{}.nextn.eh_proj", "model.layers.{}.eh_proj"),
+    Name::kept("blk.{}.nextn.enorm", "model.layers.{}.enorm"),
+    Name::kept("blk.{}.nextn.hnorm", "model.layers.{}.hnorm"),
+    Name::kept("blk.{}.nextn.embed_tokens", "model.layers.{}.embed_tokens"),
+    Name::kept("blk.{}.nextn.shared_head_norm", "model.layers.{}.shared_head.norm"),
+    Name::kept("blk.{}.nextn.shared_head_head", "model.layers.{}.shared_head.head"),
+];
+
 /// Norms before attention, feed-forward and head.
 pub(crate) const NORMS: &[Name] = &[
     Name::kept("blk.{}.attn_norm", "model.layers.{}.input_layernorm"),
@@ -351,6 +361,25 @@ pub fn of_another_tower(checkpoint: &str) -> bool {
         ["vision", "visual", "audio", "multi_modal_projector", "embed_vision"];
     let inner = checkpoint.strip_prefix("model.").unwrap_or(checkpoint);
     TOWERS.iter().any(|tower| inner.starts_with(tower)) || inner.starts_with("embed_audio")
+}
+
+/// The name that a tensor of Qwen's blocks for multi-token prediction (`mtp.layers.0.mlp.up_proj.weight`) would have as one
+/// of a block after `layers` layers, which is how other checkpoints name them; `None` for other tensors.
+pub fn mtp_name(checkpoint: &str, layers: usize) -> Option<String> {
+    let rest = checkpoint.strip_prefix("mtp.")?;
+    if let Some((number, rest)) = rest.strip_prefix("layers.").and_then(|r| r.split_once('.')) {
+        let number: usize = number.parse().ok()?;
+        return Some(format!("model.layers.{}.{rest}", layers.checked_add(number)?));
+    }
+    let (stem, suffix) = rest.rsplit_once('.')?;
+    let stem = match stem {
+        "fc" => "eh_proj",
+        "pre_fc_norm_embedding" => "enorm",
+        "pre_fc_norm_hidden" => "hnorm",
+        "norm" => "shared_head.norm",
+        _ => return None,
+    };
+    Some(format!("model.layers.{layers}.{stem}.{suffix}"))
 }
 
 /// The number of a checkpoint's layer that a tensor belongs to.
@@ -433,9 +462,20 @@ pub fn ungrouped_source(
 #[cfg(test)]
 mod tests {
     use super::{
-        Name, interleaved_source, layer_of, of_another_tower, part_source, regrouped_source,
-        tiled_source, translate, ungrouped_source,
+        Name, interleaved_source, layer_of, mtp_name, of_another_tower, part_source,
+        regrouped_source, tiled_source, translate, ungrouped_source,
     };
+
+    #[test]
+    fn blocks_for_multi_token_prediction_follow_the_layers() {
+        let name = |checkpoint| mtp_name(checkpoint, 4);
+        let expected = "model.layers.4.self_attn.q_proj.weight";
+        assert_eq!(name("mtp.layers.0.self_attn.q_proj.weight").as_deref(), Some(expected));
+        assert_eq!(name("mtp.fc.weight").as_deref(), Some("model.layers.4.eh_proj.weight"));
+        for other in ["mtp.x.weight", "mtp.layers.a.x", "model.layers.0.x", "mtp.fc"] {
+            assert_eq!(name(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn parts_of_groups_are_gathered() {

@@ -17,7 +17,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     config,
     record: decoder::record,
     tiny: || tiny::decoder(NAME, Norm::Rms, &mixed()),
-    names: &[names::ENDS, names::GATED, ATTENTION, DELTA_NET],
+    names: &[names::ENDS, names::GATED, ATTENTION, DELTA_NET, MTP],
     ignored: decoder::IGNORED,
     checkpoint: Checkpoint {
         classes: &["Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"],
@@ -51,6 +51,14 @@ pub(crate) const ATTENTION: &[Name] = &[
     Name::one_more("blk.{}.attn_norm", "model.layers.{}.input_layernorm"),
     Name::one_more("blk.{}.post_attention_norm", "model.layers.{}.post_attention_layernorm"),
     Name::one_more("output_norm", "model.norm"),
+];
+
+/// A block for multi-token prediction, besides its layer.
+pub(crate) const MTP: &[Name] = &[
+    Name::kept("blk.{}.nextn.eh_proj", "model.layers.{}.eh_proj"),
+    Name::one_more("blk.{}.nextn.enorm", "model.layers.{}.enorm"),
+    Name::one_more("blk.{}.nextn.hnorm", "model.layers.{}.hnorm"),
+    Name::one_more("blk.{}.nextn.shared_head_norm", "model.layers.{}.shared_head.norm"),
 ];
 
 /// A gated delta net.

@@ -24,6 +24,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         names::EXPERTS,
         STACKED,
         names::SHARED_EXPERT,
+        qwen35::MTP,
     ],
     ignored: decoder::IGNORED,
     checkpoint: Checkpoint {

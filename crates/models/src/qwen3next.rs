@@ -16,7 +16,14 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     config,
     record: decoder::record,
     tiny: || tiny::decoder(NAME, Norm::Rms, &qwen35moe::mixed()),
-    names: &[names::ENDS, qwen35::ATTENTION, DELTA_NET, names::EXPERTS, names::SHARED_EXPERT],
+    names: &[
+        names::ENDS,
+        qwen35::ATTENTION,
+        DELTA_NET,
+        names::EXPERTS,
+        names::SHARED_EXPERT,
+        qwen35::MTP,
+    ],
     ignored: decoder::IGNORED,
     checkpoint: Checkpoint {
         classes: &["Qwen3NextForCausalLM"],

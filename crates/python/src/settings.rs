@@ -34,6 +34,7 @@ pub struct Settings {
     embeddings: bool,
     draft_model: Option<PathBuf>,
     lookup: bool,
+    mtp: bool,
     chat_template: Option<String>,
 }
 
@@ -103,6 +104,7 @@ impl Settings {
             builder = builder.chat_template(template);
         }
         let builder = if self.lookup { builder.lookup() } else { builder };
+        let builder = if self.mtp { builder.mtp() } else { builder };
         if self.embeddings { builder.embeddings() } else { builder }
     }
 }

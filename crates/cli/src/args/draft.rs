@@ -18,11 +18,14 @@ pub struct DraftArgs {
     /// Prompt lookup: draft the tokens that followed an earlier occurrence of the latest ones; needs no draft model
     #[arg(long)]
     pub lookup: bool,
-    /// llama.cpp's name for the source of drafts: none, or one that begins with ngram, which is --lookup
+    /// mtp: draft with the model's own block for multi-token prediction, if its file has one; a number is --draft-max
+    #[arg(long, value_name = "mtp", value_parser = draft)]
+    pub draft: Option<DraftKind>,
+    /// llama.cpp's name for the source of drafts: none, draft-mtp, or one that begins with ngram, which is --lookup
     #[arg(long, value_name = "TYPE", env = "LLAMA_ARG_SPEC_TYPE", hide = true, value_parser = spec)]
     pub spec_type: Option<SpecType>,
     /// Most draft tokens at a time; up to 7, greedy answers on the CPU are bit for bit the same as without drafts
-    #[arg(long, alias = "draft", alias = "draft-n", value_name = "N", env = "LLAMA_ARG_DRAFT_MAX")]
+    #[arg(long, alias = "draft-n", value_name = "N", env = "LLAMA_ARG_DRAFT_MAX")]
     #[arg(default_value_t = CHECKED_ROWS as u32 - 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub draft_max: u32,
     /// Fewest draft tokens: --lookup drops shorter drafts, a draft model makes at least that many regardless of
@@ -47,13 +50,36 @@ pub enum SpecType {
     None,
     /// Prompt lookup.
     Lookup,
+    /// The model's block for multi-token prediction.
+    Mtp,
+}
+
+/// The value of `--draft`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DraftKind {
+    /// The model's block for multi-token prediction.
+    Mtp,
+    /// Most draft tokens, as llama.cpp has it.
+    Most(u32),
+}
+
+fn draft(given: &str) -> Result<DraftKind, String> {
+    match (given, given.parse()) {
+        ("mtp", _) => Ok(DraftKind::Mtp),
+        (_, Ok(most @ 1..=64)) => Ok(DraftKind::Most(most)),
+        _ => Err("it must be mtp or a number from 1 to 64".to_owned()),
+    }
 }
 
 fn spec(given: &str) -> Result<SpecType, String> {
     match given {
         "none" => Ok(SpecType::None),
+        "draft-mtp" => Ok(SpecType::Mtp),
         _ if given.starts_with("ngram-") => Ok(SpecType::Lookup),
-        _ => Err("it must be none or ngram-simple; -md MODEL drafts with a model".to_owned()),
+        _ => {
+            Err("it must be none, draft-mtp or ngram-simple; -md MODEL drafts with a model"
+                .to_owned())
+        }
     }
 }
 
@@ -63,10 +89,19 @@ impl DraftArgs {
         self.lookup || self.spec_type == Some(SpecType::Lookup)
     }
 
+    /// Whether the model's block for multi-token prediction drafts.
+    pub fn is_mtp(&self) -> bool {
+        self.draft == Some(DraftKind::Mtp) || self.spec_type == Some(SpecType::Mtp)
+    }
+
     /// The bounds as the engine's settings.
     pub fn bounds(&self) -> Bounds {
+        let draft_max = match self.draft {
+            Some(DraftKind::Most(most)) => most,
+            _ => self.draft_max,
+        };
         Bounds {
-            draft_max: self.draft_max as usize,
+            draft_max: draft_max as usize,
             draft_min: self.draft_min as usize,
             draft_p_min: self.draft_p_min,
             ..Bounds::default()

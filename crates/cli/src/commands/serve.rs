@@ -309,6 +309,7 @@ impl Opener {
         settings.trace_events = trace.as_ref().map(|_| trace::EVENTS);
         if let Some(drafts) = &drafts {
             settings.placing = drafts.beside(settings.placing);
+            settings.purpose = drafts.purpose();
         }
         if args.model.mlock {
             model.file().lock().map_err(Error::File)?;

@@ -5,13 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use bilayer_gguf::Metadata;
 use bilayer_models::{
     Architecture, Change, Config, DeltaNet, Latent, Listing, Made, Mixer, OfKeyHeads, Outline,
-    Tiled, layer_of, of_another_tower, translate,
+    Output, Tiled, layer_of, mtp_name, of_another_tower, translate,
 };
 use bilayer_quant::Type;
 
 use crate::Error;
 use crate::checkpoint::{Checkpoint, Float, Stored};
 use crate::mix::{Facts, Mix, fitting};
+
+use super::mtp::unused_blocks;
 
 /// One tensor of the file.
 #[derive(Clone, Debug)]
@@ -124,10 +126,10 @@ impl Tensors {
         config: &Config,
         made: Vec<Made>,
     ) -> Result<Tensors, Error> {
-        let drafting = drafting(checkpoint, config);
-        let drafts = |name: &str| {
-            name.starts_with("mtp.")
-                || layer_of(name).is_some_and(|layer| drafting.contains(&layer))
+        let (layers, unused) = (config.layers.len(), unused_blocks(checkpoint, config));
+        let has_no_use = |name: &str| {
+            let is_block = layer_of(name).is_some_and(|layer| unused.contains(&layer));
+            name.starts_with("mtp.") || is_block
         };
         let tied =
             checkpoint.settings().flag(&["tie_word_embeddings", "tie_embedding"]).ok().flatten();
@@ -136,11 +138,13 @@ impl Tensors {
         let mut stacks: BTreeMap<String, BTreeMap<usize, SourceTensor>> = BTreeMap::new();
         for (name, stored) in checkpoint.shards.tensors() {
             let is_ignored = architecture.ignored.iter().any(|end| name.ends_with(end));
-            if is_ignored || of_another_tower(name) || drafts(name) {
+            let block = mtp_name(name, layers).filter(|_| !config.mtp.is_empty());
+            let usual = block.as_deref().unwrap_or(name);
+            if is_ignored || of_another_tower(name) || has_no_use(usual) {
                 continue;
             }
             let part = SourceTensor { name: name.clone(), stored: stored.clone() };
-            let mut places = translate(architecture.names, name);
+            let mut places = translate(architecture.names, usual);
             // Of several places those that this model reads.
             if places.iter().any(|known| read.contains(&known.name)) {
                 places.retain(|known| read.contains(&known.name));
@@ -234,9 +238,14 @@ impl Tensors {
             bilayer_models::read_parts(metadata, &listing, names).map_err(of_model)?;
         let mut order: Vec<String> = graph.weights.into_iter().map(|weight| weight.name).collect();
         // Of two lists of factors the graph reads the one of its context; the file has both.
-        let short = Config { context: 1, ..config };
+        let short = Config { context: 1, ..config.clone() };
         let short = bilayer_models::record(&short, &listing).map_err(|e| self.of_model(e))?;
         order.extend(short.weights.into_iter().map(|weight| weight.name));
+        if !config.mtp.is_empty() {
+            let mtp = Config { output: Output::Mtp, ..config };
+            let mtp = bilayer_models::record(&mtp, &listing).map_err(|e| self.of_model(e))?;
+            order.extend(mtp.weights.into_iter().map(|weight| weight.name));
+        }
         let mut left: BTreeMap<String, Planned> =
             self.0.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
         Ok(Tensors(order.into_iter().filter_map(|name| left.remove(&name)).collect()))
@@ -279,18 +288,15 @@ impl SourceTensor {
     }
 }
 
-/// The numbers of blocks that predict further tokens: they follow the model's layers, and nothing runs them.
-fn drafting(checkpoint: &Checkpoint, config: &Config) -> std::ops::Range<usize> {
-    let count = checkpoint.settings().size(&["num_nextn_predict_layers"]).ok().flatten();
-    let layers = config.layers.len();
-    layers..layers.saturating_add(count.unwrap_or(0) as usize)
-}
-
 /// The names of the tensors that a model needs.
 fn read_by(config: &Config) -> Result<BTreeSet<String>, Error> {
     let outline = Outline::new(Type::F32, &[]);
     let of_model = |error| Error::Incomplete { source: Box::new(error) };
     bilayer_models::record(config, &outline).map_err(of_model)?;
+    if !config.mtp.is_empty() {
+        let mtp = Config { output: Output::Mtp, ..config.clone() };
+        bilayer_models::record(&mtp, &outline).map_err(of_model)?;
+    }
     Ok(outline.tensors().into_iter().map(|(name, _)| name).collect())
 }
 

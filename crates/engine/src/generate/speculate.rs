@@ -19,10 +19,13 @@ use crate::session::Spent;
 
 mod lookup;
 mod model;
+mod mtp;
+mod proposer;
 mod weigh;
 
 pub use lookup::Lookup;
 pub use model::DraftModel;
+pub use mtp::MtpDrafter;
 pub use weigh::{Acceptance, Weighed, weigh};
 
 /// Maximum tokens of a step for which the CPU computes each row with the bits that it would have alone: the answer's
@@ -42,6 +45,17 @@ pub trait Drafter: Send {
     /// # Errors
     /// Those of the drafter's own model.
     fn draft(&mut self, text: Text<'_>, most: usize, draft: &mut Draft) -> Result<(), Error>;
+
+    /// Receives what the model's session has just computed, if its purpose is
+    /// [`Purpose::WithHidden`](crate::session::Purpose::WithHidden): the tokens from position `start` on, which replace
+    /// those that stood there, and their hidden states `[tokens, width]`.
+    ///
+    /// # Errors
+    /// Those of [`Drafter::draft`].
+    fn see(&mut self, start: usize, tokens: &[u32], hidden: &[f32]) -> Result<(), Error> {
+        let _ = (start, tokens, hidden);
+        Ok(())
+    }
 
     /// Drafts what follows if all of the last draft is accepted, on devices that the model does not use, while
     /// `is_busy` says that the model's host still verifies it. The next [`Drafter::draft`] uses it if that came true.

@@ -66,17 +66,42 @@ impl Answer {
         if most == 0 {
             return Ok(());
         }
-        let drafter = match &mut self.drafter {
-            Some(drafter) => drafter,
-            None => {
-                let Some(mut drafter) = source.drafter()? else { return Ok(()) };
-                drafter.begin(self.reply.sampler.options())?;
-                self.drafter.insert(drafter)
-            }
-        };
+        if !self.has_drafter(source)? {
+            return Ok(());
+        }
+        let Some(drafter) = &mut self.drafter else { return Ok(()) };
         drafter.draft(text, most, &mut self.draft)?;
         drafter.move_spent(&mut self.served.spent);
         Ok(())
+    }
+
+    /// Lets the drafter see the tokens of an item that were run, if the session gives their hidden states.
+    pub fn see(
+        &mut self,
+        source: Option<&mut (dyn DrafterSource + '_)>,
+        item: &Item,
+        tokens: &[u32],
+        hidden: &[f32],
+    ) -> Result<(), Error> {
+        let Some(source) = source.filter(|_| !hidden.is_empty()) else { return Ok(()) };
+        if self.has_drafter(source)?
+            && let Some(drafter) = &mut self.drafter
+        {
+            drafter.see(item.start, &tokens[item.start..item.end], hidden)?;
+            drafter.move_spent(&mut self.served.spent);
+        }
+        Ok(())
+    }
+
+    /// Takes a drafter from the source, if there is none yet. Whether there is one.
+    fn has_drafter(&mut self, source: &mut dyn DrafterSource) -> Result<bool, Error> {
+        if self.drafter.is_none()
+            && let Some(mut drafter) = source.drafter()?
+        {
+            drafter.begin(self.reply.sampler.options())?;
+            self.drafter = Some(drafter);
+        }
+        Ok(self.drafter.is_some())
     }
 
     /// Uses the rows of an item. Selects the next token if the item asks for it and one is wanted, and more as long

@@ -342,7 +342,7 @@ impl Executor {
         items: &[Item],
         events: &mut Vec<(RequestId, Event)>,
     ) -> Result<(), Error> {
-        let Executor { session, scheduler, answers, best, .. } = self;
+        let Executor { session, scheduler, drafters, answers, best, .. } = self;
         for item in items {
             let request = &answers[&item.request].reply.request;
             session.adapt(item.sequence, request.lora.as_deref())?;
@@ -368,8 +368,9 @@ impl Executor {
                 drafter.map(|drafter| drafter.draft_ahead(is_busy));
             }
         };
-        let mut rest = session.step_beside(&runs, reading, Some(&mut draft_ahead))?;
+        session.step_beside(&runs, reading, Some(&mut draft_ahead))?;
         let took = clock.since(began);
+        let (mut rest, mut hidden) = (session.read(), session.hidden());
         let mut outcomes = Vec::with_capacity(items.len());
         for item in items {
             let (rows, after) = rest.split_at(item.outputs() * reading.width);
@@ -377,7 +378,12 @@ impl Executor {
             let answer = answers.get_mut(&item.request).expect("each request has an answer");
             let tokens = scheduler.tokens(item.request);
             let rows = ItemRows { data: rows, width: reading.width, k: device.map(|(k, _)| k) };
-            outcomes.push((item, answer.advance(item, tokens, &rows, best)));
+            let of_item = (item.end - item.start) * session.hidden_width();
+            let (states, after) = hidden.split_at(of_item);
+            hidden = after;
+            let seen = answer.see(drafters.as_deref_mut(), item, tokens, states);
+            let outcome = seen.and_then(|()| answer.advance(item, tokens, &rows, best));
+            outcomes.push((item, outcome));
         }
         self.scheduler.finish_step(items, took);
         let selected = outcomes.iter().filter_map(|(_, outcome)| outcome.as_ref().ok());

@@ -12,6 +12,7 @@ use bilayer_scheduler::{Loss, Machine, Placement, Plan, Times, displaced, place}
 
 use super::batch::{Batch, Cut, Work};
 use super::cache::Pages;
+use super::hidden::Hidden;
 use super::lanes::Lanes;
 use super::load::Change;
 use super::pipeline::{self, Calls, Pipeline};
@@ -315,6 +316,8 @@ impl Session {
             stream: parts.stream,
             given: old.given.clone(),
             experts,
+            given_hidden: old.given_hidden.clone(),
+            hidden: Hidden::new(&self.graph, self.graph.hidden, &self.limits),
             filled: 0,
             ..*old
         };
@@ -370,6 +373,10 @@ fn replay(
     (cache, strengths): (&Pages, &Strengths),
     limits: &Limits,
 ) -> Result<usize, Failed> {
+    // Earlier hidden states of another graph are not kept. What is missing in the cache can only make drafts worse.
+    if pipeline.given_hidden.value.is_some() {
+        return Ok(0);
+    }
     // Number of valid positions of each page, and whether each slot has its state.
     let (mut whole, mut has_state) = (vec![0; limits.pages], vec![false; limits.states]);
     let mut count = 0;

@@ -23,6 +23,7 @@ use bilayer_scheduler::{Plan, PlannedSegment};
 
 use super::batch::{Batch, Work};
 use super::experts::{Experts, Routing};
+use super::hidden::Hidden;
 use super::lanes::{At, Lanes};
 use super::stream::Stream;
 use super::strengths::Given;
@@ -58,7 +59,13 @@ pub struct Calls<'a> {
     /// Runs once while the host computes its longest segment, if it has one: work for other devices. It may ask whether
     /// the host still computes.
     pub beside: Option<Beside<'a>>,
+    /// Receives hidden states for another graph as they come, if the session has them: the number of the first row, and
+    /// `[rows, width]`. Otherwise they stay where they are.
+    pub hidden: Option<TakeHidden<'a>>,
 }
+
+/// Takes hidden states.
+pub type TakeHidden<'a> = &'a mut dyn FnMut(usize, &[f32]);
 
 /// Work beside a step. It receives a function that tells whether the host still computes.
 pub type Beside<'a> = &'a mut dyn FnMut(&mut dyn FnMut() -> bool);
@@ -66,7 +73,7 @@ pub type Beside<'a> = &'a mut dyn FnMut(&mut dyn FnMut() -> bool);
 impl<'a> Calls<'a> {
     /// Only `each`.
     pub fn each(each: &'a mut dyn FnMut(usize) -> bool) -> Calls<'a> {
-        Calls { each, beside: None }
+        Calls { each, beside: None, hidden: None }
     }
 }
 
@@ -149,6 +156,10 @@ pub struct Pipeline {
     pub given: Vec<Given>,
     /// The residents of split mixtures, if there are any.
     pub experts: Option<Experts>,
+    /// Hidden states that another graph has computed for the rows of the current step.
+    pub given_hidden: Hidden,
+    /// Hidden states for another graph: of the current step, as far as computed and not handed on.
+    pub hidden: Hidden,
 }
 
 /// A value of the last segment `[R, width]`, the result of a step.
@@ -172,13 +183,15 @@ impl Pipeline {
     pub fn run(&mut self, work: &Work<'_>, calls: &mut Calls<'_>) -> Result<Ran, Failed> {
         let began = self.clock.now();
         self.filled = 0;
+        self.hidden.rows.clear();
+        let mut handed = 0;
         self.segments.iter_mut().for_each(|segment| segment.pending = None);
         // Devices share each micro-batch of split mixtures, and what is between them has room for one.
         let at_once = if self.experts.is_some() { 1 } else { work.count() };
         let (mut count, mut goes_on) = (0, true);
         while goes_on && count < work.count() {
             let end = work.count().min(count + at_once);
-            (count, goes_on) = self.waves(work, calls, count..end)?;
+            (count, goes_on) = self.waves(work, calls, count..end, &mut handed)?;
         }
         if let Some(trace) = &mut self.trace {
             let (start_ns, end_ns) = (trace.ns(began), trace.ns(self.clock.now()));
@@ -190,12 +203,13 @@ impl Pipeline {
     }
 
     /// Runs some micro-batches, each segment of one beside others of others. Returns the end of
-    /// those that were run, and whether the caller wants more.
+    /// those that were run, and whether the caller wants more; `handed` rows of hidden states were handed on before.
     fn waves(
         &mut self,
         work: &Work<'_>,
         calls: &mut Calls<'_>,
         micro_batches: Range<usize>,
+        handed: &mut usize,
     ) -> Result<(usize, bool), Failed> {
         let last = self.segments.len() - 1;
         let Range { start, end: mut count } = micro_batches;
@@ -220,9 +234,27 @@ impl Pipeline {
                 }
             }
             wave += 1;
+            self.hand_on(handed, calls);
         }
         self.collect(last, wave)?;
+        self.hand_on(handed, calls);
         Ok((count, goes_on))
+    }
+
+    /// Hands on hidden states that were computed, of the rows after the first `handed` ones.
+    fn hand_on(&mut self, handed: &mut usize, calls: &mut Calls<'_>) {
+        let Hidden { width, rows, step_len, .. } = &mut self.hidden;
+        if rows.is_empty() {
+            return;
+        }
+        match &mut calls.hidden {
+            Some(hidden) => hidden(*handed, rows),
+            // Those of a step stay; nobody reads those of a longer prompt.
+            None if rows.len() <= *step_len => return,
+            None => {}
+        }
+        *handed += rows.len() / *width;
+        rows.clear();
     }
 
     /// Submits a micro-batch to a segment's device.
@@ -257,6 +289,10 @@ impl Pipeline {
             let rows = carried.slot(micro_batch, batch);
             if let Some(given) = self.given.iter().find(|given| given.value == value) {
                 batch.give(given, shape, rows);
+            }
+            if self.given_hidden.value == Some(value) {
+                let first = work.rows_of(micro_batch) * shape.1;
+                rows.copy_from_slice(&self.given_hidden.rows[first..][..rows.len()]);
             }
             bytes += size_of_val(&*rows) as u64;
             let written = match segment.is_pooled {
@@ -331,6 +367,9 @@ impl Pipeline {
             let read = carried.slot(micro_batch, batch);
             bytes += size_of_val(&*read) as u64;
             backend.read(value, read).map_err(Failed::on(device))?;
+            if self.hidden.value == Some(value) {
+                self.hidden.rows.extend_from_slice(read);
+            }
             waited.get_or_insert_with(|| clock.now());
         }
         if is_last {
@@ -395,7 +434,8 @@ impl Pipeline {
 /// The values transferred between segments or stored for the caller, with their buffers.
 pub fn carried(graph: &Graph, plan: &Plan, limits: &Limits, watched: &[Value]) -> Vec<Carried> {
     let crossing = plan.segments.iter().flat_map(|segment| &segment.inputs);
-    let mut values: BTreeSet<Value> = crossing.chain(watched).copied().collect();
+    let mut values: BTreeSet<Value> =
+        crossing.chain(watched).chain(&graph.hidden).copied().collect();
     values.extend(graph.splits.iter().map(|split| split.route));
     let place = |wanted: Value| values.iter().position(|value| *value == wanted);
     let routed = |value: Value| {

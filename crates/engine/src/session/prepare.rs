@@ -12,6 +12,7 @@ use super::batch::Batch;
 use super::cache::Pages;
 use super::experts::{Experts, Learned};
 use super::fallback::{self, Refusal, Warning};
+use super::hidden::Hidden;
 use super::lanes::Lanes;
 use super::load::Change;
 use super::pipeline::{self, Carried, Compiled, Pipeline, Reading};
@@ -19,7 +20,7 @@ use super::settings::Stage;
 use super::stream::{self, Stream};
 use super::strengths::{self, Strengths};
 use super::trace::Trace;
-use super::{Failed, Overlap, Prefill, Progress, Session, Settings, Spent, load};
+use super::{Failed, Overlap, Prefill, Progress, Purpose, Session, Settings, Spent, load};
 use crate::kept::{Kept, fnv};
 use crate::placement::Placing;
 use crate::times::{Decoding, Subject};
@@ -176,6 +177,8 @@ fn on(
         stream: parts.stream,
         given,
         experts,
+        given_hidden: Hidden::new(&graph, graph.given, &limits),
+        hidden: Hidden::new(&graph, graph.hidden, &limits),
         filled: 0,
     };
     Ok(Session {
@@ -266,8 +269,9 @@ fn read(
     backends: &[Box<dyn Backend>],
 ) -> Read {
     let best = settings.top_k.and_then(|k| best(graph, plan, k, backends));
-    let read = Read { best, watched: std::mem::take(&mut settings.watched) };
-    if !read.watched.is_empty() {
+    let watched = std::mem::take(&mut settings.watched);
+    let read = Read { best, watched, hidden: graph.hidden };
+    if !read.watched.is_empty() || graph.hidden.is_some() {
         plan.without_streaming();
     }
     read.add(graph, plan);
@@ -321,13 +325,16 @@ pub struct Read {
     pub best: Option<Best>,
     /// Stored values.
     pub watched: Vec<Value>,
+    /// Hidden states for another graph.
+    pub hidden: Option<Value>,
 }
 
 impl Read {
     /// Adds them to a plan of the graph.
     pub fn add(&self, graph: &Graph, plan: &mut Plan) {
         let watched = self.watched.iter().copied();
-        for value in watched.chain(self.best.map(|best| best.value)) {
+        let others = self.best.map(|best| best.value).into_iter().chain(self.hidden);
+        for value in watched.chain(others) {
             let streamed = plan.streaming.iter_mut().flat_map(Streaming::paths_mut);
             let streamed = streamed.flatten().map(|stage| &mut stage.segment);
             for segment in plan.segments.iter_mut().chain(streamed) {
@@ -411,7 +418,7 @@ pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
         pages,
         // Sequences with a common prefix share its pages, but each has them in its table.
         page_entries: pages.max(if is_decoder { table * sequences } else { 0 }),
-        states: match model.graph().states.is_empty() {
+        states: match model.graph().states.is_empty() || settings.purpose == Purpose::Mtp {
             true => 0,
             // The states before and after a step remain until it is done.
             false => open_sequences(settings) + sequences + settings.checkpoints,

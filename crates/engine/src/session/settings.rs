@@ -58,6 +58,11 @@ pub enum Purpose {
     Embed(Option<Pooling>),
     /// The scores of an encoder's head.
     Score,
+    /// A decoder's logits, with the hidden states that its MTP block continues ([`Session::hidden`](super::Session::hidden)).
+    WithHidden,
+    /// The logits of a decoder's MTP block, each step of which is given hidden states
+    /// ([`Session::give_hidden`](super::Session::give_hidden)), and hidden states for its own next step.
+    Mtp,
 }
 
 impl Purpose {

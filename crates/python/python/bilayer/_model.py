@@ -227,6 +227,7 @@ def _settings(
     embeddings: bool = False,
     draft_model: Path | None = None,
     lookup: bool = False,
+    mtp: bool = False,
     chat_template: str | None = None,
 ) -> dict[str, Any]:
     settings = dict(locals())
@@ -278,6 +279,8 @@ class Bilayer:
         Speculative decoding with a smaller model of the same vocabulary.
     lookup : bool, default False
         Speculative decoding from the text itself.
+    mtp : bool, default False
+        Speculative decoding with the model's own block for multi-token prediction.
     chat_template : str, optional
         A template or the name of a known one, such as ``chatml``, in place of the model's own.
 

@@ -3,10 +3,10 @@
 use std::sync::MutexGuard;
 
 use bilayer_engine::generate::speculate::{
-    DraftModel, Drafter, DrafterSource, Lookup, Weighed, weigh,
+    DraftModel, Drafter, DrafterSource, Lookup, MtpDrafter, Weighed, weigh,
 };
 use bilayer_engine::placement::Placing;
-use bilayer_engine::session::{Progress, Session, Settings};
+use bilayer_engine::session::{Progress, Purpose, Session, Settings};
 use bilayer_engine::{Error, Model, placement};
 use bilayer_scheduler::{ExpertCache, Offload};
 
@@ -25,6 +25,12 @@ pub enum DraftSource {
         /// Free memory of the GPUs before the draft model was loaded.
         memory_bytes: Vec<u64>,
     },
+    /// The model's block for multi-token prediction, which is loaded first.
+    Mtp {
+        drafter: Box<MtpDrafter>,
+        /// Free memory of the GPUs before the block was loaded.
+        memory_bytes: Vec<u64>,
+    },
 }
 
 impl DraftSource {
@@ -38,22 +44,22 @@ impl DraftSource {
         answers: usize,
     ) -> Result<Option<DraftSource>, Error> {
         let bounds = flags.bounds();
+        if flags.is_mtp() && (flags.looks_up() || flags.model_draft.is_some()) {
+            let expected = "the only source of drafts, without --lookup and -md".to_owned();
+            return Err(Error::Setting { name: "draft", found: "mtp".to_owned(), expected });
+        }
         if flags.looks_up() {
             return Ok(Some(DraftSource::Lookup(Lookup::new(bounds))));
         }
+        if flags.is_mtp() {
+            return DraftSource::mtp(flags, shared, model, answers).map(Some);
+        }
         let Some(path) = &flags.model_draft else { return Ok(None) };
         let settings = settings::checked(shared)?;
-        let placing = shared.placing.clone();
         let memory_bytes = placement::gpu_bytes(&settings.placing);
         let draft =
             demo::model(&Source { map: !shared.no_mmap, runs: true, ..Source::plain(Some(path)) })?;
-        let placing = Placing {
-            // Rules for tensors and experts apply to the other model.
-            overrides: Vec::new(),
-            cpu_moe_layers: 0,
-            expert_cache: ExpertCache::Off,
-            ..placing.adapter.placing(flags.gpu_layers_draft, 0, placing.no_kv_offload.into())
-        };
+        let placing = placing(flags, shared);
         let bar = progress::bytes("loading the draft model");
         let mut tell = |p: Progress| progress::prepare(&bar, p);
         // The draft model needs no larger context than the model.
@@ -65,8 +71,7 @@ impl DraftSource {
         let progress: Option<&mut dyn FnMut(Progress)> = Some(&mut tell);
         // Besides its answers' drafters there is the one that makes them.
         let sequences = if answers > 1 { answers + 1 } else { 1 };
-        let mut settings =
-            Settings { placing: placing.clone(), ctx_size, progress: None, sequences, ..settings };
+        let mut settings = Settings { placing, ctx_size, progress: None, sequences, ..settings };
         if flags.gpu_layers_draft == Offload::Auto {
             let own = settings::checked(shared)?;
             if let Some(Weighed { gpu_layers, why }) = weigh((&draft, &settings), (model, &own))? {
@@ -79,11 +84,32 @@ impl DraftSource {
         bar.finish_and_clear();
         let drafter = Box::new(drafter?);
         output::note(&format!("draft: {}", report::opening(&draft, &drafter.session())));
-        for note in &drafter.session().plan().notes {
-            output::note(&format!("draft: note: {note}"));
-        }
-        output::note(&format!("draft: {}", report::placement(&drafter.session())));
+        note_placement(&drafter.session());
         Ok(Some(DraftSource::Model { drafter, memory_bytes }))
+    }
+
+    /// The model's block for multi-token prediction, placed as a draft model is.
+    fn mtp(
+        flags: &DraftArgs,
+        shared: &ModelArgs,
+        model: &Model,
+        answers: usize,
+    ) -> Result<DraftSource, Error> {
+        let settings = settings::checked(shared)?;
+        let memory_bytes = placement::gpu_bytes(&settings.placing);
+        let sequences = if answers > 1 { answers + 1 } else { 1 };
+        let settings = Settings { placing: placing(flags, shared), sequences, ..settings };
+        let drafter = Box::new(MtpDrafter::new(model, settings, flags.bounds())?);
+        note_placement(&drafter.session());
+        Ok(DraftSource::Mtp { drafter, memory_bytes })
+    }
+
+    /// The purpose of the model's session.
+    pub fn purpose(&self) -> Purpose {
+        match self {
+            DraftSource::Mtp { .. } => Purpose::WithHidden,
+            DraftSource::Lookup(_) | DraftSource::Model { .. } => Purpose::Own,
+        }
     }
 
     /// The placement of the model next to the draft model.
@@ -91,6 +117,9 @@ impl DraftSource {
         match self {
             DraftSource::Lookup(_) => placing,
             DraftSource::Model { drafter, memory_bytes } => {
+                placing.beside(drafter.session().plan(), memory_bytes.clone())
+            }
+            DraftSource::Mtp { drafter, memory_bytes } => {
                 placing.beside(drafter.session().plan(), memory_bytes.clone())
             }
         }
@@ -101,6 +130,7 @@ impl DraftSource {
         match self {
             DraftSource::Lookup(lookup) => lookup,
             DraftSource::Model { drafter, .. } => drafter.as_mut(),
+            DraftSource::Mtp { drafter, .. } => drafter.as_mut(),
         }
     }
 
@@ -109,6 +139,7 @@ impl DraftSource {
         match self {
             DraftSource::Lookup(lookup) => Box::new(lookup),
             DraftSource::Model { drafter, .. } => drafter,
+            DraftSource::Mtp { drafter, .. } => drafter,
         }
     }
 
@@ -117,6 +148,26 @@ impl DraftSource {
         match self {
             DraftSource::Lookup(_) => None,
             DraftSource::Model { drafter, .. } => Some(drafter.session()),
+            DraftSource::Mtp { drafter, .. } => Some(drafter.session()),
         }
     }
+}
+
+/// Where drafts are computed.
+fn placing(flags: &DraftArgs, shared: &ModelArgs) -> Placing {
+    let placing = &shared.placing;
+    Placing {
+        // Rules for tensors and experts apply to the model.
+        overrides: Vec::new(),
+        cpu_moe_layers: 0,
+        expert_cache: ExpertCache::Off,
+        ..placing.adapter.placing(flags.gpu_layers_draft, 0, placing.no_kv_offload.into())
+    }
+}
+
+fn note_placement(session: &Session) {
+    for note in &session.plan().notes {
+        output::note(&format!("draft: note: {note}"));
+    }
+    output::note(&format!("draft: {}", report::placement(session)));
 }

@@ -144,6 +144,7 @@ pub fn session(args: &RunArgs, model: &Model, asked: &Asked<'_>) -> Result<Sessi
     let mut settings = self::model(&args.model)?;
     if let Some(draft_source) = asked.draft_source {
         settings.placing = draft_source.beside(settings.placing);
+        settings.purpose = draft_source.purpose();
     }
     let bar = progress::bytes("loading");
     let mut tell = |p: Progress| progress::prepare(&bar, p);

@@ -1,23 +1,16 @@
 //! A drafter that is a smaller model with the same vocabulary.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use super::proposer::{BEST, Proposer, locked};
 use super::weigh::Record;
 use super::{Bounds, Draft, Drafter, DrafterSource, Text};
-use crate::sampling::{Options, Row, Sampler};
-use crate::session::SequenceId;
-use crate::session::{OutputRows, Run, Session, Settings, Spent, Wanted};
+use crate::sampling::Options;
+use crate::session::{Run, SequenceId, Session, Settings, Spent, Wanted};
 use crate::{Error, Model};
-
-/// Minimum number of best tokens that are read if the device selects them; the best one's share is computed among
-/// them.
-const BEST: usize = 10;
 
 /// Tolerated difference in vocabulary length: some vocabularies are padded with unused tokens.
 const PADDING_MAX: usize = 128;
-
-/// Separates the drafter's random numbers from those that verify its tokens, which must be independent.
-const APART: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Drafts with a session of its own model, which the drafters of several answers share. Its sequence follows the text:
 /// the common prefix is kept.
@@ -25,12 +18,9 @@ pub struct DraftModel {
     session: Arc<Mutex<Session>>,
     sequence: SequenceId,
     bounds: Bounds,
-    sampler: Sampler,
-    rows: OutputRows,
+    proposer: Proposer,
     /// Tokens of the text missing in the sequence.
     rest: Vec<u32>,
-    /// Number of tokens that both models share.
-    shared: usize,
     record: Record,
     ahead: Ahead,
     /// Whether its weights are on devices other than the host.
@@ -87,18 +77,14 @@ impl DraftModel {
         let top_k = Some(settings.top_k.map_or(BEST, |k| k.max(BEST)));
         let mut session = Session::new(draft, Settings { top_k, ..settings })?;
         let sequence = session.open()?;
-        let options = Options::default();
-        let rows = OutputRows::new(&session, options.needs(), 1);
-        let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new())?;
+        let proposer = Proposer::new(&session, bounds, shared)?;
         let is_apart = !session.computes_on_host();
         Ok(DraftModel {
             session: Arc::new(Mutex::new(session)),
             sequence,
             bounds,
-            sampler,
-            rows,
+            proposer,
             rest: Vec::new(),
-            shared,
             record,
             ahead: Ahead::default(),
             is_apart,
@@ -112,8 +98,8 @@ impl DraftModel {
 
     /// Updates the sequence to the text and runs new tokens. False if the text is impossible for this model.
     fn catch_up(&mut self, text: Text<'_>) -> Result<bool, Error> {
-        let DraftModel { session, sequence, rows, rest, .. } = self;
-        let session = &mut *locked(session);
+        let DraftModel { session, sequence, proposer, rest, .. } = self;
+        let (session, rows) = (&mut *locked(session), &mut proposer.rows);
         let held = session.tokens(*sequence);
         let common = held.iter().zip(text.from(0)).take_while(|(a, b)| **a == *b).count();
         // The last token is always run: its logits begin the draft.
@@ -148,26 +134,17 @@ impl DraftModel {
         if most == 0 || !self.catch_up(Text { held, last })? {
             return Ok(true);
         }
-        self.sampler.follow(text.iter().copied());
+        let DraftModel { session, sequence, proposer, .. } = self;
+        proposer.follow(text.iter().copied());
         for drafted in draft.tokens().len()..most {
-            let DraftModel { session, sequence, bounds, sampler, rows, shared, .. } = self;
-            // Whether another token is drafted is decided before it is drawn; see the module.
-            if drafted >= least && share_of_best(rows.row(0)) < bounds.draft_p_min {
-                break;
-            }
-            let Ok(chances) = sampler.distribute(rows.row(0)) else { break };
-            if chances.iter().any(|c| c.id as usize >= *shared) {
-                break;
-            }
-            let token = sampler.draw(None)?;
-            draft.push_drawn(token, sampler.candidates());
+            let Some(token) = proposer.propose(least, draft)? else { break };
             if drafted + 1 < most {
                 if !goes_on() {
                     return Ok(false);
                 }
                 let run = Run { sequence: *sequence, tokens: &[token], wanted: Wanted::Last };
-                let reading = rows.reading;
-                rows.fill(locked(session).step_reading(&[run], reading)?);
+                let rows = &mut proposer.rows;
+                rows.fill(locked(session).step_reading(&[run], rows.reading)?);
             }
         }
         Ok(true)
@@ -175,23 +152,10 @@ impl DraftModel {
 }
 
 impl Drafter for DraftModel {
-    /// Tokens are drawn with the same options, since more similar distributions mean more accepted tokens. Mirostat's
-    /// state belongs to the text, so the drafter does not use it.
     fn begin(&mut self, options: &Options) -> Result<(), Error> {
-        let logit_bias = options.logit_bias.iter().filter(|(id, _)| (*id as usize) < self.shared);
-        let options = Options {
-            seed: options.seed ^ APART,
-            mirostat: None,
-            logit_bias: logit_bias.copied().collect(),
-            ..options.clone()
-        };
         self.record.begin();
         self.ahead = Ahead::default();
-        let session = locked(&self.session);
-        self.rows = OutputRows::new(&session, options.needs(), 1);
-        let (vocab, context) = (session.vocab(), session.context());
-        self.sampler = Sampler::new(options, vocab, context, Vec::new())?;
-        Ok(())
+        self.proposer.begin(&locked(&self.session), options)
     }
 
     fn draft(&mut self, text: Text<'_>, most: usize, draft: &mut Draft) -> Result<(), Error> {
@@ -228,7 +192,7 @@ impl Drafter for DraftModel {
         let mut ahead = std::mem::take(&mut self.ahead);
         ahead.most = 0;
         // How long a sampled draft is must not depend on time, or a seed would not give the same text again.
-        let is_greedy = self.sampler.options().temperature <= 0.0;
+        let is_greedy = self.proposer.is_greedy();
         let mut goes_on = || !is_greedy || is_busy();
         let bounds = (self.bounds.draft_min + 1, most);
         ahead.is_whole = self.extend(&ahead.after, bounds, &mut ahead.draft, &mut goes_on)?;
@@ -245,18 +209,14 @@ impl DrafterSource for DraftModel {
     fn drafter(&mut self) -> Result<Option<Box<dyn Drafter>>, Error> {
         let mut session = locked(&self.session);
         let Ok(sequence) = session.open() else { return Ok(None) };
-        let options = Options::default();
-        let rows = OutputRows::new(&session, options.needs(), 1);
-        let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new())?;
+        let proposer = self.proposer.another(&session)?;
         drop(session);
         Ok(Some(Box::new(DraftModel {
             session: self.session.clone(),
             sequence,
             bounds: self.bounds,
-            sampler,
-            rows,
+            proposer,
             rest: Vec::new(),
-            shared: self.shared,
             record: self.record.another(),
             ahead: Ahead::default(),
             is_apart: self.is_apart,
@@ -268,31 +228,6 @@ impl Drop for DraftModel {
     fn drop(&mut self) {
         self.record.store();
         locked(&self.session).close(self.sequence);
-    }
-}
-
-/// The session. After a panic of another drafter its step has been undone, as after an error.
-fn locked(session: &Mutex<Session>) -> MutexGuard<'_, Session> {
-    session.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The probability of the best token at temperature 1, among the known tokens; sums in f64.
-fn share_of_best(row: Row<'_>) -> f32 {
-    let share = |logits: &mut dyn Iterator<Item = f32>| {
-        // A new maximum rescales the sum.
-        let (mut best, mut sum) = (f32::NEG_INFINITY, 0.0f64);
-        for logit in logits {
-            if logit > best {
-                sum *= f64::from(best - logit).exp();
-                best = logit;
-            }
-            sum += f64::from(logit - best).exp();
-        }
-        (1.0 / sum) as f32
-    };
-    match row {
-        Row::Logits(logits) => share(&mut logits.iter().copied()),
-        Row::Best(best) => share(&mut best.iter().map(|(_, logit)| *logit)),
     }
 }
 
