@@ -11,19 +11,21 @@ use bilayer_cpu::Cpu;
 use bilayer_cpu::level::Level;
 use bilayer_engine::generate::{Batch, Generation, Request, Stop};
 use bilayer_engine::sampling::{Options, Sampler};
-use bilayer_engine::session::{CacheError, Pages, SavedSequence, SequenceId};
+use bilayer_engine::session::{CacheError, SavedSequence, SequenceId};
 use bilayer_engine::session::{Run, Session, Settings, Wanted};
 use bilayer_engine::{Cancel, Error, Model, OpenOptions, open_file};
 use bilayer_graph::{
     Backend, CacheId, CachePages, Error as DeviceError, Facts, Graph, Holding, Kernel, Limits,
-    OpTime, PAGE_TOKENS, Segment, SegmentId, SharedBytes, Step, Value, Weight,
-    reference::Reference,
+    OpTime, Segment, SegmentId, SharedBytes, Step, Value, Weight, reference::Reference,
 };
 use bilayer_measure::verify;
 use bilayer_quant::Type;
 use bilayer_scheduler::{Budget, Machine, Placement, place};
 use proptest::prelude::*;
 use serde::Deserialize;
+
+#[path = "fuzz/src/targets/pages.rs"]
+mod pages;
 
 mod support {
     pub mod data;
@@ -690,127 +692,12 @@ fn an_8_bit_cache_stays_near_a_32_bit_one() {
     assert!(off > 0.0 && off < 0.03, "{off}");
 }
 
-/// An operation on the cache, applied to the pages and to a plain map of each sequence's tokens.
-#[derive(Clone, Debug)]
-enum Action {
-    Open,
-    Fork(usize),
-    Close(usize),
-    Append(usize, usize),
-    Truncate(usize, usize),
-}
-
-fn action() -> impl Strategy<Value = Action> {
-    prop_oneof![
-        2 => Just(Action::Open),
-        2 => (0..4usize).prop_map(Action::Fork),
-        1 => (0..4usize).prop_map(Action::Close),
-        6 => (0..4usize, 0..80usize).prop_map(|(s, n)| Action::Append(s, n)),
-        2 => (0..4usize, 0..200usize).prop_map(|(s, n)| Action::Truncate(s, n)),
-    ]
-}
-
-/// Pages with their contents, as in a backend's memory.
-struct Memory {
-    pages: Pages,
-    contents: Vec<[u32; PAGE_TOKENS]>,
-    /// Each open sequence with the tokens it should hold.
-    model: Vec<(SequenceId, Vec<u32>)>,
-    stamp: u32,
-}
-
-impl Memory {
-    fn apply(&mut self, action: &Action) {
-        let count = self.model.len();
-        match *action {
-            Action::Open => match self.pages.open() {
-                Ok(id) => self.model.push((id, Vec::new())),
-                Err(error) => assert!(count == 4, "{error}"),
-            },
-            _ if count == 0 => {}
-            Action::Fork(s) => {
-                let (from, tokens) = self.model[s % count].clone();
-                match self.pages.fork(from) {
-                    Ok(id) => self.model.push((id, tokens)),
-                    Err(error) => assert!(count == 4, "{error}"),
-                }
-            }
-            Action::Close(s) => {
-                let (id, _) = self.model.remove(s % count);
-                self.pages.close(id);
-            }
-            Action::Append(s, n) => self.append(s % count, n),
-            Action::Truncate(s, n) => {
-                let (id, tokens) = &mut self.model[s % count];
-                tokens.truncate(n);
-                self.pages.truncate(*id, tokens.len());
-            }
-        }
-    }
-
-    fn append(&mut self, s: usize, n: usize) {
-        let id = self.model[s].0;
-        let mut copies = Vec::new();
-        let tokens: Vec<u32> = (self.stamp + 1..).take(n).collect();
-        let before = (self.pages.len(id), self.pages.free_pages(), self.pages.table(id).to_vec());
-        match self.pages.append(id, &tokens, &mut copies) {
-            Err(_) => {
-                let after =
-                    (self.pages.len(id), self.pages.free_pages(), self.pages.table(id).to_vec());
-                assert_eq!(before, after, "a refused append changes nothing");
-                assert!(copies.is_empty());
-            }
-            Ok(first) => {
-                for copy in copies {
-                    self.contents[copy.to as usize] = self.contents[copy.from as usize];
-                }
-                assert_eq!(first, self.model[s].1.len());
-                for position in first..first + n {
-                    self.stamp += 1;
-                    let page = self.pages.table(id)[position / PAGE_TOKENS];
-                    self.contents[page as usize][position % PAGE_TOKENS] = self.stamp;
-                    self.model[s].1.push(self.stamp);
-                }
-            }
-        }
-    }
-
-    fn check(&self) {
-        let mut used = std::collections::BTreeSet::new();
-        for (id, tokens) in &self.model {
-            let table = self.pages.table(*id);
-            assert_eq!(self.pages.tokens(*id), tokens);
-            assert_eq!(table.len(), tokens.len().div_ceil(PAGE_TOKENS));
-            used.extend(table.iter().copied());
-            for (position, expected) in tokens.iter().enumerate() {
-                let page = table[position / PAGE_TOKENS] as usize;
-                assert_eq!(self.contents[page][position % PAGE_TOKENS], *expected);
-            }
-        }
-        assert_eq!(
-            used.len() + self.pages.free_pages(),
-            self.contents.len(),
-            "pages are conserved"
-        );
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn pages_hold_what_a_plain_map_holds(actions in prop::collection::vec(action(), 1..60)) {
-        let pages = 12;
-        let mut memory = Memory {
-            pages: Pages::new(pages, 4, 200),
-            contents: vec![[0; PAGE_TOKENS]; pages],
-            model: Vec::new(),
-            stamp: 0,
-        };
-        for action in &actions {
-            memory.apply(action);
-            memory.check();
-        }
+    fn pages_hold_what_a_plain_map_holds(operations in prop::collection::vec(any::<u8>(), 0..180)) {
+        pages::pages(&operations);
     }
 }
 

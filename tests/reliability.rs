@@ -21,15 +21,17 @@ mod targets;
 
 mod support {
     pub mod disk;
+    pub mod folder;
     pub mod model;
     pub mod program;
 }
 
 use support::disk::with_disk;
+use support::folder::Folder;
 use support::model::random_bytes;
 use support::program::{Place, Ran, ran};
 
-/// A model of a megabyte and a text.
+/// A model of a megabyte, texts, and the folder of a checkpoint.
 fn place() -> Place {
     let place = Place::new();
     place
@@ -37,6 +39,11 @@ fn place() -> Place {
         .good();
     place.file("text.txt", "once upon a time there was a small machine ".repeat(200));
     place.file("short.txt", "once upon a time ".repeat(8));
+    let (from, to) = (Folder::tiny(), place.path().join("checkpoint"));
+    std::fs::create_dir(&to).unwrap();
+    for name in from.names() {
+        std::fs::copy(from.path().join(&name), to.join(&name)).unwrap();
+    }
     place
 }
 
@@ -239,12 +246,93 @@ fn hostile_inputs_of_every_kind_end() {
     assert!(replayed > 0);
 }
 
+/// Inputs of a target that differ from seeds in some bytes.
+struct Mutations {
+    seeds: Vec<Vec<u8>>,
+    state: u64,
+}
+
+impl Mutations {
+    /// Below `bound` (Steele et al. 2014).
+    fn below(&mut self, bound: usize) -> usize {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) % bound.max(1) as u64) as usize
+    }
+
+    fn next(&mut self) -> Vec<u8> {
+        let which = self.below(self.seeds.len());
+        let mut bytes = self.seeds[which].clone();
+        for _ in 0..1 + self.below(6) {
+            let (at, value) = (self.below(bytes.len() + 1), self.below(256) as u8);
+            let len = self.below(16).min(bytes.len() - at);
+            match self.below(8) {
+                0 => bytes.truncate(at),
+                1 => bytes.insert(at, value),
+                2 => drop(bytes.drain(at..at + len)),
+                3 => bytes.extend_from_within(at..at + len),
+                4 => {
+                    let other = self.below(self.seeds.len());
+                    let from = self.below(self.seeds[other].len() + 1);
+                    bytes.truncate(at);
+                    bytes.extend_from_slice(&self.seeds[other][from..]);
+                }
+                _ if at == bytes.len() => bytes.push(value),
+                5 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff, b'9', b'"', b'['][usize::from(value % 8)],
+                6 => bytes[at] ^= 1 << (value % 8),
+                _ => bytes[at] = value,
+            }
+        }
+        bytes.truncate(1 << 14);
+        bytes
+    }
+}
+
+/// A few changed copies of the seeds of every target, always the same; `BILAYER_TEST_MUTATIONS` sets how many, and
+/// `BILAYER_TEST_SEED` gives others. An input that panics is kept in the target folder.
+#[test]
+fn changed_seeds_of_every_kind_end() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let count = number("BILAYER_TEST_MUTATIONS").unwrap_or(60);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz");
+    let mut failed = Vec::new();
+    for (name, target) in targets::TARGETS {
+        if std::env::var("BILAYER_TEST_TARGET").is_ok_and(|only| only != *name) {
+            continue;
+        }
+        let folders = ["seeds", "findings"].map(|folder| root.join(folder).join(name));
+        let files = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
+        let mut seeds: Vec<Vec<u8>> =
+            files.map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect();
+        seeds.sort();
+        assert!(!seeds.is_empty(), "{name} has no seeds");
+        let mut inputs = Mutations { seeds, state: number("BILAYER_TEST_SEED").unwrap_or(1) };
+        let (began, mut slowest, mut done) = (Instant::now(), Duration::ZERO, 0);
+        for _ in 0..count {
+            let input = inputs.next();
+            done += 1;
+            let start = Instant::now();
+            if std::panic::catch_unwind(|| target(&input)).is_err() {
+                let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("finding-{name}"));
+                std::fs::write(&kept, &input).unwrap();
+                failed.push(kept);
+                break;
+            }
+            slowest = slowest.max(start.elapsed());
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        println!("mutated {name}: {done} inputs in {seconds:.1} s, at most {slowest:?}");
+    }
+    assert!(failed.is_empty(), "panics, with inputs in {failed:?}");
+}
+
 // ---- What SECURITY.md says ----------------------------------------------------------------------
 
-#[test]
-fn security_names_tests_that_exist() {
+/// Checks that every test that a page names exists; returns how many it names.
+fn named_tests_exist(page: &str) -> usize {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let page = std::fs::read_to_string(root.join("SECURITY.md")).unwrap();
     let names: Vec<(&str, &str)> =
         page.split('`').filter_map(|part| part.split_once(".rs::")).collect();
     for (file, test) in &names {
@@ -255,12 +343,43 @@ fn security_names_tests_that_exist() {
         });
         assert!(is_test, "{file}.rs has no test {test}");
     }
-    assert!(names.len() > 20, "{}", names.len());
+    names.len()
+}
+
+#[test]
+fn security_names_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("SECURITY.md")).unwrap();
+    assert!(named_tests_exist(&page) > 20);
     // Every promise has one.
     let promises = page.split("## What is out of scope").next().unwrap_or_default();
     for promise in promises.split("\n- **").skip(1) {
         assert!(promise.contains(".rs::"), "no test holds: {promise}");
     }
+}
+
+/// Twenty faults at five moments, each with tests that exist, or a reason why there is none.
+#[test]
+fn the_matrix_of_faults_is_whole() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/internals/faults.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    named_tests_exist(&page);
+    let faults: Vec<&str> = page.split("\n## ").skip(1).collect();
+    assert_eq!(faults.len(), 20);
+    let mut automated = 0;
+    for fault in faults {
+        let rows = fault.lines().filter(|line| line.starts_with("| ")).skip(1);
+        let cells: Vec<Vec<&str>> = rows.map(|row| row.split(" | ").collect()).collect();
+        let moments: Vec<&str> = cells.iter().map(|cell| cell[0]).collect();
+        assert_eq!(moments, ["| load", "| idle", "| prefill", "| decode", "| save"], "{fault}");
+        for cell in cells {
+            let shown = cell[2].trim_end_matches(" |");
+            let is_automated = shown.contains(".rs::");
+            assert!(is_automated || ["not automated", "cannot occur"].contains(&shown), "{cell:?}");
+            automated += usize::from(is_automated);
+        }
+    }
+    println!("{automated} of 100 cells are shown by a test");
 }
 
 // ---- Files that change under us -----------------------------------------------------------------
@@ -336,44 +455,61 @@ fn a_model_that_was_read_or_replaced_is_immune() {
 
 // ---- Writers ------------------------------------------------------------------------------------
 
-/// Commands that write `out`, each with what it needs in [`place`].
-const WRITERS: [&str; 6] = [
-    "synth --layers 4 --width 128 --heads 4 --vocab 512 --type F16 OUT",
-    "quantize in.gguf OUT Q8_0 1",
-    "imatrix -m in.gguf -f text.txt -c 64 --chunks 2 --device none -o OUT",
-    "perplexity -m in.gguf -f text.txt -c 64 --chunks 2 --device none --kl-base OUT",
-    "run -m in.gguf -f short.txt -n 1 --device none --logits OUT",
-    "run -m in.gguf -p once -n 4 --device none --trace OUT",
+/// Commands that write `out`, by name, each with what it needs in [`place`]. Batches and downloads keep what they have
+/// done, and have tests of their own.
+const WRITERS: [(&str, &str); 8] = [
+    ("convert", "convert checkpoint --outfile OUT"),
+    ("prune", "prune in.gguf OUT --pattern 0.5 --method magnitude"),
+    ("synth", "synth --layers 4 --width 128 --heads 4 --vocab 512 --type F16 OUT"),
+    ("quantize", "quantize in.gguf OUT Q8_0 1"),
+    ("imatrix", "imatrix -m in.gguf -f text.txt -c 64 --chunks 2 --device none -o OUT"),
+    (
+        "base logits",
+        "perplexity -m in.gguf -f text.txt -c 64 --chunks 2 --device none --kl-base OUT",
+    ),
+    ("logits", "run -m in.gguf -f short.txt -n 1 --device none --logits OUT"),
+    ("trace", "run -m in.gguf -p once -n 4 --device none --trace OUT"),
 ];
 
+/// Names that the folder has beside `before`, without the output.
+fn strays(place: &Place, before: &[String]) -> Vec<String> {
+    place.names().into_iter().filter(|name| name != "out" && !before.contains(name)).collect()
+}
+
+/// Kills every writer at moments spread over its run; `BILAYER_TEST_KILLS` sets how many of each.
 #[test]
 #[cfg(unix)]
 fn a_killed_writer_leaves_the_old_file_and_the_next_one_cleans_up() {
-    let place = place();
-    let (mut killed, mut drafts) = (0, 0);
-    for writer in WRITERS {
+    let kills = std::env::var("BILAYER_TEST_KILLS").ok().and_then(|text| text.parse().ok());
+    let (kills, place) = (kills.unwrap_or(5), place());
+    let (mut killed, mut seeds) = (0, Mutations { seeds: Vec::new(), state: 7 });
+    for (name, writer) in WRITERS {
         let line = writer.replace("OUT", "out");
         let began = Instant::now();
+        let before = place.names();
         place.run(&line).good();
         let whole = began.elapsed();
-        for round in 1..=6 {
+        let (mut ended, mut drafts, mut old) = (0, 0, 0);
+        for _ in 0..kills {
             place.file("out", "old");
             let mut command = place.command(&line);
             let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-            std::thread::sleep(whole * round / 6);
+            std::thread::sleep(whole.mul_f64(seeds.below(1000) as f64 / 1000.0));
             child.kill().unwrap();
-            let is_whole = child.wait().unwrap().success();
+            ended += usize::from(!child.wait().unwrap().success());
             let found = std::fs::read(place.path().join("out")).unwrap();
+            old += usize::from(found == b"old");
             assert!(found == b"old" || found.len() > 100, "{line}: {} bytes", found.len());
-            killed += usize::from(!is_whole);
-            drafts += place.names().iter().filter(|name| name.ends_with(".part")).count();
+            drafts += strays(&place, &before).len();
         }
         place.run(&line).good();
-        let left: Vec<String> =
-            place.names().into_iter().filter(|name| name.ends_with(".part")).collect();
-        assert!(left.is_empty(), "{line}: {left:?}");
+        assert_eq!(strays(&place, &before), Vec::<String>::new(), "{line}");
+        std::fs::remove_file(place.path().join("out")).unwrap();
+        println!(
+            "writer {name}: {ended} of {kills} runs ended by the signal, {old} left the old file, {drafts} drafts seen"
+        );
+        killed += ended;
     }
-    println!("{killed} of {} runs killed, {drafts} drafts seen", 6 * WRITERS.len());
     assert!(killed > 0);
 }
 
@@ -382,7 +518,7 @@ fn a_killed_writer_leaves_the_old_file_and_the_next_one_cleans_up() {
 fn a_full_disk_at_any_size_leaves_the_old_file() {
     let place = place();
     let mut full = 0;
-    for writer in WRITERS {
+    for (_, writer) in WRITERS {
         let line = writer.replace("OUT", "disk/out.gguf");
         for kib in [4, 8, 16, 40, 80, 160, 320, 640] {
             let script = format!(

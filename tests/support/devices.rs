@@ -271,6 +271,10 @@ pub enum Fault {
     OutOfMemory,
     /// The device is lost at that call.
     Lost,
+    /// The call gives an error that no other device can help with; others work.
+    Refused,
+    /// The call succeeds, but what is read is no number.
+    NoNumber,
 }
 
 /// Number of calls before the failure: `Some(0)` fails the next call of that method.
@@ -318,6 +322,8 @@ impl Failing {
                 let what = format!("{call:?}");
                 Err(Error::OutOfMemory { device: device.clone(), what, bytes: 1 << 30 })
             }
+            Fault::Refused => Err(Error::Limit { what: "calls", limit: 0, found: 1 }),
+            Fault::NoNumber => Ok(()),
         }
     }
 }
@@ -363,8 +369,18 @@ impl Backend for Failing {
     }
 
     fn read(&mut self, value: Value, data: &mut [f32]) -> Result<(), Error> {
+        // A value without rows has no number that could be wrong.
+        if data.is_empty() && self.script.fault == Fault::NoNumber {
+            return self.inner.read(value, data);
+        }
+        let failed = *self.failed.lock().unwrap();
         self.check(Call::Read)?;
-        self.inner.read(value, data)
+        self.inner.read(value, data)?;
+        let is_now = !failed && *self.failed.lock().unwrap();
+        if is_now && self.script.fault == Fault::NoNumber {
+            data.fill(f32::NAN);
+        }
+        Ok(())
     }
 
     fn exchange(

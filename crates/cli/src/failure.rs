@@ -57,6 +57,15 @@ impl Failure {
         }
     }
 
+    /// The line alone.
+    pub fn into_line(self) -> String {
+        match self {
+            Failure::Line(_, line) => line,
+            Failure::Shown(text) => text.to_string(),
+            Failure::BrokenPipe => String::new(),
+        }
+    }
+
     /// An output file that cannot be created.
     pub fn output(path: &Path, error: &io::Error) -> Failure {
         let advice = "choose a path that you can write to";

@@ -39,6 +39,7 @@ mod version;
 use failure::{Failure, INTERNAL, INTERRUPTED};
 
 pub use commands::profile;
+pub use settings_file::check as check_settings;
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {

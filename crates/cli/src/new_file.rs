@@ -15,7 +15,7 @@ pub struct NewFile {
 /// Destination of the bytes until the file is complete.
 enum Place {
     /// A temporary file beside the target.
-    Draft(tempfile::NamedTempFile),
+    Draft(temporary::Draft),
     /// A device or pipe, which must not be replaced by a file.
     Device(fs::File),
 }
@@ -62,11 +62,7 @@ impl NewFile {
     pub fn finish(self) -> io::Result<()> {
         match self.out.into_inner().map_err(io::IntoInnerError::into_error)? {
             Place::Device(_) => Ok(()),
-            Place::Draft(file) => {
-                file.as_file().sync_all()?;
-                file.persist(&self.path)?;
-                Ok(())
-            }
+            Place::Draft(file) => file.finish(&self.path),
         }
     }
 }
@@ -78,5 +74,47 @@ impl Write for NewFile {
 
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bilayer_gguf::temporary::{Disk, Operation, on_disk};
+
+    use super::*;
+
+    /// A disk that is full after some operations.
+    struct Full(AtomicUsize);
+
+    impl Disk for Full {
+        fn before(&self, _: Operation) -> io::Result<()> {
+            let passes = |left: usize| left.checked_sub(1);
+            let passed = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, passes);
+            passed.map(drop).map_err(|_| io::ErrorKind::StorageFull.into())
+        }
+    }
+
+    #[test]
+    fn a_disk_that_is_full_at_any_operation_leaves_the_old_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        let write = || {
+            let mut file = NewFile::create(&path)?;
+            file.write_all(&vec![1; 3 << 20])?;
+            file.finish()
+        };
+        // Create, write, flush, rename; then only the new name is flushed.
+        for after in 0..4 {
+            fs::write(&path, "old").unwrap();
+            let written = on_disk(Arc::new(Full(AtomicUsize::new(after))), write);
+            assert!(written.is_err(), "after {after} operations");
+            assert_eq!(fs::read(&path).unwrap(), b"old", "after {after} operations");
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
+        write().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 3 << 20);
     }
 }

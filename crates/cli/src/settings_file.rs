@@ -6,7 +6,7 @@
 //! that one file serves all.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
@@ -31,17 +31,35 @@ pub fn complete(
     matches: &ArgMatches,
     cli: &Command,
 ) -> Result<Option<Completed>, Failure> {
-    let Some((name, given)) = matches.subcommand() else { return Ok(None) };
+    let Some((name, _)) = matches.subcommand() else { return Ok(None) };
     let Some(command) = cli.find_subcommand(name) else { return Ok(None) };
     if settings(command).next().is_none() {
         return Ok(None);
     }
-    let Some((path, table)) = read()? else { return Ok(None) };
+    let Some(path) = candidates().into_iter().find(|path| path.is_file()) else { return Ok(None) };
+    let text = crate::output::file(&path)?;
+    with(&text, &path, typed, matches, cli).map(Some)
+}
+
+/// `typed` extended by the settings file `path` of a given text.
+fn with(
+    text: &str,
+    path: &Path,
+    typed: &[OsString],
+    matches: &ArgMatches,
+    cli: &Command,
+) -> Result<Completed, Failure> {
+    let table = parsed(text, path)?;
     let mut arguments = typed.to_vec();
+    let subcommand = matches.subcommand();
+    let known = subcommand.and_then(|(name, given)| Some((cli.find_subcommand(name)?, given)));
+    let Some((command, given)) = known else {
+        return Ok(Completed { arguments, path: path.to_owned() });
+    };
     for (key, value) in table {
         if !cli.get_subcommands().flat_map(settings).any(|arg| arg.get_long() == Some(&key)) {
             let line = format!("no setting `{key}`; `bilayer run --help` lists the long flags");
-            return Err(Failure::usage(line).in_file(&path));
+            return Err(Failure::usage(line).in_file(path));
         }
         let Some(arg) = settings(command).find(|arg| arg.get_long() == Some(&key)) else {
             continue;
@@ -53,12 +71,27 @@ pub fn complete(
             let line = format!(
                 "`{key}` has a value of an unsupported type; give text, a number or a list"
             );
-            return Err(Failure::usage(line).in_file(&path));
+            return Err(Failure::usage(line).in_file(path));
         };
         // The position right after the command always precedes a `--`.
         arguments.splice(2..2, flags.into_iter().map(OsString::from));
     }
-    Ok(Some(Completed { arguments, path }))
+    Ok(Completed { arguments, path: path.to_owned() })
+}
+
+/// The arguments of a command line, the program's name and a command first, with the settings of a text added. Nothing
+/// is read and nothing is run.
+///
+/// # Errors
+/// What is wrong with the text, or with the command line that comes of it, in one line.
+pub fn check(text: &str, typed: &[OsString]) -> Result<Vec<OsString>, String> {
+    let mut cli = crate::args::command();
+    cli.build();
+    let matches = cli.clone().try_get_matches_from(typed).map_err(|error| error.to_string())?;
+    let completed = with(text, Path::new(NAME), typed, &matches, &cli);
+    let arguments = completed.map_err(Failure::into_line)?.arguments;
+    cli.try_get_matches_from(&arguments).map_err(|error| error.to_string())?;
+    Ok(arguments)
 }
 
 /// Whether a flag or its variable gave it.
@@ -96,16 +129,13 @@ fn flags(key: &str, value: &toml::Value) -> Option<Vec<String>> {
     })
 }
 
-fn read() -> Result<Option<(PathBuf, toml::Table)>, Failure> {
-    let Some(path) = candidates().into_iter().find(|path| path.is_file()) else { return Ok(None) };
-    let text = crate::output::file(&path)?;
-    let table = text.parse::<toml::Table>().map_err(|error| {
+fn parsed(text: &str, path: &Path) -> Result<toml::Table, Failure> {
+    text.parse::<toml::Table>().map_err(|error| {
         let at = error.span().map_or(0, |span| span.start).min(text.len());
         let line = 1 + text.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count();
         let reason = format!("line {line}: {}; write `flag = value`", error.message());
-        Failure::usage(reason).in_file(&path)
-    })?;
-    Ok(Some((path, table)))
+        Failure::usage(reason).in_file(path)
+    })
 }
 
 fn candidates() -> Vec<PathBuf> {

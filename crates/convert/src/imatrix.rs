@@ -179,6 +179,18 @@ impl Imatrix {
         legacy::read(&file, &bytes)
     }
 
+    /// [`Imatrix::open`] of a file in memory; errors name it `name`.
+    ///
+    /// # Errors
+    /// Those of [`Imatrix::open`].
+    pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Imatrix, Error> {
+        match File::from_bytes(name, bytes::Bytes::copy_from_slice(bytes)) {
+            Ok(file) => Imatrix::read(&file),
+            Err(bilayer_gguf::Error::Magic { .. }) => legacy::read(name, bytes),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Reads a GGUF file.
     ///
     /// # Errors

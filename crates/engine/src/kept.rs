@@ -37,8 +37,8 @@ impl Kept {
             fs::create_dir_all(&self.folder)?;
             let mut made = temporary::create(&path, Access::Usual)?;
             made.write_all(&file)?;
-            made.persist(&path)?;
-            Ok(())
+            // Not flushed: what a loss of power damages is made again.
+            made.rename(&path)
         };
         // It is made again when it is missed.
         let _ = store();

@@ -5,12 +5,17 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io;
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use tempfile::NamedTempFile;
 
 use crate::Error;
+
+mod disk;
+
+pub use disk::{Disk, Operation, on_disk};
 
 /// Suffix of temporary files.
 const SUFFIX: &str = ".part";
@@ -24,12 +29,105 @@ pub enum Access {
     Owner,
 }
 
+/// A file under construction. [`Draft::finish`] gives it its name; dropped before, it leaves nothing behind.
+pub struct Draft {
+    file: NamedTempFile,
+    disk: Option<Arc<dyn Disk>>,
+}
+
+impl Draft {
+    fn before(&self, operation: Operation) -> io::Result<()> {
+        self.disk.as_ref().map_or(Ok(()), |disk| disk.before(operation))
+    }
+
+    /// Sets the length; what was not written is zeros.
+    ///
+    /// # Errors
+    /// The disk is full or fails.
+    pub fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.before(Operation::Write)?;
+        self.file.as_file().set_len(bytes)
+    }
+
+    /// Flushes the content to the disk.
+    ///
+    /// # Errors
+    /// The disk is full or fails.
+    pub fn sync(&self) -> io::Result<()> {
+        self.before(Operation::Sync)?;
+        self.file.as_file().sync_all()
+    }
+
+    /// Renames it to `path`, replacing a file of that name.
+    ///
+    /// # Errors
+    /// The target cannot be replaced.
+    pub fn rename(self, path: &Path) -> io::Result<()> {
+        self.before(Operation::Rename)?;
+        self.file.persist(path)?;
+        Ok(())
+    }
+
+    /// Flushes it to the disk and renames it to `path`; then there is the whole file or the one before, also after a loss
+    /// of power.
+    ///
+    /// # Errors
+    /// The disk is full or fails, or the target cannot be replaced.
+    pub fn finish(self, path: &Path) -> io::Result<()> {
+        self.sync()?;
+        let disk = self.disk.clone();
+        self.rename(path)?;
+        sync_folder(path, disk.as_deref())
+    }
+}
+
+/// Makes a new name durable. Where folders cannot be opened there is nothing to flush.
+fn sync_folder(path: &Path, disk: Option<&dyn Disk>) -> io::Result<()> {
+    if let Some(disk) = disk {
+        disk.before(Operation::Sync)?;
+    }
+    match fs::File::open(folder_of(path)) {
+        Ok(folder) => folder.sync_all(),
+        Err(_) => Ok(()),
+    }
+}
+
+impl Write for &Draft {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.before(Operation::Write)?;
+        self.file.as_file().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.as_file().flush()
+    }
+}
+
+impl Write for Draft {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        (&*self).flush()
+    }
+}
+
+impl Seek for &Draft {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.as_file().seek(to)
+    }
+}
+
 /// Creates the temporary file of `path` in the same folder, and removes those abandoned by writers that were killed.
-/// `persist` renames it when it is complete; dropped before, it leaves nothing behind.
 ///
 /// # Errors
 /// The folder cannot be written to.
-pub fn create(path: &Path, access: Access) -> io::Result<NamedTempFile> {
+pub fn create(path: &Path, access: Access) -> io::Result<Draft> {
+    let disk = disk::current();
+    if let Some(disk) = &disk {
+        disk.before(Operation::Create)?;
+    }
     let mut prefix = OsString::from(".");
     prefix.push(path.file_name().unwrap_or_default());
     prefix.push(".");
@@ -47,14 +145,14 @@ pub fn create(path: &Path, access: Access) -> io::Result<NamedTempFile> {
     let file = builder.tempfile_in(folder)?;
     // Where file locks are unsupported, no temporary file is considered abandoned either.
     let _ = file.as_file().try_lock();
-    Ok(file)
+    Ok(Draft { file, disk })
 }
 
 /// [`create`] for a file that will have `len_bytes` on disk.
 ///
 /// # Errors
 /// [`Error::NoRoom`], [`Error::Io`].
-pub(crate) fn create_sized(path: &Path, len_bytes: u64) -> Result<NamedTempFile, Error> {
+pub(crate) fn create_sized(path: &Path, len_bytes: u64) -> Result<Draft, Error> {
     let file = || path.display().to_string();
     let action = "create a temporary file in its folder";
     let made = create(path, Access::Usual);

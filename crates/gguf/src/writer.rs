@@ -91,29 +91,19 @@ pub fn write<'a>(
         }
         _ => {}
     }
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
     let io = |action| {
         let file = &file;
         move |source| Error::Io { file: file.clone(), action, source }
     };
     let partial = temporary::create_sized(path, plan.len_bytes())?;
 
-    let mut out = BufWriter::with_capacity(1 << 20, partial.as_file());
+    let mut out = BufWriter::with_capacity(1 << 20, &partial);
     let total_bytes = plan.write(&file, &mut out)?;
     out.flush().map_err(io("write it"))?;
     drop(out);
     // Trailing zeros were skipped, not written.
-    partial.as_file().set_len(total_bytes).map_err(io("write it"))?;
-    partial.as_file().sync_all().map_err(io("flush it to the disk"))?;
-    partial.persist(path).map_err(|error| io("put it in place")(error.error))?;
-    // Makes the new name durable too. Where folders cannot be opened there is nothing to flush.
-    if let Ok(folder) = fs::File::open(folder) {
-        folder.sync_all().map_err(io("flush its folder to the disk"))?;
-    }
-    Ok(())
+    partial.set_len(total_bytes).map_err(io("write it"))?;
+    partial.finish(path).map_err(io("flush it to the disk and put it in place"))
 }
 
 /// Produces the file in memory.
@@ -305,7 +295,7 @@ trait Output: Write {
     fn skip(&mut self, len: u64) -> io::Result<()>;
 }
 
-impl Output for BufWriter<&fs::File> {
+impl Output for BufWriter<&temporary::Draft> {
     fn skip(&mut self, len: u64) -> io::Result<()> {
         // Below this size, writing zeros is cheaper than a hole.
         const HOLE: u64 = 1 << 16;

@@ -128,7 +128,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/chat/completions", chat)
         .route("/v1/chat/completions/input_tokens", post(api::chat::count))
         .route("/chat/completions/input_tokens", post(api::chat::count))
-        .route("/v1/messages", post(api::messages::create))
+        .route(api::messages::PATH, post(api::messages::create))
         .route("/v1/messages/count_tokens", post(api::messages::count))
         .route("/v1/responses", post(api::responses::create))
         .route("/v1/responses/input_tokens", post(api::responses::count))

@@ -30,6 +30,7 @@ mod app;
 pub mod batch;
 mod blocking;
 mod body;
+mod check;
 pub mod config;
 mod constraints;
 mod encoders;
@@ -47,5 +48,6 @@ mod sse;
 mod translate;
 mod worker;
 
+pub use check::{check, endpoints};
 pub use params::Defaults;
 pub use serve::{Error, Notice, Stopper, addresses, run};

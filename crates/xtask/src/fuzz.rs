@@ -6,12 +6,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 
+use crate::record::Record;
+
 pub const USAGE: &str = "\
-cargo xtask fuzz [--minutes N] [TARGET]       fuzz every target of tests/fuzz, or one, for N minutes each (1)";
+cargo xtask fuzz [--minutes N] [TARGET]       fuzz every target of tests/fuzz, or one, for N minutes each (1)
+cargo xtask fuzz --mutate N [TARGET]          change seeds at random N times instead, in the suite's build";
 
 /// The folder of the targets, a workspace of its own.
 const FOLDER: &str = "tests/fuzz";
@@ -29,7 +32,7 @@ const LIMITS: [&str; 2] = ["-timeout=20", "-rss_limit_mb=2048"];
 
 /// Builds the targets and runs them.
 pub fn run(args: &[String]) -> Result<()> {
-    let (mut minutes, mut only) = (1.0, None);
+    let (mut minutes, mut mutations, mut only) = (1.0, None, None);
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
@@ -37,9 +40,16 @@ pub fn run(args: &[String]) -> Result<()> {
                 let given = args.next().context("--minutes needs a number")?;
                 minutes = given.parse::<f64>().context("--minutes needs a number")?;
             }
+            "--mutate" => {
+                let given = args.next().context("--mutate needs a number")?;
+                mutations = Some(given.parse::<u64>().context("--mutate needs a number")?);
+            }
             target if !target.starts_with('-') && only.is_none() => only = Some(target.to_owned()),
             other => bail!("what is `{other}`?\n{USAGE}"),
         }
+    }
+    if let Some(count) = mutations {
+        return mutate(count, only.as_deref());
     }
     let target_dir = PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into()));
     let target_dir = std::path::absolute(target_dir.join("fuzz"))?;
@@ -60,6 +70,32 @@ pub fn run(args: &[String]) -> Result<()> {
     }
     if !failed.is_empty() {
         bail!("{} ended early; the inputs are in {FOLDER}/findings", failed.join(", "));
+    }
+    Ok(())
+}
+
+/// Runs the suite's test of changed seeds with more of them, from a start of chance, and records what it printed.
+fn mutate(count: u64, only: Option<&str>) -> Result<()> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+    let seed = now.as_secs();
+    let mut test = Command::new("cargo");
+    test.args(["test", "--test", "reliability", "changed_seeds", "--", "--nocapture"]);
+    test.env("BILAYER_TEST_MUTATIONS", count.to_string());
+    test.env("BILAYER_TEST_SEED", seed.to_string());
+    if let Some(only) = only {
+        test.env("BILAYER_TEST_TARGET", only);
+    }
+    let ran = test.stderr(Stdio::inherit()).output().context("cargo could not be started")?;
+    let printed = String::from_utf8_lossy(&ran.stdout);
+    for line in printed.lines().filter_map(|line| line.strip_prefix("mutated ")) {
+        let (name, figures) = line.split_once(": ").context("a line of a target")?;
+        let done = figures.split(' ').next().and_then(|done| done.parse().ok());
+        let done = done.with_context(|| format!("no number in `{line}`"))?;
+        eprintln!("xtask: {name}: {figures}");
+        Record::new("mutations", name, done, "inputs")?.note(format!("seed {seed}")).append()?;
+    }
+    if !ran.status.success() {
+        bail!("a target panicked (seed {seed}); the input is in target/tmp/finding-TARGET");
     }
     Ok(())
 }
@@ -98,7 +134,9 @@ fn fuzz(program: &Path, name: &str, target_dir: &Path, minutes: f64) -> Result<b
     command.arg(&corpus).args([&seeds, &findings].into_iter().filter(|folder| folder.is_dir()));
     command.args(LIMITS).arg(format!("-max_total_time={}", (60.0 * minutes).ceil()));
     command.arg(format!("-artifact_prefix={}/", crashes.display()));
-    command.args(["-print_final_stats=1", "-max_len=4096"]).stderr(Stdio::piped());
+    command
+        .args(["-print_final_stats=1", "-max_len=4096", "-use_value_profile=1"])
+        .stderr(Stdio::piped());
     let began = Instant::now();
     let ran = command.output().with_context(|| format!("{} cannot be run", program.display()))?;
     let log = String::from_utf8_lossy(&ran.stderr);
@@ -109,9 +147,13 @@ fn fuzz(program: &Path, name: &str, target_dir: &Path, minutes: f64) -> Result<b
         began.elapsed().as_secs_f64(),
         if ran.status.success() { "" } else { ", and a finding" }
     );
+    let executions = count.and_then(|count| count.trim().parse::<f64>().ok()).unwrap_or(0.0);
+    let record = Record::new("fuzz", name, executions, "executions")?;
     if ran.status.success() {
+        record.append()?;
         return Ok(true);
     }
+    record.failed(1).append()?;
     let last: Vec<&str> = log.lines().rev().take(40).collect();
     eprintln!("{}", last.into_iter().rev().collect::<Vec<_>>().join("\n"));
     fs::create_dir_all(&findings)?;

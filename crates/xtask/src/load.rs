@@ -19,6 +19,7 @@ mod replicas;
 mod soak;
 mod streams;
 
+use crate::record::Record;
 use crate::report::Section;
 use process::Launch;
 
@@ -200,6 +201,12 @@ pub fn run(args: &[String]) -> Result<()> {
         let section = measure(&setting).unwrap_or_else(|error| Section::broken(name, &error));
         writeln!(std::io::stdout(), "{section}")?;
         failures += section.failures();
+        if *name == "soak" {
+            let seconds = setting.seconds as f64;
+            let failed = section.failures() as u64;
+            let found = Record::new("soak", "CPU and adapter", seconds, "seconds")?;
+            found.failed(failed).note(section.failed().join("; ")).append()?;
+        }
         write!(record, "\n{section}")?;
     }
     if let Some(file) = &options.into {

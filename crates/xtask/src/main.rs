@@ -16,12 +16,16 @@ mod gpu_offline;
 mod llama_cpp_python;
 mod load;
 mod mac;
+mod mutants;
 mod picture;
 mod python;
 mod quality;
 mod ray;
+mod record;
 mod release;
+mod reliability;
 mod report;
+mod sanitize;
 mod server_suite;
 mod tools;
 mod valgrind;
@@ -43,6 +47,9 @@ const TASKS: &[Task] = &[
     ("compare-peer", compare::USAGE, compare::run),
     ("compare-onnx", compare_onnx::USAGE, compare_onnx::run),
     ("fuzz", fuzz::USAGE, fuzz::run),
+    ("sanitize", sanitize::USAGE, sanitize::run),
+    ("mutants", mutants::USAGE, mutants::run),
+    ("reliability", reliability::USAGE, reliability::run),
     ("gpu-offline", gpu_offline::USAGE, gpu_offline::run),
     ("quality-table", quality::USAGE, quality::run),
     ("picture", picture::USAGE, picture::run),

@@ -78,6 +78,12 @@ impl Section {
         Section { name, about: "It could not be measured.".to_owned(), rows: vec![row] }
     }
 
+    /// The values that miss their bars, in words.
+    pub fn failed(&self) -> Vec<String> {
+        let missed = self.rows.iter().filter(|row| row.verdict == Verdict::Fail);
+        missed.map(|row| format!("{}: {}", row.what, row.value)).collect()
+    }
+
     /// Number of values that miss their bar.
     pub fn failures(&self) -> usize {
         self.rows.iter().filter(|row| row.verdict == Verdict::Fail).count()

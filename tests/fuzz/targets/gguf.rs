@@ -1,4 +1,4 @@
-//! Fuzzes `targets::gguf`.
+//! Fuzzes `targets::models::gguf`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bilayer_fuzz::targets::gguf(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| bilayer_fuzz::targets::models::gguf(data));

@@ -1,4 +1,4 @@
-//! Fuzzes `targets::gguf_edits`.
+//! Fuzzes `targets::models::gguf_edits`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bilayer_fuzz::targets::gguf_edits(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| bilayer_fuzz::targets::models::gguf_edits(data));

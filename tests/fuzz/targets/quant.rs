@@ -1,4 +1,4 @@
-//! Fuzzes `targets::quant`.
+//! Fuzzes `targets::numbers::quant`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bilayer_fuzz::targets::quant(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| bilayer_fuzz::targets::numbers::quant(data));

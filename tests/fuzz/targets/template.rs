@@ -1,4 +1,4 @@
-//! Fuzzes `targets::template`.
+//! Fuzzes `targets::text::template`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bilayer_fuzz::targets::template(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| bilayer_fuzz::targets::text::template(data));

@@ -1,4 +1,4 @@
-//! Fuzzes `targets::tokenizer`.
+//! Fuzzes `targets::text::tokenizer`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bilayer_fuzz::targets::tokenizer(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| bilayer_fuzz::targets::text::tokenizer(data));

@@ -48,8 +48,7 @@ impl SavedSequence {
             let (hash, bytes) = (out.hash, out.bytes);
             out.inner.write_all(&hash.to_le_bytes())?;
             let file = out.inner.into_inner().map_err(io::IntoInnerError::into_error)?;
-            file.as_file().sync_all()?;
-            file.persist(path)?;
+            file.finish(path)?;
             Ok(bytes + 8)
         };
         write().map_err(|error: io::Error| damaged(path, error.to_string()))
@@ -81,10 +80,24 @@ impl SavedSequence {
     /// # Errors
     /// [`Error::Saved`]: the file is damaged, or belongs to another model, or is too long.
     pub fn read(path: &Path, model: &Model, context: usize) -> Result<SavedSequence, Error> {
+        let failed = |error: io::Error| damaged(path, error.to_string());
+        let file = std::fs::File::open(path).map_err(failed)?;
+        let length = file.metadata().map_err(failed)?.len();
+        SavedSequence::read_from(path, BufReader::new(file), length, model, context)
+    }
+
+    /// [`SavedSequence::read`] of `length` bytes from anywhere; errors name `path`.
+    ///
+    /// # Errors
+    /// Those of [`SavedSequence::read`].
+    pub fn read_from(
+        path: &Path,
+        inner: impl Read,
+        length: u64,
+        model: &Model,
+        context: usize,
+    ) -> Result<SavedSequence, Error> {
         let failed = |problem: String| damaged(path, problem);
-        let file = std::fs::File::open(path).map_err(|error| failed(error.to_string()))?;
-        let length = file.metadata().map_err(|error| failed(error.to_string()))?.len();
-        let inner = BufReader::new(file);
         let mut from = Hashed { inner, hash: FNV_START, bytes: 0 };
         let read = Reading { from: &mut from, length }.all(model, context);
         let saved = read.map_err(|problem| failed(problem.to_string()))?;

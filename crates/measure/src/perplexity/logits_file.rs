@@ -106,6 +106,13 @@ pub struct Base<R> {
     windows: Windows,
 }
 
+impl<R> Base<R> {
+    /// Bytes of a row for a vocabulary of `vocab` tokens.
+    pub fn row_bytes(vocab: usize) -> usize {
+        row_bytes(vocab)
+    }
+}
+
 impl<R: Read> Base<R> {
     /// Reads the header. `bytes` is the length of the file.
     ///

@@ -17,6 +17,9 @@ use crate::params;
 use crate::sse::{self, Wire};
 use crate::translate::messages::{self, MessageStream};
 
+/// The path of the endpoint.
+pub const PATH: &str = "/v1/messages";
+
 /// Fields of a messages request that are checked before it is translated.
 pub const FIELDS: &[Field] = &[
     Field::new("model", Accepts::Text(512), "The model; any name where only one is served."),
@@ -63,7 +66,14 @@ fn refusal(error: &ApiError) -> Response {
 }
 
 async fn translated(app: &App, body: HttpBody) -> Result<Body, ApiError> {
-    let given = app.fields(body, &[FIELDS]).await?;
+    translation(&app.fields(body, &[FIELDS]).await?)
+}
+
+/// The chat request that a body means.
+///
+/// # Errors
+/// A field is wrong.
+pub fn translation(given: &Body) -> Result<Body, ApiError> {
     given.required("messages")?;
     let chat = messages::request(&given.value())
         .map_err(|error| ApiError::field(&error.field, &error.reason))?;

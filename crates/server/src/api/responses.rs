@@ -92,9 +92,17 @@ pub async fn count(State(app): Shared, body: HttpBody) -> Result<Response, ApiEr
 /// The request as given, and as a chat request.
 async fn translated(app: &Arc<App>, body: HttpBody) -> Result<(Body, Body), ApiError> {
     let given = app.fields(body, &[FIELDS]).await?;
+    let chat = translation(&given)?;
+    Ok((given, chat))
+}
+
+/// The chat request that a body means.
+///
+/// # Errors
+/// A field is wrong.
+pub fn translation(given: &Body) -> Result<Body, ApiError> {
     given.required("input")?;
     let chat = responses::request(&given.value())
         .map_err(|error| ApiError::field(&error.field, &error.reason))?;
-    let chat = Body::check(chat, &[params::FIELDS, chat::FIELDS])?;
-    Ok((given, chat))
+    Body::check(chat, &[params::FIELDS, chat::FIELDS])
 }

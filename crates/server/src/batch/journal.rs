@@ -182,8 +182,7 @@ impl Journal {
             out.write_all(line.as_bytes()).map_err(&failed)?;
         }
         let target = out.into_inner().map_err(|error| failed(error.into_error()))?;
-        target.as_file().sync_all().map_err(&failed)?;
-        target.persist(path).map_err(|error| failed(error.error))?;
+        target.finish(path).map_err(&failed)?;
         Ok(hex(hasher.finalize()))
     }
 

@@ -1,0 +1,59 @@
+//! Checks bodies of requests as the endpoints do, without a server.
+
+use bilayer_engine::Model;
+use bilayer_engine::sampling::Options;
+use bilayer_text::chat::reply::Tool;
+
+use crate::api::{chat, messages, openapi, responses};
+use crate::constraints;
+use crate::error::ApiError;
+use crate::fields::Body;
+use crate::params::{self, Defaults, Params};
+
+/// The paths of endpoints that [`check`] knows.
+pub fn endpoints() -> impl Iterator<Item = &'static str> {
+    openapi::ENDPOINTS.iter().map(|(path, ..)| *path).chain([messages::PATH])
+}
+
+/// Checks the body of a request to the endpoint `path` for `model`: its fields, what they translate to, its sampling, its
+/// grammar. A prompt is not rendered and nothing is computed.
+///
+/// # Errors
+/// The message that the client would receive.
+pub fn check(path: &str, body: &[u8], model: &Model) -> Result<(), String> {
+    checked(path, body, model).map_err(|error| error.message)
+}
+
+fn checked(path: &str, body: &[u8], model: &Model) -> Result<(), ApiError> {
+    if path == messages::PATH {
+        let given = Body::parse(body, &[messages::FIELDS])?;
+        return generates(&messages::translation(&given)?, model);
+    }
+    let known = openapi::ENDPOINTS.iter().find(|(known, ..)| *known == path);
+    let (_, _, tables, required) = known.ok_or_else(|| ApiError::not_found("no such endpoint"))?;
+    let given = Body::parse(body, tables)?;
+    for name in *required {
+        given.required(name)?;
+    }
+    if tables.contains(&responses::FIELDS) {
+        return generates(&responses::translation(&given)?, model);
+    }
+    if tables.contains(&params::FIELDS) {
+        return generates(&given, model);
+    }
+    Ok(())
+}
+
+/// Checks a body that asks for text.
+fn generates(body: &Body, model: &Model) -> Result<(), ApiError> {
+    if let Some(messages) = body.get("messages") {
+        chat::messages(messages)?;
+    }
+    body.get("tools").map(Tool::list);
+    let defaults =
+        Defaults { sampling: Options::default(), seed: Some(0), predict: None, reuse: true };
+    Params::of(body, model, &defaults)?;
+    let Some((field, grammar)) = constraints::grammar(body)? else { return Ok(()) };
+    let compiled = model.constraint(&grammar);
+    compiled.map(drop).map_err(|error| ApiError::field(field, error))
+}

@@ -1,0 +1,218 @@
+//! `cargo xtask reliability`: writes the page of what was tried against this code, from the records of other tasks.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::record::{self, Record};
+
+pub const USAGE: &str = "\
+cargo xtask reliability [--kills N]           write docs/internals/reliability.md; first kill every writer N times";
+
+/// The page.
+const PAGE: &str = "docs/internals/reliability.md";
+
+/// The page of faults, whose cells are counted.
+const FAULTS: &str = "docs/internals/faults.md";
+
+/// A part of the page: its name in records, its heading, what it is, and whether counts of one name add up.
+struct PagePart {
+    name: &'static str,
+    heading: &'static str,
+    about: &'static str,
+    adds_up: bool,
+}
+
+const PARTS: &[PagePart] = &[
+    PagePart {
+        name: "fuzz",
+        heading: "Fuzzing",
+        about: "Executions of each target of tests/fuzz since its last finding, with AddressSanitizer \
+                (`cargo xtask fuzz`). Failures are findings over all time; each is repaired and replayed by the suite.",
+        adds_up: true,
+    },
+    PagePart {
+        name: "mutations",
+        heading: "Changed seeds",
+        about: "Seeds and findings of the targets of tests/fuzz with changes at random, without a sanitizer and not led by \
+                coverage (`cargo xtask fuzz --mutate N`).",
+        adds_up: true,
+    },
+    PagePart {
+        name: "bytes",
+        heading: "Mutated files",
+        about: "Files that differ in some bytes, read by Bilayer and by others (`cargo xtask agree`). \
+                Failures are differences; the note explains them.",
+        adds_up: false,
+    },
+    PagePart {
+        name: "kills",
+        heading: "Killed writers",
+        about: "Writers ended by SIGKILL at random moments (`cargo xtask reliability --kills N`). A failure is a file that is \
+                neither the old nor the new one, or a temporary file that the next run left.",
+        adds_up: false,
+    },
+    PagePart {
+        name: "sanitizer",
+        heading: "Sanitizers and Miri",
+        about: "Tests run under a checker of memory accesses (`cargo xtask sanitize`).",
+        adds_up: false,
+    },
+    PagePart {
+        name: "mutants",
+        heading: "Mutants",
+        about: "Changes of the code that some test should notice (`cargo xtask mutants`). Failures are mutants that survived.",
+        adds_up: false,
+    },
+    PagePart {
+        name: "soak",
+        heading: "Soak",
+        about: "A server under mixed use (`cargo xtask soak`).",
+        adds_up: false,
+    },
+];
+
+/// Kills writers if asked to, and writes the page.
+pub fn run(args: &[String]) -> Result<()> {
+    match args {
+        [] => {}
+        [flag, count] if flag == "--kills" => kill(count)?,
+        _ => bail!("what is `{}`?\n{USAGE}", args.join(" ")),
+    }
+    let faults = std::fs::read_to_string(FAULTS).with_context(|| FAULTS.to_owned())?;
+    let page = page(&record::all()?, &faults)?;
+    let draft = Path::new(PAGE).with_extension("md.new");
+    std::fs::write(&draft, page)?;
+    Ok(std::fs::rename(&draft, PAGE)?)
+}
+
+/// Runs the test that kills writers, so many times each, and records what it printed.
+fn kill(count: &str) -> Result<()> {
+    let count: u32 = count.parse().context("--kills needs a number")?;
+    let mut test = std::process::Command::new("cargo");
+    test.args(["test", "--test", "reliability", "killed_writer", "--", "--nocapture"]);
+    let printed = crate::output(test.env("BILAYER_TEST_KILLS", count.to_string()))?;
+    let mut writers = 0;
+    for line in printed.lines().filter_map(|line| line.strip_prefix("writer ")) {
+        let (name, figures) = line.split_once(": ").context("a line of a writer")?;
+        let kills = figures.split(' ').next().and_then(|kills| kills.parse().ok());
+        let kills = kills.with_context(|| format!("no number of kills in `{line}`"))?;
+        Record::new("kills", name, kills, "kills")?.note(figures).append()?;
+        writers += 1;
+    }
+    if writers == 0 {
+        bail!("the test printed no writer:\n{printed}");
+    }
+    Ok(())
+}
+
+/// The page.
+fn page(records: &[Record], faults: &str) -> Result<String> {
+    let mut page = String::from(
+        "# Reliability: what was tried\n\nWritten by `cargo xtask reliability` from benches/record/reliability.jsonl, to \
+         which each task appends what it found. What is promised is in SECURITY.md.\n",
+    );
+    for part in PARTS {
+        let about = part.about.split_whitespace().collect::<Vec<_>>().join(" ");
+        write!(page, "\n## {}\n\n{about}\n\n", part.heading)?;
+        let rows = rows(part, records);
+        if rows.is_empty() {
+            page.push_str("Not run yet.\n");
+            continue;
+        }
+        page.push_str(
+            "| what | count | failures | date | machine | note |\n|---|---|---|---|---|---|\n",
+        );
+        for row in rows {
+            let (count, note) = (thousands(row.count), row.note.replace('|', "\\|"));
+            let Record { name, unit, failed, date, machine, .. } = row;
+            writeln!(page, "| {name} | {count} {unit} | {failed} | {date} | {machine} | {note} |")?;
+        }
+    }
+    let cells = cells(faults);
+    write!(
+        page,
+        "\n## Faults\n\nThe matrix of [faults](faults.md) has {} cells: {} are shown by a test, {} cannot occur, {} are \
+         not automated.\n",
+        cells.iter().sum::<usize>(),
+        cells[0],
+        cells[1],
+        cells[2]
+    )?;
+    Ok(page)
+}
+
+/// The records of a part, one for each name: the last one, or the sum since the last failure.
+fn rows(part: &PagePart, records: &[Record]) -> Vec<Record> {
+    let mut rows: BTreeMap<&str, Record> = BTreeMap::new();
+    for record in records.iter().filter(|record| record.part == part.name) {
+        match rows.get_mut(record.name.as_str()) {
+            Some(row) if part.adds_up => {
+                let before = if record.failed > 0 { 0.0 } else { row.count };
+                let failed = row.failed + record.failed;
+                let count = if record.failed > 0 { 0.0 } else { before + record.count };
+                *row = Record { count, failed, ..record.clone() };
+            }
+            _ => {
+                let count = if part.adds_up && record.failed > 0 { 0.0 } else { record.count };
+                rows.insert(&record.name, Record { count, ..record.clone() });
+            }
+        }
+    }
+    rows.into_values().collect()
+}
+
+/// Cells of the matrix with a test, that cannot occur, and that are not automated.
+fn cells(faults: &str) -> [usize; 3] {
+    let moments = ["| load |", "| idle |", "| prefill |", "| decode |", "| save |"];
+    let cells = faults.lines().filter(|line| moments.iter().any(|moment| line.starts_with(moment)));
+    let mut counts = [0; 3];
+    for cell in cells {
+        let kind = match cell {
+            cell if cell.contains(".rs::") => 0,
+            cell if cell.contains("cannot occur") => 1,
+            _ => 2,
+        };
+        counts[kind] += 1;
+    }
+    counts
+}
+
+/// A number with separators, without a fraction.
+fn thousands(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PARTS, cells, rows, thousands};
+    use crate::record::Record;
+
+    #[test]
+    fn executions_add_up_since_the_last_finding() {
+        let record = |count: f64, failed| {
+            Record::new("fuzz", "a", count, "executions").unwrap().failed(failed)
+        };
+        let found = rows(&PARTS[0], &[record(5.0, 1), record(7.0, 0), record(8.0, 0)]);
+        assert_eq!((found[0].count, found[0].failed), (15.0, 1));
+        let found = rows(&PARTS[0], &[record(7.0, 0), record(5.0, 2)]);
+        assert_eq!((found[0].count, found[0].failed), (0.0, 2));
+    }
+
+    #[test]
+    fn cells_are_counted_by_kind() {
+        let page = "| load | a | `t.rs::b` |\n| idle | cannot occur | |\n| save | not automated | |\n| other |";
+        assert_eq!(cells(page), [1, 1, 1]);
+        assert_eq!(thousands(1234567.0), "1,234,567");
+    }
+}

@@ -1,0 +1,109 @@
+//! `cargo xtask sanitize`: the tests of crates with unsafe code or hostile input, under AddressSanitizer or Miri.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::output;
+use crate::record::Record;
+
+pub const USAGE: &str = "\
+cargo xtask sanitize address|miri [CRATE]     unit tests under AddressSanitizer or Miri; needs a nightly compiler";
+
+/// The target of sanitizers, which is built apart from build scripts.
+const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+
+/// A checker: its name, the cargo command, compiler flags, settings, and the crates that it can run with the tests to leave
+/// out: those that take hours, or that do what it cannot follow.
+struct Checker {
+    name: &'static str,
+    command: &'static [&'static str],
+    flags: &'static str,
+    variables: &'static [(&'static str, &'static str)],
+    crates: &'static [(&'static str, &'static [&'static str])],
+}
+
+const CHECKERS: &[Checker] = &[
+    Checker {
+        name: "address",
+        command: &["test"],
+        flags: "-Zsanitizer=address",
+        // Signal handlers of the crate that maps files must see its signals.
+        variables: &[("ASAN_OPTIONS", "handle_segv=0:handle_sigbus=0:detect_leaks=0")],
+        crates: &[("gguf", &[]), ("quant", &[]), ("cpu", &[])],
+    },
+    Checker {
+        name: "miri",
+        command: &["miri", "test"],
+        flags: "",
+        variables: &[("MIRIFLAGS", "-Zmiri-disable-isolation")],
+        crates: &[("gguf", &["fault", "map", "temporary"]), ("graph", &[])],
+    },
+];
+
+/// Runs a checker and records what passed.
+pub fn run(args: &[String]) -> Result<()> {
+    let (name, only) = match args {
+        [name] => (name, None),
+        [name, only] => (name, Some(only)),
+        _ => bail!("which checker?\n{USAGE}"),
+    };
+    let checker = CHECKERS.iter().find(|checker| checker.name == name);
+    let checker = checker.with_context(|| format!("no checker `{name}`\n{USAGE}"))?;
+    let chosen = checker.crates.iter().filter(|(of, _)| only.is_none_or(|only| only == of));
+    let mut count = 0;
+    for (of, skipped) in chosen {
+        check(checker, of, skipped)?;
+        count += 1;
+    }
+    if count == 0 {
+        bail!("`{name}` runs no crate of that name");
+    }
+    Ok(())
+}
+
+fn check(checker: &Checker, of: &str, skipped: &[&str]) -> Result<()> {
+    let target_dir = std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
+    let target_dir = Path::new(&target_dir).join(format!("sanitize-{}", checker.name));
+    let mut cargo = Command::new("cargo");
+    // This task's own cargo sets variables that choose the compiler.
+    for name in ["RUSTUP_TOOLCHAIN", "RUSTC", "RUSTDOC", "CARGO"] {
+        cargo.env_remove(name);
+    }
+    cargo.arg("+nightly").args(checker.command).args(["--lib", "--target", TRIPLE]);
+    cargo.args(["--package", &format!("bilayer-{of}"), "--"]);
+    cargo.args(skipped.iter().flat_map(|test| ["--skip", test]));
+    cargo.env("CARGO_TARGET_DIR", target_dir).env("RUSTFLAGS", checker.flags);
+    let printed = output(cargo.envs(checker.variables.iter().copied()))?;
+    let passed = passed(&printed);
+    if passed == 0 {
+        bail!("no test of {of} ran:\n{printed}");
+    }
+    let note = match skipped {
+        [] => String::new(),
+        _ => format!("without {}", skipped.join(", ")),
+    };
+    eprintln!("xtask: {}: {passed} tests of {of} passed", checker.name);
+    Record::new("sanitizer", &format!("{}, crates/{of}", checker.name), passed as f64, "tests")?
+        .note(note)
+        .append()
+}
+
+/// How many tests passed, by the lines that end each binary's run.
+fn passed(printed: &str) -> u64 {
+    let results = printed.lines().filter_map(|line| line.strip_prefix("test result: ok. "));
+    results.filter_map(|rest| rest.split(' ').next()?.parse::<u64>().ok()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::passed;
+
+    #[test]
+    fn passed_tests_of_all_binaries_are_counted() {
+        let text = "test a ... ok\ntest result: ok. 12 passed; 0 failed\n\ntest result: ok. 3 passed; 0 failed";
+        assert_eq!(passed(text), 15);
+        assert_eq!(passed("test result: FAILED. 2 passed; 1 failed"), 0);
+    }
+}

@@ -1,0 +1,142 @@
+//! Quantized blocks: their types alone, and products with them at every level of the CPU.
+
+use bilayer_cpu::activations::{Activations, COLUMN_ALIGN};
+use bilayer_cpu::dot::{Dot, dot};
+use bilayer_cpu::gemm::{Gemm, Packed, gemm};
+use bilayer_cpu::level::Level;
+use bilayer_quant::Type;
+
+/// Blocks of any bytes and any floats through every type: sizes hold, and what is finite stays within the type's error.
+pub fn quant(data: &[u8]) {
+    let Some((which, rest)) = data.split_first() else { return };
+    let types = bilayer_quant::all();
+    let ty = types[usize::from(*which) % types.len()];
+    let weights = ty.block_weights;
+    let Ok(row_bytes) = ty.row_bytes(weights) else { return };
+    let mut block = vec![0; row_bytes];
+    block.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+    let mut values = vec![0.0; weights];
+    let _ = ty.dequantize(&block, &mut values);
+    let floats =
+        rest.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]));
+    values.iter_mut().zip(floats).for_each(|(to, from)| *to = from);
+    if ty.quantize(&values, None, &mut block).is_ok() {
+        let mut back = vec![0.0; weights];
+        ty.dequantize(&block, &mut back).expect("what was quantized is a block");
+    }
+}
+
+/// Bytes at an address that kernels take.
+struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Aligned {
+    fn new(len: usize) -> Aligned {
+        let bytes = vec![0; len + COLUMN_ALIGN];
+        let start = bytes.as_ptr().align_offset(COLUMN_ALIGN);
+        Aligned { bytes, start, len }
+    }
+
+    fn get(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..][..self.len]
+    }
+}
+
+/// Rows of weights `[rows, cols]` in their layout, and activations `[tokens, cols]`.
+struct Product {
+    ty: Type,
+    cols: usize,
+    weights: Vec<u8>,
+    x: Vec<f32>,
+}
+
+impl Product {
+    /// `[tokens, rows]` by GEMV.
+    fn by_dot(&self, dot: Dot, level: Level) -> Vec<f32> {
+        let (tokens, rows) = (self.x.len() / self.cols, self.weights.len() / dot.row_bytes());
+        let column_bytes = dot.format.column_bytes(self.cols);
+        let mut columns = Aligned::new(tokens * column_bytes);
+        let prepared = columns.get().chunks_exact_mut(column_bytes);
+        for (x, out) in self.x.chunks_exact(self.cols).zip(prepared) {
+            dot.format.prepare(level, x, out);
+        }
+        let mut out = vec![0.0; tokens * rows];
+        let columns = Activations { data: columns.get(), cols: self.cols, count: tokens };
+        dot.run(&self.weights, columns, &mut out);
+        out
+    }
+
+    /// `[tokens, rows]` by GEMM.
+    fn by_gemm(&self, gemm: Gemm, row_bytes: usize) -> Vec<f32> {
+        let (tokens, rows) = (self.x.len() / self.cols, self.weights.len() / row_bytes);
+        let mut packed = Aligned::new(gemm.packing.bytes(tokens));
+        let chunks = packed.get().chunks_exact_mut(gemm.packing.chunk_bytes(tokens));
+        for (chunk, out) in chunks.enumerate() {
+            gemm.packing.pack(chunk, &self.x, tokens, out);
+        }
+        let mut scratch = vec![0; gemm.scratch_bytes(tokens)];
+        let mut out = vec![0.0; tokens * rows];
+        let packed = Packed { data: packed.get(), tokens };
+        gemm.run(&self.weights, packed, &mut scratch, &mut out);
+        out
+    }
+
+    /// How far results may be apart, `[tokens, rows]`: activations have at least seven bits, and sums are f32.
+    fn bounds(&self, row_bytes: usize) -> Vec<f32> {
+        let mut row = vec![0.0; self.cols];
+        let mut sums = Vec::new();
+        for bytes in self.weights.chunks_exact(row_bytes) {
+            self.ty.dequantize(bytes, &mut row).expect("a whole row");
+            sums.push(row.iter().map(|weight| weight.abs()).sum::<f32>());
+        }
+        let most = |x: &[f32]| x.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        let bound = |x| sums.iter().map(move |sum| sum * most(x) / 60.0 + 1e-20);
+        self.x.chunks_exact(self.cols).flat_map(bound).collect()
+    }
+}
+
+/// Products at every level of this CPU. Blocks are any bytes, then nothing but the accesses is checked; or they are made of
+/// numbers, then every level must be near the scalar one.
+pub fn kernels(data: &[u8]) {
+    let Some((&[which, shape, flags], rest)) = data.split_first_chunk() else { return };
+    let types = bilayer_quant::all();
+    let ty = types[usize::from(which) % types.len()];
+    let (rows, tokens) = (1 + usize::from(shape & 3), 1 + usize::from(shape >> 2 & 7));
+    let blocks = 1 + usize::from(shape >> 5 & 1);
+    // Formats of activations need whole blocks of 256.
+    let cols = ty.block_weights.max(256) * blocks;
+    let Ok(row_bytes) = ty.row_bytes(cols) else { return };
+    let at = |i: usize| rest.get(i % rest.len().max(1)).copied().unwrap_or(0);
+    let mut weights: Vec<u8> = (0..rows * row_bytes).map(at).collect();
+    let is_made = flags & 1 == 1;
+    if is_made {
+        let values: Vec<f32> =
+            (0..rows * cols).map(|i| f32::from(at(i * 5 + 1).cast_signed()) / 50.0).collect();
+        if ty.quantize(&values, None, &mut weights).is_err() {
+            return;
+        }
+    }
+    let x = (0..tokens * cols).map(|i| f32::from(at(i * 3).cast_signed()) / 16.0).collect();
+    let product = Product { ty, cols, weights, x };
+    let mut first: Option<[Vec<f32>; 2]> = None;
+    for level in Level::available() {
+        let found = [
+            product.by_dot(dot(ty, cols, level), level),
+            product.by_gemm(gemm(ty, cols, level), row_bytes),
+        ];
+        let expected = &*first.get_or_insert_with(|| found.clone());
+        if !is_made {
+            continue;
+        }
+        let bounds = product.bounds(row_bytes);
+        for (found, expected) in found.iter().zip(expected) {
+            for ((found, expected), bound) in found.iter().zip(expected).zip(&bounds) {
+                let off = (found - expected).abs();
+                assert!(off <= *bound, "{ty} at {level}: {found}, scalar {expected} +- {bound}");
+            }
+        }
+    }
+}
