@@ -74,7 +74,7 @@ pub enum Error {
     },
     /// A decoder is required, but the model is an encoder.
     #[error(
-        "{name} is an encoder, which generates no text; `embed`, `rerank` and `classify` are made for it"
+        "{name} is an encoder, which generates no text; `embed`, `rerank`, `classify` and `extract` are made for it"
     )]
     NoDecoder {
         /// The model.
@@ -85,6 +85,20 @@ pub enum Error {
         "{name} has no head that scores texts (no tensor cls.output.weight); `embed` gives its embeddings"
     )]
     NoHead {
+        /// The model.
+        name: String,
+    },
+    /// A head that labels tokens is required.
+    #[error(
+        "{name} does not label tokens: `extract` needs a model converted from a checkpoint such as BertForTokenClassification"
+    )]
+    NoTokenHead {
+        /// The model.
+        name: String,
+    },
+    /// A head that scores texts is required, but the model's labels tokens.
+    #[error("{name} labels each token instead of the text; `extract` gives the entities of a text")]
+    TokenHead {
         /// The model.
         name: String,
     },

@@ -36,6 +36,7 @@
 mod cut;
 mod displace;
 mod error;
+mod growth;
 mod machine;
 mod memory;
 mod offload;
@@ -48,6 +49,7 @@ mod times;
 pub use cut::{PlannedSegment, cut};
 pub use displace::{Loss, displaced};
 pub use error::{Error, Excess};
+pub use growth::Growth;
 pub use machine::{Budget, Machine};
 pub use memory::{Bytes, working_bytes};
 pub use offload::{Offload, Request, offload};
