@@ -27,7 +27,7 @@ use support::npy::npy;
 use support::program::{Place, Ran, ran};
 use support::words;
 
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 21] = [
     "run",
     "serve",
     "bench",
@@ -36,6 +36,7 @@ const COMMANDS: [&str; 20] = [
     "embed",
     "rerank",
     "classify",
+    "extract",
     "models",
     "inspect",
     "tokenize",
@@ -226,6 +227,59 @@ fn classify_and_rerank_score_texts() {
     let best: Vec<f64> =
         ranked("--top-n 2").iter().map(|line| line["score"].as_f64().unwrap()).collect();
     assert_eq!(best, sorted[..2]);
+}
+
+#[test]
+fn extract_prints_the_entities_of_each_text() {
+    let place = place();
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints/bert-tokens");
+    place.run(&format!("convert {folder} --outfile tagger.gguf --outtype f32")).good();
+    let text = "John Smith lives in Zürich. ".repeat(12);
+    let lines = [json!({ "text": text, "id": 7 }), json!("x"), json!("")];
+    place.file("texts.jsonl", lines.map(|line| format!("{line}\n")).concat());
+    let ran = place.run("extract -m tagger.gguf --jsonl texts.jsonl -ngl 0").good();
+    let found = documents(&ran);
+    assert_eq!(
+        (keys(&found[0]), keys(&found[1])),
+        (vec!["index", "id", "entities"], vec!["index", "entities"])
+    );
+    assert_eq!((&found[0]["id"], &found[2]["entities"]), (&json!(7), &json!([])));
+    let entities = found[0]["entities"].as_array().unwrap();
+    assert!(entities.len() > 12, "{entities:?}");
+    for entity in entities {
+        let expected = ["label", "score", "text", "start", "end", "start_byte", "end_byte"];
+        assert_eq!(keys(entity), expected);
+        let number = |key: &str| entity[key].as_u64().unwrap() as usize;
+        assert_eq!(entity["text"], text[number("start_byte")..number("end_byte")]);
+        let chars: String = text.chars().take(number("end")).skip(number("start")).collect();
+        assert_eq!(entity["text"], chars);
+        assert!(["PER", "LOC"].contains(&entity["label"].as_str().unwrap()));
+    }
+    let per = documents(
+        &place
+            .run("extract -m tagger.gguf --ignore-labels O,LOC --aggregation first John -ngl 0")
+            .good(),
+    );
+    assert!(per[0]["entities"].as_array().unwrap().iter().all(|entity| entity["label"] == "PER"));
+    let each = "extract -m tagger.gguf --truncate --stride 3 --aggregation none --ignore-labels X -ngl 0 --jsonl texts.jsonl";
+    let each = documents(&place.run(each).good());
+    let count = each[0]["entities"].as_array().unwrap().len();
+    assert_eq!(count, 38, "one for each token of the first window");
+    place.file("encoder.gguf", words::scorer("bert", &["good", "bad"]));
+    place.file("pairs.jsonl", "{\"text\": \"a\", \"text_pair\": \"b\"}\n");
+    let cases = [
+        ("extract -m encoder.gguf a", "scorer does not label tokens"),
+        ("extract -m tagger.gguf --stride 38 a", "less than the 38 tokens of a window"),
+        ("extract -m tagger.gguf --jsonl pairs.jsonl", "pairs.jsonl: line 1: `text_pair`"),
+        ("extract -m tagger.gguf --aggregation most a", "'most'"),
+        ("classify -m tagger.gguf a", "labels each token"),
+        ("rerank -m tagger.gguf -q a b", "labels each token"),
+    ];
+    for (line, message) in cases {
+        let ran = place.run(line);
+        assert_eq!(ran.code, Some(2), "{line}: {ran:?}");
+        assert!(ran.err.contains(message) && ran.out.is_empty(), "{line}: {ran:?}");
+    }
 }
 
 #[test]
@@ -1215,6 +1269,108 @@ fn plan_prints_the_placement_and_its_flags() {
     assert!(text.contains("out:gpu 2-1:gpu 0:cpu"), "{text}");
     let alone = place.run("plan -m model.gguf -ngl 0").good().out;
     assert!(alone.starts_with("fits: all layers on the CPU\nspeed: "), "{alone}");
+}
+
+/// Predictions for a described machine: one full context is read for each token, and a type is as large as `quantize` makes it.
+#[test]
+fn plan_says_which_types_meet_a_target() {
+    let place = Place::new();
+    place.run("synth --shape llama-1b --type F16 --hollow 1b.gguf").good();
+    place.file(
+        "slow.toml",
+        "[cpu]\nname = \"slow\"\nmemory = \"16GiB\"\nread_gbps = 20\ntops = 1\n",
+    );
+    let plan = "plan -m 1b.gguf --machine slow.toml --json";
+    let asked = |line: &str, target: &str| ran(place.command(line).args(["--for", target]));
+    let found = asked(&format!("{plan} --types Q8_0,Q4_K_M"), "20 tok/s at 4k, p50 3 s").json();
+    assert_eq!(found["target"]["context"], 4096);
+    assert_eq!(found["target"]["first_token"], json!({ "percentile": 50.0, "ms": 3000.0 }));
+    let candidates = found["candidates"].as_array().unwrap();
+    let names: Vec<&str> = candidates.iter().map(|c| c["type"].as_str().unwrap()).collect();
+    assert_eq!(names, ["F16", "Q8_0", "Q4_K_M"]);
+    let number = |value: &Value| value.as_f64().unwrap();
+    let whole = place.run(&format!("{plan} -c 4096")).json();
+    let kv_ms = number(&whole["devices"][0]["kv_bytes"]) / 20e6;
+    let decode_ms = number(&whole["predicted"]["decode_ms"]);
+    let rate = number(&candidates[0]["rate"]);
+    assert!(kv_ms > 1.0 && (rate * (decode_ms + kv_ms) / 1e3 - 1.0).abs() < 1e-9, "{found}");
+    let per_token = number(&whole["predicted"]["prefill_ms_per_token"]);
+    for candidate in candidates {
+        // Half of the context is longer than the prompt of the prediction, so attention takes more.
+        let first = number(&candidate["first_token_ms"]);
+        assert!(first > per_token * 2048.0 && first < per_token * 2048.0 * 1.3, "{candidate}");
+        let meets = number(&candidate["rate"]) >= 20.0 && first <= 3000.0;
+        assert_eq!((&candidate["meets"], candidate["why"].is_null()), (&json!(meets), meets));
+    }
+    let sizes: Vec<f64> = candidates.iter().map(|c| number(&c["bytes"])).collect();
+    let rates: Vec<f64> = candidates.iter().map(|c| number(&c["rate"])).collect();
+    assert!(sizes.is_sorted_by(|a, b| a > b) && rates.is_sorted_by(|a, b| a < b), "{found}");
+    let dry = place.run("quantize 1b.gguf out.gguf Q4_K_M --dry-run --json").json();
+    let size = number(&dry["bytes"]);
+    assert!((sizes[2] / size - 1.0).abs() < 1e-3, "{} of {size}", sizes[2]);
+    let text = asked("plan -m 1b.gguf --machine slow.toml", "1 ms per token").good().out;
+    assert!(text.contains("F16 (file)") && text.contains("nothing meets the target"), "{text}");
+    let card = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/machines/rtx-4090.toml");
+    let card = format!("plan -m 1b.gguf --machine {card} --json --types Q8_0");
+    let found = asked(&card, "9 tok/s").json();
+    let layers: Vec<&Value> =
+        found["candidates"].as_array().unwrap().iter().map(|c| &c["gpu_layers"]).collect();
+    assert_eq!(layers[0], 0);
+    assert!(layers.len() >= 4 && layers[1].as_u64() > Some(0), "{layers:?}");
+    for (types, target, reason) in [
+        ("Q8_0", "p95 1 parsec", "`p95 1 parsec`"),
+        ("Q8_0", "at 4k", "a speed or a time"),
+        ("Q9_K", "1 tok/s", "Q9_K"),
+    ] {
+        let ran = asked(&format!("{plan} --types {types}"), target);
+        assert!(ran.code == Some(2) && ran.err.contains(reason), "{target}: {ran:?}");
+    }
+    let ran = place.run(&format!("{plan} --types Q8_0"));
+    assert!(ran.code == Some(2) && ran.err.contains("--for"), "{ran:?}");
+}
+
+/// Without a head, texts go to the label whose examples they are most similar to.
+#[test]
+fn classify_routes_texts_by_similarity() {
+    let place = encoders();
+    let lines = [("a b", "first"), ("x y", "second"), ("a c", "first")];
+    let lines = lines.map(|(text, label)| format!("{}\n", json!({ "text": text, "label": label })));
+    place.file("examples.jsonl", lines.concat());
+    let classify = "classify -m encoder.gguf -ngl 0";
+    let asked =
+        |flags: &str, text: &str| ran(place.command(&format!("{classify} {flags}")).arg(text));
+    let found = documents(&asked("--examples examples.jsonl", "x y").good());
+    assert_eq!(keys(&found[0]), ["index", "label", "score", "scores"]);
+    assert_eq!(found[0]["label"], "second");
+    assert!((found[0]["score"].as_f64().unwrap() - 1.0).abs() < 1e-5, "{found:?}");
+    // The direction of a label is the mean of its examples'.
+    place.file("texts.txt", "a b\na c\nx y\n");
+    let embedded = documents(&place.run("embed -m encoder.gguf -ngl 0 -f texts.txt").good());
+    let vectors: Vec<Vec<f64>> = embedded
+        .iter()
+        .map(|line| serde_json::from_value(line["embedding"].clone()).unwrap())
+        .collect();
+    let sum: Vec<f64> = vectors[0].iter().zip(&vectors[1]).map(|(a, b)| a + b).collect();
+    let length = sum.iter().map(|x| x * x).sum::<f64>().sqrt();
+    let cosine = sum.iter().zip(&vectors[2]).map(|(a, b)| a * b).sum::<f64>() / length;
+    let score = found[0]["scores"][0]["score"].as_f64().unwrap();
+    assert!((score - cosine).abs() < 1e-5, "{score}, not {cosine}");
+    let by_name = documents(&asked("--labels x,a", "a").good());
+    assert_eq!(by_name[0]["label"], "a");
+    let none = documents(&asked("--labels abc --at-least 1", "x y").good());
+    assert_eq!((&none[0]["label"], keys(&none[0])), (&Value::Null, keys(&found[0])));
+    place.file("broken.jsonl", "{\"text\": \"a\"}\n");
+    place.file("empty.jsonl", "\n");
+    for (flags, reason) in [
+        ("--examples broken.jsonl a", "broken.jsonl: line 1: expected an object"),
+        ("--examples empty.jsonl a", "empty.jsonl"),
+        ("--at-least 0.5 a", "--labels or --examples"),
+        ("--labels a --at-least 2 a", "from -1 to 1"),
+        ("--labels a --examples empty.jsonl a", "cannot be used with"),
+    ] {
+        let ran = place.run(&format!("{classify} {flags}"));
+        assert!(ran.code == Some(2) && ran.err.contains(reason), "{flags}: {ran:?}");
+    }
 }
 
 /// With short and long flags, and with the flags that a plan prints.

@@ -119,6 +119,9 @@ fn place() -> Place {
     place.file("cases.jsonl", "{\"prompt\":\"ROMEO:\\n\",\"regex\":\"^\",\"max_tokens\":8}\n");
     let label = |label: &str| format!("{{\"prompt\":\"A day.\",\"label\":\"{label}\"}}\n");
     place.file("labels.jsonl", label("good") + &label("bad"));
+    place.file("examples.jsonl", "{\"text\":\"It crashes.\",\"label\":\"technical\"}\n");
+    place.file("tickets.jsonl", "\"My invoice is wrong.\"\n");
+    place.file("reports.jsonl", "{\"text\":\"Ada Lovelace was born in London.\",\"id\":1}\n");
     place.file("sentences.txt", "A cat.\nA dog.\n");
     place.file("questions.txt", "Hello\nWhy?\n");
     let model = bilayer_gguf::File::open(&place.path().join("model.gguf")).unwrap();
@@ -134,6 +137,7 @@ fn place() -> Place {
         ("examples/train_demo/checkpoint", "examples/train_demo/checkpoint"),
         ("tests/checkpoints/options-llama", "base"),
         ("tests/checkpoints/lora", "adapter"),
+        ("tests/checkpoints/bert-tokens", "bert-base-NER"),
     ] {
         let to = place.path().join(to);
         std::fs::create_dir_all(&to).unwrap();

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use bilayer_cpu::level::Level;
 use bilayer_cpu::{Cpu, Options};
+use bilayer_engine::encode::extract::{Aggregation, Options as Extraction};
 use bilayer_engine::encode::{Encoder, Excess, Input, normalize};
 use bilayer_engine::session::{Overlap, Purpose, Session, Settings, Warning};
 use bilayer_engine::{Error, Model};
@@ -414,6 +415,150 @@ fn xlm_roberta_gives_the_rows_and_scores_of_the_original_code() {
             assert_near(&score, &case.scores, &format!("score of text {at} on {device}"));
         }
     }
+}
+
+#[derive(Deserialize)]
+struct Tagged {
+    stride: usize,
+    cases: Vec<TaggedCase>,
+}
+
+#[derive(Deserialize)]
+struct TaggedCase {
+    text: String,
+    ids: Vec<u32>,
+    /// `[tokens, labels]`, with the special tokens.
+    logits: Vec<Vec<f32>>,
+    /// By the name of the aggregation.
+    #[serde(flatten)]
+    entities: std::collections::HashMap<String, Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct TaggedEntity {
+    label: String,
+    score: f32,
+    start: usize,
+    end: usize,
+}
+
+/// What the pipeline found, without white space around it and entities of nothing else, and with the `marks` on the last
+/// letter, which its offsets lose with the accents.
+fn as_we_mark(
+    text: &str,
+    marks: std::ops::Range<char>,
+    found: Vec<TaggedEntity>,
+) -> Vec<TaggedEntity> {
+    let text: Vec<char> = text.chars().collect();
+    let adjusted = found.into_iter().map(|mut entity| {
+        let is_mark = |at: usize| text.get(at).is_some_and(|c| marks.contains(c));
+        while is_mark(entity.end) {
+            entity.end += 1;
+        }
+        while entity.start < entity.end && text[entity.start].is_whitespace() {
+            entity.start += 1;
+        }
+        while entity.start < entity.end && text[entity.end - 1].is_whitespace() {
+            entity.end -= 1;
+        }
+        entity
+    });
+    adjusted.filter(|entity| entity.start < entity.end).collect()
+}
+
+/// Token classifiers of transformers with words (WordPiece) and without (byte pairs): ids, logits and the entities of each
+/// aggregation, of texts with accents, emoji and ideographs and of one longer than the context.
+#[test]
+fn entities_are_those_of_the_original_code() {
+    let folders = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints"));
+    let accents = '\u{300}'..'\u{370}';
+    let names = [
+        ("bert-tokens", accents.clone()),
+        ("roberta-tokens", 'a'..'a'),
+        ("modern-bert-tokens", accents.clone()),
+        ("eurobert-tokens", accents),
+    ];
+    for (name, marks) in names {
+        let folder = folders.join(name);
+        let text = std::fs::read_to_string(folder.join("reference.json")).unwrap();
+        let Tagged { stride, cases } = serde_json::from_str(&text).unwrap();
+        let model = checkpoint(&folder, Type::F32);
+        let texts: Vec<&str> = cases.iter().map(|case| case.text.as_str()).collect();
+        let backends = if name == "bert-tokens" { devices() } else { vec![("cpu", cpu())] };
+        for (device, backend) in backends {
+            let settings = Settings { ctx_size: None, ..settings(Purpose::Score) };
+            let mut encoder = alone(&model, backend, settings);
+            assert!(encoder.labels_tokens() && encoder.text_labels().is_err());
+            let short: Vec<&TaggedCase> =
+                cases.iter().filter(|case| case.ids.len() <= 40).collect();
+            assert_eq!(short.len(), cases.len() - 1);
+            let inputs: Vec<Input<'_>> = short.iter().map(|case| self::text(&case.text)).collect();
+            for (case, row) in short.iter().zip(rows(&mut encoder, &inputs)) {
+                let ids = encoder.tokens(self::text(&case.text), Excess::Refuse).unwrap();
+                assert_eq!(ids, case.ids, "{name}: {:?}", case.text);
+                assert_near(&row, &case.logits.concat(), &format!("{name} on {device}"));
+            }
+            let mut count = 0;
+            for (how, aggregation) in Aggregation::ALL {
+                let options =
+                    Extraction { aggregation, stride: Some(stride), ..Extraction::default() };
+                let extractor = encoder.extractor(options).unwrap();
+                let documents = texts.iter().map(|text| extractor.document(text, Excess::Refuse));
+                let documents: Vec<_> = documents.collect::<Result<_, _>>().unwrap();
+                assert!(documents.last().unwrap().windows().len() > 1);
+                let mut each = |number: usize, found: Vec<_>| {
+                    let case: &TaggedCase = &cases[number];
+                    let expected = serde_json::from_value(case.entities[how].clone()).unwrap();
+                    let expected = as_we_mark(&case.text, marks.clone(), expected);
+                    let what = format!("{name} on {device}, {how}: {:?}", case.text);
+                    assert_eq!(found.len(), expected.len(), "{what}: {found:?}, {expected:?}");
+                    for (found, expected) in found.iter().zip(&expected) {
+                        let found: &bilayer_engine::encode::extract::Entity = found;
+                        let place = (found.chars.start, found.chars.end);
+                        let wanted = (expected.label.as_str(), (expected.start, expected.end));
+                        assert_eq!((found.label.as_str(), place), wanted, "{what}");
+                        assert!((found.score - expected.score).abs() < 1e-3, "{what}: {found:?}");
+                        assert_eq!(case.text[found.bytes.clone()], found.text, "{what}");
+                    }
+                    count += found.len();
+                    Ok::<_, Error>(())
+                };
+                encoder.extract(&extractor, &documents, &mut each).unwrap();
+            }
+            assert!(count > 100, "{count}");
+        }
+    }
+}
+
+#[test]
+fn windows_and_heads_that_do_not_fit_are_reported() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints/bert-tokens"));
+    let model = checkpoint(folder, Type::F32);
+    let settings = || Settings { ctx_size: Some(8), ..settings(Purpose::Score) };
+    let mut encoder = alone(&model, cpu(), settings());
+    let with = |stride| Extraction { stride: Some(stride), ..Extraction::default() };
+    let refused = encoder.extractor(with(6)).unwrap_err().to_string();
+    assert!(refused.contains("stride") && refused.contains("6 tokens of a window"), "{refused}");
+    let extractor = encoder.extractor(with(0)).unwrap();
+    let long = "a ".repeat(20);
+    let document = extractor.document(&long, Excess::Refuse).unwrap();
+    let lengths: Vec<usize> = document.windows().iter().map(|window| window.ids.len()).collect();
+    assert_eq!(lengths, [8, 8, 8, 4]);
+    let cut = extractor.document(&long, Excess::Truncate).unwrap();
+    assert_eq!(cut.windows().len(), 1);
+    let none = extractor.document("", Excess::Refuse).unwrap();
+    assert_eq!(none.windows()[0].ids.len(), 2);
+    let mut found = Vec::new();
+    let mut each = |_, entities: Vec<_>| {
+        found.push(entities.len());
+        Ok::<_, Error>(())
+    };
+    encoder.extract(&extractor, &[none, cut], &mut each).unwrap();
+    assert_eq!(found[0], 0);
+    let scorer = scorer("bert", &["good", "bad"]);
+    let encoder = alone(&scorer, cpu(), self::settings(Purpose::Score));
+    let refused = encoder.extractor(Extraction::default()).unwrap_err().to_string();
+    assert!(refused.contains("does not label tokens"), "{refused}");
 }
 
 fn oracle() -> Box<dyn Backend> {

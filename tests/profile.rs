@@ -618,7 +618,7 @@ fn evaluations_have_a_floor_and_a_page() {
     let answer = found["models"][0]["outcomes"][0]["answer"].as_str().unwrap().to_owned();
     let plain = place.run("run -m model.gguf -p abc -n 6 --temp 0 -ngl 0 --json").json();
     assert_eq!(plain["text"].as_str().unwrap(), answer, "greedy, as `run`");
-    let exact = format!("{case}\"exact\":{}}}\n", Value::from(answer));
+    let exact = format!("{case}\"exact\":{}}}\n", Value::from(answer.as_str()));
     let fields = "{\"prompt\":\"a\",\"fields\":{\"a\":true,\"b\":1},\"schema\":{\"type\":\"object\",\
         \"properties\":{\"a\":{\"const\":true}},\"required\":[\"a\"],\"additionalProperties\":false}}\n";
     place.file("cases.jsonl", format!("{exact}\n{fields}"));
@@ -650,6 +650,8 @@ fn evaluations_have_a_floor_and_a_page() {
     let label = place.run("classify -m encoder.gguf -ngl 0 a").json()["label"].clone();
     assert_eq!(found["models"][0]["outcomes"][0]["answer"], label);
 
+    assert_similarity(&place, &answer);
+
     for (name, text, model, reason) in [
         ("a.jsonl", "{\"prompt\":\"a\"}", "model.gguf", "a.jsonl: line 1: `exact`: missing"),
         (
@@ -678,6 +680,24 @@ fn evaluations_have_a_floor_and_a_page() {
     assert!(!place.path().join("none.html").exists());
     let Some(chromium) = browser::chromium() else { return };
     assert_fits(&chromium, &place, "page.html", 0);
+}
+
+/// Similarity by an encoder of its own: the answer itself passes, another text has the cosine of `embed`.
+fn assert_similarity(place: &Place, answer: &str) {
+    let case = "{\"prompt\":\"abc\",\"max_tokens\":6,";
+    let similar = |text: &str, least: f64| {
+        format!("{case}\"similar\":{},\"at_least\":{least}}}\n", Value::from(text))
+    };
+    place.file("similar.jsonl", similar(answer, 0.999) + &similar("x y z", 0.999));
+    let found = "similar.jsonl -m model.gguf --encoder encoder.gguf";
+    let found = place.run(&format!("evaluate --json -ngl 0 --data {found}")).json();
+    let outcomes = &found["models"][0]["outcomes"];
+    assert_eq!((&outcomes[0]["passed"], &outcomes[1]["passed"]), (&true.into(), &false.into()));
+    place.file("texts.jsonl", format!("{}\n\"x y z\"\n", Value::from(answer.trim())));
+    let embed = "embed -m encoder.gguf -ngl 0 --jsonl texts.jsonl --embd-output-format json+";
+    let cosine = place.run(embed).json()["cosineSimilarity"][0][1].as_f64().unwrap();
+    let score = outcomes[1]["score"].as_f64().unwrap();
+    assert!((score - cosine.max(0.0)).abs() < 1e-4, "{score}, not {cosine}");
 }
 
 /// `cost` measures a speed and computes prices from it; energy comes from the counters or a given power.
@@ -709,6 +729,15 @@ fn tokens_have_a_price() {
     let counted =
         place.run(&format!("{cost} model.gguf --powercap power --energy-price 0.3")).json();
     assert_eq!(counted["prompt"]["watts"], 0.0);
+    // A counter that cannot be read: energy is left out, unless it is to be paid for.
+    let locked = place.path().join("locked/intel-rapl:0");
+    std::fs::create_dir_all(locked.join("energy_uj")).unwrap();
+    std::fs::write(locked.join("name"), "package-0").unwrap();
+    let without = place.run(&format!("{cost} model.gguf --powercap locked")).json();
+    assert_eq!(without["prompt"]["watts"], Value::Null);
+    let ran = place.run(&format!("{cost} model.gguf --powercap locked --energy-price 1"));
+    let named = ran.err.contains("power is unknown: ") && ran.err.contains("energy_uj");
+    assert!(ran.code == Some(2) && named, "{ran:?}");
     for (flags, reason) in [
         (
             "--powercap nowhere --energy-price 1",

@@ -86,3 +86,51 @@ fn classify_gives_every_label_as_the_library_does() {
     assert_eq!(refused.status, 501, "{}", refused.body);
     assert!(refused.body.contains("3 scores"), "{}", refused.body);
 }
+
+#[test]
+fn extract_gives_the_entities_of_the_library() {
+    let place = Place::new();
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints/roberta-tokens");
+    place.run(&format!("convert {folder} --outfile tagger.gguf --outtype f32")).good();
+    let model = place.path().join("tagger.gguf");
+    let mut model = Model::builder(model).gpu_layers(0).open().unwrap();
+    let server = Server::start_in(place, "-m tagger.gguf -ngl 0");
+    let long = "Müller lives in New York. ".repeat(20);
+    let texts = ["John Smith", &long, ""];
+    let options = bilayer::extract::Options { stride: Some(5), ..Default::default() };
+    let expected = model.extract(&texts, &options).unwrap();
+    assert!(expected[1].len() > 20);
+    let body = json!({ "input": texts, "stride": 5 });
+    let found = server.post("/v1/extract", &body).good();
+    for (number, (entry, expected)) in
+        found["data"].as_array().unwrap().iter().zip(&expected).enumerate()
+    {
+        assert_eq!(entry["index"], number);
+        let entities = entry["entities"].as_array().unwrap();
+        assert_eq!(entities.len(), expected.len());
+        let scores: Vec<f32> = expected.iter().map(|entity| entity.score).collect();
+        assert_close(&numbers(&entry["entities"], "score"), &scores);
+        for (found, expected) in entities.iter().zip(expected) {
+            assert_eq!(
+                (&found["label"], &found["text"]),
+                (&json!(expected.label), &json!(expected.text))
+            );
+            assert_eq!(found["start"], expected.chars.start);
+            assert_eq!(found["end_byte"], expected.bytes.end);
+        }
+    }
+    for (body, field) in [
+        (json!({ "input": "a", "aggregation": "most" }), "aggregation"),
+        (json!({ "input": "a", "stride": 38 }), "stride"),
+        (json!({ "input": "a", "ignore_labels": "O" }), "ignore_labels"),
+    ] {
+        let refused = server.post("/v1/extract", &body);
+        assert_eq!(refused.status, 400, "{body}: {}", refused.body);
+        assert!(refused.body.contains(field), "{body}: {}", refused.body);
+    }
+    let refused = server.post("/v1/classify", &json!({ "input": "a" }));
+    assert_eq!(refused.status, 501, "{}", refused.body);
+    let (server, _) = served("bert", &["good", "bad"]);
+    let refused = server.post("/v1/extract", &json!({ "input": "a" }));
+    assert_eq!(refused.status, 501, "{}", refused.body);
+}

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use bilayer_engine::generate::speculate::{Bounds, DraftModel, Drafter, Lookup, MtpDrafter, weigh};
+use bilayer_engine::placement::target::{self, Candidate, Target, Variant};
 use bilayer_engine::placement::{self, Placing, Simulation};
 use bilayer_engine::session::{Progress, Purpose, Session, Settings, kv_types};
 use bilayer_engine::{
@@ -454,6 +455,23 @@ impl<'p> Builder<'p> {
     pub fn plan(mut self) -> Result<Plan, Error> {
         let model = self.opened()?;
         Ok(placement::plan(&model, &self.settings(&model), None)?)
+    }
+
+    /// Which types and placements meet a target, by predictions as in [`Builder::plan`]: the file's own types, whose name is
+    /// `own`, and each of `others`. The target's context is used, if it has one.
+    ///
+    /// # Errors
+    /// As [`Builder::plan`], unless a placement does not fit.
+    pub fn plan_for(
+        mut self,
+        target: &Target,
+        others: &[Variant],
+    ) -> Result<Vec<Candidate>, Error> {
+        self.context = target.context.or(self.context);
+        let model = self.opened()?;
+        let own = std::iter::once(Variant::own("own"));
+        let variants: Vec<Variant> = own.chain(others.iter().cloned()).collect();
+        Ok(target::candidates(&model, &self.settings(&model), None, target, &variants)?)
     }
 
     /// Runs the model at every number of layers on the GPU and measures each. `None` where [`Cancel`] ended it.

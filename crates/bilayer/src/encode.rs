@@ -1,6 +1,8 @@
 //! What encoders compute: embeddings, relevance scores and labels of texts.
 
 use bilayer_engine::Error as Engine;
+use bilayer_engine::encode::extract::{Entity, Options};
+use bilayer_engine::encode::route::{Route, Router};
 use bilayer_engine::encode::{Encoder, Excess, Input, probabilities};
 
 use crate::model::Running;
@@ -17,7 +19,7 @@ pub struct Label {
 
 impl Model {
     /// What [`Model::embed`], [`Model::rerank`] and [`Model::classify`] do with a text longer than the context: refuse it,
-    /// as by default, or truncate it.
+    /// as by default, or truncate it. [`Model::extract`] reads the first window of a long text then, instead of all.
     pub fn set_excess(&mut self, excess: Excess) {
         self.excess = excess;
     }
@@ -29,14 +31,7 @@ impl Model {
     /// per token; a text is longer than the context.
     pub fn embed(&mut self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>, Error> {
         let (encoder, excess) = self.encoder()?;
-        if !encoder.labels().is_empty() {
-            return Err(purpose("scores", "embeddings; open it with `Builder::embeddings`"));
-        }
-        if !encoder.is_pooled() {
-            let (name, found) = ("pooling", "none".to_owned());
-            let expected = "cls, mean or last, for one vector per text".to_owned();
-            return Err(Engine::Setting { name, found, expected }.into());
-        }
+        encoder.check_embeds()?;
         let inputs = texts.iter().map(|text| Input { text: text.as_ref(), pair: None });
         let norm = encoder.norm();
         rows(encoder, excess, inputs, |row| {
@@ -64,7 +59,7 @@ impl Model {
         documents: &[impl AsRef<str>],
     ) -> Result<Vec<f32>, Error> {
         let (encoder, excess) = self.encoder()?;
-        match encoder.labels().len() {
+        match encoder.text_labels()?.len() {
             0 => return Err(purpose("embeddings", "relevance scores; open a reranker")),
             1 => {}
             _ => return Err(purpose("several scores", "one score; use `Model::classify`")),
@@ -89,7 +84,7 @@ impl Model {
     /// ```
     pub fn classify(&mut self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<Label>>, Error> {
         let (encoder, excess) = self.encoder()?;
-        let names = encoder.labels().to_vec();
+        let names = encoder.text_labels()?.to_vec();
         if names.is_empty() {
             return Err(purpose("embeddings", "scores; open a classifier"));
         }
@@ -99,6 +94,67 @@ impl Model {
                 |(name, probability): (&String, f32)| Label { name: name.clone(), probability };
             names.iter().zip(probabilities(row)).map(label).collect()
         })
+    }
+
+    /// How similar each text is to each label: the cosine of its vector and the label's, which is the mean of those of the
+    /// label's examples. It takes no classification head.
+    ///
+    /// # Errors
+    /// Those of [`Model::embed`]; no route, or one without examples.
+    ///
+    /// ```no_run
+    /// use bilayer::route::Route;
+    ///
+    /// let mut model = bilayer::Model::open("all-minilm-l6-v2.gguf")?;
+    /// let route = |label: &str, example: &str| Route { label: label.into(), examples: vec![example.into()] };
+    /// let routes = [route("billing", "I was charged twice."), route("technical", "It crashes.")];
+    /// let cosines = &model.route(&["My invoice is wrong."], &routes)?[0];
+    /// assert!(cosines[0] > cosines[1]);
+    /// # Ok::<(), bilayer::Error>(())
+    /// ```
+    pub fn route(
+        &mut self,
+        texts: &[impl AsRef<str>],
+        routes: &[Route],
+    ) -> Result<Vec<Vec<f32>>, Error> {
+        let (encoder, excess) = self.encoder()?;
+        let router = Router::new(encoder, routes)?;
+        let inputs = texts.iter().map(|text| Input { text: text.as_ref(), pair: None });
+        rows(encoder, excess, inputs, |row| router.cosines(row))
+    }
+
+    /// The entities of each text, in their order: parts of the text that the labels of its tokens mark. A text longer than
+    /// the context is run in windows.
+    ///
+    /// # Errors
+    /// The model is not an encoder with a head that labels tokens; [`Options::stride`] is not less than a window.
+    ///
+    /// ```no_run
+    /// use bilayer::extract::Options;
+    ///
+    /// let mut model = bilayer::Model::open("bert-base-ner.gguf")?;
+    /// for entities in model.extract(&["Ada Lovelace was born in London."], &Options::default())? {
+    ///     for entity in entities {
+    ///         println!("{} {:?} at {:?}", entity.label, entity.text, entity.chars);
+    ///     }
+    /// }
+    /// # Ok::<(), bilayer::Error>(())
+    /// ```
+    pub fn extract(
+        &mut self,
+        texts: &[impl AsRef<str>],
+        options: &Options,
+    ) -> Result<Vec<Vec<Entity>>, Error> {
+        let (encoder, excess) = self.encoder()?;
+        let extractor = encoder.extractor(options.clone())?;
+        let documents = texts.iter().map(|text| extractor.document(text.as_ref(), excess));
+        let documents: Vec<_> = documents.collect::<Result<_, _>>()?;
+        let mut found = Vec::with_capacity(texts.len());
+        encoder.extract(&extractor, &documents, &mut |_, entities| {
+            found.push(entities);
+            Ok::<_, Engine>(())
+        })?;
+        Ok(found)
     }
 
     fn encoder(&mut self) -> Result<(&mut Encoder, Excess), Error> {

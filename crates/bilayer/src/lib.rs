@@ -188,11 +188,11 @@ pub use answer::{Answer, Batch};
 #[doc(inline)]
 pub use bilayer_engine::conversation::{Function, Message, Role, ToolCall};
 #[doc(inline)]
-pub use bilayer_engine::encode::Excess;
+pub use bilayer_engine::encode::{Excess, extract, route};
 #[doc(inline)]
 pub use bilayer_engine::generate::{Statistics, Stop, Token};
 #[doc(inline)]
-pub use bilayer_engine::placement::{Execution, Simulation, SimulationError};
+pub use bilayer_engine::placement::{Execution, Simulation, SimulationError, target};
 #[doc(inline)]
 pub use bilayer_engine::sampling::{
     Dry, Mirostat, Options as Sampling, OptionsError as SamplingError, Parameter, TokenLogprob,

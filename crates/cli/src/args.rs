@@ -39,7 +39,7 @@ pub use chat::{ChatArgs, ReasoningArgs, TemplateArgs};
 pub use convert::{Convert, Outtype};
 pub use cost::{Cost, PriceArgs};
 pub use draft::DraftArgs;
-pub use encode::{Classify, Embed, PoolingArg, Rerank, TextArgs};
+pub use encode::{Classify, Embed, Extract, PoolingArg, Rerank, TextArgs};
 pub use evaluate::Evaluate;
 pub use grammar::GrammarArgs;
 pub use hub::{HubArgs, Models};
@@ -129,6 +129,8 @@ pub enum Command {
     Rerank(Box<Rerank>),
     /// Classify texts
     Classify(Box<Classify>),
+    /// Extract entities from texts, such as names and places
+    Extract(Box<Extract>),
     /// Convert text to tokens
     Tokenize(Tokenize),
     /// Convert tokens to text
@@ -252,6 +254,14 @@ pub struct Plan {
     /// Plan for the machine described in a TOML file instead of this one
     #[arg(long, value_name = "FILE", conflicts_with = "simulate")]
     pub machine: Option<PathBuf>,
+    /// Say which types and placements meet a target, such as "20 tok/s at 8k, p95 1 s" (of the time to the first token; or
+    /// "p95 80 ms per token")
+    #[arg(long, value_name = "TARGET")]
+    pub r#for: Option<String>,
+    /// With --for, the types to compare beside the file's own
+    #[arg(long, value_name = "TYPES", value_delimiter = ',', requires = "for")]
+    #[arg(default_value = "F16,Q8_0,Q6_K,Q5_K_M,Q4_K_M,Q3_K_M,Q2_K")]
+    pub types: Vec<String>,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,

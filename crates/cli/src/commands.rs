@@ -16,6 +16,7 @@ mod devices;
 mod embed;
 mod encode;
 mod evaluate;
+mod extract;
 mod imatrix;
 mod inspect;
 mod man;
@@ -52,6 +53,7 @@ pub fn execute(mut command: Command) -> Result<u8, Failure> {
         Command::Embed(args) => embed::execute(&args),
         Command::Rerank(args) => rerank::execute(&args),
         Command::Classify(args) => classify::execute(&args),
+        Command::Extract(args) => extract::execute(&args),
         Command::Tokenize(args) => tokenize::execute(&args),
         Command::Detokenize(args) => detokenize::execute(&args),
         Command::Perplexity(args) => perplexity::execute(&args),

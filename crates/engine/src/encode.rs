@@ -12,6 +12,9 @@ use crate::session::SequenceId;
 use crate::session::{Run, Session, Settings, Wanted};
 use crate::{Error, Model};
 
+pub mod extract;
+pub mod route;
+
 /// An encoder on its devices.
 pub struct Encoder {
     session: Session,
@@ -180,6 +183,41 @@ impl Encoder {
     /// Names of the scores; empty if rows are not scores.
     pub fn labels(&self) -> &[String] {
         &self.labels
+    }
+
+    /// Whether a text gives one embedding.
+    ///
+    /// # Errors
+    /// Rows are scores, or there is one for each token.
+    pub fn check_embeds(&self) -> Result<(), Error> {
+        let setting = |name, found: &str, expected: &str| {
+            let (found, expected) = (found.to_owned(), expected.to_owned());
+            Err(Error::Setting { name, found, expected })
+        };
+        if !self.labels.is_empty() {
+            let expected = "embeddings; open it with `Builder::embeddings`";
+            return setting("output of the model", "scores", expected);
+        }
+        if !self.is_pooled() {
+            return setting("pooling", "none", "cls, mean or last, for one vector per text");
+        }
+        Ok(())
+    }
+
+    /// Whether every token has scores of its own.
+    pub fn labels_tokens(&self) -> bool {
+        !self.labels.is_empty() && !self.is_pooled()
+    }
+
+    /// Names of the scores of a text; empty if rows are embeddings.
+    ///
+    /// # Errors
+    /// The model labels tokens.
+    pub fn text_labels(&self) -> Result<&[String], Error> {
+        match self.labels_tokens() {
+            true => Err(Error::TokenHead { name: self.session.model().name() }),
+            false => Ok(&self.labels),
+        }
     }
 
     /// The underlying session.

@@ -74,7 +74,7 @@ pub enum Error {
     },
     /// A decoder is required, but the model is an encoder.
     #[error(
-        "{name} is an encoder, which generates no text; `embed`, `rerank` and `classify` are made for it"
+        "{name} is an encoder, which generates no text; `embed`, `rerank`, `classify` and `extract` are made for it"
     )]
     NoDecoder {
         /// The model.
@@ -97,6 +97,20 @@ pub enum Error {
         file: String,
         /// The key that counts such blocks.
         key: String,
+    },
+    /// A head that labels tokens is required.
+    #[error(
+        "{name} does not label tokens: `extract` needs a model converted from a checkpoint such as BertForTokenClassification"
+    )]
+    NoTokenHead {
+        /// The model.
+        name: String,
+    },
+    /// A head that scores texts is required, but the model's labels tokens.
+    #[error("{name} labels each token instead of the text; `extract` gives the entities of a text")]
+    TokenHead {
+        /// The model.
+        name: String,
     },
     /// A text exceeds the context.
     #[error("a text of {tokens} tokens is longer than the context of {context}")]

@@ -18,6 +18,8 @@ use crate::{Error, Model, devices};
 pub use crate::devices::{Adapter, Offloads, adapters, host, open, read_gbps};
 pub use bilayer_simulate::{Error as SimulationError, Execution, Simulation, machine};
 
+pub mod target;
+
 /// Default memory left free on each GPU, for the desktop and the driver.
 const MARGIN_BYTES: u64 = 1 << 30;
 
@@ -277,17 +279,7 @@ pub fn plan(
 ) -> Result<Plan, Error> {
     let budget = budget_of(model, settings)?;
     let graph = settings.graph(model)?;
-    let folder = settings.placing.kept.as_deref().filter(|_| described.is_none());
-    let kept = folder.map(Kept::new);
-    let (mut machine, notes) = match described {
-        Some(machine) => (machine, Vec::new()),
-        None => this_machine(settings)?,
-    };
-    let subject = Subject { model, graph: &graph, limits: limits_of(settings, model) };
-    let name = subject.name(machine.devices.iter());
-    machine.times = kept
-        .and_then(|kept| subject.known(machine.devices.len(), &name, &kept))
-        .or_else(|| Times::estimated(&graph, &machine));
+    let (machine, notes) = machine_of(model, settings, described, &graph)?;
     let mut placing = settings.placing.clone();
     if placing.expert_uses.is_none() && placing.expert_cache != ExpertCache::Off {
         placing.expert_uses = learned(model, &placing).and_then(|learned| learned.uses());
@@ -298,6 +290,27 @@ pub fn plan(
         plan.notes.push("speeds are not known yet: the first run measures them".to_owned());
     }
     Ok(plan)
+}
+
+/// The machine with what is known of a graph's times on it, and notes about its devices.
+fn machine_of(
+    model: &Model,
+    settings: &Settings<'_>,
+    described: Option<Machine>,
+    graph: &Graph,
+) -> Result<(Machine, Vec<String>), Error> {
+    let folder = settings.placing.kept.as_deref().filter(|_| described.is_none());
+    let kept = folder.map(Kept::new);
+    let (mut machine, notes) = match described {
+        Some(machine) => (machine, Vec::new()),
+        None => this_machine(settings)?,
+    };
+    let subject = Subject { model, graph, limits: limits_of(settings, model) };
+    let name = subject.name(machine.devices.iter());
+    machine.times = kept
+        .and_then(|kept| subject.known(machine.devices.len(), &name, &kept))
+        .or_else(|| Times::estimated(graph, &machine));
+    Ok((machine, notes))
 }
 
 /// Describes this machine without opening a GPU.

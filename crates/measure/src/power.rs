@@ -130,6 +130,14 @@ mod tests {
         let joules = meter.joules().expect("energy");
         assert!((joules - 0.75).abs() < 1e-9, "{joules}");
         assert_eq!(meter.joules().expect("energy"), 0.0);
+        // A value that is as it was is no turn; one below it is, and after it counting goes on.
+        domain(&folder, "intel-rapl:0:1", "dram\n", "100\n");
+        assert!((meter.joules().expect("energy") - 0.75).abs() < 1e-9);
+        domain(&folder, "intel-rapl:0:1", "dram\n", "1000000\n");
+        assert!((meter.joules().expect("energy") - 0.9999).abs() < 1e-9);
+        fs::remove_file(folder.join("intel-rapl:0:1/energy_uj")).expect("removed");
+        assert!(matches!(meter.joules(), Err(Error::Unreadable { .. })));
+        domain(&folder, "intel-rapl:0:1", "dram\n", "0\n");
         domain(&folder, "intel-rapl:0", "package-0\n", "much\n");
         let error = meter.joules().expect_err("no number").to_string();
         assert!(error.contains("energy_uj") && error.contains("much"), "{error}");

@@ -1,4 +1,4 @@
-//! BERT, XLM-RoBERTa and the models distilled from them: learned positions, token types, post-norm, exact GELU.
+//! BERT, RoBERTa, XLM-RoBERTa and the models distilled from them: learned positions, token types, post-norm, exact GELU.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Activation;
@@ -41,8 +41,13 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             "BertModel",
             "BertForMaskedLM",
             "BertForSequenceClassification",
+            "BertForTokenClassification",
+            "RobertaModel",
+            "RobertaForSequenceClassification",
+            "RobertaForTokenClassification",
             "XLMRobertaModel",
             "XLMRobertaForSequenceClassification",
+            "XLMRobertaForTokenClassification",
         ],
         activations: &["gelu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::LAYER_NORM],
@@ -61,7 +66,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
 /// Positions of RoBERTa begin after the number of the padding token.
 fn padded(draft: &mut Draft<'_>) -> Result<(), Error> {
     let class = draft.settings.0["architectures"][0].as_str();
-    if !class.is_some_and(|class| class.starts_with("XLMRoberta")) {
+    if !class.is_some_and(|class| class.contains("Roberta")) {
         return Ok(());
     }
     let positions = draft.needed_size(&["max_position_embeddings"])?;

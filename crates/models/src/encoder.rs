@@ -13,6 +13,10 @@ use crate::{Config, Draft, NormAt, Settings, limits};
 /// The matrix that maps a text's row to scores; a file without it has no classification head.
 pub(crate) const HEAD: &str = "cls.output.weight";
 
+/// Whether each token has scores of its own: our key, since llama.cpp has no such head. It reads such a file as one of
+/// embeddings.
+const PER_TOKEN: &str = "classifier.per_token";
+
 /// Suffixes of tensor names that a file may contain and the recorded model does not read: layers below an
 /// absent head, and the heads used only in pretraining.
 pub(crate) const IGNORED: &[&str] = &[
@@ -56,8 +60,10 @@ pub struct Encoder {
 pub struct Head {
     /// Names of the scores.
     pub labels: Vec<String>,
-    /// How the rows of a text are pooled.
+    /// How the rows of a text are pooled; [`Pooling::None`] where each token has scores.
     pub pooling: Pooling,
+    /// Whether the layers before the scores belong to a head that scores tokens, too.
+    pub layers_for_tokens: bool,
     /// Activation after the first matrix; `None` means tanh.
     pub activation: Option<Activation>,
 }
@@ -86,6 +92,10 @@ impl Encoder {
         let given = keys.metadata.opt_strings(&keys.key(labels))?;
         let given: Vec<String> =
             given.into_iter().flat_map(|labels| labels.iter()).map(str::to_owned).collect();
+        let head = match keys.metadata.opt_bool(&keys.key(PER_TOKEN))?.unwrap_or(false) {
+            true => Head { pooling: Pooling::None, ..head },
+            false => head,
+        };
         let ranks = 4; // llama.cpp's LLAMA_POOLING_TYPE_RANK
         let pooling = keys.opt_size("pooling_type", 0..=ranks)?;
         Ok(Encoder {
@@ -135,7 +145,14 @@ impl Encoder {
 impl Head {
     /// BERT's head: one score from the first row, with tanh.
     pub(crate) fn of_cls() -> Self {
-        Head { labels: vec!["LABEL_0".to_owned()], pooling: Pooling::Cls, activation: None }
+        let labels = vec!["LABEL_0".to_owned()];
+        Head { labels, pooling: Pooling::Cls, layers_for_tokens: false, activation: None }
+    }
+
+    /// Whether layers come before the scores, if the file has them. A BERT that scores tokens may have a pooler, which is not
+    /// read.
+    fn has_layers(&self) -> bool {
+        self.pooling != Pooling::None || self.layers_for_tokens
     }
 }
 
@@ -154,13 +171,29 @@ pub(crate) fn draft(draft: &mut Draft<'_>) -> Result<(), crate::Error> {
         let labels: Strings = labels(draft.settings).iter().map(String::as_str).collect();
         draft.set("classifier.output_labels", labels);
     }
+    if classifies_tokens(draft.settings) {
+        draft.set(PER_TOKEN, true);
+    }
     Ok(())
 }
 
-/// Whether the checkpoint's class has a classification head.
-pub(crate) fn classifies(settings: Settings<'_>) -> bool {
-    let class = settings.0["architectures"][0].as_str();
-    class.is_some_and(|class| class.ends_with("ForSequenceClassification"))
+/// Whether the checkpoint's class has a classification head for texts or tokens.
+fn classifies(settings: Settings<'_>) -> bool {
+    classifies_texts(settings) || classifies_tokens(settings)
+}
+
+/// Whether the checkpoint's class has a head that scores texts.
+pub(crate) fn classifies_texts(settings: Settings<'_>) -> bool {
+    is_for(settings, "ForSequenceClassification")
+}
+
+/// Whether the checkpoint's class has a head that scores each token.
+pub(crate) fn classifies_tokens(settings: Settings<'_>) -> bool {
+    is_for(settings, "ForTokenClassification")
+}
+
+fn is_for(settings: Settings<'_>, task: &str) -> bool {
+    settings.0["architectures"][0].as_str().is_some_and(|class| class.ends_with(task))
 }
 
 /// The labels ordered by their numbers; two generic ones if the checkpoint names none.
@@ -228,7 +261,7 @@ fn embedding(config: &Config, encoder: &Encoder, r: &mut Recorder<'_>) -> Result
     }
 }
 
-/// The optional dense layer and norm, then the scores: `[R, width]` to `[R, labels]`.
+/// The optional dense layer and norm, then the scores: `[R, width]` to `[R, labels]`, with `R` all tokens if each is scored.
 fn scores(
     config: &Config,
     head: &Head,
@@ -236,7 +269,7 @@ fn scores(
     mut hidden: Value,
 ) -> Result<Value, Error> {
     let width = config.width;
-    if r.has("cls.weight") {
+    if head.has_layers() && r.has("cls.weight") {
         let dense = r.matrix("cls.weight", width, width)?;
         let bias = r.optional_vector("cls.bias", width)?;
         hidden = r.matmul("cls", hidden, dense, bias);
@@ -245,7 +278,7 @@ fn scores(
             None => r.soft_cap("cls_act", hidden, 1.0), // tanh
         };
     }
-    if r.has("cls.norm.weight") {
+    if head.has_layers() && r.has("cls.norm.weight") {
         let gain = r.vector("cls.norm.weight", width)?;
         hidden = r.layer_norm("cls_norm", hidden, gain, None, config.norm_eps);
     }

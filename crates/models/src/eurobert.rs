@@ -5,7 +5,7 @@ use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Draft, Encoder, Error, Head, Norm, checkpoint, encoder,
+    Architecture, Checkpoint, Config, Draft, Encoder, Error, Head, Name, Norm, checkpoint, encoder,
     names, tiny,
 };
 
@@ -17,10 +17,16 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     config,
     record: encoder::record,
     tiny: || tiny::encoder(NAME, Norm::Rms, &[]),
-    names: &[names::ENDS, names::ATTENTION, names::GATED, names::NORMS],
+    names: &[
+        names::ENDS,
+        names::ATTENTION,
+        names::GATED,
+        names::NORMS,
+        &[Name::kept("cls.output", "classifier")],
+    ],
     ignored: IGNORED,
     checkpoint: Checkpoint {
-        classes: &["EuroBertModel", "EuroBertForMaskedLM"],
+        classes: &["EuroBertModel", "EuroBertForMaskedLM", "EuroBertForTokenClassification"],
         activations: &["silu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS],
         more,

@@ -45,6 +45,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             "ModernBertModel",
             "ModernBertForMaskedLM",
             "ModernBertForSequenceClassification",
+            "ModernBertForTokenClassification",
         ],
         activations: &["gelu"],
         fields: &[
@@ -66,13 +67,17 @@ const PERIOD: &[&str] = &["global_attn_every_n_layers"];
 /// Refuses heads that no GGUF key describes.
 fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
     draft.refuse("norm_bias", &[false.into()], "norms with a bias")?;
-    if encoder::classifies(draft.settings) {
+    let (of_texts, of_tokens) =
+        (encoder::classifies_texts(draft.settings), encoder::classifies_tokens(draft.settings));
+    if of_texts {
         let pooling = draft.settings.text(&["classifier_pooling"])?.unwrap_or("cls");
         if pooling != "mean" {
             let (field, found) = ("classifier_pooling".to_owned(), format!("\"{pooling}\""));
             let feature = "scores of anything but the mean of a text's rows";
             return Err(Error::UnsupportedField { field, found, feature });
         }
+    }
+    if of_texts || of_tokens {
         let feature = "another activation before the scores than GELU";
         draft.refuse("classifier_activation", &["gelu".into()], feature)?;
     }
@@ -85,8 +90,12 @@ fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };
     let mut config = Config::read(&keys, Norm::LayerGain, Some(Pairs::Halves))?;
-    let head =
-        Head { pooling: Pooling::Mean, activation: Some(Activation::Gelu), ..Head::of_cls() };
+    let head = Head {
+        pooling: Pooling::Mean,
+        layers_for_tokens: true,
+        activation: Some(Activation::Gelu),
+        ..Head::of_cls()
+    };
     // The value in files counts both sides of the window.
     let window = keys.size("attention.sliding_window", 1..=limits::CONTEXT)? / 2 + 1;
     let base = keys.positive("rope.freq_base_swa")?.unwrap_or(10_000.0);

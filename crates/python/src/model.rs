@@ -1,5 +1,6 @@
 //! An open model, as `python/bilayer` sees it.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -42,6 +43,12 @@ impl Model {
         self.0.call(py, job)?.map_err(|error| error::of(py, &error))
     }
 }
+
+/// Aggregation, stride, ignored labels.
+type ExtractOptions = (String, Option<usize>, Vec<String>);
+
+/// Label, score, text, and the code points where it begins and ends.
+type Entity = (String, f32, String, usize, usize);
 
 #[pymethods]
 impl Model {
@@ -99,6 +106,28 @@ impl Model {
             labels.into_iter().map(|label| (label.name, label.probability)).collect()
         };
         Ok(labels.into_iter().map(pairs).collect())
+    }
+
+    /// The entities of each text: label, score, text, and where it is in code points.
+    fn extract(
+        &self,
+        py: Python<'_>,
+        texts: Vec<String>,
+        options: ExtractOptions,
+        truncate: Truncate,
+    ) -> PyResult<Vec<Vec<Entity>>> {
+        let (aggregation, stride, ignored) = options;
+        let found = self.call(py, move |model| {
+            model.set_excess(truncate.excess());
+            let aggregation = aggregation.parse().map_err(bilayer::Error::from)?;
+            let options = bilayer::extract::Options { aggregation, stride, ignored };
+            model.extract(&texts, &options)
+        })?;
+        let entity = |entity: bilayer::extract::Entity| {
+            let Range { start, end } = entity.chars;
+            (entity.label, entity.score, entity.text, start, end)
+        };
+        Ok(found.into_iter().map(|all| all.into_iter().map(entity).collect()).collect())
     }
 
     /// The tokens of a prompt, and the logits after each, [tokens, vocab].

@@ -37,6 +37,7 @@ mod cut;
 mod displace;
 mod error;
 mod experts;
+mod growth;
 mod machine;
 mod memory;
 mod offload;
@@ -52,6 +53,7 @@ pub use error::{Error, Excess};
 pub use experts::{
     ExpertCache, ExpertLayer, ExpertPlan, ExpertUses, Mixture, SplitChoice, mixtures, split_experts,
 };
+pub use growth::Growth;
 pub use machine::{Budget, Machine};
 pub use memory::{Bytes, working_bytes};
 pub use offload::{Offload, Request, offload};

@@ -172,6 +172,33 @@ impl Times {
         Some(Times { basis: Basis::Estimated, devices: devices.collect::<Option<_>>()? })
     }
 
+    /// These times for a model of other types: those that `from` estimates for the types of this one, and `to` for the others,
+    /// tell by which factor each part's time changes.
+    #[must_use]
+    pub fn scaled(&self, from: &Times, to: &Times) -> Times {
+        let factor = |to: f64, from: f64| if from > 0.0 { to / from } else { 1.0 };
+        let optional = |known: Option<f64>, from: Option<f64>, to: Option<f64>| match (from, to) {
+            (Some(from), Some(to)) => known.map(|ms| ms * factor(to, from)),
+            _ => known,
+        };
+        let cost = |(known, from, to): (&Cost, &Cost, &Cost)| Cost {
+            decode_ms: known.decode_ms * factor(to.decode_ms, from.decode_ms),
+            batch_ms: optional(known.batch_ms, from.batch_ms, to.batch_ms),
+            prefill_ms: optional(known.prefill_ms, from.prefill_ms, to.prefill_ms),
+            prompt_ms: optional(known.prompt_ms, from.prompt_ms, to.prompt_ms),
+        };
+        let device = |((known, from), to): ((&DeviceTimes, &DeviceTimes), &DeviceTimes)| {
+            let layers = known.layers.iter().zip(&from.layers).zip(&to.layers);
+            DeviceTimes {
+                layers: layers.map(|((known, from), to)| cost((known, from, to))).collect(),
+                output: cost((&known.output, &from.output, &to.output)),
+                ..known.clone()
+            }
+        };
+        let devices = self.devices.iter().zip(&from.devices).zip(&to.devices).map(device);
+        Times { basis: Basis::Estimated, devices: devices.collect() }
+    }
+
     /// Whether these times match the number of layers and devices, and are all valid.
     pub fn fit(&self, layers: usize, devices: usize) -> bool {
         let good = |cost: &Cost| {

@@ -4,6 +4,7 @@ pub mod adapters;
 pub mod chat;
 pub mod completions;
 pub mod embeddings;
+pub mod extract;
 pub mod info;
 pub mod live;
 pub mod messages;

@@ -146,6 +146,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/reranking", rerank)
         .route("/v1/classify", post(api::rerank::classify))
         .route("/classify", post(api::rerank::classify))
+        .route("/v1/extract", post(api::extract::extract))
         .route("/tokenize", post(api::tokens::tokenize))
         .route("/detokenize", post(api::tokens::detokenize))
         .route("/apply-template", post(api::tokens::apply_template));

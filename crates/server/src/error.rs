@@ -146,7 +146,9 @@ impl From<Engine> for ApiError {
             | Engine::Text(_)) => ApiError::invalid(error.to_string()),
             error @ (Engine::NoEncoder { .. }
             | Engine::NoDecoder { .. }
-            | Engine::NoHead { .. }) => ApiError::not_supported(error.to_string()),
+            | Engine::NoHead { .. }
+            | Engine::NoTokenHead { .. }
+            | Engine::TokenHead { .. }) => ApiError::not_supported(error.to_string()),
             Engine::LogitsNotFinite => {
                 let mut error = ApiError::server("the model computed a value that is not finite");
                 error.kind = "numeric_error";

@@ -62,6 +62,8 @@ pub struct EncoderHandle {
     pub labels: Vec<String>,
     /// Whether rows are scores.
     pub scores: bool,
+    /// Whether each token has scores of its own.
+    pub labels_tokens: bool,
 }
 
 impl Loaded {
@@ -343,7 +345,7 @@ impl Models {
             let width = session.width();
             let encoder = Encoder::over(session).map_err(failed)?;
             let (is_pooled, labels) = (encoder.is_pooled(), encoder.labels().to_vec());
-            let norm = encoder.norm();
+            let (norm, labels_tokens) = (encoder.norm(), encoder.labels_tokens());
             context = encoder.longest();
             let worker = EncoderWorker::start(encoder, self.metrics.clone()).map_err(no_thread)?;
             Kind::Encoder(Box::new(EncoderHandle {
@@ -353,6 +355,7 @@ impl Models {
                 norm,
                 labels,
                 scores,
+                labels_tokens,
             }))
         } else {
             let opened = Opened { session, drafters, at_end };

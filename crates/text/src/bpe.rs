@@ -4,10 +4,13 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use fancy_regex::Regex;
-use unicode_normalization::UnicodeNormalization;
+use unicode_normalization::char::canonical_combining_class;
+use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
-use crate::pieces::{Alphabet, SPACE, character};
+use crate::alignment::Alignment;
+use crate::pieces::{Alphabet, Pieces, SPACE, character};
 use crate::pre::Pre;
+use crate::spans::Found;
 use crate::spellings::Spellings;
 use crate::vocabulary::{TokenType, byte};
 use crate::{Error, Vocabulary};
@@ -39,6 +42,9 @@ struct Stage {
     /// Whether every character is part of some match, so that an early end is a failure.
     covers: bool,
 }
+
+/// Receives the place of a word and its tokens.
+type EachWord<'e> = dyn FnMut(Range<usize>, &mut dyn Iterator<Item = u32>) + 'e;
 
 impl Bpe {
     /// Builds it from the tokens and merges of `vocabulary`.
@@ -96,11 +102,43 @@ impl Bpe {
     /// characters) is dropped, as by the original tokenizer.
     pub fn encode(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), Error> {
         let text = self.normalize(text);
+        self.each_word(&text, &mut |_, tokens| ids.extend(tokens))
+    }
+
+    /// Appends the tokens of `text` with their places to `found`. Where a vocabulary does not have all of a word, the word
+    /// is the place of each of its tokens.
+    pub fn find(&self, text: &str, pieces: &Pieces, found: &mut Vec<Found>) -> Result<(), Error> {
+        let (normalized, alignment) = self.align(text);
+        let len = |id: u32| pieces.get(id).map_or(0, <[u8]>::len);
+        let mut ids: Vec<u32> = Vec::new();
+        self.each_word(&normalized, &mut |word, tokens| {
+            ids.clear();
+            ids.extend(tokens);
+            let all: usize = ids.iter().map(|&id| len(id)).sum();
+            let original = alignment.original(word.clone());
+            let in_normalized = all == word.len();
+            let in_original = all == original.len();
+            let mut at = 0;
+            found.extend(ids.iter().map(|&id| {
+                let start = at;
+                at += len(id);
+                let bytes = match (in_normalized, in_original) {
+                    (true, _) => alignment.original(word.start + start..word.start + at),
+                    (false, true) => original.start + start..original.start + at,
+                    (false, false) => original.clone(),
+                };
+                Found { id, bytes, begins_word: None }
+            }));
+        })
+    }
+
+    /// Gives `each` the words of a normalized text and their tokens.
+    fn each_word(&self, text: &str, each: &mut EachWord<'_>) -> Result<(), Error> {
         let (mut word, mut spelled) = (Word::new(), String::new());
-        for range in self.words.of(&text)? {
-            let piece = &text[range];
+        for range in self.words.of(text)? {
+            let piece = &text[range.clone()];
             if let Some(token) = self.whole(piece, &mut spelled) {
-                ids.push(token);
+                each(range, &mut std::iter::once(token));
                 continue;
             }
             word.clear();
@@ -109,9 +147,31 @@ impl Bpe {
                 Alphabet::Escaped => self.characters(piece, &mut word),
             }
             word.merge(&self.merges);
-            ids.extend(word.symbols());
+            each(range, &mut word.symbols());
         }
         Ok(())
+    }
+
+    /// The normalized text, and what of `text` its parts were made of.
+    fn align<'t>(&self, text: &'t str) -> (Cow<'t, str>, Alignment) {
+        let normalized = self.normalize(text);
+        let mut alignment = Alignment::default();
+        if let Cow::Borrowed(_) = normalized {
+            alignment.push(text.len(), 0..text.len());
+            return (normalized, alignment);
+        }
+        // Before such a character nothing changes what is behind it.
+        let is_start = |character: char| {
+            canonical_combining_class(character) == 0
+                && is_nfc_quick(std::iter::once(character)) == IsNormalized::Yes
+        };
+        let starts = text.char_indices().skip(1).filter(|&(_, character)| is_start(character));
+        let mut start = 0;
+        for end in starts.map(|(at, _)| at).chain([text.len()]) {
+            alignment.push(self.normalize(&text[start..end]).len(), start..end);
+            start = end;
+        }
+        (normalized, alignment)
     }
 
     /// The token of a whole word, if such words skip merging. `spelled` is a scratch buffer.

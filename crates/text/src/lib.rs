@@ -56,6 +56,7 @@
 //! # Ok::<(), bilayer_text::Error>(())
 //! ```
 
+mod alignment;
 mod bpe;
 pub mod chat;
 mod decode;
@@ -64,6 +65,7 @@ mod hash_index;
 mod merging;
 mod pieces;
 mod pre;
+mod spans;
 mod special;
 mod spellings;
 mod spm;
@@ -75,5 +77,6 @@ mod wordpiece;
 pub use decode::{Decode, Decoder, Piece};
 pub use error::Error;
 pub use pre::recognise;
+pub use spans::TokenSpan;
 pub use tokenizer::{Encode, Tokenizer};
 pub use vocabulary::Vocabulary;

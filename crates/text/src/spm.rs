@@ -5,9 +5,12 @@
 //! joined text suffices.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 
+use crate::alignment::Alignment;
 use crate::merging::{Joins, Word};
 use crate::pieces::SPACE;
+use crate::spans::Found;
 use crate::spellings::Spellings;
 use crate::vocabulary::{TokenType, byte};
 use crate::{Error, Vocabulary};
@@ -115,10 +118,39 @@ impl Spm {
 
     /// Appends the tokens of `text` to `ids`.
     pub fn encode(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), Error> {
-        let text = self.normalize(text);
+        let text = self.normalize(text, &mut |_, _| ());
+        self.merged(&text, ids, &mut |_, _| ())
+    }
+
+    /// Appends the tokens of `text` with their places to `found`.
+    pub fn find(&self, text: &str, found: &mut Vec<Found>) -> Result<(), Error> {
+        let mut alignment = Alignment::default();
+        let normalized = self.normalize(text, &mut |len, original| alignment.push(len, original));
+        let (mut ids, mut spans) = (Vec::new(), Vec::<Range<usize>>::new());
+        self.merged(&normalized, &mut ids, &mut |span, tokens| {
+            // A character of an unknown run has no token of its own.
+            if let (0, Some(last)) = (tokens, spans.last_mut()) {
+                last.end = span.end;
+            }
+            spans.extend(std::iter::repeat_n(span, tokens));
+        })?;
+        found.extend(ids.into_iter().zip(spans).map(|(id, span)| {
+            let bytes = alignment.original(span);
+            Found { id, bytes, begins_word: None }
+        }));
+        Ok(())
+    }
+
+    /// Appends the tokens of a normalized text to `ids`; `each` is given every merged span and the number of its tokens.
+    fn merged(
+        &self,
+        text: &str,
+        ids: &mut Vec<u32>,
+        each: &mut impl FnMut(Range<usize>, usize),
+    ) -> Result<(), Error> {
         let mut word = Word::new();
         let mut after_unknown = false;
-        let mut rest = text.as_str();
+        let mut rest = text;
         while !rest.is_empty() {
             let (head, tail) =
                 rest.split_at(if self.by_words { word_end(rest) } else { rest.len() });
@@ -127,25 +159,33 @@ impl Spm {
                 word.push(Span { start, end: start + character.len_utf8() });
             }
             word.merge(&Spans { tokens: &self.tokens, word: head });
+            let first = text.len() - rest.len();
             for Span { start, end } in word.symbols() {
+                let before = ids.len();
                 self.emit(&head[start..end], &mut after_unknown, ids)?;
+                each(first + start..first + end, ids.len() - before);
             }
             rest = tail;
         }
         Ok(())
     }
 
-    /// Collapses spaces if the vocabulary requires it, adds a leading one, and escapes all.
-    fn normalize(&self, text: &str) -> String {
+    /// Collapses spaces if the vocabulary requires it, adds a leading one, and escapes all. `each` is given the bytes of
+    /// every resulting character, and those of `text` that it was.
+    fn normalize(&self, text: &str, each: &mut impl FnMut(usize, Range<usize>)) -> String {
         let mut normalized = String::with_capacity(text.len() + text.len() / 4 + 3);
-        let text = if self.squeezes { text.trim_matches(' ') } else { text };
-        if self.adds_space && !text.is_empty() {
+        let trimmed = if self.squeezes { text.trim_matches(' ') } else { text };
+        let first = if self.squeezes { text.len() - text.trim_start_matches(' ').len() } else { 0 };
+        if self.adds_space && !trimmed.is_empty() {
             normalized.push(SPACE);
+            each(SPACE.len_utf8(), first..first);
         }
         let mut previous = None;
-        for character in text.chars() {
+        for (at, character) in trimmed.char_indices() {
             if !(self.squeezes && character == ' ' && previous == Some(' ')) {
-                normalized.push(if character == ' ' { SPACE } else { character });
+                let made = if character == ' ' { SPACE } else { character };
+                normalized.push(made);
+                each(made.len_utf8(), first + at..first + at + character.len_utf8());
             }
             previous = Some(character);
         }

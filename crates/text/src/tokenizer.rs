@@ -104,7 +104,8 @@ pub struct Tokenizer {
     adds_sep: bool,
 }
 
-enum Model {
+/// The algorithm of a vocabulary.
+pub(crate) enum Model {
     Spm(Spm),
     Bpe(Box<Bpe>),
     Words(Box<Words>),
@@ -275,6 +276,15 @@ impl Tokenizer {
     /// The token added before each text.
     pub(crate) fn first(&self) -> Option<u32> {
         self.first
+    }
+
+    /// The matcher for tokens that every text may have.
+    pub(crate) fn user_defined(&self) -> &Matcher {
+        &self.user_defined
+    }
+
+    pub(crate) fn model(&self) -> &Model {
+        &self.model
     }
 
     pub(crate) fn pieces(&self) -> &Arc<Pieces> {

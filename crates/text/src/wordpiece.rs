@@ -4,8 +4,11 @@ use std::collections::HashMap;
 
 use unicode_categories::UnicodeCategories;
 use unicode_normalization::UnicodeNormalization;
+use unicode_normalization::char::canonical_combining_class;
 
+use crate::alignment::Alignment;
 use crate::pieces::SPACE;
+use crate::spans::Found;
 use crate::vocabulary::TokenType;
 use crate::{Error, Vocabulary};
 
@@ -24,6 +27,13 @@ pub(crate) struct Words {
     unknown: u32,
     lowercase: bool,
     strip_accents: bool,
+}
+
+/// A piece of a word.
+struct Piece {
+    id: u32,
+    /// Where its bytes end in the word.
+    end: usize,
 }
 
 impl Words {
@@ -64,15 +74,64 @@ impl Words {
 
     /// Appends the tokens of `text` to `ids`.
     pub fn encode(&self, text: &str, ids: &mut Vec<u32>) {
-        for word in self.normalize(text).split_whitespace() {
+        let mut pieces = Vec::new();
+        self.words(&self.normalize(text), &mut |word, _| {
+            self.cut(word, &mut pieces);
+            ids.extend(pieces.drain(..).map(|piece| piece.id));
+        });
+    }
+
+    /// Appends the tokens of `text` with their places to `found`.
+    pub fn find(&self, text: &str, found: &mut Vec<Found>) {
+        let (normalized, alignment) = self.align(text);
+        let mut pieces = Vec::new();
+        self.words(&normalized, &mut |word, start| {
+            self.cut(word, &mut pieces);
+            let mut at = start;
+            found.extend(pieces.drain(..).map(|Piece { id, end }| {
+                let begins_word = Some(at == start);
+                let bytes =
+                    alignment.original(std::mem::replace(&mut at, start + end)..start + end);
+                Found { id, bytes, begins_word }
+            }));
+        });
+    }
+
+    /// Gives `each` the words and marks of a normalized text, with their places.
+    fn words<'n>(&self, normalized: &'n str, each: &mut impl FnMut(&'n str, usize)) {
+        let mut start = 0;
+        for word in normalized.split(char::is_whitespace) {
             let mut end = 0;
             for (at, mark) in word.match_indices(is_punctuation) {
-                self.cut(&word[end..at], ids);
-                self.cut(mark, ids);
+                each(&word[end..at], start + end);
+                each(mark, start + at);
                 end = at + mark.len();
             }
-            self.cut(&word[end..], ids);
+            each(&word[end..], start + end);
+            let rest = &normalized[start + word.len()..];
+            start += word.len() + rest.chars().next().map_or(0, char::len_utf8);
         }
+    }
+
+    /// The normalized text, and what of `text` its parts were made of.
+    fn align(&self, text: &str) -> (String, Alignment) {
+        let whole = self.normalize(text);
+        let (mut made, mut alignment) = (String::with_capacity(whole.len()), Alignment::default());
+        let mut start = 0;
+        let starts =
+            text.char_indices().skip(1).filter(|&(_, c)| canonical_combining_class(c) == 0);
+        // A character with the marks behind it, which normalization removes or puts into order.
+        for end in starts.map(|(at, _)| at).chain([text.len()]) {
+            let normalized = self.normalize(&text[start..end]);
+            alignment.push(normalized.len(), start..end);
+            made.push_str(&normalized);
+            start = end;
+        }
+        if made != whole {
+            alignment = Alignment::default();
+            alignment.push(whole.len(), 0..text.len());
+        }
+        (whole, alignment)
     }
 
     /// Text as the vocabulary has it: clean, ideographs apart, without accents and capitals where it has none.
@@ -94,12 +153,11 @@ impl Words {
         clean
     }
 
-    /// Appends the pieces of a word, or the unknown token where it is not made of pieces.
-    fn cut(&self, word: &str, ids: &mut Vec<u32>) {
+    /// Writes the pieces of a word to `found`, which is empty, or the unknown token where it is not made of pieces.
+    fn cut(&self, word: &str, found: &mut Vec<Piece>) {
         if word.is_empty() {
             return;
         }
-        let before = ids.len();
         let mut rest = if word.chars().nth(WORD_MAX).is_none() { word } else { "" };
         while !rest.is_empty() {
             let pieces = if rest.len() == word.len() { &self.starts } else { &self.continues };
@@ -109,14 +167,14 @@ impl Words {
                 .filter_map(|(piece, after)| pieces.get(piece).map(|&id| (id, after)))
                 .next()
             else {
-                ids.truncate(before);
+                found.clear();
                 break;
             };
-            ids.push(id);
+            found.push(Piece { id, end: word.len() - after.len() });
             rest = after;
         }
-        if ids.len() == before {
-            ids.push(self.unknown);
+        if found.is_empty() {
+            found.push(Piece { id: self.unknown, end: word.len() });
         }
     }
 }
@@ -219,6 +277,21 @@ mod tests {
                 let mut found = Vec::new();
                 words.encode(text, &mut found);
                 assert_eq!(found, expected, "{:?}", text.chars().collect::<Vec<_>>());
+                let mut spans = Vec::new();
+                words.find(text, &mut spans);
+                let mut whole = PreTokenizedString::from(text);
+                whole.normalize(|part| normalizer.normalize(part)).unwrap();
+                BertPreTokenizer.pre_tokenize(&mut whole).unwrap();
+                whole.tokenize(|part| model.tokenize(part.get())).unwrap();
+                let theirs = whole.into_encoding(None, 0, OffsetType::Byte).unwrap();
+                assert_eq!(spans.len(), theirs.get_ids().len());
+                for (ours, &(start, end)) in spans.iter().zip(theirs.get_offsets()) {
+                    // Our spans have the marks on a character too, which theirs lose with the accents.
+                    let more = text.get(end..ours.bytes.end).unwrap_or("?");
+                    let is_mark = |c: char| canonical_combining_class(c) != 0;
+                    let is_equal = start == ours.bytes.start && more.chars().all(is_mark);
+                    assert!(is_equal, "{text:?}: {:?}, not {start}..{end}", ours.bytes);
+                }
             }
         }
     }

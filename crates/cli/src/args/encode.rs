@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use bilayer_engine::encode::Excess;
 use bilayer_models::Pooling;
 use clap::{Args, ValueEnum};
 
@@ -48,6 +49,35 @@ pub struct Rerank {
 /// `bilayer classify`.
 #[derive(Args, Debug)]
 pub struct Classify {
+    /// Labels, separated by commas: each text gets the one whose embedding is most similar, by a model without a head
+    #[arg(long, value_name = "LABELS", value_delimiter = ',', conflicts_with = "examples")]
+    pub labels: Vec<String>,
+    /// As --labels, by examples: a file of JSON lines with `text` and `label`
+    #[arg(long, value_name = "FILE")]
+    pub examples: Option<PathBuf>,
+    /// With --labels or --examples, the label is null for texts whose best cosine is below
+    #[arg(long, value_name = "COSINE", value_parser = cosine, allow_negative_numbers = true)]
+    pub at_least: Option<f32>,
+    #[command(flatten)]
+    pub texts: TextArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+/// `bilayer extract`.
+#[derive(Args, Debug)]
+pub struct Extract {
+    /// How labels of tokens become entities: none (one per token), simple (neighbouring tokens of one type), or by whole
+    /// words with the label of their first token (first), of the mean of their tokens (average), or of the most certain (max)
+    #[arg(long, value_name = "HOW", default_value = "simple")]
+    #[arg(value_parser = ["none", "simple", "first", "average", "max"])]
+    pub aggregation: String,
+    /// Tokens that neighbouring windows of a text longer than the context share [default: a quarter of a window]
+    #[arg(long, value_name = "N")]
+    pub stride: Option<usize>,
+    /// Labels or types of entities to leave out, separated by commas
+    #[arg(long, value_name = "LABELS", value_delimiter = ',', default_value = "O")]
+    pub ignore_labels: Vec<String>,
     #[command(flatten)]
     pub texts: TextArgs,
     #[command(flatten)]
@@ -74,12 +104,25 @@ pub struct TextArgs {
     /// (encoded together with it) and `id` (copied to the result)
     #[arg(long, value_name = "FILE")]
     pub jsonl: Option<PathBuf>,
-    /// Truncate texts longer than the context; otherwise they are an error
+    /// Truncate texts longer than the context; otherwise they are an error, or with `extract` run in windows
     #[arg(long)]
     pub truncate: bool,
     /// No effect: the output is always one JSON object per line
     #[arg(long)]
     pub json: bool,
+}
+
+impl TextArgs {
+    /// What becomes of a text that is too long.
+    pub fn excess(&self) -> Excess {
+        if self.truncate { Excess::Truncate } else { Excess::Refuse }
+    }
+}
+
+/// A number from -1 to 1.
+fn cosine(text: &str) -> Result<f32, String> {
+    let found = text.parse().ok().filter(|cosine| (-1.0..=1.0).contains(cosine));
+    found.ok_or_else(|| "a number from -1 to 1 is expected".to_owned())
 }
 
 /// [`Pooling`] as a flag's value.

@@ -10,6 +10,8 @@ use crate::args::Classify;
 use crate::failure::Failure;
 use crate::output;
 
+mod route;
+
 #[derive(Serialize)]
 struct Judged<'a> {
     index: usize,
@@ -33,20 +35,27 @@ pub fn execute(args: &Classify) -> Result<u8, Failure> {
     if args.model.placing.adapter.list_devices {
         return super::devices::list();
     }
+    let routes = route::routes(args)?;
     let texts = encode::texts(&args.texts)?;
+    if !routes.is_empty() {
+        return route::execute(args, &texts, &routes);
+    }
     let mut encoder = encode::encoder(&args.model, Purpose::Score)?;
-    let labels = encoder.labels().to_vec();
-    let job = Job { texts: &texts, query: None, truncate: args.texts.truncate };
+    let labels = encoder.text_labels()?.to_vec();
+    let job = Job { texts: &texts, query: None, excess: args.texts.excess() };
     encode::run(&mut encoder, &job, &mut |index, _, rows| {
         let scores: Vec<Label<'_>> = labels
             .iter()
             .zip(probabilities(rows))
             .map(|(label, score)| Label { label, score })
             .collect();
-        let best =
-            scores.iter().reduce(|best, next| if next.score > best.score { next } else { best });
-        let Some(&Label { label, score }) = best else { return Ok(()) };
+        let Some(&Label { label, score }) = best(&scores) else { return Ok(()) };
         output::json(&Judged { index, id: &texts[index].id, label, score, scores })
     })?;
     Ok(0)
+}
+
+/// The first of the labels with the highest score.
+fn best<'s, 'a>(scores: &'s [Label<'a>]) -> Option<&'s Label<'a>> {
+    scores.iter().reduce(|best, next| if next.score > best.score { next } else { best })
 }

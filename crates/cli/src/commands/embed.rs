@@ -38,7 +38,7 @@ pub fn execute(args: &Embed) -> Result<u8, Failure> {
     let mut encoder = encode::encoder(&args.model, Purpose::Embed(pooling))?;
     let width = encoder.session().width();
     let is_pooled = encoder.is_pooled();
-    let job = Job { texts: &texts, query: None, truncate: args.texts.truncate };
+    let job = Job { texts: &texts, query: None, excess: args.texts.excess() };
     let norm = match args.embd_normalize {
         None if args.normalize => Norm::P(2),
         None => encoder.norm(),

@@ -1,4 +1,4 @@
-//! Shared by `embed`, `rerank` and `classify`: the texts, the encoder, the closing line.
+//! Shared by `embed`, `rerank`, `classify` and `extract`: the texts, the encoder, the closing line.
 
 use std::path::Path;
 use std::time::Instant;
@@ -25,7 +25,7 @@ pub struct Given {
     /// The user's id.
     pub id: Option<Value>,
     /// Its position, for messages.
-    place: String,
+    pub place: String,
 }
 
 /// A line of JSON.
@@ -129,7 +129,7 @@ pub struct Job<'t> {
     pub texts: &'t [Given],
     /// A first text that is paired with each of them.
     pub query: Option<&'t str>,
-    pub truncate: bool,
+    pub excess: Excess,
 }
 
 impl<'t> Job<'t> {
@@ -148,10 +148,9 @@ pub fn run(
     each: &mut Each<'_, Failure>,
 ) -> Result<(), Failure> {
     let texts = job.texts;
-    let excess = if job.truncate { Excess::Truncate } else { Excess::Refuse };
     // All texts are tokenized before the first runs, so that a text that is too long is reported before any output.
     let tokens = texts.iter().map(|given| {
-        let tokens = encoder.tokens(job.input(given), excess);
+        let tokens = encoder.tokens(job.input(given), job.excess);
         tokens.map_err(|error| Failure::from(error).at(&given.place))
     });
     let tokens: Vec<Vec<u32>> = tokens.collect::<Result<_, _>>()?;
@@ -163,19 +162,23 @@ pub fn run(
         bar.inc(1);
         each(at, tokens, rows)
     })?;
-    let seconds = began.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
     bar.finish_and_clear();
+    close(encoder, texts.len(), count, began);
+    Ok(())
+}
+
+/// Prints warnings, the placement and the speed of a run over texts of `count` tokens.
+pub fn close(encoder: &mut Encoder, texts: usize, count: usize, began: Instant) {
+    let seconds = began.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
     let session = encoder.session_mut();
     for warning in session.take_warnings() {
         output::warning(&warning);
     }
     output::note(&super::run::placement(session));
     output::note(&format!(
-        "{} texts, {count} tokens, {:.0} ms, {:.1} texts/s, {:.0} tok/s",
-        texts.len(),
+        "{texts} texts, {count} tokens, {:.0} ms, {:.1} texts/s, {:.0} tok/s",
         1e3 * seconds,
-        texts.len() as f64 / seconds,
+        texts as f64 / seconds,
         count as f64 / seconds
     ));
-    Ok(())
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use bilayer_engine::placement;
+use bilayer_engine::placement::target::Target;
 use bilayer_scheduler::{Basis, Machine, Plan as Placed};
 use serde_json::json;
 
@@ -11,14 +12,22 @@ use crate::commands::{devices, run};
 use crate::failure::Failure;
 use crate::{demo, output};
 
+mod target;
+
 /// Prints the plan.
 pub fn execute(args: &Plan) -> Result<u8, Failure> {
     if args.model.placing.adapter.list_devices {
         return devices::list();
     }
     let model = demo::open(&args.model.source())?;
-    let settings = run::settings::model(&args.model)?;
+    let mut settings = run::settings::model(&args.model)?;
     let machine = args.machine.as_deref().map(described).transpose()?;
+    if let Some(text) = &args.r#for {
+        let target: Target = text.parse()?;
+        settings.ctx_size = target.context.or(settings.ctx_size);
+        let asked = target::Asked { target, types: &args.types, machine, json: args.json };
+        return target::print(&model, &settings, asked);
+    }
     let plan = placement::plan(&model, &settings, machine)?;
     let context = settings.ctx_size.map_or(String::new(), |tokens| format!(" -c {tokens}"));
     let flags = format!(

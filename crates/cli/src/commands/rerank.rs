@@ -25,14 +25,14 @@ pub fn execute(args: &Rerank) -> Result<u8, Failure> {
     }
     let texts = encode::texts(&args.texts)?;
     let mut encoder = encode::encoder(&args.model, Purpose::Score)?;
-    let labels = encoder.labels().len();
+    let labels = encoder.text_labels()?.len();
     if labels != 1 {
         let line = format!(
             "the model gives {labels} scores, none of which is a relevance score; `classify` prints them"
         );
         return Err(Failure::usage(line));
     }
-    let job = Job { texts: &texts, query: Some(&args.query), truncate: args.texts.truncate };
+    let job = Job { texts: &texts, query: Some(&args.query), excess: args.texts.excess() };
     let mut scores = Vec::with_capacity(texts.len());
     encode::run(&mut encoder, &job, &mut |index, _, rows| {
         let score = rows[0];

@@ -39,8 +39,12 @@ fn exit_code(error: &Error) -> Exit {
         Error::Vocabularies { .. } => Exit::Usage,
         Error::Saved { .. } => Exit::Io,
         Error::Sampling(_) | Error::Text(_) | Error::Constraint(_) | Error::Tools(_) => Exit::Usage,
-        Error::NoEncoder { .. } | Error::NoDecoder { .. } | Error::NoHead { .. } => Exit::Usage,
-        Error::NoMtp { .. } => Exit::Usage,
+        Error::NoEncoder { .. }
+        | Error::NoDecoder { .. }
+        | Error::NoHead { .. }
+        | Error::NoTokenHead { .. }
+        | Error::TokenHead { .. }
+        | Error::NoMtp { .. } => Exit::Usage,
         Error::Cpu(Cpu::Level(LevelError::Unknown(_)) | Cpu::Threads(_)) => Exit::Usage,
         Error::Cpu(Cpu::Level(LevelError::Unavailable(..))) => Exit::NoDevice,
         Error::Cpu(Cpu::Spawn { .. }) => Exit::DoesNotFit,

@@ -330,7 +330,7 @@ fn group(encoder: &mut Encoder, cases: &[Case]) -> Result<Vec<Outcome>, Error> {
     })?;
     for ((case, outcome), rows) in cases.iter().zip(&mut outcomes).zip(rows) {
         let (answer, verdict) = match (&case.expected, &rows[..]) {
-            (Expected::Label(label), [row]) => labelled(encoder.labels(), row, label),
+            (Expected::Label(label), [row]) => labelled(encoder.text_labels()?, row, label),
             (Expected::Similar { at_least, .. }, [a, b]) => {
                 (String::new(), Verdict::similar(cosine(a, b) as f32, *at_least))
             }

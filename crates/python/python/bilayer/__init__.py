@@ -17,7 +17,7 @@ _os.environ.setdefault("XDG_RUNTIME_DIR", _tempfile.gettempdir())
 
 from . import _native
 from ._errors import Error, MemoryExceededError, MissingFileError, ModelFileError, UsageError
-from ._model import Answer, Bilayer, Label, Plan, Profile, Token, hub, plan, profile
+from ._model import Answer, Bilayer, Entity, Label, Plan, Profile, Token, hub, plan, profile
 
 _atexit.register(_native.shut_down)
 
@@ -25,6 +25,7 @@ __all__ = [
     "Answer",
     "Bilayer",
     "Error",
+    "Entity",
     "Label",
     "Llama",
     "MemoryExceededError",

@@ -54,6 +54,16 @@ class Label(NamedTuple):
     probability: float
 
 
+class Entity(NamedTuple):
+    """A part of a text with its label; ``text[start:end]`` is it."""
+
+    label: str
+    score: float
+    text: str
+    start: int
+    end: int
+
+
 class Plan:
     """What runs where, and the memory that it takes; `str` of it is the table of `bilayer plan`.
 
@@ -494,6 +504,39 @@ class Bilayer:
         """
         rows = self._native.classify(_texts(texts, "texts"), truncate)
         return [sorted(map(Label._make, row), key=lambda label: -label.probability) for row in rows]
+
+    def extract(
+        self,
+        texts: Sequence[str],
+        *,
+        aggregation: str = "simple",
+        stride: int | None = None,
+        ignore_labels: Sequence[str] = ("O",),
+        truncate: bool = False,
+    ) -> list[list[Entity]]:
+        """Extract entities, such as names and places, with a model that labels tokens.
+
+        Parameters
+        ----------
+        texts : list of str
+            The texts. A text that is longer than the context is run in windows.
+        aggregation : str, default "simple"
+            How labels of tokens become entities: ``none``, ``simple``, ``first``, ``average`` or ``max``, as in transformers.
+        stride : int, optional
+            Tokens that neighbouring windows share; by default a quarter of a window.
+        ignore_labels : list of str, default ["O"]
+            Labels or types of entities that are left out.
+        truncate : bool, default False
+            Read the first window of a long text alone.
+
+        Returns
+        -------
+        list of list of Entity
+            The entities of each text, in their order.
+        """
+        given, ignored = _texts(texts, "texts"), _texts(ignore_labels, "ignore_labels")
+        rows = self._native.extract(given, (aggregation, stride, ignored), truncate)
+        return [list(map(Entity._make, row)) for row in rows]
 
     # Measuring.
 

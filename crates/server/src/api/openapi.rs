@@ -3,7 +3,9 @@
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
-use crate::api::{chat, completions, embeddings, info, json, native, rerank, responses, tokens};
+use crate::api::{
+    chat, completions, embeddings, extract, info, json, native, rerank, responses, tokens,
+};
 use crate::fields::Field;
 use crate::params;
 
@@ -46,6 +48,7 @@ pub const ENDPOINTS: &[Endpoint] = &[
     ("/v1/embeddings", "Make a vector of each text.", &[embeddings::FIELDS], &["input"]),
     ("/v1/rerank", "Score documents for a query.", &[rerank::FIELDS], &["query"]),
     ("/v1/classify", "Label texts.", &[rerank::CLASSIFY], &["input"]),
+    ("/v1/extract", "Extract entities from texts.", &[extract::FIELDS], &["input"]),
     ("/tokenize", "Turn a text into tokens.", &[tokens::TOKENIZE], &[]),
     ("/detokenize", "Turn tokens into text.", &[tokens::DETOKENIZE], &["tokens"]),
     (

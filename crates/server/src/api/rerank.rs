@@ -129,6 +129,9 @@ fn scores_of(loaded: &Arc<Loaded>) -> Result<&EncoderHandle, ApiError> {
             loaded.id()
         )));
     }
+    if encoder.labels_tokens {
+        return Err(Engine::TokenHead { name: loaded.id().to_owned() }.into());
+    }
     Ok(encoder)
 }
 

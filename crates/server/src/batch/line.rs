@@ -14,12 +14,13 @@ use tower::ServiceExt;
 use super::input::Line;
 
 /// What a request may ask for.
-const URLS: [&str; 7] = [
+const URLS: [&str; 8] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",
     "/v1/embeddings",
     "/v1/classify",
+    "/v1/extract",
     "/v1/rerank",
     "/v1/messages",
 ];

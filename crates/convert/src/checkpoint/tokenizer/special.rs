@@ -86,6 +86,11 @@ fn around(template: &Value) -> Around<'_> {
     if let Some(parts) = template["processors"].as_array() {
         return parts.iter().map(around).find(|found| found.first.is_some()).unwrap_or_default();
     }
+    // The names of these without a template; between texts, RoBERTa has its separator twice.
+    if let Some("RobertaProcessing" | "BertProcessing") = template["type"].as_str() {
+        let (first, last) = (template["cls"][0].as_str(), template["sep"][0].as_str());
+        return Around { first: Some(first), last: Some(last), between: last };
+    }
     let Some(single) = template["single"].as_array() else { return Around::default() };
     let pair = template["pair"].as_array().map_or(&[][..], Vec::as_slice);
     let after_first = pair.iter().skip_while(|step| step["Sequence"].is_null()).nth(1);
