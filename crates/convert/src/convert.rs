@@ -18,11 +18,13 @@ use crate::mix::Mix;
 use crate::overwrite;
 use crate::stream::{self, Progress, Reporter};
 
+mod back;
 mod lora;
 mod metadata;
 mod rows;
 mod tensors;
 
+pub use back::write_back;
 use rows::RowReader;
 use tensors::{Planned, Tensors};
 
