@@ -651,6 +651,11 @@ fn invalid_command_lines_give_one_line_and_code_2() {
         ("prune model.gguf x.gguf", "--pattern"),
         ("prune model.gguf x.gguf --pattern 5:4", "kept weights per group, such as 16:64"),
         ("prune model.gguf x.gguf --pattern 2:4", "give --calibration FILE"),
+        ("prune model.gguf x.gguf --target-kl 0.1", "give --calibration FILE"),
+        ("prune model.gguf x.gguf --target-kl 0 --calibration t", "`0` is not above 0"),
+        ("prune model.gguf x.gguf --target-speed 2 --calibration t", "give --type S4_N_64"),
+        ("prune model.gguf x.gguf --pattern 2:4 --type S4_N_64", "names a family of types"),
+        ("prune model.gguf x.gguf --drop-layers x", "`x` is neither auto, auto:KL"),
         ("rum", "a similar subcommand exists: 'run'"),
     ];
     for (line, part) in cases {

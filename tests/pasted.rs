@@ -50,7 +50,7 @@ const REFUSED: &[(&str, &str)] = &[
     (" -ctkd ", "the draft model has the same"),
     (" --gpt-oss-20b-default", "name the model with -hf"),
     ("gemma-3-1b-it-GGUF", "downloads are off"),
-    (" --prune-layers ", "layers cannot be removed"),
+    (" --prune-layers ", "--drop-layers LIST` removes layers"),
     (" --include-weights ", "the importance matrix is used whole"),
     (" --ppl-stride ", "windows do not overlap"),
     (" --show-statistics", "`bilayer inspect FILE`"),

@@ -1,4 +1,5 @@
-//! Pruned files have the pattern that was asked for, and bad input is refused by name and leaves nothing behind.
+//! Pruned files have the pattern that was asked for, patterns and layers are chosen by what they cost, a pruned checkpoint
+//! keeps its pattern on the way to a quantized file, and bad input is refused by name and leaves nothing behind.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,13 +8,27 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use bilayer_convert::convert::{Convert, write_back};
 use bilayer_convert::mix::Mix;
+use bilayer_convert::prune::drop::{self, Dropped};
+use bilayer_convert::prune::ratios::{Goal, PatternCosts, SparseFamily};
 use bilayer_convert::prune::{Method, Pattern, Prune, Pruned, Source, compare};
+use bilayer_convert::quantize::Quantize;
 use bilayer_convert::synth::{Shape, Synth};
 use bilayer_convert::{Calibration, Error};
+use bilayer_engine::layers::{Layers, Then};
+use bilayer_engine::placement::Placing;
+use bilayer_engine::session::{Run, Session, Settings, Wanted};
 use bilayer_engine::{Model, open_file};
 use bilayer_gguf::{File, Metadata};
 use bilayer_quant::Type;
+
+mod support {
+    pub mod data;
+    pub mod model;
+}
+
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/train_demo/checkpoint");
 
 /// A small Llama of one type with rows of 256 and more, and its metadata.
 fn model(ty: Type) -> (Model, Metadata) {
@@ -29,7 +44,7 @@ fn text() -> String {
 
 fn prune(method: Method, pattern: &str, ty: Option<Type>) -> Prune {
     let pattern = pattern.parse().unwrap();
-    Prune { method, pattern, ty, requantize: false, threads: Some(2) }
+    Prune { method, pattern, ty, rules: Vec::new(), requantize: false, threads: Some(2) }
 }
 
 fn run(prune: &Prune, of: &(Model, Metadata), text: &str, out: &Path) -> Result<Pruned, Error> {
@@ -70,10 +85,7 @@ fn every_method_and_type_keeps_the_pattern() {
     ] {
         let prune = prune(method, pattern, ty);
         let pruned = run(&prune, &source, &text, &out).unwrap();
-        let share = match prune.pattern {
-            Pattern::Groups { keep, of } => 1.0 - keep as f64 / of as f64,
-            Pattern::Share(share) => share,
-        };
+        let share = prune.pattern.zeros();
         let file = open_file(&out).unwrap();
         let after = matrices(&file);
         assert_eq!((pruned.matrices, after.len()), (before.len(), before.len()), "{pattern}");
@@ -151,6 +163,15 @@ fn bad_input_is_named_and_leaves_nothing() {
     let broken = plain.0.with_tensor(tensor.name(), Type::F16, bytes.into()).unwrap();
     let broken = (broken, plain.1.clone());
     refused(&wanda, &broken, &text, "not finite");
+    // A gain that is not finite makes the activations so.
+    let norm = "blk.1.attn_norm.weight";
+    let mut gains = plain.0.file().bytes(plain.0.file().tensor(norm).unwrap()).to_vec();
+    gains[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    let odd = plain.0.with_tensor(norm, Type::F32, gains.into()).unwrap();
+    let odd = (odd, plain.1.clone());
+    for method in [Method::Wanda, Method::SparseGpt] {
+        refused(&prune(method, "2:4", None), &odd, &text, "what blk.1.attn_k.weight is multiplied");
+    }
     refused(
         &prune(Method::Magnitude, "2:4", None),
         &broken,
@@ -175,4 +196,240 @@ fn methods_and_patterns_are_parsed() {
         assert_eq!(name.parse(), Ok(method));
     }
     assert!("random".parse::<Method>().is_err());
+}
+
+/// The smallest metadata of an architecture, for models that take and return token ids.
+fn without_words(architecture: &bilayer_models::Architecture) -> Metadata {
+    let mut metadata = (architecture.tiny)();
+    metadata.set("tokenizer.ggml.model", "no_vocab");
+    metadata
+}
+
+/// Layer by layer, every architecture computes what a session computes at once.
+#[test]
+fn layers_one_by_one_are_the_model() {
+    for architecture in bilayer_models::all() {
+        let name = architecture.name;
+        let metadata = without_words(architecture);
+        let bytes = support::model::random_bytes(&metadata, Type::F32, &[], 5, &|_, _| ());
+        let model = Model::from_bytes(name, bytes).unwrap();
+        let vocab = model.config().vocab;
+        let mut random = support::model::Random(9);
+        let texts = [random.tokens(7, vocab), random.tokens(4, vocab)];
+        let mut layers = Layers::new(&model, texts.to_vec(), Some(1)).unwrap();
+        let last = layers.result(layers.len() - 1);
+        let mut found = vec![Vec::new(); texts.len()];
+        while layers.next_layer() < layers.len() {
+            let count = layers.len();
+            let place = layers.next_layer();
+            // Looking at a layer twice changes nothing.
+            for then in [Then::Repeat, Then::Advance] {
+                let each = &mut |text: usize, values: &bilayer_engine::layers::LayerValues<'_>| {
+                    if place + 1 == count {
+                        found[text] = values.get(last).unwrap().to_vec();
+                    }
+                    true
+                };
+                assert!(layers.run(&model, &[last], then, each).unwrap());
+            }
+        }
+        let settings = Settings {
+            threads: Some(1),
+            ctx_size: Some(7),
+            outputs: Some(7),
+            fuse: false,
+            watched: vec![last],
+            placing: Placing::cpu(),
+            ..Settings::default()
+        };
+        let mut session = Session::new(&model, settings).unwrap();
+        for (tokens, found) in texts.iter().zip(&found) {
+            let sequence = session.open().unwrap();
+            session.step(&[Run { sequence, tokens, wanted: Wanted::All }]).unwrap();
+            let expected = session.watched(last).unwrap();
+            let most = expected.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+            assert_eq!(found.len(), expected.len(), "{name}");
+            for (a, b) in found.iter().zip(expected) {
+                assert!((a - b).abs() <= 1e-4 * most, "{name}: {a} and {b}");
+            }
+            session.close(sequence);
+        }
+    }
+}
+
+#[test]
+fn patterns_are_chosen_by_what_they_cost() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("pruned.gguf");
+    let (source, text) = (model(Type::F16), text());
+    let calibration = Calibration { text: &text, window_len: 32, windows: 2 };
+    let both = (Source { model: &source.0, metadata: &source.1 }, &calibration);
+    let told = &mut |_, _| ControlFlow::Continue(());
+    let plain = prune(Method::Wanda, "0", None);
+    let family: SparseFamily = "S8_N_64".parse().unwrap();
+    let measured = PatternCosts::measure(&plain, Some(family), &source.0, &calibration, told);
+    let measured = measured.unwrap();
+    let again = PatternCosts::measure(&plain, Some(family), &source.0, &calibration, told).unwrap();
+    assert_eq!(measured, again, "the same input gives the same choice");
+    assert_eq!(measured.matrices.len(), matrices(source.0.file()).len());
+    // Sparser patterns are smaller and worse.
+    for matrix in &measured.matrices {
+        let sparse = matrix.candidates.iter().filter(|c| !matches!(c.pattern, Pattern::Share(_)));
+        let sparse: Vec<_> = sparse.map(|candidate| candidate.choice).collect();
+        assert!(sparse.len() == 6 && sparse.is_sorted_by(|a, b| a.bytes < b.bytes));
+        assert!(sparse.is_sorted_by(|a, b| a.damage >= b.damage), "{matrix:?}");
+    }
+    let mut before = 0.0;
+    for times in [2.0, 3.0] {
+        let goal = Goal::Speed(times);
+        let (pruned, chosen, _) = measured.write(&plain, goal, both, &out, told).unwrap();
+        assert!(measured.speed(&chosen) >= times);
+        let expected: f64 = chosen.iter().map(|chosen| chosen.kl).sum();
+        assert!(expected > before, "{times} times: {expected} after {before}");
+        before = expected;
+        let file = open_file(&out).unwrap();
+        for chosen in &chosen {
+            let ty = file.tensor(&chosen.rule.tensor).unwrap().layout().ty();
+            assert_eq!(ty, chosen.rule.ty.unwrap_or(Type::F16));
+        }
+        assert_eq!(pruned.matrices, chosen.len());
+    }
+    let error = measured.write(&plain, Goal::Speed(1e3), both, &out, told).unwrap_err().to_string();
+    assert!(error.contains("--target-speed: 1000 times is out of reach"), "{error}");
+    // Half of the weights in every matrix are worse than what the goal allows.
+    let shares = PatternCosts::measure(&plain, None, &source.0, &calibration, told).unwrap();
+    let target = 0.02;
+    let goal = Goal::Kl(target);
+    let (pruned, chosen, kl) = shares.write(&plain, goal, both, &out, told).unwrap();
+    assert!(kl.unwrap() <= target && pruned.zeros > 0, "{kl:?} {pruned:?}");
+    let patterns: Vec<String> = chosen.iter().map(|c| c.rule.pattern.to_string()).collect();
+    assert!(patterns.iter().any(|pattern| *pattern != patterns[0]), "{patterns:?}");
+    let after = Model::new(open_file(&out).unwrap()).unwrap();
+    let scores = compare(&source.0, &after, &calibration, Some(2), told).unwrap();
+    assert!((scores.kl - kl.unwrap()).abs() < 1e-4, "{scores:?} {kl:?}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
+    assert!("S4_16_64".parse::<SparseFamily>().is_err());
+}
+
+#[test]
+fn layers_are_removed_by_what_they_change() {
+    let metadata = without_words(bilayer_models::all()[0]);
+    // The second layer adds nothing to the hidden state.
+    let silent = |name: &str, values: &mut [f32]| {
+        if name == "blk.1.attn_output.weight" || name == "blk.1.ffn_down.weight" {
+            values.fill(0.0);
+        }
+    };
+    let bytes = support::model::random_bytes(&metadata, Type::F32, &[], 5, &silent);
+    let model = Model::from_bytes("tiny", bytes).unwrap();
+    let source = Source { model: &model, metadata: &metadata };
+    let tokens: Vec<u32> = (0..64).map(|i| i * 7 % model.config().vocab as u32).collect();
+    let all = model.config().layers.len();
+    assert!(all >= 2, "{all}");
+    let told = &mut |_, _| ControlFlow::Continue(());
+    // Without a vocabulary there is no text; with one the choice needs it.
+    let error = Dropped::Count(1).choose(source, None, Some(1), told).unwrap_err().to_string();
+    assert!(error.contains("--drop-layers: this needs a calibration text"), "{error}");
+    let error = Dropped::Listed(vec![all]).choose(source, None, Some(1), told).unwrap_err();
+    assert!(error.to_string().contains(&format!("there is no layer {all}")), "{error}");
+    let chosen = Dropped::Listed(vec![1]).choose(source, None, Some(1), told).unwrap();
+    let cut = drop::without(source, &chosen.layers).unwrap();
+    assert!(cut.tensor(&format!("blk.{}.attn_q.weight", all - 1)).is_none());
+    let cut = Model::new(cut).unwrap();
+    assert_eq!(cut.config().layers.len(), all - 1);
+    let logits = |model: &Model| {
+        let settings = Settings {
+            threads: Some(1),
+            ctx_size: Some(64),
+            outputs: Some(64),
+            placing: Placing::cpu(),
+            ..Settings::default()
+        };
+        let mut session = Session::new(model, settings).unwrap();
+        let sequence = session.open().unwrap();
+        session.step(&[Run { sequence, tokens: &tokens, wanted: Wanted::All }]).unwrap().to_vec()
+    };
+    assert!(logits(&model) == logits(&cut), "a layer that adds nothing is not missed");
+}
+
+#[test]
+fn the_layer_that_changes_least_is_found_and_the_file_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("pruned.gguf");
+    let (plain, text) = (model(Type::F16), text());
+    // The first layer's products are small.
+    let mut quiet = plain.0.clone();
+    for name in ["blk.0.attn_output.weight", "blk.0.ffn_down.weight"] {
+        let bytes = vec![0; quiet.file().tensor(name).unwrap().layout().len_bytes() as usize];
+        quiet = quiet.with_tensor(name, Type::F16, bytes.into()).unwrap();
+    }
+    let source = Source { model: &quiet, metadata: &plain.1 };
+    let calibration = Calibration { text: &text, window_len: 32, windows: 2 };
+    let told = &mut |_, _| ControlFlow::Continue(());
+    let auto = Dropped::Auto { kl: 0.01 };
+    let choice = auto.choose(source, Some(&calibration), Some(2), told).unwrap();
+    assert_eq!(choice.layers, [0]);
+    assert!(choice.blocks[0].angle < 1e-6, "{choice:?}");
+    let count = Dropped::Count(1).choose(source, Some(&calibration), Some(2), told).unwrap();
+    assert_eq!(count, choice);
+    let none = Dropped::Auto { kl: 1e-9 };
+    let loud = Source { model: &plain.0, metadata: &plain.1 };
+    assert!(none.choose(loud, Some(&calibration), Some(2), told).unwrap().layers.is_empty());
+    let error = Dropped::Count(2).choose(source, Some(&calibration), Some(2), told).unwrap_err();
+    assert!(error.to_string().contains("2 of 2 layers"), "{error}");
+    // Together with a pattern.
+    let cut = drop::without(source, &choice.layers).unwrap();
+    let metadata = cut.metadata().clone();
+    let cut = (Model::new(cut).unwrap(), metadata);
+    let pruned = run(&prune(Method::SparseGpt, "16:64", None), &cut, &text, &out).unwrap();
+    assert_eq!(pruned.matrices, matrices(plain.0.file()).len() / 2);
+    assert_eq!(Model::new(open_file(&out).unwrap()).unwrap().config().layers.len(), 1);
+}
+
+/// The way of a pruned checkpoint: its zeros are those of the pruned file, and stay through conversion and quantizing.
+#[test]
+fn a_pruned_checkpoint_keeps_its_pattern() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let told = &mut |_, _| ControlFlow::Continue(());
+    let mut convert = |checkpoint: &Path, name: &str| {
+        Convert::default().plan(checkpoint).unwrap().write(&at(name), told).unwrap();
+        open_file(&at(name)).unwrap()
+    };
+    let dense = convert(Path::new(DEMO), "dense.gguf");
+    let metadata = dense.metadata().clone();
+    let dense = (Model::new(dense).unwrap(), metadata);
+    let magnitude = prune(Method::Magnitude, "16:64", None);
+    run(&magnitude, &dense, "", &at("pruned.gguf")).unwrap();
+    let pruned = open_file(&at("pruned.gguf")).unwrap();
+    let expected = matrices(&pruned);
+    write_back(Path::new(DEMO), &pruned, &at("checkpoint")).unwrap();
+    let back = convert(&at("checkpoint"), "back.gguf");
+    for tensor in pruned.tensors() {
+        let other = back.tensor(tensor.name()).unwrap();
+        assert!(pruned.bytes(tensor) == back.bytes(other), "{}", tensor.name());
+    }
+    assert!(at("checkpoint").join("tokenizer.json").exists());
+    for name in ["S4_16_64", "S8_16_64"] {
+        let quantize = Quantize::new(Mix::find(name).unwrap());
+        quantize.plan(&back, None).unwrap().write(&at("sparse.gguf"), told).unwrap();
+        let sparse = matrices(&open_file(&at("sparse.gguf")).unwrap());
+        for (name, (_, values)) in &expected {
+            let kept = values.iter().zip(&sparse[name].1).enumerate();
+            let most = values.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+            for (place, (before, after)) in kept {
+                assert!(*before != 0.0 || *after == 0.0, "{name}: zero {place} became {after}");
+                assert!((before - after).abs() <= most / 6.0, "{name} {place}: {before} {after}");
+            }
+        }
+    }
+    // A file of another model, and a folder that exists.
+    let other = model(Type::F16);
+    let error = write_back(Path::new(DEMO), other.0.file(), &at("new")).unwrap_err().to_string();
+    assert!(error.contains("tensor blk.0.") && error.contains("of another checkpoint"), "{error}");
+    let error = write_back(Path::new(DEMO), &pruned, &at("checkpoint")).unwrap_err().to_string();
+    assert!(error.contains("exists already"), "{error}");
+    let left = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = left.filter(|name| name.to_string_lossy().starts_with('.')).collect();
+    assert!(left.is_empty() && !at("new").exists(), "{left:?}");
 }

@@ -4,8 +4,8 @@ use std::fs;
 use std::io::{BufReader, BufWriter, Read, Seek, Write};
 use std::ops::ControlFlow;
 
-use bilayer_engine::Model;
 use bilayer_engine::session::{Session, Settings};
+use bilayer_engine::{Encode, Model};
 use bilayer_measure::imatrix::{Collector, Scope};
 use bilayer_measure::perplexity::{self, Base, Logits, Report, Windows, score};
 
@@ -59,6 +59,11 @@ impl<'a> Runs<'a> {
     fn settings(&self, model: &Model) -> Settings<'static> {
         let batch = 4 * self.windows.window_len();
         perplexity::settings(&self.windows, model.config().vocab, batch, on_cpu(self.threads))
+    }
+
+    /// Counts steps that were done before.
+    pub fn skip(&mut self, steps: u64) {
+        self.done += steps;
     }
 
     /// Counts a finished run.
@@ -146,6 +151,35 @@ pub(crate) fn windows(model: &Model, calibration: &Calibration<'_>) -> Result<Wi
     let mut windows = Windows::of_text(model, calibration.text, len).map_err(failed)?;
     windows.truncate(calibration.windows.max(1));
     Ok(windows)
+}
+
+/// The sequences of a calibration text: its windows, or for an encoder its lines, each a text of its own.
+///
+/// # Errors
+/// [`Error::Calibration`] if it is too short.
+pub(crate) fn sequences(
+    model: &Model,
+    calibration: &Calibration<'_>,
+) -> Result<Vec<Vec<u32>>, Error> {
+    if model.config().encoder.is_none() {
+        let windows = windows(model, calibration)?;
+        return Ok((0..windows.count()).map(|window| windows.run(window)).collect());
+    }
+    let longest = calibration.window_len.clamp(1, model.config().context);
+    let encode = Encode { add_special: true, parse_special: false };
+    let lines = calibration.text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let sequences = lines.take(calibration.windows.max(1)).map(|line| {
+        let tokens = model.tokenizer().encode(line, encode);
+        let mut tokens = tokens.map_err(|error| failed(bilayer_engine::Error::Text(error)))?;
+        tokens.truncate(longest);
+        Ok(tokens)
+    });
+    let sequences = sequences.collect::<Result<Vec<_>, Error>>()?;
+    let found: usize = sequences.iter().map(Vec::len).sum();
+    if sequences.len() < 2 {
+        return Err(failed(perplexity::Error::TooShort { found, len: longest }));
+    }
+    Ok(sequences)
 }
 
 /// Runs all windows through the model for a collector; `goes_on` is asked after every step.

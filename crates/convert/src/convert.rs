@@ -18,12 +18,14 @@ use crate::mix::Mix;
 use crate::overwrite;
 use crate::stream::{self, Progress, Reporter};
 
+mod back;
 mod lora;
 mod metadata;
 mod mtp;
 mod rows;
 mod tensors;
 
+pub use back::write_back;
 use rows::RowReader;
 use tensors::{Planned, Tensors};
 

@@ -3,7 +3,7 @@
 //! **Purpose.** From a model file to text: [`Model`] opens and understands a file, [`Session`](session::Session)
 //! places it on devices and steps tokens through it, [`Generation`](generate::Generation) turns a prompt into an
 //! answer, [`Conversation`](conversation::Conversation) turns messages into prompts, and
-//! [`Encoder`](encode::Encoder) turns texts into vectors or scores.
+//! [`Encoder`](encode::Encoder) turns texts into vectors or scores. [`Layers`](layers::Layers) runs one layer at a time.
 //!
 //! **What it does not know.** Flags, terminals, sockets, how speed and quality are measured. It prints nothing.
 //!
@@ -42,6 +42,7 @@ mod error;
 mod expert_counts;
 pub mod generate;
 mod kept;
+pub mod layers;
 mod lora;
 mod model;
 pub mod placement;

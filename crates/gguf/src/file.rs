@@ -239,6 +239,32 @@ impl File {
         Ok(self)
     }
 
+    /// The model with other metadata and with those of its tensors to which `name` gives a name, under it. Weights are
+    /// shared, not copied.
+    ///
+    /// # Errors
+    /// [`Error::Duplicate`]: two tensors get one name.
+    pub fn renamed(
+        &self,
+        metadata: Metadata,
+        name: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, Error> {
+        let (mut tensors, mut places) = (Vec::new(), HashMap::new());
+        for tensor in &self.tensors {
+            let Some(name) = name(&tensor.name) else { continue };
+            if places.insert(name.clone(), tensors.len()).is_some() {
+                return Err(Error::Duplicate {
+                    file: self.name.clone(),
+                    field: format!("tensor {name}"),
+                    place: String::new(),
+                });
+            }
+            tensors.push(Tensor { name, ..tensor.clone() });
+        }
+        let (name, shards) = (self.name.clone(), self.shards.clone());
+        Ok(Self { name, version: self.version, metadata, tensors, places, shards })
+    }
+
     /// The path of the (first) file, or the name passed in, for messages.
     pub fn name(&self) -> &str {
         &self.name

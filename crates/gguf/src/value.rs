@@ -136,6 +136,32 @@ impl Array {
         self.len() == 0
     }
 
+    /// The elements at some places, in that order; `None` if there is no such place.
+    #[must_use]
+    pub fn select(&self, places: &[usize]) -> Option<Array> {
+        fn of<T: Clone>(elements: &[T], places: &[usize]) -> Option<Vec<T>> {
+            places.iter().map(|&place| elements.get(place).cloned()).collect()
+        }
+        Some(match self {
+            Self::U8(elements) => Self::U8(of(elements, places)?),
+            Self::I8(elements) => Self::I8(of(elements, places)?),
+            Self::U16(elements) => Self::U16(of(elements, places)?),
+            Self::I16(elements) => Self::I16(of(elements, places)?),
+            Self::U32(elements) => Self::U32(of(elements, places)?),
+            Self::I32(elements) => Self::I32(of(elements, places)?),
+            Self::F32(elements) => Self::F32(of(elements, places)?),
+            Self::Bool(elements) => Self::Bool(of(elements, places)?),
+            Self::String(elements) => {
+                let texts: Option<Vec<&str>> =
+                    places.iter().map(|&place| elements.get(place)).collect();
+                Self::String(texts?.into_iter().collect())
+            }
+            Self::U64(elements) => Self::U64(of(elements, places)?),
+            Self::I64(elements) => Self::I64(of(elements, places)?),
+            Self::F64(elements) => Self::F64(of(elements, places)?),
+        })
+    }
+
     /// The type of its elements.
     pub(crate) fn kind(&self) -> ValueType {
         match self {

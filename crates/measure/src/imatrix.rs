@@ -6,7 +6,7 @@
 //! in f64. Matrices with the same input share a sum. The convention is that of llama.cpp's imatrix tool: by default
 //! only the matrices of the layers, over windows as in [`perplexity`](crate::perplexity).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use bilayer_graph::{Graph, Op, Rows, Value, WeightId};
@@ -297,11 +297,38 @@ impl Collector {
 
     /// Adds the values stored in the session's last step.
     fn add(&mut self, session: &Session) -> Result<(), Error> {
-        let kept = |value: Value| session.watched(value).expect("the settings asked for it");
-        let values: Vec<_> =
-            self.inputs.iter().map(|input| (kept(input.value), input.route.map(kept))).collect();
+        let kept = |value: Value| Some(session.watched(value).expect("the settings asked for it"));
+        self.add_values(&kept)
+    }
+
+    /// The values that the sums of some tensors need.
+    pub fn values_of(&self, wanted: &dyn Fn(&str) -> bool) -> Vec<Value> {
+        let tensors = self.tensors.iter().filter(|(name, _)| wanted(name));
+        let inputs = tensors.map(|(_, (place, _))| &self.inputs[*place]);
+        let values: BTreeSet<Value> =
+            inputs.flat_map(|input| input.route.into_iter().chain([input.value])).collect();
+        values.into_iter().collect()
+    }
+
+    /// Adds rows of the inputs for which `value` has all values, `[rows, width]` each.
+    ///
+    /// # Errors
+    /// A value is not finite; then the sums are useless.
+    pub fn add_values<'v>(
+        &mut self,
+        value: &dyn Fn(Value) -> Option<&'v [f32]>,
+    ) -> Result<(), Error> {
+        let values: Vec<_> = self
+            .inputs
+            .iter()
+            .map(|input| match input.route {
+                None => Some((value(input.value)?, None)),
+                Some(route) => Some((value(input.value)?, Some(value(route)?))),
+            })
+            .collect();
         let watched = &self.watched;
-        self.inputs.par_iter_mut().zip(values).for_each(|(input, (values, route))| {
+        self.inputs.par_iter_mut().zip(values).for_each(|(input, values)| {
+            let Some((values, route)) = values else { return };
             let route = route.zip(input.route.map(|value| watched[&value]));
             input.add(values, watched[&input.value], route);
         });

@@ -32,6 +32,14 @@ pub enum Error {
         /// The unsupported feature.
         feature: &'static str,
     },
+    /// A model cannot lose these layers.
+    #[error("{what}: {reason}; no layer of it can be removed so")]
+    Cut {
+        /// The architecture, and the layer or key.
+        what: String,
+        /// Why.
+        reason: &'static str,
+    },
     /// The class of a checkpoint is not supported.
     #[error("class `{class}` is not supported; supported: {}", classes())]
     UnknownClass {

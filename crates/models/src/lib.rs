@@ -28,6 +28,7 @@ mod checkpoint;
 mod cohere2;
 mod command_r;
 mod config;
+mod cut;
 mod decoder;
 mod deepseek2;
 mod encoder;
@@ -95,6 +96,7 @@ pub use config::{
     AttentionGate, Config, DeltaNet, FeedForward, FfnInput, Layer, Mamba2, Mixer, Norm, NormAt,
     Output, QkNorm, limits,
 };
+pub use cut::{cut, renumbered};
 pub use decoder::direction;
 pub use encoder::{Encoder, Head, Pooling};
 pub use error::Error;

@@ -104,6 +104,7 @@ struct Member {
     ty: Type,
     kept: usize,
     dense: Dense,
+    grid: Grid,
 }
 
 /// Makes a descriptor of each line, and the table of the family.
@@ -134,6 +135,11 @@ macro_rules! family {
             dense: match $bits {
                 8 => Dense { ty: Type::Q8_0, widen: widen_8::<$kept> },
                 _ => Dense { ty: Type::Q4_0, widen: widen_4::<$kept> },
+            },
+            grid: Grid {
+                codes: codes($bits),
+                scale: grid_scale::<$kept, $bits>,
+                write: grid_write::<$kept, $bits>,
             },
         }),+];
     };
@@ -195,6 +201,16 @@ fn quantize_block<const N: usize, const BITS: usize>(
 ) {
     let mut kept = [Kept::default(); BLOCK];
     let kept = &mut kept[..Layout::<N, BITS>::SLOTS];
+    choose::<N>(values, importance, kept);
+    encode::<N, BITS>(kept, scale::<BITS>(kept), block);
+}
+
+/// The N weights of each group with the largest cost · weight², by place.
+fn choose<const N: usize>(
+    values: &[f32; BLOCK],
+    importance: Option<&[f32; BLOCK]>,
+    kept: &mut [Kept],
+) {
     for (group, kept) in kept.chunks_exact_mut(N).enumerate() {
         let mut all: [Kept; GROUP] = std::array::from_fn(|place| {
             let column = GROUP * group + place;
@@ -213,15 +229,26 @@ fn quantize_block<const N: usize, const BITS: usize>(
         kept.copy_from_slice(&all[..N]);
         kept.sort_by_key(|kept| kept.place);
     }
-    let d = f16_bits(if BITS == 8 { peak(kept) / 127.0 } else { searched(kept) } as f32);
+}
+
+/// The scale of a block, as f16 bits.
+fn scale<const BITS: usize>(kept: &[Kept]) -> u16 {
+    f16_bits(if BITS == 8 { peak(kept) / 127.0 } else { searched(kept) } as f32)
+}
+
+/// The lowest and the highest code as multiples of the scale. 8-bit codes are symmetric.
+const fn codes(bits: usize) -> [f64; 2] {
+    if bits == 8 { [-127.0, 127.0] } else { [-8.0, 7.0] }
+}
+
+fn encode<const N: usize, const BITS: usize>(kept: &[Kept], d: u16, block: &mut [u8]) {
     let unit = f64::from(f16_value(d));
     let bias = f64::from(Layout::<N, BITS>::BIAS);
+    let [low, high] = codes(BITS);
     block.fill(0);
     block[..2].copy_from_slice(&d.to_le_bytes());
     for (slot, kept) in kept.iter().enumerate() {
-        // 8-bit codes are symmetric.
-        let low = if BITS == 8 { 1.0 - bias } else { -bias };
-        let q = if unit == 0.0 { 0.0 } else { (kept.value / unit).round().clamp(low, bias - 1.0) };
+        let q = if unit == 0.0 { 0.0 } else { (kept.value / unit).round().clamp(low, high) };
         let code = (q + bias) as u8;
         block[Layout::<N, BITS>::PLACES + slot] = kept.place;
         match BITS {
@@ -229,6 +256,61 @@ fn quantize_block<const N: usize, const BITS: usize>(
             _ => block[Layout::<N, BITS>::QUANTS + slot / 2] |= code << (slot % 2 * 4),
         }
     }
+}
+
+/// The weights that a block of a balanced sparse type can have, for quantizers that round weight by weight and correct
+/// the others: the multiples of a scale within the range of the codes.
+#[derive(Clone, Copy)]
+pub struct Grid {
+    codes: [f64; 2],
+    scale: fn(&[f32; BLOCK]) -> u16,
+    write: fn(&[f32; BLOCK], u16, &mut [u8]),
+}
+
+impl Grid {
+    /// The scale that [`Type::quantize`] chooses for a block of values, of which each group's zeros are left out.
+    #[must_use]
+    pub fn scale(&self, values: &[f32; BLOCK]) -> f32 {
+        f16_value((self.scale)(values))
+    }
+
+    /// The weight nearest to `value` under a scale.
+    #[must_use]
+    pub fn nearest(&self, value: f32, scale: f32) -> f32 {
+        if scale == 0.0 {
+            return 0.0;
+        }
+        let q = (f64::from(value) / f64::from(scale)).round().clamp(self.codes[0], self.codes[1]);
+        q as f32 * scale
+    }
+
+    /// Writes a block of weights of that scale, each [`Grid::nearest`] to itself and not more of a group than the type
+    /// keeps, without loss.
+    pub fn write(&self, values: &[f32; BLOCK], scale: f32, block: &mut [u8]) {
+        (self.write)(values, f16_bits(scale), block);
+    }
+}
+
+impl Type {
+    /// The grid of a balanced sparse type; `None` for other types.
+    #[must_use]
+    pub fn grid(self) -> Option<Grid> {
+        FAMILY.iter().find(|member| member.ty == self).map(|member| member.grid)
+    }
+}
+
+fn grid_scale<const N: usize, const BITS: usize>(values: &[f32; BLOCK]) -> u16 {
+    let mut kept = [Kept::default(); BLOCK];
+    let kept = &mut kept[..Layout::<N, BITS>::SLOTS];
+    choose::<N>(values, None, kept);
+    scale::<BITS>(kept)
+}
+
+fn grid_write<const N: usize, const BITS: usize>(values: &[f32; BLOCK], d: u16, block: &mut [u8]) {
+    let mut kept = [Kept::default(); BLOCK];
+    let kept = &mut kept[..Layout::<N, BITS>::SLOTS];
+    choose::<N>(values, None, kept);
+    encode::<N, BITS>(kept, d, block);
 }
 
 fn peak(kept: &[Kept]) -> f64 {
@@ -351,6 +433,27 @@ mod tests {
             ty.dequantize(&blocks, &mut sparse).expect("whole blocks");
             dense.ty.dequantize(&wide, &mut found).expect("whole blocks");
             assert_eq!(sparse, found, "{ty}");
+        }
+    }
+
+    #[test]
+    fn a_block_on_the_grid_is_written_without_loss() {
+        let values: [f32; BLOCK] = std::array::from_fn(|i| row(BLOCK)[i]);
+        for Member { ty, grid, .. } in FAMILY {
+            let sparse: Vec<f32> = round_trip(*ty, &values, None);
+            let sparse: [f32; BLOCK] = std::array::from_fn(|i| sparse[i]);
+            let scale = grid.scale(&values);
+            // Half of the largest code, so that a new quantization would choose another scale.
+            let half = sparse.map(|x| grid.nearest(x / 2.0, scale));
+            let mut block = vec![0; ty.block_bytes];
+            grid.write(&half, scale, &mut block);
+            let mut back = vec![0.0; BLOCK];
+            ty.dequantize(&block, &mut back).expect("a block");
+            assert_eq!(half[..], back, "{ty}");
+            assert!(
+                half.iter().zip(&sparse).all(|(a, b)| (2.0 * a - b).abs() <= 1.01 * scale.abs())
+            );
+            assert_eq!(grid.nearest(1.0, 0.0), 0.0);
         }
     }
 

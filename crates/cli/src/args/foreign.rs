@@ -214,7 +214,7 @@ const FLAGS: &[Flags] = &[
     (
         &["--prune-layers"],
         Value,
-        Refuse("layers cannot be removed; a smaller TYPE makes a smaller file"),
+        Refuse("`bilayer prune IN OUT --drop-layers LIST` removes layers"),
     ),
     (
         &["--include-weights", "--exclude-weights"],

@@ -70,6 +70,11 @@ impl Stored {
         self.dtype == Dtype::U8
     }
 
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product::<u64>() as usize
+    }
+
     /// Name of the element type.
     pub fn dtype(&self) -> String {
         format!("{:?}", self.dtype)
@@ -182,6 +187,11 @@ impl Shards {
     /// Names of the files.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.files.iter().map(|shard| shard.name.as_str())
+    }
+
+    /// The file of a tensor, and its offset from the file's start in bytes.
+    pub fn place(&self, stored: &Stored) -> (&str, u64) {
+        (&self.files[stored.shard].name, stored.offset)
     }
 
     /// Reads a tensor's bytes from byte `from` on.

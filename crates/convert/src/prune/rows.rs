@@ -1,5 +1,9 @@
-//! Removes weights of one row, and corrects the others.
+//! Removes and rounds weights of one row, and corrects the others.
 
+use std::ops::Range;
+
+use bilayer_quant::Type;
+use bilayer_quant::sparse::{self, Grid};
 use rayon::prelude::*;
 
 /// Added to the diagonal of X^T X, as a share of its mean: the value of the SparseGPT paper.
@@ -69,22 +73,100 @@ impl Inverse {
     }
 }
 
-/// Keeps `kept(len)` weights of each group of `of` columns (the last may be shorter) and sets the others to zero.
-pub(super) fn prune(
-    row: &mut [f32],
-    of: usize,
-    kept: &impl Fn(usize) -> usize,
-    scores: Scores<'_>,
-) {
-    if let Scores::Inverse(inverse) = scores {
-        row.iter_mut().zip(&inverse.dead).filter(|(_, dead)| **dead).for_each(|(w, _)| *w = 0.0);
+/// A row on its way.
+pub(super) struct Row<'a> {
+    /// `[cols]`.
+    pub values: &'a mut [f32],
+    /// Columns of a group; the last group may be shorter.
+    pub of: usize,
+    /// What the choice is based on.
+    pub scores: Scores<'a>,
+}
+
+impl Row<'_> {
+    /// Keeps `kept(len)` weights of each group, sets the others to zero, and writes the row as `ty`. Returns the number of
+    /// zeros before rounding.
+    ///
+    /// With an inverse and a balanced sparse type, the row is rounded weight by weight, to the scale that a block has when
+    /// its first column is reached, and later columns make up for the rounding as for removed weights.
+    pub fn pruned(
+        mut self,
+        kept: &impl Fn(usize) -> usize,
+        ty: Type,
+        made: &mut [u8],
+    ) -> Result<u64, bilayer_quant::Error> {
+        let Scores::Inverse(inverse) = self.scores else {
+            self.prune(0..self.values.len(), kept);
+            ty.quantize(self.values, None, made)?;
+            return Ok(zeros(self.values));
+        };
+        let dead = self.values.iter_mut().zip(&inverse.dead).filter(|(_, dead)| **dead);
+        dead.for_each(|(weight, _)| *weight = 0.0);
+        if let Some(grid) = ty.grid()
+            && sparse::BLOCK.is_multiple_of(self.of)
+        {
+            return Ok(self.on_grid(kept, (grid, ty.block_bytes), inverse, made));
+        }
+        self.prune(0..self.values.len(), kept);
+        ty.quantize(self.values, None, made)?;
+        Ok(zeros(self.values))
     }
-    let mut order: Vec<usize> = Vec::with_capacity(of);
-    for start in (0..row.len()).step_by(of) {
-        let end = row.len().min(start + of);
+
+    /// Prunes and rounds to the grid of a balanced sparse type, column by column.
+    fn on_grid(
+        &mut self,
+        kept: &impl Fn(usize) -> usize,
+        (grid, block_bytes): (Grid, usize),
+        inverse: &Inverse,
+        made: &mut [u8],
+    ) -> u64 {
+        let mut removed = 0;
+        for (place, made) in made.chunks_exact_mut(block_bytes).enumerate() {
+            let start = place * sparse::BLOCK;
+            // The scale of what would be kept now.
+            let mut now = [0.0; sparse::BLOCK];
+            now.copy_from_slice(&self.values[start..][..sparse::BLOCK]);
+            for first in (0..sparse::BLOCK).step_by(self.of) {
+                let group = start + first..start + first + self.of;
+                self.removed(group, kept).into_iter().for_each(|col| now[col - start] = 0.0);
+            }
+            let scale = grid.scale(&now);
+            for first in (0..sparse::BLOCK).step_by(self.of) {
+                let group = start + first..start + first + self.of;
+                let gone = self.removed(group.clone(), kept);
+                let mut gone = gone.into_iter().peekable();
+                for col in group {
+                    let is_gone = gone.next_if_eq(&col).is_some();
+                    let value = if is_gone { 0.0 } else { grid.nearest(self.values[col], scale) };
+                    removed += u64::from(is_gone || self.values[col] == 0.0);
+                    set(self.values, col, value, inverse);
+                }
+            }
+            now.copy_from_slice(&self.values[start..][..sparse::BLOCK]);
+            grid.write(&now, scale, made);
+        }
+        removed
+    }
+
+    /// Keeps `kept(len)` weights of each group in a range that begins with one, and sets the others to zero.
+    fn prune(&mut self, range: Range<usize>, kept: &impl Fn(usize) -> usize) {
+        for start in range.clone().step_by(self.of) {
+            let removed = self.removed(start..range.end.min(start + self.of), kept);
+            match self.scores {
+                Scores::Inverse(inverse) => {
+                    removed.into_iter().for_each(|col| set(self.values, col, 0.0, inverse));
+                }
+                _ => removed.into_iter().for_each(|col| self.values[col] = 0.0),
+            }
+        }
+    }
+
+    /// The columns of a group that are not kept, ascending.
+    fn removed(&self, group: Range<usize>, kept: &impl Fn(usize) -> usize) -> Vec<usize> {
+        let row = &*self.values;
         let score = |col: usize| {
             let square = f64::from(row[col]).powi(2);
-            match scores {
+            match self.scores {
                 Scores::Magnitude => square,
                 Scores::Columns(means) => square * f64::from(means[col]),
                 Scores::Inverse(Inverse { cols, upper, .. }) => {
@@ -92,29 +174,31 @@ pub(super) fn prune(
                 }
             }
         };
-        order.clear();
-        order.extend(start..end);
+        let most = kept(group.len()).min(group.len());
+        let mut order: Vec<(f64, usize)> = group.map(|col| (score(col), col)).collect();
         // Of equal scores, as in columns that are always zero, the larger weight is kept.
-        order.sort_by(|&a, &b| {
-            score(b).total_cmp(&score(a)).then(row[b].abs().total_cmp(&row[a].abs()))
+        order.sort_by(|&(x, a), &(y, b)| {
+            y.total_cmp(&x).then(row[b].abs().total_cmp(&row[a].abs()))
         });
-        let removed = order.split_off(kept(end - start).min(end - start));
-        match scores {
-            Scores::Inverse(inverse) => correct(row, removed, inverse),
-            _ => removed.into_iter().for_each(|col| row[col] = 0.0),
-        }
+        let mut removed: Vec<usize> =
+            order.split_off(most).into_iter().map(|(_, col)| col).collect();
+        removed.sort_unstable();
+        removed
     }
 }
 
-/// Sets weights to zero, in column order, and lets those of later columns make up for each.
-fn correct(row: &mut [f32], mut removed: Vec<usize>, inverse: &Inverse) {
-    removed.sort_unstable();
-    for col in removed {
-        let upper = &inverse.upper[col * inverse.cols..][..inverse.cols];
-        let error = row[col] / upper[col];
+fn zeros(values: &[f32]) -> u64 {
+    values.iter().filter(|value| **value == 0.0).count() as u64
+}
+
+/// Sets a weight, and lets those of later columns make up for the change.
+fn set(row: &mut [f32], col: usize, value: f32, inverse: &Inverse) {
+    let upper = &inverse.upper[col * inverse.cols..][..inverse.cols];
+    let error = (row[col] - value) / upper[col];
+    row[col] = value;
+    if error != 0.0 {
         let later = row[col + 1..].iter_mut().zip(&upper[col + 1..]);
         later.for_each(|(w, u)| *w -= error * u);
-        row[col] = 0.0;
     }
 }
 
@@ -190,7 +274,10 @@ mod tests {
         for (keep, of) in [(8, 16), (4, 16), (16, 64), (32, 64)] {
             let pruned = |scores| {
                 let mut row = before.clone();
-                prune(&mut row, of, &|_| keep, scores);
+                let mut made = vec![0; 4 * cols];
+                let zeros =
+                    Row { values: &mut row, of, scores }.pruned(&|_| keep, Type::F32, &mut made);
+                assert_eq!(zeros, Ok((cols - cols / of * keep) as u64));
                 for group in row.chunks(of) {
                     assert_eq!(group.iter().filter(|w| **w != 0.0).count(), keep);
                 }
@@ -203,6 +290,40 @@ mod tests {
     }
 
     #[test]
+    fn rounding_is_corrected_with_pruning() {
+        let (cols, rows) = (256, 600);
+        let x = activations(rows, cols);
+        let sums = products(&x, cols);
+        let inverse = Inverse::of(&sums).expect("positive");
+        let before: Vec<f32> = (0..cols).map(|i| ((i * 29 % 64) as f32 - 31.5) * 0.02).collect();
+        let none = |row: &mut Vec<f32>, ty: Type, keep: usize| {
+            let mut made = vec![0; ty.row_bytes(cols).expect("whole blocks")];
+            let scores = Scores::Inverse(&inverse);
+            let mut floats = vec![0; 4 * cols];
+            let pruned = Row { values: row, of: 64, scores };
+            pruned.pruned(&|_| keep, Type::F32, &mut floats).expect("finite");
+            ty.quantize(row, None, &mut made).expect("finite");
+            ty.dequantize(&made, row).expect("whole blocks");
+        };
+        for (ty, keep) in [(Type::S4_16_64, 16), (Type::S4_32_64, 32), (Type::S8_16_64, 16)] {
+            let mut apart = before.clone();
+            none(&mut apart, ty, keep);
+            let mut joint = before.clone();
+            let mut made = vec![0; ty.row_bytes(cols).expect("whole blocks")];
+            let row = Row { values: &mut joint, of: 64, scores: Scores::Inverse(&inverse) };
+            row.pruned(&|_| keep, ty, &mut made).expect("finite");
+            let mut back = vec![0.0; cols];
+            ty.dequantize(&made, &mut back).expect("whole blocks");
+            assert_eq!(joint, back, "{ty}: the row is what was written");
+            for group in back.chunks(64) {
+                assert!(group.iter().filter(|w| **w != 0.0).count() <= keep, "{ty}");
+            }
+            let (joint, apart) = (error(&x, &before, &back), error(&x, &before, &apart));
+            assert!(joint < apart, "{ty} {keep}: {joint} and {apart}");
+        }
+    }
+
+    #[test]
     fn dead_columns_lose_their_weights_and_odd_products_are_refused() {
         let cols = 4;
         let mut sums = products(&activations(20, cols), cols);
@@ -211,7 +332,9 @@ mod tests {
         }
         let inverse = Inverse::of(&sums).expect("positive");
         let mut row = [5.0, 1.0, 2.0, 3.0];
-        prune(&mut row, 4, &|_| 2, Scores::Inverse(&inverse));
+        let mut made = [0; 16];
+        let row_of = Row { values: &mut row, of: 4, scores: Scores::Inverse(&inverse) };
+        assert_eq!(row_of.pruned(&|_| 2, Type::F32, &mut made), Ok(2));
         assert_eq!(row[0], 0.0);
         assert_eq!(row.iter().filter(|w| **w != 0.0).count(), 2);
         assert!(Inverse::of(&[f32::NAN, 0.0, 0.0, 1.0]).is_none());

@@ -1,0 +1,266 @@
+//! Prunes the matrices of a model in the order of its layers, each by the activations of the layers pruned before it.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::sync::Arc;
+
+use bilayer_engine::Model;
+use bilayer_engine::layers::{Layers, Then};
+use bilayer_gguf::{SourceError, Tensor};
+use bilayer_measure::imatrix::{Collector, Scope};
+use bilayer_quant::Type;
+use bytes::Bytes;
+use rayon::prelude::*;
+
+use super::rows::{Inverse, Row, Scores};
+use super::{Method, PRODUCTS_BYTES, Pattern, Prune, Pruned};
+use crate::Error;
+use crate::calibration::{self, failed};
+use crate::imatrix::Imatrix;
+use crate::stream::Reporter;
+
+/// Rows that are pruned at once.
+const ROWS_AT_ONCE: usize = 256;
+
+/// A matrix with the pattern and the type that it gets.
+#[derive(Clone, Copy)]
+pub(super) struct Matrix<'a> {
+    pub tensor: &'a Tensor,
+    pub pattern: Pattern,
+    pub ty: Type,
+}
+
+/// A model on its way.
+pub(super) struct Work<'a> {
+    prune: &'a Prune,
+    model: &'a Model,
+    matrices: &'a BTreeMap<&'a str, Matrix<'a>>,
+    /// The layer of each tensor.
+    layers: &'a BTreeMap<String, u32>,
+    pool: &'a rayon::ThreadPool,
+    reporter: &'a Reporter<'a>,
+    walk: RefCell<Option<Walk>>,
+}
+
+/// A text between two layers.
+struct Walk {
+    layers: Layers,
+    /// Pruned matrices that are not written yet.
+    made: BTreeMap<String, (Bytes, Pruned)>,
+}
+
+/// What is known of the inputs of some matrices.
+#[derive(Default)]
+pub(super) struct Inputs {
+    /// Sums of squares by column.
+    pub squares: Imatrix,
+    /// Inverses of the products of columns; matrices with one input share one.
+    pub inverses: BTreeMap<String, Arc<Inverse>>,
+}
+
+impl<'a> Work<'a> {
+    pub fn new(
+        prune: &'a Prune,
+        model: &'a Model,
+        matrices: &'a BTreeMap<&'a str, Matrix<'a>>,
+        layers: &'a BTreeMap<String, u32>,
+        (pool, reporter): (&'a rayon::ThreadPool, &'a Reporter<'a>),
+    ) -> Work<'a> {
+        Work { prune, model, matrices, layers, pool, reporter, walk: RefCell::new(None) }
+    }
+
+    pub fn reporter(&self) -> &Reporter<'a> {
+        self.reporter
+    }
+
+    /// Runs the sequences to the first layer. Without it matrices are pruned by magnitude.
+    pub fn begin(&self, sequences: Vec<Vec<u32>>) -> Result<(), Error> {
+        let layers = Layers::new(self.model, sequences, self.prune.threads).map_err(failed)?;
+        *self.walk.borrow_mut() = Some(Walk { layers, made: BTreeMap::new() });
+        Ok(())
+    }
+
+    /// Writes a pruned matrix. Those of one layer are written before those of the next.
+    pub fn write(&self, matrix: Matrix<'_>, out: &mut dyn Write) -> Result<Pruned, SourceError> {
+        let mut walk = self.walk.borrow_mut();
+        let Some(walk) = walk.as_mut() else {
+            return self.pruned(matrix, &Inputs::default(), &mut |bytes| Ok(out.write_all(bytes)?));
+        };
+        let name = matrix.tensor.name();
+        loop {
+            if let Some((bytes, pruned)) = walk.made.remove(name) {
+                out.write_all(&bytes)?;
+                return Ok(pruned);
+            }
+            self.layer(walk)?;
+        }
+    }
+
+    /// Prunes the matrices of the next layer, and runs it with them.
+    fn layer(&self, walk: &mut Walk) -> Result<(), SourceError> {
+        let layer = walk.layers.next_layer();
+        let mut changed = self.model.clone();
+        for group in self.groups(layer as u32) {
+            let inputs = self.gather(&mut walk.layers, &group)?;
+            for name in group {
+                let matrix = self.matrices[name];
+                let mut bytes = Vec::new();
+                let pruned = self.pruned(matrix, &inputs, &mut |more| {
+                    bytes.extend_from_slice(more);
+                    Ok(())
+                });
+                let pruned = pruned.map_err(|error| named(name, error))?;
+                let bytes = Bytes::from(bytes);
+                changed = changed.with_tensor(name, matrix.ty, bytes.clone()).map_err(failed)?;
+                walk.made.insert(name.to_owned(), (bytes, pruned));
+            }
+        }
+        if layer + 1 < walk.layers.len() {
+            let run =
+                walk.layers.run(&changed, &[], Then::Advance, &mut |_, _| self.reporter.goes_on());
+            if !run.map_err(failed)? {
+                return Err(Error::Interrupted.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The matrices of a layer, in groups whose products of columns fit in memory together.
+    fn groups(&self, layer: u32) -> Vec<BTreeSet<&'a str>> {
+        let collector = Collector::new(self.model.graph(), Scope::Layers);
+        let own = self.matrices.keys().filter(|name| self.layers.get(**name) == Some(&layer));
+        let (mut groups, mut inputs, mut bytes) = (vec![BTreeSet::new()], BTreeSet::new(), 0);
+        // By their inputs, so that matrices with one input are in one group.
+        let mut own: Vec<&str> = own.copied().collect();
+        own.sort_by_key(|name| collector.input(name));
+        for name in own {
+            if let Some((input, cols)) = collector.input(name)
+                && self.prune.method == Method::SparseGpt
+                && inputs.insert(input)
+            {
+                // Products, and the inverse of each input.
+                bytes += 8 * cols * cols;
+                if bytes > PRODUCTS_BYTES && !groups.last().is_some_and(BTreeSet::is_empty) {
+                    groups.push(BTreeSet::new());
+                    bytes = 8 * cols * cols;
+                }
+            }
+            groups.last_mut().expect("there is one").insert(name);
+        }
+        groups
+    }
+
+    /// Runs the layer for the inputs of some of its matrices.
+    fn gather(&self, layers: &mut Layers, group: &BTreeSet<&str>) -> Result<Inputs, Error> {
+        let mut collector = Collector::new(self.model.graph(), Scope::Layers);
+        let is_wanted = &|name: &str| group.contains(name);
+        if self.prune.method == Method::SparseGpt {
+            collector.want_products(is_wanted);
+        }
+        let watched = collector.values_of(is_wanted);
+        let mut wrong = None;
+        let whole = layers.run(self.model, &watched, Then::Repeat, &mut |_, values| match self
+            .pool
+            .install(|| collector.add_values(&|value| values.get(value)))
+        {
+            Ok(()) => self.reporter.goes_on(),
+            Err(error) => {
+                wrong = Some(error);
+                false
+            }
+        });
+        let whole = whole.map_err(failed)?;
+        if let Some(error) = wrong {
+            return Err(Error::Calibration(error));
+        }
+        if !whole {
+            return Err(Error::Interrupted);
+        }
+        let squares = calibration::imatrix(&collector)?;
+        let mut inverses = BTreeMap::new();
+        let mut of_input: BTreeMap<usize, Arc<Inverse>> = BTreeMap::new();
+        for &name in group {
+            let of = collector.input(name).zip(collector.products(name));
+            let Some(((place, _), products)) = of else { continue };
+            let inverse = match of_input.get(&place) {
+                Some(inverse) => inverse.clone(),
+                None => {
+                    let made = self.pool.install(|| Inverse::of(products));
+                    let reason = "its activations give no usable X^T X; use another text";
+                    let made = made.ok_or_else(|| Error::Prune {
+                        tensor: name.to_owned(),
+                        reason: reason.into(),
+                    })?;
+                    of_input.entry(place).or_insert(Arc::new(made)).clone()
+                }
+            };
+            inverses.insert(name.to_owned(), inverse);
+        }
+        Ok(Inputs { squares, inverses })
+    }
+
+    /// Prunes a matrix and hands out its bytes, some rows at a time.
+    pub fn pruned(
+        &self,
+        Matrix { tensor, pattern, ty }: Matrix<'_>,
+        inputs: &Inputs,
+        out: &mut dyn FnMut(&[u8]) -> Result<(), SourceError>,
+    ) -> Result<Pruned, SourceError> {
+        let (name, layout) = (tensor.name(), tensor.layout());
+        let inverse = inputs.inverses.get(name);
+        let means = inputs.squares.get(name).map(|entry| entry.means());
+        // The tensor is in memory, so its sizes fit a usize.
+        let (rows, cols) = (layout.rows() as usize, layout.cols() as usize);
+        let shape = layout.shape();
+        let expert_rows = if shape.len() > 1 { shape[shape.len() - 2] as usize } else { 1 };
+        let scores = |row: usize| match (self.prune.method, inverse, &means) {
+            (Method::Magnitude, ..) | (_, None, None) => Scores::Magnitude,
+            (_, Some(inverse), _) => Scores::Inverse(inverse),
+            (_, None, Some(means)) => {
+                let expert = (row / expert_rows * cols) % means.len();
+                Scores::Columns(&means[expert..expert + cols])
+            }
+        };
+        let (of, kept) = pattern.groups(cols, self.prune.method);
+        let bytes = self.model.file().bytes(tensor);
+        let (from_bytes, to_bytes) = (layout.row_bytes() as usize, ty.row_bytes(cols)?);
+        let mut done = Pruned { matrices: 1, weights: layout.elements(), zeros: 0 };
+        for first in (0..rows).step_by(ROWS_AT_ONCE) {
+            let count = ROWS_AT_ONCE.min(rows - first);
+            let mut values = vec![0.0; count * cols];
+            let mut made = vec![0; count * to_bytes];
+            let source = &bytes[first * from_bytes..][..count * from_bytes];
+            layout.ty().dequantize(source, &mut values)?;
+            if let Some(index) = values.iter().position(|value| !value.is_finite()) {
+                let (quant, value) = (ty, values[index].to_string());
+                let index = first * cols + index;
+                return Err(bilayer_quant::Error::NotFinite { quant, index, value }.into());
+            }
+            if pattern.is_dense() && layout.ty() == ty {
+                out(source)?;
+                done.zeros += values.iter().filter(|value| **value == 0.0).count() as u64;
+                continue;
+            }
+            done.zeros += self.pool.install(|| {
+                let rows =
+                    values.par_chunks_exact_mut(cols).zip(made.par_chunks_exact_mut(to_bytes));
+                let zeros = rows.enumerate().map(|(row, (values, made))| {
+                    let row = Row { values, of, scores: scores(first + row) };
+                    row.pruned(&kept, ty, made)
+                });
+                zeros.try_reduce(|| 0, |a, b| Ok(a + b))
+            })?;
+            out(&made)?;
+        }
+        Ok(done)
+    }
+}
+
+/// An error of a matrix with its name.
+fn named(name: &str, error: SourceError) -> SourceError {
+    match error.downcast::<bilayer_quant::Error>() {
+        Ok(error) => Box::new(Error::Weight { tensor: name.to_owned(), reason: error.to_string() }),
+        Err(error) => error,
+    }
+}
