@@ -648,6 +648,18 @@ fn invalid_command_lines_give_one_line_and_code_2() {
         ("synth --layers 0 x.gguf", "layers is 0; it must be"),
         ("synth -t 100000 x.gguf", "threads is 100000; it must be at most 512"),
         ("synth --seed x x.gguf", "'x' for '--seed <N>'"),
+        ("rum", "a similar subcommand exists: 'run'"),
+    ];
+    for (line, part) in cases {
+        check_failure(&place.run(line), 2, part);
+    }
+    assert_eq!(place.names(), ["model.gguf"]);
+}
+
+#[test]
+fn invalid_command_lines_of_prune_give_one_line_and_code_2() {
+    let place = place();
+    let cases = [
         ("prune model.gguf x.gguf", "--pattern"),
         ("prune model.gguf x.gguf --pattern 5:4", "kept weights per group, such as 16:64"),
         ("prune model.gguf x.gguf --pattern 2:4", "give --calibration FILE"),
@@ -656,7 +668,6 @@ fn invalid_command_lines_give_one_line_and_code_2() {
         ("prune model.gguf x.gguf --target-speed 2 --calibration t", "give --type S4_N_64"),
         ("prune model.gguf x.gguf --pattern 2:4 --type S4_N_64", "names a family of types"),
         ("prune model.gguf x.gguf --drop-layers x", "`x` is neither auto, auto:KL"),
-        ("rum", "a similar subcommand exists: 'run'"),
     ];
     for (line, part) in cases {
         check_failure(&place.run(line), 2, part);

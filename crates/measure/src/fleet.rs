@@ -183,8 +183,10 @@ pub fn simulate(scenario: &Scenario, times: &StepTimes) -> Result<Report, FleetE
             (Some(at), end) if end.is_none_or(|end| at < end) => {
                 let request = arrivals.take().expect("it has a time");
                 let chosen = routing.choose(&request, &replicas);
-                let is_accepted = replicas[chosen].submit(at, request);
-                report.arrived(is_accepted);
+                match replicas[chosen].submit(at, request) {
+                    true => report.accept(),
+                    false => report.refuse(),
+                }
                 (at, chosen)
             }
             _ => {

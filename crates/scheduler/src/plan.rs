@@ -152,7 +152,7 @@ pub(crate) fn placed(
     for (index, label) in labels.iter().enumerate() {
         let facts = &machine.devices[index];
         let mine = segments.iter().filter(|segment| segment.device == index);
-        let mut device = device(graph, budget, facts, label, mine);
+        let mut device = device(graph, budget, facts, label, &mine);
         device.parts = placement.parts(index);
         if let Err(what) = device.check() {
             let mapped = !facts.copies_weights && strictness == Strictness::MappedHost;
@@ -213,7 +213,7 @@ fn device<'s>(
     budget: &Budget,
     facts: &Facts,
     label: &str,
-    segments: impl Iterator<Item = &'s PlannedSegment> + Clone,
+    segments: &(impl Iterator<Item = &'s PlannedSegment> + Clone),
 ) -> DevicePlan {
     let nodes = segments.clone().flat_map(|segment| segment.nodes.clone());
     let caches: BTreeSet<CacheId> =

@@ -241,7 +241,7 @@ impl Experts {
             let first = self.queue.len();
             for _ in 0..LAYER_EXCHANGES {
                 let queued = self.queue.range(first..).copied();
-                let Some(exchange) = mixture.best_exchange(split, queued) else {
+                let Some(exchange) = mixture.best_exchange(split, &queued) else {
                     break;
                 };
                 self.queue.push_back(exchange);
@@ -284,7 +284,7 @@ impl Mixture {
     fn best_exchange(
         &self,
         split: usize,
-        queued: impl Iterator<Item = Exchange> + Clone,
+        queued: &(impl Iterator<Item = Exchange> + Clone),
     ) -> Option<Exchange> {
         let waits = |expert: u32| queued.clone().any(|exchange| exchange.expert == expert);
         let leaves = |slot: usize| queued.clone().any(|exchange| exchange.slot == slot);

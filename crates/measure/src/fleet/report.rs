@@ -109,9 +109,13 @@ impl Report {
         }
     }
 
-    pub(super) fn arrived(&mut self, is_accepted: bool) {
+    pub(super) fn accept(&mut self) {
         self.arrived += 1;
-        self.refused += usize::from(!is_accepted);
+    }
+
+    pub(super) fn refuse(&mut self) {
+        self.arrived += 1;
+        self.refused += 1;
     }
 
     pub(super) fn add(&mut self, served: &Served) {
