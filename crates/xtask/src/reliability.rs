@@ -41,13 +41,6 @@ const PARTS: &[PagePart] = &[
         adds_up: true,
     },
     PagePart {
-        name: "bytes",
-        heading: "Mutated files",
-        about: "Files that differ in some bytes, read by Bilayer and by others (`cargo xtask agree`). \
-                Failures are differences; the note explains them.",
-        adds_up: false,
-    },
-    PagePart {
         name: "kills",
         heading: "Killed writers",
         about: "Writers ended by SIGKILL at random moments (`cargo xtask reliability --kills N`). A failure is a file that is \
