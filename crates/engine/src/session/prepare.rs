@@ -16,6 +16,7 @@ use super::settings::Stage;
 use super::stream::{self, Stream};
 use super::strengths::{self, Strengths};
 use super::trace::Trace;
+use super::waves::Waves;
 use super::{Failed, Overlap, Prefill, Progress, Session, Settings, Spent, load};
 use crate::kept::Kept;
 use crate::times::{Decoding, Subject};
@@ -150,6 +151,7 @@ fn on(
         given,
         filled: 0,
     };
+    let waves = Waves::new(&limits, logits, clock.now());
     Ok(Session {
         model: model.clone(),
         purpose: settings.purpose,
@@ -173,6 +175,7 @@ fn on(
         timing: None,
         decoding: Decoding::default(),
         lost: None,
+        waves,
     })
 }
 
