@@ -146,9 +146,8 @@ fn two_groups_in_turn_reach_the_overlap_bound() {
 }
 
 /// Milliseconds of greedy answers of 24 tokens to so many requests at once, and the most steps in progress together.
-fn answers_ms(session: Session, requests: u32, deterministic: bool) -> (f64, usize) {
+fn answers_ms(session: Session, requests: u32, settings: ExecutorSettings) -> (f64, usize) {
     let clock = session.clock().clone();
-    let settings = ExecutorSettings { deterministic, ..ExecutorSettings::default() };
     let mut executor = Executor::new(session, settings);
     for number in 0..requests {
         let (vocab, context) = (executor.session().vocab(), executor.session().context());
@@ -179,16 +178,18 @@ fn answers_ms(session: Session, requests: u32, deterministic: bool) -> (f64, usi
 
 #[test]
 fn requests_are_served_in_turn_where_that_is_faster() {
+    let mixed = ExecutorSettings::default();
+    let fixed = ExecutorSettings { deterministic: true, ..mixed };
     let on = |overlap| halves(96, overlap);
     // Steps of one row each: nearly twice as fast.
-    let (plain, none) = answers_ms(on(Overlap::Off), 2, true);
-    let (turns, two) = answers_ms(on(Overlap::Auto), 2, true);
+    let (plain, none) = answers_ms(on(Overlap::Off), 2, fixed);
+    let (turns, two) = answers_ms(on(Overlap::Auto), 2, fixed);
     assert_eq!((none, two), (1, 2));
     assert!(plain > 1.7 * turns, "{turns} ms in turn, {plain} ms one after the other");
     // Many rows.
-    let (plain, _) = answers_ms(on(Overlap::Off), 96, false);
-    let (turns, two) = answers_ms(on(Overlap::Auto), 96, false);
+    let (plain, _) = answers_ms(on(Overlap::Off), 96, mixed);
+    let (turns, two) = answers_ms(on(Overlap::Auto), 96, mixed);
     assert!(two == 2 && plain > 1.5 * turns, "{turns} ms in turn, {plain} ms in one step");
     // Few rows are best in one step.
-    assert_eq!(answers_ms(on(Overlap::Auto), 2, false).1, 1);
+    assert_eq!(answers_ms(on(Overlap::Auto), 2, mixed).1, 1);
 }
