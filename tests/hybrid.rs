@@ -374,6 +374,104 @@ proptest! {
     }
 }
 
+/// The logits after each token of three sequences: one whose prompt is still computed in parts, two that decode. Each
+/// has a group, or all steps are run one after the other.
+fn turns(session: &mut Session, in_turn: bool) -> Vec<Vec<Vec<f32>>> {
+    let sequences: Vec<SequenceId> = (0..3).map(|_| session.open().unwrap()).collect();
+    let mut next: Vec<Vec<u32>> = (0..3).map(|seed| some(5, seed)).collect();
+    let mut found = vec![Vec::new(); 3];
+    let mut told = |session: &mut Session, of: usize, next: &mut Vec<Vec<u32>>| {
+        let row = session.finish().unwrap().to_vec();
+        next[of] = match (of, found[of].len()) {
+            (0, at @ 0..4) => some(70, at),
+            _ => vec![argmax(&row)],
+        };
+        found[of].push(row);
+    };
+    let mut oldest = 0;
+    for step in 0..24 {
+        let of = step % 3;
+        if session.begun() == 3 || (!in_turn && session.begun() > 0) {
+            told(session, oldest % 3, &mut next);
+            oldest += 1;
+        }
+        let tokens = &next[of];
+        session.begin(&[Run { sequence: sequences[of], tokens, wanted: Wanted::Last }]).unwrap();
+    }
+    while session.begun() > 0 {
+        told(session, oldest % 3, &mut next);
+        oldest += 1;
+    }
+    sequences.into_iter().for_each(|sequence| session.close(sequence));
+    found
+}
+
+#[test]
+fn steps_in_progress_together_give_the_same_bits() {
+    let model = tiny();
+    let layers = model.graph().layers() as usize;
+    for placement in placements(layers) {
+        let always = Settings { overlap: Overlap::Always, ..settings() };
+        let mut session = on(&model, pair(), &placement, always);
+        let expected = turns(&mut session, false);
+        assert!(turns(&mut session, true) == expected, "{placement:?}");
+        // As steps of their own, and after those steps.
+        let sequence = session.open().unwrap();
+        let run = Run { sequence, tokens: &some(5, 1), wanted: Wanted::Last };
+        assert!(session.step(&[run]).unwrap() == expected[1][0]);
+    }
+    for devices in [[0, 1, 2, 1, 0], [1, 2, 0, 2, 1]] {
+        let planner =
+            |graph: &_, machine: &_, budget: &_| Ok(scattered(graph, machine, budget, &devices)?);
+        let mut session = Session::on(&model, three(), &planner, settings()).unwrap();
+        let expected = turns(&mut session, false);
+        assert!(turns(&mut session, true) == expected, "{devices:?}");
+    }
+}
+
+#[test]
+fn steps_in_progress_are_taken_back_together() {
+    let model = tiny();
+    let placement = &placements(model.graph().layers() as usize)[0];
+    let mut session = on(&model, pair(), placement, settings());
+    let [one, other] = [session.open().unwrap(), session.open().unwrap()];
+    session.prefill(one, &some(40, 1), &mut |_| true).unwrap();
+    let run = |sequence, tokens| Run { sequence, tokens, wanted: Wanted::Last };
+    session.begin(&[run(one, &[5])]).unwrap();
+    // A wrong token in the second step.
+    assert!(session.begin(&[run(other, &[1 << 20])]).is_err());
+    assert_eq!((session.begun(), session.len(one), session.len(other)), (0, 40, 0));
+    let row = session.step(&[run(one, &[5])]).unwrap().to_vec();
+    session.truncate(one, 40);
+    session.begin(&[run(one, &[5])]).unwrap();
+    session.begin(&[run(other, &[5])]).unwrap();
+    assert!(session.finish().unwrap() == row);
+    session.finish().unwrap();
+    assert_eq!((session.len(one), session.len(other)), (41, 1));
+}
+
+#[test]
+fn a_device_that_is_lost_in_a_turn_does_not_change_the_answer() {
+    let model = tiny();
+    let placement = &placements(model.graph().layers() as usize)[0];
+    let mut plain = on(&model, pair(), placement, settings());
+    let best = |all: Vec<Vec<Vec<f32>>>| -> Vec<Vec<u32>> {
+        all.iter().map(|rows| rows.iter().map(|row| argmax(row)).collect()).collect()
+    };
+    let expected = best(turns(&mut plain, false));
+    for (call, after) in
+        [(Call::Submit, 1), (Call::Submit, 9), (Call::Write, 6), (Call::Read, 0), (Call::Read, 11)]
+    {
+        for fault in [Fault::Lost, Fault::OutOfMemory] {
+            let (backends, failed) = failing(Script { call, after, fault });
+            let mut session = on(&model, backends, placement, settings());
+            assert_eq!(best(turns(&mut session, true)), expected, "{call:?} {after} {fault:?}");
+            assert!(*failed.lock().unwrap());
+            assert_eq!(session.take_warnings().len(), 1);
+        }
+    }
+}
+
 /// A GPU, if there is one; a software adapter counts.
 fn adapter() -> Option<Box<dyn Backend>> {
     support::gpu::gpu().map(|gpu| -> Box<dyn Backend> { Box::new(gpu) })

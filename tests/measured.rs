@@ -56,7 +56,7 @@ fn a_described_machine_is_planned_by_its_roofline() {
         *by_device.get_mut("gpu").unwrap() += head;
         let bound =
             by_device.values().sum::<f64>() / by_device.values().copied().fold(0.0, f64::max);
-        let told = predicted["overlap_bound"].as_f64().unwrap();
+        let told = predicted["groups"]["bound"].as_f64().unwrap();
         assert!((told - bound).abs() < 0.01, "{told} for {bound}");
     }
     let text = place.run("plan -m 70b.gguf --machine 65.toml -c 4096").good().out;

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use bilayer_engine::generate::speculate::{Bounds, DraftModel, Drafter, DrafterSource, Lookup};
 use bilayer_engine::generate::{Generation, Request, Stop};
@@ -11,7 +12,7 @@ use bilayer_engine::requests::{
     Event, Executor, ExecutorSettings, RequestId, Served, Shift, Submission,
 };
 use bilayer_engine::sampling::{Options, Sampler};
-use bilayer_engine::session::{SavedSequence, Session, Settings};
+use bilayer_engine::session::{Overlap, SavedSequence, Session, Settings};
 use bilayer_engine::{Model, OpenOptions};
 use bilayer_graph::{Backend, Graph};
 use bilayer_quant::Type;
@@ -413,16 +414,32 @@ fn a_damaged_saved_slot_is_refused() {
     assert!(error.contains("context of 4"), "{error}");
 }
 
-#[test]
-fn a_device_that_is_lost_under_load_loses_no_request() {
-    let model = Model::from_bytes("tiny", words::tiny(Type::F32, 7)).unwrap();
-    let layers = model.graph().layers();
-    let cpu = || -> Box<dyn Backend> {
-        let options = bilayer_cpu::Options { threads: Some(1), level: None };
-        Box::new(bilayer_cpu::Cpu::new(options).unwrap())
-    };
-    let answers = |after: usize| {
-        let script = Script { call: Call::Submit, after, fault: Fault::Lost };
+/// How requests are served on two devices, the second of which is lost at a submit.
+#[derive(Clone, Copy)]
+struct Load {
+    overlap: Overlap,
+    deterministic: bool,
+    drafts: bool,
+    lost_after: usize,
+}
+
+/// What came of it.
+struct Outcome {
+    texts: Vec<String>,
+    has_failed: bool,
+    /// The most steps in progress together.
+    together: usize,
+}
+
+impl Load {
+    /// The executor, and whether its second device has failed.
+    fn executor(self, model: &Model) -> (Executor, Arc<Mutex<bool>>) {
+        let layers = model.graph().layers();
+        let cpu = || -> Box<dyn Backend> {
+            let options = bilayer_cpu::Options { threads: Some(1), level: None };
+            Box::new(bilayer_cpu::Cpu::new(options).unwrap())
+        };
+        let script = Script { call: Call::Submit, after: self.lost_after, fault: Fault::Lost };
         let device = Failing::new(cpu(), script);
         let failed = device.failed.clone();
         let placement = Placement::offload(layers, layers / 2, 0, 1);
@@ -435,36 +452,89 @@ fn a_device_that_is_lost_under_load_loses_no_request() {
             sequences: 4,
             kv_tokens: Some(512),
             outputs: Some(8),
+            overlap: self.overlap,
             ..Settings::default()
         };
         let backends = vec![cpu(), Box::new(device)];
-        let session = Session::on(&model, backends, &planner, settings).unwrap();
-        let mut executor = Executor::new(session, ExecutorSettings::default());
-        // More requests than run at once: some wait while the device is lost.
-        let ids: Vec<RequestId> = (0..10)
-            .map(|n| {
-                let prompt: Vec<u32> = (0..8 + n).map(|i| 3 + (i * 7 + n) % 100).collect();
-                let vocab = model.config().vocab;
-                let options = Options { temperature: 0.0, ..Options::default() };
-                let request =
-                    Request { predict: Some(12), ignore_eos: true, ..Request::new(prompt) };
-                let sampler = Sampler::new(options, vocab, 128, Vec::new()).unwrap();
-                executor.submit(submitted(request, sampler)).unwrap()
-            })
-            .collect();
-        let found = served(&mut executor);
-        assert_eq!(found.keys().copied().collect::<Vec<_>>(), ids, "lost after {after}");
-        assert!(found.values().all(|(_, served)| served.generated == 12));
-        let texts: Vec<String> = found.into_values().map(|(text, _)| text).collect();
+        let session = Session::on(model, backends, &planner, settings).unwrap();
+        let settings =
+            ExecutorSettings { deterministic: self.deterministic, ..ExecutorSettings::default() };
+        let mut executor = Executor::new(session, settings);
+        if self.drafts {
+            let bounds = Bounds { draft_p_min: 0.0, ..Bounds::default() };
+            executor = executor.with_drafts(Box::new(Lookup::new(bounds)));
+        }
+        (executor, failed)
+    }
+
+    /// Answers to ten requests, more than run at once: some wait while the device is lost. Five arrive while others are
+    /// answered, and one more is cancelled.
+    fn serve(self, model: &Model) -> Outcome {
+        let (mut executor, failed) = self.executor(model);
+        let request = |n: u32| {
+            let prompt: Vec<u32> = (0..8 + 5 * n).map(|i| 3 + (i * 7 + n) % 100).collect();
+            let vocab = model.config().vocab;
+            let options = Options { temperature: 0.0, ..Options::default() };
+            let request = Request { predict: Some(12), ignore_eos: true, ..Request::new(prompt) };
+            submitted(request, Sampler::new(options, vocab, 128, Vec::new()).unwrap())
+        };
+        let (mut ids, mut events, mut together) = (Vec::new(), Vec::new(), 0);
+        let mut step = |executor: &mut Executor, events: &mut Vec<_>| {
+            let goes_on = executor.step(events);
+            together = together.max(executor.session().begun() + 1);
+            goes_on
+        };
+        ids.extend((0..2).map(|n| executor.submit(request(n)).unwrap()));
+        let cancelled = executor.submit(request(11)).unwrap();
+        ids.extend((2..5).map(|n| executor.submit(request(n)).unwrap()));
+        (0..7).for_each(|_| assert!(step(&mut executor, &mut events)));
+        executor.cancel(cancelled);
+        ids.extend((5..10).map(|n| executor.submit(request(n)).unwrap()));
+        while step(&mut executor, &mut events) {}
+        let mut found = BTreeMap::<RequestId, (String, usize)>::new();
+        for (id, event) in events.into_iter().filter(|(id, _)| *id != cancelled) {
+            let answer = found.entry(id).or_default();
+            match event {
+                Event::Token(delta) => answer.0 += &delta.token.text,
+                Event::Ended { text, served, .. } => {
+                    (answer.0, answer.1) =
+                        (std::mem::take(&mut answer.0) + &text, served.generated);
+                }
+                Event::Failed(error) => panic!("{error}"),
+                Event::Prefilled(_) | Event::PromptLogprobs(_) => {}
+            }
+        }
+        assert_eq!(
+            found.keys().copied().collect::<Vec<_>>(),
+            ids,
+            "lost after {}",
+            self.lost_after
+        );
+        assert!(found.values().all(|(_, generated)| *generated == 12));
+        assert_eq!(executor.kv_used(), 0.0, "what ended holds no pages");
         let has_failed = *failed.lock().unwrap();
         assert_eq!(executor.take_warnings().len(), usize::from(has_failed));
-        (texts, has_failed)
-    };
-    let (expected, has_failed) = answers(usize::MAX);
-    assert!(!has_failed);
-    for after in [0, 1, 5, 20, 30] {
-        let (texts, has_failed) = answers(after);
-        assert!(has_failed, "{after}");
-        assert_eq!(texts, expected, "lost after {after}");
+        let texts = found.into_values().map(|(text, _)| text).collect();
+        Outcome { texts, has_failed, together }
+    }
+}
+
+#[test]
+fn a_device_that_is_lost_under_load_loses_no_request() {
+    let model = Model::from_bytes("tiny", words::tiny(Type::F32, 7)).unwrap();
+    let one =
+        Load { overlap: Overlap::Off, deterministic: false, drafts: false, lost_after: usize::MAX };
+    let expected = one.serve(&model);
+    assert!(!expected.has_failed && expected.together == 1);
+    let turns = Load { overlap: Overlap::Always, ..one };
+    let loads = [one, turns, Load { drafts: true, ..turns }, Load { deterministic: true, ..turns }];
+    for load in loads {
+        for lost_after in [usize::MAX, 0, 1, 5, 20, 30] {
+            let found = Load { lost_after, ..load }.serve(&model);
+            assert_eq!(found.has_failed, lost_after != usize::MAX, "{lost_after}");
+            assert_eq!(found.texts, expected.texts, "lost after {lost_after}");
+            let has_turns = load.overlap == Overlap::Always && lost_after > 5;
+            assert!(found.together == if has_turns { 2 } else { found.together });
+        }
     }
 }

@@ -25,9 +25,9 @@ struct Params {
     scale: f32,
     softcap: f32,
     chunk: u32, // positions of a chunk, to which attention is confined
-    zero0: u32,
-    zero1: u32,
-    zero2: u32,
+    first_tile: u32, // of this dispatch
+    first_group: u32, // of each tile, along the grid's y
+    zero: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -120,14 +120,15 @@ fn main(
     @builtin(workgroup_id) id: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let tile = params.tiles_at + params.tile_words * id.x;
+    let tile = params.tiles_at + params.tile_words * (params.first_tile + id.x);
     let first_row = step[tile];
     let rows = step[tile + 1u];
     let first_position = step[tile + 2u];
     let table = params.pages_at + step[tile + 3u];
     let head_tiles = (params.group + {{ heads_tile - 1 }}u) / {{ heads_tile }}u;
-    let kv_head = id.y / head_tiles;
-    let first_head = kv_head * params.group + id.y % head_tiles * {{ heads_tile }}u;
+    let heads_at = params.first_group + id.y;
+    let kv_head = heads_at / head_tiles;
+    let first_head = kv_head * params.group + heads_at % head_tiles * {{ heads_tile }}u;
     let last_head = (kv_head + 1u) * params.group - 1u;
 
     // This part's keys, starting at a whole page.

@@ -14,8 +14,11 @@ const VARIANTS: [(&str, DeviceOptions); 4] = [
     ("gpu without subgroups", DeviceOptions { subgroups: false, checked: true, ..PLAIN }),
     // Packed dot products, tiles and large workgroups.
     ("gpu as hardware", DeviceOptions { as_hardware: true, ..PLAIN }),
-    // Every large matrix is split into parts.
-    ("gpu with small blocks", DeviceOptions { block_bytes: Some(64 << 10), ..PLAIN }),
+    // Every large matrix is split into parts, and attention into many dispatches.
+    (
+        "gpu with small blocks",
+        DeviceOptions { block_bytes: Some(64 << 10), rate: Some(20_000_000), ..PLAIN },
+    ),
 ];
 
 const PLAIN: DeviceOptions = DeviceOptions {
@@ -24,6 +27,7 @@ const PLAIN: DeviceOptions = DeviceOptions {
     as_hardware: false,
     checked: false,
     timeout: std::time::Duration::from_secs(30),
+    rate: None,
 };
 
 /// The variants, each opened when it is first asked for: opening one compiles kernels and times a product. Without a GPU

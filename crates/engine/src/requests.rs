@@ -4,9 +4,11 @@
 //! rows on a session and turns logits into tokens and text.
 
 mod answer;
+mod begun;
 mod executor;
 mod fairness;
 mod pace;
+mod prefix;
 mod request;
 mod revise;
 mod scheduler;

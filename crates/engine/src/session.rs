@@ -12,11 +12,13 @@ pub(crate) use pipeline::{Calls, Reading};
 use pipeline::{Pipeline, Ran};
 use prepare::{Best, Read, Timing};
 use strengths::Strengths;
+use waves::Waves;
 
 mod append;
 mod batch;
 mod bytes;
 mod cache;
+mod check;
 mod checkpoints;
 mod experts;
 mod fallback;
@@ -35,6 +37,7 @@ mod stream;
 mod strengths;
 mod top;
 mod trace;
+mod waves;
 
 pub use crate::times::{Subject, TimeDevice};
 pub use cache::{Error as CacheError, Pages, SequenceId};
@@ -142,6 +145,8 @@ pub struct Session {
     decoding: Decoding,
     /// A failed device with its error, if no other device could take over.
     lost: Option<(usize, bilayer_graph::Error)>,
+    /// Steps in progress.
+    waves: Waves,
     load: Duration,
 }
 
@@ -445,6 +450,7 @@ impl Session {
         calls: &mut Calls<'_>,
     ) -> Result<Ran, Error> {
         self.check_given(batch::rows(runs));
+        self.assert_none_begun();
         let began = self.clock().now();
         let ran = loop {
             if let Some((device, error)) = self.lost.take()
@@ -509,39 +515,8 @@ impl Session {
         ran
     }
 
-    /// Checks that the weights that a step read are those of the file that was opened. Devices with copies of all
-    /// weights do not read the file any more.
-    fn check_file(&self) -> Result<(), Failed> {
-        let read = self.backends().any(|backend| !backend.facts().copies_weights);
-        let checked = if read { self.model.file().check_unchanged() } else { Ok(()) };
-        checked.map_err(|error| Failed::Other(Error::File(error)))
-    }
-
     fn cut(&self, micro_rows: usize) -> Cut {
         Cut { rows: micro_rows.max(1), whole_runs: self.graph.takes_whole_sequences() }
-    }
-
-    /// Recompiles every segment with checks after each op and repeats the step: the first op with a result that is
-    /// not finite is reported. Slow, and used only on the way to an error.
-    fn name_the_culprit(&mut self, runs: &[Run<'_>], micro_rows: usize) -> Error {
-        let checked = Limits { check: true, fuse: false, ..self.limits };
-        let Pipeline { backends, carried, .. } = &mut self.pipeline;
-        let segments = pipeline::compile(&self.graph, &self.plan, backends, carried, checked);
-        let Ok(segments) = segments else { return Error::LogitsNotFinite };
-        let overlap = std::mem::replace(&mut self.pipeline.overlap, false);
-        let usual = std::mem::replace(&mut self.pipeline.segments, segments);
-        let cut = self.cut(micro_rows);
-        let Session { pipeline, starts, cache, copies, strengths, .. } = self;
-        let work = Work { runs, starts, cache, copies, strengths, cut };
-        let found = pipeline.run(&work, &mut Calls::each(&mut |_| true));
-        self.pipeline.segments = usual;
-        self.pipeline.overlap = overlap;
-        match found {
-            Err(Failed::Device {
-                error: error @ bilayer_graph::Error::NotFinite { .. }, ..
-            }) => error.into(),
-            _ => Error::LogitsNotFinite,
-        }
     }
 }
 

@@ -92,6 +92,7 @@ impl Opened {
             true => crate::probe::RATE_MIN,
             false => crate::probe::check(&device)?,
         };
+        let rate = options.kernels.rate.map_or(rate, |rate| rate as f64);
         let caps = device.caps();
         let lanes =
             caps.subgroup.map_or("no subgroups".to_owned(), |n| format!("subgroups of {n}"));

@@ -77,6 +77,8 @@ pub struct DeviceOptions {
     pub checked: bool,
     /// How long a wait goes on while the device finishes nothing, before it counts as lost. A software adapter never does.
     pub timeout: Duration,
+    /// Operations per second by which work is cut into dispatches; measured if `None`.
+    pub rate: Option<u64>,
 }
 
 impl Default for DeviceOptions {
@@ -88,6 +90,7 @@ impl Default for DeviceOptions {
             as_hardware: false,
             checked: false,
             timeout: TIMEOUT,
+            rate: None,
         }
     }
 }

@@ -13,7 +13,7 @@ use bilayer_cpu::level::Level;
 use bilayer_cpu::{host, probe};
 use bilayer_graph::{Backend, Graph};
 use bilayer_quant::Type;
-use bilayer_scheduler::{Budget, Machine, Offload, Plan};
+use bilayer_scheduler::{Budget, Demand, Machine, Offload, Plan};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -460,22 +460,42 @@ impl Running<'_> {
         Ok(Ok(()))
     }
 
-    /// Appends tokens one by one, in each step one to each sequence: different ones, so that they use different
-    /// experts.
+    /// Appends tokens one by one, in each step one to each sequence or to each of a group: different ones, so that they
+    /// use different experts.
     fn generate(&mut self, tokens: usize) -> Result<Result<(), Interrupted>, Error> {
         let Live { session, sequences, tokens: all, .. } = self.live;
         let start = session.len(sequences[0]);
-        let mut runs = Vec::with_capacity(sequences.len());
+        let rows = sequences.len();
+        let groups = session.groups(Demand { rows, step_rows: session.limits().tokens });
+        let of_step = rows.div_ceil(groups);
+        let groups = rows.div_ceil(of_step);
+        let mut runs = Vec::with_capacity(rows);
         for position in start..start + tokens {
             if self.cancel.is_cancelled() {
+                while session.begun() > 0 {
+                    session.finish()?;
+                }
                 return Ok(Err(Interrupted));
             }
-            runs.clear();
-            runs.extend(sequences.iter().enumerate().map(|(number, &sequence)| {
-                let at = (position + number * APART) % all.len();
-                Run { sequence, tokens: &all[at..=at], wanted: Wanted::Last }
-            }));
-            session.step(&runs)?;
+            for (group, members) in sequences.chunks(of_step).enumerate() {
+                runs.clear();
+                runs.extend(members.iter().enumerate().map(|(member, &sequence)| {
+                    let number = group * of_step + member;
+                    let at = (position + number * APART) % all.len();
+                    Run { sequence, tokens: &all[at..=at], wanted: Wanted::Last }
+                }));
+                if groups == 1 {
+                    session.step(&runs)?;
+                    continue;
+                }
+                if session.begun() == groups {
+                    session.finish()?;
+                }
+                session.begin(&runs)?;
+            }
+        }
+        while session.begun() > 0 {
+            session.finish()?;
         }
         Ok(Ok(()))
     }

@@ -64,6 +64,6 @@ pub use stream::{
     StreamBuffers, StreamStage, StreamedExperts, Streaming, stream_batches,
 };
 pub use times::{
-    ANSWER_TOKENS, BATCH_TOKENS, Basis, Cost, DeviceTimes, PROMPT_TOKENS, Predicted, Times, Upload,
-    overlaps,
+    ANSWER_TOKENS, BATCH_TOKENS, Basis, Cost, Demand, DeviceTimes, Groups, PROMPT_TOKENS,
+    Predicted, Times, Upload, overlaps,
 };

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::memory::{activation_bytes, staging_bytes, sum, weight_bytes, weights};
 use crate::{
-    Basis, Budget, Bytes, Error, Excess, ExpertPlan, Machine, Placement, PlannedSegment, Predicted,
-    Streaming, cut,
+    Basis, Budget, Bytes, Error, Excess, ExpertPlan, Groups, Machine, Placement, PlannedSegment,
+    Predicted, Streaming, cut,
 };
 
 /// A placed model that fits.
@@ -424,10 +424,14 @@ impl fmt::Display for Predicted {
             let per_second = 1e3 / ms.max(f64::MIN_POSITIVE);
             writeln!(f, "prefill  {ms:.3} ms a token, {per_second:.0} tok/s ({basis})")?;
         }
-        writeln!(
-            f,
-            "overlap  at most {:.2} times as fast with two groups of sequences ({basis})",
-            self.overlap_bound
-        )
+        let Groups { bound, sequences_min } = self.groups;
+        if bound <= 1.0 {
+            return Ok(());
+        }
+        write!(f, "overlap  up to {bound:.2} times as fast with two groups of sequences in turn")?;
+        match sequences_min {
+            Some(from) => writeln!(f, ", from {from} sequences on ({basis})"),
+            None => writeln!(f, "; one batch is as fast ({basis})"),
+        }
     }
 }

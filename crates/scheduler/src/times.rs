@@ -10,7 +10,10 @@ use crate::experts::part_bytes;
 use crate::{Machine, Placement, PlannedSegment};
 
 mod estimate;
+mod groups;
 mod stream;
+
+pub use groups::{Demand, Groups};
 
 /// Prompt length for judging prefill.
 pub const PROMPT_TOKENS: usize = 512;
@@ -90,11 +93,13 @@ pub struct Predicted {
     pub prefill_ms_per_token: Option<f64>,
     /// The basis of the figures.
     pub basis: Basis,
-    /// How many times as fast decoding can become when two groups of sequences keep CPU and GPU busy at once:
-    /// (Tcpu + Tgpu) / max.
-    pub overlap_bound: f64,
+    /// What two groups of sequences gain that follow each other through the devices.
+    pub groups: Groups,
     /// Milliseconds of a step of one token, per device of the plan.
     pub devices_ms: Vec<f64>,
+    /// The costs of all parts on each device.
+    #[serde(skip)]
+    pub(crate) costs: Vec<Cost>,
 }
 
 impl Cost {
@@ -261,8 +266,7 @@ impl Times {
         let total = total.less(self.beside(graph, machine, placement, &wholes)?);
         let total = total.plus(results(graph, machine, placement));
         let devices_ms: Vec<f64> = costs.iter().map(|cost| cost.decode_ms).collect();
-        let longest = devices_ms.iter().copied().fold(0.0, f64::max);
-        Some(Predicted {
+        let mut predicted = Predicted {
             decode_ms: total.decode_ms,
             batch_ms: total.batch_ms,
             prefill_ms_per_token: match overlaps(graph, segments) {
@@ -272,9 +276,14 @@ impl Times {
                 false => total.prompt_ms,
             },
             basis: self.basis,
-            overlap_bound: if longest > 0.0 { total.decode_ms / longest } else { 1.0 },
+            groups: Groups { bound: 1.0, sequences_min: None },
             devices_ms,
-        })
+            costs,
+        };
+        if overlaps(graph, segments) {
+            predicted.groups = predicted.two_groups();
+        }
+        Some(predicted)
     }
 }
 

@@ -1,6 +1,9 @@
-//! Generates several answers at once: each step runs one token of each, so the weights are read once for all.
+//! Generates several answers at once: each step runs one token of each, so the weights are read once for all; or of each
+//! of a group, with steps of several groups in progress together, where that is faster.
 
 use std::collections::VecDeque;
+
+use bilayer_scheduler::Demand;
 
 use super::reply::{Choice, Reply};
 use super::{Request, Stop, Token};
@@ -15,6 +18,8 @@ pub struct Batch<'s> {
     session: &'s mut Session,
     waiting: VecDeque<(usize, Reply<'s>)>,
     running: Vec<Lane<'s>>,
+    /// The requests of steps in progress, oldest first.
+    begun: VecDeque<Vec<usize>>,
     /// Selected tokens that were not returned yet.
     ready: VecDeque<(usize, Token)>,
     /// Why each answer ended, by request number.
@@ -28,6 +33,8 @@ struct Lane<'s> {
     reply: Reply<'s>,
     /// The last selected token, to be run next.
     last: [u32; 1],
+    /// Whether a step with it is in progress.
+    is_begun: bool,
 }
 
 impl<'s> Batch<'s> {
@@ -38,6 +45,7 @@ impl<'s> Batch<'s> {
             session,
             waiting: VecDeque::new(),
             running: Vec::new(),
+            begun: VecDeque::new(),
             ready: VecDeque::new(),
             stops: Vec::new(),
         }
@@ -75,7 +83,9 @@ impl<'s> Batch<'s> {
     pub fn next(&mut self) -> Result<Option<(usize, Token)>, Error> {
         while self.ready.is_empty() {
             let has_room = self.running.len() < self.session.limits().sequences;
-            if has_room && let Some((number, reply)) = self.waiting.pop_front() {
+            if has_room && !self.waiting.is_empty() && !self.begun.is_empty() {
+                self.finish_group()?;
+            } else if has_room && let Some((number, reply)) = self.waiting.pop_front() {
                 self.begin(number, reply)?;
             } else if self.running.is_empty() {
                 return Ok(None);
@@ -103,7 +113,7 @@ impl<'s> Batch<'s> {
         request.prompt.iter().for_each(|&token| sampler.accept(token));
         let cancel = request.cancel.clone();
         let going = &mut |_| !cancel.is_cancelled();
-        let lane = Lane { number, sequence, reply, last: [0] };
+        let lane = Lane { number, sequence, reply, last: [0], is_begun: false };
         self.running.push(lane);
         let lane = self.running.last_mut().expect("pushed");
         let room = self.session.context() - lane.reply.request.prompt.len();
@@ -115,22 +125,26 @@ impl<'s> Batch<'s> {
         Ok(())
     }
 
-    /// Runs the last token of every answer and selects the next ones.
+    /// Runs the last token of every answer, or of a group, and selects the next ones.
     fn step(&mut self) -> Result<(), Error> {
-        let Batch { session, running, ready, .. } = self;
-        for lane in running.iter_mut().filter(|lane| lane.reply.request.cancel.is_cancelled()) {
+        let free = self.running.iter_mut().filter(|lane| !lane.is_begun);
+        for lane in free.filter(|lane| lane.reply.request.cancel.is_cancelled()) {
             lane.reply.stop = Some(Stop::Interrupted);
         }
+        let rows = self.running.iter().filter(|lane| lane.reply.stop.is_none()).count();
+        let step_rows = self.session.limits().tokens;
+        let groups = self.session.groups(Demand { rows, step_rows });
+        if groups > 1 || !self.begun.is_empty() {
+            let of_step = rows.div_ceil(groups);
+            while self.begun.len() < groups && self.begin_group(of_step)? {}
+            return self.finish_group();
+        }
+        let Batch { session, running, ready, .. } = self;
         let going = || running.iter().filter(|lane| lane.reply.stop.is_none());
         let context = session.context();
         let room = going().map(|lane| context.saturating_sub(session.len(lane.sequence) + 1));
         let room: Vec<usize> = room.collect();
-        let runs = going().map(|lane| Run {
-            sequence: lane.sequence,
-            tokens: &lane.last,
-            wanted: Wanted::Last,
-        });
-        let runs: Vec<Run<'_>> = runs.collect();
+        let runs: Vec<Run<'_>> = going().map(Lane::run).collect();
         if !runs.is_empty() {
             let vocab = session.vocab();
             let logits = session.step(&runs)?;
@@ -141,6 +155,58 @@ impl<'s> Batch<'s> {
         }
         self.sweep();
         Ok(())
+    }
+
+    /// Begins a step with the last tokens of so many answers at most. False if there are none.
+    fn begin_group(&mut self, most: usize) -> Result<bool, Error> {
+        let Batch { session, running, begun, .. } = self;
+        let is_free = |lane: &&mut Lane<'_>| !lane.is_begun && lane.reply.stop.is_none();
+        let lanes: Vec<&mut Lane<'_>> = running.iter_mut().filter(is_free).take(most).collect();
+        let runs: Vec<Run<'_>> = lanes.iter().map(|lane| lane.run()).collect();
+        if runs.is_empty() {
+            return Ok(false);
+        }
+        if let Err(error) = session.begin(&runs) {
+            self.forget_begun();
+            return Err(error);
+        }
+        begun.push_back(lanes.iter().map(|lane| lane.number).collect());
+        lanes.into_iter().for_each(|lane| lane.is_begun = true);
+        Ok(true)
+    }
+
+    /// Selects tokens from the results of the oldest step in progress.
+    fn finish_group(&mut self) -> Result<(), Error> {
+        let Batch { session, running, begun, ready, .. } = self;
+        let Some(numbers) = begun.pop_front() else {
+            self.sweep();
+            return Ok(());
+        };
+        let (vocab, context) = (session.vocab(), session.context());
+        let is_of = |lane: &Lane<'_>| numbers.contains(&lane.number);
+        let of_step = running.iter().filter(|lane| is_of(lane));
+        let room: Vec<usize> =
+            of_step.map(|lane| context.saturating_sub(session.len(lane.sequence))).collect();
+        let logits = match session.finish() {
+            Ok(logits) => logits,
+            Err(error) => {
+                self.forget_begun();
+                return Err(error);
+            }
+        };
+        let lanes = running.iter_mut().filter(|lane| is_of(lane));
+        for ((lane, row), room) in lanes.zip(logits.chunks_exact(vocab)).zip(room) {
+            lane.is_begun = false;
+            ready.push_back((lane.number, lane.choose(row, room)?));
+        }
+        self.sweep();
+        Ok(())
+    }
+
+    /// Forgets steps that have failed.
+    fn forget_begun(&mut self) {
+        self.begun.clear();
+        self.running.iter_mut().for_each(|lane| lane.is_begun = false);
     }
 
     /// Closes the sequences of finished answers.
@@ -157,6 +223,11 @@ impl<'s> Batch<'s> {
 }
 
 impl Lane<'_> {
+    /// Its part of a step.
+    fn run(&self) -> Run<'_> {
+        Run { sequence: self.sequence, tokens: &self.last, wanted: Wanted::Last }
+    }
+
     /// Selects the next token from logits `[vocab]`; `room` tokens of context are left.
     fn choose(&mut self, logits: &[f32], room: usize) -> Result<Token, Error> {
         let row = Row::Logits(logits);
@@ -168,6 +239,8 @@ impl Lane<'_> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
+        // After an error none is left.
+        while self.session.begun() > 0 && self.session.finish().is_ok() {}
         for lane in &self.running {
             self.session.close(lane.sequence);
         }

@@ -1,11 +1,9 @@
 //! Runs the scheduler's steps on a session and turns logits into tokens and text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use bilayer_graph::PAGE_TOKENS;
-
-use super::answer::{Answer, BEST_MAX, ItemRows};
+use super::answer::{Answer, BEST_MAX};
 use super::fairness::KeyId;
 use super::request::{Arrival, Deterministic, Item, Policy, Refused, RequestId};
 use super::scheduler::Scheduler;
@@ -13,8 +11,13 @@ use crate::generate::speculate::{Draft, DrafterSource, Text};
 use crate::generate::{Reply, Request, Stop, Token};
 use crate::kept::{FNV_START, fnv_from};
 use crate::sampling::{Sampler, TokenLogprob};
-use crate::session::{CacheError, Run, SavedSequence, Session, Spent, Warning};
+use crate::session::{CacheError, Session, Spent, Warning};
 use crate::{Error, Model};
+use groups::{BegunStep, StepRows};
+pub use slots::Slot;
+
+mod groups;
+mod slots;
 
 /// Settings of an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,17 +148,6 @@ pub struct Served {
     pub shifted: usize,
 }
 
-/// A running request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
-    /// The request.
-    pub request: RequestId,
-    /// Its slot.
-    pub slot: u32,
-    /// Tokens that it holds in the cache.
-    pub cached: usize,
-}
-
 /// The last step.
 #[derive(Clone, Debug, Default)]
 pub struct StepReport {
@@ -180,6 +172,10 @@ pub struct Executor {
     report: StepReport,
     /// Bytes that cross between devices for a row.
     row_bytes: u64,
+    /// Steps in progress, oldest first.
+    begun: VecDeque<BegunStep>,
+    /// Events of steps that were finished outside of [`Executor::step`].
+    deferred: Vec<(RequestId, Event)>,
 }
 
 impl Executor {
@@ -211,6 +207,8 @@ impl Executor {
             began,
             best: Vec::with_capacity(BEST_MAX),
             report: StepReport::default(),
+            begun: VecDeque::new(),
+            deferred: Vec::new(),
         }
     }
 
@@ -293,13 +291,27 @@ impl Executor {
         for id in cancelled {
             self.end(id, Stop::Interrupted, events);
         }
-        self.draft(events);
-        let since = self.session.clock().since(self.began);
-        let items = self.scheduler.next_step(since, &mut self.session);
+        events.append(&mut self.deferred);
+        let groups = self.groups();
+        if groups > 1 || !self.begun.is_empty() {
+            return self.step_of_groups(groups, events);
+        }
+        let items = self.next_items(1, events);
         if items.is_empty() {
             return false;
         }
+        if let Err(error) = self.compute(&items, events) {
+            self.isolate(&items, error, events);
+        }
+        true
+    }
+
+    /// The rows of the next step, with draft tokens. Reports what begins.
+    fn next_items(&mut self, groups: usize, events: &mut Vec<(RequestId, Event)>) -> Vec<Item> {
+        self.draft(groups, events);
         let now = self.session.clock().now();
+        let since = self.session.clock().since(self.began);
+        let items = self.scheduler.next_of_groups(groups, since, &mut self.session);
         for item in &items {
             let answer = self.answers.get_mut(&item.request).expect("each request has an answer");
             if answer.started.is_none() {
@@ -310,18 +322,17 @@ impl Executor {
                 events.push((item.request, Event::Prefilled(answer.served.clone())));
             }
         }
-        if let Err(error) = self.compute(&items, events) {
-            self.isolate(&items, error, events);
-        }
-        true
+        items
     }
 
-    /// Drafts tokens for the running requests, if the next step has rows for them.
-    fn draft(&mut self, events: &mut Vec<(RequestId, Event)>) {
+    /// Drafts tokens for running requests, if the next step has rows for them.
+    fn draft(&mut self, groups: usize, events: &mut Vec<(RequestId, Event)>) {
         let Executor { session, scheduler, drafters, answers, .. } = self;
         let Some(drafters) = drafters else { return };
-        let most = scheduler.most_drafted(session);
-        let running: Vec<RequestId> = scheduler.running().map(|(id, _)| id).collect();
+        let most = scheduler.most_drafted(groups, session);
+        let of_step = scheduler.running().count().div_ceil(groups);
+        let free = scheduler.running().map(|(id, _)| id).filter(|id| !scheduler.is_begun(*id));
+        let running: Vec<RequestId> = free.take(of_step).collect();
         let mut failed = Vec::new();
         for id in running.into_iter().filter(|_| most > 0) {
             let answer = answers.get_mut(&id).expect("each request has an answer");
@@ -342,22 +353,9 @@ impl Executor {
         items: &[Item],
         events: &mut Vec<(RequestId, Event)>,
     ) -> Result<(), Error> {
+        let rows = self.reading(items)?;
         let Executor { session, scheduler, drafters, answers, best, .. } = self;
-        for item in items {
-            let request = &answers[&item.request].reply.request;
-            session.adapt(item.sequence, request.lora.as_deref())?;
-        }
-        let runs = items.iter().map(|item| Run {
-            sequence: item.sequence,
-            tokens: &scheduler.tokens(item.request)[item.start..item.end],
-            wanted: item.wanted,
-        });
-        let runs: Vec<Run<'_>> = runs.collect();
-        let needs = items.iter().filter(|item| item.outputs() > 0);
-        let mut needs = needs.map(|item| answers[&item.request].needs());
-        let needs: Option<usize> = needs.try_fold(0, |most: usize, needs| Some(most.max(needs?)));
-        let device = session.best().filter(|(k, _)| needs.is_some_and(|needs| needs <= *k));
-        let reading = device.map_or(session.logits(), |(_, reading)| reading);
+        let runs = groups::runs(items, scheduler);
         let clock = session.clock().clone();
         let began = clock.now();
         // A drafter that fails here does so again when it shall draft, which is reported.
@@ -368,31 +366,58 @@ impl Executor {
                 drafter.map(|drafter| drafter.draft_ahead(is_busy));
             }
         };
-        session.step_beside(&runs, reading, Some(&mut draft_ahead))?;
+        session.step_beside(&runs, rows.reading, Some(&mut draft_ahead))?;
         let took = clock.since(began);
-        let (mut rest, mut hidden) = (session.read(), session.hidden());
-        let mut outcomes = Vec::with_capacity(items.len());
+        let mut hidden = session.hidden();
+        let mut seen = Vec::with_capacity(items.len());
         for item in items {
-            let (rows, after) = rest.split_at(item.outputs() * reading.width);
-            rest = after;
-            let answer = answers.get_mut(&item.request).expect("each request has an answer");
-            let tokens = scheduler.tokens(item.request);
-            let rows = ItemRows { data: rows, width: reading.width, k: device.map(|(k, _)| k) };
             let of_item = (item.end - item.start) * session.hidden_width();
             let (states, after) = hidden.split_at(of_item);
             hidden = after;
-            let seen = answer.see(drafters.as_deref_mut(), item, tokens, states);
-            let outcome = seen.and_then(|()| answer.advance(item, tokens, &rows, best));
-            outcomes.push((item, outcome));
+            let answer = answers.get_mut(&item.request).expect("each request has an answer");
+            let tokens = scheduler.tokens(item.request);
+            seen.push(answer.see(drafters.as_deref_mut(), item, tokens, states));
         }
-        self.scheduler.finish_step(items, took);
+        let mut outcomes = rows.select(session.read(), items, (scheduler, answers, best));
+        for ((_, outcome), seen) in outcomes.iter_mut().zip(seen) {
+            if let Err(error) = seen {
+                *outcome = Err(error);
+            }
+        }
+        self.conclude(items, outcomes, took, events);
+        Ok(())
+    }
+
+    /// Prepares the sequences of a step, and says what it reads for their rows.
+    fn reading(&mut self, items: &[Item]) -> Result<StepRows, Error> {
+        let Executor { session, answers, .. } = self;
+        for item in items {
+            let request = &answers[&item.request].reply.request;
+            session.adapt(item.sequence, request.lora.as_deref())?;
+        }
+        let needs = items.iter().filter(|item| item.outputs() > 0);
+        let mut needs = needs.map(|item| answers[&item.request].needs());
+        let needs: Option<usize> = needs.try_fold(0, |most: usize, needs| Some(most.max(needs?)));
+        let device = session.best().filter(|(k, _)| needs.is_some_and(|needs| needs <= *k));
+        let reading = device.map_or(session.logits(), |(_, reading)| reading);
+        Ok(StepRows { reading, k: device.map(|(k, _)| k) })
+    }
+
+    /// Handles what came of a step.
+    fn conclude(
+        &mut self,
+        items: &[Item],
+        outcomes: Vec<(&Item, Result<Vec<Token>, Error>)>,
+        took: Duration,
+        events: &mut Vec<(RequestId, Event)>,
+    ) {
+        self.scheduler.finish_step(items, took, &mut self.session);
         let selected = outcomes.iter().filter_map(|(_, outcome)| outcome.as_ref().ok());
         self.report.tokens = selected.map(Vec::len).sum();
         self.account(items);
         for (item, outcome) in outcomes {
             self.report(item, outcome, events);
         }
-        Ok(())
     }
 
     /// Adds the step's times to the requests that took part.
@@ -467,18 +492,6 @@ impl Executor {
         }
     }
 
-    /// Runs the items of a failed step one by one: only those fail that fail alone.
-    fn isolate(&mut self, items: &[Item], error: Error, events: &mut Vec<(RequestId, Event)>) {
-        if let [item] = items {
-            return self.fail(item.request, error, events);
-        }
-        for item in items {
-            if let Err(error) = self.compute(std::slice::from_ref(item), events) {
-                self.fail(item.request, error, events);
-            }
-        }
-    }
-
     fn end(&mut self, id: RequestId, stop: Stop, events: &mut Vec<(RequestId, Event)>) {
         self.scheduler.end(id, &mut self.session);
         if let Some(mut answer) = self.answers.remove(&id) {
@@ -504,56 +517,6 @@ impl Executor {
     /// Number of waiting requests.
     pub fn waiting(&self) -> usize {
         self.scheduler.waiting()
-    }
-
-    /// The running requests.
-    pub fn slots(&self) -> Vec<Slot> {
-        let slot = |(id, sequence)| {
-            let slot = self.scheduler.progress(id).map_or(0, |progress| progress.slot);
-            Slot { request: id, slot, cached: self.session.len(sequence) }
-        };
-        self.scheduler.running().map(slot).collect()
-    }
-
-    /// Copies the sequence of a slot; `None` if it is empty.
-    ///
-    /// # Errors
-    /// A device failed.
-    pub fn save_slot(&mut self, slot: u32) -> Result<Option<SavedSequence>, Error> {
-        let sequence = self.scheduler.slot(slot).filter(|&of| self.session.len(of) > 0);
-        if let Some(sequence) = sequence
-            && self.session.adapted(sequence) != self.session.usual_strengths()
-        {
-            return Err(Error::Setting {
-                name: "lora",
-                found: format!("{:?} in slot {slot}", self.session.adapted(sequence)),
-                expected: "the strengths that the adapters were opened with".to_owned(),
-            });
-        }
-        sequence.map(|sequence| self.session.save(sequence)).transpose()
-    }
-
-    /// Gives a slot saved contents, for the next request of the namespace that names it or begins like them.
-    ///
-    /// # Errors
-    /// They belong to another model; there is no room beside running requests; a device failed.
-    pub fn restore_slot(
-        &mut self,
-        slot: u32,
-        saved: &SavedSequence,
-        namespace: u64,
-    ) -> Result<(), Error> {
-        self.scheduler.erase(slot, &mut self.session);
-        let pages = saved.tokens().len().div_ceil(PAGE_TOKENS);
-        self.scheduler.make_room(pages, &mut self.session);
-        let sequence = self.session.restore(saved)?;
-        self.scheduler.adopt(sequence, slot, namespace);
-        Ok(())
-    }
-
-    /// Empties a slot in which nothing runs. Returns the number of its tokens.
-    pub fn erase_slot(&mut self, slot: u32) -> usize {
-        self.scheduler.erase(slot, &mut self.session)
     }
 
     /// Share of the KV cache that running requests hold, 0 to 1.

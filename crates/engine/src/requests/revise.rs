@@ -18,15 +18,17 @@ impl Scheduler {
         cache.truncate(*sequence, computed);
     }
 
-    /// Number of draft tokens that each running request may have in the next step. Only steps of so few rows have
-    /// any that their weights take longer to read than to multiply.
-    pub fn most_drafted(&self, cache: &impl Sequences) -> usize {
-        let all_decode = self.running.iter().all(|active| active.decodes(cache));
-        if self.running.is_empty() || !all_decode || self.policy.deterministic.is_some() {
+    /// Number of draft tokens that each request may have in the next step, with requests divided into `groups`. Only
+    /// steps of so few rows have any that their weights take longer to read than to multiply.
+    pub fn most_drafted(&self, groups: usize, cache: &impl Sequences) -> usize {
+        let mut free = self.running.iter().filter(|active| !active.is_begun);
+        let all_decode = free.clone().all(|active| active.decodes(cache));
+        let most = self.running.len().div_ceil(groups).min(free.by_ref().count());
+        if most == 0 || !all_decode || self.policy.deterministic.is_some() {
             return 0;
         }
         let rows = EXACT_ROWS_MAX.min(self.policy.rows).min(self.policy.outputs);
-        (rows / self.running.len()).saturating_sub(1)
+        (rows / most).saturating_sub(1)
     }
 
     /// Gives a running request draft tokens, to be verified in the next step.

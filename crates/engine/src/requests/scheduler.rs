@@ -28,13 +28,13 @@ pub(super) struct Job {
     key: KeyId,
     pub namespace: u64,
     /// The slot that it must continue, if it named one.
-    slot: Option<u32>,
+    pub slot: Option<u32>,
     /// Prompt and generated tokens, then draft tokens.
     pub tokens: Vec<u32>,
     pub prompt: usize,
     /// Number of draft tokens.
     pub drafted: usize,
-    reuse: bool,
+    pub reuse: bool,
     all_logits: bool,
     is_admitted: bool,
     pub progress: Progress,
@@ -44,6 +44,10 @@ pub(super) struct Job {
 pub(super) struct Active {
     pub job: Job,
     pub sequence: SequenceId,
+    /// Whether a step with rows of it is in progress.
+    pub is_begun: bool,
+    /// Whether it ended meanwhile.
+    pub has_ended: bool,
 }
 
 /// A finished sequence whose contents may be reused.
@@ -62,7 +66,8 @@ pub(super) struct Idle {
 #[derive(Debug)]
 pub struct Scheduler {
     pub(super) policy: Policy,
-    pace: Pace,
+    /// Of steps one after the other, and of groups in turn.
+    paces: [Pace; 2],
     queue: Queue,
     waiting: HashMap<usize, Job>,
     /// Requests that wait for the prompt of another.
@@ -82,7 +87,7 @@ impl Scheduler {
     pub fn new(policy: Policy) -> Scheduler {
         Scheduler {
             policy,
-            pace: Pace::default(),
+            paces: Default::default(),
             queue: Queue::default(),
             waiting: HashMap::new(),
             followers: Vec::new(),
@@ -135,32 +140,48 @@ impl Scheduler {
 
     /// The rows of the next step; empty if nothing can run.
     pub fn next_step(&mut self, now: Duration, cache: &mut impl Sequences) -> Vec<Item> {
+        self.next_of_groups(1, now, cache)
+    }
+
+    /// The rows of the next step, if requests are divided into `groups` whose steps are in progress together: those of
+    /// so many requests without a step in progress; empty if none can run now.
+    pub fn next_of_groups(
+        &mut self,
+        groups: usize,
+        now: Duration,
+        cache: &mut impl Sequences,
+    ) -> Vec<Item> {
         self.release_followers(cache);
         self.admit(now, cache);
         match self.policy.deterministic {
-            Some(fixed) => self.fixed_step(fixed, cache),
-            None => self.mixed_step(cache),
+            Some(fixed) => self.fixed_step(fixed, groups, cache),
+            None => self.mixed_step(groups, cache),
         }
     }
 
-    /// Records that a step was computed.
-    pub fn finish_step(&mut self, items: &[Item], took: Duration) {
+    /// Records that a step was computed, and how long it took from its beginning.
+    pub fn finish_step(&mut self, items: &[Item], took: Duration, cache: &mut impl Sequences) {
         let rows = |is_prefill| -> usize {
             let of_kind = items.iter().filter(|item| item.is_prefill == is_prefill);
             of_kind.map(|item| item.end - item.start).sum()
         };
-        self.pace.observe(rows(false), rows(true), took);
+        let has_turns = items.iter().any(|item| self.is_begun(item.request));
+        self.paces[usize::from(has_turns)].observe(rows(false), rows(true), took);
         for item in items {
             if let Some(key) = self.find(item.request).map(|active| active.job.key) {
                 self.queue.serve(key, item.end - item.start);
             }
         }
+        self.release(items, cache);
     }
 
     /// Ends a request, finished or not. False if there is no such request.
     pub fn end(&mut self, request: RequestId, cache: &mut impl Sequences) -> bool {
         if let Some(at) = self.running.iter().position(|active| active.job.id == request) {
-            let Active { job, sequence } = self.running.remove(at);
+            if self.running[at].is_begun {
+                return !std::mem::replace(&mut self.running[at].has_ended, true);
+            }
+            let Active { job, sequence, .. } = self.running.remove(at);
             if job.reuse && cache.pages().len(sequence) > 0 {
                 self.keep(
                     job.progress.slot,
@@ -218,7 +239,8 @@ impl Scheduler {
 
     /// The running requests with their sequences, in the order of arrival.
     pub fn running(&self) -> impl Iterator<Item = (RequestId, SequenceId)> + '_ {
-        self.running.iter().map(|active| (active.job.id, active.sequence))
+        let running = self.running.iter().filter(|active| !active.has_ended);
+        running.map(|active| (active.job.id, active.sequence))
     }
 
     /// Number of waiting requests.
@@ -233,7 +255,9 @@ impl Scheduler {
 
     /// Predicted duration of a step without prefill rows, if steps were measured.
     pub fn decode_time(&self) -> Option<Duration> {
-        self.pace.decode().map(Duration::from_secs_f64)
+        self.paces[usize::from(self.running.iter().any(|active| active.is_begun))]
+            .decode()
+            .map(Duration::from_secs_f64)
     }
 
     fn find(&self, request: RequestId) -> Option<&Active> {
@@ -271,6 +295,11 @@ impl Scheduler {
         {
             let job = &self.waiting[&number];
             let found = self.prefix(job, cache);
+            let of_prefix = found.as_ref().map(|found| found.sequence);
+            if self.running.iter().any(|of| of.is_begun && Some(of.sequence) == of_prefix) {
+                // Its step ends soon.
+                return;
+            }
             let common = found.as_ref().map_or(0, |found| found.common);
             // Whole pages of the prefix are shared; each running request may need a page soon.
             let needed = (job.tokens.len() + 1).div_ceil(PAGE_TOKENS) - common / PAGE_TOKENS;
@@ -290,78 +319,9 @@ impl Scheduler {
                 job.progress.queued = now.saturating_sub(job.arrived);
             }
             let at = self.running.partition_point(|active| active.job.arrival < job.arrival);
-            self.running.insert(at, Active { job, sequence });
+            let active = Active { job, sequence, is_begun: false, has_ended: false };
+            self.running.insert(at, active);
         }
-    }
-
-    /// The longest prefix of a job's tokens in any sequence.
-    fn prefix(&self, job: &Job, cache: &impl Sequences) -> Option<Prefix> {
-        if !job.reuse {
-            return None;
-        }
-        let serves = |namespace, slot| {
-            namespace == job.namespace && (job.slot.is_none() || job.slot == slot)
-        };
-        let idle = self.idle.iter().enumerate();
-        let idle = idle.filter(|(_, idle)| serves(idle.namespace, idle.slot));
-        let idle = idle.map(|(at, idle)| (Some(at), idle.sequence, idle.prompt));
-        let running = self.running.iter();
-        let running =
-            running.filter(|active| serves(active.job.namespace, Some(active.job.progress.slot)));
-        let running = running.map(|active| (None, active.sequence, active.job.prompt));
-        let found = idle.chain(running).map(|(idle, sequence, prompt)| {
-            let held = cache.pages().tokens(sequence);
-            let common = held.iter().zip(&job.tokens).take_while(|(a, b)| a == b).count();
-            // The last token is always run, since its logits select the next one.
-            let common = common.min(job.tokens.len() - 1);
-            let usable = |common: usize| match self.policy.deterministic {
-                // Other positions were not computed in the chunks of this request.
-                Some(fixed) => common.min(prompt).min(job.prompt - 1) / fixed.chunk * fixed.chunk,
-                None => common,
-            };
-            let mut common = usable(common);
-            while cache.pages().resumable(sequence, common) < common {
-                common = usable(cache.pages().resumable(sequence, common));
-            }
-            Prefix { idle, sequence, common, is_whole: common == held.len() }
-        });
-        found.filter(|found| found.common > 0).max_by_key(|found| (found.common, found.is_whole))
-    }
-
-    /// A sequence that holds a prefix and nothing else, or an empty one.
-    fn take_sequence(
-        &mut self,
-        found: Option<Prefix>,
-        cache: &mut impl Sequences,
-    ) -> Option<SequenceId> {
-        if let Some(found) = found {
-            // An idle sequence is continued if nothing of it is lost, or if there is no room for a copy.
-            let fork = if found.idle.is_some() && found.is_whole {
-                None
-            } else {
-                cache.fork(found.sequence).or_else(|| {
-                    self.evict_one(Some(found.sequence), cache);
-                    cache.fork(found.sequence)
-                })
-            };
-            if let Some(fork) = fork {
-                self.clock += 1;
-                let used = self.clock;
-                let idle = self.idle.iter_mut().find(|idle| idle.sequence == found.sequence);
-                idle.into_iter().for_each(|idle| idle.used = used);
-                cache.truncate(fork, found.common);
-                return Some(fork);
-            }
-            if found.idle.is_some() {
-                self.idle.retain(|idle| idle.sequence != found.sequence);
-                cache.truncate(found.sequence, found.common);
-                return Some(found.sequence);
-            }
-        }
-        cache.open().or_else(|| {
-            self.evict_one(None, cache);
-            cache.open()
-        })
     }
 
     /// Closes idle sequences, least recently used first, until so many pages are free.
@@ -389,28 +349,35 @@ impl Scheduler {
     }
 
     /// One decode row of each running request, and prefill rows.
-    fn mixed_step(&mut self, cache: &mut impl Sequences) -> Vec<Item> {
-        let decoding = |active: &Active| active.decodes(cache);
-        let decoding = self.running.iter().filter(|active| decoding(active)).count();
-        let budget = if decoding == 0 {
+    fn mixed_step(&mut self, groups: usize, cache: &mut impl Sequences) -> Vec<Item> {
+        let free = self.running.iter().filter(|active| !active.is_begun);
+        let decoding = free.filter(|active| active.decodes(cache)).count();
+        let budget = if decoding == 0 && self.begun() == 0 {
             self.policy.rows
         } else {
-            let of_time =
-                self.pace.prefill_rows(decoding, self.policy.step).unwrap_or(self.policy.rows);
+            let pace = &self.paces[usize::from(groups > 1)];
+            let of_time = pace.prefill_rows(decoding, self.policy.step).unwrap_or(self.policy.rows);
             // A prompt always advances, else it would never start.
             of_time.max(MIN_PREFILL).min(self.policy.rows.saturating_sub(decoding))
         };
         let mut step = Filling { prefill: budget, rows: self.policy.rows, ..Filling::default() };
         step.outputs = self.policy.outputs;
+        let most = self.running.len().div_ceil(groups);
         let mut at = 0;
-        while at < self.running.len() {
+        while at < self.running.len() && step.items.len() < most {
             at = self.add(at, &mut step, cache);
         }
         step.items
     }
 
     /// A prompt chunk of one request, or a group of decode rows, in turn.
-    fn fixed_step(&mut self, fixed: Deterministic, cache: &mut impl Sequences) -> Vec<Item> {
+    fn fixed_step(
+        &mut self,
+        fixed: Deterministic,
+        groups: usize,
+        cache: &mut impl Sequences,
+    ) -> Vec<Item> {
+        let rows = fixed.rows.min(self.running.len().div_ceil(groups));
         let prompts = |active: &Active| cache.pages().len(active.sequence) < active.job.prompt;
         let has_prompts = self.running.iter().any(prompts);
         let kinds = match (has_prompts, self.was_prefill) {
@@ -420,7 +387,7 @@ impl Scheduler {
         for is_prompt in kinds {
             let items = match is_prompt {
                 true => self.prompt_chunk(fixed, cache),
-                false => self.decode_group(fixed, cache),
+                false => self.decode_group(rows, cache),
             };
             if !items.is_empty() {
                 self.was_prefill = is_prompt;
@@ -434,7 +401,7 @@ impl Scheduler {
     fn prompt_chunk(&mut self, fixed: Deterministic, cache: &mut impl Sequences) -> Vec<Item> {
         let held = |active: &Active| cache.pages().len(active.sequence);
         let mut prompts = self.running.iter().enumerate();
-        let Some((at, active)) = prompts.find(|(_, active)| held(active) < active.job.prompt)
+        let Some((at, active)) = prompts.find(|(_, of)| !of.is_begun && held(of) < of.job.prompt)
         else {
             return Vec::new();
         };
@@ -447,14 +414,16 @@ impl Scheduler {
     }
 
     /// Rows of requests whose prompt is computed, beginning behind the last group.
-    fn decode_group(&mut self, fixed: Deterministic, cache: &mut impl Sequences) -> Vec<Item> {
+    fn decode_group(&mut self, rows: usize, cache: &mut impl Sequences) -> Vec<Item> {
         let first = self.running.partition_point(|active| active.job.id.0 <= self.turn);
         let (before, after) = self.running.split_at(first);
-        let held = |active: &&Active| cache.pages().len(active.sequence) >= active.job.prompt;
+        let held = |active: &&Active| {
+            !active.is_begun && cache.pages().len(active.sequence) >= active.job.prompt
+        };
         let order: Vec<RequestId> =
             after.iter().chain(before).filter(held).map(|active| active.job.id).collect();
         let outputs = self.policy.outputs;
-        let mut step = Filling { rows: fixed.rows, outputs, ..Filling::default() };
+        let mut step = Filling { rows, outputs, ..Filling::default() };
         for id in order {
             // A request may have given its pages back to one before it.
             let at = self.running.iter().position(|active| active.job.id == id);
@@ -467,13 +436,16 @@ impl Scheduler {
         for item in &mut step.items {
             item.wanted = Wanted::Verified;
         }
-        self.turn = step.items.last().map_or(0, |item| item.request.0);
+        self.turn = step.items.last().map_or(self.turn, |item| item.request.0);
         step.items
     }
 
     /// Adds rows of the running request `at`, making room for their pages. Returns the place of the next one.
     fn add(&mut self, at: usize, step: &mut Filling, cache: &mut impl Sequences) -> usize {
         let active = &self.running[at];
+        if active.is_begun {
+            return at + 1;
+        }
         let (job, sequence) = (&active.job, active.sequence);
         let start = cache.pages().len(sequence);
         let left = job.tokens.len() - start;
@@ -508,10 +480,10 @@ impl Scheduler {
         let needed = cache.pages().pages_needed(sequence, rows);
         self.evict(step.pages + needed, None, cache);
         while cache.pages().free_pages() < step.pages + needed {
-            let last = self.running.len() - 1;
+            let last = self.running.iter().rposition(|active| !active.is_begun).unwrap_or(at);
             if last == at {
                 // It is the latest one itself: it waits, unless nobody else would ever give pages back.
-                if at > 0 {
+                if at > 0 && last + 1 == self.running.len() {
                     self.preempt(at, cache);
                 }
                 return at + 1;
@@ -538,7 +510,7 @@ impl Scheduler {
 
     /// Gives a running request's pages back and lets it wait; its tokens are kept.
     fn preempt(&mut self, at: usize, cache: &mut impl Sequences) {
-        let Active { mut job, sequence } = self.running.remove(at);
+        let Active { mut job, sequence, .. } = self.running.remove(at);
         cache.close(sequence);
         job.clear_draft();
         job.progress.preempted += 1;
@@ -550,7 +522,7 @@ impl Scheduler {
     fn requests(&self) -> usize {
         let queued = self.queue.items().count();
         assert_eq!(queued, self.waiting.len(), "the queue names each waiting request once");
-        queued + self.followers.len() + self.running.len()
+        queued + self.followers.len() + self.running().count()
     }
 }
 
@@ -573,14 +545,6 @@ impl Job {
 
 /// Prefill rows that a step always takes if there are any.
 const MIN_PREFILL: usize = 8;
-
-/// A prefix in a sequence.
-struct Prefix {
-    idle: Option<usize>,
-    sequence: SequenceId,
-    common: usize,
-    is_whole: bool,
-}
 
 /// A step being filled: what is left of its bounds, and the pages that its items take.
 #[derive(Default)]

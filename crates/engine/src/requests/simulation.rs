@@ -1,6 +1,6 @@
 //! The scheduler under random load in virtual time: nothing is lost, answered twice, starved or leaked.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use bilayer_graph::PAGE_TOKENS;
@@ -19,6 +19,10 @@ struct World {
     scheduler: Scheduler,
     cache: Pages,
     now: Duration,
+    /// Number of steps in progress together.
+    groups: usize,
+    /// Those steps, oldest first, and when they began.
+    begun: VecDeque<(Vec<Item>, Duration)>,
     /// Tokens that each open request has still to generate, its key and when it arrived.
     open: HashMap<RequestId, (usize, u64, Duration)>,
     /// The request of each key that was admitted last.
@@ -42,6 +46,8 @@ impl World {
             scheduler: Scheduler::new(policy),
             cache: Pages::new(pages, policy.sequences + 8, CONTEXT),
             now: Duration::ZERO,
+            groups: 1,
+            begun: VecDeque::new(),
             open: HashMap::new(),
             order: HashMap::new(),
             seen: HashSet::new(),
@@ -96,8 +102,11 @@ impl World {
 
     /// Drafts tokens for the running requests, as many as they may have.
     fn draft(&mut self) {
-        let most = self.scheduler.most_drafted(&self.cache);
-        let running: Vec<RequestId> = self.scheduler.running().map(|(id, _)| id).collect();
+        let most = self.scheduler.most_drafted(self.groups, &self.cache);
+        let free = self.scheduler.running().map(|(id, _)| id);
+        let free = free.filter(|id| !self.scheduler.is_begun(*id));
+        let of_step = self.scheduler.running().count().div_ceil(self.groups);
+        let running: Vec<RequestId> = free.take(of_step).collect();
         for id in running.into_iter().filter(|_| most > 0) {
             let room = CONTEXT - self.scheduler.tokens(id).len();
             let count = self.below(most.min(room).min(self.open[&id].0 - 1) as u64 + 1);
@@ -121,9 +130,10 @@ impl World {
                 }
             }
             2 => {
-                let running = self.scheduler.running().next();
+                let is_free = |(id, _): &(RequestId, _)| !self.scheduler.is_begun(*id);
+                let running: Vec<_> = self.scheduler.running().filter(is_free).take(1).collect();
                 let (keep, discard) = (self.below(60) as usize, self.below(30) as usize);
-                if let Some((id, sequence)) = running {
+                if let [(id, sequence)] = running[..] {
                     self.scheduler.shift(id, keep, discard, &mut self.cache);
                     let tokens = self.scheduler.tokens(id).len();
                     assert!(self.cache.len(sequence) < tokens, "the last token is to be run");
@@ -135,23 +145,52 @@ impl World {
 
     fn step(&mut self) {
         self.disturb();
-        self.draft();
-        let items = self.scheduler.next_step(self.now, &mut self.cache);
-        self.check(&items);
-        let rows: usize = items.iter().map(|item| item.end - item.start).sum();
-        let took = Duration::from_micros(2000 + 100 * rows as u64);
-        self.now += took;
-        // A device fault: the step is repeated, and the cache is as before.
+        while self.begun.len() < self.groups {
+            self.draft();
+            let items = self.scheduler.next_of_groups(self.groups, self.now, &mut self.cache);
+            self.check(&items);
+            if items.is_empty() {
+                break;
+            }
+            self.cache.begin();
+            for item in &items {
+                let tokens = &self.scheduler.tokens(item.request)[item.start..item.end];
+                let appended = self.cache.append(item.sequence, tokens, &mut Vec::new());
+                assert_eq!(appended, Ok(item.start), "pages were made free for {item:?}");
+                self.cache.hold(item.sequence);
+            }
+            if self.groups > 1 {
+                self.scheduler.begin_step(&items);
+            }
+            self.begun.push_back((items, self.now));
+        }
+        // A device fault: the steps are repeated, and the cache is as before.
         if self.below(50) == 0 {
+            for (items, _) in std::mem::take(&mut self.begun).into_iter().rev() {
+                for item in &items {
+                    self.cache.release(item.sequence);
+                    self.cache.stop(item.sequence, item.start);
+                }
+                self.scheduler.release(&items, &mut self.cache);
+            }
             return;
         }
-        for item in &items {
-            let tokens = &self.scheduler.tokens(item.request)[item.start..item.end];
-            let appended = self.cache.append(item.sequence, tokens, &mut Vec::new());
-            assert_eq!(appended, Ok(item.start), "pages were made free for {item:?}");
+        if let Some((items, began)) = self.begun.pop_front() {
+            let rows: usize = items.iter().map(|item| item.end - item.start).sum();
+            self.now += Duration::from_micros(2000 + 100 * rows as u64);
+            self.finish(&items, self.now - began);
         }
-        self.scheduler.finish_step(&items, took);
+    }
+
+    fn finish(&mut self, items: &[Item], took: Duration) {
+        items.iter().for_each(|item| self.cache.release(item.sequence));
+        self.scheduler.finish_step(items, took, &mut self.cache);
+        let is_open = |open: &HashMap<_, _>, item: &Item| open.contains_key(&item.request);
         for item in items.iter().filter(|item| item.selects) {
+            if !is_open(&self.open, item) {
+                // It was cancelled while its step was in progress.
+                continue;
+            }
             let drafted = match item.wanted {
                 Wanted::Verified if item.end - item.start > 1 && !item.is_prefill => {
                     item.end - item.start - 1
@@ -201,7 +240,11 @@ impl World {
             let last = self.order.insert(key, id).unwrap_or(id);
             assert!(last <= id, "{last:?} of key {key} was admitted before {id:?}");
         }
-        if items.is_empty() {
+        for (other, _) in &self.begun {
+            let is_there = |item: &Item| other.iter().any(|of| of.request == item.request);
+            assert!(!items.iter().any(is_there), "{items:?} are in progress");
+        }
+        if items.is_empty() && self.begun.is_empty() {
             assert!(self.open.is_empty(), "{} requests are stuck", self.open.len());
         }
     }
@@ -233,6 +276,9 @@ impl World {
             }
             self.step();
             assert_eq!(self.scheduler.requests(), self.open.len(), "none is lost");
+        }
+        while let Some((items, _)) = self.begun.pop_front() {
+            self.finish(&items, Duration::ZERO);
         }
         self.scheduler.clear_cache(None, &mut self.cache);
         assert_eq!(self.cache.free_pages(), self.cache.pages(), "all pages came back");
@@ -271,6 +317,58 @@ fn nothing_is_lost_in_a_million_requests() {
 }
 
 #[test]
+fn groups_in_turn_lose_nothing() {
+    for (seed, groups, pages) in [(4, 2, 12), (5, 3, 64), (6, 2, 64)] {
+        let world = World { groups, ..World::new(seed, policy(), pages) }.run(50_000);
+        let (finished, preempted) = (world.finished, world.preempted);
+        assert!(finished > 5_000 && world.cancelled > 100, "seed {seed}: {finished}");
+        assert_eq!(preempted > 0, pages == 12, "seed {seed}: {preempted}");
+        assert!(world.accepted > 100, "seed {seed}: drafts");
+        assert!(world.longest < Duration::from_secs(30), "seed {seed}: {:?}", world.longest);
+    }
+    let fixed = Deterministic { chunk: 32, rows: 1 };
+    let policy = Policy { deterministic: Some(fixed), ..policy() };
+    let world = World { groups: 2, ..World::new(7, policy, 16) }.run(10_000);
+    assert!(world.finished > 300, "{}", world.finished);
+}
+
+#[test]
+fn each_group_has_its_share_and_ends_are_kept_for_later() {
+    let mut scheduler = Scheduler::new(policy());
+    let mut cache = Pages::new(64, 10, CONTEXT);
+    let ids: Vec<RequestId> = (0..5)
+        .map(|token| {
+            let arrival = Arrival { prompt: vec![token; 40], ..Arrival::default() };
+            scheduler.submit(Duration::ZERO, arrival).expect("there is room")
+        })
+        .collect();
+    let next = |scheduler: &mut Scheduler, cache: &mut Pages| {
+        let items = scheduler.next_of_groups(2, Duration::ZERO, cache);
+        for item in &items {
+            let tokens = &scheduler.tokens(item.request)[item.start..item.end];
+            cache.append(item.sequence, tokens, &mut Vec::new()).expect("pages");
+            cache.hold(item.sequence);
+        }
+        scheduler.begin_step(&items);
+        items
+    };
+    let (first, second) = (next(&mut scheduler, &mut cache), next(&mut scheduler, &mut cache));
+    let requests = |items: &[Item]| items.iter().map(|item| item.request).collect::<Vec<_>>();
+    // 64 rows are one prompt and part of another; the second step begins with the third request.
+    assert_eq!(requests(&first), ids[..2]);
+    assert_eq!(requests(&second), ids[2..4]);
+    assert!(next(&mut scheduler, &mut cache).len() == 1, "the fifth is left");
+    // One that ends while its step is in progress keeps its sequence until the step is finished.
+    let used = cache.sequences().count();
+    assert!(scheduler.end(ids[0], &mut cache) && !scheduler.end(ids[0], &mut cache));
+    assert_eq!((cache.sequences().count(), scheduler.running().count()), (used, 4));
+    first.iter().for_each(|item| cache.release(item.sequence));
+    scheduler.finish_step(&first, Duration::from_millis(3), &mut cache);
+    assert_eq!(cache.sequences().count(), used - 1);
+    assert!(!scheduler.is_begun(ids[1]) && scheduler.is_begun(ids[2]));
+}
+
+#[test]
 fn fixed_steps_lose_nothing_either() {
     let fixed = Deterministic { chunk: 32, rows: 4 };
     let policy = Policy { deterministic: Some(fixed), ..policy() };
@@ -297,7 +395,7 @@ fn a_key_that_floods_does_not_delay_others() {
             let tokens = &scheduler.tokens(item.request)[item.start..item.end];
             cache.append(item.sequence, tokens, &mut Vec::new()).expect("pages");
         }
-        scheduler.finish_step(&items, Duration::from_millis(1));
+        scheduler.finish_step(&items, Duration::from_millis(1), &mut cache);
         for item in items.iter().filter(|item| item.selects) {
             if item.request == other {
                 assert!(finished_before <= 4, "{finished_before} went before");

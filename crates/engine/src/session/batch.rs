@@ -17,6 +17,9 @@ const PROMPT_ROWS: usize = 32;
 const WIDE_ROWS: usize = 64;
 const WIDE_PARTS: usize = 4;
 
+/// Maximum number of micro-batches of a prompt.
+pub const PARTS_MAX: usize = WIDE_PARTS;
+
 /// Minimum rows of each half of a step of several sequences: fewer are bound by reading weights, which each half
 /// repeats.
 pub const SEQUENCE_ROWS: usize = 16;
@@ -79,6 +82,34 @@ impl Batch {
                 Rows::Tokens => strength(row),
                 Rows::Outputs => strength(self.outputs[row] as usize),
             });
+        }
+    }
+
+    /// Replaces the contents by the rows `stretch` of all runs' rows, each run with the position of its first token, and
+    /// page copies to be performed before.
+    pub fn fill<'r>(
+        &mut self,
+        runs: impl Iterator<Item = (Run<'r>, usize)>,
+        stretch: Range<usize>,
+        (cache, strengths, copies): (&Pages, &Strengths, &[PageCopy]),
+    ) {
+        self.clear();
+        self.copies.extend_from_slice(copies);
+        let mut first = 0;
+        for (run, start) in runs {
+            let end = first + run.tokens.len();
+            let part = stretch.start.clamp(first, end)..stretch.end.clamp(first, end);
+            if !part.is_empty() {
+                let own = part.start - first..part.end - first;
+                let checkpoints = cache.checkpoints(run.sequence);
+                if !checkpoints.is_empty() {
+                    self.carry(start, own.clone(), checkpoints);
+                }
+                self.push(&run, start, own, cache.table(run.sequence));
+                let strengths = strengths.of(run.sequence);
+                part.for_each(|_| self.strengths.extend_from_slice(strengths));
+            }
+            first = end;
         }
     }
 
@@ -219,28 +250,10 @@ impl Work<'_> {
 
     /// Fills `batch` with the rows of a micro-batch: a contiguous range of all runs' rows.
     pub fn fill(&self, micro_batch: usize, batch: &mut Batch) {
-        batch.clear();
-        if micro_batch == 0 {
-            batch.copies.extend_from_slice(self.copies);
-        }
         let stretch = self.rows_of(micro_batch)..self.rows_of(micro_batch + 1);
-        let mut first = 0;
-        for (run, &start) in self.runs.iter().zip(self.starts) {
-            let end = first + run.tokens.len();
-            let part = stretch.start.clamp(first, end)..stretch.end.clamp(first, end);
-            if !part.is_empty() {
-                let table = self.cache.table(run.sequence);
-                let checkpoints = self.cache.checkpoints(run.sequence);
-                if !checkpoints.is_empty() {
-                    let part = part.start - first..part.end - first;
-                    batch.carry(start, part, checkpoints);
-                }
-                batch.push(run, start, part.start - first..part.end - first, table);
-                let strengths = self.strengths.of(run.sequence);
-                part.for_each(|_| batch.strengths.extend_from_slice(strengths));
-            }
-            first = end;
-        }
+        let runs = self.runs.iter().copied().zip(self.starts.iter().copied());
+        let copies = if micro_batch == 0 { self.copies } else { &[] };
+        batch.fill(runs, stretch, (self.cache, self.strengths, copies));
     }
 }
 

@@ -40,6 +40,8 @@ pub enum Error {
 #[derive(Debug, Default)]
 struct Sequence {
     open: bool,
+    /// Whether a step with tokens of it is in progress.
+    is_held: bool,
     tokens: Vec<u32>,
     pages: Vec<u32>,
     checkpoints: Checkpoints,
@@ -70,6 +72,7 @@ impl Pages {
         let table = context.div_ceil(PAGE_TOKENS);
         let slot = || Sequence {
             open: false,
+            is_held: false,
             tokens: Vec::with_capacity(context),
             pages: Vec::with_capacity(table),
             checkpoints: Checkpoints::default(),
@@ -108,6 +111,7 @@ impl Pages {
     /// # Errors
     /// [`Error::Sequences`].
     pub fn fork(&mut self, from: SequenceId) -> Result<SequenceId, Error> {
+        self.assert_free(from);
         let to = self.open()?;
         let slots = [from.0 as usize, to.0 as usize];
         let [from, new] = self.sequences.get_disjoint_mut(slots).expect("two slots that are open");
@@ -139,6 +143,7 @@ impl Pages {
     /// Truncates a sequence to its first `tokens` tokens, or to as many fewer as [`Pages::resumable`] says. Returns its
     /// length.
     pub fn truncate(&mut self, sequence: SequenceId, tokens: usize) -> usize {
+        self.assert_free(sequence);
         assert!(tokens <= self.len(sequence), "truncate cannot lengthen a sequence");
         let tokens = self.resumable(sequence, tokens);
         let slot = &mut self.sequences[sequence.0 as usize];
@@ -164,10 +169,28 @@ impl Pages {
         debug_assert_eq!(kept, tokens, "the state at the end of a step is known");
     }
 
-    /// Begins a step: the states at the ends of all sequences remain until the next one.
+    /// Begins a step: the states at the ends of all sequences remain until the next one, and of sequences with a step in
+    /// progress those before it.
     pub fn begin(&mut self) {
         let Pages { slots, sequences, .. } = self;
-        slots.begin(sequences.iter_mut().map(|sequence| &mut sequence.checkpoints));
+        let free = sequences.iter_mut().filter(|sequence| !sequence.is_held);
+        slots.begin(free.map(|sequence| &mut sequence.checkpoints));
+    }
+
+    /// Notes that a step with the last tokens of a sequence is in progress: the sequence must not be changed.
+    pub fn hold(&mut self, sequence: SequenceId) {
+        self.sequences[sequence.0 as usize].is_held = true;
+    }
+
+    /// Notes that no step with tokens of a sequence is in progress any more.
+    pub fn release(&mut self, sequence: SequenceId) {
+        self.sequences[sequence.0 as usize].is_held = false;
+    }
+
+    /// Asserts that no step with tokens of a sequence is in progress.
+    fn assert_free(&self, sequence: SequenceId) {
+        let is_held = self.sequences[sequence.0 as usize].is_held;
+        assert!(!is_held, "a step with sequence {} is in progress", sequence.0);
     }
 
     /// Adds a checkpoint within the tokens appended since [`Pages::begin`], if the model has states and a slot can be
@@ -204,6 +227,7 @@ impl Pages {
         tokens: &[u32],
         copies: &mut Vec<PageCopy>,
     ) -> Result<usize, Error> {
+        self.assert_free(sequence);
         let first = self.len(sequence);
         let needed = first + tokens.len();
         if needed > self.context {

@@ -264,11 +264,22 @@ impl Pipeline {
         for at in 0..self.segments[number].after.len() {
             self.collect(self.segments[number].after[at], wave)?;
         }
-        let batches = self.batches.len();
-        let batch = &mut self.batches[micro_batch % batches];
         if number == 0 {
-            work.fill(micro_batch, batch);
+            work.fill(micro_batch, self.batch(micro_batch));
         }
+        self.submit(number, micro_batch, wave)
+    }
+
+    /// The batch of a micro-batch.
+    pub fn batch(&mut self, micro_batch: usize) -> &mut Batch {
+        let batches = self.batches.len();
+        &mut self.batches[micro_batch % batches]
+    }
+
+    /// Submits a micro-batch to a segment whose former outputs were read.
+    pub fn submit(&mut self, number: usize, micro_batch: usize, wave: usize) -> Result<(), Failed> {
+        let batches = self.batches.len();
+        let batch = &self.batches[micro_batch % batches];
         let segment = &mut self.segments[number];
         let device = segment.device;
         let backend = &mut self.backends[device];
@@ -348,7 +359,7 @@ impl Pipeline {
     }
 
     /// Waits for a segment and reads its outputs of work submitted before `wave`, unless already done.
-    fn collect(&mut self, number: usize, wave: usize) -> Result<(), Failed> {
+    pub fn collect(&mut self, number: usize, wave: usize) -> Result<(), Failed> {
         let is_last = number + 1 == self.segments.len();
         let batches = self.batches.len();
         let segment = &mut self.segments[number];
@@ -398,6 +409,11 @@ impl Pipeline {
         }
         self.look();
         Ok(())
+    }
+
+    /// Whether a segment's device is known to have nothing left to do.
+    pub fn is_done(&mut self, number: usize) -> bool {
+        self.backends[self.segments[number].device].outstanding() == Some(0)
     }
 
     /// A stored value `[rows, width]` of the last step, which was one micro-batch; `None` for others.

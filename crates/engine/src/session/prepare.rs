@@ -20,6 +20,7 @@ use super::settings::Stage;
 use super::stream::{self, Stream};
 use super::strengths::{self, Strengths};
 use super::trace::Trace;
+use super::waves::Waves;
 use super::{Failed, Overlap, Prefill, Progress, Purpose, Session, Settings, Spent, load};
 use crate::kept::{Kept, fnv};
 use crate::placement::Placing;
@@ -181,6 +182,7 @@ fn on(
         hidden: Hidden::new(&graph, graph.hidden, &limits),
         filled: 0,
     };
+    let waves = Waves::new(&limits, logits, clock.now());
     Ok(Session {
         model: model.clone(),
         purpose: settings.purpose,
@@ -204,6 +206,7 @@ fn on(
         timing: None,
         decoding: Decoding::default(),
         lost: None,
+        waves,
     })
 }
 

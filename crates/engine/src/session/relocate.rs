@@ -43,6 +43,7 @@ impl Session {
     /// # Errors
     /// A plan that does not fit: then nothing changes. An unrecoverable failure.
     pub fn place(&mut self, planner: &Planner<'_>) -> Result<(), Error> {
+        self.assert_none_begun();
         if let Some((device, error)) = self.lost.take() {
             return self.move_from(device, error);
         }
@@ -78,6 +79,7 @@ impl Session {
     /// # Errors
     /// Those of [`Session::place`].
     pub fn time_each(&mut self, what: Timed) -> Result<(), Error> {
+        self.assert_none_begun();
         let timings = what == Timed::Op;
         if self.limits.timings == timings {
             return Ok(());

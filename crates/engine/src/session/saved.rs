@@ -117,6 +117,7 @@ impl Session {
     /// # Errors
     /// A device failed.
     pub fn save(&mut self, sequence: SequenceId) -> Result<SavedSequence, Error> {
+        self.assert_none_begun();
         let tokens = self.cache.tokens(sequence).to_vec();
         // The contents of a page whose copy is still to be made are those of the page it is copied from.
         let source = |page: &u32| {
@@ -149,6 +150,7 @@ impl Session {
     /// # Errors
     /// It was saved from another model or does not fit; no sequence or page is free; a device failed.
     pub fn restore(&mut self, saved: &SavedSequence) -> Result<SequenceId, Error> {
+        self.assert_none_begun();
         let sequence = self.open()?;
         let restored = self.fill(sequence, saved);
         if restored.is_err() {

@@ -40,11 +40,12 @@ pub struct Progress {
 pub enum Overlap {
     /// Never: each segment is waited for before the next begins.
     Off,
-    /// In prefill always; in steps of several sequences if both halves have at least 16 rows. Smaller steps are bound by
-    /// reading weights, which each half repeats, so the split would cost what it gains.
+    /// In prefill always; in a step of several sequences if both halves have at least 16 rows; and groups of sequences in
+    /// turn ([`Session::groups`](super::Session::groups)) where that is predicted to take less time. Fewer rows are bound by
+    /// reading weights, which each part repeats, so the split would cost what it gains.
     #[default]
     Auto,
-    /// Whenever a step has two rows.
+    /// Whenever a step or several sequences have two rows.
     Always,
 }
 

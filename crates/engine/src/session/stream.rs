@@ -58,7 +58,7 @@ impl Session {
     }
 
     /// Whether weights are streamed for a step.
-    pub(super) fn streams(&self, runs: &[Run<'_>]) -> bool {
+    pub(crate) fn streams(&self, runs: &[Run<'_>]) -> bool {
         let streaming = self.plan.streaming.as_ref().filter(|_| self.pipeline.stream.is_some());
         let exact = runs.iter().any(|run| run.wanted == Wanted::Verified);
         let wanted = self.prefill == Prefill::Planned && !exact;

@@ -80,8 +80,12 @@ pub struct SplitParams {
     pub softcap: f32,
     /// Positions of a chunk, to which causal attention is confined; `u32::MAX` for no chunks.
     pub chunk: u32,
+    /// First tile of the dispatch.
+    pub first_tile: u32,
+    /// First workgroup of each tile, along the grid's y.
+    pub first_group: u32,
     /// Padding to a multiple of sixteen bytes.
-    pub zero: [u32; 3],
+    pub zero: u32,
 }
 
 impl SplitKey {
@@ -163,10 +167,73 @@ impl SplitKey {
         )
     }
 
-    /// One workgroup per tile, part of the heads, and part of the keys. `group` as in [`SplitParams`].
-    pub fn grid(&self, tiles: u32, kv_heads: u32, group: u32, splits: u32) -> [u32; 3] {
-        [tiles, kv_heads * group.div_ceil(self.heads_tile), splits]
+    /// Workgroups per tile and part of the keys. `group` as in [`SplitParams`].
+    pub fn groups(&self, kv_heads: u32, group: u32) -> u32 {
+        kv_heads * group.div_ceil(self.heads_tile)
     }
+
+    /// Operations of a workgroup, over all parts of `keys` keys: two for each element of keys and values.
+    pub fn group_operations(&self, keys: u32) -> u64 {
+        let queries = u64::from(self.heads_tile * self.tile_rows);
+        2 * queries * u64::from(self.head_dim + self.value_dim) * u64::from(keys)
+    }
+}
+
+/// How much attention a dispatch has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Tiles, one per x of the grid.
+    pub tiles: u32,
+    /// Workgroups of each tile, one per y.
+    pub groups: u32,
+}
+
+/// Maximum dispatches of an attention: each has a uniform and a bind group in every layer.
+const PIECES_MAX: u32 = 256;
+
+impl Piece {
+    /// The largest piece of at most `most` operations, where a workgroup has so many: whole tiles, or some workgroups of
+    /// one. A single workgroup is never divided, and there are no more than [`PIECES_MAX`] pieces.
+    pub fn of(group_operations: u64, most: f64, whole: Piece) -> Piece {
+        let fit = (most / group_operations.max(1) as f64) as u32;
+        let mut piece = match fit >= whole.groups {
+            true => Piece { tiles: (fit / whole.groups).min(whole.tiles), ..whole },
+            false => Piece { tiles: 1, groups: fit.max(1) },
+        };
+        while piece.count(whole) > PIECES_MAX {
+            match piece.groups < whole.groups {
+                true => piece.groups = (2 * piece.groups).min(whole.groups),
+                false => piece.tiles = (2 * piece.tiles).min(whole.tiles),
+            }
+        }
+        piece
+    }
+
+    /// Number of pieces.
+    pub fn count(&self, whole: Piece) -> u32 {
+        whole.tiles.div_ceil(self.tiles) * whole.groups.div_ceil(self.groups)
+    }
+
+    /// First tile and first workgroup of each piece.
+    pub fn firsts(self, whole: Piece) -> impl Iterator<Item = [u32; 2]> {
+        let tiles = (0..whole.tiles).step_by(self.tiles as usize);
+        tiles.flat_map(move |tile| {
+            (0..whole.groups).step_by(self.groups as usize).map(move |group| [tile, group])
+        })
+    }
+}
+
+/// Numbers of keys in rising order, the last of them all: attention to at most so many keys is divided alike. A whole
+/// dispatch has at most `most` operations for the first, and each other is twice the one before.
+pub fn levels(operations_per_key: u64, most: f64, keys_max: u32) -> Vec<u32> {
+    let first = (most / operations_per_key.max(1) as f64).min(f64::from(u32::MAX)) as u32;
+    let first = first.max(PAGE_TOKENS as u32);
+    let below = |level: &u32| *level < keys_max;
+    let mut levels: Vec<u32> = std::iter::successors(Some(first), |level| level.checked_mul(2))
+        .take_while(below)
+        .collect();
+    levels.push(keys_max);
+    levels
 }
 
 /// The number of parts to split the keys into, so that about `wanted` workgroups run: `groups` is the number of
@@ -234,5 +301,80 @@ impl MergeKey {
     /// A thread a piece of sixteen.
     pub fn grid(rows: u32, width: usize) -> [u32; 3] {
         [(pieces(width) as u32).div_ceil(APART), rows, 1]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PIECES_MAX, Piece, SplitKey, levels};
+    use crate::kernels::cache::CacheType;
+
+    /// Eight query heads of 128 elements and two tokens per workgroup, with caches of f16.
+    fn key() -> SplitKey {
+        let f16 = CacheType::of(bilayer_quant::Type::F16, 128).unwrap();
+        SplitKey {
+            head_dim: 128,
+            value_dim: 128,
+            heads_tile: 4,
+            tile_rows: 2,
+            key: f16,
+            value: Some(f16),
+            softcap: false,
+            sinks: false,
+            both_ways: false,
+        }
+    }
+
+    #[test]
+    fn no_dispatch_of_long_contexts_is_predicted_above_a_tenth_of_a_second() {
+        // Attention of an 8B to 128k keys, 512 tokens at a time, on adapters of these rates, an integrated one first.
+        let (key, keys) = (key(), 131_072);
+        let whole = Piece { tiles: 256, groups: key.groups(8, 4) };
+        for (rate, expected) in [(4e11, 220..=256), (4e12, 20..=26), (1e14, 1..=1)] {
+            let most = rate * 0.05 / 4.0;
+            let group = key.group_operations(keys);
+            let piece = Piece::of(group, most, whole);
+            let count = piece.count(whole);
+            assert!(expected.contains(&count), "{rate}: {count}");
+            let operations = group as f64 * f64::from(piece.tiles * piece.groups);
+            assert!(operations / (rate / 4.0) < 0.1, "{rate}: {piece:?}");
+        }
+        // Where a tile is too much, it is divided by heads; the number of dispatches is bounded.
+        let piece =
+            Piece::of(key.group_operations(keys), 2.0 * key.group_operations(keys) as f64, {
+                Piece { tiles: 3, ..whole }
+            });
+        assert_eq!(piece, Piece { tiles: 1, groups: 2 });
+        let bounded = Piece::of(key.group_operations(keys), 1.0, whole);
+        assert!(bounded.count(whole) <= PIECES_MAX, "{bounded:?}");
+    }
+
+    #[test]
+    fn pieces_cover_all_tiles_and_groups_once() {
+        for (tiles, groups) in [(1, 1), (7, 3), (256, 8), (512, 40)] {
+            let whole = Piece { tiles, groups };
+            for most in [1.0, 900.0, 4000.0, 1e9] {
+                let piece = Piece::of(100, most, whole);
+                let mut seen = vec![0; (tiles * groups) as usize];
+                for [tile, group] in piece.firsts(whole) {
+                    for tile in tile..(tile + piece.tiles).min(tiles) {
+                        for group in group..(group + piece.groups).min(groups) {
+                            seen[(tile * groups + group) as usize] += 1;
+                        }
+                    }
+                }
+                assert!(seen.iter().all(|&times| times == 1), "{whole:?} {most}");
+                assert_eq!(piece.firsts(whole).count(), piece.count(whole) as usize);
+            }
+        }
+    }
+
+    #[test]
+    fn short_contexts_are_not_divided_for_the_sake_of_long_ones() {
+        // 1000 operations per key, a million at once.
+        assert_eq!(levels(1000, 1e6, 500), [500]);
+        assert_eq!(levels(1000, 1e6, 5000), [1000, 2000, 4000, 5000]);
+        assert_eq!(levels(1, 1e30, u32::MAX), [u32::MAX]);
+        assert_eq!(levels(1_000_000, 1.0, 100), [32, 64, 100]);
     }
 }

@@ -22,6 +22,8 @@ pub struct Counts {
     pub tile_rows: u32,
     /// Number of parts of the keys.
     pub splits: u32,
+    /// Tokens of the longest sequence.
+    pub longest: u32,
 }
 
 impl Counts {

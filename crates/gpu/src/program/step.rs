@@ -127,6 +127,11 @@ impl Words {
         &self.layout
     }
 
+    /// Rows per tile of attention if there are many.
+    pub fn tile_rows(&self) -> u32 {
+        self.tile_rows
+    }
+
     /// The words of the last step.
     pub fn words(&self) -> &[u32] {
         &self.words[..self.used]
@@ -174,6 +179,7 @@ impl Words {
             copies: step.copies.len() as u32,
             tile_rows,
             splits,
+            longest,
         };
         self.words[..HEADER as usize].copy_from_slice(&[
             counts.tokens,

@@ -11,7 +11,9 @@ use super::super::draft::{
 };
 use super::{Lowering, TILE_ROWS, dispatch};
 use crate::caps::Caps;
-use crate::kernels::attend::{MergeKey, MergeParams, SplitKey, SplitParams, parts_bytes};
+use crate::kernels::attend::{
+    MergeKey, MergeParams, Piece, SplitKey, SplitParams, levels, parts_bytes,
+};
 use crate::kernels::cache::{CacheLayout, CacheType, CopyPagesKey};
 use crate::kernels::rope::{RopeKey, RopeParams, turns};
 
@@ -81,9 +83,20 @@ pub(super) fn split_rows(limits: &Limits) -> usize {
     limits.tokens.min(SPLIT_ROWS_MAX.max(limits.sequences))
 }
 
-/// Applies if every tile has one row.
-fn untiled(counts: &Counts, _: u32) -> bool {
-    counts.tile_rows == 1
+/// How many times as long an operation of attention, which multiplies floats, takes as one of a product of matrices.
+const ATTENTION_SLOWER: f64 = 4.0;
+
+/// Whether a choice applies.
+type Condition = fn(&Counts, u32) -> bool;
+
+/// Applies if no sequence is longer than `bound`.
+fn upto(counts: &Counts, bound: u32) -> bool {
+    counts.longest <= bound
+}
+
+/// Applies if also every tile has one row.
+fn untiled_upto(counts: &Counts, bound: u32) -> bool {
+    counts.tile_rows == 1 && upto(counts, bound)
 }
 
 impl Lowering<'_> {
@@ -168,12 +181,7 @@ impl Lowering<'_> {
         let from = self.view(q.input);
         let queries = match q.is_some() {
             false => from,
-            true => {
-                let buffer =
-                    self.buffer((self.limits.tokens * attend.heads * attend.head_dim * 4) as u64);
-                let width = (attend.heads * attend.head_dim) as u32;
-                View { buffer, offset: 0, stride: width, width, rows: Rows::Tokens }
-            }
+            true => self.queries(attend),
         };
         let (keys, values) = (self.view(k.input), attend.v.beside().map(|v| self.view(v)));
         let (q_gain, k_gain) = (self.gain(q.norm), self.gain(k.norm));
@@ -225,6 +233,13 @@ impl Lowering<'_> {
             [q.norm, q.rope, k.norm, k.rope].into_iter().flatten().chain([node]).collect();
         self.stage(&nodes, None, dispatch(split.source(self.caps), &params, operands, grid));
         Ok(queries)
+    }
+
+    /// A buffer for queries that are not used as they are.
+    fn queries(&mut self, attend: &Attend) -> View {
+        let width = (attend.heads * attend.head_dim) as u32;
+        let buffer = self.buffer(self.limits.tokens as u64 * u64::from(width) * 4);
+        View { buffer, offset: 0, stride: width, width, rows: Rows::Tokens }
     }
 
     fn rope_of(&self, node: usize) -> bilayer_graph::Rope {
@@ -279,7 +294,52 @@ impl Lowering<'_> {
         let parts = parts_bytes(rows, attend.heads, attend.value_dim());
         let parts = self.buffer(parts.max(16));
         let sinks = attend.sinks.map_or(0, |id| 4 * self.vector(id));
-        let params = SplitParams {
+        let params = self.split_params(attend, [queries, out], pages, sinks);
+        let mut operands = vec![Operand::Step, Operand::Buffer(queries.buffer)];
+        operands.extend(pages.operands());
+        operands.extend(attend.sinks.map(|_| Operand::Vectors));
+        operands.extend([Operand::Buffer(out.buffer), Operand::Buffer(parts)]);
+        let kv_heads = attend.kv_heads as u32;
+        let (merge, merged) = self.merging(attend, parts);
+        let single = base.tiled(self.caps, group, 1);
+        let many = base.tiled(self.caps, group, TILE_ROWS);
+        let tokens = self.limits.tokens as u32;
+        let tiled = tokens.div_ceil(self.words.tile_rows()) + self.limits.sequences as u32;
+        let kinds: [(SplitKey, u32, Condition); 2] =
+            [(single, tokens, untiled_upto), (many, tiled.min(tokens), upto)];
+        let mut choices = Vec::new();
+        for (key, tiles, when) in kinds {
+            let whole = Piece { tiles, groups: key.groups(kv_heads, group) };
+            for (piece, bound) in self.pieces(attend, key, whole) {
+                let mut dispatches = Vec::new();
+                for [first_tile, first_group] in piece.firsts(whole) {
+                    let grid = self.piece_grid(attend, (piece, whole), [first_tile, first_group]);
+                    let params = SplitParams { first_tile, first_group, ..params };
+                    dispatches.push(dispatch(
+                        key.source(self.caps),
+                        &params,
+                        operands.clone(),
+                        grid,
+                    ));
+                }
+                dispatches.push(self.merge(merge, out, (sinks, &merged)));
+                choices.push(DraftChoice { when, bound, dispatches });
+            }
+        }
+        let name = single.source(self.caps).name;
+        self.push(&[node], name, Some(attend.out), choices);
+        Ok(())
+    }
+
+    /// The uniform of a whole dispatch.
+    fn split_params(
+        &self,
+        attend: &Attend,
+        [queries, out]: [View; 2],
+        pages: &Pages,
+        sinks: u32,
+    ) -> SplitParams {
+        SplitParams {
             q: queries.of(),
             out: out.of(),
             tiles_at: self.words.layout().tiles,
@@ -287,7 +347,7 @@ impl Lowering<'_> {
             tile_words: self.words.layout().tile_words,
             heads: attend.heads as u32,
             kv_heads: attend.kv_heads as u32,
-            group,
+            group: group(attend),
             window: match attend.window {
                 Some(Window::Last(tokens)) => tokens,
                 Some(Window::Chunk(_)) | None => u32::MAX,
@@ -301,37 +361,42 @@ impl Lowering<'_> {
                 Some(Window::Chunk(tokens)) => tokens,
                 Some(Window::Last(_)) | None => u32::MAX,
             },
-            zero: [0; 3],
+            ..SplitParams::default()
+        }
+    }
+
+    /// How attention of a kind is divided: pieces that take no longer than a dispatch shall, and up to how many keys.
+    fn pieces(&self, attend: &Attend, key: SplitKey, whole: Piece) -> Vec<(Piece, u32)> {
+        let most = self.holdings.rate * super::DISPATCH_SECONDS / ATTENTION_SLOWER;
+        let longest = (self.limits.pages * bilayer_graph::PAGE_TOKENS) as u32;
+        let seen = match attend.window {
+            Some(Window::Last(tokens) | Window::Chunk(tokens)) => longest.min(tokens),
+            None => longest,
         };
-        let mut operands = vec![Operand::Step, Operand::Buffer(queries.buffer)];
-        operands.extend(pages.operands());
-        operands.extend(attend.sinks.map(|_| Operand::Vectors));
-        operands.extend([Operand::Buffer(out.buffer), Operand::Buffer(parts)]);
-        let kv_heads = attend.kv_heads as u32;
+        let per_key = key.group_operations(1) * u64::from(whole.tiles * whole.groups);
+        let levels = levels(per_key, most, seen);
+        let last = levels.len() - 1;
+        let of = |(at, keys): (usize, u32)| {
+            let piece = Piece::of(key.group_operations(keys), most, whole);
+            (piece, if at == last { u32::MAX } else { keys })
+        };
+        levels.into_iter().enumerate().map(of).collect()
+    }
+
+    /// The grid of a piece.
+    fn piece_grid(
+        &self,
+        attend: &Attend,
+        (piece, whole): (Piece, Piece),
+        [first_tile, first_group]: [u32; 2],
+    ) -> Grid {
         let dims = attend.heads * (attend.head_dim + attend.value_dim());
-        let operations = 2 * dims as u64 * self.context();
-        let split = |lowering: &Self, key: SplitKey| -> DraftDispatch {
-            let grid = Grid::new(Rows::Tokens, operations, move |counts, _| {
-                key.grid(counts.tiles, kv_heads, group, counts.splits)
-            });
-            dispatch(key.source(lowering.caps), &params, operands.clone(), grid)
-        };
-        let (merge, merged) = self.merging(attend, parts);
-        let single = base.tiled(self.caps, group, 1);
-        let many = base.tiled(self.caps, group, TILE_ROWS);
-        let mut choices = vec![DraftChoice {
-            when: untiled,
-            bound: 0,
-            dispatches: vec![split(self, single), self.merge(merge, out, (sinks, &merged))],
-        }];
-        choices.push(DraftChoice {
-            when: always,
-            bound: 0,
-            dispatches: vec![split(self, many), self.merge(merge, out, (sinks, &merged))],
-        });
-        let name = single.source(self.caps).name;
-        self.push(&[node], name, Some(attend.out), choices);
-        Ok(())
+        let operations = 2 * dims as u64 * self.context() / u64::from(piece.count(whole));
+        let groups = piece.groups.min(whole.groups - first_group);
+        Grid::new(Rows::Tokens, operations, move |counts, _| {
+            let tiles = counts.tiles.saturating_sub(first_tile).min(piece.tiles);
+            if tiles == 0 { [0; 3] } else { [tiles, groups, counts.splits] }
+        })
     }
 
     /// Approximate number of tokens that a query attends to: half of the longest context.

@@ -1,0 +1,73 @@
+//! Slots as clients see them: which requests run, and what is saved, restored and erased.
+
+use bilayer_graph::PAGE_TOKENS;
+
+use super::Executor;
+use crate::Error;
+use crate::requests::request::RequestId;
+use crate::session::SavedSequence;
+
+/// A running request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// The request.
+    pub request: RequestId,
+    /// Its slot.
+    pub slot: u32,
+    /// Tokens that it holds in the cache.
+    pub cached: usize,
+}
+
+impl Executor {
+    /// The running requests.
+    pub fn slots(&self) -> Vec<Slot> {
+        let slot = |(id, sequence)| {
+            let slot = self.scheduler.progress(id).map_or(0, |progress| progress.slot);
+            Slot { request: id, slot, cached: self.session.len(sequence) }
+        };
+        self.scheduler.running().map(slot).collect()
+    }
+
+    /// Copies the sequence of a slot; `None` if it is empty.
+    ///
+    /// # Errors
+    /// A device failed.
+    pub fn save_slot(&mut self, slot: u32) -> Result<Option<SavedSequence>, Error> {
+        self.finish_begun();
+        let sequence = self.scheduler.slot(slot).filter(|&of| self.session.len(of) > 0);
+        if let Some(sequence) = sequence
+            && self.session.adapted(sequence) != self.session.usual_strengths()
+        {
+            return Err(Error::Setting {
+                name: "lora",
+                found: format!("{:?} in slot {slot}", self.session.adapted(sequence)),
+                expected: "the strengths that the adapters were opened with".to_owned(),
+            });
+        }
+        sequence.map(|sequence| self.session.save(sequence)).transpose()
+    }
+
+    /// Gives a slot saved contents, for the next request of the namespace that names it or begins like them.
+    ///
+    /// # Errors
+    /// They belong to another model; there is no room beside running requests; a device failed.
+    pub fn restore_slot(
+        &mut self,
+        slot: u32,
+        saved: &SavedSequence,
+        namespace: u64,
+    ) -> Result<(), Error> {
+        self.finish_begun();
+        self.scheduler.erase(slot, &mut self.session);
+        let pages = saved.tokens().len().div_ceil(PAGE_TOKENS);
+        self.scheduler.make_room(pages, &mut self.session);
+        let sequence = self.session.restore(saved)?;
+        self.scheduler.adopt(sequence, slot, namespace);
+        Ok(())
+    }
+
+    /// Empties a slot in which nothing runs. Returns the number of its tokens.
+    pub fn erase_slot(&mut self, slot: u32) -> usize {
+        self.scheduler.erase(slot, &mut self.session)
+    }
+}
