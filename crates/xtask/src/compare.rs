@@ -173,7 +173,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let peer = peer::Peer::ready(&folder, options.peer)?;
     let mut rows = Vec::new();
     let _load = Load::new(options.busy);
-    say(&table::head(ik.is_some()))?;
+    say(&table::head(ik.as_ref().map_or("", |_| table::IK_COLUMNS)))?;
     for Job { case, file } in &options.work {
         let path = match file {
             Some(file) => file.clone(),

@@ -10,11 +10,11 @@ use super::{Measured, Tests};
 const COLUMNS: &str = "| model | CPU level | threads | test | bilayer | llama.cpp | ratio | range | target | share of read bandwidth | memory beyond the file |";
 
 /// Names of the further columns of ik_llama.cpp.
-const IK_COLUMNS: &str = " ik_llama.cpp | ratio to ik_llama.cpp | range |";
+pub const IK_COLUMNS: &str = " ik_llama.cpp | ratio to ik_llama.cpp | range |";
 
-/// Header and separator, with or without the columns of ik_llama.cpp.
-pub fn head(has_ik: bool) -> String {
-    let columns = format!("{COLUMNS}{}", if has_ik { IK_COLUMNS } else { "" });
+/// Header and separator, with further columns or "".
+pub fn head(further: &str) -> String {
+    let columns = format!("{COLUMNS}{further}");
     let separator = "---|".repeat(columns.matches('|').count() - 1);
     format!("{columns}\n|{separator}")
 }
@@ -153,10 +153,11 @@ pub fn merge(table: &str, rows: &[Row]) -> String {
             None => lines.push(row.to_string()),
         }
     }
-    let count = head(has_ik).lines().next().map_or(0, |columns| columns.matches('|').count());
+    let head = head(if has_ik { IK_COLUMNS } else { "" });
+    let count = head.lines().next().map_or(0, |columns| columns.matches('|').count());
     let empty = |line: &str| " - |".repeat(count.saturating_sub(line.matches('|').count()));
     let lines: String = lines.iter().map(|line| format!("{line}{}\n", empty(line))).collect();
-    format!("{}\n{lines}", head(has_ik))
+    format!("{head}\n{lines}")
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
@@ -257,7 +258,7 @@ mod tests {
         let expected = [row("pp", "5"), row("tg", "4"), row("tg x2", "6")]
             .map(|row| row.to_string())
             .join("\n");
-        assert_eq!(two, format!("{}\n{expected}\n", head(false)));
+        assert_eq!(two, format!("{}\n{expected}\n", head("")));
     }
 
     #[test]
@@ -273,7 +274,7 @@ mod tests {
         assert!(found[1].to_string().ends_with("| - | - | - |"));
         let old = rows(&About { model: "n", ..about }, &ours, &theirs, None);
         let table = merge(&merge("", &old), &found);
-        assert!(table.starts_with(&head(true)));
+        assert!(table.starts_with(&head(IK_COLUMNS)));
         let count = |line: &str| line.matches('|').count();
         assert!(table.lines().all(|line| count(line) == 15), "{table}");
         assert_eq!(merge(&table, &old).lines().count(), 6);
