@@ -378,7 +378,7 @@ impl Executor {
             let tokens = scheduler.tokens(item.request);
             seen.push(answer.see(drafters.as_deref_mut(), item, tokens, states));
         }
-        let mut outcomes = rows.select(session.read(), items, (scheduler, answers, best));
+        let mut outcomes = rows.select(session.results(), items, (scheduler, answers, best));
         for ((_, outcome), seen) in outcomes.iter_mut().zip(seen) {
             if let Err(error) = seen {
                 *outcome = Err(error);

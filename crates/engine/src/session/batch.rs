@@ -35,6 +35,8 @@ pub struct Batch {
     /// Of each adapter for each row, `[rows, adapters]`.
     strengths: Vec<f32>,
     exactness: Exactness,
+    /// Rows of the step before its own.
+    pub first_row: usize,
 }
 
 impl Batch {
@@ -49,6 +51,7 @@ impl Batch {
             copies: Vec::with_capacity(2 * limits.sequences),
             strengths: Vec::new(),
             exactness: Exactness::Fastest,
+            first_row: 0,
         }
     }
 
@@ -94,6 +97,7 @@ impl Batch {
         (cache, strengths, copies): (&Pages, &Strengths, &[PageCopy]),
     ) {
         self.clear();
+        self.first_row = stretch.start;
         self.copies.extend_from_slice(copies);
         let mut first = 0;
         for (run, start) in runs {

@@ -36,7 +36,7 @@ impl Session {
     }
 
     /// What the last step read.
-    pub(crate) fn read(&self) -> &[f32] {
+    pub(crate) fn results(&self) -> &[f32] {
         let Pipeline { results, filled, reading, .. } = &self.pipeline;
         &results[..filled * reading.width]
     }

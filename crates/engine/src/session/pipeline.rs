@@ -302,7 +302,7 @@ impl Pipeline {
                 batch.give(given, shape, rows);
             }
             if self.given_hidden.value == Some(value) {
-                let first = work.rows_of(micro_batch) * shape.1;
+                let first = batch.first_row * shape.1;
                 rows.copy_from_slice(&self.given_hidden.rows[first..][..rows.len()]);
             }
             bytes += size_of_val(&*rows) as u64;
