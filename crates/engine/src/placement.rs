@@ -12,7 +12,7 @@ use crate::session::{Settings, budget_of, limits_of};
 use crate::times::Subject;
 use crate::{Error, Model, devices};
 
-pub use crate::devices::{Adapter, Offloads, adapters, host, open, read_gbps};
+pub use crate::devices::{Adapter, Measured, Offloads, adapters, host, measured, open};
 pub use bilayer_simulate::{Error as SimulationError, Execution, Simulation, machine};
 
 /// Default memory left free on each GPU, for the desktop and the driver.
