@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use bilayer_cpu::level::Level;
 use bilayer_cpu::{Cpu, Options};
+use bilayer_gpu::caps::Input;
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{
     Activation, Attend, Backend, Catalog, Columns, Entry, Error, Exactness, Experts, Graph, Groups,
@@ -29,6 +30,8 @@ const CODES_BOUND: f64 = 2e-3;
 const INT8_BOUND: f64 = 0.012;
 /// Activations within 1/256 of themselves, most of them nearer (1.2e-3 expected of bf16, 4e-3 of 8 bits).
 const FINE_BOUND: f64 = 2.5e-3;
+/// Weights and activations rounded to halves: each is within 2^-11 of itself, 2.8e-4 in the root mean square.
+const HALF_BOUND: f64 = 6e-4;
 /// A whole small model: the rounding errors of two layers add up.
 const MODEL_BOUND: f64 = 0.04;
 
@@ -245,7 +248,8 @@ fn compare_on(
             continue;
         }
         let error = error(&expected, &run_all(&mut gpu, graph, limits, steps));
-        let bound = bound.max(GPU_BOUND);
+        let is_half = gpu.device().caps().tile.input == Input::Halves;
+        let bound = bound.max(if is_half { HALF_BOUND } else { GPU_BOUND });
         if error.is_nan() || error > bound {
             failures.push(format!("{name} on {variant}: {error:.2e} > {bound:.0e}"));
         }
@@ -687,6 +691,44 @@ fn products_of_every_type() {
             };
             compare_on(variants, &name, &graph, limits(), &steps, bound);
         }
+    }
+}
+
+/// Tiles of cooperative matrices, against weights and activations that are not rounded: rows and columns that fill no tile,
+/// each epilogue, several matrices, and activations that halves could not hold without a factor per row.
+#[test]
+fn tiles_of_matrices_round_to_halves() {
+    let Some((_, device)) = support::gpu::opened()
+        .find(|(_, device)| device.device().caps().tile.input == Input::Halves)
+    else {
+        return;
+    };
+    let (rows, cols) = (132, 256);
+    for &ty in bilayer_quant::all().iter().filter(|ty| ty.quantize.is_some()) {
+        if !bilayer_gpu::kernels::weights::is_native(ty) {
+            continue;
+        }
+        let tensors = ["v", "w"].into_iter();
+        let tensors =
+            tensors.fold(Tensors::default(), |tensors, name| tensors.with(name, ty, &[rows, cols]));
+        let graph = over(cols, tensors.with("b", Type::F32, &[rows]), |r, a, _| {
+            let [v, w] = ["v", "w"].map(|name| r.matrix(name, rows, cols).unwrap());
+            let bias = r.vector("b", rows).unwrap();
+            let large = r.scale("large", a, 3e6);
+            let product = r.matmul("product", large, v, None);
+            let one = r.scale("one", product, 3e-7);
+            let two = r.matmul("two", a, w, Some(bias));
+            let (gate, up) = (r.matmul("gate", a, v, None), r.matmul("up", a, w, None));
+            let gated = r.gate("gated", gate, Some(up), Activation::Silu);
+            let sum = r.add("sum", one, two);
+            r.add("x", sum, gated)
+        });
+        let steps: Vec<_> = [9, 64, 80].map(Owned::tokens).into();
+        let expected = run_all(&mut Reference::new(), &graph, limits(), &steps);
+        let found = run_all(&mut device.backend(), &graph, limits(), &steps);
+        let error = error(&expected, &found);
+        eprintln!("{ty}: {error:.2e}");
+        assert!(error < HALF_BOUND, "{ty}: {error:.2e} > {HALF_BOUND:.0e}");
     }
 }
 

@@ -53,20 +53,28 @@ fn check_bindings(source: &Source, module: &Module) -> Result<(), String> {
     Ok(())
 }
 
-fn check_workgroup(module: &Module) -> Result<(), String> {
+/// Whether a kernel multiplies cooperative matrices, which naga writes for Vulkan and Metal only.
+fn has_matrices(source: &Source) -> bool {
+    source.wgsl.contains("coopMultiplyAdd")
+}
+
+fn check_workgroup(module: &Module, most: u32) -> Result<(), String> {
     let mut layouter = naga::proc::Layouter::default();
     layouter.update(module.to_ctx()).map_err(|error| error.to_string())?;
     let variables = module.global_variables.iter().map(|(_, variable)| variable);
     let shared = variables.filter(|variable| variable.space == AddressSpace::WorkGroup);
     let bytes: u32 = shared.map(|variable| layouter[variable.ty].size).sum();
-    match bytes {
-        0..=WORKGROUP_BYTES_MAX => Ok(()),
-        _ => Err(format!("{bytes} bytes of workgroup memory")),
+    match bytes <= most {
+        true => Ok(()),
+        false => Err(format!("{bytes} bytes of workgroup memory")),
     }
 }
 
 /// SPIR-V's number of the signed dot product.
 const OP_S_DOT: u32 = 4450;
+
+/// SPIR-V's number of the product of cooperative matrices.
+const OP_MATRIX_MUL_ADD: u32 = 4459;
 
 /// Whether an instruction of that number is among the words.
 fn has(words: &[u32], number: u32) -> bool {
@@ -89,9 +97,14 @@ fn check(source: &Source, profile: &Profile) -> Result<(), String> {
         return Err("its entry point is not `main` of the workgroup it says".to_owned());
     }
     check_bindings(source, &module)?;
-    check_workgroup(&module)?;
+    // Adapters with cooperative matrices have more workgroup memory than every adapter has.
+    let most = if has_matrices(source) { caps.workgroup_bytes } else { WORKGROUP_BYTES_MAX };
+    check_workgroup(&module, most)?;
     let words = to_spirv(&module, &info)?;
     let msl = to_msl(&module, &info)?;
+    if has_matrices(source) {
+        return check_matrices(source, caps, &words, &msl);
+    }
     let hlsl = to_hlsl(&module, &info)?;
     if msl.contains("loop_bound") {
         return Err("bounds its loops on Metal".to_owned());
@@ -111,6 +124,20 @@ fn check(source: &Source, profile: &Profile) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Checks a kernel with cooperative matrices, which is for Vulkan or Metal alone.
+fn check_matrices(source: &Source, caps: &Caps, words: &[u32], msl: &str) -> Result<(), String> {
+    if caps.coop.is_none() {
+        return Err("has cooperative matrices where there are none".to_owned());
+    }
+    match caps.api {
+        Api::Vulkan if has(words, OP_MATRIX_MUL_ADD) => Ok(()),
+        Api::Metal if msl.contains("simdgroup_multiply_accumulate") => {
+            msl::check(msl, source).map_err(|error| format!("on Metal: {error}"))
+        }
+        api => Err(format!("has no product of matrices for {}", api.name())),
+    }
 }
 
 #[test]
@@ -223,6 +250,16 @@ fn byte_products_are_used_if_available() {
     for profile in profiles::all() {
         let uses = kernels::all(&profile.caps).iter().any(|s| s.wgsl.contains("dot4I8Packed"));
         assert_eq!(uses, profile.caps.dot4, "{}", profile.name);
+    }
+}
+
+#[test]
+fn cooperative_matrices_are_used_if_available() {
+    for profile in profiles::all() {
+        let sources = kernels::all(&profile.caps);
+        let uses = sources.iter().filter(|source| has_matrices(source)).count();
+        assert_eq!(uses > 100, profile.caps.coop.is_some(), "{}: {uses} kernels", profile.name);
+        assert!(uses == 0 || profile.caps.api != Api::Dx12, "{}", profile.name);
     }
 }
 

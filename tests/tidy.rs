@@ -401,6 +401,7 @@ fn every_op_has_its_files() {
 const SHADERS_OF_NO_OP: &[(&str, &str)] = &[
     ("parts", "pieces that several kernels include"),
     ("quantize", "activations for products with quantized weights"),
+    ("halve", "activations for products with cooperative matrices"),
     ("copy_pages", "the copies that a step begins with"),
 ];
 

@@ -1,6 +1,6 @@
 {# Shared by the products: parameters, bindings, and the offsets of their matrices' rows. #}
 struct Params {
-    x: vec2<u32>, // view of floats, in quads; or (0, pieces per row)
+    x: vec2<u32>, // view of floats, in quads; or (0, pieces per row), or of halves, in eights
     out: vec2<u32>, // in floats
     residual: vec2<u32>, // in floats
     first_column: u32,
@@ -23,6 +23,13 @@ struct Params {
 {% if ints_x %}
 @group(0) @binding({{ at.xq }}) var<storage, read> xq: array<vec4<u32>>;
 @group(0) @binding({{ at.xs }}) var<storage, read> xs: array<vec2<f32>>;
+{% elif halves_x %}
+struct Eight {
+    a: vec4<f16>,
+    b: vec4<f16>,
+}
+@group(0) @binding({{ at.xh }}) var<storage, read> xh: array<Eight>;
+@group(0) @binding({{ at.xs }}) var<storage, read> xs: array<f32>; // the factor of each row
 {% else %}
 @group(0) @binding({{ at.x }}) var<storage, read> x: array<vec4<f32>>;
 {% endif %}
@@ -68,6 +75,11 @@ fn x_of(column: u32) -> u32 {
     return params.x.x + (pair / params.used) * params.x.y + (pair % params.used) * params.pitch;
 }
 
+// The row of x of a column.
+fn row_of(column: u32) -> u32 {
+    return pair_of(column) / params.used;
+}
+
 fn out_of(column: u32) -> u32 {
     let pair = pair_of(column);
     return params.out.x + (pair / params.used) * params.out.y + (pair % params.used) * params.rows;
@@ -99,6 +111,10 @@ fn place_up(row: u32) -> Place {
 {% else %}
 fn x_of(column: u32) -> u32 {
     return params.x.x + column * params.x.y;
+}
+
+fn row_of(column: u32) -> u32 {
+    return column;
 }
 
 fn out_of(column: u32) -> u32 {

@@ -5,27 +5,33 @@
 
 use std::sync::OnceLock;
 
+use bilayer_gpu::caps::Input;
 use bilayer_gpu::device::DeviceOptions;
 use bilayer_gpu::{Gpu, Opened, Options};
 
 /// Variants of the GPU backend, with limits on the features they use.
-const VARIANTS: [(&str, DeviceOptions); 4] = [
+const VARIANTS: [(&str, DeviceOptions); 5] = [
     ("gpu", DeviceOptions { block_bytes: None, ..PLAIN }),
     ("gpu without subgroups", DeviceOptions { subgroups: false, checked: true, ..PLAIN }),
     // Packed dot products, tiles and large workgroups.
-    ("gpu as hardware", DeviceOptions { as_hardware: true, ..PLAIN }),
+    ("gpu as hardware", DeviceOptions { tile: Some(Input::Quantized), ..HARDWARE }),
     // Every large matrix is split into parts, and attention into many dispatches.
     (
         "gpu with small blocks",
         DeviceOptions { block_bytes: Some(64 << 10), rate: Some(20_000_000), ..PLAIN },
     ),
+    // Tiles of cooperative matrices, which not every adapter has.
+    ("gpu with matrices", DeviceOptions { tile: Some(Input::Halves), ..HARDWARE }),
 ];
+
+const HARDWARE: DeviceOptions = DeviceOptions { as_hardware: true, ..PLAIN };
 
 const PLAIN: DeviceOptions = DeviceOptions {
     block_bytes: None,
     subgroups: true,
     as_hardware: false,
     checked: false,
+    tile: None,
     timeout: std::time::Duration::from_secs(30),
     rate: None,
 };
@@ -48,6 +54,10 @@ fn open(kernels: DeviceOptions) -> Option<Opened> {
     };
     match named(None).or_else(|_| named(Some("software"))) {
         Ok(opened) => Some(opened),
+        Err(error) if kernels.tile == Some(Input::Halves) => {
+            println!("skipped: no cooperative matrices ({error})");
+            None
+        }
         Err(error) => {
             let required = std::env::var("BILAYER_REQUIRE_GPU").is_ok_and(|v| v == "1");
             assert!(!required, "a GPU is required: {error}");

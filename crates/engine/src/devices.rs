@@ -22,8 +22,17 @@ struct Row {
     facts: fn(&Wanted<'_>) -> Result<Facts, Error>,
     /// Lists its adapters, the best first.
     adapters: fn(&Placing) -> Vec<Adapter>,
-    /// Opens an adapter and measures the bandwidth at which kernels read its memory, GB/s.
-    read_gbps: fn(&str) -> Option<f64>,
+    /// Opens an adapter and measures it.
+    measure: fn(&str) -> Option<Measured>,
+}
+
+/// What is found out of an adapter by opening it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// The bandwidth at which kernels read its memory, GB/s (10^9 bytes per second).
+    pub read_gbps: f64,
+    /// The kernels chosen for it: [`Facts::level`].
+    pub level: String,
 }
 
 /// The device of a backend to open.
@@ -89,7 +98,12 @@ const BACKENDS: &[Row] = &[
                 });
                 known.collect()
             },
-            read_gbps: |name| bilayer_gpu::read_gbps(Some(name)).ok(),
+            measure: |name| {
+                let options = Options { device: Some(name.to_owned()), ..Options::default() };
+                let opened = bilayer_gpu::Opened::open(&options).ok()?;
+                let level = opened.facts().level.clone();
+                Some(Measured { read_gbps: opened.read_gbps().ok()?, level })
+            },
         }
     },
     Row {
@@ -118,7 +132,7 @@ const BACKENDS: &[Row] = &[
             devices.map(listed).collect()
         },
         // A simulation is asked for by its placement.
-        read_gbps: |_| None,
+        measure: |_| None,
     },
 ];
 
@@ -191,13 +205,13 @@ fn adapters_for(placing: &Placing) -> Vec<Adapter> {
     backends(placing).flat_map(|row| (row.adapters)(placing)).collect()
 }
 
-/// Measures the bandwidth at which kernels read memory on an adapter, given by its number in [`adapters`], GB/s (10^9
-/// bytes per second). Opens the adapter, which takes a second or two; `None` if that fails.
-pub fn read_gbps(number: usize) -> Option<f64> {
+/// Opens an adapter, given by its number in [`adapters`], which takes a second or two, and measures it; `None` if that
+/// fails.
+pub fn measured(number: usize) -> Option<Measured> {
     let placing = Placing::default();
     let (row, name) = backends(&placing)
         .find_map(|row| Some((row, local(row, &number.to_string(), &placing)?)))?;
-    (row.read_gbps)(&name)
+    (row.measure)(&name)
 }
 
 /// Starts the host's threads. The host of a simulated machine computes with them, if it computes.

@@ -15,7 +15,7 @@ use crate::session::{Settings, budget_of, check_uses, learned, limits_of};
 use crate::times::Subject;
 use crate::{Error, Model, devices};
 
-pub use crate::devices::{Adapter, Offloads, adapters, host, open, read_gbps};
+pub use crate::devices::{Adapter, Measured, Offloads, adapters, host, measured, open};
 pub use bilayer_simulate::{Error as SimulationError, Execution, Simulation, machine};
 
 pub mod target;

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::Error;
-use crate::caps::{Api, Caps, Vendor};
+use crate::caps::{Api, Caps, Input, Tile, Vendor};
 
 /// Maximum size of buffers and bindings to request. Beyond 2 GiB, drivers and wgpu itself miscount.
 const BUFFER_MAX: u64 = (2 << 30) - 256;
@@ -156,7 +156,7 @@ impl Adapter {
         &self.raw
     }
 
-    /// Capabilities for kernels, except the subgroup size, which must be probed.
+    /// Capabilities for kernels, except subgroups and cooperative matrices, which must be probed.
     pub fn caps(&self) -> Caps {
         let (info, features, limits) =
             (self.raw.get_info(), self.raw.features(), self.raw.limits());
@@ -179,6 +179,8 @@ impl Adapter {
                 Api::Metal => false,
             },
             f16: features.contains(wgpu::Features::SHADER_F16),
+            coop: None,
+            tile: Tile { input: Input::Quantized, rows: 64 },
             software,
             unified: self.facts.unified,
             timestamps: features.contains(TIMESTAMPS),
@@ -186,6 +188,22 @@ impl Adapter {
             workgroup_bytes: limits.max_compute_workgroup_storage_size,
             offset_alignment: limits.min_storage_buffer_offset_alignment,
         }
+    }
+
+    /// Rows and columns of the largest square matrices of halves whose products it adds up in f32.
+    pub(crate) fn coop_edge(&self) -> Option<u32> {
+        let needed = wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP | COOPERATIVE;
+        if !self.raw.features().contains(needed) {
+            return None;
+        }
+        let known = self.raw.cooperative_matrix_properties();
+        let fits = known.iter().filter(|one| {
+            one.m_size == one.n_size
+                && one.n_size == one.k_size
+                && one.ab_type == wgpu::CooperativeScalarType::F16
+                && one.cr_type == wgpu::CooperativeScalarType::F32
+        });
+        fits.map(|one| one.m_size).max()
     }
 
     pub(crate) fn wanted_features(&self) -> wgpu::Features {
@@ -206,10 +224,14 @@ impl Adapter {
 const TIMESTAMPS: wgpu::Features =
     wgpu::Features::TIMESTAMP_QUERY.union(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES);
 
+/// Cooperative matrices.
+const COOPERATIVE: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+
 /// Optional features; none is required.
 const USED: &[(wgpu::Features, &str)] = &[
     (wgpu::Features::SUBGROUP, "subgroup"),
     (wgpu::Features::SHADER_F16, "f16"),
+    (COOPERATIVE, "cooperative-matrix"),
     (wgpu::Features::TIMESTAMP_QUERY, "timestamps"),
     (wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES, "timestamps-inside-passes"),
     (wgpu::Features::MAPPABLE_PRIMARY_BUFFERS, "mappable-primary-buffers"),

@@ -86,24 +86,44 @@ impl Opened {
     /// No adapter matches, its driver refuses, or its results are wrong.
     pub fn open(options: &Options) -> Result<Opened, Error> {
         let adapter = crate::find(options.device.as_deref())?;
-        let device =
-            Arc::new(crate::open_adapter(&adapter, options.kernels, options.keeper.clone())?);
-        let rate = match options.unchecked {
-            true => crate::probe::RATE_MIN,
-            false => crate::probe::check(&device)?,
+        let device = crate::open_adapter(&adapter, options.kernels, options.keeper.clone())?;
+        let facts = facts_of(&adapter);
+        let (tile, rate) = match options.unchecked {
+            true => (device.caps().tile, crate::probe::RATE_MIN),
+            false => {
+                crate::probe::check(&device)?;
+                let keeper = options.keeper.as_deref();
+                let kept = keeper.map(|keeper| (keeper, facts.identity.as_str()));
+                crate::tiles::choose(&device, options.kernels, kept)?
+            }
         };
+        let device = Arc::new(device.with_tile(tile));
         let rate = options.kernels.rate.map_or(rate, |rate| rate as f64);
         let caps = device.caps();
         let lanes =
             caps.subgroup.map_or("no subgroups".to_owned(), |n| format!("subgroups of {n}"));
-        let level = format!("{} {lanes}", caps.api.name());
-        let facts = Facts { level, ..facts_of(&adapter) };
+        let tiles = if caps.software { String::new() } else { format!(", tiles {tile}") };
+        let level = format!("{} {lanes}{tiles}", caps.api.name());
+        let facts = Facts { level, ..facts };
         Ok(Opened { device, facts, rate })
     }
 
     /// The device underneath.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// Properties of the device, the kernels chosen for it among them.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Measures the bandwidth at which kernels read its memory, 10^9 bytes per second.
+    ///
+    /// # Errors
+    /// Out of memory, or the device was lost.
+    pub fn read_gbps(&self) -> Result<f64, GraphError> {
+        crate::bandwidth::measure(&self.device)
     }
 
     /// An empty backend on this device.

@@ -5,8 +5,7 @@ use std::time::Instant;
 use bilayer_graph::Error as GraphError;
 use minijinja::context;
 
-use crate::Error;
-use crate::device::{Device, DeviceOptions};
+use crate::device::Device;
 use crate::kernel::{Access, Source};
 use crate::render::render;
 
@@ -23,19 +22,6 @@ const PASSES: u32 = 5;
 /// Number of rounds; the fastest counts.
 const ROUNDS: usize = 3;
 
-/// Read bandwidth in 10^9 bytes per second: from the time of several passes minus that of one.
-///
-/// # Errors
-/// No adapter matches, it cannot be opened, is out of memory, or is lost.
-pub fn read_gbps(wanted: Option<&str>) -> Result<f64, Error> {
-    let device = crate::open(wanted, DeviceOptions::default())?;
-    let failed = |error: GraphError| Error::Open {
-        adapter: device.name().to_owned(),
-        reason: error.to_string(),
-    };
-    measure(&device).map_err(failed)
-}
-
 /// The kernel: each thread sums what it reads, so that no read is optimized away.
 pub(crate) fn source() -> Source {
     Source {
@@ -46,7 +32,11 @@ pub(crate) fn source() -> Source {
     }
 }
 
-fn measure(device: &Device) -> Result<f64, GraphError> {
+/// Read bandwidth in 10^9 bytes per second: from the time of several passes minus that of one.
+///
+/// # Errors
+/// Out of memory, or the device was lost.
+pub fn measure(device: &Device) -> Result<f64, GraphError> {
     use wgpu::BufferUsages as Use;
     let limits = device.device.limits();
     let most = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);

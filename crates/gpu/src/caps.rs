@@ -1,5 +1,7 @@
 //! Capabilities of a GPU: plain data, so that selecting kernels is a pure function.
 
+use std::fmt;
+
 /// The graphics API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Api {
@@ -50,6 +52,57 @@ impl Vendor {
     }
 }
 
+/// Multiplication of small matrices that a subgroup holds together: halves, with sums in f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Coop {
+    /// Rows and columns of a matrix: 8 or 16.
+    pub edge: u32,
+    /// Threads of a subgroup in kernels with such matrices.
+    pub subgroup: u32,
+}
+
+/// The form in which a product reads its input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Input {
+    /// As floats.
+    Floats,
+    /// Quantized to eight bits, for packed dot products.
+    Quantized,
+    /// As halves, for cooperative matrices.
+    Halves,
+}
+
+impl Input {
+    /// Values in an element of its buffer, which offsets and strides count.
+    pub fn element_values(self) -> usize {
+        match self {
+            Input::Floats => 4,
+            Input::Quantized => 16,
+            Input::Halves => 8,
+        }
+    }
+}
+
+/// How products of many columns are computed; of those that are possible, the fastest is found by measuring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tile {
+    /// The form of the input, for the types that can be multiplied so; others are multiplied in f32.
+    pub input: Input,
+    /// Rows of weights that a workgroup computes.
+    pub rows: u32,
+}
+
+impl fmt::Display for Tile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let input = match self.input {
+            Input::Floats => "f32",
+            Input::Quantized => "q8",
+            Input::Halves => "coop",
+        };
+        write!(f, "{input} {}x64", self.rows)
+    }
+}
+
 /// Capabilities that kernels may use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Caps {
@@ -67,6 +120,10 @@ pub struct Caps {
     pub dot4: bool,
     /// Whether shaders have 16-bit floats.
     pub f16: bool,
+    /// Cooperative matrices, if the GPU multiplies halves to f32 and was seen to.
+    pub coop: Option<Coop>,
+    /// How products of many columns are computed.
+    pub tile: Tile,
     /// Whether the GPU is a software adapter on the CPU: barriers are expensive, workgroup memory is useless.
     pub software: bool,
     /// Whether GPU and host share memory.
@@ -85,5 +142,16 @@ impl Caps {
     /// Threads of a workgroup that is one subgroup, or that reduces through workgroup memory.
     pub fn lanes(&self) -> u32 {
         self.subgroup.unwrap_or(32)
+    }
+
+    /// How products of many columns may be computed, the presumably fastest first.
+    pub fn tiles(&self) -> Vec<Tile> {
+        let halves = [128, 64].map(|rows| Tile { input: Input::Halves, rows });
+        let quantized = Tile { input: Input::Quantized, rows: 64 };
+        let mut tiles = Vec::new();
+        tiles.extend(halves.into_iter().filter(|_| self.coop.is_some()));
+        tiles.extend(self.dot4.then_some(quantized));
+        tiles.push(Tile { input: Input::Floats, rows: 64 });
+        tiles
     }
 }

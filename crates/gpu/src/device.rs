@@ -10,7 +10,7 @@ use bilayer_graph::Error as GraphError;
 
 use crate::Error;
 use crate::adapter::Adapter;
-use crate::caps::Caps;
+use crate::caps::{Caps, Coop, Input, Tile};
 use crate::kernel::{Access, Source};
 use crate::patience::Patience;
 use crate::pipeline_cache::{Keep, PipelineCache};
@@ -75,6 +75,8 @@ pub struct DeviceOptions {
     pub as_hardware: bool,
     /// Whether shaders check every access; slower.
     pub checked: bool,
+    /// The only form of input that products of many columns may have; to test it. Otherwise the fastest is measured.
+    pub tile: Option<Input>,
     /// How long a wait goes on while the device finishes nothing, before it counts as lost. A software adapter never does.
     pub timeout: Duration,
     /// Operations per second by which work is cut into dispatches; measured if `None`.
@@ -89,6 +91,7 @@ impl Default for DeviceOptions {
             subgroups: true,
             as_hardware: false,
             checked: false,
+            tile: None,
             timeout: TIMEOUT,
             rate: None,
         }
@@ -113,6 +116,9 @@ impl Device {
             required_features: adapter.wanted_features(),
             required_limits: adapter.wanted_limits(),
             memory_hints: wgpu::MemoryHints::MemoryUsage,
+            // SAFETY: of the experimental features only cooperative matrices are used, in kernels of our own that a device
+            // runs after a self-check.
+            experimental_features: unsafe { wgpu::ExperimentalFeatures::enabled() },
             ..Default::default()
         };
         let opened = match unified::open(adapter, &descriptor) {
@@ -162,6 +168,20 @@ impl Device {
     #[must_use]
     pub(crate) fn without_dot4(mut self) -> Device {
         self.caps.dot4 = false;
+        self
+    }
+
+    /// Sets the cooperative matrices that were seen to work.
+    #[must_use]
+    pub(crate) fn with_coop(mut self, coop: Option<Coop>) -> Device {
+        self.caps.coop = coop;
+        self
+    }
+
+    /// Sets how products of many columns are computed.
+    #[must_use]
+    pub(crate) fn with_tile(mut self, tile: Tile) -> Device {
+        self.caps.tile = tile;
         self
     }
 

@@ -8,6 +8,7 @@ pub mod conv;
 pub mod embed;
 pub mod experts;
 pub mod gate;
+pub mod halve;
 pub mod head_norm;
 pub mod join;
 pub mod layer_norm;
@@ -145,6 +146,9 @@ pub fn all(caps: &Caps) -> Vec<Source> {
     // What steps and products begin with, and the measurement of bandwidth, are no ops.
     sources.push(quantize::QuantizeKey.source(caps));
     sources.push(cache::CopyPagesKey.source(caps));
+    if let Some(coop) = caps.coop {
+        sources.extend([halve::HalveKey.source(caps), crate::probe::coop_source(coop.edge)]);
+    }
     sources.push(crate::bandwidth::source());
     sources.sort_by(|a, b| a.name.cmp(&b.name));
     sources.dedup();

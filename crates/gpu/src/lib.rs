@@ -24,13 +24,13 @@ mod program;
 mod rate;
 pub mod render;
 mod slots;
+mod tiles;
 mod unified;
 mod vulkan;
 mod weights;
 
 pub use adapter::{Adapter, AdapterFacts, AdapterKind, adapters, find};
 pub use backend::{Gpu, Opened, Options, facts};
-pub use bandwidth::read_gbps;
 pub use error::Error;
 pub use pipeline_cache::Keep;
 pub use weights::device_bytes;
@@ -65,5 +65,9 @@ pub fn open_adapter(
         adapter: adapter.facts().name.clone(),
         reason: error.to_string(),
     })?;
-    Ok(device.with_subgroup(subgroup))
+    let device = device.with_subgroup(subgroup);
+    // A software adapter computes matrices in no fewer instructions than other products.
+    let edge = adapter.coop_edge().filter(|_| options.subgroups && !device.caps().software);
+    let coop = edge.and_then(|edge| probe::coop(&device, edge));
+    Ok(device.with_coop(coop))
 }

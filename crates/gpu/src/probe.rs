@@ -8,10 +8,12 @@ use half::f16;
 use minijinja::context;
 
 use crate::adapter::Adapter;
-use crate::caps::Api;
+use crate::caps::{Api, Caps, Coop, Input};
 use crate::device::Device;
 use crate::kernel::{Access, Source};
-use crate::kernels::matmul::{Chosen, Epilogue, GemvKey, GemvParams, Matrix, rows_of, takes_ints};
+use crate::kernels::matmul::{
+    COLUMNS_TILED, Chosen, Epilogue, GemvKey, GemvParams, Matrix, input_of, rows_of,
+};
 use crate::kernels::view::View;
 use crate::kernels::weights::Layout;
 use crate::render::render;
@@ -91,6 +93,37 @@ pub fn has_dot4(device: &Device) -> bool {
     read.is_ok_and(|read| read[0].starts_with(&BYTES_PRODUCT.to_le_bytes()))
 }
 
+/// Threads of the kernel that looks for cooperative matrices: several subgroups of most sizes.
+const COOP_THREADS: u32 = 128;
+
+/// Cooperative matrices of `edge` rows and columns, if the device multiplies them and its subgroups are of one size then.
+pub fn coop(device: &Device, edge: u32) -> Option<Coop> {
+    let source = coop_source(edge);
+    let product = vec![0; (4 * edge * edge) as usize];
+    let read = device.run(&source, &[0; 16], &[&[0; 16], &product], [1, 1, 1]).ok()?;
+    let words: Vec<u32> = read[0].chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+    let [subgroup, count] = [words[0], words[1]];
+    let found: Vec<f32> = read[1].chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+    let expected = (0..edge * edge).map(|at| {
+        let (column, row) = (f64::from(at / edge), f64::from(at % edge));
+        let terms = (0..edge).map(|k| (row + 3.0 * f64::from(k)) * (f64::from(k) - 2.0 * column));
+        terms.sum::<f64>() as f32
+    });
+    // A tile is computed by four subgroups, each of which has whole numbers of values of a matrix in each thread.
+    let fits = subgroup.is_power_of_two() && subgroup <= 64 && subgroup * count == COOP_THREADS;
+    (fits && expected.eq(found)).then_some(Coop { edge, subgroup })
+}
+
+/// The kernel that multiplies two cooperative matrices.
+pub(crate) fn coop_source(edge: u32) -> Source {
+    Source {
+        name: format!("probe coop {edge}"),
+        wgsl: render("parts/probe_coop", context! { coop => edge, threads => COOP_THREADS }),
+        bindings: vec![Access::Write, Access::Write],
+        workgroup: [COOP_THREADS, 1, 1],
+    }
+}
+
 /// Operations per second assumed of any device until measured.
 pub const RATE_MIN: f64 = 1e10;
 
@@ -98,64 +131,82 @@ pub const RATE_MIN: f64 = 1e10;
 const CHECK_ROWS: usize = 256;
 const CHECK_COLS: usize = 512;
 
+/// Columns with which tiles are checked: the second tile is not full.
+const CHECK_COLUMNS_TILED: u32 = COLUMNS_TILED + 8;
+
 /// Bound on the relative error of the self-check, which is exact except for rounding of sums.
 const CHECK_BOUND: f64 = 1e-4;
 
-/// Runs a product and compares it with the host's, so that a driver with wrong results is detected before a model
-/// runs. Returns the operations per second that matrix products achieve.
+/// Bound on it for weights rounded to halves: each is within 2^-11 of itself.
+const CHECK_BOUND_HALVES: f64 = 5e-4;
+
+/// Runs a product with one column and compares it with the host's, so that a driver with wrong results is detected before
+/// a model runs.
 ///
 /// # Errors
 /// The results are wrong, or the device was lost.
-pub fn check(device: &Device) -> Result<f64, crate::Error> {
-    let lost = |error: GraphError| crate::Error::SelfCheck {
-        adapter: device.name().to_owned(),
-        reason: error.to_string(),
-    };
-    let case = Case::new(device);
-    let found = case.run(device).map_err(lost)?;
+pub fn check(device: &Device) -> Result<(), crate::Error> {
+    check_columns(device, device.caps(), 1)
+}
+
+/// As [`check`], of products of many columns as `caps` has them.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_tile(device: &Device, caps: &Caps) -> Result<(), crate::Error> {
+    check_columns(device, caps, CHECK_COLUMNS_TILED)
+}
+
+fn check_columns(device: &Device, caps: &Caps, columns: u32) -> Result<(), crate::Error> {
+    let wrong = |reason| crate::Error::SelfCheck { adapter: device.name().to_owned(), reason };
+    let case = Case::new(caps, columns);
+    let found = case.run(device).map_err(|error| wrong(error.to_string()))?;
     let expected = case.expected();
     let square = |x: f64| x * x;
     let off: f64 = expected.iter().zip(&found).map(|(e, f)| square(e - f64::from(*f))).sum();
     let whole: f64 = expected.iter().map(|&e| square(e)).sum();
     let error = (off / whole).sqrt();
+    let bound = match case.input {
+        Input::Halves => CHECK_BOUND_HALVES,
+        Input::Floats | Input::Quantized => CHECK_BOUND,
+    };
     // Not `>`: the error may be NaN.
-    if !matches!(error.partial_cmp(&CHECK_BOUND), Some(Ordering::Less)) {
-        return Err(crate::Error::SelfCheck {
-            adapter: device.name().to_owned(),
-            reason: format!("a product of {CHECK_ROWS} x {CHECK_COLS} is off by {error:e}"),
-        });
-    }
-    // A software adapter counts as the slowest: short dispatches cost it little.
-    match device.caps().software {
-        true => Ok(RATE_MIN),
-        false => Ok(crate::rate::measure(device).map_err(lost)?.max(RATE_MIN)),
+    match error.partial_cmp(&bound) {
+        Some(Ordering::Less) => Ok(()),
+        _ => Err(wrong(format!(
+            "{}: a product of {CHECK_ROWS} x {CHECK_COLS} is off by {error:e}",
+            case.source.name
+        ))),
     }
 }
 
-/// A product of a Q8_0 matrix, in split layout, with one column.
+/// A product of a Q8_0 matrix, in split layout.
 struct Case {
     source: Source,
     params: GemvParams,
     groups: [u32; 3],
     scales: Vec<f16>,
     quants: Vec<i8>,
-    column: Vec<i8>,
-    ints: bool,
+    /// `[columns, CHECK_COLS]`.
+    x: Vec<i8>,
+    columns: u32,
+    input: Input,
 }
 
-/// The scale of a column's integers.
+/// The scale of the columns' integers.
 const STEP: f32 = 1.0 / 64.0;
 
 impl Case {
-    fn new(device: &Device) -> Case {
-        let caps = device.caps();
+    fn new(caps: &Caps, columns: u32) -> Case {
         let ty = Type::Q8_0;
+        let of_key = if columns == 1 { 1 } else { COLUMNS_TILED };
+        let input = input_of(caps, ty, of_key);
         let key = GemvKey {
             ty,
             layout: Layout::of(ty),
-            columns: 1,
-            rows: rows_of(caps, 1, Epilogue::Plain, CHECK_ROWS as u32),
-            ints: takes_ints(caps, ty),
+            columns: of_key,
+            rows: rows_of(caps, input, of_key, Epilogue::Plain, CHECK_ROWS as u32),
+            input,
             matrices: 1,
             bias: false,
             chosen: Chosen::None,
@@ -168,7 +219,7 @@ impl Case {
         let small = |i: usize| ((i * 2_654_435_761) >> 7) as u8 as i8;
         let mut matrices = [Matrix::default(); 3];
         matrices[0].blocks = blocks as u32;
-        let stride = if key.ints { CHECK_COLS / 16 } else { CHECK_COLS / 4 };
+        let stride = CHECK_COLS / input.element_values();
         Case {
             params: GemvParams {
                 x: View { at: 0, stride: stride as u32 },
@@ -179,33 +230,42 @@ impl Case {
                 matrices,
                 ..GemvParams::default()
             },
-            groups: key.grid(CHECK_ROWS as u32, 1),
+            groups: key.grid(CHECK_ROWS as u32, columns),
             scales: (0..blocks).map(|i| f16::from_f32(0.01 + 0.001 * (i % 7) as f32)).collect(),
             quants: (0..CHECK_ROWS * CHECK_COLS).map(small).collect(),
-            column: (0..CHECK_COLS).map(|i| small(i * 31 + 5).max(-127)).collect(),
-            ints: key.ints,
+            x: (0..columns as usize * CHECK_COLS).map(|i| small(i * 31 + 5).max(-127)).collect(),
+            columns,
+            input,
             source: key.source(caps),
         }
     }
 
+    /// `[columns, CHECK_ROWS]`.
     fn run(&self, device: &Device) -> Result<Vec<f32>, GraphError> {
-        let step: Vec<u32> = vec![1; 8];
-        let floats: Vec<f32> = self.column.iter().map(|&x| f32::from(x) * STEP).collect();
-        let sums: Vec<[f32; 2]> = self
-            .column
-            .chunks_exact(16)
-            .map(|piece| [STEP, STEP * piece.iter().map(|&x| f32::from(x)).sum::<f32>()])
-            .collect();
+        let step: Vec<u32> = vec![self.columns; 8];
+        let inputs: Vec<Vec<u8>> = match self.input {
+            Input::Floats => {
+                let floats = self.x.iter().flat_map(|&x| (f32::from(x) * STEP).to_le_bytes());
+                vec![floats.collect()]
+            }
+            Input::Quantized => {
+                let sums = self.x.chunks_exact(16).flat_map(|piece| {
+                    let sum = piece.iter().map(|&x| f32::from(x)).sum::<f32>();
+                    [STEP, STEP * sum].map(f32::to_le_bytes).concat()
+                });
+                vec![bytemuck::cast_slice(&self.x).to_vec(), sums.collect()]
+            }
+            Input::Halves => {
+                let halves = self.x.iter().flat_map(|&x| f16::from_f32(x.into()).to_le_bytes());
+                vec![halves.collect(), STEP.to_le_bytes().repeat(self.columns as usize)]
+            }
+        };
         // One plane after another: scales, then quants.
         let mut weights: Vec<u8> = bytemuck::cast_slice(&self.scales).to_vec();
         weights.extend_from_slice(bytemuck::cast_slice(&self.quants));
-        let out = vec![0; CHECK_ROWS * 4];
+        let out = vec![0; 4 * CHECK_ROWS * self.columns as usize];
         let mut data: Vec<&[u8]> = vec![bytemuck::cast_slice(&step)];
-        if self.ints {
-            data.extend([bytemuck::cast_slice(&self.column), bytemuck::cast_slice(&sums)]);
-        } else {
-            data.push(bytemuck::cast_slice(&floats));
-        }
+        data.extend(inputs.iter().map(Vec::as_slice));
         data.extend([out.as_slice(), &weights, &weights]);
         let params = bytemuck::bytes_of(&self.params);
         let results = device.run(&self.source, params, &data, self.groups)?;
@@ -213,16 +273,20 @@ impl Case {
         Ok(results[place].chunks_exact(4).map(bytemuck::pod_read_unaligned).collect())
     }
 
+    /// `[columns, CHECK_ROWS]`.
     fn expected(&self) -> Vec<f64> {
-        let rows = self.quants.chunks_exact(CHECK_COLS);
         let row_blocks = CHECK_COLS / 32;
-        rows.enumerate()
-            .map(|(row, quants)| {
-                let weight = |(i, &q): (usize, &i8)| {
-                    let scale = self.scales[row * row_blocks + i / 32].to_f64();
-                    scale * f64::from(q) * f64::from(self.column[i]) * f64::from(STEP)
-                };
-                quants.iter().enumerate().map(weight).sum()
+        let columns = self.x.chunks_exact(CHECK_COLS);
+        columns
+            .flat_map(|x| {
+                let rows = self.quants.chunks_exact(CHECK_COLS);
+                rows.enumerate().map(move |(row, quants)| {
+                    let term = |(i, &q): (usize, &i8)| {
+                        let scale = self.scales[row * row_blocks + i / 32].to_f64();
+                        scale * f64::from(q) * f64::from(x[i]) * f64::from(STEP)
+                    };
+                    quants.iter().enumerate().map(term).sum()
+                })
             })
             .collect()
     }

@@ -1,6 +1,6 @@
 //! Kinds of adapters that kernels are checked for without having them.
 
-use crate::caps::{Api, Caps, Vendor};
+use crate::caps::{Api, Caps, Coop, Input, Tile, Vendor};
 
 /// A kind of adapter.
 pub struct Profile {
@@ -18,6 +18,8 @@ pub const CARD: Caps = Caps {
     subgroup_varies: false,
     dot4: true,
     f16: true,
+    coop: None,
+    tile: Tile { input: Input::Quantized, rows: 64 },
     software: false,
     unified: false,
     timestamps: true,
@@ -32,13 +34,18 @@ pub fn all() -> Vec<Profile> {
     let amd = Caps { vendor: Vendor::Amd, subgroup: Some(64), ..CARD };
     let rdna = Caps { vendor: Vendor::Amd, subgroup_varies: true, ..CARD };
     let intel = Caps { vendor: Vendor::Intel, subgroup: None, unified: true, ..CARD };
+    let rdna3 = Caps { coop: Some(Coop { edge: 16, subgroup: 64 }), ..rdna.clone() };
+    let nvidia = Caps { coop: Some(Coop { edge: 16, subgroup: 32 }), ..CARD };
     let apple = Caps { api: Api::Metal, vendor: Vendor::Apple, dot4: false, unified: true, ..CARD };
+    let apple = Caps { coop: Some(Coop { edge: 8, subgroup: 32 }), ..apple };
     let software = Caps { vendor: Vendor::Other, subgroup: Some(8), software: true, ..CARD };
     vec![
-        profile("nvidia", CARD),
+        profile("nvidia", nvidia),
         profile("amd", amd.clone()),
         profile("vega", Caps { dot4: false, ..amd }),
         profile("rdna", rdna.clone()),
+        // Compilers for RDNA 3 take 64 threads for cooperative matrices and let other kernels vary.
+        profile("rdna3", rdna3),
         profile("rdna without dot4", Caps { dot4: false, ..rdna }),
         profile("intel", intel),
         profile("apple", apple),

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use bilayer_graph::Error as GraphError;
 use bilayer_quant::Type;
 
+use crate::caps::{Caps, Input};
 use crate::device::Device;
 use crate::kernels::matmul::{
-    COLUMNS_TILED, Chosen, Epilogue, GemvKey, GemvParams, Matrix, rows_of, takes_ints,
+    COLUMNS_TILED, Chosen, Epilogue, GemvKey, GemvParams, Matrix, input_of, rows_of,
 };
 use crate::kernels::view::View;
 use crate::kernels::weights::Layout;
@@ -22,14 +23,15 @@ const COLUMNS: [u32; 3] = [COLUMNS_TILED, 8 * COLUMNS_TILED, 64 * COLUMNS_TILED]
 /// What is long enough: a submit alone takes some tenths of a millisecond.
 const LONG_ENOUGH: Duration = Duration::from_millis(3);
 
-/// Operations a second of tiled products of a Q8_0 matrix, a multiplication and an addition counted as two.
+/// Operations a second of products of many columns of a Q8_0 matrix as `caps` has them, a multiplication and an addition
+/// counted as two.
 ///
 /// # Errors
 /// No memory for some 60 MB, or the device was lost.
-pub fn measure(device: &Device) -> Result<f64, GraphError> {
+pub fn measure(device: &Device, caps: &Caps) -> Result<f64, GraphError> {
     let mut rate = 0.0;
     for columns in COLUMNS {
-        let took = product(device, columns)?;
+        let took = product(device, caps, columns)?;
         let operations = 2.0 * f64::from(ROWS) * COLS as f64 * f64::from(columns);
         rate = operations / took.as_secs_f64().max(1e-6);
         if took >= LONG_ENOUGH {
@@ -40,16 +42,16 @@ pub fn measure(device: &Device) -> Result<f64, GraphError> {
 }
 
 /// The time of one product with so many columns of zeros, the better of two after one that is not timed.
-fn product(device: &Device, columns: u32) -> Result<Duration, GraphError> {
+fn product(device: &Device, caps: &Caps, columns: u32) -> Result<Duration, GraphError> {
     use wgpu::BufferUsages as Use;
-    let (caps, ty) = (device.caps(), Type::Q8_0);
-    let ints = takes_ints(caps, ty);
+    let ty = Type::Q8_0;
+    let input = input_of(caps, ty, COLUMNS_TILED);
     let key = GemvKey {
         ty,
         layout: Layout::of(ty),
         columns: COLUMNS_TILED,
-        rows: rows_of(caps, COLUMNS_TILED, Epilogue::Plain, ROWS),
-        ints,
+        rows: rows_of(caps, input, COLUMNS_TILED, Epilogue::Plain, ROWS),
+        input,
         matrices: 1,
         bias: false,
         chosen: Chosen::None,
@@ -59,7 +61,7 @@ fn product(device: &Device, columns: u32) -> Result<Duration, GraphError> {
     let row_blocks = COLS / ty.block_weights;
     let blocks = ROWS as usize * row_blocks;
     let mut params = GemvParams {
-        x: View { at: 0, stride: (COLS / if ints { 16 } else { 4 }) as u32 },
+        x: View { at: 0, stride: (COLS / input.element_values()) as u32 },
         out: [0, ROWS],
         units: (COLS / 64) as u32,
         rows: ROWS,
@@ -68,7 +70,11 @@ fn product(device: &Device, columns: u32) -> Result<Duration, GraphError> {
     };
     params.matrices[0] = Matrix { blocks: blocks as u32, ..Matrix::default() };
     let values = u64::from(columns) * COLS as u64;
-    let inputs = if ints { vec![values, values / 2] } else { vec![4 * values] };
+    let inputs = match input {
+        Input::Floats => vec![4 * values],
+        Input::Quantized => vec![values, values / 2],
+        Input::Halves => vec![2 * values, 4 * u64::from(columns)],
+    };
     let pipeline = device.pipeline(&key.source(caps))?;
     let step: Vec<u8> = columns.to_le_bytes().repeat(8);
     let mut buffers = vec![

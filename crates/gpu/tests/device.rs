@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bilayer_gpu::caps::Input;
 use bilayer_gpu::device::{Device, DeviceOptions};
-use bilayer_gpu::{Error, Opened, Options, open};
+use bilayer_gpu::{Error, Keep, Opened, Options, open};
 
 /// Any adapter, a software one too; without one the test says so, or fails where one must be.
 fn device(options: DeviceOptions) -> Option<Device> {
@@ -60,6 +63,63 @@ fn a_software_adapter_is_not_lost_for_being_slow() {
             Ok(opened) => opened.device().finish().unwrap(),
             Err(Error::NoAdapter { .. }) => eprintln!("skipped: no software adapter"),
             Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Files in memory.
+#[derive(Debug, Default)]
+struct Kept(Mutex<BTreeMap<String, Vec<u8>>>);
+
+impl Keep for Kept {
+    fn load(&self, name: &str) -> Option<Vec<u8>> {
+        self.0.lock().unwrap().get(name).cloned()
+    }
+
+    fn store(&self, name: &str, bytes: &[u8]) {
+        self.0.lock().unwrap().insert(name.to_owned(), bytes.to_owned());
+    }
+}
+
+/// The first start measures and keeps the choice, a later one takes what was kept, and a choice of another device is measured
+/// again.
+#[test]
+fn tiles_are_measured_once() {
+    let kept = Arc::new(Kept::default());
+    let open = |tile| {
+        let kernels = DeviceOptions { as_hardware: true, tile, ..DeviceOptions::default() };
+        let device = Some("software".to_owned());
+        let keeper: Arc<dyn Keep> = kept.clone();
+        Opened::open(&Options { device, kernels, keeper: Some(keeper), ..Options::default() })
+    };
+    let opened = match open(None) {
+        Ok(opened) => opened,
+        Err(Error::NoAdapter { .. }) => return eprintln!("skipped: no software adapter"),
+        Err(error) => panic!("{error}"),
+    };
+    let caps = opened.device().caps();
+    eprintln!("{}: {:?}", opened.facts().level, caps.coop);
+    assert!(caps.tiles().contains(&caps.tile), "{caps:?}");
+    assert!(opened.facts().level.ends_with(&format!("tiles {}", caps.tile)), "{caps:?}");
+    let name = kept.0.lock().unwrap().keys().find(|name| name.starts_with("tiles ")).cloned();
+    let name = name.expect("the choice is kept");
+    // Whatever is the fastest, what is kept is taken, and what cannot be is not.
+    for (tile, input) in [("f32 64x64", Input::Floats), ("q8 64x64", Input::Quantized)] {
+        kept.store(&name, format!("{tile} 2e10").as_bytes());
+        assert_eq!(open(None).unwrap().device().caps().tile.input, input, "{tile}");
+    }
+    kept.store(&name, b"coop 96x64 9e99");
+    let measured = open(None).unwrap();
+    assert!(caps.tiles().contains(&measured.device().caps().tile));
+    assert_ne!(kept.load(&name).unwrap(), b"coop 96x64 9e99");
+    match (caps.coop, open(Some(Input::Halves))) {
+        (Some(_), Ok(forced)) => assert_eq!(forced.device().caps().tile.input, Input::Halves),
+        (None, Err(error)) => {
+            assert!(error.to_string().contains("no tiles of the form"), "{error}");
+            eprintln!("skipped: the adapter has no cooperative matrices");
+        }
+        (coop, other) => {
+            panic!("{coop:?}: {}", other.map_or_else(|e| e.to_string(), |_| "opened".into()))
         }
     }
 }

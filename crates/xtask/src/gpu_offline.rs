@@ -53,7 +53,7 @@ pub const FAMILIES: &[Family] = &[
     Family {
         name: "navi31",
         card: "RX 7900 XTX",
-        profile: "rdna",
+        profile: "rdna3",
         units: 96.0,
         issue: 2.0,
         clock_ghz: 2.4,
@@ -89,7 +89,7 @@ pub const FAMILIES: &[Family] = &[
     Family {
         name: "gfx1150",
         card: "Ryzen AI 9 HX 370",
-        profile: "rdna",
+        profile: "rdna3",
         units: 16.0,
         issue: 2.0,
         clock_ghz: 2.9,

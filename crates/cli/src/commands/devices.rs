@@ -2,7 +2,7 @@
 
 use bilayer_cpu::Cpu;
 use bilayer_engine::Error;
-use bilayer_engine::placement::{Adapter, adapters, read_gbps};
+use bilayer_engine::placement::{Adapter, Measured, adapters, measured};
 use bilayer_graph::Backend;
 use bilayer_scheduler::Bytes;
 use serde_json::{Value, json};
@@ -50,19 +50,19 @@ pub fn list() -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// A GPU, and its read bandwidth if measured.
+/// A GPU, and its read bandwidth and kernels if measured.
 struct Listed {
     facts: Adapter,
-    read_gbps: Option<f64>,
+    measured: Option<Measured>,
 }
 
 impl Listed {
     fn measured((number, facts): (usize, Adapter)) -> Listed {
-        Listed { facts, read_gbps: read_gbps(number) }
+        Listed { facts, measured: measured(number) }
     }
 
     fn plain(facts: Adapter) -> Listed {
-        Listed { facts, read_gbps: None }
+        Listed { facts, measured: None }
     }
 }
 
@@ -72,12 +72,14 @@ fn listing(adapters: &[Listed]) -> Vec<String> {
         let free = a.free_bytes.map_or(String::new(), |free| format!(" ({} free)", Bytes(free)));
         let unified = if a.unified { ", shared with the CPU" } else { "" };
         let name = a.name.escape_debug();
+        let found = listed.measured.as_ref();
         let reads =
-            listed.read_gbps.map_or(String::new(), |gbps| format!(", reads {gbps:.1} GB/s"));
+            found.map_or(String::new(), |found| format!(", reads {:.1} GB/s", found.read_gbps));
+        let level = found.map_or(&a.backend, |found| &found.level);
         format!(
             "{number:<4} {name}: {}, {}, {}{free}{unified}{reads}; {}; {}",
             a.kind,
-            a.backend,
+            level,
             Bytes(a.memory_bytes),
             a.driver.escape_debug(),
             a.features.join(" ")
@@ -99,7 +101,8 @@ fn adapter(listed: &Listed) -> Value {
         "memory_bytes": a.memory_bytes,
         "free_bytes": a.free_bytes,
         "unified": a.unified,
-        "read_gbps": listed.read_gbps,
+        "read_gbps": listed.measured.as_ref().map(|found| found.read_gbps),
+        "level": listed.measured.as_ref().map(|found| &found.level),
         "features": a.features,
     })
 }

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use bilayer_gpu::caps::Caps;
+use bilayer_gpu::caps::{Caps, Input};
 use bilayer_gpu::kernel::Source;
 use bilayer_gpu::kernels::matmul::{
-    COLUMNS_TILED, Chosen, Epilogue, GemvKey, GemvParams, Matrix, rows_of, takes_ints,
+    COLUMNS_TILED, Chosen, Epilogue, GemvKey, GemvParams, Matrix, input_of, rows_of,
 };
 use bilayer_gpu::kernels::view::View;
 use bilayer_gpu::kernels::weights::{Layout, is_native};
@@ -28,11 +28,12 @@ pub fn run(wanted: &BTreeSet<String>) -> Result<(), String> {
     for profile in profiles::all().iter().filter(|profile| wanted.contains(profile.name)) {
         for key in keys(&profile.caps) {
             let source = key.source(&profile.caps);
-            products.insert(source.name.clone(), (key, source));
+            let subgroup = profile.caps.coop.map_or(LANES as u32, |coop| coop.subgroup);
+            products.insert(source.name.clone(), (key, source, subgroup));
         }
     }
-    let said = products.par_iter().map(|(name, (key, source))| {
-        section(key, source).map_err(|error| format!("{name}: {error}"))
+    let said = products.par_iter().map(|(name, (key, source, subgroup))| {
+        section(key, source, *subgroup).map_err(|error| format!("{name}: {error}"))
     });
     said.collect::<Result<Vec<String>, String>>()?.iter().for_each(|said| print!("{said}"));
     Ok(())
@@ -42,30 +43,33 @@ pub fn run(wanted: &BTreeSet<String>) -> Result<(), String> {
 fn keys(caps: &Caps) -> Vec<GemvKey> {
     let mut keys = Vec::new();
     for ty in bilayer_quant::all().iter().copied().filter(|ty| is_native(*ty)) {
-        for columns in [1, COLUMNS_TILED] {
-            let key = GemvKey {
-                ty,
-                layout: Layout::of(ty),
-                columns,
-                rows: rows_of(caps, columns, Epilogue::Plain, ROWS),
-                ints: false,
-                matrices: 1,
-                bias: false,
-                chosen: Chosen::None,
-                ragged: false,
-                epilogue: Epilogue::Plain,
-            };
-            keys.push(key);
-            if takes_ints(caps, ty) {
-                keys.push(GemvKey { ints: true, ..key });
-            }
+        let key = |columns, input, rows| GemvKey {
+            ty,
+            layout: Layout::of(ty),
+            columns,
+            rows,
+            input,
+            matrices: 1,
+            bias: false,
+            chosen: Chosen::None,
+            ragged: false,
+            epilogue: Epilogue::Plain,
+        };
+        for input in [Input::Floats, input_of(caps, ty, 1)] {
+            keys.push(key(1, input, rows_of(caps, input, 1, Epilogue::Plain, ROWS)));
+        }
+        for tile in caps.tiles() {
+            let caps = Caps { tile, ..caps.clone() };
+            let input = input_of(&caps, ty, COLUMNS_TILED);
+            let rows = rows_of(&caps, input, COLUMNS_TILED, Epilogue::Plain, ROWS);
+            keys.push(key(COLUMNS_TILED, input, rows));
         }
     }
     keys
 }
 
 /// What a round of the main loop costs.
-fn section(key: &GemvKey, source: &Source) -> Result<String, String> {
+fn section(key: &GemvKey, source: &Source, subgroup: u32) -> Result<String, String> {
     let module = naga::front::wgsl::parse_str(&source.wgsl)
         .map_err(|error| error.emit_to_string(&source.wgsl))?;
     let mut validator = Validator::new(ValidationFlags::empty(), Capabilities::all());
@@ -73,7 +77,7 @@ fn section(key: &GemvKey, source: &Source) -> Result<String, String> {
         .subgroup_stages(naga::valid::ShaderStages::COMPUTE)
         .subgroup_operations(naga::valid::SubgroupOperationSet::all());
     let info = validator.validate(&module).map_err(|error| error.emit_to_string(&source.wgsl))?;
-    let kernel = Kernel { key, source, module, info };
+    let kernel = Kernel { key, source, subgroup, module, info };
     // Threads of a product with few columns take a unit of 64 weights each in a round, those of a tile one together.
     let units = if key.columns == COLUMNS_TILED { 1 } else { source.workgroup[0] as usize };
     let [short, long] = [2, 3].map(|rounds| kernel.cost(rounds * units * 64));
@@ -93,6 +97,7 @@ fn section(key: &GemvKey, source: &Source) -> Result<String, String> {
 struct Kernel<'a> {
     key: &'a GemvKey,
     source: &'a Source,
+    subgroup: u32,
     module: naga::Module,
     info: ModuleInfo,
 }
@@ -102,7 +107,7 @@ impl Kernel<'_> {
     fn cost(&self, cols: usize) -> Result<Cost, String> {
         let ty: Type = self.key.ty;
         let row_blocks = cols.div_ceil(ty.block_weights) as u32;
-        let each = if self.key.ints { 16 } else { 4 };
+        let each = self.key.input.element_values();
         let mut params = GemvParams {
             x: View { at: 0, stride: (cols / each) as u32 },
             out: [0, ROWS],
@@ -118,16 +123,17 @@ impl Kernel<'_> {
             params: bytemuck::bytes_of(&params),
             storage: &storage,
             workgroup: [1, 0, 0],
+            subgroup: self.subgroup,
         };
         let threads = (0..self.source.workgroup[0])
             .map(|thread| interpret::accesses(&self.module, &self.info, &inputs, thread));
         let threads = threads.collect::<Result<Vec<_>, _>>()?;
         // Weights are bound last, as vectors and as words.
         let last = self.source.bindings.len() as u32;
-        let subgroup = (self.source.workgroup[0] as usize).min(SUBGROUP);
-        Ok(cost::of(&threads, subgroup, |binding| binding + 1 >= last))
+        let lanes = (self.source.workgroup[0] as usize).min(LANES);
+        Ok(cost::of(&threads, lanes, |binding| binding + 1 >= last))
     }
 }
 
-/// Lanes of a subgroup in workgroups of several.
-const SUBGROUP: usize = 32;
+/// Lanes that memory serves at once.
+const LANES: usize = 32;

@@ -3,6 +3,9 @@
 //! Threads run one after the other without hearing of each other: what one stores no other reads, and subgroup operations
 //! return a thread's own value. Addresses of our kernels depend on neither. Buffers without given contents are zero, as
 //! are results of float functions.
+//!
+//! A cooperative matrix is loaded as RDNA 3 does it: lane l reads row (of the left one) or column (of the right one) l modulo
+//! the edge, sixteen bytes at a time.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -41,7 +44,12 @@ pub struct Inputs<'a> {
     /// Words of storage buffers, by binding.
     pub storage: &'a HashMap<u32, Vec<u32>>,
     pub workgroup: [u32; 3],
+    /// Threads of a subgroup.
+    pub subgroup: u32,
 }
+
+/// Bytes of a load or store of a thread.
+const WIDEST: u64 = 16;
 
 /// A value: scalars in order, four bytes each, or an address.
 #[derive(Clone, Debug)]
@@ -96,6 +104,7 @@ pub fn accesses(
         module,
         info,
         inputs,
+        lane: thread % inputs.subgroup,
         privates: HashMap::new(),
         counts: HashMap::new(),
         found: Vec::new(),
@@ -106,6 +115,12 @@ pub fn accesses(
         }
         Some(naga::Binding::BuiltIn(BuiltIn::LocalInvocationIndex)) => {
             Ok(Value::Words(vec![thread]))
+        }
+        Some(naga::Binding::BuiltIn(BuiltIn::SubgroupId)) => {
+            Ok(Value::Words(vec![thread / inputs.subgroup]))
+        }
+        Some(naga::Binding::BuiltIn(BuiltIn::SubgroupInvocationId)) => {
+            Ok(Value::Words(vec![thread % inputs.subgroup]))
         }
         other => Err(format!("an argument {other:?}")),
     });
@@ -118,6 +133,7 @@ struct Machine<'a> {
     module: &'a Module,
     info: &'a ModuleInfo,
     inputs: &'a Inputs<'a>,
+    lane: u32,
     privates: HashMap<usize, Vec<u32>>,
     counts: HashMap<u64, u32>,
     found: Vec<Access>,
@@ -220,6 +236,8 @@ impl<'a> Machine<'a> {
                 let own = self.value(frame, *argument)?;
                 frame.values.insert(*result, own);
             }
+            // Sums are stored after the main loop, whose costs are wanted.
+            Statement::CooperativeStore { .. } => {}
             other => return Err(format!("a statement {other:?}")),
         }
         Ok(Flow::Next)
@@ -358,8 +376,42 @@ impl<'a> Machine<'a> {
                 }
             }
             Expression::ArrayLength(_) => vec![u32::MAX],
+            Expression::CooperativeLoad { rows, data, .. } => {
+                self.load_matrix(frame, at, *rows as u32, data)?;
+                vec![0]
+            }
+            Expression::CooperativeMultiplyAdd { .. } => vec![0],
             other => return Err(format!("an expression {other:?}")),
         })
+    }
+
+    /// Notes what this lane reads of a matrix of halves: a line of it, as RDNA 3 does.
+    fn load_matrix(
+        &mut self,
+        frame: &mut Frame<'a>,
+        at: Handle<Expression>,
+        edge: u32,
+        data: &naga::CooperativeData,
+    ) -> Result<(), String> {
+        let from = self.pointer(frame, data.pointer)?;
+        let stride = u64::from(self.words(frame, data.stride)?[0]);
+        let (Root::Shared(place), Target::Type(ty)) = (from.root, from.target) else {
+            return Err("a matrix that is not in shared memory".to_owned());
+        };
+        let width = self.width(&self.module.types[ty].inner);
+        // Sums are loaded once, before the main loop.
+        if width == 2 {
+            let start = from.at + u64::from(self.lane % edge) * stride * width;
+            for byte in (0..u64::from(edge) * width).step_by(WIDEST as usize) {
+                self.note(frame, place, (start + byte, WIDEST, false), at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of a scalar of a type.
+    fn width(&self, inner: &TypeInner) -> u64 {
+        inner.scalar_width().map_or(4, u64::from)
     }
 
     /// A constant expression of the module.
@@ -400,7 +452,7 @@ impl<'a> Machine<'a> {
                 let bytes = match inner {
                     TypeInner::Array { stride, .. } => *stride * index,
                     TypeInner::Struct { members, .. } => members[index as usize].offset,
-                    TypeInner::Vector { .. } => 4 * index,
+                    TypeInner::Vector { .. } => self.width(inner) as u32 * index,
                     other => return Err(format!("an element of {other:?}")),
                 };
                 let target = match inner {
@@ -489,7 +541,11 @@ impl<'a> Machine<'a> {
                 words.ok_or("a parameter beyond the end")?
             }
             Root::Shared(place) => {
-                self.note(frame, place, (from.at, 4 * len as u64, false), at);
+                let bytes = match from.target {
+                    Target::Type(ty) => u64::from(self.bytes_of(ty, len)),
+                    Target::Scalar => 4,
+                };
+                self.note(frame, place, (from.at, bytes, false), at);
                 let known = match place {
                     Place::Storage(binding) => inputs.storage.get(&binding),
                     Place::Workgroup(_) => None,
@@ -525,10 +581,41 @@ impl<'a> Machine<'a> {
                 self.privates.entry(global).and_modify(|all| all[range].copy_from_slice(words));
             }
             Root::Shared(place) => {
-                self.note(frame, place, (to.at, 4 * words.len() as u64, true), at);
+                let bytes = match to.target {
+                    Target::Type(ty) => u64::from(self.bytes_of(ty, words.len())),
+                    Target::Scalar => 4,
+                };
+                if !self.is_joined(place, (to.at, bytes)) {
+                    self.note(frame, place, (to.at, bytes, true), at);
+                }
             }
             Root::Uniform => {}
         }
+    }
+
+    /// Bytes of so many scalars of a type.
+    fn bytes_of(&self, ty: Handle<Type>, scalars: usize) -> u32 {
+        let width = match &self.module.types[ty].inner {
+            TypeInner::Struct { members, .. } => {
+                self.width(&self.module.types[members[0].ty].inner)
+            }
+            inner => self.width(inner),
+        };
+        width as u32 * scalars as u32
+    }
+
+    /// Adds a store of less than a word to the one before, as compilers do, if it continues that.
+    fn is_joined(&mut self, place: Place, (byte, bytes): (u64, u64)) -> bool {
+        let Some(last) = self.found.last_mut().filter(|last| last.store && bytes < 4) else {
+            return false;
+        };
+        let follows = last.place == place && last.byte + last.bytes == byte;
+        // A store of whole vectors begins at a multiple of its size.
+        let fits = last.byte / WIDEST == byte / WIDEST;
+        if follows && fits {
+            last.bytes += bytes;
+        }
+        follows && fits
     }
 
     /// Records an access: its place, its bytes, and whether it is a store.

@@ -11,6 +11,9 @@ pub fn valid(source: &Source, caps: &Caps) -> Result<(Module, ModuleInfo), Strin
         .map_err(|error| error.emit_to_string(&source.wgsl))?;
     // Halves unpacked into floats need no 16-bit arithmetic; every driver of these interfaces has them.
     let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    if caps.coop.is_some() {
+        capabilities |= Capabilities::SHADER_FLOAT16 | Capabilities::COOPERATIVE_MATRIX;
+    }
     if caps.subgroup.is_some() {
         capabilities |= Capabilities::SUBGROUP;
     }

@@ -12,7 +12,7 @@ use super::gate::activation_name;
 use super::team::Team;
 use super::view::View;
 use super::weights::{Layout, is_ints, is_strided, loader_name, pairs};
-use crate::caps::{Caps, Vendor};
+use crate::caps::{Caps, Coop, Input, Vendor};
 use crate::kernel::{Source, fold};
 
 /// Maximum columns per workgroup.
@@ -21,11 +21,14 @@ pub const COLUMNS_MAX: u32 = 8;
 /// Columns per tile.
 pub const COLUMNS_TILED: u32 = 64;
 
-/// Rows per tile; with two gated matrices half as many of each.
+/// Rows per tile without cooperative matrices; with two gated matrices half as many of each.
 const ROWS_TILED: u32 = 64;
 
-/// Threads per tile.
+/// Threads per tile, unless it is computed with cooperative matrices.
 const THREADS_TILED: u32 = 256;
+
+/// Subgroups per tile of cooperative matrices: two of rows by two of columns.
+const SUBGROUPS_TILED: u32 = 4;
 
 /// Maximum matrices per dispatch.
 pub const MATRICES_MAX: usize = 3;
@@ -52,8 +55,8 @@ pub enum Chosen {
     Group,
 }
 
-/// Which text. Bindings, in order: `step`, `xq` and `xs` if the input is quantized, else `x`; `vectors` with a bias;
-/// `residual`; `route` of pairs or `table` of groups; `out` (written); the weights, twice.
+/// Which text. Bindings, in order: `step`; `xq` and `xs` of a quantized input, `xh` and `xs` of halves, else `x`;
+/// `vectors` with a bias; `residual`; `route` of pairs or `table` of groups; `out` (written); the weights, twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GemvKey {
     /// The matrices' type.
@@ -64,8 +67,8 @@ pub struct GemvKey {
     pub columns: u32,
     /// Rows per workgroup.
     pub rows: u32,
-    /// Whether the input is quantized.
-    pub ints: bool,
+    /// The form of the input; halves only for the tiled kernel.
+    pub input: Input,
     /// Number of matrices with one input.
     pub matrices: u32,
     /// Whether a bias is added.
@@ -96,7 +99,7 @@ pub struct Matrix {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct GemvParams {
-    /// View of the input in quads; for a quantized one, 0 and the pieces per row.
+    /// View of the input in elements of its form.
     pub x: View,
     /// Where the result's first row begins, and from row to row, in floats.
     pub out: [u32; 2],
@@ -128,7 +131,7 @@ pub struct Experts {
     pub route: [u32; 2],
     /// Experts of a row.
     pub used: u32,
-    /// Distance between the inputs of a row's experts, in quads or quantized pieces; 0 if shared.
+    /// Distance between the inputs of a row's experts, in elements of their form; 0 if shared.
     pub pitch: u32,
     /// Rows of the stacked matrices in this part of the weights: the first, and their number.
     pub part: [u32; 2],
@@ -153,15 +156,20 @@ impl GemvKey {
 
     /// The kernel.
     pub fn source(&self, caps: &Caps) -> Source {
-        let team = match self.is_tiled() {
-            true => Team::small(caps).of(THREADS_TILED, caps),
-            false => Team::small(caps),
+        let coop = caps.coop.filter(|_| self.input == Input::Halves);
+        let team = match (coop, self.is_tiled()) {
+            (Some(Coop { subgroup, .. }), _) => {
+                Team { threads: SUBGROUPS_TILED * subgroup, subgroup }
+            }
+            (None, true) => Team::small(caps).of(THREADS_TILED, caps),
+            (None, false) => Team::small(caps),
         };
         let at = numbered(&[
             ("step", true),
-            ("xq", self.ints),
-            ("xs", self.ints),
-            ("x", !self.ints),
+            ("xq", self.input == Input::Quantized),
+            ("xh", self.input == Input::Halves),
+            ("xs", self.input != Input::Floats),
+            ("x", self.input == Input::Floats),
             ("vectors", self.bias),
             ("residual", self.epilogue == Epilogue::Residual),
             ("route", self.chosen == Chosen::Pair),
@@ -184,7 +192,9 @@ impl GemvKey {
             matrices => self.matrices,
             bias => self.bias,
             residual => self.epilogue == Epilogue::Residual,
-            ints_x => self.ints,
+            ints_x => self.input == Input::Quantized,
+            halves_x => self.input == Input::Halves,
+            coop => coop.map_or(0, |coop| coop.edge),
             experts => match self.chosen {
                 Chosen::None => "",
                 Chosen::Pair => "pair",
@@ -194,7 +204,11 @@ impl GemvKey {
             pairs => if caps.software { pairs(self.ty) } else { 0 },
             ..shared
         };
-        let template = if self.is_tiled() { "matmul/tile" } else { "matmul/gemv" };
+        let template = match (coop, self.is_tiled()) {
+            (Some(_), _) => "matmul/coop",
+            (None, true) => "matmul/tile",
+            (None, false) => "matmul/gemv",
+        };
         kernel(self.name(team), template, context, team.threads)
     }
 
@@ -213,7 +227,11 @@ impl GemvKey {
             },
             if self.is_tiled() { "/tile" } else { "" },
             self.ty.name.to_lowercase(),
-            if self.ints { "q8" } else { "f32" },
+            match self.input {
+                Input::Floats => "f32",
+                Input::Quantized => "q8",
+                Input::Halves => "coop",
+            },
             if self.layout == Layout::Raw { " raw" } else { "" },
             if self.ragged { " ragged" } else { "" },
             self.rows,
@@ -251,9 +269,28 @@ pub(crate) fn loader_context(ty: Type, layout: Layout) -> Value {
     }
 }
 
-/// Whether products with a type read their input quantized.
+/// Whether products of few columns with a type read their input quantized.
 pub fn takes_ints(caps: &Caps, ty: Type) -> bool {
-    caps.dot4 && is_ints(ty)
+    input_of(caps, ty, 1) == Input::Quantized
+}
+
+/// The form in which products of so many columns with a type read their input, if it may be rounded.
+pub fn input_of(caps: &Caps, ty: Type, columns: u32) -> Input {
+    let wanted = match (columns == COLUMNS_TILED, caps.dot4) {
+        (true, _) => caps.tile.input,
+        (false, true) => Input::Quantized,
+        (false, false) => Input::Floats,
+    };
+    match wanted {
+        Input::Quantized if caps.dot4 && is_ints(ty) => Input::Quantized,
+        Input::Halves if caps.coop.is_some() && is_half(ty) => Input::Halves,
+        _ => Input::Floats,
+    }
+}
+
+/// Whether halves hold a type's weights: those of at most 16 bits, unless they are larger than 65504.
+fn is_half(ty: Type) -> bool {
+    8 * ty.block_bytes <= 16 * ty.block_weights
 }
 
 /// Matrices with fewer rows do not justify compiling a kernel with many accumulators.
@@ -262,8 +299,15 @@ const ROWS_MANY: u32 = 1024;
 /// Rows per workgroup: enough loads in flight, few enough accumulators. A software adapter pays for every load of
 /// every lane, so many rows and columns share loads; spilled accumulators cost less. Without packed dot products AMD's
 /// registers do not hold four rows and two columns of floats.
-pub fn rows_of(caps: &Caps, columns: u32, epilogue: Epilogue, matrix_rows: u32) -> u32 {
+pub fn rows_of(
+    caps: &Caps,
+    input: Input,
+    columns: u32,
+    epilogue: Epilogue,
+    matrix_rows: u32,
+) -> u32 {
     let rows = match (caps.software, columns) {
+        (_, COLUMNS_TILED) if input == Input::Halves => caps.tile.rows,
         (_, COLUMNS_TILED) => ROWS_TILED,
         (true, _) if matrix_rows < ROWS_MANY => 2,
         (true, 2..=4) => 4,

@@ -10,13 +10,13 @@ use super::conv::ConvKey;
 use super::embed::EmbedKey;
 use super::gate::GateKey;
 use super::layer_norm::LayerNormKey;
-use super::matmul::{COLUMNS_MAX, COLUMNS_TILED, Chosen, Epilogue, GemvKey, rows_of, takes_ints};
+use super::matmul::{COLUMNS_MAX, COLUMNS_TILED, Chosen, Epilogue, GemvKey, input_of, rows_of};
 use super::rms_norm::RmsNormKey;
 use super::rope::RopeKey;
 use super::route::RouteKey;
 use super::scan::ScanKey;
 use super::weights::{Layout, is_native};
-use crate::caps::Caps;
+use crate::caps::{Caps, Input};
 use crate::kernel::Source;
 
 const BOTH: [bool; 2] = [false, true];
@@ -182,46 +182,58 @@ pub(super) fn embed(caps: &Caps) -> Vec<Source> {
 pub(super) fn products(caps: &Caps) -> Vec<Source> {
     let mut sources = Vec::new();
     for ty in native() {
-        let layout = Layout::of(ty);
-        for columns in [1, 2, 4, COLUMNS_MAX, COLUMNS_TILED] {
-            for many in BOTH {
-                let rows = rows_of(caps, columns, Epilogue::Plain, if many { 1 << 16 } else { 1 });
-                let plain = GemvKey {
-                    ty,
-                    layout,
-                    columns,
-                    rows,
-                    ints: takes_ints(caps, ty),
-                    matrices: 1,
-                    bias: false,
-                    chosen: Chosen::None,
-                    ragged: false,
-                    epilogue: Epilogue::Plain,
-                };
-                let gate = Epilogue::Gate(Activation::Silu);
-                let gated =
-                    GemvKey { rows: (rows / 2).max(1), matrices: 2, epilogue: gate, ..plain };
-                let residual = GemvKey { epilogue: Epilogue::Residual, bias: true, ..plain };
-                let three = GemvKey { matrices: 3, ..plain };
-                let keys = [plain, gated, residual, three];
-                sources.extend(keys.map(|key| key.source(caps)));
-                // A single row may take floats where several take integers.
-                if columns == 1 && plain.ints {
-                    let floats = keys.map(|key| GemvKey { ints: false, ..key });
-                    sources.extend(floats.map(|key| key.source(caps)));
-                }
-                // Products of experts: single, or in groups of all sizes with a kernel.
-                let chosen = match columns {
-                    1 => Chosen::Pair,
-                    COLUMNS_MAX | COLUMNS_TILED => Chosen::Group,
-                    _ => continue,
-                };
-                let experts = GemvKey { chosen, ..plain };
-                let ragged = GemvKey { bias: true, ints: false, ragged: true, ..experts };
-                let gated = GemvKey { chosen, ..gated };
-                sources.extend([experts, ragged, gated].map(|key| key.source(caps)));
-            }
+        for columns in [1, 2, 4, COLUMNS_MAX] {
+            sources.extend(products_of(caps, ty, columns));
         }
+        // Which tiles are the fastest is measured.
+        for tile in caps.tiles() {
+            sources.extend(products_of(&Caps { tile, ..caps.clone() }, ty, COLUMNS_TILED));
+        }
+    }
+    sources
+}
+
+fn products_of(caps: &Caps, ty: Type, columns: u32) -> Vec<Source> {
+    let mut sources = Vec::new();
+    for many in BOTH {
+        let input = input_of(caps, ty, columns);
+        let matrix_rows = if many { 1 << 16 } else { 1 };
+        let rows = rows_of(caps, input, columns, Epilogue::Plain, matrix_rows);
+        let plain = GemvKey {
+            ty,
+            layout: Layout::of(ty),
+            columns,
+            rows,
+            input,
+            matrices: 1,
+            bias: false,
+            chosen: Chosen::None,
+            ragged: false,
+            epilogue: Epilogue::Plain,
+        };
+        let gate = Epilogue::Gate(Activation::Silu);
+        let gated = GemvKey { rows: (rows / 2).max(1), matrices: 2, epilogue: gate, ..plain };
+        let residual = GemvKey { epilogue: Epilogue::Residual, bias: true, ..plain };
+        let three = GemvKey { matrices: 3, ..plain };
+        let keys = [plain, gated, residual, three];
+        sources.extend(keys.map(|key| key.source(caps)));
+        // A single row may take floats where several take integers.
+        if columns == 1 && input == Input::Quantized {
+            let floats = keys.map(|key| GemvKey { input: Input::Floats, ..key });
+            sources.extend(floats.map(|key| key.source(caps)));
+        }
+        // Products of experts: single, or in groups of all sizes with a kernel.
+        let chosen = match columns {
+            1 => Chosen::Pair,
+            COLUMNS_MAX | COLUMNS_TILED => Chosen::Group,
+            _ => continue,
+        };
+        let experts = GemvKey { chosen, ..plain };
+        let floats = rows_of(caps, Input::Floats, columns, Epilogue::Plain, matrix_rows);
+        let ragged =
+            GemvKey { bias: true, input: Input::Floats, ragged: true, rows: floats, ..experts };
+        let gated = GemvKey { chosen, ..gated };
+        sources.extend([experts, ragged, gated].map(|key| key.source(caps)));
     }
     sources
 }

@@ -14,7 +14,7 @@ use super::draft::{
 };
 use super::step::{Splits, StepKind, Words};
 use crate::cache::Cache;
-use crate::caps::Caps;
+use crate::caps::{Caps, Input};
 use crate::kernel::Source;
 use crate::kernels;
 use crate::slots::Slots;
@@ -61,11 +61,27 @@ struct Quantized {
     s: usize,
 }
 
+/// A value as halves: two buffers.
+#[derive(Clone, Copy)]
+struct Halves {
+    h: usize,
+    s: usize,
+}
+
 /// The forms in which later kernels read a value.
 #[derive(Clone, Copy, Default)]
 struct Wanted {
     floats: bool,
     quantized: bool,
+    /// Whether it is read quantized in steps of many rows.
+    quantized_many: bool,
+}
+
+/// The forms in which products read their input, in steps of few columns and of many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Forms {
+    few: Input,
+    many: Input,
 }
 
 /// A segment on its way to dispatches.
@@ -81,6 +97,7 @@ pub struct Lowering<'a> {
     shapes: HashMap<Vec<usize>, usize>,
     views: BTreeMap<Value, View>,
     quantized: HashMap<Value, Quantized>,
+    halves: HashMap<Value, Halves>,
     wanted: HashMap<Value, Wanted>,
     vectors: Vec<f32>,
     places: HashMap<WeightId, u32>,
@@ -129,6 +146,7 @@ pub fn lower(
         shapes: HashMap::new(),
         views: BTreeMap::new(),
         quantized: HashMap::new(),
+        halves: HashMap::new(),
         wanted: HashMap::new(),
         vectors: vec![0.0; 4],
         places: HashMap::new(),
@@ -206,10 +224,14 @@ impl<'a> Lowering<'a> {
     fn want(&mut self, items: &[Item]) {
         for item in items {
             if let FusedOp::Multiply { input, parts, .. } = &item.kind {
-                let (ints, floats) = self.flavours(parts);
+                let forms = self.forms(parts);
                 let wanted = self.wanted.entry(*input).or_default();
-                wanted.quantized |= ints;
-                wanted.floats |= floats;
+                for Forms { few, many } in forms {
+                    // Halves are made of floats.
+                    wanted.floats |= [few, many].iter().any(|form| *form != Input::Quantized);
+                    wanted.quantized |= [few, many].contains(&Input::Quantized);
+                    wanted.quantized_many |= many == Input::Quantized;
+                }
             }
             for value in item.reads(self.graph) {
                 let multiplied = matches!(&item.kind,
@@ -308,6 +330,19 @@ impl<'a> Lowering<'a> {
         let quantized = Quantized { q, s };
         self.quantized.insert(value, quantized);
         quantized
+    }
+
+    /// Allocates memory for a value as halves, with a factor per row.
+    fn halves(&mut self, value: Value) -> Halves {
+        if let Some(halves) = self.halves.get(&value) {
+            return *halves;
+        }
+        let width = self.graph.width(value).next_multiple_of(ROW_MULTIPLE);
+        let rows = self.rows_max(self.graph.rows(value)) as u64;
+        let [h, s] = [2 * width as u64, 4].map(|each| self.buffer(rows * each));
+        let halves = Halves { h, s };
+        self.halves.insert(value, halves);
+        halves
     }
 
     /// Place of a vector in `vectors`, in quads.

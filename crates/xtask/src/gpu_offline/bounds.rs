@@ -5,8 +5,12 @@ use std::collections::BTreeMap;
 use super::Family;
 use super::report::Compiled;
 
-/// Rows and columns of a tile, and weights that it takes in a round (`shaders/matmul/tile.wgsl`).
+/// Columns of a tile, and weights of a row that it takes in a round (`shaders/matmul/tile.wgsl` and `coop.wgsl`).
 const TILE: f64 = 64.0;
+
+/// Clocks in which RDNA 3 multiplies two matrices of 16 x 16 halves, during which no other vector instruction is issued:
+/// 8192 operations at 512 a clock and compute unit, of two that issue.
+const MATRIX_CLOCKS: f64 = 32.0;
 
 /// What a workgroup of a product does in a round of its main loop, as `offline addresses` tells.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,6 +46,7 @@ impl Addresses {
 pub struct Product {
     tiled: bool,
     threads: f64,
+    rows: f64,
 }
 
 impl Product {
@@ -56,15 +61,15 @@ impl Product {
         if words.next()? != "m1" {
             return None;
         }
-        words.next()?.strip_suffix(columns)?;
-        Some(Product { tiled, threads })
+        let rows = words.next()?.strip_suffix(columns)?.parse().ok()?;
+        Some(Product { tiled, threads, rows })
     }
 
     /// Bytes of weights that a workgroup reads in a round, or thousands of operations of a tile: so bounds are in 10^9
     /// bytes or 10^12 operations a second.
     fn work(&self, addresses: &Addresses) -> f64 {
         match self.tiled {
-            true => 2.0 * TILE * TILE * TILE / 1000.0,
+            true => 2.0 * self.rows * TILE * TILE / 1000.0,
             false => addresses.weight_bytes,
         }
     }
@@ -75,7 +80,7 @@ impl Product {
 pub struct Bounds {
     /// Whether they are of a tile.
     pub tiled: bool,
-    /// By vector arithmetic.
+    /// By vector arithmetic and products of matrices.
     pub alu: f64,
     /// By the first cache.
     pub cache: f64,
@@ -97,7 +102,9 @@ impl Bounds {
         // RDNA runs a subgroup of 64 as two halves, for two issues.
         let passes =
             if family.issue > 1.0 { (one.of("Subgroup Size") / 32.0).max(1.0) } else { 1.0 };
-        let issued = f64::from(one.code()?.main.valu) * passes * product.threads / subgroup;
+        let main = &one.code()?.main;
+        let issued = f64::from(main.valu) * passes + f64::from(main.matrix) * MATRIX_CLOCKS;
+        let issued = issued * product.threads / subgroup;
         let clocks = family.units * family.clock_ghz;
         Some(Bounds {
             tiled: product.tiled,
@@ -130,9 +137,11 @@ mod tests {
 
     #[test]
     fn shapes_are_read_from_names() {
-        let product = |tiled, threads| Some(Product { tiled, threads });
-        assert_eq!(Product::of("matmul_q4_k_q8_4x1_m1_t32s32"), product(false, 32.0));
-        assert_eq!(Product::of("matmul_tile_q4_0_q8_64x64_m1_t256"), product(true, 256.0));
+        let product = |tiled, threads, rows| Some(Product { tiled, threads, rows });
+        assert_eq!(Product::of("matmul_q4_k_q8_4x1_m1_t32s32"), product(false, 32.0, 4.0));
+        assert_eq!(Product::of("matmul_tile_q4_0_q8_64x64_m1_t256"), product(true, 256.0, 64.0));
+        let name = "matmul_tile_q4_k_coop_raw_128x64_m1_t256s64";
+        assert_eq!(Product::of(name), product(true, 256.0, 128.0));
         assert_eq!(Product::of("matmul_q4_k_q8_4x1_m3_t32s32"), None);
         assert_eq!(Product::of("matmul_q4_k_q8_4x1_m1_add_t32s32"), None);
         assert_eq!(Product::of("matmul_q4_k_q8_2x4_m1_t32s32"), None);
@@ -161,5 +170,26 @@ mod tests {
         assert!((bounds.alu - 460.8 * 4.0 * 32.0 * 68.0 / 100.0).abs() < 1e-6, "{bounds:?}");
         assert!((bounds.cache - 230.4 * 4.0 * 32.0 * 68.0 / 200.0).abs() < 1e-6, "{bounds:?}");
         assert_eq!((bounds.banks, bounds.by()), (f64::INFINITY, "cache"));
+    }
+
+    #[test]
+    fn matrices_are_bound_by_their_clocks() {
+        let name = "matmul_tile_q8_0_coop_128x64_m1_t256s64";
+        let folder = std::env::temp_dir().join(format!("xtask-matrices-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let code = "\tv_wmma_f32_16x16x16_f16 v[0:3], v[4:11], v[12:19], v[0:3]\n".repeat(32);
+        std::fs::write(folder.join(format!("{name}.asm")), code + "\ts_endpgm\n").expect("a file");
+        let found = read(&format!("@ {name}\nSubgroup Size=64\n"), &folder);
+        std::fs::remove_dir_all(&folder).expect("the folder");
+        let addresses = Addresses {
+            weight_bytes: 128.0 * 68.0,
+            lines: 4.0,
+            cache_clocks: 1.0,
+            bank_clocks: 1.0,
+            bank_clocks_least: 1.0,
+        };
+        let bounds = Bounds::of(&FAMILIES[0], name, &found[name], &addresses).expect("bounds");
+        // The whole rate of 512 operations a clock and compute unit.
+        assert!((bounds.alu - 512.0 * 96.0 * 2.4 / 1000.0).abs() < 1e-9, "{bounds:?}");
     }
 }

@@ -118,7 +118,7 @@ impl Found<'_> {
     }
 
     /// The rules that a kernel breaks: it compiles, nothing spills, packed dot products are one instruction where it has
-    /// them, the main loop of a product loads 16 bytes at once at least somewhere, workgroup memory has hardly any
+    /// them and cooperative matrices matrix instructions in the subgroups they are made for, the main loop of a product loads 16 bytes at once at least somewhere, workgroup memory has hardly any
     /// conflicts of banks, and decode keeps its budget.
     fn rules(&self, family: &Family, name: &str, compiled: &Compiled) -> Vec<String> {
         if let Some(error) = &compiled.error {
@@ -131,11 +131,18 @@ impl Found<'_> {
             }
         };
         rule(compiled.spills() == 0.0, "spills registers".to_owned());
+        // A kernel with cooperative matrices is made for subgroups of a size, its last word.
+        if let Some((_, size)) = name.rsplit_once('s').filter(|_| name.contains("_coop_")) {
+            let found = compiled.of("Subgroup Size");
+            rule(size == found.to_string(), format!("is compiled for subgroups of {found}"));
+        }
         let is_product = ["matmul_", "experts_pair_", "experts_group_"];
         let is_product = is_product.iter().any(|stem| name.starts_with(stem));
         if let Some(code) = compiled.code().filter(|_| is_product) {
-            let packed = name.contains("_q8_") && !name.contains("_f32_");
+            let is_coop = name.contains("_coop_");
+            let packed = name.contains("_q8_") && !name.contains("_f32_") && !is_coop;
             rule(!packed || code.dot4 > 0, "has no packed dot product".to_owned());
+            rule(!is_coop || code.main.matrix > 0, "has no matrix instruction".to_owned());
             let wide = code.main.loads.contains_key(&128);
             rule(wide, "loads no 16 bytes at once".to_owned());
         }
@@ -300,6 +307,25 @@ mod tests {
             ]
         );
         assert!(found.table(is_shown).contains("| matmul tile q8_0 q8 64x64 m1 t256 |"));
+    }
+
+    #[test]
+    fn matrices_have_instructions_and_subgroups() {
+        let name = "matmul_tile_q8_0_coop_128x64_m1_t256s64";
+        let said = format!("@ {name}\nSubgroup Size=32\nSpilled VGPRs=0\nSpilled SGPRs=0\n");
+        let folder = std::env::temp_dir().join(format!("xtask-coop-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let code = "BB0:\n\tbuffer_load_b128 v[4:7], v1, s[0:3], 0 offen\n\ts_endpgm\n";
+        std::fs::write(folder.join(format!("{name}.asm")), code).expect("a file");
+        let found = found(&said, &folder, Sections::new());
+        std::fs::remove_dir_all(&folder).expect("the folder");
+        assert_eq!(
+            found.broken(),
+            [
+                format!("navi31: {name}: is compiled for subgroups of 32"),
+                format!("navi31: {name}: has no matrix instruction"),
+            ]
+        );
     }
 
     #[test]

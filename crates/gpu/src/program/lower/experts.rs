@@ -15,17 +15,16 @@ use super::super::draft::{
 };
 use super::plain::elements;
 use super::product::columns_at;
-use super::{Lowering, dispatch};
-use crate::caps::Caps;
+use super::{Forms, Lowering, dispatch};
+use crate::caps::{Caps, Input};
 use crate::kernel::GROUPS_MAX;
 use crate::kernels::experts::{EXPERTS_MAX, ExpertsKey, ExpertsParams, groups, pairs_at};
 use crate::kernels::matmul::{
     COLUMNS_MAX, COLUMNS_TILED, Chosen, Epilogue, Experts as Meeting, GemvKey, GemvParams,
-    MATRICES_MAX, Matrix, rows_of, takes_ints,
+    MATRICES_MAX, Matrix, input_of, rows_of,
 };
 use crate::kernels::mix::{MixKey, MixParams};
 use crate::kernels::route::{RouteKey, RouteParams};
-use crate::kernels::view::{View as Quads, pieces};
 use crate::weights::{Placed, RowRange, device_type};
 
 /// Average pairs per expert from which groups of eight are formed, and from which tiles.
@@ -130,11 +129,14 @@ impl Lowering<'_> {
         }
     }
 
-    /// Whether experts read their input quantized: each expert's own input must begin at a unit.
-    pub(super) fn experts_take_ints(&self, experts: &Experts) -> bool {
+    /// The forms in which experts read their input: each expert's own input must begin at a unit, unless it is floats.
+    pub(super) fn experts_forms(&self, experts: &Experts) -> Forms {
         let weight = self.graph.weight(experts.stack[0]);
         let shared = self.graph.width(experts.input) == weight.cols;
-        takes_ints(self.caps, device_type(weight)) && (shared || weight.cols.is_multiple_of(64))
+        if !shared && !weight.cols.is_multiple_of(64) {
+            return Forms { few: Input::Floats, many: Input::Floats };
+        }
+        self.forms_of(device_type(weight), usize::MAX)
     }
 
     /// Lowers products of one input by one route.
@@ -335,13 +337,16 @@ impl Lowering<'_> {
         let shared = self.graph.width(input) == cols as usize;
         let whole = shared || cols.is_multiple_of(64);
         let late = columns == 1 && self.late.contains(&input);
-        let ints = takes_ints(self.caps, stack.placed.ty) && whole && !late;
+        let form = match whole && !late {
+            true => input_of(self.caps, stack.placed.ty, columns),
+            false => Input::Floats,
+        };
         let key = GemvKey {
             ty: stack.placed.ty,
             layout: stack.placed.layout,
             columns,
-            rows: rows_of(self.caps, columns, epilogue, stack.rows),
-            ints,
+            rows: rows_of(self.caps, form, columns, epilogue, stack.rows),
+            input: form,
             matrices: job.parts.len() as u32,
             bias: stack.bias.is_some(),
             chosen,
@@ -349,15 +354,7 @@ impl Lowering<'_> {
             epilogue,
         };
         let mut operands = vec![Operand::Step];
-        let (x, of_piece) = if ints {
-            let quantized = self.quantized(input);
-            operands.extend([Operand::Buffer(quantized.q), Operand::Buffer(quantized.s)]);
-            (Quads { at: 0, stride: pieces(self.graph.width(input)) as u32 }, 16)
-        } else {
-            let view = self.view(input);
-            operands.push(Operand::Buffer(view.buffer));
-            (view.of(), 4)
-        };
+        let x = self.read(input, form, &mut operands);
         operands.extend(stack.bias.map(|_| Operand::Vectors));
         let routed = self.view(route);
         operands.push(match (chosen, table) {
@@ -383,7 +380,7 @@ impl Lowering<'_> {
             experts: Meeting {
                 route: [routed.offset, routed.stride],
                 used,
-                pitch: if shared { 0 } else { cols / of_piece },
+                pitch: if shared { 0 } else { cols / form.element_values() as u32 },
                 part: [first, part.rows],
                 pairs_at: table.map_or(0, |table| table.pairs_at),
                 zero: 0,

@@ -3,15 +3,17 @@
 use bilayer_graph::{Activation, Error as GraphError, Op, OpKind, Temperature, Value};
 use bytemuck::Pod;
 
-use super::super::draft::{Condition, DraftChoice, Grid, Operand, always};
+use super::super::draft::{Condition, DraftChoice, Grid, Operand, always, rows_to};
 use super::{Lowering, View, dispatch};
 use crate::kernel::Source;
 use crate::kernels::add::{AddKey, AddParams};
 use crate::kernels::conv::{ConvKey, ConvParams};
 use crate::kernels::gate::{GateKey, GateParams};
+use crate::kernels::halve::{HalveKey, HalveParams};
 use crate::kernels::head_norm::{HeadNormKey, HeadNormParams};
 use crate::kernels::join::{JoinKey, JoinParams};
 use crate::kernels::layer_norm::{LayerNormKey, LayerNormParams};
+use crate::kernels::matmul::COLUMNS_MAX;
 use crate::kernels::part::{PartKey, PartParams};
 use crate::kernels::pool::{PoolKey, PoolParams};
 use crate::kernels::quantize::{QuantizeKey, QuantizeParams};
@@ -485,8 +487,25 @@ impl Lowering<'_> {
         self.stage(nodes, makes, dispatch(key.source(self.caps), &params, operands, grid));
     }
 
-    /// Quantizes a value whose kernel did not; skipped in steps to which the condition and its bound apply.
-    pub(super) fn quantize(&mut self, value: Value, skipped: Option<Condition>) {
+    /// Rounds a value to halves, in steps of many rows.
+    pub(super) fn halve(&mut self, value: Value) {
+        let x = self.view(value);
+        let halves = self.halves(value);
+        let params = HalveParams { x: x.of(), width: x.width, zero: 0 };
+        let operands = [x.buffer, halves.h, halves.s].map(Operand::Buffer).to_vec();
+        let grid = Grid::new(x.rows, u64::from(4 * x.width), |_, rows| HalveKey::grid(rows));
+        let source = HalveKey.source(self.caps);
+        let name = source.name.clone();
+        let dispatches = vec![dispatch(source, &params, operands, grid)];
+        let when = rows_to(x.rows);
+        let few = DraftChoice { when, bound: COLUMNS_MAX, dispatches: Vec::new() };
+        let many = DraftChoice { when: always, bound: 0, dispatches };
+        self.push(&[], name, None, vec![few, many]);
+    }
+
+    /// Quantizes a value whose kernel did not; skipped in steps to which the condition and its bound apply, and in those
+    /// of many rows unless products of `many` read it.
+    pub(super) fn quantize(&mut self, value: Value, skipped: Option<Condition>, many: bool) {
         let x = self.view(value);
         let quantized = self.quantized(value);
         let params = QuantizeParams { x: x.of(), width: x.width, ..QuantizeParams::default() };
@@ -495,9 +514,13 @@ impl Lowering<'_> {
         let source = QuantizeKey.source(self.caps);
         let name = source.name.clone();
         let dispatches = vec![dispatch(source, &params, operands, grid)];
-        let none = skipped.map(|(when, bound)| DraftChoice { when, bound, dispatches: Vec::new() });
-        let every = DraftChoice { when: always, bound: 0, dispatches };
-        self.push(&[], name, None, none.into_iter().chain([every]).collect());
+        let none = |(when, bound)| DraftChoice { when, bound, dispatches: Vec::new() };
+        let mut choices: Vec<DraftChoice> = skipped.map(none).into_iter().collect();
+        let (when, bound): Condition =
+            if many { (always, 0) } else { (rows_to(x.rows), COLUMNS_MAX) };
+        choices.push(DraftChoice { when, bound, dispatches });
+        choices.extend((!many).then(|| none((always, 0))));
+        self.push(&[], name, None, choices);
     }
 }
 

@@ -5,15 +5,17 @@ use bilayer_graph::fuse::FusedProduct;
 use bilayer_graph::{
     Activation, Error as GraphError, Ids, Op, OpKind, Precision, Rows, Value, WeightId,
 };
+use bilayer_quant::Type;
 
 use super::super::draft::{
     DraftChoice, DraftDispatch, Grid, Operand, View, always, is_split, rows_to,
 };
-use super::{Lowering, dispatch};
+use super::{Forms, Halves, Lowering, Quantized, dispatch};
+use crate::caps::Input;
 use crate::kernels::embed::{EmbedKey, EmbedParams};
 use crate::kernels::matmul::{
     COLUMNS_MAX, COLUMNS_TILED, Chosen, Epilogue, GemvKey, GemvParams, MATRICES_MAX, Matrix,
-    rows_of, takes_ints,
+    input_of, rows_of,
 };
 use crate::kernels::view::{View as Quads, pieces};
 use crate::weights::{Placed, RowRange, device_type};
@@ -63,31 +65,40 @@ impl Job {
 }
 
 impl Lowering<'_> {
-    /// Whether the products read their input quantized, and whether as floats.
-    pub(super) fn flavours(&self, parts: &[FusedProduct]) -> (bool, bool) {
-        let mut flavours = (false, false);
+    /// The forms in which the products read their input.
+    pub(super) fn forms(&self, parts: &[FusedProduct]) -> Vec<Forms> {
         let nodes = parts.iter().flat_map(|part| match part {
             FusedProduct::Plain { matmul, .. } => vec![*matmul],
             FusedProduct::Gated { gate, up, .. } => vec![*gate, *up],
         });
-        for node in nodes {
-            let ints = match self.op(node) {
-                Op::Experts(experts) => self.experts_take_ints(experts),
-                _ => self.matmul_takes_ints(node),
-            };
-            match ints {
-                true => flavours.0 = true,
-                false => flavours.1 = true,
+        let forms = nodes.flat_map(|node| match self.op(node) {
+            // Few columns of many rows are read, too, where few rows have an expert in common.
+            Op::Experts(experts) => {
+                let forms = self.experts_forms(experts);
+                vec![forms, Forms { many: forms.few, ..forms }]
             }
-        }
-        flavours
+            _ => vec![self.matmul_forms(node)],
+        });
+        forms.collect()
     }
 
-    /// Whether a product with one matrix reads its input quantized.
-    fn matmul_takes_ints(&self, node: usize) -> bool {
-        let Op::MatMul { weight, precision, .. } = self.op(node) else { unreachable!("a product") };
+    /// The forms in which a product with one matrix reads its input.
+    fn matmul_forms(&self, node: usize) -> Forms {
+        let Op::MatMul { weight, precision, input, .. } = self.op(node) else {
+            unreachable!("a product")
+        };
         let ty = device_type(self.graph.weight(*weight));
-        *precision == Precision::Coarse && takes_ints(self.caps, ty)
+        match precision {
+            Precision::Coarse => self.forms_of(ty, self.rows_max(self.graph.rows(*input))),
+            _ => Forms { few: Input::Floats, many: Input::Floats },
+        }
+    }
+
+    /// The forms of inputs that may be rounded, of products with a type and at most so many columns.
+    pub(super) fn forms_of(&self, ty: Type, columns: usize) -> Forms {
+        let few = input_of(self.caps, ty, 1);
+        let is_tiled = !self.caps.software && columns > COLUMNS_MAX as usize;
+        Forms { few, many: if is_tiled { input_of(self.caps, ty, COLUMNS_TILED) } else { few } }
     }
 
     /// Lowers products of one input.
@@ -124,20 +135,27 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// Quantizes the input of products that require it, unless its kernel does.
+    /// Brings the input of products into the forms that they require, unless its kernel does.
     pub(super) fn prepare(&mut self, input: Value, parts: &[FusedProduct]) {
-        if !self.flavours(parts).0 {
+        let forms = self.forms(parts);
+        let is_halved = forms.iter().any(|forms| forms.many == Input::Halves);
+        if is_halved && !self.halves.contains_key(&input) {
+            self.halve(input);
+        }
+        let is_quantized = |forms: &Forms| [forms.few, forms.many].contains(&Input::Quantized);
+        if !forms.iter().any(is_quantized) {
             return;
         }
+        let many = self.wanted(input).quantized_many;
         if self.merged.remove(&input) {
-            self.quantize(input, Some((is_split, 0)));
+            self.quantize(input, Some((is_split, 0)), many);
         } else if !self.quantized.contains_key(&input) {
             let rows = rows_to(self.graph.rows(input));
             let late = !self.caps.software && self.weight_bytes(parts) < QUANTIZED_BYTES;
             if late {
                 self.late.insert(input);
             }
-            self.quantize(input, late.then_some((rows, 1)));
+            self.quantize(input, late.then_some((rows, 1)), many);
         }
     }
 
@@ -173,8 +191,8 @@ impl Lowering<'_> {
             let (_, placed, bias) = self.matmul(node).ok()?;
             let [part] = placed.parts[..] else { return None };
             let quads = self.graph.width(self.op(node).out()).is_multiple_of(4);
-            let ints = self.matmul_takes_ints(node);
-            (bias.is_none() && quads).then_some((placed.ty, part.home, ints))
+            let forms = self.matmul_forms(node);
+            (bias.is_none() && quads).then_some((placed.ty, part.home, forms))
         };
         let first = kind(nodes[0]);
         let alike = nodes[1..].iter().filter(|&&node| first.is_some() && kind(node) == first);
@@ -238,7 +256,7 @@ impl Lowering<'_> {
             && gate.1.parts.len() == 1
             && up.1.parts.len() == 1
             && gate.1.parts[0].home == up.1.parts[0].home
-            && self.matmul_takes_ints(sides[0]) == self.matmul_takes_ints(sides[1])
+            && self.matmul_forms(sides[0]) == self.matmul_forms(sides[1])
             && gate.2.is_none()
             && up.2.is_none();
         if !alike {
@@ -295,14 +313,19 @@ impl Lowering<'_> {
         let (ty, layout, cols) = (placed.ty, placed.layout, placed.cols as usize);
         // All products of a dispatch read their input in equal form, and the first node is one of them.
         let late = columns == 1 && self.late.contains(&input);
-        let ints = self.matmul_takes_ints(job.nodes[0]) && !late;
+        let forms = self.matmul_forms(job.nodes[0]);
+        let form = match (columns == COLUMNS_TILED, late) {
+            (true, _) => forms.many,
+            (false, false) => forms.few,
+            (false, true) => Input::Floats,
+        };
         let epilogue = job.epilogue();
         let key = GemvKey {
             ty,
             layout,
             columns,
-            rows: rows_of(self.caps, columns, epilogue, part.rows),
-            ints,
+            rows: rows_of(self.caps, form, columns, epilogue, part.rows),
+            input: form,
             matrices: job.matrices.len() as u32,
             bias: job.bias.is_some(),
             chosen: Chosen::None,
@@ -315,15 +338,7 @@ impl Lowering<'_> {
         let at_once = self.columns_at_once(operations, columns);
 
         let mut operands = vec![Operand::Step];
-        let x = if ints {
-            let quantized = self.quantized(input);
-            operands.extend([Operand::Buffer(quantized.q), Operand::Buffer(quantized.s)]);
-            Quads { at: 0, stride: pieces(self.graph.width(input)) as u32 }
-        } else {
-            let view = self.view(input);
-            operands.push(Operand::Buffer(view.buffer));
-            view.of()
-        };
+        let x = self.read(input, form, &mut operands);
         let bias = job.bias.map_or(0, |bias| 4 * self.vector(bias) + job.bias_first);
         operands.extend(job.bias.map(|_| Operand::Vectors));
         operands.extend(job.residual.map(|view| Operand::Buffer(view.buffer)));
@@ -357,6 +372,29 @@ impl Lowering<'_> {
             dispatches.push(dispatch(source.clone(), &params, operands.clone(), grid));
         }
         dispatches
+    }
+
+    /// Binds a product's input in a form; returns the view of its rows.
+    pub(super) fn read(&mut self, input: Value, form: Input, operands: &mut Vec<Operand>) -> Quads {
+        let values = 16 * pieces(self.graph.width(input));
+        let stride = (values / form.element_values()) as u32;
+        match form {
+            Input::Floats => {
+                let view = self.view(input);
+                operands.push(Operand::Buffer(view.buffer));
+                view.of()
+            }
+            Input::Quantized => {
+                let Quantized { q, s } = self.quantized(input);
+                operands.extend([q, s].map(Operand::Buffer));
+                Quads { at: 0, stride }
+            }
+            Input::Halves => {
+                let Halves { h, s } = self.halves(input);
+                operands.extend([h, s].map(Operand::Buffer));
+                Quads { at: 0, stride }
+            }
+        }
     }
 
     /// Columns per dispatch, so that none runs too long.

@@ -1,0 +1,114 @@
+//! Which tiles compute products of many columns: of those that are right, the ones that were measured to be the fastest.
+//! What was measured is kept with the machine.
+
+use crate::Error;
+use crate::caps::{Caps, Tile};
+use crate::device::{Device, DeviceOptions};
+use crate::pipeline_cache::Keep;
+use crate::probe::{self, RATE_MIN};
+use crate::rate;
+
+/// The tiles for a device and their operations per second, measured unless the keeper has them under the identity.
+///
+/// # Errors
+/// All results are wrong, none is of the form that the options ask for, or the device was lost.
+pub fn choose(
+    device: &Device,
+    options: DeviceOptions,
+    kept: Option<(&dyn Keep, &str)>,
+) -> Result<(Tile, f64), Error> {
+    let caps = device.caps();
+    // A software adapter has no tiles, and counts as the slowest: short dispatches cost it little.
+    if caps.software {
+        return Ok((caps.tile, RATE_MIN));
+    }
+    let mut tiles = caps.tiles();
+    tiles.retain(|tile| options.tile.is_none_or(|wanted| tile.input == wanted));
+    let kept = kept.filter(|_| options.tile.is_none());
+    let name =
+        |identity: &str| format!("tiles {} {}", env!("CARGO_PKG_VERSION"), file_name(identity));
+    if let Some((keeper, identity)) = kept
+        && let Some(found) = keeper.load(&name(identity)).and_then(|text| read(&text, &tiles))
+        && probe::check_tile(device, &Caps { tile: found.0, ..caps.clone() }).is_ok()
+    {
+        return Ok(found);
+    }
+    let adapter = device.name().to_owned();
+    let Some(found) = fastest(device, &tiles)? else {
+        let reason = "it computes no tiles of the form that is asked for".to_owned();
+        return Err(Error::Open { adapter, reason });
+    };
+    if let Some((keeper, identity)) = kept {
+        keeper.store(&name(identity), written(found).as_bytes());
+    }
+    Ok(found)
+}
+
+/// The fastest of those that compute right; `None` of none.
+fn fastest(device: &Device, tiles: &[Tile]) -> Result<Option<(Tile, f64)>, Error> {
+    let mut best: Option<(Tile, f64)> = None;
+    let mut wrong = None;
+    for &tile in tiles {
+        let caps = Caps { tile, ..device.caps().clone() };
+        if let Err(error) = probe::check_tile(device, &caps) {
+            wrong = Some(error);
+            continue;
+        }
+        let lost = |error: bilayer_graph::Error| Error::SelfCheck {
+            adapter: device.name().to_owned(),
+            reason: error.to_string(),
+        };
+        let rate = rate::measure(device, &caps).map_err(lost)?.max(RATE_MIN);
+        if best.is_none_or(|(_, known)| rate > known) {
+            best = Some((tile, rate));
+        }
+    }
+    match (best, wrong) {
+        (None, Some(error)) => Err(error),
+        (best, _) => Ok(best),
+    }
+}
+
+/// A line of the tile and its rate.
+fn written((tile, rate): (Tile, f64)) -> String {
+    format!("{tile} {rate:e}")
+}
+
+/// What [`written`] made of one of these tiles.
+fn read(text: &[u8], tiles: &[Tile]) -> Option<(Tile, f64)> {
+    let (tile, rate) = std::str::from_utf8(text).ok()?.rsplit_once(' ')?;
+    let rate: f64 = rate.parse().ok().filter(|rate: &f64| rate.is_finite())?;
+    let tile = tiles.iter().find(|known| known.to_string() == tile)?;
+    Some((*tile, rate.max(RATE_MIN)))
+}
+
+/// An identity as the name of a file.
+fn file_name(identity: &str) -> String {
+    identity.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{file_name, read, written};
+    use crate::caps::{Input, Tile};
+
+    #[test]
+    fn what_is_kept_is_read_if_the_device_has_it() {
+        let [coop, quantized] = [(Input::Halves, 128), (Input::Quantized, 64)]
+            .map(|(input, rows)| Tile { input, rows });
+        let text = written((coop, 1.25e13));
+        assert_eq!(text, "coop 128x64 1.25e13");
+        assert_eq!(read(text.as_bytes(), &[quantized, coop]), Some((coop, 1.25e13)));
+        assert_eq!(read(text.as_bytes(), &[quantized]), None, "of another device");
+        for damaged in ["", "coop 128x64", "coop 128x64 inf", "coop 128x64 x"] {
+            assert_eq!(read(damaged.as_bytes(), &[coop]), None, "{damaged}");
+        }
+        assert_eq!(read(b"q8 64x64 -3", &[quantized]), Some((quantized, 1e10)));
+        assert_eq!(read(&[0xff], &[coop]), None);
+    }
+
+    #[test]
+    fn identities_are_names_of_files() {
+        assert_eq!(file_name("AMD (RADV) 26.2/x"), "AMD--RADV--26-2-x");
+    }
+}
