@@ -375,8 +375,8 @@ proptest! {
 }
 
 /// The logits after each token of three sequences: one whose prompt is still computed in parts, two that decode. Each
-/// has a group, or all steps are run one after the other.
-fn turns(session: &mut Session, in_turn: bool) -> Vec<Vec<Vec<f32>>> {
+/// has a group; `at_once` steps are in progress together.
+fn turns(session: &mut Session, at_once: usize) -> Vec<Vec<Vec<f32>>> {
     let sequences: Vec<SequenceId> = (0..3).map(|_| session.open().unwrap()).collect();
     let mut next: Vec<Vec<u32>> = (0..3).map(|seed| some(5, seed)).collect();
     let mut found = vec![Vec::new(); 3];
@@ -391,7 +391,7 @@ fn turns(session: &mut Session, in_turn: bool) -> Vec<Vec<Vec<f32>>> {
     let mut oldest = 0;
     for step in 0..24 {
         let of = step % 3;
-        if session.begun() == 3 || (!in_turn && session.begun() > 0) {
+        if session.begun() == at_once {
             told(session, oldest % 3, &mut next);
             oldest += 1;
         }
@@ -413,8 +413,8 @@ fn steps_in_progress_together_give_the_same_bits() {
     for placement in placements(layers) {
         let always = Settings { overlap: Overlap::Always, ..settings() };
         let mut session = on(&model, pair(), &placement, always);
-        let expected = turns(&mut session, false);
-        assert!(turns(&mut session, true) == expected, "{placement:?}");
+        let expected = turns(&mut session, 1);
+        assert!(turns(&mut session, 3) == expected, "{placement:?}");
         // As steps of their own, and after those steps.
         let sequence = session.open().unwrap();
         let run = Run { sequence, tokens: &some(5, 1), wanted: Wanted::Last };
@@ -424,8 +424,8 @@ fn steps_in_progress_together_give_the_same_bits() {
         let planner =
             |graph: &_, machine: &_, budget: &_| Ok(scattered(graph, machine, budget, &devices)?);
         let mut session = Session::on(&model, three(), &planner, settings()).unwrap();
-        let expected = turns(&mut session, false);
-        assert!(turns(&mut session, true) == expected, "{devices:?}");
+        let expected = turns(&mut session, 1);
+        assert!(turns(&mut session, 3) == expected, "{devices:?}");
     }
 }
 
@@ -458,14 +458,14 @@ fn a_device_that_is_lost_in_a_turn_does_not_change_the_answer() {
     let best = |all: Vec<Vec<Vec<f32>>>| -> Vec<Vec<u32>> {
         all.iter().map(|rows| rows.iter().map(|row| argmax(row)).collect()).collect()
     };
-    let expected = best(turns(&mut plain, false));
+    let expected = best(turns(&mut plain, 1));
     for (call, after) in
         [(Call::Submit, 1), (Call::Submit, 9), (Call::Write, 6), (Call::Read, 0), (Call::Read, 11)]
     {
         for fault in [Fault::Lost, Fault::OutOfMemory] {
             let (backends, failed) = failing(Script { call, after, fault });
             let mut session = on(&model, backends, placement, settings());
-            assert_eq!(best(turns(&mut session, true)), expected, "{call:?} {after} {fault:?}");
+            assert_eq!(best(turns(&mut session, 3)), expected, "{call:?} {after} {fault:?}");
             assert!(*failed.lock().unwrap());
             assert_eq!(session.take_warnings().len(), 1);
         }

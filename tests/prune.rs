@@ -24,7 +24,6 @@ use bilayer_gguf::{File, Metadata};
 use bilayer_quant::Type;
 
 mod support {
-    pub mod data;
     pub mod model;
 }
 

@@ -116,7 +116,7 @@ impl Replica {
     pub fn end_step(&mut self, now: Duration) -> Vec<Served> {
         let Some((items, took)) = self.running.take() else { return Vec::new() };
         self.busy += took;
-        self.scheduler.finish_step(&items, took);
+        self.scheduler.finish_step(&items, took, &mut self.cache);
         let mut served = Vec::new();
         for item in items.iter().filter(|item| item.selects) {
             let open = self.open.get_mut(&item.request).expect("a running request is open");

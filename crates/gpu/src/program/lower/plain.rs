@@ -504,8 +504,13 @@ impl Lowering<'_> {
     }
 
     /// Quantizes a value whose kernel did not; skipped in steps to which the condition and its bound apply, and in those
-    /// of many rows unless products of `many` read it.
-    pub(super) fn quantize(&mut self, value: Value, skipped: Option<Condition>, many: bool) {
+    /// of many rows unless products of all sizes read it.
+    pub(super) fn quantize(
+        &mut self,
+        value: Value,
+        skipped: Option<Condition>,
+        readers: QuantizedReaders,
+    ) {
         let x = self.view(value);
         let quantized = self.quantized(value);
         let params = QuantizeParams { x: x.of(), width: x.width, ..QuantizeParams::default() };
@@ -516,12 +521,25 @@ impl Lowering<'_> {
         let dispatches = vec![dispatch(source, &params, operands, grid)];
         let none = |(when, bound)| DraftChoice { when, bound, dispatches: Vec::new() };
         let mut choices: Vec<DraftChoice> = skipped.map(none).into_iter().collect();
-        let (when, bound): Condition =
-            if many { (always, 0) } else { (rows_to(x.rows), COLUMNS_MAX) };
+        let (when, bound): Condition = match readers {
+            QuantizedReaders::All => (always, 0),
+            QuantizedReaders::FewColumns => (rows_to(x.rows), COLUMNS_MAX),
+        };
         choices.push(DraftChoice { when, bound, dispatches });
-        choices.extend((!many).then(|| none((always, 0))));
+        if readers == QuantizedReaders::FewColumns {
+            choices.push(none((always, 0)));
+        }
         self.push(&[], name, None, choices);
     }
+}
+
+/// Which products read a quantized value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum QuantizedReaders {
+    /// Those of few columns.
+    FewColumns,
+    /// Those of any number of columns.
+    All,
 }
 
 /// A grid of a few operations per element.

@@ -10,6 +10,7 @@ use bilayer_quant::Type;
 use super::super::draft::{
     DraftChoice, DraftDispatch, Grid, Operand, View, always, is_split, rows_to,
 };
+use super::plain::QuantizedReaders;
 use super::{Forms, Halves, Lowering, Quantized, dispatch};
 use crate::caps::Input;
 use crate::kernels::embed::{EmbedKey, EmbedParams};
@@ -146,16 +147,19 @@ impl Lowering<'_> {
         if !forms.iter().any(is_quantized) {
             return;
         }
-        let many = self.wanted(input).quantized_many;
+        let readers = match self.wanted(input).quantized_many {
+            true => QuantizedReaders::All,
+            false => QuantizedReaders::FewColumns,
+        };
         if self.merged.remove(&input) {
-            self.quantize(input, Some((is_split, 0)), many);
+            self.quantize(input, Some((is_split, 0)), readers);
         } else if !self.quantized.contains_key(&input) {
             let rows = rows_to(self.graph.rows(input));
             let late = !self.caps.software && self.weight_bytes(parts) < QUANTIZED_BYTES;
             if late {
                 self.late.insert(input);
             }
-            self.quantize(input, late.then_some((rows, 1)), many);
+            self.quantize(input, late.then_some((rows, 1)), readers);
         }
     }
 
