@@ -918,7 +918,7 @@ fn a_token_takes_the_documented_path() {
     let documented = row.captures_iter(page).map(|row| (row[1].to_owned(), row[2].to_owned()));
     let mut documented: Vec<(String, String)> = documented.collect();
     documented.reverse();
-    assert_eq!(documented.len(), 7);
+    assert_eq!(documented.len(), 9);
     assert_eq!(found, documented, "{stack}");
 }
 

@@ -21,10 +21,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let scenario: Scenario =
         toml::from_str(&read(scenario)?).map_err(|error| named(scenario, &error))?;
 
-    let mut counts = Vec::new();
-    for text in replicas {
-        counts.push(text.parse().map_err(|_| format!("`{text}` is no number of replicas"))?);
-    }
+    let number = |text: &String| text.parse().map_err(|_| format!("`{text}` is no number"));
+    let mut counts = replicas.iter().map(number).collect::<Result<Vec<usize>, _>>()?;
     if counts.is_empty() {
         counts.push(scenario.fleet.replicas);
     }

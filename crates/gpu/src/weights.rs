@@ -110,7 +110,7 @@ struct Streamed {
 
 /// Bytes of rows of a weight, from its row `first` on.
 #[derive(Clone, Copy)]
-struct Rows<'a> {
+struct RowBytes<'a> {
     bytes: &'a [u8],
     first: usize,
 }
@@ -315,7 +315,7 @@ impl Weights {
             self.vectors.insert(weight.id, values);
         }
         let placed = self.placed[&weight.id].clone();
-        let source = Rows { bytes, first: 0 };
+        let source = RowBytes { bytes, first: 0 };
         self.upload(weight, &placed, (source, 0..weight.rows), Pace::Bounded)?;
         self.loaded.insert(weight.id, true);
         self.device.check()
@@ -335,7 +335,7 @@ impl Weights {
             return Err(GraphError::Limit { what: "rows of a streamed weight", limit, found });
         }
         let placed = self.placed[&id].clone();
-        let source = Rows { bytes: &bytes, first: 0 };
+        let source = RowBytes { bytes: &bytes, first: 0 };
         self.upload(&weight, &placed, (source, rows), Pace::Queued)?;
         self.device.submit(None);
         self.device.check()
@@ -358,7 +358,7 @@ impl Weights {
             return Err(GraphError::Limit { what, limit: weight.stacked, found: matrix });
         }
         let placed = self.placed[&weight.id].clone();
-        let source = Rows { bytes, first: matrix * rows };
+        let source = RowBytes { bytes, first: matrix * rows };
         let wanted = source.first..source.first + rows;
         self.upload(weight, &placed, (source, wanted), Pace::Bounded)?;
         self.device.check()
@@ -447,7 +447,7 @@ impl Weights {
         &mut self,
         weight: &Weight,
         placed: &Placed,
-        (source, wanted): (Rows<'_>, Range<usize>),
+        (source, wanted): (RowBytes<'_>, Range<usize>),
         pace: Pace,
     ) -> Result<(), GraphError> {
         for part in &placed.parts {

@@ -193,7 +193,7 @@ const PIECES_MAX: u32 = 256;
 
 impl Piece {
     /// The largest piece of at most `most` operations, where a workgroup has so many: whole tiles, or some workgroups of
-    /// one. A single workgroup is never divided, and there are no more than [`PIECES_MAX`] pieces.
+    /// one. A single workgroup is never divided, and there are no more than `PIECES_MAX` pieces.
     pub fn of(group_operations: u64, most: f64, whole: Piece) -> Piece {
         let fit = (most / group_operations.max(1) as f64) as u32;
         let mut piece = match fit >= whole.groups {

@@ -69,7 +69,7 @@ pub(super) fn ensure(
         return Ok(path);
     }
     let part_path = folder.join(format!("{}.incomplete", blob.etag));
-    let mut part = Part::open(&part_path, blob)?;
+    let mut part = BlobPart::open(&part_path, blob)?;
     room(&folder, blob, part.len)?;
     receive(client, blob, &mut part, tell)?;
     part.check(blob)?;
@@ -103,16 +103,16 @@ fn lock(path: &Path, tell: &mut Within<'_>) -> Result<File, Error> {
 }
 
 /// What has arrived of a file, with its checksum so far.
-struct Part {
+struct BlobPart {
     path: PathBuf,
     file: File,
     len: u64,
     sha256: Sha256,
 }
 
-impl Part {
+impl BlobPart {
     /// Opens what an earlier download left, or begins anew.
-    fn open(path: &Path, blob: &Blob) -> Result<Part, Error> {
+    fn open(path: &Path, blob: &Blob) -> Result<BlobPart, Error> {
         let file =
             OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
         let mut file = file.map_err(Error::io(path))?;
@@ -126,7 +126,7 @@ impl Part {
             sha256.update(&chunk[..read]);
             len += read as u64;
         }
-        let mut part = Part { path: path.to_owned(), file, len, sha256 };
+        let mut part = BlobPart { path: path.to_owned(), file, len, sha256 };
         if len > blob.bytes {
             part.restart()?;
         }
@@ -204,7 +204,7 @@ fn room(_: &Path, _: &Blob, _: u64) -> Result<(), Error> {
 fn receive(
     client: &Client,
     blob: &Blob,
-    part: &mut Part,
+    part: &mut BlobPart,
     tell: &mut Within<'_>,
 ) -> Result<(), Error> {
     let (mut failures, mut reason) = (0, String::new());
@@ -248,7 +248,7 @@ enum Ended {
 fn connection(
     client: &Client,
     blob: &Blob,
-    part: &mut Part,
+    part: &mut BlobPart,
     tell: &mut Within<'_>,
 ) -> Result<Ended, Error> {
     let reply = match client.bytes(blob, part.len) {

@@ -217,7 +217,7 @@ fn run(servers: &[Server], case: &Case, seed: u64) -> Result<Figures> {
     })
 }
 
-/// The same case in simulation.
+/// A case in simulation.
 fn simulate(
     setting: &Setting,
     simulator: &Path,
