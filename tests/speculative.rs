@@ -352,10 +352,13 @@ fn greedy_answers_are_those_without_drafts() {
                 // Each step makes one token besides the accepted drafts, unless a draft ends the answer.
                 let ahead = spent.steps + 1 + spent.accepted - plain.ids.len();
                 assert!(ahead <= usize::from(predict.is_some()), "{name}: {who}: {spent:?}");
-                // A prompt's kernels round otherwise than those of a token, so that near ties may turn out differently.
+                // With quantized weights a prompt's kernels round activations more finely than those of a token, so that a
+                // draft model which computes some tokens in other steps may decide near ties differently.
                 if who == "itself" && plain.stop == Stop::Length {
-                    let accepted = spent.accepted as f64 / spent.drafted.max(1) as f64;
-                    assert!(spent.drafted == 0 || accepted > 0.9, "{name}: {predict:?} {stop:?}");
+                    let is_same = spent.accepted == spent.drafted;
+                    let is_float = name.ends_with("f32") || name.ends_with("f16");
+                    let rounds_twice = !is_float && spent.accepted > 0;
+                    assert!(is_same || rounds_twice, "{name}: {predict:?} {stop:?}: {spent:?}");
                 }
                 if who == "oracle" && predict.is_none() {
                     assert!(spent.accepted > 50 && spent.accepted + 20 < spent.drafted);
