@@ -90,7 +90,7 @@ fn experts_are_exchanged_for_those_that_are_used_and_answers_stay() {
     let hits = session.expert_hits().unwrap();
     assert!(hits.exchanged > 0, "{hits:?}");
     assert!(hits.exchanged <= (EXCHANGES * steps) as u64, "{hits:?}");
-    // The same text finds more of its experts now.
+    // Repeated, the text finds more of its experts resident.
     let before = hits;
     let again = greedy(&mut session, REVIEW_STEPS as usize);
     assert!(again == expected[..again.len()]);
