@@ -182,6 +182,15 @@ impl Placing {
         self.overrides.iter().map(rule).collect()
     }
 
+    /// With the counts of experts that earlier runs of a model have learned, if they are wanted and none are given.
+    pub(crate) fn with_learned(&self, model: &Model) -> Placing {
+        let mut placing = self.clone();
+        if placing.expert_uses.is_none() && placing.expert_cache != ExpertCache::Off {
+            placing.expert_uses = learned(model, self).and_then(|learned| learned.uses());
+        }
+        placing
+    }
+
     /// Checks that a graph has mixtures for resident experts, and that the counts are of it.
     fn check_experts(&self, graph: &Graph) -> Result<(), Error> {
         if matches!(self.expert_cache, ExpertCache::Off | ExpertCache::Bytes(0)) {
@@ -280,11 +289,7 @@ pub fn plan(
     let budget = budget_of(model, settings)?;
     let graph = settings.graph(model)?;
     let (machine, notes) = machine_of(model, settings, described, &graph)?;
-    let mut placing = settings.placing.clone();
-    if placing.expert_uses.is_none() && placing.expert_cache != ExpertCache::Off {
-        placing.expert_uses = learned(model, &placing).and_then(|learned| learned.uses());
-    }
-    let mut plan = placing.plan(&graph, &machine, &budget)?;
+    let mut plan = settings.placing.with_learned(model).plan(&graph, &machine, &budget)?;
     plan.notes.extend(notes);
     if plan.predicted.is_none() {
         plan.notes.push("speeds are not known yet: the first run measures them".to_owned());

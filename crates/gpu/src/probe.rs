@@ -12,10 +12,9 @@ use crate::caps::{Api, Caps, Coop, Input};
 use crate::device::Device;
 use crate::kernel::{Access, Source};
 use crate::kernels::matmul::{
-    COLUMNS_TILED, Chosen, Epilogue, GemvKey, GemvParams, Matrix, input_of, rows_of,
+    COLUMNS_TILED, Epilogue, GemvKey, GemvParams, Matrix, input_of, rows_of,
 };
 use crate::kernels::view::View;
-use crate::kernels::weights::Layout;
 use crate::render::render;
 
 /// The threads of a workgroup that is one subgroup.
@@ -201,18 +200,8 @@ impl Case {
         let ty = Type::Q8_0;
         let of_key = if columns == 1 { 1 } else { COLUMNS_TILED };
         let input = input_of(caps, ty, of_key);
-        let key = GemvKey {
-            ty,
-            layout: Layout::of(ty),
-            columns: of_key,
-            rows: rows_of(caps, input, of_key, Epilogue::Plain, CHECK_ROWS as u32),
-            input,
-            matrices: 1,
-            bias: false,
-            chosen: Chosen::None,
-            ragged: false,
-            epilogue: Epilogue::Plain,
-        };
+        let rows = rows_of(caps, input, of_key, Epilogue::Plain, CHECK_ROWS as u32);
+        let key = GemvKey::plain(ty, of_key, rows, input);
         let row_blocks = CHECK_COLS / ty.block_weights;
         let blocks = CHECK_ROWS * row_blocks;
         // Numbers that do not repeat with the layout's strides.

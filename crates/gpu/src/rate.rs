@@ -8,10 +8,9 @@ use bilayer_quant::Type;
 use crate::caps::{Caps, Input};
 use crate::device::Device;
 use crate::kernels::matmul::{
-    COLUMNS_TILED, Chosen, Epilogue, GemvKey, GemvParams, Matrix, input_of, rows_of,
+    COLUMNS_TILED, Epilogue, GemvKey, GemvParams, Matrix, input_of, rows_of,
 };
 use crate::kernels::view::View;
-use crate::kernels::weights::Layout;
 
 /// The matrix: as a small model has them.
 const ROWS: u32 = 1024;
@@ -46,18 +45,8 @@ fn product(device: &Device, caps: &Caps, columns: u32) -> Result<Duration, Graph
     use wgpu::BufferUsages as Use;
     let ty = Type::Q8_0;
     let input = input_of(caps, ty, COLUMNS_TILED);
-    let key = GemvKey {
-        ty,
-        layout: Layout::of(ty),
-        columns: COLUMNS_TILED,
-        rows: rows_of(caps, input, COLUMNS_TILED, Epilogue::Plain, ROWS),
-        input,
-        matrices: 1,
-        bias: false,
-        chosen: Chosen::None,
-        ragged: false,
-        epilogue: Epilogue::Plain,
-    };
+    let rows = rows_of(caps, input, COLUMNS_TILED, Epilogue::Plain, ROWS);
+    let key = GemvKey::plain(ty, COLUMNS_TILED, rows, input);
     let row_blocks = COLS / ty.block_weights;
     let blocks = ROWS as usize * row_blocks;
     let mut params = GemvParams {

@@ -40,9 +40,7 @@ pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Err
         // Values within a mixture would be those of one part.
         placing.expert_cache = ExpertCache::Off;
     }
-    if placing.expert_uses.is_none() && placing.expert_cache != ExpertCache::Off {
-        placing.expert_uses = learned(model, &settings.placing).and_then(|learned| learned.uses());
-    }
+    let placing = placing.with_learned(model);
     let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
         let mut plan = placing.plan(graph, machine, budget)?;
         plan.notes.extend(notes.iter().cloned());

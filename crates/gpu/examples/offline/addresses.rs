@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use bilayer_gpu::caps::{Caps, Input};
 use bilayer_gpu::kernel::Source;
 use bilayer_gpu::kernels::matmul::{
-    COLUMNS_TILED, Chosen, Epilogue, GemvKey, GemvParams, Matrix, input_of, rows_of,
+    COLUMNS_TILED, Epilogue, GemvKey, GemvParams, Matrix, input_of, rows_of,
 };
 use bilayer_gpu::kernels::view::View;
-use bilayer_gpu::kernels::weights::{Layout, is_native};
+use bilayer_gpu::kernels::weights::is_native;
 use bilayer_gpu::profiles;
 use bilayer_quant::Type;
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
@@ -43,18 +43,7 @@ pub fn run(wanted: &BTreeSet<String>) -> Result<(), String> {
 fn keys(caps: &Caps) -> Vec<GemvKey> {
     let mut keys = Vec::new();
     for ty in bilayer_quant::all().iter().copied().filter(|ty| is_native(*ty)) {
-        let key = |columns, input, rows| GemvKey {
-            ty,
-            layout: Layout::of(ty),
-            columns,
-            rows,
-            input,
-            matrices: 1,
-            bias: false,
-            chosen: Chosen::None,
-            ragged: false,
-            epilogue: Epilogue::Plain,
-        };
+        let key = |columns, input, rows| GemvKey::plain(ty, columns, rows, input);
         for input in [Input::Floats, input_of(caps, ty, 1)] {
             keys.push(key(1, input, rows_of(caps, input, 1, Epilogue::Plain, ROWS)));
         }

@@ -142,6 +142,22 @@ pub struct Experts {
 }
 
 impl GemvKey {
+    /// One matrix in the layout of its type, every row of it, without bias and epilogue.
+    pub fn plain(ty: Type, columns: u32, rows: u32, input: Input) -> GemvKey {
+        GemvKey {
+            ty,
+            layout: Layout::of(ty),
+            columns,
+            rows,
+            input,
+            matrices: 1,
+            bias: false,
+            chosen: Chosen::None,
+            ragged: false,
+            epilogue: Epilogue::Plain,
+        }
+    }
+
     fn is_tiled(&self) -> bool {
         self.columns == COLUMNS_TILED
     }

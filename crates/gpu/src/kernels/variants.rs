@@ -199,18 +199,7 @@ fn products_of(caps: &Caps, ty: Type, columns: u32) -> Vec<Source> {
         let input = input_of(caps, ty, columns);
         let matrix_rows = if many { 1 << 16 } else { 1 };
         let rows = rows_of(caps, input, columns, Epilogue::Plain, matrix_rows);
-        let plain = GemvKey {
-            ty,
-            layout: Layout::of(ty),
-            columns,
-            rows,
-            input,
-            matrices: 1,
-            bias: false,
-            chosen: Chosen::None,
-            ragged: false,
-            epilogue: Epilogue::Plain,
-        };
+        let plain = GemvKey::plain(ty, columns, rows, input);
         let gate = Epilogue::Gate(Activation::Silu);
         let gated = GemvKey { rows: (rows / 2).max(1), matrices: 2, epilogue: gate, ..plain };
         let residual = GemvKey { epilogue: Epilogue::Residual, bias: true, ..plain };
