@@ -205,6 +205,25 @@ fn every_command_of_the_guide_runs() {
     assert!(failed.is_empty(), "{} commands fail:\n{}", failed.len(), failed.join("\n"));
 }
 
+/// A plan depends only on the model's shapes and the described machine, so the README can show what is printed.
+#[test]
+fn the_plan_in_the_readme_is_what_is_printed() {
+    let text = page(Path::new("README.md")).text;
+    let (_, after) = text.split_once("bilayer plan -m 70b.gguf").unwrap();
+    let (_, shown) = after.split_once("```text\n").unwrap();
+    let (shown, _) = shown.split_once("\n```").unwrap();
+    let place = Place::new();
+    let machines = root().join("examples/machines").display().to_string();
+    let mut printed = String::new();
+    for command in commands(&text).iter().filter(|command| command.contains("70b.gguf")) {
+        let arguments = command.strip_prefix("bilayer ").unwrap();
+        printed = place.run(&arguments.replace("examples/machines", &machines)).good().out;
+    }
+    let printed: Vec<_> = printed.lines().collect();
+    let absent: Vec<_> = shown.lines().filter(|line| !printed.contains(line)).collect();
+    assert!(absent.is_empty() && shown.lines().count() >= 3, "{absent:#?}\n{printed:#?}");
+}
+
 #[test]
 fn the_readme_is_short() {
     let lines = page(Path::new("README.md")).text.lines().count();

@@ -61,21 +61,7 @@ fn sampler(model: &Model, seed: u64, temperature: f32) -> Sampler {
 fn submission(model: &Model, prompt: &str, seed: u64, predict: usize) -> Submission {
     let prompt = model.prompt_tokens(prompt).unwrap();
     let request = Request { predict: Some(predict), ..Request::new(prompt) };
-    submitted(request, sampler(model, seed, 0.8))
-}
-
-/// A request without a key, that shares prefixes.
-fn submitted(request: Request<'static>, sampler: Sampler) -> Submission {
-    Submission {
-        request,
-        sampler,
-        key: 0,
-        namespace: 0,
-        reuse: true,
-        prompt_logprobs: None,
-        after: None,
-        slot: None,
-    }
+    Submission::new(request, sampler(model, seed, 0.8))
 }
 
 /// Texts and cached tokens of all requests, once all have ended.
@@ -308,7 +294,7 @@ fn a_shifted_context_goes_on_as_the_shortened_text_would() {
     let mut executor = executor(&model, 2);
     let request =
         Request { predict: Some(500), shift: Some(shift), ..Request::new(prompt.clone()) };
-    let id = executor.submit(submitted(request.clone(), sampler(&model, 1, 0.0))).unwrap();
+    let id = executor.submit(Submission::new(request.clone(), sampler(&model, 1, 0.0))).unwrap();
     let (found, counts) = served(&mut executor).remove(&id).unwrap();
     assert_eq!(counts.generated, 500);
     assert!(counts.shifted >= 2, "{counts:?}");
@@ -476,7 +462,7 @@ impl Load {
             let vocab = model.config().vocab;
             let options = Options { temperature: 0.0, ..Options::default() };
             let request = Request { predict: Some(12), ignore_eos: true, ..Request::new(prompt) };
-            submitted(request, Sampler::new(options, vocab, 128, Vec::new()).unwrap())
+            Submission::new(request, Sampler::new(options, vocab, 128, Vec::new()).unwrap())
         };
         let (mut ids, mut events, mut together) = (Vec::new(), Vec::new(), 0);
         let mut step = |executor: &mut Executor, events: &mut Vec<_>| {

@@ -372,16 +372,7 @@ fn a_server_drafts_with_the_block() {
 fn submission(model: &Model, prompt: &[u32]) -> Submission {
     let request = Request { predict: Some(12), ignore_eos: true, ..Request::new(prompt.to_vec()) };
     let sampler = Sampler::new(greedy(), model.config().vocab, 256, Vec::new()).unwrap();
-    Submission {
-        request,
-        sampler,
-        key: 0,
-        namespace: 0,
-        reuse: true,
-        prompt_logprobs: None,
-        after: None,
-        slot: None,
-    }
+    Submission::new(request, sampler)
 }
 
 /// The converter writes the block; a file without it names the key that it lacks.

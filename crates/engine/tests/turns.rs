@@ -155,16 +155,7 @@ fn answers_ms(session: Session, requests: u32, settings: ExecutorSettings) -> (f
         let sampler = Sampler::new(options, vocab, context, Vec::new()).unwrap();
         let request =
             Request { predict: Some(24), ignore_eos: true, ..Request::new(vec![5 + number]) };
-        let submission = Submission {
-            request,
-            sampler,
-            key: 0,
-            namespace: 0,
-            reuse: false,
-            prompt_logprobs: None,
-            after: None,
-            slot: None,
-        };
+        let submission = Submission { reuse: false, ..Submission::new(request, sampler) };
         executor.submit(submission).unwrap();
     }
     let (began, mut events, mut most) = (clock.now(), Vec::new(), 0);

@@ -66,6 +66,23 @@ pub struct Submission {
     pub slot: Option<u32>,
 }
 
+impl Submission {
+    /// A request of key 0 in namespace 0 that starts from cached prefixes, in any slot, without log-probabilities of
+    /// its prompt.
+    pub fn new(request: Request<'static>, sampler: Sampler) -> Submission {
+        Submission {
+            request,
+            sampler,
+            key: 0,
+            namespace: 0,
+            reuse: true,
+            prompt_logprobs: None,
+            after: None,
+            slot: None,
+        }
+    }
+}
+
 /// Log-probabilities at one position: of the token that is there, and of the most likely ones.
 pub type PositionLogprobs = (TokenLogprob, Vec<TokenLogprob>);
 
