@@ -74,6 +74,18 @@ fn logits_name_the_perplexity_and_the_next_tokens() {
 }
 
 #[test]
+fn logits_of_ids_are_written_as_floats() {
+    let place = Place::new();
+    let rows = place.path().join("rows.f32");
+    let out = run(&place, "logits_of_ids", &[demo(), "1,2,3", rows.to_str().unwrap()]).out;
+    let [count, vocab]: [usize; 2] = serde_json::from_str(&out).unwrap();
+    let bytes = std::fs::read(rows).unwrap();
+    assert_eq!((count, bytes.len()), (3, 4 * 3 * vocab));
+    let floats = bytes.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
+    assert!(floats.clone().all(f32::is_finite) && floats.clone().any(|x| x != 0.0));
+}
+
+#[test]
 fn batch_answers_as_if_alone_and_side_by_side() {
     let place = Place::new();
     let out = run(&place, "batch", &[demo(), "ROMEO:", "JULIET:", "NURSE:"]).out;

@@ -242,8 +242,8 @@ impl Drop for Load {
     }
 }
 
-/// Prints a line of the table.
-fn say(line: &str) -> Result<()> {
+/// Prints lines of a table.
+pub fn say(line: &str) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{line}")?)
 }
 
@@ -254,6 +254,11 @@ pub fn program(given: Option<&Path>) -> Result<PathBuf> {
         bail!("{} is not a program", path.display());
     }
     Ok(std::path::absolute(path)?)
+}
+
+/// Installs llama.cpp unless it is there; returns the interpreter of its environment.
+pub fn llama_cpp() -> Result<PathBuf> {
+    Ok(peer::Peer::ready(&std::path::absolute(FOLDER)?, Build::Native)?.python)
 }
 
 /// A model with a billion random weights in Q4_K_M, made once.

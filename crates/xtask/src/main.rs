@@ -9,6 +9,7 @@ mod arm;
 mod c_header;
 mod clients;
 mod compare;
+mod compare_logits;
 mod compare_onnx;
 mod dist;
 mod fuzz;
@@ -45,6 +46,7 @@ const TASKS: &[Task] = &[
     ("test", USAGE, test),
     ("test-arm", arm::USAGE, arm::run),
     ("compare-peer", compare::USAGE, compare::run),
+    ("compare-logits", compare_logits::USAGE, compare_logits::run),
     ("compare-onnx", compare_onnx::USAGE, compare_onnx::run),
     ("fuzz", fuzz::USAGE, fuzz::run),
     ("sanitize", sanitize::USAGE, sanitize::run),

@@ -515,15 +515,20 @@ impl Shape {
 
 /// The keys of a recurrence.
 fn recurrent(recurrence: &Recurrence) -> Vec<(&'static str, bilayer_gguf::Value)> {
-    let (sizes, more): ([u32; 4], _) = match *recurrence {
+    let (sizes, more): ([u32; 4], Vec<(_, bilayer_gguf::Value)>) = match *recurrence {
         Recurrence::DeltaNet { key_heads, value_heads, head_dim, period, rotated_dim } => (
             [value_heads, head_dim, key_heads, head_dim],
-            vec![("full_attention_interval", period), ("rope.dimension_count", rotated_dim)],
+            vec![
+                ("full_attention_interval", period.into()),
+                ("rope.dimension_count", rotated_dim.into()),
+                // Pairs by axis as real files divide them: for an image's positions, equal for text.
+                ("rope.dimension_sections", axes(rotated_dim / 2).into()),
+            ],
         ),
         Recurrence::Mamba2 { heads, head_dim, state_dim } => (
             [heads, head_dim, 1, state_dim],
             ["attention.head_count", "attention.head_count_kv", "feed_forward_length"]
-                .map(|name| (name, 0))
+                .map(|name| (name, 0u32.into()))
                 .to_vec(),
         ),
     };
@@ -535,7 +540,12 @@ fn recurrent(recurrence: &Recurrence) -> Vec<(&'static str, bilayer_gguf::Value)
         ("ssm.time_step_rank", heads),
         ("ssm.inner_size", heads * head_dim),
     ];
-    ssm.into_iter().chain(more).map(|(name, value)| (name, value.into())).collect()
+    ssm.into_iter().map(|(name, value)| (name, value.into())).chain(more).collect()
+}
+
+/// Pairs of a head divided among three axes, the first taking what is left over; and none for a fourth.
+fn axes(pairs: u32) -> Vec<i32> {
+    [2, 1, 0].map(|axis| ((pairs + axis) / 3) as i32).into_iter().chain([0]).collect()
 }
 
 fn size(what: &'static str, expected: String, found: u32) -> Error {

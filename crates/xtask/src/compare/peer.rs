@@ -39,7 +39,8 @@ impl FromStr for Build {
 
 /// An installed llama.cpp.
 pub struct Peer {
-    python: PathBuf,
+    /// The interpreter of its environment.
+    pub python: PathBuf,
     script: PathBuf,
 }
 
@@ -66,9 +67,9 @@ impl Peer {
         };
         let mut pip = Command::new(&python);
         pip.args(["-m", "pip", "install", "--quiet", "--no-cache-dir", VERSION]);
-        if let Some(flags) = flags {
-            pip.env("CMAKE_ARGS", flags);
-        }
+        // Vision is not measured.
+        let flags = flags.map_or_else(String::new, |flags| format!(" {flags}"));
+        pip.env("CMAKE_ARGS", format!("-DLLAVA_BUILD=OFF{flags}"));
         status(&mut pip)?;
         Ok(Peer { python, script })
     }
