@@ -698,14 +698,12 @@ fn products_of_every_type() {
 /// each epilogue, several matrices, and activations that halves could not hold without a factor per row.
 #[test]
 fn tiles_of_matrices_round_to_halves() {
-    let Some((_, device)) = support::gpu::opened()
-        .find(|(_, device)| device.device().caps().tile.input == Input::Halves)
-    else {
-        return;
-    };
+    let devices: Vec<_> = support::gpu::opened()
+        .filter(|(_, device)| device.device().caps().tile.input == Input::Halves)
+        .collect();
     let (rows, cols) = (132, 256);
     for &ty in bilayer_quant::all().iter().filter(|ty| ty.quantize.is_some()) {
-        if !bilayer_gpu::kernels::weights::is_native(ty) {
+        if devices.is_empty() || !bilayer_gpu::kernels::weights::is_native(ty) {
             continue;
         }
         let tensors = ["v", "w"].into_iter();
@@ -725,10 +723,17 @@ fn tiles_of_matrices_round_to_halves() {
         });
         let steps: Vec<_> = [9, 64, 80].map(Owned::tokens).into();
         let expected = run_all(&mut Reference::new(), &graph, limits(), &steps);
-        let found = run_all(&mut device.backend(), &graph, limits(), &steps);
-        let error = error(&expected, &found);
-        eprintln!("{ty}: {error:.2e}");
-        assert!(error < HALF_BOUND, "{ty}: {error:.2e} > {HALF_BOUND:.0e}");
+        for (variant, device) in &devices {
+            // Small matrices take a software driver ten times as long to compile.
+            let edge = device.device().caps().coop.map(|coop| coop.edge);
+            if edge == Some(8) && ![Type::Q8_0, Type::Q4_K].contains(&ty) {
+                continue;
+            }
+            let found = run_all(&mut device.backend(), &graph, limits(), &steps);
+            let error = error(&expected, &found);
+            eprintln!("{ty} on {variant}: {error:.2e}");
+            assert!(error < HALF_BOUND, "{ty} on {variant}: {error:.2e} > {HALF_BOUND:.0e}");
+        }
     }
 }
 
