@@ -10,6 +10,8 @@ mod c_header;
 mod clients;
 mod compare;
 mod compare_onnx;
+mod coop_check;
+mod debian;
 mod dist;
 mod fuzz;
 mod gpu_offline;
@@ -51,6 +53,7 @@ const TASKS: &[Task] = &[
     ("mutants", mutants::USAGE, mutants::run),
     ("reliability", reliability::USAGE, reliability::run),
     ("gpu-offline", gpu_offline::USAGE, gpu_offline::run),
+    ("coop-check", coop_check::USAGE, coop_check::run),
     ("quality-table", quality::USAGE, quality::run),
     ("picture", picture::USAGE, picture::run),
     ("mac-check", mac::USAGE, mac::run),
