@@ -182,6 +182,13 @@ impl Device {
         self
     }
 
+    /// Computes attention without cooperative matrices.
+    #[must_use]
+    pub(crate) fn without_coop_attention(mut self) -> Device {
+        self.caps.coop_attends = false;
+        self
+    }
+
     /// Sets how products of many columns are computed.
     #[must_use]
     pub(crate) fn with_tile(mut self, tile: Tile) -> Device {

@@ -19,6 +19,7 @@ pub const CARD: Caps = Caps {
     dot4: true,
     f16: true,
     coop: None,
+    coop_attends: true,
     tile: Tile { input: Input::Quantized, rows: 64 },
     software: false,
     unified: false,

@@ -118,7 +118,8 @@ impl SplitKey {
     /// have a form that they can compute.
     #[must_use]
     pub fn tiled_coop(self, caps: &Caps, group: u32) -> Option<SplitKey> {
-        let coop = caps.coop.filter(|_| caps.tile.input == Input::Halves)?;
+        let is_used = caps.coop_attends && caps.tile.input == Input::Halves;
+        let coop = caps.coop.filter(|_| is_used)?;
         let key = SplitKey { coop: Some(coop), ..self.of_queries(QUERIES_COOP, group, u32::MAX) };
         // Slices of values are whole fragments and chunks, and so are heads then.
         let is_whole = |ty: CacheType| {
