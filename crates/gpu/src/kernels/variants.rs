@@ -146,9 +146,14 @@ pub(super) fn attend(caps: &Caps) -> Vec<Source> {
                 both_ways: false,
                 coop: None,
             };
-            for (group, rows, special) in [(1, 8, false), (4, 1, true), (7, 4, false)] {
-                let split = SplitKey { softcap: special, sinks: special, ..split };
-                sources.push(split.tiled(caps, group, rows).source(caps));
+            // Most models have halves in both.
+            let values = if ty.name() == "f16" { vec![other, ty] } else { vec![other] };
+            for value in values {
+                for (group, rows, special) in [(1, 8, false), (4, 1, true), (7, 4, false)] {
+                    let value = Some(value);
+                    let split = SplitKey { softcap: special, sinks: special, value, ..split };
+                    sources.push(split.tiled(caps, group, rows).source(caps));
+                }
             }
             for rows in [1, 4] {
                 let in_keys = SplitKey { value_dim: head_dim - 8, value: None, ..split };
