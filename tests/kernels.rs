@@ -1333,7 +1333,6 @@ fn attention_with_matrices_rounds_queries_and_weights_to_halves() {
         (Heads { window: Some(Window::Chunk(24)), head_dim: 32, ..HEADS }, Type::F16, plain),
         (Heads { heads: 6, kv_heads: 2, head_dim: 96, ..HEADS }, Type::Q8_0, plain),
         (Heads { head_dim: 32, ..HEADS }, Type::Q5_1, plain),
-        (Heads { head_dim: 160, ..special }, Type::F16, plain),
     ];
     for (at, (heads, ty, factors)) in cases.into_iter().enumerate() {
         if devices.is_empty() {
