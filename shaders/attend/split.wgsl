@@ -9,39 +9,7 @@
 // With one part the result is written to `out`; with several (`step[4]`, the grid's z), the sums, the maximum and the
 // sum of weights go to `parts`, for attend/merge.
 
-struct Params {
-    q: vec2<u32>,
-    out: vec2<u32>,
-    tiles_at: u32, // offsets of the arrays in `step`
-    pages_at: u32,
-    tile_words: u32,
-    heads: u32,
-    kv_heads: u32,
-    group: u32, // query heads per key-value head
-    window: u32, // tokens that a token attends to, including itself, per side if bidirectional
-    key_scales: u32, // offsets of the scales in the caches, in u32
-    value_scales: u32,
-    sinks: u32, // offset in `vectors`, in floats
-    scale: f32,
-    softcap: f32,
-    chunk: u32, // positions of a chunk, to which attention is confined
-    first_tile: u32, // of this dispatch
-    first_group: u32, // of each tile, along the grid's y
-    zero: u32,
-}
-
-@group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding({{ at.step }}) var<storage, read> step: array<u32>;
-@group(0) @binding({{ at.q }}) var<storage, read> q: array<vec4<f32>>;
-@group(0) @binding({{ at.keys }}) var<storage, read> keys: array<vec4<u32>>;
-{% if at.values %}
-@group(0) @binding({{ at.values }}) var<storage, read> values: array<vec4<u32>>;
-{% endif %}
-{% if at.vectors %}
-@group(0) @binding({{ at.vectors }}) var<storage, read> vectors: array<f32>;
-{% endif %}
-@group(0) @binding({{ at.out }}) var<storage, read_write> out: array<vec4<f32>>;
-@group(0) @binding({{ at.parts }}) var<storage, read_write> parts: array<vec4<f32>>;
+{% include "parts/attend" %}
 {% if not subgroup %}
 var<workgroup> scores: array<f32, {{ queries * threads }}>;
 var<workgroup> weights: array<f32, {{ queries * threads }}>;
@@ -49,51 +17,10 @@ var<workgroup> weights: array<f32, {{ queries * threads }}>;
 var<workgroup> folded: array<vec4<f32>, {{ threads }}>;
 {% endif %}
 {% endif %}
-{% include "parts/view" %}
-{% include "parts/cache" %}
-
-const NEVER = -1e30;
 {# The buffer of the values, and the distance between the chunks of a value. #}
 {% set stored = "keys" if in_keys else "values" %}
 {% set apart = "32u * " if in_keys else "" %}
-{% include "parts/cache_levels" %}
-{# A word of the cache. #}
-{% macro word(buffer, at) %}{{ buffer }}[({{ at }}) / 4u][({{ at }}) % 4u]{% endmacro %}
-{# The quads of chunk `c`, whose sixteen bytes are `name`: elements where the type has floats or minimums, otherwise levels
-   with the scale `name`d. `words` is the place of the first word, and words are `apart`. #}
-{% macro unpack(name, type, c, buffer, words, apart) %}
-{% if type.name == "f32" %}
-            let {{ name }}0 = bitcast<vec4<f32>>({{ name }});
-{% elif type.name == "f16" %}
-            let {{ name }}0 = vec4<f32>(unpack2x16float({{ name }}.x), unpack2x16float({{ name }}.y));
-            let {{ name }}1 = vec4<f32>(unpack2x16float({{ name }}.z), unpack2x16float({{ name }}.w));
-{% elif type.name == "bf16" %}
-            let {{ name }}0 = from_bf16({{ name }}.xy);
-            let {{ name }}1 = from_bf16({{ name }}.zw);
-{% else %}
-{% set block = "(" ~ c ~ " / 2u)" if type.bits == 8 else c %}
-{% if type.minimum %}
-            let {{ name }}s = unpack2x16float({{ word(buffer, words ~ " + " ~ apart ~ block) }});
-            let {{ name }}d = {{ name }}s.x;
-{% else %}
-            let {{ name }}d = unpack2x16float({{ word(buffer, words ~ " + " ~ apart ~ "(" ~ block ~ " / 2u)") }})[{{ block }} % 2u];
-{% endif %}
-{% if type.bits == 8 %}
-{% for i in range(4) %}
-            let {{ name }}{{ i }} = vec4<f32>(unpack4xI8({{ name }}[{{ i }}]));
-{% endfor %}
-{% else %}
-{% if type.bits == 5 %}
-            let {{ name }}h = {{ word(buffer, words ~ " + " ~ apart ~ "(" ~ type.scale_words ~ "u + " ~ block ~ ")") }};
-{% endif %}
-{% for i in range(8) %}
-{% set nibbles %}(({{ name }}[{{ i % 4 }}]{% if i > 3 %} >> 4u{% endif %}) & 0x0f0f0f0fu){% endset %}
-{% set codes %}{{ nibbles }}{% if type.bits == 5 %} | fifths({{ name }}h >> {{ 4 * i }}u){% endif %}{% endset %}
-            let {{ name }}{{ i }} = {% if type.minimum %}{{ name }}d * {% endif %}{{ type.rule }}_{{ type.bits }}({{ codes }}){% if type.minimum %} + {{ name }}s.y{% endif %};
-{% endfor %}
-{% endif %}
-{% endif %}
-{% endmacro %}
+{% from "parts/cache_unpack" import unpack %}
 
 // Writes quad `k` of a thread's chunk to the result or the parts; threads beyond the chunks write nothing.
 fn write(place: u32, chunk: u32, k: u32, sum: vec4<f32>, whole: bool) {
@@ -107,46 +34,12 @@ fn write(place: u32, chunk: u32, k: u32, sum: vec4<f32>, whole: bool) {
     }
 }
 
-{% if not both_ways %}
-// The first position that the token at `position` attends to.
-fn first_seen(position: u32) -> u32 {
-    let window = position + 1u - min(params.window, position + 1u);
-    return max(window, position - position % params.chunk);
-}
-
-{% endif %}
 @compute @workgroup_size({{ threads }})
 fn main(
     @builtin(workgroup_id) id: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let tile = params.tiles_at + params.tile_words * (params.first_tile + id.x);
-    let first_row = step[tile];
-    let rows = step[tile + 1u];
-    let first_position = step[tile + 2u];
-    let table = params.pages_at + step[tile + 3u];
-    let head_tiles = (params.group + {{ heads_tile - 1 }}u) / {{ heads_tile }}u;
-    let heads_at = params.first_group + id.y;
-    let kv_head = heads_at / head_tiles;
-    let first_head = kv_head * params.group + heads_at % head_tiles * {{ heads_tile }}u;
-    let last_head = (kv_head + 1u) * params.group - 1u;
-
-    // This part's keys, starting at a whole page.
-{% if both_ways %}
-    let span_begin = step[tile + 4u];
-    let span_end = step[tile + 5u];
-    let ahead = min(params.window, 0x40000000u) - 1u;
-    let end = min(first_position + rows + ahead, span_end);
-    let begin = max(first_position + 1u - min(params.window, first_position + 1u), span_begin);
-{% else %}
-    let end = first_position + rows;
-    let begin = first_seen(first_position);
-{% endif %}
-    let pages = (end + 31u) / 32u - begin / 32u;
-    let splits = step[4];
-    let share = (pages + splits - 1u) / splits;
-    let start = (begin / 32u + id.z * share) * 32u;
-    let to = min(end, start + share * 32u);
+{% include "parts/attend_span" %}
 
 {% for r in range(tile_rows) %}
     // Row {{ r }}: beyond the tile's rows the last one is repeated, and not written.

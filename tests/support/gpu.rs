@@ -10,7 +10,7 @@ use bilayer_gpu::device::DeviceOptions;
 use bilayer_gpu::{Gpu, Opened, Options};
 
 /// Variants of the GPU backend, with limits on the features they use.
-const VARIANTS: [(&str, DeviceOptions); 5] = [
+const VARIANTS: [(&str, DeviceOptions); 6] = [
     ("gpu", DeviceOptions { block_bytes: None, ..PLAIN }),
     ("gpu without subgroups", DeviceOptions { subgroups: false, checked: true, ..PLAIN }),
     // Packed dot products, tiles and large workgroups.
@@ -21,8 +21,12 @@ const VARIANTS: [(&str, DeviceOptions); 5] = [
         DeviceOptions { block_bytes: Some(64 << 10), rate: Some(20_000_000), ..PLAIN },
     ),
     // Tiles of cooperative matrices, which not every adapter has.
-    ("gpu with matrices", DeviceOptions { tile: Some(Input::Halves), ..HARDWARE }),
+    ("gpu with matrices", MATRICES),
+    // As most GPUs have them. Mesa's software adapter lists matrices of 8, and computes these too.
+    ("gpu with matrices of 16", DeviceOptions { coop_edge: Some(16), ..MATRICES }),
 ];
+
+const MATRICES: DeviceOptions = DeviceOptions { tile: Some(Input::Halves), ..HARDWARE };
 
 const HARDWARE: DeviceOptions = DeviceOptions { as_hardware: true, ..PLAIN };
 
@@ -32,6 +36,7 @@ const PLAIN: DeviceOptions = DeviceOptions {
     as_hardware: false,
     checked: false,
     tile: None,
+    coop_edge: None,
     timeout: std::time::Duration::from_secs(30),
     rate: None,
 };

@@ -180,6 +180,7 @@ impl Adapter {
             },
             f16: features.contains(wgpu::Features::SHADER_F16),
             coop: None,
+            coop_attends: true,
             tile: Tile { input: Input::Quantized, rows: 64 },
             software,
             unified: self.facts.unified,

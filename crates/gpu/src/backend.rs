@@ -97,7 +97,12 @@ impl Opened {
                 crate::tiles::choose(&device, options.kernels, kept)?
             }
         };
-        let device = Arc::new(device.with_tile(tile));
+        let device = device.with_tile(tile);
+        let device = match options.unchecked || crate::probe::attends(&device) {
+            true => device,
+            false => device.without_coop_attention(),
+        };
+        let device = Arc::new(device);
         let rate = options.kernels.rate.map_or(rate, |rate| rate as f64);
         let caps = device.caps();
         let lanes =

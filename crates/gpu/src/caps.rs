@@ -122,6 +122,8 @@ pub struct Caps {
     pub f16: bool,
     /// Cooperative matrices, if the GPU multiplies halves to f32 and was seen to.
     pub coop: Option<Coop>,
+    /// Whether attention with them was not seen to be wrong.
+    pub coop_attends: bool,
     /// How products of many columns are computed.
     pub tile: Tile,
     /// Whether the GPU is a software adapter on the CPU: barriers are expensive, workgroup memory is useless.

@@ -77,6 +77,9 @@ pub struct DeviceOptions {
     pub checked: bool,
     /// The only form of input that products of many columns may have; to test it. Otherwise the fastest is measured.
     pub tile: Option<Input>,
+    /// Rows and columns of cooperative matrices in place of the largest that an adapter with them lists; to test the kernels
+    /// of others. Mesa's software adapter computes sizes that it does not list.
+    pub coop_edge: Option<u32>,
     /// How long a wait goes on while the device finishes nothing, before it counts as lost. A software adapter never does.
     pub timeout: Duration,
     /// Operations per second by which work is cut into dispatches; measured if `None`.
@@ -92,6 +95,7 @@ impl Default for DeviceOptions {
             as_hardware: false,
             checked: false,
             tile: None,
+            coop_edge: None,
             timeout: TIMEOUT,
             rate: None,
         }
@@ -175,6 +179,13 @@ impl Device {
     #[must_use]
     pub(crate) fn with_coop(mut self, coop: Option<Coop>) -> Device {
         self.caps.coop = coop;
+        self
+    }
+
+    /// Computes attention without cooperative matrices.
+    #[must_use]
+    pub(crate) fn without_coop_attention(mut self) -> Device {
+        self.caps.coop_attends = false;
         self
     }
 

@@ -68,6 +68,6 @@ pub fn open_adapter(
     let device = device.with_subgroup(subgroup);
     // A software adapter computes matrices in no fewer instructions than other products.
     let edge = adapter.coop_edge().filter(|_| options.subgroups && !device.caps().software);
-    let coop = edge.and_then(|edge| probe::coop(&device, edge));
+    let coop = edge.and_then(|edge| probe::coop(&device, options.coop_edge.unwrap_or(edge)));
     Ok(device.with_coop(coop))
 }

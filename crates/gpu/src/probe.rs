@@ -17,6 +17,10 @@ use crate::kernels::matmul::{
 use crate::kernels::view::View;
 use crate::render::render;
 
+mod attention;
+
+pub use attention::attends;
+
 /// The threads of a workgroup that is one subgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subgroup {

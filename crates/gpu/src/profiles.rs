@@ -19,6 +19,7 @@ pub const CARD: Caps = Caps {
     dot4: true,
     f16: true,
     coop: None,
+    coop_attends: true,
     tile: Tile { input: Input::Quantized, rows: 64 },
     software: false,
     unified: false,
@@ -34,8 +35,10 @@ pub fn all() -> Vec<Profile> {
     let amd = Caps { vendor: Vendor::Amd, subgroup: Some(64), ..CARD };
     let rdna = Caps { vendor: Vendor::Amd, subgroup_varies: true, ..CARD };
     let intel = Caps { vendor: Vendor::Intel, subgroup: None, unified: true, ..CARD };
-    let rdna3 = Caps { coop: Some(Coop { edge: 16, subgroup: 64 }), ..rdna.clone() };
-    let nvidia = Caps { coop: Some(Coop { edge: 16, subgroup: 32 }), ..CARD };
+    let rdna3 = Caps { workgroup_bytes: 64 << 10, ..rdna.clone() };
+    let rdna3 = Caps { coop: Some(Coop { edge: 16, subgroup: 64 }), ..rdna3 };
+    let nvidia = Caps { workgroup_bytes: 48 << 10, ..CARD };
+    let nvidia = Caps { coop: Some(Coop { edge: 16, subgroup: 32 }), ..nvidia };
     let apple = Caps { api: Api::Metal, vendor: Vendor::Apple, dot4: false, unified: true, ..CARD };
     let apple = Caps { coop: Some(Coop { edge: 8, subgroup: 32 }), ..apple };
     let software = Caps { vendor: Vendor::Other, subgroup: Some(8), software: true, ..CARD };

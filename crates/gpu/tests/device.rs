@@ -113,7 +113,10 @@ fn tiles_are_measured_once() {
     assert!(caps.tiles().contains(&measured.device().caps().tile));
     assert_ne!(kept.load(&name).unwrap(), b"coop 96x64 9e99");
     match (caps.coop, open(Some(Input::Halves))) {
-        (Some(_), Ok(forced)) => assert_eq!(forced.device().caps().tile.input, Input::Halves),
+        (Some(_), Ok(forced)) => {
+            let caps = forced.device().caps();
+            assert_eq!((caps.tile.input, caps.coop_attends), (Input::Halves, true));
+        }
         (None, Err(error)) => {
             assert!(error.to_string().contains("no tiles of the form"), "{error}");
             eprintln!("skipped: the adapter has no cooperative matrices");

@@ -11,6 +11,8 @@ mod clients;
 mod compare;
 mod compare_logits;
 mod compare_onnx;
+mod coop_check;
+mod debian;
 mod dist;
 mod fuzz;
 mod gpu_offline;
@@ -53,6 +55,7 @@ const TASKS: &[Task] = &[
     ("mutants", mutants::USAGE, mutants::run),
     ("reliability", reliability::USAGE, reliability::run),
     ("gpu-offline", gpu_offline::USAGE, gpu_offline::run),
+    ("coop-check", coop_check::USAGE, coop_check::run),
     ("quality-table", quality::USAGE, quality::run),
     ("picture", picture::USAGE, picture::run),
     ("mac-check", mac::USAGE, mac::run),

@@ -1,6 +1,8 @@
 //! [`Op::Attend`](bilayer_graph::Op::Attend) after the append: attention over the paged KV cache, in parts that are
 //! merged.
 
+use std::collections::BTreeMap;
+
 use bilayer_graph::PAGE_TOKENS;
 use bytemuck::{Pod, Zeroable};
 use minijinja::context;
@@ -10,7 +12,7 @@ use super::bindings::{kernel, numbered};
 use super::cache::{CacheType, cache_context};
 use super::team::{APART, Team};
 use super::view::{View, pieces};
-use crate::caps::Caps;
+use crate::caps::{Caps, Coop, Input};
 use crate::kernel::Source;
 
 /// Maximum floats of accumulators per thread: half of the available registers, so that enough workgroups run at once.
@@ -22,7 +24,20 @@ const VALUES_UNROLLED: usize = 4;
 /// Maximum query vectors per workgroup.
 const QUERIES_MAX: u32 = 8;
 
-/// Which text of attend/split. Bindings, in order: `step`, `q`, `keys`, `values` unless they are in the keys, `vectors` if
+/// Query vectors of a workgroup with cooperative matrices: sixteen of each of four subgroups.
+const QUERIES_COOP: u32 = 64;
+const SUBGROUPS_COOP: u32 = 4;
+
+/// Halves from row to row of what has 32 tokens in workgroup memory: a multiple of eight, and apart in banks.
+const PITCH_COOP: u32 = 40;
+
+/// Elements of values in workgroup memory at once.
+const SLICE_COOP: u32 = 128;
+
+/// Elements of heads whose results fit the registers.
+const HEAD_COOP_MAX: u32 = 256;
+
+/// Which text of attend/split, or of attend/coop with cooperative matrices. Bindings, in order: `step`, `q`, `keys`, `values` unless they are in the keys, `vectors` if
 /// there are sinks, `out` (written), `parts` (written).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SplitKey {
@@ -44,6 +59,8 @@ pub struct SplitKey {
     pub sinks: bool,
     /// Whether attention is bidirectional; tiles then contain the bounds of their sequence.
     pub both_ways: bool,
+    /// The cooperative matrices that compute it, if they do.
+    pub coop: Option<Coop>,
 }
 
 /// The uniform.
@@ -94,10 +111,63 @@ impl SplitKey {
     /// `group` is the number of query heads per key-value head. `rows` 1 gives the decode kernel.
     #[must_use]
     pub fn tiled(self, caps: &Caps, group: u32, rows: u32) -> SplitKey {
+        self.of_queries(self.queries_max(caps), group, rows)
+    }
+
+    /// As [`Self::tiled`] with cooperative matrices, if products of many columns are computed with them, and heads and cache
+    /// have a form that they can compute.
+    #[must_use]
+    pub fn tiled_coop(self, caps: &Caps, group: u32) -> Option<SplitKey> {
+        let is_used = caps.coop_attends && caps.tile.input == Input::Halves;
+        let coop = caps.coop.filter(|_| is_used)?;
+        let key = SplitKey { coop: Some(coop), ..self.of_queries(QUERIES_COOP, group, u32::MAX) };
+        // Slices of values are whole fragments and chunks, and so are heads then.
+        let is_whole = |ty: CacheType| {
+            ty.fits_halves() && (self.slice_dims() as usize).is_multiple_of(ty.chunk_elements())
+        };
+        let fits = (1..=HEAD_COOP_MAX).contains(&self.head_dim)
+            && self.head_dim.is_multiple_of(2)
+            && self.slice_dims().is_multiple_of(16)
+            && self.head_dim == self.value_dim
+            && !self.both_ways
+            && is_whole(self.key)
+            && self.value.is_some_and(is_whole)
+            && key.held_bytes() <= caps.workgroup_bytes;
+        fits.then_some(key)
+    }
+
+    /// Elements of values that are in workgroup memory at once: all, or halves of them.
+    fn slice_dims(&self) -> u32 {
+        match self.head_dim > SLICE_COOP {
+            true => self.head_dim / 2,
+            false => self.head_dim,
+        }
+    }
+
+    /// Halves of workgroup memory for a page of keys, or of values.
+    fn turned(&self) -> u32 {
+        (32 * (self.head_dim + 8)).max(self.slice_dims() * PITCH_COOP)
+    }
+
+    /// Bytes of workgroup memory with cooperative matrices, if queries are held in fragments.
+    fn held_bytes(&self) -> u32 {
+        2 * (self.turned() + QUERIES_COOP * PITCH_COOP) + 4 * 33 * QUERIES_COOP + 16
+    }
+
+    /// Whether queries are held in fragments, for want of workgroup memory.
+    fn is_held(&self, caps: &Caps) -> bool {
+        self.held_bytes() + 2 * QUERIES_COOP * (self.head_dim + 8) > caps.workgroup_bytes
+    }
+
+    /// Maximum query vectors per workgroup whose results fit the registers.
+    fn queries_max(&self, caps: &Caps) -> u32 {
         let threads = caps.lanes() as usize;
         let chunks = self.values().chunks(self.value_dim as usize);
         let sums = chunks.div_ceil(threads) * self.values().chunk_elements();
-        let most = ((SUMS_MAX / sums) as u32).clamp(1, QUERIES_MAX);
+        ((SUMS_MAX / sums) as u32).clamp(1, QUERIES_MAX)
+    }
+
+    fn of_queries(self, most: u32, group: u32, rows: u32) -> SplitKey {
         // All workgroups of a group are equal: 9 heads are split as 5 and 4 rather than 8 and 1.
         let heads_tile = group.div_ceil(group.div_ceil(most));
         let tile_rows = (most / heads_tile).clamp(1, rows);
@@ -111,6 +181,9 @@ impl SplitKey {
 
     /// The kernel.
     pub fn source(&self, caps: &Caps) -> Source {
+        if let Some(coop) = self.coop {
+            return self.coop_source(coop, caps);
+        }
         let team = Team::small(caps);
         let (head_dim, value_dim) = (self.head_dim as usize, self.value_dim as usize);
         let chunks = self.values().chunks(value_dim);
@@ -125,15 +198,7 @@ impl SplitKey {
         let folds: Vec<usize> = std::iter::successors(Some(token_lanes), |far| Some(2 * far))
             .take_while(|far| *far < team.threads as usize)
             .collect();
-        let at = numbered(&[
-            ("step", true),
-            ("q", true),
-            ("keys", true),
-            ("values", self.value.is_some()),
-            ("vectors", self.sinks),
-            ("out", true),
-            ("parts", true),
-        ]);
+        let at = self.bindings();
         let context = context! {
             at, token_lanes, token_groups, folds, unroll,
             quads => head_dim / 4,
@@ -149,9 +214,42 @@ impl SplitKey {
         kernel(self.name(team), "attend/split", context, team.threads)
     }
 
+    fn bindings(&self) -> BTreeMap<&'static str, u32> {
+        numbered(&[
+            ("step", true),
+            ("q", true),
+            ("keys", true),
+            ("values", self.value.is_some()),
+            ("vectors", self.sinks),
+            ("out", true),
+            ("parts", true),
+        ])
+    }
+
+    fn coop_source(&self, coop: Coop, caps: &Caps) -> Source {
+        let team = Team { threads: SUBGROUPS_COOP * coop.subgroup, subgroup: coop.subgroup };
+        let dims = [self.head_dim, self.value_dim].map(|dim| dim as usize);
+        let context = context! {
+            at => self.bindings(),
+            coop => coop.edge,
+            head_dim => self.head_dim,
+            quads => self.head_dim / 4,
+            out_quads => self.value_dim / 4,
+            heads_tile => self.heads_tile,
+            softcap => self.softcap,
+            both_ways => self.both_ways,
+            slice_dims => self.slice_dims(),
+            turned => self.turned(),
+            held => self.is_held(caps),
+            ..merge_maps([cache_context(self.key, self.value, dims), team.context()])
+        };
+        kernel(self.name(team), "attend/coop", context, team.threads)
+    }
+
     fn name(&self, team: Team) -> String {
         format!(
-            "attend/split d{} {}x{} {} {}{}{}{} {}",
+            "attend/{} d{} {}x{} {} {}{}{}{} {}",
+            if self.coop.is_some() { "coop" } else { "split" },
             self.head_dim,
             self.heads_tile,
             self.tile_rows,
@@ -322,6 +420,7 @@ mod tests {
             softcap: false,
             sinks: false,
             both_ways: false,
+            coop: None,
         }
     }
 

@@ -43,6 +43,11 @@ impl CacheType {
     /// f32.
     pub const F32: CacheType = CacheType { ty: Type::F32, form: Form::Float };
 
+    /// Whether halves hold its elements about as precisely as it does.
+    pub fn fits_halves(self) -> bool {
+        self.ty == Type::F16 || matches!(self.form, Form::Blocks(_))
+    }
+
     /// Its name.
     pub fn name(self) -> String {
         self.ty.name.to_lowercase()

@@ -16,7 +16,7 @@ use super::rope::RopeKey;
 use super::route::RouteKey;
 use super::scan::ScanKey;
 use super::weights::{Layout, is_native};
-use crate::caps::{Caps, Input};
+use crate::caps::{Caps, Input, Tile};
 use crate::kernel::Source;
 
 const BOTH: [bool; 2] = [false, true];
@@ -144,10 +144,16 @@ pub(super) fn attend(caps: &Caps) -> Vec<Source> {
                 softcap: false,
                 sinks: false,
                 both_ways: false,
+                coop: None,
             };
-            for (group, rows, special) in [(1, 8, false), (4, 1, true), (7, 4, false)] {
-                let split = SplitKey { softcap: special, sinks: special, ..split };
-                sources.push(split.tiled(caps, group, rows).source(caps));
+            // Most models have halves in both.
+            let values = if ty.name() == "f16" { vec![other, ty] } else { vec![other] };
+            for value in values {
+                for (group, rows, special) in [(1, 8, false), (4, 1, true), (7, 4, false)] {
+                    let value = Some(value);
+                    let split = SplitKey { softcap: special, sinks: special, value, ..split };
+                    sources.push(split.tiled(caps, group, rows).source(caps));
+                }
             }
             for rows in [1, 4] {
                 let in_keys = SplitKey { value_dim: head_dim - 8, value: None, ..split };
@@ -165,7 +171,34 @@ pub(super) fn attend(caps: &Caps) -> Vec<Source> {
             }
         }
     }
+    sources.extend(attend_coop(caps));
     sources
+}
+
+/// Attention with cooperative matrices: heads of f16 of several lengths, and every type of cache that it takes.
+fn attend_coop(caps: &Caps) -> Vec<Source> {
+    let of_halves = Caps { tile: Tile { input: Input::Halves, rows: 64 }, ..caps.clone() };
+    let of = |head_dim, ty, group, special| {
+        let ty = CacheType::of(ty, head_dim as usize)?;
+        let key = SplitKey {
+            head_dim,
+            heads_tile: 1,
+            tile_rows: 1,
+            value_dim: head_dim,
+            key: ty,
+            value: Some(ty),
+            softcap: special,
+            sinks: special,
+            both_ways: false,
+            coop: None,
+        };
+        Some(key.tiled_coop(&of_halves, group)?.source(caps))
+    };
+    let lengths = [64, 80, 128, 256].into_iter();
+    let options = lengths.flat_map(|dim| [(1, false), (4, true)].map(|option| (dim, option)));
+    let floats = options.filter_map(|(dim, (group, special))| of(dim, Type::F16, group, special));
+    let types = TYPES.into_iter().map(|(ty, _)| ty).filter(|ty| *ty != Type::F16);
+    floats.chain(types.filter_map(|ty| of(128, ty, 4, false))).collect()
 }
 
 /// Types with a loader.

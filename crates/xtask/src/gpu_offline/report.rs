@@ -253,7 +253,8 @@ pub fn is_shown(name: &str) -> bool {
         let rest = name.trim_start_matches("matmul_").trim_start_matches("tile_");
         return types.iter().any(|ty| rest.starts_with(&format!("{ty}_")));
     }
-    let attention = name.starts_with("attend_split_d128_") && name.contains("_f16_f16");
+    let kinds = ["attend_split_d128_", "attend_coop_d128_"];
+    let attention = kinds.iter().any(|kind| name.starts_with(kind)) && name.contains("_f16_f16");
     attention && !name.contains("both") || name.starts_with("rms_norm_sum_gain_f32_t")
 }
 

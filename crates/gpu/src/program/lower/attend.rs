@@ -40,7 +40,13 @@ fn split_key(attend: &Attend, limits: &Limits) -> Option<SplitKey> {
         softcap: attend.softcap.is_some(),
         sinks: attend.sinks.is_some(),
         both_ways: attend.cache.is_none(),
+        coop: None,
     })
+}
+
+/// The variant for spans of many rows.
+fn many_key(base: SplitKey, caps: &Caps, group: u32) -> SplitKey {
+    base.tiled_coop(caps, group).unwrap_or_else(|| base.tiled(caps, group, TILE_ROWS))
 }
 
 /// The layout and location of an attention's keys, and of its values unless they are in the keys.
@@ -71,7 +77,7 @@ pub(super) fn tile_rows(segment: &Segment<'_>, limits: &Limits, caps: &Caps) -> 
     let rows = nodes.filter_map(|node| match &node.op {
         Op::Attend(attend) => {
             let key = split_key(attend, limits)?;
-            Some(key.tiled(caps, group(attend), TILE_ROWS).tile_rows)
+            Some(many_key(key, caps, group(attend)).tile_rows)
         }
         _ => None,
     });
@@ -302,7 +308,7 @@ impl Lowering<'_> {
         let kv_heads = attend.kv_heads as u32;
         let (merge, merged) = self.merging(attend, parts);
         let single = base.tiled(self.caps, group, 1);
-        let many = base.tiled(self.caps, group, TILE_ROWS);
+        let many = many_key(base, self.caps, group);
         let tokens = self.limits.tokens as u32;
         let tiled = tokens.div_ceil(self.words.tile_rows()) + self.limits.sequences as u32;
         let kinds: [(SplitKey, u32, Condition); 2] =

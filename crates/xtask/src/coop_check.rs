@@ -1,0 +1,86 @@
+//! `cargo xtask coop-check`: runs the tests of kernels with cooperative matrices on a newer Mesa's software adapter.
+//!
+//! Mesa 26's lavapipe multiplies cooperative matrices; Debian's stable releases have an older one. The driver is unpacked from
+//! Debian unstable with all its libraries, the C library too, whose loader starts the tests.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::debian::{Archive, LIBRARIES, driver_manifest};
+
+pub const USAGE: &str = "\
+cargo xtask coop-check [-- ARGS]
+                              run the tests of kernels with cooperative matrices on the software adapter of Debian unstable's
+                              Mesa, unpacked into target/coop-check (ARGS go to the tests instead of their names)";
+
+/// Test files, and the tests in them that use cooperative matrices.
+const TESTS: [(&str, &str, &[&str]); 2] = [
+    ("bilayer-gpu", "device", &["tiles_are_measured_once"]),
+    ("bilayer", "kernels", &["attention_with_matrices", "tiles_of_matrices"]),
+];
+
+/// Runs the task.
+pub fn run(args: &[String]) -> Result<()> {
+    let wanted = match args {
+        [] => None,
+        [dashes, rest @ ..] if dashes == "--" => Some(rest),
+        _ => bail!("coop-check does not know `{}`\n{USAGE}", args.join(" ")),
+    };
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    let folder = std::path::absolute(Path::new(&target))?.join("coop-check");
+    if let Err(reason) = ready(&folder)? {
+        use std::io::Write;
+        return Ok(writeln!(std::io::stdout(), "skipped: {reason}")?);
+    }
+    for (package, test, filters) in TESTS {
+        let program = built(package, test)?;
+        let libraries = folder.join(LIBRARIES);
+        let mut tests = Command::new(libraries.join("ld-linux-x86-64.so.2"));
+        tests.arg("--library-path").arg(&libraries).arg(program).arg("--nocapture");
+        match wanted {
+            None => tests.args(filters),
+            Some(args) => tests.args(args),
+        };
+        tests.env("VK_DRIVER_FILES", folder.join("lavapipe.json"));
+        crate::status(tests.env("BILAYER_REQUIRE_GPU", "1"))?;
+    }
+    Ok(())
+}
+
+/// Unpacks the driver unless it is there; or says why it cannot be had.
+fn ready(folder: &Path) -> Result<Result<(), String>> {
+    let file = folder.join("lavapipe.json");
+    if file.exists() {
+        return Ok(Ok(()));
+    }
+    let archive = match Archive::of(folder, |_| vec!["unstable".to_owned()])? {
+        Ok(archive) => archive,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    eprintln!("xtask: unpacking Mesa of Debian unstable into {}", folder.display());
+    if let Err(error) = archive.download_whole(&["mesa-vulkan-drivers", "libvulkan1"]) {
+        return Ok(Err(format!("{error:#}")));
+    }
+    archive.unpack()?;
+    let driver = folder.join(LIBRARIES).join("libvulkan_lvp.so");
+    if !driver.exists() {
+        bail!("{} is not in mesa-vulkan-drivers", driver.display());
+    }
+    std::fs::write(file, driver_manifest(&driver))?;
+    Ok(Ok(()))
+}
+
+/// Builds a test file; returns its program.
+fn built(package: &str, test: &str) -> Result<String> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["test", "--no-run", "--message-format", "json", "--package", package]);
+    let said = crate::output(command.args(["--test", test]))?;
+    let mut program = said.lines().filter_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        let is_test = message["target"]["name"] == test;
+        message["executable"].as_str().filter(|_| is_test).map(str::to_owned)
+    });
+    program.next_back().with_context(|| format!("cargo named no program of the test `{test}`"))
+}
