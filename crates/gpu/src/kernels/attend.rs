@@ -37,8 +37,9 @@ const SLICE_COOP: u32 = 128;
 /// Elements of heads whose results fit the registers.
 const HEAD_COOP_MAX: u32 = 256;
 
-/// Which text of attend/split, or of attend/coop with cooperative matrices. Bindings, in order: `step`, `q`, `keys`, `values` unless they are in the keys, `vectors` if
-/// there are sinks, `out` (written), `parts` (written).
+/// Which text of attend/split, or of attend/coop with cooperative matrices. Bindings, in order:
+/// `step`, `q`, `keys`, `values` unless they are in the keys, `vectors` if there are sinks, `out`
+/// (written), `parts` (written).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SplitKey {
     /// Elements of a head of queries and keys, a multiple of 4.
