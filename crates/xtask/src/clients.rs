@@ -1,7 +1,7 @@
 //! `cargo xtask clients`: runs the clients that people use, unmodified from PyPI, and the web page against `bilayer serve`.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -125,11 +125,11 @@ pub fn run(args: &[String]) -> Result<()> {
     if is_wanted(PAGE) {
         match missing_browser() {
             None => page(&bilayer, &mut tally)?,
-            Some(advice) if names.is_empty() => say(&format!("skipped page: {advice}"))?,
+            Some(advice) if names.is_empty() => crate::say(&format!("skipped page: {advice}"))?,
             Some(advice) => bail!("{advice}"),
         }
     }
-    say(&format!("{} checks hold, {} failed", tally.held, tally.failed))?;
+    crate::say(&format!("{} checks hold, {} failed", tally.held, tally.failed))?;
     if tally.failed > 0 {
         bail!("{} checks failed", tally.failed);
     }
@@ -192,7 +192,7 @@ fn page(bilayer: &Path, tally: &mut Tally) -> Result<()> {
     let mut command = Command::new("python3");
     command.args(["tests/web/check.py", "--bilayer"]).arg(bilayer).arg("--out").arg(&folder);
     counted(command, &folder.join("check.log"), tally)?;
-    say(&format!("screenshots of the page are in {}", folder.display()))
+    crate::say(&format!("screenshots of the page are in {}", folder.display()))
 }
 
 /// Runs a script, shows its lines and counts them. Its stderr goes to `log`.
@@ -207,23 +207,19 @@ fn counted(mut command: Command, log: &Path, tally: &mut Tally) -> Result<()> {
     for line in BufReader::new(child.stdout.take().context("no stdout")?).lines() {
         let line = line?;
         own.line(&line);
-        say(&line)?;
+        crate::say(&line)?;
     }
     let status = child.wait()?;
     if (own.failed == 0 && !status.success()) || own == Tally::default() {
-        say(&format!("failed  {command:?} ended with {status} after {} checks", own.held))?;
+        crate::say(&format!("failed  {command:?} ended with {status} after {} checks", own.held))?;
         own.failed += 1;
     }
     if own.failed > 0 {
-        say(&format!("see {}", log.display()))?;
+        crate::say(&format!("see {}", log.display()))?;
     }
     tally.held += own.held;
     tally.failed += own.failed;
     Ok(())
-}
-
-fn say(line: &str) -> Result<()> {
-    Ok(writeln!(std::io::stdout(), "{line}")?)
 }
 
 #[cfg(test)]

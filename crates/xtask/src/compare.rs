@@ -1,7 +1,6 @@
 //! `cargo xtask compare-peer`: runs this program and llama.cpp on the same files, round by round, and reports ratios.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -173,7 +172,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let peer = peer::Peer::ready(&folder, options.peer)?;
     let mut rows = Vec::new();
     let _load = Load::new(options.busy);
-    say(&table::head(ik.as_ref().map_or("", |_| table::IK_COLUMNS)))?;
+    crate::say(&table::head(ik.as_ref().map_or("", |_| table::IK_COLUMNS)))?;
     for Job { case, file } in &options.work {
         let path = match file {
             Some(file) => file.clone(),
@@ -198,7 +197,7 @@ pub fn run(args: &[String]) -> Result<()> {
             let about = table::About { model: &name, level, peer, busy, case, bytes };
             let iks = ik.as_ref().map(|_| &iks[..]);
             for row in table::rows(&about, ours, &theirs, iks) {
-                say(&row.to_string())?;
+                crate::say(&row.to_string())?;
                 rows.push(row);
             }
         }
@@ -240,11 +239,6 @@ impl Drop for Load {
             let _ = thread.join();
         }
     }
-}
-
-/// Prints lines of a table.
-pub fn say(line: &str) -> Result<()> {
-    Ok(writeln!(std::io::stdout(), "{line}")?)
 }
 
 /// The program to measure: the given one, or else that of this tree, which is built.

@@ -140,7 +140,7 @@ pub fn run(args: &[String]) -> Result<()> {
             }
         }
     }
-    compare::say(table.trim_end())?;
+    crate::say(table.trim_end())?;
     if let Some(file) = &into {
         crate::rewrite(file, "compare-logits", |_| table)?;
     }

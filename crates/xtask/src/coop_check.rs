@@ -31,8 +31,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let folder = std::path::absolute(Path::new(&target))?.join("coop-check");
     if let Err(reason) = ready(&folder)? {
-        use std::io::Write;
-        return Ok(writeln!(std::io::stdout(), "skipped: {reason}")?);
+        return crate::say(&format!("skipped: {reason}"));
     }
     for (package, test, filters) in TESTS {
         let program = built(package, test)?;

@@ -6,7 +6,6 @@
 //! `target/gpu-offline`; nothing is installed.
 
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -121,9 +120,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let folder = target.join("gpu-offline");
     let packages = match Packages::ready(&folder)? {
         Ok(packages) => packages,
-        Err(reason) => {
-            return Ok(writeln!(std::io::stdout(), "skipped: {reason}")?);
-        }
+        Err(reason) => return crate::say(&format!("skipped: {reason}")),
     };
     let kernels = folder.join("kernels");
     let offline = Offline::build(&target)?;
@@ -134,7 +131,7 @@ pub fn run(args: &[String]) -> Result<()> {
     broken.extend(dxc.broken);
     std::fs::write(task.folder.join("table.md"), found.table(|_| true))?;
     let table = format!("{}\n{}\n", found.table(report::is_shown), dxc.said);
-    write!(std::io::stdout(), "{table}")?;
+    crate::say(table.trim_end_matches('\n'))?;
     if !broken.is_empty() {
         bail!("{} kernels break a rule:\n  {}", broken.len(), broken.join("\n  "));
     }

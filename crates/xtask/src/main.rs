@@ -106,6 +106,12 @@ fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(ran.stdout)?)
 }
 
+/// Prints lines of a result.
+fn say(line: &str) -> Result<()> {
+    use std::io::Write;
+    Ok(writeln!(std::io::stdout(), "{line}")?)
+}
+
 /// Runs a command to its end.
 fn status(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("{command:?} could not be started"))?;
