@@ -33,10 +33,17 @@ fn placings(model: &Model) -> Vec<Placing> {
 
 /// The logits of the prompt of [`greedy`] and of a text after it.
 fn forced(session: &mut Session, text: &[usize]) -> Vec<Vec<f32>> {
+    resumed(session, text, 0)
+}
+
+/// The logits of [`forced`] from token `from` of the text on, the tokens before it as part of the prompt.
+fn resumed(session: &mut Session, text: &[usize], from: usize) -> Vec<Vec<f32>> {
     let sequence = session.open().unwrap();
-    let prompt = session.prefill(sequence, &some(ROWS, 6), &mut |_| true).unwrap().unwrap();
-    let mut rows = vec![prompt.to_vec()];
-    for &token in text {
+    let said = text[..from].iter().map(|&token| token as u32);
+    let prompt: Vec<u32> = some(ROWS, 6).into_iter().chain(said).collect();
+    let last = session.prefill(sequence, &prompt, &mut |_| true).unwrap().unwrap();
+    let mut rows = vec![last.to_vec()];
+    for &token in &text[from..] {
         let run = Run { sequence, tokens: &[token as u32], wanted: Wanted::Last };
         rows.push(session.step(&[run]).unwrap().to_vec());
     }
@@ -140,7 +147,10 @@ fn residents_are_chosen_by_counts() {
 fn a_device_that_fails_with_residents_does_not_change_the_answer() {
     let model = mixture();
     let steps = REVIEW_STEPS as usize + 16;
-    let expected = best(&greedy(&mut alone(&model), steps));
+    let expected = greedy(&mut alone(&model), steps);
+    let text = &best(&expected)[..steps];
+    // A fault makes a prompt of what was said, which rounds otherwise than its tokens did one by one.
+    let usual = error(&resumed(&mut alone(&model), text, steps / 2), &expected[steps / 2..]);
     let placing = Placing { gpu_layers: Offload::All, ..placings(&model)[0].clone() };
     let calls = [Call::Load, Call::Compile, Call::Submit, Call::Read, Call::Write, Call::Exchange];
     for (call, fault) in
@@ -150,9 +160,10 @@ fn a_device_that_fails_with_residents_does_not_change_the_answer() {
             let device = Failing::new(cpu_as_gpu(), Script { call, after, fault });
             let failed = device.failed.clone();
             let mut session = placed(&model, Box::new(device), settings(), &placing);
-            let found = best(&greedy(&mut session, steps));
+            let found = forced(&mut session, text);
             let what = format!("{call:?} {fault:?} after {after}");
-            assert_eq!(found, expected, "{what}");
+            let off = error(&found, &expected);
+            assert!(off < 2.0 * usual, "{what}: error {off:e}, {usual:e} of a prompt");
             let warnings = session.take_warnings();
             assert_eq!(*failed.lock().unwrap(), !warnings.is_empty(), "{what}: {warnings:?}");
         }
