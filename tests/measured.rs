@@ -146,10 +146,20 @@ fn a_slow_gpu_gets_no_layers_and_the_plan_says_why() {
     if support::gpu::gpu().is_none() {
         return;
     }
-    let place = Place::new();
-    model(&place);
-    let ran = place.run("run -m m.gguf -p ab -n 4 --temp 0 -dev software").good();
     let reason = "no part is offloaded: the GPU is slower than the CPU";
+    let attempt = || {
+        let place = Place::new();
+        model(&place);
+        let ran = place.run("run -m m.gguf -p ab -n 4 --temp 0 -dev software").good();
+        (place, ran)
+    };
+    let (mut place, mut ran) = attempt();
+    // On a busy machine the CPU may be measured as too slow.
+    for _ in 0..4 {
+        if !ran.err.contains(reason) {
+            (place, ran) = attempt();
+        }
+    }
     assert!(ran.err.contains(reason), "{ran:?}");
     assert!(ran.err.contains("placement: out:cpu 2-0:cpu"), "{ran:?}");
     let plan = place.run("plan -m m.gguf -dev software --json").json();
