@@ -83,6 +83,9 @@ impl Random {
     }
 }
 
+/// Rows of a random matrix that differ.
+const DISTINCT_ROWS: usize = 61;
+
 fn weights(graph: &Graph) -> HashMap<WeightId, SharedBytes> {
     let bytes = graph.weights.iter().map(|weight| {
         let mut random = Random(weight.name.bytes().fold(7, |h, b| h * 31 + u64::from(b)));
@@ -91,10 +94,17 @@ fn weights(graph: &Graph) -> HashMap<WeightId, SharedBytes> {
         let spread = if weight.name.starts_with("table") { 1.0 } else { spread };
         // A state decays.
         let centre = if weight.name == "decay" { -1.0 } else { centre };
+        // Quantizing is slow: beyond so many, rows are repeated in no order.
+        let distinct = weight.rows.min(DISTINCT_ROWS);
         let values: Vec<f32> =
-            (0..weight.rows * weight.cols).map(|_| centre + spread * random.normal()).collect();
-        let mut bytes = vec![0; weight.bytes()];
+            (0..distinct * weight.cols).map(|_| centre + spread * random.normal()).collect();
+        let row_bytes = weight.bytes() / weight.rows;
+        let mut bytes = vec![0; distinct * row_bytes];
         weight.ty.quantize(&values, None, &mut bytes).unwrap();
+        for _ in distinct..weight.rows {
+            let from = random.below(distinct) * row_bytes;
+            bytes.extend_from_within(from..from + row_bytes);
+        }
         (weight.id, SharedBytes::from(bytes))
     });
     bytes.collect()

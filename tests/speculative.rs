@@ -198,7 +198,7 @@ fn demo() -> Model {
 #[test]
 fn rows_verified_together_have_the_bits_of_single_ones() {
     let levels: Vec<Level> = Level::available().collect();
-    let tokens = some(40, 3);
+    let tokens = some(2 * CHECKED_ROWS + 1, 3);
     for (name, model) in models() {
         for &level in &levels {
             let settings = Settings { cpu_level: Some(level), sequences: 2, ..settings() };

@@ -23,10 +23,10 @@ struct Coverage {
     every_split: bool,
 }
 
-/// A trained model.
-const TRAINED: Coverage = Coverage { steps: 32, every_split: true };
+/// A trained model: the second prompt and its answer fill a page.
+const TRAINED: Coverage = Coverage { steps: 14, every_split: true };
 /// A trained model's other types, which do not matter to how parts are joined.
-const REQUANTIZED: Coverage = Coverage { steps: 8, every_split: false };
+const REQUANTIZED: Coverage = Coverage { steps: 4, every_split: false };
 /// A model with random weights, whose windows and chunks the longest prompt fills.
 const RANDOM: Coverage = Coverage { steps: 6, every_split: true };
 
