@@ -1,8 +1,9 @@
 {# Variant: type (its loader and planes), layout, ints, strided, slots, rows (R), columns (N), matrices, bias,
    residual, gate (the name of an activation, or none), experts (none; "pair": a column is a row and a slot in its route;
-   "group": the columns of a workgroup belong to one expert), ragged (x ends within the last unit), threads, subgroup. #}
+   "group": the columns of a workgroup belong to one expert), ragged (x ends within the last unit), unroll (pieces of floats
+   in flight), threads, subgroup. #}
 // GEMV: products of a matrix (or several with one input) with {{ columns }} columns. A workgroup computes {{ rows }}
-// rows. A thread handles units of 64 weights, or of floats pieces of sixteen, four at once, so that adjacent threads read
+// rows. A thread handles units of 64 weights, or of floats pieces of sixteen, {{ unroll }} at once, so that adjacent threads read
 // adjacent bytes; each is unpacked once for all columns. All sums are kept in registers and reduced at the end; a single
 // subgroup needs no barrier.
 {% include "parts/product" %}
@@ -146,8 +147,8 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
 {% endfor %}
 {% if not ints %}
     let pieces = 4u * params.units;
-    for (var first = lane; first < pieces; first += {{ 4 * threads }}u) {
-{% for p in range(4) %}
+    for (var first = lane; first < pieces; first += {{ unroll * threads }}u) {
+{% for p in range(unroll) %}
         let piece{{ p }} = min(first + {{ p * threads }}u, pieces - 1u);
 {% endfor %}
 {% else %}
@@ -189,7 +190,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
 {% endif %}
 {% endfor %}
 {% else %}
-{% for p in range(4) %}
+{% for p in range(unroll) %}
 {% for s in range(slots) %}
         let w{{ s }}_{{ p }} = load_piece(at{{ s }}, piece{{ p }});
 {% endfor %}

@@ -218,6 +218,8 @@ impl GemvKey {
             },
             ragged => self.ragged,
             pairs => if caps.software { pairs(self.ty) } else { 0 },
+            // Loads in flight hide a GPU's latency; in software they are only wasted on short rows.
+            unroll => if caps.software { 1 } else { 4 },
             ..shared
         };
         let template = match (coop, self.is_tiled()) {
