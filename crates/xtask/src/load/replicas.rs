@@ -1,9 +1,9 @@
 //! Two replicas on one machine beside the simulation of a fleet (`examples/scaling_sim`) with step times of `bilayer bench`.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -54,6 +54,22 @@ struct Figures {
     cached: f64,
 }
 
+/// A figure's name and its value.
+type Figure = (&'static str, fn(&Figures) -> f64);
+
+/// The figures that the simulation must predict.
+const JUDGED: [Figure; 3] = [
+    ("tokens a second", |f| f.tokens_per_second),
+    ("time to first token", |f| f.first_ms),
+    ("time between tokens", |f| f.gap_ms),
+];
+
+/// A case measured and simulated in one round.
+struct Pair {
+    measured: Figures,
+    simulated: Figures,
+}
+
 /// Compares the two.
 pub fn replicas(setting: &Setting) -> Result<Section> {
     let threads = (setting.threads / REPLICAS).max(1);
@@ -62,10 +78,7 @@ pub fn replicas(setting: &Setting) -> Result<Section> {
     let launches: Vec<_> = (0..REPLICAS)
         .map(|number| setting.launch(&format!("replica-{number}"), flags.clone()))
         .collect();
-    let mut rows = Vec::new();
-    let mut errors = vec![Vec::new(); CASES.len()];
-    let mut measured = vec![Vec::new(); CASES.len()];
-    let mut predicted = vec![Figures::default(); CASES.len()];
+    let mut pairs: [Vec<Pair>; CASES.len()] = std::array::from_fn(|_| Vec::new());
     for round in 0..setting.rounds {
         setting.say("replicas", round);
         // Step times of this round: the machine's speed drifts.
@@ -74,38 +87,12 @@ pub fn replicas(setting: &Setting) -> Result<Section> {
         let servers: Vec<Server> = launches.iter().map(Launch::bilayer).collect::<Result<_>>()?;
         let overhead = overhead_ms(&servers, &bench, round)?;
         for (at, case) in CASES.iter().enumerate() {
-            let real = run(&servers, case, (round * CASES.len() + at) as u64)?;
+            let measured = run(&servers, case, (round * CASES.len() + at) as u64)?;
             let simulated = simulate(setting, &simulator, &bench, case, overhead)?;
-            errors[at].push(simulated.tokens_per_second / real.tokens_per_second);
-            measured[at].push(real);
-            predicted[at] = simulated;
+            pairs[at].push(Pair { measured, simulated });
         }
     }
-    for (at, case) in CASES.iter().enumerate() {
-        let of = |figure: fn(&Figures) -> f64| {
-            median(&measured[at].iter().map(figure).collect::<Vec<_>>())
-        };
-        let ratio = median(&errors[at]);
-        rows.push(Row::judged(
-            format!("{}: simulated by measured tokens a second", case.name),
-            spread(&errors[at], 3),
-            format!("median within {BAR} of 1"),
-            Verdict::at_most((ratio - 1.0).abs(), BAR),
-        ));
-        let Figures { tokens_per_second, first_ms, gap_ms, cached } = predicted[at];
-        rows.push(Row::shown(
-            format!("{}: measured (simulated in the last round)", case.name),
-            format!(
-                "{:.1} ({tokens_per_second:.1}) tok/s, first token after {:.0} ({first_ms:.0}) ms, {:.1} ({gap_ms:.1}) ms \
-                 between tokens, {:.0} % ({:.0} %) of prompts cached",
-                of(|f| f.tokens_per_second),
-                of(|f| f.first_ms),
-                of(|f| f.gap_ms),
-                100.0 * of(|f| f.cached),
-                100.0 * cached,
-            ),
-        ));
-    }
+    let rows = CASES.iter().zip(&pairs).flat_map(|(case, pairs)| rows(case, pairs)).collect();
     let about = format!(
         "{REPLICAS} servers with {threads} threads each, {STREAMS} answers at once, requests all at once to the one with the \
          fewest. Simulated from `bilayer bench` of the round, run in {REPLICAS} processes at once, and what a server adds to a \
@@ -113,6 +100,37 @@ pub fn replicas(setting: &Setting) -> Result<Section> {
         setting.rounds
     );
     Ok(Section { name: "replicas", about, rows })
+}
+
+/// The rows of a case: each figure judged by its ratios within a round, then the figures themselves.
+fn rows(case: &Case, pairs: &[Pair]) -> Vec<Row> {
+    let judged = JUDGED.iter().map(|(name, of)| {
+        let ratios: Vec<f64> = pairs.iter().map(|p| of(&p.simulated) / of(&p.measured)).collect();
+        Row::judged(
+            format!("{}: {name}, simulated by measured", case.name),
+            spread(&ratios, 3),
+            format!("median within {BAR} of 1"),
+            Verdict::at_most((median(&ratios) - 1.0).abs(), BAR),
+        )
+    });
+    let both = |of: fn(&Figures) -> f64| {
+        let of_all = |side: fn(&Pair) -> &Figures| {
+            median(&pairs.iter().map(|pair| of(side(pair))).collect::<Vec<_>>())
+        };
+        [of_all(|pair| &pair.measured), of_all(|pair| &pair.simulated)]
+    };
+    let [rate, simulated_rate] = both(|f| f.tokens_per_second);
+    let [first, simulated_first] = both(|f| f.first_ms);
+    let [gap, simulated_gap] = both(|f| f.gap_ms);
+    let [cached, simulated_cached] = both(|f| 100.0 * f.cached);
+    let shown = Row::shown(
+        format!("{}: measured (simulated)", case.name),
+        format!(
+            "{rate:.1} ({simulated_rate:.1}) tok/s, first token after {first:.0} ({simulated_first:.0}) ms, {gap:.1} \
+             ({simulated_gap:.1}) ms between tokens, {cached:.0} % ({simulated_cached:.0} %) of prompts cached"
+        ),
+    );
+    judged.chain([shown]).collect()
 }
 
 /// The simulator beside the program, which is built if it is not there.
@@ -156,15 +174,29 @@ fn bench_beside(setting: &Setting, threads: usize) -> Result<String> {
         command.args(["-t", &threads.to_string(), "-m"]).arg(&setting.model);
         command
     };
-    let spawn = || command().stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let mut others: Vec<Child> = (1..REPLICAS).map(|_| spawn()).collect::<Result<_, _>>()?;
-    let found = output(&mut command());
-    for other in &mut others {
-        // The last to end had the machine to itself for the difference only.
-        let _ = other.kill();
-        let _ = other.wait();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 1..REPLICAS {
+            scope.spawn(|| keep_busy(command, &done));
+        }
+        let found = output(&mut command());
+        done.store(true, Ordering::Relaxed);
+        found
+    })
+}
+
+/// Runs a command again and again until `done`. One that cannot run leaves its core idle.
+fn keep_busy(command: impl Fn() -> Command, done: &AtomicBool) {
+    while !done.load(Ordering::Relaxed) {
+        let Ok(mut child) = command().stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
+            return;
+        };
+        while !done.load(Ordering::Relaxed) && matches!(child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = child.kill();
+        let _ = child.wait();
     }
-    found
 }
 
 /// What a server adds to a step: the time between tokens of one answer on each server at once, less a step of one row.
