@@ -1,5 +1,8 @@
 //! The sequence that an admitted request starts from: the longest common prefix of any, or an empty one.
 
+use bilayer_graph::PAGE_TOKENS;
+
+use super::request::RequestId;
 use super::scheduler::{Job, Scheduler};
 use super::sequences::Sequences;
 use crate::session::SequenceId;
@@ -12,15 +15,26 @@ pub(super) struct Prefix {
     is_whole: bool,
 }
 
+impl Job {
+    /// Whether it may start from a sequence of a namespace and slot.
+    fn may_use(&self, namespace: u64, slot: Option<u32>) -> bool {
+        namespace == self.namespace && (self.slot.is_none() || self.slot == slot)
+    }
+
+    /// Tokens in common with others, at most all but the last: its logits select the next one.
+    fn common(&self, tokens: &[u32]) -> usize {
+        let common = tokens.iter().zip(&self.tokens).take_while(|(a, b)| a == b).count();
+        common.min(self.tokens.len() - 1)
+    }
+}
+
 impl Scheduler {
     /// The longest prefix of a job's tokens in any sequence.
     pub(super) fn prefix(&self, job: &Job, cache: &impl Sequences) -> Option<Prefix> {
         if !job.reuse {
             return None;
         }
-        let serves = |namespace, slot| {
-            namespace == job.namespace && (job.slot.is_none() || job.slot == slot)
-        };
+        let serves = |namespace, slot| job.may_use(namespace, slot);
         let idle = self.idle.iter().enumerate();
         let idle = idle.filter(|(_, idle)| serves(idle.namespace, idle.slot));
         let idle = idle.map(|(at, idle)| (Some(at), idle.sequence, idle.prompt));
@@ -30,21 +44,50 @@ impl Scheduler {
         let running = running.map(|active| (None, active.sequence, active.job.prompt));
         let found = idle.chain(running).map(|(idle, sequence, prompt)| {
             let held = cache.pages().tokens(sequence);
-            let common = held.iter().zip(&job.tokens).take_while(|(a, b)| a == b).count();
-            // The last token is always run, since its logits select the next one.
-            let common = common.min(job.tokens.len() - 1);
-            let usable = |common: usize| match self.policy.deterministic {
-                // Other positions were not computed in the chunks of this request.
-                Some(fixed) => common.min(prompt).min(job.prompt - 1) / fixed.chunk * fixed.chunk,
-                None => common,
-            };
-            let mut common = usable(common);
+            let usable = |common: usize| self.usable(job, prompt, common);
+            let mut common = usable(job.common(held));
             while cache.pages().resumable(sequence, common) < common {
                 common = usable(cache.pages().resumable(sequence, common));
             }
             Prefix { idle, sequence, common, is_whole: common == held.len() }
         });
         found.filter(|found| found.common > 0).max_by_key(|found| (found.common, found.is_whole))
+    }
+
+    /// A running request that is about to compute at least a page of a job's tokens beyond those that are cached, and how
+    /// many tokens both have in common: those that arrive together with the same system prompt compute it once.
+    pub(super) fn computing(
+        &self,
+        job: &Job,
+        cached: usize,
+        cache: &impl Sequences,
+    ) -> Option<(RequestId, usize)> {
+        if !job.reuse {
+            return None;
+        }
+        let others = self.running.iter().filter(|active| {
+            !active.has_ended
+                && job.may_use(active.job.namespace, Some(active.job.progress.slot))
+        });
+        let of_each = others.map(|active| {
+            let common = job.common(&active.job.tokens);
+            (active, self.usable(job, active.job.prompt, common))
+        });
+        of_each
+            .filter(|&(active, common)| {
+                common >= cached + PAGE_TOKENS && cache.pages().len(active.sequence) < common
+            })
+            .max_by_key(|&(_, common)| common)
+            .map(|(active, common)| (active.job.id, common))
+    }
+
+    /// Of the first tokens that a job has in common with a sequence, those that it may start from.
+    fn usable(&self, job: &Job, prompt: usize, common: usize) -> usize {
+        match self.policy.deterministic {
+            // Other positions were not computed in the chunks of this request.
+            Some(fixed) => common.min(prompt).min(job.prompt - 1) / fixed.chunk * fixed.chunk,
+            None => common,
+        }
     }
 
     /// A sequence that holds a prefix and nothing else, or an empty one.

@@ -4,7 +4,7 @@
 //! the step within a bound measured online. Requests are admitted while pages are free; when pages run out, the latest
 //! request gives its pages back and is computed again later, so a running request never fails for lack of memory.
 //! Finished sequences stay in the cache until their pages are needed, and a new request starts from the longest common
-//! prefix of any sequence with its namespace.
+//! prefix of any sequence with its namespace. If a running request is about to compute more of its prompt, it waits for that.
 //!
 //! Invariants: a request is in exactly one of the waiting queue, the followers or the running list until it ends; every
 //! open sequence belongs to one running request or is idle; running requests are in the order of their arrival.
@@ -62,6 +62,15 @@ pub(super) struct Idle {
     pub used: u64,
 }
 
+/// A request that waits until another has computed the first tokens of both prompts.
+#[derive(Debug)]
+struct Follower {
+    leader: RequestId,
+    /// Tokens of the leader that it waits for.
+    common: usize,
+    job: Job,
+}
+
 /// The scheduler. Time is a parameter: `now` counts from any fixed point.
 #[derive(Debug)]
 pub struct Scheduler {
@@ -70,8 +79,7 @@ pub struct Scheduler {
     paces: [Pace; 2],
     queue: Queue,
     waiting: HashMap<usize, Job>,
-    /// Requests that wait for the prompt of another.
-    followers: Vec<(RequestId, Job)>,
+    followers: Vec<Follower>,
     pub(super) running: Vec<Active>,
     pub(super) idle: Vec<Idle>,
     next: u64,
@@ -132,7 +140,7 @@ impl Scheduler {
             progress: Progress { prompt, ..Progress::default() },
         };
         match arrival.after.filter(|&leader| self.is_before_its_answer(leader)) {
-            Some(leader) => self.followers.push((leader, job)),
+            Some(leader) => self.followers.push(Follower { leader, common: prompt - 1, job }),
             None => self.enqueue(job),
         }
         Ok(id)
@@ -200,7 +208,7 @@ impl Scheduler {
             self.queue.forget(runs);
             return true;
         }
-        if let Some(at) = self.followers.iter().position(|(_, job)| job.id == request) {
+        if let Some(at) = self.followers.iter().position(|follower| follower.job.id == request) {
             self.followers.remove(at);
             return true;
         }
@@ -272,20 +280,24 @@ impl Scheduler {
     /// Whether a request has still to compute its prompt.
     fn is_before_its_answer(&self, request: RequestId) -> bool {
         self.waiting.contains_key(&(request.0 as usize))
+            || self.followers.iter().any(|follower| follower.job.id == request)
             || self.find(request).is_some_and(|active| active.job.tokens.len() == active.job.prompt)
     }
 
-    /// Enqueues the followers of requests whose prompt is computed.
+    /// Enqueues the followers whose leaders have computed the common tokens.
     fn release_followers(&mut self, cache: &impl Sequences) {
         let followers = std::mem::take(&mut self.followers);
-        let waits = |leader: RequestId| match self.find(leader) {
-            Some(active) => cache.pages().len(active.sequence) + 1 < active.job.prompt,
-            None => self.waiting.contains_key(&(leader.0 as usize)),
+        let following: Vec<RequestId> = followers.iter().map(|follower| follower.job.id).collect();
+        let waits = |follower: &Follower| match self.find(follower.leader) {
+            Some(active) => cache.pages().len(active.sequence) < follower.common,
+            None => {
+                self.waiting.contains_key(&(follower.leader.0 as usize))
+                    || following.contains(&follower.leader)
+            }
         };
-        let (waiting, ready): (Vec<_>, Vec<_>) =
-            followers.into_iter().partition(|(leader, _)| waits(*leader));
+        let (waiting, ready): (Vec<_>, Vec<_>) = followers.into_iter().partition(waits);
         self.followers = waiting;
-        ready.into_iter().for_each(|(_, job)| self.enqueue(job));
+        ready.into_iter().for_each(|follower| self.enqueue(follower.job));
     }
 
     /// Starts waiting requests while sequences and pages are free.
@@ -301,6 +313,12 @@ impl Scheduler {
                 return;
             }
             let common = found.as_ref().map_or(0, |found| found.common);
+            if let Some((leader, common)) = self.computing(job, common, cache) {
+                self.queue.remove(key, arrival);
+                let job = self.waiting.remove(&number).expect("it is queued");
+                self.followers.push(Follower { leader, common, job });
+                continue;
+            }
             // Whole pages of the prefix are shared; each running request may need a page soon.
             let needed = (job.tokens.len() + 1).div_ceil(PAGE_TOKENS) - common / PAGE_TOKENS;
             let needed = needed + self.running.len();

@@ -408,6 +408,44 @@ fn a_key_that_floods_does_not_delay_others() {
 }
 
 #[test]
+fn requests_that_arrive_together_compute_a_common_prefix_once() {
+    // Rows of a step: the common part takes several.
+    let mut scheduler = Scheduler::new(Policy { rows: 40, ..policy() });
+    let mut cache = Pages::new(64, 14, CONTEXT);
+    let mut submit = |common: u32, own: u32| {
+        let prompt: Vec<u32> = (0..common).chain((0..8).map(|i| 1000 * own + i)).collect();
+        let arrival = Arrival { prompt, reuse: true, ..Arrival::default() };
+        scheduler.submit(Duration::ZERO, arrival).expect("there is room")
+    };
+    let first = submit(100, 1);
+    let [second, third] = [2, 3].map(|own| submit(100, own));
+    let shorter = submit(70, 4);
+    // Less than a page in common with the others.
+    let other = submit(10, 5);
+    let (mut rows, mut cached, mut ended) = (0, HashMap::new(), Vec::new());
+    while ended.len() < 5 {
+        let items = scheduler.next_step(Duration::ZERO, &mut cache);
+        assert!(!items.is_empty(), "{ended:?} ended");
+        for item in &items {
+            rows += item.end - item.start;
+            let tokens = &scheduler.tokens(item.request)[item.start..item.end];
+            cache.append(item.sequence, tokens, &mut Vec::new()).expect("pages");
+        }
+        for item in items.iter().filter(|item| item.selects) {
+            let progress = scheduler.progress(item.request).expect("it runs");
+            cached.insert(item.request, progress.cached);
+            ended.push(item.request);
+            scheduler.end(item.request, &mut cache);
+        }
+    }
+    let of = |request| cached[&request];
+    assert_eq!([first, second, third, shorter].map(of), [0, 100, 100, 70]);
+    assert_eq!(of(other), 10, "of the others' pages, without waiting for them");
+    assert_eq!(rows, 108 + 3 * 8 + 8);
+    assert_eq!(scheduler.waiting(), 0);
+}
+
+#[test]
 fn a_common_prefix_is_computed_once() {
     let mut scheduler = Scheduler::new(policy());
     let mut cache = Pages::new(64, 14, CONTEXT);
