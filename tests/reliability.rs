@@ -13,6 +13,9 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use bilayer_engine::placement::Placing;
+use bilayer_engine::session::{Progress, Session, Settings};
+use bilayer_engine::{Error, Model, OpenOptions};
 use bilayer_gguf::{Array, File, Metadata, NewTensor, to_bytes};
 use bilayer_quant::Type;
 
@@ -337,6 +340,7 @@ fn named_tests_exist(page: &str) -> usize {
         page.split('`').filter_map(|part| part.split_once(".rs::")).collect();
     for (file, test) in &names {
         let source = std::fs::read_to_string(root.join(format!("{file}.rs"))).unwrap();
+        let source = source.replace("#[tokio::test]", "#[test]");
         let is_test = source.split("#[test]").skip(1).any(|test_and_rest| {
             let head = test_and_rest.split('{').next().unwrap_or_default();
             head.contains(&format!("fn {test}("))
@@ -450,6 +454,99 @@ fn a_model_that_was_read_or_replaced_is_immune() {
         }
         let ran = Ran::new(&child.wait_with_output().unwrap()).good();
         assert_eq!(String::from_utf8_lossy(&first) + ran.out.as_str(), expected);
+    }
+}
+
+/// A session on the CPU, of which `told` hears while it is prepared.
+fn session(model: &Model, told: &mut dyn FnMut(Progress)) -> Session {
+    let settings = Settings {
+        threads: Some(1),
+        ctx_size: Some(256),
+        ubatch_size: 16,
+        placing: Placing::cpu(),
+        progress: Some(told),
+        ..Settings::default()
+    };
+    Session::new(model, settings).unwrap()
+}
+
+/// The logits after a prompt of several micro-batches; after the first of them, `meanwhile` is called.
+fn prompted(session: &mut Session, meanwhile: &mut dyn FnMut()) -> Result<Vec<f32>, Error> {
+    let sequence = session.open().unwrap();
+    let prompt: Vec<u32> = (0..96).map(|i| 3 + i * 7 % 500).collect();
+    let mut calls = 0;
+    let logits = session.prefill(sequence, &prompt, &mut |_| {
+        calls += 1;
+        if calls == 1 {
+            meanwhile();
+        }
+        true
+    });
+    let logits = logits.map(|logits| logits.unwrap().to_vec());
+    assert!(calls > 3, "the prompt has several micro-batches");
+    assert_eq!(session.len(sequence), if logits.is_ok() { prompt.len() } else { 0 });
+    session.close(sequence);
+    logits
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_file_that_changes_in_the_middle_of_a_prompt_is_an_error() {
+    let place = place();
+    let path = place.path().join("in.gguf");
+    let whole = std::fs::read(&path).unwrap();
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 0x40;
+    let changes: [(&str, &dyn Fn()); 2] = [
+        ("in.gguf: byte ", &|| shorten(&path, 4096)),
+        ("in.gguf: ", &|| std::fs::write(&path, &flipped).unwrap()),
+    ];
+    for (named, change) in changes {
+        std::fs::write(&path, &whole).unwrap();
+        let model = Model::open(&path, OpenOptions::default()).unwrap();
+        let mut session = session(&model, &mut |_| ());
+        prompted(&mut session, &mut || ()).unwrap();
+        let error = prompted(&mut session, &mut || change()).unwrap_err();
+        assert!(matches!(error, Error::File(_)), "{error}");
+        assert!(error.to_string().contains(named), "{named}: {error}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_file_that_is_replaced_is_used_as_it_was_opened() {
+    let place = place();
+    place.run("synth --layers 4 --width 128 --heads 4 --vocab 512 --seed 3 other.gguf").good();
+    let [path, other] = ["in.gguf", "other.gguf"].map(|name| place.path().join(name));
+    let whole = std::fs::read(&path).unwrap();
+    let answer = |moment: &str| {
+        std::fs::write(place.path().join("next"), &whole).unwrap();
+        std::fs::rename(place.path().join("next"), &path).unwrap();
+        let replace = || {
+            std::fs::copy(&other, place.path().join("next")).unwrap();
+            std::fs::rename(place.path().join("next"), &path).unwrap();
+        };
+        let model = Model::open(&path, OpenOptions::default()).unwrap();
+        let mut is_loaded = false;
+        let mut session = session(&model, &mut |_| {
+            if moment == "load" && !std::mem::replace(&mut is_loaded, true) {
+                replace();
+            }
+        });
+        if moment == "idle" {
+            prompted(&mut session, &mut || ()).unwrap();
+            replace();
+        }
+        let is_prefill = moment == "prefill";
+        let logits =
+            prompted(&mut session, &mut || is_prefill.then(replace).unwrap_or(())).unwrap();
+        let is_replaced = std::fs::read(&path).unwrap() != whole;
+        assert_eq!(is_replaced, moment != "never", "{moment}");
+        logits
+    };
+    let expected = answer("never");
+    for moment in ["load", "idle", "prefill"] {
+        assert!(answer(moment) == expected, "{moment}");
     }
 }
 

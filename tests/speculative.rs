@@ -31,6 +31,8 @@ mod support {
     pub mod words;
 }
 
+#[path = "drafts/faults.rs"]
+mod faults;
 #[path = "drafts/mtp.rs"]
 mod mtp;
 

@@ -63,7 +63,7 @@ fn subjects() -> impl Iterator<Item = Subject> {
     })
 }
 
-fn settings_for(purpose: Purpose) -> Settings<'static> {
+pub(super) fn settings_for(purpose: Purpose) -> Settings<'static> {
     Settings {
         purpose,
         sequences: 2,
@@ -184,7 +184,7 @@ fn drafter(model: &Model) -> MtpDrafter {
     MtpDrafter::new(model, settings, bounds()).unwrap()
 }
 
-fn drafted(drafter: &mut MtpDrafter, text: Text<'_>, most: usize) -> Vec<u32> {
+pub(super) fn drafted(drafter: &mut MtpDrafter, text: Text<'_>, most: usize) -> Vec<u32> {
     let mut draft = Draft::default();
     drafter.draft(text, most, &mut draft).unwrap();
     draft.tokens().to_vec()
@@ -244,7 +244,7 @@ fn drafts_leave_the_text_and_no_traces() {
 
 /// A model of which the layers add nothing, so that the next token depends on the last one alone, by a random table; and
 /// whose block has the same table. `sizes` are further keys of the architecture.
-fn continued_by_a_table(name: &str, ty: Type, sizes: &[(&str, u32)]) -> Model {
+pub(super) fn continued_by_a_table(name: &str, ty: Type, sizes: &[(&str, u32)]) -> Model {
     let mut metadata = (bilayer_models::find(name).unwrap().tiny)();
     metadata.set("tokenizer.ggml.model", "no_vocab");
     metadata.set(&format!("{name}.block_count"), 4u32);

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 mod batch;
 mod encoders;
+mod faults;
 
 #[path = "../support"]
 mod support {
@@ -302,7 +303,9 @@ fn a_client_that_leaves_frees_its_place_at_once() {
 
 #[test]
 fn a_full_queue_is_refused_at_once_with_a_time_to_retry() {
-    let server = Server::start("-np 1 -c 512 --max-queue 2");
+    let place = Place::new();
+    let flags = format!("-np 1 -c 512 --max-queue 2 --slot-save-path {}", place.path().display());
+    let server = Server::start_in(place, &flags);
     let long =
         json!({ "prompt": "ROMEO:\n", "ignore_eos": true, "stream": true, "n_predict": 400 });
     let mut streams: Vec<_> = (0..1).map(|_| server.stream("/completion", &long)).collect();
@@ -316,6 +319,9 @@ fn a_full_queue_is_refused_at_once_with_a_time_to_retry() {
     assert_eq!(reply.status, 503, "{reply:?}");
     assert!(reply.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
     assert!(began.elapsed() < Duration::from_secs(1));
+    // A save waits for no place.
+    let saved = server.post("/slots/0?action=save", &json!({ "filename": "a.bin" })).good();
+    assert!(saved["n_saved"].as_u64() > Some(4), "{saved}");
     drop((streams, waiting));
 }
 

@@ -38,12 +38,17 @@ mod panel;
 mod pieces;
 mod plan;
 mod pool;
+#[cfg(test)]
+mod pool_model;
+#[cfg(test)]
+mod pool_tests;
 pub mod probe;
 mod program;
 mod slots;
 mod stage;
 mod state;
 mod stream;
+mod sync;
 mod tile;
 mod types;
 #[cfg(target_arch = "x86_64")]

@@ -9,22 +9,20 @@
 //! it was preempted while spinning assumes an oversubscribed machine and spins less.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
+
+// A test compiles this file with those of a model checker: see `pool_model`.
+use super::sync::{
+    AtomicBool, AtomicU32, AtomicU64, Builder, Condvar, JoinHandle, LOOKS, Mutex, MutexGuard,
+    Ordering, SPIN, YIELD, fence, spin_loop, yield_now,
+};
 
 /// Maximum chunks per stage.
 pub(crate) const CHUNKS_MAX: usize = (1 << 24) - 1;
 
 /// Maximum stages per job.
 pub(crate) const STAGES_MAX: usize = (1 << 16) - 1;
-
-/// Longest spin on an idle machine.
-const SPIN: Duration = Duration::from_micros(60);
-
-/// Time a thread yields between spinning and parking.
-const YIELD: Duration = Duration::from_micros(100);
 
 /// A gap this long between two readings of the clock while spinning means that the thread was preempted.
 const PUT_ASIDE: Duration = Duration::from_micros(300);
@@ -226,7 +224,7 @@ impl Gate {
     fn park(&self, ready: impl Fn() -> bool) {
         let mut guard = lock(&self.mutex);
         self.parked.0.fetch_add(1, Ordering::SeqCst);
-        std::sync::atomic::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         while !ready() {
             guard = self.condvar.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
@@ -235,7 +233,7 @@ impl Gate {
 
     /// Wakes parked threads; call after the change.
     fn wake(&self) {
-        std::sync::atomic::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         if self.parked.0.load(Ordering::SeqCst) > 0 {
             drop(lock(&self.mutex));
             self.condvar.notify_all();
@@ -258,12 +256,12 @@ impl Patience {
         let start = Instant::now();
         let mut last = start;
         loop {
-            for _ in 0..16 {
+            for _ in 0..LOOKS {
                 if ready() {
                     self.spin = (self.spin * 2).max(Duration::from_micros(1)).min(self.spin_max);
                     return;
                 }
-                std::hint::spin_loop();
+                spin_loop();
             }
             let now = Instant::now();
             if now - last > PUT_ASIDE {
@@ -275,7 +273,7 @@ impl Patience {
             }
         }
         while last - start < self.spin + YIELD {
-            std::thread::yield_now();
+            yield_now();
             if ready() {
                 return;
             }
@@ -319,7 +317,7 @@ impl Pool {
         for thread in 0..threads.saturating_sub(1) {
             let shared = pool.shared.clone();
             let run = move || serve(&shared, thread, Patience::new(spin_max));
-            let named = std::thread::Builder::new().name(format!("bilayer cpu {thread}"));
+            let named = Builder::new().name(format!("bilayer cpu {thread}"));
             pool.workers.push(named.spawn(run)?);
         }
         Ok(pool)
@@ -380,181 +378,4 @@ fn serve(shared: &Shared, thread: usize, mut patience: Patience) {
 /// A panic while the lock was held leaves no invalid data: values are replaced as a whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Counts the remaining chunks of each stage of a run, and asserts that a stage begins after the previous ones
-    /// have finished and that no thread number is used twice at a time.
-    struct Counting {
-        left: Vec<AtomicU32>,
-        ran: AtomicU32,
-        running: Vec<AtomicBool>,
-        slow_thread: Option<usize>,
-        panic_at: Option<(usize, usize)>,
-    }
-
-    impl Counting {
-        fn new(stages: usize, threads: usize) -> Counting {
-            Counting {
-                left: (0..stages).map(|_| AtomicU32::new(0)).collect(),
-                ran: AtomicU32::new(0),
-                running: (0..threads).map(|_| AtomicBool::new(false)).collect(),
-                slow_thread: None,
-                panic_at: None,
-            }
-        }
-
-        fn round(&self, pool: &mut Pool, job: &Arc<Job>, chunks: &[usize]) {
-            for (left, &count) in self.left.iter().zip(chunks) {
-                left.store(count as u32, Ordering::SeqCst);
-            }
-            job.open(chunks.iter().copied());
-            pool.publish(job);
-            pool.finish(job);
-            assert!(job.is_finished());
-        }
-
-        fn assert_whole(&self, job: &Job) {
-            assert_eq!(job.panicked(), None);
-            assert!(self.left.iter().all(|left| left.load(Ordering::SeqCst) == 0));
-        }
-    }
-
-    impl Work for Arc<Counting> {
-        fn run(&self, stage: usize, chunk: usize, thread: usize) {
-            assert!(!self.running[thread].swap(true, Ordering::SeqCst), "thread {thread} twice");
-            let early = self.left[..stage].iter().any(|left| left.load(Ordering::SeqCst) > 0);
-            assert!(!early, "stage {stage} began early");
-            if self.slow_thread == Some(thread) && chunk.is_multiple_of(7) {
-                std::thread::sleep(Duration::from_micros(200));
-            }
-            self.running[thread].store(false, Ordering::SeqCst);
-            assert_ne!(self.panic_at, Some((stage, chunk)), "as asked");
-            self.ran.fetch_add(1, Ordering::SeqCst);
-            assert_ne!(self.left[stage].fetch_sub(1, Ordering::SeqCst), 0, "a chunk ran twice");
-        }
-    }
-
-    fn job_of(counting: &Arc<Counting>) -> Arc<Job> {
-        Arc::new(Job::new(counting.left.len(), Box::new(counting.clone())).timed())
-    }
-
-    #[test]
-    fn every_chunk_runs_once_in_order_of_stages() {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        for threads in [1, 2, 3, cpus + 3] {
-            let mut pool = Pool::new(threads).unwrap();
-            assert_eq!(pool.threads(), threads);
-            let counting = Arc::new(Counting::new(5, threads));
-            let job = job_of(&counting);
-            for round in 0..2000 {
-                counting.round(&mut pool, &job, &[4, 1 + round % 9, 1, 7, 2]);
-                counting.assert_whole(&job);
-            }
-        }
-    }
-
-    #[test]
-    fn empty_stages_are_passed() {
-        let mut pool = Pool::new(3).unwrap();
-        let counting = Arc::new(Counting::new(4, 3));
-        let job = job_of(&counting);
-        for chunks in [[0, 9, 0, 0], [0, 0, 0, 0], [0, 0, 0, 3]] {
-            counting.round(&mut pool, &job, &chunks);
-            counting.assert_whole(&job);
-        }
-        assert_eq!(job.stage_ns().count(), 4);
-        assert_eq!(counting.ran.load(Ordering::SeqCst), 12);
-    }
-
-    #[test]
-    fn a_slow_worker_holds_up_only_its_own_chunk() {
-        let mut pool = Pool::new(2).unwrap();
-        let counting = Arc::new(Counting { slow_thread: Some(0), ..Counting::new(3, 2) });
-        let job = job_of(&counting);
-        for _ in 0..20 {
-            counting.round(&mut pool, &job, &[40, 40, 40]);
-            counting.assert_whole(&job);
-        }
-    }
-
-    /// Rows in pieces on two simulated cores: a row takes thread 0 four units of time and thread 1 one. A thread comes
-    /// back for its next piece when its clock is the earlier one, so the result does not depend on the machine's load.
-    struct SlowCore {
-        pieces: crate::pieces::Pieces,
-        /// Each thread's time and the number of pieces that were claimed.
-        state: Mutex<([usize; 2], usize)>,
-        changed: Condvar,
-    }
-
-    impl Work for Arc<SlowCore> {
-        fn run(&self, _: usize, chunk: usize, thread: usize) {
-            let row = if thread == 0 { 4 } else { 1 };
-            let mut state = lock(&self.state);
-            state.0[thread] += row * self.pieces.range(chunk).len();
-            state.1 += 1;
-            self.changed.notify_all();
-            let early = |(clocks, claimed): &mut ([usize; 2], usize)| {
-                clocks[thread] > clocks[1 - thread] && *claimed < self.pieces.len()
-            };
-            drop(self.changed.wait_while(state, early));
-        }
-    }
-
-    #[test]
-    fn a_core_of_a_quarter_of_the_speed_gets_a_fifth_of_the_rows() {
-        let rows = 6400;
-        let pieces = crate::pieces::Pieces::new(rows, 64, 2);
-        let chunks = pieces.len();
-        let cores = Arc::new(SlowCore { pieces, state: Mutex::default(), changed: Condvar::new() });
-        let mut pool = Pool::new(2).unwrap();
-        let job = Arc::new(Job::new(1, Box::new(cores.clone())));
-        job.open([chunks].into_iter());
-        pool.publish(&job);
-        pool.finish(&job);
-        let (clocks, claimed) = *lock(&cores.state);
-        assert_eq!(claimed, chunks);
-        assert_eq!(clocks[0] / 4 + clocks[1], rows);
-        // Both together are 1.25 times as fast as the fast thread; two equal halves would take 2.5 times as long.
-        let best = rows * 4 / 5;
-        let took = clocks[0].max(clocks[1]);
-        assert!(took < best * 11 / 10, "{clocks:?}, at best {best}");
-    }
-
-    #[test]
-    fn a_panic_is_reported_and_the_next_run_is_whole() {
-        let mut pool = Pool::new(2).unwrap();
-        let counting = Arc::new(Counting { panic_at: Some((1, 3)), ..Counting::new(3, 2) });
-        let job = job_of(&counting);
-        counting.round(&mut pool, &job, &[8, 8, 8]);
-        assert!(job.panicked().unwrap().contains("stage 1, chunk 3"), "{:?}", job.panicked());
-        counting.round(&mut pool, &job, &[2, 0, 2]);
-        counting.assert_whole(&job);
-    }
-
-    #[test]
-    fn jobs_alternate_and_dropping_an_unfinished_one_ends() {
-        let mut pool = Pool::new(4).unwrap();
-        let jobs: Vec<(Arc<Counting>, Arc<Job>)> = (0..3)
-            .map(|_| {
-                let counting = Arc::new(Counting::new(2, 4));
-                let job = job_of(&counting);
-                (counting, job)
-            })
-            .collect();
-        for round in 0..3000 {
-            let (counting, job) = &jobs[round % 3];
-            counting.round(&mut pool, job, &[1 + round % 16, 16]);
-            counting.assert_whole(job);
-        }
-        for left in &jobs[0].0.left {
-            left.store(16, Ordering::SeqCst);
-        }
-        jobs[0].1.open([16, 16].into_iter());
-        pool.publish(&jobs[0].1);
-        drop(pool);
-    }
 }

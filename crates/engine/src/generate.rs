@@ -9,7 +9,7 @@ use crate::sampling::{Sampler, TokenLogprob};
 use crate::session::{CacheError, Calls, OutputRows, Run, SequenceId, Session, Spent, Wanted};
 use crate::{Cancel, Error, Model};
 pub(crate) use reply::{Choice, Reply};
-use speculate::{Draft, Drafter, Text};
+use speculate::{Draft, Drafter, Text, settle};
 
 mod batch;
 mod reply;
@@ -213,6 +213,7 @@ impl<'s> Generation<'s> {
         self.rows = rows(self.session, &self.reply.sampler, &self.reply.request, most);
         self.run.reserve(most);
         self.drafter = Some(drafter);
+        settle(&mut self.drafter, Ok(()), self.session);
         Ok(self)
     }
 
@@ -234,7 +235,7 @@ impl<'s> Generation<'s> {
             !request.cancel.is_cancelled()
         };
         let of = (&mut **session, *sequence, &*request.prompt);
-        if !prefill(of, drafter.as_deref_mut(), rows, going)? {
+        if !prefill(of, drafter, rows, going)? {
             *stop = Some(Stop::Interrupted);
         }
         for &token in request.prompt.iter() {
@@ -318,28 +319,32 @@ impl<'s> Generation<'s> {
         let most = self.most_drafted();
         let Generation { session, sequence, drafter, run, draft, rows, held, .. } = self;
         draft.clear();
+        let mut worked = Ok(());
         if let Some(drafter) = drafter.as_mut().filter(|_| most > 0) {
             let began = session.clock().now();
             let text = Text { held: session.tokens(*sequence), last: token };
-            drafter.draft(text, most, draft)?;
+            worked = drafter.draft(text, most, draft);
             self.statistics.drafting += session.clock().since(began);
-            self.statistics.drafted += draft.tokens().len();
             drafter.move_spent(&mut self.statistics.spent);
         }
+        if !settle(drafter, worked, session) {
+            draft.clear();
+        }
+        self.statistics.drafted += draft.tokens().len();
         run.clear();
         run.push(token);
         run.extend_from_slice(draft.tokens());
         let tokens = &run[..];
         let run = Run { sequence: *sequence, tokens, wanted: Wanted::Verified };
-        let mut ahead = Ok(());
+        let mut worked = Ok(());
         let mut draft_ahead = |is_busy: &mut dyn FnMut() -> bool| {
-            ahead = drafter.as_mut().map_or(Ok(()), |drafter| drafter.draft_ahead(is_busy));
+            worked = drafter.as_mut().map_or(Ok(()), |drafter| drafter.draft_ahead(is_busy));
         };
         rows.fill(session.step_beside(&[run], rows.reading, Some(&mut draft_ahead))?);
-        ahead?;
-        if let Some(drafter) = drafter {
-            drafter.see(*held, tokens, session.hidden())?;
+        if let (Some(drafter), Ok(())) = (drafter.as_mut(), &worked) {
+            worked = drafter.see(*held, tokens, session.hidden());
         }
+        settle(drafter, worked, session);
         *held += 1;
         self.at = 0;
         self.statistics.steps += 1;
@@ -358,8 +363,9 @@ impl<'s> Generation<'s> {
         for tokens in run.chunks(most) {
             let again = Run { sequence: *sequence, tokens, wanted: Wanted::Verified };
             session.step_reading(&[again], rows.reading)?;
-            if let Some(drafter) = drafter {
-                drafter.see(there, tokens, session.hidden())?;
+            if let Some(of) = drafter {
+                let worked = of.see(there, tokens, session.hidden());
+                settle(drafter, worked, session);
             }
             there += tokens.len();
         }
@@ -378,7 +384,7 @@ impl<'s> Generation<'s> {
         let cancel = &reply.request.cancel;
         let going = &mut |_| !cancel.is_cancelled();
         let of = (&mut **session, *sequence, &again[..]);
-        if !prefill(of, drafter.as_deref_mut(), rows, going)? {
+        if !prefill(of, drafter, rows, going)? {
             reply.stop = Some(Stop::Interrupted);
         }
         *held = session.len(*sequence);
@@ -427,7 +433,7 @@ impl Drop for Generation<'_> {
 /// Appends tokens to a sequence, as [`Session::prefill`] does, and lets a drafter see them. Whether all were run.
 fn prefill(
     (session, sequence, tokens): (&mut Session, SequenceId, &[u32]),
-    mut drafter: Option<&mut (dyn Drafter + '_)>,
+    drafter: &mut Option<&mut dyn Drafter>,
     rows: &mut OutputRows,
     each: &mut dyn FnMut(usize) -> bool,
 ) -> Result<bool, Error> {
@@ -444,7 +450,7 @@ fn prefill(
     let mut calls = Calls { hidden: Some(hidden), ..Calls::each(each) };
     let row = session.prefill_calling(sequence, tokens, rows.reading, &mut calls)?;
     let is_whole = row.map(|row| rows.fill(row)).is_some();
-    seen?;
+    settle(drafter, seen, session);
     Ok(is_whole)
 }
 

@@ -139,6 +139,8 @@ pub struct Session {
     /// Options of the CPU backend that is created as the fallback if the session has none.
     host: bilayer_cpu::Options,
     warnings: Vec<Warning>,
+    /// How often layers moved away from a device that failed.
+    moves: u64,
     /// The times on which the plan is based.
     timing: Option<Timing>,
     /// Decode times since the plan was made.
@@ -361,6 +363,16 @@ impl Session {
     /// Warnings since the last call: events that the user should know about although the session continues.
     pub fn take_warnings(&mut self) -> Vec<Warning> {
         std::mem::take(&mut self.warnings)
+    }
+
+    /// Adds a warning.
+    pub(crate) fn warn(&mut self, warning: Warning) {
+        self.warnings.push(warning);
+    }
+
+    /// How often layers moved away from a device that failed.
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves
     }
 
     /// Runs tokens of one or several sequences in one step. Returns the requested rows of logits `[rows, vocab]`, in

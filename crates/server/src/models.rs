@@ -152,7 +152,7 @@ pub struct Models {
     entries: Mutex<Vec<Entry>>,
     by_name: HashMap<String, usize>,
     /// Held while a model is loaded: one at a time.
-    loading: AsyncMutex<()>,
+    loading: Arc<AsyncMutex<()>>,
     clock: AtomicU64,
     config: Arc<Config>,
     metrics: Arc<Metrics>,
@@ -177,7 +177,7 @@ impl Models {
         Models {
             entries: Mutex::new(config.models.iter().map(entry).collect()),
             by_name,
-            loading: AsyncMutex::new(()),
+            loading: Arc::default(),
             clock: AtomicU64::new(1),
             config,
             metrics,
@@ -206,12 +206,17 @@ impl Models {
         if let Some(loaded) = self.touch(number) {
             return Ok(loaded);
         }
-        let _one = self.loading.lock().await;
+        let one = self.loading.clone().lock_owned().await;
         if let Some(loaded) = self.touch(number) {
             return Ok(loaded);
         }
         let models = self.clone();
-        blocking::run("loading the model", move || models.load(number)).await?
+        let load = move || {
+            // Until the model is there, also if the client leaves meanwhile.
+            let _one = one;
+            models.load(number)
+        };
+        blocking::run("loading the model", load).await?
     }
 
     /// Unloads a model; requests that use it end first.
@@ -375,5 +380,87 @@ impl Models {
             template_problem,
             kind,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
+
+    use bilayer_engine::OpenOptions;
+    use bilayer_engine::placement::Placing;
+    use bilayer_engine::requests::ExecutorSettings;
+    use bilayer_engine::sampling::Options;
+    use bilayer_engine::session::{Session, Settings};
+
+    use super::*;
+    use crate::config::{Limits, Open, Origins, Switches};
+    use crate::params::Defaults;
+
+    const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/assets/demo.gguf");
+
+    /// A server of one model.
+    fn serving(open: Arc<Open>) -> Config {
+        let offer = Offer {
+            names: vec!["demo".to_owned()],
+            tags: Vec::new(),
+            path: DEMO.to_owned(),
+            bytes: 0,
+            chat_template: None,
+            open,
+        };
+        Config {
+            addresses: Vec::new(),
+            models: vec![offer],
+            models_max: 1,
+            models_bytes: u64::MAX,
+            defaults: Defaults {
+                seed: None,
+                predict: None,
+                reuse: true,
+                sampling: Options::default(),
+            },
+            slots: 1,
+            slot_folder: None,
+            executor: ExecutorSettings::default(),
+            limits: Limits::default(),
+            keys: Vec::new(),
+            key_file: None,
+            tls: None,
+            origins: Origins::Closed,
+            switches: Switches::default(),
+            template_variables: serde_json::Map::new(),
+            splits_reasoning: true,
+            build: String::new(),
+        }
+    }
+
+    /// Its client leaves while a model is loaded; the next one gets the model without another load.
+    #[tokio::test]
+    async fn a_load_goes_on_when_its_client_leaves() {
+        let begun = Arc::new(AtomicUsize::new(0));
+        let count = begun.clone();
+        let open = move || {
+            count.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(50));
+            let model = Model::open(DEMO.as_ref(), OpenOptions::default())?;
+            let placing = Placing::cpu();
+            let settings =
+                Settings { threads: Some(1), ctx_size: Some(64), placing, ..Settings::default() };
+            let session = Session::new(&model, settings)?;
+            Ok(Opened { session, drafters: None, at_end: None })
+        };
+        let models =
+            Arc::new(Models::new(Arc::new(serving(Arc::new(open))), Arc::new(Metrics::new())));
+        let client = models.clone();
+        let client = tokio::spawn(async move { client.get(None).await.map(drop) });
+        while begun.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        client.abort();
+        assert!(client.await.unwrap_err().is_cancelled());
+        models.get(None).await.map(drop).unwrap();
+        assert_eq!(begun.load(Ordering::SeqCst), 1);
     }
 }

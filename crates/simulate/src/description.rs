@@ -18,6 +18,7 @@
 //! kernel_us = 4         # microseconds between kernels
 //! wait_us = 20          # microseconds from the end of the work until the host goes on
 //! lost_at = 100         # the submit at which the device is lost, to try what a program then does
+//! out_of_memory_at = 90 # the submit that the device refuses for lack of memory
 //! ```
 
 use bilayer_graph::{Facts, Link};
@@ -52,13 +53,24 @@ struct Table {
     wait_us: f64,
     /// GPUs only.
     lost_at: Option<u64>,
+    /// GPUs only.
+    out_of_memory_at: Option<u64>,
 }
 
 /// What a text describes.
 pub(crate) struct Described {
     pub(crate) machine: Machine,
-    /// Of each device, the number of the submit at which it is lost, from 1.
-    pub(crate) lost_at: Vec<Option<u64>>,
+    /// Of each device.
+    pub(crate) faults: Vec<Faults>,
+}
+
+/// When a device fails, by the number of the submit, from 1, among those of all sessions on it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    /// From this one on it is lost.
+    pub(crate) lost_at: Option<u64>,
+    /// This one is refused for lack of memory.
+    pub(crate) out_of_memory_at: Option<u64>,
 }
 
 /// Reads the description of a machine: the host, then its GPUs.
@@ -78,21 +90,29 @@ pub(crate) fn described(text: &str) -> Result<Described, Error> {
         Some(toml::Value::Array(gpus)) => gpus,
         Some(gpu) => vec![gpu],
     };
-    if tables.cpu.lost_at.is_some() {
-        return Err(Error::Description("cpu.lost_at: only a GPU can be lost".to_owned()));
+    if let Some((key, _)) = tables.cpu.faults().into_iter().find(|(_, at)| at.is_some()) {
+        return Err(Error::Description(format!("cpu.{key}: only a GPU fails")));
     }
     let mut devices = vec![device("cpu", tables.cpu, Facts::host)?];
-    let mut lost_at = vec![None];
+    let mut faults = vec![Faults::default()];
     for gpu in gpus {
         let gpu: Table =
             gpu.try_into().map_err(|error| Error::Description(format!("gpu: {error}")))?;
-        if gpu.lost_at == Some(0) {
-            return Err(Error::Description("gpu.lost_at must be more than 0".to_owned()));
+        if let Some((key, _)) = gpu.faults().into_iter().find(|(_, at)| *at == Some(0)) {
+            return Err(Error::Description(format!("gpu.{key} must be more than 0")));
         }
-        lost_at.push(gpu.lost_at);
+        let Table { lost_at, out_of_memory_at, .. } = gpu;
+        faults.push(Faults { lost_at, out_of_memory_at });
         devices.push(device("gpu", gpu, |name, bytes| Facts::offload("gpu", name, bytes))?);
     }
-    Ok(Described { machine: Machine::new(devices), lost_at })
+    Ok(Described { machine: Machine::new(devices), faults })
+}
+
+impl Table {
+    /// The submits at which it fails.
+    fn faults(&self) -> [(&'static str, Option<u64>); 2] {
+        [("lost_at", self.lost_at), ("out_of_memory_at", self.out_of_memory_at)]
+    }
 }
 
 fn device(key: &str, table: Table, facts: impl Fn(String, u64) -> Facts) -> Result<Facts, Error> {
@@ -173,6 +193,11 @@ mod tests {
             (format!("[cpu]\n{device}[[gpu]]\n{device}speed = 2\n"), "gpu: unknown"),
             (format!("[cpu]\n{device}lost_at = 3\n"), "cpu.lost_at"),
             (format!("[cpu]\n{device}[gpu]\n{device}lost_at = 0\n"), "gpu.lost_at"),
+            (format!("[cpu]\n{device}out_of_memory_at = 3\n"), "cpu.out_of_memory_at"),
+            (
+                format!("[cpu]\n{device}[gpu]\n{device}out_of_memory_at = 0\n"),
+                "gpu.out_of_memory_at",
+            ),
         ];
         for (text, names) in cases {
             let error = machine(&text).unwrap_err().to_string();

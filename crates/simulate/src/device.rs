@@ -33,8 +33,6 @@ pub struct Device {
     streamed: HashMap<WeightId, Streamed>,
     /// By the inner backend's number.
     segments: HashMap<SegmentId, Scheduled>,
-    /// Number of submits.
-    submits: u64,
     /// When the inputs written since the last submit will have arrived.
     inputs_end: Instant,
     /// Ends of submits that the clock has not passed.
@@ -78,7 +76,7 @@ struct Scheduled {
     makes: HashSet<Value>,
     /// Whether it runs beside other segments.
     is_beside: bool,
-    /// The number of its last submit; 0 before the first.
+    /// The number of its last submit among those of the device; 0 before the first.
     submit: u64,
     /// When its last run ends, and whether the host has waited for that.
     end: Instant,
@@ -104,7 +102,6 @@ impl Device {
             held: Held::default(),
             streamed: HashMap::new(),
             segments: HashMap::new(),
-            submits: 0,
             inputs_end: now,
             open: VecDeque::with_capacity(OPEN_MAX),
         }
@@ -153,13 +150,26 @@ impl Device {
 
     /// An error once the device is lost: at the described submit, and from then on at every call that needs it.
     fn alive(&self) -> Result<(), Error> {
-        match self.port.lost_at() {
-            Some(at) if self.submits >= at => Err(Error::DeviceLost {
+        match self.port.faults().lost_at {
+            Some(at) if self.port.occupancy().submits >= at => Err(Error::DeviceLost {
                 device: self.facts.name.clone(),
                 reason: format!("its description says so, at submit {at}"),
             }),
             _ => Ok(()),
         }
+    }
+
+    /// Counts a submit and returns its number, unless the device fails there.
+    fn admit(&mut self) -> Result<u64, Error> {
+        let mut occupancy = self.port.occupancy();
+        occupancy.submits += 1;
+        let number = occupancy.submits;
+        drop(occupancy);
+        if self.port.faults().out_of_memory_at == Some(number) {
+            let what = format!("submit {number}, as its description says");
+            return Err(Error::OutOfMemory { device: self.facts.name.clone(), what, bytes: 0 });
+        }
+        self.alive().map(|()| number)
     }
 
     /// Bytes of a cache's pages in f32, as they are moved.
@@ -306,8 +316,7 @@ impl Backend for Device {
     }
 
     fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), Error> {
-        self.submits += 1;
-        self.alive()?;
+        let number = self.admit()?;
         self.inner.submit(segment, step)?;
         self.spend(self.facts.link.submit_us / 1e6);
         let scheduled = self.segments.get_mut(&segment).expect("the inner backend knows it");
@@ -317,7 +326,7 @@ impl Backend for Device {
         let start = if scheduled.is_beside { ready } else { ready.max(occupancy.work_end) };
         (scheduled.end, scheduled.is_awaited) = (start + Duration::from_secs_f64(seconds), false);
         occupancy.work_end = occupancy.work_end.max(scheduled.end);
-        scheduled.submit = self.submits;
+        scheduled.submit = number;
         if self.open.len() == OPEN_MAX {
             self.open.pop_front();
         }

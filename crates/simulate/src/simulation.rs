@@ -6,7 +6,7 @@ use std::time::Instant;
 use bilayer_graph::{Backend, Clock, Facts};
 use bilayer_scheduler::Machine;
 
-use crate::description::{self, Described};
+use crate::description::{self, Described, Faults};
 use crate::idle::Idle;
 use crate::{Device, Error};
 
@@ -30,8 +30,8 @@ pub struct Simulation {
 #[derive(Debug)]
 struct Shared {
     facts: Vec<Facts>,
-    /// Of each device, the number of the submit at which it is lost.
-    lost_at: Vec<Option<u64>>,
+    /// Of each device, when it fails.
+    faults: Vec<Faults>,
     clock: Clock,
     occupancies: Vec<Mutex<Occupancy>>,
 }
@@ -45,6 +45,8 @@ pub struct Occupancy {
     pub upload_end: Instant,
     /// Bytes of its memory in use.
     pub used_bytes: u64,
+    /// Number of submits.
+    pub submits: u64,
 }
 
 impl PartialEq for Simulation {
@@ -60,11 +62,11 @@ impl Simulation {
     /// # Errors
     /// [`Error::Missing`]: bandwidth or compute of a device is not described.
     pub fn new(machine: Machine, execution: Execution) -> Result<Simulation, Error> {
-        let lost_at = vec![None; machine.devices.len()];
-        Simulation::of(Described { machine, lost_at }, execution)
+        let faults = vec![Faults::default(); machine.devices.len()];
+        Simulation::of(Described { machine, faults }, execution)
     }
 
-    fn of(Described { machine, lost_at }: Described, execution: Execution) -> Result<Self, Error> {
+    fn of(Described { machine, faults }: Described, execution: Execution) -> Result<Self, Error> {
         for (facts, device) in machine.devices.iter().zip(machine.labels()) {
             let figures = [("read_gbps", facts.read_gbps), ("tops", facts.tops)];
             if let Some((key, _)) = figures.into_iter().find(|(_, figure)| figure.is_none()) {
@@ -73,9 +75,9 @@ impl Simulation {
         }
         let clock = Clock::simulated();
         let now = clock.now();
-        let idle = || Mutex::new(Occupancy { work_end: now, upload_end: now, used_bytes: 0 });
-        let occupancies = machine.devices.iter().map(|_| idle()).collect();
-        let shared = Arc::new(Shared { facts: machine.devices, lost_at, clock, occupancies });
+        let idle = Occupancy { work_end: now, upload_end: now, used_bytes: 0, submits: 0 };
+        let occupancies = machine.devices.iter().map(|_| Mutex::new(idle)).collect();
+        let shared = Arc::new(Shared { facts: machine.devices, faults, clock, occupancies });
         Ok(Simulation { execution, shared })
     }
 
@@ -131,9 +133,9 @@ impl Port {
         self.simulation.clock()
     }
 
-    /// The number of the submit at which the device is lost.
-    pub fn lost_at(&self) -> Option<u64> {
-        self.simulation.shared.lost_at[self.number]
+    /// When the device fails.
+    pub fn faults(&self) -> Faults {
+        self.simulation.shared.faults[self.number]
     }
 
     /// What the device is doing.

@@ -112,7 +112,7 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
         output::text(&model.tokenizer().decode(&question.prompt))?;
     }
     let answer = answer(args, &model, (&mut session, draft_source.as_mut()), &question)?;
-    warn_of(&mut session, draft_source.as_ref());
+    warn(&mut session);
     let code = if answer.stop == Stop::Interrupted { INTERRUPTED } else { 0 };
     if args.json {
         let report = report::Report {
@@ -157,14 +157,6 @@ fn note_full_context(session: &Session, answer: &Answer) {
     }
     if answer.statistics.shifted > 0 {
         output::note(&format!("note: {}", report::shifted(answer.statistics.shifted)));
-    }
-}
-
-/// Prints the warnings of a session and of its draft model's.
-fn warn_of(session: &mut Session, draft_source: Option<&DraftSource>) {
-    warn(session);
-    if let Some(mut session) = draft_source.and_then(DraftSource::session) {
-        warn(&mut session);
     }
 }
 

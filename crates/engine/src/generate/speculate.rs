@@ -13,9 +13,11 @@
 //! on random numbers except through the preceding tokens. If tokens were discarded because of their own value, they
 //! would be too rare in the answers.
 
+use std::ops::DerefMut;
+
 use crate::Error;
 use crate::sampling::{Candidate, DraftToken, Options};
-use crate::session::Spent;
+use crate::session::{Session, Spent, Warning};
 
 mod lookup;
 mod model;
@@ -32,7 +34,8 @@ pub use weigh::{Acceptance, Weighed, weigh};
 /// last token and the draft tokens after it.
 pub const CHECKED_ROWS: usize = bilayer_graph::EXACT_ROWS_MAX;
 
-/// Proposes draft tokens.
+/// Proposes draft tokens. After an error of any method but [`Drafter::begin`] the answer goes on without draft tokens, with a
+/// [`Warning`] of the model's session.
 pub trait Drafter: Send {
     /// Starts an answer whose tokens are selected by `options`.
     ///
@@ -71,6 +74,31 @@ pub trait Drafter: Send {
     fn move_spent(&mut self, all: &mut Spent) {
         let _ = all;
     }
+
+    /// Warnings of its own session since the last call. They are taken over by the model's session, as [`Warning::Draft`].
+    fn take_warnings(&mut self) -> Vec<Warning> {
+        Vec::new()
+    }
+}
+
+/// Takes over a drafter's warnings. A drafter that did not work is dropped, with a warning: the answer needs no draft tokens.
+/// Whether it worked.
+pub(crate) fn settle<D>(
+    drafter: &mut Option<D>,
+    worked: Result<(), Error>,
+    session: &mut Session,
+) -> bool
+where
+    D: DerefMut<Target: Drafter>,
+{
+    let warnings = drafter.as_mut().map(|drafter| drafter.take_warnings());
+    for warning in warnings.into_iter().flatten() {
+        session.warn(Warning::Draft(Box::new(warning)));
+    }
+    let Err(error) = worked else { return true };
+    session.warn(Warning::NotDrafted { reason: error.to_string() });
+    *drafter = None;
+    false
 }
 
 /// Makes a drafter for each of several answers.

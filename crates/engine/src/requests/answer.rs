@@ -7,10 +7,10 @@ use bilayer_graph::Clock;
 use super::executor::{PositionLogprobs, Served};
 use super::request::{Item, Progress};
 use crate::Error;
-use crate::generate::speculate::{Draft, Drafter, DrafterSource, Text};
+use crate::generate::speculate::{Draft, Drafter, DrafterSource, Text, settle};
 use crate::generate::{Choice, Reply, Token};
 use crate::sampling::{self, Row};
-use crate::session::Wanted;
+use crate::session::{Session, Wanted};
 
 /// Largest number of best tokens that are found before sampling.
 pub(super) const BEST_MAX: usize = 256;
@@ -20,6 +20,8 @@ pub(super) struct Answer {
     pub reply: Reply<'static>,
     pub prompt_logprobs: Option<(usize, Vec<PositionLogprobs>)>,
     pub drafter: Option<Box<dyn Drafter>>,
+    /// Whether its drafter failed, so that it gets no other one.
+    pub drafts_failed: bool,
     pub draft: Draft,
     pub served: Served,
     /// The session's clock.
@@ -96,12 +98,20 @@ impl Answer {
     /// Takes a drafter from the source, if there is none yet. Whether there is one.
     fn has_drafter(&mut self, source: &mut dyn DrafterSource) -> Result<bool, Error> {
         if self.drafter.is_none()
+            && !self.drafts_failed
             && let Some(mut drafter) = source.drafter()?
         {
             drafter.begin(self.reply.sampler.options())?;
             self.drafter = Some(drafter);
         }
         Ok(self.drafter.is_some())
+    }
+
+    /// Takes over its drafter's warnings; after a failure it goes on without draft tokens.
+    pub fn settle(&mut self, worked: Result<(), Error>, session: &mut Session) {
+        if !settle(&mut self.drafter, worked, session) {
+            self.drafts_failed = true;
+        }
     }
 
     /// Uses the rows of an item. Selects the next token if the item asks for it and one is wanted, and more as long

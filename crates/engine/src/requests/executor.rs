@@ -272,6 +272,7 @@ impl Executor {
             reply: Reply::new(self.session.model(), sampler, request),
             prompt_logprobs: submission.prompt_logprobs.map(|top| (top, Vec::new())),
             drafter: None,
+            drafts_failed: false,
             draft: Draft::default(),
             arrived: self.session.clock().now(),
             clock: self.session.clock().clone(),
@@ -325,7 +326,7 @@ impl Executor {
 
     /// The rows of the next step, with draft tokens. Reports what begins.
     fn next_items(&mut self, groups: usize, events: &mut Vec<(RequestId, Event)>) -> Vec<Item> {
-        self.draft(groups, events);
+        self.draft(groups);
         let now = self.session.clock().now();
         let since = self.session.clock().since(self.began);
         let items = self.scheduler.next_of_groups(groups, since, &mut self.session);
@@ -343,25 +344,26 @@ impl Executor {
     }
 
     /// Drafts tokens for running requests, if the next step has rows for them.
-    fn draft(&mut self, groups: usize, events: &mut Vec<(RequestId, Event)>) {
+    fn draft(&mut self, groups: usize) {
         let Executor { session, scheduler, drafters, answers, .. } = self;
         let Some(drafters) = drafters else { return };
         let most = scheduler.most_drafted(groups, session);
         let of_step = scheduler.running().count().div_ceil(groups);
         let free = scheduler.running().map(|(id, _)| id).filter(|id| !scheduler.is_begun(*id));
         let running: Vec<RequestId> = free.take(of_step).collect();
-        let mut failed = Vec::new();
         for id in running.into_iter().filter(|_| most > 0) {
             let answer = answers.get_mut(&id).expect("each request has an answer");
             let tokens = scheduler.tokens(id);
             let Some((&last, held)) = tokens.split_last() else { continue };
             let of_context = session.context().saturating_sub(tokens.len() + 1);
-            match answer.draft(&mut **drafters, Text { held, last }, most.min(of_context)) {
+            let text = Text { held, last };
+            let worked = answer.draft(&mut **drafters, text, most.min(of_context));
+            match worked {
                 Ok(()) => scheduler.draft(id, answer.draft.tokens()),
-                Err(error) => failed.push((id, error)),
+                Err(_) => answer.draft.clear(),
             }
+            answer.settle(worked, session);
         }
-        failed.into_iter().for_each(|(id, error)| self.fail(id, error, events));
     }
 
     /// Runs items in one step and handles their logits.
@@ -375,32 +377,34 @@ impl Executor {
         let runs = groups::runs(items, scheduler);
         let clock = session.clock().clone();
         let began = clock.now();
-        // A drafter that fails here does so again when it shall draft, which is reported.
+        let mut failed = Vec::new();
         let mut draft_ahead = |is_busy: &mut dyn FnMut() -> bool| {
             for item in items {
                 let answer = answers.get_mut(&item.request);
                 let drafter = answer.and_then(|answer| answer.drafter.as_mut());
-                drafter.map(|drafter| drafter.draft_ahead(is_busy));
+                let drafted = drafter.map_or(Ok(()), |drafter| drafter.draft_ahead(is_busy));
+                failed.extend(drafted.err().map(|error| (item.request, error)));
             }
         };
         session.step_beside(&runs, rows.reading, Some(&mut draft_ahead))?;
         let took = clock.since(began);
         let mut hidden = session.hidden();
-        let mut seen = Vec::with_capacity(items.len());
         for item in items {
             let of_item = (item.end - item.start) * session.hidden_width();
             let (states, after) = hidden.split_at(of_item);
             hidden = after;
             let answer = answers.get_mut(&item.request).expect("each request has an answer");
             let tokens = scheduler.tokens(item.request);
-            seen.push(answer.see(drafters.as_deref_mut(), item, tokens, states));
+            let seen = answer.see(drafters.as_deref_mut(), item, tokens, states);
+            failed.extend(seen.err().map(|error| (item.request, error)));
         }
-        let mut outcomes = rows.select(session.results(), items, (scheduler, answers, best));
-        for ((_, outcome), seen) in outcomes.iter_mut().zip(seen) {
-            if let Err(error) = seen {
-                *outcome = Err(error);
-            }
+        for item in items {
+            let answer = answers.get_mut(&item.request).expect("each request has an answer");
+            let failure = failed.iter().position(|(request, _)| *request == item.request);
+            let worked = failure.map_or(Ok(()), |at| Err(failed.swap_remove(at).1));
+            answer.settle(worked, session);
         }
+        let outcomes = rows.select(session.results(), items, (scheduler, answers, best));
         self.conclude(items, outcomes, took, events);
         Ok(())
     }

@@ -57,6 +57,13 @@ pub enum Warning {
         /// Duration of the move.
         took: Duration,
     },
+    /// A warning of the session that drafts.
+    Draft(Box<Warning>),
+    /// A drafter failed, so the rest of the answer is made without draft tokens.
+    NotDrafted {
+        /// Its error.
+        reason: String,
+    },
 }
 
 /// Takes streaming out of a plan whose device has no memory for it; returns the warning. `None` if that is not the reason.
@@ -119,6 +126,10 @@ impl std::fmt::Display for Warning {
                     f,
                     "{error}; instead of {from} {now} now ({tokens} tokens computed again in {seconds:.2} s)"
                 )
+            }
+            Warning::Draft(warning) => write!(f, "draft: {warning}"),
+            Warning::NotDrafted { reason } => {
+                write!(f, "draft: {reason}; the rest of the answer is made without draft tokens")
             }
         }
     }
@@ -205,6 +216,7 @@ impl Session {
                     };
                     let took = self.clock().since(began);
                     self.warnings.push(Warning::Moved { error, from, to, tokens, took });
+                    self.moves += 1;
                     return Ok(());
                 }
                 // Another device failed meanwhile: the remaining ones take over from both.
@@ -373,7 +385,7 @@ fn replay(
     (cache, strengths): (&Pages, &Strengths),
     limits: &Limits,
 ) -> Result<usize, Failed> {
-    // Earlier hidden states of another graph are not kept. What is missing in the cache can only make drafts worse.
+    // Earlier hidden states of another graph are not kept, so the drafter begins its sequences anew.
     if pipeline.given_hidden.value.is_some() {
         return Ok(0);
     }

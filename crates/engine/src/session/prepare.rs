@@ -201,6 +201,7 @@ fn on(
         limits,
         host: host(settings),
         warnings,
+        moves: 0,
         timing: None,
         decoding: Decoding::default(),
         lost: None,

@@ -76,13 +76,9 @@ pub async fn act(
     let ms = |began: Instant| began.elapsed().as_secs_f64() * 1e3;
     let name = body.text("filename");
     if is_save {
-        let SlotOutcome::Saved(saved) = worker.slot(id, SlotAction::Save).await? else {
-            return Err(ApiError::server("the slot was not saved"));
-        };
-        let empty = || ApiError::invalid(format!("slot {id} is empty"));
-        let saved = saved.ok_or_else(empty)?;
-        let tokens = saved.tokens().len();
-        let bytes = blocking::run("writing a slot", move || saved.write(&path)).await??;
+        // In a task of its own, which ends with the file also if the client leaves meanwhile.
+        let saved = tokio::spawn(save(loaded.clone(), id, path)).await;
+        let (tokens, bytes) = saved.map_err(|_| ApiError::server("saving a slot panicked"))??;
         let timings = json!({ "save_ms": ms(began) });
         return Ok(json(&json!({
             "id_slot": id, "filename": name, "n_saved": tokens, "n_written": bytes, "timings": timings,
@@ -100,6 +96,17 @@ pub async fn act(
     Ok(json(&json!({
         "id_slot": id, "filename": name, "n_restored": tokens, "n_read": bytes, "timings": timings,
     })))
+}
+
+/// Saves a slot. Returns the tokens and the bytes that were written.
+async fn save(loaded: Arc<Loaded>, id: u32, path: PathBuf) -> Result<(usize, u64), ApiError> {
+    let SlotOutcome::Saved(saved) = loaded.decoder()?.slot(id, SlotAction::Save).await? else {
+        return Err(ApiError::server("the slot was not saved"));
+    };
+    let saved = saved.ok_or_else(|| ApiError::invalid(format!("slot {id} is empty")))?;
+    let tokens = saved.tokens().len();
+    let bytes = blocking::run("writing a slot", move || saved.write(&path)).await??;
+    Ok((tokens, bytes))
 }
 
 async fn erase(app: &App, id: u32) -> Result<Response, ApiError> {

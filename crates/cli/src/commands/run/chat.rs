@@ -458,9 +458,6 @@ impl Chat {
         }
         self.await_result();
         warn(&mut self.session);
-        if let Some(mut session) = self.draft_source.as_ref().and_then(DraftSource::session) {
-            warn(&mut session);
-        }
         Ok(if is_stopped { Next::Stopped } else { Next::Listen })
     }
 

@@ -1,12 +1,10 @@
 //! The source of draft tokens of a run, from its flags.
 
-use std::sync::MutexGuard;
-
 use bilayer_engine::generate::speculate::{
     DraftModel, Drafter, DrafterSource, Lookup, MtpDrafter, Weighed, weigh,
 };
 use bilayer_engine::placement::Placing;
-use bilayer_engine::session::{Progress, Purpose, Session, Settings};
+use bilayer_engine::session::{Progress, Purpose, Session, Settings, Warning};
 use bilayer_engine::{Error, Model, placement};
 use bilayer_scheduler::{ExpertCache, Offload};
 
@@ -84,7 +82,7 @@ impl DraftSource {
         bar.finish_and_clear();
         let drafter = Box::new(drafter?);
         output::note(&format!("draft: {}", report::opening(&draft, &drafter.session())));
-        note_placement(&drafter.session());
+        note_placement(&mut drafter.session());
         Ok(Some(DraftSource::Model { drafter, memory_bytes }))
     }
 
@@ -100,7 +98,7 @@ impl DraftSource {
         let sequences = if answers > 1 { answers + 1 } else { 1 };
         let settings = Settings { placing: placing(flags, shared), sequences, ..settings };
         let drafter = Box::new(MtpDrafter::new(model, settings, flags.bounds())?);
-        note_placement(&drafter.session());
+        note_placement(&mut drafter.session());
         Ok(DraftSource::Mtp { drafter, memory_bytes })
     }
 
@@ -142,15 +140,6 @@ impl DraftSource {
             DraftSource::Mtp { drafter, .. } => drafter,
         }
     }
-
-    /// Its session, if it has one.
-    pub fn session(&self) -> Option<MutexGuard<'_, Session>> {
-        match self {
-            DraftSource::Lookup(_) => None,
-            DraftSource::Model { drafter, .. } => Some(drafter.session()),
-            DraftSource::Mtp { drafter, .. } => Some(drafter.session()),
-        }
-    }
 }
 
 /// Where drafts are computed.
@@ -165,9 +154,12 @@ fn placing(flags: &DraftArgs, shared: &ModelArgs) -> Placing {
     }
 }
 
-fn note_placement(session: &Session) {
+fn note_placement(session: &mut Session) {
     for note in &session.plan().notes {
         output::note(&format!("draft: note: {note}"));
+    }
+    for warning in session.take_warnings() {
+        output::warning(&Warning::Draft(Box::new(warning)));
     }
     output::note(&format!("draft: {}", report::placement(session)));
 }

@@ -6,7 +6,7 @@ use super::proposer::{BEST, Proposer, locked};
 use super::weigh::Record;
 use super::{Bounds, Draft, Drafter, DrafterSource, Text};
 use crate::sampling::Options;
-use crate::session::{Run, SequenceId, Session, Settings, Spent, Wanted};
+use crate::session::{Run, SequenceId, Session, Settings, Spent, Wanted, Warning};
 use crate::{Error, Model};
 
 /// Tolerated difference in vocabulary length: some vocabularies are padded with unused tokens.
@@ -23,8 +23,6 @@ pub struct DraftModel {
     rest: Vec<u32>,
     record: Record,
     ahead: Ahead,
-    /// Whether its weights are on devices other than the host.
-    is_apart: bool,
 }
 
 /// A draft made while the model verifies the one before.
@@ -78,7 +76,6 @@ impl DraftModel {
         let mut session = Session::new(draft, Settings { top_k, ..settings })?;
         let sequence = session.open()?;
         let proposer = Proposer::new(&session, bounds, shared)?;
-        let is_apart = !session.computes_on_host();
         Ok(DraftModel {
             session: Arc::new(Mutex::new(session)),
             sequence,
@@ -87,7 +84,6 @@ impl DraftModel {
             rest: Vec::new(),
             record,
             ahead: Ahead::default(),
-            is_apart,
         })
     }
 
@@ -183,7 +179,9 @@ impl Drafter for DraftModel {
     }
 
     fn draft_ahead(&mut self, is_busy: &mut dyn FnMut() -> bool) -> Result<(), Error> {
-        let is_apart = self.bounds.draft_ahead && self.is_apart && self.ahead.most > 0;
+        // Where it runs on the host, as after the loss of a GPU, it would take the time that the model needs.
+        let is_apart =
+            self.bounds.draft_ahead && self.ahead.most > 0 && !self.session().computes_on_host();
         let Some((&last, held)) = self.ahead.after.split_last().filter(|_| is_apart) else {
             return Ok(());
         };
@@ -203,6 +201,10 @@ impl Drafter for DraftModel {
     fn move_spent(&mut self, all: &mut Spent) {
         self.session().move_spent(all);
     }
+
+    fn take_warnings(&mut self) -> Vec<Warning> {
+        self.session().take_warnings()
+    }
 }
 
 impl DrafterSource for DraftModel {
@@ -219,7 +221,6 @@ impl DrafterSource for DraftModel {
             rest: Vec::new(),
             record: self.record.another(),
             ahead: Ahead::default(),
-            is_apart: self.is_apart,
         })))
     }
 }

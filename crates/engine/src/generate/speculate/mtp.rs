@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::proposer::{BEST, Proposer, locked};
 use super::{Bounds, CHECKED_ROWS, Draft, Drafter, DrafterSource, Text};
 use crate::sampling::Options;
-use crate::session::{Purpose, Run, SequenceId, Session, Settings, Spent, Wanted};
+use crate::session::{Purpose, Run, SequenceId, Session, Settings, Spent, Wanted, Warning};
 use crate::{Error, Model};
 
 /// Drafts with an MTP block, in a session of its own that the drafters of several answers share. The model's session must
@@ -25,6 +25,8 @@ pub struct MtpDrafter {
     /// Tokens of the sequence that were run with the model's hidden states.
     held: usize,
     waiting: Waiting,
+    /// Moves of the session that the sequence knows of.
+    moves: u64,
 }
 
 /// Hidden states of the model that were not run yet, from position `first + held` on.
@@ -71,8 +73,9 @@ impl MtpDrafter {
         bounds: Bounds,
         proposer: Proposer,
     ) -> MtpDrafter {
+        let moves = locked(&session).moves();
         let waiting = Waiting::default();
-        MtpDrafter { session, sequence, bounds, proposer, first: 0, held: 0, waiting }
+        MtpDrafter { session, sequence, bounds, proposer, first: 0, held: 0, waiting, moves }
     }
 
     /// The session, for its placement and its warnings.
@@ -89,6 +92,15 @@ impl MtpDrafter {
     fn restart(&mut self, first: usize) {
         self.waiting.truncate(0);
         (self.first, self.held) = (first, 0);
+    }
+
+    /// Begins anew after what was run, if the session has moved to other devices: keys and values did not, since the
+    /// model's hidden states are not kept.
+    fn notice_moves(&mut self) {
+        let moves = self.session().moves();
+        if std::mem::replace(&mut self.moves, moves) != moves {
+            (self.first, self.held) = (self.base(), 0);
+        }
     }
 
     /// Forgets what belongs to positions from `position` on, where `token` is now.
@@ -148,6 +160,7 @@ impl Drafter for MtpDrafter {
 
     fn see(&mut self, start: usize, tokens: &[u32], hidden: &[f32]) -> Result<(), Error> {
         let Some(&token) = tokens.first().filter(|_| !hidden.is_empty()) else { return Ok(()) };
+        self.notice_moves();
         self.back_to(start, token);
         self.waiting.tokens.extend_from_slice(tokens);
         self.waiting.hidden.extend_from_slice(hidden);
@@ -160,6 +173,7 @@ impl Drafter for MtpDrafter {
     }
 
     fn draft(&mut self, text: Text<'_>, most: usize, draft: &mut Draft) -> Result<(), Error> {
+        self.notice_moves();
         let (base, last) = (self.base(), text.len() - 1);
         let waits = last.saturating_sub(base);
         let is_known = |(at, &token): (usize, &u32)| token == text.get(base + at);
@@ -192,6 +206,10 @@ impl Drafter for MtpDrafter {
 
     fn move_spent(&mut self, all: &mut Spent) {
         self.session().move_spent(all);
+    }
+
+    fn take_warnings(&mut self) -> Vec<Warning> {
+        self.session().take_warnings()
     }
 }
 

@@ -1,0 +1,177 @@
+//! Clients that leave or do not read, and a server that is killed.
+
+use super::*;
+
+/// Waits until `is_so`, at most 10 seconds.
+#[track_caller]
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(10), "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn is_busy(server: &Server, slot: usize) -> bool {
+    server.get("/slots").good()[slot]["is_processing"].as_bool().unwrap()
+}
+
+/// A prompt of some thousand tokens.
+fn long_prompt() -> String {
+    "Now is the winter of our discontent, and all the clouds that lowered upon us. ".repeat(60)
+}
+
+#[test]
+fn a_client_that_leaves_in_its_prompt_frees_its_place() {
+    let server = Server::start("-np 1 -c 8192 -t 1 --metrics --max-step-ms 20");
+    let body = json!({ "prompt": long_prompt(), "ignore_eos": true, "n_predict": 400 });
+    let stream = server.stream("/completion", &body);
+    until("the prompt was not begun", || is_busy(&server, 0));
+    drop(stream);
+    until("the request was not cancelled", || !is_busy(&server, 0));
+    let metrics = server.get("/metrics").body;
+    let count = |name: &str| {
+        let value = metrics.lines().find_map(|line| line.strip_prefix(name));
+        value.unwrap_or_else(|| panic!("{metrics}")).trim().parse::<u64>().unwrap()
+    };
+    assert_eq!(count("llamacpp:tokens_predicted_total "), 0, "it left in the prompt");
+    assert_eq!(server.post("/completion", &json!({ "prompt": "a", "n_predict": 2 })).status, 200);
+}
+
+/// A slot is saved while another one's prompt takes long steps. The client leaves meanwhile, and the file is there.
+#[test]
+fn a_client_that_leaves_while_a_slot_is_saved_leaves_the_file() {
+    let place = Place::new();
+    let folder = place.path().join("slots");
+    std::fs::create_dir(&folder).unwrap();
+    let server = Server::start_in(
+        place,
+        &format!("-np 2 -c 16384 -t 1 --max-step-ms 200 --slot-save-path {}", folder.display()),
+    );
+    let ask = |slot: u32, prompt: &str| json!({ "prompt": prompt, "id_slot": slot, "n_predict": 1, "ignore_eos": true });
+    server.post("/completion", &ask(0, "ROMEO:\nBut, soft!")).good();
+    server.post("/slots/0?action=save", &json!({ "filename": "sound.bin" })).good();
+    for attempt in 0.. {
+        // Another prompt each time, so that nothing of it is cached.
+        let prompt = format!("{attempt}{}", long_prompt());
+        let busy = server.stream("/completion", &ask(1, &prompt));
+        until("the prompt was not begun", || is_busy(&server, 1));
+        let name = format!("{attempt}.bin");
+        let save = server.stream("/slots/0?action=save", &json!({ "filename": name }));
+        std::thread::sleep(Duration::from_millis(40));
+        let is_early = !folder.join(&name).exists();
+        drop(save);
+        drop(busy);
+        until("the prompt was not cancelled", || !is_busy(&server, 1));
+        let began = Instant::now();
+        while !folder.join(&name).exists() && began.elapsed() < Duration::from_secs(2) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let is_there = folder.join(&name).exists();
+        // A request that the server had not read when the client left is not carried out.
+        assert!(is_there || attempt < 4, "no file of {name}");
+        if is_there && (is_early || attempt > 4) {
+            let restore = server.post("/slots/0?action=restore", &json!({ "filename": name }));
+            assert!(restore.good()["n_restored"].as_u64() > Some(4));
+            return;
+        }
+    }
+}
+
+/// A client that does not read its answer delays no other, and has all of it once it reads.
+#[test]
+fn a_client_that_does_not_read_delays_no_other() {
+    let server = Server::start("-np 2 -c 2048 -t 1");
+    let long = json!({
+        "prompt": "ROMEO:\n", "ignore_eos": true, "stream": true, "n_predict": 40, "n_probs": 50,
+        "temperature": 0.0
+    });
+    let mut slow = server.stream("/completion", &long);
+    for _ in 0..3 {
+        let body = json!({ "prompt": "a", "n_predict": 4, "ignore_eos": true });
+        assert_eq!(server.post("/completion", &body).good()["timings"]["predicted_n"], 4);
+    }
+    until("the answer waits for its client", || !is_busy(&server, 0) && !is_busy(&server, 1));
+    let mut text = String::new();
+    while let Some(event) = slow.event() {
+        text += event["content"].as_str().unwrap_or_default();
+    }
+    let whole =
+        json!({ "prompt": "ROMEO:\n", "ignore_eos": true, "n_predict": 40, "temperature": 0.0 });
+    assert_eq!(json!(text), server.post("/completion", &whole).good()["content"]);
+}
+
+/// A server that was killed while it had nothing to do starts again on the same socket, with the slots that were saved.
+#[cfg(unix)]
+#[test]
+fn a_server_that_was_killed_starts_again_where_it_was() {
+    use std::os::unix::net::UnixStream;
+    let place = Place::new();
+    let [socket, folder] = ["bilayer.sock", "slots"].map(|name| place.path().join(name));
+    std::fs::create_dir(&folder).unwrap();
+    let start = || {
+        let line = format!(
+            "serve -ngl 0 -np 1 -c 256 --host {} --slot-save-path {}",
+            socket.display(),
+            folder.display()
+        );
+        let mut command = place.command(&line);
+        let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut line = [0; 14];
+        child.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+        child
+    };
+    let post = |path: &str, body: Value| {
+        let body = body.to_string();
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+        text
+    };
+    let mut first = start();
+    post("/completion", json!({ "prompt": "ROMEO:\n", "n_predict": 4, "id_slot": 0 }));
+    post("/slots/0?action=save", json!({ "filename": "a.bin" }));
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert!(socket.exists(), "what was killed leaves its socket");
+    let mut second = start();
+    assert!(post("/slots/0?action=restore", json!({ "filename": "a.bin" })).contains("n_restored"));
+    second.kill().unwrap();
+    second.wait().unwrap();
+}
+
+/// Requests that come before their model is loaded wait for it; then those beyond the queue are refused. Another client, which
+/// sends half a head meanwhile, delays none of them.
+#[test]
+fn requests_before_the_model_is_there_are_queued_within_the_limit() {
+    let server = Server::start(&format!(
+        "-np 1 -c 512 -t 1 --max-queue 2 --models-max 2 -m one={DEMO} --add-model two={DEMO}"
+    ));
+    let mut slow = server.connect();
+    slow.write_all(b"POST /completion HTTP/1.1\r\nhost:").unwrap();
+    let state = || server.get("/v1/models").good()["data"][1]["status"]["value"].clone();
+    assert_eq!(state(), "unloaded");
+    let body =
+        json!({ "model": "two", "prompt": "ROMEO:\n", "ignore_eos": true, "max_tokens": 24 });
+    let replies: Vec<Reply> = std::thread::scope(|scope| {
+        let asked: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| server.post("/v1/completions", &body))).collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+    });
+    let (answered, refused): (Vec<_>, Vec<_>) = replies.iter().partition(|of| of.status == 200);
+    assert!(answered.len() > 1 && !refused.is_empty(), "{replies:?}");
+    for reply in refused {
+        assert_eq!(reply.status, 503, "{reply:?}");
+        assert!(reply.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+    }
+    assert_eq!(state(), "loaded");
+    // Its time for a head is not over.
+    slow.write_all(b" x\r\n").unwrap();
+}
