@@ -408,6 +408,45 @@ fn states_move_with_their_layers_and_survive_the_loss_of_a_device() {
     }
 }
 
+/// Steps of single tokens update states in place. One that fails, or whose logits are no numbers, is repeated in its sequence
+/// and in a fork, from the states before it.
+#[test]
+fn a_failed_step_leaves_the_text_as_it_was() {
+    for Subject { name, model, expected } in subjects() {
+        let (case, layers) = (expected.long(), model.graph().layers());
+        let prefix = case.ids.len() - 40;
+        for fault in [Fault::Refused, Fault::NoNumber] {
+            let script = Script { call: Call::Read, after: 35, fault };
+            let devices: Vec<Box<dyn Backend>> = vec![cpu(), Box::new(Failing::new(cpu(), script))];
+            let placement = Placement::offload(layers, layers / 2, 0, 1);
+            let planner = as_placed(&placement);
+            let mut session = Session::on(&model, devices, &planner, settings()).unwrap();
+            let sequence = session.open().unwrap();
+            let mut logits = feed(&mut session, sequence, &case.ids[..prefix], 50);
+            let mut failures = 0;
+            for (at, token) in case.ids.iter().enumerate().skip(prefix) {
+                let run = Run { sequence, tokens: &[*token], wanted: Wanted::Last };
+                if let Ok(row) = session.step(&[run]) {
+                    logits.extend_from_slice(row);
+                    continue;
+                }
+                failures += 1;
+                assert_eq!(session.len(sequence), at, "{name}, {fault:?}");
+                let fork = session.fork(sequence).unwrap();
+                let row = feed(&mut session, fork, &[*token], 1);
+                assert_eq!(row, feed(&mut session, sequence, &[*token], 1), "{name}, {fault:?}");
+                session.close(fork);
+                logits.extend_from_slice(&row);
+            }
+            assert_eq!(failures, 1, "{name}, {fault:?}");
+            check(&logits, case, &format!("{name}, {fault:?}"));
+            // Each of the 40 steps has not left a state of its own.
+            let used = session.cache().slots_in_use().len();
+            assert!(used < 12, "{name}: {used} slots");
+        }
+    }
+}
+
 #[test]
 fn saved_sequences_go_on_in_another_session() {
     for Subject { name, model, expected } in subjects() {

@@ -433,6 +433,34 @@ fn a_slow_head_is_cut_off_and_connections_are_counted() {
     assert_eq!(server.get("/health").status, 200);
 }
 
+/// Each computed row routes the experts that it uses in each layer, and some of them are on the GPU.
+#[test]
+fn metrics_have_the_hit_rate_of_the_expert_cache() {
+    const MACHINE: &str = "[cpu]\nname = \"c\"\nmemory = \"8GiB\"\nread_gbps = 50\ntops = 1\n\
+        [gpu]\nname = \"g\"\nmemory = \"1GiB\"\nread_gbps = 100\ntops = 2\n";
+    let place = Place::new();
+    place.file("model.gguf", words::tiny_of("qwen3moe"));
+    place.file("m.toml", MACHINE);
+    let flags = "--simulate m.toml -ngl all --expert-cache 80KiB";
+    let server = Server::start_in(place, &format!("-m model.gguf --metrics {flags}"));
+    let body = json!({ "prompt": "abc", "n_predict": 9, "temperature": 0.0, "ignore_eos": true });
+    let tokens = server.post("/completion", &body).good()["timings"]["prompt_n"].as_u64().unwrap();
+    let metrics = server.get("/metrics").body;
+    let count = |name: &str| -> u64 {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap().parse().unwrap()
+    };
+    let model = bilayer_engine::Model::from_bytes("tiny", words::tiny_of("qwen3moe")).unwrap();
+    let mixtures = bilayer_scheduler::mixtures(model.graph());
+    let used: Vec<u64> = mixtures.iter().map(|mixture| mixture.used as u64).collect();
+    let (last, others) = used.split_last().unwrap();
+    let routed = count("bilayer:experts_routed_total");
+    // The last token of an answer is not run, and the last layer computes only rows whose logits are read.
+    assert_eq!(routed, others.iter().sum::<u64>() * (tokens + 8) + last * 9);
+    let resident = count("bilayer:experts_resident_total");
+    assert!((1..routed).contains(&resident), "{resident} of {routed}");
+}
+
 #[test]
 fn metrics_and_properties_have_the_names_that_others_read() {
     let server = Server::start("-np 3 -c 300 --metrics --alias b,a --tags t");

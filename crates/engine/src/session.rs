@@ -210,6 +210,12 @@ impl Session {
         self.cache.truncate(sequence, tokens)
     }
 
+    /// Keeps the state at the end of every step of a sequence that is often truncated, such as a draft model's: see
+    /// [`Pages::keep_all_states`].
+    pub fn keep_all_states(&mut self, sequence: SequenceId) {
+        self.cache.keep_all_states(sequence);
+    }
+
     /// Closes a sequence.
     pub fn close(&mut self, sequence: SequenceId) {
         self.cache.close(sequence);
@@ -505,8 +511,13 @@ impl Session {
             true => self.cut(batch::even(batch::rows(runs), self.limits.tokens)),
             false => self.cut(micro_rows),
         };
-        let ran = self.append(runs).map_err(Failed::Other).and_then(|()| {
-            let Session { pipeline, starts, cache, copies, strengths, .. } = self;
+        self.regain_states()?;
+        if let Err(error) = self.append(runs) {
+            self.keep(runs, 0);
+            return Err(Failed::Other(error));
+        }
+        let mut run = || {
+            let Session { pipeline, starts, cache, copies, strengths, .. } = &mut *self;
             let work = Work { runs, starts, cache, copies, strengths, cut };
             let ran = match streams {
                 true => pipeline.run_streamed(&work, calls),
@@ -519,10 +530,11 @@ impl Session {
                 return Ok(ran);
             }
             Err(Failed::Other(self.name_the_culprit(runs, micro_rows)))
-        });
+        };
+        let ran = run();
         match &ran {
             Ok(ran) => self.keep(runs, ran.rows),
-            Err(_) => self.keep(runs, 0),
+            Err(_) => self.fail(runs),
         }
         ran
     }

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use bilayer::{Builder, CacheType, Cancel, GpuLayers, Model, Parameter, ProfileOptions};
+use bilayer::{
+    Builder, CacheType, Cancel, ExpertCache, GpuLayers, Model, Parameter, ProfileOptions,
+};
 use pyo3::prelude::*;
 
 use crate::error::{self, INTERNAL, raised, usage};
@@ -17,6 +19,15 @@ enum Layers {
     Text(String),
 }
 
+/// GPU memory for experts.
+#[derive(FromPyObject)]
+enum ExpertMemory {
+    #[pyo3(transparent, annotation = "int")]
+    Bytes(u64),
+    #[pyo3(transparent, annotation = "str")]
+    Text(String),
+}
+
 /// Settings of a model; `python/bilayer` gives every entry.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
@@ -26,6 +37,8 @@ pub struct Settings {
     tensor_split: Vec<f64>,
     gpu_bytes: Option<u64>,
     cpu_moe_layers: u32,
+    expert_cache: ExpertMemory,
+    expert_counts: Option<PathBuf>,
     cache_dir: Option<PathBuf>,
     context: Option<usize>,
     threads: Option<usize>,
@@ -44,7 +57,8 @@ impl Settings {
     /// # Errors
     /// The first that has none.
     pub fn check(&self, py: Python<'_>) -> PyResult<()> {
-        let checked = self.layers().and_then(|_| self.cache()).map(drop);
+        let checked = self.layers().and_then(|_| self.cache()).and_then(|_| self.experts());
+        let checked = checked.map(drop);
         checked.map_err(|line| usage(py, &line))
     }
 
@@ -65,6 +79,17 @@ impl Settings {
         }
     }
 
+    fn experts(&self) -> Result<ExpertCache, String> {
+        match &self.expert_cache {
+            ExpertMemory::Bytes(0) => Ok(ExpertCache::Off),
+            ExpertMemory::Bytes(bytes) => Ok(ExpertCache::Bytes(*bytes)),
+            ExpertMemory::Text(text) if text == "auto" => Ok(ExpertCache::Auto),
+            ExpertMemory::Text(text) => {
+                Err(format!("expert_cache is {text}; it must be auto or a number of bytes"))
+            }
+        }
+    }
+
     fn cache(&self) -> Result<CacheType, String> {
         CacheType::by_name(&self.cache_type)
     }
@@ -75,6 +100,7 @@ impl Settings {
             .cancel(cancel)
             .gpu_layers(self.layers().unwrap_or_default())
             .cache_type(self.cache().unwrap_or_default())
+            .expert_cache(self.experts().unwrap_or_default())
             .cpu_moe_layers(self.cpu_moe_layers);
         for name in self.device {
             builder = builder.device(name);
@@ -84,6 +110,9 @@ impl Settings {
         }
         if let Some(bytes) = self.gpu_bytes {
             builder = builder.gpu_bytes(bytes);
+        }
+        if let Some(path) = self.expert_counts {
+            builder = builder.expert_counts(path);
         }
         if let Some(folder) = self.cache_dir {
             builder = builder.cache_dir(folder);

@@ -142,6 +142,13 @@ def errors_have_the_engines_message():
     raised(bilayer.ModelFileError, "checks.py", lambda: bilayer.Bilayer(__file__))
     raised(bilayer.UsageError, "gpu_layers is some", lambda: bilayer.Bilayer(DEMO, "some"))
     raised(bilayer.UsageError, "cache_type is q2", lambda: bilayer.Bilayer(DEMO, cache_type="q2"))
+    for wrong, settings in {
+        "expert_cache is few": {"expert_cache": "few"},
+        "expert-cache is auto; it must be 0: the model has no experts": {"expert_cache": "auto"},
+        "expert-cache is 1.00 MiB": {"expert_cache": 1 << 20},
+        "expert-counts is ": {"expert_counts": DEMO},
+    }.items():
+        raised(bilayer.UsageError, wrong, lambda: bilayer.Bilayer(DEMO, **settings))
     with opened() as model:
         raised(bilayer.UsageError, "top-k is 1.5", lambda: model.generate("a", top_k=1.5))
         raised(bilayer.Error, "embeddings and scores", lambda: model.embed(["a"]))

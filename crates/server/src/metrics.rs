@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bilayer_engine::requests::{Event, Served, StepReport};
+use bilayer_engine::session::ExpertHits;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
@@ -44,6 +45,8 @@ pub struct Metrics {
     drafted: Counter,
     accepted: Counter,
     drafts: Counter,
+    experts_routed: Counter,
+    experts_resident: Counter,
     /// Steps since samples were last added to their histograms.
     steps: AtomicUsize,
     /// When the process started, seconds since 1970.
@@ -116,6 +119,16 @@ impl Metrics {
             drafted: drafts("draft_tokens", "Draft tokens that were verified"),
             accepted: drafts("accepted_tokens", "Draft tokens that were accepted"),
             drafts: drafts("drafts", "Steps that verified draft tokens of a request"),
+            experts_routed: counter(
+                r,
+                "bilayer:experts_routed_total",
+                "Experts that routers selected in layers with resident experts",
+            ),
+            experts_resident: counter(
+                r,
+                "bilayer:experts_resident_total",
+                "Of these, the experts that were resident on a GPU",
+            ),
             steps: AtomicUsize::new(0),
             started: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             recorder,
@@ -125,6 +138,12 @@ impl Metrics {
     /// Counts a step.
     pub fn step(&self, _: &StepReport) {
         self.computed();
+    }
+
+    /// Counts the experts of a step.
+    pub fn experts(&self, hits: ExpertHits) {
+        self.experts_routed.increment(hits.routed);
+        self.experts_resident.increment(hits.resident);
     }
 
     /// Counts tokens that an encoder has run.

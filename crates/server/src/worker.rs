@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bilayer_engine::requests::{
     Event, Executor, ExecutorSettings, KeyId, RequestId, Submission, SubmitError,
 };
-use bilayer_engine::session::{SavedSequence, Spent};
+use bilayer_engine::session::{ExpertHits, SavedSequence, Spent};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -173,6 +173,7 @@ impl Worker {
             open: HashMap::new(),
             tickets: HashMap::new(),
             window: Window::new(),
+            expert_hits: ExpertHits::default(),
         };
         let thread = std::thread::Builder::new().name("bilayer-worker".to_owned());
         let thread = thread.spawn(move || {
@@ -264,6 +265,8 @@ struct Serving {
     open: HashMap<RequestId, OpenRequest>,
     tickets: HashMap<Ticket, RequestId>,
     window: Window,
+    /// The session's hits that were counted.
+    expert_hits: ExpertHits,
 }
 
 /// What the thread has just done.
@@ -441,7 +444,10 @@ impl Serving {
             let _ = open.updates.send((open.index, Update::Failed(error)));
         }
         match (self.opener)() {
-            Ok(opened) => self.executor = executor(opened, self.settings),
+            Ok(opened) => {
+                self.executor = executor(opened, self.settings);
+                self.expert_hits = ExpertHits::default();
+            }
             Err(error) => self.metrics.warn(&format!("the model cannot be loaded again: {error}")),
         }
     }
@@ -472,6 +478,8 @@ impl Serving {
         self.window.tokens += report.tokens;
         self.window.prefill_rows += report.prefill_rows;
         self.metrics.step(report);
+        let hits = self.executor.session().expert_hits().unwrap_or_default();
+        self.metrics.experts(hits.since(std::mem::replace(&mut self.expert_hits, hits)));
     }
 
     fn publish(&mut self, activity: Activity) {

@@ -169,7 +169,7 @@ impl World {
             for (items, _) in std::mem::take(&mut self.begun).into_iter().rev() {
                 for item in &items {
                     self.cache.release(item.sequence);
-                    self.cache.stop(item.sequence, item.start);
+                    self.cache.fail(item.sequence, item.start);
                 }
                 self.scheduler.release(&items, &mut self.cache);
             }

@@ -43,6 +43,13 @@ impl Session {
             end = first;
         }
     }
+
+    /// Removes what was appended for a step that failed.
+    pub(super) fn fail(&mut self, runs: &[Run<'_>]) {
+        for (run, &start) in runs.iter().zip(&self.starts).rev() {
+            self.cache.fail(run.sequence, start);
+        }
+    }
 }
 
 /// Adds the checkpoints of a run besides the one at its end: after each draft token; or at the last page boundary, and at
@@ -50,7 +57,10 @@ impl Session {
 fn mark(cache: &mut Pages, run: &Run<'_>, start: usize) {
     let end = start + run.tokens.len();
     match run.wanted {
-        Wanted::Verified => (start + 1..end).for_each(|at| cache.mark(run.sequence, at)),
+        Wanted::Verified => {
+            (start + 1..end).for_each(|at| cache.mark(run.sequence, at));
+            cache.pass(run.sequence, start);
+        }
         _ => {
             let mut boundary = end.saturating_sub(1) / PAGE_TOKENS * PAGE_TOKENS;
             let mut distance = PAGE_TOKENS;

@@ -135,7 +135,7 @@ impl Batch {
         let (mut position, end) = (start + part.start, start + part.end);
         while position < end {
             let next = checkpoints.partition_point(|at| at.position <= position);
-            let Checkpoint { position: until, slot: to } = checkpoints[next];
+            let Checkpoint { position: until, slot: to, .. } = checkpoints[next];
             let before = next.checked_sub(1).map(|before| checkpoints[before]);
             let from = match (position, before) {
                 (0, _) => None,

@@ -4,6 +4,8 @@
 //! If the model has states, a sequence can return only to lengths with a checkpoint: see [`Pages::resumable`].
 //! Invariants: a page is either free or referenced; a page about to be written has exactly one reference.
 
+use std::ops::Range;
+
 use bilayer_graph::{PAGE_TOKENS, PageCopy};
 
 use super::checkpoints::{Checkpoint, Checkpoints, Slots};
@@ -128,7 +130,9 @@ impl Pages {
     /// Closes a sequence; pages without other references become free.
     pub fn close(&mut self, sequence: SequenceId) {
         self.truncate(sequence, 0);
-        self.sequences[sequence.0 as usize].open = false;
+        let slot = &mut self.sequences[sequence.0 as usize];
+        slot.open = false;
+        slot.checkpoints.keeps_all = false;
     }
 
     /// The longest length, at most `tokens`, that a sequence can be truncated to: `tokens` itself, unless states are
@@ -161,16 +165,58 @@ impl Pages {
 
     /// Truncates a sequence whose step ended early, after the sequence's first `tokens` tokens.
     pub fn stop(&mut self, sequence: SequenceId, tokens: usize) {
+        self.end_early(sequence, tokens, Slots::stop);
+    }
+
+    /// Truncates a sequence whose step failed to its first `tokens` tokens, those before the step. If the step was to
+    /// update the state there, that is lost: see [`Pages::has_state`].
+    pub fn fail(&mut self, sequence: SequenceId, tokens: usize) {
+        self.end_early(sequence, tokens, Slots::fail);
+    }
+
+    fn end_early(
+        &mut self,
+        sequence: SequenceId,
+        tokens: usize,
+        correct: impl FnOnce(&mut Slots, &mut Checkpoints, usize),
+    ) {
         if self.slots.len() > 0 && tokens > 0 {
             let slot = &mut self.sequences[sequence.0 as usize];
-            self.slots.stop(&mut slot.checkpoints, tokens);
+            correct(&mut self.slots, &mut slot.checkpoints, tokens);
         }
         let kept = self.truncate(sequence, tokens);
         debug_assert_eq!(kept, tokens, "the state at the end of a step is known");
     }
 
-    /// Begins a step: the states at the ends of all sequences remain until the next one, and of sequences with a step in
-    /// progress those before it.
+    /// Whether a slot has the state of its checkpoint: after a failed step, that at the end of a sequence may have to be
+    /// computed again before the next one.
+    pub fn has_state(&self, slot: u32) -> bool {
+        !self.slots.is_lost(slot)
+    }
+
+    /// Whether all slots have the states of their checkpoints.
+    pub fn has_states(&self) -> bool {
+        !self.slots.has_lost()
+    }
+
+    /// Notes that the states of all checkpoints were computed again.
+    pub fn regain_states(&mut self) {
+        self.slots.regain();
+    }
+
+    /// Keeps the state at the end of every step of a sequence that is often truncated, as long as slots suffice. Without,
+    /// a step of one token may update the state before it, and page boundaries and the ends of longer steps remain.
+    pub fn keep_all_states(&mut self, sequence: SequenceId) {
+        self.sequences[sequence.0 as usize].checkpoints.keeps_all = true;
+    }
+
+    /// Notes that the states after more than the first `tokens` tokens are only needed until the sequence goes on.
+    pub fn pass(&mut self, sequence: SequenceId, tokens: usize) {
+        self.sequences[sequence.0 as usize].checkpoints.pass(tokens);
+    }
+
+    /// Begins a step: the states at the ends of all sequences remain until the next one, unless the step updates them, and
+    /// of sequences with a step in progress those before it.
     pub fn begin(&mut self) {
         let Pages { slots, sequences, .. } = self;
         let free = sequences.iter_mut().filter(|sequence| !sequence.is_held);
@@ -252,10 +298,24 @@ impl Pages {
         }
         self.sequences[sequence.0 as usize].tokens.extend_from_slice(tokens);
         if needed > first {
-            let added = self.add_checkpoint(sequence, needed);
-            assert!(added, "there is a slot for every sequence before and after a step");
+            self.add_end(sequence, first..needed);
         }
         Ok(first)
+    }
+
+    /// Adds the checkpoint at the end of appended tokens, or moves the last one there.
+    fn add_end(&mut self, sequence: SequenceId, tokens: Range<usize>) {
+        let Pages { slots, sequences, .. } = self;
+        let checkpoints = &mut sequences[sequence.0 as usize].checkpoints;
+        slots.leave(checkpoints);
+        let is_single = tokens.len() == 1;
+        if !(is_single && slots.advance(checkpoints, tokens.end)) {
+            let added = self.add_checkpoint(sequence, tokens.end);
+            assert!(added, "there is a slot for every sequence before and after a step");
+        }
+        if is_single {
+            self.pass(sequence, tokens.start);
+        }
     }
 
     /// Number of free pages that appending `tokens` tokens takes, including the copy of a shared page.

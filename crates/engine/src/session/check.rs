@@ -4,7 +4,7 @@ use bilayer_graph::Limits;
 
 use super::batch::Work;
 use super::pipeline::{self, Calls, Pipeline};
-use super::{Failed, Run, Session};
+use super::{Failed, Run, Session, fallback};
 use crate::Error;
 
 impl Session {
@@ -20,6 +20,9 @@ impl Session {
     /// not finite is reported. Slow, and used only on the way to an error.
     pub(super) fn name_the_culprit(&mut self, runs: &[Run<'_>], micro_rows: usize) -> Error {
         let checked = Limits { check: true, fuse: false, ..self.limits };
+        if self.repeat_before(runs).is_err() {
+            return Error::LogitsNotFinite;
+        }
         let Pipeline { backends, carried, .. } = &mut self.pipeline;
         let segments = pipeline::compile(&self.graph, &self.plan, backends, carried, checked);
         let Ok(segments) = segments else { return Error::LogitsNotFinite };
@@ -37,5 +40,18 @@ impl Session {
             }) => error.into(),
             _ => Error::LogitsNotFinite,
         }
+    }
+
+    /// Brings the states that a step has updated to where they were before it.
+    fn repeat_before(&mut self, runs: &[Run<'_>]) -> Result<(), Failed> {
+        let Session { pipeline, starts, cache, strengths, limits, .. } = self;
+        for (run, &start) in runs.iter().zip(&*starts) {
+            let there = cache.resumable(run.sequence, start);
+            if there < start {
+                let text = (run.sequence, there..start);
+                fallback::compute(pipeline, (cache, strengths), text, (limits, &[]))?;
+            }
+        }
+        Ok(())
     }
 }

@@ -1,8 +1,10 @@
 //! Ownership of state slots: after how many tokens of a sequence its state is in which slot.
 //!
-//! A slot is written only by the step that takes it from the free ones, so the states before a step remain: after an
-//! error, and for draft tokens that are rejected. A fork shares its parent's checkpoints. When no slot is free, the
-//! checkpoint that is least worth keeping is dropped: one between close neighbours and far from the end of its
+//! A step of one token updates the state in its slot if nobody returns to the length before it: the checkpoint there is
+//! [passing](Checkpoint::is_passing) and no fork shares it. If the step fails, that state is lost, and is computed again
+//! from an earlier checkpoint. Any other step takes a free slot, so the state before it remains: at the end of a prompt,
+//! at page boundaries, and for draft tokens that are rejected. A fork shares its parent's checkpoints. When no slot is
+//! free, the checkpoint that is least worth keeping is dropped: one between close neighbours and far from the end of its
 //! sequence. Those at page boundaries are worth more.
 
 use bilayer_graph::PAGE_TOKENS;
@@ -17,20 +19,24 @@ pub struct Checkpoint {
     pub position: usize,
     /// The slot of the state.
     pub slot: u32,
+    /// Whether it is kept only until the sequence goes on: the end of a step of one token, or after a draft token.
+    pub is_passing: bool,
 }
 
 /// The checkpoints of a sequence, ascending by position. The last one is at its end, unless it is empty.
 #[derive(Clone, Debug, Default)]
 pub struct Checkpoints {
     list: Vec<Checkpoint>,
-    /// The sequence's length before the current step, whose state must remain.
+    /// The sequence's length before the current step. A checkpoint there must remain.
     base: usize,
+    /// Whether none becomes passing.
+    pub keeps_all: bool,
 }
 
 impl Checkpoints {
     /// None, with room for `slots`.
     pub fn reserved(slots: usize) -> Checkpoints {
-        Checkpoints { list: Vec::with_capacity(slots), base: 0 }
+        Checkpoints { list: Vec::with_capacity(slots), ..Checkpoints::default() }
     }
 
     /// All of them.
@@ -41,6 +47,14 @@ impl Checkpoints {
     /// The length of the longest prefix of at most `tokens` tokens whose state is known.
     pub fn resumable(&self, tokens: usize) -> usize {
         self.list[..self.upto(tokens)].last().map_or(0, |last| last.position)
+    }
+
+    /// Makes the checkpoints after the first `tokens` tokens passing, except at page boundaries.
+    pub fn pass(&mut self, tokens: usize) {
+        let first = self.upto(tokens);
+        for at in &mut self.list[first..] {
+            at.is_passing = !self.keeps_all && !at.position.is_multiple_of(PAGE_TOKENS);
+        }
     }
 
     /// Number of checkpoints within the first `tokens` tokens.
@@ -62,6 +76,8 @@ pub struct Slots {
     free: Vec<u32>,
     /// Number of sequences with a checkpoint in each slot.
     references: Vec<u32>,
+    /// Whether the state of each slot was lost in a step that failed.
+    lost: Vec<bool>,
     /// Slots that must not be taken, while one is sought.
     needed: Vec<bool>,
 }
@@ -72,6 +88,7 @@ impl Slots {
         Slots {
             free: (0..slots as u32).rev().collect(),
             references: vec![0; slots],
+            lost: vec![false; slots],
             needed: vec![false; slots],
         }
     }
@@ -90,7 +107,7 @@ impl Slots {
     /// Shares the checkpoints of a sequence with an empty one.
     pub fn fork(&mut self, from: &Checkpoints, to: &mut Checkpoints) {
         to.list.extend_from_slice(&from.list);
-        to.base = from.base;
+        (to.base, to.keeps_all) = (from.base, from.keeps_all);
         from.list.iter().for_each(|at| self.references[at.slot as usize] += 1);
     }
 
@@ -101,6 +118,27 @@ impl Slots {
         }
     }
 
+    /// Drops the passing checkpoints before the one at which the current step of their sequence begins.
+    pub fn leave(&mut self, of: &mut Checkpoints) {
+        let (references, free, base) = (&mut self.references, &mut self.free, of.base);
+        of.list.retain(|at| {
+            let stays = !at.is_passing || at.position >= base;
+            if !stays {
+                release(references, free, at.slot);
+            }
+            stays
+        });
+    }
+
+    /// Moves the checkpoint at the beginning of a step to its end, if it is passing and no other sequence has it. Returns
+    /// whether it did: the step then updates the state in its slot.
+    pub fn advance(&mut self, of: &mut Checkpoints, position: usize) -> bool {
+        let base = of.base;
+        let last = of.list.last_mut().filter(|at| at.is_passing && at.position == base);
+        let last = last.filter(|at| self.references[at.slot as usize] == 1);
+        last.map(|at| at.position = position).is_some()
+    }
+
     /// Corrects the checkpoints of a sequence whose step ended early, after its first `tokens` tokens: the first slot
     /// that the step had not filled completely has the state at that point.
     pub fn stop(&mut self, of: &mut Checkpoints, tokens: usize) {
@@ -109,6 +147,31 @@ impl Slots {
             at.position = tokens;
         }
         self.truncate(of, tokens);
+    }
+
+    /// Like [`Slots::stop`] after a step that failed and began after `tokens` tokens: if it was to update the state there,
+    /// that is lost.
+    pub fn fail(&mut self, of: &mut Checkpoints, tokens: usize) {
+        let was_updated = of.resumable(tokens) < tokens;
+        self.stop(of, tokens);
+        if let Some(last) = of.list.last().filter(|_| was_updated) {
+            self.lost[last.slot as usize] = true;
+        }
+    }
+
+    /// Whether the state of a slot was lost.
+    pub fn is_lost(&self, slot: u32) -> bool {
+        self.lost[slot as usize]
+    }
+
+    /// Whether any state was lost, be its slot in use or not.
+    pub fn has_lost(&self) -> bool {
+        self.lost.contains(&true)
+    }
+
+    /// Notes that no state is lost any more.
+    pub fn regain(&mut self) {
+        self.lost.fill(false);
     }
 
     /// Marks the end of each sequence as the beginning of a step.
@@ -133,9 +196,10 @@ impl Slots {
         }
         let Some(slot) = self.free.pop() else { return false };
         self.references[slot as usize] = 1;
+        self.lost[slot as usize] = false;
         let of = of(&mut all[index]);
         let place = of.upto(position);
-        of.list.insert(place, Checkpoint { position, slot });
+        of.list.insert(place, Checkpoint { position, slot, is_passing: false });
         true
     }
 
@@ -193,16 +257,26 @@ mod tests {
         of.all().iter().map(|at| at.position).collect()
     }
 
-    /// Runs a step of one sequence.
+    /// Runs a step of one sequence to a length, as [`Pages::append`](super::super::cache::Pages::append) does.
     fn step(slots: &mut Slots, all: &mut [Checkpoints], index: usize, to: usize) {
         slots.begin(all.iter_mut());
-        assert!(slots.add(all, same, index, to));
+        let of = &mut all[index];
+        let base = of.base;
+        slots.leave(of);
+        let is_single = to == base + 1;
+        if !(is_single && slots.advance(of, to)) {
+            assert!(slots.add(all, same, index, to));
+        }
+        if is_single {
+            all[index].pass(base);
+        }
     }
 
     #[test]
     fn old_checkpoints_thin_out_and_boundaries_stay_longer() {
         let mut slots = Slots::new(8);
         let mut all = [Checkpoints::reserved(8)];
+        all[0].keeps_all = true;
         for token in 1..=500 {
             step(&mut slots, &mut all, 0, token);
         }
@@ -214,6 +288,38 @@ mod tests {
         assert_eq!(all[0].resumable(498), found[5]);
         slots.truncate(&mut all[0], 0);
         assert_eq!(slots.in_use(), [0; 0]);
+    }
+
+    #[test]
+    fn single_tokens_stay_in_a_slot_between_boundaries() {
+        let mut slots = Slots::new(8);
+        let mut all = [Checkpoints::reserved(8), Checkpoints::reserved(8)];
+        step(&mut slots, &mut all, 0, 40);
+        for token in 41..=97 {
+            step(&mut slots, &mut all, 0, token);
+            assert!(slots.in_use().len() <= 4, "{token}");
+        }
+        // The end of the prompt, the boundaries, and the end.
+        assert_eq!(positions(&all[0]), [40, 64, 96, 97]);
+        // A fork needs the state at the end: both go on in slots of their own, then in place again.
+        let [from, to] = &mut all;
+        slots.fork(from, to);
+        step(&mut slots, &mut all, 0, 98);
+        step(&mut slots, &mut all, 1, 98);
+        let [own, forked] = [&all[0], &all[1]].map(|of| of.all().last().unwrap().slot);
+        assert_ne!(own, forked);
+        step(&mut slots, &mut all, 0, 99);
+        assert_eq!((positions(&all[0]), slots.in_use().len()), (vec![40, 64, 96, 99], 6));
+        assert_eq!(all[0].all().last().unwrap().slot, own);
+        // A step in place that fails loses the state before it, any other does not.
+        step(&mut slots, &mut all, 0, 100);
+        slots.fail(&mut all[0], 99);
+        assert_eq!((positions(&all[0]), slots.has_lost()), (vec![40, 64, 96, 99], true));
+        assert!(slots.is_lost(own));
+        slots.regain();
+        step(&mut slots, &mut all, 0, 107);
+        slots.fail(&mut all[0], 99);
+        assert_eq!((all[0].resumable(99), slots.has_lost()), (99, false));
     }
 
     #[test]

@@ -5,9 +5,10 @@
 //! fit, the rest to the host. The session stores the tokens of every sequence, so the KV cache is recomputed from them,
 //! in the same pages.
 
+use std::ops::Range;
 use std::time::Duration;
 
-use bilayer_graph::{Backend, Limits, PAGE_TOKENS};
+use bilayer_graph::{Backend, Limits, PAGE_TOKENS, PageCopy};
 use bilayer_scheduler::{Loss, Machine, Placement, Plan, Times, displaced, place};
 
 use super::batch::{Batch, Cut, Work};
@@ -17,7 +18,7 @@ use super::lanes::Lanes;
 use super::load::Change;
 use super::pipeline::{self, Calls, Pipeline};
 use super::strengths::Strengths;
-use super::{Failed, Overlap, Run, Session, Spent, Wanted, prepare};
+use super::{Failed, Overlap, Run, SequenceId, Session, Spent, Wanted, prepare};
 use crate::placement::Placing;
 use crate::times::Decoding;
 use crate::{Error, devices};
@@ -266,7 +267,24 @@ impl Session {
         (self.plan, self.pipeline, self.decoding) = (plan, pipeline, Decoding::default());
         // Their contents were recomputed in place.
         self.copies.clear();
+        self.cache.regain_states();
         Ok(tokens)
+    }
+
+    /// Computes the states again that a failed step has lost, each from the checkpoint before it.
+    pub(super) fn regain_states(&mut self) -> Result<(), Failed> {
+        if self.cache.has_states() {
+            return Ok(());
+        }
+        let Session { pipeline, cache, strengths, limits, copies, .. } = self;
+        let has_state = (0..limits.states as u32).map(|slot| cache.has_state(slot)).collect();
+        let known = Known { positions: vec![PAGE_TOKENS; limits.pages], has_state };
+        if replay(pipeline, (cache, strengths), known, (limits, copies))? > 0 {
+            copies.clear();
+        }
+        self.check_file()?;
+        self.cache.regain_states();
+        Ok(())
     }
 
     /// The plan for the devices `kept`, renumbered, and their times if known.
@@ -333,7 +351,11 @@ impl Session {
             filled: 0,
             ..*old
         };
-        match replay(&mut pipeline, (&self.cache, &self.strengths), &self.limits) {
+        let Limits { pages, states, .. } = self.limits;
+        let known = Known { positions: vec![0; pages], has_state: vec![false; states] };
+        // Page copies that were still to be made are computed too.
+        let after = (&self.limits, &[][..]);
+        match replay(&mut pipeline, (&self.cache, &self.strengths), known, after) {
             Ok(tokens) => Ok((pipeline, tokens)),
             Err(failed) => {
                 *backends = pipeline.backends;
@@ -378,47 +400,79 @@ impl Split {
     }
 }
 
-/// Recomputes the keys and values of all open sequences in their pages, and their states. Shared pages are computed once. Returns the
-/// number of tokens run.
+/// What devices have of the contents of sequences.
+struct Known {
+    /// Number of valid positions of each page.
+    positions: Vec<usize>,
+    /// Whether each slot has its state.
+    has_state: Vec<bool>,
+}
+
+impl Known {
+    /// The number of tokens of a sequence after which its contents are not known.
+    fn of(&self, cache: &Pages, sequence: SequenceId) -> usize {
+        let (tokens, table) = (cache.tokens(sequence), cache.table(sequence));
+        let is_missing = |position: &usize| {
+            self.positions[table[position / PAGE_TOKENS] as usize] <= position % PAGE_TOKENS
+        };
+        let known = (0..tokens.len()).find(is_missing).unwrap_or(tokens.len());
+        let checkpoints = cache.checkpoints(sequence);
+        if checkpoints.is_empty() {
+            return known;
+        }
+        let there = checkpoints.iter().take_while(|at| self.has_state[at.slot as usize]);
+        there.map(|at| at.position).take_while(|&at| at <= known).last().unwrap_or(0)
+    }
+
+    /// Notes that a sequence was computed.
+    fn add(&mut self, cache: &Pages, sequence: SequenceId) {
+        let checkpoints = cache.checkpoints(sequence);
+        checkpoints.iter().for_each(|at| self.has_state[at.slot as usize] = true);
+        let tokens = cache.len(sequence);
+        for (place, &page) in cache.table(sequence).iter().enumerate() {
+            let held = (tokens - place * PAGE_TOKENS).min(PAGE_TOKENS);
+            let known = &mut self.positions[page as usize];
+            *known = held.max(*known);
+        }
+    }
+}
+
+/// Recomputes the unknown keys and values of all open sequences in their pages, and their states, after page copies. What
+/// sequences share is computed once. Returns the number of tokens run.
 fn replay(
     pipeline: &mut Pipeline,
     (cache, strengths): (&Pages, &Strengths),
-    limits: &Limits,
+    mut known: Known,
+    (limits, mut copies): (&Limits, &[PageCopy]),
 ) -> Result<usize, Failed> {
     // Earlier hidden states of another graph are not kept, so the drafter begins its sequences anew.
     if pipeline.given_hidden.value.is_some() {
         return Ok(0);
     }
-    // Number of valid positions of each page, and whether each slot has its state.
-    let (mut whole, mut has_state) = (vec![0; limits.pages], vec![false; limits.states]);
     let mut count = 0;
     for sequence in cache.sequences() {
-        let (tokens, table) = (cache.tokens(sequence), cache.table(sequence));
-        let is_missing = |position: &usize| {
-            whole[table[position / PAGE_TOKENS] as usize] <= position % PAGE_TOKENS
-        };
-        let mut start = (0..tokens.len()).find(is_missing).unwrap_or(tokens.len());
-        let checkpoints = cache.checkpoints(sequence);
-        if !checkpoints.is_empty() {
-            let there = checkpoints.iter().take_while(|at| has_state[at.slot as usize]);
-            start = there.map(|at| at.position).take_while(|&at| at <= start).last().unwrap_or(0);
-        }
-        if start == tokens.len() {
+        let text = known.of(cache, sequence)..cache.len(sequence);
+        if text.is_empty() {
             continue;
         }
-        let run = Run { sequence, tokens: &tokens[start..], wanted: Wanted::None };
-        let cut = Cut { rows: limits.tokens, whole_runs: false };
-        let (runs, starts) = (&[run], &[start]);
-        pipeline.run(
-            &Work { runs, starts, cache, copies: &[], strengths, cut },
-            &mut Calls::each(&mut |_| true),
-        )?;
-        count += run.tokens.len();
-        checkpoints.iter().for_each(|at| has_state[at.slot as usize] = true);
-        for (place, &page) in table.iter().enumerate() {
-            let held = (tokens.len() - place * PAGE_TOKENS).min(PAGE_TOKENS);
-            whole[page as usize] = held.max(whole[page as usize]);
-        }
+        count += text.len();
+        compute(pipeline, (cache, strengths), (sequence, text), (limits, copies))?;
+        copies = &[];
+        known.add(cache, sequence);
     }
     Ok(count)
+}
+
+/// Computes the keys and values of some tokens that a sequence has, and its states, after page copies.
+pub fn compute(
+    pipeline: &mut Pipeline,
+    (cache, strengths): (&Pages, &Strengths),
+    (sequence, text): (SequenceId, Range<usize>),
+    (limits, copies): (&Limits, &[PageCopy]),
+) -> Result<(), Failed> {
+    let starts = &[text.start];
+    let runs = &[Run { sequence, tokens: &cache.tokens(sequence)[text], wanted: Wanted::None }];
+    let cut = Cut { rows: limits.tokens, whole_runs: false };
+    let work = Work { runs, starts, cache, copies, strengths, cut };
+    pipeline.run(&work, &mut Calls::each(&mut |_| true)).map(|_| ())
 }

@@ -118,6 +118,7 @@ impl Session {
     /// A device failed.
     pub fn save(&mut self, sequence: SequenceId) -> Result<SavedSequence, Error> {
         self.assert_none_begun();
+        self.regain_states()?;
         let tokens = self.cache.tokens(sequence).to_vec();
         // The contents of a page whose copy is still to be made are those of the page it is copied from.
         let source = |page: &u32| {

@@ -182,7 +182,8 @@ impl Session {
         reading: Reading,
     ) -> Result<(), Error> {
         let began = self.clock().now();
-        let started = self.start(runs, (reading, began));
+        let started = self.drive(Session::regain_states);
+        let started = started.and_then(|()| self.start(runs, (reading, began)));
         let started = started.and_then(|()| self.drive(Session::advance));
         if started.is_err() {
             self.take_back();
@@ -306,7 +307,7 @@ impl Session {
             taken.push(Taken { runs: runs.collect(), reading: step.reading, began: step.began });
             for run in step.runs.iter().rev() {
                 cache.release(run.sequence);
-                cache.stop(run.sequence, run.start);
+                cache.fail(run.sequence, run.start);
             }
             copies.extend_from_slice(&step.copies);
             waves.finished += 1;

@@ -229,6 +229,8 @@ def _settings(
     tensor_split: Sequence[float] = (),
     gpu_bytes: int | None = None,
     cpu_moe_layers: int = 0,
+    expert_cache: int | str = 0,
+    expert_counts: Path | None = None,
     cache_dir: Path | None = None,
     context: int | None = None,
     threads: int | None = None,
@@ -272,6 +274,12 @@ class Bilayer:
         Counts each GPU's free memory as so many bytes.
     cpu_moe_layers : int, default 0
         The experts of the first so many layers stay on the CPU.
+    expert_cache : int or str, default 0
+        GPU memory in bytes for the experts that tokens use most, while the CPU has all others; ``auto`` takes what is left
+        if that is faster.
+    expert_counts : str or os.PathLike, optional
+        Chooses these experts by the counts in a file that ``bilayer imatrix`` has written, and keeps to them; by default
+        they are learned while the model runs.
     cache_dir : str or os.PathLike, optional
         A folder for measured times and compiled shaders. With it ``auto`` places by measured times.
     context : int, optional

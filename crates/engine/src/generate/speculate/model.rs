@@ -75,6 +75,7 @@ impl DraftModel {
         let top_k = Some(settings.top_k.map_or(BEST, |k| k.max(BEST)));
         let mut session = Session::new(draft, Settings { top_k, ..settings })?;
         let sequence = session.open()?;
+        session.keep_all_states(sequence);
         let proposer = Proposer::new(&session, bounds, shared)?;
         Ok(DraftModel {
             session: Arc::new(Mutex::new(session)),
@@ -211,6 +212,7 @@ impl DrafterSource for DraftModel {
     fn drafter(&mut self) -> Result<Option<Box<dyn Drafter>>, Error> {
         let mut session = locked(&self.session);
         let Ok(sequence) = session.open() else { return Ok(None) };
+        session.keep_all_states(sequence);
         let proposer = self.proposer.another(&session)?;
         drop(session);
         Ok(Some(Box::new(DraftModel {
