@@ -142,6 +142,7 @@ def errors_have_the_engines_message():
     raised(bilayer.ModelFileError, "checks.py", lambda: bilayer.Bilayer(__file__))
     raised(bilayer.UsageError, "gpu_layers is some", lambda: bilayer.Bilayer(DEMO, "some"))
     raised(bilayer.UsageError, "cache_type is q2", lambda: bilayer.Bilayer(DEMO, cache_type="q2"))
+    raised(bilayer.UsageError, "hadamard is on with f16", lambda: bilayer.Bilayer(DEMO, hadamard_keys=True))
     with opened() as model:
         raised(bilayer.UsageError, "top-k is 1.5", lambda: model.generate("a", top_k=1.5))
         raised(bilayer.Error, "embeddings and scores", lambda: model.embed(["a"]))
