@@ -106,6 +106,7 @@ impl Bench {
             states: 0,
             key_type: ty,
             value_type: ty,
+            hadamard_keys: false,
             fuse: true,
             timings: true,
             check: false,

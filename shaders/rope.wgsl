@@ -1,6 +1,7 @@
-// Transforms a token's queries, keys and values before attention: optional head norm and RoPE, and the append of keys
-// and values to the KV cache. One workgroup per head of a token; a thread handles sixteen bytes of the cache, or 64
-// elements if they are quantized, because the scales of 64 elements share a word.
+// Transforms a token's queries, keys and values before attention: optional head norm, RoPE and Hadamard transform, and the
+// append of keys and values to the KV cache. One workgroup per head of a token; a thread handles sixteen bytes of the cache,
+// or 64 elements if they are quantized, because the scales of 64 elements share a word. With the Hadamard transform, a
+// thread handles a whole block of 32 elements of a query.
 //
 // Angles are fractions of a turn in 32-bit integers, so that wrap-around is the argument reduction: exact for every
 // position, and sin and cos only receive [-pi, pi], where every GPU is accurate.
@@ -66,6 +67,38 @@ fn angles(position: u32, four: u32) -> Angles {
     let turns = position * high + ((position * low) >> vec4<u32>(12u));
     let radians = vec4<f32>(bitcast<vec4<i32>>(turns)) * 1.4629180792671596e-9; // 2 pi / 2^32
     return Angles(cos(radians) * params.magnitude, sin(radians) * params.magnitude);
+}
+{% endif %}
+{% if hadamard %}
+
+struct Block {
+{% for i in range(8) %}
+    x{{ i }}: vec4<f32>,
+{% endfor %}
+}
+
+// The Hadamard transform of four elements, times 2.
+fn hadamard_quad(x: vec4<f32>) -> vec4<f32> {
+    let y = vec4<f32>(x.xy + x.zw, x.xy - x.zw);
+    return vec4<f32>(y.x + y.y, y.x - y.y, y.z + y.w, y.z - y.w);
+}
+
+// The Hadamard transform of a block: of each quad, then across the quads.
+fn hadamard(x: Block) -> Block {
+{% for i in range(8) %}
+    let a{{ i }} = hadamard_quad(x.x{{ i }});
+{% endfor %}
+{% for old, new, apart in [("a", "b", 1), ("b", "c", 2), ("c", "d", 4)] %}
+{% for i in range(8) %}
+{% if i // apart % 2 == 0 %}
+    let {{ new }}{{ i }} = {{ old }}{{ i }} + {{ old }}{{ i + apart }};
+{% else %}
+    let {{ new }}{{ i }} = {{ old }}{{ i - apart }} - {{ old }}{{ i }};
+{% endif %}
+{% endfor %}
+{% endfor %}
+    let factor = 0.17677669529663687; // 1 / sqrt(32)
+    return Block({% for i in range(8) %}d{{ i }} * factor{% if not loop.last %}, {% endif %}{% endfor %});
 }
 {% endif %}
 {% macro turned(name, norm) %}
@@ -159,7 +192,11 @@ fn append_{{ name }}(place: u32, page: u32, head: u32, token: u32, lane: u32{% i
             let x{{ i }} = {{ element("min(8u * block + " ~ i ~ "u, " ~ (quads - 1) ~ "u)") }};
 {% endif %}
 {% endfor %}
-            let coded = {{ type.rule }}_{{ type.bits }}_of(x0, x1, x2, x3, x4, x5, x6, x7, {{ quads }}u - 8u * block);
+{% if turned and hadamard %}
+            let y = hadamard(Block(x0, x1, x2, x3, x4, x5, x6, x7));
+{% endif %}
+{% set y = "y." if turned and hadamard else "" %}
+            let coded = {{ type.rule }}_{{ type.bits }}_of({% for i in range(8) %}{{ y }}x{{ i }}, {% endfor %}{{ quads }}u - 8u * block);
 {% for c in range(2 if type.bits == 8 else 1) %}
             let chunk{{ c }} = 4u * (to + {{ apart }}({{ "2u * block + " ~ c ~ "u" if type.bits == 8 else "block" }}));
 {% if c == 1 and type.chunks % 2 == 1 %}
@@ -230,9 +267,22 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let place = row_at(params.q, row) + head * {{ quads }}u;
         let to = row_at(params.q_out, row) + head * {{ quads }}u;
         let factor = {% if norm_q %}q_factor(place, lane){% else %}1.0{% endif %};
+{% if hadamard %}
+        for (var block = lane; block < {{ quads // 8 }}u; block += {{ threads }}u) {
+            var x = Block();
+{% for i in range(8) %}
+            x.x{{ i }} = q_turned(place, 8u * block + {{ i }}u, factor, position);
+{% endfor %}
+            let y = hadamard(x);
+{% for i in range(8) %}
+            q_out[to + 8u * block + {{ i }}u] = y.x{{ i }};
+{% endfor %}
+        }
+{% else %}
         for (var quad = lane; quad < {{ quads }}u; quad += {{ threads }}u) {
             q_out[to + quad] = q_turned(place, quad, factor, position);
         }
+{% endif %}
         return;
     }
     head -= params.heads;

@@ -483,6 +483,7 @@ fn a_session_is_kept_from_placement_to_placement() {
         ubatch_size: 8,
         cache_type_k: Type::F16,
         cache_type_v: Type::F16,
+        hadamard_keys: false,
         fuse: true,
         overlap: Overlap::Auto,
         trace_events: None,

@@ -615,6 +615,7 @@ fn invalid_command_lines_give_one_line_and_code_2() {
         ("run --top-k many", "'many' for '--top-k <N>'"),
         ("run -fa maybe", "[possible values: on, off, auto]"),
         ("run -ctk q9", "it must be f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl"),
+        ("run -p a -khad", "k-cache-hadamard is on with f16 keys; it must be off, or cache-type-k"),
         ("run -p a -f b", "cannot be used with"),
         ("run --seed -2", "'-2'"),
         ("run -n -3", "'-3'"),
@@ -1260,6 +1261,8 @@ fn plan_prints_the_placement_and_its_flags() {
     assert_eq!((&document["gpu_layers"], &document["max_gpu_layers"]), (&4.into(), &4.into()));
     assert_eq!(document["map"], "out:gpu 2-0:gpu");
     assert_eq!(document["flags"], "-ngl 4 -c 64 -ctk f16 -ctv f16 -ub 512");
+    let rounded = place.run("plan -ngl 0 -c 64 -ctk q4_0 -khad --json").json();
+    assert_eq!(rounded["flags"], "-ngl 0 -c 64 -ctk q4_0 -khad -ctv f16 -ub 512");
     let used = |device: &Value| {
         let parts =
             ["weight_bytes", "kv_bytes", "state_bytes", "activation_bytes", "staging_bytes"];

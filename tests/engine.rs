@@ -94,6 +94,11 @@ fn tiny() -> Model {
     Model::from_bytes("tiny", words::tiny(Type::F32, 7)).unwrap()
 }
 
+/// As [`tiny`], with heads of 32 elements.
+fn long_heads() -> Model {
+    Model::from_bytes("long heads", words::tiny_with_long_heads(Type::F32, 7)).unwrap()
+}
+
 /// As [`tiny`], with a cache of keys alone, which have the values.
 fn latent() -> Model {
     Model::from_bytes("latent", words::tiny_of("deepseek2")).unwrap()
@@ -115,6 +120,13 @@ fn session(model: &Model) -> Session {
 /// With keys and values stored as `ty`.
 fn cached(model: &Model, ty: Type) -> Session {
     at_level(model, ty, None)
+}
+
+/// With keys stored as `ty` after the Hadamard transform, and values as `ty`.
+fn transformed(model: &Model, ty: Type) -> Session {
+    let (cache_type_k, cache_type_v) = (ty, ty);
+    let own = Settings { sequences: 4, outputs: Some(64), hadamard_keys: true, ..settings() };
+    Session::new(model, Settings { cache_type_k, cache_type_v, ..own }).unwrap()
 }
 
 fn at_level(model: &Model, ty: Type, cpu_level: Option<Level>) -> Session {
@@ -261,18 +273,20 @@ fn forks_and_rolls_back(model: &Model) {
 /// Blocks are stored in files and read back bit by bit, whatever rounding made them.
 #[test]
 fn sequences_of_every_cache_type_are_saved_and_shifted() {
-    let model = tiny();
+    let (model, long) = (tiny(), long_heads());
     let folder = tempfile::tempdir().unwrap();
     let (head, tail) = (some(41, 1), some(9, 2));
-    for (ty, _) in bilayer_quant::cache::TYPES {
+    let types = bilayer_quant::cache::TYPES.map(|(ty, _)| (&model, ty, false));
+    for (model, ty, hadamard) in types.into_iter().chain([(&long, Type::Q4_0, true)]) {
+        let cached = |model| if hadamard { transformed(model, ty) } else { cached(model, ty) };
         let path = folder.path().join(ty.name);
-        let mut first = cached(&model, ty);
+        let mut first = cached(model);
         let sequence = first.open().unwrap();
         logits(&mut first, sequence, &head);
         first.save(sequence).unwrap().write(&path).unwrap();
         let expected = logits(&mut first, sequence, &tail);
-        let mut second = cached(&model, ty);
-        let saved = SavedSequence::read(&path, &model, 256).unwrap();
+        let mut second = cached(model);
+        let saved = SavedSequence::read(&path, model, 256).unwrap();
         let sequence = second.restore(&saved).unwrap();
         assert_eq!(logits(&mut second, sequence, &tail), expected, "{ty}");
         // A shift: the first tokens are kept, and the rest is computed again at its new positions.
@@ -282,6 +296,32 @@ fn sequences_of_every_cache_type_are_saved_and_shifted() {
         let fresh = second.open().unwrap();
         logits(&mut second, fresh, &head[..10]);
         assert_eq!(shifted, logits(&mut second, fresh, &rest), "{ty}, shifted");
+    }
+}
+
+#[test]
+fn saved_keys_are_refused_where_they_are_transformed_otherwise() {
+    let model = long_heads();
+    let mut sessions = [cached(&model, Type::Q8_0), transformed(&model, Type::Q8_0)];
+    let saved = sessions.each_mut().map(|session| {
+        let sequence = session.open().unwrap();
+        let rows = logits(session, sequence, &some(9, 2));
+        (session.save(sequence).unwrap(), rows)
+    });
+    assert_ne!(saved[0].1, saved[1].1);
+    for (session, other, with) in [(0, 1, "with"), (1, 0, "without")] {
+        let refused = sessions[session].restore(&saved[other].0).unwrap_err().to_string();
+        assert!(refused.contains(&format!("saved {with} k-cache-hadamard")), "{refused}");
+        sessions[session].restore(&saved[session].0).unwrap();
+    }
+    let blocks = Settings { hadamard_keys: true, cache_type_k: Type::Q8_0, ..settings() };
+    let floats = Settings { cache_type_k: Type::BF16, hadamard_keys: true, ..settings() };
+    for (model, settings, part) in [
+        (&model, floats, "on with bf16 keys; it must be off, or cache-type-k one of q8_0, q5_1"),
+        (&tiny(), blocks, "on with heads of 16 elements"),
+    ] {
+        let refused = Session::new(model, settings).err().unwrap().to_string();
+        assert!(refused.contains(part), "{refused}");
     }
 }
 
@@ -797,8 +837,9 @@ fn verify_names_the_op_that_is_wrong() {
     let tokens: Vec<u32> = (3..40).collect();
     let options = bilayer_cpu::Options { threads: Some(1), level: None };
     let cpu = || -> Box<dyn Backend> { Box::new(bilayer_cpu::Cpu::new(options).unwrap()) };
+    let long = long_heads();
     let verified = |second: &mut dyn Backend, cache_types| {
-        let input = verify::Input { tokens: &tokens, cache_types };
+        let input = verify::Input { cache_types, ..verify::Input::new(&tokens) };
         verify::verify(&model, &mut Reference::new(), second, input, &mut |_, _| {}).unwrap()
     };
     let compare = |second: &mut dyn Backend| verified(second, [Type::F16; 2]);
@@ -808,6 +849,13 @@ fn verify_names_the_op_that_is_wrong() {
         assert_eq!(report.first_bad(), None, "{ty}");
         ends.push(report.found);
     }
+    let [plain, transformed] = [false, true].map(|hadamard_keys| {
+        let input = verify::Input::new(&tokens);
+        let input = verify::Input { hadamard_keys, cache_types: [Type::Q4_0; 2], ..input };
+        verify::verify(&long, &mut Reference::new(), cpu().as_mut(), input, &mut |_, _| {}).unwrap()
+    });
+    assert_eq!((plain.first_bad(), transformed.first_bad()), (None, None));
+    assert_ne!(plain.found, transformed.found);
     let mut pairs =
         ends.iter().enumerate().flat_map(|(i, a)| ends[..i].iter().map(move |b| (a, b)));
     assert!(pairs.all(|(a, b)| a != b), "the types are those that were asked for");

@@ -33,6 +33,7 @@ const LIMITS: Limits = Limits {
     states: 0,
     key_type: Type::F16,
     value_type: Type::F16,
+    hadamard_keys: false,
     fuse: true,
     timings: false,
     check: false,

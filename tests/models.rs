@@ -1081,6 +1081,45 @@ fn narrow_caches_change_the_logits_slightly() {
     }
 }
 
+/// A channel of keys is ten times as large, and that of the queries as small, so that exact logits remain as they are.
+#[test]
+fn large_channels_of_keys_are_rounded_less_after_the_transform() {
+    let mut metadata = (bilayer_models::all()[0].tiny)();
+    (LONG_HEADS.change)(&mut metadata, bilayer_models::all()[0].name);
+    let width = bilayer_models::config(&metadata).unwrap().width;
+    let model = |factor: f32| {
+        let scale = |name: &str, values: &mut [f32]| {
+            let factor = match name.rsplit('.').nth(1) {
+                Some("attn_k") => factor,
+                Some("attn_q") => 1.0 / factor,
+                _ => return,
+            };
+            // Elements from 16 on are not rotated.
+            let rows = values.chunks_exact_mut(width).skip(20).step_by(32);
+            rows.flatten().for_each(|x| *x *= factor);
+        };
+        let bytes = support::model::random_bytes(&metadata, Type::F32, &[], 7, &scale);
+        Model::new(bilayer_gguf::File::from_bytes("large channels", bytes).unwrap())
+    };
+    let (even, large) = (model(1.0), model(10.0));
+    let tokens = Random(11).tokens(70, even.config.vocab);
+    for backend in backends() {
+        let logits = |model: &Model, key_type, hadamard_keys| {
+            let limits = Limits { key_type, hadamard_keys, ..LIMITS };
+            let mut runner = Runner::single(model, (backend.make)(), limits).unwrap();
+            runner.prefill(&tokens).unwrap()
+        };
+        let exact = logits(&even, Type::F32, false);
+        assert_close(&logits(&large, Type::F32, false), &exact, 1e-5, backend.name);
+        for key_type in [Type::Q8_0, Type::Q4_0] {
+            let [plain, transformed] =
+                [false, true].map(|on| error(&logits(&large, key_type, on), &exact));
+            let what = format!("{} with keys {key_type}: {plain:e} {transformed:e}", backend.name);
+            assert!(transformed > 1e-6 && transformed < 0.6 * plain, "{what}");
+        }
+    }
+}
+
 #[test]
 fn what_is_not_a_cache_type_is_refused_at_load() {
     let model = random(bilayer_models::all()[0], &SMALLEST);

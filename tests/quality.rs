@@ -60,6 +60,7 @@ impl Values {
             states: 1,
             key_type: Type::F32,
             value_type: Type::F32,
+            hadamard_keys: false,
             fuse: false,
             timings: false,
             check: false,

@@ -23,6 +23,7 @@ pub const LIMITS: Limits = Limits {
     states: 16,
     key_type: Type::F32,
     value_type: Type::F32,
+    hadamard_keys: false,
     fuse: true,
     timings: false,
     check: false,

@@ -23,6 +23,16 @@ pub fn tiny_of(architecture: &str) -> SharedBytes {
     made((bilayer_models::find(architecture).unwrap().tiny)(), Type::F32, 7, &|_, _| ())
 }
 
+/// The first architecture's smallest model but for its heads, which have 32 elements.
+pub fn tiny_with_long_heads(ty: Type, seed: u64) -> SharedBytes {
+    let architecture = bilayer_models::all()[0];
+    let mut metadata = (architecture.tiny)();
+    for key in ["key_length", "value_length"] {
+        metadata.set(&format!("{}.attention.{key}", architecture.name), 32u32);
+    }
+    made(metadata, ty, seed, &|_, _| ())
+}
+
 /// The first architecture's smallest model; `change` may edit each tensor's values by name.
 pub fn tiny_with(ty: Type, seed: u64, change: &dyn Fn(&str, &mut [f32])) -> SharedBytes {
     made((bilayer_models::all()[0].tiny)(), ty, seed, change)

@@ -116,6 +116,7 @@ pub struct Builder<'p> {
     checkpoints: Option<usize>,
     threads: Option<usize>,
     cache_types: [CacheType; 2],
+    hadamard_keys: bool,
     parallel: usize,
     loras: Vec<(PathBuf, f32)>,
     strength: Strength,
@@ -139,6 +140,7 @@ impl<'p> Builder<'p> {
             checkpoints: None,
             threads: None,
             cache_types: [CacheType::F16; 2],
+            hadamard_keys: false,
             parallel: 1,
             loras: Vec::new(),
             strength: Strength::Fixed,
@@ -244,6 +246,15 @@ impl<'p> Builder<'p> {
     /// How the KV cache stores keys, and how it stores values.
     pub fn cache_types(mut self, keys: CacheType, values: CacheType) -> Self {
         self.cache_types = [keys, values];
+        self
+    }
+
+    /// Stores keys in blocks, such as those of [`CacheType::Q4_0`], after the Hadamard transform of every 32 elements of a
+    /// head: models whose keys have a few large elements are then closer to what they compute with exact keys.
+    /// [`Builder::open`] refuses it with keys of floats, with heads whose length is no multiple of 32, and where values are
+    /// part of the keys.
+    pub fn hadamard_keys(mut self) -> Self {
+        self.hadamard_keys = true;
         self
     }
 
@@ -504,6 +515,7 @@ impl<'p> Builder<'p> {
             outputs: (!is_encoder).then_some(parallel.max(LOGITS_ROWS)),
             cache_type_k: self.cache_types[0].0,
             cache_type_v: self.cache_types[1].0,
+            hadamard_keys: self.hadamard_keys,
             placing: self.placing.clone(),
             top_k: Sampling::default().needs().filter(|_| !is_encoder),
             time_device: Some(timing::device),

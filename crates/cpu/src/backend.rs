@@ -21,7 +21,7 @@ use crate::slots::Slots;
 use crate::stage::Buffer;
 
 /// Name in messages.
-const NAME: &str = "cpu";
+pub(crate) const NAME: &str = "cpu";
 
 /// Maximum number of threads.
 const THREADS_MAX: usize = 1024;

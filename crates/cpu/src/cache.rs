@@ -40,13 +40,15 @@ pub(crate) struct Layout {
     value: Stored,
     /// Types of keys and values.
     types: [Type; 2],
+    /// Whether keys are stored after the Hadamard transform.
+    pub(crate) hadamard_keys: bool,
     key_bytes: usize,
     block_bytes: usize,
 }
 
 impl Layout {
     /// # Errors
-    /// The type is not supported for caches.
+    /// The type is not supported for caches, or keys that cannot be transformed should be.
     pub(crate) fn new(info: &CacheInfo, limits: &Limits) -> Result<Layout, Error> {
         let key = Stored::of(limits.key_type)?;
         let value = Stored::of(limits.value_type)?;
@@ -64,19 +66,23 @@ impl Layout {
             key,
             value,
             types: [limits.key_type, limits.value_type],
+            hadamard_keys: limits.transforms(info, crate::backend::NAME)?,
             key_bytes,
             block_bytes: key_bytes + value_bytes,
         })
     }
 
-    /// Whether the layout matches `info`.
+    /// Whether the dimensions are those of `info`.
     pub(crate) fn holds(&self, info: &CacheInfo) -> bool {
         (self.kv_heads, self.head_dim, self.values_in_keys) == info.shape()
     }
 
     /// Names of the types of keys and values, or of the keys that have the values.
     pub(crate) fn name(&self) -> String {
-        let [key, value] = self.types.map(|ty| ty.name.to_lowercase());
+        let [mut key, value] = self.types.map(|ty| ty.name.to_lowercase());
+        if self.hadamard_keys {
+            key = format!("hadamard {key}");
+        }
         if self.values_in_keys.is_some() { key } else { format!("{key}/{value}") }
     }
 
@@ -123,7 +129,8 @@ impl Cache {
     /// # Errors
     /// Out of memory.
     pub(crate) fn scratch(info: &CacheInfo, limits: &Limits) -> Result<Cache, Error> {
-        Cache::new(info, &Limits { key_type: Type::F32, value_type: Type::F32, ..*limits })
+        let types = Limits { key_type: Type::F32, value_type: Type::F32, ..*limits };
+        Cache::new(info, &Limits { hadamard_keys: false, ..types })
     }
 
     /// Size of its pages in bytes.

@@ -254,6 +254,7 @@ mod tests {
             states: 2,
             key_type: Type::F16,
             value_type: Type::F16,
+            hadamard_keys: false,
             fuse: true,
             timings: false,
             check: false,

@@ -219,6 +219,7 @@ impl Layers {
             states: 1,
             key_type: Type::F16,
             value_type: Type::F16,
+            hadamard_keys: false,
             fuse: false,
             timings: false,
             check: false,

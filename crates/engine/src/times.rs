@@ -65,8 +65,9 @@ impl Subject<'_> {
             let (identity, threads) = (&facts.identity, facts.threads);
             key += &format!("|{identity} {threads} {}", facts.name);
         }
-        let Limits { key_type, value_type, fuse, .. } = self.limits;
-        key += &format!("|{key_type} {value_type} {fuse}");
+        let Limits { key_type, value_type, hadamard_keys, fuse, .. } = self.limits;
+        let hadamard = if hadamard_keys { " hadamard" } else { "" };
+        key += &format!("|{key_type}{hadamard} {value_type} {fuse}");
         for Weight { ty, rows, cols, layer, .. } in &self.graph.weights {
             key += &format!("|{ty} {rows} {cols} {layer:?}");
         }

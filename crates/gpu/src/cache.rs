@@ -16,6 +16,8 @@ pub struct Cache {
     pub keys: Side,
     /// Values, unless they are in the keys.
     pub values: Option<Side>,
+    /// Whether keys are stored after the Hadamard transform.
+    pub hadamard_keys: bool,
     /// Pages.
     pub pages: usize,
     /// Bytes of both sides.
@@ -35,8 +37,9 @@ impl Cache {
     /// An empty cache.
     ///
     /// # Errors
-    /// The type does not fit the head dimension, or out of memory.
+    /// The type does not fit the head dimension, keys that cannot be transformed should be, or out of memory.
     pub fn new(device: &Device, info: &CacheInfo, limits: &Limits) -> Result<Cache, GraphError> {
+        let hadamard_keys = limits.transforms(info, device.name())?;
         let copied = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         let usage = wgpu::BufferUsages::STORAGE | copied;
         let side = |what, ty| -> Result<Side, GraphError> {
@@ -44,12 +47,16 @@ impl Cache {
             Ok(Side { buffer: device.buffer(what, layout.bytes(), usage)?, layout })
         };
         let keys = side("keys", limits.key_type)?;
+        if hadamard_keys && !keys.layout.ty.is_in_blocks() {
+            let what = format!("a Hadamard transform of {} keys", limits.key_type);
+            return Err(unsupported(device, what));
+        }
         let values = match info.values_in_keys {
             None => Some(side("values", limits.value_type)?),
             Some(_) => None,
         };
         let bytes = keys.layout.bytes() + values.as_ref().map_or(0, |side| side.layout.bytes());
-        Ok(Cache { keys, values, pages: limits.pages, bytes })
+        Ok(Cache { keys, values, hadamard_keys, pages: limits.pages, bytes })
     }
 
     /// Copies pages to the host; waits for all submitted work.
@@ -140,8 +147,14 @@ impl Cache {
             (Some(side), None) => same(&side.layout, limits.value_type),
             (values, in_keys) => values.is_none() && in_keys.is_some(),
         };
-        same(&self.keys.layout, limits.key_type) && values && self.pages == limits.pages
+        let keys =
+            same(&self.keys.layout, limits.key_type) && self.hadamard_keys == limits.hadamard_keys;
+        keys && values && self.pages == limits.pages
     }
+}
+
+fn unsupported(device: &Device, what: String) -> GraphError {
+    GraphError::Unsupported { device: device.name().to_owned(), op: OpKind::Attend, what }
 }
 
 fn layout(
@@ -150,13 +163,11 @@ fn layout(
     limits: &Limits,
     ty: Type,
 ) -> Result<CacheLayout, GraphError> {
-    let unsupported = |what: String| GraphError::Unsupported {
-        device: device.name().to_owned(),
-        op: OpKind::Attend,
-        what,
-    };
     let Some(known) = CacheType::of(ty, info.head_dim) else {
-        return Err(unsupported(format!("a {ty} cache of heads of {} elements", info.head_dim)));
+        return Err(unsupported(
+            device,
+            format!("a {ty} cache of heads of {} elements", info.head_dim),
+        ));
     };
     let layout = CacheLayout {
         ty: known,
@@ -165,11 +176,12 @@ fn layout(
         pages: limits.pages,
     };
     if layout.bytes() > device.caps().max_binding {
-        return Err(unsupported(format!(
+        let what = format!(
             "a cache of {} bytes in a layer (it binds {} at once; a shorter context fits)",
             layout.bytes(),
             device.caps().max_binding
-        )));
+        );
+        return Err(unsupported(device, what));
     }
     Ok(layout)
 }

@@ -5,7 +5,8 @@ use std::ops::Range;
 use bilayer_quant::Type;
 
 use crate::{
-    CacheId, Clock, Error, Graph, OpKind, SharedBytes, StateId, Step, Value, Weight, WeightId,
+    CacheId, CacheInfo, Clock, Error, Graph, OpKind, SharedBytes, StateId, Step, Value, Weight,
+    WeightId,
 };
 
 /// A part of the graph that runs on one device without a transfer inside.
@@ -40,16 +41,38 @@ pub struct Limits {
     pub page_entries: usize,
     /// Slots for states of sequences in each layer that has one.
     pub states: usize,
-    /// Type of stored keys: F16, F32 or Q8_0.
+    /// Type of stored keys, one of [`TYPES`](bilayer_quant::cache::TYPES).
     pub key_type: Type,
-    /// Type of stored values: F16, F32 or Q8_0.
+    /// Type of stored values, one of [`TYPES`](bilayer_quant::cache::TYPES).
     pub value_type: Type,
+    /// Whether keys are stored, and queries used, after the Hadamard transform of every 32 elements of a head:
+    /// `y[i] = sum_j (-1)^n x[j] / sqrt(32)`, where `n` is the number of bits that are set in both `i` and `j`. The product
+    /// of a query and a key remains as it is, and a large element is spread over its block, which is then rounded less.
+    /// Saved pages hold the keys as they are stored.
+    pub hadamard_keys: bool,
     /// Whether the backend may fuse ops; off for comparison.
     pub fuse: bool,
     /// Whether every op is timed ([`Backend::timings`]).
     pub timings: bool,
     /// Whether every op's result is checked for NaN and infinities; slow, used to find the faulty op.
     pub check: bool,
+}
+
+impl Limits {
+    /// Whether the keys of a cache are stored after the Hadamard transform.
+    ///
+    /// # Errors
+    /// They should be, and cannot be; it names the device.
+    pub fn transforms(&self, info: &CacheInfo, device: &str) -> Result<bool, Error> {
+        match info.no_hadamard() {
+            Some(what) if self.hadamard_keys => Err(Error::Unsupported {
+                device: device.to_owned(),
+                op: OpKind::Attend,
+                what: format!("a Hadamard transform of {what}"),
+            }),
+            _ => Ok(self.hadamard_keys),
+        }
+    }
 }
 
 /// The properties and capabilities of a device.

@@ -1,7 +1,7 @@
 //! The recorded graph: nodes in execution order, values, weights and caches.
 
 use bilayer_quant::Type;
-use bilayer_quant::cache::head_bytes;
+use bilayer_quant::cache::{BLOCK, head_bytes};
 
 use crate::{CacheId, Experts, Op, Rows, SplitMixture, StateId, Value, Weight, WeightId, Window};
 
@@ -58,6 +58,17 @@ impl CacheInfo {
     /// What two caches of one size have in common: heads, elements of a head, and the values in its keys.
     pub fn shape(&self) -> (usize, usize, Option<usize>) {
         (self.kv_heads, self.head_dim, self.values_in_keys)
+    }
+
+    /// What about its keys precludes the Hadamard transform ([`Limits::hadamard_keys`](crate::Limits::hadamard_keys)).
+    pub fn no_hadamard(&self) -> Option<String> {
+        match (self.values_in_keys, self.head_dim) {
+            (Some(_), _) => Some("keys that have the values".to_owned()),
+            (None, dim) if dim.is_multiple_of(BLOCK) => None,
+            (None, dim) => {
+                Some(format!("heads of {dim} elements, which is no multiple of {BLOCK}"))
+            }
+        }
     }
 
     /// Elements of one head of values.

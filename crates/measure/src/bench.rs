@@ -94,6 +94,8 @@ pub struct Setup {
     pub cache_type_k: Type,
     /// Type of stored values.
     pub cache_type_v: Type,
+    /// Whether keys are stored after the Hadamard transform.
+    pub hadamard_keys: bool,
     /// Whether backends may fuse ops.
     pub fuse: bool,
     /// When two devices work at the same time.
@@ -120,6 +122,7 @@ impl Setup {
             ubatch_size: self.ubatch_size,
             cache_type_k: self.cache_type_k,
             cache_type_v: self.cache_type_v,
+            hadamard_keys: self.hadamard_keys,
             fuse: self.fuse,
             overlap: self.overlap,
             ..Settings::default()

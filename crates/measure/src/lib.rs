@@ -27,6 +27,7 @@
 //!     ubatch_size: 512,
 //!     cache_type_k: bilayer_quant::Type::F16,
 //!     cache_type_v: bilayer_quant::Type::F16,
+//!     hadamard_keys: false,
 //!     fuse: true,
 //!     overlap: Overlap::Auto,
 //!     trace_events: None,

@@ -43,12 +43,14 @@ pub struct Input<'a> {
     pub tokens: &'a [u32],
     /// How the KV cache stores keys and values.
     pub cache_types: [Type; 2],
+    /// Whether keys are stored after the Hadamard transform.
+    pub hadamard_keys: bool,
 }
 
 impl<'a> Input<'a> {
     /// Tokens, with a KV cache of f16.
     pub fn new(tokens: &'a [u32]) -> Input<'a> {
-        Input { tokens, cache_types: [Type::F16; 2] }
+        Input { tokens, cache_types: [Type::F16; 2], hadamard_keys: false }
     }
 }
 
@@ -168,7 +170,7 @@ struct Case<'m> {
 
 impl<'m> Case<'m> {
     fn new(model: &'m Model, input: Input<'m>) -> Result<Case<'m>, Error> {
-        let Input { tokens, cache_types: [key_type, value_type] } = input;
+        let Input { tokens, cache_types: [key_type, value_type], hadamard_keys } = input;
         let rows = tokens.len();
         let pages = rows.div_ceil(PAGE_TOKENS);
         Ok(Case {
@@ -188,6 +190,7 @@ impl<'m> Case<'m> {
                 states: 1,
                 key_type,
                 value_type,
+                hadamard_keys,
                 fuse: false,
                 timings: false,
                 check: false,

@@ -43,6 +43,7 @@ pub struct Settings {
     context: Option<usize>,
     threads: Option<usize>,
     cache_type: String,
+    hadamard_keys: bool,
     checkpoints: Option<usize>,
     embeddings: bool,
     draft_model: Option<PathBuf>,
@@ -132,6 +133,7 @@ impl Settings {
         if let Some(template) = self.chat_template {
             builder = builder.chat_template(template);
         }
+        let builder = if self.hadamard_keys { builder.hadamard_keys() } else { builder };
         let builder = if self.lookup { builder.lookup() } else { builder };
         let builder = if self.mtp { builder.mtp() } else { builder };
         if self.embeddings { builder.embeddings() } else { builder }

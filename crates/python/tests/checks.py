@@ -149,6 +149,7 @@ def errors_have_the_engines_message():
         "expert-counts is ": {"expert_counts": DEMO},
     }.items():
         raised(bilayer.UsageError, wrong, lambda: bilayer.Bilayer(DEMO, **settings))
+    raised(bilayer.UsageError, "hadamard is on with f16", lambda: bilayer.Bilayer(DEMO, hadamard_keys=True))
     with opened() as model:
         raised(bilayer.UsageError, "top-k is 1.5", lambda: model.generate("a", top_k=1.5))
         raised(bilayer.Error, "embeddings and scores", lambda: model.embed(["a"]))

@@ -98,6 +98,10 @@ pub struct BenchModelArgs {
     pub cache_type_k: Vec<Type>,
     #[arg(long, value_delimiter = ',', value_parser = kv_type)]
     pub cache_type_v: Vec<Type>,
+    #[arg(long, value_name = "0|1", default_value = "0")]
+    #[arg(hide_default_value = true, num_args = 0..=1, default_missing_value = "1")]
+    #[arg(value_delimiter = ',', value_parser = switch(), hide_possible_values = true)]
+    pub k_cache_hadamard: Vec<bool>,
     #[arg(long, value_delimiter = ',', value_enum)]
     pub flash_attn: Vec<FlashAttn>,
     /// Map the file (1) or read it into memory (0); short form -mmp

@@ -40,6 +40,9 @@ pub struct ModelArgs {
     #[arg(long, value_name = "TYPE", default_value = "f16", env = "LLAMA_ARG_CACHE_TYPE_V")]
     #[arg(value_parser = kv_type)]
     pub cache_type_v: Type,
+    /// Store keys in blocks after a Hadamard transform, which rounds keys with large channels less; short form -khad
+    #[arg(long)]
+    pub k_cache_hadamard: bool,
     /// off disables fused kernels, for comparison; attention is tiled either way; short form -fa
     #[arg(long, value_name = "WHEN", default_value = "auto", env = "LLAMA_ARG_FLASH_ATTN")]
     #[arg(num_args = 0..=1, default_missing_value = "on", value_enum)]

@@ -19,6 +19,7 @@ const SPELLED: &[(&str, &str)] = &[
     ("-ub", "--ubatch-size"),
     ("-ctk", "--cache-type-k"),
     ("-ctv", "--cache-type-v"),
+    ("-khad", "--k-cache-hadamard"),
     ("-fa", "--flash-attn"),
     ("-no-cnv", "--no-conversation"),
     ("-sp", "--special"),

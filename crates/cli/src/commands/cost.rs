@@ -41,6 +41,7 @@ pub fn execute(args: &Args) -> Result<u8, Failure> {
         ubatch_size: asked.ubatch_size,
         cache_type_k: asked.cache_type_k,
         cache_type_v: asked.cache_type_v,
+        hadamard_keys: asked.hadamard_keys,
         fuse: asked.fuse,
         overlap: asked.overlap,
         trace_events: None,

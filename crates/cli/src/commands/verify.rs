@@ -56,7 +56,7 @@ pub fn execute(args: &Verify) -> Result<u8, Failure> {
     let bar = progress::steps("ops");
     bar.set_length(model.graph().nodes.len() as u64);
     let cache_types = [args.model.cache_type_k, args.model.cache_type_v];
-    let input = Input { tokens: &tokens, cache_types };
+    let input = Input { tokens: &tokens, cache_types, hadamard_keys: args.model.k_cache_hadamard };
     let report = verify(&model, first.as_mut(), second.as_mut(), input, &mut |done, _| {
         bar.set_position(done as u64);
     })?;

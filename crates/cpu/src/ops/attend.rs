@@ -1,6 +1,6 @@
 //! Attention over paged keys and values, cached or of this step alone: store, sweep, merge.
 //!
-//! Three stages. [`Store`] rotates queries and keys and writes keys and values to their pages. [`Sweep`] runs the
+//! Three stages. [`Store`] transforms queries and keys and writes keys and values to their pages. [`Sweep`] runs the
 //! plan's tiles, one chunk per tile and key-value head. [`Join`] merges the partial results of rows whose pages were
 //! split into several tiles, in page order.
 
@@ -18,6 +18,7 @@ use crate::stage::{Buffer, Context, Stage};
 use crate::state::State;
 use tile::WEIGHT_LANES;
 
+mod hadamard;
 mod tile;
 
 /// Target number of query rows per tile: enough to amortize the conversion of each page.
@@ -64,11 +65,12 @@ impl Shape {
     }
 }
 
-/// The transformation of queries or keys before use: head norm, then RoPE.
+/// The transformation of queries or keys before use: head norm, RoPE, then the Hadamard transform.
 #[derive(Clone, Default)]
 pub(crate) struct QkTransform {
     pub(crate) norm: Option<(Arc<[f32]>, f32)>,
     pub(crate) rope: Option<(Pairs, Buffer)>,
+    pub(crate) hadamard: bool,
 }
 
 impl QkTransform {
@@ -85,6 +87,9 @@ impl QkTransform {
         if let Some((pairs, table)) = self.rope {
             let table = table.get(context, row..row + 1);
             rope::turn(context.level, pairs, table, dim, out);
+        }
+        if self.hadamard {
+            hadamard::hadamard(context.level, out);
         }
     }
 }
@@ -109,7 +114,7 @@ impl Stage for Copy {
     }
 }
 
-/// Writes keys and values, and rotated queries.
+/// Writes keys and values, and transformed queries.
 pub(crate) struct Store {
     pub(crate) shape: Shape,
     pub(crate) cache: Arc<Cache>,
@@ -119,7 +124,7 @@ pub(crate) struct Store {
     pub(crate) v: Option<Buffer>,
     pub(crate) q_turn: QkTransform,
     pub(crate) k_turn: QkTransform,
-    /// Destination of rotated queries; `None` if they are used unchanged.
+    /// Destination of transformed queries; `None` if they are used unchanged.
     pub(crate) turned: Option<Buffer>,
 }
 
@@ -158,7 +163,7 @@ impl Stage for Store {
                 let group = self.shape.group() * dim;
                 let first = (row * kv_heads + head) * group;
                 let q = self.q.elements(&context, first..first + group);
-                // SAFETY: each chunk rotates different heads or rows.
+                // SAFETY: each chunk transforms different heads or rows.
                 let out = unsafe { turned.elements_mut(&context, first..first + group) };
                 self.q_turn.apply(&context, row, dim, q, out);
             }

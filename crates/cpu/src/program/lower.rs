@@ -211,10 +211,20 @@ impl<'a> Assembly<'a> {
             FusedOp::Attend { node, q, .. } => {
                 let attend = self.attend_of(*node);
                 let plan = Plan::new(reach(attend), self.limits.tokens);
-                let turned = if q.is_some() { self.value_bytes(attend.q) } else { 0 };
-                lines(turned) + shape(attend, 0).parts_bytes(plan.parts_max())
+                lines(self.turned_bytes(attend, q)) + shape(attend, 0).parts_bytes(plan.parts_max())
             }
         }
+    }
+
+    /// Whether the op's keys are stored after the Hadamard transform.
+    fn transforms(&self, attend: &Attend) -> bool {
+        self.limits.hadamard_keys && attend.cache.is_some()
+    }
+
+    /// Bytes of transformed queries.
+    fn turned_bytes(&self, attend: &Attend, q: &fuse::QkInput) -> usize {
+        let is_turned = q.is_some() || self.transforms(attend);
+        if is_turned { self.value_bytes(attend.q) } else { 0 }
     }
 
     fn attend_of(&self, node: usize) -> &'a Attend {
@@ -384,7 +394,7 @@ impl<'a> Assembly<'a> {
             Op::Rope { rope, .. } => (rope.pairs, self.lowering.table(rope)),
             _ => unreachable!("a rotation"),
         });
-        attend::QkTransform { norm, rope }
+        attend::QkTransform { norm, rope, hadamard: false }
     }
 
     fn attend(&mut self, node: usize, q: &fuse::QkInput, k: &fuse::QkInput, own: usize) -> String {
@@ -396,13 +406,15 @@ impl<'a> Assembly<'a> {
             self.plans.len() - 1
         });
         let shape = shape(attend, plan);
-        let (q_turn, k_turn) = (self.turn(q), self.turn(k));
+        let hadamard = self.transforms(attend);
+        let turn = |turn| attend::QkTransform { hadamard, ..self.turn(turn) };
+        let [q_turn, k_turn] = [q, k].map(turn);
         self.fill_tables();
         let cache = self.cache(attend);
         let kept = cache.layout.name();
         let source = self.lowering.buffers[&q.input];
-        let turned = q.is_some().then_some(Buffer { offset: own, ..source });
-        let turned_bytes = if q.is_some() { self.value_bytes(attend.q) } else { 0 };
+        let turned_bytes = self.turned_bytes(attend, q);
+        let turned = (turned_bytes > 0).then_some(Buffer { offset: own, ..source });
         let parts_offset = own + lines(turned_bytes);
         let sinks = attend.sinks.map(|sinks| self.lowering.vector(sinks));
         let out = self.lowering.buffers[&attend.out];

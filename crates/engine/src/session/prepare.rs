@@ -427,6 +427,7 @@ pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
         },
         key_type: settings.cache_type_k,
         value_type: settings.cache_type_v,
+        hadamard_keys: settings.hadamard_keys,
         fuse: settings.fuse,
         timings: settings.timings || settings.trace_events.is_some(),
         check: false,

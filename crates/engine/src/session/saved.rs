@@ -1,8 +1,9 @@
 //! Sequences in files: their tokens, their keys and values, and their states, to continue them in another process.
 //!
-//! A file is [`MAGIC`], the model's digest and the number of tokens, the tokens, then for each cache of the graph the
-//! type of its numbers (2 bytes each if all are exact as f16, else 4), how many, keys and values, then in the same form
-//! each state at the end of the sequence, and at the end the FNV-1a hash of all before it; integers are little-endian.
+//! A file is [`MAGIC`], the model's digest, 1 if keys are after the Hadamard transform or 0, the number of tokens, the
+//! tokens, then for each cache of the graph the type of its numbers (2 bytes each if all are exact as f16, else 4), how
+//! many, keys and values, then in the same form each state at the end of the sequence, and at the end the FNV-1a hash of all
+//! before it; integers are little-endian.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -17,12 +18,14 @@ use crate::kept::{FNV_START, fnv_from};
 use crate::{Error, Model};
 
 /// The first bytes of a file.
-const MAGIC: &[u8; 8] = b"BLYRSEQ2";
+const MAGIC: &[u8; 8] = b"BLYRSEQ3";
 
 /// A sequence outside a session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SavedSequence {
     model: u64,
+    /// Whether keys are after the Hadamard transform.
+    hadamard_keys: bool,
     tokens: Vec<u32>,
     /// Keys and values of the tokens, without the rest of their last page.
     caches: BTreeMap<CacheId, CachePages>,
@@ -57,6 +60,7 @@ impl SavedSequence {
     fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
         out.write_all(MAGIC)?;
         out.write_all(&self.model.to_le_bytes())?;
+        out.write_all(&u64::from(self.hadamard_keys).to_le_bytes())?;
         out.write_all(&(self.tokens.len() as u64).to_le_bytes())?;
         for token in &self.tokens {
             out.write_all(&token.to_le_bytes())?;
@@ -143,13 +147,14 @@ impl Session {
                 states.insert(state, data);
             }
         }
-        Ok(SavedSequence { model: digest(&self.model), tokens, caches, states })
+        let hadamard_keys = self.limits.hadamard_keys;
+        Ok(SavedSequence { model: digest(&self.model), hadamard_keys, tokens, caches, states })
     }
 
     /// Opens a sequence with saved contents.
     ///
     /// # Errors
-    /// It was saved from another model or does not fit; no sequence or page is free; a device failed.
+    /// It was saved from another model, or with keys that were transformed otherwise, or does not fit; no sequence or page is free; a device failed.
     pub fn restore(&mut self, saved: &SavedSequence) -> Result<SequenceId, Error> {
         self.assert_none_begun();
         let sequence = self.open()?;
@@ -165,6 +170,10 @@ impl Session {
         let vocab = self.vocab() as u32;
         if saved.model != digest(&self.model) || saved.tokens.iter().any(|&id| id >= vocab) {
             return Err(wrong("it was saved from another model"));
+        }
+        if saved.hadamard_keys != self.limits.hadamard_keys {
+            let found = if saved.hadamard_keys { "with" } else { "without" };
+            return Err(wrong(&format!("its keys were saved {found} k-cache-hadamard")));
         }
         let caches = self.caches();
         if !caches.keys().eq(saved.caches.keys()) {
@@ -227,6 +236,11 @@ impl<R: Read> Reading<'_, R> {
         if found != digest(model) {
             return Err("it was saved from another model".to_owned());
         }
+        let hadamard_keys = match self.integer()? {
+            0 => false,
+            1 => true,
+            found => return Err(format!("it is damaged: {found} says nothing of its keys")),
+        };
         let count = self.count(4)?;
         if count == 0 || count >= context {
             return Err(format!("its {count} tokens do not fit the context of {context} tokens"));
@@ -253,7 +267,7 @@ impl<R: Read> Reading<'_, R> {
             let state = StateId(u32::try_from(self.integer()?).map_err(|e| e.to_string())?);
             states.insert(state, self.numbers(1)?);
         }
-        Ok(SavedSequence { model: found, tokens, caches, states })
+        Ok(SavedSequence { model: found, hadamard_keys, tokens, caches, states })
     }
 
     /// Numbers, as many for each of `tokens` tokens.

@@ -1,8 +1,9 @@
 //! Settings of a session, with defaults.
 
 use bilayer_cpu::level::Level;
-use bilayer_graph::{Graph, Value};
+use bilayer_graph::{CacheInfo, Graph, Value};
 use bilayer_models::{Encoder, Pooling};
+use bilayer_quant::cache::Form;
 use bilayer_quant::{Type, cache};
 
 use crate::placement::Placing;
@@ -104,6 +105,9 @@ pub struct Settings<'a> {
     pub cache_type_k: Type,
     /// Type of stored values.
     pub cache_type_v: Type,
+    /// Whether keys in blocks are stored after the Hadamard transform of every 32 elements of a head, which rounds keys
+    /// with a few large elements less.
+    pub hadamard_keys: bool,
     /// Whether backends may fuse ops.
     pub fuse: bool,
     /// Whether backends time every op.
@@ -142,6 +146,7 @@ impl Default for Settings<'_> {
             outputs: None,
             cache_type_k: Type::F16,
             cache_type_v: Type::F16,
+            hadamard_keys: false,
             fuse: true,
             timings: false,
             trace_events: None,
@@ -168,9 +173,14 @@ impl Settings<'_> {
     /// The graph of a session.
     ///
     /// # Errors
-    /// Those of [`Model::graph_for`].
+    /// Those of [`Model::graph_for`]; keys that cannot be transformed should be.
     pub(crate) fn graph(&self, model: &Model) -> Result<Graph, Error> {
-        model.graph_for(self.context(model.config().context), self.purpose)
+        let graph = model.graph_for(self.context(model.config().context), self.purpose)?;
+        let not_transformed = graph.caches.iter().find_map(CacheInfo::no_hadamard);
+        match not_transformed.filter(|_| self.hadamard_keys) {
+            Some(what) => Err(hadamard(&what, "off for this model".to_owned())),
+            None => Ok(graph),
+        }
     }
 
     /// Checks that every setting is in range.
@@ -195,8 +205,19 @@ impl Settings<'_> {
                 return Err(Error::Setting { name, found: ty.name.to_lowercase(), expected });
             }
         }
+        let is_in_blocks = |ty| matches!(cache::form(ty), Some(Form::Blocks(_)));
+        if self.hadamard_keys && !is_in_blocks(self.cache_type_k) {
+            let name = |ty: Type| ty.name.to_lowercase();
+            let blocks: Vec<_> = kv_types().filter(|ty| is_in_blocks(*ty)).map(name).collect();
+            let expected = format!("off, or cache-type-k one of {}", blocks.join(", "));
+            return Err(hadamard(&format!("{} keys", name(self.cache_type_k)), expected));
+        }
         Ok(())
     }
+}
+
+fn hadamard(what: &str, expected: String) -> Error {
+    Error::Setting { name: "k-cache-hadamard", found: format!("on with {what}"), expected }
 }
 
 /// The types of keys and values.

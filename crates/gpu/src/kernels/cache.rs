@@ -45,7 +45,12 @@ impl CacheType {
 
     /// Whether halves hold its elements about as precisely as it does.
     pub fn fits_halves(self) -> bool {
-        self.ty == Type::F16 || matches!(self.form, Form::Blocks(_))
+        self.ty == Type::F16 || self.is_in_blocks()
+    }
+
+    /// Whether its elements are in blocks of 32.
+    pub fn is_in_blocks(self) -> bool {
+        matches!(self.form, Form::Blocks(_))
     }
 
     /// Its name.

@@ -1,5 +1,5 @@
-//! [`Op::Rope`](bilayer_graph::Op::Rope), fused with head norms and with the append of keys and values to the KV
-//! cache.
+//! [`Op::Rope`](bilayer_graph::Op::Rope), fused with head norms, with the Hadamard transform of queries and keys, and with
+//! the append of keys and values to the KV cache.
 
 use std::f64::consts::TAU;
 
@@ -33,6 +33,9 @@ pub struct RopeKey {
     pub norm_k: bool,
     /// Pairing and number of rotated elements of queries and keys.
     pub rotate: Option<(Pairs, u32)>,
+    /// Whether queries and keys are transformed ([`Limits::hadamard_keys`](bilayer_graph::Limits::hadamard_keys)) at the end;
+    /// then keys are in blocks, and `head_dim` is a multiple of 32.
+    pub hadamard: bool,
 }
 
 /// The uniform.
@@ -76,7 +79,7 @@ pub struct RopeParams {
 impl RopeKey {
     /// The kernel.
     pub fn source(&self, caps: &Caps) -> Source {
-        let RopeKey { head_dim, query, append, norm_q, norm_k, rotate } = *self;
+        let RopeKey { head_dim, query, append, norm_q, norm_k, rotate, hadamard } = *self;
         assert!(head_dim.is_multiple_of(4), "heads are made of quads");
         let team = Team::small(caps);
         let (appends, stores) =
@@ -94,7 +97,7 @@ impl RopeKey {
         let (key, value) = append.unwrap_or((CacheType::F32, None));
         let (pairs, dims) = rotate.map_or(("none", 0), |(pairs, dims)| (pairs_name(pairs), dims));
         let context = context! {
-            at, head_dim, query, norm_q, norm_k, pairs, dims,
+            at, head_dim, query, norm_q, norm_k, pairs, dims, hadamard,
             quads => head_dim / 4,
             append => appends,
             rotate => rotate.is_some(),
@@ -108,9 +111,12 @@ impl RopeKey {
         if let Some((pairs, dims)) = self.rotate {
             name += &format!(" {} {dims}", pairs_name(pairs));
         }
-        for (there, what) in
-            [(self.query, " q"), (self.norm_q, " norm_q"), (self.norm_k, " norm_k")]
-        {
+        for (there, what) in [
+            (self.query, " q"),
+            (self.norm_q, " norm_q"),
+            (self.norm_k, " norm_k"),
+            (self.hadamard, " hadamard"),
+        ] {
             name += if there { what } else { "" };
         }
         if let Some((key, value)) = self.append {

@@ -2,7 +2,7 @@
 
 use bilayer_graph::{Activation, Pairs, Score};
 use bilayer_quant::Type;
-use bilayer_quant::cache::TYPES;
+use bilayer_quant::cache::{BLOCK, TYPES};
 
 use super::attend::{MergeKey, SplitKey};
 use super::cache::CacheType;
@@ -98,7 +98,15 @@ const HEAD_DIMS: [u32; 3] = [16, 64, 128];
 
 /// A rotation of queries alone.
 fn plain(head_dim: u32) -> RopeKey {
-    RopeKey { head_dim, query: true, append: None, norm_q: false, norm_k: false, rotate: None }
+    RopeKey {
+        head_dim,
+        query: true,
+        append: None,
+        norm_q: false,
+        norm_k: false,
+        rotate: None,
+        hadamard: false,
+    }
 }
 
 /// Both orders of pairs, of whole heads and of parts of them.
@@ -134,6 +142,9 @@ pub(super) fn attend(caps: &Caps) -> Vec<Source> {
             };
             let of_keys = RopeKey { append: Some((ty, None)), ..append };
             sources.extend([append, fused, of_keys].map(|key| key.source(caps)));
+            if ty.is_in_blocks() && head_dim as usize == 2 * BLOCK {
+                sources.push(RopeKey { hadamard: true, ..fused }.source(caps));
+            }
             let split = SplitKey {
                 head_dim,
                 heads_tile: 1,

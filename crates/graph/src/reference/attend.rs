@@ -1,6 +1,9 @@
 //! Attention: store keys and values, score, mask, softmax, weighted sum.
 
+use std::borrow::Cow;
 use std::ops::Range;
+
+use bilayer_quant::cache::BLOCK;
 
 use super::cache::{Cache, slot};
 use super::soft_cap::capped;
@@ -33,7 +36,8 @@ pub(super) fn attend(
         for r in 0..span.rows {
             let row = (span.first_row + r) as usize;
             let slot = slot(pages, span.first_position + r);
-            cache.keys.store(slot, &inputs.k[row * kv_width..][..kv_width]);
+            let k = stored(&inputs.k[row * kv_width..][..kv_width], cache);
+            cache.keys.store(slot, &k);
             if let Some(v) = inputs.v {
                 cache.values.store(slot, &v[row * kv_width..][..kv_width]);
             }
@@ -44,13 +48,30 @@ pub(super) fn attend(
                 let seen = op.sees(span, span.first_position + r);
                 let query = Query { op, head, seen, pages };
                 let place = (row * op.heads + head) * op.head_dim;
-                let q = &inputs.q[place..][..op.head_dim];
+                let q = stored(&inputs.q[place..][..op.head_dim], cache);
                 let sink = inputs.sinks.map(|sinks| sinks[head]);
                 let place = (row * op.heads + head) * op.value_dim();
-                query.answer(q, sink, cache, &mut out[place..][..op.value_dim()]);
+                query.answer(&q, sink, cache, &mut out[place..][..op.value_dim()]);
             }
         }
     }
+}
+
+/// Keys as the cache stores them but for their rounding, or queries to be multiplied with such keys.
+fn stored<'a>(x: &'a [f32], cache: &Cache) -> Cow<'a, [f32]> {
+    match cache.hadamard_keys {
+        true => x.as_chunks().0.iter().flat_map(hadamard).collect(),
+        false => x.into(),
+    }
+}
+
+/// The Hadamard transform in Sylvester's order, times a factor that makes it its own inverse.
+fn hadamard(x: &[f32; BLOCK]) -> [f32; BLOCK] {
+    std::array::from_fn(|i| {
+        let sign = |j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
+        let sum: f64 = x.iter().enumerate().map(|(j, &x)| sign(j) * f64::from(x)).sum();
+        (sum / (BLOCK as f64).sqrt()) as f32
+    })
 }
 
 /// One head of one token.
@@ -96,8 +117,9 @@ impl Query<'_> {
 #[cfg(test)]
 mod tests {
     use bilayer_quant::Type;
+    use bilayer_quant::cache::BLOCK;
 
-    use super::{Inputs, attend};
+    use super::{Inputs, attend, hadamard};
     use crate::reference::cache::Cache;
     use crate::reference::tests::{assert_near, limits};
     use crate::{Attend, CacheId, Exactness, Limits, Span, Step, Value, Values, Window};
@@ -216,6 +238,18 @@ mod tests {
         let keys = [8.0, 1.0, 0.0, 4.0, 5.0, 3f32.ln()];
         let out = run(&op, &[[0.0, 0.0, 1.0]; 4].concat(), &keys, &[], None);
         assert_near(&out, &[8.0, 1.0, 8.0, 1.0, 5.0, 4.0, 5.0, 4.0], 1e-6);
+    }
+
+    #[test]
+    fn transformed_keys_and_queries_have_the_products_they_had() {
+        let x: [f32; BLOCK] = std::array::from_fn(|i| ((i * i) as f32 * 0.37).sin());
+        let mut one = [0.0; BLOCK];
+        one[3] = 8f32.sqrt();
+        assert_near(&hadamard(&one)[..5], &[0.5, -0.5, -0.5, 0.5, 0.5], 1e-6);
+        assert_near(&hadamard(&hadamard(&x)), &x, 1e-6);
+        let dot = |a: &[f32; BLOCK], b: &[f32; BLOCK]| a.iter().zip(b).map(|(a, b)| a * b).sum();
+        let products: [f32; 2] = [dot(&x, &one), dot(&hadamard(&x), &hadamard(&one))];
+        assert_near(&products[..1], &products[1..], 1e-6);
     }
 
     #[test]

@@ -10,6 +10,8 @@ use crate::{Attend, CacheInfo, CachePages, Error, Limits, OpKind, PAGE_TOKENS, P
 pub(super) struct Cache {
     pub keys: CacheRows,
     pub values: CacheRows,
+    /// Whether keys are stored after the Hadamard transform.
+    pub hadamard_keys: bool,
     pages: usize,
 }
 
@@ -28,7 +30,7 @@ impl Cache {
     /// An empty cache.
     ///
     /// # Errors
-    /// The type is not a cache type.
+    /// The type is not a cache type, or keys that cannot be transformed should be.
     pub fn new(info: &CacheInfo, limits: &Limits) -> Result<Self, Error> {
         let rows = |ty: Type, width: usize| {
             let form = form(ty).ok_or_else(|| Error::Unsupported {
@@ -42,7 +44,8 @@ impl Cache {
         };
         let keys = rows(limits.key_type, info.width())?;
         let values = rows(limits.value_type, info.value_width())?;
-        Ok(Cache { keys, values, pages: limits.pages })
+        let hadamard_keys = limits.transforms(info, super::NAME)?;
+        Ok(Cache { keys, values, hadamard_keys, pages: limits.pages })
     }
 
     /// An empty f32 cache for one step of an attention without a cache.
@@ -58,7 +61,7 @@ impl Cache {
             rows: vec![0.0; pages * PAGE_TOKENS * width],
             bytes: Vec::new(),
         };
-        Cache { keys: rows(), values: rows(), pages }
+        Cache { keys: rows(), values: rows(), hadamard_keys: false, pages }
     }
 
     /// Number of pages.

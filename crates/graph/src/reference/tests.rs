@@ -19,6 +19,7 @@ pub(crate) fn limits() -> Limits {
         states: 4,
         key_type: Type::F32,
         value_type: Type::F32,
+        hadamard_keys: false,
         fuse: false,
         timings: false,
         check: false,

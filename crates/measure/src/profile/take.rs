@@ -148,6 +148,7 @@ fn alone(settings: &Settings<'_>) -> Setup {
         ubatch_size: settings.ubatch_size,
         cache_type_k: settings.cache_type_k,
         cache_type_v: settings.cache_type_v,
+        hadamard_keys: settings.hadamard_keys,
         fuse: settings.fuse,
         overlap: settings.overlap,
         trace_events: None,

@@ -235,6 +235,7 @@ def _settings(
     context: int | None = None,
     threads: int | None = None,
     cache_type: str = "f16",
+    hadamard_keys: bool = False,
     checkpoints: int | None = None,
     embeddings: bool = False,
     draft_model: Path | None = None,
@@ -289,6 +290,8 @@ class Bilayer:
     cache_type : str, default "f16"
         How the KV cache is stored: ``f32``, ``f16``, ``bf16``, ``q8_0``, ``q5_1``, ``q5_0``,
         ``q4_1``, ``q4_0`` or ``iq4_nl``.
+    hadamard_keys : bool, default False
+        Keys in blocks (``q8_0`` and smaller) are stored after the Hadamard transform of every 32 elements of a head.
     checkpoints : int, optional
         Checkpoints of the states of recurrent layers.
     embeddings : bool, default False

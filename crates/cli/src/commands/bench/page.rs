@@ -15,7 +15,7 @@ const TEMPLATE: &str = include_str!("page.html");
 pub type Result = Map<String, Value>;
 
 /// Fields that tell results apart, in the order of a name, with what precedes their value.
-const DISTINCT: [(&str, &str); 17] = [
+const DISTINCT: [(&str, &str); 18] = [
     ("model_type", ""),
     ("model_filename", ""),
     ("build_commit", "commit "),
@@ -28,6 +28,7 @@ const DISTINCT: [(&str, &str); 17] = [
     ("n_threads", "-t "),
     ("type_k", "-ctk "),
     ("type_v", "-ctv "),
+    ("k_cache_hadamard", "khad "),
     ("n_batch", "-b "),
     ("n_ubatch", "-ub "),
     ("flash_attn", "-fa "),

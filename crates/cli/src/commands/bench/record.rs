@@ -217,6 +217,7 @@ impl Record<'_> {
             ("placement", json!(placed.plan.map)),
             ("adapter", json!(placed.gpus.first().map(|(name, _)| name))),
             ("cpu_level", json!(placed.level)),
+            ("k_cache_hadamard", json!(placed.variant.setup.hadamard_keys)),
             ("step_bytes", json!(m.step_bytes.iter().sum::<u64>())),
             ("cpu_step_bytes", json!(m.cpu_step_bytes())),
             ("weight_gbps", json!(m.weight_gbps())),

@@ -165,9 +165,11 @@ fn variants(args: &Args, tests: &[Test]) -> Result<Vec<Variant>, Failure> {
             }
         }
     }
+    let keys = model.cache_type_k.iter();
+    let keys = keys.flat_map(|&ty| model.k_cache_hadamard.iter().map(move |&on| (ty, on)));
     let mut variants = Vec::new();
     for ubatch_size in flat(&model.ubatch_size) {
-        for &cache_type_k in &model.cache_type_k {
+        for (cache_type_k, hadamard_keys) in keys.clone() {
             for &cache_type_v in &model.cache_type_v {
                 for &flash_attn in &model.flash_attn {
                     for &threads in &threads {
@@ -180,6 +182,7 @@ fn variants(args: &Args, tests: &[Test]) -> Result<Vec<Variant>, Failure> {
                                 ubatch_size,
                                 cache_type_k,
                                 cache_type_v,
+                                hadamard_keys,
                                 fuse: flash_attn != FlashAttn::Off,
                                 overlap: placing.adapter.overlap,
                                 trace_events: args.trace.as_ref().map(|_| trace::EVENTS),

@@ -121,6 +121,7 @@ pub fn checked(flags: &ModelArgs) -> Result<Settings<'static>, Error> {
         ubatch_size: flags.ubatch_size.min(flags.batch_size),
         cache_type_k: flags.cache_type_k,
         cache_type_v: flags.cache_type_v,
+        hadamard_keys: flags.k_cache_hadamard,
         fuse: flags.flash_attn != FlashAttn::Off,
         placing: flags.placing.placing(),
         overlap: flags.placing.adapter.overlap,

@@ -185,7 +185,9 @@ impl Lowering<'_> {
         }
         let rope = q.rope.map(|n| self.rope_of(n));
         let from = self.view(q.input);
-        let queries = match q.is_some() {
+        let hadamard = self.limits.hadamard_keys && attend.cache.is_some();
+        let query = q.is_some() || hadamard;
+        let queries = match query {
             false => from,
             true => self.queries(attend),
         };
@@ -197,11 +199,12 @@ impl Lowering<'_> {
         });
         let split = RopeKey {
             head_dim: attend.head_dim as u32,
-            query: q.is_some(),
+            query,
             append: Some((pages.keys.0.ty, pages.values.as_ref().map(|(layout, _)| layout.ty))),
             norm_q: q.norm.is_some(),
             norm_k: k.norm.is_some(),
             rotate: rope.as_ref().map(|r| (r.pairs, 2 * r.frequencies.len() as u32)),
+            hadamard,
         };
         let params = RopeParams {
             q: from.of(),
@@ -225,7 +228,7 @@ impl Lowering<'_> {
         if rope.is_some() || q.norm.is_some() || k.norm.is_some() {
             operands.push(Operand::Vectors);
         }
-        if q.is_some() {
+        if query {
             operands.extend([Operand::Buffer(from.buffer), Operand::Buffer(queries.buffer)]);
         }
         let sources = [Some(keys), values].into_iter().flatten();

@@ -152,6 +152,7 @@ impl Lowering<'_> {
             norm_q: false,
             norm_k: false,
             rotate: Some((rope.pairs, 2 * rope.frequencies.len() as u32)),
+            hadamard: false,
         };
         let params = RopeParams {
             q: x.of(),
