@@ -259,6 +259,7 @@ impl Block<'_> {
             window,
             softcap: self.config.attention_softcap,
             sinks,
+            slopes: None,
         };
         let attn = r.attend("attn", attend); // [T, heads * head_dim]
         Ok(match gate {
