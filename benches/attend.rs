@@ -55,6 +55,7 @@ fn graph() -> Graph {
             window: None,
             softcap: None,
             sinks: None,
+            slopes: None,
         };
         out = r.attend("attend", attend);
     }

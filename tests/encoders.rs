@@ -331,12 +331,20 @@ struct SmallCase {
     scores: Option<Vec<f32>>,
 }
 
-/// Small random checkpoints read by their name tables: every row and score as computed by transformers, for a text longer
-/// than any window, a short one, and a pair with token types, in one step.
+/// Small random checkpoints read by their name tables: every row and score as computed by transformers, or by the papers'
+/// formulas where it has no class, for a text longer than any window, a short one, and a pair with token types, in one step.
 #[test]
 fn small_checkpoints_give_the_rows_and_scores_of_the_original_code() {
     let folders = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints"));
-    for name in ["bert", "eurobert", "modern-bert", "nomic-bert", "options-modern-bert"] {
+    for name in [
+        "bert",
+        "eurobert",
+        "jina-bert",
+        "jina-bert-code",
+        "modern-bert",
+        "nomic-bert",
+        "options-modern-bert",
+    ] {
         let folder = folders.join(name);
         let text = std::fs::read_to_string(folder.join("reference.json")).unwrap();
         let Small { cases } = serde_json::from_str(&text).unwrap();

@@ -1088,6 +1088,8 @@ struct Heads {
     window: Option<Window>,
     softcap: Option<f32>,
     sinks: bool,
+    /// A slope for each head.
+    slopes: bool,
     both_ways: bool,
     /// Elements of a key that are its value.
     in_keys: Option<usize>,
@@ -1100,6 +1102,7 @@ const HEADS: Heads = Heads {
     window: None,
     softcap: None,
     sinks: false,
+    slopes: false,
     both_ways: false,
     in_keys: None,
 };
@@ -1151,6 +1154,8 @@ fn attend(
         window: h.window,
         softcap: h.softcap,
         sinks,
+        // From none to a half.
+        slopes: h.slopes.then(|| (0..h.heads).map(|n| n as f32 / (2 * h.heads) as f32).collect()),
     }
 }
 
@@ -1187,7 +1192,9 @@ fn attention_of_every_shape() {
         Heads { window: Some(Window::Chunk(64)), ..HEADS },
         Heads { softcap: Some(2.0), ..HEADS },
         Heads { sinks: true, ..HEADS },
+        Heads { slopes: true, ..HEADS },
         Heads { window: Some(Window::Last(40)), softcap: Some(3.0), sinks: true, ..HEADS },
+        Heads { slopes: true, softcap: Some(3.0), sinks: true, ..HEADS },
     ];
     for shape in shapes {
         let name = format!("{shape:?}");
@@ -1278,6 +1285,8 @@ fn attention_both_ways_of_every_shape() {
         Heads { window: Some(Window::Last(1)), ..both },
         Heads { window: Some(Window::Last(9)), ..both },
         Heads { window: Some(Window::Last(65)), ..both },
+        Heads { slopes: true, ..both },
+        Heads { slopes: true, heads: 6, kv_heads: 2, window: Some(Window::Last(40)), ..both },
         Heads { window: Some(Window::Last(40)), softcap: Some(3.0), sinks: true, ..both },
     ];
     let (one, two, three, four) = ([9, 4, 6, 30, 11], [1], [20, 21], [3, 5, 8]);

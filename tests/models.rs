@@ -311,6 +311,10 @@ fn refused_switches() -> Vec<Switch> {
         ("ModernBertForSequenceClassification", "classifier_pooling", json!("cls")),
         ("ModernBertForSequenceClassification", "classifier_activation", json!("relu")),
         ("NomicBertModel", "scale_attn_weights", off.clone()),
+        ("JinaBertModel", "position_embedding_type", json!("absolute")),
+        ("JinaBertModel", "feed_forward_type", json!("reglu")),
+        ("JinaBertModel", "emb_pooler", json!("cls")),
+        ("JinaBertModel", "is_decoder", on.clone()),
         ("CohereForCausalLM", "use_qk_norm", on.clone()),
         ("StableLmForCausalLM", "qk_layernorm", on.clone()),
         ("GPTNeoXForCausalLM", "attention_bias", off.clone()),
@@ -404,6 +408,7 @@ fn switches_that_are_not_supported_are_refused_by_name() {
         "num_local_experts": 4, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "local_attention": 8,
         "classifier_pooling": "mean", "logit_scale": 0.25, "intermediate_size_mlp": 48, "interleave_moe_layer_step": 1,
         "output_multiplier": 1.0, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 16,
+        "feed_forward_type": "geglu",
     });
     for (class, field, value) in refused_switches() {
         let mut config = sizes.clone();
@@ -654,6 +659,13 @@ const VARIANTS: &[Variant] = &[
         name: "window",
         change: |metadata, name| {
             metadata.set(&format!("{name}.attention.sliding_window"), 5u32);
+        },
+        ..SMALLEST
+    },
+    Variant {
+        name: "slopes",
+        change: |metadata, name| {
+            metadata.set(&format!("{name}.attention.max_alibi_bias"), 8f32);
         },
         ..SMALLEST
     },

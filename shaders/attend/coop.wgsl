@@ -291,7 +291,7 @@ fn main(
     var factor{{ i }} = 1.0;
     var out{{ i }} = 0u;
     if splits == 1u {
-{% if at.vectors %}
+{% if sinks %}
         // The sink adds to the denominator only.
         let sink = vectors[params.sinks + min(head{{ i }}, last_head)];
         let highest = max(top{{ i }}, sink);

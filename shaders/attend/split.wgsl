@@ -57,6 +57,11 @@ fn main(
     let q{{ r * heads_tile + h }} = q_row{{ r }} + min(first_head + {{ h }}u, last_head) * {{ quads }}u;
 {% endfor %}
 {% endfor %}
+{% if slopes %}
+{% for h in range(heads_tile) %}
+    let slope{{ h }} = vectors[params.slopes + min(first_head + {{ h }}u, last_head)];
+{% endfor %}
+{% endif %}
 {% for m in range(queries) %}
     var max{{ m }} = NEVER;
     var sum{{ m }} = 0.0;
@@ -115,6 +120,9 @@ fn main(
         let is_number{{ m }} = (bitcast<u32>(s{{ m }}) & 0x7fffffffu) <= 0x7f800000u;
         let capped{{ m }} = params.softcap * tanh(clamp(s{{ m }} / params.softcap, -15.0, 15.0));
         s{{ m }} = select(s{{ m }}, capped{{ m }}, is_number{{ m }});
+{% endif %}
+{% if slopes %}
+        s{{ m }} -= slope{{ m % heads_tile }} * f32(abs(i32(token) - i32(own{{ m // heads_tile }})));
 {% endif %}
         s{{ m }} = select(NEVER, s{{ m }}, seen{{ m // heads_tile }});
 {% if not subgroup %}
@@ -236,7 +244,7 @@ fn main(
         var factor = 1.0;
         var place = 0u;
         if splits == 1u {
-{% if at.vectors %}
+{% if sinks %}
             // The sink adds to the denominator only.
             let sink = vectors[params.sinks + head];
             let top = max(max{{ m }}, sink);

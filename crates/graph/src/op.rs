@@ -208,6 +208,9 @@ pub struct Attend {
     pub softcap: Option<f32>,
     /// `[1, heads]` F32: one extra logit per head in the softmax's denominator, without a value.
     pub sinks: Option<WeightId>,
+    /// `[heads]`: `slope * |position of the query - position of the key|` is subtracted from scaled and capped scores
+    /// (ALiBi, Press et al. 2022; to both sides if attention is bidirectional).
+    pub slopes: Option<Arc<[f32]>>,
 }
 
 /// The conversion of a router's logits to scores.

@@ -277,6 +277,10 @@ impl<'c> Recorder<'c> {
             let held = self.caches[id.0 as usize].values_in_keys;
             assert_eq!(held, attend.v.in_keys(), "{name}: the cache has the values elsewhere");
         }
+        if let Some(slopes) = &attend.slopes {
+            assert_eq!(slopes.len(), attend.heads, "{name}: a slope for each head");
+            assert!(slopes.iter().all(|slope| slope.is_finite()), "{name}: {slopes:?}");
+        }
         attend.out = self.value(attend.heads * attend.value_dim(), Rows::Tokens);
         self.push(name, Op::Attend(attend))
     }

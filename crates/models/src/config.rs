@@ -80,6 +80,8 @@ pub struct Config {
     pub attention_scale: f32,
     /// Soft cap on attention scores.
     pub attention_softcap: Option<f32>,
+    /// ALiBi: scores fall with the distance of two tokens, by a slope per head that ends at `2^-alibi_bias_max`.
+    pub alibi_bias_max: Option<f32>,
     /// Values are normalized, each head by itself without a gain; in a layer without a projection of values they are
     /// the keys before norm and rotation.
     pub value_norm: bool,
@@ -147,7 +149,8 @@ pub enum NormAt {
     After,
     /// Input and output.
     Both,
-    /// The sum of residual and output, which becomes the new residual (post-norm).
+    /// The sum of residual and output, which becomes the new residual (post-norm). In files with `attn_norm_2` the layer's
+    /// input is added once more to what attention made of it, and normalized by that.
     Sum,
 }
 
@@ -182,8 +185,10 @@ pub enum QkNorm {
     HeadAfterRope,
     /// Each head by itself without a gain, in layers with RoPE.
     Unit,
-    /// All heads together.
+    /// All heads together, by a norm of the model's kind.
     Row,
+    /// As `Row`, in files that have the gains.
+    RowIfAny,
 }
 
 /// Structure of a feed-forward.
@@ -191,7 +196,8 @@ pub enum QkNorm {
 pub enum FeedForward {
     /// `down(activation(gate(x)) * up(x))`.
     Gated,
-    /// As `Gated`, with gate and up as the first and second half of one matrix, stored as `ffn_up`.
+    /// As `Gated`, with gate and up as the first and second half of one matrix, stored as `ffn_up`, in files without
+    /// `ffn_gate`.
     GatedInOne,
     /// `down(activation(up(x)))`.
     Plain,
@@ -391,6 +397,7 @@ impl Config {
                 .positive_or_zero("attention.scale")?
                 .unwrap_or(1.0 / (head_dim as f32).sqrt()),
             attention_softcap: keys.positive_or_zero("attn_logit_softcapping")?,
+            alibi_bias_max: keys.positive_or_zero("attention.max_alibi_bias")?,
             value_norm: false,
             attention_gate: None,
             attention_sinks: false,

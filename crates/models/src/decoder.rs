@@ -4,6 +4,8 @@
 //! Every difference is a field of [`Config`] or the presence of a tensor. Each line notes its output shape; `T`
 //! is the number of tokens in the step, `R` the number of rows whose logits are requested.
 
+use std::sync::Arc;
+
 use bilayer_graph::{Activation, Attend, Error, Precision, Recorder, Value, Values, WeightId};
 
 mod control;
@@ -17,7 +19,7 @@ use control::steered;
 
 use crate::{
     AttentionGate, Config, Encoder, Experts, FeedForward, FfnInput, Layer, Mixer, Norm, NormAt,
-    Output, QkNorm, Rotary, Scaling,
+    Output, QkNorm, Rotary, Scaling, alibi,
 };
 
 /// Suffixes of tensor names that a file may contain and the recorded model does not read: RoPE frequencies that
@@ -176,7 +178,8 @@ impl Block<'_> {
         let Config { width, residual_scale, .. } = *self.config;
         let mut normed = self.before(r, ["attn_norm"; 2], hidden)?; // [T, width]
         let second = self.tensor("attn_norm_2");
-        let input = match r.has(&format!("{second}.weight")) {
+        let has_second = r.has(&format!("{second}.weight"));
+        let input = match has_second && self.config.norm_at != NormAt::Sum {
             true => norm(self.config, r, "attn_norm_2", &second, hidden)?,
             false => normed,
         };
@@ -198,6 +201,10 @@ impl Block<'_> {
             return Ok(middle);
         }
         middle = self.normed(r, SUM, ["ffn_inp_norm", "attn_output_norm"], middle)?;
+        if has_second && self.config.norm_at == NormAt::Sum {
+            middle = r.add("ffn_inp_2", middle, hidden); // [.., width]
+            middle = norm(self.config, r, "ffn_inp_norm_2", &second, middle)?;
+        }
         let ffn_norm = ["ffn_norm", self.config.ffn_norm];
         let input = match self.config.ffn_input {
             FfnInput::Attended => self.before(r, ffn_norm, middle)?,
@@ -259,12 +266,18 @@ impl Block<'_> {
             window,
             softcap: self.config.attention_softcap,
             sinks,
+            slopes: self.slopes(),
         };
         let attn = r.attend("attn", attend); // [T, heads * head_dim]
         Ok(match gate {
             Some(gate) => r.gate("attn_gated", gate, Some(attn), Activation::Sigmoid),
             None => attn,
         })
+    }
+
+    /// What scores lose per position of distance, in models with ALiBi: `[heads]`.
+    fn slopes(&self) -> Option<Arc<[f32]>> {
+        self.config.alibi_bias_max.map(|bias_max| alibi::slopes(self.layer.heads, bias_max))
     }
 
     /// Queries before norm and rotation, and the gate of attention if there is one: `[T, heads * head_dim]` each.
@@ -418,13 +431,15 @@ impl Block<'_> {
             return self.mixture(r, normed, normed, experts);
         }
         let act = match feed_forward {
-            FeedForward::Gated => self.gated(r, normed, [whole("ffn_gate"), whole("ffn_up")])?,
-            FeedForward::GatedInOne => {
-                self.gated(r, normed, Projection::in_one("ffn_up", [inner, inner]))?
-            }
             FeedForward::Plain => {
                 let up = self.linear(r, "ffn_up", normed, &whole("ffn_up"))?;
                 r.gate("ffn_act", up, None, activation)
+            }
+            FeedForward::GatedInOne if !r.has(&self.tensor("ffn_gate.weight")) => {
+                self.gated(r, normed, Projection::in_one("ffn_up", [inner, inner]))?
+            }
+            FeedForward::Gated | FeedForward::GatedInOne => {
+                self.gated(r, normed, [whole("ffn_gate"), whole("ffn_up")])?
             }
         }; // [.., feed_forward]
         self.linear(r, "ffn_down", act, &Projection::whole("ffn_down", width)) // [.., width]
@@ -490,15 +505,14 @@ impl Block<'_> {
             Some(QkNorm::Unit) if self.layer.rope.is_some() => {
                 Ok(r.head_unit(stem, input, head_dim, norm_eps))
             }
-            Some(QkNorm::HeadIfAny) if !r.has(&name) => Ok(input),
+            Some(QkNorm::HeadIfAny | QkNorm::RowIfAny) if !r.has(&name) => Ok(input),
             None | Some(QkNorm::Unit | QkNorm::HeadAfterRope) => Ok(input),
             Some(QkNorm::Head | QkNorm::HeadIfAny) => {
                 let gain = r.vector(&name, head_dim)?;
                 Ok(r.head_norm(stem, input, gain, norm_eps))
             }
-            Some(QkNorm::Row) => {
-                let gain = r.vector(&name, r.width(input))?;
-                Ok(r.rms_norm(stem, input, Some(gain), norm_eps))
+            Some(QkNorm::Row | QkNorm::RowIfAny) => {
+                norm(self.config, r, stem, &self.tensor(stem), input)
             }
         }
     }

@@ -158,8 +158,13 @@ impl Head {
 
 /// Reads the encoder fields of a checkpoint besides sizes: token types, separator token, labels.
 pub(crate) fn draft(draft: &mut Draft<'_>) -> Result<(), crate::Error> {
-    let absolute = ["absolute".into()];
-    draft.refuse("position_embedding_type", &absolute, "positions relative to each other")?;
+    draft_of(draft, "absolute")
+}
+
+/// [`draft`] of a checkpoint whose positions are of that type.
+pub(crate) fn draft_of(draft: &mut Draft<'_>, positions: &str) -> Result<(), crate::Error> {
+    let feature = "positions of another type";
+    draft.refuse("position_embedding_type", &[positions.into()], feature)?;
     draft.set("attention.causal", false);
     if let Some(types) = draft.settings.size(&["type_vocab_size"])? {
         draft.metadata.set("tokenizer.ggml.token_type_count", types);

@@ -22,6 +22,7 @@
 //! # Ok::<(), bilayer_models::Error>(())
 //! ```
 
+mod alibi;
 mod bert;
 mod catalog;
 mod checkpoint;
@@ -52,6 +53,7 @@ mod granite;
 mod granitehybrid;
 mod hunyuan_dense;
 mod hunyuan_moe;
+mod jina_bert_v2;
 mod keys;
 mod latent;
 mod lfm2;
@@ -128,7 +130,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 47] = [
+static ARCHITECTURES: [&Architecture; 48] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -174,6 +176,7 @@ static ARCHITECTURES: [&Architecture; 47] = [
     &starcoder2::ARCHITECTURE,
     &bert::ARCHITECTURE,
     &eurobert::ARCHITECTURE,
+    &jina_bert_v2::ARCHITECTURE,
     &modern_bert::ARCHITECTURE,
     &nomic_bert::ARCHITECTURE,
 ];

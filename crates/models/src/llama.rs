@@ -122,6 +122,7 @@ mod tests {
             output: Output::Own,
             attention_scale: 0.25,
             attention_softcap: None,
+            alibi_bias_max: None,
             value_norm: false,
             attention_gate: None,
             attention_sinks: false,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bilayer_gguf::Metadata;
 use bilayer_models::{
     Architecture, Change, Config, DeltaNet, Latent, Listing, Made, Mixer, OfKeyHeads, Outline,
-    Output, Tiled, layer_of, mtp_name, of_another_tower, translate,
+    Output, Tiled, Translated, layer_of, mtp_name, of_another_tower, translate,
 };
 use bilayer_quant::Type;
 
@@ -133,7 +133,9 @@ impl Tensors {
         };
         let tied =
             checkpoint.settings().flag(&["tie_word_embeddings", "tie_embedding"]).ok().flatten();
-        let read = read_by(config)?;
+        let names = checkpoint.shards.tensors().keys();
+        let possible: Vec<_> = names.flat_map(|name| translate(architecture.names, name)).collect();
+        let read = read_by(config, &possible)?;
         let mut found = BTreeMap::new();
         let mut stacks: BTreeMap<String, BTreeMap<usize, SourceTensor>> = BTreeMap::new();
         for (name, stored) in checkpoint.shards.tensors() {
@@ -288,9 +290,10 @@ impl SourceTensor {
     }
 }
 
-/// The names of the tensors that a model needs.
-fn read_by(config: &Config) -> Result<BTreeSet<String>, Error> {
-    let outline = Outline::new(Type::F32, &[]);
+/// The names of the tensors that a model reads where it may have the `possible` ones.
+fn read_by(config: &Config, possible: &[Translated<'_>]) -> Result<BTreeSet<String>, Error> {
+    let possible: Vec<&str> = possible.iter().map(|known| known.name.as_str()).collect();
+    let outline = Outline::new(Type::F32, &possible);
     let of_model = |error| Error::Incomplete { source: Box::new(error) };
     bilayer_models::record(config, &outline).map_err(of_model)?;
     if !config.mtp.is_empty() {

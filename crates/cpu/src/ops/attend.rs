@@ -186,6 +186,8 @@ pub(crate) struct Sweep {
     pub(crate) parts_offset: usize,
     /// `[heads]`: attention sinks, an extra logit per head without a value.
     pub(crate) sinks: Option<Arc<[f32]>>,
+    /// `[heads]`: what scores lose per position between query and key.
+    pub(crate) slopes: Option<Arc<[f32]>>,
 }
 
 impl Stage for Sweep {
@@ -236,6 +238,7 @@ impl Stage for Sweep {
             begin: tile.begin,
             end: tile.end,
             softcap: shape.softcap,
+            slopes: self.slopes.as_ref().map(|slopes| &slopes[kv_head * group..][..group]),
             head_dim: dim,
             value_dim: shape.value_dim,
             value_stride: stride,

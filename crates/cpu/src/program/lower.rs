@@ -436,6 +436,7 @@ impl<'a> Assembly<'a> {
             out,
             parts_offset,
             sinks: sinks.clone(),
+            slopes: attend.slopes.clone(),
         }));
         self.stages.push(Box::new(attend::Join { shape, out, parts_offset, sinks }));
         let ways = if reach.both_ways { " both ways" } else { "" };

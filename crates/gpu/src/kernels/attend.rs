@@ -38,7 +38,7 @@ const SLICE_COOP: u32 = 128;
 const HEAD_COOP_MAX: u32 = 256;
 
 /// Which text of attend/split, or of attend/coop with cooperative matrices. Bindings, in order:
-/// `step`, `q`, `keys`, `values` unless they are in the keys, `vectors` if there are sinks, `out`
+/// `step`, `q`, `keys`, `values` unless they are in the keys, `vectors` if there are sinks or slopes, `out`
 /// (written), `parts` (written).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SplitKey {
@@ -58,6 +58,8 @@ pub struct SplitKey {
     pub softcap: bool,
     /// There are sinks.
     pub sinks: bool,
+    /// Scores fall with the distance, by a slope per head.
+    pub slopes: bool,
     /// Whether attention is bidirectional; tiles then contain the bounds of their sequence.
     pub both_ways: bool,
     /// The cooperative matrices that compute it, if they do.
@@ -102,8 +104,8 @@ pub struct SplitParams {
     pub first_tile: u32,
     /// First workgroup of each tile, along the grid's y.
     pub first_group: u32,
-    /// Padding to a multiple of sixteen bytes.
-    pub zero: u32,
+    /// Place of the slopes `[heads]` in `vectors`, in floats.
+    pub slopes: u32,
 }
 
 impl SplitKey {
@@ -131,6 +133,7 @@ impl SplitKey {
             && self.slice_dims().is_multiple_of(16)
             && self.head_dim == self.value_dim
             && !self.both_ways
+            && !self.slopes
             && is_whole(self.key)
             && self.value.is_some_and(is_whole)
             && key.held_bytes() <= caps.workgroup_bytes;
@@ -209,10 +212,17 @@ impl SplitKey {
             queries => self.heads_tile * self.tile_rows,
             own => chunks.div_ceil(token_lanes),
             softcap => self.softcap,
+            sinks => self.sinks,
+            slopes => self.slopes,
             both_ways => self.both_ways,
             ..merge_maps([cache_context(self.key, self.value, [head_dim, value_dim]), team.context()])
         };
         kernel(self.name(team), "attend/split", context, team.threads)
+    }
+
+    /// Whether the kernel reads sinks or slopes.
+    pub fn has_vectors(&self) -> bool {
+        self.sinks || self.slopes
     }
 
     fn bindings(&self) -> BTreeMap<&'static str, u32> {
@@ -221,7 +231,7 @@ impl SplitKey {
             ("q", true),
             ("keys", true),
             ("values", self.value.is_some()),
-            ("vectors", self.sinks),
+            ("vectors", self.has_vectors()),
             ("out", true),
             ("parts", true),
         ])
@@ -238,6 +248,7 @@ impl SplitKey {
             out_quads => self.value_dim / 4,
             heads_tile => self.heads_tile,
             softcap => self.softcap,
+            sinks => self.sinks,
             both_ways => self.both_ways,
             slice_dims => self.slice_dims(),
             turned => self.turned(),
@@ -249,7 +260,7 @@ impl SplitKey {
 
     fn name(&self, team: Team) -> String {
         format!(
-            "attend/{} d{} {}x{} {} {}{}{}{} {}",
+            "attend/{} d{} {}x{} {} {}{}{}{}{} {}",
             if self.coop.is_some() { "coop" } else { "split" },
             self.head_dim,
             self.heads_tile,
@@ -261,6 +272,7 @@ impl SplitKey {
             },
             if self.softcap { " softcap" } else { "" },
             if self.sinks { " sinks" } else { "" },
+            if self.slopes { " slopes" } else { "" },
             if self.both_ways { " both ways" } else { "" },
             team.name()
         )
@@ -420,6 +432,7 @@ mod tests {
             value: Some(f16),
             softcap: false,
             sinks: false,
+            slopes: false,
             both_ways: false,
             coop: None,
         }

@@ -154,6 +154,7 @@ pub(super) fn attend(caps: &Caps) -> Vec<Source> {
                 value: Some(other),
                 softcap: false,
                 sinks: false,
+                slopes: false,
                 both_ways: false,
                 coop: None,
             };
@@ -170,11 +171,13 @@ pub(super) fn attend(caps: &Caps) -> Vec<Source> {
                 let in_keys = SplitKey { value_dim: head_dim - 8, value: None, ..split };
                 sources.push(in_keys.tiled(caps, 16, rows).source(caps));
             }
-            for rows in [1, 8] {
+            for (rows, slopes) in [(1, false), (8, false), (1, true), (8, true)] {
                 let both = SplitKey { key: CacheType::F32, value: Some(CacheType::F32), ..split };
-                let both = SplitKey { both_ways: true, ..both };
+                let both = SplitKey { both_ways: true, slopes, ..both };
                 sources.push(both.tiled(caps, 1, rows).source(caps));
             }
+            let falling = SplitKey { softcap: true, sinks: true, slopes: true, ..split };
+            sources.push(falling.tiled(caps, 4, 1).source(caps));
         }
         for (floats, quantized) in WANTED {
             for sinks in BOTH {
@@ -200,6 +203,7 @@ fn attend_coop(caps: &Caps) -> Vec<Source> {
             value: Some(ty),
             softcap: special,
             sinks: special,
+            slopes: false,
             both_ways: false,
             coop: None,
         };

@@ -101,7 +101,7 @@ pub struct Lowering<'a> {
     wanted: HashMap<Value, Wanted>,
     vectors: Vec<f32>,
     places: HashMap<WeightId, u32>,
-    turns: HashMap<Vec<u32>, u32>,
+    constants: HashMap<Vec<u32>, u32>,
     /// Tables of groups by route.
     groups: HashMap<Value, experts::Table>,
     outputs: BTreeSet<Value>,
@@ -150,7 +150,7 @@ pub fn lower(
         wanted: HashMap::new(),
         vectors: vec![0.0; 4],
         places: HashMap::new(),
-        turns: HashMap::new(),
+        constants: HashMap::new(),
         groups: HashMap::new(),
         outputs: segment.outputs.iter().copied().collect(),
         late: BTreeSet::new(),
@@ -365,14 +365,14 @@ impl<'a> Lowering<'a> {
         place as u32
     }
 
-    /// Place of a table of turns, in quads; the same table once.
-    fn turn_table(&mut self, table: Vec<u32>) -> u32 {
-        if let Some(place) = self.turns.get(&table) {
+    /// Place of constants among the vectors, in quads; the same ones once.
+    fn constants(&mut self, words: Vec<u32>) -> u32 {
+        if let Some(place) = self.constants.get(&words) {
             return *place;
         }
-        let floats: Vec<f32> = table.iter().map(|&word| f32::from_bits(word)).collect();
+        let floats: Vec<f32> = words.iter().map(|&word| f32::from_bits(word)).collect();
         let place = self.append(&floats);
-        self.turns.insert(table, place);
+        self.constants.insert(words, place);
         place
     }
 

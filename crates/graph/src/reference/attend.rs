@@ -46,7 +46,7 @@ pub(super) fn attend(
             let row = (span.first_row + r) as usize;
             for head in 0..op.heads {
                 let seen = op.sees(span, span.first_position + r);
-                let query = Query { op, head, seen, pages };
+                let query = Query { op, head, position: span.first_position + r, seen, pages };
                 let place = (row * op.heads + head) * op.head_dim;
                 let q = stored(&inputs.q[place..][..op.head_dim], cache);
                 let sink = inputs.sinks.map(|sinks| sinks[head]);
@@ -78,6 +78,7 @@ fn hadamard(x: &[f32; BLOCK]) -> [f32; BLOCK] {
 struct Query<'a> {
     op: &'a Attend,
     head: usize,
+    position: u32,
     /// Positions it attends to.
     seen: Range<u32>,
     pages: &'a [u32],
@@ -91,13 +92,15 @@ impl Query<'_> {
         let slots: Vec<usize> = self.seen.clone().map(|p| slot(self.pages, p)).collect();
 
         // scores [positions]
-        let score = |&slot: &usize| {
+        let slope = op.slopes.as_ref().map_or(0.0, |slopes| f64::from(slopes[self.head]));
+        let score = |(position, &slot): (u32, &usize)| {
             let key = cache.keys.head(slot, kv_head, op.head_dim);
             let products = q.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k));
             let score = products.sum::<f64>() * f64::from(op.scale);
-            op.softcap.map_or(score, |cap| capped(score, cap))
+            let score = op.softcap.map_or(score, |cap| capped(score, cap));
+            score - slope * f64::from(position.abs_diff(self.position))
         };
-        let scores: Vec<f64> = slots.iter().map(score).collect();
+        let scores: Vec<f64> = self.seen.clone().zip(&slots).map(score).collect();
 
         // softmax; the sink adds to the denominator only
         let sink = sink.map_or(f64::NEG_INFINITY, f64::from);
@@ -139,6 +142,7 @@ mod tests {
             window: None,
             softcap: None,
             sinks: None,
+            slopes: None,
         }
     }
 
@@ -221,6 +225,24 @@ mod tests {
         // A very negative score beside it must not overflow.
         let out = run(&op(), &[1.0], &[-1e6], &[8.0], Some(&[0.0]));
         assert_near(&out, &[0.0], 1e-6);
+    }
+
+    #[test]
+    fn scores_fall_with_the_distance_to_either_side() {
+        // A slope of ln 2 halves a weight with each position: 1/7, 2/7 and 4/7 for the last of three.
+        let falling = Attend { slopes: Some([2f32.ln()].into()), ..op() };
+        let values = [7.0, 14.0, 28.0];
+        let out = run(&falling, &[0.0; 3], &[0.0; 3], &values, None);
+        assert_near(&out, &[7.0, 35.0 / 3.0, 21.0], 1e-5);
+        // Both ways the middle one has 1/4, 1/2 and 1/4.
+        let both = Attend { cache: None, ..falling };
+        let out = run(&both, &[0.0; 3], &[0.0; 3], &values, None);
+        assert_near(&out, &[12.0, 15.75, 21.0], 1e-5);
+        // Each head has its own, after the cap.
+        let two = Attend { heads: 2, slopes: Some([0.0, 2f32.ln()].into()), ..both };
+        let capped = Attend { softcap: Some(1e-3), ..two };
+        let out = run(&capped, &[1.0; 6], &[1.0; 3], &values, None);
+        assert_near(&out[2..4], &[49.0 / 3.0, 15.75], 1e-5);
     }
 
     #[test]

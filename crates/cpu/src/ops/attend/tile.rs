@@ -49,6 +49,8 @@ pub(crate) struct Sweep<'a, 'p, P: Fn(usize) -> Page<'p>> {
     pub(crate) begin: usize,
     pub(crate) end: usize,
     pub(crate) softcap: Option<f32>,
+    /// `[group]`: what scores lose per position between query and key.
+    pub(crate) slopes: Option<&'a [f32]>,
     pub(crate) head_dim: usize,
     pub(crate) value_dim: usize,
     pub(crate) value_stride: usize,
@@ -192,7 +194,7 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
         }
     }
 
-    /// Converts scores to weights: softcap, mask, maximum, exponentials. Returns which tokens of the page any row
+    /// Converts scores to weights: softcap, slopes, mask, maximum, exponentials. Returns which tokens of the page any row
     /// attends to, so that the contents of the others (perhaps NaN) are never multiplied, not even by 0.
     #[inline(always)]
     fn weigh<L: Lanes>(&mut self, l: L, page: usize) -> (usize, usize) {
@@ -210,6 +212,14 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
             for (head, scores) in scores.chunks_exact_mut(PAGE_TOKENS).enumerate() {
                 if let Some(cap) = self.softcap {
                     cap_scores(l, cap, scores);
+                }
+                if let Some(slopes) = self.slopes {
+                    lower_scores(
+                        l,
+                        slopes[head],
+                        (position as isize - first as isize) as f32,
+                        scores,
+                    );
                 }
                 if to - from < PAGE_TOKENS {
                     scores[..from].fill(f32::NEG_INFINITY);
@@ -255,6 +265,27 @@ fn cap_scores<L: Lanes>(l: L, cap: f32, scores: &mut [f32]) {
     for chunk in scores.chunks_exact_mut(L::N) {
         let x = l.mul(l.read(chunk), l.splat(1.0 / cap));
         l.write(l.mul(l.splat(cap), math::tanh(l, x)), chunk);
+    }
+}
+
+/// The positions of a page's tokens within it.
+const PLACES: [f32; PAGE_TOKENS] = {
+    let mut places = [0.0; PAGE_TOKENS];
+    let mut at = 0;
+    while at < PAGE_TOKENS {
+        places[at] = at as f32;
+        at += 1;
+    }
+    places
+};
+
+/// Subtracts `slope * |distance|` from the scores of a page whose first token is `first` positions before the query.
+#[inline(always)]
+fn lower_scores<L: Lanes>(l: L, slope: f32, first: f32, scores: &mut [f32]) {
+    for (scores, places) in scores.chunks_exact_mut(L::N).zip(PLACES.chunks_exact(L::N)) {
+        let distance = l.sub(l.splat(first), l.read(places));
+        let distance = l.max(distance, l.sub(l.splat(0.0), distance));
+        l.write(l.fma(l.splat(-slope), distance, l.read(scores)), scores);
     }
 }
 

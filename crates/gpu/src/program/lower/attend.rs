@@ -39,6 +39,7 @@ fn split_key(attend: &Attend, limits: &Limits) -> Option<SplitKey> {
         },
         softcap: attend.softcap.is_some(),
         sinks: attend.sinks.is_some(),
+        slopes: attend.slopes.is_some(),
         both_ways: attend.cache.is_none(),
         coop: None,
     })
@@ -195,7 +196,7 @@ impl Lowering<'_> {
         let (q_gain, k_gain) = (self.gain(q.norm), self.gain(k.norm));
         let table = rope.as_ref().map_or(0, |rope| {
             let factors = rope.factors.and_then(|id| self.holdings.weights.vector(id));
-            self.turn_table(turns(&rope.frequencies, factors))
+            self.constants(turns(&rope.frequencies, factors))
         });
         let split = RopeKey {
             head_dim: attend.head_dim as u32,
@@ -303,10 +304,14 @@ impl Lowering<'_> {
         let parts = parts_bytes(rows, attend.heads, attend.value_dim());
         let parts = self.buffer(parts.max(16));
         let sinks = attend.sinks.map_or(0, |id| 4 * self.vector(id));
-        let params = self.split_params(attend, [queries, out], pages, sinks);
+        let slopes = attend.slopes.as_ref().map_or(0, |slopes| {
+            4 * self.constants(slopes.iter().map(|slope| slope.to_bits()).collect())
+        });
+        let params =
+            SplitParams { slopes, ..self.split_params(attend, [queries, out], pages, sinks) };
         let mut operands = vec![Operand::Step, Operand::Buffer(queries.buffer)];
         operands.extend(pages.operands());
-        operands.extend(attend.sinks.map(|_| Operand::Vectors));
+        operands.extend(base.has_vectors().then_some(Operand::Vectors));
         operands.extend([Operand::Buffer(out.buffer), Operand::Buffer(parts)]);
         let kv_heads = attend.kv_heads as u32;
         let (merge, merged) = self.merging(attend, parts);

@@ -142,7 +142,7 @@ impl Lowering<'_> {
             unreachable!("a rotation")
         };
         let factors = rope.factors.and_then(|id| self.holdings.weights.vector(id));
-        let table = self.turn_table(turns(&rope.frequencies, factors));
+        let table = self.constants(turns(&rope.frequencies, factors));
         let (x, y) = (self.view(*input), self.view(*out));
         let heads = y.width / *head_dim as u32;
         let key = RopeKey {
