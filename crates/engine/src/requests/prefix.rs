@@ -66,8 +66,7 @@ impl Scheduler {
             return None;
         }
         let others = self.running.iter().filter(|active| {
-            !active.has_ended
-                && job.may_use(active.job.namespace, Some(active.job.progress.slot))
+            !active.has_ended && job.may_use(active.job.namespace, Some(active.job.progress.slot))
         });
         let of_each = others.map(|active| {
             let common = job.common(&active.job.tokens);
