@@ -33,11 +33,12 @@ const FIELDS: &str = "build_commit:s build_number:i cpu_info:s gpu_info:s backen
     samples_ts:F";
 
 /// Our own fields, in order.
-const OWN: [&str; 19] = [
+const OWN: [&str; 20] = [
     "n_parallel",
     "placement",
     "adapter",
     "cpu_level",
+    "k_cache_hadamard",
     "step_bytes",
     "cpu_step_bytes",
     "weight_gbps",

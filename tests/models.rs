@@ -304,17 +304,6 @@ fn refused_switches() -> Vec<Switch> {
         ("Qwen3MoeForCausalLM", "decoder_sparse_step", json!(2)),
         ("SmolLM3ForCausalLM", "no_rope_layer_interval", json!(2)),
         ("SmolLM3ForCausalLM", "no_rope_layers", json!([1, 0, 1, 0])),
-        ("BertModel", "is_decoder", on.clone()),
-        ("BertModel", "add_cross_attention", on.clone()),
-        ("BertModel", "position_embedding_type", json!("relative_key")),
-        ("ModernBertModel", "norm_bias", on.clone()),
-        ("ModernBertForSequenceClassification", "classifier_pooling", json!("cls")),
-        ("ModernBertForSequenceClassification", "classifier_activation", json!("relu")),
-        ("NomicBertModel", "scale_attn_weights", off.clone()),
-        ("JinaBertModel", "position_embedding_type", json!("absolute")),
-        ("JinaBertModel", "feed_forward_type", json!("reglu")),
-        ("JinaBertModel", "emb_pooler", json!("cls")),
-        ("JinaBertModel", "is_decoder", on.clone()),
         ("CohereForCausalLM", "use_qk_norm", on.clone()),
         ("StableLmForCausalLM", "qk_layernorm", on.clone()),
         ("GPTNeoXForCausalLM", "attention_bias", off.clone()),
@@ -344,6 +333,27 @@ fn refused_switches() -> Vec<Switch> {
     {
         switches.push((class, "use_sliding_window", on.clone()));
     }
+    switches.extend(refused_of_encoders());
+    switches.extend(refused_of_recurrences());
+    switches
+}
+
+/// Those of encoders.
+fn refused_of_encoders() -> Vec<Switch> {
+    let (on, off) = (json!(true), json!(false));
+    let mut switches = vec![
+        ("BertModel", "is_decoder", on.clone()),
+        ("BertModel", "add_cross_attention", on.clone()),
+        ("BertModel", "position_embedding_type", json!("relative_key")),
+        ("ModernBertModel", "norm_bias", on.clone()),
+        ("ModernBertForSequenceClassification", "classifier_pooling", json!("cls")),
+        ("ModernBertForSequenceClassification", "classifier_activation", json!("relu")),
+        ("NomicBertModel", "scale_attn_weights", off.clone()),
+        ("JinaBertModel", "position_embedding_type", json!("absolute")),
+        ("JinaBertModel", "feed_forward_type", json!("reglu")),
+        ("JinaBertModel", "emb_pooler", json!("cls")),
+        ("JinaBertModel", "is_decoder", on.clone()),
+    ];
     let of_nomic = [
         "causal",
         "prenorm",
@@ -353,7 +363,6 @@ fn refused_switches() -> Vec<Switch> {
         "scale_attn_by_inverse_layer_idx",
     ];
     switches.extend(of_nomic.map(|field| ("NomicBertModel", field, on.clone())));
-    switches.extend(refused_of_recurrences());
     switches
 }
 
