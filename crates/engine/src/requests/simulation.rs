@@ -29,8 +29,8 @@ struct World {
     order: HashMap<u64, RequestId>,
     /// Requests that were admitted.
     seen: HashSet<RequestId>,
-    /// Requests that follow another with the same prompt.
-    samples: HashSet<RequestId>,
+    /// Requests that waited for tokens of another.
+    followers: HashSet<RequestId>,
     finished: usize,
     cancelled: usize,
     refused: usize,
@@ -51,7 +51,7 @@ impl World {
             open: HashMap::new(),
             order: HashMap::new(),
             seen: HashSet::new(),
-            samples: HashSet::new(),
+            followers: HashSet::new(),
             finished: 0,
             cancelled: 0,
             refused: 0,
@@ -89,9 +89,6 @@ impl World {
             };
             match self.scheduler.submit(self.now, arrival) {
                 Ok(id) => {
-                    if leader.is_some() {
-                        self.samples.insert(id);
-                    }
                     leader = leader.or(Some(id));
                     self.open.insert(id, (predict, key, self.now));
                 }
@@ -219,7 +216,7 @@ impl World {
         }
     }
 
-    /// A step keeps its bounds, and each key's requests are admitted in order.
+    /// A step keeps its bounds, and each key's requests are admitted in order, except for followers.
     fn check(&mut self, items: &[Item]) {
         let policy = self.scheduler.policy;
         let rows: usize = items.iter().map(|item| item.end - item.start).sum();
@@ -230,10 +227,11 @@ impl World {
             let is_chunk = items.len() == 1 && items[0].end - items[0].start <= fixed.chunk;
             assert!(is_chunk || rows <= fixed.rows, "{items:?}");
         }
+        self.followers.extend(self.scheduler.followers.iter().map(|follower| follower.job.id));
         let admitted: Vec<RequestId> = self.scheduler.running().map(|(id, _)| id).collect();
         for id in admitted {
-            // Other samples of a prompt wait for the first one, so they may start late.
-            if !self.seen.insert(id) || self.samples.contains(&id) {
+            // They may start late.
+            if !self.seen.insert(id) || self.followers.contains(&id) {
                 continue;
             }
             let (_, key, _) = self.open[&id];
