@@ -148,7 +148,7 @@ fn assert_named(warnings: &[Warning], place: &str, what: &str) -> usize {
     warnings.len()
 }
 
-/// Whichever of its submits a device refuses or is lost at, two answers are those without drafts, and drafts go on.
+/// A device refuses one of its submits or is lost there, early or late: two answers are those without drafts, and drafts go on.
 #[test]
 fn a_device_that_fails_while_drafting_does_not_change_the_answer() {
     for subject in subjects() {
@@ -160,7 +160,7 @@ fn a_device_that_fails_while_drafting_does_not_change_the_answer() {
         {
             let mut failures = 0;
             // Drafts take more submits than what verifies them.
-            for at in (1..).step_by(if *place == "model" { 1 } else { 3 }) {
+            for at in (1..).step_by(if *place == "model" { 2 } else { 11 }) {
                 let what = format!("{} {place} {fault} {at}", subject.name);
                 let machine = machine(1.0, &format!("{fault} = {at}"));
                 let mut drafter = subject.drafter(&machine, *of_draft);
@@ -177,7 +177,7 @@ fn a_device_that_fails_while_drafting_does_not_change_the_answer() {
                 }
                 failures += 1;
             }
-            assert!(failures > 3, "{} {place} {fault}: {failures} failures", subject.name);
+            assert!(failures > 1, "{} {place} {fault}: {failures} failures", subject.name);
         }
     }
 }
@@ -439,11 +439,11 @@ fn a_program_whose_drafts_lose_their_device_ends_well() {
     };
     let run = |flags: &str| {
         let line =
-            format!("run -m model.gguf -p abcabcabc -n 16 --temp 0 -ngl 0 --ignore-eos {flags}");
+            format!("run -m model.gguf -p abcabcabc -n 12 --temp 0 -ngl 0 --ignore-eos {flags}");
         place.run(&line).good()
     };
     let plain = run("");
-    for fault in ["lost_at = 20", "out_of_memory_at = 20"] {
+    for fault in ["lost_at = 6", "out_of_memory_at = 6"] {
         place.file("m.toml", description(fault));
         let ran = run("--simulate m.toml -md draft.gguf -ngld all --draft-p-min 0");
         assert_eq!(ran.out, plain.out, "{fault}");
