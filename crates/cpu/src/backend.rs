@@ -20,9 +20,6 @@ use crate::program::{Program, ProgramRun};
 use crate::slots::Slots;
 use crate::stage::Buffer;
 
-/// Name in messages.
-pub(crate) const NAME: &str = "cpu";
-
 /// Maximum number of threads.
 const THREADS_MAX: usize = 1024;
 
@@ -95,7 +92,7 @@ impl Compiled {
     /// The error of the last run.
     fn failure(&self) -> Option<GraphError> {
         if let Some(reason) = self.job.panicked() {
-            return Some(GraphError::DeviceLost { device: NAME.to_owned(), reason });
+            return Some(GraphError::DeviceLost { device: crate::NAME.to_owned(), reason });
         }
         self.program.check.as_ref()?.failure()
     }
@@ -125,7 +122,7 @@ impl Cpu {
             threads,
             ops: ops::all(),
             identity: format!("{} ({})", host::name(), level.name()),
-            ..Facts::host(NAME, host::memory_bytes())
+            ..Facts::host(crate::NAME, host::memory_bytes())
         };
         Ok(Cpu {
             facts,
@@ -306,7 +303,7 @@ impl Backend for Cpu {
         for node in &graph.nodes[segment.nodes.clone()] {
             if let Some(id) = node.op.weights().find(|id| !self.weights.contains_key(id)) {
                 let name = graph.weight(id).name.clone();
-                return Err(GraphError::WeightNotLoaded { name, device: NAME.to_owned() });
+                return Err(GraphError::WeightNotLoaded { name, device: crate::NAME.to_owned() });
             }
         }
         self.reserve(segment, &limits)?;

@@ -66,7 +66,7 @@ impl Layout {
             key,
             value,
             types: [limits.key_type, limits.value_type],
-            hadamard_keys: limits.transforms(info, crate::backend::NAME)?,
+            hadamard_keys: limits.transforms(info, crate::NAME)?,
             key_bytes,
             block_bytes: key_bytes + value_bytes,
         })

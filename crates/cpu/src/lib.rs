@@ -55,3 +55,6 @@ mod types;
 mod x86;
 
 pub use backend::{Cpu, Error, Options};
+
+/// Name in messages.
+pub(crate) const NAME: &str = "cpu";

@@ -25,9 +25,12 @@ const HALF_BOUND: f64 = 1e-6;
 /// Bound where a matrix is quantized: activations are rounded to eight bits on one side or both (1.2 % of the root).
 const INT8_BOUND: f64 = 3e-4;
 
-/// Where one scale holds for a whole row of activations, they are rounded by a 127th of its largest magnitude, whatever the
-/// others are; the error may be so many times what that rounding is on average.
-const ROW_MARGIN: f64 = 3.0;
+/// Activations with one scale are rounded by a 127th of the largest magnitude, whatever the others are; the error may be so
+/// many times what that rounding is on average.
+const ROUNDING_MARGIN: f64 = 3.0;
+
+/// Most activations with one scale, unless it holds for a whole row.
+const RUN_MAX: usize = 256;
 
 /// Bound where the product reads its input with fine precision: each activation within 1/256 of its value, squared.
 const FINE_BOUND: f64 = 1.6e-5;
@@ -309,12 +312,13 @@ impl<'m> Case<'m> {
             Op::MatMul { weight, precision: Precision::Fine, .. } if is_quantized(weight) => {
                 FINE_BOUND
             }
-            op if op.matrices().iter().any(has_row_scales) => {
+            op if op.matrices().iter().any(is_quantized) => {
+                let of_rows = op.matrices().iter().any(has_row_scales);
+                let run = if of_rows { usize::MAX } else { RUN_MAX };
                 let inputs = op.inputs().map(|input| values[input.0 as usize].as_slice());
-                let rounding = inputs.map(|x| row_rounding(x, x.len() / self.tokens.len()));
-                INT8_BOUND.max(ROW_MARGIN * rounding.fold(0.0, f64::max))
+                let rounding = inputs.map(|x| rounding(x, (x.len() / self.tokens.len(), run)));
+                INT8_BOUND.max(ROUNDING_MARGIN * rounding.fold(0.0, f64::max))
             }
-            op if op.matrices().iter().any(is_quantized) => INT8_BOUND,
             Op::Attend(attend) if attend.cache.is_some() && rounds_to_codes(self.limits) => {
                 CODE_BOUND
             }
@@ -324,15 +328,15 @@ impl<'m> Case<'m> {
     }
 }
 
-/// The mean squared error of values, as a share of their mean square, when each row of `width` is rounded to 127 steps of
-/// its largest magnitude.
-fn row_rounding(values: &[f32], width: usize) -> f64 {
+/// The mean squared error of values, as a share of their mean square, when each run in a row of `width` is rounded to 127
+/// steps of its largest magnitude.
+fn rounding(values: &[f32], (width, run): (usize, usize)) -> f64 {
     let square = |x: &f32| f64::from(*x) * f64::from(*x);
-    let rows = values.chunks(width.max(1));
-    let off: f64 = rows
-        .map(|row| {
-            let step = f64::from(row.iter().fold(0.0f32, |most, x| most.max(x.abs()))) / 127.0;
-            row.len() as f64 * step * step / 12.0
+    let runs = values.chunks(width.max(1)).flat_map(|row| row.chunks(run));
+    let off: f64 = runs
+        .map(|run| {
+            let step = f64::from(run.iter().fold(0.0f32, |most, x| most.max(x.abs()))) / 127.0;
+            run.len() as f64 * step * step / 12.0
         })
         .sum();
     let whole: f64 = values.iter().map(square).sum();
@@ -410,13 +414,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounding_of_rows_depends_on_their_peaks() {
+    fn rounding_depends_on_the_peaks_of_runs() {
         let step = 1.0 / 127.0;
         // Steps are as even as the squares of +-1, and four times as large for an outlier of 2.
-        let even = row_rounding(&[1.0, -1.0, 1.0, 1.0], 4);
+        let even = rounding(&[1.0, -1.0, 1.0, 1.0], (4, usize::MAX));
         assert!((even - step * step / 12.0).abs() < 1e-12);
-        let peaked = row_rounding(&[2.0, 0.0, 0.0, 0.0], 4);
+        let peaked = rounding(&[2.0, 0.0, 0.0, 0.0], (4, usize::MAX));
         assert!((peaked - 4.0 * even).abs() < 1e-9, "{peaked}");
-        assert_eq!(row_rounding(&[0.0; 4], 4).to_bits(), 0.0f64.to_bits());
+        // The scale of another run does not matter.
+        let apart = rounding(&[2.0, 0.0, 0.0, 0.0, 1.0, 1.0, -1.0, 1.0], (8, 4));
+        assert!((apart - (4.0 * peaked + 4.0 * even) / 8.0).abs() < 1e-9, "{apart}");
+        assert_eq!(rounding(&[0.0; 4], (4, usize::MAX)).to_bits(), 0.0f64.to_bits());
     }
 }

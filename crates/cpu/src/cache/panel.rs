@@ -41,7 +41,7 @@ impl Stored {
             None => None,
         };
         stored.ok_or_else(|| Error::Unsupported {
-            device: crate::backend::NAME.to_owned(),
+            device: crate::NAME.to_owned(),
             op: OpKind::Attend,
             what: format!("a cache of type {ty} (it has {})", cache::names()),
         })

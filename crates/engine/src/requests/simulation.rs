@@ -438,8 +438,8 @@ fn requests_that_arrive_together_compute_a_common_prefix_once() {
     }
     let of = |request| cached[&request];
     assert_eq!([first, second, third, shorter].map(of), [0, 100, 100, 70]);
-    assert_eq!(of(other), 10, "of the others' pages, without waiting for them");
-    assert_eq!(rows, 108 + 3 * 8 + 8);
+    assert_eq!(of(other), 0, "less than a page is not waited for");
+    assert_eq!(rows, 108 + 3 * 8 + 18);
     assert_eq!(scheduler.waiting(), 0);
 }
 
