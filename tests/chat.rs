@@ -689,7 +689,8 @@ mod terminal {
         chat.send_line("you").unwrap();
         chat.exp_string("you").unwrap();
         let stop = |chat: &mut PtySession| {
-            // Part of the answer has been printed.
+            // What was typed has ended, and part of the answer has been printed.
+            chat.exp_string("\n").unwrap();
             chat.exp_regex("[!-=?-~]{3}").unwrap();
             chat.send_control('c').unwrap();
             chat.exp_string("> ").unwrap();
