@@ -6,7 +6,7 @@ use bilayer_graph::Activation;
 use crate::keys::Keys;
 use crate::{
     Architecture, Checkpoint, Config, Draft, Encoder, Error, FeedForward, Head, Name, Norm, NormAt,
-    checkpoint, encoder, tiny,
+    checkpoint, encoder, names, tiny,
 };
 
 const NAME: &str = "bert";
@@ -17,24 +17,18 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     config,
     record: encoder::record,
     tiny: || tiny::encoder(NAME, Norm::Layer, &[]),
-    names: &[&[
-        Name::kept("token_embd", "bert.embeddings.word_embeddings"),
-        Name::kept("token_types", "bert.embeddings.token_type_embeddings"),
-        Name::positions("position_embd", "bert.embeddings.position_embeddings"),
-        Name::kept("token_embd_norm", "bert.embeddings.LayerNorm"),
-        Name::kept("blk.{}.attn_q", "bert.encoder.layer.{}.attention.self.query"),
-        Name::kept("blk.{}.attn_k", "bert.encoder.layer.{}.attention.self.key"),
-        Name::kept("blk.{}.attn_v", "bert.encoder.layer.{}.attention.self.value"),
-        Name::kept("blk.{}.attn_output", "bert.encoder.layer.{}.attention.output.dense"),
-        Name::kept("blk.{}.attn_output_norm", "bert.encoder.layer.{}.attention.output.LayerNorm"),
-        Name::kept("blk.{}.ffn_up", "bert.encoder.layer.{}.intermediate.dense"),
-        Name::kept("blk.{}.ffn_down", "bert.encoder.layer.{}.output.dense"),
-        Name::kept("blk.{}.layer_output_norm", "bert.encoder.layer.{}.output.LayerNorm"),
-        Name::kept("cls", "bert.pooler.dense"),
-        Name::kept("cls.output", "classifier"),
-        Name::kept("cls", "classifier.dense"),
-        Name::kept("cls.output", "classifier.out_proj"),
-    ]],
+    names: &[
+        names::BERT,
+        &[
+            Name::positions("position_embd", "bert.embeddings.position_embeddings"),
+            Name::kept("blk.{}.ffn_up", "bert.encoder.layer.{}.intermediate.dense"),
+            Name::kept("blk.{}.ffn_down", "bert.encoder.layer.{}.output.dense"),
+            Name::kept("blk.{}.layer_output_norm", "bert.encoder.layer.{}.output.LayerNorm"),
+            Name::kept("cls.output", "classifier"),
+            Name::kept("cls", "classifier.dense"),
+            Name::kept("cls.output", "classifier.out_proj"),
+        ],
+    ],
     ignored: encoder::IGNORED,
     checkpoint: Checkpoint {
         classes: &[

@@ -7,7 +7,7 @@ use bilayer_graph::Activation;
 use crate::keys::Keys;
 use crate::{
     Architecture, Checkpoint, Config, Draft, Encoder, Error, FeedForward, Head, Name, Norm, NormAt,
-    QkNorm, checkpoint, encoder, tiny,
+    QkNorm, checkpoint, encoder, names, tiny,
 };
 
 const NAME: &str = "jina-bert-v2";
@@ -21,28 +21,22 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     config,
     record: encoder::record,
     tiny: || tiny::encoder(NAME, Norm::Layer, &[]),
-    names: &[&[
-        Name::kept("token_embd", "bert.embeddings.word_embeddings"),
-        Name::kept("token_types", "bert.embeddings.token_type_embeddings"),
-        Name::kept("token_embd_norm", "bert.embeddings.LayerNorm"),
-        Name::kept("blk.{}.attn_q", "bert.encoder.layer.{}.attention.self.query"),
-        Name::kept("blk.{}.attn_k", "bert.encoder.layer.{}.attention.self.key"),
-        Name::kept("blk.{}.attn_v", "bert.encoder.layer.{}.attention.self.value"),
-        Name::kept("blk.{}.attn_q_norm", "bert.encoder.layer.{}.attention.self.layer_norm_q"),
-        Name::kept("blk.{}.attn_k_norm", "bert.encoder.layer.{}.attention.self.layer_norm_k"),
-        Name::kept("blk.{}.attn_output", "bert.encoder.layer.{}.attention.output.dense"),
-        Name::kept("blk.{}.attn_output_norm", "bert.encoder.layer.{}.attention.output.LayerNorm"),
-        Name::kept("blk.{}.attn_norm_2", "bert.encoder.layer.{}.layer_norm_1"),
-        Name::kept("blk.{}.ffn_up", "bert.encoder.layer.{}.mlp.gated_layers"),
-        // The gate is the second half here.
-        Name::row_part("blk.{}.ffn_up", "bert.encoder.layer.{}.mlp.up_gated_layer", 0, 2),
-        Name::row_part("blk.{}.ffn_gate", "bert.encoder.layer.{}.mlp.up_gated_layer", 1, 2),
-        Name::kept("blk.{}.ffn_down", "bert.encoder.layer.{}.mlp.wo"),
-        Name::kept("blk.{}.ffn_down", "bert.encoder.layer.{}.mlp.down_layer"),
-        Name::kept("blk.{}.layer_output_norm", "bert.encoder.layer.{}.mlp.layernorm"),
-        Name::kept("blk.{}.layer_output_norm", "bert.encoder.layer.{}.layer_norm_2"),
-        Name::kept("cls", "bert.pooler.dense"),
-    ]],
+    names: &[
+        names::BERT,
+        &[
+            Name::kept("blk.{}.attn_q_norm", "bert.encoder.layer.{}.attention.self.layer_norm_q"),
+            Name::kept("blk.{}.attn_k_norm", "bert.encoder.layer.{}.attention.self.layer_norm_k"),
+            Name::kept("blk.{}.attn_norm_2", "bert.encoder.layer.{}.layer_norm_1"),
+            Name::kept("blk.{}.ffn_up", "bert.encoder.layer.{}.mlp.gated_layers"),
+            // The gate is the second half here.
+            Name::row_part("blk.{}.ffn_up", "bert.encoder.layer.{}.mlp.up_gated_layer", 0, 2),
+            Name::row_part("blk.{}.ffn_gate", "bert.encoder.layer.{}.mlp.up_gated_layer", 1, 2),
+            Name::kept("blk.{}.ffn_down", "bert.encoder.layer.{}.mlp.wo"),
+            Name::kept("blk.{}.ffn_down", "bert.encoder.layer.{}.mlp.down_layer"),
+            Name::kept("blk.{}.layer_output_norm", "bert.encoder.layer.{}.mlp.layernorm"),
+            Name::kept("blk.{}.layer_output_norm", "bert.encoder.layer.{}.layer_norm_2"),
+        ],
+    ],
     ignored: encoder::IGNORED,
     checkpoint: Checkpoint {
         classes: &["JinaBertModel", "JinaBertForMaskedLM"],

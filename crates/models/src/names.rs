@@ -236,6 +236,19 @@ impl Name {
     }
 }
 
+/// BERT's embeddings, attention and pooler.
+pub(crate) const BERT: &[Name] = &[
+    Name::kept("token_embd", "bert.embeddings.word_embeddings"),
+    Name::kept("token_types", "bert.embeddings.token_type_embeddings"),
+    Name::kept("token_embd_norm", "bert.embeddings.LayerNorm"),
+    Name::kept("blk.{}.attn_q", "bert.encoder.layer.{}.attention.self.query"),
+    Name::kept("blk.{}.attn_k", "bert.encoder.layer.{}.attention.self.key"),
+    Name::kept("blk.{}.attn_v", "bert.encoder.layer.{}.attention.self.value"),
+    Name::kept("blk.{}.attn_output", "bert.encoder.layer.{}.attention.output.dense"),
+    Name::kept("blk.{}.attn_output_norm", "bert.encoder.layer.{}.attention.output.LayerNorm"),
+    Name::kept("cls", "bert.pooler.dense"),
+];
+
 /// Embedding and head.
 pub(crate) const ENDS: &[Name] =
     &[Name::kept("token_embd", "model.embed_tokens"), Name::kept("output", "lm_head")];
