@@ -34,13 +34,12 @@ impl Scheduler {
         if !job.reuse {
             return None;
         }
-        let serves = |namespace, slot| job.may_use(namespace, slot);
         let idle = self.idle.iter().enumerate();
-        let idle = idle.filter(|(_, idle)| serves(idle.namespace, idle.slot));
+        let idle = idle.filter(|(_, idle)| job.may_use(idle.namespace, idle.slot));
         let idle = idle.map(|(at, idle)| (Some(at), idle.sequence, idle.prompt));
         let running = self.running.iter();
-        let running =
-            running.filter(|active| serves(active.job.namespace, Some(active.job.progress.slot)));
+        let running = running
+            .filter(|active| job.may_use(active.job.namespace, Some(active.job.progress.slot)));
         let running = running.map(|active| (None, active.sequence, active.job.prompt));
         let found = idle.chain(running).map(|(idle, sequence, prompt)| {
             let held = cache.pages().tokens(sequence);

@@ -154,7 +154,8 @@ impl Session {
     /// Opens a sequence with saved contents.
     ///
     /// # Errors
-    /// It was saved from another model, or with keys that were transformed otherwise, or does not fit; no sequence or page is free; a device failed.
+    /// It was saved from another model, or with keys that were transformed otherwise, or does not fit; no sequence or page is
+    /// free; a device failed.
     pub fn restore(&mut self, saved: &SavedSequence) -> Result<SequenceId, Error> {
         self.assert_none_begun();
         let sequence = self.open()?;

@@ -173,7 +173,7 @@ impl Settings<'_> {
     /// The graph of a session.
     ///
     /// # Errors
-    /// Those of [`Model::graph_for`]; keys that cannot be transformed should be.
+    /// Those of [`Model::graph_for`]; keys are to be transformed and cannot be.
     pub(crate) fn graph(&self, model: &Model) -> Result<Graph, Error> {
         let graph = model.graph_for(self.context(model.config().context), self.purpose)?;
         let not_transformed = graph.caches.iter().find_map(CacheInfo::no_hadamard);
