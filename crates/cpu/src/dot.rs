@@ -29,6 +29,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
+mod avx512vl;
+#[cfg(target_arch = "x86_64")]
 mod avxvnni;
 mod float;
 #[cfg(target_arch = "aarch64")]

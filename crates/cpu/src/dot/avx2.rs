@@ -517,10 +517,11 @@ pub fn load_128(bytes: &[u8], at: usize) -> __m128i {
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
 }
 
-/// 4 floats.
+/// The first 4 floats.
 #[inline]
 #[target_feature(enable = "sse")]
-fn load_ps_128(values: &[f32; 4]) -> __m128 {
+pub fn load_ps_128<const N: usize>(values: &[f32; N]) -> __m128 {
+    const { assert!(N >= 4) };
     // SAFETY: the reference covers the 4 floats; the load needs no alignment.
     unsafe { _mm_loadu_ps(values.as_ptr()) }
 }

@@ -33,6 +33,9 @@ struct K {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
 pub fn k<T: SuperBlock, const C: usize>(job: &mut Job<'_>) {
+    if C == 1 {
+        return super::avx512vl::k::<T>(job);
+    }
     let columns = job.columns::<Block256, C>();
     for (r, row) in job.rows().enumerate() {
         let mut sums = [_mm512_setzero_ps(); C];
@@ -154,6 +157,23 @@ fn dpwssd(mut sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
             sums = inout(zmm_reg) sums,
             a = in(zmm_reg) a,
             b = in(zmm_reg) b,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sums
+}
+
+/// [`dpwssd`] of 256 bits.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx512vnni")]
+pub fn dpwssd_256(mut sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: as above.
+    unsafe {
+        asm!(
+            "vpdpwssd {sums}, {a}, {b}",
+            sums = inout(ymm_reg) sums,
+            a = in(ymm_reg) a,
+            b = in(ymm_reg) b,
             options(pure, nomem, nostack, preserves_flags),
         );
     }
