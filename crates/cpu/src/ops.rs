@@ -19,6 +19,7 @@ pub(crate) mod mix;
 pub(crate) mod norm;
 pub(crate) mod part;
 pub(crate) mod pool;
+mod products;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod route;

@@ -89,6 +89,24 @@ impl<'a> Context<'a> {
     }
 }
 
+/// Splits a thread's scratch into parts aligned to cache lines.
+pub(crate) struct Scratch<'a>(&'a mut [f32]);
+
+impl<'a> Scratch<'a> {
+    /// All of [`Context::scratch`].
+    pub(crate) fn of(scratch: &'a mut [u8]) -> Scratch<'a> {
+        Scratch(bytemuck::cast_slice_mut(scratch))
+    }
+
+    /// The next `len` elements, uninitialized.
+    pub(crate) fn take(&mut self, len: usize) -> &'a mut [f32] {
+        let all = std::mem::take(&mut self.0);
+        let (part, rest) = all.split_at_mut(len.next_multiple_of(16));
+        self.0 = rest;
+        &mut part[..len]
+    }
+}
+
 /// The location of a value in the arena: `[rows, width]` f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Buffer {

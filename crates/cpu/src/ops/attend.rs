@@ -14,7 +14,7 @@ use crate::memory::lines;
 use crate::ops::rms_norm::rms_norm;
 use crate::ops::rope;
 use crate::plan::{Reach, Tile};
-use crate::stage::{Buffer, Context, Stage};
+use crate::stage::{Buffer, Context, Scratch, Stage};
 use crate::state::State;
 use tile::WEIGHT_LANES;
 
@@ -213,7 +213,7 @@ impl Stage for Sweep {
         let tile = context.state.plans[shape.plan].tiles[chunk / shape.kv_heads];
         let kv_head = chunk % shape.kv_heads;
         let rows = tile.rows * group;
-        let mut scratch = Scratch(bytemuck::cast_slice_mut(std::mem::take(&mut context.scratch)));
+        let mut scratch = Scratch::of(std::mem::take(&mut context.scratch));
         let queries = scratch.take(rows * dim);
         let sums = scratch.take(rows * stride);
         let (largest, weight) = (scratch.take(rows), scratch.take(rows * WEIGHT_LANES));
@@ -360,17 +360,5 @@ fn finish<'p>(
         for (out, sum) in out.iter_mut().zip(part.sums) {
             *out += factor * sum;
         }
-    }
-}
-
-/// Splits a thread's scratch into parts aligned to cache lines.
-struct Scratch<'a>(&'a mut [f32]);
-
-impl<'a> Scratch<'a> {
-    fn take(&mut self, len: usize) -> &'a mut [f32] {
-        let all = std::mem::take(&mut self.0);
-        let (part, rest) = all.split_at_mut(len.next_multiple_of(16));
-        self.0 = rest;
-        &mut part[..len]
     }
 }

@@ -1,26 +1,32 @@
 //! A linear recurrence over time, each head by itself.
 //!
-//! **The idea.** The rows of a head's state `[head_dim, state_dim]` are independent of each other. A chunk is a block of them
-//! that stays in the first-level cache while all rows of a sequence pass; vectors run along `state_dim`. The same sums in
-//! the same order make every element, so every division of a text into steps gives the same bits.
+//! **The idea.** The rows of a head's state `[head_dim, state_dim]` are independent of each other. In decode a chunk is a
+//! block of them that stays in the first-level cache, and vectors run along `state_dim`: each row of a sequence decays the
+//! state, adds to it and reads it in two passes. Many rows of a sequence are taken in tiles (`tile.rs`), a chunk being a
+//! head, unless each row must have the bits of a single one.
 //!
-//! **Price.** Prefill computes the recurrence row by row, a few operations per element of the state and row, instead of
-//! products of chunks of rows.
+//! **Price.** A step with many rows of one sequence and few of others computes the latter in chunks of heads, too.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use bilayer_graph::{Op, StateSpan};
+use bilayer_graph::{Exactness, Op, StateSpan};
 
 use crate::lanes::{Kernel, Lanes};
 use crate::level::dispatch;
 use crate::lowering::Lowering;
 use crate::slots::Slots;
-use crate::stage::{Buffer, Context, Stage};
+use crate::stage::{Buffer, Context, Scratch, Stage};
 use crate::state::State;
+
+mod tile;
+use tile::{Factors, Room, TILE, Tile, transpose, transpose_back};
 
 /// Elements of the state that a chunk carries: 16 KiB, which leaves room for the inputs in a first-level cache.
 const CHUNK_ELEMENTS: usize = 4 << 10;
+
+/// Rows of a sequence from which they are taken in tiles.
+const TILED_ROWS: u32 = 8;
 
 /// Columns of a buffer.
 struct BufferColumns {
@@ -79,81 +85,205 @@ impl BufferColumns {
 
 impl Scan {
     /// Rows of a head's state in a chunk.
-    fn chunk_rows(&self) -> usize {
-        (CHUNK_ELEMENTS / self.op.state_dim).clamp(1, self.op.head_dim)
+    fn chunk_rows(&self, state: &State) -> usize {
+        let head_dim = self.op.head_dim;
+        match state.states.iter().any(|span| is_tiled(state, span)) {
+            true => head_dim,
+            false => (CHUNK_ELEMENTS / self.op.state_dim).clamp(1, head_dim),
+        }
     }
 
     /// Chunks of a head.
-    fn head_chunks(&self) -> usize {
-        self.op.head_dim.div_ceil(self.chunk_rows())
+    fn head_chunks(&self, state: &State) -> usize {
+        self.op.head_dim.div_ceil(self.chunk_rows(state))
     }
 
-    /// Takes rows `first..first + len` of a head's state through a span.
+    /// Blocks of 32 rows of a head's state.
+    fn blocks(&self) -> usize {
+        self.op.head_dim.div_ceil(TILE)
+    }
+
+    /// Passes rows `first..first + len` of a head's state, as a span begins with them, to what takes them through it.
     fn carry(
         &self,
-        context: &Context<'_>,
         span: &StateSpan,
         head: usize,
         (first, len): (usize, usize),
+        through: impl FnOnce(&mut [f32]),
     ) {
-        let (head_dim, state_dim) = (self.op.head_dim, self.op.state_dim);
-        let at = head * head_dim + first;
-        // SAFETY: only this chunk accesses these rows of the slots.
-        let state = unsafe { self.slots.get_mut(span.to, at * state_dim, len * state_dim) };
+        let state_dim = self.op.state_dim;
+        let at = (head * self.op.head_dim + first) * state_dim;
+        // SAFETY: only one chunk accesses these rows of the slots.
+        let state = unsafe { self.slots.get_mut(span.to, at, len * state_dim) };
         match span.from {
             None => state.fill(0.0),
             Some(slot) if slot != span.to => {
                 // SAFETY: as above, and the slots differ.
-                let from = unsafe { self.slots.get(slot, at * state_dim, len * state_dim) };
+                let from = unsafe { self.slots.get(slot, at, len * state_dim) };
                 state.copy_from_slice(from);
             }
             Some(_) => {}
         }
-        let group = head / self.op.neighbours % self.op.groups * state_dim;
-        let of_head = |buffer: &Buffer, row: usize| -> f32 {
+        through(state);
+    }
+
+    /// A row's decay, and its factor on what is added: the step, or the delta rule's rate.
+    fn factors(&self, context: &Context<'_>, row: usize, head: usize) -> Factors {
+        let of_head = |buffer: &Buffer| -> f32 {
             let at = row * buffer.width + head;
             buffer.elements(context, at..at + 1)[0]
         };
+        let step = softplus(of_head(&self.dt) + self.bias[head]);
+        let added = match &self.beta {
+            None => step,
+            Some(beta) => 1.0 / (1.0 + (-of_head(beta)).exp()),
+        };
+        Factors { kept: (step * self.decay[head]).exp(), added }
+    }
+
+    /// First element of the columns of `b` and `c` that a head reads.
+    fn group(&self, head: usize) -> usize {
+        head / self.op.neighbours % self.op.groups * self.op.state_dim
+    }
+
+    fn skip(&self, head: usize) -> f32 {
+        self.skip.as_ref().map_or(0.0, |skip| skip[head])
+    }
+
+    /// Takes some rows of a head's state, from `first` on, through a span, row by row.
+    fn row_by_row(
+        &self,
+        context: &Context<'_>,
+        span: &StateSpan,
+        (head, first): (usize, usize),
+        state: &mut [f32],
+    ) {
+        let len = state.len() / self.op.state_dim;
+        let (at, group) = (head * self.op.head_dim + first, self.group(head));
         for row in span.first_row as usize..(span.first_row + span.rows) as usize {
-            let step = softplus(of_head(&self.dt, row) + self.bias[head]);
             let start = row * self.out.width + at;
             // SAFETY: only this chunk writes these elements of the result.
             let out = unsafe { self.out.elements_mut(context, start..start + len) };
-            let beta = self.beta.as_ref().map(|beta| of_head(beta, row));
             let advance = Advance {
                 x: self.x.get(context, row, at, len),
-                b: self.b.get(context, row, group, state_dim),
-                c: self.c.get(context, row, group, state_dim),
+                b: self.b.get(context, row, group, self.op.state_dim),
+                c: self.c.get(context, row, group, self.op.state_dim),
                 factors: [self.op.b_factor, self.op.c_factor],
-                kept: (step * self.decay[head]).exp(),
-                step,
-                rate: beta.map(|beta| 1.0 / (1.0 + (-beta).exp())),
-                skip: self.skip.as_ref().map_or(0.0, |skip| skip[head]),
+                row: self.factors(context, row, head),
+                is_delta: self.beta.is_some(),
+                skip: self.skip(head),
                 state: &mut *state,
                 out,
             };
             dispatch(context.level, advance);
         }
     }
+
+    /// Takes a head's state through a span, tile by tile.
+    fn tile_by_tile(
+        &self,
+        context: &Context<'_>,
+        mut scratch: Scratch<'_>,
+        span: &StateSpan,
+        head: usize,
+        stored: &mut [f32],
+    ) {
+        let (head_dim, state_dim) = (self.op.head_dim, self.op.state_dim);
+        let (at, group) = (head * head_dim, self.group(head));
+        let (of_rows, of_block, of_tile) = (TILE * state_dim, TILE * state_dim, TILE * TILE);
+        let state = scratch.take(self.blocks() * of_block);
+        for (rows, block) in stored.chunks(of_block).zip(state.chunks_exact_mut(of_block)) {
+            transpose(rows, state_dim, block);
+        }
+        let [b, c, b_columns] = [(); 3].map(|()| scratch.take(of_rows));
+        let [x, out] = [(); 2].map(|()| scratch.take(self.blocks() * of_tile));
+        let [mixed, taken, known] = [(); 3].map(|()| scratch.take(of_tile));
+        let end = (span.first_row + span.rows) as usize;
+        for first in (span.first_row as usize..end).step_by(TILE) {
+            let rows = (end - first).min(TILE);
+            let (b, c) = (&mut b[..rows * state_dim], &mut c[..rows * state_dim]);
+            let of_row = b.chunks_exact_mut(state_dim).zip(c.chunks_exact_mut(state_dim));
+            for (row, (b, c)) in (first..).zip(of_row) {
+                b.copy_from_slice(self.b.get(context, row, group, state_dim));
+                c.copy_from_slice(self.c.get(context, row, group, state_dim));
+            }
+            transpose(b, state_dim, b_columns);
+            x.fill(0.0);
+            let mut factors = [Factors::default(); TILE];
+            for (t, factors) in factors[..rows].iter_mut().enumerate() {
+                *factors = self.factors(context, first + t, head);
+                let from = self.x.get(context, first + t, at, head_dim).chunks(TILE);
+                for (from, x) in from.zip(x.chunks_exact_mut(of_tile)) {
+                    x[t * TILE..][..from.len()].copy_from_slice(from);
+                }
+            }
+            let tile = Tile {
+                factors: &factors[..rows],
+                is_delta: self.beta.is_some(),
+                skip: self.skip(head),
+                b_factor: self.op.b_factor,
+                c_factor: self.op.c_factor,
+                state_dim,
+                b,
+                c,
+                b_columns,
+                state: &mut *state,
+                x: &mut *x,
+                out: &mut *out,
+                room: Room { mixed: &mut *mixed, taken: &mut *taken, known: &mut *known },
+            };
+            dispatch(context.level, tile);
+            for t in 0..rows {
+                let start = (first + t) * self.out.width + at;
+                // SAFETY: only this chunk writes these elements of the result.
+                let to = unsafe { self.out.elements_mut(context, start..start + head_dim) };
+                for (to, out) in to.chunks_mut(TILE).zip(out.chunks_exact(of_tile)) {
+                    to.copy_from_slice(&out[t * TILE..][..to.len()]);
+                }
+            }
+        }
+        for (rows, block) in stored.chunks_mut(of_block).zip(state.chunks_exact(of_block)) {
+            transpose_back(block, state_dim, rows);
+        }
+    }
 }
 
 impl Stage for Scan {
-    fn chunks(&self, _: &State) -> usize {
-        self.op.heads * self.head_chunks()
+    fn chunks(&self, state: &State) -> usize {
+        self.op.heads * self.head_chunks(state)
     }
 
     fn writes(&self, state: &State) -> Vec<Range<usize>> {
         vec![self.out.region(state)]
     }
 
-    fn run(&self, context: Context<'_>, chunk: usize) {
-        let (rows, of_head) = (self.chunk_rows(), self.head_chunks());
+    fn scratch_bytes(&self) -> usize {
+        let of_state = TILE * self.op.state_dim;
+        let of_tiles = TILE * TILE * (2 * self.blocks() + 3);
+        4 * (of_state * (self.blocks() + 3) + of_tiles)
+    }
+
+    fn run(&self, mut context: Context<'_>, chunk: usize) {
+        let (state, scratch) = (context.state, std::mem::take(&mut context.scratch));
+        let (rows, of_head) = (self.chunk_rows(state), self.head_chunks(state));
         let first = chunk % of_head * rows;
         let len = rows.min(self.op.head_dim - first);
-        for span in &context.state.states {
-            self.carry(&context, span, chunk / of_head, (first, len));
+        let head = chunk / of_head;
+        for span in &state.states {
+            self.carry(span, head, (first, len), |stored| {
+                if is_tiled(state, span) {
+                    self.tile_by_tile(&context, Scratch::of(&mut *scratch), span, head, stored);
+                } else {
+                    self.row_by_row(&context, span, (head, first), stored);
+                }
+            });
         }
     }
+}
+
+/// Whether a span's rows are taken in tiles, whose sums have another order.
+fn is_tiled(state: &State, span: &StateSpan) -> bool {
+    state.exactness == Exactness::Fastest && span.rows >= TILED_ROWS
 }
 
 /// `ln(1 + exp(x))`, which is `x` where exp would overflow.
@@ -171,10 +301,8 @@ struct Advance<'a> {
     c: &'a [f32],
     /// On `b` and `c`.
     factors: [f32; 2],
-    kept: f32,
-    step: f32,
-    /// That of the delta rule.
-    rate: Option<f32>,
+    row: Factors,
+    is_delta: bool,
     skip: f32,
     /// `[len, state_dim]`.
     state: &'a mut [f32],
@@ -187,13 +315,14 @@ impl Kernel for Advance<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        let Advance { x, b, c, factors: [b_factor, c_factor], kept, .. } = self;
+        let Advance { x, b, c, factors: [b_factor, c_factor], .. } = self;
+        let Factors { kept, added: factor } = self.row;
         assert_eq!(b.len(), c.len());
         let rows = self.state.chunks_exact_mut(b.len());
         for ((state, &x), out) in rows.zip(x).zip(self.out) {
-            let added = match self.rate {
-                None => self.step * x,
-                Some(rate) => rate * (x - kept * b_factor * dot(lanes, state, b)),
+            let added = match self.is_delta {
+                false => factor * x,
+                true => factor * (x - kept * b_factor * dot(lanes, state, b)),
             };
             let sum = update(lanes, state, (b, added * b_factor), c, kept);
             *out = c_factor * sum + self.skip * x;

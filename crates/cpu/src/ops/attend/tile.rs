@@ -22,10 +22,8 @@ use crate::bytes::{Bytes, Field, Flags};
 use crate::cache::{Blocks, Panel, Stored, with_known};
 use crate::lanes::{Kernel, Lanes};
 use crate::math;
+use crate::ops::products::{Ahead, F16, F32, Mix, Product, Q8Keys, Q8Values, Score, Source, step};
 use crate::plan::first_seen;
-use micro::{Ahead, F16, F32, Mix, Product, Q8Keys, Q8Values, Score, Source};
-
-mod micro;
 
 /// Lanes in which a row's weights are summed: those of the widest vectors.
 pub(crate) const WEIGHT_LANES: usize = 16;
@@ -252,12 +250,6 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
 fn multiply<L: Lanes>(l: L, product: impl Product, rows: usize) {
     // SAFETY: `score` and `mix` pass no more rows than are left, and slices of the lengths checked in `run`.
     unsafe { product.rows(l, rows) };
-}
-
-/// Rows per product: as many as the registers hold, or fewer to make all products equal.
-#[inline(always)]
-fn step<L: Lanes>(rows: usize) -> usize {
-    rows.div_ceil(rows.div_ceil(L::TILE_ROWS).max(1))
 }
 
 #[inline(always)]

@@ -1,4 +1,5 @@
-//! The two small matrix products of attention, a few rows at a time, with all accumulators in registers.
+//! Small matrix products of f32, a few rows at a time, with all accumulators in registers: those of attention with a
+//! page, and those of a recurrence with the rows of a tile.
 #![expect(clippy::needless_range_loop, reason = "constant bounds, which unroll into registers")]
 
 use bilayer_graph::PAGE_TOKENS;
@@ -7,7 +8,7 @@ use crate::cache::Panel;
 use crate::lanes::Lanes;
 
 /// A right-hand matrix that is converted as it is read.
-pub(super) trait Source: Copy {
+pub(in crate::ops) trait Source: Copy {
     /// Loads elements from `at` on, without their scale.
     ///
     /// # Safety
@@ -35,7 +36,7 @@ pub(super) trait Source: Copy {
 
 /// f32.
 #[derive(Clone, Copy)]
-pub(super) struct F32(pub(super) *const f32);
+pub(in crate::ops) struct F32(pub(in crate::ops) *const f32);
 
 impl Source for F32 {
     #[inline(always)]
@@ -47,7 +48,7 @@ impl Source for F32 {
 
 /// f16 bits.
 #[derive(Clone, Copy)]
-pub(super) struct F16(pub(super) *const u16);
+pub(in crate::ops) struct F16(pub(in crate::ops) *const u16);
 
 impl Source for F16 {
     #[inline(always)]
@@ -59,7 +60,7 @@ impl Source for F16 {
 
 /// Keys of Q8_0: `[dim, 32]` bytes, and `[dim / 32, 32]` f16 scales.
 #[derive(Clone, Copy)]
-pub(super) struct Q8Keys<'a>(pub(super) *const i8, pub(super) &'a [u16]);
+pub(in crate::ops) struct Q8Keys<'a>(pub(in crate::ops) *const i8, pub(in crate::ops) &'a [u16]);
 
 impl Source for Q8Keys<'_> {
     #[inline(always)]
@@ -78,7 +79,11 @@ impl Source for Q8Keys<'_> {
 
 /// Values of Q8_0: `[32, stride]` bytes, their `[32, stride / 32]` scales as f32, and `stride / 32`.
 #[derive(Clone, Copy)]
-pub(super) struct Q8Values(pub(super) *const i8, pub(super) *const f32, pub(super) usize);
+pub(in crate::ops) struct Q8Values(
+    pub(in crate::ops) *const i8,
+    pub(in crate::ops) *const f32,
+    pub(in crate::ops) usize,
+);
 
 impl Source for Q8Values {
     #[inline(always)]
@@ -99,7 +104,7 @@ impl Source for Q8Values {
 /// Data to prefetch during a product: 32 elements for every 32 used, which is one line of f16. Prefetching a line
 /// twice costs as much as a load.
 #[derive(Clone, Copy)]
-pub(super) struct Ahead {
+pub(in crate::ops) struct Ahead {
     from: *const u8,
     /// Bytes per element; 0 for products of further rows, when everything has been prefetched.
     element: usize,
@@ -111,13 +116,19 @@ impl Ahead {
 
     /// Prefetches the panel needed next.
     #[inline(always)]
-    pub(super) fn of(panel: Panel<'_>) -> Ahead {
+    pub(in crate::ops) fn of(panel: Panel<'_>) -> Ahead {
         Ahead { from: panel.bytes.as_ptr(), element: panel.stored.element_bytes() }
+    }
+
+    /// Nothing: one line again and again.
+    #[inline(always)]
+    fn none(line: &[f32]) -> Ahead {
+        Ahead { from: line.as_ptr().cast(), element: 0 }
     }
 
     /// For the product of the rows from `row` on: the first one has prefetched everything.
     #[inline(always)]
-    pub(super) fn of_rows_from(self, row: usize) -> Ahead {
+    pub(in crate::ops) fn of_rows_from(self, row: usize) -> Ahead {
         Ahead { element: if row == 0 { self.element } else { 0 }, ..self }
     }
 
@@ -127,8 +138,62 @@ impl Ahead {
     }
 }
 
+/// Rows per product: as many as the registers hold, or fewer to make all products equal.
+#[inline(always)]
+pub(in crate::ops) fn step<L: Lanes>(rows: usize) -> usize {
+    rows.div_ceil(rows.div_ceil(L::TILE_ROWS).max(1))
+}
+
+/// `out [R, 32] = left [R, dim] x right [dim, 32]`.
+///
+/// # Panics
+/// If a matrix is too small.
+#[inline(always)]
+pub(in crate::ops) fn multiply<L: Lanes>(
+    l: L,
+    left: &[f32],
+    right: &[f32],
+    dim: usize,
+    out: &mut [f32],
+) {
+    let rows = out.len() / PAGE_TOKENS;
+    let (left, right) = (&left[..rows * dim], &right[..dim * PAGE_TOKENS]);
+    let (ahead, step) = (Ahead::none(right), step::<L>(rows).max(1));
+    for (left, out) in left.chunks(step * dim).zip(out.chunks_mut(step * PAGE_TOKENS)) {
+        let (rows, right) = (out.len() / PAGE_TOKENS, F32(right.as_ptr()));
+        let product = Score { left: left.as_ptr(), right, dim, out: out.as_mut_ptr(), ahead };
+        // SAFETY: the slices have the sizes of `rows` rows, and `out` is borrowed alone.
+        unsafe { product.rows(l, rows) };
+    }
+}
+
+/// `out [R, 32] += left [R, 32] x right [len, 32]`, of `left` the first `len` columns.
+///
+/// # Panics
+/// If a matrix is too small, or `len` above 32.
+#[inline(always)]
+pub(in crate::ops) fn multiply_add<L: Lanes>(
+    l: L,
+    left: &[f32],
+    right: &[f32],
+    len: usize,
+    out: &mut [f32],
+) {
+    assert!(len <= PAGE_TOKENS);
+    let (rows, stride) = (out.len() / PAGE_TOKENS, PAGE_TOKENS);
+    let (left, right) = (&left[..rows * stride], &right[..len * stride]);
+    let (ahead, step) = (Ahead::none(right), step::<L>(rows).max(1));
+    for (left, out) in left.chunks(step * stride).zip(out.chunks_mut(step * stride)) {
+        let (rows, right) = (out.len() / stride, F32(right.as_ptr()));
+        let out = out.as_mut_ptr();
+        let product = Mix { left: left.as_ptr(), right, from: 0, to: len, stride, out, ahead };
+        // SAFETY: as above.
+        unsafe { product.rows(l, rows) };
+    }
+}
+
 /// A product of a few rows with a page.
-pub(super) trait Product: Copy {
+pub(in crate::ops) trait Product: Copy {
     /// The product of R rows.
     ///
     /// # Safety
@@ -160,12 +225,12 @@ pub(super) trait Product: Copy {
 
 /// `out [R, 32] = left [R, dim] x right [dim, 32]`.
 #[derive(Clone, Copy)]
-pub(super) struct Score<S> {
-    pub(super) left: *const f32,
-    pub(super) right: S,
-    pub(super) dim: usize,
-    pub(super) out: *mut f32,
-    pub(super) ahead: Ahead,
+pub(in crate::ops) struct Score<S> {
+    pub(in crate::ops) left: *const f32,
+    pub(in crate::ops) right: S,
+    pub(in crate::ops) dim: usize,
+    pub(in crate::ops) out: *mut f32,
+    pub(in crate::ops) ahead: Ahead,
 }
 
 impl<S: Source> Product for Score<S> {
@@ -242,16 +307,16 @@ impl<S: Source> Score<S> {
 
 /// `out [R, stride] += left [R, 32] x right [32, stride]` over the tokens `from..to`.
 #[derive(Clone, Copy)]
-pub(super) struct Mix<S> {
-    pub(super) left: *const f32,
-    pub(super) right: S,
-    pub(super) from: usize,
+pub(in crate::ops) struct Mix<S> {
+    pub(in crate::ops) left: *const f32,
+    pub(in crate::ops) right: S,
+    pub(in crate::ops) from: usize,
     /// At most 32.
-    pub(super) to: usize,
+    pub(in crate::ops) to: usize,
     /// A multiple of 16.
-    pub(super) stride: usize,
-    pub(super) out: *mut f32,
-    pub(super) ahead: Ahead,
+    pub(in crate::ops) stride: usize,
+    pub(in crate::ops) out: *mut f32,
+    pub(in crate::ops) ahead: Ahead,
 }
 
 impl<S: Source> Product for Mix<S> {
