@@ -300,6 +300,94 @@ fn bpe_derived_from_sentencepiece_gives_its_tokens() {
     }
 }
 
+#[derive(serde::Deserialize)]
+struct UnigramRecord {
+    cases: Vec<UnigramCase>,
+    #[serde(default)]
+    pairs: Vec<UnigramCase>,
+}
+
+#[derive(serde::Deserialize)]
+struct UnigramCase {
+    text: String,
+    pair: Option<String>,
+    /// With the tokens around a text.
+    ids: Vec<u32>,
+}
+
+/// The folder with this tokenizer, and what the makers' libraries make of texts.
+fn unigram(name: &str) -> (std::path::PathBuf, UnigramRecord) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints").join(name);
+    let record = std::fs::read(folder.join("reference.json")).unwrap();
+    (folder, serde_json::from_slice(&record).unwrap())
+}
+
+/// Asserts that texts and pairs have the recorded ids, and that tokens have their places.
+fn assert_unigram(file: &File, record: &UnigramRecord) {
+    let vocabulary = bilayer_engine::vocabulary(file.metadata()).unwrap();
+    let tokenizer = bilayer_text::Tokenizer::new(vocabulary).unwrap();
+    for UnigramCase { text, pair, ids } in record.cases.iter().chain(&record.pairs) {
+        let input = bilayer_engine::encode::Input { text, pair: pair.as_deref() };
+        let found = bilayer_engine::encode::tokens(&tokenizer, input).unwrap();
+        assert_eq!(found, *ids, "{text:?}, {pair:?}");
+        let plain = tokenizer.encode(text, Encode::default()).unwrap();
+        let spans = tokenizer.spans(text).unwrap();
+        assert!(spans.iter().map(|span| span.id).eq(plain), "{text:?}");
+        if text.contains("kinds") || text.contains("cole") || text.contains("king") {
+            // Pieces may divide a character, but leave none out.
+            let mut at = 0;
+            for span in spans {
+                let missed = text[at.min(span.bytes.start)..span.bytes.start].trim();
+                assert!(missed.is_empty(), "{text:?}: {missed:?} has no token");
+                at = at.max(span.bytes.end);
+            }
+            assert!(text[at..].trim().is_empty(), "{text:?}");
+        }
+    }
+}
+
+#[test]
+fn unigram_tokenizers_give_the_ids_of_the_makers_libraries() {
+    let (source, record) = unigram("xlm-roberta-pieces");
+    let whole = converted(&source, None);
+    assert_unigram(&whole, &record);
+    let metadata = whole.metadata();
+    assert_eq!(metadata.str("tokenizer.ggml.model").unwrap(), "t5");
+    let tokens = metadata.strings("tokenizer.ggml.tokens").unwrap();
+    let ends: Vec<&str> = tokens.iter().take(4).chain(tokens.iter().skip(191)).collect();
+    assert_eq!(ends, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]);
+    let types = metadata.opt_i32s("tokenizer.ggml.token_type").unwrap().unwrap();
+    assert_eq!((&types[..5], types[191]), (&[3, 3, 3, 2, 1][..], 3));
+    // Each file alone has all that a vocabulary needs.
+    for missing in [&["sentencepiece.bpe.model"][..], &["tokenizer.json", "tokenizer_config.json"]]
+    {
+        let folder = Folder::copy(&source);
+        for name in missing {
+            std::fs::remove_file(folder.path().join(name)).unwrap();
+        }
+        let alone = converted(folder.path(), None);
+        assert_unigram(&alone, &record);
+        let differences = differences(alone.metadata(), metadata);
+        assert!(
+            differences
+                .keys()
+                .all(|key| ["general.name", "cls", "mask"].iter().any(|id| key.contains(id))),
+            "{differences:?}"
+        );
+    }
+    let (source, record) = unigram("t5-pieces");
+    let mut config = json!({ "vocab_size": 460, "tie_word_embeddings": true });
+    let tiny: Value =
+        serde_json::from_slice(&std::fs::read(Folder::tiny().path().join("config.json")).unwrap())
+            .unwrap();
+    for (key, value) in tiny.as_object().unwrap() {
+        config.as_object_mut().unwrap().entry(key.clone()).or_insert(value.clone());
+    }
+    let folder = Folder::of(&config, &[]);
+    std::fs::copy(source.join("spiece.model"), folder.path().join("spiece.model")).unwrap();
+    assert_unigram(&converted(folder.path(), None), &record);
+}
+
 /// A change to a folder, the exit code, and the error.
 type Bad = (&'static str, fn(&mut Folder), i32, &'static [&'static str]);
 
@@ -381,9 +469,27 @@ const BAD: &[Bad] = &[
     ),
     (
         "an unknown kind of tokenizer",
+        |f| f.change("tokenizer.json", |t| t["model"]["type"] = json!("WordLevel")),
+        65,
+        &["tokenizer.json", "WordLevel"],
+    ),
+    (
+        "a unigram whose pieces are no list",
         |f| f.change("tokenizer.json", |t| t["model"]["type"] = json!("Unigram")),
         65,
-        &["tokenizer.json", "Unigram"],
+        &["tokenizer.json", "`model.vocab`"],
+    ),
+    (
+        "rules for characters that are damaged",
+        |f| {
+            f.change("tokenizer.json", |t| {
+                t["model"] = json!({"type": "Unigram", "unk_id": 0, "vocab": [["a", -1.0]]});
+                t["normalizer"] =
+                    json!({"type": "Precompiled", "precompiled_charsmap": "/////w=="});
+            });
+        },
+        65,
+        &["tokenizer.json", "precompiled_charsmap"],
     ),
     (
         "a token beyond the embedding",

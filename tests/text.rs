@@ -468,6 +468,14 @@ fn a_bad_vocabulary_is_an_error_that_names_it() {
         (bytes, |v| v.merges = strings(&["a c"]), "together they are no token"),
         (bytes, |v| v.merges = strings(&["ab abc"]), "the second is no token"),
         (bytes, |v| v.merges = strings(&["🦙 b"]), "the first is no token"),
+        (unigrams, |v| v.scores.clear(), "scores is absent"),
+        (unigrams, |v| v.tokens[260] = "a".repeat(600).into(), "token 260 has 600 characters"),
+        (unigrams, |v| v.charsmap = b"abc"[..].into(), "precompiled_charsmap has less than 4"),
+        (unigrams, |v| v.charsmap = [255; 64][..].into(), "precompiled_charsmap is shorter"),
+        (unigrams, |v| v.charsmap = [1, 0, 0, 0, 9][..].into(), "no multiple of 4"),
+        (unigrams, |v| v.charsmap = rules(0, b"\xff\0"), "that are not UTF-8"),
+        (unigrams, |v| v.charsmap = rules(9, b"b\0"), "missing or too long"),
+        (unigrams, |v| v.charsmap = rules(0, &[b'b'; 999]), "missing or too long"),
         (words, |v| (v.unk, v.tokens[0]) = (None, "x".into()), "unknown_token_id is absent"),
         (words, |v| v.tokens[1] = "x".into(), "cls_token_id is absent"),
     ];
@@ -584,6 +592,48 @@ fn sentence_piece() -> Vocabulary<'static> {
     }
 }
 
+/// The pieces of [`sentence_piece`] as unigrams.
+fn unigrams() -> Vocabulary<'static> {
+    Vocabulary { model: "t5".into(), add_space_prefix: Some(true), ..sentence_piece() }
+}
+
+/// A double array that replaces `a` by what begins at `at` of `replacements`.
+fn rules(at: u32, replacements: &[u8]) -> Cow<'static, [u8]> {
+    let mut units = [0u32; 256];
+    units[usize::from(b'a')] = u32::from(b'a') | 1 << 8 | 1 << 10;
+    units[usize::from(b'a' ^ 1)] = 1 << 31 | at;
+    let units = units.map(u32::to_le_bytes).concat();
+    [&1024u32.to_le_bytes(), &units[..], replacements].concat().into()
+}
+
+#[test]
+fn unigrams_have_the_greatest_sum_of_scores_after_normalization() {
+    let vocabulary = |charsmap| Vocabulary {
+        model: "t5".into(),
+        tokens: strings(&["<unk>", "▁", "x", "xx", "xxx", "y", "<u>", "xy"]),
+        types: vec![2, 1, 1, 1, 1, 1, 4, 5],
+        scores: vec![0.0, -2.0, -3.0, -1.0, -4.0, -3.0, 0.0, 0.0],
+        add_space_prefix: Some(true),
+        remove_extra_whitespaces: Some(true),
+        charsmap,
+        ..Vocabulary::default()
+    };
+    let plain = tokenizer(vocabulary(Cow::default()));
+    let ruled = tokenizer(vocabulary(rules(1, b"\0 x \0")));
+    let cases: &[(&Tokenizer, &str, &[u32])] = &[
+        (&plain, "xxxx", &[1, 3, 3]),
+        // Of equal sums the longer last piece, and no unused piece.
+        (&plain, "xxx xy", &[1, 4, 1, 2, 5]),
+        (&plain, " x  <u>yzz ", &[1, 2, 6, 1, 5, 0]),
+        (&plain, "a", &[1, 0]),
+        (&ruled, "aax", &[1, 2, 1, 2, 1, 2]),
+        (&ruled, "xa", &[1, 2, 1, 2]),
+    ];
+    for (tokenizer, text, expected) in cases {
+        assert_eq!(tokenizer.encode(text, PLAIN).unwrap(), *expected, "{text:?}");
+    }
+}
+
 fn word_piece() -> Vocabulary<'static> {
     Vocabulary {
         model: "bert".into(),
@@ -628,6 +678,7 @@ fn built_in_vocabularies() -> Vec<Vocabulary<'static>> {
     gemma.model = "gemma4".into();
     gemma.merges = strings(&["a b", "▁ ab", "b c", "▁ ▁", "▁▁ ▁▁", "日 本"]);
     vocabularies.push(gemma);
+    vocabularies.push(unigrams());
     vocabularies
 }
 

@@ -134,3 +134,36 @@ fn extract_gives_the_entities_of_the_library() {
     let refused = server.post("/v1/extract", &json!({ "input": "a" }));
     assert_eq!(refused.status, 501, "{}", refused.body);
 }
+
+/// XLM-RoBERTa by text, from the checkpoint to the server: a vector is that of the makers' token ids.
+#[test]
+fn a_unigram_model_takes_texts_and_pairs() {
+    let place = Place::new();
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints/xlm-roberta-pieces");
+    let record = std::fs::read(format!("{folder}/reference.json")).unwrap();
+    let record: Value = serde_json::from_slice(&record).unwrap();
+    place.run(&format!("convert {folder} --outfile xlm.gguf --outtype f32")).good();
+    place.file("text.txt", "The king is here.");
+    let ids = place.run("tokenize -m xlm.gguf --ids -f text.txt").good().out;
+    let shown =
+        place.run(&format!("detokenize -m xlm.gguf {}", ids.trim_matches(['[', ']', '\n'])));
+    assert_eq!(shown.good().out.trim(), "The king is here.");
+    let model = place.path().join("xlm.gguf");
+    let mut scorer = Model::builder(&model).gpu_layers(0).open().unwrap();
+    let mut embedder = Model::builder(&model).gpu_layers(0).embeddings().open().unwrap();
+    let pair = &record["pairs"][0];
+    let [query, document] = ["text", "pair"].map(|key| pair[key].as_str().unwrap());
+    let expected = scorer.rerank(query, &[document, "a", "He sat there."]).unwrap();
+    assert!(expected[0] != expected[1] && expected[1] != expected[2], "{expected:?}");
+    let text = record["cases"][13]["text"].as_str().unwrap();
+    let vector = embedder.embed(&[text]).unwrap().remove(0);
+    place.file("query.txt", text);
+    let shown = place.run("embed -m xlm.gguf -f query.txt -ngl 0").json();
+    assert_close(&serde_json::from_value::<Vec<f32>>(shown["embedding"].clone()).unwrap(), &vector);
+    let server = Server::start_in(place, "-m xlm.gguf -ngl 0 --embeddings");
+    for input in [json!(text), record["cases"][13]["ids"].clone()] {
+        let found = server.post("/v1/embeddings", &json!({ "input": input })).good();
+        let found = found["data"][0]["embedding"].clone();
+        assert_close(&serde_json::from_value::<Vec<f32>>(found).unwrap(), &vector);
+    }
+}

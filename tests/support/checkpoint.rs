@@ -16,7 +16,7 @@ pub fn gguf(folder: &Path) -> File {
 
 /// The file's bytes, with its matrices as `outtype`.
 pub fn bytes(folder: &Path, outtype: Type) -> SharedBytes {
-    let tokenizers = ["tokenizer.json", "tokenizer.model", "vocab.txt"];
+    let tokenizers = ["tokenizer.json", "tokenizer.model", "sentencepiece.bpe.model", "vocab.txt"];
     let no_vocab = !tokenizers.iter().any(|name| folder.join(name).exists());
     let convert = Convert { outtype: Some(outtype), no_vocab, ..Convert::default() };
     convert.plan(folder).and_then(|plan| plan.to_bytes()).unwrap()

@@ -182,7 +182,7 @@ pub enum Error {
     },
     /// The folder has no tokenizer.
     #[error(
-        "{folder}: there is no tokenizer.json, tokenizer.model or vocab.txt; download the tokenizer too, or do without one \
+        "{folder}: there is no tokenizer.json, SentencePiece model or vocab.txt; download the tokenizer too, or do without one \
          with --no-vocab, for a file that takes and gives token ids"
     )]
     NoTokenizer {

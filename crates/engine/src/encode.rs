@@ -241,7 +241,7 @@ pub fn tokens(tokenizer: &Tokenizer, input: Input<'_>) -> Result<Vec<u32>, Error
     if let Some(second) = input.pair {
         let last = ids.last().copied().filter(|_| tokenizer.adds_eos());
         let between = tokenizer.sep().filter(|_| tokenizer.adds_sep());
-        ids.extend(between.filter(|_| between != last));
+        ids.extend(between);
         ids.extend(tokenizer.encode(second, Encode::default()).map_err(Error::Text)?);
         ids.extend(last);
     }

@@ -7,8 +7,9 @@ use bilayer_models::limits;
 use bilayer_text::chat::Templates;
 use bilayer_text::{Tokenizer, Vocabulary};
 
-/// The lists with an entry per token or merge, the bulk of a vocabulary.
-pub(crate) const LISTS: [&str; 4] = ["tokens", "scores", "token_type", "merges"];
+/// The lists with an entry per token, merge or rule, the bulk of a vocabulary.
+pub(crate) const LISTS: [&str; 5] =
+    ["tokens", "scores", "token_type", "merges", "precompiled_charsmap"];
 
 /// The key of a part of the vocabulary.
 pub(crate) fn key(part: &str) -> String {
@@ -35,6 +36,7 @@ pub fn vocabulary(metadata: &Metadata) -> Result<Vocabulary<'_>, Error> {
         scores: metadata.opt_f32s(&key("scores"))?.unwrap_or_default().into_owned(),
         types: metadata.opt_i32s(&key("token_type"))?.unwrap_or_default().into_owned(),
         merges: metadata.opt_strings(&key("merges"))?.map(borrowed).unwrap_or_default(),
+        charsmap: metadata.opt_bytes(&key("precompiled_charsmap"))?.unwrap_or_default(),
         bos: id("bos_token_id")?,
         eos: id("eos_token_id")?,
         eot: id("eot_token_id")?,

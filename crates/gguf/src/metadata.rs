@@ -204,6 +204,14 @@ impl Metadata {
             Value::Array(array) => array.integers().map(Cow::Owned),
             _ => None,
         };
+        /// An array of bytes, which some files store as signed numbers; borrowed where they are not.
+        bytes, opt_bytes -> Cow<'_, [u8]>, "an array of 8-bit integers", |value| match value {
+            Value::Array(Array::U8(bytes)) => Some(Cow::Borrowed(bytes.as_slice())),
+            Value::Array(Array::I8(bytes)) => {
+                Some(Cow::Owned(bytes.iter().map(|byte| byte.cast_unsigned()).collect()))
+            }
+            _ => None,
+        };
         /// An array of flags.
         bools, opt_bools -> &[bool], "an array of bools", |value| match value {
             Value::Array(Array::Bool(flags)) => Some(flags.as_slice()),

@@ -134,7 +134,7 @@ impl Bpe {
 
     /// Gives `each` the words of a normalized text and their tokens.
     fn each_word(&self, text: &str, each: &mut EachWord<'_>) -> Result<(), Error> {
-        let (mut word, mut spelled) = (Word::new(), String::new());
+        let (mut word, mut spelled) = (Word::default(), String::new());
         for range in self.words.of(text)? {
             let piece = &text[range.clone()];
             if let Some(token) = self.whole(piece, &mut spelled) {

@@ -76,6 +76,26 @@ pub enum Error {
         score: f32,
     },
 
+    /// A piece of a unigram vocabulary is too long to be looked for.
+    #[error(
+        "token {id} has {len} characters; pieces of a vocabulary of model 't5' have at most {max}"
+    )]
+    LongPiece {
+        /// The token.
+        id: u32,
+        /// Its characters.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+
+    /// The rules of normalization are damaged.
+    #[error("tokenizer.ggml.precompiled_charsmap {problem}")]
+    Charsmap {
+        /// What is wrong with them.
+        problem: &'static str,
+    },
+
     /// A token type is not in the format's list.
     #[error("token {id} has the type {found}; the format knows 0 to 6")]
     Kind {

@@ -10,6 +10,7 @@
 //! | `tokenizer.ggml.model` | how |
 //! |---|---|
 //! | `llama` | SentencePiece's merging by score, with bytes for characters that have no token |
+//! | `t5` | SentencePiece's unigrams: the pieces with the greatest sum of scores, after normalization by the file's rules |
 //! | `gpt2` | byte pairs over bytes: words by `tokenizer.ggml.pre`, then the merges by rank |
 //! | `gemma4` | byte pairs over characters, spaces as U+2581, with bytes for the rest |
 //! | `no_vocab` | not at all: ids are spelled as such, and a text is an error |

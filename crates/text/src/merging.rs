@@ -41,12 +41,13 @@ struct Candidate<P, R> {
     whole: P,
 }
 
-impl<P: Copy, R: Ord> Word<P, R> {
-    /// An empty word.
-    pub fn new() -> Self {
+impl<P, R: Ord> Default for Word<P, R> {
+    fn default() -> Self {
         Word { links: Vec::new(), heap: BinaryHeap::new() }
     }
+}
 
+impl<P: Copy, R: Ord> Word<P, R> {
     /// Clears the word.
     pub fn clear(&mut self) {
         self.links.clear();

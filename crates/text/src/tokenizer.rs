@@ -7,14 +7,13 @@ use crate::decode;
 use crate::pieces::{Alphabet, Pieces};
 use crate::pre::{self, Pre};
 use crate::special::{Fragment, Matcher};
-use crate::spm::Spm;
+use crate::spm::{Spm, UNIGRAM};
 use crate::vocabulary::TokenType;
 use crate::wordpiece::Words;
 use crate::{Error, Vocabulary};
 
 /// Supported values of `tokenizer.ggml.model`.
-const MODELS: &str =
-    "llama (SentencePiece), gpt2 (byte-level), gemma4, bert (WordPiece), no_vocab (ids alone)";
+const MODELS: &str = "llama and t5 (SentencePiece), gpt2 (byte-level), gemma4, bert (WordPiece), no_vocab (ids alone)";
 
 /// A vocabulary of unknown tokens: it spells ids and encodes no text.
 const IDS: &str = "no_vocab";
@@ -159,7 +158,11 @@ impl Tokenizer {
             pad: vocabulary.pad,
             first,
             last,
-            adds_sep: vocabulary.add_sep.unwrap_or(is_bert),
+            // BERT's separator ends the first text, whatever follows.
+            adds_sep: match is_bert {
+                true => vocabulary.add_sep.unwrap_or(true) && vocabulary.sep != last,
+                false => vocabulary.add_sep.unwrap_or(false),
+            },
         })
     }
 
@@ -256,7 +259,7 @@ impl Tokenizer {
         self.last.is_some()
     }
 
-    /// Whether [`sep`](Self::sep) belongs between the two texts of a pair.
+    /// Whether [`sep`](Self::sep) belongs between the two texts of a pair, behind the token that ends the first.
     pub fn adds_sep(&self) -> bool {
         self.adds_sep
     }
@@ -307,7 +310,7 @@ impl std::fmt::Debug for Tokenizer {
 /// The spelling of tokens and, for BPE, the pre-tokenizer.
 fn recipe(vocabulary: &Vocabulary<'_>) -> Result<(Alphabet, Option<&'static Pre>), Error> {
     match vocabulary.model.as_str() {
-        "llama" | "bert" | IDS => Ok((Alphabet::Escaped, None)),
+        "llama" | UNIGRAM | "bert" | IDS => Ok((Alphabet::Escaped, None)),
         "gemma4" => Ok((Alphabet::Escaped, Some(&pre::GEMMA4))),
         "gpt2" => {
             let name = vocabulary.pre.as_deref();
@@ -325,15 +328,16 @@ fn around(
     pre: Option<&Pre>,
 ) -> Result<(Option<u32>, Option<u32>), Error> {
     let missing = |flag, place, key| Error::MissingSpecial { flag, place, key };
-    // By default SentencePiece models begin with `bos`, the others as their table row says.
-    let by_default = pre.is_none_or(|pre| pre.add_bos) && vocabulary.bos.is_some();
+    // By default texts begin with `bos` for `llama`, end with `eos` for `t5`, and for others are as their table row says.
+    let is_unigram = vocabulary.model == UNIGRAM;
+    let by_default = pre.is_none_or(|pre| pre.add_bos) && !is_unigram && vocabulary.bos.is_some();
     let first = if vocabulary.add_bos.unwrap_or(by_default) {
         let absent = || missing("tokenizer.ggml.add_bos_token", "start", "bos_token_id");
         Some(vocabulary.bos.ok_or_else(absent)?)
     } else {
         None
     };
-    let last = if vocabulary.add_eos.unwrap_or(false) {
+    let last = if vocabulary.add_eos.unwrap_or(is_unigram && vocabulary.eos.is_some()) {
         let absent = || missing("tokenizer.ggml.add_eos_token", "end", "eos_token_id");
         Some(vocabulary.eos.ok_or_else(absent)?)
     } else {

@@ -13,18 +13,22 @@ pub struct Vocabulary<'a> {
     /// The model's name (`general.name`). It decides what no key says: the makers of Phi-3 count
     /// white space after a special token as part of it.
     pub name: String,
-    /// The kind of tokenizer: `llama` (SentencePiece), `gpt2` (byte-level), `gemma4`, `bert`.
+    /// The kind of tokenizer: `llama` (SentencePiece), `gpt2` (byte-level), `gemma4`, `bert`, `t5` (SentencePiece's
+    /// unigrams).
     pub model: String,
     /// The pre-tokenizer; required only for `gpt2`.
     pub pre: Option<String>,
     /// The spelling of each token.
     pub tokens: Vec<Cow<'a, str>>,
-    /// The score of each token (`llama`): the merge with the higher score comes first.
+    /// The score of each token: with `llama` the merge with the higher score comes first, with `t5` the tokens of a text
+    /// have the greatest sum.
     pub scores: Vec<f32>,
     /// The type of each token: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
     pub types: Vec<i32>,
     /// The merges in order of rank (`gpt2`, `gemma4`): two tokens separated by a space.
     pub merges: Vec<Cow<'a, str>>,
+    /// SentencePiece's rules of normalization, compiled (`precompiled_charsmap` in files).
+    pub charsmap: Cow<'a, [u8]>,
 
     /// Begin of text.
     pub bos: Option<u32>,
@@ -51,9 +55,9 @@ pub struct Vocabulary<'a> {
     pub add_eos: Option<bool>,
     /// Whether `sep` is added between the two texts of a pair.
     pub add_sep: Option<bool>,
-    /// Whether a space is added before a text (`llama`).
+    /// Whether a space is added before a text (`llama`, `t5`).
     pub add_space_prefix: Option<bool>,
-    /// Whether runs of spaces are collapsed and trimmed (`llama`).
+    /// Whether runs of spaces are collapsed and trimmed (`llama`, `t5`).
     pub remove_extra_whitespaces: Option<bool>,
     /// Whether text is lowercased (`bert`).
     pub lowercase: Option<bool>,

@@ -6,8 +6,8 @@ use clap::Args;
 
 const AFTER: &str = "\
 DIR is a checkpoint as published on Hugging Face: config.json, model.safetensors or its shards and their index, and \
-tokenizer.json, tokenizer.model or vocab.txt. Norm weights, biases and small tensors are always F32; matrices whose \
-rows are not a multiple of Q8_0's block become F16.";
+tokenizer.json, a SentencePiece model (tokenizer.model, spiece.model, sentencepiece.bpe.model) or vocab.txt. Norm \
+weights, biases and small tensors are always F32; matrices whose rows are not a multiple of Q8_0's block become F16.";
 
 /// `bilayer convert`.
 #[derive(Args, Debug)]

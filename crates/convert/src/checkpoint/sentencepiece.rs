@@ -1,4 +1,4 @@
-//! Reads `tokenizer.model`, a SentencePiece model in Protocol Buffers encoding.
+//! Reads a SentencePiece model (`tokenizer.model`, `spiece.model`) in Protocol Buffers encoding.
 //!
 //! Source: `sentencepiece_model.proto`; the wire format is described at
 //! protobuf.dev/programming-guides/encoding. Fields that a vocabulary does not need are skipped.
@@ -14,6 +14,10 @@ pub(super) struct Model {
     pub bos: i32,
     pub eos: i32,
     pub pad: i32,
+    /// Whether words end with their space instead of beginning with it.
+    pub space_is_last: bool,
+    /// The compiled rules of normalization; empty without rules.
+    pub charsmap: Vec<u8>,
     /// Whether a space is added before the text.
     pub adds_space: bool,
     /// Whether runs of spaces are collapsed.
@@ -28,6 +32,9 @@ pub(super) struct Piece {
     /// 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte: GGUF's numbers.
     pub kind: i32,
 }
+
+/// The model type unigram.
+pub(super) const UNIGRAM: u64 = 1;
 
 /// The model type BPE.
 pub(super) const BYTE_PAIRS: u64 = 2;
@@ -45,11 +52,13 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Model, String> {
     // Defaults of absent fields, from the .proto file.
     let mut model = Model {
         pieces: Vec::new(),
-        kind: 1,
+        kind: UNIGRAM,
         unk: 0,
         bos: 1,
         eos: 2,
         pad: -1,
+        space_is_last: false,
+        charsmap: Vec::new(),
         adds_space: true,
         removes_spaces: true,
     };
@@ -59,6 +68,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Model, String> {
             (2, Value::Bytes(trainer)) => each(trainer, |field, value| {
                 match (field, value) {
                     (3, Value::Number(kind)) => model.kind = kind,
+                    (24, Value::Number(flag)) => model.space_is_last = flag != 0,
                     // Negative numbers are encoded as 64 bits; the lower 32 are the value.
                     (40, Value::Number(id)) => model.unk = id as i32,
                     (41, Value::Number(id)) => model.bos = id as i32,
@@ -70,6 +80,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Model, String> {
             })?,
             (3, Value::Bytes(normalizer)) => each(normalizer, |field, value| {
                 match (field, value) {
+                    (2, Value::Bytes(rules)) => model.charsmap = rules.to_vec(),
                     (3, Value::Number(flag)) => model.adds_space = flag != 0,
                     (4, Value::Number(flag)) => model.removes_spaces = flag != 0,
                     _ => {}

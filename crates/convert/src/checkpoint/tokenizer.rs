@@ -5,16 +5,22 @@ use serde_json::Value;
 
 use super::{Checkpoint, sentencepiece};
 use crate::Error;
+use pieces::Numbers;
 
 mod pairs;
 mod pieces;
 mod special;
+mod unigrams;
 mod words;
 
 /// The file that most checkpoints provide.
 const JSON: &str = "tokenizer.json";
-/// SentencePiece model.
-const PIECES: &str = "tokenizer.model";
+/// SentencePiece models: the file's name, and how the model numbers its pieces.
+const PIECES: [(&str, Numbers); 3] = [
+    ("tokenizer.model", Numbers::Own),
+    ("spiece.model", Numbers::T5),
+    ("sentencepiece.bpe.model", Numbers::Fairseq),
+];
 /// BERT's word list.
 const WORDS: &str = "vocab.txt";
 
@@ -56,6 +62,9 @@ const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
+/// Score of unused rows, as in llama.cpp's converter.
+const UNUSED_SCORE: f32 = -10_000.0;
+
 /// The validated vocabulary of `rows` tokens; `None` if the folder has no tokenizer. `architecture` breaks ties
 /// between several names of one pre-tokenizer.
 ///
@@ -88,11 +97,15 @@ impl Source<'_> {
         architecture: &str,
     ) -> Result<Option<(&'static str, Vocabulary<'static>)>, Error> {
         let checkpoint = self.checkpoint;
-        if let Some(bytes) = checkpoint.bytes(PIECES)? {
+        for (file, numbers) in PIECES {
+            let Some(bytes) = checkpoint.bytes(file)? else { continue };
             match sentencepiece::parse(&bytes) {
-                Ok(model) => return self.pieces(model).map(|made| Some((PIECES, made))),
-                // Other formats use this name too, always beside a `tokenizer.json`.
-                Err(reason) if self.json.is_null() => return Err(checkpoint.wrong(PIECES, &reason)),
+                Ok(model) => {
+                    let made = self.pieces(file, model, numbers)?;
+                    return Ok(Some((file, made)));
+                }
+                // Other formats use these names too, always beside a `tokenizer.json`.
+                Err(reason) if self.json.is_null() => return Err(checkpoint.wrong(file, &reason)),
                 Err(_) => {}
             }
         }
@@ -112,8 +125,9 @@ impl Source<'_> {
             "BPE" if model["byte_fallback"] == true => self.pairs_as_pieces(),
             "BPE" => self.pairs(architecture),
             "WordPiece" => self.words(),
+            "Unigram" => self.unigrams(),
             other => {
-                let known = "BPE, WordPiece and SentencePiece models of byte pairs are known";
+                let known = "BPE, Unigram, WordPiece and SentencePiece models are known";
                 let reason =
                     format!("`model`: the kind of tokenizer {other} is not supported; {known}");
                 Err(checkpoint.wrong(JSON, &reason))
@@ -165,6 +179,11 @@ impl Tokens {
             types: vec![UNUSED; rows],
             scores: Vec::new(),
         }
+    }
+
+    /// Like [`unused`](Self::unused), with scores as low as no piece has, as in llama.cpp's converter.
+    fn unused_scored(rows: usize) -> Tokens {
+        Tokens { scores: vec![UNUSED_SCORE; rows], ..Tokens::unused(rows) }
     }
 
     fn set(&mut self, id: usize, text: String, kind: i32) {

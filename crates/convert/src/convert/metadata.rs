@@ -125,6 +125,9 @@ pub(super) fn vocabulary(vocabulary: Vocabulary<'_>, metadata: &mut Metadata) {
     if !vocabulary.merges.is_empty() {
         metadata.set(&key("merges"), strings(&vocabulary.merges));
     }
+    if !vocabulary.charsmap.is_empty() {
+        metadata.set(&key("precompiled_charsmap"), vocabulary.charsmap.into_owned());
+    }
     let ids = [
         ("bos_token_id", vocabulary.bos),
         ("eos_token_id", vocabulary.eos),

@@ -146,7 +146,7 @@ pub fn template(data: &[u8]) {
     }
 }
 
-/// A vocabulary from bytes, then the rest as text: decoding gives back what was encoded, or an error comes before.
+/// A vocabulary from bytes, then the rest as text and as rules of normalization: decoding gives back what was encoded, or an error comes before.
 pub fn tokenizer(data: &[u8]) {
     let Some((&[kind, count, flags], rest)) = data.split_first_chunk() else { return };
     let count = usize::from(count) + 1;
@@ -169,8 +169,9 @@ pub fn tokenizer(data: &[u8]) {
             .collect(),
     };
     let vocabulary = Vocabulary {
-        model: ["llama", "gpt2", "gemma4", "bert", "no_vocab", "odd"][usize::from(kind) % 6]
+        model: ["llama", "gpt2", "gemma4", "bert", "no_vocab", "odd", "t5"][usize::from(kind) % 7]
             .to_owned(),
+        charsmap: if flags & 128 != 0 { rest.into() } else { Default::default() },
         pre: Some("llama-bpe".to_owned()),
         scores: (0..len).map(|at| -(at as f32)).collect(),
         types,

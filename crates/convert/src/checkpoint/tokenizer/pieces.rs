@@ -1,25 +1,47 @@
-//! SentencePiece vocabularies, from `tokenizer.model` or from a `tokenizer.json` converted from one.
+//! SentencePiece vocabularies, from its models or from a `tokenizer.json` converted from one of byte pairs.
 
 use std::borrow::Cow;
 
 use bilayer_text::Vocabulary;
 use serde_json::Value;
 
-use super::super::sentencepiece::{BYTE_PAIRS, Model};
-use super::{BYTE, JSON, PIECES, Source, Tokens, UNKNOWN, USER_DEFINED, pairs};
+use super::super::sentencepiece::{BYTE_PAIRS, Model, Piece, UNIGRAM};
+use super::{BYTE, CONTROL, JSON, Source, Tokens, UNKNOWN, USER_DEFINED, pairs};
 use crate::Error;
 
-/// Score of unused rows, as in llama.cpp's converter.
-const UNUSED_SCORE: f32 = -10_000.0;
+/// How a model numbers the pieces of its SentencePiece model.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Numbers {
+    /// As the SentencePiece model does.
+    Own,
+    /// As the SentencePiece model does, whose texts have no token at their beginning.
+    T5,
+    /// As fairseq does for XLM-RoBERTa: four special tokens, then the pieces behind the three of SentencePiece, then the
+    /// masked word. Source: transformers' `tokenization_xlm_roberta.py`.
+    Fairseq,
+}
+
+/// The tokens that replace SentencePiece's unknown, begin and end in fairseq's numbers.
+const FAIRSEQ: [(&str, i32); 4] =
+    [("<s>", CONTROL), ("<pad>", CONTROL), ("</s>", CONTROL), ("<unk>", UNKNOWN)];
 
 impl Source<'_> {
-    /// From `tokenizer.model`.
-    pub(super) fn pieces(&self, model: Model) -> Result<Vocabulary<'static>, Error> {
-        let wrong = |reason: &str| self.checkpoint.wrong(PIECES, reason);
-        if model.kind != BYTE_PAIRS {
-            let reason =
-                "was not trained as byte pairs; unigrams, words and characters are not supported";
-            return Err(wrong(reason));
+    /// From a SentencePiece model, the file `file`.
+    pub(super) fn pieces(
+        &self,
+        file: &str,
+        mut model: Model,
+        numbers: Numbers,
+    ) -> Result<Vocabulary<'static>, Error> {
+        let wrong = |reason: &str| self.checkpoint.wrong(file, reason);
+        if ![BYTE_PAIRS, UNIGRAM].contains(&model.kind) {
+            return Err(wrong("was trained as words or characters, which are not supported"));
+        }
+        if model.space_is_last {
+            return Err(wrong("has words that end with their space, which are not supported"));
+        }
+        if numbers == Numbers::Fairseq {
+            renumber(&mut model);
         }
         let (len, rows) = (model.pieces.len(), self.rows);
         if len > rows {
@@ -27,8 +49,7 @@ impl Source<'_> {
                 "has {len} pieces, more than the {rows} tokens of the model's vocabulary"
             )));
         }
-        let mut tokens = Tokens::unused(rows);
-        tokens.scores = vec![UNUSED_SCORE; rows];
+        let mut tokens = Tokens::unused_scored(rows);
         for (id, piece) in model.pieces.into_iter().enumerate() {
             let text = match piece.kind {
                 USER_DEFINED => piece.text.replace('\u{2581}', " "),
@@ -39,14 +60,31 @@ impl Source<'_> {
         }
         tokens.add(self.added());
         let id = |id: i32| u32::try_from(id).ok().filter(|&id| (id as usize) < rows);
-        Ok(Vocabulary {
+        let ids = Vocabulary {
             bos: id(model.bos),
             eos: id(model.eos),
             unk: id(model.unk),
             pad: id(model.pad),
-            add_space_prefix: (!model.adds_space).then_some(false),
-            remove_extra_whitespaces: model.removes_spaces.then_some(true),
-            ..vocabulary(tokens)
+            ..Vocabulary::default()
+        };
+        if model.kind == BYTE_PAIRS {
+            return Ok(Vocabulary {
+                add_space_prefix: (!model.adds_space).then_some(false),
+                remove_extra_whitespaces: model.removes_spaces.then_some(true),
+                ..vocabulary("llama", tokens, ids)
+            });
+        }
+        // Unless a file says more: XLM-RoBERTa's texts have all, those of Llama's file begin, and those of T5's end with one.
+        let is_fairseq = numbers == Numbers::Fairseq;
+        Ok(Vocabulary {
+            charsmap: model.charsmap.into(),
+            sep: ids.eos.filter(|_| is_fairseq),
+            add_bos: Some(numbers != Numbers::T5 && ids.bos.is_some()),
+            add_eos: Some(numbers != Numbers::Own),
+            add_sep: is_fairseq.then_some(true),
+            add_space_prefix: Some(model.adds_space),
+            remove_extra_whitespaces: Some(model.removes_spaces),
+            ..vocabulary("t5", tokens, ids)
         })
     }
 
@@ -65,13 +103,7 @@ impl Source<'_> {
                 tokens.scores[id] = -(rank as f32);
             }
         }
-        let is_byte =
-            |text: &str| text.len() == 6 && text.starts_with("<0x") && text.ends_with('>');
-        for id in 0..self.rows {
-            if is_byte(&tokens.texts[id]) {
-                tokens.types[id] = BYTE;
-            }
-        }
+        tokens.mark_bytes();
         let unk = model["unk_token"].as_str().and_then(|unk| ids.get(unk)).copied();
         if let Some(unk) = unk {
             tokens.types[unk] = UNKNOWN;
@@ -79,27 +111,54 @@ impl Source<'_> {
         tokens.add(self.added());
         let adds_space =
             adds_space(&self.json["normalizer"]) || adds_space(&self.json["pre_tokenizer"]);
+        let ids = Vocabulary { unk: unk.map(|id| id as u32), ..Vocabulary::default() };
         Ok(Vocabulary {
-            unk: unk.map(|id| id as u32),
             add_space_prefix: (!adds_space).then_some(false),
-            ..vocabulary(tokens)
+            ..vocabulary("llama", tokens, ids)
         })
     }
 }
 
-fn vocabulary(tokens: Tokens) -> Vocabulary<'static> {
+/// Gives a model fairseq's numbers.
+fn renumber(model: &mut Model) {
+    let special = FAIRSEQ.map(|(text, kind)| Piece { text: text.into(), score: 0.0, kind });
+    let behind = model.pieces.len().min(3);
+    model.pieces.splice(..behind, special);
+    model.pieces.push(Piece { text: "<mask>".into(), score: 0.0, kind: CONTROL });
+    (model.bos, model.pad, model.eos, model.unk) = (0, 1, 2, 3);
+}
+
+/// A SentencePiece vocabulary of these tokens, with the ids of special ones in `ids`.
+pub(super) fn vocabulary(
+    model: &str,
+    tokens: Tokens,
+    ids: Vocabulary<'static>,
+) -> Vocabulary<'static> {
     Vocabulary {
-        model: "llama".into(),
+        model: model.into(),
         pre: Some("default".into()),
         tokens: tokens.texts.into_iter().map(Cow::Owned).collect(),
         types: tokens.types,
         scores: tokens.scores,
-        ..Vocabulary::default()
+        ..ids
+    }
+}
+
+impl Tokens {
+    /// Makes tokens that are spelled like bytes bytes.
+    pub(super) fn mark_bytes(&mut self) {
+        let is_byte =
+            |text: &str| text.len() == 6 && text.starts_with("<0x") && text.ends_with('>');
+        for (text, kind) in self.texts.iter().zip(&mut self.types) {
+            if is_byte(text) {
+                *kind = BYTE;
+            }
+        }
     }
 }
 
 /// Whether a step of `tokenizer.json`, or a nested step, adds a space before the text.
-fn adds_space(step: &Value) -> bool {
+pub(super) fn adds_space(step: &Value) -> bool {
     let steps = ["normalizers", "pretokenizers"].into_iter().filter_map(|key| step[key].as_array());
     let own = match step["type"].as_str() {
         Some("Prepend") => step["prepend"] == "\u{2581}",

@@ -29,10 +29,10 @@ impl Source<'_> {
         vocabulary.bos = named("bos").or(vocabulary.bos);
         vocabulary.eos = named("eos").or(self.ends().first().copied()).or(vocabulary.eos);
         vocabulary.unk = named("unk").or(vocabulary.unk);
-        vocabulary.sep = named("sep");
+        vocabulary.sep = named("sep").or(vocabulary.sep);
         vocabulary.pad = named("pad").or(vocabulary.pad);
-        vocabulary.cls = named("cls");
-        vocabulary.mask = named("mask");
+        vocabulary.cls = named("cls").or(vocabulary.cls);
+        vocabulary.mask = named("mask").or(vocabulary.mask);
         let others = |id: &u32| Some(*id) != vocabulary.eos && (*id as usize) < tokens.len();
         vocabulary.eot = self.ends().into_iter().find(others);
         let text = |id: Option<u32>| id.map(|id| &*tokens[id as usize]);
@@ -44,15 +44,18 @@ impl Source<'_> {
             let is = |place: &Option<Option<&str>>, token: Option<&str>| {
                 place.map(|found| found.is_some() && (found == token))
             };
-            vocabulary.add_bos = flag("add_bos_token").or(is(&first, bos));
+            let (add_bos, add_eos) = (flag("add_bos_token"), flag("add_eos_token"));
+            vocabulary.add_bos = add_bos.or(is(&first, bos)).or(vocabulary.add_bos);
             // Without a template the original tokenizer adds nothing, but readers of GGUF files would, for some
             // pre-tokenizers.
             if !vocabulary.merges.is_empty() && bos.is_some() {
                 vocabulary.add_bos = vocabulary.add_bos.or(Some(false));
             }
-            vocabulary.add_eos = flag("add_eos_token").or(is(&last, eos));
+            vocabulary.add_eos = add_eos.or(is(&last, eos)).or(vocabulary.add_eos);
             let sep = text(vocabulary.sep);
-            vocabulary.add_sep = (sep.is_some() && between == sep).then_some(true);
+            if first.is_some() {
+                vocabulary.add_sep = (sep.is_some() && between == sep).then_some(true);
+            }
         }
         vocabulary.tokens = tokens;
     }
@@ -78,7 +81,7 @@ struct Around<'j> {
     first: Option<Option<&'j str>>,
     /// After a text; outer `None` without a template.
     last: Option<Option<&'j str>>,
-    /// Between the texts of a pair.
+    /// Between the texts of a pair, behind the token that is after each.
     between: Option<&'j str>,
 }
 
@@ -89,16 +92,18 @@ fn around(template: &Value) -> Around<'_> {
     // The names of these without a template; between texts, RoBERTa has its separator twice.
     if let Some("RobertaProcessing" | "BertProcessing") = template["type"].as_str() {
         let (first, last) = (template["cls"][0].as_str(), template["sep"][0].as_str());
-        return Around { first: Some(first), last: Some(last), between: last };
+        let between = last.filter(|_| template["type"] == "RobertaProcessing");
+        return Around { first: Some(first), last: Some(last), between };
     }
     let Some(single) = template["single"].as_array() else { return Around::default() };
     let pair = template["pair"].as_array().map_or(&[][..], Vec::as_slice);
-    let after_first = pair.iter().skip_while(|step| step["Sequence"].is_null()).nth(1);
-    Around {
-        first: Some(token(single.first())),
-        last: Some(token(single.last())),
-        between: token(after_first),
+    let last = token(single.last());
+    let mut behind_first = pair.iter().skip_while(|step| step["Sequence"].is_null()).skip(1);
+    let mut between = token(behind_first.next());
+    if between == last {
+        between = token(behind_first.next());
     }
+    Around { first: Some(token(single.first())), last: Some(last), between }
 }
 
 /// The token of a template step; `None` if the step is a text.
