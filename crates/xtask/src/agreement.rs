@@ -125,7 +125,7 @@ impl Counts {
         append("all: opened by this program alone", self.alone[0], 0)?;
         append("all: refused by this program alone", self.alone[1], 0)?;
         for (name, count) in &self.crashes {
-            append(&format!("all: end {name}'s process or take 20 s"), *count, 0)?;
+            append(&format!("all: end {name}'s process or take 10 s"), *count, 0)?;
         }
         for Cause { difference, why, .. } in CAUSES {
             let count = self.by_cause.get(why).copied().unwrap_or(0);
