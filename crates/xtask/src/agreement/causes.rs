@@ -59,6 +59,7 @@ pub const CAUSES: &[Cause] = &[
     ),
     refused("no dimension of 0", "a tensor without elements; gguf reads an empty array"),
     refused("a size below 2^63", "a tensor ends beyond byte 2^63; gguf's sum wraps around"),
+    refused("tensor type id", "a tensor of a type that llama.cpp uses only inside, such as Q8_1"),
     refused("; the format knows 0 to 6", "a token's type is not one of the format's seven"),
     refused(
         "scores must be finite",
@@ -108,6 +109,10 @@ pub const CAUSES: &[Cause] = &[
     only_here(
         "has wrong type",
         "a whole number in another integer type than llama.cpp demands, with a value that fits",
+    ),
+    only_here(
+        "invalid gguf type for",
+        "the types of tokens in another integer type than llama.cpp demands, with values that fit",
     ),
     only_here(
         "id_to_token.size()",
