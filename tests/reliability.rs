@@ -19,6 +19,8 @@ use bilayer_engine::{Error, Model, OpenOptions};
 use bilayer_gguf::{Array, File, Metadata, NewTensor, to_bytes};
 use bilayer_quant::Type;
 
+#[path = "agreement/files.rs"]
+mod agreement;
 #[path = "fuzz/src/targets.rs"]
 mod targets;
 

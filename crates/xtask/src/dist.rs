@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 
@@ -15,9 +16,12 @@ use crate::{output, venv};
 mod archive;
 mod compile;
 mod debian;
+mod emulator;
 mod inspect;
 mod installer;
 mod inventory;
+
+use emulator::Emulator;
 
 pub const USAGE: &str = "\
 cargo xtask dist [--verify] [PACKAGE ...]
@@ -41,14 +45,9 @@ struct Package {
     features: &'static [&'static str],
     /// Debian's name of the machine, for builds that are packed for it.
     debian: Option<&'static str>,
-    /// Runs the program where this machine is another one, with the folder of its C library.
-    emulator: &'static [&'static str],
 }
 
 const CPU_ONLY: &[&str] = &["--no-default-features", "--features", "cli,hub"];
-
-/// Where Debian's cross compilers have the C library for 64-bit Arm.
-const ARM: &[&str] = &["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"];
 
 /// All packages.
 const ALL: [Package; 4] = [
@@ -57,28 +56,24 @@ const ALL: [Package; 4] = [
         target: "x86_64-unknown-linux-musl",
         features: CPU_ONLY,
         debian: None,
-        emulator: &[],
     },
     Package {
         name: "x86_64-linux",
         target: "x86_64-unknown-linux-gnu",
         features: &[],
         debian: Some("amd64"),
-        emulator: &[],
     },
     Package {
         name: "aarch64-linux-static",
         target: "aarch64-unknown-linux-musl",
         features: CPU_ONLY,
         debian: None,
-        emulator: ARM,
     },
     Package {
         name: "aarch64-linux",
         target: "aarch64-unknown-linux-gnu",
         features: &[],
         debian: Some("arm64"),
-        emulator: ARM,
     },
 ];
 
@@ -95,18 +90,6 @@ impl Package {
     fn emulates(&self) -> bool {
         !self.target.starts_with(std::env::consts::ARCH)
     }
-
-    /// The program, started by the emulator where this machine cannot run it.
-    fn command(&self, program: &Path) -> Command {
-        match self.emulator {
-            [emulator, arguments @ ..] if self.emulates() => {
-                let mut command = Command::new(emulator);
-                command.args(arguments).arg(program);
-                command
-            }
-            _ => Command::new(program),
-        }
-    }
 }
 
 /// A checkout of the commit and what is built of it.
@@ -118,6 +101,8 @@ struct Workplace {
     /// When the commit was made, in seconds since 1970; every file in a package has this time.
     epoch: String,
     version: String,
+    /// Runs programs for another machine, where one is packed.
+    emulator: Option<Rc<Emulator>>,
 }
 
 impl Workplace {
@@ -127,6 +112,14 @@ impl Workplace {
 
     fn packages(&self) -> PathBuf {
         self.folder.join("packages")
+    }
+
+    /// A command that runs a package's program, by the emulator where this machine is another one.
+    fn program(&self, package: &Package, program: &Path) -> Command {
+        match &self.emulator {
+            Some(emulator) if package.emulates() => emulator.command(program),
+            _ => Command::new(program),
+        }
     }
 
     /// A command that runs in the sources.
@@ -145,10 +138,16 @@ pub fn run(args: &[String]) -> Result<()> {
     let folder = folder()?;
     let tools = zig()?;
     let commit = commit()?;
-    let first = Workplace::new(folder.join("first"), &commit, &tools)?;
+    let emulator = if chosen.iter().any(|package| package.emulates()) {
+        Some(Rc::new(Emulator::ready(&folder.join("emulator"))?))
+    } else {
+        None
+    };
+    let place = |name| Workplace::new(folder.join(name), &commit, &tools, emulator.clone());
+    let first = place("first")?;
     let sums = make(&first, &chosen)?;
     if verifies {
-        let second = Workplace::new(folder.join("second"), &commit, &tools)?;
+        let second = place("second")?;
         compare(&sums, &make(&second, &chosen)?)?;
         eprintln!("xtask: two builds in two folders are equal to the bit");
     }
@@ -220,7 +219,7 @@ fn make(place: &Workplace, chosen: &[&Package]) -> Result<String> {
     for package in chosen {
         eprintln!("xtask: {}", package.name);
         let program = compile::program(place, package)?;
-        inspect::check(package, &program)?;
+        inspect::check(place, package, &program)?;
         let contents = archive::contents(place, package, &program)?;
         archive::pack(place, &contents)?;
         if let Some(machine) = package.debian {

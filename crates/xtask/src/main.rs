@@ -5,6 +5,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
+mod agreement;
 mod arm;
 mod c_header;
 mod clients;
@@ -50,6 +51,7 @@ const TASKS: &[Task] = &[
     ("compare-peer", compare::USAGE, compare::run),
     ("compare-logits", compare_logits::USAGE, compare_logits::run),
     ("compare-onnx", compare_onnx::USAGE, compare_onnx::run),
+    ("agreement", agreement::USAGE, agreement::run),
     ("fuzz", fuzz::USAGE, fuzz::run),
     ("sanitize", sanitize::USAGE, sanitize::run),
     ("mutants", mutants::USAGE, mutants::run),

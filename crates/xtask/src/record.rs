@@ -15,7 +15,7 @@ const PATH: &str = "benches/record/reliability.jsonl";
 /// What a task found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// The part of the page: `fuzz`, `mutations`, `kills`, `sanitizer`, `mutants`, `soak`.
+    /// The part of the page: `fuzz`, `mutations`, `agreement`, `kills`, `sanitizer`, `mutants`, `soak`.
     pub part: String,
     /// What was tried, such as a target or a writer.
     pub name: String,

@@ -93,6 +93,8 @@ pub fn semver_checks(args: &[String]) -> Result<()> {
     };
     let mut cargo = Command::new(tools::ready(&SEMVER_CHECKS)?);
     cargo.args(["semver-checks", "--package", "bilayer", "--baseline-rev", &baseline]);
+    // The tool documents the library in a workspace without members, where this setting leaves no library.
+    cargo.env_remove("CARGO_RESOLVER_FEATURE_UNIFICATION");
     status(&mut cargo)
 }
 

@@ -41,6 +41,15 @@ const PARTS: &[PagePart] = &[
         adds_up: true,
     },
     PagePart {
+        name: "agreement",
+        heading: "Agreement with other readers",
+        about: "Changed model files of 13 architectures that this program, the Python package gguf 0.19.0 and llama.cpp (of \
+                llama-cpp-python 0.3.36) open or refuse (`cargo xtask agreement`): bits, cuts, lengths, types, names, numbers, \
+                extents, offsets, alignment. The directory is compared with gguf, the model without its weights' values with \
+                llama.cpp. Every difference is counted by its cause; failures are differences without one.",
+        adds_up: false,
+    },
+    PagePart {
         name: "kills",
         heading: "Killed writers",
         about: "Writers ended by SIGKILL at random moments (`cargo xtask reliability --kills N`). A failure is a file that is \

@@ -36,10 +36,10 @@ pub fn contents(place: &Workplace, package: &Package, program: &Path) -> Result<
             .with_context(|| document.to_owned())?;
     }
     for (shell, file) in SHELLS {
-        let script = output(package.command(program).args(["completions", shell]))?;
+        let script = output(place.program(package, program).args(["completions", shell]))?;
         std::fs::write(completions.join(file), script)?;
     }
-    status(package.command(program).args(["man", "--out"]).arg(&pages))?;
+    status(place.program(package, program).args(["man", "--out"]).arg(&pages))?;
     if std::fs::read_dir(&pages)?.count() < 10 {
         bail!("{}: fewer than ten manual pages", pages.display());
     }

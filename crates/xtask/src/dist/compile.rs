@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 
 use anyhow::{Context, Result};
 
-use super::{Package, Workplace};
+use super::{Emulator, Package, Workplace};
 use crate::{output, status};
 
 impl Workplace {
@@ -13,7 +14,12 @@ impl Workplace {
     ///
     /// # Errors
     /// git fails.
-    pub fn new(folder: PathBuf, commit: &str, tools: &Path) -> Result<Workplace> {
+    pub fn new(
+        folder: PathBuf,
+        commit: &str,
+        tools: &Path,
+        emulator: Option<Rc<Emulator>>,
+    ) -> Result<Workplace> {
         std::fs::create_dir_all(&folder)?;
         let source = folder.join("source");
         let git = |folder: &str, arguments: &[&str]| {
@@ -32,7 +38,7 @@ impl Workplace {
         let version = git(path, &["show", "HEAD:Cargo.toml"])?;
         let version = version.lines().find_map(|line| line.strip_prefix("version = "));
         let version = version.context("Cargo.toml has no version")?.trim_matches('"').to_owned();
-        Ok(Workplace { folder, tools: tools.to_owned(), epoch, version })
+        Ok(Workplace { folder, tools: tools.to_owned(), epoch, version, emulator })
     }
 }
 

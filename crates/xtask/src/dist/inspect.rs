@@ -5,24 +5,20 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::{GLIBC, Package};
-use crate::{has_program, output};
+use super::{GLIBC, Package, Workplace};
+use crate::output;
 
 /// # Errors
 /// The program needs a library or a version that the package does not promise, or generates nothing.
-pub fn check(package: &Package, program: &Path) -> Result<()> {
+pub fn check(place: &Workplace, package: &Package, program: &Path) -> Result<()> {
     let mut readelf = Command::new("readelf");
     let table = output(
         readelf.args(["--wide", "--dynamic", "--version-info", "--program-headers"]).arg(program),
     )
     .context("readelf is needed (Debian: binutils)")?;
     linked(package, &table).with_context(|| package.name.to_owned())?;
-    if package.emulates() && !has_program(&package.emulator[..1]) {
-        eprintln!("xtask: {}: not run, `{}` is missing", package.name, package.emulator[0]);
-        return Ok(());
-    }
-    let text =
-        output(package.command(program).args(["run", "-p", "ROMEO:", "-n", "8", "--temp", "0"]))?;
+    let mut run = place.program(package, program);
+    let text = output(run.args(["run", "-p", "ROMEO:", "-n", "8", "--temp", "0"]))?;
     if text.trim().is_empty() {
         bail!("{}: no text", package.name);
     }
