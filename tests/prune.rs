@@ -12,7 +12,7 @@ use bilayer_convert::convert::{Convert, write_back};
 use bilayer_convert::mix::Mix;
 use bilayer_convert::prune::drop::{self, Dropped};
 use bilayer_convert::prune::ratios::{Goal, PatternCosts, SparseFamily};
-use bilayer_convert::prune::{Method, Pattern, Prune, Pruned, Source, compare};
+use bilayer_convert::prune::{Method, Pattern, Prune, Pruned, Source, compare, journal_of};
 use bilayer_convert::quantize::Quantize;
 use bilayer_convert::synth::{Shape, Synth};
 use bilayer_convert::{Calibration, Error};
@@ -177,11 +177,80 @@ fn bad_input_is_named_and_leaves_nothing() {
         &text,
         "ffn_up.weight: weight 0 is NaN",
     );
+}
+
+/// Runs that are stopped at the n-th call, and whose journal may have lost its end, go on until the file is complete: with the
+/// bytes of an undisturbed run, and nothing pruned twice.
+#[test]
+fn an_interrupted_run_goes_on_by_its_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (plain, text) = (model(Type::F16), text());
     let source = Source { model: &plain.0, metadata: &plain.1 };
-    let stopped = prune(Method::Magnitude, "2:4", None)
-        .write(source, None, &out, &mut |_, _| ControlFlow::Break(()));
+    let calibration = Calibration { text: &text, window_len: 32, windows: 2 };
+    let dense = Type::F16;
+    for (method, ty) in [
+        (Method::Magnitude, Some(Type::S4_16_64)),
+        (Method::Wanda, None),
+        (Method::SparseGpt, Some(Type::Q8_0)),
+    ] {
+        let prune = prune(method, "16:64", ty.or(Some(dense)));
+        let undisturbed = run(&prune, &plain, &text, &at("whole.gguf")).unwrap();
+        let (out, journal) = (at("resumed.gguf"), journal_of(&at("resumed.gguf")));
+        let (mut stops, mut calls) = (0, 0);
+        let done = loop {
+            let mut left = 3 + stops;
+            let done = prune.write(source, Some(&calibration), &out, &mut |_, _| {
+                (left, calls) = (left - 1, calls + 1);
+                if left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+            let Err(error) = done else { break done.unwrap() };
+            assert!(matches!(error, Error::Interrupted), "{error}");
+            assert!(!out.exists());
+            stops += 1;
+            // What a killed process leaves of the matrix that it was writing.
+            let bytes = fs::read(&journal).unwrap();
+            if stops == 4 && bytes.len() > 4000 {
+                fs::write(&journal, &bytes[..bytes.len() - 100]).unwrap();
+            }
+            assert!(stops < 200, "{method:?}: the run goes on");
+        };
+        assert!(stops > 3 && done.resumed > 0, "{stops} {done:?}");
+        assert_eq!(Pruned { resumed: 0, ..done }, undisturbed);
+        assert!(fs::read(&out).unwrap() == fs::read(at("whole.gguf")).unwrap(), "{method:?}");
+        fs::remove_file(&out).unwrap();
+        assert!(!journal.exists());
+    }
+}
+
+#[test]
+fn the_journal_of_another_run_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("pruned.gguf");
+    let (plain, text) = (model(Type::F16), text());
+    let (wanda, calibration) = (
+        prune(Method::Wanda, "2:4", None),
+        Calibration { text: &text, window_len: 32, windows: 2 },
+    );
+    let source = Source { model: &plain.0, metadata: &plain.1 };
+    let mut left = 12;
+    let stopped = wanda.write(source, Some(&calibration), &out, &mut |_, _| {
+        left -= 1;
+        if left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
     assert!(matches!(stopped, Err(Error::Interrupted)), "{stopped:?}");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    let refused = |prune: &Prune, of: &(Model, Metadata), text: &str, part: &str| {
+        let error = run(prune, of, text, &out).unwrap_err().to_string();
+        let start = format!("{} ", journal_of(&out).display());
+        assert!(error.starts_with(&start) && error.contains(part), "{error}");
+    };
+    refused(&wanda, &model(Type::BF16), &text, "another input file");
+    refused(&prune(Method::Wanda, "1:4", None), &plain, &text, "another method, pattern or type");
+    refused(&wanda, &plain, &text[1..], "another calibration text");
+    assert!(!out.exists());
+    assert!(run(&wanda, &plain, &text, &out).is_ok(), "its own run goes on");
+    fs::write(journal_of(&out), "a letter\n").unwrap();
+    refused(&wanda, &plain, &text, "is no journal of `prune`");
 }
 
 #[test]

@@ -60,7 +60,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("capi", &[]),
     ("xtask", &[]),
     // The library of the root package; its binary depends on cli.
-    (LIBRARY, &["cli", "engine", "hub", "measure", "quant", "scheduler"]),
+    (LIBRARY, &["cli", "convert", "engine", "hub", "measure", "quant", "scheduler"]),
 ];
 
 /// The folder of the library, which has no manifest of its own.

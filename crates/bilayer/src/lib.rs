@@ -157,6 +157,10 @@
 //! assert_eq!(error.exit_code() as u8, 66);
 //! ```
 //!
+//! # Prune
+//!
+//! [`mod@prune`] sets weights of a model file to zero or removes layers, as the command does.
+//!
 //! # Download
 //!
 //! `hub` gives the file of a model on Hugging Face, which is downloaded unless it is in the cache that other programs share;
@@ -182,6 +186,7 @@ mod encode;
 #[cfg(feature = "hub")]
 mod hub;
 mod model;
+pub mod prune;
 mod request;
 
 pub use answer::{Answer, Batch};

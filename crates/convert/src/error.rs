@@ -77,6 +77,14 @@ pub enum Error {
         /// The problem and its remedy.
         reason: String,
     },
+    /// The journal of an output cannot be used.
+    #[error("{file} {reason}")]
+    Journal {
+        /// The journal.
+        file: String,
+        /// The problem and its remedy.
+        reason: String,
+    },
     /// A model cannot be smoothed.
     #[error("{what}: cannot be smoothed: {reason}")]
     Smooth {
@@ -221,7 +229,7 @@ pub enum Error {
         "the logits cannot be kept in a temporary file: {0}; free space in the folder for temporary files"
     )]
     Scratch(#[source] std::io::Error),
-    /// The caller requested a stop; nothing is left behind.
+    /// The caller requested a stop; nothing is left behind but the journal of what pruning has finished.
     #[error("interrupted")]
     Interrupted,
 }

@@ -9,6 +9,9 @@
 //! layer, twice through each, and the files' tensors are in that order (`prune/walk.rs`). Memory holds the pruned matrices
 //! of one layer, its products of columns (4 · cols² bytes per input, in f64 while they are inverted) and the hidden
 //! states of the text. Embedding, head and everything that is no matrix keep their weights.
+//!
+//! Finished matrices are kept in a journal beside the output (`prune/journal.rs`). A run that was interrupted or killed goes
+//! on by them: it prunes what is missing, after one run of the text through the layers before it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,13 +27,17 @@ use crate::stream::{self, Progress, Reporter};
 use crate::{Error, overwrite};
 
 pub mod drop;
+pub mod job;
+mod journal;
 mod pattern;
 pub mod ratios;
 mod rows;
 mod walk;
 
+pub use journal::place as journal_of;
 pub use pattern::{Method, Pattern};
 
+use journal::Journal;
 use walk::{Matrix, Work};
 
 /// Most bytes of products of columns in memory, unless one matrix takes more.
@@ -82,6 +89,8 @@ pub struct Pruned {
     pub weights: u64,
     /// How many of these are zero.
     pub zeros: u64,
+    /// How many of the matrices an earlier run had finished.
+    pub resumed: usize,
 }
 
 impl Pruned {
@@ -89,6 +98,7 @@ impl Pruned {
         self.matrices += more.matrices;
         self.weights += more.weights;
         self.zeros += more.zeros;
+        self.resumed += more.resumed;
     }
 }
 
@@ -122,29 +132,73 @@ pub fn compare(
 }
 
 impl Prune {
+    /// A method and a pattern for all matrices, each of which keeps its type.
+    #[must_use]
+    pub fn new(method: Method, pattern: Pattern) -> Prune {
+        let (ty, rules, threads) = (None, Vec::new(), None);
+        Prune { method, pattern, ty, rules, requantize: false, threads }
+    }
+
     /// Writes the pruned model under a temporary name beside `path` and renames it when complete. The calibration text
     /// is not used by [`Method::Magnitude`]; of an encoder every line of it is a text of its own.
+    ///
+    /// Finished matrices are kept in a journal ([`journal_of`]) until the file is complete. If the callback stops the run or the
+    /// process is killed, the next run with this input, these options and this text takes them from there.
     ///
     /// # Errors
     /// [`Error::SameFile`], [`Error::Requantize`], [`Error::Unwritable`], [`Error::Prune`] for a matrix whose rows
     /// the pattern or the type does not fit, and for a rule that names no matrix; [`Error::Calibration`] for a text that
-    /// is missing or too short, and for activations that are not finite; [`Error::File`], [`Error::Interrupted`]. On
-    /// error nothing is left behind.
+    /// is missing or too short, and for activations that are not finite; [`Error::Journal`] for that of another run;
+    /// [`Error::File`], [`Error::Interrupted`]. On error nothing is left behind but, if interrupted, the journal.
     pub fn write(
         &self,
-        Source { model, metadata }: Source<'_>,
+        source: Source<'_>,
         calibration: Option<&Calibration<'_>>,
         path: &Path,
         progress: Progress<'_>,
     ) -> Result<Pruned, Error> {
+        self.check_output(source, path)?;
+        self.matrices(source.model)?;
+        let text = calibration.filter(|_| self.method != Method::Magnitude);
+        let journal = Journal::open(path, &journal::header(self, source, text))?;
+        let journal = RefCell::new(journal);
+        let written = self.write_with(source, text, (path, Some(&journal)), progress);
+        if !matches!(written, Err(Error::Interrupted)) {
+            journal.into_inner().remove();
+        }
+        written
+    }
+
+    /// [`Prune::write`] without a journal.
+    fn write_at_once(
+        &self,
+        source: Source<'_>,
+        calibration: &Calibration<'_>,
+        path: &Path,
+        progress: Progress<'_>,
+    ) -> Result<Pruned, Error> {
+        self.check_output(source, path)?;
+        self.write_with(source, Some(calibration), (path, None), progress)
+    }
+
+    fn check_output(&self, Source { model, .. }: Source<'_>, path: &Path) -> Result<(), Error> {
+        overwrite::check(path, model.file().shard_names().map(Path::new))
+    }
+
+    fn write_with(
+        &self,
+        Source { model, metadata }: Source<'_>,
+        calibration: Option<&Calibration<'_>>,
+        (path, journal): (&Path, Option<&RefCell<Journal>>),
+        progress: Progress<'_>,
+    ) -> Result<Pruned, Error> {
         let file = model.file();
-        overwrite::check(path, file.shard_names().map(Path::new))?;
         let matrices = self.matrices(model)?;
         let pool = stream::pool(self.threads)?;
         let total = file.tensors().iter().map(|tensor| tensor.layout().len_bytes()).sum();
         let reporter = Reporter::new(progress, total);
         let layers = layers(model);
-        let work = Work::new(self, model, &matrices, &layers, (&pool, &reporter));
+        let work = Work::new(self, model, (&matrices, &layers, journal), (&pool, &reporter));
         if self.method != Method::Magnitude {
             let calibration = calibration.ok_or_else(|| Error::Prune {
                 tensor: "calibration".into(),

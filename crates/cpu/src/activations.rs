@@ -18,7 +18,7 @@ pub(crate) use block::Block;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use block::Parts;
 pub(crate) use pack::pack;
-pub(crate) use whole_row::{PackedRows, RowColumn};
+pub(crate) use whole_row::{Outliers, PackedRows, RowColumn};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use quantize::PEAK_12;
@@ -39,8 +39,9 @@ pub enum Format {
     Q8x32,
     /// 8 bits, one scale per 256 and one sum per 16. Columns are [`Block256`]s, whole blocks only.
     Q8x256,
-    /// 8 bits and one scale per token: |x - x'| <= max|x| / 254. Multiples of 32 activations; see
-    /// `activations/whole_row.rs` for the layouts of columns and packed chunks.
+    /// 8 bits and one scale per token, with up to eight outliers in 16 bits: |x - x'| <= max|x| / 254, where the maximum is
+    /// that of the others, or 1/258 of the largest outlier. Multiples of 32 activations; see `activations/whole_row.rs`
+    /// for the layouts of columns and packed chunks.
     Q8Row,
     /// [`Format::Q8x256`] with 16-bit sums, for tiles that apply the weights' scales as integers. Packed only.
     #[cfg(target_arch = "x86_64")]

@@ -207,13 +207,15 @@ pub fn dot(ty: Type, cols: usize, level: Level) -> Dot {
     best(entries(ty, cols), ty, cols, level)
 }
 
-/// [`dot`] with f32 activations: blocks of quantized weights are dequantized.
+/// [`dot`] with f32 activations: blocks of quantized weights are dequantized. Types whose activations keep outliers apart
+/// ([`Format::Q8Row`]) are multiplied as by [`dot`].
 ///
 /// # Panics
 /// Those of [`dot`].
 #[must_use]
 pub fn dot_fine(ty: Type, cols: usize, level: Level) -> Dot {
-    let entries = if ty.block_weights == 1 { entries(ty, cols) } else { float::GENERIC };
+    let is_fine = ty.block_weights == 1 || types::is_whole_row(ty, cols);
+    let entries = if is_fine { entries(ty, cols) } else { float::GENERIC };
     best(entries, ty, cols, level)
 }
 

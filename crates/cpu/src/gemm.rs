@@ -118,12 +118,12 @@ pub fn gemm(ty: Type, cols: usize, level: Level) -> Gemm {
     with(panel::quants(ty), ty, cols, level)
 }
 
-/// [`gemm`] with activations as f32 or bf16, never in eight bits.
+/// [`gemm`] with activations as f32 or bf16, or in eight bits with outliers apart, never in eight bits alone.
 ///
 /// # Panics
 /// Those of [`gemm`].
 pub fn gemm_fine(ty: Type, cols: usize, level: Level) -> Gemm {
-    with(None, ty, cols, level)
+    if types::is_whole_row(ty, cols) { gemm(ty, cols, level) } else { with(None, ty, cols, level) }
 }
 
 /// The kernel with the integer kernels of `quants`.

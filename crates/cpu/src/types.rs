@@ -73,8 +73,8 @@ pub(crate) use for_each_type;
 /// `gemm/whole_row.rs`).
 const WHOLE_ROWS: &[Type] = &[Type::W8A8];
 
-/// The most columns of a whole row: sums of products of -128 and 127 fit 32 bits.
-const WHOLE_ROW_MAX: usize = 1 << 17;
+/// The most columns of a whole row: sums of products of -128 and 127 fit 32 bits, and those of outliers beside them.
+const WHOLE_ROW_MAX: usize = 1 << 16;
 
 /// Whether rows of a type and length are summed whole.
 pub(crate) fn is_whole_row(ty: Type, cols: usize) -> bool {

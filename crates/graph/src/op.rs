@@ -86,7 +86,8 @@ impl Activation {
 pub enum Precision {
     /// The input may be quantized to 8 bits with a scale shared by many elements.
     Coarse,
-    /// Each element is within 1/256 of its value: for rows whose elements differ widely in magnitude.
+    /// Each element is within 1/256 of its value: for rows whose elements differ widely in magnitude. With weights of one
+    /// scale per row, whose inputs have one scale, too, the largest elements of a row do not widen the steps of the others.
     Fine,
 }
 

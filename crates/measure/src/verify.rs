@@ -309,7 +309,9 @@ impl<'m> Case<'m> {
         let is_quantized = |id: &WeightId| ty(id).block_weights > 1;
         let has_row_scales = |id: &WeightId| !ty(id).has_lone_blocks();
         match op {
-            Op::MatMul { weight, precision: Precision::Fine, .. } if is_quantized(weight) => {
+            Op::MatMul { weight, precision: Precision::Fine, .. }
+                if is_quantized(weight) && !has_row_scales(weight) =>
+            {
                 FINE_BOUND
             }
             op if op.matrices().iter().any(is_quantized) => {

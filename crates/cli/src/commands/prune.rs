@@ -1,19 +1,20 @@
 //! `bilayer prune`: sets weights to zero, removes layers, and measures the change.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
 
 use bilayer_convert::convert::write_back;
-use bilayer_convert::prune::drop::{self, Dropped};
-use bilayer_convert::prune::ratios::{ChosenPattern, Goal, PatternCosts, SparseFamily};
-use bilayer_convert::prune::{Method, Pattern, Prune, Pruned, Source, compare};
+use bilayer_convert::prune::drop::Dropped;
+use bilayer_convert::prune::job::{Job, Step};
+use bilayer_convert::prune::ratios::{Goal, SparseFamily};
+use bilayer_convert::prune::{Method, Pattern, Prune, journal_of};
 use bilayer_convert::{Calibration, Error, quantize};
-use bilayer_engine::{Model, open_file};
-use bilayer_gguf::Metadata;
+use bilayer_engine::open_file;
+use indicatif::ProgressBar;
 
-use crate::args;
 use crate::failure::{Failure, INTERRUPTED};
-use crate::{output, progress};
+use crate::{args, interrupt, output, progress};
 
 mod report;
 
@@ -30,74 +31,59 @@ pub fn execute(args: &args::Prune) -> Result<u8, Failure> {
     }
     let text = args.calibration.as_deref().map(output::file).transpose()?;
     let test = args.test.as_deref().map(output::file).transpose()?;
-    let model = Opened::new(&args.input)?;
-    if test.is_some() && model.model.config().encoder.is_some() {
-        return Err(Failure::usage(
-            "--test needs a model that predicts tokens; an encoder has no perplexity",
-        ));
-    }
-    let of = |error| of(error, &args.input);
-    let text = text.as_deref().map(|text| calibration(args, text));
-    let mut reduced = None;
-    if let Some(dropped) = &args.drop_layers {
-        let bar = progress::steps("measuring layers");
-        let chosen = progress::interruptible(&bar, |told| {
-            dropped.choose(model.source(), text.as_ref(), prune.threads, told)
-        });
-        let Some(choice) = chosen.map_err(of)? else { return Ok(INTERRUPTED) };
-        let file = drop::without(model.source(), &choice.layers).map_err(of)?;
-        let metadata = file.metadata().clone();
-        reduced = Some((choice, Opened { metadata, model: Model::new(file)? }));
-    }
-    let source = reduced.as_ref().map_or(&model, |(_, reduced)| reduced).source();
-    let Some(written) = write(args, (&prune, family, goal), source, text.as_ref())? else {
-        return Ok(INTERRUPTED);
+    let job = Job {
+        input: &args.input,
+        out: &args.out,
+        prune,
+        dropped: args.drop_layers.clone(),
+        goal,
+        family,
+        calibration: text.as_deref().map(|text| calibration(args, text)),
+        test: test.as_deref().map(|text| calibration(args, text)),
+    };
+    let done = match run(&job) {
+        Err(Error::Interrupted) => {
+            let journal = journal_of(&args.out);
+            if journal.exists() {
+                let journal = journal.display();
+                output::note(&format!("{journal} has what is finished; the same command goes on"));
+            }
+            return Ok(INTERRUPTED);
+        }
+        done => done.map_err(|error| of(error, &args.input))?,
     };
     if let (Some(folder), Some(out)) = (&args.checkpoint, &args.checkpoint_out) {
         write_back(folder, &open_file(&args.out)?, out)?;
     }
-    let mut scored = None;
-    if let Some(test) = &test {
-        let after = Model::new(open_file(&args.out)?)?;
-        let bar = progress::steps("scoring");
-        let scores = progress::interruptible(&bar, |told| {
-            compare(&model.model, &after, &calibration(args, test), prune.threads, told)
-        });
-        scored = scores.map_err(of)?;
-        if scored.is_none() {
-            return Ok(INTERRUPTED);
+    report::print(args, &done, began.elapsed().as_secs_f64())
+}
+
+/// Runs the job with a bar for each of its steps, until Ctrl-C.
+fn run(job: &Job<'_>) -> Result<bilayer_convert::prune::job::Done, Error> {
+    interrupt::catch();
+    interrupt::answering();
+    let mut shown: Option<(Step, ProgressBar)> = None;
+    let done = job.run(&mut |step, done, total| {
+        if shown.as_ref().is_none_or(|(of, _)| *of != step) {
+            let bar = match step {
+                Step::Layers => progress::steps("measuring layers"),
+                Step::Patterns => progress::steps("measuring"),
+                Step::Pruning => progress::bytes("pruning"),
+                Step::Scoring => progress::steps("scoring"),
+            };
+            if let Some((_, before)) = shown.replace((step, bar)) {
+                before.finish_and_clear();
+            }
         }
+        if let Some((_, bar)) = &shown {
+            progress::set(bar, done, total);
+        }
+        if interrupt::is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    if let Some((_, bar)) = shown {
+        bar.finish_and_clear();
     }
-    let dropped = reduced.map(|(choice, _)| choice);
-    let seconds = began.elapsed().as_secs_f64();
-    report::print(args, &report::Done { written, dropped, scored, seconds })
-}
-
-/// A model and the metadata of its file, vocabulary included.
-struct Opened {
-    model: Model,
-    metadata: Metadata,
-}
-
-impl Opened {
-    fn new(path: &Path) -> Result<Opened, Failure> {
-        let file = open_file(path)?;
-        let metadata = file.metadata().clone();
-        Ok(Opened { model: Model::new(file)?, metadata })
-    }
-
-    fn source(&self) -> Source<'_> {
-        Source { model: &self.model, metadata: &self.metadata }
-    }
-}
-
-/// What was written.
-struct Written {
-    pruned: Pruned,
-    /// The patterns of the matrices, if they were chosen, with how many times fewer bytes decode reads.
-    chosen: Option<(Vec<ChosenPattern>, f64)>,
-    /// The divergence on the calibration text, if it was the goal.
-    kl: Option<f64>,
+    done
 }
 
 /// The options, and the family of types if `--type` names one.
@@ -128,36 +114,6 @@ fn asked(args: &args::Prune) -> Result<(Prune, Option<SparseFamily>), Failure> {
         threads: args::threads(args.threads),
     };
     Ok((prune, family))
-}
-
-/// Writes the file; `None` if interrupted.
-fn write(
-    args: &args::Prune,
-    (prune, family, goal): (&Prune, Option<SparseFamily>, Option<Goal>),
-    source: Source<'_>,
-    text: Option<&Calibration<'_>>,
-) -> Result<Option<Written>, Failure> {
-    let of = |error| of(error, &args.input);
-    let Some((goal, text)) = goal.zip(text) else {
-        let bar = progress::bytes("pruning");
-        let written =
-            progress::interruptible(&bar, |told| prune.write(source, text, &args.out, told));
-        let written = written.map_err(of)?;
-        return Ok(written.map(|pruned| Written { pruned, chosen: None, kl: None }));
-    };
-    let bar = progress::steps("measuring");
-    let measured = progress::interruptible(&bar, |told| {
-        PatternCosts::measure(prune, family, source.model, text, told)
-    });
-    let Some(measured) = measured.map_err(of)? else { return Ok(None) };
-    let bar = progress::steps("pruning");
-    let written = progress::interruptible(&bar, |told| {
-        measured.write(prune, goal, (source, text), &args.out, told)
-    });
-    Ok(written.map_err(of)?.map(|(pruned, chosen, kl)| {
-        let speed = measured.speed(&chosen);
-        Written { pruned, chosen: Some((chosen, speed)), kl }
-    }))
 }
 
 fn calibration<'a>(args: &args::Prune, text: &'a str) -> Calibration<'a> {

@@ -175,7 +175,8 @@ impl PatternCosts {
             let Some(&matrix) = matrices.get(tensor.name()) else { continue };
             let silent = &mut |_, _| std::ops::ControlFlow::Continue(());
             let reporter = Reporter::new(silent, 0);
-            let work = Work::new(&probing, model, &matrices, &of_layers, (&pool, &reporter));
+            let work =
+                Work::new(&probing, model, (&matrices, &of_layers, None), (&pool, &reporter));
             let candidates = candidates(matrix, family);
             let errors = pool.install(|| errors(model, matrix, &inputs, method, &candidates))?;
             let mut bytes = Vec::new();
@@ -300,7 +301,7 @@ impl PatternCosts {
         let mut expected = target;
         for _ in 0..ROUNDS {
             let chosen = self.choose(Goal::Kl(expected))?;
-            let pruned = with(&chosen).write(source, Some(calibration), &trial, progress)?;
+            let pruned = with(&chosen).write_at_once(source, calibration, &trial, progress)?;
             let mut runs = Runs::new(source.model, calibration, prune.threads, 4, progress)?;
             runs.base()?;
             let after = Model::new(open_file(&trial).map_err(failed)?).map_err(failed)?;

@@ -13,6 +13,7 @@ use bilayer_quant::Type;
 use bytes::Bytes;
 use rayon::prelude::*;
 
+use super::journal::Journal;
 use super::rows::{Inverse, Row, Scores};
 use super::{Method, PRODUCTS_BYTES, Pattern, Prune, Pruned};
 use crate::Error;
@@ -31,6 +32,10 @@ pub(super) struct Matrix<'a> {
     pub ty: Type,
 }
 
+/// The matrices by name, the layer of each tensor, and the journal if there is one.
+pub(super) type Plan<'a> =
+    (&'a BTreeMap<&'a str, Matrix<'a>>, &'a BTreeMap<String, u32>, Option<&'a RefCell<Journal>>);
+
 /// A model on its way.
 pub(super) struct Work<'a> {
     prune: &'a Prune,
@@ -38,6 +43,7 @@ pub(super) struct Work<'a> {
     matrices: &'a BTreeMap<&'a str, Matrix<'a>>,
     /// The layer of each tensor.
     layers: &'a BTreeMap<String, u32>,
+    journal: Option<&'a RefCell<Journal>>,
     pool: &'a rayon::ThreadPool,
     reporter: &'a Reporter<'a>,
     walk: RefCell<Option<Walk>>,
@@ -63,11 +69,11 @@ impl<'a> Work<'a> {
     pub fn new(
         prune: &'a Prune,
         model: &'a Model,
-        matrices: &'a BTreeMap<&'a str, Matrix<'a>>,
-        layers: &'a BTreeMap<String, u32>,
+        (matrices, layers, journal): Plan<'a>,
         (pool, reporter): (&'a rayon::ThreadPool, &'a Reporter<'a>),
     ) -> Work<'a> {
-        Work { prune, model, matrices, layers, pool, reporter, walk: RefCell::new(None) }
+        let walk = RefCell::new(None);
+        Work { prune, model, matrices, layers, journal, pool, reporter, walk }
     }
 
     pub fn reporter(&self) -> &Reporter<'a> {
@@ -83,11 +89,17 @@ impl<'a> Work<'a> {
 
     /// Writes a pruned matrix. Those of one layer are written before those of the next.
     pub fn write(&self, matrix: Matrix<'_>, out: &mut dyn Write) -> Result<Pruned, SourceError> {
+        let name = matrix.tensor.name();
+        if let Some((bytes, pruned)) = self.finished(name)? {
+            out.write_all(&bytes)?;
+            return Ok(pruned);
+        }
         let mut walk = self.walk.borrow_mut();
         let Some(walk) = walk.as_mut() else {
-            return self.pruned(matrix, &Inputs::default(), &mut |bytes| Ok(out.write_all(bytes)?));
+            let (bytes, pruned) = self.made(matrix, &Inputs::default())?;
+            out.write_all(&bytes)?;
+            return Ok(pruned);
         };
-        let name = matrix.tensor.name();
         loop {
             if let Some((bytes, pruned)) = walk.made.remove(name) {
                 out.write_all(&bytes)?;
@@ -97,21 +109,47 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Prunes the matrices of the next layer, and runs it with them.
+    /// A matrix that an earlier run has pruned, if it is in the journal.
+    fn finished(&self, name: &str) -> Result<Option<(Bytes, Pruned)>, Error> {
+        self.journal.map_or(Ok(None), |journal| journal.borrow().get(name))
+    }
+
+    /// Prunes a matrix, and adds it to the journal.
+    fn made(&self, matrix: Matrix<'_>, inputs: &Inputs) -> Result<(Bytes, Pruned), SourceError> {
+        let mut bytes = Vec::new();
+        let pruned = self.pruned(matrix, inputs, &mut |more| {
+            bytes.extend_from_slice(more);
+            Ok(())
+        });
+        let (name, bytes) = (matrix.tensor.name(), Bytes::from(bytes));
+        let pruned = pruned.map_err(|error| named(name, error))?;
+        if let Some(journal) = self.journal {
+            journal.borrow_mut().add(name, &bytes, pruned)?;
+        }
+        Ok((bytes, pruned))
+    }
+
+    /// Prunes the matrices of the next layer that are not finished, and runs it with all of them.
     fn layer(&self, walk: &mut Walk) -> Result<(), SourceError> {
         let layer = walk.layers.next_layer();
         let mut changed = self.model.clone();
         for group in self.groups(layer as u32) {
-            let inputs = self.gather(&mut walk.layers, &group)?;
+            let mut missing = BTreeSet::new();
             for name in group {
+                let Some((bytes, _)) = self.finished(name)? else {
+                    missing.insert(name);
+                    continue;
+                };
+                let ty = self.matrices[name].ty;
+                changed = changed.with_tensor(name, ty, bytes).map_err(failed)?;
+            }
+            if missing.is_empty() {
+                continue;
+            }
+            let inputs = self.gather(&mut walk.layers, &missing)?;
+            for name in missing {
                 let matrix = self.matrices[name];
-                let mut bytes = Vec::new();
-                let pruned = self.pruned(matrix, &inputs, &mut |more| {
-                    bytes.extend_from_slice(more);
-                    Ok(())
-                });
-                let pruned = pruned.map_err(|error| named(name, error))?;
-                let bytes = Bytes::from(bytes);
+                let (bytes, pruned) = self.made(matrix, &inputs)?;
                 changed = changed.with_tensor(name, matrix.ty, bytes.clone()).map_err(failed)?;
                 walk.made.insert(name.to_owned(), (bytes, pruned));
             }
@@ -225,7 +263,7 @@ impl<'a> Work<'a> {
         let (of, kept) = pattern.groups(cols, self.prune.method);
         let bytes = self.model.file().bytes(tensor);
         let (from_bytes, to_bytes) = (layout.row_bytes() as usize, ty.row_bytes(cols)?);
-        let mut done = Pruned { matrices: 1, weights: layout.elements(), zeros: 0 };
+        let mut done = Pruned { matrices: 1, weights: layout.elements(), ..Pruned::default() };
         for first in (0..rows).step_by(ROWS_AT_ONCE) {
             let count = ROWS_AT_ONCE.min(rows - first);
             let mut values = vec![0.0; count * cols];

@@ -10,7 +10,7 @@ pub(super) struct Quantized<const N: usize> {
 }
 
 /// The largest activation in eight bits.
-const PEAK_8: f32 = 127.0;
+pub(super) const PEAK_8: f32 = 127.0;
 
 /// The largest activation in twelve bits.
 #[cfg(target_arch = "x86_64")]
@@ -24,6 +24,18 @@ pub(super) struct Scale {
 }
 
 impl Scale {
+    /// The scale that makes a magnitude, given by its bits, `most`. It is zero for values below 2^-100, so that the
+    /// reciprocal is finite; a NaN or infinity makes it NaN.
+    #[inline(always)]
+    pub fn of(peak: u32, most: f32) -> Scale {
+        const LEAST: u32 = 27 << 23;
+        const INFINITY: u32 = 0x7f80_0000;
+        let is_finite = peak < INFINITY;
+        let peak = if peak < LEAST { 0.0 } else { f32::from_bits(peak) };
+        let inverse = if peak > 0.0 { most / peak } else { 0.0 };
+        Scale { value: if is_finite { peak / most } else { f32::NAN }, inverse }
+    }
+
     /// The nearest multiple of the scale, ties to even: at most that of the peak, arbitrary if the scale is NaN.
     #[inline(always)]
     pub fn quant(self, x: f32) -> i32 {
@@ -40,18 +52,16 @@ pub(super) fn scale_of(x: &[f32]) -> Scale {
     scale_for(x, PEAK_8)
 }
 
-/// The scale that makes the largest of some activations `most`. It is zero for values below 2^-100, so that the
-/// reciprocal is finite; a NaN or infinity makes it NaN.
+/// The scale that makes the largest of some activations `most`; see [`Scale::of`].
 #[inline(always)]
 pub(super) fn scale_for(x: &[f32], most: f32) -> Scale {
-    const LEAST: u32 = 27 << 23;
-    const INFINITY: u32 = 0x7f80_0000;
-    // The bits of non-negative floats compare as their values do, and NaN is above infinity.
-    let peak = x.iter().map(|x| x.to_bits() & 0x7fff_ffff).fold(0, u32::max);
-    let is_finite = peak < INFINITY;
-    let peak = if peak < LEAST { 0.0 } else { f32::from_bits(peak) };
-    let inverse = if peak > 0.0 { most / peak } else { 0.0 };
-    Scale { value: if is_finite { peak / most } else { f32::NAN }, inverse }
+    Scale::of(peak(x), most)
+}
+
+/// The bits of the largest magnitude: those of non-negative floats compare as their values do, and NaN is above infinity.
+#[inline(always)]
+pub(super) fn peak(x: &[f32]) -> u32 {
+    x.iter().map(|x| x.to_bits() & 0x7fff_ffff).fold(0, u32::max)
 }
 
 /// Quantizes some activations with one scale: x becomes round(x / scale).

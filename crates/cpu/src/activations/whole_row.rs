@@ -1,22 +1,55 @@
 //! Activations with one scale per token ([`Format::Q8Row`](super::Format::Q8Row)): columns and packed chunks.
 //!
+//! **The idea.** A few activations of a token may be many times larger than the others: encoders carry them through all
+//! layers, and gates make them. One scale for all would leave the others few steps. So up to [`OUTLIERS`] activations of
+//! a token are stored apart, as multiples of its scale in 16 bits, and the scale is that of the others. A product stays
+//! one exact sum of integers, `Σ w · q + Σ w · outlier`, so every level returns the same bits.
+//!
+//! **Price.** A pass over the activations for their mean square, and per outlier a column of weights multiplied once
+//! more; most tokens have one or two.
+//!
 //! ```text
-//! column:  quants [cols, padded with zeros to a multiple of 64] i8
-//!          scale f32, sum of quants i32, padding to 64 bytes
+//! column:  quants [cols, padded with zeros to a multiple of 64] i8, 0 where outliers are
+//!          scale f32, sum of quants i32, outliers [8] { column u32, value i32 }, padding to 128 bytes
 //! chunk:   quants [cols / 4, n, 4] i8     n tokens
-//!          sums   [n] i32                 -128 · sum of quants
+//!          sums   [n] i32                 -128 · sum of quants and outliers
 //!          scales [n] f32
+//!          outliers [n, 8] { column u32, value i32 }
 //! ```
 
-use super::quantize::{Scale, scale_of};
+use bytemuck::{Pod, Zeroable};
+
+use super::quantize::{PEAK_8, Scale, peak};
 use crate::lanes::{Lanes, Transform};
 use crate::level::{Level, transform};
 
 /// Bytes after a column's quants.
-const TAIL: usize = 64;
+const TAIL: usize = 128;
 
 /// Activations quantized at a time.
 const STEP: usize = 32;
+
+/// The most outliers of a token.
+pub(crate) const OUTLIERS: usize = 8;
+
+/// How many times larger than the root of the mean square of all an outlier is. With normally distributed activations one
+/// in two million is.
+const OUTLIER_FACTOR: f32 = 5.0;
+
+/// The largest outlier in 16 bits.
+const PEAK_16: f32 = 32767.0;
+
+/// An activation that is stored apart.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub(crate) struct Outlier {
+    pub column: u32,
+    /// The multiple of the token's scale; 0 after the last outlier.
+    pub value: i32,
+}
+
+/// The outliers of a token.
+pub(crate) type Outliers = [Outlier; OUTLIERS];
 
 /// Bytes of a column.
 pub(super) fn column_bytes(cols: usize) -> usize {
@@ -30,8 +63,9 @@ pub(crate) struct RowColumn<'a> {
     pub quants: &'a [u8],
     /// What one quant stands for.
     pub scale: f32,
-    /// The sum of the quants.
+    /// The sum of the quants, outliers left out.
     pub sum: i32,
+    outliers: &'a Outliers,
 }
 
 impl<'a> RowColumn<'a> {
@@ -41,7 +75,18 @@ impl<'a> RowColumn<'a> {
         let (quants, tail) = bytes.split_at(bytes.len() - TAIL);
         let word = |at: usize| [tail[at], tail[at + 1], tail[at + 2], tail[at + 3]];
         let (scale, sum) = (f32::from_ne_bytes(word(0)), i32::from_ne_bytes(word(4)));
-        RowColumn { quants, scale, sum }
+        let outliers = bytemuck::from_bytes(&tail[8..8 + size_of::<Outliers>()]);
+        RowColumn { quants, scale, sum, outliers }
+    }
+
+    /// The product of the outliers with a row of weights.
+    #[inline(always)]
+    pub fn outliers(&self, weights: &[u8]) -> i32 {
+        let outliers = self.outliers.iter().take_while(|outlier| outlier.value != 0);
+        let products = outliers.map(|outlier| {
+            i32::from(weights[outlier.column as usize].cast_signed()) * outlier.value
+        });
+        products.sum()
     }
 }
 
@@ -61,30 +106,102 @@ impl Transform for Prepare<'_> {
         let (quants, tail) = out.split_at_mut(out.len() - TAIL);
         let (used, padding) = quants.split_at_mut(self.0.len());
         padding.fill(0);
-        let (scale, sum) = quantize_row(self.0, used);
+        let Parted { scale, outliers } = Parted::of(self.0);
+        let mut sum = 0i32;
+        for (x, out) in self.0.as_chunks::<STEP>().0.iter().zip(used.as_chunks_mut::<STEP>().0) {
+            sum = sum.wrapping_add(quantize_step(scale, x, out));
+        }
+        for outlier in outliers.iter().take_while(|outlier| outlier.value != 0) {
+            used[outlier.column as usize] = 0;
+            sum = sum.wrapping_sub(outlier.value);
+        }
         tail.fill(0);
-        tail[..4].copy_from_slice(&scale.to_ne_bytes());
+        tail[..4].copy_from_slice(&scale.value.to_ne_bytes());
         tail[4..8].copy_from_slice(&sum.to_ne_bytes());
+        tail[8..8 + size_of::<Outliers>()].copy_from_slice(bytemuck::bytes_of(&outliers));
     }
 }
 
-/// Quantizes a row with one scale; returns the scale and the sum of the quants.
+/// A token's scale and outliers.
+struct Parted {
+    scale: Scale,
+    outliers: Outliers,
+}
+
+impl Parted {
+    /// Finds the outliers of a token. Activations that are not finite make the scale NaN.
+    #[inline(always)]
+    fn of(x: &[f32]) -> Parted {
+        let (most, limit) = (peak(x), OUTLIER_FACTOR * root_mean_square(x));
+        // False if the limit is not finite; its square has no bits if it is zero.
+        if limit > 0.0 && f32::from_bits(most) > limit {
+            return Parted::with_outliers(x, limit);
+        }
+        Parted { scale: Scale::of(most, PEAK_8), outliers: [Outlier::default(); OUTLIERS] }
+    }
+
+    /// The largest activations above a limit become outliers, which some are.
+    #[inline(always)]
+    fn with_outliers(x: &[f32], limit: f32) -> Parted {
+        // Sorted from the largest to the smallest, equal ones in order.
+        let mut largest = [(0.0f32, 0u32); OUTLIERS];
+        let mut rest = 0.0f32;
+        for (step, x) in x.as_chunks::<STEP>().0.iter().enumerate() {
+            let most = f32::from_bits(peak(x));
+            if most <= limit {
+                rest = rest.max(most);
+                continue;
+            }
+            for (at, x) in x.iter().enumerate() {
+                let mut next = (x.abs(), (step * STEP + at) as u32);
+                if next.0 > limit {
+                    for kept in &mut largest {
+                        if next.0 > kept.0 {
+                            std::mem::swap(kept, &mut next);
+                        }
+                    }
+                }
+                // What is left is no outlier.
+                rest = rest.max(next.0);
+            }
+        }
+        // So that the largest outlier has 16 bits.
+        let least = largest[0].0 * (PEAK_8 / PEAK_16);
+        let scale = Scale::of(rest.max(least).to_bits(), PEAK_8);
+        let mut outliers = Outliers::default();
+        let found = largest.iter().take_while(|(size, _)| *size > 0.0);
+        for (outlier, &(_, column)) in outliers.iter_mut().zip(found) {
+            *outlier = Outlier { column, value: scale.quant(x[column as usize]) };
+        }
+        Parted { scale, outliers }
+    }
+}
+
+/// The root of the mean square, in sixteen sums.
 #[inline(always)]
-fn quantize_row(x: &[f32], quants: &mut [u8]) -> (f32, i32) {
-    let scale = scale_of(x);
-    let mut sum = 0i32;
-    for (x, out) in x.as_chunks::<STEP>().0.iter().zip(quants.as_chunks_mut::<STEP>().0) {
-        sum = sum.wrapping_add(quantize_step(scale, x, out));
+fn root_mean_square(x: &[f32]) -> f32 {
+    let mut sums = [0.0f32; 16];
+    for x in x.as_chunks::<16>().0 {
+        for (sum, x) in sums.iter_mut().zip(x) {
+            *sum += x * x;
+        }
     }
-    (scale.value, sum)
+    (sums.iter().sum::<f32>() / x.len() as f32).sqrt()
 }
 
-/// Quantizes some activations; returns the sum of the quants.
+/// Quantizes some activations; returns the sum of the quants. Those of outliers are in the sum, but not in `out`.
 #[inline(always)]
 fn quantize_step<const N: usize>(scale: Scale, x: &[f32; N], out: &mut [u8; N]) -> i32 {
-    let whole = x.map(|x| scale.quant(x));
-    *out = whole.map(|q| (q as i8).cast_unsigned());
-    whole.iter().fold(0i32, |sum, q| sum.wrapping_add(*q))
+    // Plain loops: a call of `map` that is not inlined is compiled without the level's instructions.
+    let (mut whole, mut sum) = ([0i32; N], 0i32);
+    for (whole, x) in whole.iter_mut().zip(x) {
+        *whole = scale.quant(*x);
+    }
+    for (out, whole) in out.iter_mut().zip(&whole) {
+        *out = (*whole as i8).cast_unsigned();
+        sum = sum.wrapping_add(*whole);
+    }
+    sum
 }
 
 /// Maximum tokens of a chunk.
@@ -110,23 +227,31 @@ impl Transform for Pack<'_> {
         let n = x.len() / cols;
         assert!(n <= TOKENS_MAX, "{n} tokens in a chunk of at most {TOKENS_MAX}");
         let (quants, rest) = out.split_at_mut(n * cols);
-        let (sums, scales) = rest.split_at_mut(4 * n);
+        let (sums, rest) = rest.split_at_mut(4 * n);
+        let (scales, rest) = rest.split_at_mut(4 * n);
         let sums = bytemuck::cast_slice_mut::<u8, i32>(sums);
-        let scales = &mut bytemuck::cast_slice_mut::<u8, f32>(scales)[..n];
+        let scales = bytemuck::cast_slice_mut::<u8, f32>(scales);
+        let outliers = &mut rest[..n * size_of::<Outliers>()];
+        let outliers = bytemuck::cast_slice_mut::<u8, Outliers>(outliers);
         let fours = quants.as_chunks_mut::<4>().0;
         for (token, x) in x.chunks_exact(cols).enumerate() {
-            let scale = scale_of(x);
+            let parted = Parted::of(x);
             let mut sum = 0i32;
             for (step, x) in x.as_chunks::<STEP>().0.iter().enumerate() {
                 let mut bytes = [0; STEP];
-                sum = sum.wrapping_add(quantize_step(scale, x, &mut bytes));
+                sum = sum.wrapping_add(quantize_step(parted.scale, x, &mut bytes));
                 let to = fours[step * (STEP / 4) * n + token..].iter_mut().step_by(n);
                 for (to, four) in to.zip(bytes.as_chunks::<4>().0) {
                     *to = *four;
                 }
             }
-            scales[token] = scale.value;
+            for outlier in parted.outliers.iter().take_while(|outlier| outlier.value != 0) {
+                let column = outlier.column as usize;
+                fours[column / 4 * n + token][column % 4] = 0;
+            }
+            scales[token] = parted.scale.value;
             sums[token] = (-128i32).wrapping_mul(sum);
+            outliers[token] = parted.outliers;
         }
     }
 }
@@ -136,27 +261,31 @@ impl Transform for Pack<'_> {
 pub(crate) struct PackedRows<'a> {
     /// `[cols / 4, tokens, 4]`.
     pub quants: &'a [u8],
-    /// `[tokens]`, -128 · sum of quants.
+    /// `[tokens]`, -128 · sum of quants and outliers.
     pub sums: &'a [i32],
     /// `[tokens]`.
     pub scales: &'a [f32],
+    /// `[tokens]`.
+    pub outliers: &'a [Outliers],
 }
 
 impl<'a> PackedRows<'a> {
     /// Bytes per token.
     pub fn bytes_per_token(cols: usize) -> usize {
-        cols + 8
+        cols + 8 + size_of::<Outliers>()
     }
 
     /// The chunk of `tokens` tokens at the start of `bytes`.
     pub fn of(bytes: &'a [u8], cols: usize, tokens: usize) -> PackedRows<'a> {
         let (quants, rest) = bytes.split_at(cols * tokens);
         let (sums, rest) = rest.split_at(4 * tokens);
-        let scales = &rest[..4 * tokens];
+        let (scales, rest) = rest.split_at(4 * tokens);
+        let outliers = &rest[..size_of::<Outliers>() * tokens];
         PackedRows {
             quants,
             sums: bytemuck::cast_slice(sums),
             scales: bytemuck::cast_slice(scales),
+            outliers: bytemuck::cast_slice(outliers),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Activations have one scale per token, so every level returns the same bits. VPDPBUSD needs one unsigned operand: the
 //! weights' sign bits are flipped, which adds 128 to each, and the sums start from -128 times the sum of the activations.
 //! AVX2 multiplies magnitudes with activations that carry their signs: no pair sum exceeds 2 · 128 · 127 = 32512, so
-//! VPMADDUBSW never saturates.
+//! VPMADDUBSW never saturates. The few activations that are stored apart are multiplied one by one.
 
 use bilayer_quant::w8a8::{HEADER, scale};
 
@@ -37,11 +37,14 @@ fn columns<'a, const C: usize>(job: &Job<'a>) -> [RowColumn<'a>; C] {
     job.columns::<u8, C>().map(RowColumn::of)
 }
 
-/// The results of a row's sums.
+/// The results of a row's sums, to which the outliers are added.
 #[inline(always)]
 fn scaled<const C: usize>(row: &[u8], columns: &[RowColumn<'_>; C], dots: [i32; C]) -> [f32; C] {
     let d = scale(row);
-    std::array::from_fn(|c| dots[c] as f32 * (d * columns[c].scale))
+    std::array::from_fn(|c| {
+        let dot = dots[c].wrapping_add(columns[c].outliers(&row[HEADER..]));
+        dot as f32 * (d * columns[c].scale)
+    })
 }
 
 fn scalar<const C: usize>(job: &mut Job<'_>) {

@@ -90,6 +90,8 @@ impl WholeRow {
                     x: &x.quants[quants],
                     tokens: range.len(),
                     first: (col == 0).then_some(x.sums),
+                    outliers: x.outliers,
+                    col,
                     last: (span.end == cols).then_some(last),
                     ahead: steps.part(),
                     stride,

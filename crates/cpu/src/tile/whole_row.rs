@@ -2,10 +2,12 @@
 //!
 //! A panel is 32 rows x at most 512 columns, as bytes in the order of the instructions. The first panel of a row starts
 //! from the activations' offsets, later ones continue the integers in the strip, and the last one stores floats. Without
-//! scales between groups of columns, a step is one load of weights, one broadcast per token and the products.
+//! scales between groups of columns, a step is one load of weights, one broadcast per token and the products. After them,
+//! each token's outliers are multiplied with their columns of the panel.
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::activations::Outliers;
 use crate::panel::ROWS;
 use crate::stream::{Ahead, PanelRows};
 use crate::tile::check_strip;
@@ -16,10 +18,15 @@ pub(crate) const COLS: usize = 512;
 /// Steps of four columns in a panel.
 const STEPS: usize = COLS / 4;
 
-/// `[columns / 4, rows, 4]`.
+/// Weights, signed or with their sign bits flipped.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct RowPanel(pub [[[u8; 4]; ROWS]; STEPS]);
+pub(crate) struct RowPanel {
+    /// `[columns / 4, rows, 4]`.
+    pub codes: [[[u8; 4]; ROWS]; STEPS],
+    /// `[rows]`, the negative weights' sum of magnitudes; AVX2 only.
+    pub negative: [i32; ROWS],
+}
 
 /// A panel times some tokens.
 #[derive(Clone, Copy)]
@@ -30,12 +37,26 @@ pub(crate) struct RowProduct<'a> {
     pub tokens: usize,
     /// `[tokens]`, -128 · sum of all activations of the token, for the first panel of a row.
     pub first: Option<&'a [i32]>,
+    /// `[tokens]`.
+    pub outliers: &'a [Outliers],
+    /// The panel's first column.
+    pub col: usize,
     /// For the last panel of a row.
     pub last: Option<RowScales<'a>>,
     /// Lines to prefetch meanwhile.
     pub ahead: Ahead,
     /// Distance from a token's 32 results to those of the next.
     pub stride: usize,
+}
+
+/// An outlier in a panel.
+struct InPanel {
+    /// The step of its column.
+    step: usize,
+    /// The position of the column's codes in the step's words: 0, 8, 16 or 24.
+    bits: i32,
+    /// Of 16 bits.
+    value: i32,
 }
 
 /// What turns sums into results.
@@ -54,7 +75,27 @@ impl RowProduct<'_> {
         assert!(steps <= STEPS && self.x.len() == 4 * steps * self.tokens);
         assert!(self.first.is_none_or(|first| first.len() == self.tokens));
         assert!(self.last.is_none_or(|last| last.x.len() == self.tokens));
+        assert!(self.outliers.len() == self.tokens);
         steps
+    }
+
+    /// Whether any token has outliers.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn has_outliers(&self) -> bool {
+        self.outliers.iter().any(|outliers| outliers[0].value != 0)
+    }
+
+    /// A token's outliers in the panel.
+    #[inline(always)]
+    fn outliers(&self, token: usize, steps: usize) -> impl Iterator<Item = InPanel> {
+        let col = self.col;
+        let outliers = self.outliers[token].iter().take_while(|outlier| outlier.value != 0);
+        outliers.filter_map(move |outlier| {
+            let at = (outlier.column as usize).wrapping_sub(col);
+            let bits = 8 * (at % 4) as i32;
+            (at / 4 < steps).then_some(InPanel { step: at / 4, bits, value: outlier.value })
+        })
     }
 
     /// -128 · sum of the activations of a token, in the first panel.
@@ -88,7 +129,7 @@ pub(super) const PORTABLE: RowTiles = RowTiles { tokens_max: 4, fill, tile };
 fn fill(rows: PanelRows<'_>, count: usize, first: usize, panel: &mut RowPanel) {
     for row in 0..count {
         let steps = rows.row(row).as_chunks::<4>().0;
-        for (to, four) in panel.0.iter_mut().zip(steps) {
+        for (to, four) in panel.codes.iter_mut().zip(steps) {
             to[first + row] = four.map(|code| code ^ 0x80);
         }
     }
@@ -107,9 +148,15 @@ fn tile(product: RowProduct<'_>, strip: &mut [f32]) {
         }
         for step in 0..steps {
             let x = x[step * product.tokens + token].map(|x| i32::from(x.cast_signed()));
-            for (dot, w) in dots.iter_mut().zip(&product.panel.0[step]) {
+            for (dot, w) in dots.iter_mut().zip(&product.panel.codes[step]) {
                 let sum = (0..4).map(|k| i32::from(w[k]) * x[k]).sum::<i32>();
                 *dot = dot.wrapping_add(sum);
+            }
+        }
+        for InPanel { step, bits, value } in product.outliers(token, steps) {
+            for (dot, w) in dots.iter_mut().zip(&product.panel.codes[step]) {
+                let code = u32::from_le_bytes(*w) >> bits & 0xff;
+                *dot = dot.wrapping_add(code.cast_signed() * value);
             }
         }
         match product.last {
@@ -136,7 +183,7 @@ mod x86 {
 
     use std::arch::x86_64::*;
 
-    use super::{RowPanel, RowProduct, RowScales, RowTiles};
+    use super::{InPanel, RowPanel, RowProduct, RowScales, RowTiles};
     use crate::panel::{ROWS, avx2, avx512};
     use crate::stream::PanelRows;
     use crate::tile::{check_strip, in_order};
@@ -147,7 +194,7 @@ mod x86 {
     pub(in super::super) const AVXVNNI: RowTiles =
         RowTiles { tokens_max: 6, fill: fill_256::<true>, tile: tile_vnni };
     pub(in super::super) const AVX2: RowTiles =
-        RowTiles { tokens_max: 4, fill: fill_256::<false>, tile: tile_256 };
+        RowTiles { tokens_max: 8, fill: fill_256::<false>, tile: tile_256 };
 
     #[target_feature(enable = "avx512f,avx512bw")]
     fn fill_512(rows: PanelRows<'_>, count: usize, first: usize, panel: &mut RowPanel) {
@@ -166,7 +213,7 @@ mod x86 {
                 };
                 *value = _mm512_xor_si512(bytes, flip);
             }
-            let to = panel.0[col / 4..steps].iter_mut();
+            let to = panel.codes[col / 4..steps].iter_mut();
             for (to, value) in to.zip(avx512::transpose(values)) {
                 let to = &mut to[first..first + 16];
                 // SAFETY: 16 rows of four bytes are written, as many as the slice has.
@@ -177,6 +224,7 @@ mod x86 {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     fn tile_512(product: RowProduct<'_>, strip: &mut [f32]) {
+        whole_lines();
         match product.tokens {
             1 => tokens_512::<1>(product, strip),
             2 => tokens_512::<2>(product, strip),
@@ -209,7 +257,7 @@ mod x86 {
                 },
             };
         }
-        let (mut w, mut x) = (product.panel.0.as_ptr().cast::<__m512i>(), product.x.as_ptr());
+        let (mut w, mut x) = (product.panel.codes.as_ptr().cast::<__m512i>(), product.x.as_ptr());
         for _ in 0..steps {
             (w, x) = in_order(w, x);
             // SAFETY: `steps` has checked that the panel and the activations have as many.
@@ -222,6 +270,9 @@ mod x86 {
                 }
             }
             (w, x) = (w.wrapping_add(2), x.wrapping_add(4 * N));
+        }
+        if product.has_outliers() {
+            dots = outliers_512(&product, steps, dots);
         }
         for (t, dots) in dots.iter().enumerate() {
             for (half, dots) in dots.iter().enumerate() {
@@ -239,7 +290,55 @@ mod x86 {
         }
     }
 
-    /// Flips sign bits for unsigned operands.
+    /// Adds the products of outliers. A function of its own, so that the sums of its caller stay in registers.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    #[inline(never)]
+    fn outliers_512<const N: usize>(
+        product: &RowProduct<'_>,
+        steps: usize,
+        mut dots: [[__m512i; 2]; N],
+    ) -> [[__m512i; 2]; N] {
+        for (t, dots) in dots.iter_mut().enumerate() {
+            for InPanel { step, bits, value } in product.outliers(t, steps) {
+                let (bits, x) = (_mm_cvtsi32_si128(bits), _mm512_set1_epi32(value & 0xffff));
+                for (dots, words) in dots.iter_mut().zip(product.panel.codes[step].chunks(16)) {
+                    let words = avx512::load(words.as_flattened().first_chunk().expect("16 rows"));
+                    let words = _mm512_srl_epi32(words, bits);
+                    let codes = _mm512_and_si512(words, _mm512_set1_epi32(0xff));
+                    *dots = _mm512_add_epi32(*dots, _mm512_madd_epi16(codes, x));
+                }
+            }
+        }
+        dots
+    }
+
+    /// [`outliers_512`] for `V` vectors of rows from `first` on, of codes with flipped sign bits or signed ones.
+    #[target_feature(enable = "avx2")]
+    #[inline(never)]
+    fn outliers_256<const N: usize, const V: usize, const FLIP: bool>(
+        product: &RowProduct<'_>,
+        (steps, first): (usize, usize),
+        mut dots: [[__m256i; V]; N],
+    ) -> [[__m256i; V]; N] {
+        for (t, dots) in dots.iter_mut().enumerate() {
+            for InPanel { step, bits, value } in product.outliers(t, steps) {
+                let (bits, x) = (_mm_cvtsi32_si128(24 - bits), _mm256_set1_epi32(value & 0xffff));
+                let words = product.panel.codes[step][first..].chunks(8);
+                for (dots, words) in dots.iter_mut().zip(words) {
+                    let words = avx2::load(words.as_flattened().first_chunk().expect("8 rows"));
+                    let words = _mm256_sll_epi32(words, bits);
+                    let codes = match FLIP {
+                        true => _mm256_srli_epi32::<24>(words),
+                        false => _mm256_srai_epi32::<24>(words),
+                    };
+                    *dots = _mm256_add_epi32(*dots, _mm256_madd_epi16(codes, x));
+                }
+            }
+        }
+        dots
+    }
+
+    /// Flips sign bits for unsigned operands, or sums the magnitudes of negative weights.
     #[target_feature(enable = "avx2")]
     fn fill_256<const FLIP: bool>(
         rows: PanelRows<'_>,
@@ -248,22 +347,42 @@ mod x86 {
         panel: &mut RowPanel,
     ) {
         let flip = _mm256_set1_epi8(if FLIP { i8::MIN } else { 0 });
+        let zero = _mm256_setzero_si256();
         for begin in (0..count).step_by(8) {
+            let mut sums = [zero; 8];
             for col in (0..rows.len).step_by(32) {
                 let mut values = [_mm256_setzero_si256(); 8];
                 for (row, value) in values.iter_mut().enumerate().take(count - begin) {
                     let bytes = rows.row(begin + row)[col..].first_chunk::<32>();
                     let bytes = avx2::load(bytes.expect("a multiple of 32 columns"));
                     *value = _mm256_xor_si256(bytes, flip);
+                    if !FLIP {
+                        let sizes = _mm256_abs_epi8(_mm256_min_epi8(bytes, zero));
+                        sums[row] = _mm256_add_epi64(sums[row], _mm256_sad_epu8(sizes, zero));
+                    }
                 }
-                let to = panel.0[col / 4..].iter_mut();
+                let to = panel.codes[col / 4..].iter_mut();
                 for (to, value) in to.zip(avx2::transpose(values)) {
                     let to = &mut to[first + begin..first + begin + 8];
                     // SAFETY: eight rows of four bytes are written, as many as the slice has.
                     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), value) };
                 }
             }
+            if !FLIP {
+                let to = &mut panel.negative[first + begin..first + begin + 8];
+                for (to, sums) in to.iter_mut().zip(sums) {
+                    *to = sum_256(sums);
+                }
+            }
         }
+    }
+
+    /// The sum of four lanes of 64 bits, which fits 32.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn sum_256(sums: __m256i) -> i32 {
+        let two = _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
+        _mm_cvtsi128_si32(_mm_add_epi64(two, _mm_unpackhi_epi64(two, two)))
     }
 
     #[target_feature(enable = "avx2,fma,avxvnni")]
@@ -290,8 +409,9 @@ mod x86 {
         let steps = product.steps();
         assert!(product.tokens == N && first <= 16);
         check_strip(strip, product.stride, N, 16);
-        let mut dots = begin_256::<N>(&product, strip, std::array::from_fn(|t| product.start(t)));
-        let (mut w, mut x) = (product.panel.0.as_ptr().cast::<u8>(), product.x.as_ptr());
+        let mut dots =
+            begin_256::<N, 2>(&product, strip, std::array::from_fn(|t| product.start(t)));
+        let (mut w, mut x) = (product.panel.codes.as_ptr().cast::<u8>(), product.x.as_ptr());
         w = w.wrapping_add(4 * first);
         for _ in 0..steps {
             (w, x) = in_order(w, x);
@@ -307,6 +427,9 @@ mod x86 {
             }
             (w, x) = (w.wrapping_add(4 * ROWS), x.wrapping_add(4 * N));
         }
+        if product.has_outliers() {
+            dots = outliers_256::<N, 2, true>(&product, (steps, first), dots);
+        }
         end_256(&product, first, dots, strip);
     }
 
@@ -314,75 +437,87 @@ mod x86 {
     fn tile_256(product: RowProduct<'_>, strip: &mut [f32]) {
         whole_lines();
         product.ahead.fetch();
-        for first in [0, 16] {
+        for first in [0, 8, 16, 24] {
             let strip = &mut strip[first..];
             match product.tokens {
                 1 => tokens_256::<1>(product, first, strip),
                 2 => tokens_256::<2>(product, first, strip),
                 3 => tokens_256::<3>(product, first, strip),
                 4 => tokens_256::<4>(product, first, strip),
-                tokens => unreachable!("{tokens} tokens in a chunk of at most 4"),
+                5 => tokens_256::<5>(product, first, strip),
+                6 => tokens_256::<6>(product, first, strip),
+                7 => tokens_256::<7>(product, first, strip),
+                8 => tokens_256::<8>(product, first, strip),
+                tokens => unreachable!("{tokens} tokens in a chunk of at most 8"),
             }
         }
     }
 
-    /// Rows `first..first + 16` x `N` tokens without VNNI: magnitudes times activations that carry their signs, in pairs
+    /// Rows `first..first + 8` x `N` tokens without VNNI: magnitudes times activations that carry their signs, in pairs
     /// that fit 16 bits, widened every step.
+    ///
+    /// VPSIGNB competes with the multiplications, which are the bound, for their ports. So activations of negative
+    /// weights are complemented, `-1 - x` for `-x`, and what that takes away, the sum of these weights' magnitudes, is
+    /// added once per panel. No pair is beyond 2 · 128 · -128, which fits.
     #[target_feature(enable = "avx2,fma")]
     fn tokens_256<const N: usize>(product: RowProduct<'_>, first: usize, strip: &mut [f32]) {
         let steps = product.steps();
-        assert!(product.tokens == N && first <= 16);
-        check_strip(strip, product.stride, N, 16);
-        let ones = _mm256_set1_epi16(1);
-        let mut dots =
-            begin_256::<N>(&product, strip, std::array::from_fn(|t| product.start(t).map(|_| 0)));
-        let (mut w, mut x) = (product.panel.0.as_ptr().cast::<u8>(), product.x.as_ptr());
+        assert!(product.tokens == N && first <= 24);
+        check_strip(strip, product.stride, N, 8);
+        let (ones, zero) = (_mm256_set1_epi16(1), _mm256_setzero_si256());
+        let starts = std::array::from_fn(|t| product.start(t).map(|_| 0));
+        let mut dots = begin_256::<N, 1>(&product, strip, starts);
+        let (mut w, mut x) = (product.panel.codes.as_ptr().cast::<u8>(), product.x.as_ptr());
         w = w.wrapping_add(4 * first);
         for _ in 0..steps {
             (w, x) = in_order(w, x);
             // SAFETY: `steps` has checked that the panel and the activations have as many.
             unsafe {
-                let from = w.cast::<__m256i>();
-                let quants = [_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1))];
-                let sizes = quants.map(|quants| _mm256_abs_epi8(quants));
-                for (t, dots) in dots.iter_mut().enumerate() {
+                let quants = _mm256_loadu_si256(w.cast::<__m256i>());
+                let (sizes, signs) = (_mm256_abs_epi8(quants), _mm256_cmpgt_epi8(zero, quants));
+                for (t, [dots]) in dots.iter_mut().enumerate() {
                     let x = _mm256_set1_epi32(x.cast::<i32>().add(t).read_unaligned());
-                    for half in 0..2 {
-                        let x = _mm256_sign_epi8(x, quants[half]);
-                        let pairs = _mm256_maddubs_epi16(sizes[half], x);
-                        let products = _mm256_madd_epi16(pairs, ones);
-                        dots[half] = _mm256_add_epi32(dots[half], products);
-                    }
+                    let pairs = _mm256_maddubs_epi16(sizes, _mm256_xor_si256(x, signs));
+                    *dots = _mm256_add_epi32(*dots, _mm256_madd_epi16(pairs, ones));
                 }
             }
             (w, x) = (w.wrapping_add(4 * ROWS), x.wrapping_add(4 * N));
         }
+        let negative = &product.panel.negative[first..first + 8];
+        // SAFETY: eight integers are read.
+        let negative = unsafe { _mm256_loadu_si256(negative.as_ptr().cast()) };
+        for [dots] in &mut dots {
+            *dots = _mm256_add_epi32(*dots, negative);
+        }
+        if product.has_outliers() {
+            dots = outliers_256::<N, 1, false>(&product, (steps, first), dots);
+        }
         end_256(&product, first, dots, strip);
     }
 
-    /// The sums before a panel of 16 rows: those of `starts` in the first one.
+    /// The sums before a panel of `V` vectors of rows: those of `starts` in the first one.
     #[target_feature(enable = "avx2")]
     #[inline]
-    fn begin_256<const N: usize>(
+    fn begin_256<const N: usize, const V: usize>(
         product: &RowProduct<'_>,
         strip: &[f32],
         starts: [Option<i32>; N],
-    ) -> [[__m256i; 2]; N] {
+    ) -> [[__m256i; V]; N] {
         std::array::from_fn(|t| match starts[t] {
-            Some(start) => [_mm256_set1_epi32(start); 2],
-            None => [0, 8].map(|half| {
-                _mm256_castps_si256(avx2::load_floats(&strip[t * product.stride + half..]))
+            Some(start) => [_mm256_set1_epi32(start); V],
+            None => std::array::from_fn(|v| {
+                _mm256_castps_si256(avx2::load_floats(&strip[t * product.stride + 8 * v..]))
             }),
         })
     }
 
-    /// Stores the sums after a panel of rows `first..first + 16`, in the last one as results.
+    /// Stores the sums after a panel of rows from `first` on, in the last one as results.
     #[target_feature(enable = "avx2")]
     #[inline]
-    fn end_256<const N: usize>(
+    fn end_256<const N: usize, const V: usize>(
         product: &RowProduct<'_>,
         first: usize,
-        dots: [[__m256i; 2]; N],
+        dots: [[__m256i; V]; N],
         strip: &mut [f32],
     ) {
         for (t, dots) in dots.iter().enumerate() {

@@ -2,26 +2,18 @@
 
 use bilayer_convert::prune::Comparison;
 use bilayer_convert::prune::drop::LayerChoice;
+use bilayer_convert::prune::job::Done;
 use bilayer_convert::prune::ratios::ChosenPattern;
 use serde_json::json;
 
-use super::Written;
 use crate::args;
 use crate::failure::Failure;
 use crate::output;
 
-/// The work done.
-pub struct Done {
-    pub written: Written,
-    pub dropped: Option<LayerChoice>,
-    pub scored: Option<Comparison>,
-    pub seconds: f64,
-}
-
 /// Prints the tables, or one JSON document.
-pub fn print(args: &args::Prune, done: &Done) -> Result<u8, Failure> {
+pub fn print(args: &args::Prune, done: &Done, seconds: f64) -> Result<u8, Failure> {
     if args.json {
-        return json(args, done);
+        return json(args, done, seconds);
     }
     if let Some(LayerChoice { layers, blocks }) = &done.dropped {
         for block in blocks {
@@ -31,7 +23,7 @@ pub fn print(args: &args::Prune, done: &Done) -> Result<u8, Failure> {
         }
         output::line(&format!("removed layers: {}", listed(layers)))?;
     }
-    let Written { pruned, chosen, kl } = &done.written;
+    let Done { pruned, chosen, kl, .. } = done;
     if let Some((chosen, speed)) = chosen {
         patterns(args, chosen, *speed)?;
     }
@@ -52,7 +44,10 @@ pub fn print(args: &args::Prune, done: &Done) -> Result<u8, Failure> {
     if let Some(folder) = &args.checkpoint_out {
         output::line(&format!("{}: the pruned checkpoint", folder.display()))?;
     }
-    output::note(&format!("pruned: {:.0} ms", done.seconds * 1e3));
+    if pruned.resumed > 0 {
+        output::note(&format!("{} matrices were finished by an earlier run", pruned.resumed));
+    }
+    output::note(&format!("pruned: {:.0} ms", seconds * 1e3));
     Ok(0)
 }
 
@@ -80,8 +75,8 @@ fn listed(layers: &[usize]) -> String {
     }
 }
 
-fn json(args: &args::Prune, done: &Done) -> Result<u8, Failure> {
-    let Done { written: Written { pruned, chosen, kl }, dropped, scored, seconds } = done;
+fn json(args: &args::Prune, done: &Done, seconds: f64) -> Result<u8, Failure> {
+    let Done { pruned, chosen, kl, dropped, scored } = done;
     let scored = scored.as_ref();
     let patterns = chosen.as_ref().map(|(chosen, _)| {
         let one = |chosen: &ChosenPattern| {

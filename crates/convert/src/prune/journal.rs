@@ -1,0 +1,224 @@
+//! The journal of a pruning run: its finished matrices, so that the run goes on after an interruption or a crash.
+//!
+//! ```text
+//! {"journal": 1, "input": .., "options": .., "text": ..}                       line
+//! {"tensor": .., "bytes": .., "sha256": .., "weights": .., "zeros": ..}        line, then the matrix's bytes; for each
+//! ```
+//!
+//! A matrix counts if all its bytes are there with their checksum: what a killed process was writing, and what a machine
+//! without power lost, is pruned again. The journal lies beside the output and is removed once that is complete.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::{Prune, Pruned, Source};
+use crate::{Calibration, Error};
+
+/// Bytes at the beginning and in the middle of each tensor by which an input is recognized.
+const SAMPLE_BYTES: usize = 4096;
+
+/// The journal of an output.
+pub(super) struct Journal {
+    path: PathBuf,
+    file: File,
+    found: BTreeMap<String, Entry>,
+    end: u64,
+}
+
+/// A finished matrix.
+#[derive(Clone)]
+struct Entry {
+    offset: u64,
+    len: usize,
+    sha256: String,
+    pruned: Pruned,
+}
+
+/// The path of the journal of an output.
+#[must_use]
+pub fn place(out: &Path) -> PathBuf {
+    let mut name = out.as_os_str().to_owned();
+    name.push(".journal");
+    PathBuf::from(name)
+}
+
+/// What a run is of: the input, the options that decide its result, and the text.
+pub(super) fn header(
+    prune: &Prune,
+    Source { model, .. }: Source<'_>,
+    text: Option<&Calibration<'_>>,
+) -> Value {
+    let file = model.file();
+    let mut digest = Sha256::new();
+    for tensor in file.tensors() {
+        let (layout, bytes) = (tensor.layout(), file.bytes(tensor));
+        digest.update(format!("{} {} {:?}\n", tensor.name(), layout.ty(), layout.shape()));
+        for from in [0, bytes.len() / 2] {
+            digest.update(&bytes[from..bytes.len().min(from + SAMPLE_BYTES)]);
+        }
+    }
+    let Prune { method, pattern, ty, rules, .. } = prune;
+    let of_text = |text: &Calibration<'_>| {
+        format!("{} {} {}", hex(Sha256::digest(text.text)), text.window_len, text.windows)
+    };
+    json!({
+        "journal": 1,
+        "input": hex(digest.finalize()),
+        "options": format!("{method:?} {pattern:?} {ty:?} {rules:?}"),
+        "text": text.map(of_text),
+    })
+}
+
+impl Journal {
+    /// Opens the journal of an output, or begins it.
+    ///
+    /// # Errors
+    /// [`Error::Journal`] if it is that of another run, or in use; [`Error::File`].
+    pub fn open(out: &Path, header: &Value) -> Result<Journal, Error> {
+        let path = place(out);
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).open(&path);
+        let file = file.map_err(io(&path, "create it, the journal of what is finished"))?;
+        // Where locks are unsupported, nobody is kept out.
+        if let Err(fs::TryLockError::WouldBlock) = file.try_lock() {
+            return Err(wrong(&path, "is in use: another process prunes to this output"));
+        }
+        let mut journal = Journal { path, file, found: BTreeMap::new(), end: 0 };
+        let is_begun = journal.load(header)?;
+        let of_journal =
+            |result: std::io::Result<()>| result.map_err(io(&journal.path, "write it"));
+        of_journal(journal.file.set_len(journal.end))?;
+        if !is_begun {
+            let line = format!("{header}\n");
+            of_journal((&journal.file).write_all(line.as_bytes()))?;
+            journal.end = line.len() as u64;
+        }
+        Ok(journal)
+    }
+
+    /// Reads what is there; whether it begins with the header.
+    fn load(&mut self, header: &Value) -> Result<bool, Error> {
+        let read = io(&self.path, "read it");
+        let mut reader = BufReader::with_capacity(1 << 20, &self.file);
+        let all = self.file.metadata().map_err(&read)?.len();
+        let mut line = Vec::new();
+        reader.read_until(b'\n', &mut line).map_err(&read)?;
+        if line.last() != Some(&b'\n') {
+            return Ok(false);
+        }
+        let begun = serde_json::from_slice::<Value>(&line).unwrap_or_default();
+        if begun["journal"] != 1 {
+            return Err(wrong(&self.path, "is no journal of `prune`; move it away"));
+        }
+        for (key, what) in [("input", "input file"), ("options", "method, pattern or type")] {
+            if begun[key] != header[key] {
+                return Err(another(&self.path, what));
+            }
+        }
+        if begun["text"] != header["text"] {
+            return Err(another(&self.path, "calibration text"));
+        }
+        let mut end = line.len() as u64;
+        loop {
+            line.clear();
+            reader.read_until(b'\n', &mut line).map_err(&read)?;
+            let offset = end + line.len() as u64;
+            let Some((name, entry)) = entry(&line, offset) else { break };
+            let Some(next) = offset.checked_add(entry.len as u64).filter(|end| *end <= all) else {
+                break;
+            };
+            reader.seek_relative(entry.len as i64).map_err(&read)?;
+            self.found.insert(name, entry);
+            end = next;
+        }
+        drop(reader);
+        self.end = end;
+        self.file.seek(SeekFrom::Start(end)).map_err(io(&self.path, "read it"))?;
+        Ok(true)
+    }
+
+    /// A finished matrix; `None` if it is missing or damaged.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn get(&self, tensor: &str) -> Result<Option<(Bytes, Pruned)>, Error> {
+        let Some(Entry { offset, len, sha256, pruned }) = self.found.get(tensor) else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0; *len];
+        let mut file = &self.file;
+        let read = file.seek(SeekFrom::Start(*offset)).and_then(|_| file.read_exact(&mut bytes));
+        read.map_err(io(&self.path, "read it"))?;
+        let is_whole = hex(Sha256::digest(&bytes)) == *sha256;
+        Ok(is_whole.then(|| (bytes.into(), Pruned { resumed: 1, ..*pruned })))
+    }
+
+    /// Adds a finished matrix.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn add(&mut self, tensor: &str, bytes: &[u8], pruned: Pruned) -> Result<(), Error> {
+        let line = json!({
+            "tensor": tensor,
+            "bytes": bytes.len(),
+            "sha256": hex(Sha256::digest(bytes)),
+            "weights": pruned.weights,
+            "zeros": pruned.zeros,
+        });
+        let (line, mut file) = (format!("{line}\n"), &self.file);
+        let written = file
+            .seek(SeekFrom::Start(self.end))
+            .and_then(|_| file.write_all(line.as_bytes()))
+            .and_then(|()| file.write_all(bytes));
+        written.map_err(io(&self.path, "write it"))?;
+        self.end += (line.len() + bytes.len()) as u64;
+        Ok(())
+    }
+
+    /// Removes the journal.
+    pub fn remove(self) {
+        // One that stays is refused or used by the next run.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The matrix that a line announces, whose bytes are at `offset`.
+fn entry(line: &[u8], offset: u64) -> Option<(String, Entry)> {
+    let line: Value = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
+    let number = |key: &str| line[key].as_u64();
+    let pruned = Pruned {
+        matrices: 1,
+        weights: number("weights")?,
+        zeros: number("zeros")?,
+        ..Pruned::default()
+    };
+    let (name, sha256) = (line["tensor"].as_str()?.to_owned(), line["sha256"].as_str()?.to_owned());
+    let len = usize::try_from(number("bytes")?).ok().filter(|len| *len <= i64::MAX as usize)?;
+    Some((name, Entry { offset, len, sha256, pruned }))
+}
+
+fn hex(digest: impl AsRef<[u8]>) -> String {
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn another(path: &Path, what: &str) -> Error {
+    wrong(
+        path,
+        &format!("is the journal of a run with another {what}; finish that one, or remove it"),
+    )
+}
+
+fn wrong(path: &Path, reason: &str) -> Error {
+    Error::Journal { file: path.display().to_string(), reason: reason.to_owned() }
+}
+
+fn io(path: &Path, action: &'static str) -> impl Fn(std::io::Error) -> Error {
+    let file = path.display().to_string();
+    move |source| Error::File(bilayer_gguf::Error::Io { file: file.clone(), action, source })
+}
