@@ -28,6 +28,16 @@ const CHUNK_ELEMENTS: usize = 4 << 10;
 /// Rows of a sequence from which they are taken in tiles.
 const TILED_ROWS: u32 = 8;
 
+/// What a span begins with.
+enum Start<'a> {
+    /// Zeros.
+    Zero,
+    /// The rows of another slot.
+    Other(&'a [f32]),
+    /// What is stored in the rows.
+    InPlace,
+}
+
 /// Columns of a buffer.
 struct BufferColumns {
     buffer: Buffer,
@@ -103,28 +113,26 @@ impl Scan {
         self.op.head_dim.div_ceil(TILE)
     }
 
-    /// Passes rows `first..first + len` of a head's state, as a span begins with them, to what takes them through it.
+    /// Passes what rows `first..first + len` of a head's state begin with, and the rows themselves, to what takes them
+    /// through a span.
     fn carry(
         &self,
         span: &StateSpan,
         head: usize,
         (first, len): (usize, usize),
-        through: impl FnOnce(&mut [f32]),
+        through: impl FnOnce(Start<'_>, &mut [f32]),
     ) {
         let state_dim = self.op.state_dim;
         let at = (head * self.op.head_dim + first) * state_dim;
         // SAFETY: only one chunk accesses these rows of the slots.
         let state = unsafe { self.slots.get_mut(span.to, at, len * state_dim) };
-        match span.from {
-            None => state.fill(0.0),
-            Some(slot) if slot != span.to => {
-                // SAFETY: as above, and the slots differ.
-                let from = unsafe { self.slots.get(slot, at, len * state_dim) };
-                state.copy_from_slice(from);
-            }
-            Some(_) => {}
-        }
-        through(state);
+        let start = match span.from {
+            None => Start::Zero,
+            Some(slot) if slot == span.to => Start::InPlace,
+            // SAFETY: as above, and the slots differ.
+            Some(slot) => Start::Other(unsafe { self.slots.get(slot, at, len * state_dim) }),
+        };
+        through(start, state);
     }
 
     /// A row's decay, and its factor on what is added: the step, or the delta rule's rate.
@@ -156,8 +164,13 @@ impl Scan {
         context: &Context<'_>,
         span: &StateSpan,
         (head, first): (usize, usize),
-        state: &mut [f32],
+        (start, state): (Start<'_>, &mut [f32]),
     ) {
+        match start {
+            Start::Zero => state.fill(0.0),
+            Start::Other(from) => state.copy_from_slice(from),
+            Start::InPlace => {}
+        }
         let len = state.len() / self.op.state_dim;
         let (at, group) = (head * self.op.head_dim + first, self.group(head));
         for row in span.first_row as usize..(span.first_row + span.rows) as usize {
@@ -179,6 +192,22 @@ impl Scan {
         }
     }
 
+    /// Copies the `b` and `c` that a head reads in consecutive rows, `[rows, state_dim]` each.
+    fn gather(
+        &self,
+        context: &Context<'_>,
+        (head, first): (usize, usize),
+        b: &mut [f32],
+        c: &mut [f32],
+    ) {
+        let (state_dim, group) = (self.op.state_dim, self.group(head));
+        let rows = b.chunks_exact_mut(state_dim).zip(c.chunks_exact_mut(state_dim));
+        for (row, (b, c)) in (first..).zip(rows) {
+            b.copy_from_slice(self.b.get(context, row, group, state_dim));
+            c.copy_from_slice(self.c.get(context, row, group, state_dim));
+        }
+    }
+
     /// Takes a head's state through a span, tile by tile.
     fn tile_by_tile(
         &self,
@@ -186,13 +215,19 @@ impl Scan {
         mut scratch: Scratch<'_>,
         span: &StateSpan,
         head: usize,
-        stored: &mut [f32],
+        (start, stored): (Start<'_>, &mut [f32]),
     ) {
         let (head_dim, state_dim) = (self.op.head_dim, self.op.state_dim);
-        let (at, group) = (head * head_dim, self.group(head));
+        let at = head * head_dim;
         let (of_rows, of_block, of_tile) = (TILE * state_dim, TILE * state_dim, TILE * TILE);
         let state = scratch.take(self.blocks() * of_block);
-        for (rows, block) in stored.chunks(of_block).zip(state.chunks_exact_mut(of_block)) {
+        let begin = match start {
+            Start::Zero => &[][..],
+            Start::Other(from) => from,
+            Start::InPlace => &*stored,
+        };
+        state.fill(0.0);
+        for (rows, block) in begin.chunks(of_block).zip(state.chunks_exact_mut(of_block)) {
             transpose(rows, state_dim, block);
         }
         let [b, c, b_columns] = [(); 3].map(|()| scratch.take(of_rows));
@@ -202,11 +237,7 @@ impl Scan {
         for first in (span.first_row as usize..end).step_by(TILE) {
             let rows = (end - first).min(TILE);
             let (b, c) = (&mut b[..rows * state_dim], &mut c[..rows * state_dim]);
-            let of_row = b.chunks_exact_mut(state_dim).zip(c.chunks_exact_mut(state_dim));
-            for (row, (b, c)) in (first..).zip(of_row) {
-                b.copy_from_slice(self.b.get(context, row, group, state_dim));
-                c.copy_from_slice(self.c.get(context, row, group, state_dim));
-            }
+            self.gather(context, (head, first), b, c);
             transpose(b, state_dim, b_columns);
             x.fill(0.0);
             let mut factors = [Factors::default(); TILE];
@@ -270,11 +301,12 @@ impl Stage for Scan {
         let len = rows.min(self.op.head_dim - first);
         let head = chunk / of_head;
         for span in &state.states {
-            self.carry(span, head, (first, len), |stored| {
+            self.carry(span, head, (first, len), |start, rows| {
+                let rows = (start, rows);
                 if is_tiled(state, span) {
-                    self.tile_by_tile(&context, Scratch::of(&mut *scratch), span, head, stored);
+                    self.tile_by_tile(&context, Scratch::of(&mut *scratch), span, head, rows);
                 } else {
-                    self.row_by_row(&context, span, (head, first), stored);
+                    self.row_by_row(&context, span, (head, first), rows);
                 }
             });
         }
