@@ -12,9 +12,9 @@
 //!
 //! There are two dense kernel families: `k` kernels multiply blocks of 256 with [`Format::Q8x256`], `quad` kernels
 //! multiply four blocks of 32 at a time with [`Format::Q8x32`]; `sparse.rs` looks activations up by place, `whole_row.rs`
-//! sums rows with one scale as integers. A family's
-//! loop is written once per level (`scalar.rs`, `avx2.rs`, `avxvnni.rs`, `avx512.rs`, `neon.rs`), for all types whose
-//! bits `types/` states. Types without that dequantize each block and use the f32 dot product (`float.rs`).
+//! sums rows with one scale as integers. A family's loop is written once per level (`scalar.rs`, `avx2.rs`, `avxvnni.rs`,
+//! `avx512.rs` and `avx512vl.rs`, `neon.rs`), for all types whose bits `types/` states. Types without that dequantize
+//! each block and use the f32 dot product (`float.rs`).
 
 use bilayer_quant::Type;
 use bytemuck::Pod;
@@ -101,7 +101,7 @@ macro_rules! super_block {
             #[cfg(target_arch = "x86_64")]
             entry!(AvxVnni, concat!(stringify!($stem), ".avxvnni"), Q8x256, avxvnni::k<types::$stem::$type>[1 2 4]),
             #[cfg(target_arch = "x86_64")]
-            entry!(Avx512Vnni, concat!(stringify!($stem), ".avx512vnni"), Q8x256, avx512::k<types::$stem::$type>[1 2 4 8]),
+            entry!(Avx512Vnni, concat!(stringify!($stem), ".avx512vnni"), Q8x256, avx512vl::k<types::$stem::$type>[1 2 4 8]),
             #[cfg(target_arch = "aarch64")]
             entry!(Neon, concat!(stringify!($stem), ".neon"), Q8x256, neon::plain<neon::OfBlocks<types::$stem::$type>>[1 2 4]),
             #[cfg(target_arch = "aarch64")]

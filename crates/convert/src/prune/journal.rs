@@ -96,7 +96,10 @@ impl Journal {
         of_journal(journal.file.set_len(journal.end))?;
         if !is_begun {
             let line = format!("{header}\n");
-            of_journal((&journal.file).write_all(line.as_bytes()))?;
+            if let Err(error) = of_journal((&journal.file).write_all(line.as_bytes())) {
+                journal.remove();
+                return Err(error);
+            }
             journal.end = line.len() as u64;
         }
         Ok(journal)

@@ -1,6 +1,5 @@
 //! The kernel families' loops with 256-bit VNNI integer dot products; everything else is shared with AVX2.
 
-use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::avx2::{
@@ -11,7 +10,7 @@ use super::{Groups, Job};
 use crate::activations::{Block256, Quad32};
 use crate::level::Level;
 use crate::types::{Quads, SuperBlock};
-use crate::x86::whole_lines;
+use crate::x86::{dpwssd_vex, whole_lines};
 
 /// Multiplies rows of blocks of 256 with `C` columns. VPDPWSSD multiplies the pairs' sums with their scales and
 /// accumulates them in one instruction, where AVX2 needs two.
@@ -51,26 +50,9 @@ fn k_half<T: SuperBlock, const H: usize, const C: usize>(
         let activations = bytemuck::bytes_of(&column.quants);
         for (i, scales) in scales.into_iter().enumerate() {
             let pairs = half.pairs::<T>(load(activations, 128 * H + 32 * i), i);
-            *dots = dpwssd(*dots, pairs, scales);
+            *dots = dpwssd_vex(*dots, pairs, scales);
         }
     }
-}
-
-/// VPDPWSSD as a single instruction, as in avx512.rs.
-#[inline]
-#[target_feature(enable = "avx2,avxvnni")]
-fn dpwssd(mut sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
-    // SAFETY: the instruction reads and writes the named registers only, and is enabled above.
-    unsafe {
-        asm!(
-            "{{vex}} vpdpwssd {sums}, {a}, {b}",
-            sums = inout(ymm_reg) sums,
-            a = in(ymm_reg) a,
-            b = in(ymm_reg) b,
-            options(pure, nomem, nostack, preserves_flags),
-        );
-    }
-    sums
 }
 
 /// Multiplies rows of quads with `C` columns. Values are unsigned, but for those with scales of 16 weights: their

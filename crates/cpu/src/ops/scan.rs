@@ -124,13 +124,17 @@ impl Scan {
     ) {
         let state_dim = self.op.state_dim;
         let at = (head * self.op.head_dim + first) * state_dim;
-        // SAFETY: only one chunk accesses these rows of the slots.
-        let state = unsafe { self.slots.get_mut(span.to, at, len * state_dim) };
-        let start = match span.from {
-            None => Start::Zero,
-            Some(slot) if slot == span.to => Start::InPlace,
-            // SAFETY: as above, and the slots differ.
-            Some(slot) => Start::Other(unsafe { self.slots.get(slot, at, len * state_dim) }),
+        let len = len * state_dim;
+        let other = span.from.filter(|&slot| slot != span.to);
+        // SAFETY: only one chunk accesses these rows of the slots, and the slots differ.
+        let (state, other) = unsafe {
+            let state = self.slots.get_mut(span.to, at, len);
+            (state, other.map(|slot| self.slots.get(slot, at, len)))
+        };
+        let start = match (span.from, other) {
+            (None, _) => Start::Zero,
+            (_, Some(other)) => Start::Other(other),
+            (_, None) => Start::InPlace,
         };
         through(start, state);
     }
@@ -174,22 +178,34 @@ impl Scan {
         let len = state.len() / self.op.state_dim;
         let (at, group) = (head * self.op.head_dim + first, self.group(head));
         for row in span.first_row as usize..(span.first_row + span.rows) as usize {
-            let start = row * self.out.width + at;
-            // SAFETY: only this chunk writes these elements of the result.
-            let out = unsafe { self.out.elements_mut(context, start..start + len) };
-            let advance = Advance {
-                x: self.x.get(context, row, at, len),
-                b: self.b.get(context, row, group, self.op.state_dim),
-                c: self.c.get(context, row, group, self.op.state_dim),
-                factors: [self.op.b_factor, self.op.c_factor],
-                row: self.factors(context, row, head),
-                is_delta: self.beta.is_some(),
-                skip: self.skip(head),
-                state: &mut *state,
-                out,
-            };
-            dispatch(context.level, advance);
+            self.store(context, row, at..at + len, |out| {
+                let advance = Advance {
+                    x: self.x.get(context, row, at, len),
+                    b: self.b.get(context, row, group, self.op.state_dim),
+                    c: self.c.get(context, row, group, self.op.state_dim),
+                    factors: [self.op.b_factor, self.op.c_factor],
+                    row: self.factors(context, row, head),
+                    is_delta: self.beta.is_some(),
+                    skip: self.skip(head),
+                    state: &mut *state,
+                    out,
+                };
+                dispatch(context.level, advance);
+            });
         }
+    }
+
+    /// Has elements of a row of the result computed, which belong to the chunk that calls it.
+    fn store(
+        &self,
+        context: &Context<'_>,
+        row: usize,
+        at: Range<usize>,
+        compute: impl FnOnce(&mut [f32]),
+    ) {
+        let first = row * self.out.width;
+        // SAFETY: only this chunk writes these elements of the result.
+        compute(unsafe { self.out.elements_mut(context, first + at.start..first + at.end) });
     }
 
     /// Copies the `b` and `c` that a head reads in consecutive rows, `[rows, state_dim]` each.
@@ -265,12 +281,11 @@ impl Scan {
             };
             dispatch(context.level, tile);
             for t in 0..rows {
-                let start = (first + t) * self.out.width + at;
-                // SAFETY: only this chunk writes these elements of the result.
-                let to = unsafe { self.out.elements_mut(context, start..start + head_dim) };
-                for (to, out) in to.chunks_mut(TILE).zip(out.chunks_exact(of_tile)) {
-                    to.copy_from_slice(&out[t * TILE..][..to.len()]);
-                }
+                self.store(context, first + t, at..at + head_dim, |to| {
+                    for (to, out) in to.chunks_mut(TILE).zip(out.chunks_exact(of_tile)) {
+                        to.copy_from_slice(&out[t * TILE..][..to.len()]);
+                    }
+                });
             }
         }
         for (rows, block) in stored.chunks_mut(of_block).zip(state.chunks_exact(of_block)) {
