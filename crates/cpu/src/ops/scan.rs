@@ -235,18 +235,19 @@ impl Scan {
     ) {
         let (head_dim, state_dim) = (self.op.head_dim, self.op.state_dim);
         let at = head * head_dim;
-        let (of_rows, of_block, of_tile) = (TILE * state_dim, TILE * state_dim, TILE * TILE);
+        let (of_block, of_tile) = (TILE * state_dim, TILE * TILE);
         let state = scratch.take(self.blocks() * of_block);
-        let begin = match start {
-            Start::Zero => &[][..],
-            Start::Other(from) => from,
-            Start::InPlace => &*stored,
+        let turn = |from: &[f32], state: &mut [f32]| {
+            for (rows, block) in from.chunks(of_block).zip(state.chunks_exact_mut(of_block)) {
+                transpose(rows, state_dim, block);
+            }
         };
-        state.fill(0.0);
-        for (rows, block) in begin.chunks(of_block).zip(state.chunks_exact_mut(of_block)) {
-            transpose(rows, state_dim, block);
+        match start {
+            Start::Zero => state.fill(0.0),
+            Start::Other(from) => turn(from, state),
+            Start::InPlace => turn(stored, state),
         }
-        let [b, c, b_columns] = [(); 3].map(|()| scratch.take(of_rows));
+        let [b, c, b_columns] = [(); 3].map(|()| scratch.take(of_block));
         let [x, out] = [(); 2].map(|()| scratch.take(self.blocks() * of_tile));
         let [mixed, taken, known] = [(); 3].map(|()| scratch.take(of_tile));
         let end = (span.first_row + span.rows) as usize;

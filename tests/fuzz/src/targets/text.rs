@@ -146,7 +146,8 @@ pub fn template(data: &[u8]) {
     }
 }
 
-/// A vocabulary from bytes, then the rest as text and as rules of normalization: decoding gives back what was encoded, or an error comes before.
+/// A vocabulary from bytes, then the rest as text and as rules of normalization: decoding gives back what was encoded,
+/// or an error comes before.
 pub fn tokenizer(data: &[u8]) {
     let Some((&[kind, count, flags], rest)) = data.split_first_chunk() else { return };
     let count = usize::from(count) + 1;
