@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bilayer_graph::{Backend, Clock, Kernel, Limits, PageCopy, Value};
+use bilayer_graph::{Backend, Kernel, Limits, PageCopy, Value};
 use bilayer_scheduler::{Plan, Times};
 
 use crate::times::{self, Decoding};
@@ -40,6 +40,7 @@ mod trace;
 mod waves;
 
 pub use crate::times::{Subject, TimeDevice};
+pub use bilayer_graph::Clock;
 pub use cache::{Error as CacheError, Pages, SequenceId};
 pub use checkpoints::Checkpoint;
 pub(crate) use experts::check_uses;

@@ -250,6 +250,25 @@ mod tests {
     }
 
     #[test]
+    fn requests_begin_when_a_log_says() {
+        let load = Load {
+            requests_per_second: 0.0,
+            arrivals_ms: Some(vec![0.0, 500.0, 3.0]),
+            shared_tokens: 0,
+            own_tokens: 1,
+            answer_tokens: 1,
+            ..Load::default()
+        };
+        let report = simulate(&scenario(1, Router::RoundRobin, load), &times()).unwrap();
+        // The third request comes while the first one's step of 11 ms runs, and waits 8 ms; the second is alone.
+        assert_eq!(report.finished, 3);
+        assert!(
+            (report.first_token_ms.mean - (11.0 + 19.0 + 11.0) / 3.0).abs() < 1e-6,
+            "{report:?}"
+        );
+    }
+
+    #[test]
     fn answers_together_share_steps_and_replicas_share_answers() {
         let load = Load {
             requests_per_second: 0.0,
@@ -313,6 +332,7 @@ mod tests {
             ("load.answer_tokens", |s| s.load.answer_tokens = usize::MAX),
             ("load.requests_per_second", |s| s.load.requests_per_second = 0.0),
             ("load.pause_seconds", |s| s.load.pause_seconds = f64::INFINITY),
+            ("load.arrivals_ms", |s| s.load.arrivals_ms = Some(vec![1.0, -2.0])),
         ] {
             let mut bad = good.clone();
             change(&mut bad);

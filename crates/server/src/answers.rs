@@ -102,6 +102,7 @@ impl Answers {
                     prompt_logprobs: question.prompt_logprobs,
                     after: None,
                     slot: params.slot,
+                    arrived: None,
                 };
                 let ask = Ask {
                     ticket,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bilayer_engine::requests::{
     Event, Executor, ExecutorSettings, KeyId, RequestId, Submission, SubmitError,
 };
-use bilayer_engine::session::{ExpertHits, SavedSequence, Spent};
+use bilayer_engine::session::{Clock, ExpertHits, SavedSequence, Spent};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -28,7 +28,7 @@ pub struct Ask {
     pub ticket: Ticket,
     /// Its number among the answers of one HTTP request.
     pub index: usize,
-    /// What is asked; its `after` is filled in from the ticket below.
+    /// What is asked; its `after` is filled in from the ticket below, and its `arrived` by [`Worker::ask`].
     pub submission: Submission,
     /// A request with the same prompt.
     pub after: Option<Ticket>,
@@ -142,6 +142,7 @@ pub struct Worker {
     commands: Mutex<Sender<Command>>,
     admission: Arc<Admission>,
     live: Arc<Mutex<Live>>,
+    clock: Clock,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -162,6 +163,7 @@ impl Worker {
         let admission = Arc::new(Admission::new(settings.waiting, settings.waiting_per_key));
         let mut opened = opened;
         let at_end = opened.at_end.take();
+        let clock = opened.session.clock().clone();
         let mut serving = Serving {
             executor: executor(opened, settings),
             admission: admission.clone(),
@@ -182,19 +184,20 @@ impl Worker {
                 at_end(serving.executor.session());
             }
         })?;
-        Ok(Worker { commands: Mutex::new(sender), admission, live, thread: Some(thread) })
+        Ok(Worker { commands: Mutex::new(sender), admission, live, clock, thread: Some(thread) })
     }
 
     /// Hands a request over.
     ///
     /// # Errors
     /// Too many wait; the thread has ended.
-    pub fn ask(&self, ask: Ask) -> Result<(), ApiError> {
+    pub fn ask(&self, mut ask: Ask) -> Result<(), ApiError> {
         let key = ask.submission.key;
         if let Err(refused) = self.admission.enter(key) {
             let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
             return Err(ApiError::refused(refused, retry_after(live.decode_time, live.waiting)));
         }
+        ask.submission.arrived = Some(self.clock.now());
         if !self.send(Command::Ask(Box::new(ask))) {
             self.admission.leave(key);
             return Err(ApiError::unavailable("the model is being unloaded"));

@@ -212,7 +212,7 @@ impl Answer {
     fn time(&mut self) {
         let now = self.clock.now();
         let started = self.started.unwrap_or(now);
-        self.served.queued = started - self.arrived;
+        self.served.queued = started.saturating_duration_since(self.arrived);
         self.served.generated = self.reply.generated;
         if self.reply.generated == 0 {
             self.served.prefill = now - started;

@@ -64,6 +64,8 @@ pub struct Submission {
     pub after: Option<RequestId>,
     /// The slot whose sequence it continues; without one it may continue any.
     pub slot: Option<u32>,
+    /// When it came, by the session's clock; without it, when it is submitted. A server's requests wait while a step runs.
+    pub arrived: Option<Instant>,
 }
 
 impl Submission {
@@ -79,6 +81,7 @@ impl Submission {
             prompt_logprobs: None,
             after: None,
             slot: None,
+            arrived: None,
         }
     }
 }
@@ -274,7 +277,7 @@ impl Executor {
             drafter: None,
             drafts_failed: false,
             draft: Draft::default(),
-            arrived: self.session.clock().now(),
+            arrived: submission.arrived.unwrap_or_else(|| self.session.clock().now()),
             clock: self.session.clock().clone(),
             started: None,
             first: None,
@@ -334,7 +337,7 @@ impl Executor {
             let answer = self.answers.get_mut(&item.request).expect("each request has an answer");
             if answer.started.is_none() {
                 answer.started = Some(now);
-                answer.served.queued = now - answer.arrived;
+                answer.served.queued = now.saturating_duration_since(answer.arrived);
                 answer.served.cached = item.start;
                 answer.served.processed = item.start;
                 events.push((item.request, Event::Prefilled(answer.served.clone())));

@@ -22,6 +22,8 @@ pub struct Load {
     pub seconds: f64,
     /// Number of conversations; without it, as many as begin in that time.
     pub conversations: Option<usize>,
+    /// When each conversation begins, in milliseconds, such as a log has it; in place of random times.
+    pub arrivals_ms: Option<Vec<f64>>,
     /// Number of different beginnings.
     pub beginnings: usize,
     /// Tokens of a beginning.
@@ -48,6 +50,7 @@ impl Default for Load {
             requests_per_second: 1.0,
             seconds: 300.0,
             conversations: None,
+            arrivals_ms: None,
             beginnings: 8,
             shared_tokens: 256,
             own_tokens: 64,
@@ -82,6 +85,8 @@ impl Load {
         let (turns, beginnings) = (count(self.turns), count(self.beginnings));
         let finite = |number: f64| (number, number.is_finite() && number >= 0.0);
         let begins = self.requests_per_second > 0.0 || self.conversations.is_some();
+        let arrivals = self.arrivals_ms.as_deref().unwrap_or_default();
+        let impossible = arrivals.iter().copied().find(|&at| !finite(at).1);
         let checks = [
             ("load.own_tokens", own, "1 to 1048576"),
             ("load.answer_tokens", answer, "1 to 1048576"),
@@ -90,9 +95,13 @@ impl Load {
             ("load.seconds", finite(self.seconds), "at least 0"),
             ("load.spread", (self.spread, (0.0..=1.0).contains(&self.spread)), "0 to 1"),
             ("load.pause_seconds", finite(self.pause_seconds), "at least 0"),
+            ("load.arrivals_ms", (impossible.unwrap_or(0.0), impossible.is_none()), "at least 0"),
             (
                 "load.requests_per_second",
-                (self.requests_per_second, finite(self.requests_per_second).1 && begins),
+                (
+                    self.requests_per_second,
+                    finite(self.requests_per_second).1 && (begins || self.arrivals_ms.is_some()),
+                ),
                 "above 0, or 0 with load.conversations",
             ),
         ];
@@ -141,11 +150,14 @@ impl Arrivals {
         let rate = load.requests_per_second / load.turns as f64;
         let (mut at, mut conversation) = (0.0, 0);
         loop {
-            if rate > 0.0 {
-                at += -arrivals.uniform().ln() / rate;
+            match &load.arrivals_ms {
+                Some(given) => at = given.get(conversation).map_or(f64::INFINITY, |ms| ms / 1e3),
+                None if rate > 0.0 => at += -arrivals.uniform().ln() / rate,
+                None => {}
             }
             let enough = load.conversations.is_some_and(|most| conversation >= most);
-            if enough || at > load.seconds {
+            let is_late = at > load.seconds && load.arrivals_ms.is_none();
+            if enough || is_late || at.is_infinite() {
                 return arrivals;
             }
             let beginning = arrivals.beginning();

@@ -64,12 +64,20 @@ pub struct Times {
     pub tokens: Vec<Instant>,
     /// Prompt tokens that were in the cache.
     pub cached: u64,
+    /// From when the request reached the server's scheduler to its first token, by the server's clock.
+    pub served: Duration,
 }
 
 impl Times {
     /// Time to the first token, milliseconds.
     pub fn first_ms(&self) -> f64 {
         self.tokens.first().map_or(f64::NAN, |&at| ms(at - self.sent))
+    }
+
+    /// When the request reached the server's scheduler.
+    pub fn arrived(&self) -> Instant {
+        let first = self.tokens.first().copied().unwrap_or(self.sent);
+        first.checked_sub(self.served).map_or(self.sent, |at| at.max(self.sent))
     }
 
     /// Times between tokens, milliseconds.
@@ -110,7 +118,7 @@ pub fn stream(
 
 /// The times of events. A stream must end with all its tokens.
 fn times(sent: Instant, events: &[Event], predict: usize) -> Result<Times> {
-    let mut times = Times { sent, tokens: Vec::new(), cached: 0 };
+    let mut times = Times { sent, tokens: Vec::new(), cached: 0, served: Duration::ZERO };
     let mut predicted = None;
     let last = events.last().context("the stream has no events")?;
     if last.data != "[DONE]" {
@@ -121,6 +129,8 @@ fn times(sent: Instant, events: &[Event], predict: usize) -> Result<Times> {
         if let Some(count) = chunk["timings"]["predicted_n"].as_u64() {
             predicted = Some(count);
             times.cached = chunk["timings"]["cache_n"].as_u64().unwrap_or_default();
+            let ms = |key| chunk["timings"][key].as_f64().unwrap_or_default();
+            times.served = Duration::from_secs_f64((ms("queue_ms") + ms("prompt_ms")) / 1e3);
         }
         let choice = &chunk["choices"][0];
         if choice.is_object() && choice["finish_reason"].is_null() {
@@ -218,7 +228,12 @@ mod tests {
     #[test]
     fn rates_count_what_streams_do_together() {
         let origin = Instant::now();
-        let times = |tokens: &[u64]| Times { sent: origin, tokens: at(origin, tokens), cached: 0 };
+        let times = |tokens: &[u64]| Times {
+            sent: origin,
+            tokens: at(origin, tokens),
+            cached: 0,
+            served: Duration::ZERO,
+        };
         // Together from 0.2 s to 0.5 s: 3 steps of 0.1 s each.
         let streams = vec![times(&[1, 2, 3, 4, 5]), times(&[2, 3, 4, 5, 9])];
         let group = Group { streams, predict: 5 };
@@ -236,13 +251,16 @@ mod tests {
     fn a_stream_must_end_with_all_its_tokens() {
         let origin = Instant::now();
         let token = r#"{"choices": [{"text": "a", "finish_reason": null}]}"#;
-        let end = r#"{"choices": [{"text": "", "finish_reason": "length"}], "timings": {"predicted_n": 2, "cache_n": 7}}"#;
+        let end = r#"{"choices": [{"text": "", "finish_reason": "length"}], "timings": {"predicted_n": 2, "cache_n": 7, "queue_ms": 2.5, "prompt_ms": 40}}"#;
         let read = |events: &[&str], predict: usize| {
             let events = events.iter().map(|data| Event { at: origin, data: (*data).to_owned() });
             times(origin, &events.collect::<Vec<_>>(), predict)
         };
         let found = read(&[token, token, end, "[DONE]"], 2).unwrap();
         assert_eq!((found.tokens.len(), found.cached), (2, 7));
+        assert_eq!(found.served, Duration::from_micros(42_500));
+        // Not before it was sent, whatever the server's clock says.
+        assert_eq!(found.arrived(), origin);
         for (events, part) in [
             (&[token, token, end, "[DONE]"][..], "instead of 3"),
             (&[token, end][..], "ended with"),

@@ -12,7 +12,7 @@ use super::Setting;
 use super::client::Client;
 use super::completion::{Prompts, Times, stream};
 use super::process::{Launch, Server};
-use crate::report::{Row, Section, Verdict, median, spread};
+use crate::report::{Row, Section, Verdict, median, ms, spread};
 use crate::{output, status};
 
 const REPLICAS: usize = 2;
@@ -49,9 +49,19 @@ const BAR: f64 = 0.15;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Figures {
     tokens_per_second: f64,
+    /// From when a request reaches its scheduler to its first token.
     first_ms: f64,
     gap_ms: f64,
     cached: f64,
+}
+
+/// A case that ran on servers.
+struct Ran {
+    figures: Figures,
+    /// When each request reached its scheduler, after the first was sent.
+    arrivals_ms: Vec<f64>,
+    /// Mean time from the client to the scheduler.
+    on_the_way_ms: f64,
 }
 
 /// A figure's name and its value.
@@ -68,6 +78,7 @@ const JUDGED: [Figure; 3] = [
 struct Pair {
     measured: Figures,
     simulated: Figures,
+    on_the_way_ms: f64,
 }
 
 /// Compares the two.
@@ -87,16 +98,19 @@ pub fn replicas(setting: &Setting) -> Result<Section> {
         let servers: Vec<Server> = launches.iter().map(Launch::bilayer).collect::<Result<_>>()?;
         let overhead = overhead_ms(&servers, &bench, round)?;
         for (at, case) in CASES.iter().enumerate() {
-            let measured = run(&servers, case, (round * CASES.len() + at) as u64)?;
-            let simulated = simulate(setting, &simulator, &bench, case, overhead)?;
-            pairs[at].push(Pair { measured, simulated });
+            let ran = run(&servers, case, (round * CASES.len() + at) as u64)?;
+            let scenario = scenario(setting, case, overhead, &ran.arrivals_ms);
+            let simulated = simulate(setting, &simulator, &bench, &scenario)?;
+            let Ran { figures: measured, on_the_way_ms, .. } = ran;
+            pairs[at].push(Pair { measured, simulated, on_the_way_ms });
         }
     }
     let rows = CASES.iter().zip(&pairs).flat_map(|(case, pairs)| rows(case, pairs)).collect();
     let about = format!(
         "{REPLICAS} servers with {threads} threads each, {STREAMS} answers at once, requests all at once to the one with the \
-         fewest. Simulated from `bilayer bench` of the round, run in {REPLICAS} processes at once, and what a server adds to a \
-         step, from one answer alone on each. Medians of {} rounds.",
+         fewest. Simulated from `bilayer bench` of the round, run in {REPLICAS} processes at once, what a server adds to a step, \
+         from one answer alone on each, and when each request reached its server's scheduler, from which the time to the \
+         first token is counted on both sides. Medians of {} rounds.",
         setting.rounds
     );
     Ok(Section { name: "replicas", about, rows })
@@ -123,11 +137,13 @@ fn rows(case: &Case, pairs: &[Pair]) -> Vec<Row> {
     let [first, simulated_first] = both(|f| f.first_ms);
     let [gap, simulated_gap] = both(|f| f.gap_ms);
     let [cached, simulated_cached] = both(|f| 100.0 * f.cached);
+    let way = median(&pairs.iter().map(|pair| pair.on_the_way_ms).collect::<Vec<_>>());
     let shown = Row::shown(
         format!("{}: measured (simulated)", case.name),
         format!(
             "{rate:.1} ({simulated_rate:.1}) tok/s, first token after {first:.0} ({simulated_first:.0}) ms, {gap:.1} \
-             ({simulated_gap:.1}) ms between tokens, {cached:.0} % ({simulated_cached:.0} %) of prompts cached"
+             ({simulated_gap:.1}) ms between tokens, {cached:.0} % ({simulated_cached:.0} %) of prompts cached; {way:.1} ms \
+             from the client to the scheduler"
         ),
     );
     judged.chain([shown]).collect()
@@ -212,11 +228,11 @@ fn overhead_ms(servers: &[Server], bench: &Path, round: usize) -> Result<f64> {
     };
     let test = tests.iter().find(is_alone).context("bench has no test of one answer")?;
     let [ns, steps] = ["avg_ns", "n_gen"].map(|key| test[key].as_f64().unwrap_or(f64::NAN));
-    Ok((real.gap_ms - ns / steps / 1e6).max(0.0))
+    Ok((real.figures.gap_ms - ns / steps / 1e6).max(0.0))
 }
 
 /// Runs a case on the servers: every request goes to the server that has the fewest.
-fn run(servers: &[Server], case: &Case, seed: u64) -> Result<Figures> {
+fn run(servers: &[Server], case: &Case, seed: u64) -> Result<Ran> {
     let mut prompts = Prompts::seeded(seed);
     let beginning = prompts.next(case.shared);
     let prompts: Vec<Vec<u64>> =
@@ -239,31 +255,34 @@ fn run(servers: &[Server], case: &Case, seed: u64) -> Result<Figures> {
     let took = (ended.context("no token came")? - began).as_secs_f64();
     let gaps: Vec<f64> = times.iter().flat_map(Times::gaps_ms).collect();
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
-    let firsts: Vec<f64> = times.iter().map(Times::first_ms).collect();
+    let each = |of: fn(&Times) -> f64| times.iter().map(of).collect::<Vec<_>>();
     let tokens = (case.requests * (case.shared + case.own)) as f64;
-    Ok(Figures {
+    let figures = Figures {
         tokens_per_second: (case.requests * case.answer) as f64 / took,
-        first_ms: mean(&firsts),
+        first_ms: mean(&each(|times| ms(times.served))),
         gap_ms: mean(&gaps),
         cached: times.iter().map(|times| times.cached as f64).sum::<f64>() / tokens,
-    })
+    };
+    let on_the_way_ms = mean(&each(|times| ms(times.arrived() - times.sent)));
+    let mut arrivals_ms: Vec<f64> =
+        times.iter().map(|times| ms(times.arrived().saturating_duration_since(began))).collect();
+    arrivals_ms.sort_by(f64::total_cmp);
+    Ok(Ran { figures, arrivals_ms, on_the_way_ms })
+}
+
+/// A case as the simulation reads it.
+fn scenario(setting: &Setting, case: &Case, overhead_ms: f64, arrivals_ms: &[f64]) -> String {
+    format!(
+        "[fleet]\nreplicas = {REPLICAS}\nsequences = {STREAMS}\ncontext = {CONTEXT}\noverhead_ms = {overhead_ms}\n\
+         max_step_ms = {}.0\nrouter = \"least-requests\"\n\
+         [load]\narrivals_ms = {arrivals_ms:?}\nbeginnings = 1\nshared_tokens = {}\nown_tokens = {}\n\
+         answer_tokens = {}\nspread = 0.0\n",
+        setting.max_step_ms, case.shared, case.own, case.answer
+    )
 }
 
 /// A case in simulation.
-fn simulate(
-    setting: &Setting,
-    simulator: &Path,
-    bench: &Path,
-    case: &Case,
-    overhead_ms: f64,
-) -> Result<Figures> {
-    let scenario = format!(
-        "[fleet]\nreplicas = {REPLICAS}\nsequences = {STREAMS}\ncontext = {CONTEXT}\noverhead_ms = {overhead_ms}\n\
-         max_step_ms = {}.0\nrouter = \"least-requests\"\n\
-         [load]\nrequests_per_second = 0.0\nconversations = {}\nbeginnings = 1\nshared_tokens = {}\nown_tokens = {}\n\
-         answer_tokens = {}\nspread = 0.0\n",
-        setting.max_step_ms, case.requests, case.shared, case.own, case.answer
-    );
+fn simulate(setting: &Setting, simulator: &Path, bench: &Path, scenario: &str) -> Result<Figures> {
     let file = setting.folder.join("replicas.toml");
     std::fs::write(&file, scenario)?;
     let report = output(Command::new(simulator).arg(bench).arg(&file).arg("--json"))?;
