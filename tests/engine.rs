@@ -36,17 +36,35 @@ mod support {
 use support::data::shared;
 use support::words;
 
-/// Counts the allocations of the current thread.
+/// Counts the allocations of the current thread, and refuses one.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<Option<usize>> = const { Cell::new(None) };
+    /// How many allocations of at least [`LARGE`] bytes succeed before one is refused.
+    static GRANTED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-// SAFETY: every call is forwarded unchanged to the system's allocator; the counter allocates nothing.
+/// Bytes of an allocation whose size a request determines, in the models here.
+const LARGE: usize = 1024;
+
+/// Whether this allocation is the one to be refused.
+fn is_refused(layout: Layout) -> bool {
+    let is_large = layout.size() >= LARGE;
+    let granted = GRANTED.try_with(Cell::get).ok().flatten().filter(|_| is_large);
+    granted.is_some_and(|granted| {
+        GRANTED.with(|left| left.set(granted.checked_sub(1)));
+        granted == 0
+    })
+}
+
+// SAFETY: every call is forwarded unchanged to the system's allocator, or refused; the counters allocate nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get().map(|n| n + 1)));
+        if is_refused(layout) {
+            return std::ptr::null_mut();
+        }
         // SAFETY: the caller's contract is that of `System`.
         unsafe { System.alloc(layout) }
     }
@@ -65,6 +83,13 @@ fn allocations(work: impl FnOnce()) -> usize {
     ALLOCATIONS.with(|count| count.set(Some(0)));
     work();
     ALLOCATIONS.with(|count| count.take()).unwrap()
+}
+
+/// Whether the large allocation after `granted` others of this thread in `work` was refused, and what `work` returned.
+fn refusing<T>(granted: usize, work: impl FnOnce() -> T) -> (bool, T) {
+    GRANTED.with(|left| left.set(Some(granted)));
+    let done = work();
+    (GRANTED.with(|left| left.take()).is_none(), done)
 }
 
 #[derive(Deserialize)]
@@ -326,6 +351,47 @@ fn saved_keys_are_refused_where_they_are_transformed_otherwise() {
 }
 
 /// Where values are in the keys, files and moves between devices carry keys alone.
+/// A session's copies are as large as its sequence is long: none of them may end the process.
+#[test]
+fn a_save_without_memory_is_an_error_and_the_sequence_goes_on() {
+    let model = tiny();
+    let mut session = session(&model);
+    let sequence = session.open().unwrap();
+    let tokens: Vec<u32> = (0..70).map(|i| 3 + i * 7 % 90).collect();
+    session.prefill(sequence, &tokens, &mut |_| true).unwrap();
+    let whole = session.save(sequence).unwrap();
+    let mut refusals = [0; 2];
+    for granted in 0.. {
+        let (is_refused, saved) = refusing(granted, || session.save(sequence));
+        match saved {
+            Err(Error::Device(DeviceError::OutOfMemory { bytes, .. })) => {
+                assert!(is_refused && bytes >= LARGE);
+            }
+            saved => {
+                assert!(!is_refused && saved.unwrap() == whole);
+                break;
+            }
+        }
+        refusals[0] += 1;
+    }
+    for granted in 0.. {
+        let (is_refused, restored) = refusing(granted, || session.restore(&whole));
+        match restored {
+            Err(Error::Device(DeviceError::OutOfMemory { .. })) => assert!(is_refused),
+            restored => {
+                assert!(!is_refused);
+                let again = session.save(restored.unwrap()).unwrap();
+                assert!(again == whole, "the same sequence");
+                break;
+            }
+        }
+        refusals[1] += 1;
+    }
+    assert!(refusals.iter().all(|count| *count > 1), "{refusals:?}");
+    let run = Run { sequence, tokens: &[5], wanted: Wanted::Last };
+    session.step(&[run]).unwrap();
+}
+
 #[test]
 fn latent_caches_are_saved_and_moved() {
     let model = latent();

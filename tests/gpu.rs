@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bilayer_cpu::Cpu;
 use bilayer_engine::Model;
@@ -144,32 +145,39 @@ fn mapped_weights_are_read_in_place() {
     assert!(copied - bytes >= *mapped, "{mapped} bytes are counted once: {bytes} and {copied}");
 }
 
+/// A session whose layers are on a software adapter of its own, since other tests continue to use theirs.
+fn on_software(model: &Model, opened: Opened) -> Session {
+    let cpu = bilayer_cpu::Options { threads: Some(1), level: None };
+    let backends: Vec<Box<dyn Backend>> =
+        vec![Box::new(Cpu::new(cpu).unwrap()), Box::new(opened.backend())];
+    let planner = |graph: &bilayer_graph::Graph, machine: &_, budget: &_| {
+        Ok(place(graph, machine, budget, &Placement::offload(graph.layers(), 3, 0, 1))?)
+    };
+    let settings = Settings {
+        threads: Some(1),
+        ctx_size: Some(128),
+        placing: bilayer_engine::placement::Placing::cpu(),
+        ..Settings::default()
+    };
+    Session::on(model, backends, &planner, settings).unwrap()
+}
+
+fn software() -> Opened {
+    Opened::open(&Options { device: Some("software".to_owned()), ..Options::default() }).unwrap()
+}
+
 /// The answer continues unchanged.
 #[test]
 fn a_lost_device_is_replaced_by_the_cpu() {
-    let software = Options { device: Some("software".to_owned()), ..Options::default() };
     if support::gpu::gpu().is_none() {
         return;
     }
     let model = Model::from_bytes("tiny", words::tiny(Type::F32, 5)).unwrap();
     let prompt: Vec<u32> = (0..40).map(|i| 3 + (i * 37) % 100).collect();
     let text = |lost_after: Option<usize>| {
-        // A separate device, since other tests continue to use theirs.
-        let opened = Opened::open(&software).unwrap();
+        let opened = software();
         let device = Arc::clone(opened.device());
-        let cpu = bilayer_cpu::Options { threads: Some(1), level: None };
-        let backends: Vec<Box<dyn Backend>> =
-            vec![Box::new(Cpu::new(cpu).unwrap()), Box::new(opened.backend())];
-        let planner = |graph: &bilayer_graph::Graph, machine: &_, budget: &_| {
-            Ok(place(graph, machine, budget, &Placement::offload(graph.layers(), 3, 0, 1))?)
-        };
-        let settings = Settings {
-            threads: Some(1),
-            ctx_size: Some(128),
-            placing: bilayer_engine::placement::Placing::cpu(),
-            ..Settings::default()
-        };
-        let mut session = Session::on(&model, backends, &planner, settings).unwrap();
+        let mut session = on_software(&model, opened);
         let sequence = session.open().unwrap();
         let best = |row: &[f32]| (0..row.len()).fold(0, |b, i| if row[i] > row[b] { i } else { b });
         let row = session.prefill(sequence, &prompt, &mut |_| true).unwrap().unwrap();
@@ -190,5 +198,48 @@ fn a_lost_device_is_replaced_by_the_cpu() {
         assert_eq!(found, expected, "lost after {after} tokens");
         assert!(matches!(warnings[..], [Warning::Moved { .. }]), "{warnings:?}");
         assert_eq!(map, "out:cpu 2-0:cpu");
+    }
+}
+
+/// A kernel that does not end: while weights are loaded, while nothing runs, and while a sequence is saved.
+#[test]
+fn a_device_that_hangs_is_replaced_by_the_cpu() {
+    if support::gpu::gpu().is_none() {
+        return;
+    }
+    let model = Model::from_bytes("tiny", words::tiny(Type::F32, 5)).unwrap();
+    let prompt: Vec<u32> = (0..40).map(|i| 3 + (i * 37) % 100).collect();
+    let logits = |hangs: &str| {
+        let opened = software();
+        let device = Arc::clone(opened.device());
+        let hang = |moment: &str| {
+            if hangs == moment {
+                device.hang(Duration::from_millis(30));
+            }
+        };
+        hang("load");
+        let mut session = on_software(&model, opened);
+        let sequence = session.open().unwrap();
+        session.prefill(sequence, &prompt, &mut |_| true).unwrap();
+        hang("save");
+        let saved = session.save(sequence);
+        if hangs == "save" {
+            let error = saved.expect_err("the device is waited for").to_string();
+            assert!(error.contains("it finished nothing in"), "{error}");
+        } else {
+            assert_eq!(saved.unwrap().tokens(), prompt);
+        }
+        let run = Run { sequence, tokens: &[9], wanted: Wanted::Last };
+        let logits = session.step(&[run]).unwrap().to_vec();
+        (logits, session.take_warnings(), session.plan().map.clone())
+    };
+    let (expected, warnings, _) = logits("never");
+    assert!(warnings.is_empty(), "{warnings:?}");
+    for moment in ["load", "save"] {
+        let (found, warnings, map) = logits(moment);
+        let furthest = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(furthest < 1e-3, "{moment}: {furthest}");
+        assert!(!warnings.is_empty(), "{moment}");
+        assert_eq!(map, "out:cpu 2-0:cpu", "{moment}: {warnings:?}");
     }
 }

@@ -14,7 +14,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use bilayer_engine::placement::Placing;
-use bilayer_engine::session::{Progress, Session, Settings};
+use bilayer_engine::session::{Progress, Run, Session, Settings, Wanted};
 use bilayer_engine::{Error, Model, OpenOptions};
 use bilayer_gguf::{Array, File, Metadata, NewTensor, to_bytes};
 use bilayer_quant::Type;
@@ -511,6 +511,44 @@ fn a_file_that_changes_in_the_middle_of_a_prompt_is_an_error() {
         let error = prompted(&mut session, &mut || change()).unwrap_err();
         assert!(matches!(error, Error::File(_)), "{error}");
         assert!(error.to_string().contains(named), "{named}: {error}");
+    }
+}
+
+/// The file keeps its length, but a page of it cannot be read.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_disk_that_fails_under_a_running_model_is_an_error_with_file_and_offset() {
+    let place = place();
+    let path = place.path().join("in.gguf");
+    let middle = std::fs::metadata(&path).unwrap().len() / 2;
+    let kept = Model::open(&path, OpenOptions::default()).unwrap();
+    let mut unaffected = session(&kept, &mut |_| ());
+    let expected = prompted(&mut unaffected, &mut || ()).unwrap();
+    for moment in ["prefill", "decode"] {
+        let model = Model::open(&path, OpenOptions::default()).unwrap();
+        let mut session = session(&model, &mut |_| ());
+        let fail = || model.file().break_page(middle).unwrap();
+        let error = match moment {
+            "prefill" => prompted(&mut session, &mut || fail()).unwrap_err(),
+            _ => {
+                assert!(prompted(&mut session, &mut || ()).unwrap() == expected);
+                let sequence = session.open().unwrap();
+                session.prefill(sequence, &[3, 4, 5], &mut |_| true).unwrap();
+                let run = Run { sequence, tokens: &[6], wanted: Wanted::Last };
+                session.step(&[run]).unwrap();
+                fail();
+                session.step(&[run]).map(drop).unwrap_err()
+            }
+        };
+        assert!(matches!(error, Error::File(_)), "{moment}: {error}");
+        let place = error.to_string();
+        let offset = place.split("in.gguf: byte ").nth(1).and_then(|rest| rest.split(' ').next());
+        let offset: u64 = offset.and_then(|offset| offset.parse().ok()).expect(&place);
+        assert!(offset.abs_diff(middle) < 4096, "{moment}: {place} instead of {middle}");
+        assert!(
+            prompted(&mut unaffected, &mut || ()).unwrap() == expected,
+            "another model goes on"
+        );
     }
 }
 

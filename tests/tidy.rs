@@ -219,6 +219,33 @@ fn dependencies_point_down() {
     assert_none(&broken, "dependencies");
 }
 
+/// The fuzz targets are a workspace of their own, built with `--locked`: its lock names what the crates depend on.
+#[test]
+fn the_lock_of_the_fuzz_targets_is_current() {
+    let lock: toml::Table = read("tests/fuzz/Cargo.lock").parse().expect("valid TOML");
+    let packages = lock["package"].as_array().expect("a list");
+    let mut broken = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().expect("a name");
+        let Some(of) = name.strip_prefix("bilayer-").filter(|of| *of != "fuzz") else { continue };
+        let listed = package.get("dependencies").and_then(|list| list.as_array());
+        let listed: Vec<&str> = listed
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry.as_str()?.split(' ').next())
+            .collect();
+        let manifest: toml::Table =
+            read(&format!("crates/{of}/Cargo.toml")).parse().expect("valid TOML");
+        for (dependency, value) in manifest["dependencies"].as_table().expect("a table") {
+            let is_optional = value.get("optional").and_then(toml::Value::as_bool);
+            if is_optional != Some(true) && !listed.contains(&dependency.as_str()) {
+                broken.push(format!("crates/{of} depends on {dependency}, the lock does not"));
+            }
+        }
+    }
+    assert_none(&broken, "the lock of tests/fuzz (cargo update --workspace there)");
+}
+
 #[test]
 fn the_library_can_do_without_the_command_line() {
     let manifest: toml::Table = read("Cargo.toml").parse().expect("valid TOML");

@@ -430,7 +430,7 @@ impl Backend for Cpu {
         self.finish()?;
         let known = self.caches.get(&cache).ok_or_else(|| unknown(CACHE, cache.0, 0))?;
         // SAFETY: nothing runs after `finish`.
-        Ok(unsafe { known.save(pages) })
+        unsafe { known.save(pages) }
     }
 
     fn restore(

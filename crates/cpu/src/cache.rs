@@ -12,7 +12,7 @@
 //! pages. `value_stride` is `head_dim` rounded up to 16 elements, or to 32 for types in blocks, which run along `head_dim`
 //! ([`panel`] draws them). Where values are the first elements of the keys, a block is only its keys.
 
-use bilayer_graph::{CacheInfo, CachePages, Error, Limits, PAGE_TOKENS, PageCopy};
+use bilayer_graph::{CacheInfo, CachePages, Error, Limits, PAGE_TOKENS, PageCopy, host_zeros};
 use bilayer_quant::Type;
 use bilayer_quant::cache::BLOCK;
 
@@ -48,7 +48,7 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// # Errors
-    /// The type is not supported for caches, or keys that cannot be transformed should be.
+    /// The type is not supported for caches, or keys are to be transformed and cannot be.
     pub(crate) fn new(info: &CacheInfo, limits: &Limits) -> Result<Layout, Error> {
         let key = Stored::of(limits.key_type)?;
         let value = Stored::of(limits.value_type)?;
@@ -182,15 +182,18 @@ impl Cache {
 
     /// Reads keys and values of whole pages as floats.
     ///
+    /// # Errors
+    /// Out of memory.
+    ///
     /// # Safety
     /// No thread writes to the cache meanwhile.
-    pub(crate) unsafe fn save(&self, pages: &[u32]) -> CachePages {
+    pub(crate) unsafe fn save(&self, pages: &[u32]) -> Result<CachePages, Error> {
         let Layout { kv_heads, head_dim: dim, value_stride, .. } = self.layout;
         let width = kv_heads * dim;
         let page_elements = PAGE_TOKENS * width;
         let has_values = self.layout.values_in_keys.is_none();
-        let mut keys = vec![0.0; pages.len() * page_elements];
-        let mut values = vec![0.0; if has_values { keys.len() } else { 0 }];
+        let mut keys = host_zeros("saved keys", pages.len() * page_elements)?;
+        let mut values = host_zeros("saved values", if has_values { keys.len() } else { 0 })?;
         for (at, (&page, keys)) in
             pages.iter().zip(keys.chunks_exact_mut(page_elements)).enumerate()
         {
@@ -212,7 +215,7 @@ impl Cache {
                 }
             }
         }
-        CachePages { keys, values }
+        Ok(CachePages { keys, values })
     }
 
     /// Stores keys and values of whole pages.

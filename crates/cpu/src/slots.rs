@@ -1,6 +1,6 @@
 //! The states of one layer, one slot of f32 elements for each sequence or checkpoint.
 
-use bilayer_graph::{Error, Limits, StateInfo};
+use bilayer_graph::{Error, Limits, StateInfo, host_zeros};
 
 use crate::memory::{Memory, lines};
 
@@ -52,15 +52,18 @@ impl Slots {
     /// Reads whole slots.
     ///
     /// # Errors
-    /// No such slot.
+    /// No such slot, or out of memory.
     ///
     /// # Safety
     /// No thread writes to the slots meanwhile.
     pub(crate) unsafe fn save(&self, slots: &[u32]) -> Result<Vec<f32>, Error> {
         self.check(slots)?;
-        // SAFETY: guaranteed by the caller.
-        let of = |&slot: &u32| unsafe { self.get(slot, 0, self.elements) };
-        Ok(slots.iter().flat_map(of).copied().collect())
+        let mut data = host_zeros("saved states", slots.len() * self.elements)?;
+        for (&slot, data) in slots.iter().zip(data.chunks_exact_mut(self.elements)) {
+            // SAFETY: guaranteed by the caller.
+            data.copy_from_slice(unsafe { self.get(slot, 0, self.elements) });
+        }
+        Ok(data)
     }
 
     /// Fills whole slots.

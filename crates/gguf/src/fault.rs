@@ -10,7 +10,8 @@
 //! Faults elsewhere go to the handler that was there before.
 
 use std::fs;
-use std::os::fd::AsRawFd;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
@@ -162,15 +163,36 @@ fn repair(address: usize) -> bool {
     };
     // All pages behind the end of a shorter file are lost; if the disk failed, this one is.
     let bytes = if first >= size { len - first } else { page.min(len - first) };
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    let at = ptr::with_exposed_provenance_mut(start + first);
-    // SAFETY: the range is inside a map of ours that exists while the slot is in use, and it is only ever read.
-    let pages = unsafe { libc::mmap(at, bytes, libc::PROT_READ, flags, -1, 0) };
-    if pages == libc::MAP_FAILED {
+    let range = start + first..start + first + bytes;
+    if !replace(range, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1) {
         return false;
     }
     let _ = slot.lost.compare_exchange(NONE, offset as u64, Ordering::AcqRel, Ordering::Relaxed);
     true
+}
+
+/// Puts other pages in place of a guarded map's; false if the system refuses. `range` must lie inside of a map of ours that
+/// is not dropped meanwhile.
+fn replace(range: Range<usize>, flags: libc::c_int, file: RawFd) -> bool {
+    let at = ptr::with_exposed_provenance_mut(range.start);
+    let flags = flags | libc::MAP_FIXED;
+    // SAFETY: both callers take the range from a map of ours that exists, and it is only ever read.
+    let pages = unsafe { libc::mmap(at, range.len(), libc::PROT_READ, flags, file, 0) };
+    pages != libc::MAP_FAILED
+}
+
+/// Makes the page with byte `offset` of a map unreadable: from then on a read of it raises SIGBUS, as one of a disk that
+/// fails does, while the file has its length.
+#[cfg(target_os = "linux")]
+pub(crate) fn break_page(map: &[u8], offset: usize) -> std::io::Result<()> {
+    let page = PAGE.load(Ordering::Relaxed);
+    let first = map.as_ptr().addr() + offset / page * page;
+    // A map of an empty file: no byte of it exists.
+    let empty = rustix::fs::memfd_create("bilayer-broken", rustix::fs::MemfdFlags::CLOEXEC)?;
+    match offset < map.len() && replace(first..first + page, libc::MAP_SHARED, empty.as_raw_fd()) {
+        true => Ok(()),
+        false => Err(std::io::Error::other("the page cannot be replaced")),
+    }
 }
 
 #[cfg(test)]
@@ -215,6 +237,26 @@ mod tests {
             sum(&kept);
             kept.check_unchanged().unwrap();
         }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_page_that_cannot_be_read_is_lost_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("broken.gguf");
+        drop(model(&path));
+        let mut bytes = fs::read(&path).unwrap();
+        let start = bytes.len() - 100 * 4096;
+        bytes[start..].fill(1);
+        fs::write(&path, &bytes).unwrap();
+        let file = File::open(&path).unwrap();
+        assert_eq!(sum(&file), 100 * 4096);
+        file.break_page(start as u64 + 9000).unwrap();
+        file.check_unchanged().unwrap();
+        assert_eq!(sum(&file), 99 * 4096, "zeros in place of one page");
+        let found = file.check_unchanged();
+        let Err(Error::Lost { offset, .. }) = found else { panic!("{found:?}") };
+        assert!(offset.abs_diff(start as u64 + 9000) < 4096, "{offset}");
     }
 
     #[test]

@@ -395,6 +395,23 @@ impl File {
         Ok(())
     }
 
+    /// Makes a page of the first shard's map unreadable, as a disk that fails does: the one with byte `offset` of the file. To
+    /// test what comes of it.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: the file is not mapped, or has no such byte.
+    #[doc(hidden)]
+    #[cfg(target_os = "linux")]
+    pub fn break_page(&self, offset: u64) -> Result<(), Error> {
+        let mapped = self.shards.iter().find(|shard| shard.mapped.is_some());
+        let region = mapped.and_then(|shard| Some((shard, shard.region.as_ref()?)));
+        let (shard, region) = region.ok_or_else(|| {
+            io("the file", "break a page", std::io::Error::other("it is not mapped"))
+        })?;
+        let broken = region.break_page(usize::try_from(offset).unwrap_or(usize::MAX));
+        broken.map_err(|source| io(&shard.name, "break a page", source))
+    }
+
     fn region_of(&self, tensor: &Tensor) -> Option<&Region> {
         self.shards.get(tensor.shard)?.region.as_deref()
     }

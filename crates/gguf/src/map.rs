@@ -63,6 +63,12 @@ impl Region {
         None
     }
 
+    /// Makes the page with byte `offset` unreadable.
+    #[cfg(target_os = "linux")]
+    pub fn break_page(&self, offset: usize) -> io::Result<()> {
+        crate::fault::break_page(&self.pages, offset)
+    }
+
     /// Reads the next `len` bytes of `file` into anonymous pages; `progress` receives the bytes read so far after
     /// each 16 MiB.
     pub fn read(

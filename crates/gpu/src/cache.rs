@@ -1,6 +1,8 @@
 //! Device memory of a layer's paged KV cache.
 
-use bilayer_graph::{CacheInfo, CachePages, Error as GraphError, Limits, OpKind, PAGE_TOKENS};
+use bilayer_graph::{
+    CacheInfo, CachePages, Error as GraphError, Limits, OpKind, PAGE_TOKENS, host_zeros,
+};
 use bilayer_quant::Type;
 
 use crate::device::Device;
@@ -37,7 +39,7 @@ impl Cache {
     /// An empty cache.
     ///
     /// # Errors
-    /// The type does not fit the head dimension, keys that cannot be transformed should be, or out of memory.
+    /// The type does not fit the head dimension, keys are to be transformed and cannot be, or out of memory.
     pub fn new(device: &Device, info: &CacheInfo, limits: &Limits) -> Result<Cache, GraphError> {
         let hadamard_keys = limits.transforms(info, device.name())?;
         let copied = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
@@ -67,7 +69,7 @@ impl Cache {
         self.check(pages)?;
         let of = |half: Half, Side { layout, buffer }: &Side| {
             let page_elements = PAGE_TOKENS * layout.kv_heads * layout.head_dim;
-            let mut out = vec![0.0; pages.len() * page_elements];
+            let mut out = host_zeros("saved pages", pages.len() * page_elements)?;
             for (pages, out) in
                 pages.chunks(PAGES_AT_ONCE).zip(out.chunks_mut(PAGES_AT_ONCE * page_elements))
             {

@@ -57,6 +57,8 @@ pub struct Device {
     bind_groups: AtomicUsize,
     /// `None` for a software adapter, which is never lost by time.
     timeout: Option<Duration>,
+    /// The time-out since [`Device::hang`].
+    hung: OnceLock<Duration>,
     /// Submissions that are done: a device under which this grows is slow, not lost.
     finished: Arc<AtomicU64>,
     block_bytes: u64,
@@ -154,6 +156,7 @@ impl Device {
             buffers: AtomicUsize::new(0),
             bind_groups: AtomicUsize::new(0),
             timeout,
+            hung: OnceLock::new(),
             finished: Arc::default(),
             block_bytes: options.block_bytes.unwrap_or(u64::MAX),
             checked: options.checked,
@@ -390,8 +393,10 @@ impl Device {
     /// Those of [`Device::wait`].
     pub fn wait_until(&self, done: impl Fn() -> bool) -> Result<(), GraphError> {
         let began = Instant::now();
-        let finished = || self.finished.load(Ordering::Acquire);
-        let mut patience = Patience::new(self.timeout, finished());
+        let hung = self.hung.get().copied();
+        let finished = || if hung.is_some() { 0 } else { self.finished.load(Ordering::Acquire) };
+        let done = || hung.is_none() && done();
+        let mut patience = Patience::new(hung.or(self.timeout), finished());
         let mut looked = began;
         while !done() {
             self.check()?;
@@ -413,6 +418,14 @@ impl Device {
             }
         }
         self.check()
+    }
+
+    /// From now on nothing is seen to be done, as after a kernel that does not end; a wait gives up after `timeout`. To test
+    /// what comes of it.
+    #[doc(hidden)]
+    pub fn hang(&self, timeout: Duration) {
+        // The first one counts.
+        let _ = self.hung.set(timeout);
     }
 
     /// Hands commands to the device, and counts them when they are done.
@@ -470,7 +483,15 @@ impl Device {
         self.submit(Some(encoder.finish()));
         self.wait(&done)?;
         let mapped = staging.slice(0..bytes).get_mapped_range();
-        mapped.map(|view| view.to_vec()).map_err(|error| self.lost(error.to_string()))
+        let view = mapped.map_err(|error| self.lost(error.to_string()))?;
+        let mut data = Vec::new();
+        data.try_reserve_exact(view.len()).map_err(|_| GraphError::OutOfMemory {
+            device: "cpu".to_owned(),
+            what: "a copy of a buffer".to_owned(),
+            bytes: view.len(),
+        })?;
+        data.extend_from_slice(&view);
+        Ok(data)
     }
 
     /// Runs one kernel on new buffers with the contents `data` (in the order of its storage bindings) and returns

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bilayer_graph::{Error as GraphError, Limits, OpKind, StateInfo};
+use bilayer_graph::{Error as GraphError, Limits, OpKind, StateInfo, host_zeros};
 
 use crate::device::Device;
 
@@ -67,7 +67,9 @@ impl Slots {
         }
         let ranges: Vec<_> = slots.iter().map(|&slot| self.range(slot)).collect();
         let bytes = device.download_ranges(&self.buffer, &ranges)?;
-        Ok(bytemuck::pod_collect_to_vec(&bytes))
+        let mut data = host_zeros("saved states", slots.len() * self.elements)?;
+        bytemuck::cast_slice_mut(&mut data).copy_from_slice(&bytes);
+        Ok(data)
     }
 
     /// Fills slots with data saved by another device, in order with submitted work.

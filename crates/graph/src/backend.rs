@@ -243,6 +243,21 @@ pub struct CachePages {
     pub values: Vec<f32>,
 }
 
+/// Zeros in the host's memory, for a copy of what a device holds: `what` of `len` numbers.
+///
+/// # Errors
+/// [`Error::OutOfMemory`], where a vector would end the process.
+pub fn host_zeros(what: &str, len: usize) -> Result<Vec<f32>, Error> {
+    let mut numbers = Vec::new();
+    numbers.try_reserve_exact(len).map_err(|_| Error::OutOfMemory {
+        device: "cpu".to_owned(),
+        what: what.to_owned(),
+        bytes: len * size_of::<f32>(),
+    })?;
+    numbers.resize(len, 0.0);
+    Ok(numbers)
+}
+
 /// A kernel selected by `compile`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {

@@ -43,7 +43,7 @@ mod weight;
 
 pub use backend::{
     Backend, CachePages, Facts, Holding, Kernel, Limits, Link, OpTime, Segment, SegmentId,
-    StreamedLayer,
+    StreamedLayer, host_zeros,
 };
 pub use clock::Clock;
 pub use error::Error;

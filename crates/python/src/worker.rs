@@ -2,7 +2,7 @@
 //!
 //! **The idea.** The thread never touches Python, so it computes without the interpreter's lock, whichever Python threads
 //! call. They wait on channels and look for signals in between: Ctrl-C, a thread that goes away and the end of the
-//! interpreter only cancel the job. The price is one change of threads per call, and one wake per token.
+//! interpreter only cancel the job. The price is one change of threads per call, and one wake per token at most.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -6,11 +6,12 @@
 //! before it; integers are little-endian.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
 use bilayer_gguf::temporary::{self, Access};
-use bilayer_graph::{CacheId, CachePages, PAGE_TOKENS, StateId};
+use bilayer_graph::{CacheId, CachePages, PAGE_TOKENS, StateId, host_zeros};
 use half::f16;
 
 use super::{Checkpoint, SequenceId, Session};
@@ -119,7 +120,7 @@ impl Session {
     /// Copies a sequence out of the session.
     ///
     /// # Errors
-    /// A device failed.
+    /// A device failed; there is no memory for the copy.
     pub fn save(&mut self, sequence: SequenceId) -> Result<SavedSequence, Error> {
         self.assert_none_begun();
         self.regain_states()?;
@@ -191,12 +192,13 @@ impl Session {
         let tokens = saved.tokens.len().max(1);
         for (cache, device) in caches {
             let whole = |numbers: &[f32]| {
-                let mut all = numbers.to_vec();
-                all.resize(numbers.len() / tokens * pages.len() * PAGE_TOKENS, 0.0);
-                all
+                let len = numbers.len() / tokens * pages.len() * PAGE_TOKENS;
+                let mut all = host_zeros("restored pages", len)?;
+                all[..numbers.len()].copy_from_slice(numbers);
+                Ok::<_, bilayer_graph::Error>(all)
             };
             let data = &saved.caches[&cache];
-            let data = CachePages { keys: whole(&data.keys), values: whole(&data.values) };
+            let data = CachePages { keys: whole(&data.keys)?, values: whole(&data.values)? };
             self.pipeline.backends[device].restore(cache, &pages, &data)?;
         }
         if let Some(Checkpoint { slot, .. }) = self.cache.checkpoints(sequence).last().copied() {
@@ -278,7 +280,9 @@ impl<R: Read> Reading<'_, R> {
         if !matches!(bytes, 2 | 4) || !count.is_multiple_of(tokens) {
             return Err("it is damaged".to_owned());
         }
-        let mut numbers = Vec::with_capacity(count);
+        let mut numbers = Vec::new();
+        let refused = |_| format!("there is no memory for {count} numbers");
+        numbers.try_reserve_exact(count).map_err(refused)?;
         for _ in 0..count {
             let number = if bytes == 2 {
                 let mut half = [0; 2];
@@ -338,12 +342,25 @@ fn write_numbers(out: &mut impl Write, numbers: &[f32]) -> io::Result<()> {
 /// Identifies a model by its configuration, its tensors' names, types and shapes, and the first bytes of each.
 fn digest(model: &Model) -> u64 {
     let file = model.file();
-    let start = fnv_from(FNV_START, format!("{:?}", model.config()).as_bytes());
-    file.tensors().iter().fold(start, |hash, tensor| {
-        let hash = fnv_from(hash, format!("{} {:?}", tensor.name(), tensor.layout()).as_bytes());
+    let mut digest = Digest(FNV_START);
+    // Nothing that is hashed refuses.
+    let _ = write!(digest, "{:?}", model.config());
+    for tensor in file.tensors() {
+        let _ = write!(digest, "{} {:?}", tensor.name(), tensor.layout());
         let data = file.bytes(tensor);
-        fnv_from(hash, &data[..data.len().min(64)])
-    })
+        digest.0 = fnv_from(digest.0, &data[..data.len().min(64)]);
+    }
+    digest.0
+}
+
+/// Hashes text as it is written.
+struct Digest(u64);
+
+impl fmt::Write for Digest {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 = fnv_from(self.0, text.as_bytes());
+        Ok(())
+    }
 }
 
 fn damaged(path: &Path, problem: String) -> Error {

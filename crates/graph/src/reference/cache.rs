@@ -30,7 +30,7 @@ impl Cache {
     /// An empty cache.
     ///
     /// # Errors
-    /// The type is not a cache type, or keys that cannot be transformed should be.
+    /// The type is not a cache type, or keys are to be transformed and cannot be.
     pub fn new(info: &CacheInfo, limits: &Limits) -> Result<Self, Error> {
         let rows = |ty: Type, width: usize| {
             let form = form(ty).ok_or_else(|| Error::Unsupported {
