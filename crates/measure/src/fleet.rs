@@ -56,6 +56,10 @@ pub struct Fleet {
     /// What the server adds to each step, milliseconds.
     #[serde(default)]
     pub overhead_ms: f64,
+    /// From a request's arrival at an idle server to its first step, milliseconds. Requests that come meanwhile are in that
+    /// step too, and then stay together.
+    #[serde(default)]
+    pub wake_ms: f64,
     /// Which replica a request is sent to.
     #[serde(default)]
     pub router: Router,
@@ -119,6 +123,7 @@ impl Scenario {
             ("fleet.rows", fleet.rows as f64, whole, fleet.rows >= 1),
             ("fleet.max_step_ms", fleet.max_step_ms, "above 0", fleet.max_step_ms > 0.0),
             ("fleet.overhead_ms", fleet.overhead_ms, "at least 0", fleet.overhead_ms >= 0.0),
+            ("fleet.wake_ms", fleet.wake_ms, "at least 0", fleet.wake_ms >= 0.0),
             (
                 "fleet.price_per_hour",
                 fleet.price_per_hour,
@@ -157,6 +162,7 @@ impl Scenario {
 ///     waiting: 64,
 ///     max_step_ms: 250.0,
 ///     overhead_ms: 0.0,
+///     wake_ms: 0.0,
 ///     router: Router::LeastRequests,
 ///     price_per_hour: 0.10,
 /// };
@@ -172,7 +178,8 @@ pub fn simulate(scenario: &Scenario, times: &StepTimes) -> Result<Report, FleetE
     let mut arrivals = Arrivals::new(&scenario.load);
     let mut replicas: Vec<Replica> = (0..fleet.replicas).map(|_| Replica::new(fleet)).collect();
     let mut routing = Routing::new(fleet);
-    // When the step of which replica ends.
+    let wake = Duration::from_secs_f64(fleet.wake_ms / 1e3);
+    // When the step of which replica ends, or it wakes.
     let mut ends: BinaryHeap<Reverse<(Duration, usize)>> = BinaryHeap::new();
     let mut report = Report::new(fleet, &scenario.load);
     loop {
@@ -187,7 +194,10 @@ pub fn simulate(scenario: &Scenario, times: &StepTimes) -> Result<Report, FleetE
                     true => report.accept(),
                     false => report.refuse(),
                 }
-                (at, chosen)
+                if replicas[chosen].wake() {
+                    ends.push(Reverse((at + wake, chosen)));
+                }
+                continue;
             }
             _ => {
                 let Some(Reverse((now, replica))) = ends.pop() else { break };
@@ -219,6 +229,7 @@ mod tests {
             waiting: 1000,
             max_step_ms: 250.0,
             overhead_ms: 1.0,
+            wake_ms: 0.0,
             router,
             price_per_hour: 0.36,
         };
@@ -259,13 +270,19 @@ mod tests {
             answer_tokens: 1,
             ..Load::default()
         };
-        let report = simulate(&scenario(1, Router::RoundRobin, load), &times()).unwrap();
+        let first_tokens = |wake_ms| {
+            let mut scenario = scenario(1, Router::RoundRobin, load.clone());
+            scenario.fleet.wake_ms = wake_ms;
+            let report = simulate(&scenario, &times()).unwrap();
+            assert_eq!(report.finished, 3);
+            report.first_token_ms.mean
+        };
         // The third request comes while the first one's step of 11 ms runs, and waits 8 ms; the second is alone.
-        assert_eq!(report.finished, 3);
-        assert!(
-            (report.first_token_ms.mean - (11.0 + 19.0 + 11.0) / 3.0).abs() < 1e-6,
-            "{report:?}"
-        );
+        let expected = (11.0 + 19.0 + 11.0) / 3.0;
+        assert!((first_tokens(0.0) - expected).abs() < 1e-6);
+        // The third is there when the server wakes for the first: one step of two rows for both.
+        let expected = (17.0 + 14.0 + 16.0) / 3.0;
+        assert!((first_tokens(5.0) - expected).abs() < 1e-6);
     }
 
     #[test]

@@ -2,9 +2,10 @@
 //! step ends.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 use bilayer_engine::requests::{KeyId, Refused};
+
+use super::sync::{Mutex, PoisonError};
 
 /// The number of requests that wait for a worker, by API key.
 #[derive(Debug)]
@@ -47,25 +48,5 @@ impl Admission {
                 keys.remove(&key);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use bilayer_engine::requests::Refused;
-
-    use super::Admission;
-
-    #[test]
-    fn too_many_are_refused_until_one_leaves() {
-        let admission = Admission::new(3, 2);
-        assert_eq!((admission.enter(1), admission.enter(1)), (Ok(()), Ok(())));
-        assert_eq!(admission.enter(1), Err(Refused::Key { waiting: 2 }));
-        assert_eq!(admission.enter(2), Ok(()));
-        assert_eq!(admission.enter(3), Err(Refused::Full { waiting: 3 }));
-        admission.leave(1);
-        assert_eq!(admission.enter(3), Ok(()));
-        admission.leave(9);
-        assert_eq!(admission.enter(3), Err(Refused::Full { waiting: 3 }));
     }
 }

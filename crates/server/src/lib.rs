@@ -47,6 +47,13 @@ mod splitter;
 mod sse;
 mod translate;
 mod worker;
+#[cfg(test)]
+mod worker_model;
+
+/// The locks that handlers and the worker share, which a model checker replaces.
+mod sync {
+    pub(crate) use std::sync::{Mutex, PoisonError};
+}
 
 pub use check::{check, endpoints};
 pub use params::Defaults;

@@ -43,6 +43,8 @@ pub(super) struct Replica {
     cache: Pages,
     overhead: Duration,
     open: HashMap<RequestId, Open>,
+    /// Whether it is about to begin a step after it was idle.
+    wakes: bool,
     /// The step that runs, and how long it takes.
     running: Option<(Vec<Item>, Duration)>,
     /// Time in which steps ran.
@@ -70,6 +72,7 @@ impl Replica {
             cache: Pages::new(pages, fleet.sequences + pages, fleet.context),
             overhead: Duration::from_secs_f64(fleet.overhead_ms / 1e3),
             open: HashMap::new(),
+            wakes: false,
             running: None,
             busy: Duration::ZERO,
             pages_peak: 0,
@@ -90,8 +93,14 @@ impl Replica {
         true
     }
 
+    /// Wakes it; false if a step runs or it wakes already.
+    pub fn wake(&mut self) -> bool {
+        self.running.is_none() && !std::mem::replace(&mut self.wakes, true)
+    }
+
     /// Begins a step unless one runs or there is nothing to do. Returns how long it takes.
     pub fn begin_step(&mut self, now: Duration, times: &StepTimes) -> Option<Duration> {
+        self.wakes = false;
         if self.running.is_some() {
             return None;
         }

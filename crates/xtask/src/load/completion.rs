@@ -64,8 +64,10 @@ pub struct Times {
     pub tokens: Vec<Instant>,
     /// Prompt tokens that were in the cache.
     pub cached: u64,
-    /// From when the request reached the server's scheduler to its first token, by the server's clock.
-    pub served: Duration,
+    /// From when the request reached the server's scheduler to its first step, by the server's clock.
+    pub queued: Duration,
+    /// From then to its first token.
+    pub prefill: Duration,
 }
 
 impl Times {
@@ -77,7 +79,8 @@ impl Times {
     /// When the request reached the server's scheduler.
     pub fn arrived(&self) -> Instant {
         let first = self.tokens.first().copied().unwrap_or(self.sent);
-        first.checked_sub(self.served).map_or(self.sent, |at| at.max(self.sent))
+        let waited = self.queued + self.prefill;
+        first.checked_sub(waited).map_or(self.sent, |at| at.max(self.sent))
     }
 
     /// Times between tokens, milliseconds.
@@ -118,7 +121,8 @@ pub fn stream(
 
 /// The times of events. A stream must end with all its tokens.
 fn times(sent: Instant, events: &[Event], predict: usize) -> Result<Times> {
-    let mut times = Times { sent, tokens: Vec::new(), cached: 0, served: Duration::ZERO };
+    let zero = Duration::ZERO;
+    let mut times = Times { sent, tokens: Vec::new(), cached: 0, queued: zero, prefill: zero };
     let mut predicted = None;
     let last = events.last().context("the stream has no events")?;
     if last.data != "[DONE]" {
@@ -129,8 +133,9 @@ fn times(sent: Instant, events: &[Event], predict: usize) -> Result<Times> {
         if let Some(count) = chunk["timings"]["predicted_n"].as_u64() {
             predicted = Some(count);
             times.cached = chunk["timings"]["cache_n"].as_u64().unwrap_or_default();
-            let ms = |key| chunk["timings"][key].as_f64().unwrap_or_default();
-            times.served = Duration::from_secs_f64((ms("queue_ms") + ms("prompt_ms")) / 1e3);
+            let of = |key| chunk["timings"][key].as_f64().unwrap_or_default();
+            [times.queued, times.prefill] =
+                ["queue_ms", "prompt_ms"].map(|key| Duration::from_secs_f64(of(key) / 1e3));
         }
         let choice = &chunk["choices"][0];
         if choice.is_object() && choice["finish_reason"].is_null() {
@@ -232,7 +237,8 @@ mod tests {
             sent: origin,
             tokens: at(origin, tokens),
             cached: 0,
-            served: Duration::ZERO,
+            queued: Duration::ZERO,
+            prefill: Duration::ZERO,
         };
         // Together from 0.2 s to 0.5 s: 3 steps of 0.1 s each.
         let streams = vec![times(&[1, 2, 3, 4, 5]), times(&[2, 3, 4, 5, 9])];
@@ -258,7 +264,7 @@ mod tests {
         };
         let found = read(&[token, token, end, "[DONE]"], 2).unwrap();
         assert_eq!((found.tokens.len(), found.cached), (2, 7));
-        assert_eq!(found.served, Duration::from_micros(42_500));
+        assert_eq!(found.queued + found.prefill, Duration::from_micros(42_500));
         // Not before it was sent, whatever the server's clock says.
         assert_eq!(found.arrived(), origin);
         for (events, part) in [

@@ -188,7 +188,8 @@ mod tests {
             sent: at(sent),
             tokens: tokens.iter().map(|&ms| at(ms)).collect(),
             cached: 0,
-            served: Duration::ZERO,
+            queued: Duration::ZERO,
+            prefill: Duration::ZERO,
         };
         let beside = times(0, &[10, 30, 40, 90, 120, 320]);
         let found = Arrival::of(&beside, &times(50, &[110])).unwrap();

@@ -62,6 +62,8 @@ struct Ran {
     arrivals_ms: Vec<f64>,
     /// Mean time from the client to the scheduler.
     on_the_way_ms: f64,
+    /// Mean time from the first arrival at a server to its first step.
+    wake_ms: f64,
 }
 
 /// A figure's name and its value.
@@ -99,7 +101,7 @@ pub fn replicas(setting: &Setting) -> Result<Section> {
         let overhead = overhead_ms(&servers, &bench, round)?;
         for (at, case) in CASES.iter().enumerate() {
             let ran = run(&servers, case, (round * CASES.len() + at) as u64)?;
-            let scenario = scenario(setting, case, overhead, &ran.arrivals_ms);
+            let scenario = scenario(setting, case, overhead, &ran);
             let simulated = simulate(setting, &simulator, &bench, &scenario)?;
             let Ran { figures: measured, on_the_way_ms, .. } = ran;
             pairs[at].push(Pair { measured, simulated, on_the_way_ms });
@@ -109,8 +111,8 @@ pub fn replicas(setting: &Setting) -> Result<Section> {
     let about = format!(
         "{REPLICAS} servers with {threads} threads each, {STREAMS} answers at once, requests all at once to the one with the \
          fewest. Simulated from `bilayer bench` of the round, run in {REPLICAS} processes at once, what a server adds to a step, \
-         from one answer alone on each, and when each request reached its server's scheduler, from which the time to the \
-         first token is counted on both sides. Medians of {} rounds.",
+         from one answer alone on each, when each request reached its server's scheduler, from which the time to the first \
+         token is counted on both sides, and how long an idle server took to begin. Medians of {} rounds.",
         setting.rounds
     );
     Ok(Section { name: "replicas", about, rows })
@@ -240,17 +242,20 @@ fn run(servers: &[Server], case: &Case, seed: u64) -> Result<Ran> {
     let turn = AtomicUsize::new(0);
     let one = |prompt: &[u64]| {
         // All are sent at once, so the fewest requests are those of the next in turn.
-        let server = &servers[turn.fetch_add(1, Ordering::Relaxed) % servers.len()];
-        stream(&mut Client::new(server.address), prompt, case.answer, |_| {})
+        let server = turn.fetch_add(1, Ordering::Relaxed) % servers.len();
+        let mut client = Client::new(servers[server].address);
+        stream(&mut client, prompt, case.answer, |_| {}).map(|times| (server, times))
     };
     let began = Instant::now();
-    let times: Vec<Times> = std::thread::scope(|scope| {
+    let placed: Vec<(usize, Times)> = std::thread::scope(|scope| {
         let threads: Vec<_> = prompts.iter().map(|prompt| scope.spawn(|| one(prompt))).collect();
         let joined = threads.into_iter().map(|thread| thread.join());
         joined
             .map(|times| times.unwrap_or_else(|_| bail!("a client panicked")))
             .collect::<Result<_>>()
     })?;
+    let wakes: Vec<f64> = (0..servers.len()).map(|server| wake_ms(&placed, server)).collect();
+    let times: Vec<Times> = placed.into_iter().map(|(_, times)| times).collect();
     let ended = times.iter().filter_map(|times| times.tokens.last().copied()).max();
     let took = (ended.context("no token came")? - began).as_secs_f64();
     let gaps: Vec<f64> = times.iter().flat_map(Times::gaps_ms).collect();
@@ -259,7 +264,7 @@ fn run(servers: &[Server], case: &Case, seed: u64) -> Result<Ran> {
     let tokens = (case.requests * (case.shared + case.own)) as f64;
     let figures = Figures {
         tokens_per_second: (case.requests * case.answer) as f64 / took,
-        first_ms: mean(&each(|times| ms(times.served))),
+        first_ms: mean(&each(|times| ms(times.queued + times.prefill))),
         gap_ms: mean(&gaps),
         cached: times.iter().map(|times| times.cached as f64).sum::<f64>() / tokens,
     };
@@ -267,14 +272,24 @@ fn run(servers: &[Server], case: &Case, seed: u64) -> Result<Ran> {
     let mut arrivals_ms: Vec<f64> =
         times.iter().map(|times| ms(times.arrived().saturating_duration_since(began))).collect();
     arrivals_ms.sort_by(f64::total_cmp);
-    Ok(Ran { figures, arrivals_ms, on_the_way_ms })
+    Ok(Ran { figures, arrivals_ms, on_the_way_ms, wake_ms: mean(&wakes) })
+}
+
+/// From the first arrival at a server to its first step, milliseconds.
+fn wake_ms(placed: &[(usize, Times)], server: usize) -> f64 {
+    let of_server = || placed.iter().filter(|(at, _)| *at == server).map(|(_, times)| times);
+    let arrived = of_server().map(Times::arrived).min();
+    let began = of_server().map(|times| times.arrived() + times.queued).min();
+    arrived.zip(began).map_or(0.0, |(arrived, began)| ms(began - arrived))
 }
 
 /// A case as the simulation reads it.
-fn scenario(setting: &Setting, case: &Case, overhead_ms: f64, arrivals_ms: &[f64]) -> String {
+fn scenario(setting: &Setting, case: &Case, overhead_ms: f64, ran: &Ran) -> String {
+    let Ran { arrivals_ms, wake_ms, .. } = ran;
     format!(
         "[fleet]\nreplicas = {REPLICAS}\nsequences = {STREAMS}\ncontext = {CONTEXT}\noverhead_ms = {overhead_ms}\n\
-         max_step_ms = {}.0\nrouter = \"least-requests\"\n\
+         wake_ms = {wake_ms}\nrouter = \"least-requests\"\n\
+         max_step_ms = {}.0\n\
          [load]\narrivals_ms = {arrivals_ms:?}\nbeginnings = 1\nshared_tokens = {}\nown_tokens = {}\n\
          answer_tokens = {}\nspread = 0.0\n",
         setting.max_step_ms, case.shared, case.own, case.answer
