@@ -21,6 +21,10 @@ const REPLICAS: usize = 2;
 const STREAMS: usize = 8;
 const CONTEXT: usize = 8192;
 
+/// Bound on a step, milliseconds: more than any takes. How many rows a tighter one leaves depends on how late steps were
+/// before, and simulated ones never are.
+const STEP_MS: u64 = 1000;
+
 /// Requests that come at once; their own tokens, those that all begin with, and those of answers.
 struct Case {
     name: &'static str,
@@ -58,11 +62,18 @@ struct Figures {
 /// A case that ran on servers.
 struct Ran {
     figures: Figures,
-    /// When each request reached its scheduler, after the first was sent.
-    arrivals_ms: Vec<f64>,
+    /// What reached each server.
+    servers: Vec<Arrivals>,
     /// Mean time from the client to the scheduler.
     on_the_way_ms: f64,
-    /// Mean time from the first arrival at a server to its first step.
+}
+
+/// Requests as they reached a server's scheduler.
+#[derive(Debug, PartialEq)]
+struct Arrivals {
+    /// Times after the case began, rising.
+    at_ms: Vec<f64>,
+    /// From the first of them to the server's first step.
     wake_ms: f64,
 }
 
@@ -87,7 +98,8 @@ struct Pair {
 pub fn replicas(setting: &Setting) -> Result<Section> {
     let threads = (setting.threads / REPLICAS).max(1);
     let simulator = simulator(&setting.bilayer)?;
-    let flags = format!("-np {STREAMS} -c {CONTEXT} -t {threads} -ngl 0 -dev none");
+    let flags =
+        format!("-np {STREAMS} -c {CONTEXT} -t {threads} -ngl 0 -dev none --max-step-ms {STEP_MS}");
     let launches: Vec<_> = (0..REPLICAS)
         .map(|number| setting.launch(&format!("replica-{number}"), flags.clone()))
         .collect();
@@ -101,8 +113,7 @@ pub fn replicas(setting: &Setting) -> Result<Section> {
         let overhead = overhead_ms(&servers, &bench, round)?;
         for (at, case) in CASES.iter().enumerate() {
             let ran = run(&servers, case, (round * CASES.len() + at) as u64)?;
-            let scenario = scenario(setting, case, overhead, &ran);
-            let simulated = simulate(setting, &simulator, &bench, &scenario)?;
+            let simulated = simulate(setting, [&simulator, &bench], case, overhead, &ran)?;
             let Ran { figures: measured, on_the_way_ms, .. } = ran;
             pairs[at].push(Pair { measured, simulated, on_the_way_ms });
         }
@@ -110,7 +121,7 @@ pub fn replicas(setting: &Setting) -> Result<Section> {
     let rows = CASES.iter().zip(&pairs).flat_map(|(case, pairs)| rows(case, pairs)).collect();
     let about = format!(
         "{REPLICAS} servers with {threads} threads each, {STREAMS} answers at once, requests all at once to the one with the \
-         fewest. Simulated from `bilayer bench` of the round, run in {REPLICAS} processes at once, what a server adds to a step, \
+         fewest, steps of up to {STEP_MS} ms. Simulated from `bilayer bench` of the round, run in {REPLICAS} processes at once, what a server adds to a step, \
          from one answer alone on each, when each request reached its server's scheduler, from which the time to the first \
          token is counted on both sides, and how long an idle server took to begin. Medians of {} rounds.",
         setting.rounds
@@ -254,7 +265,11 @@ fn run(servers: &[Server], case: &Case, seed: u64) -> Result<Ran> {
             .map(|times| times.unwrap_or_else(|_| bail!("a client panicked")))
             .collect::<Result<_>>()
     })?;
-    let wakes: Vec<f64> = (0..servers.len()).map(|server| wake_ms(&placed, server)).collect();
+    let arrivals = |server| {
+        let times = placed.iter().filter(|(at, _)| *at == server).map(|(_, times)| times);
+        Arrivals::of(began, &times.collect::<Vec<_>>())
+    };
+    let arrivals = (0..servers.len()).map(arrivals).collect();
     let times: Vec<Times> = placed.into_iter().map(|(_, times)| times).collect();
     let ended = times.iter().filter_map(|times| times.tokens.last().copied()).max();
     let took = (ended.context("no token came")? - began).as_secs_f64();
@@ -269,52 +284,79 @@ fn run(servers: &[Server], case: &Case, seed: u64) -> Result<Ran> {
         cached: times.iter().map(|times| times.cached as f64).sum::<f64>() / tokens,
     };
     let on_the_way_ms = mean(&each(|times| ms(times.arrived() - times.sent)));
-    let mut arrivals_ms: Vec<f64> =
-        times.iter().map(|times| ms(times.arrived().saturating_duration_since(began))).collect();
-    arrivals_ms.sort_by(f64::total_cmp);
-    Ok(Ran { figures, arrivals_ms, on_the_way_ms, wake_ms: mean(&wakes) })
+    Ok(Ran { figures, servers: arrivals, on_the_way_ms })
 }
 
-/// From the first arrival at a server to its first step, milliseconds.
-fn wake_ms(placed: &[(usize, Times)], server: usize) -> f64 {
-    let of_server = || placed.iter().filter(|(at, _)| *at == server).map(|(_, times)| times);
-    let arrived = of_server().map(Times::arrived).min();
-    let began = of_server().map(|times| times.arrived() + times.queued).min();
-    arrived.zip(began).map_or(0.0, |(arrived, began)| ms(began - arrived))
+/// Requests whose first steps seem to be no further apart than this had the same one: a step of a prompt takes longer.
+const SAME_STEP: Duration = Duration::from_millis(5);
+
+impl Arrivals {
+    /// Of a server's requests. A server tells how long a request waited for its first step, to the microsecond, but the client
+    /// sees when that was by a token that comes a little late; so those of the first step are placed by their waits alone.
+    fn of(began: Instant, times: &[&Times]) -> Arrivals {
+        let started = |times: &Times| times.arrived() + times.queued;
+        let Some(first) = times.iter().map(|times| started(times)).min() else {
+            return Arrivals { at_ms: Vec::new(), wake_ms: 0.0 };
+        };
+        let (at_once, later): (Vec<&Times>, Vec<&Times>) =
+            times.iter().copied().partition(|times| started(times) - first < SAME_STEP);
+        let wake = at_once.iter().map(|times| times.queued).max().unwrap_or_default();
+        let before = |times: &&Times| first.checked_sub(times.queued).unwrap_or(began);
+        let mut at: Vec<Instant> = at_once.iter().map(before).collect();
+        at.extend(later.iter().map(|times| times.arrived().max(first)));
+        at.sort();
+        let at_ms = at.iter().map(|at| ms(at.saturating_duration_since(began))).collect();
+        Arrivals { at_ms, wake_ms: ms(wake) }
+    }
 }
 
-/// A case as the simulation reads it.
-fn scenario(setting: &Setting, case: &Case, overhead_ms: f64, ran: &Ran) -> String {
-    let Ran { arrivals_ms, wake_ms, .. } = ran;
+/// A server's part of a case as the simulation reads it.
+fn scenario(case: &Case, overhead_ms: f64, arrivals: &Arrivals) -> String {
+    let Arrivals { at_ms, wake_ms } = arrivals;
     format!(
-        "[fleet]\nreplicas = {REPLICAS}\nsequences = {STREAMS}\ncontext = {CONTEXT}\noverhead_ms = {overhead_ms}\n\
-         wake_ms = {wake_ms}\nrouter = \"least-requests\"\n\
-         max_step_ms = {}.0\n\
-         [load]\narrivals_ms = {arrivals_ms:?}\nbeginnings = 1\nshared_tokens = {}\nown_tokens = {}\n\
+        "[fleet]\nreplicas = 1\nsequences = {STREAMS}\ncontext = {CONTEXT}\noverhead_ms = {overhead_ms}\n\
+         wake_ms = {wake_ms}\nmax_step_ms = {STEP_MS}.0\n\
+         [load]\narrivals_ms = {at_ms:?}\nbeginnings = 1\nshared_tokens = {}\nown_tokens = {}\n\
          answer_tokens = {}\nspread = 0.0\n",
-        setting.max_step_ms, case.shared, case.own, case.answer
+        case.shared, case.own, case.answer
     )
 }
 
-/// A case in simulation.
-fn simulate(setting: &Setting, simulator: &Path, bench: &Path, scenario: &str) -> Result<Figures> {
-    let file = setting.folder.join("replicas.toml");
-    std::fs::write(&file, scenario)?;
-    let report = output(Command::new(simulator).arg(bench).arg(&file).arg("--json"))?;
-    figures(&report)
+/// A case in simulation: each server with what reached it.
+fn simulate(
+    setting: &Setting,
+    [simulator, bench]: [&Path; 2],
+    case: &Case,
+    overhead_ms: f64,
+    ran: &Ran,
+) -> Result<Figures> {
+    let mut reports = Vec::new();
+    for (server, arrivals) in ran.servers.iter().enumerate() {
+        let file = setting.folder.join(format!("{}-requests-{server}.toml", case.requests));
+        std::fs::write(&file, scenario(case, overhead_ms, arrivals))?;
+        reports.push(output(Command::new(simulator).arg(bench).arg(&file).arg("--json"))?);
+    }
+    figures(&reports)
 }
 
-fn figures(report: &str) -> Result<Figures> {
-    let report: Value = serde_json::from_str(report).context("the report of scaling_sim")?;
-    let number = |value: &Value, key: &str| {
-        value.as_f64().with_context(|| format!("the report of scaling_sim has no {key}"))
-    };
-    Ok(Figures {
-        tokens_per_second: number(&report["tokens_per_second"], "tokens_per_second")?,
-        first_ms: number(&report["first_token_ms"]["mean"], "first_token_ms.mean")?,
-        gap_ms: number(&report["between_tokens_ms"]["mean"], "between_tokens_ms.mean")?,
-        cached: number(&report["prefix_hit_rate"], "prefix_hit_rate")?,
-    })
+/// Of reports whose requests are alike: rates of all together, means of times.
+fn figures(reports: &[String]) -> Result<Figures> {
+    let (mut all, mut seconds, mut answers) = (Figures::default(), 0f64, 0.0);
+    for report in reports {
+        let report: Value = serde_json::from_str(report).context("the report of scaling_sim")?;
+        let number = |value: &Value, key: &str| {
+            value.as_f64().with_context(|| format!("the report of scaling_sim has no {key}"))
+        };
+        let count = reports.len() as f64;
+        answers += number(&report["answer_tokens"], "answer_tokens")?;
+        seconds = seconds.max(number(&report["seconds"], "seconds")?);
+        all.first_ms += number(&report["first_token_ms"]["mean"], "first_token_ms.mean")? / count;
+        all.gap_ms +=
+            number(&report["between_tokens_ms"]["mean"], "between_tokens_ms.mean")? / count;
+        all.cached += number(&report["prefix_hit_rate"], "prefix_hit_rate")? / count;
+    }
+    all.tokens_per_second = answers / seconds;
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -323,12 +365,37 @@ mod tests {
 
     #[test]
     fn figures_are_read_and_missing_ones_named() {
-        let report = r#"{"tokens_per_second": 20.5, "first_token_ms": {"mean": 100.0},
-            "between_tokens_ms": {"mean": 40.0}, "prefix_hit_rate": 0.5}"#;
+        let report = |seconds: f64, gap: f64| {
+            format!(
+                r#"{{"answer_tokens": 40, "seconds": {seconds}, "first_token_ms": {{"mean": 100.0}},
+                "between_tokens_ms": {{"mean": {gap}}}, "prefix_hit_rate": 0.5}}"#
+            )
+        };
         let expected =
-            Figures { tokens_per_second: 20.5, first_ms: 100.0, gap_ms: 40.0, cached: 0.5 };
-        assert_eq!(figures(report).unwrap(), expected);
-        let error = format!("{:#}", figures(r#"{"tokens_per_second": 1}"#).unwrap_err());
+            Figures { tokens_per_second: 20.0, first_ms: 100.0, gap_ms: 45.0, cached: 0.5 };
+        assert_eq!(figures(&[report(2.0, 40.0), report(4.0, 50.0)]).unwrap(), expected);
+        let short = r#"{"answer_tokens": 1, "seconds": 1}"#.to_owned();
+        let error = format!("{:#}", figures(&[short]).unwrap_err());
         assert!(error.contains("first_token_ms.mean"), "{error}");
+    }
+
+    #[test]
+    fn requests_of_the_first_step_are_placed_by_their_waits() {
+        let began = Instant::now();
+        let at = |ms: f64| began + Duration::from_secs_f64(ms / 1e3);
+        let times = |queued: f64, prefill: f64, first: f64| Times {
+            sent: began,
+            tokens: vec![at(first)],
+            cached: 0,
+            queued: Duration::from_secs_f64(queued / 1e3),
+            prefill: Duration::from_secs_f64(prefill / 1e3),
+        };
+        // A step from 10 ms to 50 ms, whose second token is seen 2 ms late, and one from there to 70 ms.
+        let of = [times(3.0, 40.0, 50.0), times(1.0, 40.0, 52.0), times(35.0, 20.0, 70.0)];
+        let found = Arrivals::of(began, &of.each_ref());
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-3;
+        assert!(near(found.wake_ms, 3.0), "{found:?}");
+        assert!(found.at_ms.iter().zip([7.0, 9.0, 15.0]).all(|(a, b)| near(*a, b)), "{found:?}");
+        assert_eq!(Arrivals::of(began, &[]), Arrivals { at_ms: Vec::new(), wake_ms: 0.0 });
     }
 }
