@@ -2,7 +2,7 @@
 //! described.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bilayer_gguf::File;
 use bilayer_graph::{Catalog, Entry, Lora};
@@ -64,7 +64,14 @@ impl Catalog for Listing {
 pub struct Outline<'a> {
     matrices: Type,
     optional: &'a [&'a str],
-    needed: RefCell<Vec<(String, Entry)>>,
+    needed: RefCell<Needed>,
+}
+
+/// Tensors in the order of their first request.
+#[derive(Default)]
+struct Needed {
+    tensors: Vec<(String, Entry)>,
+    names: HashSet<String>,
 }
 
 impl<'a> Outline<'a> {
@@ -76,7 +83,7 @@ impl<'a> Outline<'a> {
 
     /// The tensors that the recording requested, in order: names, types and shapes (rightmost contiguous).
     pub fn tensors(&self) -> Vec<(String, Entry)> {
-        self.needed.borrow().clone()
+        self.needed.borrow().tensors.clone()
     }
 }
 
@@ -95,8 +102,8 @@ impl Catalog for Outline<'_> {
         };
         let entry = Entry { ty, shape: expected.to_vec() };
         let mut needed = self.needed.borrow_mut();
-        if !needed.iter().any(|(known, _)| known == name) {
-            needed.push((name.to_owned(), entry.clone()));
+        if needed.names.insert(name.to_owned()) {
+            needed.tensors.push((name.to_owned(), entry.clone()));
         }
         Some(entry)
     }
