@@ -80,6 +80,7 @@ impl<'a> Context<'a> {
     ///
     /// # Panics
     /// If they are not among the stage's [`Stage::writes`].
+    #[inline]
     pub(crate) unsafe fn write<T: Pod>(&self, offset: usize, len: usize) -> &'a mut [T] {
         let end = offset + len * size_of::<T>();
         let contains = |own: &Range<usize>| own.start <= offset && end <= own.end;

@@ -148,7 +148,6 @@ pub(crate) struct Tiling {
     /// Number of tokens from which panels with a fast path are faster than [`crate::dot`].
     pub tokens_min: fn(&Quants) -> usize,
     /// Whether products of many tokens run on AMX tiles.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only x86-64 has AMX"))]
     pub has_matrix_unit: bool,
 }
 

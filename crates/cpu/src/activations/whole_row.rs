@@ -64,6 +64,7 @@ pub(crate) struct RowColumn<'a> {
     /// What one quant stands for.
     pub scale: f32,
     /// The sum of the quants, outliers left out.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "VPDPBUSD alone needs it"))]
     pub sum: i32,
     outliers: &'a Outliers,
 }

@@ -13,7 +13,7 @@ use bilayer_quant::Type;
 use crate::activations::{Activations, Format};
 use crate::dot::{Dot, dot, dot_fine};
 use crate::gemm::{Gemm, Packed, Packing, TOKENS_MIN_MAX, gemm, gemm_fine};
-use crate::level::Level;
+use crate::level::{Level, dispatch};
 use crate::matrix::Matrix;
 use crate::memory::lines;
 use crate::ops::gate;
@@ -21,6 +21,9 @@ use crate::ops::norm::Norm;
 use crate::pieces::Pieces;
 use crate::stage::{Buffer, Context, Stage};
 use crate::state::State;
+use store::{Residual, Store};
+
+mod store;
 
 /// Minimum bytes of weights per chunk: a few microseconds of memory bandwidth.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -76,6 +79,21 @@ impl Linear {
         rest: &mut [u8],
         out: &mut [f32],
     ) {
+        self.multiply(inputs, band, rest, out);
+        if let Some(bias) = self.bias(band) {
+            for out in out.chunks_exact_mut(bias.len()) {
+                out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+            }
+        }
+    }
+
+    /// The bias of rows.
+    fn bias(&self, band: &Band) -> Option<&[f32]> {
+        self.bias.as_ref().map(|bias| &bias[band.rows.clone()])
+    }
+
+    /// [`Linear::product`] without the bias.
+    fn multiply(&self, inputs: &Inputs<'_>, band: &Band, rest: &mut [u8], out: &mut [f32]) {
         let range = band.rows.clone();
         let bytes = range.start * self.row_bytes..range.end * self.row_bytes;
         self.weight.with(bytes, |weights| {
@@ -92,12 +110,6 @@ impl Linear {
                 }
             }
         });
-        if let Some(bias) = &self.bias {
-            let bias = &bias[range];
-            for out in out.chunks_exact_mut(bias.len()) {
-                out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
-            }
-        }
     }
 }
 
@@ -556,17 +568,17 @@ fn tile(
     let place = |out: &Buffer, token| unsafe { out.elements_mut(context, elements(out, token)) };
     match part {
         Product::Plain { linear, residual, out } => {
-            linear.product(inputs, band, rest, one);
-            for (token, results) in one.chunks_exact(rows).enumerate() {
-                let to = place(out, token);
-                match residual {
-                    None => to.copy_from_slice(results),
-                    Some(residual) if residual == out => gather(results, to),
-                    Some(residual) => {
-                        add(results, residual.elements(context, elements(residual, token)), to);
-                    }
-                }
-            }
+            linear.multiply(inputs, band, rest, one);
+            let of = |residual: Buffer| {
+                move |token| residual.elements(context, elements(&residual, token))
+            };
+            let residual = residual.map(|residual| match residual == *out {
+                true => Residual::Place,
+                false => Residual::Of(of(residual)),
+            });
+            let bias = linear.bias(band);
+            let place = |token| place(out, token);
+            dispatch(context.level, Store { results: one, rows, bias, residual, place });
         }
         Product::Gated { gate, up, activation, out } => {
             let two = &mut bytemuck::cast_slice_mut::<u8, f32>(two)[..rows * inputs.count.rows];
@@ -577,16 +589,5 @@ fn tile(
                 gate::join(context.level, *activation, gate, Some(up), place(out, token));
             }
         }
-    }
-}
-
-/// `sum += a`.
-fn gather(a: &[f32], sum: &mut [f32]) {
-    sum.iter_mut().zip(a).for_each(|(sum, a)| *sum += a);
-}
-
-fn add(a: &[f32], b: &[f32], out: &mut [f32]) {
-    for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
-        *out = a + b;
     }
 }
