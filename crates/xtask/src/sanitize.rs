@@ -14,14 +14,28 @@ cargo xtask sanitize address|miri [CRATE]     unit tests under AddressSanitizer 
 /// The target of sanitizers, which is built apart from build scripts.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
-/// A checker: its name, the cargo command, compiler flags, settings, and the crates that it can run with the tests to leave
-/// out: those that take hours, or that do what it cannot follow.
+/// A checker: its name, the cargo command, compiler flags, settings, and the tests that it can run.
 struct Checker {
     name: &'static str,
     command: &'static [&'static str],
     flags: &'static str,
     variables: &'static [(&'static str, &'static str)],
-    crates: &'static [(&'static str, &'static [&'static str])],
+    crates: &'static [Tests],
+}
+
+/// Unit tests of a crate.
+struct Tests {
+    of: &'static str,
+    /// Those whose names contain one of these; all if there are none.
+    only: &'static [&'static str],
+    /// Those that are left out: they take hours, measure time, or do what the checker cannot follow.
+    skipped: &'static [&'static str],
+}
+
+impl Tests {
+    const fn all(of: &'static str) -> Tests {
+        Tests { of, only: &[], skipped: &[] }
+    }
 }
 
 const CHECKERS: &[Checker] = &[
@@ -31,14 +45,24 @@ const CHECKERS: &[Checker] = &[
         flags: "-Zsanitizer=address",
         // Signal handlers of the crate that maps files must see its signals.
         variables: &[("ASAN_OPTIONS", "handle_segv=0:handle_sigbus=0:detect_leaks=0")],
-        crates: &[("gguf", &[]), ("quant", &[]), ("cpu", &[])],
+        crates: &[Tests::all("gguf"), Tests::all("quant"), Tests::all("cpu")],
     },
     Checker {
         name: "miri",
         command: &["miri", "test"],
         flags: "",
         variables: &[("MIRIFLAGS", "-Zmiri-disable-isolation")],
-        crates: &[("gguf", &["fault", "map", "temporary"]), ("graph", &[])],
+        crates: &[
+            Tests { skipped: &["fault", "map", "temporary"], ..Tests::all("gguf") },
+            Tests::all("graph"),
+            Tests::all("quant"),
+            Tests { only: &["session::checkpoints"], ..Tests::all("engine") },
+            Tests {
+                only: &["pool_tests"],
+                skipped: &["a_slow_worker", "a_core_of_a_quarter"],
+                ..Tests::all("cpu")
+            },
+        ],
     },
 ];
 
@@ -51,10 +75,10 @@ pub fn run(args: &[String]) -> Result<()> {
     };
     let checker = CHECKERS.iter().find(|checker| checker.name == name);
     let checker = checker.with_context(|| format!("no checker `{name}`\n{USAGE}"))?;
-    let chosen = checker.crates.iter().filter(|(of, _)| only.is_none_or(|only| only == of));
+    let chosen = checker.crates.iter().filter(|tests| only.is_none_or(|only| only == tests.of));
     let mut count = 0;
-    for (of, skipped) in chosen {
-        check(checker, of, skipped)?;
+    for tests in chosen {
+        check(checker, tests)?;
         count += 1;
     }
     if count == 0 {
@@ -63,7 +87,8 @@ pub fn run(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn check(checker: &Checker, of: &str, skipped: &[&str]) -> Result<()> {
+fn check(checker: &Checker, tests: &Tests) -> Result<()> {
+    let Tests { of, only, skipped } = tests;
     let target_dir = std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
     let target_dir = Path::new(&target_dir).join(format!("sanitize-{}", checker.name));
     let mut cargo = Command::new("cargo");
@@ -72,7 +97,7 @@ fn check(checker: &Checker, of: &str, skipped: &[&str]) -> Result<()> {
         cargo.env_remove(name);
     }
     cargo.arg("+nightly").args(checker.command).args(["--lib", "--target", TRIPLE]);
-    cargo.args(["--package", &format!("bilayer-{of}"), "--"]);
+    cargo.args(["--package", &format!("bilayer-{of}"), "--"]).args(*only);
     cargo.args(skipped.iter().flat_map(|test| ["--skip", test]));
     cargo.env("CARGO_TARGET_DIR", target_dir).env("RUSTFLAGS", checker.flags);
     let printed = output(cargo.envs(checker.variables.iter().copied()))?;
@@ -80,13 +105,16 @@ fn check(checker: &Checker, of: &str, skipped: &[&str]) -> Result<()> {
     if passed == 0 {
         bail!("no test of {of} ran:\n{printed}");
     }
-    let note = match skipped {
-        [] => String::new(),
-        _ => format!("without {}", skipped.join(", ")),
-    };
+    let mut notes = Vec::new();
+    if !only.is_empty() {
+        notes.push(format!("only {}", only.join(", ")));
+    }
+    if !skipped.is_empty() {
+        notes.push(format!("without {}", skipped.join(", ")));
+    }
     eprintln!("xtask: {}: {passed} tests of {of} passed", checker.name);
     Record::new("sanitizer", &format!("{}, crates/{of}", checker.name), passed as f64, "tests")?
-        .note(note)
+        .note(notes.join("; "))
         .append()
 }
 
