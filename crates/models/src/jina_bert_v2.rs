@@ -80,7 +80,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 
 #[cfg(test)]
 mod tests {
-    use bilayer_graph::Op;
+    use bilayer_graph::{Attend, DistanceBias, Op};
     use bilayer_quant::Type;
     use serde_json::json;
 
@@ -95,7 +95,12 @@ mod tests {
             let key = key.map(|bias_max| ("attention.max_alibi_bias", bias_max.into()));
             let config = changed(&ARCHITECTURE, key.as_slice()).unwrap();
             let graph = record(&config, &Outline::new(Type::F32, &[])).unwrap();
-            let of = |op: &Op| if let Op::Attend(op) = op { op.slopes.clone() } else { None };
+            let of = |op: &Op| match op {
+                Op::Attend(Attend { bias: Some(DistanceBias::Slopes(slopes)), .. }) => {
+                    Some(slopes.clone())
+                }
+                _ => None,
+            };
             let found: Vec<_> = graph.nodes.iter().filter_map(|node| of(&node.op)).collect();
             assert_eq!(found, [&expected[..]; 3].map(Into::into), "{key:?}");
         }
