@@ -343,6 +343,7 @@ fn small_checkpoints_give_the_rows_and_scores_of_the_original_code() {
         "eurobert",
         "jina-bert",
         "jina-bert-code",
+        "jina-bert-reranker",
         "modern-bert",
         "nomic-bert",
         "options-modern-bert",

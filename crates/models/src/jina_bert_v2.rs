@@ -1,7 +1,7 @@
 //! Jina BERT 2: BERT with ALiBi instead of learned positions and a gated GELU; the model for code also normalizes queries and
 //! keys, and adds a layer's input twice.
 
-use bilayer_gguf::Metadata;
+use bilayer_gguf::{Metadata, Strings};
 use bilayer_graph::Activation;
 
 use crate::keys::Keys;
@@ -35,11 +35,13 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             Name::kept("blk.{}.ffn_down", "bert.encoder.layer.{}.mlp.down_layer"),
             Name::kept("blk.{}.layer_output_norm", "bert.encoder.layer.{}.mlp.layernorm"),
             Name::kept("blk.{}.layer_output_norm", "bert.encoder.layer.{}.layer_norm_2"),
+            Name::kept("cls.output", "classifier"),
         ],
     ],
     ignored: encoder::IGNORED,
     checkpoint: Checkpoint {
-        classes: &["JinaBertModel", "JinaBertForMaskedLM"],
+        // Some of the rerankers' checkpoints name the model without its head.
+        classes: &["JinaBertModel", "JinaBertForMaskedLM", "JinaBertForSequenceClassification"],
         activations: &["gelu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::LAYER_NORM],
         more,
@@ -60,7 +62,13 @@ fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
     draft.refuse("feed_forward_type", &["geglu".into()], feature)?;
     draft.refuse("emb_pooler", &["mean".into()], "pooling by anything but the mean")?;
     draft.set("attention.max_alibi_bias", BIAS_MAX);
-    encoder::draft_of(draft, "alibi")
+    encoder::draft_of(draft, "alibi")?;
+    if encoder::classifies_texts(draft.settings) && draft.settings.get(&["id2label"]).is_none() {
+        // The rerankers' checkpoints name no labels; their score is one number.
+        let labels: Strings = Head::of_cls().labels.iter().map(String::as_str).collect();
+        draft.set("classifier.output_labels", labels);
+    }
+    Ok(())
 }
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
