@@ -349,6 +349,7 @@ fn small_checkpoints_give_the_rows_and_scores_of_the_original_code() {
         "options-modern-bert",
         "t5-encoder",
         "t5-encoder-gated",
+        "umt5-encoder",
     ] {
         let folder = folders.join(name);
         let text = std::fs::read_to_string(folder.join("reference.json")).unwrap();

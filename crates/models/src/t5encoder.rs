@@ -1,5 +1,5 @@
 //! T5's encoder: scores without a factor, biased by the distance of query and key; a feed-forward with ReLU, or with a
-//! gated GELU since version 1.1.
+//! gated GELU since version 1.1; in UMT5 each layer has its own biases.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Activation;
@@ -49,7 +49,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     // The embedding's second name.
     ignored: &["embed_tokens.weight"],
     checkpoint: Checkpoint {
-        classes: &["T5EncoderModel"],
+        classes: &["T5EncoderModel", "UMT5EncoderModel"],
         activations: &[],
         fields: &[&[
             Field::size("block_count", &["num_layers"]),
