@@ -55,7 +55,7 @@ fn graph() -> Graph {
             window: None,
             softcap: None,
             sinks: None,
-            slopes: None,
+            bias: None,
         };
         out = r.attend("attend", attend);
     }

@@ -152,6 +152,61 @@ fn the_same_model_in_another_form_is_the_same_file() {
     assert!(bytes(&folder) == usual, "merges as strings");
 }
 
+/// Checkpoints of encoders for FlashAttention have other names, and queries, keys and values in one tensor.
+#[test]
+fn xlm_roberta_for_flash_attention_is_the_same_file() {
+    let config = json!({
+        "architectures": ["XLMRobertaForSequenceClassification"], "hidden_act": "gelu", "hidden_size": 32,
+        "intermediate_size": 40, "max_position_embeddings": 66, "num_attention_heads": 4,
+        "num_hidden_layers": 2, "layer_norm_eps": 1e-5, "vocab_size": 8, "type_vocab_size": 1,
+        "pad_token_id": 1, "id2label": {"0": "LABEL_0"},
+    });
+    let bytes = |folder: &Folder| {
+        let convert = Convert { name: Some("x".into()), no_vocab: true, ..Convert::default() };
+        convert.plan(folder.path()).unwrap().to_bytes().unwrap()
+    };
+    let mut folder = Folder::of(&config, &[]);
+    let usual = bytes(&folder);
+    for end in ["weight", "bias"] {
+        let mut renamed = |from: &[&str], to: &str| {
+            let from: Vec<String> = from.iter().map(|stem| format!("bert.{stem}.{end}")).collect();
+            folder.merge(&from, &format!("roberta.{to}.{end}"));
+        };
+        renamed(&["embeddings.LayerNorm"], "emb_ln");
+        for layer in 0..2 {
+            let of = |stem: &str| format!("encoder.layer.{layer}.{stem}");
+            let to = |stem: &str| format!("encoder.layers.{layer}.{stem}");
+            let qkv = ["query", "key", "value"].map(|part| of(&format!("attention.self.{part}")));
+            renamed(&qkv.each_ref().map(String::as_str), &to("mixer.Wqkv"));
+            for (stem, other) in [
+                ("attention.output.dense", "mixer.out_proj"),
+                ("attention.output.LayerNorm", "norm1"),
+                ("intermediate.dense", "mlp.fc1"),
+                ("output.dense", "mlp.fc2"),
+                ("output.LayerNorm", "norm2"),
+            ] {
+                renamed(&[&of(stem)], &to(other));
+            }
+        }
+    }
+    assert!(bytes(&folder) == usual);
+}
+
+/// Jina's rerankers may name the class of the model without a head; the head is kept.
+#[test]
+fn a_head_is_kept_whatever_the_class() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints/jina-bert-reranker");
+    let folder = Folder::copy(Path::new(path));
+    folder.change("config.json", |config| config["architectures"] = json!(["JinaBertModel"]));
+    let names = |folder: &Path| -> Vec<String> {
+        let plan = Convert { no_vocab: true, ..Convert::default() }.plan(folder).unwrap();
+        plan.tensors().map(|tensor| tensor.name.to_owned()).collect()
+    };
+    let found = names(folder.path());
+    assert_eq!(found, names(Path::new(path)));
+    assert!(["cls.weight", "cls.output.weight"].iter().all(|head| found.iter().any(|n| n == head)));
+}
+
 /// A template that puts `<|end|>` before a text.
 const TEMPLATE: &str = r#"{"type": "TemplateProcessing", "single": [
     {"SpecialToken": {"id": "<|end|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]}"#;

@@ -329,6 +329,8 @@ struct SmallCase {
     /// `[tokens, width]`.
     hidden: Vec<f32>,
     scores: Option<Vec<f32>>,
+    /// Pooled by the mean and projected, to length 1.
+    embedding: Option<Vec<f32>>,
 }
 
 /// Small random checkpoints read by their name tables: every row and score as computed by transformers, or by the papers'
@@ -341,9 +343,13 @@ fn small_checkpoints_give_the_rows_and_scores_of_the_original_code() {
         "eurobert",
         "jina-bert",
         "jina-bert-code",
+        "jina-bert-reranker",
         "modern-bert",
         "nomic-bert",
         "options-modern-bert",
+        "t5-encoder",
+        "t5-encoder-gated",
+        "umt5-encoder",
     ] {
         let folder = folders.join(name);
         let text = std::fs::read_to_string(folder.join("reference.json")).unwrap();
@@ -359,6 +365,14 @@ fn small_checkpoints_give_the_rows_and_scores_of_the_original_code() {
             let found = packed(&each, backend, &tokens, &|span| span.collect());
             let expected = cases.iter().flat_map(|case| case.hidden.iter().copied());
             assert_near(&found, &expected.collect::<Vec<_>>(), &format!("{name} on {device}"));
+        }
+        for (at, case) in cases.iter().enumerate() {
+            let Some(embedding) = &case.embedding else { continue };
+            for (device, backend) in devices().into_iter().chain([("reference", oracle())]) {
+                let mut found = packed(&whole, backend, &tokens[at..=at], &|s| vec![s.end - 1]);
+                normalize(&mut found);
+                assert_near(&found, embedding, &format!("embedding of {name} on {device}"));
+            }
         }
         let Some(pooling) =
             whole.config.encoder.as_ref().filter(|e| e.scores).map(|e| e.head.pooling)

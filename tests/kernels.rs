@@ -8,10 +8,10 @@ use bilayer_cpu::{Cpu, Options};
 use bilayer_gpu::caps::Input;
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{
-    Activation, Attend, Backend, Catalog, Columns, Entry, Error, Exactness, Experts, Graph, Groups,
-    Limits, OpKind, PAGE_TOKENS, PageCopy, Pairs, Precision, Recorder, Rope, Route, Scan, Score,
-    Segment, SegmentId, SharedBytes, Span, StateId, StateSpan, Step, Temperature, Update, Value,
-    Values, WeightId, Window,
+    Activation, Attend, Backend, Buckets, Catalog, Columns, DistanceBias, Entry, Error, Exactness,
+    Experts, Graph, Groups, Limits, OpKind, PAGE_TOKENS, PageCopy, Pairs, Precision, Recorder,
+    Rope, Route, Scan, Score, Segment, SegmentId, SharedBytes, Span, StateId, StateSpan, Step,
+    Temperature, Update, Value, Values, WeightId, Window,
 };
 use bilayer_quant::Type;
 use bilayer_quant::cache::TYPES;
@@ -1088,11 +1088,19 @@ struct Heads {
     window: Option<Window>,
     softcap: Option<f32>,
     sinks: bool,
-    /// A slope for each head.
-    slopes: bool,
+    bias: Option<Bias>,
     both_ways: bool,
     /// Elements of a key that are its value.
     in_keys: Option<usize>,
+}
+
+/// A form of [`DistanceBias`].
+#[derive(Clone, Copy, Debug)]
+enum Bias {
+    /// From none to a half.
+    Slopes,
+    /// The number of buckets, and the distance of the last.
+    Buckets(usize, u32),
 }
 
 const HEADS: Heads = Heads {
@@ -1102,7 +1110,7 @@ const HEADS: Heads = Heads {
     window: None,
     softcap: None,
     sinks: false,
-    slopes: false,
+    bias: None,
     both_ways: false,
     in_keys: None,
 };
@@ -1119,6 +1127,10 @@ fn attention_scaled(h: Heads, factors: [f32; 2]) -> Graph {
         .with("table k", Type::F32, &[VOCAB, kv_width])
         .with("table v", Type::F32, &[VOCAB, kv_width])
         .with("sinks", Type::F32, &[h.heads]);
+    let tensors = match h.bias {
+        Some(Bias::Buckets(count, _)) => tensors.with("biases", Type::F32, &[count, h.heads]),
+        Some(Bias::Slopes) | None => tensors,
+    };
     record(&tensors, |r| {
         let cache = || r.cache_of(h.kv_heads, h.head_dim, h.in_keys, h.window);
         let cache = (!h.both_ways).then(cache);
@@ -1131,7 +1143,17 @@ fn attention_scaled(h: Heads, factors: [f32; 2]) -> Graph {
             1.0 => x,
             _ => r.scale("scaled", x, factor),
         });
-        r.attend("x", attend(h, cache, [q, k, v], sinks))
+        let bias = h.bias.map(|bias| match bias {
+            Bias::Slopes => {
+                let slope = |head| head as f32 / (2 * h.heads) as f32;
+                DistanceBias::Slopes((0..h.heads).map(slope).collect())
+            }
+            Bias::Buckets(count, distance_max) => {
+                let table = r.stack_vector("biases", [count, h.heads]).unwrap();
+                DistanceBias::Buckets(Buckets { table, count, distance_max })
+            }
+        });
+        r.attend("x", Attend { bias, ..attend(h, cache, [q, k, v], sinks) })
     })
 }
 
@@ -1154,8 +1176,7 @@ fn attend(
         window: h.window,
         softcap: h.softcap,
         sinks,
-        // From none to a half.
-        slopes: h.slopes.then(|| (0..h.heads).map(|n| n as f32 / (2 * h.heads) as f32).collect()),
+        bias: None,
     }
 }
 
@@ -1192,9 +1213,10 @@ fn attention_of_every_shape() {
         Heads { window: Some(Window::Chunk(64)), ..HEADS },
         Heads { softcap: Some(2.0), ..HEADS },
         Heads { sinks: true, ..HEADS },
-        Heads { slopes: true, ..HEADS },
+        Heads { bias: Some(Bias::Slopes), ..HEADS },
+        Heads { bias: Some(Bias::Buckets(12, 40)), ..HEADS },
         Heads { window: Some(Window::Last(40)), softcap: Some(3.0), sinks: true, ..HEADS },
-        Heads { slopes: true, softcap: Some(3.0), sinks: true, ..HEADS },
+        Heads { bias: Some(Bias::Slopes), softcap: Some(3.0), sinks: true, ..HEADS },
     ];
     for shape in shapes {
         let name = format!("{shape:?}");
@@ -1278,6 +1300,7 @@ fn pages_move_between_backends() {
 #[test]
 fn attention_both_ways_of_every_shape() {
     let both = Heads { both_ways: true, heads: 4, kv_heads: 4, ..HEADS };
+    let grouped = Heads { heads: 6, kv_heads: 2, window: Some(Window::Last(40)), ..both };
     let shapes = [
         both,
         Heads { heads: 12, kv_heads: 12, head_dim: 32, ..both },
@@ -1285,8 +1308,10 @@ fn attention_both_ways_of_every_shape() {
         Heads { window: Some(Window::Last(1)), ..both },
         Heads { window: Some(Window::Last(9)), ..both },
         Heads { window: Some(Window::Last(65)), ..both },
-        Heads { slopes: true, ..both },
-        Heads { slopes: true, heads: 6, kv_heads: 2, window: Some(Window::Last(40)), ..both },
+        Heads { bias: Some(Bias::Slopes), ..both },
+        Heads { bias: Some(Bias::Buckets(32, 128)), ..both },
+        Heads { bias: Some(Bias::Slopes), ..grouped },
+        Heads { bias: Some(Bias::Buckets(12, 40)), softcap: Some(3.0), sinks: true, ..grouped },
         Heads { window: Some(Window::Last(40)), softcap: Some(3.0), sinks: true, ..both },
     ];
     let (one, two, three, four) = ([9, 4, 6, 30, 11], [1], [20, 21], [3, 5, 8]);

@@ -59,7 +59,13 @@ fn main(
 {% endfor %}
 {% if slopes %}
 {% for h in range(heads_tile) %}
-    let slope{{ h }} = vectors[params.slopes + min(first_head + {{ h }}u, last_head)];
+    let slope{{ h }} = vectors[params.bias + min(first_head + {{ h }}u, last_head)];
+{% endfor %}
+{% endif %}
+{% if reach %}
+{% for h in range(heads_tile) %}
+    // Where the bias of distance 0 is.
+    let near_bias{{ h }} = i32(params.bias + min(first_head + {{ h }}u, last_head) * {{ 2 * reach + 1 }}u + {{ reach }}u);
 {% endfor %}
 {% endif %}
 {% for m in range(queries) %}
@@ -123,6 +129,10 @@ fn main(
 {% endif %}
 {% if slopes %}
         s{{ m }} -= slope{{ m % heads_tile }} * f32(abs(i32(token) - i32(own{{ m // heads_tile }})));
+{% endif %}
+{% if reach %}
+        let distance{{ m }} = clamp(i32(token) - i32(own{{ m // heads_tile }}), -{{ reach }}, {{ reach }});
+        s{{ m }} += vectors[near_bias{{ m % heads_tile }} + distance{{ m }}];
 {% endif %}
         s{{ m }} = select(NEVER, s{{ m }}, seen{{ m // heads_tile }});
 {% if not subgroup %}

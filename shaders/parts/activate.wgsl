@@ -1,5 +1,5 @@
 {# The activation function named by `activation`, alone and with its factor. Arguments of exp and tanh are clamped to where no GPU overflows. #}
-{% if activation == "clamped_swiglu" %}
+{% if activation in ["clamped_swiglu", "relu"] %}
 // `y`, which clamping made of `x`, or NaN where `x` is: a clamp may lose it.
 fn number_or_nan(y: vec4<f32>, x: vec4<f32>) -> vec4<f32> {
     return select(x, y, (bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu)) <= vec4<u32>(0x7f800000u));
@@ -21,6 +21,8 @@ fn activate(x: vec4<f32>) -> vec4<f32> {
     return 1.0 / (1.0 + exp(min(-x, vec4<f32>(88.0))));
 {% elif activation == "identity" %}
     return x;
+{% elif activation == "relu" %}
+    return number_or_nan(max(x, vec4<f32>()), x);
 {% elif activation == "squared_relu" %}
     return x * max(x, vec4<f32>()); // the product keeps NaN
 {% else %}

@@ -17,7 +17,7 @@ struct Params {
     chunk: u32, // positions of a chunk, to which attention is confined
     first_tile: u32, // of this dispatch
     first_group: u32, // of each tile, along the grid's y
-    slopes: u32, // offset in `vectors`, in floats
+    bias: u32, // offset of slopes or of a table of biases in `vectors`, in floats
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

@@ -4,8 +4,8 @@
 
 transformers has no class for them: their checkpoints come with code of their own. This is BERT (Devlin et al. 2019) with ALiBi
 (Press et al. 2022) to both sides and a gated GELU (Shazeer 2020), as in Günther et al. 2023. `jina-bert-code` has what the
-model for code has besides: norms of queries and keys, attention's residual added twice, the gate as second half. Folders and
-cases are those of make.py.
+model for code has besides: norms of queries and keys, attention's residual added twice, the gate as second half. `jina-bert-reranker` has the
+classification head of BERT besides, and names no labels, as the published ones. Folders and cases are those of make.py.
 """
 
 import json
@@ -28,7 +28,7 @@ def slopes(heads):
     return of_power(below) + of_power(2 * below)[0::2][: heads - below]
 
 
-def weights(rng, is_code):
+def weights(rng, is_code, scores):
     made = {}
 
     def matrix(name, rows, cols):
@@ -57,8 +57,11 @@ def weights(rng, is_code):
         for name in more if is_code else ["mlp.layernorm"]:
             norm(f"{at}.{name}")
     linear("pooler.dense", WIDTH, WIDTH)
-    prefix = "bert." if is_code else ""
-    return {prefix + name: value.astype(np.float32) for name, value in made.items()}
+    prefix = "bert." if is_code or scores else ""
+    made = {prefix + name: value for name, value in made.items()}
+    if scores:
+        linear("classifier", 1, WIDTH)
+    return {name: value.astype(np.float32) for name, value in made.items()}
 
 
 def rows(of, ids, types, is_code):
@@ -107,10 +110,14 @@ def text(rng, length):
 
 
 def main():
-    for name in ["jina-bert", "jina-bert-code"]:
-        is_code = name.endswith("code")
-        made = weights(np.random.default_rng(11), is_code)
-        prefix = "bert." if is_code else ""
+    for name, model in [
+        ("jina-bert", "JinaBertModel"),
+        ("jina-bert-code", "JinaBertForMaskedLM"),
+        ("jina-bert-reranker", "JinaBertForSequenceClassification"),
+    ]:
+        is_code, scores = name.endswith("code"), name.endswith("reranker")
+        made = weights(np.random.default_rng(11), is_code, scores)
+        prefix = "bert." if is_code or scores else ""
         of = lambda key: made[prefix + key].astype(np.float64)
         rng = random.Random(5)
         pair = text(rng, 9) + text(rng, 21)[1:]
@@ -119,8 +126,12 @@ def main():
         for ids, types in texts:
             hidden = rows(of, ids, types or [0] * len(ids), is_code)
             cases.append({"ids": ids, "hidden": [round(x, 6) for x in hidden.flatten().tolist()]})
+            if scores:
+                pooled = np.tanh(of("pooler.dense.weight") @ hidden[0] + of("pooler.dense.bias"))
+                score = made["classifier.weight"].astype(np.float64) @ pooled + made["classifier.bias"]
+                cases[-1]["scores"] = [round(x, 6) for x in score.tolist()]
         config = {
-            "architectures": ["JinaBertForMaskedLM" if is_code else "JinaBertModel"],
+            "architectures": [model],
             "model_type": "bert",
             "vocab_size": VOCAB,
             "hidden_size": WIDTH,

@@ -254,6 +254,19 @@ impl Folder {
         self.save();
     }
 
+    /// Replaces tensors by one of their rows.
+    pub fn merge(&mut self, parts: &[String], name: &str) {
+        let parts: Vec<Tensor> =
+            parts.iter().map(|part| self.tensors.remove(part).unwrap()).collect();
+        let mut whole = parts[0].clone();
+        for part in &parts[1..] {
+            whole.shape[0] += part.shape[0];
+            whole.bytes.extend_from_slice(&part.bytes);
+        }
+        self.tensors.insert(name.into(), whole);
+        self.save();
+    }
+
     /// Removes a tensor.
     pub fn without(&mut self, name: &str) {
         self.tensors.remove(name).unwrap();

@@ -38,6 +38,15 @@ pub(crate) struct Checkpoint {
     pub shards: Shards,
 }
 
+/// A `Dense` module of Sentence Transformers.
+#[derive(Debug)]
+pub(crate) struct Module {
+    /// Its folder.
+    pub folder: String,
+    /// The stem of its tensors, numbered as in llama.cpp's files.
+    pub stem: String,
+}
+
 /// The settings of a multimodal checkpoint, with those of its text model in their place.
 fn of_text(mut config: Value) -> Value {
     let Some(Value::Object(text)) = config.get_mut("text_config").map(Value::take) else {
@@ -59,8 +68,28 @@ impl Checkpoint {
     /// [`Error::Checkpoint`] names the file and the problem.
     pub fn open(folder: &Path) -> Result<Checkpoint, Error> {
         let mut checkpoint = Checkpoint::described(folder, "config.json")?;
-        checkpoint.shards = Shards::open(&checkpoint)?;
+        let mut shards = Shards::open(&checkpoint)?;
+        for Module { folder, stem } in checkpoint.dense_modules()? {
+            shards.add_dense(&checkpoint, &folder, &stem)?;
+        }
+        checkpoint.shards = shards;
         Ok(checkpoint)
+    }
+
+    /// The `Dense` modules after pooling, if the folder is a Sentence Transformers model.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint::json`].
+    pub fn dense_modules(&self) -> Result<Vec<Module>, Error> {
+        let modules = self.json("modules.json")?.unwrap_or_default();
+        let is_dense =
+            |module: &&Value| module["type"].as_str().is_some_and(|kind| kind.ends_with(".Dense"));
+        let dense = modules.as_array().into_iter().flatten().filter(is_dense);
+        let named = |(number, module): (usize, &Value)| Module {
+            folder: module["path"].as_str().unwrap_or_default().to_owned(),
+            stem: format!("dense_{}", number + 2),
+        };
+        Ok(dense.enumerate().map(named).collect())
     }
 
     /// Reads the configuration `config` of a folder, without weights.

@@ -317,8 +317,7 @@ impl Mix {
     }
 
     fn choose(&self, name: &str, shape: &[u64], facts: &Facts) -> Type {
-        let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
-        let layer = layer.and_then(|number| number.parse().ok()).unwrap_or(0);
+        let layer = bilayer_models::numbered(name).map_or(0, |(_, layer, _)| layer);
         let by = |rule: Rule| rule.choose(self.base, layer, facts);
         let is_embedding = ["token_embd.weight", "per_layer_token_embd.weight"].contains(&name);
         let of_8 = facts.experts == 8;

@@ -29,6 +29,7 @@
 
 mod backend;
 mod clock;
+mod distance;
 mod error;
 pub mod fuse;
 mod graph;
@@ -46,6 +47,7 @@ pub use backend::{
     StreamedLayer, host_zeros,
 };
 pub use clock::Clock;
+pub use distance::{Buckets, DistanceBias};
 pub use error::Error;
 pub use graph::{CacheInfo, Graph, Node, StateInfo, ValueInfo, share_of};
 pub use lora::Lora;

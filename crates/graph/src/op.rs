@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{CacheInfo, Span, WeightId};
+use crate::{CacheInfo, DistanceBias, Span, WeightId};
 
 /// An activation of the graph: `[T, width]` or `[R, width]` f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,19 +60,22 @@ pub enum Activation {
     Sigmoid,
     /// `x`.
     Identity,
+    /// `max(x, 0)`.
+    Relu,
     /// `max(x, 0)^2` (So et al. 2021).
     SquaredRelu,
 }
 
 impl Activation {
     /// All activation functions.
-    pub const ALL: [Activation; 7] = [
+    pub const ALL: [Activation; 8] = [
         Activation::Silu,
         Activation::GeluTanh,
         Activation::Gelu,
         Activation::ClampedSwiglu,
         Activation::Sigmoid,
         Activation::Identity,
+        Activation::Relu,
         Activation::SquaredRelu,
     ];
     /// The clamp limit of [`Activation::ClampedSwiglu`].
@@ -209,9 +212,8 @@ pub struct Attend {
     pub softcap: Option<f32>,
     /// `[1, heads]` F32: one extra logit per head in the softmax's denominator, without a value.
     pub sinks: Option<WeightId>,
-    /// `[heads]`: `slope * |position of the query - position of the key|` is subtracted from scaled and capped scores
-    /// (ALiBi, Press et al. 2022; to both sides if attention is bidirectional).
-    pub slopes: Option<Arc<[f32]>>,
+    /// What is added to scaled and capped scores by the distance of query and key.
+    pub bias: Option<DistanceBias>,
 }
 
 /// The conversion of a router's logits to scores.
@@ -391,6 +393,14 @@ impl Attend {
         }
     }
 
+    /// The weight with the biases of distances, if they are in one.
+    pub fn table(&self) -> Option<WeightId> {
+        match &self.bias {
+            Some(DistanceBias::Buckets(buckets)) => Some(buckets.table),
+            Some(DistanceBias::Slopes(_)) | None => None,
+        }
+    }
+
     /// The temporary cache for keys and values of an attention without a cache: F32, because rounding would save no
     /// lasting memory.
     pub fn scratch(&self) -> CacheInfo {
@@ -528,7 +538,7 @@ ops! {
     HeadNorm "head_norm" { input, gain, out, .. }: out, [Some(*input)], [*gain];
     MatMul "matmul" { input, bias, out, .. }: out, [Some(*input)], [*bias];
     Rope "rope" { input, rope, out, .. }: out, [Some(*input)], [rope.factors];
-    Attend "attend" (op): &op.out, [Some(op.q), Some(op.k), op.v.beside()], [op.sinks];
+    Attend "attend" (op): &op.out, [Some(op.q), Some(op.k), op.v.beside()], [op.sinks, op.table()];
     Conv "conv" { input, weight, bias, out, .. }: out, [Some(*input)], [Some(*weight), *bias];
     Scan "scan" (op): &op.out, [Some(op.x.value), Some(op.b.value), Some(op.dt), op.update.beta()],
         [Some(op.bias), Some(op.decay), op.update.skip()];

@@ -6,8 +6,9 @@ use bilayer_quant::Type;
 
 use crate::lora::LowRank;
 use crate::{
-    Activation, Attend, CacheId, CacheInfo, Graph, Ids, Lora, Node, Op, Precision, Rope, Rows,
-    Scan, StateId, StateInfo, Temperature, Value, ValueInfo, Values, Weight, WeightId, Window,
+    Activation, Attend, CacheId, CacheInfo, DistanceBias, Graph, Ids, Lora, Node, Op, Precision,
+    Rope, Rows, Scan, StateId, StateInfo, Temperature, Value, ValueInfo, Values, Weight, WeightId,
+    Window,
 };
 
 mod mixture;
@@ -277,9 +278,17 @@ impl<'c> Recorder<'c> {
             let held = self.caches[id.0 as usize].values_in_keys;
             assert_eq!(held, attend.v.in_keys(), "{name}: the cache has the values elsewhere");
         }
-        if let Some(slopes) = &attend.slopes {
-            assert_eq!(slopes.len(), attend.heads, "{name}: a slope for each head");
-            assert!(slopes.iter().all(|slope| slope.is_finite()), "{name}: {slopes:?}");
+        match &attend.bias {
+            Some(DistanceBias::Slopes(slopes)) => {
+                assert_eq!(slopes.len(), attend.heads, "{name}: a slope for each head");
+                assert!(slopes.iter().all(|slope| slope.is_finite()), "{name}: {slopes:?}");
+            }
+            Some(DistanceBias::Buckets(buckets)) => {
+                assert!(buckets.are_valid(), "{name}: {buckets:?}");
+                let biases = self.weight_of(buckets.table).cols;
+                assert_eq!(biases, buckets.count * attend.heads, "{name}: a bias for each head");
+            }
+            None => {}
         }
         attend.out = self.value(attend.heads * attend.value_dim(), Rows::Tokens);
         self.push(name, Op::Attend(attend))

@@ -189,6 +189,7 @@ impl Reference {
             k: rows_in(&self.values, op.k),
             v: op.v.beside().map(|v| rows_in(&self.values, v)),
             sinks: op.sinks.map(|id| self.weights[&id].as_slice()),
+            table: op.table().map(|id| self.weights[&id].as_slice()),
         };
         let mut scratch = None;
         let cache = match &op.cache {

@@ -28,6 +28,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             Name::kept("cls", "classifier.dense"),
             Name::kept("cls.output", "classifier.out_proj"),
         ],
+        FLASH,
     ],
     ignored: encoder::IGNORED,
     checkpoint: Checkpoint {
@@ -56,6 +57,19 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         },
     },
 };
+
+/// Names in checkpoints of XLM-RoBERTa for FlashAttention, such as `jina-reranker-v2-base-multilingual`.
+const FLASH: &[Name] = &[
+    Name::kept("token_embd_norm", "bert.emb_ln"),
+    Name::row_part("blk.{}.attn_q", "bert.encoder.layers.{}.mixer.Wqkv", 0, 3),
+    Name::row_part("blk.{}.attn_k", "bert.encoder.layers.{}.mixer.Wqkv", 1, 3),
+    Name::row_part("blk.{}.attn_v", "bert.encoder.layers.{}.mixer.Wqkv", 2, 3),
+    Name::kept("blk.{}.attn_output", "bert.encoder.layers.{}.mixer.out_proj"),
+    Name::kept("blk.{}.attn_output_norm", "bert.encoder.layers.{}.norm1"),
+    Name::kept("blk.{}.ffn_up", "bert.encoder.layers.{}.mlp.fc1"),
+    Name::kept("blk.{}.ffn_down", "bert.encoder.layers.{}.mlp.fc2"),
+    Name::kept("blk.{}.layer_output_norm", "bert.encoder.layers.{}.norm2"),
+];
 
 /// Positions of RoBERTa begin after the number of the padding token.
 fn padded(draft: &mut Draft<'_>) -> Result<(), Error> {

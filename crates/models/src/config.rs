@@ -54,6 +54,8 @@ pub struct Config {
     pub norm_at: NormAt,
     /// What the feed-forward reads.
     pub ffn_input: FfnInput,
+    /// Names of tensors that differ in some files.
+    pub stems: Stems,
     /// Tensor stem of the norm before the feed-forward, if there is one.
     pub ffn_norm: &'static str,
     /// Tensor stem of the norm before the head.
@@ -82,6 +84,9 @@ pub struct Config {
     pub attention_softcap: Option<f32>,
     /// ALiBi: scores fall with the distance of two tokens, by a slope per head that ends at `2^-alibi_bias_max`.
     pub alibi_bias_max: Option<f32>,
+    /// Scores are biased by the distance of query and key: the number of buckets, and the distance from which on all are
+    /// in the last one.
+    pub distance_buckets: Option<(usize, u32)>,
     /// Values are normalized, each head by itself without a gain; in a layer without a projection of values they are
     /// the keys before norm and rotation.
     pub value_norm: bool,
@@ -103,6 +108,15 @@ pub struct Config {
     pub logit_softcap: Option<f32>,
     /// Encoder settings; `None` for a decoder.
     pub encoder: Option<Encoder>,
+}
+
+/// Names of tensors that differ in some files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stems {
+    /// What the names of a layer's tensors begin with, before its number.
+    pub layer: &'static str,
+    /// The output projection of attention.
+    pub attn_output: &'static str,
 }
 
 /// What is recorded of a model.
@@ -199,6 +213,8 @@ pub enum FeedForward {
     /// As `Gated`, with gate and up as the first and second half of one matrix, stored as `ffn_up`, in files without
     /// `ffn_gate`.
     GatedInOne,
+    /// As `Gated` in layers that have `ffn_gate`; in others as `Plain`, with this activation.
+    GatedIfAny(Activation),
     /// `down(activation(up(x)))`.
     Plain,
 }
@@ -382,6 +398,7 @@ impl Config {
             output_norm_eps: norm_eps,
             norm_at: NormAt::Before,
             ffn_input: FfnInput::Attended,
+            stems: Stems { layer: "blk.", attn_output: "attn_output" },
             ffn_norm: "ffn_norm",
             output_norm: "output_norm",
             qk_norm: None,
@@ -397,6 +414,7 @@ impl Config {
                 .positive_or_zero("attention.scale")?
                 .unwrap_or(1.0 / (head_dim as f32).sqrt()),
             attention_softcap: keys.positive_or_zero("attn_logit_softcapping")?,
+            distance_buckets: None,
             alibi_bias_max: keys.positive_or_zero("attention.max_alibi_bias")?,
             value_norm: false,
             attention_gate: None,

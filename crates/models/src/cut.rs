@@ -49,6 +49,9 @@ pub fn cut(metadata: &Metadata, kept: &[usize]) -> Result<Metadata, Error> {
         let key = "embedding_length_per_layer_input".to_owned();
         return refused(key, "all layers have their embeddings in one matrix");
     }
+    if before.distance_buckets.is_some() && kept[0] != 0 {
+        return refused("layer 0".into(), "it has the biases of distances that other layers read");
+    }
     let key = |name: &str| format!("{}.{name}", before.architecture);
     let blocks = metadata.usize(&key("block_count"))?;
     let mut after = metadata.clone();
@@ -91,10 +94,17 @@ pub fn cut(metadata: &Metadata, kept: &[usize]) -> Result<Metadata, Error> {
 /// The name of a tensor in a model that keeps the layers `kept` of this one; `None` for those of other layers.
 #[must_use]
 pub fn renumbered(name: &str, kept: &[usize]) -> Option<String> {
-    let Some(rest) = name.strip_prefix("blk.") else { return Some(name.to_owned()) };
-    let Some((layer, rest)) = rest.split_once('.') else { return Some(name.to_owned()) };
-    let Ok(layer) = layer.parse::<usize>() else { return Some(name.to_owned()) };
-    kept.iter().position(|&kept| kept == layer).map(|place| format!("blk.{place}.{rest}"))
+    let Some((before, layer, after)) = numbered(name) else { return Some(name.to_owned()) };
+    kept.iter().position(|&kept| kept == layer).map(|place| format!("{before}{place}.{after}"))
+}
+
+/// The number of the layer that a file's tensor belongs to, with what is before it in the tensor's name, and after its dot;
+/// `None` for tensors of no layer.
+pub fn numbered(name: &str) -> Option<(&str, usize, &str)> {
+    let before = ["blk.", "enc.blk."].into_iter().find(|before| name.starts_with(before))?;
+    let (before, rest) = name.split_at(before.len());
+    let (number, after) = rest.split_once('.')?;
+    Some((before, number.parse().ok()?, after))
 }
 
 #[cfg(test)]
@@ -139,7 +149,7 @@ mod tests {
     }
 
     /// Architectures of which some layer cannot be removed from the tiny model.
-    const REFUSED: [&str; 4] = ["ernie4_5-moe", "gemma4", "llama4", "smollm3"];
+    const REFUSED: [&str; 5] = ["ernie4_5-moe", "gemma4", "llama4", "smollm3", "t5encoder"];
 
     #[test]
     fn odd_choices_are_refused_and_tensors_renumbered() {
@@ -152,6 +162,8 @@ mod tests {
         assert_eq!(named("blk.3.ffn_up.weight").as_deref(), Some("blk.1.ffn_up.weight"));
         assert_eq!(named("blk.2.ffn_up.weight"), None);
         assert_eq!(named("output.weight").as_deref(), Some("output.weight"));
+        assert_eq!(named("enc.blk.3.attn_o.weight").as_deref(), Some("enc.blk.1.attn_o.weight"));
+        assert_eq!(named("enc.output_norm.weight").as_deref(), Some("enc.output_norm.weight"));
         assert_eq!(named("blk.x").as_deref(), Some("blk.x"));
     }
 }

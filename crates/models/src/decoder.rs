@@ -4,12 +4,12 @@
 //! Every difference is a field of [`Config`] or the presence of a tensor. Each line notes its output shape; `T`
 //! is the number of tokens in the step, `R` the number of rows whose logits are requested.
 
-use std::sync::Arc;
-
 use bilayer_graph::{Activation, Attend, Error, Precision, Recorder, Value, Values, WeightId};
 
 mod control;
+mod distance;
 mod experts;
+mod feed_forward;
 mod latent;
 mod mixers;
 mod mtp;
@@ -18,8 +18,8 @@ pub use control::direction;
 use control::steered;
 
 use crate::{
-    AttentionGate, Config, Encoder, Experts, FeedForward, FfnInput, Layer, Mixer, Norm, NormAt,
-    Output, QkNorm, Rotary, Scaling, alibi,
+    AttentionGate, Config, Encoder, FfnInput, Layer, Mixer, Norm, NormAt, Output, QkNorm, Rotary,
+    Scaling,
 };
 
 /// Suffixes of tensor names that a file may contain and the recorded model does not read: RoPE frequencies that
@@ -266,18 +266,13 @@ impl Block<'_> {
             window,
             softcap: self.config.attention_softcap,
             sinks,
-            slopes: self.slopes(),
+            bias: self.distance_bias(r)?,
         };
         let attn = r.attend("attn", attend); // [T, heads * head_dim]
         Ok(match gate {
             Some(gate) => r.gate("attn_gated", gate, Some(attn), Activation::Sigmoid),
             None => attn,
         })
-    }
-
-    /// What scores lose per position of distance, in models with ALiBi: `[heads]`.
-    fn slopes(&self) -> Option<Arc<[f32]>> {
-        self.config.alibi_bias_max.map(|bias_max| alibi::slopes(self.layer.heads, bias_max))
     }
 
     /// Queries before norm and rotation, and the gate of attention if there is one: `[T, heads * head_dim]` each.
@@ -421,42 +416,6 @@ impl Block<'_> {
         Ok(r.add("l_out_embedded", input, out))
     }
 
-    /// Feed-forward of the normed input: `[.., width]` to `[.., width]`.
-    fn feed_forward(&self, normed: Value, r: &mut Recorder<'_>) -> Result<Value, Error> {
-        let Config { width, activation, feed_forward, .. } = *self.config;
-        let inner = self.layer.feed_forward;
-        let whole = |stem| Projection::whole(stem, inner);
-        let is_sparse = |experts: &&Experts| self.layer.experts && !experts.beside;
-        if let Some(experts) = self.config.experts.as_ref().filter(is_sparse) {
-            return self.mixture(r, normed, normed, experts);
-        }
-        let act = match feed_forward {
-            FeedForward::Plain => {
-                let up = self.linear(r, "ffn_up", normed, &whole("ffn_up"))?;
-                r.gate("ffn_act", up, None, activation)
-            }
-            FeedForward::GatedInOne if !r.has(&self.tensor("ffn_gate.weight")) => {
-                self.gated(r, normed, Projection::in_one("ffn_up", [inner, inner]))?
-            }
-            FeedForward::Gated | FeedForward::GatedInOne => {
-                self.gated(r, normed, [whole("ffn_gate"), whole("ffn_up")])?
-            }
-        }; // [.., feed_forward]
-        self.linear(r, "ffn_down", act, &Projection::whole("ffn_down", width)) // [.., width]
-    }
-
-    /// `activation(gate(x)) * up(x)`: `[.., width]` to `[.., feed_forward]`.
-    fn gated(
-        &self,
-        r: &mut Recorder<'_>,
-        input: Value,
-        [gate, up]: [Projection<'_>; 2],
-    ) -> Result<Value, Error> {
-        let gate = self.linear(r, "ffn_gate", input, &gate)?;
-        let up = self.linear(r, "ffn_up", input, &up)?;
-        Ok(r.gate("ffn_act", gate, Some(up), self.config.activation))
-    }
-
     /// The norm before attention or feed-forward, if the model has one there.
     fn before(
         &self,
@@ -538,7 +497,11 @@ impl Block<'_> {
 
     /// Full tensor name of a stem in this layer.
     fn tensor(&self, stem: &str) -> String {
-        format!("blk.{}.{stem}", self.index)
+        self.tensor_of(self.index, stem)
+    }
+
+    fn tensor_of(&self, index: usize, stem: &str) -> String {
+        format!("{}{index}.{stem}", self.config.stems.layer)
     }
 }
 

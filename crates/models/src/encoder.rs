@@ -17,6 +17,9 @@ pub(crate) const HEAD: &str = "cls.output.weight";
 /// embeddings.
 const PER_TOKEN: &str = "classifier.per_token";
 
+/// The key for the elements that the matrix after pooling makes, as in llama.cpp's files of other embedding models.
+pub(crate) const DENSE_WIDTH: &str = "dense_2_feat_out";
+
 /// Suffixes of tensor names that a file may contain and the recorded model does not read: layers below an
 /// absent head, and the heads used only in pretraining.
 pub(crate) const IGNORED: &[&str] = &[
@@ -48,6 +51,8 @@ pub struct Encoder {
     pub norms_embedding: bool,
     /// How the rows of a text are pooled.
     pub pooling: Pooling,
+    /// Elements of an embedding, if a matrix after pooling makes them (`Dense` of Sentence Transformers).
+    pub dense: Option<usize>,
     /// Whether the recording ends in scores. Initially what the metadata implies; corrected once the tensors
     /// are known or when a session requests the embedding below the head.
     pub scores: bool,
@@ -109,6 +114,7 @@ impl Encoder {
                 Some(3) => Pooling::Last,
                 Some(_) => head.pooling,
             },
+            dense: keys.opt_size(DENSE_WIDTH, 1..=limits::WIDTH)?,
             scores: !given.is_empty() || pooling == Some(ranks),
             head: match given.is_empty() {
                 true => head,
@@ -222,8 +228,8 @@ fn separator(keys: &Keys<'_>) -> Result<u32, crate::Error> {
     Ok(named.map_or(u32::MAX, |id| id as u32))
 }
 
-/// Records embedding, layers and output: hidden states `[R, width]` (all rows or one per text), or scores `[R,
-/// labels]`.
+/// Records embedding, layers and output: hidden states `[R, width]` (all rows or one per text), projected `[R, dense]` if
+/// the model does so, or scores `[R, labels]`.
 pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Error> {
     let encoder = config.encoder.as_ref().expect("an encoder's configuration");
     let mut hidden = embedding(config, encoder, r)?; // [T, width]
@@ -235,7 +241,7 @@ pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Err
     }
     r.layer(None);
     if config.norm_at == NormAt::Before {
-        hidden = norm(config, r, "result_norm", "output_norm", hidden)?; // [.., width]
+        hidden = norm(config, r, "result_norm", config.output_norm, hidden)?; // [.., width]
     }
     if encoder.pools() {
         hidden = r.pool("result_pooled", hidden); // [R, width]
@@ -243,7 +249,14 @@ pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Err
     if encoder.scores {
         return scores(config, &encoder.head, r, hidden);
     }
-    Ok(hidden)
+    match encoder.dense.filter(|_| encoder.pooling_recorded() != Pooling::None) {
+        Some(dense) => {
+            let matrix = r.matrix("dense_2.weight", dense, config.width)?;
+            let bias = r.optional_vector("dense_2.bias", dense)?;
+            Ok(r.matmul("result_dense", hidden, matrix, bias)) // [R, dense]
+        }
+        None => Ok(hidden),
+    }
 }
 
 /// The sum of token, token type and position embedding, normalized unless the first layer does so: `[T, width]`.

@@ -1,7 +1,7 @@
 //! Jina BERT 2: BERT with ALiBi instead of learned positions and a gated GELU; the model for code also normalizes queries and
 //! keys, and adds a layer's input twice.
 
-use bilayer_gguf::Metadata;
+use bilayer_gguf::{Metadata, Strings};
 use bilayer_graph::Activation;
 
 use crate::keys::Keys;
@@ -35,11 +35,13 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             Name::kept("blk.{}.ffn_down", "bert.encoder.layer.{}.mlp.down_layer"),
             Name::kept("blk.{}.layer_output_norm", "bert.encoder.layer.{}.mlp.layernorm"),
             Name::kept("blk.{}.layer_output_norm", "bert.encoder.layer.{}.layer_norm_2"),
+            Name::kept("cls.output", "classifier"),
         ],
     ],
     ignored: encoder::IGNORED,
     checkpoint: Checkpoint {
-        classes: &["JinaBertModel", "JinaBertForMaskedLM"],
+        // Some of the rerankers' checkpoints name the model without its head.
+        classes: &["JinaBertModel", "JinaBertForMaskedLM", "JinaBertForSequenceClassification"],
         activations: &["gelu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::LAYER_NORM],
         more,
@@ -60,7 +62,13 @@ fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
     draft.refuse("feed_forward_type", &["geglu".into()], feature)?;
     draft.refuse("emb_pooler", &["mean".into()], "pooling by anything but the mean")?;
     draft.set("attention.max_alibi_bias", BIAS_MAX);
-    encoder::draft_of(draft, "alibi")
+    encoder::draft_of(draft, "alibi")?;
+    if encoder::classifies_texts(draft.settings) && draft.settings.get(&["id2label"]).is_none() {
+        // The rerankers' checkpoints name no labels; their score is one number.
+        let labels: Strings = Head::of_cls().labels.iter().map(String::as_str).collect();
+        draft.set("classifier.output_labels", labels);
+    }
+    Ok(())
 }
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
@@ -80,7 +88,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 
 #[cfg(test)]
 mod tests {
-    use bilayer_graph::Op;
+    use bilayer_graph::{Attend, DistanceBias, Op};
     use bilayer_quant::Type;
     use serde_json::json;
 
@@ -95,7 +103,12 @@ mod tests {
             let key = key.map(|bias_max| ("attention.max_alibi_bias", bias_max.into()));
             let config = changed(&ARCHITECTURE, key.as_slice()).unwrap();
             let graph = record(&config, &Outline::new(Type::F32, &[])).unwrap();
-            let of = |op: &Op| if let Op::Attend(op) = op { op.slopes.clone() } else { None };
+            let of = |op: &Op| match op {
+                Op::Attend(Attend { bias: Some(DistanceBias::Slopes(slopes)), .. }) => {
+                    Some(slopes.clone())
+                }
+                _ => None,
+            };
             let found: Vec<_> = graph.nodes.iter().filter_map(|node| of(&node.op)).collect();
             assert_eq!(found, [&expected[..]; 3].map(Into::into), "{key:?}");
         }

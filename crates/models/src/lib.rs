@@ -83,6 +83,7 @@ mod seed_oss;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
+mod t5encoder;
 mod tiny;
 
 use std::collections::HashSet;
@@ -96,9 +97,9 @@ pub use checkpoint::{
 };
 pub use config::{
     AttentionGate, Config, DeltaNet, FeedForward, FfnInput, Layer, Mamba2, Mixer, Norm, NormAt,
-    Output, QkNorm, limits,
+    Output, QkNorm, Stems, limits,
 };
-pub use cut::{cut, renumbered};
+pub use cut::{cut, numbered, renumbered};
 pub use decoder::direction;
 pub use encoder::{Encoder, Head, Pooling};
 pub use error::Error;
@@ -130,7 +131,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 48] = [
+static ARCHITECTURES: [&Architecture; 49] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -179,6 +180,7 @@ static ARCHITECTURES: [&Architecture; 48] = [
     &jina_bert_v2::ARCHITECTURE,
     &modern_bert::ARCHITECTURE,
     &nomic_bert::ARCHITECTURE,
+    &t5encoder::ARCHITECTURE,
 ];
 
 /// Every architecture.

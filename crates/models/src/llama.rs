@@ -65,7 +65,7 @@ mod tests {
     use super::{ARCHITECTURE, Norm, Pairs, config, tiny};
     use crate::{
         Config, FeedForward, FfnInput, Layer, Mixer, NormAt, Outline, Output, Rotary, Scaling,
-        record,
+        Stems, record,
     };
 
     fn changed(changes: &[(&str, Value)]) -> Result<Config, crate::Error> {
@@ -109,6 +109,7 @@ mod tests {
             output_norm_eps: 1e-5,
             norm_at: NormAt::Before,
             ffn_input: FfnInput::Attended,
+            stems: Stems { layer: "blk.", attn_output: "attn_output" },
             ffn_norm: "ffn_norm",
             output_norm: "output_norm",
             qk_norm: None,
@@ -123,6 +124,7 @@ mod tests {
             attention_scale: 0.25,
             attention_softcap: None,
             alibi_bias_max: None,
+            distance_buckets: None,
             value_norm: false,
             attention_gate: None,
             attention_sinks: false,

@@ -401,6 +401,9 @@ pub fn layer_of(checkpoint: &str) -> Option<usize> {
     rest.split('.').next()?.parse().ok()
 }
 
+/// The matrix after pooling; the converter gives it this name, since in checkpoints it is in a file of its own.
+pub(crate) const DENSE: Name = Name::kept("dense_2", "dense_2");
+
 const SUFFIXES: [&str; 2] = [".weight", ".bias"];
 
 /// The numbers in place of each `{}` if `stem` matches `pattern`.

@@ -122,8 +122,38 @@ impl Shards {
         }
     }
 
-    /// Reads the header of one file.
+    /// Adds the weights of a `Dense` module of Sentence Transformers under the name `stem`.
+    pub fn add_dense(
+        &mut self,
+        checkpoint: &Checkpoint,
+        folder: &str,
+        stem: &str,
+    ) -> Result<(), Error> {
+        let file = format!("{folder}/model.safetensors");
+        if !folder.split('/').all(is_plain) {
+            return Err(checkpoint.wrong("modules.json", "names a folder outside of this one"));
+        }
+        if !checkpoint.folder().join(&file).exists() {
+            let reason = "is missing: the matrix after pooling; only safetensors can be read";
+            return Err(checkpoint.wrong(&file, reason));
+        }
+        self.add_as(checkpoint, &file, |tensor| match tensor.strip_prefix("linear.") {
+            Some(rest) => format!("{stem}.{rest}"),
+            None => format!("{stem}.{tensor}"),
+        })
+    }
+
     fn add(&mut self, checkpoint: &Checkpoint, name: &str) -> Result<(), Error> {
+        self.add_as(checkpoint, name, str::to_owned)
+    }
+
+    /// Reads the header of one file, whose tensors get the names of `named`.
+    fn add_as(
+        &mut self,
+        checkpoint: &Checkpoint,
+        name: &str,
+        named: impl Fn(&str) -> String,
+    ) -> Result<(), Error> {
         let failed = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::NotFound => {
                 checkpoint.wrong(name, "is missing: a shard of the model; download it")
@@ -171,6 +201,7 @@ impl Shards {
                 shape: info.shape.iter().map(|&size| size as u64).collect(),
                 dtype: info.dtype,
             };
+            let tensor = named(&tensor);
             if let Some(other) = self.tensors.insert(tensor.clone(), stored) {
                 let reason = format!("tensor {tensor} is also in {}", self.files[other.shard].name);
                 return Err(checkpoint.wrong(name, &reason));

@@ -8,7 +8,9 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use bilayer_gguf::File;
-use bilayer_models::{interleaved_source, part_source, regrouped_source, ungrouped_source};
+use bilayer_models::{
+    interleaved_source, numbered, part_source, regrouped_source, ungrouped_source,
+};
 
 use super::tensors::{Done, From, Planned, SourceTensor};
 use super::{Convert, Plan};
@@ -36,7 +38,7 @@ pub fn write_back(folder: &Path, file: &File, out: &Path) -> Result<(), Error> {
     let matrices: Vec<Back<'_>> = plan
         .tensors
         .iter()
-        .filter(|planned| planned.name.starts_with("blk.") && planned.shape.len() > 1)
+        .filter(|planned| numbered(&planned.name).is_some() && planned.shape.len() > 1)
         .map(|planned| Back::new(planned, file))
         .collect::<Result<_, _>>()?;
     let parent = match out.parent() {

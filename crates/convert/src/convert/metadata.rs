@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::tensors::Tensors;
 use crate::Error;
-use crate::checkpoint::{Card, Checkpoint};
+use crate::checkpoint::{Card, Checkpoint, Module};
 use crate::mix::Mix;
 
 /// Name and origin of the model. Keys: `gguf.md` of ggml.
@@ -201,6 +201,24 @@ pub(super) fn sentence_transformer(
         |module: &Value| module["type"].as_str().is_some_and(|kind| kind.ends_with(".Normalize"));
     let scales = modules.as_array().is_some_and(|list| list.iter().any(is_scaling));
     metadata.set(&format!("{architecture}.normalize_embeddings"), scales);
+    for Module { folder, stem } in checkpoint.dense_modules()? {
+        let file = format!("{folder}/config.json");
+        let config =
+            checkpoint.json(&file)?.ok_or_else(|| checkpoint.wrong(&file, "is missing"))?;
+        let is_identity =
+            config["activation_function"].as_str().is_none_or(|name| name.ends_with(".Identity"));
+        if !is_identity {
+            return Err(
+                checkpoint.wrong(&file, "has an `activation_function`, which is not supported")
+            );
+        }
+        for (field, key) in [("in_features", "feat_in"), ("out_features", "feat_out")] {
+            let size = config[field].as_u64().and_then(|size| u32::try_from(size).ok());
+            let reason = format!("`{field}` is no number of elements");
+            let size = size.ok_or_else(|| checkpoint.wrong(&file, &reason))?;
+            metadata.set(&format!("{architecture}.{stem}_{key}"), size);
+        }
+    }
     let limits = checkpoint.json("sentence_bert_config.json")?.unwrap_or_default();
     let longest = limits["max_seq_length"].as_u64().and_then(|length| u32::try_from(length).ok());
     if let Some(longest) = longest.filter(|&length| length > 0) {

@@ -99,7 +99,10 @@ impl Planned {
         let moves = matches!(
             self.from,
             From::Stored {
-                change: Done::Interleaved { .. } | Done::Regrouped { .. } | Done::Tiled { .. },
+                change: Done::Interleaved { .. }
+                    | Done::Regrouped { .. }
+                    | Done::RowPart { .. }
+                    | Done::Tiled { .. },
                 ..
             }
         );
@@ -398,7 +401,7 @@ fn recurrent(
         Change::Column | Change::Decay => return Err(part.wrong("it is no vector")),
         Change::RowPart { part: place, parts } => {
             let at = shape.len().saturating_sub(2);
-            if shape.len() < 2 || !shape[at].is_multiple_of(parts as u64) {
+            if shape.get(at).is_none_or(|rows| !rows.is_multiple_of(parts as u64)) {
                 return Err(part.wrong(&format!("its matrices have no {parts} parts of rows")));
             }
             shape[at] /= parts as u64;

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use bilayer_graph::{PAGE_TOKENS, Pairs};
+use bilayer_graph::{Buckets, PAGE_TOKENS, Pairs};
 
 use crate::cache::{Cache, Tokens};
 use crate::memory::lines;
@@ -186,8 +186,38 @@ pub(crate) struct Sweep {
     pub(crate) parts_offset: usize,
     /// `[heads]`: attention sinks, an extra logit per head without a value.
     pub(crate) sinks: Option<Arc<[f32]>>,
-    /// `[heads]`: what scores lose per position between query and key.
-    pub(crate) slopes: Option<Arc<[f32]>>,
+    /// What scores gain by the distance of query and key.
+    pub(crate) bias: Option<Bias>,
+}
+
+/// [`tile::Bias`] of all heads.
+#[derive(Clone)]
+pub(crate) enum Bias {
+    /// `[heads]`.
+    Slopes(Arc<[f32]>),
+    /// `[heads, 2 * reach + 1]`.
+    Table(Arc<[f32]>),
+}
+
+impl Bias {
+    /// By buckets, whose table is `[count, heads]`.
+    pub(crate) fn of_buckets(buckets: &Buckets, table: &[f32]) -> Self {
+        // A page's worth more on either side, so that any page reads consecutive biases.
+        let reach = buckets.distance_max as usize + PAGE_TOKENS - 1;
+        Bias::Table(buckets.by_distance(table, reach).into())
+    }
+
+    /// Of the heads of a key-value head, one of `kv_heads`.
+    fn of_group(&self, kv_head: usize, kv_heads: usize) -> tile::Bias<'_> {
+        let part = |all: &'_ Arc<[f32]>| {
+            let len = all.len() / kv_heads;
+            kv_head * len..(kv_head + 1) * len
+        };
+        match self {
+            Bias::Slopes(all) => tile::Bias::Slopes(&all[part(all)]),
+            Bias::Table(all) => tile::Bias::Table(&all[part(all)]),
+        }
+    }
 }
 
 impl Stage for Sweep {
@@ -238,7 +268,7 @@ impl Stage for Sweep {
             begin: tile.begin,
             end: tile.end,
             softcap: shape.softcap,
-            slopes: self.slopes.as_ref().map(|slopes| &slopes[kv_head * group..][..group]),
+            bias: self.bias.as_ref().map(|bias| bias.of_group(kv_head, shape.kv_heads)),
             head_dim: dim,
             value_dim: shape.value_dim,
             value_stride: stride,

@@ -81,6 +81,7 @@ fn apply<L: Lanes>(l: L, activation: Activation, gate: L::F, up: Option<L::F>) -
         Activation::Gelu => math::gelu(l, gate),
         Activation::Sigmoid => math::sigmoid(l, gate),
         Activation::Identity => gate,
+        Activation::Relu => l.max(l.splat(0.0), gate),
         Activation::SquaredRelu => {
             let positive = l.max(l.splat(0.0), gate);
             l.mul(positive, positive)

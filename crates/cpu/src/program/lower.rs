@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bilayer_graph::{
-    Activation, Attend, CacheId, Graph, Ids, Kernel, Limits, Op, Precision, Rows, Segment, Value,
-    Weight,
+    Activation, Attend, CacheId, DistanceBias, Graph, Ids, Kernel, Limits, Op, Precision, Rows,
+    Segment, Value, Weight,
 };
 
 use super::check::{Check, Verdict};
@@ -436,11 +436,21 @@ impl<'a> Assembly<'a> {
             out,
             parts_offset,
             sinks: sinks.clone(),
-            slopes: attend.slopes.clone(),
+            bias: self.bias(attend),
         }));
         self.stages.push(Box::new(attend::Join { shape, out, parts_offset, sinks }));
         let ways = if reach.both_ways { " both ways" } else { "" };
         format!("attend {kept}{ways} {}", self.lowering.holdings.level)
+    }
+
+    /// What scores gain by the distance of query and key.
+    fn bias(&self, attend: &Attend) -> Option<attend::Bias> {
+        Some(match attend.bias.as_ref()? {
+            DistanceBias::Slopes(slopes) => attend::Bias::Slopes(slopes.clone()),
+            DistanceBias::Buckets(buckets) => {
+                attend::Bias::of_buckets(buckets, &self.lowering.vector(buckets.table))
+            }
+        })
     }
 
     /// The cache of keys and values.

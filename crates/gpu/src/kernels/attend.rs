@@ -38,7 +38,7 @@ const SLICE_COOP: u32 = 128;
 const HEAD_COOP_MAX: u32 = 256;
 
 /// Which text of attend/split, or of attend/coop with cooperative matrices. Bindings, in order:
-/// `step`, `q`, `keys`, `values` unless they are in the keys, `vectors` if there are sinks or slopes, `out`
+/// `step`, `q`, `keys`, `values` unless they are in the keys, `vectors` if there are sinks or biases, `out`
 /// (written), `parts` (written).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SplitKey {
@@ -58,12 +58,25 @@ pub struct SplitKey {
     pub softcap: bool,
     /// There are sinks.
     pub sinks: bool,
-    /// Scores fall with the distance, by a slope per head.
-    pub slopes: bool,
+    /// What scores gain by the distance of query and key.
+    pub bias: Option<Bias>,
     /// Whether attention is bidirectional; tiles then contain the bounds of their sequence.
     pub both_ways: bool,
     /// The cooperative matrices that compute it, if they do.
     pub coop: Option<Coop>,
+}
+
+/// What scores gain by the distance of query and key, from `vectors`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Bias {
+    /// `[heads]`: what they lose per position.
+    Slopes,
+    /// `[heads, 2 * reach + 1]`: the biases of keys from `reach` positions before the query to as many after it; those
+    /// beyond have the outermost.
+    Table {
+        /// Positions to either side.
+        reach: u32,
+    },
 }
 
 /// The uniform.
@@ -104,8 +117,8 @@ pub struct SplitParams {
     pub first_tile: u32,
     /// First workgroup of each tile, along the grid's y.
     pub first_group: u32,
-    /// Place of the slopes `[heads]` in `vectors`, in floats.
-    pub slopes: u32,
+    /// Place of the [`Bias`]es in `vectors`, in floats.
+    pub bias: u32,
 }
 
 impl SplitKey {
@@ -133,7 +146,7 @@ impl SplitKey {
             && self.slice_dims().is_multiple_of(16)
             && self.head_dim == self.value_dim
             && !self.both_ways
-            && !self.slopes
+            && self.bias.is_none()
             && is_whole(self.key)
             && self.value.is_some_and(is_whole)
             && key.held_bytes() <= caps.workgroup_bytes;
@@ -213,16 +226,25 @@ impl SplitKey {
             own => chunks.div_ceil(token_lanes),
             softcap => self.softcap,
             sinks => self.sinks,
-            slopes => self.slopes,
+            slopes => self.bias == Some(Bias::Slopes),
+            reach => self.reach(),
             both_ways => self.both_ways,
             ..merge_maps([cache_context(self.key, self.value, [head_dim, value_dim]), team.context()])
         };
         kernel(self.name(team), "attend/split", context, team.threads)
     }
 
-    /// Whether the kernel reads sinks or slopes.
+    /// Whether the kernel reads sinks or biases.
     pub fn has_vectors(&self) -> bool {
-        self.sinks || self.slopes
+        self.sinks || self.bias.is_some()
+    }
+
+    /// Positions to either side of a query that have biases of their own in a table, if there is one.
+    fn reach(&self) -> Option<u32> {
+        match self.bias {
+            Some(Bias::Table { reach }) => Some(reach),
+            Some(Bias::Slopes) | None => None,
+        }
     }
 
     fn bindings(&self) -> BTreeMap<&'static str, u32> {
@@ -272,7 +294,11 @@ impl SplitKey {
             },
             if self.softcap { " softcap" } else { "" },
             if self.sinks { " sinks" } else { "" },
-            if self.slopes { " slopes" } else { "" },
+            match self.bias {
+                Some(Bias::Slopes) => " slopes".to_owned(),
+                Some(Bias::Table { reach }) => format!(" reach {reach}"),
+                None => String::new(),
+            },
             if self.both_ways { " both ways" } else { "" },
             team.name()
         )
@@ -432,7 +458,7 @@ mod tests {
             value: Some(f16),
             softcap: false,
             sinks: false,
-            slopes: false,
+            bias: None,
             both_ways: false,
             coop: None,
         }

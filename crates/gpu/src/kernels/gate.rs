@@ -76,6 +76,7 @@ pub(crate) fn activation_name(activation: Activation) -> &'static str {
         Activation::Gelu => "gelu",
         Activation::Sigmoid => "sigmoid",
         Activation::Identity => "identity",
+        Activation::Relu => "relu",
         Activation::SquaredRelu => "squared_relu",
         Activation::ClampedSwiglu => "clamped_swiglu",
     }

@@ -4,7 +4,7 @@ use bilayer_graph::{Activation, Pairs, Score};
 use bilayer_quant::Type;
 use bilayer_quant::cache::{BLOCK, TYPES};
 
-use super::attend::{MergeKey, SplitKey};
+use super::attend::{Bias, MergeKey, SplitKey};
 use super::cache::CacheType;
 use super::conv::ConvKey;
 use super::embed::EmbedKey;
@@ -154,7 +154,7 @@ pub(super) fn attend(caps: &Caps) -> Vec<Source> {
                 value: Some(other),
                 softcap: false,
                 sinks: false,
-                slopes: false,
+                bias: None,
                 both_ways: false,
                 coop: None,
             };
@@ -171,13 +171,16 @@ pub(super) fn attend(caps: &Caps) -> Vec<Source> {
                 let in_keys = SplitKey { value_dim: head_dim - 8, value: None, ..split };
                 sources.push(in_keys.tiled(caps, 16, rows).source(caps));
             }
-            for (rows, slopes) in [(1, false), (8, false), (1, true), (8, true)] {
+            let biases = [None, Some(Bias::Slopes), Some(Bias::Table { reach: 128 })];
+            for bias in biases {
                 let both = SplitKey { key: CacheType::F32, value: Some(CacheType::F32), ..split };
-                let both = SplitKey { both_ways: true, slopes, ..both };
-                sources.push(both.tiled(caps, 1, rows).source(caps));
+                let both = SplitKey { both_ways: true, bias, ..both };
+                sources.extend([1, 8].map(|rows| both.tiled(caps, 1, rows).source(caps)));
             }
-            let falling = SplitKey { softcap: true, sinks: true, slopes: true, ..split };
-            sources.push(falling.tiled(caps, 4, 1).source(caps));
+            for bias in &biases[1..] {
+                let biased = SplitKey { softcap: true, sinks: true, bias: *bias, ..split };
+                sources.push(biased.tiled(caps, 4, 1).source(caps));
+            }
         }
         for (floats, quantized) in WANTED {
             for sinks in BOTH {
@@ -203,7 +206,7 @@ fn attend_coop(caps: &Caps) -> Vec<Source> {
             value: Some(ty),
             softcap: special,
             sinks: special,
-            slopes: false,
+            bias: None,
             both_ways: false,
             coop: None,
         };

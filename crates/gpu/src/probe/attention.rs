@@ -50,7 +50,7 @@ fn key(device: &Device) -> Option<SplitKey> {
         value: Some(ty),
         softcap: false,
         sinks: false,
-        slopes: false,
+        bias: None,
         both_ways: false,
         coop: None,
     };

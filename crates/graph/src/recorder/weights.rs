@@ -155,16 +155,16 @@ impl Recorder<'_> {
         }))
     }
 
-    /// One vector of `len` elements per expert, contiguous: the tensor `name`, `[experts, len]`.
+    /// One vector of `len` elements per expert, or per bucket of distances, contiguous: the tensor `name`, `[count, len]`.
     ///
     /// # Errors
     /// Those of [`Recorder::vector`].
     pub fn stack_vector(
         &mut self,
         name: &str,
-        [experts, len]: [usize; 2],
+        [count, len]: [usize; 2],
     ) -> Result<WeightId, Error> {
-        self.vector_of(name, &[experts as u64, len as u64], 0, experts * len)
+        self.vector_of(name, &[count as u64, len as u64], 0, count * len)
     }
 
     /// The vector `name`, if the file contains it.

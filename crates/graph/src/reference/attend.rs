@@ -7,7 +7,7 @@ use bilayer_quant::cache::BLOCK;
 
 use super::cache::{Cache, slot};
 use super::soft_cap::capped;
-use crate::{Attend, Step};
+use crate::{Attend, DistanceBias, Step};
 
 /// The inputs of the op.
 pub(super) struct Inputs<'a> {
@@ -19,6 +19,8 @@ pub(super) struct Inputs<'a> {
     pub v: Option<&'a [f32]>,
     /// `[heads]`.
     pub sinks: Option<&'a [f32]>,
+    /// `[buckets, heads]`: the table of [`Attend::bias`].
+    pub table: Option<&'a [f32]>,
 }
 
 /// Computes `out [T, heads * value_dim]`. Scores, softmax and sums are f64; keys and values are rounded by the cache,
@@ -46,7 +48,8 @@ pub(super) fn attend(
             let row = (span.first_row + r) as usize;
             for head in 0..op.heads {
                 let seen = op.sees(span, span.first_position + r);
-                let query = Query { op, head, position: span.first_position + r, seen, pages };
+                let (position, table) = (span.first_position + r, inputs.table);
+                let query = Query { op, head, position, seen, pages, table };
                 let place = (row * op.heads + head) * op.head_dim;
                 let q = stored(&inputs.q[place..][..op.head_dim], cache);
                 let sink = inputs.sinks.map(|sinks| sinks[head]);
@@ -82,9 +85,25 @@ struct Query<'a> {
     /// Positions it attends to.
     seen: Range<u32>,
     pages: &'a [u32],
+    /// `[buckets, heads]`.
+    table: Option<&'a [f32]>,
 }
 
 impl Query<'_> {
+    /// What the score of a key at `position` gains.
+    fn bias(&self, position: u32) -> f64 {
+        match (&self.op.bias, self.table) {
+            (Some(DistanceBias::Slopes(slopes)), _) => {
+                f64::from(-slopes[self.head]) * f64::from(position.abs_diff(self.position))
+            }
+            (Some(DistanceBias::Buckets(buckets)), Some(table)) => {
+                let bucket = buckets.of(i64::from(position) - i64::from(self.position));
+                f64::from(table[bucket * self.op.heads + self.head])
+            }
+            _ => 0.0,
+        }
+    }
+
     /// `q [head_dim]`, `out [value_dim]`.
     fn answer(&self, q: &[f32], sink: Option<f32>, cache: &Cache, out: &mut [f32]) {
         let op = self.op;
@@ -92,13 +111,12 @@ impl Query<'_> {
         let slots: Vec<usize> = self.seen.clone().map(|p| slot(self.pages, p)).collect();
 
         // scores [positions]
-        let slope = op.slopes.as_ref().map_or(0.0, |slopes| f64::from(slopes[self.head]));
         let score = |(position, &slot): (u32, &usize)| {
             let key = cache.keys.head(slot, kv_head, op.head_dim);
             let products = q.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k));
             let score = products.sum::<f64>() * f64::from(op.scale);
             let score = op.softcap.map_or(score, |cap| capped(score, cap));
-            score - slope * f64::from(position.abs_diff(self.position))
+            score + self.bias(position)
         };
         let scores: Vec<f64> = self.seen.clone().zip(&slots).map(score).collect();
 
@@ -125,7 +143,9 @@ mod tests {
     use super::{Inputs, attend, hadamard};
     use crate::reference::cache::Cache;
     use crate::reference::tests::{assert_near, limits};
-    use crate::{Attend, CacheId, Exactness, Limits, Span, Step, Value, Values, Window};
+    use crate::{
+        Attend, CacheId, DistanceBias, Exactness, Limits, Span, Step, Value, Values, Window,
+    };
 
     /// One head of one element, scale 1.
     fn op() -> Attend {
@@ -142,7 +162,7 @@ mod tests {
             window: None,
             softcap: None,
             sinks: None,
-            slopes: None,
+            bias: None,
         }
     }
 
@@ -168,7 +188,7 @@ mod tests {
         };
         let mut out = vec![f32::NAN; q.len() / op.head_dim * op.value_dim()];
         let v = op.v.beside().map(|_| v);
-        attend(op, &Inputs { q, k, v, sinks }, &mut cache(op, 2), &step, &mut out);
+        attend(op, &Inputs { q, k, v, sinks, table: None }, &mut cache(op, 2), &step, &mut out);
         out
     }
 
@@ -230,7 +250,7 @@ mod tests {
     #[test]
     fn scores_fall_with_the_distance_to_either_side() {
         // A slope of ln 2 halves a weight with each position: 1/7, 2/7 and 4/7 for the last of three.
-        let falling = Attend { slopes: Some([2f32.ln()].into()), ..op() };
+        let falling = Attend { bias: Some(DistanceBias::Slopes([2f32.ln()].into())), ..op() };
         let values = [7.0, 14.0, 28.0];
         let out = run(&falling, &[0.0; 3], &[0.0; 3], &values, None);
         assert_near(&out, &[7.0, 35.0 / 3.0, 21.0], 1e-5);
@@ -239,7 +259,8 @@ mod tests {
         let out = run(&both, &[0.0; 3], &[0.0; 3], &values, None);
         assert_near(&out, &[12.0, 15.75, 21.0], 1e-5);
         // Each head has its own, after the cap.
-        let two = Attend { heads: 2, slopes: Some([0.0, 2f32.ln()].into()), ..both };
+        let slopes = DistanceBias::Slopes([0.0, 2f32.ln()].into());
+        let two = Attend { heads: 2, bias: Some(slopes), ..both };
         let capped = Attend { softcap: Some(1e-3), ..two };
         let out = run(&capped, &[1.0; 6], &[1.0; 3], &values, None);
         assert_near(&out[2..4], &[49.0 / 3.0, 15.75], 1e-5);
@@ -294,7 +315,8 @@ mod tests {
             exactness: Exactness::Fastest,
         };
         let mut out = [f32::NAN; 33];
-        let inputs = Inputs { q: &q[..33], k: &zeros[..33], v: Some(&ramp), sinks: None };
+        let inputs =
+            Inputs { q: &q[..33], k: &zeros[..33], v: Some(&ramp), sinks: None, table: None };
         attend(&op, &inputs, &mut cache, &step, &mut out);
         let halves: Vec<f32> = (0..33).map(|p| p as f32 / 2.0).collect();
         assert_near(&out, &halves, 1e-5);
@@ -314,8 +336,13 @@ mod tests {
             exactness: Exactness::Fastest,
         };
         let mut out = [f32::NAN; 3];
-        let inputs =
-            Inputs { q: &q[..3], k: &zeros[..3], v: Some(&[-1.0, -3.0, 33.0]), sinks: None };
+        let inputs = Inputs {
+            q: &q[..3],
+            k: &zeros[..3],
+            v: Some(&[-1.0, -3.0, 33.0]),
+            sinks: None,
+            table: None,
+        };
         attend(&op, &inputs, &mut cache, &step, &mut out);
         assert_near(&out, &[-1.0, -2.0, 16.5], 1e-5);
     }

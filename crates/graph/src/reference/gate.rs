@@ -16,6 +16,13 @@ pub(super) fn gate(activation: Activation, gate: &[f32], up: Option<&[f32]>, out
             Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
             Activation::Identity => x,
             // Written to preserve NaN.
+            Activation::Relu => {
+                if x < 0.0 {
+                    0.0
+                } else {
+                    x
+                }
+            }
             Activation::SquaredRelu => {
                 if x < 0.0 {
                     0.0
@@ -44,6 +51,7 @@ fn factor(activation: Activation, up: f32) -> f64 {
         | Activation::Gelu
         | Activation::Sigmoid
         | Activation::Identity
+        | Activation::Relu
         | Activation::SquaredRelu => f64::from(up),
     }
 }

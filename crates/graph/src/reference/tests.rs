@@ -72,7 +72,7 @@ fn graph() -> Graph {
         window: None,
         softcap: None,
         sinks: None,
-        slopes: None,
+        bias: None,
     };
     let mean = recorder.attend("mean", attend);
     recorder.layer(None);

@@ -136,8 +136,7 @@ impl Block<'_> {
         let by = |stem| Projection::whole(stem, shared.feed_forward);
         let act = match self.config.feed_forward {
             FeedForward::Plain => {
-                let up = self.linear(r, "ffn_up", input, &by("ffn_up_shexp"))?;
-                r.gate("ffn_act", up, None, self.config.activation)
+                self.ungated(r, input, &by("ffn_up_shexp"), self.config.activation)?
             }
             _ => self.gated(r, input, [by("ffn_gate_shexp"), by("ffn_up_shexp")])?,
         }; // [.., feed_forward]

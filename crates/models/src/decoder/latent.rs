@@ -36,7 +36,7 @@ impl Block<'_> {
             window,
             softcap: self.config.attention_softcap,
             sinks: None,
-            slopes: self.slopes(),
+            bias: self.distance_bias(r)?,
         };
         let mixed = r.attend("attn_compressed", attend); // [T, heads * rank]
         let stack = self.head_stack(r, "attn_v_b", [heads, value_dim, rank])?;

@@ -16,9 +16,10 @@ impl Block<'_> {
         if self.layer.mixer != Mixer::Attention {
             carried.kv.push(None);
         }
+        let attn_output = self.config.stems.attn_output;
         Ok(match self.layer.mixer {
-            Mixer::Attention => (self.attention(normed, carried, r)?, "attn_output"),
-            Mixer::Latent(latent) => (self.latent_attention(normed, &latent, r)?, "attn_output"),
+            Mixer::Attention => (self.attention(normed, carried, r)?, attn_output),
+            Mixer::Latent(latent) => (self.latent_attention(normed, &latent, r)?, attn_output),
             Mixer::None => unreachable!("a layer without a mixer is a feed-forward alone"),
             Mixer::ShortConv { taps } => (self.short_conv(normed, taps, r)?, "shortconv.out_proj"),
             Mixer::Mamba2(sizes) => (self.mamba2(normed, &sizes, r)?, "ssm_out"),

@@ -31,6 +31,16 @@ pub(crate) const WEIGHT_LANES: usize = 16;
 /// Keys and values of a page; the latter may be in the keys.
 pub(crate) type Page<'p> = (Panel<'p>, Option<Panel<'p>>);
 
+/// What scores gain by the distance of query and key, for the query heads of one key-value head.
+#[derive(Clone, Copy)]
+pub(crate) enum Bias<'a> {
+    /// `[group]`: what they lose per position.
+    Slopes(&'a [f32]),
+    /// `[group, 2 * reach + 1]`: the biases of keys from `reach` positions before the query to as many after it. The
+    /// outermost 32 of either side are equal, and those beyond as well.
+    Table(&'a [f32]),
+}
+
 /// The operands of one tile; all slices are in the thread's scratch.
 pub(crate) struct Sweep<'a, 'p, P: Fn(usize) -> Page<'p>> {
     /// A page of the span's table.
@@ -47,8 +57,8 @@ pub(crate) struct Sweep<'a, 'p, P: Fn(usize) -> Page<'p>> {
     pub(crate) begin: usize,
     pub(crate) end: usize,
     pub(crate) softcap: Option<f32>,
-    /// `[group]`: what scores lose per position between query and key.
-    pub(crate) slopes: Option<&'a [f32]>,
+    /// What scores gain by the distance of query and key.
+    pub(crate) bias: Option<Bias<'a>>,
     pub(crate) head_dim: usize,
     pub(crate) value_dim: usize,
     pub(crate) value_stride: usize,
@@ -192,7 +202,7 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
         }
     }
 
-    /// Converts scores to weights: softcap, slopes, mask, maximum, exponentials. Returns which tokens of the page any row
+    /// Converts scores to weights: softcap, biases, mask, maximum, exponentials. Returns which tokens of the page any row
     /// attends to, so that the contents of the others (perhaps NaN) are never multiplied, not even by 0.
     #[inline(always)]
     fn weigh<L: Lanes>(&mut self, l: L, page: usize) -> (usize, usize) {
@@ -211,13 +221,16 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
                 if let Some(cap) = self.softcap {
                     cap_scores(l, cap, scores);
                 }
-                if let Some(slopes) = self.slopes {
-                    lower_scores(
-                        l,
-                        slopes[head],
-                        (position as isize - first as isize) as f32,
-                        scores,
-                    );
+                let before = position as isize - first as isize;
+                match self.bias {
+                    Some(Bias::Slopes(slopes)) => {
+                        lower_scores(l, slopes[head], before as f32, scores);
+                    }
+                    Some(Bias::Table(table)) => {
+                        let len = table.len() / self.group;
+                        add_biases(l, &table[head * len..][..len], before, scores);
+                    }
+                    None => {}
                 }
                 if to - from < PAGE_TOKENS {
                     scores[..from].fill(f32::NEG_INFINITY);
@@ -278,6 +291,17 @@ fn lower_scores<L: Lanes>(l: L, slope: f32, first: f32, scores: &mut [f32]) {
         let distance = l.sub(l.splat(first), l.read(places));
         let distance = l.max(distance, l.sub(l.splat(0.0), distance));
         l.write(l.fma(l.splat(-slope), distance, l.read(scores)), scores);
+    }
+}
+
+/// Adds their biases to the scores of a page whose first token is `first` positions before the query.
+#[inline(always)]
+fn add_biases<L: Lanes>(l: L, biases: &[f32], first: isize, scores: &mut [f32]) {
+    let place = (biases.len() / 2) as isize - first;
+    let place = place.clamp(0, (biases.len() - PAGE_TOKENS) as isize) as usize;
+    let biases = &biases[place..][..PAGE_TOKENS];
+    for (scores, biases) in scores.chunks_exact_mut(L::N).zip(biases.chunks_exact(L::N)) {
+        l.write(l.add(l.read(scores), l.read(biases)), scores);
     }
 }
 

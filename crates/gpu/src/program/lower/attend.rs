@@ -2,7 +2,7 @@
 
 use bilayer_graph::fuse::QkInput;
 use bilayer_graph::{
-    Attend, Error as GraphError, Limits, Op, OpKind, Rows, Segment, Values, Window,
+    Attend, DistanceBias, Error as GraphError, Limits, Op, OpKind, Rows, Segment, Values, Window,
 };
 use bilayer_quant::Type;
 
@@ -12,7 +12,7 @@ use super::super::draft::{
 use super::{Lowering, TILE_ROWS, dispatch};
 use crate::caps::Caps;
 use crate::kernels::attend::{
-    MergeKey, MergeParams, Piece, SplitKey, SplitParams, levels, parts_bytes,
+    Bias, MergeKey, MergeParams, Piece, SplitKey, SplitParams, levels, parts_bytes,
 };
 use crate::kernels::cache::{CacheLayout, CacheType, CopyPagesKey};
 use crate::kernels::rope::{RopeKey, RopeParams, turns};
@@ -39,7 +39,10 @@ fn split_key(attend: &Attend, limits: &Limits) -> Option<SplitKey> {
         },
         softcap: attend.softcap.is_some(),
         sinks: attend.sinks.is_some(),
-        slopes: attend.slopes.is_some(),
+        bias: attend.bias.as_ref().map(|bias| match bias {
+            DistanceBias::Slopes(_) => Bias::Slopes,
+            DistanceBias::Buckets(buckets) => Bias::Table { reach: buckets.distance_max },
+        }),
         both_ways: attend.cache.is_none(),
         coop: None,
     })
@@ -304,11 +307,9 @@ impl Lowering<'_> {
         let parts = parts_bytes(rows, attend.heads, attend.value_dim());
         let parts = self.buffer(parts.max(16));
         let sinks = attend.sinks.map_or(0, |id| 4 * self.vector(id));
-        let slopes = attend.slopes.as_ref().map_or(0, |slopes| {
-            4 * self.constants(slopes.iter().map(|slope| slope.to_bits()).collect())
-        });
+        let bias = self.biases(attend);
         let params =
-            SplitParams { slopes, ..self.split_params(attend, [queries, out], pages, sinks) };
+            SplitParams { bias, ..self.split_params(attend, [queries, out], pages, sinks) };
         let mut operands = vec![Operand::Step, Operand::Buffer(queries.buffer)];
         operands.extend(pages.operands());
         operands.extend(base.has_vectors().then_some(Operand::Vectors));
@@ -343,6 +344,19 @@ impl Lowering<'_> {
         let name = single.source(self.caps).name;
         self.push(&[node], name, Some(attend.out), choices);
         Ok(())
+    }
+
+    /// Place of what scores gain by the distance of query and key, in floats.
+    fn biases(&mut self, attend: &Attend) -> u32 {
+        let biases = match &attend.bias {
+            Some(DistanceBias::Slopes(slopes)) => slopes.to_vec(),
+            Some(DistanceBias::Buckets(buckets)) => {
+                let table = self.holdings.weights.vector(buckets.table).unwrap_or_default();
+                buckets.by_distance(table, buckets.distance_max as usize)
+            }
+            None => return 0,
+        };
+        4 * self.constants(biases.into_iter().map(f32::to_bits).collect())
     }
 
     /// The uniform of a whole dispatch.
