@@ -1,4 +1,4 @@
-//! Ctrl-C: the first one ends the answer, the second one, or one before the answer begins, ends the process.
+//! Ctrl-C: the first one ends the answer, the second one, or one while nothing is answered, ends the process.
 //! SIGTERM and SIGHUP end the answer and then the process, with their own exit codes, and restore the terminal.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};

@@ -278,7 +278,15 @@ impl Chat {
                 return Ok(Ended::Left(if was_stopped { INTERRUPTED } else { 0 }));
             }
             next = match lines.next()? {
-                Line::Text(text) => self.guarded(lines, |chat| chat.take(&text))?,
+                Line::Text(text) => {
+                    // From the moment that the line is entered, not only from the first token on.
+                    interrupt::answering();
+                    let next = self.guarded(lines, |chat| chat.take(&text));
+                    match (next?, interrupt::answered()) {
+                        (Next::Listen, true) => Next::Stopped,
+                        (next, _) => next,
+                    }
+                }
                 Line::Interrupted if was_stopped => return Ok(Ended::Left(INTERRUPTED)),
                 Line::Interrupted => {
                     output::note("Ctrl-C again, Ctrl-D or /exit exits");
