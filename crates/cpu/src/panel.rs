@@ -69,7 +69,7 @@ macro_rules! quads {
             32 => {
                 let quants = Quants::of::<OfQuads<types::$stem::$type>>();
                 #[cfg(target_arch = "x86_64")]
-                let quants = quads::with_fill::<
+                let quants = quads::with_fills::<
                     types::$stem::$type,
                     { 8 * <types::$stem::$type as types::Quads>::BLOCK },
                 >(quants);
