@@ -1,8 +1,8 @@
 //! Unpacked weights as bytes with scales: one unpacking per quantized type.
 //!
 //! Blocks of at most [`SPAN`] columns of one row are unpacked to a [`Span`], in vectors of a level; `types/` states
-//! where their bits lie. The tiles then interleave spans in the order of their instructions. Blocks of 256 take a
-//! shorter way, several rows side by side (`panel/side_by_side.rs`).
+//! where their bits lie. The tiles then interleave spans in the order of their instructions. Most types take a
+//! shorter way, several rows side by side (`panel/side_by_side.rs`, `panel/quads.rs`).
 
 use std::marker::PhantomData;
 
@@ -23,6 +23,8 @@ pub(crate) mod floats;
 mod layout;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
+#[cfg(target_arch = "x86_64")]
+mod quads;
 #[cfg(target_arch = "x86_64")]
 mod side_by_side;
 mod sparse;
@@ -64,7 +66,15 @@ macro_rules! super_block {
 macro_rules! quads {
     ($stem:ident::$type:ident) => {
         match <types::$stem::$type as types::Quads>::GROUP {
-            32 => Some(Quants::of::<OfQuads<types::$stem::$type>>()),
+            32 => {
+                let quants = Quants::of::<OfQuads<types::$stem::$type>>();
+                #[cfg(target_arch = "x86_64")]
+                let quants = quads::with_fills::<
+                    types::$stem::$type,
+                    { 8 * <types::$stem::$type as types::Quads>::BLOCK },
+                >(quants);
+                Some(quants)
+            }
             _ => None,
         }
     };
@@ -314,10 +324,10 @@ mod tests {
             let tiling = Tiling::of(level);
             for (ty, quants) in all() {
                 let Some(fill) = (tiling.fill)(quants) else { continue };
-                // Three blocks per row, of which the second is requested.
-                let row_bytes = 3 * ty.block_bytes;
-                let bytes = finite_blocks(ty, 3 * 16);
-                let (start, len) = (ty.block_bytes, ty.block_bytes);
+                // Three spans per row, of which the second is requested.
+                let len = SPAN / ty.block_weights * ty.block_bytes;
+                let (row_bytes, start) = (3 * len, len);
+                let bytes = finite_blocks(ty, 3 * 16 * len / ty.block_bytes);
                 let rows = PanelRows { weights: &bytes, row_bytes, start, len };
                 let tiles = (tiling.tiles)(quants);
                 for first in (0..tiling.panel_rows(quants)).step_by(16) {

@@ -69,7 +69,8 @@ impl Integer {
             let part =
                 PanelRows { weights, row_bytes, start, len: span_bytes.min(row_bytes - start) };
             let mut steps = spans.part().split(steps);
-            self.fill(part, rows, &mut steps, scratch);
+            let fill = self.fill.filter(|_| col + SPAN <= packing.cols);
+            self.fill(fill, part, rows, &mut steps, scratch);
             if cold {
                 PanelRows { start: part.start + part.len, ..part }.prefetch(rows);
             }
@@ -95,14 +96,21 @@ impl Integer {
         }
     }
 
-    /// Unpacks the columns of `part` and prefetches the next of `steps` with every 16 rows; a panel's rows beyond the
-    /// last are zero.
-    fn fill(&self, part: PanelRows<'_>, rows: usize, steps: &mut Split, scratch: &mut Scratch) {
+    /// Unpacks the columns of `part`, by the fast path `fill` where there are 16 rows, and prefetches the next of
+    /// `steps` with every 16 rows; a panel's rows beyond the last are zero.
+    fn fill(
+        &self,
+        fill: Option<Fill>,
+        part: PanelRows<'_>,
+        rows: usize,
+        steps: &mut Split,
+        scratch: &mut Scratch,
+    ) {
         let halves = rows.next_multiple_of(self.panel_rows) / 16;
         for first in (0..halves).map(|half| 16 * half) {
             let count = rows.saturating_sub(first).min(16);
             let (panel, ahead) = (&mut scratch.panels[first / self.panel_rows], steps.part());
-            if let (Some(fill), 16) = (self.fill, count) {
+            if let (Some(fill), 16) = (fill, count) {
                 let part = PanelRows { weights: &part.weights[first * part.row_bytes..], ..part };
                 // SAFETY: a packing's level is available on this CPU.
                 unsafe { fill(part, ahead, first % self.panel_rows, panel) };
