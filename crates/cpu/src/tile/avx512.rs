@@ -33,7 +33,7 @@ impl Tiled for Avx512Vnni {
         fill: |quants| quants.fill,
         // Measured: benches/record/epyc-genoa-2vcpu/2026-11-25-columns.md.
         tokens_min: |quants| match (quants.form, quants.highest) {
-            (Form::Signed32 | Form::Affine32 | Form::Signed32K, _) | (Form::Affine32K, 31) => 3,
+            (Form::Signed32 | Form::Affine32 | Form::Signed32K, _) | (Form::Affine32K, 31) => 4,
             _ => 5,
         },
         has_matrix_unit: false,
