@@ -13,10 +13,10 @@ use std::arch::x86_64::*;
 
 use crate::level::rows::Avx512Vnni;
 use crate::panel::avx512::{load, load_floats, put, store_rows, transpose};
-use crate::panel::{Adjust, Form, Mins, Panel, Quants, ROWS, Span};
+use crate::panel::{Adjust, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
-    Product, Shape, Tile, Tiled, Tiles, Tiling, avx512_f32, by_form, check_strip, format_of_form,
-    in_order, starts, whole_row,
+    Product, Shape, Tile, Tiled, Tiles, Tiling, avx512_f32, by_form, check_strip, few_columns,
+    format_of_form, in_order, starts, whole_row,
 };
 
 /// Maximum tokens per tile.
@@ -32,10 +32,7 @@ impl Tiled for Avx512Vnni {
         row_tiles: whole_row::AVX512,
         fill: |quants| quants.fill,
         // Measured: benches/record/epyc-genoa-2vcpu/2026-11-25-columns.md.
-        tokens_min: |quants| match (quants.form, quants.highest) {
-            (Form::Signed32 | Form::Affine32 | Form::Signed32K, _) | (Form::Affine32K, 31) => 4,
-            _ => 5,
-        },
+        tokens_min: few_columns,
         has_matrix_unit: false,
     };
 }
