@@ -42,9 +42,10 @@ impl Buckets {
         if far < exact {
             return first + far;
         }
-        // In f32, as the original: bounds of buckets lie at whole numbers for the usual sizes.
-        let share = |distance: usize| (distance as f32 / exact as f32).ln();
-        let wide = share(far) / share(self.distance_max as usize) * (side - exact) as f32;
+        // For the usual sizes some buckets begin at whole distances, such as 16: those must not depend on the last bits of a
+        // platform's logarithm.
+        let share = |distance: usize| (distance as f64 / exact as f64).ln();
+        let wide = share(far) / share(self.distance_max as usize) * (side - exact) as f64 + 1e-9;
         first + (exact + wide as usize).min(side - 1)
     }
 
