@@ -146,7 +146,7 @@ fn mapped_weights_are_read_in_place() {
 }
 
 /// A session whose layers are on a software adapter of its own, since other tests continue to use theirs.
-fn on_software(model: &Model, opened: Opened) -> Session {
+fn on_software(model: &Model, opened: &Opened) -> Session {
     let cpu = bilayer_cpu::Options { threads: Some(1), level: None };
     let backends: Vec<Box<dyn Backend>> =
         vec![Box::new(Cpu::new(cpu).unwrap()), Box::new(opened.backend())];
@@ -177,7 +177,7 @@ fn a_lost_device_is_replaced_by_the_cpu() {
     let text = |lost_after: Option<usize>| {
         let opened = software();
         let device = Arc::clone(opened.device());
-        let mut session = on_software(&model, opened);
+        let mut session = on_software(&model, &opened);
         let sequence = session.open().unwrap();
         let best = |row: &[f32]| (0..row.len()).fold(0, |b, i| if row[i] > row[b] { i } else { b });
         let row = session.prefill(sequence, &prompt, &mut |_| true).unwrap().unwrap();
@@ -218,7 +218,7 @@ fn a_device_that_hangs_is_replaced_by_the_cpu() {
             }
         };
         hang("load");
-        let mut session = on_software(&model, opened);
+        let mut session = on_software(&model, &opened);
         let sequence = session.open().unwrap();
         session.prefill(sequence, &prompt, &mut |_| true).unwrap();
         hang("save");

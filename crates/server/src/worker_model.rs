@@ -13,7 +13,7 @@ use std::time::Duration;
 use bilayer_engine::requests::{Arrival, KeyId, Policy, Refused, RequestId, Scheduler};
 use bilayer_engine::session::Pages;
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
-use shuttle::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use shuttle::sync::mpsc::{Receiver, Sender, channel};
 use shuttle::thread;
 
 use admission::Admission;
@@ -100,10 +100,7 @@ impl Worker {
                     Ok(command) => Some(command),
                     Err(_) => return self.check(),
                 },
-                false => match self.commands.try_recv() {
-                    Ok(command) => Some(command),
-                    Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-                },
+                false => self.commands.try_recv().ok(),
             };
             match command {
                 Some(Command::Ask { ticket, key }) => self.admit(ticket, key),
