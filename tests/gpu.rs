@@ -10,7 +10,7 @@ use bilayer_cpu::Cpu;
 use bilayer_engine::Model;
 use bilayer_engine::session::{Run, Session, Settings, Wanted, Warning};
 use bilayer_gguf::OpenOptions;
-use bilayer_gpu::{Gpu, Opened, Options};
+use bilayer_gpu::{Gpu, Opened};
 use bilayer_graph::{Backend, Exactness, Holding, Limits, Segment, Span, Step};
 use bilayer_quant::Type;
 use bilayer_scheduler::{Placement, place};
@@ -88,12 +88,9 @@ fn logits(
 
 #[test]
 fn no_gpu_objects_are_created_on_the_token_path() {
-    if support::gpu::gpu().is_none() {
-        return;
-    }
     // A separate device, so that objects of other tests are not counted.
-    let device = Some("software".to_owned());
-    let mut gpu = Gpu::open(&Options { device, ..Options::default() }).unwrap();
+    let Some(opened) = support::gpu::apart() else { return };
+    let mut gpu = opened.backend();
     let model = Model::from_bytes("tiny", words::tiny(Type::Q8_0, 3)).unwrap();
     let segment = load(&mut gpu, &model);
     let before = gpu.created();
@@ -146,7 +143,7 @@ fn mapped_weights_are_read_in_place() {
 }
 
 /// A session whose layers are on a software adapter of its own, since other tests continue to use theirs.
-fn on_software(model: &Model, opened: &Opened) -> Session {
+fn on_device(model: &Model, opened: &Opened) -> Session {
     let cpu = bilayer_cpu::Options { threads: Some(1), level: None };
     let backends: Vec<Box<dyn Backend>> =
         vec![Box::new(Cpu::new(cpu).unwrap()), Box::new(opened.backend())];
@@ -162,22 +159,17 @@ fn on_software(model: &Model, opened: &Opened) -> Session {
     Session::on(model, backends, &planner, settings).unwrap()
 }
 
-fn software() -> Opened {
-    Opened::open(&Options { device: Some("software".to_owned()), ..Options::default() }).unwrap()
-}
-
 /// The answer continues unchanged.
 #[test]
 fn a_lost_device_is_replaced_by_the_cpu() {
-    if support::gpu::gpu().is_none() {
-        return;
-    }
+    let Some(mut first) = support::gpu::apart().map(Some) else { return };
+    let mut apart = || first.take().or_else(support::gpu::apart).unwrap();
     let model = Model::from_bytes("tiny", words::tiny(Type::F32, 5)).unwrap();
     let prompt: Vec<u32> = (0..40).map(|i| 3 + (i * 37) % 100).collect();
-    let text = |lost_after: Option<usize>| {
-        let opened = software();
+    let mut text = |lost_after: Option<usize>| {
+        let opened = apart();
         let device = Arc::clone(opened.device());
-        let mut session = on_software(&model, &opened);
+        let mut session = on_device(&model, &opened);
         let sequence = session.open().unwrap();
         let best = |row: &[f32]| (0..row.len()).fold(0, |b, i| if row[i] > row[b] { i } else { b });
         let row = session.prefill(sequence, &prompt, &mut |_| true).unwrap().unwrap();
@@ -204,13 +196,12 @@ fn a_lost_device_is_replaced_by_the_cpu() {
 /// A kernel that does not end: while weights are loaded, while nothing runs, and while a sequence is saved.
 #[test]
 fn a_device_that_hangs_is_replaced_by_the_cpu() {
-    if support::gpu::gpu().is_none() {
-        return;
-    }
+    let Some(mut first) = support::gpu::apart().map(Some) else { return };
+    let mut apart = || first.take().or_else(support::gpu::apart).unwrap();
     let model = Model::from_bytes("tiny", words::tiny(Type::F32, 5)).unwrap();
     let prompt: Vec<u32> = (0..40).map(|i| 3 + (i * 37) % 100).collect();
-    let logits = |hangs: &str| {
-        let opened = software();
+    let mut logits = |hangs: &str| {
+        let opened = apart();
         let device = Arc::clone(opened.device());
         let hang = |moment: &str| {
             if hangs == moment {
@@ -218,7 +209,7 @@ fn a_device_that_hangs_is_replaced_by_the_cpu() {
             }
         };
         hang("load");
-        let mut session = on_software(&model, &opened);
+        let mut session = on_device(&model, &opened);
         let sequence = session.open().unwrap();
         session.prefill(sequence, &prompt, &mut |_| true).unwrap();
         hang("save");

@@ -51,6 +51,11 @@ pub fn opened() -> impl Iterator<Item = (&'static str, &'static Opened)> {
     })
 }
 
+/// Opens a device that no other test uses.
+pub fn apart() -> Option<Opened> {
+    open(PLAIN)
+}
+
 /// Opens a GPU, or else a software adapter.
 fn open(kernels: DeviceOptions) -> Option<Opened> {
     let named = |device: Option<&str>| {
