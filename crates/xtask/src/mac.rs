@@ -122,6 +122,24 @@ impl Machine {
         command
     }
 
+    /// What kernels of the chosen adapter, or else of the first one, read.
+    fn read_gbps(&self) -> Result<Option<f64>> {
+        let text = output(Command::new(&self.bilayer).args(["devices", "--json"]))?;
+        let found: Value = serde_json::from_str(&text).context("devices --json")?;
+        let adapters = found["adapters"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_it = |(at, adapter): &(usize, &Value)| match self.device.last() {
+            None => true,
+            Some(wanted) => {
+                let name = adapter["name"].as_str().unwrap_or_default().to_lowercase();
+                *wanted == at.to_string()
+                    || adapter["kind"] == wanted.as_str()
+                    || name.contains(&wanted.to_lowercase())
+            }
+        };
+        let adapter = adapters.iter().enumerate().find(is_it);
+        Ok(adapter.and_then(|(_, adapter)| adapter["read_gbps"].as_f64()))
+    }
+
     /// Rows of `bench`.
     fn bench(&self, words: &str) -> Result<Vec<Value>> {
         let text = output(&mut self.with_model(&format!("bench -o json -r 3 {words}")))?;
@@ -266,14 +284,20 @@ fn memory(machine: &Machine) -> Result<Section> {
 fn speed(machine: &Machine) -> Result<Section> {
     let prompt = if machine.is_quick { 32 } else { 512 };
     let layers = machine.bench("-p 0 -n 1 -ngl 99")?[0]["n_gpu_layers"].as_u64().unwrap_or(0);
+    let read = machine.read_gbps()?;
     let mut rows = Vec::new();
-    for layers in [0, layers / 2, layers] {
-        for bench in machine.bench(&format!("-p {prompt} -n 64 -ngl {layers}"))? {
+    for count in [0, layers / 2, layers] {
+        for bench in machine.bench(&format!("-p {prompt} -n 64 -ngl {count}"))? {
             let is_prompt = bench["n_prompt"].as_u64() > Some(0);
             let speed = bench["avg_ts"].as_f64().unwrap_or(f64::NAN);
-            let share = bench["probe_share"].as_f64();
+            let share = match count == layers {
+                true => {
+                    bench["weight_gbps"].as_f64().zip(read).map(|(weights, read)| weights / read)
+                }
+                false => bench["probe_share"].as_f64(),
+            };
             let test = if is_prompt { format!("prefill {prompt}") } else { "decode 64".to_owned() };
-            let what = format!("{test}, -ngl {layers}");
+            let what = format!("{test}, -ngl {count}");
             let shown = share.map_or(String::new(), |share| format!(", {:.2} of bandwidth", share));
             let value = format!("{speed:.1} tok/s{shown}");
             rows.push(match share.filter(|_| !is_prompt && !machine.is_quick) {

@@ -3,6 +3,9 @@
 use super::{Summary, Test};
 use bilayer_engine::session::Spent;
 
+/// The share of a step's bytes from which on the host's reading is judged.
+const HOST_SHARE_MIN: f64 = 0.01;
+
 /// The result of a test.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
@@ -55,9 +58,12 @@ impl Measured {
     }
 
     /// [`Measured::cpu_weight_gbps`] as a fraction of the same threads' read bandwidth of the file. Near 1 the test
-    /// is memory-bound; above 1 weights were cached.
+    /// is memory-bound; above 1 weights were cached. `None` where the host has next to nothing to read, such as the row of a
+    /// table: what it does then is not reading.
     pub fn probe_share(&self) -> Option<f64> {
-        Some(self.cpu_weight_gbps()? / self.probe_mean_gbps()?)
+        let all: u64 = self.step_bytes.iter().sum();
+        let reads = self.cpu_step_bytes() as f64 >= HOST_SHARE_MIN * all as f64;
+        reads.then(|| Some(self.cpu_weight_gbps()? / self.probe_mean_gbps()?)).flatten()
     }
 
     fn decodes(&self) -> bool {
@@ -87,6 +93,8 @@ mod tests {
         assert_eq!(decode.cpu_weight_gbps(), Some(60.0));
         assert_eq!(decode.probe_share(), Some(0.8));
         assert_eq!(Measured { probe_gbps: None, ..decode.clone() }.probe_share(), None);
+        let on_gpu = Measured { step_bytes: vec![30_000_000, 4_000_000_000], ..decode.clone() };
+        assert_eq!(on_gpu.probe_share(), None, "the host reads a row of a table");
         assert_eq!(Measured { step_bytes: vec![0, 1], ..decode.clone() }.cpu_weight_gbps(), None);
         let test = Test { prompt: 1, ..decode.test };
         assert_eq!(Measured { test, ..decode }.weight_gbps(), None);
