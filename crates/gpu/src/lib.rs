@@ -24,6 +24,7 @@ mod program;
 mod rate;
 pub mod render;
 mod slots;
+mod staging;
 mod tiles;
 mod unified;
 mod vulkan;

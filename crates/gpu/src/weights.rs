@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use bilayer_graph::{Error as GraphError, SharedBytes, StreamedLayer, Weight, WeightId};
 use bilayer_quant::Type;
-use rayon::prelude::*;
 
 use crate::device::Device;
 use crate::kernels::weights::{Layout, stored};
+use crate::staging::{CHUNK_BYTES, Pace, Staging};
 use crate::unified::{self, Window};
 use convert::convert;
 
@@ -20,9 +20,6 @@ const BLOCK_BYTES: u64 = 1 << 30;
 
 /// Binding alignment within a block in bytes, the maximum required by any GPU.
 const ALIGNMENT: u64 = 256;
-
-/// Bytes gathered and uploaded at once.
-const STAGING_BYTES: usize = 8 << 20;
 
 /// In split layout, rows are padded to a multiple of this many weights.
 pub const ROW_MULTIPLE: usize = 64;
@@ -92,8 +89,8 @@ pub struct Weights {
     streamed: HashMap<WeightId, Streamed>,
     /// Vectors also as host floats: RoPE tables are computed from some.
     vectors: HashMap<WeightId, Vec<f32>>,
-    /// Bytes uploaded since the last wait for the device.
-    unsent: usize,
+    /// What uploads go through.
+    staging: Staging,
     /// Windows of file maps that shaders read in place.
     windows: Vec<Window>,
     /// The window and layer of the last weight found.
@@ -115,15 +112,6 @@ struct RowBytes<'a> {
     first: usize,
 }
 
-/// Whether uploads wait for the device.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pace {
-    /// Earlier uploads finish before more are queued, which bounds the driver's staging memory.
-    Bounded,
-    /// They are queued behind the work submitted before.
-    Queued,
-}
-
 /// The container of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Home {
@@ -143,7 +131,7 @@ impl Weights {
             loaded: HashMap::new(),
             streamed: HashMap::new(),
             vectors: HashMap::new(),
-            unsent: 0,
+            staging: Staging::default(),
             windows: Vec::new(),
             last_window: None,
         }
@@ -462,48 +450,56 @@ impl Weights {
                     converted = convert(weight, placed.ty, source);
                     &converted
                 };
-                self.send(placed, part, row, rows, source);
-                self.flush(source.len(), pace)?;
+                self.send(placed, part, (row, rows), source, pace)?;
             }
         }
         Ok(())
     }
 
     /// Uploads rows that already have the device's type.
-    fn send(&self, placed: &Placed, part: &RowRange, row: usize, rows: usize, source: &[u8]) {
-        let buffer = self.buffer(part.home);
+    fn send(
+        &mut self,
+        placed: &Placed,
+        part: &RowRange,
+        (row, rows): (usize, usize),
+        source: &[u8],
+        pace: Pace,
+    ) -> Result<(), GraphError> {
+        let buffer = self.buffer(part.home).clone();
+        let (device, staging) = (&self.device, &mut self.staging);
         let (ty, row_blocks) = (placed.ty, part.row_blocks as usize);
         if placed.layout == Layout::Raw {
             let at = u64::from(part.base) + (row * row_blocks * ty.block_bytes) as u64;
-            self.device.queue.write_buffer(buffer, at, source);
-            return;
+            return staging.write(device, (&buffer, at), source.len(), pace, |first, mut to| {
+                to.copy_from_slice(&source[first..][..to.len()]);
+            });
         }
         let blocks = placed.cols as usize / ty.block_weights;
         for plane in ty.planes {
-            let mut gathered = vec![0; (rows * row_blocks * plane.len).next_multiple_of(4)];
-            let into = gathered.par_chunks_exact_mut(row_blocks * plane.len);
-            into.zip(source.par_chunks_exact(blocks * ty.block_bytes)).for_each(|(to, from)| {
-                let parts = to.chunks_exact_mut(plane.len).zip(from.chunks_exact(ty.block_bytes));
-                for (to, from) in parts {
-                    to.copy_from_slice(&from[plane.offset..plane.offset + plane.len]);
+            let row_bytes = row_blocks * plane.len;
+            let at = part.base as usize + part.blocks as usize * plane.offset + row * row_bytes;
+            let to = (&buffer, at as u64);
+            staging.write(device, to, rows * row_bytes, pace, |first, mut to| {
+                let mut at = first;
+                while !to.is_empty() {
+                    let (row, block) = (at / row_bytes, at % row_bytes / plane.len);
+                    let skipped = at % plane.len;
+                    let len = (plane.len - skipped).min(to.len());
+                    let (mut some, rest) = to.split_at(len);
+                    match block < blocks {
+                        true => {
+                            let from = (row * blocks + block) * ty.block_bytes + plane.offset;
+                            some.copy_from_slice(&source[from + skipped..][..some.len()]);
+                        }
+                        // The padding of rows.
+                        false => some.fill(0),
+                    }
+                    at += some.len();
+                    to = rest;
                 }
-            });
-            let at = part.base as usize
-                + part.blocks as usize * plane.offset
-                + row * row_blocks * plane.len;
-            self.device.queue.write_buffer(buffer, at as u64, &gathered);
+            })?;
         }
-    }
-
-    /// Passes uploads on to the device, some at a time.
-    fn flush(&mut self, bytes: usize, pace: Pace) -> Result<(), GraphError> {
-        self.unsent += bytes;
-        if self.unsent < 2 * STAGING_BYTES {
-            return Ok(());
-        }
-        self.unsent = 0;
-        self.device.submit(None);
-        if pace == Pace::Bounded { self.device.finish() } else { Ok(()) }
+        Ok(())
     }
 }
 
@@ -518,7 +514,7 @@ fn rows_at_once(
     let from = wanted.start.saturating_sub(first_row) / 4 * 4;
     let to = wanted.end.saturating_sub(first_row).next_multiple_of(4).min(all);
     let row_bytes = weight.row_bytes();
-    let most = (STAGING_BYTES / row_bytes.max(1)).max(1).next_multiple_of(4);
+    let most = (CHUNK_BYTES / row_bytes.max(1)).max(1).next_multiple_of(4);
     (from..to).step_by(most).map(move |row| (row, most.min(to - row)))
 }
 
