@@ -1,4 +1,6 @@
-// Merges the partial results that attend/split left: a thread handles a piece of sixteen elements of a row,
+{# Variant: quads (of a head), sinks as `at.vectors`, floats, quantized, share (threads of a piece: 4, or 1 where barriers are
+   expensive), unroll (parts in flight). #}
+// Merges the partial results that attend/split left: {% if share == 1 %}a thread handles{% else %}{{ share }} threads handle{% endif %} a piece of sixteen elements of a row,
 // optionally quantized for the next product. Maximum and sum are combined over the parts as they were over the keys.
 
 struct Params {
@@ -16,42 +18,67 @@ struct Params {
 {% include "parts/view" %}
 {% include "parts/emit" %}
 
-fn joined(row: u32, quad: u32) -> vec4<f32> {
-    if quad >= row_quads() {
-        return vec4<f32>();
-    }
-    let head = quad / {{ quads }}u;
-    let splits = step[4];
-    var place = (row * (row_quads() / {{ quads }}u) + head) * splits * {{ quads + 1 }}u;
-{% if at.vectors %}
-    var top = vectors[params.sinks + head];
-    var total = 1.0;
-{% else %}
-    var top = -1e30;
-    var total = 0.0;
+{% if share > 1 %}
+var<workgroup> merged: array<vec4<f32>, {{ threads }}>;
 {% endif %}
-    var sum = vec4<f32>();
-    for (var i = 0u; i < splits; i++) {
-        let part = parts[place + {{ quads }}u]; // maximum, sum of weights
-        let next = max(top, part.x);
-        let shrink = exp(top - next);
-        let weight = exp(part.x - next);
-        total = total * shrink + part.y * weight;
-        sum = sum * shrink + parts[place + quad % {{ quads }}u] * weight;
-        top = next;
-        place += {{ quads + 1 }}u;
-    }
-    return sum / total;
-}
 
 @compute @workgroup_size({{ threads }})
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let piece = id.x;
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    let piece = id.x / {{ share }}u;
+{% if share == 1 %}
     if piece >= row_pieces() {
         return;
     }
-{% for i in range(4) %}
-    let x{{ i }} = joined(id.y, 4u * piece + {{ i }}u);
+{% endif %}
+    let splits = step[4];
+    let heads = row_quads() / {{ quads }}u;
+{% for q in range(4 // share) %}
+    // Those beyond the row repeat the last one.
+    let wanted{{ q }} = 4u * piece + {% if share > 1 %}id.x % {{ share }}u{% else %}{{ q }}u{% endif %};
+    let quad{{ q }} = min(wanted{{ q }}, row_quads() - 1u);
+    let head{{ q }} = quad{{ q }} / {{ quads }}u;
+    let place{{ q }} = (id.y * heads + head{{ q }}) * splits * {{ quads + 1 }}u;
+{% if at.vectors %}
+    var top{{ q }} = vectors[params.sinks + head{{ q }}];
+    var total{{ q }} = 1.0;
+{% else %}
+    var top{{ q }} = -1e30;
+    var total{{ q }} = 0.0;
+{% endif %}
+    var sum{{ q }} = vec4<f32>();
 {% endfor %}
+    // Several loads are in flight; parts beyond the last one repeat it, with weight 0.
+    for (var i = 0u; i < splits; i += {{ unroll }}u) {
+{% for u in range(unroll) %}
+        let offset{{ u }} = min(i + {{ u }}u, splits - 1u) * {{ quads + 1 }}u;
+{% for q in range(4 // share) %}
+        let part{{ u }}_{{ q }} = parts[place{{ q }} + offset{{ u }} + {{ quads }}u]; // maximum, sum of weights
+        let sum{{ u }}_{{ q }} = parts[place{{ q }} + offset{{ u }} + quad{{ q }} % {{ quads }}u];
+{% endfor %}
+{% endfor %}
+{% for u in range(unroll) %}
+{% for q in range(4 // share) %}
+        {
+            let next = max(top{{ q }}, part{{ u }}_{{ q }}.x);
+            let shrink = exp(top{{ q }} - next);
+            let weight = {% if u > 0 %}select(0.0, exp(part{{ u }}_{{ q }}.x - next), i + {{ u }}u < splits){% else %}exp(part{{ u }}_{{ q }}.x - next){% endif %};
+            total{{ q }} = total{{ q }} * shrink + part{{ u }}_{{ q }}.y * weight;
+            sum{{ q }} = sum{{ q }} * shrink + sum{{ u }}_{{ q }} * weight;
+            top{{ q }} = next;
+        }
+{% endfor %}
+{% endfor %}
+    }
+{% for q in range(4 // share) %}
+    let x{{ q }} = select(vec4<f32>(), sum{{ q }} / total{{ q }}, wanted{{ q }} < row_quads());
+{% endfor %}
+{% if share == 1 %}
     emit(id.y, piece, mat4x4<f32>(x0, x1, x2, x3));
+{% else %}
+    merged[thread] = x0;
+    workgroupBarrier();
+    if id.x % {{ share }}u == 0u && piece < row_pieces() {
+        emit(id.y, piece, mat4x4<f32>(x0, merged[thread + 1u], merged[thread + 2u], merged[thread + 3u]));
+    }
+{% endif %}
 }

@@ -95,23 +95,30 @@ fn main(
 {% for m in range(queries) %}
         var s{{ m }} = 0.0;
 {% endfor %}
-        for (var c = 0u; c < {{ key.chunks }}u; c++) {
-            let k = keys[key_at + 32u * c];
-{{ unpack("k", key, "c", "keys", "key_words_at", "32u * ") }}
+        for (var chunk = 0u; chunk < {{ key.chunks }}u; chunk += {{ key_unroll }}u) {
+{% for u in range(key_unroll) %}
+            let c{{ u }} = chunk + {{ u }}u;
+            let k{{ u }}_ = keys[key_at + 32u * c{{ u }}];
+{% endfor %}
+{% for u in range(key_unroll) %}
+{% set k = "k" ~ u ~ "_" %}
+{% set c = "c" ~ u %}
+{{ unpack(k, key, c, "keys", "key_words_at", "32u * ") }}
 {% for i in range(key.quads) %}
 {% if key.padded %}
-            let e{{ i }} = min({{ key.quads }}u * c + {{ i }}u, {{ quads - 1 }}u); // the padding of floats is zero
+            let e{{ u }}_{{ i }} = min({{ key.quads }}u * {{ c }} + {{ i }}u, {{ quads - 1 }}u); // the padding of floats is zero
 {% if key.words > 0 %}
-            let x{{ i }} = select(vec4<f32>(), k{{ i }}, {{ key.quads }}u * c + {{ i }}u < {{ quads }}u);
+            let x{{ u }}_{{ i }} = select(vec4<f32>(), {{ k }}{{ i }}, {{ key.quads }}u * {{ c }} + {{ i }}u < {{ quads }}u);
 {% endif %}
 {% else %}
-            let e{{ i }} = {{ key.quads }}u * c + {{ i }}u;
+            let e{{ u }}_{{ i }} = {{ key.quads }}u * {{ c }} + {{ i }}u;
 {% endif %}
 {% endfor %}
-{% set k = "x" if key.padded and key.words > 0 else "k" %}
+{% set x = "x" ~ u ~ "_" if key.padded and key.words > 0 else k %}
 {% for m in range(queries) %}
-{% set products %}{% for i in range(key.quads) %}{% if i > 0 %} + {% endif %}dot(q[q{{ m }} + e{{ i }}], {{ k }}{{ i }}){% endfor %}{% endset %}
-            s{{ m }} += {% if key.scaled %}kd * ({{ products }}){% else %}{{ products }}{% endif %};
+{% set products %}{% for i in range(key.quads) %}{% if i > 0 %} + {% endif %}dot(q[q{{ m }} + e{{ u }}_{{ i }}], {{ x }}{{ i }}){% endfor %}{% endset %}
+            s{{ m }} += {% if key.scaled %}{{ k }}d * ({{ products }}){% else %}{{ products }}{% endif %};
+{% endfor %}
 {% endfor %}
         }
 

@@ -1,23 +1,31 @@
 {# Variant: as matmul/tile, and `coop` (edge of a fragment), `subgroup` (its threads), `slots` (rows of weights, of both
-   matrices if gated). The input is halves (shaders/halve.wgsl). #}
+   matrices if gated), `columns` (of the tile), `wide` (workgroup memory is read and written by four halves). The input is
+   halves (shaders/halve.wgsl). #}
 enable f16;
 enable wgpu_cooperative_matrix;
-// GEMM on matrix units: products of a matrix (or two, gated) with many columns. Four subgroups compute a tile of
-// {{ slots }} rows and 64 columns, two by two, each of these in fragments that its threads hold together. A unit of 64 weights
-// of each row is unpacked to halves in workgroup memory, as are 64 values of each column; sums are f32.
+// GEMM on matrix units: products of a matrix (or two, gated) with many columns. {{ columns // 16 }} subgroups compute a tile of
+// {{ slots }} rows and {{ columns }} columns, two by {{ columns // 32 }}, each of these in fragments that its threads hold together. A unit
+// of 64 weights of each row is unpacked to halves in workgroup memory, as are 64 values of each column; sums are f32.
 //
 // Rows in workgroup memory are 72 halves apart: sixteen rows of 16 bytes, which a subgroup reads at once, lie in all banks
 // equally. A fragment is loaded once a unit and used for a whole row or column of the subgroup's fragments.
 {% include "parts/product" %}
-{% set pitch = 72 %}
+{% set part = 4 if wide else 1 %}
+{% set element = "vec4<f16>" if wide else "f16" %}
+{% set pitch = 72 // part %}
 {% set area = coop * coop %}
+{% set teams_across = columns // 32 %}
 {% set down = slots // 2 // coop %}
 {% set across = 32 // coop %}
 {% set results = down // 2 if gate else down %}
 {% set step_of = 2 if strided else 1 %}
-var<workgroup> tile_w: array<f16, {{ slots * pitch }}>; // [slots, 72]
-var<workgroup> tile_x: array<f16, {{ 64 * pitch }}>; // [64 columns, 72]
-var<workgroup> sums: array<f32, {{ 4 * area }}>; // a fragment of each subgroup, [columns, rows]
+{# Threads beyond the slots share the pieces of a slot, side by side, so that a subgroup reads fewer lines. #}
+{% set shares = [threads // slots, 1] | max %}
+{% set turns = [slots // threads, 1] | max %}
+{% set eights = 8 * columns // threads %}
+var<workgroup> tile_w: array<{{ element }}, {{ slots * pitch }}>; // [slots, 72 halves]
+var<workgroup> tile_x: array<{{ element }}, {{ columns * pitch }}>; // [columns, 72 halves]
+var<workgroup> sums: array<f32, {{ 2 * teams_across * area }}>; // a fragment of each subgroup, [columns, rows]
 
 // Half of the slots belong to each row of subgroups; gated, a half of those has rows of the first matrix.
 fn place_of_slot(slot: u32, first_row: u32) -> Place {
@@ -35,26 +43,67 @@ fn place_of_slot(slot: u32, first_row: u32) -> Place {
 
 fn put_weights(to: u32, v: vec4<f32>) {
     let h = vec4<f16>(v);
+{% if wide %}
+    tile_w[to] = h;
+{% else %}
     tile_w[to] = h.x;
     tile_w[to + 1u] = h.y;
     tile_w[to + 2u] = h.z;
     tile_w[to + 3u] = h.w;
+{% endif %}
 }
 {% if ints %}
 
 fn put_piece(to: u32, q: vec4<u32>, s: f32, m: f32) {
     put_weights(to, vec4<f32>(unpack4xI8(q.x)) * s + m);
-    put_weights(to + 4u, vec4<f32>(unpack4xI8(q.y)) * s + m);
-    put_weights(to + 8u, vec4<f32>(unpack4xI8(q.z)) * s + m);
-    put_weights(to + 12u, vec4<f32>(unpack4xI8(q.w)) * s + m);
+    put_weights(to + {{ 4 // part }}u, vec4<f32>(unpack4xI8(q.y)) * s + m);
+    put_weights(to + {{ 8 // part }}u, vec4<f32>(unpack4xI8(q.z)) * s + m);
+    put_weights(to + {{ 12 // part }}u, vec4<f32>(unpack4xI8(q.w)) * s + m);
+}
+
+// The pieces of a slot that one thread unpacks.
+struct Share {
+{% for p in range(4 // shares) %}
+    q{{ p }}: vec4<u32>,
+    s{{ p }}: f32,
+    m{{ p }}: f32,
+{% endfor %}
+}
+
+fn share_of(at: Place, unit: u32, share: u32) -> Share {
+    let w = load(at, unit);
+{% if shares == 1 %}
+    return Share({% for p in range(4) %}w.q{{ p }}, w.s[{{ p }}], w.m[{{ p }}]{{ "" if loop.last else ", " }}{% endfor %});
+{% elif shares == 2 %}
+    let upper = share != 0u;
+    return Share({% for p in range(2) %}select(w.q{{ p }}, w.q{{ p + 2 }}, upper), select(w.s[{{ p }}], w.s[{{ p + 2 }}], upper), select(w.m[{{ p }}], w.m[{{ p + 2 }}], upper){{ "" if loop.last else ", " }}{% endfor %});
+{% else %}
+    let odd = share % 2u != 0u;
+    let upper = share / 2u != 0u;
+    return Share(
+        select(select(w.q0, w.q1, odd), select(w.q2, w.q3, odd), upper),
+        select(select(w.s[0], w.s[1], odd), select(w.s[2], w.s[3], odd), upper),
+        select(select(w.m[0], w.m[1], odd), select(w.m[2], w.m[3], odd), upper),
+    );
+{% endif %}
+}
+
+fn put_share(to: u32, w: Share) {
+{% for p in range(4 // shares) %}
+    put_piece(to + {{ 16 * p // part }}u, w.q{{ p }}, w.s{{ p }}, w.m{{ p }});
+{% endfor %}
 }
 {% endif %}
 
 fn put_column(to: u32, h: vec4<f16>) {
+{% if wide %}
+    tile_x[to] = h;
+{% else %}
     tile_x[to] = h.x;
     tile_x[to + 1u] = h.y;
     tile_x[to + 2u] = h.z;
     tile_x[to + 3u] = h.w;
+{% endif %}
 }
 
 // Stores a sum of row and column, and with two matrices that of the second, if they are of the product.
@@ -102,13 +151,13 @@ fn main(
     }
     expert_row = start;
 {% else %}
-    let first_column = params.first_column + id.z * 64u;
+    let first_column = params.first_column + id.z * {{ columns }}u;
     let columns = step[params.columns_at];
 {% endif %}
     let team_sums = team * {{ area }}u;
-    let team_w = team / 2u * {{ slots // 2 * pitch }}u;
-    let team_x = team % 2u * {{ 32 * pitch }}u;
-    for (var i = thread; i < {{ 4 * area }}u; i += {{ threads }}u) {
+    let team_w = team / {{ teams_across }}u * {{ slots // 2 * pitch }}u;
+    let team_x = team % {{ teams_across }}u * {{ 32 * pitch }}u;
+    for (var i = thread; i < {{ 2 * teams_across * area }}u; i += {{ threads }}u) {
         sums[i] = 0.0;
     }
     workgroupBarrier();
@@ -117,52 +166,41 @@ fn main(
     var sum{{ i }}_{{ c }} = coopLoad<coop_mat{{ coop }}x{{ coop }}<f32, C>>(&sums[team_sums], {{ coop }}u);
 {% endfor %}
 {% endfor %}
-    for (var unit = 0u; unit < params.units; unit++) {
-{% if strided %}
-        let piece = 8u * (unit / 2u) + unit % 2u;
-{% else %}
-        let piece = 4u * unit;
-{% endif %}
-        workgroupBarrier();
+{# What a thread brings to workgroup memory: pieces of weights, and eights of columns. #}
 {% if ints %}
-{# Threads beyond the slots share the pieces of a slot. #}
-{% set shares = [threads // slots, 1] | max %}
-{% if threads >= slots %}
-        {
-            let slot = thread % {{ slots }}u;
-{% else %}
-        for (var slot = thread; slot < {{ slots }}u; slot += {{ threads }}u) {
+{% for t in range(turns) %}
+    let slot{{ t }} = thread / {{ shares }}u + {{ t * threads }}u;
+    let at{{ t }} = place_of_slot(slot{{ t }}, first_row);
+    let to{{ t }} = {{ pitch }}u * slot{{ t }}{% if shares > 1 %} + {{ 64 // shares // part }}u * (thread % {{ shares }}u){% endif %};
+{% endfor %}
 {% endif %}
-            let at = place_of_slot(slot, first_row);
-            let to = {{ pitch }}u * slot;
-{% for share in range(shares) %}
-            {% if shares > 1 %}if thread / {{ slots }}u == {{ share }}u {% endif %}{
-                let w = load(at, unit);
-{% for p in range(4 // shares * share, 4 // shares * (share + 1)) %}
-                put_piece(to + {{ 16 * p }}u, w.q{{ p }}, w.s[{{ p }}], w.m[{{ p }}]);
+{% for i in range(eights) %}
+    let x_at{{ i }} = x_of(min(first_column + thread / 8u + {{ i * threads // 8 }}u, columns - 1u)) + {{ step_of }}u * (2u * (thread % 8u / 2u)) + thread % 2u;
+    let x_to{{ i }} = {{ pitch }}u * (thread / 8u + {{ i * threads // 8 }}u) + {{ 8 // part }}u * (thread % 8u);
 {% endfor %}
-            }
+    for (var unit = 0u; unit < params.units; unit++) {
+        let piece = {% if strided %}8u * (unit / 2u) + unit % 2u{% else %}4u * unit{% endif %};
+        workgroupBarrier();
+{# What is loaded is put away at once: with all loads in front NVIDIA's compiler makes a fifth of the speed of it. #}
+{% if ints %}
+{% for t in range(turns) %}
+        put_share(to{{ t }}, share_of(at{{ t }}, unit, thread % {{ shares }}u));
 {% endfor %}
-        }
 {% else %}
         for (var i = thread; i < {{ 4 * slots }}u; i += {{ threads }}u) {
             let slot = i / 4u;
             let w = load_piece(place_of_slot(slot, first_row), piece + i % 4u);
-            let to = {{ pitch }}u * slot + 16u * (i % 4u);
+            let to = {{ pitch }}u * slot + {{ 16 // part }}u * (i % 4u);
 {% for q in range(4) %}
-            put_weights(to + {{ 4 * q }}u, w[{{ q }}]);
+            put_weights(to + {{ 4 * q // part }}u, w[{{ q }}]);
 {% endfor %}
         }
 {% endif %}
-{# Eight halves a thread and turn; eight threads read what a column has in a unit. #}
-{% for i in range(512 // threads) %}
+{% for i in range(eights) %}
         {
-            let part = thread + {{ i * threads }}u;
-            let column = min(first_column + part / 8u, columns - 1u);
-            let h = xh[x_of(column) + 2u * (piece + {{ step_of }}u * (part % 8u / 2u)) + part % 2u];
-            let to = {{ pitch }}u * (part / 8u) + 8u * (part % 8u);
-            put_column(to, h.a);
-            put_column(to + 4u, h.b);
+            let h = xh[x_at{{ i }} + 2u * piece];
+            put_column(x_to{{ i }}, h.a);
+            put_column(x_to{{ i }} + {{ 4 // part }}u, h.b);
         }
 {% endfor %}
         workgroupBarrier();
@@ -170,9 +208,9 @@ fn main(
 {% for k in range(64 // coop if coop == 16 else 1) %}
 {% if coop == 16 %}
         {
-            let k = {{ k * coop }}u;
+            let k = {{ k * coop // part }}u;
 {% else %}
-        for (var k = 0u; k < 64u; k += {{ coop }}u) {
+        for (var k = 0u; k < {{ 64 // part }}u; k += {{ coop // part }}u) {
 {% endif %}
 {% for c in range(across) %}
             let x{{ c }} = coopLoad<coop_mat{{ coop }}x{{ coop }}<f16, B>>(&tile_x[team_x + {{ c * coop * pitch }}u + k], {{ pitch }}u);
@@ -186,8 +224,8 @@ fn main(
         }
 {% endfor %}
     }
-    let team_row = first_row + team / 2u * {{ rows // 2 }}u;
-    let team_column = first_column + team % 2u * 32u;
+    let team_row = first_row + team / {{ teams_across }}u * {{ rows // 2 }}u;
+    let team_column = first_column + team % {{ teams_across }}u * 32u;
 {% for c in range(across) %}
 {% for i in range(results) %}
     workgroupBarrier();

@@ -181,7 +181,7 @@ impl Adapter {
             f16: features.contains(wgpu::Features::SHADER_F16),
             coop: None,
             coop_attends: true,
-            tile: Tile { input: Input::Quantized, rows: 64 },
+            tile: Tile { input: Input::Quantized, rows: 64, columns: 64 },
             software,
             unified: self.facts.unified,
             timestamps: features.contains(TIMESTAMPS),

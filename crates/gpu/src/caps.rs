@@ -83,6 +83,9 @@ impl Input {
     }
 }
 
+/// Workgroup memory that a tile of 128 x 128 needs.
+const LARGE_TILE_BYTES: u32 = 45 << 10;
+
 /// How products of many columns are computed; of those that are possible, the fastest is found by measuring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tile {
@@ -90,6 +93,8 @@ pub struct Tile {
     pub input: Input,
     /// Rows of weights that a workgroup computes.
     pub rows: u32,
+    /// Columns that a workgroup computes.
+    pub columns: u32,
 }
 
 impl fmt::Display for Tile {
@@ -99,7 +104,7 @@ impl fmt::Display for Tile {
             Input::Quantized => "q8",
             Input::Halves => "coop",
         };
-        write!(f, "{input} {}x64", self.rows)
+        write!(f, "{input} {}x{}", self.rows, self.columns)
     }
 }
 
@@ -148,12 +153,15 @@ impl Caps {
 
     /// How products of many columns may be computed, the presumably fastest first.
     pub fn tiles(&self) -> Vec<Tile> {
-        let halves = [128, 64].map(|rows| Tile { input: Input::Halves, rows });
-        let quantized = Tile { input: Input::Quantized, rows: 64 };
-        let mut tiles = Vec::new();
-        tiles.extend(halves.into_iter().filter(|_| self.coop.is_some()));
-        tiles.extend(self.dot4.then_some(quantized));
-        tiles.push(Tile { input: Input::Floats, rows: 64 });
+        let of = |input| move |[rows, columns]: [u32; 2]| Tile { input, rows, columns };
+        let mut halves = vec![[128, 64], [64, 64]];
+        if self.vendor != Vendor::Amd && self.workgroup_bytes >= LARGE_TILE_BYTES {
+            halves.insert(0, [128, 128]);
+        }
+        halves.retain(|_| self.coop.is_some());
+        let mut tiles: Vec<Tile> = halves.into_iter().map(of(Input::Halves)).collect();
+        tiles.extend(self.dot4.then_some([64, 64]).map(of(Input::Quantized)));
+        tiles.push(of(Input::Floats)([64, 64]));
         tiles
     }
 }

@@ -12,7 +12,7 @@ use crate::caps::{Api, Caps, Coop, Input};
 use crate::device::Device;
 use crate::kernel::{Access, Source};
 use crate::kernels::matmul::{
-    COLUMNS_TILED, Epilogue, GemvKey, GemvParams, Matrix, input_of, rows_of,
+    COLUMNS_TILED, Epilogue, GemvKey, GemvParams, Matrix, columns_tiled, input_of, rows_of,
 };
 use crate::kernels::view::View;
 use crate::render::render;
@@ -135,7 +135,7 @@ const CHECK_ROWS: usize = 256;
 const CHECK_COLS: usize = 512;
 
 /// Columns with which tiles are checked: the second tile is not full.
-const CHECK_COLUMNS_TILED: u32 = COLUMNS_TILED + 8;
+const CHECK_COLUMNS_TILED: u32 = 2 * COLUMNS_TILED + 8;
 
 /// Bound on the relative error of the self-check, which is exact except for rounding of sums.
 const CHECK_BOUND: f64 = 1e-4;
@@ -202,8 +202,8 @@ const STEP: f32 = 1.0 / 64.0;
 impl Case {
     fn new(caps: &Caps, columns: u32) -> Case {
         let ty = Type::Q8_0;
-        let of_key = if columns == 1 { 1 } else { COLUMNS_TILED };
-        let input = input_of(caps, ty, of_key);
+        let input = input_of(caps, ty, if columns == 1 { 1 } else { COLUMNS_TILED });
+        let of_key = if columns == 1 { 1 } else { columns_tiled(caps, input) };
         let rows = rows_of(caps, input, of_key, Epilogue::Plain, CHECK_ROWS as u32);
         let key = GemvKey::plain(ty, of_key, rows, input);
         let row_blocks = CHECK_COLS / ty.block_weights;

@@ -20,7 +20,7 @@ pub const CARD: Caps = Caps {
     f16: true,
     coop: None,
     coop_attends: true,
-    tile: Tile { input: Input::Quantized, rows: 64 },
+    tile: Tile { input: Input::Quantized, rows: 64, columns: 64 },
     software: false,
     unified: false,
     timestamps: true,

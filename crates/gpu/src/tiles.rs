@@ -8,6 +8,9 @@ use crate::pipeline_cache::Keep;
 use crate::probe::{self, RATE_MIN};
 use crate::rate;
 
+/// Changes whenever there are other tiles to choose from, or they are measured otherwise.
+const FORM: u32 = 2;
+
 /// The tiles for a device and their operations per second, measured unless the keeper has them under the identity.
 ///
 /// # Errors
@@ -25,8 +28,9 @@ pub fn choose(
     let mut tiles = caps.tiles();
     tiles.retain(|tile| options.tile.is_none_or(|wanted| tile.input == wanted));
     let kept = kept.filter(|_| options.tile.is_none());
-    let name =
-        |identity: &str| format!("tiles {} {}", env!("CARGO_PKG_VERSION"), file_name(identity));
+    let name = |identity: &str| {
+        format!("tiles {FORM} {} {}", env!("CARGO_PKG_VERSION"), file_name(identity))
+    };
     if let Some((keeper, identity)) = kept
         && let Some(found) = keeper.load(&name(identity)).and_then(|text| read(&text, &tiles))
         && probe::check_tile(device, &Caps { tile: found.0, ..caps.clone() }).is_ok()
@@ -95,7 +99,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_read_if_the_device_has_it() {
         let [coop, quantized] = [(Input::Halves, 128), (Input::Quantized, 64)]
-            .map(|(input, rows)| Tile { input, rows });
+            .map(|(input, rows)| Tile { input, rows, columns: 64 });
         let text = written((coop, 1.25e13));
         assert_eq!(text, "coop 128x64 1.25e13");
         assert_eq!(read(text.as_bytes(), &[quantized, coop]), Some((coop, 1.25e13)));

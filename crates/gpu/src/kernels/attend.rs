@@ -21,6 +21,17 @@ const SUMS_MAX: usize = 96;
 /// Loads of values that a thread has in flight at once.
 const VALUES_UNROLLED: usize = 4;
 
+/// Loads of chunks of a key that a thread has in flight at once.
+const KEYS_UNROLLED: usize = 8;
+
+/// Parts that a thread of attend/merge has in flight at once.
+const PARTS_UNROLLED: u32 = 8;
+
+/// Threads of attend/merge for a piece of sixteen elements.
+fn merge_share(caps: &Caps) -> u32 {
+    if caps.software { 1 } else { 4 }
+}
+
 /// Maximum query vectors per workgroup.
 const QUERIES_MAX: u32 = 8;
 
@@ -130,6 +141,12 @@ impl SplitKey {
         self.of_queries(self.queries_max(caps), group, rows)
     }
 
+    /// The decode kernel with a single query vector per workgroup.
+    #[must_use]
+    pub fn narrow(self) -> SplitKey {
+        self.of_queries(1, 1, 1)
+    }
+
     /// As [`Self::tiled`] with cooperative matrices, if products of many columns are computed with them, and heads and cache
     /// have a form that they can compute.
     #[must_use]
@@ -212,12 +229,20 @@ impl SplitKey {
             true => VALUES_UNROLLED,
             false => 1,
         };
+        let key_chunks = self.key.chunks(head_dim);
+        let key_unroll = match caps.software {
+            true => 1,
+            false => [KEYS_UNROLLED, 4, 2]
+                .into_iter()
+                .find(|n| key_chunks.is_multiple_of(*n))
+                .unwrap_or(1),
+        };
         let folds: Vec<usize> = std::iter::successors(Some(token_lanes), |far| Some(2 * far))
             .take_while(|far| *far < team.threads as usize)
             .collect();
         let at = self.bindings();
         let context = context! {
-            at, token_lanes, token_groups, folds, unroll,
+            at, token_lanes, token_groups, folds, unroll, key_unroll,
             quads => head_dim / 4,
             out_quads => value_dim / 4,
             heads_tile => self.heads_tile,
@@ -374,11 +399,11 @@ pub fn levels(operations_per_key: u64, most: f64, keys_max: u32) -> Vec<u32> {
 }
 
 /// The number of parts to split the keys into, so that about `wanted` workgroups run: `groups` is the number of
-/// workgroups per part, `tokens` the keys of the longest sequence, `splits_max` the capacity of the parts' buffer.
-pub fn splits(groups: u32, tokens: u32, wanted: u32, splits_max: u32) -> u32 {
+/// workgroups per part, `tokens` the keys of the longest sequence, `least` the pages of a part that is worth merging,
+/// `splits_max` the capacity of the parts' buffer.
+pub fn splits(groups: u32, tokens: u32, wanted: u32, [least, splits_max]: [u32; 2]) -> u32 {
     let pages = tokens.div_ceil(PAGE_TOKENS as u32).max(1);
-    // Merging a part of less than two pages costs more than it saves.
-    wanted.div_ceil(groups.max(1)).min(pages.div_ceil(2)).clamp(1, splits_max.max(1))
+    wanted.div_ceil(groups.max(1)).min(pages.div_ceil(least)).clamp(1, splits_max.max(1))
 }
 
 /// Bytes of the partial results; `rows` counts each part of each token.
@@ -415,7 +440,6 @@ pub struct MergeParams {
 impl MergeKey {
     /// The kernel.
     pub fn source(&self, caps: &Caps) -> Source {
-        let _ = caps;
         let MergeKey { head_dim, sinks, floats, quantized } = *self;
         let at = numbered(&[
             ("step", true),
@@ -431,13 +455,15 @@ impl MergeKey {
             if floats { " f32" } else { "" },
             if quantized { " q8" } else { "" }
         );
-        let context = context! { at, quads => head_dim / 4, threads => APART };
+        let unroll = if caps.software { 1 } else { PARTS_UNROLLED };
+        let share = merge_share(caps);
+        let context = context! { at, unroll, share, quads => head_dim / 4, threads => APART };
         kernel(name, "attend/merge", context, APART)
     }
 
-    /// A thread a piece of sixteen.
-    pub fn grid(rows: u32, width: usize) -> [u32; 3] {
-        [(pieces(width) as u32).div_ceil(APART), rows, 1]
+    /// Workgroups for a row of `width` elements.
+    pub fn groups(caps: &Caps, width: usize) -> u32 {
+        (merge_share(caps) * pieces(width) as u32).div_ceil(APART)
     }
 }
 

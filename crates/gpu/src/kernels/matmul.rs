@@ -12,13 +12,13 @@ use super::gate::activation_name;
 use super::team::Team;
 use super::view::View;
 use super::weights::{Layout, is_ints, is_strided, loader_name, pairs};
-use crate::caps::{Caps, Coop, Input, Vendor};
+use crate::caps::{Api, Caps, Coop, Input, Vendor};
 use crate::kernel::{Source, fold};
 
 /// Maximum columns per workgroup.
 pub const COLUMNS_MAX: u32 = 8;
 
-/// Columns per tile.
+/// Columns per tile, at least.
 pub const COLUMNS_TILED: u32 = 64;
 
 /// Rows per tile without cooperative matrices; with two gated matrices half as many of each.
@@ -27,8 +27,9 @@ const ROWS_TILED: u32 = 64;
 /// Threads per tile, unless it is computed with cooperative matrices.
 const THREADS_TILED: u32 = 256;
 
-/// Subgroups per tile of cooperative matrices: two of rows by two of columns.
-const SUBGROUPS_TILED: u32 = 4;
+/// Subgroups per tile of cooperative matrices: two of rows by one for so many columns.
+const SUBGROUPS_DOWN: u32 = 2;
+const SUBGROUP_COLUMNS: u32 = 32;
 
 /// Maximum matrices per dispatch.
 pub const MATRICES_MAX: usize = 3;
@@ -63,7 +64,7 @@ pub struct GemvKey {
     pub ty: Type,
     /// Their layout.
     pub layout: Layout,
-    /// Columns per workgroup: 1, 2, 4 or 8, or [`COLUMNS_TILED`] for the tiled kernel.
+    /// Columns per workgroup: 1, 2, 4 or 8, or at least [`COLUMNS_TILED`] for the tiled kernel.
     pub columns: u32,
     /// Rows per workgroup.
     pub rows: u32,
@@ -159,7 +160,7 @@ impl GemvKey {
     }
 
     fn is_tiled(&self) -> bool {
-        self.columns == COLUMNS_TILED
+        self.columns >= COLUMNS_TILED
     }
 
     /// Accumulators per thread and column.
@@ -175,7 +176,8 @@ impl GemvKey {
         let coop = caps.coop.filter(|_| self.input == Input::Halves);
         let team = match (coop, self.is_tiled()) {
             (Some(Coop { subgroup, .. }), _) => {
-                Team { threads: SUBGROUPS_TILED * subgroup, subgroup }
+                let subgroups = SUBGROUPS_DOWN * self.columns / SUBGROUP_COLUMNS;
+                Team { threads: subgroups * subgroup, subgroup }
             }
             (None, true) => Team::small(caps).of(THREADS_TILED, caps),
             (None, false) => Team::small(caps),
@@ -211,6 +213,8 @@ impl GemvKey {
             ints_x => self.input == Input::Quantized,
             halves_x => self.input == Input::Halves,
             coop => coop.map_or(0, |coop| coop.edge),
+            // naga has no such loads for Metal.
+            wide => caps.api == Api::Vulkan,
             experts => match self.chosen {
                 Chosen::None => "",
                 Chosen::Pair => "pair",
@@ -263,7 +267,7 @@ impl GemvKey {
     /// Workgroups for `rows` rows (of the gate alone, if gated) and `columns` columns.
     pub fn grid(&self, rows: u32, columns: u32) -> [u32; 3] {
         if self.is_tiled() {
-            return [rows.div_ceil(self.rows), 1, columns.div_ceil(COLUMNS_TILED)];
+            return [rows.div_ceil(self.rows), 1, columns.div_ceil(self.columns)];
         }
         let [x, y] = fold(rows.div_ceil(self.rows));
         [x, y, columns.div_ceil(self.columns)]
@@ -294,7 +298,7 @@ pub fn takes_ints(caps: &Caps, ty: Type) -> bool {
 
 /// The form in which products of so many columns with a type read their input, if it may be rounded.
 pub fn input_of(caps: &Caps, ty: Type, columns: u32) -> Input {
-    let wanted = match (columns == COLUMNS_TILED, caps.dot4) {
+    let wanted = match (columns >= COLUMNS_TILED, caps.dot4) {
         (true, _) => caps.tile.input,
         (false, true) => Input::Quantized,
         (false, false) => Input::Floats,
@@ -303,6 +307,14 @@ pub fn input_of(caps: &Caps, ty: Type, columns: u32) -> Input {
         Input::Quantized if caps.dot4 && is_ints(ty) => Input::Quantized,
         Input::Halves if caps.coop.is_some() && is_half(ty) => Input::Halves,
         _ => Input::Floats,
+    }
+}
+
+/// Columns of the largest tiles of products that read their input in a form.
+pub fn columns_tiled(caps: &Caps, input: Input) -> u32 {
+    match input {
+        Input::Halves => caps.tile.columns,
+        Input::Floats | Input::Quantized => COLUMNS_TILED,
     }
 }
 
@@ -325,8 +337,8 @@ pub fn rows_of(
     matrix_rows: u32,
 ) -> u32 {
     let rows = match (caps.software, columns) {
-        (_, COLUMNS_TILED) if input == Input::Halves => caps.tile.rows,
-        (_, COLUMNS_TILED) => ROWS_TILED,
+        (_, COLUMNS_TILED..) if input == Input::Halves => caps.tile.rows,
+        (_, COLUMNS_TILED..) => ROWS_TILED,
         (true, _) if matrix_rows < ROWS_MANY => 2,
         (true, 2..=4) => 4,
         (true, _) => 8,

@@ -10,7 +10,9 @@ use super::conv::ConvKey;
 use super::embed::EmbedKey;
 use super::gate::GateKey;
 use super::layer_norm::LayerNormKey;
-use super::matmul::{COLUMNS_MAX, COLUMNS_TILED, Chosen, Epilogue, GemvKey, input_of, rows_of};
+use super::matmul::{
+    COLUMNS_MAX, COLUMNS_TILED, Chosen, Epilogue, GemvKey, columns_tiled, input_of, rows_of,
+};
 use super::rms_norm::RmsNormKey;
 use super::rope::RopeKey;
 use super::route::RouteKey;
@@ -194,7 +196,8 @@ pub(super) fn attend(caps: &Caps) -> Vec<Source> {
 
 /// Attention with cooperative matrices: heads of f16 of several lengths, and every type of cache that it takes.
 fn attend_coop(caps: &Caps) -> Vec<Source> {
-    let of_halves = Caps { tile: Tile { input: Input::Halves, rows: 64 }, ..caps.clone() };
+    let of_halves =
+        Caps { tile: Tile { input: Input::Halves, rows: 64, columns: 64 }, ..caps.clone() };
     let of = |head_dim, ty, group, special| {
         let ty = CacheType::of(ty, head_dim as usize)?;
         let key = SplitKey {
@@ -238,7 +241,9 @@ pub(super) fn products(caps: &Caps) -> Vec<Source> {
         }
         // Which tiles are the fastest is measured.
         for tile in caps.tiles() {
-            sources.extend(products_of(&Caps { tile, ..caps.clone() }, ty, COLUMNS_TILED));
+            let caps = Caps { tile, ..caps.clone() };
+            let columns = columns_tiled(&caps, input_of(&caps, ty, COLUMNS_TILED));
+            sources.extend(products_of(&caps, ty, columns));
         }
     }
     sources

@@ -130,6 +130,8 @@ pub fn lower(
     let wanted = if holdings.caps.software { GROUPS_WANTED_SOFTWARE } else { GROUPS_WANTED };
     let splits = Splits {
         wanted,
+        // On hardware a part is bound by the time of one workgroup, on software by the work of all.
+        least_pages: if holdings.caps.software { 2 } else { 1 },
         max: SPLITS_MAX,
         heads: heads.unwrap_or(1),
         rows: attend::split_rows(limits) as u32,

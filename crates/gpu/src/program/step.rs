@@ -93,6 +93,8 @@ pub struct Words {
 pub struct Splits {
     /// Workgroups that fill the device.
     pub wanted: u32,
+    /// Pages of a part that is worth merging.
+    pub least_pages: u32,
     /// Maximum number of splits.
     pub max: u32,
     /// Workgroups per tile without splits.
@@ -249,7 +251,8 @@ impl Words {
 impl Splits {
     /// Number of splits for `tiles` tiles over sequences of up to `longest` tokens.
     fn of(&self, tiles: u32, longest: u32) -> u32 {
-        crate::kernels::attend::splits(tiles * self.heads, longest, self.wanted, self.max)
+        let limits = [self.least_pages, self.max];
+        crate::kernels::attend::splits(tiles * self.heads, longest, self.wanted, limits)
     }
 }
 

@@ -109,6 +109,27 @@ fn untiled_upto(counts: &Counts, bound: u32) -> bool {
     counts.tile_rows == 1 && upto(counts, bound)
 }
 
+/// Workgroups of a single query vector that run at once, and the longest sequences for which they do: keys and values are read
+/// once for each query head then, from the cache of a GPU that has 50 MB of it.
+const NARROW_GROUPS: u32 = 2048;
+const NARROW_KEYS: u32 = 16 << 10;
+
+/// Applies if every tile has one row, tiles and parts are few, and no sequence is long.
+fn few(counts: &Counts, bound: u32) -> bool {
+    untiled_upto(counts, NARROW_KEYS) && counts.tiles * counts.splits <= bound
+}
+
+/// A way to go through the keys.
+struct Way {
+    key: SplitKey,
+    /// What a dispatch has of the whole.
+    piece: Piece,
+    whole: Piece,
+    /// When it applies.
+    when: Condition,
+    bound: u32,
+}
+
 impl Lowering<'_> {
     /// Copies pages, before anything reads them.
     pub(super) fn copy_pages(&mut self, segment: &Segment<'_>) {
@@ -314,36 +335,49 @@ impl Lowering<'_> {
         operands.extend(pages.operands());
         operands.extend(base.has_vectors().then_some(Operand::Vectors));
         operands.extend([Operand::Buffer(out.buffer), Operand::Buffer(parts)]);
-        let kv_heads = attend.kv_heads as u32;
         let (merge, merged) = self.merging(attend, parts);
-        let single = base.tiled(self.caps, group, 1);
-        let many = many_key(base, self.caps, group);
-        let tokens = self.limits.tokens as u32;
-        let tiled = tokens.div_ceil(self.words.tile_rows()) + self.limits.sequences as u32;
-        let kinds: [(SplitKey, u32, Condition); 2] =
-            [(single, tokens, untiled_upto), (many, tiled.min(tokens), upto)];
         let mut choices = Vec::new();
-        for (key, tiles, when) in kinds {
-            let whole = Piece { tiles, groups: key.groups(kv_heads, group) };
-            for (piece, bound) in self.pieces(attend, key, whole) {
-                let mut dispatches = Vec::new();
-                for [first_tile, first_group] in piece.firsts(whole) {
-                    let grid = self.piece_grid(attend, (piece, whole), [first_tile, first_group]);
-                    let params = SplitParams { first_tile, first_group, ..params };
-                    dispatches.push(dispatch(
-                        key.source(self.caps),
-                        &params,
-                        operands.clone(),
-                        grid,
-                    ));
-                }
-                dispatches.push(self.merge(merge, out, (sinks, &merged)));
-                choices.push(DraftChoice { when, bound, dispatches });
+        let single = base.tiled(self.caps, group, 1);
+        for way in self.attend_ways(attend, base, single) {
+            let Way { key, piece, whole, when, bound } = way;
+            let mut dispatches = Vec::new();
+            for [first_tile, first_group] in piece.firsts(whole) {
+                let grid = self.piece_grid(attend, (piece, whole), [first_tile, first_group]);
+                let params = SplitParams { first_tile, first_group, ..params };
+                let source = key.source(self.caps);
+                dispatches.push(dispatch(source, &params, operands.clone(), grid));
             }
+            dispatches.push(self.merge(merge, out, (sinks, &merged)));
+            choices.push(DraftChoice { when, bound, dispatches });
         }
         let name = single.source(self.caps).name;
         self.push(&[node], name, Some(attend.out), choices);
         Ok(())
+    }
+
+    /// The ways to go through the keys; the first that applies is taken. `single` is the kernel for tiles of one row.
+    fn attend_ways(&self, attend: &Attend, base: SplitKey, single: SplitKey) -> Vec<Way> {
+        let (kv_heads, group) = (attend.kv_heads as u32, group(attend));
+        let many = many_key(base, self.caps, group);
+        let tokens = self.limits.tokens as u32;
+        let tiled = tokens.div_ceil(self.words.tile_rows()) + self.limits.sequences as u32;
+        let mut ways = Vec::new();
+        if !self.caps.software && single.heads_tile > 1 {
+            // All query heads of a tile in one workgroup would leave most of the GPU idle.
+            let key = base.narrow();
+            let groups = key.groups(kv_heads, group);
+            let bound = NARROW_GROUPS / groups;
+            let whole = Piece { tiles: bound.min(tokens), groups };
+            ways.extend((bound > 0).then_some(Way { key, piece: whole, whole, when: few, bound }));
+        }
+        let kinds: [(SplitKey, u32, Condition); 2] =
+            [(single, tokens, untiled_upto), (many, tiled.min(tokens), upto)];
+        for (key, tiles, when) in kinds {
+            let whole = Piece { tiles, groups: key.groups(kv_heads, group) };
+            let pieces = self.pieces(attend, key, whole).into_iter();
+            ways.extend(pieces.map(|(piece, bound)| Way { key, piece, whole, when, bound }));
+        }
+        ways
     }
 
     /// Place of what scores gain by the distance of query and key, in floats.
@@ -440,9 +474,9 @@ impl Lowering<'_> {
         (sinks, operands): (u32, &[Operand]),
     ) -> DraftDispatch {
         let params = MergeParams { out: out.of(), width: out.width, sinks };
-        let width = out.width as usize;
-        let grid = Grid::new(Rows::Tokens, 4 * width as u64, move |counts, rows| {
-            if counts.splits > 1 { MergeKey::grid(rows, width) } else { [0; 3] }
+        let groups = MergeKey::groups(self.caps, out.width as usize);
+        let grid = Grid::new(Rows::Tokens, 4 * u64::from(out.width), move |counts, rows| {
+            if counts.splits > 1 { [groups, rows, 1] } else { [0; 3] }
         });
         dispatch(key.source(self.caps), &params, operands.to_vec(), grid)
     }

@@ -16,12 +16,12 @@ use crate::caps::Input;
 use crate::kernels::embed::{EmbedKey, EmbedParams};
 use crate::kernels::matmul::{
     COLUMNS_MAX, COLUMNS_TILED, Chosen, Epilogue, GemvKey, GemvParams, MATRICES_MAX, Matrix,
-    input_of, rows_of,
+    columns_tiled, input_of, rows_of,
 };
 use crate::kernels::view::{View as Quads, pieces};
 use crate::weights::{Placed, RowRange, device_type};
 
-/// Numbers of columns with a kernel of their own; the last one also serves more.
+/// Numbers of columns with a kernel of their own; the last one also serves more. Large tiles are beyond these.
 const COLUMNS: [u32; 4] = [1, 2, 4, COLUMNS_MAX];
 
 /// Numbers of columns with a kernel of their own on hardware, where workgroups may compute tiles.
@@ -292,10 +292,14 @@ impl Lowering<'_> {
         let rows = self.graph.rows(input);
         let most = self.rows_max(rows) as u32;
         let mut choices = Vec::new();
-        let kinds: &[u32] = if self.caps.software { &COLUMNS } else { &COLUMNS_OF_HARDWARE };
-        for &columns in kinds {
+        let tiled = columns_tiled(self.caps, self.matmul_forms(jobs[0].nodes[0]).many);
+        let mut kinds =
+            if self.caps.software { COLUMNS.to_vec() } else { COLUMNS_OF_HARDWARE.to_vec() };
+        kinds.extend((!self.caps.software && tiled > COLUMNS_TILED).then_some(tiled));
+        for &columns in &kinds {
             let last = columns >= most || Some(&columns) == kinds.last();
             let mut dispatches = Vec::new();
+            let most = if last { most } else { columns };
             for job in jobs {
                 dispatches.extend(self.windows(input, job, columns, most));
             }
@@ -318,7 +322,7 @@ impl Lowering<'_> {
         // All products of a dispatch read their input in equal form, and the first node is one of them.
         let late = columns == 1 && self.late.contains(&input);
         let forms = self.matmul_forms(job.nodes[0]);
-        let form = match (columns == COLUMNS_TILED, late) {
+        let form = match (columns >= COLUMNS_TILED, late) {
             (true, _) => forms.many,
             (false, false) => forms.few,
             (false, true) => Input::Floats,
@@ -363,11 +367,6 @@ impl Lowering<'_> {
             ..GemvParams::default()
         };
         let source = key.source(self.caps);
-        let most = if columns < COLUMNS_MAX || !self.caps.software && columns < COLUMNS_TILED {
-            columns.min(most)
-        } else {
-            most
-        };
         let mut dispatches = Vec::new();
         for first in (0..most).step_by(at_once as usize) {
             let mut grid = Grid::new(input_rows, operations, move |_, count| key.grid(rows, count));
