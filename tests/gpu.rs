@@ -42,6 +42,10 @@ const LIMITS: Limits = Limits {
 
 /// Loads all of a model on a backend and compiles it whole.
 fn load(gpu: &mut Gpu, model: &Model) -> bilayer_graph::SegmentId {
+    load_with(gpu, model, LIMITS)
+}
+
+fn load_with(gpu: &mut Gpu, model: &Model, limits: Limits) -> bilayer_graph::SegmentId {
     let graph = model.graph();
     let weights: Vec<_> = graph.weights.iter().collect();
     model.file().maps().for_each(|map| gpu.share(map));
@@ -53,7 +57,7 @@ fn load(gpu: &mut Gpu, model: &Model) -> bilayer_graph::SegmentId {
     }
     let nodes = 0..graph.nodes.len();
     let outputs = vec![graph.logits];
-    gpu.compile(&Segment { graph, nodes, inputs: Vec::new(), outputs }, LIMITS).unwrap()
+    gpu.compile(&Segment { graph, nodes, inputs: Vec::new(), outputs }, limits).unwrap()
 }
 
 /// The logits after each of `tokens`, fed one at a time.
@@ -97,6 +101,24 @@ fn no_gpu_objects_are_created_on_the_token_path() {
     logits(&mut gpu, segment, &model, &(3..43).collect::<Vec<u32>>());
     assert_eq!(gpu.created(), before, "buffers, pipelines and bind groups are made when compiling");
     assert!(before.pipelines > 5 && before.buffers > 5 && before.bind_groups > 5, "{before:?}");
+}
+
+/// Steps that are timed op by op are recorded one at a time.
+#[test]
+fn the_next_step_is_recorded_while_the_device_computes() {
+    let model = Model::from_bytes("tiny", words::tiny(Type::Q8_0, 3)).unwrap();
+    let tokens: Vec<u32> = (3..73).collect();
+    let run = |timings| {
+        let mut gpu = support::gpu::gpu()?;
+        let segment = load_with(&mut gpu, &model, Limits { timings, ..LIMITS });
+        let found = logits(&mut gpu, segment, &model, &tokens);
+        Some((found, gpu.steps_recorded_ahead()))
+    };
+    let Some((expected, none)) = run(true) else { return };
+    let (found, ahead) = run(false).unwrap();
+    assert_eq!(found, expected);
+    assert_eq!(none, 0);
+    assert!(ahead > tokens.len() / 2, "{ahead} of {} steps", tokens.len());
 }
 
 #[test]

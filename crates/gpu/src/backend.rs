@@ -169,6 +169,11 @@ impl Gpu {
         self.device.created()
     }
 
+    /// Steps whose commands were recorded while the device computed those before.
+    pub fn steps_recorded_ahead(&self) -> usize {
+        self.segments.iter().map(|compiled| compiled.program.recorded_ahead).sum()
+    }
+
     /// Bytes of weights that are read directly from the file's map.
     pub fn mapped_bytes(&self) -> u64 {
         self.weights.mapped_bytes()

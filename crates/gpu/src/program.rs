@@ -87,6 +87,13 @@ pub(crate) struct Output {
     rows: u32,
 }
 
+/// A step's commands, not submitted.
+pub(crate) struct Recorded {
+    /// The counts that they are for.
+    counts: Counts,
+    commands: Vec<wgpu::CommandBuffer>,
+}
+
 /// A compiled segment.
 pub struct Program {
     device: Arc<Device>,
@@ -103,6 +110,12 @@ pub struct Program {
     /// Maximum operations per submit.
     slice: u64,
     timer: Option<Timer>,
+    /// What the step before makes likely, recorded while the device computed.
+    ahead: Option<Recorded>,
+    /// Steps that were submitted so.
+    pub(crate) recorded_ahead: usize,
+    /// The counts of the last step.
+    last: Counts,
     /// Whether its buffers are those of other programs, too.
     pub(crate) is_pooled: bool,
     pub(crate) bytes: u64,
@@ -151,24 +164,57 @@ impl Program {
         self.release()?;
         let counts = self.words.fill(step, &self.limits)?;
         self.device.queue.write_buffer(&self.step, 0, bytemuck::cast_slice(self.words.words()));
+        self.last = counts;
+        for output in &mut self.outputs {
+            output.expect(&counts);
+        }
+        if let Some(recorded) = self.ahead.take_if(|recorded| recorded.counts == counts) {
+            self.recorded_ahead += 1;
+            recorded.commands.into_iter().for_each(|commands| self.device.submit(Some(commands)));
+            return Ok(());
+        }
+        self.ahead = None;
+        let device = self.device.clone();
+        self.record(&counts, FIRST_STAGES, |commands| device.submit(Some(commands)));
+        Ok(())
+    }
+
+    /// Records a step and hands over its commands, of `most` stages at first, then twice as many each time.
+    fn record(
+        &mut self,
+        counts: &Counts,
+        mut most: usize,
+        mut take: impl FnMut(wgpu::CommandBuffer),
+    ) {
         let mut encoder = self.device.device.create_command_encoder(&Default::default());
-        let (mut stage, mut most, all) = (0, FIRST_STAGES, self.stages.len());
+        let (mut stage, all) = (0, self.stages.len());
         while stage < all {
-            stage = self.encode(&mut encoder, stage..all.min(stage + most), &counts);
+            stage = self.encode(&mut encoder, stage..all.min(stage + most), counts);
             most *= 2;
             if stage < all {
                 let next = self.device.device.create_command_encoder(&Default::default());
-                self.device.submit(Some(std::mem::replace(&mut encoder, next).finish()));
+                take(std::mem::replace(&mut encoder, next).finish());
             }
         }
-        for output in &mut self.outputs {
-            output.fetch(&mut encoder, &self.buffers, &counts);
+        for output in &self.outputs {
+            output.fetch(&mut encoder, &self.buffers, counts);
         }
         if let Some(timer) = &mut self.timer {
             timer.fetch(&mut encoder);
         }
-        self.device.submit(Some(encoder.finish()));
-        Ok(())
+        take(encoder.finish());
+    }
+
+    /// Records the step that probably follows: one more token of each sequence. It takes about as long as the device takes
+    /// for a small model, which computes meanwhile.
+    fn record_next(&mut self) {
+        if self.ahead.is_some() || self.timer.is_some() || self.is_pooled {
+            return;
+        }
+        let Some(counts) = self.words.following(&self.last) else { return };
+        let mut commands = Vec::new();
+        self.record(&counts, self.stages.len().max(1), |some| commands.push(some));
+        self.ahead = Some(Recorded { counts, commands });
     }
 
     /// Records as many stages of a range as one submit may run; returns the next.
@@ -237,6 +283,7 @@ impl Program {
         }
         let mut encoder = self.device.device.create_command_encoder(&Default::default());
         for output in &mut self.outputs {
+            output.expect(&counts);
             output.fetch(&mut encoder, &self.buffers, &counts);
         }
         self.device.submit(Some(encoder.finish()));
@@ -263,10 +310,11 @@ impl Program {
     /// # Errors
     /// No such output, a wrong number of elements, a lost device.
     pub(crate) fn read(&mut self, value: Value, data: &mut [f32]) -> Result<bool, GraphError> {
-        let Some(output) = self.outputs.iter_mut().find(|output| output.access.value == value)
+        let Some(place) = self.outputs.iter().position(|output| output.access.value == value)
         else {
             return Ok(false);
         };
+        let output = &self.outputs[place];
         let access = output.access;
         let (width, stride) = (access.width as usize, access.stride as usize);
         let found = output.rows as usize * width;
@@ -277,6 +325,11 @@ impl Program {
         if found == 0 {
             return Ok(true);
         }
+        let is_there = output.state.load(Ordering::Acquire);
+        if !is_there {
+            self.record_next();
+        }
+        let output = &mut self.outputs[place];
         self.device.wait(&output.state)?;
         let bytes = access.span(output.rows) * 4;
         {
@@ -335,23 +388,25 @@ impl Stage {
 }
 
 impl Output {
-    /// Requests the existing rows, copied to mappable memory if the value itself cannot be mapped.
-    fn fetch(
-        &mut self,
-        encoder: &mut wgpu::CommandEncoder,
-        buffers: &[wgpu::Buffer],
-        counts: &Counts,
-    ) {
+    /// From now on the rows of a step are waited for.
+    fn expect(&mut self, counts: &Counts) {
         self.rows = self.access.rows(counts);
-        if self.rows == 0 {
+        if self.rows > 0 {
+            self.state.store(false, Ordering::Release);
+        }
+    }
+
+    /// Requests a step's rows, copied to mappable memory if the value itself cannot be mapped.
+    fn fetch(&self, encoder: &mut wgpu::CommandEncoder, buffers: &[wgpu::Buffer], counts: &Counts) {
+        let rows = self.access.rows(counts);
+        if rows == 0 {
             return;
         }
-        let bytes = self.access.span(self.rows) * 4;
+        let bytes = self.access.span(rows) * 4;
         if self.is_copy {
             let (from, at) = (&buffers[self.access.buffer], u64::from(self.access.offset) * 4);
             encoder.copy_buffer_to_buffer(from, at, &self.mapped, 0, bytes);
         }
-        self.state.store(false, Ordering::Release);
         let (state, range) = (self.state.clone(), self.at..self.at + bytes);
         encoder.map_buffer_on_submit(&self.mapped, wgpu::MapMode::Read, range, move |_| {
             state.store(true, Ordering::Release);

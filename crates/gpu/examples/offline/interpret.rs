@@ -398,10 +398,13 @@ impl<'a> Machine<'a> {
         let (Root::Shared(place), Target::Type(ty)) = (from.root, from.target) else {
             return Err("a matrix that is not in shared memory".to_owned());
         };
-        let width = self.width(&self.module.types[ty].inner);
+        let inner = &self.module.types[ty].inner;
+        let width = self.width(inner);
+        // The stride counts what the pointer points to, a half or several.
+        let step = width * self.scalars(ty) as u64;
         // Sums are loaded once, before the main loop.
         if width == 2 {
-            let start = from.at + u64::from(self.lane % edge) * stride * width;
+            let start = from.at + u64::from(self.lane % edge) * stride * step;
             for byte in (0..u64::from(edge) * width).step_by(WIDEST as usize) {
                 self.note(frame, place, (start + byte, WIDEST, false), at);
             }

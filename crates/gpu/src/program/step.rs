@@ -197,6 +197,15 @@ impl Words {
         Ok(counts)
     }
 
+    /// The counts of a step that adds one token to each sequence, if that is what the last one did.
+    pub fn following(&self, last: &Counts) -> Option<Counts> {
+        if last.tile_rows != 1 || last.tiles != last.tokens || last.tokens > self.splits.rows {
+            return None;
+        }
+        let longest = last.longest + 1;
+        Some(Counts { longest, splits: self.splits.of(last.tiles, longest), copies: 0, ..*last })
+    }
+
     /// Splits spans into tiles of `tile_rows` and returns their number.
     fn lay_tiles(&mut self, step: &Step<'_>, tile_rows: u32) -> usize {
         let len = self.layout.tile_words as usize;
