@@ -35,6 +35,13 @@ const DECODE_SECONDS: f64 = 0.6;
 /// Range of tokens of default decode.
 const DECODE_TOKENS: std::ops::RangeInclusive<usize> = 4..=32;
 
+/// Steps before decode is timed come in turns of so many, at most so many turns. They end once a turn takes more than this share
+/// of the fastest one, or so many seconds.
+const SETTLING_STEPS: usize = 8;
+const SETTLING_MAX: usize = 32;
+const SETTLED: f64 = 0.97;
+const SETTLING_SECONDS: f64 = 0.25;
+
 /// Options of a profile.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
@@ -307,6 +314,42 @@ impl Bench {
         self.prefill(session, &prompt).map(Some)
     }
 
+    fn step(&self, session: &mut Session, token: u32) -> Result<(), Error> {
+        let run = Run { sequence: self.sequence, tokens: &[token], wanted: Wanted::Last };
+        session.step(&[run]).map(|_| ()).map_err(Error::from)
+    }
+
+    /// Returns to the depth at which the times for predictions were measured.
+    fn go_back(&self, session: &mut Session) -> Result<(), Error> {
+        let behind = POSITION.saturating_sub(self.decode / 2).min(self.prompt.len());
+        let there = session.truncate(self.sequence, behind);
+        if there < behind {
+            session.prefill(self.sequence, &self.prompt[there..behind], &mut |_| true)?;
+        }
+        self.step(session, 1)
+    }
+
+    /// Decodes until it gets no faster: a GPU that had little to do raises its clock within some tenths of a second.
+    fn settle(&self, session: &mut Session) -> Result<(), Error> {
+        if session.backends().count() == 1 {
+            return Ok(());
+        }
+        let mut best = f64::INFINITY;
+        for _ in 0..SETTLING_MAX {
+            self.go_back(session)?;
+            let began = session.clock().now();
+            for token in 0..SETTLING_STEPS.min(self.decode) as u32 {
+                self.step(session, token)?;
+            }
+            let took = session.clock().since(began).as_secs_f64();
+            if took > SETTLED * best || took > SETTLING_SECONDS {
+                break;
+            }
+            best = took;
+        }
+        Ok(())
+    }
+
     /// A prompt, then tokens one by one.
     fn sample(&self, session: &mut Session) -> Result<Sample, Error> {
         let sequence = self.sequence;
@@ -318,17 +361,8 @@ impl Bench {
         session.set_prefill(Prefill::InPlace);
         let prefill_tps = self.prefill(session, &self.prompt)?;
         session.set_prefill(Prefill::Planned);
-        let step = |session: &mut Session, token: u32| {
-            let run = Run { sequence, tokens: &[token], wanted: Wanted::Last };
-            session.step(&[run]).map(|_| ())
-        };
-        // At the depth at which the times for predictions were measured.
-        let behind = POSITION.saturating_sub(self.decode / 2).min(self.prompt.len());
-        let there = session.truncate(sequence, behind);
-        if there < behind {
-            session.prefill(sequence, &self.prompt[there..behind], &mut |_| true)?;
-        }
-        step(session, 1)?;
+        self.settle(session)?;
+        self.go_back(session)?;
         let vocab = session.vocab() as u32;
         let is_async: Vec<bool> =
             session.backends().map(|backend| backend.facts().is_async).collect();
@@ -338,7 +372,7 @@ impl Bench {
         let before = session.expert_hits();
         for i in 0..self.decode as u32 {
             let began = session.clock().now();
-            step(session, (i * 31 + 7) % vocab)?;
+            self.step(session, (i * 31 + 7) % vocab)?;
             each.push(session.clock().since(began).as_secs_f64() * 1e3);
         }
         let hits = session.expert_hits().zip(before).map(|(now, before)| now.since(before));
