@@ -112,7 +112,7 @@ fn untiled_upto(counts: &Counts, bound: u32) -> bool {
 /// Workgroups of a single query vector that run at once, and the longest sequences for which they do: keys and values are read
 /// once for each query head then, from the cache of a GPU that has 50 MB of it.
 const NARROW_GROUPS: u32 = 2048;
-const NARROW_KEYS: u32 = 16 << 10;
+const NARROW_KEYS: u32 = 4 << 10;
 
 /// Applies if every tile has one row, tiles and parts are few, and no sequence is long.
 fn few(counts: &Counts, bound: u32) -> bool {
