@@ -110,7 +110,7 @@ fn untiled_upto(counts: &Counts, bound: u32) -> bool {
 }
 
 /// Workgroups of a single query vector that run at once, and the longest sequences for which they do: keys and values are read
-/// once for each query head then, from the cache of a GPU that has 50 MB of it.
+/// once for each query head then, all but the first time from the GPU's cache.
 const NARROW_GROUPS: u32 = 2048;
 const NARROW_KEYS: u32 = 4 << 10;
 
