@@ -19,8 +19,9 @@ use crate::status;
 /// The model that answers; small, so that there are many requests.
 pub const DEMO: &str = "crates/cli/assets/demo.gguf";
 
-/// Where layers are: on the CPU, and on the first adapter, which is a software one where there is no GPU.
-const PLACES: [(&str, &str); 2] = [("CPU", "-ngl 0 -dev none"), ("adapter", "-ngl 99")];
+/// Where layers are: on the CPU, and on the first adapter. It is named since it is a software one where there is no GPU, and
+/// such are not used otherwise.
+const PLACES: [(&str, &str); 2] = [("CPU", "-ngl 0 -dev none"), ("adapter", "-ngl 99 -dev 0")];
 
 /// Share of the time that warms up: caches and the allocator's threads fill.
 const WARM_UP: f64 = 0.25;
