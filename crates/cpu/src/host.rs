@@ -67,6 +67,13 @@ pub fn restart_peak() -> bool {
     system::restart_peak()
 }
 
+/// Returns to the system what the process has freed and the allocator keeps. glibc has a heap for each of many threads and
+/// returns only the end of a heap, so that a process whose threads come and go holds several times what it uses. Takes
+/// about a millisecond for 100 MB; other allocators are left alone.
+pub fn return_free_memory() {
+    system::return_free_memory();
+}
+
 /// The first name in `/proc/cpuinfo`: `model name : ...`, or `Model : ...` on boards without one.
 fn parse_cpu_name(text: &str) -> Option<String> {
     let field = |wanted: &str| {
@@ -128,10 +135,11 @@ mod system {
     use super::{chain, parse_cpu_max, parse_list, share};
 
     pub fn allowed() -> Vec<usize> {
-        // SAFETY: an all-zero set is a valid empty set.
-        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: the kernel writes at most the given size into `set`, which outlives the call.
-        let rc = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
+        // SAFETY: an all-zero set is a valid empty set, into which the kernel writes at most the given size.
+        let (rc, set) = unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            (libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set), set)
+        };
         if rc != 0 {
             let count = std::thread::available_parallelism().map_or(1, usize::from);
             return (0..count).collect();
@@ -166,6 +174,14 @@ mod system {
     pub fn restart_peak() -> bool {
         // proc(5): 5 sets the peak to what is resident now.
         std::fs::write("/proc/self/clear_refs", "5").is_ok()
+    }
+
+    pub fn return_free_memory() {
+        // SAFETY: glibc gives up pages within free blocks only.
+        #[cfg(target_env = "gnu")]
+        unsafe {
+            libc::malloc_trim(0);
+        }
     }
 
     pub fn siblings(cpu: usize) -> Vec<usize> {
@@ -228,6 +244,8 @@ mod system {
     pub fn restart_peak() -> bool {
         false
     }
+
+    pub fn return_free_memory() {}
 
     pub fn siblings(_cpu: usize) -> Vec<usize> {
         Vec::new()

@@ -16,6 +16,11 @@ pub(crate) const LINE_BYTES: usize = 64;
 #[cfg(target_os = "linux")]
 const HUGE_BYTES: usize = 4 << 20;
 
+/// Blocks from this size on are mapped, bytes. What the C library allocates may stay with it when it is freed, in a heap of
+/// the thread that asked for it: if each model is loaded on another thread, each heap comes to hold as much as a model.
+#[cfg(target_os = "linux")]
+const MAPPED_BYTES: usize = 128 << 10;
+
 /// `bytes` rounded up to whole cache lines.
 pub(crate) fn lines(bytes: usize) -> usize {
     bytes.next_multiple_of(LINE_BYTES)
@@ -54,11 +59,9 @@ impl Memory {
         // of the alignment is done here.
         let padded = bytes.checked_add(LINE_BYTES).ok_or_else(fail)?;
         let layout = Layout::from_size_align(padded, 16).map_err(|_| fail())?;
-        // SAFETY: the layout's size is at least LINE_BYTES.
-        let allocated = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(fail)?;
+        let allocated = NonNull::new(allocate(layout)).ok_or_else(fail)?;
         let shift = allocated.as_ptr().align_offset(LINE_BYTES);
-        // SAFETY: `shift` is less than LINE_BYTES, which the layout adds to `bytes`.
-        let aligned = unsafe { allocated.add(shift) };
+        let aligned = NonNull::new(allocated.as_ptr().wrapping_add(shift)).ok_or_else(fail)?;
         advise_huge(aligned, bytes);
         Ok(Memory {
             allocated,
@@ -104,9 +107,30 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.allocated.as_ptr(), self.layout) }
+        // SAFETY: `allocate` returned it for this layout, and no slice of it is left.
+        unsafe {
+            #[cfg(target_os = "linux")]
+            if self.layout.size() >= MAPPED_BYTES {
+                libc::munmap(self.allocated.as_ptr().cast(), self.layout.size());
+                return;
+            }
+            dealloc(self.allocated.as_ptr(), self.layout);
+        }
     }
+}
+
+/// Zeroed memory; null if there is none. The layout has at least a cache line.
+fn allocate(layout: Layout) -> *mut u8 {
+    #[cfg(target_os = "linux")]
+    if layout.size() >= MAPPED_BYTES {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: the system chooses an address that is not in use.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), layout.size(), access, kind, -1, 0) };
+        return if start == libc::MAP_FAILED { std::ptr::null_mut() } else { start.cast() };
+    }
+    // SAFETY: the layout's size is not zero.
+    unsafe { alloc_zeroed(layout) }
 }
 
 /// Large buffers are read in strides of a KV page, each of which costs a page walk with 4 KiB pages. A refusal only
@@ -145,6 +169,47 @@ mod tests {
             slice.len()
         });
         assert!(over.is_err());
+    }
+
+    /// Whether the page of an address is in memory.
+    #[cfg(target_os = "linux")]
+    fn is_resident(address: usize) -> bool {
+        // SAFETY: the call only returns a value.
+        let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let page = std::ptr::without_provenance_mut(address / page_bytes * page_bytes);
+        let mut state = 0;
+        // SAFETY: the kernel writes one byte for one page.
+        let is_mapped = unsafe { libc::mincore(page, page_bytes, &mut state) } == 0;
+        is_mapped && state & 1 == 1
+    }
+
+    /// Both leave it behind without a repair: the C library has learned from the first block to keep such blocks, and
+    /// cannot return what lies below a block in use by itself.
+    #[test]
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    fn freed_memory_goes_back_to_the_system() {
+        drop(std::hint::black_box(vec![1u8; 16 << 20]));
+        let mapped = || {
+            let memory = Memory::new(2 << 20, "a test").unwrap_or_else(|e| panic!("{e}"));
+            // SAFETY: one thread, one slice.
+            let bytes: &mut [u8] = unsafe { memory.get_mut(0, 2 << 20) };
+            bytes.fill(1);
+            let middle = bytes.as_ptr().addr() + (1 << 20);
+            assert!(is_resident(middle));
+            drop(memory);
+            middle
+        };
+        let heap = || {
+            let mut blocks: Vec<Vec<u8>> = (0..64).map(|_| vec![1; 64 << 10]).collect();
+            let middle = blocks[32].as_ptr().addr() + (32 << 10);
+            assert!(is_resident(middle));
+            blocks.drain(..63);
+            crate::host::return_free_memory();
+            middle
+        };
+        // Another thread may take the same place at once.
+        assert!((0..20).any(|_| !is_resident(mapped())), "blocks of a session");
+        assert!((0..20).any(|_| !is_resident(heap())), "small blocks");
     }
 
     #[test]

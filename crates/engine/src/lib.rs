@@ -54,6 +54,7 @@ pub mod tools;
 mod vocabulary;
 
 pub use bilayer_constrain as constrain;
+pub use bilayer_cpu::host::return_free_memory;
 pub use bilayer_gguf::{MetadataOverride, OpenOptions};
 pub use bilayer_graph::SharedBytes;
 pub use bilayer_text::Encode;

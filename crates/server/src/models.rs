@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use bilayer_engine::encode::{Encoder, Norm};
-use bilayer_engine::{Error, Model, chat_templates};
+use bilayer_engine::{Error, Model, chat_templates, return_free_memory};
 use bilayer_text::chat::Template;
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -38,6 +38,18 @@ pub struct Loaded {
     pub template_problem: Option<String>,
     /// What runs it.
     pub kind: Kind,
+    /// Dropped after all of these.
+    _freed: FreedMemory,
+}
+
+/// Returns the memory of a model to the system when it is unloaded: the next one is loaded on another thread, whose
+/// allocations do not reuse what this one's thread freed.
+struct FreedMemory;
+
+impl Drop for FreedMemory {
+    fn drop(&mut self) {
+        return_free_memory();
+    }
 }
 
 /// What runs a model.
@@ -274,6 +286,8 @@ impl Models {
         };
         drop(self.make_room(&offer));
         let made = self.make(offer).map(Arc::new);
+        // What was only needed for loading.
+        return_free_memory();
         let mut entries = self.entries();
         match made {
             Ok(loaded) => {
@@ -368,17 +382,17 @@ impl Models {
             let worker = Worker::start(opened, opener, settings, self.metrics.clone());
             Kind::Decoder(worker.map_err(no_thread)?)
         };
-        let adapters = Adapters::of(&model);
         Ok(Loaded {
             offer,
+            adapters: Adapters::of(&model),
             model,
-            adapters,
             context,
             map,
             is_speculative,
             template,
             template_problem,
             kind,
+            _freed: FreedMemory,
         })
     }
 }

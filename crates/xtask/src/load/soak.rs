@@ -19,8 +19,9 @@ use crate::status;
 /// The model that answers; small, so that there are many requests.
 pub const DEMO: &str = "crates/cli/assets/demo.gguf";
 
-/// Where layers are: on the CPU, and on the first adapter, which is a software one where there is no GPU.
-const PLACES: [(&str, &str); 2] = [("CPU", "-ngl 0 -dev none"), ("adapter", "-ngl 99")];
+/// Where layers are: on the CPU, and on the first adapter. It is named since it is a software one where there is no GPU, and
+/// such are not used otherwise.
+const PLACES: [(&str, &str); 2] = [("CPU", "-ngl 0 -dev none"), ("adapter", "-ngl 99 -dev 0")];
 
 /// Share of the time that warms up: caches and the allocator's threads fill.
 const WARM_UP: f64 = 0.25;
@@ -28,6 +29,9 @@ const WARM_UP: f64 = 0.25;
 /// Growth of memory that is allowed: bytes an hour, and for a run of any length, since the allocator keeps some.
 const BYTES_AN_HOUR: f64 = 1_000_000.0;
 const BYTES_ANYWAY: f64 = 2_000_000.0;
+
+/// Times after the warm-up when all clients pause and memory is read.
+const READINGS: u32 = 12;
 
 /// Distinct requests whose answers are compared with their first ones.
 const FIXED: u64 = 8;
@@ -52,9 +56,42 @@ struct Soaker {
     client: Client,
     prompts: Prompts,
     answers: HashMap<u64, String>,
+    done: Done,
 }
 
 impl Soaker {
+    fn new(server: &Server, seed: u64, what: &'static str) -> Soaker {
+        Soaker {
+            client: Client::new(server.address),
+            prompts: Prompts::seeded(seed),
+            answers: HashMap::new(),
+            done: Done { what, requests: 0, failures: Vec::new() },
+        }
+    }
+
+    /// Sends requests until the time is over.
+    fn work(&mut self, request: fn(&mut Soaker, u64) -> Result<()>, end: Instant) {
+        while Instant::now() < end {
+            if let Err(error) = request(self, self.done.requests) {
+                self.done.failures.push(format!("{error:#}"));
+                self.client.close();
+            }
+            self.done.requests += 1;
+        }
+        self.client.close();
+    }
+
+    /// Uses three models in the same order, so that they are the loaded ones: what else is loaded at some time changes memory
+    /// more than anything that could be left over.
+    fn settle(&mut self) -> Result<()> {
+        self.swap(0)?;
+        self.embed(0)?;
+        self.chat(0)?;
+        self.client.close();
+        sleep(Duration::from_secs(1));
+        Ok(())
+    }
+
     /// A document in return for another.
     fn ask(&mut self, path: &str, body: &Value) -> Result<Value> {
         let answer = self.client.post(path, &body.to_string())?;
@@ -148,23 +185,23 @@ struct SoakRun {
 impl SoakRun {
     fn of(server: &Server, length: Duration) -> Result<SoakRun> {
         let warm = length.mul_f64(WARM_UP);
-        work(server, warm)?;
+        let kinds = KINDS.iter().zip(0..);
+        let mut soakers: Vec<_> =
+            kinds.map(|(&(what, _), seed)| Soaker::new(server, seed, what)).collect();
+        let mut settler = Soaker::new(server, 0, "settling");
+        work(&mut soakers, warm)?;
+        settler.settle()?;
         let before = server.settled(0, SETTLING)?.descriptors;
         let began = Instant::now();
-        let (mut done, mut held) = (Ok(Vec::new()), Vec::new());
-        thread::scope(|scope| {
-            let working = scope.spawn(|| work(server, length - warm));
-            while !working.is_finished() {
-                match server.held() {
-                    Ok(now) => held.push((began.elapsed().as_secs_f64(), now)),
-                    Err(error) => return done = Err(error),
-                }
-                sleep(Duration::from_secs(1));
-            }
-            done = working.join().unwrap_or_else(|_| bail!("a client panicked"));
-        });
+        let mut held = Vec::new();
+        for _ in 0..READINGS {
+            work(&mut soakers, (length - warm) / READINGS)?;
+            settler.settle()?;
+            held.push((began.elapsed().as_secs_f64(), server.held()?));
+        }
         let after = server.settled(before, SETTLING)?.descriptors;
-        Ok(SoakRun { done: done?, held, descriptors: [before, after] })
+        let done = soakers.into_iter().map(|soaker| soaker.done).collect();
+        Ok(SoakRun { done, held, descriptors: [before, after] })
     }
 
     fn rows(&self, place: &str) -> Vec<Row> {
@@ -207,31 +244,18 @@ impl SoakRun {
     }
 }
 
-/// A client of each kind until the time is over.
-fn work(server: &Server, length: Duration) -> Result<Vec<Done>> {
+/// All clients for a time.
+fn work(soakers: &mut [Soaker], length: Duration) -> Result<()> {
     let end = Instant::now() + length;
     thread::scope(|scope| {
-        let kinds = KINDS.iter().enumerate();
-        let clients: Vec<_> = kinds
-            .map(|(seed, &(what, request))| {
-                scope.spawn(move || {
-                    let prompts = Prompts::seeded(seed as u64);
-                    let client = Client::new(server.address);
-                    let mut soaker = Soaker { client, prompts, answers: HashMap::new() };
-                    let mut done = Done { what, requests: 0, failures: Vec::new() };
-                    while Instant::now() < end {
-                        if let Err(error) = request(&mut soaker, done.requests) {
-                            done.failures.push(format!("{error:#}"));
-                            soaker.client.close();
-                        }
-                        done.requests += 1;
-                    }
-                    done
-                })
-            })
+        let clients: Vec<_> = soakers
+            .iter_mut()
+            .zip(KINDS)
+            .map(|(soaker, (_, request))| scope.spawn(move || soaker.work(request, end)))
             .collect();
-        let done = clients.into_iter().map(|client| client.join());
-        done.map(|done| done.or_else(|_| bail!("a client panicked"))).collect()
+        let done: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
+        ensure!(done.iter().all(|done| done.is_ok()), "a client panicked");
+        Ok(())
     })
 }
 
@@ -286,7 +310,8 @@ pub fn soak(setting: &Setting) -> Result<Section> {
     let about = format!(
         "A client each for chats, streams that are left, long prompts, embeddings, slots and swapped models, against one \
          server of four models of which three are loaded, {} s on the CPU and as long on the adapter. The first quarter \
-         warms up; memory is sampled each second and its growth is that of the fitted line.",
+         warms up. Then all clients pause {READINGS} times and memory is read while the same three models are loaded; its \
+         growth is that of the fitted line.",
         length.as_secs()
     );
     Ok(Section { name: "soak", about, rows })
