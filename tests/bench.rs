@@ -144,7 +144,8 @@ fn check_numbers(row: &Value, repetitions: usize) {
     // A step reads the weights once for a token of each sequence.
     let steps = ts / parallel;
     near(number(row, "weight_gbps"), number(row, "step_bytes") * steps / 1e9, "weight_gbps");
-    if row["cpu_weight_gbps"].is_null() || row["probe_gbps"].is_null() {
+    let reads = number(row, "cpu_step_bytes") >= 0.01 * number(row, "step_bytes");
+    if row["cpu_weight_gbps"].is_null() || row["probe_gbps"].is_null() || !reads {
         assert!(row["probe_share"].is_null());
         return;
     }
