@@ -25,7 +25,8 @@ const PIECE_BYTES: usize = 128 << 10;
 pub enum Pace {
     /// A few: loading a model takes little memory of the host.
     Bounded,
-    /// Those of a large layer: writes are queued behind work submitted before, and do not wait for it.
+    /// Many: writes are queued behind work submitted before, and go on while it is computed. 256 MiB are as much as a link
+    /// takes in some 10 ms; more would keep the host's memory and gain nothing.
     Queued,
 }
 
@@ -33,7 +34,7 @@ impl Pace {
     fn chunks(self) -> usize {
         match self {
             Pace::Bounded => 4,
-            Pace::Queued => 128,
+            Pace::Queued => 32,
         }
     }
 }
