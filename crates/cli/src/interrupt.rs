@@ -1,6 +1,7 @@
 //! Ctrl-C: the first one ends the answer, the second one, or one while nothing is answered, ends the process.
 //! SIGTERM and SIGHUP end the answer and then the process, with their own exit codes, and restore the terminal.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 #[cfg(unix)]
 use std::sync::mpsc;
@@ -93,6 +94,17 @@ pub fn code() -> u8 {
 /// From now on the first Ctrl-C only ends the answer.
 pub fn answering() {
     ANSWERING.store(true, Ordering::Relaxed);
+}
+
+/// Begins work that the first Ctrl-C ends, as [`flow`] tells.
+pub fn begin() {
+    catch();
+    answering();
+}
+
+/// Whether the work goes on.
+pub fn flow() -> ControlFlow<()> {
+    if is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
 /// The answer has ended: the next Ctrl-C ends the process again. Returns whether one had ended the answer.

@@ -1,7 +1,6 @@
 //! Progress bars on stderr, silent if that is not a terminal.
 
 use std::fmt::Write;
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use bilayer_convert::Error;
@@ -76,11 +75,10 @@ pub fn interruptible<T>(
     bar: &ProgressBar,
     work: impl FnOnce(Told<'_>) -> Result<T, Error>,
 ) -> Result<Option<T>, Error> {
-    interrupt::catch();
-    interrupt::answering();
+    interrupt::begin();
     let done = work(&mut |done, total| {
         set(bar, done, total);
-        if interrupt::is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        interrupt::flow()
     });
     bar.finish_and_clear();
     match done {

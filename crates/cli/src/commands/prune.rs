@@ -1,6 +1,5 @@
 //! `bilayer prune`: sets weights to zero, removes layers, and measures the change.
 
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
 
@@ -60,8 +59,7 @@ pub fn execute(args: &args::Prune) -> Result<u8, Failure> {
 
 /// Runs the job with a bar for each of its steps, until Ctrl-C.
 fn run(job: &Job<'_>) -> Result<bilayer_convert::prune::job::Done, Error> {
-    interrupt::catch();
-    interrupt::answering();
+    interrupt::begin();
     let mut shown: Option<(Step, ProgressBar)> = None;
     let done = job.run(&mut |step, done, total| {
         if shown.as_ref().is_none_or(|(of, _)| *of != step) {
@@ -78,7 +76,7 @@ fn run(job: &Job<'_>) -> Result<bilayer_convert::prune::job::Done, Error> {
         if let Some((_, bar)) = &shown {
             progress::set(bar, done, total);
         }
-        if interrupt::is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        interrupt::flow()
     });
     if let Some((_, bar)) = shown {
         bar.finish_and_clear();
