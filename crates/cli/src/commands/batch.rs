@@ -1,7 +1,5 @@
 //! `bilayer batch`: answers a file of requests.
 
-use std::ops::ControlFlow;
-
 use bilayer_engine::open_file;
 use bilayer_server::batch::{self, Audit, Batch, Error, Progress};
 use indicatif::ProgressBar;
@@ -30,11 +28,10 @@ pub fn execute(args: &args::Batch) -> Result<u8, Failure> {
     };
     let config = serve::config(&args.serving, None)?;
     let bar = progress::requests();
-    interrupt::catch();
-    interrupt::answering();
+    interrupt::begin();
     let result = batch::run(config, &batch, &mut |at| {
         show(&bar, at);
-        if interrupt::is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        interrupt::flow()
     });
     bar.finish_and_clear();
     let summary = result.map_err(failure)?;
