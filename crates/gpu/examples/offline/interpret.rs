@@ -16,7 +16,8 @@ use naga::{
     Handle, MathFunction, Module, ScalarKind, Statement, Type, TypeInner,
 };
 
-use crate::words::{binary, converted, unary, word_of};
+use crate::layout;
+use crate::words::{binary, constant, converted, unary, word_of};
 
 /// Where memory lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -163,7 +164,7 @@ impl<'a> Machine<'a> {
         for (handle, local) in function.local_variables.iter() {
             let words = match local.init {
                 Some(init) => self.words(&mut frame, init)?,
-                None => vec![0; self.scalars(local.ty)],
+                None => vec![0; layout::scalars(self.module, local.ty)],
             };
             frame.locals.insert(handle.index(), words);
         }
@@ -271,10 +272,10 @@ impl<'a> Machine<'a> {
     fn evaluate(&mut self, frame: &mut Frame<'a>, at: Handle<Expression>) -> Result<Value, String> {
         let words = match &frame.function.expressions[at] {
             Expression::Literal(literal) => vec![word_of(literal)?],
-            Expression::Constant(constant) => {
-                self.constant(self.module.constants[*constant].init)?
+            Expression::Constant(named) => {
+                constant(self.module, self.module.constants[*named].init)?
             }
-            Expression::ZeroValue(ty) => vec![0; self.scalars(*ty)],
+            Expression::ZeroValue(ty) => vec![0; layout::scalars(self.module, *ty)],
             Expression::Compose { components, .. } => {
                 let mut words = Vec::new();
                 for component in components {
@@ -326,7 +327,7 @@ impl<'a> Machine<'a> {
             }
             AddressSpace::WorkGroup => Root::Shared(Place::Workgroup(global.index())),
             AddressSpace::Private => {
-                let words = vec![0; self.scalars(variable.ty)];
+                let words = vec![0; layout::scalars(self.module, variable.ty)];
                 self.privates.entry(global.index()).or_insert(words);
                 Root::Private(global.index())
             }
@@ -399,9 +400,9 @@ impl<'a> Machine<'a> {
             return Err("a matrix that is not in shared memory".to_owned());
         };
         let inner = &self.module.types[ty].inner;
-        let width = self.width(inner);
+        let width = layout::width(inner);
         // The stride counts what the pointer points to, a half or several.
-        let step = width * self.scalars(ty) as u64;
+        let step = width * layout::scalars(self.module, ty) as u64;
         // Sums are loaded once, before the main loop.
         if width == 2 {
             let start = from.at + u64::from(self.lane % edge) * stride * step;
@@ -410,28 +411,6 @@ impl<'a> Machine<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Bytes of a scalar of a type.
-    fn width(&self, inner: &TypeInner) -> u64 {
-        inner.scalar_width().map_or(4, u64::from)
-    }
-
-    /// A constant expression of the module.
-    fn constant(&self, at: Handle<Expression>) -> Result<Vec<u32>, String> {
-        match &self.module.global_expressions[at] {
-            Expression::Literal(literal) => Ok(vec![word_of(literal)?]),
-            Expression::ZeroValue(ty) => Ok(vec![0; self.scalars(*ty)]),
-            Expression::Constant(constant) => self.constant(self.module.constants[*constant].init),
-            Expression::Splat { size, value } => {
-                Ok(vec![self.constant(*value)?[0]; *size as usize])
-            }
-            Expression::Compose { components, .. } => {
-                let parts = components.iter().map(|component| self.constant(*component));
-                Ok(parts.collect::<Result<Vec<_>, _>>()?.concat())
-            }
-            other => Err(format!("a constant {other:?}")),
-        }
     }
 
     /// An element of a value, or its address.
@@ -444,7 +423,7 @@ impl<'a> Machine<'a> {
         match self.value(frame, base)? {
             Value::Words(words) => {
                 let inner = frame.info[base].ty.inner_with(&self.module.types);
-                let (from, len) = self.words_of(inner, index)?;
+                let (from, len) = layout::words_of(self.module, inner, index)?;
                 Ok(Value::Words(words[from..from + len].to_vec()))
             }
             Value::Pointer(pointer) => {
@@ -455,7 +434,7 @@ impl<'a> Machine<'a> {
                 let bytes = match inner {
                     TypeInner::Array { stride, .. } => *stride * index,
                     TypeInner::Struct { members, .. } => members[index as usize].offset,
-                    TypeInner::Vector { .. } => self.width(inner) as u32 * index,
+                    TypeInner::Vector { .. } => layout::width(inner) as u32 * index,
                     other => return Err(format!("an element of {other:?}")),
                 };
                 let target = match inner {
@@ -465,51 +444,17 @@ impl<'a> Machine<'a> {
                 };
                 let step = match pointer.root {
                     Root::Uniform | Root::Shared(_) => u64::from(bytes),
-                    Root::Private(_) | Root::Local(_) => self.words_of(inner, index)?.0 as u64,
+                    Root::Private(_) | Root::Local(_) => {
+                        layout::words_of(self.module, inner, index)?.0 as u64
+                    }
                 };
                 Ok(Value::Pointer(Pointer { at: pointer.at + step, target, ..pointer }))
             }
         }
     }
 
-    /// First scalar and number of scalars of an element.
-    fn words_of(&self, inner: &TypeInner, index: u32) -> Result<(usize, usize), String> {
-        let index = index as usize;
-        match inner {
-            TypeInner::Vector { .. } => Ok((index, 1)),
-            TypeInner::Matrix { rows, .. } => Ok((index * *rows as usize, *rows as usize)),
-            TypeInner::Array { base, .. } => {
-                let each = self.scalars(*base);
-                Ok((index * each, each))
-            }
-            TypeInner::Struct { members, .. } => {
-                let before = members[..index].iter().map(|member| self.scalars(member.ty)).sum();
-                Ok((before, self.scalars(members[index].ty)))
-            }
-            other => Err(format!("an element of {other:?}")),
-        }
-    }
-
-    fn scalars(&self, ty: Handle<Type>) -> usize {
-        self.scalars_in(&self.module.types[ty].inner)
-    }
-
     fn scalars_of(&self, frame: &Frame<'a>, at: Handle<Expression>) -> usize {
-        self.scalars_in(frame.info[at].ty.inner_with(&self.module.types))
-    }
-
-    fn scalars_in(&self, inner: &TypeInner) -> usize {
-        match inner {
-            TypeInner::Vector { size, .. } => *size as usize,
-            TypeInner::Matrix { columns, rows, .. } => *columns as usize * *rows as usize,
-            TypeInner::Array { base, size: naga::ArraySize::Constant(len), .. } => {
-                len.get() as usize * self.scalars(*base)
-            }
-            TypeInner::Struct { members, .. } => {
-                members.iter().map(|member| self.scalars(member.ty)).sum()
-            }
-            _ => 1,
-        }
+        layout::scalars_in(self.module, frame.info[at].ty.inner_with(&self.module.types))
     }
 
     fn kind(&self, frame: &Frame<'a>, at: Handle<Expression>) -> Option<ScalarKind> {
@@ -523,12 +468,12 @@ impl<'a> Machine<'a> {
         at: Handle<Expression>,
     ) -> Result<Vec<u32>, String> {
         let len = match from.target {
-            Target::Type(ty) => self.scalars(ty),
+            Target::Type(ty) => layout::scalars(self.module, ty),
             Target::Scalar => 1,
         };
         let mut offsets = Vec::new();
         match from.target {
-            Target::Type(ty) => self.offsets(ty, from.at, &mut offsets),
+            Target::Type(ty) => layout::offsets(self.module, ty, from.at, &mut offsets),
             Target::Scalar => offsets.push(from.at),
         }
         let inputs = self.inputs;
@@ -545,7 +490,7 @@ impl<'a> Machine<'a> {
             }
             Root::Shared(place) => {
                 let bytes = match from.target {
-                    Target::Type(ty) => u64::from(self.bytes_of(ty, len)),
+                    Target::Type(ty) => u64::from(layout::bytes_of(self.module, ty, len)),
                     Target::Scalar => 4,
                 };
                 self.note(frame, place, (from.at, bytes, false), at);
@@ -559,21 +504,6 @@ impl<'a> Machine<'a> {
         })
     }
 
-    /// Offsets of the scalars of a type in memory.
-    fn offsets(&self, ty: Handle<Type>, at: u64, into: &mut Vec<u64>) {
-        match &self.module.types[ty].inner {
-            TypeInner::Vector { size, .. } => into.extend((0..*size as u64).map(|i| at + 4 * i)),
-            TypeInner::Struct { members, .. } => {
-                members.iter().for_each(|m| self.offsets(m.ty, at + u64::from(m.offset), into));
-            }
-            TypeInner::Array { base, size: naga::ArraySize::Constant(len), stride } => {
-                let each = |i: u32| at + u64::from(i) * u64::from(*stride);
-                (0..len.get()).for_each(|i| self.offsets(*base, each(i), into));
-            }
-            _ => into.push(at),
-        }
-    }
-
     fn store(&mut self, frame: &mut Frame<'a>, to: Pointer, words: &[u32], at: Handle<Expression>) {
         let range = to.at as usize..to.at as usize + words.len();
         match to.root {
@@ -585,7 +515,7 @@ impl<'a> Machine<'a> {
             }
             Root::Shared(place) => {
                 let bytes = match to.target {
-                    Target::Type(ty) => u64::from(self.bytes_of(ty, words.len())),
+                    Target::Type(ty) => u64::from(layout::bytes_of(self.module, ty, words.len())),
                     Target::Scalar => 4,
                 };
                 if !self.is_joined(place, (to.at, bytes)) {
@@ -594,17 +524,6 @@ impl<'a> Machine<'a> {
             }
             Root::Uniform => {}
         }
-    }
-
-    /// Bytes of so many scalars of a type.
-    fn bytes_of(&self, ty: Handle<Type>, scalars: usize) -> u32 {
-        let width = match &self.module.types[ty].inner {
-            TypeInner::Struct { members, .. } => {
-                self.width(&self.module.types[members[0].ty].inner)
-            }
-            inner => self.width(inner),
-        };
-        width as u32 * scalars as u32
     }
 
     /// Adds a store of less than a word to the one before, as compilers do, if it continues that.

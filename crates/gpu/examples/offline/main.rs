@@ -18,6 +18,8 @@ mod interpret;
 #[cfg(all(unix, not(target_vendor = "apple")))]
 mod kernels;
 #[cfg(all(unix, not(target_vendor = "apple")))]
+mod layout;
+#[cfg(all(unix, not(target_vendor = "apple")))]
 mod radv;
 #[cfg(all(unix, not(target_vendor = "apple")))]
 mod translate;

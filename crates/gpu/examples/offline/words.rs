@@ -1,6 +1,8 @@
-//! Operations on single scalars, as bits.
+//! Operations on single scalars, as bits, and constants.
 
-use naga::{BinaryOperator as Bin, Literal, ScalarKind, UnaryOperator};
+use naga::{BinaryOperator as Bin, Expression, Handle, Literal, Module, ScalarKind, UnaryOperator};
+
+use crate::layout::scalars;
 
 /// A literal's bits.
 pub fn word_of(literal: &Literal) -> Result<u32, String> {
@@ -82,5 +84,20 @@ pub fn converted(word: u32, from: Option<ScalarKind>, to: ScalarKind) -> u32 {
         (Some(ScalarKind::Uint | ScalarKind::Bool), ScalarKind::Float) => (word as f32).to_bits(),
         (_, ScalarKind::Bool) => u32::from(word != 0),
         _ => word,
+    }
+}
+
+/// A constant expression of the module.
+pub fn constant(module: &Module, at: Handle<Expression>) -> Result<Vec<u32>, String> {
+    match &module.global_expressions[at] {
+        Expression::Literal(literal) => Ok(vec![word_of(literal)?]),
+        Expression::ZeroValue(ty) => Ok(vec![0; scalars(module, *ty)]),
+        Expression::Constant(named) => constant(module, module.constants[*named].init),
+        Expression::Splat { size, value } => Ok(vec![constant(module, *value)?[0]; *size as usize]),
+        Expression::Compose { components, .. } => {
+            let parts = components.iter().map(|component| constant(module, *component));
+            Ok(parts.collect::<Result<Vec<_>, _>>()?.concat())
+        }
+        other => Err(format!("a constant {other:?}")),
     }
 }
