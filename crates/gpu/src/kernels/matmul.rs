@@ -213,8 +213,8 @@ impl GemvKey {
             ints_x => self.input == Input::Quantized,
             halves_x => self.input == Input::Halves,
             coop => coop.map_or(0, |coop| coop.edge),
-            // naga has no such loads for Metal.
-            wide => caps.api == Api::Vulkan,
+            // naga has no such loads for Metal, and on AMD eight bytes to rows 144 bytes apart use half of the banks.
+            wide => caps.api == Api::Vulkan && caps.vendor != Vendor::Amd,
             experts => match self.chosen {
                 Chosen::None => "",
                 Chosen::Pair => "pair",

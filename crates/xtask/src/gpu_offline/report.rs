@@ -102,7 +102,7 @@ const TABLE_TYPES: &[&str] = &["_iq4_nl_", "_iq4_xs_", "_mxfp4_"];
 const TABLE_BUDGET: f64 = 0.75;
 
 /// Clocks of workgroup memory may be so many times those without conflicts of its banks.
-const CONFLICTS_MAX: f64 = 1.25;
+const CONFLICTS_MAX: f64 = 1.1;
 
 impl Found<'_> {
     /// The rules that kernels break, a line each.
