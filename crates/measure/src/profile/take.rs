@@ -36,7 +36,7 @@ const DECODE_SECONDS: f64 = 0.6;
 const DECODE_TOKENS: std::ops::RangeInclusive<usize> = 4..=32;
 
 /// Steps before decode is timed come in turns of so many, at most so many turns. They end once a turn takes more than this share
-/// of the fastest one, or so many seconds.
+/// of the one before, or so many seconds.
 const SETTLING_STEPS: usize = 8;
 const SETTLING_MAX: usize = 32;
 const SETTLED: f64 = 0.97;
@@ -334,20 +334,14 @@ impl Bench {
         if session.backends().count() == 1 {
             return Ok(());
         }
-        let mut best = f64::INFINITY;
-        for _ in 0..SETTLING_MAX {
+        until_settled(|| {
             self.go_back(session)?;
             let began = session.clock().now();
             for token in 0..SETTLING_STEPS.min(self.decode) as u32 {
                 self.step(session, token)?;
             }
-            let took = session.clock().since(began).as_secs_f64();
-            if took > SETTLED * best || took > SETTLING_SECONDS {
-                break;
-            }
-            best = took;
-        }
-        Ok(())
+            Ok(session.clock().since(began).as_secs_f64())
+        })
     }
 
     /// A prompt, then tokens one by one.
@@ -395,6 +389,19 @@ impl Bench {
             },
         })
     }
+}
+
+/// Takes turns, each of which returns its seconds, until one is hardly faster than the one before or long enough by itself.
+fn until_settled(mut turn: impl FnMut() -> Result<f64, Error>) -> Result<(), Error> {
+    let mut before = f64::INFINITY;
+    for _ in 0..SETTLING_MAX {
+        let took = turn()?;
+        if took > SETTLED * before || took > SETTLING_SECONDS {
+            break;
+        }
+        before = took;
+    }
+    Ok(())
 }
 
 /// The points of every N; those that do not fit have no figures.
@@ -500,5 +507,28 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
         (0, _) | (_, None) => f64::NAN,
         (n, Some(&upper)) if n % 2 == 0 => (values[n / 2 - 1] + upper) / 2.0,
         (_, Some(&middle)) => middle,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SETTLING_MAX, until_settled};
+
+    #[test]
+    fn turns_end_when_they_get_no_faster() {
+        let turns = |seconds: &dyn Fn(usize) -> f64| {
+            let mut count = 0;
+            let ended = until_settled(|| {
+                count += 1;
+                Ok(seconds(count))
+            });
+            ended.unwrap_or_else(|error| panic!("{error}"));
+            count
+        };
+        let rising_clock = [0.08, 0.05, 0.03, 0.0299];
+        assert_eq!(turns(&|turn| rising_clock[turn - 1]), 4);
+        assert_eq!(turns(&|_| 0.01), 2, "of the same speed");
+        assert_eq!(turns(&|_| 1.0), 1, "a turn of a slow model");
+        assert_eq!(turns(&|turn| 0.2 / 2f64.powi(turn as i32)), SETTLING_MAX);
     }
 }
