@@ -153,15 +153,15 @@ impl Caps {
 
     /// How products of many columns may be computed, the presumably fastest first.
     pub fn tiles(&self) -> Vec<Tile> {
-        let of = |input| move |[rows, columns]: [u32; 2]| Tile { input, rows, columns };
-        let mut halves = vec![[128, 64], [64, 64]];
-        if self.vendor != Vendor::Amd && self.workgroup_bytes >= LARGE_TILE_BYTES {
-            halves.insert(0, [128, 128]);
+        let tile = |input, [rows, columns]: [u32; 2]| Tile { input, rows, columns };
+        let mut tiles = Vec::new();
+        if self.coop.is_some() {
+            let is_large = self.vendor != Vendor::Amd && self.workgroup_bytes >= LARGE_TILE_BYTES;
+            tiles.extend(is_large.then_some(tile(Input::Halves, [128, 128])));
+            tiles.extend([[128, 64], [64, 64]].map(|size| tile(Input::Halves, size)));
         }
-        halves.retain(|_| self.coop.is_some());
-        let mut tiles: Vec<Tile> = halves.into_iter().map(of(Input::Halves)).collect();
-        tiles.extend(self.dot4.then_some([64, 64]).map(of(Input::Quantized)));
-        tiles.push(of(Input::Floats)([64, 64]));
+        tiles.extend(self.dot4.then_some(tile(Input::Quantized, [64, 64])));
+        tiles.push(tile(Input::Floats, [64, 64]));
         tiles
     }
 }

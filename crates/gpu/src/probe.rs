@@ -202,8 +202,13 @@ const STEP: f32 = 1.0 / 64.0;
 impl Case {
     fn new(caps: &Caps, columns: u32) -> Case {
         let ty = Type::Q8_0;
-        let input = input_of(caps, ty, if columns == 1 { 1 } else { COLUMNS_TILED });
-        let of_key = if columns == 1 { 1 } else { columns_tiled(caps, input) };
+        let (input, of_key) = match columns {
+            1 => (input_of(caps, ty, 1), 1),
+            _ => {
+                let input = input_of(caps, ty, COLUMNS_TILED);
+                (input, columns_tiled(caps, input))
+            }
+        };
         let rows = rows_of(caps, input, of_key, Epilogue::Plain, CHECK_ROWS as u32);
         let key = GemvKey::plain(ty, of_key, rows, input);
         let row_blocks = CHECK_COLS / ty.block_weights;

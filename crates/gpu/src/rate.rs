@@ -26,7 +26,7 @@ const LONG_ENOUGH: Duration = Duration::from_millis(3);
 /// Dispatches of the most columns in a submit, at most: a fast GPU needs many for [`LONG_ENOUGH`].
 const DISPATCHES_MAX: u32 = 256;
 
-/// Operations a second of products of many columns of a Q8_0 matrix as `caps` has them, a multiplication and an addition
+/// Operations a second of products of many columns of a Q4_K matrix as `caps` has them, a multiplication and an addition
 /// counted as two.
 ///
 /// # Errors

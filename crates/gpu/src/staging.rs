@@ -100,13 +100,10 @@ impl Staging {
     /// A mapped chunk of at least so many bytes.
     fn free(&mut self, device: &Device, bytes: usize, pace: Pace) -> Result<&Chunk, GraphError> {
         let count = self.chunks.len();
-        let is_ready = |chunk: &Chunk| chunk.ready.load(Ordering::Acquire) && chunk.bytes >= bytes;
-        let order = || (self.next..count).chain(0..self.next);
-        let mut found = order().find(|&at| is_ready(&self.chunks[at]));
-        if found.is_none() && count > 0 {
-            let _ = device.device.poll(wgpu::PollType::Poll);
-            found = order().find(|&at| is_ready(&self.chunks[at]));
-        }
+        // Whatever is wrong with the device is reported by what waits for it.
+        let _ = device.device.poll(wgpu::PollType::Poll);
+        let is_free = |chunk: &Chunk| chunk.ready.load(Ordering::Acquire) && chunk.bytes >= bytes;
+        let found = (self.next..count).chain(0..self.next).find(|&at| is_free(&self.chunks[at]));
         let at = match found {
             Some(at) => at,
             None if count < pace.chunks() => {

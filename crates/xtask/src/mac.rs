@@ -122,22 +122,11 @@ impl Machine {
         command
     }
 
-    /// What kernels of the chosen adapter, or else of the first one, read.
-    fn read_gbps(&self) -> Result<Option<f64>> {
+    /// The adapters of `bilayer devices`.
+    fn adapters(&self) -> Result<Vec<Value>> {
         let text = output(Command::new(&self.bilayer).args(["devices", "--json"]))?;
         let found: Value = serde_json::from_str(&text).context("devices --json")?;
-        let adapters = found["adapters"].as_array().map_or(&[][..], Vec::as_slice);
-        let is_it = |(at, adapter): &(usize, &Value)| match self.device.last() {
-            None => true,
-            Some(wanted) => {
-                let name = adapter["name"].as_str().unwrap_or_default().to_lowercase();
-                *wanted == at.to_string()
-                    || adapter["kind"] == wanted.as_str()
-                    || name.contains(&wanted.to_lowercase())
-            }
-        };
-        let adapter = adapters.iter().enumerate().find(is_it);
-        Ok(adapter.and_then(|(_, adapter)| adapter["read_gbps"].as_f64()))
+        Ok(found["adapters"].as_array().cloned().unwrap_or_default())
     }
 
     /// Rows of `bench`.
@@ -176,9 +165,7 @@ fn heading(machine: &Machine) -> String {
 
 /// The GPU as the driver presents it, and what it reads.
 fn adapter(machine: &Machine) -> Result<Section> {
-    let text = output(Command::new(&machine.bilayer).args(["devices", "--json"]))?;
-    let found: Value = serde_json::from_str(&text).context("devices --json")?;
-    let adapters = found["adapters"].as_array().map_or(&[][..], Vec::as_slice);
+    let adapters = machine.adapters()?;
     let is_real = |adapter: &&Value| adapter["kind"] != "software";
     let real = adapters.iter().filter(is_real).count();
     let wanted = if machine.device.is_empty() { real } else { adapters.len() };
@@ -189,7 +176,7 @@ fn adapter(machine: &Machine) -> Result<Section> {
         Verdict::at_least(wanted as f64, 1.0),
     )];
     let gib = |key: &Value| key.as_f64().map(|bytes| format!("{:.1} GiB", bytes / 1024f64.powi(3)));
-    for adapter in adapters {
+    for adapter in &adapters {
         let name = adapter["name"].as_str().unwrap_or("?");
         let facts = format!(
             "{}, {}, {}, memory {}, reads {} GB/s, {}",
@@ -284,7 +271,9 @@ fn memory(machine: &Machine) -> Result<Section> {
 fn speed(machine: &Machine) -> Result<Section> {
     let prompt = if machine.is_quick { 32 } else { 512 };
     let layers = machine.bench("-p 0 -n 1 -ngl 99")?[0]["n_gpu_layers"].as_u64().unwrap_or(0);
-    let read = machine.read_gbps()?;
+    let adapters = machine.adapters()?;
+    let reads =
+        |name: &Value| adapters.iter().find(|of| of["name"] == *name)?["read_gbps"].as_f64();
     let mut rows = Vec::new();
     for count in [0, layers / 2, layers] {
         for bench in machine.bench(&format!("-p {prompt} -n 64 -ngl {count}"))? {
@@ -292,7 +281,8 @@ fn speed(machine: &Machine) -> Result<Section> {
             let speed = bench["avg_ts"].as_f64().unwrap_or(f64::NAN);
             let share = match count == layers {
                 true => {
-                    bench["weight_gbps"].as_f64().zip(read).map(|(weights, read)| weights / read)
+                    let rates = bench["weight_gbps"].as_f64().zip(reads(&bench["adapter"]));
+                    rates.map(|(weights, read)| weights / read)
                 }
                 false => bench["probe_share"].as_f64(),
             };
