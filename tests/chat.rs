@@ -813,7 +813,8 @@ mod terminal {
         assert_eq!(first_said(&mut chat, &place), "typed one\ntwo");
 
         // A terminal with brackets, and Alt-Enter.
-        press(&mut chat, &["/clear", "\r"]);
+        // Enter sends a command even when it comes at once with the completion.
+        press(&mut chat, &["/", "c", "l", "e", "\t\r"]);
         chat.exp_string("the conversation is empty").unwrap();
         press(&mut chat, &["\x1b[200~one\rtwo\x1b[201~", "\x1b\r", "three", "\r"]);
         stopped(&mut chat);

@@ -9,11 +9,14 @@ use rustyline::{
     KeyEvent, Modifiers, RepeatCount,
 };
 
+use super::command;
+
 /// Keys of a paste follow one another within this time.
 const AT_ONCE: Duration = Duration::from_millis(3);
 
-/// A line that has been edited for longer was begun by typing.
-const TYPED: Duration = Duration::from_millis(50);
+/// A line that has been edited for longer, and with more pauses, was begun by typing.
+/// A busy machine alone may make one pause between keys that came at once.
+const TYPED: (Duration, usize) = (Duration::from_millis(50), 1);
 
 /// Watches the keys of an editor.
 #[derive(Clone, Default)]
@@ -24,6 +27,8 @@ struct Keys {
     /// When editing of the line began, at its first key.
     begun: Option<Instant>,
     last: Option<Instant>,
+    /// Keys that did not come at once with the one before.
+    pauses: usize,
     /// Whether the last line was sent by a key that came at once with others.
     is_hasty: bool,
 }
@@ -58,7 +63,9 @@ impl ConditionalEventHandler for Pace {
     ) -> Option<Cmd> {
         let now = Instant::now();
         let mut keys = self.0.lock().ok()?;
-        let is_at_once = keys.last.replace(now).is_some_and(|last| now - last < AT_ONCE);
+        let since = keys.last.replace(now).map(|last| now - last);
+        let is_at_once = since.is_some_and(|since| since < AT_ONCE);
+        keys.pauses += usize::from(since.is_some() && !is_at_once);
         let begun = *keys.begun.get_or_insert(now);
         let key = event.get(0)?;
         let is_enter = [KeyEvent(KeyCode::Enter, Modifiers::NONE), KeyEvent::ctrl('J')];
@@ -68,7 +75,10 @@ impl ConditionalEventHandler for Pace {
             _ => {}
         }
         keys.is_hasty = is_at_once;
-        let is_typed = now - begun > TYPED && !context.line().is_empty();
-        (is_at_once && is_typed).then_some(Cmd::Newline)
+        let line = context.line();
+        // A command is one line, however fast Enter follows on its completion.
+        let is_command = line.starts_with('/') && command::parse(line).is_ok();
+        let is_typed = now - begun > TYPED.0 && keys.pauses > TYPED.1 && !line.is_empty();
+        (is_at_once && is_typed && !is_command).then_some(Cmd::Newline)
     }
 }
