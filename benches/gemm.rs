@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use bilayer_cpu::gemm::{Gemm, Packed, gemm};
+use bilayer_cpu::gemm::{Gemm, Packed, gemm, gemm_rounded};
 use bilayer_cpu::level::Level;
 use bilayer_quant::Type;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -77,17 +77,30 @@ impl Prepared {
     }
 }
 
+/// The levels to measure, and whether with rounded weights, where there are any.
+fn variants(ty: Type, cols: usize) -> impl Iterator<Item = (Level, bool)> {
+    let levels = Level::available().filter(|level| *level != Level::Scalar);
+    let rounds = move |level| gemm_rounded(ty, cols, level).rounds_from.is_some();
+    levels.flat_map(move |level| {
+        [(level, false)].into_iter().chain(rounds(level).then_some((level, true)))
+    })
+}
+
 fn products(criterion: &mut Criterion) {
     for (rows, cols) in SHAPES {
         for ty in TYPES {
             let bytes = weights(ty, rows, cols);
-            for level in Level::available().filter(|level| *level != Level::Scalar) {
+            for (level, is_rounded) in variants(ty, cols) {
                 let name = format!("{rows}x{cols}/{}/{level}", ty.name.to_lowercase());
+                let (name, gemm) = match is_rounded {
+                    true => (name + "-rounded", gemm_rounded(ty, cols, level)),
+                    false => (name, gemm(ty, cols, level)),
+                };
                 let mut group = criterion.benchmark_group(name);
                 group.sample_size(10).warm_up_time(Duration::from_millis(100));
                 group.measurement_time(Duration::from_millis(600));
                 for tokens in TOKENS {
-                    let (gemm, x) = (gemm(ty, cols, level), noise(tokens * cols));
+                    let x = noise(tokens * cols);
                     let mut prepared = Prepared::new(&gemm, &x, tokens);
                     let mut panels =
                         bytes.chunks_exact(bytes.len() / rows * gemm.panel_rows).cycle();

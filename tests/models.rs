@@ -57,7 +57,7 @@ const BACKENDS: &[Tested] = &[
     },
     Tested {
         name: "cpu",
-        make: || Box::new(Cpu::new(Options { threads: Some(2), level: None }).unwrap()),
+        make: || Box::new(Cpu::new(Options { threads: Some(2), ..Default::default() }).unwrap()),
         // On AMX tiles a float weight is two bf16 numbers, within 3 * 2^-16 (1.1e-5 measured on logits).
         error_max: |ty| cpu_error_max(ty).max(4.6e-5),
         same_max: |ty| cpu_same_max(ty).max(4.6e-5),
@@ -66,7 +66,7 @@ const BACKENDS: &[Tested] = &[
         name: "cpu scalar",
         make: || {
             let level = Some(Level::Scalar);
-            Box::new(Cpu::new(Options { threads: Some(1), level }).unwrap())
+            Box::new(Cpu::new(Options { threads: Some(1), level, ..Default::default() }).unwrap())
         },
         error_max: cpu_error_max,
         same_max: cpu_same_max,

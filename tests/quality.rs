@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bilayer_cpu::Cpu;
+use bilayer_cpu::level::Level;
 use bilayer_engine::session::{Session, Settings};
 use bilayer_gguf::{Array, File, Value};
 use bilayer_graph::reference::Reference;
@@ -248,6 +249,36 @@ fn divergence_of_quantized_weights_stands_above_that_of_rounded_activations() {
     // Kernels round activations to 8 bits, the reference does not; 0.011 apart with AVX2.
     close(&found["kl_mean"], expected, 0.1);
     close(&found["perplexity_ratio"], ratio, 1e-2);
+}
+
+/// Prompts with rounded weights: the demo model and a model of floats, whose rows are whole spans. At levels that gain
+/// nothing by it, nothing changes.
+#[test]
+fn rounded_weights_of_prompts_stay_within_their_bounds() {
+    let place = Place::new();
+    let line = "ROMEO:\nBut soft, what light through yonder window breaks? It is the east.\n";
+    place.file("text.txt", line.repeat(60));
+    let flags = "-f text.txt -c 512 -ngl 0";
+    place.run(&format!("perplexity {flags} --kl-base base.kld")).good();
+    let kl = |level: &str| {
+        let found = place.run(&format!(
+            "perplexity -ngl 0 --kl base.kld --fast-prefill --cpu-level {level} --json"
+        ));
+        found.json()["kl_mean"].as_f64().unwrap()
+    };
+    let exact = |level: &str| {
+        let found =
+            place.run(&format!("perplexity -ngl 0 --kl base.kld --cpu-level {level} --json"));
+        found.json()["kl_mean"].as_f64().unwrap()
+    };
+    for level in Level::available().filter(|level| *level >= Level::Avx2) {
+        let (name, rounds) = (level.name(), level == Level::Avx512Vnni);
+        let (kl, exact) = (kl(name), exact(name));
+        assert!(kl < 1e-3 && (kl != exact) == rounds, "{name}: {kl}, exactly {exact}");
+    }
+    place.file("short.txt", line.repeat(14));
+    let verified = place.run("verify -f short.txt --fast-prefill --b cpu:scalar --json").json();
+    assert!(verified["ok"] == true && verified["logits"]["kl"].as_f64() < Some(1e-3), "{verified}");
 }
 
 #[test]
@@ -525,7 +556,7 @@ fn skipped_windows_are_as_if_the_text_lacked_them() {
 // Placements.
 
 fn cpu() -> Box<dyn Backend> {
-    Box::new(Cpu::new(bilayer_cpu::Options { threads: Some(1), level: None }).unwrap())
+    Box::new(Cpu::new(bilayer_cpu::Options { threads: Some(1), ..Default::default() }).unwrap())
 }
 
 /// A session of a model on a CPU and `other`, with the device of each part from the embedding to the head.

@@ -22,7 +22,8 @@ pub(crate) use whole_row::{Outliers, PackedRows, RowColumn};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use quantize::PEAK_12;
-use quantize::{Quantized, quantize};
+use quantize::Quantized;
+pub(crate) use quantize::quantize;
 
 /// Columns that one activation scale covers at most, and that a tile multiplies at a time: a K-quant block, or eight
 /// blocks of 32.

@@ -30,6 +30,8 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Instruction level; by default the highest that this CPU supports.
     pub level: Option<Level>,
+    /// Whether products of prompts may round the weights ([`gemm_rounded`](crate::gemm::gemm_rounded)).
+    pub fast_prefill: bool,
 }
 
 /// Errors of opening the backend.
@@ -61,6 +63,7 @@ pub enum Error {
 pub struct Cpu {
     facts: Facts,
     level: Level,
+    fast_prefill: bool,
     weights: HashMap<WeightId, SharedBytes>,
     /// Of each weight whose matrices are exchanged, their places.
     residents: HashMap<WeightId, Vec<Exchanged>>,
@@ -117,16 +120,18 @@ impl Cpu {
             return Err(Error::Threads(threads));
         }
         let pool = Pool::new(threads).map_err(|source| Error::Spawn { threads, source })?;
+        let mode = if options.fast_prefill { ", fast prefill" } else { "" };
         let facts = Facts {
             level: level.name().to_owned(),
             threads,
             ops: ops::all(),
-            identity: format!("{} ({})", host::name(), level.name()),
+            identity: format!("{} ({}{mode})", host::name(), level.name()),
             ..Facts::host(crate::NAME, host::memory_bytes())
         };
         Ok(Cpu {
             facts,
             level,
+            fast_prefill: options.fast_prefill,
             weights: HashMap::new(),
             residents: HashMap::new(),
             caches: HashMap::new(),
@@ -311,7 +316,9 @@ impl Backend for Cpu {
         let (caches, states) = (&self.caches, &self.states);
         let scratch = &scratch(segment, &limits)?;
         let (level, threads) = (self.level, self.pool.threads());
-        let holdings = Holdings { weights, residents, caches, states, scratch, level, threads };
+        let fast_prefill = self.fast_prefill;
+        let holdings =
+            Holdings { weights, residents, caches, states, scratch, level, fast_prefill, threads };
         let parts = lower(segment, limits, &holdings);
         let program = Arc::new(Program::new(parts, self.level, self.pool.threads())?);
         let run = Box::new(ProgramRun(program.clone()));

@@ -27,10 +27,10 @@
 
 use bilayer_quant::Type;
 
-use crate::activations::Format;
+use crate::activations::{Format, SPAN};
 use crate::level::Level;
 use crate::panel::{self, Quants, ROWS};
-use crate::tile::{self, Tiling};
+use crate::tile::{self, Rounding, Tiling};
 use crate::types;
 
 mod float;
@@ -61,8 +61,12 @@ pub struct Gemm {
     pub tokens_min: usize,
     /// The packing of the activations.
     pub packing: Packing,
+    /// Number of tokens from which the weights are rounded, if they are at all.
+    pub rounds_from: Option<usize>,
     row_bytes: usize,
     path: Path,
+    /// The kernels for fewer than a number of tokens, if different.
+    few: Option<(usize, Path)>,
 }
 
 #[derive(Clone, Copy)]
@@ -71,37 +75,35 @@ enum Path {
     WholeRow(WholeRow),
     Float(Float),
     #[cfg(target_arch = "x86_64")]
-    Tiled {
-        tiled: tiled::Tiled,
-        /// The kernels for few tokens.
-        few: Option<Integer>,
-    },
+    Tiled(tiled::Tiled),
 }
 
 impl Path {
-    /// The kernels for this number of tokens.
-    #[cfg_attr(
-        not(target_arch = "x86_64"),
-        expect(unused_variables, reason = "only tiles depend on the number of tokens")
-    )]
-    fn at(self, tokens: usize) -> Path {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Path::Tiled { few: Some(few), .. } if tokens < packing::TILES_TOKENS => {
-                Path::Integer(few)
-            }
-            _ => self,
-        }
-    }
-
     /// Rows processed at a time.
     fn rows(self) -> usize {
         match self {
             Path::Integer(integer) => integer.rows(),
             Path::Float(_) | Path::WholeRow(_) => ROWS,
             #[cfg(target_arch = "x86_64")]
-            Path::Tiled { .. } => tiled::RUN_ROWS,
+            Path::Tiled(_) => tiled::RUN_ROWS,
         }
+    }
+
+    /// Scratch size in bytes.
+    fn scratch_bytes(self, tokens: usize) -> usize {
+        let strip = match self {
+            #[cfg(target_arch = "x86_64")]
+            Path::Tiled(_) => tiled::Tiled::strip_bytes(tokens),
+            _ => tokens * self.rows() * 4,
+        };
+        let own = match self {
+            Path::Integer(_) => size_of::<integer::Scratch>(),
+            Path::WholeRow(_) => size_of::<whole_row::Scratch>(),
+            Path::Float(_) => size_of::<float::Scratch>(),
+            #[cfg(target_arch = "x86_64")]
+            Path::Tiled(_) => size_of::<tiled::Scratch>(),
+        };
+        own + strip
     }
 }
 
@@ -136,9 +138,10 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
     #[cfg(target_arch = "x86_64")]
     if tiling.has_matrix_unit {
         let packing = Packing::new(Format::Tiles { planes: tiled::planes(ty) }, cols, level)
-            .with_few(quants.map(|quants| tiling.format(quants)));
-        let few = quants.map(|quants| Integer::new(quants, packing));
-        let path = Path::Tiled { tiled: tiled::Tiled::new(ty, level), few };
+            .with_few(quants.map(|quants| (tiled::TOKENS_MIN, tiling.format(quants))));
+        let few =
+            quants.map(|quants| (tiled::TOKENS_MIN, Path::Integer(Integer::new(quants, packing))));
+        let path = Path::Tiled(tiled::Tiled::new(ty, level));
         return Gemm {
             name: "bf16 amx",
             panel_rows: tiled::RUN_ROWS,
@@ -146,6 +149,8 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
             packing,
             row_bytes,
             path,
+            few,
+            rounds_from: None,
         };
     }
     let [integer_name, float_name] = tiling.names;
@@ -154,33 +159,63 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
             let packing = Packing::new(tiling.format(quants), cols, level);
             let integer = Integer::new(quants, packing);
             let (panel_rows, path) = (integer.rows(), Path::Integer(integer));
-            Gemm { name: integer_name, panel_rows, tokens_min, packing, row_bytes, path }
+            let (name, few, rounds_from) = (integer_name, None, None);
+            Gemm { name, panel_rows, tokens_min, packing, rounds_from, row_bytes, path, few }
         }
         None => {
             let packing = Packing::new(Format::F32, cols, level);
             let path = Path::Float(Float::new(ty, packing));
-            Gemm { name: float_name, panel_rows: ROWS, tokens_min, packing, row_bytes, path }
+            let (name, panel_rows, few, rounds_from) = (float_name, ROWS, None, None);
+            Gemm { name, panel_rows, tokens_min, packing, rounds_from, row_bytes, path, few }
         }
     }
+}
+
+/// [`gemm`] which rounds the weights to eight bits, with one scale per 256 columns of a row, for numbers of tokens from
+/// which that is faster at the level: the result of a prompt then deviates about as if the weights were Q8_0. Equal to
+/// [`gemm`] where nothing is gained.
+///
+/// # Panics
+/// Those of [`gemm`].
+pub fn gemm_rounded(ty: Type, cols: usize, level: Level) -> Gemm {
+    let exact = gemm(ty, cols, level);
+    let tiling = Tiling::of(level);
+    let rounding = (tiling.rounding)(panel::quants(ty));
+    let (Some(round), Some(Rounding { form, tokens_min })) = (panel::round(ty), rounding) else {
+        return exact;
+    };
+    if types::is_whole_row(ty, cols) || !cols.is_multiple_of(SPAN) {
+        return exact;
+    }
+    let quants = Quants::rounded(round, form);
+    let few = (tokens_min, exact.packing.format);
+    let packing = Packing::new(tiling.format(&quants), cols, level).with_few(Some(few));
+    let integer = Integer::new(&quants, packing);
+    let (panel_rows, path) = (exact.panel_rows.max(integer.rows()), Path::Integer(integer));
+    let (few, rounds_from) = (Some((tokens_min, exact.path)), Some(tokens_min));
+    Gemm { panel_rows, packing, path, few, rounds_from, ..exact }
 }
 
 impl Gemm {
     /// Scratch size of [`Gemm::run`] in bytes, per thread.
     pub fn scratch_bytes(&self, tokens: usize) -> usize {
-        let strip = match self.path {
-            #[cfg(target_arch = "x86_64")]
-            Path::Tiled { .. } => tiled::Tiled::strip_bytes(tokens),
-            _ => tokens * self.path.rows() * 4,
-        };
-        let own = match self.path {
-            Path::Integer(_) => size_of::<integer::Scratch>(),
-            Path::WholeRow(_) => size_of::<whole_row::Scratch>(),
-            Path::Float(_) => size_of::<float::Scratch>(),
-            #[cfg(target_arch = "x86_64")]
-            Path::Tiled { .. } => size_of::<tiled::Scratch>(),
-        };
+        let few = self.few.map(|(many, few)| few.scratch_bytes(tokens.min(many - 1)));
         // The caller's buffer may start at any address.
-        own + strip + 64
+        self.path.scratch_bytes(tokens).max(few.unwrap_or(0)) + 64
+    }
+
+    /// Whether weights are rounded for this number of tokens.
+    #[cfg(test)]
+    fn rounds(&self, tokens: usize) -> bool {
+        self.rounds_from.is_some_and(|many| tokens >= many)
+    }
+
+    /// The kernels for this number of tokens.
+    fn path(&self, tokens: usize) -> Path {
+        match self.few {
+            Some((many, few)) if tokens < many => few,
+            _ => self.path,
+        }
     }
 
     /// Multiplies consecutive rows of weights in their GGUF layout with the packed activations and overwrites `out`
@@ -219,7 +254,7 @@ impl Gemm {
         }
         let start = scratch.as_ptr().align_offset(64);
         let scratch = &mut scratch[start..];
-        let (path, packing) = (self.path.at(packed.tokens), self.packing.at(packed.tokens));
+        let (path, packing) = (self.path(packed.tokens), self.packing.at(packed.tokens));
         let panels = weights.chunks(path.rows() * self.row_bytes);
         for (index, weights) in panels.enumerate() {
             let cold = index == 0 && cold;
@@ -242,7 +277,7 @@ impl Gemm {
                     out.add_to(&run, rest, |strip, stride| float.run(&run, own, strip, stride));
                 }
                 #[cfg(target_arch = "x86_64")]
-                Path::Tiled { tiled, .. } => {
+                Path::Tiled(tiled) => {
                     let (own, rest) = scratch.split_at_mut(size_of::<tiled::Scratch>());
                     let strip = &mut rest[..tiled::Tiled::strip_bytes(packed.tokens)];
                     tiled.run(&run, bytemuck::from_bytes_mut(own), strip, &mut out);

@@ -23,6 +23,8 @@ pub(crate) struct Holdings<'a> {
     /// Temporary caches of attention without a cache, one per shape.
     pub(crate) scratch: &'a [Arc<Cache>],
     pub(crate) level: Level,
+    /// Whether products of prompts may round the weights.
+    pub(crate) fast_prefill: bool,
     pub(crate) threads: usize,
 }
 

@@ -25,6 +25,7 @@ mod layout;
 pub(crate) mod neon;
 #[cfg(target_arch = "x86_64")]
 mod quads;
+pub(crate) mod rounded;
 #[cfg(target_arch = "x86_64")]
 mod side_by_side;
 mod sparse;
@@ -99,6 +100,12 @@ pub(crate) fn quants(ty: Type) -> Option<&'static Quants> {
     all().find(|(known, _)| *known == ty).map(|(_, quants)| quants)
 }
 
+/// The unpacking of a type to rounded spans (`panel/rounded.rs`); `None` for types without integer products that are not
+/// floats.
+pub(crate) fn round(ty: Type) -> Option<UnpackRows> {
+    quants(ty).map(|quants| quants.round).or_else(|| floats::round(ty))
+}
+
 /// Up to [`SPAN`] consecutive weights of a row: weight i = `unit · scales[i / g] · quants[i] + min_unit · mins[i /
 /// g]`, where g weights share a scale. Signed types ignore the minimums and store their quants biased by
 /// [`Quants::bias`]: weight i = `unit · scales[i / g] · (quants[i] - bias)`.
@@ -136,6 +143,8 @@ pub(crate) enum Form {
     Signed16K,
     /// Weights with minimums in groups of 16, one activation scale per 256.
     Affine16K,
+    /// Signed weights in groups of 256, one activation scale per 256.
+    Signed256K,
 }
 
 impl Form {
@@ -144,12 +153,13 @@ impl Form {
         match self {
             Form::Signed32 | Form::Affine32 | Form::Signed32K | Form::Affine32K => 32,
             Form::Signed16K | Form::Affine16K => 16,
+            Form::Signed256K => SPAN,
         }
     }
 
     /// Whether quants are signed and biased, instead of having minimums.
     pub const fn is_signed(self) -> bool {
-        matches!(self, Form::Signed32 | Form::Signed32K | Form::Signed16K)
+        !matches!(self, Form::Affine32 | Form::Affine32K | Form::Affine16K)
     }
 
     /// Whether activations have one scale per 256 columns.
@@ -197,9 +207,30 @@ pub(crate) struct Quants {
     pub fill_tiles: Option<FillTiles>,
     /// The way through spans, of any number of rows and columns.
     pub unpack: UnpackRows,
+    /// [`Quants::unpack`] of whole spans, rounded (`panel/rounded.rs`).
+    pub round: UnpackRows,
 }
 
 impl Quants {
+    /// Of spans with rounded weights, in one of the signed forms with one activation scale per 256.
+    pub fn rounded(round: UnpackRows, form: Form) -> Quants {
+        Quants {
+            form,
+            bias: rounded::BIAS,
+            highest: u8::MAX,
+            #[cfg(target_arch = "x86_64")]
+            fill_avx2: None,
+            #[cfg(target_arch = "x86_64")]
+            fill_avxvnni: None,
+            #[cfg(target_arch = "x86_64")]
+            fill: None,
+            #[cfg(target_arch = "x86_64")]
+            fill_tiles: None,
+            unpack: round,
+            round,
+        }
+    }
+
     const fn of<U: Unpack>() -> Quants {
         Quants {
             form: U::FORM,
@@ -214,6 +245,9 @@ impl Quants {
             #[cfg(target_arch = "x86_64")]
             fill_tiles: None,
             unpack: |level, rows, spans| transform(level, ToSpans::<U>(rows, PhantomData), spans),
+            round: |level, rows, spans| {
+                transform(level, rounded::Round::<U>(rows, PhantomData), spans);
+            },
         }
     }
 }

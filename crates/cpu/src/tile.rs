@@ -147,8 +147,24 @@ pub(crate) struct Tiling {
     pub fill: fn(&Quants) -> Option<Fill>,
     /// Number of tokens from which panels with a fast path are faster than [`crate::dot`].
     pub tokens_min: fn(&Quants) -> usize,
+    /// How prompts are multiplied with rounded weights (`panel/rounded.rs`) of a type, or of floats, where that is faster.
+    pub rounding: fn(Option<&Quants>) -> Option<Rounding>,
     /// Whether products of many tokens run on AMX tiles.
     pub has_matrix_unit: bool,
+}
+
+/// Products with rounded weights at a level.
+#[derive(Clone, Copy)]
+pub(crate) struct Rounding {
+    /// The form of the panels: with one scale per 256, or with integer scales, which are 1.
+    pub form: Form,
+    /// Number of tokens from which they are faster than exact ones.
+    pub tokens_min: usize,
+}
+
+/// [`Tiling::rounding`] of levels that gain nothing from it.
+pub(crate) fn never(_: Option<&Quants>) -> Option<Rounding> {
+    None
 }
 
 /// The row of a level.
@@ -214,7 +230,7 @@ macro_rules! shapes {
     )*};
 }
 
-shapes!(Signed32, Affine32, Signed32K, Affine32K, Signed16K, Affine16K);
+shapes!(Signed32, Affine32, Signed32K, Affine32K, Signed16K, Affine16K, Signed256K);
 
 /// `$function::<Shape>` for the form `$form`.
 macro_rules! by_form {
@@ -226,6 +242,7 @@ macro_rules! by_form {
             crate::panel::Form::Affine32K => $function::<crate::tile::Affine32K>,
             crate::panel::Form::Signed16K => $function::<crate::tile::Signed16K>,
             crate::panel::Form::Affine16K => $function::<crate::tile::Affine16K>,
+            crate::panel::Form::Signed256K => $function::<crate::tile::Signed256K>,
         }
     };
 }

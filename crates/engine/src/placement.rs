@@ -320,7 +320,7 @@ fn machine_of(
 
 /// Describes this machine without opening a GPU.
 fn this_machine(settings: &Settings<'_>) -> Result<(Machine, Vec<String>), Error> {
-    let options = bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level };
+    let options = settings.host();
     let placing = &settings.placing;
     let mut devices = vec![devices::host(placing, options)?.facts().clone()];
     let devices::Offloads { devices: mut gpus, mut notes } = devices::facts(placing)?;

@@ -84,6 +84,8 @@ pub struct Setup {
     pub threads: Option<usize>,
     /// Instruction level; `None` is the highest available.
     pub cpu_level: Option<Level>,
+    /// Whether the CPU may round weights in prompts.
+    pub fast_prefill: bool,
     /// Tokens per sequence of the longest test.
     pub context: usize,
     /// Maximum sequences of a test.
@@ -117,6 +119,7 @@ impl Setup {
             time_device: Some(timing::device),
             threads: self.threads,
             cpu_level: self.cpu_level,
+            fast_prefill: self.fast_prefill,
             ctx_size: Some(self.context),
             sequences: self.parallel,
             ubatch_size: self.ubatch_size,
@@ -129,10 +132,14 @@ impl Setup {
         }
     }
 
+    fn host(&self) -> bilayer_cpu::Options {
+        let Setup { threads, cpu_level: level, fast_prefill, .. } = *self;
+        bilayer_cpu::Options { threads, level, fast_prefill }
+    }
+
     /// The host and, if any placement uses them, the GPUs.
     fn devices(&self) -> Result<Devices, Error> {
-        let (threads, level) = (self.threads, self.cpu_level);
-        let options = bilayer_cpu::Options { threads, level };
+        let options = self.host();
         let first = self.placings.first().cloned().unwrap_or_default();
         let host = placement::host(&first, options)?;
         let mut all = Devices { backends: vec![host], without: None };

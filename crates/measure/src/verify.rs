@@ -29,6 +29,10 @@ const INT8_BOUND: f64 = 3e-4;
 /// many times what that rounding is on average.
 const ROUNDING_MARGIN: f64 = 3.0;
 
+/// Added where weights are rounded to 127 steps of the largest magnitude among 256, which may be ten times their root mean
+/// square.
+const WEIGHTS_BOUND: f64 = 6e-4;
+
 /// Most activations with one scale, unless it holds for a whole row.
 const RUN_MAX: usize = 256;
 
@@ -48,12 +52,14 @@ pub struct Input<'a> {
     pub cache_types: [Type; 2],
     /// Whether keys are stored after the Hadamard transform.
     pub hadamard_keys: bool,
+    /// Whether a backend rounds the weights of prompts.
+    pub rounds_weights: bool,
 }
 
 impl<'a> Input<'a> {
     /// Tokens, with a KV cache of f16.
     pub fn new(tokens: &'a [u32]) -> Input<'a> {
-        Input { tokens, cache_types: [Type::F16; 2], hadamard_keys: false }
+        Input { tokens, cache_types: [Type::F16; 2], hadamard_keys: false, rounds_weights: false }
     }
 }
 
@@ -169,11 +175,13 @@ struct Case<'m> {
     spans: [Span; 1],
     states: [StateSpan; 1],
     limits: Limits,
+    rounds_weights: bool,
 }
 
 impl<'m> Case<'m> {
     fn new(model: &'m Model, input: Input<'m>) -> Result<Case<'m>, Error> {
-        let Input { tokens, cache_types: [key_type, value_type], hadamard_keys } = input;
+        let Input { tokens, cache_types, hadamard_keys, rounds_weights } = input;
+        let [key_type, value_type] = cache_types;
         let rows = tokens.len();
         let pages = rows.div_ceil(PAGE_TOKENS);
         Ok(Case {
@@ -198,6 +206,7 @@ impl<'m> Case<'m> {
                 timings: false,
                 check: false,
             },
+            rounds_weights,
         })
     }
 
@@ -314,12 +323,15 @@ impl<'m> Case<'m> {
             {
                 FINE_BOUND
             }
-            op if op.matrices().iter().any(is_quantized) => {
+            op if op.matrices().iter().any(is_quantized)
+                || self.rounds_weights && !op.matrices().is_empty() =>
+            {
                 let of_rows = op.matrices().iter().any(has_row_scales);
                 let run = if of_rows { usize::MAX } else { RUN_MAX };
                 let inputs = op.inputs().map(|input| values[input.0 as usize].as_slice());
                 let rounding = inputs.map(|x| rounding(x, (x.len() / self.tokens.len(), run)));
-                INT8_BOUND.max(ROUNDING_MARGIN * rounding.fold(0.0, f64::max))
+                let bound = INT8_BOUND.max(ROUNDING_MARGIN * rounding.fold(0.0, f64::max));
+                bound + if self.rounds_weights { WEIGHTS_BOUND } else { 0.0 }
             }
             Op::Attend(attend) if attend.cache.is_some() && rounds_to_codes(self.limits) => {
                 CODE_BOUND

@@ -44,6 +44,7 @@ pub struct Settings {
     threads: Option<usize>,
     cache_type: String,
     hadamard_keys: bool,
+    fast_prefill: bool,
     checkpoints: Option<usize>,
     embeddings: bool,
     draft_model: Option<PathBuf>,
@@ -134,6 +135,7 @@ impl Settings {
             builder = builder.chat_template(template);
         }
         let builder = if self.hadamard_keys { builder.hadamard_keys() } else { builder };
+        let builder = if self.fast_prefill { builder.fast_prefill() } else { builder };
         let builder = if self.lookup { builder.lookup() } else { builder };
         let builder = if self.mtp { builder.mtp() } else { builder };
         if self.embeddings { builder.embeddings() } else { builder }

@@ -102,6 +102,10 @@ pub struct BenchModelArgs {
     #[arg(hide_default_value = true, num_args = 0..=1, default_missing_value = "1")]
     #[arg(value_delimiter = ',', value_parser = switch(), hide_possible_values = true)]
     pub k_cache_hadamard: Vec<bool>,
+    #[arg(long, value_name = "0|1", default_value = "0")]
+    #[arg(hide_default_value = true, num_args = 0..=1, default_missing_value = "1")]
+    #[arg(value_delimiter = ',', value_parser = switch(), hide_possible_values = true)]
+    pub fast_prefill: Vec<bool>,
     #[arg(long, value_delimiter = ',', value_enum)]
     pub flash_attn: Vec<FlashAttn>,
     /// Map the file (1) or read it into memory (0); short form -mmp

@@ -55,6 +55,9 @@ pub struct ModelArgs {
     pub no_mmap: bool,
     #[arg(long, value_name = "NAME", help = cpu_level_help())]
     pub cpu_level: Option<String>,
+    /// Let the CPU round weights to eight bits in prompts of many tokens, where that is faster
+    #[arg(long)]
+    pub fast_prefill: bool,
     #[command(flatten)]
     pub metadata: MetadataArgs,
     #[command(flatten)]

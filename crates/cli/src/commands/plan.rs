@@ -31,12 +31,13 @@ pub fn execute(args: &Plan) -> Result<u8, Failure> {
     let plan = placement::plan(&model, &settings, machine)?;
     let context = settings.ctx_size.map_or(String::new(), |tokens| format!(" -c {tokens}"));
     let flags = format!(
-        "{}{context} -ctk {}{} -ctv {} -ub {}",
+        "{}{context} -ctk {}{} -ctv {} -ub {}{}",
         args.model.placing.explicit(&plan),
         settings.cache_type_k.name.to_lowercase(),
         if settings.hadamard_keys { " -khad" } else { "" },
         settings.cache_type_v.name.to_lowercase(),
-        settings.ubatch_size
+        settings.ubatch_size,
+        if settings.fast_prefill { " --fast-prefill" } else { "" }
     );
     if args.json {
         let mut document = serde_json::to_value(&plan).map_err(|error| {

@@ -56,7 +56,12 @@ pub fn execute(args: &Verify) -> Result<u8, Failure> {
     let bar = progress::steps("ops");
     bar.set_length(model.graph().nodes.len() as u64);
     let cache_types = [args.model.cache_type_k, args.model.cache_type_v];
-    let input = Input { tokens: &tokens, cache_types, hadamard_keys: args.model.k_cache_hadamard };
+    let input = Input {
+        tokens: &tokens,
+        cache_types,
+        hadamard_keys: args.model.k_cache_hadamard,
+        rounds_weights: args.model.fast_prefill,
+    };
     let report = verify(&model, first.as_mut(), second.as_mut(), input, &mut |done, _| {
         bar.set_position(done as u64);
     })?;
@@ -80,11 +85,10 @@ fn exit_code(report: &Report) -> u8 {
 
 /// The backend with a name: `cpu`, `cpu:LEVEL`, `reference`, `gpu`.
 fn backend(name: &str, placing: &Placing, args: &Verify) -> Result<Box<dyn Backend>, Failure> {
-    let threads = crate::args::threads(args.model.threads);
     let cpu = |level: Option<&str>| -> Result<Box<dyn Backend>, Failure> {
         let level = level.map(str::parse::<Level>).transpose();
         let level = level.map_err(|error| Error::Cpu(error.into()))?;
-        Ok(Box::new(Cpu::new(Options { threads, level }).map_err(Error::Cpu)?))
+        Ok(Box::new(Cpu::new(Options { level, ..host(args) }).map_err(Error::Cpu)?))
     };
     match name.split_once(':') {
         None if name == "cpu" => cpu(args.model.cpu_level.as_deref()),
@@ -98,9 +102,13 @@ fn backend(name: &str, placing: &Placing, args: &Verify) -> Result<Box<dyn Backe
     }
 }
 
-/// The options of the CPU, with which a simulated GPU computes.
+/// The options of the CPU, with which a simulated GPU computes, too.
 fn host(args: &Verify) -> Options {
-    Options { threads: crate::args::threads(args.model.threads), level: None }
+    Options {
+        threads: crate::args::threads(args.model.threads),
+        level: None,
+        fast_prefill: args.model.fast_prefill,
+    }
 }
 
 /// The first GPU asked for, or the reason why there is none.

@@ -1,7 +1,7 @@
 //! The activation quantizer: eight bits, or twelve, and one scale.
 
 /// Activations in eight bits.
-pub(super) struct Quantized<const N: usize> {
+pub(crate) struct Quantized<const N: usize> {
     pub scale: f32,
     /// -127 to 127.
     pub quants: [i8; N],
@@ -66,7 +66,7 @@ pub(super) fn peak(x: &[f32]) -> u32 {
 
 /// Quantizes some activations with one scale: x becomes round(x / scale).
 #[inline(always)]
-pub(super) fn quantize<const N: usize>(x: &[f32; N]) -> Quantized<N> {
+pub(crate) fn quantize<const N: usize>(x: &[f32; N]) -> Quantized<N> {
     let scale = scale_of(x);
     let whole = x.map(|x| scale.quant(x));
     let sum = whole.iter().fold(0, |sum: i32, q| sum.wrapping_add(*q));

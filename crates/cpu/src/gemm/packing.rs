@@ -11,8 +11,8 @@ use crate::tile::Tiling;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Packing {
     pub(crate) format: Format,
-    /// The format for fewer than [`TILES_TOKENS`] tokens, if different.
-    few: Option<Format>,
+    /// The format for fewer than a number of tokens, if different.
+    few: Option<(usize, Format)>,
     pub(crate) cols: usize,
     /// Maximum tokens per chunk.
     pub(crate) tokens_max: usize,
@@ -20,15 +20,11 @@ pub struct Packing {
     pub(crate) level: Level,
 }
 
-/// Number of tokens from which tiles pay: a tile is 16 tokens wide regardless of their number, and unpacking for it
-/// costs twice as much as for int8 panels.
-pub(crate) const TILES_TOKENS: usize = 24;
-
 impl Packing {
     /// The packing for this number of tokens.
     pub(crate) fn at(self, tokens: usize) -> Packing {
         match self.few {
-            Some(few) if tokens < TILES_TOKENS => Packing::new(few, self.cols, self.level),
+            Some((many, few)) if tokens < many => Packing::new(few, self.cols, self.level),
             _ => Packing { few: None, ..self },
         }
     }
@@ -129,9 +125,8 @@ pub struct Packed<'a> {
 }
 
 impl Packing {
-    /// This packing with another format for few tokens.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) fn with_few(self, few: Option<Format>) -> Packing {
+    /// This packing with another format for fewer than a number of tokens.
+    pub(crate) fn with_few(self, few: Option<(usize, Format)>) -> Packing {
         Packing { few, ..self }
     }
 

@@ -79,8 +79,12 @@ fn peaks(x: &[f32], per: usize) -> Vec<f64> {
 }
 
 /// Bound on the rounding of a weight of the panel.
-fn weight_rounding(format: Format, weights: &[f32]) -> Vec<f64> {
+fn weight_rounding(format: Format, is_rounded: bool, weights: &[f32]) -> Vec<f64> {
     match format {
+        _ if is_rounded => {
+            let steps = if matches!(format, Format::Q8x256) { 253.0 } else { 250.0 };
+            peaks(weights, 256).into_iter().map(|peak| peak / steps).collect()
+        }
         // To 1/32 of the step of the largest scale, of whose 128 steps at least half are used.
         #[cfg(target_arch = "x86_64")]
         Format::Q12x256 => peaks(weights, 256).into_iter().map(|peak| peak / 2000.0).collect(),
@@ -91,23 +95,23 @@ fn weight_rounding(format: Format, weights: &[f32]) -> Vec<f64> {
 fn check(ty: Type, level: Level, (rows, cols, tokens): (usize, usize, usize)) {
     let (bytes, weights) = quantized(ty, rows, cols, 11);
     let x = noise(tokens * cols, 5);
-    check_product(ty, level, (&bytes, &weights), &x, (rows, cols, tokens));
+    check_product(&gemm(ty, cols, level), (&bytes, &weights), &x, (rows, cols, tokens));
 }
 
 fn check_product(
-    ty: Type,
-    level: Level,
+    gemm: &Gemm,
     (bytes, weights): (&[u8], &[f32]),
     x: &[f32],
     (rows, cols, tokens): (usize, usize, usize),
 ) {
-    let gemm = gemm(ty, cols, level);
-    let out = product(&gemm, bytes, x, tokens);
+    let name = gemm.name;
+    let out = product(gemm, bytes, x, tokens);
     let format = gemm.packing.at(tokens).format;
+    let is_rounded = gemm.rounds(tokens);
     let slack = rounding(format, x, cols);
     for row in 0..rows {
         let w = &weights[row * cols..(row + 1) * cols];
-        let weight_slack = weight_rounding(format, w);
+        let weight_slack = weight_rounding(format, is_rounded, w);
         for token in 0..tokens {
             let range = token * cols..(token + 1) * cols;
             let (mut exact, mut bound) = (0.0f64, 1e-30f64);
@@ -121,7 +125,7 @@ fn check_product(
             let found = f64::from(out[token * rows + row]);
             assert!(
                 (found - exact).abs() <= bound,
-                "{ty} {level} [{rows}, {cols}] x {tokens}: row {row}, token {token}: \
+                "{name} [{rows}, {cols}] x {tokens}: row {row}, token {token}: \
                  {found}, exactly {exact} ± {bound}"
             );
         }
@@ -179,9 +183,62 @@ fn the_largest_numbers_do_not_overflow() {
                 })
                 .collect();
             for level in Level::available() {
-                check_product(ty, level, (&bytes, &weights), &x, (rows, cols, tokens));
+                let gemm = gemm(ty, cols, level);
+                check_product(&gemm, (&bytes, &weights), &x, (rows, cols, tokens));
             }
         }
+    }
+}
+
+/// From the number of tokens on from which it pays, a product is that of the rounded weights; below it is exact, and so it
+/// is for rows that are not whole spans.
+#[test]
+fn rounded_weights_agree_within_their_rounding() {
+    let (rows, cols) = (19, 512);
+    for ty in bilayer_quant::all().iter().copied() {
+        for level in Level::available() {
+            let (exact, rounded) = (gemm(ty, cols, level), gemm_rounded(ty, cols, level));
+            let Some(many) = (13..=256).find(|tokens| rounded.rounds(*tokens)) else {
+                assert_eq!(exact.packing, rounded.packing, "{ty} {level}");
+                continue;
+            };
+            let (bytes, weights) = quantized(ty, rows, cols, 11);
+            let x = noise((many + 3) * cols, 5);
+            let x = |tokens| &x[..tokens * cols];
+            for tokens in [many, many + 3] {
+                check_product(&rounded, (&bytes, &weights), x(tokens), (rows, cols, tokens));
+            }
+            let few = |gemm| product(gemm, &bytes, x(many - 1), many - 1);
+            assert!(few(&exact) == few(&rounded), "{ty} {level}");
+            if ty.block_weights < SPAN {
+                let odd = gemm_rounded(ty, cols + 32, level).packing;
+                assert_eq!(odd, gemm(ty, cols + 32, level).packing, "{ty} {level}");
+            }
+            let mut x = x(many).to_vec();
+            x[3 * cols + 300] = f32::NAN;
+            for (i, value) in product(&rounded, &bytes, &x, many).iter().enumerate() {
+                assert_eq!(value.is_finite(), i / rows != 3, "{ty} {level} {i}: {value}");
+            }
+        }
+    }
+}
+
+/// The shortest prompts for which weights are rounded, per type and level.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn floats_are_rounded_at_avx2_and_all_types_at_avx512() {
+    let rounds = |ty, level: Level, tokens| {
+        level.is_available().then(|| gemm_rounded(ty, 256, level).rounds(tokens))
+    };
+    for (ty, level, few, many) in [
+        (Type::F16, Level::Avx2, 31, 32),
+        (Type::Q4_K, Level::Avx2, 4096, usize::MAX),
+        (Type::F32, Level::Avx512Vnni, 15, 16),
+        (Type::Q4_K, Level::Avx512Vnni, 255, 256),
+        (Type::W8A8, Level::Avx512Vnni, 4096, usize::MAX),
+    ] {
+        assert_ne!(rounds(ty, level, few), Some(true), "{ty} {level}");
+        assert!(many == usize::MAX || rounds(ty, level, many) != Some(false), "{ty} {level}");
     }
 }
 

@@ -17,6 +17,10 @@ use crate::tile::amx::{self, Configured, TILE_COLS, TILE_ROWS};
 /// Rows per call; many, because activations are read from the outer caches once per call.
 pub(super) const RUN_ROWS: usize = 128;
 
+/// Number of tokens from which tiles pay: a tile is 16 tokens wide regardless of their number, and unpacking for it
+/// costs twice as much as for int8 panels.
+pub(super) const TOKENS_MIN: usize = 24;
+
 /// Columns per sweep: 32 tokens of them (32 KiB) stay in the first-level cache, the panel (128 KiB) and the results
 /// (256 KiB at 512 tokens) in the second.
 const SWEEP_COLS: usize = 512;

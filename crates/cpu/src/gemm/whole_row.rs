@@ -41,6 +41,8 @@ pub(super) fn gemm(ty: Type, cols: usize, level: Level) -> Gemm {
         packing: Packing::new(Format::Q8Row, cols, level),
         row_bytes: ty.row_bytes(cols).expect("rows are whole blocks"),
         path: Path::WholeRow(WholeRow { tiles: tiling.row_tiles }),
+        few: None,
+        rounds_from: None,
     }
 }
 

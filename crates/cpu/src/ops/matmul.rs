@@ -12,8 +12,9 @@ use bilayer_quant::Type;
 
 use crate::activations::{Activations, Format};
 use crate::dot::{Dot, dot, dot_fine};
-use crate::gemm::{Gemm, Packed, Packing, TOKENS_MIN_MAX, gemm, gemm_fine};
-use crate::level::{Level, dispatch};
+use crate::gemm::{Gemm, Packed, Packing, TOKENS_MIN_MAX, gemm, gemm_fine, gemm_rounded};
+use crate::level::dispatch;
+use crate::lowering::Holdings;
 use crate::matrix::Matrix;
 use crate::memory::lines;
 use crate::ops::gate;
@@ -59,12 +60,15 @@ impl Linear {
         weight: impl Into<Matrix>,
         shape: &Shape,
         bias: Option<Arc<[f32]>>,
-        level: Level,
+        &Holdings { level, fast_prefill, .. }: &Holdings<'_>,
     ) -> Linear {
         let &Shape { ty, rows, cols, precision } = shape;
         let weight = weight.into();
         let row_bytes = weight.len() / rows.max(1);
         let (dot, gemm) = match precision {
+            Precision::Coarse if fast_prefill => {
+                (dot(ty, cols, level), gemm_rounded(ty, cols, level))
+            }
             Precision::Coarse => (dot(ty, cols, level), gemm(ty, cols, level)),
             Precision::Fine => (dot_fine(ty, cols, level), gemm_fine(ty, cols, level)),
         };

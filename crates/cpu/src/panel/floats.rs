@@ -4,8 +4,10 @@ use std::marker::PhantomData;
 
 use bilayer_quant::Type;
 
+use super::{SPAN, Span, UnpackRows, rounded};
 use crate::lanes::{Lanes, Transform};
 use crate::level::{Level, transform};
+use crate::stream::PanelRows;
 
 /// Dequantizes whole blocks to as many values with the instructions of a level that this CPU has.
 type Widen16 = fn(level: Level, bytes: &[u8], values: &mut [f32]);
@@ -68,6 +70,62 @@ impl Half for Bf16 {
     #[inline(always)]
     fn widen<L: Lanes>(_: L, bits: &[u16; STEP]) -> [f32; STEP] {
         bits.map(|bits| f32::from_bits(u32::from(bits) << 16))
+    }
+}
+
+/// The unpacking of float types to rounded spans.
+static ROUNDED: &[(Type, UnpackRows)] = &[
+    (Type::F32, round_rows::<F32>),
+    (Type::F16, round_rows::<F16>),
+    (Type::BF16, round_rows::<Bf16>),
+];
+
+/// The unpacking of a float type to rounded spans.
+pub(crate) fn round(ty: Type) -> Option<UnpackRows> {
+    ROUNDED.iter().find(|(known, _)| *known == ty).map(|(_, round)| *round)
+}
+
+fn round_rows<F: Floats>(level: Level, rows: PanelRows<'_>, spans: &mut [Span]) {
+    transform(level, Round::<F>(rows, PhantomData), spans);
+}
+
+/// A float type.
+trait Floats {
+    /// Reads [`SPAN`] values.
+    fn read<L: Lanes>(l: L, bytes: &[u8], values: &mut [f32; SPAN]);
+}
+
+impl<H: Half> Floats for H {
+    #[inline(always)]
+    fn read<L: Lanes>(l: L, bytes: &[u8], values: &mut [f32; SPAN]) {
+        Widen::<H>(bytes, PhantomData).run(l, values);
+    }
+}
+
+struct F32;
+
+impl Floats for F32 {
+    #[inline(always)]
+    fn read<L: Lanes>(_: L, bytes: &[u8], values: &mut [f32; SPAN]) {
+        for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *value = f32::from_le_bytes(*bytes);
+        }
+    }
+}
+
+/// Reads rows to rounded spans.
+struct Round<'a, F>(PanelRows<'a>, PhantomData<F>);
+
+impl<F: Floats> Transform for Round<'_, F> {
+    type Out = [Span];
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L, spans: &mut [Span]) {
+        let mut values = [0.0; SPAN];
+        for (row, span) in spans.iter_mut().enumerate() {
+            F::read(l, self.0.row(row), &mut values);
+            rounded::round(&values, span);
+        }
     }
 }
 

@@ -243,7 +243,7 @@ impl<'a> Assembly<'a> {
         let Weight { ty, rows, cols, .. } = *weight;
         let shape = matmul::Shape { ty, rows, cols, precision };
         let bias = bias.map(|bias| self.lowering.vector(bias));
-        Box::new(Linear::new(bytes, &shape, bias, self.lowering.holdings.level))
+        Box::new(Linear::new(bytes, &shape, bias, self.lowering.holdings))
     }
 
     /// The group of a [`FusedOp::Multiply`] without a route, with values at `buffer`.
@@ -318,7 +318,7 @@ impl<'a> Assembly<'a> {
                 let bias = bias.as_ref().map(|bias| bias[first..first + rows].into());
                 let precision = Precision::Coarse;
                 let shape = matmul::Shape { ty: weight.ty, rows, cols, precision };
-                linears.push(Linear::new(part, &shape, bias, self.lowering.holdings.level));
+                linears.push(Linear::new(part, &shape, bias, self.lowering.holdings));
             }
         }
         linears

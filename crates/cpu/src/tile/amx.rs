@@ -20,10 +20,10 @@ use crate::level::rows::{Amx, Avx512Vnni};
 use crate::panel::amx::{TileBytes, bits, put_bits};
 use crate::panel::avx512::transpose;
 use crate::panel::{Form, Span};
-use crate::tile::{Tiled, Tiling};
+use crate::tile::{Tiled, Tiling, never};
 
 impl Tiled for Amx {
-    const TILING: Tiling = Tiling { has_matrix_unit: true, ..Avx512Vnni::TILING };
+    const TILING: Tiling = Tiling { rounding: never, has_matrix_unit: true, ..Avx512Vnni::TILING };
 }
 
 /// Columns of a bf16 tile.

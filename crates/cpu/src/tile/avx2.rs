@@ -21,9 +21,9 @@ use crate::level::rows::Avx2;
 use crate::panel::avx2::{columns, load, pairs, put, put_pairs, store_rows, transpose};
 use crate::panel::{Adjust, Form, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
-    Affine16K, Affine32, Affine32K, Interleave, Product, Shape, Signed16K, Signed32, Signed32K,
-    TOKENS_MIN_MAX, Tile, Tiled, Tiles, Tiling, avx2_f32, avx2_wide, check_strip, in_order,
-    whole_row,
+    Affine16K, Affine32, Affine32K, Interleave, Product, Rounding, Shape, Signed16K, Signed32,
+    Signed32K, TOKENS_MIN_MAX, Tile, Tiled, Tiles, Tiling, avx2_f32, avx2_wide, check_strip,
+    in_order, whole_row,
 };
 use crate::x86::{in_memory, whole_lines};
 
@@ -57,6 +57,10 @@ impl Tiled for Avx2 {
             0..=15 => 5,
             32..=63 => TOKENS_MIN_MAX,
             _ => 7,
+        },
+        // Codes of a full byte are as slow as rounded weights, others are faster.
+        rounding: |quants| {
+            quants.is_none().then_some(Rounding { form: Form::Signed32K, tokens_min: 32 })
         },
         has_matrix_unit: false,
     };
@@ -99,6 +103,7 @@ fn tiles(quants: &Quants) -> Tiles {
         form => Adjust::unsigned(form, quants.bias),
     };
     let interleave: Interleave = match quants.form {
+        Form::Signed256K => unreachable!("integer scales are per 32 or 16"),
         Form::Signed32 | Form::Affine32 => interleave,
         Form::Signed16K | Form::Affine16K => interleave_integers::<16>,
         Form::Signed32K | Form::Affine32K => interleave_integers::<32>,

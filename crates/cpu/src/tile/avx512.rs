@@ -13,10 +13,10 @@ use std::arch::x86_64::*;
 
 use crate::level::rows::Avx512Vnni;
 use crate::panel::avx512::{load, load_floats, put, store_rows, transpose};
-use crate::panel::{Adjust, Mins, Panel, Quants, ROWS, Span};
+use crate::panel::{Adjust, Form, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
-    Product, Shape, Tile, Tiled, Tiles, Tiling, avx512_f32, by_form, check_strip, few_columns,
-    format_of_form, in_order, starts, whole_row,
+    Product, Rounding, Shape, Tile, Tiled, Tiles, Tiling, avx512_f32, by_form, check_strip,
+    few_columns, format_of_form, in_order, starts, whole_row,
 };
 
 /// Maximum tokens per tile.
@@ -33,6 +33,11 @@ impl Tiled for Avx512Vnni {
         fill: |quants| quants.fill,
         // Measured: benches/record/epyc-genoa-2vcpu/2026-11-25-columns.md.
         tokens_min: few_columns,
+        // Measured: benches/record/epyc-genoa-2vcpu/2026-11-26-fast-prefill.md.
+        rounding: |quants| {
+            let tokens_min = if quants.is_some() { 256 } else { 16 };
+            Some(Rounding { form: Form::Signed256K, tokens_min })
+        },
         has_matrix_unit: false,
     };
 }

@@ -14,7 +14,7 @@ use crate::panel::{Adjust, Quants, ROWS};
 use crate::tile::avx2::interleave;
 use crate::tile::{
     Product, Shape, Tile, Tiled, Tiles, Tiling, avx2_f32, by_form, check_strip, few_columns,
-    format_of_form, in_order, starts, whole_row,
+    format_of_form, in_order, never, starts, whole_row,
 };
 use crate::x86::whole_lines;
 
@@ -31,6 +31,7 @@ impl Tiled for AvxVnni {
         row_tiles: whole_row::AVXVNNI,
         fill: |quants| quants.fill_avxvnni,
         tokens_min: few_columns,
+        rounding: never,
         has_matrix_unit: false,
     };
 }

@@ -16,7 +16,7 @@ use crate::panel::neon::{columns, transpose};
 use crate::panel::{Adjust, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
     Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip, few_columns, format_of_form,
-    in_order, neon_f32, whole_row,
+    in_order, neon_f32, never, whole_row,
 };
 
 /// Maximum tokens per tile.
@@ -155,6 +155,7 @@ impl Tiled for Neon {
         row_tiles: whole_row::PORTABLE,
         fill: |_| None,
         tokens_min: few_columns,
+        rounding: never,
         has_matrix_unit: false,
     };
 }

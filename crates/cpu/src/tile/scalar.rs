@@ -9,7 +9,7 @@ use crate::level::rows::Scalar;
 use crate::panel::{Adjust, FloatPanel, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
     FloatActivations, FloatTiles, Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, few_columns,
-    format_of_form, whole_row,
+    format_of_form, never, whole_row,
 };
 
 impl Tiled for Scalar {
@@ -22,6 +22,7 @@ impl Tiled for Scalar {
         row_tiles: whole_row::PORTABLE,
         fill: |_| None,
         tokens_min: few_columns,
+        rounding: never,
         has_matrix_unit: false,
     };
 }

@@ -16,7 +16,7 @@ use crate::level::rows::Sse42;
 use crate::panel::{Adjust, FloatPanel, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
     FloatActivations, FloatTiles, Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip,
-    few_columns, format_of_form, in_order, whole_row,
+    few_columns, format_of_form, in_order, never, whole_row,
 };
 
 /// Maximum tokens per tile.
@@ -35,6 +35,7 @@ impl Tiled for Sse42 {
         row_tiles: whole_row::PORTABLE,
         fill: |_| None,
         tokens_min: few_columns,
+        rounding: never,
         has_matrix_unit: false,
     };
 }

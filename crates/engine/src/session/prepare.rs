@@ -29,8 +29,7 @@ use crate::{Error, Model, devices};
 
 /// Prepares a session on the devices requested by the settings.
 pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Error> {
-    let (threads, level) = (settings.threads, settings.cpu_level);
-    let options = bilayer_cpu::Options { threads, level };
+    let options = settings.host();
     let mut backends = vec![devices::host(&settings.placing, options)?];
     let began = backends[0].clock().now();
     let devices::Offloads { devices, notes } = devices::open(&settings.placing, options)?;
@@ -199,7 +198,7 @@ fn on(
         logits,
         read,
         limits,
-        host: host(settings),
+        host: settings.host(),
         warnings,
         moves: 0,
         timing: None,
@@ -245,7 +244,7 @@ fn equipped(
             continue;
         }
         refused.push(device);
-        let home = fallback::host(backends, host(settings))?;
+        let home = fallback::host(backends, settings.host())?;
         let refusal = Refusal { device, host: home, refused: &refused, error: &error };
         let less = fallback::reduced(plan, &refusal, |placement, loss| {
             let machine = fallback::machine(backends, plan, home);
@@ -256,11 +255,6 @@ fn equipped(
         let from = std::mem::replace(plan, less).map;
         warnings.push(Warning::Reduced { error, from, to: plan.map.clone() });
     }
-}
-
-/// The options of the CPU backend, should it be needed.
-fn host(settings: &Settings<'_>) -> bilayer_cpu::Options {
-    bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level }
 }
 
 /// What the settings read besides logits, added to graph and plan.

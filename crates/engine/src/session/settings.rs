@@ -83,6 +83,9 @@ pub struct Settings<'a> {
     pub threads: Option<usize>,
     /// Instruction level; `None` is the highest available.
     pub cpu_level: Option<Level>,
+    /// Whether the CPU may round weights to eight bits, with one scale per 256 columns of a row, in the products of
+    /// prompts of many tokens where that is faster.
+    pub fast_prefill: bool,
     /// Maximum tokens per sequence: `None` is the model's own but at most 8192, 0 the model's own.
     pub ctx_size: Option<usize>,
     /// The output.
@@ -136,6 +139,7 @@ impl Default for Settings<'_> {
         Settings {
             threads: None,
             cpu_level: None,
+            fast_prefill: false,
             ctx_size: None,
             purpose: Purpose::Own,
             sequences: 1,
@@ -161,6 +165,15 @@ impl Default for Settings<'_> {
 }
 
 impl Settings<'_> {
+    /// The options of the CPU backend.
+    pub(crate) fn host(&self) -> bilayer_cpu::Options {
+        bilayer_cpu::Options {
+            threads: self.threads,
+            level: self.cpu_level,
+            fast_prefill: self.fast_prefill,
+        }
+    }
+
     /// Maximum tokens per sequence, for a model trained for `own` tokens.
     pub(crate) fn context(&self, own: usize) -> usize {
         match self.ctx_size {

@@ -156,6 +156,7 @@ fn alone(settings: &Settings<'_>) -> Setup {
         cache_type_k: settings.cache_type_k,
         cache_type_v: settings.cache_type_v,
         hadamard_keys: settings.hadamard_keys,
+        fast_prefill: settings.fast_prefill,
         fuse: settings.fuse,
         overlap: settings.overlap,
         trace_events: None,

@@ -236,6 +236,7 @@ def _settings(
     threads: int | None = None,
     cache_type: str = "f16",
     hadamard_keys: bool = False,
+    fast_prefill: bool = False,
     checkpoints: int | None = None,
     embeddings: bool = False,
     draft_model: Path | None = None,
@@ -292,6 +293,8 @@ class Bilayer:
         ``q4_1``, ``q4_0`` or ``iq4_nl``.
     hadamard_keys : bool, default False
         Keys in blocks (``q8_0`` and smaller) are stored after the Hadamard transform of every 32 elements of a head.
+    fast_prefill : bool, default False
+        The CPU may round weights to eight bits in prompts of many tokens where that is faster.
     checkpoints : int, optional
         Checkpoints of the states of recurrent layers.
     embeddings : bool, default False

@@ -15,7 +15,7 @@ const TEMPLATE: &str = include_str!("page.html");
 pub type Result = Map<String, Value>;
 
 /// Fields that tell results apart, in the order of a name, with what precedes their value.
-const DISTINCT: [(&str, &str); 18] = [
+const DISTINCT: [(&str, &str); 19] = [
     ("model_type", ""),
     ("model_filename", ""),
     ("build_commit", "commit "),
@@ -29,6 +29,7 @@ const DISTINCT: [(&str, &str); 18] = [
     ("type_k", "-ctk "),
     ("type_v", "-ctv "),
     ("k_cache_hadamard", "khad "),
+    ("fast_prefill", "fast prefill "),
     ("n_batch", "-b "),
     ("n_ubatch", "-ub "),
     ("flash_attn", "-fa "),

@@ -218,6 +218,7 @@ impl Record<'_> {
             ("adapter", json!(placed.gpus.first().map(|(name, _)| name))),
             ("cpu_level", json!(placed.level)),
             ("k_cache_hadamard", json!(placed.variant.setup.hadamard_keys)),
+            ("fast_prefill", json!(placed.variant.setup.fast_prefill)),
             ("step_bytes", json!(m.step_bytes.iter().sum::<u64>())),
             ("cpu_step_bytes", json!(m.cpu_step_bytes())),
             ("weight_gbps", json!(m.weight_gbps())),

@@ -155,6 +155,8 @@ fn variants(args: &Args, tests: &[Test]) -> Result<Vec<Variant>, Failure> {
         .collect::<Result<_, _>>()
         .map_err(|error| Failure::from(Error::Cpu(error.into())))?;
     let levels = if levels.is_empty() { vec![None] } else { levels };
+    let hosts = levels.iter();
+    let hosts = hosts.flat_map(|&level| model.fast_prefill.iter().map(move |&on| (level, on)));
     let (mut placings, mut n_cpu_moe) = (Vec::new(), Vec::new());
     for &gpu_layers in placing.gpu_layers.iter().flat_map(|list| &list.0) {
         for layers in flat(&placing.n_cpu_moe) {
@@ -173,10 +175,11 @@ fn variants(args: &Args, tests: &[Test]) -> Result<Vec<Variant>, Failure> {
             for &cache_type_v in &model.cache_type_v {
                 for &flash_attn in &model.flash_attn {
                     for &threads in &threads {
-                        variants.extend(levels.iter().map(|&cpu_level| Variant {
+                        variants.extend(hosts.clone().map(|(cpu_level, fast_prefill)| Variant {
                             setup: Setup {
                                 threads: (threads > 0).then_some(threads),
                                 cpu_level,
+                                fast_prefill,
                                 context,
                                 parallel,
                                 ubatch_size,
