@@ -1,4 +1,5 @@
-//! `cargo xtask sanitize`: the tests of crates with unsafe code or hostile input, under AddressSanitizer or Miri.
+//! `cargo xtask sanitize`: the tests of crates with unsafe code, threads or hostile input, under AddressSanitizer,
+//! ThreadSanitizer or Miri.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +10,7 @@ use crate::output;
 use crate::record::Record;
 
 pub const USAGE: &str = "\
-cargo xtask sanitize address|miri [CRATE]     unit tests under AddressSanitizer or Miri; needs a nightly compiler";
+cargo xtask sanitize address|thread|miri [CRATE]  unit tests under a sanitizer or Miri; needs a nightly compiler";
 
 /// The target of sanitizers, which is built apart from build scripts.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
@@ -50,6 +51,18 @@ const CHECKERS: &[Checker] = &[
             Tests::all("quant"),
             // The sanitizer's own allocator keeps freed blocks.
             Tests { skipped: &["freed_memory"], ..Tests::all("cpu") },
+        ],
+    },
+    Checker {
+        name: "thread",
+        // The standard library synchronizes, so it is instrumented too.
+        command: &["test", "-Zbuild-std"],
+        flags: "-Zsanitizer=thread",
+        variables: &[("TSAN_OPTIONS", "halt_on_error=1")],
+        crates: &[
+            Tests { skipped: &["freed_memory"], ..Tests::all("cpu") },
+            Tests::all("engine"),
+            Tests::all("server"),
         ],
     },
     Checker {
