@@ -5,71 +5,23 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bilayer_graph::{Error as GraphError, SharedBytes, StreamedLayer, Weight, WeightId};
-use bilayer_quant::Type;
 
 use crate::device::Device;
-use crate::kernels::weights::{Layout, stored};
-use crate::staging::{CHUNK_BYTES, Pace, Staging};
+use crate::kernels::weights::Layout;
+use crate::staging::{Pace, Staging};
 use crate::unified::{self, Window};
 use convert::convert;
+use shape::{
+    ALIGNMENT, extent, is_read_in_place, is_vector, most_rows, row_blocks, rows_at_once, shape,
+};
 
 mod convert;
+mod shape;
+
+pub use shape::{Home, Placed, ROW_MULTIPLE, RowRange, device_bytes, device_type};
 
 /// Maximum bytes per block, unless the GPU binds less.
 const BLOCK_BYTES: u64 = 1 << 30;
-
-/// Binding alignment within a block in bytes, the maximum required by any GPU.
-const ALIGNMENT: u64 = 256;
-
-/// In split layout, rows are padded to a multiple of this many weights.
-pub const ROW_MULTIPLE: usize = 64;
-
-/// In split layout, the number of quantization blocks of a matrix is rounded up to a multiple of this, so that every
-/// plane begins at a multiple of 16 bytes.
-const BLOCKS_MULTIPLE: usize = 16;
-
-/// The type of a weight on the device.
-pub fn device_type(weight: &Weight) -> Type {
-    if is_vector(weight) {
-        return Type::F32;
-    }
-    stored(weight.ty)
-}
-
-/// Whether the weight is a norm gain, a bias or similar, which are stored as floats.
-fn is_vector(weight: &Weight) -> bool {
-    weight.rows == 1 && weight.ty.block_weights == 1
-}
-
-/// A range of rows of a matrix in a block of device memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowRange {
-    /// Its container.
-    pub home: Home,
-    /// Offset in it, bytes.
-    pub base: u32,
-    /// Quantization blocks, rounded up as required by the layout.
-    pub blocks: u32,
-    /// Quantization blocks per row.
-    pub row_blocks: u32,
-    /// The matrix's row that is row 0 of this range.
-    pub first_row: u32,
-    /// Rows.
-    pub rows: u32,
-}
-
-/// A weight on the device.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Placed {
-    /// Its type on the device.
-    pub ty: Type,
-    /// Its layout on the device.
-    pub layout: Layout,
-    /// Weights per row.
-    pub cols: u32,
-    /// Its rows, in order; several ranges if it exceeds a block.
-    pub parts: Vec<RowRange>,
-}
 
 /// One buffer of weights.
 struct Block {
@@ -110,15 +62,6 @@ struct Streamed {
 struct RowBytes<'a> {
     bytes: &'a [u8],
     first: usize,
-}
-
-/// The container of weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Home {
-    /// A block of the device's memory.
-    Block(usize),
-    /// A window on the file.
-    Window(usize),
 }
 
 impl Weights {
@@ -500,96 +443,5 @@ impl Weights {
             })?;
         }
         Ok(())
-    }
-}
-
-/// The wanted rows of a range that are uploaded at once: the first row and their number. They begin at
-/// multiples of four, where every plane is aligned for a copy.
-fn rows_at_once(
-    weight: &Weight,
-    part: &RowRange,
-    wanted: &Range<usize>,
-) -> impl Iterator<Item = (usize, usize)> + use<> {
-    let (all, first_row) = (part.rows as usize, part.first_row as usize);
-    let from = wanted.start.saturating_sub(first_row) / 4 * 4;
-    let to = wanted.end.saturating_sub(first_row).next_multiple_of(4).min(all);
-    let row_bytes = weight.row_bytes();
-    let most = (CHUNK_BYTES / row_bytes.max(1)).max(1).next_multiple_of(4);
-    (from..to).step_by(most).map(move |row| (row, most.min(to - row)))
-}
-
-/// A weight's layout on the device, without a location.
-fn shape(weight: &Weight) -> Placed {
-    let ty = device_type(weight);
-    Placed { ty, layout: Layout::of(ty), cols: weight.cols as u32, parts: Vec::new() }
-}
-
-/// Whether shaders read a weight directly from the file.
-fn is_read_in_place(weight: &Weight) -> bool {
-    let Placed { ty, layout, .. } = shape(weight);
-    layout == Layout::Raw && ty == weight.ty && !is_vector(weight)
-}
-
-/// Quantization blocks of a row on the device.
-fn row_blocks(placed: &Placed) -> usize {
-    let cols = placed.cols as usize;
-    match placed.layout {
-        Layout::Raw => cols / placed.ty.block_weights,
-        Layout::Split => cols.next_multiple_of(ROW_MULTIPLE).div_ceil(placed.ty.block_weights),
-    }
-}
-
-fn row_bytes(placed: &Placed) -> u64 {
-    (row_blocks(placed) * placed.ty.block_bytes) as u64
-}
-
-/// Maximum rows of a range that fills a block of memory, including the rounding of its quantization blocks; at least
-/// one.
-fn most_rows(placed: &Placed, block_bytes: u64) -> usize {
-    let mut rows = (block_bytes / row_bytes(placed)) as usize / 4 * 4;
-    while rows > 4 && extent(placed, rows).1 > block_bytes {
-        rows -= 4;
-    }
-    rows.max(1)
-}
-
-/// Blocks and bytes of this many rows.
-fn extent(placed: &Placed, rows: usize) -> (usize, u64) {
-    let blocks = rows * row_blocks(placed);
-    let blocks = match placed.layout {
-        Layout::Raw => blocks,
-        Layout::Split => blocks.next_multiple_of(BLOCKS_MULTIPLE),
-    };
-    (blocks, (blocks * placed.ty.block_bytes) as u64)
-}
-
-/// Bytes of a weight on any GPU.
-pub fn device_bytes(weight: &Weight) -> u64 {
-    extent(&shape(weight), weight.rows).1.next_multiple_of(ALIGNMENT)
-}
-
-#[cfg(test)]
-mod tests {
-    use bilayer_quant::Type;
-
-    use super::{Layout, Placed, extent, most_rows, row_bytes};
-
-    #[test]
-    fn no_part_is_larger_than_its_block() {
-        for ty in [Type::Q4_K, Type::Q6_K, Type::Q8_0, Type::Q4_0, Type::F16, Type::F32] {
-            for cols in [256, 768, 1536, 4096] {
-                let layout = Layout::of(ty);
-                let placed = Placed { ty, layout, cols, parts: Vec::new() };
-                for block_bytes in [64 << 10, 1 << 20, 128 << 20] {
-                    let rows = most_rows(&placed, block_bytes);
-                    let (_, bytes) = extent(&placed, rows);
-                    assert!(bytes <= block_bytes, "{ty} of {cols}: {bytes} of {block_bytes}");
-                    // And less than eight rows are left over, and less than sixteen quantization blocks.
-                    let over = block_bytes - bytes;
-                    let most = 8 * row_bytes(&placed) + 16 * ty.block_bytes as u64;
-                    assert!(over < most, "{ty} of {cols}: {over} left over");
-                }
-            }
-        }
     }
 }
