@@ -89,8 +89,8 @@ const DISTINCT_ROWS: usize = 61;
 fn weights(graph: &Graph) -> HashMap<WeightId, SharedBytes> {
     let bytes = graph.weights.iter().map(|weight| {
         let mut random = Random(weight.name.bytes().fold(7, |h, b| h * 31 + u64::from(b)));
-        let spread = if weight.rows == 1 { 0.3 } else { 1.0 / (weight.cols as f32).sqrt() };
-        let centre = if weight.rows == 1 { 1.0 } else { 0.0 };
+        let spread = if weight.is_vector() { 0.3 } else { 1.0 / (weight.cols as f32).sqrt() };
+        let centre = if weight.is_vector() { 1.0 } else { 0.0 };
         let spread = if weight.name.starts_with("table") { 1.0 } else { spread };
         // A state decays.
         let centre = if weight.name == "decay" { -1.0 } else { centre };
@@ -980,7 +980,7 @@ impl Stored {
                 let each = |expert| format!("{name}.{expert}");
                 let stack = r.stack(name, each, [experts, rows, cols]).unwrap();
                 let bias = format!("{name}_bias");
-                let bias = biased.then(|| r.stack_vector(&bias, [experts, rows]).unwrap());
+                let bias = biased.then(|| r.expert_vectors(&bias, [experts, rows]).unwrap());
                 r.experts(name, Experts { input, route, stack, bias, out: input })
             };
             let gate = product(r, "gate", a, inner, width);

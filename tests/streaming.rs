@@ -19,6 +19,8 @@ use bilayer_scheduler::{Budget, Machine, Offload, OpOffload};
 mod support {
     pub mod devices;
     pub mod gpu;
+    pub mod model;
+    pub mod words;
 }
 
 #[path = "experts/resident.rs"]

@@ -2,17 +2,24 @@
 //! fails.
 
 use bilayer_engine::session::{EXCHANGES, REVIEW_STEPS};
+use bilayer_graph::reference::Reference;
 use bilayer_scheduler::{ExpertCache, ExpertUses, mixtures};
 
 use super::*;
 
+/// A mixture of three layers whose 32 experts have biases.
+fn biased() -> Model {
+    let sizes = [("vocab_size", 1000), ("context_length", 2048), ("expert_count", 32)];
+    let bytes = support::words::tiny_of_sizes("gpt-oss", &sizes);
+    Model::from_bytes("biased", bytes).unwrap()
+}
+
 /// A cache for a share of all experts.
 fn share(model: &Model, share: f64) -> ExpertCache {
     let graph = model.graph();
-    let stacks = mixtures(graph).into_iter().flat_map(|mixture| {
-        mixture.stacks(graph).flat_map(|stack| stack.iter()).copied().collect::<Vec<_>>()
-    });
-    let bytes: usize = stacks.map(|id| graph.weight(id).bytes()).sum();
+    let mixtures = mixtures(graph);
+    let weights = mixtures.iter().flat_map(|mixture| mixture.weights(graph));
+    let bytes: usize = weights.map(|id| graph.weight(id).bytes()).sum();
     ExpertCache::Bytes((bytes as f64 * share) as u64)
 }
 
@@ -67,31 +74,35 @@ fn greedy(session: &mut Session, steps: usize) -> Vec<Vec<f32>> {
 
 #[test]
 fn resident_experts_give_the_bits_of_the_cpu() {
-    let model = mixture();
-    let expected = conversation(&mut alone(&model), LONG);
-    for placing in placings(&model) {
-        let mut session = placed(&model, cpu_as_gpu(), settings(), &placing);
-        let experts = session.plan().experts.clone().unwrap();
-        let layers = if placing.cpu_moe_layers == 2 { 2 } else { 3 };
-        assert_eq!(experts.layers.len(), layers);
-        assert_eq!(session.plan().devices[1].expert_bytes, experts.bytes);
-        let found = conversation(&mut session, LONG);
-        assert!(found == expected, "{placing:?}: bits differ: {:e}", error(&found, &expected));
-        assert_eq!(session.take_warnings(), []);
-        let hits = session.expert_hits().unwrap();
-        assert!(hits.routed > 0 && hits.resident > 0, "{hits:?}");
-        let is_whole = placing.expert_cache == share(&model, 1.0);
-        assert_eq!(hits.resident == hits.routed, is_whole, "{hits:?}");
+    for model in [mixture(), biased()] {
+        let expected = conversation(&mut alone(&model), LONG);
+        for placing in placings(&model) {
+            let mut session = placed(&model, cpu_as_gpu(), settings(), &placing);
+            let experts = session.plan().experts.clone().unwrap();
+            let layers = if placing.cpu_moe_layers == 2 { 2 } else { 3 };
+            assert_eq!(experts.layers.len(), layers);
+            assert_eq!(session.plan().devices[1].expert_bytes, experts.bytes);
+            let found = conversation(&mut session, LONG);
+            assert!(found == expected, "{placing:?}: bits differ: {:e}", error(&found, &expected));
+            assert_eq!(session.take_warnings(), []);
+            let hits = session.expert_hits().unwrap();
+            assert!(hits.routed > 0 && hits.resident > 0, "{hits:?}");
+            let is_whole = placing.expert_cache == share(&model, 1.0);
+            assert_eq!(hits.resident == hits.routed, is_whole, "{hits:?}");
+        }
     }
 }
 
 #[test]
 fn experts_are_exchanged_for_those_that_are_used_and_answers_stay() {
-    let model = mixture();
+    [mixture(), biased()].iter().for_each(experts_are_exchanged);
+}
+
+fn experts_are_exchanged(model: &Model) {
     let steps = 6 * REVIEW_STEPS as usize;
-    let expected = greedy(&mut alone(&model), steps);
-    let placing = Placing { gpu_layers: Offload::All, ..placings(&model)[0].clone() };
-    let mut session = placed(&model, cpu_as_gpu(), settings(), &placing);
+    let expected = greedy(&mut alone(model), steps);
+    let placing = Placing { gpu_layers: Offload::All, ..placings(model)[0].clone() };
+    let mut session = placed(model, cpu_as_gpu(), settings(), &placing);
     let found = greedy(&mut session, steps);
     assert!(found == expected, "bits differ: {:e}", error(&found, &expected));
     let hits = session.expert_hits().unwrap();
@@ -224,13 +235,46 @@ fn both_devices_compute_a_layers_experts_at_once() {
     assert!(without * 4 < both, "{without} of {both} ns");
 }
 
+/// The reference executor on both sides, and its answers beside those of the CPU.
+#[test]
+fn the_reference_has_residents_too() {
+    let model = biased();
+    let steps = REVIEW_STEPS as usize + 8;
+    let reference = || Box::new(Reference::new()) as Box<dyn Backend>;
+    let on = |backends: Vec<Box<dyn Backend>>, placing: &Placing| {
+        let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
+            placing.plan(graph, machine, budget)
+        };
+        Session::on(&model, backends, &planner, settings()).unwrap()
+    };
+    let expected = greedy(&mut on(vec![reference()], &Placing::cpu()), steps);
+    let device = Box::new(Queued::new(reference(), Duration::ZERO));
+    let mut session = on(vec![reference(), device], &placings(&model)[0]);
+    let found = greedy(&mut session, steps);
+    assert!(found == expected, "bits differ: {:e}", error(&found, &expected));
+    assert!(session.expert_hits().unwrap().exchanged > 0);
+    let mut session = placed(&model, cpu_as_gpu(), settings(), &placings(&model)[0]);
+    let found = forced(&mut session, &best(&expected)[..steps]);
+    assert!(session.expert_hits().unwrap().exchanged > 0);
+    let off = error(&found, &expected);
+    assert!(off < MODEL_BOUND, "error {off:e}");
+}
+
+/// As in `tests/models.rs`, for weights of F32.
+const MODEL_BOUND: f64 = 1e-4;
+
+/// Matrices in parts are many dispatches, which take long with the large experts.
 #[test]
 fn a_gpu_with_resident_experts_gives_the_answers_of_the_cpu() {
-    let model = mixture();
-    let expected = conversation(&mut alone(&model), 2);
-    for (name, opened) in support::gpu::opened().filter(|(name, _)| PROVED.contains(name)) {
+    a_gpu_with_resident_experts(&mixture(), &PROVED[..1]);
+    a_gpu_with_resident_experts(&biased(), &PROVED);
+}
+
+fn a_gpu_with_resident_experts(model: &Model, variants: &[&str]) {
+    let expected = conversation(&mut alone(model), 2);
+    for (name, opened) in support::gpu::opened().filter(|(name, _)| variants.contains(name)) {
         let on = |placing: &Placing| {
-            let mut session = placed(&model, Box::new(opened.backend()), settings(), placing);
+            let mut session = placed(model, Box::new(opened.backend()), settings(), placing);
             let found = conversation(&mut session, 2);
             assert_eq!(session.take_warnings(), [], "{name}");
             found
@@ -243,25 +287,25 @@ fn a_gpu_with_resident_experts_gives_the_answers_of_the_cpu() {
         };
         let whole = on(&all);
         let usual = error(&whole, &expected);
-        for placing in placings(&model) {
+        for placing in placings(model) {
             let found = on(&placing);
             assert_eq!(best(&found), best(&expected), "{name} {placing:?}");
             let off = error(&found, &expected);
             assert!(off < 2.0 * usual, "{name}: error {off:e}, {usual:e} without residents");
             // With all experts in slots it is the whole mixture on the GPU.
-            if placing.expert_cache == share(&model, 1.0) {
+            if placing.expert_cache == share(model, 1.0) {
                 let off = error(&found, &whole);
                 assert!(off < 1e-3, "{name}: error {off:e} to the whole mixture");
             }
         }
         // While experts are exchanged, on the CPU's text: with random weights long texts part by rounding alone.
         let steps = 2 * REVIEW_STEPS as usize;
-        let text = greedy(&mut alone(&model), steps);
+        let text = greedy(&mut alone(model), steps);
         let mut session =
-            placed(&model, Box::new(opened.backend()), settings(), &placings(&model)[0]);
+            placed(model, Box::new(opened.backend()), settings(), &placings(model)[0]);
         let found = forced(&mut session, &best(&text)[..steps]);
         assert!(session.expert_hits().unwrap().exchanged > 0);
-        let mut plain = placed(&model, Box::new(opened.backend()), settings(), &all);
+        let mut plain = placed(model, Box::new(opened.backend()), settings(), &all);
         let whole = forced(&mut plain, &best(&text)[..steps]);
         let late = REVIEW_STEPS as usize..;
         let usual = error(&whole[late.clone()], &text[late.clone()]);

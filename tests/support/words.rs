@@ -20,7 +20,16 @@ pub fn tiny(ty: Type, seed: u64) -> SharedBytes {
 
 /// The smallest model of an architecture.
 pub fn tiny_of(architecture: &str) -> SharedBytes {
-    made((bilayer_models::find(architecture).unwrap().tiny)(), Type::F32, 7, &|_, _| ())
+    tiny_of_sizes(architecture, &[])
+}
+
+/// The smallest model of an architecture but for some sizes.
+pub fn tiny_of_sizes(architecture: &str, sizes: &[(&str, u32)]) -> SharedBytes {
+    let mut metadata = (bilayer_models::find(architecture).unwrap().tiny)();
+    for &(key, size) in sizes {
+        metadata.set(&format!("{architecture}.{key}"), size);
+    }
+    made(metadata, Type::F32, 7, &|_, _| ())
 }
 
 /// The first architecture's smallest model but for its heads, which have 32 elements.

@@ -12,7 +12,7 @@ use crate::cache::{Cache, Layout};
 use crate::host::{self, Topology};
 use crate::level::{Level, LevelError};
 use crate::lowering::Holdings;
-use crate::matrix::Exchanged;
+use crate::matrix::Residents;
 use crate::ops;
 use crate::pool::{Job, Pool};
 use crate::program::lower::lower;
@@ -65,8 +65,7 @@ pub struct Cpu {
     level: Level,
     fast_prefill: bool,
     weights: HashMap<WeightId, SharedBytes>,
-    /// Of each weight whose matrices are exchanged, their places.
-    residents: HashMap<WeightId, Vec<Exchanged>>,
+    residents: Residents,
     caches: HashMap<CacheId, Arc<Cache>>,
     states: HashMap<StateId, Arc<Slots>>,
     segments: Vec<Compiled>,
@@ -133,7 +132,7 @@ impl Cpu {
             level,
             fast_prefill: options.fast_prefill,
             weights: HashMap::new(),
-            residents: HashMap::new(),
+            residents: Residents::default(),
             caches: HashMap::new(),
             states: HashMap::new(),
             segments: Vec::new(),
@@ -262,7 +261,7 @@ impl Backend for Cpu {
         self.states.retain(|id, _| holding.states.contains(id));
         let wanted: HashSet<WeightId> = holding.weights.iter().map(|weight| weight.id).collect();
         self.weights.retain(|id, _| wanted.contains(id));
-        self.residents.retain(|id, _| wanted.contains(id));
+        self.residents.retain(|id| wanted.contains(id));
         let mut streamed = holding.streamed.iter().flat_map(|layer| &layer.weights);
         streamed.try_for_each(|(weight, bytes)| self.load(weight, bytes.clone()))
     }
@@ -276,9 +275,7 @@ impl Backend for Cpu {
             });
         }
         if weight.is_resident {
-            let each = bytes.len() / weight.stacked;
-            let place = |at: usize| Exchanged::new(bytes.slice(at * each..(at + 1) * each));
-            self.residents.insert(weight.id, (0..weight.stacked).map(place).collect());
+            self.residents.load(weight, &bytes);
         }
         self.weights.insert(weight.id, bytes);
         Ok(())
@@ -292,15 +289,15 @@ impl Backend for Cpu {
     ) -> Result<(), GraphError> {
         // What runs reads the matrix that was there.
         self.finish()?;
-        let place = self.residents.get(&weight.id).and_then(|places| places.get(matrix));
-        let unknown = || unknown("as the number of an exchanged matrix", matrix as u32, 0);
         let expected = weight.bytes() / weight.stacked;
         if bytes.len() != expected {
             let (name, found) = (weight.name.clone(), bytes.len());
             return Err(GraphError::WeightBytes { name, expected, found });
         }
-        place.ok_or_else(unknown)?.set(bytes.clone());
-        Ok(())
+        match self.residents.exchange(weight, matrix, bytes) {
+            true => Ok(()),
+            false => Err(unknown("as the number of an exchanged matrix", matrix as u32, 0)),
+        }
     }
 
     fn compile(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<SegmentId, GraphError> {

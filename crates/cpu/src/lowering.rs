@@ -9,15 +9,14 @@ use bilayer_graph::{
 
 use crate::cache::Cache;
 use crate::level::Level;
-use crate::matrix::{Exchanged, Matrix};
+use crate::matrix::{Matrix, Residents, Vector, floats, parts};
 use crate::slots::Slots;
 use crate::stage::Buffer;
 
 /// The backend's state for lowering a segment.
 pub(crate) struct Holdings<'a> {
     pub(crate) weights: &'a HashMap<WeightId, SharedBytes>,
-    /// Of each weight whose matrices are exchanged, their places.
-    pub(crate) residents: &'a HashMap<WeightId, Vec<Exchanged>>,
+    pub(crate) residents: &'a Residents,
     pub(crate) caches: &'a HashMap<CacheId, Arc<Cache>>,
     pub(crate) states: &'a HashMap<StateId, Arc<Slots>>,
     /// Temporary caches of attention without a cache, one per shape.
@@ -64,8 +63,8 @@ impl<'a> Lowering<'a> {
 
     /// The `number`-th of a weight's matrices.
     pub(crate) fn matrix(&self, id: WeightId, number: usize) -> Matrix {
-        if let Some(places) = self.holdings.residents.get(&id) {
-            return Matrix::Exchanged(places[number].clone());
+        if let Some(matrix) = self.holdings.residents.matrix(id, number) {
+            return matrix;
         }
         let weight = self.graph.weight(id);
         let bytes = weight.bytes() / weight.stacked;
@@ -84,11 +83,16 @@ impl<'a> Lowering<'a> {
 
     /// A vector weight as f32.
     pub(crate) fn vector(&self, id: WeightId) -> Arc<[f32]> {
+        floats(self.graph.weight(id), &self.holdings.weights[&id])
+    }
+
+    /// The vectors of a stack as f32.
+    pub(crate) fn vectors(&self, id: WeightId) -> Vec<Vector> {
         let weight = self.graph.weight(id);
-        let mut values = vec![0.0; weight.rows * weight.cols];
-        let bytes = &self.holdings.weights[&id];
-        weight.ty.dequantize(bytes, &mut values).expect("loading has checked the bytes");
-        values.into()
+        self.holdings.residents.vectors(id).unwrap_or_else(|| {
+            let parts = parts(weight, &self.holdings.weights[&id]);
+            parts.map(|bytes| floats(weight, &bytes).into()).collect()
+        })
     }
 
     /// The table of a RoPE, which is filled before its first use.

@@ -1,56 +1,127 @@
-//! A matrix's bytes: the same for good, or exchanged between runs.
+//! Matrices and vectors of weights: the same for good, or exchanged between runs.
 
-use std::ops::Range;
+use std::collections::HashMap;
+use std::ops::{Deref, Range};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use bilayer_graph::SharedBytes;
+use bilayer_graph::{SharedBytes, Weight, WeightId};
 
-/// The bytes of a matrix that takes turns with others. They are exchanged while nothing runs, so the lock is free.
+/// The place of a matrix or vector that takes turns with others. They are exchanged while nothing runs, so the lock is
+/// free.
 #[derive(Clone)]
-pub(crate) struct Exchanged(Arc<RwLock<SharedBytes>>);
+pub(crate) struct Exchanged<T>(Arc<RwLock<T>>);
 
-impl Exchanged {
-    /// A place with a first matrix.
-    pub(crate) fn new(bytes: SharedBytes) -> Exchanged {
-        Exchanged(Arc::new(RwLock::new(bytes)))
+impl<T> Exchanged<T> {
+    /// A place with its first contents.
+    fn new(contents: T) -> Exchanged<T> {
+        Exchanged(Arc::new(RwLock::new(contents)))
     }
 
-    /// Puts another matrix in its place.
-    pub(crate) fn set(&self, bytes: SharedBytes) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = bytes;
+    /// Puts others in their place.
+    fn set(&self, contents: T) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = contents;
     }
 
-    fn with<T>(&self, of: impl FnOnce(&SharedBytes) -> T) -> T {
-        of(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    fn with<R>(&self, read: impl FnOnce(&T) -> R) -> R {
+        read(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// What kernels read of a weight.
+pub(crate) enum Held<T> {
+    Fixed(T),
+    Exchanged(Exchanged<T>),
 }
 
 /// The bytes of a matrix.
-pub(crate) enum Matrix {
-    Fixed(SharedBytes),
-    Exchanged(Exchanged),
-}
+pub(crate) type Matrix = Held<SharedBytes>;
 
-impl Matrix {
-    /// Their number.
+/// The elements of a vector.
+pub(crate) type Vector = Held<Arc<[f32]>>;
+
+impl<E, T: Deref<Target = [E]>> Held<T> {
+    /// Number of elements.
     pub(crate) fn len(&self) -> usize {
         match self {
-            Matrix::Fixed(bytes) => bytes.len(),
-            Matrix::Exchanged(place) => place.with(SharedBytes::len),
+            Held::Fixed(all) => all.len(),
+            Held::Exchanged(place) => place.with(|all| all.len()),
         }
     }
 
     /// Hands a range of them to `read`.
-    pub(crate) fn with<T>(&self, range: Range<usize>, read: impl FnOnce(&[u8]) -> T) -> T {
+    pub(crate) fn with<R>(&self, range: Range<usize>, read: impl FnOnce(&[E]) -> R) -> R {
         match self {
-            Matrix::Fixed(bytes) => read(&bytes[range]),
-            Matrix::Exchanged(place) => place.with(|bytes| read(&bytes[range])),
+            Held::Fixed(all) => read(&all[range]),
+            Held::Exchanged(place) => place.with(|all| read(&all[range])),
         }
     }
 }
 
-impl From<SharedBytes> for Matrix {
-    fn from(bytes: SharedBytes) -> Matrix {
-        Matrix::Fixed(bytes)
+impl<T> From<T> for Held<T> {
+    fn from(all: T) -> Held<T> {
+        Held::Fixed(all)
     }
+}
+
+/// The places of all weights whose matrices or vectors are exchanged.
+#[derive(Default)]
+pub(crate) struct Residents {
+    matrices: HashMap<WeightId, Vec<Exchanged<SharedBytes>>>,
+    /// Those of stacks of vectors once more, as floats.
+    vectors: HashMap<WeightId, Vec<Exchanged<Arc<[f32]>>>>,
+}
+
+impl Residents {
+    /// Drops the places of weights that are not wanted.
+    pub(crate) fn retain(&mut self, is_wanted: impl Fn(&WeightId) -> bool) {
+        self.matrices.retain(|id, _| is_wanted(id));
+        self.vectors.retain(|id, _| is_wanted(id));
+    }
+
+    /// Fills all places of a weight with what it has.
+    pub(crate) fn load(&mut self, weight: &Weight, bytes: &SharedBytes) {
+        let parts = || parts(weight, bytes);
+        self.matrices.insert(weight.id, parts().map(Exchanged::new).collect());
+        if weight.is_vector() {
+            let vectors = parts().map(|bytes| Exchanged::new(floats(weight, &bytes)));
+            self.vectors.insert(weight.id, vectors.collect());
+        }
+    }
+
+    /// Puts other bytes in the place of one matrix or vector; returns whether there is that place.
+    pub(crate) fn exchange(&self, weight: &Weight, number: usize, bytes: &SharedBytes) -> bool {
+        let matrix = self.matrices.get(&weight.id).and_then(|places| places.get(number));
+        let vector = self.vectors.get(&weight.id).and_then(|places| places.get(number));
+        if let Some(place) = vector {
+            place.set(floats(weight, bytes));
+        }
+        if let Some(place) = matrix {
+            place.set(bytes.clone());
+        }
+        matrix.is_some()
+    }
+
+    /// A matrix that is exchanged.
+    pub(crate) fn matrix(&self, id: WeightId, number: usize) -> Option<Matrix> {
+        self.matrices.get(&id).map(|places| Held::Exchanged(places[number].clone()))
+    }
+
+    /// The vectors of a stack, if they are exchanged.
+    pub(crate) fn vectors(&self, id: WeightId) -> Option<Vec<Vector>> {
+        let places = self.vectors.get(&id)?;
+        Some(places.iter().map(|place| Held::Exchanged(place.clone())).collect())
+    }
+}
+
+/// The bytes of each of a weight's matrices or vectors.
+pub(crate) fn parts(weight: &Weight, bytes: &SharedBytes) -> impl Iterator<Item = SharedBytes> {
+    let each = bytes.len() / weight.stacked;
+    (0..weight.stacked).map(move |at| bytes.slice(at * each..(at + 1) * each))
+}
+
+/// Whole rows of a weight as floats.
+pub(crate) fn floats(weight: &Weight, bytes: &[u8]) -> Arc<[f32]> {
+    let mut values = vec![0.0; bytes.len() / weight.row_bytes() * weight.cols];
+    weight.ty.dequantize(bytes, &mut values).expect("the caller has checked the length");
+    values.into()
 }

@@ -203,7 +203,7 @@ impl Placing {
             };
             let has_experts = graph.nodes.iter().any(|node| graph.is_sparse(node));
             let expected = match has_experts {
-                true => "0: the model's experts have biases, which cannot be resident apart",
+                true => "0: the model's experts cannot be computed apart from each other",
                 false => "0: the model has no experts",
             };
             let expected = expected.to_owned();

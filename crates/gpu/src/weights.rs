@@ -39,7 +39,7 @@ pub struct Weights {
     loaded: HashMap<WeightId, bool>,
     /// Weights that take turns in slots.
     streamed: HashMap<WeightId, Streamed>,
-    /// Vectors also as host floats: RoPE tables are computed from some.
+    /// Single vectors also as host floats: RoPE tables are computed from some.
     vectors: HashMap<WeightId, Vec<f32>>,
     /// What uploads go through.
     staging: Staging,
@@ -236,7 +236,7 @@ impl Weights {
                 None => self.lay_out(&[weight])?,
             }
         }
-        if is_vector(weight) {
+        if is_vector(weight) && weight.stacked == 1 {
             let mut values = vec![0.0; weight.cols];
             weight.ty.dequantize(bytes, &mut values).map_err(|_| GraphError::WeightBytes {
                 name: weight.name.clone(),
@@ -272,7 +272,7 @@ impl Weights {
         self.device.check()
     }
 
-    /// Replaces a matrix of a weight, behind the work submitted before.
+    /// Replaces a matrix or vector of a weight, behind the work submitted before.
     ///
     /// # Errors
     /// It is not loaded, or has no such matrix; wrong length; a lost device.
@@ -382,7 +382,7 @@ impl Weights {
         pace: Pace,
     ) -> Result<(), GraphError> {
         for part in &placed.parts {
-            for (row, rows) in rows_at_once(weight, part, &wanted) {
+            for (row, rows) in rows_at_once((weight, placed), part, &wanted) {
                 let first = part.first_row as usize + row - source.first;
                 let source =
                     &source.bytes[first * weight.row_bytes()..][..rows * weight.row_bytes()];

@@ -290,8 +290,8 @@ pub struct Kernel {
 /// directly before its submit, its outputs are read before another one is submitted, and its caches are filled by
 /// `restore` before it runs and fetched by `save` before another one of its slot does.
 ///
-/// **Residents.** Segments that read weights whose matrices may be exchanged ([`Weight::is_resident`]) share one set of
-/// activations, too, by the same rules.
+/// **Residents.** Segments that read weights whose matrices or vectors may be exchanged ([`Weight::is_resident`]) share one
+/// set of activations, too, by the same rules.
 ///
 /// **Failure.** [`Error::OutOfMemory`] and [`Error::DeviceLost`] of any call mean that the caller moves what was
 /// placed here elsewhere and goes on. A device that does not answer in time reports itself as lost.
@@ -345,8 +345,8 @@ pub trait Backend: Send {
         Ok(())
     }
 
-    /// Replaces matrix `matrix` of a loaded weight whose matrices may be exchanged ([`Weight::is_resident`]) by `bytes`.
-    /// Segments submitted before read what was there; the call does not wait for them.
+    /// Replaces matrix or vector `matrix` of a loaded weight in which they may be exchanged ([`Weight::is_resident`]) by
+    /// `bytes`. Segments submitted before read what was there; the call does not wait for them.
     ///
     /// # Errors
     /// The device cannot, the weight is not loaded or has no such matrix, wrong length, out of memory for staging, or the

@@ -280,7 +280,7 @@ pub struct Experts {
     /// One weight that contains all experts' matrices contiguously ([`crate::Weight::stacked`]), or one weight per
     /// expert.
     pub stack: Stack,
-    /// `[1, experts * rows]`: one bias per expert.
+    /// `[experts, rows of a matrix]`, stacked like the matrices: the bias of each expert.
     pub bias: Option<WeightId>,
     /// `[rows, used * rows of a matrix]`, in the order of the route.
     pub out: Value,

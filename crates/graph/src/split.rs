@@ -20,8 +20,8 @@ pub enum Part {
 /// A mixture of which some experts, the residents, have ops of their own, for another device.
 ///
 /// Both parts have the ops of the whole mixture. In place of the router's result each reads a value that no node
-/// computes: the same weights, and the index of each expert's matrix in the part's stacks, or [`NO_EXPERT`] for an expert
-/// of the other part. Products are 0 there, so `join`, the sum of both parts' results, has the bits of whichever part
+/// computes: the same weights, and the index of each expert in the part's stacks, or [`NO_EXPERT`] for an expert of the
+/// other part. Products are 0 there, so `join`, the sum of both parts' results, has the bits of whichever part
 /// computed them, and what follows is that of the whole mixture.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SplitMixture {
@@ -39,7 +39,7 @@ pub struct SplitMixture {
     pub rest_nodes: Range<usize>,
     /// The node that adds the results of both.
     pub join: usize,
-    /// The residents' stacks.
+    /// The residents' stacks, of matrices and of biases.
     pub stacks: Vec<ResidentStack>,
     /// The expert in each slot; distinct.
     pub residents: Vec<u32>,
@@ -47,7 +47,7 @@ pub struct SplitMixture {
     pub uses: Vec<f32>,
 }
 
-/// A stack with one matrix per slot.
+/// A stack with one matrix or bias per slot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResidentStack {
     /// The weight with the slots ([`crate::Weight::is_resident`]).

@@ -75,8 +75,8 @@ struct Needed {
 }
 
 impl<'a> Outline<'a> {
-    /// Matrices have type `matrices`, or F16 where a row is not a whole number of blocks; vectors are F32.
-    /// Optional tensors exist only if their names are in `optional`.
+    /// Matrices have type `matrices`, or F16 where a row is not a whole number of blocks; vectors are F32, and
+    /// so are biases, of which there may be one per expert. Optional tensors exist only if their names are in `optional`.
     pub fn new(matrices: Type, optional: &'a [&'a str]) -> Self {
         Outline { matrices, optional, needed: RefCell::default() }
     }
@@ -97,6 +97,7 @@ impl Catalog for Outline<'_> {
         let cols = *expected.last()?;
         let ty = match expected {
             [_] => Type::F32,
+            _ if name.ends_with(".bias") => Type::F32,
             _ if cols.is_multiple_of(self.matrices.block_weights as u64) => self.matrices,
             _ => Type::F16,
         };

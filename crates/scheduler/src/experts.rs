@@ -212,27 +212,26 @@ impl<'a> Cache<'a> {
         request: &Request,
     ) -> Cache<'a> {
         let pinned: BTreeMap<_, _> = request.pins.iter().copied().collect();
-        let place = |mixture: &Mixture| {
-            mixture.stacks(graph).flat_map(|stack| stack.iter()).find_map(|id| pinned.get(id))
-        };
+        let place =
+            |mixture: &Mixture| mixture.weights(graph).find_map(|id| pinned.get(&id).copied());
         let mut mixtures = mixtures(graph);
         // Those that are kept on the host, if any are; all, if none is.
-        let are_kept = mixtures.iter().any(|mixture| place(mixture) == Some(&HOST));
-        let wanted = if are_kept { Some(&HOST) } else { None };
+        let are_kept = mixtures.iter().any(|mixture| place(mixture) == Some(HOST));
+        let wanted = if are_kept { Some(HOST) } else { None };
         mixtures.retain(|mixture| place(mixture) == wanted);
         let device = device(machine);
         let facts = &machine.devices[device];
         let bytes = |mixture: &Mixture| {
-            let of = |id: &_| {
-                let weight = graph.weight(*id);
+            let of = |id| {
+                let weight = graph.weight(id);
                 weight.rows as u64 * facts.row_bytes(weight) / mixture.experts as u64
             };
-            mixture.stacks(graph).flat_map(|stack| stack.iter()).map(of).sum()
+            mixture.weights(graph).map(of).sum()
         };
         let expert_bytes = mixtures.iter().map(bytes).collect();
         let uses = mixtures.iter().map(|mixture| uses(mixture, request)).collect();
-        let stacks = mixtures.iter().flat_map(|mixture| mixture.stacks(graph));
-        let kept = stacks.flat_map(|stack| stack.iter()).map(|&id| (id, HOST));
+        let weights = mixtures.iter().flat_map(|mixture| mixture.weights(graph));
+        let kept = weights.map(|id| (id, HOST));
         let request =
             Request { pins: request.pins.iter().copied().chain(kept).collect(), ..request.clone() };
         Cache { graph, machine, budget, request, device, mixtures, expert_bytes, uses }

@@ -332,7 +332,7 @@ impl Work<'_> {
             let ids: HashSet<WeightId> = nodes.flat_map(|node| node.op.weights()).collect();
             ids.into_iter().for_each(|id| *readers.entry(id).or_default() += 1);
         }
-        let is_streamed = |id: &WeightId| graph.weight(*id).rows > 1 && readers[id] == 1;
+        let is_streamed = |id: &WeightId| !graph.weight(*id).is_vector() && readers[id] == 1;
         let (mut units, mut last) = (0, None);
         let stage = |segment: PlannedSegment| {
             let nodes = || graph.nodes[segment.nodes.clone()].iter();

@@ -15,7 +15,7 @@ use crate::dot::{Dot, dot, dot_fine};
 use crate::gemm::{Gemm, Packed, Packing, TOKENS_MIN_MAX, gemm, gemm_fine, gemm_rounded};
 use crate::level::dispatch;
 use crate::lowering::Holdings;
-use crate::matrix::Matrix;
+use crate::matrix::{Matrix, Vector};
 use crate::memory::lines;
 use crate::ops::gate;
 use crate::ops::norm::Norm;
@@ -41,7 +41,7 @@ pub(crate) struct Linear {
     pub(crate) rows: usize,
     pub(crate) cols: usize,
     row_bytes: usize,
-    bias: Option<Arc<[f32]>>,
+    bias: Option<Vector>,
     pub(crate) dot: Dot,
     pub(crate) gemm: Gemm,
 }
@@ -59,7 +59,7 @@ impl Linear {
     pub(crate) fn new(
         weight: impl Into<Matrix>,
         shape: &Shape,
-        bias: Option<Arc<[f32]>>,
+        bias: Option<Vector>,
         &Holdings { level, fast_prefill, .. }: &Holdings<'_>,
     ) -> Linear {
         let &Shape { ty, rows, cols, precision } = shape;
@@ -84,16 +84,19 @@ impl Linear {
         out: &mut [f32],
     ) {
         self.multiply(inputs, band, rest, out);
-        if let Some(bias) = self.bias(band) {
-            for out in out.chunks_exact_mut(bias.len()) {
-                out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+        self.with_bias(band, |bias| {
+            for out in out.chunks_exact_mut(band.rows.len()) {
+                out.iter_mut().zip(bias.unwrap_or(&[])).for_each(|(out, bias)| *out += bias);
             }
-        }
+        });
     }
 
-    /// The bias of rows.
-    fn bias(&self, band: &Band) -> Option<&[f32]> {
-        self.bias.as_ref().map(|bias| &bias[band.rows.clone()])
+    /// Hands the bias of rows to `read`.
+    fn with_bias(&self, band: &Band, read: impl FnOnce(Option<&[f32]>)) {
+        match &self.bias {
+            Some(bias) => bias.with(band.rows.clone(), |bias| read(Some(bias))),
+            None => read(None),
+        }
     }
 
     /// [`Linear::product`] without the bias.
@@ -580,9 +583,10 @@ fn tile(
                 true => Residual::Place,
                 false => Residual::Of(of(residual)),
             });
-            let bias = linear.bias(band);
             let place = |token| place(out, token);
-            dispatch(context.level, Store { results: one, rows, bias, residual, place });
+            linear.with_bias(band, |bias| {
+                dispatch(context.level, Store { results: one, rows, bias, residual, place });
+            });
         }
         Product::Gated { gate, up, activation, out } => {
             let two = &mut bytemuck::cast_slice_mut::<u8, f32>(two)[..rows * inputs.count.rows];

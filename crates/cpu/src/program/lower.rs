@@ -242,7 +242,7 @@ impl<'a> Assembly<'a> {
         let weight = self.graph.weight(weight);
         let Weight { ty, rows, cols, .. } = *weight;
         let shape = matmul::Shape { ty, rows, cols, precision };
-        let bias = bias.map(|bias| self.lowering.vector(bias));
+        let bias = bias.map(|bias| self.lowering.vector(bias).into());
         Box::new(Linear::new(bytes, &shape, bias, self.lowering.holdings))
     }
 
@@ -307,18 +307,17 @@ impl<'a> Assembly<'a> {
     /// The matrices of all experts.
     fn stack(&self, node: usize) -> Vec<Linear> {
         let Op::Experts(experts) = &self.graph.nodes[node].op else { unreachable!("experts") };
-        let bias = experts.bias.map(|bias| self.lowering.vector(bias));
+        let biases = experts.bias.map(|bias| self.lowering.vectors(bias));
+        let mut biases = biases.into_iter().flatten();
         let mut linears = Vec::new();
         for &id in experts.stack.iter() {
             let weight = self.graph.weight(id);
             let (rows, cols) = (weight.rows / weight.stacked, weight.cols);
             for expert in 0..weight.stacked {
                 let part = self.lowering.matrix(id, expert);
-                let first = linears.len() * rows;
-                let bias = bias.as_ref().map(|bias| bias[first..first + rows].into());
                 let precision = Precision::Coarse;
                 let shape = matmul::Shape { ty: weight.ty, rows, cols, precision };
-                linears.push(Linear::new(part, &shape, bias, self.lowering.holdings));
+                linears.push(Linear::new(part, &shape, biases.next(), self.lowering.holdings));
             }
         }
         linears

@@ -57,7 +57,7 @@ pub enum Chosen {
 }
 
 /// Which text. Bindings, in order: `step`; `xq` and `xs` of a quantized input, `xh` and `xs` of halves, else `x`;
-/// `vectors` with a bias; `residual`; `route` of pairs or `table` of groups; `out` (written); the weights, twice.
+/// `vectors` with a bias, for experts the weights that contain it; `residual`; `route` of pairs or `table` of groups; `out` (written); the weights, twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GemvKey {
     /// The matrices' type.
@@ -116,7 +116,7 @@ pub struct GemvParams {
     pub rows: u32,
     /// Quantization blocks of a row.
     pub row_blocks: u32,
-    /// Place of the bias in `vectors`, in floats.
+    /// Place of the bias in `vectors`, in floats; the biases of experts follow each other.
     pub bias: u32,
     /// The matrices.
     pub matrices: [Matrix; MATRICES_MAX],

@@ -26,9 +26,9 @@ pub fn device_type(weight: &Weight) -> Type {
     stored(weight.ty)
 }
 
-/// Whether the weight is a norm gain, a bias or similar, which are stored as floats.
+/// Whether the weight is a norm gain, a bias or similar, or a stack of such, which are stored as floats.
 pub(super) fn is_vector(weight: &Weight) -> bool {
-    weight.rows == 1 && weight.ty.block_weights == 1
+    weight.is_vector() && weight.ty.block_weights == 1
 }
 
 /// A range of rows of a matrix in a block of device memory.
@@ -70,16 +70,18 @@ pub enum Home {
     Window(usize),
 }
 
-/// The wanted rows of a range that are uploaded at once: the first row and their number. They begin at
-/// multiples of four, where every plane is aligned for a copy.
+/// The wanted rows of a range that are uploaded at once: the first row and their number. They begin where every plane is
+/// aligned for a copy: at multiples of four rows, or at any row of whole words that is stored as in the file.
 pub(super) fn rows_at_once(
-    weight: &Weight,
+    (weight, placed): (&Weight, &Placed),
     part: &RowRange,
     wanted: &Range<usize>,
 ) -> impl Iterator<Item = (usize, usize)> + use<> {
     let (all, first_row) = (part.rows as usize, part.first_row as usize);
-    let from = wanted.start.saturating_sub(first_row) / 4 * 4;
-    let to = wanted.end.saturating_sub(first_row).next_multiple_of(4).min(all);
+    let is_aligned = placed.layout == Layout::Raw && row_bytes(placed).is_multiple_of(4);
+    let multiple = if is_aligned { 1 } else { 4 };
+    let from = wanted.start.saturating_sub(first_row) / multiple * multiple;
+    let to = wanted.end.saturating_sub(first_row).next_multiple_of(multiple).min(all);
     let row_bytes = weight.row_bytes();
     let most = (CHUNK_BYTES / row_bytes.max(1)).max(1).next_multiple_of(4);
     (from..to).step_by(most).map(move |row| (row, most.min(to - row)))
@@ -88,7 +90,12 @@ pub(super) fn rows_at_once(
 /// A weight's layout on the device, without a location.
 pub(super) fn shape(weight: &Weight) -> Placed {
     let ty = device_type(weight);
-    Placed { ty, layout: Layout::of(ty), cols: weight.cols as u32, parts: Vec::new() }
+    // Kernels find a bias of an expert by its number, without padding between them.
+    let layout = match is_vector(weight) && weight.stacked > 1 {
+        true => Layout::Raw,
+        false => Layout::of(ty),
+    };
+    Placed { ty, layout, cols: weight.cols as u32, parts: Vec::new() }
 }
 
 /// Whether shaders read a weight directly from the file.
@@ -137,9 +144,9 @@ pub fn device_bytes(weight: &Weight) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use bilayer_quant::Type;
+    use bilayer_graph::WeightId;
 
-    use super::{Layout, Placed, extent, most_rows, row_bytes};
+    use super::*;
 
     #[test]
     fn no_part_is_larger_than_its_block() {
@@ -158,5 +165,28 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn uploads_begin_where_every_plane_is_aligned() {
+        // A part with the rows from 8 on.
+        let at = |ty: Type, stacked: usize| {
+            let (id, name) = (WeightId(0), String::new());
+            let (rows, cols, first_row, layer) = (16, 256, 0, None);
+            let weight =
+                Weight { id, name, ty, rows, cols, first_row, stacked, is_resident: true, layer };
+            let home = Home::Block(0);
+            let part = RowRange { home, base: 0, blocks: 0, row_blocks: 0, first_row: 8, rows: 8 };
+            [3..9, 9..10, 3..8].map(|wanted| {
+                rows_at_once((&weight, &shape(&weight)), &part, &wanted).collect::<Vec<_>>()
+            })
+        };
+        let apart = [vec![(0, 1)], vec![(1, 1)], vec![]];
+        let fours = [vec![(0, 4)], vec![(0, 4)], vec![]];
+        // Matrices whose blocks are whole vectors, and vectors of experts.
+        assert_eq!(at(Type::Q4_K, 1), apart);
+        assert_eq!(at(Type::F32, 16), apart);
+        assert_eq!(at(Type::Q6_K, 1), fours);
+        assert_eq!(at(Type::F32, 1), fours);
     }
 }

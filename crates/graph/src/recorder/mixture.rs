@@ -37,8 +37,11 @@ impl Recorder<'_> {
         let input = self.width(experts.input);
         assert!(input == cols || input == used * cols, "{name}: {input} to {cols} columns");
         assert_eq!(self.rows(experts.input), self.rows(experts.route), "{name}");
-        let all = stacked * experts.stack.len() * rows;
-        experts.bias.inspect(|&bias| assert_eq!(self.weight_of(bias).cols, all, "{name}"));
+        let count = stacked * experts.stack.len();
+        if let Some(bias) = experts.bias {
+            let bias = self.weight_of(bias);
+            assert_eq!((bias.stacked, bias.rows, bias.cols), (count, count, rows), "{name}");
+        }
         experts.out = self.value(used * rows, self.rows(experts.input));
         self.push(name, Op::Experts(experts))
     }

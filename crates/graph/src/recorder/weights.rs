@@ -127,16 +127,16 @@ impl Recorder<'_> {
     ) -> Result<WeightId, Error> {
         assert!(first + len <= tensor_len, "{name}: elements outside the tensor");
         assert!(first.is_multiple_of(len), "{name}: a part is a row of that length");
-        self.vector_of(name, &[tensor_len as u64], first, len)
+        self.vectors_of(name, &[tensor_len as u64], first / len, [1, len])
     }
 
-    /// Elements `first..first + len` of the tensor `name` of that shape.
-    fn vector_of(
+    /// `count` vectors of `len` elements from vector `first` on of the tensor `name` of that shape.
+    fn vectors_of(
         &mut self,
         name: &str,
         shape: &[u64],
         first: usize,
-        len: usize,
+        [count, len]: [usize; 2],
     ) -> Result<WeightId, Error> {
         let ty = self.check(name, shape)?;
         if ty.block_weights != 1 {
@@ -146,16 +146,28 @@ impl Recorder<'_> {
             id: WeightId(0),
             name: name.to_owned(),
             ty,
-            rows: 1,
+            rows: count,
             cols: len,
-            first_row: first / len,
-            stacked: 1,
+            first_row: first,
+            stacked: count,
             is_resident: false,
             layer: self.layer,
         }))
     }
 
-    /// One vector of `len` elements per expert, or per bucket of distances, contiguous: the tensor `name`, `[count, len]`.
+    /// The vectors of `experts` experts, `len` elements each: the tensor `name`, `[experts, len]`.
+    ///
+    /// # Errors
+    /// Those of [`Recorder::vector`].
+    pub fn expert_vectors(
+        &mut self,
+        name: &str,
+        [experts, len]: [usize; 2],
+    ) -> Result<WeightId, Error> {
+        self.vectors_of(name, &[experts as u64, len as u64], 0, [experts, len])
+    }
+
+    /// The tensor `name`, `[count, len]`, as one vector: the weights of each channel, the biases of each bucket of distances.
     ///
     /// # Errors
     /// Those of [`Recorder::vector`].
@@ -164,7 +176,7 @@ impl Recorder<'_> {
         name: &str,
         [count, len]: [usize; 2],
     ) -> Result<WeightId, Error> {
-        self.vector_of(name, &[count as u64, len as u64], 0, count * len)
+        self.vectors_of(name, &[count as u64, len as u64], 0, [1, count * len])
     }
 
     /// The vector `name`, if the file contains it.

@@ -38,7 +38,7 @@ pub fn measured(
     };
     let matrices = |of: &HashSet<WeightId>, other: &HashSet<WeightId>| {
         let mut ids: Vec<WeightId> = of.difference(other).copied().collect();
-        ids.retain(|&id| graph.weight(id).rows > 1);
+        ids.retain(|&id| !graph.weight(id).is_vector());
         ids.sort_unstable();
         ids
     };

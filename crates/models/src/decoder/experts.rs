@@ -124,7 +124,7 @@ impl Block<'_> {
         let stem = format!("{stem}_exps");
         let vector = self.tensor(&format!("{stem}.bias"));
         let bias = match self.config.biased.contains(&stem.as_str()) || r.has(&vector) {
-            true => Some(r.stack_vector(&vector, [count, rows])?),
+            true => Some(r.expert_vectors(&vector, [count, rows])?),
             false => None,
         };
         let out = input; // replaced by the recorder

@@ -35,18 +35,14 @@ pub struct Mixture {
 }
 
 impl Mixture {
-    /// Its stacks of matrices.
-    pub fn stacks<'g>(&self, graph: &'g Graph) -> impl Iterator<Item = &'g Stack> + use<'g> {
-        let nodes = graph.nodes[self.nodes.clone()].iter();
-        nodes.filter_map(|node| match &node.op {
-            Op::Experts(op) => Some(&op.stack),
-            _ => None,
-        })
+    /// Its weights: the experts' matrices and biases.
+    pub fn weights<'g>(&self, graph: &'g Graph) -> impl Iterator<Item = WeightId> + use<'g> {
+        graph.nodes[self.nodes.clone()].iter().flat_map(|node| node.op.weights())
     }
 }
 
 /// The mixtures of a graph that can be split: their products follow each other with nothing between them but what
-/// changes each result by itself, only the last result is read elsewhere, and experts have no biases.
+/// changes each result by itself, and only the last result is read elsewhere.
 pub fn mixtures(graph: &Graph) -> Vec<Mixture> {
     let mut found: Vec<Mixture> = Vec::new();
     for (number, node) in graph.nodes.iter().enumerate() {
@@ -73,7 +69,7 @@ fn is_separable(graph: &Graph, mixture: &Mixture) -> bool {
     let nodes = &graph.nodes[mixture.nodes.clone()];
     let made: Vec<Value> = nodes.iter().map(|node| node.op.out()).collect();
     let is_part = |node: &Node| match &node.op {
-        Op::Experts(op) => op.route == mixture.route && op.bias.is_none(),
+        Op::Experts(op) => op.route == mixture.route,
         Op::Gate { .. } | Op::Part { .. } => node.op.inputs().all(|input| made.contains(&input)),
         _ => false,
     };
@@ -118,15 +114,21 @@ impl Splitting<'_> {
         let (resident_route, rest_route) = (self.value(route), self.value(route));
         let first = self.split.nodes.len();
         let count = nodes.len();
-        let (mut values, mut stacks) = (HashMap::new(), Vec::new());
+        let mut values = HashMap::new();
+        let mut stacks: Vec<ResidentStack> = Vec::new();
+        let mut resident = |split: &mut Self, whole: Stack| {
+            let slots = split.slots(&whole);
+            stacks.push(ResidentStack { slots, whole });
+            slots
+        };
         for number in nodes.clone() {
             let node = &self.graph.nodes[number];
             values.insert(node.op.out(), self.value(node.op.out()));
             let op = match changed(&node.op, resident_route, &values) {
                 Op::Experts(op) => {
-                    let slots = self.slots(&op.stack);
-                    stacks.push(ResidentStack { slots, whole: op.stack.clone() });
-                    Op::Experts(Experts { stack: Stack::from([slots]), ..op })
+                    let stack = Stack::from([resident(&mut self, op.stack.clone())]);
+                    let bias = op.bias.map(|bias| resident(&mut self, Stack::from([bias])));
+                    Op::Experts(Experts { stack, bias, ..op })
                 }
                 op => op,
             };

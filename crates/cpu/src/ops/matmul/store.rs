@@ -12,18 +12,18 @@ pub(super) enum Residual<R> {
 }
 
 /// Stores the results of some rows of a matrix for all tokens.
-pub(super) struct Store<'a, R, P> {
+pub(super) struct Store<'a, 'b, R, P> {
     /// `[tokens, rows]`.
     pub(super) results: &'a [f32],
     pub(super) rows: usize,
     /// `[rows]`.
-    pub(super) bias: Option<&'a [f32]>,
+    pub(super) bias: Option<&'b [f32]>,
     pub(super) residual: Option<Residual<R>>,
     /// Where the results of a token go, `rows` elements.
     pub(super) place: P,
 }
 
-impl<'a, R, P> Kernel for Store<'a, R, P>
+impl<'a, R, P> Kernel for Store<'a, '_, R, P>
 where
     R: Fn(usize) -> &'a [f32],
     P: Fn(usize) -> &'a mut [f32],

@@ -47,7 +47,8 @@ struct Stack {
     /// Rows per matrix.
     rows: u32,
     experts: u32,
-    bias: Option<WeightId>,
+    /// The experts' biases, one after the other.
+    bias: Option<RowRange>,
 }
 
 /// Products by route in one dispatch: a part of a stack, or of two with equal layout.
@@ -177,7 +178,19 @@ impl Lowering<'_> {
             found.get_or_insert_with(|| placed.clone());
         }
         let placed = found.expect("a stack has matrices");
-        Ok(Stack { parts, placed, rows, experts: count, bias: experts.bias })
+        let bias = experts.bias.map(|bias| self.expert_biases(bias)).transpose()?;
+        Ok(Stack { parts, placed, rows, experts: count, bias })
+    }
+
+    /// Where the biases of experts are. Unlike other vectors they are read in the blocks of weights, where those of residents
+    /// are exchanged.
+    fn expert_biases(&self, id: WeightId) -> Result<RowRange, GraphError> {
+        let placed = self.holdings.weights.placed(id);
+        match placed.map(|placed| &placed.parts[..]) {
+            Some(&[part]) => Ok(part),
+            Some(_) => Err(self.unsupported(OpKind::Experts, "biases in several blocks of memory")),
+            None => Err(self.unsupported(OpKind::Experts, "a weight that was not loaded")),
+        }
     }
 
     /// A stack's products, in one dispatch per part.
@@ -355,7 +368,7 @@ impl Lowering<'_> {
         };
         let mut operands = vec![Operand::Step];
         let x = self.read(input, form, &mut operands);
-        operands.extend(stack.bias.map(|_| Operand::Vectors));
+        operands.extend(stack.bias.map(|part| Operand::Weights(part.home)));
         let routed = self.view(route);
         operands.push(match (chosen, table) {
             (Chosen::Group, Some(table)) => Operand::Buffer(table.buffer),
@@ -375,7 +388,7 @@ impl Lowering<'_> {
             units: cols.div_ceil(64),
             rows: stack.rows,
             row_blocks: part.row_blocks,
-            bias: stack.bias.map_or(0, |bias| 4 * self.vector(bias)),
+            bias: stack.bias.map_or(0, |part| part.base / size_of::<f32>() as u32),
             matrices,
             experts: Meeting {
                 route: [routed.offset, routed.stride],
