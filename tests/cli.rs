@@ -1581,6 +1581,28 @@ fn a_software_adapter_runs_offloaded_layers() {
     assert_eq!(placement["map"], "out:gpu 2:gpu 1-0:cpu");
 }
 
+/// Experts with biases. Which of them are resident depends on what earlier runs have counted.
+#[test]
+fn experts_on_a_software_adapter_and_the_cpu_write_the_text_of_the_cpu() {
+    let place = Place::new();
+    place.file("moe.gguf", words::tiny_of("gpt-oss"));
+    if support::gpu::gpu().is_none() {
+        return;
+    }
+    let run = |more: &str| {
+        let flags = "--temp 0 --repeat-penalty 2 --ignore-eos -n 100 -c 256 --json";
+        place.run(&format!("run -m moe.gguf -p abc {flags} {more}")).json()
+    };
+    let expected = run("-ngl 0");
+    let found = run("-dev software -ngl all --expert-cache 160KiB");
+    assert_eq!(ids(&found["tokens"]), ids(&expected["tokens"]));
+    let (experts, bytes) = (&found["experts"], found["experts"]["bytes"].as_u64().unwrap());
+    let hit_rate = experts["hit_rate"].as_f64().unwrap();
+    assert!(hit_rate > 0.0 && hit_rate < 1.0 && bytes <= 160 << 10, "{experts}");
+    let plan = "plan -m moe.gguf --vram 1GiB -ngl all --expert-cache 160KiB --json";
+    assert_eq!(place.run(plan).json()["experts"]["bytes"], bytes);
+}
+
 #[cfg(unix)]
 mod terminal {
     use rexpect::session::{Options, spawn_with_options};

@@ -521,6 +521,9 @@ fn a_server_that_cannot_start_says_why() {
     let ran = place.run("serve --port 0 --api-key-file nothing");
     assert_eq!(ran.code, Some(2), "{}", ran.err);
     assert!(ran.err.contains("nothing"), "{}", ran.err);
+    let ran = place.run("serve --port 0 -khad");
+    assert_eq!(ran.code, Some(2), "{}", ran.err);
+    assert!(ran.err.contains("k-cache-hadamard is on with f16 keys"), "{}", ran.err);
     let taken = Server::start("-np 1");
     let port = taken.address.rsplit(':').next().unwrap();
     let ran = place.run(&format!("serve --port {port}"));
@@ -528,13 +531,18 @@ fn a_server_that_cannot_start_says_why() {
     assert!(ran.err.contains("cannot listen"), "{}", ran.err);
 }
 
+/// With keys as they are and after a Hadamard transform.
 #[test]
 fn slots_are_saved_restored_and_erased() {
     let place = Place::new();
+    let line = "run -p ROMEO: -n 60 --temp 0 -ngl 0 -ctk q4_0 --json";
+    let texts =
+        ["", " -khad"].map(|flag| place.run(&format!("{line}{flag}")).json()["text"].clone());
+    assert_ne!(texts[0], texts[1]);
     let folder = place.path().join("slots");
     std::fs::create_dir(&folder).unwrap();
-    let server =
-        Server::start_in(place, &format!("-np 2 -c 512 --slot-save-path {}", folder.display()));
+    let flags = format!("-np 2 -c 512 -ctk q4_0 -khad --slot-save-path {}", folder.display());
+    let server = Server::start_in(place, &flags);
     let ask = |slot: i64, prompt: &str| {
         let body = json!({ "prompt": prompt, "id_slot": slot, "n_predict": 4, "temperature": 0.0 });
         let found = server.post("/completion", &body).good();
@@ -576,6 +584,8 @@ fn slots_are_saved_restored_and_erased() {
     let reply = act(0, "restore", &json!({ "filename": "bad.bin" }));
     assert_eq!(reply.status, 400);
     assert!(reply.body.contains("bad.bin"), "{reply:?}");
+    let body = json!({ "prompt": "ROMEO:", "n_predict": 60, "temperature": 0.0 });
+    assert_eq!(server.post("/completion", &body).good()["content"], texts[1]);
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 
@@ -133,6 +135,33 @@ def plans_say_what_runs_where():
         planned = bilayer.plan(DEMO, gpu_layers=0, context=512)
         assert planned.map == model.plan().map and "cache" in str(planned)
         assert len(planned.data["layers"]) == 6
+
+
+@check
+def experts_may_be_on_both_devices():
+    sizes = "--layers 2 --width 64 --heads 2 --kv-heads 1 --head-dim 32 --ffn 64 --vocab 300 --context 128"
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "mixture.gguf")
+        line = f"-m bilayer synth --shape mixtral-8x7b --type F32 {sizes} {path}"
+        subprocess.run([sys.executable, *line.split()], check=True, capture_output=True)
+
+        def answer(**settings):
+            with bilayer.Bilayer(path, **settings) as model:
+                text = model.generate("a", max_tokens=6, temperature=0, ignore_eos=True).text()
+                return text, model.plan().data.get("experts")
+
+        expected, none = answer(gpu_layers=0)
+        assert none is None
+        try:
+            whole, _ = answer(device="software", gpu_layers="all", expert_cache="auto")
+        except bilayer.Error as error:
+            assert error.code == 69, error
+            print("skipped: no software adapter")
+            return
+        text, experts = answer(device="software", gpu_layers="all", expert_cache=300_000)
+        assert text == whole == expected, (text, whole, expected)
+        # An expert has three matrices of 64 times 64 floats, so six fit.
+        assert experts["bytes"] == 6 * 3 * 64 * 64 * 4, experts
 
 
 @check
