@@ -33,11 +33,12 @@ const FIELDS: &str = "build_commit:s build_number:i cpu_info:s gpu_info:s backen
     samples_ts:F";
 
 /// Our own fields, in order.
-const OWN: [&str; 20] = [
+const OWN: [&str; 21] = [
     "n_parallel",
     "placement",
     "adapter",
     "cpu_level",
+    "numa",
     "k_cache_hadamard",
     "step_bytes",
     "cpu_step_bytes",
@@ -480,6 +481,7 @@ fn a_session_is_kept_from_placement_to_placement() {
     let setup = Setup {
         threads: Some(1),
         cpu_level: None,
+        numa: Default::default(),
         context: 16,
         parallel: 1,
         ubatch_size: 8,

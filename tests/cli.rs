@@ -1001,10 +1001,10 @@ fn variables_are_read_as_llama_cpp_reads_them_and_unknown_ones_named() {
     let mut command = place.command("run -p abc --temp 0 --json");
     command.env("LLAMA_ARG_MODEL", "model.gguf").env("LLAMA_ARG_CTX_SIZE", "8");
     command.env("LLAMA_ARG_MLOCK", "0").env("LLAMA_ARG_NO_MMAP", "1");
-    command.env("LLAMA_ARG_FLASH_ATTN", "enabled").env("LLAMA_ARG_NUMA", "1");
+    command.env("LLAMA_ARG_FLASH_ATTN", "enabled").env("LLAMA_ARG_POLL", "1");
     command.env("LLAMA_ARG_N_GPU_LAYERS", "0");
     let ran = ran(&mut command);
-    assert!(ran.err.contains("note: LLAMA_ARG_NUMA is set; "), "{ran:?}");
+    assert!(ran.err.contains("note: LLAMA_ARG_POLL is set; "), "{ran:?}");
     assert_eq!(ran.err.matches("LLAMA_ARG_").count(), 1, "{ran:?}");
     let document = ran.json();
     assert_eq!(document["model"], "model.gguf");

@@ -37,7 +37,7 @@ use support::runner::{Chunk, IN_ORDER, LIMITS, Runner};
 use support::words;
 
 fn cpu() -> Box<dyn Backend> {
-    Box::new(Cpu::new(Options { threads: Some(2), level: None }).unwrap())
+    Box::new(Cpu::new(Options { threads: Some(2), ..Default::default() }).unwrap())
 }
 
 fn gpu() -> Option<Box<dyn Backend>> {

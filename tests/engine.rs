@@ -682,7 +682,7 @@ fn nothing_is_allocated_on_the_token_path() {
     let model = tiny();
     assert_eq!(allocations_of_an_answer(&mut Session::new(&model, settings()).unwrap()), 0);
     // Two devices, prefill in micro-batches on both, more trace events than the lanes hold.
-    let options = bilayer_cpu::Options { threads: Some(2), level: None };
+    let options = bilayer_cpu::Options { threads: Some(2), ..Default::default() };
     for parts in [[0, 0, 1, 1, 1], [0, 1, 0, 1, 0]] {
         let cpu = || Box::new(Cpu::new(options).unwrap()) as Box<dyn Backend>;
         let placement = Placement {
@@ -901,7 +901,7 @@ impl Backend for Broken {
 fn verify_names_the_op_that_is_wrong() {
     let model = Model::from_bytes("tiny", words::tiny(Type::F32, 2)).unwrap();
     let tokens: Vec<u32> = (3..40).collect();
-    let options = bilayer_cpu::Options { threads: Some(1), level: None };
+    let options = bilayer_cpu::Options { threads: Some(1), ..Default::default() };
     let cpu = || -> Box<dyn Backend> { Box::new(bilayer_cpu::Cpu::new(options).unwrap()) };
     let long = long_heads();
     let verified = |second: &mut dyn Backend, cache_types| {
@@ -1008,7 +1008,7 @@ impl Backend for Noting {
 fn a_token_takes_the_documented_path() {
     let model = tiny();
     let stack = Arc::new(Mutex::new(String::new()));
-    let cpu = Cpu::new(bilayer_cpu::Options { threads: Some(1), level: None }).unwrap();
+    let cpu = Cpu::new(bilayer_cpu::Options { threads: Some(1), ..Default::default() }).unwrap();
     let backends: Vec<Box<dyn Backend>> = vec![Box::new(Noting { cpu, stack: stack.clone() })];
     let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
         Ok(place(graph, machine, budget, &Placement::single(graph.layers(), 0))?)

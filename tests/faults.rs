@@ -239,7 +239,7 @@ fn some(n: usize, seed: usize) -> Vec<u32> {
 }
 
 fn cpu() -> Box<dyn Backend> {
-    Box::new(Cpu::new(bilayer_cpu::Options { threads: Some(1), level: None }).unwrap())
+    Box::new(Cpu::new(bilayer_cpu::Options { threads: Some(1), ..Default::default() }).unwrap())
 }
 
 /// Where layers are: all on the device that fails, or half of them.

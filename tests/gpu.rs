@@ -166,7 +166,7 @@ fn mapped_weights_are_read_in_place() {
 
 /// A session whose layers are on a device of its own, since other tests continue to use theirs.
 fn on_device(model: &Model, opened: &Opened) -> Session {
-    let cpu = bilayer_cpu::Options { threads: Some(1), level: None };
+    let cpu = bilayer_cpu::Options { threads: Some(1), ..Default::default() };
     let backends: Vec<Box<dyn Backend>> =
         vec![Box::new(Cpu::new(cpu).unwrap()), Box::new(opened.backend())];
     let planner = |graph: &bilayer_graph::Graph, machine: &_, budget: &_| {

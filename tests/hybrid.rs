@@ -45,7 +45,7 @@ fn settings() -> Settings<'static> {
 }
 
 fn cpu() -> Box<dyn Backend> {
-    Box::new(Cpu::new(bilayer_cpu::Options { threads: Some(1), level: None }).unwrap())
+    Box::new(Cpu::new(bilayer_cpu::Options { threads: Some(1), ..Default::default() }).unwrap())
 }
 
 /// A CPU and a simulated GPU, which is a CPU behind a queue.

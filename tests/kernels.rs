@@ -181,7 +181,7 @@ fn limits() -> Limits {
 // ---- Running ------------------------------------------------------------------------------------
 
 fn cpu(level: Level, threads: usize) -> Cpu {
-    Cpu::new(Options { threads: Some(threads), level: Some(level) }).unwrap()
+    Cpu::new(Options { threads: Some(threads), level: Some(level), ..Default::default() }).unwrap()
 }
 
 fn whole(graph: &Graph) -> Segment<'_> {
@@ -1861,7 +1861,7 @@ fn wrong_calls_are_errors() {
     assert!(matches!(long, Err(Error::Limit { .. })), "{long:?}");
     let other = Limits { pages: 5, ..limits() };
     assert!(matches!(cpu.compile(&whole(&graph), other), Err(Error::Limit { .. })));
-    assert!(Cpu::new(Options { threads: Some(0), level: None }).is_err());
+    assert!(Cpu::new(Options { threads: Some(0), ..Default::default() }).is_err());
 }
 
 #[test]

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use bilayer_cpu::level::Level;
+use bilayer_cpu::numa::Numa;
 use bilayer_cpu::{Cpu, Options};
 use bilayer_engine::placement::Placing;
 use bilayer_gguf::{Metadata, NewTensor};
@@ -57,7 +58,7 @@ const BACKENDS: &[Tested] = &[
     },
     Tested {
         name: "cpu",
-        make: || Box::new(Cpu::new(Options { threads: Some(2), level: None }).unwrap()),
+        make: || Box::new(Cpu::new(Options { threads: Some(2), ..Default::default() }).unwrap()),
         // On AMX tiles a float weight is two bf16 numbers, within 3 * 2^-16 (1.1e-5 measured on logits).
         error_max: |ty| cpu_error_max(ty).max(4.6e-5),
         same_max: |ty| cpu_same_max(ty).max(4.6e-5),
@@ -66,7 +67,7 @@ const BACKENDS: &[Tested] = &[
         name: "cpu scalar",
         make: || {
             let level = Some(Level::Scalar);
-            Box::new(Cpu::new(Options { threads: Some(1), level }).unwrap())
+            Box::new(Cpu::new(Options { threads: Some(1), level, ..Default::default() }).unwrap())
         },
         error_max: cpu_error_max,
         same_max: cpu_same_max,
@@ -804,6 +805,35 @@ fn every_backend_keeps_every_promise() {
             promise(&setting, &mut runner, &whole);
         }
     });
+}
+
+/// Rows of matrices are multiplied by threads of other nodes, from other memory, to the same bits. Debug builds check that
+/// each chunk of a matrix reads the memory of its own node only.
+#[test]
+fn numa_nodes_give_the_bits_of_one() {
+    let all = bilayer_models::all().iter().enumerate();
+    for (architecture, variant) in all.flat_map(|(place, architecture)| {
+        let variants = if place == 0 { VARIANTS } else { &[SMALLEST] };
+        variants.iter().map(move |variant| (architecture, variant))
+    }) {
+        let model = &random(architecture, variant);
+        let tokens = &Random(11).tokens(70, model.config.vocab);
+        let logits = |numa, threads| {
+            let options = Options { threads: Some(threads), numa, ..Default::default() };
+            let cpu = Cpu::new(options).unwrap();
+            assert_eq!(cpu.facts().copies_weights, numa != Numa::Off);
+            let mut runner = Runner::single(model, Box::new(cpu), LIMITS).unwrap();
+            let mut logits = runner.prefill(&tokens[..68]).unwrap();
+            for position in 68..70 {
+                let tokens = &tokens[position..=position];
+                let run = Chunk { tokens, first_position: position, pages: &IN_ORDER };
+                logits.extend(runner.step(&[run], &[0], &[]).unwrap());
+            }
+            logits
+        };
+        let what = format!("{} {}", architecture.name, variant.name);
+        assert!(logits(Numa::Off, 2) == logits(Numa::Simulate(2), 3), "{what}");
+    }
 }
 
 fn the_logits_are_those_of_the_reference(setting: &Setting<'_>, _: &mut Runner<'_>, whole: &[f32]) {

@@ -525,7 +525,7 @@ fn skipped_windows_are_as_if_the_text_lacked_them() {
 // Placements.
 
 fn cpu() -> Box<dyn Backend> {
-    Box::new(Cpu::new(bilayer_cpu::Options { threads: Some(1), level: None }).unwrap())
+    Box::new(Cpu::new(bilayer_cpu::Options { threads: Some(1), ..Default::default() }).unwrap())
 }
 
 /// A session of a model on a CPU and `other`, with the device of each part from the embedding to the head.

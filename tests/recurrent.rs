@@ -129,7 +129,7 @@ fn settings() -> Settings<'static> {
 }
 
 fn cpu() -> Box<dyn Backend> {
-    Box::new(Cpu::new(Options { threads: Some(2), level: None }).unwrap())
+    Box::new(Cpu::new(Options { threads: Some(2), ..Default::default() }).unwrap())
 }
 
 fn as_placed(placement: &Placement) -> impl Fn(&Graph, &Machine, &Budget) -> Result<Plan, Error> {

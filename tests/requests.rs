@@ -422,7 +422,7 @@ impl Load {
     fn executor(self, model: &Model) -> (Executor, Arc<Mutex<bool>>) {
         let layers = model.graph().layers();
         let cpu = || -> Box<dyn Backend> {
-            let options = bilayer_cpu::Options { threads: Some(1), level: None };
+            let options = bilayer_cpu::Options { threads: Some(1), ..Default::default() };
             Box::new(bilayer_cpu::Cpu::new(options).unwrap())
         };
         let script = Script { call: Call::Submit, after: self.lost_after, fault: Fault::Lost };

@@ -94,7 +94,8 @@ fn results_are_those_of_the_cpu_and_times_those_of_the_schedule() {
         ..Placing::default()
     };
     // The same split over three CPU backends, since the last bits depend on the rows of micro-batches.
-    let cpu = || Box::new(Cpu::new(Options { threads: Some(1), level: None }).unwrap()) as _;
+    let cpu =
+        || Box::new(Cpu::new(Options { threads: Some(1), ..Default::default() }).unwrap()) as _;
     let backends: Vec<Box<dyn Backend>> = vec![cpu(), cpu(), cpu()];
     let planner =
         |graph: &Graph, machine: &Machine, budget: &Budget| split.plan(graph, machine, budget);

@@ -73,7 +73,7 @@ fn settings() -> Settings<'static> {
 }
 
 fn cpu() -> Box<dyn Backend> {
-    Box::new(Cpu::new(bilayer_cpu::Options { threads: Some(1), level: None }).unwrap())
+    Box::new(Cpu::new(bilayer_cpu::Options { threads: Some(1), ..Default::default() }).unwrap())
 }
 
 /// A session on the CPU and another device that holds the head and the last layer.

@@ -50,7 +50,7 @@ const CHECKPOINTS: [&str; 15] = [
 ];
 
 fn cpu() -> Box<dyn Backend> {
-    Box::new(Cpu::new(Options { threads: Some(2), level: None }).unwrap())
+    Box::new(Cpu::new(Options { threads: Some(2), ..Default::default() }).unwrap())
 }
 
 /// Bound on [`error`] of logits between CPU and GPU: both round quantized weights' activations, in groups of

@@ -90,7 +90,7 @@ fn session_on(model: &Model, purpose: Purpose, backends: Backends) -> Session {
 }
 
 fn cpu() -> Box<dyn Backend> {
-    Box::new(Cpu::new(CpuOptions { threads: Some(1), level: None }).unwrap())
+    Box::new(Cpu::new(CpuOptions { threads: Some(1), ..Default::default() }).unwrap())
 }
 
 fn bounds() -> Bounds {

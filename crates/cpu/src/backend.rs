@@ -12,7 +12,8 @@ use crate::cache::{Cache, Layout};
 use crate::host::{self, Topology};
 use crate::level::{Level, LevelError};
 use crate::lowering::Holdings;
-use crate::matrix::Exchanged;
+use crate::matrix::{Exchanged, Held};
+use crate::numa::{Nodes, Numa};
 use crate::ops;
 use crate::pool::{Job, Pool};
 use crate::program::lower::lower;
@@ -30,6 +31,22 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Instruction level; by default the highest that this CPU supports.
     pub level: Option<Level>,
+    /// How threads and weights are divided among NUMA nodes.
+    pub numa: Numa,
+}
+
+impl Options {
+    /// The number of threads on a machine.
+    fn threads_on(&self, topology: &Topology) -> usize {
+        self.threads.unwrap_or_else(|| topology.threads())
+    }
+
+    /// The NUMA nodes among which threads and weights are divided on this machine.
+    #[must_use]
+    pub fn nodes(&self) -> Nodes {
+        let topology = Topology::of_this_process();
+        Nodes::new(self.numa, &topology, self.threads_on(&topology))
+    }
 }
 
 /// Errors of opening the backend.
@@ -41,6 +58,14 @@ pub enum Error {
     /// Invalid number of threads.
     #[error("cannot run {0} threads; choose 1 to 1024")]
     Threads(usize),
+    /// The system does not let threads be bound to CPUs.
+    #[error("cannot bind threads to NUMA node {node}: {source}")]
+    Bind {
+        /// The node.
+        node: usize,
+        /// The system's error.
+        source: std::io::Error,
+    },
     /// The system cannot start the threads.
     #[error("cannot start {threads} threads: {source}")]
     Spawn {
@@ -61,7 +86,8 @@ pub enum Error {
 pub struct Cpu {
     facts: Facts,
     level: Level,
-    weights: HashMap<WeightId, SharedBytes>,
+    nodes: Arc<Nodes>,
+    weights: HashMap<WeightId, Held>,
     /// Of each weight whose matrices are exchanged, their places.
     residents: HashMap<WeightId, Vec<Exchanged>>,
     caches: HashMap<CacheId, Arc<Cache>>,
@@ -112,21 +138,32 @@ impl Cpu {
         if !level.is_available() {
             return Err(LevelError::Unavailable(level, Level::detect()).into());
         }
-        let threads = options.threads.unwrap_or_else(|| Topology::of_this_process().threads());
+        let topology = Topology::of_this_process();
+        let threads = options.threads_on(&topology);
         if threads == 0 || threads > THREADS_MAX {
             return Err(Error::Threads(threads));
         }
-        let pool = Pool::new(threads).map_err(|source| Error::Spawn { threads, source })?;
+        let nodes = Arc::new(Nodes::new(options.numa, &topology, threads));
+        for (at, node) in nodes.iter().enumerate() {
+            nodes.bind(at).map_err(|source| Error::Bind { node: node.number, source })?;
+        }
+        let pool = Pool::new(nodes.clone()).map_err(|source| Error::Spawn { threads, source })?;
+        let mut identity = format!("{} ({})", host::name(), level.name());
+        if nodes.is_divided() {
+            identity += &format!(", {} NUMA nodes", nodes.count());
+        }
         let facts = Facts {
             level: level.name().to_owned(),
             threads,
             ops: ops::all(),
-            identity: format!("{} ({})", host::name(), level.name()),
+            identity,
+            copies_weights: nodes.is_divided(),
             ..Facts::host(crate::NAME, host::memory_bytes())
         };
         Ok(Cpu {
             facts,
             level,
+            nodes,
             weights: HashMap::new(),
             residents: HashMap::new(),
             caches: HashMap::new(),
@@ -136,6 +173,19 @@ impl Cpu {
             submits: 0,
             pool,
         })
+    }
+
+    /// The NUMA nodes among which threads and weights are divided; one if they are not.
+    #[must_use]
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
+    /// Pieces of work that were done by a thread of another node than the one with their weights, because it had none left,
+    /// in all steps of the segments that are compiled.
+    #[must_use]
+    pub fn stolen(&self) -> u64 {
+        self.segments.iter().map(|compiled| compiled.job.stolen()).sum()
     }
 
     /// Works until no segment runs. Returns the error of the segment that was running, since a caller waiting for
@@ -249,7 +299,7 @@ impl Backend for Cpu {
     }
 
     fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), GraphError> {
-        // Weights stay in place, so nothing is laid out; only old contents are dropped. An open run ends first; its
+        // Weights stay in place, or are copied one by one, so nothing is laid out; only old contents are dropped. An open run ends first; its
         // error is irrelevant.
         let _ = self.finish();
         self.segments.clear();
@@ -275,7 +325,15 @@ impl Backend for Cpu {
             let place = |at: usize| Exchanged::new(bytes.slice(at * each..(at + 1) * each));
             self.residents.insert(weight.id, (0..weight.stacked).map(place).collect());
         }
-        self.weights.insert(weight.id, bytes);
+        let held = match self.weights.get(&weight.id) {
+            Some(held) if held.is_copy_of(&bytes) => return Ok(()),
+            // Residents are exchanged whole.
+            _ if self.nodes.is_divided() && !weight.is_resident => {
+                Held::divided(weight, &bytes, &self.nodes)?
+            }
+            _ => Held::mapped(bytes),
+        };
+        self.weights.insert(weight.id, held);
         Ok(())
     }
 
@@ -310,12 +368,12 @@ impl Backend for Cpu {
         let (weights, residents) = (&self.weights, &self.residents);
         let (caches, states) = (&self.caches, &self.states);
         let scratch = &scratch(segment, &limits)?;
-        let (level, threads) = (self.level, self.pool.threads());
-        let holdings = Holdings { weights, residents, caches, states, scratch, level, threads };
+        let (level, nodes) = (self.level, &*self.nodes);
+        let holdings = Holdings { weights, residents, caches, states, scratch, level, nodes };
         let parts = lower(segment, limits, &holdings);
-        let program = Arc::new(Program::new(parts, self.level, self.pool.threads())?);
+        let program = Arc::new(Program::new(parts, self.level, self.nodes.clone())?);
         let run = Box::new(ProgramRun(program.clone()));
-        let mut job = Job::new(program.stages.len(), run);
+        let mut job = Job::new(program.stages.len(), self.nodes.count(), run);
         if limits.timings {
             job = job.timed();
         }
@@ -349,7 +407,7 @@ impl Backend for Cpu {
         if let Some(check) = &program.check {
             check.clear();
         }
-        compiled.job.open(program.chunks());
+        compiled.job.open(program.chunk_ends());
         self.submits += 1;
         compiled.submitted = self.submits;
         self.running = Some(index);
@@ -409,7 +467,7 @@ impl Backend for Cpu {
     }
 
     fn held_bytes(&self) -> Option<u64> {
-        let weights: usize = self.weights.values().map(|bytes| bytes.len()).sum();
+        let weights: usize = self.weights.values().map(Held::len).sum();
         let caches: usize = self.caches.values().map(|cache| cache.bytes()).sum();
         let states: usize = self.states.values().map(|slots| slots.bytes()).sum();
         let programs: usize = self.segments.iter().map(|compiled| compiled.program.bytes()).sum();

@@ -33,6 +33,7 @@ mod matrix;
 mod memory;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+pub mod numa;
 mod ops;
 mod panel;
 mod pieces;

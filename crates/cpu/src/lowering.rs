@@ -3,19 +3,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bilayer_graph::{
-    CacheId, Graph, Op, Rope, Rows, SharedBytes, StateId, Value, Weight, WeightId,
-};
+use bilayer_graph::{CacheId, Graph, Op, Rope, Rows, StateId, Value, Weight, WeightId};
 
 use crate::cache::Cache;
 use crate::level::Level;
-use crate::matrix::{Exchanged, Matrix};
+use crate::matrix::{Exchanged, Held, Matrix};
+use crate::numa::Nodes;
 use crate::slots::Slots;
 use crate::stage::Buffer;
 
 /// The backend's state for lowering a segment.
 pub(crate) struct Holdings<'a> {
-    pub(crate) weights: &'a HashMap<WeightId, SharedBytes>,
+    pub(crate) weights: &'a HashMap<WeightId, Held>,
     /// Of each weight whose matrices are exchanged, their places.
     pub(crate) residents: &'a HashMap<WeightId, Vec<Exchanged>>,
     pub(crate) caches: &'a HashMap<CacheId, Arc<Cache>>,
@@ -23,7 +22,7 @@ pub(crate) struct Holdings<'a> {
     /// Temporary caches of attention without a cache, one per shape.
     pub(crate) scratch: &'a [Arc<Cache>],
     pub(crate) level: Level,
-    pub(crate) threads: usize,
+    pub(crate) nodes: &'a Nodes,
 }
 
 /// A segment on its way to stages.
@@ -55,9 +54,9 @@ impl<'a> Lowering<'a> {
         &self.graph.nodes[node].op
     }
 
-    /// A weight's description and its bytes.
-    pub(crate) fn weight(&self, id: WeightId) -> (&'a Weight, SharedBytes) {
-        (self.graph.weight(id), self.holdings.weights[&id].clone())
+    /// A weight's description and its matrix.
+    pub(crate) fn weight(&self, id: WeightId) -> (&'a Weight, Matrix) {
+        (self.graph.weight(id), self.matrix(id, 0))
     }
 
     /// The `number`-th of a weight's matrices.
@@ -65,9 +64,7 @@ impl<'a> Lowering<'a> {
         if let Some(places) = self.holdings.residents.get(&id) {
             return Matrix::Exchanged(places[number].clone());
         }
-        let weight = self.graph.weight(id);
-        let bytes = weight.bytes() / weight.stacked;
-        Matrix::Fixed(self.holdings.weights[&id].slice(number * bytes..(number + 1) * bytes))
+        self.holdings.weights[&id].matrix(number, self.graph.weight(id).stacked)
     }
 
     /// Where a value lies.
@@ -84,8 +81,8 @@ impl<'a> Lowering<'a> {
     pub(crate) fn vector(&self, id: WeightId) -> Arc<[f32]> {
         let weight = self.graph.weight(id);
         let mut values = vec![0.0; weight.rows * weight.cols];
-        let bytes = &self.holdings.weights[&id];
-        weight.ty.dequantize(bytes, &mut values).expect("loading has checked the bytes");
+        let bytes = self.holdings.weights[&id].bytes(weight.stacked);
+        weight.ty.dequantize(&bytes, &mut values).expect("loading has checked the bytes");
         values.into()
     }
 

@@ -271,7 +271,7 @@ impl CompiledLayer {
         inputs: &[Value],
         outputs: &BTreeSet<Value>,
     ) -> Result<CompiledLayer, Error> {
-        let options = bilayer_cpu::Options { threads: layers.threads, level: None };
+        let options = bilayer_cpu::Options { threads: layers.threads, ..Default::default() };
         let mut backend = devices::host(&Placing::cpu(), options)?;
         let ids: BTreeSet<WeightId> =
             graph.nodes[nodes.clone()].iter().flat_map(|node| node.op.weights()).collect();

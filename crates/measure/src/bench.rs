@@ -10,6 +10,7 @@
 use std::fmt;
 
 use bilayer_cpu::level::Level;
+use bilayer_cpu::numa::Numa;
 use bilayer_cpu::{host, probe};
 use bilayer_graph::{Backend, Graph};
 use bilayer_quant::Type;
@@ -84,6 +85,8 @@ pub struct Setup {
     pub threads: Option<usize>,
     /// Instruction level; `None` is the highest available.
     pub cpu_level: Option<Level>,
+    /// How the CPU's threads and weights are divided among its NUMA nodes.
+    pub numa: Numa,
     /// Tokens per sequence of the longest test.
     pub context: usize,
     /// Maximum sequences of a test.
@@ -117,6 +120,7 @@ impl Setup {
             time_device: Some(timing::device),
             threads: self.threads,
             cpu_level: self.cpu_level,
+            numa: self.numa,
             ctx_size: Some(self.context),
             sequences: self.parallel,
             ubatch_size: self.ubatch_size,
@@ -131,8 +135,8 @@ impl Setup {
 
     /// The host and, if any placement uses them, the GPUs.
     fn devices(&self) -> Result<Devices, Error> {
-        let (threads, level) = (self.threads, self.cpu_level);
-        let options = bilayer_cpu::Options { threads, level };
+        let (threads, level, numa) = (self.threads, self.cpu_level, self.numa);
+        let options = bilayer_cpu::Options { threads, level, numa };
         let first = self.placings.first().cloned().unwrap_or_default();
         let host = placement::host(&first, options)?;
         let mut all = Devices { backends: vec![host], without: None };

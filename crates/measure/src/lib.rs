@@ -22,6 +22,7 @@
 //! let setup = Setup {
 //!     threads: None,
 //!     cpu_level: None,
+//!     numa: Default::default(),
 //!     context: 640,
 //!     parallel: 1,
 //!     ubatch_size: 512,

@@ -36,6 +36,7 @@ pub fn execute(args: &Args) -> Result<u8, Failure> {
     let setup = Setup {
         threads: asked.threads,
         cpu_level: asked.cpu_level,
+        numa: asked.numa,
         context: longest,
         parallel: args.parallel,
         ubatch_size: asked.ubatch_size,

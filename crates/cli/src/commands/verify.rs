@@ -84,7 +84,8 @@ fn backend(name: &str, placing: &Placing, args: &Verify) -> Result<Box<dyn Backe
     let cpu = |level: Option<&str>| -> Result<Box<dyn Backend>, Failure> {
         let level = level.map(str::parse::<Level>).transpose();
         let level = level.map_err(|error| Error::Cpu(error.into()))?;
-        Ok(Box::new(Cpu::new(Options { threads, level }).map_err(Error::Cpu)?))
+        let options = Options { threads, level, numa: args.model.numa };
+        Ok(Box::new(Cpu::new(options).map_err(Error::Cpu)?))
     };
     match name.split_once(':') {
         None if name == "cpu" => cpu(args.model.cpu_level.as_deref()),
@@ -100,7 +101,7 @@ fn backend(name: &str, placing: &Placing, args: &Verify) -> Result<Box<dyn Backe
 
 /// The options of the CPU, with which a simulated GPU computes.
 fn host(args: &Verify) -> Options {
-    Options { threads: crate::args::threads(args.model.threads), level: None }
+    Options { threads: crate::args::threads(args.model.threads), ..Default::default() }
 }
 
 /// The first GPU asked for, or the reason why there is none.

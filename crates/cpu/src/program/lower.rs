@@ -238,12 +238,11 @@ impl<'a> Assembly<'a> {
         let Op::MatMul { weight, bias, precision, .. } = self.graph.nodes[node].op else {
             unreachable!("a product")
         };
-        let bytes = self.lowering.holdings.weights[&weight].clone();
-        let weight = self.graph.weight(weight);
+        let (weight, matrix) = self.lowering.weight(weight);
         let Weight { ty, rows, cols, .. } = *weight;
         let shape = matmul::Shape { ty, rows, cols, precision };
         let bias = bias.map(|bias| self.lowering.vector(bias));
-        Box::new(Linear::new(bytes, &shape, bias, self.lowering.holdings.level))
+        Box::new(Linear::new(matrix, &shape, bias, self.lowering.holdings.level))
     }
 
     /// The group of a [`FusedOp::Multiply`] without a route, with values at `buffer`.
@@ -272,7 +271,7 @@ impl<'a> Assembly<'a> {
             let source = self.graph.nodes[node].op.inputs().next().expect("a norm has an input");
             (Norm::of(&self.lowering, node), buffer(source))
         });
-        Group::new(norm, buffer(input), parts, self.lowering.holdings.threads)
+        Group::new(norm, buffer(input), parts, self.lowering.holdings.nodes)
     }
 
     /// The products of a [`FusedOp::Multiply`] with a route, with values at `buffer`.
@@ -300,7 +299,7 @@ impl<'a> Assembly<'a> {
             buffer(route),
             parts.collect(),
             rows,
-            self.lowering.holdings.threads,
+            self.lowering.holdings.nodes,
         )
     }
 

@@ -23,14 +23,13 @@ use super::trace::Trace;
 use super::waves::Waves;
 use super::{Failed, Overlap, Prefill, Progress, Purpose, Session, Settings, Spent, load};
 use crate::kept::{Kept, fnv};
-use crate::placement::Placing;
+use crate::placement::{Placing, numa_note};
 use crate::times::{Decoding, Subject};
 use crate::{Error, Model, devices};
 
 /// Prepares a session on the devices requested by the settings.
 pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Error> {
-    let (threads, level) = (settings.threads, settings.cpu_level);
-    let options = bilayer_cpu::Options { threads, level };
+    let options = settings.cpu_options();
     let mut backends = vec![devices::host(&settings.placing, options)?];
     let began = backends[0].clock().now();
     let devices::Offloads { devices, notes } = devices::open(&settings.placing, options)?;
@@ -44,6 +43,7 @@ pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Err
     let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
         let mut plan = placing.plan(graph, machine, budget)?;
         plan.notes.extend(notes.iter().cloned());
+        plan.notes.extend(numa_note(&placing, options, &plan));
         Ok(plan)
     };
     measured(model, backends, &planner, &mut settings, began)
@@ -199,7 +199,7 @@ fn on(
         logits,
         read,
         limits,
-        host: host(settings),
+        host: settings.cpu_options(),
         warnings,
         moves: 0,
         timing: None,
@@ -245,7 +245,7 @@ fn equipped(
             continue;
         }
         refused.push(device);
-        let home = fallback::host(backends, host(settings))?;
+        let home = fallback::host(backends, settings.cpu_options())?;
         let refusal = Refusal { device, host: home, refused: &refused, error: &error };
         let less = fallback::reduced(plan, &refusal, |placement, loss| {
             let machine = fallback::machine(backends, plan, home);
@@ -256,11 +256,6 @@ fn equipped(
         let from = std::mem::replace(plan, less).map;
         warnings.push(Warning::Reduced { error, from, to: plan.map.clone() });
     }
-}
-
-/// The options of the CPU backend, should it be needed.
-fn host(settings: &Settings<'_>) -> bilayer_cpu::Options {
-    bilayer_cpu::Options { threads: settings.threads, level: settings.cpu_level }
 }
 
 /// What the settings read besides logits, added to graph and plan.

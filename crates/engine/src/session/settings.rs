@@ -1,6 +1,7 @@
 //! Settings of a session, with defaults.
 
 use bilayer_cpu::level::Level;
+use bilayer_cpu::numa::Numa;
 use bilayer_graph::{CacheInfo, Graph, Value};
 use bilayer_models::{Encoder, Pooling};
 use bilayer_quant::cache::Form;
@@ -83,6 +84,8 @@ pub struct Settings<'a> {
     pub threads: Option<usize>,
     /// Instruction level; `None` is the highest available.
     pub cpu_level: Option<Level>,
+    /// How the CPU's threads and weights are divided among its NUMA nodes.
+    pub numa: Numa,
     /// Maximum tokens per sequence: `None` is the model's own but at most 8192, 0 the model's own.
     pub ctx_size: Option<usize>,
     /// The output.
@@ -136,6 +139,7 @@ impl Default for Settings<'_> {
         Settings {
             threads: None,
             cpu_level: None,
+            numa: Numa::Off,
             ctx_size: None,
             purpose: Purpose::Own,
             sequences: 1,
@@ -161,6 +165,11 @@ impl Default for Settings<'_> {
 }
 
 impl Settings<'_> {
+    /// The options of the CPU backend.
+    pub(crate) fn cpu_options(&self) -> bilayer_cpu::Options {
+        bilayer_cpu::Options { threads: self.threads, level: self.cpu_level, numa: self.numa }
+    }
+
     /// Maximum tokens per sequence, for a model trained for `own` tokens.
     pub(crate) fn context(&self, own: usize) -> usize {
         match self.ctx_size {

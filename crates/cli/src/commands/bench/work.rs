@@ -167,16 +167,19 @@ fn variants(args: &Args, tests: &[Test]) -> Result<Vec<Variant>, Failure> {
     }
     let keys = model.cache_type_k.iter();
     let keys = keys.flat_map(|&ty| model.k_cache_hadamard.iter().map(move |&on| (ty, on)));
+    let cpus =
+        || levels.iter().flat_map(|&level| model.numa.iter().map(move |&numa| (level, numa)));
     let mut variants = Vec::new();
     for ubatch_size in flat(&model.ubatch_size) {
         for (cache_type_k, hadamard_keys) in keys.clone() {
             for &cache_type_v in &model.cache_type_v {
                 for &flash_attn in &model.flash_attn {
                     for &threads in &threads {
-                        variants.extend(levels.iter().map(|&cpu_level| Variant {
+                        variants.extend(cpus().map(|(cpu_level, numa)| Variant {
                             setup: Setup {
                                 threads: (threads > 0).then_some(threads),
                                 cpu_level,
+                                numa,
                                 context,
                                 parallel,
                                 ubatch_size,
