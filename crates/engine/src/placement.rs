@@ -361,14 +361,15 @@ pub(crate) fn numa_note(
     let weight_bytes = plan.devices.first().map_or(0, |host| host.weight_bytes);
     let each = nodes.iter().map(|node| {
         let bytes = weight_bytes / threads as u64 * node.threads as u64;
-        format!("node {} {} and {} threads", node.number, Bytes(bytes), node.threads)
+        let plural = if node.threads == 1 { "" } else { "s" };
+        format!("node {} {}, {} thread{plural}", node.number, Bytes(bytes), node.threads)
     });
     let each: Vec<String> = each.collect();
     let simulated = if matches!(options.numa, Numa::Simulate(_)) { "simulated " } else { "" };
     Some(format!(
         "the CPU's weights are copied to {} {simulated}NUMA nodes: {}",
         nodes.count(),
-        each.join(", ")
+        each.join("; ")
     ))
 }
 
