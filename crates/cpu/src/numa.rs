@@ -274,13 +274,16 @@ mod tests {
         }
     }
 
+    /// The CPUs of nodes, the CPUs that are allowed, threads, and the nodes in use with their threads.
+    type Case<'a> = (&'a [&'a [usize]], &'a [usize], usize, &'a [(usize, usize)]);
+
     #[test]
     fn threads_are_divided_in_proportion_to_the_allowed_cores() {
         let all: Vec<usize> = (0..16).collect();
         let (low, high): (&[usize], &[usize]) = (&all[..8], &all[8..]);
         let quarters: Vec<&[usize]> = all.chunks(4).collect();
         let uneven: &[&[usize]] = &[&all[..12], &all[12..]];
-        let cases: [(&[&[usize]], &[usize], usize, &[(usize, usize)]); 12] = [
+        let cases: [Case<'_>; 12] = [
             (&[low, high], &all, 16, &[(0, 8), (1, 8)]),
             (&[low, high], &all, 5, &[(0, 3), (1, 2)]),
             (uneven, &all, 16, &[(0, 12), (1, 4)]),

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+#[cfg(target_os = "linux")]
+use crate::host::Node;
 use crate::host::Topology;
 use crate::numa::{Nodes, Numa};
 use crate::pool::{Job, Pool, Work};
@@ -255,5 +257,37 @@ fn every_chunk_of_several_nodes_runs_once_in_order_of_stages() {
             counting.assert_whole(&job);
         }
         assert_eq!(job.stage_ns().count(), 4);
+    }
+}
+
+/// Asserts that each chunk runs on the CPUs of its thread's node.
+#[cfg(target_os = "linux")]
+struct Bound(Arc<Nodes>);
+
+#[cfg(target_os = "linux")]
+impl Work for Bound {
+    fn run(&self, _: usize, _: usize, thread: usize) {
+        let node = self.0.iter().nth(self.0.of_thread(thread)).unwrap();
+        assert_eq!(Topology::of_this_process().allowed, node.cpus);
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn threads_run_on_their_nodes_and_the_caller_goes_back() {
+    let allowed = Topology::of_this_process().allowed;
+    let [first, second, ..] = allowed[..] else { return };
+    let node = |number, cpu| Node { number, cpus: vec![cpu], memory_bytes: 0 };
+    let nodes = vec![node(0, first), node(1, second)];
+    let topology = Topology { allowed: allowed.clone(), nodes, ..Topology::default() };
+    let nodes = Arc::new(Nodes::new(Numa::Distribute, &topology, 3));
+    let mut pool = Pool::new(nodes.clone()).unwrap();
+    let job = Arc::new(Job::new(1, 2, Box::new(Bound(nodes))));
+    for _ in 0..50 {
+        job.open([8, 16].into_iter());
+        pool.publish(&job);
+        pool.finish(&job);
+        assert_eq!(job.panicked(), None);
+        assert_eq!(Topology::of_this_process().allowed, allowed);
     }
 }
