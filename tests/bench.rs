@@ -33,11 +33,12 @@ const FIELDS: &str = "build_commit:s build_number:i cpu_info:s gpu_info:s backen
     samples_ts:F";
 
 /// Our own fields, in order.
-const OWN: [&str; 21] = [
+const OWN: [&str; 22] = [
     "n_parallel",
     "placement",
     "adapter",
     "cpu_level",
+    "numa",
     "k_cache_hadamard",
     "fast_prefill",
     "step_bytes",
@@ -483,6 +484,7 @@ fn a_session_is_kept_from_placement_to_placement() {
         threads: Some(1),
         cpu_level: None,
         fast_prefill: false,
+        numa: Default::default(),
         context: 16,
         parallel: 1,
         ubatch_size: 8,

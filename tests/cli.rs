@@ -1001,14 +1001,32 @@ fn variables_are_read_as_llama_cpp_reads_them_and_unknown_ones_named() {
     let mut command = place.command("run -p abc --temp 0 --json");
     command.env("LLAMA_ARG_MODEL", "model.gguf").env("LLAMA_ARG_CTX_SIZE", "8");
     command.env("LLAMA_ARG_MLOCK", "0").env("LLAMA_ARG_NO_MMAP", "1");
-    command.env("LLAMA_ARG_FLASH_ATTN", "enabled").env("LLAMA_ARG_NUMA", "1");
+    command.env("LLAMA_ARG_FLASH_ATTN", "enabled").env("LLAMA_ARG_POLL", "1");
     command.env("LLAMA_ARG_N_GPU_LAYERS", "0");
     let ran = ran(&mut command);
-    assert!(ran.err.contains("note: LLAMA_ARG_NUMA is set; "), "{ran:?}");
+    assert!(ran.err.contains("note: LLAMA_ARG_POLL is set; "), "{ran:?}");
     assert_eq!(ran.err.matches("LLAMA_ARG_").count(), 1, "{ran:?}");
     let document = ran.json();
     assert_eq!(document["model"], "model.gguf");
     assert_eq!(document["stop_reason"], "context");
+}
+
+#[test]
+fn numa_nodes_change_the_plan_and_no_token() {
+    let place = place();
+    let answer = |numa| {
+        place.run(&format!("run -m model.gguf -p abc -n 8 --temp 0 -t 2 --json --numa {numa}"))
+    };
+    assert_eq!(answer("off").json()["text"], answer("2").json()["text"]);
+    let plan = |numa| place.run(&format!("plan -m model.gguf -ngl 0 -t 3 --numa {numa}")).out;
+    let [divided, whole] = [plan("2"), plan("off")];
+    assert!(divided.contains("copied to 2 simulated NUMA nodes: node 0 "), "{divided}");
+    assert!(divided.contains(", 2 threads; node 1 ") && !whole.contains("NUMA"), "{divided}");
+    let alone = place.run("plan -m model.gguf -ngl 0 -t 1 --numa distribute").out;
+    assert!(alone.contains("nothing is divided"), "{alone}");
+    check_failure(&answer("isolate"), 2, "numactl --cpunodebind=0");
+    check_failure(&answer("numactl"), 2, "are respected without it");
+    check_failure(&answer("1"), 2, "off, distribute or a number");
 }
 
 #[test]
@@ -1471,7 +1489,7 @@ fn impossible_placements_have_their_exit_codes() {
 fn devices_are_listed_with_their_features() {
     let place = place();
     let document = place.run("devices --json").json();
-    for name in ["level", "threads", "read_gbps"] {
+    for name in ["level", "threads", "read_gbps", "numa"] {
         assert!(!document["cpu"][name].is_null(), "{document}");
     }
     let adapters = document["adapters"].as_array().unwrap();

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use bilayer_cpu::Cpu;
 use bilayer_cpu::level::Level;
+use bilayer_cpu::numa::Numa;
 use bilayer_engine::generate::{Batch, Generation, Request, Stop};
 use bilayer_engine::sampling::{Options, Sampler};
 use bilayer_engine::session::{CacheError, SavedSequence, SequenceId};
@@ -680,7 +681,10 @@ fn allocations_of_an_answer(session: &mut Session) -> usize {
 #[test]
 fn nothing_is_allocated_on_the_token_path() {
     let model = tiny();
-    assert_eq!(allocations_of_an_answer(&mut Session::new(&model, settings()).unwrap()), 0);
+    for numa in [Numa::Off, Numa::Simulate(2)] {
+        let mut session = Session::new(&model, Settings { numa, ..settings() }).unwrap();
+        assert_eq!(allocations_of_an_answer(&mut session), 0, "numa {numa}");
+    }
     // Two devices, prefill in micro-batches on both, more trace events than the lanes hold.
     let options = bilayer_cpu::Options { threads: Some(2), ..Default::default() };
     for parts in [[0, 0, 1, 1, 1], [0, 1, 0, 1, 0]] {

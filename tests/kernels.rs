@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use bilayer_cpu::level::Level;
+use bilayer_cpu::numa::Numa;
 use bilayer_cpu::{Cpu, Options};
 use bilayer_gpu::caps::Input;
 use bilayer_graph::reference::Reference;
@@ -1875,6 +1876,25 @@ fn timings_cover_every_kernel() {
     let expected: Vec<u32> = kernels.iter().map(|kernel| kernel.nodes[0]).collect();
     assert_eq!(timed, expected);
     assert!(cpu.timings(segment).iter().any(|time| time.ns > 0));
+}
+
+#[test]
+fn simulated_nodes_give_the_bits_of_one_at_every_level() {
+    let (graph, steps) = (llama(), [Owned::tokens(70), Owned::tokens(1)]);
+    for level in Level::available() {
+        let mut one = cpu(level, 2);
+        let expected = run_all(&mut one, &graph, limits(), &steps);
+        assert_eq!((one.nodes().count(), one.stolen()), (1, 0));
+        let options = Options {
+            threads: Some(3),
+            level: Some(level),
+            numa: Numa::Simulate(2),
+            ..Default::default()
+        };
+        let mut two = Cpu::new(options).unwrap();
+        assert_eq!(two.nodes().iter().map(|node| node.threads).collect::<Vec<_>>(), [2, 1]);
+        assert!(run_all(&mut two, &graph, limits(), &steps) == expected, "{level}");
+    }
 }
 
 #[test]

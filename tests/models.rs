@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use bilayer_cpu::level::Level;
+use bilayer_cpu::numa::Numa;
 use bilayer_cpu::{Cpu, Options};
 use bilayer_engine::placement::Placing;
 use bilayer_gguf::{Metadata, NewTensor};
@@ -804,6 +805,35 @@ fn every_backend_keeps_every_promise() {
             promise(&setting, &mut runner, &whole);
         }
     });
+}
+
+/// Rows of matrices are multiplied by threads of other nodes, from other memory, to the same bits. Debug builds check that
+/// each chunk of a matrix reads the memory of its own node only.
+#[test]
+fn numa_nodes_give_the_bits_of_one() {
+    let all = bilayer_models::all().iter().enumerate();
+    for (architecture, variant) in all.flat_map(|(place, architecture)| {
+        let variants = if place == 0 { VARIANTS } else { &[SMALLEST] };
+        variants.iter().map(move |variant| (architecture, variant))
+    }) {
+        let model = &random(architecture, variant);
+        let tokens = &Random(11).tokens(70, model.config.vocab);
+        let logits = |numa, threads| {
+            let options = Options { threads: Some(threads), numa, ..Default::default() };
+            let cpu = Cpu::new(options).unwrap();
+            assert_eq!(cpu.facts().copies_weights, numa != Numa::Off);
+            let mut runner = Runner::single(model, Box::new(cpu), LIMITS).unwrap();
+            let mut logits = runner.prefill(&tokens[..68]).unwrap();
+            for position in 68..70 {
+                let tokens = &tokens[position..=position];
+                let run = Chunk { tokens, first_position: position, pages: &IN_ORDER };
+                logits.extend(runner.step(&[run], &[0], &[]).unwrap());
+            }
+            logits
+        };
+        let what = format!("{} {}", architecture.name, variant.name);
+        assert!(logits(Numa::Off, 2) == logits(Numa::Simulate(2), 3), "{what}");
+    }
 }
 
 fn the_logits_are_those_of_the_reference(setting: &Setting<'_>, _: &mut Runner<'_>, whole: &[f32]) {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use bilayer_engine::generate::speculate::{Bounds, DraftModel, Drafter, Lookup, MtpDrafter, weigh};
 use bilayer_engine::placement::target::{self, Candidate, Target, Variant};
-use bilayer_engine::placement::{self, Placing, Simulation};
+use bilayer_engine::placement::{self, Numa, Placing, Simulation};
 use bilayer_engine::session::{Progress, Purpose, Session, Settings, kv_types};
 use bilayer_engine::{
     Adapters, Cancel, ControlVector, Error as Engine, LoraFile, MetadataOverride, Model as Opened,
@@ -115,6 +115,7 @@ pub struct Builder<'p> {
     context: Option<usize>,
     checkpoints: Option<usize>,
     threads: Option<usize>,
+    numa: Numa,
     cache_types: [CacheType; 2],
     hadamard_keys: bool,
     fast_prefill: bool,
@@ -140,6 +141,7 @@ impl<'p> Builder<'p> {
             context: None,
             checkpoints: None,
             threads: None,
+            numa: Numa::Off,
             cache_types: [CacheType::F16; 2],
             hadamard_keys: false,
             fast_prefill: false,
@@ -237,6 +239,13 @@ impl<'p> Builder<'p> {
     /// CPU threads; by default one for each physical core that the process may use.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
+        self
+    }
+
+    /// How CPU threads and a copy of the CPU's weights are divided among NUMA nodes, for machines with several sockets. The
+    /// tokens are the same.
+    pub fn numa(mut self, numa: Numa) -> Self {
+        self.numa = numa;
         self
     }
 
@@ -513,6 +522,7 @@ impl<'p> Builder<'p> {
         let usual = Settings::default();
         Settings {
             threads: self.threads,
+            numa: self.numa,
             ctx_size: self.context,
             checkpoints: self.checkpoints.unwrap_or(usual.checkpoints),
             purpose: if self.embeddings && is_encoder {

@@ -197,7 +197,7 @@ pub use bilayer_engine::encode::{Excess, extract, route};
 #[doc(inline)]
 pub use bilayer_engine::generate::{Statistics, Stop, Token};
 #[doc(inline)]
-pub use bilayer_engine::placement::{Execution, Simulation, SimulationError, target};
+pub use bilayer_engine::placement::{Execution, Numa, Simulation, SimulationError, target};
 #[doc(inline)]
 pub use bilayer_engine::sampling::{
     Dry, Mirostat, Options as Sampling, OptionsError as SamplingError, Parameter, TokenLogprob,

@@ -99,6 +99,8 @@ typedef struct {
   const char *device;
   // A chat template, or the name of one, in place of the model's own; NULL: the model's own.
   const char *chat_template;
+  // How threads and a copy of the weights are divided among the CPU's NUMA nodes: `off` or `distribute`; NULL: off.
+  const char *numa;
 } BilayerOptions;
 
 #ifdef __cplusplus

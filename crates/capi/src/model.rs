@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ffi::{c_char, c_void};
 use std::sync::{Mutex, PoisonError};
 
-use bilayer::{Cancel, Encode, GpuLayers, Model};
+use bilayer::{Cancel, Encode, GpuLayers, Model, Numa};
 
 use crate::failure::{BILAYER_INTERNAL, Failure, guarded};
 use crate::pointers::{give, slice, text, text_or_null};
@@ -42,6 +42,8 @@ pub struct BilayerOptions {
     pub device: *const c_char,
     /// A chat template, or the name of one, in place of the model's own; NULL: the model's own.
     pub chat_template: *const c_char,
+    /// How threads and a copy of the weights are divided among the CPU's NUMA nodes: `off` or `distribute`; NULL: off.
+    pub numa: *const c_char,
 }
 
 impl BilayerModel {
@@ -146,11 +148,20 @@ pub unsafe extern "C" fn bilayer_open(
                 builder = builder.embeddings();
             }
             // SAFETY: the caller's promise.
-            if let Some(name) = unsafe { text_or_null(options.device, "device")? } {
+            let (device, template, numa) = unsafe {
+                (
+                    text_or_null(options.device, "device")?,
+                    text_or_null(options.chat_template, "chat_template")?,
+                    text_or_null(options.numa, "numa")?,
+                )
+            };
+            if let Some(name) = device {
                 builder = builder.device(name);
             }
-            // SAFETY: the caller's promise.
-            let template = unsafe { text_or_null(options.chat_template, "chat_template")? };
+            if let Some(numa) = numa {
+                let numa = numa.parse::<Numa>();
+                builder = builder.numa(numa.map_err(|e| Failure::usage(e.to_string()))?);
+            }
             if let Some(template) = template {
                 builder = builder.chat_template(template);
             }

@@ -9,10 +9,12 @@ use bilayer_graph::{
 };
 
 use crate::cache::{Cache, Layout};
+use crate::held::Held;
 use crate::host::{self, Topology};
 use crate::level::{Level, LevelError};
 use crate::lowering::Holdings;
 use crate::matrix::Residents;
+use crate::numa::{Nodes, Numa};
 use crate::ops;
 use crate::pool::{Job, Pool};
 use crate::program::lower::lower;
@@ -32,6 +34,22 @@ pub struct Options {
     pub level: Option<Level>,
     /// Whether products of prompts may round the weights ([`gemm_rounded`](crate::gemm::gemm_rounded)).
     pub fast_prefill: bool,
+    /// How threads and weights are divided among NUMA nodes.
+    pub numa: Numa,
+}
+
+impl Options {
+    /// The number of threads on a machine.
+    fn threads_on(&self, topology: &Topology) -> usize {
+        self.threads.unwrap_or_else(|| topology.threads())
+    }
+
+    /// The NUMA nodes among which threads and weights are divided on this machine.
+    #[must_use]
+    pub fn nodes(&self) -> Nodes {
+        let topology = Topology::of_this_process();
+        Nodes::new(self.numa, &topology, self.threads_on(&topology))
+    }
 }
 
 /// Errors of opening the backend.
@@ -43,6 +61,14 @@ pub enum Error {
     /// Invalid number of threads.
     #[error("cannot run {0} threads; choose 1 to 1024")]
     Threads(usize),
+    /// The system does not let threads be bound to CPUs.
+    #[error("cannot bind threads to NUMA node {node}: {source}")]
+    Bind {
+        /// The node.
+        node: usize,
+        /// The system's error.
+        source: std::io::Error,
+    },
     /// The system cannot start the threads.
     #[error("cannot start {threads} threads: {source}")]
     Spawn {
@@ -64,7 +90,8 @@ pub struct Cpu {
     facts: Facts,
     level: Level,
     fast_prefill: bool,
-    weights: HashMap<WeightId, SharedBytes>,
+    nodes: Arc<Nodes>,
+    weights: HashMap<WeightId, Held>,
     residents: Residents,
     caches: HashMap<CacheId, Arc<Cache>>,
     states: HashMap<StateId, Arc<Slots>>,
@@ -114,23 +141,34 @@ impl Cpu {
         if !level.is_available() {
             return Err(LevelError::Unavailable(level, Level::detect()).into());
         }
-        let threads = options.threads.unwrap_or_else(|| Topology::of_this_process().threads());
+        let topology = Topology::of_this_process();
+        let threads = options.threads_on(&topology);
         if threads == 0 || threads > THREADS_MAX {
             return Err(Error::Threads(threads));
         }
-        let pool = Pool::new(threads).map_err(|source| Error::Spawn { threads, source })?;
+        let nodes = Arc::new(Nodes::new(options.numa, &topology, threads));
+        for (at, node) in nodes.iter().enumerate() {
+            nodes.bind(at).map_err(|source| Error::Bind { node: node.number, source })?;
+        }
+        let pool = Pool::new(nodes.clone()).map_err(|source| Error::Spawn { threads, source })?;
         let mode = if options.fast_prefill { ", fast prefill" } else { "" };
+        let mut identity = format!("{} ({}{mode})", host::name(), level.name());
+        if nodes.is_divided() {
+            identity += &format!(", {} NUMA nodes", nodes.count());
+        }
         let facts = Facts {
             level: level.name().to_owned(),
             threads,
             ops: ops::all(),
-            identity: format!("{} ({}{mode})", host::name(), level.name()),
+            identity,
+            copies_weights: nodes.is_divided(),
             ..Facts::host(crate::NAME, host::memory_bytes())
         };
         Ok(Cpu {
             facts,
             level,
             fast_prefill: options.fast_prefill,
+            nodes,
             weights: HashMap::new(),
             residents: Residents::default(),
             caches: HashMap::new(),
@@ -140,6 +178,19 @@ impl Cpu {
             submits: 0,
             pool,
         })
+    }
+
+    /// The NUMA nodes among which threads and weights are divided; one if they are not.
+    #[must_use]
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
+    /// Pieces of work that were done by a thread of another node than the one with their weights, because it had none left,
+    /// in all steps of the segments that are compiled.
+    #[must_use]
+    pub fn stolen(&self) -> u64 {
+        self.segments.iter().map(|compiled| compiled.job.stolen()).sum()
     }
 
     /// Works until no segment runs. Returns the error of the segment that was running, since a caller waiting for
@@ -253,7 +304,7 @@ impl Backend for Cpu {
     }
 
     fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), GraphError> {
-        // Weights stay in place, so nothing is laid out; only old contents are dropped. An open run ends first; its
+        // Weights stay in place, or are copied one by one, so nothing is laid out; only old contents are dropped. An open run ends first; its
         // error is irrelevant.
         let _ = self.finish();
         self.segments.clear();
@@ -277,7 +328,15 @@ impl Backend for Cpu {
         if weight.is_resident {
             self.residents.load(weight, &bytes);
         }
-        self.weights.insert(weight.id, bytes);
+        let held = match self.weights.get(&weight.id) {
+            Some(held) if held.is_copy_of(&bytes) => return Ok(()),
+            // Residents are exchanged whole.
+            _ if self.nodes.is_divided() && !weight.is_resident => {
+                Held::divided(weight, &bytes, &self.nodes)?
+            }
+            _ => Held::mapped(bytes),
+        };
+        self.weights.insert(weight.id, held);
         Ok(())
     }
 
@@ -312,14 +371,13 @@ impl Backend for Cpu {
         let (weights, residents) = (&self.weights, &self.residents);
         let (caches, states) = (&self.caches, &self.states);
         let scratch = &scratch(segment, &limits)?;
-        let (level, threads) = (self.level, self.pool.threads());
-        let fast_prefill = self.fast_prefill;
+        let (level, nodes, fast_prefill) = (self.level, &*self.nodes, self.fast_prefill);
         let holdings =
-            Holdings { weights, residents, caches, states, scratch, level, fast_prefill, threads };
+            Holdings { weights, residents, caches, states, scratch, level, fast_prefill, nodes };
         let parts = lower(segment, limits, &holdings);
-        let program = Arc::new(Program::new(parts, self.level, self.pool.threads())?);
+        let program = Arc::new(Program::new(parts, self.level, self.nodes.clone())?);
         let run = Box::new(ProgramRun(program.clone()));
-        let mut job = Job::new(program.stages.len(), run);
+        let mut job = Job::new(program.stages.len(), self.nodes.count(), run);
         if limits.timings {
             job = job.timed();
         }
@@ -353,7 +411,7 @@ impl Backend for Cpu {
         if let Some(check) = &program.check {
             check.clear();
         }
-        compiled.job.open(program.chunks());
+        compiled.job.open(program.chunk_ends());
         self.submits += 1;
         compiled.submitted = self.submits;
         self.running = Some(index);
@@ -413,7 +471,7 @@ impl Backend for Cpu {
     }
 
     fn held_bytes(&self) -> Option<u64> {
-        let weights: usize = self.weights.values().map(|bytes| bytes.len()).sum();
+        let weights: usize = self.weights.values().map(Held::len).sum();
         let caches: usize = self.caches.values().map(|cache| cache.bytes()).sum();
         let states: usize = self.states.values().map(|slots| slots.bytes()).sum();
         let programs: usize = self.segments.iter().map(|compiled| compiled.program.bytes()).sum();

@@ -12,25 +12,42 @@ pub struct Topology {
     pub siblings: Vec<Vec<usize>>,
     /// CPU time granted by control groups, in CPUs; `None` without a limit.
     pub quota: Option<f64>,
+    /// All NUMA nodes of the machine, also those without CPUs and those on which the process may not run; empty if the
+    /// system does not say.
+    pub nodes: Vec<Node>,
+}
+
+/// A NUMA node: memory, and the CPUs that are close to it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Node {
+    /// The system's number for it. Numbers may have gaps.
+    pub number: usize,
+    /// Its logical CPUs; none if it has only memory.
+    pub cpus: Vec<usize>,
+    /// Its memory in bytes; 0 if unknown.
+    pub memory_bytes: u64,
 }
 
 impl Topology {
     /// Number of threads to run: one per allowed core, at most the quota, at least one.
     #[must_use]
     pub fn threads(&self) -> usize {
-        let cores: BTreeSet<usize> = self
-            .allowed
-            .iter()
-            .enumerate()
+        // With a quota of 2.5 CPUs, three threads would be throttled half of the time: 2 are faster.
+        let paid = self.quota.map_or(usize::MAX, |quota| quota.max(1.0) as usize);
+        self.cores(&self.allowed).min(paid).max(1)
+    }
+
+    /// Number of cores to which the allowed ones of some logical CPUs belong.
+    pub(crate) fn cores(&self, cpus: &[usize]) -> usize {
+        let allowed = self.allowed.iter().enumerate().filter(|(_, cpu)| cpus.contains(cpu));
+        let cores: BTreeSet<usize> = allowed
             .map(|(at, &cpu)| {
                 let siblings = self.siblings.get(at).map_or(&[][..], Vec::as_slice);
                 // A core is identified by its first allowed logical CPU.
                 siblings.iter().copied().filter(|s| self.allowed.contains(s)).min().unwrap_or(cpu)
             })
             .collect();
-        // With a quota of 2.5 CPUs, three threads would be throttled half of the time: 2 are faster.
-        let paid = self.quota.map_or(usize::MAX, |quota| quota.max(1.0) as usize);
-        cores.len().min(paid).max(1)
+        cores.len()
     }
 
     /// Queries the operating system.
@@ -38,7 +55,7 @@ impl Topology {
     pub fn of_this_process() -> Topology {
         let allowed = system::allowed();
         let siblings = allowed.iter().map(|&cpu| system::siblings(cpu)).collect();
-        Topology { allowed, siblings, quota: system::quota() }
+        Topology { allowed, siblings, quota: system::quota(), nodes: system::nodes() }
     }
 }
 
@@ -104,6 +121,28 @@ fn parse_list(list: &str) -> Vec<usize> {
     numbers
 }
 
+/// The NUMA nodes among the entries of sysfs's folder of nodes, in the order of their numbers. `read` reads a file of an
+/// entry.
+#[cfg(any(test, target_os = "linux"))]
+fn parse_nodes(
+    entries: impl Iterator<Item = String>,
+    read: impl Fn(&str, &str) -> Option<String>,
+) -> Vec<Node> {
+    let node = |entry: String| {
+        let number = entry.strip_prefix("node")?.parse().ok()?;
+        // `Node 0 MemTotal:  8123456 kB`
+        let memory = read(&entry, "meminfo").unwrap_or_default();
+        let total = memory.lines().find_map(|line| line.split_once("MemTotal:"));
+        let kilobytes =
+            total.and_then(|(_, value)| value.trim().strip_suffix("kB")?.trim().parse().ok());
+        let memory_bytes = kilobytes.and_then(|kb: u64| kb.checked_mul(1024)).unwrap_or(0);
+        Some(Node { number, cpus: parse_list(&read(&entry, "cpulist")?), memory_bytes })
+    };
+    let mut nodes: Vec<Node> = entries.filter_map(node).collect();
+    nodes.sort_by_key(|node| node.number);
+    nodes
+}
+
 /// CPUs granted by a version 2 `cpu.max`: `200000 100000`, or `max 100000` for no limit.
 #[cfg(any(test, target_os = "linux"))]
 fn parse_cpu_max(text: &str) -> Option<f64> {
@@ -132,21 +171,23 @@ mod system {
 
     use std::fs::read_to_string;
 
-    use super::{chain, parse_cpu_max, parse_list, share};
+    use rustix::thread::{CpuSet, sched_getaffinity};
+
+    use super::{Node, chain, parse_cpu_max, parse_list, parse_nodes, share};
 
     pub fn allowed() -> Vec<usize> {
-        // SAFETY: an all-zero set is a valid empty set, into which the kernel writes at most the given size.
-        let (rc, set) = unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            (libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set), set)
-        };
-        if rc != 0 {
+        let Ok(set) = sched_getaffinity(None) else {
             let count = std::thread::available_parallelism().map_or(1, usize::from);
             return (0..count).collect();
-        }
-        let most = 8 * size_of::<libc::cpu_set_t>();
-        // SAFETY: `cpu` is less than the number of bits of the set.
-        (0..most).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
+        };
+        (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
+    }
+
+    pub fn nodes() -> Vec<Node> {
+        const FOLDER: &str = "/sys/devices/system/node";
+        let Ok(listed) = std::fs::read_dir(FOLDER) else { return Vec::new() };
+        let names = listed.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        parse_nodes(names, |entry, file| read_to_string(format!("{FOLDER}/{entry}/{file}")).ok())
     }
 
     pub fn memory_bytes() -> u64 {
@@ -225,6 +266,12 @@ mod system {
 mod system {
     //! Other systems: the standard library's count of CPUs.
 
+    use super::Node;
+
+    pub fn nodes() -> Vec<Node> {
+        Vec::new()
+    }
+
     pub fn allowed() -> Vec<usize> {
         (0..std::thread::available_parallelism().map_or(1, usize::from)).collect()
     }
@@ -278,7 +325,7 @@ mod tests {
             (Vec::new(), Vec::new(), None, 1),
         ];
         for (allowed, siblings, quota, threads) in cases {
-            let topology = Topology { allowed, siblings, quota };
+            let topology = Topology { allowed, siblings, quota, nodes: Vec::new() };
             assert_eq!(topology.threads(), threads, "{topology:?}");
         }
     }
@@ -295,6 +342,33 @@ mod tests {
         #[cfg(target_os = "linux")]
         assert!(memory_bytes() > 1 << 20);
     }
+
+    #[test]
+    fn nodes_are_read_in_the_order_of_their_numbers() {
+        let read = |entry: &str, file: &str| {
+            let text = match (entry, file) {
+                ("node0", "cpulist") => "0-1,4-5\n",
+                ("node0", "meminfo") => "Node 0 MemTotal:     2048 kB\nNode 0 MemFree: 7 kB\n",
+                ("node8", "cpulist") => "2-3,6-7\n",
+                ("node2", "cpulist") => "\n",
+                ("node2", "meminfo") => "Node 2 MemTotal: lots\n",
+                _ => return None,
+            };
+            Some(text.to_owned())
+        };
+        let names = ["has_cpu", "node8", "node2", "nodes", "node0", "node9", "possible"];
+        let nodes = parse_nodes(names.map(str::to_owned).into_iter(), read);
+        let node = |number, cpus: &[usize], memory_bytes| Node {
+            number,
+            cpus: cpus.to_vec(),
+            memory_bytes,
+        };
+        assert_eq!(
+            nodes,
+            [node(0, &[0, 1, 4, 5], 2 << 20), node(2, &[], 0), node(8, &[2, 3, 6, 7], 0)]
+        );
+    }
+
     #[test]
     fn names_and_peaks_are_found_where_linux_writes_them() {
         let x86 = "processor\t: 0\nmodel\t\t: 143\nmodel name\t: Intel(R) Xeon(R) Processor\n";

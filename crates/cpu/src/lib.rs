@@ -22,6 +22,7 @@ mod bytes;
 mod cache;
 pub mod dot;
 pub mod gemm;
+mod held;
 pub mod host;
 mod lanes;
 #[cfg(test)]
@@ -33,6 +34,7 @@ mod matrix;
 mod memory;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+pub mod numa;
 mod ops;
 mod panel;
 mod pieces;

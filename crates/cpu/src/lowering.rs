@@ -3,19 +3,19 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bilayer_graph::{
-    CacheId, Graph, Op, Rope, Rows, SharedBytes, StateId, Value, Weight, WeightId,
-};
+use bilayer_graph::{CacheId, Graph, Op, Rope, Rows, StateId, Value, Weight, WeightId};
 
 use crate::cache::Cache;
+use crate::held::Held;
 use crate::level::Level;
-use crate::matrix::{Matrix, Residents, Vector, floats, parts};
+use crate::matrix::{Matrix, Residents, Vector, floats};
+use crate::numa::Nodes;
 use crate::slots::Slots;
 use crate::stage::Buffer;
 
 /// The backend's state for lowering a segment.
 pub(crate) struct Holdings<'a> {
-    pub(crate) weights: &'a HashMap<WeightId, SharedBytes>,
+    pub(crate) weights: &'a HashMap<WeightId, Held>,
     pub(crate) residents: &'a Residents,
     pub(crate) caches: &'a HashMap<CacheId, Arc<Cache>>,
     pub(crate) states: &'a HashMap<StateId, Arc<Slots>>,
@@ -24,7 +24,7 @@ pub(crate) struct Holdings<'a> {
     pub(crate) level: Level,
     /// Whether products of prompts may round the weights.
     pub(crate) fast_prefill: bool,
-    pub(crate) threads: usize,
+    pub(crate) nodes: &'a Nodes,
 }
 
 /// A segment on its way to stages.
@@ -56,9 +56,9 @@ impl<'a> Lowering<'a> {
         &self.graph.nodes[node].op
     }
 
-    /// A weight's description and its bytes.
-    pub(crate) fn weight(&self, id: WeightId) -> (&'a Weight, SharedBytes) {
-        (self.graph.weight(id), self.holdings.weights[&id].clone())
+    /// A weight's description and its matrix.
+    pub(crate) fn weight(&self, id: WeightId) -> (&'a Weight, Matrix) {
+        (self.graph.weight(id), self.matrix(id, 0))
     }
 
     /// The `number`-th of a weight's matrices.
@@ -66,9 +66,7 @@ impl<'a> Lowering<'a> {
         if let Some(matrix) = self.holdings.residents.matrix(id, number) {
             return matrix;
         }
-        let weight = self.graph.weight(id);
-        let bytes = weight.bytes() / weight.stacked;
-        Matrix::Fixed(self.holdings.weights[&id].slice(number * bytes..(number + 1) * bytes))
+        self.holdings.weights[&id].matrix(number, self.graph.weight(id).stacked)
     }
 
     /// Where a value lies.
@@ -83,15 +81,17 @@ impl<'a> Lowering<'a> {
 
     /// A vector weight as f32.
     pub(crate) fn vector(&self, id: WeightId) -> Arc<[f32]> {
-        floats(self.graph.weight(id), &self.holdings.weights[&id])
+        let weight = self.graph.weight(id);
+        floats(weight, &self.holdings.weights[&id].bytes(weight.stacked))
     }
 
     /// The vectors of a stack as f32.
     pub(crate) fn vectors(&self, id: WeightId) -> Vec<Vector> {
         let weight = self.graph.weight(id);
         self.holdings.residents.vectors(id).unwrap_or_else(|| {
-            let parts = parts(weight, &self.holdings.weights[&id]);
-            parts.map(|bytes| floats(weight, &bytes).into()).collect()
+            let bytes = self.holdings.weights[&id].bytes(weight.stacked);
+            let parts = bytes.chunks_exact(bytes.len() / weight.stacked);
+            parts.map(|bytes| Vector::Fixed(floats(weight, bytes))).collect()
         })
     }
 

@@ -1,7 +1,7 @@
 //! Matrices and vectors of weights: the same for good, or exchanged between runs.
 
 use std::collections::HashMap;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bilayer_graph::{SharedBytes, Weight, WeightId};
@@ -27,39 +27,74 @@ impl<T> Exchanged<T> {
     }
 }
 
-/// What kernels read of a weight.
-pub(crate) enum Held<T> {
-    Fixed(T),
-    Exchanged(Exchanged<T>),
+/// The bytes of a matrix.
+pub(crate) enum Matrix {
+    /// Consecutive portions of its rows, one for each NUMA node, or one for all.
+    Fixed(Box<[SharedBytes]>),
+    Exchanged(Exchanged<SharedBytes>),
 }
 
-/// The bytes of a matrix.
-pub(crate) type Matrix = Held<SharedBytes>;
-
-/// The elements of a vector.
-pub(crate) type Vector = Held<Arc<[f32]>>;
-
-impl<E, T: Deref<Target = [E]>> Held<T> {
-    /// Number of elements.
+impl Matrix {
+    /// Their number.
     pub(crate) fn len(&self) -> usize {
         match self {
-            Held::Fixed(all) => all.len(),
-            Held::Exchanged(place) => place.with(|all| all.len()),
+            Matrix::Fixed(portions) => portions.iter().map(SharedBytes::len).sum(),
+            Matrix::Exchanged(place) => place.with(SharedBytes::len),
         }
     }
 
     /// Hands a range of them to `read`.
-    pub(crate) fn with<R>(&self, range: Range<usize>, read: impl FnOnce(&[E]) -> R) -> R {
+    ///
+    /// # Panics
+    /// If it is not within one portion.
+    pub(crate) fn with<R>(&self, range: Range<usize>, read: impl FnOnce(&[u8]) -> R) -> R {
         match self {
-            Held::Fixed(all) => read(&all[range]),
-            Held::Exchanged(place) => place.with(|all| read(&all[range])),
+            Matrix::Fixed(portions) => match &**portions {
+                [one] => read(&one[range]),
+                several => {
+                    let (portion, start) = find(several, &range);
+                    read(&several[portion][range.start - start..range.end - start])
+                }
+            },
+            Matrix::Exchanged(place) => place.with(|bytes| read(&bytes[range])),
+        }
+    }
+
+    /// The portion with a range, if there are several.
+    #[cfg(debug_assertions)]
+    pub(crate) fn portion(&self, range: &Range<usize>) -> Option<usize> {
+        match self {
+            Matrix::Fixed(portions) if portions.len() > 1 => Some(find(portions, range).0),
+            _ => None,
         }
     }
 }
 
-impl<T> From<T> for Held<T> {
-    fn from(all: T) -> Held<T> {
-        Held::Fixed(all)
+/// The portion with the first byte of a range, and where it starts.
+fn find(portions: &[SharedBytes], range: &Range<usize>) -> (usize, usize) {
+    let mut start = 0;
+    for (at, portion) in portions.iter().enumerate() {
+        if range.start < start + portion.len() {
+            return (at, start);
+        }
+        start += portion.len();
+    }
+    panic!("bytes {range:?} of a matrix of {start}");
+}
+
+/// The elements of a vector.
+pub(crate) enum Vector {
+    Fixed(Arc<[f32]>),
+    Exchanged(Exchanged<Arc<[f32]>>),
+}
+
+impl Vector {
+    /// Hands a range of them to `read`.
+    pub(crate) fn with<R>(&self, range: Range<usize>, read: impl FnOnce(&[f32]) -> R) -> R {
+        match self {
+            Vector::Fixed(all) => read(&all[range]),
+            Vector::Exchanged(place) => place.with(|all| read(&all[range])),
+        }
     }
 }
 
@@ -103,18 +138,18 @@ impl Residents {
 
     /// A matrix that is exchanged.
     pub(crate) fn matrix(&self, id: WeightId, number: usize) -> Option<Matrix> {
-        self.matrices.get(&id).map(|places| Held::Exchanged(places[number].clone()))
+        self.matrices.get(&id).map(|places| Matrix::Exchanged(places[number].clone()))
     }
 
     /// The vectors of a stack, if they are exchanged.
     pub(crate) fn vectors(&self, id: WeightId) -> Option<Vec<Vector>> {
         let places = self.vectors.get(&id)?;
-        Some(places.iter().map(|place| Held::Exchanged(place.clone())).collect())
+        Some(places.iter().map(|place| Vector::Exchanged(place.clone())).collect())
     }
 }
 
 /// The bytes of each of a weight's matrices or vectors.
-pub(crate) fn parts(weight: &Weight, bytes: &SharedBytes) -> impl Iterator<Item = SharedBytes> {
+fn parts(weight: &Weight, bytes: &SharedBytes) -> impl Iterator<Item = SharedBytes> {
     let each = bytes.len() / weight.stacked;
     (0..weight.stacked).map(move |at| bytes.slice(at * each..(at + 1) * each))
 }

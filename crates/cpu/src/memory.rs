@@ -3,7 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-use bilayer_graph::Error;
+use bilayer_graph::{Error, SharedBytes};
 use bytemuck::Pod;
 
 #[cfg(debug_assertions)]
@@ -96,12 +96,33 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 
+    /// All bytes, for filling them before they are [shared](Memory::freeze).
+    pub(crate) fn fill(&mut self) -> &mut [u8] {
+        // SAFETY: the memory is initialized, `bytes` long, and borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.aligned.as_ptr(), self.bytes) }
+    }
+
+    /// The bytes, which nobody writes any more.
+    pub(crate) fn freeze(self) -> SharedBytes {
+        SharedBytes::from_owner(Frozen(self))
+    }
+
     fn check<T>(&self, offset: usize, len: usize) -> *mut T {
         let end = len.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(offset));
         assert!(end.is_some_and(|end| end <= self.bytes), "outside of {} bytes", self.bytes);
         assert!(offset.is_multiple_of(align_of::<T>()), "offset {offset} is not aligned");
         // SAFETY: `offset` is within the allocation, as just checked.
         unsafe { self.aligned.as_ptr().add(offset).cast() }
+    }
+}
+
+/// See [`Memory::freeze`].
+struct Frozen(Memory);
+
+impl AsRef<[u8]> for Frozen {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: nothing else has the memory, and this gives it to readers only.
+        unsafe { self.0.get(0, self.0.bytes) }
     }
 }
 

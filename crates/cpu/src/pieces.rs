@@ -17,16 +17,22 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    /// Pieces of at least `least` rows, except the last, whose ends are multiples of `least`.
+    /// All rows in one piece, for a thread with which nobody shares them.
+    pub(crate) fn whole(rows: usize) -> Pieces {
+        Pieces { ends: (rows > 0).then_some(rows).into_iter().collect() }
+    }
+
+    /// Pieces of at least `least` rows, except the last, whose ends are multiples of `least`, for `threads` threads and
+    /// those that help them.
     pub(crate) fn new(rows: usize, least: usize, threads: usize) -> Pieces {
         let mut ends = Vec::new();
         let mut start = 0;
         while start < rows {
             let left = rows - start;
-            let share = if threads <= 1 { left } else { left / (SHARES * threads) };
+            let share = left / (SHARES * threads);
             start = (start + (share / least).max(1) * least).min(rows);
             // A remainder that is not worth a claim is added to the last piece.
-            if rows - start < least || threads <= 1 {
+            if rows - start < least {
                 start = rows;
             }
             ends.push(start);
@@ -79,7 +85,8 @@ mod tests {
                 assert_eq!(end, rows);
             }
         }
-        assert_eq!(Pieces::new(8192, 16, 1).len(), 1);
+        assert_eq!(Pieces::whole(8192).range(0), 0..8192);
+        assert_eq!((Pieces::whole(8192).len(), Pieces::whole(0).len()), (1, 0));
     }
 
     #[test]

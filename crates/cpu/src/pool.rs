@@ -5,12 +5,19 @@
 //! chunk of a stage advances the ticket to the next stage. There is no other barrier: threads are not counted, so a
 //! preempted worker delays the others only if it holds a chunk, and the thread that waits for the result works too.
 //!
+//! **NUMA.** With several nodes, each has a lane: a ticket for the chunks of its own, which its threads claim first. They
+//! claim those of another lane, which reads memory of another node, when nothing is left in theirs. The stage is then a
+//! word of its own, so that claims of different nodes share no cache line.
+//!
 //! **Waiting** means spinning for some tens of microseconds, then yielding, then parking. A thread that notices that
 //! it was preempted while spinning assumes an oversubscribed machine and spins less.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::numa::Nodes;
 
 // A test compiles this file with those of a model checker: see `pool_model`.
 use super::sync::{
@@ -45,8 +52,8 @@ struct Padded<T>(T);
 struct Ticket(u64);
 
 impl Ticket {
-    fn new(generation: u64, stage: usize) -> Ticket {
-        Ticket(generation << 40 | (stage as u64) << 24)
+    fn new(generation: u64, stage: usize, next: u32) -> Ticket {
+        Ticket(generation << 40 | (stage as u64) << 24 | u64::from(next))
     }
 
     fn generation(self) -> u64 {
@@ -60,16 +67,35 @@ impl Ticket {
     fn next(self) -> u32 {
         self.0 as u32 & CHUNKS_MAX as u32
     }
+
+    /// Whether both are of the same stage of the same run.
+    fn is_of(self, stage: Ticket) -> bool {
+        self.0 >> 24 == stage.0 >> 24
+    }
+}
+
+/// The chunks of a node in the current stage.
+#[derive(Default)]
+struct Lane {
+    ticket: Padded<AtomicU64>,
+    done: Padded<AtomicU32>,
 }
 
 /// A list of stages that a pool can run repeatedly, each time with different numbers of chunks.
 pub(crate) struct Job {
-    ticket: Padded<AtomicU64>,
-    done: Padded<AtomicU32>,
-    /// Chunks of each stage in this run.
-    chunks: Box<[AtomicU32]>,
+    /// One for each node.
+    lanes: Box<[Lane]>,
+    /// Lanes of the current stage with chunks that have not finished.
+    lanes_left: Padded<AtomicU32>,
+    /// The ticket of the current stage, if there are several lanes; it is set after theirs.
+    stage: Padded<AtomicU64>,
+    stages: usize,
+    /// The end of each lane's chunks in each stage of this run, `[stages, lanes]`.
+    ends: Box<[AtomicU32]>,
+    /// Chunks that ran on a thread of another node, in all runs.
+    stolen: AtomicU64,
     /// End time of each stage, nanoseconds after `epoch`; empty if the job is not timed.
-    ends: Box<[AtomicU64]>,
+    stage_ends: Box<[AtomicU64]>,
     epoch: Instant,
     gate: Gate,
     cancelled: AtomicBool,
@@ -78,14 +104,19 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// A finished job of `stages` stages.
-    pub(crate) fn new(stages: usize, work: Box<dyn Work>) -> Job {
+    /// A finished job of `stages` stages for a pool with `lanes` nodes.
+    pub(crate) fn new(stages: usize, lanes: usize, work: Box<dyn Work>) -> Job {
         assert!(stages < STAGES_MAX, "{stages} stages");
+        let finished = || AtomicU64::new(Ticket::new(0, stages, 0).0);
+        let lane = |_| Lane { ticket: Padded(finished()), done: Padded::default() };
         Job {
-            ticket: Padded(AtomicU64::new(Ticket::new(0, stages).0)),
-            done: Padded::default(),
-            chunks: (0..stages).map(|_| AtomicU32::new(0)).collect(),
-            ends: Box::default(),
+            lanes: (0..lanes).map(lane).collect(),
+            lanes_left: Padded::default(),
+            stage: Padded(finished()),
+            stages,
+            ends: (0..stages * lanes).map(|_| AtomicU32::new(0)).collect(),
+            stolen: AtomicU64::new(0),
+            stage_ends: Box::default(),
             epoch: Instant::now(),
             gate: Gate::default(),
             cancelled: AtomicBool::new(false),
@@ -96,65 +127,101 @@ impl Job {
 
     /// Enables timing of the stages.
     pub(crate) fn timed(mut self) -> Job {
-        self.ends = (0..=self.chunks.len()).map(|_| AtomicU64::new(0)).collect();
+        self.stage_ends = (0..=self.stages).map(|_| AtomicU64::new(0)).collect();
         self
+    }
+
+    /// The word that says which stage is current.
+    fn current(&self) -> &AtomicU64 {
+        match &*self.lanes {
+            [one] => &one.ticket.0,
+            _ => &self.stage.0,
+        }
     }
 
     /// Whether the last run has finished.
     pub(crate) fn is_finished(&self) -> bool {
-        Ticket(self.ticket.0.load(Ordering::Acquire)).stage() == self.chunks.len()
+        Ticket(self.current().load(Ordering::Acquire)).stage() == self.stages
     }
 
-    /// Starts a run with the given numbers of chunks. Threads may work on it from here on.
+    /// Starts a run with the given ends of the lanes' chunks, stage by stage. Threads may work on it from here on.
     ///
     /// # Panics
     /// If the last run has not finished.
-    pub(crate) fn open(&self, chunks: impl Iterator<Item = usize>) {
-        let last = Ticket(self.ticket.0.load(Ordering::Acquire));
-        assert_eq!(last.stage(), self.chunks.len(), "the last run has not ended");
-        let mut stages = 0;
-        for (count, stage) in chunks.zip(&self.chunks) {
-            assert!(count < CHUNKS_MAX, "{count} chunks");
-            stage.store(count as u32, Ordering::Relaxed);
-            stages += 1;
+    pub(crate) fn open(&self, ends: impl Iterator<Item = usize>) {
+        let last = Ticket(self.current().load(Ordering::Acquire));
+        assert_eq!(last.stage(), self.stages, "the last run has not ended");
+        let mut known = 0;
+        for (end, place) in ends.zip(&self.ends) {
+            assert!(end < CHUNKS_MAX, "{end} chunks");
+            place.store(end as u32, Ordering::Relaxed);
+            known += 1;
         }
-        assert_eq!(stages, self.chunks.len(), "a number of chunks for each stage");
+        assert_eq!(known, self.ends.len(), "a number of chunks for each stage and lane");
         self.cancelled.store(false, Ordering::Relaxed);
         *lock(&self.panic) = None;
-        if let Some(first) = self.ends.first() {
+        if let Some(first) = self.stage_ends.first() {
             first.store(self.now(), Ordering::Relaxed);
         }
         self.turn_to(last.generation() + 1, 0);
     }
 
-    /// Runs chunks until the run has finished.
-    fn work(&self, thread: usize, patience: &mut Patience) {
+    /// The chunks of a lane in a stage.
+    fn range(&self, stage: usize, lane: usize) -> Range<u32> {
+        let ends = &self.ends[stage * self.lanes.len()..][..=lane];
+        let end = |of: Option<&AtomicU32>| of.map_or(0, |end| end.load(Ordering::Relaxed));
+        end(lane.checked_sub(1).and_then(|before| ends.get(before)))..end(ends.last())
+    }
+
+    /// Runs chunks until the run has finished. `node` is that of the thread.
+    fn work(&self, thread: usize, node: usize, patience: &mut Patience) {
         loop {
-            let word = self.ticket.0.load(Ordering::Acquire);
+            let word = self.current().load(Ordering::Acquire);
             let ticket = Ticket(word);
-            let stage = ticket.stage();
-            let Some(chunks) = self.chunks.get(stage) else { return };
-            // The count belongs to the ticket's generation; otherwise the exchange below fails.
-            let chunks = chunks.load(Ordering::Relaxed);
-            if ticket.next() >= chunks {
-                let moved = || self.ticket.0.load(Ordering::Acquire) != word;
-                patience.wait(&self.gate, moved);
+            if ticket.stage() >= self.stages {
+                return;
+            }
+            let lanes = (node..self.lanes.len()).chain(0..node);
+            let mut claims = lanes.filter_map(|lane| Some((lane, self.claim(ticket, lane)?)));
+            let Some((lane, chunk)) = claims.next() else {
+                patience.wait(&self.gate, || self.current().load(Ordering::Acquire) != word);
                 continue;
+            };
+            if lane != node {
+                self.stolen.fetch_add(1, Ordering::Relaxed);
             }
-            let claim = self.ticket.0.compare_exchange_weak(
-                word,
-                word + 1,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
-            if claim.is_err() {
-                continue;
+            self.run_chunk(ticket.stage(), chunk as usize, thread);
+            self.finish_chunk(ticket, lane);
+        }
+    }
+
+    /// Claims the next chunk of a lane; `None` if none is left, or `stage` has ended.
+    fn claim(&self, stage: Ticket, lane: usize) -> Option<u32> {
+        // The end belongs to the run of `stage`; if that is over, the lane's ticket has another generation.
+        let end = self.range(stage.stage(), lane).end;
+        let next = &self.lanes[lane].ticket.0;
+        loop {
+            let word = next.load(Ordering::Acquire);
+            let ticket = Ticket(word);
+            if !ticket.is_of(stage) || ticket.next() >= end {
+                return None;
             }
-            self.run_chunk(stage, ticket.next() as usize, thread);
-            if self.done.0.fetch_add(1, Ordering::AcqRel) + 1 == chunks {
-                self.end_stage(stage);
-                self.turn_to(ticket.generation(), stage + 1);
+            let claim =
+                next.compare_exchange_weak(word, word + 1, Ordering::AcqRel, Ordering::Relaxed);
+            if claim.is_ok() {
+                return Some(ticket.next());
             }
+        }
+    }
+
+    /// Counts a chunk as finished; the last one of the last lane ends the stage.
+    fn finish_chunk(&self, stage: Ticket, lane: usize) {
+        let count = self.range(stage.stage(), lane).len() as u32;
+        if self.lanes[lane].done.0.fetch_add(1, Ordering::AcqRel) + 1 == count
+            && self.lanes_left.0.fetch_sub(1, Ordering::AcqRel) == 1
+        {
+            self.end_stage(stage.stage());
+            self.turn_to(stage.generation(), stage.stage() + 1);
         }
     }
 
@@ -176,20 +243,30 @@ impl Job {
         }
     }
 
-    /// Advances the ticket to `stage`, or past it if it has no chunks.
+    /// Advances the tickets to `stage`, or past it if it has no chunks.
     fn turn_to(&self, generation: u64, mut stage: usize) {
-        while self.chunks.get(stage).is_some_and(|c| c.load(Ordering::Relaxed) == 0) {
+        let lanes = self.lanes.len();
+        while stage < self.stages && self.range(stage, lanes - 1).end == 0 {
             self.end_stage(stage);
             stage += 1;
         }
-        self.done.0.store(0, Ordering::Relaxed);
-        let ticket = Ticket::new(generation & 0xff_ffff, stage);
-        self.ticket.0.store(ticket.0, Ordering::SeqCst);
+        let ticket = |next| Ticket::new(generation & 0xff_ffff, stage, next).0;
+        let range = |lane| if stage < self.stages { self.range(stage, lane) } else { 0..0 };
+        let busy = (0..lanes).filter(|&lane| !range(lane).is_empty()).count();
+        self.lanes_left.0.store(busy as u32, Ordering::Relaxed);
+        for (at, lane) in self.lanes.iter().enumerate() {
+            lane.done.0.store(0, Ordering::Relaxed);
+            // A lone lane's ticket is the stage's, which is set last.
+            if lanes > 1 {
+                lane.ticket.0.store(ticket(range(at).start), Ordering::Release);
+            }
+        }
+        self.current().store(ticket(0), Ordering::SeqCst);
         self.gate.wake();
     }
 
     fn end_stage(&self, stage: usize) {
-        if let Some(end) = self.ends.get(stage + 1) {
+        if let Some(end) = self.stage_ends.get(stage + 1) {
             end.store(self.now(), Ordering::Relaxed);
         }
     }
@@ -201,7 +278,12 @@ impl Job {
     /// Nanoseconds per stage of the last run; empty if the job is not timed.
     pub(crate) fn stage_ns(&self) -> impl Iterator<Item = u64> {
         let at = |end: &AtomicU64| end.load(Ordering::Relaxed);
-        self.ends.windows(2).map(move |pair| at(&pair[1]).saturating_sub(at(&pair[0])))
+        self.stage_ends.windows(2).map(move |pair| at(&pair[1]).saturating_sub(at(&pair[0])))
+    }
+
+    /// Chunks that ran on a thread of another node, in all runs.
+    pub(crate) fn stolen(&self) -> u64 {
+        self.stolen.load(Ordering::Relaxed)
     }
 
     /// The panic message of the last run, if a chunk panicked.
@@ -295,15 +377,17 @@ struct Shared {
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
+    nodes: Arc<Nodes>,
     patience: Patience,
 }
 
 impl Pool {
-    /// Starts the workers.
+    /// Starts the workers, each bound to its node.
     ///
     /// # Errors
     /// The system cannot start more threads.
-    pub(crate) fn new(threads: usize) -> std::io::Result<Pool> {
+    pub(crate) fn new(nodes: Arc<Nodes>) -> std::io::Result<Pool> {
+        let threads = nodes.threads();
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let spin_max = if threads > cpus { Duration::ZERO } else { SPIN };
         let shared = Arc::new(Shared {
@@ -313,19 +397,20 @@ impl Pool {
             gate: Gate::default(),
         });
         // Workers are added one by one, so that those already started are stopped if a later one fails.
-        let mut pool = Pool { shared, workers: Vec::new(), patience: Patience::new(spin_max) };
+        let patience = Patience::new(spin_max);
+        let mut pool = Pool { shared, workers: Vec::new(), nodes, patience };
         for thread in 0..threads.saturating_sub(1) {
-            let shared = pool.shared.clone();
-            let run = move || serve(&shared, thread, Patience::new(spin_max));
+            let (shared, nodes) = (pool.shared.clone(), pool.nodes.clone());
+            let run = move || {
+                let node = nodes.of_thread(thread);
+                // The backend has tried every node; unbound it is only slower.
+                let _bound = nodes.bind(node);
+                serve(&shared, (thread, node), Patience::new(spin_max));
+            };
             let named = Builder::new().name(format!("bilayer cpu {thread}"));
             pool.workers.push(named.spawn(run)?);
         }
         Ok(pool)
-    }
-
-    /// Number of working threads: the workers and the owner.
-    pub(crate) fn threads(&self) -> usize {
-        self.workers.len() + 1
     }
 
     /// Publishes an open job to the workers.
@@ -338,9 +423,13 @@ impl Pool {
         self.shared.gate.wake();
     }
 
-    /// Works on the job until it has finished.
+    /// Works on the job until it has finished, bound to the last node meanwhile: the thread is the caller's, and has other
+    /// things to do.
     pub(crate) fn finish(&mut self, job: &Job) {
-        job.work(self.workers.len(), &mut self.patience);
+        let thread = self.workers.len();
+        let node = self.nodes.of_thread(thread);
+        let _bound = self.nodes.bind(node);
+        job.work(thread, node, &mut self.patience);
     }
 }
 
@@ -360,7 +449,7 @@ impl Drop for Pool {
 }
 
 /// A worker's main loop.
-fn serve(shared: &Shared, thread: usize, mut patience: Patience) {
+fn serve(shared: &Shared, (thread, node): (usize, usize), mut patience: Patience) {
     let mut seen = 0;
     loop {
         patience.wait(&shared.gate, || shared.epoch.0.load(Ordering::SeqCst) != seen);
@@ -370,7 +459,7 @@ fn serve(shared: &Shared, thread: usize, mut patience: Patience) {
         }
         let job = lock(&shared.slot).clone();
         if let Some(job) = job {
-            job.work(thread, &mut patience);
+            job.work(thread, node, &mut patience);
         }
     }
 }

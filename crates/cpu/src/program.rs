@@ -12,6 +12,7 @@ use crate::level::Level;
 use crate::memory::Memory;
 #[cfg(debug_assertions)]
 use crate::memory::claims;
+use crate::numa::Nodes;
 use crate::pool::Work;
 use crate::stage::{Buffer, Context, Stage};
 use crate::state::State;
@@ -29,6 +30,7 @@ pub(crate) struct Placed {
 /// A compiled segment.
 pub(crate) struct Program {
     pub(crate) level: Level,
+    nodes: Arc<Nodes>,
     pub(crate) stages: Vec<Box<dyn Stage>>,
     /// What each stage may write, [`Stage::writes`].
     writes: Vec<Vec<Range<usize>>>,
@@ -63,17 +65,18 @@ pub(crate) struct Parts {
 }
 
 impl Program {
-    /// Allocates the memory of a program for `threads` threads.
+    /// Allocates the memory of a program for the threads of some nodes.
     ///
     /// # Errors
     /// Out of memory.
-    pub(crate) fn new(parts: Parts, level: Level, threads: usize) -> Result<Program, Error> {
+    pub(crate) fn new(parts: Parts, level: Level, nodes: Arc<Nodes>) -> Result<Program, Error> {
         let scratch_bytes = parts.stages.iter().map(|stage| stage.scratch_bytes()).max();
         // Two cache lines between the threads' parts, so that none fetches another's.
         let scratch_bytes = scratch_bytes.unwrap_or(0).next_multiple_of(128) + 128;
-        let scratch = Memory::new(scratch_bytes * threads, "scratch of the threads")?;
+        let scratch = Memory::new(scratch_bytes * nodes.threads(), "scratch of the threads")?;
         Ok(Program {
             level,
+            nodes,
             arena: Memory::new(parts.arena_bytes, "activations")?,
             scratch,
             scratch_bytes,
@@ -114,9 +117,19 @@ impl Program {
         unsafe { &mut *self.state.get() }.set(step)
     }
 
-    /// Chunks of each stage in the current step.
-    pub(crate) fn chunks(&self) -> impl Iterator<Item = usize> {
-        self.stages.iter().map(|stage| stage.chunks(self.state()))
+    /// The end of each node's chunks in the current step, stage by stage.
+    pub(crate) fn chunk_ends(&self) -> impl Iterator<Item = usize> {
+        self.stages.iter().flat_map(|stage| {
+            (0..self.nodes.count()).map(|node| stage.end(self.state(), &self.nodes, node))
+        })
+    }
+
+    /// What runs, for the checks of debug builds.
+    #[cfg(debug_assertions)]
+    fn running(&self, stage: usize, chunk: usize) -> claims::Chunk {
+        let end = |node: &usize| self.stages[stage].end(self.state(), &self.nodes, *node);
+        let node = (0..self.nodes.count()).find(|node| chunk < end(node)).unwrap_or(0);
+        claims::Chunk { step: self.step.load(Relaxed), stage, chunk, node }
     }
 }
 
@@ -135,8 +148,7 @@ impl Work for ProgramRun {
             Context::new(writes, program.state(), scratch, program.level)
         };
         #[cfg(debug_assertions)]
-        let _running =
-            claims::enter(claims::Chunk { step: program.step.load(Relaxed), stage, chunk });
+        let _running = claims::enter(program.running(stage, chunk));
         program.stages[stage].run(context, chunk);
     }
 }

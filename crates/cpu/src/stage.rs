@@ -12,6 +12,7 @@ use bytemuck::Pod;
 
 use crate::level::Level;
 use crate::memory::Memory;
+use crate::numa::Nodes;
 use crate::state::State;
 
 /// Elements per chunk of elementwise work: a few microseconds.
@@ -21,6 +22,12 @@ const CHUNK_ELEMENTS: usize = 16 << 10;
 pub(crate) trait Stage: Send + Sync {
     /// Number of chunks in this step; 0 skips the stage.
     fn chunks(&self, state: &State) -> usize;
+
+    /// The end of a NUMA node's chunks, which follow those of the nodes before it. By default each has a part of them in
+    /// proportion to its threads.
+    fn end(&self, state: &State, nodes: &Nodes, node: usize) -> usize {
+        nodes.end(self.chunks(state), node)
+    }
 
     /// The byte ranges of the arena that the stage may write in any step.
     fn writes(&self, state: &State) -> Vec<Range<usize>>;

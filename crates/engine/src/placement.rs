@@ -15,6 +15,8 @@ use crate::session::{Settings, budget_of, check_uses, learned, limits_of};
 use crate::times::Subject;
 use crate::{Error, Model, devices};
 
+pub use bilayer_cpu::numa::Numa;
+
 pub use crate::devices::{Adapter, Measured, Offloads, adapters, host, measured, open};
 pub use bilayer_simulate::{Error as SimulationError, Execution, Simulation, machine};
 
@@ -288,9 +290,13 @@ pub fn plan(
 ) -> Result<Plan, Error> {
     let budget = budget_of(model, settings)?;
     let graph = settings.graph(model)?;
+    let is_described = described.is_some();
     let (machine, notes) = machine_of(model, settings, described, &graph)?;
     let mut plan = settings.placing.with_learned(model).plan(&graph, &machine, &budget)?;
     plan.notes.extend(notes);
+    if !is_described {
+        plan.notes.extend(numa_note(&settings.placing, settings.cpu_options(), &plan));
+    }
     if plan.predicted.is_none() {
         plan.notes.push("speeds are not known yet: the first run measures them".to_owned());
     }
@@ -320,7 +326,7 @@ fn machine_of(
 
 /// Describes this machine without opening a GPU.
 fn this_machine(settings: &Settings<'_>) -> Result<(Machine, Vec<String>), Error> {
-    let options = settings.host();
+    let options = settings.cpu_options();
     let placing = &settings.placing;
     let mut devices = vec![devices::host(placing, options)?.facts().clone()];
     let devices::Offloads { devices: mut gpus, mut notes } = devices::facts(placing)?;
@@ -335,6 +341,36 @@ fn this_machine(settings: &Settings<'_>) -> Result<(Machine, Vec<String>), Error
         cpu.read_gbps.get_or_insert_with(|| bilayer_cpu::probe::read_gbps_of(threads, PROBE_BYTES));
     }
     Ok((Machine::new(devices), notes))
+}
+
+/// What a plan says of the NUMA nodes of this machine, if the options ask for them.
+pub(crate) fn numa_note(
+    placing: &Placing,
+    options: bilayer_cpu::Options,
+    plan: &Plan,
+) -> Option<String> {
+    if options.numa == Numa::Off || placing.simulated.is_some() {
+        return None;
+    }
+    let nodes = options.nodes();
+    if !nodes.is_divided() {
+        let numa = options.numa;
+        return Some(format!("numa {numa}: all threads are in one NUMA node, nothing is divided"));
+    }
+    let threads: usize = nodes.iter().map(|node| node.threads).sum();
+    let weight_bytes = plan.devices.first().map_or(0, |host| host.weight_bytes);
+    let each = nodes.iter().map(|node| {
+        let bytes = weight_bytes / threads as u64 * node.threads as u64;
+        let plural = if node.threads == 1 { "" } else { "s" };
+        format!("node {} {}, {} thread{plural}", node.number, Bytes(bytes), node.threads)
+    });
+    let each: Vec<String> = each.collect();
+    let simulated = if matches!(options.numa, Numa::Simulate(_)) { "simulated " } else { "" };
+    Some(format!(
+        "the CPU's weights are copied to {} {simulated}NUMA nodes: {}",
+        nodes.count(),
+        each.join("; ")
+    ))
 }
 
 fn last_line(message: &str) -> &str {

@@ -10,6 +10,7 @@
 use std::fmt;
 
 use bilayer_cpu::level::Level;
+use bilayer_cpu::numa::Numa;
 use bilayer_cpu::{host, probe};
 use bilayer_graph::{Backend, Graph};
 use bilayer_quant::Type;
@@ -86,6 +87,8 @@ pub struct Setup {
     pub cpu_level: Option<Level>,
     /// Whether the CPU may round weights in prompts.
     pub fast_prefill: bool,
+    /// How the CPU's threads and weights are divided among its NUMA nodes.
+    pub numa: Numa,
     /// Tokens per sequence of the longest test.
     pub context: usize,
     /// Maximum sequences of a test.
@@ -120,6 +123,7 @@ impl Setup {
             threads: self.threads,
             cpu_level: self.cpu_level,
             fast_prefill: self.fast_prefill,
+            numa: self.numa,
             ctx_size: Some(self.context),
             sequences: self.parallel,
             ubatch_size: self.ubatch_size,
@@ -133,8 +137,8 @@ impl Setup {
     }
 
     fn host(&self) -> bilayer_cpu::Options {
-        let Setup { threads, cpu_level: level, fast_prefill, .. } = *self;
-        bilayer_cpu::Options { threads, level, fast_prefill }
+        let Setup { threads, cpu_level: level, fast_prefill, numa, .. } = *self;
+        bilayer_cpu::Options { threads, level, fast_prefill, numa }
     }
 
     /// The host and, if any placement uses them, the GPUs.

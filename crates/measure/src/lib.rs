@@ -23,6 +23,7 @@
 //!     threads: None,
 //!     cpu_level: None,
 //!     fast_prefill: false,
+//!     numa: Default::default(),
 //!     context: 640,
 //!     parallel: 1,
 //!     ubatch_size: 512,

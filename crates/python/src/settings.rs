@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bilayer::{
-    Builder, CacheType, Cancel, ExpertCache, GpuLayers, Model, Parameter, ProfileOptions,
+    Builder, CacheType, Cancel, ExpertCache, GpuLayers, Model, Numa, Parameter, ProfileOptions,
 };
 use pyo3::prelude::*;
 
@@ -42,6 +42,7 @@ pub struct Settings {
     cache_dir: Option<PathBuf>,
     context: Option<usize>,
     threads: Option<usize>,
+    numa: String,
     cache_type: String,
     hadamard_keys: bool,
     fast_prefill: bool,
@@ -60,7 +61,7 @@ impl Settings {
     /// The first that has none.
     pub fn check(&self, py: Python<'_>) -> PyResult<()> {
         let checked = self.layers().and_then(|_| self.cache()).and_then(|_| self.experts());
-        let checked = checked.map(drop);
+        let checked = checked.and_then(|_| self.numa()).map(drop);
         checked.map_err(|line| usage(py, &line))
     }
 
@@ -92,6 +93,10 @@ impl Settings {
         }
     }
 
+    fn numa(&self) -> Result<Numa, String> {
+        self.numa.parse().map_err(|error| format!("{error}"))
+    }
+
     fn cache(&self) -> Result<CacheType, String> {
         CacheType::by_name(&self.cache_type)
     }
@@ -103,6 +108,7 @@ impl Settings {
             .gpu_layers(self.layers().unwrap_or_default())
             .cache_type(self.cache().unwrap_or_default())
             .expert_cache(self.experts().unwrap_or_default())
+            .numa(self.numa().unwrap_or_default())
             .cpu_moe_layers(self.cpu_moe_layers);
         for name in self.device {
             builder = builder.device(name);

@@ -176,6 +176,7 @@ def errors_have_the_engines_message():
         "expert-cache is auto; it must be 0: the model has no experts": {"expert_cache": "auto"},
         "expert-cache is 1.00 MiB": {"expert_cache": 1 << 20},
         "expert-counts is ": {"expert_counts": DEMO},
+        "numa is `isolate`; to stay in one node": {"numa": "isolate"},
     }.items():
         raised(bilayer.UsageError, wrong, lambda: bilayer.Bilayer(DEMO, **settings))
     raised(bilayer.UsageError, "hadamard is on with f16", lambda: bilayer.Bilayer(DEMO, hadamard_keys=True))

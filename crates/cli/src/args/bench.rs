@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use bilayer_cpu::numa::Numa;
 use bilayer_quant::Type;
 use bilayer_scheduler::Offload;
 use clap::{Args, ValueEnum};
 
 use super::lists::Lists;
-use super::model::kv_type;
+use super::model::{kv_type, numa};
 use super::placing::offload;
 use super::{AdapterArgs, FlashAttn, HubArgs, ModelArgs, PlacingArgs, switch};
 
@@ -118,6 +119,8 @@ pub struct BenchModelArgs {
     pub mlock: bool,
     #[arg(long, value_delimiter = ',')]
     pub cpu_level: Vec<String>,
+    #[arg(long, value_delimiter = ',', value_parser = numa)]
+    pub numa: Vec<Numa>,
 }
 
 /// Placement on the GPUs: the flags of [`PlacingArgs`], three of them as lists.

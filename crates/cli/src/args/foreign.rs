@@ -95,7 +95,6 @@ const FLAGS: &[Flags] = &[
     (&["--prio", "--prio-batch", "--prio-draft"], Value, OnlyFor(&["0"], &Note(PRIORITY))),
     (&["-C", "--cpu-mask", "-Cb", "--cpu-mask-batch", "-Cr", "--cpu-range"], Value, Note(PINNING)),
     (&["-Crb", "--cpu-range-batch", "--cpu-strict", "--cpu-strict-batch"], Value, Note(PINNING)),
-    (&["--numa"], Value, Note("start the program with `numactl` to place its memory")),
     (&["-cb", "--cont-batching", "-nocb", "--no-cont-batching"], Nothing, Note(BATCHED)),
     (&["--no-jinja"], Nothing, Note("the model's chat template is always used")),
     (&["-cram", "--cache-ram", "--cache-reuse", "-ctxcp"], Value, Note(PREFIXES)),

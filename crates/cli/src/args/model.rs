@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use bilayer_cpu::numa::{Numa, NumaError};
 use bilayer_quant::Type;
 use clap::{Args, ValueEnum};
 
@@ -58,6 +59,10 @@ pub struct ModelArgs {
     /// Let the CPU round weights to eight bits in prompts of many tokens, where that is faster
     #[arg(long)]
     pub fast_prefill: bool,
+    /// Divide threads and a copy of the weights among the CPU's NUMA nodes: off, distribute, or a number of simulated nodes
+    #[arg(long, value_name = "HOW", default_value = "off", env = "LLAMA_ARG_NUMA")]
+    #[arg(value_parser = numa)]
+    pub numa: Numa,
     #[command(flatten)]
     pub metadata: MetadataArgs,
     #[command(flatten)]
@@ -97,6 +102,10 @@ pub enum FlashAttn {
     Off,
     #[value(alias = "-1")]
     Auto,
+}
+
+pub(super) fn numa(given: &str) -> Result<Numa, String> {
+    given.parse().map_err(|error: NumaError| error.advice.to_owned())
 }
 
 pub(super) fn kv_type(given: &str) -> Result<Type, String> {

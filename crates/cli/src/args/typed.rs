@@ -392,7 +392,7 @@ mod tests {
             ("bilayer tokenize -- -ub", "bilayer tokenize -- -ub"),
             ("bilayer run -n5", "bilayer run -n5"),
             ("bilayer -ts 3,1 -sm layer", "bilayer run --tensor-split 3,1 --split-mode layer"),
-            ("bilayer run -tb 1 -n 5 --numa=isolate --fit on", "bilayer run -n 5"),
+            ("bilayer run -tb 1 -n 5 --poll=50 --fit on", "bilayer run -n 5"),
             ("bilayer server -m a=b.gguf -m c", "bilayer server --add-model a=b.gguf -m c"),
             ("bilayer serve -cb --slots -cram 10 -lv=3 -np 2", "bilayer serve --parallel 2"),
             ("bilayer --ctx_size 8 --top_k=3", "bilayer run --ctx-size 8 --top-k=3"),

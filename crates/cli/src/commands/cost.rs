@@ -37,6 +37,7 @@ pub fn execute(args: &Args) -> Result<u8, Failure> {
         threads: asked.threads,
         cpu_level: asked.cpu_level,
         fast_prefill: asked.fast_prefill,
+        numa: asked.numa,
         context: longest,
         parallel: args.parallel,
         ubatch_size: asked.ubatch_size,

@@ -1,6 +1,7 @@
 //! `bilayer devices`: lists the devices of this machine and their read bandwidth.
 
 use bilayer_cpu::Cpu;
+use bilayer_cpu::host::{Node, Topology};
 use bilayer_engine::Error;
 use bilayer_engine::placement::{Adapter, Measured, adapters, measured};
 use bilayer_graph::Backend;
@@ -17,13 +18,16 @@ pub fn execute(args: &Devices) -> Result<u8, Failure> {
     let facts = cpu.facts().clone();
     let gbps = bilayer_cpu::probe::read_gbps(facts.threads);
     let adapters: Vec<Listed> = adapters().into_iter().enumerate().map(Listed::measured).collect();
+    let nodes = Topology::of_this_process().nodes;
     if args.json {
+        let node = |node: &Node| json!({ "node": node.number, "cpus": node.cpus, "memory_bytes": node.memory_bytes });
         let document = json!({
             "cpu": {
                 "level": facts.level,
                 "threads": facts.threads,
                 "memory_bytes": facts.memory_bytes,
                 "read_gbps": gbps,
+                "numa": nodes.iter().map(node).collect::<Value>(),
             },
             "adapters": adapters.iter().map(adapter).collect::<Value>(),
         });
@@ -36,9 +40,25 @@ pub fn execute(args: &Devices) -> Result<u8, Failure> {
         facts.level,
         Bytes(facts.memory_bytes)
     )];
+    lines.extend(numa(&nodes));
     lines.extend(listing(&adapters));
     output::text(&(lines.join("\n") + "\n"))?;
     Ok(0)
+}
+
+/// The NUMA nodes, if there are several.
+fn numa(nodes: &[Node]) -> Vec<String> {
+    if nodes.len() < 2 {
+        return Vec::new();
+    }
+    let line = |node: &Node| {
+        let count = match node.cpus.len() {
+            0 => "memory only".to_owned(),
+            count => format!("{count} CPUs"),
+        };
+        format!("     NUMA node {}: {count}, {}", node.number, Bytes(node.memory_bytes))
+    };
+    nodes.iter().map(line).collect()
 }
 
 /// Prints the GPUs, for `--list-devices`.
@@ -105,4 +125,23 @@ fn adapter(listed: &Listed) -> Value {
         "level": listed.measured.as_ref().map(|found| &found.level),
         "features": a.features,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_nodes_are_listed() {
+        let node = |number, cpus: usize| Node {
+            number,
+            cpus: (0..cpus).collect(),
+            memory_bytes: 64 << 30,
+        };
+        assert!(numa(&[node(0, 8)]).is_empty());
+        assert_eq!(
+            numa(&[node(0, 8), node(2, 0)]),
+            ["     NUMA node 0: 8 CPUs, 64.0 GiB", "     NUMA node 2: memory only, 64.0 GiB"]
+        );
+    }
 }

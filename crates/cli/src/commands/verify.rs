@@ -108,6 +108,7 @@ fn host(args: &Verify) -> Options {
         threads: crate::args::threads(args.model.threads),
         level: None,
         fast_prefill: args.model.fast_prefill,
+        numa: args.model.numa,
     }
 }
 

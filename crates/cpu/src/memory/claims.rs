@@ -1,4 +1,4 @@
-//! Checks in debug builds that the chunks of a stage write to disjoint bytes.
+//! Checks in debug builds that the chunks of a stage write to disjoint bytes, and read weights of their own node.
 //!
 //! A thread that runs a chunk says so ([`enter`]); until it leaves, each slice of a [`Memory`](super::Memory) that it takes
 //! for writing is compared with those of other chunks in that run of the stage, no matter when or on which thread: a
@@ -16,6 +16,8 @@ pub(crate) struct Chunk {
     pub(crate) step: u64,
     pub(crate) stage: usize,
     pub(crate) chunk: usize,
+    /// The NUMA node to which it belongs.
+    pub(crate) node: usize,
 }
 
 thread_local! {
@@ -32,6 +34,13 @@ pub(crate) fn step() -> u64 {
 pub(crate) fn enter(chunk: Chunk) -> Running {
     CURRENT.set(Some(chunk));
     Running
+}
+
+/// Asserts that the chunk that this thread runs belongs to the node whose weights it reads.
+pub(crate) fn reads_from(node: usize) {
+    if let Some(running) = CURRENT.get() {
+        assert_eq!(running.node, node, "{running:?} reads rows of another node");
+    }
 }
 
 /// See [`enter`].
@@ -70,7 +79,7 @@ impl Default for Claims {
 impl Claims {
     /// Asserts that no other chunk of the stage has written to the range; this one has from now on.
     pub(super) fn claim(&self, range: &Range<usize>) {
-        let Some(Chunk { step, stage, chunk }) = CURRENT.get() else { return };
+        let Some(Chunk { step, stage, chunk, .. }) = CURRENT.get() else { return };
         if range.is_empty() {
             return;
         }
@@ -110,7 +119,7 @@ mod tests {
     use super::*;
 
     fn in_chunk(step: u64, chunk: usize, claims: &Claims, range: Range<usize>) -> bool {
-        let _running = enter(Chunk { step, stage: 3, chunk });
+        let _running = enter(Chunk { step, stage: 3, chunk, node: 0 });
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| claims.claim(&range))).is_ok()
     }
 
@@ -124,5 +133,13 @@ mod tests {
         assert!(!in_chunk(now, 2, &claims, 127..129));
         assert!(in_chunk(later, 2, &claims, 0..128), "the next step");
         claims.claim(&(0..128));
+    }
+
+    #[test]
+    fn weights_of_another_node_are_found() {
+        reads_from(1);
+        let _running = enter(Chunk { step: 1, stage: 0, chunk: 0, node: 0 });
+        reads_from(0);
+        assert!(std::panic::catch_unwind(|| reads_from(1)).is_err());
     }
 }

@@ -20,8 +20,10 @@ pub(crate) fn stage(lowering: &mut Lowering<'_>, node: usize) -> Box<dyn Stage> 
             Ids::Segments { .. } => &context.state.segments[rows],
         };
         for (&id, out) in ids.iter().zip(results.chunks_exact_mut(out.width)) {
-            let row = &table[id as usize * row_bytes..][..row_bytes];
-            ty.dequantize(row, out).expect("loading has checked the table's bytes");
+            let first = id as usize * row_bytes;
+            table.with(first..first + row_bytes, |row| {
+                ty.dequantize(row, out).expect("loading has checked the table's bytes");
+            });
         }
     })
 }

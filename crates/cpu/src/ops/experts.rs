@@ -16,6 +16,7 @@ use std::sync::Arc;
 use bilayer_graph::{Activation, NO_EXPERT};
 
 use crate::memory::lines;
+use crate::numa::Nodes;
 use crate::ops::gate;
 use crate::ops::matmul::{Band, Cuts, Inputs, Layouts, Linear, names};
 use crate::stage::{Buffer, Context, Stage};
@@ -77,18 +78,18 @@ pub(crate) struct Mixture {
 }
 
 impl Mixture {
-    /// Products of at most `rows` rows, shared by `threads` threads.
+    /// Products of at most `rows` rows, shared by the threads of some nodes.
     pub(crate) fn new(
         input: Buffer,
         route: Buffer,
         parts: Vec<ExpertProduct>,
         rows: usize,
-        threads: usize,
+        nodes: &Nodes,
     ) -> Mixture {
         let first = |part| ExpertProduct::of(part, 0);
         let cols = parts.iter().flat_map(first).next().map_or(0, |linear| linear.cols);
         let layouts = Layouts::of(cols, parts.iter().flat_map(first));
-        let cuts = parts.iter().map(|part| Cuts::new(part.of(0), threads)).collect();
+        let cuts = parts.iter().map(|part| Cuts::new(part.of(0), nodes)).collect();
         Mixture { input, route, parts, cuts, offset: 0, layouts, rows }
     }
 
@@ -356,14 +357,33 @@ impl Filled<'_> {
 /// Runs chunks of the weight rows of the experts that have a group.
 struct Multiply(Arc<Mixture>);
 
+impl Multiply {
+    /// Number of NUMA nodes.
+    fn nodes(&self) -> usize {
+        self.0.cuts.first().map_or(0, Cuts::nodes)
+    }
+
+    /// Chunks of the products of some NUMA nodes.
+    fn products(&self, state: &State, nodes: Range<usize>) -> usize {
+        let most = |node| self.0.cuts.iter().map(move |cuts| cuts.chunks_max(node));
+        self.0.groups_max(state.rows(self.0.route.rows)) * nodes.flat_map(most).sum::<usize>()
+    }
+}
+
+/// The chunks of a NUMA node are those of all parts and groups with its rows.
 impl Stage for Multiply {
     fn chunks(&self, state: &State) -> usize {
-        let rows = state.rows(self.0.route.rows);
-        if rows == 0 {
-            return 0;
+        match self.products(state, 0..self.nodes()) {
+            0 => 0,
+            products => products + ABSENT_CHUNKS,
         }
-        let groups = self.0.groups_max(rows);
-        self.0.cuts.iter().map(|cuts| groups * cuts.chunks_max()).sum::<usize>() + ABSENT_CHUNKS
+    }
+
+    fn end(&self, state: &State, _: &Nodes, node: usize) -> usize {
+        match node + 1 == self.nodes() {
+            true => self.chunks(state),
+            false => self.products(state, 0..node + 1),
+        }
     }
 
     fn scratch_bytes(&self) -> usize {
@@ -380,8 +400,11 @@ impl Stage for Multiply {
         let scratch = std::mem::take(&mut context.scratch);
         let groups = mixture.groups(&context);
         let most = mixture.groups_max(context.state.rows(mixture.route.rows));
-        for (part, cuts) in mixture.parts() {
-            let chunks = cuts.chunks_max();
+        let nodes = 0..self.nodes();
+        for (node, (part, cuts)) in
+            nodes.flat_map(|node| mixture.parts().map(move |part| (node, part)))
+        {
+            let chunks = cuts.chunks_max(node);
             if chunk >= most * chunks {
                 chunk -= most * chunks;
                 continue;
@@ -402,7 +425,7 @@ impl Stage for Multiply {
                 bytes: cuts.tile_bytes(count),
             };
             // Empty if fewer chunks than the maximum serve this group.
-            for band in cuts.bands(count, place) {
+            for band in cuts.bands(count, node, place) {
                 tile.run(&context, &band, scratch);
             }
             return;

@@ -16,24 +16,18 @@ use crate::gemm::{Gemm, Packed, Packing, TOKENS_MIN_MAX, gemm, gemm_fine, gemm_r
 use crate::level::dispatch;
 use crate::lowering::Holdings;
 use crate::matrix::{Matrix, Vector};
-use crate::memory::lines;
+#[cfg(debug_assertions)]
+use crate::memory::claims;
+use crate::numa::Nodes;
 use crate::ops::gate;
 use crate::ops::norm::Norm;
-use crate::pieces::Pieces;
 use crate::stage::{Buffer, Context, Stage};
 use crate::state::State;
+pub(crate) use cuts::{Band, Cuts};
 use store::{Residual, Store};
 
+mod cuts;
 mod store;
-
-/// Minimum bytes of weights per chunk: a few microseconds of memory bandwidth.
-const CHUNK_BYTES: usize = 64 << 10;
-
-/// Number of tokens from which a panel is a chunk.
-pub(crate) const PANEL_TOKENS: usize = 64;
-
-/// Row granularity of chunks, so that results of two chunks never share a cache line.
-const CHUNK_ROWS: usize = 16;
 
 /// One weight with its kernels.
 pub(crate) struct Linear {
@@ -57,13 +51,12 @@ pub(crate) struct Shape {
 impl Linear {
     /// `weight [rows, cols]`, `bias [rows]`.
     pub(crate) fn new(
-        weight: impl Into<Matrix>,
+        weight: Matrix,
         shape: &Shape,
         bias: Option<Vector>,
         &Holdings { level, fast_prefill, .. }: &Holdings<'_>,
     ) -> Linear {
         let &Shape { ty, rows, cols, precision } = shape;
-        let weight = weight.into();
         let row_bytes = weight.len() / rows.max(1);
         let (dot, gemm) = match precision {
             Precision::Coarse if fast_prefill => {
@@ -103,6 +96,8 @@ impl Linear {
     fn multiply(&self, inputs: &Inputs<'_>, band: &Band, rest: &mut [u8], out: &mut [f32]) {
         let range = band.rows.clone();
         let bytes = range.start * self.row_bytes..range.end * self.row_bytes;
+        #[cfg(debug_assertions)]
+        self.weight.portion(&bytes).into_iter().for_each(claims::reads_from);
         self.weight.with(bytes, |weights| {
             if inputs.count.few {
                 let data = inputs.columns(self.dot.format);
@@ -141,111 +136,6 @@ impl Product {
             Product::Gated { gate, up, .. } => (&**gate, Some(&**up)),
         };
         std::iter::once(first).chain(second)
-    }
-}
-
-/// Rows that are passed to a kernel at once.
-pub(crate) struct Band {
-    pub(crate) rows: Range<usize>,
-    /// Whether this thread has just multiplied the preceding rows.
-    follows: bool,
-}
-
-/// How the rows of matrices that are multiplied together are split among threads, for any number of inputs.
-pub(crate) struct Cuts {
-    rows: usize,
-    /// Rows per kernel call: with few inputs, with many.
-    tile_rows: [usize; 2],
-    /// Chunks for few inputs, when reading the matrices dominates.
-    pieces: Pieces,
-    /// Chunks when inputs are too few to make a panel's work long: reading still matters.
-    panels: Pieces,
-}
-
-impl Cuts {
-    /// The split for matrices of `rows` rows each and `threads` threads.
-    pub(crate) fn new<'a>(
-        linears: impl Iterator<Item = &'a Linear> + Clone,
-        threads: usize,
-    ) -> Cuts {
-        let rows = linears.clone().next().map_or(0, |linear| linear.rows);
-        let row_bytes: usize = linears.clone().map(|linear| linear.row_bytes).sum();
-        let panel_rows = linears.map(|linear| linear.gemm.panel_rows).min().unwrap_or(1);
-        let least = CHUNK_BYTES.div_ceil(row_bytes.max(1));
-        let few_rows = least.next_multiple_of(CHUNK_ROWS);
-        Cuts {
-            rows,
-            tile_rows: [few_rows, panel_rows],
-            pieces: Pieces::new(rows, few_rows, threads),
-            panels: Pieces::new(rows, least.next_multiple_of(panel_rows), threads),
-        }
-    }
-
-    /// Number of chunks for this many inputs.
-    pub(crate) fn chunks(&self, count: Count) -> usize {
-        match self.pieces(count) {
-            Some(pieces) => pieces.len(),
-            None => self.rows.div_ceil(self.tile_rows(count)),
-        }
-    }
-
-    /// Maximum number of chunks over any number of inputs.
-    pub(crate) fn chunks_max(&self) -> usize {
-        let panels = self.rows.div_ceil(self.tile_rows[1]);
-        self.pieces.len().max(self.panels.len()).max(panels)
-    }
-
-    /// The rows of a chunk; empty beyond the last.
-    fn range(&self, count: Count, chunk: usize) -> Range<usize> {
-        if chunk >= self.chunks(count) {
-            return 0..0;
-        }
-        if let Some(pieces) = self.pieces(count) {
-            return pieces.range(chunk);
-        }
-        let rows = self.tile_rows(count);
-        chunk * rows..((chunk + 1) * rows).min(self.rows)
-    }
-
-    /// The rows of a chunk, in portions for the kernels.
-    pub(crate) fn bands(&self, count: Count, chunk: usize) -> impl Iterator<Item = Band> {
-        let (range, step) = (self.range(count, chunk), self.tile_rows(count));
-        range.clone().step_by(step).map(move |first| Band {
-            rows: first..(first + step).min(range.end),
-            follows: first > range.start,
-        })
-    }
-
-    /// The chunks, if they have different lengths.
-    fn pieces(&self, count: Count) -> Option<&Pieces> {
-        match count.rows {
-            _ if count.few => Some(&self.pieces),
-            ..PANEL_TOKENS => Some(&self.panels),
-            _ => None,
-        }
-    }
-
-    /// Rows per tile.
-    fn tile_rows(&self, count: Count) -> usize {
-        self.tile_rows[usize::from(!count.few)]
-    }
-
-    /// Bytes of a matrix's results per tile.
-    pub(crate) fn tile_bytes(&self, count: Count) -> usize {
-        lines(4 * self.tile_rows(count) * count.rows)
-    }
-
-    /// Scratch bytes for tiles of two matrices with up to this many inputs: their results, then the kernels' scratch.
-    pub(crate) fn scratch_bytes<'a>(
-        &self,
-        linears: impl Iterator<Item = &'a Linear>,
-        count_max: usize,
-    ) -> usize {
-        let few = Count { rows: count_max.min(TOKENS_MIN_MAX - 1), few: true };
-        let many = Count { rows: count_max, few: false };
-        let tiles = self.tile_bytes(few).max(self.tile_bytes(many));
-        let kernels = linears.map(|linear| linear.gemm.scratch_bytes(count_max)).max();
-        2 * tiles + lines(kernels.unwrap_or(0))
     }
 }
 
@@ -341,15 +231,15 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Products shared by `threads` threads.
+    /// Products shared by the threads of some nodes.
     pub(crate) fn new(
         norm: Option<(Norm, Buffer)>,
         input: Buffer,
         parts: Vec<Product>,
-        threads: usize,
+        nodes: &Nodes,
     ) -> Group {
         let layouts = Layouts::of(input.width, parts.iter().flat_map(Product::linears));
-        let cuts = parts.iter().map(|part| Cuts::new(part.linears(), threads)).collect();
+        let cuts = parts.iter().map(|part| Cuts::new(part.linears(), nodes)).collect();
         Group { norm, input, parts, cuts, prepared_offset: 0, layouts }
     }
 
@@ -518,13 +408,30 @@ struct Multiply {
     rows: usize,
 }
 
-impl Stage for Multiply {
-    fn chunks(&self, state: &State) -> usize {
+impl Multiply {
+    /// Number of a node's chunks.
+    fn chunks_of(&self, state: &State, node: usize) -> usize {
         let count = self.group.count(state);
         if count.rows == 0 {
             return 0;
         }
-        self.group.cuts.iter().map(|cuts| cuts.chunks(count)).sum()
+        self.group.cuts.iter().map(|cuts| cuts.chunks(count, node)).sum()
+    }
+
+    /// Number of nodes.
+    fn nodes(&self) -> usize {
+        self.group.cuts.first().map_or(0, Cuts::nodes)
+    }
+}
+
+/// The chunks of a node are those of all parts with its rows.
+impl Stage for Multiply {
+    fn chunks(&self, state: &State) -> usize {
+        (0..self.nodes()).map(|node| self.chunks_of(state, node)).sum()
+    }
+
+    fn end(&self, state: &State, _: &Nodes, node: usize) -> usize {
+        (0..=node).map(|node| self.chunks_of(state, node)).sum()
     }
 
     fn scratch_bytes(&self) -> usize {
@@ -539,14 +446,17 @@ impl Stage for Multiply {
     fn run(&self, mut context: Context<'_>, mut chunk: usize) {
         let scratch = std::mem::take(&mut context.scratch);
         let inputs = self.group.inputs(&context);
-        for (part, cuts) in self.group.parts() {
-            let chunks = cuts.chunks(inputs.count);
+        let nodes = 0..self.nodes();
+        for (node, (part, cuts)) in
+            nodes.flat_map(|node| self.group.parts().map(move |part| (node, part)))
+        {
+            let chunks = cuts.chunks(inputs.count, node);
             if chunk >= chunks {
                 chunk -= chunks;
                 continue;
             }
             let tile_bytes = cuts.tile_bytes(inputs.count);
-            for band in cuts.bands(inputs.count, chunk) {
+            for band in cuts.bands(inputs.count, node, chunk) {
                 tile(&context, part, &inputs, &band, tile_bytes, scratch);
             }
             return;

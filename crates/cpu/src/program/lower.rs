@@ -13,6 +13,7 @@ use super::place::{Request, place};
 use super::{Parts, Placed};
 use crate::cache::Cache;
 use crate::lowering::{Holdings, Lowering};
+use crate::matrix::Vector;
 use crate::memory::lines;
 use crate::ops::attend::{self, tile_tokens};
 use crate::ops::experts::{self, Mixture};
@@ -238,12 +239,11 @@ impl<'a> Assembly<'a> {
         let Op::MatMul { weight, bias, precision, .. } = self.graph.nodes[node].op else {
             unreachable!("a product")
         };
-        let bytes = self.lowering.holdings.weights[&weight].clone();
-        let weight = self.graph.weight(weight);
+        let (weight, matrix) = self.lowering.weight(weight);
         let Weight { ty, rows, cols, .. } = *weight;
         let shape = matmul::Shape { ty, rows, cols, precision };
-        let bias = bias.map(|bias| self.lowering.vector(bias).into());
-        Box::new(Linear::new(bytes, &shape, bias, self.lowering.holdings))
+        let bias = bias.map(|bias| Vector::Fixed(self.lowering.vector(bias)));
+        Box::new(Linear::new(matrix, &shape, bias, self.lowering.holdings))
     }
 
     /// The group of a [`FusedOp::Multiply`] without a route, with values at `buffer`.
@@ -272,7 +272,7 @@ impl<'a> Assembly<'a> {
             let source = self.graph.nodes[node].op.inputs().next().expect("a norm has an input");
             (Norm::of(&self.lowering, node), buffer(source))
         });
-        Group::new(norm, buffer(input), parts, self.lowering.holdings.threads)
+        Group::new(norm, buffer(input), parts, self.lowering.holdings.nodes)
     }
 
     /// The products of a [`FusedOp::Multiply`] with a route, with values at `buffer`.
@@ -300,7 +300,7 @@ impl<'a> Assembly<'a> {
             buffer(route),
             parts.collect(),
             rows,
-            self.lowering.holdings.threads,
+            self.lowering.holdings.nodes,
         )
     }
 

@@ -46,7 +46,7 @@ fn exit_code(error: &Error) -> Exit {
         | Error::TokenHead { .. }
         | Error::NoMtp { .. } => Exit::Usage,
         Error::Cpu(Cpu::Level(LevelError::Unknown(_)) | Cpu::Threads(_)) => Exit::Usage,
-        Error::Cpu(Cpu::Level(LevelError::Unavailable(..))) => Exit::NoDevice,
+        Error::Cpu(Cpu::Level(LevelError::Unavailable(..)) | Cpu::Bind { .. }) => Exit::NoDevice,
         Error::Cpu(Cpu::Spawn { .. }) => Exit::DoesNotFit,
         Error::Unavailable { .. } | Error::NoGpuSupport => Exit::NoDevice,
         Error::Plan(bilayer_scheduler::Error::NoDevice) => Exit::NoDevice,
@@ -87,6 +87,7 @@ fn advice(error: &Error) -> &'static str {
         }
         Error::Device(Device::OutOfMemory { .. }) => "; use a shorter context (-c)",
         Error::Cpu(bilayer_cpu::Error::Spawn { .. }) => "; use fewer threads (-t)",
+        Error::Cpu(bilayer_cpu::Error::Bind { .. }) => "; leave --numa out",
         Error::Device(Device::Unsupported { .. }) => "",
         Error::Device(_) => "; this is a bug: please report it",
         _ => "",

@@ -23,13 +23,13 @@ use super::trace::Trace;
 use super::waves::Waves;
 use super::{Failed, Overlap, Prefill, Progress, Purpose, Session, Settings, Spent, load};
 use crate::kept::{Kept, fnv};
-use crate::placement::Placing;
+use crate::placement::{Placing, numa_note};
 use crate::times::{Decoding, Subject};
 use crate::{Error, Model, devices};
 
 /// Prepares a session on the devices requested by the settings.
 pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Error> {
-    let options = settings.host();
+    let options = settings.cpu_options();
     let mut backends = vec![devices::host(&settings.placing, options)?];
     let began = backends[0].clock().now();
     let devices::Offloads { devices, notes } = devices::open(&settings.placing, options)?;
@@ -43,6 +43,7 @@ pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Err
     let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
         let mut plan = placing.plan(graph, machine, budget)?;
         plan.notes.extend(notes.iter().cloned());
+        plan.notes.extend(numa_note(&placing, options, &plan));
         Ok(plan)
     };
     measured(model, backends, &planner, &mut settings, began)
@@ -198,7 +199,7 @@ fn on(
         logits,
         read,
         limits,
-        host: settings.host(),
+        host: settings.cpu_options(),
         warnings,
         moves: 0,
         timing: None,
@@ -244,7 +245,7 @@ fn equipped(
             continue;
         }
         refused.push(device);
-        let home = fallback::host(backends, settings.host())?;
+        let home = fallback::host(backends, settings.cpu_options())?;
         let refusal = Refusal { device, host: home, refused: &refused, error: &error };
         let less = fallback::reduced(plan, &refusal, |placement, loss| {
             let machine = fallback::machine(backends, plan, home);

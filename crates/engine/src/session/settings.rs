@@ -1,6 +1,7 @@
 //! Settings of a session, with defaults.
 
 use bilayer_cpu::level::Level;
+use bilayer_cpu::numa::Numa;
 use bilayer_graph::{CacheInfo, Graph, Value};
 use bilayer_models::{Encoder, Pooling};
 use bilayer_quant::cache::Form;
@@ -86,6 +87,8 @@ pub struct Settings<'a> {
     /// Whether the CPU may round weights to eight bits, with one scale per 256 columns of a row, in the products of
     /// prompts of many tokens where that is faster.
     pub fast_prefill: bool,
+    /// How the CPU's threads and weights are divided among its NUMA nodes.
+    pub numa: Numa,
     /// Maximum tokens per sequence: `None` is the model's own but at most 8192, 0 the model's own.
     pub ctx_size: Option<usize>,
     /// The output.
@@ -140,6 +143,7 @@ impl Default for Settings<'_> {
             threads: None,
             cpu_level: None,
             fast_prefill: false,
+            numa: Numa::Off,
             ctx_size: None,
             purpose: Purpose::Own,
             sequences: 1,
@@ -166,11 +170,12 @@ impl Default for Settings<'_> {
 
 impl Settings<'_> {
     /// The options of the CPU backend.
-    pub(crate) fn host(&self) -> bilayer_cpu::Options {
+    pub(crate) fn cpu_options(&self) -> bilayer_cpu::Options {
         bilayer_cpu::Options {
             threads: self.threads,
             level: self.cpu_level,
             fast_prefill: self.fast_prefill,
+            numa: self.numa,
         }
     }
 

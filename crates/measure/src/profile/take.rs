@@ -150,6 +150,7 @@ fn alone(settings: &Settings<'_>) -> Setup {
     Setup {
         threads: None,
         cpu_level: settings.cpu_level,
+        numa: settings.numa,
         context: 0,
         parallel: 1,
         ubatch_size: settings.ubatch_size,

@@ -234,6 +234,7 @@ def _settings(
     cache_dir: Path | None = None,
     context: int | None = None,
     threads: int | None = None,
+    numa: str = "off",
     cache_type: str = "f16",
     hadamard_keys: bool = False,
     fast_prefill: bool = False,
@@ -288,6 +289,8 @@ class Bilayer:
         Tokens of a prompt and its answer together; by default the model's own, at most 8192.
     threads : int, optional
         CPU threads; by default one for each physical core.
+    numa : str, default "off"
+        ``distribute`` divides threads and a copy of the weights among the CPU's NUMA nodes.
     cache_type : str, default "f16"
         How the KV cache is stored: ``f32``, ``f16``, ``bf16``, ``q8_0``, ``q5_1``, ``q5_0``,
         ``q4_1``, ``q4_0`` or ``iq4_nl``.

@@ -1,6 +1,7 @@
 //! Results as a table: llama-bench's columns, then the bandwidth at which weights were read and its share of the
 //! measured read bandwidth.
 
+use bilayer_cpu::numa::Numa;
 use bilayer_engine::placement::SplitMode;
 use serde_json::Value;
 
@@ -15,6 +16,7 @@ const OPTIONAL: &[(&str, &str, usize, Side)] = &[
     ("n_cpu_moe", "n_cpu_moe", 10, Side::Right),
     ("n_threads", "threads", 7, Side::Right),
     ("cpu_level", "level", 10, Side::Left),
+    ("numa", "numa", 10, Side::Left),
     ("n_batch", "n_batch", 7, Side::Right),
     ("n_ubatch", "n_ubatch", 8, Side::Right),
     ("type_k", "type_k", 6, Side::Left),
@@ -56,6 +58,7 @@ pub fn varied(args: &Args) -> Vec<&'static str> {
         ("n_cpu_moe", many(&placing.n_cpu_moe, 0)),
         ("n_threads", true),
         ("cpu_level", !model.cpu_level.is_empty()),
+        ("numa", model.numa != [Numa::Off]),
         ("n_batch", many(&model.batch_size, 2048)),
         ("n_ubatch", many(&model.ubatch_size, 512)),
         ("type_k", !f16(&model.cache_type_k)),

@@ -15,7 +15,7 @@ const TEMPLATE: &str = include_str!("page.html");
 pub type Result = Map<String, Value>;
 
 /// Fields that tell results apart, in the order of a name, with what precedes their value.
-const DISTINCT: [(&str, &str); 19] = [
+const DISTINCT: [(&str, &str); 20] = [
     ("model_type", ""),
     ("model_filename", ""),
     ("build_commit", "commit "),
@@ -23,6 +23,7 @@ const DISTINCT: [(&str, &str); 19] = [
     ("gpu_info", ""),
     ("cpu_info", ""),
     ("cpu_level", ""),
+    ("numa", "numa "),
     ("n_gpu_layers", "-ngl "),
     ("n_cpu_moe", "-ncmoe "),
     ("n_threads", "-t "),

@@ -1,7 +1,7 @@
 //! One result: llama-bench's fields in its order, then ours.
 //!
 //! Fields with llama-bench's names have llama-bench's meaning. Settings that this program does not have are constant:
-//! threads are not pinned (`cpu_mask` 0x0), and they spin before they park (`poll` 50). `n_gpu_layers` is the number placed, also after `auto`.
+//! threads are not pinned to single CPUs (`cpu_mask` 0x0), and they spin before they park (`poll` 50). `n_gpu_layers` is the number placed, also after `auto`.
 
 use std::path::Path;
 
@@ -217,6 +217,7 @@ impl Record<'_> {
             ("placement", json!(placed.plan.map)),
             ("adapter", json!(placed.gpus.first().map(|(name, _)| name))),
             ("cpu_level", json!(placed.level)),
+            ("numa", json!(placed.variant.setup.numa.to_string())),
             ("k_cache_hadamard", json!(placed.variant.setup.hadamard_keys)),
             ("fast_prefill", json!(placed.variant.setup.fast_prefill)),
             ("step_bytes", json!(m.step_bytes.iter().sum::<u64>())),

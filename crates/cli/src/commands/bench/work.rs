@@ -155,8 +155,6 @@ fn variants(args: &Args, tests: &[Test]) -> Result<Vec<Variant>, Failure> {
         .collect::<Result<_, _>>()
         .map_err(|error| Failure::from(Error::Cpu(error.into())))?;
     let levels = if levels.is_empty() { vec![None] } else { levels };
-    let hosts = levels.iter();
-    let hosts = hosts.flat_map(|&level| model.fast_prefill.iter().map(move |&on| (level, on)));
     let (mut placings, mut n_cpu_moe) = (Vec::new(), Vec::new());
     for &gpu_layers in placing.gpu_layers.iter().flat_map(|list| &list.0) {
         for layers in flat(&placing.n_cpu_moe) {
@@ -169,17 +167,21 @@ fn variants(args: &Args, tests: &[Test]) -> Result<Vec<Variant>, Failure> {
     }
     let keys = model.cache_type_k.iter();
     let keys = keys.flat_map(|&ty| model.k_cache_hadamard.iter().map(move |&on| (ty, on)));
+    let levels =
+        || levels.iter().flat_map(|&at| model.fast_prefill.iter().map(move |&on| (at, on)));
+    let cpus = || levels().flat_map(|(at, on)| model.numa.iter().map(move |&numa| (at, on, numa)));
     let mut variants = Vec::new();
     for ubatch_size in flat(&model.ubatch_size) {
         for (cache_type_k, hadamard_keys) in keys.clone() {
             for &cache_type_v in &model.cache_type_v {
                 for &flash_attn in &model.flash_attn {
                     for &threads in &threads {
-                        variants.extend(hosts.clone().map(|(cpu_level, fast_prefill)| Variant {
+                        variants.extend(cpus().map(|(cpu_level, fast_prefill, numa)| Variant {
                             setup: Setup {
                                 threads: (threads > 0).then_some(threads),
                                 cpu_level,
                                 fast_prefill,
+                                numa,
                                 context,
                                 parallel,
                                 ubatch_size,

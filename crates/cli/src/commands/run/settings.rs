@@ -117,6 +117,7 @@ pub fn checked(flags: &ModelArgs) -> Result<Settings<'static>, Error> {
         threads: crate::args::threads(flags.threads),
         cpu_level: level.map_err(|error| Error::Cpu(error.into()))?,
         fast_prefill: flags.fast_prefill,
+        numa: flags.numa,
         ctx_size: flags.ctx_size,
         checkpoints: flags.ctx_checkpoints,
         ubatch_size: flags.ubatch_size.min(flags.batch_size),
