@@ -57,7 +57,8 @@ pub enum Chosen {
 }
 
 /// Which text. Bindings, in order: `step`; `xq` and `xs` of a quantized input, `xh` and `xs` of halves, else `x`;
-/// `vectors` with a bias, for experts the weights that contain it; `residual`; `route` of pairs or `table` of groups; `out` (written); the weights, twice.
+/// `vectors` with a bias, for experts the weights that contain it; `residual`; `route` of pairs or `table` of groups; `out`
+/// (written); the weights, twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GemvKey {
     /// The matrices' type.
