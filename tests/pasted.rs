@@ -48,6 +48,7 @@ const REFUSED: &[(&str, &str)] = &[
     (" -np 2 ", "one prompt is answered at a time"),
     (" -ncffn ", "place tensors by name"),
     (" -ctkd ", "the draft model has the same"),
+    (" --numa isolate", "numactl --cpunodebind=0"),
     (" --gpt-oss-20b-default", "name the model with -hf"),
     ("gemma-3-1b-it-GGUF", "downloads are off"),
     (" --prune-layers ", "--drop-layers LIST` removes layers"),

@@ -79,12 +79,8 @@ fn peaks(x: &[f32], per: usize) -> Vec<f64> {
 }
 
 /// Bound on the rounding of a weight of the panel.
-fn weight_rounding(format: Format, is_rounded: bool, weights: &[f32]) -> Vec<f64> {
+fn weight_rounding(format: Format, weights: &[f32]) -> Vec<f64> {
     match format {
-        _ if is_rounded => {
-            let steps = if matches!(format, Format::Q8x256) { 253.0 } else { 250.0 };
-            peaks(weights, 256).into_iter().map(|peak| peak / steps).collect()
-        }
         // To 1/32 of the step of the largest scale, of whose 128 steps at least half are used.
         #[cfg(target_arch = "x86_64")]
         Format::Q12x256 => peaks(weights, 256).into_iter().map(|peak| peak / 2000.0).collect(),
@@ -111,7 +107,10 @@ fn check_product(
     let slack = rounding(format, x, cols);
     for row in 0..rows {
         let w = &weights[row * cols..(row + 1) * cols];
-        let weight_slack = weight_rounding(format, is_rounded, w);
+        let weight_slack = match is_rounded {
+            true => peaks(w, 256).into_iter().map(|peak| peak / 250.0).collect(),
+            false => weight_rounding(format, w),
+        };
         for token in 0..tokens {
             let range = token * cols..(token + 1) * cols;
             let (mut exact, mut bound) = (0.0f64, 1e-30f64);
