@@ -80,7 +80,7 @@ impl Prepared {
 /// The levels to measure, and whether with rounded weights, where there are any.
 fn variants(ty: Type, cols: usize) -> impl Iterator<Item = (Level, bool)> {
     let levels = Level::available().filter(|level| *level != Level::Scalar);
-    let rounds = move |level| gemm_rounded(ty, cols, level).rounds_from.is_some();
+    let rounds = move |level| gemm_rounded(ty, cols, level).rounds_from().is_some();
     levels.flat_map(move |level| {
         [(level, false)].into_iter().chain(rounds(level).then_some((level, true)))
     })

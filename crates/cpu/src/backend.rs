@@ -39,16 +39,15 @@ pub struct Options {
 }
 
 impl Options {
-    /// The number of threads on a machine.
-    fn threads_on(&self, topology: &Topology) -> usize {
-        self.threads.unwrap_or_else(|| topology.threads())
-    }
-
     /// The NUMA nodes among which threads and weights are divided on this machine.
     #[must_use]
     pub fn nodes(&self) -> Nodes {
+        if let (Numa::Off, Some(threads)) = (self.numa, self.threads) {
+            return Nodes::one(threads);
+        }
         let topology = Topology::of_this_process();
-        Nodes::new(self.numa, &topology, self.threads_on(&topology))
+        let threads = self.threads.unwrap_or_else(|| topology.threads());
+        Nodes::new(self.numa, &topology, threads)
     }
 }
 
@@ -141,12 +140,13 @@ impl Cpu {
         if !level.is_available() {
             return Err(LevelError::Unavailable(level, Level::detect()).into());
         }
-        let topology = Topology::of_this_process();
-        let threads = options.threads_on(&topology);
-        if threads == 0 || threads > THREADS_MAX {
-            return Err(Error::Threads(threads));
-        }
-        let nodes = Arc::new(Nodes::new(options.numa, &topology, threads));
+        let checked = |threads| match threads {
+            1..=THREADS_MAX => Ok(threads),
+            _ => Err(Error::Threads(threads)),
+        };
+        options.threads.map(checked).transpose()?;
+        let nodes = Arc::new(options.nodes());
+        let threads = checked(nodes.threads())?;
         for (at, node) in nodes.iter().enumerate() {
             nodes.bind(at).map_err(|source| Error::Bind { node: node.number, source })?;
         }
@@ -304,8 +304,8 @@ impl Backend for Cpu {
     }
 
     fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), GraphError> {
-        // Weights stay in place, or are copied one by one, so nothing is laid out; only old contents are dropped. An open run ends first; its
-        // error is irrelevant.
+        // Weights stay in place, or are copied one by one, so nothing is laid out; only old contents are dropped. An open
+        // run ends first; its error is irrelevant.
         let _ = self.finish();
         self.segments.clear();
         self.caches.retain(|id, _| holding.caches.contains(id));

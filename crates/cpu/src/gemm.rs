@@ -61,12 +61,12 @@ pub struct Gemm {
     pub tokens_min: usize,
     /// The packing of the activations.
     pub packing: Packing,
-    /// Number of tokens from which the weights are rounded, if they are at all.
-    pub rounds_from: Option<usize>,
     row_bytes: usize,
     path: Path,
-    /// The kernels for fewer than a number of tokens, if different.
-    few: Option<(usize, Path)>,
+    /// The kernels where the packing has another format for few tokens.
+    few: Option<Path>,
+    /// Whether the weights are rounded, but for few tokens.
+    is_rounded: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -139,8 +139,7 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
     if tiling.has_matrix_unit {
         let packing = Packing::new(Format::Tiles { planes: tiled::planes(ty) }, cols, level)
             .with_few(quants.map(|quants| (tiled::TOKENS_MIN, tiling.format(quants))));
-        let few =
-            quants.map(|quants| (tiled::TOKENS_MIN, Path::Integer(Integer::new(quants, packing))));
+        let few = quants.map(|quants| Path::Integer(Integer::new(quants, packing)));
         let path = Path::Tiled(tiled::Tiled::new(ty, level));
         return Gemm {
             name: "bf16 amx",
@@ -150,7 +149,7 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
             row_bytes,
             path,
             few,
-            rounds_from: None,
+            is_rounded: false,
         };
     }
     let [integer_name, float_name] = tiling.names;
@@ -159,14 +158,14 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
             let packing = Packing::new(tiling.format(quants), cols, level);
             let integer = Integer::new(quants, packing);
             let (panel_rows, path) = (integer.rows(), Path::Integer(integer));
-            let (name, few, rounds_from) = (integer_name, None, None);
-            Gemm { name, panel_rows, tokens_min, packing, rounds_from, row_bytes, path, few }
+            let (name, few, is_rounded) = (integer_name, None, false);
+            Gemm { name, panel_rows, tokens_min, packing, row_bytes, path, few, is_rounded }
         }
         None => {
             let packing = Packing::new(Format::F32, cols, level);
             let path = Path::Float(Float::new(ty, packing));
-            let (name, panel_rows, few, rounds_from) = (float_name, ROWS, None, None);
-            Gemm { name, panel_rows, tokens_min, packing, rounds_from, row_bytes, path, few }
+            let (name, panel_rows, few, is_rounded) = (float_name, ROWS, None, false);
+            Gemm { name, panel_rows, tokens_min, packing, row_bytes, path, few, is_rounded }
         }
     }
 }
@@ -192,28 +191,33 @@ pub fn gemm_rounded(ty: Type, cols: usize, level: Level) -> Gemm {
     let packing = Packing::new(tiling.format(&quants), cols, level).with_few(Some(few));
     let integer = Integer::new(&quants, packing);
     let (panel_rows, path) = (exact.panel_rows.max(integer.rows()), Path::Integer(integer));
-    let (few, rounds_from) = (Some((tokens_min, exact.path)), Some(tokens_min));
-    Gemm { panel_rows, packing, path, few, rounds_from, ..exact }
+    Gemm { panel_rows, packing, path, few: Some(exact.path), is_rounded: true, ..exact }
 }
 
 impl Gemm {
     /// Scratch size of [`Gemm::run`] in bytes, per thread.
     pub fn scratch_bytes(&self, tokens: usize) -> usize {
-        let few = self.few.map(|(many, few)| few.scratch_bytes(tokens.min(many - 1)));
+        let few_max = self.packing.many().map_or(tokens, |many| tokens.min(many - 1));
+        let few = self.few.map(|few| few.scratch_bytes(few_max));
         // The caller's buffer may start at any address.
         self.path.scratch_bytes(tokens).max(few.unwrap_or(0)) + 64
+    }
+
+    /// Number of tokens from which the weights are rounded, if they are at all.
+    pub fn rounds_from(&self) -> Option<usize> {
+        self.packing.many().filter(|_| self.is_rounded)
     }
 
     /// Whether weights are rounded for this number of tokens.
     #[cfg(test)]
     fn rounds(&self, tokens: usize) -> bool {
-        self.rounds_from.is_some_and(|many| tokens >= many)
+        self.rounds_from().is_some_and(|many| tokens >= many)
     }
 
     /// The kernels for this number of tokens.
     fn path(&self, tokens: usize) -> Path {
         match self.few {
-            Some((many, few)) if tokens < many => few,
+            Some(few) if self.packing.is_few(tokens) => few,
             _ => self.path,
         }
     }

@@ -73,11 +73,15 @@ impl Held {
 
     /// The `number`-th of a weight's `stacked` matrices.
     pub(crate) fn matrix(&self, number: usize, stacked: usize) -> Matrix {
-        let portions = self.portions.iter().map(|portion| {
+        Matrix::Fixed(self.portions_of(number, stacked).collect())
+    }
+
+    /// The nodes' rows of the `number`-th of a weight's `stacked` matrices.
+    fn portions_of(&self, number: usize, stacked: usize) -> impl Iterator<Item = SharedBytes> {
+        self.portions.iter().map(move |portion| {
             let bytes = portion.len() / stacked;
             portion.slice(number * bytes..(number + 1) * bytes)
-        });
-        Matrix::Fixed(portions.collect())
+        })
     }
 
     /// All bytes of a weight of `stacked` matrices.
@@ -85,11 +89,9 @@ impl Held {
         match &*self.portions {
             [one] => Cow::Borrowed(one),
             _ => {
-                let matrices = (0..stacked).map(|number| self.matrix(number, stacked));
                 let mut bytes = Vec::with_capacity(self.len());
-                for matrix in matrices {
-                    let Matrix::Fixed(portions) = matrix else { continue };
-                    portions.iter().for_each(|portion| bytes.extend_from_slice(portion));
+                for portion in (0..stacked).flat_map(|number| self.portions_of(number, stacked)) {
+                    bytes.extend_from_slice(&portion);
                 }
                 Cow::Owned(bytes)
             }

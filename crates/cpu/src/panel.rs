@@ -39,6 +39,7 @@ use crate::types::{self, for_each_type};
 #[cfg(target_arch = "x86_64")]
 use amx::FillTiles;
 pub(crate) use layout::{Adjust, Fill, FloatPanel, Mins, Panel, ROWS};
+use rounded::Unpacked;
 use stored::{OfBlocks, OfQuads};
 
 /// The unpacking of a type with blocks of 256, with its fast paths.
@@ -159,7 +160,7 @@ impl Form {
 
     /// Whether quants are signed and biased, instead of having minimums.
     pub const fn is_signed(self) -> bool {
-        !matches!(self, Form::Affine32 | Form::Affine32K | Form::Affine16K)
+        matches!(self, Form::Signed32 | Form::Signed32K | Form::Signed16K | Form::Signed256K)
     }
 
     /// Whether activations have one scale per 256 columns.
@@ -214,28 +215,26 @@ pub(crate) struct Quants {
 impl Quants {
     /// Of spans with rounded weights, in one of the signed forms with one activation scale per 256.
     pub fn rounded(round: UnpackRows, form: Form) -> Quants {
-        Quants {
-            form,
-            bias: rounded::BIAS,
-            highest: u8::MAX,
-            #[cfg(target_arch = "x86_64")]
-            fill_avx2: None,
-            #[cfg(target_arch = "x86_64")]
-            fill_avxvnni: None,
-            #[cfg(target_arch = "x86_64")]
-            fill: None,
-            #[cfg(target_arch = "x86_64")]
-            fill_tiles: None,
-            unpack: round,
-            round,
-        }
+        Quants::new(form, [rounded::BIAS, u8::MAX], [round; 2])
     }
 
     const fn of<U: Unpack>() -> Quants {
+        Quants::new(
+            U::FORM,
+            [U::BIAS, U::HIGHEST],
+            [
+                |level, rows, spans| transform(level, ToSpans::<U>(rows, PhantomData), spans),
+                rounded::round::<Unpacked<U>>,
+            ],
+        )
+    }
+
+    /// Without fast paths.
+    const fn new(form: Form, [bias, highest]: [u8; 2], [unpack, round]: [UnpackRows; 2]) -> Quants {
         Quants {
-            form: U::FORM,
-            bias: U::BIAS,
-            highest: U::HIGHEST,
+            form,
+            bias,
+            highest,
             #[cfg(target_arch = "x86_64")]
             fill_avx2: None,
             #[cfg(target_arch = "x86_64")]
@@ -244,10 +243,8 @@ impl Quants {
             fill: None,
             #[cfg(target_arch = "x86_64")]
             fill_tiles: None,
-            unpack: |level, rows, spans| transform(level, ToSpans::<U>(rows, PhantomData), spans),
-            round: |level, rows, spans| {
-                transform(level, rounded::Round::<U>(rows, PhantomData), spans);
-            },
+            unpack,
+            round,
         }
     }
 }

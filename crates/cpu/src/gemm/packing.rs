@@ -24,9 +24,19 @@ impl Packing {
     /// The packing for this number of tokens.
     pub(crate) fn at(self, tokens: usize) -> Packing {
         match self.few {
-            Some((many, few)) if tokens < many => Packing::new(few, self.cols, self.level),
+            Some((_, few)) if self.is_few(tokens) => Packing::new(few, self.cols, self.level),
             _ => Packing { few: None, ..self },
         }
+    }
+
+    /// Number of tokens from which the packing has its own format, if it has another one for fewer.
+    pub(crate) fn many(self) -> Option<usize> {
+        self.few.map(|(many, _)| many)
+    }
+
+    /// Whether this number of tokens has another format.
+    pub(crate) fn is_few(self, tokens: usize) -> bool {
+        self.many().is_some_and(|many| tokens < many)
     }
 
     /// Number of chunks to call [`Packing::pack`] for.

@@ -42,7 +42,7 @@ pub(super) fn gemm(ty: Type, cols: usize, level: Level) -> Gemm {
         row_bytes: ty.row_bytes(cols).expect("rows are whole blocks"),
         path: Path::WholeRow(WholeRow { tiles: tiling.row_tiles }),
         few: None,
-        rounds_from: None,
+        is_rounded: false,
     }
 }
 

@@ -78,8 +78,9 @@ impl Linear {
     ) {
         self.multiply(inputs, band, rest, out);
         self.with_bias(band, |bias| {
-            for out in out.chunks_exact_mut(band.rows.len()) {
-                out.iter_mut().zip(bias.unwrap_or(&[])).for_each(|(out, bias)| *out += bias);
+            let Some(bias) = bias else { return };
+            for out in out.chunks_exact_mut(bias.len()) {
+                out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
             }
         });
     }

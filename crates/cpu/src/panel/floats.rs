@@ -4,10 +4,10 @@ use std::marker::PhantomData;
 
 use bilayer_quant::Type;
 
-use super::{SPAN, Span, UnpackRows, rounded};
+use super::rounded::{self, Weights};
+use super::{SPAN, Span, UnpackRows};
 use crate::lanes::{Lanes, Transform};
 use crate::level::{Level, transform};
-use crate::stream::PanelRows;
 
 /// Dequantizes whole blocks to as many values with the instructions of a level that this CPU has.
 type Widen16 = fn(level: Level, bytes: &[u8], values: &mut [f32]);
@@ -75,9 +75,9 @@ impl Half for Bf16 {
 
 /// The unpacking of float types to rounded spans.
 static ROUNDED: &[(Type, UnpackRows)] = &[
-    (Type::F32, round_rows::<F32>),
-    (Type::F16, round_rows::<F16>),
-    (Type::BF16, round_rows::<Bf16>),
+    (Type::F32, rounded::round::<F32>),
+    (Type::F16, rounded::round::<F16>),
+    (Type::BF16, rounded::round::<Bf16>),
 ];
 
 /// The unpacking of a float type to rounded spans.
@@ -85,46 +85,20 @@ pub(crate) fn round(ty: Type) -> Option<UnpackRows> {
     ROUNDED.iter().find(|(known, _)| *known == ty).map(|(_, round)| *round)
 }
 
-fn round_rows<F: Floats>(level: Level, rows: PanelRows<'_>, spans: &mut [Span]) {
-    transform(level, Round::<F>(rows, PhantomData), spans);
-}
-
-/// A float type.
-trait Floats {
-    /// Reads [`SPAN`] values.
-    fn read<L: Lanes>(l: L, bytes: &[u8], values: &mut [f32; SPAN]);
-}
-
-impl<H: Half> Floats for H {
+impl<H: Half> Weights for H {
     #[inline(always)]
-    fn read<L: Lanes>(l: L, bytes: &[u8], values: &mut [f32; SPAN]) {
-        Widen::<H>(bytes, PhantomData).run(l, values);
+    fn read<L: Lanes>(l: L, row: &[u8], _: &mut Span, weights: &mut [f32; SPAN]) {
+        Widen::<H>(row, PhantomData).run(l, weights);
     }
 }
 
 struct F32;
 
-impl Floats for F32 {
+impl Weights for F32 {
     #[inline(always)]
-    fn read<L: Lanes>(_: L, bytes: &[u8], values: &mut [f32; SPAN]) {
-        for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<4>().0) {
-            *value = f32::from_le_bytes(*bytes);
-        }
-    }
-}
-
-/// Reads rows to rounded spans.
-struct Round<'a, F>(PanelRows<'a>, PhantomData<F>);
-
-impl<F: Floats> Transform for Round<'_, F> {
-    type Out = [Span];
-
-    #[inline(always)]
-    fn run<L: Lanes>(self, l: L, spans: &mut [Span]) {
-        let mut values = [0.0; SPAN];
-        for (row, span) in spans.iter_mut().enumerate() {
-            F::read(l, self.0.row(row), &mut values);
-            rounded::round(&values, span);
+    fn read<L: Lanes>(_: L, row: &[u8], _: &mut Span, weights: &mut [f32; SPAN]) {
+        for (weight, bytes) in weights.iter_mut().zip(row.as_chunks::<4>().0) {
+            *weight = f32::from_le_bytes(*bytes);
         }
     }
 }

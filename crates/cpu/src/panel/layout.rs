@@ -53,9 +53,9 @@ impl Adjust {
     /// -128 and initialize the integer sums of signed types.
     pub(crate) fn unsigned(form: Form, bias: u8) -> Adjust {
         let mins = match form {
-            form if form.is_signed() => Mins::None,
+            Form::Signed32 | Form::Signed32K | Form::Signed16K | Form::Signed256K => Mins::None,
             Form::Affine32K => Mins::Times(1.0),
-            _ => Mins::Times(-1.0 / 128.0),
+            Form::Affine32 | Form::Affine16K => Mins::Times(-1.0 / 128.0),
         };
         Adjust { quants: if form.is_signed() { 128 - bias } else { 0 }, mins }
     }
