@@ -76,7 +76,7 @@ impl Ahead {
             return;
         }
         let first = text.lines().next().unwrap_or_default();
-        let is_command = first.starts_with('/') && command::parse(first).is_ok();
+        let is_command = command::is_command(first);
         if is_bracketed && came == Came::Now {
             self.0.extend((!text.is_empty()).then_some(Arrived::Begun(text)));
         } else if came == Came::Before || is_command {

@@ -49,6 +49,11 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("/exit", "", "exit; so do /quit, /bye and Ctrl-D"),
 ];
 
+/// Whether a line is a command.
+pub fn is_command(line: &str) -> bool {
+    line.starts_with('/') && parse(line).is_ok()
+}
+
 /// Parses a line that begins with `/`.
 ///
 /// # Errors

@@ -14,9 +14,11 @@ use super::command;
 /// Keys of a paste follow one another within this time.
 const AT_ONCE: Duration = Duration::from_millis(3);
 
-/// A line that has been edited for longer, and with more pauses, was begun by typing.
-/// A busy machine alone may make one pause between keys that came at once.
-const TYPED: (Duration, usize) = (Duration::from_millis(50), 1);
+/// A line that has been edited for longer, and with more pauses than [`PAUSES_MAX`], was begun by typing.
+const TYPED: Duration = Duration::from_millis(50);
+
+/// Pauses that a busy machine alone may make between keys that came at once.
+const PAUSES_MAX: usize = 1;
 
 /// Watches the keys of an editor.
 #[derive(Clone, Default)]
@@ -77,8 +79,7 @@ impl ConditionalEventHandler for Pace {
         keys.is_hasty = is_at_once;
         let line = context.line();
         // A command is one line, however fast Enter follows on its completion.
-        let is_command = line.starts_with('/') && command::parse(line).is_ok();
-        let is_typed = now - begun > TYPED.0 && keys.pauses > TYPED.1 && !line.is_empty();
-        (is_at_once && is_typed && !is_command).then_some(Cmd::Newline)
+        let is_typed = now - begun > TYPED && keys.pauses > PAUSES_MAX && !line.is_empty();
+        (is_at_once && is_typed && !command::is_command(line)).then_some(Cmd::Newline)
     }
 }
