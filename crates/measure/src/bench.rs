@@ -136,14 +136,9 @@ impl Setup {
         }
     }
 
-    fn host(&self) -> bilayer_cpu::Options {
-        let Setup { threads, cpu_level: level, fast_prefill, numa, .. } = *self;
-        bilayer_cpu::Options { threads, level, fast_prefill, numa }
-    }
-
     /// The host and, if any placement uses them, the GPUs.
     fn devices(&self) -> Result<Devices, Error> {
-        let options = self.host();
+        let options = self.settings().cpu_options();
         let first = self.placings.first().cloned().unwrap_or_default();
         let host = placement::host(&first, options)?;
         let mut all = Devices { backends: vec![host], without: None };

@@ -170,7 +170,8 @@ impl Default for Settings<'_> {
 
 impl Settings<'_> {
     /// The options of the CPU backend.
-    pub(crate) fn cpu_options(&self) -> bilayer_cpu::Options {
+    #[must_use]
+    pub fn cpu_options(&self) -> bilayer_cpu::Options {
         bilayer_cpu::Options {
             threads: self.threads,
             level: self.cpu_level,
