@@ -4,7 +4,8 @@
 
 use std::path::PathBuf;
 
-use bilayer::{Error, Function, Message, Model, Reply, Request, Tools};
+use bilayer::{Builder, Error, Function, Message, Model, Numa, Reply, Request, Tools};
+use bilayer_cpu::level::Level;
 use bilayer_quant::Type;
 use support::words;
 
@@ -117,6 +118,24 @@ fn drafts_are_used_and_leave_greedy_answers_as_they_are() {
     }
     let (_, same) = answer(builder().draft_model(DEMO).open().unwrap());
     assert!(same.accepted > same.drafted / 2, "a model accepts its own drafts: {same:?}");
+}
+
+#[test]
+fn the_cpu_may_divide_its_weights_and_round_them_in_prompts() {
+    let first = |model: Builder| {
+        let mut model = model.gpu_layers(0).context(512).threads(2).open().unwrap();
+        let request = Request::new("ROMEO: O me! ".repeat(60)).greedy().max_tokens(1).logprobs(1);
+        let token = model.generate(request).unwrap().next().unwrap().unwrap();
+        (token.logprobs.unwrap().0.logprob, model.plan().notes.join("; "))
+    };
+    let builder = || Model::builder(DEMO);
+    let (whole, _) = first(builder());
+    let (divided, notes) = first(builder().numa(Numa::Simulate(2)));
+    assert_eq!(divided, whole, "the same bits");
+    assert!(notes.contains("copied to 2 simulated NUMA nodes"), "{notes}");
+    let (rounded, _) = first(builder().fast_prefill());
+    let rounds = Level::detect() == Level::Avx512Vnni;
+    assert!((rounded - whole).abs() < 0.1 && (rounded != whole) == rounds, "{rounded}, {whole}");
 }
 
 #[test]

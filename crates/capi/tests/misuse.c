@@ -64,6 +64,10 @@ static void misuse(const char *path) {
     options.gpu_layers = -7;
     EXPECT(bilayer_open(path, &options, &model) == BILAYER_USAGE);
     options.gpu_layers = 0;
+    options.numa = "isolate";
+    EXPECT(bilayer_open(path, &options, &model) == BILAYER_USAGE);
+    EXPECT(strstr(bilayer_error_message(), "numa is `isolate`"));
+    options.numa = "2";
     options.context = 512;
     EXPECT(bilayer_open(path, &options, &model) == BILAYER_OK && model);
     EXPECT(bilayer_context(model) == 512 && bilayer_width(model) > 0);

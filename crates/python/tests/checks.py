@@ -1,6 +1,7 @@
 """Checks of the package that need nothing but Python: each prints a line `ok NAME` or `failed NAME: why`."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -135,6 +136,22 @@ def plans_say_what_runs_where():
         planned = bilayer.plan(DEMO, gpu_layers=0, context=512)
         assert planned.map == model.plan().map and "cache" in str(planned)
         assert len(planned.data["layers"]) == 6
+
+
+@check
+def the_cpu_may_divide_its_weights_and_round_them_in_prompts():
+    def first(**settings):
+        with opened(threads=2, **settings) as model:
+            [token] = model.generate("ROMEO: O me! " * 60, max_tokens=1, temperature=0, logprobs=1)
+            return token.logprob, model.plan().data["notes"]
+
+    whole, _ = first()
+    divided, notes = first(numa="2")
+    assert divided == whole and "copied to 2 simulated NUMA nodes" in "; ".join(notes), notes
+    rounded, _ = first(fast_prefill=True)
+    listed = subprocess.run([sys.executable, "-m", "bilayer", "devices", "--json"], check=True, capture_output=True)
+    rounds = json.loads(listed.stdout)["cpu"]["level"] == "avx512vnni"
+    assert abs(rounded - whole) < 0.1 and (rounded != whole) == rounds, (rounded, whole)
 
 
 @check

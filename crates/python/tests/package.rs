@@ -48,9 +48,10 @@ fn python(folder: &Path, arguments: &[&str]) -> Output {
 
 #[track_caller]
 fn good(output: &Output) -> String {
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}: {error}", output.status);
-    String::from_utf8(output.stdout.clone()).unwrap()
+    assert!(output.status.success(), "{}: {error}\n{text}", output.status);
+    text
 }
 
 #[test]
