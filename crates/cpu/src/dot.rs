@@ -21,7 +21,7 @@ use bytemuck::Pod;
 
 use crate::activations::{Activations, Format};
 use crate::bytes::f16_at;
-use crate::level::Level;
+use crate::level::{Level, halves_512};
 use crate::types::{self, Quads, for_each_type};
 
 #[cfg(target_arch = "x86_64")]
@@ -61,6 +61,13 @@ pub const AHEAD_FLOATS: usize = 1 << 10;
 /// Bytes of rows that are still in the second-level cache for a second group of columns.
 const TILE_BYTES: usize = 128 << 10;
 
+/// Makes kernels of a level's function generic over types and numbers of columns.
+macro_rules! kernels {
+    ($room:ident::$kernel:ident<$rows:ty>[$($width:literal)+]) => {
+        &[$(($width, $room::$kernel::<$rows, $width>)),+]
+    };
+}
+
 /// Makes a table entry from level, name, format, and a function generic over the number of columns, or a level's
 /// function generic over types and numbers of columns.
 macro_rules! entry {
@@ -70,6 +77,7 @@ macro_rules! entry {
             name: $name,
             format: Format::$format,
             kernels: &[$(($width, $kernel::<$width>)),+],
+            halved: None,
         }
     };
     ($level:ident, $name:expr, $format:ident, $room:ident::$kernel:ident<$rows:ty, bytes>[$($width:literal)+]) => {
@@ -78,6 +86,7 @@ macro_rules! entry {
             name: $name,
             format: Format::$format,
             kernels: &[$(($width, $room::$kernel::<$rows, { <$rows as Quads>::BYTES }, $width>)),+],
+            halved: None,
         }
     };
     ($level:ident, $name:expr, $format:ident, $room:ident::$kernel:ident<$rows:ty>[$($width:literal)+]) => {
@@ -85,7 +94,8 @@ macro_rules! entry {
             level: Level::$level,
             name: $name,
             format: Format::$format,
-            kernels: &[$(($width, $room::$kernel::<$rows, $width>)),+],
+            kernels: kernels!($room::$kernel<$rows>[$($width)+]),
+            halved: None,
         }
     };
 }
@@ -101,7 +111,10 @@ macro_rules! super_block {
             #[cfg(target_arch = "x86_64")]
             entry!(AvxVnni, concat!(stringify!($stem), ".avxvnni"), Q8x256, avxvnni::k<types::$stem::$type>[1 2 4]),
             #[cfg(target_arch = "x86_64")]
-            entry!(Avx512Vnni, concat!(stringify!($stem), ".avx512vnni"), Q8x256, avx512vl::k<types::$stem::$type>[1 2 4 8]),
+            Entry {
+                halved: Some(kernels!(avx512vl::k<types::$stem::$type>[1 2 4 8])),
+                ..entry!(Avx512Vnni, concat!(stringify!($stem), ".avx512vnni"), Q8x256, avx512::k<types::$stem::$type>[1 2 4 8])
+            },
             #[cfg(target_arch = "aarch64")]
             entry!(Neon, concat!(stringify!($stem), ".neon"), Q8x256, neon::plain<neon::OfBlocks<types::$stem::$type>>[1 2 4]),
             #[cfg(target_arch = "aarch64")]
@@ -177,9 +190,20 @@ struct Entry {
     level: Level,
     name: &'static str,
     format: Format,
-    /// Kernels by number of columns, in rising order, the first for one column.
-    kernels: &'static [(usize, Kernel)],
+    kernels: Kernels,
+    /// Those for CPUs that compute 512 bits in two halves ([`halves_512`]), where they are others.
+    halved: Option<Kernels>,
 }
+
+impl Entry {
+    /// The kernels for this CPU.
+    fn kernels(&self) -> Kernels {
+        self.halved.filter(|_| halves_512()).unwrap_or(self.kernels)
+    }
+}
+
+/// Kernels by number of columns, in rising order, the first for one column.
+type Kernels = &'static [(usize, Kernel)];
 
 /// Computes a [`Job`]; unsafe to call on a CPU without its level.
 type Kernel = unsafe fn(&mut Job<'_>);
@@ -195,7 +219,7 @@ pub struct Dot {
     pub columns_max: usize,
     ty: Type,
     cols: usize,
-    kernels: &'static [(usize, Kernel)],
+    kernels: Kernels,
 }
 
 /// The best kernel for rows of `cols` weights of type `ty` at or below `level`; the generic kernel as a last resort.
@@ -227,14 +251,9 @@ fn best(entries: &'static [Entry], ty: Type, cols: usize, level: Level) -> Dot {
         .filter(|entry| entry.level <= level && entry.level.is_available())
         .max_by_key(|entry| entry.level)
         .expect("every table has a scalar line");
-    Dot {
-        name: entry.name,
-        format: entry.format,
-        columns_max: entry.kernels.last().map_or(1, |(width, _)| *width),
-        ty,
-        cols,
-        kernels: entry.kernels,
-    }
+    let (name, format, kernels) = (entry.name, entry.format, entry.kernels());
+    let columns_max = kernels.last().map_or(1, |(width, _)| *width);
+    Dot { name, format, columns_max, ty, cols, kernels }
 }
 
 impl Dot {

@@ -12,6 +12,16 @@ use crate::lanes::{self, Kernel, Lanes, Transform};
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+#[cfg(target_arch = "x86_64")]
+mod datapath;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use datapath::halves_512;
+
+/// Whether this CPU computes vectors of 512 bits in two halves.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn halves_512() -> bool {
+    false
+}
 
 /// A level's float vectors.
 pub(crate) trait Vectors {

@@ -39,18 +39,18 @@ pub(crate) fn in_memory<T>(values: &mut T) -> &mut T {
 /// Makes VPDPWSSD, which adds products of pairs of 16-bit integers, as a single instruction: the compiler would split it
 /// into multiply and add, which shortens a chain that is not critical and costs a third of a kernel's arithmetic.
 macro_rules! dpwssd {
-    ($(#[$doc:meta])* $name:ident, $features:literal, $instruction:literal) => {
+    ($(#[$doc:meta])* $name:ident, $vector:ident in $class:ident, $features:literal, $instruction:literal) => {
         $(#[$doc])*
         #[inline]
         #[target_feature(enable = $features)]
-        pub(crate) fn $name(mut sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        pub(crate) fn $name(mut sums: $vector, a: $vector, b: $vector) -> $vector {
             // SAFETY: the instruction reads and writes the named registers only, and is enabled above.
             unsafe {
                 asm!(
                     concat!($instruction, " {sums}, {a}, {b}"),
-                    sums = inout(ymm_reg) sums,
-                    a = in(ymm_reg) a,
-                    b = in(ymm_reg) b,
+                    sums = inout($class) sums,
+                    a = in($class) a,
+                    b = in($class) b,
                     options(pure, nomem, nostack, preserves_flags),
                 );
             }
@@ -60,12 +60,16 @@ macro_rules! dpwssd {
 }
 
 dpwssd! {
+    /// VPDPWSSD of 512 bits.
+    dpwssd_512, __m512i in zmm_reg, "avx512f,avx512vnni", "vpdpwssd"
+}
+dpwssd! {
     /// VPDPWSSD of 256 bits with AVX-512.
-    dpwssd_256, "avx512f,avx512vl,avx512vnni", "vpdpwssd"
+    dpwssd_256, __m256i in ymm_reg, "avx512f,avx512vl,avx512vnni", "vpdpwssd"
 }
 dpwssd! {
     /// VPDPWSSD of 256 bits with AVX-VNNI.
-    dpwssd_vex, "avx2,avxvnni", "{{vex}} vpdpwssd"
+    dpwssd_vex, __m256i in ymm_reg, "avx2,avxvnni", "{{vex}} vpdpwssd"
 }
 
 /// A zero bit for [`pick`].

@@ -1,13 +1,145 @@
-//! The loops of quads and floats with 512-bit vectors and VNNI integer dot products.
+//! The kernel families' loops with 512-bit vectors and VNNI integer dot products.
 
 use std::arch::x86_64::*;
 
 use super::avx2::prefetch;
 use super::{Groups, Job, each};
-use crate::activations::{F32_STEP, QUAD_LANES, Quad32};
+use crate::activations::{Block256, F32_STEP, QUAD_LANES, Quad32};
 use crate::bytes::part;
-use crate::types::{Quads, ScaleBits};
-use crate::x86::{apart, field, fields};
+use crate::level::Level;
+use crate::types::{Quads, ScaleBits, Sign, SuperBlock};
+use crate::x86::{apart, dpwssd_512, field, fields};
+
+/// A block of 256 weights in natural order.
+struct K {
+    /// Codes, unsigned and at most 64, so that a lane's four products fit 16 bits.
+    codes: [__m512i; 4],
+    /// The signs of [`Sign::Apart`], a bit per weight.
+    signs: [u64; 4],
+    /// The scale of each lane's four weights in its low 16 bits, zero in its high 16 bits.
+    scales: [__m512i; 4],
+    /// The block's scale.
+    d: __m512,
+    /// The minimums of each 16 weights, which are subtracted.
+    mins: __m512,
+}
+
+/// Multiplies rows of blocks of 256 with `C` columns.
+///
+/// VPDPBUSD sums four products per lane; VPDPWSSD multiplies that sum, which fits 16 bits, with the scale and
+/// accumulates it: two instructions for 64 products and their scales. Minimums are applied as one f32 multiply-add
+/// per block with the activations' sums, instead of integer operations.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
+pub fn k<T: SuperBlock, const C: usize>(job: &mut Job<'_>) {
+    let columns = job.columns::<Block256, C>();
+    for (r, row) in job.rows().enumerate() {
+        let mut sums = [_mm512_setzero_ps(); C];
+        for (b, block) in row.chunks_exact(T::BYTES).enumerate() {
+            prefetch(block);
+            let weights = open::<T>(block);
+            each::<C>(|c| sums[c] = k_add::<T>(&weights, &columns[c][b], sums[c]));
+        }
+        job.store(r, reduce(sums));
+    }
+}
+
+/// Unpacks a block.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
+fn open<T: SuperBlock>(block: &[u8]) -> K {
+    const { assert!(matches!(T::SIGN, Sign::Lifted | Sign::Apart) && T::HIGHEST <= 64) };
+    // Scale lane / 8 in the low byte of each lane, and scale or minimum lane / 2; byte 63 is always zero.
+    const SCALES: [[u8; 64]; 4] = {
+        let (mut table, mut lane) = ([[63; 64]; 4], 0);
+        while lane < 64 {
+            table[lane / 16][lane % 16 * 4] = lane as u8 / 8;
+            lane += 1;
+        }
+        table
+    };
+    const MINS: [[u8; 64]; 2] = {
+        let (mut table, mut lane) = ([[63; 64]; 2], 0);
+        while lane < 16 {
+            table[0][lane * 4] = lane as u8 / 2;
+            table[1][lane * 4] = 8 + lane as u8 / 2;
+            lane += 1;
+        }
+        table
+    };
+    let [scales, mins] = super::avx2::numbers::<T>(block, Level::Avx512Vnni);
+    let [d, dmin] = super::avx2::units::<T>(block).map(|unit| _mm512_broadcastss_ps(unit));
+    let (mins, unit) = if T::HAS_MINS {
+        (mins, dmin)
+    } else {
+        (scales, _mm512_mul_ps(d, _mm512_set1_ps(f32::from(T::ZERO))))
+    };
+    let mins = if T::GROUP == 32 {
+        let order = if T::HAS_MINS { &MINS[1] } else { &MINS[0] };
+        _mm512_permutexvar_epi8(table(order), _mm512_zextsi128_si512(mins))
+    } else {
+        _mm512_cvtepi8_epi32(mins)
+    };
+    let mins = _mm512_mul_ps(_mm512_cvtepi32_ps(mins), unit);
+    let signs = T::signs(block);
+    let signs = [0, 2, 4, 6].map(|i| u64::from(signs[i]) | u64::from(signs[i + 1]) << 32);
+    K {
+        codes: [
+            T::codes(block, 0),
+            T::codes(block, 64),
+            T::codes(block, 128),
+            T::codes(block, 192),
+        ],
+        signs,
+        scales: if T::GROUP == 32 {
+            let numbers = _mm512_zextsi128_si512(scales);
+            SCALES.each_ref().map(|order| _mm512_permutexvar_epi8(table(order), numbers))
+        } else {
+            spread_16(scales)
+        },
+        d,
+        mins,
+    }
+}
+
+/// Signed scale p of each 16 weights in the low half of four lanes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vl")]
+fn spread_16(scales: __m128i) -> [__m512i; 4] {
+    const TABLE: [[u8; 64]; 4] = {
+        let (mut table, mut lane) = ([[63; 64]; 4], 0);
+        while lane < 64 {
+            table[lane / 16][lane % 16 * 4] = lane as u8 / 4 * 2;
+            table[lane / 16][lane % 16 * 4 + 1] = lane as u8 / 4 * 2 + 1;
+            lane += 1;
+        }
+        table
+    };
+    let wide = _mm512_zextsi256_si512(_mm256_cvtepi8_epi16(scales));
+    TABLE.each_ref().map(|order| _mm512_permutexvar_epi8(table(order), wide))
+}
+
+/// Adds a block's dot product to the sum.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
+fn k_add<T: SuperBlock>(weights: &K, column: &Block256, sum: __m512) -> __m512 {
+    let zero = _mm512_setzero_si512();
+    let mut dots = zero;
+    for i in 0..4 {
+        let mut activations = load(bytemuck::bytes_of(&column.quants), 64 * i);
+        if T::SIGN == Sign::Apart {
+            activations = _mm512_mask_sub_epi8(activations, weights.signs[i], zero, activations);
+        }
+        let lanes = _mm512_dpbusd_epi32(zero, weights.codes[i], activations);
+        dots = dpwssd_512(dots, lanes, weights.scales[i]);
+    }
+    let scale = _mm512_mul_ps(weights.d, _mm512_set1_ps(column.scale[0]));
+    let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scale, sum);
+    if T::HAS_MINS || T::ZERO > 0 {
+        return _mm512_fnmadd_ps(weights.mins, load_ps(&column.sums), sum);
+    }
+    sum
+}
 
 /// Four blocks of 32 weights in natural order.
 struct Quad {

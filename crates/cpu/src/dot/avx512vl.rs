@@ -1,7 +1,8 @@
-//! The `k` family with 256-bit vectors of AVX-512.
+//! The `k` family with 256-bit vectors of AVX-512, for CPUs that compute 512 bits in two halves.
 //!
-//! A CPU that computes 512 bits in two halves (Zen 4) is as fast with 256 bits per instruction, and 32 weights are a
-//! run of every type: codes need no rearrangement, where 64 weights need a broadcast and a matrix for each vector.
+//! They are as fast with 256 bits per instruction, and 32 weights are a run of every type: codes need no rearrangement,
+//! where 64 weights need a broadcast and a matrix for each vector. On Zen 4 a block of Q4_K takes 0.85 to 0.92 of the
+//! time at 512 bits; on Zen 5, which computes 512 bits at once, 1.2 to 1.6 times as long.
 
 use std::arch::x86_64::*;
 

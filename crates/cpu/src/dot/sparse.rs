@@ -24,6 +24,7 @@ macro_rules! table {
                 name: concat!($stem, ".scalar"),
                 format: Format::Q8x256,
                 kernels: &[(1, scalar::<$n, $bits, 1>), (4, scalar::<$n, $bits, 4>)],
+                halved: None,
             },
             #[cfg(target_arch = "x86_64")]
             Entry {
@@ -31,6 +32,7 @@ macro_rules! table {
                 name: concat!($stem, ".avx2"),
                 format: Format::Q8x256,
                 kernels: &[(1, x86::avx2::<$n, $bits, 1>), (4, x86::avx2::<$n, $bits, 4>)],
+                halved: None,
             },
             #[cfg(target_arch = "x86_64")]
             Entry {
@@ -38,6 +40,7 @@ macro_rules! table {
                 name: concat!($stem, ".avx512vnni"),
                 format: Format::Q8x256,
                 kernels: &[(1, x86::avx512::<$n, $bits, 1>), (4, x86::avx512::<$n, $bits, 4>)],
+                halved: None,
             },
             #[cfg(target_arch = "aarch64")]
             Entry {
@@ -48,6 +51,7 @@ macro_rules! table {
                     (1, neon::plain::<arm::SparseRows<$n, $bits>, 1>),
                     (4, neon::plain::<arm::SparseRows<$n, $bits>, 4>),
                 ],
+                halved: None,
             },
             #[cfg(target_arch = "aarch64")]
             Entry {
@@ -58,6 +62,7 @@ macro_rules! table {
                     (1, neon::dotprod::<arm::SparseRows<$n, $bits>, 1>),
                     (4, neon::dotprod::<arm::SparseRows<$n, $bits>, 4>),
                 ],
+                halved: None,
             },
         ])),+]
     };

@@ -178,15 +178,41 @@ fn decoded(format: Format, columns: Activations<'_>, index: usize) -> Vec<(f64, 
     }
 }
 
+/// The kernels of a level, and those for CPUs that compute 512 bits in two halves, if they are others.
+fn dots(ty: Type, cols: usize, level: Level) -> impl Iterator<Item = Dot> {
+    let chosen = dot(ty, cols, level);
+    let entry = entries(ty, cols).iter().find(|entry| entry.name == chosen.name);
+    let of = |kernels: Kernels| Dot { kernels, ..chosen };
+    let all = entry.map_or(vec![], |entry| {
+        entry.halved.map(of).into_iter().chain([of(entry.kernels)]).collect()
+    });
+    if all.is_empty() { vec![chosen] } else { all }.into_iter()
+}
+
 /// Checks all results of one case against exact sums over the prepared and over the original activations.
 fn check(
     ty: Type,
+    level: Level,
+    shape: (usize, usize, usize),
+    codes: Codes,
+    fill: fn(&mut Random, usize) -> f32,
+    random: &mut Random,
+) {
+    for dot in dots(ty, shape.1, level) {
+        check_dot(dot, level, shape, codes, fill, random);
+    }
+}
+
+/// [`check`] of some kernels.
+fn check_dot(
+    dot: Dot,
     level: Level,
     (row_count, cols, count): (usize, usize, usize),
     codes: Codes,
     fill: fn(&mut Random, usize) -> f32,
     random: &mut Random,
 ) {
+    let ty = dot.ty;
     let weights = rows(ty, row_count, cols, codes, random);
     let mut values = vec![0.0; row_count * cols];
     (ty.dequantize)(&weights, &mut values);
@@ -194,7 +220,6 @@ fn check(
     turned(ty, &weights, &mut turned_values);
     let activations: Vec<Vec<f32>> =
         (0..count).map(|_| (0..cols).map(|i| fill(random, i)).collect()).collect();
-    let dot = dot(ty, cols, level);
     let prepared = Prepared::new(&dot, level, &activations, cols);
     let columns = prepared.columns(cols, count);
     // An odd address, as possible for a row in a mapped file.
