@@ -1022,6 +1022,7 @@ fn numa_nodes_change_the_plan_and_no_token() {
     let [divided, whole] = [plan("2"), plan("off")];
     assert!(divided.contains("copied to 2 simulated NUMA nodes: node 0 "), "{divided}");
     assert!(divided.contains(", 2 threads; node 1 ") && !whole.contains("NUMA"), "{divided}");
+    assert!(divided.contains(" --numa 2\n") && !whole.contains("--numa"), "{divided}");
     let alone = place.run("plan -m model.gguf -ngl 0 -t 1 --numa distribute").out;
     assert!(alone.contains("nothing is divided"), "{alone}");
     check_failure(&answer("isolate"), 2, "numactl --cpunodebind=0");

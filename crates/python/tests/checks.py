@@ -294,7 +294,7 @@ def closing_while_others_wait_is_safe():
 def the_drop_in_answers_like_openai():
     from bilayer import Llama
 
-    with Llama(DEMO, n_ctx=512, verbose=False) as llama:
+    with Llama(DEMO, n_ctx=512, verbose=False, numa=True) as llama:
         answer = llama("ROMEO:\n", max_tokens=8, temperature=0, echo=True)
         text = answer["choices"][0]["text"]
         assert text.startswith("ROMEO:\n") and answer["choices"][0]["finish_reason"] == "length"
@@ -311,6 +311,7 @@ def the_drop_in_answers_like_openai():
         raised(bilayer.UsageError, "suffix", lambda: llama("a", suffix="b"))
         raised(bilayer.UsageError, "lora_path", lambda: Llama(DEMO, lora_path="x"))
         raised(TypeError, "n_cxt", lambda: Llama(DEMO, n_cxt=3))
+        raised(bilayer.UsageError, "numa is 2", lambda: Llama(DEMO, numa=2))
     with Llama(DEMO, n_ctx=512, chat_format="chatml") as llama:
         messages = [{"role": "user", "content": "Who is there?"}]
         answer = llama.create_chat_completion(messages, max_tokens=8, temperature=0)

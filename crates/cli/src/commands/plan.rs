@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use bilayer_engine::placement;
 use bilayer_engine::placement::target::Target;
+use bilayer_engine::placement::{self, Numa};
 use bilayer_scheduler::{Basis, Machine, Plan as Placed};
 use serde_json::json;
 
@@ -30,8 +30,12 @@ pub fn execute(args: &Plan) -> Result<u8, Failure> {
     }
     let plan = placement::plan(&model, &settings, machine)?;
     let context = settings.ctx_size.map_or(String::new(), |tokens| format!(" -c {tokens}"));
+    let numa = match settings.numa {
+        Numa::Off => String::new(),
+        numa => format!(" --numa {numa}"),
+    };
     let flags = format!(
-        "{}{context} -ctk {}{} -ctv {} -ub {}{}",
+        "{}{context} -ctk {}{} -ctv {} -ub {}{}{numa}",
         args.model.placing.explicit(&plan),
         settings.cache_type_k.name.to_lowercase(),
         if settings.hadamard_keys { " -khad" } else { "" },

@@ -65,10 +65,13 @@ _CACHE_TYPES = {
     30: "bf16",
 }
 
+#: Values of `numa`: threads and weights are divided among NUMA nodes, or stay where the process runs.
+_NUMA = {0: "off", 1: "distribute", 3: "off"}
+
 #: Arguments of `Llama` that choose how llama.cpp computes, and not what.
 _IGNORED = {
     "split_mode", "main_gpu", "use_mmap", "use_mlock", "n_batch", "n_ubatch", "n_threads_batch", "logits_all",
-    "offload_kqv", "flash_attn", "op_offload", "swa_full", "no_perf", "numa", "verbose", "spm_infill", "vocab_only",
+    "offload_kqv", "flash_attn", "op_offload", "swa_full", "no_perf", "verbose", "spm_infill", "vocab_only",
     "n_parts", "f16_kv",
 }  # fmt: skip
 
@@ -164,6 +167,8 @@ class Llama(StateMethods):
         Tokens that the penalties of repetition see.
     embedding : bool, default False
         Opens an encoder for embeddings.
+    numa : bool or int, default False
+        Whether threads and weights are divided among NUMA nodes; 3, the binding by numactl, is always respected.
     tensor_split, type_k, type_v, chat_format
         As there.
     """
@@ -179,6 +184,7 @@ class Llama(StateMethods):
         n_threads: int | None = None,
         last_n_tokens_size: int = 64,
         embedding: bool = False,
+        numa: bool | int = False,
         type_k: int | None = None,
         type_v: int | None = None,
         chat_format: str | None = None,
@@ -192,6 +198,8 @@ class Llama(StateMethods):
         if type_k not in _CACHE_TYPES or _CACHE_TYPES[type_k] != _CACHE_TYPES.get(type_v):
             known = ", ".join(f"{number} ({name})" for number, name in _CACHE_TYPES.items() if number is not None)
             raise UsageError(f"type_k is {type_k} and type_v is {type_v}; both must be the same of {known}", 2)
+        if numa not in _NUMA:
+            raise UsageError(f"numa is {numa!r}; it must be False (0), True (1) or 3 (bound by numactl)", 2)
         self.model_path = model_path
         self.chat_format = chat_format
         self._seed = seed
@@ -202,6 +210,7 @@ class Llama(StateMethods):
             tensor_split=tensor_split or (),
             context=n_ctx or None,
             threads=n_threads or None,
+            numa=_NUMA[numa],
             cache_type=_CACHE_TYPES[type_k],
             embeddings=embedding,
             chat_template=chat_format,
