@@ -674,6 +674,16 @@ fn rope(dims: usize, pairs: Pairs, factors: Option<WeightId>) -> Rope {
     Rope { pairs, frequencies, magnitude: 1.1, factors }
 }
 
+/// Bound on [`error`] of a product with weights of a type. Many activations are rounded to bf16 where the CPU multiplies
+/// those, for weights in BF16.
+fn product_bound(ty: Type) -> f64 {
+    match ty {
+        Type::BF16 => FINE_BOUND,
+        _ if ty.block_weights == 1 => FLOAT_BOUND,
+        _ => INT8_BOUND,
+    }
+}
+
 /// Types of which each family of loaders has one: what differs between shapes and variants of kernels is the same for all
 /// types of a family.
 const FAMILIES: [Type; 7] =
@@ -684,7 +694,7 @@ const FAMILIES: [Type; 7] =
 #[test]
 fn products_of_every_type() {
     for &ty in bilayer_quant::all().iter().filter(|ty| ty.quantize.is_some()) {
-        let bound = if ty.block_weights == 1 { FLOAT_BOUND } else { INT8_BOUND };
+        let bound = product_bound(ty);
         for (rows, cols, biased) in [(1, 256, false), (100, 512, true), (515, 768, false)] {
             let tensors =
                 Tensors::default().with("w", ty, &[rows, cols]).with("b", Type::F32, &[rows]);
@@ -997,7 +1007,7 @@ impl Stored {
 fn experts_of_every_family_of_types() {
     // Loaders are those of products with one matrix, so one type of each family suffices.
     for ty in FAMILIES {
-        let bound = if ty.block_weights == 1 { FLOAT_BOUND } else { 2.0 * INT8_BOUND };
+        let bound = 2.0 * product_bound(ty);
         let steps: Vec<_> = [1, 3, 50].map(Owned::tokens).into();
         let compared = if ty == Type::Q6_K { compare_variants } else { compare };
         compared(ty.name, &Stored::of(ty).graph(), limits(), &steps, bound);

@@ -51,6 +51,9 @@ pub enum Format {
     /// only.
     #[cfg(target_arch = "x86_64")]
     Q12x256,
+    /// bf16: |x - x'| <= |x| / 256. Packed only, `[cols / 2, tokens, 2]`, an odd last column with a zero.
+    #[cfg(target_arch = "x86_64")]
+    Bf16,
     /// Tiles of 32 columns x 16 tokens in bf16: |x - x'| <= |x| / 256; with a second plane, which holds the
     /// residuals, |x| / 65536. Packed only.
     #[cfg(target_arch = "x86_64")]
@@ -109,7 +112,7 @@ impl Format {
             Format::Q8x256 => cols.div_ceil(256) * size_of::<Block256>(),
             Format::Q8Row => whole_row::column_bytes(cols),
             #[cfg(target_arch = "x86_64")]
-            Format::Q8x256Pairs | Format::Q12x256 | Format::Tiles { .. } => {
+            Format::Q8x256Pairs | Format::Q12x256 | Format::Bf16 | Format::Tiles { .. } => {
                 unreachable!("{PACKED_ONLY}")
             }
         }
@@ -142,7 +145,7 @@ impl Format {
             }
             Format::Q8Row => whole_row::prepare(level, x, out),
             #[cfg(target_arch = "x86_64")]
-            Format::Q8x256Pairs | Format::Q12x256 | Format::Tiles { .. } => {
+            Format::Q8x256Pairs | Format::Q12x256 | Format::Bf16 | Format::Tiles { .. } => {
                 unreachable!("{PACKED_ONLY}")
             }
         }

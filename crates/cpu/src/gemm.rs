@@ -117,7 +117,7 @@ pub fn gemm(ty: Type, cols: usize, level: Level) -> Gemm {
         assert!(level.is_available(), "level {level} does not run here");
         return whole_row::gemm(ty, cols, level);
     }
-    with(panel::quants(ty), ty, cols, level)
+    with(panel::quants(ty), Tiling::of(level).float_format(ty), ty, cols, level)
 }
 
 /// [`gemm`] with activations as f32 or bf16, or in eight bits with outliers apart, never in eight bits alone.
@@ -125,11 +125,20 @@ pub fn gemm(ty: Type, cols: usize, level: Level) -> Gemm {
 /// # Panics
 /// Those of [`gemm`].
 pub fn gemm_fine(ty: Type, cols: usize, level: Level) -> Gemm {
-    if types::is_whole_row(ty, cols) { gemm(ty, cols, level) } else { with(None, ty, cols, level) }
+    if types::is_whole_row(ty, cols) {
+        return gemm(ty, cols, level);
+    }
+    with(None, Format::F32, ty, cols, level)
 }
 
-/// The kernel with the integer kernels of `quants`.
-fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) -> Gemm {
+/// The kernel with the integer kernels of `quants`, or with floats in a format.
+fn with(
+    quants: Option<&'static Quants>,
+    floats: Format,
+    ty: Type,
+    cols: usize,
+    level: Level,
+) -> Gemm {
     assert!(level.is_available(), "level {level} does not run here");
     let row_bytes = ty.row_bytes(cols).expect("rows are whole blocks");
     let tiling = Tiling::of(level);
@@ -162,7 +171,7 @@ fn with(quants: Option<&'static Quants>, ty: Type, cols: usize, level: Level) ->
             Gemm { name, panel_rows, tokens_min, packing, row_bytes, path, few, is_rounded }
         }
         None => {
-            let packing = Packing::new(Format::F32, cols, level);
+            let packing = Packing::new(floats, cols, level);
             let path = Path::Float(Float::new(ty, packing));
             let (name, panel_rows, few, is_rounded) = (float_name, ROWS, None, false);
             Gemm { name, panel_rows, tokens_min, packing, row_bytes, path, few, is_rounded }

@@ -132,6 +132,10 @@ levels! {
     Avx512Vnni "avx512vnni" on "x86_64"
         has ["avx2" "fma" "f16c" "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx512vnni" "avx512vbmi" "gfni"],
         vectors lanes::x86::Avx512;
+    /// [`Level::Avx512Vnni`] with AVX-512 BF16: dot products of bf16 for many tokens and weights in BF16.
+    Avx512Bf16 "avx512bf16" on "x86_64"
+        has ["avx2" "fma" "f16c" "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx512vnni" "avx512vbmi" "gfni" "avx512bf16"],
+        vectors lanes::x86::Avx512;
     /// [`Level::Avx512Vnni`] with AVX-512 BF16 and AMX-BF16 tiles for matrix products of many tokens.
     Amx "amx" on "x86_64"
         has ["avx2" "fma" "f16c" "avx512f" "avx512bw" "avx512dq" "avx512vl" "avx512vnni" "avx512vbmi" "gfni" "avx512bf16"]

@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use bilayer_quant::Type;
+
 #[cfg(target_arch = "x86_64")]
 use crate::activations::Parts;
 use crate::activations::{Block, Format, SPAN};
@@ -23,6 +25,8 @@ mod avx2_f32;
 mod avx2_wide;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_bf16;
 #[cfg(target_arch = "x86_64")]
 mod avx512_f32;
 #[cfg(target_arch = "x86_64")]
@@ -141,6 +145,8 @@ pub(crate) struct Tiling {
     pub tiles: fn(&Quants) -> Tiles,
     /// The float kernels.
     pub float_tiles: FloatTiles,
+    /// Float kernels in which each value of panel and activations is the bits of a pair of bf16, for weights in BF16.
+    pub pair_tiles: Option<FloatTiles>,
     /// The kernels of rows with one scale.
     pub row_tiles: whole_row::RowTiles,
     /// The fast path of a type into panels, if there is one. It requires 16 complete rows and 256 columns.
@@ -182,6 +188,15 @@ impl Tiling {
     /// The activation format for a type's weights.
     pub fn format(&self, quants: &Quants) -> Format {
         (self.format)(quants)
+    }
+
+    /// The activation format for weights of a type that are multiplied as floats.
+    pub fn float_format(&self, ty: Type) -> Format {
+        match self.pair_tiles {
+            #[cfg(target_arch = "x86_64")]
+            Some(_) if ty == Type::BF16 => Format::Bf16,
+            _ => Format::F32,
+        }
     }
 
     /// Rows of a panel of a type: 32, or 16 with codes of 16 bits.

@@ -36,7 +36,8 @@ const WEIGHTS_BOUND: f64 = 6e-4;
 /// Most activations with one scale, unless it holds for a whole row.
 const RUN_MAX: usize = 256;
 
-/// Bound where the product reads its input with fine precision: each activation within 1/256 of its value, squared.
+/// Bound where each activation of a product is within 1/256 of its value, squared: where the product reads its input with
+/// fine precision, or its weights are BF16, so that the input may be rounded to bf16.
 const FINE_BOUND: f64 = 1.6e-5;
 
 /// Bound of attention over codes of 4 or 5 bits: a quotient near a half may be rounded either way, which is a step of up to
@@ -333,6 +334,7 @@ impl<'m> Case<'m> {
                 let bound = INT8_BOUND.max(ROUNDING_MARGIN * rounding.fold(0.0, f64::max));
                 bound + if self.rounds_weights { WEIGHTS_BOUND } else { 0.0 }
             }
+            op if op.matrices().iter().any(|id| ty(id) == Type::BF16) => FINE_BOUND,
             Op::Attend(attend) if attend.cache.is_some() && rounds_to_codes(self.limits) => {
                 CODE_BOUND
             }

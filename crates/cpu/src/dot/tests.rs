@@ -350,7 +350,7 @@ fn no_columns_and_no_rows_are_fine_and_wrong_sizes_are_not() {
 fn each_level_takes_its_own_kernel() {
     for (ty, stem) in [(Type::Q4_K, "q4_k"), (Type::Q8_0, "q8_0"), (Type::Q6_K, "q6_k")] {
         // These add only GEMM kernels and floats.
-        let of_matrices = [Level::Sse42, Level::Amx, Level::NeonI8mm];
+        let of_matrices = [Level::Sse42, Level::Avx512Bf16, Level::Amx, Level::NeonI8mm];
         for level in Level::available().filter(|level| !of_matrices.contains(level)) {
             assert_eq!(dot(ty, 256, level).name, format!("{stem}.{level}"));
         }

@@ -1,9 +1,10 @@
-//! GEMM in f32: float weights, and every type without its own unpacking.
+//! GEMM in f32: float weights, and every type without its own unpacking; and in pairs of bf16, the bits of which are
+//! moved as those of an f32.
 
 use bilayer_quant::Type;
 use bytemuck::{Pod, Zeroable};
 
-use crate::activations::SPAN;
+use crate::activations::{Format, SPAN};
 use crate::gemm::packing::Packing;
 use crate::gemm::{CHUNKS_AHEAD, PanelProduct};
 use crate::panel::floats::Reader;
@@ -17,6 +18,8 @@ pub(super) struct Float {
     ty: Type,
     reader: Reader,
     tiles: FloatTiles,
+    /// Weights per value of a panel: two if it is a pair.
+    width: usize,
 }
 
 /// Scratch memory of a call.
@@ -30,7 +33,11 @@ pub(super) struct Scratch {
 impl Float {
     pub fn new(ty: Type, packing: Packing) -> Float {
         let (reader, tiling) = (Reader::new(ty, packing.level), Tiling::of(packing.level));
-        Float { ty, reader, tiles: tiling.float_tiles }
+        let (tiles, width) = match (packing.format, tiling.pair_tiles) {
+            (Format::F32, _) | (_, None) => (tiling.float_tiles, 1),
+            (_, Some(tiles)) => (tiles, 2),
+        };
+        Float { ty, reader, tiles, width }
     }
 
     /// Adds the product of up to 32 rows to `strip`, where a token's 32 results are `stride` after those of the
@@ -45,18 +52,22 @@ impl Float {
         let PanelProduct { weights, row_bytes, packing, packed, cold } = *run;
         let rows = run.rows();
         let chunk_bytes = packing.chunk_bytes(packed.tokens);
+        let values = packing.cols.div_ceil(self.width);
         // Prefetches the next call's weights, in order, during this one.
-        let mut parts = Ahead::of(weights).split(packing.cols.div_ceil(self.tiles.cols));
+        let mut parts = Ahead::of(weights).split(values.div_ceil(self.tiles.cols));
         scratch.rows[rows..].fill([0.0; SPAN]);
-        for col in (0..packing.cols).step_by(SPAN) {
-            let cols = (packing.cols - col).min(SPAN);
-            let header = self.ty.row_header_bytes;
-            let bytes = |cols: usize| header + cols / self.ty.block_weights * self.ty.block_bytes;
+        for col in (0..values).step_by(SPAN) {
+            let cols = (values - col).min(SPAN);
             for (row, out) in weights.chunks_exact(row_bytes).zip(&mut scratch.rows) {
-                self.reader.read(row, col, &mut out[..cols]);
+                self.read(row, col, &mut out[..cols]);
             }
             if cold {
-                let (start, end) = (bytes(col + cols), bytes((col + 2 * SPAN).min(packing.cols)));
+                let bytes = |values: usize| {
+                    let cols = (values * self.width).min(packing.cols);
+                    let header = self.ty.row_header_bytes;
+                    header + cols / self.ty.block_weights * self.ty.block_bytes
+                };
+                let (start, end) = (bytes(col + cols), bytes((col + 2 * SPAN).min(values)));
                 let len = end.saturating_sub(start);
                 PanelRows { weights, row_bytes, start, len }.prefetch(rows);
             }
@@ -90,6 +101,21 @@ impl Float {
                     unsafe { (self.tiles.tile)(panel, columns, strip, stride) };
                 }
             }
+        }
+    }
+
+    /// Reads the values of a row from `first` on.
+    fn read(&self, row: &[u8], first: usize, values: &mut [f32]) {
+        if self.width == 1 {
+            return self.reader.read(row, first, values);
+        }
+        let (pairs, last) = row[4 * first..].as_chunks::<4>();
+        for (value, pair) in values.iter_mut().zip(pairs) {
+            *value = f32::from_le_bytes(*pair);
+        }
+        // The last of an odd number of columns.
+        if let (&[low, high], Some(value)) = (last, values.get_mut(pairs.len())) {
+            *value = f32::from_le_bytes([low, high, 0, 0]);
         }
     }
 }

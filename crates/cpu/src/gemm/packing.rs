@@ -1,5 +1,8 @@
 //! Packed activations of GEMM: formats, sizes, packing.
 
+#[cfg(target_arch = "x86_64")]
+use half::bf16;
+
 use crate::activations::{Block, Format, pack};
 use crate::level::Level;
 use crate::tile::Tiling;
@@ -48,6 +51,8 @@ impl Packing {
     pub fn chunk_bytes(self, tokens: usize) -> usize {
         let per_token = match self.at(tokens).format {
             Format::F32 => 4 * self.cols,
+            #[cfg(target_arch = "x86_64")]
+            Format::Bf16 => 4 * self.cols.div_ceil(2),
             #[cfg(target_arch = "x86_64")]
             Format::Tiles { planes } => planes * self.cols.div_ceil(32) * 64,
             format => Block::bytes_per_token(format, self.cols),
@@ -110,6 +115,16 @@ impl Packing {
                 for (token, x) in x.chunks_exact(self.cols).enumerate() {
                     for (out, x) in out.chunks_exact_mut(count).zip(x) {
                         out[token] = *x;
+                    }
+                }
+            }
+            #[cfg(target_arch = "x86_64")]
+            Format::Bf16 => {
+                let out = bytemuck::cast_slice_mut::<u8, [bf16; 2]>(out);
+                for (token, x) in x.chunks_exact(self.cols).enumerate() {
+                    for (out, x) in out.chunks_exact_mut(count).zip(x.chunks(2)) {
+                        let second = x.get(1).copied().unwrap_or_default();
+                        out[token] = [x[0], second].map(bf16::from_f32);
                     }
                 }
             }

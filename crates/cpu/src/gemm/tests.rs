@@ -54,6 +54,8 @@ fn rounding(format: Format, x: &[f32], cols: usize) -> Vec<f64> {
             return x.iter().map(|x| f64::from(x.abs()) / 127.0).collect();
         }
         #[cfg(target_arch = "x86_64")]
+        Format::Bf16 => return x.iter().map(|x| f64::from(x.abs()) / 255.0 + 1e-38).collect(),
+        #[cfg(target_arch = "x86_64")]
         Format::Tiles { .. } => return x.iter().map(|x| f64::from(x.abs()) / 21000.0).collect(),
         Format::Q8x32 => 32,
         Format::Q8x256 => 256,

@@ -50,6 +50,7 @@ impl Tiled for Avx2 {
         },
         tiles,
         float_tiles: avx2_f32::TILES,
+        pair_tiles: None,
         row_tiles: whole_row::AVX2,
         fill: |quants| quants.fill_avx2,
         // Measured: benches/record/epyc-milan-2vcpu/kernels.md.

@@ -29,6 +29,7 @@ impl Tiled for Avx512Vnni {
         format: format_of_form,
         tiles,
         float_tiles: avx512_f32::TILES,
+        pair_tiles: None,
         row_tiles: whole_row::AVX512,
         fill: |quants| quants.fill,
         // Measured: benches/record/epyc-genoa-2vcpu/2026-11-25-columns.md.

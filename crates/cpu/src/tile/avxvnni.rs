@@ -28,6 +28,7 @@ impl Tiled for AvxVnni {
         format: format_of_form,
         tiles,
         float_tiles: avx2_f32::TILES,
+        pair_tiles: None,
         row_tiles: whole_row::AVXVNNI,
         fill: |quants| quants.fill_avxvnni,
         tokens_min: few_columns,

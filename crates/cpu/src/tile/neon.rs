@@ -152,6 +152,7 @@ impl Tiled for Neon {
         format: format_of_form,
         tiles,
         float_tiles: neon_f32::TILES,
+        pair_tiles: None,
         row_tiles: whole_row::PORTABLE,
         fill: |_| None,
         tokens_min: few_columns,

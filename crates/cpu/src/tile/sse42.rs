@@ -32,6 +32,7 @@ impl Tiled for Sse42 {
         format: format_of_form,
         tiles,
         float_tiles: FloatTiles { cols: 128, interleave: float_interleave, tile: any_float_tile },
+        pair_tiles: None,
         row_tiles: whole_row::PORTABLE,
         fill: |_| None,
         tokens_min: few_columns,
