@@ -677,9 +677,9 @@ fn rope(dims: usize, pairs: Pairs, factors: Option<WeightId>) -> Rope {
 /// Bound on [`error`] of a product with weights of a type. Many activations are rounded to bf16 where the CPU multiplies
 /// those, for weights in BF16.
 fn product_bound(ty: Type) -> f64 {
-    match ty {
-        Type::BF16 => FINE_BOUND,
-        _ if ty.block_weights == 1 => FLOAT_BOUND,
+    match ty.block_weights {
+        1 if ty == Type::BF16 => FINE_BOUND,
+        1 => FLOAT_BOUND,
         _ => INT8_BOUND,
     }
 }

@@ -1,4 +1,4 @@
-//! The float tile at 512 bits: 32 rows x up to 6 tokens of fused multiply-adds.
+//! The float tile at 512 bits: 32 rows x up to 6 tokens of fused multiply-adds; up to 8 of another instruction.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub(super) fn interleave(
 /// Makes `any_tile` of a level's features and of the function that adds products: `sums + weights * x`.
 macro_rules! float_tile {
     ($features:literal, $add:ident) => {
-        /// See [`$crate::tile::FloatTile`].
+        /// See `FloatTile`.
         #[target_feature(enable = $features)]
         fn any_tile(
             panel: &[[f32; ROWS]],
