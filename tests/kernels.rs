@@ -1575,6 +1575,90 @@ fn a_small_model_computes_what_the_reference_does() {
     compare_variants("llama", &llama(), limits(), &conversation(), MODEL_BOUND);
 }
 
+/// A layer of BERT with int8 weights: no gate, norms of sums, attention without a cache.
+fn encoder() -> Graph {
+    let (width, ff, ty) = (128, 256, Type::W8A8);
+    let h = Heads { heads: 4, kv_heads: 4, head_dim: 32, both_ways: true, ..HEADS };
+    let vector = |tensors: Tensors, name: &str, len| tensors.with(name, Type::F32, &[len]);
+    let mut tensors = Tensors::default().with("table", Type::F32, &[VOCAB, width]);
+    for (name, rows, cols) in [
+        ("q", width, width),
+        ("k", width, width),
+        ("v", width, width),
+        ("o", width, width),
+        ("up", ff, width),
+        ("down", width, ff),
+    ] {
+        tensors = vector(tensors.with(name, ty, &[rows, cols]), &format!("{name}_bias"), rows);
+    }
+    for name in ["first", "first_bias", "second", "second_bias"] {
+        tensors = vector(tensors, name, width);
+    }
+    let mut r = Recorder::new(&tensors);
+    let table = r.matrix("table", VOCAB, width).unwrap();
+    let x = r.embed("embed", table);
+    r.layer(Some(0));
+    let product = |r: &mut Recorder<'_>, name: &'static str, x, rows, cols| {
+        let weight = r.matrix(name, rows, cols).unwrap();
+        let bias = r.vector(&format!("{name}_bias"), rows).unwrap();
+        r.matmul(name, x, weight, Some(bias))
+    };
+    let norm = |r: &mut Recorder<'_>, name: &'static str, x| {
+        let gain = r.vector(name, width).unwrap();
+        let bias = r.vector(&format!("{name}_bias"), width).unwrap();
+        r.layer_norm(name, x, gain, Some(bias), 1e-12)
+    };
+    let qkv = ["q", "k", "v"].map(|name| product(&mut r, name, x, width, width));
+    let mixed = r.attend("attend", attend(h, None, qkv, None));
+    let mixed = product(&mut r, "o", mixed, width, width);
+    let x = r.add("residual", x, mixed);
+    let x = norm(&mut r, "first", x);
+    let up = product(&mut r, "up", x, ff, width);
+    let active = r.gate("active", up, None, Activation::Gelu);
+    let down = product(&mut r, "down", active, width, ff);
+    let x = r.add("residual", down, x);
+    let x = norm(&mut r, "second", x);
+    r.layer(None);
+    let x = r.rows_wanted("wanted", x);
+    r.finish(x)
+}
+
+/// Texts of one token, of pages that are not full, and of more keys than are scored at a time.
+fn texts() -> (Limits, Vec<Owned>) {
+    let pages: Vec<u32> = (0..20).collect();
+    let steps = vec![
+        Owned::of(1, &[(1, 0, &pages)]),
+        Owned::of(2, &[(33, 0, &pages), (1, 0, &pages[4..]), (70, 0, &pages[8..])]),
+        Owned::of(3, &[(300, 0, &pages), (12, 0, &pages[12..])]),
+        Owned::of(4, &[(256, 0, &pages), (64, 0, &pages[12..])]),
+    ];
+    (Limits { tokens: 320, outputs: 8, ..limits() }, steps)
+}
+
+#[test]
+fn an_int8_encoder_computes_what_the_reference_does() {
+    let (limits, steps) = texts();
+    compare("encoder", &encoder(), limits, &steps, MODEL_BOUND);
+}
+
+/// An activation is applied where the product is stored, and queries and keys are multiplied in eight bits if the level does
+/// so fast.
+#[test]
+fn kernels_chosen_for_an_int8_encoder() {
+    let graph = encoder();
+    for level in Level::available() {
+        let mut cpu = cpu(level, 1);
+        let segment = prepare(&mut cpu, &graph, texts().0);
+        let names: Vec<String> = cpu.kernels(segment).into_iter().map(|k| k.name).collect();
+        let is_fast = [Level::Avx2, Level::AvxVnni, Level::Avx512Vnni, Level::Amx].contains(&level);
+        let attend = if is_fast { "attend int8 both ways" } else { "attend f32/f32 both ways" };
+        assert!(names.contains(&format!("{attend} {level}")), "{names:?}");
+        let activated = |name: &String| name.contains("matmul") && name.ends_with(" gate");
+        assert_eq!(names.iter().filter(|name| activated(name)).count(), 1, "{names:?}");
+        assert!(!names.iter().any(|name| name.starts_with("gate")), "{names:?}");
+    }
+}
+
 /// Opening a device tries packed dot products; where the driver has them, they are right.
 #[test]
 fn packed_dot_products_are_found_to_work() {
@@ -1598,6 +1682,14 @@ fn fusion_gives_the_same_bits() {
             assert_eq!(fused, run(false, false), "{level} {key_type}");
             assert_eq!(fused, run(true, true), "{level} {key_type}");
         }
+        let (texts, steps) = texts();
+        let run = |fuse, check| {
+            let limits = Limits { fuse, check, ..texts };
+            run_all(&mut cpu(level, 2), &encoder(), limits, &steps)
+        };
+        let fused = run(true, false);
+        assert_eq!(fused, run(false, false), "{level}, encoder");
+        assert_eq!(fused, run(true, true), "{level}, encoder");
     }
 }
 
@@ -1610,6 +1702,9 @@ fn any_number_of_threads_gives_the_same_bits() {
         for threads in [2, 3, 5] {
             assert_eq!(one, run(threads), "{level} with {threads} threads");
         }
+        let (limits, steps) = texts();
+        let run = |threads| run_all(&mut cpu(level, threads), &encoder(), limits, &steps);
+        assert_eq!(run(1), run(3), "{level}, encoder");
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) use block::Block;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use block::Parts;
 pub(crate) use pack::pack;
-pub(crate) use whole_row::{Outliers, PackedRows, RowColumn};
+pub(crate) use whole_row::{KeyRows, Outliers, PackedRows, RowColumn, quantize_rows};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use quantize::PEAK_12;

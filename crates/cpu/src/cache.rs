@@ -159,15 +159,25 @@ impl Cache {
         (keys, layout.values_in_keys.is_none().then_some(values))
     }
 
+    /// The bytes of one head of one page: keys, then values. They begin at a cache line.
+    ///
+    /// # Safety
+    /// No other thread accesses them meanwhile.
+    #[expect(clippy::mut_from_ref, reason = "threads have blocks of their own")]
+    pub(crate) unsafe fn block_mut(&self, page: u32, kv_head: usize) -> &mut [u8] {
+        let start = self.start(page, kv_head);
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.memory.get_mut::<u8>(start, self.layout.block_bytes) }
+    }
+
     /// Stores keys and values.
     ///
     /// # Safety
     /// No other thread accesses that head's block meanwhile.
     pub(crate) unsafe fn store(&self, level: Level, tokens: &Tokens<'_>) {
         let layout = &self.layout;
-        let start = self.start(tokens.page, tokens.kv_head);
         // SAFETY: guaranteed by the caller.
-        let bytes = unsafe { self.memory.get_mut::<u8>(start, layout.block_bytes) };
+        let bytes = unsafe { self.block_mut(tokens.page, tokens.kv_head) };
         let (key_bytes, value_bytes) = bytes.split_at_mut(layout.key_bytes);
         let dim = layout.head_dim;
         let keys = Place { stored: layout.key, elements: layout.key_elements() };

@@ -88,6 +88,7 @@ impl Memory {
     /// # Safety
     /// No other thread accesses them while the slice is alive.
     #[expect(clippy::mut_from_ref, reason = "the threads of a stage write disjoint parts")]
+    #[inline(always)]
     pub(crate) unsafe fn get_mut<T: Pod>(&self, offset: usize, len: usize) -> &mut [T] {
         let start = self.check::<T>(offset, len);
         #[cfg(debug_assertions)]
@@ -107,6 +108,7 @@ impl Memory {
         SharedBytes::from_owner(Frozen(self))
     }
 
+    #[inline(always)]
     fn check<T>(&self, offset: usize, len: usize) -> *mut T {
         let end = len.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(offset));
         assert!(end.is_some_and(|end| end <= self.bytes), "outside of {} bytes", self.bytes);

@@ -87,7 +87,7 @@ impl<'a> Context<'a> {
     ///
     /// # Panics
     /// If they are not among the stage's [`Stage::writes`].
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn write<T: Pod>(&self, offset: usize, len: usize) -> &'a mut [T] {
         let end = offset + len * size_of::<T>();
         let contains = |own: &Range<usize>| own.start <= offset && end <= own.end;
@@ -146,6 +146,7 @@ impl Buffer {
     ///
     /// # Safety
     /// Those of [`Context::write`].
+    #[inline(always)]
     pub(crate) unsafe fn elements_mut<'a>(
         &self,
         context: &Context<'a>,

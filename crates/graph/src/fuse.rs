@@ -8,6 +8,7 @@
 //!   experts' matrices by one route;
 //! - the RMS or layer norm that computes this input, with the first of them;
 //! - `activation(gate) * up` with the two products that compute gate and up;
+//! - an activation without `up` with the product that computes its input;
 //! - a residual `Add` with the product that computes one operand, if the other one exists before;
 //! - head norm with a gain and RoPE of queries and keys, with the attention that reads them.
 //!
@@ -47,6 +48,8 @@ pub enum FusedProduct {
     Plain { matmul: usize, residual: Option<Residual> },
     /// Two products combined by a `Gate` node.
     Gated { gate: usize, up: usize, node: usize },
+    /// A product through the activation of a `Gate` node without `up`.
+    Activated { matmul: usize, node: usize },
 }
 
 /// An `Add` node and the value it adds to the product.
@@ -90,7 +93,7 @@ impl Item {
                 let first = norm.map_or(vec![*input], |norm| op(norm).inputs().collect());
                 let residual = |part: &FusedProduct| match part {
                     FusedProduct::Plain { residual, .. } => residual.map(|r| r.other),
-                    FusedProduct::Gated { .. } => None,
+                    FusedProduct::Gated { .. } | FusedProduct::Activated { .. } => None,
                 };
                 let others = parts.iter().filter_map(residual);
                 first.into_iter().chain(*route).chain(others).collect()
@@ -119,8 +122,19 @@ impl FusedProduct {
     pub fn last(&self) -> usize {
         match self {
             FusedProduct::Plain { matmul, residual } => residual.map_or(*matmul, |r| r.node),
-            FusedProduct::Gated { node, .. } => *node,
+            FusedProduct::Gated { node, .. } | FusedProduct::Activated { node, .. } => *node,
         }
+    }
+
+    /// Its products.
+    pub fn matmuls(&self) -> impl Iterator<Item = usize> + use<> {
+        let (first, second) = match self {
+            FusedProduct::Plain { matmul, .. } | FusedProduct::Activated { matmul, .. } => {
+                (*matmul, None)
+            }
+            FusedProduct::Gated { gate, up, .. } => (*gate, Some(*up)),
+        };
+        std::iter::once(first).chain(second)
     }
 
     fn nodes(&self) -> Vec<usize> {
@@ -129,6 +143,7 @@ impl FusedProduct {
                 std::iter::once(*matmul).chain(residual.map(|r| r.node)).collect()
             }
             FusedProduct::Gated { gate, up, node } => vec![*gate, *up, *node],
+            FusedProduct::Activated { matmul, node } => vec![*matmul, *node],
         }
     }
 }
@@ -274,11 +289,12 @@ impl<'g> Fuser<'g> {
             if parts.iter().any(|part| part.nodes().contains(&matmul)) {
                 continue;
             }
-            let part = self.gated(matmul, &products).unwrap_or_else(|| {
+            let gated = self.gated(matmul, &products);
+            let activated = || route.is_none().then(|| self.activated(matmul)).flatten();
+            parts.push(gated.or_else(activated).unwrap_or_else(|| {
                 let residual = route.is_none().then(|| self.residual(matmul, first)).flatten();
                 FusedProduct::Plain { matmul, residual }
-            });
-            parts.push(part);
+            }));
         }
         let norm = route.is_none().then(|| self.norm(input, first)).flatten();
         let nodes = norm.into_iter().chain(parts.iter().flat_map(FusedProduct::nodes)).collect();
@@ -292,6 +308,13 @@ impl<'g> Fuser<'g> {
         let (gate, up) = (self.sole(*gate)?, self.sole((*up)?)?);
         let both = gate != up && products.contains(&gate) && products.contains(&up);
         both.then_some(FusedProduct::Gated { gate, up, node: reader })
+    }
+
+    /// The activation without `up` that is the only reader of the product.
+    fn activated(&self, matmul: usize) -> Option<FusedProduct> {
+        let node = self.reader(matmul)?;
+        let Op::Gate { up: None, .. } = self.op(node) else { return None };
+        Some(FusedProduct::Activated { matmul, node })
     }
 
     /// The `Add` that is the only reader of the product, if its other operand is computed before node `first`.

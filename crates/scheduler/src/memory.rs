@@ -198,6 +198,10 @@ impl Lives {
                 }
                 for part in parts {
                     self.at((graph.nodes[part.last()].op.out(), Form::Floats), made);
+                    // GPUs run an activation without `up` after its product.
+                    if let FusedProduct::Activated { matmul, .. } = part {
+                        self.at((graph.nodes[*matmul].op.out(), Form::Floats), made);
+                    }
                 }
                 let groups = if route.is_none() { together(graph, parts) } else { Vec::new() };
                 for group in groups {
@@ -226,10 +230,7 @@ impl Lives {
 
 /// Whether products read their input as integers, and as floats.
 fn wanted(graph: &Graph, parts: &[FusedProduct], facts: &Facts) -> (bool, bool) {
-    let matmuls = parts.iter().flat_map(|part| match part {
-        FusedProduct::Plain { matmul, .. } => vec![*matmul],
-        FusedProduct::Gated { gate, up, .. } => vec![*gate, *up],
-    });
+    let matmuls = parts.iter().flat_map(FusedProduct::matmuls);
     let ids = matmuls.flat_map(|node| graph.nodes[node].op.matrices().to_vec());
     ids.fold((false, false), |(integers, floats), id| {
         let takes_integers = facts.quantized.contains(&graph.weight(id).ty);

@@ -19,15 +19,18 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::quantize::{PEAK_8, Scale, peak};
+use super::quantize::{PEAK_8, Scale, scale_of};
 use crate::lanes::{Lanes, Transform};
 use crate::level::{Level, transform};
 
 /// Bytes after a column's quants.
 const TAIL: usize = 128;
 
-/// Activations quantized at a time.
+/// Activations whose largest are found, and squares summed, at a time.
 const STEP: usize = 32;
+
+/// Activations that are quantized before they are brought into the order of a chunk.
+const PIECE: usize = 256;
 
 /// The most outliers of a token.
 pub(crate) const OUTLIERS: usize = 8;
@@ -108,14 +111,11 @@ impl Transform for Prepare<'_> {
         let (used, padding) = quants.split_at_mut(self.0.len());
         padding.fill(0);
         let Parted { scale, outliers } = Parted::of(self.0);
-        let mut sum = 0i32;
-        for (x, out) in self.0.as_chunks::<STEP>().0.iter().zip(used.as_chunks_mut::<STEP>().0) {
-            sum = sum.wrapping_add(quantize_step(scale, x, out));
-        }
+        quantize_all(scale, self.0, used);
         for outlier in outliers.iter().take_while(|outlier| outlier.value != 0) {
             used[outlier.column as usize] = 0;
-            sum = sum.wrapping_sub(outlier.value);
         }
+        let sum = total(used);
         tail.fill(0);
         tail[..4].copy_from_slice(&scale.value.to_ne_bytes());
         tail[4..8].copy_from_slice(&sum.to_ne_bytes());
@@ -133,7 +133,8 @@ impl Parted {
     /// Finds the outliers of a token. Activations that are not finite make the scale NaN.
     #[inline(always)]
     fn of(x: &[f32]) -> Parted {
-        let (most, limit) = (peak(x), OUTLIER_FACTOR * root_mean_square(x));
+        let (most, mean_square) = survey(x);
+        let limit = OUTLIER_FACTOR * mean_square.sqrt();
         // False if the limit is not finite; its square has no bits if it is zero.
         if limit > 0.0 && f32::from_bits(most) > limit {
             return Parted::with_outliers(x, limit);
@@ -146,26 +147,36 @@ impl Parted {
     fn with_outliers(x: &[f32], limit: f32) -> Parted {
         // Sorted from the largest to the smallest, equal ones in order.
         let mut largest = [(0.0f32, 0u32); OUTLIERS];
-        let mut rest = 0.0f32;
+        let (mut rest, mut rests) = (0.0f32, [0u32; STEP]);
         for (step, x) in x.as_chunks::<STEP>().0.iter().enumerate() {
-            let most = f32::from_bits(peak(x));
-            if most <= limit {
-                rest = rest.max(most);
+            let mut above = 0;
+            for (rest, x) in rests.iter_mut().zip(x) {
+                let size = x.to_bits() & MAGNITUDE;
+                let kept = if size > limit.to_bits() { 0 } else { size };
+                *rest = (*rest).max(kept);
+                above |= size ^ kept;
+            }
+            if above == 0 {
                 continue;
             }
+            let mut places = 0u32;
             for (at, x) in x.iter().enumerate() {
-                let mut next = (x.abs(), (step * STEP + at) as u32);
-                if next.0 > limit {
-                    for kept in &mut largest {
-                        if next.0 > kept.0 {
-                            std::mem::swap(kept, &mut next);
-                        }
+                places |= u32::from(x.abs() > limit) << at;
+            }
+            while places != 0 {
+                let at = places.trailing_zeros() as usize;
+                places &= places - 1;
+                let mut next = (x[at].abs(), (step * STEP + at) as u32);
+                for kept in &mut largest {
+                    if next.0 > kept.0 {
+                        std::mem::swap(kept, &mut next);
                     }
                 }
                 // What is left is no outlier.
                 rest = rest.max(next.0);
             }
         }
+        let rest = rests.iter().fold(rest, |rest, bits| rest.max(f32::from_bits(*bits)));
         // So that the largest outlier has 16 bits.
         let least = largest[0].0 * (PEAK_8 / PEAK_16);
         let scale = Scale::of(rest.max(least).to_bits(), PEAK_8);
@@ -178,31 +189,77 @@ impl Parted {
     }
 }
 
-/// The root of the mean square, in sixteen sums.
+/// The bits of a float's magnitude, which compare as magnitudes do.
+const MAGNITUDE: u32 = 0x7fff_ffff;
+
+/// The bits of the largest magnitude, and the mean square, summed in 32 parts.
 #[inline(always)]
-fn root_mean_square(x: &[f32]) -> f32 {
-    let mut sums = [0.0f32; 16];
-    for x in x.as_chunks::<16>().0 {
+fn survey(x: &[f32]) -> (u32, f32) {
+    let (mut peaks, mut sums) = ([0u32; STEP], [0.0f32; STEP]);
+    for x in x.as_chunks::<STEP>().0 {
+        for (peak, x) in peaks.iter_mut().zip(x) {
+            *peak = (*peak).max(x.to_bits() & MAGNITUDE);
+        }
         for (sum, x) in sums.iter_mut().zip(x) {
             *sum += x * x;
         }
     }
-    (sums.iter().sum::<f32>() / x.len() as f32).sqrt()
+    (peaks.into_iter().fold(0, u32::max), sums.iter().sum::<f32>() / x.len() as f32)
 }
 
-/// Quantizes some activations; returns the sum of the quants. Those of outliers are in the sum, but not in `out`.
+/// Quantizes activations; what is stored of outliers is arbitrary.
 #[inline(always)]
-fn quantize_step<const N: usize>(scale: Scale, x: &[f32; N], out: &mut [u8; N]) -> i32 {
-    // Plain loops: a call of `map` that is not inlined is compiled without the level's instructions.
-    let (mut whole, mut sum) = ([0i32; N], 0i32);
-    for (whole, x) in whole.iter_mut().zip(x) {
-        *whole = scale.quant(*x);
+fn quantize_all(scale: Scale, x: &[f32], out: &mut [u8]) {
+    // One plain loop: a call of `map` that is not inlined is compiled without the level's instructions, and of a loop over
+    // groups the compiler vectorizes the outer one, with gathers.
+    for (out, x) in out.iter_mut().zip(x) {
+        *out = (scale.quant(*x) as i8).cast_unsigned();
     }
-    for (out, whole) in out.iter_mut().zip(&whole) {
-        *out = (*whole as i8).cast_unsigned();
-        sum = sum.wrapping_add(*whole);
+}
+
+/// The sum of quants.
+#[inline(always)]
+fn total(quants: &[u8]) -> i32 {
+    let mut sum = 0i32;
+    for quant in quants {
+        sum = sum.wrapping_add(i32::from(quant.cast_signed()));
     }
     sum
+}
+
+/// Rows to be quantized with one scale each and without outliers: the first `cols` of every `stride` elements.
+pub(crate) struct KeyRows<'a> {
+    pub x: &'a [f32],
+    pub stride: usize,
+    pub cols: usize,
+}
+
+/// Quantizes rows of a multiple of 32 columns to `out`, `[rows, cols]` i8, and `scales`, `[rows]`.
+pub(crate) fn quantize_rows(level: Level, rows: KeyRows<'_>, scales: &mut [f32], out: &mut [u8]) {
+    assert!(rows.cols.is_multiple_of(STEP), "{} columns are not whole blocks", rows.cols);
+    assert_eq!(out.len(), scales.len() * rows.cols);
+    transform(level, QuantizeRows { rows, scales }, out);
+}
+
+struct QuantizeRows<'a> {
+    rows: KeyRows<'a>,
+    scales: &'a mut [f32],
+}
+
+impl Transform for QuantizeRows<'_> {
+    type Out = [u8];
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, _: L, out: &mut [u8]) {
+        let KeyRows { x, stride, cols } = self.rows;
+        let rows = x.chunks(stride).zip(out.chunks_exact_mut(cols));
+        for ((x, out), to) in rows.zip(self.scales) {
+            let x = &x[..cols];
+            let scale = scale_of(x);
+            quantize_all(scale, x, out);
+            *to = scale.value;
+        }
+    }
 }
 
 /// Maximum tokens of a chunk.
@@ -238,17 +295,20 @@ impl Transform for Pack<'_> {
         for (token, x) in x.chunks_exact(cols).enumerate() {
             let parted = Parted::of(x);
             let mut sum = 0i32;
-            for (step, x) in x.as_chunks::<STEP>().0.iter().enumerate() {
-                let mut bytes = [0; STEP];
-                sum = sum.wrapping_add(quantize_step(parted.scale, x, &mut bytes));
-                let to = fours[step * (STEP / 4) * n + token..].iter_mut().step_by(n);
-                for (to, four) in to.zip(bytes.as_chunks::<4>().0) {
-                    *to = *four;
+            let mut steps = fours.chunks_exact_mut(n);
+            let mut bytes = [0; PIECE];
+            for x in x.chunks(PIECE) {
+                let bytes = &mut bytes[..x.len()];
+                quantize_all(parted.scale, x, bytes);
+                sum = sum.wrapping_add(total(bytes));
+                for (four, step) in bytes.as_chunks::<4>().0.iter().zip(&mut steps) {
+                    step[token] = *four;
                 }
             }
             for outlier in parted.outliers.iter().take_while(|outlier| outlier.value != 0) {
                 let column = outlier.column as usize;
-                fours[column / 4 * n + token][column % 4] = 0;
+                let stored = std::mem::take(&mut fours[column / 4 * n + token][column % 4]);
+                sum = sum.wrapping_add(outlier.value - i32::from(stored.cast_signed()));
             }
             scales[token] = parted.scale.value;
             sums[token] = (-128i32).wrapping_mul(sum);

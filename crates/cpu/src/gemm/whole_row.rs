@@ -72,7 +72,7 @@ impl WholeRow {
                 let part = PanelRows { weights: rows_left, ..part };
                 let count = (rows - first).min(16);
                 // SAFETY: the level is available.
-                unsafe { (self.tiles.fill)(part, count, first, &mut scratch.panel) };
+                unsafe { (self.tiles.fill)(part, count, first, &mut scratch.panel.part()) };
             }
             if cold && span.end < cols {
                 let len = (cols - span.end).min(COLS);
@@ -88,7 +88,8 @@ impl WholeRow {
                 }
                 let last = RowScales { weights: &scratch.scales, x: x.scales };
                 let product = RowProduct {
-                    panel: &scratch.panel,
+                    steps: &scratch.panel.steps,
+                    negative: &scratch.panel.negative,
                     x: &x.quants[quants],
                     tokens: range.len(),
                     first: (col == 0).then_some(x.sums),

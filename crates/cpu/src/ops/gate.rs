@@ -73,8 +73,9 @@ impl Kernel for Join<'_> {
     }
 }
 
+/// `activation(gate) * up`, or `activation(gate)` without `up`.
 #[inline(always)]
-fn apply<L: Lanes>(l: L, activation: Activation, gate: L::F, up: Option<L::F>) -> L::F {
+pub(super) fn apply<L: Lanes>(l: L, activation: Activation, gate: L::F, up: Option<L::F>) -> L::F {
     let active = match activation {
         Activation::Silu => math::silu(l, gate),
         Activation::GeluTanh => math::gelu_tanh(l, gate),

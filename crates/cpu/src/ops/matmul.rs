@@ -2,7 +2,7 @@
 //!
 //! Three stages. [`Prepare`] normalizes the input, if a norm was fused, and for few rows converts it for the GEMV
 //! kernels; [`Pack`] packs many rows for GEMM. Both do so once for all weights with equal requirements. [`Multiply`]
-//! runs chunks of weight rows and stores the results: plus bias and residual, or through the gate.
+//! runs chunks of weight rows and stores the results: plus bias and residual, or through an activation or gate.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::ops::norm::Norm;
 use crate::stage::{Buffer, Context, Stage};
 use crate::state::State;
 pub(crate) use cuts::{Band, Cuts};
-use store::{Residual, Store};
+use store::{Place, Residual, Store};
 
 mod cuts;
 mod store;
@@ -118,8 +118,14 @@ impl Linear {
 
 /// One output of a group.
 pub(crate) enum Product {
-    /// A product, optionally plus a residual of equal shape, which may share memory with the sum.
-    Plain { linear: Box<Linear>, residual: Option<Buffer>, out: Buffer },
+    /// A product, optionally through an activation, optionally plus a residual of equal shape, which may share memory
+    /// with the sum.
+    Plain {
+        linear: Box<Linear>,
+        activation: Option<Activation>,
+        residual: Option<Buffer>,
+        out: Buffer,
+    },
     /// `activation(gate) * up`; both of equal shape.
     Gated { gate: Box<Linear>, up: Box<Linear>, activation: Activation, out: Buffer },
 }
@@ -254,7 +260,9 @@ impl Group {
     pub(crate) fn name(&self) -> String {
         let kernels = names(self.parts.iter().flat_map(Product::linears));
         let norm = self.norm.iter().map(|(norm, _)| norm.stem().to_owned());
-        let gated = self.parts.iter().any(|part| matches!(part, Product::Gated { .. }));
+        let gated = self.parts.iter().any(|part| {
+            matches!(part, Product::Gated { .. } | Product::Plain { activation: Some(_), .. })
+        });
         let added =
             self.parts.iter().any(|part| matches!(part, Product::Plain { residual: Some(_), .. }));
         let behind = [(gated, "gate"), (added, "add")].into_iter().filter(|(is, _)| *is);
@@ -478,25 +486,18 @@ fn tile(
     let (one, rest) = scratch.split_at_mut(tile_bytes);
     let (two, rest) = rest.split_at_mut(tile_bytes);
     let one = &mut bytemuck::cast_slice_mut::<u8, f32>(one)[..rows * inputs.count.rows];
-    let elements = |out: &Buffer, token: usize| {
-        let first = token * out.width + band.rows.start;
-        first..first + rows
-    };
-    // SAFETY: each chunk writes different elements, and asks for those of a token once.
-    let place = |out: &Buffer, token| unsafe { out.elements_mut(context, elements(out, token)) };
+    let place = |out| Place { context, out, columns: band.rows.clone() };
     match part {
-        Product::Plain { linear, residual, out } => {
+        Product::Plain { linear, activation, residual, out } => {
             linear.multiply(inputs, band, rest, one);
-            let of = |residual: Buffer| {
-                move |token| residual.elements(context, elements(&residual, token))
-            };
             let residual = residual.map(|residual| match residual == *out {
                 true => Residual::Place,
-                false => Residual::Of(of(residual)),
+                false => Residual::Of(residual.get(context, 0..inputs.count.rows)),
             });
-            let place = |token| place(out, token);
+            let (activation, place) = (*activation, place(*out));
             linear.with_bias(band, |bias| {
-                dispatch(context.level, Store { results: one, rows, bias, residual, place });
+                let store = Store { results: one, bias, activation, residual, place: &place };
+                dispatch(context.level, store);
             });
         }
         Product::Gated { gate, up, activation, out } => {
@@ -504,8 +505,9 @@ fn tile(
             gate.product(inputs, band, rest, one);
             up.product(inputs, band, rest, two);
             let results = one.chunks_exact(rows).zip(two.chunks_exact(rows));
+            let place = place(*out);
             for (token, (gate, up)) in results.enumerate() {
-                gate::join(context.level, *activation, gate, Some(up), place(out, token));
+                gate::join(context.level, *activation, gate, Some(up), place.of(token));
             }
         }
     }

@@ -122,7 +122,7 @@ impl Ahead {
 
     /// Nothing: one line again and again.
     #[inline(always)]
-    fn none(line: &[f32]) -> Ahead {
+    pub(in crate::ops) fn none(line: &[f32]) -> Ahead {
         Ahead { from: line.as_ptr().cast(), element: 0 }
     }
 
@@ -186,7 +186,9 @@ pub(in crate::ops) fn multiply_add<L: Lanes>(
     for (left, out) in left.chunks(step * stride).zip(out.chunks_mut(step * stride)) {
         let (rows, right) = (out.len() / stride, F32(right.as_ptr()));
         let out = out.as_mut_ptr();
-        let product = Mix { left: left.as_ptr(), right, from: 0, to: len, stride, out, ahead };
+        let (left, right_stride) = (left.as_ptr(), stride);
+        let product: Mix<_> =
+            Mix { left, right, from: 0, to: len, stride, right_stride, out, ahead };
         // SAFETY: as above.
         unsafe { product.rows(l, rows) };
     }
@@ -305,21 +307,23 @@ impl<S: Source> Score<S> {
     }
 }
 
-/// `out [R, stride] += left [R, 32] x right [32, stride]` over the tokens `from..to`.
+/// `out [R, stride] += left [R, LEFT] x right [LEFT, stride]` over the tokens `from..to`.
 #[derive(Clone, Copy)]
-pub(in crate::ops) struct Mix<S> {
+pub(in crate::ops) struct Mix<S, const LEFT: usize = PAGE_TOKENS> {
     pub(in crate::ops) left: *const f32,
     pub(in crate::ops) right: S,
     pub(in crate::ops) from: usize,
-    /// At most 32.
+    /// At most `LEFT`.
     pub(in crate::ops) to: usize,
     /// A multiple of 16.
     pub(in crate::ops) stride: usize,
+    /// Distance from a token's row of `right` to that of the next; `stride`, or more.
+    pub(in crate::ops) right_stride: usize,
     pub(in crate::ops) out: *mut f32,
     pub(in crate::ops) ahead: Ahead,
 }
 
-impl<S: Source> Product for Mix<S> {
+impl<S: Source, const LEFT: usize> Product for Mix<S, LEFT> {
     #[inline(always)]
     unsafe fn run<L: Lanes, const R: usize>(self, l: L) {
         let vectors = self.stride / L::N;
@@ -342,7 +346,7 @@ impl<S: Source> Product for Mix<S> {
     }
 }
 
-impl<S: Source> Mix<S> {
+impl<S: Source, const LEFT: usize> Mix<S, LEFT> {
     /// Computes B vectors of columns from `at` on; returns B.
     ///
     /// # Safety
@@ -364,18 +368,18 @@ impl<S: Source> Mix<S> {
             let many = if self.to - t >= unit { unit } else { 1 };
             for _ in 0..many {
                 let mut value = [l.splat(0.0); B];
-                // SAFETY: `t < 32` and `r < R`: column `t` of the left-hand matrix, row `t` of the right-hand one.
+                // SAFETY: `t < LEFT` and `r < R`: column `t` of the left-hand matrix, row `t` of the right-hand one.
                 unsafe {
                     for b in 0..B {
                         let column = at + b * L::N;
-                        value[b] = self.right.load(l, t * self.stride + column);
+                        value[b] = self.right.load(l, t * self.right_stride + column);
                         if S::SCALED {
                             let scale = self.right.row_scale(t, column);
                             value[b] = l.mul(value[b], l.splat(scale));
                         }
                     }
                     for r in 0..R {
-                        let p = l.splat(*self.left.add(r * PAGE_TOKENS + t));
+                        let p = l.splat(*self.left.add(r * LEFT + t));
                         for b in 0..B {
                             sums[r][b] = l.fma(p, value[b], sums[r][b]);
                         }

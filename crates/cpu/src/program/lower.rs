@@ -24,6 +24,7 @@ use crate::ops::{self, Lower};
 use crate::plan::{Plan, Reach};
 use crate::stage::{Buffer, Stage};
 use crate::state::{State, Tables};
+use crate::types;
 use bilayer_graph::fuse::{self, FusedOp, FusedProduct, Item};
 
 /// Lowers a segment. All its weights are loaded and its caches allocated.
@@ -258,8 +259,15 @@ impl<'a> Assembly<'a> {
         let parts = parts.iter().map(|part| match part {
             FusedProduct::Plain { matmul, residual } => matmul::Product::Plain {
                 linear: self.linear(*matmul),
+                activation: None,
                 residual: residual.map(|residual| buffer(residual.other)),
                 out: out(part.last()),
+            },
+            FusedProduct::Activated { matmul, node } => matmul::Product::Plain {
+                linear: self.linear(*matmul),
+                activation: Some(self.activation(*node)),
+                residual: None,
+                out: out(*node),
             },
             FusedProduct::Gated { gate, up, node } => {
                 let (gate, up) = (self.linear(*gate), self.linear(*up));
@@ -293,6 +301,7 @@ impl<'a> Assembly<'a> {
                 let (activation, out) = (self.activation(*node), out(*node));
                 experts::ExpertProduct::Gated { gates, ups, activation, out }
             }
+            FusedProduct::Activated { .. } => unreachable!("not fused with a route"),
         });
         let rows = self.rows_max(self.graph.rows(input));
         Mixture::new(
@@ -405,6 +414,9 @@ impl<'a> Assembly<'a> {
             self.plans.len() - 1
         });
         let shape = shape(attend, plan);
+        if let Some(name) = self.attend_whole(attend, shape, [q, k]) {
+            return name;
+        }
         let hadamard = self.transforms(attend);
         let turn = |turn| attend::QkTransform { hadamard, ..self.turn(turn) };
         let [q_turn, k_turn] = [q, k].map(turn);
@@ -440,6 +452,46 @@ impl<'a> Assembly<'a> {
         self.stages.push(Box::new(attend::Join { shape, out, parts_offset, sinks }));
         let ways = if reach.both_ways { " both ways" } else { "" };
         format!("attend {kept}{ways} {}", self.lowering.holdings.level)
+    }
+
+    /// Attention with eight-bit queries and keys, if that is what the op needs and products with eight-bit activations
+    /// made them.
+    fn attend_whole(
+        &mut self,
+        attend: &Attend,
+        shape: attend::Shape,
+        turns: [&fuse::QkInput; 2],
+    ) -> Option<String> {
+        let level = self.lowering.holdings.level;
+        let v = attend.v.beside()?;
+        let is_plain = attend.cache.is_none()
+            && attend.heads == attend.kv_heads
+            && attend.window.is_none()
+            && attend.softcap.is_none()
+            && attend.sinks.is_none()
+            && attend.bias.is_none();
+        let is_eight_bits =
+            |turn: &fuse::QkInput| !turn.is_some() && self.is_eight_bits(turn.input);
+        let serves = attend::whole::serves(level, attend.head_dim);
+        if !(is_plain && serves && turns.into_iter().all(is_eight_bits)) {
+            return None;
+        }
+        let [q, k, v] = [attend.q, attend.k, v].map(|value| self.lowering.buffers[&value]);
+        let (cache, out) = (self.cache(attend), self.lowering.buffers[&attend.out]);
+        self.stages.push(Box::new(attend::whole::Keys { shape, cache: cache.clone(), k }));
+        self.stages.push(Box::new(attend::whole::Sweep { shape, cache, q, v, out }));
+        Some(format!("attend int8 both ways {level}"))
+    }
+
+    /// Whether a value is a product whose activations have eight bits and one scale per token.
+    fn is_eight_bits(&self, value: Value) -> bool {
+        self.graph.nodes.iter().any(|node| match node.op {
+            Op::MatMul { weight, out, .. } if out == value => {
+                let weight = self.graph.weight(weight);
+                types::is_whole_row(weight.ty, weight.cols)
+            }
+            _ => false,
+        })
     }
 
     /// What scores gain by the distance of query and key.

@@ -18,20 +18,41 @@ pub(crate) const COLS: usize = 512;
 /// Steps of four columns in a panel.
 const STEPS: usize = COLS / 4;
 
-/// Weights, signed or with their sign bits flipped.
+/// Four columns of a panel's rows, signed or with their sign bits flipped.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Pod, Zeroable)]
+pub(crate) struct Step(pub [[u8; 4]; ROWS]);
+
+/// Weights.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct RowPanel {
-    /// `[columns / 4, rows, 4]`.
-    pub codes: [[[u8; 4]; ROWS]; STEPS],
-    /// `[rows]`, the negative weights' sum of magnitudes; AVX2 only.
+    pub steps: [Step; STEPS],
     pub negative: [i32; ROWS],
+}
+
+impl RowPanel {
+    /// The panel, for filling.
+    pub fn part(&mut self) -> PanelMut<'_> {
+        PanelMut { steps: &mut self.steps, negative: &mut self.negative }
+    }
+}
+
+/// A panel to be filled.
+pub(crate) struct PanelMut<'a> {
+    /// `[columns / 4]`, or more.
+    pub steps: &'a mut [Step],
+    /// `[rows]`, the negative weights' sum of magnitudes; AVX2 only.
+    pub negative: &'a mut [i32; ROWS],
 }
 
 /// A panel times some tokens.
 #[derive(Clone, Copy)]
 pub(crate) struct RowProduct<'a> {
-    pub panel: &'a RowPanel,
+    /// `[columns / 4]`, or more.
+    pub steps: &'a [Step],
+    /// See [`PanelMut::negative`].
+    pub negative: &'a [i32; ROWS],
     /// `[columns / 4, tokens, 4]` i8.
     pub x: &'a [u8],
     pub tokens: usize,
@@ -70,9 +91,9 @@ pub(crate) struct RowScales<'a> {
 impl RowProduct<'_> {
     /// Steps of four columns.
     #[inline(always)]
-    fn steps(&self) -> usize {
+    fn count(&self) -> usize {
         let steps = self.x.len() / 4 / self.tokens;
-        assert!(steps <= STEPS && self.x.len() == 4 * steps * self.tokens);
+        assert!(steps <= self.steps.len() && self.x.len() == 4 * steps * self.tokens);
         assert!(self.first.is_none_or(|first| first.len() == self.tokens));
         assert!(self.last.is_none_or(|last| last.x.len() == self.tokens));
         assert!(self.outliers.len() == self.tokens);
@@ -108,7 +129,7 @@ impl RowProduct<'_> {
 /// Writes the columns of 16 rows, a multiple of 32 of each, into a panel's rows `first..first + 16`; rows beyond the
 /// last are not written.
 pub(crate) type RowFill =
-    unsafe fn(rows: PanelRows<'_>, count: usize, first: usize, panel: &mut RowPanel);
+    unsafe fn(rows: PanelRows<'_>, count: usize, first: usize, panel: &mut PanelMut<'_>);
 
 /// Computes a product: integers or, in the last panel, floats replace the strip.
 pub(crate) type RowTile = unsafe fn(product: RowProduct<'_>, strip: &mut [f32]);
@@ -120,23 +141,25 @@ pub(crate) struct RowTiles {
     pub tokens_max: usize,
     pub fill: RowFill,
     pub tile: RowTile,
+    /// Whether products of queries and keys were measured to be faster than those of floats.
+    pub beats_floats: bool,
 }
 
 /// Plain Rust, whose loops over rows a compiler may vectorize.
-pub(super) const PORTABLE: RowTiles = RowTiles { tokens_max: 4, fill, tile };
+pub(super) const PORTABLE: RowTiles = RowTiles { tokens_max: 4, fill, tile, beats_floats: false };
 
 /// Writes rows with their sign bits flipped.
-fn fill(rows: PanelRows<'_>, count: usize, first: usize, panel: &mut RowPanel) {
+fn fill(rows: PanelRows<'_>, count: usize, first: usize, panel: &mut PanelMut<'_>) {
     for row in 0..count {
         let steps = rows.row(row).as_chunks::<4>().0;
-        for (to, four) in panel.codes.iter_mut().zip(steps) {
-            to[first + row] = four.map(|code| code ^ 0x80);
+        for (to, four) in panel.steps.iter_mut().zip(steps) {
+            to.0[first + row] = four.map(|code| code ^ 0x80);
         }
     }
 }
 
 fn tile(product: RowProduct<'_>, strip: &mut [f32]) {
-    let steps = product.steps();
+    let steps = product.count();
     product.ahead.fetch();
     check_strip(strip, product.stride, product.tokens, ROWS);
     let x = product.x.as_chunks::<4>().0;
@@ -148,13 +171,13 @@ fn tile(product: RowProduct<'_>, strip: &mut [f32]) {
         }
         for step in 0..steps {
             let x = x[step * product.tokens + token].map(|x| i32::from(x.cast_signed()));
-            for (dot, w) in dots.iter_mut().zip(&product.panel.codes[step]) {
+            for (dot, w) in dots.iter_mut().zip(&product.steps[step].0) {
                 let sum = (0..4).map(|k| i32::from(w[k]) * x[k]).sum::<i32>();
                 *dot = dot.wrapping_add(sum);
             }
         }
         for InPanel { step, bits, value } in product.outliers(token, steps) {
-            for (dot, w) in dots.iter_mut().zip(&product.panel.codes[step]) {
+            for (dot, w) in dots.iter_mut().zip(&product.steps[step].0) {
                 let code = u32::from_le_bytes(*w) >> bits & 0xff;
                 *dot = dot.wrapping_add(code.cast_signed() * value);
             }
@@ -183,21 +206,21 @@ mod x86 {
 
     use std::arch::x86_64::*;
 
-    use super::{InPanel, RowPanel, RowProduct, RowScales, RowTiles};
+    use super::{InPanel, PanelMut, RowProduct, RowScales, RowTiles};
     use crate::panel::{ROWS, avx2, avx512};
     use crate::stream::PanelRows;
     use crate::tile::{check_strip, in_order};
     use crate::x86::whole_lines;
 
     pub(in super::super) const AVX512: RowTiles =
-        RowTiles { tokens_max: 8, fill: fill_512, tile: tile_512 };
+        RowTiles { tokens_max: 8, fill: fill_512, tile: tile_512, beats_floats: true };
     pub(in super::super) const AVXVNNI: RowTiles =
-        RowTiles { tokens_max: 6, fill: fill_256::<true>, tile: tile_vnni };
+        RowTiles { tokens_max: 6, fill: fill_256::<true>, tile: tile_vnni, beats_floats: true };
     pub(in super::super) const AVX2: RowTiles =
-        RowTiles { tokens_max: 8, fill: fill_256::<false>, tile: tile_256 };
+        RowTiles { tokens_max: 8, fill: fill_256::<false>, tile: tile_256, beats_floats: true };
 
     #[target_feature(enable = "avx512f,avx512bw")]
-    fn fill_512(rows: PanelRows<'_>, count: usize, first: usize, panel: &mut RowPanel) {
+    fn fill_512(rows: PanelRows<'_>, count: usize, first: usize, panel: &mut PanelMut<'_>) {
         let flip = _mm512_set1_epi8(i8::MIN);
         let steps = rows.len / 4;
         for col in (0..rows.len).step_by(64) {
@@ -213,9 +236,9 @@ mod x86 {
                 };
                 *value = _mm512_xor_si512(bytes, flip);
             }
-            let to = panel.codes[col / 4..steps].iter_mut();
+            let to = panel.steps[col / 4..steps].iter_mut();
             for (to, value) in to.zip(avx512::transpose(values)) {
-                let to = &mut to[first..first + 16];
+                let to = &mut to.0[first..first + 16];
                 // SAFETY: 16 rows of four bytes are written, as many as the slice has.
                 unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), value) };
             }
@@ -241,7 +264,7 @@ mod x86 {
     /// Two vectors of 16 rows x `N` tokens.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     fn tokens_512<const N: usize>(product: RowProduct<'_>, strip: &mut [f32]) {
-        let steps = product.steps();
+        let steps = product.count();
         product.ahead.fetch();
         assert!(product.tokens == N);
         check_strip(strip, product.stride, N, ROWS);
@@ -257,10 +280,10 @@ mod x86 {
                 },
             };
         }
-        let (mut w, mut x) = (product.panel.codes.as_ptr().cast::<__m512i>(), product.x.as_ptr());
+        let (mut w, mut x) = (product.steps.as_ptr().cast::<__m512i>(), product.x.as_ptr());
         for _ in 0..steps {
             (w, x) = in_order(w, x);
-            // SAFETY: `steps` has checked that the panel and the activations have as many.
+            // SAFETY: `count` has checked that the panel and the activations have as many.
             unsafe {
                 let quants = [_mm512_load_si512(w), _mm512_load_si512(w.add(1))];
                 for (t, dots) in dots.iter_mut().enumerate() {
@@ -301,7 +324,7 @@ mod x86 {
         for (t, dots) in dots.iter_mut().enumerate() {
             for InPanel { step, bits, value } in product.outliers(t, steps) {
                 let (bits, x) = (_mm_cvtsi32_si128(bits), _mm512_set1_epi32(value & 0xffff));
-                for (dots, words) in dots.iter_mut().zip(product.panel.codes[step].chunks(16)) {
+                for (dots, words) in dots.iter_mut().zip(product.steps[step].0.chunks(16)) {
                     let words = avx512::load(words.as_flattened().first_chunk().expect("16 rows"));
                     let words = _mm512_srl_epi32(words, bits);
                     let codes = _mm512_and_si512(words, _mm512_set1_epi32(0xff));
@@ -323,7 +346,7 @@ mod x86 {
         for (t, dots) in dots.iter_mut().enumerate() {
             for InPanel { step, bits, value } in product.outliers(t, steps) {
                 let (bits, x) = (_mm_cvtsi32_si128(24 - bits), _mm256_set1_epi32(value & 0xffff));
-                let words = product.panel.codes[step][first..].chunks(8);
+                let words = product.steps[step].0[first..].chunks(8);
                 for (dots, words) in dots.iter_mut().zip(words) {
                     let words = avx2::load(words.as_flattened().first_chunk().expect("8 rows"));
                     let words = _mm256_sll_epi32(words, bits);
@@ -344,7 +367,7 @@ mod x86 {
         rows: PanelRows<'_>,
         count: usize,
         first: usize,
-        panel: &mut RowPanel,
+        panel: &mut PanelMut<'_>,
     ) {
         let flip = _mm256_set1_epi8(if FLIP { i8::MIN } else { 0 });
         let zero = _mm256_setzero_si256();
@@ -361,9 +384,9 @@ mod x86 {
                         sums[row] = _mm256_add_epi64(sums[row], _mm256_sad_epu8(sizes, zero));
                     }
                 }
-                let to = panel.codes[col / 4..].iter_mut();
+                let to = panel.steps[col / 4..].iter_mut();
                 for (to, value) in to.zip(avx2::transpose(values)) {
-                    let to = &mut to[first + begin..first + begin + 8];
+                    let to = &mut to.0[first + begin..first + begin + 8];
                     // SAFETY: eight rows of four bytes are written, as many as the slice has.
                     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), value) };
                 }
@@ -406,16 +429,16 @@ mod x86 {
     /// Rows `first..first + 16` x `N` tokens with VNNI.
     #[target_feature(enable = "avx2,fma,avxvnni")]
     fn tokens_vnni<const N: usize>(product: RowProduct<'_>, first: usize, strip: &mut [f32]) {
-        let steps = product.steps();
+        let steps = product.count();
         assert!(product.tokens == N && first <= 16);
         check_strip(strip, product.stride, N, 16);
         let mut dots =
             begin_256::<N, 2>(&product, strip, std::array::from_fn(|t| product.start(t)));
-        let (mut w, mut x) = (product.panel.codes.as_ptr().cast::<u8>(), product.x.as_ptr());
+        let (mut w, mut x) = (product.steps.as_ptr().cast::<u8>(), product.x.as_ptr());
         w = w.wrapping_add(4 * first);
         for _ in 0..steps {
             (w, x) = in_order(w, x);
-            // SAFETY: `steps` has checked that the panel and the activations have as many.
+            // SAFETY: `count` has checked that the panel and the activations have as many.
             unsafe {
                 let from = w.cast::<__m256i>();
                 let quants = [_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1))];
@@ -461,17 +484,17 @@ mod x86 {
     /// added once per panel. No pair is beyond 2 · 128 · -128, which fits.
     #[target_feature(enable = "avx2,fma")]
     fn tokens_256<const N: usize>(product: RowProduct<'_>, first: usize, strip: &mut [f32]) {
-        let steps = product.steps();
+        let steps = product.count();
         assert!(product.tokens == N && first <= 24);
         check_strip(strip, product.stride, N, 8);
         let (ones, zero) = (_mm256_set1_epi16(1), _mm256_setzero_si256());
         let starts = std::array::from_fn(|t| product.start(t).map(|_| 0));
         let mut dots = begin_256::<N, 1>(&product, strip, starts);
-        let (mut w, mut x) = (product.panel.codes.as_ptr().cast::<u8>(), product.x.as_ptr());
+        let (mut w, mut x) = (product.steps.as_ptr().cast::<u8>(), product.x.as_ptr());
         w = w.wrapping_add(4 * first);
         for _ in 0..steps {
             (w, x) = in_order(w, x);
-            // SAFETY: `steps` has checked that the panel and the activations have as many.
+            // SAFETY: `count` has checked that the panel and the activations have as many.
             unsafe {
                 let quants = _mm256_loadu_si256(w.cast::<__m256i>());
                 let (sizes, signs) = (_mm256_abs_epi8(quants), _mm256_cmpgt_epi8(zero, quants));
@@ -483,7 +506,7 @@ mod x86 {
             }
             (w, x) = (w.wrapping_add(4 * ROWS), x.wrapping_add(4 * N));
         }
-        let negative = &product.panel.negative[first..first + 8];
+        let negative = &product.negative[first..first + 8];
         // SAFETY: eight integers are read.
         let negative = unsafe { _mm256_loadu_si256(negative.as_ptr().cast()) };
         for [dots] in &mut dots {

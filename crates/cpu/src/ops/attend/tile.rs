@@ -189,12 +189,13 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
         let rows = self.largest.len();
         let (stride, step) = (self.value_stride, step::<L>(rows));
         for row in (0..rows).step_by(step) {
-            let product = Mix {
+            let product: Mix<S> = Mix {
                 left: self.scores[row * PAGE_TOKENS..].as_ptr(),
                 right: values,
                 from,
                 to,
                 stride,
+                right_stride: stride,
                 out: self.sums[row * stride..].as_mut_ptr(),
                 ahead: ahead.of_rows_from(row),
             };
@@ -307,7 +308,7 @@ fn add_biases<L: Lanes>(l: L, biases: &[f32], first: isize, scores: &mut [f32]) 
 
 /// The largest scores, one per lane.
 #[inline(always)]
-fn largest<L: Lanes>(l: L, scores: &[f32]) -> L::F {
+pub(super) fn largest<L: Lanes>(l: L, scores: &[f32]) -> L::F {
     let mut most = l.splat(f32::MIN);
     for chunk in scores.chunks_exact(L::N) {
         most = l.max(most, l.read(chunk));
@@ -317,7 +318,7 @@ fn largest<L: Lanes>(l: L, scores: &[f32]) -> L::F {
 
 /// Converts scores to weights, `exp(score - largest)`, and adds them to the lanes of `weight`.
 #[inline(always)]
-fn weigh_row<L: Lanes>(l: L, scores: &mut [f32], largest: f32, weight: &mut [f32]) {
+pub(super) fn weigh_row<L: Lanes>(l: L, scores: &mut [f32], largest: f32, weight: &mut [f32]) {
     let mut sum = l.read(weight);
     for chunk in scores.chunks_exact_mut(L::N) {
         let x = l.sub(l.read(chunk), l.splat(largest));
@@ -329,7 +330,7 @@ fn weigh_row<L: Lanes>(l: L, scores: &mut [f32], largest: f32, weight: &mut [f32
 }
 
 #[inline(always)]
-fn scale<L: Lanes>(l: L, factor: f32, row: &mut [f32]) {
+pub(super) fn scale<L: Lanes>(l: L, factor: f32, row: &mut [f32]) {
     for chunk in row.chunks_exact_mut(L::N) {
         l.write(l.mul(l.read(chunk), l.splat(factor)), chunk);
     }

@@ -1,75 +1,174 @@
-//! The way of a product's results to their places: plus bias and residual in one pass.
+//! The way of a product's results to their places: plus bias, through an activation, plus residual, in one pass.
+
+use std::ops::Range;
+
+use bilayer_graph::Activation;
 
 use crate::lanes::{Kernel, Lanes};
+use crate::math;
+use crate::memory::LINE_BYTES;
+use crate::ops::gate;
+use crate::stage::{Buffer, Context};
+
+/// Distance of the places that are prefetched.
+const TOKENS_AHEAD: usize = 12;
 
 /// What is added to results besides the bias.
 #[derive(Clone, Copy)]
-pub(super) enum Residual<R> {
+pub(super) enum Residual<'a> {
     /// What is in their places.
     Place,
-    /// Another value's elements: those of a token, or by token.
-    Of(R),
+    /// Another value, `[tokens, width]`.
+    Of(&'a [f32]),
+}
+
+/// Some columns of the output, which a chunk alone writes.
+pub(super) struct Place<'a, 'c> {
+    pub(super) context: &'a Context<'c>,
+    pub(super) out: Buffer,
+    pub(super) columns: Range<usize>,
+}
+
+impl<'c> Place<'_, 'c> {
+    /// The elements of a token; to be asked for once.
+    #[inline(always)]
+    pub(super) fn of(&self, token: usize) -> &'c mut [f32] {
+        let first = token * self.out.width;
+        let elements = first + self.columns.start..first + self.columns.end;
+        // SAFETY: each chunk writes different elements, and asks for those of a token once.
+        unsafe { self.out.elements_mut(self.context, elements) }
+    }
 }
 
 /// Stores the results of some rows of a matrix for all tokens.
-pub(super) struct Store<'a, 'b, R, P> {
+pub(super) struct Store<'a, 'c> {
     /// `[tokens, rows]`.
     pub(super) results: &'a [f32],
-    pub(super) rows: usize,
     /// `[rows]`.
-    pub(super) bias: Option<&'b [f32]>,
-    pub(super) residual: Option<Residual<R>>,
-    /// Where the results of a token go, `rows` elements.
-    pub(super) place: P,
+    pub(super) bias: Option<&'a [f32]>,
+    pub(super) activation: Option<Activation>,
+    pub(super) residual: Option<Residual<'a>>,
+    pub(super) place: &'a Place<'a, 'c>,
 }
 
-impl<'a, R, P> Kernel for Store<'a, '_, R, P>
-where
-    R: Fn(usize) -> &'a [f32],
-    P: Fn(usize) -> &'a mut [f32],
-{
+impl Kernel for Store<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
-        for (token, results) in self.results.chunks_exact(self.rows).enumerate() {
-            let residual = self.residual.as_ref().map(|residual| match residual {
-                Residual::Place => Residual::Place,
-                Residual::Of(of) => Residual::Of(of(token)),
+        // Each a loop of its own, without branches between the vectors.
+        match self.activation {
+            None => self.all(l, Identity),
+            Some(Activation::Gelu) => self.all(l, Gelu),
+            Some(activation) => self.all(l, activation),
+        }
+    }
+}
+
+impl Store<'_, '_> {
+    #[inline(always)]
+    fn all<L: Lanes, A: Activate>(&self, l: L, activate: A) {
+        let columns = &self.place.columns;
+        for (token, results) in self.results.chunks_exact(columns.len()).enumerate() {
+            let to = self.place.of(token);
+            // Rows are too far apart for hardware prefetchers.
+            let later = to.as_ptr().wrapping_add(TOKENS_AHEAD * self.place.out.width);
+            for at in (0..to.len()).step_by(LINE_BYTES / 4) {
+                l.prefetch(later.wrapping_add(at).cast());
+            }
+            let residual = self.residual.map(|residual| match residual {
+                Residual::Place => None,
+                Residual::Of(all) => Some(&all[token * self.place.out.width..][columns.clone()]),
             });
-            store(l, results, self.bias, residual, (self.place)(token));
+            store(l, activate, Row { results, bias: self.bias, residual }, to);
+        }
+    }
+}
+
+/// A function of results plus bias.
+trait Activate: Copy {
+    fn apply<L: Lanes>(self, l: L, x: L::F) -> L::F;
+}
+
+#[derive(Clone, Copy)]
+struct Identity;
+
+impl Activate for Identity {
+    #[inline(always)]
+    fn apply<L: Lanes>(self, _: L, x: L::F) -> L::F {
+        x
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Gelu;
+
+impl Activate for Gelu {
+    #[inline(always)]
+    fn apply<L: Lanes>(self, l: L, x: L::F) -> L::F {
+        math::gelu(l, x)
+    }
+}
+
+impl Activate for Activation {
+    #[inline(always)]
+    fn apply<L: Lanes>(self, l: L, x: L::F) -> L::F {
+        gate::apply(l, self, x, None)
+    }
+}
+
+/// What makes the results of one token; slices of equal length.
+#[derive(Clone, Copy)]
+struct Row<'a> {
+    results: &'a [f32],
+    bias: Option<&'a [f32]>,
+    /// `Some(None)` is what is in their places.
+    residual: Option<Option<&'a [f32]>>,
+}
+
+impl Row<'_> {
+    /// The vector of columns from `at` on, where `to` is.
+    #[inline(always)]
+    fn vector<L: Lanes>(&self, l: L, activate: impl Activate, at: usize, to: &[f32]) -> L::F {
+        let sum = l.read(&self.results[at..]);
+        let sum = match self.bias {
+            Some(bias) => l.add(sum, l.read(&bias[at..])),
+            None => sum,
+        };
+        let sum = activate.apply(l, sum);
+        match self.residual {
+            None => sum,
+            Some(None) => l.add(l.read(to), sum),
+            Some(Some(residual)) => l.add(sum, l.read(&residual[at..])),
         }
     }
 }
 
 /// The results of one token.
 #[inline(always)]
-fn store<L: Lanes>(
-    l: L,
-    results: &[f32],
-    bias: Option<&[f32]>,
-    residual: Option<Residual<&[f32]>>,
-    to: &mut [f32],
-) {
+fn store<L: Lanes>(l: L, activate: impl Activate, row: Row<'_>, to: &mut [f32]) {
     let whole = to.len() / L::N * L::N;
     for at in (0..whole).step_by(L::N) {
-        let mut sum = l.read(&results[at..]);
-        if let Some(bias) = bias {
-            sum = l.add(sum, l.read(&bias[at..]));
-        }
-        sum = match residual {
-            None => sum,
-            Some(Residual::Place) => l.add(l.read(&to[at..]), sum),
-            Some(Residual::Of(residual)) => l.add(sum, l.read(&residual[at..])),
-        };
-        l.write(sum, &mut to[at..]);
+        let to = &mut to[at..];
+        l.write(row.vector(l, activate, at, to), to);
     }
-    for at in whole..to.len() {
-        let sum = results[at] + bias.map_or(0.0, |bias| bias[at]);
-        to[at] = match residual {
-            None => sum,
-            Some(Residual::Place) => to[at] + sum,
-            Some(Residual::Of(residual)) => sum + residual[at],
-        };
+    if whole == to.len() {
+        return;
     }
+    // The last columns are those of a vector filled up with zeros.
+    let fill = |from: &[f32]| {
+        let mut filled = [0.0; 32];
+        filled[..from.len() - whole].copy_from_slice(&from[whole..]);
+        filled
+    };
+    let (results, mut last) = (fill(row.results), fill(to));
+    let (bias, residual) = (row.bias.map(fill), row.residual.map(|of| of.map(fill)));
+    let row = Row {
+        results: &results,
+        bias: bias.as_ref().map(|bias| bias.as_slice()),
+        residual: residual.as_ref().map(|of| of.as_ref().map(|of| of.as_slice())),
+    };
+    l.write(row.vector(l, activate, 0, &last), &mut last);
+    let rest = to.len() - whole;
+    to[whole..].copy_from_slice(&last[..rest]);
 }

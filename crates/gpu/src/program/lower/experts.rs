@@ -154,6 +154,7 @@ impl Lowering<'_> {
                 FusedProduct::Gated { gate, up, node } => {
                     self.both(input, route, [*gate, *up], *node)?
                 }
+                FusedProduct::Activated { .. } => unreachable!("not fused with a route"),
             }
         }
         Ok(())

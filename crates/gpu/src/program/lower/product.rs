@@ -68,10 +68,7 @@ impl Job {
 impl Lowering<'_> {
     /// The forms in which the products read their input.
     pub(super) fn forms(&self, parts: &[FusedProduct]) -> Vec<Forms> {
-        let nodes = parts.iter().flat_map(|part| match part {
-            FusedProduct::Plain { matmul, .. } => vec![*matmul],
-            FusedProduct::Gated { gate, up, .. } => vec![*gate, *up],
-        });
+        let nodes = parts.iter().flat_map(FusedProduct::matmuls);
         let forms = nodes.flat_map(|node| match self.op(node) {
             // Few columns of many rows are read, too, where few rows have an expert in common.
             Op::Experts(experts) => {
@@ -112,7 +109,8 @@ impl Lowering<'_> {
         let mut plain: Vec<usize> = Vec::new();
         for part in parts {
             match part {
-                FusedProduct::Plain { matmul, residual: None } => plain.push(*matmul),
+                FusedProduct::Plain { matmul, residual: None }
+                | FusedProduct::Activated { matmul, .. } => plain.push(*matmul),
                 FusedProduct::Plain { matmul, residual: Some(residual) } => {
                     let other = self.view(residual.other);
                     let out = self.op(residual.node).out();
@@ -131,6 +129,15 @@ impl Lowering<'_> {
                     self.single(input, node, &[node], out, None)?;
                 }
                 _ => self.together(input, &together)?,
+            }
+        }
+        for part in parts {
+            if let FusedProduct::Activated { matmul, node } = part {
+                let Op::Gate { activation, out, .. } = self.op(*node) else {
+                    unreachable!("an activation")
+                };
+                let product = self.op(*matmul).out();
+                self.gate_of(&[*node], *out, (product, None), *activation);
             }
         }
         Ok(())
@@ -165,10 +172,7 @@ impl Lowering<'_> {
 
     /// Bytes of the matrices of products without a route.
     fn weight_bytes(&self, parts: &[FusedProduct]) -> u64 {
-        let nodes = parts.iter().flat_map(|part| match part {
-            FusedProduct::Plain { matmul, .. } => vec![*matmul],
-            FusedProduct::Gated { gate, up, .. } => vec![*gate, *up],
-        });
+        let nodes = parts.iter().flat_map(FusedProduct::matmuls);
         let weights = nodes.filter_map(|node| match self.op(node) {
             Op::MatMul { weight, .. } => Some(self.graph.weight(*weight)),
             _ => None,
