@@ -140,6 +140,7 @@ impl Bench {
             outputs: &[],
             states: &[],
             copies: &[],
+            top_k: 0,
             exactness: Exactness::Fastest,
         };
         self.cpu.submit(self.segment, &step).expect("the step fits");

@@ -80,6 +80,7 @@ fn logits(
             outputs: &[0],
             states: &[],
             copies: &[],
+            top_k: usize::MAX,
             exactness: Exactness::Fastest,
         };
         gpu.submit(segment, &step).unwrap();

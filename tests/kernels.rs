@@ -122,6 +122,8 @@ struct Owned {
     outputs: Vec<u32>,
     states: Vec<StateSpan>,
     copies: Vec<PageCopy>,
+    /// Largest elements that are searched for; all that the op has room for if `None`.
+    top_k: Option<usize>,
 }
 
 impl Owned {
@@ -133,6 +135,7 @@ impl Owned {
             outputs: &self.outputs,
             states: &self.states,
             copies: &self.copies,
+            top_k: self.top_k.unwrap_or(usize::MAX),
             exactness: Exactness::Fastest,
         }
     }
@@ -520,7 +523,12 @@ fn the_best_of_each_row() {
             });
             graph.logits = graph.top_k(k);
             let name = format!("top {k} of {width}");
-            compare(&name, &graph, limits(), &[Owned::tokens(1), Owned::tokens(13)], 0.0);
+            // As many as there is room for, and fewer.
+            let fewer = [Some(1), Some(k.div_ceil(3))].into_iter().filter(|_| !tying);
+            for top_k in std::iter::once(None).chain(fewer) {
+                let step = |count| Owned { top_k, ..Owned::tokens(count) };
+                compare(&name, &graph, limits(), &[step(1), step(13)], 0.0);
+            }
         }
     }
 }

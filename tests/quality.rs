@@ -82,6 +82,7 @@ impl Values {
             outputs: &(0..rows as u32).collect::<Vec<_>>(),
             states: &[StateSpan { first_row: 0, rows: rows as u32, from: None, to: 0 }],
             copies: &[],
+            top_k: usize::MAX,
             exactness: Exactness::Fastest,
         };
         reference.submit(id, &step).unwrap();

@@ -286,6 +286,56 @@ fn drafts_change_no_greedy_answer_however_many_run() {
     }
 }
 
+/// The session finds up to 64 best tokens of a row, on a device that notes how many each step asked for.
+#[test]
+fn a_step_searches_for_as_many_best_tokens_as_its_requests_need() {
+    let model = Model::from_bytes("tiny", words::tiny(Type::F32, 7)).unwrap();
+    let settings =
+        |top_k| Settings { ctx_size: Some(128), sequences: 3, top_k, ..Settings::default() };
+    let cpu = || bilayer_cpu::Cpu::new(Default::default()).unwrap();
+    let device = Failing::new(
+        Box::new(cpu()),
+        Script { call: Call::Submit, after: usize::MAX, fault: Fault::Lost },
+    );
+    let asked = device.asked.clone();
+    let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
+        Ok(place(graph, machine, budget, &Placement::single(model.graph().layers(), 0))?)
+    };
+    let with = |device: Box<dyn Backend>, top_k| {
+        let session = Session::on(&model, vec![device], &planner, settings(top_k)).unwrap();
+        Executor::new(session, ExecutorSettings::default())
+    };
+    let (mut finding, mut plain) = (with(Box::new(device), Some(64)), with(Box::new(cpu()), None));
+    assert_eq!((finding.session().top_k(), plain.session().top_k()), (Some(64), None));
+    let options = |temperature, top_k| Options { temperature, top_k, ..Options::default() };
+    let (greedy, ten) = (options(0.0, 40), options(0.8, 10));
+    let (sixty, all) = (options(0.8, 60), options(0.8, 0));
+    for (requests, expected) in [
+        (vec![&greedy], 1),
+        (vec![&ten], 10),
+        (vec![&greedy, &ten], 10),
+        (vec![&sixty, &greedy, &ten], 60),
+        (vec![&greedy, &all], 0),
+    ] {
+        asked.lock().unwrap().clear();
+        let texts = |executor: &mut Executor| -> Vec<String> {
+            for (options, seed) in requests.iter().zip(0..) {
+                let options = Options { seed, ..(*options).clone() };
+                let sampler = Sampler::new(options, model.config().vocab, 128, Vec::new()).unwrap();
+                let request = submission(&model, "w1 w2 w3", seed, 8);
+                executor.submit(Submission { sampler, ..request }).unwrap();
+            }
+            finish(executor).into_values().map(|(text, _)| text).collect()
+        };
+        assert_eq!(texts(&mut finding), texts(&mut plain), "{expected}");
+        let asked = asked.lock().unwrap();
+        let of_all = asked.iter().filter(|(rows, _)| *rows == requests.len());
+        let most = of_all.map(|(_, top_k)| *top_k).collect::<Vec<_>>();
+        assert!(most.len() > 1 && most.iter().all(|most| *most == expected), "{most:?}");
+        assert!(asked.iter().all(|(rows, top_k)| *rows > 0 || *top_k == 0), "{asked:?}");
+    }
+}
+
 #[test]
 fn a_shifted_context_goes_on_as_the_shortened_text_would() {
     let model = model();

@@ -3,10 +3,11 @@
 struct Params {
     x: vec2<u32>, // view, in floats
     width: u32,
-    k: u32,
+    k: u32, // at most; the step says how many
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding({{ at.step }}) var<storage, read> step: array<u32>;
 @group(0) @binding({{ at.x }}) var<storage, read> x: array<f32>;
 @group(0) @binding({{ at.parts }}) var<storage, read_write> parts: array<vec2<f32>>;
 {% include "parts/reduce" %}
@@ -22,7 +23,8 @@ fn main(
     let row = params.x.x + id.y * params.x.y;
     let first = id.x * {{ stretch }}u;
     let end = min(first + {{ stretch }}u, params.width);
-    let place = (id.y * groups.x + id.x) * params.k;
+    let k = min(step[6], params.k);
+    let place = (id.y * groups.x + id.x) * k;
     // Infinities and NaN are detected by the exponent, since drivers may assume that floats are finite.
     var odd = 0.0;
     for (var i = first + lane; i < end; i += {{ threads }}u) {
@@ -32,7 +34,7 @@ fn main(
     }
     let any_odd = reduce_max(odd, lane) > 0.0;
     var last = vec2<f32>(3.4e38, -1.0);
-    for (var n = 0u; n < params.k; n++) {
+    for (var n = 0u; n < k; n++) {
         var best = vec2<f32>(LEAST, 16777216.0);
         for (var i = first + lane; i < end; i += {{ threads }}u) {
             let v = x[row + i];

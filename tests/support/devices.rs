@@ -216,6 +216,7 @@ struct Owned {
     outputs: Vec<u32>,
     states: Vec<StateSpan>,
     copies: Vec<PageCopy>,
+    top_k: usize,
     exactness: Exactness,
 }
 
@@ -228,6 +229,7 @@ impl Owned {
             outputs: step.outputs.to_vec(),
             states: step.states.to_vec(),
             copies: step.copies.to_vec(),
+            top_k: step.top_k,
             exactness: step.exactness,
         }
     }
@@ -240,6 +242,7 @@ impl Owned {
             outputs: &self.outputs,
             states: &self.states,
             copies: &self.copies,
+            top_k: self.top_k,
             exactness: self.exactness,
         }
     }
@@ -292,12 +295,14 @@ pub struct Failing {
     script: Script,
     /// Whether it has failed.
     pub failed: Arc<Mutex<bool>>,
+    /// Requested rows and [`Step::top_k`] of every submit.
+    pub asked: Arc<Mutex<Vec<(usize, usize)>>>,
 }
 
 impl Failing {
     pub fn new(inner: Box<dyn Backend>, script: Script) -> Failing {
         let facts = offload("failing", inner.facts());
-        Failing { inner, facts, script, failed: Arc::default() }
+        Failing { inner, facts, script, failed: Arc::default(), asked: Arc::default() }
     }
 
     fn check(&mut self, call: Call) -> Result<(), Error> {
@@ -350,6 +355,7 @@ impl Backend for Failing {
 
     fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), Error> {
         self.check(Call::Submit)?;
+        self.asked.lock().unwrap().push((step.outputs.len(), step.top_k));
         self.inner.submit(segment, step)
     }
 

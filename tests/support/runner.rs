@@ -132,6 +132,7 @@ impl<'m> Runner<'m> {
             outputs,
             states: &states,
             copies,
+            top_k: usize::MAX,
             exactness: Exactness::Fastest,
         };
         for (planned, id) in &self.segments {

@@ -45,6 +45,8 @@ pub(crate) struct State {
     pub(crate) outputs: Vec<u32>,
     pub(crate) states: Vec<StateSpan>,
     pub(crate) copies: Vec<PageCopy>,
+    /// How many of the largest elements are searched for in each row.
+    pub(crate) top_k: usize,
     pub(crate) exactness: Exactness,
     pub(crate) runs: Vec<PageRun>,
     /// The tiles of attention, one plan per kind of attention in the program.
@@ -65,6 +67,7 @@ impl State {
             outputs: Vec::with_capacity(limits.outputs),
             states: Vec::with_capacity(limits.states + limits.sequences),
             copies: Vec::with_capacity(limits.pages),
+            top_k: 0,
             exactness: Exactness::Fastest,
             runs: Vec::with_capacity(limits.tokens),
             plans,
@@ -110,6 +113,7 @@ impl State {
         refill(&mut self.outputs, step.outputs);
         refill(&mut self.states, step.states);
         refill(&mut self.copies, step.copies);
+        self.top_k = step.top_k;
         self.exactness = step.exactness;
         self.positions.clear();
         self.positions.extend(step.positions());
@@ -282,6 +286,7 @@ mod tests {
             outputs: &[37],
             states: &[state_span(0, 38, None, 1)],
             copies: &[],
+            top_k: 0,
             exactness: Exactness::Fastest,
         };
         state.set(&step).unwrap();
@@ -303,6 +308,7 @@ mod tests {
             outputs: &[1],
             states: &[state_span(0, 1, None, 0), state_span(1, 1, Some(0), 1)],
             copies: &[],
+            top_k: 0,
             exactness: Exactness::Fastest,
         };
         state.set(&good).unwrap();

@@ -313,6 +313,7 @@ impl CompiledLayer {
             outputs: &(0..rows).collect::<Vec<_>>(),
             states: if self.has_state { std::slice::from_ref(&state) } else { &[] },
             copies: &[],
+            top_k: 0,
             exactness: Exactness::Fastest,
         };
         for &value in inputs {

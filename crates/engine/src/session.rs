@@ -412,8 +412,8 @@ impl Session {
     /// # Errors
     /// Those of [`Session::step`].
     pub fn step_top(&mut self, runs: &[Run<'_>]) -> Result<Top<'_>, Error> {
-        let (k, reading) = self.best().expect(BEST_ASKED);
-        Ok(Top { k, data: self.step_reading(runs, reading)? })
+        let reading = self.best().expect(BEST_ASKED);
+        Ok(Top::new(reading, self.step_reading(runs, reading)?))
     }
 
     /// Appends `tokens` to a sequence in micro-batches and returns the logits `[vocab]` after the last one. `each`
@@ -447,18 +447,26 @@ impl Session {
         tokens: &[u32],
         each: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Option<Top<'_>>, Error> {
-        let (k, reading) = self.best().expect(BEST_ASKED);
-        Ok(self.prefill_reading(sequence, tokens, each, reading)?.map(|data| Top { k, data }))
+        let reading = self.best().expect(BEST_ASKED);
+        let data = self.prefill_reading(sequence, tokens, each, reading)?;
+        Ok(data.map(|data| Top::new(reading, data)))
     }
 
-    /// Number of best tokens that a step can return, and the value read for them.
-    pub(crate) fn best(&self) -> Option<(usize, Reading)> {
-        self.read.best.map(|Best { value, k }| (k, Reading { value, width: 2 * k }))
+    /// What a step reads for as many best tokens as it can return.
+    fn best(&self) -> Option<Reading> {
+        let reading = |Best { value, k }| Reading { value, width: 2 * k, top_k: Some(k) };
+        self.read.best.map(reading)
     }
 
-    /// The value that a step reads for logits.
-    pub(crate) fn logits(&self) -> Reading {
-        self.logits
+    /// What a step reads for rows of which so many best tokens suffice; `None` if all logits are needed.
+    pub(crate) fn reading(&self, needs: Option<usize>) -> Reading {
+        let needs = needs.map(|needs| needs.min(self.vocab()));
+        match (self.read.best, needs) {
+            (Some(Best { value, k }), Some(needs)) if needs <= k => {
+                Reading { value, width: 2 * k, top_k: Some(needs) }
+            }
+            _ => self.logits,
+        }
     }
 
     /// Runs all rows in micro-batches. If a device fails, runs them again on the others.
@@ -519,7 +527,8 @@ impl Session {
         }
         let mut run = || {
             let Session { pipeline, starts, cache, copies, strengths, .. } = &mut *self;
-            let work = Work { runs, starts, cache, copies, strengths, cut };
+            let top_k = pipeline.reading.top_k.unwrap_or(0);
+            let work = Work { runs, starts, cache, copies, strengths, cut, top_k };
             let ran = match streams {
                 true => pipeline.run_streamed(&work, calls),
                 false => pipeline.run(&work, calls),

@@ -464,8 +464,8 @@ pub enum Op {
     /// `out[i]` is the mean of the rows of `input` from the first row of the span that contains row `outputs[i]` up
     /// to that row: from `[T, width]` to `[R, width]`.
     Pool { input: Value, out: Value },
-    /// The `k` largest elements of each row, largest first, lower index first on ties: `out [rows, 2k]` holds their
-    /// `k` values, then their `k` indices as integers. A row with NaN or infinity yields NaN everywhere.
+    /// The [`Step::top_k`](crate::Step::top_k) largest elements of each row, lower index first on ties: `out [rows, 2k]` has
+    /// `k` places for values, then `k` for indices as integers; the rest is zero. NaN or infinity yields NaN everywhere.
     TopK { input: Value, k: usize, out: Value },
     /// The router.
     Route(Route),

@@ -172,7 +172,8 @@ impl Reference {
             }
             Op::TopK { input, .. } => {
                 let width = self.values[input].info.width;
-                top_k::top_k(self.rows(*input), width, buffer.info.width / 2, out);
+                let k = buffer.info.width / 2;
+                top_k::top_k((self.rows(*input), width), (k, step.top_k.min(k)), out);
             }
             Op::RouteAll { experts, .. } => route_all::route_all(*experts, out),
             Op::Route(_) | Op::Experts(_) | Op::Mix { .. } => {

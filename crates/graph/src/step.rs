@@ -70,6 +70,9 @@ pub struct Step<'a> {
     pub states: &'a [StateSpan],
     /// Page copies performed first.
     pub copies: &'a [PageCopy],
+    /// How many of the largest elements [`Op::TopK`](crate::Op::TopK) finds in each row, at most the op's `k`. With 0,
+    /// nothing reads its result, and it may be skipped.
+    pub top_k: usize,
     /// Whether a row's bits may depend on the rows beside it.
     pub exactness: Exactness,
 }

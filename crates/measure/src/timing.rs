@@ -343,6 +343,7 @@ impl Bench<'_> {
             outputs: &outputs,
             states: &[StateSpan { first_row: 0, rows, from: None, to: 0 }],
             copies: &[],
+            top_k: 0,
             exactness: Exactness::Fastest,
         };
         let segments = std::mem::take(&mut self.parts[part]);

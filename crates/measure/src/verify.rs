@@ -219,6 +219,7 @@ impl<'m> Case<'m> {
             outputs: &self.outputs,
             states: &self.states,
             copies: &[],
+            top_k: 0,
             exactness: Exactness::Fastest,
         }
     }

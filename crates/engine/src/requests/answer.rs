@@ -10,7 +10,7 @@ use crate::Error;
 use crate::generate::speculate::{Draft, Drafter, DrafterSource, Text, settle};
 use crate::generate::{Choice, Reply, Token};
 use crate::sampling::{self, Row};
-use crate::session::{Session, Wanted};
+use crate::session::{Reading, Session, Top, Wanted};
 
 /// Largest number of best tokens that are found before sampling.
 pub(super) const BEST_MAX: usize = 256;
@@ -36,15 +36,14 @@ pub(super) struct Answer {
 /// Rows that a step read for an item.
 pub(super) struct ItemRows<'a> {
     pub data: &'a [f32],
-    pub width: usize,
-    /// The number of best tokens per row, if these were read instead of logits.
-    pub k: Option<usize>,
+    pub reading: Reading,
 }
 
 impl ItemRows<'_> {
     /// One of them.
     fn row(&self, at: usize) -> ItemRows<'_> {
-        ItemRows { data: &self.data[at * self.width..][..self.width], ..*self }
+        let width = self.reading.width;
+        ItemRows { data: &self.data[at * width..][..width], ..*self }
     }
 }
 
@@ -124,7 +123,7 @@ impl Answer {
         best: &mut Vec<(u32, f32)>,
     ) -> Result<Vec<Token>, Error> {
         if let Some((top, found)) = &mut self.prompt_logprobs {
-            for (row, at) in rows.data.chunks_exact(rows.width).zip(item.start..) {
+            for (row, at) in rows.data.chunks_exact(rows.reading.width).zip(item.start..) {
                 if let Some(&next) = tokens.get(at + 1) {
                     found.push(sampling::logprobs(row, next, *top));
                 }
@@ -141,7 +140,7 @@ impl Answer {
         let drafted = drafted.min(self.draft.tokens().len());
         self.served.drafted += drafted;
         self.served.drafts += usize::from(drafted > 0);
-        let first = rows.data.len() / rows.width - 1 - drafted;
+        let first = rows.data.len() / rows.reading.width - 1 - drafted;
         for at in 0..=drafted {
             let token = self.select(at, &rows.row(first + at), best)?;
             let is_accepted = self.draft.tokens().get(at) == Some(&token.id) && at < drafted;
@@ -165,12 +164,13 @@ impl Answer {
         row: &ItemRows<'_>,
         best: &mut Vec<(u32, f32)>,
     ) -> Result<Token, Error> {
-        let needs = self.needs().filter(|&needs| needs <= BEST_MAX);
-        let found = match (row.k, needs) {
-            (Some(k), _) => {
+        let needs = self.needs();
+        let found = match (row.reading.top_k, needs.filter(|&needs| needs <= BEST_MAX)) {
+            (Some(_), _) => {
+                // The step may have found more, for another request.
+                let found = Top::new(row.reading, row.data).row(0);
                 best.clear();
-                let (logits, ids) = row.data.split_at(k);
-                best.extend(ids.iter().map(|&id| id as u32).zip(logits.iter().copied()));
+                best.extend(found.take(needs.unwrap_or(usize::MAX)));
                 Row::Best(best)
             }
             (None, Some(needs)) => {

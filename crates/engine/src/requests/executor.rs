@@ -11,9 +11,9 @@ use crate::generate::speculate::{Draft, DrafterSource, Text};
 use crate::generate::{Reply, Request, Stop, Token};
 use crate::kept::{FNV_START, fnv_from};
 use crate::sampling::{Sampler, TokenLogprob};
-use crate::session::{CacheError, Session, Spent, Warning};
+use crate::session::{CacheError, Reading, Session, Spent, Warning};
 use crate::{Error, Model};
-use groups::{BegunStep, StepRows};
+use groups::BegunStep;
 pub use slots::Slot;
 
 mod groups;
@@ -375,7 +375,7 @@ impl Executor {
         items: &[Item],
         events: &mut Vec<(RequestId, Event)>,
     ) -> Result<(), Error> {
-        let rows = self.reading(items)?;
+        let reading = self.reading(items)?;
         let Executor { session, scheduler, drafters, answers, best, .. } = self;
         let runs = groups::runs(items, scheduler);
         let clock = session.clock().clone();
@@ -389,7 +389,7 @@ impl Executor {
                 failed.extend(drafted.err().map(|error| (item.request, error)));
             }
         };
-        session.step_beside(&runs, rows.reading, Some(&mut draft_ahead))?;
+        session.step_beside(&runs, reading, Some(&mut draft_ahead))?;
         let took = clock.since(began);
         let mut hidden = session.hidden();
         for item in items {
@@ -407,13 +407,14 @@ impl Executor {
             let worked = failure.map_or(Ok(()), |at| Err(failed.swap_remove(at).1));
             answer.settle(worked, session);
         }
-        let outcomes = rows.select(session.results(), items, (scheduler, answers, best));
+        let rows = (reading, session.results());
+        let outcomes = groups::select(rows, items, (scheduler, answers, best));
         self.conclude(items, outcomes, took, events);
         Ok(())
     }
 
     /// Prepares the sequences of a step, and says what it reads for their rows.
-    fn reading(&mut self, items: &[Item]) -> Result<StepRows, Error> {
+    fn reading(&mut self, items: &[Item]) -> Result<Reading, Error> {
         let Executor { session, answers, .. } = self;
         for item in items {
             let request = &answers[&item.request].reply.request;
@@ -422,9 +423,7 @@ impl Executor {
         let needs = items.iter().filter(|item| item.outputs() > 0);
         let mut needs = needs.map(|item| answers[&item.request].needs());
         let needs: Option<usize> = needs.try_fold(0, |most: usize, needs| Some(most.max(needs?)));
-        let device = session.best().filter(|(k, _)| needs.is_some_and(|needs| needs <= *k));
-        let reading = device.map_or(session.logits(), |(_, reading)| reading);
-        Ok(StepRows { reading, k: device.map(|(k, _)| k) })
+        Ok(session.reading(needs))
     }
 
     /// Handles what came of a step.

@@ -35,6 +35,8 @@ pub struct Batch {
     /// Of each adapter for each row, `[rows, adapters]`.
     strengths: Vec<f32>,
     exactness: Exactness,
+    /// Number of best tokens that are searched for in each requested row.
+    pub top_k: usize,
     /// Rows of the step before its own.
     pub first_row: usize,
 }
@@ -51,6 +53,7 @@ impl Batch {
             copies: Vec::with_capacity(2 * limits.sequences),
             strengths: Vec::new(),
             exactness: Exactness::Fastest,
+            top_k: 0,
             first_row: 0,
         }
     }
@@ -64,6 +67,7 @@ impl Batch {
             outputs: &self.outputs,
             states: &self.states,
             copies: &self.copies,
+            top_k: self.top_k,
             exactness: self.exactness,
         }
     }
@@ -126,6 +130,7 @@ impl Batch {
         self.copies.clear();
         self.strengths.clear();
         self.exactness = Exactness::Fastest;
+        self.top_k = 0;
     }
 
     /// Adds the spans of state of the tokens `part` of a run that begins at position `start`: each ends at the next
@@ -190,6 +195,8 @@ pub struct Work<'a> {
     pub strengths: &'a Strengths,
     /// The split of the rows.
     pub cut: Cut,
+    /// Number of best tokens that are searched for in each requested row.
+    pub top_k: usize,
 }
 
 /// The split of rows into micro-batches.
@@ -258,6 +265,7 @@ impl Work<'_> {
         let runs = self.runs.iter().copied().zip(self.starts.iter().copied());
         let copies = if micro_batch == 0 { self.copies } else { &[] };
         batch.fill(runs, stretch, (self.cache, self.strengths, copies));
+        batch.top_k = self.top_k;
     }
 }
 
@@ -302,6 +310,7 @@ mod tests {
             copies: &[],
             strengths: &strengths,
             cut: Cut { rows, whole_runs },
+            top_k: 0,
         };
         let ends = |work: Work<'_>| (0..=work.count()).map(|n| work.rows_of(n)).collect::<Vec<_>>();
         assert_eq!(ends(work(8, true)), [0, 8, 17, 19]);

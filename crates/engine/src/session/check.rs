@@ -30,7 +30,7 @@ impl Session {
         let usual = std::mem::replace(&mut self.pipeline.segments, segments);
         let cut = self.cut(micro_rows);
         let Session { pipeline, starts, cache, copies, strengths, .. } = self;
-        let work = Work { runs, starts, cache, copies, strengths, cut };
+        let work = Work { runs, starts, cache, copies, strengths, cut, top_k: 0 };
         let found = pipeline.run(&work, &mut Calls::each(&mut |_| true));
         self.pipeline.segments = usual;
         self.pipeline.overlap = overlap;

@@ -473,6 +473,6 @@ pub fn compute(
     let starts = &[text.start];
     let runs = &[Run { sequence, tokens: &cache.tokens(sequence)[text], wanted: Wanted::None }];
     let cut = Cut { rows: limits.tokens, whole_runs: false };
-    let work = Work { runs, starts, cache, copies, strengths, cut };
+    let work = Work { runs, starts, cache, copies, strengths, cut, top_k: 0 };
     pipeline.run(&work, &mut Calls::each(&mut |_| true)).map(|_| ())
 }

@@ -167,6 +167,9 @@ pub struct Pipeline {
 pub struct Reading {
     pub value: Value,
     pub width: usize,
+    /// Number of best tokens of each row, if these are read instead of logits: they are the first ones of the two halves of a
+    /// row.
+    pub top_k: Option<usize>,
 }
 
 /// The progress of a step.
@@ -384,7 +387,7 @@ impl Pipeline {
             waited.get_or_insert_with(|| clock.now());
         }
         if is_last {
-            let Reading { value, width } = self.reading;
+            let Reading { value, width, .. } = self.reading;
             let results = &mut self.results[self.filled * width..][..rows * width];
             backend.read(value, results).map_err(Failed::on(device))?;
             self.filled += rows;

@@ -156,7 +156,7 @@ fn on(
     let learns = settings.placing.expert_uses.is_none();
     let learned = learned(model, &settings.placing).filter(|_| learns);
     let experts = Experts::new(&graph, &plan, (learns, learned));
-    let logits = Reading { value: graph.logits, width: graph.width(graph.logits) };
+    let logits = Reading { value: graph.logits, width: graph.width(graph.logits), top_k: None };
     let width = logits.width.max(read.best.map_or(0, |best| 2 * best.k));
     let clock = clock(&backends);
     let divides = read.watched.is_empty() && overlaps(&graph, &plan.segments);
@@ -291,6 +291,7 @@ fn trace(settings: &Settings<'_>, plan: &Plan, epoch: Instant) -> Option<Trace> 
 pub struct Best {
     /// `[R, 2k]`.
     pub value: Value,
+    /// The most that a step can ask for.
     pub k: usize,
 }
 

@@ -498,7 +498,7 @@ impl Streamed<'_> {
         if is_last {
             let rows = batches[at].rows(Rows::Outputs);
             let Pipeline { backends, results, filled, reading, .. } = &mut *self.pipeline;
-            let Reading { value, width } = *reading;
+            let Reading { value, width, .. } = *reading;
             let results = &mut results[*filled * width..][..rows * width];
             backends[device].read(value, results).map_err(Failed::on(device))?;
             *filled += rows;

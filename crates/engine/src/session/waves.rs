@@ -429,6 +429,7 @@ impl Session {
             let copies = if flight.part.start == 0 { &step.copies[..] } else { &[] };
             let batch = pipeline.batch(flight.number);
             batch.fill(step.runs.iter().map(run), flight.part.clone(), (cache, strengths, copies));
+            batch.top_k = step.reading.top_k.unwrap_or(0);
         }
         pipeline.submit(segment, flight.number, 0)?;
         waves.flights[at].place = Place::In(segment);

@@ -16,7 +16,7 @@ pub fn stretches(width: usize) -> u32 {
     (width as u32).div_ceil(STRETCH)
 }
 
-/// The only variant of top_k/part. Bindings, in order: `x`, `parts` (written).
+/// The only variant of top_k/part. Bindings, in order: `step`, `x`, `parts` (written).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PartKey;
 
@@ -28,7 +28,7 @@ pub struct PartParams {
     pub x: [u32; 2],
     /// Elements per row; below 2^24, so that indices are exact as floats.
     pub width: u32,
-    /// Number of elements to find.
+    /// Most elements to find.
     pub k: u32,
 }
 
@@ -36,19 +36,19 @@ impl PartKey {
     /// The kernel.
     pub fn source(&self, caps: &Caps) -> Source {
         let team = Team::small(caps);
-        let at = numbered(&[("x", true), ("parts", true)]);
+        let at = numbered(&[("step", true), ("x", true), ("parts", true)]);
         let name = format!("top_k/part {}", team.name());
         let context = context! { at, stretch => STRETCH, ..team.context() };
         kernel(name, "top_k/part", context, team.threads)
     }
 
-    /// One workgroup per stretch.
-    pub fn grid(rows: u32, width: usize) -> [u32; 3] {
-        [stretches(width), rows, 1]
+    /// One workgroup per stretch; none if nothing is searched for.
+    pub fn grid(rows: u32, width: usize, top_k: u32) -> [u32; 3] {
+        [stretches(width), rows, top_k.min(1)]
     }
 }
 
-/// The only variant of top_k/join. Bindings, in order: `parts`, `out` (written).
+/// The only variant of top_k/join. Bindings, in order: `step`, `parts`, `out` (written).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct JoinKey;
 
@@ -60,7 +60,7 @@ pub struct JoinParams {
     pub out: [u32; 2],
     /// Stretches per row.
     pub stretches: u32,
-    /// Number of elements to find.
+    /// Most elements to find.
     pub k: u32,
     /// The bits of a NaN.
     pub no_number: [u32; 4],
@@ -70,13 +70,13 @@ impl JoinKey {
     /// The kernel.
     pub fn source(&self, caps: &Caps) -> Source {
         let team = Team::large(caps);
-        let at = numbered(&[("parts", true), ("out", true)]);
+        let at = numbered(&[("step", true), ("parts", true), ("out", true)]);
         let name = format!("top_k/join {}", team.name());
         kernel(name, "top_k/join", context! { at, ..team.context() }, team.threads)
     }
 
-    /// One workgroup per row.
-    pub fn grid(rows: u32) -> [u32; 3] {
-        [rows, 1, 1]
+    /// One workgroup per row; none if nothing is searched for.
+    pub fn grid(rows: u32, top_k: u32) -> [u32; 3] {
+        [rows, 1, top_k.min(1)]
     }
 }

@@ -24,6 +24,8 @@ pub struct Counts {
     pub splits: u32,
     /// Tokens of the longest sequence.
     pub longest: u32,
+    /// Largest elements that are searched for in each row.
+    pub top_k: u32,
 }
 
 impl Counts {

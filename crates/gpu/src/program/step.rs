@@ -182,6 +182,7 @@ impl Words {
             tile_rows,
             splits,
             longest,
+            top_k: u32::try_from(step.top_k).unwrap_or(u32::MAX),
         };
         self.words[..HEADER as usize].copy_from_slice(&[
             counts.tokens,
@@ -190,7 +191,7 @@ impl Words {
             counts.copies,
             counts.splits,
             step.states.len() as u32,
-            0,
+            counts.top_k,
             0,
         ]);
         self.used = pages as usize + step.pages.len();

@@ -184,6 +184,7 @@ mod tests {
             outputs: &[],
             states: &[],
             copies: &[],
+            top_k: 0,
             exactness: Exactness::Fastest,
         };
         let mut out = vec![f32::NAN; q.len() / op.head_dim * op.value_dim()];
@@ -312,6 +313,7 @@ mod tests {
             outputs: &[],
             states: &[],
             copies: &[],
+            top_k: 0,
             exactness: Exactness::Fastest,
         };
         let mut out = [f32::NAN; 33];
@@ -333,6 +335,7 @@ mod tests {
             outputs: &[],
             states: &[],
             copies: &[],
+            top_k: 0,
             exactness: Exactness::Fastest,
         };
         let mut out = [f32::NAN; 3];

@@ -50,6 +50,7 @@ mod tests {
             outputs: &[],
             states: spans,
             copies: &[],
+            top_k: 0,
             exactness: Exactness::Fastest,
         };
         let mut out = vec![f32::NAN; rows.len()];

@@ -32,6 +32,7 @@ mod tests {
             outputs: &[1, 3, 4],
             states: &[],
             copies: &[],
+            top_k: 0,
             exactness: Exactness::Fastest,
         };
         let input = [1.0, 10.0, 3.0, 20.0, 5.0, 0.0, 7.0, 1.0, 0.0, 2.0]; // [5, 2]

@@ -147,6 +147,7 @@ mod tests {
             outputs: &[],
             states: &[StateSpan { first_row: 0, rows: 2, from: None, to: 0 }],
             copies: &[],
+            top_k: 0,
             exactness: Exactness::Fastest,
         };
         let mut states = States::new(2, 1);

@@ -101,6 +101,7 @@ fn step<'a>(tokens: &'a [u32], spans: &'a [Span], pages: &'a [u32]) -> Step<'a> 
         outputs: &[1],
         states: &[],
         copies: &[],
+        top_k: 0,
         exactness: Exactness::Fastest,
     }
 }

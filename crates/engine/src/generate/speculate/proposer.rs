@@ -31,7 +31,7 @@ impl Proposer {
     /// Those of [`Sampler::new`].
     pub fn new(session: &Session, bounds: Bounds, shared: usize) -> Result<Proposer, Error> {
         let options = Options::default();
-        let rows = OutputRows::new(session, options.needs(), 1);
+        let rows = rows(session, &options);
         let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new())?;
         Ok(Proposer { bounds, sampler, rows, shared })
     }
@@ -57,7 +57,7 @@ impl Proposer {
             logit_bias: logit_bias.copied().collect(),
             ..options.clone()
         };
-        self.rows = OutputRows::new(session, options.needs(), 1);
+        self.rows = rows(session, &options);
         let (vocab, context) = (session.vocab(), session.context());
         self.sampler = Sampler::new(options, vocab, context, Vec::new())?;
         Ok(())
@@ -93,6 +93,12 @@ impl Proposer {
         draft.push_drawn(token, sampler.candidates());
         Ok(Some(token))
     }
+}
+
+/// One row: all best tokens that the session can find if these suffice, since shares are computed among them.
+fn rows(session: &Session, options: &Options) -> OutputRows {
+    let all = session.top_k().unwrap_or(0);
+    OutputRows::new(session, options.needs().map(|needs| needs.max(all)), 1)
 }
 
 /// The session. After a panic of another drafter its step has been undone, as after an error.

@@ -16,42 +16,30 @@ use crate::session::{Reading, Run};
 /// A step in progress.
 pub(super) struct BegunStep {
     items: Vec<Item>,
-    rows: StepRows,
+    reading: Reading,
     began: Instant,
-}
-
-/// What a step reads for each requested row.
-#[derive(Clone, Copy)]
-pub(super) struct StepRows {
-    pub reading: Reading,
-    /// The number of best tokens per row, if these are read instead of logits.
-    pub k: Option<usize>,
 }
 
 /// The state that the selection of tokens needs: the scheduler, the answers, and a buffer.
 type Selection<'a> = (&'a Scheduler, &'a mut BTreeMap<RequestId, Answer>, &'a mut Vec<(u32, f32)>);
 
-impl StepRows {
-    /// Selects tokens from the rows `data` of items. Those whose requests ended meanwhile have none.
-    pub fn select<'i>(
-        &self,
-        data: &[f32],
-        items: &'i [Item],
-        (scheduler, answers, best): Selection<'_>,
-    ) -> Vec<(&'i Item, Result<Vec<Token>, Error>)> {
-        let width = self.reading.width;
-        let mut rest = data;
-        let mut outcomes = Vec::with_capacity(items.len());
-        for item in items {
-            let (data, after) = rest.split_at(item.outputs() * width);
-            rest = after;
-            let Some(answer) = answers.get_mut(&item.request) else { continue };
-            let rows = ItemRows { data, width, k: self.k };
-            let tokens = scheduler.tokens(item.request);
-            outcomes.push((item, answer.advance(item, tokens, &rows, best)));
-        }
-        outcomes
+/// Selects tokens from the rows `data` of items. Those whose requests ended meanwhile have none.
+pub(super) fn select<'i>(
+    (reading, data): (Reading, &[f32]),
+    items: &'i [Item],
+    (scheduler, answers, best): Selection<'_>,
+) -> Vec<(&'i Item, Result<Vec<Token>, Error>)> {
+    let mut rest = data;
+    let mut outcomes = Vec::with_capacity(items.len());
+    for item in items {
+        let (data, after) = rest.split_at(item.outputs() * reading.width);
+        rest = after;
+        let Some(answer) = answers.get_mut(&item.request) else { continue };
+        let rows = ItemRows { data, reading };
+        let tokens = scheduler.tokens(item.request);
+        outcomes.push((item, answer.advance(item, tokens, &rows, best)));
     }
+    outcomes
 }
 
 /// The runs of items.
@@ -115,11 +103,11 @@ impl Executor {
     }
 
     fn begin(&mut self, items: &[Item]) -> Result<(), Error> {
-        let rows = self.reading(items)?;
+        let reading = self.reading(items)?;
         let began = self.session.clock().now();
-        self.session.begin_reading(&runs(items, &self.scheduler), rows.reading)?;
+        self.session.begin_reading(&runs(items, &self.scheduler), reading)?;
         self.scheduler.begin_step(items);
-        self.begun.push_back(BegunStep { items: items.to_vec(), rows, began });
+        self.begun.push_back(BegunStep { items: items.to_vec(), reading, began });
         Ok(())
     }
 
@@ -128,9 +116,9 @@ impl Executor {
         let clock = session.clock().clone();
         match session.finish() {
             Ok(data) => {
-                let BegunStep { items, rows, began } = begun.pop_front().expect("one is begun");
+                let BegunStep { items, reading, began } = begun.pop_front().expect("one is begun");
                 let took = clock.since(began);
-                let outcomes = rows.select(data, &items, (scheduler, answers, best));
+                let outcomes = select((reading, data), &items, (scheduler, answers, best));
                 self.conclude(&items, outcomes, took, events);
             }
             Err(error) => self.repeat(None, error, events),

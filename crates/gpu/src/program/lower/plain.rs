@@ -361,9 +361,9 @@ impl Lowering<'_> {
         let rows = self.rows_max(x.rows) as u64;
         let parts = self.buffer(rows * u64::from(stretches(width)) * u64::from(k) * 8);
         let params = top_k::PartParams { x: [x.offset, x.stride], width: x.width, k };
-        let operands = vec![Operand::Buffer(x.buffer), Operand::Buffer(parts)];
-        let grid = Grid::new(x.rows, width as u64 * u64::from(k), move |_, rows| {
-            top_k::PartKey::grid(rows, width)
+        let operands = vec![Operand::Step, Operand::Buffer(x.buffer), Operand::Buffer(parts)];
+        let grid = Grid::new(x.rows, width as u64 * u64::from(k), move |counts, rows| {
+            top_k::PartKey::grid(rows, width, counts.top_k)
         });
         let found = dispatch(top_k::PartKey.source(self.caps), &params, operands, grid);
         self.stage(&[node], None, found);
@@ -373,9 +373,9 @@ impl Lowering<'_> {
             k,
             no_number: [f32::NAN.to_bits(); 4],
         };
-        let operands = vec![Operand::Buffer(parts), Operand::Buffer(y.buffer)];
+        let operands = vec![Operand::Step, Operand::Buffer(parts), Operand::Buffer(y.buffer)];
         let work = u64::from(stretches(width)) * u64::from(k * k);
-        let grid = Grid::new(y.rows, work, |_, rows| top_k::JoinKey::grid(rows));
+        let grid = Grid::new(y.rows, work, |counts, rows| top_k::JoinKey::grid(rows, counts.top_k));
         let joined = dispatch(top_k::JoinKey.source(self.caps), &params, operands, grid);
         self.stage(&[node], None, joined);
         Ok(())
