@@ -87,6 +87,10 @@ pub fn restart_peak() -> bool {
 /// Returns to the system what the process has freed and the allocator keeps. glibc has a heap for each of many threads and
 /// returns only the end of a heap, so that a process whose threads come and go holds several times what it uses. Takes
 /// about a millisecond for 100 MB; other allocators are left alone.
+///
+/// From the first call on, glibc maps blocks of 128 KiB and more, each apart, and unmaps them when they are freed. Otherwise
+/// it raises that limit to the size of any mapped block that is freed, up to 32 MiB, and takes smaller ones from heaps: a
+/// process that unloads models, whose drivers allocate such blocks, comes to hold pages that nobody uses between them.
 pub fn return_free_memory() {
     system::return_free_memory();
 }
@@ -217,10 +221,15 @@ mod system {
         std::fs::write("/proc/self/clear_refs", "5").is_ok()
     }
 
+    /// Size from which glibc maps blocks, bytes: its limit at the start of a process.
+    #[cfg(target_env = "gnu")]
+    const MAPPED_BYTES: libc::c_int = 128 << 10;
+
     pub fn return_free_memory() {
-        // SAFETY: glibc gives up pages within free blocks only.
+        // SAFETY: glibc gives up pages within free blocks only, and a limit changes no block that there is.
         #[cfg(target_env = "gnu")]
         unsafe {
+            libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_BYTES);
             libc::malloc_trim(0);
         }
     }

@@ -206,7 +206,7 @@ mod tests {
         is_mapped && state & 1 == 1
     }
 
-    /// Both leave it behind without a repair: the C library has learned from the first block to keep such blocks, and
+    /// All three leave it behind without a repair: the C library has learned from the first block to keep such blocks, and
     /// cannot return what lies below a block in use by itself.
     #[test]
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -230,9 +230,19 @@ mod tests {
             crate::host::return_free_memory();
             middle
         };
+        let large = || {
+            // More than the small blocks have left behind.
+            let block = std::hint::black_box(vec![1u8; 12 << 20]);
+            let middle = block.as_ptr().addr() + (6 << 20);
+            assert!(is_resident(middle));
+            drop(block);
+            middle
+        };
         // Another thread may take the same place at once.
         assert!((0..20).any(|_| !is_resident(mapped())), "blocks of a session");
         assert!((0..20).any(|_| !is_resident(heap())), "small blocks");
+        drop(std::hint::black_box(vec![1u8; 16 << 20]));
+        assert!((0..20).any(|_| !is_resident(large())), "large blocks of others");
     }
 
     #[test]
