@@ -49,6 +49,9 @@ const FREED: (&str, &str) = ("freed_memory", "the sanitizer's own allocator keep
 /// Tests that limit the address space.
 const SHADOW: &str = "the sanitizer's shadow needs more addresses than the test allows";
 
+/// Tests that bound or compare times.
+const TIME: &str = "it measures time";
+
 const CHECKERS: &[Checker] = &[
     Checker {
         name: "address",
@@ -66,7 +69,7 @@ const CHECKERS: &[Checker] = &[
             Subject::all("crates/quant"),
             Subject { skipped: &[FREED], ..Subject::all("crates/cpu") },
             Subject::all("crates/graph"),
-            Subject::all("crates/text"),
+            Subject { skipped: &[("memory_and_time", TIME)], ..Subject::all("crates/text") },
             Subject::all("crates/constrain"),
             Subject::all("crates/convert"),
             Subject::all("crates/scheduler"),
@@ -150,10 +153,7 @@ const CHECKERS: &[Checker] = &[
             Subject { only: &["session::checkpoints"], ..Subject::all("crates/engine") },
             Subject {
                 only: &["pool_tests"],
-                skipped: &[
-                    ("a_slow_worker", "it measures time"),
-                    ("a_core_of_a_quarter", "it measures time"),
-                ],
+                skipped: &[("a_slow_worker", TIME), ("a_core_of_a_quarter", TIME)],
                 ..Subject::all("crates/cpu")
             },
         ],
