@@ -8,6 +8,18 @@
 //! the vector's level, as the kernels of `dot/` and `panel/` are. Offsets and shifts are functions of constants, which
 //! the optimizer computes once loops are unrolled.
 
+/// Implements methods that are one expression of intrinsics each.
+#[cfg(target_arch = "x86_64")]
+macro_rules! intrinsics {
+    ($($method:ident($($args:tt)*) = $call:expr;)*) => {$(
+        #[inline(always)]
+        fn $method($($args)*) -> Self {
+            // SAFETY: vectors of a level are made where the level is available.
+            unsafe { $call }
+        }
+    )*};
+}
+
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]

@@ -161,29 +161,11 @@ pub(crate) fn spread_bits(bits: u32) -> __m256i {
 }
 
 impl Words for __m256i {
-    #[inline(always)]
-    fn all(word: u32) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm256_set1_epi32(word.cast_signed()) }
-    }
-    #[inline(always)]
-    fn and(self, mask: u32) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm256_and_si256(self, _mm256_set1_epi32(mask.cast_signed())) }
-    }
-    #[inline(always)]
-    fn or(self, other: Self) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm256_or_si256(self, other) }
-    }
-    #[inline(always)]
-    fn shl(self, bits: u32) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm256_sll_epi32(self, _mm_cvtsi32_si128(bits.cast_signed())) }
-    }
-    #[inline(always)]
-    fn shr(self, bits: u32) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm256_srl_epi32(self, _mm_cvtsi32_si128(bits.cast_signed())) }
+    intrinsics! {
+        all(word: u32) = _mm256_set1_epi32(word.cast_signed());
+        and(self, mask: u32) = _mm256_and_si256(self, _mm256_set1_epi32(mask.cast_signed()));
+        or(self, other: Self) = _mm256_or_si256(self, other);
+        shl(self, bits: u32) = _mm256_sll_epi32(self, _mm_cvtsi32_si128(bits.cast_signed()));
+        shr(self, bits: u32) = _mm256_srl_epi32(self, _mm_cvtsi32_si128(bits.cast_signed()));
     }
 }

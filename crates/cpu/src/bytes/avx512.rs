@@ -181,29 +181,11 @@ impl Bytes for __m512i {
 }
 
 impl Words for __m512i {
-    #[inline(always)]
-    fn all(word: u32) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm512_set1_epi32(word.cast_signed()) }
-    }
-    #[inline(always)]
-    fn and(self, mask: u32) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm512_and_si512(self, _mm512_set1_epi32(mask.cast_signed())) }
-    }
-    #[inline(always)]
-    fn or(self, other: Self) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm512_or_si512(self, other) }
-    }
-    #[inline(always)]
-    fn shl(self, bits: u32) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm512_sll_epi32(self, _mm_cvtsi32_si128(bits.cast_signed())) }
-    }
-    #[inline(always)]
-    fn shr(self, bits: u32) -> Self {
-        // SAFETY: as above.
-        unsafe { _mm512_srl_epi32(self, _mm_cvtsi32_si128(bits.cast_signed())) }
+    intrinsics! {
+        all(word: u32) = _mm512_set1_epi32(word.cast_signed());
+        and(self, mask: u32) = _mm512_and_si512(self, _mm512_set1_epi32(mask.cast_signed()));
+        or(self, other: Self) = _mm512_or_si512(self, other);
+        shl(self, bits: u32) = _mm512_sll_epi32(self, _mm_cvtsi32_si128(bits.cast_signed()));
+        shr(self, bits: u32) = _mm512_srl_epi32(self, _mm_cvtsi32_si128(bits.cast_signed()));
     }
 }

@@ -74,13 +74,14 @@ macro_rules! float_tile {
             let mut w = panel.as_ptr().cast::<f32>();
             for _ in 0..panel.len() {
                 (w, x) = in_order(w, x);
-                // SAFETY: the panel has 32 weights a column.
-                let column = unsafe { [_mm512_loadu_ps(w), _mm512_loadu_ps(w.add(16))] };
-                for (t, acc) in acc.iter_mut().enumerate() {
-                    // SAFETY: there are `panel.len()` x N values.
-                    let x = _mm512_set1_ps(unsafe { *x.add(t) });
-                    acc[0] = $add(column[0], x, acc[0]);
-                    acc[1] = $add(column[1], x, acc[1]);
+                // SAFETY: the panel has 32 weights a column, and there are `panel.len()` x N values.
+                unsafe {
+                    let column = [_mm512_loadu_ps(w), _mm512_loadu_ps(w.add(16))];
+                    for (t, acc) in acc.iter_mut().enumerate() {
+                        let x = _mm512_set1_ps(*x.add(t));
+                        acc[0] = $add(column[0], x, acc[0]);
+                        acc[1] = $add(column[1], x, acc[1]);
+                    }
                 }
                 (w, x) = (w.wrapping_add(ROWS), x.wrapping_add(N));
             }
