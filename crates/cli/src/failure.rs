@@ -155,7 +155,8 @@ impl From<bilayer_convert::Error> for Failure {
             Made::OldImatrix { .. } | Made::Sums { .. } => (BAD_MODEL, ""),
             Made::ImatrixShape { .. } => (BAD_MODEL, "; give the one made from this model"),
             Made::Threads { .. } => (DOES_NOT_FIT, ""),
-            Made::Budget { .. } | Made::Prune { .. } | Made::Journal { .. } => (USAGE, ""),
+            Made::Budget { .. } | Made::Gptq { .. } => (USAGE, ""),
+            Made::Prune { .. } | Made::Journal { .. } => (USAGE, ""),
             Made::Scratch(_) => (IO, ""),
             Made::Calibration(_) => (INTERNAL, ""),
             Made::File(

@@ -93,6 +93,14 @@ pub enum Error {
         /// The problem.
         reason: String,
     },
+    /// Matrices cannot be rounded by GPTQ.
+    #[error("{what}: cannot be rounded by GPTQ: {reason}")]
+    Gptq {
+        /// The type, or a file.
+        what: String,
+        /// The problem.
+        reason: String,
+    },
     /// The output would overwrite an input.
     #[error("{file}: input and output are the same file; write the new one under another name")]
     SameFile {

@@ -2,8 +2,9 @@
 //!
 //! [`Method::Magnitude`] needs no data. [`Method::Wanda`] scores a weight by its magnitude times the root mean square of
 //! its column's activations (Sun et al. 2023). [`Method::SparseGpt`] removes weights column by column and corrects the
-//! remaining weights of the row by the inverse of X^T X (Frantar and Alistarh 2023); if the output is a balanced sparse
-//! type, its correction includes the rounding of each weight to that type (`prune/rows.rs`).
+//! remaining weights of the row by the inverse of X^T X (Frantar and Alistarh 2023); if the output's type has a
+//! [grid](bilayer_quant::Grid), its correction includes the rounding of each weight to that type (`prune/rows.rs`). Without
+//! zeros that is GPTQ, which [`Quantize`](crate::quantize::Quantize) uses.
 //!
 //! Activations are those of the layers that are already pruned: the calibration text runs through the model layer by
 //! layer, twice through each, and the files' tensors are in that order (`prune/walk.rs`). Memory holds the pruned matrices
@@ -181,6 +182,21 @@ impl Prune {
         self.write_with(source, Some(calibration), (path, None), progress)
     }
 
+    /// Writes the matrices that have a rule, alone.
+    pub(crate) fn write_matrices(
+        &self,
+        model: &Model,
+        metadata: Metadata,
+        calibration: &Calibration<'_>,
+        path: &Path,
+        progress: Progress<'_>,
+    ) -> Result<(), Error> {
+        let is_kept = |name: &str| self.rules.iter().any(|rule| rule.tensor == name);
+        let text = Some(calibration);
+        self.write_some((model, &is_kept), metadata, text, (path, None), progress)?;
+        Ok(())
+    }
+
     fn check_output(&self, Source { model, .. }: Source<'_>, path: &Path) -> Result<(), Error> {
         overwrite::check(path, model.file().shard_names().map(Path::new))
     }
@@ -189,15 +205,40 @@ impl Prune {
         &self,
         Source { model, metadata }: Source<'_>,
         calibration: Option<&Calibration<'_>>,
+        place: (&Path, Option<&RefCell<Journal>>),
+        progress: Progress<'_>,
+    ) -> Result<Pruned, Error> {
+        let mut metadata = metadata.clone();
+        for key in ["split.no", "split.count", "split.tensors.count"] {
+            metadata.remove(key);
+        }
+        let matrices = self.matrices(model)?;
+        if matrices.values().any(|matrix| matrix.ty != matrix.tensor.layout().ty()) {
+            metadata.remove("general.file_type");
+        }
+        self.write_some((model, &|_| true), metadata, calibration, place, progress)
+    }
+
+    /// Writes the tensors that `is_kept` names, the pruned and the others.
+    fn write_some(
+        &self,
+        (model, is_kept): (&Model, &dyn Fn(&str) -> bool),
+        metadata: Metadata,
+        calibration: Option<&Calibration<'_>>,
         (path, journal): (&Path, Option<&RefCell<Journal>>),
         progress: Progress<'_>,
     ) -> Result<Pruned, Error> {
         let file = model.file();
-        let matrices = self.matrices(model)?;
+        let mut matrices = self.matrices(model)?;
+        matrices.retain(|name, _| is_kept(name));
         let pool = stream::pool(self.threads)?;
-        let total = file.tensors().iter().map(|tensor| tensor.layout().len_bytes()).sum();
-        let reporter = Reporter::new(progress, total);
         let layers = layers(model);
+        // In the order in which the layers are pruned: those of no layer first.
+        let mut tensors: Vec<&Tensor> =
+            file.tensors().iter().filter(|tensor| is_kept(tensor.name())).collect();
+        tensors.sort_by_key(|tensor| layers.get(tensor.name()));
+        let total = tensors.iter().map(|tensor| tensor.layout().len_bytes()).sum();
+        let reporter = Reporter::new(progress, total);
         let work = Work::new(self, model, (&matrices, &layers, journal), (&pool, &reporter));
         if self.method != Method::Magnitude {
             let calibration = calibration.ok_or_else(|| Error::Prune {
@@ -207,9 +248,6 @@ impl Prune {
             work.begin(calibration::sequences(model, calibration)?)?;
         }
         let done = RefCell::new(Pruned::default());
-        // In the order in which the layers are pruned: those of no layer first.
-        let mut tensors: Vec<&Tensor> = file.tensors().iter().collect();
-        tensors.sort_by_key(|tensor| layers.get(tensor.name()));
         let (work, done) = (&work, &done);
         let new = tensors.into_iter().map(|tensor| {
             let layout = tensor.layout();
@@ -224,13 +262,6 @@ impl Prune {
                 Ok(work.reporter().step(layout.len_bytes() as usize)?)
             })
         });
-        let mut metadata = metadata.clone();
-        for key in ["split.no", "split.count", "split.tensors.count"] {
-            metadata.remove(key);
-        }
-        if matrices.values().any(|matrix| matrix.ty != matrix.tensor.layout().ty()) {
-            metadata.remove("general.file_type");
-        }
         bilayer_gguf::write(path, &metadata, new).map_err(prune_error)?;
         Ok(*done.borrow())
     }
@@ -285,7 +316,7 @@ impl Prune {
 }
 
 /// The names of the layers' matrices.
-fn matrices(model: &Model) -> BTreeSet<String> {
+pub(crate) fn matrices(model: &Model) -> BTreeSet<String> {
     let collector = Collector::new(model.graph(), Scope::Layers);
     collector.sums().map(|sums| sums.name.to_owned()).collect()
 }

@@ -17,9 +17,11 @@ use crate::mix::{Facts, Mix, fitting};
 use crate::overwrite;
 use crate::stream::{self, Progress, Reporter};
 
+pub mod gptq;
 pub mod sensitivity;
 mod weights;
 
+use gptq::Rounded;
 use weights::Weights;
 
 /// Options of a quantization.
@@ -137,6 +139,7 @@ pub struct Planned {
 pub struct Plan<'a> {
     file: &'a File,
     imatrix: Option<&'a Imatrix>,
+    rounded: Option<&'a Rounded>,
     metadata: Metadata,
     threads: Option<usize>,
     tensors: Vec<Planned>,
@@ -178,6 +181,7 @@ impl Quantize {
         Ok(Plan {
             file,
             imatrix,
+            rounded: None,
             metadata: self.metadata(file),
             threads: self.threads,
             unmatched: unmatched.map(|(rule, _)| rule.pattern.to_string()).collect(),
@@ -285,7 +289,21 @@ impl Quantize {
     }
 }
 
-impl Plan<'_> {
+impl<'a> Plan<'a> {
+    /// Takes matrices that were rounded for this plan.
+    pub fn take(&mut self, rounded: &'a Rounded) {
+        self.rounded = Some(rounded);
+    }
+
+    /// The file that has the most of a tensor's work done, and its tensor there.
+    fn source<'s>(&'s self, planned: &Planned, tensor: &'s Tensor) -> (&'s File, &'s Tensor) {
+        let rounded = self.rounded.map(|rounded| &rounded.file);
+        let found = rounded.and_then(|file| Some((file, file.tensor(&planned.name)?)));
+        found
+            .filter(|(_, tensor)| tensor.layout().ty() == planned.to)
+            .unwrap_or((self.file, tensor))
+    }
+
     /// The tensors in the order of the file.
     #[must_use]
     pub fn tensors(&self) -> &[Planned] {
@@ -349,19 +367,20 @@ impl Plan<'_> {
         let (pool, reporter) = (&pool, &reporter);
         let new = self.tensors.iter().zip(self.file.tensors()).map(|(planned, tensor)| {
             let stream = move |out: &mut dyn std::io::Write| {
-                self.file.prefetch(tensor);
+                let (file, tensor) = self.source(planned, tensor);
+                file.prefetch(tensor);
                 let entry = self.imatrix.and_then(|imatrix| imatrix.get(&planned.name));
                 let weights = Weights::new(
-                    self.file.bytes(tensor),
+                    file.bytes(tensor),
                     tensor.layout(),
                     planned.to,
                     entry.map(|entry| entry.means()),
                 );
                 let written = weights.pieces().write(pool, out, reporter);
                 drop(weights);
-                self.file.release(tensor);
+                file.release(tensor);
                 // A lost page comes first: it may be the reason of an error.
-                self.file.check_unchanged()?;
+                file.check_unchanged()?;
                 written
             };
             NewTensor::stream(&planned.name, planned.to, &planned.shape, stream)

@@ -37,11 +37,13 @@ pub mod grids;
 pub mod k_scales;
 mod lanes;
 mod nearest;
+mod rounding;
 mod search;
 mod super_block;
 
 pub use descriptor::{Dequantize, Descriptor, Plane, Quantize, ROW_HEADER_MAX, Type};
 pub use error::Error;
+pub use rounding::Grid;
 
 /// Makes of each line a constant on [`Type`] and an entry of the table.
 macro_rules! table {

@@ -8,10 +8,10 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::blocks::{self, f16_value};
+use crate::blocks::{self, f16_bits, f16_value};
 use crate::lanes::round;
 use crate::search::{self, GROUP, ScaleBlock, Sweep};
-use crate::{Descriptor, Plane};
+use crate::{Descriptor, Grid, Plane};
 
 /// One block of 32 weights.
 #[repr(C)]
@@ -69,6 +69,20 @@ fn searched(
 fn block(ScaleBlock { d, codes }: ScaleBlock<32>) -> Block {
     Block { d, quants: pack(&codes) }
 }
+
+/// The grid of a block, with the scale of the fixed rule.
+pub(crate) const GRID: Grid = Grid {
+    block: Some(32),
+    codes: [-8.0, 7.0],
+    scale: |values| f16_value(fixed(values.as_array().expect("a block")).d),
+    write: |values, scale, bytes| {
+        let codes = std::array::from_fn(|i| match scale {
+            0.0 => 8,
+            _ => ((values[i] / scale).round() + 8.0) as u8,
+        });
+        bytes.copy_from_slice(bytemuck::bytes_of(&block(ScaleBlock { d: f16_bits(scale), codes })));
+    },
+};
 
 /// Codes `i` and `16 + i` in byte `i`, as stored by types with blocks of 32; only the four low bits of each are used.
 pub(crate) fn pack(codes: &[u8; 32]) -> [u8; 16] {

@@ -10,7 +10,7 @@ use bytemuck::{Pod, Zeroable};
 use crate::blocks::{self, f16_bits, f16_value};
 use crate::lanes::reciprocal;
 use crate::search;
-use crate::{Descriptor, Plane};
+use crate::{Descriptor, Grid, Plane};
 
 /// One block of 32 weights.
 #[repr(C)]
@@ -54,3 +54,15 @@ pub fn quantize(values: &[f32; 32]) -> Block {
     let inverse = reciprocal(d);
     Block { d: f16_bits(d), quants: values.map(|x| (x * inverse).round() as i8) }
 }
+
+/// The grid of a block.
+pub(crate) const GRID: Grid = Grid {
+    block: Some(32),
+    codes: [-127.0, 127.0],
+    scale: |values| f16_value(quantize(values.as_array().expect("a block")).d),
+    write: |values, scale, bytes| {
+        // Zero over zero is NaN, which the cast makes 0.
+        let quants = std::array::from_fn(|i| (values[i] / scale).round() as i8);
+        bytes.copy_from_slice(bytemuck::bytes_of(&Block { d: f16_bits(scale), quants }));
+    },
+};

@@ -26,7 +26,7 @@
 
 use crate::blocks::{f16_bits, f16_value};
 use crate::private::{Dense, ID};
-use crate::{Descriptor, Plane, Type, q4_0, q8_0};
+use crate::{Descriptor, Grid, Plane, Type, q4_0, q8_0};
 
 /// Columns of a group.
 pub const GROUP: usize = 64;
@@ -137,6 +137,7 @@ macro_rules! family {
                 _ => Dense { ty: Type::Q4_0, widen: widen_4::<$kept> },
             },
             grid: Grid {
+                block: Some(BLOCK),
                 codes: codes($bits),
                 scale: grid_scale::<$kept, $bits>,
                 write: grid_write::<$kept, $bits>,
@@ -258,59 +259,25 @@ fn encode<const N: usize, const BITS: usize>(kept: &[Kept], d: u16, block: &mut 
     }
 }
 
-/// The weights that a block of a balanced sparse type can have, for quantizers that round weight by weight and correct
-/// the others: the multiples of a scale within the range of the codes.
-#[derive(Clone, Copy)]
-pub struct Grid {
-    codes: [f64; 2],
-    scale: fn(&[f32; BLOCK]) -> u16,
-    write: fn(&[f32; BLOCK], u16, &mut [u8]),
+/// The grid of a balanced sparse type, of whose groups zeros are left out.
+pub(crate) fn grid(ty: Type) -> Option<Grid> {
+    FAMILY.iter().find(|member| member.ty == ty).map(|member| member.grid)
 }
 
-impl Grid {
-    /// The scale that [`Type::quantize`] chooses for a block of values, of which each group's zeros are left out.
-    #[must_use]
-    pub fn scale(&self, values: &[f32; BLOCK]) -> f32 {
-        f16_value((self.scale)(values))
-    }
-
-    /// The weight nearest to `value` under a scale.
-    #[must_use]
-    pub fn nearest(&self, value: f32, scale: f32) -> f32 {
-        if scale == 0.0 {
-            return 0.0;
-        }
-        let q = (f64::from(value) / f64::from(scale)).round().clamp(self.codes[0], self.codes[1]);
-        q as f32 * scale
-    }
-
-    /// Writes a block of weights of that scale, each [`Grid::nearest`] to itself and not more of a group than the type
-    /// keeps, without loss.
-    pub fn write(&self, values: &[f32; BLOCK], scale: f32, block: &mut [u8]) {
-        (self.write)(values, f16_bits(scale), block);
-    }
-}
-
-impl Type {
-    /// The grid of a balanced sparse type; `None` for other types.
-    #[must_use]
-    pub fn grid(self) -> Option<Grid> {
-        FAMILY.iter().find(|member| member.ty == self).map(|member| member.grid)
-    }
-}
-
-fn grid_scale<const N: usize, const BITS: usize>(values: &[f32; BLOCK]) -> u16 {
+fn grid_scale<const N: usize, const BITS: usize>(values: &[f32]) -> f32 {
+    let values = values.as_array().expect("a block");
     let mut kept = [Kept::default(); BLOCK];
     let kept = &mut kept[..Layout::<N, BITS>::SLOTS];
     choose::<N>(values, None, kept);
-    scale::<BITS>(kept)
+    f16_value(scale::<BITS>(kept))
 }
 
-fn grid_write<const N: usize, const BITS: usize>(values: &[f32; BLOCK], d: u16, block: &mut [u8]) {
+fn grid_write<const N: usize, const BITS: usize>(values: &[f32], scale: f32, block: &mut [u8]) {
+    let values = values.as_array().expect("a block");
     let mut kept = [Kept::default(); BLOCK];
     let kept = &mut kept[..Layout::<N, BITS>::SLOTS];
     choose::<N>(values, None, kept);
-    encode::<N, BITS>(kept, d, block);
+    encode::<N, BITS>(kept, f16_bits(scale), block);
 }
 
 fn peak(kept: &[Kept]) -> f64 {

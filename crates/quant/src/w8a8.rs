@@ -18,7 +18,7 @@ use half::f16;
 
 use crate::blocks::f16_bits;
 use crate::private::{Dense, ID};
-use crate::{Descriptor, Plane, Type, q8_0};
+use crate::{Descriptor, Grid, Plane, Type, q8_0};
 
 /// Bytes of the header: the scale.
 pub const HEADER: usize = 4;
@@ -75,15 +75,28 @@ fn quantize(values: &[f32], bytes: &mut [u8]) {
         return;
     }
     for (values, row) in values.chunks_exact(cols).zip(bytes.chunks_exact_mut(HEADER + cols)) {
-        let peak = values.iter().fold(0.0f32, |peak, value| peak.max(value.abs()));
-        let d = stored(peak / 127.0);
-        row[..HEADER].copy_from_slice(&d.to_le_bytes());
-        for (q, value) in row[HEADER..].iter_mut().zip(values) {
-            // Zero over zero is NaN, which the cast makes 0.
-            *q = ((value / d).round().clamp(-127.0, 127.0) as i8).cast_unsigned();
-        }
+        encode(values, fitting(values), row);
     }
 }
+
+/// The scale under which the largest magnitude of a row becomes 127.
+fn fitting(row: &[f32]) -> f32 {
+    let peak = row.iter().fold(0.0f32, |peak, value| peak.max(value.abs()));
+    stored(peak / 127.0)
+}
+
+/// Writes a row with scale `d`.
+fn encode(values: &[f32], d: f32, row: &mut [u8]) {
+    row[..HEADER].copy_from_slice(&d.to_le_bytes());
+    for (q, value) in row[HEADER..].iter_mut().zip(values) {
+        // Zero over zero is NaN, which the cast makes 0.
+        *q = ((value / d).round().clamp(-127.0, 127.0) as i8).cast_unsigned();
+    }
+}
+
+/// The grid of a row.
+pub(crate) const GRID: Grid =
+    Grid { block: None, codes: [-127.0, 127.0], scale: fitting, write: encode };
 
 /// A scale as it is stored: rounded to f16 where that is normal, and never so large that 127 times it is infinite.
 fn stored(d: f32) -> f32 {

@@ -17,7 +17,7 @@ const USAGE: &str = "bilayer quantize [OPTIONS] <IN> [OUT] <TYPE> [THREADS]";
 /// `bilayer quantize`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = AFTER, override_usage = USAGE)]
-#[command(group = ArgGroup::new("uses_text").args(["target_bpw", "smooth"]))]
+#[command(group = ArgGroup::new("uses_text").multiple(true).args(["target_bpw", "smooth", "gptq"]))]
 pub struct Quantize {
     /// GGUF file to read, or the first of its shards
     #[arg(value_name = "IN")]
@@ -52,10 +52,15 @@ pub struct Quantize {
     /// 1, or auto, which searches it per input on the --calibration text
     #[arg(long, value_name = "ALPHA", requires = "calibration", conflicts_with_all = ["imatrix", "target_bpw"])]
     pub smooth: Option<Alpha>,
-    /// Text that --target-bpw runs through the model once per tensor, and --smooth once; use another to judge the result
+    /// Round the layers' matrices column by column and let later columns make up for the error on the --calibration text
+    /// (GPTQ), where the type is W8A8, Q8_0, Q4_0 or sparse
+    #[arg(long, requires = "calibration", conflicts_with_all = ["imatrix", "target_bpw"])]
+    pub gptq: bool,
+    /// Text that --target-bpw runs through the model once per tensor, --smooth once and --gptq twice; of an encoder each line
+    /// is a text of its own for --gptq. Use another to judge the result
     #[arg(long, value_name = "FILE", requires = "uses_text")]
     pub calibration: Option<PathBuf>,
-    /// Most windows of the calibration text
+    /// Most windows of the calibration text; with --gptq 64 is better, for encoders hundreds
     #[arg(long, value_name = "N", default_value_t = 8, requires = "uses_text")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub chunks: u32,

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use bilayer_convert::imatrix::Imatrix;
 use bilayer_convert::mix::Mix;
+use bilayer_convert::quantize::gptq::Rounded;
 use bilayer_convert::quantize::{self, Override, Plan, Planned, Quantize};
 use bilayer_convert::smooth::Smoothed;
 use bilayer_convert::{Calibration, Error};
@@ -29,7 +30,7 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
     }
     let imatrix = args.imatrix.as_deref().map(importance).transpose()?;
     let in_file = |error| of_input(error, &args.input);
-    if args.target_bpw.is_some() || args.smooth.is_some() {
+    if args.calibration.is_some() {
         // An invalid output path is reported before measuring.
         quantize.plan(&file, imatrix.as_ref()).map_err(in_file)?.check_output(&args.out)?;
     }
@@ -48,9 +49,21 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
             (done.0, Some(done.1))
         }
     };
+    let rounded = match args.gptq && !args.dry_run {
+        false => None,
+        true => {
+            let Some(rounded) = gptq(args, &quantize, smoothed.as_ref())? else {
+                return Ok(INTERRUPTED);
+            };
+            Some(rounded)
+        }
+    };
     let mut plan = quantize.plan(&file, imatrix.as_ref()).map_err(in_file)?;
     if let Some(path) = &args.imatrix {
         plan.cite(path);
+    }
+    if let Some(rounded) = &rounded {
+        plan.take(rounded);
     }
     plan.check_output(&args.out)?;
     notes(&plan, imatrix.as_ref());
@@ -132,6 +145,28 @@ fn asked(args: &args::Quantize) -> Result<Quantize, Failure> {
 fn open(args: &args::Quantize) -> Result<File, Failure> {
     let file = File::open(&args.input).and_then(|file| file.overridden(&args.override_kv));
     file.map_err(|error| bilayer_engine::Error::File(error).into())
+}
+
+/// Rounds matrices on the calibration text; `None` if interrupted.
+fn gptq(
+    args: &args::Quantize,
+    quantize: &Quantize,
+    smoothed: Option<&Smoothed>,
+) -> Result<Option<Rounded>, Failure> {
+    let in_file = |error| of_input(error, &args.input);
+    let (text, mut model) = calibrated(args)?;
+    if let Some(smoothed) = smoothed {
+        model = Model::new(smoothed.apply(open(args)?).map_err(in_file)?)?;
+    }
+    let bar = progress::bytes("rounding");
+    let rounded = progress::interruptible(&bar, |told| {
+        quantize.gptq(&model, &calibration(args, &text), &args.out, told)
+    });
+    let rounded = rounded.map_err(in_file)?;
+    if let Some(rounded) = &rounded {
+        output::note(&format!("{} matrices rounded by GPTQ", rounded.matrices()));
+    }
+    Ok(rounded)
 }
 
 /// The calibration text, and the model that runs it.

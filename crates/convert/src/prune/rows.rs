@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use bilayer_quant::Type;
-use bilayer_quant::sparse::{self, Grid};
+use bilayer_quant::{Grid, Type};
 use rayon::prelude::*;
 
 /// Added to the diagonal of X^T X, as a share of its mean: the value of the SparseGPT paper.
@@ -87,7 +86,7 @@ impl Row<'_> {
     /// Keeps `kept(len)` weights of each group, sets the others to zero, and writes the row as `ty`. Returns the number of
     /// zeros before rounding.
     ///
-    /// With an inverse and a balanced sparse type, the row is rounded weight by weight, to the scale that a block has when
+    /// With an inverse and a type that has a grid, the row is rounded weight by weight, to the scale that a block has when
     /// its first column is reached, and later columns make up for the rounding as for removed weights.
     pub fn pruned(
         mut self,
@@ -100,39 +99,48 @@ impl Row<'_> {
             ty.quantize(self.values, None, made)?;
             return Ok(zeros(self.values));
         };
-        let dead = self.values.iter_mut().zip(&inverse.dead).filter(|(_, dead)| **dead);
-        dead.for_each(|(weight, _)| *weight = 0.0);
-        if let Some(grid) = ty.grid()
-            && sparse::BLOCK.is_multiple_of(self.of)
-        {
-            return Ok(self.on_grid(kept, (grid, ty.block_bytes), inverse, made));
+        let cols = self.values.len();
+        let grid = ty.grid().map(|grid| (grid, grid.block(cols)));
+        let is_dense = kept(self.of) >= self.of;
+        if let (Some((grid, block)), true) = (grid, is_dense) {
+            self.of = block;
+            return Ok(self.on_grid(&|len| len, grid, inverse, made));
         }
-        self.prune(0..self.values.len(), kept);
+        if !is_dense {
+            let dead = self.values.iter_mut().zip(&inverse.dead).filter(|(_, dead)| **dead);
+            dead.for_each(|(weight, _)| *weight = 0.0);
+        }
+        if let Some((grid, block)) = grid
+            && (block == cols || block.is_multiple_of(self.of))
+        {
+            return Ok(self.on_grid(kept, grid, inverse, made));
+        }
+        self.prune(0..cols, kept);
         ty.quantize(self.values, None, made)?;
         Ok(zeros(self.values))
     }
 
-    /// Prunes and rounds to the grid of a balanced sparse type, column by column.
+    /// Prunes and rounds to a grid, column by column.
     fn on_grid(
         &mut self,
         kept: &impl Fn(usize) -> usize,
-        (grid, block_bytes): (Grid, usize),
+        grid: Grid,
         inverse: &Inverse,
         made: &mut [u8],
     ) -> u64 {
-        let mut removed = 0;
-        for (place, made) in made.chunks_exact_mut(block_bytes).enumerate() {
-            let start = place * sparse::BLOCK;
+        let (mut removed, of) = (0, self.of);
+        let block = grid.block(self.values.len());
+        let bytes = made.len() / (self.values.len() / block);
+        for (place, made) in made.chunks_exact_mut(bytes).enumerate() {
+            let range = place * block..(place + 1) * block;
+            let groups = range.clone().step_by(of).map(|first| first..range.end.min(first + of));
             // The scale of what would be kept now.
-            let mut now = [0.0; sparse::BLOCK];
-            now.copy_from_slice(&self.values[start..][..sparse::BLOCK]);
-            for first in (0..sparse::BLOCK).step_by(self.of) {
-                let group = start + first..start + first + self.of;
-                self.removed(group, kept).into_iter().for_each(|col| now[col - start] = 0.0);
+            let mut now = self.values[range.clone()].to_vec();
+            for col in groups.clone().flat_map(|group| self.removed(group, kept)) {
+                now[col - range.start] = 0.0;
             }
             let scale = grid.scale(&now);
-            for first in (0..sparse::BLOCK).step_by(self.of) {
-                let group = start + first..start + first + self.of;
+            for group in groups {
                 let gone = self.removed(group.clone(), kept);
                 let mut gone = gone.into_iter().peekable();
                 for col in group {
@@ -142,8 +150,7 @@ impl Row<'_> {
                     set(self.values, col, value, inverse);
                 }
             }
-            now.copy_from_slice(&self.values[start..][..sparse::BLOCK]);
-            grid.write(&now, scale, made);
+            grid.write(&self.values[range], scale, made);
         }
         removed
     }
@@ -295,31 +302,42 @@ mod tests {
         let x = activations(rows, cols);
         let sums = products(&x, cols);
         let inverse = Inverse::of(&sums).expect("positive");
-        let before: Vec<f32> = (0..cols).map(|i| ((i * 29 % 64) as f32 - 31.5) * 0.02).collect();
-        let none = |row: &mut Vec<f32>, ty: Type, keep: usize| {
-            let mut made = vec![0; ty.row_bytes(cols).expect("whole blocks")];
-            let scores = Scores::Inverse(&inverse);
-            let mut floats = vec![0; 4 * cols];
-            let pruned = Row { values: row, of: 64, scores };
-            pruned.pruned(&|_| keep, Type::F32, &mut floats).expect("finite");
-            ty.quantize(row, None, &mut made).expect("finite");
-            ty.dequantize(&made, row).expect("whole blocks");
+        let scores = Scores::Inverse(&inverse);
+        let weights = |row: usize| -> Vec<f32> {
+            (0..cols).map(|i| (((i * 29 + row * 11) % 64) as f32 - 31.5) * 0.02).collect()
         };
-        for (ty, keep) in [(Type::S4_16_64, 16), (Type::S4_32_64, 32), (Type::S8_16_64, 16)] {
-            let mut apart = before.clone();
-            none(&mut apart, ty, keep);
-            let mut joint = before.clone();
+        // A row that is pruned, and then rounded without correction.
+        let apart = |before: &[f32], ty: Type, keep: usize| {
+            let (mut row, mut floats) = (before.to_vec(), vec![0; 4 * cols]);
+            let pruned = Row { values: &mut row, of: 64, scores };
+            pruned.pruned(&|_| keep, Type::F32, &mut floats).expect("finite");
             let mut made = vec![0; ty.row_bytes(cols).expect("whole blocks")];
-            let row = Row { values: &mut joint, of: 64, scores: Scores::Inverse(&inverse) };
-            row.pruned(&|_| keep, ty, &mut made).expect("finite");
+            ty.quantize(&row, None, &mut made).expect("finite");
+            ty.dequantize(&made, &mut row).expect("whole blocks");
+            row
+        };
+        let joint = |before: &[f32], ty: Type, keep: usize| {
+            let mut row = before.to_vec();
+            let mut made = vec![0; ty.row_bytes(cols).expect("whole blocks")];
+            let pruned = Row { values: &mut row, of: 64, scores };
+            pruned.pruned(&|_| keep, ty, &mut made).expect("finite");
             let mut back = vec![0.0; cols];
             ty.dequantize(&made, &mut back).expect("whole blocks");
-            assert_eq!(joint, back, "{ty}: the row is what was written");
+            assert_eq!(row, back, "{ty}: the row is what was written");
             for group in back.chunks(64) {
                 assert!(group.iter().filter(|w| **w != 0.0).count() <= keep, "{ty}");
             }
-            let (joint, apart) = (error(&x, &before, &back), error(&x, &before, &apart));
-            assert!(joint < apart, "{ty} {keep}: {joint} and {apart}");
+            back
+        };
+        let sparse = [(Type::S4_16_64, 16), (Type::S4_32_64, 32), (Type::S8_16_64, 16)];
+        let dense = [(Type::W8A8, 64), (Type::W8A8, 32), (Type::Q8_0, 64), (Type::Q4_0, 64)];
+        for (ty, keep) in sparse.into_iter().chain(dense) {
+            let total = |rounded: &dyn Fn(&[f32], Type, usize) -> Vec<f32>| -> f64 {
+                let each = (0..8).map(|row| weights(row));
+                each.map(|before| error(&x, &before, &rounded(&before, ty, keep))).sum()
+            };
+            let (joint, apart) = (total(&joint), total(&apart));
+            assert!(joint < 0.8 * apart, "{ty} {keep}: {joint} and {apart}");
         }
     }
 

@@ -1,0 +1,100 @@
+//! Grids: the weights that blocks of a type can have, for quantizers that round weight by weight and correct the others.
+
+use crate::{Type, q4_0, q8_0, sparse, w8a8};
+
+/// The types with a grid but the balanced sparse ones.
+const DENSE: [(Type, Grid); 3] =
+    [(Type::Q4_0, q4_0::GRID), (Type::Q8_0, q8_0::GRID), (Type::W8A8, w8a8::GRID)];
+
+/// The multiples of a block's scale within the range of the type's codes.
+#[derive(Clone, Copy)]
+pub struct Grid {
+    /// Weights of a block; of a whole row if `None`.
+    pub(crate) block: Option<usize>,
+    /// The lowest and the highest code.
+    pub(crate) codes: [f64; 2],
+    pub(crate) scale: fn(&[f32]) -> f32,
+    pub(crate) write: fn(&[f32], f32, &mut [u8]),
+}
+
+impl Grid {
+    /// The number of weights with one scale in a row of `cols`.
+    #[must_use]
+    pub fn block(&self, cols: usize) -> usize {
+        self.block.unwrap_or(cols)
+    }
+
+    /// The scale that [`Type::quantize`] chooses for a block of values.
+    #[must_use]
+    pub fn scale(&self, values: &[f32]) -> f32 {
+        (self.scale)(values)
+    }
+
+    /// The weight nearest to `value` under a scale.
+    #[must_use]
+    pub fn nearest(&self, value: f32, scale: f32) -> f32 {
+        if scale == 0.0 {
+            return 0.0;
+        }
+        let [low, high] = self.codes;
+        (f64::from(value) / f64::from(scale)).round().clamp(low, high) as f32 * scale
+    }
+
+    /// Writes a block of weights of that scale without loss: each is [`Grid::nearest`] to itself, and of a sparse type a
+    /// group has no more than the type keeps.
+    pub fn write(&self, values: &[f32], scale: f32, block: &mut [u8]) {
+        (self.write)(values, scale, block);
+    }
+}
+
+impl Type {
+    /// The type's grid; `None` for types whose weights have several numbers per block, or that have no such rounding here.
+    #[must_use]
+    pub fn grid(self) -> Option<Grid> {
+        let dense = DENSE.iter().find(|(ty, _)| *ty == self).map(|(_, grid)| *grid);
+        dense.or_else(|| sparse::grid(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Type;
+
+    #[test]
+    fn what_is_on_a_grid_is_written_without_loss() {
+        let mut found = 0;
+        for ty in crate::all() {
+            let Some(grid) = ty.grid() else { continue };
+            found += 1;
+            let cols = 512;
+            // Few enough in a group of 64 for the sparse types; the last block is all zeros.
+            let kept = |i: usize| i % 16 == 3 && i < 256;
+            let value =
+                |i: usize| if kept(i) { ((i * 37 % 101) as f32 - 50.0) * 0.013 } else { 0.0 };
+            let values: Vec<f32> = (0..cols).map(value).collect();
+            let mut plain = vec![0; ty.row_bytes(cols).expect("whole blocks")];
+            ty.quantize(&values, None, &mut plain).expect("finite");
+            let mut written = vec![0xaa; plain.len()];
+            let (block, mut rounded) = (grid.block(cols), Vec::new());
+            let bytes = written.len() / (cols / block);
+            for (values, bytes) in values.chunks(block).zip(written.chunks_mut(bytes)) {
+                let scale = grid.scale(values);
+                let nearest: Vec<f32> = values.iter().map(|v| grid.nearest(*v, scale)).collect();
+                grid.write(&nearest, scale, bytes);
+                rounded.extend(nearest);
+            }
+            let back = |bytes: &[u8]| {
+                let mut back = vec![f32::NAN; cols];
+                ty.dequantize(bytes, &mut back).expect("whole blocks");
+                back
+            };
+            assert_eq!(back(&written), rounded, "{ty}");
+            let error = |of: &[f32]| {
+                of.iter().zip(&values).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>()
+            };
+            let (ours, theirs) = (error(&rounded), error(&back(&plain)));
+            assert!(ours <= 1.001 * theirs, "{ty}: {ours} and {theirs}");
+        }
+        assert!(found >= 15 && Type::Q6_K.grid().is_none());
+    }
+}
