@@ -16,10 +16,11 @@ use crate::{output, status, venv};
 
 pub const USAGE: &str = "\
 cargo xtask compare-onnx [--rounds 3] [--batch 8] [--seconds 1] [--threads 2] [--levels avx512vnni,avx2] [--types W8A8,Q8_0]
-                       [--bilayer PROGRAM] [CHECKPOINT]
+                       [--calibration TEXT] [--bilayer PROGRAM] [CHECKPOINT]
                               time an encoder (default: ../shared/data/all-minilm-l6-v2/model) at 16, 128 and 384 tokens
                               here and in onnxruntime's int8 (PyPI, in target/onnx) in turn; print ratios, and the least
-                              cosine between each program's vectors and those of float weights";
+                              cosine between each program's vectors and those of float weights. With a text of one
+                              passage a line, weights are rounded by GPTQ on it";
 
 /// Where models and onnxruntime are kept.
 const FOLDER: &str = "target/onnx";
@@ -38,6 +39,7 @@ struct Options {
     threads: String,
     levels: Vec<String>,
     types: Vec<String>,
+    calibration: Option<String>,
     bilayer: PathBuf,
     checkpoint: PathBuf,
 }
@@ -52,6 +54,7 @@ impl Options {
             threads: "2".into(),
             levels: list("avx512vnni,avx2"),
             types: list("W8A8,Q8_0"),
+            calibration: None,
             bilayer: "target/release/bilayer".into(),
             checkpoint: "../shared/data/all-minilm-l6-v2/model".into(),
         };
@@ -65,6 +68,7 @@ impl Options {
                 "--threads" => options.threads = value()?.clone(),
                 "--levels" => options.levels = list(value()?),
                 "--types" => options.types = list(value()?),
+                "--calibration" => options.calibration = Some(value()?.clone()),
                 "--bilayer" => options.bilayer = value()?.into(),
                 flag if flag.starts_with('-') => anyhow::bail!("no flag `{flag}`\n{USAGE}"),
                 folder => options.checkpoint = folder.into(),
@@ -148,7 +152,12 @@ fn models(options: &Options, folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     let mut models = vec![("F16".to_owned(), float.clone())];
     for ty in &options.types {
         let path = folder.join(format!("{}.gguf", ty.to_lowercase()));
-        status(Command::new(&options.bilayer).arg("quantize").args([&float, &path]).arg(ty))?;
+        let mut quantize = Command::new(&options.bilayer);
+        quantize.arg("quantize").args([&float, &path]).arg(ty);
+        if let Some(text) = &options.calibration {
+            quantize.args(["--gptq", "--chunks", "300", "--calibration", text]);
+        }
+        status(&mut quantize)?;
         models.push((ty.clone(), path));
     }
     Ok(models)

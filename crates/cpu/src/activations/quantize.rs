@@ -17,7 +17,7 @@ pub(super) const PEAK_8: f32 = 127.0;
 pub(crate) const PEAK_12: f32 = 2047.0;
 
 /// A scale and its reciprocal.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Scale {
     pub value: f32,
     inverse: f32,

@@ -280,7 +280,7 @@ impl Transform for Pack<'_> {
     type Out = [u8];
 
     #[inline(always)]
-    fn run<L: Lanes>(self, _: L, out: &mut [u8]) {
+    fn run<L: Lanes>(self, l: L, out: &mut [u8]) {
         let Pack { x, cols } = self;
         let n = x.len() / cols;
         assert!(n <= TOKENS_MAX, "{n} tokens in a chunk of at most {TOKENS_MAX}");
@@ -291,28 +291,66 @@ impl Transform for Pack<'_> {
         let scales = bytemuck::cast_slice_mut::<u8, f32>(scales);
         let outliers = &mut rest[..n * size_of::<Outliers>()];
         let outliers = bytemuck::cast_slice_mut::<u8, Outliers>(outliers);
+        // All scales first: what one takes to find overlaps with the next, and rows arrive before they are needed.
+        let mut scale = [Scale::default(); TOKENS_MAX];
+        for (token, row) in x.chunks_exact(cols).enumerate() {
+            let next = x[(token + 1) * cols..].chunks(LINE).take(cols.div_ceil(LINE));
+            next.for_each(|line| l.prefetch(line.as_ptr().cast()));
+            let parted = Parted::of(row);
+            (scale[token], outliers[token]) = (parted.scale, parted.outliers);
+        }
         let fours = quants.as_chunks_mut::<4>().0;
-        for (token, x) in x.chunks_exact(cols).enumerate() {
-            let parted = Parted::of(x);
-            let mut sum = 0i32;
-            let mut steps = fours.chunks_exact_mut(n);
-            let mut bytes = [0; PIECE];
-            for x in x.chunks(PIECE) {
-                let bytes = &mut bytes[..x.len()];
-                quantize_all(parted.scale, x, bytes);
-                sum = sum.wrapping_add(total(bytes));
-                for (four, step) in bytes.as_chunks::<4>().0.iter().zip(&mut steps) {
-                    step[token] = *four;
-                }
+        let mut piece: Piece = [[[0; 4]; PIECE / 4]; TOKENS_MAX];
+        sums.fill(0);
+        for first in (0..cols).step_by(PIECE) {
+            let range = first..cols.min(first + PIECE);
+            for (token, row) in x.chunks_exact(cols).enumerate() {
+                let bytes = &mut piece[token].as_flattened_mut()[..range.len()];
+                quantize_all(scale[token], &row[range.clone()], bytes);
+                sums[token] = sums[token].wrapping_add(total(bytes));
             }
-            for outlier in parted.outliers.iter().take_while(|outlier| outlier.value != 0) {
+            interleave(&piece, n, &mut fours[range.start / 4 * n..range.end / 4 * n]);
+        }
+        for token in 0..n {
+            let mut sum = sums[token];
+            for outlier in outliers[token].iter().take_while(|outlier| outlier.value != 0) {
                 let column = outlier.column as usize;
                 let stored = std::mem::take(&mut fours[column / 4 * n + token][column % 4]);
                 sum = sum.wrapping_add(outlier.value - i32::from(stored.cast_signed()));
             }
-            scales[token] = parted.scale.value;
+            scales[token] = scale[token].value;
             sums[token] = (-128i32).wrapping_mul(sum);
-            outliers[token] = parted.outliers;
+        }
+    }
+}
+
+/// Floats of a cache line.
+const LINE: usize = 16;
+
+/// Quants of some columns of each token, four columns beside each other.
+type Piece = [[[u8; 4]; PIECE / 4]; TOKENS_MAX];
+
+/// Brings the quants of `n` tokens into the order of a chunk.
+#[inline(always)]
+fn interleave(piece: &Piece, n: usize, out: &mut [[u8; 4]]) {
+    match n {
+        1 => interleaved::<1>(piece, out),
+        2 => interleaved::<2>(piece, out),
+        3 => interleaved::<3>(piece, out),
+        4 => interleaved::<4>(piece, out),
+        5 => interleaved::<5>(piece, out),
+        6 => interleaved::<6>(piece, out),
+        7 => interleaved::<7>(piece, out),
+        _ => interleaved::<8>(piece, out),
+    }
+}
+
+/// [`interleave`] with a number of tokens that the compiler knows, so that it transposes vectors.
+#[inline(always)]
+fn interleaved<const N: usize>(piece: &Piece, out: &mut [[u8; 4]]) {
+    for (step, out) in out.as_chunks_mut::<N>().0.iter_mut().enumerate() {
+        for (out, tokens) in out.iter_mut().zip(piece) {
+            *out = tokens[step];
         }
     }
 }
