@@ -89,7 +89,9 @@ const DISTINCT_ROWS: usize = 61;
 
 fn weights(graph: &Graph) -> HashMap<WeightId, SharedBytes> {
     let bytes = graph.weights.iter().map(|weight| {
-        let mut random = Random(weight.name.bytes().fold(7, |h, b| h * 31 + u64::from(b)));
+        let mut random = Random(
+            weight.name.bytes().fold(7, |h: u64, b| h.wrapping_mul(31).wrapping_add(b.into())),
+        );
         let spread = if weight.is_vector() { 0.3 } else { 1.0 / (weight.cols as f32).sqrt() };
         let centre = if weight.is_vector() { 1.0 } else { 0.0 };
         let spread = if weight.name.starts_with("table") { 1.0 } else { spread };
