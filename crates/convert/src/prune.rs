@@ -186,7 +186,7 @@ impl Prune {
     pub(crate) fn write_matrices(
         &self,
         model: &Model,
-        metadata: Metadata,
+        metadata: &Metadata,
         calibration: &Calibration<'_>,
         path: &Path,
         progress: Progress<'_>,
@@ -216,14 +216,14 @@ impl Prune {
         if matrices.values().any(|matrix| matrix.ty != matrix.tensor.layout().ty()) {
             metadata.remove("general.file_type");
         }
-        self.write_some((model, &|_| true), metadata, calibration, place, progress)
+        self.write_some((model, &|_| true), &metadata, calibration, place, progress)
     }
 
     /// Writes the tensors that `is_kept` names, the pruned and the others.
     fn write_some(
         &self,
         (model, is_kept): (&Model, &dyn Fn(&str) -> bool),
-        metadata: Metadata,
+        metadata: &Metadata,
         calibration: Option<&Calibration<'_>>,
         (path, journal): (&Path, Option<&RefCell<Journal>>),
         progress: Progress<'_>,
@@ -262,7 +262,7 @@ impl Prune {
                 Ok(work.reporter().step(layout.len_bytes() as usize)?)
             })
         });
-        bilayer_gguf::write(path, &metadata, new).map_err(prune_error)?;
+        bilayer_gguf::write(path, metadata, new).map_err(prune_error)?;
         Ok(*done.borrow())
     }
 

@@ -332,11 +332,12 @@ mod tests {
         let sparse = [(Type::S4_16_64, 16), (Type::S4_32_64, 32), (Type::S8_16_64, 16)];
         let dense = [(Type::W8A8, 64), (Type::W8A8, 32), (Type::Q8_0, 64), (Type::Q4_0, 64)];
         for (ty, keep) in sparse.into_iter().chain(dense) {
-            let total = |rounded: &dyn Fn(&[f32], Type, usize) -> Vec<f32>| -> f64 {
-                let each = (0..8).map(|row| weights(row));
-                each.map(|before| error(&x, &before, &rounded(&before, ty, keep))).sum()
+            let before: Vec<Vec<f32>> = (0..8).map(weights).collect();
+            let total = |after: Vec<Vec<f32>>| -> f64 {
+                before.iter().zip(after).map(|(before, after)| error(&x, before, &after)).sum()
             };
-            let (joint, apart) = (total(&joint), total(&apart));
+            let joint = total(before.iter().map(|row| joint(row, ty, keep)).collect());
+            let apart = total(before.iter().map(|row| apart(row, ty, keep)).collect());
             assert!(joint < 0.8 * apart, "{ty} {keep}: {joint} and {apart}");
         }
     }

@@ -85,7 +85,7 @@ impl Quantize {
         refuse_other(&place)?;
         let mut metadata = Metadata::default();
         metadata.set(KIND.0, KIND.1);
-        prune.write_matrices(model, metadata, calibration, &place, progress)?;
+        prune.write_matrices(model, &metadata, calibration, &place, progress)?;
         let file = File::open(&place);
         let place = TempPath::try_from_path(place).map_err(Error::Scratch)?;
         Ok(Rounded { file: file?, _place: place })
