@@ -58,6 +58,11 @@ pub const AHEAD_NEAR: usize = 2 << 10;
 #[cfg(target_arch = "x86_64")]
 pub const AHEAD_FLOATS: usize = 1 << 10;
 
+/// Prefetch distance at AVX-512 for rows of floats that are read for one column: past the second-level cache, which has no
+/// use for them. Further ahead they are evicted before use.
+#[cfg(target_arch = "x86_64")]
+pub const AHEAD_ONCE: usize = 3 << 10;
+
 /// Bytes of rows that are still in the second-level cache for a second group of columns.
 const TILE_BYTES: usize = 128 << 10;
 

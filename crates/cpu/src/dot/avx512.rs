@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::avx2::prefetch;
-use super::{Groups, Job, each};
+use super::avx2::{prefetch, prefetch_at};
+use super::{AHEAD_ONCE, Groups, Job, each};
 use crate::activations::{Block256, F32_STEP, QUAD_LANES, Quad32};
 use crate::bytes::part;
 use crate::level::Level;
@@ -400,7 +400,11 @@ pub fn float<const BYTES: usize, const C: usize>(
         let mut sums = [[_mm512_setzero_ps(); 2]; C];
         let groups = Groups::<BYTES>::of(row);
         for (g, group) in groups.iter().enumerate() {
-            prefetch(group);
+            // Measured: benches/record/epyc-turin-2vcpu/2026-11-26-floats.md.
+            match C {
+                1 => prefetch_at::<AHEAD_ONCE, _MM_HINT_NTA>(group),
+                _ => prefetch(group),
+            }
             let weights = unpack(group);
             each::<C>(|c| {
                 let activations = columns[c][g].as_chunks::<16>().0;
