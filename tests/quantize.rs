@@ -528,6 +528,40 @@ fn measured_types_lose_less_than_the_mix_of_the_same_size() {
     assert_eq!(place.names(), names);
 }
 
+#[test]
+fn matrices_are_rounded_by_gptq_alone_and_after_smoothing() {
+    let place = place();
+    let text: String = (0..300).map(|i| format!("word {} of {} ", i * 7919 % 97, i % 13)).collect();
+    place.file("text.txt", text);
+    let asked = "--calibration text.txt -c 32 --chunks 4";
+    for smooth in ["", "--smooth 0.5"] {
+        let made = |name: &str, gptq: &str| {
+            let text = if smooth.is_empty() && gptq.is_empty() { "" } else { asked };
+            let command = format!("quantize in.gguf {name} W8A8 {smooth} {gptq} {text}");
+            (place.run(&command).good().err, open(&place, name))
+        };
+        let ((_, plain), (notes, rounded)) = (made("plain.gguf", ""), made("gptq.gguf", "--gptq"));
+        assert!(notes.contains("28 matrices rounded by GPTQ"), "{notes}");
+        let names: Vec<&str> = plain.tensors().iter().map(|tensor| tensor.name()).collect();
+        let changed = names.iter().filter(|name| {
+            let of = |file: &File| {
+                let tensor = file.tensor(name).unwrap();
+                (tensor.layout().ty(), file.bytes(tensor))
+            };
+            assert_eq!(of(&plain).0, of(&rounded).0, "{name}");
+            of(&plain).1 != of(&rounded).1
+        });
+        assert_eq!(changed.count(), 28, "{smooth}");
+        assert_eq!(plain.metadata(), rounded.metadata(), "{smooth}");
+    }
+    let names = place.names();
+    assert!(names.iter().all(|name| !name.ends_with(".gptq")), "{names:?}");
+    let refused = place.run(&format!("quantize in.gguf x.gguf Q6_K --gptq {asked}"));
+    fails(&refused, 2, "in.gguf: Q6_K: cannot be rounded by GPTQ: the types for it are ");
+    fails(&place.run("quantize in.gguf x.gguf W8A8 --gptq"), 2, "--calibration");
+    assert_eq!(place.names(), names);
+}
+
 /// The demo model as it was trained, in.gguf in single precision.
 fn trained(place: &Place) {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/");

@@ -191,9 +191,11 @@ impl Prune {
         path: &Path,
         progress: Progress<'_>,
     ) -> Result<(), Error> {
-        let is_kept = |name: &str| self.rules.iter().any(|rule| rule.tensor == name);
-        let text = Some(calibration);
-        self.write_some((model, &is_kept), metadata, text, (path, None), progress)?;
+        let mut matrices = self.matrices(model)?;
+        matrices.retain(|name, _| self.rules.iter().any(|rule| rule.tensor == *name));
+        let tensors = matrices.values().map(|matrix| matrix.tensor).collect();
+        let what = (model, &matrices, tensors);
+        self.write_some(what, metadata, Some(calibration), (path, None), progress)?;
         Ok(())
     }
 
@@ -216,30 +218,27 @@ impl Prune {
         if matrices.values().any(|matrix| matrix.ty != matrix.tensor.layout().ty()) {
             metadata.remove("general.file_type");
         }
-        self.write_some((model, &|_| true), &metadata, calibration, place, progress)
+        let what = (model, &matrices, model.file().tensors().iter().collect());
+        self.write_some(what, &metadata, calibration, place, progress)
     }
 
-    /// Writes the tensors that `is_kept` names, the pruned and the others.
+    /// Writes some tensors: pruned, those that are among the matrices.
     fn write_some(
         &self,
-        (model, is_kept): (&Model, &dyn Fn(&str) -> bool),
+        (model, matrices, mut tensors): (&Model, &BTreeMap<&str, Matrix<'_>>, Vec<&Tensor>),
         metadata: &Metadata,
         calibration: Option<&Calibration<'_>>,
         (path, journal): (&Path, Option<&RefCell<Journal>>),
         progress: Progress<'_>,
     ) -> Result<Pruned, Error> {
         let file = model.file();
-        let mut matrices = self.matrices(model)?;
-        matrices.retain(|name, _| is_kept(name));
         let pool = stream::pool(self.threads)?;
         let layers = layers(model);
         // In the order in which the layers are pruned: those of no layer first.
-        let mut tensors: Vec<&Tensor> =
-            file.tensors().iter().filter(|tensor| is_kept(tensor.name())).collect();
         tensors.sort_by_key(|tensor| layers.get(tensor.name()));
         let total = tensors.iter().map(|tensor| tensor.layout().len_bytes()).sum();
         let reporter = Reporter::new(progress, total);
-        let work = Work::new(self, model, (&matrices, &layers, journal), (&pool, &reporter));
+        let work = Work::new(self, model, (matrices, &layers, journal), (&pool, &reporter));
         if self.method != Method::Magnitude {
             let calibration = calibration.ok_or_else(|| Error::Prune {
                 tensor: "calibration".into(),

@@ -154,10 +154,11 @@ fn gptq(
     smoothed: Option<&Smoothed>,
 ) -> Result<Option<Rounded>, Failure> {
     let in_file = |error| of_input(error, &args.input);
-    let (text, mut model) = calibrated(args)?;
+    let (text, mut file) = calibrated(args)?;
     if let Some(smoothed) = smoothed {
-        model = Model::new(smoothed.apply(open(args)?).map_err(in_file)?)?;
+        file = smoothed.apply(file).map_err(in_file)?;
     }
+    let model = Model::new(file)?;
     let bar = progress::bytes("rounding");
     let rounded = progress::interruptible(&bar, |told| {
         quantize.gptq(&model, &calibration(args, &text), &args.out, told)
@@ -169,11 +170,11 @@ fn gptq(
     Ok(rounded)
 }
 
-/// The calibration text, and the model that runs it.
-fn calibrated(args: &args::Quantize) -> Result<(String, Model), Failure> {
+/// The calibration text, and the file of the model that runs it.
+fn calibrated(args: &args::Quantize) -> Result<(String, File), Failure> {
     let path = args.calibration.as_deref();
     let path = path.ok_or_else(|| Failure::usage("no text; give --calibration FILE"))?;
-    Ok((output::file(path)?, Model::new(open(args)?)?))
+    Ok((output::file(path)?, open(args)?))
 }
 
 fn calibration<'a>(args: &args::Quantize, text: &'a str) -> Calibration<'a> {

@@ -43,9 +43,7 @@ struct Entry {
 /// The path of the journal of an output.
 #[must_use]
 pub fn place(out: &Path) -> PathBuf {
-    let mut name = out.as_os_str().to_owned();
-    name.push(".journal");
-    PathBuf::from(name)
+    out.with_added_extension("journal")
 }
 
 /// What a run is of: the input, the options that decide its result, and the text.

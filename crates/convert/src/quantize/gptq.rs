@@ -26,9 +26,7 @@ pub struct Rounded {
 /// Where the rounded matrices for a new file are kept until it is complete: `OUT.gptq`.
 #[must_use]
 pub fn place(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".gptq");
-    name.into()
+    path.with_added_extension("gptq")
 }
 
 impl Rounded {
@@ -45,7 +43,7 @@ impl Quantize {
     /// the output `path`, is as large as the matrices.
     ///
     /// # Errors
-    /// Those of [`Quantize::plan`]; [`Error::Gptq`] if no matrix gets such a type; [`Error::Calibration`] if the text is too
+    /// Those of [`Quantize::plan`]; [`Error::Gptq`] if no matrix gets such a type or another file is at the place; [`Error::Calibration`] if the text is too
     /// short, a device fails or an activation is not finite; [`Error::Scratch`], [`Error::File`], [`Error::Interrupted`].
     pub fn gptq(
         &self,

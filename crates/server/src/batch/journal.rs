@@ -32,9 +32,7 @@ pub struct Journal {
 
 /// The journal of an output.
 pub fn place(output: &Path) -> PathBuf {
-    let mut name = output.as_os_str().to_owned();
-    name.push(".journal");
-    PathBuf::from(name)
+    output.with_added_extension("journal")
 }
 
 impl Journal {

@@ -7,6 +7,7 @@ use std::io::Write;
 use bilayer_convert::imatrix::Imatrix;
 use bilayer_convert::quantize::sensitivity::Sensitivity;
 use bilayer_convert::quantize::{self, Quantize};
+use bilayer_engine::Model;
 
 use crate::args;
 use crate::failure::Failure;
@@ -33,7 +34,8 @@ pub fn measure(
     quantize: &Quantize,
     imatrix: Option<&Imatrix>,
 ) -> Result<Option<Sensitivity>, Failure> {
-    let (text, model) = super::calibrated(args)?;
+    let (text, file) = super::calibrated(args)?;
+    let model = Model::new(file)?;
     let calibration = super::calibration(args, &text);
     let bar = progress::steps("measuring");
     let measured = progress::interruptible(&bar, |told| {

@@ -2,6 +2,7 @@
 
 use bilayer_convert::quantize::Quantize;
 use bilayer_convert::smooth::{Alpha, Folded, Smooth, Smoothed};
+use bilayer_engine::Model;
 use bilayer_gguf::File;
 use serde_json::{Value, json};
 
@@ -19,7 +20,8 @@ pub fn apply(
     quantize: &Quantize,
     file: File,
 ) -> Result<Option<(File, Smoothed)>, Failure> {
-    let (text, model) = super::calibrated(args)?;
+    let (text, original) = super::calibrated(args)?;
+    let model = Model::new(original)?;
     let calibration = super::calibration(args, &text);
     let smooth = Smooth { alpha, ty: quantize.mix.base, threads: quantize.threads };
     let bar = progress::steps("smoothing");
