@@ -3,10 +3,12 @@
 
 use std::collections::HashMap;
 
+use bilayer_cpu::dot::dot;
 use bilayer_cpu::level::Level;
 use bilayer_cpu::numa::Numa;
 use bilayer_cpu::{Cpu, Options};
 use bilayer_gpu::caps::Input;
+use bilayer_gpu::kernels::weights::Numbers;
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{
     Activation, Attend, Backend, Buckets, Catalog, Columns, DistanceBias, Entry, Error, Exactness,
@@ -2027,5 +2029,37 @@ fn thousands_of_small_steps_on_crowded_cores() {
             let found = run(&mut cpu, segment, &graph, &Owned::tokens(2));
             assert!(error(&expected, &found) < FLOAT_BOUND);
         }
+    }
+}
+
+// ---- Every type has kernels ---------------------------------------------------------------------
+
+/// Plain numbers, which are not used for weights.
+const PLAIN: &[&str] = &["I8", "I16", "I32", "I64", "F64"];
+
+/// Types without a dot kernel: a block is dequantized, then multiplied in f32.
+const SLOW_ON_CPU: &[&str] = &[];
+
+/// Types without a loader in shaders/quant: uploaded as F16.
+const SLOW_ON_GPU: &[&str] = &[
+    "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "NVFP4",
+];
+
+#[test]
+fn every_type_has_kernels_or_is_listed_as_slow() {
+    // The GPU stores some types in their exact dense form.
+    let is_widened = |ty: Type| ty.dense().is_some_and(|dense| Numbers::of(dense.ty).is_some());
+    for &ty in bilayer_quant::all() {
+        if PLAIN.contains(&ty.name) {
+            continue;
+        }
+        let dot = dot(ty, 256, Level::Scalar).name;
+        let is_slow = SLOW_ON_CPU.contains(&ty.name);
+        assert_eq!(dot.starts_with("generic."), is_slow, "{ty} on the CPU: {dot}");
+        let is_slow = SLOW_ON_GPU.contains(&ty.name);
+        assert_eq!(Numbers::of(ty).is_none() && !is_widened(ty), is_slow, "{ty} on the GPU");
+    }
+    for name in PLAIN.iter().chain(SLOW_ON_CPU).chain(SLOW_ON_GPU) {
+        assert!(bilayer_quant::by_name(name).is_ok(), "{name} is no type");
     }
 }

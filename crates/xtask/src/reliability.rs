@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use crate::record::{self, Record};
+use crate::sanitize;
 
 pub const USAGE: &str = "\
 cargo xtask reliability [--kills N]           write docs/internals/reliability.md; first kill every writer N times";
@@ -119,7 +120,10 @@ fn page(records: &[Record], faults: &str) -> Result<String> {
     for part in PARTS {
         let about = part.about.split_whitespace().collect::<Vec<_>>().join(" ");
         write!(page, "\n## {}\n\n{about}\n\n", part.heading)?;
-        let rows = rows(part, records);
+        let mut rows = rows(part, records);
+        if part.name == "sanitizer" {
+            rows.retain(|row| sanitize::is_subject(&row.name));
+        }
         if rows.is_empty() {
             page.push_str("Not run yet.\n");
             continue;

@@ -1,5 +1,7 @@
 //! Text: templates, tokenizers, and what is done to an answer while it is streamed.
 
+use std::sync::OnceLock;
+
 use bilayer_text::chat::reply::{Delta, Format, Options, Tool};
 use bilayer_text::chat::{Inputs, Template};
 use bilayer_text::{Decode, Decoder, Encode, Tokenizer, Vocabulary};
@@ -191,15 +193,17 @@ pub fn tokenizer(data: &[u8]) {
     let _ = tokenizer.decode(&ids);
 }
 
-/// The tokens of a vocabulary of bytes, then of `words`; nothing is added to a text.
-fn of_bytes(words: &[&str]) -> Tokenizer {
-    let bytes = (0..=255).map(|byte| format!("<0x{byte:02X}>"));
-    let words = words.iter().map(|word| word.replace(' ', "\u{2581}"));
-    let tokens: Vec<_> = bytes.chain(words).map(Into::into).collect();
+/// Types of tokens in the format: a text, and a single byte.
+const TEXT: i32 = 1;
+const BYTE: i32 = 6;
+
+/// A tokenizer of these tokens, all of one type; nothing is added to a text.
+fn of(tokens: impl Iterator<Item = String>, ty: i32) -> Tokenizer {
+    let tokens: Vec<_> = tokens.map(Into::into).collect();
     let len = tokens.len();
     let vocabulary = Vocabulary {
         model: "llama".to_owned(),
-        types: (0..len).map(|id| if id < 256 { 6 } else { 1 }).collect(),
+        types: vec![ty; len],
         scores: vec![0.0; len],
         add_bos: Some(false),
         add_space_prefix: Some(false),
@@ -229,11 +233,14 @@ pub fn stops(data: &[u8]) {
         let parts: Vec<String> = ids.iter().map(|&id| decoder.push(id).text).collect();
         parts.concat() + &decoder.finish()
     };
+    static BYTES: OnceLock<Tokenizer> = OnceLock::new();
+    let bytes = BYTES.get_or_init(|| of((0..=255).map(|byte| format!("<0x{byte:02X}>")), BYTE));
     let single: Vec<u32> = text.bytes().map(u32::from).collect();
-    assert_eq!(shown(&of_bytes(&[]), &single), expected, "{text:?} by bytes, {stops:?}");
+    assert_eq!(shown(bytes, &single), expected, "{text:?} by bytes, {stops:?}");
     for (cut, _) in text.char_indices().skip(1) {
         let (left, right) = text.split_at(cut);
-        let found = shown(&of_bytes(&[left, right]), &[256, 257]);
+        let words = [left, right].map(|word| word.replace(' ', "\u{2581}"));
+        let found = shown(&of(words.into_iter(), TEXT), &[0, 1]);
         assert_eq!(found, expected, "{text:?} cut at {cut}, {stops:?}");
     }
 }

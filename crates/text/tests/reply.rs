@@ -8,11 +8,10 @@ use bilayer_text::chat::{Inputs, Segment, Template};
 use bilayer_text::{Tokenizer, Vocabulary};
 use serde_json::{Value, json};
 
-mod support {
-    pub mod data;
-}
+#[path = "../../../tests/support/data.rs"]
+mod data;
 
-use support::data::shared;
+use data::shared;
 
 /// Templates and the formats of their models.
 const FORMATS: &[(&str, &[&str])] = &[

@@ -13,7 +13,7 @@ use bilayer_quant::Type;
 use bytes::Bytes;
 use proptest::prelude::*;
 
-#[path = "support/data.rs"]
+#[path = "../../../tests/support/data.rs"]
 mod data;
 #[path = "gguf/hostile.rs"]
 mod hostile;

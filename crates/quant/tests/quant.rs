@@ -7,9 +7,9 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::PathBuf;
 
-use bilayer_cpu::dot::dot;
-use bilayer_cpu::level::Level;
-use bilayer_gpu::kernels::weights::Numbers;
+#[path = "../../../tests/support/data.rs"]
+mod data;
+
 use bilayer_quant::{Error, ROW_HEADER_MAX, Type, all, by_id, by_name};
 
 /// A type's facts, and the FNV-1a of the f32 bytes that four blocks of `noise(seed)` dequantize to.
@@ -151,37 +151,17 @@ fn golden_blocks_dequantize_to_recorded_values() {
     }
 }
 
-/// Plain numbers, whose bytes are their values: they need no golden blocks or kernels, and are not used for weights.
+/// Plain numbers, whose bytes are their values: they need no golden blocks, and are not used for weights.
 const PLAIN: &[&str] = &["I8", "I16", "I32", "I64", "F64"];
 
-/// Types without a dot kernel: a block is dequantized, then multiplied in f32.
-const SLOW_ON_CPU: &[&str] = &[];
-
-/// Types without a loader in shaders/quant: uploaded as F16.
-const SLOW_ON_GPU: &[&str] = &[
-    "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "NVFP4",
-];
-
-/// Whether the GPU stores a type in its exact dense form, which has a loader.
-fn is_widened(ty: Type) -> bool {
-    ty.dense().is_some_and(|dense| Numbers::of(dense.ty).is_some())
-}
-
-/// Every type has golden blocks, and kernels of its own or an entry in the list of slow types.
 #[test]
-fn every_type_has_golden_blocks_and_kernels_or_is_listed_as_slow() {
+fn every_type_has_golden_blocks() {
     for &ty in all() {
-        if PLAIN.contains(&ty.name) {
-            continue;
-        }
-        assert!(GOLDEN.iter().any(|known| known.name == ty.name), "{ty} has no golden blocks");
-        let dot = dot(ty, 256, Level::Scalar).name;
-        let is_slow = SLOW_ON_CPU.contains(&ty.name);
-        assert_eq!(dot.starts_with("generic."), is_slow, "{ty} on the CPU: {dot}");
-        let is_slow = SLOW_ON_GPU.contains(&ty.name);
-        assert_eq!(Numbers::of(ty).is_none() && !is_widened(ty), is_slow, "{ty} on the GPU");
+        let is_plain = PLAIN.contains(&ty.name);
+        let is_known = GOLDEN.iter().any(|known| known.name == ty.name);
+        assert!(is_plain || is_known, "{ty} has no golden blocks");
     }
-    for name in PLAIN.iter().chain(SLOW_ON_CPU).chain(SLOW_ON_GPU) {
+    for name in PLAIN {
         assert!(by_name(name).is_ok(), "{name} is no type");
     }
 }
@@ -541,10 +521,5 @@ fn f32s(bytes: &[u8]) -> Vec<f32> {
 
 /// The folder of reference blocks, if this checkout has one.
 fn reference() -> Option<PathBuf> {
-    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/data/quant/blocks"));
-    if folder.join("manifest.json").exists() {
-        return Some(folder);
-    }
-    println!("skipped: no {}", folder.display());
-    None
+    data::shared("quant/blocks")
 }
