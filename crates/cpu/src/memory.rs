@@ -43,6 +43,26 @@ unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
+/// Rows of equal length at equal distances, in elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Strided {
+    pub(crate) count: usize,
+    pub(crate) len: usize,
+    pub(crate) stride: usize,
+}
+
+impl Strided {
+    /// From the first element of the first row to the end of the last one.
+    fn span(self) -> usize {
+        self.count.checked_sub(1).map_or(0, |before| before * self.stride + self.len)
+    }
+
+    /// [`Strided::span`] in bytes.
+    pub(crate) fn span_bytes<T>(self) -> usize {
+        self.span() * size_of::<T>()
+    }
+}
+
 impl Memory {
     /// Bytes reserved.
     pub(crate) fn bytes(&self) -> usize {
@@ -95,6 +115,34 @@ impl Memory {
         self.claims.claim(&(offset..offset + len * size_of::<T>()));
         // SAFETY: in bounds and aligned (checked), plain data; the caller guarantees exclusive access.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
+    }
+
+    /// Rows of `len` elements for writing: the first begins at byte `offset`, each of the others `stride` elements after the
+    /// one before.
+    ///
+    /// # Safety
+    /// No other thread accesses them while the slices are alive.
+    ///
+    /// # Panics
+    /// If they overlap or lie outside of the memory.
+    #[inline(always)]
+    pub(crate) unsafe fn rows_mut<T: Pod>(
+        &self,
+        offset: usize,
+        Strided { count, len, stride }: Strided,
+    ) -> impl Iterator<Item = &mut [T]> {
+        assert!(len <= stride, "rows of {len} elements every {stride} overlap");
+        let start = self.check::<T>(offset, Strided { count, len, stride }.span());
+        (0..count).map(move |row| {
+            #[cfg(debug_assertions)]
+            self.claims.claim(&{
+                let offset = offset + row * stride * size_of::<T>();
+                offset..offset + len * size_of::<T>()
+            });
+            // SAFETY: in bounds, aligned and apart from the other rows (checked), plain data; the caller guarantees
+            // exclusive access.
+            unsafe { std::slice::from_raw_parts_mut(start.add(row * stride), len) }
+        })
     }
 
     /// All bytes, for filling them before they are [shared](Memory::freeze).

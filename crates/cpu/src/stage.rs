@@ -11,7 +11,7 @@ use bilayer_graph::Rows;
 use bytemuck::Pod;
 
 use crate::level::Level;
-use crate::memory::Memory;
+use crate::memory::{Memory, Strided};
 use crate::numa::Nodes;
 use crate::state::State;
 
@@ -89,11 +89,16 @@ impl<'a> Context<'a> {
     /// If they are not among the stage's [`Stage::writes`].
     #[inline(always)]
     pub(crate) unsafe fn write<T: Pod>(&self, offset: usize, len: usize) -> &'a mut [T] {
-        let end = offset + len * size_of::<T>();
-        let contains = |own: &Range<usize>| own.start <= offset && end <= own.end;
-        assert!(self.writes.iter().any(contains), "a stage writes what it has not named");
+        self.check_write(offset, len * size_of::<T>());
         // SAFETY: guaranteed by the caller; nothing that the stage writes is read by `read`.
         unsafe { self.arena.get_mut(offset, len) }
+    }
+
+    #[inline(always)]
+    fn check_write(&self, start: usize, bytes: usize) {
+        let end = start + bytes;
+        let contains = |own: &Range<usize>| own.start <= start && end <= own.end;
+        assert!(self.writes.iter().any(contains), "a stage writes what it has not named");
     }
 }
 
@@ -154,6 +159,28 @@ impl Buffer {
     ) -> &'a mut [f32] {
         // SAFETY: guaranteed by the caller.
         unsafe { context.write(self.offset + 4 * at.start, at.len()) }
+    }
+
+    /// Some columns of the first `count` rows for writing, a slice of each row.
+    ///
+    /// # Safety
+    /// Those of [`Context::write`].
+    ///
+    /// # Panics
+    /// If the columns are not the value's, or the rows not among the stage's [`Stage::writes`].
+    #[inline(always)]
+    pub(crate) unsafe fn columns_mut<'a>(
+        &self,
+        context: &Context<'a>,
+        columns: Range<usize>,
+        count: usize,
+    ) -> impl Iterator<Item = &'a mut [f32]> + use<'a> {
+        assert!(columns.end <= self.width, "columns {columns:?} of {}", self.width);
+        let rows = Strided { count, len: columns.len(), stride: self.width };
+        let offset = self.offset + 4 * columns.start;
+        context.check_write(offset, rows.span_bytes::<f32>());
+        // SAFETY: guaranteed by the caller; nothing that the stage writes is read by `read`.
+        unsafe { context.arena.rows_mut(offset, rows) }
     }
 
     /// Number of row chunks for work that costs a few passes over the value.

@@ -505,9 +505,9 @@ fn tile(
             gate.product(inputs, band, rest, one);
             up.product(inputs, band, rest, two);
             let results = one.chunks_exact(rows).zip(two.chunks_exact(rows));
-            let place = place(*out);
-            for (token, (gate, up)) in results.enumerate() {
-                gate::join(context.level, *activation, gate, Some(up), place.of(token));
+            let places = place(*out).tokens(results.len());
+            for ((gate, up), to) in results.zip(places) {
+                gate::join(context.level, *activation, gate, Some(up), to);
             }
         }
     }

@@ -30,13 +30,11 @@ pub(super) struct Place<'a, 'c> {
 }
 
 impl<'c> Place<'_, 'c> {
-    /// The elements of a token; to be asked for once.
+    /// Those of the first tokens; to be asked for once.
     #[inline(always)]
-    pub(super) fn of(&self, token: usize) -> &'c mut [f32] {
-        let first = token * self.out.width;
-        let elements = first + self.columns.start..first + self.columns.end;
-        // SAFETY: each chunk writes different elements, and asks for those of a token once.
-        unsafe { self.out.elements_mut(self.context, elements) }
+    pub(super) fn tokens(&self, count: usize) -> impl Iterator<Item = &'c mut [f32]> + use<'c> {
+        // SAFETY: each chunk writes different columns, and asks for them once.
+        unsafe { self.out.columns_mut(self.context, self.columns.clone(), count) }
     }
 }
 
@@ -68,17 +66,18 @@ impl Kernel for Store<'_, '_> {
 impl Store<'_, '_> {
     #[inline(always)]
     fn all<L: Lanes, A: Activate>(&self, l: L, activate: A) {
-        let columns = &self.place.columns;
-        for (token, results) in self.results.chunks_exact(columns.len()).enumerate() {
-            let to = self.place.of(token);
+        let (columns, width) = (&self.place.columns, self.place.out.width);
+        let results = self.results.chunks_exact(columns.len());
+        let places = self.place.tokens(results.len());
+        for (token, (results, to)) in results.zip(places).enumerate() {
             // Rows are too far apart for hardware prefetchers.
-            let later = to.as_ptr().wrapping_add(TOKENS_AHEAD * self.place.out.width);
+            let later = to.as_ptr().wrapping_add(TOKENS_AHEAD * width);
             for at in (0..to.len()).step_by(LINE_BYTES / 4) {
                 l.prefetch(later.wrapping_add(at).cast());
             }
             let residual = self.residual.map(|residual| match residual {
                 Residual::Place => None,
-                Residual::Of(all) => Some(&all[token * self.place.out.width..][columns.clone()]),
+                Residual::Of(all) => Some(&all[token * width..][columns.clone()]),
             });
             store(l, activate, Row { results, bias: self.bias, residual }, to);
         }
@@ -126,20 +125,47 @@ struct Row<'a> {
     residual: Option<Option<&'a [f32]>>,
 }
 
+/// What is added after the activation.
+const NOTHING: u8 = 0;
+const PLACE: u8 = 1;
+const OTHER: u8 = 2;
+
 impl Row<'_> {
-    /// The vector of columns from `at` on, where `to` is.
+    /// The whole vectors of a token. What is added is known to the compiler, and a vector has no bounds to be checked.
     #[inline(always)]
-    fn vector<L: Lanes>(&self, l: L, activate: impl Activate, at: usize, to: &[f32]) -> L::F {
-        let sum = l.read(&self.results[at..]);
-        let sum = match self.bias {
-            Some(bias) => l.add(sum, l.read(&bias[at..])),
-            None => sum,
-        };
-        let sum = activate.apply(l, sum);
-        match self.residual {
-            None => sum,
-            Some(None) => l.add(l.read(to), sum),
-            Some(Some(residual)) => l.add(sum, l.read(&residual[at..])),
+    fn vectors<L: Lanes, const BIAS: bool, const RESIDUAL: u8>(
+        &self,
+        l: L,
+        activate: impl Activate,
+        to: &mut [f32],
+    ) {
+        // What is not there is not read.
+        let bias = self.bias.unwrap_or(self.results).chunks_exact(L::N);
+        let residual = self.residual.flatten().unwrap_or(self.results).chunks_exact(L::N);
+        let results = self.results.chunks_exact(L::N).zip(bias).zip(residual);
+        for (((result, bias), residual), to) in results.zip(to.chunks_exact_mut(L::N)) {
+            let sum = l.read(result);
+            let sum = if BIAS { l.add(sum, l.read(bias)) } else { sum };
+            let sum = activate.apply(l, sum);
+            let sum = match RESIDUAL {
+                PLACE => l.add(l.read(to), sum),
+                OTHER => l.add(sum, l.read(residual)),
+                _ => sum,
+            };
+            l.write(sum, to);
+        }
+    }
+
+    /// [`Row::vectors`] of a token with these parts.
+    #[inline(always)]
+    fn whole<L: Lanes>(&self, l: L, activate: impl Activate, to: &mut [f32]) {
+        match (self.bias, self.residual) {
+            (None, None) => self.vectors::<L, false, NOTHING>(l, activate, to),
+            (None, Some(None)) => self.vectors::<L, false, PLACE>(l, activate, to),
+            (None, Some(Some(_))) => self.vectors::<L, false, OTHER>(l, activate, to),
+            (Some(_), None) => self.vectors::<L, true, NOTHING>(l, activate, to),
+            (Some(_), Some(None)) => self.vectors::<L, true, PLACE>(l, activate, to),
+            (Some(_), Some(Some(_))) => self.vectors::<L, true, OTHER>(l, activate, to),
         }
     }
 }
@@ -147,11 +173,8 @@ impl Row<'_> {
 /// The results of one token.
 #[inline(always)]
 fn store<L: Lanes>(l: L, activate: impl Activate, row: Row<'_>, to: &mut [f32]) {
+    row.whole(l, activate, to);
     let whole = to.len() / L::N * L::N;
-    for at in (0..whole).step_by(L::N) {
-        let to = &mut to[at..];
-        l.write(row.vector(l, activate, at, to), to);
-    }
     if whole == to.len() {
         return;
     }
@@ -164,11 +187,11 @@ fn store<L: Lanes>(l: L, activate: impl Activate, row: Row<'_>, to: &mut [f32]) 
     let (results, mut last) = (fill(row.results), fill(to));
     let (bias, residual) = (row.bias.map(fill), row.residual.map(|of| of.map(fill)));
     let row = Row {
-        results: &results,
+        results: &results[..L::N],
         bias: bias.as_ref().map(|bias| bias.as_slice()),
         residual: residual.as_ref().map(|of| of.as_ref().map(|of| of.as_slice())),
     };
-    l.write(row.vector(l, activate, 0, &last), &mut last);
+    row.whole(l, activate, &mut last[..L::N]);
     let rest = to.len() - whole;
     to[whole..].copy_from_slice(&last[..rest]);
 }
