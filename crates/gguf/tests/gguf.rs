@@ -411,6 +411,7 @@ fn typed_access_accepts_valid_types_and_explains_errors() {
     let bools: Get = |m| m.bools("k").map(|all| format!("{all:?}"));
     let each: Get = |m| m.u32_each("k", 3).map(|all| format!("{all:?}"));
     let names = || Strings::from_iter(["a", "", "ß"]);
+    assert!(!names().is_empty() && Strings::default().is_empty());
     let rows: Vec<(Value, Get, Result<&str, &str>)> = vec![
         (7u8.into(), u32, Ok("7")),
         (7i64.into(), u32, Ok("7")),

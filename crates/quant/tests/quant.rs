@@ -98,6 +98,9 @@ fn the_table_is_consistent() {
     let ids: HashSet<_> = all().iter().map(|t| t.gguf_id).collect();
     let names: HashSet<_> = all().iter().map(|t| t.name).collect();
     assert_eq!((ids.len(), names.len()), (all().len(), all().len()), "ids and names are unique");
+    for t in all() {
+        assert_eq!(t.is_gguf(), t.gguf_id < 1 << 16, "{t}: numbers above are private");
+    }
     for &t in all() {
         let mut end = 0;
         for plane in t.planes {
@@ -190,6 +193,14 @@ fn blocks_read_as_drawn() {
     let mut mxfp4 = vec![128];
     mxfp4.extend([0xf2; 16]);
     assert_eq!(read(Type::MXFP4, &mxfp4), [[2.0; 16], [-12.0; 16]].concat());
+
+    // The two smallest exponents are of subnormal numbers.
+    for e in 0..4u8 {
+        let mut block = vec![e];
+        block.extend([0x22; 16]);
+        let expected = (2.0 * f64::from(i32::from(e) - 128).exp2()) as f32;
+        assert_eq!(read(Type::MXFP4, &block), [expected; 32], "exponent {e}");
+    }
 
     // d = 1, dmin = 1/2; scale 5 and minimum 7 for the first 32 weights, 33 and 18 for the last.
     let mut q4_k = [half(1.0), half(0.5)].concat();

@@ -79,6 +79,8 @@ mod tests {
         let object = prepared(&call("{\"a\": 1}".into()), ArgumentForm::Object);
         assert_eq!(object["tool_calls"][0]["function"]["arguments"], json!({ "a": 1 }));
         assert_eq!((&object["content"], &object["thinking"]), (&json!(""), &json!("Hm")));
+        let none = prepared(&call(Value::Null), ArgumentForm::Object);
+        assert_eq!(none["tool_calls"][0]["function"]["arguments"], json!({}));
         let text = prepared(&call(json!({ "a": 1 })), ArgumentForm::Text);
         assert_eq!(text["tool_calls"][0]["function"]["arguments"], "{\"a\":1}");
         let odd = prepared(&call("[1".into()), ArgumentForm::Object);

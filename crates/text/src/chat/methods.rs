@@ -194,3 +194,19 @@ fn within(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let text: String = text.chars().skip(start).take(end.saturating_sub(start)).collect();
     Ok((if method == "startswith" { text.starts_with(part) } else { text.ends_with(part) }).into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::is_title;
+
+    /// As Python's `str.istitle`.
+    #[test]
+    fn titles_begin_each_word_with_upper_case() {
+        for title in ["Hello World", "A", "They'Re", "3 Words"] {
+            assert!(is_title(title), "{title}");
+        }
+        for other in ["", "123", "Hello world", "HELLO", "hello"] {
+            assert!(!is_title(other), "{other}");
+        }
+    }
+}
