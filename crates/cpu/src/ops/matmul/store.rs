@@ -140,8 +140,10 @@ impl Row<'_> {
         to: &mut [f32],
     ) {
         // What is not there is not read.
-        let bias = self.bias.unwrap_or(self.results).chunks_exact(L::N);
-        let residual = self.residual.flatten().unwrap_or(self.results).chunks_exact(L::N);
+        let bias = self.bias.unwrap_or(self.results);
+        let residual = self.residual.flatten().unwrap_or(self.results);
+        debug_assert!(bias.len().min(residual.len()).min(self.results.len()) >= to.len());
+        let (bias, residual) = (bias.chunks_exact(L::N), residual.chunks_exact(L::N));
         let results = self.results.chunks_exact(L::N).zip(bias).zip(residual);
         for (((result, bias), residual), to) in results.zip(to.chunks_exact_mut(L::N)) {
             let sum = l.read(result);
