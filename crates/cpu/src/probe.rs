@@ -151,9 +151,8 @@ impl Kernel for Sum<'_> {
             for line in (0..32 * L::N).step_by(64).take_while(|_| self.ahead > 0) {
                 l.prefetch(block.as_ptr().cast::<u8>().wrapping_add(self.ahead + line));
             }
-            for (at, sum) in sums.iter_mut().enumerate() {
-                // SAFETY: the block has 8 N elements.
-                *sum = l.add(*sum, unsafe { l.load(block.as_ptr().add(at * L::N)) });
+            for (sum, floats) in sums.iter_mut().zip(block.chunks_exact(L::N)) {
+                *sum = l.add(*sum, l.read(floats));
             }
         }
         sums.into_iter().map(|sum| l.sum(sum)).sum()

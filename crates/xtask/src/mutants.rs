@@ -19,7 +19,7 @@ cargo xtask mutants PART [--share N]          each Nth mutant (1) of gguf, quant
 const TOOL: Tool = Tool { name: "cargo-mutants", version: "27.1.0" };
 
 /// A part of the code.
-struct Part {
+struct MutantPart {
     name: &'static str,
     package: &'static str,
     files: &'static str,
@@ -27,38 +27,38 @@ struct Part {
     suite: &'static [&'static str],
 }
 
-const PARTS: &[Part] = &[
-    Part {
+const PARTS: &[MutantPart] = &[
+    MutantPart {
         name: "gguf",
         package: "bilayer-gguf",
         files: "crates/gguf/src/**/*.rs",
         suite: &["faults", "convert"],
     },
-    Part {
+    MutantPart {
         name: "quant",
         package: "bilayer-quant",
         files: "crates/quant/src/*.rs",
         suite: &["quantize", "kernels"],
     },
-    Part {
+    MutantPart {
         name: "text",
         package: "bilayer-text",
         files: "crates/text/src/**/*.rs",
         suite: &["text", "reliability"],
     },
-    Part {
+    MutantPart {
         name: "scheduler",
         package: "bilayer-scheduler",
         files: "crates/scheduler/src/**/*.rs",
         suite: &["plans", "simulated", "streaming"],
     },
-    Part {
+    MutantPart {
         name: "requests",
         package: "bilayer-engine",
         files: "crates/engine/src/requests/**/*.rs",
         suite: &["requests", "server"],
     },
-    Part {
+    MutantPart {
         name: "cache",
         package: "bilayer-engine",
         files: "crates/engine/src/session/c*.rs",
