@@ -256,9 +256,8 @@ mod tests {
     fn freed_memory_goes_back_to_the_system() {
         drop(std::hint::black_box(vec![1u8; 16 << 20]));
         let mapped = || {
-            let memory = Memory::new(2 << 20, "a test").unwrap_or_else(|e| panic!("{e}"));
-            // SAFETY: one thread, one slice.
-            let bytes: &mut [u8] = unsafe { memory.get_mut(0, 2 << 20) };
+            let mut memory = Memory::new(2 << 20, "a test").unwrap_or_else(|e| panic!("{e}"));
+            let bytes = memory.fill();
             bytes.fill(1);
             let middle = bytes.as_ptr().addr() + (1 << 20);
             assert!(is_resident(middle));
