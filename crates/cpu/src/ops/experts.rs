@@ -441,12 +441,23 @@ impl Mixture {
         let absent = &groups.pairs()[groups.present()..rows * self.used()];
         for &pair in absent.iter().skip(chunk).step_by(ABSENT_CHUNKS) {
             for part in &self.parts {
-                let first = pair as usize * part.rows();
-                // SAFETY: no group has the pair, and each pair belongs to one chunk.
-                unsafe { part.out().elements_mut(context, first..first + part.rows()) }.fill(0.0);
+                place(context, part, pair, 0..part.rows()).fill(0.0);
             }
         }
     }
+}
+
+/// Some products of a pair of token and expert. Each chunk writes others, and asks for those of a pair once: a pair is in one
+/// group, or absent from all.
+fn place<'a>(
+    context: &Context<'a>,
+    part: &ExpertProduct,
+    pair: u32,
+    rows: Range<usize>,
+) -> &'a mut [f32] {
+    let first = pair as usize * part.rows();
+    // SAFETY: as said above.
+    unsafe { part.out().elements_mut(context, first + rows.start..first + rows.end) }
 }
 
 /// Some rows of an expert's matrices times its group.
@@ -465,26 +476,21 @@ impl Tile<'_> {
         let (one, rest) = scratch.split_at_mut(self.bytes);
         let (two, rest) = rest.split_at_mut(self.bytes);
         let one = &mut bytemuck::cast_slice_mut::<u8, f32>(one)[..rows * self.pairs.len()];
-        let all = self.part.rows();
-        let place = |out: &Buffer, pair: u32| {
-            let first = pair as usize * all + band.rows.start;
-            // SAFETY: each chunk writes different elements, and asks for those of a pair once.
-            unsafe { out.elements_mut(context, first..first + rows) }
-        };
+        let place = |pair: u32| place(context, self.part, pair, band.rows.clone());
         match self.part {
-            ExpertProduct::Plain { linears, out } => {
+            ExpertProduct::Plain { linears, .. } => {
                 linears[self.expert].product(&self.inputs, band, rest, one);
                 for (&pair, results) in self.pairs.iter().zip(one.chunks_exact(rows)) {
-                    place(out, pair).copy_from_slice(results);
+                    place(pair).copy_from_slice(results);
                 }
             }
-            ExpertProduct::Gated { gates, ups, activation, out } => {
+            ExpertProduct::Gated { gates, ups, activation, .. } => {
                 let two = &mut bytemuck::cast_slice_mut::<u8, f32>(two)[..one.len()];
                 gates[self.expert].product(&self.inputs, band, rest, one);
                 ups[self.expert].product(&self.inputs, band, rest, two);
                 let results = one.chunks_exact(rows).zip(two.chunks_exact(rows));
                 for (&pair, (gate, up)) in self.pairs.iter().zip(results) {
-                    gate::join(context.level, *activation, gate, Some(up), place(out, pair));
+                    gate::join(context.level, *activation, gate, Some(up), place(pair));
                 }
             }
         }
