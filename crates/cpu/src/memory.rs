@@ -129,10 +129,11 @@ impl Memory {
     pub(crate) unsafe fn rows_mut<T: Pod>(
         &self,
         offset: usize,
-        Strided { count, len, stride }: Strided,
+        rows: Strided,
     ) -> impl Iterator<Item = &mut [T]> {
+        let Strided { count, len, stride } = rows;
         assert!(len <= stride, "rows of {len} elements every {stride} overlap");
-        let start = self.check::<T>(offset, Strided { count, len, stride }.span());
+        let start = self.check::<T>(offset, rows.span());
         (0..count).map(move |row| {
             #[cfg(debug_assertions)]
             self.claims.claim(&{

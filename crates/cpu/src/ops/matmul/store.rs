@@ -125,49 +125,20 @@ struct Row<'a> {
     residual: Option<Option<&'a [f32]>>,
 }
 
-/// What is added after the activation.
-const NOTHING: u8 = 0;
-const PLACE: u8 = 1;
-const OTHER: u8 = 2;
-
 impl Row<'_> {
-    /// The whole vectors of a token. What is added is known to the compiler, and a vector has no bounds to be checked.
+    /// The vector of columns from `at` on, where `to` is.
     #[inline(always)]
-    fn vectors<L: Lanes, const BIAS: bool, const RESIDUAL: u8>(
-        &self,
-        l: L,
-        activate: impl Activate,
-        to: &mut [f32],
-    ) {
-        // What is not there is not read.
-        let bias = self.bias.unwrap_or(self.results);
-        let residual = self.residual.flatten().unwrap_or(self.results);
-        debug_assert!(bias.len().min(residual.len()).min(self.results.len()) >= to.len());
-        let (bias, residual) = (bias.chunks_exact(L::N), residual.chunks_exact(L::N));
-        let results = self.results.chunks_exact(L::N).zip(bias).zip(residual);
-        for (((result, bias), residual), to) in results.zip(to.chunks_exact_mut(L::N)) {
-            let sum = l.read(result);
-            let sum = if BIAS { l.add(sum, l.read(bias)) } else { sum };
-            let sum = activate.apply(l, sum);
-            let sum = match RESIDUAL {
-                PLACE => l.add(l.read(to), sum),
-                OTHER => l.add(sum, l.read(residual)),
-                _ => sum,
-            };
-            l.write(sum, to);
-        }
-    }
-
-    /// [`Row::vectors`] of a token with these parts.
-    #[inline(always)]
-    fn whole<L: Lanes>(&self, l: L, activate: impl Activate, to: &mut [f32]) {
-        match (self.bias, self.residual) {
-            (None, None) => self.vectors::<L, false, NOTHING>(l, activate, to),
-            (None, Some(None)) => self.vectors::<L, false, PLACE>(l, activate, to),
-            (None, Some(Some(_))) => self.vectors::<L, false, OTHER>(l, activate, to),
-            (Some(_), None) => self.vectors::<L, true, NOTHING>(l, activate, to),
-            (Some(_), Some(None)) => self.vectors::<L, true, PLACE>(l, activate, to),
-            (Some(_), Some(Some(_))) => self.vectors::<L, true, OTHER>(l, activate, to),
+    fn vector<L: Lanes>(&self, l: L, activate: impl Activate, at: usize, to: &[f32]) -> L::F {
+        let sum = l.read(&self.results[at..]);
+        let sum = match self.bias {
+            Some(bias) => l.add(sum, l.read(&bias[at..])),
+            None => sum,
+        };
+        let sum = activate.apply(l, sum);
+        match self.residual {
+            None => sum,
+            Some(None) => l.add(l.read(to), sum),
+            Some(Some(residual)) => l.add(sum, l.read(&residual[at..])),
         }
     }
 }
@@ -175,8 +146,11 @@ impl Row<'_> {
 /// The results of one token.
 #[inline(always)]
 fn store<L: Lanes>(l: L, activate: impl Activate, row: Row<'_>, to: &mut [f32]) {
-    row.whole(l, activate, to);
     let whole = to.len() / L::N * L::N;
+    for at in (0..whole).step_by(L::N) {
+        let to = &mut to[at..];
+        l.write(row.vector(l, activate, at, to), to);
+    }
     if whole == to.len() {
         return;
     }
@@ -189,11 +163,11 @@ fn store<L: Lanes>(l: L, activate: impl Activate, row: Row<'_>, to: &mut [f32]) 
     let (results, mut last) = (fill(row.results), fill(to));
     let (bias, residual) = (row.bias.map(fill), row.residual.map(|of| of.map(fill)));
     let row = Row {
-        results: &results[..L::N],
+        results: &results,
         bias: bias.as_ref().map(|bias| bias.as_slice()),
         residual: residual.as_ref().map(|of| of.as_ref().map(|of| of.as_slice())),
     };
-    row.whole(l, activate, &mut last[..L::N]);
+    l.write(row.vector(l, activate, 0, &last), &mut last);
     let rest = to.len() - whole;
     to[whole..].copy_from_slice(&last[..rest]);
 }
