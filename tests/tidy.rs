@@ -236,11 +236,14 @@ fn the_lock_of_the_fuzz_targets_is_current() {
             .collect();
         let manifest: toml::Table =
             read(&format!("crates/{of}/Cargo.toml")).parse().expect("valid TOML");
-        let everywhere = manifest["dependencies"].as_table().expect("a table");
         let targets = manifest.get("target").and_then(toml::Value::as_table);
-        let of_target = |target: &'_ toml::Value| target.get("dependencies")?.as_table().cloned();
-        let of_targets = targets.into_iter().flat_map(|all| all.values()).filter_map(of_target);
-        for (dependency, value) in of_targets.flatten().chain(everywhere.clone()) {
+        let tables =
+            targets.into_iter().flat_map(|all| all.values().filter_map(|of| of.as_table()));
+        let dependencies = tables
+            .chain([&manifest])
+            .filter_map(|table| table.get("dependencies")?.as_table())
+            .flatten();
+        for (dependency, value) in dependencies {
             let is_optional = value.get("optional").and_then(toml::Value::as_bool);
             if is_optional != Some(true) && !listed.contains(&dependency.as_str()) {
                 broken.push(format!("crates/{of} depends on {dependency}, the lock does not"));

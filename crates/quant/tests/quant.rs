@@ -1,11 +1,10 @@
 //! Every quantization type: sizes, golden bytes, round trips within the bound it promises.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "measured errors and skipped data are shown")]
+#![allow(clippy::print_stdout, reason = "measured errors are shown")]
 
 use std::collections::HashSet;
 use std::fs;
-use std::path::PathBuf;
 
 #[path = "../../../tests/support/data.rs"]
 mod data;
@@ -213,7 +212,7 @@ fn blocks_read_as_drawn() {
 
 #[test]
 fn reference_blocks_read_the_same() {
-    let Some(folder) = reference() else { return };
+    let Some(folder) = data::shared("quant/blocks") else { return };
     let manifest = fs::read(folder.join("manifest.json")).unwrap();
     let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
     let manifest = manifest.as_object().unwrap();
@@ -238,7 +237,7 @@ fn reference_blocks_read_the_same() {
 
 #[test]
 fn reference_values_are_written_the_same() {
-    let Some(folder) = reference() else { return };
+    let Some(folder) = data::shared("quant/blocks") else { return };
     let source = f32s(&fs::read(folder.join("source.f32")).unwrap());
     for name in ["BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ1_0", "TQ2_0", "MXFP4"] {
         let expected = fs::read(folder.join(format!("quantised-{name}.bin"))).unwrap();
@@ -528,9 +527,4 @@ fn f32s(bytes: &[u8]) -> Vec<f32> {
     let (words, rest) = bytes.as_chunks::<4>();
     assert!(rest.is_empty());
     words.iter().map(|word| f32::from_le_bytes(*word)).collect()
-}
-
-/// The folder of reference blocks, if this checkout has one.
-fn reference() -> Option<PathBuf> {
-    data::shared("quant/blocks")
 }

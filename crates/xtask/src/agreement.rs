@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use crate::record::Record;
-use crate::{compare, output, venv};
+use crate::{compare, output, target_folder, venv};
 
 mod causes;
 
@@ -175,8 +175,7 @@ struct Readers {
 
 impl Readers {
     fn ready() -> Result<Readers> {
-        let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-        let folder = std::path::absolute(Path::new(&target).join("agreement"))?;
+        let folder = target_folder()?.join("agreement");
         std::fs::create_dir_all(folder.join("files"))?;
         let script = folder.join("peers.py");
         std::fs::write(&script, SCRIPT)?;

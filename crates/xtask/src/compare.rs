@@ -21,7 +21,7 @@ use ik::Ik;
 use peer::Build;
 pub use peer::host_flags;
 
-use crate::{output, status};
+use crate::{output, status, target_folder};
 
 pub const USAGE: &str = "\
 cargo xtask compare-peer [--parts PART,...] [--types TYPE,...] [--rounds 5] [--levels LEVEL,...] [--peer avx2] [--busy N]
@@ -266,8 +266,7 @@ pub fn one_billion(bilayer: &Path) -> Result<PathBuf> {
 fn build() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     status(Command::new(cargo).args(["build", "--release", "--locked"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    Ok(std::path::absolute(Path::new(&target).join("release/bilayer"))?)
+    Ok(target_folder()?.join("release/bilayer"))
 }
 
 /// Generates a random model, once.

@@ -28,8 +28,7 @@ pub fn run(args: &[String]) -> Result<()> {
         [dashes, rest @ ..] if dashes == "--" => Some(rest),
         _ => bail!("coop-check does not know `{}`\n{USAGE}", args.join(" ")),
     };
-    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    let folder = std::path::absolute(Path::new(&target))?.join("coop-check");
+    let folder = crate::target_folder()?.join("coop-check");
     if let Err(reason) = ready(&folder)? {
         return crate::say(&format!("skipped: {reason}"));
     }

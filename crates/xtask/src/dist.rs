@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{output, venv};
+use crate::{output, target_folder, venv};
 
 mod archive;
 mod compile;
@@ -167,8 +167,7 @@ fn commit() -> Result<String> {
 
 /// Where everything is made.
 fn folder() -> Result<PathBuf> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    let folder = std::path::absolute(Path::new(&target).join("dist"))?;
+    let folder = target_folder()?.join("dist");
     std::fs::create_dir_all(&folder)?;
     Ok(folder)
 }

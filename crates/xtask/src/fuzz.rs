@@ -4,13 +4,14 @@
 //! `tests/fuzz/findings/TARGET`, where `tests/reliability.rs` replays it from then on.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 
 use crate::record::Record;
+use crate::target_folder;
 
 pub const USAGE: &str = "\
 cargo xtask fuzz [--minutes N] [TARGET]       fuzz every target of tests/fuzz, or one, for N minutes each (1)
@@ -51,8 +52,7 @@ pub fn run(args: &[String]) -> Result<()> {
     if let Some(count) = mutations {
         return mutate(count, only.as_deref());
     }
-    let target_dir = PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into()));
-    let target_dir = std::path::absolute(target_dir.join("fuzz"))?;
+    let target_dir = target_folder()?.join("fuzz");
     build(&target_dir)?;
     let targets: Vec<String> = targets()?
         .into_iter()

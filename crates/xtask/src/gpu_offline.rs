@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::status;
+use crate::{status, target_folder};
 use packages::Packages;
 use report::{Found, Kernels};
 
@@ -115,8 +115,7 @@ pub fn run(args: &[String]) -> Result<()> {
     if write && wanted.len() < FAMILIES.len() {
         bail!("--write takes the whole table, so it does not go with --families");
     }
-    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    let target = std::path::absolute(Path::new(&target))?;
+    let target = target_folder()?;
     let folder = target.join("gpu-offline");
     let packages = match Packages::ready(&folder)? {
         Ok(packages) => packages,

@@ -1,6 +1,6 @@
 //! Project tasks; `cargo xtask` lists them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
@@ -112,6 +112,12 @@ fn output(command: &mut Command) -> Result<String> {
 fn say(line: &str) -> Result<()> {
     use std::io::Write;
     Ok(writeln!(std::io::stdout(), "{line}")?)
+}
+
+/// The folder of what cargo builds, and of what tasks keep.
+fn target_folder() -> Result<PathBuf> {
+    let folder = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    Ok(std::path::absolute(folder)?)
 }
 
 /// Runs a command to its end.

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::record::Record;
+use crate::target_folder;
 use crate::tools::{self, Tool};
 
 pub const USAGE: &str = "\
@@ -80,8 +81,7 @@ pub fn run(args: &[String]) -> Result<()> {
     };
     let part = PARTS.iter().find(|part| part.name == name);
     let part = part.with_context(|| format!("no part `{name}`\n{USAGE}"))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    let folder = std::path::absolute(Path::new(&target).join("mutants"))?;
+    let folder = target_folder()?.join("mutants");
     // Copies of the tree are made here, and find the shared data beside them as the tree does.
     std::fs::create_dir_all(&folder)?;
     #[cfg(unix)]

@@ -18,12 +18,16 @@ const PAGE: &str = "docs/internals/reliability.md";
 /// The page of faults, whose cells are counted.
 const FAULTS: &str = "docs/internals/faults.md";
 
-/// A part of the page: its name in records, its heading, what it is, and whether counts of one name add up.
+/// A part of the page.
 struct PagePart {
+    /// Its name in records.
     name: &'static str,
     heading: &'static str,
     about: &'static str,
+    /// Whether counts of one name add up.
     adds_up: bool,
+    /// Whether a name is shown.
+    shows: fn(&str) -> bool,
 }
 
 const PARTS: &[PagePart] = &[
@@ -33,6 +37,7 @@ const PARTS: &[PagePart] = &[
         about: "Executions of each target of tests/fuzz since its last finding, with AddressSanitizer \
                 (`cargo xtask fuzz`). Failures are findings over all time; each is repaired and replayed by the suite.",
         adds_up: true,
+        shows: |_| true,
     },
     PagePart {
         name: "mutations",
@@ -40,6 +45,7 @@ const PARTS: &[PagePart] = &[
         about: "Seeds and findings of the targets of tests/fuzz with changes at random, without a sanitizer and not led by \
                 coverage (`cargo xtask fuzz --mutate N`).",
         adds_up: true,
+        shows: |_| true,
     },
     PagePart {
         name: "agreement",
@@ -49,6 +55,7 @@ const PARTS: &[PagePart] = &[
                 extents, offsets, alignment. The directory is compared with gguf, the model without its weights' values with \
                 llama.cpp. Every difference is counted by its cause; failures are differences without one.",
         adds_up: false,
+        shows: |_| true,
     },
     PagePart {
         name: "kills",
@@ -56,24 +63,28 @@ const PARTS: &[PagePart] = &[
         about: "Writers ended by SIGKILL at random moments (`cargo xtask reliability --kills N`). A failure is a file that is \
                 neither the old nor the new one, or a temporary file that the next run left.",
         adds_up: false,
+        shows: |_| true,
     },
     PagePart {
         name: "sanitizer",
         heading: "Sanitizers and Miri",
         about: "Tests run under a checker of memory accesses (`cargo xtask sanitize`).",
         adds_up: false,
+        shows: sanitize::is_subject,
     },
     PagePart {
         name: "mutants",
         heading: "Mutants",
         about: "Changes of the code that some test should notice (`cargo xtask mutants`). Failures are mutants that survived.",
         adds_up: false,
+        shows: |_| true,
     },
     PagePart {
         name: "soak",
         heading: "Soak",
         about: "A server under mixed use (`cargo xtask soak`).",
         adds_up: false,
+        shows: |_| true,
     },
 ];
 
@@ -120,10 +131,7 @@ fn page(records: &[Record], faults: &str) -> Result<String> {
     for part in PARTS {
         let about = part.about.split_whitespace().collect::<Vec<_>>().join(" ");
         write!(page, "\n## {}\n\n{about}\n\n", part.heading)?;
-        let mut rows = rows(part, records);
-        if part.name == "sanitizer" {
-            rows.retain(|row| sanitize::is_subject(&row.name));
-        }
+        let rows = rows(part, records);
         if rows.is_empty() {
             page.push_str("Not run yet.\n");
             continue;
@@ -153,7 +161,8 @@ fn page(records: &[Record], faults: &str) -> Result<String> {
 /// The records of a part, one for each name: the last one, or the sum since the last failure.
 fn rows(part: &PagePart, records: &[Record]) -> Vec<Record> {
     let mut rows: BTreeMap<&str, Record> = BTreeMap::new();
-    for record in records.iter().filter(|record| record.part == part.name) {
+    let is_shown = |record: &&Record| record.part == part.name && (part.shows)(&record.name);
+    for record in records.iter().filter(is_shown) {
         match rows.get_mut(record.name.as_str()) {
             Some(row) if part.adds_up => {
                 let before = if record.failed > 0 { 0.0 } else { row.count };

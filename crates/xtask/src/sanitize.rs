@@ -1,12 +1,12 @@
 //! `cargo xtask sanitize`: the tests of crates with unsafe code, threads or hostile input, under AddressSanitizer,
 //! ThreadSanitizer or Miri.
 
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
 use crate::record::Record;
+use crate::target_folder;
 
 pub const USAGE: &str = "\
 cargo xtask sanitize address|thread|miri [CRATE|tests/FILE]
@@ -20,7 +20,7 @@ const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 struct Checker {
     name: &'static str,
     command: &'static [&'static str],
-    /// Which of a crate's tests.
+    /// Which of a crate's tests: all (`--tests`), or those of its modules (`--lib`).
     targets: &'static [&'static str],
     flags: &'static str,
     variables: &'static [(&'static str, &'static str)],
@@ -58,7 +58,7 @@ const CHECKERS: &[Checker] = &[
     Checker {
         name: "address",
         command: &["test"],
-        targets: &["--lib", "--tests"],
+        targets: &["--tests"],
         flags: "-Zsanitizer=address",
         // Signal handlers of the crate that maps files must see its signals. Stacks of coroutines, in which the
         // scheduler of tests with shuttle runs its threads, are unknown to the detection of use after return.
@@ -122,7 +122,7 @@ const CHECKERS: &[Checker] = &[
         name: "thread",
         // The standard library synchronizes, so it is instrumented too.
         command: &["test", "-Zbuild-std"],
-        targets: &["--lib", "--tests"],
+        targets: &["--tests"],
         flags: "-Zsanitizer=thread",
         variables: &[("TSAN_OPTIONS", "halt_on_error=1")],
         needs_nightly: true,
@@ -242,8 +242,7 @@ fn has_nightly() -> bool {
 
 /// The command that runs a subject's tests.
 fn command(checker: &Checker, subject: &Subject) -> Result<Command> {
-    let target_dir = std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into());
-    let target_dir = Path::new(&target_dir).join(format!("sanitize-{}", checker.name));
+    let target_dir = target_folder()?.join(format!("sanitize-{}", checker.name));
     let mut cargo = Command::new("cargo");
     // This task's own cargo sets variables that choose the compiler.
     for name in ["RUSTUP_TOOLCHAIN", "RUSTC", "RUSTDOC", "CARGO"] {

@@ -1,11 +1,11 @@
 //! Programs of crates.io that tasks use.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::{has_program, status};
+use crate::{has_program, status, target_folder};
 
 /// A program of crates.io: cargo's subcommand.
 pub struct Tool {
@@ -23,8 +23,7 @@ pub fn ready(tool: &Tool) -> Result<PathBuf> {
     if has_program(&[name]) {
         return Ok(PathBuf::from(name));
     }
-    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    let root = std::path::absolute(Path::new(&target).join("tools"))?;
+    let root = target_folder()?.join("tools");
     let program = root.join("bin").join(name);
     if !program.exists() {
         eprintln!("xtask: installing {name} {version} into {}", root.display());
