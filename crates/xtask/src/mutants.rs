@@ -4,7 +4,7 @@
 //! the files of `tests/` that hold the part's promises, for which everything above the crate is built.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -81,48 +81,14 @@ pub fn run(args: &[String]) -> Result<()> {
     };
     let part = PARTS.iter().find(|part| part.name == name);
     let part = part.with_context(|| format!("no part `{name}`\n{USAGE}"))?;
-    let folder = target_folder()?.join("mutants");
-    // Copies of the tree are made here, and find the shared data beside them as the tree does.
-    std::fs::create_dir_all(&folder)?;
-    #[cfg(unix)]
-    if let (Ok(shared), link) = (std::fs::canonicalize("../shared"), folder.join("shared"))
-        && !link.exists()
-    {
-        std::os::unix::fs::symlink(shared, link)?;
-    }
-    let out = folder.join(name);
-    let mutants = || -> Result<Command> {
-        let mut command = Command::new(tools::ready(&TOOL)?);
-        command.args(["mutants", "--package", part.package, "--file", part.files]);
-        command.args(["--gitignore", "true", "--no-times", "--output"]).arg(&out);
-        command.env("TMPDIR", &folder).env("CARGO_TARGET_DIR", folder.join("target"));
-        Ok(command)
-    };
-    if out.exists() {
-        std::fs::remove_dir_all(&out)?;
-    }
-    let mut first = mutants()?;
-    first.args(["--shard", &format!("0/{share}"), "--sharding", "round-robin"]);
-    finish(&mut first)?;
-    let found = out.join("mutants.out");
-    let noticed = noticed(&found)?;
-    let by_crate = survivors(&found)?;
+    let trial = Trial::ready(part)?;
+    let (noticed, by_crate) = trial.by_crate(share)?;
     let tried = noticed + by_crate.len();
     if tried == 0 {
         bail!("there is no mutant in a share of one in {share}");
     }
-    let mut left = by_crate.clone();
-    if !left.is_empty() {
-        let names = by_crate.iter().map(|name| format!("^{}$", regex::escape(name)));
-        let mut again = mutants()?;
-        again.args(names.flat_map(|name| ["--re".to_owned(), name]));
-        again.args(["--test-package", "bilayer", "--"]);
-        again.args(part.suite.iter().flat_map(|test| ["--test", test]));
-        finish(&mut again)?;
-        // Fields that are left out are tried whatever the names are.
-        left = survivors(&found)?.intersection(&by_crate).cloned().collect();
-    }
-    eprintln!("xtask: {name}: {} of {tried} survived; {}", left.len(), out.display());
+    let left = if by_crate.is_empty() { BTreeSet::new() } else { trial.by_suite(&by_crate)? };
+    eprintln!("xtask: {name}: {} of {tried} survived; {}", left.len(), trial.out.display());
     for survivor in &left {
         eprintln!("  {survivor}");
     }
@@ -136,6 +102,69 @@ pub fn run(args: &[String]) -> Result<()> {
     );
     let record = Record::new("mutants", name, tried as f64, "mutants")?;
     record.failed(left.len() as u64).note(note).append()
+}
+
+/// The mutants of a part, and where they are tried.
+struct Trial {
+    part: &'static MutantPart,
+    /// The folder of the copies of the tree, and of what is built.
+    folder: PathBuf,
+    /// The folder of what comes out.
+    out: PathBuf,
+}
+
+impl Trial {
+    fn ready(part: &'static MutantPart) -> Result<Trial> {
+        let folder = target_folder()?.join("mutants");
+        std::fs::create_dir_all(&folder)?;
+        // The copies find the shared data beside them, as the tree does.
+        #[cfg(unix)]
+        if let (Ok(shared), link) = (std::fs::canonicalize("../shared"), folder.join("shared"))
+            && !link.exists()
+        {
+            std::os::unix::fs::symlink(shared, link)?;
+        }
+        let out = folder.join(part.name);
+        if out.exists() {
+            std::fs::remove_dir_all(&out)?;
+        }
+        Ok(Trial { part, folder, out })
+    }
+
+    /// cargo-mutants for the part's package.
+    fn command(&self) -> Result<Command> {
+        let mut mutants = Command::new(tools::ready(&TOOL)?);
+        mutants.args(["mutants", "--package", self.part.package]);
+        mutants.args(["--gitignore", "true", "--no-times", "--output"]).arg(&self.out);
+        mutants.env("TMPDIR", &self.folder).env("CARGO_TARGET_DIR", self.folder.join("target"));
+        Ok(mutants)
+    }
+
+    /// Tries each `share`th mutant with the crate's tests: how many these notice, and the others.
+    fn by_crate(&self, share: u64) -> Result<(usize, BTreeSet<String>)> {
+        let mut mutants = self.command()?;
+        mutants.args(["--file", self.part.files]);
+        mutants.args(["--shard", &format!("0/{share}"), "--sharding", "round-robin"]);
+        finish(&mut mutants)?;
+        let found = self.out.join("mutants.out");
+        Ok((noticed(&found)?, survivors(&found)?))
+    }
+
+    /// Tries some mutants with the suite's files: those that these do not notice either.
+    fn by_suite(&self, some: &BTreeSet<String>) -> Result<BTreeSet<String>> {
+        let mut mutants = self.command()?;
+        // Regular expressions do not choose among fields that are left out; files do.
+        let files: BTreeSet<&str> = some.iter().filter_map(|name| name.split(':').next()).collect();
+        mutants.args(files.iter().flat_map(|file| ["--file", file]));
+        for name in some {
+            mutants.args(["--re", &format!("^{}$", regex::escape(name))]);
+        }
+        mutants.args(["--", "--package", "bilayer"]);
+        mutants.args(self.part.suite.iter().flat_map(|test| ["--test", test]));
+        finish(&mut mutants)?;
+        let left = survivors(&self.out.join("mutants.out"))?;
+        Ok(left.intersection(some).cloned().collect())
+    }
 }
 
 /// Waits for cargo-mutants. Mutants that survive or take too long are results, tests that fail without a change are not.
