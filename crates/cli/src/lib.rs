@@ -39,7 +39,7 @@ mod version;
 use failure::{Failure, INTERNAL, INTERRUPTED};
 
 pub use commands::profile;
-pub use settings_file::check as check_settings;
+pub use settings_file::Checker as SettingsChecker;
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {

@@ -37,19 +37,18 @@ pub fn complete(
         return Ok(None);
     }
     let Some(path) = candidates().into_iter().find(|path| path.is_file()) else { return Ok(None) };
-    let text = crate::output::file(&path)?;
-    with(&text, &path, typed, matches, cli).map(Some)
+    let table = parsed(&crate::output::file(&path)?, &path)?;
+    with(table, &path, typed, matches, cli).map(Some)
 }
 
-/// `typed` extended by the settings file `path` of a given text.
+/// `typed` extended by the table of the settings file `path`.
 fn with(
-    text: &str,
+    table: toml::Table,
     path: &Path,
     typed: &[OsString],
     matches: &ArgMatches,
     cli: &Command,
 ) -> Result<Completed, Failure> {
-    let table = parsed(text, path)?;
     let mut arguments = typed.to_vec();
     let subcommand = matches.subcommand();
     let known = subcommand.and_then(|(name, given)| Some((cli.find_subcommand(name)?, given)));
@@ -79,19 +78,37 @@ fn with(
     Ok(Completed { arguments, path: path.to_owned() })
 }
 
-/// The arguments of a command line, the program's name and a command first, with the settings of a text added. Nothing
-/// is read and nothing is run.
-///
-/// # Errors
-/// What is wrong with the text, or with the command line that comes of it, in one line.
-pub fn check(text: &str, typed: &[OsString]) -> Result<Vec<OsString>, String> {
-    let mut cli = crate::args::command();
-    cli.build();
-    let matches = cli.clone().try_get_matches_from(typed).map_err(|error| error.to_string())?;
-    let completed = with(text, Path::new(NAME), typed, &matches, &cli);
-    let arguments = completed.map_err(Failure::into_line)?.arguments;
-    cli.try_get_matches_from(&arguments).map_err(|error| error.to_string())?;
-    Ok(arguments)
+/// Checks the text of settings files. Nothing is read and nothing is run.
+pub struct Checker {
+    cli: Command,
+}
+
+impl Default for Checker {
+    fn default() -> Checker {
+        let mut cli = crate::args::command();
+        cli.build();
+        Checker { cli }
+    }
+}
+
+impl Checker {
+    /// The arguments of a command line, the program's name and a command first, with the settings of a text added.
+    ///
+    /// # Errors
+    /// What is wrong with the text, or with the command line that comes of it, in one line.
+    pub fn check(&mut self, text: &str, typed: &[OsString]) -> Result<Vec<OsString>, String> {
+        let path = Path::new(NAME);
+        let table = parsed(text, path).map_err(Failure::into_line)?;
+        let matches = self.matches(typed)?;
+        let completed = with(table, path, typed, &matches, &self.cli);
+        let arguments = completed.map_err(Failure::into_line)?.arguments;
+        self.matches(&arguments)?;
+        Ok(arguments)
+    }
+
+    fn matches(&mut self, typed: &[OsString]) -> Result<ArgMatches, String> {
+        self.cli.try_get_matches_from_mut(typed).map_err(|error| error.to_string())
+    }
 }
 
 /// Whether a flag or its variable gave it.

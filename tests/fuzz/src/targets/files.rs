@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use bilayer_cli::SettingsChecker;
 use bilayer_convert::convert::Convert;
 use bilayer_convert::imatrix::Imatrix;
 use bilayer_engine::session::{Run, SavedSequence, Session, Wanted};
@@ -17,6 +18,7 @@ use super::models::{model, session};
 thread_local! {
     static FOLDER: TempDir = TempDir::new().expect("a folder for files");
     static SESSION: RefCell<Session> = RefCell::new(session(model()).expect("a session"));
+    static CHECKER: RefCell<SettingsChecker> = RefCell::default();
 }
 
 /// Converts the folder, if it is a checkpoint.
@@ -165,5 +167,6 @@ pub fn settings(data: &[u8]) {
     let commands = ["run", "serve", "bench", "perplexity", "embed"];
     let command = commands[usize::from(*which) % commands.len()];
     let typed = ["bilayer", command, "-m", "model.gguf"].map(OsString::from);
-    let _ = bilayer_cli::check_settings(&String::from_utf8_lossy(text), &typed);
+    let text = String::from_utf8_lossy(text);
+    let _ = CHECKER.with_borrow_mut(|checker| checker.check(&text, &typed));
 }
