@@ -7,8 +7,9 @@
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bilayer::{Access, AccessToken, Hub, HubError, Places, Transfer, Wanted};
 use bilayer_quant::Type;
@@ -363,6 +364,47 @@ fn commands_download_a_model_once() {
         on(&hub, &place, &format!("{command} -hf org/tiny-GGUF:Q8_0 --offline")).good();
     }
     assert!(hub.seen().is_empty());
+}
+
+/// A download that is killed goes on with the next run, and the cache has whole files only; `BILAYER_TEST_KILLS` sets how
+/// often.
+#[test]
+#[cfg(unix)]
+fn a_download_killed_at_any_moment_is_completed_by_the_next() {
+    let kills = std::env::var("BILAYER_TEST_KILLS").ok().and_then(|text| text.parse().ok());
+    let (kills, place, hub) = (kills.unwrap_or(6), Place::new(), TestHub::new());
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/cli/assets/demo.gguf");
+    let bytes = std::fs::read(demo).unwrap();
+    hub.file(REPO, FILE, &bytes);
+    let line = format!("inspect -hf {REPO}");
+    let began = Instant::now();
+    on(&hub, &place, &line).good();
+    let (whole, mut state) = (began.elapsed(), 7_u64);
+    let blobs = format!("hub/models--{}/blobs", REPO.replace('/', "--"));
+    let [complete] = place.names_in(&blobs).try_into().unwrap();
+    let (mut ended, mut parts) = (0, 0);
+    for _ in 0..kills {
+        std::fs::remove_dir_all(place.path().join("hub")).unwrap();
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let share = (state >> 40) as f64 / f64::from(1 << 24);
+        let mut command = place.command(&line);
+        command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", place.path());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(whole.mul_f64(share));
+        child.kill().unwrap();
+        ended += usize::from(!child.wait().unwrap().success());
+        let path = place.path().join(&blobs);
+        for entry in path.read_dir().into_iter().flatten() {
+            let entry = entry.unwrap();
+            let found = std::fs::read(entry.path()).unwrap();
+            let is_whole = entry.file_name() == complete.as_str();
+            parts += usize::from(!is_whole);
+            assert!(bytes.starts_with(&found) && (!is_whole || found == bytes), "{entry:?}");
+        }
+        on(&hub, &place, &line).good();
+        assert_eq!(place.names_in(&blobs), [complete.as_str()]);
+    }
+    println!("writer download: {ended} of {kills} runs ended by the signal, {parts} left a part");
 }
 
 #[test]

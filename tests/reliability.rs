@@ -592,13 +592,14 @@ fn a_file_that_is_replaced_is_used_as_it_was_opened() {
 
 // ---- Writers ------------------------------------------------------------------------------------
 
-/// Commands that write `out`, by name, each with what it needs in [`place`]. Batches and downloads keep what they have
-/// done, and have tests of their own.
-const WRITERS: [(&str, &str); 8] = [
+/// Commands that write `out`, by name, each with what it needs in [`place`]. Batches, downloads and the server's slots have
+/// tests of their own.
+const WRITERS: [(&str, &str); 9] = [
     ("convert", "convert checkpoint --outfile OUT"),
     ("prune", "prune in.gguf OUT --pattern 0.5 --method magnitude"),
     ("synth", "synth --layers 4 --width 128 --heads 4 --vocab 512 --type F16 OUT"),
     ("quantize", "quantize in.gguf OUT Q8_0 1"),
+    ("gptq", "quantize in.gguf OUT Q8_0 1 --gptq --calibration text.txt --chunks 2 -c 64"),
     ("imatrix", "imatrix -m in.gguf -f text.txt -c 64 --chunks 2 --device none -o OUT"),
     (
         "base logits",
@@ -608,9 +609,25 @@ const WRITERS: [(&str, &str); 8] = [
     ("trace", "run -m in.gguf -p once -n 4 --device none --trace OUT"),
 ];
 
+/// Those that are killed as well, but either read what they replace or write a folder.
+const OTHERS: [(&str, &str); 3] = [
+    ("prompt cache", "run -m in.gguf -f short.txt -n 1 --device none --prompt-cache OUT"),
+    ("chat", "run -m in.gguf -cnv -n 2 --device none --chat-template chatml"),
+    ("profile", "profile -m in.gguf -p 4 -n 2 -r 1 --device none --out folder"),
+];
+
 /// Names that the folder has beside `before`, without the output.
 fn strays(place: &Place, before: &[String]) -> Vec<String> {
     place.names().into_iter().filter(|name| name != "out" && !before.contains(name)).collect()
+}
+
+/// The command of a writer.
+fn writer(place: &Place, line: &str) -> std::process::Command {
+    let mut command = place.command(&line.replace("OUT", "out"));
+    if line.contains("-cnv") {
+        command.stdin(std::fs::File::open(place.path().join("chat.txt")).unwrap());
+    }
+    command
 }
 
 /// Kills every writer at moments spread over its run; `BILAYER_TEST_KILLS` sets how many of each.
@@ -619,31 +636,42 @@ fn strays(place: &Place, before: &[String]) -> Vec<String> {
 fn a_killed_writer_leaves_the_old_file_and_the_next_one_cleans_up() {
     let kills = std::env::var("BILAYER_TEST_KILLS").ok().and_then(|text| text.parse().ok());
     let (kills, place) = (kills.unwrap_or(5), place());
+    place.file("chat.txt", "once\n/save out\n/exit\n");
+    std::fs::create_dir(place.path().join("folder")).unwrap();
+    place.run("run -m in.gguf -p twice -n 1 --device none --prompt-cache old").good();
+    let old = std::fs::read(place.path().join("old")).unwrap();
     let (mut killed, mut seeds) = (0, Mutations { seeds: Vec::new(), state: 7 });
-    for (name, writer) in WRITERS {
-        let line = writer.replace("OUT", "out");
-        let began = Instant::now();
+    for (name, line) in WRITERS.into_iter().chain(OTHERS) {
+        let out = if name == "profile" { "folder/profile.json" } else { "out" };
+        let read = || std::fs::read(place.path().join(out)).unwrap();
+        let folder = || place.names_in("folder");
         let before = place.names();
-        place.run(&line).good();
-        let whole = began.elapsed();
-        let (mut ended, mut drafts, mut old) = (0, 0, 0);
+        place.file(out, &old);
+        let began = Instant::now();
+        ran(&mut writer(&place, line)).good();
+        let (whole, complete, charts) = (began.elapsed(), read(), folder());
+        let (mut ended, mut olds, mut drafts) = (0, 0, 0);
         for _ in 0..kills {
-            place.file("out", "old");
-            let mut command = place.command(&line);
+            place.file(out, &old);
+            let mut command = writer(&place, line);
             let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
             std::thread::sleep(whole.mul_f64(seeds.below(1000) as f64 / 1000.0));
             child.kill().unwrap();
             ended += usize::from(!child.wait().unwrap().success());
-            let found = std::fs::read(place.path().join("out")).unwrap();
-            old += usize::from(found == b"old");
-            assert!(found == b"old" || found.len() > 100, "{line}: {} bytes", found.len());
-            drafts += strays(&place, &before).len();
+            let found = read();
+            olds += usize::from(found == old);
+            // Traces and profiles have times.
+            let is_json = serde_json::from_slice::<serde_json::Value>(&found).is_ok();
+            let is_whole = found == old || found == complete || is_json;
+            assert!(is_whole, "{line}: {} bytes", found.len());
+            drafts += strays(&place, &before).len() + folder().len() - charts.len();
         }
-        place.run(&line).good();
+        ran(&mut writer(&place, line)).good();
         assert_eq!(strays(&place, &before), Vec::<String>::new(), "{line}");
-        std::fs::remove_file(place.path().join("out")).unwrap();
+        assert_eq!(folder(), charts, "{line}");
+        std::fs::remove_file(place.path().join(out)).unwrap();
         println!(
-            "writer {name}: {ended} of {kills} runs ended by the signal, {old} left the old file, {drafts} drafts seen"
+            "writer {name}: {ended} of {kills} runs ended by the signal, {olds} left the old file, {drafts} drafts seen"
         );
         killed += ended;
     }

@@ -149,9 +149,11 @@ fn killed(place: &Place, arguments: &str, after: Duration) -> Option<Ran> {
     None
 }
 
+/// `BILAYER_TEST_KILLS` sets how many moments, at least thirty.
 #[test]
 fn killed_at_thirty_random_moments_every_request_is_answered_once() {
-    let place = Place::new();
+    let wanted = std::env::var("BILAYER_TEST_KILLS").ok().and_then(|text| text.parse().ok());
+    let (wanted, place) = (wanted.unwrap_or(30).max(30), Place::new());
     place.file("in.jsonl", completions(60));
     let whole = Instant::now();
     place.run("batch -ngl 0 -np 4 -c 512 in.jsonl undisturbed.jsonl").good();
@@ -159,7 +161,7 @@ fn killed_at_thirty_random_moments_every_request_is_answered_once() {
     let expected = texts(&place, "undisturbed.jsonl");
     let arguments = "batch -ngl 0 -np 4 -c 512 --audit log in.jsonl out.jsonl";
     let (mut kills, mut ends, mut state) = (0, 0, 7_u64);
-    while kills < 30 {
+    while kills < wanted {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let share = (state >> 40) as f64 / f64::from(1 << 24);
         let ended = killed(&place, arguments, whole.mul_f64(share));
@@ -178,6 +180,7 @@ fn killed_at_thirty_random_moments_every_request_is_answered_once() {
     assert_eq!(texts(&place, "out.jsonl"), expected, "after {kills} kills and {ends} ends");
     place.run("audit verify --requests in.jsonl --answers out.jsonl log").good();
     assert_eq!(place.names(), ["in.jsonl", "log", "out.jsonl", "undisturbed.jsonl"]);
+    println!("writer batch: {kills} of {kills} runs ended by the signal, {ends} batches complete");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Clients that leave or do not read, and a server that is killed.
 
+use std::path::PathBuf;
+
 use super::*;
 
 /// Waits until `is_so`, at most 10 seconds.
@@ -101,50 +103,121 @@ fn a_client_that_does_not_read_delays_no_other() {
     assert_eq!(json!(text), server.post("/completion", &whole).good()["content"]);
 }
 
-/// A server that was killed while it had nothing to do starts again on the same socket, with the slots that were saved.
+/// A server at a socket that keeps slots.
 #[cfg(unix)]
-#[test]
-fn a_server_that_was_killed_starts_again_where_it_was() {
-    use std::os::unix::net::UnixStream;
-    let place = Place::new();
-    let [socket, folder] = ["bilayer.sock", "slots"].map(|name| place.path().join(name));
-    std::fs::create_dir(&folder).unwrap();
-    let start = || {
+struct Keeper {
+    place: Place,
+    socket: PathBuf,
+}
+
+#[cfg(unix)]
+impl Keeper {
+    fn new() -> Keeper {
+        let place = Place::new();
+        std::fs::create_dir(place.path().join("slots")).unwrap();
+        Keeper { socket: place.path().join("bilayer.sock"), place }
+    }
+
+    /// Starts it, and waits until it listens.
+    fn start(&self) -> std::process::Child {
         let line = format!(
-            "serve -ngl 0 -np 1 -c 256 --host {} --slot-save-path {}",
-            socket.display(),
-            folder.display()
+            "serve -ngl 0 -np 1 -c 256 --host {} --slot-save-path slots",
+            self.socket.display()
         );
-        let mut command = place.command(&line);
-        let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut command = self.place.command(&line);
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
+        let mut child = command.spawn().unwrap();
         let mut line = [0; 14];
         child.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
         child
-    };
-    let post = |path: &str, body: Value| {
+    }
+
+    /// The answer's head and body, as far as the server lives to send them.
+    fn ask(&self, path: &str, body: Value) -> String {
+        use std::os::unix::net::UnixStream;
         let body = body.to_string();
-        let mut stream = UnixStream::connect(&socket).unwrap();
+        let mut text = String::new();
+        let Ok(mut stream) = UnixStream::connect(&self.socket) else { return text };
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
              content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
-        stream.write_all(head.as_bytes()).unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
+        let _ = stream.write_all(head.as_bytes());
+        let _ = stream.read_to_string(&mut text);
+        text
+    }
+
+    fn post(&self, path: &str, body: Value) -> String {
+        let text = self.ask(path, body);
         assert!(text.starts_with("HTTP/1.1 200"), "{text}");
         text
-    };
-    let mut first = start();
-    post("/completion", json!({ "prompt": "ROMEO:\n", "n_predict": 4, "id_slot": 0 }));
-    post("/slots/0?action=save", json!({ "filename": "a.bin" }));
+    }
+
+    /// Fills the slot with an answer.
+    fn answer(&self, prompt: &str) {
+        self.post("/completion", json!({ "prompt": prompt, "n_predict": 4, "id_slot": 0 }));
+    }
+}
+
+/// A server that was killed while it had nothing to do starts again on the same socket, with the slots that were saved.
+#[cfg(unix)]
+#[test]
+fn a_server_that_was_killed_starts_again_where_it_was() {
+    let keeper = Keeper::new();
+    let mut first = keeper.start();
+    keeper.answer("ROMEO:\n");
+    let name = json!({ "filename": "a.bin" });
+    keeper.post("/slots/0?action=save", name.clone());
     first.kill().unwrap();
     first.wait().unwrap();
-    assert!(socket.exists(), "what was killed leaves its socket");
-    let mut second = start();
-    assert!(post("/slots/0?action=restore", json!({ "filename": "a.bin" })).contains("n_restored"));
+    assert!(keeper.socket.exists(), "what was killed leaves its socket");
+    let mut second = keeper.start();
+    assert!(keeper.post("/slots/0?action=restore", name).contains("n_restored"));
     second.kill().unwrap();
     second.wait().unwrap();
+}
+
+/// A server that is killed while it saves a slot leaves the old file or the new one, and its next save cleans up;
+/// `BILAYER_TEST_KILLS` sets how often.
+#[cfg(unix)]
+#[test]
+fn a_server_killed_while_it_saves_leaves_a_slot_that_can_be_restored() {
+    let kills = std::env::var("BILAYER_TEST_KILLS").ok().and_then(|text| text.parse().ok());
+    let (kills, keeper) = (kills.unwrap_or(4), Keeper::new());
+    let name = json!({ "filename": "a.bin" });
+    let mut server = keeper.start();
+    keeper.answer("ROMEO:\n");
+    keeper.post("/slots/0?action=save", name.clone());
+    let (mut took, mut drafts, mut cut, mut state) = (Duration::ZERO, 0, 0, 7_u64);
+    for _ in 0..kills {
+        keeper.answer("JULIET:\nO, where is");
+        let began = Instant::now();
+        keeper.post("/slots/0?action=save", json!({ "filename": "b.bin" }));
+        took = took.max(began.elapsed());
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let share = (state >> 40) as f64 / f64::from(1 << 24);
+        std::thread::scope(|scope| {
+            let save = scope.spawn(|| keeper.ask("/slots/0?action=save", name.clone()));
+            std::thread::sleep(took.mul_f64(share));
+            server.kill().unwrap();
+            cut += usize::from(!save.join().unwrap().contains("200 OK"));
+        });
+        server.wait().unwrap();
+        drafts += keeper.place.names_in("slots").len() - 2;
+        server = keeper.start();
+        for slot in ["a.bin", "b.bin"] {
+            let restored = keeper.post("/slots/0?action=restore", json!({ "filename": slot }));
+            assert!(restored.contains("n_restored"), "{slot}: {restored}");
+        }
+        keeper.post("/slots/0?action=save", name.clone());
+        assert_eq!(keeper.place.names_in("slots"), ["a.bin", "b.bin"]);
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+    println!(
+        "writer slot: {kills} of {kills} servers ended by the signal, {cut} before the answer, {drafts} drafts seen"
+    );
 }
 
 /// Requests that come before their model is loaded wait for it; then those beyond the queue are refused. Another client, which

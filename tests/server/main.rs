@@ -2,6 +2,7 @@
 //! lost.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::print_stdout, reason = "counts are shown")]
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};

@@ -111,6 +111,10 @@ fn answer(stream: &TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
     let first = lines.next().transpose()?.unwrap_or_default();
     let mut words = first.split(' ').map(str::to_owned);
     let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    if path.is_empty() {
+        // The client ended before it asked for something.
+        return Ok(());
+    }
     let mut request = Request { method, path, range: None, token: None };
     for line in lines {
         let line = line?;

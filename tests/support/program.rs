@@ -40,7 +40,12 @@ impl Place {
 
     /// The names in the folder, in order.
     pub fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.path()).unwrap();
+        self.names_in("")
+    }
+
+    /// The names in a folder in it, in order.
+    pub fn names_in(&self, folder: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path().join(folder)).unwrap();
         let mut names: Vec<String> =
             entries.map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
         names.sort();

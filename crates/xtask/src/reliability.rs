@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use crate::record::{self, Record};
-use crate::sanitize;
+use crate::{fuzz, sanitize};
 
 pub const USAGE: &str = "\
 cargo xtask reliability [--kills N]           write docs/internals/reliability.md; first kill every writer N times";
@@ -28,6 +28,8 @@ struct PagePart {
     adds_up: bool,
     /// Whether a name is shown.
     shows: fn(&str) -> bool,
+    /// The count of a name that is enough, if one is meant.
+    enough: Option<fn(&str) -> f64>,
 }
 
 const PARTS: &[PagePart] = &[
@@ -35,9 +37,11 @@ const PARTS: &[PagePart] = &[
         name: "fuzz",
         heading: "Fuzzing",
         about: "Executions of each target of tests/fuzz since its last finding, with AddressSanitizer \
-                (`cargo xtask fuzz`). Failures are findings over all time; each is repaired and replayed by the suite.",
+                (`cargo xtask fuzz`). Failures are findings over all time; each is repaired and replayed by the suite. Meant are 100 \
+                million of a target that runs more than 10 000 times a second, 2 million of the others.",
         adds_up: true,
         shows: |_| true,
+        enough: Some(fuzz::enough),
     },
     PagePart {
         name: "mutations",
@@ -46,6 +50,7 @@ const PARTS: &[PagePart] = &[
                 coverage (`cargo xtask fuzz --mutate N`).",
         adds_up: true,
         shows: |_| true,
+        enough: None,
     },
     PagePart {
         name: "agreement",
@@ -56,6 +61,7 @@ const PARTS: &[PagePart] = &[
                 llama.cpp. Every difference is counted by its cause; failures are differences without one.",
         adds_up: false,
         shows: |_| true,
+        enough: None,
     },
     PagePart {
         name: "kills",
@@ -64,6 +70,7 @@ const PARTS: &[PagePart] = &[
                 neither the old nor the new one, or a temporary file that the next run left.",
         adds_up: false,
         shows: |_| true,
+        enough: None,
     },
     PagePart {
         name: "sanitizer",
@@ -71,6 +78,7 @@ const PARTS: &[PagePart] = &[
         about: "Tests run under a checker of memory accesses (`cargo xtask sanitize`).",
         adds_up: false,
         shows: sanitize::is_subject,
+        enough: None,
     },
     PagePart {
         name: "mutants",
@@ -78,6 +86,7 @@ const PARTS: &[PagePart] = &[
         about: "Changes of the code that some test should notice (`cargo xtask mutants`). Failures are mutants that survived.",
         adds_up: false,
         shows: |_| true,
+        enough: None,
     },
     PagePart {
         name: "soak",
@@ -85,6 +94,7 @@ const PARTS: &[PagePart] = &[
         about: "A server under mixed use (`cargo xtask soak`).",
         adds_up: false,
         shows: |_| true,
+        enough: None,
     },
 ];
 
@@ -102,22 +112,30 @@ pub fn run(args: &[String]) -> Result<()> {
     Ok(std::fs::rename(&draft, PAGE)?)
 }
 
-/// Runs the test that kills writers, so many times each, and records what it printed.
+/// The tests that kill writers: their files, and parts of their names.
+const KILLERS: [(&str, &str); 3] =
+    [("reliability", "killed_writer"), ("server", "killed"), ("hub", "killed")];
+
+/// Runs the tests that kill writers, so many times each, and records what they printed.
 fn kill(count: &str) -> Result<()> {
     let count: u32 = count.parse().context("--kills needs a number")?;
-    let mut test = std::process::Command::new("cargo");
-    test.args(["test", "--test", "reliability", "killed_writer", "--", "--nocapture"]);
-    let printed = crate::output(test.env("BILAYER_TEST_KILLS", count.to_string()))?;
-    let mut writers = 0;
-    for line in printed.lines().filter_map(|line| line.strip_prefix("writer ")) {
-        let (name, figures) = line.split_once(": ").context("a line of a writer")?;
-        let kills = figures.split(' ').next().and_then(|kills| kills.parse().ok());
-        let kills = kills.with_context(|| format!("no number of kills in `{line}`"))?;
-        Record::new("kills", name, kills, "kills")?.note(figures).append()?;
-        writers += 1;
-    }
-    if writers == 0 {
-        bail!("the test printed no writer:\n{printed}");
+    for (file, name) in KILLERS {
+        let mut test = std::process::Command::new("cargo");
+        test.args(["test", "--test", file, name, "--", "--nocapture"]);
+        let printed = crate::output(test.env("BILAYER_TEST_KILLS", count.to_string()))?;
+        let mut writers = 0;
+        // The runner's own words may precede those of a test on its line.
+        let lines = printed.lines().filter_map(|line| Some(line.split_once("writer ")?.1));
+        for line in lines {
+            let (name, figures) = line.split_once(": ").context("a line of a writer")?;
+            let kills = figures.split(' ').next().and_then(|kills| kills.parse().ok());
+            let kills = kills.with_context(|| format!("no number of kills in `{line}`"))?;
+            Record::new("kills", name, kills, "kills")?.note(figures).append()?;
+            writers += 1;
+        }
+        if writers == 0 {
+            bail!("the tests of {file} printed no writer:\n{printed}");
+        }
     }
     Ok(())
 }
@@ -140,7 +158,10 @@ fn page(records: &[Record], faults: &str) -> Result<String> {
             "| what | count | failures | date | machine | note |\n|---|---|---|---|---|---|\n",
         );
         for row in rows {
-            let (count, note) = (thousands(row.count), row.note.replace('|', "\\|"));
+            let (count, mut note) = (thousands(row.count), row.note.replace('|', "\\|"));
+            if let Some(enough) = part.enough {
+                note.push_str(&share(row.count, enough(&row.name)));
+            }
             let Record { name, unit, failed, date, machine, .. } = row;
             writeln!(page, "| {name} | {count} {unit} | {failed} | {date} | {machine} | {note} |")?;
         }
@@ -179,6 +200,14 @@ fn rows(part: &PagePart, records: &[Record]) -> Vec<Record> {
     rows.into_values().collect()
 }
 
+/// How much of what is enough was done.
+fn share(count: f64, enough: f64) -> String {
+    match count / enough {
+        1.0.. => format!("enough: {}", thousands(enough)),
+        share => format!("{:.1} % of {}", 100.0 * share, thousands(enough)),
+    }
+}
+
 /// Cells of the matrix with a test, that cannot occur, and that are not automated.
 fn cells(faults: &str) -> [usize; 3] {
     let moments = ["| load |", "| idle |", "| prefill |", "| decode |", "| save |"];
@@ -210,7 +239,7 @@ fn thousands(number: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{PARTS, cells, rows, thousands};
+    use super::{PARTS, cells, rows, share, thousands};
     use crate::record::Record;
 
     #[test]
@@ -229,5 +258,7 @@ mod tests {
         let page = "| load | a | `t.rs::b` |\n| idle | cannot occur | |\n| save | not automated | |\n| other |";
         assert_eq!(cells(page), [1, 1, 1]);
         assert_eq!(thousands(1234567.0), "1,234,567");
+        assert_eq!(share(5e5, 2e6), "25.0 % of 2,000,000");
+        assert_eq!(share(2e6, 2e6), "enough: 2,000,000");
     }
 }
