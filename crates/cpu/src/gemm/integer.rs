@@ -63,7 +63,7 @@ impl Integer {
         let span_bytes = row_bytes * SPAN / packing.cols;
         // Prefetches the next call's weights, in order, during this one.
         let mut spans = Ahead::of(weights).split(packing.cols.div_ceil(SPAN));
-        let steps = panels * (2 + packing.chunks(packed.tokens));
+        let steps = self.fills(rows) + panels * packing.chunks(packed.tokens);
         for (span, col) in (0..packing.cols).step_by(SPAN).enumerate() {
             let start = span * span_bytes;
             let part =
@@ -96,6 +96,11 @@ impl Integer {
         }
     }
 
+    /// How often sixteen rows are unpacked.
+    fn fills(&self, rows: usize) -> usize {
+        rows.next_multiple_of(self.panel_rows) / 16
+    }
+
     /// Unpacks the columns of `part`, by the fast path `fill` where there are 16 rows, and prefetches the next of
     /// `steps` with every 16 rows; a panel's rows beyond the last are zero.
     fn fill(
@@ -106,8 +111,7 @@ impl Integer {
         steps: &mut Split,
         scratch: &mut Scratch,
     ) {
-        let halves = rows.next_multiple_of(self.panel_rows) / 16;
-        for first in (0..halves).map(|half| 16 * half) {
+        for first in (0..self.fills(rows)).map(|fill| 16 * fill) {
             let count = rows.saturating_sub(first).min(16);
             let (panel, ahead) = (&mut scratch.panels[first / self.panel_rows], steps.part());
             if let (Some(fill), 16) = (fill, count) {

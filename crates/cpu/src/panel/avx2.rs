@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{Panel, ROWS};
-use crate::stream::{Ahead, PanelRows};
+use crate::stream::{Ahead, PanelRows, Split};
 use crate::x86::{BOTH, BOTH_HIGH, Eight, Sixteen, TWICE, TWICE_HIGH, f16_low_256};
 
 #[target_feature(enable = "avx2")]
@@ -38,20 +38,19 @@ pub(crate) fn put(panel: &mut Panel, step: usize, first: usize, quants: __m256i)
     unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), quants) }
 }
 
-/// A fast path into a panel, eight rows at a time: `fill` writes rows `first..first + 8`. Half of `ahead` is
-/// prefetched before each.
+/// A fast path into a panel, eight rows at a time: `fill` writes rows `first..first + 8`, and prefetches a part of
+/// `ahead` with each of `PARTS`: as many lines at once as a core can wait for would delay its loads.
 #[target_feature(enable = "avx2,f16c")]
 #[inline]
-pub(crate) fn fill<const BYTES: usize>(
+pub(crate) fn fill<const BYTES: usize, const PARTS: usize>(
     rows: PanelRows<'_>,
     ahead: Ahead,
     first: usize,
-    mut fill: impl FnMut(Eight<'_, BYTES>, usize),
+    mut fill: impl FnMut(Eight<'_, BYTES>, usize, &mut Split),
 ) {
-    let mut ahead = ahead.split(2);
+    let mut ahead = ahead.split(2 * PARTS);
     for (half, rows) in Sixteen::new(rows).halves().into_iter().enumerate() {
-        ahead.part().fetch();
-        fill(rows, first + 8 * half);
+        fill(rows, first + 8 * half, &mut ahead);
     }
 }
 
@@ -71,6 +70,33 @@ pub(crate) fn pairs(low: __m256i, high: __m256i, factor: f32) -> __m256i {
     };
     let high = _mm256_slli_epi32::<16>(integers(high));
     _mm256_blend_epi16::<0b1010_1010>(integers(low), high)
+}
+
+/// The largest scale of codes of a full byte: times 128 and shifted, a product has 12 bits.
+pub(crate) const SHARE_MAX: f32 = 4096.0;
+
+/// Stores the scales of groups of 32 of rows `first..first + 8`, a vector of rows for each group, as shares of the largest
+/// of a row, which becomes [`SHARE_MAX`], and the units of products with them. A scale that is not finite makes the unit
+/// NaN.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn put_shares(scales: [__m256; 8], first: usize, panel: &mut Panel) {
+    const LEAST: f32 = f32::MIN_POSITIVE * 67_108_864.0;
+    let (mut peak, mut odd) = (_mm256_setzero_ps(), _mm256_setzero_ps());
+    for scale in scales {
+        // The second operand is taken beside a NaN.
+        peak = _mm256_max_ps(_mm256_andnot_ps(_mm256_set1_ps(-0.0), scale), peak);
+        odd = _mm256_add_ps(odd, _mm256_mul_ps(scale, _mm256_setzero_ps()));
+    }
+    let is_small = _mm256_cmp_ps::<_CMP_LT_OQ>(peak, _mm256_set1_ps(LEAST));
+    let factor = _mm256_div_ps(_mm256_set1_ps(SHARE_MAX), peak);
+    let factor = _mm256_andnot_ps(is_small, factor);
+    let unit = _mm256_mul_ps(peak, _mm256_set1_ps(128.0 / SHARE_MAX));
+    store_floats(&mut panel.units[0][first..], _mm256_add_ps(unit, odd));
+    for (line, scale) in panel.scales.iter_mut().zip(scales) {
+        let share = _mm256_castps_si256(_mm256_mul_ps(scale, factor));
+        put_pairs(line, first, pairs(share, share, 1.0));
+    }
 }
 
 /// Stores products of 16 bits (`tile/avx2_wide.rs`): the codes of step `step`, four bytes of each of eight rows, times

@@ -13,9 +13,9 @@ use crate::x86::{Eight, Sixteen, f16_low, f16_low_256};
 /// Adds the fast paths of a type. `BYTES` are those of eight blocks.
 pub(crate) const fn with_fills<T: Quads, const BYTES: usize>(quants: Quants) -> Quants {
     // Codes of a full byte are multiplied in 16 bits at AVX2.
-    let is_narrow = T::HIGHEST < 64;
+    let is_wide = T::HIGHEST > 63;
     Quants {
-        fill_avx2: if is_narrow { Some(fill_256::<T, BYTES>) } else { None },
+        fill_avx2: Some(if is_wide { fill_wide::<T, BYTES> } else { fill_256::<T, BYTES> }),
         fill: Some(fill_512::<T, BYTES>),
         ..quants
     }
@@ -137,15 +137,14 @@ fn fill_256<T: Quads, const BYTES: usize>(
     panel: &mut Panel,
 ) {
     const { assert!(BYTES == 8 * T::BLOCK && T::GROUP == 32 && T::WEIGHTS == 32) };
-    avx2::fill::<BYTES>(rows, ahead, first, |rows, first| {
+    avx2::fill::<BYTES, 1>(rows, ahead, first, |rows, first, ahead| {
+        ahead.part().fetch();
         for block in 0..8 {
             let head = rows.dwords(block * T::BLOCK);
-            codes_256::<T, BYTES>(rows, head, block, first, panel);
-            let scale = match T::SCALES {
-                ScaleBits::F16(at) => half_256(head, at),
-                ScaleBits::Exponent(at) => exponent_256(head, at),
-                ScaleBits::Computed => unreachable!("panels have no such scales"),
-            };
+            codes_256::<T, BYTES>(rows, head, block, |step, codes| {
+                avx2::put(panel, step, first, T::unsigned(codes));
+            });
+            let scale = scale_256::<T>(head);
             avx2::store_floats(&mut panel.scales[block][first..], scale);
             // See `Adjust::unsigned` and `tile/avx2.rs`.
             let min = match T::MIN {
@@ -157,15 +156,51 @@ fn fill_256<T: Quads, const BYTES: usize>(
     });
 }
 
-/// [`codes`] of eight rows.
+/// [`fill_256`] for products of 16 bits: signed codes times scales that are shares of the largest of eight. See
+/// `tile/avx2_wide.rs`.
+#[target_feature(enable = "avx2,f16c")]
+fn fill_wide<T: Quads, const BYTES: usize>(
+    rows: PanelRows<'_>,
+    ahead: Ahead,
+    first: usize,
+    panel: &mut Panel,
+) {
+    const { assert!(BYTES == 8 * T::BLOCK && T::GROUP == 32 && T::WEIGHTS == 32) };
+    avx2::fill::<BYTES, 8>(rows, ahead, first, |rows, first, ahead| {
+        let mut scales = [_mm256_setzero_ps(); 8];
+        for (block, scale) in scales.iter_mut().enumerate() {
+            *scale = scale_256::<T>(rows.dwords(block * T::BLOCK));
+        }
+        avx2::put_shares(scales, first, panel);
+        for block in 0..8 {
+            ahead.part().fetch();
+            let head = rows.dwords(block * T::BLOCK);
+            codes_256::<T, BYTES>(rows, head, block, |step, codes| {
+                avx2::put_products::<32, false>(panel, step, first, T::signed(codes));
+            });
+        }
+    });
+}
+
+/// The scales of eight rows.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn scale_256<T: Quads>(head: [__m256i; 4]) -> __m256 {
+    match T::SCALES {
+        ScaleBits::F16(at) => half_256(head, at),
+        ScaleBits::Exponent(at) => exponent_256(head, at),
+        ScaleBits::Computed => unreachable!("panels have no such scales"),
+    }
+}
+
+/// [`codes`] of eight rows, each step's given to `put`.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn codes_256<T: Quads, const BYTES: usize>(
     rows: Eight<'_, BYTES>,
     head: [__m256i; 4],
     block: usize,
-    first: usize,
-    panel: &mut Panel,
+    mut put: impl FnMut(usize, __m256i),
 ) {
     let mut bytes = [_mm256_setzero_si256(); 4];
     for run in 0..2 {
@@ -183,7 +218,7 @@ fn codes_256<T: Quads, const BYTES: usize>(
             if let Some(flags) = T::FLAGS {
                 codes = flag_256(codes, head, flags.at + 2 * run + i / 2, i, flags.value);
             }
-            avx2::put(panel, 8 * block + 4 * run + i, first, T::unsigned(codes));
+            put(8 * block + 4 * run + i, codes);
         }
     }
 }

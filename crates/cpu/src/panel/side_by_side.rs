@@ -253,7 +253,8 @@ pub(crate) fn fill_256<T: SuperBlock, const BYTES: usize, const LIFT: bool>(
     first: usize,
     panel: &mut Panel,
 ) {
-    avx2::fill::<BYTES>(rows, ahead, first, |rows, first| {
+    avx2::fill::<BYTES, 1>(rows, ahead, first, |rows, first, ahead| {
+        ahead.part().fetch();
         let mut highs = [_mm256_setzero_si256(); 4];
         macro_rules! pieces {
             ($($index:literal)*) => {$(

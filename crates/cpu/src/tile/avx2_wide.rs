@@ -17,7 +17,8 @@ use std::arch::x86_64::*;
 
 use crate::activations::{PEAK_12, SPAN};
 use crate::panel::avx2::{
-    columns, load, load_floats, pairs, put_pairs, put_products, store_floats, transpose,
+    SHARE_MAX, columns, load, load_floats, pairs, put_pairs, put_products, put_shares,
+    store_floats, transpose,
 };
 use crate::panel::{Adjust, Panel, Span};
 use crate::tile::{Interleave, Product, Tile, check_strip, in_order};
@@ -26,11 +27,8 @@ use crate::x86::whole_lines;
 /// Maximum tokens per tile: twelve sums, two vectors of weights, an activation and a product fill the registers.
 pub(super) const TOKENS: usize = 6;
 
-/// The largest weight: a code of eight bits times [`FACTOR_MAX`] over 128.
-const WEIGHT_MAX: i64 = 4096;
-
-/// The largest factor of a code.
-const FACTOR_MAX: f32 = 4096.0;
+/// The largest weight: a code of eight bits times [`SHARE_MAX`] over 128.
+const WEIGHT_MAX: i64 = SHARE_MAX as i64;
 
 const _: () = assert!(SPAN as i64 * WEIGHT_MAX * (PEAK_12 as i64) < 1 << 31);
 
@@ -56,18 +54,19 @@ fn interleave<const GROUP: usize, const INTEGERS: bool>(
     let bias = _mm256_set1_epi8(adjust.quants.cast_signed());
     for (half, spans) in spans.as_chunks::<8>().0.iter().enumerate() {
         let first = first + 8 * half;
-        let mut factors = [1.0; 8];
-        for (row, (span, factor)) in spans.iter().zip(&mut factors).enumerate() {
-            let unit;
-            (*factor, unit) = if INTEGERS { (1.0, span.unit) } else { factor_of(span) };
-            panel.units[0][first + row] = unit;
-        }
-        for part in 0..SPAN / GROUP / 8 {
-            let rows = std::array::from_fn(|row| (&spans[row].scales, factors[row]));
-            let lines = panel.scales[8 * part..].iter_mut();
-            for (line, scales) in lines.zip(columns(rows, part)) {
-                put_pairs(line, first, pairs(scales, scales, 1.0));
+        if INTEGERS {
+            for (row, span) in spans.iter().enumerate() {
+                panel.units[0][first + row] = span.unit;
             }
+            for part in 0..SPAN / GROUP / 8 {
+                let scales = columns(spans.each_ref().map(|span| (&span.scales, 1.0)), part);
+                for (line, scales) in panel.scales[8 * part..].iter_mut().zip(scales) {
+                    put_pairs(line, first, pairs(scales, scales, 1.0));
+                }
+            }
+        } else {
+            let scales = columns(spans.each_ref().map(|span| (&span.scales, span.unit)), 0);
+            put_shares(scales.map(|scales| _mm256_castsi256_ps(scales)), first, panel);
         }
         for part in 0..8 {
             let mut rows = [_mm256_setzero_si256(); 8];
@@ -81,23 +80,10 @@ fn interleave<const GROUP: usize, const INTEGERS: bool>(
     }
 }
 
-/// The factor that makes the largest of a row's eight scales [`FACTOR_MAX`], and the unit of its products. A scale that
-/// is not finite makes the unit NaN.
-#[inline]
-fn factor_of(span: &Span) -> (f32, f32) {
-    const LEAST: f32 = f32::MIN_POSITIVE * 67_108_864.0;
-    let scales = &span.scales[..8];
-    let peak = scales.iter().fold(0.0f32, |peak, scale| peak.max(scale.abs()));
-    let odd: f32 = scales.iter().map(|scale| scale * 0.0).sum();
-    let factor = if peak < LEAST { 0.0 } else { FACTOR_MAX / peak };
-    (factor, span.unit * peak * (128.0 / FACTOR_MAX) + odd)
-}
-
 /// See [`Tile`].
 #[target_feature(enable = "avx2,fma")]
 fn any_tile(product: Product<'_>, strip: &mut [f32]) {
     whole_lines();
-    product.ahead.fetch();
     match product.block.tokens {
         1 => tile::<1>(product, strip),
         2 => tile::<2>(product, strip),
@@ -119,7 +105,11 @@ fn tile<const N: usize>(product: Product<'_>, strip: &mut [f32]) {
     let parts = block.parts();
     let mut dots = [[_mm256_setzero_si256(); 2]; N];
     let mut at = (panel.quants.as_ptr().cast::<u8>(), parts.quants);
-    for _ in 0..block.cols / 4 {
+    let mut ahead = product.ahead.split(4);
+    for step in 0..block.cols / 4 {
+        if step % 16 == 0 {
+            ahead.part().fetch();
+        }
         for _ in 0..2 {
             let (weights, x) = in_order(at.0, at.1);
             // SAFETY: the panel holds two times 16 pairs for each of 64 steps, the block two times N.
