@@ -6,7 +6,6 @@ use bilayer_graph::{Graph, Segment, Value};
 use serde::{Serialize, Serializer};
 
 use crate::Placement;
-use crate::experts::cut_of;
 
 /// Consecutive nodes on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -32,10 +31,11 @@ impl PlannedSegment {
 }
 
 /// The segments of `graph` under a placement, in execution order. Values that return to a device also pass through
-/// the host: a segment's inputs are all values that it did not compute itself.
+/// the host: a segment's inputs are all values that it did not compute itself. Parts of split mixtures are segments of
+/// their own.
 pub fn cut(graph: &Graph, placement: &Placement) -> Vec<PlannedSegment> {
     let devices = placement.devices(graph).into_iter().enumerate();
-    let places = devices.map(|(node, device)| (device, cut_of(graph, node)));
+    let places = devices.map(|(node, device)| (device, graph.part_of(node)));
     cut_apart(graph, &places.collect::<Vec<_>>())
 }
 

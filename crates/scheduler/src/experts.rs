@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use bilayer_graph::{Graph, Part};
+use bilayer_graph::Graph;
 use serde::Serialize;
 
 use crate::offload::{HOST, layered};
@@ -331,10 +331,4 @@ fn uses(mixture: &Mixture, request: &Request) -> Vec<f32> {
 /// Bytes that a part of a split mixture reads in a step of so many tokens.
 pub(crate) fn part_bytes(graph: &Graph, nodes: &Range<usize>, tokens: usize) -> f64 {
     nodes.clone().map(|node| graph.matrix_bytes(node, tokens)).sum()
-}
-
-/// A figure by which nodes are cut apart that are on one device: parts of mixtures are segments of their own.
-pub(crate) fn cut_of(graph: &Graph, node: usize) -> Option<u32> {
-    let (number, part) = graph.part_of(node)?;
-    Some(2 * number as u32 + u32::from(part == Part::Rest))
 }

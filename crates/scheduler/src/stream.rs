@@ -16,11 +16,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use bilayer_graph::slots::{self, Life};
-use bilayer_graph::{CacheId, CacheInfo, Experts, Graph, Op, Rows, Stack, Value, WeightId};
+use bilayer_graph::{CacheId, CacheInfo, Experts, Graph, Op, Part, Rows, Stack, Value, WeightId};
 use serde::Serialize;
 
 use crate::cut::cut_apart;
-use crate::experts::cut_of;
 use crate::memory::{sum, weight_bytes, working_bytes};
 use crate::offload::{HOST, Work, lacks};
 use crate::{Budget, Bytes, Error, Excess, Plan, PlannedSegment};
@@ -135,9 +134,9 @@ impl StreamStage {
     }
 }
 
-/// A node's device in a streamed step, and two figures where steps are cut: of streamed stretches, and of the parts of
+/// A node's device in a streamed step, and by what steps are cut besides: a figure of streamed stretches, and the parts of
 /// split mixtures.
-type StreamPlace = (usize, (Option<u32>, Option<u32>));
+type StreamPlace = (usize, (Option<u32>, Option<(usize, Part)>));
 
 /// How much of a mixture is copied.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -381,7 +380,7 @@ impl Work<'_> {
         let facts = &machine.devices[device];
         let devices = plan.placement.devices(graph).into_iter().enumerate();
         let mut places: Vec<StreamPlace> =
-            devices.map(|(node, place)| (place, (None, cut_of(graph, node)))).collect();
+            devices.map(|(node, place)| (place, (None, graph.part_of(node)))).collect();
         let mut start = 0;
         while start < places.len() {
             let alike = |node: &usize| {
