@@ -152,12 +152,14 @@ pub(crate) fn cached(
     budget: &Budget,
     request: &Request,
 ) -> Result<Plan, Error> {
-    let cache = Cache::new(graph, machine, budget, request);
     let plain = || layered(graph, machine, budget, request);
+    if machine.devices.len() < 2 {
+        return plain();
+    }
+    let cache = Cache::new(graph, machine, budget, request);
     match request.experts {
-        ExpertCache::Off => plain(),
-        _ if cache.mixtures.is_empty() || machine.devices.len() < 2 => plain(),
-        ExpertCache::Bytes(0) => plain(),
+        ExpertCache::Off | ExpertCache::Bytes(0) => plain(),
+        _ if cache.mixtures.is_empty() => plain(),
         ExpertCache::Bytes(bytes) => cache.of(bytes).map_err(|error| match error {
             Error::DoesNotFit { what, .. } => {
                 let offload = match request.offload {
