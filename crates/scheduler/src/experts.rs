@@ -239,8 +239,8 @@ impl<'a> Cache<'a> {
         Cache { graph, machine, budget, request, device, mixtures, expert_bytes, uses }
     }
 
-    /// The experts that are used most, in so many bytes.
-    fn choose(&self, bytes: u64) -> Vec<SplitChoice> {
+    /// The experts that are used most, in so many bytes, and the bytes that they take.
+    fn choose(&self, bytes: u64) -> (Vec<SplitChoice>, u64) {
         let all = self.uses.iter().enumerate();
         let mut ranked: Vec<(f32, usize, usize)> = all
             .flat_map(|(at, uses)| uses.iter().enumerate().map(move |(e, &of)| (of, e, at)))
@@ -260,7 +260,7 @@ impl<'a> Cache<'a> {
             residents,
             uses: self.uses[at].clone(),
         };
-        chosen.map(choice).collect()
+        (chosen.map(choice).collect(), bytes - left)
     }
 
     /// The plan with residents of so many bytes.
@@ -269,7 +269,7 @@ impl<'a> Cache<'a> {
     }
 
     fn with(&self, bytes: u64, offload: Offload) -> Result<Plan, Error> {
-        let graph = split_experts(self.graph, &self.choose(bytes));
+        let graph = split_experts(self.graph, &self.choose(bytes).0);
         let request = Request { offload, ..self.request.clone() };
         let mut plan = layered(&graph, self.machine, self.budget, &request)?;
         if let Some(experts) = &mut plan.experts {
@@ -283,7 +283,7 @@ impl<'a> Cache<'a> {
         let mut excess = what.used_bytes.saturating_sub(what.budget_bytes);
         // What is chosen for fewer bytes takes that much less, but for rounding.
         for _ in 0..8 {
-            bytes = bytes.checked_sub(excess.max(1)).filter(|&bytes| bytes > 0)?;
+            bytes = self.choose(bytes).1.checked_sub(excess.max(1)).filter(|&bytes| bytes > 0)?;
             match self.with(bytes, offload) {
                 Ok(plan) => return Some((bytes, plan)),
                 Err(Error::DoesNotFit { what, .. }) => {
