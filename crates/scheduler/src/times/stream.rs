@@ -228,7 +228,8 @@ impl StageCost {
 #[cfg(test)]
 mod tests {
     use super::super::Cost;
-    use super::between;
+    use super::{StageCost, between, pass_ms};
+    use crate::Budget;
 
     #[test]
     fn figures_are_interpolated_and_extended() {
@@ -241,5 +242,59 @@ mod tests {
         let cost = Cost { decode_ms: 1.0, prompt_ms: Some(0.5), ..Cost::default() };
         assert_eq!(cost.step_ms(1024), Some(512.0));
         assert_eq!(Cost { prompt_ms: None, ..cost }.step_ms(9), None);
+        // A batch of eight, a micro-batch of 128 and a prompt of 512 tokens.
+        let cost = Cost { batch_ms: Some(15.0), prefill_ms: Some(0.25), ..cost };
+        let steps = [(1, 1.0), (8, 15.0), (128, 32.0), (320, 144.0), (512, 256.0)];
+        for (rows, ms) in steps {
+            assert_eq!(cost.step_ms(rows), Some(ms), "{rows} rows");
+        }
+        assert_eq!(cost.step_ms(68), Some(23.5));
+    }
+
+    /// A stage that computes a row in a millisecond, and crosses in half of one.
+    fn stage(upload_ms: Option<f64>, experts_ms: f64) -> StageCost {
+        let step = |ms: f64| Cost {
+            decode_ms: ms,
+            batch_ms: Some(8.0 * ms),
+            prefill_ms: Some(ms),
+            prompt_ms: Some(ms),
+        };
+        StageCost {
+            compute: step(1.0),
+            crossing: step(0.5),
+            token_ms: 0.25,
+            upload_ms,
+            experts_ms,
+            used: 0.5,
+            overlap: 0.5,
+        }
+    }
+
+    #[test]
+    fn experts_are_copied_beside_the_micro_batches_that_do_not_use_them() {
+        let of = |tokens: usize| {
+            let stages = [stage(None, 0.0), stage(Some(3.0), 0.0), stage(None, 64.0)];
+            let budget = Budget { tokens: 2, ..Budget::default() };
+            pass_ms(&stages, tokens, &budget).expect("all is known")
+        };
+        // Two tokens use three quarters of the experts, four 15 of 16, six 63 of 64. One row and more compute, cross and
+        // download 1.75 ms each.
+        // One micro-batch: the first weights; 48 ms of experts before the last stage, beside nothing.
+        assert_eq!(of(2), 3.0 + 3.0 * 2.0 * 1.75 + 48.0);
+        // Two: 48 ms beside the stage before, whose four hide two of them; 12 beside the last stage, which hides two.
+        assert_eq!(of(4), 3.0 + 3.0 * 4.0 * 1.75 + 48.0 - 2.0 + 12.0 - 2.0);
+        // Three: 60 beside the stage before and 3 beside the last one, of which half of six and half of three are hidden.
+        assert_eq!(of(6), 3.0 + 3.0 * 6.0 * 1.75 + 60.0 - 3.0 + 3.0 - 1.5);
+    }
+
+    #[test]
+    fn weights_of_the_next_layer_are_copied_beside_the_layer_before() {
+        let stages =
+            [stage(None, 0.0), stage(Some(3.0), 0.0), stage(Some(5.0), 0.0), stage(Some(1.0), 0.0)];
+        let ms =
+            |tokens: usize| pass_ms(&stages, tokens, &Budget { tokens: 2, ..Budget::default() });
+        // Of 5 ms beside four half of four are hidden, and of 1 ms half.
+        assert_eq!(ms(4), Some(3.0 + 4.0 * 4.0 * 1.75 + 5.0 - 2.0 + 1.0 - 0.5));
+        assert_eq!(ms(8), Some(3.0 + 4.0 * 8.0 * 1.75 + 5.0 - 2.5 + 1.0 - 0.5));
     }
 }

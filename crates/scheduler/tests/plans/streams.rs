@@ -1,0 +1,506 @@
+//! Prefill with streamed weights: what is streamed, through how much memory, from how many tokens on, and how fast.
+
+use bilayer_graph::{Graph, OpKind, Recorder, Value};
+use bilayer_scheduler::{
+    Basis, Budget, Cost, DeviceTimes, Error, Machine, Offload, OpOffload, Plan, PlannedSegment,
+    PromptTimes, Request, StreamBuffers, StreamStage, Streaming, Times, Upload, offload,
+    stream_batches, working_bytes,
+};
+
+use crate::models::{
+    ATTENTION, BUDGET, F32, GIB, NETWORK, WIDTH, assert_close, attend, attention, cards, cost,
+    dense, embedding, head, measured, norm, product, sparse, weight,
+};
+
+/// Bytes of the matrices of a layer, which are streamed.
+const MATRICES: u64 = 4 * (ATTENTION + NETWORK);
+
+fn asked(count: u32, op_offload: OpOffload) -> Request {
+    Request { offload: Offload::Count(count), op_offload, ..Request::default() }
+}
+
+fn of(graph: &Graph, machine: &Machine, request: &Request) -> Result<Plan, Error> {
+    offload(graph, machine, &BUDGET, request)
+}
+
+/// The streaming of a plan whose card has the head.
+fn streamed(graph: &Graph, budget: &Budget) -> Option<Streaming> {
+    let request = asked(1, OpOffload::From(4));
+    offload(graph, &cards(&[GIB]), budget, &request).unwrap().streaming
+}
+
+#[test]
+fn layers_on_the_host_are_streamed_through_two_slots() {
+    let graph = dense(3);
+    let machine = cards(&[GIB]);
+    let plan = of(&graph, &machine, &asked(1, OpOffload::From(4))).unwrap();
+    let streaming = plan.streaming.as_ref().unwrap();
+    let found: Vec<_> = (streaming.stages.iter())
+        .map(|of| {
+            (of.segment.device, of.segment.nodes.clone(), of.unit, of.slot(), of.weights.len())
+        })
+        .collect();
+    // An embedding on the host; layers of 13 ops and seven matrices; the head, which the card holds.
+    let expected = [
+        (0, 0..1, None, None, 0),
+        (1, 1..14, Some(0), Some(0), 7),
+        (1, 14..27, Some(1), Some(1), 7),
+        (1, 27..40, Some(2), Some(0), 7),
+        (1, 40..43, None, None, 0),
+    ];
+    assert_eq!(found, expected);
+    for (layer, stage) in streaming.stages[1..4].iter().enumerate() {
+        let names = ["q", "k", "v", "o", "gate", "up", "down"];
+        let ids = names.map(|name| weight(&graph, &format!("{layer}.{name}")));
+        assert_eq!(
+            (&stage.weights[..], stage.caches[0].0, stage.caches.len()),
+            (&ids[..], layer as u32, 1)
+        );
+        assert!(stage.experts.is_empty());
+    }
+    assert_eq!((streaming.device, streaming.tokens_min), (1, 4));
+    assert_eq!((&streaming.routed, streaming.upload_bytes), (&None, 3 * MATRICES));
+    assert_eq!((streaming.prefill_ms_per_token, streaming.prompts.len()), (None, 0));
+    // Each slot has the cache and the weights of a layer; besides there are a layer's activations and values in transfer,
+    // and six norms.
+    let kept = 64 * 2 * (32 + 32);
+    let working = working_bytes(&graph, &streaming.stages[1].segment, &BUDGET, &machine.devices[1]);
+    assert_eq!(working, 4 * 8 * (128 + 4 * 64) + 2 * 4 * 8 * 64);
+    let bytes = 2 * (kept + MATRICES) + working + 6 * 4 * 64;
+    assert_eq!(streaming.device_bytes, bytes);
+    // Hidden states of 64 tokens, in two buffers by turns.
+    assert_eq!((streaming.tokens_max, streaming.host_bytes), (64, 2 * 4 * 64 * 64));
+    let without = of(&graph, &machine, &asked(1, OpOffload::Never)).unwrap();
+    assert_eq!(without.streaming, None);
+    for (device, more) in [(0, streaming.host_bytes), (1, bytes)] {
+        let [with, without] = [&plan, &without].map(|plan| &plan.devices[device]);
+        assert_eq!((with.stream_bytes, with.used_bytes), (more, without.used_bytes + more));
+    }
+    let mut taken = plan.clone();
+    taken.without_streaming();
+    assert_eq!(taken, without);
+}
+
+#[test]
+fn steps_have_so_many_tokens_as_eight_micro_batches_or_the_context() {
+    for (context, most) in [(64, 64), (1000, 64), (40, 40), (4, 8)] {
+        let streaming = streamed(&dense(1), &Budget { context, ..BUDGET }).unwrap();
+        assert_eq!(streaming.tokens_max, most, "{context}");
+    }
+    let from = |tokens: usize| {
+        let plan = of(&dense(1), &cards(&[GIB]), &asked(1, OpOffload::From(tokens))).unwrap();
+        plan.streaming.unwrap()
+    };
+    assert_eq!((from(0).tokens_min, from(9).tokens_min), (1, 9));
+    assert_eq!([8, 9, 10].map(|tokens| from(9).takes(tokens)), [false, true, true]);
+    // Nothing is predicted that could be faster.
+    let auto = of(&dense(1), &cards(&[GIB]), &asked(1, OpOffload::Auto)).unwrap();
+    assert_eq!(auto.streaming, None);
+    for (tokens, rows, count) in [(0, 0, 1), (8, 8, 1), (9, 5, 2), (16, 8, 2), (17, 6, 3)] {
+        assert_eq!(stream_batches(tokens, &BUDGET), (rows, count), "{tokens}");
+    }
+}
+
+#[test]
+fn only_cards_with_a_queue_and_something_to_hold_stream_what_they_can_run() {
+    let graph = dense(2);
+    let from = asked(1, OpOffload::From(4));
+    let units = |machine: &Machine, request: &Request| -> Vec<usize> {
+        let plan = of(&graph, machine, request).unwrap();
+        let stages = plan.streaming.map_or(Vec::new(), |streaming| streaming.stages);
+        stages
+            .iter()
+            .filter(|stage| stage.unit.is_some())
+            .map(|stage| stage.segment.nodes.start)
+            .collect()
+    };
+    let changed = |change: &dyn Fn(&mut bilayer_graph::Facts)| {
+        let mut machine = cards(&[GIB]);
+        change(&mut machine.devices[1]);
+        units(&machine, &from)
+    };
+    assert_eq!(changed(&|_| ()), [1, 14]);
+    assert_eq!(changed(&|card| card.is_async = false), []);
+    assert_eq!(changed(&|card| card.copies_weights = false), []);
+    assert_eq!(changed(&|card| card.ops.retain(|&op| op != OpKind::Attend)), []);
+    // A card that holds nothing is not used; one that holds a layer is not sent that.
+    assert_eq!(units(&cards(&[GIB]), &asked(0, OpOffload::From(4))), []);
+    assert_eq!(units(&cards(&[GIB]), &asked(2, OpOffload::From(4))), [1]);
+    assert_eq!(units(&cards(&[GIB]), &asked(3, OpOffload::From(4))), []);
+    // Of a layer that is partly on the card, what the host has on either side.
+    let pins = vec![(weight(&graph, "1.gate"), 1), (weight(&graph, "1.up"), 1)];
+    let request = Request { pins, ..from.clone() };
+    let plan = of(&graph, &cards(&[GIB]), &request).unwrap();
+    let stages = plan.streaming.unwrap().stages;
+    // The activation is with gate and up.
+    let nodes: Vec<_> = stages.iter().map(|of| (of.segment.nodes.clone(), of.unit)).collect();
+    let expected = [
+        (0..1, None),
+        (1..14, Some(0)),
+        (14..22, Some(1)),
+        (22..25, None),
+        (25..27, Some(2)),
+        (27..30, None),
+    ];
+    assert_eq!(nodes, expected);
+}
+
+#[test]
+fn models_with_states_or_without_caches_are_not_streamed() {
+    let recurrent = {
+        let mut of = Recorder::new(&F32);
+        let hidden = embedding(&mut of, WIDTH);
+        of.layer(Some(0));
+        let taps = of.stack_vector("taps", [64, 4]).unwrap();
+        let hidden = of.conv("conv", hidden, taps, None);
+        let hidden = attention(&mut of, 0, hidden, None);
+        head(of, hidden)
+    };
+    let encoder = {
+        let mut of = Recorder::new(&F32);
+        let hidden = embedding(&mut of, WIDTH);
+        of.layer(Some(0));
+        let q = product(&mut of, "q", hidden, 64);
+        let k = product(&mut of, "k", hidden, 32);
+        let hidden = of.attend("attn", attend(q, k, k, None, None));
+        head(of, hidden)
+    };
+    assert_eq!([&recurrent, &encoder].map(|graph| streamed(graph, &BUDGET)), [None, None]);
+    // A layer without matrices has nothing that is worth a copy.
+    let mut of = Recorder::new(&F32);
+    let hidden = embedding(&mut of, WIDTH);
+    of.layer(Some(0));
+    let hidden = norm(&mut of, "first", hidden);
+    assert_eq!(streamed(&head(of, hidden), &BUDGET), None);
+}
+
+#[test]
+fn weights_that_several_segments_read_stay_on_the_card() {
+    let mut of = Recorder::new(&F32);
+    let hidden = embedding(&mut of, WIDTH);
+    let shared = of.matrix("shared", 64, 64).unwrap();
+    let mut value = hidden;
+    for layer in 0..2 {
+        of.layer(Some(layer));
+        value = of.matmul("shared", value, shared, None);
+        value = product(&mut of, &format!("{layer}"), value, 64);
+        value = of.matmul("shared", value, shared, None);
+    }
+    let graph = head(of, value);
+    let streaming = streamed(&graph, &BUDGET).unwrap();
+    let own = |name| vec![weight(&graph, name)];
+    assert_eq!(streaming.stages[1].weights, own("0"));
+    assert_eq!(streaming.stages[2].weights, own("1"));
+    assert_eq!(streaming.upload_bytes, 2 * 4 * 64 * 64);
+    let machine = cards(&[GIB]);
+    let working = working_bytes(&graph, &streaming.stages[1].segment, &BUDGET, &machine.devices[1]);
+    // A matrix in each slot, and the shared one.
+    assert_eq!(streaming.device_bytes, working + 3 * 4 * 64 * 64);
+}
+
+#[test]
+fn slots_have_room_for_caches_of_each_shape() {
+    let mut of = Recorder::new(&F32);
+    let mut hidden = embedding(&mut of, WIDTH);
+    for layer in 0..4 {
+        of.layer(Some(layer));
+        let heads = if layer == 3 { 1 } else { 2 };
+        let cache = of.cache(heads, 16, None);
+        let q = product(&mut of, &format!("{layer}.q"), hidden, 64);
+        let k = product(&mut of, &format!("{layer}.k"), hidden, 16 * heads);
+        let attend =
+            bilayer_graph::Attend { kv_heads: heads, ..attend(q, k, k, Some(cache), None) };
+        hidden = of.attend("attn", attend);
+    }
+    let graph = head(of, hidden);
+    let streaming = streamed(&graph, &BUDGET).unwrap();
+    let wide = 64 * 2 * (32 + 32);
+    let weights = |rows: u64| 4 * 64 * rows;
+    let machine = cards(&[GIB]);
+    let working = streaming.stages.iter().filter(|stage| stage.unit.is_some());
+    let working =
+        working.map(|of| working_bytes(&graph, &of.segment, &BUDGET, &machine.devices[1]));
+    // Layers 1 and 3 share a slot, with caches of two shapes; the weights of the larger.
+    let slots = wide + weights(96) + wide + wide / 2 + weights(96);
+    assert_eq!(streaming.device_bytes, slots + working.max().unwrap());
+}
+
+#[test]
+fn what_does_not_fit_is_an_error_if_it_was_asked_for() {
+    let graph = dense(2);
+    let used = |request: &Request| of(&graph, &cards(&[GIB]), request).unwrap().devices[1].clone();
+    let from = asked(1, OpOffload::From(4));
+    let [with, without] = [used(&from), used(&asked(1, OpOffload::Never))];
+    let exact = of(&graph, &cards(&[with.used_bytes]), &from).unwrap();
+    assert_eq!(exact.devices[1].used_bytes, exact.devices[1].budget_bytes);
+    let error = of(&graph, &cards(&[with.used_bytes - 1]), &from).unwrap_err();
+    let Error::DoesNotFit { what, largest } = &error else { panic!("{error}") };
+    assert_eq!((what.used_bytes, what.budget_bytes), (with.used_bytes, with.used_bytes - 1));
+    assert_eq!((what.weight_bytes, what.kv_bytes, what.state_bytes), (with.weight_bytes, 0, 0));
+    let besides = without.activation_bytes + without.staging_bytes + with.stream_bytes;
+    // With all layers on the card nothing is streamed, and less is needed.
+    assert_eq!((what.activation_bytes, *largest), (besides, Some(3)));
+    // Where it is not asked for, the plan is without.
+    let mut small = timed(2, 0.5);
+    small.devices[1].memory_bytes = with.used_bytes;
+    let auto = asked(1, OpOffload::Auto);
+    assert!(of(&graph, &small, &auto).unwrap().streaming.is_some());
+    small.devices[1].memory_bytes -= 1;
+    assert_eq!(of(&graph, &small, &auto).unwrap().streaming, None);
+}
+
+fn times(layers: u32, layer: [f64; 4], upload: Option<Upload>) -> DeviceTimes {
+    DeviceTimes {
+        embedding: cost([0.25, 0.5, 0.125, 0.0625]),
+        layers: vec![cost(layer); layers as usize],
+        output: cost([0.5, 1.0, 0.25, 0.125]),
+        segment: cost([0.0625, 0.125, 0.03125, 0.015625]),
+        upload,
+    }
+}
+
+/// A slow host and a fast card, to which a layer is copied in two milliseconds.
+fn timed(layers: u32, overlap: f64) -> Machine {
+    let mut machine = cards(&[GIB]);
+    let upload = Some(Upload { gbps: MATRICES as f64 / 2e6, overlap });
+    let host = times(layers, [1.0, 1.5, 0.5, 0.4], None);
+    machine.times = measured(vec![host, times(layers, [0.5, 1.0, 0.0625, 0.03125], upload)]);
+    machine
+}
+
+/// Milliseconds of a step of up to eight rows, between those of one and of eight.
+fn step(cost: Cost, rows: f64) -> f64 {
+    cost.decode_ms + (cost.batch_ms.unwrap() - cost.decode_ms) * (rows - 1.0) / 7.0
+}
+
+/// Milliseconds of a pass of so many tokens in micro-batches of so many rows at most, through an embedding on the host,
+/// layers that are streamed, and the head.
+fn pass_ms(machine: &Machine, tokens: usize, most: usize, overlap: f64) -> f64 {
+    let [host, card] = &machine.times.as_ref().unwrap().devices[..] else { panic!("two devices") };
+    let count = tokens.div_ceil(most);
+    let rows = tokens.div_ceil(count) as f64;
+    let of = |cost: Cost| count as f64 * step(cost, rows);
+    // The first copy, and all others beside the layers before.
+    let mut ms = 2.0 + of(host.embedding) + of(host.segment);
+    for (layer, &cost) in card.layers.iter().enumerate() {
+        let copy = if layer + 1 < card.layers.len() { 2.0 } else { 0.0 };
+        ms += of(cost) + copy - overlap * of(cost).min(copy) + of(card.segment);
+        // Of each token 64 keys and values of four bytes come back.
+        ms += tokens as f64 * 4.0 * 64.0 / (MATRICES as f64 / 2.0);
+    }
+    ms + of(card.output) + of(card.segment)
+}
+
+#[test]
+fn streaming_is_predicted_stage_by_stage() {
+    let graph = dense(3);
+    for (overlap, most) in [(0.0, 8), (0.5, 8), (1.0, 8), (0.25, 6), (1.0, 3)] {
+        let machine = timed(3, overlap);
+        let budget = Budget { tokens: most, context: 1000, ..BUDGET };
+        let with = |op_offload| offload(&graph, &machine, &budget, &asked(1, op_offload)).unwrap();
+        let plain = with(OpOffload::Never).predicted.unwrap();
+        let plan = with(OpOffload::Auto);
+        let streaming = plan.streaming.as_ref().unwrap();
+        // As few passes as there can be, of alike length.
+        let streamed = |tokens: usize| {
+            let passes = tokens.div_ceil(8 * most);
+            passes as f64 * pass_ms(&machine, tokens.div_ceil(passes), most, overlap)
+        };
+        let without = 512.0 * plain.prefill_ms_per_token.unwrap();
+        let prompts = [(512, streamed(512), without), (2048, streamed(2048), 4.0 * without)];
+        assert_eq!(streaming.prompts.len(), 2);
+        for (found, (tokens, streamed_ms, without_ms)) in streaming.prompts.iter().zip(prompts) {
+            assert_eq!(found.tokens, tokens);
+            assert_close(found.streamed_ms, streamed_ms);
+            assert_close(found.without_ms, without_ms);
+        }
+        assert_close(streaming.prefill_ms_per_token.unwrap(), streamed(512) / 512.0);
+        assert_eq!(streaming.without_ms_per_token, plain.prefill_ms_per_token);
+        let predicted = plan.predicted.as_ref().unwrap();
+        assert_eq!(predicted.prefill_ms_per_token, streaming.prefill_ms_per_token);
+        assert_eq!(predicted.decode_ms, plain.decode_ms);
+        // Without streaming a step takes between one of eight rows and a prompt.
+        let plain_ms = |tokens: f64| {
+            let batch = plain.batch_ms.unwrap();
+            batch + (without - batch) * (tokens - 8.0) / 504.0
+        };
+        let is_faster = |tokens: &usize| streamed(*tokens) < plain_ms(*tokens as f64);
+        let crossover = (1..=most).map(|eighth| 8 * eighth).find(is_faster);
+        assert_eq!(Some(streaming.tokens_min), crossover);
+        assert!(crossover > Some(8), "{crossover:?}");
+        let mut taken = plan.clone();
+        taken.without_streaming();
+        assert_eq!(taken.predicted, Some(plain));
+    }
+}
+
+#[test]
+fn streaming_that_is_never_faster_is_not_planned() {
+    let graph = dense(3);
+    let mut machine = timed(3, 1.0);
+    let plan = |machine: &Machine, op_offload| of(&graph, machine, &asked(1, op_offload)).unwrap();
+    machine.times.as_mut().unwrap().devices[1].upload = Some(Upload { gbps: 0.001, overlap: 1.0 });
+    assert_eq!(plan(&machine, OpOffload::Auto).streaming, None);
+    let forced = plan(&machine, OpOffload::From(16));
+    let streaming = forced.streaming.as_ref().unwrap();
+    assert!(streaming.prefill_ms_per_token > streaming.without_ms_per_token);
+    assert_eq!(streaming.tokens_min, 16);
+    assert_eq!(forced.predicted.unwrap().prefill_ms_per_token, streaming.prefill_ms_per_token);
+    // A prompt that is not streamed takes what it does without.
+    let long = plan(&machine, OpOffload::From(513));
+    let streaming = long.streaming.as_ref().unwrap();
+    assert_eq!(
+        long.predicted.as_ref().unwrap().prefill_ms_per_token,
+        streaming.without_ms_per_token
+    );
+    // Too little is known of the copies, or of prompts.
+    machine.times.as_mut().unwrap().devices[1].upload = None;
+    assert_eq!(plan(&machine, OpOffload::Auto).streaming, None);
+    let unknown = plan(&machine, OpOffload::From(16)).streaming.unwrap();
+    assert_eq!((unknown.prefill_ms_per_token, unknown.prompts.len()), (None, 0));
+    let mut machine = timed(3, 1.0);
+    machine.times.as_mut().unwrap().devices[1].layers[0].prompt_ms = None;
+    assert_eq!(plan(&machine, OpOffload::Auto).streaming, None);
+}
+
+#[test]
+fn the_card_on_which_prompts_are_fastest_is_streamed_to() {
+    let graph = dense(2);
+    let machine = |speeds: [f64; 2]| {
+        let mut machine = cards(&[GIB, GIB]);
+        let host = times(2, [2.0, 8.0, 1.0, 0.75], None);
+        let card =
+            |gbps| times(2, [0.5, 1.0, 0.0625, 0.03125], Some(Upload { gbps, overlap: 1.0 }));
+        machine.times = measured(vec![host, card(speeds[0]), card(speeds[1])]);
+        machine
+    };
+    let device = |speeds| {
+        let request = Request { shares: vec![0.0, 1.0], ..asked(1, OpOffload::Auto) };
+        of(&graph, &machine(speeds), &request).unwrap().streaming.unwrap().device
+    };
+    assert_eq!([device([0.2, 0.1]), device([0.1, 0.2])], [1, 2]);
+}
+
+#[test]
+fn estimated_times_add_the_download_of_hidden_states() {
+    let graph = dense(1);
+    let mut machine = timed(1, 1.0);
+    let ms = |machine: &Machine| {
+        let plan = of(&graph, machine, &asked(1, OpOffload::From(4))).unwrap();
+        plan.streaming.unwrap().prompts[0].streamed_ms
+    };
+    let known = ms(&machine);
+    machine.times = machine.times.map(|times| Times { basis: Basis::Estimated, ..times });
+    // 64 elements of four bytes, at the speed of the copy.
+    assert_close(ms(&machine), known + 512.0 * 4.0 * 64.0 / (MATRICES as f64 / 2.0));
+}
+
+#[test]
+fn short_prompts_copy_the_experts_that_they_use() {
+    let graph = sparse(2, 8, 2);
+    let experts = 8 * 4 * NETWORK;
+    let rest = 4 * (ATTENTION + 8 * 64);
+    let plan = |tokens: usize| {
+        of(&graph, &cards(&[GIB]), &asked(1, OpOffload::From(tokens))).unwrap().streaming.unwrap()
+    };
+    let streaming = plan(2);
+    assert_eq!(streaming.upload_bytes, 2 * (experts + rest));
+    assert!(streaming.stages.iter().all(|stage| stage.experts.is_empty()));
+    let routed = streaming.routed.as_ref().unwrap();
+    // Two tokens use 1 - (6/8)^2 of the experts, three more than half.
+    assert_eq!(routed.tokens_max, 2);
+    assert_eq!(routed.upload_bytes, 2 * rest + 2 * experts * 7 / 16);
+    assert_eq!(routed.pass_ms, None);
+    // A layer is cut before the first product of experts; both halves are in one slot.
+    let found: Vec<_> = (routed.stages.iter())
+        .map(|of| (of.segment.nodes.clone(), of.unit, of.weights.len(), of.experts.len()))
+        .collect();
+    let expected = [
+        (0..1, None, 0, 0),
+        (1..11, Some(0), 5, 0),
+        (11..17, Some(0), 0, 3),
+        (17..27, Some(1), 5, 0),
+        (27..33, Some(1), 0, 3),
+        (33..36, None, 0, 0),
+    ];
+    assert_eq!(found, expected);
+    let stage = &routed.stages[4];
+    let names = ["1.gate_exps", "1.up_exps", "1.down_exps"];
+    for (of, name) in stage.experts.iter().zip(names) {
+        assert_eq!((of.route, of.stack[0]), (Value(26), weight(&graph, name)));
+    }
+    assert_eq!((routed.stages[3].caches.len(), stage.caches.len()), (1, 0));
+    // Which stages a pass has depends on its tokens.
+    let starts = |tokens| streaming.stages_of(tokens).len();
+    assert_eq!([1, 2, 3].map(starts), [6, 6, 4]);
+    assert_eq!(
+        streaming.clone().paths_mut().map(|stages| stages.len()).collect::<Vec<_>>(),
+        [4, 6]
+    );
+    // Nothing is routed if no streamed step is that short, or has a choice.
+    assert_eq!(plan(3).routed, None);
+    assert_eq!(plan(3).stages_of(1).len(), 4);
+    assert_eq!(streamed(&sparse(1, 4, 4), &BUDGET).unwrap().routed, None);
+    // Buffers serve both kinds of passes: hidden states of 64 tokens by turns, and of two tokens what crosses inside a
+    // layer, of which two values and a route are alive at once.
+    assert_eq!(streaming.host_bytes, 4 * (2 * 64 * 64 + 2 * 64 + 2 * 4));
+}
+
+#[test]
+fn buffers_are_shared_by_values_that_do_not_live_at_the_same_time() {
+    let graph = dense(1);
+    let stage = |inputs: &[u32], outputs: &[u32]| StreamStage {
+        segment: PlannedSegment {
+            device: 1,
+            nodes: 0..1,
+            inputs: inputs.iter().map(|&value| Value(value)).collect(),
+            outputs: outputs.iter().map(|&value| Value(value)).collect(),
+        },
+        unit: None,
+        weights: Vec::new(),
+        experts: Vec::new(),
+        caches: Vec::new(),
+    };
+    // Values 0 and 7 have 64 elements, 9 has 128; 14 has 64 of each output.
+    assert_eq!([0, 7, 9, 14].map(|value| graph.width(Value(value))), [64, 64, 128, 64]);
+    let stages = [
+        stage(&[], &[0]),
+        stage(&[0], &[9, 10]),
+        stage(&[9], &[7]),
+        stage(&[7], &[14]),
+        stage(&[14], &[16]),
+    ];
+    let StreamBuffers { of, lens } = Streaming::buffers(&graph, &stages, (10, 3));
+    // What nobody reads has none. Largest first.
+    assert_eq!(
+        of.into_iter().map(|(value, place)| (value.0, place)).collect::<Vec<_>>(),
+        [(0, 1), (7, 1), (9, 0), (14, 0)]
+    );
+    assert_eq!(lens, [1280, 640]);
+    let mut wide = vec![5, 9];
+    StreamBuffers::widen(&mut wide, &[7, 3, 4]);
+    assert_eq!(wide, [7, 9, 4]);
+    StreamBuffers::widen(&mut wide, &[8]);
+    assert_eq!(wide, [8, 9, 4]);
+}
+
+#[test]
+fn streaming_is_told_in_words() {
+    let graph = sparse(2, 8, 2);
+    let plan = of(&graph, &cards(&[GIB]), &asked(1, OpOffload::From(2))).unwrap();
+    let text = plan.to_string();
+    // Two layers of eight experts of 98304 bytes and 50 KiB; of two tokens 7 of 16.
+    let lines = [
+        "prompts of 2 tokens or more run on gpu: 1.60 MiB of weights are streamed to it for every 64 tokens, through ",
+        "prompts of up to 2 tokens copy only the experts that they use: 772 KiB for so many\n",
+    ];
+    for line in lines {
+        assert!(text.contains(line), "{line} is not in {text}");
+    }
+    let mut timed = of(&dense(2), &timed(2, 1.0), &asked(1, OpOffload::Auto)).unwrap();
+    let streaming = timed.streaming.as_mut().unwrap();
+    streaming.prompts = vec![PromptTimes { tokens: 512, streamed_ms: 1234.0, without_ms: 5678.0 }];
+    let text = timed.to_string();
+    let line = "prefill of 512 tokens: 1.23 s with streaming, 5.68 s without\n";
+    assert!(text.ends_with(line), "{text}");
+}
