@@ -2,7 +2,9 @@
 
 use bilayer_graph::{Activation, Attend, Facts, Graph, Pairs, Recorder, Rope, Value};
 use bilayer_quant::Type;
-use bilayer_scheduler::{Budget, Bytes, Placement, Plan, cut, place, working_bytes};
+use bilayer_scheduler::{
+    Budget, Bytes, Placement, Plan, PlannedSegment, cut, place, working_bytes,
+};
 
 use crate::models::{
     BUDGET, F32, FFN, GIB, LAYER_BYTES, TOKEN_BYTES, Typed, VOCAB, WIDTH, attend, attention, cards,
@@ -243,6 +245,60 @@ fn attention_takes_memory_for_rotated_queries_and_for_keys_that_are_not_cached()
     let uncached = attending(false, false, Type::F32);
     let kept = 64 * 4 * (16 + 16);
     assert_eq!(elements(&uncached, &gpu(GIB)), 8 * (192 + 64 + 64 + 64) + kept);
+}
+
+#[test]
+fn inputs_and_outputs_share_with_nothing() {
+    let graph = chain(Type::F32, &[64, 64, 64, 64, 64, 64, 256]);
+    let shared = Facts { shares_memory: true, ..gpu(GIB) };
+    let of = |nodes: std::ops::Range<usize>, inputs: &[u32], outputs: &[u32]| {
+        let values = |of: &[u32]| of.iter().map(|&value| Value(value)).collect();
+        let (inputs, outputs) = (values(inputs), values(outputs));
+        let segment = PlannedSegment { device: 0, nodes, inputs, outputs };
+        working_bytes(&graph, &segment, &BUDGET, &shared) / 32
+    };
+    // Two values by turns, and the result.
+    assert_eq!(of(0..7, &[], &[6]), 64 + 64 + 256);
+    for output in [0, 1, 4, 5] {
+        assert_eq!(of(0..7, &[], &[output, 6]), 3 * 64 + 256, "{output}");
+    }
+    // An input is kept, and counts once more in transfer.
+    assert_eq!(of(1..7, &[0], &[6]), 3 * 64 + 256 + 64);
+}
+
+#[test]
+fn integers_of_whole_rows_share_with_floats() {
+    let of_name = |name: &str| match name {
+        "a" => Type::F32,
+        "b" => Type::F16,
+        "c" => Type::BF16,
+        _ => Type::Q8_0,
+    };
+    let catalog = Typed(&of_name);
+    let mut of = Recorder::new(&catalog);
+    let embedded = embedding(&mut of, WIDTH);
+    let narrow = product(&mut of, "narrow", embedded, 64);
+    let [a, b, c] = ["a", "b", "c"].map(|name| product(&mut of, name, narrow, 128));
+    let sum = of.add("sum", a, b);
+    let sum = of.add("sum", sum, c);
+    // Three products and two sums at once. The embedding and both parts of its integers lie where products are later, and the
+    // product that reads them where the first sum is.
+    assert_eq!(elements(&of.finish(sum), &quantizing()), 8 * 5 * 128);
+}
+
+#[test]
+fn keys_that_are_not_cached_are_there_during_attention() {
+    let mut of = Recorder::new(&F32);
+    let embedded = embedding(&mut of, WIDTH);
+    of.layer(Some(0));
+    let wide = product(&mut of, "wide", embedded, 128);
+    let [q, k, v] = ["q", "k", "v"].map(|name| product(&mut of, name, wide, 64));
+    let out = of.attend("attn", Attend { kv_heads: 4, ..attend(q, k, v, None, None) });
+    of.layer(None);
+    let result = product(&mut of, "result", out, WIDTH);
+    // What is wide lies there before, and the embedding with queries, keys and values; results of attention lie apart.
+    let kept = 64 * 4 * (16 + 16);
+    assert_eq!(elements(&of.finish(result), &gpu(GIB)), kept + 8 * (192 + 64 + 64));
 }
 
 fn placed(graph: &Graph, budget: &Budget, count: u32) -> Plan {

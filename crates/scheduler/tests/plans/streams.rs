@@ -446,6 +446,77 @@ fn short_prompts_copy_the_experts_that_they_use() {
     assert_eq!(streaming.host_bytes, 4 * (2 * 64 * 64 + 2 * 64 + 2 * 4));
 }
 
+/// Milliseconds of a pass of so many tokens through two layers of eight experts, all of which are copied in `experts_ms`, and
+/// everything else of a layer in `rest_ms`; all, or those that are used.
+fn sparse_ms(
+    machine: &Machine,
+    tokens: usize,
+    (rest_ms, experts_ms): (f64, f64),
+    is_routed: bool,
+) -> f64 {
+    let [host, card] = &machine.times.as_ref().unwrap().devices[..] else { panic!("two devices") };
+    let count = tokens.div_ceil(8);
+    let rows = tokens.div_ceil(count);
+    let of = |cost: Cost| count as f64 * step(cost, rows as f64);
+    // Bytes that a token reads before the experts, with five ops that read nothing, and of two experts, with three.
+    let bytes = [4.0 * (ATTENTION + 8 * 64) as f64 + 5e-3, 8.0 * NETWORK as f64 + 3e-3];
+    let layer = of(card.layers[0]);
+    let [before, after] = bytes.map(|half| layer * half / bytes.iter().sum::<f64>());
+    let used = |batches: usize| experts_ms * (1.0 - 0.75f64.powi((rows * batches) as i32));
+    let beside = |compute: f64, copy: f64| compute + copy - 0.5 * compute.min(copy);
+    let all_ms = rest_ms + if is_routed { 0.0 } else { experts_ms };
+    let mut ms =
+        all_ms + of(host.embedding) + of(host.segment) + of(card.output) + of(card.segment);
+    for next in [all_ms, 0.0] {
+        let download = tokens as f64 * 4.0 * 64.0 * rest_ms / (4 * (ATTENTION + 8 * 64)) as f64;
+        ms += download + of(card.segment);
+        if !is_routed {
+            ms += beside(layer, next);
+            continue;
+        }
+        // Experts of the last micro-batch are copied when it has passed the first half; alone, if it is the only one.
+        let last = used(count) - used(count - 1);
+        ms += beside(before, next + used(count - 1)) + of(card.segment);
+        ms += if count > 1 { beside(after, last) } else { after + last };
+    }
+    ms
+}
+
+#[test]
+fn passes_up_to_some_length_copy_experts_by_the_route() {
+    let graph = sparse(2, 8, 2);
+    let mut lengths = std::collections::BTreeSet::new();
+    for experts_ms in [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0] {
+        let mut machine = timed(2, 0.5);
+        let devices = &mut machine.times.as_mut().unwrap().devices;
+        devices[0].layers.fill(cost([8.0, 64.0, 8.0, 8.0]));
+        let gbps = (8 * 4 * NETWORK) as f64 / (experts_ms * 1e6);
+        devices[1].upload = Some(Upload { gbps, overlap: 0.5 });
+        let copies = ((4 * (ATTENTION + 8 * 64)) as f64 / (gbps * 1e6), experts_ms);
+        let plan = of(&graph, &machine, &asked(1, OpOffload::From(1))).unwrap();
+        let streaming = plan.streaming.unwrap();
+        let ms = |tokens: usize, is_routed| sparse_ms(&machine, tokens, copies, is_routed);
+        let grid = (1..=8).map(|eighth| 8 * eighth);
+        let most = grid.take_while(|&n| ms(n, true) < ms(n, false)).last().unwrap_or(0);
+        lengths.insert(most);
+        for prompt in &streaming.prompts {
+            let each = ms(64, most == 64);
+            assert_close(prompt.streamed_ms, (prompt.tokens / 64) as f64 * each);
+        }
+        let Some(routed) = &streaming.routed else {
+            assert_eq!(most, 0);
+            continue;
+        };
+        assert_eq!(routed.tokens_max, most);
+        assert_close(routed.pass_ms.unwrap(), ms(most, true));
+        let used = 1.0 - 0.75f64.powi(most as i32);
+        let bytes = 2.0 * ((4 * (ATTENTION + 8 * 64)) as f64 + used * (8 * 4 * NETWORK) as f64);
+        assert_eq!(routed.upload_bytes, bytes as u64);
+    }
+    // Never, always, and for some lengths.
+    assert!(lengths.len() >= 3, "{lengths:?}");
+}
+
 #[test]
 fn buffers_are_shared_by_values_that_do_not_live_at_the_same_time() {
     let graph = dense(1);
