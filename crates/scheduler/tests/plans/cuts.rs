@@ -91,21 +91,21 @@ fn values_that_no_op_makes_are_inputs_and_no_outputs() {
 #[test]
 fn a_map_names_all_devices_of_a_part() {
     let machine = cards(&[GIB, GIB]);
-    let cases: [([usize; 2], &[(usize, usize)], &str); 8] = [
-        ([0, 0], &[], "out:cpu 1-0:cpu"),
-        ([1, 0], &[(1, 2)], "out:cpu 1:cpu 0:gpu0+gpu1"),
-        ([0, 0], &[(4, 1)], "out:cpu+gpu0 1-0:cpu"),
-        ([1, 1], &[(4, 2)], "out:cpu+gpu1 1-0:gpu0"),
+    let cases = [
+        (placement([0, 0], &[]), "out:cpu 1-0:cpu"),
+        (placement([1, 0], &[(1, 2)]), "out:cpu 1:cpu 0:gpu0+gpu1"),
+        (placement([0, 0], &[(4, 1)]), "out:cpu+gpu0 1-0:cpu"),
+        (placement([1, 1], &[(4, 2)]), "out:cpu+gpu1 1-0:gpu0"),
         // The embedding is no part of the map.
-        ([0, 0], &[(0, 1)], "out:cpu 1-0:cpu"),
-        ([0, 0], &[(1, 1), (2, 1)], "out:cpu 1-0:cpu+gpu0"),
-        ([0, 0], &[(3, 1), (2, 2)], "out:cpu 1:cpu+gpu0+gpu1 0:cpu"),
+        (placement([0, 0], &[(0, 1)]), "out:cpu 1-0:cpu"),
+        (placement([0, 0], &[(1, 1), (2, 1)]), "out:cpu 1-0:cpu+gpu0"),
+        (placement([0, 0], &[(3, 1), (2, 2)]), "out:cpu 1:cpu+gpu0+gpu1 0:cpu"),
         // An exception that is none.
-        ([0, 2], &[(1, 0)], "out:cpu 1:gpu1 0:cpu"),
+        (placement([0, 2], &[(1, 0)]), "out:cpu 1:gpu1 0:cpu"),
     ];
-    for (layers, exceptions, map) in cases {
-        let plan = place(&line(), &machine, &BUDGET, &placement(layers, exceptions)).unwrap();
-        assert_eq!(plan.map, map, "{layers:?} {exceptions:?}");
+    for (placement, map) in cases {
+        let plan = place(&line(), &machine, &BUDGET, &placement).unwrap();
+        assert_eq!(plan.map, map, "{placement:?}");
     }
     let parts = place(&line(), &machine, &BUDGET, &placement([1, 2], &[])).unwrap();
     assert_eq!(parts.devices.iter().map(|device| device.parts).collect::<Vec<_>>(), [1, 1, 1]);

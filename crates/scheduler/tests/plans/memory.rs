@@ -204,19 +204,27 @@ fn products_before_an_activation_take_memory_of_their_own() {
     assert_eq!(elements(&of.finish(result), &gpu(GIB)), 8 * (64 + 128 + 128 + 64));
 }
 
-/// Attention of four heads of keys and values between an embedding and a result, perhaps with a cache and with queries and
-/// keys that are rotated.
-fn attending(rotated: bool, cached: bool, q: Type) -> Graph {
+/// How attention has its queries and keys.
+#[derive(Clone, Copy)]
+struct Attending {
+    is_rotated: bool,
+    is_cached: bool,
+    /// The type of the matrix of queries.
+    q: Type,
+}
+
+/// Attention of four heads of keys and values between an embedding and a result.
+fn attending(Attending { is_rotated, is_cached, q }: Attending) -> Graph {
     let of_name = move |name: &str| if name == "q" { q } else { Type::F32 };
     let catalog = Typed(&of_name);
     let mut of = Recorder::new(&catalog);
     let embedded = embedding(&mut of, WIDTH);
     of.layer(Some(0));
-    let cache = cached.then(|| of.cache(4, 16, None));
+    let cache = is_cached.then(|| of.cache(4, 16, None));
     let mut q = product(&mut of, "q", embedded, 64);
     let mut k = product(&mut of, "k", embedded, 64);
     let v = product(&mut of, "v", embedded, 64);
-    if rotated {
+    if is_rotated {
         let frequencies = vec![1.0; 8].into();
         let rope = Rope { pairs: Pairs::Halves, frequencies, magnitude: 1.0, factors: None };
         q = of.rope("q_rope", q, 16, &rope);
@@ -233,16 +241,17 @@ fn attending(rotated: bool, cached: bool, q: Type) -> Graph {
 #[test]
 fn attention_takes_memory_for_rotated_queries_and_for_keys_that_are_not_cached() {
     // Keys with values, whose place the results of attention take; the embedding until the end, the result, and queries.
-    let plain = attending(false, true, Type::F16);
+    let kind = Attending { is_rotated: false, is_cached: true, q: Type::F16 };
+    let plain = attending(kind);
     assert_eq!(elements(&plain, &gpu(GIB)), 8 * (128 + 64 + 64 + 64));
     // Rotated queries are others.
-    let rotated = attending(true, true, Type::F16);
+    let rotated = attending(Attending { is_rotated: true, ..kind });
     assert_eq!(elements(&rotated, &gpu(GIB)), 8 * (128 + 64 + 64 + 64 + 64));
     // Queries, keys and values side by side, and apart from them the results of attention.
-    let together = attending(false, true, Type::F32);
+    let together = attending(Attending { q: Type::F32, ..kind });
     assert_eq!(elements(&together, &gpu(GIB)), 8 * (192 + 64 + 64 + 64));
     // Keys and values of two pages in f32, whatever caches store.
-    let uncached = attending(false, false, Type::F32);
+    let uncached = attending(Attending { q: Type::F32, is_cached: false, ..kind });
     let kept = 64 * 4 * (16 + 16);
     assert_eq!(elements(&uncached, &gpu(GIB)), 8 * (192 + 64 + 64 + 64) + kept);
 }

@@ -446,14 +446,20 @@ fn short_prompts_copy_the_experts_that_they_use() {
     assert_eq!(streaming.host_bytes, 4 * (2 * 64 * 64 + 2 * 64 + 2 * 4));
 }
 
-/// Milliseconds of a pass of so many tokens through two layers of eight experts, all of which are copied in `experts_ms`, and
-/// everything else of a layer in `rest_ms`; all, or those that are used.
-fn sparse_ms(
-    machine: &Machine,
-    tokens: usize,
-    (rest_ms, experts_ms): (f64, f64),
+/// Milliseconds of copies to the card.
+#[derive(Clone, Copy)]
+struct Copies {
+    /// Of a layer but for its experts.
+    rest_ms: f64,
+    /// Of all of a layer's experts.
+    experts_ms: f64,
+    /// Whether only those are copied that are used.
     is_routed: bool,
-) -> f64 {
+}
+
+/// Milliseconds of a pass of so many tokens through two layers of eight experts.
+fn sparse_ms(machine: &Machine, tokens: usize, copies: Copies) -> f64 {
+    let Copies { rest_ms, experts_ms, is_routed } = copies;
     let [host, card] = &machine.times.as_ref().unwrap().devices[..] else { panic!("two devices") };
     let count = tokens.div_ceil(8);
     let rows = tokens.div_ceil(count);
@@ -492,10 +498,12 @@ fn passes_up_to_some_length_copy_experts_by_the_route() {
         devices[0].layers.fill(cost([8.0, 64.0, 8.0, 8.0]));
         let gbps = (8 * 4 * NETWORK) as f64 / (experts_ms * 1e6);
         devices[1].upload = Some(Upload { gbps, overlap: 0.5 });
-        let copies = ((4 * (ATTENTION + 8 * 64)) as f64 / (gbps * 1e6), experts_ms);
+        let rest_ms = (4 * (ATTENTION + 8 * 64)) as f64 / (gbps * 1e6);
         let plan = of(&graph, &machine, &asked(1, OpOffload::From(1))).unwrap();
         let streaming = plan.streaming.unwrap();
-        let ms = |tokens: usize, is_routed| sparse_ms(&machine, tokens, copies, is_routed);
+        let ms = |tokens: usize, is_routed| {
+            sparse_ms(&machine, tokens, Copies { rest_ms, experts_ms, is_routed })
+        };
         let grid = (1..=8).map(|eighth| 8 * eighth);
         let most = grid.take_while(|&n| ms(n, true) < ms(n, false)).last().unwrap_or(0);
         lengths.insert(most);
