@@ -84,7 +84,7 @@ fn is_separable(graph: &Graph, mixture: &Mixture) -> bool {
 /// # Panics
 /// If a choice names no mixture that can be split, or an expert that it does not have.
 pub fn split_experts(graph: &Graph, choices: &[SplitChoice]) -> Graph {
-    let mut split = Graph { nodes: Vec::with_capacity(2 * graph.nodes.len()), ..graph.clone() };
+    let mut split = Graph { nodes: Vec::new(), ..graph.clone() };
     let mixtures = mixtures(graph);
     let mut next = 0;
     for mixture in &mixtures {
