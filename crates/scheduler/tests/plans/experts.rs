@@ -300,7 +300,8 @@ fn the_experts_that_are_used_most_are_resident() {
     // Counts of another model, or of none, are none; a layer without residents counts for the rate.
     let plan = with(EXPERT, &[(0, [0.0; 4])]);
     assert_eq!(residents(&plan), [[0]]);
-    assert_eq!(plan.experts.unwrap().hit_rate, 0.125);
+    let experts = plan.experts.unwrap();
+    assert_eq!((experts.hit_rate, &experts.choices[0].uses[..]), (0.125, &[0.5; 4][..]));
     // No room for one.
     assert_eq!(with(EXPERT - 1, &[]).experts, None);
     let nothing = of(&graph, &machine, &request(ExpertCache::Bytes(0), Offload::All)).unwrap();
@@ -409,6 +410,12 @@ fn auto_takes_what_other_parts_leave() {
         } else {
             assert_eq!(less.unwrap().experts.unwrap().bytes, (count - 1) * EXPERT);
         }
+    }
+    // With any number of layers all are on the card before experts, and fewer experts fit before fewer layers: whole
+    // layers would leave more than half of the weights with the host.
+    for (less, count) in [(0, 5), (1, 4)] {
+        let plan = auto(&fitted(&graph, 5, less), Offload::Auto).unwrap();
+        assert_eq!((plan.gpu_layers, plan.experts.unwrap().bytes), (3, count * EXPERT));
     }
     // Where all layers fit, residents are of no use.
     let plan = auto(&cards(&[GIB]), Offload::All).unwrap();

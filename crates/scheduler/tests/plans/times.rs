@@ -204,6 +204,8 @@ fn groups_are_preferred_if_they_gain_enough() {
     let uneven = layered([[9.0, 9.0, 0.0], [3.0, 3.0, 0.0]]);
     assert_eq!(uneven.groups.bound, 12.0 / 9.0);
     assert_eq!(uneven.groups.sequences_min, None);
+    // Devices that take no time gain nothing.
+    assert_eq!(layered([[0.0; 3]; 2]).groups, Groups { bound: 1.0, sequences_min: None });
 }
 
 /// A layer of each window, on a machine whose card reads 10^6 bytes in a millisecond.
