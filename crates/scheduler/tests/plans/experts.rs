@@ -21,7 +21,7 @@ const EXPERT: u64 = 4 * NETWORK;
 
 /// What differs from a usual mixture.
 #[derive(Clone, Copy, Default)]
-struct Kind {
+struct Mixing {
     /// The activation is read outside.
     is_read: bool,
     /// Products are scaled.
@@ -32,10 +32,10 @@ struct Kind {
     is_mixed: bool,
 }
 
-fn mixed(kind: Kind) -> Graph {
+fn mixed(mixing: Mixing) -> Graph {
     let mut of = Recorder::new(&F32);
     let hidden = embedding(&mut of, WIDTH);
-    let other = kind.is_mixed.then(|| {
+    let other = mixing.is_mixed.then(|| {
         let table = of.matrix("second", 256, FFN).unwrap();
         of.embed("embed", table)
     });
@@ -58,20 +58,20 @@ fn mixed(kind: Kind) -> Graph {
         let bias = bias.then(|| of.expert_vectors(&format!("{name}_bias"), [4, rows]).unwrap());
         of.experts("experts", Experts { input, route, stack, bias, out: Value(0) })
     };
-    let wide = if kind.is_joined {
+    let wide = if mixing.is_joined {
         let both = one(&mut of, "both", hidden, 2 * FFN, true);
         let gate = of.part("gate", both, 2 * FFN, 0..FFN);
         let up = of.part("up", both, 2 * FFN, FFN..2 * FFN);
         of.gate("act", gate, Some(up), Activation::Silu)
     } else {
         let wide = one(&mut of, "up", hidden, FFN, false);
-        let wide = if kind.is_scaled { of.scale("scale", wide, 2.0) } else { wide };
+        let wide = if mixing.is_scaled { of.scale("scale", wide, 2.0) } else { wide };
         of.gate("act", wide, other, Activation::Relu)
     };
     let out = one(&mut of, "down", wide, WIDTH, false);
     let out = of.mix("mix", out, route);
     let sum = of.add("sum", out, hidden);
-    if kind.is_read {
+    if mixing.is_read {
         let narrow = crate::models::product(&mut of, "narrow", wide, WIDTH);
         let sum = of.add("sum", sum, narrow);
         return head(of, sum);
@@ -93,14 +93,14 @@ fn mixtures_are_found_where_nothing_else_reads_what_is_inside() {
     assert_eq!(found, [of(0, 11), of(1, 27)]);
     // A mixture of which a token uses all experts is dense.
     assert_eq!(mixtures(&sparse(1, 4, 4)), []);
-    let count = |kind: Kind| mixtures(&mixed(kind)).len();
-    assert_eq!(count(Kind::default()), 1);
-    assert_eq!(count(Kind { is_joined: true, ..Kind::default() }), 1);
-    assert_eq!(count(Kind { is_read: true, ..Kind::default() }), 0);
-    assert_eq!(count(Kind { is_scaled: true, ..Kind::default() }), 0);
-    assert_eq!(count(Kind { is_mixed: true, ..Kind::default() }), 0);
+    let count = |mixing: Mixing| mixtures(&mixed(mixing)).len();
+    assert_eq!(count(Mixing::default()), 1);
+    assert_eq!(count(Mixing { is_joined: true, ..Mixing::default() }), 1);
+    assert_eq!(count(Mixing { is_read: true, ..Mixing::default() }), 0);
+    assert_eq!(count(Mixing { is_scaled: true, ..Mixing::default() }), 0);
+    assert_eq!(count(Mixing { is_mixed: true, ..Mixing::default() }), 0);
     // Weights of one, with biases.
-    let graph = mixed(Kind { is_joined: true, ..Kind::default() });
+    let graph = mixed(Mixing { is_joined: true, ..Mixing::default() });
     let [mixture] = &mixtures(&graph)[..] else { panic!("one") };
     let names: Vec<&str> = mixture.weights(&graph).map(|id| &*graph.weight(id).name).collect();
     assert_eq!(names, ["both", "both_bias", "down"]);
@@ -180,7 +180,7 @@ fn a_split_mixture_has_residents_others_and_a_sum() {
 
 #[test]
 fn biases_and_parts_of_experts_are_split_too() {
-    let graph = mixed(Kind { is_joined: true, ..Kind::default() });
+    let graph = mixed(Mixing { is_joined: true, ..Mixing::default() });
     let split = split_experts(&graph, &[choice(2, &[2])]);
     let [found] = &split.splits[..] else { panic!("one split") };
     let slots: Vec<(&str, usize, usize, bool)> = (found.stacks.iter())
