@@ -70,7 +70,7 @@ fn append_array(array: &Array, out: &mut Vec<u8>) {
 }
 
 fn numbers<N: Number>(elements: &[N], out: &mut Vec<u8>) {
-    out.reserve(elements.len() * N::BYTES);
+    out.reserve(size_of_val(elements));
     elements.iter().for_each(|element| element.append(out));
 }
 

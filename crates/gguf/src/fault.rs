@@ -162,7 +162,7 @@ fn repair(address: usize) -> bool {
         }
     };
     // All pages behind the end of a shorter file are lost; if the disk failed, this one is.
-    let bytes = if first >= size { len - first } else { page.min(len - first) };
+    let bytes = if first >= size { len - first } else { page };
     let range = start + first..start + first + bytes;
     if !replace(range, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1) {
         return false;

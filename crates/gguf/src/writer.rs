@@ -309,10 +309,9 @@ impl Output for BufWriter<&temporary::Draft> {
 
 impl Output for Vec<u8> {
     fn skip(&mut self, len: u64) -> io::Result<()> {
-        let len = usize::try_from(len).ok().and_then(|len| self.len().checked_add(len));
-        let len = len.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        self.try_reserve(len - self.len())?;
-        self.resize(len, 0);
+        let len = usize::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        self.try_reserve(len)?;
+        self.resize(self.len() + len, 0);
         Ok(())
     }
 }
