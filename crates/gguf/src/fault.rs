@@ -199,7 +199,110 @@ pub(crate) fn break_page(map: &[u8], offset: usize) -> std::io::Result<()> {
 mod tests {
     use std::fs;
 
+    use super::{Ordering, PAGE, install, repair};
+    use crate::map::Region;
     use crate::{Error, File, Metadata, NewTensor, to_bytes};
+
+    /// A file of `len` ones, and its map.
+    fn ones(len: usize) -> (fs::File, Region) {
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, &vec![1; len]).unwrap();
+        let region = Region::map(&file).unwrap();
+        (file, region)
+    }
+
+    /// Bytes of a page.
+    fn page() -> usize {
+        install();
+        PAGE.load(Ordering::Relaxed)
+    }
+
+    fn start(region: &Region) -> usize {
+        region.as_ref().as_ptr().addr()
+    }
+
+    /// The numbers of the pages that read as zeros.
+    fn zeros(region: &Region) -> Vec<usize> {
+        let pages = region.as_ref().chunks(page());
+        let is_zero = |page: &[u8]| page.iter().all(|&byte| byte == 0);
+        pages.enumerate().filter(|(_, page)| is_zero(page)).map(|(number, _)| number).collect()
+    }
+
+    #[test]
+    fn an_address_in_a_guarded_map_is_noted_and_its_page_replaced() {
+        let page = page();
+        let len = 4 * page + 100;
+        let (_file, region) = ones(len);
+        assert_eq!((region.lost(), zeros(&region)), (None, vec![]));
+        // Behind the end, but in the last page; and addresses that no map has.
+        assert!(![start(&region) + len, 0, 1].into_iter().any(repair));
+        assert_eq!((region.lost(), zeros(&region)), (None, vec![]));
+
+        assert!(repair(start(&region) + 2 * page + 5));
+        assert_eq!((region.lost(), zeros(&region)), (Some(2 * page as u64 + 5), vec![2]));
+        // The first place counts.
+        assert!(repair(start(&region) + len - 1));
+        assert!(repair(start(&region)));
+        assert_eq!((region.lost(), zeros(&region)), (Some(2 * page as u64 + 5), vec![0, 2, 4]));
+    }
+
+    /// Also if the file gets a new end meanwhile, its pages must not be those of two versions.
+    #[test]
+    fn all_pages_behind_a_new_end_are_lost_at_once() {
+        let page = page();
+        for end in [2 * page, page + 1] {
+            let (mut file, region) = ones(5 * page);
+            file.set_len(end as u64).unwrap();
+            assert!(repair(start(&region) + 2 * page + 7));
+            std::io::Seek::rewind(&mut file).unwrap();
+            std::io::Write::write_all(&mut file, &vec![1; 5 * page]).unwrap();
+            assert_eq!(zeros(&region), [2, 3, 4], "new end {end}");
+            assert_eq!(region.lost(), Some(2 * page as u64 + 7));
+        }
+    }
+
+    /// Slots are used again, so the first in the table need not be the one with the highest or lowest address.
+    #[test]
+    fn the_map_with_the_address_is_the_lost_one() {
+        let page = page();
+        let (first, second) = (ones(page), ones(4 * page));
+        drop(first);
+        let third = ones(64 * page);
+        let regions = [&second.1, &third.1];
+        for (number, region) in regions.iter().enumerate() {
+            assert!(repair(start(region) + 3));
+            let lost = regions.map(|region| region.lost());
+            assert_eq!(lost, [Some(3), (number == 1).then_some(3)]);
+        }
+    }
+
+    /// A process that gets the signal from outside: the first restores what was there before, a later one ends it.
+    #[test]
+    fn a_signal_that_no_map_raised_ends_the_process() {
+        use std::process::Command;
+        const INNER: &str = "BILAYER_TEST_SIGNAL_FROM_OUTSIDE";
+        const NAME: &str = "fault::tests::a_signal_that_no_map_raised_ends_the_process";
+        if std::env::var_os(INNER).is_some() {
+            let _map = ones(100);
+            let id = std::process::id().to_string();
+            // Two that come at once count as one.
+            for _ in 0..20 {
+                Command::new("sh").args(["-c", "kill -BUS \"$0\"", &id]).status().unwrap();
+            }
+            return;
+        }
+        let tests = std::env::current_exe().unwrap();
+        // Before was the standard library's handler, or the signal was ignored, which the library leaves as it is.
+        for before in ["", "trap '' BUS && "] {
+            let command = format!("{before}exec \"$0\" --exact {NAME} --test-threads=1");
+            let mut process = Command::new("sh");
+            let output = process.args(["-c", &command]).arg(&tests).env(INNER, "1").output();
+            let output = output.unwrap();
+            let out = String::from_utf8_lossy(&output.stdout);
+            assert!(out.contains("running 1 test"), "{out}");
+            assert!(!output.status.success(), "{before:?}: {out}");
+        }
+    }
 
     /// A file of a hundred pages.
     fn model(path: &std::path::Path) -> File {
@@ -251,6 +354,11 @@ mod tests {
         fs::write(&path, &bytes).unwrap();
         let file = File::open(&path).unwrap();
         assert_eq!(sum(&file), 100 * 4096);
+        // There is no such byte.
+        for offset in [bytes.len() as u64, bytes.len() as u64 + 4096] {
+            let error = file.break_page(offset).unwrap_err();
+            assert!(matches!(error, Error::Io { .. }), "{error}");
+        }
         file.break_page(start as u64 + 9000).unwrap();
         file.check_unchanged().unwrap();
         assert_eq!(sum(&file), 99 * 4096, "zeros in place of one page");

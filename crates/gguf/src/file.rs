@@ -520,3 +520,25 @@ fn empty(name: &str) -> Error {
         Ok(_) => unreachable!("there are no bytes to take"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_shards_together_have_as_many_tensors_as_allowed() {
+        let layout = TensorLayout::new("a", "t", Type::I8, &[1], 0).unwrap();
+        let (mut shards, mut tensors) = (vec![], vec![]);
+        let mut more = |name: &str, count| {
+            let (name, bytes) = (name.to_owned(), Bytes::from_static(&[1]));
+            let shard = Shard { name, bytes, region: None, mapped: None };
+            add(&mut shards, &mut tensors, shard, vec![(String::new(), layout); count])
+        };
+        more("a", 65_535).unwrap();
+        more("b", 1).unwrap();
+        let error = more("c", 1).unwrap_err();
+        let Error::Limit { file, max, found, .. } = error else { panic!("{error}") };
+        assert_eq!((&*file, max, found), ("c", 65_536, 65_537));
+        assert_eq!((shards.len(), tensors.len()), (2, 65_536));
+    }
+}

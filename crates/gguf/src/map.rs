@@ -173,3 +173,47 @@ impl Region {
         (end <= self.pages.len()).then_some(start..end)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file of `len` ones, and its map.
+    fn ones(len: usize) -> (fs::File, Region) {
+        let mut file = tempfile::tempfile().unwrap();
+        io::Write::write_all(&mut file, &vec![1; len]).unwrap();
+        let region = Region::map(&file).unwrap();
+        (file, region)
+    }
+
+    #[test]
+    fn only_parts_of_the_pages_have_a_place() {
+        let (_file, region) = ones(10_000);
+        let all = region.as_ref();
+        assert_eq!(region.place(all), Some(0..10_000));
+        assert_eq!(region.place(&all[5000..10_000]), Some(5000..10_000));
+        assert_eq!(region.place(&all[7..8]), Some(7..8));
+        let (_other, second) = ones(10_000);
+        let third = Region::copy(&[1; 10_000]).unwrap();
+        for [one, two] in [[&region, &second], [&second, &third], [&region, &third]] {
+            assert_eq!((one.place(two.as_ref()), two.place(one.as_ref())), (None, None));
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn only_bytes_that_are_cached_are_entered() {
+        use rustix::io::{ReadWriteFlags, preadv2};
+        const LEN: usize = 300_000;
+        let (file, region) = ones(LEN);
+        let mut byte = [0];
+        let first = &mut [io::IoSliceMut::new(&mut byte)];
+        // Some file systems cannot tell.
+        if preadv2(&file, first, 0, ReadWriteFlags::NOWAIT) == Ok(1) {
+            assert!(region.enter(&file, 0..LEN));
+            assert!(region.enter(&file, 100_000..200_000));
+        }
+        // The file has no byte there.
+        assert!(!region.enter(&file, LEN..LEN));
+    }
+}

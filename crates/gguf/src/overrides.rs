@@ -167,4 +167,46 @@ mod tests {
             assert!(error.contains("m.gguf") && error.contains(key), "{text}: {error}");
         }
     }
+
+    /// The value of the file; what is given and what comes of it; what does not fit; what the error expects.
+    type Row<'a> = (Value, &'a [(&'a str, Value)], &'a [&'a str], &'a str);
+
+    #[test]
+    fn each_type_takes_what_fits_it_and_nothing_else() {
+        let (u8s, i8s) = ("an integer of 8 bits, not negative", "an integer of 8 bits");
+        let (u16s, i16s) = ("an integer of 16 bits, not negative", "an integer of 16 bits");
+        let (u32s, i32s) = ("an integer of 32 bits, not negative", "an integer of 32 bits");
+        let (u64s, i64s) = ("an integer that is not negative", "an integer of 64 bits");
+        let (float, bools) = ("a number, float:", "bool:true or bool:false");
+        let rows: &[Row<'_>] = &[
+            (1u8.into(), &[("int:255", 255u8.into())], &["int:256", "int:-1", "float:1"], u8s),
+            (1i8.into(), &[("int:-128", (-128i8).into())], &["int:128", "bool:true"], i8s),
+            (1u16.into(), &[("int:65535", 65_535u16.into())], &["int:65536", "str:1"], u16s),
+            (1i16.into(), &[("int:-32768", i16::MIN.into())], &["int:32768", "float:1"], i16s),
+            (1u32.into(), &[("int:4294967295", u32::MAX.into())], &["int:4294967296"], u32s),
+            (1i32.into(), &[("int:-2147483648", i32::MIN.into())], &["int:2147483648"], i32s),
+            (1u64.into(), &[("int:7", 7u64.into())], &["int:-1", "float:1"], u64s),
+            (1i64.into(), &[("int:-7", (-7i64).into())], &["float:1", "str:1"], i64s),
+            (1f32.into(), &[("float:0.5", 0.5f32.into())], &["int:1", "str:1"], float),
+            (1f64.into(), &[("float:0.5", 0.5f64.into())], &["int:1", "bool:true"], float),
+            (true.into(), &[("bool:false", false.into())], &["int:0", "str:false"], bools),
+            ("a".into(), &[("str:", "".into())], &["int:0", "bool:true"], "text, str:"),
+            (vec![1u8].into(), &[], &["int:1", "str:1"], "nothing: lists cannot be replaced"),
+        ];
+        for (old, good, bad, wanted) in rows {
+            let mut metadata = Metadata::new();
+            metadata.set("k", old.clone());
+            let over = |given: &str| MetadataOverride::parse(&format!("k={given}")).unwrap();
+            for given in *bad {
+                let error = over(given).apply("m.gguf", &mut metadata).unwrap_err();
+                let Error::Override { expected, .. } = error else { panic!("{given}: {error}") };
+                assert_eq!(expected, *wanted, "{given} for {old:?}");
+                assert_eq!(metadata.get("k"), Some(old));
+            }
+            for (given, value) in *good {
+                over(given).apply("m.gguf", &mut metadata).unwrap();
+                assert_eq!(metadata.get("k"), Some(value), "{given} for {old:?}");
+            }
+        }
+    }
 }

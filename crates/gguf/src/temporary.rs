@@ -201,3 +201,16 @@ fn free_bytes(folder: &Path) -> Option<u64> {
 fn free_bytes(_: &Path) -> Option<u64> {
     None
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_of_a_plain_name_is_the_current_one() {
+        let rows = [("a/b", "a"), ("/a/b", "/a"), ("/b", "/"), ("b", "."), ("", "."), ("/", ".")];
+        for (path, folder) in rows {
+            assert_eq!(folder_of(Path::new(path)), Path::new(folder), "{path}");
+        }
+    }
+}

@@ -13,10 +13,21 @@ use bilayer_quant::Type;
 use bytes::Bytes;
 use proptest::prelude::*;
 
+#[path = "gguf/bounds.rs"]
+mod bounds;
 #[path = "../../../tests/support/data.rs"]
 mod data;
+#[path = "gguf/disks.rs"]
+mod disks;
 #[path = "gguf/hostile.rs"]
 mod hostile;
+#[cfg(target_os = "linux")]
+#[path = "gguf/memory.rs"]
+mod memory;
+#[path = "gguf/models.rs"]
+mod models;
+#[path = "gguf/values.rs"]
+mod values;
 
 use hostile::{file, hostile, key, kind, tensor, u32s};
 
@@ -802,7 +813,59 @@ fn a_merged_or_single_file_needs_no_shards() {
         let path = folder.path().join(format!("{name}.gguf"));
         write(&path, &metadata, []).unwrap();
         File::open(&path).unwrap();
+        let bytes = to_bytes(&metadata, []).unwrap();
+        assert_eq!(open_bytes(bytes).unwrap().shard_names().collect::<Vec<_>>(), ["in memory"]);
     }
+    // Without keys, names that are not those of a shard of several.
+    for name in [
+        "m-00001-of-00001",
+        "m-0001-of-0003",
+        "m-000001-of-000003",
+        "m-+0001-of-+0003",
+        "m-00001-of-0000x",
+        "00001-of-00003",
+    ] {
+        let path = folder.path().join(format!("{name}.gguf"));
+        write(&path, &Metadata::new(), []).unwrap();
+        File::open(&path).unwrap();
+    }
+}
+
+#[test]
+fn the_name_and_the_number_of_shards_agree() {
+    let open = |name: &str, count: Option<u16>| {
+        let folder = folder();
+        let path = folder.path().join(name);
+        let mut metadata = Metadata::new();
+        metadata.set("split.no", 0u16);
+        if let Some(count) = count {
+            metadata.set("split.count", count);
+        }
+        write(&path, &metadata, []).unwrap();
+        File::open(&path).map(drop).expect_err(name).to_string()
+    };
+    let rows = [
+        ("m-00001-of-00001.gguf", Some(3), "split.count: expected 1 as in the file name, found 3"),
+        ("m-00001-of-00003.gguf", None, "split.count: expected 3 as in the file name, found 0"),
+        ("m-00001-of-00003.gguf", Some(1), "split.count: expected 3 as in the file name, found 1"),
+        ("m-00002-of-00003.gguf", Some(3), "expected m-00001-of-00003.gguf, found shard 2"),
+        ("m-00001-of-01025.gguf", Some(1025), "expected at most 1024, found 1025"),
+        ("m-00001-of-01024.gguf", Some(1024), "m-00002-of-01024.gguf: file name: expected all"),
+    ];
+    for (name, count, expected) in rows {
+        let error = open(name, count);
+        assert!(error.contains(expected), "{expected:?} is not in {error:?}");
+    }
+}
+
+/// Writers need not say how many tensors all shards have.
+#[test]
+fn shards_without_the_number_of_tensors_are_opened() {
+    let folder = folder();
+    let paths = shards(folder.path(), |_, metadata| {
+        metadata.remove("split.tensors.count");
+    });
+    assert_eq!(File::open(&paths[0]).unwrap().tensors().len(), 6);
 }
 
 #[test]

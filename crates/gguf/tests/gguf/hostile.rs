@@ -5,11 +5,13 @@ pub fn u32s(numbers: &[u32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-fn u64s(numbers: &[u64]) -> Vec<u8> {
+/// The numbers in the file's byte order.
+pub fn u64s(numbers: &[u64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-fn text(text: &[u8]) -> Vec<u8> {
+/// A string: its length, then its bytes.
+pub fn text(text: &[u8]) -> Vec<u8> {
     [&u64s(&[text.len() as u64]), text].concat()
 }
 
@@ -24,7 +26,8 @@ pub fn tensor(name: &str, ne: &[u64], kind: u32, offset: u64) -> Vec<u8> {
     [name, dimensions, u64s(ne), u32s(&[kind]), u64s(&[offset])].concat()
 }
 
-fn header(version: u32, tensors: u64, keys: u64) -> Vec<u8> {
+/// Magic, version and counts, 24 bytes.
+pub fn header(version: u32, tensors: u64, keys: u64) -> Vec<u8> {
     [b"GGUF".to_vec(), u32s(&[version]), u64s(&[tensors, keys])].concat()
 }
 
@@ -162,6 +165,16 @@ fn hostile_keys() -> Vec<(&'static str, Vec<u8>, &'static str)> {
             "a second string that is not UTF-8",
             array(kind::STRING, 3, &[text(b"fine"), text(b"ab\x80"), text(b"fine")].concat()),
             "string 1 of key k: expected UTF-8 text, found byte 0x80 at its byte 2",
+        ),
+        (
+            "a third string that begins inside of a character",
+            array(kind::STRING, 3, &[text(b"fine"), text(b""), text(b"\x80")].concat()),
+            "string 2 of key k: expected UTF-8 text, found byte 0x80 at its byte 0",
+        ),
+        (
+            "a character cut between the last two strings",
+            array(kind::STRING, 3, &[text(b"fine"), text(b"a\xc3"), text(b"\xa4")].concat()),
+            "string 1 of key k: expected UTF-8 text, found byte 0xc3 at its byte 1",
         ),
         (
             "a character cut between two strings",
