@@ -57,6 +57,7 @@ pub mod kind {
 pub fn hostile() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let mut all = hostile_headers();
     all.extend(hostile_keys());
+    all.extend(hostile_lists());
     all.extend(hostile_tensors());
     all
 }
@@ -112,11 +113,6 @@ fn hostile_keys() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let good = key("k", kind::U32, &u32s(&[1]));
     let with = |one: Vec<u8>| file(&[one], &[], 64);
     let raw = |bytes: Vec<u8>| [header(3, 0, 1), bytes, vec![0; 64]].concat();
-    let array = |of: u32, count: u64, rest: &[u8]| {
-        with(key("k", kind::ARRAY, &[&u32s(&[of]), &u64s(&[count]), rest].concat()))
-    };
-    let nested: Vec<u8> =
-        (0..60_000).flat_map(|_| [u32s(&[kind::ARRAY]), u64s(&[1])].concat()).collect();
     let alignment = |kind, value: u32| {
         let tensors = [tensor("t", &[32], kind::F32, 0)];
         file(&[key("general.alignment", kind, &u32s(&[value]))], &tensors, 128)
@@ -144,6 +140,22 @@ fn hostile_keys() -> Vec<(&'static str, Vec<u8>, &'static str)> {
             with(key("k", kind::STRING, &text(b"\xc3("))),
             "value of key k: expected UTF-8 text, found byte 0xc3 at its byte 0",
         ),
+        ("alignment 0", alignment(kind::U32, 0), "key general.alignment: expected a power of two"),
+        ("alignment 3", alignment(kind::U32, 3), "key general.alignment: expected a power of two"),
+        ("alignment 4", alignment(kind::U32, 4), "key general.alignment: expected a power of two"),
+        ("alignment 2^31", alignment(kind::U32, 1 << 31), "key general.alignment"),
+        ("alignment as i32", alignment(kind::I32, 32), "key general.alignment: expected a u32"),
+    ]
+}
+
+fn hostile_lists() -> Vec<(&'static str, Vec<u8>, &'static str)> {
+    let array = |of: u32, count: u64, rest: &[u8]| {
+        let value = [&u32s(&[of]), &u64s(&[count]), rest].concat();
+        file(&[key("k", kind::ARRAY, &value)], &[], 64)
+    };
+    let nested: Vec<u8> =
+        (0..60_000).flat_map(|_| [u32s(&[kind::ARRAY]), u64s(&[1])].concat()).collect();
+    vec![
         ("array of 2^61 u32", array(kind::U32, 1 << 61, &[0; 16]), "elements of key k"),
         ("array of 2^30 u32", array(kind::U32, 1 << 30, &[0; 16]), "elements of key k"),
         ("array of 2^64-1 bools", array(kind::BOOL, u64::MAX, &[0; 16]), "value of key k"),
@@ -181,11 +193,6 @@ fn hostile_keys() -> Vec<(&'static str, Vec<u8>, &'static str)> {
             array(kind::STRING, 2, &[text(b"a\xc3"), text(b"\xa4")].concat()),
             "string 0 of key k: expected UTF-8 text, found byte 0xc3 at its byte 1",
         ),
-        ("alignment 0", alignment(kind::U32, 0), "key general.alignment: expected a power of two"),
-        ("alignment 3", alignment(kind::U32, 3), "key general.alignment: expected a power of two"),
-        ("alignment 4", alignment(kind::U32, 4), "key general.alignment: expected a power of two"),
-        ("alignment 2^31", alignment(kind::U32, 1 << 31), "key general.alignment"),
-        ("alignment as i32", alignment(kind::I32, 32), "key general.alignment: expected a u32"),
     ]
 }
 
