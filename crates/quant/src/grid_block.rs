@@ -135,7 +135,7 @@ impl<const W: usize, const L: usize> Coding<W, L> {
             ww += w;
         }
         let rms = (wxx / ww).sqrt();
-        let mut best = Fit { cost: 0.0, ..Fit::WORST };
+        let mut best = Fit::WORST;
         if rms < 1e-12 || rms.is_nan() {
             return best;
         }
