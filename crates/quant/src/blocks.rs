@@ -93,3 +93,36 @@ pub(crate) fn f16_value(bits: u16) -> f32 {
 pub(crate) fn f16_bits(value: f32) -> u16 {
     f16::from_f32(value.clamp(-65504.0, 65504.0)).to_bits()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_rounded_and_never_infinite() {
+        let cases = [
+            (1.0, 0x3c00, 1.0),
+            (-2.0, 0xc000, -2.0),
+            // The step at 1 is 2^-10, and its half goes to the even one.
+            (1.0 + 0.5 / 1024.0, 0x3c00, 1.0),
+            (1.0 + 1.5 / 1024.0, 0x3c02, 1.0 + 2.0 / 1024.0),
+            (65504.0, F16_LARGEST, 65504.0),
+            (65520.0, F16_LARGEST, 65504.0),
+            (1e30, F16_LARGEST, 65504.0),
+            (-1e30, 0x8000 | F16_LARGEST, -65504.0),
+            // 2^-24 is the smallest.
+            (6e-8, 1, (-24f32).exp2()),
+            (2e-8, 0, 0.0),
+        ];
+        for (value, bits, rounded) in cases {
+            assert_eq!(f16_bits(value), bits, "{value}");
+            assert_eq!(f16_value(bits), rounded, "{value}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "assertion failed")]
+    fn bytes_that_are_no_blocks_of_the_values_are_refused() {
+        dequantize::<u16, 2>(&[0; 4], &mut [0.0; 2], |_, _| {});
+    }
+}

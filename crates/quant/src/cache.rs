@@ -183,8 +183,8 @@ fn codebook(values: &[f32; BLOCK], len: usize) -> Coded {
 
 #[cfg(test)]
 mod tests {
-    use super::{BLOCK, Coded, Form, TYPES, head_bytes};
-    use crate::Type;
+    use super::*;
+    use crate::samples;
 
     fn values(len: usize) -> Vec<f32> {
         (0..len).map(|i| ((i * i) as f32 * 0.7).sin() + 0.3).collect()
@@ -251,7 +251,92 @@ mod tests {
         for &(ty, _) in &TYPES {
             assert_eq!(head_bytes(ty, 64), ty.row_bytes(64).unwrap(), "{ty}");
         }
-        // 40 codes of 5 bits, and two blocks with scale and minimum.
-        assert_eq!(head_bytes(Type::Q5_1, 40), 25 + 8);
+        // 40 codes, and two blocks with a scale and perhaps a minimum; a last byte may be used in part.
+        let cases = [
+            (Type::F32, 40, 160),
+            (Type::BF16, 40, 80),
+            (Type::Q8_0, 40, 40 + 4),
+            (Type::Q5_1, 40, 25 + 8),
+            (Type::Q5_0, 40, 25 + 4),
+            (Type::Q5_0, 33, 21 + 4),
+            (Type::Q4_1, 40, 20 + 8),
+            (Type::Q4_0, 31, 16 + 2),
+            (Type::IQ4_NL, 96, 48 + 6),
+            // Other types have whole blocks.
+            (Type::Q4_K, 256, 144),
+            (Type::Q4_K, 300, 288),
+        ];
+        for (ty, head_dim, bytes) in cases {
+            assert_eq!(head_bytes(ty, head_dim), bytes, "{ty} of {head_dim}");
+        }
+    }
+
+    #[test]
+    fn types_are_known_by_name_and_form() {
+        assert_eq!(names(), "f32, f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0 or iq4_nl");
+        assert_eq!(form(Type::F16), Some(Form::Float));
+        assert_eq!(form(Type::Q5_0), Some(Form::Blocks(Coding { bits: 5, rule: Rule::Signed })));
+        assert_eq!(form(Type::Q4_K), None);
+    }
+
+    #[test]
+    fn codes_have_the_levels_of_their_rule() {
+        let cases = [
+            (8, Rule::Symmetric, 0x81, -127),
+            (8, Rule::Symmetric, 127, 127),
+            (5, Rule::Signed, 0, -16),
+            (5, Rule::Signed, 31, 15),
+            (4, Rule::Signed, 0, -8),
+            (4, Rule::Signed, 9, 1),
+            (5, Rule::Range, 0, 0),
+            (5, Rule::Range, 31, 31),
+            (4, Rule::Codebook, 0, -127),
+            (4, Rule::Codebook, 15, 113),
+            // Only four bits count.
+            (4, Rule::Codebook, 0x21, -104),
+        ];
+        for (bits, rule, code, level) in cases {
+            let coding = Coding { bits, rule };
+            assert_eq!(coding.level(code), level, "{rule:?} of {bits} bits");
+            assert_eq!(coding.has_minimum(), rule == Rule::Range);
+            assert_eq!(coding.codebook().is_some(), rule == Rule::Codebook);
+        }
+        assert_eq!(Coding { bits: 5, rule: Rule::Signed }.zero(), 16);
+        assert_eq!(Coding { bits: 8, rule: Rule::Symmetric }.zero(), 0);
+    }
+
+    #[test]
+    fn an_element_is_its_level_times_the_scale_plus_the_minimum() {
+        let mut coded = Coded { d: f16_bits(0.5), m: f16_bits(-3.0), codes: [0; BLOCK] };
+        coded.codes[..3].copy_from_slice(&[0, 5, 31]);
+        let mut out = [0.0; 3];
+        Coding { bits: 5, rule: Rule::Range }.decode(&coded, &mut out);
+        assert_eq!(out, [-3.0, -0.5, 12.5]);
+    }
+
+    /// Codes are nearest to x / d0, d0 mapping the peak to -127; then Σ x² (x - d · level)² is least.
+    #[test]
+    fn the_scale_of_a_codebook_has_the_least_error_of_its_levels() {
+        let coding = Coding { bits: 4, rule: Rule::Codebook };
+        for (seed, len) in [(0, 32), (1, 32), (2, 7), (3, 20), (4, 2)] {
+            let all: [f32; BLOCK] = samples::values(seed);
+            let values = &all[..len];
+            let coded = coding.encode(values);
+            let first = search::peak(&all.map(|x| if all[..len].contains(&x) { x } else { 0.0 }));
+            let first = f64::from(first) / -127.0;
+            let (mut xl, mut ll) = (0.0, 0.0);
+            for (x, code) in values.iter().zip(coded.codes) {
+                let (x, level) = (f64::from(*x), f64::from(coding.level(code)));
+                for other in iq4_nl::CODEBOOK.map(f64::from) {
+                    let [off, further] = [level, other].map(|level| (x / first - level).abs());
+                    assert!(off <= further + 1e-3, "{x}: {level} and {other}");
+                }
+                xl += x * x * x * level;
+                ll += x * x * level * level;
+            }
+            let d = f64::from(f16_value(coded.d));
+            assert!((d / (xl / ll) - 1.0).abs() < 0.0006, "{d} for {}", xl / ll);
+            assert_eq!(coded.m, 0);
+        }
     }
 }

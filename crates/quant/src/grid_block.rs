@@ -272,3 +272,6 @@ pub(crate) fn code<const W: usize, const L: usize, const PARTS: usize>(
     }
     coded
 }
+
+#[cfg(test)]
+mod tests;

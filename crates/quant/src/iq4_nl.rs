@@ -101,3 +101,22 @@ pub(crate) fn nearest(v: f32) -> f32 {
     }
     value
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quotient_becomes_the_nearest_value_of_the_codebook() {
+        for quarter in -600..=600i16 {
+            let v = f32::from(quarter) / 4.0;
+            let found = nearest(v);
+            let off = |level: f32| (level - v).abs();
+            let least = CODEBOOK.map(|level| off(f32::from(level))).into_iter().fold(1e9, f32::min);
+            assert_eq!(off(found), least, "{v} became {found}");
+            assert_eq!(CODEBOOK[usize::from(CODES[usize::from(found as i8 as u8)])], found as i8);
+        }
+        // Halfway between 1 and 13, and between -10 and 1.
+        assert_eq!((nearest(7.0), nearest(-4.5)), (1.0, -10.0));
+    }
+}

@@ -176,3 +176,76 @@ pub(crate) fn bytes<const N: usize, const L: usize>(q: &[Lanes<L>; N], bias: f32
     }
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Lanes<4> = Lanes([1.0, -2.0, 3.5, 0.25]);
+    const B: Lanes<4> = Lanes([2.0, -4.0, 3.5, -1.0]);
+
+    #[test]
+    fn operations_act_on_each_lane() {
+        assert_eq!((A + B).0, [3.0, -6.0, 7.0, -0.75]);
+        assert_eq!((A - B).0, [-1.0, 2.0, 0.0, 1.25]);
+        assert_eq!((A * B).0, [2.0, 8.0, 12.25, -0.25]);
+        assert_eq!((A / B).0, [0.5, 0.5, 1.0, -0.25]);
+        assert_eq!(A.min(B).0, [1.0, -4.0, 3.5, -1.0]);
+        assert_eq!(A.max(B).0, [2.0, -2.0, 3.5, 0.25]);
+        assert_eq!(A.clamp(-1.0, 2.0).0, [1.0, -1.0, 2.0, 0.25]);
+        assert_eq!(A.map(|x| 10.0 * x).0, [10.0, -20.0, 35.0, 2.5]);
+        assert_eq!(A.sum(), 2.75);
+        let chosen = Lanes::if_less(A, B, Lanes::all(7.0), Lanes::all(9.0));
+        assert_eq!(chosen.0, [7.0, 9.0, 9.0, 9.0]);
+        assert_eq!(Lanes([1.5, 2.5, -2.5, 0.4]).round(-2.0, 1.0).0, [1.0, 1.0, -2.0, 0.0]);
+        assert_eq!(Lanes([2.0, -0.5, 0.0, 8.0]).reciprocal().0, [0.5, -2.0, 0.0, 0.125]);
+    }
+
+    #[test]
+    fn numbers_round_to_the_nearest_even_integer_within_bounds() {
+        let cases = [
+            (0.5, 0.0),
+            (1.5, 2.0),
+            (2.5, 2.0),
+            (2.51, 3.0),
+            (-0.5, 0.0),
+            (-1.5, -2.0),
+            (-3.49, -3.0),
+            (6.9, 7.0),
+            (7.6, 7.0),
+            (1e9, 7.0),
+            (-8.4, -8.0),
+            (-9.0, -8.0),
+            (-1e9, -8.0),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(round(value, -8.0, 7.0), expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_reciprocal_that_is_not_finite_is_zero() {
+        assert_eq!(reciprocal(4.0), 0.25);
+        assert_eq!(reciprocal(-0.125), -8.0);
+        // 2^-126, the smallest normal number.
+        assert_eq!(reciprocal(f32::MIN_POSITIVE), 126f32.exp2());
+        for value in [0.0, -0.0, 1e-40, -1e-40] {
+            assert_eq!(reciprocal(value), 0.0, "{value}");
+        }
+    }
+
+    #[test]
+    fn groups_are_transposed_and_kept_from_overflowing() {
+        let x = [[1.0, 2.0, f32::MAX], [4.0, f32::MIN, 6.0]];
+        let w = [[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]];
+        let groups = Groups::<3, 2>::new(&x, &w);
+        let limit = 1_073_741_824.0;
+        assert_eq!(groups.x.map(|lanes| lanes.0), [[1.0, 4.0], [2.0, -limit], [limit, 6.0]]);
+        assert_eq!(groups.w.map(|lanes| lanes.0), [[0.1, 0.4], [0.2, 0.5], [0.3, 0.6]]);
+        let codes = [Lanes([-8.0, 0.0]), Lanes([7.0, 1.0]), Lanes([247.0, -1.0])];
+        assert_eq!(bytes(&codes, 8.0), [[0, 15, 255], [8, 9, 7]]);
+        for whole in 0..=255u8 {
+            assert_eq!(byte(f32::from(whole)), whole);
+        }
+    }
+}

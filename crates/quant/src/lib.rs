@@ -38,6 +38,8 @@ pub mod k_scales;
 mod lanes;
 mod nearest;
 mod rounding;
+#[cfg(test)]
+mod samples;
 mod search;
 mod super_block;
 

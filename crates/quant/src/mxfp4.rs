@@ -97,3 +97,66 @@ fn nearest(x: f32, scale: f32) -> usize {
     let code: usize = MIDPOINTS.iter().map(|midpoint| usize::from(magnitude > *midpoint)).sum();
     if x < 0.0 && code > 0 { code + 8 } else { code }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{costs, values};
+
+    #[test]
+    fn codes_are_the_nearest_ones_halves_toward_zero() {
+        let cases = [
+            (0.5, 0),
+            (0.51, 1),
+            (-0.5, 0),
+            (-0.51, 9),
+            (2.5, 2),
+            (5.0, 4),
+            (5.1, 5),
+            (-7.1, 14),
+            (10.0, 6),
+            (10.1, 7),
+            (1e9, 7),
+            (-1e9, 15),
+            (0.0, 0),
+        ];
+        for (x, code) in cases {
+            assert_eq!(nearest(x, 1.0), code, "{x}");
+            assert_eq!(nearest(8.0 * x, 8.0), code, "{x} at a scale");
+        }
+    }
+
+    #[test]
+    fn exponents_halve_a_power_of_two() {
+        for e in 0..=252u8 {
+            let expected = f64::from(i32::from(e) - 128).exp2();
+            assert_eq!(f64::from(half_scale(e)), expected, "{e}");
+        }
+    }
+
+    #[test]
+    fn importance_chooses_the_exponent_of_least_error() {
+        let mut chosen = [0; 3];
+        for seed in 0..24 {
+            let (x, importance) = (values::<32>(seed), costs::<32>(seed + 100));
+            let w = search::weights(&x, Some(&importance));
+            let (fixed, block) = (quantize(&x, None), quantize(&x, Some(&importance)));
+            chosen[usize::from(1 + block.e - fixed.e)] += 1;
+            let error = |e: u8| -> f64 {
+                let levels = CODEBOOK.map(|level| half_scale(e) * f32::from(level));
+                let near = |x: f32| {
+                    let squares = levels.map(|level| f64::from(x - level).powi(2));
+                    squares.into_iter().fold(f64::INFINITY, f64::min)
+                };
+                x.iter().zip(&w).map(|(x, w)| f64::from(*w) * near(*x)).sum()
+            };
+            let least = (0..=252).map(error).fold(f64::INFINITY, f64::min);
+            let mut back = [0.0; 32];
+            dequantize(&block, &mut back);
+            let found: f64 =
+                (0..32).map(|i| f64::from(w[i]) * f64::from(x[i] - back[i]).powi(2)).sum();
+            assert!(found <= 1.00001 * least, "row {seed}: {found} {least}");
+        }
+        assert!(chosen[1] > 0 && chosen[0] + chosen[2] > 0, "{chosen:?}: both rules are seen");
+    }
+}

@@ -428,3 +428,6 @@ fn outer<const I: usize, const J: usize, const ODD: bool>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -125,3 +125,101 @@ fn nearest(x: f32, scale: f32) -> usize {
         MIDPOINTS.iter().map(|m| usize::from(scale > 0.0 && x.abs() > m * scale)).sum();
     if x < 0.0 && code > 0 { code + 8 } else { code }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{costs, values};
+
+    #[test]
+    fn scales_are_unsigned_floats_of_three_bits() {
+        for bits in 0..0x7fu8 {
+            let (exponent, mantissa) = (i32::from(bits >> 3), f64::from(bits & 7));
+            let value = match exponent {
+                0 => mantissa / 8.0 * (-6f64).exp2(),
+                _ => (1.0 + mantissa / 8.0) * f64::from(exponent - 7).exp2(),
+            };
+            assert_eq!(f64::from(half_scale(bits)), value / 2.0, "{bits:#x}");
+            assert_eq!(half_scale(bits | 0x80), half_scale(bits), "the sign is ignored");
+        }
+        assert_eq!(half_scale(0x7f), 0.0);
+        assert_eq!(half_scale(SCALE_LARGEST), 224.0);
+    }
+
+    #[test]
+    fn a_value_becomes_the_nearest_scale() {
+        let scale = |bits: u8| f64::from(2.0 * half_scale(bits));
+        for bits in 0..SCALE_LARGEST {
+            let (low, high) = (scale(bits), scale(bits + 1));
+            for (part, expected) in [(0.0, bits), (0.49, bits), (0.5, bits + 1), (0.51, bits + 1)] {
+                let value = (low + part * (high - low)) as f32;
+                assert_eq!(scale_bits(value), expected, "{value}");
+            }
+        }
+        for large in [448.0, 460.0, 470.0, 1e9, f32::MAX] {
+            assert_eq!(scale_bits(large), SCALE_LARGEST, "{large}");
+        }
+    }
+
+    #[test]
+    fn parts_have_the_scale_of_least_error_near_that_of_the_peak() {
+        for seed in 0..8 {
+            let size = [1.0, 0.01, 300.0, 0.1][seed as usize % 4];
+            let x = values::<64>(seed).map(|x| x * size);
+            let importance = costs::<64>(seed + 100);
+            let w = search::weights(&x, Some(&importance));
+            let block = quantize(&x, Some(&importance));
+            let mut back = [0.0; 64];
+            dequantize(&block, &mut back);
+            for part in 0..4 {
+                let range = 16 * part..16 * part + 16;
+                // The least error at a scale.
+                let least = |bits: u8| -> f64 {
+                    let error = |x: f32| {
+                        let levels = CODEBOOK.map(|level| half_scale(bits) * f32::from(level));
+                        levels
+                            .map(|level| f64::from(x - level).powi(2))
+                            .into_iter()
+                            .reduce(f64::min)
+                    };
+                    let errors = x[range.clone()].iter().map(|x| error(*x).expect("levels"));
+                    errors.zip(&w[range.clone()]).map(|(error, w)| error * f64::from(*w)).sum()
+                };
+                let peak = x[range.clone()].iter().fold(0.0f32, |peak, x| peak.max(x.abs()));
+                let off = |bits: &u8| (2.0 * half_scale(*bits) - peak / 6.0).abs();
+                let codes = (0..=SCALE_LARGEST).min_by(|a, b| off(a).total_cmp(&off(b)));
+                let middle = codes.expect("scales");
+                let around = middle.saturating_sub(4)..=(middle + 4).min(SCALE_LARGEST);
+                let least = around.map(least).fold(f64::INFINITY, f64::min);
+                let error = |i: usize| f64::from(w[i]) * f64::from(x[i] - back[i]).powi(2);
+                let found: f64 = range.clone().map(error).sum();
+                assert!(found <= 1.00001 * least, "row {seed}, part {part}: {found} {least}");
+            }
+        }
+    }
+
+    #[test]
+    fn codes_are_the_nearest_ones_halves_toward_zero() {
+        // Doubled E2M1: 0, 1, 2, 3, 4, 6, 8, 12.
+        let cases = [
+            (0.5, 0),
+            (0.51, 1),
+            (-0.5, 0),
+            (-0.51, 9),
+            (2.5, 2),
+            (5.0, 4),
+            (5.1, 5),
+            (-7.1, 14),
+            (10.0, 6),
+            (10.1, 7),
+            (1e9, 7),
+            (-1e9, 15),
+            (0.0, 0),
+        ];
+        for (x, code) in cases {
+            assert_eq!(nearest(x, 1.0), code, "{x}");
+            assert_eq!(nearest(0.25 * x, 0.25), code, "{x} at a scale");
+            assert_eq!(nearest(x, 0.0), 0, "{x} without a scale");
+        }
+    }
+}

@@ -97,4 +97,38 @@ mod tests {
         }
         assert!(found >= 15 && Type::Q6_K.grid().is_none());
     }
+
+    #[test]
+    fn a_weight_becomes_the_nearest_multiple_within_the_codes() {
+        let cases: [(Type, &[(f32, f32)]); 4] = [
+            (Type::Q4_0, &[(1.3, 1.5), (-1.2, -1.0), (1.25, 1.5), (100.0, 3.5), (-100.0, -4.0)]),
+            (Type::Q8_0, &[(1.3, 1.5), (-1.2, -1.0), (100.0, 63.5), (-100.0, -63.5)]),
+            (Type::W8A8, &[(1.3, 1.5), (-1.2, -1.0), (100.0, 63.5), (-100.0, -63.5)]),
+            (Type::S4_8_64, &[(1.3, 1.5), (100.0, 3.5), (-100.0, -4.0)]),
+        ];
+        for (ty, values) in cases {
+            let grid = ty.grid().expect("a grid");
+            for (value, expected) in values {
+                assert_eq!(grid.nearest(*value, 0.5), *expected, "{ty}: {value}");
+                // A negative scale has the codes of the other sign.
+                let found = grid.nearest(-value, -0.5);
+                assert_eq!(found, -expected, "{ty}: {value}");
+                assert_eq!(grid.nearest(*value, 0.0), 0.0);
+            }
+        }
+        let blocks = [(Type::Q4_0, 32), (Type::Q8_0, 32), (Type::W8A8, 512), (Type::S4_8_64, 256)];
+        for (ty, block) in blocks {
+            assert_eq!(ty.grid().expect("a grid").block(512), block, "{ty}");
+        }
+        // The scale of a block of ±4 as the type's rule has it.
+        let scale = |ty: Type| {
+            let mut values = [0.0; 32];
+            (values[3], values[4]) = (4.0, -3.0);
+            ty.grid().expect("a grid").scale(&values)
+        };
+        assert_eq!(scale(Type::Q4_0), -0.5);
+        for ty in [Type::Q8_0, Type::W8A8] {
+            assert!((scale(ty) / (4.0 / 127.0) - 1.0).abs() < 0.0005, "{ty}");
+        }
+    }
 }

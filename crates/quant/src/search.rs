@@ -447,3 +447,6 @@ fn around<const L: usize>(values: Lanes<L>) -> [Lanes<L>; 3] {
     }
     around
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

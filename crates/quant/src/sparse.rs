@@ -344,6 +344,8 @@ fn widen_4<const N: usize>(blocks: &[u8], dense: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::samples;
+    use crate::search::tests::{is_within, least_loss};
 
     /// A matrix row with values of both signs, the largest away from the start of its group.
     fn row(len: usize) -> Vec<f32> {
@@ -433,5 +435,77 @@ mod tests {
         let back = round_trip(Type::S4_4_64, &values, Some(&importance));
         assert!(back[3] != 0.0, "importance · weight² of column 3 is the largest of its group");
         assert_eq!(round_trip(Type::S4_4_64, &values, None)[3], 0.0);
+    }
+
+    /// Plain selection: by cost · weight², where no cost above zero counts as zero, and then by size.
+    #[test]
+    fn groups_keep_the_weights_of_largest_score() {
+        let values: [f32; BLOCK] = samples::values(1);
+        let mut importance: [f32; BLOCK] = samples::costs(2);
+        // The largest weight of the second group has no cost; all of the third group have none.
+        let largest = (64..128).max_by(|a, b| values[*a].abs().total_cmp(&values[*b].abs()));
+        importance[largest.expect("a group")] = f32::NAN;
+        importance[128..192].fill(-1.0);
+        importance[130] = f32::NAN;
+        for member in FAMILY {
+            let back = round_trip(member.ty, &values, Some(&importance));
+            for group in 0..4 {
+                let score = |i: &usize| {
+                    let cost = if importance[*i] > 0.0 { f64::from(importance[*i]) } else { 0.0 };
+                    (cost * f64::from(values[*i]).powi(2), values[*i].abs())
+                };
+                let mut columns: Vec<usize> = (64 * group..64 * group + 64).collect();
+                columns.sort_by(|a, b| score(b).partial_cmp(&score(a)).expect("numbers"));
+                for (rank, column) in columns.into_iter().enumerate() {
+                    let is_kept = rank < member.kept;
+                    assert!(is_kept || back[column] == 0.0, "{}: {column}", member.ty);
+                    // Half a step of 8 bits; of 4 bits, the largest may be clipped by an eighth.
+                    let bound = if member.ty.name.starts_with("S8") { 0.02 } else { 0.5 };
+                    let off = (back[column] - values[column]).abs();
+                    assert!(!is_kept || off < bound, "{}: {column} is {off} off", member.ty);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_any_cost_all_weights_count_equally() {
+        let values: [f32; BLOCK] = samples::values(3);
+        for member in FAMILY {
+            let plain = round_trip(member.ty, &values, None);
+            for none in [0.0, -1.0, f32::NAN] {
+                assert_eq!(plain, round_trip(member.ty, &values, Some(&[none; BLOCK])), "{none}");
+            }
+        }
+    }
+
+    #[test]
+    fn four_bits_have_nearly_the_least_error_there_is_and_eight_the_scale_of_the_peak() {
+        let levels: Vec<f64> = (-8..8).map(f64::from).collect();
+        let (mut found, mut least) = (0.0, 0.0);
+        for seed in 0..8 {
+            let values: [f32; BLOCK] = samples::values(seed);
+            let importance: [f32; BLOCK] = samples::costs(seed + 100);
+            let back = round_trip(Type::S4_16_64, &values, Some(&importance));
+            let (mut x, mut w) = (vec![], vec![]);
+            for (column, back) in back.iter().enumerate() {
+                // A weight that became zero is kept or not: its error is the same.
+                if *back != 0.0 {
+                    x.push(values[column]);
+                    w.push(importance[column]);
+                    found +=
+                        f64::from(importance[column]) * f64::from(values[column] - back).powi(2);
+                }
+            }
+            least += least_loss(&x, &w, &levels);
+            let peak = values.iter().fold(0.0f32, |peak, x| peak.max(x.abs()));
+            let back = round_trip(Type::S8_32_64, &values, None);
+            let largest = back.iter().fold(0.0f32, |peak, x| peak.max(x.abs()));
+            assert!((largest / peak - 1.0).abs() < 0.0005, "127 f16 scales");
+            for (x, back) in values.iter().zip(&back) {
+                assert!(*back == 0.0 || (x - back).abs() <= 0.501 * peak / 127.0);
+            }
+        }
+        is_within(&[(found / least, 1.001)]);
     }
 }

@@ -245,3 +245,6 @@ impl System {
         (usable(d) && usable(dmin) && d > 0.0).then(|| (f16_bits(d as f32), f16_bits(dmin as f32)))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,8 @@
 use std::collections::HashSet;
 use std::fs;
 
+#[path = "quant/blocks.rs"]
+mod blocks;
 #[path = "../../../tests/support/data.rs"]
 mod data;
 
