@@ -649,15 +649,20 @@ fn a_killed_writer_leaves_the_old_file_and_the_next_one_cleans_up() {
         place.file(out, &old);
         let began = Instant::now();
         ran(&mut writer(&place, line)).good();
-        let (whole, complete, charts) = (began.elapsed(), read(), folder());
-        let (mut ended, mut olds, mut drafts) = (0, 0, 0);
-        for _ in 0..kills {
+        let (mut whole, complete, charts) = (began.elapsed(), read(), folder());
+        let (mut runs, mut ended, mut olds, mut drafts) = (0, 0, 0, 0);
+        while ended < kills && runs < 4 * kills {
+            runs += 1;
             place.file(out, &old);
             let mut command = writer(&place, line);
             let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
             std::thread::sleep(whole.mul_f64(seeds.below(1000) as f64 / 1000.0));
             child.kill().unwrap();
-            ended += usize::from(!child.wait().unwrap().success());
+            if child.wait().unwrap().success() {
+                whole = whole.mul_f64(0.9);
+                continue;
+            }
+            ended += 1;
             let found = read();
             olds += usize::from(found == old);
             // Traces and profiles have times.
@@ -671,7 +676,7 @@ fn a_killed_writer_leaves_the_old_file_and_the_next_one_cleans_up() {
         assert_eq!(folder(), charts, "{line}");
         std::fs::remove_file(place.path().join(out)).unwrap();
         println!(
-            "writer {name}: {ended} of {kills} runs ended by the signal, {olds} left the old file, {drafts} drafts seen"
+            "writer {name}: {ended} of {runs} runs ended by the signal, {olds} left the old file, {drafts} drafts seen"
         );
         killed += ended;
     }

@@ -133,7 +133,7 @@ impl Keeper {
     }
 
     /// The answer's head and body, as far as the server lives to send them.
-    fn ask(&self, path: &str, body: Value) -> String {
+    fn ask(&self, path: &str, body: &Value) -> String {
         use std::os::unix::net::UnixStream;
         let body = body.to_string();
         let mut text = String::new();
@@ -148,7 +148,7 @@ impl Keeper {
         text
     }
 
-    fn post(&self, path: &str, body: Value) -> String {
+    fn post(&self, path: &str, body: &Value) -> String {
         let text = self.ask(path, body);
         assert!(text.starts_with("HTTP/1.1 200"), "{text}");
         text
@@ -156,7 +156,7 @@ impl Keeper {
 
     /// Fills the slot with an answer.
     fn answer(&self, prompt: &str) {
-        self.post("/completion", json!({ "prompt": prompt, "n_predict": 4, "id_slot": 0 }));
+        self.post("/completion", &json!({ "prompt": prompt, "n_predict": 4, "id_slot": 0 }));
     }
 }
 
@@ -168,12 +168,12 @@ fn a_server_that_was_killed_starts_again_where_it_was() {
     let mut first = keeper.start();
     keeper.answer("ROMEO:\n");
     let name = json!({ "filename": "a.bin" });
-    keeper.post("/slots/0?action=save", name.clone());
+    keeper.post("/slots/0?action=save", &name);
     first.kill().unwrap();
     first.wait().unwrap();
     assert!(keeper.socket.exists(), "what was killed leaves its socket");
     let mut second = keeper.start();
-    assert!(keeper.post("/slots/0?action=restore", name).contains("n_restored"));
+    assert!(keeper.post("/slots/0?action=restore", &name).contains("n_restored"));
     second.kill().unwrap();
     second.wait().unwrap();
 }
@@ -188,17 +188,17 @@ fn a_server_killed_while_it_saves_leaves_a_slot_that_can_be_restored() {
     let name = json!({ "filename": "a.bin" });
     let mut server = keeper.start();
     keeper.answer("ROMEO:\n");
-    keeper.post("/slots/0?action=save", name.clone());
+    keeper.post("/slots/0?action=save", &name);
     let (mut took, mut drafts, mut cut, mut state) = (Duration::ZERO, 0, 0, 7_u64);
     for _ in 0..kills {
         keeper.answer("JULIET:\nO, where is");
         let began = Instant::now();
-        keeper.post("/slots/0?action=save", json!({ "filename": "b.bin" }));
+        keeper.post("/slots/0?action=save", &json!({ "filename": "b.bin" }));
         took = took.max(began.elapsed());
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let share = (state >> 40) as f64 / f64::from(1 << 24);
         std::thread::scope(|scope| {
-            let save = scope.spawn(|| keeper.ask("/slots/0?action=save", name.clone()));
+            let save = scope.spawn(|| keeper.ask("/slots/0?action=save", &name));
             std::thread::sleep(took.mul_f64(share));
             server.kill().unwrap();
             cut += usize::from(!save.join().unwrap().contains("200 OK"));
@@ -207,10 +207,10 @@ fn a_server_killed_while_it_saves_leaves_a_slot_that_can_be_restored() {
         drafts += keeper.place.names_in("slots").len() - 2;
         server = keeper.start();
         for slot in ["a.bin", "b.bin"] {
-            let restored = keeper.post("/slots/0?action=restore", json!({ "filename": slot }));
+            let restored = keeper.post("/slots/0?action=restore", &json!({ "filename": slot }));
             assert!(restored.contains("n_restored"), "{slot}: {restored}");
         }
-        keeper.post("/slots/0?action=save", name.clone());
+        keeper.post("/slots/0?action=save", &name);
         assert_eq!(keeper.place.names_in("slots"), ["a.bin", "b.bin"]);
     }
     server.kill().unwrap();
