@@ -1,4 +1,4 @@
-//! Writers between a disk that counts or refuses operations and the real one, and what is left of their temporary files.
+//! Writers between a disk that counts or refuses operations and the real one, and what becomes of temporary files.
 
 use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use std::path::Path;
