@@ -1,17 +1,12 @@
 //! The promise of replies: every template is recognised, its own tool calls are read back, and what tools answer stays
 //! text.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
-
 use bilayer_text::chat::reply::{Delta, Format, Options, Tool};
 use bilayer_text::chat::{Inputs, Segment, Template};
 use bilayer_text::{Tokenizer, Vocabulary};
 use serde_json::{Value, json};
 
-#[path = "../../../tests/support/data.rs"]
-mod data;
-
-use data::shared;
+use super::data::shared;
 
 /// Templates and the formats of their models.
 const FORMATS: &[(&str, &[&str])] = &[

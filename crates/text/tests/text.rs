@@ -1,0 +1,14 @@
+//! The promises of tokenizers, chat templates and replies that need no file but those of the templates.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
+
+#[path = "../../../tests/support/data.rs"]
+mod data;
+#[path = "text/prompts.rs"]
+mod prompts;
+#[path = "text/reply.rs"]
+mod reply;
+#[path = "text/tokens.rs"]
+mod tokens;
+#[path = "text/vocabularies.rs"]
+mod vocabularies;
