@@ -613,6 +613,157 @@ text.split('l') | length
 text.split('l')[0] | upper
 "\u2581" ~ 'x'
 '<|' ~ 'x' ~ '|>'
+5.5 % 2
+5.5 % -2
+-5.5 % 2
+-5.5 % -2
+6.0 % -3
+-6.0 % 3
+0.0 % -3
+1.0 % 3
+minus % 7
+minus % 2
+seven % 7
+seven % -7
+minus % -2
+seven % yes
+no % 3
+7.0 % 2
+7 % 2.5
+'%s' % ((1, 2),)
+'abc'.center(8) ~ '|'
+'abc'.center(7) ~ '|'
+'abcd'.center(7) ~ '|'
+'abcd'.center(8) ~ '|'
+'abcd'.center(9) ~ '|'
+'abc'.center(3)
+'abc'.center(0)
+'ab'.center(7, '*')
+'éa'.center(5, 'ü')
+'abc' | center(8) ~ '|'
+'abc' | center(7) ~ '|'
+'abcd' | center(7) ~ '|'
+'abcd' | center(8) ~ '|'
+'é' | center(4) ~ '|'
+'abc' | center(2)
+'abc' | center | length
+'é'.ljust(3, '-')
+'é'.rjust(4, '.')
+'abc'.ljust(2)
+'+7'.zfill(4)
+'-'.zfill(3)
+'--7'.zfill(6)
+'é'.zfill(3)
+'abc'.zfill(2)
+'a b  c '.rsplit()
+' a b'.rsplit()
+'   '.rsplit()
+'a b  c '.rsplit(none, 0)
+'a b  c '.rsplit(none, 1)
+'a b  c '.rsplit(none, 2)
+'a b  c '.rsplit(none, 3)
+'a b  c '.rsplit(none, -1)
+'a,b,c'.rsplit(',')
+'a,b,c'.rsplit(',', 0)
+'a,b,c'.rsplit(',', 1)
+'a,b,c'.rsplit(',', 2)
+'a,b,c'.rsplit(',', -1)
+'a-b-c'.partition('-')
+'a-b-c'.rpartition('-')
+'a-b-c'.rpartition('x')
+'abc'.removeprefix('c')
+'abc'.removesuffix('a')
+'ééab'.index('a')
+'abab'.index('b')
+'abab'.rindex('b')
+'aBß1'.swapcase()
+'Straße É'.casefold()
+'A B'.istitle()
+'A1b'.istitle()
+'A1B'.istitle()
+'ab\tc'.expandtabs()
+'ab\tc\n\td'.expandtabs(4)
+'ab\tc\r\td'.expandtabs(4)
+'a\tb'.expandtabs(0)
+'a\tb'.expandtabs(1)
+'abcdefgh\tx'.expandtabs()
+'a\tb\tc'.expandtabs(3)
+'éabc'.startswith('a', 1)
+'abc'.startswith('b', 1, 2)
+'abc'.startswith('bc', 1, 2)
+'abc'.startswith('a', 0, 0)
+'abc'.startswith('c', -1)
+'abc'.startswith('b', -1)
+'abc'.startswith('a', -9)
+'abc'.startswith('a', none)
+'abc'.endswith('b', 0, 2)
+'abc'.endswith('c', 0, 2)
+'abc'.endswith('b', 0, -1)
+'abc'.endswith('c', 1)
+'abc'.endswith('abc', 1)
+'abc'.endswith('c', 0, 9)
+[1, 2, 1].index(2)
+words.copy()
+map.copy().b
+'hello big world' | truncate(10)
+'hello big world' | truncate(15)
+'hello big world' | truncate(9, leeway=6)
+'hello big world' | truncate(length=9, killwords=true, end='>', leeway=0)
+'hello big world' | truncate(8, false, '')
+'hello big world' | truncate(3)
+'hello big world' | truncate(14, leeway=0)
+'hellobigworld' | truncate(7, leeway=0)
+'é é é é é é' | truncate(5, leeway=2)
+'a' * 300 | truncate | length
+'a' * 256 | truncate | length
+'a-b_c.d~e/f' | urlencode
+'é ü' | urlencode
+{'a/b': 'c d/', 'é': 1} | urlencode
+'a_b c1-d  e' | wordcount
+' _ ' | wordcount
+'-' | wordcount
+'&<>"\'' | e
+'&<>"\'' | forceescape
+('<' | e) | e
+('<' | e) | forceescape
+('<' | safe) | e
+absent | default(default_value='x')
+blank | default('x', boolean=false)
+blank | default('x', boolean=true)
+absent | default('x', false)
+text | default('x', true)
+map | last
+map | first
+'ab' | last
+'x' | float(default=3)
+'x' | int(default=3)
+[1] | int
+[1] | float
+[1] | int(9)
+[1] | float(9)
+none | float(2)
+'0b11' | int(0, 2)
+true | float
+'aaa' | replace('a', 'b', 2)
+'aaa' | replace('a', 'b', 0)
+121 | replace(1, 3)
+true | abs
+false | abs
+-2.5 | abs
+{'a': [], 'b': {}, 'c': [1, [2]]} | tojson(indent=2)
+{'a': [], 'b': {}, 'c': [1, [2]]} | tojson
+[1, {'a': 2}] | tojson(indent=0)
+[1, {'a': 2}] | tojson(indent='--')
+[1, {'a': 2}] | tojson(indent=none)
+{'a': [1, 2]} | tojson(separators=('|', '='))
+{'a': [1, 2]} | tojson(separators=('|', '='), indent=1)
+{'b': {'d': 1, 'c': 2}, 'a': 3} | tojson(sort_keys=true)
+['\x01\x1f\x7f', '\b\f\r\t\n', '"\\/', '😀é'] | tojson
+['\x01\x1f\x7f', '\b\f\r\t\n', '"\\/', '😀é'] | tojson(ensure_ascii=true)
+[0.0, -0.0, 1.5, -2.25, 123456.789, 0.0001, 0.00012] | tojson
+[0.00001, 1.5e-7, 1e-10, 1e15, 1e16, 1.25e22, 1e100, -1e16, -1e-5] | tojson
+[1, -1, 10000000000000000000] | tojson
+[true, false, none] | tojson
 """.strip("\n").split("\n")
 
 BLOCKS = [

@@ -116,7 +116,7 @@ impl Writer<'_> {
                 '\t' => self.out.push_str("\\t"),
                 '\u{8}' => self.out.push_str("\\b"),
                 '\u{c}' => self.out.push_str("\\f"),
-                _ if c < ' ' || (self.style.ensure_ascii && !c.is_ascii()) => {
+                _ if c < ' ' || (self.style.ensure_ascii && c > '~') => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         // Writing to a string does not fail.
                         let _ = write!(self.out, "\\u{unit:04x}");

@@ -85,8 +85,7 @@ fn padded(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
         "ljust" => format!("{text}{}", fill(missing)),
         "rjust" => format!("{}{text}", fill(missing)),
         "zfill" => {
-            let digits = text.trim_start_matches(['+', '-']);
-            let sign = &text[..text.len() - digits.len()];
+            let (sign, digits) = text.split_at(usize::from(text.starts_with(['+', '-'])));
             format!("{sign}{}{digits}", "0".repeat(missing))
         }
         _ => {

@@ -204,9 +204,9 @@ fn replace(value: &Value, from: &Value, to: &Value, count: Option<i64>) -> Strin
 /// Shortens a text to `length` characters with its `end`, at a space unless `killwords`, if it is longer by more than
 /// `leeway`.
 #[expect(clippy::needless_pass_by_value, reason = "how filters take their arguments")]
-fn truncate(text: &str, arguments: Rest<Value>) -> Result<String, Error> {
-    type Given = (Option<usize>, Option<bool>, Option<String>, Option<usize>, Kwargs);
-    let (length, killwords, end, leeway, options) = from_args::<Given>(&arguments)?;
+fn truncate(text: &str, arguments: Rest<Value>, options: Kwargs) -> Result<String, Error> {
+    type Given = (Option<usize>, Option<bool>, Option<String>, Option<usize>);
+    let (length, killwords, end, leeway) = from_args::<Given>(&arguments)?;
     let length = length.or(options.get("length")?).unwrap_or(255);
     let killwords = killwords.or(options.get("killwords")?).unwrap_or(false);
     let end = end.or(options.get("end")?).unwrap_or_else(|| "...".to_owned());
