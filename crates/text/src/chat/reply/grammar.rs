@@ -49,6 +49,9 @@ pub struct CallGrammar {
     pub lark: String,
 }
 
+#[cfg(test)]
+mod tests;
+
 /// See [`Format::call_grammar`].
 pub fn call_grammar(format: &Format, rules: &CallRules<'_>) -> Option<CallGrammar> {
     let is_asked = |tool: &&Tool| match rules.choice {
@@ -149,7 +152,7 @@ impl Writer {
         match end.split_once(' ') {
             // The text cannot contain the token.
             _ if end.starts_with("<[") => format!("/(?s:.*)/ {end}"),
-            Some((first, rest)) if !end.contains("\" \"") && rest.starts_with("<[") => {
+            Some((first, rest)) if rest.starts_with("<[") => {
                 let name = self.rule(&format!("[suffix={first}]"), "/(?s:.*)/");
                 format!("{name} {rest}")
             }
