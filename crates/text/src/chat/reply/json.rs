@@ -263,6 +263,109 @@ mod tests {
         assert_eq!(value(&"[".repeat(1000)), None);
     }
 
+    /// Values, whole.
+    const VALID: &[&str] = &[
+        "0",
+        "-0",
+        "10",
+        "1.5",
+        "0.25",
+        "1e5",
+        "1E+5",
+        "1e-5",
+        "0e0",
+        "2.50e10",
+        "null",
+        "true",
+        "false",
+        "\"\"",
+        "\"\\\" \\\\ \\/ \\b \\f \\n \\r \\t \\u0aF9x\"",
+        "[ ]",
+        "{ }",
+        "[1]",
+        "[ 1 , \"a\" ,[] ]",
+        "{\"a\":1}",
+        "{ \"a\" : { \"b\" : [ ] } , \"c\" : \"d\" }",
+        "\t\r\n 1",
+    ];
+
+    /// What no value is, or begins with.
+    const INVALID: &[&str] = &[
+        "01",
+        "-",
+        "-a",
+        "1.",
+        "1.e5",
+        "1e",
+        "1e+",
+        "+1",
+        ".5",
+        "nulL",
+        "trux",
+        "f",
+        "a",
+        "'a'",
+        "\"\\a\"",
+        "\"\\u00g0\"",
+        "[,",
+        "[1,]",
+        "[1 2]",
+        "[1}",
+        "[}",
+        "{,",
+        "{]",
+        "{1:2}",
+        "{\"a\"}",
+        "{\"a\",",
+        "{\"a\":}",
+        "{\"a\":1,}",
+        "{\"a\":1]",
+        "{\"a\":1 \"b\"",
+        "{\"a\"::",
+        "{:",
+        "]",
+        "}",
+        ",",
+        ":",
+    ];
+
+    /// As the grammar on json.org has it.
+    #[test]
+    fn values_are_those_of_json() {
+        for &text in VALID {
+            assert_eq!(value(&format!("{text} ,")), Some(text), "{text}");
+            assert!(serde_json::from_str::<serde_json::Value>(text).is_ok(), "{text}");
+        }
+        for &text in INVALID {
+            // A number ends where it cannot go on.
+            let followed = format!("{text} ");
+            let found = value(&followed).filter(|found| found.len() == text.len());
+            assert_eq!(found, None, "{text}");
+        }
+        let nested = |count: usize| "[".repeat(count) + &"]".repeat(count);
+        assert_eq!(value(&nested(128)), Some(&*nested(128)));
+        assert_eq!(value(&nested(129)), None);
+        // The end is known with the last character, but that of a number only behind it.
+        let fed = ['1', '[', '}'].map(|c| JsonValue::new().feed(c));
+        assert_eq!(fed, [Fed::More, Fed::More, Fed::Bad]);
+    }
+
+    #[test]
+    fn control_characters_in_strings_become_escapes() {
+        let mut value = JsonValue::new();
+        let mut out = String::new();
+        let fed: Vec<Fed> =
+            "{\r\"a\\n\t\u{1f}\u{7f} é\" :1}".chars().map(|c| value.write(c, &mut out)).collect();
+        assert!(fed[..fed.len() - 1].iter().all(|fed| *fed == Fed::More), "{fed:?}");
+        assert_eq!(fed.last(), Some(&Fed::Last));
+        assert_eq!(out, "{\r\"a\\n\\t\\u001f\u{7f} é\" :1}");
+        let mut number = JsonValue::new();
+        let mut out = String::new();
+        let fed = ['1', '2', ']'].map(|c| number.write(c, &mut out));
+        assert_eq!((fed, out.as_str()), ([Fed::More, Fed::More, Fed::After], "12"));
+        assert_eq!(quoted("\u{0} \u{1f}\u{20}\u{7f}\r\t\n"), "\"\\u0000 \\u001f \u{7f}\\r\\t\\n\"");
+    }
+
     #[test]
     fn line_breaks_in_strings_become_escapes() {
         let mut value = JsonValue::new();

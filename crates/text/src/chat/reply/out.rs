@@ -174,3 +174,119 @@ impl Out {
         std::mem::take(&mut self.deltas)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// `schema` within as many schemas that have one choice.
+    fn within(levels: usize, schema: Value) -> Value {
+        (0..levels).fold(schema, |inner, _| json!({ "anyOf": [inner] }))
+    }
+
+    #[test]
+    fn types_are_those_of_the_schema() {
+        use ArgumentType::{Either, Json, Text};
+        let cases = [
+            (json!({ "type": "string" }), Text),
+            (json!({ "type": "integer" }), Json),
+            (json!({ "type": ["string"] }), Text),
+            (json!({ "type": ["number", "null"] }), Json),
+            (json!({ "type": ["string", "null"] }), Either),
+            (json!({ "type": 3 }), Either),
+            (json!({ "enum": ["a", "b"] }), Text),
+            (json!({ "enum": [1, null] }), Json),
+            (json!({ "enum": ["a", 1] }), Either),
+            (json!({ "enum": [] }), Either),
+            (json!({ "const": "a" }), Text),
+            (json!({ "const": 1 }), Json),
+            (json!({ "type": "string", "enum": [1], "const": 2 }), Text),
+            (json!({}), Either),
+            (json!({ "oneOf": [{ "type": "string" }, { "const": "a" }] }), Text),
+            (json!({ "allOf": [{ "type": "object" }, { "type": "array" }] }), Json),
+            (json!({ "anyOf": [{ "type": "string" }, { "type": "null" }] }), Either),
+            (json!({ "$ref": "#/$defs/text" }), Text),
+            (json!({ "$ref": "#/$defs/absent" }), Either),
+            (json!({ "$ref": "elsewhere" }), Either),
+            (json!({ "$ref": "#/$defs/circle" }), Either),
+            (within(8, json!({ "type": "string" })), Text),
+            (within(9, json!({ "type": "string" })), Either),
+        ];
+        for (schema, expected) in cases {
+            let definitions =
+                json!({ "text": { "type": "string" }, "circle": { "$ref": "#/$defs/circle" } });
+            let parameters = json!({ "properties": { "a": schema }, "$defs": definitions });
+            let tool = Tool { name: "f".into(), parameters };
+            assert_eq!(ArgumentType::of(&tool, "a"), expected, "{schema}");
+            assert_eq!(ArgumentType::of(&tool, "b"), Either);
+        }
+        assert_eq!(
+            ArgumentType::of(&Tool { name: "f".into(), parameters: Value::Null }, "a"),
+            Either
+        );
+    }
+
+    #[test]
+    fn texts_become_values_of_their_type() {
+        use ArgumentType::{Either, Json, Text};
+        let cases = [
+            (Text, "1", r#""1""#),
+            (Json, " 1 ", "1"),
+            (Json, "True", "true"),
+            (Json, "False", "false"),
+            (Json, " None", "null"),
+            (Json, "{\"a\": [1]}", r#"{"a":[1]}"#),
+            (Json, r#""a""#, r#""a""#),
+            (Json, "soon ", r#""soon ""#),
+            (Either, "1.5", "1.5"),
+            (Either, "null", "null"),
+            // Quotes are part of a text that may be one.
+            (Either, r#""a""#, r#""\"a\"""#),
+            (Either, "a", r#""a""#),
+        ];
+        for (kind, text, expected) in cases {
+            assert_eq!(kind.json(text), expected, "{kind:?} {text}");
+        }
+    }
+
+    #[test]
+    fn tools_are_listed_in_either_form() {
+        let parameters = json!({ "type": "object" });
+        let tools = json!([
+            { "type": "function", "function": { "name": "f", "parameters": parameters } },
+            { "name": "g" }, { "function": {} }, { "name": 3 }, 4,
+        ]);
+        let tool = |name: &str, parameters| Tool { name: name.into(), parameters };
+        assert_eq!(Tool::list(&tools), [tool("f", parameters), tool("g", Value::Null)]);
+        assert_eq!(Tool::list(&json!({})), []);
+    }
+
+    #[test]
+    fn neighbours_that_say_alike_are_one() {
+        let mut out = Out::default();
+        out.arguments("lost, since no call began");
+        ["a", "", "b"].iter().for_each(|text| out.content(text));
+        ["c", "", "d"].iter().for_each(|text| out.reasoning(text));
+        out.content("e");
+        for name in ["f", "g"] {
+            out.call(name);
+            ["{", "", "}"].iter().for_each(|text| out.arguments(text));
+        }
+        let call = |index, name: &str| Delta::Call { index, name: name.into() };
+        let arguments = |index| Delta::Arguments { index, text: "{}".into() };
+        let [ab, cd, e] = ["ab", "cd", "e"].map(str::to_owned);
+        let expected = [
+            Delta::Content(ab),
+            Delta::Reasoning(cd),
+            Delta::Content(e),
+            call(0, "f"),
+            arguments(0),
+            call(1, "g"),
+            arguments(1),
+        ];
+        assert_eq!(out.take(), expected);
+        assert_eq!(out.take(), []);
+    }
+}

@@ -6,6 +6,8 @@ use super::*;
 
 #[path = "tests_cases.rs"]
 mod cases;
+#[path = "tests_limits.rs"]
+mod limits;
 
 use cases::CASES;
 

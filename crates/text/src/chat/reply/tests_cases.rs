@@ -79,6 +79,18 @@ pub const CASES: &[Case] = cases! {
     "gpt-oss" " to=functions.none<|channel|>analysis<|message|>{}" calls none "{}";
     "gpt-oss" "<|channel|>commentary to=assistant<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>Hi" thinks "Hm" says "Hi";
     "gpt-oss" "Plain text" says "Plain text";
+    "gpt-oss" "<|channel|>fin" says "<|channel|>fin";
+    "gpt-oss" "<|chan" says "<|chan";
+    "gpt-oss" "<|start|>x" says "<|start|>x";
+    "gpt-oss" "<|message|>Hi<|end|>" says "Hi";
+    "gpt-oss" " to=all<|message|>Hi" says "Hi";
+    "gpt-oss" "to=user<|channel|>analysis<|message|>Hm" thinks "Hm";
+    "gpt-oss" " to=functions.none<|message|>oops<|end|>" says " to=functions.none<|message|>oops";
+    "gpt-oss" " to=functions.none<|message|> " says " to=functions.none<|message|>";
+    "gpt-oss" " to=functions.none<|message|><|ca" says " to=functions.none<|message|><|ca";
+    "gpt-oss" " to=functions.none<|message|>{}\n<|call|>" calls none "{}";
+    "gpt-oss" " to=functions.none<|message|>{} x" says "x" calls none "{}";
+    "gpt-oss" "<|channel|>commentary to=functions.nosuch<|message|>{}" says "<|channel|>commentary to=functions.nosuch<|message|>{}";
     "gpt-oss" "<|channel|>commentary<|message|>I will look.<|end|><|start|>assistant<|channel|>commentary to=functions.none<|message|><|call|>" says "I will look." calls none "{}";
     "gpt-oss" "<|channel|>commentary to=python<|message|>print(1)" says "<|channel|>commentary to=python<|message|>print(1)";
     "muse" " to=user<|message|>Hello.<|eot|>" says "Hello.";
@@ -105,6 +117,8 @@ pub const CASES: &[Case] = cases! {
     "lfm2" "<|tool_call_start|>[time(city='O\\'s \"x\"', days=-1.5, exact=False, any=None, tags=['a', (1, 2)])]<|tool_call_end|>" calls time r#"{"city": "O's \"x\"", "days": -1.5, "exact": false, "any": null, "tags": ["a", [1, 2]]}"#;
     "lfm2" "<think>x</think>Look.<|tool_call_start|>[time(city=\"A\\u00e9\\n\"), none()]<|tool_call_end|>" thinks "x" says "Look." calls time r#"{"city": "Aé\n"}"#, none "{}";
     "lfm2" "<|tool_call_start|>[time(any={'a': 1, \"b\": [True,]})]<|tool_call_end|>" calls time r#"{"any": {"a": 1, "b": [true]}}"#;
+    "lfm2" "<|tool_call_start|>[time(city='\\t\\r\\n\\\\\\'\\\"\\/\\x41\\u00e9\\q\\xZ')]<|tool_call_end|>" calls time r#"{"city": "\t\r\n\\'\"/Aé\\qZ"}"#;
+    "lfm2" "<|tool_call_start|>[time(city='a\\\nb', any='\\ud83d')]<|tool_call_end|>" calls time r#"{"city": "ab", "any": "\ufffd"}"#;
     "llama4" "[time(city='A'), none()]" calls time r#"{"city": "A"}"#, none "{}";
     "llama4" "<|python_start|>[none()]<|python_end|>" calls none "{}";
     "llama4" "[1] is a citation" says "[1] is a citation";
