@@ -46,6 +46,12 @@ pub fn spend(units: u64) -> Result<(), Error> {
     }
 }
 
+/// What is left of the budget of this thread.
+#[cfg(test)]
+pub fn left() -> u64 {
+    LEFT.get()
+}
+
 /// Bytes to read the value itself: a text's length, and nothing for what is only referred to.
 pub fn shallow(value: &Value) -> u64 {
     1 + value.as_str().map_or(0, str::len) as u64
@@ -150,4 +156,89 @@ fn visit(
         _ => {}
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    /// A list within a list, and so on, around a number.
+    fn nested(levels: usize) -> Value {
+        (0..levels).fold(Value::from(1), |inner, _| Value::from(vec![inner]))
+    }
+
+    #[test]
+    fn a_budget_is_spent_to_its_last_unit_and_not_beyond() {
+        set(5);
+        assert!(spend(2).is_ok() && spend(4).is_err(), "what is too much takes nothing");
+        assert_eq!(left(), 3);
+        assert!(spend(3).is_ok() && spend(0).is_ok());
+        let error = spend(1).unwrap_err();
+        assert!(
+            error.kind() == ErrorKind::OutOfFuel && error.source().is_some_and(|e| e.is::<Spent>())
+        );
+    }
+
+    /// Values with what it takes to read them, to list them, and to write all that is in them, and their nodes.
+    #[test]
+    fn values_cost_what_they_hold() {
+        let pair = Value::from_pairs([("ab", Value::from("cde"))]);
+        let lazy = Value::make_iterable(|| 0..3);
+        let cases = [
+            (Value::from(7), 1, 1, 16, 1),
+            (Value::from(""), 1, 1, 16, 1),
+            // A text is listed by its characters, at two entries for each byte.
+            (Value::from("abc"), 4, 2 * 32 * 3 + 1, 16 + 3, 1),
+            (Value::from(vec![1, 2]), 1, 2 * 32 + 1, 3 * 16, 3),
+            // Texts may grow to six times their length where a list or map is written.
+            (Value::from(vec!["abc"]), 1, 32 + 1, 16 + (16 + 18), 2),
+            (pair, 1, 32 + 1, 16 + (16 + 12) + (16 + 18), 3),
+            (lazy, 1, 3 * 32 + 1, 4 * 16, 4),
+        ];
+        for (value, read, listed, written, nodes) in cases {
+            set(1000);
+            assert_eq!((shallow(&value), entries(&value)), (read, listed), "{value:?}");
+            assert_eq!(left(), 1000);
+            assert_eq!(deep(&value).ok(), Some(written), "{value:?}");
+            assert_eq!(left(), 1000 - 16 * nodes, "{value:?}");
+            set(1000);
+            assert_eq!(deep_all(&[value.clone(), value.clone()]).ok(), Some(2 * written));
+            set(16 * nodes - 1);
+            assert!(deep(&value).is_err(), "{value:?} is visited within the budget");
+        }
+    }
+
+    #[test]
+    fn values_nest_to_a_limit() {
+        set(u64::MAX);
+        for (levels, is_fine) in [(0, true), (100, true), (101, false)] {
+            let value = nested(levels);
+            assert_eq!(check_depth(&value).is_ok(), is_fine, "{levels}");
+            assert_eq!(deep(&value).is_ok(), is_fine, "{levels}");
+            let map = Value::from_pairs([("a", value)]);
+            assert_eq!(check_depth(&map).is_ok(), levels < 100, "{levels}");
+        }
+    }
+
+    #[test]
+    fn what_was_made_is_paid_for() {
+        for (value, cost) in [
+            (Value::from("abc"), 4),
+            (Value::from(3), 1),
+            (Value::from(vec![1, 2]), 65),
+            (Value::make_iterable(|| 0..3), 3 * 32),
+        ] {
+            set(100);
+            let made = made(value.clone()).unwrap();
+            assert_eq!(left(), 100 - cost, "{value:?}");
+            assert_ne!(made.kind(), ValueKind::Iterable);
+            assert_eq!(made.to_string(), value.to_string());
+            set(cost - 1);
+            assert!(super::made(value).is_err());
+        }
+        set(0);
+        assert_eq!(listed(Value::from("abc")).ok(), Some(Value::from("abc")));
+    }
 }

@@ -7,6 +7,9 @@ use super::budget::{self, ENTRY, deep, deep_all, entries, made, shallow, spend};
 use super::methods;
 use super::python;
 
+#[cfg(test)]
+mod units;
+
 /// Computes the units of a call from its arguments, the filtered value first.
 type Cost = fn(&[Value]) -> Result<u64, Error>;
 

@@ -91,4 +91,67 @@ mod tests {
         assert_eq!(prepared(&image, ArgumentForm::Object), image);
         assert_eq!(prepared(&json!(3), ArgumentForm::Object), json!(3));
     }
+
+    #[test]
+    fn arguments_take_either_form() {
+        use ArgumentForm::{Object, Text};
+        let (text, object) = (json!("{\"a\": 1}"), json!({ "a": 1 }));
+        let cases = [
+            (text.clone(), object.clone(), text),
+            (object.clone(), object, json!("{\"a\":1}")),
+            (json!(" "), json!({}), json!(" ")),
+            (json!("3"), json!("3"), json!("3")),
+            (Value::Null, json!({}), Value::Null),
+            (json!([1]), json!([1]), json!([1])),
+        ];
+        for (given, as_object, as_text) in cases {
+            for (form, expected) in [(Object, as_object), (Text, as_text)] {
+                let calls =
+                    json!([{ "arguments": given }, { "function": { "arguments": given } }, {}]);
+                let message = prepared(&json!({ "role": "user", "tool_calls": calls }), form);
+                let calls = json!([{ "arguments": expected }, { "function": { "arguments": expected } }, {}]);
+                assert_eq!(message, json!({ "role": "user", "tool_calls": calls }), "{form:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn content_and_reasoning_are_where_templates_look() {
+        let call = json!([{}]);
+        let cases = [
+            // Without content, only what answers has an empty one.
+            (json!({ "role": "assistant" }), json!({ "role": "assistant", "content": "" })),
+            (json!({ "role": "tool", "content": null }), json!({ "role": "tool", "content": "" })),
+            (json!({ "role": "user" }), json!({ "role": "user" })),
+            (
+                json!({ "role": "user", "content": null }),
+                json!({ "role": "user", "content": null }),
+            ),
+            (json!({ "content": "a", "role": "tool" }), json!({ "content": "a", "role": "tool" })),
+            // Reasoning has several names, one of them beside calls alone.
+            (
+                json!({ "role": "assistant", "content": "a", "reasoning_content": "b", "tool_calls": call }),
+                json!({ "role": "assistant", "content": "a", "reasoning_content": "b", "tool_calls": call,
+                    "reasoning": "b" }),
+            ),
+            (
+                json!({ "role": "assistant", "reasoning_content": "b", "tool_calls": call }),
+                json!({ "role": "assistant", "reasoning_content": "b", "tool_calls": call, "content": "",
+                    "reasoning": "b", "thinking": "b" }),
+            ),
+            (
+                json!({ "role": "assistant", "reasoning_content": "b", "tool_calls": [] }),
+                json!({ "role": "assistant", "reasoning_content": "b", "tool_calls": [], "content": "",
+                    "reasoning": "b" }),
+            ),
+            (
+                json!({ "role": "user", "reasoning_content": "b", "reasoning": "c" }),
+                json!({ "role": "user", "reasoning_content": "b", "reasoning": "c" }),
+            ),
+            (json!({ "reasoning_content": 3 }), json!({ "reasoning_content": 3 })),
+        ];
+        for (given, expected) in cases {
+            assert_eq!(prepared(&given, ArgumentForm::Text), expected, "{given}");
+        }
+    }
 }

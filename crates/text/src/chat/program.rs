@@ -282,3 +282,67 @@ fn arguments<'a, 's>(arguments: &'a [ast::CallArg<'s>]) -> impl Iterator<Item = 
         A::Pos(value) | A::Kwarg(_, value) | A::PosSplat(value) | A::KwargSplat(value) => value,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Template;
+    use crate::Error;
+
+    /// The reason why a source is refused.
+    fn refused(source: &str) -> Option<String> {
+        let error = Template::new("limits", source).err()?;
+        match error {
+            Error::Template { reason, .. } => Some(reason),
+            other => Some(other.to_string()),
+        }
+    }
+
+    /// As many sources as there are limits, each at its limit and above it.
+    #[test]
+    fn sources_are_refused_above_their_limits() {
+        let items = |count: usize, last: &str| format!("{{{{ [{}{last}] }}}}", "1,".repeat(count));
+        let elifs =
+            |count: usize| format!("{{% if x %}}{}{{% endif %}}", "{% elif x %}".repeat(count));
+        let cases = [
+            ("a".repeat(256 << 10), "a".repeat((256 << 10) + 1), "262145 bytes; 262144 at most"),
+            // Two braces, two brackets, 1021 numbers with a comma each, and a sign with the last: 2048.
+            (items(1021, "-1"), items(1022, "1"), "more than 2048 words and operators"),
+            (elifs(512), elifs(513), "more than 512 elif"),
+        ];
+        for (fine, broken, expected) in cases {
+            assert_eq!(refused(&fine), None, "{expected}");
+            let reason = refused(&broken).expect(expected);
+            assert!(reason.contains(expected), "{reason}");
+        }
+        // Each tag counts for itself.
+        assert_eq!(refused(&items(1021, "1").repeat(3)), None);
+    }
+
+    /// Products of constants are computed by the compiler, which has 16 MiB for them. Entries count 32 more.
+    #[test]
+    fn constants_are_bounded() {
+        let cases = [
+            // A text of one byte is 2, of any number of times.
+            ("'a' * N", (16 << 20) / 2),
+            ("N * 'a'", (16 << 20) / 2),
+            // The list is paid for as well as what it is repeated to.
+            ("(1, 2) * N", (16 << 20) / 66 - 1),
+            ("['', {}] * N", (16 << 20) / 65 - 1),
+            ("('a' + 'b') * N", (16 << 20) / 68 - 1),
+        ];
+        for (product, most) in cases {
+            let source =
+                |times: u64| format!("{{{{ {} }}}}", product.replace('N', &times.to_string()));
+            assert_eq!(refused(&source(most)), None, "{product}");
+            let reason = refused(&source(most + 1)).expect(product);
+            assert!(reason.contains("too much memory or time"), "{product}: {reason}");
+        }
+        // A number that is computed may be any.
+        assert!(refused("{{ 'a' * (1 + 1) }}").is_some());
+        // What is not computed by the compiler is paid for when it runs.
+        for source in ["{{ x * 99999999 }}", "{{ ('a' | upper) * 99999999 }}", "{{ 2 * 99999999 }}"]
+        {
+            assert_eq!(refused(source), None, "{source}");
+        }
+    }
+}
