@@ -316,6 +316,23 @@ mod tests {
         }
     }
 
+    /// A pattern that matches all text fails where it ends early; others leave the rest as a word.
+    #[test]
+    fn text_behind_the_last_match_is_a_word_or_a_failure() {
+        for covers in [false, true] {
+            let stage = Stage { pattern: Regex::new("a+").expect("a pattern"), covers };
+            let cut = |word| {
+                let mut cut = Vec::new();
+                stage.cut("aabaab", word, &mut cut).map(|()| cut)
+            };
+            assert_eq!(cut(1..5), Ok(vec![1..2, 2..3, 3..5]));
+            assert_eq!(cut(2..2), Ok(vec![]));
+            let failed = Err(Error::Pattern { at: 4, len: 5 });
+            let rest = Ok(vec![1..2, 2..3, 3..5, 5..6]);
+            assert_eq!(cut(1..6), if covers { failed } else { rest });
+        }
+    }
+
     /// Compares with Hugging Face's tokenizers library on random vocabularies and words.
     #[test]
     fn merges_are_those_of_the_makers_library() {

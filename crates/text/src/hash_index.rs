@@ -73,3 +73,63 @@ fn fold(word: u64) -> u64 {
     let product = u128::from(word) * u128::from(FACTOR);
     product as u64 ^ (product >> 64) as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of as many buckets as hashes, the share that is hit; of random numbers 63 in 100 are.
+    fn spread(hashes: impl Iterator<Item = u64>, count: u64) -> f64 {
+        let mut hit = vec![false; count as usize];
+        hashes.for_each(|hash| hit[(hash % count) as usize] = true);
+        hit.iter().filter(|hit| **hit).count() as f64 / count as f64
+    }
+
+    /// Numbers and texts that differ little have hashes that differ in their last bits.
+    #[test]
+    fn hashes_of_similar_keys_are_spread() {
+        const COUNT: u64 = 1 << 10;
+        let index = HashIndex::new(0);
+        let pair = |left: u64, right: u64| index.of_pair(left as u32, right as u32);
+        let of_text = |text: String| index.of_text(&text);
+        let spreads = [
+            spread((0..COUNT).map(|n| pair(n, 7)), COUNT),
+            spread((0..COUNT).map(|n| pair(7, n)), COUNT),
+            spread((0..COUNT).map(|n| pair(n << 22, 7)), COUNT),
+            spread((0..COUNT).map(|n| pair(7, n << 22)), COUNT),
+            spread((0..COUNT).map(|n| pair(n >> 5, n & 31)), COUNT),
+            spread((0..COUNT).map(|n| of_text(format!("{n:04}"))), COUNT),
+            spread((0..COUNT).map(|n| of_text(format!("{n:04} and more"))), COUNT),
+            spread((0..COUNT).map(|n| of_text(format!("as long as it {n:04}"))), COUNT),
+            spread((0..COUNT).map(|n| of_text("a".repeat(n as usize))), COUNT),
+        ];
+        assert!(spreads.iter().all(|share| *share > 0.5), "{spreads:?}");
+    }
+
+    /// Two indices of one process have different hashes, so that no file can choose colliding keys.
+    #[test]
+    fn hashes_are_random() {
+        let [a, b] = [(); 2].map(|()| HashIndex::new(0));
+        assert_ne!((a.of_pair(1, 2), a.of_text("a")), (b.of_pair(1, 2), b.of_text("a")));
+    }
+
+    #[test]
+    fn numbers_are_found_by_what_they_stand_for() {
+        for count in [0, 1, 2, 3, 100, 1000] {
+            let mut index = HashIndex::new(count);
+            assert!(index.slots.len().is_power_of_two());
+            assert!(count * 4 <= index.slots.len() * 3 && index.slots.len() <= 3 * count + 1);
+            // All collide.
+            for number in 0..count as u32 {
+                let slot = index.find_mut(u64::MAX, |_| false);
+                assert!(HashIndex::is_free(*slot));
+                *slot = number;
+            }
+            for number in 0..count as u32 {
+                assert_eq!(index.find(u64::MAX, |found| found == number), Some(number));
+                assert!(!HashIndex::is_free(*index.find_mut(u64::MAX, |found| found == number)));
+            }
+            assert_eq!(index.find(u64::MAX, |_| false), None);
+        }
+    }
+}

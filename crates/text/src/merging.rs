@@ -120,3 +120,16 @@ impl<P, R: Ord> PartialEq for Candidate<P, R> {
 }
 
 impl<P, R: Ord> Eq for Candidate<P, R> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn candidates_are_ordered_by_rank_then_from_left_to_right() {
+        let candidate = |rank, left| Candidate { rank, left, whole: () };
+        assert!(candidate(2, 5) > candidate(1, 0));
+        assert!(candidate(1, 0) > candidate(1, 5));
+        assert!(candidate(1, 5) == candidate(1, 5) && candidate(1, 5) != candidate(1, 4));
+    }
+}

@@ -308,5 +308,25 @@ mod tests {
             assert_eq!(rows, 1, "{name}");
             assert!(documented.contains(&format!("`{name}`")), "{name} is not in lib.rs");
         }
+        let list = documented.split_once("Supported values of `tokenizer.ggml.pre`");
+        let list = list.and_then(|(_, rest)| rest.split_once("\n//! Where ")).expect("the list").0;
+        let listed: Vec<&str> = list.split('`').skip(1).step_by(2).collect();
+        assert_eq!(listed.len(), TABLE.iter().flat_map(|pre| pre.names).count());
+        for name in listed {
+            assert!(find(name).is_some_and(|pre| !pre.patterns.is_empty()), "{name} has no row");
+        }
+        let known = names();
+        assert!(known.starts_with("a.x-4.0, bailingmoe, ") && known.ends_with(", viking, youtu"));
+        assert!(find("gpt-5").is_none());
+    }
+
+    #[test]
+    fn characters_are_composed_where_the_makers_do() {
+        for pre in TABLE {
+            let name = pre.names[0];
+            let makers = ["mpt", "command-r", "qwen2", "qwen35"].contains(&name);
+            let recorded = ["mpt", "command-r"].contains(&name);
+            assert_eq!((pre.makers_nfc, pre.nfc), (makers, recorded), "{name}");
+        }
     }
 }

@@ -194,4 +194,33 @@ mod tests {
         let tokens = found(&tokenizer, "A\u{308}b");
         is(&tokens, &[(257, "A\u{308}", true), (u32::from(b'b'), "b", false)]);
     }
+
+    #[test]
+    fn tokens_that_do_not_spell_their_word_have_its_place() {
+        let tokens = ["<unk>", "▁", "a", "b", "ab", "▁ab"].map(Into::into);
+        let tokenizer = made(Vocabulary {
+            model: "gemma4".into(),
+            tokens: tokens.to_vec(),
+            types: vec![2, 1, 1, 1, 1, 1],
+            merges: vec!["a b".into(), "▁ ab".into()],
+            unk: Some(0),
+            ..Vocabulary::default()
+        });
+        // A space is one byte of the text and three of its spelling.
+        is(&found(&tokenizer, "b ab"), &[(3, "b", true), (5, "ab", true)]);
+        let whole = |id, begins| (id, "b ab é", begins);
+        let expected = [whole(3, true), whole(5, false), whole(1, false), whole(0, false)];
+        is(&found(&tokenizer, "b ab é"), &expected);
+        // A byte without a token is left out.
+        let letters = ["a", "c", "d", "cd"].map(Into::into);
+        let tokenizer = made(Vocabulary {
+            model: "gpt2".into(),
+            pre: Some("gpt-2".into()),
+            tokens: letters.to_vec(),
+            types: vec![1; 4],
+            merges: vec!["c d".into()],
+            ..Vocabulary::default()
+        });
+        is(&found(&tokenizer, "a abcd"), &[(0, "a", true), (0, "abcd", true), (3, "abcd", false)]);
+    }
 }

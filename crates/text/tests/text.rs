@@ -8,6 +8,10 @@ mod data;
 mod prompts;
 #[path = "text/reply.rs"]
 mod reply;
+#[path = "text/templates.rs"]
+mod templates;
+#[path = "text/tokenizers.rs"]
+mod tokenizers;
 #[path = "text/tokens.rs"]
 mod tokens;
 #[path = "text/vocabularies.rs"]

@@ -221,6 +221,83 @@ mod tests {
         }
     }
 
+    /// A row that composes is not one that does not, even if its name is asked for.
+    #[test]
+    fn rows_are_told_apart_by_what_they_do_besides() {
+        let nfc = json!({"type": "NFC"});
+        let nested = json!({"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": []}, nfc]});
+        let twice = json!({"type": "Sequence", "normalizers": [nfc, nfc]});
+        let none = json!({"type": "Sequence", "normalizers": []});
+        let digits = [split(r"\p{N}")];
+        let steps = |first: &[Value]| {
+            let steps = [first, &[split(super::super::GPT2)]].concat();
+            json!({"type": "Sequence", "pretokenizers": steps})
+        };
+        let cases = [
+            (Value::Null, steps(&[]), false, "olmo", Ok("gpt-2")),
+            (Value::Null, steps(&[]), false, "phi-2", Ok("phi-2")),
+            (nfc.clone(), steps(&[]), false, "phi-2", Ok("mpt")),
+            (nested, steps(&[]), false, "olmo", Ok("olmo")),
+            (twice, steps(&[]), false, "", Ok("mpt")),
+            (none, steps(&[]), false, "", Ok("gpt-2")),
+            (Value::Null, steps(&digits), false, "command-r", Ok("starcoder")),
+            (nfc.clone(), steps(&digits), false, "starcoder", Ok("command-r")),
+            (Value::Null, split(super::super::GPT4), true, "glm4", Ok("glm4")),
+            (Value::Null, split(super::super::GPT4), false, "glm4", Ok("dbrx")),
+            (nfc.clone(), split(super::super::GPT4_DIGITS), false, "", Ok("qwen2")),
+            (Value::Null, split(super::super::GPT4_DIGITS), false, "", Ok("qwen2")),
+            (Value::Null, split(super::super::GPT4_DIGITS), false, "grok-2", Ok("grok-2")),
+            (
+                nfc,
+                split(super::super::GPT4),
+                true,
+                "",
+                Err(
+                    "it cuts as llama-bpe, dbrx, glm4, but composes characters and takes whole words",
+                ),
+            ),
+            (
+                Value::Null,
+                steps(&[]),
+                true,
+                "",
+                Err("it cuts as gpt-2, mpt, but does not compose characters and takes whole words"),
+            ),
+            (
+                json!({"type": "NFC"}),
+                split(super::super::BLOOM),
+                false,
+                "",
+                Err("but composes characters and merges whole words"),
+            ),
+        ];
+        for (normalizer, pre_tokenizer, whole_words, like, expected) in cases {
+            let model = json!({"type": "BPE", "ignore_merges": whole_words});
+            let tokenizer =
+                json!({"normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "model": model});
+            match (recognise(&tokenizer, like), expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{tokenizer}"),
+                (Err(error), Err(expected)) => {
+                    assert!(error.to_string().contains(expected), "{error}");
+                }
+                (found, _) => panic!("{tokenizer}: {found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_shown_has_300_characters() {
+        for (len, dots) in [(298, ""), (299, "...")] {
+            let text = "é".repeat(len);
+            let shown = shown(&Value::from(text.as_str()));
+            assert!(
+                shown.starts_with("\"éé")
+                    && shown.ends_with(if dots.is_empty() { "\"" } else { dots })
+            );
+            assert_eq!(shown.chars().count(), 300 + dots.len());
+        }
+    }
+
     #[test]
     fn qwens_composition_is_what_its_files_go_without() {
         let tokenizer = json!({

@@ -106,3 +106,94 @@ impl Charsmap {
         Some(&rest[..len])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Adds the children of the unit at `at` and returns where they begin, which ends in the same byte as `at`, so that
+    /// the offset is a multiple of 256; it is written in units of `step`, 1 or 256.
+    fn branch(units: &mut Vec<u32>, at: usize, step: u32) -> usize {
+        let begin = units.len() | (at & 0xFF);
+        units.resize(units.len() + 256, 0);
+        let offset = (at ^ begin) as u32;
+        units[at] |= (offset / step) << 10 | u32::from(step == 256) << 9;
+        begin
+    }
+
+    /// The rules that make each key its replacement.
+    fn rules(keys: &[(&[u8], &str)], step: u32) -> Result<Charsmap, Error> {
+        let (mut units, mut text) = (vec![0u32; 256], String::new());
+        let mut branches = std::collections::HashMap::new();
+        for (key, replacement) in keys {
+            let mut at = 0;
+            for len in 0..=key.len() {
+                let begin = branches.entry(&key[..len]);
+                let begin = *begin.or_insert_with(|| branch(&mut units, at, step));
+                match key.get(len) {
+                    Some(&byte) => {
+                        at = begin ^ usize::from(byte);
+                        units[at] |= u32::from(byte);
+                    }
+                    None => {
+                        units[at] |= 1 << 8;
+                        units[begin] = 1 << 31 | text.len() as u32;
+                    }
+                }
+            }
+            text.push_str(replacement);
+            text.push('\0');
+        }
+        let mut bytes = (units.len() as u32 * 4).to_le_bytes().to_vec();
+        bytes.extend(units.iter().flat_map(|unit| unit.to_le_bytes()));
+        bytes.extend(text.bytes());
+        Charsmap::new(&bytes).map(|map| map.expect("there are rules"))
+    }
+
+    #[test]
+    fn the_longest_key_is_replaced() {
+        let long = "k".repeat(300);
+        let keys: &[(&[u8], &str)] = &[
+            (b"a", "x"),
+            (b"ab", "yy"),
+            (b"abcd", ""),
+            ("é".as_bytes(), "e"),
+            ("日本".as_bytes(), "Nippon"),
+            // The first byte of a character is no key of a text.
+            (b"\xE6", "?"),
+            (&long.as_bytes()[..256], "256"),
+            (&long.as_bytes()[..257], "257"),
+        ];
+        let cases = [
+            ("a", Some(("x", 1))),
+            ("ac", Some(("x", 1))),
+            ("ab", Some(("yy", 2))),
+            ("abc", Some(("yy", 2))),
+            ("abcde", Some(("", 4))),
+            ("é!", Some(("e", 2))),
+            ("è", None),
+            ("日本語", Some(("Nippon", 6))),
+            ("日曜", None),
+            ("b", None),
+            ("", None),
+            // Keys of more than 256 bytes are not looked for.
+            (long.as_str(), Some(("256", 256))),
+            (&long[..255], None),
+        ];
+        for step in [1, 256] {
+            let map = rules(keys, step).expect("valid rules");
+            for (text, expected) in cases {
+                assert_eq!(map.longest(text), expected, "{text:?} {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn replacements_have_a_limit() {
+        let made = |len: usize| rules(&[(b"a", &"r".repeat(len))], 1);
+        let map = made(128).expect("128 bytes are allowed");
+        assert_eq!(map.longest("a"), Some((&*"r".repeat(128), 1)));
+        assert!(made(129).is_err());
+        assert!(Charsmap::new(&[]).is_ok_and(|map| map.is_none()));
+    }
+}

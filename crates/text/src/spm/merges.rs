@@ -105,3 +105,14 @@ impl PartialEq for Score {
 }
 
 impl Eq for Score {}
+
+#[cfg(test)]
+mod tests {
+    use super::Score;
+
+    #[test]
+    fn scores_are_ordered_by_size() {
+        assert!(Score(-1.0) < Score(0.5) && Score(-1.0) > Score(-2.0));
+        assert!(Score(0.5) == Score(0.5) && Score(0.5) != Score(0.25));
+    }
+}

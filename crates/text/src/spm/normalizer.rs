@@ -72,3 +72,46 @@ impl Normalizer {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Texts, what they become, and the bytes of each part with those of the text that it was made of.
+    #[test]
+    fn spaces_are_added_collapsed_and_spelled() {
+        type Parts = &'static [(usize, Range<usize>)];
+        let cases: &[(bool, bool, &str, &str, Parts)] = &[
+            // (a space is added, runs are collapsed, text, normalized text, parts)
+            (false, false, "", "", &[]),
+            (true, false, "", "", &[]),
+            (true, true, "  ", "", &[]),
+            (false, false, " é", "▁é", &[(3, 0..1), (2, 1..3)]),
+            (true, false, " a", "▁▁a", &[(3, 0..0), (3, 0..1), (1, 1..2)]),
+            (
+                true,
+                true,
+                "  a  b ",
+                "▁a▁b",
+                &[(3, 2..2), (1, 2..3), (3, 3..4), (0, 4..5), (1, 5..6), (3, 6..7)],
+            ),
+            (false, true, " a ", "a", &[(1, 1..2), (3, 2..3)]),
+            (false, false, "a  ", "a▁▁", &[(1, 0..1), (3, 1..2), (3, 2..3)]),
+            // Only spaces are.
+            (false, true, "\n\na", "\n\na", &[(1, 0..1), (1, 1..2), (1, 2..3)]),
+        ];
+        for (adds, squeezes, text, expected, parts) in cases {
+            let normalizer = Normalizer::new(&Vocabulary {
+                model: "llama".into(),
+                add_space_prefix: Some(*adds),
+                remove_extra_whitespaces: Some(*squeezes),
+                ..Vocabulary::default()
+            });
+            let mut found = Vec::new();
+            let normalizer = normalizer.expect("no rules");
+            let normalized = normalizer.normalize(text, &mut |len, range| found.push((len, range)));
+            assert_eq!(normalized, *expected, "{text:?}");
+            assert_eq!(found, *parts, "{text:?}");
+        }
+    }
+}

@@ -29,9 +29,16 @@ fn characters_are_composed_as_in_the_original_tokenizers() {
 
 #[test]
 fn messages_of_one_turn_do_not_end_it() {
+    // (control tokens, those that end a turn)
     let cases: &[(&[&str], &[u32])] = &[
         (&["<|end|>", "<|user|>"], &[MORE]),
         (&["<|end|>", "<|return|>", "<|call|>"], &[MORE + 1, MORE + 2]),
+        (&["<|end|>", "<|flush|>", "<|call|>"], &[MORE + 1, MORE + 2]),
+        (&["<|end|>", "<|flush|>", "<|calls|>"], &[MORE + 1, MORE + 2]),
+        (&["<|end|>", "<|return|>", "<|calls|>"], &[MORE, MORE + 1, MORE + 2]),
+        (&["<|end|>", "<|return|>", "<|flush|>"], &[MORE, MORE + 1, MORE + 2]),
+        (&["<|end|>", "<|call|>", "<|calls|>"], &[MORE, MORE + 1, MORE + 2]),
+        (&["<|end|>", "<|flush|>"], &[MORE, MORE + 1]),
     ];
     for (control, expected) in cases {
         let types = [vec![1; MORE as usize], vec![3; control.len()]].concat();
@@ -223,6 +230,66 @@ fn unigrams_have_the_greatest_sum_of_scores_after_normalization() {
     for (tokenizer, text, expected) in cases {
         assert_eq!(tokenizer.encode(text, PLAIN).unwrap(), *expected, "{text:?}");
     }
+}
+
+/// An unknown character costs 10 more than the worst piece, and a token of users a tenth less than the best piece for
+/// each of its bytes, where normalization makes one.
+#[test]
+fn unigrams_weigh_what_they_do_not_know() {
+    let vocabulary = |tokens: &[&str], scores: &[f32], types: &[i32]| Vocabulary {
+        model: "t5".into(),
+        tokens: strings(tokens),
+        types: types.to_vec(),
+        scores: scores.to_vec(),
+        add_space_prefix: Some(false),
+        ..Vocabulary::default()
+    };
+    // `a` and an unknown one against `ab`, whose score is the worst: -1 against a's score and -11.
+    for (score, expected) in [(10.5, vec![1, 0]), (9.5, vec![2])] {
+        let full = tokenizer(vocabulary(&["<unk>", "a", "ab"], &[0.0, score, -1.0], &[2, 1, 1]));
+        assert_eq!(full.encode("ab", PLAIN).unwrap(), expected, "{score}");
+    }
+    // The token has 3 * 2 - 0.1, its characters 2 + 2 and the last one's.
+    for (score, expected) in [(1.95, vec![1, 2, 3]), (1.85, vec![4])] {
+        let tokens = ["<unk>", "<", "u", ">", "<u>"];
+        let full = tokenizer(Vocabulary {
+            charsmap: rules(1, b"\0<u>\0"),
+            ..vocabulary(&tokens, &[0.0, 2.0, 2.0, score, 0.0], &[2, 1, 1, 1, 4])
+        });
+        assert_eq!(full.encode("a", PLAIN).unwrap(), expected, "{score}");
+    }
+    // No piece at all: one unknown token.
+    let none = tokenizer(vocabulary(&["<unk>", "<s>"], &[0.0, 0.0], &[2, 3]));
+    assert_eq!(none.encode("日本", PLAIN).unwrap(), [0]);
+    // Of equal pieces the first counts; pieces may be long, and there may be more characters than tokens.
+    let long = "b".repeat(512);
+    let tokens = ["<unk>", "é日", "é日", long.as_str(), "b"];
+    let full = tokenizer(vocabulary(&tokens, &[0.0, -1.0, 5.0, -2.0, -1.0], &[2, 1, 1, 1, 1]));
+    let text = format!("é日{long}bé");
+    assert_eq!(full.encode(&text, PLAIN).unwrap(), [1, 4, 3, 0]);
+    let spans = full.spans(&text).unwrap();
+    let places: Vec<_> = spans.into_iter().map(|span| span.bytes).collect();
+    assert_eq!(places, [0..5, 5..6, 6..518, 518..520]);
+}
+
+/// Words are cut apart only where no token goes on behind a space within it.
+#[test]
+fn tokens_may_go_on_behind_a_space() {
+    let made = |more: &str| {
+        tokenizer(Vocabulary {
+            model: "llama".into(),
+            tokens: strings(&["<unk>", "▁", "a", "▁a", more]),
+            scores: vec![0.0, -9.0, -9.0, -1.0, -2.0],
+            types: vec![2, 1, 1, 1, 1],
+            add_space_prefix: Some(false),
+            ..Vocabulary::default()
+        })
+    };
+    assert_eq!(made("▁a▁a").encode("a a a a", PLAIN).unwrap(), [2, 4, 3]);
+    assert_eq!(made("a▁a").encode("a a a", PLAIN).unwrap(), [4, 3]);
+    assert_eq!(made("▁▁").encode("a  a   a", PLAIN).unwrap(), [2, 1, 3, 4, 3]);
+    // One unknown token for a run of what is unknown.
+    assert_eq!(made("b").encode("aé é日 a", PLAIN).unwrap(), [2, 0, 1, 0, 3]);
 }
 
 // --- WordPiece -----------------------------------------------------------------------------------
