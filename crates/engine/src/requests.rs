@@ -26,3 +26,6 @@ pub use request::{
 };
 pub use scheduler::Scheduler;
 pub use sequences::Sequences;
+
+#[cfg(test)]
+mod tests;

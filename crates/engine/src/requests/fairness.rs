@@ -79,6 +79,11 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use rand_chacha::ChaCha8Rng;
+    use rand_chacha::rand_core::{Rng, SeedableRng};
+
     use super::Queue;
 
     #[test]
@@ -110,5 +115,53 @@ mod tests {
         queue.push(3, 2, 2);
         queue.serve(3, 2);
         assert_eq!(queue.first().map(|(key, ..)| key), Some(1));
+    }
+
+    #[test]
+    fn the_order_is_that_of_a_plain_list() {
+        let mut random = ChaCha8Rng::seed_from_u64(1);
+        let mut below = |most: u64| random.next_u64() % most;
+        let mut queue = Queue::default();
+        // Key, arrival and item; and what each key was served.
+        let (mut list, mut served) = (Vec::<(u64, u64, usize)>::new(), BTreeMap::<u64, u64>::new());
+        for number in 0..20_000 {
+            let key = below(5);
+            match below(8) {
+                0..3 => {
+                    // A request that gave its pages back is as early as it was.
+                    let arrival = if below(4) == 0 { below(number + 1) } else { number };
+                    if list.iter().all(|of| of.1 != arrival) {
+                        let waiting = list.iter().map(|of| served[&of.0]);
+                        let least = waiting.min().unwrap_or(0);
+                        served.entry(key).or_insert(least);
+                        list.push((key, arrival, number as usize));
+                        queue.push(key, arrival, number as usize);
+                    }
+                }
+                3..5 => {
+                    if let Some((key, arrival, _)) = queue.first() {
+                        list.retain(|of| of.1 != arrival);
+                        queue.remove(key, arrival);
+                        // It is not there any more.
+                        queue.remove(key, arrival);
+                    }
+                }
+                5..7 => {
+                    let tokens = below(50);
+                    *served.entry(key).or_default() += tokens;
+                    queue.serve(key, tokens as usize);
+                }
+                _ => {
+                    let runs = below(5);
+                    served.retain(|&of, _| of == runs || list.iter().any(|item| item.0 == of));
+                    queue.forget(|key| key == runs);
+                }
+            }
+            let first = list.iter().min_by_key(|of| (served[&of.0], of.1));
+            assert_eq!(queue.first(), first.copied(), "{number}");
+            assert_eq!(queue.len(), list.len(), "{number}");
+            let of_key = list.iter().filter(|of| of.0 == key).count();
+            assert_eq!(queue.len_of(key), of_key, "{number}");
+        }
     }
 }

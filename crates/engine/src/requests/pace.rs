@@ -163,4 +163,45 @@ mod tests {
         }
         assert!(pace.prefill_rows(1, ms(250)).unwrap() > 100);
     }
+
+    #[test]
+    fn the_prediction_is_that_of_the_documented_averages() {
+        let mut pace = Pace::default();
+        // Rows that a step with one decode row may have within a second, of which 850 ms are not in reserve.
+        let rows = |pace: &Pace| pace.prefill_rows(1, ms(1000));
+        assert_eq!((rows(&pace), pace.decode()), (None, None));
+        pace.observe(1, 0, ms(20));
+        assert_eq!((rows(&pace), pace.decode()), (None, Some(0.02)));
+        // Late by 0.5 at first, which is lowered by 3 % with each step: (850 / 1.485 - 20) / 2.
+        let cases = [
+            ((1, 16, 52), 276),
+            // (850 / 1.47045 - 20) / 2
+            ((1, 16, 52), 279),
+            // Late by a quarter, which is less than known; a row took 2.8125: (850 / 1.45634 - 20) / 2.1625
+            ((1, 16, 65), 260),
+            // Late by at most a half; a row took 31.25: (850 / 1.5 - 20) / 7.98
+            ((1, 16, 520), 68),
+            // Early; a row took 0.625: (850 / 1.485 - 20) / 6.509
+            ((1, 16, 30), 84),
+            // At least a tenth of the time is that of the rows, each 0.1: (850 / 1.47045 - 20) / 5.2272
+            ((1, 16, 16), 106),
+            // Without decode rows nothing else takes time; a row took 4: (850 / 1.45634 - 20) / 4.98176
+            ((0, 16, 64), 113),
+            // Few rows do not show that rows are dear: (850 / 1.44265 - 20) / 4.98176
+            ((1, 15, 170), 114),
+            // But that they are cheap; a row took 1: (850 / 1.42937 - 20) / 4.18541
+            ((1, 4, 24), 137),
+        ];
+        for ((decode, prefill, took), expected) in cases {
+            pace.observe(decode, prefill, ms(took));
+            assert_eq!(rows(&pace), Some(expected), "{decode} and {prefill} rows, {took} ms");
+        }
+        // The average of steps without prefill rows is 0.8 * 20 + 0.2 * 70 = 30: (594.67 - 30) / 4.18541
+        pace.observe(1, 0, ms(70));
+        assert_eq!((rows(&pace), pace.decode()), (Some(134), Some(0.07)));
+        let (mut decode, mut prefill) = (Pace::default(), Pace::default());
+        decode.observe(0, 0, ms(1));
+        prefill.observe(0, 16, ms(16));
+        assert_eq!([decode, prefill].map(|pace| pace.prefill_rows(1, ms(100))), [None; 2]);
+    }
 }

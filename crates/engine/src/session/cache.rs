@@ -393,3 +393,6 @@ impl Pages {
         slot
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -342,4 +342,71 @@ mod tests {
         all.iter_mut().for_each(|of| slots.truncate(of, 4));
         assert_eq!((slots.in_use(), all[0].resumable(4)), (vec![], 0));
     }
+
+    /// Sequences with checkpoints at given positions in slots of their own, and where the step of each began.
+    fn made<const N: usize>(lists: [(&[usize], usize); N]) -> (Slots, [Checkpoints; N]) {
+        let mut slots = Slots::new(lists.iter().map(|(list, _)| list.len()).sum());
+        let mut all = lists.map(|_| Checkpoints::reserved(8));
+        for (index, (list, base)) in lists.iter().enumerate() {
+            list.iter().for_each(|&at| assert!(slots.add(&mut all, same, index, at)));
+            all[index].base = *base;
+        }
+        (slots, all)
+    }
+
+    #[test]
+    fn the_checkpoint_that_is_least_worth_keeping_is_dropped() {
+        // Worth is the gap that it leaves by its distance from the end, eightfold at multiples of 32. The step is from
+        // the last but one to the last unless another beginning is named.
+        let cases: [(&[usize], usize, usize); 8] = [
+            // 20 / 90, 20 / 80
+            (&[10, 20, 30, 100], 30, 10),
+            // 50 / 160, 15 / 150, 10 / 145
+            (&[40, 50, 55, 60, 200], 60, 55),
+            // 12 / 190, 30 / 188
+            (&[10, 12, 40, 200], 40, 10),
+            // 100 / 110, 100 / 60
+            (&[50, 100, 150, 160], 150, 50),
+            // 40 / 190, 40 / 160, 20 / 150
+            (&[10, 40, 50, 60, 200], 60, 50),
+            // 32 / 80, 8 * 20 / 68, 18 / 60
+            (&[20, 32, 40, 50, 100], 50, 40),
+            // 64 / 238, 8 * 4 / 236
+            (&[62, 64, 66, 300], 66, 64),
+            // 11 / 90, needed, 89 / 88
+            (&[10, 11, 12, 100], 11, 10),
+        ];
+        for (list, base, dropped) in cases {
+            let (mut slots, mut all) = made([(list, base)]);
+            let end = list[list.len() - 1] + 1;
+            assert!(slots.add(&mut all, same, 0, end), "{list:?}");
+            let left = list.iter().copied().filter(|&at| at != dropped);
+            assert_eq!(positions(&all[0]), left.chain([end]).collect::<Vec<_>>(), "{list:?}");
+            assert_eq!(slots.in_use().len(), list.len(), "{list:?}");
+        }
+        // 30 / 90 of one, 15 / 25 and 15 / 15 of another.
+        let (mut slots, mut all) = made([(&[10, 30, 100], 30), (&[5, 15, 20, 30], 20)]);
+        assert!(slots.add(&mut all, same, 1, 25));
+        assert_eq!(all.each_ref().map(positions), [vec![30, 100], vec![5, 15, 20, 25, 30]]);
+    }
+
+    #[test]
+    fn a_dropped_checkpoint_leaves_all_that_share_it_and_needed_ones_stay() {
+        let (mut slots, mut all) = made([(&[40, 50, 55, 60, 200], 60), (&[], 0)]);
+        let [from, to] = &mut all;
+        slots.fork(from, to);
+        slots.truncate(to, 55);
+        slots.begin(all[1..].iter_mut());
+        // The first has 15 / 150 and 10 / 145, but the second needs the latter.
+        assert!(slots.add(&mut all, same, 1, 90));
+        assert_eq!(all.each_ref().map(positions), [vec![40, 55, 60, 200], vec![40, 55, 90]]);
+        // A place that has a checkpoint needs no slot.
+        let before = slots.in_use();
+        assert!(slots.add(&mut all, same, 1, 55));
+        assert_eq!((slots.in_use(), positions(&all[1])), (before, vec![40, 55, 90]));
+        // Nothing can be dropped before and after a step.
+        let (mut slots, mut all) = made([(&[5, 9], 5)]);
+        assert!(!slots.add(&mut all, same, 0, 7));
+        assert_eq!((positions(&all[0]), slots.in_use()), (vec![5, 9], vec![0, 1]));
+    }
 }
