@@ -396,13 +396,7 @@ impl Scheduler {
         cache: &mut impl Sequences,
     ) -> Vec<Item> {
         let rows = fixed.rows.min(self.running.len().div_ceil(groups));
-        let prompts = |active: &Active| cache.pages().len(active.sequence) < active.job.prompt;
-        let has_prompts = self.running.iter().any(prompts);
-        let kinds = match (has_prompts, self.was_prefill) {
-            (true, false) => [true, false],
-            _ => [false, true],
-        };
-        for is_prompt in kinds {
+        for is_prompt in [!self.was_prefill, self.was_prefill] {
             let items = match is_prompt {
                 true => self.prompt_chunk(fixed, cache),
                 false => self.decode_group(rows, cache),
@@ -445,7 +439,7 @@ impl Scheduler {
         for id in order {
             // A request may have given its pages back to one before it.
             let at = self.running.iter().position(|active| active.job.id == id);
-            if let Some(at) = at.filter(|_| step.rows > 0) {
+            if let Some(at) = at {
                 step.prefill = step.rows;
                 self.add(at, &mut step, cache);
             }

@@ -180,7 +180,7 @@ impl Pages {
         tokens: usize,
         correct: impl FnOnce(&mut Slots, &mut Checkpoints, usize),
     ) {
-        if self.slots.len() > 0 && tokens > 0 {
+        if tokens > 0 {
             let slot = &mut self.sequences[sequence.0 as usize];
             correct(&mut self.slots, &mut slot.checkpoints, tokens);
         }
