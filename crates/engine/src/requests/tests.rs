@@ -52,6 +52,11 @@ fn rows(items: &[Item]) -> Vec<Rows> {
     items.iter().map(|item| (item.request.0, item.start, item.end)).collect()
 }
 
+/// The requests of a step.
+fn rows_of(step: &[Rows]) -> Vec<u64> {
+    step.iter().map(|(request, ..)| *request).collect()
+}
+
 impl Desk {
     fn new(policy: Policy, pages: usize) -> Desk {
         let cache = Pages::new(pages, 12, 1000);
@@ -170,19 +175,30 @@ fn followers_start_when_the_prompt_before_theirs_is_computed() {
     // One whose leader has begun its answer waits for nothing.
     let late = desk.submit(Arrival { reuse: false, ..after(first) });
     assert_eq!(desk.step()[4..], [(late.0, 0, 26)]);
+    // The last token of the prompt is not waited for.
+    let mut desk = Desk::new(Policy { rows: 39, ..policy() }, 16);
+    let first = desk.ask(40);
+    desk.submit(after(first));
+    assert_eq!(desk.step(), [(0, 0, 39)]);
+    assert_eq!(desk.step(), [(0, 39, 40), (1, 39, 40)]);
 }
 
 #[test]
 fn keys_are_served_by_the_tokens_that_were_computed_for_them() {
-    let mut desk = Desk::new(Policy { sequences: 1, ..policy() }, 8);
+    // The longer prompts take two steps.
+    let mut desk = Desk::new(Policy { sequences: 1, rows: 20, ..policy() }, 8);
     for (key, len) in [(1, 30), (1, 30), (2, 10), (2, 10), (2, 10), (2, 10)] {
         desk.submit(Arrival { key, prompt: text(key as u32, len), ..Arrival::default() });
     }
     let mut order = Vec::new();
-    for _ in 0..6 {
-        let [(request, ..)] = desk.step()[..] else { panic!("after {order:?}") };
-        order.push(request);
-        desk.end(RequestId(request));
+    for _ in 0..8 {
+        let items = desk.begin(1);
+        let [item] = items[..] else { panic!("{items:?} after {order:?}") };
+        desk.finish(&items, ms(1));
+        if item.selects {
+            order.push(item.request.0);
+            desk.end(item.request);
+        }
     }
     // 30 of the first key, then 10, 20 and 30 of the second; of equals the earlier one.
     assert_eq!(order, [0, 2, 3, 4, 1, 5]);
@@ -232,6 +248,7 @@ fn requests_are_admitted_while_pages_are_free() {
     let mut desk = Desk::new(policy(), 2);
     desk.ask(100);
     assert_eq!((desk.step(), desk.step()), (vec![(0, 0, 64)], vec![]));
+    assert_eq!((desk.running(), desk.scheduler.waiting()), (vec![0], 0));
     // No more than may run at once.
     let mut desk = Desk::new(Policy { sequences: 2, ..policy() }, 32);
     [5; 3].map(|len| desk.ask(len));
@@ -286,11 +303,28 @@ fn prefill_rows_fill_the_time_of_a_step() {
     assert_eq!([0, 1].map(|at| items[at].wanted), [Wanted::Last, Wanted::None]);
     assert_eq!([0, 1].map(|at| items[at].selects), [true, false]);
     desk.finish(&items, ms(57));
-    assert_eq!(desk.step(), [(0, 22, 23), (1, 47, 94)]);
+    let items = desk.begin(1);
+    assert_eq!(rows(&items), [(0, 22, 23), (1, 47, 94)]);
+    desk.finish(&items, ms(57));
+    // 85 / 1.45634 - 10
+    assert_eq!(desk.step(), [(0, 23, 24), (1, 94, 142)]);
     assert_eq!(desk.scheduler.decode_time(), Some(ms(10)));
-    // Alone it has all rows.
+    // Alone it has all rows that are left.
     desk.end(first);
-    assert_eq!(desk.step(), [(1, 94, 158)]);
+    assert_eq!(desk.step(), [(1, 142, 200)]);
+}
+
+#[test]
+fn the_rest_of_a_cached_prompt_is_prefill() {
+    let mut desk = Desk::new(policy(), 8);
+    desk.serve(asking(text(1, 20)));
+    desk.submit(asking(text(1, 20)));
+    let found = [(); 2].map(|()| {
+        let items = desk.begin(1);
+        desk.finish(&items, ms(1));
+        (rows(&items), items[0].is_prefill)
+    });
+    assert_eq!(found, [(vec![(1, 19, 20)], true), (vec![(1, 20, 21)], false)]);
 }
 
 #[test]
@@ -413,6 +447,77 @@ fn fixed_steps_are_chunks_and_groups_in_turn() {
     let first = desk.begin(2);
     desk.scheduler.begin_step(&first);
     assert_eq!((first.len(), desk.begin(2).len()), (2, 1));
+}
+
+#[test]
+fn a_prompt_is_computed_while_another_request_waits_for_its_first_row() {
+    let mut desk = Desk::new(fixed(32, 2), 32);
+    [5, 5, 40, 70, 5].map(|len| desk.ask(len));
+    let found = [(); 15].map(|()| desk.step());
+    assert_eq!(found[12], [(3, 64, 70)]);
+    // Two others are before it, and then it is the turn of a prompt.
+    assert_eq!(rows_of(&found[13]), [1, 2]);
+    assert_eq!(found[14], [(4, 0, 5)]);
+}
+
+#[test]
+fn idle_sequences_give_their_pages_before_requests_do() {
+    // One page is free for the first, and one comes of the idle sequence.
+    let mut desk = Desk::new(policy(), 4);
+    desk.serve(asking(text(9, 20)));
+    [32; 2].map(|len| desk.ask(len));
+    assert_eq!(desk.step(), [(1, 0, 32), (2, 0, 32)]);
+    assert_eq!((desk.step(), desk.scheduler.idle()), (vec![(1, 32, 33), (2, 32, 33)], 0));
+    // Two are free for the first.
+    let mut desk = Desk::new(policy(), 5);
+    desk.serve(asking(text(9, 20)));
+    [100, 20].map(|len| desk.ask(len));
+    assert_eq!(desk.step(), [(1, 0, 64)]);
+    assert_eq!((desk.step(), desk.scheduler.idle()), (vec![(1, 64, 100), (2, 0, 20)], 0));
+}
+
+#[test]
+fn a_request_that_leaves_a_step_leaves_its_rows_and_pages_to_others() {
+    // Each of three requests holds a page and is about to need another one, and one page is free.
+    let mut desk = Desk::new(Policy { outputs: 2, ..fixed(64, 3) }, 4);
+    [29, 28, 30].map(|len| desk.ask(len));
+    let mut step = |groups: usize, more: Option<u64>| {
+        let items = desk.begin(groups);
+        desk.finish(&items, ms(1));
+        more.into_iter().for_each(|id| desk.scheduler.push(RequestId(id), &[8], &mut desk.cache));
+        rows(&items)
+    };
+    let found = [1, 1, 1, 2, 1].map(|groups| step(groups, None));
+    let expected: [&[Rows]; 5] =
+        [&[(0, 0, 29)], &[(0, 29, 30)], &[(1, 0, 28)], &[(1, 28, 29), (0, 30, 31)], &[(2, 0, 30)]];
+    assert_eq!(found, expected);
+    // Two tokens are to be run of the second and of the third.
+    assert_eq!(step(2, Some(2)), [(1, 29, 30), (2, 30, 31)]);
+    assert_eq!(step(2, Some(1)), [(0, 31, 32), (1, 30, 31)]);
+    // The third was first, with two of three rows and the page.
+    assert_eq!(step(1, None), [(0, 32, 33), (1, 31, 33)]);
+    assert_eq!((desk.running(), desk.scheduler.waiting()), (vec![0, 1], 1));
+}
+
+#[test]
+fn a_request_that_is_computed_again_keeps_its_chunks() {
+    let mut desk = Desk::new(fixed(32, 2), 5);
+    let long = [text(1, 64), vec![7; 32]].concat();
+    let first = desk.submit(asking(long));
+    desk.submit(asking(text(1, 64)));
+    let found = [(); 6].map(|()| desk.step());
+    let expected: [&[Rows]; 6] = [
+        &[(0, 0, 32)],
+        &[(0, 32, 64)],
+        &[(0, 64, 96)],
+        &[(0, 96, 97)],
+        &[(1, 32, 64)],
+        &[(0, 97, 98)],
+    ];
+    assert_eq!(found, expected);
+    // The second gave its pages back. All of its tokens are those of the first, but its second chunk has its last token.
+    desk.end(first);
+    assert_eq!(desk.step(), [(1, 32, 64)]);
 }
 
 #[test]

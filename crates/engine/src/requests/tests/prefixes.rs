@@ -86,20 +86,23 @@ fn without_a_free_sequence_the_least_recently_used_one_goes() {
 
 #[test]
 fn pages_come_from_the_least_recently_used_sequences() {
-    // Of four pages three are those of sequences.
-    let mut desk = Desk::new(policy(), 4);
-    let [first, second, third] =
-        [1, 2, 3].map(|family| adopt(&mut desk, &text(family, 20), family, 0));
-    // A copy of the first's prefix makes it the most recent one.
-    let id = desk.submit(Arrival { reuse: true, ..asking([text(1, 10), text(9, 1)].concat()) });
-    desk.step();
-    assert!(desk.scheduler.discard(id, &mut desk.cache));
-    assert_eq!(desk.cache.sequences().collect::<Vec<_>>(), [first, second, third]);
-    // Two pages: one is free, and no more than one is taken.
-    desk.submit(asking(text(8, 40)));
-    desk.scheduler.next_step(Duration::ZERO, &mut desk.cache);
-    let held = [first, third].map(|of| desk.cache.len(of));
-    assert_eq!((held, desk.scheduler.idle(), desk.cache.free_pages()), ([20, 20], 2, 2));
+    // Of four pages three are those of sequences; no more go than the pages of a prompt need.
+    for (len, left) in [(40, 2), (70, 1)] {
+        let mut desk = Desk::new(policy(), 4);
+        let [first, second, third] =
+            [1, 2, 3].map(|family| adopt(&mut desk, &text(family, 20), family, 0));
+        // A copy of the first's prefix makes it the most recent one.
+        let id = desk.submit(asking([text(1, 10), text(9, 1)].concat()));
+        desk.step();
+        assert!(desk.scheduler.discard(id, &mut desk.cache));
+        let open: Vec<SequenceId> = desk.cache.sequences().collect();
+        assert_eq!(open, [first, second, third]);
+        desk.submit(asking(text(8, len)));
+        desk.scheduler.next_step(Duration::ZERO, &mut desk.cache);
+        let idle: Vec<SequenceId> = desk.scheduler.idle.iter().map(|idle| idle.sequence).collect();
+        let expected: &[SequenceId] = if left == 2 { &[first, third] } else { &[first] };
+        assert_eq!((idle.as_slice(), desk.cache.free_pages()), (expected, 4 - left));
+    }
 }
 
 #[test]
@@ -146,8 +149,8 @@ fn states_limit_where_a_request_can_start() {
     desk.serve(asking(text(1, 40)));
     assert_eq!(desk.serve(asking([text(1, 40), text(2, 15)].concat())).0, 40);
     // States are known after 40 and 55 tokens.
+    let whole = [text(1, 40), text(2, 15)].concat();
     for (common, expected) in [(39, 0), (40, 40), (54, 40), (55, 55)] {
-        let whole = [text(1, 40), text(2, 15)].concat();
         let prompt = [&whole[..common], &text(3, 5)[..]].concat();
         let id = desk.submit(asking(prompt));
         desk.step();
@@ -159,6 +162,11 @@ fn states_limit_where_a_request_can_start() {
             assert_eq!(desk.scheduler.idle(), 0);
         }
     }
+    // Of two sequences the one counts that has the later state, not the one with more tokens in common.
+    for len in [40, 55, 50] {
+        desk.serve(asking(whole[..len].to_vec()));
+    }
+    assert_eq!(desk.serve(asking([&whole[..54], &text(3, 5)[..]].concat())).0, 50);
 }
 
 #[test]
@@ -174,6 +182,14 @@ fn a_page_that_another_is_about_to_compute_is_waited_for() {
         let cached = desk.scheduler.progress(id).map(|progress| progress.cached);
         assert_eq!(cached, Some(if waits { 32 } else { 0 }), "{common}");
     }
+    // It is waited for no longer than that.
+    let mut desk = Desk::new(Policy { rows: 32, ..policy() }, 64);
+    desk.ask(200);
+    desk.submit(asking([text(1, 64), text(8, 3)].concat()));
+    assert_eq!([(); 2].map(|()| desk.step()), [[(0, 0, 32)], [(0, 32, 64)]]);
+    assert_eq!(desk.running(), [0]);
+    desk.step();
+    assert_eq!(desk.running(), [0, 1]);
     // 64 tokens are cached, of which another page is not yet.
     for (common, waits) in [(95, false), (96, true)] {
         let mut desk = Desk::new(policy(), 64);

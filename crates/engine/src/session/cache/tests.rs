@@ -430,6 +430,23 @@ fn states_are_kept_where_the_documentation_says() {
     step(&mut pages, a, 1);
     assert!(matches!(states(&pages, a)[..], [(2, _, true)]));
     assert_eq!(pages.slots_in_use().len(), 1);
+    // More are kept within a step, once each; what follows them is draft tokens.
+    step(&mut pages, a, 5);
+    [5, 4, 5].map(|at| pages.mark(a, at));
+    assert!(matches!(
+        states(&pages, a)[..],
+        [(2, _, true), (4, _, false), (5, _, false), (7, _, false)]
+    ));
+    pages.pass(a, 4);
+    assert!(matches!(
+        states(&pages, a)[..],
+        [(2, _, true), (4, _, false), (5, _, true), (7, _, true)]
+    ));
+    // Until the sequence goes on.
+    step(&mut pages, a, 0);
+    assert_eq!(states(&pages, a).len(), 4);
+    step(&mut pages, a, 2);
+    assert!(matches!(states(&pages, a)[..], [(4, _, false), (7, _, true), (9, _, false)]));
 }
 
 #[test]
