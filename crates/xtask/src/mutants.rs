@@ -57,7 +57,7 @@ const PARTS: &[MutantPart] = &[
         name: "requests",
         package: "bilayer-engine",
         files: "crates/engine/src/requests/**/*.rs",
-        suite: &["requests", "server"],
+        suite: &["server"],
     },
     MutantPart {
         name: "cache",

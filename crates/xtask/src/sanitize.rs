@@ -84,7 +84,6 @@ const CHECKERS: &[Checker] = &[
             Subject::all("crates/server"),
             Subject::all("crates/gpu"),
             Subject::all("tests/engine"),
-            Subject::all("tests/requests"),
             Subject::all("tests/kernels"),
             Subject::all("tests/hybrid"),
             Subject::all("tests/faults"),

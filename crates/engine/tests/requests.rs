@@ -18,16 +18,16 @@ use bilayer_graph::{Backend, Graph};
 use bilayer_quant::Type;
 use bilayer_scheduler::{Budget, Machine, Placement, place};
 
-mod support {
-    pub mod devices;
-    pub mod model;
-    pub mod words;
-}
+#[path = "../../../tests/support/devices.rs"]
+mod devices;
+#[path = "../../../tests/support/model.rs"]
+mod model;
+#[path = "../../../tests/support/words.rs"]
+mod words;
 
-use support::devices::{Call, Failing, Fault, Script};
-use support::words;
+use devices::{Call, Failing, Fault, Script};
 
-const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/cli/assets/demo.gguf");
+const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/assets/demo.gguf");
 
 fn model() -> Model {
     Model::open(DEMO.as_ref(), OpenOptions::default()).unwrap()
