@@ -18,10 +18,14 @@ use bilayer_graph::{Backend, Graph};
 use bilayer_quant::Type;
 use bilayer_scheduler::{Budget, Machine, Placement, place};
 
+#[path = "requests/checks.rs"]
+mod checks;
 #[path = "../../../tests/support/devices.rs"]
 mod devices;
 #[path = "../../../tests/support/model.rs"]
 mod model;
+#[path = "requests/served.rs"]
+mod served;
 #[path = "../../../tests/support/words.rs"]
 mod words;
 
