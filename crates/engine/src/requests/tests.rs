@@ -251,7 +251,9 @@ fn requests_are_admitted_while_pages_are_free() {
     assert_eq!((desk.running(), desk.scheduler.waiting()), (vec![0], 0));
     // No more than may run at once.
     let mut desk = Desk::new(Policy { sequences: 2, ..policy() }, 32);
-    [5; 3].map(|len| desk.ask(len));
+    for len in [5; 3] {
+        desk.ask(len);
+    }
     assert_eq!((desk.step().len(), desk.scheduler.waiting()), (2, 1));
 }
 
@@ -369,7 +371,9 @@ fn groups_have_times_of_their_own() {
     assert_eq!((rows(&first), rows(&second)), (vec![(0, 21, 22)], vec![(1, 0, 47)]));
     // One of two groups of three has two requests, in the order of arrival.
     let mut desk = Desk::new(policy(), 64);
-    [5; 3].map(|len| desk.ask(len));
+    for len in [5; 3] {
+        desk.ask(len);
+    }
     assert_eq!(rows(&desk.begin(2)), [(0, 0, 5), (1, 0, 5)]);
 }
 
@@ -399,7 +403,9 @@ fn logits_of_all_prompt_tokens_take_several_steps() {
 #[test]
 fn a_step_has_no_more_rows_with_logits_than_its_bound() {
     let mut desk = Desk::new(Policy { outputs: 2, ..policy() }, 16);
-    [5; 3].map(|len| desk.ask(len));
+    for len in [5; 3] {
+        desk.ask(len);
+    }
     assert_eq!(desk.step(), [(0, 0, 5), (1, 0, 5)]);
     assert_eq!(desk.step(), [(0, 5, 6), (1, 5, 6)]);
     desk.end(RequestId(0));
@@ -412,7 +418,9 @@ fn a_step_has_no_more_rows_with_logits_than_its_bound() {
 #[test]
 fn fixed_steps_are_chunks_and_groups_in_turn() {
     let mut desk = Desk::new(fixed(32, 2), 32);
-    [5; 3].map(|len| desk.ask(len));
+    for len in [5; 3] {
+        desk.ask(len);
+    }
     let mut found = Vec::new();
     for _ in 0..9 {
         let items = desk.begin(1);
@@ -442,8 +450,12 @@ fn fixed_steps_are_chunks_and_groups_in_turn() {
     assert_eq!(found, expected);
     // Groups of three are of at most two.
     let mut desk = Desk::new(fixed(32, 4), 32);
-    [5; 3].map(|len| desk.ask(len));
-    [(); 6].map(|()| desk.step());
+    for len in [5; 3] {
+        desk.ask(len);
+    }
+    for () in [(); 6] {
+        desk.step();
+    }
     let first = desk.begin(2);
     desk.scheduler.begin_step(&first);
     assert_eq!((first.len(), desk.begin(2).len()), (2, 1));
@@ -452,7 +464,9 @@ fn fixed_steps_are_chunks_and_groups_in_turn() {
 #[test]
 fn a_prompt_is_computed_while_another_request_waits_for_its_first_row() {
     let mut desk = Desk::new(fixed(32, 2), 32);
-    [5, 5, 40, 70, 5].map(|len| desk.ask(len));
+    for len in [5, 5, 40, 70, 5] {
+        desk.ask(len);
+    }
     let found = [(); 15].map(|()| desk.step());
     assert_eq!(found[12], [(3, 64, 70)]);
     // Two others are before it, and then it is the turn of a prompt.
@@ -465,13 +479,17 @@ fn idle_sequences_give_their_pages_before_requests_do() {
     // One page is free for the first, and one comes of the idle sequence.
     let mut desk = Desk::new(policy(), 4);
     desk.serve(asking(text(9, 20)));
-    [32; 2].map(|len| desk.ask(len));
+    for len in [32; 2] {
+        desk.ask(len);
+    }
     assert_eq!(desk.step(), [(1, 0, 32), (2, 0, 32)]);
     assert_eq!((desk.step(), desk.scheduler.idle()), (vec![(1, 32, 33), (2, 32, 33)], 0));
     // Two are free for the first.
     let mut desk = Desk::new(policy(), 5);
     desk.serve(asking(text(9, 20)));
-    [100, 20].map(|len| desk.ask(len));
+    for len in [100, 20] {
+        desk.ask(len);
+    }
     assert_eq!(desk.step(), [(1, 0, 64)]);
     assert_eq!((desk.step(), desk.scheduler.idle()), (vec![(1, 64, 100), (2, 0, 20)], 0));
 }
@@ -480,7 +498,9 @@ fn idle_sequences_give_their_pages_before_requests_do() {
 fn a_request_that_leaves_a_step_leaves_its_rows_and_pages_to_others() {
     // Each of three requests holds a page and is about to need another one, and one page is free.
     let mut desk = Desk::new(Policy { outputs: 2, ..fixed(64, 3) }, 4);
-    [29, 28, 30].map(|len| desk.ask(len));
+    for len in [29, 28, 30] {
+        desk.ask(len);
+    }
     let mut step = |groups: usize, more: Option<u64>| {
         let items = desk.begin(groups);
         desk.finish(&items, ms(1));
@@ -534,7 +554,9 @@ fn a_request_that_gives_its_pages_back_leaves_the_step() {
     assert_eq!((desk.running(), desk.scheduler.waiting()), (vec![0], 1));
     // In a step of all, the last one waits itself.
     let mut desk = Desk::new(policy(), 3);
-    [32; 2].map(|len| desk.ask(len));
+    for len in [32; 2] {
+        desk.ask(len);
+    }
     assert_eq!(desk.step(), [(0, 0, 32), (1, 0, 32)]);
     assert_eq!((desk.step(), desk.running()), (vec![(0, 32, 33)], vec![0]));
     assert_eq!(desk.cache.free_pages(), 1);

@@ -127,8 +127,8 @@ impl Memory {
     }
 
     /// Number of sequences that have something in their list.
-    fn sharers<T: PartialEq>(&self, of: impl Fn(SequenceId) -> Vec<T>, what: T) -> usize {
-        self.texts.iter().filter(|text| of(text.id).contains(&what)).count()
+    fn sharers<T: PartialEq>(&self, of: impl Fn(SequenceId) -> Vec<T>, what: &T) -> usize {
+        self.texts.iter().filter(|text| of(text.id).contains(what)).count()
     }
 
     /// A step with tokens of one sequence, up to its end or so far that it is in progress.
@@ -143,7 +143,7 @@ impl Memory {
         let updates = count == 1
             && old
                 .last()
-                .is_some_and(|last| last.is_passing && self.sharers(slots, last.slot) == 1);
+                .is_some_and(|last| last.is_passing && self.sharers(slots, &last.slot) == 1);
         self.pages.begin();
         if !self.append(at, count) {
             return;
@@ -191,8 +191,8 @@ impl Memory {
         let tokens: Vec<u32> = (self.stamp + 1..).take(count).collect();
         let (table, free) = (self.pages.table(id).to_vec(), self.pages.free_pages());
         let tables = |id| self.pages.table(id).to_vec();
-        let partial = (!start.is_multiple_of(PAGE_TOKENS)).then(|| start / PAGE_TOKENS);
-        let shared = partial.filter(|&page| self.sharers(tables, table[page]) > 1);
+        let partial = (!start.is_multiple_of(PAGE_TOKENS)).then_some(start / PAGE_TOKENS);
+        let shared = partial.filter(|&page| self.sharers(tables, &table[page]) > 1);
         let needed = end.div_ceil(PAGE_TOKENS) - table.len() + usize::from(shared.is_some());
         assert_eq!(
             (self.pages.pages_needed(id, count), self.pages.pages_needed(id, 0)),
@@ -432,7 +432,9 @@ fn states_are_kept_where_the_documentation_says() {
     assert_eq!(pages.slots_in_use().len(), 1);
     // More are kept within a step, once each; what follows them is draft tokens.
     step(&mut pages, a, 5);
-    [5, 4, 5].map(|at| pages.mark(a, at));
+    for at in [5, 4, 5] {
+        pages.mark(a, at);
+    }
     assert!(matches!(
         states(&pages, a)[..],
         [(2, _, true), (4, _, false), (5, _, false), (7, _, false)]
@@ -474,7 +476,8 @@ fn misuse_is_noticed() {
         append(&mut pages, a, 10);
         catch_unwind(AssertUnwindSafe(|| misuse(&mut pages, a))).is_err()
     };
-    let changes: [&dyn Fn(&mut Pages, SequenceId); 4] = [
+    type Change = dyn Fn(&mut Pages, SequenceId);
+    let changes: [&Change; 4] = [
         &|pages, a| assert_eq!(pages.append(a, &[1], &mut Vec::new()), Ok(10)),
         &|pages, a| assert_eq!(pages.truncate(a, 10), 10),
         &|pages, a| assert!(pages.fork(a).is_ok()),
