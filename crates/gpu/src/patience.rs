@@ -6,6 +6,10 @@ use std::time::Duration;
 /// stopped, or found no free core, did not see what the device did meanwhile.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
+/// A wait for a device that is never held to be lost. wgpu-core 30.0.2 panics if a wait ends by its time-out just when
+/// another thread finds the queue empty (repaired by https://github.com/gfx-rs/wgpu/pull/9958), so none ends by it here.
+const WITHOUT_END: Duration = Duration::from_secs(24 * 3600);
+
 /// How long one wait has seen nothing get done.
 #[derive(Debug)]
 pub(crate) struct Patience {
@@ -38,8 +42,8 @@ impl Patience {
 
     /// How long to wait until the next look.
     pub fn next(&self) -> Duration {
-        let left = self.timeout.map_or(LOOK, |timeout| timeout.saturating_sub(self.idle));
-        left.clamp(Duration::from_millis(1), LOOK)
+        let Some(timeout) = self.timeout else { return WITHOUT_END };
+        timeout.saturating_sub(self.idle).clamp(Duration::from_millis(1), LOOK)
     }
 }
 
@@ -89,8 +93,8 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_short_and_none_is_longer_than_what_is_left() {
-        assert_eq!(Patience::new(None, 0).next(), LOOK);
+    fn looks_at_a_gpu_are_short_and_none_is_longer_than_what_is_left() {
+        assert_eq!(Patience::new(None, 0).next(), WITHOUT_END);
         assert_eq!(Patience::new(Some(TIMEOUT), 0).next(), LOOK);
         let mut patience = Patience::new(Some(Duration::from_millis(1200)), 0);
         assert_eq!(patience.look(LOOK, 0), None);

@@ -163,7 +163,11 @@ fn gptq(
     let rounded = progress::interruptible(&bar, |told| {
         quantize.gptq(&model, &calibration(args, &text), &args.out, told)
     });
-    let rounded = rounded.map_err(in_file)?;
+    let rounded = rounded.map_err(|error| match error {
+        // The temporary file cannot be written.
+        Error::File(_) => error.into(),
+        error => in_file(error),
+    })?;
     if let Some(rounded) = &rounded {
         output::note(&format!("{} matrices rounded by GPTQ", rounded.matrices()));
     }

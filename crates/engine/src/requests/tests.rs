@@ -6,6 +6,7 @@ use super::request::{Arrival, Deterministic, Item, Policy, Progress, Refused, Re
 use super::scheduler::Scheduler;
 use crate::session::{Pages, SequenceId, Wanted};
 
+mod leaving;
 mod prefixes;
 mod revisions;
 
@@ -17,7 +18,7 @@ struct Desk {
 }
 
 /// The request of an item by number, and its rows.
-type Rows = (u64, usize, usize);
+type StepRows = (u64, usize, usize);
 
 fn policy() -> Policy {
     Policy {
@@ -48,12 +49,12 @@ fn asking(prompt: Vec<u32>) -> Arrival {
     Arrival { prompt, reuse: true, ..Arrival::default() }
 }
 
-fn rows(items: &[Item]) -> Vec<Rows> {
+fn rows(items: &[Item]) -> Vec<StepRows> {
     items.iter().map(|item| (item.request.0, item.start, item.end)).collect()
 }
 
 /// The requests of a step.
-fn rows_of(step: &[Rows]) -> Vec<u64> {
+fn rows_of(step: &[StepRows]) -> Vec<u64> {
     step.iter().map(|(request, ..)| *request).collect()
 }
 
@@ -94,7 +95,7 @@ impl Desk {
     }
 
     /// A step and its rows.
-    fn step(&mut self) -> Vec<Rows> {
+    fn step(&mut self) -> Vec<StepRows> {
         let items = self.begin(1);
         self.finish(&items, ms(1));
         rows(&items)
@@ -430,7 +431,7 @@ fn fixed_steps_are_chunks_and_groups_in_turn() {
         found.push(rows(&items));
         desk.finish(&items, ms(1));
     }
-    let expected: [&[Rows]; 9] = [
+    let expected: [&[StepRows]; 9] = [
         &[(0, 0, 5)],
         &[(0, 5, 6)],
         &[(1, 0, 5)],
@@ -446,7 +447,8 @@ fn fixed_steps_are_chunks_and_groups_in_turn() {
     let mut desk = Desk::new(fixed(32, 4), 32);
     desk.ask(70);
     let found = [(); 4].map(|()| desk.step());
-    let expected: [&[Rows]; 4] = [&[(0, 0, 32)], &[(0, 32, 64)], &[(0, 64, 70)], &[(0, 70, 71)]];
+    let expected: [&[StepRows]; 4] =
+        [&[(0, 0, 32)], &[(0, 32, 64)], &[(0, 64, 70)], &[(0, 70, 71)]];
     assert_eq!(found, expected);
     // Groups of three are of at most two.
     let mut desk = Desk::new(fixed(32, 4), 32);
@@ -472,94 +474,6 @@ fn a_prompt_is_computed_while_another_request_waits_for_its_first_row() {
     // Two others are before it, and then it is the turn of a prompt.
     assert_eq!(rows_of(&found[13]), [1, 2]);
     assert_eq!(found[14], [(4, 0, 5)]);
-}
-
-#[test]
-fn idle_sequences_give_their_pages_before_requests_do() {
-    // One page is free for the first, and one comes of the idle sequence.
-    let mut desk = Desk::new(policy(), 4);
-    desk.serve(asking(text(9, 20)));
-    for len in [32; 2] {
-        desk.ask(len);
-    }
-    assert_eq!(desk.step(), [(1, 0, 32), (2, 0, 32)]);
-    assert_eq!((desk.step(), desk.scheduler.idle()), (vec![(1, 32, 33), (2, 32, 33)], 0));
-    // Two are free for the first.
-    let mut desk = Desk::new(policy(), 5);
-    desk.serve(asking(text(9, 20)));
-    for len in [100, 20] {
-        desk.ask(len);
-    }
-    assert_eq!(desk.step(), [(1, 0, 64)]);
-    assert_eq!((desk.step(), desk.scheduler.idle()), (vec![(1, 64, 100), (2, 0, 20)], 0));
-}
-
-#[test]
-fn a_request_that_leaves_a_step_leaves_its_rows_and_pages_to_others() {
-    // Each of three requests holds a page and is about to need another one, and one page is free.
-    let mut desk = Desk::new(Policy { outputs: 2, ..fixed(64, 3) }, 4);
-    for len in [29, 28, 30] {
-        desk.ask(len);
-    }
-    let mut step = |groups: usize, more: Option<u64>| {
-        let items = desk.begin(groups);
-        desk.finish(&items, ms(1));
-        more.into_iter().for_each(|id| desk.scheduler.push(RequestId(id), &[8], &mut desk.cache));
-        rows(&items)
-    };
-    let found = [1, 1, 1, 2, 1].map(|groups| step(groups, None));
-    let expected: [&[Rows]; 5] =
-        [&[(0, 0, 29)], &[(0, 29, 30)], &[(1, 0, 28)], &[(1, 28, 29), (0, 30, 31)], &[(2, 0, 30)]];
-    assert_eq!(found, expected);
-    // Two tokens are to be run of the second and of the third.
-    assert_eq!(step(2, Some(2)), [(1, 29, 30), (2, 30, 31)]);
-    assert_eq!(step(2, Some(1)), [(0, 31, 32), (1, 30, 31)]);
-    // The third was first, with two of three rows and the page.
-    assert_eq!(step(1, None), [(0, 32, 33), (1, 31, 33)]);
-    assert_eq!((desk.running(), desk.scheduler.waiting()), (vec![0, 1], 1));
-}
-
-#[test]
-fn a_request_that_is_computed_again_keeps_its_chunks() {
-    let mut desk = Desk::new(fixed(32, 2), 5);
-    let long = [text(1, 64), vec![7; 32]].concat();
-    let first = desk.submit(asking(long));
-    desk.submit(asking(text(1, 64)));
-    let found = [(); 6].map(|()| desk.step());
-    let expected: [&[Rows]; 6] = [
-        &[(0, 0, 32)],
-        &[(0, 32, 64)],
-        &[(0, 64, 96)],
-        &[(0, 96, 97)],
-        &[(1, 32, 64)],
-        &[(0, 97, 98)],
-    ];
-    assert_eq!(found, expected);
-    // The second gave its pages back. All of its tokens are those of the first, but its second chunk has its last token.
-    desk.end(first);
-    assert_eq!(desk.step(), [(1, 32, 64)]);
-}
-
-#[test]
-fn a_request_that_gives_its_pages_back_leaves_the_step() {
-    let mut desk = Desk::new(fixed(32, 2), 3);
-    desk.ask(30);
-    desk.ask(31);
-    let found = [(); 4].map(|()| desk.step());
-    let expected: [&[Rows]; 4] =
-        [&[(0, 0, 30)], &[(0, 30, 31)], &[(1, 0, 31)], &[(1, 31, 32), (0, 31, 32)]];
-    assert_eq!(found, expected);
-    // Each needs another page and one is free: the second had its row already.
-    assert_eq!(desk.step(), [(0, 32, 33)]);
-    assert_eq!((desk.running(), desk.scheduler.waiting()), (vec![0], 1));
-    // In a step of all, the last one waits itself.
-    let mut desk = Desk::new(policy(), 3);
-    for len in [32; 2] {
-        desk.ask(len);
-    }
-    assert_eq!(desk.step(), [(0, 0, 32), (1, 0, 32)]);
-    assert_eq!((desk.step(), desk.running()), (vec![(0, 32, 33)], vec![0]));
-    assert_eq!(desk.cache.free_pages(), 1);
 }
 
 #[test]
