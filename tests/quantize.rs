@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use bilayer_convert::imatrix::{Entry, Imatrix};
 use bilayer_gguf::{File, NewTensor};
 use bilayer_quant::{Type, by_name};
-use serde_json::json;
+use serde_json::{Value, json};
 
 mod support {
     pub mod data;
@@ -389,13 +389,20 @@ fn errors_are_reported_and_leave_no_file() {
 
 /// A copy of in.gguf with one weight replaced.
 fn damaged(place: &Place, to: &str, name: &str, value: f32) {
+    changed(place, to, name, &|bytes| {
+        bytes[4 * 77..4 * 78].copy_from_slice(&value.to_le_bytes());
+    });
+}
+
+/// A copy of in.gguf with one tensor changed.
+fn changed(place: &Place, to: &str, name: &str, change: &dyn Fn(&mut [u8])) {
     let file = open(place, "in.gguf");
     let tensors = file.tensors().iter().map(|tensor| {
         if tensor.name() != name {
             return NewTensor::copied(&file, tensor);
         }
         let mut bytes = file.bytes(tensor).to_vec();
-        bytes[4 * 77..4 * 78].copy_from_slice(&value.to_le_bytes());
+        change(&mut bytes);
         NewTensor::bytes(name, Type::F32, tensor.layout().shape(), bytes)
     });
     bilayer_gguf::write(&place.path().join(to), file.metadata(), tensors).unwrap();
@@ -529,6 +536,37 @@ fn measured_types_lose_less_than_the_mix_of_the_same_size() {
 }
 
 #[test]
+fn matrices_that_lose_too_much_in_w8a8_get_q8_0() {
+    let place = place();
+    let text: String = (0..300).map(|i| format!("word {} of {} ", i * 7919 % 97, i % 13)).collect();
+    place.file("text.txt", text);
+    // A large weight in every row.
+    changed(&place, "large.gguf", "blk.2.attn_output.weight", &|bytes| {
+        let rows = bytes.chunks_exact_mut(4 * 256);
+        rows.for_each(|row| row[80..84].copy_from_slice(&0.5f32.to_le_bytes()));
+    });
+    for options in ["--gptq", "--smooth auto", "--gptq --pure", "--gptq --tensor-type .=W8A8"] {
+        let asked = format!("{options} --calibration text.txt -c 32 --chunks 4");
+        let ran = place.run(&format!("quantize large.gguf out.gguf W8A8 --json {asked}")).good();
+        let report: Value = serde_json::from_str(&ran.out).unwrap();
+        let coarse = report["too_coarse"].as_array().unwrap();
+        for coarse in coarse {
+            let of = |ty: &str| coarse["errors"][ty].as_f64().unwrap();
+            assert!(of("W8A8") > 2.0 * of("Q8_0") && of("Q8_0") > 0.0, "{coarse}");
+        }
+        let coarse: Vec<&str> =
+            coarse.iter().map(|coarse| coarse["tensor"].as_str().unwrap()).collect();
+        let out = open(&place, "out.gguf");
+        let finer = out.tensors().iter().filter(|tensor| tensor.layout().ty() == Type::Q8_0);
+        let finer: Vec<&str> = finer.map(|tensor| tensor.name()).collect();
+        assert_eq!(finer, coarse, "{options}");
+        let is_mixed = !options.contains("W8A8") && !options.contains("pure");
+        assert_eq!(!coarse.is_empty(), is_mixed, "{options}");
+        assert_eq!(ran.err.contains("matrices get Q8_0"), is_mixed, "{}", ran.err);
+    }
+}
+
+#[test]
 fn matrices_are_rounded_by_gptq_alone_and_after_smoothing() {
     let place = place();
     let text: String = (0..300).map(|i| format!("word {} of {} ", i * 7919 % 97, i % 13)).collect();
@@ -537,7 +575,7 @@ fn matrices_are_rounded_by_gptq_alone_and_after_smoothing() {
     for smooth in ["", "--smooth 0.5"] {
         let made = |name: &str, gptq: &str| {
             let text = if smooth.is_empty() && gptq.is_empty() { "" } else { asked };
-            let command = format!("quantize in.gguf {name} W8A8 {smooth} {gptq} {text}");
+            let command = format!("quantize in.gguf {name} W8A8 --pure {smooth} {gptq} {text}");
             (place.run(&command).good().err, open(&place, name))
         };
         let ((_, plain), (notes, rounded)) = (made("plain.gguf", ""), made("gptq.gguf", "--gptq"));

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{BufReader, BufWriter, Read, Seek, Write};
 use std::ops::ControlFlow;
 
+use bilayer_engine::layers::{Layers, Then};
 use bilayer_engine::session::{Session, Settings};
 use bilayer_engine::{Encode, Model};
 use bilayer_measure::imatrix::{Collector, Scope};
@@ -202,6 +203,30 @@ pub(crate) fn collect(
         }
     }
     Ok(())
+}
+
+/// Runs the next layer of a walk for the inputs of some of its matrices; `goes_on` is asked after every sequence.
+///
+/// # Errors
+/// [`Error::Calibration`] if a device fails or an activation is not finite; [`Error::Interrupted`].
+pub(crate) fn collect_layer(
+    model: &Model,
+    (layers, then): (&mut Layers, Then),
+    (collector, is_wanted): (&mut Collector, &dyn Fn(&str) -> bool),
+    pool: &rayon::ThreadPool,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    let watched = collector.values_of(is_wanted);
+    let mut wrong = None;
+    let whole = layers.run(model, &watched, then, &mut |_, values| {
+        wrong = pool.install(|| collector.add_values(&|value| values.get(value))).err();
+        wrong.is_none() && goes_on()
+    });
+    match (whole.map_err(failed)?, wrong) {
+        (_, Some(error)) => Err(Error::Calibration(error)),
+        (false, None) => Err(Error::Interrupted),
+        (true, None) => Ok(()),
+    }
 }
 
 /// The sums of squares of a collector.

@@ -18,6 +18,7 @@ use crate::overwrite;
 use crate::stream::{self, Progress, Reporter};
 
 pub mod gptq;
+pub mod mixed;
 pub mod sensitivity;
 mod weights;
 

@@ -53,6 +53,7 @@ pub mod imatrix;
 pub mod links;
 pub mod perplexity;
 pub mod power;
+pub mod products;
 pub mod profile;
 pub mod timing;
 pub mod trace;

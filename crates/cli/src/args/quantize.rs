@@ -56,8 +56,8 @@ pub struct Quantize {
     /// (GPTQ), where the type is W8A8, Q8_0, Q4_0 or sparse
     #[arg(long, requires = "calibration", conflicts_with_all = ["imatrix", "target_bpw"])]
     pub gptq: bool,
-    /// Text that --target-bpw runs through the model once per tensor, --smooth once and --gptq twice; of an encoder each line
-    /// is a text of its own for --gptq. Use another to judge the result
+    /// Text that --target-bpw runs through the model once per tensor, --smooth once and --gptq twice, for W8A8 once more; of an
+    /// encoder each line is a text of its own for --gptq. Use another to judge the result
     #[arg(long, value_name = "FILE", requires = "uses_text")]
     pub calibration: Option<PathBuf>,
     /// Most windows of the calibration text; with --gptq 64 is better, for encoders hundreds
@@ -79,7 +79,7 @@ pub struct Quantize {
     /// Type of the token embedding
     #[arg(long, value_name = "TYPE")]
     pub token_embedding_type: Option<String>,
-    /// Use the mix's base type for all matrices
+    /// Use the mix's base type for all matrices, W8A8 for those that --smooth or --gptq would keep in Q8_0, too
     #[arg(long)]
     pub pure: bool,
     /// Quantize tensors that are already quantized, which loses more than quantizing once

@@ -6,6 +6,7 @@ use std::time::Instant;
 use bilayer_convert::imatrix::Imatrix;
 use bilayer_convert::mix::Mix;
 use bilayer_convert::quantize::gptq::Rounded;
+use bilayer_convert::quantize::mixed::Coarse;
 use bilayer_convert::quantize::{self, Override, Plan, Planned, Quantize};
 use bilayer_convert::smooth::Smoothed;
 use bilayer_convert::{Calibration, Error};
@@ -18,6 +19,7 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::{output, progress};
 
 mod budget;
+mod mixed;
 mod smooth;
 
 /// Writes the file and reports on it.
@@ -49,6 +51,13 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
             (done.0, Some(done.1))
         }
     };
+    let mut coarse = Vec::new();
+    if (args.smooth.is_some() || args.gptq) && !args.pure {
+        let Some(found) = mixed::apply(args, &mut quantize, smoothed.as_ref())? else {
+            return Ok(INTERRUPTED);
+        };
+        coarse = found;
+    }
     let rounded = match args.gptq && !args.dry_run {
         false => None,
         true => {
@@ -71,7 +80,7 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
         Some(target) => format!("{target} bits per weight"),
         None => quantize.mix.name.to_owned(),
     };
-    let made = Made { name, measured, smoothed };
+    let made = Made { name, measured, smoothed, coarse };
     if args.dry_run {
         return report(args, &made, &plan, None);
     }
@@ -154,11 +163,7 @@ fn gptq(
     smoothed: Option<&Smoothed>,
 ) -> Result<Option<Rounded>, Failure> {
     let in_file = |error| of_input(error, &args.input);
-    let (text, mut file) = calibrated(args)?;
-    if let Some(smoothed) = smoothed {
-        file = smoothed.apply(file).map_err(in_file)?;
-    }
-    let model = Model::new(file)?;
+    let (text, model) = model(args, smoothed)?;
     let bar = progress::bytes("rounding");
     let rounded = progress::interruptible(&bar, |told| {
         quantize.gptq(&model, &calibration(args, &text), &args.out, told)
@@ -172,6 +177,15 @@ fn gptq(
         output::note(&format!("{} matrices rounded by GPTQ", rounded.matrices()));
     }
     Ok(rounded)
+}
+
+/// The calibration text, and the model that runs it: smoothed, if it is to be.
+fn model(args: &args::Quantize, smoothed: Option<&Smoothed>) -> Result<(String, Model), Failure> {
+    let (text, mut file) = calibrated(args)?;
+    if let Some(smoothed) = smoothed {
+        file = smoothed.apply(file).map_err(|error| of_input(error, &args.input))?;
+    }
+    Ok((text, Model::new(file)?))
 }
 
 /// The calibration text, and the file of the model that runs it.
@@ -227,6 +241,7 @@ struct Made {
     name: String,
     measured: Option<budget::Chosen>,
     smoothed: Option<Smoothed>,
+    coarse: Vec<Coarse>,
 }
 
 fn report(
@@ -235,7 +250,7 @@ fn report(
     plan: &Plan<'_>,
     seconds: Option<f64>,
 ) -> Result<u8, Failure> {
-    let Made { name: mix, measured, smoothed } = made;
+    let Made { name: mix, measured, smoothed, coarse } = made;
     let (before, after, parameters) = (plan.from_bytes(), plan.to_bytes(), plan.parameters());
     let bits_per_weight = after as f64 * 8.0 / parameters.max(1) as f64;
     if args.json {
@@ -250,6 +265,7 @@ fn report(
             "bpw": bits_per_weight,
             "ms": seconds.map(|seconds| seconds * 1e3),
             "smoothed": smoothed.as_ref().map(smooth::json),
+            "too_coarse": mixed::json(coarse),
             "kl_expected": measured.as_ref().map(|chosen| chosen.kl),
             "tensors": plan.tensors().iter().map(|planned| tensor(planned, measured)).collect::<Vec<_>>(),
         }))?;

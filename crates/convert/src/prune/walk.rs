@@ -196,25 +196,13 @@ impl<'a> Work<'a> {
         if self.prune.method == Method::SparseGpt {
             collector.want_products(is_wanted);
         }
-        let watched = collector.values_of(is_wanted);
-        let mut wrong = None;
-        let whole = layers.run(self.model, &watched, Then::Repeat, &mut |_, values| match self
-            .pool
-            .install(|| collector.add_values(&|value| values.get(value)))
-        {
-            Ok(()) => self.reporter.goes_on(),
-            Err(error) => {
-                wrong = Some(error);
-                false
-            }
-        });
-        let whole = whole.map_err(failed)?;
-        if let Some(error) = wrong {
-            return Err(Error::Calibration(error));
-        }
-        if !whole {
-            return Err(Error::Interrupted);
-        }
+        calibration::collect_layer(
+            self.model,
+            (layers, Then::Repeat),
+            (&mut collector, is_wanted),
+            self.pool,
+            &|| self.reporter.goes_on(),
+        )?;
         let squares = calibration::imatrix(&collector)?;
         let mut inverses = BTreeMap::new();
         let mut of_input: BTreeMap<usize, Arc<Inverse>> = BTreeMap::new();
