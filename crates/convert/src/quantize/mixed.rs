@@ -27,8 +27,12 @@ const TYPES: [Type; 2] = [Type::W8A8, Type::Q8_0];
 /// How many times the squared error of the finer type is too much.
 pub const RATIO: f64 = 2.0;
 
-/// Rows of activations and of weights whose products are compared.
-const ROWS: usize = 64;
+/// Rows of activations whose products are compared. A few tokens and channels have products far above all others, of which
+/// some must be among them.
+const TOKENS: usize = 256;
+
+/// Rows of weights.
+const ROWS: usize = 128;
 
 /// A matrix for which `W8A8` is too coarse.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,7 +78,7 @@ impl Quantize {
         let mut errors = BTreeMap::new();
         while layers.next_layer() < layers.len() {
             let mut collector = Collector::new(model.graph(), Scope::Layers);
-            collector.want_samples(ROWS);
+            collector.want_samples(TOKENS);
             let is_wanted = &|name: &str| tensors.iter().any(|tensor| tensor.name() == name);
             calibration::collect_layer(
                 model,
