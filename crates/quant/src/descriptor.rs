@@ -174,8 +174,8 @@ impl Type {
         }
         let headers = bytes.saturating_sub(row - self.row_header_bytes);
         let rows = headers / self.row_header_bytes;
-        let is_whole = rows > 0
-            && headers.is_multiple_of(self.row_header_bytes)
+        // No weights are a multiple of no rows.
+        let is_whole = headers.is_multiple_of(self.row_header_bytes)
             && weights.is_multiple_of(rows)
             && (weights / rows).is_multiple_of(self.block_weights);
         if is_whole { Ok(()) } else { self.check("bytes", row, bytes) }
