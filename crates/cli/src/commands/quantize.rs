@@ -51,22 +51,23 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
             (done.0, Some(done.1))
         }
     };
-    let mut coarse = Vec::new();
-    if (args.smooth.is_some() || args.gptq) && !args.pure {
-        let Some(found) = mixed::apply(args, &mut quantize, smoothed.as_ref())? else {
-            return Ok(INTERRUPTED);
-        };
-        coarse = found;
-    }
-    let rounded = match args.gptq && !args.dry_run {
-        false => None,
-        true => {
-            let Some(rounded) = gptq(args, &quantize, smoothed.as_ref())? else {
+    let uses_text = args.smooth.is_some() || args.gptq;
+    let is_mixed = uses_text && !args.pure && quantize.may_be_too_coarse();
+    let rounds = args.gptq && !args.dry_run;
+    let (mut coarse, mut rounded) = (Vec::new(), None);
+    if is_mixed || rounds {
+        let calibrated = model(args, smoothed.as_ref())?;
+        if is_mixed {
+            let Some(found) = mixed::apply(args, &mut quantize, &calibrated)? else {
                 return Ok(INTERRUPTED);
             };
-            Some(rounded)
+            coarse = found;
         }
-    };
+        if rounds {
+            let Some(made) = gptq(args, &quantize, &calibrated)? else { return Ok(INTERRUPTED) };
+            rounded = Some(made);
+        }
+    }
     let mut plan = quantize.plan(&file, imatrix.as_ref()).map_err(in_file)?;
     if let Some(path) = &args.imatrix {
         plan.cite(path);
@@ -160,13 +161,12 @@ fn open(args: &args::Quantize) -> Result<File, Failure> {
 fn gptq(
     args: &args::Quantize,
     quantize: &Quantize,
-    smoothed: Option<&Smoothed>,
+    (text, model): &(String, Model),
 ) -> Result<Option<Rounded>, Failure> {
     let in_file = |error| of_input(error, &args.input);
-    let (text, model) = model(args, smoothed)?;
     let bar = progress::bytes("rounding");
     let rounded = progress::interruptible(&bar, |told| {
-        quantize.gptq(&model, &calibration(args, &text), &args.out, told)
+        quantize.gptq(model, &calibration(args, text), &args.out, told)
     });
     let rounded = rounded.map_err(|error| match error {
         // The temporary file cannot be written.

@@ -44,6 +44,12 @@ pub struct Coarse {
 }
 
 impl Quantize {
+    /// Whether matrices without a rule get `W8A8`, so that [`Quantize::too_coarse`] may find some.
+    #[must_use]
+    pub fn may_be_too_coarse(&self) -> bool {
+        self.mix.base == TYPES[0]
+    }
+
     /// The layers' matrices that would get `W8A8` without a rule that names it, and for which it is too coarse, in the order
     /// of the file. Matrices of routed experts are not measured.
     ///
@@ -185,6 +191,7 @@ mod tests {
             Quantize { overrides: vec![rule], ..Quantize::new(Mix::pure(Type::W8A8).unwrap()) };
         assert!(too_coarse(&ruled).iter().all(|coarse| coarse.tensor != name));
         let other = Quantize::new(Mix::pure(Type::Q8_0).unwrap());
+        assert!(ruled.may_be_too_coarse() && !other.may_be_too_coarse());
         assert_eq!(too_coarse(&other), []);
         let stop = &mut |_, _| ControlFlow::Break(());
         let stopped = ruled.too_coarse(&model, &calibration, stop).unwrap_err();

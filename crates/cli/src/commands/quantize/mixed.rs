@@ -2,7 +2,7 @@
 
 use bilayer_convert::quantize::Quantize;
 use bilayer_convert::quantize::mixed::{Coarse, RATIO};
-use bilayer_convert::smooth::Smoothed;
+use bilayer_engine::Model;
 use serde_json::{Value, json};
 
 use crate::args;
@@ -13,12 +13,11 @@ use crate::{output, progress};
 pub fn apply(
     args: &args::Quantize,
     quantize: &mut Quantize,
-    smoothed: Option<&Smoothed>,
+    (text, model): &(String, Model),
 ) -> Result<Option<Vec<Coarse>>, Failure> {
-    let (text, model) = super::model(args, smoothed)?;
     let bar = progress::steps("measuring");
     let found = progress::interruptible(&bar, |told| {
-        quantize.too_coarse(&model, &super::calibration(args, &text), told)
+        quantize.too_coarse(model, &super::calibration(args, text), told)
     });
     let found = found.map_err(|error| super::of_input(error, &args.input))?;
     let Some(coarse) = found else { return Ok(None) };
