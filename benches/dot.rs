@@ -10,7 +10,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use bilayer_cpu::activations::{Activations, COLUMN_ALIGN};
+use bilayer_cpu::activations::Columns;
 use bilayer_cpu::dot::{AHEAD, Dot, dot};
 use bilayer_cpu::level::Level;
 use bilayer_quant::Type;
@@ -83,40 +83,20 @@ fn dots(criterion: &mut Criterion) {
 }
 
 /// Equal activation columns, prepared for a kernel.
-struct Prepared {
-    store: Vec<u8>,
-    start: usize,
-    len: usize,
-    count: usize,
-}
-
-impl Prepared {
-    fn new(dot: Dot, level: Level, count: usize) -> Prepared {
-        let column_bytes = dot.format.column_bytes(COLS);
-        let len = count * column_bytes;
-        let mut store = vec![0; len + COLUMN_ALIGN];
-        let start = store.as_ptr().align_offset(COLUMN_ALIGN);
-        let activations: Vec<f32> = (0..COLS).map(|i| (i as f32 * 0.37).sin()).collect();
-        for column in store[start..][..len].chunks_exact_mut(column_bytes) {
-            dot.format.prepare(level, &activations, column);
-        }
-        Prepared { store, start, len, count }
-    }
-
-    fn columns(&self) -> Activations<'_> {
-        Activations { data: &self.store[self.start..][..self.len], cols: COLS, count: self.count }
-    }
+fn columns(dot: Dot, level: Level, count: usize) -> Columns {
+    let activations: Vec<f32> = (0..COLS).map(|i| (i as f32 * 0.37).sin()).collect();
+    Columns::new(dot.format, level, &activations.repeat(count), COLS)
 }
 
 /// Benchmarks one kernel and column on weights that stay in the caches.
 fn near(criterion: &mut Criterion, dot: Dot, level: Level, set: &[u8]) {
-    let prepared = Prepared::new(dot, level, 1);
+    let columns = columns(dot, level, 1);
     let rows = NEAR_BYTES / dot.row_bytes();
     let (weights, mut out) = (&set[..rows * dot.row_bytes()], vec![0.0; rows]);
     let mut group = criterion.benchmark_group(dot.name);
     group.throughput(Throughput::Bytes(weights.len() as u64));
     group.bench_function("in cache", |bencher| {
-        bencher.iter(|| dot.run(black_box(weights), prepared.columns(), black_box(&mut out)));
+        bencher.iter(|| dot.run(black_box(weights), columns.get(), black_box(&mut out)));
     });
     group.finish();
 }
@@ -129,8 +109,8 @@ fn stream(
     (threads, count): (usize, usize),
     set: &[u8],
 ) {
-    let prepared = Prepared::new(dot, level, count);
-    let columns = prepared.columns();
+    let columns = columns(dot, level, count);
+    let columns = columns.get();
 
     let rows = WINDOW_BYTES / dot.row_bytes();
     let share_bytes = rows * dot.row_bytes();

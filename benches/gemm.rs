@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use bilayer_cpu::gemm::{Gemm, Packed, gemm, gemm_rounded};
+use bilayer_cpu::gemm::{Chunks, Gemm, gemm, gemm_rounded};
 use bilayer_cpu::level::Level;
 use bilayer_quant::Type;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -48,31 +48,17 @@ fn weights(ty: Type, rows: usize, cols: usize) -> Vec<u8> {
 
 /// The packed activations of a product and its buffers.
 struct Prepared {
-    packed: Vec<u8>,
-    start: usize,
+    packed: Chunks,
     scratch: Vec<u8>,
     out: Vec<f32>,
 }
 
 impl Prepared {
     fn new(gemm: &Gemm, x: &[f32], tokens: usize) -> Prepared {
-        let packed = vec![0; gemm.packing.bytes(tokens) + 64];
-        let start = packed.as_ptr().align_offset(64);
-        let mut prepared = Prepared {
-            packed,
-            start,
+        Prepared {
+            packed: gemm.packing.pack_all(x, tokens),
             scratch: vec![0; gemm.scratch_bytes(tokens)],
             out: vec![0.0; gemm.panel_rows * tokens],
-        };
-        prepared.pack(gemm, x, tokens);
-        prepared
-    }
-
-    fn pack(&mut self, gemm: &Gemm, x: &[f32], tokens: usize) {
-        let packed = &mut self.packed[self.start..][..gemm.packing.bytes(tokens)];
-        let chunks = packed.chunks_exact_mut(gemm.packing.chunk_bytes(tokens));
-        for (chunk, out) in chunks.enumerate() {
-            gemm.packing.pack(chunk, x, tokens, out);
         }
     }
 }
@@ -109,16 +95,15 @@ fn products(criterion: &mut Criterion) {
                     ));
                     group.bench_function(BenchmarkId::new("run", tokens), |bencher| {
                         bencher.iter(|| {
-                            let Prepared { packed, start, scratch, out } = &mut prepared;
-                            let data = &packed[*start..][..gemm.packing.bytes(tokens)];
+                            let Prepared { packed, scratch, out } = &mut prepared;
                             let panel = panels.next().expect("an endless cycle");
-                            gemm.run(panel, Packed { data, tokens }, scratch, out);
+                            gemm.run(panel, packed.get(), scratch, out);
                             black_box(&out);
                         });
                     });
                     group.throughput(Throughput::Elements((tokens * cols) as u64));
                     group.bench_function(BenchmarkId::new("pack", tokens), |bencher| {
-                        bencher.iter(|| prepared.pack(&gemm, black_box(&x), tokens));
+                        bencher.iter(|| prepared.packed.pack(black_box(&x)));
                     });
                 }
                 group.finish();

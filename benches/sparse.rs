@@ -11,7 +11,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use bilayer_cpu::activations::{Activations, COLUMN_ALIGN};
+use bilayer_cpu::activations::Columns;
 use bilayer_cpu::dot::{Dot, dot};
 use bilayer_cpu::level::Level;
 use bilayer_quant::Type;
@@ -58,7 +58,8 @@ fn main() {
 }
 
 fn measure(dots: &[Dot; 7], level: Level, threads: usize, rounds: usize, sets: &[Vec<u8>]) {
-    let columns: Vec<Column> = dots.iter().map(|dot| Column::new(*dot, level)).collect();
+    let x: Vec<f32> = (0..COLS).map(|i| (i as f32 * 0.37).sin()).collect();
+    let columns = dots.each_ref().map(|dot| Columns::new(dot.format, level, &x, COLS));
     let mut times = vec![Vec::new(); dots.len()];
     for round in 0..rounds {
         for (index, dot) in dots.iter().enumerate() {
@@ -89,28 +90,6 @@ fn measure(dots: &[Dot; 7], level: Level, threads: usize, rounds: usize, sets: &
             ty.kept_of_64().unwrap_or(64) as f64 / 64.0,
             ratios[ratios.len() / 2],
         );
-    }
-}
-
-/// One prepared activation column.
-struct Column {
-    store: Vec<u8>,
-    start: usize,
-    len: usize,
-}
-
-impl Column {
-    fn new(dot: Dot, level: Level) -> Column {
-        let len = dot.format.column_bytes(COLS);
-        let mut store = vec![0; len + COLUMN_ALIGN];
-        let start = store.as_ptr().align_offset(COLUMN_ALIGN);
-        let values: Vec<f32> = (0..COLS).map(|i| (i as f32 * 0.37).sin()).collect();
-        dot.format.prepare(level, &values, &mut store[start..][..len]);
-        Column { store, start, len }
-    }
-
-    fn get(&self) -> Activations<'_> {
-        Activations { data: &self.store[self.start..][..self.len], cols: COLS, count: 1 }
     }
 }
 

@@ -6,7 +6,7 @@
 //! decode; unpacking costs a few per cent from a hundred tokens on.
 //!
 //! ```
-//! use bilayer_cpu::gemm::{Packed, gemm};
+//! use bilayer_cpu::gemm::gemm;
 //! use bilayer_cpu::level::Level;
 //! use bilayer_quant::Type;
 //!
@@ -14,14 +14,10 @@
 //! let weights: Vec<u8> = [1.0f32, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0].map(f32::to_le_bytes).concat();
 //! let x = [1.0, 2.0, 3.0, 4.0, 0.0, 0.0, 0.0, 1.0, 5.0, 0.0, 0.0, 0.0];
 //! let gemm = gemm(Type::F32, 4, Level::Scalar);
-//! let mut packed = vec![[0u64; 8]; gemm.packing.bytes(3) / 64];
-//! let packed = bytemuck::cast_slice_mut(&mut packed);
-//! for (chunk, out) in packed.chunks_exact_mut(gemm.packing.chunk_bytes(3)).enumerate() {
-//!     gemm.packing.pack(chunk, &x, 3, out);
-//! }
+//! let packed = gemm.packing.pack_all(&x, 3);
 //! let mut scratch = vec![0; gemm.scratch_bytes(3)];
 //! let mut out = [0.0; 6];
-//! gemm.run(&weights, Packed { data: packed, tokens: 3 }, &mut scratch, &mut out);
+//! gemm.run(&weights, packed.get(), &mut scratch, &mut out);
 //! assert_eq!(out, [1.0, 10.0, 0.0, 1.0, 5.0, 5.0]);
 //! ```
 
@@ -40,7 +36,7 @@ pub(crate) mod packing;
 mod tiled;
 mod whole_row;
 
-pub use packing::{Packed, Packing};
+pub use packing::{Chunks, Packed, Packing};
 
 use float::Float;
 use integer::Integer;

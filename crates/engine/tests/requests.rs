@@ -22,6 +22,8 @@ use bilayer_scheduler::{Budget, Machine, Placement, place};
 mod checks;
 #[path = "../../../tests/support/devices.rs"]
 mod devices;
+#[path = "support/halves.rs"]
+mod halves;
 #[path = "../../../tests/support/model.rs"]
 mod model;
 #[path = "requests/served.rs"]
@@ -30,6 +32,7 @@ mod served;
 mod words;
 
 use devices::{Call, Failing, Fault, Script};
+use halves::halves;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/assets/demo.gguf");
 

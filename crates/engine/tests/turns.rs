@@ -4,55 +4,24 @@
 
 use bilayer_engine::Model;
 use bilayer_engine::generate::Request;
-use bilayer_engine::placement::{Execution, Placing, Simulation};
 use bilayer_engine::requests::{Event, Executor, ExecutorSettings, Submission};
 use bilayer_engine::sampling::{Options, Sampler};
 use bilayer_engine::session::{Overlap, Run, SequenceId, Session, Settings, Wanted, What};
-use bilayer_graph::{Backend, Graph};
 use bilayer_quant::Type;
-use bilayer_scheduler::{Budget, Demand, Machine, Offload, OpOffload, Times};
+use bilayer_scheduler::Demand;
 
+#[path = "support/halves.rs"]
+mod halves;
 #[path = "../../../tests/support/model.rs"]
 mod model;
 #[path = "../../../tests/support/words.rs"]
 mod words;
 
-/// A CPU and a GPU so slow that nothing but their work takes time; half of the model takes both as long for one row.
-const MACHINE: &str = r#"
-[cpu]
-name = "c"
-memory = "128GiB"
-read_gbps = 60e-6
-tops = 2e-6
-submit_us = 5
-kernel_us = 2
+use halves::halves;
 
-[gpu]
-name = "g"
-memory = "24GiB"
-read_gbps = 38e-6
-tops = 0.71e-6
-upload_gbps = 25
-download_gbps = 25
-submit_us = 20
-kernel_us = 4
-wait_us = 20
-"#;
-
-/// A session on them with the times that the description leads to.
-fn halves(sequences: usize, overlap: Overlap) -> Session {
+/// The tiny model on two simulated devices, with a trace.
+fn session(sequences: usize, overlap: Overlap) -> Session {
     let model = Model::from_bytes("tiny", words::tiny(Type::F32, 7)).unwrap();
-    let placing = Placing {
-        gpu_layers: Offload::Count(1 + model.graph().layers() / 2),
-        op_offload: OpOffload::Never,
-        ..Placing::default()
-    };
-    let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
-        let times = Times::estimated(graph, machine);
-        placing.plan(graph, &Machine { times, ..machine.clone() }, budget)
-    };
-    let machine = Simulation::described(MACHINE, Execution::ScheduleOnly).unwrap();
-    let device = |number| -> Box<dyn Backend> { Box::new(machine.device(number, None)) };
     let settings = Settings {
         ctx_size: Some(256),
         sequences,
@@ -60,7 +29,7 @@ fn halves(sequences: usize, overlap: Overlap) -> Session {
         trace_events: Some(1 << 14),
         ..Settings::default()
     };
-    Session::on(&model, vec![device(0), device(1)], &planner, settings).unwrap()
+    halves(&model, settings)
 }
 
 /// Milliseconds in which every sequence gets a token, if all are one group that no other is beside.
@@ -117,7 +86,7 @@ fn busy(session: &Session) -> Vec<f64> {
 
 #[test]
 fn two_groups_in_turn_reach_the_overlap_bound() {
-    let mut session = halves(128, Overlap::Auto);
+    let mut session = session(128, Overlap::Auto);
     let predicted = session.plan().predicted.clone().unwrap();
     let bound = predicted.groups.bound;
     assert!((1.95..=2.0).contains(&bound), "{}: {bound}", session.plan().map);
@@ -171,7 +140,7 @@ fn answers_ms(session: Session, requests: u32, settings: ExecutorSettings) -> (f
 fn requests_are_served_in_turn_where_that_is_faster() {
     let mixed = ExecutorSettings::default();
     let fixed = ExecutorSettings { deterministic: true, ..mixed };
-    let on = |overlap| halves(96, overlap);
+    let on = |overlap| session(96, overlap);
     // Steps of one row each: nearly twice as fast.
     let (plain, none) = answers_ms(on(Overlap::Off), 2, fixed);
     let (turns, two) = answers_ms(on(Overlap::Auto), 2, fixed);

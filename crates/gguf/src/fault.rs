@@ -185,11 +185,14 @@ fn replace(range: Range<usize>, flags: libc::c_int, file: RawFd) -> bool {
 /// fails does, while the file has its length.
 #[cfg(target_os = "linux")]
 pub(crate) fn break_page(map: &[u8], offset: usize) -> std::io::Result<()> {
+    if offset >= map.len() {
+        return Err(std::io::Error::other("the map has no such page"));
+    }
     let page = PAGE.load(Ordering::Relaxed);
     let first = map.as_ptr().addr() + offset / page * page;
     // A map of an empty file: no byte of it exists.
     let empty = rustix::fs::memfd_create("bilayer-broken", rustix::fs::MemfdFlags::CLOEXEC)?;
-    match offset < map.len() && replace(first..first + page, libc::MAP_SHARED, empty.as_raw_fd()) {
+    match replace(first..first + page, libc::MAP_SHARED, empty.as_raw_fd()) {
         true => Ok(()),
         false => Err(std::io::Error::other("the page cannot be replaced")),
     }
@@ -358,7 +361,7 @@ mod tests {
         let file = File::open(&path).unwrap();
         assert_eq!(sum(&file), 100 * 4096);
         // There is no such byte.
-        for offset in [bytes.len() as u64, bytes.len() as u64 + 4096] {
+        for offset in [bytes.len() as u64, bytes.len() as u64 + 4096, u64::MAX] {
             let error = file.break_page(offset).unwrap_err();
             assert!(matches!(error, Error::Io { .. }), "{error}");
         }

@@ -49,6 +49,8 @@ pub struct Recorder<'c> {
     nodes: Vec<Node>,
     values: Vec<ValueInfo>,
     weights: Vec<Weight>,
+    /// The weights of each tensor: a file may have thousands.
+    of_tensor: HashMap<String, Vec<WeightId>>,
     caches: Vec<CacheInfo>,
     states: Vec<StateInfo>,
     given: Option<Value>,
@@ -66,6 +68,7 @@ impl<'c> Recorder<'c> {
             nodes: Vec::new(),
             values: Vec::new(),
             weights: Vec::new(),
+            of_tensor: HashMap::new(),
             caches: Vec::new(),
             states: Vec::new(),
             given: None,

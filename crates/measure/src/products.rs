@@ -1,6 +1,6 @@
 //! The error of matrix products in a quantized type: its CPU kernels round weights and activations.
 
-use bilayer_cpu::activations::{Activations, COLUMN_ALIGN};
+use bilayer_cpu::activations::Columns;
 use bilayer_cpu::dot::dot;
 use bilayer_cpu::level::Level;
 use bilayer_quant::{Error, Type};
@@ -44,7 +44,7 @@ fn product(a: &[f32], b: &[f32]) -> f64 {
 /// The products `[tokens, rows]` as the scalar kernel of a type computes them.
 fn rounded(ty: Type, cols: usize, weights: &[f32], x: &[f32]) -> Result<Vec<f32>, Error> {
     let kernel = dot(ty, cols, Level::Scalar);
-    let (row_bytes, column_bytes) = (kernel.row_bytes(), kernel.format.column_bytes(cols));
+    let row_bytes = kernel.row_bytes();
     let mut rows = vec![0; weights.len() / cols * row_bytes];
     for (row, bytes) in weights.chunks_exact(cols).zip(rows.chunks_exact_mut(row_bytes)) {
         ty.quantize(row, None, bytes)?;
@@ -53,14 +53,8 @@ fn rounded(ty: Type, cols: usize, weights: &[f32], x: &[f32]) -> Result<Vec<f32>
     let mut out = vec![0.0; x.len() / cols * count];
     let tokens = x.par_chunks(TOKENS * cols).zip(out.par_chunks_mut(TOKENS * count));
     tokens.for_each(|(x, out)| {
-        let count = x.len() / cols;
-        let mut store = vec![0; count * column_bytes + COLUMN_ALIGN];
-        let start = store.as_ptr().align_offset(COLUMN_ALIGN);
-        let data = &mut store[start..][..count * column_bytes];
-        for (x, column) in x.chunks_exact(cols).zip(data.chunks_exact_mut(column_bytes)) {
-            kernel.format.prepare(Level::Scalar, x, column);
-        }
-        kernel.run(&rows, Activations { data, cols, count }, out);
+        let columns = Columns::new(kernel.format, Level::Scalar, x, cols);
+        kernel.run(&rows, columns.get(), out);
     });
     Ok(out)
 }

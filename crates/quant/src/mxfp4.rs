@@ -88,13 +88,14 @@ pub fn quantize(values: &[f32; 32], importance: Option<&[f32; 32]>) -> Block {
 }
 
 /// Halfway between each magnitude and the next.
-pub(crate) const MIDPOINTS: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
+const MIDPOINTS: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
 
-/// The code with the nearest value, ties toward zero. Division by a power of two is exact.
+/// The code with the nearest value of the codebook at a scale, ties toward zero; 0 if the scale is 0. Scales have so few
+/// bits that their products with midpoints are exact.
 #[inline]
-fn nearest(x: f32, scale: f32) -> usize {
-    let magnitude = x.abs() / scale;
-    let code: usize = MIDPOINTS.iter().map(|midpoint| usize::from(magnitude > *midpoint)).sum();
+pub(crate) fn nearest(x: f32, scale: f32) -> usize {
+    let code: usize =
+        MIDPOINTS.iter().map(|m| usize::from(scale > 0.0 && x.abs() > m * scale)).sum();
     if x < 0.0 && code > 0 { code + 8 } else { code }
 }
 
@@ -123,6 +124,7 @@ mod tests {
         for (x, code) in cases {
             assert_eq!(nearest(x, 1.0), code, "{x}");
             assert_eq!(nearest(8.0 * x, 8.0), code, "{x} at a scale");
+            assert_eq!(nearest(x, 0.0), 0, "{x} without a scale");
         }
     }
 

@@ -13,7 +13,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::blocks;
-use crate::mxfp4::{CODEBOOK, MIDPOINTS};
+use crate::mxfp4::{CODEBOOK, nearest};
 use crate::search;
 use crate::{Descriptor, Plane};
 
@@ -117,15 +117,6 @@ fn scale_bits(value: f32) -> u8 {
     ((bits - (120 << 3)) as u8).min(SCALE_LARGEST)
 }
 
-/// The code with the nearest value, ties toward zero.
-#[inline]
-fn nearest(x: f32, scale: f32) -> usize {
-    // A scale and a midpoint have few bits, so products are exact.
-    let code: usize =
-        MIDPOINTS.iter().map(|m| usize::from(scale > 0.0 && x.abs() > m * scale)).sum();
-    if x < 0.0 && code > 0 { code + 8 } else { code }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,31 +186,6 @@ mod tests {
                 let found: f64 = range.clone().map(error).sum();
                 assert!(found <= 1.00001 * least, "row {seed}, part {part}: {found} {least}");
             }
-        }
-    }
-
-    #[test]
-    fn codes_are_the_nearest_ones_halves_toward_zero() {
-        // Doubled E2M1: 0, 1, 2, 3, 4, 6, 8, 12.
-        let cases = [
-            (0.5, 0),
-            (0.51, 1),
-            (-0.5, 0),
-            (-0.51, 9),
-            (2.5, 2),
-            (5.0, 4),
-            (5.1, 5),
-            (-7.1, 14),
-            (10.0, 6),
-            (10.1, 7),
-            (1e9, 7),
-            (-1e9, 15),
-            (0.0, 0),
-        ];
-        for (x, code) in cases {
-            assert_eq!(nearest(x, 1.0), code, "{x}");
-            assert_eq!(nearest(0.25 * x, 0.25), code, "{x} at a scale");
-            assert_eq!(nearest(x, 0.0), 0, "{x} without a scale");
         }
     }
 }

@@ -1,9 +1,7 @@
 //! Tests every type at every level against exact sums, on adversarial rows and activations.
 
-use bytemuck::Zeroable;
-
 use super::*;
-use crate::activations::{Block256, Quad32, RowColumn};
+use crate::activations::{Block256, Columns, Quad32, RowColumn};
 
 /// Tolerated f32 rounding, relative to the sum of absolute products, offsets included.
 const ROUNDING: f64 = 1e-5;
@@ -127,29 +125,6 @@ const ACTIVATIONS: [fn(&mut Random, usize) -> f32; 4] = [
     |_, _| -0.75,
 ];
 
-/// Aligned column bytes.
-struct Prepared {
-    bytes: Vec<Quad32>,
-    len: usize,
-}
-
-impl Prepared {
-    fn new(dot: &Dot, level: Level, activations: &[Vec<f32>], cols: usize) -> Prepared {
-        let column_bytes = dot.format.column_bytes(cols);
-        let len = column_bytes * activations.len();
-        let mut bytes = vec![Quad32::zeroed(); len.div_ceil(size_of::<Quad32>())];
-        let data: &mut [u8] = &mut bytemuck::cast_slice_mut(&mut bytes)[..len];
-        for (x, column) in activations.iter().zip(data.chunks_exact_mut(column_bytes)) {
-            dot.format.prepare(level, x, column);
-        }
-        Prepared { bytes, len }
-    }
-
-    fn columns(&self, cols: usize, count: usize) -> Activations<'_> {
-        Activations { data: &bytemuck::cast_slice(&self.bytes)[..self.len], cols, count }
-    }
-}
-
 /// The activations that a prepared column represents, and the half step by which each may differ from its original.
 fn decoded(format: Format, columns: Activations<'_>, index: usize) -> Vec<(f64, f64)> {
     let one = |scale: f32, quant: i8| {
@@ -218,10 +193,9 @@ fn check_dot(
     (ty.dequantize)(&weights, &mut values);
     let mut turned_values = values.clone();
     turned(ty, &weights, &mut turned_values);
-    let activations: Vec<Vec<f32>> =
-        (0..count).map(|_| (0..cols).map(|i| fill(random, i)).collect()).collect();
-    let prepared = Prepared::new(&dot, level, &activations, cols);
-    let columns = prepared.columns(cols, count);
+    let activations: Vec<f32> = (0..count * cols).map(|i| fill(random, i % cols)).collect();
+    let columns = Columns::new(dot.format, level, &activations, cols);
+    let columns = columns.get();
     // An odd address, as possible for a row in a mapped file.
     let mut shifted = vec![0];
     shifted.extend(&weights);
@@ -232,7 +206,8 @@ fn check_dot(
         for r in 0..row_count {
             let (mut near, mut exact, mut size, mut step) = (0.0, 0.0, 0.0, 0.0);
             for i in 0..cols {
-                let (w, x) = (f64::from(values[r * cols + i]), f64::from(activations[c][i]));
+                let (w, x) =
+                    (f64::from(values[r * cols + i]), f64::from(activations[c * cols + i]));
                 near += w * decoded[i].0;
                 exact += w * x;
                 let turned = f64::from(turned_values[r * cols + i]);
@@ -319,9 +294,9 @@ fn an_activation_that_is_not_finite_shows_in_every_row() {
                 let mut x: Vec<f32> = (0..cols).map(|_| random.unit()).collect();
                 x[cols - 5] = wrong;
                 let dot = dot(*ty, cols, level);
-                let prepared = Prepared::new(&dot, level, &[x], cols);
+                let columns = Columns::new(dot.format, level, &x, cols);
                 let mut out = [0.0; 3];
-                dot.run(&weights, prepared.columns(cols, 1), &mut out);
+                dot.run(&weights, columns.get(), &mut out);
                 let name = dot.name;
                 // Infinity times zero is NaN, so no weight can mask it.
                 assert!(out.iter().all(|v| !v.is_finite()), "{name} {wrong}: {out:?}");
@@ -334,14 +309,14 @@ fn an_activation_that_is_not_finite_shows_in_every_row() {
 fn no_columns_and_no_rows_are_fine_and_wrong_sizes_are_not() {
     let dot = dot(Type::Q8_0, 64, Level::Scalar);
     dot.run(&[], Activations { data: &[], cols: 64, count: 0 }, &mut []);
-    let prepared = Prepared::new(&dot, Level::Scalar, &[vec![1.0; 64]], 64);
-    dot.run(&[], prepared.columns(64, 1), &mut []);
+    let columns = Columns::new(dot.format, Level::Scalar, &[1.0; 64], 64);
+    dot.run(&[], columns.get(), &mut []);
     let wrong = std::panic::catch_unwind(|| {
-        dot.run(&[0; 67], prepared.columns(64, 1), &mut [0.0]);
+        dot.run(&[0; 67], columns.get(), &mut [0.0]);
     });
     assert!(wrong.is_err(), "67 bytes are not whole rows");
     let wrong = std::panic::catch_unwind(|| {
-        dot.run(&[0; 68], prepared.columns(64, 1), &mut [0.0, 0.0]);
+        dot.run(&[0; 68], columns.get(), &mut [0.0, 0.0]);
     });
     assert!(wrong.is_err(), "one row against one column is one result");
 }

@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 use half::bf16;
 
-use crate::activations::{Block, Format, pack};
+use crate::activations::{Block, Format, Lines, pack};
 use crate::level::Level;
 use crate::tile::Tiling;
 
@@ -102,6 +102,18 @@ impl Packing {
         self.pack_rows(&x[range.start * self.cols..range.end * self.cols], tokens, out);
     }
 
+    /// All chunks of the activations `x` `[tokens, cols]`, in memory of their own.
+    ///
+    /// # Panics
+    /// If `x` has a wrong length.
+    #[must_use]
+    pub fn pack_all(self, x: &[f32], tokens: usize) -> Chunks {
+        let lines = Lines::new(self.bytes(tokens));
+        let mut chunks = Chunks { packing: self, lines, tokens };
+        chunks.pack(x);
+        chunks
+    }
+
     /// Packs a chunk given only its rows, one of the chunks of `tokens` tokens.
     pub(crate) fn pack_rows(self, x: &[f32], tokens: usize, out: &mut [u8]) {
         assert_eq!(out.len(), self.chunk_bytes(tokens), "one chunk at a time");
@@ -137,6 +149,32 @@ impl Packing {
             }
             format => pack(self.level, format, x, self.cols, out),
         }
+    }
+}
+
+/// Packed activations which own their bytes; a program's are in its buffers.
+pub struct Chunks {
+    packing: Packing,
+    lines: Lines,
+    tokens: usize,
+}
+
+impl Chunks {
+    /// Packs other activations `[tokens, cols]` in place of these.
+    ///
+    /// # Panics
+    /// If `x` has a wrong length.
+    pub fn pack(&mut self, x: &[f32]) {
+        let chunk_bytes = self.packing.chunk_bytes(self.tokens);
+        for (chunk, out) in self.lines.bytes_mut().chunks_exact_mut(chunk_bytes).enumerate() {
+            self.packing.pack(chunk, x, self.tokens, out);
+        }
+    }
+
+    /// The activations, for a kernel.
+    #[must_use]
+    pub fn get(&self) -> Packed<'_> {
+        Packed { data: self.lines.bytes(), tokens: self.tokens }
     }
 }
 

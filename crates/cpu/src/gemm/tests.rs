@@ -4,6 +4,7 @@
 use bilayer_quant::Type;
 
 use super::*;
+use crate::activations::Columns;
 
 /// Reproducible, approximately normal random numbers.
 pub(crate) fn noise(count: usize, seed: u64) -> Vec<f32> {
@@ -32,15 +33,10 @@ fn quantized(ty: Type, rows: usize, cols: usize, seed: u64) -> (Vec<u8>, Vec<f32
 
 fn product(gemm: &Gemm, bytes: &[u8], x: &[f32], tokens: usize) -> Vec<f32> {
     let rows = bytes.len() / gemm.row_bytes;
-    let chunk_bytes = gemm.packing.chunk_bytes(tokens);
-    let mut packed = vec![[0u64; 8]; gemm.packing.bytes(tokens) / 64];
-    let data: &mut [u8] = bytemuck::cast_slice_mut(&mut packed);
-    for (chunk, out) in data.chunks_exact_mut(chunk_bytes).enumerate() {
-        gemm.packing.pack(chunk, x, tokens, out);
-    }
+    let packed = gemm.packing.pack_all(x, tokens);
     let mut scratch = vec![0xff; gemm.scratch_bytes(tokens)];
     let mut out = vec![f32::NAN; rows * tokens];
-    gemm.run(bytes, Packed { data, tokens }, &mut scratch, &mut out);
+    gemm.run(bytes, packed.get(), &mut scratch, &mut out);
     out
 }
 
@@ -320,7 +316,6 @@ fn what_is_not_finite_reaches_every_result_of_its_token() {
 /// of them, equal ones, and one that is many times larger than all others.
 #[test]
 fn rows_with_one_scale_are_exact_to_the_bit() {
-    use crate::activations::Activations;
     use crate::dot::dot;
 
     for (rows, cols, tokens) in [(35, 32, 9), (33, 544, 7), (64, 1600, 3), (3, 96, 26)] {
@@ -366,14 +361,9 @@ fn rows_with_one_scale_are_exact_to_the_bit() {
             let found = product(&gemm(Type::W8A8, cols, level), &bytes, &x, tokens);
             assert!(found == expected, "{level} [{rows}, {cols}] x {tokens}");
             let dot = dot(Type::W8A8, cols, level);
-            let column_bytes = dot.format.column_bytes(cols);
-            let mut columns = vec![[0u64; 8]; column_bytes * tokens / 64];
-            let data: &mut [u8] = bytemuck::cast_slice_mut(&mut columns);
-            for (x, column) in x.chunks(cols).zip(data.chunks_mut(column_bytes)) {
-                dot.format.prepare(level, x, column);
-            }
+            let columns = Columns::new(dot.format, level, &x, cols);
             let mut out = vec![f32::NAN; rows * tokens];
-            dot.run(&bytes, Activations { data, cols, count: tokens }, &mut out);
+            dot.run(&bytes, columns.get(), &mut out);
             assert!(out == expected, "{} [{rows}, {cols}] x {tokens}", dot.name);
         }
     }

@@ -3,54 +3,19 @@
 use std::time::Duration;
 
 use bilayer_engine::generate::speculate::{Draft, Text};
-use bilayer_engine::placement::{Execution, Placing, Simulation};
 use bilayer_engine::requests::{PositionLogprobs, StepReport, SubmitError};
 use bilayer_engine::sampling::logprobs;
 use bilayer_engine::session::{Run, Spent, Wanted, Warning};
 use bilayer_engine::{Adapters, Error, LoraFile, Strength, open_file};
-use bilayer_scheduler::{Offload, OpOffload, Times};
 
 use super::*;
-
-/// A machine so slow that only its work takes time.
-const MACHINE: &str = r#"
-[cpu]
-name = "c"
-memory = "128GiB"
-read_gbps = 60e-6
-tops = 2e-6
-submit_us = 5
-kernel_us = 2
-
-[gpu]
-name = "g"
-memory = "24GiB"
-read_gbps = 38e-6
-tops = 0.71e-6
-upload_gbps = 25
-download_gbps = 25
-submit_us = 20
-kernel_us = 4
-wait_us = 20
-"#;
 
 fn tiny() -> Model {
     Model::from_bytes("tiny", words::tiny(Type::F32, 7)).unwrap()
 }
 
-/// The tiny model with half of its layers on each of two simulated devices, whose clock moves with their work.
+/// The tiny model on two simulated devices.
 fn simulated(model: &Model) -> Session {
-    let placing = Placing {
-        gpu_layers: Offload::Count(1 + model.graph().layers() / 2),
-        op_offload: OpOffload::Never,
-        ..Placing::default()
-    };
-    let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
-        let times = Times::estimated(graph, machine);
-        placing.plan(graph, &Machine { times, ..machine.clone() }, budget)
-    };
-    let machine = Simulation::described(MACHINE, Execution::ScheduleOnly).unwrap();
-    let device = |number| -> Box<dyn Backend> { Box::new(machine.device(number, None)) };
     let settings = Settings {
         ctx_size: Some(256),
         sequences: 4,
@@ -58,7 +23,7 @@ fn simulated(model: &Model) -> Session {
         overlap: Overlap::Off,
         ..Settings::default()
     };
-    Session::on(model, vec![device(0), device(1)], &planner, settings).unwrap()
+    halves(model, settings)
 }
 
 fn tokens(len: u32) -> Vec<u32> {

@@ -189,14 +189,14 @@ impl Recorder<'_> {
 
     /// A weight requested twice (a tied head) is stored once.
     fn weight(&mut self, weight: Weight) -> WeightId {
-        let same = |w: &&Weight| {
-            w.name == weight.name
-                && (w.first_row, w.rows, w.cols) == (weight.first_row, weight.rows, weight.cols)
-        };
-        if let Some(known) = self.weights.iter().find(same) {
-            return known.id;
+        let part = |w: &Weight| (w.first_row, w.rows, w.cols);
+        let known = self.of_tensor.get(&weight.name).into_iter().flatten();
+        let mut known = known.filter(|&&id| part(self.weight_of(id)) == part(&weight));
+        if let Some(&id) = known.next() {
+            return id;
         }
         let id = WeightId(self.weights.len() as u32);
+        self.of_tensor.entry(weight.name.clone()).or_default().push(id);
         self.weights.push(Weight { id, ..weight });
         id
     }

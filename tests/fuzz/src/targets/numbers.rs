@@ -1,8 +1,8 @@
 //! Quantized blocks: their types alone, and products with them at every level of the CPU.
 
-use bilayer_cpu::activations::{Activations, COLUMN_ALIGN};
+use bilayer_cpu::activations::Columns;
 use bilayer_cpu::dot::{Dot, dot};
-use bilayer_cpu::gemm::{Gemm, Packed, gemm};
+use bilayer_cpu::gemm::{Gemm, gemm};
 use bilayer_cpu::level::Level;
 use bilayer_quant::Type;
 
@@ -26,25 +26,6 @@ pub fn quant(data: &[u8]) {
     }
 }
 
-/// Bytes at an address that kernels take.
-struct Aligned {
-    bytes: Vec<u8>,
-    start: usize,
-    len: usize,
-}
-
-impl Aligned {
-    fn new(len: usize) -> Aligned {
-        let bytes = vec![0; len + COLUMN_ALIGN];
-        let start = bytes.as_ptr().align_offset(COLUMN_ALIGN);
-        Aligned { bytes, start, len }
-    }
-
-    fn get(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..][..self.len]
-    }
-}
-
 /// Rows of weights `[rows, cols]` in their layout, and activations `[tokens, cols]`.
 struct Product {
     ty: Type,
@@ -57,30 +38,19 @@ impl Product {
     /// `[tokens, rows]` by GEMV.
     fn by_dot(&self, dot: Dot, level: Level) -> Vec<f32> {
         let (tokens, rows) = (self.x.len() / self.cols, self.weights.len() / dot.row_bytes());
-        let column_bytes = dot.format.column_bytes(self.cols);
-        let mut columns = Aligned::new(tokens * column_bytes);
-        let prepared = columns.get().chunks_exact_mut(column_bytes);
-        for (x, out) in self.x.chunks_exact(self.cols).zip(prepared) {
-            dot.format.prepare(level, x, out);
-        }
+        let columns = Columns::new(dot.format, level, &self.x, self.cols);
         let mut out = vec![0.0; tokens * rows];
-        let columns = Activations { data: columns.get(), cols: self.cols, count: tokens };
-        dot.run(&self.weights, columns, &mut out);
+        dot.run(&self.weights, columns.get(), &mut out);
         out
     }
 
     /// `[tokens, rows]` by GEMM.
     fn by_gemm(&self, gemm: Gemm, row_bytes: usize) -> Vec<f32> {
         let (tokens, rows) = (self.x.len() / self.cols, self.weights.len() / row_bytes);
-        let mut packed = Aligned::new(gemm.packing.bytes(tokens));
-        let chunks = packed.get().chunks_exact_mut(gemm.packing.chunk_bytes(tokens));
-        for (chunk, out) in chunks.enumerate() {
-            gemm.packing.pack(chunk, &self.x, tokens, out);
-        }
+        let packed = gemm.packing.pack_all(&self.x, tokens);
         let mut scratch = vec![0; gemm.scratch_bytes(tokens)];
         let mut out = vec![0.0; tokens * rows];
-        let packed = Packed { data: packed.get(), tokens };
-        gemm.run(&self.weights, packed, &mut scratch, &mut out);
+        gemm.run(&self.weights, packed.get(), &mut scratch, &mut out);
         out
     }
 
