@@ -74,13 +74,9 @@ impl Layers {
     ) -> Result<Layers, Error> {
         let context = sequences.iter().map(Vec::len).max().unwrap_or(1).max(1);
         let graph = model.graph_for(context, Purpose::Own)?;
-        let count = graph.layers();
-        let layers = (0..count).map(|layer| {
-            let is_own = |node: &bilayer_graph::Node| node.layer == Some(layer);
-            let first = graph.nodes.iter().position(is_own)?;
-            let len = graph.nodes[first..].iter().take_while(|node| is_own(node)).count();
-            let all = graph.nodes.iter().filter(|node| is_own(node)).count();
-            (len == all).then_some(first..first + len)
+        let layers = graph.layer_nodes().into_iter().map(|nodes| {
+            let (first, last) = (*nodes.first()?, *nodes.last()?);
+            (last - first + 1 == nodes.len()).then_some(first..last + 1)
         });
         let layers: Vec<Range<usize>> =
             layers.collect::<Option<_>>().ok_or_else(|| Error::Setting {

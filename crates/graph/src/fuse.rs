@@ -15,7 +15,7 @@
 //! Fused products move up to the first of them, which is sound: nothing in between reads them, and their inputs
 //! exist.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::{Attend, Graph, Op, Segment, Value};
 
@@ -187,8 +187,10 @@ struct Fuser<'g> {
     nodes: std::ops::Range<usize>,
     /// The segment's node that computes a value.
     maker: HashMap<Value, usize>,
-    /// Number of reads of a value, by nodes and from outside.
-    uses: HashMap<Value, usize>,
+    /// The segment's nodes that read a value, ascending; one that reads it twice is there twice.
+    readers: HashMap<Value, Vec<usize>>,
+    /// Values that others read after the segment.
+    outputs: HashSet<Value>,
     /// Nodes fused into another item.
     taken: Vec<bool>,
 }
@@ -198,22 +200,30 @@ impl<'g> Fuser<'g> {
         let graph = segment.graph;
         let nodes = segment.nodes.clone();
         let maker = nodes.clone().map(|node| (graph.nodes[node].op.out(), node)).collect();
-        let mut uses: HashMap<Value, usize> = HashMap::new();
-        let read = nodes.clone().flat_map(|node| graph.nodes[node].op.inputs());
-        for value in read.chain(segment.outputs.iter().copied()) {
-            *uses.entry(value).or_default() += 1;
+        let mut readers: HashMap<Value, Vec<usize>> = HashMap::new();
+        for node in nodes.clone() {
+            for value in graph.nodes[node].op.inputs() {
+                readers.entry(value).or_default().push(node);
+            }
         }
-        Fuser { graph, maker, uses, taken: vec![false; graph.nodes.len()], nodes }
+        let outputs = segment.outputs.iter().copied().collect();
+        Fuser { graph, maker, readers, outputs, taken: vec![false; graph.nodes.len()], nodes }
     }
 
     fn op(&self, node: usize) -> &'g Op {
         &self.graph.nodes[node].op
     }
 
+    /// The nodes that read a value, ascending.
+    fn readers(&self, value: Value) -> &[usize] {
+        self.readers.get(&value).map_or(&[], Vec::as_slice)
+    }
+
     /// The node that computes a value that is read only once.
     fn sole(&self, value: Value) -> Option<usize> {
         let node = *self.maker.get(&value)?;
-        (self.uses[&value] == 1 && !self.taken[node]).then_some(node)
+        let reads = self.readers(value).len() + usize::from(self.outputs.contains(&value));
+        (reads == 1 && !self.taken[node]).then_some(node)
     }
 
     fn items(mut self) -> Vec<Item> {
@@ -283,7 +293,7 @@ impl<'g> Fuser<'g> {
     fn multiply(&mut self, first: usize, input: Value, route: Option<Value>) -> Item {
         let same =
             |&node: &usize| !self.taken[node] && operands(self.op(node)) == Some((input, route));
-        let products: Vec<usize> = self.nodes.clone().filter(same).collect();
+        let products: Vec<usize> = self.readers(input).iter().copied().filter(same).collect();
         let mut parts: Vec<FusedProduct> = Vec::new();
         for &matmul in &products {
             if parts.iter().any(|part| part.nodes().contains(&matmul)) {
@@ -333,7 +343,7 @@ impl<'g> Fuser<'g> {
     fn reader(&self, node: usize) -> Option<usize> {
         let value = self.op(node).out();
         self.sole(value)?;
-        self.nodes.clone().find(|&n| !self.taken[n] && self.op(n).inputs().any(|v| v == value))
+        self.readers(value).iter().copied().find(|&reader| !self.taken[reader])
     }
 
     /// The norm that computes `input`, if product `first` is its first reader.
@@ -348,6 +358,6 @@ impl<'g> Fuser<'g> {
     }
 
     fn first_reader(&self, value: Value) -> Option<usize> {
-        self.nodes.clone().find(|&node| self.op(node).inputs().any(|read| read == value))
+        self.readers(value).first().copied()
     }
 }

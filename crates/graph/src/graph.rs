@@ -209,6 +209,17 @@ impl Graph {
         self.nodes.iter().filter_map(|n| n.layer).max().map_or(0, |last| last + 1)
     }
 
+    /// The nodes of each layer, ascending.
+    pub fn layer_nodes(&self) -> Vec<Vec<usize>> {
+        let mut layers = vec![Vec::new(); self.layers() as usize];
+        for (number, node) in self.nodes.iter().enumerate() {
+            if let Some(layer) = node.layer {
+                layers[layer as usize].push(number);
+            }
+        }
+        layers
+    }
+
     /// Number of weight elements; a tensor used twice (a tied head) counts once.
     pub fn parameters(&self) -> usize {
         self.weights.iter().map(|w| w.rows * w.cols).sum()

@@ -83,19 +83,16 @@ impl Placement {
             return self.map(labels);
         }
         let devices = self.devices(graph);
-        let name = |main: usize, of: &dyn Fn(usize) -> bool| {
-            let others: BTreeSet<usize> = (0..devices.len())
-                .filter(|&n| of(n) && devices[n] != main)
-                .map(|n| devices[n])
-                .collect();
+        let name = |main: usize, nodes: &[usize]| {
+            let others: BTreeSet<usize> =
+                nodes.iter().map(|&n| devices[n]).filter(|&device| device != main).collect();
             others.iter().fold(labels[main].clone(), |name, &other| name + "+" + &labels[other])
         };
         let first_layer = graph.nodes.iter().position(|node| node.layer.is_some()).unwrap_or(0);
-        let head = |n: usize| n >= first_layer && graph.nodes[n].layer.is_none();
-        let mut parts = vec![("out".to_owned(), name(self.output, &head))];
-        for layer in (0..self.layers.len()).rev() {
-            let mine = |n: usize| graph.nodes[n].layer == Some(layer as u32);
-            parts.push((layer.to_string(), name(self.layers[layer], &mine)));
+        let head = (first_layer..devices.len()).filter(|&n| graph.nodes[n].layer.is_none());
+        let mut parts = vec![("out".to_owned(), name(self.output, &head.collect::<Vec<_>>()))];
+        for (layer, nodes) in graph.layer_nodes().iter().enumerate().rev() {
+            parts.push((layer.to_string(), name(self.layers[layer], nodes)));
         }
         let runs = parts.chunk_by(|a, b| a.0 != "out" && a.1 == b.1);
         let run = |run: &[(String, String)]| match run {

@@ -166,7 +166,8 @@ pub(crate) fn placed(
     let times = machine.times.as_ref();
     let predicted = times.and_then(|times| times.predict(graph, machine, placement, &segments));
     let experts = ExpertPlan::of(graph, machine, &segments);
-    let layers = (0..graph.layers()).map(|index| layer(graph, budget, placement, machine, index));
+    let layers = (0..).zip(graph.layer_nodes());
+    let layers = layers.map(|own| layer(graph, budget, placement, machine, own));
     Ok(Plan {
         map: placement.map_of(graph, &labels),
         embedding: labels[placement.embedding].clone(),
@@ -317,10 +318,9 @@ fn layer(
     budget: &Budget,
     placement: &Placement,
     machine: &Machine,
-    index: u32,
+    (index, nodes): (u32, Vec<usize>),
 ) -> LayerPlan {
     let labels = machine.labels();
-    let nodes = (0..graph.nodes.len()).filter(|&node| graph.nodes[node].layer == Some(index));
     let mut ids = weights(graph, nodes);
     ids.retain(|&id| !graph.weight(id).is_resident);
     let caches = graph.caches.iter().filter(|cache| cache.layer == index);

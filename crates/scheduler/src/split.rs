@@ -141,11 +141,8 @@ fn divided(count: u32, shares: &[f64]) -> Vec<u32> {
 /// Bytes of weights and cache of the largest part, for each offload device.
 fn part_bytes(work: &Work<'_>) -> Vec<u64> {
     let Work { graph, machine, budget, .. } = *work;
-    let mut layers = vec![Vec::new(); graph.layers() as usize + 1];
-    for (number, node) in graph.nodes.iter().enumerate() {
-        let head = graph.layers();
-        layers[node.layer.unwrap_or(head) as usize].push(number);
-    }
+    let mut layers = graph.layer_nodes();
+    layers.push((0..graph.nodes.len()).filter(|&n| graph.nodes[n].layer.is_none()).collect());
     let kv = graph.caches.iter().map(|cache| budget.kv_bytes(cache)).max().unwrap_or(0);
     let state = graph.states.iter().map(|state| budget.state_bytes(state)).max().unwrap_or(0);
     let ids: Vec<BTreeSet<_>> = layers.into_iter().map(|nodes| weights(graph, nodes)).collect();

@@ -225,3 +225,45 @@ impl Recorder<'_> {
         Ok(entry.ty)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::{Catalog, Entry};
+
+    /// A directory with a matrix of every name.
+    struct Squares;
+
+    impl Catalog for Squares {
+        fn find(&self, _: &str) -> Option<Entry> {
+            Some(Entry { ty: Type::F32, shape: vec![4, 4] })
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_tensor_is_one_weight_however_often_it_is_asked_for() {
+        let mut recorder = Recorder::new(&Squares);
+        let whole = recorder.matrix("a", 4, 4).unwrap();
+        let lower = recorder.matrix_rows("a", 4, 2, 2, 4).unwrap();
+        let other = recorder.matrix("b", 4, 4).unwrap();
+        assert_eq!([whole, lower, other].map(|id| id.0), [0, 1, 2]);
+        assert_eq!(recorder.matrix("a", 4, 4).unwrap(), whole);
+        assert_eq!(recorder.matrix_rows("a", 4, 2, 2, 4).unwrap(), lower);
+        assert_eq!(recorder.matrix_rows("b", 4, 0, 2, 4).unwrap().0, 3);
+        assert_eq!(recorder.weight_of(lower).first_row, 2);
+    }
+
+    #[test]
+    fn the_time_of_a_weight_does_not_grow_with_their_number() {
+        let began = Instant::now();
+        let each = |expert| format!("blk.0.ffn_up.{expert}.weight");
+        // With a search through all weights it would take half a minute.
+        let experts = Recorder::new(&Squares).stack("", each, [60_000, 4, 4]).unwrap();
+        assert_eq!(experts.len(), 60_000);
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    }
+}

@@ -21,6 +21,7 @@ pub const CASES: &[Case] = cases! {
     "hermes" "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 2}}\n</tool_call>" calls weather r#"{"city": "Oslo", "days": 2}"#;
     "hermes" "One moment.\n<tool_call>{\"name\": \"none\", \"arguments\": {}}</tool_call>" says "One moment." calls none "{}";
     "hermes" "<think>\nHm.\n</think>\n\nHi <think>" thinks "Hm." says "Hi <think>";
+    "hermes" "<think>a <think> b</think>Hi" thinks "a <think> b" says "Hi";
     "hermes" "<think>a <tool_call> b</think><tool_call>\n{\"name\": \"none\"}\n</tool_call>" thinks "a <tool_call> b" calls none "{}";
     "hermes" "<tool_call>\n{\"name\": \"time\", \"arguments\": {\"city\": \"A\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"time\", \"arguments\": {\"city\": \"B\"}}\n</tool_call>" calls time r#"{"city": "A"}"#, time r#"{"city": "B"}"#;
     "hermes" "<tool_call>{\"arguments\": {\"city\": \"}\\\"{\"}, \"name\": \"time\"}</tool_call> done" says "done" calls time r#"{"city": "}\"{"}"#;
@@ -113,6 +114,7 @@ pub const CASES: &[Case] = cases! {
     "gemma4" "<|channel>thought<channel|>Hi" says "Hi";
     "functiongemma" "<start_function_call>call:time{city:<escape>Oslo<escape>}<end_function_call>" calls time r#"{"city": "Oslo"}"#;
     "gemma3" "```tool_code\nprint(default_api.time(city='A'))\n```" calls time r#"{"city": "A"}"#;
+    "gemma3" "```tool_code\nprint(print(none())))\n```" says ")))\n```" calls none "{}";
     "gemma3" "```tool_code\nnone()\nnone()\n```\nDone." says "Done." calls none "{}", none "{}";
     "lfm2" "<|tool_call_start|>[time(city='O\\'s \"x\"', days=-1.5, exact=False, any=None, tags=['a', (1, 2)])]<|tool_call_end|>" calls time r#"{"city": "O's \"x\"", "days": -1.5, "exact": false, "any": null, "tags": ["a", [1, 2]]}"#;
     "lfm2" "<think>x</think>Look.<|tool_call_start|>[time(city=\"A\\u00e9\\n\"), none()]<|tool_call_end|>" thinks "x" says "Look." calls time r#"{"city": "Aé\n"}"#, none "{}";
