@@ -10,7 +10,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use bilayer_cpu::activations::Columns;
+use bilayer_cpu::activations::PreparedColumns;
 use bilayer_cpu::dot::{AHEAD, Dot, dot};
 use bilayer_cpu::level::Level;
 use bilayer_quant::Type;
@@ -83,9 +83,9 @@ fn dots(criterion: &mut Criterion) {
 }
 
 /// Equal activation columns, prepared for a kernel.
-fn columns(dot: Dot, level: Level, count: usize) -> Columns {
+fn columns(dot: Dot, level: Level, count: usize) -> PreparedColumns {
     let activations: Vec<f32> = (0..COLS).map(|i| (i as f32 * 0.37).sin()).collect();
-    Columns::new(dot.format, level, &activations.repeat(count), COLS)
+    PreparedColumns::new(dot.format, level, &activations.repeat(count), COLS)
 }
 
 /// Benchmarks one kernel and column on weights that stay in the caches.

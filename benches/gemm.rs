@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use bilayer_cpu::gemm::{Chunks, Gemm, gemm, gemm_rounded};
+use bilayer_cpu::gemm::{Gemm, PackedChunks, gemm, gemm_rounded};
 use bilayer_cpu::level::Level;
 use bilayer_quant::Type;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -48,7 +48,7 @@ fn weights(ty: Type, rows: usize, cols: usize) -> Vec<u8> {
 
 /// The packed activations of a product and its buffers.
 struct Prepared {
-    packed: Chunks,
+    packed: PackedChunks,
     scratch: Vec<u8>,
     out: Vec<f32>,
 }

@@ -11,7 +11,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use bilayer_cpu::activations::Columns;
+use bilayer_cpu::activations::PreparedColumns;
 use bilayer_cpu::dot::{Dot, dot};
 use bilayer_cpu::level::Level;
 use bilayer_quant::Type;
@@ -59,7 +59,7 @@ fn main() {
 
 fn measure(dots: &[Dot; 7], level: Level, threads: usize, rounds: usize, sets: &[Vec<u8>]) {
     let x: Vec<f32> = (0..COLS).map(|i| (i as f32 * 0.37).sin()).collect();
-    let columns = dots.each_ref().map(|dot| Columns::new(dot.format, level, &x, COLS));
+    let columns = dots.each_ref().map(|dot| PreparedColumns::new(dot.format, level, &x, COLS));
     let mut times = vec![Vec::new(); dots.len()];
     for round in 0..rounds {
         for (index, dot) in dots.iter().enumerate() {

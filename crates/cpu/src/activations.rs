@@ -18,8 +18,8 @@ mod whole_row;
 pub(crate) use block::Block;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use block::Parts;
-pub use columns::Columns;
 pub(crate) use columns::Lines;
+pub use columns::PreparedColumns;
 pub(crate) use pack::pack;
 pub(crate) use whole_row::{KeyRows, Outliers, PackedRows, RowColumn, quantize_rows};
 

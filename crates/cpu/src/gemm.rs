@@ -36,7 +36,7 @@ pub(crate) mod packing;
 mod tiled;
 mod whole_row;
 
-pub use packing::{Chunks, Packed, Packing};
+pub use packing::{Packed, PackedChunks, Packing};
 
 use float::Float;
 use integer::Integer;

@@ -1,6 +1,6 @@
 //! The error of matrix products in a quantized type: its CPU kernels round weights and activations.
 
-use bilayer_cpu::activations::Columns;
+use bilayer_cpu::activations::PreparedColumns;
 use bilayer_cpu::dot::dot;
 use bilayer_cpu::level::Level;
 use bilayer_quant::{Error, Type};
@@ -53,7 +53,7 @@ fn rounded(ty: Type, cols: usize, weights: &[f32], x: &[f32]) -> Result<Vec<f32>
     let mut out = vec![0.0; x.len() / cols * count];
     let tokens = x.par_chunks(TOKENS * cols).zip(out.par_chunks_mut(TOKENS * count));
     tokens.for_each(|(x, out)| {
-        let columns = Columns::new(kernel.format, Level::Scalar, x, cols);
+        let columns = PreparedColumns::new(kernel.format, Level::Scalar, x, cols);
         kernel.run(&rows, columns.get(), out);
     });
     Ok(out)

@@ -30,19 +30,19 @@ impl Lines {
 }
 
 /// Prepared columns of one format, which own their bytes; a program's are in its buffers.
-pub struct Columns {
+pub struct PreparedColumns {
     lines: Lines,
     cols: usize,
     count: usize,
 }
 
-impl Columns {
+impl PreparedColumns {
     /// Converts the activations `x` `[tokens, cols]`.
     ///
     /// # Panics
     /// Those of [`Format::prepare`]; if `x` is not whole rows.
     #[must_use]
-    pub fn new(format: Format, level: Level, x: &[f32], cols: usize) -> Columns {
+    pub fn new(format: Format, level: Level, x: &[f32], cols: usize) -> PreparedColumns {
         let count = x.len() / cols;
         assert_eq!(x.len(), count * cols, "activations are [tokens, cols]");
         let column_bytes = format.column_bytes(cols);
@@ -51,7 +51,7 @@ impl Columns {
         for (x, column) in x.chunks_exact(cols).zip(columns) {
             format.prepare(level, x, column);
         }
-        Columns { lines, cols, count }
+        PreparedColumns { lines, cols, count }
     }
 
     /// The columns, for a kernel.

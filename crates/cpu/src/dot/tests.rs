@@ -1,7 +1,7 @@
 //! Tests every type at every level against exact sums, on adversarial rows and activations.
 
 use super::*;
-use crate::activations::{Block256, Columns, Quad32, RowColumn};
+use crate::activations::{Block256, PreparedColumns, Quad32, RowColumn};
 
 /// Tolerated f32 rounding, relative to the sum of absolute products, offsets included.
 const ROUNDING: f64 = 1e-5;
@@ -194,7 +194,7 @@ fn check_dot(
     let mut turned_values = values.clone();
     turned(ty, &weights, &mut turned_values);
     let activations: Vec<f32> = (0..count * cols).map(|i| fill(random, i % cols)).collect();
-    let columns = Columns::new(dot.format, level, &activations, cols);
+    let columns = PreparedColumns::new(dot.format, level, &activations, cols);
     let columns = columns.get();
     // An odd address, as possible for a row in a mapped file.
     let mut shifted = vec![0];
@@ -294,7 +294,7 @@ fn an_activation_that_is_not_finite_shows_in_every_row() {
                 let mut x: Vec<f32> = (0..cols).map(|_| random.unit()).collect();
                 x[cols - 5] = wrong;
                 let dot = dot(*ty, cols, level);
-                let columns = Columns::new(dot.format, level, &x, cols);
+                let columns = PreparedColumns::new(dot.format, level, &x, cols);
                 let mut out = [0.0; 3];
                 dot.run(&weights, columns.get(), &mut out);
                 let name = dot.name;
@@ -309,7 +309,7 @@ fn an_activation_that_is_not_finite_shows_in_every_row() {
 fn no_columns_and_no_rows_are_fine_and_wrong_sizes_are_not() {
     let dot = dot(Type::Q8_0, 64, Level::Scalar);
     dot.run(&[], Activations { data: &[], cols: 64, count: 0 }, &mut []);
-    let columns = Columns::new(dot.format, Level::Scalar, &[1.0; 64], 64);
+    let columns = PreparedColumns::new(dot.format, Level::Scalar, &[1.0; 64], 64);
     dot.run(&[], columns.get(), &mut []);
     let wrong = std::panic::catch_unwind(|| {
         dot.run(&[0; 67], columns.get(), &mut [0.0]);

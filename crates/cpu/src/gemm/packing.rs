@@ -107,9 +107,9 @@ impl Packing {
     /// # Panics
     /// If `x` has a wrong length.
     #[must_use]
-    pub fn pack_all(self, x: &[f32], tokens: usize) -> Chunks {
+    pub fn pack_all(self, x: &[f32], tokens: usize) -> PackedChunks {
         let lines = Lines::new(self.bytes(tokens));
-        let mut chunks = Chunks { packing: self, lines, tokens };
+        let mut chunks = PackedChunks { packing: self, lines, tokens };
         chunks.pack(x);
         chunks
     }
@@ -153,13 +153,13 @@ impl Packing {
 }
 
 /// Packed activations which own their bytes; a program's are in its buffers.
-pub struct Chunks {
+pub struct PackedChunks {
     packing: Packing,
     lines: Lines,
     tokens: usize,
 }
 
-impl Chunks {
+impl PackedChunks {
     /// Packs other activations `[tokens, cols]` in place of these.
     ///
     /// # Panics

@@ -4,7 +4,7 @@
 use bilayer_quant::Type;
 
 use super::*;
-use crate::activations::Columns;
+use crate::activations::PreparedColumns;
 
 /// Reproducible, approximately normal random numbers.
 pub(crate) fn noise(count: usize, seed: u64) -> Vec<f32> {
@@ -361,7 +361,7 @@ fn rows_with_one_scale_are_exact_to_the_bit() {
             let found = product(&gemm(Type::W8A8, cols, level), &bytes, &x, tokens);
             assert!(found == expected, "{level} [{rows}, {cols}] x {tokens}");
             let dot = dot(Type::W8A8, cols, level);
-            let columns = Columns::new(dot.format, level, &x, cols);
+            let columns = PreparedColumns::new(dot.format, level, &x, cols);
             let mut out = vec![f32::NAN; rows * tokens];
             dot.run(&bytes, columns.get(), &mut out);
             assert!(out == expected, "{} [{rows}, {cols}] x {tokens}", dot.name);

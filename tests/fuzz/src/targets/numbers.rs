@@ -1,6 +1,6 @@
 //! Quantized blocks: their types alone, and products with them at every level of the CPU.
 
-use bilayer_cpu::activations::Columns;
+use bilayer_cpu::activations::PreparedColumns;
 use bilayer_cpu::dot::{Dot, dot};
 use bilayer_cpu::gemm::{Gemm, gemm};
 use bilayer_cpu::level::Level;
@@ -38,7 +38,7 @@ impl Product {
     /// `[tokens, rows]` by GEMV.
     fn by_dot(&self, dot: Dot, level: Level) -> Vec<f32> {
         let (tokens, rows) = (self.x.len() / self.cols, self.weights.len() / dot.row_bytes());
-        let columns = Columns::new(dot.format, level, &self.x, self.cols);
+        let columns = PreparedColumns::new(dot.format, level, &self.x, self.cols);
         let mut out = vec![0.0; tokens * rows];
         dot.run(&self.weights, columns.get(), &mut out);
         out
