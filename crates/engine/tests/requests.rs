@@ -22,6 +22,8 @@ use bilayer_scheduler::{Budget, Machine, Placement, place};
 mod checks;
 #[path = "../../../tests/support/devices.rs"]
 mod devices;
+#[path = "requests/drafts.rs"]
+mod drafts;
 #[path = "support/halves.rs"]
 mod halves;
 #[path = "../../../tests/support/model.rs"]

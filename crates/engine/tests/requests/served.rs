@@ -1,16 +1,15 @@
-//! What an executor reports: times and counts of the steps, log-probabilities, ends, drafts, failures and slots.
+//! What an executor reports: times and counts of the steps, log-probabilities, ends, failures and slots.
 
 use std::time::Duration;
 
-use bilayer_engine::generate::speculate::{Draft, Text};
 use bilayer_engine::requests::{PositionLogprobs, StepReport, SubmitError};
 use bilayer_engine::sampling::logprobs;
-use bilayer_engine::session::{Run, Spent, Wanted, Warning};
-use bilayer_engine::{Adapters, Error, LoraFile, Strength, open_file};
+use bilayer_engine::session::{Run, Spent, Wanted};
+use bilayer_engine::{Adapters, LoraFile, Strength, open_file};
 
 use super::*;
 
-fn tiny() -> Model {
+pub fn tiny() -> Model {
     Model::from_bytes("tiny", words::tiny(Type::F32, 7)).unwrap()
 }
 
@@ -26,12 +25,12 @@ fn simulated(model: &Model) -> Session {
     halves(model, settings)
 }
 
-fn tokens(len: u32) -> Vec<u32> {
+pub fn tokens(len: u32) -> Vec<u32> {
     (0..len).map(|at| 3 + at * 7 % 90).collect()
 }
 
 /// A greedy request of a number of tokens.
-fn exactly(model: &Model, prompt: Vec<u32>, predict: usize) -> Submission {
+pub fn exactly(model: &Model, prompt: Vec<u32>, predict: usize) -> Submission {
     let request = Request { predict: Some(predict), ignore_eos: true, ..Request::new(prompt) };
     Submission::new(request, sampler(model, 1, 0.0))
 }
@@ -74,7 +73,7 @@ fn step(
 }
 
 /// All events until nothing is left to do.
-fn run(executor: &mut Executor) -> Vec<(RequestId, Event)> {
+pub fn run(executor: &mut Executor) -> Vec<(RequestId, Event)> {
     let mut events = Vec::new();
     let ends = (0..999).any(|_| !executor.step(&mut events));
     assert!(ends, "it does not end: {} events", events.len());
@@ -82,7 +81,7 @@ fn run(executor: &mut Executor) -> Vec<(RequestId, Event)> {
 }
 
 /// What was last told of a request.
-fn last(events: &[(RequestId, Event)], of: RequestId) -> Served {
+pub fn last(events: &[(RequestId, Event)], of: RequestId) -> Served {
     let told = events.iter().rev().find_map(|(id, event)| match event {
         Event::Ended { served, .. } if *id == of => Some(served.clone()),
         _ => None,
@@ -396,145 +395,6 @@ fn other_namespaces_and_strengths_of_adapters_share_no_prefix() {
     assert!(executor.save_slot(0).unwrap().is_some());
     let error = executor.save_slot(2).unwrap_err().to_string();
     assert!(error.contains("slot 2") && error.contains("0.5"), "{error}");
-}
-
-/// How a drafter is made and what it is asked.
-#[derive(Clone, Default)]
-struct Notes(Arc<Mutex<Vec<String>>>);
-
-impl Notes {
-    fn note(&self, what: String) {
-        self.0.lock().unwrap().push(what);
-    }
-
-    fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().unwrap())
-    }
-}
-
-/// A drafter that knows the answer, and proposes a wrong token at each place in `wrong`.
-#[derive(Clone)]
-struct Knowing {
-    text: Vec<u32>,
-    wrong: Vec<usize>,
-    /// The length of the text after which it fails.
-    fails: usize,
-    makes: Option<usize>,
-    notes: Notes,
-}
-
-impl Drafter for Knowing {
-    fn begin(&mut self, _: &Options) -> Result<(), Error> {
-        self.notes.note("begin".to_owned());
-        Ok(())
-    }
-
-    fn draft(&mut self, text: Text<'_>, most: usize, draft: &mut Draft) -> Result<(), Error> {
-        self.notes.note(format!("{most} after {}", text.len()));
-        assert!(draft.tokens().is_empty());
-        assert!(text.from(0).eq(self.text[..text.len()].iter().copied()), "another text");
-        for at in (text.len()..self.text.len()).take(most) {
-            draft.push(if self.wrong.contains(&at) { 2 } else { self.text[at] });
-        }
-        if text.len() >= self.fails { Err(Error::LogitsNotFinite) } else { Ok(()) }
-    }
-
-    fn move_spent(&mut self, all: &mut Spent) {
-        all.total += Duration::from_secs(1000);
-    }
-}
-
-impl DrafterSource for Knowing {
-    fn drafter(&mut self) -> Result<Option<Box<dyn Drafter>>, Error> {
-        self.notes.note("make".to_owned());
-        let Some(left) = &mut self.makes else { return Err(Error::LogitsNotFinite) };
-        let has_room = *left > 0;
-        *left = left.saturating_sub(1);
-        Ok(has_room.then(|| -> Box<dyn Drafter> { Box::new(self.clone()) }))
-    }
-}
-
-/// The tokens of an answer, its counts, and the executor's warnings.
-fn drafted(model: &Model, knowing: &Knowing, predict: usize) -> (Vec<u32>, Served, Vec<Warning>) {
-    let mut executor = executor(model, 1).with_drafts(Box::new(knowing.clone()));
-    let id = executor.submit(exactly(model, tokens(10), predict)).unwrap();
-    let all = run(&mut executor);
-    let found = all.iter().filter_map(|(_, event)| match event {
-        Event::Token(delta) => Some(delta),
-        _ => None,
-    });
-    let numbers = found.clone().map(|delta| delta.served.generated);
-    assert!(numbers.eq(1..=predict), "each token has its number");
-    let ids = found.map(|delta| delta.token.id).collect();
-    (ids, last(&all, id), executor.take_warnings())
-}
-
-#[test]
-fn draft_tokens_are_asked_for_verified_and_counted() {
-    let model = tiny();
-    let knowing = Knowing {
-        text: tokens(10),
-        wrong: Vec::new(),
-        fails: usize::MAX,
-        makes: Some(0),
-        notes: Notes::default(),
-    };
-    // Without room for a drafter each token takes a step, before which a drafter is asked for.
-    let (answer, served, warnings) = drafted(&model, &knowing, 20);
-    assert_eq!((served.drafts, served.drafted, served.accepted, warnings.len()), (0, 0, 0, 0));
-    assert_eq!(knowing.notes.take(), ["make"; 18]);
-    let knowing = Knowing { text: [tokens(10), answer.clone()].concat(), ..knowing };
-    let of = |knowing: &Knowing, predict: usize| {
-        let (found, served, warnings) = drafted(&model, knowing, predict);
-        assert_eq!(found, answer[..predict], "the answer is the same");
-        let notes = knowing.notes.take();
-        (notes, [served.drafts, served.drafted, served.accepted], served, warnings.len())
-    };
-    let certain = Knowing { makes: Some(1), ..knowing.clone() };
-    // One token comes of the prompt and one after each draft, which is no longer than the rest.
-    let (notes, counts, served, _) = of(&certain, 20);
-    assert_eq!(notes, ["make", "begin", "7 after 11", "7 after 19", "2 after 27"]);
-    assert_eq!(counts, [3, 16, 16]);
-    let spent = Duration::from_secs(3000);
-    assert!(served.spent.total >= spent && served.spent.total < 2 * spent);
-    assert_eq!(of(&certain, 2).0, [] as [&str; 0]);
-    assert_eq!(of(&certain, 3).0, ["make", "begin", "1 after 11"]);
-    // The third of seven is wrong: it and those behind are rejected, and the model selects another.
-    let wrong = Knowing { wrong: vec![13], ..certain.clone() };
-    let (notes, counts, ..) = of(&wrong, 8);
-    assert_eq!(notes, ["make", "begin", "6 after 11", "3 after 14"]);
-    assert_eq!(counts, [2, 9, 5]);
-    // The last one is wrong.
-    let wrong = Knowing { wrong: vec![16], ..certain.clone() };
-    let (notes, counts, ..) = of(&wrong, 8);
-    assert_eq!(
-        (notes, counts),
-        (["make", "begin", "6 after 11"].map(str::to_owned).to_vec(), [1, 6, 5])
-    );
-}
-
-#[test]
-fn an_answer_goes_on_without_a_drafter_that_fails() {
-    let model = tiny();
-    let notes = Notes::default();
-    let knowing = Knowing { text: tokens(10), wrong: Vec::new(), fails: 0, makes: Some(0), notes };
-    let (answer, ..) = drafted(&model, &knowing, 12);
-    knowing.notes.take();
-    let text = [tokens(10), answer.clone()].concat();
-    for (fails, makes, expected, drafted_tokens) in [
-        (0, Some(5), vec!["make", "begin", "7 after 11"], 0),
-        (12, Some(5), vec!["make", "begin", "7 after 11", "2 after 19"], 7),
-        (0, None, vec!["make"], 0),
-    ] {
-        let failing = Knowing { text: text.clone(), fails, makes, ..knowing.clone() };
-        let (found, served, warnings) = drafted(&model, &failing, 12);
-        assert_eq!(found, answer);
-        assert_eq!(
-            (failing.notes.take(), served.drafted),
-            (expected.iter().map(|of| (*of).to_owned()).collect(), drafted_tokens)
-        );
-        assert!(matches!(warnings[..], [Warning::NotDrafted { .. }]), "{warnings:?}");
-    }
 }
 
 /// Steps are refused, once; everything else works.

@@ -4,7 +4,8 @@ use bilayer_gguf::{Error, File, Metadata, MetadataOverride, NewTensor, OpenOptio
 use bilayer_quant::Type;
 use bytes::Bytes;
 
-use super::{folder, open_bytes, shards};
+use super::shards::shards;
+use super::{folder, open_bytes};
 
 /// Two tensors of two rows, 32 bytes each.
 fn two() -> File {
