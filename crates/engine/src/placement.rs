@@ -203,8 +203,7 @@ impl Placing {
                 ExpertCache::Bytes(bytes) => Bytes(bytes).to_string(),
                 _ => "auto".to_owned(),
             };
-            let has_experts = graph.nodes.iter().any(|node| graph.is_sparse(node));
-            let expected = match has_experts {
+            let expected = match graph.has_experts() {
                 true => "0: the model's experts cannot be computed apart from each other",
                 false => "0: the model has no experts",
             };
@@ -231,7 +230,7 @@ impl Placing {
                 ));
             }
         }
-        let has_experts = graph.nodes.iter().any(|node| graph.is_sparse(node));
+        let has_experts = graph.has_experts();
         if self.expert_cache != ExpertCache::Off && gpus == 0 {
             notes.push("expert-cache has no effect: no GPU is in use".to_owned());
         }

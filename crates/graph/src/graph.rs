@@ -199,6 +199,11 @@ impl Graph {
         self.width(experts.route) / 2 < self.experts(experts)
     }
 
+    /// Whether any node [is sparse](Graph::is_sparse).
+    pub fn has_experts(&self) -> bool {
+        self.nodes.iter().any(|node| self.is_sparse(node))
+    }
+
     /// Number of experts that a row can be routed to.
     pub fn experts(&self, experts: &Experts) -> usize {
         experts.stack.iter().map(|&id| self.weight(id).stacked).sum()

@@ -124,6 +124,7 @@ mod tests {
         for (x, code) in cases {
             assert_eq!(nearest(x, 1.0), code, "{x}");
             assert_eq!(nearest(8.0 * x, 8.0), code, "{x} at a scale");
+            assert_eq!(nearest(0.25 * x, 0.25), code, "{x} at a scale");
             assert_eq!(nearest(x, 0.0), 0, "{x} without a scale");
         }
     }

@@ -271,8 +271,8 @@ impl Work<'_> {
         let bytes = |stage: &StreamStage| {
             weight_bytes(graph, &stage.weights.iter().copied().collect(), facts)
         };
-        let has_mixtures = graph.nodes.iter().any(|node| graph.is_sparse(node));
-        let by_route = has_mixtures.then(|| self.stages(device, plan, Mixtures::Routed)).flatten();
+        let by_route = graph.has_experts().then(|| self.stages(device, plan, Mixtures::Routed));
+        let by_route = by_route.flatten();
         let by_route =
             by_route.filter(|stages| stages.iter().any(|stage| !stage.experts.is_empty()));
         let mut streaming = Streaming {
