@@ -2,8 +2,9 @@
 //!
 //! **The idea.** A kernel is a struct of slices with a `run` that is generic over [`Lanes`]; [`Lanes::enter`]
 //! calls it inside a function compiled with the vectors' features. Everything between that function and the
-//! intrinsics is `#[inline(always)]`, so the whole kernel becomes one region of that level. Plain Rust that the compiler
-//! is to vectorize for a level is such a kernel too, which ignores its lanes.
+//! intrinsics is `#[inline(always)]`, so the whole kernel becomes one region of that level; a large one is divided by
+//! [`Lanes::call`]. Plain Rust that the compiler is to vectorize for a level is such a kernel too, which ignores its
+//! lanes.
 //!
 //! **Price.** A `Lanes` value proves that its features were detected: only `enter` creates it. Quantized dot products
 //! and matrix products do not use this; they are hand-written for each level.
@@ -114,12 +115,22 @@ pub(crate) trait Lanes: Copy {
     ///
     /// # Safety
     /// The CPU has the instructions.
-    unsafe fn enter<K: Kernel>(kernel: K) -> K::Output;
-    /// [`Lanes::enter`] of a kernel with one output.
-    ///
-    /// # Safety
-    /// The CPU has the instructions.
-    unsafe fn transform<T: Transform>(kernel: T, out: &mut T::Out);
+    unsafe fn enter<T: Transform>(kernel: T, out: &mut T::Out);
+    /// Runs a part of a kernel in a function of its own, which has the registers for itself. It is meant for parts that
+    /// are large and have several variants: the time to compile a function grows faster than its size, and attention in one
+    /// function would take a third of the time of this crate.
+    #[inline(always)]
+    fn call<K: Kernel>(self, part: K) -> K::Output {
+        let mut output = None;
+        self.call_transform(Returning(part), &mut output);
+        output.expect("the part ran")
+    }
+    /// [`Lanes::call`] of a part with one output.
+    #[inline(always)]
+    fn call_transform<T: Transform>(self, part: T, out: &mut T::Out) {
+        // SAFETY: the value proves that the CPU has the instructions.
+        unsafe { Self::enter(part, out) }
+    }
 }
 
 /// A kernel with one output, which is a parameter of the compiled function rather than a field: only so does the
@@ -135,6 +146,19 @@ pub(crate) trait Kernel {
     type Output;
     /// The body; must be `#[inline(always)]`.
     fn run<L: Lanes>(self, lanes: L) -> Self::Output;
+}
+
+/// A kernel as a transform.
+pub(crate) struct Returning<K>(pub(crate) K);
+
+impl<K: Kernel> Transform for Returning<K> {
+    /// None before the kernel has run.
+    type Out = Option<K::Output>;
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L, out: &mut Self::Out) {
+        *out = Some(self.0.run(l));
+    }
 }
 
 /// Eight lanes in plain Rust, which the compiler maps to the target's baseline instructions.
@@ -234,10 +258,8 @@ impl Lanes for Portable {
     }
     #[inline(always)]
     fn prefetch(self, _address: *const u8) {}
-    unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
-        kernel.run(Portable)
-    }
-    unsafe fn transform<T: Transform>(kernel: T, out: &mut T::Out) {
+    #[inline(never)]
+    unsafe fn enter<T: Transform>(kernel: T, out: &mut T::Out) {
         kernel.run(Portable, out);
     }
 }

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::lanes::{self, Kernel, Lanes, Transform};
+use crate::lanes::{self, Kernel, Lanes, Returning, Transform};
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -163,16 +163,16 @@ impl Level {
 
 /// Runs a kernel with the instructions of `level`, which this CPU must support.
 pub(crate) fn dispatch<K: Kernel>(level: Level, kernel: K) -> K::Output {
-    debug_assert!(level.is_available());
-    // SAFETY: the backend has checked that the level is available, and so do `dot`, `gemm` and `prepare`.
-    by_level!(level, Row => unsafe { <Row as Vectors>::Lanes::enter(kernel) })
+    let mut output = None;
+    transform(level, Returning(kernel), &mut output);
+    output.expect("the kernel ran")
 }
 
 /// [`dispatch`] of a kernel with one output.
 pub(crate) fn transform<T: Transform>(level: Level, kernel: T, out: &mut T::Out) {
     debug_assert!(level.is_available());
-    // SAFETY: as above.
-    by_level!(level, Row => unsafe { <Row as Vectors>::Lanes::transform(kernel, out) })
+    // SAFETY: the backend has checked that the level is available, and so do `dot`, `gemm` and `prepare`.
+    by_level!(level, Row => unsafe { <Row as Vectors>::Lanes::enter(kernel, out) })
 }
 
 impl fmt::Display for Level {

@@ -39,7 +39,6 @@ use crate::types::{self, for_each_type};
 #[cfg(target_arch = "x86_64")]
 use amx::FillTiles;
 pub(crate) use layout::{Adjust, Fill, FloatPanel, Mins, Panel, ROWS};
-use rounded::Unpacked;
 use stored::{OfBlocks, OfQuads};
 
 /// The unpacking of a type with blocks of 256, with its fast paths.
@@ -222,10 +221,10 @@ impl Quants {
         Quants::new(
             U::FORM,
             [U::BIAS, U::HIGHEST],
-            [
-                |level, rows, spans| transform(level, ToSpans::<U>(rows, PhantomData), spans),
-                rounded::round::<Unpacked<U>>,
-            ],
+            [to_spans::<U>, |level, rows, spans| {
+                to_spans::<U>(level, rows, spans);
+                rounded::round_exact(level, U::FORM, U::BIAS, spans);
+            }],
         )
     }
 
@@ -250,6 +249,10 @@ impl Quants {
 }
 
 /// Unpacks rows to spans.
+fn to_spans<U: Unpack>(level: Level, rows: PanelRows<'_>, spans: &mut [Span]) {
+    transform(level, ToSpans::<U>(rows, PhantomData), spans);
+}
+
 struct ToSpans<'a, U>(PanelRows<'a>, PhantomData<U>);
 
 impl<U: Unpack> Transform for ToSpans<'_, U> {

@@ -109,7 +109,7 @@ pub(crate) struct Panel<'a> {
 /// A panel of a type in blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Blocks<'a> {
-    coding: Coding,
+    pub(crate) coding: Coding,
     codes: &'a [u8],
     high: &'a [u8],
     /// Scales, f16 bits.

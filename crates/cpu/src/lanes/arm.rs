@@ -2,7 +2,7 @@
 
 use crate::neon::intrinsics::*;
 
-use super::{Kernel, Lanes, Transform};
+use super::{Lanes, Transform};
 use crate::neon;
 
 /// No proof is needed: every 64-bit Arm CPU has NEON.
@@ -27,10 +27,8 @@ impl Lanes for Neon {
     const TILE_ROWS: usize = 4;
     const DIRECT_ROWS: usize = 4;
 
-    unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
-        kernel.run(Neon)
-    }
-    unsafe fn transform<T: Transform>(kernel: T, out: &mut T::Out) {
+    #[inline(never)]
+    unsafe fn enter<T: Transform>(kernel: T, out: &mut T::Out) {
         kernel.run(Neon, out);
     }
     #[inline(always)]

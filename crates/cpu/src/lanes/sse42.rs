@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, Lanes, Transform};
+use super::{Lanes, Transform};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Sse42(());
@@ -46,12 +46,9 @@ impl Lanes for Sse42 {
     const TILE_ROWS: usize = 2;
     const DIRECT_ROWS: usize = 1;
 
+    #[inline(never)]
     #[target_feature(enable = "ssse3,sse4.1,sse4.2")]
-    unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
-        kernel.run(Sse42(()))
-    }
-    #[target_feature(enable = "ssse3,sse4.1,sse4.2")]
-    unsafe fn transform<T: Transform>(kernel: T, out: &mut T::Out) {
+    unsafe fn enter<T: Transform>(kernel: T, out: &mut T::Out) {
         kernel.run(Sse42(()), out);
     }
     #[inline(always)]

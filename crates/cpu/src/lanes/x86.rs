@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, Lanes, Transform};
+use super::{Lanes, Transform};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
@@ -28,13 +28,10 @@ impl Lanes for Avx2 {
     const TILE_ROWS: usize = 4;
     const DIRECT_ROWS: usize = usize::MAX;
 
+    #[inline(never)]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
+    unsafe fn enter<T: Transform>(kernel: T, out: &mut T::Out) {
         crate::x86::whole_lines();
-        kernel.run(Avx2(()))
-    }
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn transform<T: Transform>(kernel: T, out: &mut T::Out) {
         kernel.run(Avx2(()), out);
     }
     #[inline(always)]
@@ -116,12 +113,9 @@ impl Lanes for Avx512 {
     const TILE_ROWS: usize = 8;
     const DIRECT_ROWS: usize = 8;
 
+    #[inline(never)]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
-        kernel.run(Avx512(()))
-    }
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn transform<T: Transform>(kernel: T, out: &mut T::Out) {
+    unsafe fn enter<T: Transform>(kernel: T, out: &mut T::Out) {
         kernel.run(Avx512(()), out);
     }
     #[inline(always)]

@@ -20,6 +20,7 @@ use tile::WEIGHT_LANES;
 
 mod hadamard;
 mod tile;
+mod unpack;
 pub(crate) mod whole;
 
 /// Target number of query rows per tile: enough to amortize the conversion of each page.

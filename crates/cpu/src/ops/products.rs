@@ -210,16 +210,17 @@ pub(in crate::ops) trait Product: Copy {
     unsafe fn rows<L: Lanes>(self, l: L, rows: usize) {
         // SAFETY: guaranteed by the caller.
         unsafe {
+            // Constant conditions: no code is made for more rows than a level has registers for.
             match rows {
                 1 => self.run::<L, 1>(l),
-                2 => self.run::<L, 2>(l),
-                3 => self.run::<L, 3>(l),
-                4 => self.run::<L, 4>(l),
-                rows if L::TILE_ROWS <= 4 => unreachable!("{rows} rows"),
-                5 => self.run::<L, 5>(l),
-                6 => self.run::<L, 6>(l),
-                7 => self.run::<L, 7>(l),
-                _ => self.run::<L, 8>(l),
+                2 if const { L::TILE_ROWS >= 2 } => self.run::<L, 2>(l),
+                3 if const { L::TILE_ROWS >= 3 } => self.run::<L, 3>(l),
+                4 if const { L::TILE_ROWS >= 4 } => self.run::<L, 4>(l),
+                5 if const { L::TILE_ROWS >= 5 } => self.run::<L, 5>(l),
+                6 if const { L::TILE_ROWS >= 6 } => self.run::<L, 6>(l),
+                7 if const { L::TILE_ROWS >= 7 } => self.run::<L, 7>(l),
+                8 if const { L::TILE_ROWS >= 8 } => self.run::<L, 8>(l),
+                _ => unreachable!("{rows} rows"),
             }
         }
     }
@@ -239,12 +240,11 @@ impl<S: Source> Product for Score<S> {
     #[inline(always)]
     unsafe fn run<L: Lanes, const R: usize>(self, l: L) {
         // With many rows, two vectors of each fill the registers; with few rows, four hide the latency.
-        let wide = 2 * R <= L::TILE_ROWS && 4 * L::N <= PAGE_TOKENS;
         let mut first = 0;
         while first < PAGE_TOKENS {
             // SAFETY: guaranteed by the caller; 2 N, or 4 N, divides 32.
             first += unsafe {
-                if wide {
+                if const { 2 * R <= L::TILE_ROWS && 4 * L::N <= PAGE_TOKENS } {
                     self.columns::<L, R, 4>(l, first)
                 } else {
                     self.columns::<L, R, 2>(l, first)
@@ -334,9 +334,9 @@ impl<S: Source, const LEFT: usize> Product for Mix<S, LEFT> {
             // SAFETY: guaranteed by the caller; columns `at..` of all matrices, no more than are left.
             unsafe {
                 // As in [`Score::run`].
-                first += if 2 * R <= L::TILE_ROWS && left >= 4 {
+                first += if const { 2 * R <= L::TILE_ROWS } && left >= 4 {
                     self.block::<L, R, 4>(l, at)
-                } else if left >= 2 {
+                } else if const { 2 * L::N <= 16 } || left >= 2 {
                     self.block::<L, R, 2>(l, at)
                 } else {
                     self.block::<L, R, 1>(l, at)

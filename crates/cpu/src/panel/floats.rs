@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use bilayer_quant::Type;
 
 use super::rounded::{self, Weights};
-use super::{SPAN, Span, UnpackRows};
+use super::{SPAN, UnpackRows};
 use crate::lanes::{Lanes, Transform};
 use crate::level::{Level, transform};
 
@@ -87,7 +87,7 @@ pub(crate) fn round(ty: Type) -> Option<UnpackRows> {
 
 impl<H: Half> Weights for H {
     #[inline(always)]
-    fn read<L: Lanes>(l: L, row: &[u8], _: &mut Span, weights: &mut [f32; SPAN]) {
+    fn read<L: Lanes>(l: L, row: &[u8], weights: &mut [f32; SPAN]) {
         Widen::<H>(row, PhantomData).run(l, weights);
     }
 }
@@ -96,7 +96,7 @@ struct F32;
 
 impl Weights for F32 {
     #[inline(always)]
-    fn read<L: Lanes>(_: L, row: &[u8], _: &mut Span, weights: &mut [f32; SPAN]) {
+    fn read<L: Lanes>(_: L, row: &[u8], weights: &mut [f32; SPAN]) {
         for (weight, bytes) in weights.iter_mut().zip(row.as_chunks::<4>().0) {
             *weight = f32::from_le_bytes(*bytes);
         }

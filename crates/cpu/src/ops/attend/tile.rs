@@ -16,10 +16,10 @@
 //! **Price.** Levels differ in the last bits, because they sum in different orders. Sums are f32.
 
 use bilayer_graph::{PAGE_TOKENS, Window};
-use bilayer_quant::cache::{BLOCK, Coding};
+use bilayer_quant::cache::BLOCK;
 
-use crate::bytes::{Bytes, Field, Flags};
-use crate::cache::{Blocks, Panel, Stored, with_known};
+use super::unpack::{UnpackKeys, UnpackValues, transpose, unpack_f16};
+use crate::cache::{Panel, Stored};
 use crate::lanes::{Kernel, Lanes};
 use crate::math;
 use crate::ops::products::{Ahead, F16, F32, Mix, Product, Q8Keys, Q8Values, Score, Source, step};
@@ -127,7 +127,7 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
                 self.score(l, Q8Keys(quants.as_ptr(), scales), ahead);
             }
             _ => {
-                unpack_keys(l, keys, self.keys);
+                l.call_transform(UnpackKeys(keys), self.keys);
                 self.score(l, F32(self.keys.as_ptr()), ahead);
             }
         }
@@ -144,7 +144,7 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
                 self.mix(l, source, seen, ahead);
             }
             _ => {
-                unpack_values(l, values, self.value_stride, self.values);
+                l.call_transform(UnpackValues(values, self.value_stride), self.values);
                 self.mix(l, F32(self.values.as_ptr()), seen, ahead);
             }
         }
@@ -153,7 +153,7 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
     /// A page of keys that begin with their values.
     #[inline(always)]
     fn in_keys<L: Lanes>(&mut self, l: L, page: usize, keys: Panel<'p>, next: Panel<'p>) {
-        unpack_keys(l, keys, self.keys);
+        l.call_transform(UnpackKeys(keys), self.keys);
         self.score(l, F32(self.keys.as_ptr()), Ahead::of(next));
         let seen = self.weigh(l, page);
         transpose(self.keys, self.value_dim, self.value_stride, self.values);
@@ -173,7 +173,7 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
                 out: self.scores[row * PAGE_TOKENS..].as_mut_ptr(),
                 ahead: ahead.of_rows_from(row),
             };
-            multiply(l, product, (rows - row).min(step));
+            l.call(Multiply(product, (rows - row).min(step)));
         }
     }
 
@@ -199,7 +199,7 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
                 out: self.sums[row * stride..].as_mut_ptr(),
                 ahead: ahead.of_rows_from(row),
             };
-            multiply(l, product, (rows - row).min(step));
+            l.call(Multiply(product, (rows - row).min(step)));
         }
     }
 
@@ -260,10 +260,17 @@ impl<'p, P: Fn(usize) -> Page<'p>> Sweep<'_, 'p, P> {
 }
 
 /// A product of some of the rows that are left.
-#[inline(always)]
-fn multiply<L: Lanes>(l: L, product: impl Product, rows: usize) {
-    // SAFETY: `score` and `mix` pass no more rows than are left, and slices of the lengths checked in `run`.
-    unsafe { product.rows(l, rows) };
+struct Multiply<P>(P, usize);
+
+impl<P: Product> Kernel for Multiply<P> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let Multiply(product, rows) = self;
+        // SAFETY: `score` and `mix` pass no more rows than are left, and slices of the lengths checked in `run`.
+        unsafe { product.rows(l, rows) };
+    }
 }
 
 #[inline(always)]
@@ -333,159 +340,5 @@ pub(super) fn weigh_row<L: Lanes>(l: L, scores: &mut [f32], largest: f32, weight
 pub(super) fn scale<L: Lanes>(l: L, factor: f32, row: &mut [f32]) {
     for chunk in row.chunks_exact_mut(L::N) {
         l.write(l.mul(l.read(chunk), l.splat(factor)), chunk);
-    }
-}
-
-/// Keys of a page as f32: `[head_dim, 32]`.
-#[inline(always)]
-fn unpack_keys<L: Lanes>(l: L, panel: Panel<'_>, out: &mut [f32]) {
-    let Stored::Blocks(coding) = panel.stored else { return unpack_floats(l, panel, out) };
-    with_known!(coding, |coding| unpack_coded_keys(l, panel.blocks(coding), coding, out));
-}
-
-// Loops over indices here and below: in so large a function not every adapter of an iterator is inlined, and each call
-// then spills all vectors.
-#[inline(always)]
-fn unpack_coded_keys<L: Lanes>(l: L, blocks: Blocks<'_>, coding: Coding, out: &mut [f32]) {
-    let (mut scales, mut minimums) = ([0.0; PAGE_TOKENS], [0.0; PAGE_TOKENS]);
-    for row in 0..out.len() / PAGE_TOKENS {
-        if row.is_multiple_of(BLOCK) {
-            unpack_scales(l, blocks, coding, row, &mut scales, &mut minimums);
-        }
-        let codes = codes(l, blocks, coding, row);
-        let out = &mut out[row * PAGE_TOKENS..][..PAGE_TOKENS];
-        let mut at = 0;
-        while at < PAGE_TOKENS {
-            let (scale, minimum) = (l.read(&scales[at..]), l.read(&minimums[at..]));
-            l.write(element(l, coding, scale, l.read_i8(&codes[at..]), minimum), &mut out[at..]);
-            at += L::N;
-        }
-    }
-}
-
-/// Values of a page as f32: `[32, stride]`.
-#[inline(always)]
-fn unpack_values<L: Lanes>(l: L, panel: Panel<'_>, stride: usize, out: &mut [f32]) {
-    let Stored::Blocks(coding) = panel.stored else { return unpack_floats(l, panel, out) };
-    with_known!(coding, |coding| unpack_coded_values(l, panel.blocks(coding), coding, stride, out));
-}
-
-#[inline(always)]
-fn unpack_coded_values<L: Lanes>(
-    l: L,
-    blocks: Blocks<'_>,
-    coding: Coding,
-    stride: usize,
-    out: &mut [f32],
-) {
-    // Scales of units one after another: those of each token, of which the last may be half a unit.
-    let per_token = stride.div_ceil(BLOCK);
-    let (mut scales, mut minimums) = ([0.0; BLOCK], [0.0; BLOCK]);
-    for unit in 0..PAGE_TOKENS * per_token {
-        if unit.is_multiple_of(BLOCK) {
-            unpack_scales(l, blocks, coding, unit, &mut scales, &mut minimums);
-        }
-        let codes = codes(l, blocks, coding, unit);
-        let (scale, minimum) = (l.splat(scales[unit % BLOCK]), l.splat(minimums[unit % BLOCK]));
-        let first = unit % per_token * BLOCK;
-        let out = &mut out[unit / per_token * stride + first..][..BLOCK.min(stride - first)];
-        // 16 or 32 elements, multiples of N.
-        let mut at = 0;
-        while at < out.len() {
-            l.write(element(l, coding, scale, l.read_i8(&codes[at..]), minimum), &mut out[at..]);
-            at += L::N;
-        }
-    }
-}
-
-/// 32 scales from `first` on, and what is to be added to elements: minimums, or what codes above their zero are too large
-/// by. Both are exact, since scales have 11 bits and codes at most 5.
-#[inline(always)]
-fn unpack_scales<L: Lanes>(
-    l: L,
-    blocks: Blocks<'_>,
-    coding: Coding,
-    first: usize,
-    scales: &mut [f32; BLOCK],
-    minimums: &mut [f32; BLOCK],
-) {
-    unpack_f16(l, &blocks.scales[first..][..BLOCK], scales);
-    if coding.has_minimum() {
-        unpack_f16(l, &blocks.minimums[first..][..BLOCK], minimums);
-    } else if coding.zero() != 0 {
-        let above = l.splat(-f32::from(coding.zero()));
-        let mut at = 0;
-        while at < BLOCK {
-            l.write(l.mul(above, l.read(&scales[at..])), &mut minimums[at..]);
-            at += L::N;
-        }
-    }
-}
-
-/// Elements from their codes.
-#[inline(always)]
-fn element<L: Lanes>(l: L, coding: Coding, scale: L::F, code: L::F, minimum: L::F) -> L::F {
-    let is_shifted = coding.has_minimum() || coding.zero() != 0;
-    if is_shifted { l.fma(scale, code, minimum) } else { l.mul(scale, code) }
-}
-
-/// The codes of a unit, or their levels from the table.
-#[inline(always)]
-fn codes<L: Lanes>(_l: L, blocks: Blocks<'_>, coding: Coding, unit: usize) -> [i8; BLOCK] {
-    let (low, high) = blocks.unit(unit);
-    let mut codes = [0; BLOCK];
-    if coding.bits == 8 {
-        codes.copy_from_slice(low);
-        return bytemuck::cast(codes);
-    }
-    let nibbles = Field { at: 0, bits: 4, run: BLOCK / 2 };
-    let mut first = 0;
-    while first < BLOCK {
-        let mut values = L::Bytes::codes(low, nibbles, first);
-        if coding.bits == 5 {
-            values = values.flag(high, Flags { at: 0, value: 16 }, first);
-        }
-        if let Some(table) = coding.codebook() {
-            values = values.look_up(bytemuck::cast_ref(table));
-        }
-        values.store(&mut codes[first..][..L::Bytes::WIDTH]);
-        first += L::Bytes::WIDTH;
-    }
-    bytemuck::cast(codes)
-}
-
-/// A panel of floats as f32.
-#[inline(always)]
-fn unpack_floats<L: Lanes>(l: L, panel: Panel<'_>, out: &mut [f32]) {
-    match panel.stored {
-        Stored::F16 => unpack_f16(l, panel.halves(), out),
-        Stored::Bf16 => {
-            for (out, &bits) in out.iter_mut().zip(panel.halves()) {
-                *out = bilayer_quant::bf16::value(bits);
-            }
-        }
-        _ => out.copy_from_slice(panel.f32()),
-    }
-}
-
-/// The first `dim` rows of keys `[.., 32]` as values `[32, stride]`, padded with zeros. A line of each token at a time:
-/// whole columns would be a power of two apart, where few of them fit the first-level cache.
-#[inline(always)]
-fn transpose(keys: &[f32], dim: usize, stride: usize, out: &mut [f32]) {
-    for first in (0..stride).step_by(16) {
-        for token in 0..PAGE_TOKENS {
-            for (i, out) in out[token * stride + first..][..16].iter_mut().enumerate() {
-                *out = if first + i < dim { keys[(first + i) * PAGE_TOKENS + token] } else { 0.0 };
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn unpack_f16<L: Lanes>(l: L, from: &[u16], out: &mut [f32]) {
-    let mut at = 0;
-    while at + L::N <= from.len() {
-        l.write(l.read_f16(&from[at..]), &mut out[at..]);
-        at += L::N;
     }
 }
