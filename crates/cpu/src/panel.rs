@@ -307,20 +307,45 @@ mod tests {
         }
     }
 
+    /// Three rows of a type: bytes per row, all bytes, and their weights.
+    fn three_rows(ty: Type, cols: usize) -> (usize, Vec<u8>, Vec<f32>) {
+        let row_bytes = cols / ty.block_weights * ty.block_bytes;
+        let mut weights: Vec<f32> = noise(3 * cols, 7)
+            .into_iter()
+            .enumerate()
+            .map(|(i, byte)| (f32::from(byte) - 100.0) * (1 + i / 32 % 5) as f32)
+            .collect();
+        let mut bytes = vec![0; 3 * row_bytes];
+        ty.quantize(&weights, None, &mut bytes).expect("whole finite blocks");
+        ty.dequantize(&bytes, &mut weights).expect("whole blocks");
+        (row_bytes, bytes, weights)
+    }
+
+    #[test]
+    fn rounded_spans_are_within_half_a_step_of_the_weights() {
+        for (ty, quants) in all() {
+            let (row_bytes, bytes, weights) = three_rows(ty, SPAN);
+            for level in Level::available() {
+                let mut spans = [Span::zeroed(); 3];
+                let rows = PanelRows { weights: &bytes, row_bytes, start: 0, len: row_bytes };
+                (quants.round)(level, rows, &mut spans);
+                for (span, weights) in spans.iter().zip(weights.chunks_exact(SPAN)) {
+                    let largest = weights.iter().fold(0.0f32, |most, w| most.max(w.abs()));
+                    for (quant, weight) in span.quants.iter().zip(weights) {
+                        let found = span.unit * (f32::from(*quant) - f32::from(rounded::BIAS));
+                        let bound = largest / 254.0 * 1.001;
+                        assert!((found - weight).abs() <= bound, "{ty} {level}: {found} {weight}");
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn spans_spell_what_dequantizing_gives() {
         for (ty, quants) in all() {
             for cols in [32, 96, 256].into_iter().filter(|cols| cols % ty.block_weights == 0) {
-                let row_bytes = cols / ty.block_weights * ty.block_bytes;
-                let weights: Vec<f32> = noise(3 * cols, 7)
-                    .into_iter()
-                    .enumerate()
-                    .map(|(i, byte)| (f32::from(byte) - 100.0) * (1 + i / 32 % 5) as f32)
-                    .collect();
-                let mut bytes = vec![0; 3 * row_bytes];
-                ty.quantize(&weights, None, &mut bytes).expect("whole finite blocks");
-                let mut expected = vec![0.0; 3 * cols];
-                ty.dequantize(&bytes, &mut expected).expect("whole blocks");
+                let (row_bytes, bytes, expected) = three_rows(ty, cols);
                 for level in Level::available() {
                     let mut spans = [Span::zeroed(); 3];
                     let rows = PanelRows { weights: &bytes, row_bytes, start: 0, len: row_bytes };
