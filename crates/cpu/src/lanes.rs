@@ -111,7 +111,8 @@ pub(crate) trait Lanes: Copy {
     }
     /// Prefetches the cache line of an address; any address is allowed.
     fn prefetch(self, address: *const u8);
-    /// Runs a kernel compiled for the instructions of these vectors.
+    /// Runs a kernel compiled for the instructions of these vectors. It is never inlined, so that the parts of a kernel stay
+    /// apart ([`Lanes::call`]).
     ///
     /// # Safety
     /// The CPU has the instructions.

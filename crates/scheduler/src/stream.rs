@@ -271,10 +271,11 @@ impl Work<'_> {
         let bytes = |stage: &StreamStage| {
             weight_bytes(graph, &stage.weights.iter().copied().collect(), facts)
         };
-        let by_route = graph.has_experts().then(|| self.stages(device, plan, Mixtures::Routed));
-        let by_route = by_route.flatten();
-        let by_route =
-            by_route.filter(|stages| stages.iter().any(|stage| !stage.experts.is_empty()));
+        let by_route = graph
+            .has_experts()
+            .then(|| self.stages(device, plan, Mixtures::Routed))
+            .flatten()
+            .filter(|stages| stages.iter().any(|stage| !stage.experts.is_empty()));
         let mut streaming = Streaming {
             device,
             tokens_min: STREAM_TOKENS,

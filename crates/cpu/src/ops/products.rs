@@ -326,6 +326,7 @@ pub(in crate::ops) struct Mix<S, const LEFT: usize = PAGE_TOKENS> {
 impl<S: Source, const LEFT: usize> Product for Mix<S, LEFT> {
     #[inline(always)]
     unsafe fn run<L: Lanes, const R: usize>(self, l: L) {
+        debug_assert!(self.stride.is_multiple_of(16));
         let vectors = self.stride / L::N;
         let mut first = 0;
         while first < vectors {
@@ -333,7 +334,7 @@ impl<S: Source, const LEFT: usize> Product for Mix<S, LEFT> {
             let left = vectors - first;
             // SAFETY: guaranteed by the caller; columns `at..` of all matrices, no more than are left.
             unsafe {
-                // As in [`Score::run`].
+                // As in [`Score::run`]. The stride is a multiple of 16, so that vectors of 8 come in pairs.
                 first += if const { 2 * R <= L::TILE_ROWS } && left >= 4 {
                     self.block::<L, R, 4>(l, at)
                 } else if const { 2 * L::N <= 16 } || left >= 2 {

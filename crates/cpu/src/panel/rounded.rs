@@ -25,8 +25,8 @@ pub(super) fn round<W: Weights>(level: Level, rows: PanelRows<'_>, spans: &mut [
     transform(level, Round::<W>(rows, PhantomData), spans);
 }
 
-/// Rounds spans of a type with integer products. It is the same code for all types: made for each, it would be a fifth of
-/// this crate's code.
+/// Rounds spans of a type with integer products. It is the same code for all types: made for each, it would be a seventh
+/// of this crate's code.
 pub(super) fn round_exact(level: Level, form: Form, bias: u8, spans: &mut [Span]) {
     match form.group() {
         16 => transform(level, Exact::<16> { form, bias }, spans),

@@ -1,5 +1,7 @@
 //! Files on disk: what is written, what a failed write leaves, what is opened and when.
 
+use tempfile::TempDir;
+
 use super::*;
 
 fn numbers(len: usize) -> Vec<u8> {
@@ -71,12 +73,18 @@ fn an_open_model_may_be_shared_by_threads() {
     shared(&open_bytes(small()).unwrap());
 }
 
-#[test]
-fn input_may_be_the_output() {
+/// A small model in a folder of its own: the folder, the path and the open file.
+fn small_on_disk() -> (TempDir, PathBuf, File) {
     let folder = folder();
     let path = folder.path().join("model.gguf");
     std::fs::write(&path, small()).unwrap();
     let file = File::open(&path).unwrap();
+    (folder, path, file)
+}
+
+#[test]
+fn input_may_be_the_output() {
+    let (_folder, path, file) = small_on_disk();
     let tensors = file.tensors().iter().map(|tensor| NewTensor::copied(&file, tensor));
     let mut metadata = file.metadata().clone();
     metadata.set("general.name", "second");
@@ -205,10 +213,7 @@ fn paths_that_are_not_files_are_refused() {
 
 #[test]
 fn a_change_in_place_is_noticed() {
-    let folder = folder();
-    let path = folder.path().join("model.gguf");
-    std::fs::write(&path, small()).unwrap();
-    let file = File::open(&path).unwrap();
+    let (_folder, path, file) = small_on_disk();
     file.check_unchanged().unwrap();
     std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(&[0; 64]).unwrap();
     assert!(matches!(file.check_unchanged(), Err(Error::Changed { .. })));
