@@ -23,10 +23,29 @@ const FOLDER: &str = "tests/fuzz";
 /// The machine for which sanitizers exist and which is built apart from build scripts.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
-/// Coverage for libFuzzer, and AddressSanitizer.
-const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
-    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-    -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address --cfg fuzzing";
+/// AddressSanitizer, for every crate.
+const SANITIZED: &str = "-Zsanitizer=address --cfg fuzzing";
+
+/// Branches taken, by which libFuzzer finds inputs that do something new: in every crate but [`UNCOVERED`].
+const COVERED: [&str; 4] = [
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+];
+
+/// Operands of comparisons, from which libFuzzer learns numbers to try: in [`READERS`]. In every crate they take a third of
+/// the time.
+const COMPARED: &str = "-Cllvm-args=-sanitizer-coverage-trace-compares";
+
+/// The crate of the CPU's kernels: what they do does not depend on the values they compute with.
+const UNCOVERED: &str = "bilayer-cpu";
+
+/// The crates that take apart what a stranger wrote, but the one whose build script would be compiled with these flags, too.
+const READERS: [&str; 7] = ["constrain", "convert", "engine", "gguf", "measure", "server", "text"];
+
+/// Freed memory is kept from reuse in 16 MiB, more than an execution frees, instead of 256; returned stack frames are reused.
+const ASAN: &str = "quarantine_size_mb=16:detect_stack_use_after_return=0";
 
 /// Limits on one execution: seconds, and MiB of memory.
 const LIMITS: [&str; 2] = ["-timeout=20", "-rss_limit_mb=2048"];
@@ -132,7 +151,19 @@ fn build(target_dir: &Path) -> Result<()> {
         cargo.env_remove(name);
     }
     cargo.arg("+nightly").args(["build", "--release", "--bins", "--locked", "--target", TRIPLE]);
-    cargo.current_dir(FOLDER).env("CARGO_TARGET_DIR", target_dir).env("RUSTFLAGS", FLAGS);
+    cargo.arg("-Zprofile-rustflags");
+    let covered: Vec<&str> = COVERED.to_vec();
+    let compared: Vec<&str> = COVERED.into_iter().chain([COMPARED]).collect();
+    let mut profile = |package: &str, flags: &[&str]| {
+        cargo.arg("--config").arg(format!("profile.release.{package}rustflags={flags:?}"));
+    };
+    profile("", &covered);
+    profile("build-override.", &[]);
+    profile(&format!("package.{UNCOVERED}."), &[]);
+    for reader in READERS {
+        profile(&format!("package.bilayer-{reader}."), &compared);
+    }
+    cargo.current_dir(FOLDER).env("CARGO_TARGET_DIR", target_dir).env("RUSTFLAGS", SANITIZED);
     super::status(&mut cargo).context("the targets need a nightly compiler: rustup install nightly")
 }
 
@@ -148,6 +179,7 @@ fn fuzz(program: &Path, name: &str, target_dir: &Path, minutes: f64) -> Result<b
     command.arg(&corpus).args([&seeds, &findings].into_iter().filter(|folder| folder.is_dir()));
     command.args(LIMITS).arg(format!("-max_total_time={}", (60.0 * minutes).ceil()));
     command.arg(format!("-artifact_prefix={}/", crashes.display()));
+    command.env("ASAN_OPTIONS", ASAN);
     // Targets that write files write one for each input: in memory ten times as many fit into a minute.
     if Path::new(MEMORY).is_dir() {
         command.env("TMPDIR", MEMORY);
