@@ -16,7 +16,7 @@ mod support {
     pub mod words;
 }
 
-use support::program::{Place, ran};
+use support::program::{Place, copy, ran};
 use support::words;
 
 /// Lines that the README may have (STYLE.md).
@@ -99,8 +99,8 @@ fn commands_are_found_in_fenced_blocks() {
     assert_eq!(commands(text), ["a b    c", "d", "f"]);
 }
 
-/// A folder with the files that the pages mention.
-fn place() -> Place {
+/// A folder with the files that the pages mention, in which nothing runs but to make it.
+fn files() -> Place {
     let place = Place::new();
     place.file("model.gguf", words::tiny(Type::Q8_0, 1));
     // Rows of 256 weights, as the K types have them.
@@ -140,27 +140,22 @@ fn place() -> Place {
         ("tests/checkpoints/bert-tokens", "bert-base-NER"),
     ] {
         let to = place.path().join(to);
-        std::fs::create_dir_all(&to).unwrap();
-        for entry in std::fs::read_dir(root().join(folder)).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                continue;
-            }
-            std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
-        }
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        copy(&root().join(folder), &to);
     }
     place
 }
 
-/// Runs the commands of a page one after the other in a folder of their own, except those that contain one of `left_out`;
-/// returns those that failed.
-fn run_page(page: &Page, left_out: &[&str]) -> Vec<String> {
+/// Runs the commands of a page one after the other in a copy of `files`, except those that contain one of `left_out`; returns
+/// those that failed.
+fn run_page(page: &Page, files: &Path, left_out: &[&str]) -> Vec<String> {
     let programs = Path::new(env!("CARGO_BIN_EXE_bilayer")).parent().unwrap();
     let searched = std::env::var_os("PATH").unwrap();
     let path = std::env::join_paths(
         std::iter::once(programs.to_owned()).chain(std::env::split_paths(&searched)),
     );
-    let (path, place) = (path.unwrap(), place());
+    let (path, place) = (path.unwrap(), Place::new());
+    copy(files, place.path());
     let mut failed = Vec::new();
     for command in commands(&page.text) {
         if NOT_RUN.iter().any(|prefix| command.starts_with(prefix)) {
@@ -187,16 +182,20 @@ fn every_command_of_the_guide_runs() {
     let required = std::env::var("BILAYER_REQUIRE_GPU").is_ok_and(|value| value == "1");
     assert!(has_adapter || !required, "an adapter is required");
     let left_out: &[&str] = if has_adapter { &[] } else { &["-dev software"] };
-    let pages = guide();
+    let mut pages = guide();
+    pages.retain(|page| !commands(&page.text).is_empty());
     let count: usize = pages.iter().map(|page| commands(&page.text).len()).sum();
     assert!(count >= 20, "{count} commands were found");
+    // Long pages first, so that none is left for the end.
+    pages.sort_by_key(|page| commands(&page.text).len());
+    let files = files();
     let (waiting, failed) = (Mutex::new(pages), Mutex::new(Vec::new()));
     let next = || waiting.lock().unwrap().pop();
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from).min(8) {
             scope.spawn(|| {
                 while let Some(page) = next() {
-                    failed.lock().unwrap().extend(run_page(&page, left_out));
+                    failed.lock().unwrap().extend(run_page(&page, files.path(), left_out));
                 }
             });
         }

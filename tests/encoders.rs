@@ -32,7 +32,7 @@ mod support {
 use support::checkpoint;
 use support::data::shared;
 use support::devices::{Call, Failing, Fault, Script};
-use support::program::Place;
+use support::program::{Place, copy};
 use support::runner::{Chunk, IN_ORDER, LIMITS, Runner};
 use support::words;
 
@@ -203,19 +203,6 @@ fn embed_follows_the_modules_of_the_checkpoint() {
     assert!((length(&embed("bare.gguf", "--embd-normalize 2")) - 1.0).abs() < 1e-4);
     let refused = place.run("embed -m own.gguf -f long.txt -ngl 0");
     assert!(refused.code != Some(0) && refused.err.contains("256"), "{refused:?}");
-}
-
-/// Copies a folder of files and folders.
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &to),
-            false => drop(std::fs::copy(entry.path(), to).unwrap()),
-        }
-    }
 }
 
 #[test]

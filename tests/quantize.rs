@@ -62,7 +62,7 @@ const WORSE_MAX: f64 = 1.002_497;
 /// A model of random weights in single precision.
 fn place() -> Place {
     let place = Place::new();
-    let sizes = "--layers 4 --width 256 --heads 4 --kv-heads 2 --ffn 512 --vocab 512 --context 256";
+    let sizes = "--layers 4 --width 256 --heads 4 --kv-heads 2 --ffn 256 --vocab 320 --context 256";
     place.run(&format!("synth --shape llama-8b {sizes} --type F32 --seed 3 in.gguf")).good();
     place
 }

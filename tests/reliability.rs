@@ -635,7 +635,7 @@ fn writer(place: &Place, line: &str) -> std::process::Command {
 #[cfg(unix)]
 fn a_killed_writer_leaves_the_old_file_and_the_next_one_cleans_up() {
     let kills = std::env::var("BILAYER_TEST_KILLS").ok().and_then(|text| text.parse().ok());
-    let (kills, place) = (kills.unwrap_or(5), place());
+    let (kills, place) = (kills.unwrap_or(2), place());
     place.file("chat.txt", "once\n/save out\n/exit\n");
     std::fs::create_dir(place.path().join("folder")).unwrap();
     place.run("run -m in.gguf -p twice -n 1 --device none --prompt-cache old").good();

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops there")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::hash::Hash;
+use std::sync::LazyLock;
 use std::thread;
 
 use bilayer_gpu::caps::{Api, Caps};
@@ -140,31 +142,50 @@ fn check_matrices(source: &Source, caps: &Caps, words: &[u32], msl: &str) -> Res
     }
 }
 
+/// Every kind of adapter with its kernels, rendered once for all tests.
+fn kinds() -> &'static [(Profile, Vec<Source>)] {
+    static KINDS: LazyLock<Vec<(Profile, Vec<Source>)>> = LazyLock::new(|| {
+        let with_kernels = |profile: Profile| {
+            let sources = kernels::all(&profile.caps);
+            (profile, sources)
+        };
+        profiles::all().into_iter().map(with_kernels).collect()
+    });
+    &KINDS
+}
+
+/// All that [`check`] depends on.
+fn facts<'a>(source: &'a Source, caps: &Caps) -> impl Hash + Eq + use<'a> {
+    let matrices = has_matrices(source).then_some((caps.coop, caps.workgroup_bytes));
+    (source, caps.api, caps.dot4, caps.subgroup.is_some(), matrices)
+}
+
 #[test]
 fn every_kernel_of_every_adapter_translates() {
-    let profiles = profiles::all();
-    let mut wrong: Vec<String> = Vec::new();
-    let mut checked = 0;
-    for profile in &profiles {
-        let sources = kernels::all(&profile.caps);
+    let mut seen = HashSet::new();
+    let mut distinct = Vec::new();
+    // Adapters with cooperative matrices allow more, so a kernel that others have, too, is checked for those.
+    let mut kinds: Vec<_> = kinds().iter().collect();
+    kinds.sort_by_key(|(profile, _)| profile.caps.coop.is_some());
+    for (profile, sources) in &kinds {
         assert!(sources.len() > 300, "{}: only {} kernels", profile.name, sources.len());
-        checked += sources.len();
-        let halves = sources.chunks(sources.len().div_ceil(2));
-        let found = thread::scope(|scope| {
-            let check_half = |half: &[Source]| -> Vec<String> {
-                let failed = half.iter().filter_map(|source| {
-                    let error = check(source, profile).err()?;
-                    Some(format!("{}: {}: {error}", profile.name, source.name))
-                });
-                failed.collect()
-            };
-            let threads: Vec<_> =
-                halves.map(|half| scope.spawn(move || check_half(half))).collect();
-            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
-        });
-        wrong.extend(found);
+        let new = sources.iter().filter(|source| seen.insert(facts(source, &profile.caps)));
+        distinct.extend(new.map(|source| (profile, source)));
     }
-    eprintln!("{checked} kernels of {} kinds of adapters", profiles.len());
+    let wrong = |part: &[(&Profile, &Source)]| -> Vec<String> {
+        let failed = part.iter().filter_map(|(profile, source)| {
+            let error = check(source, profile).err()?;
+            Some(format!("{}: {}: {error}", profile.name, source.name))
+        });
+        failed.collect()
+    };
+    let wrong = thread::scope(|scope| {
+        let halves = distinct.chunks(distinct.len().div_ceil(2));
+        let threads: Vec<_> = halves.map(|half| scope.spawn(move || wrong(half))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    let all: usize = kinds.iter().map(|(_, sources)| sources.len()).sum();
+    eprintln!("{} of {all} kernels of {} kinds of adapters differ", distinct.len(), kinds.len());
     assert!(
         wrong.is_empty(),
         "{} wrong:\n{}",
@@ -179,12 +200,12 @@ const ONLY_ON_CPU: &[OpKind] = &[];
 /// Every op has kernels that are checked here, or is listed above.
 #[test]
 fn every_op_has_kernels_or_is_listed_as_cpu_only() {
+    let all: HashSet<Source> = kernels::all(&CARD).into_iter().collect();
     for op in OpKind::ALL {
         let has_kernels = kernels::ops().contains(&op);
         assert_eq!(has_kernels, !ONLY_ON_CPU.contains(&op), "{op:?}");
         let variants = kernels::variants_of(op, &CARD);
         assert_eq!(variants.is_empty(), !has_kernels, "{op:?} has {} variants", variants.len());
-        let all = kernels::all(&CARD);
         assert!(variants.iter().all(|source| all.contains(source)), "{op:?} is not checked");
     }
 }
@@ -234,11 +255,10 @@ fn facts_of_loaders_are_declared() {
 
 #[test]
 fn a_kernel_name_has_one_source() {
-    for profile in profiles::all() {
-        let (first, second) = (kernels::all(&profile.caps), kernels::all(&profile.caps));
-        assert_eq!(first, second, "{}", profile.name);
+    for (profile, sources) in kinds() {
+        assert_eq!(*sources, kernels::all(&profile.caps), "{}", profile.name);
         let mut texts: BTreeMap<&str, &Source> = BTreeMap::new();
-        for source in &first {
+        for source in sources {
             let known = *texts.entry(&source.name).or_insert(source);
             assert_eq!(known, source, "{}: {} means two texts", profile.name, source.name);
         }
@@ -247,16 +267,15 @@ fn a_kernel_name_has_one_source() {
 
 #[test]
 fn byte_products_are_used_if_available() {
-    for profile in profiles::all() {
-        let uses = kernels::all(&profile.caps).iter().any(|s| s.wgsl.contains("dot4I8Packed"));
+    for (profile, sources) in kinds() {
+        let uses = sources.iter().any(|s| s.wgsl.contains("dot4I8Packed"));
         assert_eq!(uses, profile.caps.dot4, "{}", profile.name);
     }
 }
 
 #[test]
 fn cooperative_matrices_are_used_if_available() {
-    for profile in profiles::all() {
-        let sources = kernels::all(&profile.caps);
+    for (profile, sources) in kinds() {
         let uses = sources.iter().filter(|source| has_matrices(source)).count();
         assert_eq!(uses > 100, profile.caps.coop.is_some(), "{}: {uses} kernels", profile.name);
         assert!(uses == 0 || profile.caps.api != Api::Dx12, "{}", profile.name);
@@ -286,13 +305,12 @@ fn broken_kernels_are_detected() {
 
 #[test]
 fn rules_of_metal_are_checked() {
-    let profiles = profiles::all();
-    let apple = profiles.iter().find(|profile| profile.caps.api == Api::Metal).unwrap();
-    let sources = kernels::all(&apple.caps);
-    let source = sources.into_iter().find(|s| s.name.starts_with("matmul q4_k")).unwrap();
-    let (module, info) = valid(&source, &apple.caps).unwrap();
+    let apple = kinds().iter().find(|(profile, _)| profile.caps.api == Api::Metal);
+    let (apple, sources) = apple.unwrap();
+    let source = sources.iter().find(|s| s.name.starts_with("matmul q4_k")).unwrap();
+    let (module, info) = valid(source, &apple.caps).unwrap();
     let good = to_msl(&module, &info).unwrap();
-    assert_eq!(msl::check(&good, &source), Ok(()));
+    assert_eq!(msl::check(&good, source), Ok(()));
     assert!(good.contains("simd_") && good.contains("device "), "{good}");
     for (from, to, error) in [
         ("device ", "", "no address space"),
@@ -302,7 +320,7 @@ fn rules_of_metal_are_checked() {
         ("simd_sum", "simd_product", "calls simd_product"),
     ] {
         assert!(good.contains(from), "{from}");
-        let found = msl::check(&good.replace(from, to), &source).unwrap_err();
+        let found = msl::check(&good.replace(from, to), source).unwrap_err();
         assert!(found.contains(error), "{from}: {found}");
     }
     for (workgroup, error) in [([2048, 1, 1], "2048 threads"), ([48, 1, 1], "incomplete")] {

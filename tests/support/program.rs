@@ -98,6 +98,19 @@ pub fn ran(command: &mut Command) -> Ran {
     Ran::new(&command.output().unwrap())
 }
 
+/// Copies a file, or a folder with all that is in it.
+pub fn copy(from: &Path, to: &Path) {
+    if !from.is_dir() {
+        std::fs::copy(from, to).unwrap();
+        return;
+    }
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let name = entry.unwrap().file_name();
+        copy(&from.join(&name), &to.join(&name));
+    }
+}
+
 impl Ran {
     pub fn new(output: &std::process::Output) -> Ran {
         Ran {

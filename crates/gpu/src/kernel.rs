@@ -11,7 +11,7 @@ pub enum Access {
 
 /// One rendered kernel. Binding 0 is its uniform, the others follow in order; all are in group 0. The entry point is
 /// `main`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
     /// A name that identifies the text.
     pub name: String,
