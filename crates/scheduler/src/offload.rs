@@ -83,29 +83,52 @@ pub(crate) fn layered(
     let work = Work { graph, machine, budget, request };
     let splitter = Splitter::new(&work);
     let of = |count: u32| splitter.plan(count);
+    let max = most(machine, parts, of);
     let mut plan = match request.offload {
-        Offload::Auto => auto(machine, parts, of)?,
-        Offload::All => counted(parts, parts, of)?,
-        Offload::Count(count) => counted(count.min(parts), parts, of)?,
+        Offload::Auto => auto(machine, parts, max, of)?,
+        Offload::All => counted(parts, max, of)?,
+        Offload::Count(count) => counted(count.min(parts), max, of)?,
         Offload::Percent(percent) => {
             let percent = u32::from(percent.min(100));
-            counted((parts * percent + 50) / 100, parts, of)?
+            counted((parts * percent + 50) / 100, max, of)?
         }
     };
     plan.notes.extend(splitter.note(&plan));
     Ok(plan)
 }
 
-/// So many of all `parts`.
+/// The largest number of `parts` that fits. The more parts are offloaded, the more memory the device needs and the less the
+/// host, so that the device's refusal rules out all larger numbers. Of several devices, one may get less of more.
+fn most(machine: &Machine, parts: u32, of: impl Fn(u32) -> Result<Plan, Error>) -> Option<u32> {
+    if machine.devices.len() > HOST + 2 {
+        return (0..=parts).rev().find(|&count| of(count).is_ok());
+    }
+    let host = &machine.labels()[HOST];
+    let is_too_large = |count| match of(count) {
+        Err(Error::DoesNotFit { what, .. }) => what.device != *host,
+        _ => false,
+    };
+    // Nothing is left to be streamed, for which fewer need memory.
+    if of(parts).is_ok() {
+        return Some(parts);
+    }
+    let (mut low, mut high) = (0, parts);
+    while low + 1 < high {
+        let middle = low.midpoint(high);
+        *if is_too_large(middle) { &mut high } else { &mut low } = middle;
+    }
+    of(low).is_ok().then_some(low)
+}
+
+/// So many parts, of which `max` fit.
 fn counted(
     wanted: u32,
-    parts: u32,
+    max: Option<u32>,
     of: impl Fn(u32) -> Result<Plan, Error>,
 ) -> Result<Plan, Error> {
-    let max = (0..=parts).rev().find(|&count| of(count).is_ok());
-    let mut plan = of(wanted).map_err(|error| match (error, max) {
-        (Error::DoesNotFit { what, .. }, max) => Error::DoesNotFit { what, largest: max },
-        (other, _) => other,
+    let mut plan = of(wanted).map_err(|error| match error {
+        Error::DoesNotFit { what, .. } => Error::DoesNotFit { what, largest: max },
+        other => other,
     })?;
     plan.gpu_layers = wanted;
     plan.max_gpu_layers = max.unwrap_or(0);
@@ -115,16 +138,16 @@ fn counted(
 /// Gain below which fewer offloaded parts are as good: predictions are not that exact.
 const WORTH: f64 = 0.01;
 
-/// As many parts as give the shortest answer, where times are known; else as many as fit.
+/// As many of `parts` as give the shortest answer, where times are known; else as many as fit.
 fn auto(
     machine: &Machine,
     parts: u32,
+    max: Option<u32>,
     of: impl Fn(u32) -> Result<Plan, Error>,
 ) -> Result<Plan, Error> {
-    let Some((max, most)) = (0..=parts).rev().find_map(|count| of(count).ok().map(|p| (count, p)))
-    else {
-        return of(0);
-    };
+    let Some(max) = max else { return of(0) };
+    let most = of(max)?;
+    let most_ms = most.predicted.as_ref().map_or(f64::NAN, |most| most.decode_ms);
     let (count, mut plan) = match most.predicted {
         None => (max, most),
         Some(_) => {
@@ -142,8 +165,8 @@ fn auto(
     plan.max_gpu_layers = max;
     let why = match (&plan.predicted, of(0)?.predicted) {
         (Some(found), Some(none)) => {
-            let most = of(max)?.predicted.map_or(f64::NAN, |most| most.decode_ms);
-            Choice { count, max, parts, devices: machine.devices.len() - 1 }.why(found, &none, most)
+            let choice = Choice { count, max, parts, devices: machine.devices.len() - 1 };
+            choice.why(found, &none, most_ms)
         }
         _ => format!(
             "{count} of {parts} parts is the most that fits; chosen by memory, not by measured speed"

@@ -180,7 +180,7 @@ impl Place {
 
 /// What to install for the checks of the page, if anything.
 fn missing_browser() -> Option<&'static str> {
-    let is_there = has_program(&crate::suite::CHROMIUM) && has_program(&["chromedriver"]);
+    let is_there = has_program(&crate::CHROMIUM) && has_program(&["chromedriver"]);
     let advice = "the page needs Chromium and chromedriver (Debian: chromium and chromium-driver)";
     (!is_there).then_some(advice)
 }

@@ -31,7 +31,6 @@ mod reliability;
 mod report;
 mod sanitize;
 mod server_suite;
-mod suite;
 mod tools;
 mod valgrind;
 mod venv;
@@ -39,12 +38,15 @@ mod venv;
 /// The page that has the tables of measured results.
 const PERFORMANCE: &str = "docs/performance.md";
 
+const USAGE: &str = "\
+cargo xtask test [-- ARGS]    make ready what the tests need, then run the whole suite (ARGS go to cargo test)";
+
 /// A task: its name, how it is called, what runs it.
 type Task = (&'static str, &'static str, fn(&[String]) -> Result<()>);
 
 /// All tasks.
 const TASKS: &[Task] = &[
-    ("test", suite::USAGE, suite::run),
+    ("test", USAGE, test),
     ("test-arm", arm::USAGE, arm::run),
     ("compare-peer", compare::USAGE, compare::run),
     ("compare-logits", compare_logits::USAGE, compare_logits::run),
@@ -144,6 +146,84 @@ fn between(text: &str, name: &str, new: impl FnOnce(&str) -> String) -> Option<S
     let (before, rest) = text.split_once(&begin)?;
     let (part, after) = rest.split_once(&end)?;
     Some(format!("{before}{begin}{}{end}{after}", new(part)))
+}
+
+/// Prepares the machine, then runs `cargo test` over the workspace with unchanged output.
+fn test(args: &[String]) -> Result<()> {
+    prepare_vulkan()?;
+    prepare_chromium()?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["test", "--workspace", "--locked", "--no-fail-fast"])
+        .args(args.iter().skip_while(|a| *a == "--"))
+        .status()
+        .context("cargo could not be started")?;
+    if !status.success() {
+        bail!("the suite failed");
+    }
+    Ok(())
+}
+
+/// The GPU tests need a Vulkan driver; a software one suffices. Installs it if possible, otherwise says what to
+/// install. Without one the tests print that they were skipped.
+fn prepare_vulkan() -> Result<()> {
+    if !cfg!(target_os = "linux") || has_vulkan_driver() {
+        return Ok(());
+    }
+    let advice = "no Vulkan driver found: install one (Debian and Ubuntu: mesa-vulkan-drivers; \
+                  Fedora: mesa-vulkan-drivers; Arch: vulkan-swrast) to run the GPU tests";
+    if !may_install() {
+        eprintln!("xtask: {advice}");
+        return Ok(());
+    }
+    eprintln!("xtask: no Vulkan driver found, installing mesa-vulkan-drivers");
+    apt_get(&["update"])?;
+    apt_get(&["install", "--yes", "--no-install-recommends", "mesa-vulkan-drivers", "libvulkan1"])?;
+    if !has_vulkan_driver() {
+        bail!("mesa-vulkan-drivers was installed but no driver manifest appeared; {advice}");
+    }
+    Ok(())
+}
+
+/// Whether the Vulkan loader would find a driver manifest.
+fn has_vulkan_driver() -> bool {
+    if std::env::var_os("VK_DRIVER_FILES").is_some()
+        || std::env::var_os("VK_ICD_FILENAMES").is_some()
+    {
+        return true;
+    }
+    ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"]
+        .iter()
+        .filter_map(|folder| std::fs::read_dir(folder).ok())
+        .any(|mut entries| entries.next().is_some())
+}
+
+/// The names of Chromium's executable.
+const CHROMIUM: [&str; 4] =
+    ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+
+/// The tests of the profile's HTML page need a browser. Installs Debian's if possible, otherwise says what to
+/// install. Without one the tests print that they were skipped.
+fn prepare_chromium() -> Result<()> {
+    if has_program(&CHROMIUM) {
+        return Ok(());
+    }
+    // Ubuntu's package of that name is only a stub for a snap.
+    let debian = std::fs::read_to_string("/etc/os-release")
+        .is_ok_and(|release| release.lines().any(|line| line == "ID=debian"));
+    if !debian || !may_install() {
+        eprintln!(
+            "xtask: no Chromium found: install it (Debian, Fedora, Arch: chromium) to test the profile's page"
+        );
+        return Ok(());
+    }
+    eprintln!("xtask: no Chromium found, installing chromium");
+    apt_get(&["update"])?;
+    apt_get(&["install", "--yes", "--no-install-recommends", "chromium"])?;
+    if !has_program(&CHROMIUM) {
+        bail!("chromium was installed but is not on the PATH");
+    }
+    Ok(())
 }
 
 /// Whether one of the programs is on the PATH.

@@ -225,6 +225,37 @@ fn what_does_not_fit_is_refused_with_the_most_that_does() {
     assert_eq!(of(&graph, &cards(&[0]), &asked(Offload::Auto)).unwrap().notes, [note]);
 }
 
+/// A host that holds weights in memory of its own may be too small for few parts offloaded, as the card is for many.
+#[test]
+fn the_most_that_fits_is_found_whichever_device_is_too_small() {
+    let graph = dense(LAYERS);
+    let needs = |count: u32, device: usize| {
+        let placement = Placement::offload(LAYERS, count, 0, 1);
+        place(&graph, &cards(&[GIB]), &BUDGET, &placement).unwrap().devices[device].used_bytes
+    };
+    let sizes = (0..=PARTS).flat_map(|few| (0..=PARTS).map(move |many| (few, many)));
+    let streams = [OpOffload::Never, OpOffload::Auto, OpOffload::From(16)];
+    let (mut found, mut none) = (0, 0);
+    for ((few, many), op_offload) in sizes.flat_map(|size| streams.map(|stream| (size, stream))) {
+        let mut machine = cards(&[needs(many, 1)]);
+        machine.devices[0].memory_bytes = needs(few, 0);
+        machine.devices[0].copies_weights = true;
+        let fits = |count| {
+            let request = Request { op_offload, ..asked(Offload::Count(count)) };
+            offload(&graph, &machine, &BUDGET, &request)
+        };
+        let expected = (0..=PARTS).rev().find(|&count| fits(count).is_ok());
+        let largest = match fits(PARTS) {
+            Ok(plan) => Some(plan.max_gpu_layers),
+            Err(Error::DoesNotFit { largest, .. }) => largest,
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!(largest, expected, "{few} to {many}, {op_offload:?}");
+        *if expected.is_some() { &mut found } else { &mut none } += 1;
+    }
+    assert!(found > 10 && none > 5, "{found} and {none}");
+}
+
 #[test]
 fn only_weights_in_the_files_map_may_exceed_the_hosts_memory() {
     let graph = dense(2);
