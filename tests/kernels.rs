@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex};
 
 use bilayer_cpu::dot::dot;
 use bilayer_cpu::level::Level;
@@ -14,7 +15,7 @@ use bilayer_graph::{
     Activation, Attend, Backend, Buckets, Catalog, Columns, DistanceBias, Entry, Error, Exactness,
     Experts, Graph, Groups, Limits, OpKind, PAGE_TOKENS, PageCopy, Pairs, Precision, Recorder,
     Rope, Route, Scan, Score, Segment, SegmentId, SharedBytes, Span, StateId, StateSpan, Step,
-    Temperature, Update, Value, Values, WeightId, Window,
+    Temperature, Update, Value, Values, Weight, WeightId, Window,
 };
 use bilayer_quant::Type;
 use bilayer_quant::cache::TYPES;
@@ -89,30 +90,43 @@ impl Random {
 /// Rows of a random matrix that differ.
 const DISTINCT_ROWS: usize = 61;
 
+/// Random weights of a graph. Many tests, and each backend in them, have the same ones, which are made once: quantizing
+/// is slow.
 fn weights(graph: &Graph) -> HashMap<WeightId, SharedBytes> {
+    type Made = HashMap<(String, Type, usize, usize), SharedBytes>;
+    static MADE: LazyLock<Mutex<Made>> = LazyLock::new(Mutex::default);
     let bytes = graph.weights.iter().map(|weight| {
-        let mut random = Random(
-            weight.name.bytes().fold(7, |h: u64, b| h.wrapping_mul(31).wrapping_add(b.into())),
-        );
-        let spread = if weight.is_vector() { 0.3 } else { 1.0 / (weight.cols as f32).sqrt() };
-        let centre = if weight.is_vector() { 1.0 } else { 0.0 };
-        let spread = if weight.name.starts_with("table") { 1.0 } else { spread };
-        // A state decays.
-        let centre = if weight.name == "decay" { -1.0 } else { centre };
-        // Quantizing is slow: beyond so many, rows are repeated in no order.
-        let distinct = weight.rows.min(DISTINCT_ROWS);
-        let values: Vec<f32> =
-            (0..distinct * weight.cols).map(|_| centre + spread * random.normal()).collect();
-        let row_bytes = weight.bytes() / weight.rows;
-        let mut bytes = vec![0; distinct * row_bytes];
-        weight.ty.quantize(&values, None, &mut bytes).unwrap();
-        for _ in distinct..weight.rows {
-            let from = random.below(distinct) * row_bytes;
-            bytes.extend_from_within(from..from + row_bytes);
-        }
-        (weight.id, SharedBytes::from(bytes))
+        let key = (weight.name.clone(), weight.ty, weight.rows, weight.cols);
+        let found = MADE.lock().unwrap().get(&key).cloned();
+        let bytes = found.unwrap_or_else(|| {
+            let made = random_weight(weight);
+            MADE.lock().unwrap().entry(key).or_insert(made).clone()
+        });
+        (weight.id, bytes)
     });
     bytes.collect()
+}
+
+fn random_weight(weight: &Weight) -> SharedBytes {
+    let seed = weight.name.bytes().fold(7, |h: u64, b| h.wrapping_mul(31).wrapping_add(b.into()));
+    let mut random = Random(seed);
+    let spread = if weight.is_vector() { 0.3 } else { 1.0 / (weight.cols as f32).sqrt() };
+    let centre = if weight.is_vector() { 1.0 } else { 0.0 };
+    let spread = if weight.name.starts_with("table") { 1.0 } else { spread };
+    // A state decays.
+    let centre = if weight.name == "decay" { -1.0 } else { centre };
+    // Beyond so many, rows are repeated in no order.
+    let distinct = weight.rows.min(DISTINCT_ROWS);
+    let values: Vec<f32> =
+        (0..distinct * weight.cols).map(|_| centre + spread * random.normal()).collect();
+    let row_bytes = weight.bytes() / weight.rows;
+    let mut bytes = vec![0; distinct * row_bytes];
+    weight.ty.quantize(&values, None, &mut bytes).unwrap();
+    for _ in distinct..weight.rows {
+        let from = random.below(distinct) * row_bytes;
+        bytes.extend_from_within(from..from + row_bytes);
+    }
+    SharedBytes::from(bytes)
 }
 
 // ---- Steps --------------------------------------------------------------------------------------
@@ -1472,7 +1486,7 @@ fn attention_with_matrices_rounds_queries_and_weights_to_halves() {
 #[test]
 fn attention_far_into_sequences_is_cut_by_pages() {
     for window in [None, Some(Window::Last(700)), Some(Window::Chunk(600))] {
-        let graph = attention(Heads { window, ..HEADS });
+        let graph = attention(Heads { heads: 4, kv_heads: 1, head_dim: 32, window, ..HEADS });
         let one: Vec<u32> = (0..60).rev().collect();
         let two: Vec<u32> = (60..128).collect();
         let limits = Limits { tokens: 700, ..limits() };

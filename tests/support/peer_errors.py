@@ -1,11 +1,13 @@
 """The lines of llama_cpp_errors.txt for the types given as arguments: √(Σw(x - x')² / Σwx²) of llama.cpp's quantizers, without
-and with importance (`-` where they require it). Through libggml-base of llama-cpp-python 0.3.36, gguf 0.19 and numpy; the
-library's path is in GGML_BASE, the repository's in the working directory. Times go to stderr."""
+and with importance (`-` where they require it), on the first ROWS rows of each matrix. Through libggml-base of
+llama-cpp-python 0.3.36, gguf 0.19 and numpy; the library's path is in GGML_BASE, the repository's in the working directory.
+Times go to stderr."""
 import ctypes, json, os, sys, time
 
 import gguf
 import numpy as np
 
+ROWS = 96
 ggml = ctypes.CDLL(os.environ["GGML_BASE"])
 ggml.ggml_quantize_chunk.restype = ctypes.c_size_t
 ggml.ggml_quantize_chunk.argtypes = [
@@ -61,6 +63,7 @@ def error(ty, values, importance):
 def main():
     spent = {name: [0, 0.0] for name in sys.argv[1:]}
     for group, name, values in matrices():
+        values = values[:ROWS]
         for ty in sys.argv[1:]:
             number = gguf.GGMLQuantizationType[ty]
             block = gguf.GGML_QUANT_SIZES[number][0]

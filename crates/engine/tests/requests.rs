@@ -124,9 +124,10 @@ fn a_single_request_gets_what_generation_gives() {
 #[test]
 fn a_deterministic_answer_is_the_same_alone_and_among_others() {
     let model = model();
-    for threads in [1, 2, 4] {
-        let mut reference = BTreeMap::new();
-        for round in 0..34 {
+    // Twenty rounds with others have every length of theirs at each number of steps before the request.
+    for (threads, rounds) in [(1, 5), (2, 21), (4, 5)] {
+        let mut reference = None;
+        for round in 0..rounds {
             let settings = ExecutorSettings { deterministic: true, ..ExecutorSettings::default() };
             let mut executor = Executor::new(session(&model, threads, 16), settings);
             let prompt = "First Citizen:\nBefore we proceed any further, hear me";
@@ -155,7 +156,7 @@ fn a_deterministic_answer_is_the_same_alone_and_among_others() {
             }
             let text = finish(&mut executor).remove(&id).unwrap().0;
             assert!(text.len() > 10, "{text}");
-            let expected = reference.entry(7).or_insert_with(|| text.clone());
+            let expected = reference.get_or_insert_with(|| text.clone());
             assert_eq!(*expected, text, "{threads} threads, round {round}");
         }
     }

@@ -7,6 +7,7 @@ use bilayer_convert::imatrix::Imatrix;
 use bilayer_convert::mix::Mix;
 use bilayer_convert::quantize::gptq::Rounded;
 use bilayer_convert::quantize::mixed::Coarse;
+use bilayer_convert::quantize::sensitivity::Sensitivity;
 use bilayer_convert::quantize::{self, Override, Plan, Planned, Quantize};
 use bilayer_convert::smooth::Smoothed;
 use bilayer_convert::{Calibration, Error};
@@ -38,6 +39,7 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
     }
     let mut measured = None;
     if let Some(target) = args.target_bpw {
+        Sensitivity::check(&quantize, &file, imatrix.as_ref(), target)?;
         let sensitivity = budget::measure(args, &quantize, imatrix.as_ref())?;
         let Some(sensitivity) = sensitivity else { return Ok(INTERRUPTED) };
         measured = Some(budget::apply(args, &mut quantize, &sensitivity, target)?);

@@ -86,12 +86,7 @@ impl Sensitivity {
         progress: Progress<'_>,
     ) -> Result<Sensitivity, Error> {
         let file = model.file();
-        let plan = quantize.plan(file, imatrix)?;
-        let facts = facts(file, imatrix)?;
-        let is_free = |tensor: &&Tensor| quantize.is_free(tensor, &facts);
-        let free: Vec<&Tensor> = file.tensors().iter().filter(is_free).collect();
-        let fixed = plan.tensors().iter().zip(file.tensors()).filter(|(_, t)| !is_free(t));
-        let fixed_bytes = fixed.map(|(planned, _)| planned.to_bytes).sum();
+        let Parts { free, fixed_bytes, parameters } = Parts::of(quantize, file, imatrix)?;
         let total = free.len() as u64 + 3;
         let mut runs = Runs::new(model, calibration, quantize.threads, total, progress)?;
         let activations = runs.activations()?;
@@ -105,7 +100,30 @@ impl Sensitivity {
             measured(&mut runs, &sample, model, &candidates, &pool)
         });
         let tensors = tensors.collect::<Result<Vec<_>, Error>>()?;
-        Ok(Sensitivity { tensors, fixed_bytes, parameters: plan.parameters() })
+        Ok(Sensitivity { tensors, fixed_bytes, parameters })
+    }
+
+    /// Whether the smallest types fit `bits_per_weight` on average, which takes no measurement.
+    ///
+    /// # Errors
+    /// [`Error::Budget`] if they exceed it; those of [`Quantize::plan`].
+    pub fn check(
+        quantize: &Quantize,
+        file: &File,
+        imatrix: Option<&Imatrix>,
+        bits_per_weight: f64,
+    ) -> Result<(), Error> {
+        let Parts { free, fixed_bytes, parameters } = Parts::of(quantize, file, imatrix)?;
+        let smallest = |tensor: &Tensor| {
+            let importance = imatrix.and_then(|imatrix| imatrix.get(tensor.name()));
+            candidates(tensor, importance).into_iter().map(|ty| bytes(tensor, ty)).min()
+        };
+        let least = fixed_bytes + free.into_iter().filter_map(smallest).sum::<u64>();
+        if least > whole_bytes(bits_per_weight, parameters) {
+            let least = least as f64 * 8.0 / parameters as f64;
+            return Err(Error::Budget { given: bits_per_weight, least });
+        }
+        Ok(())
     }
 
     /// The types that minimize the sum of divergences with at most `bits_per_weight` on average.
@@ -113,7 +131,7 @@ impl Sensitivity {
     /// # Errors
     /// [`Error::Budget`] if the smallest types exceed it.
     pub fn choose(&self, bits_per_weight: f64) -> Result<Choices, Error> {
-        let whole = (bits_per_weight * self.parameters as f64 / 8.0) as u64;
+        let whole = whole_bytes(bits_per_weight, self.parameters);
         let things: Vec<Vec<Choice>> = self
             .tensors
             .iter()
@@ -132,6 +150,44 @@ impl Sensitivity {
         });
         Ok(Choices { tensors: chosen.collect() })
     }
+}
+
+/// What a size is made of.
+struct Parts<'f> {
+    /// The tensors whose type may be chosen.
+    free: Vec<&'f Tensor>,
+    /// Bytes of the others after quantization.
+    fixed_bytes: u64,
+    /// Weights of all.
+    parameters: u64,
+}
+
+impl<'f> Parts<'f> {
+    fn of(
+        quantize: &Quantize,
+        file: &'f File,
+        imatrix: Option<&Imatrix>,
+    ) -> Result<Parts<'f>, Error> {
+        let plan = quantize.plan(file, imatrix)?;
+        let facts = facts(file, imatrix)?;
+        let is_free = |tensor: &&Tensor| quantize.is_free(tensor, &facts);
+        let free = file.tensors().iter().filter(is_free).collect();
+        let fixed = plan.tensors().iter().zip(file.tensors()).filter(|(_, t)| !is_free(t));
+        let fixed_bytes = fixed.map(|(planned, _)| planned.to_bytes).sum();
+        Ok(Parts { free, fixed_bytes, parameters: plan.parameters() })
+    }
+}
+
+/// Bytes of `parameters` weights.
+fn whole_bytes(bits_per_weight: f64, parameters: u64) -> u64 {
+    (bits_per_weight * parameters as f64 / 8.0) as u64
+}
+
+/// Bytes of a tensor in one of its [`candidates`].
+fn bytes(tensor: &Tensor, ty: Type) -> u64 {
+    let layout = tensor.layout();
+    let row_bytes = ty.row_bytes(layout.cols() as usize).expect("candidates fit the rows");
+    layout.rows() * row_bytes as u64
 }
 
 /// The chosen type of a tensor.
@@ -284,9 +340,7 @@ fn measured(
     let kl = kl.max(KL_LEAST);
     let candidates = types.iter().zip(&errors).map(|(&ty, error)| {
         let damage = if errors[probe] > 0.0 { kl * error / errors[probe] } else { 0.0 };
-        let row_bytes =
-            ty.row_bytes(layout.cols() as usize).expect("candidates fit the rows") as u64;
-        Candidate { ty, choice: Choice { bytes: layout.rows() * row_bytes, damage } }
+        Candidate { ty, choice: Choice { bytes: bytes(sample.tensor, ty), damage } }
     });
     let candidates = candidates.collect();
     let weights = layout.elements();
