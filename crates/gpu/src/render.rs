@@ -16,7 +16,7 @@ pub fn template(name: &str) -> Option<&'static str> {
 /// Renders a template to WGSL. Deterministic.
 ///
 /// # Panics
-/// On mistakes in a template; all variants are rendered in tests/shaders.rs.
+/// On mistakes in a template; all variants are rendered in crates/gpu/tests/shaders.rs.
 pub fn render(name: &str, context: Value) -> String {
     static ENVIRONMENT: OnceLock<Environment<'static>> = OnceLock::new();
     let environment = ENVIRONMENT.get_or_init(|| {

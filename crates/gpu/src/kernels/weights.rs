@@ -80,7 +80,7 @@ impl Numbers {
     /// Of the loader of a type, if there is one.
     ///
     /// # Panics
-    /// On a mistake in the declaration; tests/shaders.rs reads those of all types.
+    /// On a mistake in the declaration; crates/gpu/tests/shaders.rs reads those of all types.
     pub fn of(ty: Type) -> Option<Numbers> {
         static ALL: OnceLock<Vec<(Type, Numbers)>> = OnceLock::new();
         let all = ALL.get_or_init(|| {

@@ -16,7 +16,7 @@ use bilayer_graph::OpKind;
 use naga::{AddressSpace, Module, StorageAccess};
 use translate::{to_hlsl, to_msl, to_spirv, valid};
 
-#[path = "../crates/gpu/examples/offline/translate.rs"]
+#[path = "../examples/offline/translate.rs"]
 mod translate;
 
 #[path = "shaders/msl.rs"]
