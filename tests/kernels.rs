@@ -93,10 +93,10 @@ const DISTINCT_ROWS: usize = 61;
 /// Random weights of a graph. Many tests, and each backend in them, have the same ones, which are made once: quantizing
 /// is slow.
 fn weights(graph: &Graph) -> HashMap<WeightId, SharedBytes> {
-    type Made = HashMap<(String, Type, usize, usize), SharedBytes>;
+    type Made = HashMap<(String, Type, [usize; 3]), SharedBytes>;
     static MADE: LazyLock<Mutex<Made>> = LazyLock::new(Mutex::default);
     let bytes = graph.weights.iter().map(|weight| {
-        let key = (weight.name.clone(), weight.ty, weight.rows, weight.cols);
+        let key = (weight.name.clone(), weight.ty, [weight.rows, weight.cols, weight.stacked]);
         let found = MADE.lock().unwrap().get(&key).cloned();
         let bytes = found.unwrap_or_else(|| {
             let made = random_weight(weight);

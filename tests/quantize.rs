@@ -51,9 +51,9 @@ const TYPES: &[(&str, i64, [&str; 5])] = &[
 ];
 
 /// √(Σw(x - x')² / Σwx²) of llama.cpp's quantizers (libggml-base of llama-cpp-python 0.3.36, `ggml_quantize_chunk`) on
-/// the first [`ROWS`] rows of each of the matrices that [`matrices`] gives: set, tensor, type, without (`-` where it requires one) and with
-/// [`importance`] of seed 4. The type that a matrix of the demo model is stored in is left out: such a matrix is kept as it
-/// is. Made with `support/peer_errors.py`.
+/// the first [`ROWS`] rows of each of the matrices that [`matrices`] gives: set, tensor, type, without (`-` where it
+/// requires one) and with [`importance`] of seed 4. The type that a matrix of the demo model is stored in is left out: such
+/// a matrix is kept as it is. Made with `support/peer_errors.py`.
 const LLAMA_CPP: &str = include_str!("support/llama_cpp_errors.txt");
 
 /// Rows of a matrix that [`LLAMA_CPP`] is about.

@@ -119,11 +119,10 @@ impl Sensitivity {
             candidates(tensor, importance).into_iter().map(|ty| bytes(tensor, ty)).min()
         };
         let least = fixed_bytes + free.into_iter().filter_map(smallest).sum::<u64>();
-        if least > whole_bytes(bits_per_weight, parameters) {
-            let least = least as f64 * 8.0 / parameters as f64;
-            return Err(Error::Budget { given: bits_per_weight, least });
+        match least > whole_bytes(bits_per_weight, parameters) {
+            true => Err(too_few(bits_per_weight, least, parameters)),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// The types that minimize the sum of divergences with at most `bits_per_weight` on average.
@@ -141,8 +140,7 @@ impl Sensitivity {
         let Some(chosen) = chosen.and_then(|budget| budget::choose(&things, budget)) else {
             let smallest = |choices: &Vec<Choice>| choices.iter().map(|c| c.bytes).min();
             let least = self.fixed_bytes + things.iter().filter_map(smallest).sum::<u64>();
-            let least = least as f64 * 8.0 / self.parameters as f64;
-            return Err(Error::Budget { given: bits_per_weight, least });
+            return Err(too_few(bits_per_weight, least, self.parameters));
         };
         let chosen = self.tensors.iter().zip(chosen).map(|(tensor, at)| {
             let Candidate { ty, choice } = tensor.candidates[at];
@@ -181,6 +179,11 @@ impl<'f> Parts<'f> {
 /// Bytes of `parameters` weights.
 fn whole_bytes(bits_per_weight: f64, parameters: u64) -> u64 {
     (bits_per_weight * parameters as f64 / 8.0) as u64
+}
+
+/// The error if `parameters` weights take at least `least_bytes`.
+fn too_few(given: f64, least_bytes: u64, parameters: u64) -> Error {
+    Error::Budget { given, least: least_bytes as f64 * 8.0 / parameters as f64 }
 }
 
 /// Bytes of a tensor in one of its [`candidates`].
