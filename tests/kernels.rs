@@ -1486,7 +1486,7 @@ fn attention_with_matrices_rounds_queries_and_weights_to_halves() {
 #[test]
 fn attention_far_into_sequences_is_cut_by_pages() {
     for window in [None, Some(Window::Last(700)), Some(Window::Chunk(600))] {
-        let graph = attention(Heads { heads: 4, kv_heads: 1, head_dim: 32, window, ..HEADS });
+        let graph = attention(Heads { window, ..HEADS });
         let one: Vec<u32> = (0..60).rev().collect();
         let two: Vec<u32> = (60..128).collect();
         let limits = Limits { tokens: 700, ..limits() };

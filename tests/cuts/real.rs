@@ -19,7 +19,7 @@ use super::{argmax, error};
 struct Coverage {
     /// Greedy tokens after each prompt.
     steps: usize,
-    /// Every split with one cache type, or both ends and the middle with each.
+    /// Every split, or both ends and the middle.
     every_split: bool,
 }
 
@@ -120,10 +120,9 @@ fn check(model: &Model, name: &str, Coverage { steps, every_split }: Coverage) {
         let mut alone = Runner::single(model, cpu(), limits).unwrap();
         let expected: Vec<Said> =
             [1, 3].map(|count| say(&mut alone, &prompts[..count], (steps, None))).into();
-        // A device's cache does not depend on where the others begin.
-        let every = every_split && cache == Type::F16;
-        let some = [1, layers / 2 + 1, layers + 1];
-        for count in (0..=layers + 1).filter(|count| every || some.contains(count)) {
+        for count in (0..=layers + 1)
+            .filter(|count| every_split || [1, layers / 2 + 1, layers + 1].contains(count))
+        {
             let gpu: Box<dyn Backend> = Box::new(super::support::gpu::gpu().unwrap());
             let placement = Placement::offload(layers, count, 0, 1);
             let mut cut = Runner::placed(model, vec![cpu(), gpu], &placement, limits).unwrap();

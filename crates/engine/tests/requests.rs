@@ -124,10 +124,10 @@ fn a_single_request_gets_what_generation_gives() {
 #[test]
 fn a_deterministic_answer_is_the_same_alone_and_among_others() {
     let model = model();
-    // Twenty rounds with others have every length of theirs at each number of steps before the request.
-    for (threads, rounds) in [(1, 5), (2, 21), (4, 5)] {
+    // Alone, then every length of the others at each number of steps before the request: 5 and 4 of these.
+    for threads in [1, 2, 4] {
         let mut reference = None;
-        for round in 0..rounds {
+        for round in 0..21 {
             let settings = ExecutorSettings { deterministic: true, ..ExecutorSettings::default() };
             let mut executor = Executor::new(session(&model, threads, 16), settings);
             let prompt = "First Citizen:\nBefore we proceed any further, hear me";
