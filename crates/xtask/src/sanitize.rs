@@ -166,7 +166,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("deploy", "it runs balancers and shells around the program"),
     ("docs", "it reads pages and runs their commands, which other files run too"),
     ("examples", "it runs programs that another command builds"),
-    ("shaders", "it translates shaders, for minutes, in crates of safe code"),
     ("tidy", "it reads the sources"),
 ];
 
