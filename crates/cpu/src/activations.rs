@@ -8,9 +8,11 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::lanes::{Lanes, Transform};
 use crate::level::{Level, transform};
+use crate::quantizer::BLOCKS;
 
 mod block;
 mod columns;
+mod interleave;
 mod pack;
 mod quantize;
 mod whole_row;
@@ -23,10 +25,8 @@ pub use columns::PreparedColumns;
 pub(crate) use pack::pack;
 pub(crate) use whole_row::{KeyRows, Outliers, PackedRows, RowColumn, quantize_rows};
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) use quantize::PEAK_12;
-use quantize::Quantized;
-pub(crate) use quantize::quantize;
+use quantize::quantize_32;
+pub(crate) use quantize::quantize_256;
 
 /// Columns that one activation scale covers at most, and that a tile multiplies at a time: a K-quant block, or eight
 /// blocks of 32.
@@ -183,21 +183,14 @@ impl Transform for FillQuads<'_> {
     type Out = [Quad32];
 
     #[inline(always)]
-    fn run<L: Lanes>(self, _: L, out: &mut [Quad32]) {
-        for (x, quad) in self.0.chunks(128).zip(out) {
+    fn run<L: Lanes>(self, l: L, out: &mut [Quad32]) {
+        for (x, quad) in self.0.chunks(BLOCKS).zip(out) {
+            // Blocks past the end of the column are zero.
+            quad.quants[x.len()..].fill(0);
             let (mut scales, mut sums) = ([0.0; 4], [0.0; 4]);
-            let blocks = x.as_chunks::<32>().0;
-            let quants = quad.quants.as_chunks_mut::<32>().0;
-            for (b, quants) in quants.iter_mut().enumerate() {
-                // Blocks past the end of the column are zero.
-                let Some(x) = blocks.get(b) else {
-                    quants.fill(0);
-                    continue;
-                };
-                let quantized = quantize(x);
-                (scales[b], *quants) = (quantized.scale, quantized.quants);
-                sums[b] = 0.25 * quantized.scale * quantized.sum as f32;
-            }
+            quantize_32(l, x, &mut quad.quants[..x.len()], |block, scale, sum| {
+                (scales[block], sums[block]) = (scale, 0.25 * scale * sum as f32);
+            });
             quad.scales = QUAD_LANES.map(|b| scales[b]);
             quad.sums = QUAD_LANES.map(|b| sums[b]);
         }
@@ -210,10 +203,9 @@ impl Transform for FillBlocks<'_> {
     type Out = [Block256];
 
     #[inline(always)]
-    fn run<L: Lanes>(self, _: L, out: &mut [Block256]) {
+    fn run<L: Lanes>(self, l: L, out: &mut [Block256]) {
         for (x, block) in self.0.as_chunks::<256>().0.iter().zip(out) {
-            let Quantized { scale, quants, .. } = quantize(x);
-            block.quants = quants;
+            let scale = quantize_256(l, x, &mut block.quants);
             for (i, quants) in block.quants.as_chunks::<16>().0.iter().enumerate() {
                 let sum = quants.iter().map(|q| i32::from(*q)).sum::<i32>();
                 block.sums[i] = scale * sum as f32;

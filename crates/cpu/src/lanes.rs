@@ -16,6 +16,8 @@ pub(crate) mod sse42;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
 
+use crate::quantizer::{self, BLOCKS, Blocks, Scale};
+
 /// The operations of one level on vectors of [`Lanes::N`] f32. Loads and stores take pointers where kernels check
 /// their slices once before the loop, slices elsewhere.
 pub(crate) trait Lanes: Copy {
@@ -108,6 +110,27 @@ pub(crate) trait Lanes: Copy {
     #[inline(always)]
     fn any_above(self, v: Self::F, bound: f32) -> bool {
         self.largest(v) > bound
+    }
+    /// Quantizes a multiple of 32 activations: `x / scale`, rounded to the nearest integer, ties to even. Quotients beyond ±127
+    /// become arbitrary bytes.
+    #[inline(always)]
+    fn quantize(self, x: &[f32], scale: Scale, out: &mut [i8]) {
+        quantizer::quantize(x, scale, out);
+    }
+    /// Quantizes four blocks of 32 activations with a scale each. None if the level is no faster at it than one by one.
+    #[inline(always)]
+    fn quantize_blocks(self, _x: &[f32; BLOCKS], _out: &mut [i8; BLOCKS]) -> Option<Blocks> {
+        None
+    }
+    /// The bits of the largest magnitude of a multiple of 32 activations; NaN is above infinity.
+    #[inline(always)]
+    fn peak(self, x: &[f32]) -> u32 {
+        quantizer::peak(x)
+    }
+    /// The sum of a multiple of 32 quants.
+    #[inline(always)]
+    fn sum_quants(self, quants: &[i8]) -> i32 {
+        quantizer::sum(quants)
     }
     /// Prefetches the cache line of an address; any address is allowed.
     fn prefetch(self, address: *const u8);

@@ -46,6 +46,7 @@ mod pool_model;
 mod pool_tests;
 pub mod probe;
 mod program;
+mod quantizer;
 mod slots;
 mod stage;
 mod state;

@@ -8,6 +8,9 @@ use std::mem::MaybeUninit;
 
 use crate::stream::PanelRows;
 
+pub(crate) mod avx2;
+pub(crate) mod avx512;
+
 /// Aligns the stack frame of the function it is inlined into to a cache line.
 ///
 /// Callers align the stack to 16 bytes only. Whether spilled vectors cross cache lines then depends on the frame

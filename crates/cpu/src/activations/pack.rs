@@ -1,11 +1,12 @@
 //! Packs activations as integers for the products of GEMM.
 
-#[cfg(target_arch = "x86_64")]
-use super::quantize::{PEAK_12, scale_for};
-use super::quantize::{Quantized, quantize};
+use super::interleave::{Piece, TOKENS_MAX, interleave};
+use super::quantize::{quantize_32, quantize_256};
 use super::{Block, Format, SPAN};
 use crate::lanes::{Lanes, Transform};
 use crate::level::{Level, transform};
+#[cfg(target_arch = "x86_64")]
+use crate::quantizer::{PEAK_12, Scale};
 
 /// Packs a chunk `[tokens, cols]` f32 in consecutive blocks of at most 256 columns, quantized per 32 or 256 of them,
 /// or in one block with one scale per token.
@@ -28,8 +29,8 @@ impl Transform for Pack<'_> {
     type Out = [u8];
 
     #[inline(always)]
-    fn run<L: Lanes>(self, _: L, out: &mut [u8]) {
-        pack_here(self.format, self.x, self.cols, out);
+    fn run<L: Lanes>(self, l: L, out: &mut [u8]) {
+        pack_here(l, self.format, self.x, self.cols, out);
     }
 }
 
@@ -45,7 +46,7 @@ impl Transform for Pack12<'_> {
     type Out = [u8];
 
     #[inline(always)]
-    fn run<L: Lanes>(self, _: L, out: &mut [u8]) {
+    fn run<L: Lanes>(self, l: L, out: &mut [u8]) {
         let (tokens, mut rest) = (self.x.len() / self.cols, out);
         for col in (0..self.cols).step_by(SPAN) {
             let count = (self.cols - col).min(SPAN);
@@ -56,7 +57,7 @@ impl Transform for Pack12<'_> {
             let scales = bytemuck::cast_slice_mut::<u8, f32>(scales);
             for (token, out) in scales.iter_mut().enumerate() {
                 let x = &self.x[token * self.cols + col..][..count];
-                let scale = scale_for(x, PEAK_12);
+                let scale = Scale::of(l.peak(x), PEAK_12);
                 *out = scale.value;
                 let steps = packed[token..].chunks_mut(2 * tokens);
                 for (pairs, x) in steps.zip(x.as_chunks::<4>().0) {
@@ -68,13 +69,10 @@ impl Transform for Pack12<'_> {
     }
 }
 
-/// Maximum tokens per chunk.
-const TOKENS_MAX: usize = 6;
-
 #[inline(always)]
-fn pack_here(format: Format, x: &[f32], cols: usize, out: &mut [u8]) {
+fn pack_here<L: Lanes>(l: L, format: Format, x: &[f32], cols: usize, out: &mut [u8]) {
     let tokens = x.len() / cols;
-    let mut quants = [[[0i8; 4]; SPAN / 4]; TOKENS_MAX];
+    let mut quants: Piece = [[[0; 4]; SPAN / 4]; TOKENS_MAX];
     let mut start = 0;
     for col in (0..cols).step_by(SPAN) {
         let count = (cols - col).min(SPAN);
@@ -84,18 +82,13 @@ fn pack_here(format: Format, x: &[f32], cols: usize, out: &mut [u8]) {
             let x = &x[token * cols + col..][..count];
             let place = Place { tokens, token, quants: quants.as_flattened_mut() };
             match format {
-                Format::Q8x256 => place.pack_256(x, rest),
+                Format::Q8x256 => place.pack_256(l, x, rest),
                 #[cfg(target_arch = "x86_64")]
-                Format::Q8x256Pairs => place.pack_256_pairs(x, rest),
-                _ => place.pack_32(x, rest),
+                Format::Q8x256Pairs => place.pack_256_pairs(l, x, rest),
+                _ => place.pack_32(l, x, rest),
             }
         }
-        let packed = packed.as_chunks_mut::<4>().0.chunks_exact_mut(tokens);
-        for (step, out) in packed.enumerate() {
-            for (out, quants) in out.iter_mut().zip(&quants) {
-                *out = quants[step].map(|quant| quant as u8);
-            }
-        }
+        interleave(&quants, tokens, packed.as_chunks_mut().0);
         start += len;
     }
 }
@@ -110,33 +103,30 @@ struct Place<'a> {
 impl Place<'_> {
     /// `out` receives the sums `[groups, tokens]` and the scales `[groups, tokens]`.
     #[inline(always)]
-    fn pack_32(self, x: &[f32], out: &mut [u8]) {
+    fn pack_32<L: Lanes>(self, l: L, x: &[f32], out: &mut [u8]) {
         let (sums, scales) = out.split_at_mut(out.len() / 2);
         let sums = bytemuck::cast_slice_mut::<u8, i32>(sums);
         let scales = bytemuck::cast_slice_mut::<u8, f32>(scales);
-        let parts = self.quants.as_chunks_mut::<32>().0;
-        for (group, (x, quants)) in x.as_chunks::<32>().0.iter().zip(parts).enumerate() {
-            let Quantized { scale, quants: q, sum } = quantize(x);
-            *quants = q;
-            sums[group * self.tokens + self.token] = (-128i32).wrapping_mul(sum);
-            scales[group * self.tokens + self.token] = scale;
-        }
+        quantize_32(l, x, self.quants, |block, scale, sum| {
+            let at = block * self.tokens + self.token;
+            (sums[at], scales[at]) = ((-128i32).wrapping_mul(sum), scale);
+        });
     }
 
     /// Stores the quants of 256 activations; returns their scale and the sum of every 16.
     #[inline(always)]
-    fn quantize_256(self, x: &[f32]) -> (f32, [i16; 16]) {
-        let x: &[f32; 256] = x.as_array().expect("rows of 256-blocks are whole blocks");
-        let Quantized { scale, quants, .. } = quantize(x);
-        self.quants.copy_from_slice(&quants);
-        (scale, sums_of_16(&quants))
+    fn quantize_256<L: Lanes>(self, l: L, x: &[f32]) -> (f32, [i16; 16]) {
+        let x = x.as_array().expect("rows of 256-blocks are whole blocks");
+        let quants = self.quants.as_mut_array().expect("a block");
+        let scale = quantize_256(l, x, quants);
+        (scale, sums_of_16(quants))
     }
 
     /// `out` receives the sums `[16, tokens]`, the float sums `[8, tokens]` and the scales `[tokens]`.
     #[inline(always)]
-    fn pack_256(self, x: &[f32], out: &mut [u8]) {
+    fn pack_256<L: Lanes>(self, l: L, x: &[f32], out: &mut [u8]) {
         let (n, token) = (self.tokens, self.token);
-        let (scale, sums) = self.quantize_256(x);
+        let (scale, sums) = self.quantize_256(l, x);
         let (out_sums, rest) = out.split_at_mut(16 * n * 4);
         let out_sums = bytemuck::cast_slice_mut::<u8, i32>(out_sums);
         for (out, sum) in out_sums[token..].iter_mut().step_by(n).zip(sums) {
@@ -152,9 +142,9 @@ impl Place<'_> {
     /// `out` receives the sums of 16 `[8, tokens, 2]`, those of 32 `[4, tokens, 2]` and the scales `[tokens]`.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn pack_256_pairs(self, x: &[f32], out: &mut [u8]) {
+    fn pack_256_pairs<L: Lanes>(self, l: L, x: &[f32], out: &mut [u8]) {
         let (n, token) = (self.tokens, self.token);
-        let (scale, sums) = self.quantize_256(x);
+        let (scale, sums) = self.quantize_256(l, x);
         let wide: [i16; 8] = std::array::from_fn(|i| sums[2 * i] + sums[2 * i + 1]);
         let (out_sums, out_scales) = out.split_at_mut(12 * n * 4);
         let out_sums = bytemuck::cast_slice_mut::<u8, [i16; 2]>(out_sums);

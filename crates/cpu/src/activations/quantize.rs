@@ -1,93 +1,118 @@
-//! The activation quantizer: eight bits, or twelve, and one scale.
+//! The activation quantizer: eight bits and one scale per 32 or 256.
 
-/// Activations in eight bits.
-pub(crate) struct Quantized<const N: usize> {
-    pub scale: f32,
-    /// -127 to 127.
-    pub quants: [i8; N],
-    /// The sum of the quants.
-    pub sum: i32,
-}
+use crate::lanes::Lanes;
+use crate::quantizer::{PEAK_8, Scale, quantize_block};
 
-/// The largest activation in eight bits.
-pub(super) const PEAK_8: f32 = 127.0;
-
-/// The largest activation in twelve bits.
-#[cfg(target_arch = "x86_64")]
-pub(crate) const PEAK_12: f32 = 2047.0;
-
-/// A scale and its reciprocal.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Scale {
-    pub value: f32,
-    inverse: f32,
-}
-
-impl Scale {
-    /// The scale that makes a magnitude, given by its bits, `most`. It is zero for values below 2^-100, so that the
-    /// reciprocal is finite; a NaN or infinity makes it NaN.
-    #[inline(always)]
-    pub fn of(peak: u32, most: f32) -> Scale {
-        const LEAST: u32 = 27 << 23;
-        const INFINITY: u32 = 0x7f80_0000;
-        let is_finite = peak < INFINITY;
-        let peak = if peak < LEAST { 0.0 } else { f32::from_bits(peak) };
-        let inverse = if peak > 0.0 { most / peak } else { 0.0 };
-        Scale { value: if is_finite { peak / most } else { f32::NAN }, inverse }
+/// Quantizes blocks of 32 with a scale each: x becomes round(x / scale). Calls `put` with the number of a block, its scale
+/// and the sum of its quants.
+#[inline(always)]
+pub(super) fn quantize_32<L: Lanes>(
+    l: L,
+    x: &[f32],
+    out: &mut [i8],
+    mut put: impl FnMut(usize, f32, i32),
+) {
+    let mut done = 0;
+    for (x, out) in x.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
+        let Some(blocks) = l.quantize_blocks(x, out) else { break };
+        for (scale, sum) in blocks.scales.into_iter().zip(blocks.sums) {
+            put(done, scale, sum);
+            done += 1;
+        }
     }
-
-    /// The nearest multiple of the scale, ties to even: at most that of the peak, arbitrary if the scale is NaN.
-    #[inline(always)]
-    pub fn quant(self, x: f32) -> i32 {
-        // Adding 1.5 · 2^23 rounds to an integer in the low bits: no rounding instruction is needed, so every level
-        // vectorizes this.
-        const ROUND: f32 = 12_582_912.0;
-        (x * self.inverse + ROUND).to_bits().wrapping_sub(ROUND.to_bits()).cast_signed()
+    let rest = x.as_chunks().0.iter().zip(out.as_chunks_mut().0).enumerate().skip(done);
+    for (block, (x, out)) in rest {
+        let (scale, quants, sum) = quantize_block(x);
+        *out = quants;
+        put(block, scale, sum);
     }
 }
 
-/// The scale of some activations in eight bits, max|x| / 127; see [`scale_for`].
+/// Quantizes with one scale: x becomes round(x / scale). Returns the scale.
 #[inline(always)]
-pub(super) fn scale_of(x: &[f32]) -> Scale {
-    scale_for(x, PEAK_8)
-}
-
-/// The scale that makes the largest of some activations `most`; see [`Scale::of`].
-#[inline(always)]
-pub(super) fn scale_for(x: &[f32], most: f32) -> Scale {
-    Scale::of(peak(x), most)
-}
-
-/// The bits of the largest magnitude: those of non-negative floats compare as their values do, and NaN is above infinity.
-#[inline(always)]
-pub(super) fn peak(x: &[f32]) -> u32 {
-    x.iter().map(|x| x.to_bits() & 0x7fff_ffff).fold(0, u32::max)
-}
-
-/// Quantizes some activations with one scale: x becomes round(x / scale).
-#[inline(always)]
-pub(crate) fn quantize<const N: usize>(x: &[f32; N]) -> Quantized<N> {
-    let scale = scale_of(x);
-    let whole = x.map(|x| scale.quant(x));
-    let sum = whole.iter().fold(0, |sum: i32, q| sum.wrapping_add(*q));
-    Quantized { scale: scale.value, quants: whole.map(|q| q as i8), sum }
+pub(crate) fn quantize_256<L: Lanes>(l: L, x: &[f32; 256], out: &mut [i8; 256]) -> f32 {
+    let scale = Scale::of(l.peak(x), PEAK_8);
+    l.quantize(x, scale, out);
+    scale.value
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lanes::Transform;
+    use crate::level::{Level, transform};
+    use crate::quantizer::{BLOCK, BLOCKS, Blocks, peak, quantize, sum};
 
     #[test]
     fn quantizing_rounds_to_even_and_marks_what_is_not_finite() {
-        let mut x = [0.0; 32];
-        let Quantized { scale, quants, sum } = quantize(&x);
-        assert_eq!((scale, quants, sum), (0.0, [0; 32], 0));
-        (x[3], x[4], x[5], x[6]) = (-127.0, 2.5, 3.5, -0.5);
-        let Quantized { scale, quants: q, sum } = quantize(&x);
-        assert_eq!((scale, q[3], q[4], q[5], q[6], sum), (1.0, -127, 2, 4, 0, -121));
-        for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            x[7] = odd;
-            assert!(quantize(&x).scale.is_nan());
+        for level in Level::available() {
+            let mut x = [0.0; BLOCKS];
+            assert_eq!(blocks(level, &x), ([0.0; 4], [0; BLOCKS], [0; 4]), "{level}");
+            x[35..39].copy_from_slice(&[-127.0, 2.5, 3.5, -0.5]);
+            let (scales, quants, sums) = blocks(level, &x);
+            assert_eq!((scales, sums), ([0.0, 1.0, 0.0, 0.0], [0, -121, 0, 0]), "{level}");
+            assert_eq!(quants[35..39], [-127, 2, 4, 0], "{level}");
+            for odd in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                x[127] = odd;
+                let (scales, ..) = blocks(level, &x);
+                assert_eq!(scales.map(f32::is_nan), [false, false, false, true], "{level}");
+            }
         }
+    }
+
+    /// Lengths with whole vectors and without.
+    #[test]
+    fn all_levels_quantize_as_plain_rust_does() {
+        let noise = |at: usize| ((at * 7919 % 1013) as f32 - 506.0) * 1.37e-2;
+        let x: [f32; 256] = std::array::from_fn(noise);
+        let scale = Scale::of(peak(&x), PEAK_8);
+        for level in Level::available() {
+            for len in [32, 64, 96, 128, 160, 224, 256] {
+                let (mut expected, mut found) = ([0; 256], [0; 256]);
+                quantize(&x[..len], scale, &mut expected[..len]);
+                let mut all = (0, 0, &mut found[..len]);
+                transform(level, All(&x[..len], scale), &mut all);
+                assert_eq!((all.0, all.1), (peak(&x[..len]), sum(&expected)), "{level}, {len}");
+                assert_eq!(found, expected, "{level}, {len} activations");
+            }
+            let first: &[f32; BLOCKS] = x.first_chunk().unwrap();
+            let found = blocks(level, first);
+            for (block, x) in first.as_chunks().0.iter().enumerate() {
+                let (scale, quants, sum) = quantize_block(x);
+                assert_eq!((found.0[block], found.2[block]), (scale, sum), "{level}");
+                assert_eq!(found.1[block * BLOCK..][..BLOCK], quants, "{level}");
+            }
+        }
+    }
+
+    struct All<'a>(&'a [f32], Scale);
+
+    impl<'a> Transform for All<'a> {
+        type Out = (u32, i32, &'a mut [i8]);
+
+        #[inline(always)]
+        fn run<L: Lanes>(self, l: L, (most, sum, out): &mut Self::Out) {
+            l.quantize(self.0, self.1, out);
+            (*most, *sum) = (l.peak(self.0), l.sum_quants(out));
+        }
+    }
+
+    struct Four<'a>(&'a [f32; BLOCKS]);
+
+    impl Transform for Four<'_> {
+        type Out = (Blocks, [i8; BLOCKS]);
+
+        #[inline(always)]
+        fn run<L: Lanes>(self, l: L, (blocks, out): &mut Self::Out) {
+            quantize_32(l, self.0, out, |block, scale, sum| {
+                (blocks.scales[block], blocks.sums[block]) = (scale, sum);
+            });
+        }
+    }
+
+    fn blocks(level: Level, x: &[f32; BLOCKS]) -> ([f32; 4], [i8; BLOCKS], [i32; 4]) {
+        let mut out = (Blocks::default(), [0; BLOCKS]);
+        transform(level, Four(x), &mut out);
+        (out.0.scales, out.1, out.0.sums)
     }
 }

@@ -19,18 +19,17 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::quantize::{PEAK_8, Scale, scale_of};
+use super::SPAN;
+use super::interleave::{Piece, TOKENS_MAX, interleave};
 use crate::lanes::{Lanes, Transform};
 use crate::level::{Level, transform};
+use crate::quantizer::{PEAK_8, Scale};
 
 /// Bytes after a column's quants.
 const TAIL: usize = 128;
 
 /// Activations whose largest are found, and squares summed, at a time.
 const STEP: usize = 32;
-
-/// Activations that are quantized before they are brought into the order of a chunk.
-const PIECE: usize = 256;
 
 /// The most outliers of a token.
 pub(crate) const OUTLIERS: usize = 8;
@@ -106,16 +105,16 @@ impl Transform for Prepare<'_> {
     type Out = [u8];
 
     #[inline(always)]
-    fn run<L: Lanes>(self, _: L, out: &mut [u8]) {
+    fn run<L: Lanes>(self, l: L, out: &mut [u8]) {
         let (quants, tail) = out.split_at_mut(out.len() - TAIL);
-        let (used, padding) = quants.split_at_mut(self.0.len());
+        let (used, padding) = bytemuck::cast_slice_mut(quants).split_at_mut(self.0.len());
         padding.fill(0);
-        let Parted { scale, outliers } = Parted::of(self.0);
-        quantize_all(scale, self.0, used);
+        let Parted { scale, outliers } = Parted::of(l, self.0);
+        l.quantize(self.0, scale, used);
         for outlier in outliers.iter().take_while(|outlier| outlier.value != 0) {
             used[outlier.column as usize] = 0;
         }
-        let sum = total(used);
+        let sum = l.sum_quants(used);
         tail.fill(0);
         tail[..4].copy_from_slice(&scale.value.to_ne_bytes());
         tail[4..8].copy_from_slice(&sum.to_ne_bytes());
@@ -132,37 +131,41 @@ struct Parted {
 impl Parted {
     /// Finds the outliers of a token. Activations that are not finite make the scale NaN.
     #[inline(always)]
-    fn of(x: &[f32]) -> Parted {
-        let (most, mean_square) = survey(x);
+    fn of<L: Lanes>(l: L, x: &[f32]) -> Parted {
+        let (most, mean_square) = survey(l, x);
         let limit = OUTLIER_FACTOR * mean_square.sqrt();
         // False if the limit is not finite; its square has no bits if it is zero.
-        if limit > 0.0 && f32::from_bits(most) > limit {
-            return Parted::with_outliers(x, limit);
+        if limit > 0.0 && most > limit {
+            return Parted::with_outliers(l, x, limit);
         }
+        // Squares that are too large for the mean hide no activation that is not finite.
+        let most = if mean_square.is_finite() { most.to_bits() } else { l.peak(x) };
         Parted { scale: Scale::of(most, PEAK_8), outliers: [Outlier::default(); OUTLIERS] }
     }
 
     /// The largest activations above a limit become outliers, which some are.
     #[inline(always)]
-    fn with_outliers(x: &[f32], limit: f32) -> Parted {
+    fn with_outliers<L: Lanes>(l: L, x: &[f32], limit: f32) -> Parted {
         // Sorted from the largest to the smallest, equal ones in order.
         let mut largest = [(0.0f32, 0u32); OUTLIERS];
-        let (mut rest, mut rests) = (0.0f32, [0u32; STEP]);
+        let (mut rest, mut rests) = (0.0f32, l.splat(0.0));
         for (step, x) in x.as_chunks::<STEP>().0.iter().enumerate() {
-            let mut above = 0;
-            for (rest, x) in rests.iter_mut().zip(x) {
-                let size = x.to_bits() & MAGNITUDE;
-                let kept = if size > limit.to_bits() { 0 } else { size };
-                *rest = (*rest).max(kept);
-                above |= size ^ kept;
+            let mut most = l.splat(0.0);
+            for x in x.chunks_exact(L::N) {
+                most = l.max(most, size(l, l.read(x)));
             }
-            if above == 0 {
+            if !l.any_above(most, limit) {
+                rests = l.max(rests, most);
                 continue;
             }
-            let mut places = 0u32;
+            let (mut places, mut below) = (0u32, 0u32);
             for (at, x) in x.iter().enumerate() {
-                places |= u32::from(x.abs() > limit) << at;
+                let bits = x.to_bits() & MAGNITUDE;
+                let is_outlier = bits > limit.to_bits();
+                places |= u32::from(is_outlier) << at;
+                below = below.max(if is_outlier { 0 } else { bits });
             }
+            rest = rest.max(f32::from_bits(below));
             while places != 0 {
                 let at = places.trailing_zeros() as usize;
                 places &= places - 1;
@@ -176,7 +179,7 @@ impl Parted {
                 rest = rest.max(next.0);
             }
         }
-        let rest = rests.iter().fold(rest, |rest, bits| rest.max(f32::from_bits(*bits)));
+        let rest = rest.max(l.largest(rests));
         // So that the largest outlier has 16 bits.
         let least = largest[0].0 * (PEAK_8 / PEAK_16);
         let scale = Scale::of(rest.max(least).to_bits(), PEAK_8);
@@ -192,40 +195,47 @@ impl Parted {
 /// The bits of a float's magnitude, which compare as magnitudes do.
 const MAGNITUDE: u32 = 0x7fff_ffff;
 
-/// The bits of the largest magnitude, and the mean square, summed in 32 parts.
+/// Magnitudes; those of NaN are arbitrary.
 #[inline(always)]
-fn survey(x: &[f32]) -> (u32, f32) {
-    let (mut peaks, mut sums) = ([0u32; STEP], [0.0f32; STEP]);
+fn size<L: Lanes>(l: L, x: L::F) -> L::F {
+    l.max(x, l.sub(l.splat(0.0), x))
+}
+
+/// The largest magnitude, arbitrary if there is a NaN, and the mean square. Its sum is that of 32 parts, which are added
+/// in the same order at all levels: halves, then halves of that.
+#[inline(always)]
+fn survey<L: Lanes>(l: L, x: &[f32]) -> (f32, f32) {
+    let (mut most, mut sums) = ([l.splat(0.0); VECTORS_MAX], [l.splat(0.0); VECTORS_MAX]);
     for x in x.as_chunks::<STEP>().0 {
-        for (peak, x) in peaks.iter_mut().zip(x) {
-            *peak = (*peak).max(x.to_bits() & MAGNITUDE);
-        }
-        for (sum, x) in sums.iter_mut().zip(x) {
-            *sum += x * x;
+        let parts = most.iter_mut().zip(&mut sums).zip(x.chunks_exact(L::N));
+        for ((most, sum), x) in parts {
+            let x = l.read(x);
+            *most = l.max(*most, size(l, x));
+            *sum = l.add(*sum, l.mul(x, x));
         }
     }
-    (peaks.into_iter().fold(0, u32::max), sums.iter().sum::<f32>() / x.len() as f32)
+    let mut count = STEP / L::N;
+    while count > 1 {
+        count /= 2;
+        for at in 0..count {
+            most[at] = l.max(most[at], most[at + count]);
+            sums[at] = l.add(sums[at], sums[at + count]);
+        }
+    }
+    let mut parts = [0.0; STEP];
+    l.write(sums[0], &mut parts);
+    let mut count = L::N;
+    while count > 1 {
+        count /= 2;
+        for at in 0..count {
+            parts[at] += parts[at + count];
+        }
+    }
+    (l.largest(most[0]), parts[0] / x.len() as f32)
 }
 
-/// Quantizes activations; what is stored of outliers is arbitrary.
-#[inline(always)]
-fn quantize_all(scale: Scale, x: &[f32], out: &mut [u8]) {
-    // One plain loop: a call of `map` that is not inlined is compiled without the level's instructions, and of a loop over
-    // groups the compiler vectorizes the outer one, with gathers.
-    for (out, x) in out.iter_mut().zip(x) {
-        *out = (scale.quant(*x) as i8).cast_unsigned();
-    }
-}
-
-/// The sum of quants.
-#[inline(always)]
-fn total(quants: &[u8]) -> i32 {
-    let mut sum = 0i32;
-    for quant in quants {
-        sum = sum.wrapping_add(i32::from(quant.cast_signed()));
-    }
-    sum
-}
+/// Vectors of [`STEP`] elements at the level with the shortest ones.
+const VECTORS_MAX: usize = 4;
 
 /// Rows to be quantized with one scale each and without outliers: the first `cols` of every `stride` elements.
 pub(crate) struct KeyRows<'a> {
@@ -250,20 +260,17 @@ impl Transform for QuantizeRows<'_> {
     type Out = [u8];
 
     #[inline(always)]
-    fn run<L: Lanes>(self, _: L, out: &mut [u8]) {
+    fn run<L: Lanes>(self, l: L, out: &mut [u8]) {
         let KeyRows { x, stride, cols } = self.rows;
-        let rows = x.chunks(stride).zip(out.chunks_exact_mut(cols));
+        let rows = x.chunks(stride).zip(bytemuck::cast_slice_mut(out).chunks_exact_mut(cols));
         for ((x, out), to) in rows.zip(self.scales) {
             let x = &x[..cols];
-            let scale = scale_of(x);
-            quantize_all(scale, x, out);
+            let scale = Scale::of(l.peak(x), PEAK_8);
+            l.quantize(x, scale, out);
             *to = scale.value;
         }
     }
 }
-
-/// Maximum tokens of a chunk.
-const TOKENS_MAX: usize = 8;
 
 /// Packs a chunk `[tokens, cols]` f32.
 pub(super) fn pack(level: Level, x: &[f32], cols: usize, out: &mut [u8]) {
@@ -296,18 +303,19 @@ impl Transform for Pack<'_> {
         for (token, row) in x.chunks_exact(cols).enumerate() {
             let next = x[(token + 1) * cols..].chunks(LINE).take(cols.div_ceil(LINE));
             next.for_each(|line| l.prefetch(line.as_ptr().cast()));
-            let parted = Parted::of(row);
+            let parted = Parted::of(l, row);
             (scale[token], outliers[token]) = (parted.scale, parted.outliers);
         }
         let fours = quants.as_chunks_mut::<4>().0;
-        let mut piece: Piece = [[[0; 4]; PIECE / 4]; TOKENS_MAX];
+        let mut piece: Piece = [[[0; 4]; SPAN / 4]; TOKENS_MAX];
         sums.fill(0);
-        for first in (0..cols).step_by(PIECE) {
-            let range = first..cols.min(first + PIECE);
+        for first in (0..cols).step_by(SPAN) {
+            let range = first..cols.min(first + SPAN);
             for (token, row) in x.chunks_exact(cols).enumerate() {
                 let bytes = &mut piece[token].as_flattened_mut()[..range.len()];
-                quantize_all(scale[token], &row[range.clone()], bytes);
-                sums[token] = sums[token].wrapping_add(total(bytes));
+                // What is stored of outliers is arbitrary.
+                l.quantize(&row[range.clone()], scale[token], bytes);
+                sums[token] = sums[token].wrapping_add(l.sum_quants(bytes));
             }
             interleave(&piece, n, &mut fours[range.start / 4 * n..range.end / 4 * n]);
         }
@@ -326,34 +334,6 @@ impl Transform for Pack<'_> {
 
 /// Floats of a cache line.
 const LINE: usize = 16;
-
-/// Quants of some columns of each token, four columns beside each other.
-type Piece = [[[u8; 4]; PIECE / 4]; TOKENS_MAX];
-
-/// Brings the quants of `n` tokens into the order of a chunk.
-#[inline(always)]
-fn interleave(piece: &Piece, n: usize, out: &mut [[u8; 4]]) {
-    match n {
-        1 => interleaved::<1>(piece, out),
-        2 => interleaved::<2>(piece, out),
-        3 => interleaved::<3>(piece, out),
-        4 => interleaved::<4>(piece, out),
-        5 => interleaved::<5>(piece, out),
-        6 => interleaved::<6>(piece, out),
-        7 => interleaved::<7>(piece, out),
-        _ => interleaved::<8>(piece, out),
-    }
-}
-
-/// [`interleave`] with a number of tokens that the compiler knows, so that it transposes vectors.
-#[inline(always)]
-fn interleaved<const N: usize>(piece: &Piece, out: &mut [[u8; 4]]) {
-    for (step, out) in out.as_chunks_mut::<N>().0.iter_mut().enumerate() {
-        for (out, tokens) in out.iter_mut().zip(piece) {
-            *out = tokens[step];
-        }
-    }
-}
 
 /// A packed chunk.
 #[derive(Clone, Copy)]

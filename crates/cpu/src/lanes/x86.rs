@@ -6,15 +6,18 @@
 use std::arch::x86_64::*;
 
 use super::{Lanes, Transform};
+use crate::quantizer::{BLOCKS, Blocks, Scale, x86 as quantizer};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
 
-/// Implements methods that are one intrinsic each.
+/// Implements methods that are one expression of intrinsics each; arguments without a type are vectors.
 macro_rules! intrinsics {
-    ($($method:ident($($arg:ident),*) -> $out:ty = $call:expr;)*) => {$(
+    (@of) => { Self::F };
+    (@of $ty:ty) => { $ty };
+    ($($method:ident($($arg:ident $(: $ty:ty)?),*) -> $out:ty = $call:expr;)*) => {$(
         #[inline(always)]
-        fn $method(self, $($arg: Self::F),*) -> $out {
+        fn $method(self, $($arg: intrinsics!(@of $($ty)?)),*) -> $out {
             // SAFETY: the token proves the level; see the head of this module.
             unsafe { $call }
         }
@@ -59,25 +62,20 @@ impl Lanes for Avx2 {
         // SAFETY: guaranteed by the caller; the token proves the level.
         unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))) }
     }
-    #[inline(always)]
-    fn splat(self, x: f32) -> __m256 {
-        // SAFETY: the token proves the level.
-        unsafe { _mm256_set1_ps(x) }
-    }
-    #[inline(always)]
-    fn prefetch(self, address: *const u8) {
-        // SAFETY: a prefetch of an address that is not mapped does nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
-    }
-    #[inline(always)]
-    fn any_above(self, v: __m256, bound: f32) -> bool {
-        // SAFETY: the token proves the level.
-        unsafe {
+    intrinsics! {
+        splat(x: f32) -> __m256 = _mm256_set1_ps(x);
+        any_above(v, bound: f32) -> bool = {
             let above = _mm256_cmp_ps::<_CMP_GT_OQ>(v, _mm256_set1_ps(bound));
             _mm256_movemask_ps(above) != 0
-        }
-    }
-    intrinsics! {
+        };
+        // Of an address that is not mapped it does nothing.
+        prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
+        quantize(x: &[f32], scale: Scale, out: &mut [i8]) -> () =
+            quantizer::quantize_avx2(x, scale, out);
+        quantize_blocks(x: &[f32; BLOCKS], out: &mut [i8; BLOCKS]) -> Option<Blocks> =
+            Some(quantizer::quantize_blocks(x, out));
+        peak(x: &[f32]) -> u32 = quantizer::peak(x);
+        sum_quants(quants: &[i8]) -> i32 = quantizer::sum(quants);
         add(a, b) -> __m256 = _mm256_add_ps(a, b);
         sub(a, b) -> __m256 = _mm256_sub_ps(a, b);
         mul(a, b) -> __m256 = _mm256_mul_ps(a, b);
@@ -146,22 +144,18 @@ impl Lanes for Avx512 {
         // SAFETY: guaranteed by the caller; the token proves the level.
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) }
     }
-    #[inline(always)]
-    fn splat(self, x: f32) -> __m512 {
-        // SAFETY: the token proves the level.
-        unsafe { _mm512_set1_ps(x) }
-    }
-    #[inline(always)]
-    fn prefetch(self, address: *const u8) {
-        // SAFETY: a prefetch of an address that is not mapped does nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
-    }
-    #[inline(always)]
-    fn any_above(self, v: __m512, bound: f32) -> bool {
-        // SAFETY: the token proves the level.
-        unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(v, _mm512_set1_ps(bound)) != 0 }
-    }
     intrinsics! {
+        splat(x: f32) -> __m512 = _mm512_set1_ps(x);
+        any_above(v, bound: f32) -> bool =
+            _mm512_cmp_ps_mask::<_CMP_GT_OQ>(v, _mm512_set1_ps(bound)) != 0;
+        // Of an address that is not mapped it does nothing.
+        prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
+        quantize(x: &[f32], scale: Scale, out: &mut [i8]) -> () =
+            quantizer::quantize_avx512(x, scale, out);
+        quantize_blocks(x: &[f32; BLOCKS], out: &mut [i8; BLOCKS]) -> Option<Blocks> =
+            Some(quantizer::quantize_blocks(x, out));
+        peak(x: &[f32]) -> u32 = quantizer::peak(x);
+        sum_quants(quants: &[i8]) -> i32 = quantizer::sum(quants);
         add(a, b) -> __m512 = _mm512_add_ps(a, b);
         sub(a, b) -> __m512 = _mm512_sub_ps(a, b);
         mul(a, b) -> __m512 = _mm512_mul_ps(a, b);

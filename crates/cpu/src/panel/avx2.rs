@@ -6,20 +6,7 @@ use super::{Panel, ROWS};
 use crate::stream::{Ahead, PanelRows, Split};
 use crate::x86::{BOTH, BOTH_HIGH, Eight, Sixteen, TWICE, TWICE_HIGH, f16_low_256};
 
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(crate) fn load(from: &[u8; 32]) -> __m256i {
-    // SAFETY: 32 bytes are read from a reference to 32.
-    unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(crate) fn load_floats(from: &[f32]) -> __m256 {
-    let from = &from[..8];
-    // SAFETY: the slice has 8 elements.
-    unsafe { _mm256_loadu_ps(from.as_ptr()) }
-}
+pub(crate) use crate::x86::avx2::{load, load_floats};
 
 #[target_feature(enable = "avx2")]
 #[inline]

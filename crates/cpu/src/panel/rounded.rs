@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 
 use super::{Form, Span};
-use crate::activations::{SPAN, quantize};
+use crate::activations::{SPAN, quantize_256};
 use crate::lanes::{Lanes, Transform};
 use crate::level::{Level, transform};
 use crate::stream::PanelRows;
@@ -45,7 +45,7 @@ impl<W: Weights> Transform for Round<'_, W> {
         let mut weights = [0.0; SPAN];
         for (row, span) in spans.iter_mut().enumerate() {
             W::read(l, self.0.row(row), &mut weights);
-            put(&weights, span);
+            put(l, &weights, span);
         }
     }
 }
@@ -78,18 +78,19 @@ impl<const GROUP: usize> Transform for Exact<GROUP> {
                     l.write(l.fma(l.read_i8(quants), factor, addend), weights);
                 }
             }
-            put(&weights, span);
+            put(l, &weights, span);
         }
     }
 }
 
 /// Rounds the weights of a span.
 #[inline(always)]
-fn put(weights: &[f32; SPAN], span: &mut Span) {
+fn put<L: Lanes>(l: L, weights: &[f32; SPAN], span: &mut Span) {
     // Weights that are infinite or not a number make the scale NaN.
-    let rounded = quantize(weights);
-    span.quants = rounded.quants.map(|quant| quant.cast_unsigned() ^ BIAS);
+    span.unit = quantize_256(l, weights, bytemuck::cast_mut(&mut span.quants));
+    for quant in &mut span.quants {
+        *quant ^= BIAS;
+    }
     // Levels that apply integer scales per 32 find ones.
     span.scales[..8].fill(1.0);
-    span.unit = rounded.scale;
 }

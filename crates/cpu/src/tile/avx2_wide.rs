@@ -15,12 +15,13 @@
 
 use std::arch::x86_64::*;
 
-use crate::activations::{PEAK_12, SPAN};
+use crate::activations::SPAN;
 use crate::panel::avx2::{
     SHARE_MAX, columns, load, load_floats, pairs, put_pairs, put_products, put_shares,
     store_floats, transpose,
 };
 use crate::panel::{Adjust, Panel, Span};
+use crate::quantizer::PEAK_12;
 use crate::tile::{Interleave, Product, Tile, check_strip, in_order};
 use crate::x86::whole_lines;
 

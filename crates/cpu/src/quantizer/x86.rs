@@ -1,0 +1,147 @@
+//! The parts of the quantizer in AVX2 and AVX-512. From the plain loops the compiler makes code that narrows each vector for
+//! itself and reduces each block's lanes one after the other: with it, packing a prompt's activations takes 1.3 to 1.9 times as
+//! long (benches/record/epyc-genoa-2vcpu/2026-11-28-encoders.md).
+
+use std::arch::x86_64::*;
+
+use super::{BLOCK, BLOCKS, Blocks, PEAK_8, Scale};
+use crate::bytes::Bytes;
+use crate::x86::{avx2, avx512};
+
+/// [`Lanes::quantize`](crate::lanes::Lanes::quantize) of whole blocks of 32.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn quantize_avx2(x: &[f32], scale: Scale, out: &mut [i8]) {
+    debug_assert!(x.len().is_multiple_of(BLOCK) && x.len() == out.len());
+    let factor = _mm256_set1_ps(scale.inverse);
+    // Packing works within halves.
+    let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    for (x, out) in x.as_chunks::<32>().0.iter().zip(out.as_chunks_mut::<32>().0) {
+        let mut whole = [_mm256_setzero_si256(); 4];
+        for (whole, x) in whole.iter_mut().zip(x.as_chunks::<8>().0) {
+            *whole = _mm256_cvtps_epi32(_mm256_mul_ps(avx2::load_floats(x), factor));
+        }
+        let low = _mm256_packs_epi32(whole[0], whole[1]);
+        let high = _mm256_packs_epi32(whole[2], whole[3]);
+        let bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
+        bytes.store(bytemuck::cast_slice_mut(out));
+    }
+}
+
+/// [`quantize_avx2`] with vectors of 512 bits.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+pub(crate) fn quantize_avx512(x: &[f32], scale: Scale, out: &mut [i8]) {
+    let factor = _mm512_set1_ps(scale.inverse);
+    // Packing works within quarters.
+    let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    let ((x, rest), (out, rest_out)) = (x.as_chunks::<64>(), out.as_chunks_mut::<64>());
+    for (x, out) in x.iter().zip(out) {
+        let mut whole = [_mm512_setzero_si512(); 4];
+        for (whole, x) in whole.iter_mut().zip(x.as_chunks::<16>().0) {
+            *whole = _mm512_cvtps_epi32(_mm512_mul_ps(avx512::load_floats(x), factor));
+        }
+        let low = _mm512_packs_epi32(whole[0], whole[1]);
+        let high = _mm512_packs_epi32(whole[2], whole[3]);
+        let bytes = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(low, high));
+        bytes.store(bytemuck::cast_slice_mut(out));
+    }
+    quantize_avx2(rest, scale, rest_out);
+}
+
+/// [`Lanes::quantize_blocks`](crate::lanes::Lanes::quantize_blocks).
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn quantize_blocks(x: &[f32; BLOCKS], out: &mut [i8; BLOCKS]) -> Blocks {
+    let mut blocks = Blocks::default();
+    let peaks = peaks(x);
+    let parts = x.as_chunks::<BLOCK>().0.iter().zip(out.as_chunks_mut::<BLOCK>().0);
+    for (block, (x, out)) in parts.enumerate() {
+        let scale = Scale::of(peaks[block], PEAK_8);
+        blocks.scales[block] = scale.value;
+        quantize_avx2(x, scale, out);
+    }
+    blocks.sums = sums(out);
+    blocks
+}
+
+/// [`Lanes::peak`](crate::lanes::Lanes::peak) of whole blocks of 32.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn peak(x: &[f32]) -> u32 {
+    debug_assert!(x.len().is_multiple_of(BLOCK));
+    let mut most = [_mm256_setzero_si256(); 4];
+    for x in x.as_chunks::<BLOCK>().0 {
+        for (most, x) in most.iter_mut().zip(x.as_chunks::<8>().0) {
+            *most = _mm256_max_epi32(*most, magnitudes(x));
+        }
+    }
+    let [a, b, c, d] = most;
+    let most = _mm256_max_epi32(_mm256_max_epi32(a, b), _mm256_max_epi32(c, d));
+    let four = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256::<1>(most));
+    let two = _mm_max_epi32(four, _mm_unpackhi_epi64(four, four));
+    _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32::<1>(two))).cast_unsigned()
+}
+
+/// The bits of magnitudes.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn magnitudes(x: &[f32; 8]) -> __m256i {
+    let bits = _mm256_castps_si256(avx2::load_floats(x));
+    _mm256_and_si256(bits, _mm256_set1_epi32(i32::MAX))
+}
+
+/// The bits of the largest magnitude of each block.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn peaks(x: &[f32; BLOCKS]) -> [u32; 4] {
+    let mut peaks = [_mm_setzero_si128(); 4];
+    for (peak, x) in peaks.iter_mut().zip(x.as_chunks::<BLOCK>().0) {
+        let mut most = _mm256_setzero_si256();
+        for x in x.as_chunks::<8>().0 {
+            most = _mm256_max_epi32(most, magnitudes(x));
+        }
+        *peak = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256::<1>(most));
+    }
+    // The largest of neighbours, of two vectors at a time.
+    let pair = |a, b| _mm_max_epi32(_mm_unpacklo_epi32(a, b), _mm_unpackhi_epi32(a, b));
+    let (first, second) = (pair(peaks[0], peaks[1]), pair(peaks[2], peaks[3]));
+    let low = _mm_unpacklo_epi64(first, second);
+    bytemuck::cast(_mm_max_epi32(low, _mm_unpackhi_epi64(first, second)))
+}
+
+/// [`Lanes::sum_quants`](crate::lanes::Lanes::sum_quants) of whole blocks of 32.
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(crate) fn sum(quants: &[i8]) -> i32 {
+    debug_assert!(quants.len().is_multiple_of(BLOCK));
+    let mut sum = _mm256_setzero_si256();
+    for quants in quants.as_chunks::<BLOCK>().0 {
+        sum = _mm256_add_epi32(sum, fours(quants));
+    }
+    let four = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256::<1>(sum));
+    let two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
+    _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32::<1>(two)))
+}
+
+/// The sum of each four quants.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn fours(quants: &[i8; BLOCK]) -> __m256i {
+    let quants = avx2::load(bytemuck::cast_ref(quants));
+    let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), quants);
+    _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
+}
+
+/// The sum of each block.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn sums(quants: &[i8; BLOCKS]) -> [i32; 4] {
+    let mut sums = [_mm_setzero_si128(); 4];
+    for (sum, quants) in sums.iter_mut().zip(quants.as_chunks::<BLOCK>().0) {
+        let fours = fours(quants);
+        *sum = _mm_add_epi32(_mm256_castsi256_si128(fours), _mm256_extracti128_si256::<1>(fours));
+    }
+    let (first, second) = (_mm_hadd_epi32(sums[0], sums[1]), _mm_hadd_epi32(sums[2], sums[3]));
+    bytemuck::cast(_mm_hadd_epi32(first, second))
+}
