@@ -100,6 +100,11 @@ pub(crate) trait Lanes: Copy {
     fn max(self, a: Self::F, b: Self::F) -> Self::F;
     /// The smaller; `b` if either is NaN.
     fn min(self, a: Self::F, b: Self::F) -> Self::F;
+    /// Magnitudes; that of NaN is arbitrary.
+    #[inline(always)]
+    fn abs(self, v: Self::F) -> Self::F {
+        self.max(v, self.sub(self.splat(0.0), v))
+    }
     /// Rounds to the nearest integer, ties to even.
     fn round(self, v: Self::F) -> Self::F;
     /// 2 to an integer power in -127..=128; -127 gives 0, 128 gives infinity.

@@ -84,7 +84,7 @@ pub(crate) fn gelu_tanh<L: Lanes>(l: L, v: L::F) -> L::F {
 /// polynomial times `exp` of Abramowitz and Stegun 7.1.26, whose own error is 1.5e-7.
 #[inline(always)]
 pub(crate) fn gelu<L: Lanes>(l: L, v: L::F) -> L::F {
-    let size = l.max(v, l.sub(l.splat(0.0), v));
+    let size = l.abs(v);
     let z = l.mul(size, l.splat(std::f32::consts::FRAC_1_SQRT_2));
     let t = l.div(l.splat(1.0), l.fma(l.splat(0.327_591_1), z, l.splat(1.0)));
     let mut p = l.splat(1.061_405_4);

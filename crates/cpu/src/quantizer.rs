@@ -17,6 +17,9 @@ pub(crate) const PEAK_8: f32 = 127.0;
 #[cfg(target_arch = "x86_64")]
 pub(crate) const PEAK_12: f32 = 2047.0;
 
+/// The bits of a float's magnitude, which compare as magnitudes do.
+pub(crate) const MAGNITUDE: u32 = 0x7fff_ffff;
+
 /// A scale and its reciprocal.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Scale {
@@ -51,7 +54,7 @@ impl Scale {
 /// and those of NaN are above infinity's.
 #[inline(always)]
 pub(crate) fn peak(x: &[f32]) -> u32 {
-    x.iter().map(|x| x.to_bits() & 0x7fff_ffff).fold(0, u32::max)
+    x.iter().map(|x| x.to_bits() & MAGNITUDE).fold(0, u32::max)
 }
 
 /// [`Lanes::quantize`](crate::lanes::Lanes::quantize) in plain Rust.

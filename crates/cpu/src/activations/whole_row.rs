@@ -23,7 +23,7 @@ use super::SPAN;
 use super::interleave::{Piece, TOKENS_MAX, interleave};
 use crate::lanes::{Lanes, Transform};
 use crate::level::{Level, transform};
-use crate::quantizer::{PEAK_8, Scale};
+use crate::quantizer::{MAGNITUDE, PEAK_8, Scale};
 
 /// Bytes after a column's quants.
 const TAIL: usize = 128;
@@ -152,7 +152,7 @@ impl Parted {
         for (step, x) in x.as_chunks::<STEP>().0.iter().enumerate() {
             let mut most = l.splat(0.0);
             for x in x.chunks_exact(L::N) {
-                most = l.max(most, size(l, l.read(x)));
+                most = l.max(most, l.abs(l.read(x)));
             }
             if !l.any_above(most, limit) {
                 rests = l.max(rests, most);
@@ -192,15 +192,6 @@ impl Parted {
     }
 }
 
-/// The bits of a float's magnitude, which compare as magnitudes do.
-const MAGNITUDE: u32 = 0x7fff_ffff;
-
-/// Magnitudes; those of NaN are arbitrary.
-#[inline(always)]
-fn size<L: Lanes>(l: L, x: L::F) -> L::F {
-    l.max(x, l.sub(l.splat(0.0), x))
-}
-
 /// The largest magnitude, arbitrary if there is a NaN, and the mean square. Its sum is that of 32 parts, which are added
 /// in the same order at all levels: halves, then halves of that.
 #[inline(always)]
@@ -210,7 +201,7 @@ fn survey<L: Lanes>(l: L, x: &[f32]) -> (f32, f32) {
         let parts = most.iter_mut().zip(&mut sums).zip(x.chunks_exact(L::N));
         for ((most, sum), x) in parts {
             let x = l.read(x);
-            *most = l.max(*most, size(l, x));
+            *most = l.max(*most, l.abs(x));
             *sum = l.add(*sum, l.mul(x, x));
         }
     }

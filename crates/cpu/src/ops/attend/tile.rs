@@ -297,7 +297,7 @@ const PLACES: [f32; PAGE_TOKENS] = {
 fn lower_scores<L: Lanes>(l: L, slope: f32, first: f32, scores: &mut [f32]) {
     for (scores, places) in scores.chunks_exact_mut(L::N).zip(PLACES.chunks_exact(L::N)) {
         let distance = l.sub(l.splat(first), l.read(places));
-        let distance = l.max(distance, l.sub(l.splat(0.0), distance));
+        let distance = l.abs(distance);
         l.write(l.fma(l.splat(-slope), distance, l.read(scores)), scores);
     }
 }
