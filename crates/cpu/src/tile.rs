@@ -192,9 +192,9 @@ impl Tiling {
 
     /// The activation format for weights of a type that are multiplied as floats.
     pub fn float_format(&self, ty: Type) -> Format {
-        match self.pair_tiles {
+        match ty == Type::BF16 && self.pair_tiles.is_some() {
             #[cfg(target_arch = "x86_64")]
-            Some(_) if ty == Type::BF16 => Format::Bf16,
+            true => Format::Bf16,
             _ => Format::F32,
         }
     }

@@ -63,7 +63,7 @@ fn every_level_prepares_the_same_bits() {
     x[256..512].iter_mut().for_each(|x| *x *= 1e30);
     x[512..768].iter_mut().for_each(|x| *x *= 1e-38);
     for level in Level::available() {
-        for format in [Format::F32, Format::Q8x32, Format::Q8x256] {
+        for format in [Format::F32, Format::Q8x32, Format::Q8x256, Format::Q8Row] {
             let expected = prepared(format, Level::Scalar, &x);
             let found = prepared(format, level, &x);
             assert_eq!(
@@ -92,5 +92,27 @@ fn what_is_not_finite_shows_in_the_scale_and_zeros_have_none() {
         let column = prepared(Format::Q8x32, level, &[0.0; 128]);
         assert_eq!(column[0].scales, [0.0; 16]);
         assert_eq!(column[0].quants, [0; 128]);
+    }
+}
+
+#[test]
+fn a_token_whose_squares_overflow_or_vanish_keeps_its_activations() {
+    for (level, factor) in Level::available().flat_map(|level| [(level, 1e30), (level, 1e-25)]) {
+        let mut x = wave(256);
+        x.iter_mut().for_each(|x| *x *= factor);
+        let bytes = prepared(Format::Q8Row, level, &x);
+        let column =
+            RowColumn::of(&bytemuck::cast_slice(&bytes)[..Format::Q8Row.column_bytes(256)]);
+        let peak = x.iter().fold(0f32, |most, x| most.max(x.abs()));
+        assert_eq!(column.scale, peak / 127.0, "{factor:e} at {level}");
+        for (quant, x) in column.quants.iter().zip(&x) {
+            let back = column.scale * f32::from(quant.cast_signed());
+            assert!((back - x).abs() <= column.scale * 0.5001, "{back} {x} at {level}");
+        }
+        x[77] = f32::NAN;
+        let bytes = prepared(Format::Q8Row, level, &x);
+        let column =
+            RowColumn::of(&bytemuck::cast_slice(&bytes)[..Format::Q8Row.column_bytes(256)]);
+        assert!(column.scale.is_nan(), "{factor:e} at {level}");
     }
 }

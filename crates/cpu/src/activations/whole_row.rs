@@ -134,7 +134,7 @@ impl Parted {
     fn of<L: Lanes>(l: L, x: &[f32]) -> Parted {
         let (most, mean_square) = survey(l, x);
         let limit = OUTLIER_FACTOR * mean_square.sqrt();
-        // False if the limit is not finite; its square has no bits if it is zero.
+        // False if a square is too large for the mean, or all are too small.
         if limit > 0.0 && most > limit {
             return Parted::with_outliers(l, x, limit);
         }

@@ -43,6 +43,7 @@ pub(crate) struct PanelMut<'a> {
     /// `[columns / 4]`, or more.
     pub steps: &'a mut [Step],
     /// `[rows]`, the negative weights' sum of magnitudes; AVX2 only.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "AVX2 alone needs it"))]
     pub negative: &'a mut [i32; ROWS],
 }
 
@@ -52,6 +53,7 @@ pub(crate) struct RowProduct<'a> {
     /// `[columns / 4]`, or more.
     pub steps: &'a [Step],
     /// See [`PanelMut::negative`].
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "AVX2 alone needs it"))]
     pub negative: &'a [i32; ROWS],
     /// `[columns / 4, tokens, 4]` i8.
     pub x: &'a [u8],
