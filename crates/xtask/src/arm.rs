@@ -33,14 +33,15 @@ const MODELS: [(&str, &str); 3] =
 /// The Arm levels in rising order, after the reference level.
 const LEVELS: [&str; 4] = ["scalar", "neon", "neon-dotprod", "neon-i8mm"];
 
-/// The kernel tests: those inside the CPU backend, and those of every op against the reference. Without default
-/// features, to build without GPU support.
-const TESTS: [&str; 9] = [
+/// The kernel tests: those inside the CPU backend, and those of every op against the reference; beside them cargo builds
+/// the program. Without GPU support.
+const TESTS: [&str; 10] = [
     "--package=bilayer",
     "--package=bilayer-cpu",
     "--lib",
     "--test=kernels",
     "--no-default-features",
+    "--features=cli",
     "--locked",
     "--target",
     TARGET,
@@ -207,6 +208,16 @@ mod tests {
         let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
         let named = |models: Vec<(&'static str, _)>| models.into_iter().map(|(name, _)| name);
         models(&args).map(|models| named(models).collect()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_program_is_built_with_the_features_it_requires() {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
+        let manifest = std::fs::read_to_string(manifest).expect("the manifest of the program");
+        let (_, program) = manifest.split_once("[[bin]]").expect("a program");
+        let required = program.lines().find_map(|line| line.strip_prefix("required-features = "));
+        assert_eq!(required, Some("[\"cli\"]"));
+        assert!(TESTS.contains(&"--features=cli"), "{TESTS:?}");
     }
 
     #[test]
