@@ -1,8 +1,10 @@
 //! Whose request is next: first in, first out for each key, and among keys the one that was served least.
 //!
-//! Each key has a counter of tokens that were computed for it. A key that comes back after a pause starts at the
-//! smallest counter of the waiting keys, so a pause earns no credit, and a key that asks for much waits behind others
-//! but is never starved: its counter stands still while theirs grow.
+//! Each key has a counter of tokens that were computed for it. A key none of whose requests waited has at least the
+//! smallest counter of the waiting keys from then on, or if none waits, that of the key whose turn was last (the virtual
+//! time of start-time fair queueing). So a pause, or asking for little, earns no credit: who was served alone for a day is
+//! owed no day by the next who comes. A key that asks for much waits behind others but is never starved: its counter stands still
+//! while theirs grow.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,15 +18,18 @@ pub(super) struct Queue {
     waiting: HashMap<KeyId, BTreeMap<u64, usize>>,
     /// Tokens served to each key that is waiting or running.
     served: HashMap<KeyId, u64>,
+    /// The counter of the key whose turn was last, at that time.
+    turn: u64,
     len: usize,
 }
 
 impl Queue {
     /// Adds an item of `key`.
     pub fn push(&mut self, key: KeyId, arrival: u64, item: usize) {
-        if !self.served.contains_key(&key) {
+        if !self.waiting.contains_key(&key) {
             let least = self.waiting.keys().filter_map(|key| self.served.get(key)).min().copied();
-            self.served.insert(key, least.unwrap_or(0));
+            let served = self.served.entry(key).or_default();
+            *served = (*served).max(least.unwrap_or(self.turn));
         }
         self.waiting.entry(key).or_default().insert(arrival, item);
         self.len += 1;
@@ -37,6 +42,12 @@ impl Queue {
             Some((self.served.get(&key).copied().unwrap_or(0), arrival, key, item))
         });
         heads.min().map(|(_, arrival, key, item)| (key, arrival, item))
+    }
+
+    /// Removes an item whose turn it is.
+    pub fn take(&mut self, key: KeyId, arrival: u64) {
+        self.turn = self.turn.max(self.served.get(&key).copied().unwrap_or(0));
+        self.remove(key, arrival);
     }
 
     /// Removes an item.
@@ -118,12 +129,42 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_was_served_alone_owes_nothing() {
+        let mut queue = Queue::default();
+        let mut turn = |queue: &mut Queue| {
+            let (key, arrival, _) = queue.first().expect("a request waits");
+            queue.take(key, arrival);
+            queue.serve(key, 10);
+            key
+        };
+        // One key has a request running all day, and another runs a short one beside it; none ever waits.
+        for arrival in 0..2 {
+            queue.push(1 + arrival, arrival, 0);
+            turn(&mut queue);
+        }
+        for arrival in 2..1000 {
+            queue.push(1, arrival, 0);
+            turn(&mut queue);
+            queue.forget(|key| key < 3);
+        }
+        // Now both, and a new one, ask for more than is free.
+        for arrival in 1000..1004 {
+            queue.push(3, arrival, 0);
+            queue.push(2, 10 + arrival, 0);
+            queue.push(1, 20 + arrival, 0);
+        }
+        let order: Vec<u64> = (0..12).map(|_| turn(&mut queue)).collect();
+        assert_eq!(order, [3, 2, 3, 2, 1, 3, 2, 1, 3, 2, 1, 1]);
+    }
+
+    #[test]
     fn the_order_is_that_of_a_plain_list() {
         let mut random = ChaCha8Rng::seed_from_u64(1);
         let mut below = |most: u64| random.next_u64() % most;
         let mut queue = Queue::default();
         // Key, arrival and item; and what each key was served.
         let (mut list, mut served) = (Vec::<(u64, u64, usize)>::new(), BTreeMap::<u64, u64>::new());
+        let mut turn = 0;
         for number in 0..20_000 {
             let key = below(5);
             match below(8) {
@@ -131,9 +172,12 @@ mod tests {
                     // A request that gave its pages back is as early as it was.
                     let arrival = if below(4) == 0 { below(number + 1) } else { number };
                     if list.iter().all(|of| of.1 != arrival) {
-                        let waiting = list.iter().map(|of| served[&of.0]);
-                        let least = waiting.min().unwrap_or(0);
-                        served.entry(key).or_insert(least);
+                        if list.iter().all(|of| of.0 != key) {
+                            let waiting = list.iter().map(|of| served[&of.0]);
+                            let least = waiting.min().unwrap_or(turn);
+                            let before = served.get(&key).copied().unwrap_or(0);
+                            served.insert(key, before.max(least));
+                        }
                         list.push((key, arrival, number as usize));
                         queue.push(key, arrival, number as usize);
                     }
@@ -141,7 +185,12 @@ mod tests {
                 3..5 => {
                     if let Some((key, arrival, _)) = queue.first() {
                         list.retain(|of| of.1 != arrival);
-                        queue.remove(key, arrival);
+                        if number % 3 == 0 {
+                            queue.remove(key, arrival);
+                        } else {
+                            queue.take(key, arrival);
+                            turn = turn.max(served[&key]);
+                        }
                         // It is not there any more.
                         queue.remove(key, arrival);
                     }

@@ -328,7 +328,7 @@ impl Scheduler {
                 return;
             }
             let Some(sequence) = self.take_sequence(found, cache) else { return };
-            self.queue.remove(key, arrival);
+            self.queue.take(key, arrival);
             let mut job = self.waiting.remove(&number).expect("it is queued");
             job.progress.slot = job.slot.unwrap_or_else(|| self.free_slot());
             if !job.is_admitted {
