@@ -49,6 +49,9 @@ const TESTS: [&str; 10] = [
     "--config=profile.dev.package.\"*\".opt-level=1",
 ];
 
+/// Tests that are left out: this one starts its own program, of which only the emulator knows how.
+const SKIPPED: [&str; 3] = ["--", "--skip", "freed_memory"];
+
 /// Prepares, builds, and tests every CPU model or the requested one.
 pub fn run(args: &[String]) -> Result<()> {
     let own = args.iter().position(|arg| arg == "--").unwrap_or(args.len());
@@ -65,7 +68,8 @@ pub fn run(args: &[String]) -> Result<()> {
         let status = cargo(model)
             .args(TESTS)
             .arg("--no-fail-fast")
-            .args(tests)
+            .args(SKIPPED)
+            .args(tests.iter().skip(1))
             .status()
             .context("cargo could not be started")?;
         if !status.success() {
