@@ -9,6 +9,7 @@ mod executor;
 mod fairness;
 mod pace;
 mod prefix;
+mod prompts;
 mod request;
 mod revise;
 mod scheduler;

@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn a_key_that_was_served_alone_owes_nothing() {
         let mut queue = Queue::default();
-        let mut turn = |queue: &mut Queue| {
+        let turn = |queue: &mut Queue| {
             let (key, arrival, _) = queue.first().expect("a request waits");
             queue.take(key, arrival);
             queue.serve(key, 10);

@@ -1,9 +1,9 @@
 //! Decides which rows the next step computes: a pure state machine over arrivals, tokens, cancels and the KV cache.
 //!
 //! **The idea.** Each step runs one decode row of every running request and fills up with prefill rows, as many as keep
-//! the step within a bound measured online. Requests are admitted while pages are free; when pages run out, the latest
-//! request gives its pages back and is computed again later, so a running request never fails for lack of memory.
-//! Finished sequences stay in the cache until their pages are needed, and a new request starts from the longest common
+//! the step within a bound measured online, of the oldest prompt and of short ones. Requests are admitted while pages are
+//! free; when pages run out, the latest request gives its pages back and is computed again later, so a running request
+//! never fails for lack of memory. Finished sequences stay in the cache until their pages are needed, and a new request starts from the longest common
 //! prefix of any sequence with its namespace. If a running request is about to compute more of its prompt, it waits for that.
 //!
 //! Invariants: a request is in exactly one of the waiting queue, the followers or the running list until it ends; every
@@ -16,6 +16,7 @@ use bilayer_graph::PAGE_TOKENS;
 
 use super::fairness::{KeyId, Queue};
 use super::pace::Pace;
+use super::prompts;
 use super::request::{Arrival, Deterministic, Item, Policy, Progress, Refused, RequestId};
 use super::sequences::Sequences;
 use crate::session::{SequenceId, Wanted};
@@ -86,6 +87,8 @@ pub struct Scheduler {
     pub(super) clock: u64,
     /// Whether the last step was a prompt chunk.
     was_prefill: bool,
+    /// Whether the last prompt chunk was the oldest prompt's turn.
+    was_oldest: bool,
     /// Number of the last request of the last decode group.
     turn: u64,
 }
@@ -104,6 +107,7 @@ impl Scheduler {
             next: 0,
             clock: 0,
             was_prefill: false,
+            was_oldest: false,
             turn: 0,
         }
     }
@@ -378,14 +382,30 @@ impl Scheduler {
             // A prompt always advances, else it would never start.
             of_time.max(MIN_PREFILL).min(self.policy.rows.saturating_sub(decoding))
         };
-        let mut step = Filling { prefill: budget, rows: self.policy.rows, ..Filling::default() };
-        step.outputs = self.policy.outputs;
         let most = self.running.len().div_ceil(groups);
+        let shares = self.shares(budget, most, cache);
+        let mut step = Filling { rows: self.policy.rows, ..Filling::default() };
+        step.outputs = self.policy.outputs;
         let mut at = 0;
         while at < self.running.len() && step.items.len() < most {
+            step.prefill = shares.get(&self.running[at].job.id).copied().unwrap_or(0);
             at = self.add(at, &mut step, cache);
         }
         step.items
+    }
+
+    /// The prompt rows of a step that are for each of the first requests which it may have.
+    fn shares(
+        &self,
+        rows: usize,
+        requests: usize,
+        cache: &impl Sequences,
+    ) -> HashMap<RequestId, usize> {
+        let free = self.running.iter().filter(|active| !active.is_begun).take(requests);
+        let prompts: Vec<&Active> = free.filter(|active| !active.decodes(cache)).collect();
+        let left = |of: &&Active| of.job.tokens.len() - cache.pages().len(of.sequence);
+        let shares = prompts::divide(rows, &prompts.iter().map(left).collect::<Vec<_>>());
+        prompts.iter().map(|of| of.job.id).zip(shares).collect()
     }
 
     /// A prompt chunk of one request, or a group of decode rows, in turn.
@@ -409,20 +429,31 @@ impl Scheduler {
         Vec::new()
     }
 
-    /// The next chunk of the first prompt.
+    /// The next chunk of the oldest prompt and of a short one, if there is one, in turn.
     fn prompt_chunk(&mut self, fixed: Deterministic, cache: &mut impl Sequences) -> Vec<Item> {
-        let held = |active: &Active| cache.pages().len(active.sequence);
-        let mut prompts = self.running.iter().enumerate();
-        let Some((at, active)) = prompts.find(|(_, of)| !of.is_begun && held(of) < of.job.prompt)
-        else {
-            return Vec::new();
-        };
-        let held = held(active);
-        let chunk = ((held / fixed.chunk + 1) * fixed.chunk).min(active.job.prompt) - held;
-        let outputs = self.policy.outputs;
-        let mut step = Filling { prefill: chunk, rows: chunk, outputs, ..Filling::default() };
-        self.add(at, &mut step, cache);
-        step.items
+        for is_oldest in [!self.was_oldest, self.was_oldest] {
+            let held = |active: &Active| cache.pages().len(active.sequence);
+            let prompts = self.running.iter().enumerate();
+            let mut prompts = prompts.filter(|(_, of)| !of.is_begun && held(of) < of.job.prompt);
+            let left = |of: &Active| of.job.prompt - held(of);
+            let mut next = prompts.next();
+            if let (false, Some((_, oldest))) = (is_oldest, next) {
+                let short = prompts.filter(|(_, of)| prompts::is_short(left(of), left(oldest)));
+                next = short.min_by_key(|(_, of)| left(of));
+            }
+            let Some((at, active)) = next else { continue };
+            let held = held(active);
+            let chunk = ((held / fixed.chunk + 1) * fixed.chunk).min(active.job.prompt) - held;
+            let outputs = self.policy.outputs;
+            let mut step = Filling { prefill: chunk, rows: chunk, outputs, ..Filling::default() };
+            self.add(at, &mut step, cache);
+            // The latest request may have given its pages back instead.
+            if !step.items.is_empty() {
+                self.was_oldest = is_oldest;
+                return step.items;
+            }
+        }
+        Vec::new()
     }
 
     /// Rows of requests whose prompt is computed, beginning behind the last group.

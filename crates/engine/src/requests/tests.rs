@@ -347,10 +347,11 @@ fn a_prompt_advances_in_the_shortest_step_and_leaves_rows_to_answers() {
     }
     desk.ask(200);
     assert_eq!(desk.step(), [(0, 21, 22), (1, 0, 8)]);
-    // They are shared by the prompts in the order of arrival.
-    desk.ask(5);
+    // The oldest prompt has half of them, and the shortest of much shorter ones the rest.
     desk.ask(50);
-    assert_eq!(desk.step(), [(0, 22, 23), (1, 8, 16)]);
+    desk.ask(5);
+    assert_eq!(desk.step(), [(0, 22, 23), (1, 8, 12), (3, 0, 4)]);
+    assert_eq!(desk.step(), [(0, 23, 24), (1, 12, 16), (2, 0, 3), (3, 4, 5)]);
 }
 
 #[test]
@@ -466,14 +467,42 @@ fn fixed_steps_are_chunks_and_groups_in_turn() {
 #[test]
 fn a_prompt_is_computed_while_another_request_waits_for_its_first_row() {
     let mut desk = Desk::new(fixed(32, 2), 32);
-    for len in [5, 5, 40, 70, 5] {
+    for len in [5, 5, 40, 70, 40] {
         desk.ask(len);
     }
     let found = [(); 15].map(|()| desk.step());
     assert_eq!(found[12], [(3, 64, 70)]);
     // Two others are before it, and then it is the turn of a prompt.
     assert_eq!(rows_of(&found[13]), [1, 2]);
-    assert_eq!(found[14], [(4, 0, 5)]);
+    assert_eq!(found[14], [(4, 0, 32)]);
+}
+
+#[test]
+fn short_prompts_do_not_wait_for_a_long_one_nor_it_for_many_of_them() {
+    // Half of the rows of 20 steps, or of ten chunks between steps of answers.
+    for (policy, least) in [(policy(), 20 * 32), (fixed(32, 2), 5 * 32)] {
+        let mut desk = Desk::new(policy, 400);
+        let long = desk.ask(960).0;
+        desk.step();
+        let short = desk.ask(20);
+        let begun = (1..).find(|_| rows_of(&desk.step()).contains(&short.0));
+        assert!(begun <= Some(2), "{begun:?}");
+        desk.end(short);
+        let mut computed = 0;
+        for _ in 0..20 {
+            while desk.running().len() + desk.scheduler.waiting() < 4 {
+                desk.ask(20);
+            }
+            for (request, start, end) in desk.step() {
+                match request == long {
+                    true => computed += end - start,
+                    false if start >= 20 => desk.end(RequestId(request)),
+                    false => {}
+                }
+            }
+        }
+        assert!(computed >= least, "{computed}");
+    }
 }
 
 #[test]

@@ -18,8 +18,8 @@ fn idle_sequences_give_their_pages_before_requests_do() {
     for len in [100, 20] {
         desk.ask(len);
     }
-    assert_eq!(desk.step(), [(1, 0, 64)]);
-    assert_eq!((desk.step(), desk.scheduler.idle()), (vec![(1, 64, 100), (2, 0, 20)], 0));
+    assert_eq!((desk.step(), desk.scheduler.idle()), (vec![(1, 0, 44), (2, 0, 20)], 1));
+    assert_eq!((desk.step(), desk.scheduler.idle()), (vec![(1, 44, 100), (2, 20, 21)], 0));
 }
 
 #[test]
