@@ -1,8 +1,9 @@
 //! Predicts the duration of a step from measured ones, to bound the time between tokens of running answers.
 //!
 //! A step of `d` decode rows and `p` prefill rows takes about `decode(d) + p * per_row`. Both are moving averages. The bound
-//! is divided by how much longer the latest of the recent steps took than predicted. Until both are measured nothing is
-//! limited.
+//! is divided by how much longer the latest of the recent steps took than predicted. Until prefill rows are measured
+//! nothing is limited. Decode rows count as nothing until a step of them alone was measured, which the first answers
+//! beside a long prompt do not have for all of it.
 
 use std::time::Duration;
 
@@ -70,7 +71,7 @@ impl Pace {
 
     /// Prefill rows that a step with so many decode rows may have so that it ends within `most`.
     pub fn prefill_rows(&self, decode_rows: usize, most: Duration) -> Option<usize> {
-        let (decode, per_row) = (self.of_decode(decode_rows)?, self.per_row?);
+        let (decode, per_row) = (self.of_decode(decode_rows).unwrap_or(0.0), self.per_row?);
         let most = most.as_secs_f64() * (1.0 - RESERVE) / (1.0 + self.late);
         Some(((most - decode) / per_row.max(1e-9)).max(0.0) as usize)
     }
@@ -200,9 +201,15 @@ mod tests {
         // The average of steps without prefill rows is 0.8 * 20 + 0.2 * 70 = 30: (594.67 - 30) / 5.14541
         pace.observe(1, 0, ms(70));
         assert_eq!((rows(&pace), pace.decode()), (Some(109), Some(0.07)));
+    }
+
+    #[test]
+    fn answers_beside_the_first_prompt_bound_its_rows_too() {
         let (mut decode, mut prefill) = (Pace::default(), Pace::default());
-        decode.observe(0, 0, ms(1));
+        decode.observe(1, 0, ms(1));
+        assert_eq!(decode.prefill_rows(1, ms(100)), None);
+        // 85 / 1.485
         prefill.observe(0, 16, ms(16));
-        assert_eq!([decode, prefill].map(|pace| pace.prefill_rows(1, ms(100))), [None; 2]);
+        assert_eq!(prefill.prefill_rows(1, ms(100)), Some(57));
     }
 }
