@@ -9,7 +9,7 @@ use super::request::{Arrival, Deterministic, Item, Policy, Refused, RequestId};
 use super::scheduler::Scheduler;
 use crate::generate::speculate::{Draft, DrafterSource, Text};
 use crate::generate::{Reply, Request, Stop, Token};
-use crate::kept::{FNV_START, fnv_from};
+use crate::kept::fnv;
 use crate::sampling::{Sampler, TokenLogprob};
 use crate::session::{CacheError, Reading, Session, Spent, Warning};
 use crate::{Error, Model};
@@ -291,8 +291,7 @@ impl Executor {
     fn adapted_namespace(&self, namespace: u64, strengths: Option<&[f32]>) -> u64 {
         match strengths {
             Some(strengths) if strengths != self.session.usual_strengths() => {
-                let bytes = strengths.iter().flat_map(|strength| strength.to_le_bytes());
-                fnv_from(namespace ^ FNV_START, &bytes.collect::<Vec<u8>>())
+                adapted(namespace, strengths)
             }
             _ => namespace,
         }
@@ -582,5 +581,26 @@ impl Executor {
     /// The model.
     pub fn model(&self) -> &Model {
         self.session.model()
+    }
+}
+
+/// A namespace within another for sequences with these strengths of adapters.
+fn adapted(namespace: u64, strengths: &[f32]) -> u64 {
+    let strengths = strengths.iter().flat_map(|strength| strength.to_le_bytes());
+    fnv(&namespace.to_le_bytes().into_iter().chain(strengths).collect::<Vec<u8>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::adapted;
+
+    #[test]
+    fn namespaces_stay_apart_with_adapters_of_any_strength() {
+        let strengths: [&[f32]; 5] = [&[], &[0.0], &[0.5], &[0.0, 0.5], &[0.5, 0.0]];
+        let mut all: Vec<u64> = (0..256).map(|namespace| namespace << 20 | namespace).collect();
+        all.extend((0..256).flat_map(|namespace| strengths.map(|of| adapted(namespace, of))));
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
     }
 }
