@@ -53,7 +53,7 @@ impl Pace {
             self.last = Some(took);
             return;
         }
-        let fixed = if decode_rows > 0 { self.of_decode(decode_rows).unwrap_or(0.0) } else { 0.0 };
+        let fixed = self.fixed(decode_rows);
         let per_row = (took - fixed).max(took * 0.1) / prefill_rows as f64;
         let known = self.per_row.filter(|_| decode_rows > 0 && prefill_rows >= MANY);
         let late = known.map_or(0.0, |known| {
@@ -71,7 +71,7 @@ impl Pace {
 
     /// Prefill rows that a step with so many decode rows may have so that it ends within `most`.
     pub fn prefill_rows(&self, decode_rows: usize, most: Duration) -> Option<usize> {
-        let (decode, per_row) = (self.of_decode(decode_rows).unwrap_or(0.0), self.per_row?);
+        let (decode, per_row) = (self.fixed(decode_rows), self.per_row?);
         let most = most.as_secs_f64() * (1.0 - RESERVE) / (1.0 + self.late);
         Some(((most - decode) / per_row.max(1e-9)).max(0.0) as usize)
     }
@@ -79,6 +79,11 @@ impl Pace {
     /// Seconds of the last step without prefill rows.
     pub fn decode(&self) -> Option<f64> {
         self.last
+    }
+
+    /// What a step with so many decode rows takes beside its prefill rows, as far as it is known.
+    fn fixed(&self, decode_rows: usize) -> f64 {
+        if decode_rows > 0 { self.of_decode(decode_rows).unwrap_or(0.0) } else { 0.0 }
     }
 
     /// Predicted seconds of a step with so many decode rows: between the measured numbers of rows in proportion, above

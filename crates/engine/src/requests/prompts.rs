@@ -22,6 +22,11 @@ pub(super) fn divide(rows: usize, left: &[usize]) -> Vec<usize> {
     given
 }
 
+/// Whether one of the prompts is short beside the oldest.
+pub(super) fn has_short(left: &[usize]) -> bool {
+    left.iter().any(|&of| is_short(of, left[0]))
+}
+
 /// Whether a prompt has so few tokens left that it is computed beside an older one with `oldest` left.
 pub(super) fn is_short(left: usize, oldest: usize) -> bool {
     2 * left < oldest

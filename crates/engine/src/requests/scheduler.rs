@@ -370,11 +370,17 @@ impl Scheduler {
         true
     }
 
-    /// One decode row of each running request, and prefill rows.
+    /// One decode row of each running request, and prefill rows: as many as the step's time allows, if another request is
+    /// waiting for its end.
     fn mixed_step(&mut self, groups: usize, cache: &mut impl Sequences) -> Vec<Item> {
         let free = self.running.iter().filter(|active| !active.is_begun);
-        let decoding = free.filter(|active| active.decodes(cache)).count();
-        let budget = if decoding == 0 && self.begun() == 0 {
+        let decoding = free.clone().filter(|active| active.decodes(cache)).count();
+        let most = self.running.len().div_ceil(groups);
+        let prompts = free.take(most).filter(|active| !active.decodes(cache));
+        let left = |of: &Active| of.job.tokens.len() - cache.pages().len(of.sequence);
+        let (ids, left): (Vec<RequestId>, Vec<usize>) =
+            prompts.map(|active| (active.job.id, left(active))).unzip();
+        let budget = if decoding == 0 && self.begun() == 0 && !prompts::has_short(&left) {
             self.policy.rows
         } else {
             let pace = &self.paces[usize::from(groups > 1)];
@@ -382,8 +388,8 @@ impl Scheduler {
             // A prompt always advances, else it would never start.
             of_time.max(MIN_PREFILL).min(self.policy.rows.saturating_sub(decoding))
         };
-        let most = self.running.len().div_ceil(groups);
-        let shares = self.shares(budget, most, cache);
+        let shares: HashMap<RequestId, usize> =
+            ids.into_iter().zip(prompts::divide(budget, &left)).collect();
         let mut step = Filling { rows: self.policy.rows, ..Filling::default() };
         step.outputs = self.policy.outputs;
         let mut at = 0;
@@ -392,20 +398,6 @@ impl Scheduler {
             at = self.add(at, &mut step, cache);
         }
         step.items
-    }
-
-    /// The prompt rows of a step that are for each of the first requests which it may have.
-    fn shares(
-        &self,
-        rows: usize,
-        requests: usize,
-        cache: &impl Sequences,
-    ) -> HashMap<RequestId, usize> {
-        let free = self.running.iter().filter(|active| !active.is_begun).take(requests);
-        let prompts: Vec<&Active> = free.filter(|active| !active.decodes(cache)).collect();
-        let left = |of: &&Active| of.job.tokens.len() - cache.pages().len(of.sequence);
-        let shares = prompts::divide(rows, &prompts.iter().map(left).collect::<Vec<_>>());
-        prompts.iter().map(|of| of.job.id).zip(shares).collect()
     }
 
     /// A prompt chunk of one request, or a group of decode rows, in turn.

@@ -355,6 +355,21 @@ fn a_prompt_advances_in_the_shortest_step_and_leaves_rows_to_answers() {
 }
 
 #[test]
+fn steps_are_bounded_while_a_short_prompt_waits() {
+    let mut desk = Desk::new(Policy { step: ms(10), ..policy() }, 64);
+    desk.ask(600);
+    let items = desk.begin(1);
+    desk.finish(&items, ms(64));
+    assert_eq!(rows(&items), [(0, 0, 64)]);
+    // Of a similar length: it waits, and steps are as long as they may be.
+    desk.ask(400);
+    assert_eq!(desk.step(), [(0, 64, 128)]);
+    // The first predictions count as late by half: 8.5 / 1.455, but at least 8 rows.
+    let short = desk.ask(6).0;
+    assert_eq!(desk.step(), [(0, 128, 132), (short, 0, 4)]);
+}
+
+#[test]
 fn groups_have_times_of_their_own() {
     let mut desk = Desk::new(policy(), 64);
     desk.ask(20);
@@ -367,10 +382,10 @@ fn groups_have_times_of_their_own() {
     let first = desk.begin(2);
     desk.scheduler.begin_step(&first);
     assert_eq!(desk.scheduler.decode_time(), Some(ms(10)));
-    // Beside a step in progress, a prompt has no more rows than the time allows: 85 / 1.485 - 10.
+    // Beside a step in progress, a prompt has no more rows than the time allows: 85 / 1.485.
     desk.ask(200);
     let second = desk.begin(2);
-    assert_eq!((rows(&first), rows(&second)), (vec![(0, 21, 22)], vec![(1, 0, 47)]));
+    assert_eq!((rows(&first), rows(&second)), (vec![(0, 21, 22)], vec![(1, 0, 57)]));
     // One of two groups of three has two requests, in the order of arrival.
     let mut desk = Desk::new(policy(), 64);
     for len in [5; 3] {
