@@ -39,11 +39,12 @@ cargo xtask soak [--minutes 5] [--bilayer PROGRAM] [--into FILE]
 /// A part: its name, what it is, and the function that measures it.
 type LoadPart = (&'static str, &'static str, fn(&Setting) -> Result<Section>);
 
-const PARTS: [LoadPart; 9] = [
+const PARTS: [LoadPart; 10] = [
     ("streams", "16 streams beside bench with 16 sequences", streams::streams),
     ("single", "one stream beside bench", streams::single),
     ("peer", "8 streams beside llama-server, which --peer names", streams::peer),
     ("arrival", "gaps of a stream while a long prompt arrives", latency::arrival),
+    ("behind", "first token of a short prompt behind a long one", latency::behind),
     ("cached", "first token of a prompt that is in the cache", latency::cached),
     ("overload", "ten times as many requests as can be completed", overload::overload),
     ("replicas", "two servers beside the simulation of a fleet", replicas::replicas),

@@ -26,7 +26,7 @@ pub struct ExecutorSettings {
     pub waiting: usize,
     /// Maximum waiting requests of one key.
     pub waiting_per_key: usize,
-    /// Bound on the duration of a step while answers are running.
+    /// Bound on the duration of a step while answers are running or a short prompt is behind a long one.
     pub step: Duration,
     /// Whether results are independent of other requests.
     pub deterministic: bool,

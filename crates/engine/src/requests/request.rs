@@ -22,7 +22,7 @@ pub struct Policy {
     pub waiting: usize,
     /// Maximum waiting requests of one key.
     pub waiting_per_key: usize,
-    /// Bound on the duration of a step while answers are running.
+    /// Bound on the duration of a step while answers are running or a short prompt is behind a long one.
     pub step: Duration,
     /// Fixes the composition of steps so that a request's results do not depend on the others.
     pub deterministic: Option<Deterministic>,

@@ -1,8 +1,8 @@
-//! Latency of single streams: beside a prompt that arrives, and with a prompt that is in the cache.
+//! Latency of single streams: beside a prompt that arrives, behind a long prompt, and with a prompt that is in the cache.
 
 use std::sync::mpsc;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
@@ -21,6 +21,16 @@ const BEFORE: usize = 48;
 /// the way to the client.
 const TOLERANCE: f64 = 0.10;
 const TOLERANCE_MS: f64 = 5.0;
+
+/// Tokens of the long prompt, of the short one that comes behind it, and of the short one's answer.
+const LONG: usize = 3000;
+const SHORT: usize = 60;
+const ANSWER: usize = 12;
+
+/// When the short prompt is sent, and the bar for its first token, as a share of what the long one has still to wait for its own
+/// then.
+const BEHIND: Duration = Duration::from_secs(1);
+const BEHIND_BAR: f64 = 0.4;
 
 /// Tokens of the prompt that is sent twice, and the bar for its second first token, as a share of the first.
 const CACHED: usize = 2000;
@@ -135,6 +145,57 @@ impl Arrival {
     }
 }
 
+/// A short prompt behind a long one, to which a server without streams gives all of a step.
+pub fn behind(setting: &Setting) -> Result<Section> {
+    let flags = format!(
+        "-np 4 -c 8192 --kv-unified --max-step-ms {} -t {} -ngl 0 -dev none",
+        setting.max_step_ms, setting.threads
+    );
+    let server = setting.launch("behind", flags).bilayer()?;
+    let mut prompts = Prompts::new();
+    let (mut shares, mut gaps) = (Vec::new(), Vec::new());
+    let (mut short_firsts, mut long_firsts) = (Vec::new(), Vec::new());
+    for round in 0..setting.rounds {
+        setting.say("behind", round);
+        let (long, short) = (prompts.next(LONG), prompts.next(SHORT));
+        let (long, short) = thread::scope(|scope| {
+            let long = scope.spawn(|| stream(&mut Client::new(server.address), &long, 4, |_| {}));
+            thread::sleep(BEHIND);
+            let short = stream(&mut Client::new(server.address), &short, ANSWER, |_| {});
+            (long.join(), short)
+        });
+        let (long, short) = (long.unwrap_or_else(|_| bail!("a client panicked"))?, short?);
+        let left = long.first_ms() - ms(short.sent - long.sent);
+        shares.push(short.first_ms() / left);
+        gaps.push(largest(&short.gaps_ms().collect::<Vec<f64>>()));
+        short_firsts.push(short.first_ms());
+        long_firsts.push(long.first_ms());
+    }
+    let bar = setting.max_step_ms as f64 * (1.0 + TOLERANCE) + TOLERANCE_MS;
+    let rows = vec![
+        Row::judged(
+            "time to first token of the short prompt, share of what is left of the long one's",
+            spread(&shares, 2),
+            format!("median at most {BEHIND_BAR}"),
+            Verdict::at_most(median(&shares), BEHIND_BAR),
+        ),
+        Row::judged(
+            "longest time between tokens of the short one's answer",
+            format!("{} ms", spread(&gaps, 1)),
+            format!("median at most {bar:.0} ms"),
+            Verdict::at_most(median(&gaps), bar),
+        ),
+        Row::shown("time to first token, short", format!("{} ms", spread(&short_firsts, 0))),
+        Row::shown("time to first token, long", format!("{} ms", spread(&long_firsts, 0))),
+    ];
+    let about = format!(
+        "A prompt of {SHORT} tokens is sent {} s after one of {LONG}, {} rounds from the start of the server on.",
+        BEHIND.as_secs(),
+        setting.rounds
+    );
+    Ok(Section { name: "behind", about, rows })
+}
+
 /// Time to the first token of a long prompt, cold and again.
 pub fn cached(setting: &Setting) -> Result<Section> {
     let flags = format!("-np 2 -c 8192 --kv-unified -t {} -ngl 0 -dev none", setting.threads);
@@ -176,8 +237,6 @@ pub fn cached(setting: &Setting) -> Result<Section> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
