@@ -1,10 +1,10 @@
 //! Whose request is next: first in, first out for each key, and among keys the one that was served least.
 //!
-//! Each key has a counter of tokens that were computed for it. A key none of whose requests waited has at least the
-//! smallest counter of the waiting keys from then on, or if none waits, that of the key whose turn was last (the virtual
-//! time of start-time fair queueing). So a pause, or asking for little, earns no credit: who was served alone for a day is
-//! owed no day by the next who comes. A key that asks for much waits behind others but is never starved: its counter stands still
-//! while theirs grow.
+//! Each key has a counter of tokens that were computed for it. When a request arrives and no other of its key is waiting,
+//! the counter becomes at least the smallest of the waiting keys, or if none is waiting, that of the key whose turn was
+//! last (the virtual time of start-time fair queueing). So neither a pause nor light use earns credit, and a key that was
+//! served alone all day need not wait until a newcomer was served as much. A key that asks for much waits behind others
+//! but is never starved: its counter stands still while theirs grow.
 
 use std::collections::{BTreeMap, HashMap};
 

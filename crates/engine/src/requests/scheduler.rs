@@ -3,8 +3,9 @@
 //! **The idea.** Each step runs one decode row of every running request and fills up with prefill rows, as many as keep
 //! the step within a bound measured online, of the oldest prompt and of short ones. Requests are admitted while pages are
 //! free; when pages run out, the latest request gives its pages back and is computed again later, so a running request
-//! never fails for lack of memory. Finished sequences stay in the cache until their pages are needed, and a new request starts from the longest common
-//! prefix of any sequence with its namespace. If a running request is about to compute more of its prompt, it waits for that.
+//! never fails for lack of memory. Finished sequences stay in the cache until their pages are needed, and a new request
+//! starts from the longest common prefix of any sequence with its namespace. If a running request is about to compute more
+//! of its prompt, it waits for that.
 //!
 //! Invariants: a request is in exactly one of the waiting queue, the followers or the running list until it ends; every
 //! open sequence belongs to one running request or is idle; running requests are in the order of their arrival.
