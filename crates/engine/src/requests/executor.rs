@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use super::answer::{Answer, BEST_MAX};
 use super::fairness::KeyId;
+use super::prefix::adapted;
 use super::request::{Arrival, Deterministic, Item, Policy, Refused, RequestId};
 use super::scheduler::Scheduler;
 use crate::generate::speculate::{Draft, DrafterSource, Text};
 use crate::generate::{Reply, Request, Stop, Token};
-use crate::kept::fnv;
 use crate::sampling::{Sampler, TokenLogprob};
 use crate::session::{CacheError, Reading, Session, Spent, Warning};
 use crate::{Error, Model};
@@ -581,26 +581,5 @@ impl Executor {
     /// The model.
     pub fn model(&self) -> &Model {
         self.session.model()
-    }
-}
-
-/// A namespace within another for sequences with these strengths of adapters.
-fn adapted(namespace: u64, strengths: &[f32]) -> u64 {
-    let strengths = strengths.iter().flat_map(|strength| strength.to_le_bytes());
-    fnv(&namespace.to_le_bytes().into_iter().chain(strengths).collect::<Vec<u8>>())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::adapted;
-
-    #[test]
-    fn namespaces_stay_apart_with_adapters_of_any_strength() {
-        let strengths: [&[f32]; 5] = [&[], &[0.0], &[0.5], &[0.0, 0.5], &[0.5, 0.0]];
-        let mut all: Vec<u64> = (0..256).map(|namespace| namespace << 20 | namespace).collect();
-        all.extend((0..256).flat_map(|namespace| strengths.map(|of| adapted(namespace, of))));
-        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
     }
 }
