@@ -10,6 +10,11 @@ use crate::host::Topology;
 use crate::numa::{Nodes, Numa};
 use crate::pool::{Job, Pool, Work};
 
+/// So many rounds, or a hundredth of them in Miri, which takes a second for each.
+fn rounds(many: usize) -> usize {
+    if cfg!(miri) { many / 100 } else { many }
+}
+
 /// A pool of one node.
 fn pool(threads: usize) -> std::io::Result<Pool> {
     Pool::new(Arc::new(Nodes::one(threads)))
@@ -78,7 +83,7 @@ fn every_chunk_runs_once_in_order_of_stages() {
         let mut pool = pool(threads).unwrap();
         let counting = Arc::new(Counting::new(5, threads));
         let job = job_of(&counting);
-        for round in 0..2000 {
+        for round in 0..rounds(2000) {
             counting.round(&mut pool, &job, &[4, 1 + round % 9, 1, 7, 2]);
             counting.assert_whole(&job);
         }
@@ -173,7 +178,7 @@ fn jobs_alternate_and_dropping_an_unfinished_one_ends() {
             (counting, job)
         })
         .collect();
-    for round in 0..3000 {
+    for round in 0..rounds(3000) {
         let (counting, job) = &jobs[round % 3];
         counting.round(&mut pool, job, &[1 + round % 16, 16]);
         counting.assert_whole(job);
@@ -245,7 +250,7 @@ fn every_chunk_of_several_nodes_runs_once_in_order_of_stages() {
         let mut pool = Pool::new(Arc::new(nodes)).unwrap();
         let counting = Arc::new(Counting::new(4, threads));
         let job = Arc::new(Job::new(4, 2, Box::new(counting.clone())).timed());
-        for round in 0..2000 {
+        for round in 0..rounds(2000) {
             let ends = [[2, 4], [0, 1 + round % 9], [1, 1], [round % 3, 7]];
             for (left, [_, all]) in counting.left.iter().zip(ends) {
                 left.store(all as u32, Ordering::SeqCst);
