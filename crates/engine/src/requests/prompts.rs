@@ -14,22 +14,19 @@ pub(super) fn divide(rows: usize, left: &[usize]) -> Vec<usize> {
         given[at] += more;
         free -= more;
     };
-    let Some(&oldest) = left.first() else { return given };
+    if left.is_empty() {
+        return given;
+    }
     give(0, rows.div_ceil(2));
-    let mut short: Vec<usize> = (1..left.len()).filter(|&at| is_short(left[at], oldest)).collect();
-    short.sort_by_key(|&at| left[at]);
-    short.into_iter().chain(0..left.len()).for_each(|at| give(at, rows));
+    short(left).into_iter().chain(0..left.len()).for_each(|at| give(at, rows));
     given
 }
 
-/// Whether one of the prompts is short beside the oldest.
-pub(super) fn has_short(left: &[usize]) -> bool {
-    left.iter().any(|&of| is_short(of, left[0]))
-}
-
-/// Whether a prompt has so few tokens left that it is computed beside an older one with `oldest` left.
-pub(super) fn is_short(left: usize, oldest: usize) -> bool {
-    2 * left < oldest
+/// The places of prompts with so few tokens left that they are computed beside the oldest, the shortest first.
+pub(super) fn short(left: &[usize]) -> Vec<usize> {
+    let mut short: Vec<usize> = (1..left.len()).filter(|&at| 2 * left[at] < left[0]).collect();
+    short.sort_by_key(|&at| left[at]);
+    short
 }
 
 #[cfg(test)]

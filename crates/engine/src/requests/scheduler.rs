@@ -381,7 +381,7 @@ impl Scheduler {
         let left = |of: &Active| of.job.tokens.len() - cache.pages().len(of.sequence);
         let (ids, left): (Vec<RequestId>, Vec<usize>) =
             prompts.map(|active| (active.job.id, left(active))).unzip();
-        let budget = if decoding == 0 && self.begun() == 0 && !prompts::has_short(&left) {
+        let budget = if decoding == 0 && self.begun() == 0 && prompts::short(&left).is_empty() {
             self.policy.rows
         } else {
             let pace = &self.paces[usize::from(groups > 1)];
@@ -426,15 +426,14 @@ impl Scheduler {
     fn prompt_chunk(&mut self, fixed: Deterministic, cache: &mut impl Sequences) -> Vec<Item> {
         for is_oldest in [!self.was_oldest, self.was_oldest] {
             let held = |active: &Active| cache.pages().len(active.sequence);
-            let prompts = self.running.iter().enumerate();
-            let mut prompts = prompts.filter(|(_, of)| !of.is_begun && held(of) < of.job.prompt);
-            let left = |of: &Active| of.job.prompt - held(of);
-            let mut next = prompts.next();
-            if let (false, Some((_, oldest))) = (is_oldest, next) {
-                let short = prompts.filter(|(_, of)| prompts::is_short(left(of), left(oldest)));
-                next = short.min_by_key(|(_, of)| left(of));
-            }
-            let Some((at, active)) = next else { continue };
+            let running = self.running.iter().enumerate();
+            let (places, left): (Vec<usize>, Vec<usize>) = running
+                .filter(|(_, of)| !of.is_begun && held(of) < of.job.prompt)
+                .map(|(at, of)| (at, of.job.prompt - held(of)))
+                .unzip();
+            let next = if is_oldest { Some(0) } else { prompts::short(&left).first().copied() };
+            let Some(&at) = next.and_then(|next| places.get(next)) else { continue };
+            let active = &self.running[at];
             let held = held(active);
             let chunk = ((held / fixed.chunk + 1) * fixed.chunk).min(active.job.prompt) - held;
             let outputs = self.policy.outputs;

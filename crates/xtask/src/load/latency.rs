@@ -46,14 +46,23 @@ struct Arrival {
     first_ms: f64,
 }
 
-/// Gaps of a running stream while a long prompt arrives.
-pub fn arrival(setting: &Setting) -> Result<Section> {
-    let bound = setting.max_step_ms as f64;
+/// A server of four slots that share a context.
+fn launch(setting: &Setting, name: &str, context: usize) -> Result<Server> {
     let flags = format!(
-        "-np 4 -c 4096 --kv-unified --max-step-ms {} -t {} -ngl 0 -dev none",
+        "-np 4 -c {context} --kv-unified --max-step-ms {} -t {} -ngl 0 -dev none",
         setting.max_step_ms, setting.threads
     );
-    let server = setting.launch("arrival", flags).bilayer()?;
+    setting.launch(name, flags).bilayer()
+}
+
+/// The longest time that may be between tokens, milliseconds.
+fn gap_bar(setting: &Setting) -> f64 {
+    setting.max_step_ms as f64 * (1.0 + TOLERANCE) + TOLERANCE_MS
+}
+
+/// Gaps of a running stream while a long prompt arrives.
+pub fn arrival(setting: &Setting) -> Result<Section> {
+    let server = launch(setting, "arrival", 4096)?;
     let mut prompts = Prompts::new();
     // Step times are predicted from measured ones, so the first arrival after the start stands for itself.
     let first = arrive(&server, &mut prompts)?;
@@ -66,7 +75,7 @@ pub fn arrival(setting: &Setting) -> Result<Section> {
     let [before, firsts] = [of(|a| a.before_ms), of(|a| a.first_ms)];
     let during = of(|a| largest(&a.during_ms));
     let middle = of(|a| median(&a.during_ms));
-    let bar = bound * (1.0 + TOLERANCE) + TOLERANCE_MS;
+    let bar = gap_bar(setting);
     let rows = vec![
         Row::judged(
             "longest time between tokens while the prompt is computed",
@@ -145,13 +154,9 @@ impl Arrival {
     }
 }
 
-/// A short prompt behind a long one, to which a server without streams gives all of a step.
+/// The first token of a short prompt that comes while a long one is computed, and the gaps of its answer.
 pub fn behind(setting: &Setting) -> Result<Section> {
-    let flags = format!(
-        "-np 4 -c 8192 --kv-unified --max-step-ms {} -t {} -ngl 0 -dev none",
-        setting.max_step_ms, setting.threads
-    );
-    let server = setting.launch("behind", flags).bilayer()?;
+    let server = launch(setting, "behind", 8192)?;
     let mut prompts = Prompts::new();
     let (mut shares, mut gaps) = (Vec::new(), Vec::new());
     let (mut short_firsts, mut long_firsts) = (Vec::new(), Vec::new());
@@ -171,7 +176,7 @@ pub fn behind(setting: &Setting) -> Result<Section> {
         short_firsts.push(short.first_ms());
         long_firsts.push(long.first_ms());
     }
-    let bar = setting.max_step_ms as f64 * (1.0 + TOLERANCE) + TOLERANCE_MS;
+    let bar = gap_bar(setting);
     let rows = vec![
         Row::judged(
             "time to first token of the short prompt, share of what is left of the long one's",
