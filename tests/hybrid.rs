@@ -863,6 +863,7 @@ fn three_devices_answer_as_one() {
     let mut alone = Session::new(&model, settings()).unwrap();
     let sequence = alone.open().unwrap();
     let (_, expected) = answer(&mut alone, sequence, &prompt, 6);
+    assert!(alone.take_spent().crossing.is_zero(), "nothing crosses on one device");
     // Halves on the two GPUs, a third on each device, and each layer on another device than the one before.
     let ways: [&dyn Fn(usize) -> usize; 3] =
         [&|part| 1 + part * 2 / (layers + 2), &|part| part * 3 / (layers + 2), &|part| {
@@ -881,6 +882,7 @@ fn three_devices_answer_as_one() {
                 assert!(!is_used || !spent.is_zero(), "{spent:?} of {placement:?}");
             }
             assert_eq!(spent.devices.len(), 3);
+            assert!(!spent.crossing.is_zero(), "{placement:?}");
             found
         };
         let (apart, together) = (of(Overlap::Off), of(Overlap::Auto));

@@ -316,10 +316,9 @@ impl Pipeline {
             written.map_err(Failed::on(device))?;
         }
         let written = self.clock.now();
-        self.spent.crossing += written - began;
         backend.submit(segment.id, &batch.step()).map_err(Failed::on(device))?;
+        self.spent.transferred(&mut self.trace, What::Write, device, bytes, began..written);
         if let Some(trace) = &mut self.trace {
-            trace.call(What::Write, device, bytes, began..written);
             trace.call(What::Submit, device, 0, written..self.clock.now());
         }
         let lane = self.lanes.submitted(&At {
@@ -394,11 +393,10 @@ impl Pipeline {
         }
         let ended = clock.now();
         let waited = waited.unwrap_or(ended);
-        self.spent.crossing += ended - waited;
+        self.spent.transferred(&mut self.trace, What::Read, device, bytes, waited..ended);
         self.count(device, |lanes, now| lanes.finished_through(device, lane, now));
         if let (Some(trace), Some(lane)) = (&mut self.trace, self.lanes.get(lane)) {
             trace.call(What::Wait, device, 0, began..waited);
-            trace.call(What::Read, device, bytes, waited..ended);
             let event = Event {
                 lane: device + 1,
                 what: What::Segment,

@@ -1,6 +1,9 @@
 //! Where the time of steps went.
 
-use std::time::Duration;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use super::trace::{Trace, What};
 
 /// Time spent in steps since the session began or since the last call. If devices work at the same time, their times add
 /// up to more than the total.
@@ -11,7 +14,7 @@ pub struct Spent {
     /// Time in which each of the plan's devices had segments to run, as recorded by [`Lane`](super::Lane): the host first, then the
     /// other devices, then lost ones.
     pub devices: Vec<Duration>,
-    /// Time spent copying hidden states between devices.
+    /// Time spent copying hidden states, pages of caches and streamed weights between devices.
     pub crossing: Duration,
 }
 
@@ -23,6 +26,24 @@ impl Spent {
     pub(super) fn clear(&mut self) {
         (self.total, self.crossing) = Default::default();
         self.devices.fill(Duration::ZERO);
+    }
+
+    /// Adds the time of a transfer to or from a device, and records it. Segments without inputs or outputs transfer nothing.
+    pub(super) fn transferred(
+        &mut self,
+        trace: &mut Option<Trace>,
+        what: What,
+        device: usize,
+        bytes: u64,
+        time: Range<Instant>,
+    ) {
+        if bytes == 0 {
+            return;
+        }
+        self.crossing += time.end - time.start;
+        if let Some(trace) = trace {
+            trace.call(what, device, bytes, time);
+        }
     }
 
     /// Time in which the host had segments to run.

@@ -16,7 +16,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::time::Instant;
 
 use bilayer_graph::{
     Backend, CacheId, CachePages, Graph, Limits, PAGE_TOKENS, PageCopy, Part, Rows, SegmentId,
@@ -408,7 +407,8 @@ impl Streamed<'_> {
                 backend.restore(cache, before, &pages).map_err(Failed::on(stage.device))?;
             }
         }
-        self.crossed(What::Write, number, bytes, began);
+        let Pipeline { clock, trace, spent, .. } = &mut *self.pipeline;
+        spent.transferred(trace, What::Write, stage.device, bytes, began..clock.now());
         Ok(())
     }
 
@@ -424,18 +424,9 @@ impl Streamed<'_> {
             bytes += page_bytes(&pages);
             backends[HOST].restore(cache, filled, &pages).map_err(Failed::on(HOST))?;
         }
-        self.crossed(What::Read, number, bytes, began);
-        Ok(())
-    }
-
-    /// Adds what a transfer took.
-    fn crossed(&mut self, what: What, number: usize, bytes: u64, began: Instant) {
         let Pipeline { clock, trace, spent, .. } = &mut *self.pipeline;
-        let ended = clock.now();
-        spent.crossing += ended - began;
-        if let Some(trace) = trace {
-            trace.call(what, self.stream.stages[number].device, bytes, began..ended);
-        }
+        spent.transferred(trace, What::Read, stage.device, bytes, began..clock.now());
+        Ok(())
     }
 
     /// Submits a micro-batch of the pass that begins with micro-batch `first`; returns the number of its record.
@@ -470,9 +461,8 @@ impl Streamed<'_> {
         let written = self.pipeline.clock.now();
         self.pipeline.backends[device].submit(id, &step).map_err(Failed::on(device))?;
         let Pipeline { clock, trace, spent, lanes, .. } = &mut *self.pipeline;
-        spent.crossing += written - began;
+        spent.transferred(trace, What::Write, device, bytes, began..written);
         if let Some(trace) = trace {
-            trace.call(What::Write, device, bytes, began..written);
             trace.call(What::Submit, device, 0, written..clock.now());
         }
         let tokens = batch.rows(Rows::Tokens);
