@@ -339,7 +339,8 @@ fn write_numbers(out: &mut impl Write, numbers: &[f32]) -> io::Result<()> {
     Ok(())
 }
 
-/// Identifies a model by its configuration, its tensors' names, types and shapes, and the first bytes of each.
+/// Identifies a model by its configuration, its tensors' names, types and shapes, the first bytes of each, and the strength of
+/// its adapters.
 fn digest(model: &Model) -> u64 {
     let file = model.file();
     let mut digest = Digest(FNV_START);
@@ -349,6 +350,9 @@ fn digest(model: &Model) -> u64 {
         let _ = write!(digest, "{} {:?}", tensor.name(), tensor.layout());
         let data = file.bytes(tensor);
         digest.0 = fnv_from(digest.0, &data[..data.len().min(64)]);
+    }
+    for lora in model.loras() {
+        let _ = write!(digest, "{:?} {:?}", lora.scale, lora.alpha);
     }
     digest.0
 }
