@@ -62,6 +62,27 @@ fn answers_are_those_of_the_library_in_the_order_of_the_requests() {
     assert_eq!(texts(&place, "out.jsonl"), found);
 }
 
+/// However many answers and prompts its requests have, a batch refuses none of them.
+#[test]
+fn requests_of_many_answers_are_answered() {
+    let place = Place::new();
+    let message = json!({ "role": "user", "content": "Who?" });
+    let chat = json!({ "messages": [message], "n": 8, "max_tokens": 1 });
+    let prompts: Vec<String> = (0..40).map(|at| format!("{at}")).collect();
+    let texts = json!({ "prompt": prompts, "max_tokens": 1 });
+    let mut lines = vec![request("texts", "/v1/completions", &texts)];
+    lines.extend((0..8).map(|at| request(&format!("{at}"), "/v1/chat/completions", &chat)));
+    place.file("in.jsonl", lines.join("\n"));
+    let ran = place.run("batch -ngl 0 -np 2 -c 512 in.jsonl out.jsonl").good();
+    assert!(ran.err.contains("9 requests answered") && ran.err.contains(" 0 failed"), "{ran:?}");
+    let out = std::fs::read_to_string(place.path().join("out.jsonl")).unwrap();
+    let counts = out.lines().map(|line| {
+        let answer: Value = serde_json::from_str(line).unwrap();
+        answer["response"]["body"]["choices"].as_array().unwrap().len()
+    });
+    assert_eq!(counts.collect::<Vec<_>>(), [40, 8, 8, 8, 8, 8, 8, 8, 8]);
+}
+
 #[test]
 fn wrong_requests_are_answered_with_what_is_wrong() {
     let place = Place::new();

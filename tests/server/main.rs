@@ -307,6 +307,10 @@ fn a_full_queue_is_refused_at_once_with_a_time_to_retry() {
     let place = Place::new();
     let flags = format!("-np 1 -c 512 --max-queue 2 --slot-save-path {}", place.path().display());
     let server = Server::start_in(place, &flags);
+    // While nobody waits, a request may have more prompts than the queue has places.
+    let many = json!({ "prompt": ["a", "b", "c", "d", "e"], "max_tokens": 1 });
+    let found = server.post("/v1/completions", &many).good();
+    assert_eq!(found["choices"].as_array().unwrap().len(), 5);
     let long =
         json!({ "prompt": "ROMEO:\n", "ignore_eos": true, "stream": true, "n_predict": 400 });
     let mut streams: Vec<_> = (0..1).map(|_| server.stream("/completion", &long)).collect();

@@ -1,5 +1,8 @@
 //! Counts waiting requests where handlers see them, so that a request too many is refused at once and not when the running
 //! step ends.
+//!
+//! A request of many answers is admitted or refused as one: where fewer than the limit wait, all of its answers may, even
+//! if then more than the limit do. Otherwise a request of more answers than the limit could never be admitted.
 
 use std::collections::HashMap;
 
@@ -16,16 +19,16 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// None waits; so many may, in all and of one key.
+    /// None waits. Where so many do, in all or of one key, no more are admitted.
     pub fn new(waiting: usize, waiting_per_key: usize) -> Admission {
         Admission { waiting, waiting_per_key, keys: Mutex::default() }
     }
 
-    /// Counts one more.
+    /// Counts so many more: the answers of one request.
     ///
     /// # Errors
-    /// There are too many.
-    pub fn enter(&self, key: KeyId) -> Result<(), Refused> {
+    /// As many wait as may.
+    pub fn enter(&self, key: KeyId, answers: usize) -> Result<(), Refused> {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = keys.values().sum();
         if waiting >= self.waiting {
@@ -35,7 +38,7 @@ impl Admission {
         if *of_key >= self.waiting_per_key {
             return Err(Refused::Key { waiting: *of_key });
         }
-        *of_key += 1;
+        *of_key += answers;
         Ok(())
     }
 

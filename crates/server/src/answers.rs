@@ -80,7 +80,7 @@ impl Answers {
             }
         }
         let (sender, updates) = unbounded_channel();
-        let mut tickets = Vec::new();
+        let (mut tickets, mut asks) = (Vec::new(), Vec::new());
         for prompt in prompts {
             let mut leader = None;
             for sample in 0..params.n {
@@ -104,22 +104,19 @@ impl Answers {
                     slot: params.slot,
                     arrived: None,
                 };
-                let ask = Ask {
+                asks.push(Ask {
                     ticket,
                     index: tickets.len(),
                     submission,
                     after: leader,
                     updates: sender.clone(),
-                };
-                if let Err(error) = worker.ask(ask) {
-                    tickets.iter().for_each(|&ticket| worker.cancel(ticket));
-                    return Err(error);
-                }
+                });
                 leader = leader.or(Some(ticket));
                 tickets.push(ticket);
             }
         }
-        let deadline = Instant::now() + app.config.limits.request;
+        worker.ask(caller.key, asks)?;
+        let deadline = app.config.limits.deadline();
         let open = tickets.len();
         let loaded = loaded.clone();
         let mut answers = Answers { loaded, tickets, updates, deadline, open, first: None };

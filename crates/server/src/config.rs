@@ -8,6 +8,7 @@ use std::time::Duration;
 use bilayer_engine::generate::speculate::DrafterSource;
 use bilayer_engine::requests::ExecutorSettings;
 use bilayer_engine::{Error, session::Session};
+use tokio::time::Instant;
 
 use crate::params::Defaults;
 
@@ -34,6 +35,9 @@ pub enum Origins {
     List(Vec<String>),
 }
 
+/// A time that no request takes: 30 years, of which clocks of all systems can count some.
+const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
 /// Limits that protect the server from its clients.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -47,12 +51,20 @@ pub struct Limits {
     pub connections: usize,
     /// Open connections of one IP address.
     pub connections_per_ip: usize,
-    /// Time that a request may take.
+    /// Time that a request may take; [`Duration::MAX`] is any time.
     pub request: Duration,
     /// Time that running answers get when the server is told to stop.
     pub drain: Duration,
     /// Silence after which a stream sends a comment.
     pub ping: Duration,
+}
+
+impl Limits {
+    /// When a request that begins now must have ended.
+    pub(crate) fn deadline(&self) -> Instant {
+        let now = Instant::now();
+        now.checked_add(self.request).unwrap_or_else(|| now + FAR)
+    }
 }
 
 impl Default for Limits {
@@ -157,4 +169,15 @@ pub struct Config {
     pub splits_reasoning: bool,
     /// The build, such as `b0.1.0-1a2b3c4`.
     pub build: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_may_take_any_time() {
+        let limits = Limits { request: Duration::MAX, ..Limits::default() };
+        assert!(limits.deadline() > Instant::now() + Duration::from_secs(10 * 365 * 24 * 3600));
+    }
 }

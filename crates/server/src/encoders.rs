@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 
-/// Inputs that may wait, over all requests.
+/// Inputs that may wait, over all requests, unless as many requests may.
 const WAITING_MAX: usize = 16_384;
 
 /// Rows of each input of a request, `[rows, width]` each.
@@ -26,22 +26,28 @@ struct Job {
 pub struct EncoderWorker {
     jobs: Mutex<Option<Sender<Job>>>,
     waiting: Arc<Mutex<usize>>,
+    waiting_max: usize,
     thread: Option<JoinHandle<()>>,
 }
 
 impl EncoderWorker {
-    /// Starts a thread that serves `encoder`.
+    /// Starts a thread that serves `encoder`, for which so many requests may wait.
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub fn start(encoder: Encoder, metrics: Arc<Metrics>) -> std::io::Result<EncoderWorker> {
+    pub fn start(
+        encoder: Encoder,
+        requests: usize,
+        metrics: Arc<Metrics>,
+    ) -> std::io::Result<EncoderWorker> {
         let (sender, jobs) = mpsc::channel();
         let waiting = Arc::new(Mutex::new(0));
         let left = waiting.clone();
         let thread = std::thread::Builder::new().name("bilayer-encoder".to_owned());
         let thread = thread.spawn(move || serve(encoder, &jobs, &left, &metrics))?;
         let jobs = Mutex::new(Some(sender));
-        Ok(EncoderWorker { jobs, waiting, thread: Some(thread) })
+        let waiting_max = requests.max(WAITING_MAX);
+        Ok(EncoderWorker { jobs, waiting, waiting_max, thread: Some(thread) })
     }
 
     /// Runs tokenized inputs; the rows come in their order.
@@ -51,7 +57,7 @@ impl EncoderWorker {
     pub async fn run(&self, inputs: Vec<Vec<u32>>) -> Result<Outputs, ApiError> {
         {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            if *waiting + inputs.len() > WAITING_MAX {
+            if *waiting + inputs.len() > self.waiting_max {
                 let message = format!("the server is at capacity: {waiting} inputs are waiting");
                 return Err(ApiError::unavailable(message));
             }

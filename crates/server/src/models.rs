@@ -366,7 +366,9 @@ impl Models {
             let (is_pooled, labels) = (encoder.is_pooled(), encoder.labels().to_vec());
             let (norm, labels_tokens) = (encoder.norm(), encoder.labels_tokens());
             context = encoder.longest();
-            let worker = EncoderWorker::start(encoder, self.metrics.clone()).map_err(no_thread)?;
+            let requests = self.config.executor.waiting;
+            let worker = EncoderWorker::start(encoder, requests, self.metrics.clone());
+            let worker = worker.map_err(no_thread)?;
             Kind::Encoder(Box::new(EncoderHandle {
                 worker,
                 is_pooled,

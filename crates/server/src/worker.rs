@@ -187,20 +187,22 @@ impl Worker {
         Ok(Worker { commands: Mutex::new(sender), admission, live, clock, thread: Some(thread) })
     }
 
-    /// Hands a request over.
+    /// Hands over what one request of `key` asks for: all of it, or none.
     ///
     /// # Errors
     /// Too many wait; the thread has ended.
-    pub fn ask(&self, mut ask: Ask) -> Result<(), ApiError> {
-        let key = ask.submission.key;
-        if let Err(refused) = self.admission.enter(key) {
+    pub fn ask(&self, key: KeyId, asks: Vec<Ask>) -> Result<(), ApiError> {
+        if let Err(refused) = self.admission.enter(key, asks.len()) {
             let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
             return Err(ApiError::refused(refused, retry_after(live.decode_time, live.waiting)));
         }
-        ask.submission.arrived = Some(self.clock.now());
-        if !self.send(Command::Ask(Box::new(ask))) {
-            self.admission.leave(key);
-            return Err(ApiError::unavailable("the model is being unloaded"));
+        let arrived = Some(self.clock.now());
+        for mut ask in asks {
+            ask.submission.arrived = arrived;
+            // The admission ends with the thread, so what was counted need not leave.
+            if !self.send(Command::Ask(Box::new(ask))) {
+                return Err(ApiError::unavailable("the model is being unloaded"));
+            }
         }
         Ok(())
     }
@@ -300,6 +302,9 @@ fn retry_after(step: Option<Duration>, waiting: usize) -> u64 {
 
 fn executor(opened: Opened, settings: ExecutorSettings) -> Executor {
     let Opened { session, drafters, .. } = opened;
+    // [`Admission`] limits who waits.
+    let settings =
+        ExecutorSettings { waiting: usize::MAX, waiting_per_key: usize::MAX, ..settings };
     let executor = Executor::new(session, settings);
     match drafters {
         Some(drafters) => executor.with_drafts(drafters),

@@ -75,8 +75,8 @@ impl Worker {
             rows: 8,
             outputs: 8,
             sequences: 2,
-            waiting: WAITING,
-            waiting_per_key: WAITING_PER_KEY,
+            waiting: usize::MAX,
+            waiting_per_key: usize::MAX,
             step: Duration::from_secs(1),
             deterministic: None,
         };
@@ -171,7 +171,7 @@ impl Worker {
     fn check(mut self) {
         assert_eq!((self.scheduler.waiting(), self.scheduler.running().count()), (0, 0));
         for key in 0..WAITING as KeyId {
-            assert_eq!(self.admission.enter(key), Ok(()), "nobody is counted as waiting");
+            assert_eq!(self.admission.enter(key, 1), Ok(()), "nobody is counted as waiting");
         }
         // All pages can be had: what finished requests left is given up.
         self.scheduler.clear_cache(None, &mut self.cache);
@@ -183,7 +183,7 @@ impl Worker {
 fn handle(number: usize, commands: &Sender<Command>, admission: &Admission, ends: &Ends) {
     for turn in 0..2 {
         let (ticket, key) = (2 * number + turn, (number % 2) as KeyId);
-        if admission.enter(key).is_err() {
+        if admission.enter(key, 1).is_err() {
             ends.refused.fetch_add(1, Ordering::SeqCst);
             continue;
         }
@@ -228,14 +228,27 @@ fn no_schedule_loses_a_request() {
 fn too_many_are_refused_until_one_leaves() {
     let in_turn = || {
         let admission = Admission::new(3, 2);
-        assert_eq!((admission.enter(1), admission.enter(1)), (Ok(()), Ok(())));
-        assert_eq!(admission.enter(1), Err(Refused::Key { waiting: 2 }));
-        assert_eq!(admission.enter(2), Ok(()));
-        assert_eq!(admission.enter(3), Err(Refused::Full { waiting: 3 }));
+        assert_eq!((admission.enter(1, 1), admission.enter(1, 1)), (Ok(()), Ok(())));
+        assert_eq!(admission.enter(1, 1), Err(Refused::Key { waiting: 2 }));
+        assert_eq!(admission.enter(2, 1), Ok(()));
+        assert_eq!(admission.enter(3, 1), Err(Refused::Full { waiting: 3 }));
         admission.leave(1);
-        assert_eq!(admission.enter(3), Ok(()));
+        assert_eq!(admission.enter(3, 1), Ok(()));
         admission.leave(9);
-        assert_eq!(admission.enter(3), Err(Refused::Full { waiting: 3 }));
+        assert_eq!(admission.enter(3, 1), Err(Refused::Full { waiting: 3 }));
+    };
+    shuttle::check_random(in_turn, 1);
+}
+
+#[test]
+fn a_request_of_many_answers_is_admitted_or_refused_as_one() {
+    let in_turn = || {
+        let admission = Admission::new(3, 2);
+        assert_eq!(admission.enter(1, 8), Ok(()));
+        assert_eq!(admission.enter(2, 8), Err(Refused::Full { waiting: 8 }));
+        (0..6).for_each(|_| admission.leave(1));
+        assert_eq!(admission.enter(1, 8), Err(Refused::Key { waiting: 2 }));
+        assert_eq!(admission.enter(2, 8), Ok(()));
     };
     shuttle::check_random(in_turn, 1);
 }

@@ -135,7 +135,6 @@ pub fn config(args: &Serving, trace: Option<&PathBuf>) -> Result<Config, Failure
     let parallel = args.requests.parallel.map_or(PARALLEL, usize::from);
     settings::model(&args.model)?;
     let sampling = settings::options(&args.sampling)?;
-    let waiting = 4 * parallel;
     Ok(Config {
         addresses: Vec::new(),
         models: offers(args, trace, parallel)?,
@@ -149,12 +148,12 @@ pub fn config(args: &Serving, trace: Option<&PathBuf>) -> Result<Config, Failure
         },
         slots: parallel,
         executor: ExecutorSettings {
-            waiting,
-            waiting_per_key: waiting,
+            waiting: usize::MAX,
+            waiting_per_key: usize::MAX,
             step: LONG_STEP,
             deterministic: args.requests.deterministic,
         },
-        limits: Limits::default(),
+        limits: Limits { request: Duration::MAX, ..Limits::default() },
         keys: Vec::new(),
         key_file: None,
         tls: None,
