@@ -137,9 +137,12 @@ impl Answers {
 
     async fn receive(&mut self) -> Result<Option<(usize, Event)>, ApiError> {
         while self.open > 0 {
+            // A client that reads slowly finds updates also after the deadline.
+            if Instant::now() >= self.deadline {
+                return Err(ApiError::late());
+            }
             let update = tokio::time::timeout_at(self.deadline, self.updates.recv()).await;
-            let late = |_| ApiError::unavailable("the request took longer than --timeout");
-            let Some((index, update)) = update.map_err(late)? else {
+            let Some((index, update)) = update.map_err(|_| ApiError::late())? else {
                 return Err(ApiError::server("the model's thread has ended"));
             };
             match update {
@@ -153,6 +156,11 @@ impl Answers {
             }
         }
         Ok(None)
+    }
+
+    /// When all must have ended.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
     }
 
     /// The model.

@@ -113,6 +113,11 @@ impl ApiError {
         ApiError { retry_after: Some(1), ..error }
     }
 
+    /// 503: the time for the request is up.
+    pub fn late() -> ApiError {
+        ApiError::unavailable("the request took longer than --timeout")
+    }
+
     /// The error object, `{"error": {...}}`.
     pub fn body(&self) -> Value {
         let mut error = json!({

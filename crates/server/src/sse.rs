@@ -10,6 +10,7 @@ use futures_util::Stream;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use serde_json::Value;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::{Instant, timeout_at};
 
 use crate::error::ApiError;
 
@@ -59,6 +60,9 @@ pub trait ChunkSource: Send + 'static {
     /// # Errors
     /// The answer failed.
     fn next(&mut self) -> impl Future<Output = Result<Option<Vec<Value>>, ApiError>> + Send;
+
+    /// When the answer must have ended, also that to a client that does not read.
+    fn deadline(&self) -> Instant;
 }
 
 /// How an API writes chunks, the end of a stream and an error as frames.
@@ -96,8 +100,15 @@ pub fn stream(ping: Duration, mut source: impl ChunkSource, mut wire: impl Wire)
                 Err(error) => (vec![wire.error(&error)], true),
             };
             for frame in frames {
-                if events.frame(frame).await.is_err() {
-                    return;
+                match timeout_at(source.deadline(), events.frame(frame)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(Gone)) => return,
+                    Err(_) => {
+                        drop(source);
+                        // Once the client reads again, it learns why its answer ends here.
+                        let _ = events.frame(wire.error(&ApiError::late())).await;
+                        return;
+                    }
                 }
             }
             if is_last {
@@ -141,4 +152,45 @@ fn frames_of(
             Err(_) => Some((Ok(Bytes::from_static(b":\n\n")), receiver)),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use serde_json::json;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    /// An answer without an end. The other end of the channel sees when it is dropped.
+    struct Endless {
+        deadline: Instant,
+        _dropped: oneshot::Sender<()>,
+    }
+
+    impl ChunkSource for Endless {
+        async fn next(&mut self) -> Result<Option<Vec<Value>>, ApiError> {
+            Ok(Some(vec![json!({ "text": "a" })]))
+        }
+
+        fn deadline(&self) -> Instant {
+            self.deadline
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_to_a_client_that_does_not_read_ends_at_its_deadline() {
+        let (_dropped, dropped) = oneshot::channel();
+        let deadline = Instant::now() + Duration::from_millis(20);
+        let source = Endless { deadline, _dropped };
+        let response = stream(Duration::from_secs(60), source, OpenAi);
+        assert!(dropped.await.is_err());
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        let text = std::str::from_utf8(&bytes).unwrap();
+        assert_eq!(text.matches("data: ").count(), FRAMES + 1);
+        assert!(text.ends_with("\n\n"));
+        let last = text.trim_end().rsplit("data: ").next().unwrap();
+        let error: Value = serde_json::from_str(last).unwrap();
+        assert_eq!(error["error"]["code"], 503, "{error}");
+    }
 }

@@ -10,6 +10,7 @@ use bilayer_engine::generate::{Stop, Token};
 use bilayer_engine::requests::{Event, Served};
 use bilayer_text::chat::{Inputs, Prompt, Segment};
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
 use crate::answers::{
     self, Answers, Question, devices, finish_reason, logprobs_entry, timings, usage,
@@ -296,6 +297,10 @@ impl ChunkSource for Chunks {
             }
         }
         Ok(Some(std::mem::take(&mut self.ready)))
+    }
+
+    fn deadline(&self) -> Instant {
+        self.answers.deadline()
     }
 }
 

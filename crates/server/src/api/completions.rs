@@ -10,6 +10,7 @@ use bilayer_engine::generate::{Stop, Token};
 use bilayer_engine::requests::{Event, Served};
 use bilayer_engine::sampling::TokenLogprob;
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
 use crate::answers::{Answers, Question, devices, finish_reason, progress, timings, usage};
 use crate::api::{json, now};
@@ -227,6 +228,10 @@ impl ChunkSource for Texts {
             }
         }
         Ok(Some(chunks))
+    }
+
+    fn deadline(&self) -> Instant {
+        self.answers.deadline()
     }
 }
 

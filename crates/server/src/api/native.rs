@@ -9,6 +9,7 @@ use axum::response::Response;
 use bilayer_engine::generate::Stop;
 use bilayer_engine::requests::{Event, Served};
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
 use crate::answers::{Answers, Question, devices, logprobs_entry, progress, timings};
 use crate::api::completions::READING;
@@ -228,6 +229,10 @@ impl ChunkSource for Native {
             }
         }
         Ok(Some(vec![chunk]))
+    }
+
+    fn deadline(&self) -> Instant {
+        self.answers.deadline()
     }
 }
 
