@@ -3,6 +3,8 @@
 //! Lines are JSON objects. One with `event: begin` tells of a run of a batch, `answer` of an answer with the hashes of its
 //! request and its text, `end` of a complete output. A changed, added or missing line breaks the chain; a missing end shows
 //! by the hash of the last line, which is to be kept elsewhere.
+//!
+//! No line is longer than [`LINE_MAX`], so a line without an end is one whose writing was cut off, and no longer one.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -16,6 +18,12 @@ use super::{Audit, Error, hex};
 
 /// What the first line has as the hash of the line before it.
 const NONE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// Bytes of a line with its line break.
+const LINE_MAX: u64 = 1 << 20;
+
+/// Characters of a `custom_id` that are kept; the line of the request names it too.
+const ID_MAX: usize = 256;
 
 /// A log that is written.
 pub struct Log {
@@ -82,11 +90,13 @@ impl Log {
     /// It cannot be written.
     pub fn answered(&mut self, line: usize, request: &[u8], answer: &str) -> Result<(), Error> {
         let parsed: Value = serde_json::from_str(answer).unwrap_or_default();
+        let id = parsed["custom_id"].as_str();
+        let id = id.map(|id| id.chars().take(ID_MAX).collect::<String>());
         self.append(
             "answer",
             Map::from_iter([
                 ("line".to_owned(), json!(line)),
-                ("custom_id".to_owned(), parsed["custom_id"].clone()),
+                ("custom_id".to_owned(), json!(id)),
                 ("request".to_owned(), json!(hex(Sha256::digest(request)))),
                 ("answer".to_owned(), json!(hex(Sha256::digest(answer)))),
             ]),
@@ -117,6 +127,10 @@ impl Log {
         line.extend(fields);
         line.insert("before".to_owned(), json!(self.head));
         let line = Value::Object(line).to_string();
+        if line.len() as u64 >= LINE_MAX {
+            let problem = format!("a line of {} bytes is too long for it", line.len());
+            return Err(Error::Record { path: self.path.display().to_string(), problem });
+        }
         let written = self.file.write_all(format!("{line}\n").as_bytes());
         written.map_err(Error::io(&self.path, "be written"))?;
         self.head = hex(Sha256::digest(&line));
@@ -145,16 +159,19 @@ fn read(path: &Path, file: &mut File) -> Result<(Verified, u64), Error> {
     let (mut reader, mut line, mut whole) = (BufReader::new(file), Vec::new(), 0);
     loop {
         line.clear();
-        let len = (&mut reader).take(1 << 20).read_until(b'\n', &mut line);
+        let len = (&mut reader).take(LINE_MAX).read_until(b'\n', &mut line);
         let len = len.map_err(Error::io(path, "be read"))?;
-        if line.pop() != Some(b'\n') {
-            return Ok((found, whole));
-        }
         let number = found.lines + 1;
         let broken = |problem: &str| Error::Record {
             path: path.display().to_string(),
             problem: format!("line {number} {problem}"),
         };
+        if line.pop() != Some(b'\n') {
+            return match len as u64 {
+                LINE_MAX => Err(broken("is longer than a line of such a log")),
+                _ => Ok((found, whole)),
+            };
+        }
         let record: Value =
             serde_json::from_slice(&line).map_err(|_| broken("is no line of such a log"))?;
         if record["before"] != found.head.as_str() {
@@ -232,5 +249,46 @@ fn hash(path: &Path) -> Result<String, Error> {
             0 => return Ok(hex(hasher.finalize())),
             len => hasher.update(&bytes[..len]),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(path: &Path) -> Result<Log, Error> {
+        Log::open(&Audit { path: path.to_owned(), facts: Map::new() }, "requests")
+    }
+
+    #[test]
+    fn a_line_of_any_request_is_read_again() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("log");
+        let mut log = open(&path).unwrap();
+        let id = "é".repeat(LINE_MAX as usize);
+        log.answered(1, b"{}", &json!({ "custom_id": id }).to_string()).unwrap();
+        log.answered(2, b"{}", &json!({ "custom_id": [id] }).to_string()).unwrap();
+        let facts = Map::from_iter([("models".to_owned(), json!(id))]);
+        assert!(log.append("begin", facts).unwrap_err().to_string().contains("too long"));
+        log.ended("output").unwrap();
+        let head = log.close().unwrap();
+        let found = verify(&path).unwrap();
+        assert_eq!((found.lines, found.answers.len(), found.head), (4, 2, head));
+    }
+
+    #[test]
+    fn only_a_line_at_the_end_is_cut_off() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("log");
+        open(&path).unwrap().close().unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        let with = |more: &[u8]| std::fs::write(&path, [&whole, more].concat()).unwrap();
+        with(b"{\"event\":");
+        open(&path).unwrap().close().unwrap();
+        assert_eq!(verify(&path).unwrap().lines, 2);
+        let long = [&b"x".repeat(LINE_MAX as usize), &b"\n{}\n"[..]].concat();
+        with(&long);
+        assert!(open(&path).err().unwrap().to_string().contains("line 2 is longer"));
+        assert_eq!(std::fs::read(&path).unwrap().len(), whole.len() + long.len(), "it is kept");
     }
 }
