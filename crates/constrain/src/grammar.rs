@@ -70,10 +70,7 @@ impl Grammar {
             Notation::Schema => Prepared::Schema(schema::parse(&self.source, limits)?),
             Notation::Gbnf => Prepared::Lark(gbnf::to_lark(&self.source, limits)?),
             Notation::Regex => Prepared::Lark(regex::to_lark(&self.source)?),
-            Notation::Lark => {
-                lark::check(&self.source, limits)?;
-                Prepared::Lark(self.source.clone())
-            }
+            Notation::Lark => Prepared::Lark(lark::check(&self.source, limits)?),
         })
     }
 

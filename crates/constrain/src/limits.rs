@@ -2,6 +2,12 @@
 
 use llguidance::api::ParserLimits;
 
+use crate::schema::PROPERTIES_MAX;
+
+/// Items of the parser after one token: an object where any of [`PROPERTIES_MAX`] properties may follow has four for
+/// each. The work for them is bounded by [`Limits::token_items`].
+const ROW_ITEMS: usize = 5 * PROPERTIES_MAX;
+
 /// Limits on one grammar. The defaults bound its compilation to about a second, however hostile the grammar is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -39,7 +45,7 @@ impl Limits {
     /// The limits as llguidance takes them.
     pub(crate) fn parser(&self) -> ParserLimits {
         ParserLimits {
-            max_items_in_row: 2000,
+            max_items_in_row: ROW_ITEMS,
             initial_lexer_fuel: self.compile_fuel,
             step_lexer_fuel: self.token_fuel,
             step_max_items: self.token_items,

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
+use crate::expansion::{self, Work};
 use crate::{Error, Limits};
 
 /// Keywords that would be needed to be right but are not supported.
@@ -41,7 +42,10 @@ const COUNT: &[&str] =
     &["maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"];
 
 /// Most properties of an object: the time to compile them grows with their square.
-const PROPERTIES_MAX: usize = 1000;
+pub(crate) const PROPERTIES_MAX: usize = 1000;
+
+/// Most patterns of an object's `patternProperties`, which are compared in pairs.
+const PATTERNS_MAX: usize = 64;
 
 /// Most values of an `enum`.
 const VALUES_MAX: usize = 2000;
@@ -59,19 +63,27 @@ const TRIAL_TIME: Duration = Duration::from_millis(250);
 pub fn parse(source: &str, limits: &Limits) -> Result<Value, Error> {
     let json = |error: serde_json::Error| Error::Json { reason: error.to_string() };
     let mut schema: Value = serde_json::from_str(source).map_err(json)?;
-    check_depth(&schema, limits.depth)?;
-    if schema == Value::Bool(false) {
+    check_whole(&mut schema, limits, &mut Work::default())?;
+    Ok(schema)
+}
+
+/// Checks a schema and drops what says nothing. `work` adds up over the schemas of a grammar.
+///
+/// # Errors
+/// [`Error::Schema`].
+pub fn check_whole(schema: &mut Value, limits: &Limits, work: &mut Work) -> Result<(), Error> {
+    check_depth(schema, limits.depth)?;
+    if *schema == Value::Bool(false) {
         return Err(refused("#", "the schema false allows no value".to_owned()));
     }
     // A list of work instead of recursion: (path, schema).
-    let mut open = vec![("#".to_owned(), &schema)];
+    let mut open = vec![("#".to_owned(), &*schema)];
     while let Some((path, part)) = open.pop() {
-        check(&path, part, &schema)?;
+        check(&path, part, schema)?;
         open.extend(children(&path, part));
     }
-    drop_false_unique(&mut schema);
-    crate::expansion::check(&schema)?;
-    Ok(schema)
+    drop_false_unique(schema);
+    expansion::check(schema, work)
 }
 
 fn refused(path: &str, reason: String) -> Error {
@@ -112,9 +124,8 @@ fn check(path: &str, schema: &Value, root: &Value) -> Result<(), Error> {
             return Err(refused(&at, format!("the keyword `{key}` is not supported")));
         }
         let (count, most) = match (key.as_str(), value) {
-            ("properties" | "patternProperties", Value::Object(fields)) => {
-                (fields.len(), PROPERTIES_MAX)
-            }
+            ("properties", Value::Object(fields)) => (fields.len(), PROPERTIES_MAX),
+            ("patternProperties", Value::Object(fields)) => (fields.len(), PATTERNS_MAX),
             ("enum", Value::Array(values)) => (values.len(), VALUES_MAX),
             _ => (0, 0),
         };
@@ -125,7 +136,10 @@ fn check(path: &str, schema: &Value, root: &Value) -> Result<(), Error> {
             ));
         }
         let expected = match key.as_str() {
-            "$ref" => return check_reference(&at, value, root),
+            "$ref" => {
+                check_reference(&at, value, root)?;
+                continue;
+            }
             "items" if value.is_array() || value.is_object() || value.is_boolean() => continue,
             key if SCHEMA.contains(&key) && !value.is_object() && !value.is_boolean() => {
                 "a schema: an object, true or false"

@@ -99,6 +99,30 @@ fn lark_grammars() {
     );
 }
 
+/// Schemas within a grammar are checked as if alone; their titles name them.
+#[test]
+fn lark_grammars_have_checked_schemas() {
+    let lark = |unique: bool| {
+        let list =
+            format!(r#"{{"type":"array","items":{{"type":"null"}},"uniqueItems":{unique}}}"#);
+        let options = r#""x-guidance":{"whitespace_flexible":false}"#;
+        let schema = format!(r#"{{"title":"f","anyOf":[{list}],{options}}}"#);
+        format!("start: \"%json \" r1 \"!\"\nr1: %json {schema}\n")
+    };
+    let constraint = constraint(&Grammar::lark(lark(false)));
+    for (text, expected) in [("%json [null,null]!", true), ("%json [ ]!", false)] {
+        assert_eq!(matches(&constraint, text), expected, "{text}");
+    }
+    let place = "the Lark grammar: schema 'f' at #/anyOf/0/uniqueItems";
+    assert_eq!(
+        refusal(&Grammar::lark(lark(true))),
+        format!("{place}: the keyword `uniqueItems` is not supported")
+    );
+    let error = refusal(&Grammar::lark(r#"start: %json {"properties":{"a":3}}"#));
+    let place = "the Lark grammar: schema at #/properties/a";
+    assert_eq!(error, format!("{place}: a schema must be an object, true or false"));
+}
+
 #[test]
 fn control_tokens_are_allowed_only_where_asked_for() {
     let mut constraint = constraint(&Grammar::regex("(?s).*"));
@@ -165,6 +189,10 @@ fn schema_errors_name_the_place() {
             "schema at #/items/uniqueItems: the keyword `uniqueItems` is not supported",
         ),
         (r##"{"$ref":"#/$defs/x"}"##, "schema at #/$ref: the schema has no #/$defs/x"),
+        (
+            r##"{"$ref":"#/$defs/x","not":{},"$defs":{"x":{}}}"##,
+            "schema at #/not: the keyword `not` is not supported",
+        ),
         (
             r#"{"properties":{"a":{"minLength":-1}}}"#,
             "schema at #/properties/a/minLength: it must be a number of 0 or more",

@@ -272,6 +272,58 @@ fn large_schemas_are_compiled_or_refused_soon() {
     let _ = soon(&model, &Grammar::json_schema(many));
 }
 
+/// Every property may be the next.
+#[test]
+fn as_many_properties_as_are_allowed_can_be_written() {
+    let model = bytes();
+    for kind in ["integer", "string"] {
+        let many: Vec<String> =
+            (0..1000).map(|i| format!(r#""p{i}":{{"type":"{kind}"}}"#)).collect();
+        let many = format!(
+            r#"{{"type":"object","properties":{{{}}},"additionalProperties":false}}"#,
+            many.join(",")
+        );
+        let limits = Limits::default();
+        let constraint = Constraint::new(&model, &Grammar::json_schema(many), limits).unwrap();
+        let value = if kind == "integer" { "1" } else { "\"x\"" };
+        for text in [format!("{{\"p0\": {value}, \"p999\": {value}}}"), "{}".to_owned()] {
+            let mut constraint = constraint.clone();
+            for byte in text.bytes() {
+                assert!(constraint.mask().unwrap().allows(u32::from(byte)), "{text}");
+                constraint.accept(u32::from(byte)).unwrap();
+            }
+            assert!(constraint.may_end());
+        }
+    }
+}
+
+/// Patterns are compared in pairs, those of one object and those that are combined.
+#[test]
+fn many_patterns_of_properties_are_refused() {
+    let model = bytes();
+    let object = |from: usize, count: usize| {
+        let patterns: Vec<String> =
+            (from..from + count).map(|i| format!(r#""^k{i}$":{{"type":"null"}}"#)).collect();
+        format!(r#"{{"type":"object","patternProperties":{{{}}}}}"#, patterns.join(","))
+    };
+    assert_eq!(soon(&model, &Grammar::json_schema(object(0, 64))), Ok(()));
+    let refused = |schema: String| soon(&model, &Grammar::json_schema(schema)).unwrap_err();
+    let error = refused(object(0, 65));
+    assert!(error.starts_with("schema at #/patternProperties: it has 65 entries"), "{error}");
+    let all: Vec<String> = (0..3).map(|i| object(i * 64, 64)).collect();
+    let error = refused(format!(r#"{{"allOf":[{}]}}"#, all.join(",")));
+    assert!(error.contains("too many patterns"), "{error}");
+    // Once for each alternative.
+    let any: Vec<String> = (0..100).map(|i| format!(r#"{{"title":"{i}"}}"#)).collect();
+    let error = refused(format!(r#"{{"allOf":[{{"anyOf":[{}]}},{}]}}"#, any.join(","), all[0]));
+    assert!(error.contains("too many patterns"), "{error}");
+    // In one grammar.
+    let rules: Vec<String> = (0..20).map(|i| format!("r{i}: %json {}\n", object(0, 64))).collect();
+    let lark = Grammar::lark(format!("start: r0\n{}", rules.concat()));
+    let error = soon(&model, &lark).unwrap_err();
+    assert!(error.contains("too many patterns"), "{error}");
+}
+
 #[test]
 fn large_enums_are_compiled_or_refused_soon() {
     let model = bytes();
