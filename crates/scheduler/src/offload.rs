@@ -138,7 +138,7 @@ fn counted(
 /// Gain below which fewer offloaded parts are as good: predictions are not that exact.
 const WORTH: f64 = 0.01;
 
-/// As many of `parts` as give the shortest answer, where times are known; else as many as fit.
+/// As many of `parts` as give the shortest answer of all numbers that fit, where times are known; else as many as fit.
 fn auto(
     machine: &Machine,
     parts: u32,
@@ -148,26 +148,28 @@ fn auto(
     let Some(max) = max else { return of(0) };
     let most = of(max)?;
     let most_ms = most.predicted.as_ref().map_or(f64::NAN, |most| most.decode_ms);
-    let (count, mut plan) = match most.predicted {
-        None => (max, most),
-        Some(_) => {
-            let mut best = (0, of(0)?);
-            for count in 1..=max {
-                let Ok(plan) = of(count) else { continue };
-                if plan.answer_ms() < best.1.answer_ms() * (1.0 - WORTH) {
-                    best = (count, plan);
-                }
+    let mut best: Option<(u32, Plan)> = None;
+    if most.predicted.is_some() {
+        for count in 0..=max {
+            let Ok(plan) = of(count) else { continue };
+            let gains =
+                |(_, best): &(u32, Plan)| plan.answer_ms() < best.answer_ms() * (1.0 - WORTH);
+            if best.as_ref().is_none_or(gains) {
+                best = Some((count, plan));
             }
-            best
         }
-    };
+    }
+    let (count, mut plan) = best.unwrap_or((max, most));
     plan.gpu_layers = count;
     plan.max_gpu_layers = max;
-    let why = match (&plan.predicted, of(0)?.predicted) {
-        (Some(found), Some(none)) => {
+    let why = match (&plan.predicted, of(0).map(|none| none.predicted)) {
+        (Some(found), Ok(Some(none))) => {
             let choice = Choice { count, max, parts, devices: machine.devices.len() - 1 };
             choice.why(found, &none, most_ms)
         }
+        (Some(_), Err(_)) => format!(
+            "{count} of {parts} parts give the shortest answer; the CPU alone has no room for the model"
+        ),
         _ => format!(
             "{count} of {parts} parts is the most that fits; chosen by memory, not by measured speed"
         ),

@@ -320,6 +320,31 @@ fn notes_tell_why_a_number_was_chosen() {
     assert_eq!(note(&even), head);
 }
 
+/// A host with room for two of four parts and the card's others.
+#[test]
+fn auto_offloads_what_the_host_alone_has_no_room_for() {
+    let graph = dense(3);
+    let placement = Placement::offload(3, 2, 0, 1);
+    let needed = place(&graph, &cards(&[GIB]), &BUDGET, &placement).unwrap().devices[0].used_bytes;
+    let auto = |mut machine: Machine| {
+        machine.devices[0].memory_bytes = needed;
+        machine.devices[0].copies_weights = true;
+        assert!(of(&graph, &machine, &asked(Offload::Count(1))).is_err());
+        let plan = of(&graph, &machine, &asked(Offload::Auto)).unwrap();
+        (plan.gpu_layers, plan.max_gpu_layers, plan.notes.join("; "))
+    };
+    let note = |count: u32| {
+        format!(
+            "{count} of 4 parts give the shortest answer; the CPU alone has no room for the model"
+        )
+    };
+    assert_eq!(auto(timed(&[GIB], 4.0, &[2.0])), (4, 4, note(4)));
+    // A slow card gets the fewest parts that fit.
+    assert_eq!(auto(timed(&[GIB], 4.0, &[5.0])), (2, 4, note(2)));
+    let untimed = "4 of 4 parts is the most that fits; chosen by memory, not by measured speed";
+    assert_eq!(auto(cards(&[GIB])), (4, 4, untimed.to_owned()));
+}
+
 #[test]
 fn parts_are_split_by_memory_where_times_are_not_known_and_by_shares_where_they_are_given() {
     let graph = dense(3);
