@@ -1,6 +1,6 @@
 //! Times of a model's parts on each device, measured or estimated, and the predictions of a plan.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use bilayer_graph::{Graph, Op, SplitMixture};
@@ -150,7 +150,7 @@ impl Cost {
 }
 
 /// The part of the model that contains a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum ModelPart {
     Embedding,
     Layer(u32),
@@ -240,8 +240,9 @@ impl Times {
         let parts = parts(graph);
         let node_bytes: Vec<f64> =
             (0..graph.nodes.len()).map(|node| graph.matrix_bytes(node, 1)).collect();
-        let mut shares: HashMap<(ModelPart, usize), f64> = HashMap::new();
-        let mut wholes: HashMap<ModelPart, f64> = HashMap::new();
+        // Sums of floats depend on the order.
+        let mut shares: BTreeMap<(ModelPart, usize), f64> = BTreeMap::new();
+        let mut wholes: BTreeMap<ModelPart, f64> = BTreeMap::new();
         for (node, device) in placement.devices(graph).into_iter().enumerate() {
             // A part without weights belongs to its nodes' device.
             let bytes = node_bytes[node].max(1e-3);
@@ -295,7 +296,7 @@ impl Times {
         graph: &Graph,
         machine: &Machine,
         placement: &Placement,
-        wholes: &HashMap<ModelPart, f64>,
+        wholes: &BTreeMap<ModelPart, f64>,
     ) -> Option<Cost> {
         let devices = placement.devices(graph);
         let mut saved = Cost::ZERO;

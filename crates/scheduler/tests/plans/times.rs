@@ -86,6 +86,20 @@ fn a_part_on_two_devices_takes_shares_by_the_bytes_that_are_read() {
 }
 
 #[test]
+fn predictions_of_equal_plans_have_equal_bits() {
+    let graph = dense(12);
+    let mut machine = machine(12);
+    for device in &mut machine.times.as_mut().unwrap().devices {
+        for (layer, times) in (3..).zip(&mut device.layers) {
+            times.decode_ms = 1.0 / f64::from(layer);
+        }
+    }
+    let of = || predicted(&graph, &machine, &Placement::offload(12, 6, 0, 1));
+    let first = of();
+    assert!((0..16).all(|_| of() == first));
+}
+
+#[test]
 fn unknown_times_are_not_predicted() {
     let graph = dense(1);
     let mut machine = machine(1);
