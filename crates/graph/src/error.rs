@@ -53,6 +53,19 @@ pub enum Error {
         /// Its type.
         found: Type,
     },
+    /// A part of a vector does not begin at a multiple of its length.
+    #[error(
+        "tensor `{name}`: a bias of fused matrices with different numbers of rows is not \
+         supported (elements {first} to {end})"
+    )]
+    VectorPart {
+        /// The tensor.
+        name: String,
+        /// First element of the part.
+        first: usize,
+        /// Its end.
+        end: usize,
+    },
     /// A backend does not support an op or a type.
     #[error("{device} cannot run {op:?} with {what}; place it on another device")]
     Unsupported {

@@ -202,7 +202,14 @@ fn share(keys: &Keys<'_>, config: &mut Config) -> Result<(), Error> {
             return Err(keys.value(name, expected, count - first));
         };
         config.layers[i].kv_of = Some(other);
-        config.layers[i].kv_heads = config.layers[other].kv_heads;
+        let (heads, kv_heads) = (config.layers[i].heads, config.layers[other].kv_heads);
+        if !heads.is_multiple_of(kv_heads) {
+            let expected = format!(
+                "a divisor of the {heads} query heads of layer {i} in layer {other}, whose keys it reads"
+            );
+            return Err(keys.value("attention.head_count_kv", expected, kv_heads));
+        }
+        config.layers[i].kv_heads = kv_heads;
     }
     Ok(())
 }
@@ -227,6 +234,21 @@ mod tests {
             assert_eq!((layer.window, layer.head_dim, rope.dims), (window, head_dim, head_dim));
             assert_eq!((rope.base, rope.factors), (base, factors), "{i}");
         }
+    }
+
+    /// Of four layers the last two read the keys of the first two.
+    #[test]
+    fn shared_keys_have_a_divisor_of_the_heads_that_read_them() {
+        let heads = |last: u32| {
+            let each = [
+                ("attention.head_count", vec![4, 4, last, 4].into()),
+                ("attention.head_count_kv", vec![2u32, 2, 1, 2].into()),
+            ];
+            changed(&ARCHITECTURE, &each)
+        };
+        assert_eq!(heads(6).unwrap().layers[2].kv_heads, 2);
+        let error = heads(3).unwrap_err().to_string();
+        assert!(error.contains("gemma4.attention.head_count_kv"), "{error}");
     }
 
     #[test]

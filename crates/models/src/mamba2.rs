@@ -94,7 +94,10 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 
 #[cfg(test)]
 mod tests {
+    use bilayer_quant::Type;
+
     use super::{ARCHITECTURE, Mamba2, Mixer, tiny::changed};
+    use crate::{Outline, record};
 
     #[test]
     fn every_layer_is_a_recurrence() {
@@ -102,6 +105,14 @@ mod tests {
         let sizes = Mamba2 { heads: 4, head_dim: 32, groups: 2, state_dim: 16, taps: 4 };
         assert!(config.layers.iter().all(|layer| layer.mixer == Mixer::Mamba2(sizes)));
         assert!(config.layers.iter().all(|layer| layer.feed_forward == 0));
+    }
+
+    #[test]
+    fn a_bias_of_the_fused_projection_is_refused() {
+        let config = changed(&ARCHITECTURE, &[]).unwrap();
+        let outline = Outline::new(Type::F32, &["blk.1.ssm_in.bias"]);
+        let error = record(&config, &outline).unwrap_err().to_string();
+        assert!(error.contains("blk.1.ssm_in.bias"), "{error}");
     }
 
     #[test]

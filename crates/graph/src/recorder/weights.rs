@@ -114,10 +114,10 @@ impl Recorder<'_> {
     }
 
     /// Elements `first..first + len` of the vector `name`, which has `tensor_len`: the bias of one of several fused
-    /// matrices. `first` is a multiple of `len`, as it always is with grouped-query attention.
+    /// matrices.
     ///
     /// # Errors
-    /// Those of [`Recorder::vector`].
+    /// Those of [`Recorder::vector`]; `first` is not a multiple of `len`, which it always is with grouped-query attention.
     pub fn vector_part(
         &mut self,
         name: &str,
@@ -126,7 +126,9 @@ impl Recorder<'_> {
         len: usize,
     ) -> Result<WeightId, Error> {
         assert!(first + len <= tensor_len, "{name}: elements outside the tensor");
-        assert!(first.is_multiple_of(len), "{name}: a part is a row of that length");
+        if !first.is_multiple_of(len) {
+            return Err(Error::VectorPart { name: name.to_owned(), first, end: first + len });
+        }
         self.vectors_of(name, &[tensor_len as u64], first / len, [1, len])
     }
 
@@ -244,6 +246,15 @@ mod tests {
         }
     }
 
+    /// A directory with a vector of every name.
+    struct Vectors;
+
+    impl Catalog for Vectors {
+        fn find(&self, _: &str) -> Option<Entry> {
+            Some(Entry { ty: Type::F32, shape: vec![12] })
+        }
+    }
+
     #[test]
     fn a_part_of_a_tensor_is_one_weight_however_often_it_is_asked_for() {
         let mut recorder = Recorder::new(&Squares);
@@ -255,6 +266,15 @@ mod tests {
         assert_eq!(recorder.matrix_rows("a", 4, 2, 2, 4).unwrap(), lower);
         assert_eq!(recorder.matrix_rows("b", 4, 0, 2, 4).unwrap().0, 3);
         assert_eq!(recorder.weight_of(lower).first_row, 2);
+    }
+
+    #[test]
+    fn parts_of_a_vector_begin_at_multiples_of_their_length() {
+        let mut recorder = Recorder::new(&Vectors);
+        let part = recorder.vector_part("a", 12, 8, 4).unwrap();
+        assert_eq!(recorder.weight_of(part).first_row, 2);
+        let error = recorder.vector_part("a", 12, 4, 8).unwrap_err();
+        assert_eq!(error, Error::VectorPart { name: "a".to_owned(), first: 4, end: 12 });
     }
 
     #[test]
