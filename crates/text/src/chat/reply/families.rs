@@ -70,6 +70,8 @@ pub struct Framed {
     pub section: &'static [&'static str],
     /// Markers after the last call of a section.
     pub section_end: &'static [&'static str],
+    /// Whether each call may be in a section of its own in a grammar.
+    pub repeats_section: bool,
     /// The marker before a name.
     pub call: &'static str,
     /// What is between `call` and the name in a grammar; read where present.
@@ -208,6 +210,7 @@ const fn json_frame(call: &'static str, name_end: &'static str) -> Framed {
     Framed {
         section: &[],
         section_end: &[],
+        repeats_section: false,
         call,
         prefix: "",
         name_end,
@@ -232,6 +235,7 @@ const fn qwen(section: &'static [&'static str], section_end: &'static [&'static 
     Framed {
         section,
         section_end,
+        repeats_section: true,
         call: "<function=",
         name_ends: &[(">", "")],
         body: Body::Tagged(Tags {

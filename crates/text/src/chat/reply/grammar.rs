@@ -1,5 +1,6 @@
 //! Grammars that force tool calls, in llguidance's dialect of Lark.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use serde_json::{Value, json};
@@ -11,6 +12,10 @@ use super::out::{ArgumentType, Tool};
 use super::{Format, json};
 use crate::Tokenizer;
 use crate::special::{Fragment, Matcher};
+
+/// Bytes of rules after which no more are written. The grammar then refers to rules that it does not have, so that it
+/// is refused, if not for its length.
+const RULES_BYTES: usize = 1 << 20;
 
 /// Which calls a reply makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +74,7 @@ pub fn call_grammar(format: &Format, rules: &CallRules<'_>) -> Option<CallGramma
     let is_lazy = rules.choice == ToolChoice::Auto;
     let thinking_is_open = rules.thinking_is_open;
     let mut writer =
-        Writer { is_lazy, thinking_is_open, lines: String::new(), controls, rules: 0, is_parallel };
+        Writer { is_lazy, thinking_is_open, controls, is_parallel, ..Writer::default() };
     let syntax = &format.family.calls;
     let trigger = if is_lazy { Some(trigger(syntax)?) } else { None };
     let calls = match syntax {
@@ -108,6 +113,7 @@ impl Channels {
 }
 
 /// Writes rules.
+#[derive(Default)]
 struct Writer {
     /// Whether the grammar applies after the first marker.
     is_lazy: bool,
@@ -115,18 +121,30 @@ struct Writer {
     thinking_is_open: bool,
     lines: String,
     controls: Option<Matcher>,
-    /// Rules written so far.
-    rules: usize,
+    /// The names of the rules written so far, by their text.
+    rules: HashMap<String, String>,
     is_parallel: bool,
 }
 
 impl Writer {
-    /// Adds a rule and returns its name.
+    /// The name of a rule, which is added unless there is one with this text.
     fn rule(&mut self, head: &str, body: &str) -> String {
-        self.rules += 1;
-        let name = format!("r{}", self.rules);
-        let _ = writeln!(self.lines, "{name}{head}: {body}");
+        let name = format!("r{}", self.rules.len() + 1);
+        if self.is_full() {
+            return name;
+        }
+        let text = format!("{head}: {body}");
+        if let Some(known) = self.rules.get(&text) {
+            return known.clone();
+        }
+        let _ = writeln!(self.lines, "{name}{text}");
+        self.rules.insert(text, name.clone());
         name
+    }
+
+    /// Whether no more rules are written.
+    fn is_full(&self) -> bool {
+        self.lines.len() > RULES_BYTES
     }
 
     /// `text` as a sequence of strings and control tokens.
@@ -181,16 +199,33 @@ impl Writer {
         format!("{call} ({between}{call})*")
     }
 
-    fn schema(&mut self, schema: &Value) -> String {
+    /// JSON of a schema, which `title` names in errors.
+    fn schema(&mut self, title: &str, mut schema: Value) -> String {
         // Fixed white space, as templates write JSON; otherwise a model may go on with blanks forever.
-        let mut schema = schema.clone();
         if let Some(fields) = schema.as_object_mut() {
+            fields.insert("title".to_owned(), Value::from(title));
             let style = json!({
                 "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",
             });
             fields.insert("x-guidance".to_owned(), style);
         }
         self.rule("", &format!("%json {schema}"))
+    }
+
+    /// The arguments of a tool as JSON.
+    fn arguments(&mut self, tool: &Tool) -> String {
+        if self.is_full() {
+            return self.rule("", "");
+        }
+        self.schema(&tool.name, object(&tool.parameters))
+    }
+
+    /// One argument of a tool as JSON.
+    fn argument(&mut self, key: &str, schema: &Value, tool: &Tool) -> String {
+        if self.is_full() {
+            return self.rule("", "");
+        }
+        self.schema(&format!("{}.{key}", tool.name), with_definitions(schema, tool))
     }
 
     fn envelope(&mut self, envelope: &Envelope, tools: &[&Tool]) -> String {
@@ -206,7 +241,7 @@ impl Writer {
                 };
                 let number = "\"{\\\"tool_call_id\\\": \\\"\" /[0-9]+/ ";
                 let number = if envelope.keys == Keys::Numbered { number } else { "" };
-                let arguments = self.schema(&object(&tool.parameters));
+                let arguments = self.arguments(tool);
                 format!("{number}{} {arguments} \"}}\"", self.text(&before))
             })
             .collect();
@@ -240,6 +275,10 @@ impl Writer {
             Some(section) => {
                 let end = framed.section_end.first().map(|end| self.text(end)).unwrap_or_default();
                 let calls = format!("\"\\n\"? {call} {body}{more} \"\\n\"? {end}");
+                let calls = match self.is_parallel && framed.repeats_section {
+                    true => format!("{calls} (/\\n*/ {section} {calls})*"),
+                    false => calls,
+                };
                 if self.is_lazy { calls } else { format!("{section} {calls}") }
             }
             None if self.is_lazy || framed.is_begun => format!("{body}{more}"),
@@ -252,7 +291,7 @@ impl Writer {
         let head = self.text(&format!("{}{}", framed.prefix, tool.name));
         let name_end = self.numbered(framed.name_end);
         let arguments = match &framed.body {
-            Body::Json => self.schema(&object(&tool.parameters)),
+            Body::Json => self.arguments(tool),
             Body::Tagged(tags) => self.tagged(tags, tool),
         };
         let end = match framed.call_end.first() {
@@ -299,15 +338,21 @@ impl Writer {
                     Layout::Mirrored => format!("{}{key}>", tags.value_end),
                     _ => format!("{line}{}", tags.value_end),
                 };
-                let value = self.value(kind, &schema, tool, &end);
+                let value = self.value(kind, (key, &schema), tool, &end);
                 Item { text: format!("{head} {value} \"\\n\"?"), is_required }
             })
             .collect();
-        sequence(&items, "")
+        self.sequence(&items, "")
     }
 
     /// A value with its end.
-    fn value(&mut self, kind: ArgumentType, schema: &Value, tool: &Tool, end: &str) -> String {
+    fn value(
+        &mut self,
+        kind: ArgumentType,
+        (key, schema): (&str, &Value),
+        tool: &Tool,
+        end: &str,
+    ) -> String {
         let texts = schema.get("enum").and_then(Value::as_array);
         match (kind, texts) {
             (ArgumentType::Text, Some(texts)) => {
@@ -316,7 +361,7 @@ impl Writer {
                 format!("({texts}) {}", self.text(end))
             }
             (ArgumentType::Json, _) => {
-                let value = self.schema(&with_definitions(schema, tool));
+                let value = self.argument(key, schema, tool);
                 format!("{value} {}", self.text(end))
             }
             _ => self.until(end),
@@ -330,7 +375,7 @@ impl Writer {
                 let items: Vec<Item> = properties(tool)
                     .map(|(key, schema, is_required)| {
                         let kind = ArgumentType::of(tool, key);
-                        let value = self.literal_value(literal.style, kind, &schema, tool);
+                        let value = self.literal_value(literal.style, kind, (key, &schema), tool);
                         let sign = if literal.style == Style::Python { "=" } else { ":" };
                         let key = self.text(&format!("{key}{sign}"));
                         Item { text: format!("{key} {value}"), is_required }
@@ -341,7 +386,8 @@ impl Writer {
                     Style::Braces(_) => ("{", "}", "\",\""),
                 };
                 let head = self.text(&format!("{}{}{open}", literal.prefix, tool.name));
-                format!("{head} {} {}", sequence(&items, comma), self.text(close))
+                let items = self.sequence(&items, comma);
+                format!("{head} {items} {}", self.text(close))
             })
             .collect();
         let open = literal.open.first().map(|open| self.text(open)).unwrap_or_default();
@@ -368,11 +414,11 @@ impl Writer {
         &mut self,
         style: Style,
         kind: ArgumentType,
-        schema: &Value,
+        (key, schema): (&str, &Value),
         tool: &Tool,
     ) -> String {
         if kind != ArgumentType::Text {
-            return self.schema(&with_definitions(schema, tool));
+            return self.argument(key, schema, tool);
         }
         let quote = match style {
             Style::Python => "\"",
@@ -390,6 +436,35 @@ impl Writer {
         }
     }
 
+    /// Items in order; those that are not required may be left out. The text is linear in that of the items.
+    fn sequence(&mut self, items: &[Item], comma: &str) -> String {
+        let following = |item: &Item| match item.is_required {
+            true => format!("{comma} {}", item.text),
+            false => format!("({comma} {})?", item.text),
+        };
+        let all = |items: &[Item]| items.iter().map(following).collect::<Vec<_>>().join(" ");
+        if comma.is_empty() {
+            return all(items);
+        }
+        // Up to the first required item, each may be the first of the sequence.
+        let required = items.iter().position(|item| item.is_required);
+        let firsts = required.map_or(items.len(), |at| at + 1);
+        let mut rest = all(&items[firsts..]);
+        let mut choices = Vec::new();
+        for (at, item) in items[..firsts].iter().enumerate().rev() {
+            choices.push(format!("{} {rest}", item.text).trim_end().to_owned());
+            if at > 0 {
+                rest = self.rule("", format!("{} {rest}", following(item)).trim_end());
+            }
+        }
+        choices.reverse();
+        match (choices.is_empty(), required) {
+            (true, _) => String::new(),
+            (false, Some(_)) => format!("({})", choices.join(" | ")),
+            (false, None) => format!("({})?", choices.join(" | ")),
+        }
+    }
+
     fn channels(&mut self, channels: &Channels, tools: &[&Tool]) -> String {
         // Markup of calls is written whole in either case.
         let is_lazy = std::mem::take(&mut self.is_lazy);
@@ -398,7 +473,7 @@ impl Writer {
             .map(|tool| {
                 let head = self.text(&format!("{}{}", tool.name, channels.header));
                 let body = match channels.markup {
-                    None => self.schema(&object(&tool.parameters)),
+                    None => self.arguments(tool),
                     Some(framed) => self.framed(framed, &[tool]),
                 };
                 format!("{head} {body}")
@@ -427,30 +502,15 @@ struct Item {
     is_required: bool,
 }
 
-/// Items in order; those that are not required may be left out.
-fn sequence(items: &[Item], comma: &str) -> String {
-    let mut choices = Vec::new();
-    for (first, item) in items.iter().enumerate() {
-        let rest = items[first + 1..].iter().map(|next| match next.is_required {
-            true => format!(" {comma} {}", next.text),
-            false => format!(" ({comma} {})?", next.text),
-        });
-        choices.push(format!("{}{}", item.text, rest.collect::<String>()));
-        if item.is_required {
-            return format!("({})", choices.join(" | "));
-        }
-    }
-    if choices.is_empty() { String::new() } else { format!("({})?", choices.join(" | ")) }
-}
-
 /// The properties of a tool's arguments, and whether each is required.
 fn properties(tool: &Tool) -> impl Iterator<Item = (&str, Value, bool)> {
     let all = tool.parameters.get("properties").and_then(Value::as_object);
     let required = tool.parameters.get("required").and_then(Value::as_array);
-    all.into_iter().flatten().map(move |(key, schema)| {
-        let is_required = required.is_some_and(|keys| keys.iter().any(|other| other == key));
-        (key.as_str(), schema.clone(), is_required)
-    })
+    let required: HashSet<&str> =
+        required.into_iter().flatten().filter_map(Value::as_str).collect();
+    all.into_iter()
+        .flatten()
+        .map(move |(key, schema)| (key.as_str(), schema.clone(), required.contains(key.as_str())))
 }
 
 /// The schema of a tool's arguments, which are an object.

@@ -52,6 +52,9 @@ impl Tool {
     }
 }
 
+/// Most schemas that are looked at for the type of one argument.
+const SCHEMAS_MAX: usize = 1000;
+
 /// How an argument's text becomes JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArgumentType {
@@ -67,14 +70,15 @@ impl ArgumentType {
     /// The type of `key` by the tool's schema.
     pub fn of(tool: &Tool, key: &str) -> Self {
         let schema = tool.parameters.get("properties").and_then(|all| all.get(key));
-        schema.map_or(Self::Either, |schema| Self::of_schema(schema, &tool.parameters, 0))
+        schema.map_or(Self::Either, |schema| Self::of_schema(schema, &tool.parameters, 0, &mut 0))
     }
 
-    fn of_schema(schema: &Value, root: &Value, depth: usize) -> Self {
-        if depth > 8 {
+    fn of_schema(schema: &Value, root: &Value, depth: usize, seen: &mut usize) -> Self {
+        *seen += 1;
+        if depth > 8 || *seen > SCHEMAS_MAX {
             return Self::Either;
         }
-        let of = |schema| Self::of_schema(schema, root, depth + 1);
+        let of = |schema| Self::of_schema(schema, root, depth + 1, seen);
         if let Some(path) = schema.get("$ref").and_then(Value::as_str) {
             let found = path.strip_prefix('#').and_then(|path| root.pointer(path));
             return found.map_or(Self::Either, of);
@@ -213,10 +217,15 @@ mod tests {
             (json!({ "$ref": "#/$defs/circle" }), Either),
             (within(8, json!({ "type": "string" })), Text),
             (within(9, json!({ "type": "string" })), Either),
+            // As many paths as the fourth power of the options.
+            (json!({ "$ref": "#/$defs/wide" }), Either),
         ];
         for (schema, expected) in cases {
-            let definitions =
-                json!({ "text": { "type": "string" }, "circle": { "$ref": "#/$defs/circle" } });
+            let wide = vec![json!({ "$ref": "#/$defs/wide" }); 1000];
+            let definitions = json!({
+                "text": { "type": "string" }, "circle": { "$ref": "#/$defs/circle" },
+                "wide": { "anyOf": wide },
+            });
             let parameters = json!({ "properties": { "a": schema }, "$defs": definitions });
             let tool = Tool { name: "f".into(), parameters };
             assert_eq!(ArgumentType::of(&tool, "a"), expected, "{schema}");

@@ -37,9 +37,12 @@ fn format(name: &str) -> Format {
     Format { family, thinking: THINKING[THINKING.len() - 1] }
 }
 
-/// The grammar without spaces that separate nothing; `J` stands for the schema of any object.
+/// The grammar without spaces that separate nothing and titles of schemas; `J` stands for the schema of any object.
 fn lark(name: &str, rules: &CallRules<'_>) -> String {
     let text = format(name).call_grammar(rules).expect(name).lark;
+    let mut parts = text.split("\"title\":\"");
+    let first = parts.next().unwrap_or_default().to_owned();
+    let text = parts.fold(first, |text, part| text + part.split_once("\",").expect("a title").1);
     let text = text.replace(&format!("%json {{\"type\":\"object\",{STYLE}}}"), "J");
     let lines = text.lines().map(|line| line.replace("  ", " ").trim_end().to_owned());
     lines.collect::<Vec<_>>().join("\n")
@@ -156,6 +159,12 @@ const SEVERAL_CALLS: &[(&str, &str, &str, &str)] = &[
         r#""\n"? r3 "\n"? "</tool_call>" (/\n*/ "<tool_call>" "\n"? r3 "\n"? "</tool_call>")*"#,
         r#""<tool_call>" "\n"? r3 "\n"? "</tool_call>" (/\n*/ "<tool_call>" "\n"? r3 "\n"? "</tool_call>")*"#,
     ),
+    (
+        "qwen3-coder",
+        "<tool_call>",
+        r#""\n"? "<function=" r1 (/\n*/ "<function=" r1)* "\n"? "</tool_call>" (/\n*/ "<tool_call>" "\n"? "<function=" r1 (/\n*/ "<function=" r1)* "\n"? "</tool_call>")*"#,
+        r#""<tool_call>" "\n"? "<function=" r1 (/\n*/ "<function=" r1)* "\n"? "</tool_call>" (/\n*/ "<tool_call>" "\n"? "<function=" r1 (/\n*/ "<function=" r1)* "\n"? "</tool_call>")*"#,
+    ),
     ("llama3", "<|python_tag|>", r#"r3 ("\n" r3)*"#, r#""<|python_tag|>" "\n"? r3 ("\n" r3)*"#),
     (
         "nemotron",
@@ -227,34 +236,34 @@ fn several_calls_are_separated_as_the_family_does() {
 #[test]
 fn arguments_are_written_as_the_family_does() {
     let tools = &tools()[1..];
-    let lines = r#""g" ">\n" ("<parameter=a>\n" r1 "\n"? ( "<parameter=n>\n" r2 "\n</parameter>" "\n"?)?) "</function>""#;
+    let lines = r#""g" ">\n" "<parameter=a>\n" r1 "\n"? ( "<parameter=n>\n" r2 "\n</parameter>" "\n"?)? "</function>""#;
     let cases = [
         ("qwen3-coder", r#"\n</parameter>"#, lines),
         ("seed-oss", r#"\n</parameter>"#, lines),
         (
             "deepseek-dsml",
             "</｜DSML｜parameter>",
-            r#""g" "\">\n" ("<｜DSML｜parameter name=\"a\" string=\"true\">" r1 "\n"? ( "<｜DSML｜parameter name=\"n\" string=\"false\">" r2 "</｜DSML｜parameter>" "\n"?)?) "</｜DSML｜invoke>""#,
+            r#""g" "\">\n" "<｜DSML｜parameter name=\"a\" string=\"true\">" r1 "\n"? ( "<｜DSML｜parameter name=\"n\" string=\"false\">" r2 "</｜DSML｜parameter>" "\n"?)? "</｜DSML｜invoke>""#,
         ),
         (
             "kimi-k3",
             "<|close|>argument<|sep|>",
-            r#""g" "\" index=\"" /[0-9]+/ "\"<|sep|>" ("<|open|>argument key=\"a\" type=\"string\"<|sep|>" r1 "\n"? ( "<|open|>argument key=\"n\" type=\"integer\"<|sep|>" r2 "<|close|>argument<|sep|>" "\n"?)?) "<|close|>call<|sep|>""#,
+            r#""g" "\" index=\"" /[0-9]+/ "\"<|sep|>" "<|open|>argument key=\"a\" type=\"string\"<|sep|>" r1 "\n"? ( "<|open|>argument key=\"n\" type=\"integer\"<|sep|>" r2 "<|close|>argument<|sep|>" "\n"?)? "<|close|>call<|sep|>""#,
         ),
         (
             "minimax-m2",
             "</parameter>",
-            r#""g" "\">\n" ("<parameter name=\"a\">" r1 "\n"? ( "<parameter name=\"n\">" r2 "</parameter>" "\n"?)?) "</invoke>""#,
+            r#""g" "\">\n" "<parameter name=\"a\">" r1 "\n"? ( "<parameter name=\"n\">" r2 "</parameter>" "\n"?)? "</invoke>""#,
         ),
         (
             "minimax-m3",
             "]<]minimax[>[</a>",
-            r#""g" "\">\n" ("]<]minimax[>[<a>" r1 "\n"? ( "]<]minimax[>[<n>" r2 "]<]minimax[>[</n>" "\n"?)?) "]<]minimax[>[</invoke>""#,
+            r#""g" "\">\n" "]<]minimax[>[<a>" r1 "\n"? ( "]<]minimax[>[<n>" r2 "]<]minimax[>[</n>" "\n"?)? "]<]minimax[>[</invoke>""#,
         ),
         (
             "glm",
             "</arg_value>",
-            r#""g" "\n" ("<arg_key>a</arg_key><arg_value>" r1 "\n"? ( "<arg_key>n</arg_key><arg_value>" r2 "</arg_value>" "\n"?)?) "</tool_call>""#,
+            r#""g" "\n" "<arg_key>a</arg_key><arg_value>" r1 "\n"? ( "<arg_key>n</arg_key><arg_value>" r2 "</arg_value>" "\n"?)? "</tool_call>""#,
         ),
     ];
     for (family, end, call) in cases {
@@ -295,7 +304,7 @@ fn values_follow_their_schemas() {
     assert_eq!(
         lines("qwen3-coder", choice.clone()),
         [
-            r#"r1: "g" ">\n" ("<parameter=u>\n" ("C" | "F\"") "\n</parameter>" "\n"?)? "</function>""#
+            r#"r1: "g" ">\n" ( "<parameter=u>\n" ("C" | "F\"") "\n</parameter>" "\n"?)? "</function>""#
         ]
     );
     assert_eq!(
@@ -311,7 +320,7 @@ fn values_follow_their_schemas() {
         "r1: %json {{\"$ref\":\"#/$defs/D\",\"$defs\":{{\"D\":{{\"type\":\"integer\"}}}},{STYLE}}}"
     );
     assert_eq!(lines("lfm2", defined.clone()), [&schema, r#"r2: "g(" ("d=" r1)? ")""#]);
-    let tagged = r#"r2: "g" ">\n" ("<parameter=d>\n" r1 "\n</parameter>" "\n"?)? "</function>""#;
+    let tagged = r#"r2: "g" ">\n" ( "<parameter=d>\n" r1 "\n</parameter>" "\n"?)? "</function>""#;
     assert_eq!(lines("qwen3-coder", defined.clone()), [&schema, tagged]);
     // The type is not in the schema itself.
     assert!(lines("kimi-k3", defined)[1].contains(r#"key=\"d\" type=\"object\"<|sep|>"#));
@@ -329,19 +338,47 @@ fn values_follow_their_schemas() {
 fn arguments_that_are_not_required_may_be_left_out() {
     let item = |text: &str, is_required| Item { text: text.into(), is_required };
     let cases = [
-        ("", ""),
-        ("A", "(A)"),
-        ("a", "(a)?"),
-        ("ab", "(a (, b)? | b)?"),
-        ("aB", "(a , B | B)"),
-        ("Ab", "(A (, b)?)"),
-        ("aBc", "(a , B (, c)? | B (, c)?)"),
+        ("", "", ""),
+        ("A", "(A)", ""),
+        ("a", "(a)?", ""),
+        ("ab", "(a r1 | b)?", "r1: (, b)?\n"),
+        ("abc", "(a r2 | b r1 | c)?", "r1: (, c)?\nr2: (, b)? r1\n"),
+        ("aB", "(a r1 | B)", "r1: , B\n"),
+        ("Ab", "(A (, b)?)", ""),
+        ("aBc", "(a r1 | B (, c)?)", "r1: , B (, c)?\n"),
     ];
-    for (letters, expected) in cases {
+    for (letters, expected, rules) in cases {
         let items: Vec<Item> =
             letters.chars().map(|c| item(&c.to_string(), c.is_uppercase())).collect();
-        assert_eq!(sequence(&items, ","), expected, "{letters}");
+        let mut writer = Writer::default();
+        assert_eq!(writer.sequence(&items, ","), expected, "{letters}");
+        assert_eq!(writer.lines, rules, "{letters}");
     }
+    let items = [item("a", false), item("B", true), item("c", false)];
+    assert_eq!(Writer::default().sequence(&items, ""), "( a)?  B ( c)?");
+}
+
+/// Many arguments make a grammar that is longer by as much, also where each refers to the definitions; beyond a limit
+/// no rules are written.
+#[test]
+fn the_text_is_linear_in_the_tools() {
+    let bytes = |family: &str, tool: Tool| {
+        let rules = rules(std::slice::from_ref(&tool), ToolChoice::Required);
+        format(family).call_grammar(&rules).expect(family).lark.len()
+    };
+    for family in ["qwen3-coder", "glm", "minimax-m3", "kimi-k3", "gemma4", "lfm2", "llama4"] {
+        let of = |count: usize| {
+            let keys = (0..count).map(|at| (format!("key{at:04}"), json!({ "type": "string" })));
+            bytes(family, tool("f", json!({ "properties": keys.collect::<Value>() })))
+        };
+        let [few, many] = [of(200), of(400)];
+        assert!(many < 2 * few + 1000, "{family}: {few} and {many} bytes");
+    }
+    let keys = (0..1000).map(|at| (format!("key{at}"), json!({ "$ref": "#/$defs/d" })));
+    let keys = keys.collect::<Value>();
+    let definitions = json!({ "d": { "type": "object", "description": "d".repeat(20_000) } });
+    let found = bytes("glm", tool("f", json!({ "properties": keys, "$defs": definitions })));
+    assert!((1 << 20..2 << 20).contains(&found), "{found} bytes");
 }
 
 /// The schema of an object is taken as it is where it says so.
@@ -405,5 +442,5 @@ r2: "{\"name\": \"f\", \"arguments\": " r1 "}""#
     // A line break comes before the token.
     let found = with("qwen3-coder", &tools()[1..]);
     assert!(found.contains(r#"r1[suffix="\n"]: /(?s:.*)/"#), "{found}");
-    assert!(found.contains(r#"("<parameter=a>\n" r1 <[3]> "\n"? ("#), "{found}");
+    assert!(found.contains(r#""<parameter=a>\n" r1 <[3]> "\n"? ("#), "{found}");
 }
