@@ -159,6 +159,8 @@ impl Attempt {
             Flow::Skip => (String::new(), true),
             Flow::Leave(rest) => (rest, false),
         };
+        // A call that is malformed behind its arguments has ended, too.
+        session.scope().end();
         let mut content = std::mem::take(&mut self.raw);
         if content.ends_with(&rest) {
             content.truncate(content.len() - rest.len());

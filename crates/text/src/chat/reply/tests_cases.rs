@@ -32,6 +32,8 @@ pub const CASES: &[Case] = cases! {
     "hermes" "<tool_call>\n{\"name\": \"run\", \"arguments\": {\"code\": \"a\nb\"}}\n</tool_call>" calls run r#"{"code": "a\nb"}"#;
     "hermes" "<tool_call>\n{\"name\": \"time\", \"argu" says "<tool_call>\n{\"name\": \"time\", \"argu";
     "hermes" "<tool_call>{\"name\": \"none\", \"arguments\": null, \"id\": 7}</tool_call>" calls none "{}";
+    "hermes" "<tool_call>{\"name\": \"none\", \"arguments\": {}, \"why\": 1}</tool_call> <tool_call>oops" says ": 1}</tool_call> <tool_call>oops" calls none "{}";
+    "hermes" "<tool_call>{\"name\": \"none\", \"arguments\": {}; <tool_call>oops" says "; <tool_call>oops" calls none "{}";
     "hermes" "</think>Hi" says "Hi";
     "hermes" "x < y && <tool> or </think>" says "x < y && <tool> or </think>";
     "hermes" "<tool_call>[{\"name\": \"none\"}, {\"name\": \"none\"}]</tool_call>" calls none "{}", none "{}";
