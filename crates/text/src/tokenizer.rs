@@ -18,7 +18,7 @@ const MODELS: &str = "llama and t5 (SentencePiece), gpt2 (byte-level), gemma4, b
 /// A vocabulary of unknown tokens: it spells ids and encodes no text.
 const IDS: &str = "no_vocab";
 
-/// Control tokens whose well-known spelling ends a model's turn, whatever the file says.
+/// Spellings of tokens that end a model's turn. They are control tokens, whatever type the file gives them.
 ///
 /// Source: the list in llama.cpp (`llama-vocab.cpp`), from published chat formats.
 const ENDS: &[&str] = &[
@@ -117,7 +117,12 @@ impl Tokenizer {
     /// # Errors
     /// Any [`Error`] except [`Error::NoToken`] and [`Error::Pattern`].
     pub fn new(mut vocabulary: Vocabulary<'_>) -> Result<Self, Error> {
-        let types = vocabulary.check()?;
+        let mut types = vocabulary.check()?;
+        for (token, kind) in vocabulary.tokens.iter().zip(&mut types) {
+            if ENDS.contains(&token.as_ref()) {
+                *kind = TokenType::Control;
+            }
+        }
         let (alphabet, pre) = recipe(&vocabulary)?;
         let mut pieces = Pieces::new(&vocabulary.tokens, types, alphabet)?;
         let types: Vec<TokenType> =
@@ -134,7 +139,7 @@ impl Tokenizer {
         };
         let user_defined = matcher(|kind| kind == TokenType::UserDefined);
         let special = matcher(TokenType::is_plain);
-        let ends = ends(&vocabulary, &types);
+        let ends = ends(&vocabulary);
         let model = match pre {
             Some(pre) => Model::Bpe(Box::new(Bpe::new(&vocabulary, &types, pre, alphabet)?)),
             None if vocabulary.model == IDS => Model::Ids,
@@ -212,8 +217,8 @@ impl Tokenizer {
         self.pieces.kind(id) == Some(TokenType::Control)
     }
 
-    /// Whether token `id` ends the model's answer: `eos`, `eot`, `eom`, or a well-known control token such as
-    /// `<|im_end|>`.
+    /// Whether token `id` ends the model's answer: `eos`, `eot`, `eom`, or a token of a well-known spelling such as
+    /// `<|im_end|>`, which is a control token whatever type the vocabulary gives it.
     pub fn is_end(&self, id: u32) -> bool {
         self.ends.contains(&id)
     }
@@ -359,11 +364,10 @@ fn around_words(vocabulary: &Vocabulary<'_>) -> Result<(Option<u32>, Option<u32>
 }
 
 /// The tokens that end the model's answer.
-fn ends(vocabulary: &Vocabulary<'_>, types: &[TokenType]) -> Vec<u32> {
-    let named = vocabulary.tokens.iter().zip(0..).zip(types).filter(|((token, _), kind)| {
-        **kind == TokenType::Control && ENDS.contains(&token.as_ref())
-    });
-    let mut ends: Vec<u32> = named.map(|((_, id), _)| id).collect();
+fn ends(vocabulary: &Vocabulary<'_>) -> Vec<u32> {
+    let named = vocabulary.tokens.iter().zip(0..);
+    let named = named.filter(|(token, _)| ENDS.contains(&token.as_ref()));
+    let mut ends: Vec<u32> = named.map(|(_, id)| id).collect();
     ends.extend([vocabulary.eos, vocabulary.eot, vocabulary.eom].into_iter().flatten());
     ends.sort_unstable();
     ends.dedup();

@@ -47,6 +47,23 @@ fn messages_of_one_turn_do_not_end_it() {
     }
 }
 
+/// What is spelled as the end of a turn is no text, whatever its type in the file.
+#[test]
+fn well_known_ends_are_control_tokens() {
+    for kind in [None, Some(1), Some(3), Some(4)] {
+        let base = byte_level("gpt-2", &["<|im_end|>", "<|im_start|>"], &[]);
+        let more = |kind| [vec![1; MORE as usize], vec![kind; 2]].concat();
+        let types = kind.map(more).unwrap_or_default();
+        let tokenizer = tokenizer(Vocabulary { types, ..base });
+        assert_eq!(tokenizer.ends(), [MORE], "{kind:?}");
+        assert!(tokenizer.is_control(MORE) && tokenizer.text(MORE).is_none(), "{kind:?}");
+        assert_eq!(tokenizer.is_control(MORE + 1), kind == Some(3), "{kind:?}");
+        assert_eq!(tokenizer.encode("a<|im_end|>", PARSED).unwrap(), [97, MORE], "{kind:?}");
+        assert_eq!(tokenizer.encode("<|im_end|>", PLAIN).unwrap().len(), 10, "{kind:?}");
+        assert_eq!(tokenizer.decode(&[97, MORE]), "a", "{kind:?}");
+    }
+}
+
 #[test]
 fn tokens_around_a_text_follow_the_flags() {
     let flags = [None, Some(false), Some(true)];
