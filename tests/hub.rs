@@ -238,6 +238,16 @@ fn the_type_is_the_usual_one_unless_another_is_asked_for() {
     // Another type in the cache does not stand in for the usual one.
     assert_eq!(text("org/many"), "Q4_K_M");
     assert_eq!(text("org/many/m-IQ2_M.gguf"), "IQ2_M");
+    // It does where the hub has not the usual one, whatever is newer there, and where the hub refuses.
+    hub.file("org/eight", "m-Q8_0.gguf", "old");
+    assert_eq!(text("org/eight"), "old");
+    hub.file("org/eight", "m-Q8_0.gguf", "new");
+    assert_eq!(text("org/eight"), "old");
+    for status in [401, 404, 429, 503] {
+        hub.faults(Faults { refuses: Some(status), ..Faults::default() });
+        assert_eq!(text("org/eight"), "old");
+    }
+    hub.faults(Faults::default());
     let error = fetch(&places, "org/many:Q5_K_M").unwrap_err().to_string();
     assert!(error.contains("Q5_K_M") && error.contains("BF16, IQ2_M, Q4_K_M, Q8_0"), "{error}");
     let error = fetch(&places, "org/many/other.gguf").unwrap_err().to_string();
@@ -348,7 +358,11 @@ fn hub_with_model() -> TestHub {
 #[test]
 fn commands_download_a_model_once() {
     let (place, hub) = (Place::new(), hub_with_model());
-    let first = on(&hub, &place, "run -hf org/tiny-GGUF:q8_0 -p abc -n 4 -ngl 0 --temp 0").good();
+    let line = "run -hf org/tiny-GGUF:q8_0 -p abc -n 4 -ngl 0 --temp 0";
+    let mut first = place.command(line);
+    first.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", place.path());
+    // As an orchestrator sets the variable for a secret that it has not.
+    let first = ran(first.env("HF_TOKEN", "")).good();
     assert!(first.err.contains("downloading tiny-Q8_0.gguf"), "{first:?}");
     hub.seen();
     for command in [
@@ -360,6 +374,12 @@ fn commands_download_a_model_once() {
         assert_eq!(again.out, first.out, "{command}");
         assert!(!again.err.contains("downloading"), "{again:?}");
     }
+    // A draft model, too, where it is given for a server.
+    place.file("in.jsonl", "");
+    let batch = "batch in.jsonl out.jsonl -m hf:org/tiny-GGUF:Q8_0 -md hf:org/tiny-GGUF:Q8_0";
+    on(&hub, &place, &format!("{batch} --add-model b=hf:org/tiny-GGUF:Q8_0 --offline")).good();
+    let missing = on(&hub, &place, "batch in.jsonl o.jsonl -md hf:org/none-GGUF --offline");
+    assert!(missing.err.contains("org/none-GGUF is not in "), "{missing:?}");
     for command in ["plan", "inspect", "tokenize abc", "bench -p 4 -n 0 -r 1 -ngl 0"] {
         on(&hub, &place, &format!("{command} -hf org/tiny-GGUF:Q8_0 --offline")).good();
     }

@@ -7,7 +7,7 @@ use bilayer_hub::{Error, Hub, Places, Reference, Repo, Transfer, Wanted};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 
-use crate::args::{Command, HubArgs};
+use crate::args::{Command, HubArgs, Serving};
 use crate::failure::{BAD_MODEL, Failure, INTERRUPTED, IO, NO_FILE, NO_OUTPUT, USAGE};
 use crate::{interrupt, output, progress};
 
@@ -47,21 +47,47 @@ pub fn models(command: &mut Command) -> Result<(), Failure> {
     if lists_devices(command) {
         return Ok(());
     }
-    let mut draft = match command {
-        Command::Run(args) => args.draft.model_draft.take(),
-        _ => None,
-    };
+    let mut flags = HubArgs::default();
     each(command, &mut |models, hub| {
-        for model in models.iter_mut().chain(&mut draft) {
+        for model in models.iter_mut() {
             *model = path(model, hub)?;
         }
         if let Some(wanted) = hub.wanted().map_err(Failure::usage)? {
             models.push(fetch(&Reference::Hub(wanted), &hub.places()?)?);
         }
+        flags = hub.clone();
         Ok(())
     })?;
-    if let Command::Run(args) = command {
-        args.draft.model_draft = draft;
+    further(command, &mut |model| {
+        *model = path(model, &flags)?;
+        Ok(())
+    })
+}
+
+/// Applies a change to the models that a command has besides those of -m and -hf.
+fn further(
+    command: &mut Command,
+    change: &mut dyn FnMut(&mut PathBuf) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    fn of_server(serving: &mut Serving) -> (&mut Option<PathBuf>, &mut [String]) {
+        (&mut serving.draft.model_draft, &mut serving.offer.add_model)
+    }
+    let (model, added) = match command {
+        Command::Run(args) => (&mut args.draft.model_draft, [].as_mut_slice()),
+        Command::Serve(args) => of_server(&mut args.serving),
+        Command::Batch(args) => of_server(&mut args.serving),
+        Command::Evaluate(args) => (&mut args.encoder, [].as_mut_slice()),
+        _ => return Ok(()),
+    };
+    if let Some(model) = model {
+        change(model)?;
+    }
+    for given in added {
+        // The command says what is wrong with one that has no name.
+        let Some((name, path)) = given.split_once('=') else { continue };
+        let mut path = PathBuf::from(path);
+        change(&mut path)?;
+        *given = format!("{name}={}", path.display());
     }
     Ok(())
 }

@@ -14,11 +14,13 @@ mod client;
 use blob::Blob;
 use client::Client;
 
-/// Fetches what is missing of a model and links it into the snapshot of the repository's newest commit.
+/// Fetches what is missing of a model and links it into the snapshot of the repository's newest commit. Where the
+/// repository has not the usual quantization, `cached` serves as well.
 pub(crate) fn fetch(
     places: &Places,
     cache: &HubCache,
     wanted: &Wanted,
+    cached: Option<&Path>,
     tell: &mut Tell<'_>,
 ) -> Result<PathBuf, Error> {
     let client = Client::new(places);
@@ -26,6 +28,9 @@ pub(crate) fn fetch(
     let files: Vec<String> =
         listing.files.into_iter().filter(|path| relative(path).is_some()).collect();
     let chosen = choose(&files, wanted)?;
+    if let Some(path) = cached.filter(|_| !chosen.is_best) {
+        return Ok(path.to_owned());
+    }
     let blobs: Vec<Blob> = chosen
         .files
         .iter()
@@ -39,34 +44,45 @@ pub(crate) fn fetch(
         let mut within =
             |done: u64| tell(Transfer { file: &blob.file, done_bytes: before + done, total_bytes });
         let path = blob::ensure(&client, cache, repo, blob, &mut within)?;
-        link(&path, &snapshot, &blob.file)?;
+        link(&path, blob.bytes, &snapshot, &blob.file)?;
         before += blob.bytes;
     }
     remember(&folder, repo, &listing.commit)?;
     cache.checked(&snapshot, &chosen.files)
 }
 
-/// Makes `file` in the snapshot a link to the blob, or a copy where links are not allowed.
-fn link(blob: &Path, snapshot: &Path, file: &str) -> Result<(), Error> {
+/// Makes `file` in the snapshot a link to the blob of `bytes`, or a copy where links are not allowed.
+fn link(blob: &Path, bytes: u64, snapshot: &Path, file: &str) -> Result<(), Error> {
     let at = snapshot.join(file);
-    if at.is_file() {
+    let is_there = || at.metadata().is_ok_and(|facts| facts.is_file() && facts.len() == bytes);
+    if is_there() {
         return Ok(());
     }
     let folder = at.parent().unwrap_or(snapshot);
     std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
-    // A link whose blob was deleted.
+    // A link whose blob was deleted, or an incomplete copy.
     let _ = std::fs::remove_file(&at);
     let name = blob.file_name().unwrap_or_default();
     let up = "../".repeat(Path::new(file).components().count() + 1);
     let target = Path::new(&up).join("blobs").join(name);
     let made = symlink(&target, &at)
         .or_else(|_| std::fs::hard_link(blob, &at))
-        .or_else(|_| std::fs::copy(blob, &at).map(|_| ()));
+        .or_else(|_| copy(blob, &at));
     match made {
         // Another process may have been faster.
-        Err(_) if at.is_file() => Ok(()),
+        Err(_) if is_there() => Ok(()),
         made => made.map_err(Error::io(&at)),
     }
+}
+
+/// Copies a file: under a temporary name, which is then renamed.
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    let part = to.with_added_extension(format!("{}.part", std::process::id()));
+    let copied = std::fs::copy(from, &part).and_then(|_| std::fs::rename(&part, to));
+    if copied.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    copied
 }
 
 #[cfg(unix)]
@@ -92,4 +108,31 @@ fn remember(folder: &Path, repo: &Repo, commit: &str) -> Result<(), Error> {
     std::fs::write(&part, commit).map_err(Error::io(&part))?;
     let main = refs.join("main");
     std::fs::rename(&part, &main).map_err(Error::io(&main))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::link;
+
+    #[test]
+    fn an_incomplete_copy_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let (blob, snapshot) = (folder.path().join("blobs/x"), folder.path().join("snapshots/1"));
+        std::fs::create_dir_all(folder.path().join("blobs")).unwrap();
+        std::fs::create_dir_all(&snapshot).unwrap();
+        std::fs::write(&blob, "whole").unwrap();
+        std::fs::write(snapshot.join("m.gguf"), "who").unwrap();
+        for _ in 0..2 {
+            link(&blob, 5, &snapshot, "m.gguf").unwrap();
+            assert_eq!(std::fs::read_to_string(snapshot.join("m.gguf")).unwrap(), "whole");
+        }
+    }
+
+    #[test]
+    fn a_copy_is_whole_or_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("m.gguf");
+        super::copy(&folder.path().join("absent"), &to).unwrap_err();
+        assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
+    }
 }

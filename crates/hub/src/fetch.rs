@@ -1,7 +1,7 @@
 //! From a name to a file: the cache first, then the hub.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::cache::{Cached, HubCache};
 use crate::name::Wanted;
@@ -53,12 +53,12 @@ impl Hub {
         match cached {
             Some(Cached { path, is_best: true }) => Ok(path),
             Some(Cached { path, .. }) if self.places.access == Access::Offline => Ok(path),
-            Some(Cached { path, .. }) => match self.download(wanted, tell) {
-                // Another quantization than the usual one will do where the hub cannot be asked.
-                Err(Error::Unreachable { .. } | Error::NoDownload { .. }) => Ok(path),
-                done => done,
+            // Another quantization than the usual one will do if the hub has not that one either, or cannot be asked.
+            Some(Cached { path, .. }) => match self.download(wanted, Some(&path), tell) {
+                Err(Error::Interrupted) => Err(Error::Interrupted),
+                done => Ok(done.unwrap_or(path)),
             },
-            None => self.download(wanted, tell),
+            None => self.download(wanted, None, tell),
         }
     }
 
@@ -67,15 +67,21 @@ impl Hub {
     /// # Errors
     /// As [`Hub::fetch`].
     pub fn update(&self, wanted: &Wanted, tell: &mut Tell<'_>) -> Result<PathBuf, Error> {
-        self.download(wanted, tell)
+        self.download(wanted, None, tell)
     }
 
     fn cache(&self) -> Result<HubCache, Error> {
         self.places.cache.clone().map(HubCache::new).ok_or(Error::NoCache)
     }
 
+    /// Downloads a model; where `cached` is as good as what the hub has, that.
     #[cfg(feature = "download")]
-    fn download(&self, wanted: &Wanted, tell: &mut Tell<'_>) -> Result<PathBuf, Error> {
+    fn download(
+        &self,
+        wanted: &Wanted,
+        cached: Option<&Path>,
+        tell: &mut Tell<'_>,
+    ) -> Result<PathBuf, Error> {
         let cache = self.cache()?;
         if self.places.access == Access::Offline {
             return Err(Error::Offline {
@@ -83,11 +89,16 @@ impl Hub {
                 cache: cache.root().to_owned(),
             });
         }
-        crate::download::fetch(&self.places, &cache, wanted, tell)
+        crate::download::fetch(&self.places, &cache, wanted, cached, tell)
     }
 
     #[cfg(not(feature = "download"))]
-    fn download(&self, wanted: &Wanted, _tell: &mut Tell<'_>) -> Result<PathBuf, Error> {
+    fn download(
+        &self,
+        wanted: &Wanted,
+        _cached: Option<&Path>,
+        _tell: &mut Tell<'_>,
+    ) -> Result<PathBuf, Error> {
         let (wanted, cache) = (wanted.to_string(), self.cache()?.root().to_owned());
         Err(match self.places.access {
             Access::Offline => Error::Offline { wanted, cache },

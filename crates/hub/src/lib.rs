@@ -38,7 +38,7 @@ mod walk;
 pub use choose::quant;
 pub use error::Error;
 pub use fetch::{Hub, Transfer};
-pub use listing::{Found, Origin, list, near};
+pub use listing::{Found, Origin, list, near, of_folder};
 pub use name::{Repo, Wanted};
 pub use places::{Access, AccessToken, Places};
 

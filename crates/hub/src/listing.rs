@@ -52,6 +52,17 @@ pub struct Found {
 }
 
 impl Found {
+    /// The model at a path, with all shards that lie beside it; `None` if there is no such file.
+    pub fn at(path: &Path) -> Option<Found> {
+        let name = path.display().to_string();
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let file = path.file_name()?.to_str().unwrap_or_default();
+        let files = walk::files(if folder == Path::new("") { Path::new(".") } else { folder }, 0);
+        let parts = choose_in("", &files, Some(file), None).map_or(Vec::new(), |found| found.files);
+        let more = parts.get(1..).unwrap_or_default();
+        Found::new(name, Origin::Folder, path.to_owned(), more)
+    }
+
     /// A model at `path` whose other shards, if any, have the file names of `more` beside it.
     pub(crate) fn new(
         name: String,
@@ -104,8 +115,8 @@ fn of_repo(cache: &HubCache, repo: &Repo) -> Vec<Found> {
     Vec::new()
 }
 
-/// The models in a folder, named by their paths.
-fn of_folder(folder: &Path) -> Vec<Found> {
+/// Every complete model in a folder, named by its path.
+pub fn of_folder(folder: &Path) -> Vec<Found> {
     let files = walk::files(folder, 0);
     let named = |file: &String| {
         let parts = choose_in("", &files, Some(file), None).ok()?.files;
@@ -165,5 +176,29 @@ mod tests {
         assert_eq!(near("gemma-3-1b", &found), [names[1]]);
         assert_eq!(near("ph-4.gguf", &found), [names[2]]);
         assert!(near("mistral", &found).is_empty());
+    }
+
+    #[test]
+    fn shards_count_as_one_model_and_names_with_of_are_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let sizes = [
+            ("king-of-hearts.gguf", 3),
+            ("long-00001-of-00002.gguf", 5),
+            ("long-00002-of-00002.gguf", 7),
+            ("mmproj-x.gguf", 11),
+            ("text.txt", 13),
+        ];
+        for (name, bytes) in sizes {
+            std::fs::write(path(name), vec![0; bytes]).unwrap();
+        }
+        let found: Vec<(PathBuf, u64)> =
+            of_folder(folder.path()).into_iter().map(|found| (found.path, found.bytes)).collect();
+        let expected = [(path("king-of-hearts.gguf"), 3), (path("long-00001-of-00002.gguf"), 12)];
+        assert_eq!(found, expected);
+        for (path, bytes) in expected {
+            assert_eq!(Found::at(&path).unwrap().bytes, bytes);
+        }
+        assert!(Found::at(&path("absent.gguf")).is_none());
     }
 }

@@ -56,7 +56,8 @@ impl HubArgs {
     /// A token that no request can carry.
     pub fn places(&self) -> Result<Places, Error> {
         let mut places = Places::from_env();
-        if let Some(token) = &self.hf_token {
+        // An empty variable is none.
+        if let Some(token) = self.hf_token.as_ref().filter(|token| !token.trim().is_empty()) {
             let reason = "a token is one word of ASCII characters, such as hf_...";
             let wrong = || Error::Name { name: "--hf-token".to_owned(), reason };
             places.token = Some(AccessToken::new(token).ok_or_else(wrong)?);

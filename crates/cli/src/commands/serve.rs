@@ -233,26 +233,15 @@ fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The GGUF files of a folder, of several shards the first.
+/// The models of a folder: their files, of several shards the first.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let failed = |error: &std::io::Error| Failure::input(folder, error);
-    let entries = std::fs::read_dir(folder).map_err(|error| failed(&error))?;
-    let mut found = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(|error| failed(&error))?.path();
-        let name = stem(&path);
-        let is_shard =
-            name.rsplit_once("-of-").is_some_and(|(before, _)| !before.ends_with("-00001"));
-        if path.extension().is_some_and(|ext| ext.eq_ignore_ascii_case("gguf")) && !is_shard {
-            found.push(path);
-        }
-    }
+    std::fs::read_dir(folder).map_err(|error| Failure::input(folder, &error))?;
+    let mut found: Vec<PathBuf> =
+        bilayer_hub::of_folder(folder).into_iter().map(|found| found.path).collect();
     found.sort();
     if found.is_empty() {
-        return Err(Failure::usage(format!(
-            "--models-dir {} has no .gguf files",
-            folder.display()
-        )));
+        let line = format!("--models-dir {} has no .gguf files", folder.display());
+        return Err(Failure::usage(line));
     }
     Ok(found)
 }
@@ -269,7 +258,7 @@ struct Opener {
 impl Opener {
     fn offer(&self, path: Option<PathBuf>, names: Vec<String>) -> Offer {
         let bytes = match path.as_deref() {
-            Some(path) => std::fs::metadata(path).map_or(0, |found| found.len()),
+            Some(path) => bilayer_hub::Found::at(path).map_or(0, |found| found.bytes),
             None => demo::len_bytes(),
         };
         let shown =
