@@ -982,7 +982,15 @@ fn the_settings_file_takes_every_type_of_value_and_serves_every_command() {
     place.run("inspect model.gguf").good();
     place.run("man").good();
 
+    // A list is text with commas where a flag is given once.
+    place.file("bilayer.toml", "samplers = [\"top_k\", \"temperature\"]\nmodel = \"model.gguf\"\n");
+    let listed = place.run("run -p abc -n 4 --seed 1 --temp 2 --json").json();
+    place.file("bilayer.toml", "model = \"model.gguf\"\n");
+    let typed = "run -p abc -n 4 --seed 1 --temp 2 --json --samplers top_k,temperature";
+    assert_eq!(listed["tokens"], place.run(typed).json()["tokens"]);
+
     let broken = [
+        ("seed = [1, 2]\n", "bilayer.toml: invalid value '1,2'"),
         ("temperature-of-the-room = 1\n", "no setting `temperature-of-the-room`"),
         ("prompt = \"hello\"\n", "no setting `prompt`"),
         ("threads = \"many\"\n", "bilayer.toml: invalid value 'many'"),
@@ -993,6 +1001,29 @@ fn the_settings_file_takes_every_type_of_value_and_serves_every_command() {
         place.file("bilayer.toml", text);
         check_failure(&place.run("run -m model.gguf -p a"), 2, part);
     }
+}
+
+#[test]
+fn a_flag_wins_over_what_excludes_it_elsewhere() {
+    let place = place();
+    place.file("t.jinja", "{{ messages[0].content }}");
+    let run = "run -m model.gguf -st -p abc -n 2 --temp 0 -ngl 0";
+    let plain = place.run(&format!("{run} --chat-template-file t.jinja")).good().out;
+    let chat = place.run(&format!("{run} --chat-template chatml")).good().out;
+    assert_ne!(plain, chat);
+    let with = |variable: &str, value: &str, flags: &str| {
+        let mut command = place.command(&format!("{run} {flags}"));
+        ran(command.env(variable, value)).good().out
+    };
+    let file = "--chat-template-file t.jinja";
+    assert_eq!(with("LLAMA_ARG_CHAT_TEMPLATE", "chatml", file), plain);
+    assert_eq!(with("LLAMA_ARG_CHAT_TEMPLATE_FILE", "t.jinja", "--chat-template chatml"), chat);
+    assert_eq!(with("LLAMA_ARG_CHAT_TEMPLATE", "chatml", ""), chat);
+    place.file("bilayer.toml", "chat-template = \"chatml\"\n");
+    assert_eq!(place.run(&format!("{run} {file}")).good().out, plain);
+    assert_eq!(with("LLAMA_ARG_CHAT_TEMPLATE_FILE", "t.jinja", ""), plain, "before the file");
+    let both = place.run(&format!("{run} {file} --chat-template chatml"));
+    check_failure(&both, 2, "cannot be used with");
 }
 
 #[test]
@@ -1109,7 +1140,8 @@ fn a_request_to_terminate_has_its_own_exit_code() {
 fn an_interrupted_prompt_counts_the_tokens_that_were_run() {
     let place = place();
     place.file("long.txt", "a".repeat(60_000));
-    let mut command = place.command("run -m model.gguf -f long.txt -c 100000 -ub 64 -b 64");
+    let line = "run -m model.gguf -f long.txt -c 100000 -ub 64 -b 64 --prompt-cache p.kv";
+    let mut command = place.command(line);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut err = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
@@ -1125,6 +1157,7 @@ fn an_interrupted_prompt_counts_the_tokens_that_were_run() {
     let counted = regex::Regex::new("prompt: ([0-9]+) tokens").unwrap();
     let tokens: usize = counted.captures(&rest).unwrap()[1].parse().unwrap();
     assert!(tokens < 60_000 && tokens.is_multiple_of(64), "{rest}");
+    assert!(place.path().join("p.kv").exists(), "what was computed is kept");
 }
 
 #[test]

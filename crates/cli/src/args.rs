@@ -24,6 +24,7 @@ mod metadata;
 mod model;
 mod perplexity;
 mod placing;
+pub mod precedence;
 mod profile;
 mod prompt_cache;
 mod prune;

@@ -81,7 +81,8 @@ fn parse(typed: Vec<OsString>) -> Result<Asked, Failure> {
     let mut notes = Vec::new();
     let typed = args::typed::ready(typed, &cli, &mut notes)?;
     let name = typed.get(1).and_then(|name| cli.find_subcommand(name)).map(Command::get_name);
-    let command = format!("bilayer {}", name.unwrap_or_default());
+    let name = name.map(str::to_owned);
+    let command = format!("bilayer {}", name.as_deref().unwrap_or_default());
     let failed = |error| Failure::parsing(error, command.trim_end());
     let mut matches = match cli.clone().try_get_matches_from(&typed) {
         Err(error) if error.kind() == ErrorKind::DisplayVersion => {
@@ -90,7 +91,11 @@ fn parse(typed: Vec<OsString>) -> Result<Asked, Failure> {
         Err(error) if error.kind() == ErrorKind::DisplayHelp && name.is_some() => {
             let is_full = typed.iter().any(|arg| arg == "--help");
             let form = if is_full { help::Form::Full } else { help::Form::Brief };
-            return Ok(Asked::Text(help::page(&cli, name.unwrap_or_default(), form)));
+            return Ok(Asked::Text(help::page(&cli, &name.unwrap_or_default(), form)));
+        }
+        Err(error) if error.kind() == ErrorKind::ArgumentConflict => {
+            cli = args::precedence::without_excluded_variables(&cli, &typed);
+            cli.clone().try_get_matches_from(&typed).map_err(failed)?
         }
         matches => matches.map_err(failed)?,
     };

@@ -9,8 +9,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 
+use crate::args::precedence::excludes;
 use crate::failure::Failure;
 use crate::folders;
 
@@ -55,6 +56,8 @@ fn with(
     let Some((command, given)) = known else {
         return Ok(Completed { arguments, path: path.to_owned() });
     };
+    let is_given = |arg: &&Arg| is_by_user(given, arg.get_id().as_str());
+    let by_user: Vec<&Arg> = command.get_arguments().filter(is_given).collect();
     for (key, value) in table {
         if !cli.get_subcommands().flat_map(settings).any(|arg| arg.get_long() == Some(&key)) {
             let line = format!("no setting `{key}`; `bilayer run --help` lists the long flags");
@@ -63,10 +66,11 @@ fn with(
         let Some(arg) = settings(command).find(|arg| arg.get_long() == Some(&key)) else {
             continue;
         };
-        if is_by_user(given, arg.get_id().as_str()) || chooses_another(given, &key) {
+        let is_excluded = by_user.iter().any(|user| excludes(command, user, arg));
+        if is_given(&arg) || is_excluded || chooses_another(given, &key) {
             continue;
         }
-        let Some(flags) = flags(&key, &value) else {
+        let Some(flags) = flags(arg, &key, &value) else {
             let line = format!(
                 "`{key}` has a value of an unsupported type; give text, a number or a list"
             );
@@ -129,21 +133,32 @@ fn settings(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|arg| arg.get_help_heading().is_some())
 }
 
-/// The flags of a setting.
-fn flags(key: &str, value: &toml::Value) -> Option<Vec<String>> {
+/// The flags of a setting. A list repeats a flag that may be repeated; others take it as text with commas.
+fn flags(arg: &Arg, key: &str, value: &toml::Value) -> Option<Vec<String>> {
     let flag = |text: String| format!("--{key}={text}");
     Some(match value {
         toml::Value::Boolean(true) => vec![format!("--{key}")],
         toml::Value::Boolean(false) => Vec::new(),
-        toml::Value::String(text) => vec![flag(text.clone())],
-        toml::Value::Integer(number) => vec![flag(number.to_string())],
-        toml::Value::Float(number) => vec![flag(number.to_string())],
         toml::Value::Array(values) => {
-            let each = values.iter().map(|v| flags(key, v)).collect::<Option<Vec<_>>>()?;
-            each.into_iter().flatten().collect()
+            let texts = values.iter().map(text).collect::<Option<Vec<_>>>()?;
+            match arg.get_action() {
+                ArgAction::Append => texts.into_iter().map(flag).collect(),
+                _ if texts.is_empty() => Vec::new(),
+                _ => vec![flag(texts.join(","))],
+            }
         }
-        toml::Value::Datetime(_) | toml::Value::Table(_) => return None,
+        value => vec![flag(text(value)?)],
     })
+}
+
+/// A value as it would be typed.
+fn text(value: &toml::Value) -> Option<String> {
+    match value {
+        toml::Value::String(text) => Some(text.clone()),
+        toml::Value::Integer(number) => Some(number.to_string()),
+        toml::Value::Float(number) => Some(number.to_string()),
+        _ => None,
+    }
 }
 
 fn parsed(text: &str, path: &Path) -> Result<toml::Table, Failure> {

@@ -1,0 +1,40 @@
+//! Which of two flags that exclude each other counts: what was typed, then what a variable says, then the settings file.
+
+use std::ffi::OsString;
+
+use clap::builder::Resettable;
+use clap::parser::ValueSource;
+use clap::{Arg, Command};
+
+/// Whether a command refuses two of its flags together.
+pub fn excludes(command: &Command, a: &Arg, b: &Arg) -> bool {
+    let names = |of: &Arg, other: &Arg| {
+        command.get_arg_conflicts_with(of).iter().any(|arg| arg.get_id() == other.get_id())
+    };
+    names(a, b) || names(b, a)
+}
+
+/// The definition of the command line without the variables of flags that a typed one excludes.
+pub fn without_excluded_variables(cli: &Command, typed: &[OsString]) -> Command {
+    let name = typed.get(1).and_then(|name| cli.find_subcommand(name)).map(Command::get_name);
+    let Some(name) = name.map(str::to_owned) else { return cli.clone() };
+    let forget = |arg: Arg| arg.env(Resettable::Reset);
+    // What was typed alone need not be complete.
+    let bare = cli.clone().ignore_errors(true);
+    let bare = bare.mut_subcommand(&name, |command| command.ignore_errors(true).mut_args(forget));
+    let Ok(matches) = bare.try_get_matches_from(typed) else { return cli.clone() };
+    let Some((_, given)) = matches.subcommand() else { return cli.clone() };
+    let is_typed = |arg: &&Arg| {
+        let id = arg.get_id().as_str();
+        given.try_contains_id(id).is_ok_and(|is| is)
+            && given.value_source(id) == Some(ValueSource::CommandLine)
+    };
+    cli.clone().mut_subcommand(&name, |command| {
+        let typed: Vec<Arg> = command.get_arguments().filter(is_typed).cloned().collect();
+        let whole = command.clone();
+        command.mut_args(|arg| match typed.iter().any(|of| excludes(&whole, of, &arg)) {
+            true => forget(arg),
+            false => arg,
+        })
+    })
+}
