@@ -199,6 +199,18 @@ fn a_chat_goes_through_a_pipe() {
     // One message given by a flag, one answer as text.
     let once = place.run(&format!("{run} -st -sys be -p one")).good();
     assert_eq!(once.out.lines().count(), 1, "{once:?}");
+    let shown = place.run(&format!("{run} -st -p one --verbose-prompt")).good();
+    assert!(shown.err.contains("prompt of "), "{shown:?}");
+    let line = format!("{run} -st -p one --json --logprobs 2").replace("-cnv", "");
+    let document = place.run(&line).json();
+    assert!(document["logprobs"].as_array().is_some_and(|of| !of.is_empty()), "{document}");
+    for implies in ["-st", "-sys be", "-sysf system.txt", "--tools tools.json"] {
+        for flag in ["--echo", "--logits l.npy"] {
+            let line = format!("{run} -p one {implies} {flag}").replace("-cnv", "");
+            let ran = place.run(&line);
+            assert!(ran.code == Some(2) && ran.err.contains("cannot be used with"), "{ran:?}");
+        }
+    }
     let plain = place.run(&format!("{run} -p hello").replace("-cnv", "")).good();
     assert!(plain.err.contains("prompt: 7 tokens"), "-p alone is completed: {plain:?}");
     assert!(plain.err.contains("note: the model has a chat template, "), "{plain:?}");

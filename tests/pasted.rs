@@ -303,6 +303,15 @@ fn a_prompt_cache_spares_the_prompt() {
     assert!(wrong.code == Some(2) && wrong.err.contains("model.gguf"), "{wrong:?}");
     let wrong = place.run("run -m model.gguf -p abc --prompt-cache-all");
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
+    place.file("lora.gguf", words::adapter(&place.path().join("model.gguf"), 4));
+    let scaled = |scale: &str| {
+        let adapter = format!("--lora-scaled lora.gguf:{scale} --prompt-cache l.kv");
+        place.run(&format!("run -m model.gguf -p abcdef -n 4 --temp 0 -ngl 0 {adapter}"))
+    };
+    scaled("0").good();
+    scaled("0").good();
+    let wrong = scaled("1");
+    assert!(wrong.code == Some(74) && wrong.err.contains("another model"), "{wrong:?}");
 }
 
 /// Logits with adapters are those of PEFT, on the CPU and on a GPU.

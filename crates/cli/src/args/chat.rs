@@ -7,26 +7,29 @@ use serde_json::{Map, Value};
 
 use crate::failure::Failure;
 
+/// Flags that no chat has.
+const NOT_IN_A_CHAT: [&str; 4] = ["no_conversation", "tokens", "logits", "echo"];
+
 /// Flags of a chat.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Chat")]
 pub struct ChatArgs {
     /// Chat: -p, -f and typed lines are messages in the model's chat format; short form -cnv [default: at a terminal, if
     /// the model has a chat template and none of -p, -f and --tokens is given]
-    #[arg(long, conflicts_with_all = ["no_conversation", "tokens", "logits", "echo", "logprobs"])]
+    #[arg(long, conflicts_with_all = NOT_IN_A_CHAT)]
     pub conversation: bool,
     /// System prompt; implies a chat; short form -sys
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    #[arg(conflicts_with_all = ["system_prompt_file", "no_conversation", "tokens"])]
+    #[arg(conflicts_with_all = NOT_IN_A_CHAT, conflicts_with = "system_prompt_file")]
     pub system_prompt: Option<String>,
     /// Read the system prompt from a file, unchanged; short form -sysf
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["no_conversation", "tokens"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = NOT_IN_A_CHAT)]
     pub system_prompt_file: Option<PathBuf>,
     /// Exit after the first answer; implies a chat; short form -st
-    #[arg(long, conflicts_with_all = ["no_conversation", "tokens"])]
+    #[arg(long, conflicts_with_all = NOT_IN_A_CHAT)]
     pub single_turn: bool,
     /// Functions that the model may call, from a file: a JSON list as `tools` of the OpenAI API; implies a chat
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["no_conversation", "tokens"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = NOT_IN_A_CHAT)]
     pub tools: Option<PathBuf>,
     #[command(flatten)]
     pub template: TemplateArgs,

@@ -496,12 +496,16 @@ impl Chat {
         let question =
             Question { prompt: turn.tokens.clone(), options, breakers, stops, constraint };
         let sampler = question.sampler(session)?;
+        if args.verbose_prompt {
+            report::prompt(model, &question.prompt);
+        }
         let request = Request {
             predict: settings::predict(args),
             stops: question.stops.clone(),
             ignore_eos: args.answer.ignore_eos,
             // The marks of reasoning and calls may be control tokens.
             show_control: args.answer.special || marks || shows_parts,
+            logprobs: args.logprobs,
             cancel: interrupt::handle().clone(),
             shift,
             ..Request::new(&question.prompt[turn.kept..])

@@ -33,7 +33,7 @@ pub fn open(
     Ok((sequence, held))
 }
 
-/// Writes the sequence to the file: its prompt, or all of it.
+/// Writes the sequence to the file: its prompt, as much as was computed of it, or all of it.
 ///
 /// # Errors
 /// The file cannot be written, or a device failed.
@@ -47,7 +47,7 @@ pub fn keep(
         return Ok(());
     };
     if !args.prompt_cache_all {
-        session.truncate(sequence, prompt);
+        session.truncate(sequence, prompt.min(session.len(sequence)));
     }
     session.save(sequence)?.write(path)?;
     Ok(())
