@@ -43,11 +43,13 @@ pub fn keep(
     sequence: SequenceId,
     prompt: usize,
 ) -> Result<(), Failure> {
-    let Some(path) = args.prompt_cache.as_ref().filter(|_| !args.prompt_cache_ro) else {
+    let held = session.len(sequence);
+    let Some(path) = args.prompt_cache.as_ref().filter(|_| !args.prompt_cache_ro && held > 0)
+    else {
         return Ok(());
     };
     if !args.prompt_cache_all {
-        session.truncate(sequence, prompt.min(session.len(sequence)));
+        session.truncate(sequence, prompt.min(held));
     }
     session.save(sequence)?.write(path)?;
     Ok(())
