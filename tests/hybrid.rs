@@ -14,7 +14,9 @@ use bilayer_engine::session::{Overlap, Run, Session, Settings, Wanted, Warning};
 use bilayer_engine::{Error, Model};
 use bilayer_graph::{Backend, Facts, Graph, reference::Reference};
 use bilayer_quant::Type;
-use bilayer_scheduler::{Budget, Machine, Offload, Placement, Plan, PlannedSegment, place};
+use bilayer_scheduler::{
+    Budget, Machine, Offload, Placement, Plan, PlannedSegment, place, place_mapped,
+};
 use proptest::prelude::*;
 
 mod support {
@@ -618,6 +620,27 @@ fn pages_that_sequences_share_are_computed_once() {
     assert_eq!(tokens, 64 + 3 * 2 + 1);
 }
 
+/// A GPU that has no layer, but experts of all layers.
+#[test]
+fn a_device_with_pinned_tensors_alone_may_fail_while_the_session_is_prepared() {
+    let model = Model::from_bytes("tiny", words::tiny_of("qwen3moe")).unwrap();
+    let expected = conversation(&mut Session::new(&model, settings()).unwrap()).0;
+    let placing = Placing { overrides: vec![("_exps".to_owned(), 1)], ..Placing::cpu() };
+    let planner = |graph: &_, machine: &_, budget: &_| placing.plan(graph, machine, budget);
+    for call in [Call::Reserve, Call::Load, Call::Compile] {
+        for fault in [Fault::Lost, Fault::OutOfMemory] {
+            let (backends, _) = failing(Script { call, after: 0, fault });
+            let mut session = Session::on(&model, backends, &planner, settings()).unwrap();
+            let (texts, warnings) = conversation(&mut session);
+            assert!(
+                matches!(&warnings[..], [Warning::Reduced { from, to, .. }] if from != to),
+                "{call:?} {fault:?}: {warnings:?}"
+            );
+            assert_eq!(texts, expected, "{call:?} {fault:?}");
+        }
+    }
+}
+
 #[test]
 fn a_refusal_halves_the_layers_of_a_device() {
     let model = tiny();
@@ -802,18 +825,47 @@ fn a_device_that_fails_while_layers_move_does_not_change_the_answer() {
     }
 }
 
+/// Bytes that the CPU needs for a placement besides weights.
+fn besides(model: &Model, placement: &Placement) -> u64 {
+    let session = on(model, pair(), placement, settings());
+    let host = &session.plan().devices[0];
+    host.used_bytes - host.weight_bytes
+}
+
+/// A session whose CPU has so much memory, and whose GPU fails.
+fn crowded(model: &Model, placement: &Placement, memory_bytes: u64, script: Script) -> Session {
+    let (mut backends, _) = failing(script);
+    let never = Script { call: Call::Reserve, after: usize::MAX, fault: Fault::Lost };
+    let mut host = Failing::new(backends.remove(0), never);
+    host.facts = Facts { memory_bytes, ..cpu().facts().clone() };
+    backends.insert(0, Box::new(host));
+    let planner =
+        |graph: &_, machine: &_, budget: &_| Ok(place_mapped(graph, machine, budget, placement)?);
+    Session::on(model, backends, &planner, settings()).unwrap()
+}
+
+#[test]
+fn a_cpu_with_less_memory_than_weights_takes_over() {
+    let model = tiny();
+    let expected = conversation(&mut Session::new(&model, settings()).unwrap()).0;
+    let memory = besides(&model, &Placement::single(model.graph().layers(), 0));
+    let placement = &placements(model.graph().layers() as usize)[0];
+    for (call, after) in [(Call::Reserve, 0), (Call::Submit, 4)] {
+        for fault in [Fault::Lost, Fault::OutOfMemory] {
+            let script = Script { call, after, fault };
+            let mut session = crowded(&model, placement, memory, script);
+            let (texts, warnings) = conversation(&mut session);
+            assert_eq!((texts, warnings.len()), (expected.clone(), 1), "{script:?}: {warnings:?}");
+        }
+    }
+}
+
 #[test]
 fn if_the_cpu_has_no_room_the_error_names_both_causes() {
     let model = tiny();
     let placement = &placements(model.graph().layers() as usize)[0];
-    let (backends, _) = failing(Script { call: Call::Submit, after: 4, fault: Fault::Lost });
-    let needed = on(&model, backends, placement, settings()).plan().devices[0].used_bytes;
-    let (mut backends, _) = failing(Script { call: Call::Submit, after: 4, fault: Fault::Lost });
-    let never = Script { call: Call::Reserve, after: usize::MAX, fault: Fault::Lost };
-    let mut host = Failing::new(backends.remove(0), never);
-    host.facts = Facts { memory_bytes: needed, ..cpu().facts().clone() };
-    backends.insert(0, Box::new(host));
-    let mut session = on(&model, backends, placement, settings());
+    let script = Script { call: Call::Submit, after: 4, fault: Fault::Lost };
+    let mut session = crowded(&model, placement, besides(&model, placement), script);
     let sequence = session.open().unwrap();
     session.prefill(sequence, &some(80, 1), &mut |_| true).unwrap();
     let run = Run { sequence, tokens: &[9], wanted: Wanted::Last };

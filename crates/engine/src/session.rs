@@ -128,7 +128,7 @@ pub struct Session {
     strengths: Strengths,
     /// Position of the first token of each run of the current step.
     starts: Vec<usize>,
-    /// Page copies not performed yet: those of a failed step are kept for the next one.
+    /// Page copies of the step that is about to run.
     copies: Vec<PageCopy>,
     /// How prompts run.
     prefill: Prefill,
@@ -522,7 +522,7 @@ impl Session {
         };
         self.regain_states()?;
         if let Err(error) = self.append(runs) {
-            self.keep(runs, 0);
+            self.withdraw(runs);
             return Err(Failed::Other(error));
         }
         let mut run = || {

@@ -28,6 +28,8 @@ mod drafts;
 mod halves;
 #[path = "../../../tests/support/model.rs"]
 mod model;
+#[path = "requests/saved.rs"]
+mod saved;
 #[path = "requests/served.rs"]
 mod served;
 #[path = "../../../tests/support/words.rs"]

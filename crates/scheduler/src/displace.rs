@@ -2,8 +2,7 @@
 
 use bilayer_graph::Graph;
 
-use crate::plan::{Strictness, placed};
-use crate::{Budget, Error, Machine, Placement, Plan, place};
+use crate::{Budget, Error, Machine, Placement, Plan, place_mapped};
 
 /// A device that must give up parts.
 #[derive(Clone, Copy, Debug)]
@@ -19,10 +18,12 @@ pub struct Loss<'a> {
 }
 
 /// The plan of a placement after a loss: the other devices take as many of the lost parts as fit, the head and the last
-/// layers first, and the host takes the rest.
+/// layers first, and the host takes the rest. Weights that the host reads in the file's map may exceed its memory, as in [`offload`].
 ///
 /// # Errors
 /// The host cannot run the rest, or has no room.
+///
+/// [`offload`]: crate::offload()
 pub fn displaced(
     graph: &Graph,
     machine: &Machine,
@@ -54,13 +55,13 @@ pub fn displaced(
         let fits = |&count: &usize| {
             let mut tried = placement.clone();
             move_to(&mut tried, &rest[..count], taker);
-            placed(graph, machine, budget, &tried, Strictness::MappedHost).is_ok()
+            place_mapped(graph, machine, budget, &tried).is_ok()
         };
         let most = (1..=rest.len()).rev().find(fits).unwrap_or(0);
         move_to(&mut placement, &rest[..most], taker);
         rest = &rest[most..];
     }
-    place(graph, machine, budget, &placement)
+    place_mapped(graph, machine, budget, &placement)
 }
 
 /// Places parts, layers or the head after them, on a device.

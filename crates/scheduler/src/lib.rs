@@ -58,7 +58,7 @@ pub use machine::{Budget, Machine};
 pub use memory::{Bytes, working_bytes};
 pub use offload::{Offload, Request, offload};
 pub use placement::Placement;
-pub use plan::{DevicePlan, LayerPlan, Plan, place, plan};
+pub use plan::{DevicePlan, LayerPlan, Plan, place, place_mapped, plan};
 pub use stream::{
     OpOffload, PromptTimes, RoutedStreaming, STREAM_BATCHES, STREAM_SLOTS, STREAM_TOKENS,
     StreamBuffers, StreamStage, StreamedExperts, Streaming, stream_batches,

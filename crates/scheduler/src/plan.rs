@@ -123,6 +123,20 @@ pub fn place(
     placed(graph, machine, budget, placement, Strictness::Everything)
 }
 
+/// Plans a given placement as [`place`] does, but weights that a device reads in the file's map may exceed its memory, which
+/// is slow; the plan's notes say so.
+///
+/// # Errors
+/// Those of [`plan`], for each device.
+pub fn place_mapped(
+    graph: &Graph,
+    machine: &Machine,
+    budget: &Budget,
+    placement: &Placement,
+) -> Result<Plan, Error> {
+    placed(graph, machine, budget, placement, Strictness::MappedHost)
+}
+
 /// Which memory must fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Strictness {

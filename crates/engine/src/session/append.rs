@@ -44,11 +44,24 @@ impl Session {
         }
     }
 
+    /// Removes what was appended for a step that could not be begun.
+    pub(super) fn withdraw(&mut self, runs: &[Run<'_>]) {
+        self.keep(runs, 0);
+        self.share_again();
+    }
+
     /// Removes what was appended for a step that failed.
     pub(super) fn fail(&mut self, runs: &[Run<'_>]) {
         for (run, &start) in runs.iter().zip(&self.starts).rev() {
             self.cache.fail(run.sequence, start);
         }
+        self.share_again();
+    }
+
+    /// Gives sequences the pages back whose copies were not made, or only on some devices.
+    fn share_again(&mut self) {
+        let Session { cache, copies, .. } = self;
+        copies.drain(..).rev().for_each(|copy| cache.share_again(copy));
     }
 }
 

@@ -60,7 +60,7 @@ impl Sequence {
 pub struct Pages {
     /// Unreferenced pages; the last is used first.
     free: Vec<u32>,
-    /// Number of page tables that reference each page.
+    /// Number of page tables that reference each page, and of copies of it in progress.
     references: Vec<u32>,
     sequences: Vec<Sequence>,
     context: usize,
@@ -155,12 +155,32 @@ impl Pages {
         slot.tokens.truncate(tokens);
         while slot.pages.len() > tokens.div_ceil(PAGE_TOKENS) {
             let page = slot.pages.pop().expect("the table is longer than needed");
-            self.references[page as usize] -= 1;
-            if self.references[page as usize] == 0 {
-                self.free.push(page);
-            }
+            drop_reference(&mut self.references, &mut self.free, page);
         }
         tokens
+    }
+
+    /// Gives a sequence the shared page back that an append replaced, since the copy may not have been made. The appended
+    /// tokens were removed.
+    pub fn share_again(&mut self, copy: PageCopy) {
+        let Pages { sequences, references, free, .. } = self;
+        let mut pages = sequences.iter_mut().flat_map(|sequence| &mut sequence.pages);
+        if let Some(page) = pages.find(|page| **page == copy.to) {
+            *page = copy.from;
+            references[copy.from as usize] += 1;
+            drop_reference(references, free, copy.to);
+        }
+    }
+
+    /// Notes that copies are in progress: the pages that they read stay as they are, even if no sequence has them.
+    pub fn hold_copied(&mut self, copies: &[PageCopy]) {
+        copies.iter().for_each(|copy| self.references[copy.from as usize] += 1);
+    }
+
+    /// Notes that copies are not in progress any more.
+    pub fn release_copied(&mut self, copies: &[PageCopy]) {
+        let Pages { references, free, .. } = self;
+        copies.iter().for_each(|copy| drop_reference(references, free, copy.from));
     }
 
     /// Truncates a sequence whose step ended early, after the sequence's first `tokens` tokens.
@@ -391,6 +411,14 @@ impl Pages {
         let slot = &self.sequences[sequence.0 as usize];
         assert!(slot.open, "sequence {} was closed", sequence.0);
         slot
+    }
+}
+
+/// Removes a reference to a page, which becomes free if it was the last one.
+fn drop_reference(references: &mut [u32], free: &mut Vec<u32>, page: u32) {
+    references[page as usize] -= 1;
+    if references[page as usize] == 0 {
+        free.push(page);
     }
 }
 

@@ -49,7 +49,7 @@ impl Session {
             let there = cache.resumable(run.sequence, start);
             if there < start {
                 let text = (run.sequence, there..start);
-                fallback::compute(pipeline, (cache, strengths), text, (limits, &[]))?;
+                fallback::compute(pipeline, (cache, strengths), text, limits)?;
             }
         }
         Ok(())

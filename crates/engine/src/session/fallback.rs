@@ -8,8 +8,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use bilayer_graph::{Backend, Limits, PAGE_TOKENS, PageCopy};
-use bilayer_scheduler::{Loss, Machine, Placement, Plan, Times, displaced, place};
+use bilayer_graph::{Backend, Limits, PAGE_TOKENS};
+use bilayer_scheduler::{Loss, Machine, Placement, Plan, Times, displaced, place_mapped};
 
 use super::batch::{Batch, Cut, Work};
 use super::cache::Pages;
@@ -189,7 +189,9 @@ pub fn reduced(
     let placement = &tried.placement;
     let Refusal { device, host, refused, error } = *failed;
     let layers = placement.layers.iter().filter(|&&of| of == device).count();
-    if layers == 0 && ![placement.embedding, placement.output].contains(&device) {
+    let others = [placement.embedding, placement.output];
+    let mut others = others.iter().chain(placement.exceptions.values());
+    if layers == 0 && !others.any(|&of| of == device) {
         return Ok(None);
     }
     let is_lost = matches!(error, bilayer_graph::Error::DeviceLost { .. });
@@ -265,8 +267,6 @@ impl Session {
             _ => None,
         };
         (self.plan, self.pipeline, self.decoding) = (plan, pipeline, Decoding::default());
-        // Their contents were recomputed in place.
-        self.copies.clear();
         self.cache.regain_states();
         Ok(tokens)
     }
@@ -276,12 +276,10 @@ impl Session {
         if self.cache.has_states() {
             return Ok(());
         }
-        let Session { pipeline, cache, strengths, limits, copies, .. } = self;
+        let Session { pipeline, cache, strengths, limits, .. } = self;
         let has_state = (0..limits.states as u32).map(|slot| cache.has_state(slot)).collect();
         let known = Known { positions: vec![PAGE_TOKENS; limits.pages], has_state };
-        if replay(pipeline, (cache, strengths), known, (limits, copies))? > 0 {
-            copies.clear();
-        }
+        replay(pipeline, (cache, strengths), known, limits)?;
         self.check_file()?;
         self.cache.regain_states();
         Ok(())
@@ -314,7 +312,7 @@ impl Session {
         });
         let devices = kept.iter().map(|&old| all.devices[old].clone()).collect();
         let machine = Machine { devices, times: times.clone() };
-        Ok((place(&self.graph, &machine, &budget, &placement)?, times))
+        Ok((place_mapped(&self.graph, &machine, &budget, &placement)?, times))
     }
 
     /// The pipeline of a plan, with the caches of all sequences recomputed. Takes the devices out of `backends`; after an
@@ -353,9 +351,7 @@ impl Session {
         };
         let Limits { pages, states, .. } = self.limits;
         let known = Known { positions: vec![0; pages], has_state: vec![false; states] };
-        // Page copies that were still to be made are computed too.
-        let after = (&self.limits, &[][..]);
-        match replay(&mut pipeline, (&self.cache, &self.strengths), known, after) {
+        match replay(&mut pipeline, (&self.cache, &self.strengths), known, &self.limits) {
             Ok(tokens) => Ok((pipeline, tokens)),
             Err(failed) => {
                 *backends = pipeline.backends;
@@ -437,13 +433,13 @@ impl Known {
     }
 }
 
-/// Recomputes the unknown keys and values of all open sequences in their pages, and their states, after page copies. What
-/// sequences share is computed once. Returns the number of tokens run.
+/// Recomputes the unknown keys and values of all open sequences in their pages, and their states. What sequences share is
+/// computed once. Returns the number of tokens run.
 fn replay(
     pipeline: &mut Pipeline,
     (cache, strengths): (&Pages, &Strengths),
     mut known: Known,
-    (limits, mut copies): (&Limits, &[PageCopy]),
+    limits: &Limits,
 ) -> Result<usize, Failed> {
     // Earlier hidden states of another graph are not kept, so the drafter begins its sequences anew.
     if pipeline.given_hidden.value.is_some() {
@@ -456,23 +452,22 @@ fn replay(
             continue;
         }
         count += text.len();
-        compute(pipeline, (cache, strengths), (sequence, text), (limits, copies))?;
-        copies = &[];
+        compute(pipeline, (cache, strengths), (sequence, text), limits)?;
         known.add(cache, sequence);
     }
     Ok(count)
 }
 
-/// Computes the keys and values of some tokens that a sequence has, and its states, after page copies.
+/// Computes the keys and values of some tokens that a sequence has, and its states.
 pub fn compute(
     pipeline: &mut Pipeline,
     (cache, strengths): (&Pages, &Strengths),
     (sequence, text): (SequenceId, Range<usize>),
-    (limits, copies): (&Limits, &[PageCopy]),
+    limits: &Limits,
 ) -> Result<(), Failed> {
     let starts = &[text.start];
     let runs = &[Run { sequence, tokens: &cache.tokens(sequence)[text], wanted: Wanted::None }];
     let cut = Cut { rows: limits.tokens, whole_runs: false };
-    let work = Work { runs, starts, cache, copies, strengths, cut, top_k: 0 };
+    let work = Work { runs, starts, cache, copies: &[], strengths, cut, top_k: 0 };
     pipeline.run(&work, &mut Calls::each(&mut |_| true)).map(|_| ())
 }

@@ -5,7 +5,8 @@ use std::time::Instant;
 use bilayer_graph::{Backend, Clock, Graph, Limits, OpKind, PAGE_TOKENS, Value};
 use bilayer_models::Pooling;
 use bilayer_scheduler::{
-    Budget, ExpertCache, Machine, Plan, Streaming, Times, displaced, overlaps, place, split_experts,
+    Budget, ExpertCache, Machine, Plan, Streaming, Times, displaced, overlaps, place_mapped,
+    split_experts,
 };
 
 use super::batch::Batch;
@@ -237,7 +238,7 @@ fn equipped(
         }
         if let Some(whole) = fallback::uncached(plan, (device, &error), |placement| {
             let machine = fallback::machine(backends, plan, 0);
-            place(graph, &machine, &budget(&limits), placement)
+            place_mapped(graph, &machine, &budget(&limits), placement)
         }) {
             *plan = whole?;
             read.add(graph, plan);

@@ -121,10 +121,7 @@ impl Session {
     fn relocate(&mut self, plan: &Plan) -> Result<(), Failed> {
         let (model, graph, watched) = (&self.model, &self.graph, &self.read.watched[..]);
         let change = Change { model, graph, from: Some(&self.plan), to: plan, watched };
-        let mut pages = self.cache.pages_in_use();
-        pages.extend(self.copies.iter().map(|copy| copy.from));
-        pages.sort_unstable();
-        pages.dedup();
+        let pages = self.cache.pages_in_use();
         let backends = &mut self.pipeline.backends;
         let mut cargo = Vec::new();
         for (cache, from, to) in change.moved(load::caches) {

@@ -5,16 +5,16 @@
 //! many, keys and values, then in the same form each state at the end of the sequence, and at the end the FNV-1a hash of all
 //! before it; integers are little-endian.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
 use bilayer_gguf::temporary::{self, Access};
-use bilayer_graph::{CacheId, CachePages, PAGE_TOKENS, StateId, host_zeros};
+use bilayer_graph::{CacheId, CachePages, Graph, Op, PAGE_TOKENS, StateId, host_zeros};
 use half::f16;
 
-use super::{Checkpoint, SequenceId, Session};
+use super::{Checkpoint, Purpose, SequenceId, Session};
 use crate::kept::{FNV_START, fnv_from};
 use crate::{Error, Model};
 
@@ -83,7 +83,8 @@ impl SavedSequence {
     /// Reads a file that [`SavedSequence::write`] wrote, for a model and a context of `context` tokens.
     ///
     /// # Errors
-    /// [`Error::Saved`]: the file is damaged, or belongs to another model, or is too long.
+    /// [`Error::Saved`]: the file is damaged, or belongs to another model or a context with other RoPE factors, or is too
+    /// long.
     pub fn read(path: &Path, model: &Model, context: usize) -> Result<SavedSequence, Error> {
         let failed = |error: io::Error| damaged(path, error.to_string());
         let file = std::fs::File::open(path).map_err(failed)?;
@@ -125,12 +126,7 @@ impl Session {
         self.assert_none_begun();
         self.regain_states()?;
         let tokens = self.cache.tokens(sequence).to_vec();
-        // The contents of a page whose copy is still to be made are those of the page it is copied from.
-        let source = |page: &u32| {
-            let copy = self.copies.iter().find(|copy| copy.to == *page);
-            copy.map_or(*page, |copy| copy.from)
-        };
-        let pages: Vec<u32> = self.cache.table(sequence).iter().map(source).collect();
+        let pages = self.cache.table(sequence).to_vec();
         let mut caches = BTreeMap::new();
         for (cache, device) in self.caches() {
             let mut data = self.pipeline.backends[device].save(cache, &pages)?;
@@ -149,14 +145,15 @@ impl Session {
             }
         }
         let hadamard_keys = self.limits.hadamard_keys;
-        Ok(SavedSequence { model: digest(&self.model), hadamard_keys, tokens, caches, states })
+        let model = digest(&self.model, &self.graph);
+        Ok(SavedSequence { model, hadamard_keys, tokens, caches, states })
     }
 
     /// Opens a sequence with saved contents.
     ///
     /// # Errors
-    /// It was saved from another model, or with keys that were transformed otherwise, or does not fit; no sequence or page is
-    /// free; a device failed.
+    /// It was saved from another model, or with other RoPE factors, or with keys that were transformed otherwise, or does not
+    /// fit; no sequence or page is free; a device failed.
     pub fn restore(&mut self, saved: &SavedSequence) -> Result<SequenceId, Error> {
         self.assert_none_begun();
         let sequence = self.open()?;
@@ -170,8 +167,9 @@ impl Session {
     fn fill(&mut self, sequence: SequenceId, saved: &SavedSequence) -> Result<(), Error> {
         let wrong = |problem: &str| damaged(Path::new("the saved sequence"), problem.to_owned());
         let vocab = self.vocab() as u32;
-        if saved.model != digest(&self.model) || saved.tokens.iter().any(|&id| id >= vocab) {
-            return Err(wrong("it was saved from another model"));
+        let model = digest(&self.model, &self.graph);
+        if saved.model != model || saved.tokens.iter().any(|&id| id >= vocab) {
+            return Err(wrong(OTHER_MODEL));
         }
         if saved.hadamard_keys != self.limits.hadamard_keys {
             let found = if saved.hadamard_keys { "with" } else { "without" };
@@ -182,6 +180,15 @@ impl Session {
             return Err(wrong("it has not the caches of this model"));
         }
         let states = self.states();
+        let tokens = saved.tokens.len();
+        let is_whole = |(id, data): (&CacheId, &CachePages)| {
+            let cache = self.graph.cache(*id);
+            data.keys.len() == tokens * cache.width()
+                && data.values.len() == tokens * cache.value_width()
+        };
+        if !saved.caches.iter().all(is_whole) {
+            return Err(wrong("it has not the keys and values of all its tokens"));
+        }
         let sizes = states.keys().map(|&state| (state, self.graph.state(state).elements));
         if !sizes.eq(saved.states.iter().map(|(state, numbers)| (*state, numbers.len()))) {
             return Err(wrong("it has not the states of this model"));
@@ -189,17 +196,16 @@ impl Session {
         self.cache.begin();
         self.cache.append(sequence, &saved.tokens, &mut self.copies)?;
         let pages = self.cache.table(sequence).to_vec();
-        let tokens = saved.tokens.len().max(1);
         for (cache, device) in caches {
-            let whole = |numbers: &[f32]| {
-                let len = numbers.len() / tokens * pages.len() * PAGE_TOKENS;
-                let mut all = host_zeros("restored pages", len)?;
+            let whole = |numbers: &[f32], width: usize| {
+                let mut all = host_zeros("restored pages", width * pages.len() * PAGE_TOKENS)?;
                 all[..numbers.len()].copy_from_slice(numbers);
                 Ok::<_, bilayer_graph::Error>(all)
             };
-            let data = &saved.caches[&cache];
-            let data = CachePages { keys: whole(&data.keys)?, values: whole(&data.values)? };
-            self.pipeline.backends[device].restore(cache, &pages, &data)?;
+            let (data, info) = (&saved.caches[&cache], self.graph.cache(cache));
+            let keys = whole(&data.keys, info.width())?;
+            let values = whole(&data.values, info.value_width())?;
+            self.pipeline.backends[device].restore(cache, &pages, &CachePages { keys, values })?;
         }
         if let Some(Checkpoint { slot, .. }) = self.cache.checkpoints(sequence).last().copied() {
             for (state, device) in states {
@@ -236,8 +242,9 @@ impl<R: Read> Reading<'_, R> {
             return Err("it is no saved sequence".to_owned());
         }
         let found = self.integer()?;
-        if found != digest(model) {
-            return Err("it was saved from another model".to_owned());
+        let graph = model.graph_for(context, Purpose::Own).map_err(|error| error.to_string())?;
+        if found != digest(model, &graph) {
+            return Err(OTHER_MODEL.to_owned());
         }
         let hadamard_keys = match self.integer()? {
             0 => false,
@@ -245,7 +252,7 @@ impl<R: Read> Reading<'_, R> {
             found => return Err(format!("it is damaged: {found} says nothing of its keys")),
         };
         let count = self.count(4)?;
-        if count == 0 || count >= context {
+        if count == 0 || count > context {
             return Err(format!("its {count} tokens do not fit the context of {context} tokens"));
         }
         let vocab = model.config().vocab as u32;
@@ -339,9 +346,12 @@ fn write_numbers(out: &mut impl Write, numbers: &[f32]) -> io::Result<()> {
     Ok(())
 }
 
-/// Identifies a model by its configuration, its tensors' names, types and shapes, the first bytes of each, and the strength of
-/// its adapters.
-fn digest(model: &Model) -> u64 {
+/// What is wrong with a sequence whose digest differs.
+const OTHER_MODEL: &str = "it was saved from another model, or with other RoPE factors";
+
+/// Identifies a model by its configuration, its tensors' names, types and shapes, the first bytes of each, the strength of
+/// its adapters, and the RoPE factors that a graph for its context uses.
+fn digest(model: &Model, graph: &Graph) -> u64 {
     let file = model.file();
     let mut digest = Digest(FNV_START);
     // Nothing that is hashed refuses.
@@ -353,6 +363,14 @@ fn digest(model: &Model) -> u64 {
     }
     for lora in model.loras() {
         let _ = write!(digest, "{:?} {:?}", lora.scale, lora.alpha);
+    }
+    let factors = graph.nodes.iter().filter_map(|node| match &node.op {
+        Op::Rope { rope, .. } => rope.factors,
+        _ => None,
+    });
+    let names: BTreeSet<&str> = factors.map(|of| graph.weight(of).name.as_str()).collect();
+    for name in names {
+        let _ = write!(digest, "{name}");
     }
     digest.0
 }

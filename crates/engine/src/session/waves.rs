@@ -265,7 +265,7 @@ impl Session {
             self.move_from(device, error)?;
         }
         if let Err(error) = self.append(runs) {
-            self.keep(runs, 0);
+            self.withdraw(runs);
             return Err(error);
         }
         let Session { waves, starts, cache, copies, .. } = self;
@@ -278,8 +278,9 @@ impl Session {
             wanted: run.wanted,
         }));
         step.runs.iter().for_each(|run| cache.hold(run.sequence));
-        std::mem::swap(&mut step.copies, copies);
-        copies.clear();
+        step.copies.clear();
+        step.copies.append(copies);
+        cache.hold_copied(&step.copies);
         (step.reading, step.rows, step.began) = (reading, rows, began);
         let micro_rows = if runs.len() == 1 { batch::of_prompt(rows) } else { rows }.max(1);
         let number = waves.finished + waves.steps.len() as u64;
@@ -295,7 +296,7 @@ impl Session {
 
     /// Takes the steps in progress back: their sequences have their previous contents.
     fn take_back(&mut self) -> Vec<Taken> {
-        let Session { waves, pipeline, cache, copies, .. } = self;
+        let Session { waves, pipeline, cache, .. } = self;
         pipeline.segments.iter_mut().for_each(|segment| segment.pending = None);
         waves.flights.clear();
         waves.failed = None;
@@ -309,7 +310,8 @@ impl Session {
                 cache.release(run.sequence);
                 cache.fail(run.sequence, run.start);
             }
-            copies.extend_from_slice(&step.copies);
+            step.copies.iter().rev().for_each(|&copy| cache.share_again(copy));
+            cache.release_copied(&step.copies);
             waves.finished += 1;
             waves.spare.push(step);
         }
@@ -346,6 +348,7 @@ impl Session {
         let Session { waves, cache, pipeline, .. } = self;
         let step = waves.steps.pop_front().expect("it is the oldest");
         step.runs.iter().for_each(|run| cache.release(run.sequence));
+        cache.release_copied(&step.copies);
         waves.finished += 1;
         let now = pipeline.clock.now();
         if let Some(trace) = &mut pipeline.trace {

@@ -182,6 +182,24 @@ fn a_device_that_keeps_nothing_loses_the_head_and_all_exceptions() {
 }
 
 #[test]
+fn a_host_takes_lost_weights_beyond_its_memory_if_it_reads_them_in_the_files_map() {
+    let graph = dense(2);
+    let (all, lost) = (Placement::single(2, 1), Loss { device: 1, keeps: 0, host: 0, closed: &[] });
+    let whole = place(&graph, &cards(&[]), &BUDGET, &Placement::single(2, 0)).unwrap();
+    let besides = whole.devices[0].used_bytes - whole.devices[0].weight_bytes;
+    let of = |memory_bytes: u64, copies_weights: bool| {
+        let mut machine = cards(&[GIB]);
+        machine.devices[0].memory_bytes = memory_bytes;
+        machine.devices[0].copies_weights = copies_weights;
+        displaced(&graph, &machine, &BUDGET, &all, &lost)
+    };
+    let after = of(besides, false).unwrap();
+    assert_eq!(after.placement, Placement::single(2, 0));
+    assert!(after.notes[0].ends_with("read from the file again and again"), "{:?}", after.notes);
+    assert!(of(besides - 1, false).is_err() && of(besides, true).is_err());
+}
+
+#[test]
 fn messages_tell_what_is_too_much_and_what_fits() {
     let what = Excess {
         device: "gpu".to_owned(),

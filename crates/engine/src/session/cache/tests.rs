@@ -504,3 +504,28 @@ fn misuse_is_noticed() {
     }
     assert!(is_refused(&|pages, a| assert_eq!(pages.truncate(a, 11), 10)), "longer than it is");
 }
+
+#[test]
+fn a_page_stays_until_its_copy_is_made_and_is_shared_again_if_it_is_not() {
+    for fails in [true, false] {
+        let mut pages = Pages::new(4, 3, 128);
+        let a = pages.open().unwrap();
+        let mut copies = Vec::new();
+        pages.append(a, &[7; 40], &mut copies).unwrap();
+        let b = pages.fork(a).unwrap();
+        pages.append(b, &[8], &mut copies).unwrap();
+        assert_eq!((&copies[..], pages.free_pages()), (&[PageCopy { from: 1, to: 2 }][..], 1));
+        pages.hold_copied(&copies);
+        pages.close(a);
+        assert_eq!((pages.pages_in_use(), pages.free_pages()), (vec![0, 1, 2], 1));
+        if fails {
+            pages.fail(b, 40);
+            pages.share_again(copies[0]);
+        }
+        pages.release_copied(&copies);
+        let table: &[u32] = if fails { &[0, 1] } else { &[0, 2] };
+        assert_eq!((pages.table(b), pages.free_pages()), (table, 2));
+        pages.close(b);
+        assert_eq!(pages.free_pages(), 4);
+    }
+}

@@ -1,0 +1,202 @@
+//! Sequences whose contents come from elsewhere: from a file, or from pages that were shared before a step that failed.
+
+use bilayer_engine::Error;
+use bilayer_engine::session::{Run, SequenceId, Wanted};
+
+use super::served::{tiny, tokens};
+use super::*;
+
+fn settings() -> Settings<'static> {
+    Settings { threads: Some(1), ctx_size: Some(64), sequences: 3, ..Settings::default() }
+}
+
+/// A session with exact keys and values on the CPU.
+fn exact(model: &Model, settings: Settings<'_>) -> Session {
+    let placing = bilayer_engine::placement::Placing::cpu();
+    let (cache_type_k, cache_type_v) = (Type::F32, Type::F32);
+    Session::new(model, Settings { placing, cache_type_k, cache_type_v, ..settings }).unwrap()
+}
+
+/// Logits after tokens that are appended to a sequence.
+fn after(session: &mut Session, sequence: SequenceId, tokens: &[u32]) -> Vec<f32> {
+    session.step(&[Run { sequence, tokens, wanted: Wanted::Last }]).unwrap().to_vec()
+}
+
+fn assert_near(found: &[f32], expected: &[f32], what: &str) {
+    let near = |(found, expected): (&f32, &f32)| (found - expected).abs() < 1e-4;
+    assert!(found.iter().zip(expected).all(near), "{what}");
+}
+
+#[test]
+fn a_sequence_as_long_as_the_context_is_read_again() {
+    let model = tiny();
+    let mut session = exact(&model, settings());
+    let sequence = session.open().unwrap();
+    after(&mut session, sequence, &tokens(64));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slot");
+    session.save(sequence).unwrap().write(&path).unwrap();
+    let read = SavedSequence::read(&path, &model, 64).unwrap();
+    let restored = session.restore(&read).unwrap();
+    assert_eq!(session.truncate(restored, 63), 63);
+    let found = after(&mut session, restored, &tokens(64)[63..]);
+    session.truncate(sequence, 63);
+    assert_eq!(found, after(&mut session, sequence, &tokens(64)[63..]));
+    let error = SavedSequence::read(&path, &model, 63).expect_err("too long").to_string();
+    assert!(error.contains("context of 63"), "{error}");
+}
+
+#[test]
+fn keys_and_values_of_fewer_or_more_tokens_are_refused() {
+    let model = tiny();
+    let mut session = exact(&model, settings());
+    let sequence = session.open().unwrap();
+    after(&mut session, sequence, &tokens(10));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slot");
+    session.save(sequence).unwrap().write(&path).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    // After the head, the tokens, the number of caches, the first one's id and the type of its keys: how many.
+    let at = 4 * 8 + 10 * 4 + 3 * 8;
+    let integer = |at: usize| u64::from_le_bytes(whole[at..][..8].try_into().unwrap());
+    let (bytes, count) = (integer(at - 8), integer(at));
+    let end = at + 8 + (bytes * count) as usize;
+    for times in [1, 0, 2] {
+        let keys = &whole[at + 8..end];
+        let count = (times * count).to_le_bytes();
+        let rest = &whole[end..whole.len() - 8];
+        let mut file = [&whole[..at], &count, &keys.repeat(times as usize), rest].concat();
+        let hash = file.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        file.extend(hash.to_le_bytes());
+        std::fs::write(&path, &file).unwrap();
+        let restored = session.restore(&SavedSequence::read(&path, &model, 64).unwrap());
+        match times {
+            1 => session.close(restored.unwrap()),
+            _ => {
+                let error = restored.unwrap_err().to_string();
+                assert!(error.contains("keys and values"), "{times}: {error}");
+            }
+        }
+    }
+    assert_eq!(session.cache().pages_in_use().len(), 1);
+}
+
+#[test]
+fn keys_of_other_rope_factors_are_refused() {
+    let model = Model::from_bytes("long", words::tiny_of("phi3")).unwrap();
+    let with = |ctx_size| exact(&model, Settings { ctx_size: Some(ctx_size), ..settings() });
+    let (mut short, mut long) = (with(64), with(65));
+    let sequence = short.open().unwrap();
+    after(&mut short, sequence, &tokens(10));
+    let saved = short.save(sequence).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slot");
+    saved.write(&path).unwrap();
+    // The original context of the model is 64 tokens.
+    for error in [
+        long.restore(&saved).expect_err("other factors"),
+        SavedSequence::read(&path, &model, 65).expect_err("other factors"),
+    ] {
+        assert!(error.to_string().contains("RoPE factors"), "{error}");
+    }
+    let read = SavedSequence::read(&path, &model, 32).unwrap();
+    with(32).restore(&read).unwrap();
+}
+
+#[test]
+fn a_step_that_does_not_begin_leaves_no_copy_behind() {
+    let model = tiny();
+    let mut session = exact(&model, settings());
+    let (text, other) = (tokens(40), tokens(50)[10..].to_vec());
+    let sequence = session.open().unwrap();
+    after(&mut session, sequence, &other);
+    let saved = session.save(sequence).unwrap();
+    let expected = after(&mut session, sequence, &[9]);
+    session.truncate(sequence, 0);
+    after(&mut session, sequence, &text);
+    let of_text = after(&mut session, sequence, &[9]);
+    session.truncate(sequence, 40);
+    for closes in [true, false] {
+        let fork = session.fork(sequence).unwrap();
+        let pages = session.cache().free_pages();
+        let long = session.open().unwrap();
+        let wanted = Wanted::Last;
+        let runs = [
+            Run { sequence: fork, tokens: &[9, 8, 7], wanted },
+            Run { sequence: long, tokens: &tokens(65), wanted },
+        ];
+        let error = session.step(&runs).unwrap_err();
+        assert!(matches!(error, Error::Cache(_)), "{error}");
+        assert_eq!((session.len(fork), session.cache().free_pages()), (40, pages));
+        session.close(long);
+        if closes {
+            session.close(fork);
+            let restored = session.restore(&saved).unwrap();
+            assert_eq!(after(&mut session, restored, &[9]), expected);
+            session.close(restored);
+        } else {
+            assert_eq!(after(&mut session, fork, &[9]), of_text);
+            session.close(fork);
+        }
+    }
+}
+
+/// Two devices, the second of which refuses a read once.
+fn refusing(model: &Model, after: usize) -> Session {
+    let layers = model.graph().layers();
+    let cpu = || -> Box<dyn Backend> {
+        let options = bilayer_cpu::Options { threads: Some(1), ..Default::default() };
+        Box::new(bilayer_cpu::Cpu::new(options).unwrap())
+    };
+    let device = Failing::new(cpu(), Script { call: Call::Read, after, fault: Fault::Refused });
+    let placement = Placement::offload(layers, layers / 2, 0, 1);
+    let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
+        Ok(place(graph, machine, budget, &placement)?)
+    };
+    let (cache_type_k, cache_type_v) = (Type::F32, Type::F32);
+    let settings = Settings { overlap: Overlap::Always, cache_type_k, cache_type_v, ..settings() };
+    Session::on(model, vec![cpu(), Box::new(device)], &planner, settings).unwrap()
+}
+
+#[test]
+fn a_page_that_a_step_in_progress_copies_is_given_to_no_other_step() {
+    let model = tiny();
+    let (text, other) = (tokens(40), tokens(50)[10..].to_vec());
+    let mut failures = 0;
+    let mut expected = None;
+    // None, or that of either step's results.
+    for reads in [usize::MAX, 1, 2] {
+        let mut session = refusing(&model, reads);
+        let [first, second] = [(); 2].map(|()| session.open().unwrap());
+        let run = |sequence, tokens, wanted| Run { sequence, tokens, wanted };
+        let prompt = [run(first, &text, Wanted::None)];
+        session.step(&prompt).unwrap();
+        let fork = session.fork(first).unwrap();
+        let steps = [run(fork, &[9], Wanted::Last), run(second, &other, Wanted::Last)];
+        let mut in_turn = || {
+            let begun = session.begin(&steps[..1]);
+            session.close(first);
+            begun?;
+            session.begin(&steps[1..])?;
+            session.finish()?;
+            session.finish().map(|_| ())
+        };
+        failures += usize::from(in_turn().is_err());
+        for (step, before) in steps.iter().zip([40, 0]) {
+            if session.len(step.sequence) == before {
+                session.step(&[*step]).unwrap();
+            }
+        }
+        let found = [fork, second].map(|sequence| after(&mut session, sequence, &[5]));
+        let expected = expected.get_or_insert_with(|| found.clone());
+        for (found, expected) in found.iter().zip(&*expected) {
+            assert_near(found, expected, &format!("refused after {reads} reads"));
+        }
+        session.close(fork);
+        session.close(second);
+        assert_eq!(session.cache().free_pages(), session.cache().pages());
+    }
+    assert_eq!(failures, 2);
+}
