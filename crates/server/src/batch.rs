@@ -220,6 +220,8 @@ impl Answering<'_> {
             Kind::Decoder(_) => 2 * app.config.slots,
             Kind::Encoder(_) => TEXTS,
         };
+        // It may be unloaded for another one.
+        drop(loaded);
         let router = router(app.clone());
         let mut open = self.order().into_iter();
         let mut running: JoinSet<(usize, Vec<u8>, line::Answer)> = JoinSet::new();

@@ -38,6 +38,7 @@ mod error;
 mod fields;
 mod keys;
 pub mod log;
+mod memory;
 mod metrics;
 mod models;
 mod params;

@@ -1,20 +1,25 @@
 //! The models of a server: loaded on first use, unloaded when others need the memory.
+//!
+//! A model that is unloaded gets no more requests, but its memory is free only when the answers that it runs have ended. The
+//! next one is loaded after that.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
 use bilayer_engine::encode::{Encoder, Norm};
 use bilayer_engine::{Error, Model, chat_templates, return_free_memory};
 use bilayer_text::chat::Template;
 use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::{Instant, timeout_at};
 
 use crate::adapters::Adapters;
 use crate::blocking;
 use crate::config::{Config, Offer, Opened};
 use crate::encoders::EncoderWorker;
 use crate::error::ApiError;
+use crate::memory::{Memory, Place};
 use crate::metrics::Metrics;
 use crate::worker::Worker;
 
@@ -39,17 +44,7 @@ pub struct Loaded {
     /// What runs it.
     pub kind: Kind,
     /// Dropped after all of these.
-    _freed: FreedMemory,
-}
-
-/// Returns the memory of a model to the system when it is unloaded: the next one is loaded on another thread, whose
-/// allocations do not reuse what this one's thread freed.
-struct FreedMemory;
-
-impl Drop for FreedMemory {
-    fn drop(&mut self) {
-        return_free_memory();
-    }
+    _place: Place,
 }
 
 /// What runs a model.
@@ -165,6 +160,7 @@ pub struct Models {
     by_name: HashMap<String, usize>,
     /// Held while a model is loaded: one at a time.
     loading: Arc<AsyncMutex<()>>,
+    memory: Arc<Memory>,
     clock: AtomicU64,
     config: Arc<Config>,
     metrics: Arc<Metrics>,
@@ -190,6 +186,7 @@ impl Models {
             entries: Mutex::new(config.models.iter().map(entry).collect()),
             by_name,
             loading: Arc::default(),
+            memory: Arc::new(Memory::new(config.models_max, config.models_bytes)),
             clock: AtomicU64::new(1),
             config,
             metrics,
@@ -212,13 +209,15 @@ impl Models {
     /// The model of a name, loaded if it was not. Where one model is served, any name is that.
     ///
     /// # Errors
-    /// There is no such model, or it cannot be loaded.
+    /// There is no such model, or it cannot be loaded; answers of other models do not end in time.
     pub async fn get(self: &Arc<Models>, name: Option<&str>) -> Result<Arc<Loaded>, ApiError> {
         let number = self.number(name)?;
         if let Some(loaded) = self.touch(number) {
             return Ok(loaded);
         }
-        let one = self.loading.clone().lock_owned().await;
+        let deadline = self.config.limits.deadline();
+        let one = timeout_at(deadline, self.loading.clone().lock_owned()).await;
+        let one = one.map_err(|_| ApiError::late())?;
         if let Some(loaded) = self.touch(number) {
             return Ok(loaded);
         }
@@ -226,7 +225,7 @@ impl Models {
         let load = move || {
             // Until the model is there, also if the client leaves meanwhile.
             let _one = one;
-            models.load(number)
+            models.load(number, deadline)
         };
         blocking::run("loading the model", load).await?
     }
@@ -278,14 +277,19 @@ impl Models {
     }
 
     /// Loads a model, after unloading others that leave too little room.
-    fn load(&self, number: usize) -> Result<Arc<Loaded>, ApiError> {
+    fn load(&self, number: usize, deadline: Instant) -> Result<Arc<Loaded>, ApiError> {
         let offer = {
             let mut entries = self.entries();
             entries[number].status = Status::Loading;
             entries[number].offer.clone()
         };
-        drop(self.make_room(&offer));
-        let made = self.make(offer).map(Arc::new);
+        let unloaded = self.make_room(&offer);
+        let Some(place) = self.memory.place(offer.bytes, deadline) else {
+            self.entries()[number].status = Status::Unloaded;
+            self.put_back(unloaded);
+            return Err(ApiError::late());
+        };
+        let made = self.make(offer, place).map(Arc::new);
         // What was only needed for loading.
         return_free_memory();
         let mut entries = self.entries();
@@ -302,28 +306,51 @@ impl Models {
         }
     }
 
-    /// Takes the least recently used models out until the offer fits the budget. The caller drops them.
-    fn make_room(&self, offer: &Offer) -> Vec<Arc<Loaded>> {
+    /// Takes models out until the offer fits beside the others: those without requests first, of these the least recently
+    /// used. Returns them by number, as long as they live.
+    fn make_room(&self, offer: &Offer) -> Vec<(usize, Weak<Loaded>)> {
+        let (mut unloaded, mut weak) = (Vec::new(), Vec::new());
         let mut entries = self.entries();
-        let mut unloaded = Vec::new();
         loop {
             let loaded = entries.iter().filter(|entry| entry.loaded.is_some());
             let (count, bytes) =
                 loaded.fold((0, 0u64), |(count, bytes), e| (count + 1, bytes + e.offer.bytes));
-            let fits = count < self.config.models_max.max(1)
-                && bytes.saturating_add(offer.bytes) <= self.config.models_bytes;
-            let oldest = entries.iter_mut().filter(|entry| entry.loaded.is_some());
-            match oldest.min_by_key(|entry| entry.used) {
-                Some(oldest) if !fits => {
-                    oldest.status = Status::Unloaded;
-                    unloaded.extend(oldest.loaded.take());
-                }
-                _ => return unloaded,
+            if self.memory.fits((count, bytes), offer.bytes) {
+                break;
+            }
+            let loaded = entries.iter_mut().enumerate().filter_map(|(number, entry)| {
+                let is_used = Arc::strong_count(entry.loaded.as_ref()?) > 1;
+                Some((is_used, entry.used, number, entry))
+            });
+            let Some((.., number, entry)) =
+                loaded.min_by_key(|&(is_used, used, ..)| (is_used, used))
+            else {
+                break;
+            };
+            entry.status = Status::Unloaded;
+            if let Some(loaded) = entry.loaded.take() {
+                weak.push((number, Arc::downgrade(&loaded)));
+                unloaded.push(loaded);
+            }
+        }
+        // What nothing uses ends here, which takes time.
+        drop(entries);
+        drop(unloaded);
+        weak
+    }
+
+    /// Offers models again that were taken out for nothing.
+    fn put_back(&self, unloaded: Vec<(usize, Weak<Loaded>)>) {
+        let mut entries = self.entries();
+        for (number, weak) in unloaded {
+            let entry = &mut entries[number];
+            if let Some(loaded) = weak.upgrade().filter(|_| entry.loaded.is_none()) {
+                (entry.loaded, entry.status) = (Some(loaded), Status::Loaded);
             }
         }
     }
 
-    fn make(&self, offer: Offer) -> Result<Loaded, ApiError> {
+    fn make(&self, offer: Offer, place: Place) -> Result<Loaded, ApiError> {
         let failed = |error: Error| {
             let failed = ApiError::server(format!("{} cannot be loaded: {error}", offer.names[0]));
             ApiError { source: Some(Arc::new(error)), ..failed }
@@ -394,7 +421,7 @@ impl Models {
             template,
             template_problem,
             kind,
-            _freed: FreedMemory,
+            _place: place,
         })
     }
 }
@@ -411,24 +438,39 @@ mod tests {
     use bilayer_engine::session::{Session, Settings};
 
     use super::*;
-    use crate::config::{Limits, Open, Origins, Switches};
+    use crate::config::{Limits, Origins, Switches};
     use crate::params::Defaults;
 
     const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/assets/demo.gguf");
 
-    /// A server of one model.
-    fn serving(open: Arc<Open>) -> Config {
-        let offer = Offer {
-            names: vec!["demo".to_owned()],
+    /// A model, opened in some time, that counts how often it is opened.
+    fn offer(name: &str, opened: &Arc<AtomicUsize>) -> Offer {
+        let opened = opened.clone();
+        let open = move || {
+            opened.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(50));
+            let model = Model::open(DEMO.as_ref(), OpenOptions::default())?;
+            let placing = Placing::cpu();
+            let settings =
+                Settings { threads: Some(1), ctx_size: Some(64), placing, ..Settings::default() };
+            let session = Session::new(&model, settings)?;
+            Ok(Opened { session, drafters: None, at_end: None })
+        };
+        Offer {
+            names: vec![name.to_owned()],
             tags: Vec::new(),
             path: DEMO.to_owned(),
             bytes: 0,
             chat_template: None,
-            open,
-        };
-        Config {
+            open: Arc::new(open),
+        }
+    }
+
+    /// A server of models, of which one may be loaded.
+    fn serving(models: Vec<Offer>, request: Duration) -> Arc<Models> {
+        let config = Config {
             addresses: Vec::new(),
-            models: vec![offer],
+            models,
             models_max: 1,
             models_bytes: u64::MAX,
             defaults: Defaults {
@@ -440,7 +482,7 @@ mod tests {
             slots: 1,
             slot_folder: None,
             executor: ExecutorSettings::default(),
-            limits: Limits::default(),
+            limits: Limits { request, ..Limits::default() },
             keys: Vec::new(),
             key_file: None,
             tls: None,
@@ -449,26 +491,15 @@ mod tests {
             template_variables: serde_json::Map::new(),
             splits_reasoning: true,
             build: String::new(),
-        }
+        };
+        Arc::new(Models::new(Arc::new(config), Arc::new(Metrics::new())))
     }
 
     /// Its client leaves while a model is loaded; the next one gets the model without another load.
     #[tokio::test]
     async fn a_load_goes_on_when_its_client_leaves() {
         let begun = Arc::new(AtomicUsize::new(0));
-        let count = begun.clone();
-        let open = move || {
-            count.fetch_add(1, Ordering::SeqCst);
-            std::thread::sleep(Duration::from_millis(50));
-            let model = Model::open(DEMO.as_ref(), OpenOptions::default())?;
-            let placing = Placing::cpu();
-            let settings =
-                Settings { threads: Some(1), ctx_size: Some(64), placing, ..Settings::default() };
-            let session = Session::new(&model, settings)?;
-            Ok(Opened { session, drafters: None, at_end: None })
-        };
-        let models =
-            Arc::new(Models::new(Arc::new(serving(Arc::new(open))), Arc::new(Metrics::new())));
+        let models = serving(vec![offer("demo", &begun)], Duration::MAX);
         let client = models.clone();
         let client = tokio::spawn(async move { client.get(None).await.map(drop) });
         while begun.load(Ordering::SeqCst) == 0 {
@@ -478,5 +509,44 @@ mod tests {
         assert!(client.await.unwrap_err().is_cancelled());
         models.get(None).await.map(drop).unwrap();
         assert_eq!(begun.load(Ordering::SeqCst), 1);
+    }
+
+    /// While a model answers, the one that needs its memory is not loaded, and later requests for it load no second copy.
+    #[tokio::test]
+    async fn a_model_is_loaded_when_the_answers_of_the_unloaded_one_have_ended() {
+        let opened = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let count = || [0, 1].map(|at: usize| opened[at].load(Ordering::SeqCst));
+        let offers = vec![offer("a", &opened[0]), offer("b", &opened[1])];
+        let models = serving(offers, Duration::MAX);
+        let answer = models.get(Some("a")).await.ok().unwrap();
+        let ask = |name| {
+            let models = models.clone();
+            tokio::spawn(async move { models.get(Some(name)).await.map(drop) })
+        };
+        let other = ask("b");
+        while models.list()[0].1 != Status::Unloaded {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let again = ask("a");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert_eq!(count(), [1, 0], "both wait");
+        drop(answer);
+        other.await.unwrap().unwrap();
+        again.await.unwrap().unwrap();
+        assert_eq!(count(), [2, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_model_whose_memory_was_wanted_in_vain_answers_again() {
+        let opened = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let offers = vec![offer("a", &opened[0]), offer("b", &opened[1])];
+        let models = serving(offers, Duration::from_millis(20));
+        let answer = models.get(Some("a")).await.ok().unwrap();
+        let error = models.get(Some("b")).await.err().unwrap();
+        assert!(error.message.contains("--timeout"), "{error:?}");
+        let again = models.get(Some("a")).await.ok().unwrap();
+        assert!(Arc::ptr_eq(&answer, &again));
+        assert_eq!(models.list()[1].1, Status::Unloaded);
+        assert_eq!(opened[1].load(Ordering::SeqCst), 0);
     }
 }

@@ -1,31 +1,25 @@
 //! `/live`: what the devices do, as server-sent events, for the panel of the web page.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use crate::app::Shared;
+use crate::app::{App, Shared};
 use crate::error::ApiError;
 use crate::models::{Kind, Loaded};
 use crate::sse;
 use crate::worker::Live;
 
-/// `GET /live`: an event a second while something runs, else one every ten seconds.
+/// `GET /live`: an event a second while something runs, else one every ten seconds; it ends when the server stops.
 pub async fn stream(State(app): Shared) -> Result<Response, ApiError> {
     Ok(sse::respond(app.config.limits.ping, async move |events| {
         let mut quiet = 0;
-        loop {
-            let loaded = app.models.loaded();
-            let decoder = loaded.iter().find(|loaded| matches!(loaded.kind, Kind::Decoder(_)));
-            if let Some(loaded) = decoder
-                && let Kind::Decoder(worker) = &loaded.kind
-            {
-                let live = worker.live();
-                let runs = !live.slots.is_empty() || live.waiting > 0;
-                if (runs || quiet % 10 == 0) && events.data(&document(loaded, &live)).await.is_err()
-                {
+        while !app.is_draining.load(Ordering::Relaxed) {
+            if let Some((runs, document)) = now(&app) {
+                if (runs || quiet % 10 == 0) && events.data(&document).await.is_err() {
                     return;
                 }
                 quiet = if runs { 0 } else { quiet + 1 };
@@ -33,6 +27,17 @@ pub async fn stream(State(app): Shared) -> Result<Response, ApiError> {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }))
+}
+
+/// Whether the first loaded decoder runs something, and what it does. The model is not held, so that it can be unloaded.
+fn now(app: &App) -> Option<(bool, Value)> {
+    let loaded = app.models.loaded();
+    loaded.iter().find_map(|loaded| {
+        let Kind::Decoder(worker) = &loaded.kind else { return None };
+        let live = worker.live();
+        let runs = !live.slots.is_empty() || live.waiting > 0;
+        Some((runs, document(loaded, &live)))
+    })
 }
 
 fn document(loaded: &Loaded, live: &Live) -> Value {

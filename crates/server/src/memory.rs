@@ -1,0 +1,65 @@
+//! How many models are in memory, with those that are unloaded but still answer.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use bilayer_engine::return_free_memory;
+use tokio::time::Instant;
+
+/// Counts the models in memory against the limits.
+pub struct Memory {
+    models_max: usize,
+    bytes_max: u64,
+    /// Models and their bytes.
+    held: Mutex<(usize, u64)>,
+    freed: Condvar,
+}
+
+/// The place of a model. Dropped last of all that the model has.
+pub struct Place {
+    memory: Arc<Memory>,
+    bytes: u64,
+}
+
+impl Memory {
+    /// No model is in memory; so many may be, of so many bytes, and one in any case.
+    pub fn new(models_max: usize, bytes_max: u64) -> Memory {
+        Memory { models_max, bytes_max, held: Mutex::default(), freed: Condvar::new() }
+    }
+
+    /// Whether a model of so many bytes fits beside others, given as their number and bytes.
+    pub fn fits(&self, (count, held): (usize, u64), bytes: u64) -> bool {
+        count == 0 || (count < self.models_max && held.saturating_add(bytes) <= self.bytes_max)
+    }
+
+    /// A place for a model, once it fits; `None` if it does not until the deadline.
+    pub fn place(self: &Arc<Memory>, bytes: u64, deadline: Instant) -> Option<Place> {
+        let mut held = self.held();
+        while !self.fits(*held, bytes) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            let waited = self.freed.wait_timeout(held, left);
+            held = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        held.0 += 1;
+        held.1 += bytes;
+        Some(Place { memory: self.clone(), bytes })
+    }
+
+    fn held(&self) -> MutexGuard<'_, (usize, u64)> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // The next model is loaded on another thread, whose allocations do not reuse what this one's thread freed.
+        return_free_memory();
+        let mut held = self.memory.held();
+        held.0 -= 1;
+        held.1 -= self.bytes;
+        drop(held);
+        self.memory.freed.notify_all();
+    }
+}
