@@ -7,11 +7,14 @@ use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
@@ -22,6 +25,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt;
 
 use crate::app::{App, router};
 use crate::config::{Address, Config};
@@ -388,7 +392,7 @@ impl Connections {
             return;
         };
         let (router, tls) = (self.router.clone(), self.tls.clone());
-        let head = self.app.config.limits.head;
+        let (head, idle) = (self.app.config.limits.head, self.app.config.limits.body_idle);
         let watcher = graceful.watcher();
         tokio::spawn(async move {
             let _place = place;
@@ -404,11 +408,24 @@ impl Connections {
             let http1 = &mut builder.http1();
             http1.timer(TokioTimer::new()).header_read_timeout(head).max_headers(100);
             http1.title_case_headers(true);
-            builder.http2().timer(TokioTimer::new()).max_concurrent_streams(64);
-            let service = TowerToHyperService::new(router);
+            let http2 = &mut builder.http2();
+            http2.timer(TokioTimer::new()).max_concurrent_streams(64);
+            http2.keep_alive_interval(head).keep_alive_timeout(idle);
+            let has_asked = Arc::new(AtomicBool::new(false));
+            let asks = has_asked.clone();
+            let service = router.map_request(move |request: Request<Incoming>| {
+                asks.store(true, Ordering::Relaxed);
+                request
+            });
+            let service = TowerToHyperService::new(service);
             let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-            // Its client sees how it ends.
-            let _ = watcher.watch(connection).await;
+            let mut connection = pin!(watcher.watch(connection));
+            // hyper's limit begins only when it knows the version of HTTP, and is none for HTTP/2.
+            let ended = tokio::time::timeout(head, connection.as_mut()).await;
+            if ended.is_err() && has_asked.load(Ordering::Relaxed) {
+                // Its client sees how it ends.
+                let _ = connection.await;
+            }
         });
     }
 }
