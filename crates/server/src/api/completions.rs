@@ -9,6 +9,7 @@ use axum::response::Response;
 use bilayer_engine::generate::{Stop, Token};
 use bilayer_engine::requests::{Event, Served};
 use bilayer_engine::sampling::TokenLogprob;
+use bilayer_text::{Decode, Decoder, Tokenizer};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -117,21 +118,12 @@ struct Choice {
     served: Served,
 }
 
-/// Number of characters that are complete with the bytes of one more token; the rest stays in `partial`.
-fn completed(partial: &mut Vec<u8>, piece: &[u8]) -> usize {
-    partial.extend_from_slice(piece);
-    let whole = match std::str::from_utf8(partial) {
-        // The rest of a character may come with the next token.
-        Err(error) if error.error_len().is_none() => error.valid_up_to(),
-        _ => partial.len(),
-    };
-    let count = String::from_utf8_lossy(&partial[..whole]).chars().count();
-    partial.drain(..whole);
-    count
+fn decoder(tokenizer: &Tokenizer) -> Decoder {
+    Decoder::new(tokenizer, Decode::default())
 }
 
 /// Log-probabilities in the shape of the legacy API.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Logprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<Value>,
@@ -139,8 +131,8 @@ struct Logprobs {
     text_offset: Vec<usize>,
     /// Characters of text so far.
     offset: usize,
-    /// Bytes of a character that is not complete.
-    partial: Vec<u8>,
+    /// What makes text of the tokens; none before the first.
+    decoder: Option<Decoder>,
 }
 
 impl Logprobs {
@@ -157,11 +149,11 @@ impl Logprobs {
                 Err(_) => piece.iter().map(|byte| format!("\\x{byte:02x}")).collect(),
             }
         };
-        let text = spelled(id);
         self.text_offset.push(self.offset);
-        let piece = loaded.model.tokenizer().piece(id).unwrap_or_default();
-        self.offset += completed(&mut self.partial, piece);
-        self.tokens.push(text);
+        let tokenizer = loaded.model.tokenizer();
+        let decoder = self.decoder.get_or_insert_with(|| decoder(tokenizer).continuing());
+        self.offset += decoder.push(id).text.chars().count();
+        self.tokens.push(spelled(id));
         match found {
             None => {
                 self.token_logprobs.push(Value::Null);
@@ -187,8 +179,8 @@ impl Logprobs {
     /// Takes what was pushed, for a chunk.
     fn take(&mut self) -> Value {
         let value = self.value();
-        let partial = std::mem::take(&mut self.partial);
-        *self = Logprobs { offset: self.offset, partial, ..Logprobs::default() };
+        let decoder = self.decoder.take();
+        *self = Logprobs { offset: self.offset, decoder, ..Logprobs::default() };
         value
     }
 }
@@ -205,7 +197,6 @@ impl ChunkSource for Texts {
             ));
         };
         let text = self.take(index, event);
-        let logprobs = self.has_logprobs().then(|| self.choices[index].logprobs.take());
         let finish = self.choices[index].stop.map(finish_reason);
         let mut chunks = Vec::new();
         match text {
@@ -216,6 +207,7 @@ impl ChunkSource for Texts {
             }
             Taken::Progress(_) => {}
             Taken::Text(text) => {
+                let logprobs = self.has_logprobs().then(|| self.choices[index].logprobs.take());
                 let choice = json!({
                     "index": index, "text": text, "logprobs": logprobs, "finish_reason": finish,
                 });
@@ -315,6 +307,7 @@ impl Texts {
             Event::Prefilled(served) => return Taken::Progress(served),
             Event::PromptLogprobs(found) => {
                 let found = std::iter::once(None).chain(found.iter().map(Some));
+                choice.logprobs.decoder = Some(decoder(loaded.model.tokenizer()));
                 for (&id, found) in prompt.iter().zip(found) {
                     choice.logprobs.push(&loaded, id, found);
                 }
@@ -372,18 +365,4 @@ impl Choice {
 
 fn own(token: &Token) -> f64 {
     token.logprobs.as_ref().map_or(0.0, |(own, _)| f64::from(own.logprob))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::completed;
-
-    #[test]
-    fn a_character_of_several_tokens_counts_once() {
-        let mut partial = Vec::new();
-        let pieces: [&[u8]; 6] = [b"a", b"\xc3", b"\xa9\xe2\x82", b"\xac", b"bc", b"\xff"];
-        let found: Vec<usize> = pieces.iter().map(|piece| completed(&mut partial, piece)).collect();
-        assert_eq!(found, [1, 0, 1, 1, 2, 1]);
-        assert!(partial.is_empty());
-    }
 }

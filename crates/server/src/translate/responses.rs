@@ -279,6 +279,10 @@ pub struct ResponseStream {
     /// All output items; the last one is the open one.
     output: Vec<Value>,
     text: String,
+    /// Log-probabilities of the open message.
+    logprobs: Vec<Value>,
+    /// Those of tokens whose text comes with the next one.
+    held: Vec<Value>,
     finish_reason: Value,
     usage: Value,
     timings: Option<Value>,
@@ -320,6 +324,8 @@ impl ResponseStream {
             open: OpenItem::None,
             output: Vec::new(),
             text: String::new(),
+            logprobs: Vec::new(),
+            held: Vec::new(),
             finish_reason: Value::Null,
             usage: Value::Null,
             timings: None,
@@ -383,16 +389,22 @@ impl ResponseStream {
     }
 
     fn delta(&mut self, delta: &Value, logprobs: &Value, events: &mut Vec<Value>) {
+        self.held.extend(logprobs["content"].as_array().into_iter().flatten().cloned());
         if let Some(text) = delta["reasoning_content"].as_str().filter(|text| !text.is_empty()) {
+            if delta["content"].as_str().is_none_or(str::is_empty) {
+                self.held.clear();
+            }
             self.begin(OpenItem::Reasoning, events);
             self.append("response.reasoning_text.delta", text, Value::Null, events);
         }
         if let Some(text) = delta["content"].as_str().filter(|text| !text.is_empty()) {
             self.begin(OpenItem::Message, events);
-            let logprobs = logprobs.get("content").cloned().unwrap_or_else(|| json!([]));
-            self.append("response.output_text.delta", text, logprobs, events);
+            let logprobs = std::mem::take(&mut self.held);
+            self.logprobs.extend(logprobs.iter().cloned());
+            self.append("response.output_text.delta", text, json!(logprobs), events);
         }
         for call in delta["tool_calls"].as_array().into_iter().flatten() {
+            self.held.clear();
             let open = OpenItem::Call(call["index"].as_u64().unwrap_or(0));
             let function = &call["function"];
             if self.open != open {
@@ -435,6 +447,7 @@ impl ResponseStream {
     fn add(&mut self, open: OpenItem, item: &Value, events: &mut Vec<Value>) {
         self.open = open;
         self.text.clear();
+        self.logprobs.clear();
         self.output.push(item.clone());
         let at = self.output.len() - 1;
         let event =
@@ -474,7 +487,8 @@ impl ResponseStream {
         match self.open {
             OpenItem::Reasoning => json!({ "type": "reasoning_text", "text": self.text }),
             _ => json!({
-                "type": "output_text", "text": self.text, "annotations": [], "logprobs": [],
+                "type": "output_text", "text": self.text, "annotations": [],
+                "logprobs": self.logprobs,
             }),
         }
     }
@@ -490,7 +504,8 @@ impl ResponseStream {
         event[key] = self.text.as_str().into();
         let is_call = matches!(self.open, OpenItem::Call(_));
         if self.open == OpenItem::Message {
-            event["logprobs"] = json!([]);
+            self.logprobs.append(&mut self.held);
+            event["logprobs"] = json!(self.logprobs);
         }
         if is_call {
             event["name"] = self.output.last().map(|item| item["name"].clone()).unwrap_or_default();

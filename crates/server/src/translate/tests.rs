@@ -330,6 +330,37 @@ fn chunks_become_response_events() {
     assert_eq!((&last["id"], &last["status"]), (&json!("resp_1"), &json!("completed")));
 }
 
+/// Those of a token whose text comes later too, but not those of reasoning.
+#[test]
+fn log_probabilities_stay_with_the_text_of_a_response() {
+    let entry = |token: &str| json!({ "token": token, "logprob": -1.0 });
+    let with = |delta: &Value, token: &str| {
+        let mut chunk = chunk(delta);
+        chunk["choices"][0]["logprobs"] = json!({ "content": [entry(token)] });
+        chunk
+    };
+    let events = response_events(&[
+        with(&json!({ "reasoning_content": "Hm" }), "Hm"),
+        with(&json!({ "content": "He" }), "He"),
+        with(&json!({}), "l"),
+        with(&json!({ "content": "llo" }), "lo"),
+    ]);
+    let of = |kind: &str| {
+        let found = events.iter().filter(|event| event["type"] == kind);
+        found.map(|event| event["logprobs"].clone()).collect::<Vec<_>>()
+    };
+    let all = json!([entry("He"), entry("l"), entry("lo")]);
+    let later = json!([entry("l"), entry("lo")]);
+    assert_eq!(of("response.output_text.delta"), [json!([entry("He")]), later]);
+    assert_eq!(of("response.output_text.done"), std::slice::from_ref(&all));
+    let last = &events[events.len() - 1]["response"];
+    assert_eq!(last["output"][1]["content"][0]["logprobs"], all);
+    let mut whole = completion();
+    whole["choices"][0]["logprobs"] = json!({ "content": all });
+    let whole = responses::response(&json!({}), &whole);
+    assert_eq!(whole["output"][1]["content"][0]["logprobs"], all);
+}
+
 #[test]
 fn timings_and_progress_stay_in_the_events() {
     let mut first = chunk(&json!({ "content": "a" }));
