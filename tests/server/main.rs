@@ -122,8 +122,25 @@ fn prompts_have_the_log_probabilities_of_the_library() {
         assert!((found - expected).abs() < 2e-3, "token {at}: {found}, not {expected}");
     }
     assert_eq!(found["top_logprobs"][1].as_object().unwrap().len(), 2);
-    let offsets = found["text_offset"].as_array().unwrap();
-    assert!(offsets.windows(2).all(|pair| pair[0].as_u64() <= pair[1].as_u64()));
+    let offsets: Vec<usize> = found["text_offset"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|at| at.as_u64().unwrap() as usize)
+        .collect();
+    assert_eq!(offsets[..2], [0, 0], "the first token is not in the text");
+    for (at, pair) in offsets.windows(2).enumerate().skip(1) {
+        assert_eq!(json!(prompt[pair[0]..pair[1]]), found["tokens"][at]);
+    }
+    let ask = with(body, &json!({ "max_tokens": 2, "temperature": 0.0 }));
+    let whole = server.post("/v1/completions", &ask).good()["choices"][0]["logprobs"].clone();
+    let ask = with(ask, &json!({ "stream": true }));
+    let events = server.send("POST", "/v1/completions", &[], &ask.to_string()).events();
+    for key in ["tokens", "token_logprobs", "text_offset"] {
+        let lists = events.iter().map(|event| &event["choices"][0]["logprobs"][key]);
+        let all: Vec<&Value> = lists.filter_map(Value::as_array).flatten().collect();
+        assert_eq!(json!(all), whole[key], "streamed or not");
+    }
     let models = server.get("/v1/models").good();
     assert_eq!(models["data"][0]["meta"]["size"], std::fs::metadata(DEMO).unwrap().len());
 }
@@ -369,14 +386,20 @@ fn keys_have_roles_and_origins_are_closed() {
 fn a_server_that_is_told_to_stop_finishes_what_runs() {
     let folder = Place::new();
     let trace = folder.path().join("trace.json");
-    let mut server = Server::start(&format!("-np 1 -c 512 --trace {}", trace.display()));
+    let flags = format!("-np 1 -c 512 --drain-timeout 120 --trace {}", trace.display());
+    let mut server = Server::start(&flags);
     let body =
         json!({ "prompt": "ROMEO:\n", "ignore_eos": true, "stream": true, "n_predict": 200 });
     let mut stream = server.stream("/completion", &body);
     assert!(stream.event().is_some());
+    // An open page does not keep it from stopping.
+    let mut page = server.connect();
+    page.write_all(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    assert!(page.read(&mut [0; 16]).unwrap() > 0);
     let status =
         std::process::Command::new("kill").args(["-TERM", &server.pid().to_string()]).status();
     assert!(status.unwrap().success());
+    let began = Instant::now();
     let mut last = Value::Null;
     while let Some(event) = stream.event() {
         last = event;
@@ -384,6 +407,7 @@ fn a_server_that_is_told_to_stop_finishes_what_runs() {
     assert_eq!(last["stop"], true, "{last}");
     assert_eq!(last["tokens_predicted"], 200);
     assert_eq!(server.wait(), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(60), "half of the time that answers have");
     let trace: Value = serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
     assert!(trace["traceEvents"].as_array().unwrap().len() > 200, "a step for each token");
 }
@@ -410,14 +434,18 @@ fn a_unix_socket_serves_too_and_goes_away() {
 
 #[test]
 fn a_slow_head_is_cut_off_and_connections_are_counted() {
-    let server = Server::start("-np 1 --max-connections-per-ip 4");
-    let slow: Vec<_> = (0..4)
-        .map(|_| {
-            let mut stream = server.connect();
-            stream.write_all(b"POST /completion HTTP/1.1\r\nhost:").unwrap();
-            stream
-        })
-        .collect();
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    // HTTP/2: empty settings; and headers that go on in a frame that does not come.
+    const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+    const HEADERS: &[u8] = &[0, 0, 1, 1, 0, 0, 0, 0, 1, 0x82];
+    let server = Server::start("-np 1 --max-connections-per-ip 7");
+    let head: &[u8] = b"POST /completion HTTP/1.1\r\nhost:";
+    let (settings, headers) = ([PREFACE, SETTINGS].concat(), [PREFACE, SETTINGS, HEADERS].concat());
+    let slow = [&b""[..], b"P", head, head, PREFACE, &settings, &headers].map(|sent: &[u8]| {
+        let mut stream = server.connect();
+        stream.write_all(sent).unwrap();
+        stream
+    });
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(
         Reply::read({
@@ -427,7 +455,7 @@ fn a_slow_head_is_cut_off_and_connections_are_counted() {
         })
         .status,
         0,
-        "a fifth connection is closed"
+        "an eighth connection is closed"
     );
     let began = Instant::now();
     for stream in slow {
@@ -631,6 +659,19 @@ fn templates_get_the_arguments_of_earlier_calls_as_objects() {
     ] });
     let found = server.post("/apply-template", &body).good();
     assert_eq!(found["prompt"], "Weather?|city=Verona;|sunny|");
+    // As in a chat, the last message of the assistant is continued; the only message if that is asked for.
+    let (user, answer) = (
+        json!({ "role": "user", "content": "Weather?" }),
+        json!({ "role": "assistant", "content": "Fair" }),
+    );
+    for (messages, continues, expected) in [
+        (json!([user, answer]), None, "Weather?|Fair"),
+        (json!([answer]), None, "Fair|"),
+        (json!([answer]), Some(true), "Fair"),
+    ] {
+        let body = json!({ "messages": messages, "continue_final_message": continues });
+        assert_eq!(server.post("/apply-template", &body).good()["prompt"], expected);
+    }
 }
 
 #[test]

@@ -227,7 +227,10 @@ pub fn messages(value: &Value) -> Result<Vec<Value>, ApiError> {
 }
 
 /// Takes the last message out if the answer continues it.
-fn continued(body: &Body, messages: &mut Vec<Value>) -> Result<Option<String>, ApiError> {
+///
+/// # Errors
+/// There is none that could be continued.
+pub fn continued(body: &Body, messages: &mut Vec<Value>) -> Result<Option<String>, ApiError> {
     let continues = body.flag("continue_final_message");
     if continues && body.flag("add_generation_prompt") {
         let problem = "cannot be true together with add_generation_prompt";
@@ -245,7 +248,7 @@ fn continued(body: &Body, messages: &mut Vec<Value>) -> Result<Option<String>, A
         let problem = "needs a last message of the assistant";
         return Err(ApiError::field("continue_final_message", problem));
     }
-    if last == 0 || messages.len() == 1 {
+    if last == 0 || (messages.len() == 1 && !continues) {
         return Ok(None);
     }
     let message = messages.pop().unwrap_or_default();

@@ -78,8 +78,9 @@ pub async fn apply_template(State(app): Shared, body: HttpBody) -> Result<Respon
     let body = app.fields(body, &[params::FIELDS, chat::FIELDS]).await?;
     let loaded = app.models.get(body.text("model")).await?;
     let render = move || {
-        let messages = chat::messages(body.required("messages")?)?;
-        let prompt = chat::prompt(&app, &loaded, &body, &messages, None)?;
+        let mut messages = chat::messages(body.required("messages")?)?;
+        let continued = chat::continued(&body, &mut messages)?;
+        let prompt = chat::prompt(&app, &loaded, &body, &messages, continued.as_deref())?;
         // Whoever tokenizes the text adds this token again.
         let tokenizer = loaded.model.tokenizer();
         let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
