@@ -177,6 +177,8 @@ pub enum FfnInput {
     Layer,
     /// The normed input of the attention: parallel, with one norm for both.
     AttentionNorm,
+    /// As `Attended` in layers that have the norm before the feed-forward; in others as `AttentionNorm`.
+    AttendedIfNormed,
 }
 
 /// Where the projection for attention's gate is.
@@ -446,6 +448,26 @@ impl Config {
             let share = self.width / self.layers[0].heads;
             self.attention_scale = 1.0 / (share as f32).sqrt();
         }
+    }
+
+    /// Lets the queries of all layers grow with the position, if the file has `attention.temperature_scale`: with each
+    /// `attention.temperature_length`, or else each original context.
+    ///
+    /// # Errors
+    /// A key is of another kind or out of bounds, or the file has neither length.
+    pub(crate) fn temper(&mut self, keys: &Keys<'_>) -> Result<(), Error> {
+        let Some(scale) = keys.positive_or_zero("attention.temperature_scale")? else {
+            return Ok(());
+        };
+        let own = keys.opt_size("attention.temperature_length", 0..=limits::CONTEXT)?;
+        let length = match own.unwrap_or(0) {
+            0 => keys.size("rope.scaling.original_context_length", 1..=limits::CONTEXT)?,
+            length => length,
+        };
+        let temperature = Temperature { scale, length: length as u32, offset: 0 };
+        let layers = self.layers.iter_mut().chain(&mut self.mtp);
+        layers.for_each(|layer| layer.temperature = Some(temperature));
+        Ok(())
     }
 
     /// Restricts the sliding window to local layers. The last layer of each `period` is global, unless

@@ -176,6 +176,7 @@ impl Block<'_> {
             return self.feed_forward_alone(hidden, r);
         }
         let Config { width, residual_scale, .. } = *self.config;
+        let ffn_input = self.ffn_input(r);
         let mut normed = self.before(r, ["attn_norm"; 2], hidden)?; // [T, width]
         let second = self.tensor("attn_norm_2");
         let has_second = r.has(&format!("{second}.weight"));
@@ -189,7 +190,7 @@ impl Block<'_> {
             attn = r.rows_wanted("attn_wanted", attn); // [R, heads * head_dim]
             hidden = r.rows_wanted("inp_wanted", hidden); // [R, width]
             embedded = embedded.map(|value| r.rows_wanted("layer_inp_wanted", value));
-            if self.config.ffn_input == FfnInput::AttentionNorm {
+            if ffn_input == FfnInput::AttentionNorm {
                 normed = r.rows_wanted("attn_norm_wanted", normed); // [R, width]
             }
         }
@@ -206,10 +207,10 @@ impl Block<'_> {
             middle = norm(self.config, r, "ffn_inp_norm_2", &second, middle)?;
         }
         let ffn_norm = ["ffn_norm", self.config.ffn_norm];
-        let input = match self.config.ffn_input {
-            FfnInput::Attended => self.before(r, ffn_norm, middle)?,
+        let input = match ffn_input {
             FfnInput::Layer => self.before(r, ffn_norm, hidden)?,
             FfnInput::AttentionNorm => normed,
+            FfnInput::Attended | FfnInput::AttendedIfNormed => self.before(r, ffn_norm, middle)?,
         }; // [.., width]
         out = match self.config.experts.as_ref().filter(|e| self.layer.experts && e.beside) {
             Some(experts) => self.beside(r, input, middle, experts)?,
@@ -227,6 +228,16 @@ impl Block<'_> {
             out = r.scale_by("l_out_scaled", out, scale);
         }
         self.normed(r, SUM, ["l_out_norm", "layer_output_norm"], out)
+    }
+
+    /// What the layer's feed-forward reads; never `AttendedIfNormed`.
+    fn ffn_input(&self, r: &Recorder<'_>) -> FfnInput {
+        let norm = || self.tensor(&format!("{}.weight", self.config.ffn_norm));
+        match self.config.ffn_input {
+            FfnInput::AttendedIfNormed if r.has(&norm()) => FfnInput::Attended,
+            FfnInput::AttendedIfNormed => FfnInput::AttentionNorm,
+            known => known,
+        }
     }
 
     /// A layer without a mixer: `[T, width]` to `[T, width]`, or to `[R, width]` in a layer that narrows.

@@ -1,4 +1,5 @@
-//! DeepSeek V2 and V3, R1, Kimi K2: latent attention, leading dense layers, then experts in groups beside shared ones.
+//! DeepSeek V2 and V3, R1, Kimi K2, GLM-4.7-Flash, Mistral Large 3: latent attention, leading dense layers, then experts
+//! in groups beside shared ones.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::{Pairs, Score};
@@ -12,6 +13,10 @@ use crate::{
 };
 
 const NAME: &str = "deepseek2";
+
+/// Tokens and layers, with the block for multi-token prediction or without, of GLM-4.7-Flash, whose scores are sigmoids;
+/// many files do not say so.
+const GLM_FLASH: (usize, [usize; 2]) = (154_880, [47, 48]);
 
 /// Entry in the table of architectures.
 pub(crate) static ARCHITECTURE: Architecture = Architecture {
@@ -162,10 +167,15 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
             *rope = Rotary { attn_factor: given / rope.scaling.amplitude(1.0), ..*rope };
         }
     }
+    config.temper(&keys)?;
     config.attention_scale = amplitude * amplitude / (latent.query_dim() as f32).sqrt();
     let mut experts = Experts::read(&keys, Weights::Scores)?;
     if let Some(experts) = &mut experts {
         *experts = experts.with_shared(&keys)?;
+        let (vocab, layers) = GLM_FLASH;
+        if config.vocab == vocab && layers.contains(&config.layers.len()) {
+            *experts = experts.scored(&keys, Score::Sigmoid);
+        }
         if let (Score::Softmax, Some(groups)) = (experts.score, &mut experts.groups) {
             groups.best = 1;
         }
@@ -176,7 +186,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 #[cfg(test)]
 mod tests {
     use bilayer_gguf::Value;
-    use bilayer_graph::Groups;
+    use bilayer_graph::{Groups, Op, Score, Temperature};
     use bilayer_quant::Type;
 
     use super::{ARCHITECTURE, Mixer, tiny::changed};
@@ -216,6 +226,42 @@ mod tests {
         };
         assert_eq!(groups(&[]), Groups { count: 4, used: 2, best: 2 });
         assert_eq!(groups(&[("expert_gating_func", 1u32.into())]).best, 1);
+    }
+
+    #[test]
+    fn glm_flash_has_sigmoids_unless_its_file_says_otherwise() {
+        let experts = |vocab: u32, layers: u32, score: u32| {
+            let sizes = [("vocab_size", vocab.into()), ("block_count", layers.into())];
+            let score = [("expert_gating_func", score.into())];
+            changed(&ARCHITECTURE, &[&sizes[..], &score].concat()).unwrap().experts.unwrap()
+        };
+        for layers in [47, 48] {
+            let found = experts(154_880, layers, 0);
+            assert_eq!((found.score, found.groups.unwrap().best), (Score::Sigmoid, 2), "{layers}");
+        }
+        for (vocab, layers, score) in [(154_880, 47, 1), (154_880, 46, 0), (102_400, 47, 0)] {
+            let found = experts(vocab, layers, score);
+            assert_eq!(found.score, Score::Softmax, "{vocab} {layers} {score}");
+            assert_eq!(found.groups.unwrap().best, 1);
+        }
+    }
+
+    #[test]
+    fn queries_grow_by_the_length_or_else_by_the_original_context() {
+        let scale = ("attention.temperature_scale", 0.1f32.into());
+        let length = ("attention.temperature_length", 32u32.into());
+        for (keys, length) in [(vec![scale.clone()], 64), (vec![scale, length], 32)] {
+            let config = changed(&ARCHITECTURE, &keys).unwrap();
+            let expected = Temperature { scale: 0.1, length, offset: 0 };
+            assert!(config.layers.iter().all(|layer| layer.temperature == Some(expected)));
+            let graph = record(&config, &Outline::new(Type::F32, &[])).unwrap();
+            let grows =
+                |op: &Op| matches!(op, Op::Scale { temperature: Some(by), .. } if *by == expected);
+            let growing = graph.nodes.iter().filter(|node| grows(&node.op)).count();
+            assert_eq!(growing, config.layers.len());
+        }
+        let none = changed(&ARCHITECTURE, &[]).unwrap();
+        assert!(none.layers.iter().all(|layer| layer.temperature.is_none()));
     }
 
     #[test]

@@ -13,6 +13,9 @@ use crate::{
 /// not say so.
 const LAYERS_OF_27B: usize = 62;
 
+/// RoPE base of global layers, where a file does not say.
+const GLOBAL_BASE: f32 = 1e6;
+
 const NAME: &str = "gemma3";
 
 /// Entry in the table of architectures.
@@ -79,6 +82,9 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
         ..config
     };
     keys.size("attention.sliding_window", 1..=limits::CONTEXT)?;
+    // llama.cpp's default is 1e4, which no model has.
+    let base = keys.positive("rope.freq_base")?.unwrap_or(GLOBAL_BASE);
+    config.layers.iter_mut().filter_map(|layer| layer.rope.as_mut()).for_each(|r| r.base = base);
     // The context extension applies to global layers only.
     let base = keys.positive("rope.freq_base_swa")?.unwrap_or(10_000.0);
     let local = |rope| Rotary { base, scaling: Scaling::None, attn_factor: 1.0, ..rope };
@@ -91,7 +97,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ARCHITECTURE, Scaling, tiny::changed};
+    use super::{ARCHITECTURE, Metadata, Scaling, tiny::changed};
     use bilayer_graph::Window;
 
     #[test]
@@ -108,6 +114,31 @@ mod tests {
         }
         let told = changed(&ARCHITECTURE, &[("rope.freq_base_swa", 500f32.into())]).unwrap();
         assert_eq!(told.layers[0].rope.unwrap().base, 500.0);
+    }
+
+    #[test]
+    fn bases_are_known_by_the_names_of_ollama() {
+        let bases = |change: &dyn Fn(&mut Metadata)| {
+            let mut metadata = (ARCHITECTURE.tiny)();
+            change(&mut metadata);
+            let layers = (ARCHITECTURE.config)(&metadata).unwrap().layers;
+            [0, 2].map(|layer| layers[layer].rope.unwrap().base)
+        };
+        let ollama = |metadata: &mut Metadata| {
+            metadata.remove("gemma3.rope.freq_base");
+            metadata.set("gemma3.rope.global.freq_base", 5e5f32);
+            metadata.set("gemma3.rope.local.freq_base", 2e4f32);
+        };
+        assert_eq!(bases(&ollama), [2e4, 5e5]);
+        let both = |metadata: &mut Metadata| {
+            ollama(metadata);
+            metadata.set("gemma3.rope.freq_base", 7e5f32);
+        };
+        assert_eq!(bases(&both), [2e4, 7e5]);
+        let neither = |metadata: &mut Metadata| {
+            metadata.remove("gemma3.rope.freq_base");
+        };
+        assert_eq!(bases(&neither), [1e4, 1e6]);
     }
 
     #[test]

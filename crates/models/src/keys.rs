@@ -7,6 +7,19 @@ use bilayer_gguf::{Array, Metadata, Value};
 
 use crate::{Error, limits};
 
+/// Numbers that llama.cpp's converter and ollama's call differently, in this order.
+const OLLAMA: &[[&str; 2]] = &[
+    ["gemma3.rope.freq_base", "gemma3.rope.global.freq_base"],
+    ["gemma3.rope.freq_base_swa", "gemma3.rope.local.freq_base"],
+    ["gemma3.rope.scaling.yarn_beta_fast", "gemma3.rope.scaling.beta_fast"],
+    ["gemma3.rope.scaling.yarn_beta_slow", "gemma3.rope.scaling.beta_slow"],
+    ["gemma3.rope.scaling.yarn_ext_factor", "gemma3.rope.scaling.extrapolation_factor"],
+    ["mistral3.attention.temperature_scale", "mistral3.rope.scaling_beta"],
+    ["mistral3.rope.scaling.yarn_beta_fast", "mistral3.rope.scaling.beta_fast"],
+    ["mistral3.rope.scaling.yarn_beta_slow", "mistral3.rope.scaling.beta_slow"],
+    ["mistral3.rope.scaling.yarn_log_multiplier", "mistral3.rope.scaling.mscale_all_dim"],
+];
+
 /// The keys `<architecture>.*` of a file.
 pub(crate) struct Keys<'m> {
     pub metadata: &'m Metadata,
@@ -84,11 +97,13 @@ impl Keys<'_> {
 
     /// A factor, base or cap: finite and above 0. `None` if the key is absent.
     pub fn positive(&self, name: &str) -> Result<Option<f32>, Error> {
-        let Some(value) = self.metadata.opt_f32(&self.key(name))? else { return Ok(None) };
+        let key = self.number_key(name);
+        let Some(value) = self.metadata.opt_f32(&key)? else { return Ok(None) };
         if value.is_finite() && value > 0.0 {
             return Ok(Some(value));
         }
-        Err(self.value(name, "a finite number above 0", value))
+        let (expected, found) = ("a finite number above 0".to_owned(), value.to_string());
+        Err(Error::Value { key, expected, found })
     }
 
     /// [`Keys::positive`] of a required key.
@@ -99,10 +114,21 @@ impl Keys<'_> {
 
     /// [`Keys::positive`], where 0 also means absent, as some converters write it.
     pub fn positive_or_zero(&self, name: &str) -> Result<Option<f32>, Error> {
-        if self.metadata.opt_f32(&self.key(name))? == Some(0.0) {
+        if self.metadata.opt_f32(&self.number_key(name))? == Some(0.0) {
             return Ok(None);
         }
         self.positive(name)
+    }
+
+    /// The full key, or ollama's where the file has only that.
+    fn number_key(&self, name: &str) -> String {
+        let key = self.key(name);
+        if self.metadata.get(&key).is_some() {
+            return key;
+        }
+        let other = OLLAMA.iter().find(|[known, _]| *known == key).map(|[_, other]| *other);
+        let other = other.filter(|other| self.metadata.get(other).is_some());
+        other.map_or(key, str::to_owned)
     }
 
     /// The epsilon of a norm.

@@ -1,13 +1,12 @@
 //! Mistral Small 3, Ministral 3 and Devstral: Llama whose queries grow with the position once the context is extended.
 
 use bilayer_gguf::Metadata;
-use bilayer_graph::{Pairs, Temperature};
+use bilayer_graph::Pairs;
 
 use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Draft, Error, Experts, Norm, checkpoint, decoder, limits,
-    names, tiny,
+    Architecture, Checkpoint, Config, Draft, Error, Experts, Norm, checkpoint, decoder, names, tiny,
 };
 
 const NAME: &str = "mistral3";
@@ -53,19 +52,16 @@ fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };
     let mut config = Config::read(&keys, Norm::Rms, Some(Pairs::Interleaved))?;
-    if let Some(scale) = keys.positive_or_zero("attention.temperature_scale")? {
-        let name = "rope.scaling.original_context_length";
-        let length = keys.size(name, 1..=limits::CONTEXT)? as u32;
-        let temperature = Temperature { scale, length, offset: 0 };
-        config.layers.iter_mut().for_each(|layer| layer.temperature = Some(temperature));
-    }
+    config.temper(&keys)?;
     let experts = Experts::read(&keys, Weights::Shares)?;
     config.with_experts(&keys, experts)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ARCHITECTURE, Temperature, tiny::changed};
+    use bilayer_graph::Temperature;
+
+    use super::{ARCHITECTURE, tiny::changed};
 
     #[test]
     fn queries_grow_with_each_original_context() {
@@ -74,6 +70,26 @@ mod tests {
         assert!(config.layers.iter().all(|layer| layer.temperature == Some(expected)));
         let none = changed(&ARCHITECTURE, &[("attention.temperature_scale", 0f32.into())]);
         assert!(none.unwrap().layers.iter().all(|layer| layer.temperature.is_none()));
+    }
+
+    #[test]
+    fn a_file_of_ollama_is_the_model_of_llama_cpp() {
+        let names = [
+            ("attention.temperature_scale", "rope.scaling_beta", 0.1f32),
+            ("rope.scaling.yarn_beta_fast", "rope.scaling.beta_fast", 16.0),
+            ("rope.scaling.yarn_beta_slow", "rope.scaling.beta_slow", 2.0),
+            ("rope.scaling.yarn_log_multiplier", "rope.scaling.mscale_all_dim", 0.5),
+        ];
+        let usual = changed(&ARCHITECTURE, &names.map(|(name, _, value)| (name, value.into())));
+        let mut metadata = (ARCHITECTURE.tiny)();
+        for (name, other, value) in names {
+            metadata.remove(&format!("mistral3.{name}"));
+            metadata.set(&format!("mistral3.{other}"), value);
+        }
+        assert_eq!((ARCHITECTURE.config)(&metadata).unwrap(), usual.unwrap());
+        metadata.set("mistral3.rope.scaling_beta", -1f32);
+        let error = (ARCHITECTURE.config)(&metadata).unwrap_err().to_string();
+        assert!(error.contains("mistral3.rope.scaling_beta"), "{error}");
     }
 
     /// With a logarithmic multiplier of 1 the amplitude is m(1) / m(1); with 0.5 it is

@@ -37,32 +37,35 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };
     let config = Config::read(&keys, Norm::Layer, Some(Pairs::Halves))?;
-    let ffn_input = match keys.opt_flag("use_parallel_residual")?.unwrap_or(false) {
-        true => FfnInput::AttentionNorm,
-        false => FfnInput::Attended,
-    };
-    Ok(Config { ffn_input, ..config })
+    // llama.cpp's converter writes `use_parallel_residual` = true of checkpoints that do not say, which are not parallel.
+    Ok(Config { ffn_input: FfnInput::AttendedIfNormed, ..config })
 }
 
 #[cfg(test)]
 mod tests {
+    use bilayer_graph::Op;
     use bilayer_quant::Type;
 
     use super::{ARCHITECTURE, tiny::changed};
     use crate::{Outline, record};
 
+    /// Whatever the key says.
     #[test]
-    fn a_parallel_layer_has_one_norm() {
+    fn layers_without_a_norm_before_the_feed_forward_are_parallel() {
         for parallel in [true, false] {
             let config = changed(&ARCHITECTURE, &[("use_parallel_residual", parallel.into())]);
             let config = config.unwrap();
             assert_eq!(config.layers[0].rope.unwrap().dims, 4);
-            let outline = Outline::new(Type::F32, &[]);
-            record(&config, &outline).unwrap();
+            let outline = Outline::new(Type::F32, &["blk.1.ffn_norm.weight"]);
+            let graph = record(&config, &outline).unwrap();
             let tensors = outline.tensors();
             let has = |name: &str| tensors.iter().any(|(known, _)| known == name);
-            assert_eq!(has("blk.1.ffn_norm.bias"), !parallel);
-            assert!(has("blk.1.attn_norm.bias"));
+            for (layer, is_parallel) in [(0, true), (1, false), (2, true)] {
+                assert!(has(&format!("blk.{layer}.attn_norm.bias")));
+                assert_eq!(has(&format!("blk.{layer}.ffn_norm.bias")), !is_parallel, "{layer}");
+            }
+            let norms = graph.nodes.iter().filter(|node| matches!(node.op, Op::LayerNorm { .. }));
+            assert_eq!(norms.count(), 5);
         }
     }
 }

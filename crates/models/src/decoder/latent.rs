@@ -53,7 +53,7 @@ impl Block<'_> {
         let heads = self.layer.heads;
         let Latent { query_rank, rank, plain_dim, rotated_dim, .. } = *latent;
         let (query_dim, width) = (latent.query_dim(), heads * latent.query_dim());
-        let q = match query_rank {
+        let mut q = match query_rank {
             None => self.linear(r, "attn_q", normed, &Projection::whole("attn_q", width))?,
             Some(rank) => {
                 let by = Projection::whole("attn_q_a", rank);
@@ -62,6 +62,9 @@ impl Block<'_> {
                 self.linear(r, "attn_q", q, &Projection::whole("attn_q_b", width))?
             }
         }; // [T, heads * query_dim]
+        if let Some(temperature) = self.layer.temperature {
+            q = r.temper("attn_q_tempered", q, temperature);
+        }
         let plain = r.part("attn_q_plain", q, query_dim, 0..plain_dim);
         let stack = self.head_stack(r, "attn_k_b", [heads, rank, plain_dim])?;
         let absorbed = Experts { input: plain, route, stack, bias: None, out: plain };
