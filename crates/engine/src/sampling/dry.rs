@@ -1,8 +1,9 @@
 //! DRY: a penalty on tokens that would continue a repetition (p-e-w 2024).
 //!
 //! If the last `n >= allowed_length` tokens occurred earlier in the history, the token that followed them there is
-//! penalised by `multiplier * base^(n - allowed_length)`. Matches do not reach across breaker tokens. The length
-//! of every earlier match is found in one pass by the Z function of the reversed history.
+//! penalised by `multiplier * base^(n - allowed_length)`. Matches do not reach across breaker tokens, which are not
+//! penalised themselves. The length of every earlier match is found in one pass by the Z function of the reversed
+//! history.
 
 use super::options::{Dry, at_least};
 use super::{Candidate, Field, Link, Parameter, Phase};
@@ -65,7 +66,7 @@ pub struct State {
     breakers: Vec<bool>,
     /// Z function of the reversed window.
     z: Vec<u32>,
-    /// Longest match that each token would continue; 0 outside `apply`.
+    /// Longest match that each token would continue, and one more; 0 if it continues none, and outside `apply`.
     lengths: Vec<u32>,
 }
 
@@ -92,11 +93,12 @@ pub fn apply(candidates: &mut [Candidate], history: &[u32], options: &Dry, state
         let end = recent.len() - 1 - i;
         let next = recent[end + 1] as usize;
         let length = state.z[i].min(longest as u32);
-        state.lengths[next] = state.lengths[next].max(length);
+        state.lengths[next] = state.lengths[next].max(length + 1);
     }
     for &id in recent {
         let length = std::mem::take(&mut state.lengths[id as usize]) as usize;
-        if length >= options.allowed_length {
+        let Some(length) = length.checked_sub(1) else { continue };
+        if length >= options.allowed_length && !is_breaker(id) {
             let excess = (length - options.allowed_length) as f32;
             let penalty = options.multiplier * options.base.powf(excess);
             candidates[id as usize].logit -= penalty.min(f32::MAX);

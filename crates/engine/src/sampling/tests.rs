@@ -158,7 +158,7 @@ fn penalties_follow_their_formulas() {
 fn dry_naive(history: &[u32], options: &Dry, breakers: &[bool], vocab: usize) -> Vec<f32> {
     let start = history.len() - options.last_n.unwrap_or(history.len()).min(history.len());
     let recent = &history[start..];
-    let mut longest = vec![0usize; vocab];
+    let mut longest = vec![None; vocab];
     for end in 0..recent.len().saturating_sub(1) {
         let mut n = 0;
         while n <= end
@@ -168,10 +168,13 @@ fn dry_naive(history: &[u32], options: &Dry, breakers: &[bool], vocab: usize) ->
             n += 1;
         }
         let next = recent[end + 1] as usize;
-        longest[next] = longest[next].max(n);
+        if !breakers[next] {
+            longest[next] = longest[next].max(Some(n));
+        }
     }
     let penalty = |n: usize| options.multiplier * options.base.powi(n as i32);
-    longest.iter().map(|&n| n.checked_sub(options.allowed_length).map_or(0.0, penalty)).collect()
+    let excess = |n: Option<usize>| n?.checked_sub(options.allowed_length);
+    longest.into_iter().map(|n| excess(n).map_or(0.0, penalty)).collect()
 }
 
 #[test]
@@ -190,7 +193,7 @@ fn dry_equals_the_naive_search() {
         let options = Dry {
             multiplier: 0.8,
             base: 1.75,
-            allowed_length: 1 + round % 3,
+            allowed_length: round % 4,
             last_n: (round % 2 == 0).then_some(17),
         };
         let mut candidates = from(&[0.0; 5]);
