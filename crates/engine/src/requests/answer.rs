@@ -123,6 +123,8 @@ impl Answer {
         best: &mut Vec<(u32, f32)>,
     ) -> Result<Vec<Token>, Error> {
         if let Some((top, found)) = &mut self.prompt_logprobs {
+            // After a preemption the prompt is computed again.
+            found.truncate(item.start);
             for (row, at) in rows.data.chunks_exact(rows.reading.width).zip(item.start..) {
                 if let Some(&next) = tokens.get(at + 1) {
                     found.push(sampling::logprobs(row, next, *top));

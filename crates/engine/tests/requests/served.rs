@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bilayer_engine::placement::Placing;
 use bilayer_engine::requests::{PositionLogprobs, StepReport, SubmitError};
 use bilayer_engine::sampling::logprobs;
 use bilayer_engine::session::{Run, Spent, Wanted};
@@ -244,6 +245,45 @@ fn log_probabilities_are_those_of_the_logits_before_each_token() {
             assert_close(found, &logprobs(row(39), token.id, 3), 39);
             assert_eq!(found.0.id, found.1[0].id, "it is the most likely one");
         }
+    }
+}
+
+#[test]
+fn a_prompt_that_is_computed_again_has_its_log_probabilities_once() {
+    let model = tiny();
+    let prompt = tokens(60);
+    let found = |first: Option<u32>| {
+        // Eight pages, of which a prompt of two rows with logits in each step has to give its two back.
+        let settings = Settings {
+            threads: Some(1),
+            ctx_size: Some(256),
+            sequences: 2,
+            kv_tokens: Some(256),
+            outputs: Some(2),
+            placing: Placing::cpu(),
+            ..Settings::default()
+        };
+        let session = Session::new(&model, settings).unwrap();
+        let mut executor = Executor::new(session, ExecutorSettings::default());
+        if let Some(len) = first {
+            executor.submit(exactly(&model, tokens(len), 45)).unwrap();
+            executor.step(&mut Vec::new());
+        }
+        let mut request = exactly(&model, prompt.clone(), 1);
+        request.prompt_logprobs = Some(0);
+        let id = executor.submit(request).unwrap();
+        let events = run(&mut executor);
+        let preempted = last(&events, id).preempted;
+        let found = events.into_iter().find_map(|(_, event)| match event {
+            Event::PromptLogprobs(found) => Some(found),
+            _ => None,
+        });
+        (found.unwrap(), preempted)
+    };
+    let ((expected, none), (found, preempted)) = (found(None), found(Some(155)));
+    assert_eq!((expected.len(), found.len(), none, preempted), (59, 59, 0, 1));
+    for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        assert_close(found, expected, at);
     }
 }
 
