@@ -7,6 +7,7 @@ mod answer;
 mod begun;
 mod executor;
 mod fairness;
+mod fixed;
 mod pace;
 mod prefix;
 mod prompts;

@@ -3,7 +3,7 @@
 use bilayer_graph::PAGE_TOKENS;
 
 use super::request::RequestId;
-use super::scheduler::{Job, Scheduler};
+use super::scheduler::{Active, Job, Scheduler};
 use super::sequences::Sequences;
 use crate::kept::fnv;
 use crate::session::SequenceId;
@@ -78,6 +78,24 @@ impl Scheduler {
             })
             .max_by_key(|&(_, common)| common)
             .map(|(active, common)| (active.job.id, common))
+    }
+
+    /// The tokens left of each of some prompts, in the order of arrival, of all that are to be computed. A prompt behind the
+    /// oldest counts with those alone that a follower waits for: else one that is too long to be computed beside the oldest
+    /// would make short ones wait for that too.
+    pub(super) fn left(
+        &self,
+        prompts: &[&Active],
+        all: impl Fn(&Job) -> usize,
+        cache: &impl Sequences,
+    ) -> Vec<usize> {
+        let left = |(at, active): (usize, &&Active)| {
+            let held = cache.pages().len(active.sequence);
+            let followers = self.followers.iter().filter(|of| at > 0 && of.leader == active.job.id);
+            let common = followers.map(|follower| follower.common).min();
+            common.unwrap_or(usize::MAX).min(all(&active.job)).saturating_sub(held)
+        };
+        prompts.iter().enumerate().map(left).collect()
     }
 
     /// Of the first tokens that a job has in common with a sequence, those that it may start from.

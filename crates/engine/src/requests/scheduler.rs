@@ -18,7 +18,7 @@ use bilayer_graph::PAGE_TOKENS;
 use super::fairness::{KeyId, Queue};
 use super::pace::Pace;
 use super::prompts;
-use super::request::{Arrival, Deterministic, Item, Policy, Progress, Refused, RequestId};
+use super::request::{Arrival, Item, Policy, Progress, Refused, RequestId};
 use super::sequences::Sequences;
 use crate::session::{SequenceId, Wanted};
 
@@ -66,10 +66,10 @@ pub(super) struct Idle {
 
 /// A request that waits until another has computed the first tokens of both prompts.
 #[derive(Debug)]
-struct Follower {
-    leader: RequestId,
+pub(super) struct Follower {
+    pub leader: RequestId,
     /// Tokens of the leader that it waits for.
-    common: usize,
+    pub common: usize,
     job: Job,
 }
 
@@ -81,17 +81,17 @@ pub struct Scheduler {
     paces: [Pace; 2],
     queue: Queue,
     waiting: HashMap<usize, Job>,
-    followers: Vec<Follower>,
+    pub(super) followers: Vec<Follower>,
     pub(super) running: Vec<Active>,
     pub(super) idle: Vec<Idle>,
     next: u64,
     pub(super) clock: u64,
     /// Whether the last step was a prompt chunk.
-    was_prefill: bool,
+    pub(super) was_prefill: bool,
     /// Whether the last prompt chunk was the oldest prompt's turn.
-    was_oldest: bool,
+    pub(super) was_oldest: bool,
     /// Number of the last request of the last decode group.
-    turn: u64,
+    pub(super) turn: u64,
 }
 
 impl Scheduler {
@@ -378,9 +378,9 @@ impl Scheduler {
         let decoding = free.clone().filter(|active| active.decodes(cache)).count();
         let most = self.running.len().div_ceil(groups);
         let prompts = free.take(most).filter(|active| !active.decodes(cache));
-        let left = |of: &Active| of.job.tokens.len() - cache.pages().len(of.sequence);
-        let (ids, left): (Vec<RequestId>, Vec<usize>) =
-            prompts.map(|active| (active.job.id, left(active))).unzip();
+        let prompts: Vec<&Active> = prompts.collect();
+        let left = self.left(&prompts, |job| job.tokens.len(), cache);
+        let ids: Vec<RequestId> = prompts.iter().map(|active| active.job.id).collect();
         let budget = if decoding == 0 && self.begun() == 0 && prompts::short(&left).is_empty() {
             self.policy.rows
         } else {
@@ -396,87 +396,19 @@ impl Scheduler {
         let mut at = 0;
         while at < self.running.len() && step.items.len() < most {
             step.prefill = shares.get(&self.running[at].job.id).copied().unwrap_or(0);
+            step.behind = self.running.len() - at - 1;
             at = self.add(at, &mut step, cache);
         }
         step.items
     }
 
-    /// A prompt chunk of one request, or a group of decode rows, in turn.
-    fn fixed_step(
-        &mut self,
-        fixed: Deterministic,
-        groups: usize,
-        cache: &mut impl Sequences,
-    ) -> Vec<Item> {
-        let rows = fixed.rows.min(self.running.len().div_ceil(groups));
-        for is_prompt in [!self.was_prefill, self.was_prefill] {
-            let items = match is_prompt {
-                true => self.prompt_chunk(fixed, cache),
-                false => self.decode_group(rows, cache),
-            };
-            if !items.is_empty() {
-                self.was_prefill = is_prompt;
-                return items;
-            }
-        }
-        Vec::new()
-    }
-
-    /// The next chunk of the oldest prompt and of a short one, if there is one, in turn.
-    fn prompt_chunk(&mut self, fixed: Deterministic, cache: &mut impl Sequences) -> Vec<Item> {
-        for is_oldest in [!self.was_oldest, self.was_oldest] {
-            let held = |active: &Active| cache.pages().len(active.sequence);
-            let running = self.running.iter().enumerate();
-            let (places, left): (Vec<usize>, Vec<usize>) = running
-                .filter(|(_, of)| !of.is_begun && held(of) < of.job.prompt)
-                .map(|(at, of)| (at, of.job.prompt - held(of)))
-                .unzip();
-            let next = if is_oldest { Some(0) } else { prompts::short(&left).first().copied() };
-            let Some(&at) = next.and_then(|next| places.get(next)) else { continue };
-            let active = &self.running[at];
-            let held = held(active);
-            let chunk = ((held / fixed.chunk + 1) * fixed.chunk).min(active.job.prompt) - held;
-            let outputs = self.policy.outputs;
-            let mut step = Filling { prefill: chunk, rows: chunk, outputs, ..Filling::default() };
-            self.add(at, &mut step, cache);
-            // The latest request may have given its pages back instead.
-            if !step.items.is_empty() {
-                self.was_oldest = is_oldest;
-                return step.items;
-            }
-        }
-        Vec::new()
-    }
-
-    /// Rows of requests whose prompt is computed, beginning behind the last group.
-    fn decode_group(&mut self, rows: usize, cache: &mut impl Sequences) -> Vec<Item> {
-        let first = self.running.partition_point(|active| active.job.id.0 <= self.turn);
-        let (before, after) = self.running.split_at(first);
-        let held = |active: &&Active| {
-            !active.is_begun && cache.pages().len(active.sequence) >= active.job.prompt
-        };
-        let order: Vec<RequestId> =
-            after.iter().chain(before).filter(held).map(|active| active.job.id).collect();
-        let outputs = self.policy.outputs;
-        let mut step = Filling { rows, outputs, ..Filling::default() };
-        for id in order {
-            // A request may have given its pages back to one before it.
-            let at = self.running.iter().position(|active| active.job.id == id);
-            if let Some(at) = at {
-                step.prefill = step.rows;
-                self.add(at, &mut step, cache);
-            }
-        }
-        // One such run makes the whole step exact.
-        for item in &mut step.items {
-            item.wanted = Wanted::Verified;
-        }
-        self.turn = step.items.last().map_or(self.turn, |item| item.request.0);
-        step.items
-    }
-
     /// Adds rows of the running request `at`, making room for their pages. Returns the place of the next one.
-    fn add(&mut self, at: usize, step: &mut Filling, cache: &mut impl Sequences) -> usize {
+    pub(super) fn add(
+        &mut self,
+        at: usize,
+        step: &mut Filling,
+        cache: &mut impl Sequences,
+    ) -> usize {
         let active = &self.running[at];
         if active.is_begun {
             return at + 1;
@@ -490,7 +422,8 @@ impl Scheduler {
             rows = rows.min(step.prefill);
         }
         if job.all_logits || job.drafted > 0 {
-            rows = rows.min(step.outputs);
+            let behind = if is_prefill { step.behind } else { 0 };
+            rows = rows.min(step.outputs.saturating_sub(behind).max(1));
         }
         // Draft tokens take no pages from others.
         let free = cache.pages().free_pages().saturating_sub(step.pages);
@@ -583,12 +516,14 @@ const MIN_PREFILL: usize = 8;
 
 /// A step being filled: what is left of its bounds, and the pages that its items take.
 #[derive(Default)]
-struct Filling {
-    items: Vec<Item>,
-    rows: usize,
-    prefill: usize,
-    outputs: usize,
-    pages: usize,
+pub(super) struct Filling {
+    pub items: Vec<Item>,
+    pub rows: usize,
+    pub prefill: usize,
+    pub outputs: usize,
+    /// Number of later requests: a prompt with all logits leaves an output for each.
+    pub behind: usize,
+    pub pages: usize,
 }
 
 #[cfg(test)]

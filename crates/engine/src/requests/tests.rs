@@ -418,6 +418,17 @@ fn logits_of_all_prompt_tokens_take_several_steps() {
 }
 
 #[test]
+fn a_prompt_with_all_logits_leaves_an_output_to_each_request_behind() {
+    let mut desk = Desk::new(policy(), 32);
+    desk.submit(Arrival { all_logits: true, ..asking(text(9, 200)) });
+    assert_eq!(desk.step(), [(0, 0, 24)]);
+    desk.ask(20);
+    assert_eq!(desk.step(), [(0, 24, 47), (1, 0, 20)]);
+    desk.ask(20);
+    assert_eq!(desk.step(), [(0, 47, 69), (1, 20, 21), (2, 0, 20)]);
+}
+
+#[test]
 fn a_step_has_no_more_rows_with_logits_than_its_bound() {
     let mut desk = Desk::new(Policy { outputs: 2, ..policy() }, 16);
     for len in [5; 3] {

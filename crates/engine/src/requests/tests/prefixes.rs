@@ -209,6 +209,36 @@ fn a_page_that_another_is_about_to_compute_is_waited_for() {
 }
 
 #[test]
+fn what_others_wait_for_is_computed_beside_the_oldest_prompt() {
+    let of = |desk: &mut Desk, own| desk.submit(asking([text(8, 100), own].concat()));
+    let mut desk = Desk::new(policy(), 64);
+    desk.ask(960);
+    desk.step();
+    // It is too long to be computed beside the first one.
+    of(&mut desk, text(9, 600));
+    assert_eq!(desk.step(), [(0, 64, 128)]);
+    let short = of(&mut desk, text(7, 20));
+    let expected: [&[StepRows]; 6] = [
+        &[(0, 128, 160), (1, 0, 32)],
+        &[(0, 160, 192), (1, 32, 64)],
+        &[(0, 192, 224), (1, 64, 96)],
+        &[(0, 224, 284), (1, 96, 100)],
+        &[(0, 284, 328), (short.0, 100, 120)],
+        &[(0, 328, 391), (short.0, 120, 121)],
+    ];
+    assert_eq!([(); 6].map(|()| desk.step()), expected);
+    // In fixed chunks, of each in turn.
+    let mut desk = Desk::new(fixed(32, 2), 64);
+    desk.ask(960);
+    desk.step();
+    of(&mut desk, text(9, 600));
+    let short = of(&mut desk, text(7, 20));
+    let found = [(); 8].map(|()| rows_of(&desk.step())[0]);
+    assert_eq!(found, [1, 0, 1, 0, 1, 0, short.0, short.0]);
+    assert_eq!(desk.scheduler.progress(short).map(|progress| progress.cached), Some(96));
+}
+
+#[test]
 fn the_one_that_computes_most_is_waited_for() {
     let mut desk = Desk::new(Policy { rows: 20, ..policy() }, 64);
     desk.submit(asking(text(1, 100)));
