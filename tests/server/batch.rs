@@ -83,6 +83,22 @@ fn requests_of_many_answers_are_answered() {
     assert_eq!(counts.collect::<Vec<_>>(), [40, 8, 8, 8, 8, 8, 8, 8, 8]);
 }
 
+/// Each waits until the answers of the other one have ended, also that which was loaded first.
+#[test]
+fn models_take_turns_where_one_has_room() {
+    let place = Place::new();
+    let line = |at: usize| {
+        let model = ["demo", "two"][at % 2];
+        let body = json!({ "model": model, "prompt": "ROMEO:", "max_tokens": 2 });
+        request(&format!("{at}"), "/v1/completions", &body)
+    };
+    place.file("in.jsonl", (0..6).map(line).collect::<Vec<_>>().join("\n"));
+    let models = format!("-m {DEMO} --add-model two={DEMO} --models-max 1");
+    let ran = place.run(&format!("batch -ngl 0 -np 2 -c 512 {models} in.jsonl out.jsonl")).good();
+    assert!(ran.err.contains("6 requests answered") && ran.err.contains(" 0 failed"), "{ran:?}");
+    assert_eq!(texts(&place, "out.jsonl").len(), 6);
+}
+
 #[test]
 fn wrong_requests_are_answered_with_what_is_wrong() {
     let place = Place::new();
