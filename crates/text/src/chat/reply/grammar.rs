@@ -17,6 +17,10 @@ use crate::special::{Fragment, Matcher};
 /// is refused, if not for its length.
 const RULES_BYTES: usize = 1 << 20;
 
+/// Most arguments of a function that are written one by one. A function with more gets the schema of all of them, which
+/// is refused for their number with the function's name.
+const ARGUMENTS_MAX: usize = 1000;
+
 /// Which calls a reply makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolChoice<'a> {
@@ -342,7 +346,7 @@ impl Writer {
                 Item { text: format!("{head} {value} \"\\n\"?"), is_required }
             })
             .collect();
-        self.sequence(&items, "")
+        self.sequence(tool, &items, "")
     }
 
     /// A value with its end.
@@ -386,7 +390,7 @@ impl Writer {
                     Style::Braces(_) => ("{", "}", "\",\""),
                 };
                 let head = self.text(&format!("{}{}{open}", literal.prefix, tool.name));
-                let items = self.sequence(&items, comma);
+                let items = self.sequence(tool, &items, comma);
                 format!("{head} {items} {}", self.text(close))
             })
             .collect();
@@ -436,8 +440,11 @@ impl Writer {
         }
     }
 
-    /// Items in order; those that are not required may be left out. The text is linear in that of the items.
-    fn sequence(&mut self, items: &[Item], comma: &str) -> String {
+    /// The arguments of a tool in order; those that are not required may be left out. The text is linear in theirs.
+    fn sequence(&mut self, tool: &Tool, items: &[Item], comma: &str) -> String {
+        if items.len() > ARGUMENTS_MAX {
+            return self.arguments(tool);
+        }
         let following = |item: &Item| match item.is_required {
             true => format!("{comma} {}", item.text),
             false => format!("({comma} {})?", item.text),

@@ -351,11 +351,19 @@ fn arguments_that_are_not_required_may_be_left_out() {
         let items: Vec<Item> =
             letters.chars().map(|c| item(&c.to_string(), c.is_uppercase())).collect();
         let mut writer = Writer::default();
-        assert_eq!(writer.sequence(&items, ","), expected, "{letters}");
+        assert_eq!(writer.sequence(&tools()[0], &items, ","), expected, "{letters}");
         assert_eq!(writer.lines, rules, "{letters}");
     }
     let items = [item("a", false), item("B", true), item("c", false)];
-    assert_eq!(Writer::default().sequence(&items, ""), "( a)?  B ( c)?");
+    assert_eq!(Writer::default().sequence(&tools()[0], &items, ""), "( a)?  B ( c)?");
+    // Too many are left to the checks of schemas.
+    for (count, is_schema) in [(1000, false), (1001, true)] {
+        let items: Vec<Item> = (0..count).map(|_| item("a", false)).collect();
+        let mut writer = Writer::default();
+        writer.sequence(&tools()[1], &items, ",");
+        assert_eq!(writer.lines.contains(r#"%json {"type":"object""#), is_schema, "{count}");
+        assert_eq!(writer.lines.contains(r#""title":"g""#), is_schema, "{count}");
+    }
 }
 
 /// Many arguments make a grammar that is longer by as much, also where each refers to the definitions; beyond a limit
