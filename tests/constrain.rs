@@ -13,6 +13,7 @@ use bilayer_engine::sampling::{Mirostat, Options, Sampler};
 use bilayer_engine::session::{Session, Settings};
 use bilayer_engine::{Model, OpenOptions};
 use bilayer_text::Encode;
+use bilayer_text::chat::reply::{CallRules, Format, Tool, ToolChoice};
 use serde_json::{Value, json};
 
 fn demo() -> Model {
@@ -124,6 +125,65 @@ fn every_sampler_obeys_and_all_logits_are_needed() {
             .collect();
         assert_eq!(text.len(), 30);
         assert!(text.iter().all(|byte| (b'a'..=b'c').contains(byte)));
+    }
+}
+
+/// `count` functions with as many optional texts `p0`, `p1` and so on.
+fn tools(count: usize, texts: usize) -> Vec<Tool> {
+    let text = |at: usize| (format!("p{at}"), json!({ "type": "string" }));
+    let properties: Value = (0..texts).map(text).collect();
+    let parameters = json!({ "type": "object", "properties": properties });
+    (0..count).map(|at| Tool { name: format!("f{at}"), parameters: parameters.clone() }).collect()
+}
+
+/// A template of each kind of format, and two calls as its maker writes them: the first of two texts, the second of none.
+const CALLS: &[(&str, &str)] = &[
+    (
+        "<tool_call><function=<parameter=",
+        "<tool_call>\n<function=f0>\n<parameter=p2>\nx\n</parameter>\n<parameter=p9>\ny\n</parameter>\n</function>\n\
+         </tool_call>\n<tool_call>\n<function=f0>\n</function>\n</tool_call>",
+    ),
+    (
+        "<tool_call>",
+        "<tool_call>\n{\"name\": \"f0\", \"arguments\": {\"p2\": \"x\", \"p9\": \"y\"}}\n</tool_call>\n\
+         <tool_call>\n{\"name\": \"f0\", \"arguments\": {}}\n</tool_call>",
+    ),
+    ("<|tool_call_start|>", "<|tool_call_start|>[f0(p2=\"x\", p9=\"y\"), f0()]<|tool_call_end|>"),
+    (
+        "<|tool_call>",
+        "<|tool_call>call:f0{p2:<|\"|>x<|\"|>,p9:<|\"|>y<|\"|>}<tool_call|><|tool_call>call:f0{}<tool_call|>",
+    ),
+];
+
+#[test]
+fn calls_are_allowed_as_their_makers_write_them() {
+    let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
+    let tokens = bytes.iter().map(|byte| Token::Text(byte)).chain([Token::Control(b"<end>")]);
+    let tokens = Tokens::new(tokens, &[256]).expect("a vocabulary");
+    let constraint = |template: &str, tools: &[Tool]| {
+        let rules = CallRules {
+            tools,
+            choice: ToolChoice::Auto,
+            parallel: true,
+            thinking_is_open: false,
+            may_think: false,
+            tokenizer: None,
+        };
+        let grammar = Format::of(template).call_grammar(&rules).expect("a grammar");
+        let made = Constraint::new(&tokens, &Grammar::lark(grammar.lark), Limits::default());
+        made.map(|made| made.once(&grammar.trigger.expect("a marker")))
+    };
+    for (template, calls) in CALLS {
+        for (count, texts) in [(2, 20), (40, 20), (1, 700)] {
+            let made = constraint(template, &tools(count, texts)).expect(template);
+            let mut made = made.clone();
+            for (at, byte) in calls.bytes().enumerate() {
+                let fed = made.accept(u32::from(byte));
+                assert_eq!(fed, Ok(()), "{count}, {texts}: {:?}", &calls[..at]);
+            }
+            assert!(made.may_end(), "{count}, {texts}: {template}");
+        }
+        assert!(constraint(template, &tools(1, 4000)).is_err(), "{template}");
     }
 }
 
