@@ -70,26 +70,37 @@ pub fn adapters() -> Vec<AdapterFacts> {
     enumerate().into_iter().map(|adapter| adapter.facts).collect()
 }
 
-/// Finds an adapter by its index in the order of [`adapters`], `software`, or a part of its name (case-insensitive).
-/// Without a name, the best one that is not a software adapter.
+/// Finds an adapter by its index in the order of [`adapters`], `software`, or a part of its name (case-insensitive); a
+/// number is always an index. Without a name, the best one that is not a software adapter.
 ///
 /// # Errors
 /// No adapter matches.
 pub fn find(wanted: Option<&str>) -> Result<Adapter, Error> {
     let mut found = enumerate();
-    let names = found.iter().map(|adapter| adapter.facts.name.clone()).collect();
-    let software = |adapter: &Adapter| adapter.facts.kind == AdapterKind::Software;
-    let place = match wanted {
-        None => found.iter().position(|adapter| !software(adapter)),
-        Some("software") => found.iter().position(software),
-        Some(text) => text.parse().ok().filter(|&i: &usize| i < found.len()).or_else(|| {
-            let text = text.to_lowercase();
-            found.iter().position(|adapter| adapter.facts.name.to_lowercase().contains(&text))
-        }),
-    };
-    match place {
-        Some(place) => Ok(found.swap_remove(place)),
+    let names: Vec<String> = found.iter().map(|adapter| adapter.facts.name.clone()).collect();
+    let kinds = found.iter().map(|adapter| adapter.facts.kind);
+    let adapters: Vec<(&str, AdapterKind)> = names.iter().map(String::as_str).zip(kinds).collect();
+    match index(&adapters, wanted) {
+        Some(index) => Ok(found.swap_remove(index)),
         None => Err(Error::NoAdapter { wanted: wanted.map(str::to_owned), found: names }),
+    }
+}
+
+/// The index of the wanted adapter among some with these names.
+fn index(adapters: &[(&str, AdapterKind)], wanted: Option<&str>) -> Option<usize> {
+    let is_software = |&(_, kind): &(&str, AdapterKind)| kind == AdapterKind::Software;
+    let Some(wanted) = wanted else {
+        return adapters.iter().position(|adapter| !is_software(adapter));
+    };
+    if wanted == "software" {
+        return adapters.iter().position(is_software);
+    }
+    match wanted.parse() {
+        Ok(index) => (0..adapters.len()).contains(&index).then_some(index),
+        Err(_) => {
+            let part = wanted.to_lowercase();
+            adapters.iter().position(|(name, _)| name.to_lowercase().contains(&part))
+        }
     }
 }
 
@@ -245,5 +256,34 @@ fn api(backend: wgpu::Backend) -> Option<Api> {
         wgpu::Backend::Metal => Some(Api::Metal),
         wgpu::Backend::Dx12 => Some(Api::Dx12),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AdapterKind, index};
+
+    #[test]
+    fn numbers_are_indices_and_other_names_parts_of_names() {
+        let adapters = [
+            ("GeForce RTX 5090", AdapterKind::Discrete),
+            ("llvmpipe (LLVM 20.1.2, 256 bits)", AdapterKind::Software),
+        ];
+        let cases = [
+            (None, Some(0)),
+            (Some("0"), Some(0)),
+            (Some("1"), Some(1)),
+            (Some("2"), None),
+            (Some("5"), None),
+            (Some("5090"), None),
+            (Some("rtx 5090"), Some(0)),
+            (Some("LLVM"), Some(1)),
+            (Some("software"), Some(1)),
+            (Some("radeon"), None),
+        ];
+        for (wanted, expected) in cases {
+            assert_eq!(index(&adapters, wanted), expected, "{wanted:?}");
+        }
+        assert_eq!(index(&adapters[1..], None), None);
     }
 }
