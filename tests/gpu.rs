@@ -6,14 +6,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bilayer_convert::mix::Mix;
+use bilayer_convert::synth::{Experts, Shape, Sizes, Synth};
 use bilayer_cpu::Cpu;
 use bilayer_engine::Model;
+use bilayer_engine::placement::Placing;
 use bilayer_engine::session::{Run, Session, Settings, Wanted, Warning};
 use bilayer_gguf::OpenOptions;
 use bilayer_gpu::{Gpu, Opened};
-use bilayer_graph::{Backend, Exactness, Holding, Limits, Segment, Span, Step};
+use bilayer_graph::{Backend, Exactness, Graph, Holding, Limits, Segment, Span, Step};
 use bilayer_quant::Type;
-use bilayer_scheduler::{Placement, place};
+use bilayer_scheduler::{Budget, Machine, Offload, OpOffload, Placement, place};
 
 mod support {
     pub mod data;
@@ -170,16 +173,63 @@ fn on_device(model: &Model, opened: &Opened) -> Session {
     let cpu = bilayer_cpu::Options { threads: Some(1), ..Default::default() };
     let backends: Vec<Box<dyn Backend>> =
         vec![Box::new(Cpu::new(cpu).unwrap()), Box::new(opened.backend())];
-    let planner = |graph: &bilayer_graph::Graph, machine: &_, budget: &_| {
+    let planner = |graph: &Graph, machine: &_, budget: &_| {
         Ok(place(graph, machine, budget, &Placement::offload(graph.layers(), 3, 0, 1))?)
     };
     let settings = Settings {
         threads: Some(1),
         ctx_size: Some(128),
-        placing: bilayer_engine::placement::Placing::cpu(),
+        placing: Placing::cpu(),
         ..Settings::default()
     };
     Session::on(model, backends, &planner, settings).unwrap()
+}
+
+/// Streamed layers with rows of 96 elements, which kernels read to the end of 128: attention and the experts' networks are
+/// programs of different shapes in one memory.
+#[test]
+fn programs_with_memory_in_common_read_zeros_beyond_their_rows() {
+    let sizes = Sizes {
+        layers: Some(3),
+        width: Some(96),
+        heads: Some(4),
+        kv_heads: Some(2),
+        head_dim: Some(32),
+        ffn: Some(128),
+        vocab: Some(512),
+        ..Sizes::default()
+    };
+    let mut shape = Shape::find("qwen3-30b-a3b").unwrap().with(sizes).unwrap();
+    shape.experts = shape.experts.map(|experts| Experts { count: 32, used: 2, ..experts });
+    let bytes = Synth::new(shape, Mix::pure(Type::Q8_0).unwrap()).to_bytes().unwrap();
+    let model = Model::from_bytes("padded", bytes).unwrap();
+    let prompts: Vec<Vec<u32>> =
+        (1..5).map(|seed| (0..40).map(|i| (i * 37 + seed * 101) % 500).collect()).collect();
+    let logits = |gpu: Gpu, gpu_layers| -> Vec<f32> {
+        let cpu = bilayer_cpu::Options { threads: Some(1), ..Default::default() };
+        let backends: Vec<Box<dyn Backend>> = vec![Box::new(Cpu::new(cpu).unwrap()), Box::new(gpu)];
+        let placing = Placing { gpu_layers, op_offload: OpOffload::From(2), ..Placing::default() };
+        let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
+            placing.plan(graph, machine, budget)
+        };
+        let settings = Settings { threads: Some(1), ctx_size: Some(128), ..Settings::default() };
+        let mut session = Session::on(&model, backends, &planner, settings).unwrap();
+        assert_eq!(session.plan().streaming.is_some(), gpu_layers != Offload::All);
+        let mut all = Vec::new();
+        for prompt in &prompts {
+            let sequence = session.open().unwrap();
+            all.extend(session.prefill(sequence, prompt, &mut |_| true).unwrap().unwrap());
+            session.close(sequence);
+        }
+        all
+    };
+    let [Some(streaming), Some(whole)] = [support::gpu::gpu(), support::gpu::gpu()] else { return };
+    let found = logits(streaming, Offload::Count(1));
+    let expected = logits(whole, Offload::All);
+    let squares = |row: &mut dyn Iterator<Item = f32>| row.map(|x| x * x).sum::<f32>();
+    let off = squares(&mut found.iter().zip(&expected).map(|(a, b)| a - b))
+        / squares(&mut expected.iter().copied());
+    assert!(off < 1e-4, "{off}");
 }
 
 /// The answer continues unchanged.

@@ -118,6 +118,8 @@ pub struct Program {
     last: Counts,
     /// Whether its buffers are those of other programs, too.
     pub(crate) is_pooled: bool,
+    /// The buffers to clear before a step, with the number of bytes: rows of other programs may lie in their padding.
+    cleared: Vec<(usize, u64)>,
     pub(crate) bytes: u64,
 }
 
@@ -187,6 +189,7 @@ impl Program {
         mut take: impl FnMut(wgpu::CommandBuffer),
     ) {
         let mut encoder = self.device.device.create_command_encoder(&Default::default());
+        self.clear(&mut encoder);
         let (mut stage, all) = (0, self.stages.len());
         while stage < all {
             stage = self.encode(&mut encoder, stage..all.min(stage + most), counts);
@@ -203,6 +206,13 @@ impl Program {
             timer.fetch(&mut encoder);
         }
         take(encoder.finish());
+    }
+
+    /// Records that padding is zero before a step.
+    fn clear(&self, encoder: &mut wgpu::CommandEncoder) {
+        for &(buffer, bytes) in &self.cleared {
+            encoder.clear_buffer(&self.buffers[buffer], 0, Some(bytes));
+        }
     }
 
     /// Records the step that probably follows: one more token of each sequence. It takes about as long as the device takes
@@ -258,6 +268,9 @@ impl Program {
         self.release()?;
         let counts = self.words.fill(step, &self.limits)?;
         self.device.queue.write_buffer(&self.step, 0, bytemuck::cast_slice(self.words.words()));
+        let mut encoder = self.device.device.create_command_encoder(&Default::default());
+        self.clear(&mut encoder);
+        self.device.submit(Some(encoder.finish()));
         for stage in &self.stages {
             let mut encoder = self.device.device.create_command_encoder(&Default::default());
             {

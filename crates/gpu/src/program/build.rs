@@ -92,6 +92,7 @@ pub fn build(
     let device = site.device;
     let (slots, sizes) = place(&draft);
     let is_pooled = pool.is_some();
+    let cleared = if is_pooled { padded_slots(&draft, &slots, &sizes) } else { Vec::new() };
     let shown = if is_pooled { BTreeSet::new() } else { mappable(&draft, &slots, device) };
     let mut own = Pool::default();
     let pool = pool.unwrap_or(&mut own);
@@ -158,9 +159,21 @@ pub fn build(
         recorded_ahead: 0,
         last: Default::default(),
         is_pooled,
+        cleared,
         slice: (site.rate * super::SUBMIT_SECONDS) as u64,
         bytes,
     })
+}
+
+/// The slots whose rows are padded, with their sizes; those of inputs are written with their padding.
+fn padded_slots(draft: &Draft, slots: &[usize], sizes: &[u64]) -> Vec<(usize, u64)> {
+    let buffers = slots.iter().zip(&draft.buffers);
+    let mut padded: BTreeSet<usize> =
+        buffers.filter(|(_, buffer)| buffer.class != 0).map(|(&slot, _)| slot).collect();
+    for input in &draft.inputs {
+        padded.remove(&slots[draft.views[input].buffer]);
+    }
+    padded.into_iter().map(|slot| (slot, sizes[slot])).collect()
 }
 
 /// The buffers of a program's slots, and the bytes of those that are new.

@@ -270,7 +270,8 @@ impl<'a> Lowering<'a> {
     }
 
     /// Allocates a buffer whose rows are read beyond their end: the padding stays zero, as in new memory, as long as
-    /// only buffers of equal `shape` share it. Other contents might be NaN.
+    /// only buffers of equal `shape` share it. Other contents might be NaN. In memory of a pool, which programs of
+    /// other shapes use too, each step begins by clearing it.
     fn padded_buffer(&mut self, bytes: u64, shape: Vec<usize>) -> usize {
         let buffer = self.buffer(bytes);
         let next = self.shapes.len() + 1;
