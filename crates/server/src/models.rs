@@ -351,10 +351,7 @@ impl Models {
     }
 
     fn make(&self, offer: Offer, place: Place) -> Result<Loaded, ApiError> {
-        let failed = |error: Error| {
-            let failed = ApiError::server(format!("{} cannot be loaded: {error}", offer.names[0]));
-            ApiError { source: Some(Arc::new(error)), ..failed }
-        };
+        let failed = |error| cannot_load(&offer, error);
         let Opened { session, drafters, at_end } = (offer.open)().map_err(failed)?;
         let model = session.model().clone();
         if self.config.switches.context_shift && !model.graph().states.is_empty() {
@@ -366,22 +363,7 @@ impl Models {
                         .to_owned(),
             }));
         }
-        let templates = chat_templates(model.file().metadata()).map_err(Error::File);
-        let templates = templates.map_err(failed)?;
-        let template = templates.find(offer.chat_template.as_deref());
-        let (template, template_problem) = match template {
-            Ok(template) => (Some(template), None),
-            Err(error) if offer.chat_template.is_some() => return Err(error.into()),
-            Err(error) if model.config().encoder.is_some() => (None, Some(error.to_string())),
-            Err(_) => {
-                let name = &offer.names[0];
-                self.metrics.warn(&format!(
-                    "{name} has no chat template, so chats use ChatML, which it may not have learned; choose one with \
-                     --chat-template"
-                ));
-                (templates.find(Some("chatml")).ok(), None)
-            }
-        };
+        let (template, template_problem) = self.template(&offer, &model)?;
         let (mut context, map) = (session.context(), session.plan().map.clone());
         let is_speculative = drafters.is_some();
         let no_thread = |error| ApiError::server(format!("no thread can be started: {error}"));
@@ -424,6 +406,34 @@ impl Models {
             _place: place,
         })
     }
+
+    /// The chat template of a model, or why it has none.
+    fn template(
+        &self,
+        offer: &Offer,
+        model: &Model,
+    ) -> Result<(Option<Template>, Option<String>), ApiError> {
+        let templates = chat_templates(model.file().metadata()).map_err(Error::File);
+        let templates = templates.map_err(|error| cannot_load(offer, error))?;
+        match templates.find(offer.chat_template.as_deref()) {
+            Ok(template) => Ok((Some(template), None)),
+            Err(error) if offer.chat_template.is_some() => Err(error.into()),
+            Err(error) if model.config().encoder.is_some() => Ok((None, Some(error.to_string()))),
+            Err(_) => {
+                let name = &offer.names[0];
+                self.metrics.warn(&format!(
+                    "{name} has no chat template, so chats use ChatML, which it may not have learned; choose one with \
+                     --chat-template"
+                ));
+                Ok((templates.find(Some("chatml")).ok(), None))
+            }
+        }
+    }
+}
+
+fn cannot_load(offer: &Offer, error: Error) -> ApiError {
+    let failed = ApiError::server(format!("{} cannot be loaded: {error}", offer.names[0]));
+    ApiError { source: Some(Arc::new(error)), ..failed }
 }
 
 #[cfg(test)]
