@@ -162,8 +162,26 @@ fn share(quota: &str, period: &str) -> Option<f64> {
     (quota > 0.0 && period > 0.0).then(|| quota / period)
 }
 
+/// The lowest memory limit of control groups and their parents, in bytes: `memory.max` of version 2,
+/// `memory.limit_in_bytes` of version 1. `groups` is `/proc/self/cgroup`; `read` reads a file.
+#[cfg(any(test, target_os = "linux"))]
+fn memory_limit(groups: &str, read: impl Fn(&std::path::Path) -> Option<String>) -> Option<u64> {
+    let of_line = |line: &str| -> Option<u64> {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, group) = rest.split_once(':')?;
+        let (root, file) = match controllers.split(',').any(|name| name == "memory") {
+            true => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            false if controllers.is_empty() => ("/sys/fs/cgroup", "memory.max"),
+            false => return None,
+        };
+        let folders = chain(root, group).into_iter();
+        folders.filter_map(|dir| read(&dir.join(file))?.trim().parse().ok()).min()
+    };
+    groups.lines().filter_map(of_line).min()
+}
+
 /// The folders of `group` and its parents under `root`, innermost first.
-#[cfg(target_os = "linux")]
+#[cfg(any(test, target_os = "linux"))]
 fn chain(root: &str, group: &str) -> Vec<std::path::PathBuf> {
     let inner = std::path::Path::new(root).join(group.trim_start_matches('/'));
     inner.ancestors().take_while(|path| path.starts_with(root)).map(Into::into).collect()
@@ -177,7 +195,7 @@ mod system {
 
     use rustix::thread::{CpuSet, sched_getaffinity};
 
-    use super::{Node, chain, parse_cpu_max, parse_list, parse_nodes, share};
+    use super::{Node, chain, memory_limit, parse_cpu_max, parse_list, parse_nodes, share};
 
     pub fn allowed() -> Vec<usize> {
         let Ok(set) = sched_getaffinity(None) else {
@@ -200,12 +218,8 @@ mod system {
             unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
         let machine = u64::try_from(pages).unwrap_or(0) * u64::try_from(page_bytes).unwrap_or(0);
         let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let group = groups.lines().find_map(|line| line.strip_prefix("0::"));
-        let folders = group.map(|group| chain("/sys/fs/cgroup", group)).unwrap_or_default();
-        let limit = |dir: std::path::PathBuf| -> Option<u64> {
-            read_to_string(dir.join("memory.max")).ok()?.trim().parse().ok()
-        };
-        folders.into_iter().filter_map(limit).fold(machine, u64::min)
+        let limit = memory_limit(&groups, |path| read_to_string(path).ok());
+        limit.map_or(machine, |limit| limit.min(machine))
     }
 
     pub fn cpuinfo() -> Option<String> {
@@ -350,6 +364,29 @@ mod tests {
         assert!(Topology::of_this_process().threads() >= 1);
         #[cfg(target_os = "linux")]
         assert!(memory_bytes() > 1 << 20);
+    }
+
+    #[test]
+    fn the_lowest_memory_limit_of_both_versions_of_control_groups_counts() {
+        let read = |path: &std::path::Path| {
+            let text = match path.to_str()? {
+                "/sys/fs/cgroup/memory.max" => "max\n",
+                "/sys/fs/cgroup/slice/memory.max" => "3000\n",
+                "/sys/fs/cgroup/slice/unit/memory.max" => "4000\n",
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes" => "9223372036854771712\n",
+                "/sys/fs/cgroup/memory/docker/memory.limit_in_bytes" => "2000\n",
+                "/sys/fs/cgroup/memory/docker/id/memory.limit_in_bytes" => "5000\n",
+                _ => return None,
+            };
+            Some(text.to_owned())
+        };
+        let limit = |groups: &str| memory_limit(groups, read);
+        assert_eq!(limit("0::/slice/unit\n"), Some(3000));
+        assert_eq!(limit("0::/\n"), None);
+        assert_eq!(limit("11:cpu,cpuacct:/docker/id\n5:memory:/docker/id\n"), Some(2000));
+        assert_eq!(limit("5:memory:/elsewhere\n0::/slice\n"), Some(3000));
+        assert_eq!(limit("5:memory:/elsewhere\n"), Some(9_223_372_036_854_771_712));
+        assert_eq!(limit("1:name=systemd:/docker/id\nodd\n"), None);
     }
 
     #[test]
