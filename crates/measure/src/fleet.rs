@@ -108,6 +108,14 @@ pub enum FleetError {
     Bench(String),
 }
 
+/// The longest duration of a scenario, milliseconds: times of any number of requests can be added to it.
+const DURATION_MAX_MS: f64 = 1e12;
+
+/// Whether a number of milliseconds is a duration.
+fn is_duration(ms: f64) -> bool {
+    (0.0..=DURATION_MAX_MS).contains(&ms)
+}
+
 impl Scenario {
     /// Checks all numbers.
     ///
@@ -121,9 +129,14 @@ impl Scenario {
             ("fleet.replicas", fleet.replicas as f64, whole, fleet.replicas >= 1),
             ("fleet.sequences", fleet.sequences as f64, whole, fleet.sequences >= 1),
             ("fleet.rows", fleet.rows as f64, whole, fleet.rows >= 1),
-            ("fleet.max_step_ms", fleet.max_step_ms, "above 0", fleet.max_step_ms > 0.0),
-            ("fleet.overhead_ms", fleet.overhead_ms, "at least 0", fleet.overhead_ms >= 0.0),
-            ("fleet.wake_ms", fleet.wake_ms, "at least 0", fleet.wake_ms >= 0.0),
+            (
+                "fleet.max_step_ms",
+                fleet.max_step_ms,
+                "above 0, at most 1e12",
+                fleet.max_step_ms > 0.0 && is_duration(fleet.max_step_ms),
+            ),
+            ("fleet.overhead_ms", fleet.overhead_ms, "0 to 1e12", is_duration(fleet.overhead_ms)),
+            ("fleet.wake_ms", fleet.wake_ms, "0 to 1e12", is_duration(fleet.wake_ms)),
             (
                 "fleet.price_per_hour",
                 fleet.price_per_hour,
@@ -345,11 +358,17 @@ mod tests {
             ("fleet.replicas", (|s: &mut Scenario| s.fleet.replicas = 0) as fn(&mut Scenario)),
             ("fleet.context", |s| s.fleet.context = 300),
             ("fleet.max_step_ms", |s| s.fleet.max_step_ms = f64::NAN),
+            ("fleet.max_step_ms", |s| s.fleet.max_step_ms = f64::INFINITY),
+            ("fleet.overhead_ms", |s| s.fleet.overhead_ms = f64::INFINITY),
+            ("fleet.wake_ms", |s| s.fleet.wake_ms = 1e300),
             ("load.turns", |s| s.load.turns = 0),
             ("load.answer_tokens", |s| s.load.answer_tokens = usize::MAX),
             ("load.requests_per_second", |s| s.load.requests_per_second = 0.0),
             ("load.pause_seconds", |s| s.load.pause_seconds = f64::INFINITY),
+            ("load.pause_seconds", |s| s.load.pause_seconds = 1e300),
+            ("load.seconds", |s| s.load.seconds = 1e300),
             ("load.arrivals_ms", |s| s.load.arrivals_ms = Some(vec![1.0, -2.0])),
+            ("load.arrivals_ms", |s| s.load.arrivals_ms = Some(vec![1.0, 1e300])),
         ] {
             let mut bad = good.clone();
             change(&mut bad);

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use super::{FleetError, Served};
+use super::{FleetError, Served, is_duration};
 
 /// Conversations that begin at random times (a Poisson process). Each has one of some shared beginnings, such as a system
 /// prompt, of which the first is twice as frequent as the second and so on (Zipf's law). A turn adds tokens of its own;
@@ -84,18 +84,19 @@ impl Load {
         let (own, answer) = (count(self.own_tokens), count(self.answer_tokens));
         let (turns, beginnings) = (count(self.turns), count(self.beginnings));
         let finite = |number: f64| (number, number.is_finite() && number >= 0.0);
+        let seconds = |number: f64| (number, is_duration(1e3 * number));
         let begins = self.requests_per_second > 0.0 || self.conversations.is_some();
         let arrivals = self.arrivals_ms.as_deref().unwrap_or_default();
-        let impossible = arrivals.iter().copied().find(|&at| !finite(at).1);
+        let impossible = arrivals.iter().copied().find(|&at| !is_duration(at));
         let checks = [
             ("load.own_tokens", own, "1 to 1048576"),
             ("load.answer_tokens", answer, "1 to 1048576"),
             ("load.turns", turns, "1 to 1048576"),
             ("load.beginnings", beginnings, "1 to 1048576"),
-            ("load.seconds", finite(self.seconds), "at least 0"),
+            ("load.seconds", seconds(self.seconds), "0 to 1e9"),
             ("load.spread", (self.spread, (0.0..=1.0).contains(&self.spread)), "0 to 1"),
-            ("load.pause_seconds", finite(self.pause_seconds), "at least 0"),
-            ("load.arrivals_ms", (impossible.unwrap_or(0.0), impossible.is_none()), "at least 0"),
+            ("load.pause_seconds", seconds(self.pause_seconds), "0 to 1e9"),
+            ("load.arrivals_ms", (impossible.unwrap_or(0.0), impossible.is_none()), "0 to 1e12"),
             (
                 "load.requests_per_second",
                 (
