@@ -678,7 +678,8 @@ const OTHERS: &[(&str, &str, &[&str])] = &[
     (
         "StableLmForCausalLM",
         r#"{"layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25}"#,
-        &["output.weight"],
+        // Some layers with a norm of their own before the network.
+        &["output.weight", "blk.0.ffn_norm.weight", "blk.2.ffn_norm.weight"],
     ),
     (
         "MiniMaxM2ForCausalLM",
