@@ -92,7 +92,6 @@ pub fn build(
     let device = site.device;
     let (slots, sizes) = place(&draft);
     let is_pooled = pool.is_some();
-    let cleared = if is_pooled { padded_slots(&draft, &slots, &sizes) } else { Vec::new() };
     let shown = if is_pooled { BTreeSet::new() } else { mappable(&draft, &slots, device) };
     let mut own = Pool::default();
     let pool = pool.unwrap_or(&mut own);
@@ -110,9 +109,8 @@ pub fn build(
     };
     let inputs: Vec<Access> =
         draft.inputs.iter().map(|&value| access(&draft, &slots, value)).collect();
-    let mut outputs = Vec::with_capacity(draft.outputs.len());
+    let (mut outputs, mut taken) = (Vec::with_capacity(draft.outputs.len()), Vec::new());
     bytes += step_bytes;
-    let mut taken = Vec::new();
     for &value in &draft.outputs {
         let access = access(&draft, &slots, value);
         let is_copy = !shown.contains(&access.buffer);
@@ -146,6 +144,7 @@ pub fn build(
     Ok(Program {
         device: device.clone(),
         kernels: draft.stages.iter().map(kernel).collect(),
+        cleared: if is_pooled { padded_slots(&draft, &slots, &sizes) } else { Vec::new() },
         buffers,
         stages,
         inputs,
@@ -159,7 +158,6 @@ pub fn build(
         recorded_ahead: 0,
         last: Default::default(),
         is_pooled,
-        cleared,
         slice: (site.rate * super::SUBMIT_SECONDS) as u64,
         bytes,
     })
