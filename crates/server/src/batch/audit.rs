@@ -4,7 +4,7 @@
 //! request and its text, `end` of a complete output. A changed, added or missing line breaks the chain; a missing end shows
 //! by the hash of the last line, which is to be kept elsewhere.
 //!
-//! No line is longer than [`LINE_MAX`], so a line without an end is one whose writing was cut off, and no longer one.
+//! No line is longer than 1 MiB, so a line without an end is one whose writing was cut off, and no longer one.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
