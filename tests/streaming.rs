@@ -230,6 +230,27 @@ fn a_device_that_fails_meanwhile_does_not_change_the_answer() {
 }
 
 #[test]
+fn a_device_that_is_lost_before_it_streams_gets_nothing() {
+    let model = model();
+    let expected = best(&conversation(&mut alone(&model), LONG));
+    // With layers of its own, too, and without.
+    for layers in [2, 0] {
+        let gpu_layers = Offload::Count(layers);
+        let placing = Placing { gpu_layers, op_offload: STREAMED, ..Placing::default() };
+        let script = Script { call: Call::Compile, after: 0, fault: Fault::Lost };
+        let device = Box::new(Failing::new(cpu_as_gpu(), script));
+        let mut session = placed(&model, device, settings(), &placing);
+        let warnings = session.take_warnings();
+        match (&warnings[..], layers) {
+            ([Warning::NotStreamed { .. }], 0) => {}
+            ([Warning::NotStreamed { .. }, Warning::Reduced { .. }], 2) => {}
+            _ => panic!("{layers}: {warnings:?}"),
+        }
+        assert_eq!(best(&conversation(&mut session, LONG)), expected, "{layers}");
+    }
+}
+
+#[test]
 fn the_other_gpu_takes_over_from_one_that_is_lost_meanwhile() {
     let model = model();
     let expected = best(&conversation(&mut alone(&model), LONG));

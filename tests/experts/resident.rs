@@ -186,12 +186,21 @@ fn a_device_without_room_for_residents_keeps_its_layers() {
     let model = mixture();
     let expected = best(&greedy(&mut alone(&model), 8));
     let placing = Placing { gpu_layers: Offload::All, ..placings(&model)[0].clone() };
-    let script = Script { call: Call::Load, after: 0, fault: Fault::OutOfMemory };
-    let device = Box::new(Failing::new(cpu_as_gpu(), script));
-    let mut session = placed(&model, device, settings(), &placing);
+    let of = |fault| {
+        let script = Script { call: Call::Load, after: 0, fault };
+        let device = Box::new(Failing::new(cpu_as_gpu(), script));
+        placed(&model, device, settings(), &placing)
+    };
+    let mut session = of(Fault::OutOfMemory);
     assert!(matches!(session.take_warnings()[..], [Warning::NotCached { .. }]));
     assert_eq!(session.plan().experts, None);
     assert!(session.plan().map.starts_with("out:gpu 2-0:gpu+cpu"), "{}", session.plan().map);
+    assert_eq!(best(&greedy(&mut session, 8)), expected);
+    // One that is lost keeps nothing.
+    let mut session = of(Fault::Lost);
+    let warnings = session.take_warnings();
+    let is_moved = matches!(warnings[..], [Warning::NotCached { .. }, Warning::Reduced { .. }]);
+    assert!(is_moved, "{warnings:?}");
     assert_eq!(best(&greedy(&mut session, 8)), expected);
 }
 

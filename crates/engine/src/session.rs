@@ -535,7 +535,7 @@ impl Session {
             };
             self.check_file()?;
             let ran = ran?;
-            self.copies.clear();
+            self.forget_copies();
             if self.pipeline.results[..ran.made].iter().all(|x| x.is_finite()) {
                 return Ok(ran);
             }

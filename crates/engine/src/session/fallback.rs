@@ -35,12 +35,14 @@ pub enum Warning {
         /// The placement tried instead.
         to: String,
     },
-    /// A device had no memory for streamed weights, so prompts run where the layers are placed.
+    /// A device had no memory for streamed weights, or was lost before it had them, so prompts run where the layers are
+    /// placed.
     NotStreamed {
         /// Its error.
         error: bilayer_graph::Error,
     },
-    /// A device had no memory for resident experts, so the CPU has all that are not on it by their layers.
+    /// A device had no memory for resident experts, or was lost before it had them, so the CPU has all that are not on it by
+    /// their layers.
     NotCached {
         /// Its error.
         error: bilayer_graph::Error,
@@ -67,25 +69,23 @@ pub enum Warning {
     },
 }
 
-/// Takes streaming out of a plan whose device has no memory for it; returns the warning. `None` if that is not the reason.
+/// Takes streaming out of a plan whose device has failed; returns the warning. `None` if nothing is streamed there.
 pub fn unstreamed(plan: &mut Plan, device: usize, error: &bilayer_graph::Error) -> Option<Warning> {
-    let is_full = matches!(error, bilayer_graph::Error::OutOfMemory { .. });
     let streams_there = plan.streaming.as_ref().is_some_and(|of| of.device == device);
-    (is_full && streams_there).then(|| {
+    streams_there.then(|| {
         plan.without_streaming();
         Warning::NotStreamed { error: error.clone() }
     })
 }
 
-/// The plan with the residents' ops on the host, where they find none, if a device has no memory for residents. `None` if
-/// that is not the reason.
+/// The plan with the residents' ops on the host, where they find none, if a device with residents has failed. `None` if it
+/// has none.
 pub fn uncached(
     plan: &Plan,
-    (device, error): (usize, &bilayer_graph::Error),
+    device: usize,
     make: impl FnOnce(&Placement) -> Result<Plan, bilayer_scheduler::Error>,
 ) -> Option<Result<Plan, bilayer_scheduler::Error>> {
-    let is_full = matches!(error, bilayer_graph::Error::OutOfMemory { .. });
-    let experts = plan.experts.as_ref().filter(|of| is_full && of.device == device)?;
+    let experts = plan.experts.as_ref().filter(|of| of.device == device)?;
     let mut placement = plan.placement.clone();
     for node in experts.nodes.iter().flat_map(Clone::clone) {
         placement.exceptions.insert(node, HOST);

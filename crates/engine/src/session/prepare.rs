@@ -236,7 +236,7 @@ fn equipped(
             warnings.push(streaming);
             continue;
         }
-        if let Some(whole) = fallback::uncached(plan, (device, &error), |placement| {
+        if let Some(whole) = fallback::uncached(plan, device, |placement| {
             let machine = fallback::machine(backends, plan, 0);
             place_mapped(graph, &machine, &budget(&limits), placement)
         }) {

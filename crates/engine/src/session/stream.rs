@@ -66,7 +66,8 @@ impl Session {
 
     /// Notes that a device failed in a step: streaming ends if it lacked memory for that, otherwise it is lost.
     pub(super) fn failed(&mut self, runs: &[Run<'_>], device: usize, error: bilayer_graph::Error) {
-        let streamed = self.streams(runs).then_some(&mut self.plan);
+        let is_full = matches!(error, bilayer_graph::Error::OutOfMemory { .. });
+        let streamed = (is_full && self.streams(runs)).then_some(&mut self.plan);
         match streamed.and_then(|plan| fallback::unstreamed(plan, device, &error)) {
             Some(warning) => {
                 self.pipeline.stream = None;
