@@ -18,7 +18,12 @@ const MODELS: &str = "llama and t5 (SentencePiece), gpt2 (byte-level), gemma4, b
 /// A vocabulary of unknown tokens: it spells ids and encodes no text.
 const IDS: &str = "no_vocab";
 
-/// Spellings of tokens that end a model's turn. They are control tokens, whatever type the file gives them.
+/// A spelling in [`ENDS`] that is also a tag of HTML: an ordinary token of Gemma, Qwen and Phi, which ends a turn only where
+/// the file says that it is a control token, or names it.
+const CLOSING_TAG: &str = "</s>";
+
+/// Spellings of tokens that end a model's turn. They are control tokens, whatever type the file gives them, except
+/// [`CLOSING_TAG`] and what merges make of text.
 ///
 /// Source: the list in llama.cpp (`llama-vocab.cpp`), from published chat formats.
 const ENDS: &[&str] = &[
@@ -119,7 +124,7 @@ impl Tokenizer {
     pub fn new(mut vocabulary: Vocabulary<'_>) -> Result<Self, Error> {
         let mut types = vocabulary.check()?;
         for (token, kind) in vocabulary.tokens.iter().zip(&mut types) {
-            if ENDS.contains(&token.as_ref()) {
+            if is_unmarked_end(token, *kind, &vocabulary) {
                 *kind = TokenType::Control;
             }
         }
@@ -139,7 +144,7 @@ impl Tokenizer {
         };
         let user_defined = matcher(|kind| kind == TokenType::UserDefined);
         let special = matcher(TokenType::is_plain);
-        let ends = ends(&vocabulary);
+        let ends = ends(&vocabulary, &types);
         let model = match pre {
             Some(pre) => Model::Bpe(Box::new(Bpe::new(&vocabulary, &types, pre, alphabet)?)),
             None if vocabulary.model == IDS => Model::Ids,
@@ -217,8 +222,8 @@ impl Tokenizer {
         self.pieces.kind(id) == Some(TokenType::Control)
     }
 
-    /// Whether token `id` ends the model's answer: `eos`, `eot`, `eom`, or a token of a well-known spelling such as
-    /// `<|im_end|>`, which is a control token whatever type the vocabulary gives it.
+    /// Whether token `id` ends the model's answer: `eos`, `eot`, `eom`, or a control token of a well-known spelling such
+    /// as `<|im_end|>`, which is one whatever type the vocabulary gives it.
     pub fn is_end(&self, id: u32) -> bool {
         self.ends.contains(&id)
     }
@@ -363,11 +368,22 @@ fn around_words(vocabulary: &Vocabulary<'_>) -> Result<(Option<u32>, Option<u32>
     Ok((Some(first), Some(last)))
 }
 
+/// Whether a token that ends a turn has another type in the file than that of a control token.
+fn is_unmarked_end(token: &str, kind: TokenType, vocabulary: &Vocabulary<'_>) -> bool {
+    let is_merged = || {
+        let mut merges = vocabulary.merges.iter();
+        merges.any(|merge| merge.chars().filter(|&c| c != ' ').eq(token.chars()))
+    };
+    let is_named = ENDS.contains(&token) && token != CLOSING_TAG;
+    is_named && kind != TokenType::Control && !is_merged()
+}
+
 /// The tokens that end the model's answer.
-fn ends(vocabulary: &Vocabulary<'_>) -> Vec<u32> {
-    let named = vocabulary.tokens.iter().zip(0..);
-    let named = named.filter(|(token, _)| ENDS.contains(&token.as_ref()));
-    let mut ends: Vec<u32> = named.map(|(_, id)| id).collect();
+fn ends(vocabulary: &Vocabulary<'_>, types: &[TokenType]) -> Vec<u32> {
+    let named = vocabulary.tokens.iter().zip(0..).zip(types).filter(|((token, _), kind)| {
+        **kind == TokenType::Control && ENDS.contains(&token.as_ref())
+    });
+    let mut ends: Vec<u32> = named.map(|((_, id), _)| id).collect();
     ends.extend([vocabulary.eos, vocabulary.eot, vocabulary.eom].into_iter().flatten());
     ends.sort_unstable();
     ends.dedup();

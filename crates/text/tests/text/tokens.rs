@@ -64,6 +64,24 @@ fn well_known_ends_are_control_tokens() {
     }
 }
 
+/// The closing tag of HTML, and what merges make of text, are ordinary tokens unless the file says otherwise.
+#[test]
+fn spellings_of_ends_that_are_text_stay_text() {
+    let merges = ["< /", "</ s", "</s >", "< E", "<E O", "<EO T", "<EOT >"];
+    let pieces = ["</", "</s", "</s>", "<E", "<EO", "<EOT", "<EOT>"];
+    for kind in [1, 3] {
+        let types: Vec<i32> = [vec![1; MORE as usize], vec![kind; pieces.len()]].concat();
+        let merges: &[&str] = if kind == 1 { &merges } else { &[] };
+        let tokenizer = tokenizer(Vocabulary { types, ..byte_level("gpt-2", &pieces, merges) });
+        let expected: &[u32] = if kind == 1 { &[] } else { &[MORE + 2, MORE + 6] };
+        assert_eq!(tokenizer.ends(), expected, "{kind}");
+        if kind == 1 {
+            assert_eq!(tokenizer.decode(&[MORE + 2, MORE + 6]), "</s><EOT>");
+            assert!(!tokenizer.encode("</s>", PARSED).unwrap().contains(&(MORE + 2)));
+        }
+    }
+}
+
 #[test]
 fn tokens_around_a_text_follow_the_flags() {
     let flags = [None, Some(false), Some(true)];
