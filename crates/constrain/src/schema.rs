@@ -151,7 +151,8 @@ fn check(path: &str, schema: &Value, root: &Value) -> Result<(), Error> {
             key if MAP.contains(&key) && !value.is_object() => "an object of schemas",
             key if COUNT.contains(&key) && !is_count(value) => "a number of 0 or more",
             "enum" if value.as_array().is_none_or(Vec::is_empty) => "an array that is not empty",
-            "required" if !is_strings(value) => "an array of strings",
+            // Beside another type it says nothing, and some write true in place of a list of names.
+            "required" if !is_strings(value) && may_be_object(keywords) => "an array of strings",
             "pattern" | "format" if !value.is_string() => "a string",
             "minimum" | "maximum" | "multipleOf" if !value.is_number() => "a number",
             _ => continue,
@@ -168,6 +169,15 @@ fn is_void(key: &str, value: &Value) -> bool {
 
 fn is_count(value: &Value) -> bool {
     value.as_u64().is_some() || value.as_f64().is_some_and(|x| x >= 0.0 && x.fract() == 0.0)
+}
+
+/// Whether a schema allows objects.
+fn may_be_object(keywords: &Map<String, Value>) -> bool {
+    match keywords.get("type") {
+        Some(Value::String(name)) => name == "object",
+        Some(Value::Array(names)) => names.iter().any(|name| name == "object"),
+        _ => true,
+    }
 }
 
 fn is_strings(value: &Value) -> bool {

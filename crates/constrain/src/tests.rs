@@ -234,3 +234,20 @@ mod gbnf;
 mod checker;
 #[path = "tests/sound.rs"]
 mod sound;
+
+/// As in schemas of functions that are written by hand.
+#[test]
+fn required_beside_another_type_than_object_says_nothing() {
+    let city = r#""properties":{"city":{"type":"string","required":true}}"#;
+    let constraint = constraint(&Grammar::json_schema(format!(
+        r#"{{"type":"object",{city},"required":["city"]}}"#
+    )));
+    assert!(matches(&constraint, r#"{"city":"Rome"}"#));
+    assert!(!matches(&constraint, "{}"));
+    for schema in
+        [r#"{"type":"object","required":true}"#, r#"{"type":["null","object"],"required":1}"#]
+    {
+        let error = refusal(&Grammar::json_schema(schema));
+        assert!(error.contains("an array of strings"), "{error}");
+    }
+}
