@@ -1,9 +1,11 @@
 //! How many models are in memory, with those that are unloaded but still answer.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bilayer_engine::return_free_memory;
-use tokio::time::Instant;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
 
 /// Counts the models in memory against the limits.
 pub struct Memory {
@@ -11,7 +13,7 @@ pub struct Memory {
     bytes_max: u64,
     /// Models and their bytes.
     held: Mutex<(usize, u64)>,
-    freed: Condvar,
+    freed: Notify,
 }
 
 /// The place of a model. Dropped last of all that the model has.
@@ -23,7 +25,7 @@ pub struct Place {
 impl Memory {
     /// No model is in memory; so many may be, of so many bytes, and one in any case.
     pub fn new(models_max: usize, bytes_max: u64) -> Memory {
-        Memory { models_max, bytes_max, held: Mutex::default(), freed: Condvar::new() }
+        Memory { models_max, bytes_max, held: Mutex::default(), freed: Notify::new() }
     }
 
     /// Whether a model of so many bytes fits beside others, given as their number and bytes.
@@ -32,19 +34,25 @@ impl Memory {
     }
 
     /// A place for a model, once it fits; `None` if it does not until the deadline.
-    pub fn place(self: &Arc<Memory>, bytes: u64, deadline: Instant) -> Option<Place> {
-        let mut held = self.held();
-        while !self.fits(*held, bytes) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return None;
+    pub async fn place(self: &Arc<Memory>, bytes: u64, deadline: Instant) -> Option<Place> {
+        loop {
+            let mut freed = pin!(self.freed.notified());
+            // What is freed from here on is noticed.
+            freed.as_mut().enable();
+            if let Some(place) = self.take(bytes) {
+                return Some(place);
             }
-            let waited = self.freed.wait_timeout(held, left);
-            held = waited.unwrap_or_else(PoisonError::into_inner).0;
+            timeout_at(deadline, freed).await.ok()?;
         }
-        held.0 += 1;
-        held.1 += bytes;
-        Some(Place { memory: self.clone(), bytes })
+    }
+
+    fn take(self: &Arc<Memory>, bytes: u64) -> Option<Place> {
+        let mut held = self.held();
+        self.fits(*held, bytes).then(|| {
+            held.0 += 1;
+            held.1 += bytes;
+            Place { memory: self.clone(), bytes }
+        })
     }
 
     fn held(&self) -> MutexGuard<'_, (usize, u64)> {
@@ -60,6 +68,6 @@ impl Drop for Place {
         held.0 -= 1;
         held.1 -= self.bytes;
         drop(held);
-        self.memory.freed.notify_all();
+        self.memory.freed.notify_waiters();
     }
 }

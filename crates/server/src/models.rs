@@ -11,8 +11,8 @@ use std::time::SystemTime;
 use bilayer_engine::encode::{Encoder, Norm};
 use bilayer_engine::{Error, Model, chat_templates, return_free_memory};
 use bilayer_text::chat::Template;
-use tokio::sync::Mutex as AsyncMutex;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::time::timeout_at;
 
 use crate::adapters::Adapters;
 use crate::blocking;
@@ -154,6 +154,33 @@ struct Entry {
     used: u64,
 }
 
+/// What was taken out for a model that is to be loaded. Put back unless it is taken.
+struct Room {
+    models: Arc<Models>,
+    /// The model to be loaded.
+    number: usize,
+    /// By number, as long as they live.
+    unloaded: Vec<(usize, Weak<Loaded>)>,
+    /// [`Models::loading`].
+    one: Option<OwnedMutexGuard<()>>,
+}
+
+impl Room {
+    /// The right to load the model.
+    fn take(mut self) -> Option<OwnedMutexGuard<()>> {
+        self.one.take()
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Some(_one) = self.one.take() {
+            self.models.entries()[self.number].status = Status::Unloaded;
+            self.models.put_back(&self.unloaded);
+        }
+    }
+}
+
 /// The registry.
 pub struct Models {
     entries: Mutex<Vec<Entry>>,
@@ -221,11 +248,15 @@ impl Models {
         if let Some(loaded) = self.touch(number) {
             return Ok(loaded);
         }
-        let models = self.clone();
+        let (models, bytes) = (self.clone(), self.config.models[number].bytes);
+        let room = blocking::run("making room", move || models.make_room(number, one)).await?;
+        // If the client leaves meanwhile, the models are offered again.
+        let place = self.memory.place(bytes, deadline).await.ok_or_else(ApiError::late)?;
+        let (models, one) = (self.clone(), room.take());
         let load = move || {
             // Until the model is there, also if the client leaves meanwhile.
             let _one = one;
-            models.load(number, deadline)
+            models.load(number, place)
         };
         blocking::run("loading the model", load).await?
     }
@@ -276,19 +307,9 @@ impl Models {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Loads a model, after unloading others that leave too little room.
-    fn load(&self, number: usize, deadline: Instant) -> Result<Arc<Loaded>, ApiError> {
-        let offer = {
-            let mut entries = self.entries();
-            entries[number].status = Status::Loading;
-            entries[number].offer.clone()
-        };
-        let unloaded = self.make_room(&offer);
-        let Some(place) = self.memory.place(offer.bytes, deadline) else {
-            self.entries()[number].status = Status::Unloaded;
-            self.put_back(unloaded);
-            return Err(ApiError::late());
-        };
+    /// Loads a model for which there is room.
+    fn load(&self, number: usize, place: Place) -> Result<Arc<Loaded>, ApiError> {
+        let offer = self.config.models[number].clone();
         let made = self.make(offer, place).map(Arc::new);
         // What was only needed for loading.
         return_free_memory();
@@ -306,11 +327,12 @@ impl Models {
         }
     }
 
-    /// Takes models out until the offer fits beside the others: those without requests first, of these the least recently
-    /// used. Returns them by number, as long as they live.
-    fn make_room(&self, offer: &Offer) -> Vec<(usize, Weak<Loaded>)> {
+    /// Takes models out until one fits beside the others: those without requests first, of these the least recently used.
+    fn make_room(self: &Arc<Models>, number: usize, one: OwnedMutexGuard<()>) -> Room {
+        let offer = &self.config.models[number];
         let (mut unloaded, mut weak) = (Vec::new(), Vec::new());
         let mut entries = self.entries();
+        entries[number].status = Status::Loading;
         loop {
             let loaded = entries.iter().filter(|entry| entry.loaded.is_some());
             let (count, bytes) =
@@ -336,13 +358,13 @@ impl Models {
         // What nothing uses ends here, which takes time.
         drop(entries);
         drop(unloaded);
-        weak
+        Room { models: self.clone(), number, unloaded: weak, one: Some(one) }
     }
 
     /// Offers models again that were taken out for nothing.
-    fn put_back(&self, unloaded: Vec<(usize, Weak<Loaded>)>) {
+    fn put_back(&self, unloaded: &[(usize, Weak<Loaded>)]) {
         let mut entries = self.entries();
-        for (number, weak) in unloaded {
+        for &(number, ref weak) in unloaded {
             let entry = &mut entries[number];
             if let Some(loaded) = weak.upgrade().filter(|_| entry.loaded.is_none()) {
                 (entry.loaded, entry.status) = (Some(loaded), Status::Loaded);
@@ -544,6 +566,25 @@ mod tests {
         other.await.unwrap().unwrap();
         again.await.unwrap().unwrap();
         assert_eq!(count(), [2, 1]);
+    }
+
+    /// The client of the other model leaves before there is room for it.
+    #[tokio::test]
+    async fn a_model_that_nobody_waits_to_replace_answers_again() {
+        let opened = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let offers = vec![offer("a", &opened[0]), offer("b", &opened[1])];
+        let models = serving(offers, Duration::MAX);
+        let answer = models.get(Some("a")).await.ok().unwrap();
+        let client = models.clone();
+        let client = tokio::spawn(async move { client.get(Some("b")).await.map(drop) });
+        while models.list()[0].1 != Status::Unloaded {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        client.abort();
+        let again = models.get(Some("a")).await.ok().unwrap();
+        assert!(Arc::ptr_eq(&answer, &again));
+        assert_eq!(models.list()[1].1, Status::Unloaded);
+        assert_eq!(opened[1].load(Ordering::SeqCst), 0);
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 pub mod messages;
 pub mod responses;
+mod spelled;
 #[cfg(test)]
 mod tests;
 

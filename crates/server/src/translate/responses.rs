@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::spelled::spelled;
 use super::{Result, array, call, count, object, refused, renamed, text};
 
 /// Fields with a counterpart of another name or form, or with none; all others are passed on.
@@ -391,7 +392,9 @@ impl ResponseStream {
     fn delta(&mut self, delta: &Value, logprobs: &Value, events: &mut Vec<Value>) {
         self.held.extend(logprobs["content"].as_array().into_iter().flatten().cloned());
         if let Some(text) = delta["reasoning_content"].as_str().filter(|text| !text.is_empty()) {
-            if delta["content"].as_str().is_none_or(str::is_empty) {
+            if spelled(&mut self.held, text).is_none()
+                && delta["content"].as_str().is_none_or(str::is_empty)
+            {
                 self.held.clear();
             }
             self.begin(OpenItem::Reasoning, events);
@@ -399,7 +402,8 @@ impl ResponseStream {
         }
         if let Some(text) = delta["content"].as_str().filter(|text| !text.is_empty()) {
             self.begin(OpenItem::Message, events);
-            let logprobs = std::mem::take(&mut self.held);
+            let logprobs =
+                spelled(&mut self.held, text).unwrap_or_else(|| std::mem::take(&mut self.held));
             self.logprobs.extend(logprobs.iter().cloned());
             self.append("response.output_text.delta", text, json!(logprobs), events);
         }

@@ -341,6 +341,7 @@ fn log_probabilities_stay_with_the_text_of_a_response() {
     };
     let events = response_events(&[
         with(&json!({ "reasoning_content": "Hm" }), "Hm"),
+        with(&json!({}), "</think>"),
         with(&json!({ "content": "He" }), "He"),
         with(&json!({}), "l"),
         with(&json!({ "content": "llo" }), "lo"),
@@ -356,7 +357,8 @@ fn log_probabilities_stay_with_the_text_of_a_response() {
     let last = &events[events.len() - 1]["response"];
     assert_eq!(last["output"][1]["content"][0]["logprobs"], all);
     let mut whole = completion();
-    whole["choices"][0]["logprobs"] = json!({ "content": all });
+    let tokens = ["Hm", ".", "</think>", "He", "l", "lo", "<call>", "f"].map(entry);
+    whole["choices"][0]["logprobs"] = json!({ "content": tokens });
     let whole = responses::response(&json!({}), &whole);
     assert_eq!(whole["output"][1]["content"][0]["logprobs"], all);
 }
