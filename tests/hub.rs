@@ -143,6 +143,11 @@ fn a_connection_that_brings_nothing_is_given_up_and_what_arrived_is_kept() {
     assert!(error.to_string().contains("goes on from there"), "{error}");
     assert_eq!(std::fs::read(incomplete(&place, &bytes)).unwrap(), bytes[..100_000]);
     hub.faults(Faults::default());
+    // Another quantization than the hub's files give is no reason to keep it.
+    hub.file("org/two", "m-IQ2_M.gguf", "IQ2_M");
+    hub.file("org/two", "m-Q8_0.gguf", "Q8_0");
+    assert_eq!(text("org/two:IQ2_M"), "IQ2_M");
+    assert_eq!(text("org/two"), "Q8_0");
     assert_eq!(std::fs::read(fetch(&places, REPO).unwrap()).unwrap(), bytes);
 }
 
@@ -375,7 +380,10 @@ fn commands_download_a_model_once() {
         assert!(!again.err.contains("downloading"), "{again:?}");
     }
     // A draft model, too, where it is given for a server.
-    place.file("in.jsonl", "");
+    let body = r#"{"model":"b","prompt":"a","max_tokens":1}"#;
+    let line =
+        format!(r#"{{"custom_id":"1","method":"POST","url":"/v1/completions","body":{body}}}"#);
+    place.file("in.jsonl", line + "\n");
     let batch = "batch in.jsonl out.jsonl -m hf:org/tiny-GGUF:Q8_0 -md hf:org/tiny-GGUF:Q8_0";
     on(&hub, &place, &format!("{batch} --add-model b=hf:org/tiny-GGUF:Q8_0 --offline")).good();
     let missing = on(&hub, &place, "batch in.jsonl o.jsonl -md hf:org/none-GGUF --offline");

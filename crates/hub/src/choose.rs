@@ -40,7 +40,7 @@ pub(crate) fn part(path: &str) -> Option<(&str, usize, usize)> {
 }
 
 /// Whether a file is one by itself or the first part of several.
-pub(crate) fn is_first(path: &str) -> bool {
+pub fn is_first(path: &str) -> bool {
     part(path).is_none_or(|(_, number, _)| number == 1)
 }
 

@@ -15,7 +15,7 @@ use blob::Blob;
 use client::Client;
 
 /// Fetches what is missing of a model and links it into the snapshot of the repository's newest commit. Where the
-/// repository has not the usual quantization, `cached` serves as well.
+/// repository has not the usual quantization and its file of choice is `cached`, that serves, however old it is.
 pub(crate) fn fetch(
     places: &Places,
     cache: &HubCache,
@@ -28,7 +28,8 @@ pub(crate) fn fetch(
     let files: Vec<String> =
         listing.files.into_iter().filter(|path| relative(path).is_some()).collect();
     let chosen = choose(&files, wanted)?;
-    if let Some(path) = cached.filter(|_| !chosen.is_best) {
+    let is_same = |path: &&Path| !chosen.is_best && path.ends_with(&chosen.files[0]);
+    if let Some(path) = cached.filter(is_same) {
         return Ok(path.to_owned());
     }
     let blobs: Vec<Blob> = chosen

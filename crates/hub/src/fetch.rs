@@ -53,10 +53,17 @@ impl Hub {
         match cached {
             Some(Cached { path, is_best: true }) => Ok(path),
             Some(Cached { path, .. }) if self.places.access == Access::Offline => Ok(path),
-            // Another quantization than the usual one will do if the hub has not that one either, or cannot be asked.
+            // Another quantization than the usual one will do if it is what the hub's files give, or the hub cannot be asked.
             Some(Cached { path, .. }) => match self.download(wanted, Some(&path), tell) {
-                Err(Error::Interrupted) => Err(Error::Interrupted),
-                done => Ok(done.unwrap_or(path)),
+                Err(
+                    Error::Unreachable { .. }
+                    | Error::NoDownload { .. }
+                    | Error::Denied { .. }
+                    | Error::NotFound { .. }
+                    | Error::Answer { .. }
+                    | Error::NoGguf { .. },
+                ) => Ok(path),
+                done => done,
             },
             None => self.download(wanted, None, tell),
         }
@@ -74,7 +81,7 @@ impl Hub {
         self.places.cache.clone().map(HubCache::new).ok_or(Error::NoCache)
     }
 
-    /// Downloads a model; where `cached` is as good as what the hub has, that.
+    /// Downloads a model, unless its file is `cached` and the hub has no better one.
     #[cfg(feature = "download")]
     fn download(
         &self,

@@ -35,10 +35,10 @@ mod ollama;
 mod places;
 mod walk;
 
-pub use choose::quant;
+pub use choose::{is_first as is_first_shard, quant};
 pub use error::Error;
 pub use fetch::{Hub, Transfer};
-pub use listing::{Found, Origin, list, near, of_folder};
+pub use listing::{Found, Origin, list, near};
 pub use name::{Repo, Wanted};
 pub use places::{Access, AccessToken, Places};
 

@@ -116,7 +116,7 @@ fn of_repo(cache: &HubCache, repo: &Repo) -> Vec<Found> {
 }
 
 /// Every complete model in a folder, named by its path.
-pub fn of_folder(folder: &Path) -> Vec<Found> {
+fn of_folder(folder: &Path) -> Vec<Found> {
     let files = walk::files(folder, 0);
     let named = |file: &String| {
         let parts = choose_in("", &files, Some(file), None).ok()?.files;

@@ -233,11 +233,18 @@ fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The models of a folder: their files, of several shards the first.
+/// The GGUF files of a folder, of several shards the first, without projectors.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    std::fs::read_dir(folder).map_err(|error| Failure::input(folder, &error))?;
-    let mut found: Vec<PathBuf> =
-        bilayer_hub::of_folder(folder).into_iter().map(|found| found.path).collect();
+    let failed = |error: &std::io::Error| Failure::input(folder, error);
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(|error| failed(&error))? {
+        let path = entry.map_err(|error| failed(&error))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+        let is_projector = name.starts_with("mmproj");
+        if name.ends_with(".gguf") && bilayer_hub::is_first_shard(&name) && !is_projector {
+            found.push(path);
+        }
+    }
     found.sort();
     if found.is_empty() {
         let line = format!("--models-dir {} has no .gguf files", folder.display());
