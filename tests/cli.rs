@@ -982,15 +982,10 @@ fn the_settings_file_takes_every_type_of_value_and_serves_every_command() {
     place.run("inspect model.gguf").good();
     place.run("man").good();
 
-    // A list is text with commas where a flag is given once.
-    place.file("bilayer.toml", "samplers = [\"top_k\", \"temperature\"]\nmodel = \"model.gguf\"\n");
-    let listed = place.run("run -p abc -n 4 --seed 1 --temp 2 --json").json();
-    place.file("bilayer.toml", "model = \"model.gguf\"\n");
-    let typed = "run -p abc -n 4 --seed 1 --temp 2 --json --samplers top_k,temperature";
-    assert_eq!(listed["tokens"], place.run(typed).json()["tokens"]);
-
     let broken = [
-        ("seed = [1, 2]\n", "bilayer.toml: invalid value '1,2'"),
+        // A list is text with commas where a flag is given once.
+        ("threads = [1, 2]\n", "bilayer.toml: invalid value '1,2'"),
+        ("tensor-split = [3, \"many\"]\n", "bilayer.toml: invalid value '3,many'"),
         ("temperature-of-the-room = 1\n", "no setting `temperature-of-the-room`"),
         ("prompt = \"hello\"\n", "no setting `prompt`"),
         ("threads = \"many\"\n", "bilayer.toml: invalid value 'many'"),
@@ -1024,6 +1019,11 @@ fn a_flag_wins_over_what_excludes_it_elsewhere() {
     assert_eq!(with("LLAMA_ARG_CHAT_TEMPLATE_FILE", "t.jinja", ""), plain, "before the file");
     let both = place.run(&format!("{run} {file} --chat-template chatml"));
     check_failure(&both, 2, "cannot be used with");
+    // Flags of which one may be given.
+    place.file("bilayer.toml", "json-schema-file = \"absent.json\"\n");
+    let grammar = ["--grammar", "root ::= \"yes\""];
+    let answer = ran(place.command("run -m model.gguf -p abc -n 4 -ngl 0").args(grammar)).good();
+    assert!(answer.out.contains("yes"), "{answer:?}");
 }
 
 #[test]
@@ -1157,7 +1157,7 @@ fn an_interrupted_prompt_counts_the_tokens_that_were_run() {
     let counted = regex::Regex::new("prompt: ([0-9]+) tokens").unwrap();
     let tokens: usize = counted.captures(&rest).unwrap()[1].parse().unwrap();
     assert!(tokens < 60_000 && tokens.is_multiple_of(64), "{rest}");
-    assert!(place.path().join("p.kv").exists(), "what was computed is kept");
+    assert_eq!(place.path().join("p.kv").exists(), tokens > 0, "{rest}");
 }
 
 #[test]

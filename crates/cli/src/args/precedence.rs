@@ -4,14 +4,19 @@ use std::ffi::OsString;
 
 use clap::builder::Resettable;
 use clap::parser::ValueSource;
-use clap::{Arg, Command};
+use clap::{Arg, ArgGroup, Command};
 
 /// Whether a command refuses two of its flags together.
 pub fn excludes(command: &Command, a: &Arg, b: &Arg) -> bool {
     let names = |of: &Arg, other: &Arg| {
         command.get_arg_conflicts_with(of).iter().any(|arg| arg.get_id() == other.get_id())
     };
-    names(a, b) || names(b, a)
+    let is_group = |group: &ArgGroup| {
+        let members = [a, b].map(|arg| group.get_args().any(|id| id == arg.get_id()));
+        !group.clone().is_multiple() && members == [true; 2]
+    };
+    let is_one_of = a.get_id() != b.get_id() && command.get_groups().any(is_group);
+    names(a, b) || names(b, a) || is_one_of
 }
 
 /// The definition of the command line without the variables of flags that a typed one excludes.
