@@ -143,11 +143,6 @@ fn a_connection_that_brings_nothing_is_given_up_and_what_arrived_is_kept() {
     assert!(error.to_string().contains("goes on from there"), "{error}");
     assert_eq!(std::fs::read(incomplete(&place, &bytes)).unwrap(), bytes[..100_000]);
     hub.faults(Faults::default());
-    // Another quantization than the hub's files give is no reason to keep it.
-    hub.file("org/two", "m-IQ2_M.gguf", "IQ2_M");
-    hub.file("org/two", "m-Q8_0.gguf", "Q8_0");
-    assert_eq!(text("org/two:IQ2_M"), "IQ2_M");
-    assert_eq!(text("org/two"), "Q8_0");
     assert_eq!(std::fs::read(fetch(&places, REPO).unwrap()).unwrap(), bytes);
 }
 
@@ -253,6 +248,11 @@ fn the_type_is_the_usual_one_unless_another_is_asked_for() {
         assert_eq!(text("org/eight"), "old");
     }
     hub.faults(Faults::default());
+    // Another quantization than the hub's files give is no reason to keep it.
+    hub.file("org/two", "m-IQ2_M.gguf", "IQ2_M");
+    hub.file("org/two", "m-Q8_0.gguf", "Q8_0");
+    assert_eq!(text("org/two:IQ2_M"), "IQ2_M");
+    assert_eq!(text("org/two"), "Q8_0");
     let error = fetch(&places, "org/many:Q5_K_M").unwrap_err().to_string();
     assert!(error.contains("Q5_K_M") && error.contains("BF16, IQ2_M, Q4_K_M, Q8_0"), "{error}");
     let error = fetch(&places, "org/many/other.gguf").unwrap_err().to_string();
