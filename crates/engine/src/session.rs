@@ -535,7 +535,7 @@ impl Session {
             };
             self.check_file()?;
             let ran = ran?;
-            self.forget_copies();
+            self.copies.clear();
             if self.pipeline.results[..ran.made].iter().all(|x| x.is_finite()) {
                 return Ok(ran);
             }

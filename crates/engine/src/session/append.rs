@@ -24,10 +24,7 @@ impl Session {
             if let Some(&token) = run.tokens.iter().find(|&&token| token as usize >= vocab) {
                 return Err(Error::Token { token, vocab });
             }
-            let known = copies.len();
             starts.push(cache.append(run.sequence, run.tokens, copies)?);
-            // Nor may a later run write a page that this one gets back if the step fails.
-            cache.hold_copied(&copies[known..]);
         }
         for (run, &start) in runs.iter().zip(&*starts) {
             mark(cache, run, start);
@@ -63,14 +60,8 @@ impl Session {
 
     /// Gives sequences the pages back whose copies were not made, or only on some devices.
     fn share_again(&mut self) {
-        self.copies.iter().rev().for_each(|&copy| self.cache.share_again(copy));
-        self.forget_copies();
-    }
-
-    /// Notes that the copies of the step have been made, or are not wanted.
-    pub(super) fn forget_copies(&mut self) {
-        self.cache.release_copied(&self.copies);
-        self.copies.clear();
+        let Session { cache, copies, .. } = self;
+        copies.drain(..).rev().for_each(|copy| cache.share_again(copy));
     }
 }
 

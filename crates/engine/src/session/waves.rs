@@ -280,6 +280,7 @@ impl Session {
         step.runs.iter().for_each(|run| cache.hold(run.sequence));
         step.copies.clear();
         step.copies.append(copies);
+        cache.hold_copied(&step.copies);
         (step.reading, step.rows, step.began) = (reading, rows, began);
         let micro_rows = if runs.len() == 1 { batch::of_prompt(rows) } else { rows }.max(1);
         let number = waves.finished + waves.steps.len() as u64;
