@@ -233,21 +233,14 @@ fn a_device_that_fails_meanwhile_does_not_change_the_answer() {
 fn a_device_that_is_lost_before_it_streams_gets_nothing() {
     let model = model();
     let expected = best(&conversation(&mut alone(&model), LONG));
-    // With layers of its own, too, and without.
-    for layers in [2, 0] {
-        let gpu_layers = Offload::Count(layers);
-        let placing = Placing { gpu_layers, op_offload: STREAMED, ..Placing::default() };
-        let script = Script { call: Call::Compile, after: 0, fault: Fault::Lost };
-        let device = Box::new(Failing::new(cpu_as_gpu(), script));
-        let mut session = placed(&model, device, settings(), &placing);
-        let warnings = session.take_warnings();
-        match (&warnings[..], layers) {
-            ([Warning::NotStreamed { .. }], 0) => {}
-            ([Warning::NotStreamed { .. }, Warning::Reduced { .. }], 2) => {}
-            _ => panic!("{layers}: {warnings:?}"),
-        }
-        assert_eq!(best(&conversation(&mut session, LONG)), expected, "{layers}");
-    }
+    let script = Script { call: Call::Compile, after: 0, fault: Fault::Lost };
+    let device = Box::new(Failing::new(cpu_as_gpu(), script));
+    let mut session = beside(&model, device, settings());
+    let warnings = session.take_warnings();
+    let is_moved = matches!(warnings[..], [Warning::NotStreamed { .. }, Warning::Reduced { .. }]);
+    assert!(is_moved, "{warnings:?}");
+    assert!(session.plan().streaming.is_none());
+    assert_eq!(best(&conversation(&mut session, LONG)), expected);
 }
 
 #[test]
