@@ -7,6 +7,7 @@ use bilayer_hub::{Error, Hub, Places, Reference, Repo, Transfer, Wanted};
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 
+use crate::args::precedence::source;
 use crate::args::{Command, HubArgs, Serving};
 use crate::failure::{BAD_MODEL, Failure, INTERRUPTED, IO, NO_FILE, NO_OUTPUT, USAGE};
 use crate::{interrupt, output, progress};
@@ -17,9 +18,7 @@ use crate::{interrupt, output, progress};
 /// Both stand on the command line.
 pub fn settle(command: &mut Command, matches: &ArgMatches) -> Result<(), Failure> {
     let Some((_, given)) = matches.subcommand() else { return Ok(()) };
-    let source = |id: &str| {
-        given.try_contains_id(id).is_ok_and(|is| is).then(|| given.value_source(id)).flatten()
-    };
+    let source = |id: &str| source(given, id);
     let (model, repo) = (source("model").or_else(|| source("path")), source("hf_repo"));
     match (model, repo) {
         (Some(ValueSource::CommandLine), Some(ValueSource::EnvVariable)) => {

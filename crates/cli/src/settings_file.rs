@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use crate::args::precedence::excludes;
+use crate::args::precedence::{excludes, source};
 use crate::failure::Failure;
 use crate::folders;
 
@@ -117,9 +117,7 @@ impl Checker {
 
 /// Whether a flag or its variable gave it.
 fn is_by_user(given: &ArgMatches, id: &str) -> bool {
-    let by_user = [ValueSource::CommandLine, ValueSource::EnvVariable];
-    given.try_contains_id(id).is_ok_and(|is| is)
-        && given.value_source(id).is_some_and(|from| by_user.contains(&from))
+    matches!(source(given, id), Some(ValueSource::CommandLine | ValueSource::EnvVariable))
 }
 
 /// Whether `key` names a model and the user named one by another flag.

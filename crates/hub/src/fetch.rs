@@ -82,7 +82,6 @@ impl Hub {
     }
 
     /// Downloads a model, unless its file is `cached` and the hub has no better one.
-    #[cfg(feature = "download")]
     fn download(
         &self,
         wanted: &Wanted,
@@ -90,26 +89,18 @@ impl Hub {
         tell: &mut Tell<'_>,
     ) -> Result<PathBuf, Error> {
         let cache = self.cache()?;
+        let missing = || (wanted.to_string(), cache.root().to_owned());
         if self.places.access == Access::Offline {
-            return Err(Error::Offline {
-                wanted: wanted.to_string(),
-                cache: cache.root().to_owned(),
-            });
+            let (wanted, cache) = missing();
+            return Err(Error::Offline { wanted, cache });
         }
-        crate::download::fetch(&self.places, &cache, wanted, cached, tell)
-    }
-
-    #[cfg(not(feature = "download"))]
-    fn download(
-        &self,
-        wanted: &Wanted,
-        _cached: Option<&Path>,
-        _tell: &mut Tell<'_>,
-    ) -> Result<PathBuf, Error> {
-        let (wanted, cache) = (wanted.to_string(), self.cache()?.root().to_owned());
-        Err(match self.places.access {
-            Access::Offline => Error::Offline { wanted, cache },
-            Access::Online => Error::NoDownload { wanted, cache },
-        })
+        #[cfg(feature = "download")]
+        return crate::download::fetch(&self.places, &cache, wanted, cached, tell);
+        #[cfg(not(feature = "download"))]
+        {
+            let _ = (cached, tell);
+            let (wanted, cache) = missing();
+            Err(Error::NoDownload { wanted, cache })
+        }
     }
 }

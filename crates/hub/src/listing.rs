@@ -55,10 +55,14 @@ impl Found {
     /// The model at a path, with all shards that lie beside it; `None` if there is no such file.
     pub fn at(path: &Path) -> Option<Found> {
         let name = path.display().to_string();
-        let folder = path.parent().unwrap_or(Path::new(""));
         let file = path.file_name()?.to_str().unwrap_or_default();
-        let files = walk::files(if folder == Path::new("") { Path::new(".") } else { folder }, 0);
-        let parts = choose_in("", &files, Some(file), None).map_or(Vec::new(), |found| found.files);
+        let mut parts = Vec::new();
+        // Only the shards of a split file are looked for.
+        if choose::part(file).is_some() {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let files = walk::files(folder.unwrap_or(Path::new(".")), 0);
+            parts = choose_in("", &files, Some(file), None).map_or(Vec::new(), |of| of.files);
+        }
         let more = parts.get(1..).unwrap_or_default();
         Found::new(name, Origin::Folder, path.to_owned(), more)
     }

@@ -7,9 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bilayer_engine::requests::{
-    Event, Executor, ExecutorSettings, KeyId, RequestId, Submission, SubmitError,
-};
+use bilayer_engine::requests::{Event, Executor, ExecutorSettings, KeyId, RequestId, Submission};
 use bilayer_engine::session::{Clock, ExpertHits, SavedSequence, Spent};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
@@ -381,14 +379,7 @@ impl Serving {
             }
             Err(error) => {
                 self.admission.leave(key);
-                let (step, waiting) = (self.executor.decode_time(), self.executor.waiting());
-                let error = match error {
-                    SubmitError::Refused(refused) => {
-                        ApiError::refused(refused, retry_after(step, waiting))
-                    }
-                    error => error.into(),
-                };
-                let _ = updates.send((index, Update::Failed(error)));
+                let _ = updates.send((index, Update::Failed(error.into())));
             }
         }
     }

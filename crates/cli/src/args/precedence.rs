@@ -4,7 +4,12 @@ use std::ffi::OsString;
 
 use clap::builder::Resettable;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgGroup, Command};
+use clap::{Arg, ArgGroup, ArgMatches, Command};
+
+/// Where the value of a flag is from; `None` if it has none, or the command has no such flag.
+pub fn source(given: &ArgMatches, id: &str) -> Option<ValueSource> {
+    given.try_contains_id(id).is_ok_and(|is| is).then(|| given.value_source(id)).flatten()
+}
 
 /// Whether a command refuses two of its flags together.
 pub fn excludes(command: &Command, a: &Arg, b: &Arg) -> bool {
@@ -29,11 +34,8 @@ pub fn without_excluded_variables(cli: &Command, typed: &[OsString]) -> Command 
     let bare = bare.mut_subcommand(&name, |command| command.ignore_errors(true).mut_args(forget));
     let Ok(matches) = bare.try_get_matches_from(typed) else { return cli.clone() };
     let Some((_, given)) = matches.subcommand() else { return cli.clone() };
-    let is_typed = |arg: &&Arg| {
-        let id = arg.get_id().as_str();
-        given.try_contains_id(id).is_ok_and(|is| is)
-            && given.value_source(id) == Some(ValueSource::CommandLine)
-    };
+    let is_typed =
+        |arg: &&Arg| source(given, arg.get_id().as_str()) == Some(ValueSource::CommandLine);
     cli.clone().mut_subcommand(&name, |command| {
         let typed: Vec<Arg> = command.get_arguments().filter(is_typed).cloned().collect();
         let whole = command.clone();

@@ -17,6 +17,14 @@ fn exact(model: &Model, settings: Settings<'_>) -> Session {
     Session::new(model, Settings { placing, cache_type_k, cache_type_v, ..settings }).unwrap()
 }
 
+/// A file with a sequence, in a folder that is deleted with the first result.
+fn written(session: &mut Session, sequence: SequenceId) -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slot");
+    session.save(sequence).unwrap().write(&path).unwrap();
+    (folder, path)
+}
+
 /// Logits after tokens that are appended to a sequence.
 fn after(session: &mut Session, sequence: SequenceId, tokens: &[u32]) -> Vec<f32> {
     session.step(&[Run { sequence, tokens, wanted: Wanted::Last }]).unwrap().to_vec()
@@ -33,9 +41,7 @@ fn a_sequence_as_long_as_the_context_is_read_again() {
     let mut session = exact(&model, settings());
     let sequence = session.open().unwrap();
     after(&mut session, sequence, &tokens(64));
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("slot");
-    session.save(sequence).unwrap().write(&path).unwrap();
+    let (_folder, path) = written(&mut session, sequence);
     let read = SavedSequence::read(&path, &model, 64).unwrap();
     let restored = session.restore(&read).unwrap();
     assert_eq!(session.truncate(restored, 63), 63);
@@ -52,9 +58,7 @@ fn keys_and_values_of_fewer_or_more_tokens_are_refused() {
     let mut session = exact(&model, settings());
     let sequence = session.open().unwrap();
     after(&mut session, sequence, &tokens(10));
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("slot");
-    session.save(sequence).unwrap().write(&path).unwrap();
+    let (_folder, path) = written(&mut session, sequence);
     let whole = std::fs::read(&path).unwrap();
     // After the head, the tokens, the number of caches, the first one's id and the type of its keys: how many.
     let at = 4 * 8 + 10 * 4 + 3 * 8;
@@ -91,9 +95,7 @@ fn keys_of_other_rope_factors_are_refused() {
     let sequence = short.open().unwrap();
     after(&mut short, sequence, &tokens(10));
     let saved = short.save(sequence).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("slot");
-    saved.write(&path).unwrap();
+    let (_folder, path) = written(&mut short, sequence);
     // The original context of the model is 64 tokens.
     for error in [
         long.restore(&saved).expect_err("other factors"),
