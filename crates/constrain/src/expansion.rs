@@ -114,7 +114,7 @@ impl<'a> Counter<'a> {
                     sum
                 }
                 "enum" => Rc::new(Width { here: parts.len() as u64, ..Width::default() }),
-                "$ref" => self.referred(&at, value)?,
+                "$ref" => self.referred(value)?,
                 _ => continue,
             };
             width = self.both(path, &width, &other)?;
@@ -134,16 +134,12 @@ impl<'a> Counter<'a> {
                         width.properties.insert(name.clone(), field);
                     }
                 }
-                ("patternProperties" | "$defs" | "definitions", Value::Object(fields)) => {
-                    if key == "patternProperties" {
-                        width.patterns = fields.len() as u64;
-                        self.compare(&at, width.patterns, 1)?;
-                    }
+                ("patternProperties", Value::Object(fields)) => {
+                    width.patterns = fields.len() as u64;
+                    self.compare(&at, width.patterns, 1)?;
                     for (name, field) in fields {
                         let field = self.width(&child(&at, name), field)?;
-                        if key == "patternProperties" {
-                            self.widen(&at, &mut width, field)?;
-                        }
+                        self.widen(&at, &mut width, field)?;
                     }
                 }
                 ("items" | "prefixItems", Value::Array(parts)) => {
@@ -170,7 +166,7 @@ impl<'a> Counter<'a> {
         Ok(())
     }
 
-    fn referred(&mut self, path: &str, reference: &'a Value) -> Result<Rc<Width>, Error> {
+    fn referred(&mut self, reference: &'a Value) -> Result<Rc<Width>, Error> {
         let Some(reference) = reference.as_str() else { return Ok(one()) };
         if let Some(known) = self.known.get(reference) {
             // Within itself it is not combined further.
@@ -178,7 +174,7 @@ impl<'a> Counter<'a> {
         }
         let Some(schema) = target(self.root, reference) else { return Ok(one()) };
         self.known.insert(reference, None);
-        let width = self.width(path, schema)?;
+        let width = self.width(reference, schema)?;
         self.known.insert(reference, Some(width.clone()));
         Ok(width)
     }

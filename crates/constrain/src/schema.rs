@@ -1,5 +1,6 @@
 //! JSON schemas: checks with a place for each error, before and after llguidance has seen the schema.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
@@ -36,6 +37,9 @@ const LIST: &[&str] = &["allOf", "anyOf", "oneOf", "prefixItems", "items"];
 
 /// Keywords whose value is an object of schemas.
 const MAP: &[&str] = &["$defs", "definitions", "patternProperties", "properties"];
+
+/// Those of them whose schemas hold only where something refers to them.
+const DEFINITIONS: &[&str] = &["$defs", "definitions"];
 
 /// Keywords whose value is a number of items, properties or characters.
 const COUNT: &[&str] =
@@ -76,11 +80,19 @@ pub fn check_whole(schema: &mut Value, limits: &Limits, work: &mut Work) -> Resu
     if *schema == Value::Bool(false) {
         return Err(refused("#", "the schema false allows no value".to_owned()));
     }
-    // A list of work instead of recursion: (path, schema).
+    // A list of work instead of recursion: (path, schema). Definitions are checked where something refers to them.
     let mut open = vec![("#".to_owned(), &*schema)];
+    let mut checked = HashSet::new();
     while let Some((path, part)) = open.pop() {
+        if !checked.insert(std::ptr::from_ref(part)) {
+            continue;
+        }
         check(&path, part, schema)?;
-        open.extend(children(&path, part));
+        let used = |key: &str| !DEFINITIONS.contains(&key);
+        open.extend(children_where(&path, part, used));
+        if let Some(reference) = part.get("$ref").and_then(Value::as_str) {
+            open.extend(target(schema, reference).map(|part| (reference.to_owned(), part)));
+        }
     }
     drop_false_unique(schema);
     expansion::check(schema, work)
@@ -216,9 +228,18 @@ pub fn child(path: &str, key: &str) -> String {
 }
 
 /// The schemas directly in another, with their paths.
-pub fn children<'a>(path: &str, schema: &'a Value) -> Vec<(String, &'a Value)> {
+fn children<'a>(path: &str, schema: &'a Value) -> Vec<(String, &'a Value)> {
+    children_where(path, schema, |_| true)
+}
+
+/// The schemas below those keywords of another that are wanted, with their paths.
+fn children_where<'a>(
+    path: &str,
+    schema: &'a Value,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Vec<(String, &'a Value)> {
     let mut found = Vec::new();
-    for (key, value) in schema.as_object().into_iter().flatten() {
+    for (key, value) in schema.as_object().into_iter().flatten().filter(|(key, _)| is_wanted(key)) {
         let at = child(path, key);
         match value {
             Value::Array(items) if LIST.contains(&key.as_str()) => {

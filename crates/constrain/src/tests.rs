@@ -212,6 +212,29 @@ fn schema_errors_name_the_place() {
     }
 }
 
+/// Generators of schemas keep definitions that nothing uses.
+#[test]
+fn definitions_are_checked_where_they_are_used() {
+    let options = (0..10).map(|at| format!(r#"{{"const":{at}}}"#)).collect::<Vec<_>>().join(",");
+    let wide =
+        format!(r#"{{"allOf":[{}]}}"#, vec![format!(r#"{{"anyOf":[{options}]}}"#); 10].join(","));
+    let definitions = [
+        (r#"{"not":{}}"#, "#/$defs/x/not: the keyword `not` is not supported"),
+        (r#"{"items":{"if":{}}}"#, "#/$defs/x/items/if: the keyword `if` is not supported"),
+        (&*wide, "#/$defs/x: combined, it has more than 20000 alternatives"),
+    ];
+    for (definition, expected) in definitions {
+        let schema = |of: &str| {
+            format!(r##"{{{of},"$defs":{{"x":{definition},"y":{{"$ref":"#/$defs/x"}}}}}}"##)
+        };
+        assert!(matches(&constraint(&Grammar::json_schema(schema(r#""type":"null""#))), "null"));
+        for used in [r##""$ref":"#/$defs/x""##, r##""items":{"$ref":"#/$defs/y"}"##] {
+            let error = refusal(&Grammar::json_schema(schema(used)));
+            assert_eq!(error, format!("schema at {expected}"));
+        }
+    }
+}
+
 #[test]
 fn a_vocabulary_without_an_end_is_complete_where_nothing_fits() {
     let tokens = Tokens::new([Token::Text(b"a"), Token::Text(b"b")], &[]).unwrap();

@@ -130,6 +130,8 @@ pub struct Session {
     starts: Vec<usize>,
     /// Page copies of the step that is about to run.
     copies: Vec<PageCopy>,
+    /// Whether the pages that they read are held.
+    are_copies_held: bool,
     /// How prompts run.
     prefill: Prefill,
     /// Whether two of the plan's devices can work at the same time.
@@ -535,7 +537,7 @@ impl Session {
             };
             self.check_file()?;
             let ran = ran?;
-            self.copies.clear();
+            self.forget_copies();
             if self.pipeline.results[..ran.made].iter().all(|x| x.is_finite()) {
                 return Ok(ran);
             }

@@ -10,9 +10,13 @@ impl Session {
     /// Appends the runs' tokens to their sequences and allocates cache pages.
     pub(super) fn append(&mut self, runs: &[Run<'_>]) -> Result<(), Error> {
         let vocab = self.vocab();
-        let Session { cache, limits, starts, copies, .. } = self;
+        let Session { cache, limits, starts, copies, are_copies_held, .. } = self;
         starts.clear();
         cache.begin();
+        // Nor may a later run write a page that an earlier one gets back if the step fails. A cache without room for one
+        // more page per run has none to spare for that.
+        let most = runs.iter().map(|run| run.tokens.len().div_ceil(PAGE_TOKENS) + 1).sum();
+        *are_copies_held = cache.free_pages() >= most;
         within("sequences", runs.len(), limits.sequences)?;
         let outputs = runs.iter().map(|run| match run.wanted {
             Wanted::None => 0,
@@ -24,7 +28,11 @@ impl Session {
             if let Some(&token) = run.tokens.iter().find(|&&token| token as usize >= vocab) {
                 return Err(Error::Token { token, vocab });
             }
+            let known = copies.len();
             starts.push(cache.append(run.sequence, run.tokens, copies)?);
+            if *are_copies_held {
+                cache.hold_copied(&copies[known..]);
+            }
         }
         for (run, &start) in runs.iter().zip(&*starts) {
             mark(cache, run, start);
@@ -60,8 +68,16 @@ impl Session {
 
     /// Gives sequences the pages back whose copies were not made, or only on some devices.
     fn share_again(&mut self) {
-        let Session { cache, copies, .. } = self;
-        copies.drain(..).rev().for_each(|copy| cache.share_again(copy));
+        self.copies.iter().rev().for_each(|&copy| self.cache.share_again(copy));
+        self.forget_copies();
+    }
+
+    /// Notes that the copies of the step have been made, or are not wanted.
+    pub(super) fn forget_copies(&mut self) {
+        if std::mem::take(&mut self.are_copies_held) {
+            self.cache.release_copied(&self.copies);
+        }
+        self.copies.clear();
     }
 }
 

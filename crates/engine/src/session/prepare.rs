@@ -189,6 +189,7 @@ fn on(
         strengths: Strengths::new(model),
         starts: Vec::with_capacity(limits.sequences),
         copies: Vec::with_capacity(2 * limits.sequences),
+        are_copies_held: false,
         overlap: if divides { settings.overlap } else { Overlap::Off },
         overlap_wanted: settings.overlap,
         divides,

@@ -268,7 +268,7 @@ impl Session {
             self.withdraw(runs);
             return Err(error);
         }
-        let Session { waves, starts, cache, copies, .. } = self;
+        let Session { waves, starts, cache, copies, are_copies_held, .. } = self;
         let mut step = waves.spare.pop().expect("fewer than the limit are in progress");
         step.runs.clear();
         step.runs.extend(runs.iter().zip(&*starts).map(|(run, &start)| Appended {
@@ -280,7 +280,9 @@ impl Session {
         step.runs.iter().for_each(|run| cache.hold(run.sequence));
         step.copies.clear();
         step.copies.append(copies);
-        cache.hold_copied(&step.copies);
+        if !std::mem::take(are_copies_held) {
+            cache.hold_copied(&step.copies);
+        }
         (step.reading, step.rows, step.began) = (reading, rows, began);
         let micro_rows = if runs.len() == 1 { batch::of_prompt(rows) } else { rows }.max(1);
         let number = waves.finished + waves.steps.len() as u64;

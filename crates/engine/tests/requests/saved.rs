@@ -202,3 +202,37 @@ fn a_page_that_a_step_in_progress_copies_is_given_to_no_other_step() {
     }
     assert_eq!(failures, 2);
 }
+
+/// Both sequences of a step share a page; the later run writes positions of the earlier one's text.
+#[test]
+fn a_page_that_a_step_copies_is_not_written_by_its_later_runs() {
+    let model = tiny();
+    let text = tokens(40);
+    let mut expected = None;
+    let mut failures = 0;
+    for reads in [usize::MAX, 1] {
+        let mut session = refusing(&model, reads);
+        let first = session.open().unwrap();
+        session.step(&[Run { sequence: first, tokens: &text, wanted: Wanted::None }]).unwrap();
+        let fork = session.fork(first).unwrap();
+        session.truncate(fork, 36);
+        let wanted = Wanted::Last;
+        let runs = [
+            Run { sequence: first, tokens: &[9], wanted },
+            Run { sequence: fork, tokens: &[1, 2, 3, 4, 5, 6], wanted },
+        ];
+        if session.step(&runs).is_err() {
+            failures += 1;
+            assert_eq!([first, fork].map(|sequence| session.len(sequence)), [40, 36]);
+            runs.iter().for_each(|run| drop(session.step(&[*run]).unwrap().to_vec()));
+        }
+        let found = [first, fork].map(|sequence| after(&mut session, sequence, &[5]));
+        let expected = expected.get_or_insert_with(|| found.clone());
+        for (found, expected) in found.iter().zip(&*expected) {
+            assert_near(found, expected, &format!("refused after {reads} reads"));
+        }
+        [first, fork].into_iter().for_each(|sequence| session.close(sequence));
+        assert_eq!(session.cache().free_pages(), session.cache().pages());
+    }
+    assert_eq!(failures, 1);
+}
