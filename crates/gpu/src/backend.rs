@@ -300,6 +300,7 @@ fn facts_of(adapter: &Adapter) -> Facts {
         quantized: types.filter(|&ty| takes_ints(&caps, stored(ty))).collect(),
         shares_memory: caps.unified
             && adapter.raw().features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
+        uses_host_memory: caps.unified,
         identity: format!("{} {}", facts.name, facts.driver),
         ..Facts::offload("gpu", facts.name.clone(), facts.free_bytes.unwrap_or(facts.memory_bytes))
     }

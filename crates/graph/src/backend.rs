@@ -102,6 +102,8 @@ pub struct Facts {
     pub can_be_lost: bool,
     /// Whether the host reads results in place, in shared memory.
     pub shares_memory: bool,
+    /// Whether its memory is part of the host's: what it holds is missing there.
+    pub uses_host_memory: bool,
     /// Op kinds it has kernels for.
     pub ops: Vec<OpKind>,
     /// Supported weight types.
@@ -165,6 +167,7 @@ impl Facts {
             copies_weights: false,
             can_be_lost: false,
             shares_memory: false,
+            uses_host_memory: false,
             ops: OpKind::ALL.to_vec(),
             types: bilayer_quant::all().to_vec(),
             converted: Vec::new(),

@@ -7,6 +7,7 @@ use bilayer_graph::{CacheId, Facts, Graph, Op, StateId, Value};
 use serde::Serialize;
 
 use crate::memory::{activation_bytes, staging_bytes, sum, weight_bytes, weights};
+use crate::offload::HOST;
 use crate::{
     Basis, Budget, Bytes, Error, Excess, ExpertPlan, Groups, Machine, Placement, PlannedSegment,
     Predicted, Streaming, cut,
@@ -163,20 +164,31 @@ pub(crate) fn placed(
         check_support(graph, segment, &machine.devices[segment.device], &labels[segment.device])?;
     }
     let (mut devices, mut notes) = (Vec::with_capacity(labels.len()), Vec::new());
+    // Memory of the host that devices beside it may use, too.
+    let mut rest = 0;
     for (index, label) in labels.iter().enumerate() {
         let facts = &machine.devices[index];
         let mine = segments.iter().filter(|segment| segment.device == index);
         let mut device = device(graph, budget, facts, label, &mine);
         device.parts = placement.parts(index);
+        let is_mapped = !facts.copies_weights && strictness == Strictness::MappedHost;
+        let least_bytes = device.used_bytes - if is_mapped { device.weight_bytes } else { 0 };
+        if index > HOST && facts.uses_host_memory {
+            device.budget_bytes = device.budget_bytes.min(rest);
+            rest = rest.saturating_sub(device.used_bytes);
+        }
         if let Err(what) = device.check() {
-            let mapped = !facts.copies_weights && strictness == Strictness::MappedHost;
-            if !mapped || device.used_bytes - device.weight_bytes > device.budget_bytes {
+            if least_bytes > device.budget_bytes {
                 return Err(Error::DoesNotFit { what, largest: None });
             }
             notes.push(format!("{what}; weights are read from the file again and again"));
         }
+        if index == HOST {
+            rest = device.budget_bytes.saturating_sub(least_bytes);
+        }
         devices.push(device);
     }
+    notes.extend(note_on_shared_memory(machine, &devices));
     let times = machine.times.as_ref();
     let predicted = times.and_then(|times| times.predict(graph, machine, placement, &segments));
     let experts = ExpertPlan::of(graph, machine, &segments);
@@ -197,6 +209,25 @@ pub(crate) fn placed(
         experts,
         placement: placement.clone(),
         logits: graph.logits,
+    })
+}
+
+/// What to say where devices fit one by one, but not together in the memory that they share with the host.
+fn note_on_shared_memory(machine: &Machine, devices: &[DevicePlan]) -> Option<String> {
+    let host = &devices[HOST];
+    let beside = devices.iter().zip(&machine.devices).skip(HOST + 1);
+    let sharing = beside.filter(|(device, facts)| facts.uses_host_memory && device.used_bytes > 0);
+    let (labels, used): (Vec<&str>, Vec<u64>) =
+        sharing.map(|(device, _)| (&*device.label, device.used_bytes)).unzip();
+    let bytes = sum(used.into_iter().chain([host.used_bytes]));
+    (!labels.is_empty() && host.used_bytes <= host.budget_bytes && bytes > host.budget_bytes).then(|| {
+        format!(
+            "{} and {} share memory, and {} of {} are needed; weights are read from the file again and again",
+            host.label,
+            labels.join(", "),
+            Bytes(bytes),
+            Bytes(host.budget_bytes)
+        )
     })
 }
 

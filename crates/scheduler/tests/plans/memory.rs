@@ -3,7 +3,8 @@
 use bilayer_graph::{Activation, Attend, Facts, Graph, Pairs, Recorder, Rope, Value};
 use bilayer_quant::Type;
 use bilayer_scheduler::{
-    Budget, Bytes, Placement, Plan, PlannedSegment, cut, place, working_bytes,
+    Budget, Bytes, Error, Offload, Placement, Plan, PlannedSegment, Request, cut, offload, place,
+    working_bytes,
 };
 
 use crate::models::{
@@ -351,6 +352,37 @@ fn devices_hold_weights_caches_activations_and_values_in_transfer() {
     let placement = Placement::offload(3, 2, 0, 1);
     let plan = place(&dense(3), &shared, &BUDGET, &placement).unwrap();
     assert_eq!((plan.devices[0].staging_bytes, plan.devices[1].staging_bytes), (hidden, hidden));
+}
+
+/// An integrated GPU: what it holds is missing to the host.
+#[test]
+fn memory_that_a_device_shares_with_the_host_is_counted_once() {
+    let graph = dense(4);
+    let of = |host: u64, is_shared: bool, count: Offload| {
+        let mut machine = cards(&[GIB]);
+        machine.devices[0].memory_bytes = host;
+        machine.devices[1].uses_host_memory = is_shared;
+        offload(&graph, &machine, &BUDGET, &Request { offload: count, ..Request::default() })
+    };
+    let two = of(GIB, true, Offload::Count(2)).unwrap();
+    let [cpu, gpu] = &two.devices[..] else { panic!("two devices") };
+    // The host's weights can be read from the file again.
+    let kept = cpu.used_bytes - cpu.weight_bytes;
+    assert_eq!((cpu.budget_bytes, gpu.budget_bytes), (GIB, GIB - kept));
+    assert!(two.notes.is_empty(), "{:?}", two.notes);
+
+    let room = cpu.used_bytes + gpu.used_bytes;
+    assert!(of(room, true, Offload::Count(2)).unwrap().notes.is_empty());
+    let notes = of(room - 1, true, Offload::Count(2)).unwrap().notes;
+    assert!(notes[0].starts_with("cpu and gpu share memory, and "), "{notes:?}");
+    assert!(of(room - 1, false, Offload::Count(2)).unwrap().notes.is_empty());
+
+    let least = kept + gpu.used_bytes;
+    let most = |host, is_shared| of(host, is_shared, Offload::Auto).unwrap().max_gpu_layers;
+    assert_eq!((most(least, true), most(least - 1, true), most(least - 1, false)), (2, 1, 5));
+    let error = of(least - 1, true, Offload::Count(2)).unwrap_err();
+    let Error::DoesNotFit { what, largest: Some(1) } = error else { panic!("{error}") };
+    assert_eq!((&*what.device, what.budget_bytes), ("gpu", gpu.used_bytes - 1));
 }
 
 #[test]
