@@ -269,6 +269,44 @@ fn a_lost_device_is_replaced_by_the_cpu() {
     }
 }
 
+/// A command buffer that the driver gives up without a report, as Metal's does through wgpu 30, while a prompt is read: in the
+/// step that has results, and in one before it, which has none.
+#[test]
+fn a_command_buffer_that_fails_silently_does_not_change_the_answer() {
+    if support::gpu::gpu().is_none() {
+        return;
+    }
+    let model = Model::from_bytes("tiny", words::tiny(Type::F32, 5)).unwrap();
+    let prompt: Vec<u32> = (0..80).map(|i| 3 + (i * 37) % 100).collect();
+    let logits = |fails_at: Option<usize>| {
+        let opened = support::gpu::apart().unwrap();
+        let mut session = on_device(&model, &opened);
+        let sequence = session.open().unwrap();
+        for (at, tokens) in prompt.chunks(40).enumerate() {
+            if fails_at == Some(at) && !opened.device().fail_next() {
+                return None;
+            }
+            let wanted = if at == 0 { Wanted::None } else { Wanted::Last };
+            session.step(&[Run { sequence, tokens, wanted }]).unwrap();
+        }
+        let run = Run { sequence, tokens: &[9], wanted: Wanted::Last };
+        let logits = session.step(&[run]).unwrap().to_vec();
+        Some((logits, session.take_warnings(), session.plan().map.clone()))
+    };
+    let (expected, warnings, _) = logits(None).unwrap();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    for step in [0, 1] {
+        let Some((found, warnings, map)) = logits(Some(step)) else {
+            println!("skipped: the device reports its failures");
+            return;
+        };
+        let furthest = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(furthest < 1e-3, "{step}: {furthest}");
+        assert!(format!("{warnings:?}").contains("did not complete 1 of"), "{step}: {warnings:?}");
+        assert_eq!(map, "out:cpu 2-0:cpu", "{step}: {warnings:?}");
+    }
+}
+
 /// A kernel that does not end: while weights are loaded, while nothing runs, and while a sequence is saved.
 #[test]
 fn a_device_that_hangs_is_replaced_by_the_cpu() {

@@ -114,8 +114,10 @@ fn instance() -> &'static wgpu::Instance {
         wgpu::Instance::new(wgpu::InstanceDescriptor {
             backends: APIS,
             flags: wgpu::InstanceFlags::empty(),
+            // wgpu would apply it to its own staging buffers, too, of a few kilobytes for each write, and a device is lost
+            // with one that it refuses. `Device::buffer` compares the budget itself.
             memory_budget_thresholds: wgpu::MemoryBudgetThresholds {
-                for_resource_creation: Some(98),
+                for_resource_creation: None,
                 for_device_loss: None,
             },
             ..wgpu::InstanceDescriptor::new_without_display_handle()

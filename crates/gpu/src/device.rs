@@ -1,7 +1,6 @@
 //! The wgpu device and its queue: creation, memory, pipelines, waiting, and errors.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,18 +9,25 @@ use bilayer_graph::Error as GraphError;
 
 use crate::Error;
 use crate::adapter::Adapter;
-use crate::caps::{Caps, Coop, Input, Tile};
+use crate::caps::{Api, Caps, Coop, Input, Tile};
+use crate::counter::Counter;
 use crate::kernel::{Access, Source};
+use crate::memory;
 use crate::patience::Patience;
 use crate::pipeline_cache::{Keep, PipelineCache};
 use crate::probe::Subgroup;
 use crate::unified;
+
+mod transfer;
 
 /// Duration of spinning before sleeping: waking up costs more than small work takes.
 const SPIN: Duration = Duration::from_micros(150);
 
 /// How long a wait goes on while the device finishes nothing, before it counts as lost.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Buffers of fewer bytes are made without asking for free memory: a driver takes a while to tell.
+const BUDGET_BYTES_MIN: u64 = 1 << 20;
 
 /// A compiled kernel.
 pub struct Pipeline {
@@ -47,6 +53,7 @@ pub struct Created {
 pub struct Device {
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
+    adapter: wgpu::Adapter,
     caps: Caps,
     name: String,
     /// The reason why the device can no longer be used.
@@ -59,6 +66,8 @@ pub struct Device {
     timeout: Option<Duration>,
     /// The time-out since [`Device::hang`].
     hung: OnceLock<Duration>,
+    /// Counts completed command buffers where their failures are not reported.
+    counter: Option<Counter>,
     /// Submissions that are done: a device under which this grows is slow, not lost.
     finished: Arc<AtomicU64>,
     block_bytes: u64,
@@ -157,6 +166,8 @@ impl Device {
             bind_groups: AtomicUsize::new(0),
             timeout,
             hung: OnceLock::new(),
+            counter: None,
+            adapter: adapter.raw().clone(),
             finished: Arc::default(),
             block_bytes: options.block_bytes.unwrap_or(u64::MAX),
             checked: options.checked,
@@ -169,6 +180,18 @@ impl Device {
         self.caps.subgroup = subgroup.map(|subgroup| subgroup.threads);
         self.caps.subgroup_varies = subgroup.is_some_and(|subgroup| subgroup.varies);
         self
+    }
+
+    /// Counts completed command buffers on Metal, where a failed one looks like a completed one; on a software adapter to
+    /// test it.
+    ///
+    /// # Errors
+    /// Out of memory, or the device was lost.
+    pub(crate) fn with_counter(mut self, is_software: bool) -> Result<Device, GraphError> {
+        if is_software || self.caps.api == Api::Metal {
+            self.counter = Some(Counter::new(&self)?);
+        }
+        Ok(self)
     }
 
     /// Does without packed dot products.
@@ -263,6 +286,18 @@ impl Device {
         usage: wgpu::BufferUsages,
     ) -> Result<wgpu::Buffer, GraphError> {
         self.check()?;
+        let out_of_memory = || GraphError::OutOfMemory {
+            device: self.name.clone(),
+            what: what.to_owned(),
+            bytes: bytes as usize,
+        };
+        let host = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::MAP_WRITE;
+        if bytes >= BUDGET_BYTES_MIN && (usage & host).is_empty() {
+            let memory = memory::of(&self.adapter);
+            if !memory.fits(bytes) {
+                return Err(out_of_memory());
+            }
+        }
         let full = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let wrong = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let descriptor = wgpu::BufferDescriptor {
@@ -276,11 +311,7 @@ impl Device {
         let refused = pollster::block_on(full.pop()).or(refused);
         if refused.is_some() {
             self.check()?;
-            return Err(GraphError::OutOfMemory {
-                device: self.name.clone(),
-                what: what.to_owned(),
-                bytes: bytes as usize,
-            });
+            return Err(out_of_memory());
         }
         self.buffers.fetch_add(1, Ordering::Relaxed);
         Ok(buffer)
@@ -428,6 +459,17 @@ impl Device {
         let _ = self.hung.set(timeout);
     }
 
+    /// Does not execute the next command buffer of a step, as if the driver gave it up without a report; only on devices that
+    /// count them. To test what comes of it.
+    #[doc(hidden)]
+    pub fn fail_next(&self) -> bool {
+        self.counter.as_ref().inspect(|counter| counter.fail_next()).is_some()
+    }
+
+    pub(crate) fn counter(&self) -> Option<&Counter> {
+        self.counter.as_ref()
+    }
+
     /// Hands commands to the device, and counts them when they are done.
     pub(crate) fn submit(&self, commands: Option<wgpu::CommandBuffer>) {
         self.queue.submit(commands);
@@ -446,113 +488,6 @@ impl Device {
         let set = done.clone();
         self.queue.on_submitted_work_done(move || set.store(true, Ordering::Release));
         self.wait(&done)
-    }
-
-    /// Reads a buffer with copy usage. Slow: for tests, the probe and the self-check.
-    ///
-    /// # Errors
-    /// Those of [`Device::wait`], or out of memory.
-    pub fn download(&self, buffer: &wgpu::Buffer, bytes: u64) -> Result<Vec<u8>, GraphError> {
-        self.download_ranges(buffer, std::slice::from_ref(&(0..bytes)))
-    }
-
-    /// Reads parts of a buffer, concatenated. Slow, like [`Device::download`].
-    ///
-    /// # Errors
-    /// Those of [`Device::download`].
-    pub fn download_ranges(
-        &self,
-        buffer: &wgpu::Buffer,
-        ranges: &[Range<u64>],
-    ) -> Result<Vec<u8>, GraphError> {
-        let usage = wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ;
-        let bytes = ranges.iter().map(|range| range.end - range.start).sum();
-        let staging = self.buffer("download", bytes, usage)?;
-        let mut encoder = self.device.create_command_encoder(&Default::default());
-        let mut at = 0;
-        for range in ranges.iter().filter(|range| !range.is_empty()) {
-            let bytes = range.end - range.start;
-            encoder.copy_buffer_to_buffer(buffer, range.start, &staging, at, bytes);
-            at += bytes;
-        }
-        let done = Arc::new(AtomicBool::new(false));
-        let set = done.clone();
-        encoder.map_buffer_on_submit(&staging, wgpu::MapMode::Read, 0..bytes, move |_| {
-            set.store(true, Ordering::Release);
-        });
-        self.submit(Some(encoder.finish()));
-        self.wait(&done)?;
-        let mapped = staging.slice(0..bytes).get_mapped_range();
-        let view = mapped.map_err(|error| self.lost(error.to_string()))?;
-        let mut data = Vec::new();
-        data.try_reserve_exact(view.len()).map_err(|_| GraphError::OutOfMemory {
-            device: "cpu".to_owned(),
-            what: "a copy of a buffer".to_owned(),
-            bytes: view.len(),
-        })?;
-        data.extend_from_slice(&view);
-        Ok(data)
-    }
-
-    /// Runs one kernel on new buffers with the contents `data` (in the order of its storage bindings) and returns
-    /// their contents afterwards. For tests and the self-check.
-    ///
-    /// # Errors
-    /// Out of memory, a rejected kernel, a lost device.
-    pub fn run(
-        &self,
-        source: &Source,
-        params: &[u8],
-        data: &[&[u8]],
-        groups: [u32; 3],
-    ) -> Result<Vec<Vec<u8>>, GraphError> {
-        use wgpu::BufferUsages as Use;
-        assert_eq!(data.len(), source.bindings.len(), "{}: a buffer a binding", source.name);
-        let pipeline = self.pipeline(source)?;
-        let mut buffers = vec![self.filled("params", params, Use::UNIFORM)?];
-        for bytes in data {
-            buffers.push(self.filled("data", bytes, Use::STORAGE | Use::COPY_SRC)?);
-        }
-        let resources: Vec<_> = buffers.iter().map(|buffer| buffer.as_entire_binding()).collect();
-        let group = self.bind_group(&pipeline, &resources);
-        let mut encoder = self.device.create_command_encoder(&Default::default());
-        {
-            let mut pass = encoder.begin_compute_pass(&Default::default());
-            pass.set_pipeline(&pipeline.pipeline);
-            pass.set_bind_group(0, &group, &[]);
-            pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
-        }
-        self.submit(Some(encoder.finish()));
-        let sizes = data.iter().map(|bytes| bytes.len().next_multiple_of(4) as u64);
-        let mut results = Vec::new();
-        for (buffer, (bytes, size)) in buffers[1..].iter().zip(data.iter().zip(sizes)) {
-            let mut read = self.download(buffer, size)?;
-            read.truncate(bytes.len());
-            results.push(read);
-        }
-        Ok(results)
-    }
-
-    /// Creates a buffer with the contents `data`.
-    ///
-    /// # Errors
-    /// Those of [`Device::buffer`].
-    pub fn filled(
-        &self,
-        what: &str,
-        data: &[u8],
-        usage: wgpu::BufferUsages,
-    ) -> Result<wgpu::Buffer, GraphError> {
-        let bytes = data.len() as u64;
-        let buffer = self.buffer(what, bytes, usage | wgpu::BufferUsages::COPY_DST)?;
-        let (whole, rest) = data.split_at(data.len() / 4 * 4);
-        self.queue.write_buffer(&buffer, 0, whole);
-        if !rest.is_empty() {
-            let mut last = [0; 4];
-            last[..rest.len()].copy_from_slice(rest);
-            self.queue.write_buffer(&buffer, whole.len() as u64, &last);
-        }
-        Ok(buffer)
     }
 }
 

@@ -143,13 +143,13 @@ pub fn variants_of(op: OpKind, caps: &Caps) -> Vec<Source> {
 /// All kernels that may be selected with these capabilities, for validation without a GPU.
 pub fn all(caps: &Caps) -> Vec<Source> {
     let mut sources: Vec<Source> = ops().into_iter().flat_map(|op| variants_of(op, caps)).collect();
-    // What steps and products begin with, and the measurement of bandwidth, are no ops.
+    // What steps and products begin with, the count of command buffers, and the measurement of bandwidth, are no ops.
     sources.push(quantize::QuantizeKey.source(caps));
     sources.push(cache::CopyPagesKey.source(caps));
     if let Some(coop) = caps.coop {
         sources.extend([halve::HalveKey.source(caps), crate::probe::coop_source(coop.edge)]);
     }
-    sources.push(crate::bandwidth::source());
+    sources.extend([crate::bandwidth::source(), crate::counter::source()]);
     sources.sort_by(|a, b| a.name.cmp(&b.name));
     sources.dedup();
     sources

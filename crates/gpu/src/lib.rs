@@ -11,6 +11,7 @@ mod backend;
 mod bandwidth;
 mod cache;
 pub mod caps;
+mod counter;
 pub mod device;
 mod error;
 pub mod kernel;
@@ -62,11 +63,17 @@ pub fn open_adapter(
         true => probe::subgroup(adapter, &device),
         false => Ok(None),
     };
-    let subgroup = subgroup.map_err(|error| Error::Open {
+    let refused = |error: bilayer_graph::Error| Error::Open {
         adapter: adapter.facts().name.clone(),
         reason: error.to_string(),
-    })?;
-    let device = device.with_subgroup(subgroup);
+    };
+    // A driver that refuses the probe alone has a device that goes on without subgroups.
+    let subgroup = match subgroup {
+        Err(_) if device.check().is_ok() => None,
+        found => found.map_err(refused)?,
+    };
+    let is_software = adapter.facts().kind == AdapterKind::Software;
+    let device = device.with_subgroup(subgroup).with_counter(is_software).map_err(refused)?;
     // A software adapter computes matrices in no fewer instructions than other products.
     let edge = adapter.coop_edge().filter(|_| options.subgroups && !device.caps().software);
     let coop = edge.and_then(|edge| probe::coop(&device, options.coop_edge.unwrap_or(edge)));

@@ -9,6 +9,18 @@ pub struct Memory {
     pub free_bytes: Option<u64>,
 }
 
+impl Memory {
+    /// Whether a buffer of the GPU's own memory leaves a fiftieth of it to other programs, as far as the driver tells.
+    pub fn fits(&self, bytes: u64) -> bool {
+        self.free_bytes.is_none_or(|free| bytes.saturating_add(self.total_bytes / 50) <= free)
+    }
+
+    /// As drivers report it: some have a budget above the size of the heap, which counts the host's memory.
+    fn new(total_bytes: u64, free_bytes: Option<u64>) -> Memory {
+        Memory { total_bytes, free_bytes: free_bytes.map(|free| free.min(total_bytes)) }
+    }
+}
+
 /// The memory of an adapter: its largest device-local heap. Zero if no driver reports it.
 pub fn of(adapter: &wgpu::Adapter) -> Memory {
     #[cfg(not(target_vendor = "apple"))]
@@ -58,11 +70,9 @@ fn vulkan(adapter: &wgpu::Adapter) -> Option<Memory> {
     // Only the largest: a small second heap is the host's window onto the first.
     let heap = own.max_by_key(|&heap| heaps.memory_heaps[heap].size)?;
     let free = budgets.heap_budget[heap].saturating_sub(budgets.heap_usage[heap]);
-    Some(Memory {
-        total_bytes: heaps.memory_heaps[heap].size,
-        // Drivers that do not fill the structure leave zeros.
-        free_bytes: (budget && free > 0).then_some(free),
-    })
+    // Drivers that do not fill the structure leave zeros.
+    let free = (budget && budgets.heap_budget[heap] > 0).then_some(free);
+    Some(Memory::new(heaps.memory_heaps[heap].size, free))
 }
 
 /// The local memory segment of the adapter.
@@ -73,10 +83,7 @@ fn dx12(adapter: &wgpu::Adapter) -> Option<Memory> {
     // SAFETY: the handle is used only while the guard is alive.
     let hal = unsafe { adapter.as_hal::<wgpu::hal::api::Dx12>() }?;
     let info = hal.raw_adapter().query_video_memory_info(DXGI_MEMORY_SEGMENT_GROUP_LOCAL).ok()?;
-    Some(Memory {
-        total_bytes: info.Budget,
-        free_bytes: Some(info.Budget.saturating_sub(info.CurrentUsage)),
-    })
+    Some(Memory::new(info.Budget, Some(info.Budget.saturating_sub(info.CurrentUsage))))
 }
 
 /// Metal's recommended working set minus current allocations.
@@ -89,5 +96,26 @@ fn metal(adapter: &wgpu::Adapter) -> Option<Memory> {
     let device = hal.raw_device();
     let total = device.recommendedMaxWorkingSetSize();
     let used = device.currentAllocatedSize() as u64;
-    Some(Memory { total_bytes: total, free_bytes: Some(total.saturating_sub(used)) })
+    Some(Memory::new(total, Some(total.saturating_sub(used))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Memory;
+
+    #[test]
+    fn no_more_is_free_than_there_is() {
+        assert_eq!(Memory::new(36, Some(46)).free_bytes, Some(36));
+        assert_eq!(Memory::new(36, Some(30)).free_bytes, Some(30));
+        assert_eq!(Memory::new(36, None).free_bytes, None);
+    }
+
+    #[test]
+    fn a_buffer_fits_what_is_free_but_a_fiftieth() {
+        let memory = Memory::new(1000, Some(500));
+        assert!(memory.fits(480));
+        assert!(!memory.fits(481));
+        assert!(!memory.fits(u64::MAX));
+        assert!(Memory::new(1000, None).fits(u64::MAX), "the driver does not tell");
+    }
 }

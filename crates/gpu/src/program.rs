@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bilayer_graph::{Error as GraphError, Kernel, Limits, OpTime, Rows, Step, Value};
 
+use crate::counter::Completion;
 use crate::device::{Device, Pipeline};
 
 pub mod build;
@@ -110,6 +111,8 @@ pub struct Program {
     /// Maximum operations per submit.
     slice: u64,
     timer: Option<Timer>,
+    /// Whether the device completed the last step, where it does not tell by itself.
+    completion: Option<Completion>,
     /// What the step before makes likely, recorded while the device computed.
     ahead: Option<Recorded>,
     /// Steps that were submitted so.
@@ -170,15 +173,31 @@ impl Program {
         for output in &mut self.outputs {
             output.expect(&counts);
         }
+        let has_rows = self.has_rows(&counts);
+        if let Some(completion) = self.completion.as_mut().filter(|_| has_rows) {
+            completion.begin();
+        }
+        let (device, mut completed) = (self.device.clone(), 0);
+        let mut hand_over = |commands| match device.counter() {
+            Some(counter) => completed = counter.submit(&device, commands),
+            None => device.submit(Some(commands)),
+        };
         if let Some(recorded) = self.ahead.take_if(|recorded| recorded.counts == counts) {
             self.recorded_ahead += 1;
-            recorded.commands.into_iter().for_each(|commands| self.device.submit(Some(commands)));
-            return Ok(());
+            recorded.commands.into_iter().for_each(hand_over);
+        } else {
+            self.ahead = None;
+            self.record(&counts, FIRST_STAGES, &mut hand_over);
         }
-        self.ahead = None;
-        let device = self.device.clone();
-        self.record(&counts, FIRST_STAGES, |commands| device.submit(Some(commands)));
+        if let Some(completion) = self.completion.as_mut().filter(|_| has_rows) {
+            completion.expect(completed);
+        }
         Ok(())
+    }
+
+    /// Whether a step has results to read.
+    fn has_rows(&self, counts: &Counts) -> bool {
+        self.outputs.iter().any(|output| output.access.rows(counts) > 0)
     }
 
     /// Records a step and hands over its commands, of `most` stages at first, then twice as many each time.
@@ -195,9 +214,15 @@ impl Program {
             stage = self.encode(&mut encoder, stage..all.min(stage + most), counts);
             most *= 2;
             if stage < all {
+                self.device.counter().inspect(|counter| counter.count(&mut encoder));
                 let next = self.device.device.create_command_encoder(&Default::default());
                 take(std::mem::replace(&mut encoder, next).finish());
             }
+        }
+        if let Some(counter) = self.device.counter() {
+            counter.count(&mut encoder);
+            let completion = self.completion.as_ref().filter(|_| self.has_rows(counts));
+            completion.inspect(|completion| completion.fetch(counter, &mut encoder));
         }
         for output in &self.outputs {
             output.fetch(&mut encoder, &self.buffers, counts);
@@ -312,6 +337,9 @@ impl Program {
                 output.rows = 0;
             }
         }
+        if let Some(completion) = &mut self.completion {
+            completion.release(&self.device)?;
+        }
         match &mut self.timer {
             Some(timer) => timer.release(&self.device),
             None => Ok(()),
@@ -344,6 +372,9 @@ impl Program {
         }
         let output = &mut self.outputs[place];
         self.device.wait(&output.state)?;
+        if let Some(completion) = &self.completion {
+            completion.check(&self.device)?;
+        }
         let bytes = access.span(output.rows) * 4;
         {
             let mapped = output.mapped.slice(output.at..output.at + bytes).get_mapped_range();

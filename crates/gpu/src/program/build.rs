@@ -13,6 +13,7 @@ use super::step::Words;
 use super::timer::Timer;
 use super::{Access, Choice, Dispatch, Output, Program, Stage};
 use crate::cache::Cache;
+use crate::counter::Completion;
 use crate::device::{Device, Pipeline};
 use crate::kernel::Source;
 use crate::slots::Slots;
@@ -154,6 +155,7 @@ pub fn build(
         padded: vec![0.0; padded],
         limits,
         timer,
+        completion: Completion::new(device)?,
         ahead: None,
         recorded_ahead: 0,
         last: Default::default(),
