@@ -8,131 +8,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
-use bilayer_engine::encode::{Encoder, Norm};
-use bilayer_engine::{Error, Model, chat_templates, return_free_memory};
-use bilayer_text::chat::Template;
+use bilayer_engine::return_free_memory;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::timeout_at;
 
-use crate::adapters::Adapters;
 use crate::blocking;
-use crate::config::{Config, Offer, Opened};
-use crate::encoders::EncoderWorker;
+use crate::config::{Config, Offer};
 use crate::error::ApiError;
 use crate::memory::{Memory, Place};
 use crate::metrics::Metrics;
-use crate::worker::Worker;
 
-/// A loaded model.
-pub struct Loaded {
-    /// How it is offered.
-    pub offer: Offer,
-    /// File, configuration, tokenizer.
-    pub model: Model,
-    /// Its LoRA adapters.
-    pub adapters: Adapters,
-    /// Tokens of a sequence.
-    pub context: usize,
-    /// The placement in one line.
-    pub map: String,
-    /// Whether answers are drafted.
-    pub is_speculative: bool,
-    /// The chat template, if the model has one.
-    pub template: Option<Template>,
-    /// Why it has no template.
-    pub template_problem: Option<String>,
-    /// What runs it.
-    pub kind: Kind,
-    /// Dropped after all of these.
-    _place: Place,
-}
+mod loaded;
 
-/// What runs a model.
-pub enum Kind {
-    /// A decoder.
-    Decoder(Worker),
-    /// An encoder: an [`Encoder`] tokenizes as its thread's does.
-    Encoder(Box<EncoderHandle>),
-}
-
-/// An encoder's thread and what handlers must know of it.
-pub struct EncoderHandle {
-    /// The thread.
-    pub worker: EncoderWorker,
-    /// Whether each text gives one row.
-    pub is_pooled: bool,
-    /// Elements of a row.
-    pub width: usize,
-    /// How rows are scaled unless a request says otherwise.
-    pub norm: Norm,
-    /// Names of the scores; empty if rows are embeddings.
-    pub labels: Vec<String>,
-    /// Whether rows are scores.
-    pub scores: bool,
-    /// Whether each token has scores of its own.
-    pub labels_tokens: bool,
-}
-
-impl Loaded {
-    /// The decoder's thread.
-    ///
-    /// # Errors
-    /// The model is an encoder.
-    pub fn decoder(&self) -> Result<&Worker, ApiError> {
-        match &self.kind {
-            Kind::Decoder(worker) => Ok(worker),
-            Kind::Encoder(_) => Err(ApiError::not_supported(format!(
-                "{} is an encoder: it makes embeddings or scores and generates no text",
-                self.id()
-            ))),
-        }
-    }
-
-    /// The encoder's thread.
-    ///
-    /// # Errors
-    /// The model is a decoder.
-    pub fn encoder(&self) -> Result<&EncoderHandle, ApiError> {
-        match &self.kind {
-            Kind::Encoder(encoder) => Ok(encoder),
-            Kind::Decoder(_) => Err(ApiError::not_supported(format!(
-                "{} generates text; this needs an encoder such as a BERT model",
-                self.id()
-            ))),
-        }
-    }
-
-    /// The chat template.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn template(&self) -> Result<&Template, ApiError> {
-        self.template.as_ref().ok_or_else(|| {
-            let problem = self.template_problem.as_deref().unwrap_or("it has none");
-            ApiError::not_supported(format!(
-                "{} has no chat template ({problem}); start the server with --chat-template",
-                self.id()
-            ))
-        })
-    }
-
-    /// Tokens as text, control tokens spelled out.
-    pub fn spelled(&self, tokens: &[u32]) -> String {
-        let pieces = tokens.iter().filter_map(|&id| self.model.tokenizer().piece(id));
-        let bytes: Vec<u8> = pieces.flatten().copied().collect();
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
-
-    /// Number of its parameters.
-    pub fn parameters(&self) -> u64 {
-        self.model.file().tensors().iter().map(|tensor| tensor.layout().elements()).sum()
-    }
-
-    /// Its id.
-    pub fn id(&self) -> &str {
-        self.offer.names.first().map_or("model", String::as_str)
-    }
-}
+pub use loaded::{EncoderHandle, Kind, Loaded};
 
 /// State of an offered model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -310,7 +198,7 @@ impl Models {
     /// Loads a model for which there is room.
     fn load(&self, number: usize, place: Place) -> Result<Arc<Loaded>, ApiError> {
         let offer = self.config.models[number].clone();
-        let made = self.make(offer, place).map(Arc::new);
+        let made = Loaded::open(offer, place, &self.config, &self.metrics).map(Arc::new);
         // What was only needed for loading.
         return_free_memory();
         let mut entries = self.entries();
@@ -371,91 +259,6 @@ impl Models {
             }
         }
     }
-
-    fn make(&self, offer: Offer, place: Place) -> Result<Loaded, ApiError> {
-        let failed = |error| cannot_load(&offer, error);
-        let Opened { session, drafters, at_end } = (offer.open)().map_err(failed)?;
-        let model = session.model().clone();
-        if self.config.switches.context_shift && !model.graph().states.is_empty() {
-            return Err(failed(Error::Setting {
-                name: "context-shift",
-                found: "on".to_owned(),
-                expected:
-                    "off for a model with recurrent layers, whose states hold all earlier tokens"
-                        .to_owned(),
-            }));
-        }
-        let (template, template_problem) = self.template(&offer, &model)?;
-        let (mut context, map) = (session.context(), session.plan().map.clone());
-        let is_speculative = drafters.is_some();
-        let no_thread = |error| ApiError::server(format!("no thread can be started: {error}"));
-        let kind = if model.config().encoder.is_some() {
-            let scores = !matches!(session.purpose(), bilayer_engine::session::Purpose::Embed(_))
-                && model.config().encoder.as_ref().is_some_and(|encoder| encoder.scores);
-            let width = session.width();
-            let encoder = Encoder::over(session).map_err(failed)?;
-            let (is_pooled, labels) = (encoder.is_pooled(), encoder.labels().to_vec());
-            let (norm, labels_tokens) = (encoder.norm(), encoder.labels_tokens());
-            context = encoder.longest();
-            let requests = self.config.executor.waiting;
-            let worker = EncoderWorker::start(encoder, requests, self.metrics.clone());
-            let worker = worker.map_err(no_thread)?;
-            Kind::Encoder(Box::new(EncoderHandle {
-                worker,
-                is_pooled,
-                width,
-                norm,
-                labels,
-                scores,
-                labels_tokens,
-            }))
-        } else {
-            let opened = Opened { session, drafters, at_end };
-            let (opener, settings) = (offer.open.clone(), self.config.executor);
-            let worker = Worker::start(opened, opener, settings, self.metrics.clone());
-            Kind::Decoder(worker.map_err(no_thread)?)
-        };
-        Ok(Loaded {
-            offer,
-            adapters: Adapters::of(&model),
-            model,
-            context,
-            map,
-            is_speculative,
-            template,
-            template_problem,
-            kind,
-            _place: place,
-        })
-    }
-
-    /// The chat template of a model, or why it has none.
-    fn template(
-        &self,
-        offer: &Offer,
-        model: &Model,
-    ) -> Result<(Option<Template>, Option<String>), ApiError> {
-        let templates = chat_templates(model.file().metadata()).map_err(Error::File);
-        let templates = templates.map_err(|error| cannot_load(offer, error))?;
-        match templates.find(offer.chat_template.as_deref()) {
-            Ok(template) => Ok((Some(template), None)),
-            Err(error) if offer.chat_template.is_some() => Err(error.into()),
-            Err(error) if model.config().encoder.is_some() => Ok((None, Some(error.to_string()))),
-            Err(_) => {
-                let name = &offer.names[0];
-                self.metrics.warn(&format!(
-                    "{name} has no chat template, so chats use ChatML, which it may not have learned; choose one with \
-                     --chat-template"
-                ));
-                Ok((templates.find(Some("chatml")).ok(), None))
-            }
-        }
-    }
-}
-
-fn cannot_load(offer: &Offer, error: Error) -> ApiError {
-    let failed = ApiError::server(format!("{} cannot be loaded: {error}", offer.names[0]));
-    ApiError { source: Some(Arc::new(error)), ..failed }
 }
 
 #[cfg(test)]
@@ -463,14 +266,14 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
-    use bilayer_engine::OpenOptions;
     use bilayer_engine::placement::Placing;
     use bilayer_engine::requests::ExecutorSettings;
     use bilayer_engine::sampling::Options;
     use bilayer_engine::session::{Session, Settings};
+    use bilayer_engine::{Model, OpenOptions};
 
     use super::*;
-    use crate::config::{Limits, Origins, Switches};
+    use crate::config::{Limits, Opened, Origins, Switches};
     use crate::params::Defaults;
 
     const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/assets/demo.gguf");
