@@ -1,6 +1,5 @@
 //! A compiled segment: its dispatches with bind groups, and the buffers for a step's input and output.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,7 +18,8 @@ use draft::{Counts, Grid};
 use step::Words;
 use timer::Timer;
 
-/// Duration of the work of one submit at the device's speed, short enough for watchdogs and the desktop.
+/// Duration of the work of one submit at the device's speed, short enough for watchdogs and the desktop: a submit ends with the
+/// dispatch that reaches it, which is the only one that may exceed it.
 const SUBMIT_SECONDS: f64 = 0.05;
 
 /// Stages of a step's first submit; each further one has twice as many. So the device begins after little has been
@@ -86,6 +86,14 @@ pub(crate) struct Output {
     state: Arc<AtomicBool>,
     /// Rows of the last submit for which mapping was requested; 0 if the buffer is not mapped.
     rows: u32,
+}
+
+/// A dispatch among those of a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Place {
+    stage: usize,
+    /// Among those of the stage's choice.
+    dispatch: usize,
 }
 
 /// A step's commands, not submitted.
@@ -209,11 +217,12 @@ impl Program {
     ) {
         let mut encoder = self.device.device.create_command_encoder(&Default::default());
         self.clear(&mut encoder);
-        let (mut stage, all) = (0, self.stages.len());
-        while stage < all {
-            stage = self.encode(&mut encoder, stage..all.min(stage + most), counts);
-            most *= 2;
-            if stage < all {
+        let (mut place, all) = (Place::default(), self.stages.len());
+        while place.stage < all {
+            let end = all.min(place.stage.saturating_add(most));
+            place = self.encode(&mut encoder, place, end, counts);
+            most = most.saturating_mul(2);
+            if place.stage < all {
                 self.device.counter().inspect(|counter| counter.count(&mut encoder));
                 let next = self.device.device.create_command_encoder(&Default::default());
                 take(std::mem::replace(&mut encoder, next).finish());
@@ -252,32 +261,44 @@ impl Program {
         self.ahead = Some(Recorded { counts, commands });
     }
 
-    /// Records as many stages of a range as one submit may run; returns the next.
+    /// Records as many dispatches as one submit may run, of stages before `end`; returns the next.
     fn encode(
         &self,
         encoder: &mut wgpu::CommandEncoder,
-        stages: Range<usize>,
+        mut place: Place,
+        end: usize,
         counts: &Counts,
-    ) -> usize {
-        let (mut done, mut stage) = (0, stages.start);
+    ) -> Place {
+        let mut done = 0;
         let timer = self.timer.as_ref();
         let splits = timer.is_some_and(Timer::splits);
-        while stage < stages.end && done < self.slice {
+        while place.stage < end && done < self.slice {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor {
                 label: None,
-                timestamp_writes: timer.and_then(|timer| timer.of_pass(stage)),
+                timestamp_writes: timer.and_then(|timer| timer.of_pass(place.stage)),
             });
             loop {
-                timer.inspect(|timer| timer.stamp(&mut pass, stage, 0));
-                done += self.stages[stage].encode(&mut pass, counts);
+                let Place { stage, dispatch } = place;
+                if dispatch == 0 {
+                    timer.inspect(|timer| timer.stamp(&mut pass, stage, 0));
+                }
+                // The times of a pass are those of a stage, which then is in one submit.
+                let most = if splits { u64::MAX } else { self.slice - done };
+                let (operations, next) =
+                    self.stages[stage].encode(&mut pass, counts, dispatch, most);
+                done += operations;
+                if let Some(dispatch) = next {
+                    place.dispatch = dispatch;
+                    break;
+                }
                 timer.inspect(|timer| timer.stamp(&mut pass, stage, 1));
-                stage += 1;
-                if splits || stage == stages.end || done >= self.slice {
+                place = Place { stage: stage + 1, dispatch: 0 };
+                if splits || place.stage == end || done >= self.slice {
                     break;
                 }
             }
         }
-        stage
+        place
     }
 
     /// Runs the stages one by one and checks every value; the first that is not finite is reported. Slow.
@@ -300,7 +321,7 @@ impl Program {
             let mut encoder = self.device.device.create_command_encoder(&Default::default());
             {
                 let mut pass = encoder.begin_compute_pass(&Default::default());
-                stage.encode(&mut pass, &counts);
+                stage.encode(&mut pass, &counts, 0, u64::MAX);
             }
             self.device.submit(Some(encoder.finish()));
             let Some(access) = &stage.makes else { continue };
@@ -412,22 +433,48 @@ impl Program {
     }
 }
 
-impl Stage {
-    /// Records the stage's dispatches; returns their operations.
+impl Dispatch {
+    /// Records it; returns its operations.
     fn encode(&self, pass: &mut wgpu::ComputePass<'_>, counts: &Counts) -> u64 {
-        let taken = self.choices.iter().find(|choice| (choice.when)(counts, choice.bound));
-        let mut operations = 0;
-        for dispatch in taken.iter().flat_map(|choice| &choice.dispatches) {
-            let [x, y, z] = dispatch.grid.groups(counts);
-            if x == 0 || y == 0 || z == 0 {
-                continue;
-            }
-            pass.set_pipeline(&dispatch.pipeline.pipeline);
-            pass.set_bind_group(0, &dispatch.group, &[]);
-            pass.dispatch_workgroups(x, y, z);
-            operations += dispatch.grid.operations(counts);
+        let groups @ [x, y, z] = self.grid.groups(counts);
+        if groups.contains(&0) {
+            return 0;
         }
-        operations
+        pass.set_pipeline(&self.pipeline.pipeline);
+        pass.set_bind_group(0, &self.group, &[]);
+        pass.dispatch_workgroups(x, y, z);
+        self.grid.operations(counts, groups)
+    }
+}
+
+/// Takes numbers of operations until their sum is `most`; returns how many, and the sum.
+fn take(operations: impl Iterator<Item = u64>, most: u64) -> (usize, u64) {
+    let (mut count, mut sum) = (0, 0u64);
+    for operations in operations {
+        (count, sum) = (count + 1, sum.saturating_add(operations));
+        if sum >= most {
+            break;
+        }
+    }
+    (count, sum)
+}
+
+impl Stage {
+    /// Records the stage's dispatches from one on, until they have `most` operations; returns the operations, and the next
+    /// dispatch unless it was the last.
+    fn encode(
+        &self,
+        pass: &mut wgpu::ComputePass<'_>,
+        counts: &Counts,
+        from: usize,
+        most: u64,
+    ) -> (u64, Option<usize>) {
+        let taken = self.choices.iter().find(|choice| (choice.when)(counts, choice.bound));
+        let dispatches = taken.map_or(&[][..], |choice| &choice.dispatches);
+        let encoded = dispatches[from..].iter().map(|dispatch| dispatch.encode(pass, counts));
+        let (count, operations) = take(encoded, most);
+        let next = from + count;
+        (operations, (next < dispatches.len()).then_some(next))
     }
 }
 
@@ -455,5 +502,35 @@ impl Output {
         encoder.map_buffer_on_submit(&self.mapped, wgpu::MapMode::Read, range, move |_| {
             state.store(true, Ordering::Release);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::take;
+
+    /// Submits of at most `slice` operations, but for the last dispatch of each.
+    fn submits(operations: &[u64], slice: u64) -> Vec<u64> {
+        let (mut from, mut submits) = (0, Vec::new());
+        while from < operations.len() {
+            let (count, sum) = take(operations[from..].iter().copied(), slice);
+            from += count;
+            submits.push(sum);
+        }
+        submits
+    }
+
+    #[test]
+    fn many_dispatches_of_a_stage_are_several_submits() {
+        assert_eq!(submits(&[40; 10], 100), [120, 120, 120, 40]);
+        assert_eq!(
+            submits(&[100; 3], 100),
+            [100; 3],
+            "attention at the length that one dispatch takes"
+        );
+        assert_eq!(submits(&[1; 100], 100), [100]);
+        assert_eq!(submits(&[500, 0, 0, 1], 100), [500, 1], "a dispatch is not divided");
+        assert_eq!(submits(&[u64::MAX, 7], u64::MAX), [u64::MAX, 7]);
+        assert_eq!(submits(&[], 100), [0; 0]);
     }
 }

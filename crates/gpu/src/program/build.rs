@@ -160,7 +160,7 @@ pub fn build(
         recorded_ahead: 0,
         last: Default::default(),
         is_pooled,
-        slice: (site.rate * super::SUBMIT_SECONDS) as u64,
+        slice: ((site.rate * super::SUBMIT_SECONDS) as u64).max(1),
         bytes,
     })
 }

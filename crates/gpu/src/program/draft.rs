@@ -50,6 +50,10 @@ pub struct Grid {
     pub window: [u32; 2],
     /// Operations per row.
     pub row_operations: u64,
+    /// Operations of a workgroup for each token of the longest sequence, in all parts of the keys.
+    pub key_operations: u64,
+    /// The tokens that count.
+    pub keys_max: u32,
     /// The rule.
     pub groups: Groups,
 }
@@ -61,7 +65,14 @@ impl Grid {
         row_operations: u64,
         groups: impl Fn(&Counts, u32) -> [u32; 3] + Send + Sync + 'static,
     ) -> Grid {
-        Grid { rows, window: [0, u32::MAX], row_operations, groups: Arc::new(groups) }
+        Grid {
+            rows,
+            window: [0, u32::MAX],
+            row_operations,
+            key_operations: 0,
+            keys_max: 0,
+            groups: Arc::new(groups),
+        }
     }
 
     /// Rows inside the window.
@@ -77,9 +88,11 @@ impl Grid {
         }
     }
 
-    /// Operations of the dispatch.
-    pub fn operations(&self, counts: &Counts) -> u64 {
-        u64::from(self.rows(counts)) * self.row_operations
+    /// Operations of the dispatch with these workgroups.
+    pub fn operations(&self, counts: &Counts, [x, y, _]: [u32; 3]) -> u64 {
+        let keys = u64::from(counts.longest.min(self.keys_max));
+        let of_keys = u64::from(x) * u64::from(y) * keys * self.key_operations;
+        u64::from(self.rows(counts)) * self.row_operations + of_keys
     }
 }
 

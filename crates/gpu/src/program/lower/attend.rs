@@ -342,7 +342,8 @@ impl Lowering<'_> {
             let Way { key, piece, whole, when, bound } = way;
             let mut dispatches = Vec::new();
             for [first_tile, first_group] in piece.firsts(whole) {
-                let grid = self.piece_grid(attend, (piece, whole), [first_tile, first_group]);
+                let grid =
+                    self.piece_grid((attend, key), (piece, whole), [first_tile, first_group]);
                 let params = SplitParams { first_tile, first_group, ..params };
                 let source = key.source(self.caps);
                 dispatches.push(dispatch(source, &params, operands.clone(), grid));
@@ -430,11 +431,7 @@ impl Lowering<'_> {
     /// How attention of a kind is divided: pieces that take no longer than a dispatch shall, and up to how many keys.
     fn pieces(&self, attend: &Attend, key: SplitKey, whole: Piece) -> Vec<(Piece, u32)> {
         let most = self.holdings.rate * super::DISPATCH_SECONDS / ATTENTION_SLOWER;
-        let longest = (self.limits.pages * bilayer_graph::PAGE_TOKENS) as u32;
-        let seen = match attend.window {
-            Some(Window::Last(tokens) | Window::Chunk(tokens)) => longest.min(tokens),
-            None => longest,
-        };
+        let seen = self.keys_max(attend);
         let per_key = key.group_operations(1) * u64::from(whole.tiles * whole.groups);
         let levels = levels(per_key, most, seen);
         let last = levels.len() - 1;
@@ -448,22 +445,26 @@ impl Lowering<'_> {
     /// The grid of a piece.
     fn piece_grid(
         &self,
-        attend: &Attend,
+        (attend, key): (&Attend, SplitKey),
         (piece, whole): (Piece, Piece),
         [first_tile, first_group]: [u32; 2],
     ) -> Grid {
-        let dims = attend.heads * (attend.head_dim + attend.value_dim());
-        let operations = 2 * dims as u64 * self.context() / u64::from(piece.count(whole));
         let groups = piece.groups.min(whole.groups - first_group);
-        Grid::new(Rows::Tokens, operations, move |counts, _| {
+        let grid = Grid::new(Rows::Tokens, 0, move |counts, _| {
             let tiles = counts.tiles.saturating_sub(first_tile).min(piece.tiles);
             if tiles == 0 { [0; 3] } else { [tiles, groups, counts.splits] }
-        })
+        });
+        let key_operations = ATTENTION_SLOWER as u64 * key.group_operations(1);
+        Grid { key_operations, keys_max: self.keys_max(attend), ..grid }
     }
 
-    /// Approximate number of tokens that a query attends to: half of the longest context.
-    fn context(&self) -> u64 {
-        (self.limits.pages * bilayer_graph::PAGE_TOKENS / (2 * self.limits.sequences).max(1)) as u64
+    /// The most keys that a query sees.
+    fn keys_max(&self, attend: &Attend) -> u32 {
+        let longest = (self.limits.pages * bilayer_graph::PAGE_TOKENS) as u32;
+        match attend.window {
+            Some(Window::Last(tokens) | Window::Chunk(tokens)) => longest.min(tokens),
+            None => longest,
+        }
     }
 
     /// Merges parts of the keys, if there are several, with the sinks at that place.
