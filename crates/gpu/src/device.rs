@@ -59,6 +59,8 @@ pub struct Device {
     /// The reason why the device can no longer be used.
     failure: Arc<Mutex<Option<String>>>,
     pipelines: Mutex<HashMap<String, Arc<Making>>>,
+    /// Texts of kernels that are rejected, to test it.
+    rejected: Mutex<Vec<&'static str>>,
     cache: Option<PipelineCache>,
     buffers: AtomicUsize,
     bind_groups: AtomicUsize,
@@ -162,6 +164,7 @@ impl Device {
             name: adapter.facts().name.clone(),
             failure,
             pipelines: Mutex::new(HashMap::new()),
+            rejected: Mutex::default(),
             buffers: AtomicUsize::new(0),
             bind_groups: AtomicUsize::new(0),
             timeout,
@@ -235,6 +238,11 @@ impl Device {
     /// The adapter's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether it is not a software adapter, whatever the options say.
+    pub(crate) fn is_hardware(&self) -> bool {
+        self.timeout.is_some()
     }
 
     /// Number of objects created so far.
@@ -326,7 +334,25 @@ impl Device {
         making.get_or_init(|| self.make(source)).clone()
     }
 
+    /// Whether an error of [`Device::pipeline`] is that of a kernel alone: the device goes on.
+    pub fn is_rejection(&self, error: &GraphError) -> bool {
+        matches!(error, GraphError::DeviceLost { .. }) && self.check().is_ok()
+    }
+
+    /// From now on kernels with this text are rejected, as by a driver's compiler. To test what comes of it.
+    #[doc(hidden)]
+    pub fn reject(&self, text: &'static str) {
+        lock(&self.rejected).push(text);
+    }
+
     fn make(&self, source: &Source) -> Result<Arc<Pipeline>, GraphError> {
+        let rejected = |reason: &str| GraphError::DeviceLost {
+            device: self.name.clone(),
+            reason: format!("kernel {}: {reason}", source.name),
+        };
+        if let Some(text) = lock(&self.rejected).iter().find(|text| source.wgsl.contains(**text)) {
+            return Err(rejected(text));
+        }
         let wrong = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let inside = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
         let pipeline = Arc::new(self.compile(source));
@@ -334,10 +360,7 @@ impl Device {
         let refused = pollster::block_on(wrong.pop()).or(refused);
         match refused {
             None => Ok(pipeline),
-            Some(error) => {
-                let reason = format!("kernel {}: {}", source.name, first_lines(&error.to_string()));
-                Err(GraphError::DeviceLost { device: self.name.clone(), reason })
-            }
+            Some(error) => Err(rejected(&first_lines(&error.to_string()))),
         }
     }
 

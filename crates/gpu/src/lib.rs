@@ -16,6 +16,7 @@ pub mod device;
 mod error;
 pub mod kernel;
 pub mod kernels;
+mod macos;
 mod memory;
 mod patience;
 mod pipeline_cache;

@@ -26,6 +26,24 @@ const LONG_ENOUGH: Duration = Duration::from_millis(3);
 /// Dispatches of the most columns in a submit, at most: a fast GPU needs many for [`LONG_ENOUGH`].
 const DISPATCHES_MAX: u32 = 256;
 
+/// How long a GPU computes before it is timed: idle, it runs at a fraction of its clock.
+const WARM_UP: Duration = Duration::from_millis(100);
+
+/// Computes products until the GPU runs at full speed.
+///
+/// # Errors
+/// Those of [`measure`].
+pub fn warm_up(device: &Device, caps: &Caps) -> Result<(), GraphError> {
+    let product = Product::new(device, caps, COLUMNS[0])?;
+    let (began, mut dispatches) = (Instant::now(), 1);
+    while began.elapsed() < WARM_UP {
+        if product.run(device, dispatches)? < LONG_ENOUGH {
+            dispatches = (2 * dispatches).min(DISPATCHES_MAX);
+        }
+    }
+    device.check()
+}
+
 /// Operations a second of products of many columns of a Q4_K matrix as `caps` has them, a multiplication and an addition
 /// counted as two.
 ///

@@ -9,7 +9,11 @@ use crate::probe::{self, RATE_MIN};
 use crate::rate;
 
 /// Changes whenever there are other tiles to choose from, or they are measured otherwise.
-const FORM: u32 = 2;
+const FORM: u32 = 3;
+
+/// Rounds in which all tiles are measured on hardware; the better of a tile's rates counts. A GPU's clock rises and falls
+/// meanwhile.
+const ROUNDS: u32 = 2;
 
 /// The tiles for a device and their operations per second, measured unless the keeper has them under the identity.
 ///
@@ -50,27 +54,34 @@ pub fn choose(
 
 /// The fastest of those that compute right; `None` of none.
 fn fastest(device: &Device, tiles: &[Tile]) -> Result<Option<(Tile, f64)>, Error> {
-    let mut best: Option<(Tile, f64)> = None;
-    let mut wrong = None;
+    let caps_of = |tile| Caps { tile, ..device.caps().clone() };
+    let lost = |error: bilayer_graph::Error| Error::SelfCheck {
+        adapter: device.name().to_owned(),
+        reason: error.to_string(),
+    };
+    let (mut right, mut wrong) = (Vec::new(), None);
     for &tile in tiles {
-        let caps = Caps { tile, ..device.caps().clone() };
-        if let Err(error) = probe::check_tile(device, &caps) {
-            wrong = Some(error);
-            continue;
-        }
-        let lost = |error: bilayer_graph::Error| Error::SelfCheck {
-            adapter: device.name().to_owned(),
-            reason: error.to_string(),
-        };
-        let rate = rate::measure(device, &caps).map_err(lost)?.max(RATE_MIN);
-        if best.is_none_or(|(_, known)| rate > known) {
-            best = Some((tile, rate));
+        match probe::check_tile(device, &caps_of(tile)) {
+            Ok(()) => right.push((tile, RATE_MIN)),
+            Err(error) => wrong = Some(error),
         }
     }
-    match (best, wrong) {
-        (None, Some(error)) => Err(error),
-        (best, _) => Ok(best),
+    let Some(&(first, _)) = right.first() else { return wrong.map_or(Ok(None), Err) };
+    let rounds = if device.is_hardware() { ROUNDS } else { 1 };
+    if device.is_hardware() {
+        rate::warm_up(device, &caps_of(first)).map_err(lost)?;
     }
+    for _ in 0..rounds {
+        for (tile, rate) in &mut right {
+            *rate = rate::measure(device, &caps_of(*tile)).map_err(lost)?.max(*rate);
+        }
+    }
+    Ok(fastest_of(&right))
+}
+
+/// The tile of the highest rate, the first of equals.
+fn fastest_of(rates: &[(Tile, f64)]) -> Option<(Tile, f64)> {
+    rates.iter().copied().reduce(|best, other| if other.1 > best.1 { other } else { best })
 }
 
 /// A line of the tile and its rate.
@@ -93,7 +104,7 @@ fn file_name(identity: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{file_name, read, written};
+    use super::{fastest_of, file_name, read, written};
     use crate::caps::{Input, Tile};
 
     #[test]
@@ -109,6 +120,14 @@ mod tests {
         }
         assert_eq!(read(b"q8 64x64 -3", &[quantized]), Some((quantized, 1e10)));
         assert_eq!(read(&[0xff], &[coop]), None);
+    }
+
+    #[test]
+    fn the_fastest_tile_is_chosen_and_the_first_of_equals() {
+        let tile = |rows| Tile { input: Input::Halves, rows, columns: 64 };
+        let rates = [(tile(32), 1e12), (tile(64), 3e12), (tile(128), 3e12)];
+        assert_eq!(fastest_of(&rates), Some((tile(64), 3e12)));
+        assert_eq!(fastest_of(&[]), None);
     }
 
     #[test]
