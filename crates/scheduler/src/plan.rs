@@ -385,31 +385,37 @@ fn layer(
     }
 }
 
+/// A size of a device's memory.
+type Size = fn(&DevicePlan) -> u64;
+
 impl fmt::Display for Plan {
     /// The map, one line per device in use, one line per group of equal layers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.map)?;
         writeln!(f)?;
-        // States have a column where there are any.
         let has_states = self.devices.iter().any(|device| device.state_bytes > 0);
-        let heads = ["budget", "used", "weights", "cache", "states", "activations", "staging"];
-        let shown = |head: &&&str| has_states || **head != "states";
+        let has_experts = self.devices.iter().any(|device| device.expert_bytes > 0);
+        let streams = self.devices.iter().any(|device| device.stream_bytes > 0);
+        // What not every plan has has a column where there is any.
+        let columns: [(&str, bool, Size); 9] = [
+            ("budget", true, |device| device.budget_bytes),
+            ("used", true, |device| device.used_bytes),
+            ("weights", true, |device| device.weight_bytes),
+            ("experts", has_experts, |device| device.expert_bytes),
+            ("cache", true, |device| device.kv_bytes),
+            ("states", has_states, |device| device.state_bytes),
+            ("activations", true, |device| device.activation_bytes),
+            ("staging", true, |device| device.staging_bytes),
+            ("streaming", streams, |device| device.stream_bytes),
+        ];
+        let columns = || columns.iter().filter(|(_, is_shown, _)| *is_shown);
         write!(f, "{:<10}", "device")?;
-        heads.iter().filter(shown).try_for_each(|head| write!(f, " {head:>11}"))?;
+        columns().try_for_each(|(head, ..)| write!(f, " {head:>11}"))?;
         writeln!(f)?;
         for device in self.devices.iter().filter(|device| device.used_bytes > 0) {
-            let sizes = [
-                device.budget_bytes,
-                device.used_bytes,
-                device.weight_bytes,
-                device.kv_bytes,
-                device.state_bytes,
-                device.activation_bytes,
-                device.staging_bytes,
-            ];
             write!(f, "{:<10}", device.label)?;
-            for (_, size) in heads.iter().zip(sizes).filter(|(head, _)| shown(head)) {
-                match size {
+            for (.., size) in columns() {
+                match size(device) {
                     u64::MAX => write!(f, " {:>11}", "unlimited")?,
                     size => write!(f, " {:>11}", Bytes(size))?,
                 }
