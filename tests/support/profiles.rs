@@ -92,6 +92,7 @@ pub fn profile(shape: &Shape) -> Profile {
         threads: 8,
         context: 4096,
         prompt_tokens: 512,
+        streamed_prompt_tokens: None,
         rounds: 5,
         knee: knee(&points),
         recommended,
@@ -148,7 +149,7 @@ fn point(shape: &Shape, n: u32, before: &[Point]) -> Point {
         idle_ms: or_nan(idle_ms),
         expert_hit_rate: None,
         expected_expert_hit_rate: None,
-        gpu_bytes: u64::from(n) * shape.layer_bytes,
+        gpu_bytes: fits.then_some(u64::from(n) * shape.layer_bytes),
         gpu_held_bytes: shape.predicted.then_some(u64::from(n) * shape.layer_bytes / 100 * 99),
         fits,
     }

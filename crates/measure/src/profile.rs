@@ -1,5 +1,6 @@
 //! A profile: speed by number of offloaded layers, as plain data.
 
+use bilayer_scheduler::{ANSWER_TOKENS, PROMPT_TOKENS};
 use serde::{Deserialize, Deserializer, Serialize};
 
 mod curves;
@@ -8,12 +9,9 @@ mod take;
 pub use curves::{AtSequences, AtThreads, Curves};
 pub use take::{Options, Taken, take};
 
-/// Relative slack within which a decode time counts as equal to the best: below it two medians on one machine cannot
-/// be distinguished.
+/// Relative slack within which a time counts as equal to the best: below it two medians on one machine cannot be
+/// distinguished.
 pub const SLACK: f64 = 0.02;
-
-/// Relative slack of prefill speed among points with equal decode speed.
-const PREFILL_SLACK: f64 = 0.1;
 
 /// A model measured on one machine at every number of offloaded layers.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
@@ -35,6 +33,9 @@ pub struct Profile {
     pub context: usize,
     /// Tokens of the prompt for `prefill_tps`.
     pub prompt_tokens: usize,
+    /// Tokens of the prompt for `streamed_prefill_tps`; `None` if no weights are streamed.
+    #[serde(default)]
+    pub streamed_prompt_tokens: Option<usize>,
     /// Number of measurements per point; the median is used.
     pub rounds: usize,
     /// One per number of offloaded layers, rising.
@@ -85,7 +86,7 @@ pub struct Point {
     pub prefill_tps: f64,
     /// The scheduler's prediction.
     pub predicted_prefill_tps: Option<f64>,
-    /// Prefill tokens per second of a prompt that is long enough for streamed weights; `None` where none are.
+    /// Prefill tokens per second with streamed weights; `None` where none are.
     #[serde(default)]
     pub streamed_prefill_tps: Option<f64>,
     /// Speedup: milliseconds per token at N = 0 over those here; NaN (null in JSON) if not measured.
@@ -111,8 +112,8 @@ pub struct Point {
     /// The share that the plan expected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_expert_hit_rate: Option<f64>,
-    /// Planned memory on the GPU, bytes.
-    pub gpu_bytes: u64,
+    /// Planned memory on the GPU, bytes; `None` if it does not fit.
+    pub gpu_bytes: Option<u64>,
     /// Measured memory on the GPU, bytes.
     #[serde(default)]
     pub gpu_held_bytes: Option<u64>,
@@ -130,6 +131,14 @@ impl Point {
     pub fn error(&self) -> Option<f64> {
         let predicted = self.predicted_decode_ms.filter(|_| self.is_measured())?;
         Some(predicted / self.decode_ms - 1.0)
+    }
+
+    /// Milliseconds of a prompt of [`PROMPT_TOKENS`], read in the faster way, with an answer of [`ANSWER_TOKENS`]: what
+    /// `auto` minimizes. A prefill speed that is not known counts as nothing.
+    pub fn answer_ms(&self) -> f64 {
+        let prefill_tps = self.prefill_tps.max(self.streamed_prefill_tps.unwrap_or(f64::NAN));
+        let prompt = if prefill_tps > 0.0 { 1e3 * PROMPT_TOKENS as f64 / prefill_tps } else { 0.0 };
+        prompt + self.decode_ms * ANSWER_TOKENS as f64
     }
 }
 
@@ -149,7 +158,7 @@ pub struct Step {
 /// A span of time in one step.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Span {
-    /// The lane: `cpu`, `gpu` or `host`.
+    /// The lane: `cpu`, `gpu` (of several: `gpu0`, `gpu1`, ...) or `host`.
     pub lane: String,
     /// A readable name.
     pub name: String,
@@ -204,24 +213,24 @@ pub fn knee(points: &[Point]) -> u32 {
     }
 }
 
-/// The recommended number of layers and why: the least memory among those that fit, decode within [`SLACK`] of the
-/// fastest, and prefill nearly as fast as the best of them. 0 if nothing fits or helps.
+/// The recommended number of layers and why: the least memory among those that fit and whose [`Point::answer_ms`] is
+/// within [`SLACK`] of the shortest. 0 if nothing fits or helps.
 pub fn recommend(points: &[Point]) -> (u32, String) {
     let good = || points.iter().filter(|p| p.fits && p.is_measured());
-    let Some(best) = good().min_by(|a, b| a.decode_ms.total_cmp(&b.decode_ms)) else {
+    let Some(best) = fastest(good()) else {
         return (0, "no layer is offloaded: nothing that fits was measured".to_owned());
     };
-    let close = || good().filter(|p| p.decode_ms <= best.decode_ms * (1.0 + SLACK));
-    let prompts = close().map(|p| p.prefill_tps).fold(0.0, f64::max);
-    // An unmeasured rate is ignored.
-    let reads = |point: &&Point| {
-        point.prefill_tps.is_nan() || point.prefill_tps >= (1.0 - PREFILL_SLACK) * prompts
-    };
-    let chosen = close().filter(reads).min_by_key(|p| (p.gpu_bytes, p.gpu_layers)).unwrap_or(best);
+    let close = good().filter(|p| p.answer_ms() <= best.answer_ms() * (1.0 + SLACK));
+    let chosen = close.min_by_key(|p| (p.gpu_bytes, p.gpu_layers)).unwrap_or(best);
     (chosen.gpu_layers, why(points, chosen, best))
 }
 
-/// The reason for `chosen`, whose decode time is within the slack of `best`, the fastest that fits.
+/// The point of the shortest answer.
+fn fastest<'p>(points: impl Iterator<Item = &'p Point>) -> Option<&'p Point> {
+    points.min_by(|a, b| a.answer_ms().total_cmp(&b.answer_ms()))
+}
+
+/// The reason for `chosen`, whose answer takes about as long as that of `best`, the fastest that fits.
 fn why(points: &[Point], chosen: &Point, best: &Point) -> String {
     let all = points.last().map_or(0, |p| p.gpu_layers);
     let Some(alone) = points.iter().find(|p| p.gpu_layers == 0 && p.is_measured()) else {
@@ -230,20 +239,18 @@ fn why(points: &[Point], chosen: &Point, best: &Point) -> String {
     if chosen.gpu_layers == 0 {
         return format!("no layer is offloaded: {}", why_none(points, alone, best));
     }
-    let times = |point: &Point| alone.decode_ms / point.decode_ms;
-    let opening = match times(chosen) {
-        times if times < 1.0 + SLACK => {
-            "tokens come as fast as at N = 0, prompts are read faster".to_owned()
-        }
-        times => {
-            let places = if times < 2.0 { 2 } else { usize::from(times < 9.95) };
-            format!("{times:.places$} times as fast as N = 0")
-        }
+    let opening = if (alone.decode_ms / chosen.decode_ms - 1.0).abs() < SLACK {
+        "tokens come as fast as at N = 0, prompts are read faster".to_owned()
+    } else {
+        let times = alone.answer_ms() / chosen.answer_ms();
+        let places = if times < 2.0 { 2 } else { usize::from(times < 9.95) };
+        format!("answers {times:.places$} times as fast as N = 0")
     };
     let opening = format!("N = {} of {all}: {opening}", chosen.gpu_layers);
     let more = || points.iter().filter(|p| p.gpu_layers > chosen.gpu_layers);
     if chosen.gpu_layers != best.gpu_layers {
-        let saved = best.gpu_bytes.saturating_sub(chosen.gpu_bytes) as f64 / f64::from(1 << 20);
+        let (most, least) = (best.gpu_bytes.unwrap_or(0), chosen.gpu_bytes.unwrap_or(0));
+        let saved = most.saturating_sub(least) as f64 / f64::from(1 << 20);
         let best = best.gpu_layers;
         return match saved {
             saved if saved >= 1.0 => format!(
@@ -260,36 +267,35 @@ fn why(points: &[Point], chosen: &Point, best: &Point) -> String {
     } else if more().any(|p| !p.fits) {
         format!("{opening}; none that fits is faster")
     } else {
-        format!("{opening}; with more a token takes longer")
+        format!("{opening}; with more an answer takes longer")
     }
 }
 
 /// Why nothing is offloaded, if `alone` is as good as `best`.
 fn why_none(points: &[Point], alone: &Point, best: &Point) -> String {
+    let alone_ms = alone.answer_ms();
     if best.gpu_layers != 0 {
-        let gain = 100.0 * (1.0 - best.decode_ms / alone.decode_ms);
+        let gain = 100.0 * (1.0 - best.answer_ms() / alone_ms);
         return format!(
-            "the best, N = {}, takes {gain:.1} % less time for a token than the CPU alone, which is not worth its memory",
+            "the best, N = {}, takes {gain:.1} % less time for an answer than the CPU alone, which is not worth its memory",
             best.gpu_layers
         );
     }
-    let others = || points.iter().filter(|p| p.gpu_layers > 0 && p.is_measured());
-    let fastest = |fits: bool| {
-        let of = others().filter(move |p| p.fits == fits);
-        of.min_by(|a, b| a.decode_ms.total_cmp(&b.decode_ms))
-    };
-    let alone_ms = alone.decode_ms;
-    match (fastest(true), fastest(false)) {
-        (_, Some(p)) if p.decode_ms < alone_ms => format!(
-            "what would be faster does not fit (N = {}: {:.2} ms a token against {alone_ms:.2} ms)",
-            p.gpu_layers, p.decode_ms
+    let others =
+        |fits| points.iter().filter(move |p| p.fits == fits && p.gpu_layers > 0 && p.is_measured());
+    match (fastest(others(true)), fastest(others(false))) {
+        (_, Some(p)) if p.answer_ms() < alone_ms => format!(
+            "what would be faster does not fit (N = {}: {:.0} ms an answer against {alone_ms:.0} ms)",
+            p.gpu_layers,
+            p.answer_ms()
         ),
         (Some(p), _) => format!(
-            "at every N the GPU makes a token slower than the CPU alone ({:.2} ms at N = {} against \
-             {alone_ms:.2} ms)",
-            p.decode_ms, p.gpu_layers
+            "at every N the GPU makes an answer slower than the CPU alone ({:.0} ms at N = {} against \
+             {alone_ms:.0} ms)",
+            p.answer_ms(),
+            p.gpu_layers
         ),
-        (None, Some(_)) => "nothing more fits, and it would make a token slower".to_owned(),
+        (None, Some(_)) => "nothing more fits, and it would make an answer slower".to_owned(),
         (None, None) => "nothing else was measured".to_owned(),
     }
 }
@@ -305,7 +311,8 @@ mod tests {
             map: String::new(),
             decode_ms,
             predicted_decode_ms: Some(decode_ms * 1.1),
-            prefill_tps: 100.0 + n as f64,
+            // A prompt takes the same share of every answer.
+            prefill_tps: 1e4 / decode_ms,
             predicted_prefill_tps: None,
             streamed_prefill_tps: None,
             speedup: times[0] / decode_ms,
@@ -316,7 +323,7 @@ mod tests {
             idle_ms: 0.0,
             expert_hit_rate: None,
             expected_expert_hit_rate: None,
-            gpu_bytes: (n as u64) << 24,
+            gpu_bytes: (n < fit).then_some((n as u64) << 24),
             gpu_held_bytes: None,
             fits: n < fit,
         };
@@ -352,10 +359,15 @@ mod tests {
             (&[], 9, 0, "nothing that fits was measured"),
             (&[10.0, 9.0], 0, 0, "nothing that fits was measured"),
             (&[10.0], 9, 0, "nothing else was measured"),
-            (&[10.0, 8.0, 5.0], 9, 2, "N = 2 of 2: 2.0 times as fast as N = 0; everything is on"),
-            (&[10.0, 8.0, 5.0], 2, 1, "N = 1 of 2: 1.25 times as fast as N = 0; more does not fit"),
+            (&[10.0, 8.0, 5.0], 9, 2, "N = 2 of 2: answers 2.0 times as fast as N = 0; everything"),
+            (
+                &[10.0, 8.0, 5.0],
+                2,
+                1,
+                "N = 1 of 2: answers 1.25 times as fast as N = 0; more does not",
+            ),
             (&[10.0, 8.0, 9.0, 5.0], 3, 1, "none that fits is faster"),
-            (&[10.0, 8.0, 9.0], 9, 1, "with more a token takes longer"),
+            (&[10.0, 8.0, 9.0], 9, 1, "with more an answer takes longer"),
             (
                 &[10.0, 5.05, 5.0],
                 9,
@@ -367,11 +379,11 @@ mod tests {
                 &[10.0, 12.0, 11.0],
                 9,
                 0,
-                "slower than the CPU alone (11.00 ms at N = 2 against 10.00 ms)",
+                "slower than the CPU alone (1971 ms at N = 2 against 1792 ms)",
             ),
             (&[10.0, 9.9], 9, 0, "the best, N = 1, takes 1.0 % less time"),
-            (&[10.0, 12.0, 5.0], 2, 0, "what would be faster does not fit (N = 2: 5.00 ms"),
-            (&[10.0, 12.0], 1, 0, "nothing more fits, and it would make a token slower"),
+            (&[10.0, 12.0, 5.0], 2, 0, "what would be faster does not fit (N = 2: 896 ms"),
+            (&[10.0, 12.0], 1, 0, "nothing more fits, and it would make an answer slower"),
             (&[f64::NAN, 12.0, 11.0], 9, 2, "N = 2 of 2: the fastest that fits"),
         ];
         for (times, fit, expected, reason) in cases {
@@ -389,6 +401,16 @@ mod tests {
         let (recommended, why) = recommend(&points);
         assert_eq!(recommended, 2, "{why}");
         assert!(why.contains("prompts are read faster"), "{why}");
+    }
+
+    /// More layers decode faster, but leave no room to stream the others.
+    #[test]
+    fn streamed_prompts_count() {
+        let mut points = points(&[10.0, 8.0, 7.0], 9);
+        points[1].streamed_prefill_tps = Some(1e5);
+        let (recommended, why) = recommend(&points);
+        assert_eq!(recommended, 1, "{why}");
+        assert!(why.contains("answers 1.74 times as fast as N = 0"), "{why}");
     }
 
     #[test]

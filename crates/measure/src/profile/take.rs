@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bilayer_graph::Graph;
-use bilayer_scheduler::{Budget, Machine, Offload, Plan};
+use bilayer_scheduler::{Budget, Machine, Offload, PROMPT_TOKENS, Plan};
 
 use super::curves::{self, Curves, Work};
 use super::{Point, Profile, Span, SpanKind, Step, knee, recommend};
@@ -27,7 +27,10 @@ const STEPS: u32 = 6;
 const PROMPT_SECONDS: f64 = 1.5;
 
 /// Range of tokens of a default prompt.
-const PROMPT_TOKENS: std::ops::RangeInclusive<usize> = 16..=128;
+const USUAL_PROMPT: std::ops::RangeInclusive<usize> = 16..=128;
+
+/// A prompt with streamed weights that takes longer, in seconds, is measured in the first round only.
+const STREAMED_SECONDS: f64 = 2.0;
 
 /// Default duration of decode at each N in each round, in seconds.
 const DECODE_SECONDS: f64 = 0.6;
@@ -133,6 +136,10 @@ pub fn take(
     let profile = Profile {
         context: context.unwrap_or(session.context()),
         prompt_tokens: bench.prompt.len(),
+        streamed_prompt_tokens: points
+            .iter()
+            .any(|point| point.streamed_prefill_tps.is_some())
+            .then(|| bench.streamed_tokens(&session)),
         curves,
         knee,
         recommended,
@@ -184,6 +191,7 @@ fn blank(session: &Session, rounds: usize) -> Profile {
             .unwrap_or_else(|| bilayer_cpu::probe::read_gbps(threads)),
         context: 0,
         prompt_tokens: 0,
+        streamed_prompt_tokens: None,
         rounds,
         points: Vec::new(),
         knee: 0,
@@ -244,7 +252,7 @@ impl Bench {
         let room = session.context();
         let decode = options.decode.unwrap_or(within(decode_ms, DECODE_SECONDS, &DECODE_TOKENS));
         let decode = decode.clamp(1, room.saturating_sub(2).max(1));
-        let prompt = options.prompt.unwrap_or(within(prefill_ms, PROMPT_SECONDS, &PROMPT_TOKENS));
+        let prompt = options.prompt.unwrap_or(within(prefill_ms, PROMPT_SECONDS, &USUAL_PROMPT));
         let prompt = prompt.clamp(1, (room - decode - 1).max(1));
         let vocab = session.vocab() as u32;
         Ok(Bench {
@@ -288,7 +296,10 @@ impl Bench {
                 let count = if round % 2 == 0 { step } else { most - step };
                 self.place(session, count)?;
                 plans[count as usize].get_or_insert_with(|| session.plan().clone());
-                samples[count as usize].push(self.sample(session)?);
+                let sample = self.sample(session)?;
+                let own = &mut samples[count as usize];
+                let streamed_prefill_tps = self.streamed(session, own.first())?;
+                own.push(Sample { streamed_prefill_tps, ..sample });
                 if !tell() {
                     return Ok(None);
                 }
@@ -305,12 +316,25 @@ impl Bench {
         Ok(prompt.len() as f64 / session.clock().since(began).as_secs_f64())
     }
 
-    /// Tokens per second of a prompt that is long enough for streamed weights, if the plan has these.
-    fn streamed(&self, session: &mut Session) -> Result<Option<f64>, Error> {
-        let Some(streaming) = &session.plan().streaming else { return Ok(None) };
-        let tokens = streaming.tokens_min.max(self.prompt.len());
-        if tokens > session.context() {
+    /// Tokens of the prompt with streamed weights: as many as `auto` plans for, if there is room.
+    fn streamed_tokens(&self, session: &Session) -> usize {
+        PROMPT_TOKENS.max(self.prompt.len()).min(session.context())
+    }
+
+    /// Tokens per second of a prompt with streamed weights, if the plan has these and streams such a prompt; what the
+    /// `first` sample at this N found, if it took long.
+    fn streamed(
+        &self,
+        session: &mut Session,
+        first: Option<&Sample>,
+    ) -> Result<Option<f64>, Error> {
+        let tokens = self.streamed_tokens(session);
+        if !session.plan().streaming.as_ref().is_some_and(|streaming| streaming.takes(tokens)) {
             return Ok(None);
+        }
+        let known = first.and_then(|first| first.streamed_prefill_tps);
+        if known.is_some_and(|tps| tokens as f64 / tps > STREAMED_SECONDS) {
+            return Ok(known);
         }
         let prompt: Vec<u32> = self.prompt.iter().copied().cycle().take(tokens).collect();
         self.prefill(session, &prompt).map(Some)
@@ -353,7 +377,6 @@ impl Bench {
         session.truncate(sequence, 0);
         let few = &self.prompt[..self.prompt.len().min(8)];
         session.prefill(sequence, few, &mut |_| true)?;
-        let streamed_prefill_tps = self.streamed(session)?;
         session.set_prefill(Prefill::InPlace);
         let prefill_tps = self.prefill(session, &self.prompt)?;
         session.set_prefill(Prefill::Planned);
@@ -379,7 +402,7 @@ impl Bench {
             held: held.peek().is_some().then(|| held.sum()).flatten(),
             decode_ms: median(each),
             prefill_tps,
-            streamed_prefill_tps,
+            streamed_prefill_tps: None,
             hit_rate: hits.and_then(|hits| hits.rate()),
             totals: Totals {
                 wall: of(&|totals| totals.wall),
@@ -444,7 +467,7 @@ fn points(samples: &[Vec<Sample>], plans: &[Option<Plan>], parts: u32) -> Vec<Po
             expert_hit_rate: Some(of(count, &|sample| sample.hit_rate.unwrap_or(f64::NAN)))
                 .filter(|rate| rate.is_finite()),
             expected_expert_hit_rate: plan.and_then(|plan| Some(plan.experts.as_ref()?.hit_rate)),
-            gpu_bytes: plan.map_or(0, gpu_bytes),
+            gpu_bytes: plan.map(gpu_bytes),
             gpu_held_bytes: samples.get(count).and_then(|all| all.first()?.held),
             fits: plan.is_some(),
         }

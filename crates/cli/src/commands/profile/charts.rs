@@ -38,9 +38,7 @@ impl Form {
         let [left, top, right, bottom] = margins;
         match self {
             Form::Wide => ((960, height), margins),
-            Form::Narrow => {
-                ((360, height + 66), [left.min(58), top + 36, right.min(56), bottom + 30])
-            }
+            Form::Narrow => ((360, height + 66), [left, top + 36, right.min(56), bottom + 30]),
         }
     }
 }
@@ -86,38 +84,42 @@ pub fn both(wide: &str, narrow: &str) -> Value {
 }
 
 /// A line: its name, its ink, and its value at a point.
-type Line<P, V> = (&'static str, Ink, fn(&P) -> V);
+type Line<'n, P, V> = (&'n str, Ink, fn(&P) -> V);
 
 /// A chart over the number of layers.
 fn by_layers(
     (profile, form): (&Profile, Form),
     unit: &'static str,
-    lines: &[Line<Point, Option<f64>>],
+    lines: &[Line<'_, Point, Option<f64>>],
 ) -> Result<String, Error> {
-    let line = |&(name, ink, value): &Line<Point, Option<f64>>| {
+    let known = lines.iter().filter_map(|&(name, ink, value)| {
         let values: Vec<f64> =
             profile.points.iter().map(|point| value(point).unwrap_or(f64::NAN)).collect();
         let is_known = values.iter().any(|value| value.is_finite());
         is_known.then_some((name, ink, values))
-    };
+    });
     curves::draw(&Curve {
         counted: curves::LAYERS,
         counts: profile.points.iter().map(|point| point.gpu_layers as usize).collect(),
         unit,
-        lines: lines.iter().filter_map(line).collect(),
+        lines: known.collect(),
         form,
     })
 }
 
 /// Speed of prompts.
 fn prefill(profile: &Profile, form: Form) -> Result<String, Error> {
+    let tokens = profile.streamed_prompt_tokens;
+    let streamed = tokens.map(|tokens| format!("with streamed weights, {tokens} tokens"));
     by_layers(
         (profile, form),
         "tok/s",
         &[
             ("predicted", Ink::Predicted, |point| point.predicted_prefill_tps),
             ("measured", Ink::Gpu, |point| drawable(point.prefill_tps)),
-            ("with streamed weights", Ink::Crossing, |point| point.streamed_prefill_tps),
+            (streamed.as_deref().unwrap_or("with streamed weights"), Ink::Crossing, |point| {
+                point.streamed_prefill_tps
+            }),
         ],
     )
 }
@@ -128,7 +130,7 @@ fn memory(profile: &Profile, form: Form) -> Result<String, Error> {
         (profile, form),
         "MiB",
         &[
-            ("planned", Ink::Predicted, |point| point.fits.then(|| mib(point.gpu_bytes))),
+            ("planned", Ink::Predicted, |point| point.gpu_bytes.map(mib)),
             ("held", Ink::Gpu, |point| point.gpu_held_bytes.map(mib)),
         ],
     )
@@ -140,15 +142,15 @@ fn mib(bytes: u64) -> f64 {
 
 /// The charts of the CPU alone.
 fn alone_on_cpu(of: &Curves, form: Form) -> Result<Vec<(&'static str, String)>, Error> {
-    let by_threads = |unit, lines: &[Line<AtThreads, f64>]| {
-        let line = |&(name, ink, value): &Line<AtThreads, f64>| {
-            (name, ink, of.threads.iter().map(value).collect())
-        };
+    let by_threads = |unit, lines: &[Line<'_, AtThreads, f64>]| {
+        let values = lines
+            .iter()
+            .map(|&(name, ink, value)| (name, ink, of.threads.iter().map(value).collect()));
         curves::draw(&Curve {
             counted: "threads",
             counts: of.threads.iter().map(|at| at.threads).collect(),
             unit,
-            lines: lines.iter().map(line).collect(),
+            lines: values.collect(),
             form,
         })
     };
@@ -245,7 +247,44 @@ fn tick(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::tick;
+    use super::ink::Ink;
+    use super::sheet::width;
+    use super::{Form, curves, tick};
+
+    /// The axis label of each form ends before the values, also before long ones.
+    #[test]
+    fn axis_labels_do_not_cover_values() {
+        for (form, most) in [(Form::Wide, 3000.0), (Form::Narrow, 3000.0), (Form::Narrow, 0.0103)] {
+            let chart = curves::draw(&curves::Curve {
+                counted: curves::LAYERS,
+                counts: vec![0, 1],
+                unit: "tok/s",
+                lines: vec![("measured", Ink::Gpu, vec![0.0, most])],
+                form,
+            });
+            let chart = chart.unwrap();
+            let x = |text: &str| -> f64 {
+                text.split(" x=\"")
+                    .nth(1)
+                    .unwrap()
+                    .split('"')
+                    .next()
+                    .unwrap()
+                    .parse::<f64>()
+                    .unwrap()
+                    / 10.0
+            };
+            let texts: Vec<&str> = chart.split("<text ").skip(1).collect();
+            let label = texts.iter().find(|text| text.contains("rotate(")).unwrap();
+            let ends = texts.iter().filter(|text| text.contains("text-anchor=\"end\""));
+            let starts = ends.map(|text| {
+                let value = text.split('>').nth(1).unwrap().split('<').next().unwrap().trim();
+                x(&format!(" {text}")) - width(value, 12.0)
+            });
+            let first = starts.fold(f64::INFINITY, f64::min);
+            assert!(x(&format!(" {label}")) + 6.0 <= first, "{first}: {label}");
+        }
+    }
 
     #[test]
     fn ticks_are_short() {

@@ -141,7 +141,7 @@ const COLUMNS: [Column; 17] = [
         title: "memory",
         unit: "MiB",
         key: Some("gpu_bytes"),
-        value: |p| Some(p.gpu_bytes as f64),
+        value: |p| p.gpu_bytes.map(|bytes| bytes as f64),
         scale: (1 << 20) as f64,
         counted: true,
         ..COLUMN

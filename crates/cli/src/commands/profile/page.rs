@@ -1,6 +1,7 @@
 //! The HTML page of a profile: one self-contained file.
 
 use bilayer_measure::profile::{Curves, Point, Profile};
+use bilayer_scheduler::{ANSWER_TOKENS, PROMPT_TOKENS};
 use minijinja::{Error, Value, context};
 
 use super::charts::{Charts, both};
@@ -39,6 +40,8 @@ pub fn html(profile: &Profile, charts: [&Charts; 2]) -> Result<String, Error> {
         is_offloaded => profile.curves.is_none(),
         charts => named(charts),
         prompt_tokens => profile.prompt_tokens,
+        streamed_prompt_tokens => profile.streamed_prompt_tokens,
+        usual => [PROMPT_TOKENS, ANSWER_TOKENS],
         has_timeline => !profile.timeline.is_empty(),
         step => step(profile),
         steps => steps(profile, charts),
@@ -114,12 +117,14 @@ fn figures(profile: &Profile) -> Vec<Value> {
         None => decode,
     };
     add("Decode", rate(point.decode_ms), "tok/s", decode);
+    let streamed = point.streamed_prefill_tps.filter(|&streamed| streamed > point.prefill_tps);
     let prompt = match alone.filter(|p| p.prefill_tps.is_finite()) {
         Some(p) => format!("{} tok/s at N = 0", short(p.prefill_tps)),
         None => format!("prompt of {} tokens", profile.prompt_tokens),
     };
-    add("Prefill", point.prefill_tps, "tok/s", prompt);
-    let (number, unit) = match point.gpu_bytes as f64 / f64::from(1 << 20) {
+    let prompt = if streamed.is_some() { format!("weights streamed; {prompt}") } else { prompt };
+    add("Prefill", streamed.unwrap_or(point.prefill_tps), "tok/s", prompt);
+    let (number, unit) = match point.gpu_bytes.unwrap_or(0) as f64 / f64::from(1 << 20) {
         mib if mib >= 1024.0 => (mib / 1024.0, "GiB"),
         mib => (mib, "MiB"),
     };
@@ -340,6 +345,11 @@ fn made(profile: &Profile) -> Vec<Value> {
         rate if rate > 0.0 => format!("{rate:.1} GB/s read by the CPU during the run"),
         _ => "not measured".to_owned(),
     };
+    let prompt = format!("{} tokens", profile.prompt_tokens);
+    let prompt = match profile.streamed_prompt_tokens {
+        Some(tokens) => format!("{prompt}; {tokens} with streamed weights"),
+        None => prompt,
+    };
     let facts = [
         ("Model", profile.model.clone()),
         ("Weights", format!("{billions:.2} billion parameters, {gib:.2} GiB")),
@@ -347,7 +357,7 @@ fn made(profile: &Profile) -> Vec<Value> {
         ("CPU", format!("{}, {} threads", profile.cpu, profile.threads)),
         ("Memory", read),
         ("Context", format!("{} tokens", profile.context)),
-        ("Prompt", format!("{} tokens", profile.prompt_tokens)),
+        ("Prompt", prompt),
         ("Rounds", format!("{}; medians are shown", profile.rounds)),
     ];
     facts.into_iter().map(|(name, value)| context! { name, value }).collect()

@@ -10,8 +10,12 @@ pub fn text(profile: &Profile) -> String {
         Some(curves) => of_curves(Some(curves)).iter().map(Table::text).collect(),
         None => vec![by_layers(profile)],
     };
-    let flag = profile.flag();
-    format!("{}\n\nrecommended: {flag}\n{}\n", tables.join("\n\n"), profile.why)
+    let tables = tables.join("\n\n");
+    let prompts = profile.streamed_prompt_tokens.map_or(String::new(), |streamed| {
+        let tokens = profile.prompt_tokens;
+        format!("prefill: a prompt of {tokens} tokens; streamed: one of {streamed}\n")
+    });
+    format!("{tables}\n\n{prompts}recommended: {}\n{}\n", profile.flag(), profile.why)
 }
 
 /// The table over the number of layers.
@@ -126,11 +130,11 @@ mod tests {
             idle_ms: f64::NAN,
             expert_hit_rate: None,
             expected_expert_hit_rate: None,
-            gpu_bytes: u64::from(n) << 20,
+            gpu_bytes: (n < 2).then_some(u64::from(n) << 20),
             gpu_held_bytes: None,
             fits: n < 2,
         };
-        let profile = Profile {
+        let mut profile = Profile {
             model: "m".to_owned(),
             parameters: 1,
             bytes: 1,
@@ -139,6 +143,7 @@ mod tests {
             threads: 1,
             context: 1,
             prompt_tokens: 1,
+            streamed_prompt_tokens: None,
             rounds: 1,
             points: vec![point(0, 12.5), point(1, 5.0), point(2, 4.0), point(3, f64::NAN)],
             knee: 1,
@@ -154,12 +159,17 @@ N  decode  speedup  saved   cpu   gpu  crossing  prefill  memory
        ms        x     ms    ms    ms        ms    tok/s     MiB
 0   12.50     1.00      -  4.00  1.50     0.250    100.5       0
 1    5.00     2.50  +7.50  4.00  1.50     0.250    100.5       1  recommended, knee
-2    4.00     3.12  +8.50  4.00  1.50     0.250    100.5       2  does not fit
-3       -        -      -  4.00  1.50     0.250    100.5       3  does not fit
+2    4.00     3.12  +8.50  4.00  1.50     0.250    100.5       -  does not fit
+3       -        -      -  4.00  1.50     0.250    100.5       -  does not fit
 
 recommended: -ngl 1
 because
 ";
         assert_eq!(text(&profile), expected);
+        profile.streamed_prompt_tokens = Some(512);
+        profile.points[1].streamed_prefill_tps = Some(400.0);
+        let lines = text(&profile);
+        let named = "\nprefill: a prompt of 1 tokens; streamed: one of 512\nrecommended: ";
+        assert!(lines.contains(" streamed ") && lines.contains(named), "{lines}");
     }
 }

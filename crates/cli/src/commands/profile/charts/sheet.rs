@@ -223,14 +223,19 @@ impl Sheet<'_> {
         format: impl Fn(f64) -> String,
     ) -> Result<(), Error> {
         let [left, top, right, bottom] = self.edges();
+        let mut widest = 0.0_f64;
         for &tick in ticks {
             let (_, y) = self.at(self.frame.x.start, tick);
             self.line(&[(left, y), (right, y)], Ink::Grid, 1.0)?;
             let style = Style { anchor: HPos::Right, ..Style::QUIET };
-            self.text((left - 10.0, y), &format(tick), style)?;
+            let value = format(tick);
+            self.text((left - 10.0, y), &value, style)?;
+            widest = widest.max(width(&value, style.size));
         }
         let style = Style { anchor: HPos::Center, turned: true, ..Style::QUIET };
-        self.text((14.0, (top + bottom) / 2.0), title, style)
+        // In the middle of its line, which ends before the values.
+        let x = (left - 10.0 - widest - LINE / 2.0).clamp(LINE / 2.0, 14.0);
+        self.text((x, (top + bottom) / 2.0), title, style)
     }
 
     /// A second scale of the same values, at the right.

@@ -14,6 +14,25 @@ const LANE: (u32, u32) = (46, 12);
 /// Spans narrower than this are merged with their neighbours, pixels.
 const NARROW: f64 = 1.2;
 
+/// What works on a lane; lanes are in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Worker {
+    Cpu,
+    /// One of the GPUs, whose lanes are `gpu`, or `gpu0`, `gpu1` and so on.
+    Gpu,
+    Host,
+}
+
+impl Worker {
+    fn of(lane: &str) -> Worker {
+        match lane.trim_end_matches(|c: char| c.is_ascii_digit()) {
+            "cpu" => Worker::Cpu,
+            "gpu" => Worker::Gpu,
+            _ => Worker::Host,
+        }
+    }
+}
+
 /// Consecutive spans of one kind, merged because they are too narrow to draw.
 struct Piece<'a> {
     first: &'a Span,
@@ -28,12 +47,10 @@ struct Piece<'a> {
 pub fn draw(step: &[Span], form: Form) -> Result<String, Error> {
     let spans: Vec<&Span> =
         step.iter().filter(|s| s.start_us.is_finite() && s.us.is_finite()).collect();
-    let mut lanes: Vec<&str> = Vec::new();
-    for name in ["cpu", "gpu", "host"].into_iter().chain(spans.iter().map(|s| s.lane.as_str())) {
-        if !lanes.contains(&name) && spans.iter().any(|s| s.lane == name) {
-            lanes.push(name);
-        }
-    }
+    let mut lanes: Vec<&str> = spans.iter().map(|s| s.lane.as_str()).collect();
+    // Of two numbers the shorter one is less.
+    lanes.sort_by_key(|lane| (Worker::of(lane), lane.len(), *lane));
+    lanes.dedup();
     let end = spans.iter().filter_map(|s| drawable(s.start_us + s.us)).fold(0.0, f64::max);
     let end = if end > 0.0 { end } else { 1.0 };
     let rows = u32::try_from(lanes.len()).unwrap_or(1).max(1);
@@ -82,30 +99,29 @@ fn scale(sheet: &Sheet, end: f64) -> Result<(), Error> {
 
 fn legend(sheet: &Sheet, spans: &[&Span]) -> Result<(), Error> {
     let known = [
-        (SpanKind::Op, "cpu", "CPU computes"),
-        (SpanKind::Op, "gpu", "GPU computes"),
-        (SpanKind::Op, "host", "host works"),
-        (SpanKind::Transfer, "", "crossing"),
-        (SpanKind::Submit, "", "submits"),
-        (SpanKind::Wait, "", "waits"),
-        (SpanKind::Idle, "", "idle"),
+        (SpanKind::Op, Worker::Cpu, "CPU computes"),
+        (SpanKind::Op, Worker::Gpu, "GPU computes"),
+        (SpanKind::Op, Worker::Host, "host works"),
+        (SpanKind::Transfer, Worker::Host, "crossing"),
+        (SpanKind::Submit, Worker::Host, "submits"),
+        (SpanKind::Wait, Worker::Host, "waits"),
+        (SpanKind::Idle, Worker::Host, "idle"),
     ];
-    let there = |(kind, lane, _): &&(SpanKind, &str, &str)| {
-        spans.iter().any(|s| s.kind == *kind && (lane.is_empty() || s.lane == *lane))
-    };
+    let inks: Vec<Ink> = spans.iter().map(|s| ink(s.kind, Worker::of(&s.lane))).collect();
     let entries: Vec<_> = known
         .iter()
-        .filter(there)
-        .map(|(kind, lane, name)| (Sample::Box(ink(*kind, lane)), *name))
+        .map(|&(kind, worker, name)| (ink(kind, worker), name))
+        .filter(|(ink, _)| inks.contains(ink))
+        .map(|(ink, name)| (Sample::Box(ink), name))
         .collect();
     sheet.legend(&entries)
 }
 
-fn ink(kind: SpanKind, lane: &str) -> Ink {
-    match (kind, lane) {
-        (SpanKind::Op, "cpu") => Ink::Cpu,
-        (SpanKind::Op, "gpu") => Ink::Gpu,
-        (SpanKind::Op, _) => Ink::Muted,
+fn ink(kind: SpanKind, worker: Worker) -> Ink {
+    match (kind, worker) {
+        (SpanKind::Op, Worker::Cpu) => Ink::Cpu,
+        (SpanKind::Op, Worker::Gpu) => Ink::Gpu,
+        (SpanKind::Op, Worker::Host) => Ink::Muted,
         (SpanKind::Transfer, _) => Ink::Crossing,
         (SpanKind::Submit, _) => Ink::Text,
         (SpanKind::Wait, _) => Ink::Idle,
@@ -133,7 +149,7 @@ fn draw_lane(
         let (from, to) = (sheet.at(piece.first.start_us, 0.0).0, sheet.at(piece.end, 0.0).0);
         // Neighbours that are wide enough are separated by a gap.
         let to = if to - from > 3.0 { to - 0.8 } else { to };
-        let ink = ink(piece.first.kind, lane);
+        let ink = ink(piece.first.kind, Worker::of(lane));
         let note = Note { gpu_layers: None, text: caption(&piece) };
         sheet.bar((from, upper), (to, lower), ink, note)?;
         let name = &piece.first.name;
@@ -188,4 +204,30 @@ fn caption(piece: &Piece) -> String {
         bytes => format!(", {}", Bytes(bytes)),
     };
     format!("{}{more}: {us:.1} \u{b5}s from {start:.1} \u{b5}s{work}", piece.first.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_gpu_is_drawn_as_one() {
+        let lanes = ["gpu10", "host", "gpu2", "cpu"];
+        let span = |lane: &&str| Span {
+            lane: (*lane).to_owned(),
+            name: "op".to_owned(),
+            kind: SpanKind::Op,
+            start_us: 0.0,
+            us: 90.0,
+            bytes: 0,
+        };
+        let spans: Vec<Span> = lanes.iter().map(span).collect();
+        let svg = draw(&spans, Form::Wide).unwrap();
+        assert!(svg.contains("on the lanes cpu, gpu2, gpu10, host"), "{svg}");
+        assert_eq!(svg.matches("GPU computes").count(), 1, "{svg}");
+        // The boxes of the legend and the bars of the lanes.
+        for (class, count) in [("f-gpu", 3), ("f-cpu", 2)] {
+            assert_eq!(svg.matches(&format!("\"{class}")).count(), count, "{class}: {svg}");
+        }
+    }
 }
