@@ -110,7 +110,7 @@ impl Placing {
     }
 
     /// Whether anything may be offloaded.
-    pub(crate) fn offloads(&self) -> bool {
+    pub fn offloads(&self) -> bool {
         let none = matches!(self.gpu_layers, Offload::Count(0) | Offload::Percent(0));
         let caches = self.expert_cache != ExpertCache::Off;
         !none || caches || self.overrides.iter().any(|(_, device)| *device > 0)

@@ -14,7 +14,7 @@ use bilayer_cpu::numa::Numa;
 use bilayer_cpu::{host, probe};
 use bilayer_graph::{Backend, Graph};
 use bilayer_quant::Type;
-use bilayer_scheduler::{Budget, Demand, Machine, Offload, Plan};
+use bilayer_scheduler::{Budget, Demand, Machine, Plan};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -41,7 +41,8 @@ pub struct Test {
     pub generate: usize,
     /// Cached tokens before the test, shared by the sequences.
     pub depth: usize,
-    /// Number of sequences, at least 1. Each has its own prompt; a step generates one token of each.
+    /// Number of sequences, at least 1. Each has its own prompt, which a decoder runs alone and an encoder together with
+    /// others; a step generates one token of each.
     pub parallel: usize,
 }
 
@@ -114,10 +115,10 @@ pub struct Setup {
 
 impl Setup {
     fn settings(&self) -> Settings<'static> {
-        // Only a placement selected by times needs them.
-        let chosen = self.placings.iter().find(|placing| placing.gpu_layers == Offload::Auto);
+        // Whatever is offloaded is planned by the devices' times.
+        let offloading = self.placings.iter().find(|placing| placing.offloads());
         Settings {
-            placing: chosen.cloned().unwrap_or_else(Placing::cpu),
+            placing: offloading.cloned().unwrap_or_else(Placing::cpu),
             trace_events: self.trace_events,
             time_device: Some(timing::device),
             threads: self.threads,
@@ -437,12 +438,37 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Runs a prompt for each sequence, one after the other.
+    /// Runs a prompt for each sequence: those of a decoder one after the other, those of an encoder together.
     fn prompts(&mut self, tokens: usize) -> Result<Result<(), Interrupted>, Error> {
+        if self.live.session.model().config().encoder.is_some() {
+            return self.texts(tokens);
+        }
         for number in 0..self.live.sequences.len() {
             if self.prompt(self.live.sequences[number], tokens)?.is_err() {
                 return Ok(Err(Interrupted));
             }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Runs a text for each sequence of an encoder, in as few steps as possible.
+    fn texts(&mut self, tokens: usize) -> Result<Result<(), Interrupted>, Error> {
+        let Live { session, sequences, tokens: all, .. } = &mut *self.live;
+        if tokens == 0 {
+            return Ok(Ok(()));
+        }
+        let of_step = (session.limits().tokens / tokens).max(1);
+        for sequences in sequences.chunks(of_step) {
+            if self.cancel.is_cancelled() {
+                return Ok(Err(Interrupted));
+            }
+            let run = |&sequence| {
+                let start = session.len(sequence);
+                let tokens = &all[start..start + tokens];
+                Run { sequence, tokens, wanted: Wanted::Last }
+            };
+            let runs: Vec<Run<'_>> = sequences.iter().map(run).collect();
+            session.step(&runs)?;
         }
         Ok(Ok(()))
     }

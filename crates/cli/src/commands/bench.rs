@@ -19,6 +19,7 @@ mod markdown;
 mod page;
 mod printer;
 mod record;
+mod settings;
 mod work;
 
 use printer::{Printer, Sink};

@@ -7,38 +7,9 @@ use serde_json::Value;
 
 use super::printer::plain;
 use super::record::Record;
+use super::settings::{SETTINGS, Setting, Side};
 use crate::args::{Bench as Args, FlashAttn};
 use crate::version;
-
-/// Fields with a column only if they vary: field, heading, width and alignment.
-const OPTIONAL: &[(&str, &str, usize, Side)] = &[
-    ("n_gpu_layers", "ngl", 3, Side::Right),
-    ("n_cpu_moe", "n_cpu_moe", 10, Side::Right),
-    ("n_threads", "threads", 7, Side::Right),
-    ("cpu_level", "level", 10, Side::Left),
-    ("numa", "numa", 10, Side::Left),
-    ("n_batch", "n_batch", 7, Side::Right),
-    ("n_ubatch", "n_ubatch", 8, Side::Right),
-    ("type_k", "type_k", 6, Side::Left),
-    ("type_v", "type_v", 6, Side::Left),
-    ("k_cache_hadamard", "khad", 5, Side::Left),
-    ("fast_prefill", "fast", 5, Side::Left),
-    ("split_mode", "sm", 5, Side::Left),
-    ("main_gpu", "mg", 2, Side::Right),
-    ("no_kv_offload", "nkvo", 10, Side::Right),
-    ("flash_attn", "fa", 3, Side::Right),
-    ("devices", "dev", 12, Side::Left),
-    ("tensor_split", "ts", 12, Side::Right),
-    ("use_mmap", "mmap", 4, Side::Right),
-    ("tensor_buft_overrides", "ot", 21, Side::Left),
-];
-
-/// The alignment of a column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
-    Left,
-    Right,
-}
 
 /// A column of the table.
 pub struct Column {
@@ -73,6 +44,7 @@ pub fn varied(args: &Args) -> Vec<&'static str> {
         ("tensor_split", placing.adapter.tensor_split.is_some()),
         ("use_mmap", model.no_mmap || model.mmap != [true]),
         ("tensor_buft_overrides", !placing.adapter.override_tensor.is_empty()),
+        ("no_op_offload", placing.adapter.no_op_offload),
     ];
     checks.into_iter().filter(|(_, is_varied)| *is_varied).map(|(field, _)| field).collect()
 }
@@ -88,10 +60,13 @@ pub fn columns(first: &Record<'_>, varied: &[&str]) -> Vec<Column> {
         column("params", "params", 10, Side::Right),
         column("backend", "backend", 10, Side::Left),
     ];
-    let shown = OPTIONAL
-        .iter()
-        .filter(|(field, ..)| varied.contains(field) || *field == "n_gpu_layers" && with_adapter);
-    columns.extend(shown.map(|&(field, head, width, side)| column(field, head, width, side)));
+    let is_shown = |field: &str| varied.contains(&field) || field == "n_gpu_layers" && with_adapter;
+    columns.extend(
+        SETTINGS
+            .iter()
+            .filter(|setting| is_shown(setting.field))
+            .map(|&Setting { field, head, width, side, .. }| column(field, head, width, side)),
+    );
     columns.extend([
         column("test", "test", 15, Side::Right),
         column("t/s", "t/s", 20, Side::Right),

@@ -5,6 +5,7 @@ use std::path::Path;
 use minijinja::{Error, Value as Shown, context};
 use serde_json::{Map, Value};
 
+use super::settings::SETTINGS;
 use crate::failure::Failure;
 use crate::output;
 use crate::page::{self, short};
@@ -14,28 +15,14 @@ const TEMPLATE: &str = include_str!("page.html");
 /// A result: fields as `-o json` writes them.
 pub type Result = Map<String, Value>;
 
-/// Fields that tell results apart, in the order of a name, with what precedes their value.
-const DISTINCT: [(&str, &str); 20] = [
+/// Fields that tell results apart before their settings do, in the order of a name, with what precedes their value.
+const SUBJECTS: [(&str, &str); 6] = [
     ("model_type", ""),
     ("model_filename", ""),
     ("build_commit", "commit "),
     ("backends", ""),
     ("gpu_info", ""),
     ("cpu_info", ""),
-    ("cpu_level", ""),
-    ("numa", "numa "),
-    ("n_gpu_layers", "-ngl "),
-    ("n_cpu_moe", "-ncmoe "),
-    ("n_threads", "-t "),
-    ("type_k", "-ctk "),
-    ("type_v", "-ctv "),
-    ("k_cache_hadamard", "khad "),
-    ("fast_prefill", "fast prefill "),
-    ("n_batch", "-b "),
-    ("n_ubatch", "-ub "),
-    ("flash_attn", "-fa "),
-    ("use_mmap", "mmap "),
-    ("test_time", ""),
 ];
 
 /// Reads results that `bench -o json` or `-o jsonl`, or llama-bench, has written.
@@ -212,35 +199,44 @@ fn distinct(results: &[Result], name: &str) -> Vec<String> {
     values
 }
 
-/// A name for each result: the fields in which they differ, and the time only where nothing else does.
+/// A name for each result: the fields in which they differ; the time only where nothing else does, and a number where not
+/// even that does.
 fn names(results: &[Result]) -> Vec<String> {
     let varied = |name: &str| {
         let first = results.first().map(|result| text(result, name));
         results.iter().any(|result| Some(text(result, name)) != first)
     };
-    let (own, time) = DISTINCT.split_at(DISTINCT.len() - 1);
-    let name = |result: &Result, fields: &[(&str, &str)]| {
-        let parts = fields.iter().filter(|(field, _)| varied(field));
-        let parts = parts.map(|(field, before)| (before, text(result, field)));
+    let settings = SETTINGS.iter().map(|setting| (setting.field, setting.flag));
+    let fields: Vec<(&str, &str)> =
+        SUBJECTS.into_iter().chain(settings).filter(|(field, _)| varied(field)).collect();
+    let name = |result: &Result| {
+        let parts = fields.iter().map(|(field, before)| (before, text(result, field)));
         let parts: Vec<String> = parts
             .filter(|(_, value)| !value.is_empty())
             .map(|(before, value)| format!("{before}{value}"))
             .collect();
         parts.join(", ")
     };
-    let mut names: Vec<String> = results.iter().map(|result| name(result, own)).collect();
-    let same = |a: usize, b: usize| {
-        names[a] == names[b] && Test::of(&results[a]).key() == Test::of(&results[b]).key()
+    let mut names: Vec<String> = results.iter().map(name).collect();
+    let tests: Vec<_> = results.iter().map(|result| Test::of(result).key()).collect();
+    // How many earlier results of the same test have the name of this one.
+    let before = |names: &[String], at: usize| {
+        (0..at).filter(|&other| names[other] == names[at] && tests[other] == tests[at]).count()
     };
-    let is_ambiguous = (0..results.len()).any(|a| (0..a).any(|b| same(a, b)));
-    for (result, name) in results.iter().zip(&mut names) {
-        if is_ambiguous {
-            let time = text(result, time[0].0);
+    if (0..results.len()).any(|at| before(&names, at) > 0) {
+        for (result, name) in results.iter().zip(&mut names) {
+            let time = text(result, "test_time");
             *name = if name.is_empty() { time } else { format!("{name}, {time}") };
         }
+    }
+    for (result, name) in results.iter().zip(&mut names) {
         if name.is_empty() {
             *name = text(result, "model_type");
         }
+    }
+    let numbers: Vec<usize> = (0..results.len()).map(|at| before(&names, at) + 1).collect();
+    for (name, number) in names.iter_mut().zip(numbers).filter(|(_, number)| *number > 1) {
+        *name += &format!(" ({number})");
     }
     names
 }
@@ -393,9 +389,22 @@ mod tests {
             (vec![of("a", 1, "x"), of("b", 1, "y")], vec!["commit a", "commit b"]),
             (vec![of("a", 1, "x"), of("a", 2, "x")], vec!["-ngl 1", "-ngl 2"]),
             (vec![of("a", 1, "x"), of("a", 1, "y")], vec!["x", "y"]),
+            (vec![of("a", 1, "x"), of("a", 1, "x")], vec!["x", "x (2)"]),
         ];
         for (results, expected) in cases {
             assert_eq!(names(&results), expected);
+        }
+    }
+
+    /// Every setting that has a column in the table is part of a name.
+    #[test]
+    fn every_setting_tells_results_apart() {
+        for setting in &SETTINGS {
+            let of = |value: &str| {
+                result(&json!({ "model_type": "llama", setting.field: value, "avg_ts": 2.0 }))
+            };
+            let expected = ["a", "b"].map(|value| format!("{}{value}", setting.flag));
+            assert_eq!(names(&[of("a"), of("b")]), expected);
         }
     }
 }

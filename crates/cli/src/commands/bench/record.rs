@@ -72,7 +72,10 @@ impl Placed<'_> {
         Placed {
             variant,
             placing,
-            cpu: bilayer_cpu::host::name(),
+            cpu: match (&variant.setup.placings[placing].simulated, cpu) {
+                (Some(_), Some(described)) => described.name.clone(),
+                _ => bilayer_cpu::host::name(),
+            },
             threads: cpu.map_or(0, |facts| facts.threads),
             level: cpu.map_or(String::new(), |facts| facts.level.clone()),
             gpus,
@@ -85,6 +88,12 @@ impl Placed<'_> {
     fn gpu_names(&self) -> String {
         let names: Vec<&str> = self.gpus.iter().map(|(name, _)| name.as_str()).collect();
         names.join(", ")
+    }
+
+    /// Planned memory on all GPUs; `None` without one.
+    fn gpu_bytes(&self) -> Option<u64> {
+        let gpus = &self.plan.devices[1..];
+        (!gpus.is_empty()).then(|| gpus.iter().map(|gpu| gpu.used_bytes).sum())
     }
 
     fn placing(&self) -> &Placing {
@@ -230,7 +239,7 @@ impl Record<'_> {
             ("gpu_busy", json!(share(m.spent.offload()))),
             ("crossing_busy", json!(share(m.spent.crossing))),
             ("peak_resident_bytes", json!(m.peak_resident_bytes)),
-            ("adapter_bytes", json!(placed.plan.devices.get(1).map(|device| device.used_bytes))),
+            ("adapter_bytes", json!(placed.gpu_bytes())),
             (
                 "predicted_token_ms",
                 json!(predicted.filter(|_| decodes).map(|times| times.decode_ms)),
