@@ -1551,6 +1551,15 @@ fn verify_compares_op_by_op() {
     let text = place.run("verify -m model.gguf --b cpu:scalar -p abc --logits l.npy").good().out;
     assert!(text.contains("ok: every op is within its bound"), "{text}");
     assert!(place.names().contains(&"l.npy".to_owned()));
+    // Tokens that are named are all compared; of a text, as many as fit.
+    let refused = place.run("verify -m model.gguf --b cpu:scalar --tokens 1,3,68,69 -c 3");
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(refused.err.contains("--tokens has 4 tokens; the limit is 3"), "{refused:?}");
+    let line = "verify -m model.gguf --b cpu:scalar -p abcdefgh -c 3 --json";
+    let cut = place.run(line).good();
+    assert!(cut.err.contains("note: the first 3 of "), "{cut:?}");
+    let document: Value = serde_json::from_str(&cut.out).unwrap();
+    assert_eq!(document["tokens"].as_array().unwrap().len(), 3);
 }
 
 /// A difference is a result: the report is complete, and the exit code is that of `cmp`. Here one activation is so large

@@ -127,8 +127,19 @@ fn tokens(args: &Verify, model: &Model) -> Result<Vec<u32>, Failure> {
         ([], None, None) => Given::Text(TEXT.to_owned()),
         (tokens, ..) => Given::Tokens(tokens.to_vec()),
     };
+    let is_listed = matches!(given, Given::Tokens(_));
     let mut tokens = prompt::tokens(given, model)?;
-    tokens.truncate(TOKENS_MAX.min(model.config().context));
+    let context = args.model.ctx_size.filter(|&context| context > 0);
+    let limit = TOKENS_MAX.min(model.config().context).min(context.unwrap_or(TOKENS_MAX));
+    let count = tokens.len();
+    if count > limit && is_listed {
+        let line = format!("--tokens has {count} tokens; the limit is {limit}");
+        return Err(Failure::usage(line));
+    }
+    if count > limit {
+        output::note(&format!("note: the first {limit} of {count} tokens are compared"));
+        tokens.truncate(limit);
+    }
     Ok(tokens)
 }
 
