@@ -286,6 +286,13 @@ fn pages_are_self_contained_and_escape_names() {
         // The two of the template: the document, and the script that handles hovering.
         assert_eq!(page.matches("<script").count(), 2, "{}", shape.name);
         assert_eq!(page.matches("</script").count(), 2, "{}", shape.name);
+        // Browsers leave backgrounds out of a print.
+        for rule in [
+            ".bars .track i,.tag.recommended{-webkit-print-color-adjust:exact",
+            ".copy{display:none}",
+        ] {
+            assert!(page.contains(rule), "{rule}");
+        }
     }
 }
 
@@ -577,6 +584,14 @@ fn results_are_compared_on_pages_of_the_same_design() {
     for result in all.as_array().unwrap() {
         let speed = format!("<td>{:.2}</td>", result["avg_ts"].as_f64().unwrap());
         assert!(page.contains(&speed), "{speed}");
+    }
+    // Settings that differ are named, and results that do not are numbered.
+    let bench = "bench -m model.gguf -p 4 -n 0 -r 1 -ngl 0 --no-probe";
+    let flags = "-nkvo 0,1 --html settings.html --compare earlier.json --compare earlier.json";
+    place.run(&format!("{bench} {flags}")).good();
+    let page_of_settings = read(place.path(), "settings.html");
+    for name in ["-nkvo false", "-nkvo true", " (2)</span>"] {
+        assert!(page_of_settings.contains(name), "{name}");
     }
     let wrong = place.file("wrong.json", "[{\"a\": 1}]");
     let refused = place.run(&format!("{bench} --html b.html --compare {}", wrong.display()));

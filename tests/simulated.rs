@@ -24,11 +24,14 @@ use tempfile::TempDir;
 
 mod support {
     pub mod greedy;
+    pub mod model;
     pub mod program;
+    pub mod words;
 }
 
 use support::greedy;
 use support::program::Place;
+use support::words;
 
 /// The described machine of the examples.
 const DESKTOP: &str = include_str!("../examples/machines/rtx-4090.toml");
@@ -598,6 +601,56 @@ fn commands_run_on_a_simulated_machine() {
         plan["predicted"]["decode_ms"].as_f64().unwrap(),
     );
     assert!((ms / predicted - 1.0).abs() < 0.05, "{ms} for {predicted} ms");
+    // A number of layers is as fast with other numbers in the list as alone, and prompts are streamed as by `run`.
+    let bench = |layers: &str| {
+        let tests = "-p 512 -n 0 -r 1 --no-warmup -o json";
+        let flags = format!("--simulate m.toml --no-compute -ngl {layers} {tests}");
+        place.run(&format!("bench -m 70b.gguf {flags}")).json()[0].clone()
+    };
+    let (alone, among) = (bench("43"), bench("43,auto"));
+    assert_eq!((&alone["n_gpu_layers"], &alone["avg_ts"]), (&43.into(), &among["avg_ts"]));
+    assert!(alone["avg_ts"].as_f64().unwrap() > 300.0, "{alone}");
+    assert_eq!(alone["cpu_info"], "16 cores, dual-channel DDR5-5600");
+    // The memory of all GPUs.
+    place.file("two.toml", described((50.0, 1.0), &[(24.0, 800.0, 100.0, 25.0); 2]));
+    let flags = "-m m.gguf --simulate two.toml -ngl all -ts 1,1";
+    let bench = place.run(&format!("bench {flags} -p 0 -n 2 -r 1 -o json")).json();
+    let plan = place.run(&format!("plan {flags} -c 2 --json")).json();
+    let used = |gpu: usize| plan["devices"][gpu]["used_bytes"].as_u64().unwrap();
+    assert!(used(1) > 0 && used(2) > 0, "{plan}");
+    assert_eq!(bench[0]["adapter_bytes"], used(1) + used(2));
+    // Times are those of the machine, which are the same again.
+    place.file("encoder.gguf", words::scorer("bert", &["good", "bad"]));
+    let long = "abc ".repeat(100);
+    place.file("cases.jsonl", format!("{{\"prompt\":\"ab\",\"exact\":\"\",\"max_tokens\":3}}\n{{\"prompt\":\"{long}\",\"exact\":\"\"}}\n"));
+    place.file("labels.jsonl", "{\"prompt\":\"a\",\"label\":\"good\"}\n");
+    for (model, cases) in [("m.gguf", "cases.jsonl"), ("encoder.gguf", "labels.jsonl")] {
+        let line = format!(
+            "evaluate -m {model} --data {cases} -c 64 --price-per-hour 1 --simulate m.toml --json"
+        );
+        let [first, again] = [(); 2].map(|()| place.run(&line).json()["models"][0].clone());
+        for name in ["seconds", "case_ms", "first_token_ms"] {
+            assert_eq!(first[name], again[name], "{model}: {name}");
+        }
+        let (outcomes, ms) = (first["outcomes"].as_array().unwrap(), &first["outcomes"][0]["ms"]);
+        assert!(ms.as_f64().unwrap() > 0.0, "{first}");
+        assert_eq!(
+            first["case_ms"],
+            serde_json::json!([ms, ms]),
+            "without the one that did not run"
+        );
+        assert_eq!(first["prompt_tokens"], outcomes[0]["prompt_tokens"]);
+        let seconds = first["seconds"].as_f64().unwrap();
+        assert_eq!(first["cases_per_second"].as_f64().unwrap(), 1.0 / seconds);
+        assert!(outcomes.get(1).is_none_or(|refused| refused["ms"].is_null()), "{first}");
+    }
+    let speed = || place.run("embed -m encoder.gguf --simulate m.toml a b").good().err;
+    assert_eq!(speed(), speed());
+    // An encoder reads texts together.
+    let line = "bench -m encoder.gguf --simulate m.toml -p 8 -n 0 -np 1,4 -r 1 -o json";
+    let rows = place.run(line).json();
+    let speed = |row: usize| rows[row]["avg_ts"].as_f64().unwrap();
+    assert!(speed(1) > 2.0 * speed(0), "{rows}");
     for (flags, names) in [
         ("--no-compute", "--simulate"),
         ("--simulate none.toml", "none.toml"),

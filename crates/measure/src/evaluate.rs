@@ -90,8 +90,8 @@ pub struct Outcome {
     pub generated_tokens: usize,
     /// From the request to the first token, milliseconds; `None` without generation.
     pub first_token_ms: Option<f64>,
-    /// From the request to the end of the answer, milliseconds.
-    pub ms: f64,
+    /// From the request to the end of the answer, milliseconds; `None` if the prompt was too long to run.
+    pub ms: Option<f64>,
 }
 
 /// A model's run over all cases.
@@ -111,22 +111,22 @@ pub struct Evaluated {
     pub score: f64,
     /// Wall-clock time of all cases.
     pub seconds: f64,
-    /// Tokens of all prompts.
+    /// Tokens of all prompts that ran.
     pub prompt_tokens: usize,
     /// Tokens of all answers.
     pub generated_tokens: usize,
     /// Median and 95th percentile of the time to the first token, milliseconds.
     pub first_token_ms: Option<[f64; 2]>,
-    /// Median and 95th percentile of the time of a case, milliseconds.
-    pub case_ms: [f64; 2],
+    /// Median and 95th percentile of the time of the cases that ran, milliseconds.
+    pub case_ms: Option<[f64; 2]>,
     /// Energy of the run, joules, if it was measured.
     pub joules: Option<f64>,
 }
 
 impl Evaluated {
-    /// Cases per second.
+    /// Cases per second, of those that ran.
     pub fn rate(&self) -> f64 {
-        self.outcomes.len() as f64 / self.seconds
+        self.outcomes.iter().filter(|outcome| outcome.ms.is_some()).count() as f64 / self.seconds
     }
 
     /// Generated tokens per second, the time of prompts included; of an encoder, tokens read per second.
@@ -233,18 +233,18 @@ impl Evaluated {
     fn of(outcomes: Vec<Outcome>, placement: String, seconds: f64, joules: Option<f64>) -> Self {
         let passed = outcomes.iter().filter(|outcome| outcome.passed).count();
         let count = outcomes.len().max(1) as f64;
+        let ran = || outcomes.iter().filter(|outcome| outcome.ms.is_some());
         Evaluated {
             passed,
             quality: passed as f64 / count,
             interval: interval(passed, outcomes.len()),
             score: outcomes.iter().map(|outcome| outcome.score).sum::<f64>() / count,
-            prompt_tokens: outcomes.iter().map(|outcome| outcome.prompt_tokens).sum(),
+            prompt_tokens: ran().map(|outcome| outcome.prompt_tokens).sum(),
             generated_tokens: outcomes.iter().map(|outcome| outcome.generated_tokens).sum(),
             first_token_ms: percentiles(
                 outcomes.iter().filter_map(|outcome| outcome.first_token_ms).collect(),
             ),
-            case_ms: percentiles(outcomes.iter().map(|outcome| outcome.ms).collect())
-                .unwrap_or_default(),
+            case_ms: percentiles(outcomes.iter().filter_map(|outcome| outcome.ms).collect()),
             seconds: seconds.max(f64::MIN_POSITIVE),
             placement,
             outcomes,

@@ -157,7 +157,7 @@ pub fn run(
     let count: usize = tokens.iter().map(Vec::len).sum();
     let bar = progress::steps("texts");
     bar.set_length(texts.len() as u64);
-    let began = Instant::now();
+    let began = encoder.session().clock().now();
     encoder.run(tokens.into_iter().map(Ok), &mut |at, tokens, rows| {
         bar.inc(1);
         each(at, tokens, rows)
@@ -167,10 +167,11 @@ pub fn run(
     Ok(())
 }
 
-/// Prints warnings, the placement and the speed of a run over texts of `count` tokens.
+/// Prints warnings, the placement and the speed of a run over texts of `count` tokens, which began at a time of the session's
+/// clock.
 pub fn close(encoder: &mut Encoder, texts: usize, count: usize, began: Instant) {
-    let seconds = began.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
     let session = encoder.session_mut();
+    let seconds = session.clock().since(began).as_secs_f64().max(f64::MIN_POSITIVE);
     for warning in session.take_warnings() {
         output::warning(&warning);
     }

@@ -40,16 +40,17 @@ struct Judged {
 }
 
 impl Judged {
-    /// Price of a thousand cases.
+    /// Price of a thousand cases; `None` if none ran.
     fn thousand(&self) -> Option<f64> {
-        Some(self.rates?.hour() / 3600.0 / self.evaluated.rate() * 1e3)
+        let rate = Some(self.evaluated.rate()).filter(|rate| *rate > 0.0)?;
+        Some(self.rates?.hour() / 3600.0 / rate * 1e3)
     }
 
-    /// Price of a million tokens, of prompts and answers.
+    /// Price of a million tokens, of prompts and answers; `None` if none ran.
     fn million(&self) -> Option<f64> {
         let Evaluated { prompt_tokens, generated_tokens, seconds, .. } = &self.evaluated;
-        let tokens = (prompt_tokens + generated_tokens).max(1) as f64;
-        Some(self.rates?.million(tokens / seconds))
+        let tokens = Some(prompt_tokens + generated_tokens).filter(|tokens| *tokens > 0)?;
+        Some(self.rates?.million(tokens as f64 / seconds))
     }
 
     fn is_below(&self, floor: Option<f64>) -> bool {
@@ -259,7 +260,9 @@ fn table(all: &[Judged], currency: &str) -> String {
     for judged in all {
         let of = &judged.evaluated;
         let [low, high] = of.interval;
-        let first = of.first_token_ms.map_or("-".to_owned(), |[_, p95]| format!("{p95:.1} ms"));
+        let p95 =
+            |ms: Option<[f64; 2]>| ms.map_or("-".to_owned(), |[_, p95]| format!("{p95:.1} ms"));
+        let first = p95(of.first_token_ms);
         text += &format!(
             "{:width$}  {:>6}  {:7.3}  {low:.3} to {high:.3}  {:.3}  {:7.1}  {:7.1}  {first:>11}  {:>10}",
             judged.name,
@@ -268,7 +271,7 @@ fn table(all: &[Judged], currency: &str) -> String {
             of.score,
             of.rate(),
             of.tokens_per_second(),
-            format!("{:.1} ms", of.case_ms[1]),
+            p95(of.case_ms),
         );
         if let Some(price) = judged.thousand() {
             text += &format!("  {:>16}", money(price));

@@ -1,7 +1,5 @@
 //! `bilayer extract`: entities in texts.
 
-use std::time::Instant;
-
 use bilayer_engine::encode::extract::{Document, Entity, Options};
 use bilayer_engine::session::Purpose;
 use serde::Serialize;
@@ -58,7 +56,7 @@ pub fn execute(args: &Extract) -> Result<u8, Failure> {
     let count = windows.map(|window| window.ids.len()).sum();
     let bar = progress::steps("texts");
     bar.set_length(texts.len() as u64);
-    let began = Instant::now();
+    let began = encoder.session().clock().now();
     encoder.extract(&extractor, &documents, &mut |index, entities| {
         bar.inc(1);
         let entities = entities.iter().map(shown).collect();

@@ -5,7 +5,7 @@ use std::time::Instant;
 use bilayer_engine::encode::{Encoder, Excess, Input, probabilities};
 use bilayer_engine::generate::{Batch, Request, Token};
 use bilayer_engine::sampling::{self, Sampler};
-use bilayer_engine::session::{Session, Settings};
+use bilayer_engine::session::{Clock, Session, Settings};
 use bilayer_engine::{Error as Engine, Model, chat_templates, constrain::Grammar};
 
 use super::cases::{Case, Expected, Question};
@@ -18,6 +18,7 @@ use crate::{Error, cosine};
 struct Energy<'a> {
     meter: Option<&'a mut Meter>,
     joules: Option<f64>,
+    /// When the counters were read, in wall-clock time also on a simulated machine.
     read: Instant,
 }
 
@@ -43,28 +44,41 @@ impl<'a> Energy<'a> {
     }
 }
 
+/// An answer, or what there is of it.
+#[derive(Default)]
+struct Answer {
+    text: String,
+    tokens: usize,
+    first_ms: Option<f64>,
+    /// `None` until something was computed.
+    ms: Option<f64>,
+}
+
 /// An answer in the making.
 struct Asked {
     /// Number of the case.
     case: usize,
     began: Instant,
-    first_ms: Option<f64>,
-    ms: f64,
-    text: String,
-    tokens: usize,
+    answer: Answer,
 }
 
 impl Asked {
-    fn new(case: usize) -> Asked {
-        let (began, text) = (Instant::now(), String::new());
-        Asked { case, began, first_ms: None, ms: 0.0, text, tokens: 0 }
+    fn take(&mut self, token: &Token, clock: &Clock) {
+        let ms = self.ms(clock);
+        let answer = &mut self.answer;
+        answer.ms = Some(ms);
+        answer.first_ms.get_or_insert(ms);
+        answer.text += &token.text;
+        answer.tokens += 1;
     }
 
-    fn take(&mut self, token: &Token) {
-        self.ms = 1e3 * self.began.elapsed().as_secs_f64();
-        self.first_ms.get_or_insert(self.ms);
-        self.text += &token.text;
-        self.tokens += 1;
+    /// Ends an answer, which may have no token.
+    fn end(&mut self, clock: &Clock) {
+        self.answer.ms = self.answer.ms.or_else(|| Some(self.ms(clock)));
+    }
+
+    fn ms(&self, clock: &Clock) -> f64 {
+        1e3 * clock.since(self.began).as_secs_f64()
     }
 }
 
@@ -106,12 +120,13 @@ pub fn decoder(
     let prompts: Vec<usize> = prepared.iter().map(|prepared| prepared.tokens.len()).collect();
     let Instruments { encoder, meter, told } = instruments;
     let mut energy = Energy::begin(meter);
-    let began = Instant::now();
+    let clock = session.clock().clone();
+    let began = clock.now();
     let answers = answers(model, &mut session, prepared, options, &mut |done| {
         energy.tick();
         told(done);
     })?;
-    let (seconds, joules) = (began.elapsed().as_secs_f64(), energy.read());
+    let (seconds, joules) = (clock.since(began).as_secs_f64(), energy.read());
     let Some(answers) = answers else { return Ok(None) };
     let mut outcomes = judge(cases, answers, encoder)?;
     for (outcome, prompt_tokens) in outcomes.iter_mut().zip(prompts) {
@@ -127,8 +142,9 @@ fn answers(
     prepared: Vec<Prepared>,
     options: &Options<'_>,
     told: &mut dyn FnMut(usize),
-) -> Result<Option<Vec<Result<Asked, String>>>, Error> {
+) -> Result<Option<Vec<Result<Answer, String>>>, Error> {
     let (parallel, context) = (options.parallel.max(1), session.context());
+    let clock = session.clock().clone();
     let mut batch = Batch::new(model, session);
     // Requests of the batch, by number, and the cases that none is made for.
     let (mut asked, mut refused): (Vec<Asked>, Vec<(usize, String)>) = (Vec::new(), Vec::new());
@@ -145,22 +161,24 @@ fn answers(
                 continue;
             }
             batch.push(prepared.request(options), prepared.sampler)?;
-            asked.push(Asked::new(case));
+            asked.push(Asked { case, began: clock.now(), answer: Answer::default() });
         }
         let next = batch.next()?;
         if options.cancel.is_cancelled() {
             return Ok(None);
         }
-        match next {
-            Some((number, token)) => asked[number].take(&token),
-            None if waiting.peek().is_none() => break,
-            None => {}
+        if let Some((number, token)) = &next {
+            asked[*number].take(token, &clock);
         }
-        ended = (0..asked.len()).filter(|&number| batch.stop(number).is_some()).count();
+        let stopped = (0..asked.len()).filter(|&number| batch.stop(number).is_some());
+        ended = stopped.map(|number| asked[number].end(&clock)).count();
+        if next.is_none() && waiting.peek().is_none() {
+            break;
+        }
         told(ended + refused.len());
     }
-    let mut all: Vec<(usize, Result<Asked, String>)> =
-        asked.into_iter().map(|asked| (asked.case, Ok(asked))).collect();
+    let mut all: Vec<(usize, Result<Answer, String>)> =
+        asked.into_iter().map(|asked| (asked.case, Ok(asked.answer))).collect();
     all.extend(refused.into_iter().map(|(case, note)| (case, Err(note))));
     all.sort_by_key(|(case, _)| *case);
     Ok(Some(all.into_iter().map(|(_, answer)| answer).collect()))
@@ -216,13 +234,13 @@ fn prepare(
 /// Judges generated answers, in the order of the cases.
 fn judge(
     cases: &[Case],
-    answers: Vec<Result<Asked, String>>,
+    answers: Vec<Result<Answer, String>>,
     mut encoder: Option<&mut Encoder>,
 ) -> Result<Vec<Outcome>, Error> {
-    let judged = cases.iter().zip(answers).enumerate().map(|(number, (case, answer))| {
+    let judged = cases.iter().zip(answers).map(|(case, answer)| {
         let of = match answer {
             Ok(of) => of,
-            Err(note) => return Ok(outcome(case, Asked::new(number), Verdict::failed(note))),
+            Err(note) => return Ok(outcome(case, Answer::default(), Verdict::failed(note))),
         };
         let verdict = match (text(&case.expected, &of.text), &case.expected, &mut encoder) {
             (Some(verdict), ..) => verdict,
@@ -236,18 +254,18 @@ fn judge(
     judged.collect()
 }
 
-fn outcome(case: &Case, asked: Asked, verdict: Verdict) -> Outcome {
+fn outcome(case: &Case, answer: Answer, verdict: Verdict) -> Outcome {
     Outcome {
         line: case.line,
         id: case.id.clone(),
-        answer: asked.text,
+        answer: answer.text,
         passed: verdict.passed,
         score: verdict.score,
         note: verdict.note,
         prompt_tokens: 0,
-        generated_tokens: asked.tokens,
-        first_token_ms: asked.first_ms,
-        ms: asked.ms,
+        generated_tokens: answer.tokens,
+        first_token_ms: answer.first_ms,
+        ms: answer.ms,
     }
 }
 
@@ -280,26 +298,25 @@ pub fn encoder(
     let mut encoder = Encoder::new(model, settings)?;
     let placement = encoder.session().plan().map.clone();
     let mut energy = Energy::begin(meter);
-    let began = Instant::now();
+    let clock = encoder.session().clock().clone();
+    let began = clock.now();
     let mut outcomes: Vec<Outcome> = Vec::with_capacity(cases.len());
     for group in cases.chunks(parallel) {
         if options.cancel.is_cancelled() {
             return Ok(None);
         }
-        let since = Instant::now();
-        let mut judged = self::group(&mut encoder, group)?;
-        let ms = 1e3 * since.elapsed().as_secs_f64();
-        judged.iter_mut().for_each(|outcome| outcome.ms = ms);
-        outcomes.extend(judged);
+        outcomes.extend(self::group(&mut encoder, group)?);
         energy.tick();
         told(outcomes.len());
     }
-    let (seconds, joules) = (began.elapsed().as_secs_f64(), energy.read());
+    let (seconds, joules) = (clock.since(began).as_secs_f64(), energy.read());
     Ok(Some(Evaluated::of(outcomes, placement, seconds, joules)))
 }
 
 /// Runs a few texts in as few steps as possible.
 fn group(encoder: &mut Encoder, cases: &[Case]) -> Result<Vec<Outcome>, Error> {
+    let clock = encoder.session().clock().clone();
+    let began = clock.now();
     let mut runs: Vec<(usize, Vec<u32>)> = Vec::new();
     let mut outcomes = Vec::with_capacity(cases.len());
     for (number, case) in cases.iter().enumerate() {
@@ -311,7 +328,7 @@ fn group(encoder: &mut Encoder, cases: &[Case]) -> Result<Vec<Outcome>, Error> {
         let texts = std::iter::once(question).chain(second);
         let tokens: Result<Vec<_>, Engine> =
             texts.map(|text| encoder.tokens(Input { text, pair: None }, Excess::Refuse)).collect();
-        let mut made = outcome(case, Asked::new(number), Verdict::from(false));
+        let mut made = outcome(case, Answer::default(), Verdict::from(false));
         match tokens {
             Ok(all) => {
                 made.prompt_tokens = all.iter().map(Vec::len).sum();
@@ -328,6 +345,7 @@ fn group(encoder: &mut Encoder, cases: &[Case]) -> Result<Vec<Outcome>, Error> {
         rows[numbers[at]].push(row.to_vec());
         Ok(())
     })?;
+    let ms = 1e3 * clock.since(began).as_secs_f64();
     for ((case, outcome), rows) in cases.iter().zip(&mut outcomes).zip(rows) {
         let (answer, verdict) = match (&case.expected, &rows[..]) {
             (Expected::Label(label), [row]) => labelled(encoder.text_labels()?, row, label),
@@ -337,6 +355,7 @@ fn group(encoder: &mut Encoder, cases: &[Case]) -> Result<Vec<Outcome>, Error> {
             _ => continue,
         };
         outcome.answer = answer;
+        outcome.ms = Some(ms);
         (outcome.passed, outcome.score) = (verdict.passed, verdict.score);
         outcome.note = verdict.note;
     }

@@ -126,7 +126,7 @@ fn row(at: usize, case: &Case, all: &[Judged]) -> Shown {
             let outcome = &judged.evaluated.outcomes[at];
             context! {
                 name => &judged.name, answer => cut(&outcome.answer), passed => outcome.passed,
-                note => outcome.note.clone(), ms => time(outcome.ms),
+                note => outcome.note.clone(), ms => outcome.ms.map(time),
             }
         })
         .collect();
@@ -164,7 +164,7 @@ fn table(args: &Args, all: &[Judged]) -> Shown {
             short(of.tokens_per_second()),
             short(of.rate()),
             of.first_token_ms.map_or_else(none, pair),
-            pair(of.case_ms),
+            of.case_ms.map_or_else(none, pair),
             watts.map_or_else(none, |watts| format!("{watts:.1}")),
             judged.thousand().map_or_else(none, money),
             judged.million().map_or_else(none, money),
