@@ -136,10 +136,7 @@ pub fn take(
     let profile = Profile {
         context: context.unwrap_or(session.context()),
         prompt_tokens: bench.prompt.len(),
-        streamed_prompt_tokens: points
-            .iter()
-            .any(|point| point.streamed_prefill_tps.is_some())
-            .then(|| bench.streamed_tokens(&session)),
+        streamed_prompt_tokens: bench.streamed_prompt(&session, &points),
         curves,
         knee,
         recommended,
@@ -319,6 +316,12 @@ impl Bench {
     /// Tokens of the prompt with streamed weights: as many as `auto` plans for, if there is room.
     fn streamed_tokens(&self, session: &Session) -> usize {
         PROMPT_TOKENS.max(self.prompt.len()).min(session.context())
+    }
+
+    /// [`Bench::streamed_tokens`], if any point has such a prompt.
+    fn streamed_prompt(&self, session: &Session, points: &[Point]) -> Option<usize> {
+        let is_streamed = points.iter().any(|point| point.streamed_prefill_tps.is_some());
+        is_streamed.then(|| self.streamed_tokens(session))
     }
 
     /// Tokens per second of a prompt with streamed weights, if the plan has these and streams such a prompt; what the
