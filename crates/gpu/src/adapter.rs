@@ -150,11 +150,7 @@ impl Adapter {
             name: info.name,
             api: api.name(),
             kind,
-            // Metal's driver is part of the system, and its adapter does not tell the version.
-            driver: match api {
-                Api::Metal => crate::macos::version().unwrap_or_default(),
-                _ => format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
-            },
+            driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
             bus: info.device_pci_bus_id,
             memory_bytes: memory.total_bytes,
             free_bytes: memory.free_bytes,

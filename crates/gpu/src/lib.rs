@@ -16,7 +16,6 @@ pub mod device;
 mod error;
 pub mod kernel;
 pub mod kernels;
-mod macos;
 mod memory;
 mod patience;
 mod pipeline_cache;
