@@ -58,15 +58,10 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
             most = max(most, v);
         }
     }
+    // With one of them the weights are NaN. There is no early return: FXC refuses barriers after control flow that depends on
+    // workgroup memory.
     let any_odd = reduce_max(odd, lane) > 0.0;
     let peak = reduce_max(most, lane);
-    if any_odd {
-        for (var n = lane; n < params.used; n += {{ threads }}u) {
-            out[place + n] = bitcast<f32>(params.no_number);
-            out[place + params.used + n] = f32(n);
-        }
-        return;
-    }
 {% if score == "softmax" %}
     var share = 0.0;
     for (var i = lane; i < params.experts; i += {{ threads }}u) {
@@ -132,21 +127,23 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
         let value = reduce_max(best.x, lane);
         let near = select(-16777216.0, -best.y, best.x == value);
         last = vec2<f32>(value, -reduce_max(near, lane));
-        let weight = score(x[row + u32(last.y)], peak) / divisor;
+        let chosen = select(u32(last.y), n, any_odd);
+        let weight = score(x[row + chosen], peak) / divisor;
         sum += weight;
         if lane == 0u {
             out[place + n] = weight;
-            out[place + params.used + n] = last.y;
+            out[place + params.used + n] = f32(chosen);
         }
     }
     if lane == 0u {
         let factor = params.scale / select(1.0, sum, params.normalise != 0u);
         for (var n = 0u; n < params.used; n++) {
 {% if factors %}
-            out[place + n] *= factor * vectors[params.factors + u32(out[place + params.used + n])];
+            let weight = out[place + n] * (factor * vectors[params.factors + u32(out[place + params.used + n])]);
 {% else %}
-            out[place + n] *= factor;
+            let weight = out[place + n] * factor;
 {% endif %}
+            out[place + n] = select(weight, bitcast<f32>(params.no_number), any_odd);
         }
     }
 }
