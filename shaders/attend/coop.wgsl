@@ -13,6 +13,9 @@ enable wgpu_cooperative_matrix;
 // Results stay in fragments, whose layout is unknown, so that rescaling them is expensive. It is done only if a score
 // exceeds its query's reference by more than 8: weights are at most e^8, which halves hold as precisely as 1. Queries are
 // scaled by powers of two, so that they fit halves. Parts of the keys are as in attend/split.
+//
+// A driver may choose the size of subgroups for each kernel. Where it is not that of the probe, sums begin as NaN, and so do all
+// results, which are then noticed.
 {% if not held %}
 //
 // Fragments of queries are loaded again for each page: AMD's compiler keeps a fragment of halves that lives through a loop in
@@ -64,9 +67,11 @@ fn capped(score: f32) -> f32 {
 fn main(
     @builtin(workgroup_id) id: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
-    @builtin(subgroup_id) team: u32,
+    @builtin(subgroup_size) subgroup: u32,
+    @builtin(subgroup_id) subgroup_id: u32,
     @builtin(subgroup_invocation_id) lane: u32,
 ) {
+    let team = min(subgroup_id, 3u);
 {% include "parts/attend_span" %}
 
     // The power of two that brings a query's largest magnitude to [2^14, 2^15).
@@ -81,7 +86,7 @@ fn main(
         factors[query] = bitcast<f32>((268u - exponent) << 23u);
     }
     for (var i = thread; i < {{ 4 * 512 }}u; i += {{ threads }}u) {
-        scores[i] = 0.0;
+        scores[i] = bitcast<f32>(select(0x7fc00000u, 0u, subgroup == {{ subgroup }}u));
     }
     workgroupBarrier();
     let team_scores = team * 512u;

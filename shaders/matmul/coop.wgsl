@@ -9,6 +9,9 @@ enable wgpu_cooperative_matrix;
 //
 // Rows in workgroup memory are 72 halves apart: sixteen rows of 16 bytes, which a subgroup reads at once, lie in all banks
 // equally. A fragment is loaded once a unit and used for a whole row or column of the subgroup's fragments.
+//
+// A driver may choose the size of subgroups for each kernel. Where it is not that of the probe, sums begin as NaN, and so do all
+// results, which are then noticed.
 {% include "parts/product" %}
 {% set part = 4 if wide else 1 %}
 {% set element = "vec4<f16>" if wide else "f16" %}
@@ -130,9 +133,11 @@ fn store(row: u32, column: u32, columns: u32, sum: f32, other: f32) {
 fn main(
     @builtin(workgroup_id) id: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
-    @builtin(subgroup_id) team: u32,
+    @builtin(subgroup_size) subgroup: u32,
+    @builtin(subgroup_id) subgroup_id: u32,
     @builtin(subgroup_invocation_id) lane: u32,
 ) {
+    let team = min(subgroup_id, {{ 2 * teams_across - 1 }}u);
     let first_row = id.x * {{ rows }}u;
 {% if experts %}
     let group = params.first_column + id.z;
@@ -158,7 +163,7 @@ fn main(
     let team_w = team / {{ teams_across }}u * {{ slots // 2 * pitch }}u;
     let team_x = team % {{ teams_across }}u * {{ 32 * pitch }}u;
     for (var i = thread; i < {{ 2 * teams_across * area }}u; i += {{ threads }}u) {
-        sums[i] = 0.0;
+        sums[i] = bitcast<f32>(select(0x7fc00000u, 0u, subgroup == {{ subgroup }}u));
     }
     workgroupBarrier();
 {% for i in range(down) %}
