@@ -190,8 +190,8 @@ impl Device {
     ///
     /// # Errors
     /// Out of memory, or the device was lost.
-    pub(crate) fn with_counter(mut self, is_software: bool) -> Result<Device, GraphError> {
-        if is_software || self.caps.api == Api::Metal {
+    pub(crate) fn with_counter(mut self) -> Result<Device, GraphError> {
+        if !self.is_hardware() || self.caps.api == Api::Metal {
             self.counter = Some(Counter::new(&self)?);
         }
         Ok(self)

@@ -72,8 +72,7 @@ pub fn open_adapter(
         Err(_) if device.check().is_ok() => None,
         found => found.map_err(refused)?,
     };
-    let is_software = adapter.facts().kind == AdapterKind::Software;
-    let device = device.with_subgroup(subgroup).with_counter(is_software).map_err(refused)?;
+    let device = device.with_subgroup(subgroup).with_counter().map_err(refused)?;
     // A software adapter computes matrices in no fewer instructions than other products.
     let edge = adapter.coop_edge().filter(|_| options.subgroups && !device.caps().software);
     let coop = edge.and_then(|edge| probe::coop(&device, options.coop_edge.unwrap_or(edge)));

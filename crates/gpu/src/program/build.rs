@@ -132,12 +132,7 @@ pub fn build(
     if is_first {
         bytes += inputs.iter().map(|access| access.span(most(access.rows)) * 4).sum::<u64>();
     }
-    let timer = if limits.timings {
-        let nodes = draft.stages.iter().map(|stage| stage.nodes.first().copied());
-        Timer::new(device, nodes.collect())?
-    } else {
-        None
-    };
+    let timer = if limits.timings { timer(&draft, device)? } else { None };
     let padded = inputs.iter().filter(|a| a.stride != a.width);
     let padded = padded.map(|a| most(a.rows) as usize * a.stride as usize).max().unwrap_or(0);
     let kernel =
@@ -163,6 +158,12 @@ pub fn build(
         slice: ((site.rate * super::SUBMIT_SECONDS) as u64).max(1),
         bytes,
     })
+}
+
+/// A timer of the stages, if the device has a clock.
+fn timer(draft: &Draft, device: &Device) -> Result<Option<Timer>, GraphError> {
+    let nodes = draft.stages.iter().map(|stage| stage.nodes.first().copied());
+    Timer::new(device, nodes.collect())
 }
 
 /// The slots whose rows are padded, with their sizes; those of inputs are written with their padding.
