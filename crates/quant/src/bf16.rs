@@ -18,6 +18,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         blocks::dequantize(bytes, values, |bits: &u16, out| *out = [value(*bits)]);
     },
     error_max: 0.0018,
+    holds_zero: true,
 };
 
 /// The value of BF16 bits.

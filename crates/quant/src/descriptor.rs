@@ -39,6 +39,9 @@ pub struct Descriptor {
     /// Bound on √(Σw(x - x')² / Σwx²) over a round trip of Gaussian weights, where w is the importance or 1; infinite
     /// without `quantize`.
     pub error_max: f32,
+    /// Whether a weight of 0 is read back as 0, whatever the other weights of its block are. Types with an offset per block,
+    /// and codebooks without a 0, do not hold zeros.
+    pub holds_zero: bool,
 }
 
 /// The largest [`Descriptor::row_header_bytes`].

@@ -20,6 +20,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
         blocks::dequantize(bytes, values, |bits: &u16, out| *out = [f16_value(*bits)]);
     },
     error_max: 0.00022,
+    holds_zero: true,
 };
 
 /// The nearest F16, ties to even; finite values stay finite, a NaN stays a NaN.

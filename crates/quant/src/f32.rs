@@ -13,4 +13,5 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     quantize: Some(|values, _, bytes| bytes.copy_from_slice(bytemuck::cast_slice(values))),
     dequantize: |bytes, values| bytemuck::cast_slice_mut::<f32, u8>(values).copy_from_slice(bytes),
     error_max: 0.0,
+    holds_zero: true,
 };

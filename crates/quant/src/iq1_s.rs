@@ -46,6 +46,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.457,
+    holds_zero: false,
 };
 
 /// Added to or subtracted from every ternary weight.

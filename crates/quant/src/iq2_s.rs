@@ -51,6 +51,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.244,
+    holds_zero: false,
 };
 
 static CODING: LazyLock<Coding<8, 3>> = LazyLock::new(|| Coding {

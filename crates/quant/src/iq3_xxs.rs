@@ -46,6 +46,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.18,
+    holds_zero: false,
 };
 
 static CODING: LazyLock<Coding<4, 8>> = LazyLock::new(|| Coding {

@@ -42,6 +42,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.078,
+    holds_zero: false,
 };
 
 /// Search range for the code of the largest weight: slightly beyond or short of the end of the codebook.

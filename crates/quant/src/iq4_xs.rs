@@ -44,6 +44,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.0785,
+    holds_zero: false,
 };
 
 /// The 256 weights of a block.

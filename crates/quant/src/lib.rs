@@ -164,3 +164,23 @@ pub fn by_name(name: &str) -> Result<Type, Error> {
         .find(|t| t.name.eq_ignore_ascii_case(name))
         .ok_or_else(|| Error::UnknownName { name: name.to_owned() })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::all;
+
+    #[test]
+    fn zeros_stay_zeros_in_the_types_that_hold_them_alone() {
+        let value = |i: usize| ((i * 7919 % 997) as f32 / 997.0 - 0.4).sin();
+        let is_zero = |i: usize| i * 31 % 7 < 5;
+        let values: Vec<f32> = (0..4096).map(|i| if is_zero(i) { 0.0 } else { value(i) }).collect();
+        for ty in all().iter().filter(|ty| ty.quantize.is_some()) {
+            let mut blocks = vec![0; ty.row_bytes(values.len()).expect("whole blocks")];
+            ty.quantize(&values, None, &mut blocks).expect("finite");
+            let mut back = vec![f32::NAN; values.len()];
+            ty.dequantize(&blocks, &mut back).expect("whole blocks");
+            let are_kept = values.iter().zip(&back).all(|(w, b)| *w != 0.0 || *b == 0.0);
+            assert_eq!(are_kept, ty.holds_zero, "{ty}");
+        }
+    }
+}

@@ -44,6 +44,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.125,
+    holds_zero: true,
 };
 
 /// Half the value of an E8M0 exponent, 2^(e - 128); the two smallest are subnormal.

@@ -42,6 +42,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.088,
+    holds_zero: true,
 };
 
 /// Half the value of an unsigned E4M3 float (bias 7); the NaN code 0x7f counts as 0. The sign bit

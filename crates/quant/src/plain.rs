@@ -44,6 +44,7 @@ const fn plain(
         quantize: None,
         dequantize,
         error_max: f32::INFINITY,
+        holds_zero: true,
     }
 }
 

@@ -44,6 +44,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.275,
+    holds_zero: false,
 };
 
 const SWEEP: Sweep = Sweep { first: 2.4, last: 3.9, count: 6 };

@@ -48,6 +48,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.151,
+    holds_zero: true,
 };
 
 const SWEEP: Sweep = Sweep { first: -5.5, last: -3.0, count: 11 };

@@ -38,6 +38,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.089,
+    holds_zero: true,
 };
 
 const SWEEP: Sweep = Sweep { first: -9.2, last: -6.8, count: 17 };

@@ -40,6 +40,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.081,
+    holds_zero: false,
 };
 
 const SWEEP: Sweep = Sweep { first: 14.2, last: 18.8, count: 17 };

@@ -45,6 +45,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.073,
+    holds_zero: false,
 };
 
 const SWEEP: Sweep = Sweep { first: 13.7, last: 16.7, count: 5 };

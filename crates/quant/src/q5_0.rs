@@ -42,6 +42,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.044,
+    holds_zero: true,
 };
 
 const SWEEP: Sweep = Sweep { first: -18.4, last: -13.6, count: 17 };

@@ -43,6 +43,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.0395,
+    holds_zero: false,
 };
 
 const SWEEP: Sweep = Sweep { first: 29.4, last: 38.8, count: 17 };

@@ -55,6 +55,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.036,
+    holds_zero: false,
 };
 
 const SWEEP: Sweep = Sweep { first: 30.0, last: 32.5, count: 4 };

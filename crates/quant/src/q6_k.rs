@@ -45,6 +45,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.0178,
+    holds_zero: true,
 };
 
 const SWEEP: Sweep = Sweep { first: -33.5, last: -30.5, count: 7 };

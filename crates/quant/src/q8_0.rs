@@ -37,6 +37,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.0056,
+    holds_zero: true,
 };
 
 /// The 32 weights of a block.

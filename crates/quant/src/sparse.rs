@@ -126,6 +126,7 @@ macro_rules! family {
                 quantize: Some(quantize::<$kept, $bits>),
                 dequantize: dequantize::<$kept, $bits>,
                 error_max: $error,
+                holds_zero: true,
             };
         )+
 

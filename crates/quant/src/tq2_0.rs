@@ -39,6 +39,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.8,
+    holds_zero: true,
 };
 
 /// The 256 weights of a block.

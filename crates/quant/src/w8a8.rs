@@ -37,6 +37,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     quantize: Some(|values, _, bytes| quantize(values, bytes)),
     dequantize,
     error_max: 0.0087,
+    holds_zero: true,
 };
 
 /// The scale of a row.
