@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use bilayer_engine::Model;
+use bilayer_engine::{Exit, Model};
 use bilayer_gguf::{Metadata, NewTensor, Tensor};
 use bilayer_measure::imatrix::{Collector, Scope};
 use bilayer_quant::Type;
@@ -143,14 +143,15 @@ impl Prune {
     /// Writes the pruned model under a temporary name beside `path` and renames it when complete. The calibration text
     /// is not used by [`Method::Magnitude`]; of an encoder every line of it is a text of its own.
     ///
-    /// Finished matrices are kept in a journal ([`journal_of`]) until the file is complete. If the callback stops the run or the
-    /// process is killed, the next run with this input, these options and this text takes them from there.
+    /// Finished matrices are kept in a journal ([`journal_of`]) until the file is complete. If the callback stops the run, the
+    /// process is killed or the disk is full, the next run with this input, these options and this text takes them from there.
     ///
     /// # Errors
     /// [`Error::SameFile`], [`Error::Requantize`], [`Error::Unwritable`], [`Error::Prune`] for a matrix whose rows
     /// the pattern or the type does not fit, and for a rule that names no matrix; [`Error::Calibration`] for a text that
     /// is missing or too short, and for activations that are not finite; [`Error::Journal`] for that of another run;
-    /// [`Error::File`], [`Error::Interrupted`]. On error nothing is left behind but, if interrupted, the journal.
+    /// [`Error::File`], [`Error::Interrupted`]. On error nothing is left behind but the journal: if interrupted, and if it has a
+    /// matrix and the error is none of the input or the options, with which no run would finish.
     pub fn write(
         &self,
         source: Source<'_>,
@@ -164,8 +165,14 @@ impl Prune {
         let journal = Journal::open(path, &journal::header(self, source, text))?;
         let journal = RefCell::new(journal);
         let written = self.write_with(source, text, (path, Some(&journal)), progress);
-        if !matches!(written, Err(Error::Interrupted)) {
-            journal.into_inner().remove();
+        let journal = journal.into_inner();
+        let is_kept = match &written {
+            Ok(_) => false,
+            Err(Error::Interrupted) => true,
+            Err(error) => journal.has_matrices() && !is_of_input(error),
+        };
+        if !is_kept {
+            journal.remove();
         }
         written
     }
@@ -304,6 +311,12 @@ impl Prune {
         if to.quantize.is_none() {
             return Err(Error::Unwritable { tensor: name.into(), ty: to.name });
         }
+        if !pattern.is_dense() && !to.holds_zero {
+            return wrong(format!(
+                "{to} cannot hold zeros, so the removed weights would come back as others; give --type a type that can, such \
+                 as F16, Q8_0 or Q4_0"
+            ));
+        }
         match (pattern, to.kept_of_64()) {
             (Pattern::Groups { keep, of: 64 }, Some(kept)) if keep <= kept => Ok(()),
             (_, None) => Ok(()),
@@ -330,6 +343,16 @@ fn layers(model: &Model) -> BTreeMap<String, u32> {
         }
     }
     found
+}
+
+/// Whether an error is one of the input or the options, so that the same run would meet it again.
+fn is_of_input(error: &Error) -> bool {
+    match error {
+        Error::Prune { .. } | Error::Weight { .. } => true,
+        // Values that are not finite, but not a device that failed.
+        Error::Calibration(error) => error.exit_code() == Exit::BadModel,
+        _ => false,
+    }
 }
 
 /// The error of a matrix, which the writer has wrapped.

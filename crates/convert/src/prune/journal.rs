@@ -28,6 +28,7 @@ pub(super) struct Journal {
     path: PathBuf,
     file: File,
     found: BTreeMap<String, Entry>,
+    has_matrices: bool,
     end: u64,
 }
 
@@ -87,7 +88,8 @@ impl Journal {
         if let Err(fs::TryLockError::WouldBlock) = file.try_lock() {
             return Err(wrong(&path, "is in use: another process prunes to this output"));
         }
-        let mut journal = Journal { path, file, found: BTreeMap::new(), end: 0 };
+        let mut journal =
+            Journal { path, file, found: BTreeMap::new(), has_matrices: false, end: 0 };
         let is_begun = journal.load(header)?;
         let of_journal =
             |result: std::io::Result<()>| result.map_err(io(&journal.path, "write it"));
@@ -139,6 +141,7 @@ impl Journal {
             end = next;
         }
         drop(reader);
+        self.has_matrices = !self.found.is_empty();
         self.end = end;
         self.file.seek(SeekFrom::Start(end)).map_err(io(&self.path, "read it"))?;
         Ok(true)
@@ -178,8 +181,14 @@ impl Journal {
             .and_then(|_| file.write_all(line.as_bytes()))
             .and_then(|()| file.write_all(bytes));
         written.map_err(io(&self.path, "write it"))?;
+        self.has_matrices = true;
         self.end += (line.len() + bytes.len()) as u64;
         Ok(())
+    }
+
+    /// Whether any matrix is finished.
+    pub fn has_matrices(&self) -> bool {
+        self.has_matrices
     }
 
     /// Removes the journal.

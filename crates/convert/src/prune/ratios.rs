@@ -20,7 +20,7 @@ use bilayer_quant::Type;
 
 use super::rows::{Row, Scores};
 use super::walk::{Inputs, Matrix, Work};
-use super::{MatrixPattern, Method, Pattern, Prune, Pruned, Source, layers};
+use super::{MatrixPattern, Method, Pattern, Prune, Pruned, Source, layers, matrices};
 use crate::budget::{self, Choice};
 use crate::calibration::{Calibration, Runs, failed};
 use crate::stream::{self, Reporter};
@@ -159,7 +159,7 @@ impl PatternCosts {
             method,
             pattern: Pattern::Share(PROBE_ZEROS),
             ty: None,
-            rules: Vec::new(),
+            rules: family.map_or(Vec::new(), |_| probes(model)),
             ..prune.clone()
         };
         let matrices = probing.matrices(model)?;
@@ -357,10 +357,26 @@ fn candidates(matrix: Matrix<'_>, family: Option<SparseFamily>) -> Vec<(Pattern,
     all
 }
 
+/// The rules for measuring matrices whose own type cannot hold zeros, where they will get a sparse one.
+fn probes(model: &Model) -> Vec<MatrixPattern> {
+    let named = matrices(model);
+    let tensors = model
+        .file()
+        .tensors()
+        .iter()
+        .filter(|tensor| named.contains(tensor.name()) && !tensor.layout().ty().holds_zero);
+    let rules = tensors.map(|tensor| MatrixPattern {
+        tensor: tensor.name().to_owned(),
+        pattern: Pattern::Share(PROBE_ZEROS),
+        ty: Some(Type::F16),
+    });
+    rules.collect()
+}
+
 /// The weighted squared error of each pattern on sampled rows, and last that of the probe.
 fn errors(
     model: &Model,
-    Matrix { tensor, pattern: probe, .. }: Matrix<'_>,
+    Matrix { tensor, pattern: probe, ty: probe_type }: Matrix<'_>,
     inputs: &Inputs,
     method: Method,
     candidates: &[(Pattern, Option<Type>)],
@@ -388,7 +404,7 @@ fn errors(
             let first = (row / expert_rows * cols) % means.len();
             &means[first..first + cols]
         });
-        let both = candidates.iter().copied().chain([(probe, None)]);
+        let both = candidates.iter().copied().chain([(probe, Some(probe_type))]);
         for (sum, (pattern, ty)) in sums.iter_mut().zip(both) {
             let ty = ty.unwrap_or(layout.ty());
             let mut values = before.clone();

@@ -83,8 +83,8 @@ pub(super) struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Keeps `kept(len)` weights of each group, sets the others to zero, and writes the row as `ty`. Returns the number of
-    /// zeros before rounding.
+    /// Keeps `kept(len)` weights of each group, sets the others to zero, and writes the row as `ty`; `values` becomes what was
+    /// written. Returns the number of its zeros.
     ///
     /// With an inverse and a type that has a grid, the row is rounded weight by weight, to the scale that a block has when
     /// its first column is reached, and later columns make up for the rounding as for removed weights.
@@ -94,71 +94,67 @@ impl Row<'_> {
         ty: Type,
         made: &mut [u8],
     ) -> Result<u64, bilayer_quant::Error> {
-        let Scores::Inverse(inverse) = self.scores else {
-            self.prune(0..self.values.len(), kept);
-            ty.quantize(self.values, None, made)?;
-            return Ok(zeros(self.values));
-        };
-        let cols = self.values.len();
-        let grid = ty.grid().map(|grid| (grid, grid.block(cols)));
-        let is_dense = kept(self.of) >= self.of;
-        if let (Some((grid, block)), true) = (grid, is_dense) {
-            self.of = block;
-            return Ok(self.on_grid(&|len| len, grid, inverse, made));
+        if let Scores::Inverse(inverse) = self.scores {
+            let is_dense = kept(self.of) >= self.of;
+            if !is_dense {
+                let dead = self.values.iter_mut().zip(&inverse.dead).filter(|(_, dead)| **dead);
+                dead.for_each(|(weight, _)| *weight = 0.0);
+            }
+            if let Some(grid) = ty.grid() {
+                self.on_grid(kept, grid, inverse, made);
+                return Ok(zeros(self.values));
+            }
         }
-        if !is_dense {
-            let dead = self.values.iter_mut().zip(&inverse.dead).filter(|(_, dead)| **dead);
-            dead.for_each(|(weight, _)| *weight = 0.0);
-        }
-        if let Some((grid, block)) = grid
-            && (block == cols || block.is_multiple_of(self.of))
-        {
-            return Ok(self.on_grid(kept, grid, inverse, made));
-        }
-        self.prune(0..cols, kept);
+        self.prune(kept);
         ty.quantize(self.values, None, made)?;
+        ty.dequantize(made, self.values)?;
         Ok(zeros(self.values))
     }
 
-    /// Prunes and rounds to a grid, column by column.
+    /// Prunes and rounds to a grid, column by column. Groups and blocks may have any lengths.
     fn on_grid(
         &mut self,
         kept: &impl Fn(usize) -> usize,
         grid: Grid,
         inverse: &Inverse,
         made: &mut [u8],
-    ) -> u64 {
-        let (mut removed, of) = (0, self.of);
-        let block = grid.block(self.values.len());
-        let bytes = made.len() / (self.values.len() / block);
+    ) {
+        let (cols, of) = (self.values.len(), self.of);
+        let block = grid.block(cols);
+        let bytes = made.len() / (cols / block);
+        let mut is_gone = vec![false; cols];
         for (place, made) in made.chunks_exact_mut(bytes).enumerate() {
             let range = place * block..(place + 1) * block;
-            let groups = range.clone().step_by(of).map(|first| first..range.end.min(first + of));
-            // The scale of what would be kept now.
-            let mut now = self.values[range.clone()].to_vec();
-            for col in groups.clone().flat_map(|group| self.removed(group, kept)) {
-                now[col - range.start] = 0.0;
+            // The scale of what would be kept now; a group that began before has its columns chosen.
+            for first in range.clone().filter(|col| col.is_multiple_of(of)) {
+                self.choose(first, kept, &mut is_gone);
             }
+            let weights = self.values[range.clone()].iter().zip(&is_gone[range.clone()]);
+            let now: Vec<f32> = weights.map(|(w, gone)| if *gone { 0.0 } else { *w }).collect();
             let scale = grid.scale(&now);
-            for group in groups {
-                let gone = self.removed(group.clone(), kept);
-                let mut gone = gone.into_iter().peekable();
-                for col in group {
-                    let is_gone = gone.next_if_eq(&col).is_some();
-                    let value = if is_gone { 0.0 } else { grid.nearest(self.values[col], scale) };
-                    removed += u64::from(is_gone || self.values[col] == 0.0);
-                    set(self.values, col, value, inverse);
+            for col in range.clone() {
+                if col.is_multiple_of(of) && col > range.start {
+                    self.choose(col, kept, &mut is_gone);
                 }
+                let value = if is_gone[col] { 0.0 } else { grid.nearest(self.values[col], scale) };
+                set(self.values, col, value, inverse);
             }
             grid.write(&self.values[range], scale, made);
         }
-        removed
     }
 
-    /// Keeps `kept(len)` weights of each group in a range that begins with one, and sets the others to zero.
-    fn prune(&mut self, range: Range<usize>, kept: &impl Fn(usize) -> usize) {
-        for start in range.clone().step_by(self.of) {
-            let removed = self.removed(start..range.end.min(start + self.of), kept);
+    /// Chooses the columns to remove of the group that begins with column `first`, by what its weights are now.
+    fn choose(&self, first: usize, kept: &impl Fn(usize) -> usize, is_gone: &mut [bool]) {
+        let group = first..is_gone.len().min(first + self.of);
+        is_gone[group.clone()].fill(false);
+        self.removed(group, kept).into_iter().for_each(|col| is_gone[col] = true);
+    }
+
+    /// Keeps `kept(len)` weights of each group, and sets the others to zero.
+    fn prune(&mut self, kept: &impl Fn(usize) -> usize) {
+        let cols = self.values.len();
+        for start in (0..cols).step_by(self.of) {
+            let removed = self.removed(start..cols.min(start + self.of), kept);
             match self.scores {
                 Scores::Inverse(inverse) => {
                     removed.into_iter().for_each(|col| set(self.values, col, 0.0, inverse));
@@ -307,38 +303,43 @@ mod tests {
             (0..cols).map(|i| (((i * 29 + row * 11) % 64) as f32 - 31.5) * 0.02).collect()
         };
         // A row that is pruned, and then rounded without correction.
-        let apart = |before: &[f32], ty: Type, keep: usize| {
+        let apart = |before: &[f32], ty: Type, (keep, of): (usize, usize)| {
             let (mut row, mut floats) = (before.to_vec(), vec![0; 4 * cols]);
-            let pruned = Row { values: &mut row, of: 64, scores };
+            let pruned = Row { values: &mut row, of, scores };
             pruned.pruned(&|_| keep, Type::F32, &mut floats).expect("finite");
             let mut made = vec![0; ty.row_bytes(cols).expect("whole blocks")];
             ty.quantize(&row, None, &mut made).expect("finite");
             ty.dequantize(&made, &mut row).expect("whole blocks");
             row
         };
-        let joint = |before: &[f32], ty: Type, keep: usize| {
+        let joint = |before: &[f32], ty: Type, (keep, of): (usize, usize)| {
             let mut row = before.to_vec();
             let mut made = vec![0; ty.row_bytes(cols).expect("whole blocks")];
-            let pruned = Row { values: &mut row, of: 64, scores };
-            pruned.pruned(&|_| keep, ty, &mut made).expect("finite");
+            let pruned = Row { values: &mut row, of, scores };
+            let zeros = pruned.pruned(&|_| keep, ty, &mut made).expect("finite");
             let mut back = vec![0.0; cols];
             ty.dequantize(&made, &mut back).expect("whole blocks");
             assert_eq!(row, back, "{ty}: the row is what was written");
-            for group in back.chunks(64) {
+            for group in back.chunks(of) {
                 assert!(group.iter().filter(|w| **w != 0.0).count() <= keep, "{ty}");
             }
+            let found = back.iter().filter(|w| **w == 0.0).count();
+            assert_eq!(zeros, found as u64, "{ty}: zeros are counted after rounding");
             back
         };
         let sparse = [(Type::S4_16_64, 16), (Type::S4_32_64, 32), (Type::S8_16_64, 16)];
         let dense = [(Type::W8A8, 64), (Type::W8A8, 32), (Type::Q8_0, 64), (Type::Q4_0, 64)];
-        for (ty, keep) in sparse.into_iter().chain(dense) {
+        let all = sparse.into_iter().chain(dense).map(|(ty, keep)| (ty, (keep, 64)));
+        // Groups of several blocks, and ones that do not end where blocks do.
+        let wide = [(Type::Q4_0, (64, 128)), (Type::Q4_0, (40, 80)), (Type::Q4_0, (24, 48))];
+        for (ty, keep) in all.chain(wide) {
             let before: Vec<Vec<f32>> = (0..8).map(weights).collect();
             let total = |after: Vec<Vec<f32>>| -> f64 {
                 before.iter().zip(after).map(|(before, after)| error(&x, before, &after)).sum()
             };
             let joint = total(before.iter().map(|row| joint(row, ty, keep)).collect());
             let apart = total(before.iter().map(|row| apart(row, ty, keep)).collect());
-            assert!(joint < 0.8 * apart, "{ty} {keep}: {joint} and {apart}");
+            assert!(joint < 0.8 * apart, "{ty} {keep:?}: {joint} and {apart}");
         }
     }
 
