@@ -46,7 +46,7 @@ const TYPES: &[(&str, i64, [&str; 5])] = &[
     ("37", 37, ["TQ2_0", "TQ2_0", "TQ2_0", "Q4_K", "Q6_K"]),
     ("IQ4_NL", 25, ["IQ4_NL", "IQ4_NL", "IQ4_NL", "IQ4_NL", "Q6_K"]),
     ("IQ4_XS", 30, ["IQ4_XS", "IQ4_XS", "IQ4_XS", "IQ4_XS", "Q6_K"]),
-    ("MXFP4", -1, ["MXFP4", "MXFP4", "MXFP4", "MXFP4", "MXFP4"]),
+    ("MXFP4", 38, ["MXFP4", "MXFP4", "MXFP4", "MXFP4", "MXFP4"]),
     ("NVFP4", 39, ["NVFP4", "NVFP4", "NVFP4", "Q8_0", "Q8_0"]),
 ];
 
@@ -233,10 +233,35 @@ fn types_of_single_tensors_can_be_set() {
     assert_eq!((ty("blk.1.attn_k"), ty("blk.2.attn_k")), (Type::Q8_0, Type::Q5_1));
     assert_eq!((ty("output"), ty("token_embd")), (Type::F16, Type::Q5_0));
     assert_eq!(ty("blk.1.attn_q"), Type::Q4_K);
-    place.run("quantize in.gguf out.gguf Q4_K_M --pure").good();
+    place.run("quantize in.gguf out.gguf Q4_K_M --pure --override-kv general.name=str:new").good();
     let file = open(&place, "out.gguf");
+    assert_eq!(file.metadata().u32("general.file_type").unwrap(), 15);
+    assert_eq!(file.metadata().str("general.name").unwrap(), "new");
     let matrices = file.tensors().iter().filter(|tensor| tensor.layout().shape().len() > 1);
     assert!(matrices.map(|tensor| tensor.layout().ty()).all(|ty| ty == Type::Q4_K));
+    // Keys that quantizing sets itself.
+    place
+        .run("quantize in.gguf out.gguf Q4_K_S --pure --override-kv general.file_type=int:7")
+        .good();
+    assert_eq!(open(&place, "out.gguf").metadata().u32("general.file_type").unwrap(), 7);
+}
+
+#[test]
+fn a_tied_head_has_the_type_of_the_output_unless_the_embedding_has_one() {
+    let place = Place::new();
+    place.run("synth --shape tiny --type F32 in.gguf").good();
+    let embedding = |options: &str| {
+        let ran = place.run(&format!("quantize in.gguf out.gguf Q4_K_M {options}")).good();
+        let file = open(&place, "out.gguf");
+        assert!(file.tensor("output.weight").is_none(), "the head is tied");
+        (file.tensor("token_embd.weight").unwrap().layout().ty(), ran.err)
+    };
+    assert_eq!(embedding("--output-tensor-type Q8_0").0, Type::Q8_0);
+    let both = "--output-tensor-type Q8_0 --token-embedding-type Q5_0";
+    assert_eq!(embedding(both).0, Type::Q5_0);
+    let (ty, notes) = embedding("--leave-output-tensor");
+    assert_eq!(ty, embedding("").0);
+    assert!(notes.contains("--leave-output-tensor: there is no output.weight"), "{notes}");
 }
 
 #[test]
@@ -320,8 +345,16 @@ fn importance_is_read_from_both_formats_of_other_programs() {
     assert_eq!(new.get("blk.0.ffn_down.weight").unwrap().means(), [1.0, 2.0, 3.0]);
     assert_eq!((new.chunk_size, old.get("blk.0.attn_q.weight").unwrap().counts()), (8, &[3][..]));
 
-    // A file in the older format truncated anywhere but after its entries or windows is refused.
+    // Added up, the older format counts as many tokens as windows of the usual length have.
     let place = Place::new();
+    place.run(&format!("imatrix --in-file {folder}llama.dat -o sums.gguf")).good();
+    let sums = Imatrix::open(&place.path().join("sums.gguf")).unwrap();
+    assert_eq!((sums.chunk_count, sums.chunk_size), (3, 512));
+    let query = sums.get("blk.0.attn_q.weight").unwrap();
+    assert_eq!(query.counts(), [3 * 512]);
+    assert_eq!(query.means(), old.get("blk.0.attn_q.weight").unwrap().means());
+
+    // A file in the older format truncated anywhere but after its entries or windows is refused.
     let whole = std::fs::read(format!("{folder}llama.dat")).unwrap();
     let good = [whole.len() - 4 - 4 - 15, whole.len() - 4 - 15];
     for end in (0..whole.len()).filter(|end| !good.contains(end)) {
@@ -613,6 +646,8 @@ fn matrices_are_rounded_by_gptq_alone_and_after_smoothing() {
     }
     let names = place.names();
     assert!(names.iter().all(|name| !name.ends_with(".gptq")), "{names:?}");
+    place.run(&format!("quantize in.gguf sparse.gguf S4_16_64 --gptq {asked}")).good();
+    let names = place.names();
     let refused = place.run(&format!("quantize in.gguf x.gguf Q6_K --gptq {asked}"));
     fails(&refused, 2, "in.gguf: Q6_K: cannot be rounded by GPTQ: the types for it are ");
     fails(&place.run("quantize in.gguf x.gguf W8A8 --gptq"), 2, "--calibration");

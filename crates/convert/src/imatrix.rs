@@ -18,6 +18,9 @@ mod legacy;
 /// Size limit for files in the older format, which are read at once; those of llama-imatrix are a tenth of it.
 const LEGACY_BYTES: u64 = 4 << 30;
 
+/// Tokens of a window of llama-imatrix by default.
+pub const WINDOW_TOKENS: usize = 512;
+
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
 
@@ -154,6 +157,20 @@ impl Imatrix {
             self.chunk_size = other.chunk_size;
         }
         Ok(())
+    }
+
+    /// A matrix of the older format, which counts windows, with the sums and counts of so many tokens per window, so that it
+    /// weighs as much as others that are added; as in llama-imatrix. Others are as they were.
+    #[must_use]
+    pub fn with_window(mut self, tokens: usize) -> Imatrix {
+        if self.chunk_size == 0 {
+            self.chunk_size = u32::try_from(tokens).unwrap_or(u32::MAX);
+            for entry in self.entries.values_mut() {
+                entry.sums.iter_mut().for_each(|sum| *sum *= tokens as f64);
+                entry.counts.iter_mut().for_each(|count| *count *= tokens as u64);
+            }
+        }
+        self
     }
 
     /// Reads the file at `path`. It may be in the format that llama-imatrix used before GGUF; then counts are

@@ -268,8 +268,19 @@ impl Mix {
         if ty.block_weights == 1 && ty.quantize.is_none() {
             return Err(Error::NotForWeights { ty: ty.name });
         }
-        let file_type = MIXES.iter().find(|mix| mix.name == ty.name).and_then(|mix| mix.file_type);
+        // The number of the type's mix, and of its medium one if there are several, as llama.cpp guesses it from tensors.
+        let names = [ty.name.to_owned(), format!("{}_M", ty.name), format!("{}_MOE", ty.name)];
+        let mix = names.iter().find_map(|name| MIXES.iter().find(|mix| mix.name == *name));
+        let file_type = mix.and_then(|mix| mix.file_type);
         Ok(Mix { file_type, pure: true, head: ty, ..plain(ty.name, 0, ty) })
+    }
+
+    /// The base type for all matrices, under the mix's `general.file_type`.
+    ///
+    /// # Errors
+    /// Those of [`Mix::pure`].
+    pub fn purely(&self) -> Result<Mix, Error> {
+        Ok(Mix { file_type: self.file_type, ..Mix::pure(self.base)? })
     }
 
     /// Every mix.

@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use bilayer_gguf::{File, Metadata, NewTensor, Tensor};
+use bilayer_gguf::{File, Metadata, MetadataOverride, NewTensor, Tensor};
 use bilayer_quant::Type;
 use regex::Regex;
 
@@ -32,7 +32,7 @@ pub struct Quantize {
     pub mix: Mix,
     /// Types of tensors by name; the first matching pattern wins.
     pub overrides: Vec<Override>,
-    /// The type of the output head.
+    /// The type of the output head, and of an embedding that is the head if [`embedding`](Self::embedding) is `None`.
     pub output: Option<Type>,
     /// The type of the token embedding.
     pub embedding: Option<Type>,
@@ -197,11 +197,7 @@ impl Quantize {
             return (layout.ty(), None);
         }
         let matching = self.overrides.iter().position(|rule| rule.pattern.is_match(name));
-        let special = match name {
-            "output.weight" => self.output,
-            "token_embd.weight" | "per_layer_token_embd.weight" => self.embedding,
-            _ => None,
-        };
+        let special = self.special(name, facts);
         if let Some(index) = matching {
             used[index] = true;
         }
@@ -212,17 +208,22 @@ impl Quantize {
         (to, (to != preferred).then_some(preferred))
     }
 
+    /// The type asked for by name for the embedding or the head; a tied head is the embedding.
+    fn special(&self, name: &str, facts: &Facts) -> Option<Type> {
+        match name {
+            "output.weight" => self.output,
+            "token_embd.weight" if facts.tied => self.embedding.or(self.output),
+            "token_embd.weight" | "per_layer_token_embd.weight" => self.embedding,
+            _ => None,
+        }
+    }
+
     /// Whether a tensor's type may be chosen freely: it does not keep full precision, and no rule names a type
     /// for it.
     fn is_free(&self, tensor: &Tensor, facts: &Facts) -> bool {
         let name = tensor.name();
-        let is_asked = match name {
-            "output.weight" => self.output.is_some(),
-            "token_embd.weight" | "per_layer_token_embd.weight" => self.embedding.is_some(),
-            _ => false,
-        };
         self.mix.tensor(name, tensor.layout().shape(), facts).is_some()
-            && !is_asked
+            && self.special(name, facts).is_none()
             && !self.overrides.iter().any(|rule| rule.pattern.is_match(name))
     }
 
@@ -353,6 +354,16 @@ impl<'a> Plan<'a> {
         }
         set.set("quantize.imatrix.entries_count", imatrix.entries().len() as u32);
         set.set("quantize.imatrix.chunks_count", imatrix.chunk_count);
+    }
+
+    /// Replaces values of the metadata, those that quantizing sets included.
+    ///
+    /// # Errors
+    /// [`Error::File`]: a value is of another kind than the one that it replaces.
+    pub fn override_metadata(&mut self, overrides: &[MetadataOverride]) -> Result<(), Error> {
+        let name = self.file.name();
+        overrides.iter().try_for_each(|one| one.apply(name, &mut self.metadata))?;
+        Ok(())
     }
 
     /// Writes the file under a temporary name beside `path` and renames it when complete.

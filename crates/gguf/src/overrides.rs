@@ -43,11 +43,11 @@ impl MetadataOverride {
         Ok(MetadataOverride { key: key.to_owned(), value })
     }
 
-    /// Sets the key. A value takes the type that the file has for it.
+    /// Sets the key in the metadata of `file`, which errors name. A value takes the type that the file has for it.
     ///
     /// # Errors
     /// [`Error::Override`]: the file's value is of another kind, or the number is out of its range.
-    pub(crate) fn apply(&self, file: &str, metadata: &mut Metadata) -> Result<(), Error> {
+    pub fn apply(&self, file: &str, metadata: &mut Metadata) -> Result<(), Error> {
         let key = match self.key.strip_prefix(ARCHITECTURE) {
             Some(rest) => format!("{}{rest}", metadata.str("general.architecture")?),
             None => self.key.clone(),

@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use bilayer_convert::imatrix::{self, Entry};
-use bilayer_engine::open_file;
 use bilayer_measure::imatrix::{Collector, Scope};
 use bilayer_measure::perplexity::Windows;
 use serde_json::json;
@@ -26,8 +25,11 @@ pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
     // An unwritable path is reported at once.
     NewFile::create(&args.output).map_err(|error| Failure::output(&args.output, &error))?;
     let mut matrix = imatrix::Imatrix::default();
+    // Of files that count windows instead of tokens.
+    let window = args.model.ctx_size.filter(|tokens| *tokens > 0);
+    let window = window.unwrap_or(imatrix::WINDOW_TOKENS);
     for path in &args.in_file {
-        matrix.add(imatrix::Imatrix::read(&open_file(path)?)?)?;
+        matrix.add(super::quantize::importance(path)?.with_window(window))?;
     }
     if args.file.is_some() {
         let Some(collected) = collect(args)? else { return Ok(INTERRUPTED) };

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::time::Instant;
 
 use bilayer_convert::imatrix::Imatrix;
-use bilayer_convert::mix::Mix;
 use bilayer_convert::quantize::gptq::Rounded;
 use bilayer_convert::quantize::mixed::Coarse;
 use bilayer_convert::quantize::sensitivity::Sensitivity;
@@ -29,7 +28,7 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
     let mut quantize = asked(args)?;
     let file = open(args)?;
     if args.leave_output_tensor {
-        quantize.output = file.tensor("output.weight").map(|head| head.layout().ty());
+        leave_head(&mut quantize, &file);
     }
     let imatrix = args.imatrix.as_deref().map(importance).transpose()?;
     let in_file = |error| of_input(error, &args.input);
@@ -77,6 +76,7 @@ pub fn execute(args: &args::Quantize) -> Result<u8, Failure> {
     if let Some(rounded) = &rounded {
         plan.take(rounded);
     }
+    plan.override_metadata(&args.override_kv).map_err(in_file)?;
     plan.check_output(&args.out)?;
     notes(&plan, imatrix.as_ref());
     let name = match args.target_bpw {
@@ -144,13 +144,24 @@ fn asked(args: &args::Quantize) -> Result<Quantize, Failure> {
         overrides.extend(more.map_err(|error| Failure::from(error).in_file(path))?);
     }
     Ok(Quantize {
-        mix: if args.pure { Mix::pure(mix.base)? } else { mix },
+        mix: if args.pure { mix.purely()? } else { mix },
         overrides,
         output: ty(&args.output_tensor_type)?,
         embedding: ty(&args.token_embedding_type)?,
         requantize: args.allow_requantize,
         threads: args::threads(args.threads),
     })
+}
+
+/// Keeps the type of the output head.
+fn leave_head(quantize: &mut Quantize, file: &File) {
+    match file.tensor("output.weight") {
+        Some(head) => quantize.output = Some(head.layout().ty()),
+        None => output::note(
+            "--leave-output-tensor: there is no output.weight; for a head that is the embedding give \
+             --token-embedding-type",
+        ),
+    }
 }
 
 /// Opens an input; its errors are not those of the output.
@@ -201,7 +212,8 @@ fn calibration<'a>(args: &args::Quantize, text: &'a str) -> Calibration<'a> {
     Calibration { text, window_len: args.ctx_size, windows: args.chunks as usize }
 }
 
-fn importance(path: &Path) -> Result<Imatrix, Failure> {
+/// Opens an importance matrix in either format.
+pub(super) fn importance(path: &Path) -> Result<Imatrix, Failure> {
     Imatrix::open(path).map_err(|error| match error {
         Error::File(error) => bilayer_engine::Error::File(error).into(),
         error => error.into(),

@@ -85,7 +85,16 @@ fn every_mix_is_as_recorded() {
 fn names_find_mixes_then_types_and_refuse_what_holds_no_weights() {
     assert_eq!(Mix::find("q4_k_m").unwrap().file_type, Some(15));
     let pure = Mix::find("Q4_K").unwrap();
-    assert!(pure.pure && pure.file_type.is_none() && pure.base == Type::Q4_K);
+    assert!(pure.pure && pure.base == Type::Q4_K);
+    for (ty, number) in [
+        (Type::Q4_K, Some(15)),
+        (Type::MXFP4, Some(38)),
+        (Type::IQ2_S, Some(28)),
+        (Type::W8A8, None),
+    ] {
+        assert_eq!(Mix::pure(ty).unwrap().file_type, number, "{ty}");
+    }
+    assert_eq!(Mix::find("Q4_K_S").unwrap().purely().unwrap().file_type, Some(14));
     let facts =
         Facts { layers: 2, heads: 4, kv_heads: 2, experts: 8, tied: true, importance: false };
     for name in ["token_embd.weight", "blk.0.attn_v.weight", "blk.1.ffn_down_exps.weight"] {

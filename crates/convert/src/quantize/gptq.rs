@@ -1,5 +1,6 @@
 //! Rounds matrices by GPTQ (Frantar et al. 2022): column by column, with later columns of the row making up for the error on
-//! a calibration text. SparseGPT without zeros is that, so [`prune`](mod@crate::prune) does it.
+//! a calibration text. SparseGPT without zeros is that, so [`prune`](mod@crate::prune) does it; sparse types also get their
+//! zeros by SparseGPT.
 
 use std::path::{Path, PathBuf};
 
@@ -59,11 +60,11 @@ impl Quantize {
         let rounded = plan.tensors().iter().filter(|planned| {
             named.contains(&planned.name) && planned.from != planned.to && has_grid(planned.to)
         });
-        let pattern = Pattern::Share(0.0);
         let rules: Vec<MatrixPattern> = rounded
-            .map(|planned| {
-                let (tensor, ty) = (planned.name.clone(), Some(planned.to));
-                MatrixPattern { tensor, pattern, ty }
+            .map(|planned| MatrixPattern {
+                tensor: planned.name.clone(),
+                pattern: pattern(planned.to),
+                ty: Some(planned.to),
             })
             .collect();
         if rules.is_empty() {
@@ -77,7 +78,7 @@ impl Quantize {
             rules,
             requantize: self.requantize,
             threads: self.threads,
-            ..Prune::new(Method::SparseGpt, pattern)
+            ..Prune::new(Method::SparseGpt, Pattern::Share(0.0))
         };
         let place = place(path);
         refuse_other(&place)?;
@@ -88,6 +89,11 @@ impl Quantize {
         let place = TempPath::try_from_path(place).map_err(Error::Scratch)?;
         Ok(Rounded { file: file?, _place: place })
     }
+}
+
+/// The zeros that a type has anyway.
+fn pattern(ty: Type) -> Pattern {
+    ty.kept_of_64().map_or(Pattern::Share(0.0), |keep| Pattern::Groups { keep, of: 64 })
 }
 
 /// Refuses to replace a file that is no such temporary file.
@@ -128,8 +134,9 @@ mod tests {
         let calibration = Calibration { text: &text, window_len: 32, windows: 16 };
         let goes_on = &mut |_, _| ControlFlow::Continue(());
         let judged = Calibration { text: &other, window_len: 32, windows: 8 };
-        for ty in [Type::W8A8, Type::Q4_0] {
-            let quantize = Quantize { threads: Some(2), ..Quantize::new(Mix::pure(ty).unwrap()) };
+        for ty in [Type::W8A8, Type::Q4_0, Type::S4_16_64] {
+            let quantize =
+                Quantize { threads: Some(2), ..Quantize::new(Mix::find(ty.name).unwrap()) };
             let path = folder.path().join("model.gguf");
             let kl = |rounded: Option<&Rounded>| {
                 let mut plan = quantize.plan(&input, None).unwrap();
