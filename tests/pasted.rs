@@ -325,6 +325,14 @@ fn adapters_give_the_logits_of_peft() {
         let adapter = own.join(name).display().to_string();
         place.run(&format!("convert {base} --lora {adapter} --outfile {name}.gguf")).good();
     }
+    // Adapters are never quantized, and the report and the name say so.
+    let line = format!("convert {base} --lora {} --outtype q8_0", own.join("lora").display());
+    let ran = place.run(&format!("{line} --dry-run --json")).good();
+    assert!(ran.err.contains("adapters are not written as Q8_0; written as F16"), "{ran:?}");
+    assert_eq!(ran.err.lines().count(), 1, "{ran:?}");
+    let report = ran.json();
+    assert_eq!(report["type"], "F16");
+    assert!(report["path"].as_str().unwrap().ends_with("lora-F16.gguf"), "{report}");
     let reference = std::fs::read_to_string(own.join("lora/reference.json")).unwrap();
     let reference: serde_json::Value = serde_json::from_str(&reference).unwrap();
     let floats = |value: &serde_json::Value| -> Vec<f32> {

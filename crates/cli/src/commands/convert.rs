@@ -34,6 +34,12 @@ pub fn execute(args: &args::Convert) -> Result<u8, Failure> {
     let out = args.outfile.clone().unwrap_or_else(|| usual(named_after, plan.outtype()));
     plan.check_output(&out)?;
     notes(&plan);
+    if let Some(asked) = convert.outtype.filter(|asked| *asked != plan.outtype()) {
+        output::note(&format!(
+            "adapters are not written as {asked}; written as {}",
+            plan.outtype()
+        ));
+    }
     if args.dry_run {
         return report(args, &out, &plan, None);
     }
@@ -55,10 +61,14 @@ fn usual(folder: &Path, outtype: Type) -> PathBuf {
 /// Prints notes on stderr.
 fn notes(plan: &Plan) {
     if plan.outtype() == Type::Q8_0 {
+        let block = Type::Q8_0.block_weights as u64;
         for PlannedTensor { name, shape, .. } in plan.tensors().filter(|t| t.ty == Type::F16) {
             let cols = shape.last().copied().unwrap_or_default();
+            if cols.is_multiple_of(block) {
+                continue;
+            }
             output::note(&format!(
-                "{name}: rows of {cols} are not a multiple of Q8_0's block of 32; written as F16"
+                "{name}: rows of {cols} are not a multiple of Q8_0's block of {block}; written as F16"
             ));
         }
     }

@@ -19,7 +19,8 @@ const WEIGHTS: &str = "adapter_model.safetensors";
 const PREFIX: &str = "base_model.model.";
 
 impl Convert {
-    /// Reads the adapter in the folder `adapter` for the checkpoint in `base`, of which only `config.json` is needed.
+    /// Reads the adapter in the folder `adapter` for the checkpoint in `base`, of which only `config.json` is needed. Instead of
+    /// a quantized [`outtype`](Convert::outtype) it gets F16.
     ///
     /// # Errors
     /// Those of [`Convert::plan`]; an adapter that does more than adding products of low rank.
@@ -31,7 +32,9 @@ impl Convert {
         of_base.set("tokenizer.ggml.model", "no_vocab");
         let config = config(&base, &of_base)?;
         let alpha = alpha(&checkpoint)?;
+        // Matrices of low rank are small, and read as floats.
         let outtype = self.outtype.unwrap_or(Type::F32);
+        let outtype = if outtype.block_weights == 1 { outtype } else { Type::F16 };
         let tensors = tensors(&checkpoint, architecture, &config, outtype)?;
         let mut metadata = Metadata::new();
         metadata.set("general.architecture", architecture.name);
@@ -127,7 +130,6 @@ fn tensors(
         };
         let name = format!("{}.{to}", place.name);
         let planned = one(name, part, change, config)?;
-        let ty = if ty.block_weights == 1 { ty } else { Type::F16 };
         tensors.push(Planned { ty, ..planned });
     }
     if tensors.is_empty() {
