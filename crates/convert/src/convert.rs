@@ -25,7 +25,7 @@ mod mtp;
 mod rows;
 mod tensors;
 
-pub use back::write_back;
+pub use back::{check_back, write_back};
 use rows::RowReader;
 use tensors::{Planned, Tensors};
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use bilayer_convert::convert::write_back;
+use bilayer_convert::convert::{check_back, write_back};
 use bilayer_convert::prune::drop::Dropped;
 use bilayer_convert::prune::job::{Job, Step};
 use bilayer_convert::prune::ratios::{Goal, SparseFamily};
@@ -40,21 +40,37 @@ pub fn execute(args: &args::Prune) -> Result<u8, Failure> {
         calibration: text.as_deref().map(|text| calibration(args, text)),
         test: test.as_deref().map(|text| calibration(args, text)),
     };
+    let checkpoint = args.checkpoint.as_ref().zip(args.checkpoint_out.as_ref());
+    if let Some((folder, out)) = checkpoint {
+        // Before the work, which may take hours.
+        check_back(folder, &open_file(&args.input)?, out)?;
+    }
     let done = match run(&job) {
         Err(Error::Interrupted) => {
-            let journal = journal_of(&args.out);
-            if journal.exists() {
-                let journal = journal.display();
-                output::note(&format!("{journal} has what is finished; the same command goes on"));
-            }
+            resumable(&args.out);
             return Ok(INTERRUPTED);
         }
-        done => done.map_err(|error| of(error, &args.input))?,
+        Err(error) => {
+            if matches!(error, Error::File(_) | Error::Calibration(_) | Error::Scratch(_)) {
+                resumable(&args.out);
+            }
+            return Err(of(error, &args.input));
+        }
+        Ok(done) => done,
     };
-    if let (Some(folder), Some(out)) = (&args.checkpoint, &args.checkpoint_out) {
+    if let Some((folder, out)) = checkpoint {
         write_back(folder, &open_file(&args.out)?, out)?;
     }
     report::print(args, &done, began.elapsed().as_secs_f64())
+}
+
+/// Says that the journal has finished matrices, if it is there.
+fn resumable(out: &Path) {
+    let journal = journal_of(out);
+    if journal.exists() {
+        let journal = journal.display();
+        output::note(&format!("{journal} has what is finished; the same command goes on"));
+    }
 }
 
 /// Runs the job with a bar for each of its steps, until Ctrl-C.

@@ -1,15 +1,18 @@
 //! Writes a checkpoint with the weights of a model that was converted from it: the way back from a changed GGUF file.
 //!
-//! The new folder has the files of the old one. In its safetensors files the matrices of layers are overwritten in place,
-//! in the types that they have there; headers, other tensors, configuration and tokenizer are the checkpoint's.
+//! The new folder has the files of the old one. In its safetensors files the matrices that layers multiply with are
+//! overwritten in place, in the types that they have there; headers, other tensors, configuration and tokenizer are the
+//! checkpoint's. Several matrices may be parts of one tensor of the checkpoint; each overwrites its part alone.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use bilayer_gguf::File;
+use bilayer_measure::imatrix::{Collector, Scope};
 use bilayer_models::{
-    interleaved_source, numbered, part_source, regrouped_source, ungrouped_source,
+    Listing, interleaved_source, part_source, regrouped_source, ungrouped_source,
 };
 
 use super::tensors::{Done, From, Planned, SourceTensor};
@@ -19,6 +22,17 @@ use crate::Error;
 /// The size of a checkpoint's folder that is copied, as a limit on files and depth.
 const FILES_MAX: usize = 10_000;
 
+/// Checks that [`write_back`] can follow once the weights of `file` have changed: `out` does not exist and can be made, and each
+/// matrix has a way back. Weights are not read, and nothing is left behind.
+///
+/// # Errors
+/// Those of [`write_back`], but for weights.
+pub fn check_back(folder: &Path, file: &File, out: &Path) -> Result<(), Error> {
+    let _draft = draft(out)?;
+    matrices(&plan(folder)?, file)?;
+    Ok(())
+}
+
 /// Writes to the folder `out`, which must not exist, the checkpoint `folder` with the matrices of the layers of `file`,
 /// which was converted from it and then changed, such as pruned. What is zero in `file` is zero there.
 ///
@@ -27,29 +41,12 @@ const FILES_MAX: usize = 10_000;
 /// that `file` lacks or has in another shape, one that conversion changes beyond the order of its rows, and a weight that
 /// the checkpoint's type cannot hold. Nothing is left behind.
 pub fn write_back(folder: &Path, file: &File, out: &Path) -> Result<(), Error> {
-    let wrong = |path: &Path, reason: String| Error::Checkpoint {
-        file: path.display().to_string(),
-        reason,
-    };
-    if out.symlink_metadata().is_ok() {
-        return Err(wrong(out, "it exists already; choose another folder".into()));
-    }
-    let plan = Convert { no_vocab: true, ..Convert::default() }.plan(folder)?;
-    let matrices: Vec<Back<'_>> = plan
-        .tensors
-        .iter()
-        .filter(|planned| numbered(&planned.name).is_some() && planned.shape.len() > 1)
-        .map(|planned| Back::new(planned, file))
-        .collect::<Result<_, _>>()?;
-    let parent = match out.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let failed = |error: io::Error| wrong(out, format!("cannot be written: {error}"));
-    let partial = tempfile::Builder::new().prefix(".checkpoint.").tempdir_in(parent);
-    let partial = partial.map_err(failed)?;
+    let partial = draft(out)?;
+    let plan = plan(folder)?;
+    let matrices = matrices(&plan, file)?;
+    let failed = unwritable(out);
     let mut left = FILES_MAX;
-    copy(folder, partial.path(), &mut left).map_err(failed)?;
+    copy(folder, partial.path(), &mut left).map_err(&failed)?;
     for matrix in matrices {
         matrix.write(&plan, file, partial.path())?;
     }
@@ -57,12 +54,55 @@ pub fn write_back(folder: &Path, file: &File, out: &Path) -> Result<(), Error> {
     {
         // The folder for temporary files is private.
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(partial.path(), mode).map_err(failed)?;
+        fs::set_permissions(partial.path(), mode).map_err(&failed)?;
     }
-    fs::rename(partial.path(), out).map_err(failed)?;
+    fs::rename(partial.path(), out).map_err(&failed)?;
     // It has moved.
     let _ = partial.keep();
     Ok(())
+}
+
+/// The conversion of a checkpoint, without its vocabulary.
+fn plan(folder: &Path) -> Result<Plan, Error> {
+    Convert { no_vocab: true, ..Convert::default() }.plan(folder)
+}
+
+/// The matrices of the plan that layers multiply with, which are those that pruning changes.
+fn matrices<'p>(plan: &'p Plan, file: &File) -> Result<Vec<Back<'p>>, Error> {
+    let entries = plan.tensors.iter().map(|planned| {
+        let Planned { name, shape, ty, .. } = planned;
+        (name.clone(), *ty, shape.clone())
+    });
+    let names = plan.tensors.iter().map(|planned| planned.name.as_str());
+    let parts = bilayer_models::read_parts(&plan.metadata, &Listing::new(entries), names);
+    let (_, graph) = parts.map_err(|error| Error::Incomplete { source: Box::new(error) })?;
+    let collector = Collector::new(&graph, Scope::Layers);
+    let changed: BTreeSet<&str> = collector.sums().map(|sums| sums.name).collect();
+    let planned = plan.tensors.iter().filter(|planned| changed.contains(planned.name.as_str()));
+    planned.map(|planned| Back::new(planned, file)).collect()
+}
+
+/// A temporary folder beside `out`, which must not exist.
+fn draft(out: &Path) -> Result<tempfile::TempDir, Error> {
+    if out.symlink_metadata().is_ok() {
+        return Err(Error::Checkpoint {
+            file: out.display().to_string(),
+            reason: "it exists already; choose another folder".into(),
+        });
+    }
+    let parent = match out.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    tempfile::Builder::new().prefix(".checkpoint.").tempdir_in(parent).map_err(unwritable(out))
+}
+
+fn unwritable(out: &Path) -> impl Fn(io::Error) -> Error {
+    let file = out.display().to_string();
+    move |error| Error::Checkpoint {
+        file: file.clone(),
+        reason: format!("cannot be written: {error}"),
+    }
 }
 
 /// Copies the files of a folder and of those in it; they can be written.
@@ -140,8 +180,14 @@ impl<'p> Back<'p> {
             let float = part.stored.float().expect("the plan has checked its type");
             let place = plan.checkpoint.shards.place(&part.stored);
             let io = |error: io::Error| plan.checkpoint.unreadable(place.0, &error);
+            let target = fs::OpenOptions::new().read(true).write(true).open(folder.join(place.0));
+            let mut target = target.map_err(io)?;
             let mut bytes = vec![0; part.stored.elements() * float.bytes()];
-            plan.checkpoint.shards.read(&part.stored, 0, &mut bytes).map_err(io)?;
+            // From the copy: another matrix may have overwritten its part already.
+            target
+                .seek(SeekFrom::Start(place.1))
+                .and_then(|_| target.read_exact(&mut bytes))
+                .map_err(io)?;
             for row in 0..part_rows {
                 let weights = &values[(number * part_rows + row) * cols..][..cols];
                 let mut made = vec![0; cols * float.bytes()];
@@ -153,8 +199,6 @@ impl<'p> Back<'p> {
                 }
                 put(&mut bytes, &made, float.bytes(), (row, *change));
             }
-            let target = fs::OpenOptions::new().write(true).open(folder.join(place.0));
-            let mut target = target.map_err(io)?;
             target.seek(SeekFrom::Start(place.1)).map_err(io)?;
             target.write_all(&bytes).map_err(io)?;
         }
