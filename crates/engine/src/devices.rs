@@ -315,14 +315,19 @@ fn chosen(placing: &Placing) -> Result<Vec<Option<String>>, Error> {
 }
 
 /// The adapters used by default: all discrete GPUs with the same API as the best one, each once even if it has several
-/// drivers. If there is no discrete GPU, the best one that is not a software adapter.
+/// drivers. Adapters of one bus are one GPU, except those of DX12's one driver: there wgpu takes two equal GPUs to be on the
+/// bus of the first. If there is no discrete GPU, the best one that is not a software adapter.
 fn usual(adapters: &[Adapter]) -> Vec<usize> {
     let Some(best) = adapters.iter().position(|adapter| adapter.kind != "software") else {
         return Vec::new();
     };
     let is_twin = |place: usize| {
-        let bus = &adapters[place].bus;
-        !bus.is_empty() && adapters[..place].iter().any(|other| other.bus == *bus)
+        let Adapter { bus, backend, driver, .. } = &adapters[place];
+        let is_same = |other: &Adapter| {
+            let are_equal = other.backend == *backend && other.driver == *driver;
+            other.bus == *bus && !(backend == "dx12" && are_equal)
+        };
+        !bus.is_empty() && adapters[..place].iter().any(is_same)
     };
     let more = (best + 1..adapters.len()).filter(|&place| {
         let other = &adapters[place];
@@ -362,7 +367,7 @@ mod tests {
 
     #[test]
     fn every_discrete_gpu_is_used_once() {
-        let cases: [(&[Adapter], &[usize]); 5] = [
+        let cases: [(&[Adapter], &[usize]); 6] = [
             (&[], &[]),
             (&[adapter("software", "vulkan", "")], &[]),
             (&[adapter("integrated", "vulkan", ""), adapter("integrated", "vulkan", "")], &[0]),
@@ -377,6 +382,7 @@ mod tests {
                 ],
                 &[0, 1],
             ),
+            (&[adapter("discrete", "dx12", "1:0"), adapter("discrete", "dx12", "1:0")], &[0, 1]),
             // Without a bus they cannot be told apart from two that are alike.
             (&[adapter("discrete", "metal", ""), adapter("discrete", "metal", "")], &[0, 1]),
         ];
