@@ -307,6 +307,35 @@ fn a_command_buffer_that_fails_silently_does_not_change_the_answer() {
     }
 }
 
+/// A driver's compiler that takes a kernel of the probe, and none of the model's with subgroup operations.
+#[test]
+fn kernels_that_the_driver_rejects_are_replaced_by_simpler_ones() {
+    if support::gpu::gpu().is_none() {
+        return;
+    }
+    let model = Model::from_bytes("tiny", words::tiny(Type::F32, 5)).unwrap();
+    let logits = |rejected: Option<&'static str>| {
+        let opened = support::gpu::apart().unwrap();
+        rejected.inspect(|text| opened.device().reject(text));
+        let mut session = on_device(&model, &opened);
+        let sequence = session.open().unwrap();
+        let run = Run { sequence, tokens: &[9, 4, 7], wanted: Wanted::Last };
+        let logits = session.step(&[run]).unwrap().to_vec();
+        (logits, session.take_warnings(), session.plan().map.clone())
+    };
+    let (expected, _, map) = logits(None);
+    let (found, warnings, same) = logits(Some("subgroupAdd"));
+    let furthest = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(furthest < 1e-3, "{furthest}");
+    assert_eq!((same, warnings), (map, Vec::new()), "the layers stay on the GPU");
+    // Without any kernel the CPU computes.
+    let (found, warnings, map) = logits(Some("@compute"));
+    let furthest = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(furthest < 1e-3, "{furthest}");
+    assert!(format!("{warnings:?}").contains("@compute"), "{warnings:?}");
+    assert_eq!(map, "out:cpu 2-0:cpu", "{warnings:?}");
+}
+
 /// A kernel that does not end: while weights are loaded, while nothing runs, and while a sequence is saved.
 #[test]
 fn a_device_that_hangs_is_replaced_by_the_cpu() {

@@ -16,6 +16,7 @@ use rayon::prelude::*;
 use crate::Error;
 use crate::adapter::Adapter;
 use crate::cache::Cache;
+use crate::caps::Caps;
 use crate::device::{Created, Device, DeviceOptions};
 use crate::kernel::Source;
 use crate::kernels::weights::stored;
@@ -45,6 +46,8 @@ pub struct Options {
 pub struct Gpu {
     facts: Facts,
     device: Arc<Device>,
+    /// What its kernels may use: the device's, less what its driver rejected kernels with.
+    caps: Caps,
     weights: Weights,
     caches: HashMap<CacheId, Cache>,
     states: HashMap<StateId, Slots>,
@@ -136,6 +139,7 @@ impl Opened {
         let Opened { device, facts, rate } = self.clone();
         Gpu {
             facts,
+            caps: device.caps().clone(),
             weights: Weights::new(device.clone()),
             device,
             caches: HashMap::new(),
@@ -257,9 +261,19 @@ impl Gpu {
 impl Gpu {
     /// Selects the kernels of a segment.
     fn draft(&self, segment: &Segment<'_>, limits: &Limits) -> Result<Draft, GraphError> {
-        let Gpu { weights, caches, states, rate, .. } = self;
-        let caps = self.device.caps();
+        let Gpu { caps, weights, caches, states, rate, .. } = self;
         lower(segment, limits, &Holdings { caps, weights, caches, states, rate: *rate })
+    }
+
+    /// Selects the kernels of a segment and compiles them.
+    fn program(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<Program, GraphError> {
+        let draft = self.draft(segment, &limits)?;
+        let graph = segment.graph;
+        let is_pooled =
+            self.slot(segment).is_some() || graph.reads_residents(segment.nodes.clone());
+        let Gpu { device, weights, caches, states, rate, pool, .. } = self;
+        let site = Site { device, weights, caches, states, rate: *rate };
+        build(draft, limits, &site, is_pooled.then_some(pool))
     }
 
     /// The slot of the weights that a segment reads, if they are streamed.
@@ -378,12 +392,14 @@ impl Backend for Gpu {
             }
         }
         self.reserve_caches(segment, &limits)?;
-        let draft = self.draft(segment, &limits)?;
-        let is_pooled =
-            self.slot(segment).is_some() || graph.reads_residents(segment.nodes.clone());
-        let Gpu { device, weights, caches, states, rate, pool, .. } = self;
-        let site = Site { device, weights, caches, states, rate: *rate };
-        let program = build(draft, limits, &site, is_pooled.then_some(pool))?;
+        let program = loop {
+            match self.program(segment, limits) {
+                Err(error) if self.device.is_rejection(&error) => {
+                    self.caps = self.caps.reduced().ok_or(error)?;
+                }
+                program => break program?,
+            }
+        };
         let labels = limits.check.then(|| {
             let nodes = graph.nodes[segment.nodes.clone()].iter();
             nodes.map(|n| (n.op.out(), (n.label(), n.op.kind().stem()))).collect()

@@ -151,6 +151,20 @@ impl Caps {
         self.subgroup.unwrap_or(32)
     }
 
+    /// Without what a driver may refuse kernels for: cooperative matrices, if they are used, then subgroup operations. `None`
+    /// if neither is used.
+    pub(crate) fn reduced(&self) -> Option<Caps> {
+        if self.coop.is_some() {
+            let mut caps = Caps { coop: None, ..self.clone() };
+            if caps.tile.input == Input::Halves {
+                caps.tile = caps.tiles()[0];
+            }
+            return Some(caps);
+        }
+        self.subgroup?;
+        Some(Caps { subgroup: None, subgroup_varies: false, ..self.clone() })
+    }
+
     /// How products of many columns may be computed, the presumably fastest first.
     pub fn tiles(&self) -> Vec<Tile> {
         let tile = |input, [rows, columns]: [u32; 2]| Tile { input, rows, columns };
