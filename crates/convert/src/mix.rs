@@ -268,7 +268,7 @@ impl Mix {
         if ty.block_weights == 1 && ty.quantize.is_none() {
             return Err(Error::NotForWeights { ty: ty.name });
         }
-        // The number of the type's mix, and of its medium one if there are several, as llama.cpp guesses it from tensors.
+        // The number of the type's mix, and of its medium one if there are several, as llama.cpp derives it from tensors.
         let names = [ty.name.to_owned(), format!("{}_M", ty.name), format!("{}_MOE", ty.name)];
         let mix = names.iter().find_map(|name| MIXES.iter().find(|mix| mix.name == *name));
         let file_type = mix.and_then(|mix| mix.file_type);
