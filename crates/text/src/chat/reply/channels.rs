@@ -5,7 +5,7 @@ use super::families::{Channels, Framed};
 use super::framed::FramedReader;
 use super::json::{Fed, JsonValue};
 use super::markers::{Expect, Found, Search};
-use super::parser::{Attempt, ReasoningFormat, Session};
+use super::parser::{Attempt, End, ReasoningFormat, Session};
 
 /// Ends a header.
 const MESSAGE: &str = "<|message|>";
@@ -222,21 +222,22 @@ impl ChannelParser {
     }
 
     /// Ends the reply.
-    pub fn finish(&mut self, session: &mut Session) {
+    pub fn finish(&mut self, end: End, session: &mut Session) {
         let ended = State::Head(Expect::default());
-        match std::mem::replace(&mut self.state, ended) {
-            State::Head(mut expect) => session.out.content(&expect.take()),
-            State::Header(mut search, text) => session.out.content(&(text + &search.take())),
-            State::Body(Target::Reasoning, mut search) => session.out.reasoning(&search.take()),
-            State::Body(_, mut search) => session.out.content(&search.take()),
-            State::Brace { header, mut expect, .. } => {
-                session.out.content(&(header + MESSAGE + &expect.take()));
-            }
-            State::Arguments(_) => {}
-            State::Markup(attempt) => {
-                let content = attempt.finish(session);
-                session.out.content(&content);
-            }
+        let state = std::mem::replace(&mut self.state, ended);
+        let is_reasoning = matches!(state, State::Body(Target::Reasoning, _));
+        let held = match state {
+            State::Head(mut expect) => expect.take(),
+            State::Header(mut search, text) => text + &search.take(),
+            State::Body(_, mut search) => search.take(),
+            State::Brace { header, mut expect, .. } => header + MESSAGE + &expect.take(),
+            State::Arguments(_) => String::new(),
+            State::Markup(attempt) => attempt.finish(end, session),
+        };
+        let held = end.withheld(held);
+        match is_reasoning {
+            true => session.out.reasoning(&held),
+            false => session.out.content(&held),
         }
     }
 }

@@ -47,6 +47,25 @@ pub struct Parser {
     session: Session,
 }
 
+/// How a reply ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The model ended it.
+    Complete,
+    /// It was cut off.
+    Cut,
+}
+
+impl End {
+    /// Text that was withheld because a marker or a call may have begun.
+    pub fn withheld(self, text: String) -> String {
+        match self {
+            Self::Complete => text,
+            Self::Cut => String::new(),
+        }
+    }
+}
+
 #[derive(Debug)]
 enum Form {
     Plain(Box<PlainParser>),
@@ -109,9 +128,19 @@ impl Parser {
 
     /// Ends the reply; returns what was withheld. An incomplete call stays incomplete.
     pub fn finish(&mut self) -> Vec<Delta> {
+        self.end(End::Complete)
+    }
+
+    /// Ends a reply that was cut off, as by a limit of its length; returns what was withheld. Neither the beginning of a
+    /// call nor that of a marker is content.
+    pub fn cut(&mut self) -> Vec<Delta> {
+        self.end(End::Cut)
+    }
+
+    fn end(&mut self, end: End) -> Vec<Delta> {
         match &mut self.form {
-            Form::Plain(parser) => parser.finish(&mut self.session),
-            Form::Channels(parser) => parser.finish(&mut self.session),
+            Form::Plain(parser) => parser.finish(end, &mut self.session),
+            Form::Channels(parser) => parser.finish(end, &mut self.session),
         }
         self.session.out.take()
     }
@@ -172,9 +201,12 @@ impl Attempt {
     }
 
     /// Ends the reply within the attempt; returns the text that is content.
-    pub fn finish(mut self, session: &mut Session) -> String {
+    pub fn finish(mut self, end: End, session: &mut Session) -> String {
         if session.out.is_open {
-            return self.reader.finish(&mut session.scope());
+            return end.withheld(self.reader.finish(&mut session.scope()));
+        }
+        if end == End::Cut {
+            return String::new();
         }
         let called = session.out.calls > self.calls_before;
         if called && self.raw.trim().is_empty() { String::new() } else { self.raw }
@@ -396,8 +428,8 @@ impl PlainParser {
         }
     }
 
-    fn finish(&mut self, session: &mut Session) {
-        let held = self.search.take();
+    fn finish(&mut self, end: End, session: &mut Session) {
+        let held = end.withheld(self.search.take());
         match std::mem::replace(&mut self.state, State::Content) {
             State::Content => {
                 self.plain(&held, session);
@@ -413,7 +445,7 @@ impl PlainParser {
                 }
             }
             State::Calls(attempt) => {
-                let content = attempt.finish(session);
+                let content = attempt.finish(end, session);
                 self.plain(&content, session);
                 self.flush_space(session);
             }

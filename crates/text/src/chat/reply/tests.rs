@@ -85,6 +85,14 @@ fn read(format: Format, options: &Options, pieces: &[&str]) -> Parts {
     parts(&deltas)
 }
 
+/// The parts of a reply that is cut off.
+fn cut(format: Format, options: &Options, reply: &str) -> Parts {
+    let mut parser = format.parser(options.clone());
+    let mut deltas = parser.push(reply);
+    deltas.extend(parser.cut());
+    parts(&deltas)
+}
+
 fn splits(text: &str) -> impl Iterator<Item = (&str, &str)> {
     (0..=text.len()).filter(|&at| text.is_char_boundary(at)).map(|at| text.split_at(at))
 }
@@ -123,6 +131,23 @@ fn every_family_is_read_however_it_is_split() {
     for family in FAMILIES {
         let has_calls = |case: &&Case| case.format == family.name && !case.calls.is_empty();
         assert!(CASES.iter().any(|case| has_calls(&case)), "no case calls with {}", family.name);
+    }
+}
+
+/// Wherever a reply is cut off, its parts are the beginnings of those of the whole reply: markup of calls is no content.
+#[test]
+fn a_call_that_is_cut_off_is_not_content() {
+    let options = Options { tools: tools(), ..Options::default() };
+    for case in CASES.iter().filter(|case| !case.calls.is_empty()) {
+        let format = format(case.format);
+        let whole = read(format, &options, &[case.reply]);
+        for (before, _) in splits(case.reply) {
+            let found = cut(format, &options, before);
+            let name = format!("{}: {before:?}", case.format);
+            assert!(whole.1.starts_with(found.1.trim_end()), "{name}: {:?}", found.1);
+            assert!(whole.0.starts_with(found.0.trim_end()), "{name}: {:?}", found.0);
+            assert!(found.2.len() <= whole.2.len(), "{name}");
+        }
     }
 }
 
