@@ -58,6 +58,7 @@ pub struct CallGrammar {
     pub lark: String,
 }
 
+mod limits;
 #[cfg(test)]
 mod tests;
 
@@ -133,11 +134,19 @@ struct Writer {
 impl Writer {
     /// The name of a rule, which is added unless there is one with this text.
     fn rule(&mut self, head: &str, body: &str) -> String {
-        let name = format!("r{}", self.rules.len() + 1);
+        self.named("r", format!("{head}: {body}"))
+    }
+
+    /// The name of a terminal, which is added unless there is one with this text.
+    fn terminal(&mut self, body: &str) -> String {
+        self.named("T", format!(": {body}"))
+    }
+
+    fn named(&mut self, letter: &str, text: String) -> String {
+        let name = format!("{letter}{}", self.rules.len() + 1);
         if self.is_full() {
             return name;
         }
-        let text = format!("{head}: {body}");
         if let Some(known) = self.rules.get(&text) {
             return known.clone();
         }
@@ -179,6 +188,19 @@ impl Writer {
                 format!("{name} {rest}")
             }
             _ => self.rule(&format!("[suffix={end}]"), "/(?s:.*)/"),
+        }
+    }
+
+    /// Text within the limits of its schema, up to and with `end`.
+    fn limited(&mut self, schema: &Value, end: &str) -> String {
+        let Some(limits) = limits::of(schema) else { return self.until(end) };
+        let end = self.text(end);
+        match end.split_once(' ') {
+            _ if end.starts_with("<[") => format!("{} {end}", self.terminal(&limits)),
+            Some((first, rest)) if rest.starts_with("<[") => {
+                format!("{} {rest}", self.terminal(&limits::before(&limits, first)))
+            }
+            _ => self.terminal(&limits::before(&limits, &end)),
         }
     }
 
@@ -357,10 +379,9 @@ impl Writer {
         tool: &Tool,
         end: &str,
     ) -> String {
-        let texts = schema.get("enum").and_then(Value::as_array);
-        match (kind, texts) {
+        match (kind, limits::texts(schema)) {
             (ArgumentType::Text, Some(texts)) => {
-                let texts = texts.iter().filter_map(Value::as_str).map(json::quoted);
+                let texts = texts.iter().map(|text| json::quoted(text));
                 let texts = texts.collect::<Vec<_>>().join(" | ");
                 format!("({texts}) {}", self.text(end))
             }
@@ -368,7 +389,8 @@ impl Writer {
                 let value = self.argument(key, schema, tool);
                 format!("{value} {}", self.text(end))
             }
-            _ => self.until(end),
+            (ArgumentType::Text, None) => self.limited(schema, end),
+            (ArgumentType::Either, _) => self.until(end),
         }
     }
 
@@ -428,15 +450,17 @@ impl Writer {
             Style::Python => "\"",
             Style::Braces(quote) => quote,
         };
-        match schema.get("enum").and_then(Value::as_array) {
+        match limits::texts(schema) {
             Some(texts) => {
-                let texts = texts.iter().filter_map(Value::as_str);
-                let texts: Vec<String> =
-                    texts.map(|text| self.text(&format!("{quote}{text}{quote}"))).collect();
-                format!("({})", texts.join(" | "))
+                let texts = texts.iter().map(|text| self.text(&format!("{quote}{text}{quote}")));
+                format!("({})", texts.collect::<Vec<_>>().join(" | "))
+            }
+            // A text of JSON is one of Python.
+            None if style == Style::Python && limits::of(schema).is_some() => {
+                self.argument(key, schema, tool)
             }
             None if style == Style::Python => "/\"([^\"\\\\\\n]|\\\\.)*\"/".to_owned(),
-            None => format!("{} {}", self.text(quote), self.until(quote)),
+            None => format!("{} {}", self.text(quote), self.limited(schema, quote)),
         }
     }
 
