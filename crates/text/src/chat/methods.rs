@@ -55,13 +55,31 @@ fn of_list(list: &Value, method: &str, args: &[Value]) -> Found {
             let at = items()?.position(|item| item == wanted);
             at.map(Value::from).ok_or_else(|| failed("index: the value is not in the list"))
         }),
+        "append" | "clear" | "extend" | "insert" | "pop" | "remove" | "reverse" | "sort" => {
+            Err(changes("list", method, "a sum such as `list + [item]`"))
+        }
         _ => return None,
     })
 }
 
 /// A method of `dict` that changes nothing.
 fn of_map(map: &Value, method: &str, args: &[Value]) -> Found {
-    (method == "copy").then(|| none(args).map(|()| map.clone()))
+    Some(match method {
+        "copy" => none(args).map(|()| map.clone()),
+        "clear" | "pop" | "popitem" | "setdefault" | "update" => {
+            Err(changes("dict", method, "`dict(map, key=value)`"))
+        }
+        _ => return None,
+    })
+}
+
+/// The error of a method that changes its value, which values of templates cannot.
+fn changes(kind: &str, method: &str, instead: &str) -> Error {
+    let reason = format!(
+        "`{method}` changes a {kind}, and those of templates are constant; assign {instead} to an attribute of a \
+         namespace, or choose another template with --chat-template-file"
+    );
+    failed(&reason)
 }
 
 fn none(args: &[Value]) -> Result<(), Error> {
@@ -196,7 +214,18 @@ fn within(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
 
 #[cfg(test)]
 mod tests {
+    use crate::chat::{Inputs, Template};
+
     use super::is_title;
+
+    #[test]
+    fn a_method_that_changes_a_value_says_what_to_write_instead() {
+        for (call, part) in [("[1].append(2)", "list + [item]"), ("{'a': 1}.update(b=2)", "dict")] {
+            let template = Template::new("changing", &format!("{{{{ {call} }}}}")).expect(call);
+            let error = template.render(&Inputs::new(&[])).expect_err(call).to_string();
+            assert!(error.contains("changes") && error.contains(part), "{error}");
+        }
+    }
 
     /// As Python's `str.istitle`.
     #[test]
