@@ -4,8 +4,9 @@ use bilayer_engine::Model;
 use bilayer_engine::sampling::Options;
 use bilayer_text::chat::reply::Tool;
 
-use crate::api::{chat, messages, openapi, responses};
+use crate::api::{messages, openapi, responses};
 use crate::constraints;
+use crate::conversation;
 use crate::error::ApiError;
 use crate::fields::Body;
 use crate::params::{self, Defaults, Params};
@@ -47,7 +48,7 @@ fn checked(path: &str, body: &[u8], model: &Model) -> Result<(), ApiError> {
 /// Checks a body that asks for text.
 fn generates(body: &Body, model: &Model) -> Result<(), ApiError> {
     if let Some(messages) = body.get("messages") {
-        chat::messages(messages)?;
+        conversation::messages(messages)?;
     }
     body.get("tools").map(Tool::list);
     let defaults =

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bilayer_engine::constrain::{Constraint, Grammar};
+use bilayer_engine::generate::Stop;
 use bilayer_text::chat::reply::{
     CallRules, Delta, Format, Options, Parser, ReasoningFormat, Tool, ToolChoice,
 };
@@ -192,9 +193,12 @@ impl Splitter {
         pieces(self.parser.push(text))
     }
 
-    /// Ends the answer.
-    pub fn finish(&mut self) -> Vec<Piece> {
-        pieces(self.parser.finish())
+    /// Ends the answer. A call that a limit cut off is no content.
+    pub fn end(&mut self, stop: Stop) -> Vec<Piece> {
+        pieces(match stop {
+            Stop::EndOfText | Stop::Text(_) => self.parser.finish(),
+            Stop::Length | Stop::Context | Stop::Interrupted => self.parser.cut(),
+        })
     }
 }
 

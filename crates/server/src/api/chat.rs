@@ -8,7 +8,6 @@ use axum::extract::State;
 use axum::response::Response;
 use bilayer_engine::generate::{Stop, Token};
 use bilayer_engine::requests::{Event, Served};
-use bilayer_text::chat::{Inputs, Prompt, Segment};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -18,11 +17,11 @@ use crate::answers::{
 use crate::api::{json, now};
 use crate::app::{App, Caller, Shared};
 use crate::blocking;
+use crate::conversation::{continued, messages, prompt};
 use crate::error::ApiError;
 use crate::fields::{Accepts, Body, Field};
 use crate::models::Loaded;
 use crate::params::{self, Params};
-use crate::prompt::text_of;
 use crate::splitter::{Piece, Splitter, Style};
 use crate::sse::{self, ChunkSource, OpenAi};
 
@@ -126,133 +125,6 @@ fn render(app: &App, loaded: Arc<Loaded>, body: Body) -> Result<Chat, ApiError> 
         loaded,
     };
     Ok(Chat { question, style, body })
-}
-
-/// The prompt of a conversation.
-///
-/// # Errors
-/// The template refuses it.
-pub fn prompt(
-    app: &App,
-    loaded: &Loaded,
-    body: &Body,
-    messages: &[Value],
-    continued: Option<&str>,
-) -> Result<Prompt, ApiError> {
-    let tokenizer = loaded.model.tokenizer();
-    let mut extra = usual_variables();
-    extra.extend(app.config.template_variables.clone());
-    if let Some(effort) = body.text("reasoning_effort") {
-        extra.insert("reasoning_effort".to_owned(), json!(effort));
-        extra.insert("enable_thinking".to_owned(), json!(effort != "none"));
-    }
-    if let Some(Value::Object(variables)) = body.get("chat_template_kwargs") {
-        extra.extend(variables.clone());
-    }
-    let is_none = body.text("tool_choice") == Some("none");
-    let tools = body
-        .get("tools")
-        .filter(|tools| !is_none && tools.as_array().is_some_and(|t| !t.is_empty()));
-    let add_generation_prompt = body.bool("add_generation_prompt").unwrap_or(true);
-    // A template may want the tools as one text.
-    let functions = tools.map(Value::to_string).unwrap_or_default();
-    extra.entry("functions").or_insert(json!(functions));
-    let inputs = Inputs {
-        tools,
-        extra,
-        add_generation_prompt: add_generation_prompt || continued.is_some(),
-        ..Inputs::new(messages)
-    };
-    let inputs = inputs.with_tokens_of(tokenizer);
-    let mut prompt = loaded.template()?.conversation(&inputs, tokenizer)?;
-    if let Some(text) = continued {
-        prompt.text += text;
-        // One text with what comes before: a text of its own could begin with a space token.
-        match prompt.segments.last_mut() {
-            Some(Segment::Text(last)) => last.push_str(text),
-            _ => prompt.segments.push(Segment::Text(text.to_owned())),
-        }
-    }
-    Ok(prompt)
-}
-
-/// Variables that templates may use although transformers does not define them: llama-server's.
-fn usual_variables() -> Map<String, Value> {
-    let now = jiff::Zoned::now();
-    Map::from_iter([
-        ("enable_thinking".to_owned(), json!(true)),
-        ("date_string".to_owned(), json!(now.strftime("%d %b %Y").to_string())),
-        ("datetime".to_owned(), json!(now.strftime("%b %d %Y %H:%M:%S").to_string())),
-    ])
-}
-
-/// Checks messages and joins their text parts.
-///
-/// # Errors
-/// A message is wrong; the error names it.
-pub fn messages(value: &Value) -> Result<Vec<Value>, ApiError> {
-    let wrong = |at: usize, what: &str| ApiError::field(&format!("messages[{at}]"), what);
-    let list = value.as_array().filter(|list| !list.is_empty());
-    let list = list.ok_or_else(|| ApiError::field("messages", "must be a list of messages"))?;
-    let mut messages = Vec::with_capacity(list.len());
-    for (at, message) in list.iter().enumerate() {
-        let object = message.as_object().ok_or_else(|| wrong(at, "must be an object"))?;
-        let mut object = object.clone();
-        let role = object.get("role").and_then(Value::as_str);
-        let role = role.ok_or_else(|| wrong(at, "must have a 'role', a string"))?.to_owned();
-        let calls = object.get("tool_calls").is_some_and(|calls| !calls.is_null());
-        match object.get("content") {
-            Some(Value::String(_)) => {}
-            Some(Value::Array(parts)) => {
-                // As in llama-server, parts of an answer that is continued are paragraphs.
-                let is_continued = role == "assistant" && at + 1 == list.len();
-                let between = if is_continued { "\n\n" } else { "\n" };
-                let text = text_of(parts, &format!("messages[{at}].content"))?.join(between);
-                object.insert("content".to_owned(), json!(text));
-            }
-            None | Some(Value::Null)
-                if role == "assistant" && (calls || object.contains_key("content")) =>
-            {
-                object.insert("content".to_owned(), if calls { Value::Null } else { json!("") });
-            }
-            _ => return Err(wrong(at, "must have a 'content', a string or a list of text parts")),
-        }
-        // The developer's instructions are what templates call the system's.
-        if role == "developer" {
-            object.insert("role".to_owned(), json!("system"));
-        }
-        messages.push(Value::Object(object));
-    }
-    Ok(messages)
-}
-
-/// Takes the last message out if the answer continues it.
-///
-/// # Errors
-/// There is none that could be continued.
-pub fn continued(body: &Body, messages: &mut Vec<Value>) -> Result<Option<String>, ApiError> {
-    let continues = body.flag("continue_final_message");
-    if continues && body.flag("add_generation_prompt") {
-        let problem = "cannot be true together with add_generation_prompt";
-        return Err(ApiError::field("continue_final_message", problem));
-    }
-    let is_answer = |message: &Value| {
-        message["role"] == "assistant" && message.get("tool_calls").is_none_or(Value::is_null)
-    };
-    let last = messages.iter().rev().take_while(|message| is_answer(message)).count();
-    if last > 1 {
-        let problem = "ends with more than one message of the assistant";
-        return Err(ApiError::field("messages", problem));
-    }
-    if continues && last == 0 {
-        let problem = "needs a last message of the assistant";
-        return Err(ApiError::field("continue_final_message", problem));
-    }
-    if last == 0 || (messages.len() == 1 && !continues) {
-        return Ok(None);
-    }
-    let message = messages.pop().unwrap_or_default();
-    Ok(message["content"].as_str().map(str::to_owned))
 }
 
 /// The chunks of a chat answer.
@@ -418,7 +290,7 @@ impl Chunks {
     fn end(&mut self, index: usize, stop: Stop, text: &str) {
         let choice = &mut self.choices[index];
         let mut pieces = choice.splitter.push(text);
-        pieces.extend(choice.splitter.finish());
+        pieces.extend(choice.splitter.end(stop));
         self.pieces(index, pieces, None);
         let choice = &mut self.choices[index];
         let has_calls = !choice.calls.is_empty();

@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::api::{chat, json};
 use crate::app::Shared;
 use crate::blocking;
+use crate::conversation;
 use crate::error::ApiError;
 use crate::fields::{Accepts, Field};
 use crate::params;
@@ -78,9 +79,9 @@ pub async fn apply_template(State(app): Shared, body: HttpBody) -> Result<Respon
     let body = app.fields(body, &[params::FIELDS, chat::FIELDS]).await?;
     let loaded = app.models.get(body.text("model")).await?;
     let render = move || {
-        let mut messages = chat::messages(body.required("messages")?)?;
-        let continued = chat::continued(&body, &mut messages)?;
-        let prompt = chat::prompt(&app, &loaded, &body, &messages, continued.as_deref())?;
+        let mut messages = conversation::messages(body.required("messages")?)?;
+        let continued = conversation::continued(&body, &mut messages)?;
+        let prompt = conversation::prompt(&app, &loaded, &body, &messages, continued.as_deref())?;
         // Whoever tokenizes the text adds this token again.
         let tokenizer = loaded.model.tokenizer();
         let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());

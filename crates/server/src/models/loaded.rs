@@ -7,6 +7,7 @@ use bilayer_engine::{Error, Model, chat_templates};
 use bilayer_text::chat::Template;
 
 use crate::adapters::Adapters;
+use crate::call_ids;
 use crate::config::{Config, Offer, Opened};
 use crate::encoders::EncoderWorker;
 use crate::error::ApiError;
@@ -30,6 +31,8 @@ pub struct Loaded {
     pub is_speculative: bool,
     /// The chat template, if the model has one.
     pub template: Option<Template>,
+    /// Whether the template takes ids of calls only in their short form.
+    pub takes_short_call_ids: bool,
     /// Why it has no template.
     pub template_problem: Option<String>,
     /// What runs it.
@@ -124,6 +127,7 @@ impl Loaded {
             context,
             map,
             is_speculative,
+            takes_short_call_ids: template.as_ref().is_some_and(call_ids::are_short),
             template,
             template_problem,
             kind,
