@@ -11,22 +11,20 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use bilayer_engine::requests::KeyId;
-use hyper::header::{
-    ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
-    ACCESS_CONTROL_ALLOW_ORIGIN, AUTHORIZATION, HeaderName, HeaderValue, ORIGIN, VARY,
-};
+use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue, ORIGIN};
 use hyper::{HeaderMap, Method, StatusCode};
 use serde_json::{Map, json};
 
 use crate::api;
 use crate::body;
-use crate::config::{Config, Origins};
+use crate::config::Config;
 use crate::error::ApiError;
 use crate::fields::{self, Field};
 use crate::keys::{Keys, Role};
 use crate::log;
 use crate::metrics::Metrics;
 use crate::models::Models;
+use crate::origins;
 
 /// What all requests share.
 pub struct App {
@@ -192,7 +190,8 @@ async fn around(State(app): Shared, mut request: Request, next: Next) -> Respons
     } else {
         app.active.fetch_add(1, Ordering::Relaxed);
         let _active = Active(app.clone());
-        match authorize(&app, &path, request.headers()) {
+        let allowed = origins::check(&app.config.origins, &request);
+        match allowed.and_then(|()| authorize(&app, &path, request.headers())) {
             Ok(caller) => {
                 key = caller.key;
                 request.extensions_mut().insert(caller);
@@ -205,7 +204,7 @@ async fn around(State(app): Shared, mut request: Request, next: Next) -> Respons
         }
     };
     let headers = response.headers_mut();
-    allow_origin(&app, origin.as_ref(), headers);
+    origins::allow(&app.config.origins, origin.as_ref(), headers);
     if let Ok(id) = HeaderValue::from_str(&id) {
         headers.insert(HeaderName::from_static("x-request-id"), id);
     }
@@ -290,67 +289,4 @@ fn authorize(app: &App, path: &str, headers: &HeaderMap) -> Result<Caller, ApiEr
 
 fn preflight() -> Response {
     StatusCode::OK.into_response()
-}
-
-/// Tells a browser whether pages of an origin may read the response.
-fn allow_origin(app: &App, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
-    let Some(origin) = origin else { return };
-    let text = origin.to_str().unwrap_or_default();
-    let is_allowed = match &app.config.origins {
-        Origins::Closed => false,
-        Origins::Any => true,
-        Origins::Localhost => is_local(text),
-        Origins::List(list) => list.iter().any(|known| known == text),
-    };
-    headers.insert(VARY, HeaderValue::from_static("origin"));
-    if !is_allowed {
-        return;
-    }
-    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
-    headers.insert(
-        ACCESS_CONTROL_ALLOW_METHODS,
-        HeaderValue::from_static("GET, POST, DELETE, OPTIONS"),
-    );
-    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*"));
-    // Credentials of any origin would let every page act for the user.
-    if app.config.origins != Origins::Any {
-        headers.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
-    }
-}
-
-/// Whether an origin is this machine.
-fn is_local(origin: &str) -> bool {
-    let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-    let Some(host) = host else { return false };
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
-    };
-    ["localhost", "127.0.0.1", "::1"].contains(&name)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_local;
-
-    #[test]
-    fn local_origins_are_of_this_machine() {
-        for origin in [
-            "http://localhost",
-            "http://localhost:8080",
-            "https://127.0.0.1:3",
-            "http://[::1]:3000",
-        ] {
-            assert!(is_local(origin), "{origin}");
-        }
-        for origin in [
-            "http://localhost.evil.com",
-            "http://notlocalhost",
-            "http://evil.com",
-            "localhost",
-            "null",
-        ] {
-            assert!(!is_local(origin), "{origin}");
-        }
-    }
 }

@@ -43,6 +43,7 @@ pub mod log;
 mod memory;
 mod metrics;
 mod models;
+mod origins;
 mod params;
 mod prompt;
 mod serve;
