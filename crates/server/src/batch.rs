@@ -210,15 +210,15 @@ impl Answering<'_> {
     }
 
     async fn answer_all(&mut self, app: &Arc<App>) -> Result<bool, Error> {
-        let loaded = app.models.get(None).await;
+        let loaded = app.models.load_first().await;
         let loaded = loaded.map_err(|error| crate::Error::Model {
             message: error.message,
             source: error.source,
         })?;
         app.is_ready.store(true, Ordering::Relaxed);
-        let most = match loaded.kind {
-            Kind::Decoder(_) => 2 * app.config.slots,
-            Kind::Encoder(_) => TEXTS,
+        let most = match loaded.as_ref().map(|loaded| &loaded.kind) {
+            Some(Kind::Encoder(_)) => TEXTS,
+            Some(Kind::Decoder(_)) | None => 2 * app.config.slots,
         };
         // It may be unloaded for another one.
         drop(loaded);

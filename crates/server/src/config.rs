@@ -111,6 +111,8 @@ pub struct Offer {
     pub bytes: u64,
     /// The chat template, in place of the model's own: a text, or the name of a known one.
     pub chat_template: Option<String>,
+    /// Whether a server ends that begins with it and cannot load it.
+    pub is_required: bool,
     /// Opens it.
     pub open: Arc<Open>,
 }

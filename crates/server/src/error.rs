@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::extract::rejection::PathRejection;
 use axum::response::{IntoResponse, Response};
 use bilayer_engine::Error as Engine;
 use bilayer_engine::requests::{Refused, SubmitError};
@@ -161,6 +162,12 @@ impl From<Engine> for ApiError {
             }
             error => ApiError::server(error.to_string()),
         }
+    }
+}
+
+impl From<PathRejection> for ApiError {
+    fn from(rejection: PathRejection) -> ApiError {
+        ApiError::invalid(format!("the path is wrong: {}", rejection.body_text()))
     }
 }
 

@@ -126,7 +126,64 @@ impl Models {
     /// # Errors
     /// There is no such model, or it cannot be loaded; answers of other models do not end in time.
     pub async fn get(self: &Arc<Models>, name: Option<&str>) -> Result<Arc<Loaded>, ApiError> {
-        let number = self.number(name)?;
+        self.loaded_at(self.number(name)?).await
+    }
+
+    /// The model of this very name, loaded if it was not.
+    ///
+    /// # Errors
+    /// As those of [`get`](Models::get); no other name is that of a single model.
+    pub async fn load_named(self: &Arc<Models>, name: &str) -> Result<Arc<Loaded>, ApiError> {
+        self.loaded_at(self.known(name)?).await
+    }
+
+    /// Loads the first model. If the server can do without it, an error is a warning, and the next request for the model
+    /// tries again.
+    ///
+    /// # Errors
+    /// It cannot be loaded.
+    pub async fn load_first(self: &Arc<Models>) -> Result<Option<Arc<Loaded>>, ApiError> {
+        match self.get(None).await {
+            Ok(loaded) => Ok(Some(loaded)),
+            Err(error) if !self.config.models[0].is_required => {
+                self.metrics.warn(&error.message);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A model that is loaded already, after the load that is going on: that of the name, else the one used last.
+    ///
+    /// # Errors
+    /// There is no such model, or it is not loaded.
+    pub async fn shown(&self, name: Option<&str>) -> Result<Arc<Loaded>, ApiError> {
+        let number = name.map(|name| self.number(Some(name))).transpose()?;
+        let find = || match number {
+            Some(number) => self.entries()[number].loaded.clone(),
+            None => self.used_last(),
+        };
+        if let Some(loaded) = find() {
+            return Ok(loaded);
+        }
+        let wait = timeout_at(self.config.limits.deadline(), self.loading.lock());
+        drop(wait.await.map_err(|_| ApiError::late())?);
+        find().ok_or_else(|| {
+            let name = &self.config.models[number.unwrap_or(0)].names[0];
+            ApiError::unavailable(format!(
+                "{name} is not loaded; a request to it or POST /models/load loads it"
+            ))
+        })
+    }
+
+    /// The loaded model that was used last.
+    pub fn used_last(&self) -> Option<Arc<Loaded>> {
+        let entries = self.entries();
+        let loaded = entries.iter().filter(|entry| entry.loaded.is_some());
+        loaded.max_by_key(|entry| entry.used).and_then(|entry| entry.loaded.clone())
+    }
+
+    async fn loaded_at(self: &Arc<Models>, number: usize) -> Result<Arc<Loaded>, ApiError> {
         if let Some(loaded) = self.touch(number) {
             return Ok(loaded);
         }
@@ -154,7 +211,7 @@ impl Models {
     /// # Errors
     /// There is no such model.
     pub fn unload(&self, name: &str) -> Result<(), ApiError> {
-        let number = self.number(Some(name))?;
+        let number = self.known(name)?;
         let mut entries = self.entries();
         (entries[number].loaded, entries[number].status) = (None, Status::Unloaded);
         Ok(())
@@ -168,21 +225,23 @@ impl Models {
     }
 
     fn number(&self, name: Option<&str>) -> Result<usize, ApiError> {
-        let named = name.and_then(|name| self.by_name.get(name)).copied();
-        match (named, name) {
-            (Some(number), _) => Ok(number),
-            (None, None) => Ok(0),
-            (None, Some(_)) if self.config.models.len() == 1 => Ok(0),
-            (None, Some(name)) => {
-                let known = self.config.models.iter().filter_map(|offer| offer.names.first());
-                let known = known.map(String::as_str).collect::<Vec<_>>().join(", ");
-                let problem = format!("names no model: '{name}'; there are {known}");
-                let mut error = ApiError::field("model", problem);
-                error.status = hyper::StatusCode::NOT_FOUND;
-                error.kind = "not_found_error";
-                Err(error)
-            }
+        match name {
+            Some(name) if self.config.models.len() > 1 => self.known(name),
+            _ => Ok(0),
         }
+    }
+
+    /// The model of this very name.
+    fn known(&self, name: &str) -> Result<usize, ApiError> {
+        self.by_name.get(name).copied().ok_or_else(|| {
+            let known = self.config.models.iter().filter_map(|offer| offer.names.first());
+            let known = known.map(String::as_str).collect::<Vec<_>>().join(", ");
+            let problem = format!("names no model: '{name}'; there are {known}");
+            let mut error = ApiError::field("model", problem);
+            error.status = hyper::StatusCode::NOT_FOUND;
+            error.kind = "not_found_error";
+            error
+        })
     }
 
     fn touch(&self, number: usize) -> Option<Arc<Loaded>> {
@@ -270,7 +329,7 @@ mod tests {
     use bilayer_engine::requests::ExecutorSettings;
     use bilayer_engine::sampling::Options;
     use bilayer_engine::session::{Session, Settings};
-    use bilayer_engine::{Model, OpenOptions};
+    use bilayer_engine::{Error, Model, OpenOptions};
 
     use super::*;
     use crate::config::{Limits, Opened, Origins, Switches};
@@ -297,6 +356,7 @@ mod tests {
             path: DEMO.to_owned(),
             bytes: 0,
             chat_template: None,
+            is_required: false,
             open: Arc::new(open),
         }
     }
@@ -399,5 +459,44 @@ mod tests {
         assert!(Arc::ptr_eq(&answer, &again));
         assert_eq!(models.list()[1].1, Status::Unloaded);
         assert_eq!(opened[1].load(Ordering::SeqCst), 0);
+    }
+
+    /// Looking at models loads and unloads none; loading and unloading one takes its name.
+    #[tokio::test]
+    async fn only_what_is_loaded_is_shown() {
+        let opened = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let offers = vec![offer("a", &opened[0]), offer("b", &opened[1])];
+        let models = serving(offers, Duration::MAX);
+        assert!(models.shown(None).await.is_err());
+        models.load_named("b").await.map(drop).unwrap();
+        assert_eq!(models.shown(None).await.ok().unwrap().id(), "b");
+        assert_eq!(models.shown(Some("b")).await.ok().unwrap().id(), "b");
+        assert_eq!(models.shown(Some("a")).await.err().unwrap().status, 503);
+        assert_eq!(models.shown(Some("c")).await.err().unwrap().status, 404);
+        assert_eq!([0, 1].map(|at: usize| opened[at].load(Ordering::SeqCst)), [0, 1]);
+
+        let one = serving(vec![offer("a", &opened[0])], Duration::MAX);
+        one.get(Some("any")).await.map(drop).unwrap();
+        assert_eq!(one.load_named("any").await.err().unwrap().status, 404);
+        assert_eq!(one.unload("any").err().unwrap().status, 404);
+        assert_eq!(one.list()[0].1, Status::Loaded);
+        one.unload("a").unwrap();
+        assert_eq!(one.list()[0].1, Status::Unloaded);
+    }
+
+    /// A server starts without a model that it need not load; the model is tried again when it is asked for.
+    #[tokio::test]
+    async fn a_model_that_cannot_be_loaded_is_a_warning_unless_it_is_required() {
+        let broken = |is_required| {
+            let open =
+                || Err(Error::Setting { name: "x", found: "1".into(), expected: "2".into() });
+            let offer = offer("a", &Arc::default());
+            serving(vec![Offer { open: Arc::new(open), is_required, ..offer }], Duration::MAX)
+        };
+        assert!(broken(true).load_first().await.is_err());
+        let models = broken(false);
+        assert!(models.load_first().await.ok().unwrap().is_none());
+        assert!(matches!(models.list()[0].1, Status::Failed(_)));
+        assert!(models.get(Some("a")).await.is_err());
     }
 }

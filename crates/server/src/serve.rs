@@ -71,10 +71,10 @@ pub enum Error {
 pub enum Notice {
     /// It listens on these addresses, as URLs.
     Listening(Vec<String>),
-    /// The first model is loaded: requests are answered.
+    /// The first model is loaded or was skipped: requests are answered.
     Ready {
-        /// Its placement in one line.
-        map: String,
+        /// Its placement in one line, if it is loaded.
+        map: Option<String>,
     },
     /// It was told to stop and finishes running answers.
     Draining,
@@ -131,7 +131,7 @@ async fn serve(
     drop(sender);
     tell(Notice::Listening(urls.clone()));
     let loading = app.clone();
-    let mut load = tokio::spawn(async move { loading.models.get(None).await });
+    let mut load = tokio::spawn(async move { loading.models.load_first().await });
     let shared = Connections::new(app.clone(), router(app.clone()), tls);
     let graceful = GracefulShutdown::new();
     let mut signals = Signals::new()?;
@@ -150,7 +150,7 @@ async fn serve(
                     source: error.source,
                 })?;
                 app.is_ready.store(true, Ordering::Relaxed);
-                tell(Notice::Ready { map: loaded.map.clone() });
+                tell(Notice::Ready { map: loaded.map(|loaded| loaded.map.clone()) });
             }
             signal = signals.next() => {
                 if signal == Signal::Stop {

@@ -53,7 +53,9 @@ pub fn execute(args: &Serve) -> Result<u8, Failure> {
     let result = bilayer_server::run(config, &Stopper::default(), |notice| match notice {
         Notice::Listening(found) => urls = found,
         Notice::Ready { map } => {
-            output::note(&format!("placement: {map}"));
+            if let Some(map) = map {
+                output::note(&format!("placement: {map}"));
+            }
             for url in &urls {
                 written = output::line(&format!("listening on {url}"));
             }
@@ -92,9 +94,15 @@ fn listening(args: &Serve) -> Result<Config, Failure> {
         LogFormat::Text => log::Log::Text,
         LogFormat::Json => log::Log::Json,
     });
+    if let Some(folder) = &steps.slot_save_path {
+        check_folder(folder)?;
+    }
     let addresses = bilayer_server::addresses(&listen.host, listen.port)
         .map_err(|problem| Failure::usage(format!("--host is `{}`: {problem}", listen.host)))?;
-    let keys = listen.api_key.iter().flat_map(|keys| keys.split(','));
+    let keys = listen.api_key.iter().map(|key| key.trim());
+    for path in [&listen.api_key_file, &listen.ssl_cert_file, &listen.ssl_key_file] {
+        path.as_deref().map_or(Ok(()), output::check_input)?;
+    }
     let base = config(&args.serving, listen.trace.as_ref())?;
     Ok(Config {
         addresses,
@@ -113,7 +121,7 @@ fn listening(args: &Serve) -> Result<Config, Failure> {
             ping: Duration::from_secs(limits.sse_ping_interval),
             ..base.limits
         },
-        keys: keys.map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned).collect(),
+        keys: keys.filter(|key| !key.is_empty()).map(str::to_owned).collect(),
         key_file: listen.api_key_file.clone(),
         tls: listen.ssl_cert_file.clone().zip(listen.ssl_key_file.clone()),
         origins: origins(&listen.cors_origins),
@@ -130,9 +138,19 @@ fn listening(args: &Serve) -> Result<Config, Failure> {
     })
 }
 
+/// Whether slots can be saved in a folder.
+fn check_folder(folder: &Path) -> Result<(), Failure> {
+    let found = std::fs::metadata(folder).map_err(|error| Failure::input(folder, &error))?;
+    if found.is_dir() {
+        return Ok(());
+    }
+    let line = format!("--slot-save-path is {}, which is no folder", folder.display());
+    Err(Failure::Line(IO, line))
+}
+
 /// The configuration of what answers requests, with nothing to listen on.
 pub fn config(args: &Serving, trace: Option<&PathBuf>) -> Result<Config, Failure> {
-    let parallel = args.requests.parallel.map_or(PARALLEL, usize::from);
+    let parallel = args.requests.parallel().unwrap_or(PARALLEL);
     settings::model(&args.model)?;
     let sampling = settings::options(&args.sampling)?;
     Ok(Config {
@@ -196,29 +214,61 @@ pub fn models(args: &Serving) -> Result<Vec<(String, Option<PathBuf>)>, Failure>
         let path = args.model.model.clone();
         paths.insert(0, (path.as_deref().map_or(demo::NAME.to_owned(), stem), path));
     }
-    Ok(paths)
+    // A file of the folder that is also given by its path is one model.
+    let mut offered: Vec<(String, Option<PathBuf>)> = Vec::new();
+    for (name, path) in paths {
+        if !offered.iter().any(|(other, at)| *other == name && is_same(at, &path)) {
+            offered.push((name, path));
+        }
+    }
+    Ok(offered)
+}
+
+fn is_same(a: &Option<PathBuf>, b: &Option<PathBuf>) -> bool {
+    let file = |path: &Option<PathBuf>| path.as_ref().and_then(|path| path.canonicalize().ok());
+    a == b || (file(a).is_some() && file(a) == file(b))
 }
 
 /// The models: that of -m, or the demo model where nothing else is offered, then the others.
 fn offers(args: &Serving, trace: Option<&PathBuf>, parallel: usize) -> Result<Vec<Offer>, Failure> {
-    let opener = Opener { args: Arc::new(args.clone()), trace: trace.cloned(), parallel };
+    let listed = models(args)?;
+    let (is_only, trace) = (listed.len() == 1, trace.cloned());
+    let opener = Opener { args: Arc::new(args.clone()), trace, parallel, is_only };
     let template = match &args.template.chat_template_file {
         Some(path) => Some(output::file(path)?),
         None => args.template.chat_template.clone(),
     };
     let own = args.model.model.is_some()
         || (args.offer.add_model.is_empty() && args.offer.models_dir.is_none());
-    let mut offers = Vec::new();
-    for (number, (name, path)) in models(args)?.into_iter().enumerate() {
+    // The first model is loaded at the start, unless it is merely one of a folder.
+    let is_required = own || !args.offer.add_model.is_empty();
+    let mut offers: Vec<Offer> = Vec::new();
+    for (number, (name, path)) in listed.into_iter().enumerate() {
         let given = args.offer.alias.as_deref().filter(|_| own && number == 0);
         let names = given.map_or_else(|| vec![name], list);
-        offers.push(opener.offer(path, names));
+        let offer = opener.offer(path, names);
+        let twice = offer.names.iter().find_map(|name| Some((name, find(&offers, name)?)));
+        if let Some((name, other)) = twice {
+            let line = format!(
+                "two models are named `{name}`: {other} and {}; give each a name with -m NAME=PATH",
+                offer.path
+            );
+            return Err(Failure::usage(line));
+        }
+        offers.push(offer);
     }
     for offer in &mut offers {
+        offer.is_required = is_required;
         offer.chat_template.clone_from(&template);
         offer.tags = args.offer.tags.as_deref().map(list).unwrap_or_default();
     }
     Ok(offers)
+}
+
+/// The file of the model of this name.
+fn find<'o>(offers: &'o [Offer], name: &str) -> Option<&'o str> {
+    let offer = offers.iter().find(|offer| offer.names.iter().any(|other| other == name))?;
+    Some(&offer.path)
 }
 
 /// The parts of a list, in the order in which llama-server sorts them.
@@ -260,6 +310,8 @@ struct Opener {
     /// Where a timeline is written at the end.
     trace: Option<PathBuf>,
     parallel: usize,
+    /// Whether no other model is offered.
+    is_only: bool,
 }
 
 impl Opener {
@@ -277,6 +329,7 @@ impl Opener {
             path: shown,
             bytes,
             chat_template: None,
+            is_required: true,
             open: Arc::new(move || {
                 let applied = match opener.args.offer.lora_init_without_apply {
                     true => Applied::WhenAsked,
@@ -285,15 +338,38 @@ impl Opener {
                 let source =
                     Source { path: path.as_deref(), applied, ..opener.args.model.source() };
                 let model = demo::model(&source)?;
+                if model.config().encoder.is_none() {
+                    opener.check_encoding(&model.name())?;
+                }
                 opener.opened(&model)
             }),
         }
     }
 
+    /// Refuses what is asked of encoders if the only model, of this name, is a decoder; of several, others may be encoders.
+    fn check_encoding(&self, name: &str) -> Result<(), Error> {
+        let offer = &self.args.offer;
+        let asked = [
+            ("embedding", offer.embedding),
+            ("reranking", offer.reranking),
+            ("pooling", offer.pooling.is_some()),
+        ];
+        let Some((flag, _)) = asked.into_iter().find(|(_, is_given)| *is_given) else {
+            return Ok(());
+        };
+        let why = format!("{name} generates text, and only encoders make embeddings and scores");
+        if self.is_only {
+            let (found, expected) = ("given".to_owned(), format!("left out: {why}"));
+            return Err(Error::Setting { name: flag, found, expected });
+        }
+        output::note(&format!("bilayer: warning: --{flag} changes nothing for one model: {why}"));
+        Ok(())
+    }
+
     /// A session for a server: a decoder's sequences share the KV cache, an encoder takes many texts at once. A decoder's
     /// answers may be drafted.
     fn opened(&self, model: &Model) -> Result<Opened, Error> {
-        let Opener { args, trace, parallel } = self;
+        let Opener { args, trace, parallel, .. } = self;
         let parallel = *parallel;
         let is_decoder = model.config().encoder.is_none();
         let drafts = match is_decoder {
@@ -331,7 +407,7 @@ impl Opener {
             None => {
                 let all = settings.ctx_size.filter(|&tokens| tokens > 0);
                 let all = all.unwrap_or_else(|| own_context(args, model));
-                let is_unified = args.requests.kv_unified || args.requests.parallel.is_none();
+                let is_unified = args.requests.is_unified();
                 settings.ctx_size = Some(if is_unified { all } else { (all / parallel).max(1) });
                 Settings {
                     kv_tokens: Some(all),

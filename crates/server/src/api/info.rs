@@ -3,12 +3,14 @@
 use std::sync::atomic::Ordering;
 
 use axum::body::Body as HttpBody;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
+use hyper::Uri;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
 
-use crate::api::json;
+use crate::api::{json, shown};
 use crate::app::{App, Shared};
 use crate::config::Offer;
 use crate::error::ApiError;
@@ -51,7 +53,11 @@ pub async fn models(State(app): Shared) -> Response {
 }
 
 /// `GET /v1/models/{id}`.
-pub async fn model(State(app): Shared, Path(id): Path<String>) -> Result<Response, ApiError> {
+pub async fn model(
+    State(app): Shared,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    let Path(id) = id?;
     let list = app.models.list();
     let found = list.iter().find(|(offer, ..)| offer.names.contains(&id));
     let (offer, status, loaded) =
@@ -63,7 +69,7 @@ pub async fn model(State(app): Shared, Path(id): Path<String>) -> Result<Respons
 pub async fn load(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
     let body = app.fields(body, &[MODEL]).await?;
     body.required("model")?;
-    app.models.get(body.text("model")).await?;
+    app.models.load_named(body.text("model").unwrap_or_default()).await?;
     Ok(json(&json!({ "success": true })))
 }
 
@@ -106,8 +112,8 @@ fn described(app: &App, offer: &Offer, status: &Status, loaded: Option<&Loaded>)
 }
 
 /// `GET /props`.
-pub async fn props(State(app): Shared) -> Result<Response, ApiError> {
-    let loaded = app.models.get(None).await?;
+pub async fn props(State(app): Shared, uri: Uri) -> Result<Response, ApiError> {
+    let loaded = shown(&app, &uri).await?;
     let params = Params::of(&Body::default(), &loaded.model, &app.config.defaults)?;
     let mut settings: Map<String, Value> = params.settings(&Body::default());
     if let Some(seed) = app.config.defaults.seed {

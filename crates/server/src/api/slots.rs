@@ -6,12 +6,14 @@ use std::time::Instant;
 
 use axum::Extension;
 use axum::body::Body as HttpBody;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use bilayer_engine::session::SavedSequence;
+use hyper::Uri;
 use serde_json::{Value, json};
 
-use crate::api::json;
+use crate::api::{changed, json, parameter, shown};
 use crate::app::{App, Caller, Shared};
 use crate::blocking;
 use crate::error::ApiError;
@@ -20,13 +22,13 @@ use crate::models::Loaded;
 use crate::worker::{SlotAction, SlotOutcome};
 
 /// `GET /slots`.
-pub async fn list(State(app): Shared) -> Result<Response, ApiError> {
+pub async fn list(State(app): Shared, uri: Uri) -> Result<Response, ApiError> {
     if !app.config.switches.slots {
         return Err(ApiError::not_supported(
             "this server does not offer slots; start it with --slots",
         ));
     }
-    let loaded = app.models.get(None).await?;
+    let loaded = shown(&app, &uri).await?;
     let live = loaded.decoder()?.live();
     let slots = (0..app.config.slots).map(|id| {
         let slot = live.slots.iter().find(|slot| slot.slot as usize == id);
@@ -56,21 +58,20 @@ const NAME_BYTES: usize = 200;
 pub async fn act(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<u32>,
-    uri: hyper::Uri,
+    id: Result<Path<u32>, PathRejection>,
+    uri: Uri,
     body: HttpBody,
 ) -> Result<Response, ApiError> {
-    let query = uri.query().unwrap_or_default();
-    let action = query.split('&').find_map(|pair| pair.strip_prefix("action="));
-    let is_save = match action {
+    let Path(id) = id?;
+    let is_save = match parameter(&uri, "action").as_deref() {
         Some("save") => true,
         Some("restore") => false,
-        Some("erase") => return erase(&app, id).await,
+        Some("erase") => return erase(&app, &uri, id).await,
         _ => return Err(ApiError::field("action", "must be save, restore or erase in the query")),
     };
     let body = app.fields(body, &[FIELDS]).await?;
     let path = file(&app, &body)?;
-    let loaded = slot(&app, id).await?;
+    let loaded = slot(&app, &uri, id).await?;
     let worker = loaded.decoder()?;
     let began = Instant::now();
     let ms = |began: Instant| began.elapsed().as_secs_f64() * 1e3;
@@ -109,8 +110,8 @@ async fn save(loaded: Arc<Loaded>, id: u32, path: PathBuf) -> Result<(usize, u64
     Ok((tokens, bytes))
 }
 
-async fn erase(app: &App, id: u32) -> Result<Response, ApiError> {
-    let loaded = slot(app, id).await?;
+async fn erase(app: &App, uri: &Uri, id: u32) -> Result<Response, ApiError> {
+    let loaded = slot(app, uri, id).await?;
     match loaded.decoder()?.slot(id, SlotAction::Erase).await? {
         SlotOutcome::Erased(tokens) => Ok(json(&json!({ "id_slot": id, "n_erased": tokens }))),
         _ => Err(ApiError::server("the slot was not erased")),
@@ -118,11 +119,11 @@ async fn erase(app: &App, id: u32) -> Result<Response, ApiError> {
 }
 
 /// The model, if it has such a slot.
-async fn slot(app: &App, id: u32) -> Result<Arc<Loaded>, ApiError> {
+async fn slot(app: &App, uri: &Uri, id: u32) -> Result<Arc<Loaded>, ApiError> {
     if id as usize >= app.config.slots {
         return Err(ApiError::invalid(format!("there is no slot {id}")));
     }
-    app.models.get(None).await
+    changed(app, uri).await
 }
 
 /// The file that a request names, in the folder for saved slots and nowhere else.
