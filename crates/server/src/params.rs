@@ -34,11 +34,7 @@ pub const FIELDS: &[Field] = &[
         Accepts::Texts(16, 256),
         "Texts that end the answer and are not part of it.",
     ),
-    Field::new(
-        "seed",
-        Accepts::Integer(-1, u32::MAX as i64),
-        "Seed of the random stream; -1 draws one.",
-    ),
+    Field::new("seed", Accepts::Integer(-1, i64::MAX), "Seed of the random stream; -1 draws one."),
     Field::new(
         "temperature",
         Accepts::Number(0.0, 100.0),
@@ -121,6 +117,8 @@ pub const FIELDS: &[Field] = &[
         Accepts::Number(0.0, 1.0),
         "XTC: tokens at least this likely are excluded.",
     ),
+    Field::new("top_n_sigma", Accepts::Number(-1e6, 1e6), "Not supported; 0 or less is off."),
+    Field::new("adaptive_target", Accepts::Number(-1e6, 1e6), "Not supported; less than 0 is off."),
     Field::new("mirostat", Accepts::Integer(0, 2), "Mirostat version; 0 is off."),
     Field::new("mirostat_tau", Accepts::Number(0.0, 100.0), "Mirostat: target surprise in bits."),
     Field::new("mirostat_eta", Accepts::Number(0.0, 1.0), "Mirostat: learning rate."),
@@ -204,6 +202,8 @@ pub struct Params {
     pub slot: Option<u32>,
     /// LoRA adapters and their strengths.
     pub lora: Option<Value>,
+    /// Names of the samplers that are not turned off by the request's list.
+    samplers: Vec<&'static str>,
     /// First tokens that stay when a full context is shifted; `None` is the prompt.
     keep: Option<usize>,
     /// Tokens that leave then; `None` is half of the others.
@@ -225,14 +225,15 @@ impl Params {
             set(&mut sampling, parameter, body);
         }
         sampling.turn_off_unused();
+        unsupported(body)?;
         let ignore_eos = body.flag("ignore_eos");
         if ignore_eos {
             let ends = model.tokenizer().ends().iter();
             sampling.logit_bias.extend(ends.map(|&id| (id, f32::NEG_INFINITY)));
         }
-        if let Some(names) = body.get("samplers").and_then(Value::as_array) {
-            only(&mut sampling, names)?;
-        }
+        let listed = body.get("samplers").and_then(Value::as_array);
+        let off = listed.map(|names| only(&mut sampling, names)).transpose()?.unwrap_or_default();
+        let samplers = sampling::names().filter(|name| !off.contains(name)).collect();
         sampling.check(model.config().vocab).map_err(Engine::SamplingOptions)?;
         let mut breakers = body.texts("dry_sequence_breakers");
         if breakers.is_empty() {
@@ -248,6 +249,7 @@ impl Params {
             reuse: body.bool("cache_prompt").unwrap_or(defaults.reuse),
             slot: body.integer("id_slot").and_then(|slot| u32::try_from(slot).ok()),
             lora: body.get("lora").cloned(),
+            samplers,
             keep: body.integer("n_keep").map_or(Some(0), |keep| usize::try_from(keep).ok()),
             discard: body.count("n_discard").filter(|&tokens| tokens > 0),
         })
@@ -284,7 +286,7 @@ impl Params {
             "n_probs": body.integer("n_probs").unwrap_or(0),
             "min_keep": 0,
             "grammar": body.text("grammar").unwrap_or_default(),
-            "samplers": bilayer_engine::sampling::names().collect::<Vec<_>>(),
+            "samplers": self.samplers,
             "post_sampling_probs": body.flag("post_sampling_probs"),
             "timings_per_token": body.flag("timings_per_token"),
         });
@@ -407,9 +409,24 @@ fn logit_bias(body: &Body, model: &Model) -> Result<Vec<(u32, f32)>, ApiError> {
     Ok(found)
 }
 
-/// Turns off every sampler that is not named.
-fn only(sampling: &mut Options, names: &[Value]) -> Result<(), ApiError> {
-    // llama.cpp's names beside ours.
+/// Refuses samplers that this server does not have, unless their numbers say that they are off.
+fn unsupported(body: &Body) -> Result<(), ApiError> {
+    let on = [
+        ("top_n_sigma", body.number("top_n_sigma").filter(|&number| number > 0.0)),
+        ("adaptive_target", body.number("adaptive_target").filter(|&number| number >= 0.0)),
+    ];
+    match on.iter().find_map(|&(name, number)| Some((name, number?))) {
+        Some((name, number)) => {
+            let problem = format!("is {number}; this sampler is not supported: it must be -1, off");
+            Err(ApiError::field(name, problem))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Turns off every sampler that is not named. Returns the names of those.
+fn only(sampling: &mut Options, names: &[Value]) -> Result<Vec<&'static str>, ApiError> {
+    // llama.cpp's names beside ours. Those of samplers that are off by their numbers change nothing.
     let aliases = [
         ("penalties", "penalties"),
         ("dry", "dry"),
@@ -422,7 +439,6 @@ fn only(sampling: &mut Options, names: &[Value]) -> Result<(), ApiError> {
         ("min_p", "min_p"),
         ("xtc", "xtc"),
         ("temperature", "temperature"),
-        ("infill", "infill"),
         ("adaptive_p", "adaptive_p"),
     ];
     let mut on = Vec::new();
@@ -431,12 +447,13 @@ fn only(sampling: &mut Options, names: &[Value]) -> Result<(), ApiError> {
         match known {
             Some((_, ours)) => on.push(*ours),
             None => {
-                return Err(ApiError::field("samplers", format!("names no sampler: {name}")));
+                let problem = format!("names no sampler of this server: {name}");
+                return Err(ApiError::field("samplers", problem));
             }
         }
     }
     let is_off = |name: &str| !on.contains(&name);
-    let off = Options::default();
+    let defaults = Options::default();
     if is_off("penalties") {
         sampling.repeat_penalty = 1.0;
         (sampling.presence_penalty, sampling.frequency_penalty) = (0.0, 0.0);
@@ -460,9 +477,10 @@ fn only(sampling: &mut Options, names: &[Value]) -> Result<(), ApiError> {
         sampling.xtc = None;
     }
     if is_off("temperature") {
-        (sampling.temperature, sampling.dynatemp_range) = (1.0, off.dynatemp_range);
+        (sampling.temperature, sampling.dynatemp_range) = (1.0, defaults.dynatemp_range);
     }
-    Ok(())
+    let all = aliases.iter().map(|&(_, ours)| ours);
+    Ok(all.filter(|name| is_off(name)).collect())
 }
 
 #[cfg(test)]

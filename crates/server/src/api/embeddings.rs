@@ -101,7 +101,11 @@ async fn read(
     let body = app.fields(body, &[FIELDS]).await?;
     given(&body)?;
     let loaded = app.models.get(body.text("model")).await?;
-    loaded.encoder()?;
+    let width = loaded.encoder()?.width;
+    if let Some(dimensions) = body.count("dimensions").filter(|&dimensions| dimensions > width) {
+        let problem = format!("is {dimensions}; vectors of {} have {width} elements", loaded.id());
+        return Err(ApiError::field("dimensions", problem));
+    }
     blocking::run("tokenizing", move || {
         let given = given(&body)?;
         let (mut inputs, _) = prompt::prompts(&loaded.model, given, READING)?;

@@ -8,6 +8,7 @@ use super::{Result, array, call, count, object, refused, renamed, text};
 /// Fields with a counterpart of another name or form, or with none; all others are passed on.
 const OWN: &[&str] = &[
     "background",
+    "conversation",
     "include",
     "input",
     "instructions",
@@ -30,8 +31,9 @@ const OWN: &[&str] = &[
 pub fn request(body: &Value) -> Result<Value> {
     let body = object(body, "the request")?;
     let given = |key: &str| body.get(key).filter(|value| !value.is_null());
-    if given("previous_response_id").is_some() {
-        return refused("previous_response_id", "is not supported: responses are not stored");
+    let stored = ["previous_response_id", "conversation"];
+    if let Some(field) = stored.into_iter().find(|field| given(field).is_some()) {
+        return refused(field, "is not supported: responses are not stored");
     }
     if given("background") == Some(&Value::Bool(true)) {
         return refused("background", "is not supported: responses are not stored");
@@ -51,6 +53,9 @@ pub fn request(body: &Value) -> Result<Value> {
         Some(Value::Array(items)) => conversation(items, &mut messages)?,
         Some(_) => return refused("input", "must be a string or an array of items"),
         None => return refused("input", "is missing"),
+    }
+    if messages.is_empty() {
+        return refused("input", "has no message");
     }
     chat.insert("messages".into(), messages.into());
     if let Some(tools) = given("tools") {

@@ -281,6 +281,8 @@ fn wrong_responses_name_the_field() {
         (json!({ "input": [{ "type": "function_call", "call_id": "c" }] }), "input[0].name"),
         (json!({ "input": "", "instructions": 3 }), "instructions"),
         (json!({ "input": "", "previous_response_id": "r" }), "previous_response_id"),
+        (json!({ "input": "", "conversation": "c" }), "conversation"),
+        (json!({ "input": [] }), "input"),
         (json!({ "input": "", "background": true }), "background"),
         (json!({ "input": "", "tools": [{ "type": "web_search" }] }), "tools[0].type"),
         (json!({ "input": "", "tool_choice": "all" }), "tool_choice"),
