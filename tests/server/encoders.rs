@@ -166,4 +166,9 @@ fn a_unigram_model_takes_texts_and_pairs() {
         let found = found["data"][0]["embedding"].clone();
         assert_close(&serde_json::from_value::<Vec<f32>>(found).unwrap(), &vector);
     }
+    for (dimensions, status) in [(vector.len(), 200), (vector.len() + 1, 400)] {
+        let body = json!({ "input": text, "dimensions": dimensions });
+        let reply = server.post("/v1/embeddings", &body);
+        assert_eq!(reply.status, status, "{dimensions}: {reply:?}");
+    }
 }

@@ -266,6 +266,23 @@ fn bad_requests_are_refused_by_what_is_wrong() {
     }
     let deep = format!("{{\"a\": {}{}}}", "[".repeat(100_000), "]".repeat(100_000));
     assert_eq!(server.send("POST", "/v1/completions", &[], &deep).status, 400);
+    // What this server does not have, or has in a range, is not ignored.
+    for (field, value) in [
+        ("top_n_sigma", json!(1.0)),
+        ("adaptive_target", json!(0.5)),
+        ("samplers", json!(["infill"])),
+        ("seed", json!(9_223_372_036_854_775_808_u64)),
+    ] {
+        let reply = server.post("/completion", &json!({ "prompt": "a", field: value }));
+        assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(field)));
+    }
+    let body = json!({
+        "prompt": "a", "n_predict": 1, "seed": 1_099_511_627_776_u64, "top_n_sigma": -1.0,
+        "samplers": ["top_k", "top_n_sigma", "temperature"],
+    });
+    let settings = &server.post("/completion", &body).good()["generation_settings"];
+    let used = json!(["logit_bias", "top_k", "temperature", "mirostat"]);
+    assert_eq!((&settings["samplers"], &settings["seed"]), (&used, &body["seed"]));
     assert_eq!(server.get("/nothing").status, 404);
     assert_eq!(server.get("/v1/chat/completions").status, 405);
     assert_eq!(server.post("/v1/embeddings", &json!({ "input": "a" })).status, 501);
@@ -366,6 +383,13 @@ fn keys_have_roles_and_origins_are_closed() {
     assert_eq!(server.send("GET", "/metrics", &own, "").status, 200);
     let reply = server.send("OPTIONS", "/completion", &[("origin", "http://evil.com")], "");
     assert_eq!(reply.header("access-control-allow-origin"), None);
+    // A browser sends a plain text without asking first.
+    let from = |origin: &str| {
+        let headers = [("origin", origin), ("authorization", "Bearer sk-admin")];
+        server.send("POST", "/completion", &headers, r#"{"prompt": "a", "n_predict": 1}"#)
+    };
+    assert_eq!(from("http://evil.com").json()["error"]["code"], 403);
+    assert_eq!(from("http://test").status, 200, "the host is the page's");
     #[cfg(unix)]
     {
         std::fs::write(&file, "sk-new inference\n").unwrap();
@@ -539,6 +563,16 @@ fn several_models_are_loaded_when_asked_for_and_unloaded_when_there_are_too_many
     };
     assert_eq!(ask("two").good()["model"], "two");
     assert_eq!(state(), ["unloaded", "loaded"]);
+    // Looking at a model neither loads it nor another one.
+    assert_eq!(server.get("/props").good()["model_alias"], "two");
+    assert_eq!(server.get("/slots?model=two").good().as_array().unwrap().len(), 1);
+    assert_eq!(server.get("/lora-adapters").good(), json!([]));
+    for path in ["/props?model=one", "/slots?model=one", "/lora-adapters?model=one"] {
+        assert_eq!(server.get(path).status, 503, "{path}");
+    }
+    assert_eq!(server.get("/props?model=three").status, 404);
+    assert_eq!(server.post("/models/unload", &json!({ "model": "three" })).status, 404);
+    assert_eq!(state(), ["unloaded", "loaded"]);
     assert_eq!(ask("one").good()["model"], "one");
     let missing = ask("three");
     assert_eq!(missing.status, 404);
@@ -551,9 +585,22 @@ fn a_server_that_cannot_start_says_why() {
     let ran = place.run("serve --port 0 -m missing.gguf");
     assert_eq!(ran.code, Some(66), "{}", ran.err);
     assert!(ran.err.contains("missing.gguf"), "{}", ran.err);
-    let ran = place.run("serve --port 0 --api-key-file nothing");
-    assert_eq!(ran.code, Some(2), "{}", ran.err);
-    assert!(ran.err.contains("nothing"), "{}", ran.err);
+    for flags in ["--api-key-file nothing", "--ssl-cert-file nothing --ssl-key-file nothing"] {
+        let ran = place.run(&format!("serve --port 0 {flags}"));
+        assert_eq!(ran.code, Some(66), "{}", ran.err);
+        assert!(ran.err.contains("nothing: cannot be read"), "{}", ran.err);
+    }
+    for (flags, code, part) in [
+        ("--slot-save-path missing", 66, "missing: cannot be read"),
+        ("--slot-save-path file", 74, "no folder"),
+        ("--embeddings --pooling mean", 2, "generates text"),
+        ("-m a=b.gguf -m a=c.gguf", 2, "two models are named `a`: b.gguf and c.gguf"),
+    ] {
+        place.file("file", "");
+        let ran = place.run(&format!("serve --port 0 {flags}"));
+        assert_eq!(ran.code, Some(code), "{flags}: {}", ran.err);
+        assert!(ran.err.contains(part), "{flags}: {}", ran.err);
+    }
     let ran = place.run("serve --port 0 -khad");
     assert_eq!(ran.code, Some(2), "{}", ran.err);
     assert!(ran.err.contains("k-cache-hadamard is on with f16 keys"), "{}", ran.err);
@@ -562,6 +609,23 @@ fn a_server_that_cannot_start_says_why() {
     let ran = place.run(&format!("serve --port {port}"));
     assert_eq!(ran.code, Some(74), "{}", ran.err);
     assert!(ran.err.contains("cannot listen"), "{}", ran.err);
+}
+
+#[test]
+fn a_broken_file_of_a_folder_is_a_warning() {
+    let place = Place::new();
+    let folder = place.path().join("models");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("a.gguf"), "broken").unwrap();
+    std::fs::copy(DEMO, folder.join("b.gguf")).unwrap();
+    let server = Server::start_in(place, &format!("--models-dir {}", folder.display()));
+    let ask = |model: &str| {
+        let body = json!({ "prompt": "a", "max_tokens": 2, "model": model });
+        server.post("/v1/completions", &body)
+    };
+    assert_eq!(ask("b").good()["model"], "b");
+    let reply = ask("a");
+    assert!(reply.status == 500 && reply.body.contains("a.gguf"), "{reply:?}");
 }
 
 /// With keys as they are and after a Hadamard transform.
@@ -613,6 +677,9 @@ fn slots_are_saved_restored_and_erased() {
         assert!(reply.body.contains(part), "{action} {body}: {reply:?}");
     }
     assert_eq!(server.post("/completion", &json!({ "prompt": "a", "id_slot": 2 })).status, 400);
+    for reply in [server.post("/slots/abc?action=save", &json!({})), server.get("/v1/models/%ff")] {
+        assert_eq!(reply.json()["error"]["code"], 400, "{reply:?}");
+    }
     std::fs::write(folder.join("bad.bin"), "BLYRSEQ1 and no more").unwrap();
     let reply = act(0, "restore", &json!({ "filename": "bad.bin" }));
     assert_eq!(reply.status, 400);
