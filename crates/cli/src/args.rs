@@ -148,6 +148,8 @@ pub enum Command {
     Prune(Box<Prune>),
     /// Write a model of a given shape with random weights
     Synth(Box<Synth>),
+    /// Print the version, the features and the devices of this program
+    Version(Version),
     /// Print a completion script for a shell
     Completions {
         /// Shell to write the script for
@@ -159,6 +161,14 @@ pub enum Command {
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
+}
+
+/// `bilayer version`.
+#[derive(Args, Debug)]
+pub struct Version {
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `bilayer run`.

@@ -2,7 +2,7 @@
 
 use crate::args::Command;
 use crate::failure::Failure;
-use crate::locate;
+use crate::{locate, version};
 
 mod audit;
 mod batch;
@@ -62,6 +62,7 @@ pub fn execute(mut command: Command) -> Result<u8, Failure> {
         Command::Quantize(args) => quantize::execute(&args),
         Command::Prune(args) => prune::execute(&args),
         Command::Synth(args) => synth::execute(&args),
+        Command::Version(args) => version::execute(&args),
         Command::Completions { shell } => completions::execute(shell),
         Command::Man { out } => man::execute(out.as_deref()),
     }

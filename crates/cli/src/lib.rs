@@ -79,11 +79,19 @@ fn parse(typed: Vec<OsString>) -> Result<Asked, Failure> {
     let mut cli = args::command();
     cli.build();
     let mut notes = Vec::new();
+    let word = args::typed::lone_word(&typed).map(str::to_owned);
     let typed = args::typed::ready(typed, &cli, &mut notes)?;
     let name = typed.get(1).and_then(|name| cli.find_subcommand(name)).map(Command::get_name);
     let name = name.map(str::to_owned);
     let command = format!("bilayer {}", name.as_deref().unwrap_or_default());
-    let failed = |error| Failure::parsing(error, command.trim_end());
+    let failed = |cli: &Command, error: clap::Error| {
+        let variable = args::precedence::variable(&error, cli, &typed);
+        let failure = Failure::parsing(error, command.trim_end());
+        match variable {
+            Some(variable) => failure.at(&variable),
+            None => failure,
+        }
+    };
     let mut matches = match cli.clone().try_get_matches_from(&typed) {
         Err(error) if error.kind() == ErrorKind::DisplayVersion => {
             return Ok(Asked::Text(version::text()));
@@ -95,23 +103,39 @@ fn parse(typed: Vec<OsString>) -> Result<Asked, Failure> {
         }
         Err(error) if error.kind() == ErrorKind::ArgumentConflict => {
             cli = args::precedence::without_excluded_variables(&cli, &typed);
-            cli.clone().try_get_matches_from(&typed).map_err(failed)?
+            cli.clone().try_get_matches_from(&typed).map_err(|error| failed(&cli, error))?
         }
-        matches => matches.map_err(failed)?,
+        matches => matches.map_err(|error| failed(&cli, error))?,
     };
     if let Some(completed) = settings_file::complete(&typed, &matches, &cli)? {
         let parsed = cli.clone().try_get_matches_from(completed.arguments);
-        matches = parsed.map_err(|error| failed(error).in_file(&completed.path))?;
+        matches = parsed.map_err(|error| failed(&cli, error).in_file(&completed.path))?;
     }
-    if let Some((_, given)) = matches.subcommand() {
-        messages::choose(given)?;
+    overwrite::check(&matches, &cli)?;
+    if let Some((name, given)) = matches.subcommand()
+        && let Some(command) = cli.find_subcommand(name)
+    {
+        messages::choose(command, given)?;
     }
     notes.iter().for_each(|note| output::note(note));
     for variable in args::typed::unread_variables(std::env::vars_os().map(|(name, _)| name), &cli) {
         output::note(&format!("note: {variable} is set; it is not supported and has no effect"));
     }
-    overwrite::check(&matches, &cli)?;
-    let mut cli = args::Cli::from_arg_matches(&matches).map_err(failed)?;
+    let asked = args::Cli::from_arg_matches(&matches);
+    let mut cli = asked.map_err(|error| failed(&cli, error))?;
     locate::settle(&mut cli.command, &matches)?;
+    if let Some(word) = word {
+        note_prompt(&word, &cli.command);
+    }
     Ok(Asked::Command(Box::new(cli)))
+}
+
+/// Says that a word that may be meant as the name of a model is the prompt.
+fn note_prompt(word: &str, command: &args::Command) {
+    let args::Command::Run(run) = command else { return };
+    if run.model.model.is_none() && run.model.hub.hf_repo.is_none() {
+        output::note(&format!(
+            "note: no model is given, so the demo model continues `{word}`; -m FILE runs a model, -hf ORG/REPO downloads one"
+        ));
+    }
 }

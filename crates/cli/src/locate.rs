@@ -212,6 +212,11 @@ fn advice(name: &str, hub: &HubArgs) -> Result<Option<String>, Failure> {
     if !is_file_like && !Path::new(folder).exists() && name.parse::<Wanted>().is_ok() {
         return Ok(Some(format!("a model on Hugging Face is -hf {name}")));
     }
+    if !is_file_like && !name.contains(['/', '\\']) && name.contains(':') {
+        let advice =
+            "`bilayer models` lists the models on this machine, -hf ORG/REPO:QUANT downloads one";
+        return Ok(Some(advice.to_owned()));
+    }
     Ok(None)
 }
 

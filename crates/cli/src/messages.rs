@@ -35,11 +35,6 @@ const LOG_FILE: &str = "log_file";
 /// Adds the flags to every command of `cli` that does not have its own of that name.
 pub fn add_flags(cli: Command) -> Command {
     cli.mut_subcommands(|command| {
-        let has = |command: &Command, id: &str, short: Option<char>| {
-            command
-                .get_arguments()
-                .any(|arg| arg.get_id() == id || short.is_some() && arg.get_short() == short)
-        };
         let writes_scripts = ["completions", "man"].contains(&command.get_name());
         if writes_scripts {
             return command;
@@ -50,7 +45,7 @@ pub fn add_flags(cli: Command) -> Command {
             .action(ArgAction::SetTrue)
             .help("Print only results, errors and warnings")
             .help_heading("Messages");
-        if !has(&command, QUIET, Some('q')) {
+        if !command.get_arguments().any(|arg| arg.get_short() == Some('q')) {
             quiet = quiet.short('q');
         }
         let log_file = Arg::new(LOG_FILE)
@@ -67,36 +62,48 @@ pub fn add_flags(cli: Command) -> Command {
             .conflicts_with(QUIET)
             .help("Also print memory per device and the kernels used")
             .help_heading("Messages");
-        let is_server = has(&command, VERBOSE, None);
-        let loads = has(&command, "gpu_layers", None);
+        let has_log = has_log(&command);
+        let loads = has(&command, "gpu_layers");
         let command = command.arg(quiet);
-        let command = if is_server { command } else { command.arg(log_file) };
-        if loads && !is_server { command.arg(verbose) } else { command }
+        let command = if has_log { command } else { command.arg(log_file) };
+        if loads && !has_log { command.arg(verbose) } else { command }
     })
 }
 
-/// Reads the flags of a command.
+/// Whether a command has an argument of this name. Matches do not tell: clap reports an unknown one only where debug
+/// assertions are on.
+fn has(command: &Command, id: &str) -> bool {
+    command.get_arguments().any(|arg| arg.get_id() == id)
+}
+
+/// Whether a command has a log of its own, as `serve` has: `--verbose` and `--log-file` then belong to that one.
+fn has_log(command: &Command) -> bool {
+    has(command, "log_format")
+}
+
+/// Reads the flags of `command` from what was given.
 ///
 /// # Errors
 /// The log file cannot be opened.
-pub fn choose(given: &ArgMatches) -> Result<(), Failure> {
-    let is_set = |id: &str| matches!(given.try_get_one::<bool>(id), Ok(Some(true)));
+pub fn choose(command: &Command, given: &ArgMatches) -> Result<(), Failure> {
+    let is_set = |id: &str| has(command, id) && given.get_flag(id);
     let level = match (is_set(QUIET), is_set(VERBOSE)) {
         (true, _) => Level::Quiet,
         (false, true) => Level::Verbose,
         (false, false) => Level::Usual,
     };
-    // The server has a log of its own.
-    let path = match given.try_contains_id("log_format") {
-        Ok(_) => None,
-        Err(_) => given.try_get_one::<PathBuf>(LOG_FILE).ok().flatten(),
-    };
-    let log = path.map(|path| {
+    let log = log_file(command, given).map(|path| {
         let file = File::options().create(true).append(true).open(path);
         file.map(Mutex::new).map_err(|error| Failure::output(path, &error))
     });
     let _ = CHOSEN.set(Chosen { level, log: log.transpose()? });
     Ok(())
+}
+
+/// The file that also gets the messages.
+fn log_file<'g>(command: &Command, given: &'g ArgMatches) -> Option<&'g PathBuf> {
+    let is_for_messages = has(command, LOG_FILE) && !has_log(command);
+    is_for_messages.then(|| given.get_one(LOG_FILE)).flatten()
 }
 
 /// Whether messages of `level` are printed.
@@ -113,5 +120,33 @@ pub fn write(level: Level, line: &str) {
         && let Ok(mut log) = log.lock()
     {
         let _ = writeln!(log, "{line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_log_file_but_that_of_the_server_gets_the_messages() {
+        let mut cli = crate::args::command();
+        cli.build();
+        let names = cli.get_subcommands().filter(|command| has(command, LOG_FILE));
+        let names: Vec<String> = names.map(|command| command.get_name().to_owned()).collect();
+        assert!(names.len() > 20, "{names:?}");
+        for name in names {
+            let command = cli.find_subcommand(&name).expect("just listed");
+            assert_eq!(has_log(command), name == "serve", "{name}");
+            // Required arguments are missing.
+            let line = ["bilayer", &name, "--log-file", "x"];
+            let matches = cli
+                .clone()
+                .ignore_errors(true)
+                .mut_subcommand(&name, |command| command.ignore_errors(true));
+            let matches = matches.try_get_matches_from(line).expect("errors are ignored");
+            let (_, given) = matches.subcommand().expect("a command");
+            let file = (name != "serve").then(|| PathBuf::from("x"));
+            assert_eq!(log_file(command, given), file.as_ref(), "{name}");
+        }
     }
 }

@@ -98,6 +98,22 @@ pub fn file(path: &Path) -> Result<String, Failure> {
     utf8(&path.display().to_string(), bytes.map_err(|error| Failure::input(path, &error))?)
 }
 
+/// A file of JSON lines; `-` is standard input. Windows programs begin text with a byte order mark, which is no JSON.
+pub fn json_lines(path: &Path) -> Result<String, Failure> {
+    let text = file(path)?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+}
+
+/// Checks that a file can be opened, before another library reads it. Nothing is read: it may be a pipe.
+pub fn check_input(path: &Path) -> Result<(), Failure> {
+    let found = std::fs::metadata(path);
+    let opened = found.and_then(|found| match found.is_file() {
+        true => std::fs::File::open(path).map(drop),
+        false => Ok(()),
+    });
+    opened.map_err(|error| Failure::input(path, &error))
+}
+
 /// All bytes of a text.
 fn bounded(from: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Keeps the files that a command writes from replacing those that it reads.
+//! Checks the names of the files that a command writes: they are files, and none of those that it reads.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -26,22 +26,35 @@ const OUTPUTS: &[&str] = &[
 const CONTINUED: &str = "in_file";
 
 /// Refuses a file to be written that another argument names too, be it by a link of either kind, or a part of the same
-/// model. Nothing has been read yet.
+/// model, and `-`, which is standard output elsewhere: such files are complete or do not exist. Nothing has been read yet.
 ///
 /// # Errors
-/// The two arguments name one file.
+/// The two arguments name one file, or one is `-`.
 pub fn check(matches: &ArgMatches, cli: &Command) -> Result<(), Failure> {
     let Some((name, matches)) = matches.subcommand() else { return Ok(()) };
     let Some(command) = cli.find_subcommand(name) else { return Ok(()) };
     // With this flag, the file of --kl-base is read.
     let reads_base = matches.try_get_one::<bool>("kl_divergence").ok().flatten() == Some(&true);
     let is_output = |id: &str| OUTPUTS.contains(&id) && !(reads_base && id == "kl_base");
+    let values = |argument: &'_ Arg| {
+        let values = matches.try_get_raw(argument.get_id().as_str()).ok().flatten();
+        values.into_iter().flatten().collect::<Vec<&OsStr>>()
+    };
+    let outputs = command.get_arguments().filter(|argument| is_output(argument.get_id().as_str()));
+    for argument in outputs {
+        if values(argument).contains(&OsStr::new("-")) {
+            let name = argument.to_string();
+            return Err(Failure::usage(format!(
+                "{name} is -, but files are not written to standard output; give the name of a file"
+            )));
+        }
+    }
     let given: Vec<(&str, &OsStr)> = command
         .get_arguments()
         .filter(|argument| is_path(argument))
-        .map(|argument| argument.get_id().as_str())
-        .filter_map(|id| Some((id, matches.try_get_raw(id).ok()??)))
-        .flat_map(|(id, values)| values.map(move |value| (id, value)))
+        .flat_map(|argument| {
+            values(argument).into_iter().map(|value| (argument.get_id().as_str(), value))
+        })
         .collect();
     for &(output, path) in given.iter().filter(|(id, _)| is_output(id)) {
         let others = given.iter().filter(|(id, _)| *id != output && *id != CONTINUED);

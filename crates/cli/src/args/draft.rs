@@ -13,7 +13,8 @@ use super::placing::offload;
 #[command(next_help_heading = "Speculative decoding")]
 pub struct DraftArgs {
     /// Draft model: a smaller one with the same vocabulary; its tokens are verified several at a time; short form -md
-    #[arg(long, value_name = "PATH", env = "LLAMA_ARG_MODEL_DRAFT", conflicts_with = "lookup")]
+    #[arg(long, alias = "spec-draft-model", value_name = "PATH", env = "LLAMA_ARG_MODEL_DRAFT")]
+    #[arg(conflicts_with = "lookup")]
     pub model_draft: Option<PathBuf>,
     /// Prompt lookup: draft the tokens that followed an earlier occurrence of the latest ones; needs no draft model
     #[arg(long)]
@@ -25,20 +26,24 @@ pub struct DraftArgs {
     #[arg(long, value_name = "TYPE", env = "LLAMA_ARG_SPEC_TYPE", hide = true, value_parser = spec)]
     pub spec_type: Option<SpecType>,
     /// Most draft tokens at a time; up to 7, greedy answers on the CPU are bit for bit the same as without drafts
-    #[arg(long, alias = "draft-n", value_name = "N", env = "LLAMA_ARG_DRAFT_MAX")]
+    #[arg(long, aliases = ["draft-n", "spec-draft-n-max"], value_name = "N")]
+    #[arg(env = "LLAMA_ARG_DRAFT_MAX")]
     #[arg(default_value_t = CHECKED_ROWS as u32 - 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub draft_max: u32,
     /// Fewest draft tokens: --lookup drops shorter drafts, a draft model makes at least that many regardless of
     /// --draft-p-min
-    #[arg(long, alias = "draft-n-min", value_name = "N", env = "LLAMA_ARG_DRAFT_MIN")]
+    #[arg(long, aliases = ["draft-n-min", "spec-draft-n-min"], value_name = "N")]
+    #[arg(env = "LLAMA_ARG_DRAFT_MIN")]
     #[arg(default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
     pub draft_min: u32,
     /// Stop drafting when the draft model's best token is less probable than this
-    #[arg(long, value_name = "X", env = "LLAMA_ARG_DRAFT_P_MIN", default_value_t = 0.75)]
+    #[arg(long, alias = "spec-draft-p-min", value_name = "X", default_value_t = 0.75)]
+    #[arg(env = "LLAMA_ARG_DRAFT_P_MIN")]
     #[arg(value_parser = share)]
     pub draft_p_min: f32,
     /// Layers of the draft model on the GPUs, as -ngl; it is placed before the model; short form -ngld
-    #[arg(long, visible_alias = "n-gpu-layers-draft", value_name = "N", default_value = "auto")]
+    #[arg(long, visible_alias = "n-gpu-layers-draft", alias = "spec-draft-ngl", value_name = "N")]
+    #[arg(default_value = "auto")]
     #[arg(env = "LLAMA_ARG_N_GPU_LAYERS_DRAFT", value_parser = offload)]
     pub gpu_layers_draft: Offload,
 }

@@ -51,6 +51,7 @@ pub struct Rerank {
 pub struct Classify {
     /// Labels, separated by commas: each text gets the one whose embedding is most similar, by a model without a head
     #[arg(long, value_name = "LABELS", value_delimiter = ',', conflicts_with = "examples")]
+    #[arg(value_parser = label)]
     pub labels: Vec<String>,
     /// As --labels, by examples: a file of JSON lines with `text` and `label`
     #[arg(long, value_name = "FILE")]
@@ -116,6 +117,14 @@ impl TextArgs {
     /// What becomes of a text that is too long.
     pub fn excess(&self) -> Excess {
         if self.truncate { Excess::Truncate } else { Excess::Refuse }
+    }
+}
+
+fn label(text: &str) -> Result<String, String> {
+    let label = text.trim();
+    match label.is_empty() {
+        true => Err("a label is empty; give names between the commas".to_owned()),
+        false => Ok(label.to_owned()),
     }
 }
 

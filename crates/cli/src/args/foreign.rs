@@ -1,8 +1,12 @@
 //! Flags of llama.cpp that a command does not have: accepted where they ask for what is done anyway or change nothing, else
 //! refused with advice.
 
-use Means::{Accept, Note, OnlyFor, Refuse};
+use Means::{Accept, Instead, Note, OnlyFor, Refuse};
 use Takes::{Maybe, Nothing, Value};
+
+#[cfg(test)]
+mod known;
+mod server;
 
 /// What follows a flag.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +30,8 @@ enum Means {
     Refuse(&'static str),
     /// Accepted for these values, otherwise as given.
     OnlyFor(&'static [&'static str], &'static Means),
+    /// Each value is written as a flag of ours, or asks for what is done anyway.
+    Instead(&'static [(&'static str, Option<&'static str>)]),
 }
 
 /// Flags of one meaning.
@@ -56,6 +62,28 @@ const AS_IS: &str = "the answer is printed as the model writes it; `serve` separ
 const THINKING: &str =
     "where a template knows it, --chat-template-kwargs '{\"enable_thinking\": false}' turns it off";
 
+const NO_TOOLS: &str = "functions run in the client; a request has them as `tools`";
+const CANDIDATES: &str = "a GPU already picks the candidates";
+const DRAFTS: &str = "draft tokens are those that the draft model finds most probable";
+const TEMPLATE: &str = "--chat-template-kwargs '{...}' sets the variables of the template";
+const NO_IMAGES: &str = "only text models run";
+
+/// llama.cpp's ways to load a file.
+const LOAD_MODES: &[(&str, Option<&str>)] = &[
+    ("auto", None),
+    ("mmap", None),
+    ("none", Some("--no-mmap")),
+    ("dio", Some("--no-mmap")),
+    ("mlock", Some("--mlock")),
+    ("mmap+mlock", Some("--mlock")),
+];
+
+/// What llama.cpp's flags of prompt lookup begin with, by the kind of lookup.
+const NGRAM: &str = "--spec-ngram-";
+
+/// The commands that also get llama-server's flags.
+const SERVERS: [&str; 2] = ["serve", "batch"];
+
 const ON: &[&str] = &["on", "1", "true", "enabled", "auto", "-1"];
 const SWITCH: &[&str] = &["on", "off", "auto", "always", "never"];
 
@@ -70,7 +98,8 @@ const FLAGS: &[Flags] = &[
     (&["--deterministic", "--jinja", "--progress", "--show-timings", "--perf"], Nothing, Accept),
     (&["--mmap", "-kvo", "--kv-offload", "--warmup", "--slots", "--props"], Nothing, Accept),
     (&["--webui", "--ui", "--cache-prompt", "--repack", "--simple-io"], Nothing, Accept),
-    (&["--no-mmproj", "--no-mmproj-offload", "--no-host"], Nothing, Accept),
+    (&["--no-mmproj", "--no-mmproj-auto", "--no-mmproj-offload", "--no-host"], Nothing, Accept),
+    (&["--no-skip-chat-parsing", "--no-log-jsonl"], Nothing, Accept),
     (&["--parse-special", "--no-direct-io", "-ndio"], Nothing, Accept),
     (&["--offline"], Nothing, Accept),
     (
@@ -81,24 +110,59 @@ const FLAGS: &[Flags] = &[
     (&["-fit", "--fit"], Value, OnlyFor(ON, &Note(FITS))),
     (&["-fitc", "--fit-ctx"], Value, Note(FITS)),
     (&["-fitp", "--fit-print"], Maybe(SWITCH), Refuse("`bilayer plan` shows what fits")),
-    (&["-np", "--parallel"], Value, OnlyFor(&["1"], &Refuse(ONE_ANSWER))),
+    (&["-np", "--parallel"], Value, OnlyFor(&["1", "-1"], &Refuse(ONE_ANSWER))),
     (&["-ns", "--sequences"], Value, OnlyFor(&["1"], &Refuse(ONE_ANSWER))),
     (&["--log-colors"], Maybe(SWITCH), Accept),
     (&["--reasoning-format"], Value, OnlyFor(&["none", "auto"], &Refuse(AS_IS))),
     (&["-rea", "--reasoning"], Value, OnlyFor(&["auto"], &Refuse(THINKING))),
     (&["--reasoning-budget"], Value, OnlyFor(&["-1"], &Refuse(THINKING))),
     (&["--reasoning-budget-message"], Value, Refuse(THINKING)),
+    (
+        &["--reasoning-effort"],
+        Value,
+        OnlyFor(
+            &["default"],
+            &Refuse("give --chat-template-kwargs '{\"reasoning_effort\": \"low\"}'"),
+        ),
+    ),
+    (&["--reasoning-preserve", "--no-reasoning-preserve"], Nothing, Refuse(TEMPLATE)),
+    (&["-lm", "--load-mode"], Value, Instead(LOAD_MODES)),
+    (
+        &["-lzm", "--lazy-mode"],
+        Value,
+        OnlyFor(&["on", "auto"], &Note("--mlock keeps all weights in memory")),
+    ),
     // Without effect.
     (&["-tb", "--threads-batch", "-tbd", "--threads-batch-draft"], Value, Note(BATCH_THREADS)),
     (&["--threads-http"], Value, Note("requests are read by as many threads as they need")),
-    (&["--poll", "--poll-batch", "--poll-draft"], Value, Note(POLLING)),
-    (&["--prio", "--prio-batch", "--prio-draft"], Value, OnlyFor(&["0"], &Note(PRIORITY))),
+    (&["--poll", "--poll-batch", "--poll-draft", "--poll-batch-draft"], Value, Note(POLLING)),
+    (&["--spec-draft-poll", "--spec-draft-poll-batch"], Value, Note(POLLING)),
+    (&["--spec-draft-threads-batch"], Value, Note(BATCH_THREADS)),
+    (
+        &["--prio", "--prio-batch", "--prio-draft", "--prio-batch-draft"],
+        Value,
+        OnlyFor(&["0"], &Note(PRIORITY)),
+    ),
+    (&["--spec-draft-prio", "--spec-draft-prio-batch"], Value, OnlyFor(&["0"], &Note(PRIORITY))),
     (&["-C", "--cpu-mask", "-Cb", "--cpu-mask-batch", "-Cr", "--cpu-range"], Value, Note(PINNING)),
     (&["-Crb", "--cpu-range-batch", "--cpu-strict", "--cpu-strict-batch"], Value, Note(PINNING)),
+    (&["-Cd", "--cpu-mask-draft", "-Crd", "--cpu-range-draft"], Value, Note(PINNING)),
+    (&["-Cbd", "--cpu-mask-batch-draft", "-Crbd", "--cpu-range-batch-draft"], Value, Note(PINNING)),
+    (&["--cpu-strict-draft", "--cpu-strict-batch-draft"], Value, Note(PINNING)),
+    (&["--spec-draft-cpu-mask", "--spec-draft-cpu-range"], Value, Note(PINNING)),
+    (&["--spec-draft-cpu-strict", "--spec-draft-cpu-mask-batch"], Value, Note(PINNING)),
+    (&["--spec-draft-cpu-strict-batch"], Value, Note(PINNING)),
     (&["-cb", "--cont-batching", "-nocb", "--no-cont-batching"], Nothing, Note(BATCHED)),
     (&["--no-jinja"], Nothing, Note("the model's chat template is always used")),
     (&["-cram", "--cache-ram", "--cache-reuse", "-ctxcp"], Value, Note(PREFIXES)),
     (&["--swa-checkpoints"], Value, Note(PREFIXES)),
+    (
+        &["-cms", "--checkpoint-min-step"],
+        Value,
+        Note("--ctx-checkpoints sets how many states are kept"),
+    ),
+    (&["--mmproj-auto", "--mmproj-offload"], Nothing, Note(NO_IMAGES)),
+    (&["-mmdev", "--mmproj-device"], Value, Note(NO_IMAGES)),
     (&["-sps", "--slot-prompt-similarity", "-dt", "--defrag-thold"], Value, Note(PREFIXES)),
     (&["--cache-idle-slots", "--no-cache-idle-slots", "--swa-full"], Nothing, Note(PREFIXES)),
     (&["--check-tensors"], Nothing, Note("files are always checked when they are opened")),
@@ -125,11 +189,35 @@ const FLAGS: &[Flags] = &[
     (&["--ppl-output-type"], Value, OnlyFor(&["0"], &Note("--json prints one document"))),
     (&["--use-temp-file", "--no-lazy"], Nothing, Note("tensors are converted one at a time")),
     // Refused.
+    (&["-cl", "--cache-list"], Nothing, Refuse("`bilayer models` lists the models")),
+    (&["--usage"], Nothing, Refuse("--help lists the flags")),
+    (&["--version"], Nothing, Refuse("`bilayer version` prints it")),
+    (&["--completion-bash"], Nothing, Refuse("`bilayer completions bash` prints it")),
+    (
+        &["--server-base"],
+        Value,
+        Refuse("this command loads the model itself; ask a server over HTTP"),
+    ),
+    (&["--log-prompts-dir"], Value, Refuse("prompts are never logged; remove the flag")),
+    (
+        &["--skip-chat-parsing"],
+        Nothing,
+        Refuse("--reasoning-format none prints reasoning as it is"),
+    ),
+    (
+        &["--moe-cache-mib"],
+        Value,
+        OnlyFor(&["0"], &Refuse("-ncmoe and -ot say where experts are; none are moved later")),
+    ),
     (&["-i", "--interactive", "-if", "--interactive-first"], Nothing, Refuse(CHATS)),
     (&["-mli", "--multiline-input", "--in-prefix-bos"], Nothing, Refuse(CHATS)),
     (&["--in-prefix", "--in-suffix"], Value, Refuse(CHATS)),
     (&["-mu", "--model-url", "-dr", "--docker-repo"], Value, Refuse(DOWNLOAD)),
-    (&["-hfd", "-hfrd", "--hf-repo-draft"], Value, Refuse("give -md hf:ORG/REPO:QUANT")),
+    (
+        &["-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf"],
+        Value,
+        Refuse("give -md hf:ORG/REPO:QUANT"),
+    ),
     (
         &["-hfv", "-hfrv", "--hf-repo-v", "-hffv", "-mv", "--model-vocoder"],
         Value,
@@ -141,7 +229,12 @@ const FLAGS: &[Flags] = &[
         Value,
         Refuse("this sampler is not available; --min-p also cuts unlikely tokens"),
     ),
-    (&["-bs", "--backend-sampling"], Nothing, Note("a GPU already picks the candidates")),
+    (&["-bs", "--backend-sampling"], Nothing, Note(CANDIDATES)),
+    (
+        &["--spec-draft-backend-sampling", "--no-spec-draft-backend-sampling"],
+        Nothing,
+        Note(CANDIDATES),
+    ),
     (
         &["--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"],
         Value,
@@ -167,7 +260,13 @@ const FLAGS: &[Flags] = &[
     ),
     (&["--override-kv"], Value, Refuse(METADATA)),
     (&["-mm", "--mmproj", "-mmu", "--mmproj-url", "--image", "--audio"], Value, Refuse(TEXT_ONLY)),
-    (&["--image-min-tokens", "--image-max-tokens"], Value, Refuse(TEXT_ONLY)),
+    (&["--image-min-tokens", "--image-max-tokens", "--video"], Value, Refuse(TEXT_ONLY)),
+    (
+        &["--video-fps", "--video-timestamp-interval", "--video-ffmpeg-dir"],
+        Value,
+        Refuse(TEXT_ONLY),
+    ),
+    (&["--mtmd-batch-max-tokens", "--media-path"], Value, Refuse(TEXT_ONLY)),
     (
         &["--rpc"],
         Value,
@@ -189,9 +288,24 @@ const FLAGS: &[Flags] = &[
     (&["-devd", "--device-draft", "-td", "--threads-draft", "-cd"], Value, Refuse(AS_MODEL)),
     (&["--ctx-size-draft", "-ctkd", "--cache-type-k-draft"], Value, Refuse(AS_MODEL)),
     (&["-ctvd", "--cache-type-v-draft", "-otd", "-ncmoed"], Value, Refuse(AS_MODEL)),
-    (&["-cmoed", "--cpu-moe-draft"], Nothing, Refuse(AS_MODEL)),
-    (&["--draft-p-split", "--spec-ngram-size-n", "--spec-ngram-size-m"], Value, Note(SPECULATION)),
-    (&["--spec-ngram-min-hits", "--spec-ngram-check-rate"], Value, Note(SPECULATION)),
+    (&["--n-cpu-moe-draft", "--override-tensor-draft"], Value, Refuse(AS_MODEL)),
+    (&["--spec-draft-device", "--spec-draft-threads"], Value, Refuse(AS_MODEL)),
+    (&["--spec-draft-type-k", "--spec-draft-type-v"], Value, Refuse(AS_MODEL)),
+    (&["--spec-draft-override-tensor", "--spec-draft-n-cpu-moe"], Value, Refuse(AS_MODEL)),
+    (&["--spec-draft-ncmoe"], Value, Refuse(AS_MODEL)),
+    (&["-cmoed", "--cpu-moe-draft", "--spec-draft-cpu-moe"], Nothing, Refuse(AS_MODEL)),
+    (&["--draft-p-split", "--spec-draft-p-split"], Value, Note(SPECULATION)),
+    (&["--spec-draft-sampling"], Value, OnlyFor(&["greedy"], &Refuse(DRAFTS))),
+    (
+        &["--spec-synth-len", "--spec-synth-rates"],
+        Value,
+        Refuse("drafts are accepted as the model decides; remove the flag"),
+    ),
+    (
+        &["--spec-default"],
+        Nothing,
+        Refuse("--lookup, --draft mtp or -md MODEL say what drafts tokens"),
+    ),
     (
         &["-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic"],
         Value,
@@ -242,6 +356,8 @@ pub enum Outcome {
     Accepted,
     /// It is left out, with a note.
     Noted(String),
+    /// This flag stands for it.
+    Replaced(&'static str),
     /// It is an error.
     Refused(String),
 }
@@ -254,9 +370,25 @@ pub struct Found {
     pub takes_next: bool,
 }
 
-/// The meaning of the flag `name` with its `own` value (`--flag=value`) or before the argument `next`.
-pub fn find(name: &str, own: Option<&str>, next: Option<&str>) -> Option<Found> {
-    let Some((_, takes, means)) = FLAGS.iter().find(|(names, ..)| names.contains(&name)) else {
+/// A flag of llama.cpp.
+#[derive(Clone, Copy)]
+pub struct Given<'a> {
+    /// Its name, with dashes.
+    pub name: &'a str,
+    /// Its own value (`--flag=value`).
+    pub own: Option<&'a str>,
+    /// The argument after it.
+    pub next: Option<&'a str>,
+}
+
+/// The meaning of a flag that `command` does not have.
+pub fn find(command: &str, given: Given<'_>) -> Option<Found> {
+    let Given { name, own, next } = given;
+    let of_server = if SERVERS.contains(&command) { server::FLAGS } else { &[] };
+    let is = |flags: &&Flags| flags.0.contains(&name);
+    let listed = of_server.iter().chain(FLAGS).find(is).map(|(_, takes, means)| (takes, means));
+    let family = || name.starts_with(NGRAM).then_some((&Value, &Note(SPECULATION)));
+    let Some((takes, means)) = listed.or_else(family) else {
         return is_preset(name).then(|| Found {
             outcome: Outcome::Refused(refused(name, "name the model with -hf ORG/REPO")),
             takes_next: false,
@@ -281,6 +413,15 @@ fn outcome(name: &str, value: Option<&str>, means: &Means) -> Outcome {
             Outcome::Accepted
         }
         OnlyFor(_, otherwise) => outcome(name, value, otherwise),
+        Instead(flags) => match flags.iter().find(|(of, _)| Some(*of) == value) {
+            Some((_, Some(flag))) => Outcome::Replaced(flag),
+            Some((_, None)) => Outcome::Accepted,
+            None => {
+                let values: Vec<&str> = flags.iter().map(|(value, _)| *value).collect();
+                let values = values.join(", ");
+                Outcome::Refused(format!("{name} has an unknown value; it must be one of {values}"))
+            }
+        },
     }
 }
 
@@ -293,9 +434,9 @@ fn is_preset(name: &str) -> bool {
     name.starts_with("--") && (name.ends_with("-default") || name.ends_with("-spec"))
 }
 
-/// All names that are refused whatever their value.
+/// All names.
 #[cfg(test)]
-pub fn names() -> impl Iterator<Item = &'static str> {
+fn names() -> impl Iterator<Item = &'static str> {
     FLAGS.iter().flat_map(|(names, ..)| *names).copied()
 }
 
@@ -315,19 +456,36 @@ mod tests {
             ("-np", None, Some("2"), "Refused", true),
             ("--mmap", None, Some("x"), "Accepted", false),
             ("--gpt-oss-20b-default", None, None, "Refused", false),
+            ("-np", None, Some("-1"), "Accepted", true),
+            ("-lm", None, Some("mmap"), "Accepted", true),
+            ("-lm", None, Some("dio"), "Replaced(\"--no-mmap\")", true),
+            ("--load-mode", Some("mmap+mlock"), None, "Replaced(\"--mlock\")", false),
+            ("--load-mode", Some("slow"), None, "Refused", false),
+            ("--spec-ngram-mod-n-max", None, Some("9"), "Noted", true),
         ];
         for (name, own, next, outcome, takes_next) in cases {
-            let found = find(name, own, next).expect(name);
+            let found = find("run", Given { name, own, next }).expect(name);
             assert!(format!("{:?}", found.outcome).starts_with(outcome), "{name} {next:?}");
             assert_eq!(found.takes_next, takes_next, "{name} {next:?}");
         }
-        assert!(find("--temp", None, None).is_none());
+        assert!(find("run", Given { name: "--temp", own: None, next: None }).is_none());
+    }
+
+    #[test]
+    fn flags_that_a_request_sets_are_those_of_servers() {
+        let given = Given { name: "--grammar", own: None, next: Some("x") };
+        let found = find("serve", given).expect("listed");
+        let line = "--grammar is not supported; a request sets `grammar`".to_owned();
+        assert_eq!(found.outcome, Outcome::Refused(line));
+        assert!(find("bench", given).is_none());
     }
 
     #[test]
     fn no_flag_has_two_meanings() {
-        let mut all: Vec<&str> = names().collect();
-        all.sort_unstable();
-        assert!(all.windows(2).all(|pair| pair[0] != pair[1]), "{all:?}");
+        let of_server = server::FLAGS.iter().flat_map(|(names, ..)| *names).copied();
+        for mut all in [names().collect::<Vec<&str>>(), of_server.collect()] {
+            all.sort_unstable();
+            assert!(all.windows(2).all(|pair| pair[0] != pair[1]), "{all:?}");
+        }
     }
 }

@@ -3,12 +3,13 @@
 use std::ffi::OsString;
 
 use clap::builder::Resettable;
+use clap::error::{ContextKind, ContextValue, Error};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgGroup, ArgMatches, Command};
 
 /// Where the value of a flag is from; `None` if it has none, or the command has no such flag.
 pub fn source(given: &ArgMatches, id: &str) -> Option<ValueSource> {
-    given.try_contains_id(id).is_ok_and(|is| is).then(|| given.value_source(id)).flatten()
+    given.try_get_raw(id).ok().flatten().and_then(|_| given.value_source(id))
 }
 
 /// Whether a command refuses two of its flags together.
@@ -44,4 +45,20 @@ pub fn without_excluded_variables(cli: &Command, typed: &[OsString]) -> Command 
             false => arg,
         })
     })
+}
+
+/// The variable that a refused value is from; `None` if the value was typed, or the error is about something else.
+pub fn variable(error: &Error, cli: &Command, typed: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
+    let name = typed.get(1).and_then(|name| cli.find_subcommand(name))?.get_name().to_owned();
+    let mut args = cli.find_subcommand(&name)?.get_arguments();
+    let arg = args.find(|arg| arg.to_string() == *shown)?;
+    let (id, variable) = (arg.get_id().clone(), arg.get_env()?);
+    std::env::var_os(variable)?;
+    let forget = |arg: Arg| if *arg.get_id() == id { arg.env(Resettable::Reset) } else { arg };
+    let without = cli.clone().mut_subcommand(&name, |command| command.mut_args(forget));
+    let about = |error: &Error| error.get(ContextKind::InvalidArg).map(ToString::to_string);
+    let is_typed =
+        without.try_get_matches_from(typed).is_err_and(|other| about(&other) == about(error));
+    (!is_typed).then(|| variable.to_string_lossy().into_owned())
 }

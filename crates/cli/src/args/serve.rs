@@ -48,9 +48,10 @@ pub struct ListenArgs {
     /// Port; 0 lets the system choose
     #[arg(long, value_name = "N", default_value_t = 8080, env = "LLAMA_ARG_PORT")]
     pub port: u16,
-    /// API key; several are separated by commas. Without keys everybody may do everything
-    #[arg(long, value_name = "KEY", env = "LLAMA_API_KEY", hide_env_values = true)]
-    pub api_key: Option<String>,
+    /// API key; repeatable, commas separate several. Without keys everybody may do everything
+    #[arg(long, value_name = "KEY", value_delimiter = ',')]
+    #[arg(env = "LLAMA_API_KEY", hide_env_values = true)]
+    pub api_key: Vec<String>,
     /// File with an API key on each line, optionally followed by a role (metrics, inference, admin); SIGHUP reads it
     /// again
     #[arg(long, value_name = "FILE", env = "LLAMA_ARG_API_KEY_FILE")]
@@ -86,7 +87,7 @@ pub struct ListenArgs {
     #[arg(long, conflicts_with = "log_format")]
     pub log_jsonl: bool,
     /// Add the prompt and the settings to every answer, for debugging
-    #[arg(short, long)]
+    #[arg(short, long, alias = "log-verbose")]
     pub verbose: bool,
 }
 
@@ -119,14 +120,17 @@ pub struct StepArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Requests")]
 pub struct RequestArgs {
-    /// Requests that run at once; each then has an equal part of --ctx-size, unless with --kv-unified; short form -np
-    /// [default: 8, with --kv-unified]
-    #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub parallel: Option<u16>,
+    /// Requests that run at once; each then has an equal part of --ctx-size, unless with --kv-unified; -1 is the default;
+    /// short form -np [default: 8, with --kv-unified]
+    #[arg(long, value_name = "N", env = "LLAMA_ARG_N_PARALLEL", value_parser = parallel)]
+    pub parallel: Option<i16>,
     /// Let every request use all of --ctx-size, which all share; short form -kvu
     #[arg(long, env = "LLAMA_ARG_KV_UNIFIED", value_parser = switch())]
+    #[arg(conflicts_with = "no_kv_unified")]
     pub kv_unified: bool,
+    /// Give each request an equal part of --ctx-size, without --parallel too; short form -no-kvu
+    #[arg(long, env = "LLAMA_ARG_NO_KV_UNIFIED", value_parser = switch())]
+    pub no_kv_unified: bool,
     /// Maximum tokens of an answer; -1 until it ends or the context is full
     #[arg(short = 'n', long, alias = "predict", value_name = "N", default_value_t = -1)]
     #[arg(allow_negative_numbers = true, env = "LLAMA_ARG_N_PREDICT")]
@@ -141,6 +145,25 @@ pub struct RequestArgs {
     /// Continue answers whose context is full without the earlier part of their text
     #[arg(long, env = "LLAMA_ARG_CONTEXT_SHIFT", value_parser = switch())]
     pub context_shift: bool,
+}
+
+impl RequestArgs {
+    /// Requests that run at once, if the flags say it.
+    pub fn parallel(&self) -> Option<usize> {
+        self.parallel.and_then(|requests| usize::try_from(requests).ok())
+    }
+
+    /// Whether every request may use the whole KV cache.
+    pub fn is_unified(&self) -> bool {
+        self.kv_unified || self.parallel().is_none() && !self.no_kv_unified
+    }
+}
+
+fn parallel(given: &str) -> Result<i16, String> {
+    match given.parse() {
+        Ok(requests @ (-1 | 1..=256)) => Ok(requests),
+        _ => Err("it must be a number from 1 to 256, or -1 for the default".to_owned()),
+    }
 }
 
 /// What one client may take.
@@ -210,4 +233,40 @@ pub struct OfferArgs {
     /// Apply the adapters of --lora and --lora-scaled only to requests that ask for them
     #[arg(long)]
     pub lora_init_without_apply: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::FromArgMatches;
+
+    use super::Serve;
+
+    fn parsed(flags: &[&str]) -> Serve {
+        let line = ["bilayer", "serve"].iter().chain(flags);
+        let matches = crate::args::command().try_get_matches_from(line).expect("good flags");
+        Serve::from_arg_matches(matches.subcommand().expect("a command").1).expect("good flags")
+    }
+
+    #[test]
+    fn keys_of_all_flags_count() {
+        let keys = parsed(&["--api-key", "a", "--api-key", "b,c"]).listen.api_key;
+        assert_eq!(keys, ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn the_number_of_requests_may_be_left_to_the_program() {
+        let cases: [(&[&str], Option<usize>, bool); 6] = [
+            (&[], None, true),
+            (&["--parallel", "-1"], None, true),
+            (&["--parallel", "2"], Some(2), false),
+            (&["--parallel", "2", "--kv-unified"], Some(2), true),
+            (&["--no-kv-unified"], None, false),
+            (&["--no-kv-unified", "--parallel", "3"], Some(3), false),
+        ];
+        for (flags, parallel, is_unified) in cases {
+            let requests = parsed(flags).serving.requests;
+            assert_eq!(requests.parallel(), parallel, "{flags:?}");
+            assert_eq!(requests.is_unified(), is_unified, "{flags:?}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use clap::{Arg, Command};
 
-use super::foreign::{self, Outcome};
+use super::foreign::{self, Given, Outcome};
 use crate::failure::Failure;
 
 /// Short flags of several letters, which clap cannot express, and their long forms.
@@ -43,6 +43,7 @@ const SPELLED: &[(&str, &str)] = &[
     ("-fitt", "--fit-target"),
     ("-np", "--parallel"),
     ("-kvu", "--kv-unified"),
+    ("-no-kvu", "--no-kv-unified"),
     ("-to", "--timeout"),
     ("-oe", "--output-err"),
     ("-pg", "--prompt-gen"),
@@ -73,7 +74,6 @@ pub fn ready(
     let shows = ["-h", "--help", "-V", "--version"];
     match rest.first().and_then(|first| first.to_str()) {
         Some(first) if shows.contains(&first) => {}
-        Some("version") => return Ok(vec![ready.remove(0), OsString::from("--version")]),
         Some("help") => {
             ready.extend(rest.into_iter().skip(1).take(1));
             ready.push(OsString::from("--help"));
@@ -81,6 +81,10 @@ pub fn ready(
         }
         Some(first) if cli.find_subcommand(first).is_none() && names_model(first) => {
             ready.push(OsString::from("run"));
+        }
+        Some(first) if cli.find_subcommand(first).is_none() && elsewhere(first).is_some() => {
+            let advice = elsewhere(first).unwrap_or_default();
+            return Err(Failure::usage(format!("`bilayer {first}` is no command; {advice}")));
         }
         Some(first) if !first.starts_with('-') => ready.push(rest.remove(0)),
         _ => ready.push(OsString::from("run")),
@@ -112,6 +116,12 @@ pub fn ready(
             }
             Read::Dropped { note, takes_next } => {
                 notes.extend(note);
+                if takes_next {
+                    rest.next();
+                }
+            }
+            Read::Replaced { by, takes_next } => {
+                ready.push(OsString::from(by));
                 if takes_next {
                     rest.next();
                 }
@@ -178,6 +188,37 @@ fn place(loose: Vec<OsString>, ready: &mut Vec<OsString>) -> Result<(), Failure>
     Ok(())
 }
 
+/// What to do here for a command that ollama has.
+fn elsewhere(command: &str) -> Option<&'static str> {
+    Some(match command {
+        "pull" => "`bilayer run -hf ORG/REPO` downloads a model from Hugging Face and runs it",
+        "push" | "signin" | "signout" => "models are not uploaded",
+        "ps" => "`bilayer serve` lists its models and which are loaded at /v1/models",
+        "stop" => "Ctrl-C or SIGTERM ends `bilayer serve` after its running answers",
+        "show" => "`bilayer inspect FILE` shows what a model file holds",
+        "rm" => "`bilayer models` lists the files of models; delete the file",
+        "cp" => {
+            "a model is a file, named by its path; `bilayer serve --alias` gives it other names"
+        }
+        "create" => {
+            "flags and bilayer.toml set what a Modelfile sets; `bilayer convert` makes a GGUF file of a checkpoint"
+        }
+        _ => return None,
+    })
+}
+
+/// The word after `run`, if it can be meant as the name of a model as ollama has them: it is read as the prompt unless it
+/// names a file or has a `:` or `/`.
+pub fn lone_word(typed: &[OsString]) -> Option<&str> {
+    let [_, command, word, rest @ ..] = typed else { return None };
+    let word = word.to_str().filter(|_| command == "run")?;
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let is_word =
+        word.starts_with(|c: char| c.is_ascii_alphanumeric()) && word.chars().all(is_name);
+    let is_prompt = rest.first().is_none_or(|next| next.to_string_lossy().starts_with('-'));
+    (is_word && is_prompt && !names_model(word)).then_some(word)
+}
+
 /// Whether an argument names a model rather than a prompt or a command: a file, a folder, or a name as -m takes it.
 fn names_model(text: &str) -> bool {
     let is_word = !text.contains(char::is_whitespace) && !text.is_empty();
@@ -191,6 +232,8 @@ enum Read {
     Kept(OsString),
     /// It is left out, perhaps with its value.
     Dropped { note: Option<String>, takes_next: bool },
+    /// Another flag stands for it, perhaps also for its value.
+    Replaced { by: &'static str, takes_next: bool },
 }
 
 /// Reads the arguments of a command.
@@ -215,14 +258,19 @@ impl Reader<'_> {
         if self.command.is_none_or(knows) {
             return Ok(Read::Kept(with_value(&name, value)));
         }
-        let found = [given, name.as_str()].into_iter().find_map(|n| foreign::find(n, value, next));
-        if let Some(found) = found {
-            let note = match found.outcome {
-                Outcome::Accepted => None,
-                Outcome::Noted(note) => Some(note),
-                Outcome::Refused(line) => return Err(Failure::usage(line)),
+        let command = self.command.map_or("", Command::get_name);
+        let foreign = |name| foreign::find(command, Given { name, own: value, next });
+        if let Some(found) = foreign(given).or_else(|| foreign(name.as_str())) {
+            let takes_next = found.takes_next;
+            return match found.outcome {
+                Outcome::Accepted => Ok(Read::Dropped { note: None, takes_next }),
+                Outcome::Noted(note) => Ok(Read::Dropped { note: Some(note), takes_next }),
+                Outcome::Replaced(by) if self.command.is_some_and(|command| has(command, by)) => {
+                    Ok(Read::Replaced { by, takes_next })
+                }
+                Outcome::Replaced(_) => Err(self.unknown(given, &name)),
+                Outcome::Refused(line) => Err(Failure::usage(line)),
             };
-            return Ok(Read::Dropped { note, takes_next: found.takes_next });
         }
         if is_lettered(given) || name.starts_with("--") {
             return Err(self.unknown(given, &name));
@@ -255,6 +303,9 @@ impl Reader<'_> {
 fn output_of(command: &Command, name: &str) -> Option<String> {
     if !["-o", "--output", "--outfile", "--output-file"].contains(&name) {
         return None;
+    }
+    if command.get_name() == "run" {
+        return Some("write the answer to a file with `> FILE`".to_owned());
     }
     if command.get_positionals().any(|argument| argument.get_id() == "out") {
         return Some("the file is given without a flag, as OUT".to_owned());
@@ -398,7 +449,9 @@ mod tests {
             ("bilayer --ctx_size 8 --top_k=3", "bilayer run --ctx-size 8 --top-k=3"),
             ("bilayer run -np 1 --color on -co -n 3", "bilayer run -n 3"),
             ("bilayer bench -np 2", "bilayer bench --parallel 2"),
-            ("bilayer version", "bilayer --version"),
+            ("bilayer version --json", "bilayer version --json"),
+            ("bilayer run -lm none -n 3", "bilayer run --no-mmap -n 3"),
+            ("bilayer serve -no-kvu -np -1", "bilayer serve --no-kv-unified --parallel -1"),
             ("bilayer help", "bilayer --help"),
             ("bilayer help bench", "bilayer bench --help"),
             ("bilayer x.gguf", "bilayer run --model x.gguf"),
@@ -429,10 +482,32 @@ mod tests {
             ("synth -o x", "has no flag -o; the file is given without a flag, as OUT"),
             ("quantize --output x", "the file is given without a flag, as OUT"),
             ("convert -o x dir", "the flag is --outfile"),
+            ("run -o x", "write the answer to a file with `> FILE`"),
+            ("serve --tools all", "--tools is not supported; functions run in the client"),
+            ("serve -jf x", "-jf is not supported; a request sets `json_schema`"),
+            ("tokenize -lm none", "`bilayer tokenize` has no flag -lm"),
+            ("pull llama3.2", "`bilayer run -hf ORG/REPO` downloads a model"),
+            ("cp a b", "`bilayer cp` is no command; a model is a file"),
         ];
         for (line, part) in cases {
             let error = prepared(&format!("bilayer {line}")).expect_err(line);
             assert!(error.contains(part), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_word_after_run_may_be_meant_as_a_model() {
+        let word = |line: &str| {
+            let typed: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            lone_word(&typed).map(str::to_owned)
+        };
+        for line in ["bilayer run llama3.2", "bilayer run llama3.2 -n 5"] {
+            assert_eq!(word(line).as_deref(), Some("llama3.2"), "{line}");
+        }
+        let others =
+            ["run once upon", "run -p llama3.2", "run a.gguf", "run llama3.2:1b", "plan x"];
+        for line in others {
+            assert_eq!(word(&format!("bilayer {line}")), None, "{line}");
         }
     }
 

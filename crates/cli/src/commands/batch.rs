@@ -1,5 +1,7 @@
 //! `bilayer batch`: answers a file of requests.
 
+use std::path::Path;
+
 use bilayer_engine::open_file;
 use bilayer_server::batch::{self, Audit, Batch, Error, Progress};
 use indicatif::ProgressBar;
@@ -15,6 +17,10 @@ use crate::{interrupt, output, progress, version};
 pub fn execute(args: &args::Batch) -> Result<u8, Failure> {
     if args.serving.model.placing.adapter.list_devices {
         return super::devices::list();
+    }
+    if args.input == Path::new("-") {
+        let line = "requests are read more than once, so IN cannot be standard input; give a file";
+        return Err(Failure::usage(line));
     }
     let audit = match &args.audit {
         Some(path) => Some(Audit { path: path.clone(), facts: facts(args)? }),
@@ -75,7 +81,7 @@ fn facts(args: &args::Batch) -> Result<Map<String, Value>, Failure> {
     ]))
 }
 
-fn size(path: Option<&std::path::Path>) -> u64 {
+fn size(path: Option<&Path>) -> u64 {
     let found = path.and_then(|path| std::fs::metadata(path).ok());
     found.map_or_else(demo::len_bytes, |found| found.len())
 }
@@ -91,13 +97,34 @@ pub fn failure(error: Error) -> Failure {
         Error::Input { .. } => BAD_MODEL,
         Error::Exists { .. } => NO_OUTPUT,
         Error::Record { .. } => USAGE,
+        Error::Io { action: "be written", source, .. } => match source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => IO,
+            _ => NO_OUTPUT,
+        },
         Error::Io { source, .. } if source.kind() == ErrorKind::NotFound => NO_FILE,
-        Error::Io { action: "be written", source, .. }
-            if source.kind() != ErrorKind::StorageFull =>
-        {
-            NO_OUTPUT
-        }
         Error::Io { .. } => IO,
     };
     Failure::Line(code, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn codes_tell_files_to_read_from_files_to_write() {
+        let cases = [
+            ("be read", io::ErrorKind::NotFound, NO_FILE),
+            ("be read", io::ErrorKind::PermissionDenied, IO),
+            ("be written", io::ErrorKind::NotFound, NO_OUTPUT),
+            ("be written", io::ErrorKind::PermissionDenied, NO_OUTPUT),
+            ("be written", io::ErrorKind::StorageFull, IO),
+        ];
+        for (action, kind, code) in cases {
+            let error = Error::Io { path: "x".into(), action, source: kind.into() };
+            assert!(matches!(failure(error), Failure::Line(c, _) if c == code), "{action} {kind}");
+        }
+    }
 }

@@ -82,7 +82,7 @@ pub fn texts(args: &TextArgs) -> Result<Vec<Given>, Failure> {
 }
 
 fn lines(path: &Path) -> Result<Vec<Given>, Failure> {
-    let text = output::file(path)?;
+    let text = output::json_lines(path)?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let given = lines.map(|(at, line)| {
         let place = format!("{}: line {}", path.display(), at + 1);

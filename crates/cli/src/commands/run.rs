@@ -61,6 +61,7 @@ pub fn execute(args: &RunArgs) -> Result<u8, Failure> {
     }
     interrupt::catch();
     trace::check(args.trace.as_deref())?;
+    prompt_cache::check(&args.prompt_cache)?;
     let began = Instant::now();
     match chat::wanted(args) {
         Some(wanted) => chat::execute(args, wanted, began),

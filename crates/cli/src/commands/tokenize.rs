@@ -57,7 +57,7 @@ fn text(args: &Tokenize) -> Result<String, Failure> {
 }
 
 fn lines(tokenizer: &Tokenizer, options: Encode, path: &Path) -> Result<u8, Failure> {
-    let text = output::file(path)?;
+    let text = output::json_lines(path)?;
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let text: String = serde_json::from_str(line).map_err(|error| {
             let line = format!("line {}: expected one JSON string: {error}", number + 1);

@@ -40,15 +40,20 @@ pub fn routes(args: &Classify) -> Result<Vec<Route>, Failure> {
             None => routes.push(Route { label: label.into(), examples: vec![text.to_owned()] }),
         };
     for label in &args.labels {
-        add(label.trim(), label.trim());
+        add(label, label);
     }
     if let Some(path) = &args.examples {
-        let text = output::file(path)?;
+        let text = output::json_lines(path)?;
+        let place = |at: usize| format!("{}: line {}", path.display(), at + 1);
         for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             let example: Example = serde_json::from_str(line).map_err(|error| {
                 let line = format!("expected an object with `text` and `label`: {error}");
-                Failure::usage(line).at(&format!("{}: line {}", path.display(), at + 1))
+                Failure::usage(line).at(&place(at))
             })?;
+            if example.label.trim().is_empty() {
+                let line = "the label is empty; name one".to_owned();
+                return Err(Failure::usage(line).at(&place(at)));
+            }
             add(&example.label, &example.text);
         }
         if routes.is_empty() {

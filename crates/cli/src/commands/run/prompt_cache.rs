@@ -5,7 +5,19 @@ use bilayer_engine::session::{SavedSequence, SequenceId, Session};
 
 use crate::args::PromptCacheArgs;
 use crate::failure::Failure;
+use crate::new_file::NewFile;
 use crate::output;
+
+/// Checks before the work that the file can be written, if it will be.
+///
+/// # Errors
+/// The folder is missing or cannot be written to.
+pub fn check(args: &PromptCacheArgs) -> Result<(), Failure> {
+    let Some(path) = args.prompt_cache.as_ref().filter(|_| !args.prompt_cache_ro) else {
+        return Ok(());
+    };
+    NewFile::create(path).map(drop).map_err(|error| Failure::output(path, &error))
+}
 
 /// Opens a sequence for the prompt: the part of it that the file has need not run. Returns the sequence and the number
 /// of its tokens, less than those of the prompt.
