@@ -150,7 +150,7 @@ impl From<bilayer_convert::Error> for Failure {
                 (BAD_MODEL, "; use a checkpoint of a supported kind")
             }
             Made::Incomplete { .. } => (BAD_MODEL, "; download it again"),
-            Made::NoTokenizer { .. } => (NO_FILE, ""),
+            Made::NoTokenizer { .. } | Made::NoFolder { .. } => (NO_FILE, ""),
             Made::Weight { .. } | Made::NoImatrix { .. } | Made::Smooth { .. } => (BAD_MODEL, ""),
             Made::OldImatrix { .. } | Made::Sums { .. } => (BAD_MODEL, ""),
             Made::ImatrixShape { .. } => (BAD_MODEL, "; give the one made from this model"),

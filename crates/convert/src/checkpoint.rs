@@ -65,7 +65,7 @@ impl Checkpoint {
     /// Reads `config.json` and the headers of the weights.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] names the file and the problem.
+    /// [`Error::NoFolder`]; [`Error::Checkpoint`] names the file and the problem.
     pub fn open(folder: &Path) -> Result<Checkpoint, Error> {
         let mut checkpoint = Checkpoint::described(folder, "config.json")?;
         let mut shards = Shards::open(&checkpoint)?;
@@ -97,6 +97,9 @@ impl Checkpoint {
     /// # Errors
     /// Those of [`Checkpoint::open`].
     pub fn described(folder: &Path, config: &str) -> Result<Checkpoint, Error> {
+        if !folder.exists() {
+            return Err(Error::NoFolder { folder: folder.display().to_string() });
+        }
         if !folder.is_dir() {
             let reason = "it is no folder; give the folder of a checkpoint".to_owned();
             return Err(Error::Checkpoint { file: folder.display().to_string(), reason });

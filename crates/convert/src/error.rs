@@ -196,6 +196,12 @@ pub enum Error {
         /// The problem.
         source: Box<bilayer_text::Error>,
     },
+    /// The folder does not exist.
+    #[error("{folder}: no such folder; give the folder of a checkpoint")]
+    NoFolder {
+        /// The path as given.
+        folder: String,
+    },
     /// The folder has no tokenizer.
     #[error(
         "{folder}: there is no tokenizer.json, SentencePiece model or vocab.txt; download the tokenizer too, or do without one \

@@ -42,7 +42,7 @@ pub enum Error {
     #[error("this build has no GPU support (feature `gpu`)")]
     NoGpuSupport,
     /// The file does not exist.
-    #[error("{path}: no such file; give the path of a .gguf file with -m")]
+    #[error("{path}: no such file; give the path of a .gguf file")]
     NoSuchFile {
         /// The path as given.
         path: String,

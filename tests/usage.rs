@@ -1,0 +1,127 @@
+//! What a newcomer types: names of models from elsewhere, `-` as a file, files that are missing, wrong variables.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
+
+use serde_json::Value;
+
+mod support {
+    pub mod model;
+    pub mod program;
+    pub mod words;
+}
+
+use support::program::{Place, Ran, ran};
+use support::words;
+
+/// One line with the reason, nothing on stdout.
+#[track_caller]
+fn refused(ran: &Ran, code: i32, part: &str) {
+    assert_eq!((ran.code, ran.out.as_str()), (Some(code), ""), "{ran:?}");
+    assert!(ran.err.contains(part), "{ran:?}");
+}
+
+#[test]
+fn a_file_to_write_is_not_standard_output() {
+    let place = Place::new();
+    place.file("in.jsonl", "{}\n");
+    let before = place.names();
+    let lines = [
+        "batch in.jsonl -",
+        "run -p a -n 1 --logits -",
+        "run -p a -n 1 --trace -",
+        "run -p a -n 1 --prompt-cache -",
+        "run -p a -n 1 --log-file -",
+        "imatrix -f in.jsonl -o -",
+        "quantize in.gguf - Q8_0",
+        "convert folder --outfile -",
+        "synth -",
+        "perplexity -f in.jsonl --kl-base -",
+    ];
+    for line in lines {
+        refused(&place.run(line), 2, "is -, but files are not written to standard output");
+    }
+    refused(&place.run("batch - out.jsonl"), 2, "IN cannot be standard input");
+    assert_eq!(place.names(), before);
+}
+
+#[test]
+fn files_that_are_missing_or_cannot_be_written_have_their_codes() {
+    let place = Place::new();
+    place.file("in.jsonl", "{\"custom_id\": \"1\"}\n");
+    let cases = [
+        ("batch in.jsonl absent/out.jsonl", 73, "absent/out.jsonl.journal: cannot be written"),
+        ("batch absent.jsonl out.jsonl", 66, "absent.jsonl: cannot be read"),
+        ("run -p a -n 1 --prompt-cache absent/x.kv", 73, "absent/x.kv: cannot be written"),
+        ("convert absent", 66, "absent: no such folder"),
+        ("run -p a -n 1 --lora absent.gguf", 66, "absent.gguf: no such file; give the path"),
+        ("run -p a -n 1 --log-file absent/x.log", 73, "absent/x.log: cannot be written"),
+    ];
+    for (line, code, part) in cases {
+        let ran = place.run(line);
+        refused(&ran, code, part);
+        assert!(!ran.err.contains("-m"), "{ran:?}");
+    }
+    assert_eq!(place.names(), ["in.jsonl"]);
+    place.run("run -p a -n 1 -ngl 0 --log-file messages.log").good();
+    let log = std::fs::read_to_string(place.path().join("messages.log")).unwrap();
+    assert!(log.contains("generate: 1 tokens"), "{log}");
+}
+
+#[test]
+fn a_name_of_a_model_that_is_the_prompt_is_noted() {
+    let place = Place::new();
+    let note = "no model is given, so the demo model continues `llama3.2`";
+    let ran = place.run("run llama3.2 -n 1 -ngl 0").good();
+    assert!(ran.err.contains(note) && ran.err.contains("-hf ORG/REPO"), "{ran:?}");
+    let ran = place.run("run -p llama3.2 -n 1 -ngl 0").good();
+    assert!(!ran.err.contains(note), "{ran:?}");
+    let offline = |line: &str| ran_offline(&place, line);
+    refused(&offline("run llama3.2:1b"), 66, "no such file; `bilayer models` lists");
+    refused(&offline("pull llama3.2"), 2, "`bilayer pull` is no command; `bilayer run -hf");
+}
+
+fn ran_offline(place: &Place, line: &str) -> Ran {
+    ran(place.command(line).env("HF_HUB_OFFLINE", "1"))
+}
+
+#[test]
+fn the_version_is_also_a_document() {
+    let place = Place::new();
+    let document: Value = place.run("version --json").json();
+    assert_eq!(document["version"], env!("CARGO_PKG_VERSION"));
+    for key in ["commit", "build", "target", "features", "cpu", "gpus"] {
+        assert!(document.get(key).is_some(), "{key} in {document}");
+    }
+    assert!(place.run("version").good().out.starts_with("bilayer "));
+    refused(&place.run("version extra"), 2, "extra");
+}
+
+#[test]
+fn a_wrong_value_of_a_variable_names_it() {
+    let place = Place::new();
+    let with = |line: &str, variable: &str| ran(place.command(line).env(variable, "abc"));
+    let part = "LLAMA_ARG_CTX_SIZE: invalid value 'abc' for '--ctx-size <N>'";
+    refused(&with("run -p a", "LLAMA_ARG_CTX_SIZE"), 2, part);
+    let part = "LLAMA_ARG_MLOCK: invalid value 'abc' for '--mlock'";
+    refused(&with("run -p a", "LLAMA_ARG_MLOCK"), 2, part);
+    let part = "bilayer: invalid value 'abc' for '--ctx-size <N>'";
+    refused(&with("run -p a -c abc", "LLAMA_ARG_CTX_SIZE"), 2, part);
+}
+
+#[test]
+fn json_lines_may_begin_with_a_byte_order_mark_and_labels_are_not_empty() {
+    let place = Place::new();
+    place.file("encoder.gguf", words::scorer("bert", &["good", "bad"]));
+    place.file("in.jsonl", "\u{feff}\"a\"\n\"b\"\n");
+    let lines = |ran: Ran| ran.good().out.lines().count();
+    assert_eq!(lines(place.run("tokenize --jsonl in.jsonl")), 2);
+    assert_eq!(lines(place.run("embed -m encoder.gguf --jsonl in.jsonl")), 2);
+    place.file("examples.jsonl", "\u{feff}{\"text\": \"a\", \"label\": \"x\"}\n");
+    let line = "classify -m encoder.gguf a --examples examples.jsonl";
+    assert_eq!(lines(place.run(line)), 1);
+    let line = "classify -m encoder.gguf a --labels billing,,x";
+    refused(&place.run(line), 2, "a label is empty");
+    place.file("examples.jsonl", "{\"text\": \"a\", \"label\": \" \"}\n");
+    let line = "classify -m encoder.gguf a --examples examples.jsonl";
+    refused(&place.run(line), 2, "examples.jsonl: line 1: the label is empty");
+}
