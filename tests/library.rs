@@ -138,6 +138,22 @@ fn the_cpu_may_divide_its_weights_and_round_them_in_prompts() {
     assert!((rounded - whole).abs() < 0.1 && (rounded != whole) == rounds, "{rounded}, {whole}");
 }
 
+/// A table of positions is a matrix, too, but multiplied with nothing.
+#[test]
+fn an_adapter_of_what_is_no_factor_is_refused() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("gpt2.gguf"), words::tiny_of("gpt2")).unwrap();
+    let open = |matrix: &str| {
+        std::fs::write(path("a.gguf"), words::adapter_of(&path("gpt2.gguf"), &[matrix], 2))
+            .unwrap();
+        Model::builder(path("gpt2.gguf")).gpu_layers(0).lora(path("a.gguf"), 1.0).open()
+    };
+    open("blk.0.attn_output.weight").unwrap();
+    let error = open("position_embd.weight").err().unwrap().to_string();
+    assert!(error.contains("position_embd.weight.lora_a"), "{error}");
+}
+
 #[test]
 fn a_draft_model_needs_the_same_vocabulary() {
     let folder = folder();

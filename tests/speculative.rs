@@ -260,26 +260,42 @@ fn a_short_prompt_takes_the_prefill_kernels() {
     assert!(checked > 0);
 }
 
-/// Rows verified together far into a text, where attention splits the pages of a sequence, from 512 positions on.
+/// Rows verified together far into a text, where attention splits the pages of a sequence: at position 512 for the first
+/// time, and at 1024. Windows begin at another page for each 32nd row, and sixteen query heads per key head leave a tile four
+/// rows.
 #[test]
 fn rows_far_into_a_text_have_the_bits_of_single_ones() {
-    let model = tiny(Type::F16, 4);
-    let mut session = Session::new(&model, Settings { ctx_size: Some(640), ..settings() }).unwrap();
-    let (start, tokens) = (some(499, 1), some(40, 2));
-    let mut rows = |chunk: usize| {
-        let sequence = session.open().unwrap();
-        session.prefill(sequence, &start, &mut |_| true).unwrap();
-        let mut rows = Vec::new();
-        for tokens in tokens.chunks(chunk) {
-            let run = Run { sequence, tokens, wanted: Wanted::Verified };
-            rows.extend(session.step(&[run]).unwrap().iter().map(|x| x.to_bits()));
-        }
-        session.close(sequence);
-        rows
+    let window = ("attention.sliding_window", 530);
+    let of_heads = [("attention.head_count", 16), ("attention.head_count_kv", 1)];
+    let of = |sizes: &[(&str, u32)]| {
+        Model::from_bytes("tiny", words::tiny_of_sizes("llama", sizes)).unwrap()
     };
-    let single = rows(1);
-    for chunk in 2..=CHECKED_ROWS {
-        assert!(rows(chunk) == single, "{chunk} rows");
+    let cases = [
+        ("as they are", tiny(Type::F16, 4), 499),
+        ("as they are, later", tiny(Type::F16, 4), 1010),
+        ("with a window", of(&[window]), 1010),
+        ("with many heads per key head", of(&of_heads), 499),
+        ("with both", of(&[window, of_heads[0], of_heads[1]]), 1010),
+    ];
+    for (name, model, len) in cases {
+        let settings = Settings { ctx_size: Some(1152), ..settings() };
+        let mut session = Session::new(&model, settings).unwrap();
+        let (start, tokens) = (some(len, 1), some(40, 2));
+        let mut rows = |chunk: usize| {
+            let sequence = session.open().unwrap();
+            session.prefill(sequence, &start, &mut |_| true).unwrap();
+            let mut rows = Vec::new();
+            for tokens in tokens.chunks(chunk) {
+                let run = Run { sequence, tokens, wanted: Wanted::Verified };
+                rows.extend(session.step(&[run]).unwrap().iter().map(|x| x.to_bits()));
+            }
+            session.close(sequence);
+            rows
+        };
+        let single = rows(1);
+        for chunk in 2..=CHECKED_ROWS {
+            assert!(rows(chunk) == single, "{name}: {chunk} rows");
+        }
     }
 }
 

@@ -124,6 +124,11 @@ pub fn control_vector(width: usize, layers: &[usize]) -> SharedBytes {
 
 /// An adapter of random values for the queries and values of the first layer of a model.
 pub fn adapter(model: &std::path::Path, rank: u64) -> SharedBytes {
+    adapter_of(model, &["blk.0.attn_q.weight", "blk.0.attn_v.weight"], rank)
+}
+
+/// An adapter of random values for matrices of a model.
+pub fn adapter_of(model: &std::path::Path, names: &[&str], rank: u64) -> SharedBytes {
     let model = bilayer_gguf::File::open(model).unwrap();
     let mut metadata = Metadata::new();
     metadata.set("general.architecture", model.metadata().str("general.architecture").unwrap());
@@ -131,7 +136,7 @@ pub fn adapter(model: &std::path::Path, rank: u64) -> SharedBytes {
     metadata.set("adapter.type", "lora");
     metadata.set("adapter.lora.alpha", 2.0f32);
     let mut tensors = Vec::new();
-    for name in ["blk.0.attn_q.weight", "blk.0.attn_v.weight"] {
+    for name in names {
         let shape = model.tensor(name).unwrap().layout().shape();
         let (rows, cols) = (shape[0], shape[1]);
         for (part, shape) in [("a", [rank, cols]), ("b", [rows, rank])] {

@@ -307,6 +307,7 @@ impl Backend for Cpu {
         // Weights stay in place, or are copied one by one, so nothing is laid out; only old contents are dropped. An open
         // run ends first; its error is irrelevant.
         let _ = self.finish();
+        self.pool.forget();
         self.segments.clear();
         self.caches.retain(|id, _| holding.caches.contains(id));
         self.states.retain(|id, _| holding.states.contains(id));

@@ -230,7 +230,8 @@ impl Gemm {
     /// Multiplies consecutive rows of weights in their GGUF layout with the packed activations and overwrites `out`
     /// `[tokens, rows]` f32. Any number of rows is allowed; [`Gemm::panel_rows`] are processed at a time.
     ///
-    /// Sums of int8 products are exact within a scale's columns; sums over scales are f32, in column order. `scratch`
+    /// Sums of integer products are exact within a scale's columns; sums over scales are f32, in column order. With AVX2,
+    /// codes of a full byte are first multiplied by their scales and rounded to twelve bits (`tile/avx2_wide.rs`). `scratch`
     /// has [`Gemm::scratch_bytes`] and may be uninitialized.
     ///
     /// # Panics

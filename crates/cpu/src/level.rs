@@ -3,7 +3,7 @@
 //! A level is a row here: its name, its architecture, the CPU features it is detected by, and its float vectors, which
 //! bring their width and the function that compiles a kernel for them. What a level multiplies matrices with is the
 //! other half of the row: `Tiled` for its row type, in `tile/<level>.rs`. Whoever needs something of a level's row asks
-//! `by_level!`; there is no other `match` on a level.
+//! `by_level!`; there is no other `match` on a level, but the `numbers` of a type may compare one.
 
 use std::fmt;
 use std::str::FromStr;

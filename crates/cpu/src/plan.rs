@@ -1,11 +1,16 @@
 //! Splits a step's attention into tiles: by tokens if there are many, by pages if there are few.
 //!
-//! The split depends on the step alone, never on the number of threads, so the order of every sum is fixed.
+//! The split depends on the step alone, never on the number of threads, so the order of every sum is fixed. In a step of at
+//! most [`EXACT_ROWS_MAX`] rows, where a row's pages are cut depends on the row's position alone: cuts lie at multiples of
+//! their width from the sequence's begin. What rows beside it add are pages and cuts that it attends to nothing of.
 
-use bilayer_graph::{PAGE_TOKENS, Span, Window};
+use bilayer_graph::{EXACT_ROWS_MAX, PAGE_TOKENS, Span, Window};
 
 /// Minimum number of pages per tile before a sequence's pages are split: 512 positions.
 const CUT_PAGES: usize = 16;
+
+/// Width of cuts of rows whose pages are not split.
+const UNCUT: usize = usize::MAX;
 
 /// Tokens with space for partial results, in addition to two for each token of the step.
 const PARTS: usize = 256;
@@ -105,16 +110,20 @@ impl Plan {
 
     /// Splits a step into tiles.
     pub(crate) fn lay(&mut self, spans: &[Span]) {
-        let cut_pages = self.cut_pages(spans);
+        let least = self.least_width(spans);
         self.tiles.clear();
         self.merges.clear();
         let mut part = 0;
         for (index, span) in spans.iter().enumerate() {
-            let whole = self.whole(index, span);
-            if self.cuts(span, cut_pages) > 1 {
-                part = self.push_cuts(whole, cut_pages, part);
-            } else {
-                self.push_tokens(whole);
+            let mut rest = self.whole(index, span);
+            while rest.rows > 0 {
+                let (tile, width) = self.split_off(&mut rest, span);
+                let width = width.max(least);
+                if cuts(&tile, width) > 1 {
+                    part = self.push_cuts(tile, width, part);
+                } else {
+                    self.tiles.push(tile);
+                }
             }
         }
         debug_assert!(part <= self.parts_max);
@@ -144,36 +153,78 @@ impl Plan {
         Tile { first_page: first / PAGE_TOKENS, end_page: end.div_ceil(PAGE_TOKENS), ..tile }
     }
 
-    /// Number of tiles for a span's pages; 1 for spans of more than one tile of tokens.
-    fn cuts(&self, span: &Span, cut_pages: usize) -> usize {
-        let whole = self.whole(0, span);
-        if whole.rows > self.reach.tile_tokens {
-            return 1;
-        }
-        (whole.end_page - whole.first_page).div_ceil(cut_pages)
+    /// Whether a span has so many rows that its tiles need not be cut by pages.
+    fn is_prompt(&self, span: &Span) -> bool {
+        span.rows as usize > self.reach.tile_tokens.max(EXACT_ROWS_MAX)
     }
 
-    /// The smallest power-of-two multiple of [`CUT_PAGES`] whose partial results fit.
-    fn cut_pages(&self, spans: &[Span]) -> usize {
-        let mut cut_pages = CUT_PAGES;
-        loop {
-            let parts = |span: &Span| match self.cuts(span, cut_pages) {
-                1 => 0,
-                cuts => cuts * span.rows as usize,
-            };
-            if spans.iter().map(parts).sum::<usize>() <= self.parts_max {
-                return cut_pages;
+    /// Takes the next rows that one tile can have from the rest of a span. Returns the tile and the width of its cuts.
+    fn split_off(&self, rest: &mut Tile, span: &Span) -> (Tile, usize) {
+        let most = rest.rows.min(self.reach.tile_tokens);
+        let (rows, width) = match self.is_prompt(span) {
+            true => (most, UNCUT),
+            false => {
+                let width = self.width(rest, 0);
+                let others = (1..most).take_while(|&at| self.width(rest, at) == width).count();
+                (1 + others, width)
             }
-            cut_pages *= 2;
+        };
+        let tile = self.paged(Tile { rows, ..*rest });
+        rest.row += rows;
+        rest.position += rows;
+        rest.rows -= rows;
+        (tile, width)
+    }
+
+    /// Pages per cut for the row `at` of a tile: the smallest power-of-two multiple of [`CUT_PAGES`] for which the partial
+    /// results of [`EXACT_ROWS_MAX`] such rows fit; [`UNCUT`] for few pages.
+    fn width(&self, tile: &Tile, at: usize) -> usize {
+        let position = tile.position + at;
+        let seen = match self.reach.both_ways {
+            true => tile.end - tile.begin,
+            false => position + 1 - first_seen(self.reach.window, position),
+        };
+        if seen <= CUT_PAGES * PAGE_TOKENS {
+            return UNCUT;
+        }
+        // One page more than it sees may be touched, and one cut more than those fill.
+        let pages = seen.div_ceil(PAGE_TOKENS) + 1;
+        let most = self.parts_max / EXACT_ROWS_MAX;
+        let mut width = CUT_PAGES;
+        while pages.div_ceil(width) + 1 > most {
+            width *= 2;
+        }
+        width
+    }
+
+    /// The smallest power-of-two multiple of [`CUT_PAGES`] with which the partial results of all rows fit.
+    fn least_width(&self, spans: &[Span]) -> usize {
+        let mut least = CUT_PAGES;
+        loop {
+            let mut parts = 0;
+            for span in spans {
+                let mut rest = self.whole(0, span);
+                while rest.rows > 0 && !self.is_prompt(span) {
+                    let (tile, width) = self.split_off(&mut rest, span);
+                    let cuts = cuts(&tile, width.max(least));
+                    parts += if cuts > 1 { cuts * tile.rows } else { 0 };
+                }
+            }
+            if parts <= self.parts_max {
+                return least;
+            }
+            least *= 2;
         }
     }
 
-    fn push_cuts(&mut self, whole: Tile, cut_pages: usize, mut part: usize) -> usize {
+    fn push_cuts(&mut self, whole: Tile, width: usize, mut part: usize) -> usize {
         let first_part = part;
-        for first_page in (whole.first_page..whole.end_page).step_by(cut_pages) {
-            let end_page = (first_page + cut_pages).min(whole.end_page);
+        let mut first_page = whole.first_page;
+        while first_page < whole.end_page {
+            let end_page = ((first_page / width + 1) * width).min(whole.end_page);
             self.tiles.push(Tile { first_page, end_page, part: Some(part), ..whole });
             part += whole.rows;
+            first_page = end_page;
         }
         let (stride, count) = (whole.rows, (part - first_part) / whole.rows);
         self.merges.extend((0..whole.rows).map(|at| Merge {
@@ -184,15 +235,11 @@ impl Plan {
         }));
         part
     }
+}
 
-    fn push_tokens(&mut self, whole: Tile) {
-        for done in (0..whole.rows).step_by(self.reach.tile_tokens) {
-            let rows = self.reach.tile_tokens.min(whole.rows - done);
-            let position = whole.position + done;
-            let tile = Tile { row: whole.row + done, rows, position, ..whole };
-            self.tiles.push(self.paged(tile));
-        }
-    }
+/// Number of cuts of a tile's pages.
+fn cuts(tile: &Tile, width: usize) -> usize {
+    tile.end_page.div_ceil(width) - tile.first_page / width
 }
 
 #[cfg(test)]
@@ -239,6 +286,46 @@ mod tests {
         assert_eq!((whole[0], whole[12], whole[14]), ((0, 0, 7), (192, 0, 7), (216, 0, 1)));
         // Position 96 attends to 65 to 127, position 111 up to 142.
         assert_eq!(pages(Reach { window: Some(Window::Last(32)), ..reach })[6], (96, 2, 5));
+    }
+
+    /// The pages that row `at` attends to, in the tiles of a step in which it is.
+    fn pages_of(plan: &Plan, at: usize) -> Vec<(usize, usize)> {
+        let of = |tile: &Tile| {
+            let position = tile.position + at.checked_sub(tile.row).filter(|&at| at < tile.rows)?;
+            let first = first_seen(plan.reach.window, position) / PAGE_TOKENS;
+            let end = position / PAGE_TOKENS + 1;
+            Some((tile.first_page.max(first), tile.end_page.min(end)))
+        };
+        plan.tiles.iter().filter_map(of).filter(|(first, end)| first < end).collect()
+    }
+
+    #[test]
+    fn a_row_of_few_is_cut_as_if_it_were_alone() {
+        let windows =
+            [None, Some(Window::Last(700)), Some(Window::Last(512)), Some(Window::Chunk(1000))];
+        let positions = [0, 500, 509, 700, 1020, 1500, 1999, 5000, 17_400, 40_000, 81_900, 163_000];
+        let mut several = 0;
+        for (window, tile_tokens, tokens) in windows.into_iter().flat_map(|window| {
+            [(window, 16, 8), (window, 3, 8), (window, 64, 512), (window, 1, 512)]
+        }) {
+            let reach = Reach { window, tile_tokens, ..CAUSAL };
+            let [mut alone, mut among] = [(); 2].map(|()| Plan::new(reach, tokens));
+            for (position, rows) in positions.into_iter().flat_map(|at| [(at, 8), (at + 3, 5)]) {
+                let other = span(rows, 8 - rows, 100_000);
+                among.lay(&[span(0, rows, position), other][..1 + usize::from(rows < 8)]);
+                for row in 0..rows {
+                    alone.lay(&[span(0, 1, position + row)]);
+                    let expected = pages_of(&alone, 0);
+                    several += usize::from(expected.len() > 1);
+                    assert_eq!(
+                        pages_of(&among, row as usize),
+                        expected,
+                        "{reach:?} {position} {row}"
+                    );
+                }
+            }
+        }
+        assert!(several > 100, "{several}");
     }
 
     #[test]

@@ -423,6 +423,13 @@ impl Pool {
         self.shared.gate.wake();
     }
 
+    /// Lets go of the last job, which has finished: a pool keeps it until the next one is published.
+    pub(crate) fn forget(&mut self) {
+        let last = lock(&self.shared.slot).take();
+        // What it held is freed here, where no lock is held.
+        drop(last);
+    }
+
     /// Works on the job until it has finished, bound to the last node meanwhile: the thread is the caller's, and has other
     /// things to do.
     pub(crate) fn finish(&mut self, job: &Job) {

@@ -248,7 +248,13 @@ pub fn read_parts<'n>(
     }
     let graph = record(&config, catalog)?;
     let architecture = find(config.architecture)?;
-    let used: HashSet<&str> = graph.weights.iter().map(|weight| weight.name.as_str()).collect();
+    // An adapter's matrices are recorded with those that they adapt, which may be used for something else than products.
+    let used: HashSet<&str> = graph
+        .nodes
+        .iter()
+        .flat_map(|node| node.op.weights())
+        .map(|id| graph.weight(id).name.as_str())
+        .collect();
     let ignored = |name: &str| architecture.ignored.iter().any(|end| name.ends_with(end));
     // Blocks for multi-token prediction follow the model's layers; only a session that drafts with them reads them.
     let blocks = metadata.opt_usize(&format!("{}.block_count", config.architecture))?;

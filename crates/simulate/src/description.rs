@@ -21,6 +21,8 @@
 //! out_of_memory_at = 90 # the submit that the device refuses for lack of memory
 //! ```
 
+use std::ops::RangeInclusive;
+
 use bilayer_graph::{Facts, Link};
 use bilayer_scheduler::{Bytes, Machine};
 use serde::Deserialize;
@@ -115,6 +117,9 @@ impl Table {
     }
 }
 
+/// Rates of real devices, with which a step takes no time that a clock cannot add.
+const RATES: RangeInclusive<f64> = 1e-3..=1e9;
+
 fn device(key: &str, table: Table, facts: impl Fn(String, u64) -> Facts) -> Result<Facts, Error> {
     let wrong = |what: String| Error::Description(format!("{key}.{what}"));
     let rates = [
@@ -124,8 +129,9 @@ fn device(key: &str, table: Table, facts: impl Fn(String, u64) -> Facts) -> Resu
         ("download_gbps", table.download_gbps),
     ];
     for (name, value) in rates {
-        if value.is_some_and(|value| !(value.is_finite() && value > 0.0)) {
-            return Err(wrong(format!("{name} must be more than 0")));
+        if value.is_some_and(|value| !RATES.contains(&value)) {
+            let (least, most) = (RATES.start(), RATES.end());
+            return Err(wrong(format!("{name} must be between {least} and {most}")));
         }
     }
     let times = [
@@ -187,6 +193,11 @@ mod tests {
             (format!("[cpu]\n{}", device.replace("1GiB", "lots")), "cpu.memory"),
             (format!("[cpu]\n{}", device.replace("1GiB", "-1GiB")), "cpu.memory"),
             (format!("[cpu]\n{}", device.replace("read_gbps = 1", "read_gbps = 0")), "read_gbps"),
+            (
+                format!("[cpu]\n{}", device.replace("read_gbps = 1", "read_gbps = 1e-300")),
+                "cpu.read_gbps must be between 0.001 and 1000000000",
+            ),
+            (format!("[cpu]\n{device}tops = inf\n"), "cpu.tops must be between"),
             (format!("[cpu]\n{device}speed = 2\n"), "speed"),
             (format!("[cpu]\n{device}wait_us = -1\n"), "cpu.wait_us"),
             (format!("[cpu]\n{device}[gpu]\n{device}upload_gbps = 0\n"), "gpu.upload_gbps"),

@@ -45,13 +45,6 @@ fn load(block: &[u8], a: usize, b: usize) -> __m512i {
     }
 }
 
-/// 16 bytes, twice.
-#[inline(always)]
-fn twice(block: &[u8], at: usize) -> __m256i {
-    // SAFETY: as above.
-    unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(part::<16>(block, at).as_ptr().cast())) }
-}
-
 #[inline(always)]
 fn halves(a: i64, b: i64) -> __m512i {
     // SAFETY: as above.
@@ -81,16 +74,10 @@ impl Bytes for __m512i {
 
     #[inline(always)]
     fn codes(block: &[u8], field: Field, first: usize) -> Self {
+        assert!(field.run >= 32, "shorter runs have no kernel of 64 bytes");
         let [(a, low), (b, high)] = places(field, first);
         // SAFETY: as above.
         unsafe {
-            if field.run < 32 {
-                // Four runs of 16 weights, each pair in the same bytes.
-                let bytes = _mm512_castsi256_si512(twice(block, a));
-                let bytes = _mm512_inserti64x4::<1>(bytes, twice(block, b));
-                let [first, second] = [0, 4].map(|shift| MATRICES[shift][field.bits as usize]);
-                return fields(bytes, [first, first, second, second, first, first, second, second]);
-            }
             let bytes = load(block, a, b);
             if field.bits == 8 {
                 bytes

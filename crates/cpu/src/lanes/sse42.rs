@@ -1,7 +1,7 @@
 //! Eight lanes of SSE4.2 in two vectors, which take as many instructions as registers of AVX2 would be.
 //!
-//! SAFETY of every intrinsic here: a token of the level exists only inside `enter` and `transform`, whose callers have
-//! detected the features.
+//! SAFETY of every intrinsic here: a token of the level exists only inside `enter`, whose callers have detected the
+//! features.
 
 use std::arch::x86_64::*;
 

@@ -59,10 +59,6 @@ impl Conv {
         self.weight.len() / self.out.width
     }
 
-    fn chunk_channels(&self, state: &State) -> usize {
-        (CHUNK_ELEMENTS / state.tokens.len().max(1)).next_multiple_of(CHANNELS_MIN)
-    }
-
     /// Computes the channels `first..first + len` of a span and advances their state.
     fn carry(&self, context: &Context<'_>, span: &StateSpan, (first, len): (usize, usize)) {
         let (channels, taps) = (self.out.width, self.taps());
@@ -105,9 +101,14 @@ impl Conv {
     }
 }
 
+/// Channels per chunk of a step of so many tokens.
+fn chunk_channels(tokens: usize) -> usize {
+    (CHUNK_ELEMENTS / tokens.max(1)).max(1).next_multiple_of(CHANNELS_MIN)
+}
+
 impl Stage for Conv {
     fn chunks(&self, state: &State) -> usize {
-        self.out.width.div_ceil(self.chunk_channels(state))
+        self.out.width.div_ceil(chunk_channels(state.tokens.len()))
     }
 
     fn writes(&self, state: &State) -> Vec<Range<usize>> {
@@ -115,7 +116,7 @@ impl Stage for Conv {
     }
 
     fn run(&self, context: Context<'_>, chunk: usize) {
-        let channels = self.chunk_channels(context.state);
+        let channels = chunk_channels(context.state.tokens.len());
         let first = chunk * channels;
         let len = channels.min(self.out.width - first);
         for span in &context.state.states {
@@ -149,5 +150,19 @@ impl Kernel for Sum<'_> {
                 *out += x * weight;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CHANNELS_MIN, CHUNK_ELEMENTS, chunk_channels};
+
+    #[test]
+    fn steps_of_any_size_have_chunks() {
+        for tokens in [0, 1, 100, CHUNK_ELEMENTS, CHUNK_ELEMENTS + 1, 1 << 16] {
+            let channels = chunk_channels(tokens);
+            assert!(channels >= CHANNELS_MIN && channels.is_multiple_of(CHANNELS_MIN), "{tokens}");
+        }
+        assert_eq!([1, CHUNK_ELEMENTS + 1].map(chunk_channels), [CHUNK_ELEMENTS, CHANNELS_MIN]);
     }
 }

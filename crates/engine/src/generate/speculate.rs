@@ -6,8 +6,7 @@
 //!
 //! This requires that the model computes the same logits for a token alone and among others. The step that verifies
 //! draft tokens requests it ([`Wanted::Verified`](crate::session::Wanted::Verified)). On the CPU it holds bit for bit
-//! for up to [`CHECKED_ROWS`] tokens per step, except beyond 512 positions with attention windows or with more than
-//! eight query heads per key head. Longer drafts may select the other of two nearly equally likely tokens.
+//! for up to [`CHECKED_ROWS`] tokens per step. Longer drafts may select the other of two nearly equally likely tokens.
 //!
 //! A drafter may use any method, with one restriction: whether it drafts a token, and how many follow, must not depend
 //! on random numbers except through the preceding tokens. If tokens were discarded because of their own value, they

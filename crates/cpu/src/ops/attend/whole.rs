@@ -118,8 +118,8 @@ impl Stage for Sweep {
 
     fn scratch_bytes(&self) -> usize {
         let (rows, dim) = (self.shape.reach.tile_tokens, self.shape.head_dim);
-        // At most eight tokens' columns, sums, scales and outliers are beside each other.
-        let packed = rows * (dim + 128) + 64 * rows;
+        // The columns, sums, scales and outliers of eight tokens at most are beside each other, also where there are fewer.
+        let packed = (rows + 7) * (dim + 128) + 64 * rows;
         packed + 4 * rows * (2 * dim + KEYS + 1 + WEIGHT_LANES) + 6 * 64
     }
 
