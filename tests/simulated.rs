@@ -611,6 +611,22 @@ fn commands_run_on_a_simulated_machine() {
     assert_eq!((&alone["n_gpu_layers"], &alone["avg_ts"]), (&43.into(), &among["avg_ts"]));
     assert!(alone["avg_ts"].as_f64().unwrap() > 300.0, "{alone}");
     assert_eq!(alone["cpu_info"], "16 cores, dual-channel DDR5-5600");
+    for (flags, names) in [
+        ("--no-compute", "--simulate"),
+        ("--simulate none.toml", "none.toml"),
+        ("--simulate m.gguf", "m.gguf"),
+        ("--simulate m.toml -dev 3", "3"),
+    ] {
+        let wrong = place.run(&format!("run -m m.gguf -p ab -n 1 {flags}"));
+        assert!(wrong.code != Some(0) && wrong.err.contains(names), "{flags}: {wrong:?}");
+    }
+}
+
+#[test]
+fn measurements_are_those_of_the_simulated_machine() {
+    let place = Place::new();
+    place.file("m.toml", DESKTOP);
+    place.run("synth --layers 3 --type Q4_K_M m.gguf").good();
     // The memory of all GPUs.
     place.file("two.toml", described((50.0, 1.0), &[(24.0, 800.0, 100.0, 25.0); 2]));
     let flags = "-m m.gguf --simulate two.toml -ngl all -ts 1,1";
@@ -651,13 +667,4 @@ fn commands_run_on_a_simulated_machine() {
     let rows = place.run(line).json();
     let speed = |row: usize| rows[row]["avg_ts"].as_f64().unwrap();
     assert!(speed(1) > 2.0 * speed(0), "{rows}");
-    for (flags, names) in [
-        ("--no-compute", "--simulate"),
-        ("--simulate none.toml", "none.toml"),
-        ("--simulate m.gguf", "m.gguf"),
-        ("--simulate m.toml -dev 3", "3"),
-    ] {
-        let wrong = place.run(&format!("run -m m.gguf -p ab -n 1 {flags}"));
-        assert!(wrong.code != Some(0) && wrong.err.contains(names), "{flags}: {wrong:?}");
-    }
 }

@@ -120,8 +120,8 @@ fn wrong_requests_are_answered_with_what_is_wrong() {
         (request("g", "/v1/completions", &json!({ "prompt": "x ".repeat(2000) })), "context"),
     ];
     let lines: Vec<&str> = cases.iter().map(|(line, _)| line.as_str()).collect();
-    // A blank line is no request, and the last needs no line break.
-    place.file("in.jsonl", lines.join("\n").replacen("\n", "\r\n\n", 1));
+    // A byte order mark and a blank line are no request, and the last needs no line break.
+    place.file("in.jsonl", format!("\u{feff}{}", lines.join("\n").replacen("\n", "\r\n\n", 1)));
     let ran = place.run("batch -ngl 0 -c 256 in.jsonl out.jsonl");
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.err.contains("11 requests answered") && ran.err.contains("10 failed"), "{ran:?}");
@@ -156,7 +156,7 @@ fn files_that_cannot_be_used_are_refused_and_kept() {
     refused("none.jsonl out.jsonl", 66, "none.jsonl");
     refused("empty.jsonl out.jsonl", 65, "empty.jsonl: has no requests");
     refused("in.jsonl in.jsonl", 2, "same file");
-    refused("in.jsonl none/out.jsonl", 66, "none/out.jsonl.journal");
+    refused("in.jsonl none/out.jsonl", 73, "none/out.jsonl.journal");
     refused("/dev/null out.jsonl", 65, "no regular file");
     refused("-m none.gguf in.jsonl out.jsonl", 66, "none.gguf");
     // A journal of other requests, or of another model.

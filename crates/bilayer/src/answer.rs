@@ -36,9 +36,9 @@ impl<'m> Answer<'m> {
     /// As [`Answer::text`].
     pub fn reply(mut self) -> Result<Reply, Error> {
         let parser = self.parser.take();
-        let content = self.text()?;
+        let content = self.rest()?;
         Ok(match parser {
-            Some(parser) => Reply::of(parser, &content),
+            Some(parser) => Reply::of(parser, &content, self.stop()),
             None => Reply { content, ..Reply::default() },
         })
     }
@@ -48,8 +48,12 @@ impl<'m> Answer<'m> {
     /// # Errors
     /// A device failed, or no token is left to choose from.
     pub fn text(mut self) -> Result<String, Error> {
+        self.rest()
+    }
+
+    fn rest(&mut self) -> Result<String, Error> {
         let mut text = String::new();
-        for token in &mut self {
+        for token in &mut *self {
             text += &token?.text;
         }
         Ok(text + &self.generation.finish())

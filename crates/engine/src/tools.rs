@@ -5,6 +5,7 @@ use bilayer_text::chat::reply::{CallRules, Delta, Format, Options, Tool, ToolCho
 use serde_json::Value;
 
 use crate::conversation::Function;
+use crate::generate::Stop;
 use crate::{Error, Model};
 
 pub use bilayer_text::chat::reply::Parser;
@@ -132,10 +133,13 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Takes a whole answer apart.
-    pub fn of(mut parser: Parser, text: &str) -> Reply {
+    /// Takes a whole answer apart. The beginning of a call, in one that was cut off, is not content.
+    pub fn of(mut parser: Parser, text: &str, stop: Option<Stop>) -> Reply {
         let mut deltas = parser.push(text);
-        deltas.extend(parser.finish());
+        deltas.extend(match stop {
+            Some(stop) if stop.cuts() => parser.cut(),
+            _ => parser.finish(),
+        });
         let mut reply = Reply::default();
         for delta in deltas {
             match delta {

@@ -195,10 +195,7 @@ impl Splitter {
 
     /// Ends the answer. A call that a limit cut off is no content.
     pub fn end(&mut self, stop: Stop) -> Vec<Piece> {
-        pieces(match stop {
-            Stop::EndOfText | Stop::Text(_) => self.parser.finish(),
-            Stop::Length | Stop::Context | Stop::Interrupted => self.parser.cut(),
-        })
+        pieces(if stop.cuts() { self.parser.cut() } else { self.parser.finish() })
     }
 }
 

@@ -65,7 +65,7 @@ pub fn execute(args: &Args) -> Result<u8, Failure> {
     }
     interrupt::catch();
     trace::check(args.html.as_deref())?;
-    let text = output::file(&args.data)?;
+    let text = output::json_lines(&args.data)?;
     let cases = evaluate::parse(&text)
         .map_err(|error| Failure::usage(error.to_string()).in_file(&args.data))?;
     let mut meter = meter(&args.prices)?;

@@ -69,13 +69,16 @@ impl Input {
                 return Err(wrong(format!("line {number} is longer than {LINE_MAX} bytes")));
             }
             hasher.update(&bytes);
-            let text = bytes.trim_ascii();
+            // Windows programs begin text with a byte order mark, which is no JSON.
+            let mark = if number == 1 { "\u{feff}".as_bytes() } else { b"" };
+            let line = bytes.strip_prefix(mark).unwrap_or(&bytes);
+            let text = line.trim_ascii();
             if !text.is_empty() {
                 let named: Option<Named> = serde_json::from_slice(text).ok();
                 let id = named.map(|named| Sha256::digest(named.custom_id));
                 let before = id.map(|id| *ids.entry(id).or_insert(number));
                 let same_id = before.filter(|&before| before != number);
-                let skipped = bytes.len() - bytes.trim_ascii_start().len();
+                let skipped = bytes.len() - line.trim_ascii_start().len();
                 let (first, len) = (first + skipped as u64, text.len() as u64);
                 lines.push(Line { number, first, len, same_id });
             }

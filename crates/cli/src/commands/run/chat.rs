@@ -521,9 +521,9 @@ impl Chat {
         let seen = reply::Options { reasoning, ..parser_options(&format, &end, tools) };
         let mut shown = Shown::new(shows_parts.then(|| format.parser(seen)));
         let answer = streamed(args, generation, new, &mut |piece| shown.push(piece))?;
-        self.reasoning = shown.finish()?;
+        self.reasoning = shown.finish(answer.stop)?;
         self.last = Some(Last { statistics: answer.statistics.clone(), kept: turn.kept });
-        let reply = Reply::of(tools.parser(source, &end), &answer.text);
+        let reply = Reply::of(tools.parser(source, &end), &answer.text, Some(answer.stop));
         if args.json {
             let report = report::Report {
                 model,

@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use bilayer_engine::generate::Stop;
 use bilayer_text::chat::reply::{Delta, Parser};
 
 use super::wrap::Wrap;
@@ -37,9 +38,9 @@ impl Shown {
     }
 
     /// Shows what is left at the end. Returns the reasoning.
-    pub fn finish(mut self) -> Result<String, Failure> {
+    pub fn finish(mut self, stop: Stop) -> Result<String, Failure> {
         if let Some(parser) = &mut self.parser {
-            let deltas = parser.finish();
+            let deltas = if stop.cuts() { parser.cut() } else { parser.finish() };
             self.show(deltas)?;
         }
         self.fold()?;
