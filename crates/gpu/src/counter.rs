@@ -1,8 +1,8 @@
 //! Counts on the device the command buffers of steps that it completes.
 //!
 //! wgpu 30 treats a command buffer that Metal gave up, after a fault or a time-out, as one that completed
-//! (https://github.com/gfx-rs/wgpu/issues/9545): what its kernels should have written is then what earlier steps wrote. So the
-//! last dispatch of each command buffer adds 1 to a number, which is read with a step's results and compared with the number
+//! (<https://github.com/gfx-rs/wgpu/issues/9545>): what its kernels should have written is then what earlier steps wrote. So
+//! the last dispatch of each command buffer adds 1 to a number, which is read with a step's results and compared with the number
 //! of command buffers that were submitted. Vulkan and DX12 report such a device as lost themselves.
 
 use std::sync::atomic::{AtomicBool, Ordering};
