@@ -621,6 +621,20 @@ fn both_models_together_fit_the_adapter() {
     let auto = Placing { gpu_layers: Offload::Auto, ..beside(short) };
     let used = plan(&model, auto, short).unwrap().devices[1].used_bytes;
     assert!(used + needed <= short, "{used}");
+    // The host and a GPU that shares its memory have room for all that both models need, or for a byte less.
+    let shared = |bytes: u64| {
+        let mut machine = machine(1 << 40);
+        machine.devices[0].memory_bytes = bytes;
+        machine.devices[1].uses_host_memory = true;
+        machine
+    };
+    let plan = |placing, bytes| {
+        placement::plan(&model, &with(placing), Some(shared(bytes))).map(|plan| plan.devices)
+    };
+    let [host, _] = &second.devices[..] else { panic!("two devices") };
+    let room = first.devices[0].used_bytes + 2 * needed + host.used_bytes - host.weight_bytes;
+    assert_eq!(plan(beside(1 << 40), room).unwrap()[1].used_bytes, needed);
+    assert!(plan(beside(1 << 40), room - 1).is_err());
 }
 
 /// On a GPU the order of sums differs between single and batched rows, so near ties may flip. The test checks that drafts

@@ -77,7 +77,7 @@ fn a_name_of_a_model_that_is_the_prompt_is_noted() {
     assert!(!ran.err.contains(note), "{ran:?}");
     let offline = |line: &str| ran_offline(&place, line);
     refused(&offline("run llama3.2:1b"), 66, "no such file; `bilayer models` lists");
-    refused(&offline("pull llama3.2"), 2, "`bilayer pull` is no command; `bilayer run -hf");
+    refused(&offline("pull llama3.2"), 2, "`bilayer pull` is not a command; `bilayer run -hf");
 }
 
 fn ran_offline(place: &Place, line: &str) -> Ran {

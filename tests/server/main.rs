@@ -568,7 +568,7 @@ fn several_models_are_loaded_when_asked_for_and_unloaded_when_there_are_too_many
     assert_eq!(server.get("/slots?model=two").good().as_array().unwrap().len(), 1);
     assert_eq!(server.get("/lora-adapters").good(), json!([]));
     for path in ["/props?model=one", "/slots?model=one", "/lora-adapters?model=one"] {
-        assert_eq!(server.get(path).status, 503, "{path}");
+        assert_eq!(server.get(path).status, 409, "{path}");
     }
     assert_eq!(server.get("/props?model=three").status, 404);
     assert_eq!(server.post("/models/unload", &json!({ "model": "three" })).status, 404);
@@ -592,7 +592,7 @@ fn a_server_that_cannot_start_says_why() {
     }
     for (flags, code, part) in [
         ("--slot-save-path missing", 66, "missing: cannot be read"),
-        ("--slot-save-path file", 74, "no folder"),
+        ("--slot-save-path file", 74, "not a folder"),
         ("--embeddings --pooling mean", 2, "generates text"),
         ("-m a=b.gguf -m a=c.gguf", 2, "two models are named `a`: b.gguf and c.gguf"),
     ] {

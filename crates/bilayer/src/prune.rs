@@ -7,12 +7,14 @@
 //! use std::ops::ControlFlow;
 //! use std::path::Path;
 //!
-//! use bilayer::prune::{Job, Method, Prune};
+//! use bilayer::prune::{Job, Method, Prune, type_by_name};
 //!
 //! # let input = Path::new("crates/cli/assets/demo.gguf");
 //! # let folder = tempfile::tempdir()?;
 //! # let out = &folder.path().join("pruned.gguf");
-//! let prune = Prune { requantize: true, ..Prune::new(Method::Magnitude, "2:4".parse()?) };
+//! // The model's own types may have no zero.
+//! let ty = Some(type_by_name("Q8_0")?);
+//! let prune = Prune { ty, requantize: true, ..Prune::new(Method::Magnitude, "2:4".parse()?) };
 //! let done = Job::new(input, out, prune).run(&mut |_, _, _| ControlFlow::Continue(()))?;
 //! assert!(2 * done.pruned.zeros >= done.pruned.weights);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -25,3 +27,4 @@ pub use bilayer_convert::prune::{
     Comparison, MatrixPattern, Method, Pattern, Prune, Pruned, journal_of,
 };
 pub use bilayer_convert::{Calibration, Error};
+pub use bilayer_quant::{Type, by_name as type_by_name};

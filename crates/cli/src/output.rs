@@ -98,7 +98,7 @@ pub fn file(path: &Path) -> Result<String, Failure> {
     utf8(&path.display().to_string(), bytes.map_err(|error| Failure::input(path, &error))?)
 }
 
-/// A file of JSON lines; `-` is standard input. Windows programs begin text with a byte order mark, which is no JSON.
+/// A file of JSON lines; `-` is standard input. Windows programs begin text with a byte order mark, which is not JSON.
 pub fn json_lines(path: &Path) -> Result<String, Failure> {
     let text = file(path)?;
     Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))

@@ -349,6 +349,8 @@ fn layers(model: &Model) -> BTreeMap<String, u32> {
 fn is_of_input(error: &Error) -> bool {
     match error {
         Error::Prune { .. } | Error::Weight { .. } => true,
+        // The journal is that of what the input was before.
+        Error::File(bilayer_gguf::Error::Changed { .. }) => true,
         // Values that are not finite, but not a device that failed.
         Error::Calibration(error) => error.exit_code() == Exit::BadModel,
         _ => false,

@@ -156,13 +156,18 @@ impl Cpu {
         if nodes.is_divided() {
             identity += &format!(", {} NUMA nodes", nodes.count());
         }
+        // A system that does not tell may have any.
+        let memory_bytes = match host::memory_bytes() {
+            0 => u64::MAX,
+            bytes => bytes,
+        };
         let facts = Facts {
             level: level.name().to_owned(),
             threads,
             ops: ops::all(),
             identity,
             copies_weights: nodes.is_divided(),
-            ..Facts::host(crate::NAME, host::memory_bytes())
+            ..Facts::host(crate::NAME, memory_bytes)
         };
         Ok(Cpu {
             facts,

@@ -299,6 +299,31 @@ mod system {
         (0..std::thread::available_parallelism().map_or(1, usize::from)).collect()
     }
 
+    #[cfg(target_vendor = "apple")]
+    pub fn memory_bytes() -> u64 {
+        let (mut bytes, mut len) = (0u64, size_of::<u64>());
+        // SAFETY: the name ends with a zero, and the value is an integer of the length that is passed.
+        let failed = unsafe {
+            let to = std::ptr::from_mut(&mut bytes).cast();
+            libc::sysctlbyname(c"hw.memsize".as_ptr(), to, &mut len, std::ptr::null_mut(), 0)
+        };
+        if failed == 0 { bytes } else { 0 }
+    }
+
+    #[cfg(windows)]
+    pub fn memory_bytes() -> u64 {
+        use windows::Win32::System::SystemInformation::{GlobalMemoryStatusEx, MEMORYSTATUSEX};
+
+        let own = size_of::<MEMORYSTATUSEX>() as u32;
+        let mut status = MEMORYSTATUSEX { dwLength: own, ..MEMORYSTATUSEX::default() };
+        // SAFETY: the structure says its own length.
+        match unsafe { GlobalMemoryStatusEx(&mut status) } {
+            Ok(()) => status.ullTotalPhys,
+            Err(_) => 0,
+        }
+    }
+
+    #[cfg(not(any(target_vendor = "apple", windows)))]
     pub fn memory_bytes() -> u64 {
         0
     }

@@ -255,8 +255,13 @@ impl Placing {
             margins[gpu + 1] = of_gpu(&self.margin_bytes, gpu).unwrap_or(usual);
         }
         margins[0] = margins.iter().copied().max().unwrap_or(0);
+        // What another model has on a device that shares memory with the host is missing there, too.
+        let taken_on = |place: usize| self.taken_bytes.get(place).copied().unwrap_or(0);
+        let sharing =
+            machine.devices.iter().enumerate().filter(|(_, facts)| facts.uses_host_memory);
+        let shared: u64 = sharing.map(|(place, _)| taken_on(place)).sum();
         for (place, device) in machine.devices.iter_mut().enumerate() {
-            let taken = self.taken_bytes.get(place).copied().unwrap_or(0);
+            let taken = taken_on(place) + if place == 0 { shared } else { 0 };
             let less = taken.saturating_add(margins[place]);
             device.memory_bytes = device.memory_bytes.saturating_sub(less);
         }

@@ -16,7 +16,7 @@ use crate::kernel::{Access, Source};
 use crate::render::render;
 
 /// Bytes of the number.
-const BYTES: u64 = 4;
+pub(crate) const BYTES: u64 = 4;
 
 /// The number on a device, and what it is when all submitted work is done.
 pub(crate) struct Counter {
@@ -55,9 +55,9 @@ impl Counter {
         Ok(Counter { number, pipeline, group, submitted, fails_next })
     }
 
-    /// Records, as the last dispatch of a command buffer, that it is counted.
-    pub fn count(&self, encoder: &mut wgpu::CommandEncoder) {
-        let mut pass = encoder.begin_compute_pass(&Default::default());
+    /// Records, as the last dispatch of a command buffer's last pass, that it is counted. Metal runs the dispatches of a pass
+    /// in order, but passes that share no memory at the same time.
+    pub fn count(&self, pass: &mut wgpu::ComputePass<'_>) {
         pass.set_pipeline(&self.pipeline.pipeline);
         pass.set_bind_group(0, &self.group, &[]);
         pass.dispatch_workgroups(1, 1, 1);
@@ -71,6 +71,31 @@ impl Counter {
         device.submit((!fails).then_some(commands));
         *submitted = submitted.wrapping_add(1);
         *submitted
+    }
+
+    /// Submits a command buffer that is not counted, but may read the number. Returns what it reads.
+    pub fn submit_beside(&self, device: &Device, commands: wgpu::CommandBuffer) -> u32 {
+        let submitted = self.submitted.lock().unwrap_or_else(PoisonError::into_inner);
+        device.submit(Some(commands));
+        *submitted
+    }
+
+    /// Compares the number that the device has with the one that it must have.
+    ///
+    /// # Errors
+    /// The device did not complete a command buffer; it counts as lost.
+    pub fn compare(device: &Device, found: &[u8], expected: u32) -> Result<(), GraphError> {
+        let missing = expected.wrapping_sub(bytemuck::pod_read_unaligned(found));
+        match missing {
+            0 => Ok(()),
+            _ => Err(device
+                .lost(format!("it did not complete {missing} of the submitted command buffers"))),
+        }
+    }
+
+    /// The number on the device.
+    pub fn number(&self) -> &wgpu::Buffer {
+        &self.number
     }
 
     /// From now on the next command buffer is not executed.
@@ -129,12 +154,7 @@ impl Completion {
         device.wait(&self.is_mapped)?;
         let mapped = self.mapped.slice(0..BYTES).get_mapped_range();
         let mapped = mapped.map_err(|error| device.lost(error.to_string()))?;
-        let found: u32 = bytemuck::pod_read_unaligned(&mapped);
-        if found == expected {
-            return Ok(());
-        }
-        let missing = expected.wrapping_sub(found);
-        Err(device.lost(format!("it did not complete {missing} of the submitted command buffers")))
+        Counter::compare(device, &mapped, expected)
     }
 
     /// Unmaps the memory, whether it was read or not.

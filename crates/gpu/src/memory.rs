@@ -10,9 +10,11 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Whether a buffer of the GPU's own memory leaves a fiftieth of it to other programs, as far as the driver tells.
+    /// Whether a buffer of the GPU's own memory leaves a fiftieth of it to other programs, or half of what a plan leaves, as far
+    /// as the driver tells.
     pub fn fits(&self, bytes: u64) -> bool {
-        self.free_bytes.is_none_or(|free| bytes.saturating_add(self.total_bytes / 50) <= free)
+        let left = (self.total_bytes / 50).min(512 << 20);
+        self.free_bytes.is_none_or(|free| bytes.saturating_add(left) <= free)
     }
 
     /// As drivers report it: some have a budget above the size of the heap, which counts the host's memory.

@@ -223,13 +223,11 @@ impl Program {
             place = self.encode(&mut encoder, place, end, counts);
             most = most.saturating_mul(2);
             if place.stage < all {
-                self.device.counter().inspect(|counter| counter.count(&mut encoder));
                 let next = self.device.device.create_command_encoder(&Default::default());
                 take(std::mem::replace(&mut encoder, next).finish());
             }
         }
         if let Some(counter) = self.device.counter() {
-            counter.count(&mut encoder);
             let completion = self.completion.as_ref().filter(|_| self.has_rows(counts));
             completion.inspect(|completion| completion.fetch(counter, &mut encoder));
         }
@@ -297,6 +295,8 @@ impl Program {
                     break;
                 }
             }
+            let is_last = place.stage == end || done >= self.slice;
+            self.device.counter().filter(|_| is_last).inspect(|counter| counter.count(&mut pass));
         }
         place
     }

@@ -397,7 +397,7 @@ mod tests {
     #[test]
     fn prompts_decide_between_equals() {
         let mut points = points(&[10.0, 10.0, 10.0], 9);
-        points[2].prefill_tps = 1000.0;
+        points[..2].iter_mut().for_each(|point| point.prefill_tps = 100.0);
         let (recommended, why) = recommend(&points);
         assert_eq!(recommended, 2, "{why}");
         assert!(why.contains("prompts are read faster"), "{why}");

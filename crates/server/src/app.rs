@@ -190,7 +190,7 @@ async fn around(State(app): Shared, mut request: Request, next: Next) -> Respons
     } else {
         app.active.fetch_add(1, Ordering::Relaxed);
         let _active = Active(app.clone());
-        let allowed = origins::check(&app.config.origins, &request);
+        let allowed = origins::check(&app.config, &request);
         match allowed.and_then(|()| authorize(&app, &path, request.headers())) {
             Ok(caller) => {
                 key = caller.key;

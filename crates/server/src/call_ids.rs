@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// Length of the ids that templates of Mistral's models take, all others they refuse: letters and digits.
 const SHORT: usize = 9;
 
-/// Whether a template refuses ids as the server and others make them, and takes short ones.
+/// Whether a template refuses ids as servers make them, long ones or numbers, and takes those of nine characters.
 pub fn are_short(template: &Template) -> bool {
     let takes = |id: &str| {
         let function = json!({ "name": "f", "arguments": {} });
@@ -20,7 +20,8 @@ pub fn are_short(template: &Template) -> bool {
         ];
         template.render(&Inputs::new(&messages)).is_ok()
     };
-    !takes("call_0123456789abcdef") && takes("a1B2c3D4e")
+    let takes_all = takes("call_0123456789abcdef") && takes("1");
+    !takes_all && takes("a1B2c3D4e")
 }
 
 /// Messages whose ids of calls are short. Each id has one short form in a conversation, the same as long as the messages

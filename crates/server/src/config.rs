@@ -173,6 +173,18 @@ pub struct Config {
     pub build: String,
 }
 
+impl Config {
+    /// Whether only programs on this machine reach it, without a key.
+    pub(crate) fn is_private(&self) -> bool {
+        let is_here = |address: &Address| match address {
+            Address::Tcp(address) => address.ip().is_loopback(),
+            Address::Unix(_) => true,
+        };
+        let needs_key = !self.keys.is_empty() || self.key_file.is_some();
+        !needs_key && self.addresses.iter().all(is_here)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -77,6 +77,11 @@ impl ApiError {
         ApiError::new(StatusCode::FORBIDDEN, "permission_error", message)
     }
 
+    /// 409: the model is not loaded, and asking again does not load it.
+    pub fn not_loaded(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::CONFLICT, "not_loaded_error", message)
+    }
+
     /// 404: there is no such thing.
     pub fn not_found(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "not_found_error", message)

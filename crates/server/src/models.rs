@@ -170,7 +170,7 @@ impl Models {
         drop(wait.await.map_err(|_| ApiError::late())?);
         find().ok_or_else(|| {
             let name = &self.config.models[number.unwrap_or(0)].names[0];
-            ApiError::unavailable(format!(
+            ApiError::not_loaded(format!(
                 "{name} is not loaded; a request to it or POST /models/load loads it"
             ))
         })

@@ -1,5 +1,7 @@
 //! Which pages may use the server from a browser.
 
+use std::net::IpAddr;
+
 use axum::body::Body;
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
@@ -7,7 +9,7 @@ use hyper::header::{
 };
 use hyper::{HeaderMap, Method, Request};
 
-use crate::config::Origins;
+use crate::config::{Config, Origins};
 use crate::error::ApiError;
 
 /// Whether the page that sent a request, if it was one, may change or compute anything. A browser asks first only about
@@ -15,11 +17,13 @@ use crate::error::ApiError;
 ///
 /// # Errors
 /// The page is of another origin, which is not allowed.
-pub fn check(origins: &Origins, request: &Request<Body>) -> Result<(), ApiError> {
+pub fn check(config: &Config, request: &Request<Body>) -> Result<(), ApiError> {
     let Some(origin) = request.headers().get(ORIGIN) else { return Ok(()) };
     let only_reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     let origin = origin.to_str().unwrap_or_default();
-    if only_reads || is_allowed(origins, origin) || is_own(origin, request) {
+    let names = if config.is_private() { Names::ThisMachine } else { Names::Any };
+    let is_own = || is_own(origin, request, names);
+    if only_reads || is_allowed(&config.origins, origin) || is_own() {
         return Ok(());
     }
     Err(ApiError::permission(format!(
@@ -51,79 +55,120 @@ fn is_allowed(origins: &Origins, origin: &str) -> bool {
         Origins::Closed => false,
         Origins::Any => true,
         Origins::Localhost => is_local(origin),
-        Origins::List(list) => list.iter().any(|known| known == origin),
+        Origins::List(list) => list.iter().any(|known| match known.as_str() {
+            "localhost" => is_local(origin),
+            known => known.eq_ignore_ascii_case(origin),
+        }),
     }
 }
 
+/// The names of the server that its page is known by.
+#[derive(Clone, Copy, Debug)]
+enum Names {
+    /// All that lead to it.
+    Any,
+    /// `localhost` and numbers. Any other name can be made to lead to this machine, by a page that then is of the same origin
+    /// as this server (DNS rebinding).
+    ThisMachine,
+}
+
 /// Whether an origin is the server's own: its page.
-fn is_own(origin: &str, request: &Request<Body>) -> bool {
+fn is_own(origin: &str, request: &Request<Body>, names: Names) -> bool {
     let headers = request.headers();
-    // What a page cannot set, and what holds also where a proxy changes the host.
+    // What a page cannot set, and what holds also where a proxy changes the host. Browsers send it over HTTPS, and over HTTP
+    // only to this machine by its own names.
     if headers.get("sec-fetch-site").is_some_and(|site| site == "same-origin") {
         return true;
     }
     let named = headers.get(HOST).and_then(|host| host.to_str().ok());
     let host = named.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
-    let own = origin.split_once("://").map(|(_, authority)| authority);
-    own.zip(host).is_some_and(|(own, host)| own.eq_ignore_ascii_case(host))
+    let (Some((scheme, own)), Some(host)) = (origin.split_once("://"), host) else { return false };
+    let usual = if scheme == "https" { ":443" } else { ":80" };
+    let [own, host] =
+        [own, host].map(|authority| authority.strip_suffix(usual).unwrap_or(authority));
+    own.eq_ignore_ascii_case(host) && (matches!(names, Names::Any) || is_this_machine(host))
+}
+
+/// Whether a host with or without a port is a number, or this machine.
+fn is_this_machine(host: &str) -> bool {
+    let name = name_of(host);
+    name.parse::<IpAddr>().is_ok() || name == "localhost" || name.ends_with(".localhost")
+}
+
+/// A host without its port.
+fn name_of(host: &str) -> &str {
+    match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    }
 }
 
 /// Whether an origin is this machine.
 fn is_local(origin: &str) -> bool {
     let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
     let Some(host) = host else { return false };
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
-    };
-    ["localhost", "127.0.0.1", "::1"].contains(&name)
+    ["localhost", "127.0.0.1", "::1"].contains(&name_of(host))
 }
 
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
-    use hyper::{Method, Request};
+    use hyper::Request;
+    use hyper::http::request::Builder;
 
-    use super::{check, is_local};
+    use super::{Names, is_allowed, is_local, is_own};
     use crate::config::Origins;
 
-    /// Which origins are allowed, the headers of a request, and whether it is refused.
-    type Case<'c> = (Origins, &'c [(&'c str, &'c str)], bool);
+    fn request(headers: &[(&str, &str)]) -> Request<Body> {
+        let request = Request::builder().uri("/completion");
+        let add = |request: Builder, (name, value): &(&str, &str)| request.header(*name, *value);
+        headers.iter().fold(request, add).body(Body::empty()).expect("a request")
+    }
 
-    /// Of other origins only those that are allowed change or compute anything, whatever the type of the body.
+    /// Origin, host and `Sec-Fetch-Site`; whether the page is the server's own by any name, and by those of this machine.
     #[test]
-    fn requests_of_other_origins_are_refused() {
-        let refused = |origins: &Origins, headers: &[(&str, &str)], method: Method| {
-            let mut request = Request::builder().method(method).uri("/completion");
-            for (name, value) in headers {
-                request = request.header(*name, *value);
-            }
-            let request = request.body(Body::empty()).expect("a request");
-            check(origins, &request).err().map(|error| error.status.as_u16())
-        };
-        let evil = ("origin", "http://evil.com");
-        let page = ("origin", "http://Server:8080");
-        let host = ("host", "server:8080");
-        let cases: [Case<'_>; 9] = [
-            (Origins::Closed, &[host], false),
-            (Origins::Closed, &[host, page], false),
-            (Origins::Closed, &[host, evil], true),
-            (Origins::Closed, &[host, ("origin", "null")], true),
-            (Origins::Closed, &[host, evil, ("sec-fetch-site", "cross-site")], true),
+    fn the_own_page_is_known_by_the_host() {
+        let cases = [
+            ("http://evil.com", "server:8080", "", [false; 2]),
+            ("null", "server:8080", "", [false; 2]),
+            ("http://evil.com", "server:8080", "cross-site", [false; 2]),
+            ("http://Server:8080", "server:8080", "", [true, false]),
+            ("http://evil.com:8080", "evil.com:8080", "", [true, false]),
+            ("http://localhost:8080", "localhost:8080", "", [true; 2]),
+            ("http://127.0.0.1:8080", "127.0.0.1:8080", "", [true; 2]),
+            ("http://[::1]:8080", "[::1]:8080", "", [true; 2]),
+            ("http://127.0.0.1:8080", "127.0.0.1:9090", "", [false; 2]),
+            // Ports that a browser leaves out and a proxy does not.
+            ("http://lan", "lan:80", "", [true, false]),
+            ("https://lan", "lan:443", "", [true, false]),
+            ("https://lan", "lan:80", "", [false; 2]),
             // Behind a proxy that changes the host.
-            (
-                Origins::Closed,
-                &[host, ("origin", "https://a.com"), ("sec-fetch-site", "same-origin")],
-                false,
-            ),
-            (Origins::Any, &[host, evil], false),
-            (Origins::Localhost, &[host, evil], true),
-            (Origins::List(vec!["http://evil.com".to_owned()]), &[host, evil], false),
+            ("https://a.com", "server:8080", "same-origin", [true; 2]),
         ];
-        for (origins, headers, is_refused) in cases {
-            let status = refused(&origins, headers, Method::POST);
-            assert_eq!(status, is_refused.then_some(403), "{origins:?} {headers:?}");
-            assert_eq!(refused(&origins, headers, Method::GET), None, "a browser does not show it");
+        for (origin, host, site, expected) in cases {
+            let asked = match site {
+                "" => request(&[("host", host)]),
+                site => request(&[("host", host), ("sec-fetch-site", site)]),
+            };
+            let found = [Names::Any, Names::ThisMachine].map(|names| is_own(origin, &asked, names));
+            assert_eq!(found, expected, "{origin} {host} {site}");
+        }
+    }
+
+    #[test]
+    fn other_origins_are_those_of_the_list() {
+        let list = |of: &str| Origins::List(vec!["https://App.example".to_owned(), of.to_owned()]);
+        let cases = [
+            (Origins::Closed, "http://localhost", false),
+            (Origins::Any, "http://evil.com", true),
+            (Origins::Localhost, "http://evil.com", false),
+            (list("http://a.com"), "http://a.com", true),
+            (list("http://a.com"), "https://app.example", true),
+            (list("http://a.com"), "http://localhost:3000", false),
+            (list("localhost"), "http://localhost:3000", true),
+        ];
+        for (origins, origin, expected) in cases {
+            assert_eq!(is_allowed(&origins, origin), expected, "{origins:?} {origin}");
         }
     }
 

@@ -17,7 +17,7 @@ const wide = matchMedia("(min-width: 1100px)");
 /** Focusing a text box there opens a keyboard over half the screen. */
 const touch = matchMedia("(hover: none)");
 
-const state = { model: "", contextMax: null };
+const state = { model: "", contextMax: null, isDescribed: true, wasRunning: false };
 const store = new Store();
 const message = byId("message");
 
@@ -64,6 +64,9 @@ function changed() {
   document.title = chat.current.title ? `${chat.current.title} · Bilayer` : "Bilayer";
   showContext();
   list.refresh();
+  // An answer has loaded a model that was not described before.
+  if (state.wasRunning && !isRunning && !state.isDescribed) useModel(byId("model-pick").length);
+  state.wasRunning = isRunning;
 }
 
 function showContext() {
@@ -116,6 +119,7 @@ async function useModel(models) {
   chat.title = name;
   if (chat.current?.messages.length === 0) chat.render();
   const props = await showCard(byId("card"), models > 1 ? state.model : "");
+  state.isDescribed = props !== null;
   const defaults = props?.default_generation_settings;
   state.contextMax = typeof defaults?.n_ctx === "number" ? defaults.n_ctx : null;
   settings.showDefaults(defaults?.params ?? defaults);

@@ -9,7 +9,8 @@ export async function showCard(node, model) {
   try {
     props = await json(model ? `props?model=${encodeURIComponent(model)}` : "props");
   } catch (error) {
-    const text = error.status === 401 ? "The model card needs an API key." : "This server does not describe its model.";
+    const texts = { 401: "The model card needs an API key.", 409: "The first message loads this model." };
+    const text = texts[error.status] ?? "This server does not describe its model.";
     node.replaceChildren(el("p", { class: "empty", text }));
     return null;
   }

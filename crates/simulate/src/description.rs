@@ -117,8 +117,8 @@ impl Table {
     }
 }
 
-/// Rates of real devices, with which a step takes no time that a clock cannot add.
-const RATES: RangeInclusive<f64> = 1e-3..=1e9;
+/// Rates with which a step takes no time that a clock cannot add: from a byte or a thousand operations a second on.
+const RATES: RangeInclusive<f64> = 1e-9..=1e9;
 
 fn device(key: &str, table: Table, facts: impl Fn(String, u64) -> Facts) -> Result<Facts, Error> {
     let wrong = |what: String| Error::Description(format!("{key}.{what}"));
@@ -195,7 +195,7 @@ mod tests {
             (format!("[cpu]\n{}", device.replace("read_gbps = 1", "read_gbps = 0")), "read_gbps"),
             (
                 format!("[cpu]\n{}", device.replace("read_gbps = 1", "read_gbps = 1e-300")),
-                "cpu.read_gbps must be between 0.001 and 1000000000",
+                "cpu.read_gbps must be between 0.000000001 and 1000000000",
             ),
             (format!("[cpu]\n{device}tops = inf\n"), "cpu.tops must be between"),
             (format!("[cpu]\n{device}speed = 2\n"), "speed"),

@@ -106,6 +106,7 @@ const CHECKERS: &[Checker] = &[
             Subject::all("tests/library"),
             Subject::all("tests/hub"),
             Subject::all("tests/cli"),
+            Subject::all("tests/usage"),
             Subject::all("tests/pasted"),
             Subject::all("tests/bench"),
             Subject::all("tests/profile"),

@@ -84,7 +84,7 @@ pub fn ready(
         }
         Some(first) if cli.find_subcommand(first).is_none() && elsewhere(first).is_some() => {
             let advice = elsewhere(first).unwrap_or_default();
-            return Err(Failure::usage(format!("`bilayer {first}` is no command; {advice}")));
+            return Err(Failure::usage(format!("`bilayer {first}` is not a command; {advice}")));
         }
         Some(first) if !first.starts_with('-') => ready.push(rest.remove(0)),
         _ => ready.push(OsString::from("run")),
@@ -487,7 +487,7 @@ mod tests {
             ("serve -jf x", "-jf is not supported; a request sets `json_schema`"),
             ("tokenize -lm none", "`bilayer tokenize` has no flag -lm"),
             ("pull llama3.2", "`bilayer run -hf ORG/REPO` downloads a model"),
-            ("cp a b", "`bilayer cp` is no command; a model is a file"),
+            ("cp a b", "`bilayer cp` is not a command; a model is a file"),
         ];
         for (line, part) in cases {
             let error = prepared(&format!("bilayer {line}")).expect_err(line);

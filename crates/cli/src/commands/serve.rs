@@ -44,8 +44,8 @@ pub fn execute(args: &Serve) -> Result<u8, Failure> {
         !local.contains(&host.trim()) && !host.trim().ends_with(".sock")
     });
     if is_open && is_exposed {
-        output::note(
-            "bilayer: warning: the server can be reached from other machines and needs no key; set --api-key",
+        output::warning(
+            &"the server can be reached from other machines and needs no key; set --api-key",
         );
     }
     let mut written = Ok(());
@@ -144,7 +144,7 @@ fn check_folder(folder: &Path) -> Result<(), Failure> {
     if found.is_dir() {
         return Ok(());
     }
-    let line = format!("--slot-save-path is {}, which is no folder", folder.display());
+    let line = format!("--slot-save-path is {}, which is not a folder", folder.display());
     Err(Failure::Line(IO, line))
 }
 
@@ -189,7 +189,10 @@ fn origins(given: &str) -> Origins {
         "none" | "" => Origins::Closed,
         "localhost" => Origins::Localhost,
         "*" => Origins::Any,
-        list => Origins::List(list.split(',').map(|origin| origin.trim().to_owned()).collect()),
+        list => {
+            let each = list.split(',').map(|origin| origin.trim().trim_end_matches('/').to_owned());
+            Origins::List(each.collect())
+        }
     }
 }
 
@@ -362,7 +365,7 @@ impl Opener {
             let (found, expected) = ("given".to_owned(), format!("left out: {why}"));
             return Err(Error::Setting { name: flag, found, expected });
         }
-        output::note(&format!("bilayer: warning: --{flag} changes nothing for one model: {why}"));
+        output::warning(&format!("--{flag} changes nothing for one model: {why}"));
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bilayer_graph::Error as GraphError;
 
 use super::Device;
+use crate::counter::{self, Counter};
 use crate::kernel::Source;
 
 impl Device {
@@ -28,7 +29,8 @@ impl Device {
         ranges: &[Range<u64>],
     ) -> Result<Vec<u8>, GraphError> {
         let usage = wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ;
-        let bytes = ranges.iter().map(|range| range.end - range.start).sum();
+        let wanted: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+        let bytes = wanted + self.counter().map_or(0, |_| counter::BYTES);
         let staging = self.buffer("download", bytes, usage)?;
         let mut encoder = self.device.create_command_encoder(&Default::default());
         let mut at = 0;
@@ -37,22 +39,35 @@ impl Device {
             encoder.copy_buffer_to_buffer(buffer, range.start, &staging, at, bytes);
             at += bytes;
         }
+        if let Some(counter) = self.counter() {
+            encoder.copy_buffer_to_buffer(counter.number(), 0, &staging, at, counter::BYTES);
+        }
         let done = Arc::new(AtomicBool::new(false));
         let set = done.clone();
         encoder.map_buffer_on_submit(&staging, wgpu::MapMode::Read, 0..bytes, move |_| {
             set.store(true, Ordering::Release);
         });
-        self.submit(Some(encoder.finish()));
+        let expected = match self.counter() {
+            Some(counter) => counter.submit_beside(self, encoder.finish()),
+            None => {
+                self.submit(Some(encoder.finish()));
+                0
+            }
+        };
         self.wait(&done)?;
         let mapped = staging.slice(0..bytes).get_mapped_range();
         let view = mapped.map_err(|error| self.lost(error.to_string()))?;
+        let (view, number) = view.split_at(wanted as usize);
+        if !number.is_empty() {
+            Counter::compare(self, number, expected)?;
+        }
         let mut data = Vec::new();
         data.try_reserve_exact(view.len()).map_err(|_| GraphError::OutOfMemory {
             device: "cpu".to_owned(),
             what: "a copy of a buffer".to_owned(),
             bytes: view.len(),
         })?;
-        data.extend_from_slice(&view);
+        data.extend_from_slice(view);
         Ok(data)
     }
 

@@ -67,11 +67,14 @@ const READS: &[(&str, &str, &str)] = &[
     ("/livez", "Whether the process works.", JSON),
     ("/readyz", "Whether a balancer shall send requests.", JSON),
     ("/v1/models", "The models.", JSON),
-    ("/props", "Properties of the server and its first model.", JSON),
+    ("/props", "Properties of the server and a model.", JSON),
     ("/slots", "What is running.", JSON),
     ("/lora-adapters", "The LoRA adapters and their strengths.", JSON),
     ("/metrics", "Prometheus metrics.", "text/plain"),
 ];
+
+/// Those of [`READS`] that tell about one of the models.
+const OF_A_MODEL: &[&str] = &["/props", "/slots", "/lora-adapters"];
 
 const JSON: &str = "application/json";
 
@@ -108,10 +111,16 @@ fn made() -> Value {
     for (path, summary, kind) in READS {
         let mut responses = responses.clone();
         responses["200"]["content"] = json!({ *kind: { "schema": {} } });
-        paths.insert(
-            (*path).to_owned(),
-            json!({ "get": { "summary": summary, "responses": responses } }),
-        );
+        let mut get = json!({ "summary": summary, "responses": responses });
+        if OF_A_MODEL.contains(path) {
+            get["parameters"] = json!([{
+                "name": "model",
+                "in": "query",
+                "description": "A model that is loaded; without it, the one used last.",
+                "schema": { "type": "string" },
+            }]);
+        }
+        paths.insert((*path).to_owned(), json!({ "get": get }));
     }
     json!({
         "openapi": "3.1.0",

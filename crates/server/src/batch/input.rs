@@ -69,7 +69,7 @@ impl Input {
                 return Err(wrong(format!("line {number} is longer than {LINE_MAX} bytes")));
             }
             hasher.update(&bytes);
-            // Windows programs begin text with a byte order mark, which is no JSON.
+            // Windows programs begin text with a byte order mark, which is not JSON.
             let mark = if number == 1 { "\u{feff}".as_bytes() } else { b"" };
             let line = bytes.strip_prefix(mark).unwrap_or(&bytes);
             let text = line.trim_ascii();
