@@ -12,10 +12,14 @@ use super::out::{ArgumentType, Tool};
 use super::{Format, json};
 use crate::Tokenizer;
 use crate::special::{Fragment, Matcher};
+use limits::Limits;
 
 /// Bytes of rules after which no more are written. The grammar then refers to rules that it does not have, so that it
 /// is refused, if not for its length.
 const RULES_BYTES: usize = 1 << 20;
+
+/// Bytes of rules after which patterns are written as they are. Before, one that is no regular expression is no limit.
+const CHECKED_BYTES: usize = 64 << 10;
 
 /// Most arguments of a function that are written one by one. A function with more gets the schema of all of them, which
 /// is refused for their number with the function's name.
@@ -193,15 +197,32 @@ impl Writer {
 
     /// Text within the limits of its schema, up to and with `end`.
     fn limited(&mut self, schema: &Value, end: &str) -> String {
-        let Some(limits) = limits::of(schema) else { return self.until(end) };
+        let limits = self.limits(schema).and_then(Limits::raw);
+        let Some(limits) = limits else { return self.until(end) };
         let end = self.text(end);
         match end.split_once(' ') {
-            _ if end.starts_with("<[") => format!("{} {end}", self.terminal(&limits)),
+            _ if end.starts_with("<[") => format!("{} {end}", self.terminal(&limits.terminal())),
             Some((first, rest)) if rest.starts_with("<[") => {
-                format!("{} {rest}", self.terminal(&limits::before(&limits, first)))
+                format!("{} {rest}", self.before(&limits, first))
             }
-            _ => self.terminal(&limits::before(&limits, &end)),
+            _ => self.before(&limits, &end),
         }
+    }
+
+    /// Text within limits, and then `end`, a quoted text that does not occur before.
+    fn before(&mut self, limits: &Limits, end: &str) -> String {
+        match limits.lazy(end) {
+            Some(text) => self.rule(&format!("[suffix={end}]"), &text),
+            None => self.terminal(&limits.before(end)),
+        }
+    }
+
+    /// The limits of a text.
+    fn limits(&self, schema: &Value) -> Option<Limits> {
+        if self.is_full() {
+            return None;
+        }
+        Limits::of(schema, CHECKED_BYTES.saturating_sub(self.lines.len()))
     }
 
     /// The block of reasoning before the calls.
@@ -455,11 +476,11 @@ impl Writer {
                 let texts = texts.iter().map(|text| self.text(&format!("{quote}{text}{quote}")));
                 format!("({})", texts.collect::<Vec<_>>().join(" | "))
             }
-            // A text of JSON is one of Python.
-            None if style == Style::Python && limits::of(schema).is_some() => {
-                self.argument(key, schema, tool)
-            }
-            None if style == Style::Python => "/\"([^\"\\\\\\n]|\\\\.)*\"/".to_owned(),
+            None if style == Style::Python => match self.limits(schema) {
+                // A text of JSON is one of Python.
+                Some(limits) => self.argument(key, &limits.schema(), tool),
+                None => "/\"([^\"\\\\\\n]|\\\\.)*\"/".to_owned(),
+            },
             None => format!("{} {}", self.text(quote), self.limited(schema, quote)),
         }
     }
