@@ -13,7 +13,8 @@ const CHANNEL: &str = "<|channel|>";
 const START: &str = "<|start|>";
 
 /// What a header may begin with; the prompt ends within the first one.
-const HEADS: &[&str] = &[CHANNEL, "<|start|>assistant", " to=", "to=", "<|constrain|>", MESSAGE];
+pub const HEADS: &[&str] =
+    &[CHANNEL, "<|start|>assistant", " to=", "to=", "<|constrain|>", MESSAGE];
 
 /// Limit on a header in bytes.
 const HEADER_BYTES: usize = 512;
@@ -221,20 +222,30 @@ impl ChannelParser {
         }
     }
 
+    /// The markers behind which a call may follow in a message, or in the header of the next.
+    fn call_markers(&self, target: Target) -> &[&'static str] {
+        let ends = self.channels.ends.len();
+        if target == Target::Markup { &self.markers[ends..] } else { &self.markers[ends..ends + 2] }
+    }
+
     /// Ends the reply.
     pub fn finish(&mut self, end: End, session: &mut Session) {
         let ended = State::Head(Expect::default());
         let state = std::mem::replace(&mut self.state, ended);
         let is_reasoning = matches!(state, State::Body(Target::Reasoning, _));
+        let seeks = session.seeks_calls();
         let held = match state {
-            State::Head(mut expect) => expect.take(),
-            State::Header(mut search, text) => text + &search.take(),
-            State::Body(_, mut search) => search.take(),
-            State::Brace { header, mut expect, .. } => header + MESSAGE + &expect.take(),
+            State::Head(mut expect) => end.marker(expect.take(), if seeks { HEADS } else { &[] }),
+            State::Header(mut search, text) => end.withheld(text + &search.take()),
+            State::Body(target, mut search) => {
+                end.marker(search.take(), if seeks { self.call_markers(target) } else { &[] })
+            }
+            State::Brace { header, mut expect, .. } => {
+                end.withheld(header + MESSAGE + &expect.take())
+            }
             State::Arguments(_) => String::new(),
             State::Markup(attempt) => attempt.finish(end, session),
         };
-        let held = end.withheld(held);
         match is_reasoning {
             true => session.out.reasoning(&held),
             false => session.out.content(&held),

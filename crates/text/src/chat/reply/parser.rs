@@ -57,11 +57,20 @@ pub enum End {
 }
 
 impl End {
-    /// Text that was withheld because a marker or a call may have begun.
+    /// Text of a call that was withheld.
     pub fn withheld(self, text: String) -> String {
         match self {
             Self::Complete => text,
             Self::Cut => String::new(),
+        }
+    }
+
+    /// Text that was withheld because a marker may have begun, where `calls` are the markers that begin calls.
+    pub fn marker(self, text: String, calls: &[&str]) -> String {
+        if calls.iter().any(|marker| marker.starts_with(&text)) {
+            self.withheld(text)
+        } else {
+            text
         }
     }
 }
@@ -131,8 +140,8 @@ impl Parser {
         self.end(End::Complete)
     }
 
-    /// Ends a reply that was cut off, as by a limit of its length; returns what was withheld. Neither the beginning of a
-    /// call nor that of a marker is content.
+    /// Ends a reply that was cut off, as by a limit of its length; returns what was withheld unless it is the beginning
+    /// of a call, of a marker before calls, or of a header.
     pub fn cut(&mut self) -> Vec<Delta> {
         self.end(End::Cut)
     }
@@ -205,10 +214,10 @@ impl Attempt {
         if session.out.is_open {
             return end.withheld(self.reader.finish(&mut session.scope()));
         }
-        if end == End::Cut {
+        let called = session.out.calls > self.calls_before;
+        if end == End::Cut && (called || session.seeks_calls()) {
             return String::new();
         }
-        let called = session.out.calls > self.calls_before;
         if called && self.raw.trim().is_empty() { String::new() } else { self.raw }
     }
 }
@@ -428,10 +437,18 @@ impl PlainParser {
         }
     }
 
+    /// The markers that begin a call here.
+    fn call_markers(&self, session: &Session) -> Vec<&'static str> {
+        let all = self.markers.iter().zip(&self.actions).filter(|_| session.seeks_calls());
+        let calls = all.filter(|(_, action)| matches!(action, Action::Call(_)));
+        calls.map(|(&marker, _)| marker).collect()
+    }
+
     fn finish(&mut self, end: End, session: &mut Session) {
-        let held = end.withheld(self.search.take());
+        let held = self.search.take();
         match std::mem::replace(&mut self.state, State::Content) {
             State::Content => {
+                let held = end.marker(held, &self.call_markers(session));
                 self.plain(&held, session);
                 self.flush_space(session);
             }

@@ -134,20 +134,94 @@ fn every_family_is_read_however_it_is_split() {
     }
 }
 
-/// Wherever a reply is cut off, its parts are the beginnings of those of the whole reply: markup of calls is no content.
+/// What begins a call of a format, and the other markers of its replies.
+fn markers(format: Format) -> (Vec<String>, Vec<String>) {
+    let (family, thinking) = (format.family, format.thinking);
+    let mut begins = calls::triggers(&family.calls);
+    begins.extend(calls::bare(&family.calls));
+    let mut others = [family.wrappers, &[thinking.open, thinking.close]].concat();
+    if let families::Syntax::Channels(channels) = &family.calls {
+        begins.extend(channels.markup.map(calls::framed_triggers).unwrap_or_default());
+        begins.extend(channels::HEADS);
+        others.extend([channels.ends, channels::HEADS].concat());
+    }
+    if let families::Syntax::Framed(framed) = &family.calls
+        && framed.is_begun
+    {
+        others.extend(["all\n"]);
+        begins.extend(["all\n", "none\n", "time\n"]);
+    }
+    (
+        begins.into_iter().map(str::to_owned).collect(),
+        others.into_iter().map(str::to_owned).collect(),
+    )
+}
+
+/// Wherever a reply is cut off, its parts lack nothing that was written but the beginning of a call or of a header, and
+/// show nothing that the whole reply does not but the beginning of another marker.
 #[test]
-fn a_call_that_is_cut_off_is_not_content() {
-    let options = Options { tools: tools(), ..Options::default() };
-    for case in CASES.iter().filter(|case| !case.calls.is_empty()) {
+fn a_reply_that_is_cut_off_lacks_only_the_beginning_of_a_call() {
+    let (with, without) = (Options { tools: tools(), ..Options::default() }, Options::default());
+    for (case, options) in CASES.iter().flat_map(|case| [(case, &with), (case, &without)]) {
         let format = format(case.format);
-        let whole = read(format, &options, &[case.reply]);
+        let (begins, others) = markers(format);
+        let is_channels = matches!(format.family.calls, families::Syntax::Channels(_));
+        let whole = read(format, options, &[case.reply]);
         for (before, _) in splits(case.reply) {
-            let found = cut(format, &options, before);
-            let name = format!("{}: {before:?}", case.format);
-            assert!(whole.1.starts_with(found.1.trim_end()), "{name}: {:?}", found.1);
-            assert!(whole.0.starts_with(found.0.trim_end()), "{name}: {:?}", found.0);
-            assert!(found.2.len() <= whole.2.len(), "{name}");
+            let name = format!("{}, {} tools, {before:?}", case.format, options.tools.len());
+            let written = read(format, options, &[before]);
+            let found = cut(format, options, before);
+            assert_eq!(found.2, written.2, "{name}");
+            let is_json = |text: &str| serde_json::from_str::<Value>(text).is_ok();
+            let found_calls = &found.2;
+            let is_open = found_calls.last().is_some_and(|(_, arguments)| !is_json(arguments));
+            for (whole, written, found) in
+                [(&whole.0, &written.0, &found.0), (&whole.1, &written.1, &found.1)]
+            {
+                let is_part = |text: &str| whole.starts_with(text.trim_end());
+                let lost = written.strip_prefix(found.as_str());
+                let lost = lost.unwrap_or_else(|| panic!("{name}: {found:?} of {written:?}"));
+                let begun = lost.trim_start();
+                let is_header =
+                    is_channels && channels::HEADS.iter().any(|head| lost.starts_with(head));
+                let is_call = begins.iter().any(|m| m.starts_with(begun) || begun.starts_with(m));
+                // Such as the parentheses behind a call.
+                let is_behind = !found_calls.is_empty() && !lost.contains(char::is_alphanumeric);
+                let is_call = is_call || is_open || is_behind || !is_part(written);
+                let is_call = is_call && !options.tools.is_empty();
+                assert!(lost.is_empty() || is_header || is_call, "{name}: {lost:?} is lost");
+                let is_begun = others.iter().any(|marker| {
+                    marker.char_indices().skip(1).any(|(at, _)| found.ends_with(&marker[..at]))
+                });
+                assert!(is_part(found) || is_begun, "{name}: {found:?} is not content");
+            }
         }
+    }
+}
+
+#[test]
+fn text_that_begins_no_call_is_shown_where_it_is_cut_off() {
+    let (with, without) = (Options { tools: tools(), ..Options::default() }, Options::default());
+    for (format_name, reply, options, reasoning, content) in [
+        ("hermes", "if (a <", &without, "", "if (a <"),
+        ("hermes", "if (a <", &with, "", "if (a "),
+        ("hermes", "if (a </thi", &with, "", "if (a </thi"),
+        ("hermes", "<think>if (a <", &with, "if (a <", ""),
+        ("hermes", "<tool_call>{\"na", &without, "", "<tool_call>{\"na"),
+        ("hermes", "<tool_call>{\"na", &with, "", ""),
+        ("llama3", "{\"na", &without, "", "{\"na"),
+        ("functionary-v3.2", "Hello wor", &without, "", "Hello wor"),
+        ("command-r7b", "Hi<|END_RESP", &with, "", "Hi<|END_RESP"),
+        ("gpt-oss", "if (a <", &without, "", "if (a <"),
+        ("gpt-oss", "<|channel|>final<|message|>if (a <", &without, "", "if (a <"),
+        ("gpt-oss", "<|channel|>final<|message|>Hi<|en", &with, "", "Hi<|en"),
+        ("gpt-oss", "<|channel|>analysis<|message|>a <", &without, "a <", ""),
+        ("gpt-oss", "<|channel|>final<|message|>Hi<|start|>assis", &with, "", "Hi"),
+        ("gpt-oss", "<|channel|>analy", &without, "", ""),
+    ] {
+        let found = cut(format(format_name), options, reply);
+        let expected = (reasoning.to_owned(), content.to_owned(), vec![]);
+        assert_eq!(found, expected, "{format_name}, {} tools: {reply:?}", options.tools.len());
     }
 }
 
