@@ -45,6 +45,9 @@ const DEFINITIONS: &[&str] = &["$defs", "definitions"];
 const COUNT: &[&str] =
     &["maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"];
 
+/// Those of them that are the most.
+const MOST: &[&str] = &["maxItems", "maxLength", "maxProperties"];
+
 /// Most properties of an object: the time to compile them grows with their square.
 pub(crate) const PROPERTIES_MAX: usize = 1000;
 
@@ -94,7 +97,7 @@ pub fn check_whole(schema: &mut Value, limits: &Limits, work: &mut Work) -> Resu
             open.extend(target(schema, reference).map(|part| (reference.to_owned(), part)));
         }
     }
-    drop_false_unique(schema);
+    drop_void(schema);
     expansion::check(schema, work)
 }
 
@@ -256,14 +259,19 @@ fn children_where<'a>(
     found
 }
 
-/// Removes `uniqueItems: false`, which says nothing but is refused.
-fn drop_false_unique(schema: &mut Value) {
+/// Removes what says nothing but is refused: `uniqueItems: false`, and numbers that no text or array exceeds, such as the
+/// largest integer of JavaScript.
+fn drop_void(schema: &mut Value) {
     let mut open = vec![schema];
     while let Some(schema) = open.pop() {
         let Some(keywords) = schema.as_object_mut() else { continue };
         if keywords.get("uniqueItems") == Some(&Value::Bool(false)) {
             keywords.remove("uniqueItems");
         }
+        let is_void = |key: &str, value: &Value| {
+            MOST.contains(&key) && value.as_f64().is_some_and(|most| most > f64::from(u32::MAX))
+        };
+        keywords.retain(|key, value| !is_void(key, value));
         for (key, value) in keywords {
             let key = key.as_str();
             if LIST.contains(&key) && value.is_array() {

@@ -258,6 +258,21 @@ mod checker;
 #[path = "tests/sound.rs"]
 mod sound;
 
+/// Generators of schemas write the largest integer of JavaScript where there is no limit.
+#[test]
+fn a_most_that_nothing_exceeds_says_nothing() {
+    for schema in [
+        r#"{"type":"string","maxLength":9007199254740991}"#,
+        r#"{"anyOf":[{"type":"string","maxLength":1e300}]}"#,
+    ] {
+        assert!(matches(&constraint(&Grammar::json_schema(schema)), r#""abc""#), "{schema}");
+    }
+    let array = constraint(&Grammar::json_schema(
+        r#"{"items":{"type":"null"},"type":"array","maxItems":4294967296}"#,
+    ));
+    assert!(matches(&array, "[null]") && !matches(&array, "[1]"));
+}
+
 /// As in schemas of functions that are written by hand.
 #[test]
 fn required_beside_another_type_than_object_says_nothing() {
