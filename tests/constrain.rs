@@ -177,8 +177,8 @@ fn constraint(template: &str, tools: &[Tool]) -> Option<Constraint> {
 #[test]
 fn texts_of_calls_keep_the_limits_of_their_schemas() {
     let properties = json!({
-        "p2": { "type": "string", "maxLength": 3, "pattern": "^[a-z</]+$" },
-        "p9": { "type": "string", "minLength": 2 },
+        "p2": { "type": "string", "maxLength": 3, "pattern": r"(^[a-z</]+$)|(^\d{3}$)" },
+        "p9": { "type": "string", "minLength": 2, "maxLength": 1000 },
     });
     let parameters = json!({ "type": "object", "properties": properties });
     let tools = [Tool { name: "f0".to_owned(), parameters }];
@@ -186,6 +186,8 @@ fn texts_of_calls_keep_the_limits_of_their_schemas() {
         let made = constraint(template, &tools).expect(template);
         for (x, y, is_allowed) in [
             ("a</", "</y>", true),
+            ("123", "yy", true),
+            ("12", "yy", false),
             ("abcd", "yy", false),
             ("", "yy", false),
             ("aB", "yy", false),

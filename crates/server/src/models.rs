@@ -471,7 +471,7 @@ mod tests {
         models.load_named("b").await.map(drop).unwrap();
         assert_eq!(models.shown(None).await.ok().unwrap().id(), "b");
         assert_eq!(models.shown(Some("b")).await.ok().unwrap().id(), "b");
-        assert_eq!(models.shown(Some("a")).await.err().unwrap().status, 503);
+        assert_eq!(models.shown(Some("a")).await.err().unwrap().status, 409);
         assert_eq!(models.shown(Some("c")).await.err().unwrap().status, 404);
         assert_eq!([0, 1].map(|at: usize| opened[at].load(Ordering::SeqCst)), [0, 1]);
 
