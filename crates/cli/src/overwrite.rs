@@ -93,7 +93,7 @@ fn inputs(path: &Path) -> Vec<PathBuf> {
 }
 
 /// Whether two paths lead to one file.
-fn is_same(a: &Path, b: &Path) -> bool {
+pub fn is_same(a: &Path, b: &Path) -> bool {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;

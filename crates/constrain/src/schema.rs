@@ -45,9 +45,6 @@ const DEFINITIONS: &[&str] = &["$defs", "definitions"];
 const COUNT: &[&str] =
     &["maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"];
 
-/// Those of them that are the most.
-const MOST: &[&str] = &["maxItems", "maxLength", "maxProperties"];
-
 /// Most properties of an object: the time to compile them grows with their square.
 pub(crate) const PROPERTIES_MAX: usize = 1000;
 
@@ -177,9 +174,15 @@ fn check(path: &str, schema: &Value, root: &Value) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether an unsupported keyword says nothing.
+/// Whether a keyword says nothing, but would be refused: `uniqueItems: false`, and numbers that no text or array exceeds,
+/// such as the largest integer of JavaScript.
 fn is_void(key: &str, value: &Value) -> bool {
-    key == "uniqueItems" && *value == Value::Bool(false)
+    let exceeds = || value.as_f64().is_some_and(|most| most > f64::from(u32::MAX));
+    match key {
+        "uniqueItems" => *value == Value::Bool(false),
+        "maxItems" | "maxLength" | "maxProperties" => exceeds(),
+        _ => false,
+    }
 }
 
 fn is_count(value: &Value) -> bool {
@@ -259,18 +262,11 @@ fn children_where<'a>(
     found
 }
 
-/// Removes what says nothing but is refused: `uniqueItems: false`, and numbers that no text or array exceeds, such as the
-/// largest integer of JavaScript.
+/// Removes the keywords that say nothing.
 fn drop_void(schema: &mut Value) {
     let mut open = vec![schema];
     while let Some(schema) = open.pop() {
         let Some(keywords) = schema.as_object_mut() else { continue };
-        if keywords.get("uniqueItems") == Some(&Value::Bool(false)) {
-            keywords.remove("uniqueItems");
-        }
-        let is_void = |key: &str, value: &Value| {
-            MOST.contains(&key) && value.as_f64().is_some_and(|most| most > f64::from(u32::MAX))
-        };
         keywords.retain(|key, value| !is_void(key, value));
         for (key, value) in keywords {
             let key = key.as_str();

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[cfg(target_os = "linux")]
 use crate::host::Node;
@@ -101,6 +101,22 @@ fn empty_stages_are_passed() {
     }
     assert_eq!(job.stage_ns().count(), 4);
     assert_eq!(counting.ran.load(Ordering::SeqCst), 12);
+}
+
+#[test]
+fn a_forgotten_job_is_freed() {
+    let mut pool = pool(3).unwrap();
+    let counting = Arc::new(Counting::new(2, 3));
+    let job = job_of(&counting);
+    counting.round(&mut pool, &job, &[4, 1]);
+    drop(job);
+    pool.forget();
+    // A worker may not have left it yet.
+    let began = Instant::now();
+    while Arc::strong_count(&counting) > 1 {
+        assert!(began.elapsed() < Duration::from_secs(10), "the pool keeps it");
+        std::thread::yield_now();
+    }
 }
 
 #[test]

@@ -92,11 +92,6 @@ pub enum Stop {
 }
 
 impl Stop {
-    /// Whether the answer was cut off, by a limit or by the caller.
-    pub fn cuts(self) -> bool {
-        matches!(self, Stop::Length | Stop::Context | Stop::Interrupted)
-    }
-
     /// The name used in JSON.
     pub fn name(self) -> &'static str {
         match self {

@@ -121,6 +121,13 @@ impl Tools {
     }
 }
 
+/// Ends an answer that is taken apart; returns what was withheld. The beginning of a call, in one that was cut off, is not
+/// content.
+pub fn end(parser: &mut Parser, stop: Option<Stop>) -> Vec<Delta> {
+    let cuts = matches!(stop, Some(Stop::Length | Stop::Context | Stop::Interrupted));
+    if cuts { parser.cut() } else { parser.finish() }
+}
+
 /// The parts of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
@@ -133,13 +140,10 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Takes a whole answer apart. The beginning of a call, in one that was cut off, is not content.
+    /// Takes a whole answer apart.
     pub fn of(mut parser: Parser, text: &str, stop: Option<Stop>) -> Reply {
         let mut deltas = parser.push(text);
-        deltas.extend(match stop {
-            Some(stop) if stop.cuts() => parser.cut(),
-            _ => parser.finish(),
-        });
+        deltas.extend(end(&mut parser, stop));
         let mut reply = Reply::default();
         for delta in deltas {
             match delta {

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use bilayer_text::chat::{Inputs, Template};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 /// Length of the ids that templates of Mistral's models take, all others they refuse: letters and digits.
 const SHORT: usize = 9;
@@ -54,7 +55,8 @@ impl Ids {
             return;
         }
         let is_short = text.len() == SHORT && text.bytes().all(|c| c.is_ascii_alphanumeric());
-        let mut hash = fnv1a(text);
+        let digest = Sha256::digest(text);
+        let mut hash = digest[..8].iter().fold(0, |hash, byte| hash << 8 | u64::from(*byte));
         let mut short = if is_short { text.to_owned() } else { digits(hash) };
         while !self.used.insert(short.clone()) {
             hash = hash.wrapping_add(1);
@@ -63,12 +65,6 @@ impl Ids {
         self.known.insert(text.to_owned(), short.clone());
         *id = json!(short);
     }
-}
-
-/// The 64-bit FNV-1a hash (Fowler, Noll, Vo).
-fn fnv1a(text: &str) -> u64 {
-    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, mix)
 }
 
 /// The last digits of a number in base 62.

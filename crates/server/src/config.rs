@@ -174,14 +174,17 @@ pub struct Config {
 }
 
 impl Config {
-    /// Whether only programs on this machine reach it, without a key.
-    pub(crate) fn is_private(&self) -> bool {
-        let is_here = |address: &Address| match address {
+    /// Whether requests need a key.
+    pub fn needs_key(&self) -> bool {
+        !self.keys.is_empty() || self.key_file.is_some()
+    }
+
+    /// Whether only programs on this machine reach it.
+    pub fn is_local(&self) -> bool {
+        self.addresses.iter().all(|address| match address {
             Address::Tcp(address) => address.ip().is_loopback(),
             Address::Unix(_) => true,
-        };
-        let needs_key = !self.keys.is_empty() || self.key_file.is_some();
-        !needs_key && self.addresses.iter().all(is_here)
+        })
     }
 }
 

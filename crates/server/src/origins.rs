@@ -21,7 +21,8 @@ pub fn check(config: &Config, request: &Request<Body>) -> Result<(), ApiError> {
     let Some(origin) = request.headers().get(ORIGIN) else { return Ok(()) };
     let only_reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     let origin = origin.to_str().unwrap_or_default();
-    let names = if config.is_private() { Names::ThisMachine } else { Names::Any };
+    let is_private = config.is_local() && !config.needs_key();
+    let names = if is_private { Names::ThisMachine } else { Names::Any };
     let is_own = || is_own(origin, request, names);
     if only_reads || is_allowed(&config.origins, origin) || is_own() {
         return Ok(());

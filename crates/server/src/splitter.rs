@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bilayer_engine::constrain::{Constraint, Grammar};
 use bilayer_engine::generate::Stop;
+use bilayer_engine::tools;
 use bilayer_text::chat::reply::{
     CallRules, Delta, Format, Options, Parser, ReasoningFormat, Tool, ToolChoice,
 };
@@ -195,7 +196,7 @@ impl Splitter {
 
     /// Ends the answer. A call that a limit cut off is no content.
     pub fn end(&mut self, stop: Stop) -> Vec<Piece> {
-        pieces(if stop.cuts() { self.parser.cut() } else { self.parser.finish() })
+        pieces(tools::end(&mut self.parser, Some(stop)))
     }
 }
 

@@ -82,11 +82,16 @@ pub fn ready(
         Some(first) if cli.find_subcommand(first).is_none() && names_model(first) => {
             ready.push(OsString::from("run"));
         }
-        Some(first) if cli.find_subcommand(first).is_none() && elsewhere(first).is_some() => {
-            let advice = elsewhere(first).unwrap_or_default();
-            return Err(Failure::usage(format!("`bilayer {first}` is not a command; {advice}")));
+        Some(first) if !first.starts_with('-') => {
+            if cli.find_subcommand(first).is_none()
+                && let Some(advice) = elsewhere(first)
+            {
+                return Err(Failure::usage(format!(
+                    "`bilayer {first}` is not a command; {advice}"
+                )));
+            }
+            ready.push(rest.remove(0));
         }
-        Some(first) if !first.starts_with('-') => ready.push(rest.remove(0)),
         _ => ready.push(OsString::from("run")),
     }
     let command = ready.get(1).and_then(|name| cli.find_subcommand(name));

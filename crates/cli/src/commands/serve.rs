@@ -15,7 +15,7 @@ use super::run::{DraftSource, settings};
 use crate::args::{LogFormat, Serve, Serving};
 use crate::demo::{self, Applied, Source};
 use crate::failure::{Failure, IO, USAGE};
-use crate::{output, trace};
+use crate::{output, overwrite, trace};
 
 /// Requests that run at once by default.
 const PARALLEL: usize = 8;
@@ -38,12 +38,7 @@ pub fn execute(args: &Serve) -> Result<u8, Failure> {
         return super::devices::list();
     }
     let config = listening(args)?;
-    let is_open = config.keys.is_empty() && config.key_file.is_none();
-    let is_exposed = args.listen.host.split(',').any(|host| {
-        let local = ["127.0.0.1", "localhost", "::1", "[::1]"];
-        !local.contains(&host.trim()) && !host.trim().ends_with(".sock")
-    });
-    if is_open && is_exposed {
+    if !config.needs_key() && !config.is_local() {
         output::warning(
             &"the server can be reached from other machines and needs no key; set --api-key",
         );
@@ -228,8 +223,7 @@ pub fn models(args: &Serving) -> Result<Vec<(String, Option<PathBuf>)>, Failure>
 }
 
 fn is_same(a: &Option<PathBuf>, b: &Option<PathBuf>) -> bool {
-    let file = |path: &Option<PathBuf>| path.as_ref().and_then(|path| path.canonicalize().ok());
-    a == b || (file(a).is_some() && file(a) == file(b))
+    a == b || a.as_ref().zip(b.as_ref()).is_some_and(|(a, b)| overwrite::is_same(a, b))
 }
 
 /// The models: that of -m, or the demo model where nothing else is offered, then the others.

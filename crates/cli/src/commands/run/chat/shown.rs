@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use bilayer_engine::generate::Stop;
+use bilayer_engine::tools;
 use bilayer_text::chat::reply::{Delta, Parser};
 
 use super::wrap::Wrap;
@@ -40,7 +41,7 @@ impl Shown {
     /// Shows what is left at the end. Returns the reasoning.
     pub fn finish(mut self, stop: Stop) -> Result<String, Failure> {
         if let Some(parser) = &mut self.parser {
-            let deltas = if stop.cuts() { parser.cut() } else { parser.finish() };
+            let deltas = tools::end(parser, Some(stop));
             self.show(deltas)?;
         }
         self.fold()?;
