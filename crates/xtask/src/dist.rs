@@ -226,7 +226,7 @@ fn make(place: &Workplace, chosen: &[&Package]) -> Result<String> {
         }
         inventory::bill(place, package)?;
     }
-    std::fs::copy(place.sources().join(installer::SCRIPT), packages.join("install.sh"))?;
+    installer::write(place)?;
     let mut files: Vec<String> = Vec::new();
     for file in std::fs::read_dir(&packages)? {
         files.push(file?.file_name().to_string_lossy().into_owned());

@@ -119,6 +119,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let folder = target.join("gpu-offline");
     let packages = match Packages::ready(&folder)? {
         Ok(packages) => packages,
+        Err(reason) if write => bail!("--write needs every compiler: {reason}"),
         Err(reason) => return crate::say(&format!("skipped: {reason}")),
     };
     let kernels = folder.join("kernels");
@@ -128,11 +129,14 @@ pub fn run(args: &[String]) -> Result<()> {
     let (found, dxc) = task.compile(&wanted)?;
     let mut broken = found.broken();
     broken.extend(dxc.broken);
+    if let Some(reason) = dxc.skipped.filter(|_| write) {
+        broken.push(format!("--write needs every compiler: DXC: {reason}"));
+    }
     std::fs::write(task.folder.join("table.md"), found.table(|_| true))?;
     let table = format!("{}\n{}\n", found.table(report::is_shown), dxc.said);
     crate::say(table.trim_end_matches('\n'))?;
     if !broken.is_empty() {
-        bail!("{} kernels break a rule:\n  {}", broken.len(), broken.join("\n  "));
+        bail!("{} rules are broken:\n  {}", broken.len(), broken.join("\n  "));
     }
     if write {
         crate::rewrite(Path::new(PAGE), "gpu-offline", |_| table)?;
@@ -192,8 +196,10 @@ fn write_kernels(offline: &Offline, folder: &Path, wanted: &[&Family]) -> Result
 struct Dxc {
     /// A sentence for the page.
     said: String,
-    /// Kernels that must compile and do not.
+    /// Kernels that must compile and do not, and profiles without kernels.
     broken: Vec<String>,
+    /// Why it was not run.
+    skipped: Option<String>,
 }
 
 /// What the compilers are run with.
@@ -237,8 +243,9 @@ impl Task {
         let library = match packages::dxc(&self.folder.join("dxc")) {
             Ok(library) => library.display().to_string(),
             Err(error) => {
-                let said = format!("DXC: skipped ({error:#}).");
-                return Ok(Dxc { said, broken: Vec::new() });
+                let reason = format!("{error:#}");
+                let said = format!("DXC: skipped ({reason}).");
+                return Ok(Dxc { said, broken: Vec::new(), skipped: Some(reason) });
             }
         };
         let compile = |profile: &str| {
@@ -251,7 +258,7 @@ impl Task {
             });
             Ok::<_, anyhow::Error>((said.len(), failed.collect::<Vec<String>>()))
         };
-        let (plain, broken) = compile(DX12[0])?;
+        let (plain, mut broken) = compile(DX12[0])?;
         let (packed, refused) = compile(DX12[1])?;
         let said = format!(
             "{} compiles {} of the {plain} kernels without packed dot products for shader model 6.5, and {} of the \
@@ -260,6 +267,11 @@ impl Task {
             plain - broken.len(),
             packed - refused.len()
         );
-        Ok(Dxc { said, broken })
+        for (profile, count) in DX12.iter().zip([plain, packed]) {
+            if count == 0 {
+                broken.push(format!("DXC: no kernel of the profile `{profile}` was compiled"));
+            }
+        }
+        Ok(Dxc { said, broken, skipped: None })
     }
 }

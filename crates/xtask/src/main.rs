@@ -129,6 +129,34 @@ fn status(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Runs a command that runs tests by name, and shows what it prints.
+///
+/// # Errors
+/// It fails, or no test ran whose name has one of `names` in it.
+fn named_tests(command: &mut Command, names: &[&str]) -> Result<()> {
+    use std::io::Write;
+    let ran = command.stderr(std::process::Stdio::inherit()).output();
+    let ran = ran.with_context(|| format!("{command:?} could not be started"))?;
+    std::io::stdout().write_all(&ran.stdout)?;
+    if !ran.status.success() {
+        bail!("{command:?} failed");
+    }
+    match missing_tests(&String::from_utf8_lossy(&ran.stdout), names).as_slice() {
+        [] => Ok(()),
+        missing => bail!("no test ran of the name {}; was it renamed?", missing.join(", ")),
+    }
+}
+
+/// The names that no test has of which a test program's output tells.
+fn missing_tests<'n>(said: &str, names: &[&'n str]) -> Vec<&'n str> {
+    let ran = |name: &&str| {
+        let mut tests =
+            said.lines().filter_map(|line| line.strip_prefix("test ")?.split_once(" ..."));
+        tests.any(|(test, result)| test.contains(*name) && !result.contains("ignored"))
+    };
+    names.iter().copied().filter(|name| !ran(name)).collect()
+}
+
 /// Replaces the text between a file's markers of that name by the result of `new`.
 fn rewrite(path: &Path, name: &str, new: impl FnOnce(&str) -> String) -> Result<()> {
     let file = path.display();
@@ -254,7 +282,14 @@ fn apt_get(args: &[&str]) -> Result<()> {
 mod tests {
     use std::path::Path;
 
-    use super::{PERFORMANCE, between};
+    use super::{PERFORMANCE, between, missing_tests};
+
+    #[test]
+    fn a_test_that_was_renamed_is_missing() {
+        let said = "running 2 tests\ntest a::one_is_one ... ok\ntest two ... ignored\n\ntest result: ok.\n";
+        assert_eq!(missing_tests(said, &["one_is", "two", "three"]), ["two", "three"]);
+        assert!(missing_tests(said, &["one_is_one"]).is_empty());
+    }
 
     #[test]
     fn the_performance_page_has_both_tables() {

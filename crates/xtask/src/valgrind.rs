@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{apt_get, has_program, may_install, status};
+use crate::{apt_get, has_program, may_install};
 
 pub const USAGE: &str = "\
 cargo xtask valgrind          run the C interface's test of misuse under valgrind: no byte leaks, none is read that is not ours
@@ -12,6 +12,9 @@ cargo xtask valgrind          run the C interface's test of misuse under valgrin
 
 /// What the test starts.
 const PROGRAMS: [&str; 2] = ["valgrind", "cc"];
+
+/// The test.
+const TEST: &str = "misuse_leaks_nothing";
 
 /// Installs what is missing and runs the test, which is skipped in the suite.
 pub fn run(args: &[String]) -> Result<()> {
@@ -29,5 +32,5 @@ pub fn run(args: &[String]) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut tests = Command::new(cargo);
     tests.args(["test", "--locked", "--package", "bilayer-capi", "--test", "c", "--"]);
-    status(tests.args(["--ignored", "--nocapture", "misuse_leaks_nothing"]))
+    crate::named_tests(tests.args(["--ignored", "--nocapture", TEST]), &[TEST])
 }

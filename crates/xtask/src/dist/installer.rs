@@ -11,7 +11,23 @@ use super::{Package, Workplace};
 use crate::{has_program, output, status};
 
 /// The installer, in the sources.
-pub const SCRIPT: &str = "crates/xtask/src/dist/install.sh";
+const SCRIPT: &str = "crates/xtask/src/dist/install.sh";
+
+/// Puts the installer beside the packages, for their version.
+///
+/// # Errors
+/// The script has no line with a version.
+pub fn write(place: &Workplace) -> Result<()> {
+    let script = fs::read_to_string(place.sources().join(SCRIPT)).context(SCRIPT)?;
+    Ok(fs::write(place.packages().join("install.sh"), of_version(&script, &place.version)?)?)
+}
+
+/// The script with `version` as the one that it installs.
+fn of_version(script: &str, version: &str) -> Result<String> {
+    let is_version = |line: &&str| line.starts_with("version=");
+    let line = script.lines().find(is_version).context("install.sh has no line `version=...`")?;
+    Ok(script.replacen(&format!("\n{line}\n"), &format!("\nversion={version}\n"), 1))
+}
 
 /// Installs every package for this machine; a package whose checksum is wrong must be refused.
 ///
@@ -26,8 +42,11 @@ pub fn check(place: &Workplace, chosen: &[&Package]) -> Result<()> {
             fs::remove_dir_all(&prefix)?;
         }
         let server = Server::start(place, &packages)?;
-        for base in [server.url.as_str(), packages.to_str().context("a folder's name")?] {
-            let version = output(script(place, base, &prefix).args(kind))?;
+        let from_folder = packages.to_str().context("a folder's name")?;
+        // Without the flag it installs the version that it was written for.
+        let given = ["--version", place.version.as_str()];
+        for (base, flags) in [(server.url.as_str(), &given[..]), (from_folder, &[])] {
+            let version = output(script(place, base, &prefix).args(flags).args(kind))?;
             if !version.contains(&place.version) {
                 bail!("the installed program is of another version: {version}");
             }
@@ -50,7 +69,7 @@ pub fn check(place: &Workplace, chosen: &[&Package]) -> Result<()> {
 fn script(place: &Workplace, base: &str, prefix: &Path) -> Command {
     let mut script = Command::new("sh");
     script.arg(place.packages().join("install.sh"));
-    script.args(["--version", &place.version, "--from", base, "--prefix"]).arg(prefix);
+    script.args(["--from", base, "--prefix"]).arg(prefix);
     script
 }
 
@@ -134,5 +153,19 @@ impl Drop for Server {
         // It may have ended by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of_version;
+
+    #[test]
+    fn the_installer_is_for_the_version_of_its_packages() {
+        let script = include_str!("install.sh");
+        let written = of_version(script, "12.3.4").unwrap();
+        assert!(written.contains("\nversion=12.3.4\n"), "{written}");
+        assert_eq!(written.lines().count(), script.lines().count());
+        assert!(of_version("#!/bin/sh\nexit\n", "1.0.0").is_err());
     }
 }

@@ -109,6 +109,9 @@ impl Found<'_> {
     pub fn broken(&self) -> Vec<String> {
         let mut broken = Vec::new();
         for (family, kernels) in &self.families {
+            if kernels.is_empty() {
+                broken.push(format!("{}: the compiler printed no kernel", family.name));
+            }
             for (name, compiled) in kernels {
                 let rules = self.rules(family, name, compiled);
                 broken.extend(rules.iter().map(|rule| format!("{}: {name}: {rule}", family.name)));
@@ -277,6 +280,10 @@ mod tests {
         assert_eq!(
             found(said, "/nowhere".as_ref(), Sections::new()).broken(),
             ["navi31: add: does not compile (no memory)", "navi31: rope: spills registers"]
+        );
+        assert_eq!(
+            found("device=x\n", "/nowhere".as_ref(), Sections::new()).broken(),
+            ["navi31: the compiler printed no kernel"]
         );
     }
 
