@@ -8,7 +8,7 @@ use bilayer_graph::{
     OpTime, Segment, SegmentId, SharedBytes, StateId, StateInfo, Step, Value, Weight, WeightId,
 };
 
-use crate::cache::{Cache, Layout};
+use crate::cache::{Cache, Heads, Layout};
 use crate::held::Held;
 use crate::host::{self, Topology};
 use crate::level::{Level, LevelError};
@@ -250,7 +250,8 @@ impl Cpu {
                 }
                 continue;
             }
-            self.caches.insert(*id, Arc::new(Cache::new(info, limits)?));
+            let heads = Heads::divided(info.kv_heads, &self.nodes);
+            self.caches.insert(*id, Arc::new(Cache::new(info, limits, heads)?));
         }
         Ok(())
     }

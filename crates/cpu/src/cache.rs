@@ -1,7 +1,8 @@
 //! The KV cache of one layer: pages of 32 tokens, laid out for the two matrix products of attention.
 //!
 //! ```text
-//! group     [kv_heads][16 pages] blocks
+//! cache     [NUMA nodes][groups]
+//! group     [kv_heads of the node][16 pages] blocks
 //! block     [ keys: head_dim x 32 tokens ][ values: 32 tokens x value_stride ]
 //! ```
 //!
@@ -20,8 +21,10 @@ use crate::level::Level;
 use crate::memory::{Memory, lines};
 use panel::Place;
 
+mod heads;
 mod panel;
 
+pub(crate) use heads::Heads;
 pub(crate) use panel::{Blocks, Panel, Stored, with_known};
 
 /// Pages of a group.
@@ -98,6 +101,7 @@ impl Layout {
 /// The KV cache of one layer.
 pub(crate) struct Cache {
     pub(crate) layout: Layout,
+    pub(crate) heads: Heads,
     pages: usize,
     memory: Memory,
 }
@@ -117,11 +121,11 @@ pub(crate) struct Tokens<'a> {
 impl Cache {
     /// # Errors
     /// Out of memory, or an unsupported type.
-    pub(crate) fn new(info: &CacheInfo, limits: &Limits) -> Result<Cache, Error> {
+    pub(crate) fn new(info: &CacheInfo, limits: &Limits, heads: Heads) -> Result<Cache, Error> {
         let layout = Layout::new(info, limits)?;
         let bytes = (layout.kv_heads * layout.block_bytes).saturating_mul(limits.pages);
         let memory = Memory::new(bytes, "keys and values")?;
-        Ok(Cache { layout, pages: limits.pages, memory })
+        Ok(Cache { layout, heads, pages: limits.pages, memory })
     }
 
     /// A cache for one step whose contents are not kept.
@@ -130,7 +134,8 @@ impl Cache {
     /// Out of memory.
     pub(crate) fn scratch(info: &CacheInfo, limits: &Limits) -> Result<Cache, Error> {
         let types = Limits { key_type: Type::F32, value_type: Type::F32, ..*limits };
-        Cache::new(info, &Limits { hadamard_keys: false, ..types })
+        let heads = Heads::shared(info.kv_heads);
+        Cache::new(info, &Limits { hadamard_keys: false, ..types }, heads)
     }
 
     /// Size of its pages in bytes.
@@ -267,31 +272,40 @@ impl Cache {
 
     /// Offset of a block, bytes.
     fn start(&self, page: u32, kv_head: usize) -> usize {
-        let (page, kv_heads) = (page as usize, self.layout.kv_heads);
-        assert!(page < self.pages && kv_head < kv_heads);
-        block_index(page, self.pages, kv_head, kv_heads) * self.layout.block_bytes
+        let page = page as usize;
+        assert!(page < self.pages && kv_head < self.layout.kv_heads);
+        block_index(page, self.pages, kv_head, &self.heads) * self.layout.block_bytes
     }
 }
 
 /// Index of a block.
-fn block_index(page: usize, pages: usize, kv_head: usize, kv_heads: usize) -> usize {
+fn block_index(page: usize, pages: usize, kv_head: usize, heads: &Heads) -> usize {
+    let heads = heads.beside(kv_head);
     let first = page / GROUP_PAGES * GROUP_PAGES;
     let group = (pages - first).min(GROUP_PAGES);
-    first * kv_heads + kv_head * group + (page - first)
+    heads.start * pages + first * heads.len() + (kv_head - heads.start) * group + (page - first)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::block_index;
+    use super::{Heads, block_index};
+    use crate::host::Topology;
+    use crate::numa::{Nodes, Numa};
 
     #[test]
     fn each_block_has_a_place_of_its_own_and_a_heads_pages_follow_one_another() {
-        let (pages, heads) = (37, 3);
-        let blocks = (0..pages).flat_map(|page| (0..heads).map(move |head| (page, head)));
-        let mut places: Vec<_> =
-            blocks.map(|(page, head)| block_index(page, pages, head, heads)).collect();
-        assert_eq!(places[3 * 15 + 2], places[2] + 15, "the last page of the first group");
-        places.sort_unstable();
-        assert!(places.into_iter().eq(0..heads * pages));
+        let (pages, count) = (37, 3);
+        let nodes = Nodes::new(Numa::Simulate(2), &Topology::default(), 3);
+        for heads in [Heads::shared(count), Heads::divided(count, &nodes)] {
+            let blocks = (0..pages).flat_map(|page| (0..count).map(move |head| (page, head)));
+            let index = |(page, head)| block_index(page, pages, head, &heads);
+            let mut places: Vec<_> = blocks.map(index).collect();
+            assert_eq!(index((15, 2)), index((0, 2)) + 15, "the last page of the first group");
+            let before: Vec<usize> = (0..pages).map(|page| index((page, 0))).collect();
+            let is_apart = before.iter().all(|&at| at < index((0, 2)));
+            assert_eq!(is_apart, heads != Heads::shared(count), "a node's heads lie together");
+            places.sort_unstable();
+            assert!(places.into_iter().eq(0..count * pages));
+        }
     }
 }

@@ -11,6 +11,7 @@ use bilayer_graph::{Buckets, PAGE_TOKENS, Pairs};
 
 use crate::cache::{Cache, Tokens};
 use crate::memory::lines;
+use crate::numa::Nodes;
 use crate::ops::rms_norm::rms_norm;
 use crate::ops::rope;
 use crate::plan::{Reach, Tile};
@@ -133,7 +134,11 @@ pub(crate) struct Store {
 impl Stage for Store {
     /// Each chunk is a key-value head of a run of tokens within one page.
     fn chunks(&self, state: &State) -> usize {
-        state.runs.len() * self.shape.kv_heads
+        self.cache.heads.chunks(state.runs.len())
+    }
+
+    fn end(&self, state: &State, nodes: &Nodes, node: usize) -> usize {
+        self.cache.heads.end(state.runs.len(), nodes, node)
     }
 
     fn writes(&self, state: &State) -> Vec<Range<usize>> {
@@ -146,7 +151,11 @@ impl Stage for Store {
 
     fn run(&self, mut context: Context<'_>, chunk: usize) {
         let Shape { kv_heads, head_dim: dim, .. } = self.shape;
-        let (run, head) = (context.state.runs[chunk / kv_heads], chunk % kv_heads);
+        let runs = &context.state.runs;
+        let (run, head) = self.cache.heads.chunk(runs.len(), chunk);
+        let run = runs[run];
+        #[cfg(debug_assertions)]
+        self.cache.heads.check(head);
         let scratch = std::mem::take(&mut context.scratch);
         let (keys, values) =
             bytemuck::cast_slice_mut::<u8, f32>(scratch).split_at_mut(PAGE_TOKENS * dim);
@@ -224,7 +233,11 @@ impl Bias {
 
 impl Stage for Sweep {
     fn chunks(&self, state: &State) -> usize {
-        state.plans[self.shape.plan].tiles.len() * self.shape.kv_heads
+        self.cache.heads.chunks(state.plans[self.shape.plan].tiles.len())
+    }
+
+    fn end(&self, state: &State, nodes: &Nodes, node: usize) -> usize {
+        self.cache.heads.end(state.plans[self.shape.plan].tiles.len(), nodes, node)
     }
 
     fn writes(&self, state: &State) -> Vec<Range<usize>> {
@@ -242,8 +255,11 @@ impl Stage for Sweep {
     fn run(&self, mut context: Context<'_>, chunk: usize) {
         let shape = &self.shape;
         let (group, dim, stride) = (shape.group(), shape.head_dim, shape.stride());
-        let tile = context.state.plans[shape.plan].tiles[chunk / shape.kv_heads];
-        let kv_head = chunk % shape.kv_heads;
+        let tiles = &context.state.plans[shape.plan].tiles;
+        let (tile, kv_head) = self.cache.heads.chunk(tiles.len(), chunk);
+        let tile = tiles[tile];
+        #[cfg(debug_assertions)]
+        self.cache.heads.check(kv_head);
         let rows = tile.rows * group;
         let mut scratch = Scratch::of(std::mem::take(&mut context.scratch));
         let queries = scratch.take(rows * dim);
