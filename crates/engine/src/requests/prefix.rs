@@ -13,7 +13,15 @@ pub(super) struct Prefix {
     idle: Option<usize>,
     pub sequence: SequenceId,
     pub common: usize,
-    is_whole: bool,
+    /// Whether nothing else of the sequence is to be kept.
+    pub is_whole: bool,
+}
+
+impl Prefix {
+    /// Whether no request runs in the sequence.
+    pub fn is_idle(&self) -> bool {
+        self.idle.is_some()
+    }
 }
 
 impl Job {
@@ -115,7 +123,7 @@ impl Scheduler {
     ) -> Option<SequenceId> {
         if let Some(found) = found {
             // An idle sequence is continued if nothing of it is lost, or if there is no room for a copy.
-            let fork = if found.idle.is_some() && found.is_whole {
+            let fork = if found.is_idle() && found.is_whole {
                 None
             } else {
                 cache.fork(found.sequence).or_else(|| {
@@ -131,7 +139,7 @@ impl Scheduler {
                 cache.truncate(fork, found.common);
                 return Some(fork);
             }
-            if found.idle.is_some() {
+            if found.is_idle() {
                 self.idle.retain(|idle| idle.sequence != found.sequence);
                 cache.truncate(found.sequence, found.common);
                 return Some(found.sequence);

@@ -17,6 +17,7 @@ use bilayer_graph::PAGE_TOKENS;
 
 use super::fairness::{KeyId, Queue};
 use super::pace::Pace;
+use super::prefix::Prefix;
 use super::prompts;
 use super::request::{Arrival, Item, Policy, Progress, Refused, RequestId};
 use super::sequences::Sequences;
@@ -311,7 +312,7 @@ impl Scheduler {
             && let Some((key, arrival, number)) = self.queue.first()
         {
             let job = &self.waiting[&number];
-            let found = self.prefix(job, cache);
+            let mut found = self.prefix(job, cache);
             let of_prefix = found.as_ref().map(|found| found.sequence);
             if self.running.iter().any(|of| of.is_begun && Some(of.sequence) == of_prefix) {
                 // Its step ends soon.
@@ -329,8 +330,14 @@ impl Scheduler {
             let needed = needed + self.running.len();
             let protected = found.as_ref().map(|found| found.sequence);
             self.evict(needed, protected, cache);
-            if cache.pages().free_pages() < needed && !self.running.is_empty() {
-                return;
+            let lacking = needed.saturating_sub(cache.pages().free_pages());
+            if lacking > 0 && !self.running.is_empty() {
+                // What an idle sequence has behind the prefix gives way, too.
+                let behind = |of: &Prefix| cache.pages().pages_behind(of.sequence, of.common);
+                match found.as_mut().filter(|of| of.is_idle() && lacking <= behind(of)) {
+                    Some(prefix) => prefix.is_whole = true,
+                    None => return,
+                }
             }
             let Some(sequence) = self.take_sequence(found, cache) else { return };
             self.queue.take(key, arrival);

@@ -13,11 +13,14 @@ impl Session {
         let Session { cache, limits, starts, copies, are_copies_held, .. } = self;
         starts.clear();
         cache.begin();
-        // Nor may a later run write a page that an earlier one gets back if the step fails. A cache without room for one
-        // more page per run has none to spare for that.
-        let most = runs.iter().map(|run| run.tokens.len().div_ceil(PAGE_TOKENS) + 1).sum();
-        *are_copies_held = cache.free_pages() >= most;
         within("sequences", runs.len(), limits.sequences)?;
+        // Nor may a later run write a page that an earlier one gets back if the step fails. A cache without room for a copy
+        // in each run has none to spare for that.
+        let repeated = |at: usize| runs[..at].iter().any(|run| run.sequence == runs[at].sequence);
+        let needed = runs.iter().enumerate().map(|(at, run)| {
+            cache.pages_needed(run.sequence, run.tokens.len()) + usize::from(repeated(at))
+        });
+        *are_copies_held = cache.free_pages() >= needed.sum();
         let outputs = runs.iter().map(|run| match run.wanted {
             Wanted::None => 0,
             Wanted::First | Wanted::Last => run.tokens.len().min(1),

@@ -160,6 +160,12 @@ impl Pages {
         tokens
     }
 
+    /// Number of pages that [`Pages::truncate`] frees: those behind the tokens that no other sequence has.
+    pub fn pages_behind(&self, sequence: SequenceId, tokens: usize) -> usize {
+        let behind = self.slot(sequence).pages.iter().skip(tokens.div_ceil(PAGE_TOKENS));
+        behind.filter(|&&page| self.references[page as usize] == 1).count()
+    }
+
     /// Gives a sequence the shared page back that an append replaced, since the copy may not have been made. The appended
     /// tokens were removed.
     pub fn share_again(&mut self, copy: PageCopy) {

@@ -210,12 +210,25 @@ fn a_page_that_a_step_copies_is_not_written_by_its_later_runs() {
     let text = tokens(40);
     let mut expected = None;
     let mut failures = 0;
-    for reads in [usize::MAX, 1] {
+    for (reads, is_full) in [(usize::MAX, false), (1, false), (1, true)] {
         let mut session = refusing(&model, reads);
         let first = session.open().unwrap();
         session.step(&[Run { sequence: first, tokens: &text, wanted: Wanted::None }]).unwrap();
         let fork = session.fork(first).unwrap();
         session.truncate(fork, 36);
+        // With a page for each copy, and no other.
+        let beside = is_full.then(|| {
+            let sequence = session.open().unwrap();
+            while session.cache().free_pages() > 2 {
+                let run = Run {
+                    sequence,
+                    tokens: &text[..bilayer_graph::PAGE_TOKENS],
+                    wanted: Wanted::None,
+                };
+                session.step(&[run]).unwrap();
+            }
+            sequence
+        });
         let wanted = Wanted::Last;
         let runs = [
             Run { sequence: first, tokens: &[9], wanted },
@@ -231,8 +244,8 @@ fn a_page_that_a_step_copies_is_not_written_by_its_later_runs() {
         for (found, expected) in found.iter().zip(&*expected) {
             assert_near(found, expected, &format!("refused after {reads} reads"));
         }
-        [first, fork].into_iter().for_each(|sequence| session.close(sequence));
+        [first, fork].into_iter().chain(beside).for_each(|sequence| session.close(sequence));
         assert_eq!(session.cache().free_pages(), session.cache().pages());
     }
-    assert_eq!(failures, 1);
+    assert_eq!(failures, 2);
 }

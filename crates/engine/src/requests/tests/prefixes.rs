@@ -106,6 +106,31 @@ fn pages_come_from_the_least_recently_used_sequences() {
 }
 
 #[test]
+fn an_idle_sequence_keeps_only_a_prefix_if_its_pages_are_needed() {
+    // 22 pages are idle, and two are those of an answer.
+    for (free, expected) in [(12, 1), (11, 0), (0, 0)] {
+        let mut desk = Desk::new(policy(), 22 + 2 + free);
+        let idle = adopt(&mut desk, &text(1, 700), 9, 0);
+        let answer = desk.submit(asking(text(5, 40)));
+        desk.step();
+        let id = desk.submit(asking([text(1, 4), text(8, 330)].concat()));
+        desk.scheduler.next_step(Duration::ZERO, &mut desk.cache);
+        assert_eq!(desk.running(), [answer.0, id.0], "{free}");
+        assert_eq!(desk.scheduler.idle(), expected, "{free}");
+        let continued = desk.sequence(id) == idle;
+        assert_eq!(continued, expected == 0, "{free}");
+    }
+    // It stays if it frees too little, and the request waits.
+    let mut desk = Desk::new(policy(), 22 + 2);
+    let idle = adopt(&mut desk, &text(1, 700), 9, 0);
+    let answer = desk.submit(asking(text(5, 40)));
+    desk.step();
+    desk.submit(asking([text(1, 690), text(8, 100)].concat()));
+    desk.scheduler.next_step(Duration::ZERO, &mut desk.cache);
+    assert_eq!((desk.running(), desk.cache.len(idle)), (vec![answer.0], 700));
+}
+
+#[test]
 fn whole_chunks_are_taken_over_with_fixed_steps() {
     // Tokens of the prompt that the cached sequence began with, and those that it holds; those of the request, and in
     // common: whole chunks of 32 in both prompts but for the last token.
