@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
+use std::io::Read as _;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -109,10 +110,7 @@ fn a_download_is_in_the_layout_of_huggingface_hub() {
 #[test]
 fn a_download_goes_on_where_an_earlier_one_ended() {
     let place = Place::new();
-    let (hub, places, bytes) = hub_and_places(&place);
-    let part = incomplete(&place, &bytes);
-    std::fs::create_dir_all(part.parent().unwrap()).unwrap();
-    std::fs::write(&part, &bytes[..300_001]).unwrap();
+    let (hub, places, bytes) = begun(&place);
     let path = fetch(&places, REPO).unwrap();
     assert_eq!(std::fs::read(path).unwrap(), bytes);
     let seen = hub.seen();
@@ -153,6 +151,53 @@ fn a_storage_without_ranges_sends_the_whole_file_again() {
     hub.faults(Faults { cut_after: vec![100_000], no_ranges: true, ..Faults::default() });
     assert_eq!(std::fs::read(fetch(&places, REPO).unwrap()).unwrap(), bytes);
     assert_eq!(downloads(&hub.seen()).len(), 2);
+}
+
+/// Places of a user with the first 300,001 bytes of the file.
+fn begun(place: &Place) -> (TestHub, Places, Vec<u8>) {
+    let (hub, places, bytes) = hub_and_places(place);
+    let part = incomplete(place, &bytes);
+    std::fs::create_dir_all(part.parent().unwrap()).unwrap();
+    std::fs::write(&part, &bytes[..300_001]).unwrap();
+    (hub, places, bytes)
+}
+
+#[test]
+fn what_arrived_is_kept_where_the_answer_is_not_the_file() {
+    for refuses_ranges in [None, Some(416), Some(206)] {
+        let place = Place::new();
+        let (hub, places, bytes) = begun(&place);
+        hub.faults(Faults { has_login: true, refuses_ranges, ..Faults::default() });
+        let error = fetch(&places, REPO).unwrap_err();
+        assert!(matches!(error, HubError::Answer { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("the answer has 6 bytes, the file 700000"), "{text}");
+        assert_eq!(std::fs::read(incomplete(&place, &bytes)).unwrap(), bytes[..300_001]);
+        // Without the page the whole file comes where there are no parts.
+        hub.faults(Faults { refuses_ranges, ..Faults::default() });
+        hub.seen();
+        assert_eq!(std::fs::read(fetch(&places, REPO).unwrap()).unwrap(), bytes);
+        let seen = hub.seen();
+        let ranges: Vec<_> = downloads(&seen).iter().map(|r| r.range.as_deref()).collect();
+        let tried: &[_] = &[Some("bytes=300001-"), None];
+        assert_eq!(ranges, tried[..1 + usize::from(refuses_ranges.is_some())]);
+    }
+}
+
+#[test]
+fn the_checksum_of_what_arrived_earlier_is_told_of_and_interrupted() {
+    let place = Place::new();
+    let (hub, places, bytes) = begun(&place);
+    let mut told = Vec::new();
+    let mut stop = |transfer: Transfer<'_>| {
+        told.push(transfer.done_bytes);
+        ControlFlow::Break(())
+    };
+    let stopped = Hub::new(places).fetch(&wanted(REPO), &mut stop);
+    assert!(matches!(stopped, Err(HubError::Interrupted)), "{stopped:?}");
+    assert!(told.len() == 1 && told[0] < 300_001, "{told:?}");
+    assert!(downloads(&hub.seen()).is_empty());
+    assert_eq!(std::fs::read(incomplete(&place, &bytes)).unwrap(), bytes[..300_001]);
 }
 
 #[test]
@@ -374,6 +419,7 @@ fn commands_download_a_model_once() {
         "run -hfr org/tiny-GGUF:Q8_0 -p abc -n 4 -ngl 0 --temp 0",
         "run -hf org/tiny-GGUF -hff tiny-q8_0.gguf -p abc -n 4 -ngl 0 --temp 0",
         "run -m hf:org/tiny-GGUF:Q8_0 -p abc -n 4 -ngl 0 --temp 0 --offline",
+        "run -hf https://huggingface.co/org/tiny-GGUF/blob/main/tiny-Q8_0.gguf -p abc -n 4 -ngl 0 --temp 0",
     ] {
         let again = on(&hub, &place, command).good();
         assert_eq!(again.out, first.out, "{command}");
@@ -457,6 +503,12 @@ fn mistakes_have_codes_and_advice() {
             66,
             "-hf org/r --hf-file a.gguf",
         ),
+        (
+            "run -m https://huggingface.co/org/r/blob/main/sub/a.gguf",
+            66,
+            "-hf org/r --hf-file sub/a.gguf",
+        ),
+        ("run -hf https://huggingface.co/org", 2, "org/repo/blob/main/file.gguf"),
         ("run -m missing.gguf", 66, "missing.gguf"),
         ("run -m ollama:none", 66, "ollama has no model none"),
         ("run -m lmstudio:a/b", 66, "LM Studio has no model a/b"),
@@ -467,6 +519,18 @@ fn mistakes_have_codes_and_advice() {
         let ran = on(&hub, &place, command);
         assert_eq!(ran.code, Some(code), "{command}: {ran:?}");
         assert!(ran.err.contains(part) && ran.err.lines().count() == 1, "{command}: {ran:?}");
+    }
+    for (variable, value, part) in [
+        ("ALL_PROXY", "ftp://proxy", "ALL_PROXY: it is no proxy's address"),
+        ("SSL_CERT_FILE", "missing.pem", "SSL_CERT_FILE: "),
+    ] {
+        let mut command = place.command("plan -hf org/tiny-GGUF:Q8_0");
+        for name in ["http_proxy", "HTTP_PROXY"] {
+            command.env_remove(name);
+        }
+        command.env("HF_ENDPOINT", "http://hub.invalid").env("HF_HOME", place.path().join("new"));
+        let ran = ran(command.env(variable, value));
+        assert!(ran.code == Some(2) && ran.err.contains(part), "{ran:?}");
     }
     let mut offline = place.command("plan -hf org/tiny-GGUF");
     let offline = ran(offline.env("HF_ENDPOINT", &hub.endpoint).env("HF_HUB_OFFLINE", "1"));
@@ -482,33 +546,72 @@ fn mistakes_have_codes_and_advice() {
     on(&hub, &place, &format!("plan -m {}", model.display())).good();
 }
 
+/// The hub is asked through a SOCKS proxy, or not at all.
+#[test]
+fn a_socks_proxy_is_used() {
+    let (place, proxy) = (Place::new(), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let address = format!("socks5h://{}", proxy.local_addr().unwrap());
+    let heard = std::thread::spawn(move || {
+        let mut greeting = [0; 3];
+        proxy.accept().unwrap().0.read_exact(&mut greeting).unwrap();
+        greeting
+    });
+    let mut command = place.command("plan -hf org/tiny-GGUF");
+    for name in ["http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY"] {
+        command.env_remove(name);
+    }
+    command.env("HF_ENDPOINT", "http://hub.invalid").env("HF_HOME", place.path());
+    assert_eq!(ran(command.env("ALL_PROXY", address)).code, Some(74));
+    // Version 5, one method: no password.
+    assert_eq!(heard.join().unwrap(), [5, 1, 0]);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_noticed_before_the_download() {
     let (place, hub) = (Place::new(), TestHub::new());
     hub.file(REPO, FILE, bytes());
-    let script = format!(
-        "HF_ENDPOINT={} HF_HOME=disk \"$0\" plan -hf {REPO}; code=$?; ls -A disk/hub/*/blobs; exit $code",
-        hub.endpoint
-    );
-    let Some(ran) = support::disk::with_disk(&place, 200_000, &script) else { return };
-    assert_eq!(ran.code, Some(73), "{ran:?}");
-    assert!(ran.err.contains("no space for tiny-Q8_0.gguf: 700000 bytes are needed"), "{ran:?}");
-    assert!(downloads(&hub.seen()).is_empty());
+    // Each part has room, but not both.
+    for part in 1..3 {
+        let bytes = &bytes()[part..150_000 + part];
+        hub.file("org/split", &format!("b-Q8_0-0000{part}-of-00002.gguf"), bytes);
+    }
+    for (repo, part) in [
+        (REPO, "no space for tiny-Q8_0.gguf: 700000 bytes are needed"),
+        (
+            "org/split",
+            "no space for b-Q8_0-00001-of-00002.gguf and 1 more: 300000 bytes are needed",
+        ),
+    ] {
+        let script = format!(
+            "HF_ENDPOINT={} HF_HOME=disk \"$0\" plan -hf {repo}; code=$?; ls -A disk/hub/*/blobs; exit $code",
+            hub.endpoint
+        );
+        let Some(ran) = support::disk::with_disk(&place, 200_000, &script) else { return };
+        assert_eq!(ran.code, Some(73), "{ran:?}");
+        assert!(ran.err.contains(part), "{ran:?}");
+        assert!(downloads(&hub.seen()).is_empty());
+    }
 }
 
-/// A model in ollama's store under that name, and its blob.
-fn pull(store: &Path, manifest: &str, bytes: &[u8]) {
-    let digest = sha256(bytes);
+/// A model in ollama's store under that name: a template, and blobs of layers of the given types.
+fn pull(store: &Path, manifest: &str, layers: &[(&str, &[u8])]) {
     let manifest = store.join("manifests").join(manifest);
     std::fs::create_dir_all(manifest.parent().unwrap()).unwrap();
     std::fs::create_dir_all(store.join("blobs")).unwrap();
-    let layers = json!([
-        {"mediaType": "application/vnd.ollama.image.template", "digest": "sha256:0", "size": 1},
-        {"mediaType": "application/vnd.ollama.image.model", "digest": format!("sha256:{digest}"), "size": bytes.len()},
-    ]);
-    std::fs::write(manifest, json!({"schemaVersion": 2, "layers": layers}).to_string()).unwrap();
-    std::fs::write(store.join("blobs").join(format!("sha256-{digest}")), bytes).unwrap();
+    let template = "application/vnd.ollama.image.template";
+    let mut described = vec![json!({"mediaType": template, "digest": "sha256:0", "size": 1})];
+    for (ty, bytes) in layers {
+        let digest = sha256(bytes);
+        std::fs::write(store.join("blobs").join(format!("sha256-{digest}")), bytes).unwrap();
+        described.push(json!({
+            "mediaType": format!("application/vnd.ollama.image.{ty}"),
+            "digest": format!("sha256:{digest}"),
+            "size": bytes.len(),
+        }));
+    }
+    let text = json!({"schemaVersion": 2, "layers": described}).to_string();
+    std::fs::write(manifest, text).unwrap();
 }
 
 #[test]
@@ -517,8 +620,8 @@ fn models_of_other_programs_are_found_listed_and_run_in_place() {
     on(&hub, &place, "plan -hf org/tiny-GGUF:Q8_0").good();
     let model = words::tiny(Type::Q4_0, 2);
     let store = place.path().join(".ollama/models");
-    pull(&store, "registry.ollama.ai/library/tiny/1b", &model);
-    pull(&store, "registry.ollama.ai/me/mine/latest", &model);
+    pull(&store, "registry.ollama.ai/library/tiny/1b", &[("model", &model)]);
+    pull(&store, "registry.ollama.ai/me/mine/latest", &[("model", &model)]);
     std::fs::write(store.join("manifests/registry.ollama.ai/library/tiny/broken"), "{").unwrap();
     let folder = place.path().join(".lmstudio/models/maker/tiny-GGUF");
     std::fs::create_dir_all(&folder).unwrap();
@@ -555,6 +658,12 @@ fn models_of_other_programs_are_found_listed_and_run_in_place() {
         near.code == Some(66) && near.err.contains("-m ollama:tiny:1b would be one"),
         "{near:?}"
     );
+    // The base model alone would give other answers.
+    let lora: &[u8] = b"adapter";
+    pull(&store, "registry.ollama.ai/me/tuned/latest", &[("model", &model), ("adapter", lora)]);
+    let tuned = on(&hub, &place, "run -m ollama:me/tuned");
+    let flag = format!("--lora {}", store.join("blobs/sha256-").display()) + &sha256(lora);
+    assert!(tuned.code == Some(2) && tuned.err.contains(&flag), "{tuned:?}");
     let broken = on(&hub, &place, "run -m ollama:tiny:broken");
     assert!(broken.code == Some(65) && broken.err.contains("pull the model again"), "{broken:?}");
 }

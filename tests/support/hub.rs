@@ -19,6 +19,10 @@ pub struct Faults {
     pub cut_after: Vec<usize>,
     /// Whether the storage sends whole files where a part is asked for.
     pub no_ranges: bool,
+    /// The status with which the storage answers a request for a part.
+    pub refuses_ranges: Option<u16>,
+    /// Whether the storage answers with a page, as a network that wants a login does.
+    pub has_login: bool,
     /// Whether one byte of every file is another.
     pub is_damaged: bool,
     /// The status that everything is refused with.
@@ -138,6 +142,12 @@ fn answer(stream: &TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
         } else {
             state.faults.cut_after.remove(0)
         };
+        if let Some(status) = state.faults.refuses_ranges.filter(|_| request.range.is_some()) {
+            return status_only(stream, status);
+        }
+        if state.faults.has_login {
+            return send(stream, &Request { range: None, ..request }, b"<html>", usize::MAX);
+        }
         if state.faults.no_ranges {
             request.range = None;
         }

@@ -9,7 +9,7 @@ use clap::parser::ValueSource;
 
 use crate::args::precedence::source;
 use crate::args::{Command, HubArgs, Serving};
-use crate::failure::{BAD_MODEL, Failure, INTERRUPTED, IO, NO_FILE, NO_OUTPUT, USAGE};
+use crate::failure::{BAD_MODEL, Failure, NO_FILE};
 use crate::{interrupt, output, progress};
 
 /// Of -m and -hf, the one that stands on the command line wins over the other from the environment.
@@ -192,6 +192,9 @@ fn folder(given: &Path) -> Option<String> {
 /// What may have been meant by a name that is no file.
 fn advice(name: &str, hub: &HubArgs) -> Result<Option<String>, Failure> {
     if let Some((_, rest)) = name.split_once("://") {
+        if let Ok(Wanted { repo, file: Some(file), .. }) = name.parse() {
+            return Ok(Some(format!("a URL is not opened; give -hf {repo} --hf-file {file}")));
+        }
         let mut parts = rest.split('/').skip(1);
         let repo = format!("{}/{}", parts.next().unwrap_or(""), parts.next().unwrap_or(""));
         return Ok(Some(match (repo.parse::<Repo>(), rest.rsplit_once('/')) {
@@ -248,17 +251,6 @@ fn fetch(reference: &Reference, places: &Places) -> Result<PathBuf, Failure> {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        let code = match &error {
-            Error::Name { .. } => USAGE,
-            Error::Offline { .. } | Error::NoDownload { .. } | Error::NotFound { .. } => NO_FILE,
-            Error::NoGguf { .. } | Error::NoSuchFile { .. } => NO_FILE,
-            Error::NotInStore { .. } | Error::Shards { .. } => NO_FILE,
-            Error::Manifest { .. } | Error::Escapes { .. } => BAD_MODEL,
-            Error::NoCache | Error::NoSpace { .. } => NO_OUTPUT,
-            Error::Interrupted => INTERRUPTED,
-            Error::Denied { .. } | Error::Answer { .. } | Error::Unreachable { .. } => IO,
-            Error::Broken { .. } | Error::Checksum { .. } | Error::Io { .. } => IO,
-        };
-        Failure::Line(code, error.to_string())
+        Failure::Line(error.exit_code(), error.to_string())
     }
 }

@@ -10,6 +10,8 @@ use crate::{Error, Places};
 
 mod blob;
 mod client;
+mod proxy;
+mod roots;
 
 use blob::Blob;
 use client::Client;
@@ -23,7 +25,7 @@ pub(crate) fn fetch(
     cached: Option<&Path>,
     tell: &mut Tell<'_>,
 ) -> Result<PathBuf, Error> {
-    let client = Client::new(places);
+    let client = Client::new(places)?;
     let (repo, listing) = (&wanted.repo, client.listing(&wanted.repo)?);
     let files: Vec<String> =
         listing.files.into_iter().filter(|path| relative(path).is_some()).collect();
@@ -40,6 +42,7 @@ pub(crate) fn fetch(
     let folder = cache.repo(repo);
     let snapshot = folder.join("snapshots").join(&listing.commit);
     let total_bytes = blobs.iter().map(|blob| blob.bytes).sum();
+    blob::room_for_all(cache, repo, &blobs)?;
     let mut before = 0;
     for blob in &blobs {
         let mut within =

@@ -95,6 +95,14 @@ pub enum Error {
         /// What is wrong with the answer.
         reason: String,
     },
+    /// A variable of the environment whose value cannot be used.
+    #[error("{variable}: {reason}; correct it, or unset it")]
+    Setting {
+        /// The variable.
+        variable: String,
+        /// What is wrong with its value.
+        reason: String,
+    },
     /// No connection.
     #[error("{url}: {reason}; check the connection, or use --offline with what is in the cache")]
     Unreachable {
@@ -178,6 +186,17 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// A model of ollama that is another one with LoRA adapters.
+    #[error("{name} is a model with a LoRA adapter, which is named by a flag of its own: -m {} {}",
+        .model.display(), lora(.adapters))]
+    Adapter {
+        /// As given.
+        name: String,
+        /// The file of the model.
+        model: PathBuf,
+        /// The files of the adapters.
+        adapters: Vec<PathBuf>,
+    },
     /// The file system said no.
     #[error("{}: {source}; check its permissions, or set HF_HOME to another folder", .path.display())]
     Io {
@@ -193,6 +212,13 @@ impl Error {
         let path = path.to_owned();
         move |source| Error::Io { path, source }
     }
+}
+
+/// Flags that name adapters.
+fn lora(adapters: &[PathBuf]) -> String {
+    let flags: Vec<String> =
+        adapters.iter().map(|path| format!("--lora {}", path.display())).collect();
+    flags.join(" ")
 }
 
 /// The end of a message that names folders.

@@ -3,7 +3,7 @@
 //! **Purpose.** Finds the file of a model by its name, lists what is on the machine, and downloads from the Hugging Face
 //! hub into the cache that Python's `huggingface_hub` and llama.cpp share. Files are used where they lie and never copied.
 //!
-//! **What it does not know.** What a GGUF file contains, how progress is shown, flags and exit codes.
+//! **What it does not know.** What a GGUF file contains, how progress is shown, flags.
 //!
 //! **Read first.** [`Places`] (the folders, the hub's address, the token), [`Wanted`] (`org/repo:Q4_K_M`), [`Hub`]
 //! (from the one to the other).
@@ -27,6 +27,7 @@ mod choose;
 #[cfg(feature = "download")]
 mod download;
 mod error;
+mod exit_code;
 mod fetch;
 mod listing;
 mod lm_studio;

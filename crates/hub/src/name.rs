@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
-use crate::Error;
+use crate::{Error, places};
 
 /// What the folder of a repository in the cache begins with.
 const FOLDER_PREFIX: &str = "models--";
@@ -76,8 +76,15 @@ impl FromStr for Wanted {
 
     fn from_str(text: &str) -> Result<Wanted, Error> {
         let wrong = |reason| Error::Name { name: text.to_owned(), reason };
+        let hubs = [&places::endpoint(&|name| std::env::var_os(name)), "huggingface.co", "hf.co"];
+        if let Some(path) = hubs.iter().find_map(|hub| below(text, hub)) {
+            return of_page(path).ok_or_else(|| {
+                wrong("the address of a model is like https://huggingface.co/org/repo, of a file ...org/repo/blob/main/file.gguf")
+            });
+        }
+        let text = text.strip_suffix('/').unwrap_or(text);
         if let [owner, repo, file] = text.splitn(3, '/').collect::<Vec<_>>()[..] {
-            if !file.to_ascii_lowercase().ends_with(".gguf") || relative(file).is_none() {
+            if !is_model(file) {
                 return Err(wrong("it is like org/repo, org/repo:Q4_K_M or org/repo/file.gguf"));
             }
             let repo = format!("{owner}/{repo}").parse()?;
@@ -96,6 +103,36 @@ impl FromStr for Wanted {
         }
         Ok(Wanted { repo: repo.parse()?, quant: quant.map(str::to_owned), file: None })
     }
+}
+
+/// The path of a URL, with or without its scheme, on the server `hub`.
+fn below<'t>(text: &'t str, hub: &str) -> Option<&'t str> {
+    let without_scheme = |url: &'t str| url.split_once("://").map_or(url, |(_, rest)| rest);
+    let hub = hub.split_once("://").map_or(hub, |(_, rest)| rest);
+    without_scheme(text).strip_prefix(hub)?.strip_prefix('/')
+}
+
+/// The model of a page of the hub: a repository's, or a file's on its main branch.
+fn of_page(path: &str) -> Option<Wanted> {
+    let path = path.split(['?', '#']).next()?.trim_end_matches('/');
+    let mut parts = path.splitn(3, '/');
+    let (owner, repo, rest) = (parts.next()?, parts.next()?, parts.next());
+    let repo = format!("{owner}/{repo}");
+    match rest {
+        // ollama writes hf.co/org/repo:Q4_K_M.
+        None => repo.parse().ok(),
+        Some("tree/main") => Some(Wanted { repo: repo.parse().ok()?, quant: None, file: None }),
+        Some(rest) => {
+            let file = rest.strip_prefix("blob/main/").or(rest.strip_prefix("resolve/main/"))?;
+            let file = is_model(file).then(|| file.to_owned())?;
+            Some(Wanted { repo: repo.parse().ok()?, quant: None, file: Some(file) })
+        }
+    }
+}
+
+/// Whether a path in a repository is a GGUF file's.
+fn is_model(file: &str) -> bool {
+    file.to_ascii_lowercase().ends_with(".gguf") && relative(file).is_some()
 }
 
 impl fmt::Display for Wanted {
@@ -133,6 +170,28 @@ mod tests {
             let found = (wanted.repo.as_str(), wanted.quant.as_deref(), wanted.file.as_deref());
             assert_eq!(found, (repo, quant, file), "{text}");
             assert_eq!(wanted.to_string(), text);
+        }
+        let pages = [
+            ("https://huggingface.co/a/b", "a/b"),
+            ("https://huggingface.co/a/b/", "a/b"),
+            ("http://hf.co/a/b:Q8_0", "a/b:Q8_0"),
+            ("huggingface.co/a/b/tree/main", "a/b"),
+            ("https://huggingface.co/a/b/blob/main/c/d.gguf", "a/b/c/d.gguf"),
+            ("https://huggingface.co/a/b/resolve/main/d.gguf?download=true", "a/b/d.gguf"),
+            ("a/b/", "a/b"),
+            ("a/b:Q8_0/", "a/b:Q8_0"),
+        ];
+        for (text, expected) in pages {
+            let wanted: Wanted = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(wanted.to_string(), expected, "{text}");
+        }
+        assert_eq!(
+            below("https://mirror.example/hf/a/b", "https://mirror.example/hf"),
+            Some("a/b")
+        );
+        for text in ["https://huggingface.co/a", "https://huggingface.co/a/b/blob/dev/c.gguf"] {
+            let error = text.parse::<Wanted>().expect_err(text).to_string();
+            assert!(error.contains("/blob/main/file.gguf"), "{error}");
         }
         let wrong =
             ["", "a", "a/", "/b", "../b", "a/..", "a/b:", "a/b:x y", "a/b/../c.gguf", "a/b/c.txt"];

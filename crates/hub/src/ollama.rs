@@ -20,6 +20,9 @@ const LIBRARY: &str = "library";
 /// The layer that is the model.
 const MODEL: &str = "application/vnd.ollama.image.model";
 
+/// The layers that adapt it.
+const ADAPTER: &str = "application/vnd.ollama.image.adapter";
+
 /// Registry, owner, name: folders above a manifest.
 const DEPTH: usize = 3;
 
@@ -42,7 +45,7 @@ struct Layer {
 /// The GGUF file of `name` or `name:tag`.
 ///
 /// # Errors
-/// No store has it, or its manifest is damaged.
+/// No store has it, its manifest is damaged, or it has LoRA adapters, which are no part of a model's file.
 pub(crate) fn locate(stores: &[PathBuf], name: &str) -> Result<PathBuf, Error> {
     let missing = || Error::NotInStore {
         store: "ollama",
@@ -53,7 +56,12 @@ pub(crate) fn locate(stores: &[PathBuf], name: &str) -> Result<PathBuf, Error> {
     for store in stores {
         let manifest = store.join("manifests").join(&path);
         if manifest.is_file() {
-            return model(store, &manifest);
+            let Model { file: model, adapters } = Model::read(store, &manifest)?;
+            let name = format!("ollama:{name}");
+            return match adapters.is_empty() {
+                true => Ok(model),
+                false => Err(Error::Adapter { name, model, adapters }),
+            };
         }
     }
     Err(missing())
@@ -64,7 +72,7 @@ pub(crate) fn list(stores: &[PathBuf]) -> Vec<Found> {
     let of_store = |store: &PathBuf| {
         let manifests = store.join("manifests");
         let named = |path: String| {
-            let file = model(store, &manifests.join(&path)).ok()?;
+            let file = Model::read(store, &manifests.join(&path)).ok()?.file;
             let name = format!("ollama:{}", model_name(&path)?);
             Found::new(name, Origin::Ollama, file, &[])
         };
@@ -97,27 +105,44 @@ fn model_name(path: &str) -> Option<String> {
     Some(format!("{name}:{tag}"))
 }
 
-/// The blob of the model that a manifest describes.
-fn model(store: &Path, manifest: &Path) -> Result<PathBuf, Error> {
-    let wrong = |reason: String| Error::Manifest { path: manifest.to_owned(), reason };
-    let facts = manifest.metadata().map_err(Error::io(manifest))?;
-    if facts.len() > MANIFEST_BYTES_MAX {
-        return Err(wrong(format!("{} bytes are no manifest", facts.len())));
+/// The files that a manifest describes a model by.
+struct Model {
+    file: PathBuf,
+    /// LoRA adapters in GGUF files.
+    adapters: Vec<PathBuf>,
+}
+
+impl Model {
+    fn read(store: &Path, manifest: &Path) -> Result<Model, Error> {
+        let wrong = |reason: String| Error::Manifest { path: manifest.to_owned(), reason };
+        let facts = manifest.metadata().map_err(Error::io(manifest))?;
+        if facts.len() > MANIFEST_BYTES_MAX {
+            return Err(wrong(format!("{} bytes are no manifest", facts.len())));
+        }
+        let text = std::fs::read_to_string(manifest).map_err(Error::io(manifest))?;
+        let read: Manifest =
+            serde_json::from_str(&text).map_err(|error| wrong(format!("no manifest: {error}")))?;
+        let of_type = |ty: &'static str| {
+            let layers = read.layers.iter().filter(move |layer| layer.media_type == ty);
+            layers.map(|layer| blob(store, layer).map_err(wrong))
+        };
+        let file = of_type(MODEL).next();
+        let file = file.ok_or_else(|| wrong(format!("no layer of type {MODEL}")))??;
+        Ok(Model { file, adapters: of_type(ADAPTER).collect::<Result<_, _>>()? })
     }
-    let text = std::fs::read_to_string(manifest).map_err(Error::io(manifest))?;
-    let read: Manifest =
-        serde_json::from_str(&text).map_err(|error| wrong(format!("no manifest: {error}")))?;
-    let layer = read.layers.iter().find(|layer| layer.media_type == MODEL);
-    let layer = layer.ok_or_else(|| wrong(format!("no layer of type {MODEL}")))?;
-    let hex = layer
-        .digest
-        .strip_prefix("sha256:")
-        .filter(|hex| hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
-    let hex = hex.ok_or_else(|| wrong(format!("`{}` is no SHA-256 digest", layer.digest)))?;
+}
+
+/// The file of a layer, or what is wrong.
+fn blob(store: &Path, layer: &Layer) -> Result<PathBuf, String> {
+    let hex = layer.digest.strip_prefix("sha256:");
+    let is_sha256 =
+        |hex: &&str| hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let hex = hex.filter(is_sha256);
+    let hex = hex.ok_or_else(|| format!("`{}` is no SHA-256 digest", layer.digest))?;
     let blob = store.join("blobs").join(format!("sha256-{hex}"));
     match blob.is_file() {
         true => Ok(blob),
-        false => Err(wrong(format!("its blob {} is missing", blob.display()))),
+        false => Err(format!("its blob {} is missing", blob.display())),
     }
 }
 

@@ -106,7 +106,6 @@ impl Places {
             }
         };
         let lm_studio = [".lmstudio/models", ".cache/lm-studio/models"];
-        let endpoint = text("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned());
         let is_offline = text("HF_HUB_OFFLINE").is_some_and(|value| {
             ["1", "true", "yes", "on"].contains(&value.to_ascii_lowercase().as_str())
         });
@@ -114,11 +113,18 @@ impl Places {
             cache,
             lm_studio: lm_studio.iter().filter_map(|path| below(path)).collect(),
             ollama,
-            endpoint: endpoint.trim_end_matches('/').to_owned(),
+            endpoint: endpoint(variable),
             token,
             access: if is_offline { Access::Offline } else { Access::Online },
         }
     }
+}
+
+/// The hub's address as `HF_ENDPOINT` says, without a slash at the end.
+pub(crate) fn endpoint(variable: &dyn Fn(&str) -> Option<OsString>) -> String {
+    let given = variable("HF_ENDPOINT").and_then(|given| given.into_string().ok());
+    let given = given.filter(|given| !given.is_empty());
+    given.as_deref().unwrap_or(ENDPOINT).trim_end_matches('/').to_owned()
 }
 
 fn read_token(path: &Path) -> Option<AccessToken> {

@@ -68,13 +68,37 @@ pub(super) fn ensure(
     if is_whole(&path, blob) {
         return Ok(path);
     }
-    let part_path = folder.join(format!("{}.incomplete", blob.etag));
-    let mut part = BlobPart::open(&part_path, blob)?;
-    room(&folder, blob, part.len)?;
+    let part_path = incomplete(&folder, blob);
+    let mut part = BlobPart::open(&part_path, blob, tell)?;
+    room(&folder, &blob.file, blob.bytes - part.len)?;
     receive(client, blob, &mut part, tell)?;
     part.check(blob)?;
     std::fs::rename(&part_path, &path).map_err(Error::io(&path))?;
     Ok(path)
+}
+
+/// Refuses the download of a model's files if the disk has no space for all that is missing of them.
+pub(super) fn room_for_all(cache: &HubCache, repo: &Repo, blobs: &[Blob]) -> Result<(), Error> {
+    let folder = cache.repo(repo).join("blobs");
+    let missing = |blob: &&Blob| !is_whole(&folder.join(&blob.etag), blob);
+    let missing: Vec<&Blob> = blobs.iter().filter(missing).collect();
+    let [first, others @ ..] = &missing[..] else { return Ok(()) };
+    std::fs::create_dir_all(&folder).map_err(Error::io(&folder))?;
+    let still_to_come = |blob: &&Blob| {
+        let here = incomplete(&folder, blob).metadata().map_or(0, |facts| facts.len());
+        blob.bytes.saturating_sub(here)
+    };
+    let needed_bytes = missing.iter().map(still_to_come).fold(0, u64::saturating_add);
+    let what = match others.len() {
+        0 => first.file.clone(),
+        count => format!("{} and {count} more", first.file),
+    };
+    room(&folder, &what, needed_bytes)
+}
+
+/// Where a file is while it arrives.
+fn incomplete(folder: &Path, blob: &Blob) -> PathBuf {
+    folder.join(format!("{}.incomplete", blob.etag))
 }
 
 fn is_whole(path: &Path, blob: &Blob) -> bool {
@@ -111,26 +135,27 @@ struct BlobPart {
 }
 
 impl BlobPart {
-    /// Opens what an earlier download left, or begins anew.
-    fn open(path: &Path, blob: &Blob) -> Result<BlobPart, Error> {
+    /// Opens what an earlier download left, or begins anew. `tell` hears how much of it is read for the checksum.
+    fn open(path: &Path, blob: &Blob, tell: &mut Within<'_>) -> Result<BlobPart, Error> {
         let file =
             OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
-        let mut file = file.map_err(Error::io(path))?;
-        let (mut sha256, mut len) = (Sha256::new(), 0);
-        let mut chunk = vec![0; CHUNK_BYTES];
-        loop {
-            let read = file.read(&mut chunk).map_err(Error::io(path))?;
-            if read == 0 {
-                break;
-            }
-            sha256.update(&chunk[..read]);
-            len += read as u64;
-        }
-        let mut part = BlobPart { path: path.to_owned(), file, len, sha256 };
-        if len > blob.bytes {
+        let file = file.map_err(Error::io(path))?;
+        let mut part = BlobPart { path: path.to_owned(), file, len: 0, sha256: Sha256::new() };
+        if part.file.metadata().map_err(Error::io(path))?.len() > blob.bytes {
             part.restart()?;
         }
-        Ok(part)
+        let mut chunk = vec![0; CHUNK_BYTES];
+        loop {
+            let read = part.file.read(&mut chunk).map_err(Error::io(path))?;
+            if read == 0 {
+                return Ok(part);
+            }
+            part.sha256.update(&chunk[..read]);
+            part.len += read as u64;
+            if tell(part.len).is_break() {
+                return Err(Error::Interrupted);
+            }
+        }
     }
 
     /// Forgets what has arrived.
@@ -179,15 +204,14 @@ impl BlobPart {
 
 /// Refuses a download that the disk has no space for.
 #[cfg(unix)]
-fn room(folder: &Path, blob: &Blob, have: u64) -> Result<(), Error> {
+fn room(folder: &Path, what: &str, needed_bytes: u64) -> Result<(), Error> {
     // A file system that cannot tell is tried.
     let Ok(facts) = rustix::fs::statvfs(folder) else { return Ok(()) };
     let free_bytes = facts.f_bavail.saturating_mul(facts.f_frsize);
-    let needed_bytes = blob.bytes - have;
     match needed_bytes > free_bytes {
         true => Err(Error::NoSpace {
             folder: folder.to_owned(),
-            file: blob.file.clone(),
+            file: what.to_owned(),
             needed_bytes,
             free_bytes,
         }),
@@ -196,7 +220,7 @@ fn room(folder: &Path, blob: &Blob, have: u64) -> Result<(), Error> {
 }
 
 #[cfg(not(unix))]
-fn room(_: &Path, _: &Blob, _: u64) -> Result<(), Error> {
+fn room(_: &Path, _: &str, _: u64) -> Result<(), Error> {
     Ok(())
 }
 
@@ -251,26 +275,10 @@ fn connection(
     part: &mut BlobPart,
     tell: &mut Within<'_>,
 ) -> Result<Ended, Error> {
-    let reply = match client.bytes(blob, part.len) {
-        Ok(reply) => reply,
-        Err(Error::Unreachable { reason, .. }) => return Ok(Ended::Early(reason)),
-        Err(error) => return Err(error),
+    let mut body = match opened(client, blob, part)? {
+        Ok(body) => body.into_reader(),
+        Err(why) => return Ok(Ended::Early(why)),
     };
-    let status = reply.response.status().as_u16();
-    match status {
-        206 if starts_at(&reply.response, part.len) => {}
-        // Ranges are not supported, or not this one: from the beginning.
-        200 | 206 | 416 if part.len > 0 => {
-            part.restart()?;
-            if status != 200 {
-                return Ok(Ended::Early(format!("HTTP status {status} to a range")));
-            }
-        }
-        200 => {}
-        429 | 500..=599 => return Ok(Ended::Early(format!("HTTP status {status}"))),
-        _ => return Err(client.refused(status, &blob.file, &blob.url)),
-    }
-    let mut body = reply.response.into_body().into_reader();
     let mut chunk = vec![0; CHUNK_BYTES];
     while part.len < blob.bytes {
         let wanted = (blob.bytes - part.len).min(CHUNK_BYTES as u64) as usize;
@@ -286,8 +294,64 @@ fn connection(
     Ok(Ended::Whole)
 }
 
+/// The bytes that follow those of `part`, which is emptied where the storage can only send the whole file. The inner error
+/// is why another connection is worth trying.
+///
+/// # Errors
+/// A refusal, or an answer that is not the file: what has arrived is kept.
+fn opened(
+    client: &Client,
+    blob: &Blob,
+    part: &mut BlobPart,
+) -> Result<Result<ureq::Body, String>, Error> {
+    let ask = |first| match client.bytes(blob, first) {
+        Ok(reply) => Ok(Ok(reply.response)),
+        Err(Error::Unreachable { reason, .. }) => Ok(Err(reason)),
+        Err(error) => Err(error),
+    };
+    let is_wanted =
+        |response: &Response| response.status().as_u16() == 206 && starts_at(response, part.len);
+    let mut response = match ask(part.len)? {
+        Ok(response) => response,
+        Err(why) => return Ok(Err(why)),
+    };
+    if part.len > 0 && [206, 416].contains(&response.status().as_u16()) && !is_wanted(&response) {
+        // The storage does not have this range: the whole file.
+        response = match ask(0)? {
+            Ok(response) => response,
+            Err(why) => return Ok(Err(why)),
+        };
+    }
+    match response.status().as_u16() {
+        206 if is_wanted(&response) => {}
+        200 => {
+            is_file(&response, blob)?;
+            part.restart()?;
+        }
+        status @ (429 | 500..=599) => return Ok(Err(format!("HTTP status {status}"))),
+        status => return Err(client.refused(status, &blob.file, &blob.url)),
+    }
+    Ok(Ok(response.into_body()))
+}
+
+/// An answer of the storage.
+type Response = ureq::http::Response<ureq::Body>;
+
+/// # Errors
+/// A whole answer that is not as long as the file, such as the page of a network that wants a login.
+fn is_file(response: &Response, blob: &Blob) -> Result<(), Error> {
+    let len = response.headers().get("content-length").and_then(|len| len.to_str().ok());
+    match len.and_then(|len| len.parse::<u64>().ok()) {
+        Some(len) if len != blob.bytes => Err(Error::Answer {
+            url: blob.url.clone(),
+            reason: format!("the answer has {len} bytes, the file {}", blob.bytes),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Whether a part of a file begins where it was asked to.
-fn starts_at(response: &ureq::http::Response<ureq::Body>, first: u64) -> bool {
+fn starts_at(response: &Response, first: u64) -> bool {
     let range = response.headers().get("content-range").and_then(|range| range.to_str().ok());
     let begin =
         range.and_then(|range| range.strip_prefix("bytes ")?.split('-').next()?.parse().ok());

@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use ureq::http::{HeaderMap, Response, Uri};
-use ureq::{Agent, Body, Proxy};
+use ureq::tls::TlsConfig;
+use ureq::{Agent, Body};
 
 use super::blob::Blob;
+use super::proxy::proxy;
+use super::roots::{self, roots};
 use crate::name::Repo;
 use crate::{AccessToken, Error, Places};
 
@@ -52,7 +55,10 @@ enum Method {
 }
 
 impl Client {
-    pub fn new(places: &Places) -> Client {
+    /// # Errors
+    /// A variable of the environment names a proxy or certificates that cannot be used.
+    pub fn new(places: &Places) -> Result<Client, Error> {
+        let variable = |name: &str| std::env::var_os(name);
         let config = Agent::config_builder()
             .http_status_as_error(false)
             // They are followed here, where what each says is read and the token stays with the hub.
@@ -61,14 +67,11 @@ impl Client {
             .timeout_recv_response(Some(SILENCE))
             .timeout_per_read(Some(SILENCE))
             .accept_encoding("identity")
-            .user_agent(concat!("bilayer/", env!("CARGO_PKG_VERSION")));
-        let is_local = authority(&places.endpoint).is_some_and(|address| {
-            let host = address.rsplit("://").next().unwrap_or_default();
-            ["localhost:", "127.0.0.1:", "[::1]:"].iter().any(|local| host.starts_with(local))
-        });
-        let proxy = if is_local { None } else { Proxy::try_from_env() };
-        let agent = Agent::new_with_config(config.proxy(proxy).build());
-        Client { agent, endpoint: places.endpoint.clone(), token: places.token.clone() }
+            .user_agent(concat!("bilayer/", env!("CARGO_PKG_VERSION")))
+            .proxy(proxy(&places.endpoint, &variable)?)
+            .tls_config(TlsConfig::builder().root_certs(roots(&variable)?).build());
+        let agent = Agent::new_with_config(config.build());
+        Ok(Client { agent, endpoint: places.endpoint.clone(), token: places.token.clone() })
     }
 
     /// The files of a repository's main branch.
@@ -144,10 +147,9 @@ impl Client {
         let mut linked = HeaderMap::new();
         let mut at = url.to_owned();
         for _ in 0..=REDIRECTS_MAX {
-            let response = self.once(method, &at, first).map_err(|error| Error::Unreachable {
-                url: at.clone(),
-                reason: error.to_string(),
-            })?;
+            let response = self
+                .once(method, &at, first)
+                .map_err(|error| Error::Unreachable { url: at.clone(), reason: reason(&error) })?;
             for (name, value) in response.headers() {
                 linked.entry(name).or_insert_with(|| value.clone());
             }
@@ -221,8 +223,28 @@ impl Client {
     }
 }
 
+/// Why there is no connection.
+fn reason(error: &ureq::Error) -> String {
+    let reason = error.to_string();
+    // The name of rustls' error; ureq hands it on within an error of I/O.
+    match reason.contains("UnknownIssuer") {
+        true => format!("{reason}; {}", roots::UNKNOWN),
+        false => reason,
+    }
+}
+
+/// The host in a URL, without its port.
+pub(super) fn host(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    match host.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => host,
+    }
+}
+
 /// Scheme, host and port, which the token is bound to.
-fn authority(url: &str) -> Option<String> {
+pub(super) fn authority(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let host = rest.split(['/', '?', '#']).next().filter(|host| !host.is_empty())?;
     let is_http = ["https", "http"].contains(&scheme);
@@ -268,6 +290,28 @@ mod tests {
         ];
         for (to, expected) in cases {
             assert_eq!(absolute(from, to).ok().as_deref(), expected, "{to}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_authority_has_advice() {
+        let error = ureq::Error::from(std::io::Error::new(
+            std::io::ErrorKind::InvalidData,
+            "invalid peer certificate: UnknownIssuer",
+        ));
+        assert!(reason(&error).contains("SSL_CERT_FILE"), "{}", reason(&error));
+        assert_eq!(reason(&ureq::Error::HostNotFound), ureq::Error::HostNotFound.to_string());
+    }
+
+    #[test]
+    fn hosts_are_without_ports() {
+        for (url, expected) in [
+            ("https://hub.example/a:b", "hub.example"),
+            ("http://127.0.0.1:80", "127.0.0.1"),
+            ("http://[::1]:80/a", "[::1]"),
+            ("http://[::1]", "[::1]"),
+        ] {
+            assert_eq!(host(url), expected);
         }
     }
 
