@@ -4,7 +4,10 @@
 
 use std::path::PathBuf;
 
-use bilayer::{Builder, Error, Function, Message, Model, Numa, Reply, Request, Tools};
+use bilayer::{
+    Builder, Cancel, Error, Function, Message, MetadataOverride, Model, Norm, Numa, Pooling, Reply,
+    Request, Tools, extract, route,
+};
 use bilayer_cpu::level::Level;
 use bilayer_quant::Type;
 use support::words;
@@ -76,6 +79,60 @@ fn classify_gives_every_label_its_probability() {
     }
     assert_ne!(texts[0], texts[1]);
     refused(model.rerank("a b", &["abc"]), "Model::classify");
+    let pairs = model.classify(&[("a b c", "z y x"), ("a b c", "d")]).unwrap();
+    assert!(pairs[0] != texts[0] && pairs[0] != pairs[1], "{pairs:?}");
+}
+
+#[test]
+fn vectors_are_scaled_and_pooled_as_asked() {
+    let folder = folder();
+    let builder = || Model::builder(folder.path().join("classifier.gguf")).gpu_layers(0);
+    let length = |row: &[f32]| row.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let embed = |mut model: Model| model.embed(&["a b c"]).unwrap().remove(0);
+    let unit = embed(builder().embeddings().open().unwrap());
+    let raw = embed(builder().embeddings().norm(Norm::None).open().unwrap());
+    let factor = length(&raw);
+    assert!((length(&unit) - 1.0).abs() < 1e-4 && (factor - 1.0).abs() > 1e-2, "{factor}");
+    assert!(raw.iter().zip(&unit).all(|(raw, unit)| (raw - factor * unit).abs() < 1e-4));
+    let bare = || {
+        let key = MetadataOverride::new("{arch}.normalize_embeddings", false);
+        builder().embeddings().metadata(key).open().unwrap()
+    };
+    assert_eq!(embed(bare()), raw, "as the checkpoint says");
+    let mut model = bare();
+    model.set_norm(Norm::P(2));
+    assert_eq!(embed(model), unit);
+    let first = embed(builder().pooling(Pooling::Cls).open().unwrap());
+    let mean = embed(builder().pooling(Pooling::Mean).open().unwrap());
+    assert_ne!(first, mean);
+    let mut tokens = builder().pooling(Pooling::None).open().unwrap();
+    refused(tokens.embed(&["a b c"]), "pooling is none");
+}
+
+#[test]
+fn every_call_can_be_cancelled() {
+    #[track_caller]
+    fn interrupted<T>(result: Result<T, Error>) {
+        assert_eq!(result.err().expect("an error").exit_code() as u8, 130);
+    }
+    let folder = folder();
+    let cancel = Cancel::new();
+    let open = |name: &str| Model::builder(folder.path().join(name)).gpu_layers(0).cancel(&cancel);
+    let mut embedder = open("classifier.gguf").embeddings().open().unwrap();
+    let mut classifier = open("classifier.gguf").open().unwrap();
+    let mut reranker = open("reranker.gguf").open().unwrap();
+    let mut decoder = open("tiny.gguf").open().unwrap();
+    cancel.cancel();
+    interrupted(embedder.embed(&["a b"]));
+    let route = route::Route { label: "a".to_owned(), examples: vec!["b".to_owned()] };
+    interrupted(embedder.route(&["a b"], &[route]));
+    interrupted(classifier.classify(&["a b"]));
+    interrupted(reranker.rerank("a", &["b"]));
+    interrupted(decoder.logits("ab"));
+    cancel.reset();
+    assert_eq!(embedder.embed(&["a b"]).unwrap().len(), 1);
+    assert!(decoder.logits("ab").unwrap().rows() > 0);
+    refused(embedder.extract(&["a b"], &extract::Options::default()), "does not label tokens");
 }
 
 #[test]
@@ -189,6 +246,20 @@ fn functions_are_told_and_calls_are_parts_of_the_reply() {
     let untold = model.chat(ask().grammar(call)).unwrap().reply().unwrap();
     assert!(untold.calls.is_empty() && untold.content.contains("now"), "{untold:?}");
     refused(model.generate(Request::new("when").tools(tools)), "in a conversation");
+    let given = |calls: &str| {
+        format!(
+            r#"[{{"role": "user", "content": "when"}}, {{"role": "assistant", "content": null{calls}}},
+                {{"role": "tool", "content": [{{"type": "text", "text": "now"}}]}}]"#
+        )
+    };
+    let mut count = |calls: &str| {
+        let messages = Message::list(&given(calls)).unwrap();
+        model.chat(Request::new(messages).max_tokens(1)).unwrap().prompt_tokens()
+    };
+    let plain = count("");
+    let called =
+        count(r#", "tool_calls": [{"function": {"name": "now", "arguments": {"zone": "UTC"}}}]"#);
+    assert!(called > plain + 10, "the template is given the calls: {called}, {plain}");
     let plain = model.generate(Request::new("ROMEO:").greedy().max_tokens(4)).unwrap();
     assert!(!plain.reply().unwrap().content.is_empty());
 }

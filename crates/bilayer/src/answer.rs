@@ -35,12 +35,17 @@ impl<'m> Answer<'m> {
     /// # Errors
     /// As [`Answer::text`].
     pub fn reply(mut self) -> Result<Reply, Error> {
-        let parser = self.parser.take();
         let content = self.rest()?;
-        Ok(match parser {
-            Some(parser) => Reply::of(parser, &content, self.stop()),
-            None => Reply { content, ..Reply::default() },
-        })
+        Ok(self.parse(&content))
+    }
+
+    /// Takes apart a text that was put together from this answer's tokens, once it has ended, as [`Answer::reply`] does.
+    /// Later calls find text alone.
+    pub fn parse(&mut self, text: &str) -> Reply {
+        match self.parser.take() {
+            Some(parser) => Reply::of(parser, text, self.stop()),
+            None => Reply { content: text.to_owned(), ..Reply::default() },
+        }
     }
 
     /// The rest of the answer as one text, as the model wrote it.

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use bilayer_engine::encode::{Norm, Pooling};
 use bilayer_engine::generate::speculate::{Bounds, DraftModel, Drafter, Lookup, MtpDrafter, weigh};
 use bilayer_engine::placement::target::{self, Candidate, Target, Variant};
 use bilayer_engine::placement::{self, Numa, Placing, Simulation};
@@ -126,6 +127,8 @@ pub struct Builder<'p> {
     control_layers: Option<RangeInclusive<u32>>,
     metadata: Vec<MetadataOverride>,
     embeddings: bool,
+    pooling: Option<Pooling>,
+    norm: Option<Norm>,
     drafts: Option<DraftSource>,
     chat_template: Option<String>,
     cancel: Cancel,
@@ -152,6 +155,8 @@ impl<'p> Builder<'p> {
             control_layers: None,
             metadata: Vec::new(),
             embeddings: false,
+            pooling: None,
+            norm: None,
             drafts: None,
             chat_template: None,
             cancel: Cancel::new(),
@@ -343,13 +348,27 @@ impl<'p> Builder<'p> {
         self
     }
 
+    /// Opens an encoder for [`Model::embed`], with a text's vector made of its tokens' as `pooling` says, in place of what the
+    /// file says.
+    pub fn pooling(mut self, pooling: Pooling) -> Self {
+        self.pooling = Some(pooling);
+        self
+    }
+
+    /// How [`Model::embed`] scales vectors; by default to length 1, unless the checkpoint has no `Normalize` module.
+    /// [`Model::set_norm`] changes it.
+    pub fn norm(mut self, norm: Norm) -> Self {
+        self.norm = Some(norm);
+        self
+    }
+
     /// The chat template, in place of the model's own: the text of one, or the name of a known one such as `chatml`.
     pub fn chat_template(mut self, template: impl Into<String>) -> Self {
         self.chat_template = Some(template.into());
         self
     }
 
-    /// The handle that ends this model's answers, or its profile; by default one of its own
+    /// The handle that ends this model's answers and other calls, or its profile; by default one of its own
     /// ([`Model::cancel_handle`]).
     pub fn cancel(mut self, cancel: &Cancel) -> Self {
         self.cancel = cancel.clone();
@@ -426,7 +445,11 @@ impl<'p> Builder<'p> {
             settings.purpose = Purpose::WithHidden;
         }
         let session = Session::new(&model, settings)?;
-        Model::new(model, session, drafter, (self.chat_template, self.cancel))
+        let mut opened = Model::new(model, session, drafter, (self.chat_template, self.cancel))?;
+        if let Some(norm) = self.norm {
+            opened.set_norm(norm);
+        }
+        Ok(opened)
     }
 
     /// Opens the source of drafts. A draft model is placed first: a small one usually gains more on a GPU than the few layers that it
@@ -525,10 +548,9 @@ impl<'p> Builder<'p> {
             numa: self.numa,
             ctx_size: self.context,
             checkpoints: self.checkpoints.unwrap_or(usual.checkpoints),
-            purpose: if self.embeddings && is_encoder {
-                Purpose::Embed(None)
-            } else {
-                Purpose::Own
+            purpose: match self.embeddings || self.pooling.is_some() {
+                true if is_encoder => Purpose::Embed(self.pooling),
+                _ => Purpose::Own,
             },
             sequences: if is_encoder { TEXTS } else { parallel },
             outputs: (!is_encoder).then_some(parallel.max(LOGITS_ROWS)),

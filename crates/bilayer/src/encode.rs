@@ -3,10 +3,58 @@
 use bilayer_engine::Error as Engine;
 use bilayer_engine::encode::extract::{Entity, Options};
 use bilayer_engine::encode::route::{Route, Router};
-use bilayer_engine::encode::{Encoder, Excess, Input, probabilities};
+use bilayer_engine::encode::{Encoder, Excess, Input, Norm, probabilities};
 
 use crate::model::Running;
 use crate::{Error, Model};
+
+/// A text to be classified, or a pair of texts that a classifier evaluates together, such as a premise and a hypothesis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Text<'t> {
+    /// A text.
+    One(&'t str),
+    /// Two texts.
+    Pair(&'t str, &'t str),
+}
+
+impl<'t> From<&'t str> for Text<'t> {
+    fn from(text: &'t str) -> Text<'t> {
+        Text::One(text)
+    }
+}
+
+impl<'t> From<&&'t str> for Text<'t> {
+    fn from(text: &&'t str) -> Text<'t> {
+        Text::One(text)
+    }
+}
+
+impl<'t> From<&'t String> for Text<'t> {
+    fn from(text: &'t String) -> Text<'t> {
+        Text::One(text)
+    }
+}
+
+impl<'t> From<&Text<'t>> for Text<'t> {
+    fn from(text: &Text<'t>) -> Text<'t> {
+        *text
+    }
+}
+
+impl<'t, A: AsRef<str>, B: AsRef<str>> From<&'t (A, B)> for Text<'t> {
+    fn from((first, second): &'t (A, B)) -> Text<'t> {
+        Text::Pair(first.as_ref(), second.as_ref())
+    }
+}
+
+impl<'t> Text<'t> {
+    fn input(self) -> Input<'t> {
+        match self {
+            Text::One(text) => Input { text, pair: None },
+            Text::Pair(text, pair) => Input { text, pair: Some(pair) },
+        }
+    }
+}
 
 /// A label with its probability.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,16 +72,28 @@ impl Model {
         self.excess = excess;
     }
 
-    /// A vector of length 1 for each text, `[width]` f32.
+    /// How [`Model::embed`] scales vectors, in place of [`Builder::norm`](crate::Builder::norm) or what the checkpoint says.
+    pub fn set_norm(&mut self, norm: Norm) {
+        self.norm = norm;
+    }
+
+    /// The norm by which [`Model::embed`] scales vectors.
+    pub fn norm(&self) -> Norm {
+        self.norm
+    }
+
+    /// A vector for each text, `[width]` f32: of length 1 unless the checkpoint has no `Normalize` module or
+    /// [another norm](Model::set_norm) is set.
     ///
     /// # Errors
+    /// [`Cancel`](crate::Cancel) ended it.
     /// The model is a decoder, was opened for scores ([`Builder::embeddings`](crate::Builder::embeddings)) or gives one vector
     /// per token; a text is longer than the context.
     pub fn embed(&mut self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>, Error> {
+        let norm = self.norm;
         let (encoder, excess) = self.encoder()?;
         encoder.check_embeds()?;
         let inputs = texts.iter().map(|text| Input { text: text.as_ref(), pair: None });
-        let norm = encoder.norm();
         rows(encoder, excess, inputs, |row| {
             let mut vector = row.to_vec();
             norm.apply(&mut vector);
@@ -44,7 +104,8 @@ impl Model {
     /// The relevance of each document to a query, as a cross-encoder scores it: the higher, the more relevant.
     ///
     /// # Errors
-    /// The model is not an encoder with a single score; a query and its document are longer than the context.
+    /// The model is not an encoder with a single score; a query and its document are longer than the context;
+    /// [`Cancel`](crate::Cancel) ended it.
     ///
     /// ```no_run
     /// let mut model = bilayer::Model::open("bge-reranker-base.gguf")?;
@@ -62,17 +123,20 @@ impl Model {
         match encoder.text_labels()?.len() {
             0 => return Err(purpose("embeddings", "relevance scores; open a reranker")),
             1 => {}
-            _ => return Err(purpose("several scores", "one score; use `Model::classify`")),
+            _ => {
+                return Err(purpose("several scores", "one score; `Model::classify` takes pairs"));
+            }
         }
         let pair = |document| Input { text: query, pair: Some(document) };
         let inputs = documents.iter().map(|document| pair(document.as_ref()));
         rows(encoder, excess, inputs, |row| row[0])
     }
 
-    /// The labels of each text, in the model's order, with their probabilities.
+    /// The labels of each text or pair of texts, in the model's order, with their probabilities.
     ///
     /// # Errors
-    /// The model is not an encoder with a classification head; a text is longer than the context.
+    /// The model is not an encoder with a classification head; a text is longer than the context;
+    /// [`Cancel`](crate::Cancel) ended it.
     ///
     /// ```no_run
     /// let mut model = bilayer::Model::open("distilbert-sst2.gguf")?;
@@ -82,13 +146,25 @@ impl Model {
     /// }
     /// # Ok::<(), bilayer::Error>(())
     /// ```
-    pub fn classify(&mut self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<Label>>, Error> {
+    ///
+    /// A model for natural language inference takes pairs:
+    ///
+    /// ```no_run
+    /// let mut model = bilayer::Model::open("deberta-mnli.gguf")?;
+    /// let labels = &model.classify(&[("A cat sits on a mat.", "An animal rests.")])?[0];
+    /// # let _ = labels;
+    /// # Ok::<(), bilayer::Error>(())
+    /// ```
+    pub fn classify<'t, T>(&mut self, texts: &'t [T]) -> Result<Vec<Vec<Label>>, Error>
+    where
+        &'t T: Into<Text<'t>>,
+    {
         let (encoder, excess) = self.encoder()?;
         let names = encoder.text_labels()?.to_vec();
         if names.is_empty() {
             return Err(purpose("embeddings", "scores; open a classifier"));
         }
-        let inputs = texts.iter().map(|text| Input { text: text.as_ref(), pair: None });
+        let inputs = texts.iter().map(|text| text.into().input());
         rows(encoder, excess, inputs, |row| {
             let label =
                 |(name, probability): (&String, f32)| Label { name: name.clone(), probability };
@@ -147,7 +223,10 @@ impl Model {
     ) -> Result<Vec<Vec<Entity>>, Error> {
         let (encoder, excess) = self.encoder()?;
         let extractor = encoder.extractor(options.clone())?;
-        let documents = texts.iter().map(|text| extractor.document(text.as_ref(), excess));
+        let documents = texts.iter().map(|text| {
+            encoder.check_cancel()?;
+            extractor.document(text.as_ref(), excess)
+        });
         let documents: Vec<_> = documents.collect::<Result<_, _>>()?;
         let mut found = Vec::with_capacity(texts.len());
         encoder.extract(&extractor, &documents, &mut |_, entities| {
@@ -179,8 +258,11 @@ fn rows<'t, T>(
     convert: impl Fn(&[f32]) -> T,
 ) -> Result<Vec<T>, Error> {
     // All inputs are tokenized first, so that one that is too long is reported before any work.
-    let inputs: Vec<Vec<u32>> =
-        inputs.map(|input| encoder.tokens(input, excess)).collect::<Result<_, _>>()?;
+    let tokens = inputs.map(|input| {
+        encoder.check_cancel()?;
+        encoder.tokens(input, excess)
+    });
+    let inputs: Vec<Vec<u32>> = tokens.collect::<Result<_, _>>()?;
     let mut converted = Vec::with_capacity(inputs.len());
     encoder.run(inputs.into_iter().map(Ok::<_, Engine>), &mut |_, _, row| {
         converted.push(convert(row));

@@ -53,8 +53,8 @@
 //!
 //! # Embed
 //!
-//! An encoder such as BERT turns each text into a vector of length 1; the dot product of two vectors is the similarity of the
-//! texts.
+//! An encoder such as BERT turns each text into a vector. It has length 1 unless the checkpoint has no `Normalize` module
+//! ([`Builder::norm`] sets it); the dot product of two such vectors is the similarity of the texts.
 //!
 //! ```no_run
 //! let mut model = bilayer::Model::open("all-minilm-l6-v2.gguf")?;
@@ -69,7 +69,7 @@
 //! # Rerank and classify
 //!
 //! An encoder with a head scores texts: [`Model::rerank`] gives the relevance of documents to a query, [`Model::classify`] the
-//! probabilities of labels.
+//! probabilities of labels, of texts or of pairs of texts.
 //!
 //! ```no_run
 //! let mut model = bilayer::Model::open("bge-reranker-base.gguf")?;
@@ -117,7 +117,8 @@
 //!
 //! # Stop
 //!
-//! A [`Cancel`] handle ends an answer from elsewhere: it can be cloned and sent to another thread.
+//! A [`Cancel`] handle ends an answer, or any other call, from elsewhere: it can be cloned and sent to another thread. A call
+//! that has no partial result fails with [`Exit::Interrupted`].
 //!
 //! ```
 //! use bilayer::{Model, Stop};
@@ -150,7 +151,7 @@
 //!
 //! Every function that can fail returns [`Error`], which says what is wrong, where, and what was expected.
 //! [`Error::advice`] is the next step and [`Error::exit_code`] the code that a program should end with; both are those of the
-//! command line `bilayer`.
+//! command line `bilayer`. [`message()`] is both texts, with settings named as in [`Builder`].
 //!
 //! ```
 //! let error = bilayer::Model::open("missing.gguf").err().expect("there is no such file");
@@ -185,15 +186,16 @@ mod builder;
 mod encode;
 #[cfg(feature = "hub")]
 mod hub;
+mod message;
 mod model;
 pub mod prune;
 mod request;
 
 pub use answer::{Answer, Batch};
 #[doc(inline)]
-pub use bilayer_engine::conversation::{Function, Message, Role, ToolCall};
+pub use bilayer_engine::conversation::{Function, Message, MessagesError, Role, ToolCall};
 #[doc(inline)]
-pub use bilayer_engine::encode::{Excess, extract, route};
+pub use bilayer_engine::encode::{Excess, Norm, Pooling, extract, route};
 #[doc(inline)]
 pub use bilayer_engine::generate::{Statistics, Stop, Token};
 #[doc(inline)]
@@ -218,9 +220,10 @@ pub use bilayer_measure::{cost, evaluate, fleet, power};
 #[doc(inline)]
 pub use bilayer_scheduler::{ExpertCache, Plan};
 pub use builder::{Builder, CacheType, GpuLayers};
-pub use encode::Label;
+pub use encode::{Label, Text};
 #[cfg(feature = "hub")]
 pub use hub::{Access, AccessToken, Hub, HubError, Places, Repo, Transfer, Wanted, hub};
+pub use message::message;
 pub use model::{Logits, Model};
 pub use request::{Prompt, Request};
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use bilayer_engine::constrain::Constraint;
 use bilayer_engine::conversation::Conversation;
-use bilayer_engine::encode::{Encoder, Excess};
+use bilayer_engine::encode::{Encoder, Excess, Norm};
 use bilayer_engine::generate::speculate::Drafter;
 use bilayer_engine::generate::{self, Generation};
 use bilayer_engine::sampling::{BREAKERS, Sampler};
@@ -27,6 +27,8 @@ pub struct Model {
     cancel: Cancel,
     /// What an encoder does with long texts.
     pub(crate) excess: Excess,
+    /// How embeddings are scaled.
+    pub(crate) norm: Norm,
 }
 
 pub(crate) enum Running {
@@ -88,11 +90,17 @@ impl Model {
         drafter: Option<Box<dyn Drafter>>,
         (chat_template, cancel): (Option<String>, Cancel),
     ) -> Result<Model, Error> {
+        let mut norm = Norm::None;
         let running = match model.config().encoder {
-            Some(_) => Running::Encoder(Box::new(Encoder::over(session)?)),
+            Some(_) => {
+                let mut encoder = Encoder::over(session)?;
+                encoder.set_cancel(&cancel);
+                norm = encoder.norm();
+                Running::Encoder(Box::new(encoder))
+            }
             None => Running::Decoder(Box::new(session), None),
         };
-        Ok(Model { model, running, drafter, chat_template, cancel, excess: Excess::Refuse })
+        Ok(Model { model, running, drafter, chat_template, cancel, excess: Excess::Refuse, norm })
     }
 
     /// Continues a prompt. The tokens are computed as the iterator is asked for them.
@@ -197,8 +205,9 @@ impl Model {
     /// The logits after every token of a prompt.
     ///
     /// # Errors
-    /// As [`Model::generate`].
+    /// As [`Model::generate`]; [`Cancel`] ended it.
     pub fn logits(&mut self, prompt: impl Into<Prompt>) -> Result<Logits, Error> {
+        let cancel = self.cancel.clone();
         let begun = self.begin(&Request::new(prompt))?;
         let (_, session, own) = self.decoder()?;
         let mut tokens = session.tokens(begun.sequence).to_vec();
@@ -208,7 +217,7 @@ impl Model {
         let mut data = Vec::with_capacity(tokens.len() * vocab);
         generate::logits::<Engine>(session, &tokens, &mut |rows| {
             data.extend_from_slice(rows);
-            Ok(true)
+            if cancel.is_cancelled() { Err(Engine::Interrupted) } else { Ok(true) }
         })?;
         Ok(Logits { tokens, vocab, data })
     }
@@ -283,6 +292,17 @@ impl Model {
         self.model.tokenizer().decode(tokens)
     }
 
+    /// The file's metadata as text, by key; lists are left out.
+    pub fn metadata(&self) -> impl Iterator<Item = (&str, String)> {
+        let metadata = self.model.file().metadata();
+        metadata.iter().filter(|(_, value)| !value.type_name().starts_with("array")).map(
+            |(key, value)| match metadata.opt_str(key) {
+                Ok(Some(text)) => (key, text.to_owned()),
+                _ => (key, value.to_string()),
+            },
+        )
+    }
+
     /// What the file calls the model.
     pub fn name(&self) -> String {
         self.model.name()
@@ -298,7 +318,9 @@ impl Model {
         self.session().plan()
     }
 
-    /// Ends the answer that is being made, and each later one until it is [reset](Cancel::reset).
+    /// The handle that ends the work that is being done, and all later work until it is [reset](Cancel::reset): an answer
+    /// before its next token ([`Stop::Interrupted`](crate::Stop::Interrupted)), other calls between steps, with an error
+    /// whose exit code is 130.
     pub fn cancel_handle(&self) -> Cancel {
         self.cancel.clone()
     }

@@ -12,6 +12,10 @@ use crate::session::Session;
 use crate::session::{CacheError, SequenceId};
 use crate::{Error, Model};
 
+mod parse;
+
+pub use parse::MessagesError;
+
 /// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -68,12 +72,16 @@ pub struct Message {
     /// Of a function's result: the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
+    /// Other fields that a chat template may read, such as `name` and `reasoning_content`.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
 }
 
 impl Message {
     /// A message that is only text.
     pub fn new(role: Role, content: impl Into<String>) -> Message {
-        Message { role, content: content.into(), tool_calls: Vec::new(), tool_call_id: None }
+        let (tool_calls, extra) = (Vec::new(), Map::new());
+        Message { role, content: content.into(), tool_calls, tool_call_id: None, extra }
     }
 
     /// The system prompt.
@@ -90,6 +98,11 @@ impl Message {
     pub fn assistant(content: impl Into<String>) -> Message {
         Message::new(Role::Assistant, content)
     }
+}
+
+/// An id for the call with a number; some templates insist on nine characters.
+fn call_id(number: usize) -> String {
+    format!("call{number:05}")
 }
 
 /// A conversation in a sequence of a session.
@@ -176,10 +189,11 @@ impl Conversation {
     /// Adds an answer that calls functions.
     pub fn call(&mut self, content: String, functions: Vec<Function>) {
         let made: usize = self.messages.iter().map(|message| message.tool_calls.len()).sum();
-        // Some templates insist on ids of nine characters.
-        let id = |number| format!("call{:05}", made + number);
         let calls = functions.into_iter().enumerate();
-        let calls = calls.map(|(number, function)| ToolCall::Function { id: id(number), function });
+        let calls = calls.map(|(number, function)| {
+            let id = call_id(made + number);
+            ToolCall::Function { id, function }
+        });
         let tool_calls = calls.collect();
         self.messages.push(Message { tool_calls, ..Message::assistant(content) });
     }

@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use bilayer_models::Pooling;
+pub use bilayer_models::Pooling;
 use bilayer_text::{Encode, Tokenizer};
 
 use crate::session::SequenceId;
 use crate::session::{Run, Session, Settings, Wanted};
-use crate::{Error, Model};
+use crate::{Cancel, Error, Model};
 
 pub mod extract;
 pub mod route;
@@ -25,6 +25,7 @@ pub struct Encoder {
     /// Most tokens of a text.
     longest: usize,
     norm: Norm,
+    cancel: Cancel,
 }
 
 /// A text or a pair of them.
@@ -88,7 +89,21 @@ impl Encoder {
                 Pooling::Mean | Pooling::Last => Wanted::Last,
             },
             labels: if config.scores { config.head.labels } else { Vec::new() },
+            cancel: Cancel::new(),
         })
+    }
+
+    /// Sets the handle that ends [`Encoder::run`] and what is built on it.
+    pub fn set_cancel(&mut self, cancel: &Cancel) {
+        self.cancel = cancel.clone();
+    }
+
+    /// Whether the work may go on.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`], if the handle is cancelled.
+    pub fn check_cancel(&self) -> Result<(), Error> {
+        if self.cancel.is_cancelled() { Err(Error::Interrupted) } else { Ok(()) }
     }
 
     /// The tokens of an input, including special tokens around it.
@@ -114,7 +129,7 @@ impl Encoder {
     /// width]` in order: one row, or one per token without pooling.
     ///
     /// # Errors
-    /// Errors of `inputs` or `each`; those of [`Session::step`].
+    /// Errors of `inputs` or `each`; those of [`Session::step`]; [`Error::Interrupted`], before a step.
     pub fn run<E: From<Error>>(
         &mut self,
         inputs: impl Iterator<Item = Result<Vec<u32>, E>>,
@@ -147,6 +162,7 @@ impl Encoder {
         if batch.is_empty() {
             return Ok(());
         }
+        self.check_cancel()?;
         let Encoder { session, sequences, wanted, .. } = self;
         for &sequence in sequences.iter() {
             session.truncate(sequence, 0);

@@ -191,6 +191,12 @@ pub enum Error {
     /// A list of functions is none, or nothing tells the model of it.
     #[error(transparent)]
     Tools(#[from] crate::tools::ToolsError),
+    /// A conversation in JSON is none.
+    #[error(transparent)]
+    Messages(#[from] crate::conversation::MessagesError),
+    /// [`Cancel`](crate::Cancel) ended a call that has no partial result.
+    #[error("interrupted")]
+    Interrupted,
     /// The logits are not finite, and the op at fault could not be found.
     #[error("the logits are not finite: the weights or the file are damaged")]
     LogitsNotFinite,

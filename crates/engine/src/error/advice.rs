@@ -38,7 +38,9 @@ fn exit_code(error: &Error) -> Exit {
         Error::Setting { .. } | Error::SamplingOptions(_) | Error::Token { .. } => Exit::Usage,
         Error::Vocabularies { .. } => Exit::Usage,
         Error::Saved { .. } => Exit::Io,
-        Error::Sampling(_) | Error::Text(_) | Error::Constraint(_) | Error::Tools(_) => Exit::Usage,
+        Error::Sampling(_) | Error::Text(_) | Error::Constraint(_) => Exit::Usage,
+        Error::Tools(_) | Error::Messages(_) => Exit::Usage,
+        Error::Interrupted => Exit::Interrupted,
         Error::NoEncoder { .. }
         | Error::NoDecoder { .. }
         | Error::NoHead { .. }
