@@ -191,6 +191,22 @@ fn the_unit_is_valid() {
     assert_eq!(place.run(&format!("serve {flags}")).code, Some(66));
 }
 
+/// Where home folders are hidden or the root is read-only, -hf downloads into what may be written.
+#[test]
+fn downloads_go_to_a_volume() {
+    for (name, parts) in [
+        ("Containerfile", ["HF_HOME=/var/lib/bilayer/", "VOLUME /var/lib/bilayer\n"]),
+        ("bilayer.service", ["HF_HOME=/var/lib/bilayer/", "StateDirectory=bilayer\n"]),
+        (
+            "kubernetes/deployment.yaml",
+            ["HF_HOME, value: /var/lib/bilayer/", "downloads, mountPath: /var/lib/bilayer}\n"],
+        ),
+    ] {
+        let text = std::fs::read_to_string(example(name)).unwrap();
+        assert!(parts.iter().all(|part| text.contains(part)), "{name} lacks one of {parts:?}");
+    }
+}
+
 #[test]
 fn the_array_job_answers_every_request_once() {
     let place = Place::new();
