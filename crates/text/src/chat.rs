@@ -10,6 +10,8 @@
 //! whether the template wrote it (`special_tokens.rs` explains how); message text stays text, whatever the template trims,
 //! splits, joins or searches for in it.
 
+use std::sync::OnceLock;
+
 use minijinja::machinery;
 use minijinja::{AutoEscape, Value};
 
@@ -19,6 +21,7 @@ mod budget;
 mod builtin;
 mod cost;
 mod environment;
+mod fallback;
 #[cfg(test)]
 mod hostile;
 mod inputs;
@@ -30,12 +33,14 @@ mod python;
 pub mod reply;
 mod source;
 mod special_tokens;
+mod support;
 mod templates;
 
 pub use builtin::Builtin;
 pub use inputs::Inputs;
 use messages::ArgumentForm;
 pub use special_tokens::{Prompt, Segment};
+use support::Support;
 pub use templates::Templates;
 
 /// The template's name in its environment.
@@ -78,6 +83,8 @@ pub struct Template {
     source: String,
     /// Texts that end an answer if the vocabulary has no token for them.
     ends: Vec<String>,
+    /// What it shows, once it was asked for.
+    support: OnceLock<Support>,
 }
 
 impl Template {
@@ -92,7 +99,8 @@ impl Template {
             program::compile(&source, environment::ENVIRONMENT.syntax()).map(drop)
         };
         in_thread(compiled)?.map_err(|error| environment::error(name, &error))?;
-        Ok(Self { name: name.to_owned(), source, ends: Vec::new() })
+        let support = OnceLock::new();
+        Ok(Self { name: name.to_owned(), source, ends: Vec::new(), support })
     }
 
     /// The template's name.
@@ -131,6 +139,8 @@ impl Template {
 
     /// The prompt of a request's messages. Other than [`prompt`](Self::prompt) it joins lists of text parts, and turns the
     /// arguments of earlier tool calls from JSON text into objects, or leaves them text for templates that need text.
+    /// What the template does not show is written as text of other messages: functions into the system message, calls and
+    /// results into those of the assistant and the user, and system messages into those of the user.
     ///
     /// # Errors
     /// Those of [`prompt`](Self::prompt).
@@ -139,10 +149,18 @@ impl Template {
         inputs: &Inputs<'_>,
         tokenizer: &Tokenizer,
     ) -> Result<Prompt, Error> {
+        let is_plain = inputs.tools.is_none() && !fallback::concerns(inputs.messages);
+        let support = (!is_plain).then(|| self.support.get_or_init(|| Support::of(self)));
         let prompt = |form| {
             let messages = inputs.messages.iter().map(|message| messages::prepared(message, form));
-            let messages: Vec<serde_json::Value> = messages.collect();
-            self.prompt(&Inputs { messages: &messages, ..inputs.clone() }, tokenizer)
+            let mut messages: Vec<serde_json::Value> = messages.collect();
+            let mut tools = inputs.tools;
+            if let Some(support) = support {
+                let format = reply::Format::of(&self.source);
+                messages = fallback::adapted(messages, tools, support, &format);
+                tools = tools.filter(|_| support.tools);
+            }
+            self.prompt(&Inputs { messages: &messages, tools, ..inputs.clone() }, tokenizer)
         };
         match prompt(ArgumentForm::Object) {
             Err(error @ Error::Template { .. }) => prompt(ArgumentForm::Text).map_err(|_| error),

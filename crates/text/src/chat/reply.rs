@@ -36,6 +36,7 @@ mod out;
 mod parser;
 #[cfg(test)]
 mod tests;
+mod written;
 
 pub use grammar::{CallGrammar, CallRules, ToolChoice};
 pub use out::{Delta, Tool};
@@ -52,7 +53,8 @@ pub struct Format {
 
 impl Format {
     /// Recognises the format from the source of a chat template. A template without tool calls of its own gets the
-    /// generic format: a reply that is one JSON object with `name` and `arguments`.
+    /// generic format: JSON objects with `name` and `arguments` between `<tool_call>` and `</tool_call>`, or a reply that
+    /// is one such object.
     pub fn of(template_source: &str) -> Self {
         let has = |text: &&str| template_source.contains(*text);
         let is_family = |family: &&Family| family.signs.iter().any(|signs| signs.iter().all(has));
@@ -95,6 +97,21 @@ impl Format {
     /// nothing can be called, or if the choice is left to the model and its calls have no marker.
     pub fn call_grammar(&self, rules: &CallRules<'_>) -> Option<CallGrammar> {
         grammar::call_grammar(self, rules)
+    }
+
+    /// A grammar for a whole reply that is either calls of any of the tools or `answer`, an expression in Lark, whatever
+    /// the choice of `rules`. None if nothing can be called, or if calls have no marker that tells them from an answer.
+    pub fn call_or_answer_grammar(
+        &self,
+        rules: &CallRules<'_>,
+        answer: &str,
+    ) -> Option<CallGrammar> {
+        grammar::call_or_answer_grammar(self, rules, answer)
+    }
+
+    /// Calls as replies of this family make them, for templates that do not write them: functions with their arguments.
+    pub fn written(&self, calls: &[(String, serde_json::Value)]) -> String {
+        written::written(&self.family.calls, calls)
     }
 
     /// A parser for one reply.

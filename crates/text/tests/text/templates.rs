@@ -203,7 +203,10 @@ fn arguments_of_calls_are_what_the_template_takes() {
         (format!("{write}.strip() }}}}"), Ok("{\"a\": [1]}")),
         (format!("{write}.a.b.c }}}}"), Err("line 1")),
         (format!("{write} }}}}{{{{ raise_exception('no') }}}}"), Err("refuses")),
-        ("{{ messages[0].content }}".to_owned(), Ok("")),
+        (
+            "{{ messages[0].content }}".to_owned(),
+            Ok("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1]}}\n</tool_call>"),
+        ),
     ];
     for (source, expected) in cases {
         let template = Template::new("calls", &source).unwrap();

@@ -409,5 +409,7 @@ pub const FAMILIES: &[Family] = families! {
         open: &["```tool_code\n"], close: &["```"], prefix: "", style: Style::Python,
         bare: Bare::Never,
     });
-    "generic" [&[]], Json(Envelope { bare: Bare::At("{"), ..tagged(&[], &[]) });
+    "generic" [&[]], Json(Envelope {
+        bare: Bare::At("{"), ..tagged(&["<tool_call>"], &["</tool_call>"])
+    });
 };

@@ -1,6 +1,6 @@
 //! Grammars that force tool calls, in llguidance's dialect of Lark.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ use super::{Format, json};
 use crate::Tokenizer;
 use crate::special::{Fragment, Matcher};
 use limits::Limits;
+use schemas::{object, properties, with_definitions};
 
 /// Bytes of rules after which no more are written. The grammar then refers to rules that it does not have, so that it
 /// is refused, if not for its length.
@@ -63,11 +64,28 @@ pub struct CallGrammar {
 }
 
 mod limits;
+mod schemas;
 #[cfg(test)]
 mod tests;
 
 /// See [`Format::call_grammar`].
 pub fn call_grammar(format: &Format, rules: &CallRules<'_>) -> Option<CallGrammar> {
+    grammar(format, rules, None)
+}
+
+/// See [`Format::call_or_answer_grammar`].
+pub fn call_or_answer_grammar(
+    format: &Format,
+    rules: &CallRules<'_>,
+    answer: &str,
+) -> Option<CallGrammar> {
+    trigger(&format.family.calls)?;
+    // The whole reply is described, as for a call that is required.
+    grammar(format, &CallRules { choice: ToolChoice::Required, ..*rules }, Some(answer))
+}
+
+/// A grammar for calls, or for either calls or an answer.
+fn grammar(format: &Format, rules: &CallRules<'_>, answer: Option<&str>) -> Option<CallGrammar> {
     let is_asked = |tool: &&Tool| match rules.choice {
         ToolChoice::Named(name) => tool.name == name,
         ToolChoice::Auto | ToolChoice::Required => true,
@@ -90,7 +108,13 @@ pub fn call_grammar(format: &Format, rules: &CallRules<'_>) -> Option<CallGramma
         Syntax::Envelope(envelope) => writer.envelope(envelope, &tools),
         Syntax::Framed(framed) => writer.framed(framed, &tools),
         Syntax::Literal(literal) => writer.literal(literal, &tools),
-        Syntax::Channels(channels) => writer.channels(channels, &tools),
+        Syntax::Channels(channels) => writer.channels(channels, &tools, answer)?,
+    };
+    let calls = match answer {
+        Some(answer) if !matches!(syntax, Syntax::Channels(_)) => {
+            format!("({calls} | {})", writer.rule("", answer))
+        }
+        _ => calls,
     };
     let thinking = match syntax {
         Syntax::Channels(_) => String::new(),
@@ -116,7 +140,7 @@ fn trigger(syntax: &Syntax) -> Option<String> {
 
 impl Channels {
     /// What precedes the function's name in a header.
-    fn recipient(&self) -> &'static str {
+    pub fn recipient(&self) -> &'static str {
         if self.markup.is_some() { " to=" } else { " to=functions." }
     }
 }
@@ -517,7 +541,13 @@ impl Writer {
         }
     }
 
-    fn channels(&mut self, channels: &Channels, tools: &[&Tool]) -> String {
+    /// `None` if there is an answer and its header is not known.
+    fn channels(
+        &mut self,
+        channels: &Channels,
+        tools: &[&Tool],
+        answer: Option<&str>,
+    ) -> Option<String> {
         // Markup of calls is written whole in either case.
         let is_lazy = std::mem::take(&mut self.is_lazy);
         let calls: Vec<String> = tools
@@ -533,9 +563,17 @@ impl Writer {
             .collect();
         let call = self.rule("", &calls.join(" | "));
         if is_lazy {
-            return call;
+            return Some(call);
         }
         let to = self.text(channels.recipient());
+        let message = match (answer, channels.markup) {
+            (None, _) => format!("{to} {call}"),
+            (Some(_), Some(_)) => return None,
+            (Some(answer), None) => {
+                let head = self.text("<|channel|>final<|message|>");
+                format!("({to} {call} | {head} {})", self.rule("", answer))
+            }
+        };
         let end = channels.ends[0];
         let thought = match channels.markup {
             None => "<|channel|>analysis<|message|>",
@@ -544,7 +582,7 @@ impl Writer {
         let thought = self.text(thought);
         let rest = self.until(end);
         let start = self.text("<|start|>assistant");
-        format!("({thought} {rest} {start})? {to} {call}")
+        Some(format!("({thought} {rest} {start})? {message}"))
     }
 }
 
@@ -552,41 +590,4 @@ impl Writer {
 struct Item {
     text: String,
     is_required: bool,
-}
-
-/// The properties of a tool's arguments, and whether each is required.
-fn properties(tool: &Tool) -> impl Iterator<Item = (&str, Value, bool)> {
-    let all = tool.parameters.get("properties").and_then(Value::as_object);
-    let required = tool.parameters.get("required").and_then(Value::as_array);
-    let required: HashSet<&str> =
-        required.into_iter().flatten().filter_map(Value::as_str).collect();
-    all.into_iter()
-        .flatten()
-        .map(move |(key, schema)| (key.as_str(), schema.clone(), required.contains(key.as_str())))
-}
-
-/// The schema of a tool's arguments, which are an object.
-fn object(parameters: &Value) -> Value {
-    match parameters {
-        Value::Object(schema) if schema.contains_key("type") || schema.contains_key("$ref") => {
-            parameters.clone()
-        }
-        Value::Object(schema) => {
-            let mut schema = schema.clone();
-            schema.insert("type".to_owned(), json!("object"));
-            Value::Object(schema)
-        }
-        _ => json!({ "type": "object" }),
-    }
-}
-
-/// The schema of one argument with the definitions that it may refer to.
-fn with_definitions(schema: &Value, tool: &Tool) -> Value {
-    let mut schema = schema.clone();
-    for key in ["$defs", "definitions"] {
-        if let (Some(all), Some(schema)) = (tool.parameters.get(key), schema.as_object_mut()) {
-            schema.insert(key.to_owned(), all.clone());
-        }
-    }
-    schema
 }

@@ -444,7 +444,7 @@ fn grammars_name_every_tool_and_marker() {
         assert!(named.lark.contains("time") && !named.lark.contains("weather"));
         assert_eq!(format.call_grammar(&rules(ToolChoice::Named("other"))), None);
         let auto = format.call_grammar(&rules(ToolChoice::Auto));
-        let has_no_marker = format.is_generic() || family.name == "functionary-v3.2";
+        let has_no_marker = family.name == "functionary-v3.2";
         assert_eq!(auto.is_none(), has_no_marker, "{}", family.name);
     }
 }

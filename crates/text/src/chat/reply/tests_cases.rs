@@ -139,6 +139,8 @@ pub const CASES: &[Case] = cases! {
     "minicpm5" "<function name=\"run\"><param name=\"code\"><![CDATA[<a>b</param>]]></param></function>" calls run r#"{"code": "<a>b</param>"}"#;
     "minicpm5" "<function name=\"time\"><param name=\"days\">1</param></function>\n<function name=\"none\"></function>" calls time r#"{"days": 1}"#, none "{}";
     "generic" "{\"name\": \"time\", \"arguments\": {\"days\": 1}}" calls time r#"{"days": 1}"#;
+    "generic" "Wait.\n<tool_call>\n{\"name\": \"time\", \"arguments\": {\"days\": 1}}\n</tool_call>" says "Wait."
+        calls time r#"{"days": 1}"#;
     "generic" "\n{\"tool\": 1}" says "\n{\"tool\": 1}";
     "generic" "Hello {name}" says "Hello {name}";
 };

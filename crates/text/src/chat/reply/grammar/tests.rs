@@ -64,7 +64,7 @@ r2: "{\"name\": \"f\", \"parameters\": " r1 "}""#,
     ),
     (
         "generic",
-        r#"start: r2
+        r#"start: "<tool_call>" "\n"? r2 "\n"? "</tool_call>"
 r1: J
 r2: "{\"name\": \"f\", \"arguments\": " r1 "}""#,
     ),
@@ -451,4 +451,31 @@ r2: "{\"name\": \"f\", \"arguments\": " r1 "}""#
     let found = with("qwen3-coder", &tools()[1..]);
     assert!(found.contains(r#"r1[suffix="\n"]: /(?s:.*)/"#), "{found}");
     assert!(found.contains(r#""<parameter=a>\n" r1 <[3]> "\n"? ("#), "{found}");
+}
+
+/// A reply of either kind follows the reasoning; formats in which calls have no marker have no such grammar.
+#[test]
+fn a_reply_may_be_calls_or_an_answer() {
+    let tools = &tools()[..1];
+    let given = rules(tools, ToolChoice::Auto);
+    let either = |name: &str, rules: &CallRules<'_>| {
+        let made = format(name).call_or_answer_grammar(rules, "%json {}");
+        made.map(|made| made.lark.lines().next().unwrap_or_default().to_owned())
+    };
+    let call = r#"start: ("<tool_call>" "\n"? r2 "\n"? "</tool_call>" | r3)"#;
+    for name in ["hermes", "generic"] {
+        assert_eq!(either(name, &given).as_deref(), Some(call), "{name}");
+    }
+    let thinks = CallRules { may_think: true, ..given };
+    let thought = r#"start: ("<think>" r4 /[ \n]{0,2}/)? ("#;
+    let found = either("hermes", &thinks).expect("a grammar");
+    assert!(found.starts_with(thought), "{found}");
+    let found = either("gpt-oss", &given).expect("a grammar");
+    assert!(
+        found.ends_with(r#"(" to=functions." r2 | "<|channel|>final<|message|>" r3)"#),
+        "{found}"
+    );
+    assert_eq!(either("functionary-v3.2", &given), None);
+    assert_eq!(either("muse", &given), None);
+    assert_eq!(either("hermes", &rules(&[], ToolChoice::Auto)), None);
 }

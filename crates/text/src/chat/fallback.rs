@@ -1,0 +1,238 @@
+//! Conversations for templates that lack a role: functions, their calls and results, and system messages as plain text.
+
+use serde_json::{Map, Value as Json, json};
+
+use super::reply::Format;
+use super::support::Support;
+
+/// Messages that the template shows as a whole: what it does not show is text of other messages.
+///
+/// - Functions are described in the system message.
+/// - Calls are text of the assistant's message, as `format` reads them in replies.
+/// - Results, in the order of their calls, and then system messages are text before the next user message, which is
+///   added if there is none.
+pub fn adapted(
+    mut messages: Vec<Json>,
+    tools: Option<&Json>,
+    support: &Support,
+    format: &Format,
+) -> Vec<Json> {
+    if !support.results {
+        sort_results(&mut messages);
+        messages = before_users(messages, |message| {
+            let is_result = is(message, "tool");
+            is_result.then(|| format!("<tool_response>\n{}\n</tool_response>", content(message)))
+        });
+    }
+    if !support.calls {
+        messages.iter_mut().for_each(|message| write_calls(message, format));
+    }
+    if let Some(tools) = tools.filter(|_| !support.tools) {
+        describe(&mut messages, tools, format);
+    }
+    if !support.system {
+        messages = before_users(messages, |message| {
+            is(message, "system").then(|| content(message)).filter(|text| !text.is_empty())
+        });
+        messages.retain(|message| !is(message, "system"));
+    }
+    messages
+}
+
+/// Whether any of the messages may have to be adapted.
+pub fn concerns(messages: &[Json]) -> bool {
+    messages.iter().any(|message| {
+        is(message, "system") || is(message, "tool") || message.get("tool_calls").is_some()
+    })
+}
+
+fn is(message: &Json, role: &str) -> bool {
+    message.get("role").is_some_and(|found| found == role)
+}
+
+fn content(message: &Json) -> String {
+    match message.get("content") {
+        None | Some(Json::Null) => String::new(),
+        Some(Json::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// Writes `text` before the content of a message.
+fn prepend(message: &mut Json, text: &str) {
+    let Some(fields) = message.as_object_mut() else { return };
+    match fields.get_mut("content") {
+        Some(Json::Array(parts)) => {
+            parts.insert(0, json!({ "type": "text", "text": format!("{text}\n") }));
+        }
+        Some(Json::String(own)) => *own = format!("{text}\n{own}"),
+        _ => {
+            fields.insert("content".to_owned(), json!(text));
+        }
+    }
+}
+
+/// Sorts the results after each message with calls by their calls.
+fn sort_results(messages: &mut [Json]) {
+    let mut rest = messages;
+    while let Some(at) = rest.iter().position(|message| is(message, "tool")) {
+        let (before, results) = rest.split_at_mut(at);
+        let count = results.iter().take_while(|message| is(message, "tool")).count();
+        let (results, after) = results.split_at_mut(count);
+        let calls = before.last().and_then(|message| message.get("tool_calls"));
+        let calls = calls.and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
+        let ids: Vec<Option<&Json>> = calls.iter().map(|call| call.get("id")).collect();
+        results.sort_by_cached_key(|result| {
+            let id = result.get("tool_call_id");
+            ids.iter().position(|known| *known == id).unwrap_or(ids.len())
+        });
+        rest = after;
+    }
+}
+
+/// Writes the texts that `taken` finds in messages, in place of these messages, before the next user message.
+fn before_users(messages: Vec<Json>, taken: impl Fn(&Json) -> Option<String>) -> Vec<Json> {
+    let mut done = Vec::with_capacity(messages.len());
+    let mut texts: Vec<String> = Vec::new();
+    for mut message in messages {
+        if let Some(text) = taken(&message) {
+            texts.push(text);
+            continue;
+        }
+        if !texts.is_empty() {
+            let text = std::mem::take(&mut texts).join("\n");
+            match is(&message, "user") {
+                true => prepend(&mut message, &text),
+                false => done.push(json!({ "role": "user", "content": text })),
+            }
+        }
+        done.push(message);
+    }
+    if !texts.is_empty() {
+        done.push(json!({ "role": "user", "content": texts.join("\n") }));
+    }
+    done
+}
+
+/// Moves the calls of a message into its content.
+fn write_calls(message: &mut Json, format: &Format) {
+    let Some(fields) = message.as_object_mut() else { return };
+    let Some(Json::Array(calls)) = fields.remove("tool_calls") else { return };
+    let calls: Vec<(String, Json)> = calls.iter().filter_map(call).collect();
+    if calls.is_empty() {
+        return;
+    }
+    let written = format.written(&calls);
+    let text = match fields.get("content") {
+        Some(Json::String(own)) if !own.is_empty() => format!("{own}\n{written}"),
+        _ => written,
+    };
+    fields.insert("content".to_owned(), text.into());
+}
+
+/// The function of a call and its arguments.
+fn call(call: &Json) -> Option<(String, Json)> {
+    let function = call.get("function").unwrap_or(call);
+    let name = function.get("name")?.as_str()?.to_owned();
+    let arguments = match function.get("arguments") {
+        Some(Json::String(text)) => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
+        Some(arguments) => arguments.clone(),
+        None => Json::Object(Map::new()),
+    };
+    Some((name, arguments))
+}
+
+/// Describes functions in the system message.
+fn describe(messages: &mut Vec<Json>, tools: &Json, format: &Format) {
+    let example = format.written(&[("NAME".to_owned(), json!({ "ARGUMENT": "VALUE" }))]);
+    let text = format!(
+        "You may call functions to answer. Their descriptions in JSON:\n{tools}\n\nTo call a function, write this with \
+         its name and its arguments, and nothing after it:\n{example}\nThe result is in the next message."
+    );
+    match messages.first_mut().filter(|first| is(first, "system")) {
+        Some(first) => {
+            let own = content(first);
+            let text = if own.is_empty() { text } else { format!("{own}\n\n{text}") };
+            first["content"] = text.into();
+        }
+        None => messages.insert(0, json!({ "role": "system", "content": text })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: Support = Support { system: false, tools: false, calls: false, results: false };
+
+    fn call_of(id: &str, place: &str) -> Json {
+        let arguments = format!("{{\"place\":\"{place}\"}}");
+        json!({ "id": id, "type": "function", "function": { "name": "look", "arguments": arguments } })
+    }
+
+    #[test]
+    fn calls_and_results_are_text_in_the_order_of_the_calls() {
+        let given = vec![
+            json!({ "role": "user", "content": "Look" }),
+            json!({ "role": "assistant", "content": null,
+                "tool_calls": [call_of("1", "Rome"), call_of("2", "Oslo")] }),
+            json!({ "role": "tool", "tool_call_id": "2", "content": "snow" }),
+            json!({ "role": "tool", "tool_call_id": "1", "content": "sun" }),
+            json!({ "role": "user", "content": "And?" }),
+        ];
+        let calls = ["Rome", "Oslo"].map(|place| {
+            format!("<tool_call>\n{{\"name\": \"look\", \"arguments\": {{\"place\": \"{place}\"}}}}\n</tool_call>")
+        });
+        let results =
+            "<tool_response>\nsun\n</tool_response>\n<tool_response>\nsnow\n</tool_response>";
+        let support = Support { system: true, ..NONE };
+        let found = adapted(given, None, &support, &Format::of(""));
+        assert_eq!(
+            found,
+            [
+                json!({ "role": "user", "content": "Look" }),
+                json!({ "role": "assistant", "content": calls.join("\n") }),
+                json!({ "role": "user", "content": format!("{results}\nAnd?") }),
+            ]
+        );
+    }
+
+    #[test]
+    fn system_messages_come_before_the_next_user_message() {
+        let system = |text: &str| json!({ "role": "system", "content": text });
+        let user = |content: Json| json!({ "role": "user", "content": content });
+        let answer = json!({ "role": "assistant", "content": "Yes" });
+        let part = |text: &str| json!({ "type": "text", "text": text });
+        let cases = [
+            (vec![system("Be brief"), user(json!("Hi"))], vec![user(json!("Be brief\nHi"))]),
+            (
+                vec![system("Be brief"), answer.clone(), system("A"), system("B")],
+                vec![user(json!("Be brief")), answer, user(json!("A\nB"))],
+            ),
+            (
+                vec![system("Be brief"), user(json!([part("Hi")]))],
+                vec![user(json!([part("Be brief\n"), part("Hi")]))],
+            ),
+            (vec![system(""), user(json!("Hi"))], vec![user(json!("Hi"))]),
+        ];
+        for (given, expected) in cases {
+            assert_eq!(adapted(given, None, &NONE, &Format::of("")), expected);
+        }
+    }
+
+    #[test]
+    fn functions_are_described_after_the_instructions() {
+        let tools = json!([{ "name": "look" }]);
+        let system = json!({ "role": "system", "content": "Be brief" });
+        let user = json!({ "role": "user", "content": "Hi" });
+        let support = Support { system: true, ..NONE };
+        let of = |messages| adapted(messages, Some(&tools), &support, &Format::of(""));
+        let found = of(vec![system, user.clone()]);
+        let text = content(&found[0]);
+        assert!(text.starts_with("Be brief\n\nYou may call functions"), "{text}");
+        for part in ["[{\"name\":\"look\"}]", "<tool_call>\n{\"name\": \"NAME\""] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!((found.len(), of(vec![user]).len()), (2, 2));
+    }
+}
