@@ -219,6 +219,16 @@ fn low_mixes_are_made_with_importance() {
         let run = place.run("run -m out.gguf --tokens 65,66,300 -n 2 --temp 0 --json").json();
         assert_eq!(run["tokens"].as_array().unwrap().len(), 2, "{name}");
     }
+    // A matrix has no entries for the embeddings, and none for the head unless it is asked for.
+    for line in [
+        "in.gguf out.gguf IQ2_XXS --pure --imatrix i.gguf",
+        "in.gguf out.gguf Q4_K_M --token-embedding-type IQ2_XXS --output-tensor-type IQ1_S",
+    ] {
+        place.run(&format!("quantize {line}")).good();
+        let embedding = open(&place, "out.gguf").tensor("token_embd.weight").unwrap().layout().ty();
+        assert_eq!(embedding, Type::IQ2_XXS, "{line}");
+        place.run("run -m out.gguf --tokens 65,66,300 -n 2 --temp 0 --json").json();
+    }
 }
 
 #[test]

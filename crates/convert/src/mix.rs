@@ -201,6 +201,9 @@ static MIXES: [Mix; 35] = [
 /// Types below 2.6 bits, which llama.cpp writes only with an importance matrix: without, the result is useless.
 const WEIGHTED: &[Type] = &[Type::IQ1_S, Type::IQ1_M, Type::IQ2_XXS, Type::IQ2_XS, Type::IQ2_S];
 
+/// Tensors that may have any type without an importance matrix.
+const UNWEIGHTED: &[&str] = &["token_embd.weight", "per_layer_token_embd.weight", "output.weight"];
+
 /// Whether a type is written only with an importance matrix, whatever the mix.
 pub(crate) fn is_weighted(ty: Type) -> bool {
     WEIGHTED.contains(&ty)
@@ -313,10 +316,11 @@ impl Mix {
         Some(fitting(self.preferred(name, shape, facts), shape.last().copied().unwrap_or_default()))
     }
 
-    /// Whether the tensor `name` gets the type `ty` only with an importance matrix.
+    /// Whether the tensor `name` gets the type `ty` only with an importance matrix, which has no entries for embeddings, and
+    /// mostly none for the head.
     pub(crate) fn is_weighted(&self, name: &str, ty: Type) -> bool {
-        let is_base = self.weighted && ty == self.base && name != "token_embd.weight";
-        is_base || is_weighted(ty)
+        let is_base = self.weighted && ty == self.base;
+        !UNWEIGHTED.contains(&name) && (is_base || is_weighted(ty))
     }
 
     /// The type that the mix assigns to a tensor, regardless of whether its rows fit the type's blocks.

@@ -16,7 +16,8 @@ pub struct Convert {
     /// Folder of the checkpoint
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
-    /// File to write; an existing file is replaced once the new one is complete [default: DIR/NAME-TYPE.gguf]
+    /// File to write, {ftype} and {FTYPE} in its name being the type, or a folder for NAME-TYPE.gguf; an existing file is
+    /// replaced once the new one is complete [default: DIR/NAME-TYPE.gguf]
     #[arg(long, value_name = "FILE")]
     pub outfile: Option<PathBuf>,
     /// Type of the matrices: auto (the checkpoint's type), f32, f16, bf16, q8_0

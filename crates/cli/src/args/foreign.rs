@@ -171,6 +171,7 @@ const FLAGS: &[Flags] = &[
         Value,
         Note("-v shows more messages, -q only errors"),
     ),
+    (&["--verbose"], Nothing, Note("this command has no more messages than it prints")),
     (&["--log-prefix", "--log-timestamps"], Nothing, Note("messages have no prefix and no time")),
     (&["--no-log-prefix", "--no-log-timestamps"], Nothing, Accept),
     (
@@ -182,12 +183,19 @@ const FLAGS: &[Flags] = &[
     (&["-ptc", "--print-token-count"], Value, Note("the last line counts the tokens")),
     (&["-dkvc", "--dump-kv-cache"], Nothing, Note("the KV cache is not printed")),
     (
-        &["-ofreq", "--output-frequency", "--save-frequency"],
+        &["--save-frequency"],
         Value,
-        Note("the file is written once, at the end"),
+        Note("--output-frequency writes the file anew, and no copies are kept"),
     ),
     (&["--ppl-output-type"], Value, OnlyFor(&["0"], &Note("--json prints one document"))),
     (&["--use-temp-file", "--no-lazy"], Nothing, Note("tensors are converted one at a time")),
+    (
+        &["--metadata"],
+        Value,
+        Refuse(
+            "--model-name sets the name; `bilayer quantize IN OUT COPY --override-kv KEY=TYPE:VALUE` sets others",
+        ),
+    ),
     // Refused.
     (&["-cl", "--cache-list"], Nothing, Refuse("`bilayer models` lists the models")),
     (&["--usage"], Nothing, Refuse("--help lists the flags")),

@@ -40,9 +40,12 @@ pub struct Imatrix {
     /// File with the calibration text; without it, the files of --in-file are only summed
     #[arg(short, long, value_name = "FILE", required_unless_present_any = ["in_file", "list_devices"])]
     pub file: Option<PathBuf>,
-    /// File to write; an existing file is replaced once the new one is complete
+    /// File to write; it is complete at any time, and has the windows that were run so far
     #[arg(short, long, value_name = "FILE", default_value = "imatrix.gguf", alias = "output-file")]
     pub output: PathBuf,
+    /// Windows after which the file is written anew; 0 writes it once, at the end; short form -ofreq
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub output_frequency: usize,
     /// Files written by this command or llama-imatrix to add to the sums
     #[arg(long, value_name = "FILE", num_args = 1..)]
     pub in_file: Vec<PathBuf>,
@@ -52,6 +55,9 @@ pub struct Imatrix {
     /// Windows to skip at the beginning of the text, such as those of an earlier run
     #[arg(long, value_name = "N", alias = "chunk", default_value_t = 0)]
     pub from_chunk: usize,
+    /// Read the names of special tokens in the text as those tokens
+    #[arg(long)]
+    pub parse_special: bool,
     /// Include the matrix of the output head
     #[arg(long)]
     pub process_output: bool,

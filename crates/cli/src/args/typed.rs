@@ -46,6 +46,7 @@ const SPELLED: &[(&str, &str)] = &[
     ("-no-kvu", "--no-kv-unified"),
     ("-to", "--timeout"),
     ("-oe", "--output-err"),
+    ("-ofreq", "--output-frequency"),
     ("-pg", "--prompt-gen"),
     ("-mmp", "--mmap"),
     ("-md", "--model-draft"),
@@ -193,7 +194,7 @@ fn place(loose: Vec<OsString>, ready: &mut Vec<OsString>) -> Result<(), Failure>
     Ok(())
 }
 
-/// What to do here for a command that ollama has.
+/// What to do here for a command that ollama or llama.cpp has.
 fn elsewhere(command: &str) -> Option<&'static str> {
     Some(match command {
         "pull" => "`bilayer run -hf ORG/REPO` downloads a model from Hugging Face and runs it",
@@ -201,6 +202,9 @@ fn elsewhere(command: &str) -> Option<&'static str> {
         "ps" => "`bilayer serve` lists its models and which are loaded at /v1/models",
         "stop" => "Ctrl-C or SIGTERM ends `bilayer serve` after its running answers",
         "show" => "`bilayer inspect FILE` shows what a model file holds",
+        "gguf-split" | "split" | "merge" => {
+            "`bilayer quantize FIRST_PART OUT COPY` merges the parts of a model; models are not split"
+        }
         "rm" => "`bilayer models` lists the files of models; delete the file",
         "cp" => {
             "a model is a file, named by its path; `bilayer serve --alias` gives it other names"

@@ -31,7 +31,11 @@ pub fn execute(args: &args::Convert) -> Result<u8, Failure> {
         None => convert.plan(&args.folder)?,
     };
     let named_after = args.lora.as_ref().unwrap_or(&args.folder);
-    let out = args.outfile.clone().unwrap_or_else(|| usual(named_after, plan.outtype()));
+    let out = match &args.outfile {
+        None => named_after.join(usual(named_after, plan.outtype())),
+        Some(folder) if folder.is_dir() => folder.join(usual(named_after, plan.outtype())),
+        Some(path) => filled(path, plan.outtype()),
+    };
     plan.check_output(&out)?;
     notes(&plan);
     if let Some(asked) = convert.outtype.filter(|asked| *asked != plan.outtype()) {
@@ -51,11 +55,20 @@ pub fn execute(args: &args::Convert) -> Result<u8, Failure> {
     }
 }
 
-/// Default output path: in the folder, named by model and type.
-fn usual(folder: &Path, outtype: Type) -> PathBuf {
+/// Default name of the output: that of the checkpoint's folder, and the type.
+fn usual(folder: &Path, outtype: Type) -> String {
     let whole = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
     let name = whole.file_name().map(|name| name.to_string_lossy().into_owned());
-    folder.join(format!("{}-{outtype}.gguf", name.as_deref().unwrap_or("model")))
+    format!("{}-{outtype}.gguf", name.as_deref().unwrap_or("model"))
+}
+
+/// A path with the placeholders of llama.cpp's converter filled in: `{ftype}` and `{outtype}` are the type in lower case,
+/// `{FTYPE}` and `{OUTTYPE}` in upper case.
+fn filled(path: &Path, outtype: Type) -> PathBuf {
+    let Some(text) = path.to_str() else { return path.to_owned() };
+    let (lower, upper) = (outtype.name.to_lowercase(), outtype.name.to_uppercase());
+    let text = text.replace("{ftype}", &lower).replace("{outtype}", &lower);
+    PathBuf::from(text.replace("{FTYPE}", &upper).replace("{OUTTYPE}", &upper))
 }
 
 /// Prints notes on stderr.

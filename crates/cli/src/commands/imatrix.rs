@@ -24,17 +24,20 @@ pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
     let began = Instant::now();
     // An unwritable path is reported at once.
     NewFile::create(&args.output).map_err(|error| Failure::output(&args.output, &error))?;
-    let mut matrix = imatrix::Imatrix::default();
+    let mut earlier = imatrix::Imatrix::default();
     // Of files that count windows instead of tokens.
     let window = args.model.ctx_size.filter(|tokens| *tokens > 0);
     let window = window.unwrap_or(imatrix::WINDOW_TOKENS);
     for path in &args.in_file {
-        matrix.add(super::quantize::importance(path)?.with_window(window))?;
+        earlier.add(super::quantize::importance(path)?.with_window(window))?;
     }
-    if args.file.is_some() {
-        let Some(collected) = collect(args)? else { return Ok(INTERRUPTED) };
-        matrix.add(collected)?;
-    }
+    let matrix = match args.file {
+        None => earlier,
+        Some(_) => match collect(args, &earlier)? {
+            Some(matrix) => matrix,
+            None => return Ok(INTERRUPTED),
+        },
+    };
     let unused = matrix.entries().map(|(_, entry)| entry.unused()).sum::<usize>();
     matrix.write(&args.output)?;
     let (tensors, chunks) = (matrix.entries().len(), matrix.chunk_count);
@@ -58,10 +61,13 @@ pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The sums of the text; `None` if interrupted.
-fn collect(args: &Imatrix) -> Result<Option<imatrix::Imatrix>, Failure> {
+/// Those sums and the text's. `None` if interrupted; then the file has what was summed in whole windows.
+fn collect(
+    args: &Imatrix,
+    earlier: &imatrix::Imatrix,
+) -> Result<Option<imatrix::Imatrix>, Failure> {
     let model = open(&args.model)?;
-    let mut windows = text(&model, args.file.as_deref(), &args.model)?;
+    let mut windows = text(&model, args.file.as_deref(), &args.model, args.parse_special)?;
     let count = windows.count();
     if args.from_chunk >= count {
         let skipped = args.from_chunk;
@@ -77,6 +83,7 @@ fn collect(args: &Imatrix) -> Result<Option<imatrix::Imatrix>, Failure> {
     let mut session = session(&model, collector.settings(windows.window_len(), settings))?;
     let bar = progress::tokens("calibrating", windows.tokens().len());
     interrupt::answering();
+    let mut summed = earlier.clone();
     for window in 0..windows.count() {
         let whole = collector.window(&mut session, &windows.run(window), &mut |tokens| {
             bar.inc(tokens as u64);
@@ -84,22 +91,39 @@ fn collect(args: &Imatrix) -> Result<Option<imatrix::Imatrix>, Failure> {
         })?;
         if !whole {
             bar.finish_and_clear();
+            if window > 0 {
+                summed.write(&args.output)?;
+                let (path, next) = (args.output.display(), args.from_chunk + window);
+                output::note(&format!(
+                    "interrupted: {path} has {window} of {} windows; to go on, add --in-file {path} \
+                     --from-chunk {next}",
+                    windows.count()
+                ));
+            }
             return Ok(None);
+        }
+        summed = earlier.clone();
+        summed.add(matrix(args, &windows, window + 1, &collector)?)?;
+        let is_due = args.output_frequency > 0 && (window + 1) % args.output_frequency == 0;
+        if is_due && window + 1 < windows.count() {
+            summed.write(&args.output)?;
         }
     }
     bar.finish_and_clear();
     run::warn(&mut session);
-    Ok(Some(matrix(args, &windows, &collector)?))
+    Ok(Some(summed))
 }
 
+/// The sums of the first `count` windows.
 fn matrix(
     args: &Imatrix,
     windows: &Windows,
+    count: usize,
     collector: &Collector,
 ) -> Result<imatrix::Imatrix, Failure> {
     let dataset = args.file.as_ref().map(|path| path.display().to_string());
-    let [chunks, tokens] = [windows.count(), windows.window_len()]
-        .map(|number| u32::try_from(number).unwrap_or(u32::MAX));
+    let [chunks, tokens] =
+        [count, windows.window_len()].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
     let mut matrix = imatrix::Imatrix::new(dataset.into_iter().collect(), chunks, tokens);
     for sums in collector.sums() {
         matrix.insert(sums.name, Entry::new(sums.squares.to_vec(), sums.counts.to_vec()))?;

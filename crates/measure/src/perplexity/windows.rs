@@ -36,13 +36,19 @@ impl Windows {
         Ok(Windows { tokens, len, first: first(model) })
     }
 
-    /// Tokenizes and splits a text. A line break at its end is ignored, as in llama.cpp.
+    /// Tokenizes and splits a text. A line break at its end is ignored, as in llama.cpp. The names of special tokens are
+    /// those tokens if `parse_special`, else text.
     ///
     /// # Errors
     /// Those of [`Windows::new`]; a text that the vocabulary cannot express.
-    pub fn of_text(model: &Model, text: &str, len: usize) -> Result<Windows, crate::Error> {
+    pub fn of_text(
+        model: &Model,
+        text: &str,
+        len: usize,
+        parse_special: bool,
+    ) -> Result<Windows, crate::Error> {
         let text = text.strip_suffix('\n').unwrap_or(text);
-        let encode = Encode { add_special: true, parse_special: false };
+        let encode = Encode { add_special: true, parse_special };
         let tokens = model.tokenizer().encode(text, encode).map_err(bilayer_engine::Error::Text)?;
         Windows::new(model, tokens, len)
     }
