@@ -34,7 +34,7 @@
 // The model does not fit the memory, or a text does not fit the context.
 #define BILAYER_DOES_NOT_FIT 75
 
-// The callback or bilayer_cancel ended the answer.
+// The callback or bilayer_cancel ended the call.
 #define BILAYER_INTERRUPTED 130
 
 // `gpu_layers`: as many layers on the GPU as are of use and fit.
@@ -73,8 +73,8 @@ typedef struct {
 } BilayerRequest;
 
 // Called with the text of each token, `len` bytes of UTF-8 without a NUL at its end, and with the pointer given along. The answer
-// goes on while it returns true. It must not call functions on the same model other than
-// `bilayer_cancel`; they refuse.
+// goes on while it returns true. It must not call functions on the same model other than `bilayer_cancel`, also not through a
+// callback of another model; they refuse.
 typedef bool (*BilayerCallback)(const char *text, size_t len, uint32_t token, void *user);
 
 // A message of a conversation.
@@ -107,8 +107,9 @@ typedef struct {
 extern "C" {
 #endif // __cplusplus
 
-// Writes a vector of length 1 for each of `count` texts to `vectors`, one after the other, which has room for `room` floats:
-// `count` times bilayer_width. Texts longer than the context are cut if `truncate`, and refused otherwise.
+// Writes a vector for each of `count` texts to `vectors`, one after the other, which has room for `room` floats: `count` times
+// bilayer_width. They have length 1 unless the checkpoint has no Normalize module. Texts longer than the context are cut if
+// `truncate`, and refused otherwise.
 //
 // # Safety
 // `model` is from bilayer_open and not freed; `texts` points to `count` texts that end with NUL; `vectors` has room for
@@ -119,6 +120,19 @@ int32_t bilayer_embed(const BilayerModel *model,
                       bool truncate,
                       float *vectors,
                       size_t room);
+
+// As bilayer_embed, with vectors scaled as `norm` says: -1 not at all, 2 to length 1, 0 to a largest absolute value of 32760,
+// any other P to a P-norm of 1.
+//
+// # Safety
+// As of bilayer_embed.
+int32_t bilayer_embed_scaled(const BilayerModel *model,
+                             const char *const *texts,
+                             size_t count,
+                             bool truncate,
+                             int32_t norm,
+                             float *vectors,
+                             size_t room);
 
 // Writes the relevance of each of `count` documents to `query` to `scores`: the higher, the more relevant.
 //
@@ -147,7 +161,7 @@ int32_t bilayer_generate(const BilayerModel *model,
                          BilayerCallback callback,
                          void *user);
 
-// Answers a conversation of `count` messages, given whole, as bilayer_generate does.
+// Answers a conversation of `count` messages, given whole, as bilayer_generate does. bilayer_chat_json takes more than texts.
 //
 // # Safety
 // As of bilayer_generate; `messages` points to `count` messages whose texts end with NUL.
@@ -157,6 +171,19 @@ int32_t bilayer_chat(const BilayerModel *model,
                      const BilayerRequest *request,
                      BilayerCallback callback,
                      void *user);
+
+// Answers a conversation in JSON, given whole, as bilayer_generate does: a list of messages as in the OpenAI API, with
+// `tool_calls`, the role `tool`, lists of text parts and further fields for the chat template. `tools` is a JSON list of
+// functions that the model may call; NULL: none. The text of an answer has calls as the model writes them.
+//
+// # Safety
+// As of bilayer_generate; `messages` ends with NUL; `tools` is NULL or ends with NUL.
+int32_t bilayer_chat_json(const BilayerModel *model,
+                          const char *messages,
+                          const char *tools,
+                          const BilayerRequest *request,
+                          BilayerCallback callback,
+                          void *user);
 
 // Opens a GGUF file, of several shards the first, and writes the model to `model`. `options` may be NULL: the placement is
 // then automatic. After a failure `model` is NULL.
@@ -173,8 +200,8 @@ int32_t bilayer_open(const char *path,
 // `model` is NULL or from bilayer_open, and is not used again.
 void bilayer_free(BilayerModel *model);
 
-// Ends the answer that is being made, before its next token. May be called while another thread generates, and in a signal
-// handler.
+// Ends the call that runs: an answer before its next token, vectors and scores between steps. The call returns
+// BILAYER_INTERRUPTED. May be called while another thread works with the model, and in a signal handler.
 //
 // # Safety
 // `model` is NULL or from bilayer_open and not freed.
@@ -191,6 +218,18 @@ int32_t bilayer_tokenize(const BilayerModel *model,
                          uint32_t *tokens,
                          size_t room,
                          size_t *count);
+
+// As bilayer_tokenize, but the tokens that the model wants around a text are left out unless `add_special`.
+//
+// # Safety
+// As of bilayer_tokenize.
+int32_t bilayer_tokenize_as(const BilayerModel *model,
+                            const char *text,
+                            bool add_special,
+                            bool parse_special,
+                            uint32_t *tokens,
+                            size_t room,
+                            size_t *count);
 
 // Writes the text of tokens, without control tokens and without a NUL at its end, to `text`, and its bytes to `len`. With NULL
 // and room 0 only their number.

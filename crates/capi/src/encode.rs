@@ -2,14 +2,15 @@
 
 use std::ffi::c_char;
 
-use bilayer::Excess;
+use bilayer::{Excess, Norm};
 
 use crate::failure::{Failure, guarded};
 use crate::model::{BilayerModel, given};
 use crate::pointers::{give, slice, text};
 
-/// Writes a vector of length 1 for each of `count` texts to `vectors`, one after the other, which has room for `room` floats:
-/// `count` times bilayer_width. Texts longer than the context are cut if `truncate`, and refused otherwise.
+/// Writes a vector for each of `count` texts to `vectors`, one after the other, which has room for `room` floats: `count` times
+/// bilayer_width. They have length 1 unless the checkpoint has no Normalize module. Texts longer than the context are cut if
+/// `truncate`, and refused otherwise.
 ///
 /// # Safety
 /// `model` is from bilayer_open and not freed; `texts` points to `count` texts that end with NUL; `vectors` has room for
@@ -23,16 +24,53 @@ pub unsafe extern "C" fn bilayer_embed(
     vectors: *mut f32,
     room: usize,
 ) -> i32 {
-    guarded(|| {
-        // SAFETY: the caller's promise.
-        let (model, texts) = unsafe { (given(model)?, all(texts, count, "texts")?) };
-        let found = model.with(|model| {
-            model.set_excess(if truncate { Excess::Truncate } else { Excess::Refuse });
-            Ok(model.embed(&texts)?.concat())
-        })?;
-        // SAFETY: the caller's promise.
-        unsafe { give(&found, (vectors, room), std::ptr::null_mut()) }
-    })
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { embed(model, (texts, count), truncate, None, (vectors, room)) })
+}
+
+/// As bilayer_embed, with vectors scaled as `norm` says: -1 not at all, 2 to length 1, 0 to a largest absolute value of 32760,
+/// any other P to a P-norm of 1.
+///
+/// # Safety
+/// As of bilayer_embed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bilayer_embed_scaled(
+    model: *const BilayerModel,
+    texts: *const *const c_char,
+    count: usize,
+    truncate: bool,
+    norm: i32,
+    vectors: *mut f32,
+    room: usize,
+) -> i32 {
+    let norm = Norm::numbered(norm.into());
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { embed(model, (texts, count), truncate, Some(norm), (vectors, room)) })
+}
+
+/// Embeds texts; without a norm they are scaled as the checkpoint says.
+///
+/// # Safety
+/// As of bilayer_embed.
+unsafe fn embed(
+    model: *const BilayerModel,
+    (texts, count): (*const *const c_char, usize),
+    truncate: bool,
+    norm: Option<Norm>,
+    vectors: (*mut f32, usize),
+) -> Result<(), Failure> {
+    // SAFETY: the caller's promise.
+    let (model, texts) = unsafe { (given(model)?, all(texts, count, "texts")?) };
+    let found = model.work(|model| {
+        model.set_excess(if truncate { Excess::Truncate } else { Excess::Refuse });
+        let usual = model.norm();
+        model.set_norm(norm.unwrap_or(usual));
+        let found = model.embed(&texts);
+        model.set_norm(usual);
+        Ok(found?.concat())
+    })?;
+    // SAFETY: the caller's promise.
+    unsafe { give(&found, vectors, std::ptr::null_mut()) }
 }
 
 /// Writes the relevance of each of `count` documents to `query` to `scores`: the higher, the more relevant.
@@ -52,7 +90,7 @@ pub unsafe extern "C" fn bilayer_rerank(
         let (model, query) = unsafe { (given(model)?, text(query, "query")?) };
         // SAFETY: the caller's promise.
         let documents = unsafe { all(documents, count, "documents")? };
-        let found = model.with(|model| {
+        let found = model.work(|model| {
             model.set_excess(Excess::Refuse);
             Ok(model.rerank(query, &documents)?)
         })?;

@@ -22,7 +22,7 @@ pub const BILAYER_INTERNAL: i32 = 70;
 pub const BILAYER_IO: i32 = 74;
 /// The model does not fit the memory, or a text does not fit the context.
 pub const BILAYER_DOES_NOT_FIT: i32 = 75;
-/// The callback or bilayer_cancel ended the answer.
+/// The callback or bilayer_cancel ended the call.
 pub const BILAYER_INTERRUPTED: i32 = 130;
 
 /// The codes are those of the command line.
@@ -46,7 +46,7 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        Failure(error.exit_code() as i32, format!("{error}{}", error.advice()))
+        Failure(error.exit_code() as i32, bilayer::message(&error))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use bilayer::{Message, Model, Prompt, Request, Role, Sampling};
+use bilayer::{Message, Model, Prompt, Request, Role, Sampling, Tools};
 
 use crate::failure::{BILAYER_INTERRUPTED, Failure, guarded};
 use crate::model::{BilayerCallback, BilayerModel, given};
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn bilayer_generate(
     })
 }
 
-/// Answers a conversation of `count` messages, given whole, as bilayer_generate does.
+/// Answers a conversation of `count` messages, given whole, as bilayer_generate does. bilayer_chat_json takes more than texts.
 ///
 /// # Safety
 /// As of bilayer_generate; `messages` points to `count` messages whose texts end with NUL.
@@ -110,6 +110,41 @@ pub unsafe extern "C" fn bilayer_chat(
     })
 }
 
+/// Answers a conversation in JSON, given whole, as bilayer_generate does: a list of messages as in the OpenAI API, with
+/// `tool_calls`, the role `tool`, lists of text parts and further fields for the chat template. `tools` is a JSON list of
+/// functions that the model may call; NULL: none. The text of an answer has calls as the model writes them.
+///
+/// # Safety
+/// As of bilayer_generate; `messages` ends with NUL; `tools` is NULL or ends with NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bilayer_chat_json(
+    model: *const BilayerModel,
+    messages: *const c_char,
+    tools: *const c_char,
+    request: *const BilayerRequest,
+    callback: BilayerCallback,
+    user: *mut c_void,
+) -> i32 {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (model, messages) = unsafe { (given(model)?, text(messages, "messages")?) };
+        let messages = Message::list(messages).map_err(|error| usage(&error))?;
+        // SAFETY: the caller's promise.
+        let mut asked = unsafe { asked(messages.into(), request)? };
+        // SAFETY: the caller's promise.
+        if let Some(tools) = unsafe { text_or_null(tools, "tools")? } {
+            let tools = Tools::parse(tools);
+            asked = asked.tools(tools.map_err(|error| usage(&format!("tools: {error}")))?);
+        }
+        answer(model, asked, callback, user)
+    })
+}
+
+/// An invalid argument.
+fn usage(error: &impl ToString) -> Failure {
+    Failure::usage(error.to_string())
+}
+
 /// A message of the library.
 ///
 /// # Safety
@@ -123,7 +158,9 @@ unsafe fn message(message: &BilayerMessage) -> Result<Message, Failure> {
         "user" => Role::User,
         "assistant" => Role::Assistant,
         other => {
-            let line = format!("role is {other}; it must be system, user or assistant");
+            let line = format!(
+                "role is {other}; it must be system, user or assistant, or given to bilayer_chat_json"
+            );
             return Err(Failure::usage(line));
         }
     };
@@ -176,10 +213,7 @@ fn answer(
     user: *mut c_void,
 ) -> Result<(), Failure> {
     let Some(callback) = callback else { return Err(Failure::usage("callback is NULL")) };
-    let cancel = model.cancel();
     let made = |model: &mut Model| {
-        // What was cancelled before is over.
-        cancel.reset();
         let mut answer = model.generate(request)?;
         for token in &mut answer {
             let token = token?;
@@ -192,7 +226,7 @@ fn answer(
         }
         Ok(answer.stop() != Some(bilayer::Stop::Interrupted))
     };
-    match model.with(made)? {
+    match model.work(made)? {
         true => Ok(()),
         false => Err(Failure(BILAYER_INTERRUPTED, "interrupted".to_owned())),
     }

@@ -1,6 +1,6 @@
 //! Models: opening, facts, tokens, freeing.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::ffi::{c_char, c_void};
 use std::sync::{Mutex, PoisonError};
 
@@ -21,8 +21,8 @@ pub struct BilayerModel {
 }
 
 /// Called with the text of each token, `len` bytes of UTF-8 without a NUL at its end, and with the pointer given along. The answer
-/// goes on while it returns true. It must not call functions on the same model other than
-/// `bilayer_cancel`; they refuse.
+/// goes on while it returns true. It must not call functions on the same model other than `bilayer_cancel`, also not through a
+/// callback of another model; they refuse.
 pub type BilayerCallback = Option<
     unsafe extern "C" fn(text: *const c_char, len: usize, token: u32, user: *mut c_void) -> bool,
 >;
@@ -47,6 +47,20 @@ pub struct BilayerOptions {
 }
 
 impl BilayerModel {
+    /// Runs a call that bilayer_cancel ends. What was cancelled before is over.
+    ///
+    /// # Errors
+    /// As of [`with`](BilayerModel::with).
+    pub(crate) fn work<T>(
+        &self,
+        call: impl FnOnce(&mut Model) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.with(|model| {
+            self.cancel.reset();
+            call(model)
+        })
+    }
+
     /// Runs a call on the model.
     ///
     /// # Errors
@@ -66,35 +80,31 @@ impl BilayerModel {
         *held = Some(model);
         done
     }
-
-    /// Ends the answer that is being made.
-    pub(crate) fn cancel(&self) -> &Cancel {
-        &self.cancel
-    }
 }
 
 thread_local! {
-    /// The model that this thread calls.
-    static CALLED: Cell<*const BilayerModel> = const { Cell::new(std::ptr::null()) };
+    /// The models that this thread calls: the second in a callback of the first, and so on.
+    static CALLED: RefCell<Vec<*const BilayerModel>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A call of this thread on a model, so that a callback that calls it again is refused instead of waiting for itself.
-struct Calling(*const BilayerModel);
+struct Calling;
 
 impl Calling {
     fn begin(model: &BilayerModel) -> Result<Calling, Failure> {
-        let before = CALLED.get();
-        if std::ptr::eq(before, model) {
-            return Err(Failure::usage("a callback called the model that called it"));
-        }
-        CALLED.set(model);
-        Ok(Calling(before))
+        CALLED.with_borrow_mut(|called| {
+            if called.iter().any(|&known| std::ptr::eq(known, model)) {
+                return Err(Failure::usage("a callback called a model that waits for it"));
+            }
+            called.push(model);
+            Ok(Calling)
+        })
     }
 }
 
 impl Drop for Calling {
     fn drop(&mut self) {
-        CALLED.set(self.0);
+        CALLED.with_borrow_mut(Vec::pop);
     }
 }
 
@@ -188,8 +198,8 @@ pub unsafe extern "C" fn bilayer_free(model: *mut BilayerModel) {
     });
 }
 
-/// Ends the answer that is being made, before its next token. May be called while another thread generates, and in a signal
-/// handler.
+/// Ends the call that runs: an answer before its next token, vectors and scores between steps. The call returns
+/// BILAYER_INTERRUPTED. May be called while another thread works with the model, and in a signal handler.
 ///
 /// # Safety
 /// `model` is NULL or from bilayer_open and not freed.
@@ -215,10 +225,28 @@ pub unsafe extern "C" fn bilayer_tokenize(
     room: usize,
     count: *mut usize,
 ) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { bilayer_tokenize_as(model, text, true, parse_special, tokens, room, count) }
+}
+
+/// As bilayer_tokenize, but the tokens that the model wants around a text are left out unless `add_special`.
+///
+/// # Safety
+/// As of bilayer_tokenize.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bilayer_tokenize_as(
+    model: *const BilayerModel,
+    text: *const c_char,
+    add_special: bool,
+    parse_special: bool,
+    tokens: *mut u32,
+    room: usize,
+    count: *mut usize,
+) -> i32 {
     guarded(|| {
         // SAFETY: the caller's promise.
         let (model, text) = unsafe { (given(model)?, crate::pointers::text(text, "text")?) };
-        let encode = Encode { add_special: true, parse_special };
+        let encode = Encode { add_special, parse_special };
         let found = model.with(|model| Ok(model.tokens_as(text, encode)?))?;
         // SAFETY: the caller's promise.
         unsafe { give(&found, (tokens, room), count) }

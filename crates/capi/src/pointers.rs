@@ -55,7 +55,7 @@ pub unsafe fn slice<'a, T>(data: *const T, len: usize, name: &str) -> Result<&'a
 }
 
 /// Copies `from` to the caller's memory as far as there is room, and writes the whole length to `len`. NULL with room 0 asks
-/// for the length alone.
+/// for the length alone. Nothing needs no memory.
 ///
 /// # Errors
 /// There is too little room, or a pointer is NULL.
@@ -71,7 +71,7 @@ pub unsafe fn give<T: Copy>(
         // SAFETY: it is not NULL, and the caller promises that it may be written to.
         unsafe { len.write(from.len()) };
     }
-    if to.is_null() && room == 0 && !len.is_null() {
+    if from.is_empty() || (to.is_null() && room == 0 && !len.is_null()) {
         return Ok(());
     }
     if to.is_null() || room < from.len() {

@@ -30,6 +30,20 @@ static bool again(const char *text, size_t len, uint32_t token, void *model) {
     return false;
 }
 
+/* Two models, the second of which calls the first in a callback of the first. */
+static BilayerModel *both[2];
+
+/* Calls a model that waits for the callback. */
+static bool back(const char *text, size_t len, uint32_t token, void *user) {
+    return again(text, len, token, user);
+}
+
+static bool through(const char *text, size_t len, uint32_t token, void *user) {
+    (void)text, (void)len, (void)token, (void)user;
+    EXPECT(bilayer_generate(both[1], "a", NULL, back, both[0]) == BILAYER_INTERRUPTED);
+    return false;
+}
+
 static void *generate(void *model) {
     BilayerRequest request = bilayer_request_default();
     request.max_tokens = 4;
@@ -86,19 +100,34 @@ static void misuse(const char *path) {
     EXPECT(bilayer_chat(model, &wizard, 1, NULL, go_on, NULL) == BILAYER_USAGE);
     EXPECT(bilayer_chat(model, NULL, 1, NULL, go_on, NULL) == BILAYER_USAGE);
 
+    EXPECT(bilayer_chat_json(model, "[{", NULL, NULL, go_on, NULL) == BILAYER_USAGE);
+    EXPECT(bilayer_chat_json(model, "[{\"role\": \"user\"}]", NULL, NULL, go_on, NULL) == BILAYER_USAGE);
+    EXPECT(strstr(bilayer_error_message(), "messages[0] must have role and content"));
+    EXPECT(bilayer_chat_json(model, "[]", "{}", NULL, go_on, NULL) == BILAYER_USAGE);
+    EXPECT(strstr(bilayer_error_message(), "tools: "));
+    EXPECT(bilayer_chat_json(model, NULL, NULL, NULL, go_on, NULL) == BILAYER_USAGE);
+
     uint32_t tokens[1];
-    size_t count = 0;
+    size_t count = 0, plain = 0;
+    EXPECT(bilayer_tokenize_as(model, "ROMEO: O me!", false, false, NULL, 0, &plain) == BILAYER_OK);
     EXPECT(bilayer_tokenize(model, "ROMEO: O me!", false, tokens, 1, &count) == BILAYER_USAGE);
     EXPECT(count > 1);
     EXPECT(bilayer_tokenize(model, "ROMEO: O me!", false, NULL, 0, &count) == BILAYER_OK);
+    EXPECT(count == plain + 1);
     EXPECT(bilayer_detokenize(model, NULL, 3, NULL, 0, &count) == BILAYER_USAGE);
     const char *texts[] = {"a", NULL};
     float vector[1];
     EXPECT(bilayer_embed(model, texts, 2, false, vector, 1) == BILAYER_USAGE);
     EXPECT(bilayer_embed(model, texts, 1, false, vector, 1) == BILAYER_USAGE);
+    EXPECT(bilayer_embed_scaled(model, texts, 1, false, -1, vector, 1) == BILAYER_USAGE);
     EXPECT(bilayer_rerank(model, "a", texts, 1, vector) == BILAYER_USAGE);
 
     EXPECT(bilayer_generate(model, "a", NULL, again, model) == BILAYER_INTERRUPTED);
+    both[0] = model;
+    options.numa = NULL;
+    EXPECT(bilayer_open(path, &options, &both[1]) == BILAYER_OK);
+    EXPECT(bilayer_generate(both[0], "a", NULL, through, NULL) == BILAYER_INTERRUPTED);
+    bilayer_free(both[1]);
 
     pthread_t threads[4];
     for (int i = 0; i < 4; ++i) pthread_create(&threads[i], NULL, generate, model);
