@@ -288,23 +288,22 @@ fn speed(machine: &Machine) -> Result<Section> {
             };
             let test = if is_prompt { format!("prefill {prompt}") } else { "decode 64".to_owned() };
             let what = format!("{test}, -ngl {count}");
-            rows.push(speed_row(what, speed, share, !is_prompt && !machine.is_quick));
+            let bar = (!is_prompt && !machine.is_quick).then_some(BANDWIDTH_BAR);
+            rows.push(speed_row(what, speed, share, bar));
         }
     }
     let about = "`bilayer bench`, three repetitions. Decode reads all weights once for each token.";
     Ok(Section { name: "speed", about: about.to_owned(), rows })
 }
 
-/// A speed in tokens a second, with the share of the memory's bandwidth that it is. A judged one needs a share, which is
-/// missing where the bandwidth was not measured.
-fn speed_row(what: String, speed: f64, share: Option<f64>, is_judged: bool) -> Row {
+/// A speed in tokens a second, with the share of the memory's bandwidth that it is. With a bar it needs a share, which
+/// is missing where the bandwidth was not measured.
+fn speed_row(what: String, speed: f64, share: Option<f64>, bar: Option<f64>) -> Row {
     let shown = share.map_or("-".to_owned(), |share| format!("{share:.2}"));
     let value = format!("{speed:.1} tok/s, {shown} of bandwidth");
-    if !is_judged {
-        return Row::shown(what, value);
-    }
-    let verdict = Verdict::at_least(share.unwrap_or(f64::NAN), BANDWIDTH_BAR);
-    Row::judged(what, value, format!("at least {BANDWIDTH_BAR} of bandwidth"), verdict)
+    let Some(bar) = bar else { return Row::shown(what, value) };
+    let verdict = Verdict::at_least(share.unwrap_or(f64::NAN), bar);
+    Row::judged(what, value, format!("at least {bar} of bandwidth"), verdict)
 }
 
 /// The tests that need a GPU.
@@ -340,8 +339,8 @@ mod tests {
 
     #[test]
     fn a_bandwidth_that_is_not_measured_fails_where_it_is_judged() {
-        let rows = [(Some(0.7), true), (None, true), (None, false), (Some(0.1), false)]
-            .map(|(share, is_judged)| speed_row("decode".to_owned(), 9.0, share, is_judged));
+        let rows = [(Some(0.7), Some(0.5)), (None, Some(0.5)), (None, None), (Some(0.1), None)]
+            .map(|(share, bar)| speed_row("decode".to_owned(), 9.0, share, bar));
         let section = Section { name: "speed", about: String::new(), rows: rows.to_vec() };
         assert_eq!(section.failed(), ["decode: 9.0 tok/s, - of bandwidth"]);
     }

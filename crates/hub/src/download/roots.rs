@@ -85,8 +85,11 @@ mod tests {
         format!("-----BEGIN CERTIFICATE-----\n{bytes}\n-----END CERTIFICATE-----\n")
     }
 
-    /// The bytes of the certificates; `None` of the system's.
-    fn found(set: &[(&str, &OsStr)]) -> Result<Vec<Vec<u8>>, Error> {
+    /// Variables with their values.
+    type Set<'s> = &'s [(&'s str, &'s OsStr)];
+
+    /// The bytes of the certificates; none where they are Mozilla's.
+    fn found(set: Set<'_>) -> Result<Vec<Vec<u8>>, Error> {
         let variable = |name: &str| {
             set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         };
@@ -111,7 +114,7 @@ mod tests {
         let more = folder.path().join("more").into_os_string();
         let none = OsString::new();
         let missing = folder.path().join("missing").into_os_string();
-        let cases: [(&[(&str, &OsStr)], &[u8]); 6] = [
+        let cases: [(Set<'_>, &[u8]); 6] = [
             (&[("SSL_CERT_FILE", &one), ("SSL_CERT_DIR", &missing)], &[0]),
             (&[("SSL_CERT_FILE", &one), ("REQUESTS_CA_BUNDLE", &two)], &[0]),
             (&[("SSL_CERT_FILE", &one), ("SSL_CERT_DIR", &more)], &[0, 3]),
