@@ -12,6 +12,7 @@ pub(crate) use reply::{Choice, Reply};
 use speculate::{Draft, Drafter, Text, settle};
 
 mod batch;
+mod lines;
 mod reply;
 pub mod speculate;
 
@@ -24,6 +25,11 @@ pub struct Request<'a> {
     pub prompt: Cow<'a, [u32]>,
     /// Maximum tokens to generate; `None` continues until the text or the context ends.
     pub predict: Option<usize>,
+    /// Time after the first token from which on the next end of a line ends the answer. A [`Batch`] has no such limit.
+    pub predict_time: Option<Duration>,
+    /// Spaces or tabs that each line but the first begins with; the first line with fewer ends the answer and is not part
+    /// of it. 0 is no limit.
+    pub indent: usize,
     /// Texts that end the answer and are not part of it.
     pub stops: Vec<String>,
     /// Continue after end-of-text tokens.
@@ -65,6 +71,8 @@ impl<'a> Request<'a> {
         Request {
             prompt: prompt.into(),
             predict: None,
+            predict_time: None,
+            indent: 0,
             stops: Vec::new(),
             ignore_eos: false,
             show_control: false,
@@ -83,7 +91,7 @@ pub enum Stop {
     EndOfText,
     /// One of the request's stop strings appeared.
     Text(usize),
-    /// The requested number of tokens was reached.
+    /// The requested number of tokens or time was reached, or a line is not indented enough.
     Length,
     /// The context is full.
     Context,
@@ -281,7 +289,11 @@ impl<'s> Generation<'s> {
         let logits = self.reply.request.logprobs.map(|_| self.rows.logits(self.at));
         let room = self.session.context().saturating_sub(self.held);
         let room = room.max(usize::from(self.reply.request.shift.is_some()));
-        let choice = Choice { row: self.rows.row(self.at), logits, draft, room };
+        let elapsed = match self.statistics.generated {
+            0 => Duration::ZERO,
+            _ => self.session.clock().since(self.began).saturating_sub(self.statistics.first_token),
+        };
+        let choice = Choice { row: self.rows.row(self.at), logits, draft, room, elapsed };
         let token = self.reply.choose(&choice)?;
         self.statistics.accepted += usize::from(draft.is_some_and(|draft| draft.token == token.id));
         self.pending = Some(token.id);

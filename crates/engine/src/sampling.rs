@@ -1,8 +1,9 @@
 //! From logits to a token: a chain of pure samplers over a list of candidates, seeded.
 //!
-//! The order is llama.cpp's default: logit bias, penalties, DRY, top-k, typical, top-p, min-p, XTC, temperature,
+//! The order is llama.cpp's default: logit bias, penalties, DRY, top-k, typical, top-p, min-p, XTC, infill, temperature,
 //! draw. With mirostat the truncations between DRY and temperature are replaced by its own. Temperature 0 takes
-//! the most likely candidate after bias and penalties, the lowest id where several tie.
+//! the most likely candidate after bias and penalties, the lowest id where several tie; with infill, the most likely of
+//! those that the truncations leave.
 //!
 //! A [`Constraint`] comes before all of them: tokens that its grammar forbids are no candidates, with any options and
 //! whether or not they were drafted.
@@ -19,6 +20,7 @@ mod draft_token;
 mod draw;
 mod dry;
 mod greedy;
+mod infill;
 mod logit_bias;
 mod logprobs;
 mod min_p;
@@ -34,6 +36,7 @@ mod xtc;
 
 pub(crate) use best::best;
 pub use draft_token::DraftToken;
+pub use infill::Infill;
 pub use logprobs::{TokenLogprob, logprobs};
 pub use options::{BREAKERS, Dry, Mirostat, Options, OptionsError, Xtc};
 pub use parameter::{Field, Parameter, parameters};
@@ -79,6 +82,7 @@ const LINKS: &[Link] = &[
     top_p::LINK,
     min_p::LINK,
     xtc::LINK,
+    infill::LINK,
     temperature::LINK,
     mirostat::LINK,
 ];
@@ -109,7 +113,7 @@ struct Link {
 enum Phase {
     /// First, over all tokens or the best ones; with all, `candidates[id]` is token `id`. It may change their order.
     Logits,
-    /// Then, unless mirostat is on, over the tokens that may be chosen, to drop some.
+    /// Then, unless mirostat is on or the choice is greedy, over the tokens that may be chosen, to drop some.
     Truncation,
     /// Last, unless the temperature is 0.
     Temperature,
@@ -124,6 +128,8 @@ struct Chain<'a> {
     dry: &'a mut dry::State,
     rng: &'a mut ChaCha8Rng,
     mirostat_mu: f32,
+    /// The token that [`infill`] ends a text with, unless it is forbidden.
+    ending: Option<u32>,
 }
 
 impl Chain<'_> {
@@ -252,23 +258,28 @@ impl Sampler {
             }
             Row::Best(best) => candidates.extend(best.iter().copied().map(candidate)),
         }
-        if let Some(constraint) = constraint {
-            exclude(candidates, constraint.mask()?);
-        }
         let options: &Options = options;
+        let mut ending = infill::ending(options);
+        if let Some(constraint) = constraint {
+            let mask = constraint.mask()?;
+            ending = ending.filter(|&id| mask.allows(id));
+            exclude(candidates, mask);
+        }
         let mirostat_mu = *mirostat_mu;
-        let mut chain = Chain { options, candidates, history, dry, rng, mirostat_mu };
+        let mut chain = Chain { options, candidates, history, dry, rng, mirostat_mu, ending };
         chain.run(Phase::Logits);
         chain.candidates.retain(|c| c.logit > f32::NEG_INFINITY);
         if chain.candidates.is_empty() {
             return Err(Error::NothingLeft);
         }
-        if options.temperature <= 0.0 {
+        // No truncation drops the most likely token, except infill.
+        let is_greedy = options.temperature <= 0.0;
+        if options.mirostat.is_none() && (!is_greedy || options.infill.is_some()) {
+            chain.run(Phase::Truncation);
+        }
+        if is_greedy {
             greedy::apply(chain.candidates);
             return Ok(candidates);
-        }
-        if options.mirostat.is_none() {
-            chain.run(Phase::Truncation);
         }
         chain.run(Phase::Temperature);
         normalize(candidates);

@@ -2,6 +2,7 @@
 //! of a group, with steps of several groups in progress together, where that is faster.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bilayer_scheduler::Demand;
 
@@ -231,7 +232,8 @@ impl Lane<'_> {
     /// Selects the next token from logits `[vocab]`; `room` tokens of context are left.
     fn choose(&mut self, logits: &[f32], room: usize) -> Result<Token, Error> {
         let row = Row::Logits(logits);
-        let token = self.reply.choose(&Choice { row, logits: Some(logits), draft: None, room })?;
+        let (logits, elapsed) = (Some(logits), Duration::ZERO);
+        let token = self.reply.choose(&Choice { row, logits, draft: None, room, elapsed })?;
         self.last = [token.id];
         Ok(token)
     }

@@ -1,9 +1,11 @@
 //! The state of one answer: from a row of logits to the next token, its text, and whether the answer ends.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bilayer_text::{Decode, Decoder, Tokenizer};
 
+use super::lines::Lines;
 use super::{Request, Stop, Token};
 use crate::sampling::{self, DraftToken, Row, Sampler};
 use crate::{Error, Model};
@@ -16,6 +18,7 @@ pub(crate) struct Reply<'r> {
     /// Number of selected tokens.
     pub generated: usize,
     decoder: Decoder,
+    lines: Lines,
     tokenizer: Arc<Tokenizer>,
 }
 
@@ -28,6 +31,8 @@ pub(crate) struct Choice<'a> {
     pub draft: Option<DraftToken<'a>>,
     /// Tokens of context left.
     pub room: usize,
+    /// Time since the first token.
+    pub elapsed: Duration,
 }
 
 impl<'r> Reply<'r> {
@@ -35,6 +40,7 @@ impl<'r> Reply<'r> {
         let decode = Decode { stops: request.stops.clone(), show_control: request.show_control };
         Reply {
             decoder: Decoder::new(model.tokenizer(), decode).continuing(),
+            lines: Lines::new(request.indent),
             tokenizer: model.tokenizer().clone(),
             request,
             sampler,
@@ -60,20 +66,34 @@ impl<'r> Reply<'r> {
         let is_complete = self.sampler.is_complete();
         if self.tokenizer.is_end(id) && (!self.request.ignore_eos || is_complete) {
             self.stop = Some(Stop::EndOfText);
-            return Ok(Token { id, text: self.decoder.finish(), logprobs });
+            let rest = self.decoder.finish();
+            return Ok(Token { id, text: self.indented(rest), logprobs });
         }
         let piece = self.decoder.push(id);
         let mut text = piece.text;
+        let is_late = self.request.predict_time.is_some_and(|most| choice.elapsed > most);
         self.stop = match piece.stop {
             Some(which) => Some(Stop::Text(which)),
             None if is_complete => Some(Stop::EndOfText),
             None if self.is_long_enough() => Some(Stop::Length),
+            None if is_late && text.contains('\n') => Some(Stop::Length),
             None => (choice.room == 0).then_some(Stop::Context),
         };
         if matches!(self.stop, Some(Stop::EndOfText | Stop::Length | Stop::Context)) {
             text += &self.decoder.finish();
         }
-        Ok(Token { id, text, logprobs })
+        Ok(Token { id, text: self.indented(text), logprobs })
+    }
+
+    /// The part of `text` before a line that is not indented enough; such a line ends the answer.
+    fn indented(&mut self, mut text: String) -> String {
+        if let Some(end) = self.lines.push(&text) {
+            text.truncate(end);
+            // What is withheld follows that line.
+            self.decoder.finish();
+            self.stop = Some(Stop::Length);
+        }
+        text
     }
 
     /// The withheld text.

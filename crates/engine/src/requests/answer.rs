@@ -186,7 +186,10 @@ impl Answer {
             Row::Best(_) => None,
         };
         let draft = self.draft.get(at);
-        let choice = Choice { row: found, logits, draft, room: usize::MAX };
+        let now = self.clock.now();
+        let elapsed =
+            self.first.map_or(Duration::ZERO, |first| now.saturating_duration_since(first));
+        let choice = Choice { row: found, logits, draft, room: usize::MAX, elapsed };
         self.reply.choose(&choice)
     }
 

@@ -1,6 +1,6 @@
 //! The options of the samplers; names and defaults are llama.cpp's.
 
-use super::LINKS;
+use super::{Infill, LINKS};
 
 /// Dynamic part of an n-gram penalty, "don't repeat yourself" (p-e-w 2024).
 #[derive(Clone, Debug, PartialEq)]
@@ -100,6 +100,8 @@ options! {
     dry: Option<Dry> = None,
     /// Exclude top choices.
     xtc: Option<Xtc> = None,
+    /// Ends a text that is filled in, or keeps its clear continuations.
+    infill: Option<Infill> = None,
     /// Mirostat in place of the truncating samplers.
     mirostat: Option<Mirostat> = None,
     /// Added to the logits of single tokens; minus infinity forbids a token.
@@ -122,7 +124,7 @@ impl Options {
     /// The number of best tokens that suffice: nothing examines the others, and even if all tokens that may be lowered
     /// are among the best, enough are left. `None` if all are needed.
     pub fn needs(&self) -> Option<usize> {
-        let kept = match self.temperature <= 0.0 {
+        let kept = match self.temperature <= 0.0 && self.infill.is_none() {
             true => Some(1),
             false => (self.top_k > 0).then_some(self.top_k),
         };
