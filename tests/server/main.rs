@@ -270,7 +270,8 @@ fn bad_requests_are_refused_by_what_is_wrong() {
     for (field, value) in [
         ("top_n_sigma", json!(1.0)),
         ("adaptive_target", json!(0.5)),
-        ("samplers", json!(["infill"])),
+        ("samplers", json!(["top_k", "nothing"])),
+        ("samplers", json!("kq")),
         ("seed", json!(9_223_372_036_854_775_808_u64)),
     ] {
         let reply = server.post("/completion", &json!({ "prompt": "a", field: value }));
@@ -289,6 +290,86 @@ fn bad_requests_are_refused_by_what_is_wrong() {
     let large = format!("{{\"prompt\": \"{}\"}}", "a".repeat(9 << 20));
     assert_eq!(server.send("POST", "/v1/completions", &[], &large).status, 413);
     assert_eq!(server.post("/v1/chat/completions", &chat("still here")).status, 200);
+}
+
+/// Fields that editors and other clients of llama-server send.
+#[test]
+fn fields_of_llama_server_are_followed() {
+    let server = Server::start("-np 1 -c 512");
+    let prompt = json!({ "prompt": "ROMEO:\n", "n_predict": 4, "seed": 3 });
+    for samplers in [json!(["top_k", "top_p", "infill"]), json!("kpi")] {
+        let body = with(prompt.clone(), &json!({ "samplers": samplers }));
+        let used = &server.post("/completion", &body).good()["generation_settings"]["samplers"];
+        assert_eq!(*used, json!(["logit_bias", "top_k", "top_p", "infill", "mirostat"]));
+    }
+    // The first line that ends after the time, or that is not indented, is the last.
+    let long = with(prompt.clone(), &json!({ "n_predict": 400, "ignore_eos": true }));
+    for limit in [json!({ "t_max_predict_ms": 1 }), json!({ "n_indent": 1 })] {
+        let found = server.post("/completion", &with(long.clone(), &limit)).good();
+        let text = found["content"].as_str().unwrap();
+        assert!(found["tokens_predicted"].as_u64() < Some(400), "{limit}: {text}");
+        assert_eq!((&found["stop_type"], &found["truncated"]), (&json!("limit"), &json!(false)));
+        assert!(text.contains('\n'), "{limit}: {text}");
+        assert!(text.ends_with('\n') || limit.get("n_indent").is_none(), "{text}");
+    }
+    // A number is a token as a key, and a text in the list.
+    let digit = server.post("/tokenize", &json!({ "content": "5" })).good()["tokens"].clone();
+    let biases = |bias: Value| {
+        let body = with(prompt.clone(), &json!({ "logit_bias": bias }));
+        let found = server.post("/completion", &body).good();
+        let biases = found["generation_settings"]["logit_bias"].as_array().unwrap().clone();
+        biases.iter().map(|bias| bias["token"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(json!(biases(json!([["5", -100]]))), digit);
+    assert_eq!(biases(json!({ "5": -100 })), [5]);
+    assert_ne!(digit, json!([5]));
+    // Pieces add up, those of control tokens included.
+    let content = json!({ "content": " upon", "add_special": true, "with_pieces": true });
+    let found = server.post("/tokenize", &content).good();
+    let tokens = found["tokens"].as_array().unwrap();
+    let ids: Vec<&Value> = tokens.iter().map(|token| &token["id"]).collect();
+    let pieces: String = tokens.iter().filter_map(|token| token["piece"].as_str()).collect();
+    assert!(pieces.ends_with(" upon") && pieces.len() > " upon".len(), "{pieces:?}");
+    let text = |ids: &[&Value]| server.post("/detokenize", &json!({ "tokens": ids })).good();
+    assert_eq!(text(&ids)["content"], json!(pieces));
+    let mixed = json!({ "content": [ids[0], "upon", 7] });
+    let found = server.post("/tokenize", &mixed).good()["tokens"].clone();
+    assert_eq!((&found[0], &found[found.as_array().unwrap().len() - 1]), (ids[0], &json!(7)));
+    let both = with(prompt.clone(), &json!({ "n_cmpl": 2, "n": 1 }));
+    assert_eq!(server.post("/completion", &both).good().as_array().map(Vec::len), Some(2));
+    let body = with(prompt, &json!({ "best_of": 1, "stream": true })).to_string();
+    assert_eq!(server.send("POST", "/v1/completions", &[], &body).status, 200);
+}
+
+/// Forms of OpenAI's chat requests that its own clients send.
+#[test]
+fn fields_of_openai_clients_are_taken() {
+    let server = Server::start("-np 1 -c 512");
+    let stops: Vec<String> = (0..300).map(|number| format!("<{number}>")).collect();
+    let more = [
+        json!({ "reasoning_effort": "max", "user": "u".repeat(2000), "stop": stops }),
+        json!({ "messages": [
+            { "role": "user", "content": "a" },
+            { "role": "assistant", "content": [{ "type": "refusal", "refusal": "no" }] },
+            { "role": "user", "content": "b" },
+        ] }),
+        json!({ "messages": [
+            { "role": "user", "content": "a" },
+            { "role": "assistant", "refusal": "no" },
+            { "role": "user", "content": "b" },
+        ] }),
+    ];
+    for more in more {
+        let reply = server.post("/v1/chat/completions", &with(chat("Hi"), &more));
+        assert_eq!(reply.status, 200, "{more}: {reply:?}");
+    }
+    let tool = |name: &str| json!({ "type": "function", "function": { "name": name } });
+    let allowed = json!({ "mode": "auto", "tools": [tool("b")] });
+    let body = json!({
+        "tools": [tool("a"), tool("b")],
+        "tool_choice": { "type": "allowed_tools", "allowed_tools": allowed },
+    });
+    assert_eq!(server.post("/v1/chat/completions", &with(chat("Hi"), &body)).status, 200);
 }
 
 #[test]

@@ -189,6 +189,8 @@ impl Question {
         let stops = self.params.stops.iter().chain(&self.template_stops);
         Request {
             predict: self.params.predict,
+            predict_time: self.params.predict_time,
+            indent: self.params.indent,
             stops: stops.cloned().collect(),
             ignore_eos: self.params.ignore_eos,
             show_control: self.show_control,

@@ -85,6 +85,7 @@ pub fn messages(value: &Value) -> Result<Vec<Value>, ApiError> {
         let role = object.get("role").and_then(Value::as_str);
         let role = role.ok_or_else(|| wrong(at, "must have a 'role', a string"))?.to_owned();
         let calls = object.get("tool_calls").is_some_and(|calls| !calls.is_null());
+        let refusal = object.get("refusal").filter(|text| role == "assistant" && text.is_string());
         match object.get("content") {
             Some(Value::String(_)) => {}
             Some(Value::Array(parts)) => {
@@ -93,6 +94,10 @@ pub fn messages(value: &Value) -> Result<Vec<Value>, ApiError> {
                 let between = if is_continued { "\n\n" } else { "\n" };
                 let text = text_of(parts, &format!("messages[{at}].content"))?.join(between);
                 object.insert("content".to_owned(), json!(text));
+            }
+            None | Some(Value::Null) if !calls && refusal.is_some() => {
+                let refusal = refusal.cloned().unwrap_or_default();
+                object.insert("content".to_owned(), refusal);
             }
             None | Some(Value::Null)
                 if role == "assistant" && (calls || object.contains_key("content")) =>

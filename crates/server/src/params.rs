@@ -1,16 +1,28 @@
 //! Fields about sampling and the length of an answer: llama-server's and OpenAI's names, and what comes of them.
 
+use std::time::Duration;
+
 use bilayer_engine::requests::Shift;
 use bilayer_engine::sampling::{self, BREAKERS, Options, Parameter, parameters};
 use bilayer_engine::{Error as Engine, Model};
-use bilayer_text::Encode;
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
 use crate::fields::{Accepts, Body, Field};
 
+mod logit_bias;
+mod samplers;
+
+use logit_bias::logit_bias;
+
 /// Largest number of tokens whose probabilities are reported for each position.
 pub const TOP_MAX: usize = 128;
+
+/// Texts that may end an answer: each byte of it is compared with each of them.
+pub const STOPS: Accepts = Accepts::Texts(512, 256);
+
+/// Text of fields that are not used; bodies have their own limit.
+const UNUSED: Accepts = Accepts::Text(usize::MAX);
 
 /// Fields of every request that generates.
 pub const FIELDS: &[Field] = &[
@@ -22,6 +34,7 @@ pub const FIELDS: &[Field] = &[
         "`include_usage`: send a last chunk with the usage.",
     ),
     Field::new("n", Accepts::Integer(1, 8), "Number of answers; the prompt is computed once."),
+    Field::new("n_cmpl", Accepts::Integer(1, 8), "As n."),
     Field::new(
         "max_tokens",
         Accepts::Integer(-1, 1 << 24),
@@ -30,10 +43,16 @@ pub const FIELDS: &[Field] = &[
     Field::new("max_completion_tokens", Accepts::Integer(-1, 1 << 24), "As max_tokens."),
     Field::new("n_predict", Accepts::Integer(-1, 1 << 24), "As max_tokens."),
     Field::new(
-        "stop",
-        Accepts::Texts(16, 256),
-        "Texts that end the answer and are not part of it.",
+        "t_max_predict_ms",
+        Accepts::Integer(-1, 1 << 40),
+        "Time after the first token from which on the end of a line ends the answer; 0 or -1 is off.",
     ),
+    Field::new(
+        "n_indent",
+        Accepts::Integer(0, 1 << 16),
+        "White space that begins each line but the first; a line with less ends the answer.",
+    ),
+    Field::new("stop", STOPS, "Texts that end the answer and are not part of it."),
     Field::new("seed", Accepts::Integer(-1, i64::MAX), "Seed of the random stream; -1 draws one."),
     Field::new(
         "temperature",
@@ -128,11 +147,7 @@ pub const FIELDS: &[Field] = &[
         "Object from token or text to bias, or list of [token, bias].",
     ),
     Field::new("ignore_eos", Accepts::Bool, "Continue after end-of-text tokens."),
-    Field::new(
-        "samplers",
-        Accepts::List(32),
-        "Names of the samplers to use, in the fixed order of this server.",
-    ),
+    samplers::FIELD,
     Field::new(
         "cache_prompt",
         Accepts::Bool,
@@ -162,7 +177,7 @@ pub const FIELDS: &[Field] = &[
     Field::new("return_progress", Accepts::Bool, "Send the progress of the prompt in a stream."),
     Field::new("return_tokens", Accepts::Bool, "Report token ids (`/completion`)."),
     Field::new("verbose", Accepts::Bool, "Add `__verbose` with the prompt to the answer."),
-    Field::new("user", Accepts::Text(512), "Accepted and not used."),
+    Field::new("user", UNUSED, "Accepted and not used."),
     Field::new("grammar", Accepts::Text(256 << 10), "GBNF grammar that the answer must follow."),
     Field::new("json_schema", Accepts::Any, "JSON schema that the answer must follow."),
     Field::new("response_format", Accepts::Object, "`text`, `json_object` or `json_schema`."),
@@ -188,6 +203,10 @@ pub struct Params {
     pub sampling: Options,
     /// Maximum tokens of the answer.
     pub predict: Option<usize>,
+    /// Time after the first token from which on the end of a line ends it.
+    pub predict_time: Option<Duration>,
+    /// White space that each line but the first begins with, or the answer ends.
+    pub indent: usize,
     /// Texts that end it.
     pub stops: Vec<String>,
     /// Continue after end-of-text tokens.
@@ -202,7 +221,7 @@ pub struct Params {
     pub slot: Option<u32>,
     /// LoRA adapters and their strengths.
     pub lora: Option<Value>,
-    /// Names of the samplers that are not turned off by the request's list.
+    /// Names of the samplers that the request uses.
     samplers: Vec<&'static str>,
     /// First tokens that stay when a full context is shifted; `None` is the prompt.
     keep: Option<usize>,
@@ -231,9 +250,11 @@ impl Params {
             let ends = model.tokenizer().ends().iter();
             sampling.logit_bias.extend(ends.map(|&id| (id, f32::NEG_INFINITY)));
         }
-        let listed = body.get("samplers").and_then(Value::as_array);
-        let off = listed.map(|names| only(&mut sampling, names)).transpose()?.unwrap_or_default();
-        let samplers = sampling::names().filter(|name| !off.contains(name)).collect();
+        let named = samplers::named(body)?;
+        if let Some(named) = &named {
+            samplers::choose(&mut sampling, named, model);
+        }
+        let samplers = samplers::used(named.as_deref());
         sampling.check(model.config().vocab).map_err(Engine::SamplingOptions)?;
         let mut breakers = body.texts("dry_sequence_breakers");
         if breakers.is_empty() {
@@ -242,10 +263,15 @@ impl Params {
         Ok(Params {
             sampling,
             predict: predict(body, defaults),
+            predict_time: body
+                .count("t_max_predict_ms")
+                .filter(|&ms| ms > 0)
+                .map(|ms| Duration::from_millis(ms as u64)),
+            indent: body.count("n_indent").unwrap_or(0),
             stops: body.texts("stop").into_iter().filter(|stop| !stop.is_empty()).collect(),
             ignore_eos,
             breakers,
-            n: body.count("n").unwrap_or(1),
+            n: answers(body),
             reuse: body.bool("cache_prompt").unwrap_or(defaults.reuse),
             slot: body.integer("id_slot").and_then(|slot| u32::try_from(slot).ok()),
             lora: body.get("lora").cloned(),
@@ -352,6 +378,11 @@ fn seed(body: &Body, defaults: &Defaults) -> u64 {
     })
 }
 
+/// Number of answers that a body asks for.
+pub fn answers(body: &Body) -> usize {
+    body.count("n_cmpl").or_else(|| body.count("n")).unwrap_or(1)
+}
+
 /// What the request asks for, else what the server was started with.
 fn predict(body: &Body, defaults: &Defaults) -> Option<usize> {
     let names = ["max_completion_tokens", "max_tokens", "n_predict"];
@@ -360,53 +391,6 @@ fn predict(body: &Body, defaults: &Defaults) -> Option<usize> {
         Some(asked) => usize::try_from(asked).ok(),
         None => defaults.predict,
     }
-}
-
-/// `{"token or text": bias}` or `[[token or text, bias], ...]`; false forbids a token.
-fn logit_bias(body: &Body, model: &Model) -> Result<Vec<(u32, f32)>, ApiError> {
-    let wrong = || {
-        let problem = "must be an object from tokens to biases, or a list of [token, bias]";
-        ApiError::field("logit_bias", problem)
-    };
-    let entries: Vec<(Value, &Value)> = match body.get("logit_bias") {
-        None => return Ok(Vec::new()),
-        Some(Value::Object(object)) => {
-            object.iter().map(|(token, bias)| (json!(token), bias)).collect()
-        }
-        Some(Value::Array(list)) => {
-            let pair = |entry: &'_ Value| match entry.as_array().map(Vec::as_slice) {
-                Some([token, _]) => Ok(token.clone()),
-                _ => Err(wrong()),
-            };
-            let tokens: Vec<Value> = list.iter().map(pair).collect::<Result<_, _>>()?;
-            tokens.into_iter().zip(list.iter().map(|entry| &entry[1])).collect()
-        }
-        Some(_) => return Err(wrong()),
-    };
-    if entries.len() > 4096 {
-        return Err(ApiError::field("logit_bias", "has more than 4096 entries"));
-    }
-    let mut found = Vec::new();
-    for (token, bias) in entries {
-        let bias = match bias {
-            Value::Bool(false) => f32::NEG_INFINITY,
-            bias => bias.as_f64().ok_or_else(wrong)? as f32,
-        };
-        let id = token.as_u64().or_else(|| token.as_str().and_then(|text| text.parse().ok()));
-        match (id, token.as_str()) {
-            (Some(id), _) => {
-                let id = u32::try_from(id).map_err(|_| wrong())?;
-                model.check_tokens(&[id]).map_err(|error| ApiError::field("logit_bias", error))?;
-                found.push((id, bias));
-            }
-            (None, Some(text)) => {
-                let ids = model.tokenizer().encode(text, Encode::default())?;
-                found.extend(ids.into_iter().map(|id| (id, bias)));
-            }
-            (None, None) => return Err(wrong()),
-        }
-    }
-    Ok(found)
 }
 
 /// Refuses samplers that this server does not have, unless their numbers say that they are off.
@@ -422,65 +406,6 @@ fn unsupported(body: &Body) -> Result<(), ApiError> {
         }
         None => Ok(()),
     }
-}
-
-/// Turns off every sampler that is not named. Returns the names of those.
-fn only(sampling: &mut Options, names: &[Value]) -> Result<Vec<&'static str>, ApiError> {
-    // llama.cpp's names beside ours. Those of samplers that are off by their numbers change nothing.
-    let aliases = [
-        ("penalties", "penalties"),
-        ("dry", "dry"),
-        ("top_n_sigma", "top_n_sigma"),
-        ("top_k", "top_k"),
-        ("typical_p", "typical"),
-        ("typ_p", "typical"),
-        ("typical", "typical"),
-        ("top_p", "top_p"),
-        ("min_p", "min_p"),
-        ("xtc", "xtc"),
-        ("temperature", "temperature"),
-        ("adaptive_p", "adaptive_p"),
-    ];
-    let mut on = Vec::new();
-    for name in names {
-        let known = name.as_str().and_then(|name| aliases.iter().find(|(alias, _)| *alias == name));
-        match known {
-            Some((_, ours)) => on.push(*ours),
-            None => {
-                let problem = format!("names no sampler of this server: {name}");
-                return Err(ApiError::field("samplers", problem));
-            }
-        }
-    }
-    let is_off = |name: &str| !on.contains(&name);
-    let defaults = Options::default();
-    if is_off("penalties") {
-        sampling.repeat_penalty = 1.0;
-        (sampling.presence_penalty, sampling.frequency_penalty) = (0.0, 0.0);
-    }
-    if is_off("dry") {
-        sampling.dry = None;
-    }
-    if is_off("top_k") {
-        sampling.top_k = 0;
-    }
-    if is_off("typical") {
-        sampling.typical = 1.0;
-    }
-    if is_off("top_p") {
-        sampling.top_p = 1.0;
-    }
-    if is_off("min_p") {
-        sampling.min_p = 0.0;
-    }
-    if is_off("xtc") {
-        sampling.xtc = None;
-    }
-    if is_off("temperature") {
-        (sampling.temperature, sampling.dynatemp_range) = (1.0, defaults.dynatemp_range);
-    }
-    let all = aliases.iter().map(|&(_, ours)| ours);
-    Ok(all.filter(|name| is_off(name)).collect())
 }
 
 #[cfg(test)]

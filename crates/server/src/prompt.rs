@@ -49,8 +49,11 @@ pub fn prompts(
     }
 }
 
-/// One prompt.
-fn one(model: &Model, value: &Value, reading: Reading) -> Result<Vec<u32>, ApiError> {
+/// One prompt: a text, a list of tokens and texts, or an object with a text.
+///
+/// # Errors
+/// As [`prompts`].
+pub fn one(model: &Model, value: &Value, reading: Reading) -> Result<Vec<u32>, ApiError> {
     match value {
         Value::String(text) => encode(model, text, reading),
         Value::Array(parts) => {
@@ -96,9 +99,9 @@ fn one(model: &Model, value: &Value, reading: Reading) -> Result<Vec<u32>, ApiEr
 pub fn text_of(parts: &[Value], field: &str) -> Result<Vec<String>, ApiError> {
     let text = |part: &Value| {
         let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
-        let text = part.get("text").and_then(Value::as_str);
+        let text = part.get(if kind == "refusal" { kind } else { "text" }).and_then(Value::as_str);
         match (kind, text) {
-            ("text" | "input_text" | "output_text", Some(text)) => Ok(text.to_owned()),
+            ("text" | "input_text" | "output_text" | "refusal", Some(text)) => Ok(text.to_owned()),
             ("image_url" | "input_image" | "input_audio" | "input_video" | "image" | "file", _) => {
                 let problem = format!("has a part of type '{kind}'; this model takes text only");
                 Err(ApiError::field(field, problem))

@@ -25,6 +25,8 @@ use crate::params::{self, Params};
 use crate::splitter::{Piece, Splitter, Style};
 use crate::sse::{self, ChunkSource, OpenAi};
 
+pub mod allowed_tools;
+
 /// Fields of a chat request beside those of [`params::FIELDS`].
 pub const FIELDS: &[Field] = &[
     Field::new(
@@ -33,14 +35,18 @@ pub const FIELDS: &[Field] = &[
         "The conversation: objects with `role` and `content`.",
     ),
     Field::new("tools", Accepts::List(256), "Functions that the model may call."),
-    Field::new("tool_choice", Accepts::Any, "`none`, `auto`, `required`, or a function."),
+    Field::new(
+        "tool_choice",
+        Accepts::Any,
+        "`none`, `auto`, `required`, a function, or the allowed ones.",
+    ),
     Field::new("parallel_tool_calls", Accepts::Bool, "Whether one answer may have several calls."),
     Field::new("logprobs", Accepts::Bool, "Report log-probabilities of the tokens."),
     Field::new("top_logprobs", Accepts::Integer(0, 20), "Most likely tokens to report with each."),
     Field::new("chat_template_kwargs", Accepts::Object, "Variables of the chat template."),
     Field::new(
         "reasoning_effort",
-        Accepts::Word(&["none", "minimal", "low", "medium", "high", "xhigh"]),
+        Accepts::Word(&["none", "minimal", "low", "medium", "high", "xhigh", "max"]),
         "A variable of the chat template.",
     ),
     Field::new(
@@ -106,6 +112,7 @@ pub async fn prepare(app: &Arc<App>, body: Body) -> Result<Chat, ApiError> {
 
 fn render(app: &App, loaded: Arc<Loaded>, body: Body) -> Result<Chat, ApiError> {
     loaded.decoder()?;
+    let body = allowed_tools::restricted(body)?;
     let mut messages = messages(body.required("messages")?)?;
     let continued = continued(&body, &mut messages)?;
     let params = Params::of(&body, &loaded.model, &app.config.defaults)?;

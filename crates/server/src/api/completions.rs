@@ -56,8 +56,11 @@ pub async fn complete(
     let prepare = move || prepare(&shared, loaded, body);
     let (question, body) = blocking::run("reading the request", prepare).await??;
     let is_stream = body.flag("stream");
-    if is_stream && body.get("best_of").is_some() {
-        return Err(ApiError::field("best_of", "cannot be streamed"));
+    if is_stream && body.count("best_of").is_some_and(|of| of > params::answers(&body)) {
+        return Err(ApiError::field(
+            "best_of",
+            "must be n in a stream, which has no answers to choose from",
+        ));
     }
     let ping = app.config.limits.ping;
     let mut texts = Texts::start(app, caller, question, body).await?;
@@ -258,8 +261,7 @@ impl Texts {
             }
         }
         let usage = self.usage();
-        let kept = self.body.count("best_of").map(|_| self.body.count("n").unwrap_or(1));
-        let kept = kept.unwrap_or(self.samples);
+        let kept = params::answers(&self.body);
         let mut choices = Vec::new();
         for answers in self.choices.chunks_mut(self.samples) {
             if kept < answers.len() {

@@ -30,7 +30,7 @@ pub const FIELDS: &[Field] = &[
     Field::new("temperature", Accepts::Number(0.0, 100.0), "Divides the logits."),
     Field::new("top_p", Accepts::Number(0.0, 1.0), "Keep the most likely tokens with this mass."),
     Field::new("top_k", Accepts::Integer(-1, 1 << 24), "Keep the k most likely tokens."),
-    Field::new("stop_sequences", Accepts::Texts(16, 256), "Texts that end the answer."),
+    Field::new("stop_sequences", params::STOPS, "Texts that end the answer."),
     Field::new("tools", Accepts::List(256), "Functions that the model may call."),
     Field::new("tool_choice", Accepts::Object, "`auto`, `any`, `tool` or `none`."),
 ];

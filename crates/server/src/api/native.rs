@@ -24,6 +24,8 @@ use crate::params::{self, Params, TOP_MAX};
 use crate::prompt;
 use crate::sse::{self, ChunkSource, Wire};
 
+mod fill;
+
 /// Fields of `/completion` beside those of [`params::FIELDS`].
 pub const FIELDS: &[Field] = &[
     Field::new("prompt", Accepts::Any, "A text, a list of tokens and texts, or a list of these."),
@@ -47,7 +49,7 @@ pub const INFILL: &[Field] = &[
     Field::new(
         "input_extra",
         Accepts::List(256),
-        "Other files: objects with `filename` and `text`.",
+        "Other files: objects with `text` and perhaps `filename`.",
     ),
 ];
 
@@ -58,7 +60,7 @@ pub async fn complete(
     body: HttpBody,
 ) -> Result<Response, ApiError> {
     let body = app.fields(body, &[params::FIELDS, FIELDS]).await?;
-    let prompts = |loaded: &Loaded, body: &Body| {
+    let prompts = |loaded: &Loaded, body: &Body, _: &Params| {
         prompt::prompts(&loaded.model, body.required("prompt")?, READING)
     };
     respond(app, caller, body, prompts).await
@@ -71,51 +73,14 @@ pub async fn infill(
     body: HttpBody,
 ) -> Result<Response, ApiError> {
     let body = app.fields(body, &[params::FIELDS, FIELDS, INFILL]).await?;
-    respond(app, caller, body, |loaded, body| Ok((vec![fill_prompt(loaded, body)?], false))).await
-}
-
-/// A fill-in-the-middle prompt: other files, prefix, suffix, and what was typed.
-fn fill_prompt(loaded: &Loaded, body: &Body) -> Result<Vec<u32>, ApiError> {
-    let tokenizer = loaded.model.tokenizer();
-    let fim = loaded.model.fill_in_middle();
-    let missing =
-        |what| ApiError::not_supported(format!("{} has no {what} token for infill", loaded.id()));
-    let pre = fim.prefix.ok_or_else(|| missing("prefix"))?;
-    let suf = fim.suffix.ok_or_else(|| missing("suffix"))?;
-    let mid = fim.middle.ok_or_else(|| missing("middle"))?;
-    let encode = |text: &str| tokenizer.encode(text, bilayer_text::Encode::default());
-    let mut tokens: Vec<u32> =
-        tokenizer.bos().filter(|_| tokenizer.adds_bos()).into_iter().collect();
-    for (at, file) in
-        body.get("input_extra").and_then(Value::as_array).into_iter().flatten().enumerate()
-    {
-        let text = |name: &str| {
-            file.get(name).and_then(Value::as_str).ok_or_else(|| {
-                ApiError::field(&format!("input_extra[{at}].{name}"), "must be a string")
-            })
-        };
-        let (name, text) = (text("filename")?, text("text")?);
-        match fim.separator {
-            Some(separator) => {
-                tokens.push(separator);
-                tokens.extend(encode(&format!("{name}\n"))?);
-            }
-            None => tokens.extend(encode(&format!("\n\n--- {name} ---\n\n"))?),
-        }
-        tokens.extend(encode(text)?);
-    }
-    tokens.push(pre);
-    tokens.extend(encode(body.text("input_prefix").unwrap_or_default())?);
-    let typed = encode(body.text("prompt").unwrap_or_default())?;
-    tokens.extend(typed);
-    tokens.push(suf);
-    tokens.extend(encode(body.text("input_suffix").unwrap_or_default())?);
-    tokens.push(mid);
-    Ok(tokens)
+    let prompts = |loaded: &Loaded, body: &Body, params: &Params| {
+        Ok((vec![fill::prompt(loaded, body, params.predict)?], false))
+    };
+    respond(app, caller, body, prompts).await
 }
 
 /// Reads the prompts of a body, and whether they are a list.
-type ReadPrompts = fn(&Loaded, &Body) -> Result<(Vec<Vec<u32>>, bool), ApiError>;
+type ReadPrompts = fn(&Loaded, &Body, &Params) -> Result<(Vec<Vec<u32>>, bool), ApiError>;
 
 async fn respond(
     app: Arc<App>,
@@ -151,9 +116,10 @@ fn prepare(
     prompts: ReadPrompts,
 ) -> Result<(Question, bool), ApiError> {
     loaded.decoder()?;
-    let (prompts, is_list) = prompts(&loaded, body)?;
+    let params = Params::of(body, &loaded.model, &app.config.defaults)?;
+    let (prompts, is_list) = prompts(&loaded, body, &params)?;
     let question = Question {
-        params: Params::of(body, &loaded.model, &app.config.defaults)?,
+        params,
         constraint: constraints::constraint(&loaded, body)?,
         loaded,
         prompts,

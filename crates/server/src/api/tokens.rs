@@ -3,7 +3,6 @@
 use axum::body::Body as HttpBody;
 use axum::extract::State;
 use axum::response::Response;
-use bilayer_text::Encode;
 use serde_json::json;
 
 use crate::api::{chat, json};
@@ -13,12 +12,12 @@ use crate::conversation;
 use crate::error::ApiError;
 use crate::fields::{Accepts, Field};
 use crate::params;
-use crate::prompt;
+use crate::prompt::{self, Reading};
 
 /// Fields of `/tokenize`.
 pub const TOKENIZE: &[Field] = &[
     Field::new("model", Accepts::Text(512), "The model; any name where only one is served."),
-    Field::new("content", Accepts::Text(8 << 20), "The text."),
+    Field::new("content", Accepts::Any, "A text, or a list of tokens and texts."),
     Field::new(
         "add_special",
         Accepts::Bool,
@@ -42,14 +41,18 @@ pub const DETOKENIZE: &[Field] = &[
 pub async fn tokenize(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
     let body = app.fields(body, &[TOKENIZE]).await?;
     let loaded = app.models.get(body.text("model")).await?;
-    let text = body.text("content").unwrap_or_default().to_owned();
-    let encode = Encode {
+    let reading = Reading {
+        field: "content",
         add_special: body.flag("add_special"),
         parse_special: body.bool("parse_special").unwrap_or(true),
     };
-    let tokenizer = loaded.model.tokenizer().clone();
-    let ids = blocking::run("tokenizing", move || tokenizer.encode(&text, encode)).await??;
-    if !body.flag("with_pieces") {
+    let (of, has_pieces) = (loaded.clone(), body.flag("with_pieces"));
+    let tokenize = move || match body.get("content") {
+        Some(content) => prompt::one(&of.model, content, reading),
+        None => Ok(Vec::new()),
+    };
+    let ids = blocking::run("tokenizing", tokenize).await??;
+    if !has_pieces {
         return Ok(json(&json!({ "tokens": ids })));
     }
     let tokens = ids.iter().map(|&id| {
@@ -61,7 +64,7 @@ pub async fn tokenize(State(app): Shared, body: HttpBody) -> Result<Response, Ap
     Ok(json(&json!({ "tokens": tokens.collect::<Vec<_>>() })))
 }
 
-/// `POST /detokenize`.
+/// `POST /detokenize`: the pieces of the tokens, control tokens and leading spaces included.
 pub async fn detokenize(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
     let body = app.fields(body, &[DETOKENIZE]).await?;
     let loaded = app.models.get(body.text("model")).await?;
@@ -71,7 +74,7 @@ pub async fn detokenize(State(app): Shared, body: HttpBody) -> Result<Response, 
         prompt::token(&loaded.model, id, "tokens")
     });
     let ids: Vec<u32> = ids.collect::<Result<_, _>>()?;
-    Ok(json(&json!({ "content": loaded.model.tokenizer().decode(&ids) })))
+    Ok(json(&json!({ "content": loaded.spelled(&ids) })))
 }
 
 /// `POST /apply-template`.
@@ -79,6 +82,7 @@ pub async fn apply_template(State(app): Shared, body: HttpBody) -> Result<Respon
     let body = app.fields(body, &[params::FIELDS, chat::FIELDS]).await?;
     let loaded = app.models.get(body.text("model")).await?;
     let render = move || {
+        let body = chat::allowed_tools::restricted(body)?;
         let mut messages = conversation::messages(body.required("messages")?)?;
         let continued = conversation::continued(&body, &mut messages)?;
         let prompt = conversation::prompt(&app, &loaded, &body, &messages, continued.as_deref())?;
