@@ -12,7 +12,7 @@ pub use bilayer_hub::{
 ///
 /// A model in the cache is used as it is, without asking the hub; else it is downloaded. Folder, token and address are those
 /// of the environment ([`Places::from_env`]): `HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT`, `HF_HUB_OFFLINE`. [`Hub::fetch`] takes
-/// others, and tells how the download proceeds.
+/// others, and tells how the download proceeds. [`HubError::exit_code`] is the code that a program should end with.
 ///
 /// # Errors
 /// A name of another form; a model that is neither in the cache nor on the hub; a repository that asks for a token; a

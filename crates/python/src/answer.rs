@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bilayer::{Error, Model, Request, Statistics, Token};
+use bilayer::{Error, Model, Reply, Request, Statistics, Token};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -37,6 +37,7 @@ struct End {
     /// Tokens of the whole prompt.
     prompt_tokens: usize,
     statistics: Statistics,
+    reply: Reply,
 }
 
 /// An answer in the making. The model's thread runs ahead of the reader, at most to the answer's end.
@@ -156,6 +157,14 @@ impl Answer {
         locked(&self.end).as_ref()?.stop
     }
 
+    /// Text, reasoning and calls as names and arguments, once the answer has ended and was read to its end.
+    fn reply(&self) -> Option<(String, String, Vec<(String, String)>)> {
+        let end = locked(&self.end);
+        let Reply { content, reasoning, calls } = &end.as_ref()?.reply;
+        let call = |call: &bilayer::Function| (call.name.clone(), call.arguments.clone());
+        Some((content.clone(), reasoning.clone(), calls.iter().map(call).collect()))
+    }
+
     /// Times and counts, once the answer has ended and was read to its end.
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let end = locked(&self.end);
@@ -180,10 +189,13 @@ fn make(model: &mut Model, request: Request, sender: &Sender<Event>) -> Event {
         Ok(answer) => answer,
         Err(error) => return Event::Failed(Box::new(error)),
     };
-    let (mut tokens, mut woken) = (Vec::new(), None::<Instant>);
+    let (mut tokens, mut woken, mut text) = (Vec::new(), None::<Instant>, String::new());
     for token in &mut answer {
         match token {
-            Ok(token) => tokens.push(token),
+            Ok(token) => {
+                text += &token.text;
+                tokens.push(token);
+            }
             Err(error) => {
                 let _ = give(&mut tokens, sender);
                 return Event::Failed(Box::new(error));
@@ -198,8 +210,8 @@ fn make(model: &mut Model, request: Request, sender: &Sender<Event>) -> Event {
     }
     let _ = give(&mut tokens, sender);
     let stop = answer.stop().map(bilayer::Stop::name);
-    let prompt_tokens = answer.prompt_tokens();
-    Event::End(End { stop, prompt_tokens, statistics: answer.statistics() })
+    let (prompt_tokens, statistics) = (answer.prompt_tokens(), answer.statistics());
+    Event::End(End { stop, prompt_tokens, statistics, reply: answer.parse(&text) })
 }
 
 /// Gives the tokens to the reader; false if it is gone.

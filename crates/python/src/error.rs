@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 pub const USAGE: u8 = bilayer::Exit::Usage as u8;
 /// An internal error.
 pub const INTERNAL: u8 = bilayer::Exit::Internal as u8;
-/// An I/O failure.
-pub const IO: u8 = bilayer::Exit::Io as u8;
+/// Something that a signal or another thread ended.
+pub const INTERRUPTED: u8 = bilayer::Exit::Interrupted as u8;
 
 /// The exception for a message and an exit code; `bilayer._errors` chooses its class.
 pub fn raised(py: Python<'_>, message: &str, code: u8) -> PyErr {
@@ -23,7 +23,7 @@ pub fn raised(py: Python<'_>, message: &str, code: u8) -> PyErr {
 
 /// The exception for an error of the library.
 pub fn of(py: Python<'_>, error: &Error) -> PyErr {
-    raised(py, &format!("{error}{}", error.advice()), error.exit_code() as u8)
+    raised(py, &bilayer::message(error), error.exit_code() as u8)
 }
 
 /// The exception for an invalid argument.

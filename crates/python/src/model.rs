@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bilayer::{Cancel, Encode, Error, Excess};
+use bilayer::{Cancel, Encode, Error, Excess, Norm};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -44,6 +44,24 @@ impl Model {
     }
 }
 
+/// A text, or a pair of texts.
+#[derive(FromPyObject)]
+enum Text {
+    #[pyo3(transparent, annotation = "str")]
+    One(String),
+    #[pyo3(transparent, annotation = "tuple[str, str]")]
+    Pair((String, String)),
+}
+
+impl Text {
+    fn given(&self) -> bilayer::Text<'_> {
+        match self {
+            Text::One(text) => text.into(),
+            Text::Pair(pair) => pair.into(),
+        }
+    }
+}
+
 /// Aggregation, stride, ignored labels.
 type ExtractOptions = (String, Option<usize>, Vec<String>);
 
@@ -66,11 +84,22 @@ impl Model {
         Answer::begin(py, &self.0, asked.request(py)?)
     }
 
-    /// A vector of length 1 for each text, [texts, width].
-    fn embed(&self, py: Python<'_>, texts: Vec<String>, truncate: Truncate) -> PyResult<Array> {
+    /// A vector for each text, [texts, width], scaled as a number of a norm says or else the checkpoint.
+    #[pyo3(signature = (texts, truncate, norm))]
+    fn embed(
+        &self,
+        py: Python<'_>,
+        texts: Vec<String>,
+        truncate: Truncate,
+        norm: Option<i64>,
+    ) -> PyResult<Array> {
         self.call(py, move |model| {
             model.set_excess(truncate.excess());
-            let vectors = model.embed(&texts)?;
+            let usual = model.norm();
+            model.set_norm(norm.map_or(usual, Norm::numbered));
+            let vectors = model.embed(&texts);
+            model.set_norm(usual);
+            let vectors = vectors?;
             let width = vectors.first().map_or(model.width(), Vec::len);
             Ok(Array { shape: vec![vectors.len(), width], data: vectors.concat() })
         })
@@ -91,16 +120,16 @@ impl Model {
         })
     }
 
-    /// The labels of each text with their probabilities.
+    /// The labels of each text or pair of texts with their probabilities.
     fn classify(
         &self,
         py: Python<'_>,
-        texts: Vec<String>,
+        texts: Vec<Text>,
         truncate: Truncate,
     ) -> PyResult<Vec<Vec<(String, f32)>>> {
         let labels = self.call(py, move |model| {
             model.set_excess(truncate.excess());
-            model.classify(&texts)
+            model.classify(&texts.iter().map(Text::given).collect::<Vec<_>>())
         })?;
         let pairs = |labels: Vec<bilayer::Label>| {
             labels.into_iter().map(|label| (label.name, label.probability)).collect()
@@ -190,14 +219,20 @@ impl Model {
         Ok(facts)
     }
 
+    /// The file's metadata as text, by key; lists are left out.
+    fn metadata(&self, py: Python<'_>) -> PyResult<Vec<(String, String)>> {
+        let owned = |(key, value): (&str, String)| (key.to_owned(), value);
+        self.call(py, move |model| Ok(model.metadata().map(owned).collect()))
+    }
+
     /// What has happened since the last call that the user should know.
     fn take_warnings(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         self.call(py, |model| Ok(model.take_warnings().iter().map(ToString::to_string).collect()))
     }
 
-    /// Ends all answers and frees the model.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| self.0.close());
+    /// Ends all work and frees the model.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.0.close(py)
     }
 
     fn is_open(&self) -> bool {

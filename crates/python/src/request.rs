@@ -1,20 +1,20 @@
 //! Requests as Python gives them.
 
-use bilayer::{Message, Request, Role, Sampling, SamplingError};
+use bilayer::{Message, Request, Sampling, SamplingError, Tools};
 use pyo3::prelude::*;
 
 use crate::error::usage;
 use crate::settings::parameter;
 
-/// A prompt: a text, tokens, or messages as pairs of role and text.
+/// A prompt: a text, tokens, or a tuple of messages in JSON.
 #[derive(FromPyObject)]
 pub enum Prompt {
     #[pyo3(transparent, annotation = "str")]
     Text(String),
     #[pyo3(transparent, annotation = "list[int]")]
     Tokens(Vec<u32>),
-    #[pyo3(transparent, annotation = "list[tuple[str, str]]")]
-    Messages(Vec<(String, String)>),
+    #[pyo3(transparent, annotation = "tuple[str]")]
+    Messages((String,)),
 }
 
 /// A request; `python/bilayer` gives every entry.
@@ -34,6 +34,8 @@ pub struct Asked {
     ignore_eos: bool,
     show_control: bool,
     context_shift: Option<usize>,
+    /// A JSON list of functions.
+    tools: Option<String>,
 }
 
 impl Asked {
@@ -51,6 +53,10 @@ impl Asked {
             request = request.max_tokens(tokens);
         } else if self.context_shift.is_some() {
             return Err(usage(py, "context_shift needs max_tokens: the answer would not end"));
+        }
+        if let Some(tools) = self.tools {
+            let tools = Tools::parse(&tools);
+            request = request.tools(tools.map_err(|e| usage(py, &format!("tools: {e}")))?);
         }
         if let Some(top) = self.logprobs {
             request = request.logprobs(top);
@@ -92,25 +98,13 @@ impl Asked {
 /// The prompt of the library.
 ///
 /// # Errors
-/// A role that does not exist.
+/// Messages of another form.
 pub fn prompt(py: Python<'_>, prompt: Prompt) -> PyResult<bilayer::Prompt> {
-    let messages = match prompt {
-        Prompt::Text(text) => return Ok(text.into()),
-        Prompt::Tokens(tokens) => return Ok(tokens.into()),
-        Prompt::Messages(messages) => messages,
-    };
-    let message = |(role, content): (String, String)| {
-        let role = match role.as_str() {
-            "system" => Role::System,
-            "user" => Role::User,
-            "assistant" => Role::Assistant,
-            other => {
-                let line = format!("role is {other}; it must be system, user or assistant");
-                return Err(usage(py, &line));
-            }
-        };
-        Ok(Message::new(role, content))
-    };
-    let messages: Vec<Message> = messages.into_iter().map(message).collect::<PyResult<_>>()?;
-    Ok(messages.into())
+    Ok(match prompt {
+        Prompt::Text(text) => text.into(),
+        Prompt::Tokens(tokens) => tokens.into(),
+        Prompt::Messages((json,)) => {
+            Message::list(&json).map_err(|error| usage(py, &error.to_string()))?.into()
+        }
+    })
 }

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use bilayer::{
-    Builder, CacheType, Cancel, ExpertCache, GpuLayers, Model, Numa, Parameter, ProfileOptions,
+    Builder, CacheType, Cancel, ExpertCache, GpuLayers, Model, Numa, Parameter, Pooling,
+    ProfileOptions,
 };
 use pyo3::prelude::*;
 
-use crate::error::{self, INTERNAL, raised, usage};
+use crate::error::{self, INTERNAL, INTERRUPTED, raised, usage};
 use crate::worker;
 
 /// How many layers run on the GPU.
@@ -48,6 +49,7 @@ pub struct Settings {
     fast_prefill: bool,
     checkpoints: Option<usize>,
     embeddings: bool,
+    pooling: Option<String>,
     draft_model: Option<PathBuf>,
     lookup: bool,
     mtp: bool,
@@ -61,7 +63,7 @@ impl Settings {
     /// The first that has none.
     pub fn check(&self, py: Python<'_>) -> PyResult<()> {
         let checked = self.layers().and_then(|_| self.cache()).and_then(|_| self.experts());
-        let checked = checked.and_then(|_| self.numa()).map(drop);
+        let checked = checked.and_then(|_| self.numa()).and_then(|_| self.pooling()).map(drop);
         checked.map_err(|line| usage(py, &line))
     }
 
@@ -97,6 +99,16 @@ impl Settings {
         self.numa.parse().map_err(|error| format!("{error}"))
     }
 
+    fn pooling(&self) -> Result<Option<Pooling>, String> {
+        Ok(match self.pooling.as_deref() {
+            None => None,
+            Some("mean") => Some(Pooling::Mean),
+            Some("cls") => Some(Pooling::Cls),
+            Some("last") => Some(Pooling::Last),
+            Some(other) => return Err(format!("pooling is {other}; it must be mean, cls or last")),
+        })
+    }
+
     fn cache(&self) -> Result<CacheType, String> {
         CacheType::by_name(&self.cache_type)
     }
@@ -110,6 +122,9 @@ impl Settings {
             .expert_cache(self.experts().unwrap_or_default())
             .numa(self.numa().unwrap_or_default())
             .cpu_moe_layers(self.cpu_moe_layers);
+        if let Some(pooling) = self.pooling().unwrap_or_default() {
+            builder = builder.pooling(pooling);
+        }
         for name in self.device {
             builder = builder.device(name);
         }
@@ -191,7 +206,7 @@ pub fn profile(
     // After a signal the measurement ends early.
     let taken = taken.inspect_err(|_| cancel.cancel())?;
     let profile = taken.map_err(|error| error::of(py, &error))?;
-    let profile = profile.ok_or_else(|| raised(py, "interrupted", INTERNAL))?;
+    let profile = profile.ok_or_else(|| raised(py, "interrupted", INTERRUPTED))?;
     json(py, &profile)
 }
 

@@ -6,7 +6,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -26,14 +26,14 @@ const LEAVING: Duration = Duration::from_secs(5);
 /// All workers, for the end of the interpreter.
 static WORKERS: Mutex<Vec<Weak<Worker>>> = Mutex::new(Vec::new());
 
-/// Threads of dropped workers that may still end a job.
-static ENDING: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
+/// Threads of dropped workers that may still end a job, with the process that has them.
+static ENDING: Mutex<Vec<(u32, JoinHandle<()>)>> = Mutex::new(Vec::new());
 
 /// Set when the interpreter ends.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
-/// Python threads that wait in this module.
-static WAITING: AtomicUsize = AtomicUsize::new(0);
+/// Python threads that wait in this module, and the process that has them.
+static WAITING: Mutex<(u32, usize)> = Mutex::new((0, 0));
 
 /// Work for a model.
 type Job = Box<dyn FnOnce(&mut Model) + Send>;
@@ -44,6 +44,8 @@ pub struct Worker {
     state: Arc<Mutex<State>>,
     cancel: Cancel,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Disconnects when the thread has freed the model.
+    freed: Mutex<Receiver<()>>,
     /// The process that has the thread: one that forks from it has not.
     process: u32,
 }
@@ -94,15 +96,20 @@ impl Worker {
     /// No thread can be started.
     pub fn start(model: Model, cancel: Cancel) -> PyResult<Arc<Worker>> {
         let (sender, jobs) = mpsc::channel();
+        let (holder, freed) = mpsc::channel();
         let state = Arc::new(Mutex::new(State::default()));
         let run = {
             let (state, cancel) = (state.clone(), cancel.clone());
-            move || serve(model, &jobs, &state, &cancel)
+            move || {
+                // Dropped last, even after a panic.
+                let _holder = holder;
+                serve(model, &jobs, &state, &cancel);
+            }
         };
         let thread = std::thread::Builder::new().name("bilayer".to_owned()).spawn(run)?;
         let (jobs, thread) = (Mutex::new(Some(sender)), Mutex::new(Some(thread)));
-        let process = std::process::id();
-        let worker = Arc::new(Worker { jobs, state, cancel, thread, process });
+        let (freed, process) = (Mutex::new(freed), std::process::id());
+        let worker = Arc::new(Worker { jobs, state, cancel, thread, freed, process });
         let mut workers = locked(&WORKERS);
         workers.retain(|worker| worker.strong_count() > 0);
         workers.push(Arc::downgrade(&worker));
@@ -160,11 +167,28 @@ impl Worker {
     }
 
     /// Cancels all jobs, frees the model and waits for its thread.
-    pub fn close(&self) {
+    ///
+    /// # Errors
+    /// A signal handler raised an exception: the thread then ends unseen.
+    pub fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.process != std::process::id() {
-            return;
+            return Ok(());
         }
         self.stop();
+        wait(py, &self.freed)?;
+        py.detach(|| self.join());
+        Ok(())
+    }
+
+    /// Cancels all jobs and waits for the thread.
+    fn end(&self) {
+        if self.process == std::process::id() {
+            self.stop();
+            self.join();
+        }
+    }
+
+    fn join(&self) {
         if let Some(thread) = locked(&self.thread).take() {
             // A panic is in `fault`.
             let _ = thread.join();
@@ -190,13 +214,16 @@ impl Worker {
 impl Drop for Worker {
     /// The thread ends by itself, since nobody can hand in jobs; only the end of the interpreter waits for it.
     fn drop(&mut self) {
+        let thread = locked(&self.thread).take();
         if self.process != std::process::id() {
+            // It cannot be detached where it does not exist.
+            std::mem::forget(thread);
             return;
         }
         self.stop();
         let mut ending = locked(&ENDING);
-        ending.retain(|thread| !thread.is_finished());
-        ending.extend(locked(&self.thread).take());
+        ending.retain(|(process, thread)| *process != self.process || !thread.is_finished());
+        ending.extend(thread.map(|thread| (self.process, thread)));
     }
 }
 
@@ -254,19 +281,33 @@ pub fn beside<T: Send + 'static>(
     }
 }
 
-/// Counts a Python thread that waits.
-struct Waiting;
+/// Counts a Python thread that waits, and remembers its process.
+struct Waiting(u32);
 
 impl Waiting {
     fn new() -> Waiting {
-        WAITING.fetch_add(1, Ordering::SeqCst);
-        Waiting
+        let process = std::process::id();
+        let mut waiting = locked(&WAITING);
+        // A process that forks inherits the count, but not the threads.
+        let others = if waiting.0 == process { waiting.1 } else { 0 };
+        *waiting = (process, others + 1);
+        Waiting(process)
+    }
+
+    /// How many wait in this process.
+    fn count() -> usize {
+        let waiting = locked(&WAITING);
+        if waiting.0 == std::process::id() { waiting.1 } else { 0 }
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        WAITING.fetch_sub(1, Ordering::SeqCst);
+        let mut waiting = locked(&WAITING);
+        // A signal handler may have forked in between.
+        if waiting.0 == self.0 && self.0 == std::process::id() {
+            waiting.1 -= 1;
+        }
     }
 }
 
@@ -296,13 +337,17 @@ pub fn is_over() -> bool {
 pub fn shut_down() {
     IS_OVER.store(true, Ordering::SeqCst);
     let workers = std::mem::take(&mut *locked(&WORKERS));
-    workers.iter().filter_map(Weak::upgrade).for_each(|worker| worker.close());
-    for thread in std::mem::take(&mut *locked(&ENDING)) {
-        // A panic concerns nobody any more.
-        let _ = thread.join();
+    workers.iter().filter_map(Weak::upgrade).for_each(|worker| worker.end());
+    for (process, thread) in std::mem::take(&mut *locked(&ENDING)) {
+        match process == std::process::id() {
+            // A panic concerns nobody any more.
+            true => drop(thread.join()),
+            // It cannot be joined or detached where it does not exist.
+            false => std::mem::forget(thread),
+        }
     }
     let began = Instant::now();
-    while WAITING.load(Ordering::SeqCst) > 0 && began.elapsed() < LEAVING {
+    while Waiting::count() > 0 && began.elapsed() < LEAVING {
         std::thread::sleep(Duration::from_millis(1));
     }
 }

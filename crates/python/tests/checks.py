@@ -224,8 +224,91 @@ def wrong_types_are_type_errors():
             lambda: model.detokenize(["a"]),
         ):
             raised(TypeError, "", call)
-        for call in (lambda: model.generate("a", max_tokens=-1), lambda: model.detokenize([-1])):
-            raised((OverflowError, TypeError), "", call)
+
+
+@check
+def arguments_out_of_range_are_named():
+    with opened() as model:
+        for part, call in {
+            "max_tokens is -2; it must be at least 0": lambda: model.generate("a", max_tokens=-2),
+            "seed is -2": lambda: model.generate("a", seed=-2),
+            "seed is 18446744073709551616; it must be from 0": lambda: model.generate("a", seed=2**64),
+            "logprobs is -1": lambda: model.generate("a", logprobs=-1),
+            "logit_bias is -1": lambda: model.generate("a", logit_bias={-1: 1.0}),
+            "prompt[1] is -1": lambda: model.generate([1, -1]),
+            "tokens[0] is -1": lambda: model.detokenize([-1]),
+            "prompt has a lone surrogate at 1": lambda: model.generate("a\ud800"),
+            "text has a lone surrogate": lambda: model.tokenize("\ud800"),
+            "gpu_layers is -2": lambda: bilayer.Bilayer(DEMO, gpu_layers=-2),
+            "context is -1": lambda: bilayer.Bilayer(DEMO, context=-1),
+            "threads is -1": lambda: bilayer.Bilayer(DEMO, threads=-1),
+            "pooling is sum": lambda: bilayer.Bilayer(DEMO, pooling="sum"),
+            "rounds is 0": lambda: model.profile(rounds=0),
+        }.items():
+            raised(bilayer.UsageError, part, call)
+        raised(bilayer.MemoryExceededError, "use a larger `context`", lambda: next(model.generate("a " * 5000)))
+        texts = {model.generate("ROMEO:", max_tokens=24, seed=seed).text() for seed in (None, -1, None)}
+        assert len(texts) > 1, "a random seed"
+        assert list(model.generate([model.bos], max_tokens=-1, stop="\n"))
+
+
+@check
+def functions_are_called_and_their_results_read():
+    template = (
+        "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.name }}{{ m.role }}:{{ m.content }}"
+        "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %};"
+        "{% endfor %}assistant:"
+    )
+    function = {"name": "now", "parameters": {"type": "object", "properties": {"zone": {"enum": ["UTC"]}}}}
+    tools = [{"type": "function", "function": function}]
+    call = 'root ::= "so: <tool_call>{\\"name\\": \\"now\\", \\"arguments\\": {\\"zone\\": \\"UTC\\"}}</tool_call>"'
+    with opened(chat_template=template) as model:
+        messages = [{"role": "user", "content": "when"}]
+        reply = model.chat(messages, tools=tools, grammar=call).reply()
+        assert reply.text == "so:" and reply.reasoning == "", reply
+        [made] = reply.tool_calls
+        assert made["function"] == {"name": "now", "arguments": '{"zone": "UTC"}'}, made
+        result = {"role": "tool", "tool_call_id": made["id"], "content": [{"type": "text", "text": "12:00"}]}
+
+        def size(*more):
+            answer = model.chat(messages + list(more), max_tokens=1)
+            answer.text()
+            return answer.statistics["prompt_tokens"]
+
+        silent = {"role": "assistant", "content": None}
+        assert size(reply.message, result) > size(silent, result) + 8
+        dicts = {**silent, "tool_calls": [{"function": {"name": "now", "arguments": {"zone": "UTC"}}}]}
+        assert size(dicts) > size(silent) + 8
+        assert size({"role": "user", "content": "a", "name": "Ada Lovelace"}) > size({"role": "user", "content": "a"})
+        for part, message in {
+            "messages[0].content must be a text": {"role": "user", "content": None},
+            "messages[0].content[0] is of type image_url": {"role": "user", "content": [{"type": "image_url"}]},
+            "messages[0].tool_calls[0].function": {"role": "assistant", "tool_calls": [{}]},
+        }.items():
+            raised(bilayer.UsageError, part, lambda: model.chat([message]))
+        raised(bilayer.UsageError, "tools: ", lambda: model.chat(messages, tools=[{"type": "function"}]))
+        raised(bilayer.Error, "in a conversation", lambda: next(model.generate("a", tools=tools)))
+        assert model.generate("ROMEO:", max_tokens=4).reply().text
+
+
+@check
+def models_of_the_hub_are_missing_by_their_codes():
+    saved = dict(os.environ)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.update(HF_HOME=folder, HF_HUB_OFFLINE="1")
+        try:
+            missing = raised(bilayer.MissingFileError, "org/none", lambda: bilayer.hub("org/none"))
+            assert missing.code == 66
+            raised(bilayer.UsageError, "no model name", lambda: bilayer.hub("none"))
+            offline = lambda: bilayer.Llama.from_pretrained("org/none", "*Q4_K_M.gguf")
+            raised(FileNotFoundError, "org/none:Q4_K_M", offline)
+            refused = lambda: bilayer.Llama.from_pretrained("org/none", cache_dir=folder)
+            raised(bilayer.UsageError, "cache_dir", refused)
+        finally:
+            for name in ("HF_HOME", "HF_HUB_OFFLINE"):
+                os.environ.pop(name)
+                if name in saved:
+                    os.environ[name] = saved[name]
 
 
 @check
@@ -312,6 +395,10 @@ def the_drop_in_answers_like_openai():
         raised(bilayer.UsageError, "lora_path", lambda: Llama(DEMO, lora_path="x"))
         raised(TypeError, "n_cxt", lambda: Llama(DEMO, n_cxt=3))
         raised(bilayer.UsageError, "numa is 2", lambda: Llama(DEMO, numa=2))
+        assert llama("ROMEO:\n", max_tokens=2, top_k=-1, seed=1) and llama("ROMEO:\n", max_tokens=2, top_k=0)
+        assert llama.metadata["general.architecture"] and "tokenizer.ggml.tokens" not in llama.metadata
+        assert llama.tokenizer().decode(llama.tokenizer().encode("O me!")).strip() == "O me!"
+        assert Llama.longest_token_prefix([1, 2, 3], [1, 2, 4]) == 2
     with Llama(DEMO, n_ctx=512, chat_format="chatml") as llama:
         messages = [{"role": "user", "content": "Who is there?"}]
         answer = llama.create_chat_completion(messages, max_tokens=8, temperature=0)

@@ -117,3 +117,51 @@ print(len(model.generate('ROMEO:', max_tokens=4, ignore_eos=True).text()) > 0)
 ";
     assert_eq!(good(&python(folder.path(), &["-c", script])), "interrupted\nTrue\n");
 }
+
+/// A signal ends work that has no partial result, after which the model is free.
+#[test]
+fn ctrl_c_ends_logits() {
+    let Some(folder) = installed() else { return };
+    let script = "
+import os, signal, threading, time, bilayer
+signal.signal(signal.SIGINT, signal.default_int_handler)
+model = bilayer.Bilayer(os.environ['DEMO'], gpu_layers=0, context=8192)
+tokens = [model.bos] * 8000
+threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
+try:
+    while True:
+        model._native.logits(tokens)
+except KeyboardInterrupt:
+    print('interrupted')
+began = time.monotonic()
+model.tokenize('a')
+print(time.monotonic() - began < 2)
+";
+    assert_eq!(good(&python(folder.path(), &["-c", script])), "interrupted\nTrue\n");
+}
+
+/// Threads of the parent are neither joined nor waited for.
+#[test]
+fn a_forked_process_ends_without_the_threads_of_its_parent() {
+    let Some(folder) = installed() else { return };
+    let script = "
+import os, sys, threading, time, bilayer
+def opened(): return bilayer.Bilayer(os.environ['DEMO'], gpu_layers=0, context=4096)
+dropped, waits, kept = opened(), opened(), opened()
+def read():
+    for _ in waits.generate('ROMEO:', ignore_eos=True): pass
+next(dropped.generate('ROMEO:', ignore_eos=True))
+del dropped
+thread = threading.Thread(target=read, daemon=True)
+thread.start()
+pid = os.fork()
+if pid == 0:
+    del kept
+    sys.exit(0)
+began = time.monotonic()
+print(os.waitpid(pid, 0)[1], time.monotonic() - began < 4)
+";
+    let ended = python(folder.path(), &["-W", "ignore", "-c", script]);
+    assert_eq!(good(&ended), "0 True\n");
+    assert!(ended.stderr.is_empty(), "{}", String::from_utf8_lossy(&ended.stderr));
+}

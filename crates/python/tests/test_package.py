@@ -75,12 +75,30 @@ def test_embeddings_are_those_of_the_command(encoder):
     expected = np.array([json.loads(line)["embedding"] for line in lines], dtype=np.float32)
     assert np.abs(rows - expected).max() < 1e-6
     assert rows[0] @ rows[1] > rows[0] @ rows[2]
+    raw = encoder.embed(texts, normalize=False)
+    assert np.abs(raw / np.linalg.norm(raw, axis=1, keepdims=True) - rows).max() < 1e-5
+    assert not np.allclose(np.linalg.norm(raw, axis=1), 1, atol=1e-2)
+    assert np.abs(encoder.embed(texts, normalize=True) - rows).max() < 1e-6
     assert encoder.embed([]).shape[0] == 0
     with pytest.raises(bilayer.MemoryExceededError, match="longer than the context"):
         encoder.embed(["a " * 9000])
     assert encoder.embed(["a " * 9000], truncate=True).shape == (1, encoder.width)
     with pytest.raises(bilayer.UsageError, match="encoder"):
         encoder.generate("a").text()
+
+
+def test_ctrl_c_ends_an_embedding(encoder):
+    import signal
+    import threading
+    import time
+
+    texts = ["A cat sat on the mat. " * 40] * 20_000
+    threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        encoder.embed(texts, truncate=True)
+    began = time.monotonic()
+    assert encoder.embed(["a"]).shape[0] == 1
+    assert time.monotonic() - began < 30
 
 
 def test_scores_are_refused_by_embedders(encoder):
@@ -95,7 +113,8 @@ def test_the_drop_in_embeds(encoder):
         texts = ["A cat", "A dog"]
         answer = llama.create_embedding(texts)
         rows = np.array([row["embedding"] for row in answer["data"]])
-        assert np.abs(rows - encoder.embed(texts)).max() < 1e-6
+        assert np.abs(rows - encoder.embed(texts, normalize=False)).max() < 1e-5
+        assert np.allclose(np.linalg.norm(llama.embed(texts, normalize=True), axis=1), 1, atol=1e-5)
         assert answer["usage"]["prompt_tokens"] == sum(len(encoder.tokenize(text)) for text in texts)
         assert llama.embed("A cat") == answer["data"][0]["embedding"]
 

@@ -17,7 +17,7 @@ _os.environ.setdefault("XDG_RUNTIME_DIR", _tempfile.gettempdir())
 
 from . import _native
 from ._errors import Error, MemoryExceededError, MissingFileError, ModelFileError, UsageError
-from ._model import Answer, Bilayer, Entity, Label, Plan, Profile, Token, hub, plan, profile
+from ._model import Answer, Bilayer, Entity, Label, Plan, Profile, Reply, Token, hub, plan, profile
 
 _atexit.register(_native.shut_down)
 
@@ -33,6 +33,7 @@ __all__ = [
     "ModelFileError",
     "Plan",
     "Profile",
+    "Reply",
     "Token",
     "UsageError",
     "hub",

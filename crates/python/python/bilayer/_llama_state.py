@@ -34,8 +34,8 @@ class LlamaRAMCache:
         return sum(4 * len(tokens) for tokens in self._states)
 
     def _find(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
-        best = max(self._states, key=lambda known: _shared(known, tokens), default=None)
-        return best if best is not None and _shared(best, tokens) > 0 else None
+        best = max(self._states, key=lambda known: shared(known, tokens), default=None)
+        return best if best is not None and shared(best, tokens) > 0 else None
 
     def __contains__(self, tokens: Sequence[int]) -> bool:
         return self._find(tokens) is not None
@@ -55,7 +55,7 @@ class LlamaRAMCache:
             self._states.popitem(last=False)
 
 
-def _shared(first: Sequence[int], second: Sequence[int]) -> int:
+def shared(first: Sequence[int], second: Sequence[int]) -> int:
     """Return how many first tokens are equal."""
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second)))
 
@@ -118,7 +118,7 @@ class StateMethods:
         """Continue tokens without end; yields tokens."""
         if not reset:
             tokens = [*self._evaluated, *tokens]
-        elif _shared(self._evaluated, tokens) == 0:
+        elif shared(self._evaluated, tokens) == 0:
             self.reset()
         self._evaluated = list(tokens)
         if "temp" in options:
@@ -145,7 +145,7 @@ class StateMethods:
         """Load the cached state that shares more with a prompt than what is evaluated."""
         if self.cache is not None and tokens in self.cache:
             state = self.cache[tokens]
-            if _shared(state.tokens, tokens) > _shared(self._evaluated, tokens):
+            if shared(state.tokens, tokens) > shared(self._evaluated, tokens):
                 self.load_state(state)
 
     def _note(self, tokens: Sequence[int]) -> None:

@@ -5,18 +5,30 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
-from ._errors import UsageError
+from ._arguments import (
+    Path,
+    Prompt,
+    _bias,
+    _grammar,
+    _measured,
+    _prompt,
+    _settings,
+    _text,
+    _texts,
+    _texts_or_pairs,
+    _tokens,
+    _whole,
+    _whole_or_none,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-Prompt = Union[str, Sequence[int], Sequence[Mapping[str, str]]]
-Path = Union[str, "os.PathLike[str]"]
 
 #: Sampling parameters by the name of their argument: those of the command line, `temp` as `temperature`.
 _SAMPLING = {name.replace("-", "_"): name for name, _, _ in _native.parameters()}
@@ -52,6 +64,30 @@ class Label(NamedTuple):
 
     name: str
     probability: float
+
+
+class Reply(NamedTuple):
+    """An answer in a conversation, taken apart.
+
+    Attributes
+    ----------
+    text : str
+        The text.
+    reasoning : str
+        The reasoning before it.
+    tool_calls : list of dict
+        The calls of functions as in OpenAI's interface, for the ``tool_calls`` of a message.
+    """
+
+    text: str
+    reasoning: str
+    tool_calls: list[dict[str, Any]]
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The message that continues the conversation."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        return message | ({"tool_calls": self.tool_calls} if self.tool_calls else {})
 
 
 class Entity(NamedTuple):
@@ -154,6 +190,17 @@ class Answer(Iterator[Token], AsyncIterator[Token]):
         """Return the rest of the answer as one text."""
         return "".join(token.text for token in self)
 
+    def reply(self) -> Reply:
+        """Read the answer to its end and return the whole of it, taken apart into text, reasoning and calls of functions.
+
+        Outside of a conversation all is text. What a model marks with control tokens is seen if the request has ``tools`` or
+        ``show_control``.
+        """
+        for _ in self:
+            pass
+        text, reasoning, calls = self._native.reply() or ("", "", [])
+        return Reply(text, reasoning, [_call(*call) for call in calls])
+
     def close(self) -> None:
         """End the answer before its next token."""
         self._native.close()
@@ -175,10 +222,10 @@ class Answer(Iterator[Token], AsyncIterator[Token]):
         return self._native.statistics()
 
 
-def _texts(texts: Sequence[str], name: str) -> list[str]:
-    if isinstance(texts, (str, bytes)):
-        raise TypeError(f"{name} must be a list of texts, not one text")
-    return list(texts)
+def _call(name: str, arguments: str) -> dict[str, Any]:
+    """Return a call of a function as in OpenAI's interface; some templates insist on ids of nine characters."""
+    id = f"{random.getrandbits(36):09x}"
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _array(rows: _native.Array) -> NDArray[np.float32]:
@@ -186,69 +233,6 @@ def _array(rows: _native.Array) -> NDArray[np.float32]:
     import numpy as np
 
     return np.array(rows)
-
-
-def _prompt(prompt: Prompt) -> Any:
-    if isinstance(prompt, str):
-        return prompt
-    if isinstance(prompt, (bytes, Mapping)):
-        raise TypeError("a prompt is a text, a list of tokens or a list of messages")
-    items = list(prompt)
-    if any(isinstance(item, Mapping) for item in items):
-        return [_message(item) for item in items]
-    return items
-
-
-def _message(message: Mapping[str, Any]) -> tuple[str, str]:
-    if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
-        raise UsageError(f"{message!r} is no message; it must be a dict with role and content", 2)
-    content = message["content"]
-    if not isinstance(content, str):
-        raise TypeError(f"content is a {type(content).__name__}; it must be a text")
-    return str(message["role"]), content
-
-
-def _grammar(
-    json_schema: Any, json_object: bool, grammar: str | None, regex: str | None, lark: str | None
-) -> tuple[str, str] | None:
-    if json_schema is not None and not isinstance(json_schema, str):
-        json_schema = json.dumps(json_schema)
-    kinds = {"json_schema": json_schema, "gbnf": grammar, "regex": regex, "lark": lark}
-    given = [(kind, text) for kind, text in kinds.items() if text is not None]
-    if json_object:
-        given.append(("json_object", ""))
-    if len(given) > 1:
-        raise UsageError("json_schema, json_object, grammar, regex and lark exclude each other", 2)
-    return given[0] if given else None
-
-
-def _settings(
-    *,
-    gpu_layers: int | str = "auto",
-    device: str | Sequence[str] = (),
-    tensor_split: Sequence[float] = (),
-    gpu_bytes: int | None = None,
-    cpu_moe_layers: int = 0,
-    expert_cache: int | str = 0,
-    expert_counts: Path | None = None,
-    cache_dir: Path | None = None,
-    context: int | None = None,
-    threads: int | None = None,
-    numa: str = "off",
-    cache_type: str = "f16",
-    hadamard_keys: bool = False,
-    fast_prefill: bool = False,
-    checkpoints: int | None = None,
-    embeddings: bool = False,
-    draft_model: Path | None = None,
-    lookup: bool = False,
-    mtp: bool = False,
-    chat_template: str | None = None,
-) -> dict[str, Any]:
-    settings = dict(locals())
-    settings["device"] = [device] if isinstance(device, str) else list(device)
-    settings["tensor_split"] = [float(share) for share in tensor_split]
-    return settings
 
 
 def _planned(planned: tuple[str, str]) -> Plan:
@@ -302,6 +286,9 @@ class Bilayer:
         Checkpoints of the states of recurrent layers.
     embeddings : bool, default False
         Opens an encoder with a classification head for `embed`.
+    pooling : str, optional
+        Opens an encoder for `embed`, with a text's vector made of its tokens' as ``mean``, ``cls`` or ``last`` says, in place
+        of what the file says.
     draft_model : str or os.PathLike, optional
         Speculative decoding with a smaller model of the same vocabulary.
     lookup : bool, default False
@@ -335,6 +322,11 @@ class Bilayer:
         self._facts = self._native.facts()
 
     # What the model is.
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The file's metadata as text, by key; lists are left out."""
+        return dict(self._native.metadata())
 
     @property
     def name(self) -> str:
@@ -383,7 +375,7 @@ class Bilayer:
         *,
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
-        seed: int = 0,
+        seed: int | None = 0,
         logprobs: int | None = None,
         logit_bias: Mapping[int, float] | None = None,
         json_schema: Any = None,
@@ -394,6 +386,7 @@ class Bilayer:
         ignore_eos: bool = False,
         show_control: bool = False,
         context_shift: int | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         **sampling: float,
     ) -> Answer:
         """Continue a prompt.
@@ -401,13 +394,13 @@ class Bilayer:
         Parameters
         ----------
         prompt : str, list of int, or list of dict
-            A text, tokens, or messages with ``role`` and ``content``.
+            A text, tokens, or messages as of `chat`.
         max_tokens : int, optional
-            Ends the answer after so many tokens; without, the model or the context ends it.
+            Ends the answer after so many tokens; without, or with -1, the model or the context ends it.
         stop : str or list of str, optional
             Texts that end the answer and are no part of it.
         seed : int, default 0
-            The same request with the same seed gives the same text.
+            The same request with the same seed gives the same text; None or -1 is a random seed.
         logprobs : int, optional
             Reports the log-probability of each token and of so many most likely ones.
         logit_bias : dict of int to float, optional
@@ -424,6 +417,9 @@ class Bilayer:
             Writes control tokens as text.
         context_shift : int, optional
             Goes on when the context is full: so many first tokens stay, half of the others leave. Needs `max_tokens`.
+        tools : list of dict, optional
+            Functions that the model may call, as in OpenAI's interface; the prompt must be messages. `Answer.reply` has the
+            calls.
         **sampling : float
             ``temperature``, ``top_k``, ``top_p``, ``min_p``, ``typical``, ``repeat_penalty``, ``repeat_last_n``,
             ``presence_penalty``, ``frequency_penalty``, ``dry_multiplier`` and the other flags of ``bilayer run``.
@@ -449,29 +445,31 @@ class Bilayer:
             values.append((_SAMPLING[name], str(value)))
         asked = {
             "prompt": _prompt(prompt),
-            "max_tokens": max_tokens,
-            "stop": [stop] if isinstance(stop, str) else list(stop),
+            "max_tokens": None if max_tokens is None or max_tokens == -1 else _whole(max_tokens, "max_tokens"),
+            "stop": _texts([stop] if isinstance(stop, str) else stop, "stop"),
             "sampling": values,
-            "seed": seed,
-            "logit_bias": [(int(token), float(bias)) for token, bias in (logit_bias or {}).items()],
-            "logprobs": logprobs,
+            "seed": random.getrandbits(64) if seed is None or seed == -1 else _whole(seed, "seed", 0, 2**64 - 1),
+            "logit_bias": _bias(logit_bias or {}),
+            "logprobs": _whole_or_none(logprobs, "logprobs"),
             "grammar": _grammar(json_schema, json_object, grammar, regex, lark),
             "ignore_eos": ignore_eos,
             "show_control": show_control,
-            "context_shift": context_shift,
+            "context_shift": _whole_or_none(context_shift, "context_shift"),
+            "tools": None if not tools else json.dumps(list(tools)),
         }
         return Answer(self._native.generate(asked))
 
-    def chat(self, messages: Sequence[Mapping[str, str]], **options: Any) -> Answer:
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Answer:
         """Answer a conversation, rendered by the model's chat template.
 
         Parameters
         ----------
         messages : list of dict
-            The whole conversation, each message with ``role`` (``system``, ``user`` or ``assistant``) and ``content``.
-            What the KV cache holds of it from the last call is not computed again.
+            The whole conversation, each message with ``role`` (``system``, ``user``, ``assistant`` or ``tool``) and
+            ``content``, a text or a list of text parts. Answers may have ``tool_calls``, results a ``tool_call_id``; the
+            template is given other fields as they are. What the KV cache holds of it from the last call is not computed again.
         **options
-            Those of `generate`.
+            Those of `generate`, such as ``tools``.
 
         Returns
         -------
@@ -480,12 +478,17 @@ class Bilayer:
         """
         if isinstance(messages, (str, Mapping)):
             raise TypeError("messages must be a list of messages")
-        return self.generate([dict(_check(message)) for message in messages], **options)
+        items = list(messages)
+        if not all(isinstance(item, Mapping) for item in items):
+            raise TypeError("messages must be a list of dicts")
+        return self.generate(items, **options)
 
     # Encoders.
 
-    def embed(self, texts: Sequence[str], *, truncate: bool = False) -> NDArray[np.float32]:
-        """Compute a vector of length 1 for each text.
+    def embed(
+        self, texts: Sequence[str], *, truncate: bool = False, normalize: bool | int | None = None
+    ) -> NDArray[np.float32]:
+        """Compute a vector for each text, of length 1 unless the checkpoint has no ``Normalize`` module.
 
         Parameters
         ----------
@@ -493,12 +496,16 @@ class Bilayer:
             The texts.
         truncate : bool, default False
             Cut texts that are longer than the context instead of refusing them.
+        normalize : bool or int, optional
+            True scales vectors to length 1, False leaves them as they are; a number is that of ``--embd-normalize``.
 
         Returns
         -------
         numpy.ndarray of float32, shape (texts, width)
         """
-        return _array(self._native.embed(_texts(texts, "texts"), truncate))
+        norm = {True: 2, False: -1}[normalize] if isinstance(normalize, bool) else normalize
+        norm = None if norm is None else _whole(norm, "normalize", -1, 2**31 - 1)
+        return _array(self._native.embed(_texts(texts, "texts"), truncate, norm))
 
     def rerank(
         self, query: str, documents: Sequence[str], *, truncate: bool = False
@@ -509,17 +516,20 @@ class Bilayer:
         -------
         numpy.ndarray of float32, shape (documents,)
         """
-        return _array(self._native.rerank(query, _texts(documents, "documents"), truncate))
+        given = _texts(documents, "documents")
+        return _array(self._native.rerank(_text(query, "query"), given, truncate))
 
-    def classify(self, texts: Sequence[str], *, truncate: bool = False) -> list[list[Label]]:
-        """Compute the probability of every label for each text.
+    def classify(
+        self, texts: Sequence[str | tuple[str, str]], *, truncate: bool = False
+    ) -> list[list[Label]]:
+        """Compute the probability of every label for each text, or for each pair of texts such as a premise and a hypothesis.
 
         Returns
         -------
         list of list of Label
             The labels of each text, most probable first.
         """
-        rows = self._native.classify(_texts(texts, "texts"), truncate)
+        rows = self._native.classify(_texts_or_pairs(texts, "texts"), truncate)
         return [sorted(map(Label._make, row), key=lambda label: -label.probability) for row in rows]
 
     def extract(
@@ -552,7 +562,8 @@ class Bilayer:
             The entities of each text, in their order.
         """
         given, ignored = _texts(texts, "texts"), _texts(ignore_labels, "ignore_labels")
-        rows = self._native.extract(given, (aggregation, stride, ignored), truncate)
+        options = (aggregation, _whole_or_none(stride, "stride"), ignored)
+        rows = self._native.extract(given, options, truncate)
         return [list(map(Entity._make, row)) for row in rows]
 
     # Measuring.
@@ -582,7 +593,7 @@ class Bilayer:
         Profile
             Rows that ``pandas.DataFrame`` takes.
         """
-        options = (prompt_tokens, decode_tokens, rounds)
+        options = _measured(prompt_tokens, decode_tokens, rounds)
         return Profile(json.loads(_native.profile(self._path, self._settings, options)))
 
     # Tokens.
@@ -599,11 +610,11 @@ class Bilayer:
         parse_special : bool, default True
             Parse the spellings of control tokens as those tokens; wrong for text of strangers.
         """
-        return self._native.tokenize(text, (add_special, parse_special))
+        return self._native.tokenize(_text(text, "text"), (add_special, parse_special))
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens, control tokens left out."""
-        return self._native.detokenize(list(tokens))
+        return self._native.detokenize(_tokens(tokens, "tokens"))
 
     # Closing.
 
@@ -612,7 +623,7 @@ class Bilayer:
         return self._native.take_warnings()
 
     def close(self) -> None:
-        """End all answers and free the model."""
+        """End all work on the model and free it."""
         self._native.close()
 
     def __enter__(self) -> Bilayer:
@@ -620,11 +631,6 @@ class Bilayer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _check(message: Mapping[str, str]) -> Mapping[str, str]:
-    _message(message)
-    return message
 
 
 def plan(model: Path, gpu_layers: int | str = "auto", **settings: Any) -> Plan:
@@ -657,10 +663,20 @@ def profile(
     rounds : int, default 3
         The median of so many measurements counts.
     """
-    options = (prompt_tokens, decode_tokens, rounds)
+    options = _measured(prompt_tokens, decode_tokens, rounds)
     return Profile(json.loads(_native.profile(os.fspath(model), _settings(**settings), options)))
 
 
 def hub(name: str) -> str:
-    """Return the path of a model of the Hugging Face hub, such as ``org/repo:Q4_K_M``; it is downloaded unless cached."""
-    return _native.hub(name)
+    """Return the path of a model of the Hugging Face hub, such as ``org/repo:Q4_K_M``; it is downloaded unless cached.
+
+    Raises
+    ------
+    UsageError
+        The name has another form.
+    MissingFileError
+        The model is neither in the cache nor on the hub.
+    Error
+        The download failed; the next call continues it.
+    """
+    return _native.hub(_text(name, "name"))

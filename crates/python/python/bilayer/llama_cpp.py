@@ -12,7 +12,9 @@ change the result and are not supported raise `UsageError`.
 
 from __future__ import annotations
 
+import fnmatch
 import json
+import os
 import random
 import sys
 import time
@@ -23,16 +25,19 @@ from typing import Any
 
 from . import _llama_chat_format as llama_chat_format
 from . import _llama_speculative as llama_speculative
+from . import _llama_tokenizer as llama_tokenizer
 from . import _llama_types as llama_types
+from ._arguments import _tokens
 from ._errors import UsageError
-from ._llama_state import LlamaRAMCache, LlamaState, StateMethods
+from ._llama_state import LlamaRAMCache, LlamaState, StateMethods, shared
+from ._llama_tokenizer import LlamaTokenizer
 from ._llama_types import (
     ChatCompletionRequestAssistantMessage,
     ChatCompletionRequestMessage,
     ChatCompletionRequestSystemMessage,
     ChatCompletionRequestUserMessage,
 )
-from ._model import Answer, Bilayer, Token
+from ._model import Answer, Bilayer, Token, hub
 
 __all__ = [
     "ChatCompletionRequestAssistantMessage",
@@ -44,6 +49,7 @@ __all__ = [
     "LlamaGrammar",
     "LlamaRAMCache",
     "LlamaState",
+    "LlamaTokenizer",
     "install",
 ]
 __version__ = "0.3.36"
@@ -100,7 +106,7 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
 def install() -> None:
     """Make ``import llama_cpp`` find this module, for programs that import llama-cpp-python by its name."""
     sys.modules["llama_cpp"] = sys.modules[__name__]
-    for module in (llama_chat_format, llama_speculative, llama_types):
+    for module in (llama_chat_format, llama_speculative, llama_tokenizer, llama_types):
         name = module.__name__.rsplit("._", 1)[1]
         sys.modules[f"llama_cpp.{name}"] = module
 
@@ -135,6 +141,23 @@ class LlamaGrammar:
     def options(self) -> dict[str, Any]:
         """Return the arguments of `Bilayer.generate`."""
         return {"grammar": self._grammar, "json_schema": self._json_schema}
+
+
+def _file_on_hub(repo_id: str, pattern: str | None) -> str:
+    """Return the path of a repository's file, downloaded unless cached; a pattern names its quantization, as ``*Q4_K_M.gguf``."""
+    if pattern is None:
+        return hub(repo_id)
+    if not any(sign in pattern for sign in "*?["):
+        return hub(f"{repo_id}/{pattern}")
+    parts = [part.strip("-._") for part in pattern.removesuffix(".gguf").split("*")]
+    quant = next((part for part in reversed(parts) if part), "")
+    if not quant.replace("_", "").replace("-", "").isalnum():
+        raise UsageError(f"filename is {pattern!r}; it must be a file's name, or a pattern such as '*Q4_K_M.gguf'", 2)
+    path = hub(f"{repo_id}:{quant}")
+    if not fnmatch.fnmatch(os.path.basename(path).lower(), os.path.basename(pattern).lower()):
+        found = os.path.basename(path)
+        raise UsageError(f"filename is {pattern!r}; {repo_id} has {found} of type {quant}: give its name", 2)
+    return path
 
 
 def _refuse(name: str, found: Any) -> None:
@@ -218,7 +241,37 @@ class Llama(StateMethods):
         self._clear()
         self.context_params = SimpleNamespace(n_ctx=self._model.context)
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_id: str,
+        filename: str | None = None,
+        additional_files: Sequence[str] | None = None,
+        local_dir: str | None = None,
+        local_dir_use_symlinks: bool | str = "auto",
+        cache_dir: str | None = None,
+        **arguments: Any,
+    ) -> Llama:
+        """Open a model of the Hugging Face hub; it is downloaded unless it is in the cache that other programs share.
+
+        Parameters
+        ----------
+        repo_id : str
+            The repository, such as ``ggml-org/gemma-3-1b-it-GGUF``.
+        filename : str, optional
+            A file of it, or a pattern that names a quantization: ``*Q4_K_M.gguf``. Split files are downloaded whole.
+        **arguments
+            Those of `Llama`. The cache is ``HF_HOME``: `local_dir`, `cache_dir` and `additional_files` are refused.
+        """
+        _neutral(additional_files=additional_files, local_dir=local_dir, cache_dir=cache_dir)
+        return cls(_file_on_hub(repo_id, filename), **arguments)
+
     # Facts.
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The file's metadata as text, by key; lists are left out."""
+        return self._model.metadata
 
     def n_ctx(self) -> int:
         """Tokens of a prompt and its answer together."""
@@ -261,6 +314,15 @@ class Llama(StateMethods):
 
     # Tokens.
 
+    def tokenizer(self) -> LlamaTokenizer:
+        """Return the model's tokenizer."""
+        return LlamaTokenizer(self)
+
+    @staticmethod
+    def longest_token_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+        """Return how many first tokens are equal."""
+        return shared(a, b)
+
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """Return the tokens of a text in UTF-8."""
         if not isinstance(text, (bytes, bytearray)):
@@ -272,7 +334,7 @@ class Llama(StateMethods):
         self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
     ) -> bytes:
         """Return the bytes of tokens; control tokens are left out unless `special`."""
-        pieces = self._model._native.pieces(list(tokens))
+        pieces = self._model._native.pieces(_tokens(tokens, "tokens"))
         text = b"".join(piece for piece, is_control in pieces if special or not is_control)
         begins = bool(tokens) and tokens[0] == self._model.bos
         return text[1:] if begins and not special and text.startswith(b" ") else text
@@ -286,9 +348,9 @@ class Llama(StateMethods):
         truncate: bool = True,
         return_count: bool = False,
     ) -> Any:
-        """Return the vector of a text, or those of several; they have length 1 in any case."""
+        """Return the vector of a text, or those of several, as the model gives them or, with `normalize`, of length 1."""
         texts = [input] if isinstance(input, str) else list(input)
-        rows = self._model.embed(texts, truncate=truncate).tolist()
+        rows = self._model.embed(texts, truncate=truncate, normalize=normalize).tolist()
         found = rows[0] if isinstance(input, str) else rows
         return (found, self._count(texts)) if return_count else found
 
@@ -331,6 +393,8 @@ class Llama(StateMethods):
         given = {names.get(name, name): value for name, value in given.items()}
         if given.get("temperature", 0.8) < 0:
             given["temperature"] = 0
+        if given.get("top_k", 0) <= 0 and "top_k" in given:
+            given["top_k"] = 0
         return self._model.generate(
             prompt,
             max_tokens=max_tokens if max_tokens is not None and max_tokens > 0 else None,
@@ -482,6 +546,15 @@ class Llama(StateMethods):
         }
         head |= {"object": "chat.completion"}
         return head | {"choices": [choice], "usage": self._usage(answer, made)}
+
+    def create_chat_completion_openai_v1(self, *arguments: Any, **options: Any) -> Any:
+        """Answer a conversation as `create_chat_completion` does, with the types of the package ``openai``."""
+        from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+        answer = self.create_chat_completion(*arguments, **options)
+        if options.get("stream", False):
+            return (ChatCompletionChunk(**chunk) for chunk in answer)
+        return ChatCompletion(**answer)
 
     def _chat_logprobs(self, tokens: Sequence[Token]) -> dict[str, Any]:
         def entry(id: int, logprob: float | None) -> dict[str, Any]:
