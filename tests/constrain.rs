@@ -133,7 +133,8 @@ fn tools(count: usize, texts: usize) -> Vec<Tool> {
     let text = |at: usize| (format!("p{at}"), json!({ "type": "string" }));
     let properties: Value = (0..texts).map(text).collect();
     let parameters = json!({ "type": "object", "properties": properties });
-    (0..count).map(|at| Tool { name: format!("f{at}"), parameters: parameters.clone() }).collect()
+    let tool = Tool { parameters, ..Tool::default() };
+    (0..count).map(|at| Tool { name: format!("f{at}"), ..tool.clone() }).collect()
 }
 
 /// A template of each kind of format, and two calls as its maker writes them: the first of two texts, the second of none.
@@ -155,22 +156,56 @@ const CALLS: &[(&str, &str)] = &[
     ),
 ];
 
-/// What calls of the functions must follow, over a vocabulary of single bytes.
-fn constraint(template: &str, tools: &[Tool]) -> Option<Constraint> {
+/// A grammar over a vocabulary of single bytes.
+fn of_bytes(lark: String) -> Option<Constraint> {
     let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
     let tokens = bytes.iter().map(|byte| Token::Text(byte)).chain([Token::Control(b"<end>")]);
     let tokens = Tokens::new(tokens, &[256]).expect("a vocabulary");
-    let rules = CallRules {
+    Constraint::new(&tokens, &Grammar::lark(lark), Limits::default()).ok()
+}
+
+/// Calls of the functions as the model decides, without reasoning.
+fn rules(tools: &[Tool]) -> CallRules<'_> {
+    CallRules {
         tools,
         choice: ToolChoice::Auto,
         parallel: true,
         thinking_is_open: false,
         may_think: false,
         tokenizer: None,
-    };
-    let grammar = Format::of(template).call_grammar(&rules).expect("a grammar");
-    let made = Constraint::new(&tokens, &Grammar::lark(grammar.lark), Limits::default());
-    made.ok().map(|made| made.once(&grammar.trigger.expect("a marker")))
+    }
+}
+
+/// What calls of the functions must follow.
+fn constraint(template: &str, tools: &[Tool]) -> Option<Constraint> {
+    let grammar = Format::of(template).call_grammar(&rules(tools)).expect("a grammar");
+    of_bytes(grammar.lark).map(|made| made.once(&grammar.trigger.expect("a marker")))
+}
+
+/// A reply is calls as its maker writes them, or an answer that follows a schema, and nothing else.
+#[test]
+fn a_reply_may_be_calls_or_follow_a_schema() {
+    let schema = json!({ "type": "object", "properties": { "a": { "type": "integer" } }, "required": ["a"],
+        "additionalProperties": false });
+    let schema = Grammar::json_schema(schema.to_string()).lark_expression().expect("a schema");
+    let answer = r#"{"a": 1}"#;
+    for (template, calls) in CALLS {
+        let tools = tools(2, 20);
+        let made = Format::of(template).call_or_answer_grammar(&rules(&tools), &schema);
+        let made = of_bytes(made.expect("a grammar").lark).expect(template);
+        for (text, is_allowed) in [
+            ((*calls).to_owned(), true),
+            (answer.to_owned(), true),
+            ("Hello".to_owned(), false),
+            (r#"{"b": 1}"#.to_owned(), false),
+            (format!("{answer}{calls}"), false),
+            (format!("{calls}{answer}"), false),
+        ] {
+            let mut made = made.clone();
+            let fed = text.bytes().try_for_each(|byte| made.accept(u32::from(byte)));
+            assert_eq!(fed.is_ok() && made.may_end(), is_allowed, "{template}: {text}");
+        }
+    }
 }
 
 /// However a family writes texts: as JSON, between tags, or in quotes of its own.
@@ -181,7 +216,7 @@ fn texts_of_calls_keep_the_limits_of_their_schemas() {
         "p9": { "type": "string", "minLength": 2, "maxLength": 1000 },
     });
     let parameters = json!({ "type": "object", "properties": properties });
-    let tools = [Tool { name: "f0".to_owned(), parameters }];
+    let tools = [Tool { name: "f0".to_owned(), parameters, ..Tool::default() }];
     for (template, calls) in CALLS {
         let made = constraint(template, &tools).expect(template);
         for (x, y, is_allowed) in [

@@ -559,8 +559,8 @@ fn a_slow_head_is_cut_off_and_connections_are_counted() {
             stream
         })
         .status,
-        0,
-        "an eighth connection is closed"
+        503,
+        "an eighth connection is refused"
     );
     let began = Instant::now();
     for stream in slow {
@@ -814,11 +814,68 @@ fn templates_get_the_arguments_of_earlier_calls_as_objects() {
     );
     for (messages, continues, expected) in [
         (json!([user, answer]), None, "Weather?|Fair"),
+        (json!([user, with(answer.clone(), &json!({ "tool_calls": [] }))]), None, "Weather?|Fair"),
         (json!([answer]), None, "Fair|"),
         (json!([answer]), Some(true), "Fair"),
     ] {
         let body = json!({ "messages": messages, "continue_final_message": continues });
         assert_eq!(server.post("/apply-template", &body).good()["prompt"], expected);
+    }
+}
+
+/// ChatML has no role for functions, and Gemma none for the system either.
+#[test]
+fn functions_and_system_messages_are_shown_by_templates_without_them() {
+    let place = Place::new();
+    let server = Server::start_in(place, "-np 1 -c 1024 --chat-template gemma");
+    let tool = json!({ "type": "function", "function": { "name": "weather", "parameters": {
+        "type": "object", "properties": { "city": { "type": "string", "maxLength": 8 } }, "required": ["city"],
+        "additionalProperties": false } } });
+    let function = json!({ "name": "weather", "arguments": "{\"city\":\"Verona\"}" });
+    let call = json!({ "id": "1", "type": "function", "function": function });
+    let messages = json!([
+        { "role": "system", "content": "Be brief" },
+        { "role": "user", "content": "Weather?" },
+        { "role": "assistant", "content": null, "tool_calls": [call] },
+        { "role": "tool", "tool_call_id": "1", "content": "sunny" },
+    ]);
+    let body = json!({ "messages": messages, "tools": [tool] });
+    let prompt = server.post("/apply-template", &body).good()["prompt"].clone();
+    let mut rest = prompt.as_str().unwrap();
+    for part in
+        ["Be brief", "weather", "Weather?", "<tool_call>", "Verona", "<tool_response>", "sunny"]
+    {
+        rest = rest.split_once(part).unwrap_or_else(|| panic!("no {part}: {prompt}")).1;
+    }
+    let short = json!({ "messages": [{ "role": "user", "content": "a" }], "tools": [tool], "max_tokens": 200,
+        "parallel_tool_calls": false });
+    let ask = |more: Value| server.post("/v1/chat/completions", &with(short.clone(), &more));
+    let found = ask(json!({ "tool_choice": "required", "seed": 1 })).good();
+    let message = &found["choices"][0]["message"];
+    assert_eq!(message["tool_calls"][0]["function"]["name"], "weather", "{found}");
+    // Either a call or an answer by the schema.
+    let schema = json!({ "type": "object", "properties": { "a": { "enum": [1, 2] } }, "required": ["a"],
+        "additionalProperties": false });
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": schema } });
+    for seed in 0..4 {
+        let found = ask(json!({ "response_format": format, "seed": seed })).good();
+        let choice = &found["choices"][0];
+        match choice["finish_reason"].as_str() {
+            Some("tool_calls") => assert!(choice["message"]["content"].is_null(), "{found}"),
+            _ => {
+                let text = choice["message"]["content"].as_str().unwrap();
+                let value: Value =
+                    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {found}"));
+                assert!([json!({ "a": 1 }), json!({ "a": 2 })].contains(&value), "{found}");
+            }
+        }
+    }
+    for (more, field) in [
+        (json!({ "grammar": "root ::= \"a\"" }), "grammar"),
+        (json!({ "response_format": format, "tool_choice": "required" }), "tool_choice"),
+    ] {
+        let reply = ask(more);
+        assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(field)));
     }
 }
 

@@ -47,6 +47,14 @@ impl Grammar {
         Grammar { notation: Notation::Lark, source: grammar.into() }
     }
 
+    /// A schema as an expression in [`lark`](Grammar::lark), for grammars that allow other texts too; `None` for other
+    /// notations, and for a source that is no JSON.
+    pub fn lark_expression(&self) -> Option<String> {
+        let is_schema = self.notation == Notation::Schema;
+        let schema = is_schema.then(|| serde_json::from_str(&self.source).ok()).flatten()?;
+        Some(format!("%json {}", with_options(schema)))
+    }
+
     /// What the source is, for messages.
     pub(crate) fn what(&self) -> &'static str {
         match self.notation {

@@ -289,3 +289,23 @@ fn required_beside_another_type_than_object_says_nothing() {
         assert!(error.contains("an array of strings"), "{error}");
     }
 }
+
+#[test]
+fn a_schema_may_be_one_of_several_texts() {
+    let schema = Grammar::json_schema(
+        r#"{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false}"#,
+    );
+    let answer = schema.lark_expression().unwrap();
+    let either = constraint(&Grammar::lark(format!("start: (\"no\" | r1)\nr1: {answer}\n")));
+    for text in ["no", r#"{"a":1}"#, "{\n  \"a\": 1\n}"] {
+        assert!(matches(&either, text), "{text}");
+    }
+    for text in ["", "{}", "no{", r#"{"a":1}no"#] {
+        assert!(!matches(&either, text), "{text}");
+    }
+    assert_eq!(Grammar::gbnf("root ::= \"a\"").lark_expression(), None);
+    for (any, text) in [("true", "3"), ("{}", "[]")] {
+        let any = Grammar::json_schema(any).lark_expression().unwrap();
+        assert!(matches(&constraint(&Grammar::lark(format!("start: {any}\n"))), text), "{any}");
+    }
+}

@@ -49,8 +49,9 @@ pub struct Limits {
     pub body_idle: Duration,
     /// Open connections.
     pub connections: usize,
-    /// Open connections of one IP address.
-    pub connections_per_ip: usize,
+    /// Open connections of one IP address. If not given, addresses of this machine and of private networks may have all
+    /// connections, since they may be a proxy's, and others 64.
+    pub connections_per_ip: Option<usize>,
     /// Time that a request may take; [`Duration::MAX`] is any time.
     pub request: Duration,
     /// Time that running answers get when the server is told to stop.
@@ -74,7 +75,7 @@ impl Default for Limits {
             head: Duration::from_secs(10),
             body_idle: Duration::from_secs(30),
             connections: 1024,
-            connections_per_ip: 64,
+            connections_per_ip: None,
             request: Duration::from_secs(3600),
             drain: Duration::from_secs(30),
             ping: Duration::from_secs(30),

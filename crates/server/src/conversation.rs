@@ -84,7 +84,12 @@ pub fn messages(value: &Value) -> Result<Vec<Value>, ApiError> {
         let mut object = object.clone();
         let role = object.get("role").and_then(Value::as_str);
         let role = role.ok_or_else(|| wrong(at, "must have a 'role', a string"))?.to_owned();
-        let calls = object.get("tool_calls").is_some_and(|calls| !calls.is_null());
+        let given = object.get("tool_calls").filter(|calls| !calls.is_null());
+        let (has_list, calls) = (given.is_some(), given.is_some_and(|calls| *calls != json!([])));
+        if !calls {
+            // Clients send empty lists where there is no call.
+            object.shift_remove("tool_calls");
+        }
         let refusal = object.get("refusal").filter(|text| role == "assistant" && text.is_string());
         match object.get("content") {
             Some(Value::String(_)) => {}
@@ -100,7 +105,7 @@ pub fn messages(value: &Value) -> Result<Vec<Value>, ApiError> {
                 object.insert("content".to_owned(), refusal);
             }
             None | Some(Value::Null)
-                if role == "assistant" && (calls || object.contains_key("content")) =>
+                if role == "assistant" && (has_list || object.contains_key("content")) =>
             {
                 object.insert("content".to_owned(), if calls { Value::Null } else { json!("") });
             }

@@ -1,35 +1,29 @@
 //! Listens, accepts connections within limits, and stops without losing answers.
 //!
 //! The accept loop is ours because hyper enforces the time limit for a request's head only with a timer, and because
-//! connections are counted.
+//! connections are counted (`serve/connections.rs`).
 
-use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use axum::Router;
-use hyper::Request;
-use hyper::body::Incoming;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsAcceptor;
-use tower::ServiceExt;
 
 use crate::app::{App, router};
 use crate::config::{Address, Config};
 use crate::log;
+use connections::Connections;
+
+mod connections;
 
 /// Errors of starting a server.
 #[derive(Debug, thiserror::Error)]
@@ -328,106 +322,6 @@ fn listen_unix(path: &Path, streams: mpsc::Sender<Accepted>) -> Result<String, E
 fn listen_unix(path: &Path, _: mpsc::Sender<Accepted>) -> Result<String, Error> {
     let source = io::Error::from(io::ErrorKind::Unsupported);
     Err(Error::Listen { address: path.display().to_string(), source })
-}
-
-/// What connections share.
-struct Connections {
-    app: Arc<App>,
-    router: Router,
-    tls: Option<TlsAcceptor>,
-    open: Arc<AtomicUsize>,
-    by_ip: Arc<Mutex<HashMap<IpAddr, usize>>>,
-}
-
-/// Counts a connection while it is open.
-struct Place {
-    open: Arc<AtomicUsize>,
-    by_ip: Arc<Mutex<HashMap<IpAddr, usize>>>,
-    ip: Option<IpAddr>,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
-        let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(ip) = self.ip
-            && let Some(count) = by_ip.get_mut(&ip)
-        {
-            *count -= 1;
-            if *count == 0 {
-                by_ip.remove(&ip);
-            }
-        }
-    }
-}
-
-impl Connections {
-    fn new(app: Arc<App>, router: Router, tls: Option<TlsAcceptor>) -> Connections {
-        Connections { app, router, tls, open: Arc::default(), by_ip: Arc::default() }
-    }
-
-    /// A place for a connection; `None` if there are too many.
-    fn place(&self, ip: Option<IpAddr>) -> Option<Place> {
-        let limits = &self.app.config.limits;
-        let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.open.load(Ordering::Relaxed) >= limits.connections {
-            return None;
-        }
-        if let Some(ip) = ip {
-            let count = by_ip.entry(ip).or_default();
-            if *count >= limits.connections_per_ip {
-                return None;
-            }
-            *count += 1;
-        }
-        self.open.fetch_add(1, Ordering::Relaxed);
-        Some(Place { open: self.open.clone(), by_ip: self.by_ip.clone(), ip })
-    }
-
-    /// Serves a connection in a task of its own; one too many is closed at once.
-    fn accept(&self, accepted: Accepted, graceful: &GracefulShutdown) {
-        let Accepted { stream, ip } = accepted;
-        let Some(place) = self.place(ip) else {
-            self.app.metrics.refused.increment(1);
-            return;
-        };
-        let (router, tls) = (self.router.clone(), self.tls.clone());
-        let (head, idle) = (self.app.config.limits.head, self.app.config.limits.body_idle);
-        let watcher = graceful.watcher();
-        tokio::spawn(async move {
-            let _place = place;
-            let stream: Box<dyn Stream> = match tls {
-                None => stream,
-                Some(tls) => match tokio::time::timeout(head, tls.accept(stream)).await {
-                    Ok(Ok(stream)) => Box::new(stream),
-                    _ => return,
-                },
-            };
-            let mut builder = auto::Builder::new(hyper_util::rt::TokioExecutor::new());
-            // Clients exist that compare the names of headers as they are usually written.
-            let http1 = &mut builder.http1();
-            http1.timer(TokioTimer::new()).header_read_timeout(head).max_headers(100);
-            http1.title_case_headers(true);
-            let http2 = &mut builder.http2();
-            http2.timer(TokioTimer::new()).max_concurrent_streams(64);
-            http2.keep_alive_interval(head).keep_alive_timeout(idle);
-            let has_asked = Arc::new(AtomicBool::new(false));
-            let asks = has_asked.clone();
-            let service = router.map_request(move |request: Request<Incoming>| {
-                asks.store(true, Ordering::Relaxed);
-                request
-            });
-            let service = TowerToHyperService::new(service);
-            let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-            let mut connection = pin!(watcher.watch(connection));
-            // hyper's limit begins only when it knows the version of HTTP, and is none for HTTP/2.
-            let ended = tokio::time::timeout(head, connection.as_mut()).await;
-            if ended.is_err() && has_asked.load(Ordering::Relaxed) {
-                // Its client sees how it ends.
-                let _ = connection.await;
-            }
-        });
-    }
 }
 
 /// Reads a certificate chain and a private key.

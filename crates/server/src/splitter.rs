@@ -56,6 +56,54 @@ struct CallConstraint {
     grammar: Grammar,
     /// The text after which the grammar applies.
     trigger: Option<String>,
+    /// The field whose schema an answer follows that makes no call, if the grammar allows one.
+    answer: Option<&'static str>,
+}
+
+impl CallConstraint {
+    /// The calls that a request asks for, or lets the model make.
+    ///
+    /// # Errors
+    /// Calls are required, and the format has no grammar for them.
+    fn of(
+        format: &Format,
+        rules: Option<CallRules<'_>>,
+        choice: Option<ToolChoice<'_>>,
+    ) -> Result<Option<CallConstraint>, ApiError> {
+        let grammar = rules.and_then(|rules| format.call_grammar(&rules));
+        if grammar.is_none() && matches!(choice, Some(ToolChoice::Required | ToolChoice::Named(_)))
+        {
+            let problem = format!("cannot be forced in the format '{}'", format.name());
+            return Err(ApiError::field("tool_choice", problem));
+        }
+        Ok(grammar.map(|grammar| CallConstraint {
+            grammar: Grammar::lark(grammar.lark),
+            trigger: grammar.trigger,
+            answer: None,
+        }))
+    }
+
+    /// Calls, or an answer that follows the schema of `field`.
+    ///
+    /// # Errors
+    /// What `field` gives is no schema; the format has no marker that tells calls from an answer.
+    fn or_answer(
+        format: &Format,
+        rules: &CallRules<'_>,
+        field: &'static str,
+        schema: &Grammar,
+    ) -> Result<CallConstraint, ApiError> {
+        let answer = schema.lark_expression().ok_or_else(|| {
+            ApiError::field(field, "cannot be combined with tools; set tool_choice to none")
+        })?;
+        let grammar = format.call_or_answer_grammar(rules, &answer).ok_or_else(|| {
+            let name = format.name();
+            let problem = format!("cannot be combined with tools in the format '{name}'");
+            ApiError::field(field, problem)
+        })?;
+        let grammar = Grammar::lark(grammar.lark);
+        Ok(CallConstraint { grammar, trigger: None, answer: Some(field) })
+    }
 }
 
 /// Whether a request lets the model reason.
@@ -70,7 +118,7 @@ impl Style {
     /// The style that a request asks for; `prompt` is its rendered prompt.
     ///
     /// # Errors
-    /// Its tools or its choice of tools are wrong.
+    /// Its tools or its choice of tools are wrong, or cannot be combined with its grammar.
     pub fn of(app: &App, loaded: &Loaded, body: &Body, prompt: &str) -> Result<Style, ApiError> {
         let source = loaded.template()?.source();
         let format = Format::of(source);
@@ -100,19 +148,12 @@ impl Style {
             may_think: format.may_think(source) && may_think(app, body),
             tokenizer,
         });
-        let grammar = rules.and_then(|rules| format.call_grammar(&rules));
-        if grammar.is_none() && matches!(choice, Some(ToolChoice::Required | ToolChoice::Named(_)))
-        {
-            let problem = format!("cannot be forced in the format '{}'", format.name());
-            return Err(ApiError::field("tool_choice", problem));
-        }
-        // A reply in the generic format is a call as a whole, which nothing announces.
-        let is_lazy = matches!(choice, Some(ToolChoice::Auto));
-        let grammar = grammar.filter(|grammar| !is_lazy || grammar.trigger.is_some());
-        let constraint = grammar.map(|grammar| CallConstraint {
-            grammar: Grammar::lark(grammar.lark),
-            trigger: grammar.trigger,
-        });
+        let constraint = match (rules, constraints::grammar(body)?) {
+            (Some(rules), Some((field, schema))) if rules.choice == ToolChoice::Auto => {
+                Some(CallConstraint::or_answer(&format, &rules, field, &schema)?)
+            }
+            (rules, _) => CallConstraint::of(&format, rules, choice)?,
+        };
         let options = Options {
             tools: if choice.is_some() { tools } else { Vec::new() },
             reasoning: if splits { ReasoningFormat::Split } else { ReasoningFormat::Content },
@@ -130,11 +171,16 @@ impl Style {
         self.shows_control
     }
 
-    /// What the answer must follow: what the body asks for, or the calls that it must make.
+    /// What the answer must follow: what the body asks for, the calls that it must make, or either.
     ///
     /// # Errors
     /// The grammar or a schema of a tool cannot be compiled.
     pub fn constraint(&self, loaded: &Loaded, body: &Body) -> Result<Option<Constraint>, ApiError> {
+        if let Some((calls, field)) =
+            self.constraint.as_ref().and_then(|calls| Some((calls, calls.answer?)))
+        {
+            return constraints::compile(loaded, field, &calls.grammar).map(Some);
+        }
         let asked = constraints::constraint(loaded, body)?;
         let is_forced = self.constraint.as_ref().is_some_and(|calls| calls.trigger.is_none());
         match (&self.constraint, asked) {

@@ -183,9 +183,9 @@ pub struct LimitArgs {
     /// Open connections
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub max_connections: usize,
-    /// Open connections of one IP address
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    pub max_connections_per_ip: usize,
+    /// Open connections of one IP address; by default all for private addresses, 64 for others
+    #[arg(long, value_name = "N")]
+    pub max_connections_per_ip: Option<usize>,
     /// Seconds that a request may take; short form -to
     #[arg(long, value_name = "S", default_value_t = 3600, env = "LLAMA_ARG_TIMEOUT")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]

@@ -33,6 +33,12 @@ pub const FIELDS: &[Field] = &[
     Field::new("stop_sequences", params::STOPS, "Texts that end the answer."),
     Field::new("tools", Accepts::List(256), "Functions that the model may call."),
     Field::new("tool_choice", Accepts::Object, "`auto`, `any`, `tool` or `none`."),
+    Field::new(
+        "output_config",
+        Accepts::Object,
+        "`format`: a JSON schema that the answer must follow; `effort`.",
+    ),
+    Field::new("output_format", Accepts::Object, "`format` of `output_config`."),
 ];
 
 /// `POST /v1/messages`.

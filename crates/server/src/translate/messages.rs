@@ -5,8 +5,17 @@ use serde_json::{Map, Value, json};
 use super::{Result, array, call, count, object, refused, renamed, text};
 
 /// Fields with a counterpart of another name or form; all others are passed on.
-const OWN: &[&str] =
-    &["system", "messages", "tools", "tool_choice", "stop_sequences", "thinking", "metadata"];
+const OWN: &[&str] = &[
+    "system",
+    "messages",
+    "tools",
+    "tool_choice",
+    "stop_sequences",
+    "thinking",
+    "metadata",
+    "output_config",
+    "output_format",
+];
 
 /// The chat completion request of a Messages request.
 ///
@@ -53,6 +62,7 @@ pub fn request(body: &Value) -> Result<Value> {
             chat.insert("thinking_budget_tokens".into(), budget.clone());
         }
     }
+    output(body, &mut chat)?;
     if let Some(user) = body.get("metadata").and_then(|metadata| metadata.get("user_id")) {
         chat.insert("user".into(), user.clone());
     }
@@ -60,6 +70,37 @@ pub fn request(body: &Value) -> Result<Value> {
         chat.insert("stream_options".into(), json!({ "include_usage": true }));
     }
     Ok(chat.into())
+}
+
+/// The form of the answer and the effort for it. `output_format` is the earlier place of `output_config.format`.
+fn output(body: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result<()> {
+    let given = |fields: &Map<String, Value>, key: &str| {
+        fields.get(key).filter(|value| !value.is_null()).cloned()
+    };
+    let mut format = given(body, "output_format").map(|format| (format, "output_format"));
+    if let Some(config) = given(body, "output_config") {
+        let config = object(&config, "output_config")?;
+        if let Some(own) = given(config, "format") {
+            format = Some((own, "output_config.format"));
+        }
+        if config.get("effort").is_some_and(|effort| !effort.is_null()) {
+            let effort = text(config, "effort", "output_config")?;
+            chat.insert("reasoning_effort".into(), effort.into());
+        }
+    }
+    let Some((format, at)) = format else { return Ok(()) };
+    let fields = object(&format, at)?;
+    if text(fields, "type", at)? != "json_schema" {
+        return refused(format!("{at}.type"), "must be json_schema");
+    }
+    let Some(schema) = fields.get("schema") else {
+        return refused(format!("{at}.schema"), "is missing");
+    };
+    object(schema, &format!("{at}.schema"))?;
+    let schema = json!({ "name": "output", "schema": schema });
+    let format = json!({ "type": "json_schema", "json_schema": schema });
+    chat.insert("response_format".into(), format);
+    Ok(())
 }
 
 /// The text of a string or of text blocks.

@@ -76,6 +76,12 @@ pub fn request(body: &Value) -> Result<Value> {
     if let Some(effort) = given("reasoning").and_then(|reasoning| reasoning.get("effort")) {
         chat.insert("reasoning_effort".into(), effort.clone());
     }
+    if let Some(include) = given("include") {
+        let wants = "message.output_text.logprobs";
+        if array(include, "include")?.iter().any(|name| name == wants) {
+            chat.insert("logprobs".into(), true.into());
+        }
+    }
     if let Some(number) = given("top_logprobs") {
         chat.insert("logprobs".into(), true.into());
         chat.insert("top_logprobs".into(), number.clone());
@@ -92,7 +98,8 @@ fn conversation(items: &[Value], messages: &mut Vec<Value>) -> Result<()> {
     for (index, item) in items.iter().enumerate() {
         let at = format!("input[{index}]");
         let fields = object(item, &at)?;
-        let kind = fields.get("type").map_or(Some("message"), Value::as_str).unwrap_or_default();
+        let kind = fields.get("type").filter(|kind| !kind.is_null());
+        let kind = kind.map_or(Some("message"), Value::as_str).unwrap_or_default();
         match kind {
             "message" => {
                 let role = match text(fields, "role", &at)? {

@@ -382,3 +382,50 @@ fn timings_and_progress_stay_in_the_events() {
     assert_eq!(last["response"]["incomplete_details"]["reason"], "max_output_tokens");
     assert!(last["timings"].is_object());
 }
+
+#[test]
+fn schemas_and_effort_of_messages_are_those_of_chats() {
+    let of = |more: Value| {
+        let mut body = json!({ "messages": [{ "role": "user", "content": "Hi" }] });
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("fields").clone());
+        messages::request(&body)
+    };
+    let schema = json!({ "type": "object" });
+    let format = json!({ "type": "json_schema", "schema": schema });
+    let chat =
+        of(json!({ "output_config": { "format": format, "effort": "max" } })).expect("a chat");
+    assert_eq!(chat["response_format"]["type"], "json_schema");
+    assert_eq!(chat["response_format"]["json_schema"]["schema"], schema);
+    assert_eq!(chat["reasoning_effort"], "max");
+    assert!(chat.get("output_config").is_none());
+    let beta = of(json!({ "output_format": format, "output_config": null })).expect("a chat");
+    assert_eq!(beta["response_format"], chat["response_format"]);
+    let none = of(json!({ "output_config": { "format": null, "effort": null } })).expect("a chat");
+    assert!(none.get("response_format").is_none() && none.get("reasoning_effort").is_none());
+    for (more, field) in [
+        (json!({ "output_config": 3 }), "output_config"),
+        (json!({ "output_config": { "effort": 3 } }), "output_config.effort"),
+        (json!({ "output_config": { "format": { "type": "xml" } } }), "output_config.format.type"),
+        (json!({ "output_format": { "type": "json_schema" } }), "output_format.schema"),
+        (
+            json!({ "output_format": { "type": "json_schema", "schema": 3 } }),
+            "output_format.schema",
+        ),
+    ] {
+        assert_eq!(of(more).expect_err(field).field, field);
+    }
+}
+
+#[test]
+fn responses_may_include_log_probabilities_and_leave_types_out() {
+    let chat = responses::request(&json!({
+        "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
+        "input": [{ "type": null, "role": "user", "content": "Hi" }],
+    }))
+    .expect("a chat");
+    assert_eq!(chat["logprobs"], true);
+    assert!(chat.get("top_logprobs").is_none() && chat.get("include").is_none());
+    assert_eq!(chat["messages"], json!([{ "role": "user", "content": "Hi" }]));
+    let refused = responses::request(&json!({ "input": "Hi", "include": "logprobs" }));
+    assert_eq!(refused.expect_err("no list").field, "include");
+}

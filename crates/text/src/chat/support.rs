@@ -46,7 +46,14 @@ impl Support {
         let given = tools.then_some(&given);
         let [answer, call, result] = history();
         let (calls, results) = match render(&[user.clone(), call.clone(), result.clone()], given) {
-            Some(prompt) => (prompt.contains(ARGUMENT), prompt.contains(RESULT)),
+            Some(prompt) => {
+                // A template for certain functions writes only the arguments that it knows.
+                let mut silent = call.clone();
+                silent.as_object_mut().and_then(|fields| fields.remove("tool_calls"));
+                let without = render(&[user.clone(), silent, result.clone()], given);
+                let adds = without.is_some_and(|without| without.len() < prompt.len());
+                (adds || prompt.contains(ARGUMENT), prompt.contains(RESULT))
+            }
             None if shows(&[user.clone(), answer, result], given, RESULT) => (false, true),
             None => (shows(&[user, call], given, ARGUMENT), false),
         };
