@@ -3,17 +3,17 @@
 
 #![allow(clippy::print_stdout, reason = "an example shows its result")]
 
-use bilayer::Model;
+use bilayer::{Model, Norm};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let path = args.next().ok_or("usage: embed MODEL.gguf TEXT...")?;
     let texts: Vec<String> = args.collect();
 
-    let mut model = Model::open(path)?;
+    let mut model = Model::builder(path).norm(Norm::P(2)).open()?;
     let vectors = model.embed(&texts)?;
 
-    // Vectors have length 1, so that their dot product is the cosine of the angle between them.
+    // With length 1, their dot product is the cosine of the angle between them.
     let similarity = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f32>();
     for (text, vector) in texts.iter().zip(&vectors) {
         let row: Vec<String> =
