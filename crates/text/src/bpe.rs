@@ -15,8 +15,10 @@ use crate::spellings::Spellings;
 use crate::vocabulary::{TokenType, byte};
 use crate::{Error, Vocabulary};
 use merges::{Merges, Word};
+use threes::Threes;
 
 mod merges;
+mod threes;
 
 /// Splits text into words by patterns, spells them in the vocabulary's alphabet, and merges.
 pub(crate) struct Bpe {
@@ -37,10 +39,13 @@ pub(crate) struct Words {
     stages: Vec<Stage>,
 }
 
-struct Stage {
-    pattern: Regex,
-    /// Whether every character is part of some match, so that an early end is a failure.
-    covers: bool,
+enum Stage {
+    Pattern {
+        pattern: Regex,
+        /// Whether every character is part of some match, so that an early end is a failure.
+        covers: bool,
+    },
+    Threes(Threes),
 }
 
 /// Receives the place of a word and its tokens.
@@ -244,10 +249,14 @@ impl Words {
 
 impl Stage {
     fn new(pattern: &str) -> Result<Self, Error> {
+        let failed = |error: &dyn std::fmt::Display| Error::Library(error.to_string());
+        if let Some(threes) = Threes::of(pattern).map_err(|error| failed(&error))? {
+            return Ok(Self::Threes(threes));
+        }
         // Patterns of this form match letters, digits, white space, and everything else.
         let covers = pattern.contains(r"[^\s\p{L}") || pattern.contains(r"[^\n]");
-        let pattern = Regex::new(pattern).map_err(|error| Error::Library(error.to_string()))?;
-        Ok(Self { pattern, covers })
+        let pattern = Regex::new(pattern).map_err(|error| failed(&error))?;
+        Ok(Self::Pattern { pattern, covers })
     }
 
     /// Appends the matches within `word`, and the gaps between them, to `cut`.
@@ -257,15 +266,22 @@ impl Stage {
         word: Range<usize>,
         cut: &mut Vec<Range<usize>>,
     ) -> Result<(), Error> {
+        let (pattern, covers) = match self {
+            Self::Pattern { pattern, covers } => (pattern, *covers),
+            Self::Threes(threes) => {
+                threes.cut(text, word, cut);
+                return Ok(());
+            }
+        };
         let mut end = word.start;
         // An early end, where the engine gives up, is seen below.
-        for found in self.pattern.find_iter(&text[word.clone()]).map_while(Result::ok) {
+        for found in pattern.find_iter(&text[word.clone()]).map_while(Result::ok) {
             let (from, to) = (word.start + found.start(), word.start + found.end());
             cut.extend([end..from, from..to].into_iter().filter(|range| !range.is_empty()));
             end = to;
         }
         if end < word.end {
-            if self.covers {
+            if covers {
                 return Err(Error::Pattern { at: end - word.start, len: word.len() });
             }
             cut.push(end..word.end);
@@ -316,11 +332,31 @@ mod tests {
         }
     }
 
+    #[test]
+    fn numbers_and_lines_are_cut_by_name() {
+        let cases: &[(&str, &str, &[&str])] = &[
+            ("tiny_aya", "a 1234567 12345x", &["a", " ", "1", "234", "567", " ", "123", "45", "x"]),
+            ("cohere2moe", "12345", &["12", "345"]),
+            ("superbpe", "a 1234567 b 123 1", &["a ", "1", "234", "567", " b ", "123", " ", "1"]),
+            ("afmoe", "x12345678y ½1234", &["x", "12", "345", "678", "y", " ", "½1", "234"]),
+            ("afmoe", "日本ไทย a한국", &["日本ไทย", " a", "한국"]),
+            ("laguna", "a\n\n b 12", &["a", "\n\n", " b", " ", "1", "2"]),
+            ("granite-embed-multi-97m", "aB 1234", &["a", "B", " ", "123", "4"]),
+            ("spark2_5", "a!\n\n12 b", &["a", "!", "\n", "\n", "1", "2", " b"]),
+        ];
+        for (name, text, expected) in cases {
+            let words = Words::new(pre::find(name).expect(name)).and_then(|words| words.of(text));
+            let words: Vec<&str> = words.expect(name).into_iter().map(|it| &text[it]).collect();
+            assert_eq!(words, *expected, "{name}");
+        }
+    }
+
     /// A pattern that matches all text fails where it ends early; others leave the rest as a word.
     #[test]
     fn text_behind_the_last_match_is_a_word_or_a_failure() {
         for covers in [false, true] {
-            let stage = Stage { pattern: Regex::new("a+").expect("a pattern"), covers };
+            let pattern = Regex::new("a+").expect("a pattern");
+            let stage = Stage::Pattern { pattern, covers };
             let cut = |word| {
                 let mut cut = Vec::new();
                 stage.cut("aabaab", word, &mut cut).map(|()| cut)

@@ -19,6 +19,7 @@ use crate::{Error, Tokenizer};
 
 mod budget;
 mod builtin;
+mod continuation;
 mod cost;
 mod environment;
 mod fallback;
@@ -26,11 +27,14 @@ mod fallback;
 mod hostile;
 mod inputs;
 mod json;
+mod lists;
+mod macros;
 mod messages;
 mod methods;
 mod program;
 mod python;
 pub mod reply;
+mod repr;
 mod source;
 mod special_tokens;
 mod support;
@@ -38,7 +42,7 @@ mod templates;
 
 pub use builtin::Builtin;
 pub use inputs::Inputs;
-use messages::ArgumentForm;
+use messages::{ArgumentForm, Form};
 pub use special_tokens::{Prompt, Segment};
 use support::Support;
 pub use templates::Templates;
@@ -93,7 +97,7 @@ impl Template {
     /// # Errors
     /// [`Error::Template`] if it is not valid Jinja.
     pub fn new(name: &str, source: &str) -> Result<Self, Error> {
-        let source = source::without_generation(source);
+        let source = source::without_generation(&source::with_line_feeds(source));
         let compiled = || {
             budget::set(CONSTANTS);
             program::compile(&source, environment::ENVIRONMENT.syntax()).map(drop)
@@ -151,7 +155,9 @@ impl Template {
     ) -> Result<Prompt, Error> {
         let is_plain = inputs.tools.is_none() && !fallback::concerns(inputs.messages);
         let support = (!is_plain).then(|| self.support.get_or_init(|| Support::of(self)));
-        let prompt = |form| {
+        let null_content = support.is_some_and(|support| support.null_content);
+        let prompt = |arguments| {
+            let form = Form { arguments, null_content };
             let messages = inputs.messages.iter().map(|message| messages::prepared(message, form));
             let mut messages: Vec<serde_json::Value> = messages.collect();
             let mut tools = inputs.tools;
@@ -166,6 +172,20 @@ impl Template {
             Err(error @ Error::Template { .. }) => prompt(ArgumentForm::Text).map_err(|_| error),
             done => done,
         }
+    }
+
+    /// The prompt of a request whose last message is the beginning of the answer: it ends with that message's content, at
+    /// the place where the template writes it. If the template writes it nowhere, the content follows what begins an answer.
+    /// Content that begins with reasoning and does not end it always does.
+    ///
+    /// # Errors
+    /// Those of [`prompt`](Self::prompt).
+    pub fn continuation(
+        &self,
+        inputs: &Inputs<'_>,
+        tokenizer: &Tokenizer,
+    ) -> Result<Prompt, Error> {
+        continuation::prompt(self, inputs, tokenizer)
     }
 
     /// Renders `source`, which is this template or a modified one, after applying `write` to every text in the inputs.

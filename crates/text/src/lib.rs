@@ -12,22 +12,24 @@
 //! | `llama` | SentencePiece's merging by score, with bytes for characters that have no token |
 //! | `t5` | SentencePiece's unigrams: the pieces with the greatest sum of scores, after normalization by the file's rules |
 //! | `gpt2` | byte pairs over bytes: words by `tokenizer.ggml.pre`, then the merges by rank |
-//! | `gemma4` | byte pairs over characters, spaces as U+2581, with bytes for the rest |
+//! | `gemma4` | byte pairs over characters, spaces as U+2581, with bytes for the rest; texts always begin with `bos`, since files say otherwise without cause |
+//! | `gpt2` with `tokenizer.ggml.pre` `gemma4`, `granite-embed-multi-311m` or `sarvam-moe` | as `gemma4`; texts for `sarvam-moe` begin with `bos` only where the file says so |
 //! | `no_vocab` | not at all: ids are spelled as such, and a text is an error |
 //! | `bert` | BERT's normalisation, then WordPiece |
 //!
 //! Supported values of `tokenizer.ggml.pre`; any other is an error, as is its absence:
 //!
-//! `a.x-4.0` `bailingmoe` `bailingmoe2` `bloom` `chameleon` `chatglm-bpe` `codeshell`
-//! `command-r` `dbrx` `deepseek-coder` `deepseek-llm` `deepseek-r1-qwen` `deepseek-v3` `default`
-//! `exaone` `exaone-moe` `exaone4` `f2llmv2` `falcon` `falcon-h1` `falcon3` `gigachat` `glm4`
-//! `glm5` `gpt-2` `gpt-4o` `gpt3-finnish` `granite-docling` `grok-2` `hunyuan` `hunyuan-dense`
-//! `hy_v4` `jais` `jais-2` `jina-de` `jina-es` `jina-v1-en` `jina-v2-code` `jina-v2-de`
-//! `jina-v2-es` `jina-v5-nano` `joyai-llm` `kanana2` `kimi-k2` `kormo` `lfm2` `llada-moe`
-//! `llama-bpe` `llama-v3` `llama3` `llama4` `megrez` `mellum` `mellum2` `midm-2.0` `minerva-7b`
-//! `minicpm5` `minimax-m2` `modern-bert` `mpt` `olmo` `phi-2` `pixtral` `poro-chat` `qwen2`
-//! `qwen35` `refact` `roberta-bpe` `seed-coder` `smaug-bpe` `smollm` `solar-open` `stablelm2`
-//! `starcoder` `talkie` `tekken` `trillion` `ufakzeka` `viking` `youtu`
+//! `a.x-4.0` `afmoe` `bailingmoe` `bailingmoe2` `bloom` `chameleon` `chatglm-bpe` `codeshell`
+//! `cohere2moe` `command-r` `dbrx` `deepseek-coder` `deepseek-llm` `deepseek-r1-qwen` `deepseek-v3`
+//! `default` `exaone` `exaone-moe` `exaone4` `f2llmv2` `falcon` `falcon-h1` `falcon3` `gigachat`
+//! `glm4` `glm5` `gpt-2` `gpt-4o` `gpt3-finnish` `granite-docling` `granite-embed-multi-97m`
+//! `grok-2` `hunyuan` `hunyuan-dense` `hy_v4` `jais` `jais-2` `jina-de` `jina-es` `jina-v1-en`
+//! `jina-v2-code` `jina-v2-de` `jina-v2-es` `jina-v5-nano` `joyai-llm` `kanana2` `kimi-k2` `kormo`
+//! `laguna` `lfm2` `llada-moe` `llama-bpe` `llama-v3` `llama3` `llama4` `megrez` `mellum` `mellum2`
+//! `midm-2.0` `minerva-7b` `minicpm5` `minimax-m2` `modern-bert` `mpt` `olmo` `phi-2` `pixtral`
+//! `poro-chat` `qwen2` `qwen35` `refact` `roberta-bpe` `seed-coder` `smaug-bpe` `smollm`
+//! `solar-open` `spark2_5` `stablelm2` `starcoder` `superbpe` `talkie` `tekken` `tiny_aya`
+//! `trillion` `ufakzeka` `viking` `youtu`
 //!
 //! Where llama.cpp and the original tokenizers differ, this crate follows the originals: BERT's vowel signs and
 //! Hangul, SentencePiece's ties, and NFC text for `mpt`, `olmo`, `modern-bert` and `command-r`. The exception is

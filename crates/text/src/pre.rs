@@ -29,6 +29,8 @@ pub(crate) struct Pre {
     pub whole_words: bool,
     /// Whether `bos` is added by default if the file does not say.
     pub add_bos: bool,
+    /// Whether `bos` is added even if the file says that it is not.
+    pub always_bos: bool,
 }
 
 const PLAIN: Pre = Pre {
@@ -38,6 +40,7 @@ const PLAIN: Pre = Pre {
     makers_nfc: false,
     whole_words: false,
     add_bos: false,
+    always_bos: false,
 };
 
 /// GPT-2.
@@ -50,6 +53,12 @@ const GPT4_DIGITS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// The last pattern of DeepSeek V3 and related models.
 const DEEPSEEK3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
+/// Numbers in groups of three counted from their end, as in `1 234 567`: Arcee's AFMoE.
+pub(crate) const THREES: &str = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))";
+/// [`THREES`] of decimal digits, unless a letter follows the number: Tiny Aya.
+pub(crate) const THREES_OF_WORDS: &str = r"\d{1,3}(?=(?:\d{3})*\b)";
+/// The places before each group of three digits counted from the end of a number: SuperBPE.
+pub(crate) const BEFORE_THREES: &str = r"(?=(\d{3})+(?!\d))";
 /// BLOOM: runs without space and common punctuation.
 const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
 /// The letters of the DeepSeek LLM: those of scripts with capitals.
@@ -73,6 +82,13 @@ const DEEPSEEK_LETTERS: &str = concat!(
 );
 /// Runs of CJK ideographs and kana.
 const CJK: &str = "[一-龥぀-ゟ゠-ヿ]+";
+/// Runs of the scripts of Asia without spaces, and of Hangul and Burmese.
+const ASIAN: &str = concat!(
+    r"[\u{4e00}-\u{9fff}\u{3400}-\u{4dbf}\u{f900}-\u{faff}\u{3040}-\u{309f}",
+    r"\u{30a0}-\u{30ff}\u{ff65}-\u{ff9f}\u{2f00}-\u{2fdf}\u{e00}-\u{e7f}\u{e80}-\u{eff}",
+    r"\u{1780}-\u{17ff}\u{1000}-\u{109f}\u{aa60}-\u{aa7f}\u{a9e0}-\u{a9ff}",
+    r"\u{ac00}-\u{d7af}\u{1100}-\u{11ff}]+",
+);
 /// [`CJK`] with Hangul, in the first DeepSeek models.
 const CJK_HANGUL: &str = "[一-龥ࠀ-一가-퟿]+";
 
@@ -147,6 +163,7 @@ pub(crate) const TABLE: &[Pre] = &[
         ..PLAIN
     },
     Pre { names: &["dbrx", "smaug-bpe", "chatglm-bpe"], patterns: &[GPT4], ..PLAIN },
+    Pre { names: &["laguna"], patterns: &[LINES, GPT4_DIGITS], ..PLAIN },
     Pre { names: &["glm4", "glm5"], patterns: &[GPT4], whole_words: true, ..PLAIN },
     Pre {
         names: &["qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez"],
@@ -172,6 +189,10 @@ pub(crate) const TABLE: &[Pre] = &[
         patterns: &[GPT4O],
         ..PLAIN
     },
+    Pre { names: &["granite-embed-multi-97m"], patterns: &[GPT4O], whole_words: true, ..PLAIN },
+    Pre { names: &["tiny_aya", "cohere2moe"], patterns: &[THREES_OF_WORDS, GPT4O], ..PLAIN },
+    Pre { names: &["superbpe"], patterns: &[r"\p{N}+", BEFORE_THREES], ..PLAIN },
+    Pre { names: &["afmoe"], patterns: &[THREES, ASIAN, DEEPSEEK3], ..PLAIN },
     Pre {
         names: &["tekken"],
         patterns: &[
@@ -201,6 +222,16 @@ pub(crate) const TABLE: &[Pre] = &[
     Pre {
         names: &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
         patterns: &[r"\p{N}{1,3}", CJK, DEEPSEEK3],
+        ..PLAIN
+    },
+    Pre {
+        names: &["spark2_5"],
+        patterns: &[
+            r"\p{N}{1,3}",
+            CJK,
+            r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+"##,
+            r"\p{N}",
+        ],
         ..PLAIN
     },
     Pre {
@@ -280,9 +311,25 @@ pub(crate) const TABLE: &[Pre] = &[
     },
 ];
 
+/// Lines and runs of line breaks.
+const LINES: &str = r"[^\n]+|\n+";
+
 /// The `gemma4` vocabulary merges over the whole text; since no token contains both newlines and other characters,
 /// splitting there changes only the time.
-pub(crate) const GEMMA4: Pre = Pre { patterns: &[r"[^\n]+|\n+"], add_bos: true, ..PLAIN };
+pub(crate) const GEMMA4: Pre = Pre { patterns: &[LINES], add_bos: true, always_bos: true, ..PLAIN };
+
+/// [`GEMMA4`] of Sarvam, whose texts do not begin with `bos`.
+const SARVAM: Pre = Pre { patterns: &[LINES], ..PLAIN };
+
+/// The pre-tokenizer for values of `tokenizer.ggml.pre` whose vocabularies are of characters as that of `gemma4`, though
+/// `tokenizer.ggml.model` is `gpt2`.
+pub(crate) fn find_escaped(name: &str) -> Option<&'static Pre> {
+    match name {
+        "gemma4" | "granite-embed-multi-311m" => Some(&GEMMA4),
+        "sarvam-moe" => Some(&SARVAM),
+        _ => None,
+    }
+}
 
 /// The row for a value of `tokenizer.ggml.pre`.
 pub(crate) fn find(name: &str) -> Option<&'static Pre> {
@@ -316,7 +363,7 @@ mod tests {
             assert!(find(name).is_some_and(|pre| !pre.patterns.is_empty()), "{name} has no row");
         }
         let known = names();
-        assert!(known.starts_with("a.x-4.0, bailingmoe, ") && known.ends_with(", viking, youtu"));
+        assert!(known.starts_with("a.x-4.0, afmoe, ") && known.ends_with(", viking, youtu"));
         assert!(find("gpt-5").is_none());
     }
 

@@ -106,6 +106,7 @@ pub struct Tokenizer {
     /// Added after each text.
     last: Option<u32>,
     adds_sep: bool,
+    notes: Vec<String>,
 }
 
 /// The algorithm of a vocabulary.
@@ -122,7 +123,7 @@ impl Tokenizer {
     /// # Errors
     /// Any [`Error`] except [`Error::NoToken`] and [`Error::Pattern`].
     pub fn new(mut vocabulary: Vocabulary<'_>) -> Result<Self, Error> {
-        let mut types = vocabulary.check()?;
+        let (mut types, notes) = vocabulary.check()?;
         for (token, kind) in vocabulary.tokens.iter().zip(&mut types) {
             if is_unmarked_end(token, *kind, &vocabulary) {
                 *kind = TokenType::Control;
@@ -173,6 +174,7 @@ impl Tokenizer {
                 true => vocabulary.add_sep.unwrap_or(true) && vocabulary.sep != last,
                 false => vocabulary.add_sep.unwrap_or(false),
             },
+            notes,
         })
     }
 
@@ -274,6 +276,12 @@ impl Tokenizer {
         self.adds_sep
     }
 
+    /// What the vocabulary says and this tokenizer ignores, such as a special token beyond the vocabulary: one sentence
+    /// each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
     /// The spellings and ids of control and unknown tokens.
     pub fn controls(&self) -> impl Iterator<Item = (&str, u32)> {
         let is_control =
@@ -325,6 +333,9 @@ fn recipe(vocabulary: &Vocabulary<'_>) -> Result<(Alphabet, Option<&'static Pre>
         "gpt2" => {
             let name = vocabulary.pre.as_deref();
             let name = name.ok_or_else(|| Error::MissingPre { known: pre::names() })?;
+            if let Some(pre) = pre::find_escaped(name) {
+                return Ok((Alphabet::Escaped, Some(pre)));
+            }
             let unknown = || Error::UnknownPre { found: name.to_owned(), known: pre::names() };
             Ok((Alphabet::Bytes, Some(pre::find(name).ok_or_else(unknown)?)))
         }
@@ -341,7 +352,9 @@ fn around(
     // By default texts begin with `bos` for `llama`, end with `eos` for `t5`, and for others are as their table row says.
     let is_unigram = vocabulary.model == UNIGRAM;
     let by_default = pre.is_none_or(|pre| pre.add_bos) && !is_unigram && vocabulary.bos.is_some();
-    let first = if vocabulary.add_bos.unwrap_or(by_default) {
+    // Files of Gemma 4 say that nothing is added, though its texts begin with `bos`; llama.cpp adds it in spite of them.
+    let must_begin = pre.is_some_and(|pre| pre.always_bos) && vocabulary.bos.is_some();
+    let first = if must_begin || vocabulary.add_bos.unwrap_or(by_default) {
         let absent = || missing("tokenizer.ggml.add_bos_token", "start", "bos_token_id");
         Some(vocabulary.bos.ok_or_else(absent)?)
     } else {

@@ -95,10 +95,10 @@ impl TokenType {
 }
 
 impl Vocabulary<'_> {
-    /// Validates what all tokenizers require and returns the type of each token.
+    /// Validates what all tokenizers require, and returns the type of each token and notes on what was ignored.
     ///
     /// If the file has no types, the special tokens that it names are control tokens.
-    pub(crate) fn check(&self) -> Result<Vec<TokenType>, Error> {
+    pub(crate) fn check(&mut self) -> Result<(Vec<TokenType>, Vec<String>), Error> {
         let len = self.tokens.len();
         if len == 0 {
             return Err(Error::EmptyVocabulary);
@@ -111,21 +111,70 @@ impl Vocabulary<'_> {
         if let Some(id) = self.scores.iter().position(|score| !score.is_finite()) {
             return Err(Error::Score { id: id as u32, score: self.scores[id] });
         }
-        for (key, id) in self.special() {
-            if let Some(id) = id.filter(|&id| id as usize >= len) {
-                return Err(Error::OutOfRange { key, id, len });
+        let notes = self.ignore_out_of_range()?;
+        let types = self.token_types()?;
+        self.add_defaults(&types);
+        Ok((types, notes))
+    }
+
+    /// Removes the special tokens beyond the vocabulary, with a note for each, as llama.cpp does.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] if one of them is to be added to texts.
+    fn ignore_out_of_range(&mut self) -> Result<Vec<String>, Error> {
+        let len = self.tokens.len();
+        let added = [
+            ("bos_token_id", self.add_bos),
+            ("eos_token_id", self.add_eos),
+            ("seperator_token_id", self.add_sep),
+        ];
+        let mut notes = Vec::new();
+        for (key, field) in self.special() {
+            let Some(id) = field.filter(|&id| id as usize >= len) else { continue };
+            let error = Error::OutOfRange { key, id, len };
+            if added.contains(&(key, Some(true))) {
+                return Err(error);
             }
+            notes.push(format!("{error}; it is ignored"));
+            *field = None;
         }
+        Ok(notes)
+    }
+
+    /// The type of each token.
+    fn token_types(&mut self) -> Result<Vec<TokenType>, Error> {
         if !self.types.is_empty() {
             return self.types.iter().zip(0..).map(|(&found, id)| kind(id, found)).collect();
         }
-        let mut kinds = vec![TokenType::Normal; len];
+        let mut types = vec![TokenType::Normal; self.tokens.len()];
         for (_, id) in self.special() {
-            if let Some(id) = id {
-                kinds[id as usize] = TokenType::Control;
+            if let Some(id) = *id {
+                types[id as usize] = TokenType::Control;
             }
         }
-        Ok(kinds)
+        Ok(types)
+    }
+
+    /// Adds the special tokens that files of model `llama` leave out: 0 is `<unk>`, 1 `<s>` and 2 `</s>`, unless these ids
+    /// are ordinary pieces.
+    ///
+    /// Source: the defaults of llama.cpp (`llama-vocab.cpp`).
+    fn add_defaults(&mut self, types: &[TokenType]) {
+        if self.model != "llama" {
+            return;
+        }
+        let tokens = &self.tokens;
+        let is_special = |id: u32, spelling: &str, kind: TokenType| {
+            let id = id as usize;
+            tokens.get(id).is_some_and(|token| token == spelling || types[id] == kind)
+        };
+        for (field, id, spelling, kind) in [
+            (&mut self.unk, 0, "<unk>", TokenType::Unknown),
+            (&mut self.bos, 1, "<s>", TokenType::Control),
+            (&mut self.eos, 2, "</s>", TokenType::Control),
+        ] {
+            *field = field.or_else(|| is_special(id, spelling, kind).then_some(id));
+        }
     }
 
     /// Whether white space after a special token is removed with it.
@@ -137,17 +186,17 @@ impl Vocabulary<'_> {
     }
 
     /// The special tokens with their keys.
-    fn special(&self) -> [(&'static str, Option<u32>); 9] {
+    fn special(&mut self) -> [(&'static str, &mut Option<u32>); 9] {
         [
-            ("bos_token_id", self.bos),
-            ("eos_token_id", self.eos),
-            ("eot_token_id", self.eot),
-            ("eom_token_id", self.eom),
-            ("unknown_token_id", self.unk),
-            ("seperator_token_id", self.sep),
-            ("padding_token_id", self.pad),
-            ("cls_token_id", self.cls),
-            ("mask_token_id", self.mask),
+            ("bos_token_id", &mut self.bos),
+            ("eos_token_id", &mut self.eos),
+            ("eot_token_id", &mut self.eot),
+            ("eom_token_id", &mut self.eom),
+            ("unknown_token_id", &mut self.unk),
+            ("seperator_token_id", &mut self.sep),
+            ("padding_token_id", &mut self.pad),
+            ("cls_token_id", &mut self.cls),
+            ("mask_token_id", &mut self.mask),
         ]
     }
 }

@@ -147,6 +147,7 @@ fn on(
     let given = strengths::give(&mut graph, model);
     let limits = limits_of(settings, model);
     let mut plan = planner(&graph, &machine(&backends), &budget(&limits))?;
+    plan.notes.extend_from_slice(model.tokenizer().notes());
     if let Some(experts) = &plan.experts {
         graph = split_experts(&graph, &experts.choices);
     }

@@ -8,6 +8,8 @@ use std::cell::Cell;
 use minijinja::value::{DynObject, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
+use super::lists::List;
+
 /// Limit on the nesting of values that a template stores; deeper ones would overflow the stack where they are written
 /// out, compared or dropped.
 pub const DEPTH_MAX: usize = 100;
@@ -94,6 +96,15 @@ pub fn check_plain(value: &Value) -> Result<(), Error> {
     visit(value, 0, &mut |value, _| match value.as_object().is_some_and(is_mutable) {
         true => Err(invalid("a namespace or loop cannot be stored in a namespace")),
         false => Ok(()),
+    })
+}
+
+/// Refuses a value that contains an object which templates can change, lists included.
+pub fn check_constant(value: &Value) -> Result<(), Error> {
+    check_plain(value)?;
+    visit(value, 0, &mut |value, _| match value.downcast_object_ref::<List>() {
+        Some(_) => Err(invalid("a list that changes cannot be stored in one that changes")),
+        None => Ok(()),
     })
 }
 

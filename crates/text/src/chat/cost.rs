@@ -6,6 +6,7 @@ use minijinja::{Environment, Error, State, Value, filters, tests};
 use super::budget::{self, ENTRY, deep, deep_all, entries, made, shallow, spend};
 use super::methods;
 use super::python;
+use super::repr;
 
 #[cfg(test)]
 mod units;
@@ -33,13 +34,12 @@ pub fn add_filters(environment: &mut Environment<'static>) {
         read => abs attr bool capitalize default first float int last length lower round safe
             title trim upper;
         listing => chain items lines list map reject rejectattr reverse select selectattr zip;
-        written => escape pprint string;
+        written => escape pprint;
         sorting => dictsort groupby max min sort unique;
         filling => batch slice;
         replacing => replace;
         indenting => indent;
         formatting => format;
-        joining => join;
         splitting => split;
         summing => sum;
     }
@@ -86,7 +86,7 @@ pub fn paying(
 }
 
 /// The arguments as a function of the library takes them: those with names come last.
-fn all(arguments: Rest<Value>, named: Kwargs) -> Vec<Value> {
+pub fn all(arguments: Rest<Value>, named: Kwargs) -> Vec<Value> {
     let is_named = named.args().next().is_some();
     arguments.0.into_iter().chain(is_named.then(|| Value::from(named))).collect()
 }
@@ -193,7 +193,7 @@ fn formatting(arguments: &[Value]) -> Result<u64, Error> {
 }
 
 /// Writes every entry, and the second text between them.
-fn joining(arguments: &[Value]) -> Result<u64, Error> {
+pub fn joining(arguments: &[Value]) -> Result<u64, Error> {
     let Some((value, others)) = arguments.split_first() else { return Ok(1) };
     let between = deep_all(others)?.saturating_mul(entries(value) / ENTRY);
     Ok(deep(value)?.saturating_add(between))
@@ -284,6 +284,14 @@ pub fn add_charges(environment: &mut Environment<'static>) {
             let operands = [left, right];
             spend(formatting(&operands)?)?;
             python::percent(&operands[0], &operands[1])
+        },
+    );
+    environment.add_function(
+        super::program::CONCAT,
+        |left: Value, right: Value| -> Result<Value, Error> {
+            let operands = [left, right];
+            spend(written(&operands)?)?;
+            Ok(Value::from(operands.map(|operand| repr::text(&operand)).concat()))
         },
     );
     environment.add_function(super::program::KEEP, |value: Value| -> Result<Value, Error> {

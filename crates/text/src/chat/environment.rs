@@ -3,11 +3,12 @@
 use std::sync::LazyLock;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, ValueKind};
+use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value, functions};
 
 use super::budget::{Spent, deep, spend};
-use super::{cost, json, python};
+use super::lists::List;
+use super::{cost, json, python, repr};
 
 /// Limit on the call depth.
 const DEPTH: usize = 100;
@@ -40,7 +41,7 @@ fn environment() -> Environment<'static> {
     environment.add_function("raise_exception", raise);
     let dict = cost::paying(Value::from_function(functions::dict), cost::written);
     environment.add_function("dict", dict);
-    let namespace = cost::paying(Value::from_function(functions::namespace), cost::written);
+    let namespace = cost::paying(namespace(), cost::written);
     environment.add_function("namespace", namespace);
     cost::add_filters(&mut environment);
     cost::add_tests(&mut environment);
@@ -55,7 +56,32 @@ fn environment() -> Environment<'static> {
 /// Writes a value to the output or a captured text.
 fn write(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
     spend(deep(value)?)?;
-    minijinja::escape_formatter(out, state, value)
+    match repr::of_floats(value) {
+        Some(text) => Ok(out.write_str(&text)?),
+        None => minijinja::escape_formatter(out, state, value),
+    }
+}
+
+/// The function of minijinja, which takes a mapping and names as well, as Python's `dict`, and whose lists can be changed.
+fn namespace() -> Value {
+    let namespace = Value::from_function(functions::namespace);
+    Value::from_function(move |state: &mut State, given: Rest<Value>, named: Kwargs| {
+        let map = match &*given.0 {
+            [] => None,
+            [map] if map.kind() == ValueKind::Map => Some(map),
+            _ => return namespace.call(state, &given.0),
+        };
+        let mut pairs = Vec::new();
+        if let Some(map) = map {
+            for key in map.try_iter()? {
+                pairs.push((key.clone(), List::of(map.get_item(&key)?)?));
+            }
+        }
+        for name in named.args() {
+            pairs.push((Value::from(name), List::of(named.peek(name)?)?));
+        }
+        namespace.call(state, &[Value::from_pairs(pairs)])
+    })
 }
 
 /// Converts an error of template `name`.

@@ -5,6 +5,8 @@ use std::fmt::Write;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
+use super::repr;
+
 /// Limit on nesting.
 const DEPTH: usize = 100;
 
@@ -61,7 +63,7 @@ impl Writer<'_> {
                     keys.sort();
                 }
                 self.list(['{', '}'], depth, &keys, |writer, key| {
-                    writer.text(&key.to_string());
+                    writer.key(key);
                     writer.out.push_str(writer.key);
                     writer.value(&value.get_item(key)?, depth + 1)
                 })?;
@@ -72,6 +74,18 @@ impl Writer<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A key: a text, or what JSON has for None, a truth value or a number, in quotes.
+    fn key(&mut self, key: &Value) {
+        match key.kind() {
+            ValueKind::None => self.text("null"),
+            ValueKind::Bool => self.text(if key.is_true() { "true" } else { "false" }),
+            _ => match repr::as_float(key) {
+                Some(x) => self.text(&float(x)),
+                None => self.text(&key.to_string()),
+            },
+        }
     }
 
     fn list(
@@ -129,24 +143,14 @@ impl Writer<'_> {
     }
 }
 
-/// A float as by Python's `repr`: the shortest digits, two-digit exponents from 1e16 on and below 1e-4.
+/// A float, and the names that `json.dumps` has for those that JSON lacks.
 fn float(x: f64) -> String {
-    if x.is_nan() {
-        return "NaN".to_owned();
+    match x {
+        _ if x.is_nan() => "NaN".to_owned(),
+        f64::INFINITY => "Infinity".to_owned(),
+        f64::NEG_INFINITY => "-Infinity".to_owned(),
+        _ => repr::float(x),
     }
-    if x.is_infinite() {
-        return if x > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
-    }
-    if x == 0.0 || (1e-4..1e16).contains(&x.abs()) {
-        return format!("{x:?}");
-    }
-    let text = format!("{x:e}");
-    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-    let (sign, exponent) = match exponent.strip_prefix('-') {
-        Some(exponent) => ('-', exponent),
-        None => ('+', exponent),
-    };
-    format!("{digits}e{sign}{exponent:0>2}")
 }
 
 #[cfg(test)]
@@ -154,20 +158,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn floats_are_written_as_python_writes_them() {
+    fn values_are_written_as_python_writes_them() {
+        let of_keys = |key: Value| Value::from_pairs([(key, Value::from(1))]);
         let cases = [
-            (1.0, "1.0"),
-            (21.5, "21.5"),
-            (-0.0, "-0.0"),
-            (1e16, "1e+16"),
-            (1.5e300, "1.5e+300"),
-            (1e15, "1000000000000000.0"),
-            (0.0001, "0.0001"),
-            (0.00001, "1e-05"),
-            (f64::INFINITY, "Infinity"),
+            (Value::from(1e16), "1e+16"),
+            (Value::from(0.00001), "1e-05"),
+            (Value::from(f64::INFINITY), "Infinity"),
+            (Value::from(f64::NEG_INFINITY), "-Infinity"),
+            (Value::from(f64::NAN), "NaN"),
+            (of_keys(Value::from(())), "{\"null\": 1}"),
+            (of_keys(Value::from(true)), "{\"true\": 1}"),
+            (of_keys(Value::from(false)), "{\"false\": 1}"),
+            (of_keys(Value::from(2)), "{\"2\": 1}"),
+            (of_keys(Value::from(1e-5)), "{\"1e-05\": 1}"),
         ];
-        for (x, expected) in cases {
-            assert_eq!(float(x), expected);
+        for (value, expected) in cases {
+            assert_eq!(write(&value, &Style::default()).ok().as_deref(), Some(expected));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Methods of Python's values that minijinja's own compatibility does not have.
 
-use minijinja::value::{Tuple, ValueKind, from_args};
+use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
@@ -29,6 +29,7 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Found {
     Some(match method {
         "center" | "ljust" | "rjust" | "zfill" => padded(text, method, args),
         "rsplit" => rsplit(text, args),
+        "splitlines" => split_lines(text, args),
         "partition" | "rpartition" => partition(text, method, args),
         "removeprefix" => one(args).map(|prefix| text.strip_prefix(prefix).unwrap_or(text).into()),
         "removesuffix" => one(args).map(|suffix| text.strip_suffix(suffix).unwrap_or(text).into()),
@@ -137,6 +138,28 @@ fn rsplit(text: &str, args: &[Value]) -> Result<Value, Error> {
     Ok(parts.into_iter().map(Value::from).collect())
 }
 
+/// The lines of a text, with their ends if `keepends`. Python knows more ends than line feeds.
+fn split_lines(text: &str, args: &[Value]) -> Result<Value, Error> {
+    let (keepends, options) = from_args::<(Option<bool>, Kwargs)>(args)?;
+    let keepends = keepends.or(options.get("keepends")?).unwrap_or(false);
+    options.assert_all_used()?;
+    let is_end = |c: char| {
+        matches!(
+            c,
+            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'
+                ..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
+        )
+    };
+    let (mut lines, mut rest) = (Vec::new(), text);
+    while let Some((at, end)) = rest.char_indices().find(|&(_, c)| is_end(c)) {
+        let next = at + if rest[at..].starts_with("\r\n") { 2 } else { end.len_utf8() };
+        lines.push(Value::from(&rest[..if keepends { next } else { at }]));
+        rest = &rest[next..];
+    }
+    lines.extend((!rest.is_empty()).then(|| Value::from(rest)));
+    Ok(lines.into())
+}
+
 fn partition(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let separator = one(args)?;
     if separator.is_empty() {
@@ -224,6 +247,24 @@ mod tests {
             let template = Template::new("changing", &format!("{{{{ {call} }}}}")).expect(call);
             let error = template.render(&Inputs::new(&[])).expect_err(call).to_string();
             assert!(error.contains("changes") && error.contains(part), "{error}");
+        }
+    }
+
+    /// As Python's `str.splitlines`.
+    #[test]
+    fn lines_end_where_python_ends_them() {
+        let text = "a\\nb\\r\\nc\\rd\\x0be\\x0cf\\x1cg\\x1dh\\x1ei\\u0085j\\u2028k\\u2029l\\n\\nm";
+        let cases = [
+            (format!("'{text}'.splitlines() | join(',')"), "a,b,c,d,e,f,g,h,i,j,k,l,,m"),
+            ("'a\\n'.splitlines() | length".to_owned(), "1"),
+            ("''.splitlines() | length".to_owned(), "0"),
+            ("'a\\r\\nb\\n'.splitlines(true) | map('length') | join(',')".to_owned(), "3,2"),
+            ("'a\\u2028b'.splitlines(keepends=true) | map('length') | join(',')".to_owned(), "2,1"),
+        ];
+        for (expression, expected) in cases {
+            let template =
+                Template::new("lines", &format!("{{{{ {expression} }}}}")).expect(&expression);
+            assert_eq!(template.render(&Inputs::new(&[])).as_deref(), Ok(expected), "{expression}");
         }
     }
 

@@ -26,6 +26,8 @@ pub const ADD: &str = " add";
 pub const TIMES: &str = " times";
 /// Computes `%`, of texts as well, in place of the instruction.
 pub const PERCENT: &str = " percent";
+/// Computes `~`, with floats as Python writes them, in place of the instruction.
+pub const CONCAT: &str = " concat";
 /// Checks an assignment to an attribute.
 pub const ASSIGN: &str = " assign";
 /// Checks the nesting of a value and returns it.
@@ -63,8 +65,9 @@ pub fn compile<'s>(source: &'s str, syntax: &SyntaxConfig) -> Result<Program<'s>
     let mut generator = CodeGenerator::new(name, source);
     generator.compile_stmt(&tree);
     let (root, blocks) = generator.finish();
-    let blocks = blocks.iter().map(|(name, block)| Ok((*name, charged(block)?)));
-    Ok(Program { root: charged(&root)?, blocks: blocks.collect::<Result<_, Error>>()? })
+    let finished = |part| charged(&super::macros::with_ordered_defaults(part)?);
+    let blocks = blocks.into_iter().map(|(name, block)| Ok((name, finished(block)?)));
+    Ok(Program { blocks: blocks.collect::<Result<_, Error>>()?, root: finished(root)? })
 }
 
 /// Checks the limits on a source.
@@ -104,31 +107,45 @@ fn charged<'s>(from: &Instructions<'s>) -> Result<Instructions<'s>, Error> {
         places.push(count);
         let Some(instruction) = from.get(at) else { break };
         for instruction in with_charge(instruction)? {
-            let line = from.get_line(at).and_then(|line| u16::try_from(line).ok());
-            match (from.get_span(at), line) {
-                (Some(span), _) => to.add_with_span(instruction, span),
-                (None, Some(line)) => to.add_with_line(instruction, line),
-                (None, None) => to.add(instruction),
-            };
-            count += 1;
+            count = add(&mut to, instruction, from, at) + 1;
         }
     }
     for at in 0..count {
-        use Instruction as I;
-        if let Some(
-            I::Jump(target)
-            | I::JumpIfFalse(target)
-            | I::JumpIfFalseOrPop(target)
-            | I::JumpIfTrueOrPop(target)
-            | I::Iterate(target)
-            | I::BuildMacro(_, target, _),
-        ) = to.get_mut(at)
-        {
+        if let Some(target) = to.get_mut(at).and_then(target) {
             let place = places.get(*target as usize).copied();
             *target = place.ok_or_else(|| super::budget::invalid("a jump has no target"))?;
         }
     }
     Ok(to)
+}
+
+/// Appends an instruction with the place in the source of that at `at` of `from`. Returns its own place.
+pub fn add<'s>(
+    to: &mut Instructions<'s>,
+    instruction: Instruction<'s>,
+    from: &Instructions<'s>,
+    at: u32,
+) -> u32 {
+    let line = from.get_line(at).and_then(|line| u16::try_from(line).ok());
+    match (from.get_span(at), line) {
+        (Some(span), _) => to.add_with_span(instruction, span),
+        (None, Some(line)) => to.add_with_line(instruction, line),
+        (None, None) => to.add(instruction),
+    }
+}
+
+/// The place of another instruction that an instruction holds.
+pub fn target<'i>(instruction: &'i mut Instruction<'_>) -> Option<&'i mut u32> {
+    use Instruction as I;
+    match instruction {
+        I::Jump(target)
+        | I::JumpIfFalse(target)
+        | I::JumpIfFalseOrPop(target)
+        | I::JumpIfTrueOrPop(target)
+        | I::Iterate(target)
+        | I::BuildMacro(_, target, _) => Some(target),
+        _ => None,
+    }
 }
 
 /// An instruction with its charge.
@@ -144,11 +161,11 @@ fn with_charge<'s>(instruction: &Instruction<'s>) -> Result<Vec<Instruction<'s>>
             return Ok(vec![I::CallFunction(KEEP, Some(1)), instruction.clone()]);
         }
         I::Rem => return Ok(vec![I::CallFunction(PERCENT, Some(2))]),
+        I::StringConcat => return Ok(vec![I::CallFunction(CONCAT, Some(2))]),
         I::SetAttr(_) => (ASSIGN, 2),
         I::GetItem => (ADD, 2),
         I::Slice => (READ, 4),
         I::Add => (ADD, 2),
-        I::StringConcat => (WRITTEN, 2),
         I::Mul => (TIMES, 2),
         I::Eq | I::Ne | I::Gt | I::Gte | I::Lt | I::Lte | I::In | I::CompareAndPreserve(_) => {
             (COMPARE, 2)

@@ -15,6 +15,11 @@ enum SegmentKind {
     Comment,
 }
 
+/// The source with a line feed for each end of a line, as Jinja2 reads it.
+pub fn with_line_feeds(source: &str) -> String {
+    source.replace("\r\n", "\n").replace('\r', "\n")
+}
+
 /// The source with `{% generation %}` blocks, which mark assistant text for training, replaced by blocks without
 /// effect.
 pub fn without_generation(source: &str) -> String {
@@ -125,6 +130,14 @@ mod tests {
                 assert_eq!(joined, cut);
             }
         }
+    }
+
+    #[test]
+    fn lines_end_with_line_feeds() {
+        let source = "a\r\n{% if true %}\r\nb\r{% endif %}\r\nc{{ '\r\n\\r' }}\r";
+        let template = crate::chat::Template::new("lines", source).expect("it is valid");
+        let rendered = template.render(&crate::chat::Inputs::new(&[]));
+        assert_eq!(rendered.as_deref(), Ok("a\nb\nc\n\r"));
     }
 
     #[test]

@@ -88,8 +88,10 @@ fn texts_begin_and_end_as_the_model_does() {
             let ids = full.encode("", SPECIAL).unwrap();
             let both = [expected.0.then_some(5), expected.1.then_some(6)];
             assert_eq!(ids, both.into_iter().flatten().collect::<Vec<_>>());
+            // Files of `llama` may leave out their first and last token.
+            let is_llama = vocabulary.model == "llama";
             let none = tokenizer(Vocabulary { bos: None, eos: None, ..vocabulary });
-            assert_eq!((none.adds_bos(), none.adds_eos()), (false, false), "{none:?} {pre:?}");
+            assert_eq!((none.adds_bos(), none.adds_eos()), (is_llama, false), "{none:?} {pre:?}");
         }
     }
 }

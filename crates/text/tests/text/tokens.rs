@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bilayer_text::{Decode, Decoder, Encode, Error, Tokenizer, Vocabulary};
 
 use super::vocabularies::{
-    MORE, built_in, byte_level, rules, sentence_piece, strings, tokenizer, unigrams, word_piece,
+    MORE, built_in, byte_level, gemma, rules, sentence_piece, strings, tokenizer, unigrams, word_piece,
 };
 
 const PLAIN: Encode = Encode { add_special: false, parse_special: false };
@@ -98,6 +98,64 @@ fn tokens_around_a_text_follow_the_flags() {
             assert_eq!(tokenizer.adds_bos(), begins, "{model}");
         }
     }
+}
+
+/// Files of Gemma 4 say that no token is added, and models answer nonsense without it.
+#[test]
+fn texts_of_gemma_4_begin_with_bos_whatever_the_file_says() {
+    let files = [("gemma4", None), ("gpt2", Some("gemma4")), ("gpt2", Some("granite-embed-multi-311m"))];
+    for (model, pre) in files {
+        for add_bos in [None, Some(false), Some(true)] {
+            let file = Vocabulary { model: model.into(), pre: pre.map(String::from), add_bos, ..gemma() };
+            assert_eq!(tokenizer(file).encode("ab", SPECIAL).unwrap()[0], 1, "{model} {pre:?}");
+        }
+    }
+    let pre = Some("sarvam-moe".into());
+    let file = Vocabulary { model: "gpt2".into(), pre, ..gemma() };
+    let [bare, begun] = [None, Some(true)].map(|add_bos| Vocabulary { add_bos, ..file.clone() });
+    let ids = tokenizer(bare).encode("ab 日", SPECIAL).unwrap();
+    assert_eq!(tokenizer(begun).encode("ab 日", SPECIAL).unwrap(), [&[1], &ids[..]].concat());
+    assert_eq!(ids, tokenizer(gemma()).encode("ab 日", PLAIN).unwrap());
+}
+
+#[test]
+fn special_tokens_beyond_the_vocabulary_are_ignored_with_a_note() {
+    let file = Vocabulary {
+        pad: Some(60_000),
+        eos: Some(70_000),
+        eot: Some(u32::MAX),
+        ..byte_level("gpt-2", &["<s>"], &[])
+    };
+    let tokenizer = tokenizer(Vocabulary { bos: Some(MORE), ..file });
+    let specials = (tokenizer.bos(), tokenizer.eos(), tokenizer.pad());
+    assert_eq!(specials, (Some(MORE), None, None));
+    assert_eq!(tokenizer.ends(), [0u32; 0]);
+    let notes = ["eos_token_id is 70000", "eot_token_id is 4294967295", "padding_token_id is 60000"];
+    let notes = notes.map(|note| {
+        format!("tokenizer.ggml.{note}, and the vocabulary has 258 tokens; it is ignored")
+    });
+    assert_eq!(tokenizer.notes(), notes);
+}
+
+#[test]
+fn files_of_llama_may_leave_out_its_special_tokens() {
+    let base = || Vocabulary { bos: None, eos: None, unk: None, ..sentence_piece() };
+    let named = tokenizer(sentence_piece());
+    let untyped = Vocabulary { types: Vec::new(), ..base() };
+    let beyond = Vocabulary { bos: Some(999), eos: Some(999), ..sentence_piece() };
+    for (file, notes) in [(base(), 0), (untyped, 0), (beyond, 2)] {
+        let found = tokenizer(file);
+        assert_eq!((found.bos(), found.eos(), found.ends()), (Some(1), Some(2), &[2u32][..]));
+        assert_eq!(found.encode("ab", SPECIAL), named.encode("ab", SPECIAL));
+        assert_eq!(found.notes().len(), notes);
+    }
+    // Ordinary pieces are not special because of their ids.
+    let mut pieces = base();
+    for (id, piece) in ["x", "y", "z"].into_iter().enumerate() {
+        (pieces.tokens[id], pieces.types[id]) = (piece.into(), 1);
+    }
+    let found = tokenizer(pieces);
+    assert_eq!((found.bos(), found.eos(), found.ends()), (None, None, &[0u32; 0][..]));
 }
 
 #[test]
@@ -364,10 +422,11 @@ fn a_bad_vocabulary_is_an_error_that_names_it() {
         (spm, |v| v.types[5] = -1, "token 5 has the type -1"),
         (spm, |v| v.tokens[3] = "<0x0>".into(), "reads '<0x0>'"),
         (spm, |v| v.tokens[3] = "<0x+1>".into(), "reads '<0x+1>'"),
-        (spm, |v| v.bos = Some(1 << 20), "bos_token_id is 1048576"),
-        (spm, |v| v.eot = Some(u32::MAX), "eot_token_id is 4294967295"),
-        (spm, |v| (v.add_bos, v.bos) = (Some(true), None), "bos_token_id is absent"),
-        (spm, |v| (v.add_eos, v.eos) = (Some(true), None), "eos_token_id is absent"),
+        (spm, |v| (v.add_bos, v.bos) = (Some(true), Some(1 << 20)), "bos_token_id is 1048576"),
+        (spm, |v| (v.add_eos, v.eos) = (Some(true), Some(u32::MAX)), "eos_token_id is 4294967295"),
+        (spm, |v| (v.add_sep, v.sep) = (Some(true), Some(999)), "seperator_token_id is 999"),
+        (bytes, |v| (v.add_bos, v.bos) = (Some(true), None), "bos_token_id is absent"),
+        (bytes, |v| (v.add_eos, v.eos) = (Some(true), None), "eos_token_id is absent"),
         (bytes, |v| v.pre = Some("gpt-5".into()), "is 'gpt-5'; known are"),
         (bytes, |v| v.pre = None, "tokenizer.ggml.pre is absent"),
         (bytes, |v| v.merges.clear(), "merges is absent"),

@@ -80,12 +80,18 @@ pub fn built_in_vocabularies() -> Vec<Vocabulary<'static>> {
     {
         vocabularies.push(byte_level(pre, &pieces, &merges));
     }
-    let mut gemma = sentence_piece();
-    gemma.model = "gemma4".into();
-    gemma.merges = strings(&["a b", "▁ ab", "b c", "▁ ▁", "▁▁ ▁▁", "日 本"]);
-    vocabularies.push(gemma);
+    vocabularies.push(gemma());
     vocabularies.push(unigrams());
     vocabularies
+}
+
+/// The pieces of [`sentence_piece`] as those of Gemma 4.
+pub fn gemma() -> Vocabulary<'static> {
+    Vocabulary {
+        model: "gemma4".into(),
+        merges: strings(&["a b", "▁ ab", "b c", "▁ ▁", "▁▁ ▁▁", "日 本"]),
+        ..sentence_piece()
+    }
 }
 
 /// Small vocabularies of every kind that round-trips text.
