@@ -1,14 +1,15 @@
 //! A constraint: a grammar, the text so far, and which tokens may come next.
 
+use std::sync::Arc;
 use std::thread;
 
-use llguidance::api::{GrammarInit, StopReason};
+use llguidance::api::{GrammarInit, StopReason, TopLevelGrammar};
 use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Logger, Matcher, TokenParser};
 
-use crate::grammar::{Prepared, reason};
-use crate::trigger::Trigger;
-use crate::{Error, Grammar, Limits, Mask, Tokens, schema};
+use crate::grammar::{Prepared, reason, top_level};
+use crate::trigger::{Tags, Trigger};
+use crate::{Error, Grammar, Limits, Mask, Tokens, lark, schema};
 
 /// Stack of the thread that compiles a grammar: llguidance follows references between rules recursively.
 const STACK_BYTES: usize = 128 << 20;
@@ -31,6 +32,8 @@ pub struct Constraint {
     stage: Stage,
     /// The mask of this place, if it was computed.
     mask: Option<Mask>,
+    /// See [`notes`](Constraint::notes).
+    notes: Arc<[String]>,
 }
 
 #[derive(Clone)]
@@ -55,7 +58,7 @@ impl Constraint {
             let prepared = grammar.prepare(&limits)?;
             compile(tokens, grammar, prepared, &limits)
         };
-        let parser = thread::scope(|scope| {
+        let (parser, notes) = thread::scope(|scope| {
             let builder = thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
             let failed = |reason| Error::Grammar { what: grammar.what(), reason };
             let thread = builder
@@ -64,7 +67,13 @@ impl Constraint {
             thread.join().unwrap_or_else(|_| Err(failed("it cannot be compiled".to_owned())))
         })?;
         let matcher = Matcher::new(Ok(parser));
-        Ok(Constraint { tokens: tokens.clone(), matcher, stage: Stage::Following, mask: None })
+        let (stage, notes) = (Stage::Following, notes.into());
+        Ok(Constraint { tokens: tokens.clone(), matcher, stage, mask: None, notes })
+    }
+
+    /// What was left out of schemas in a Lark grammar that are lenient, and why, a line each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// Lets the grammar begin only after `text` has appeared, such as `</think>`. The text up to there is free but
@@ -81,7 +90,17 @@ impl Constraint {
         self.triggered(text, Trigger::optional)
     }
 
-    fn triggered(mut self, text: &str, trigger: fn(&Tokens, &[u8]) -> Trigger) -> Constraint {
+    /// Like [`once`](Constraint::once), but `text` means nothing between `tags`.
+    #[must_use]
+    pub fn once_outside(self, text: &str, tags: Tags<'_>) -> Constraint {
+        self.triggered(text, |tokens, text| Trigger::optional(tokens, text).outside(tags))
+    }
+
+    fn triggered(
+        mut self,
+        text: &str,
+        trigger: impl FnOnce(&Tokens, &[u8]) -> Trigger,
+    ) -> Constraint {
         if !text.is_empty() {
             self.stage = Stage::Waiting(trigger(&self.tokens, text.as_bytes()));
             self.mask = None;
@@ -199,31 +218,38 @@ impl std::fmt::Debug for Constraint {
     }
 }
 
-/// Compiles what was prepared.
+/// Compiles what was prepared; the notes say what was left out of schemas.
 fn compile(
     tokens: &Tokens,
     grammar: &Grammar,
     prepared: Prepared,
     limits: &Limits,
-) -> Result<TokenParser, Error> {
-    let schema = match &prepared {
-        Prepared::Schema(schema) => Some(schema.clone()),
-        Prepared::Lark(_) => None,
-    };
-    build(tokens, prepared, limits).map_err(|message| match schema {
-        Some(schema) => {
-            let fails = |part: serde_json::Value| {
-                build(tokens, Prepared::Schema(part), limits).err().map(|error| reason(&error))
-            };
-            schema::locate(&schema, &reason(&message), &fails)
+) -> Result<(TokenParser, Vec<String>), Error> {
+    let built = build(tokens, prepared.top_level(), limits);
+    let fails = |part| build(tokens, top_level(part), limits).err().map(|error| reason(&error));
+    match (built, prepared) {
+        (Ok(parser), Prepared::Lark(checked)) => Ok((parser, checked.notes)),
+        (Ok(parser), _) => Ok((parser, Vec::new())),
+        (Err(message), Prepared::Schema(schema)) => {
+            Err(schema::locate(&schema, &reason(&message), &fails))
         }
-        None => grammar.refused(&message),
-    })
+        (Err(message), Prepared::Lark(checked)) => {
+            let relaxed = lark::relax(&checked, &fails)?;
+            let relaxed = relaxed.ok_or_else(|| grammar.refused(&message))?;
+            let parser = build(tokens, TopLevelGrammar::from_lark(relaxed.source), limits);
+            Ok((parser.map_err(|message| grammar.refused(&message))?, relaxed.notes))
+        }
+        (Err(message), Prepared::Text(_)) => Err(grammar.refused(&message)),
+    }
 }
 
-fn build(tokens: &Tokens, prepared: Prepared, limits: &Limits) -> Result<TokenParser, String> {
+fn build(
+    tokens: &Tokens,
+    grammar: TopLevelGrammar,
+    limits: &Limits,
+) -> Result<TokenParser, String> {
     let factory = &tokens.shared.factory;
-    let init = GrammarInit::Serialized(prepared.top_level());
+    let init = GrammarInit::Serialized(grammar);
     let (quiet, plain) = (Logger::new(0, 0), InferenceCapabilities::default());
     let parser = factory.create_parser_from_init_ext(init, quiet, plain, limits.parser());
     parser.map_err(|error| error.to_string())

@@ -76,8 +76,8 @@ impl Grammar {
         }
         Ok(match self.notation {
             Notation::Schema => Prepared::Schema(schema::parse(&self.source, limits)?),
-            Notation::Gbnf => Prepared::Lark(gbnf::to_lark(&self.source, limits)?),
-            Notation::Regex => Prepared::Lark(regex::to_lark(&self.source)?),
+            Notation::Gbnf => Prepared::Text(gbnf::to_lark(&self.source, limits)?),
+            Notation::Regex => Prepared::Text(regex::to_lark(&self.source)?),
             Notation::Lark => Prepared::Lark(lark::check(&self.source, limits)?),
         })
     }
@@ -95,31 +95,45 @@ impl Grammar {
 /// A grammar that is ready to be compiled.
 pub(crate) enum Prepared {
     Schema(Value),
-    Lark(String),
+    /// A Lark grammar that may have schemas.
+    Lark(lark::Checked),
+    /// A Lark grammar without schemas.
+    Text(String),
 }
 
 impl Prepared {
     /// As llguidance takes it.
-    pub fn top_level(self) -> TopLevelGrammar {
+    pub fn top_level(&self) -> TopLevelGrammar {
         match self {
-            Prepared::Schema(schema) => TopLevelGrammar::from_json_schema(with_options(schema)),
-            Prepared::Lark(source) => TopLevelGrammar::from_lark(source),
+            Prepared::Schema(schema) => top_level(schema.clone()),
+            Prepared::Lark(checked) => TopLevelGrammar::from_lark(checked.source.clone()),
+            Prepared::Text(source) => TopLevelGrammar::from_lark(source.clone()),
         }
     }
+}
+
+/// A schema as llguidance takes it.
+pub(crate) fn top_level(schema: Value) -> TopLevelGrammar {
+    TopLevelGrammar::from_json_schema(with_options(schema))
 }
 
 /// White space between the tokens of JSON: a model may indent, but not fill its answer with nothing else.
 const SPACE: &str = r"[ \t]{1,2}|\r?\n[ \t]{0,20}";
 
-/// The schema with llguidance's options in it. A schema that is `true` or `false` has no room for them.
+/// The schema with llguidance's options in it, unless it has some. A schema that is `true` or `false` has no room for
+/// them.
 fn with_options(schema: Value) -> Value {
     let mut schema = match schema {
         Value::Bool(true) => json!({}),
         Value::Bool(false) => json!({ "not": {} }),
         schema => schema,
     };
+    let mut options = json!({ "whitespace_pattern": SPACE });
+    if let Some(escapes) = schema::escapes(&schema) {
+        options["json_allowed_escapes"] = escapes.into();
+    }
     if let Some(schema) = schema.as_object_mut() {
-        schema.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": SPACE }));
+        schema.entry("x-guidance").or_insert(options);
     }
     schema
 }
@@ -129,6 +143,10 @@ pub(crate) fn reason(message: &str) -> String {
     let message = message.split("\n<").next().unwrap_or(message);
     let lines = || message.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines().next().unwrap_or("it cannot be compiled");
+    if first.contains("oneOf constraints are not supported") {
+        return "the options of `oneOf` must exclude each other, and these may not; use `anyOf`"
+            .into();
+    }
     // Errors of regular expressions are drawn over several lines.
     let inner = lines().find_map(|line| line.strip_prefix("error: "));
     match inner {

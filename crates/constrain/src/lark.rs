@@ -1,6 +1,6 @@
 //! Lark grammars, which llguidance parses itself: bounds before that, and where its errors are.
 
-use serde_json::{Deserializer, Value};
+use serde_json::{Deserializer, Value, json};
 
 use crate::expansion::Work;
 use crate::grammar::reason;
@@ -15,11 +15,25 @@ const SCHEMA: &str = "%json";
 /// Where a schema has llguidance's options; only the root of a schema within a grammar may have them.
 const OPTIONS: &str = "x-guidance";
 
-/// Checks what llguidance does not bound, and the schemas in the grammar; returns it without what says nothing in them.
+/// The option of schemas of which what cannot be followed is left out.
+const LENIENT: &str = "lenient";
+
+/// The option with the escapes of strings.
+const ESCAPES: &str = "json_allowed_escapes";
+
+/// A grammar that was checked.
+pub struct Checked {
+    /// The grammar, its schemas normalized.
+    pub source: String,
+    /// What was left out of its schemas, and why.
+    pub notes: Vec<String>,
+}
+
+/// Checks what llguidance does not bound, and the schemas in the grammar.
 ///
 /// # Errors
 /// [`Error::Grammar`].
-pub fn check(source: &str, limits: &Limits) -> Result<String, Error> {
+pub fn check(source: &str, limits: &Limits) -> Result<Checked, Error> {
     let refused = |reason| Err(Error::Grammar { what: "the Lark grammar", reason });
     if source.trim().is_empty() {
         return refused("it is empty".to_owned());
@@ -44,33 +58,80 @@ pub fn check(source: &str, limits: &Limits) -> Result<String, Error> {
     check_schemas(source, limits)
 }
 
-/// Checks each schema of a grammar. Its title is its name in errors.
-fn check_schemas(source: &str, limits: &Limits) -> Result<String, Error> {
-    let (mut checked, mut rest, mut work) = (String::new(), source, Work::default());
+/// Checks each schema of a grammar.
+fn check_schemas(source: &str, limits: &Limits) -> Result<Checked, Error> {
+    let mut work = Work::default();
+    rewrite(source, |schema| {
+        let options = schema.as_object_mut().and_then(|fields| fields.shift_remove(OPTIONS));
+        let is_lenient = is_lenient(options.as_ref());
+        let notes = match is_lenient {
+            true => schema::lenient::check_whole(schema, limits, &mut work)?,
+            false => schema::check_whole(schema, limits, &mut work).map(|()| Vec::new())?,
+        };
+        let escapes = schema::escapes(schema).filter(|_| !is_lenient);
+        let mut options = options.or_else(|| escapes.map(|_| json!({})));
+        if let (Some(Value::Object(options)), Some(escapes)) = (&mut options, escapes) {
+            options.entry(ESCAPES).or_insert_with(|| escapes.into());
+        }
+        if let (Some(options), Some(fields)) = (options, schema.as_object_mut()) {
+            fields.insert(OPTIONS.to_owned(), options);
+        }
+        Ok(notes)
+    })
+}
+
+/// Leaves out what cannot be compiled of each schema that allows this. `fails` compiles a schema. `None` if all schemas
+/// of the grammar can be compiled.
+///
+/// # Errors
+/// [`Error::Grammar`] for another schema that cannot be compiled.
+pub fn relax(
+    checked: &Checked,
+    fails: &dyn Fn(Value) -> Option<String>,
+) -> Result<Option<Checked>, Error> {
+    let relaxed = rewrite(&checked.source, |schema| match is_lenient(schema.get(OPTIONS)) {
+        true => schema::lenient::compile(schema, fails),
+        false => match fails(schema.clone()) {
+            Some(message) => Err(schema::locate(schema, &message, fails)),
+            None => Ok(Vec::new()),
+        },
+    })?;
+    Ok((!relaxed.notes.is_empty()).then(|| {
+        let notes = checked.notes.iter().cloned().chain(relaxed.notes).collect();
+        Checked { source: relaxed.source, notes }
+    }))
+}
+
+fn is_lenient(options: Option<&Value>) -> bool {
+    options.and_then(|options| options.get(LENIENT)) == Some(&Value::Bool(true))
+}
+
+/// Changes each schema of a grammar; `change` returns notes. A schema's title is its name in notes and errors.
+fn rewrite(
+    source: &str,
+    mut change: impl FnMut(&mut Value) -> Result<Vec<String>, Error>,
+) -> Result<Checked, Error> {
+    let (mut checked, mut rest, mut notes) = (String::new(), source, Vec::new());
     while let Some(at) = rest.find(SCHEMA) {
         let (before, after) = rest.split_at(at + SCHEMA.len());
         checked.push_str(before);
         rest = after;
         let mut values = Deserializer::from_str(rest).into_iter::<Value>();
         // Anything else is within a string, or is refused by llguidance.
-        let Some(Ok(Value::Object(mut fields))) = values.next() else { continue };
+        let Some(Ok(given @ Value::Object(_))) = values.next() else { continue };
         let len = values.byte_offset();
-        let options = fields.shift_remove(OPTIONS);
-        let mut schema = Value::Object(fields);
-        let given = schema.clone();
-        schema::check_whole(&mut schema, limits, &mut work).map_err(|error| match error {
+        let title = given.get("title").and_then(Value::as_str);
+        let title = title.map(|title| format!(" '{title}'")).unwrap_or_default();
+        let mut schema = given.clone();
+        let added = change(&mut schema).map_err(|error| match error {
             Error::Schema { path, reason } => {
-                let title = given.get("title").and_then(Value::as_str);
-                let title = title.map(|title| format!(" '{title}'")).unwrap_or_default();
                 let reason = format!("schema{title} at {path}: {reason}");
                 Error::Grammar { what: "the Lark grammar", reason }
             }
             error => error,
         })?;
+        notes.extend(added.iter().map(|note| format!("schema{title} at {note}")));
         if schema != given {
-            if let (Some(options), Some(fields)) = (options, schema.as_object_mut()) {
-                fields.insert(OPTIONS.to_owned(), options);
-            }
             checked.push_str(&format!(" {schema}"));
         } else {
             checked.push_str(&rest[..len]);
@@ -78,7 +139,7 @@ fn check_schemas(source: &str, limits: &Limits) -> Result<String, Error> {
         rest = &rest[len..];
     }
     checked.push_str(rest);
-    Ok(checked)
+    Ok(Checked { source: checked, notes })
 }
 
 /// The error for a message of llguidance, which begins with `line(column):`, `at line(column):` or neither.

@@ -47,6 +47,7 @@ pub use grammar::Grammar;
 pub use limits::Limits;
 pub use mask::Mask;
 pub use tokens::{Token, Tokens};
+pub use trigger::Tags;
 
 #[cfg(test)]
 mod tests;

@@ -21,7 +21,8 @@ pub struct Limits {
     pub compile_fuel: u64,
     /// Work of the lexer per token; 14,000 take about a millisecond.
     pub token_fuel: u64,
-    /// Items of the parser per token; 20,000 take about a millisecond.
+    /// Items of the parser per token; 20,000 take about a millisecond where few of them are in one place. Ambiguous
+    /// grammars find each item many times: 500 in one place may take 100 milliseconds.
     pub token_items: usize,
     /// States of the lexer, of 1 to 2 kB each.
     pub lexer_states: usize,

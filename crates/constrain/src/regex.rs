@@ -32,6 +32,15 @@ fn ends_with_escape(text: &str) -> bool {
     text.chars().rev().take_while(|&c| c == '\\').count() % 2 == 1
 }
 
+/// What is wrong with an expression.
+pub fn error(expression: &str) -> Option<String> {
+    match ParserBuilder::new().build().parse(expression).err()? {
+        regex_syntax::Error::Parse(error) => Some(error.kind().to_string()),
+        regex_syntax::Error::Translate(error) => Some(error.kind().to_string()),
+        error => Some(error.to_string()),
+    }
+}
+
 fn check(expression: &str) -> Result<(), Error> {
     let parsed = ParserBuilder::new().nest_limit(100).build().parse(expression);
     let (start, reason) = match parsed {

@@ -3,10 +3,15 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
 use crate::expansion::{self, Work};
-use crate::{Error, Limits};
+use crate::{Error, Limits, regex};
+use normal::{BOUND_MAX, normalize, plain_references};
+
+pub mod lenient;
+mod normal;
 
 /// Keywords that would be needed to be right but are not supported.
 const UNSUPPORTED: &[&str] = &[
@@ -71,31 +76,70 @@ pub fn parse(source: &str, limits: &Limits) -> Result<Value, Error> {
     Ok(schema)
 }
 
-/// Checks a schema and drops what says nothing. `work` adds up over the schemas of a grammar.
+/// Checks a schema and normalizes it. `work` adds up over the schemas of a grammar.
 ///
 /// # Errors
 /// [`Error::Schema`].
 pub fn check_whole(schema: &mut Value, limits: &Limits, work: &mut Work) -> Result<(), Error> {
     check_depth(schema, limits.depth)?;
+    normalize(schema);
+    match faults(schema, 1).pop() {
+        Some(fault) => Err(fault.into()),
+        None => expansion::check(schema, work),
+    }
+}
+
+/// What is wrong with a schema.
+struct Fault {
+    /// The keyword or schema at fault.
+    path: String,
+    reason: String,
+    place: Place,
+}
+
+/// What is at fault.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// An entry of an object: mostly a keyword.
+    Keyword,
+    /// A schema.
+    Schema,
+    /// The size.
+    Limit,
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Error {
+        refused(&fault.path, fault.reason)
+    }
+}
+
+/// The first faults of a schema that is normalized.
+fn faults(schema: &Value, most: usize) -> Vec<Fault> {
     if *schema == Value::Bool(false) {
-        return Err(refused("#", "the schema false allows no value".to_owned()));
+        let reason = "the schema false allows no value".to_owned();
+        return vec![Fault { path: "#".to_owned(), reason, place: Place::Schema }];
     }
     // A list of work instead of recursion: (path, schema). Definitions are checked where something refers to them.
-    let mut open = vec![("#".to_owned(), &*schema)];
-    let mut checked = HashSet::new();
+    let mut open = vec![("#".to_owned(), schema)];
+    let (mut checked, mut found) = (HashSet::new(), Vec::new());
     while let Some((path, part)) = open.pop() {
+        if found.len() >= most {
+            break;
+        }
         if !checked.insert(std::ptr::from_ref(part)) {
             continue;
         }
-        check(&path, part, schema)?;
+        check(&path, part, schema, &mut found);
         let used = |key: &str| !DEFINITIONS.contains(&key);
         open.extend(children_where(&path, part, used));
         if let Some(reference) = part.get("$ref").and_then(Value::as_str) {
-            open.extend(target(schema, reference).map(|part| (reference.to_owned(), part)));
+            let path = reference.trim_end_matches('/').to_owned();
+            open.extend(target(schema, reference).map(|part| (path, part)));
         }
     }
-    drop_void(schema);
-    expansion::check(schema, work)
+    found.truncate(most);
+    found
 }
 
 fn refused(path: &str, reason: String) -> Error {
@@ -123,70 +167,82 @@ fn check_depth(schema: &Value, most: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks one schema without those in it.
-fn check(path: &str, schema: &Value, root: &Value) -> Result<(), Error> {
+/// Adds the faults of one schema without those in it.
+fn check(path: &str, schema: &Value, root: &Value, found: &mut Vec<Fault>) {
     let keywords = match schema {
-        Value::Bool(_) => return Ok(()),
+        Value::Bool(_) => return,
         Value::Object(keywords) => keywords,
-        _ => return Err(refused(path, "a schema must be an object, true or false".to_owned())),
+        _ => {
+            let reason = "a schema must be an object, true or false".to_owned();
+            return found.push(Fault { path: path.to_owned(), reason, place: Place::Schema });
+        }
     };
     for (key, value) in keywords {
         let at = child(path, key);
-        if UNSUPPORTED.contains(&key.as_str()) && !is_void(key, value) {
-            return Err(refused(&at, format!("the keyword `{key}` is not supported")));
+        if let Some((count, most)) = count(key, value).filter(|(count, most)| count > most) {
+            let reason = format!("it has {count} entries; at most {most} are allowed");
+            found.push(Fault { path: at, reason, place: Place::Limit });
+        } else if let Some(reason) = fault(key, value, keywords, root) {
+            found.push(Fault { path: at, reason, place: Place::Keyword });
+        } else if let ("patternProperties", Value::Object(patterns)) = (key.as_str(), value) {
+            let faults =
+                patterns.keys().filter_map(|pattern| Some((pattern, expression(pattern)?)));
+            found.extend(faults.map(|(pattern, reason)| Fault {
+                path: child(&at, pattern),
+                reason,
+                place: Place::Keyword,
+            }));
         }
-        let (count, most) = match (key.as_str(), value) {
-            ("properties", Value::Object(fields)) => (fields.len(), PROPERTIES_MAX),
-            ("patternProperties", Value::Object(fields)) => (fields.len(), PATTERNS_MAX),
-            ("enum", Value::Array(values)) => (values.len(), VALUES_MAX),
-            _ => (0, 0),
-        };
-        if count > most {
-            return Err(refused(
-                &at,
-                format!("it has {count} entries; at most {most} are allowed"),
-            ));
-        }
-        let expected = match key.as_str() {
-            "$ref" => {
-                check_reference(&at, value, root)?;
-                continue;
-            }
-            "items" if value.is_array() || value.is_object() || value.is_boolean() => continue,
-            key if SCHEMA.contains(&key) && !value.is_object() && !value.is_boolean() => {
-                "a schema: an object, true or false"
-            }
-            key if LIST.contains(&key) && value.as_array().is_none_or(Vec::is_empty) => match key {
-                "prefixItems" if value.is_array() => continue,
-                _ => "an array of schemas, not empty",
-            },
-            key if MAP.contains(&key) && !value.is_object() => "an object of schemas",
-            key if COUNT.contains(&key) && !is_count(value) => "a number of 0 or more",
-            "enum" if value.as_array().is_none_or(Vec::is_empty) => "an array that is not empty",
-            // Beside another type it says nothing, and some write true in place of a list of names.
-            "required" if !is_strings(value) && may_be_object(keywords) => "an array of strings",
-            "pattern" | "format" if !value.is_string() => "a string",
-            "minimum" | "maximum" | "multipleOf" if !value.is_number() => "a number",
-            _ => continue,
-        };
-        return Err(refused(&at, format!("it must be {expected}")));
-    }
-    Ok(())
-}
-
-/// Whether a keyword says nothing, but would be refused: `uniqueItems: false`, and numbers that no text or array exceeds,
-/// such as the largest integer of JavaScript.
-fn is_void(key: &str, value: &Value) -> bool {
-    let exceeds = || value.as_f64().is_some_and(|most| most > f64::from(u32::MAX));
-    match key {
-        "uniqueItems" => *value == Value::Bool(false),
-        "maxItems" | "maxLength" | "maxProperties" => exceeds(),
-        _ => false,
     }
 }
 
-fn is_count(value: &Value) -> bool {
-    value.as_u64().is_some() || value.as_f64().is_some_and(|x| x >= 0.0 && x.fract() == 0.0)
+/// The number of entries of a keyword whose number is limited, and the limit.
+fn count(key: &str, value: &Value) -> Option<(usize, usize)> {
+    match (key, value) {
+        ("properties", Value::Object(fields)) => Some((fields.len(), PROPERTIES_MAX)),
+        ("patternProperties", Value::Object(fields)) => Some((fields.len(), PATTERNS_MAX)),
+        ("enum", Value::Array(values)) => Some((values.len(), VALUES_MAX)),
+        _ => None,
+    }
+}
+
+/// Why a keyword cannot be followed; `None` if it may be.
+fn fault(key: &str, value: &Value, keywords: &Map<String, Value>, root: &Value) -> Option<String> {
+    if UNSUPPORTED.contains(&key) {
+        return Some(format!("the keyword `{key}` is not supported"));
+    }
+    let expected = match key {
+        "$ref" => return reference_fault(value, root),
+        "items" if value.is_array() || value.is_object() || value.is_boolean() => return None,
+        key if SCHEMA.contains(&key) && !value.is_object() && !value.is_boolean() => {
+            "a schema: an object, true or false"
+        }
+        "prefixItems" if value.is_array() => return None,
+        key if LIST.contains(&key) && value.as_array().is_none_or(Vec::is_empty) => {
+            "an array of schemas, not empty"
+        }
+        key if MAP.contains(&key) && !value.is_object() => "an object of schemas",
+        key if COUNT.contains(&key) && !value.is_u64() => "a number of 0 or more",
+        "enum" if value.as_array().is_none_or(Vec::is_empty) => "an array that is not empty",
+        // Beside another type it says nothing, and some write true in place of a list of names.
+        "required" if !is_strings(value) && may_be_object(keywords) => "an array of strings",
+        "pattern" | "format" if !value.is_string() => "a string",
+        "pattern" => return expression(value.as_str()?),
+        "minimum" | "maximum" | "multipleOf" if !value.is_number() => "a number",
+        "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum"
+            if value.as_f64().is_some_and(|bound| bound.abs() > BOUND_MAX as f64) =>
+        {
+            return Some(format!("numbers beyond {BOUND_MAX} are not supported"));
+        }
+        _ => return None,
+    };
+    Some(format!("it must be {expected}"))
+}
+
+/// What is wrong with a pattern as llguidance reads it.
+fn expression(pattern: &str) -> Option<String> {
+    let error = regex::error(&regex_to_lark(pattern, "dw"))?;
+    Some(format!("regex parse error: {error}"))
 }
 
 /// Whether a schema allows objects.
@@ -202,22 +258,16 @@ fn is_strings(value: &Value) -> bool {
     value.as_array().is_some_and(|items| items.iter().all(Value::is_string))
 }
 
-fn check_reference(path: &str, value: &Value, root: &Value) -> Result<(), Error> {
+fn reference_fault(value: &Value, root: &Value) -> Option<String> {
     let Some(reference) = value.as_str() else {
-        return Err(refused(path, "it must be a string".to_owned()));
+        return Some("it must be a string".to_owned());
     };
-    let is_own = reference == "#" || reference.starts_with("#/");
-    if !is_own || reference.contains(['~', '%']) {
+    if reference != "#" && !reference.starts_with("#/") {
         let supported = "only references into the schema itself are, such as #/$defs/name";
-        return Err(refused(
-            path,
-            format!("the reference {reference} is not supported; {supported}"),
-        ));
+        return Some(format!("the reference {reference} is not supported; {supported}"));
     }
-    match target(root, reference) {
-        Some(_) => Ok(()),
-        None => Err(refused(path, format!("the schema has no {reference}"))),
-    }
+    let is_missing = target(root, reference).is_none();
+    is_missing.then(|| format!("the schema has no {reference}"))
 }
 
 /// The part of the schema that a reference means.
@@ -262,47 +312,74 @@ fn children_where<'a>(
     found
 }
 
-/// Removes the keywords that say nothing.
-fn drop_void(schema: &mut Value) {
-    let mut open = vec![schema];
-    while let Some(schema) = open.pop() {
-        let Some(keywords) = schema.as_object_mut() else { continue };
-        keywords.retain(|key, value| !is_void(key, value));
-        for (key, value) in keywords {
-            let key = key.as_str();
-            if LIST.contains(&key) && value.is_array() {
-                open.extend(value.as_array_mut().into_iter().flatten());
-            } else if MAP.contains(&key) {
-                open.extend(value.as_object_mut().into_iter().flatten().map(|(_, field)| field));
-            } else if SCHEMA.contains(&key) {
-                open.push(value);
-            }
+/// The schemas directly in another.
+fn children_mut(schema: &mut Value) -> Vec<&mut Value> {
+    let mut found = Vec::new();
+    for (key, value) in schema.as_object_mut().into_iter().flatten() {
+        let key = key.as_str();
+        if LIST.contains(&key) && value.is_array() {
+            found.extend(value.as_array_mut().into_iter().flatten());
+        } else if MAP.contains(&key) {
+            found.extend(value.as_object_mut().into_iter().flat_map(Map::values_mut));
+        } else if SCHEMA.contains(&key) {
+            found.push(value);
         }
     }
+    found
+}
+
+/// llguidance's escapes in strings, where those of printable characters would allow names of properties to be written
+/// as others: in objects that have names and allow more. All `\u` is left out there.
+pub fn escapes(schema: &Value) -> Option<&'static str> {
+    let mut open = vec![(String::new(), schema)];
+    while let Some((path, schema)) = open.pop() {
+        let is_named =
+            |key| schema.get(key).and_then(Value::as_object).is_some_and(|all| !all.is_empty());
+        let is_closed = schema.get("additionalProperties") == Some(&Value::Bool(false));
+        if !is_closed && (is_named("properties") || is_named("patternProperties")) {
+            return Some("nrbtf\\\"");
+        }
+        open.extend(children(&path, schema));
+    }
+    None
 }
 
 /// The error for a schema that cannot be compiled, with the path of the innermost part that fails with the same
 /// message on its own. `fails` compiles a schema.
 pub fn locate(schema: &Value, message: &str, fails: &dyn Fn(Value) -> Option<String>) -> Error {
+    refused(&find(schema, message, fails).path, message.to_owned())
+}
+
+/// Where a schema fails.
+struct Found {
+    path: String,
+    /// Whether no part of it was left out for want of time.
+    is_certain: bool,
+}
+
+/// Whether an error is one of size: what is too large as a whole has no part at fault.
+fn is_size(message: &str) -> bool {
+    message.contains("too big") || message.contains("too large")
+}
+
+/// The innermost part that fails with the same message on its own.
+fn find(schema: &Value, message: &str, fails: &dyn Fn(Value) -> Option<String>) -> Found {
     let (mut path, mut part) = ("#".to_owned(), schema);
-    // What is too large as a whole has no part at fault.
-    let is_size = message.contains("too big") || message.contains("too large");
-    let mut trials = if is_size { TRIALS } else { 0 };
+    let mut trials = if is_size(message) { TRIALS } else { 0 };
     let start = Instant::now();
     'deeper: loop {
         for (at, child) in children(&path, part) {
             trials += 1;
             if trials > TRIALS || start.elapsed() > TRIAL_TIME {
-                break 'deeper;
+                return Found { path, is_certain: false };
             }
             if fails(alone(schema, &at)).is_some_and(|error| error == message) {
                 (path, part) = (at, child);
                 continue 'deeper;
             }
         }
-        break;
+        return Found { path, is_certain: true };
     }
-    refused(&path, message.to_owned())
 }
 
 /// The part of a schema at `path` as a schema of its own, next to the whole for its references.
@@ -325,8 +402,10 @@ fn alone(schema: &Value, path: &str) -> Value {
     let mut found = Map::new();
     found.insert("$ref".to_owned(), json!(path.replacen('#', WHOLE, 1)));
     found.insert("$defs".to_owned(), json!({ "whole": whole }));
-    if let Some(draft) = schema.get("$schema") {
-        found.insert("$schema".to_owned(), draft.clone());
+    for key in ["$schema", "x-guidance"] {
+        found.extend(schema.get(key).map(|value| (key.to_owned(), value.clone())));
     }
-    Value::Object(found)
+    let mut found = Value::Object(found);
+    plain_references(&mut found);
+    found
 }

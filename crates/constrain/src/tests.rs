@@ -1,6 +1,6 @@
 //! Constraints over small vocabularies: which texts each notation allows, and what each error says.
 
-use crate::{Constraint, Error, Grammar, Limits, Token, Tokens};
+use crate::{Constraint, Error, Grammar, Limits, Tags, Token, Tokens};
 
 /// The texts of the tokens: one per byte, and a few longer ones.
 pub fn texts() -> Vec<Vec<u8>> {
@@ -163,6 +163,36 @@ fn a_grammar_begins_after_its_trigger() {
     assert!(optional.is_complete());
 }
 
+/// What a model thinks about calls is none.
+#[test]
+fn a_trigger_means_nothing_between_tags() {
+    let made = constraint(&Grammar::json_schema(r#"{"const": true}"#));
+    let tags = |is_open| Tags { open: "<t>", close: "</t>", is_open };
+    let cases = [
+        (false, "a <call>", true),
+        (false, "<t>a <call> b", false),
+        (false, " \n<t>a <call></t> \n<t><call></t>", false),
+        (false, "<t>a</t><call>", true),
+        (false, "<t>a</t>b<t><call>", true),
+        (false, "<<t><call>", true),
+        (true, "a <call> b<t>", false),
+        (true, "a <call> b</t>", false),
+        (true, "a</t>b <call>", true),
+        (true, "a</t\u{3e}</call><c<call>", true),
+    ];
+    for (is_open, text, is_found) in cases {
+        let mut made = made.clone().once_outside("<call>", tags(is_open));
+        for byte in text.bytes() {
+            assert!(made.may_end(), "{text}");
+            made.accept(u32::from(byte)).unwrap();
+        }
+        // Behind the trigger a `t` is all that follows.
+        assert_eq!(made.may_end(), !is_found, "{text}");
+        assert_eq!(made.mask().unwrap().allows(u32::from(b'x')), !is_found, "{text}");
+        assert!(made.mask().unwrap().allows(u32::from(b't')), "{text}");
+    }
+}
+
 #[test]
 fn clones_are_independent() {
     let mut one = constraint(&Grammar::regex("ab|ac"));
@@ -181,7 +211,7 @@ fn schema_errors_name_the_place() {
         ("false", "schema at #: the schema false allows no value"),
         ("3", "schema at #: a schema must be an object, true or false"),
         (
-            r#"{"properties":{"a/b":{"not":{}}}}"#,
+            r#"{"properties":{"a/b":{"not":{"type":"null"}}}}"#,
             "schema at #/properties/a~1b/not: the keyword `not` is not supported",
         ),
         (
@@ -190,7 +220,7 @@ fn schema_errors_name_the_place() {
         ),
         (r##"{"$ref":"#/$defs/x"}"##, "schema at #/$ref: the schema has no #/$defs/x"),
         (
-            r##"{"$ref":"#/$defs/x","not":{},"$defs":{"x":{}}}"##,
+            r##"{"$ref":"#/$defs/x","not":{"const":1},"$defs":{"x":{}}}"##,
             "schema at #/not: the keyword `not` is not supported",
         ),
         (
@@ -203,7 +233,15 @@ fn schema_errors_name_the_place() {
         ),
         (
             r#"{"anyOf":[{"type":"object","properties":{"b":{"type":"string","pattern":"(a"}}}]}"#,
-            "schema at #/anyOf/0/properties/b: regex parse error: unclosed group",
+            "schema at #/anyOf/0/properties/b/pattern: regex parse error: unclosed group",
+        ),
+        (
+            r#"{"items":{"oneOf":[{"type":"integer"},{"type":"number"}]}}"#,
+            "schema at #/items: the options of `oneOf` must exclude each other, and these may not; use `anyOf`",
+        ),
+        (
+            r#"{"properties":{"a":{"minimum":1e20}}}"#,
+            "schema at #/properties/a/minimum: numbers beyond 9223372036854774784 are not supported",
         ),
     ];
     for (schema, expected) in cases {
@@ -219,8 +257,11 @@ fn definitions_are_checked_where_they_are_used() {
     let wide =
         format!(r#"{{"allOf":[{}]}}"#, vec![format!(r#"{{"anyOf":[{options}]}}"#); 10].join(","));
     let definitions = [
-        (r#"{"not":{}}"#, "#/$defs/x/not: the keyword `not` is not supported"),
-        (r#"{"items":{"if":{}}}"#, "#/$defs/x/items/if: the keyword `if` is not supported"),
+        (r#"{"not":{"const":1}}"#, "#/$defs/x/not: the keyword `not` is not supported"),
+        (
+            r#"{"items":{"if":{},"then":{}}}"#,
+            "#/$defs/x/items/if: the keyword `if` is not supported",
+        ),
         (&*wide, "#/$defs/x: combined, it has more than 20000 alternatives"),
     ];
     for (definition, expected) in definitions {
@@ -255,6 +296,8 @@ mod gbnf;
 
 #[path = "tests/checker.rs"]
 mod checker;
+#[path = "tests/schemas.rs"]
+mod schemas;
 #[path = "tests/sound.rs"]
 mod sound;
 

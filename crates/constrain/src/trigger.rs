@@ -6,18 +6,44 @@ use llguidance::toktrie::SimpleVob;
 
 use crate::{Mask, Tokens};
 
+/// Tags around text in which a trigger means nothing, such as reasoning. It begins where only white space came before:
+/// at the beginning, and after earlier text of that kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tags<'t> {
+    /// The tag before it.
+    pub open: &'t str,
+    /// The tag after it.
+    pub close: &'t str,
+    /// Whether the text begins behind the first tag.
+    pub is_open: bool,
+}
+
 /// Watches free text for its trigger.
 #[derive(Clone)]
 pub struct Trigger {
     about: Arc<About>,
     tokens: Tokens,
-    /// The last bytes of the text, fewer than the trigger has.
+    /// The last bytes of the text, fewer than the text that is looked for.
     seen: Vec<u8>,
+    place: Place,
+}
+
+/// Where the text is that comes next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Behind white space or so many bytes of the opening tag.
+    Start(usize),
+    /// Between the tags.
+    Inside,
+    /// In text that is watched.
+    Watched,
 }
 
 /// What does not change with the text.
 struct About {
     text: Vec<u8>,
+    /// The tags around text that is not watched.
+    tags: Option<[Vec<u8>; 2]>,
     is_optional: bool,
     /// The tokens of free text.
     free: Mask,
@@ -67,14 +93,33 @@ impl Trigger {
         }
         let is_optional = ends(&mut free);
         let (free, blanks) = (Mask(free), Mask(blanks));
-        let about = About { text: text.to_vec(), is_optional, free, blanks, completing };
+        let about =
+            About { text: text.to_vec(), tags: None, is_optional, free, blanks, completing };
         let seen = Vec::with_capacity(text.len());
-        Trigger { about: Arc::new(about), tokens: tokens.clone(), seen }
+        Trigger { about: Arc::new(about), tokens: tokens.clone(), seen, place: Place::Watched }
+    }
+
+    /// The trigger, which means nothing between tags.
+    pub fn outside(self, tags: Tags<'_>) -> Trigger {
+        let place = if tags.is_open { Place::Inside } else { Place::Start(0) };
+        let About { text, is_optional, free, blanks, completing, .. } = &*self.about;
+        let about = About {
+            text: text.clone(),
+            tags: Some([tags.open, tags.close].map(|tag| tag.as_bytes().to_vec())),
+            is_optional: *is_optional,
+            free: free.clone(),
+            blanks: blanks.clone(),
+            completing: completing.clone(),
+        };
+        Trigger { about: Arc::new(about), place, ..self }
     }
 
     /// The tokens that may come next.
     pub fn mask(&self) -> Mask {
         let mut mask = self.about.free.clone();
+        if self.place == Place::Inside {
+            return mask;
+        }
         for k in 1..=self.seen.len() {
             if self.seen.ends_with(&self.about.text[..k]) {
                 self.about.completing[k].iter().for_each(|&id| mask.0.disallow_token(id));
@@ -85,14 +130,41 @@ impl Trigger {
 
     /// Appends a token; true if the trigger has appeared.
     pub fn push(&mut self, token: u32) -> bool {
-        self.seen.extend_from_slice(spelling(&self.tokens, token));
-        let text = &self.about.text;
-        if find(&self.seen, text).is_some() {
-            return true;
+        let tokens = self.tokens.clone();
+        spelling(&tokens, token).iter().any(|&byte| self.push_byte(byte))
+    }
+
+    fn push_byte(&mut self, byte: u8) -> bool {
+        let about = self.about.clone();
+        self.seen.push(byte);
+        if let (Some([open, close]), Place::Start(_) | Place::Inside) = (&about.tags, self.place) {
+            self.place = match self.place {
+                Place::Start(0) if is_blank(&[byte]) && !open.starts_with(&[byte]) => {
+                    Place::Start(0)
+                }
+                Place::Start(count) if open.get(count) != Some(&byte) => Place::Watched,
+                Place::Start(count) if count + 1 < open.len() => Place::Start(count + 1),
+                Place::Inside if self.seen.ends_with(close) => Place::Start(0),
+                _ => Place::Inside,
+            };
+            let is_closed = self.place == Place::Start(0) && self.seen.ends_with(close);
+            if is_closed {
+                self.seen.clear();
+            }
+            if self.place == Place::Inside {
+                self.keep(close.len());
+                return false;
+            }
         }
-        let surplus = self.seen.len().saturating_sub(text.len() - 1);
+        let is_found = self.seen.ends_with(&about.text);
+        self.keep(about.text.len());
+        is_found
+    }
+
+    /// Keeps what may be the beginning of a text of `len` bytes.
+    fn keep(&mut self, len: usize) {
+        let surplus = self.seen.len().saturating_sub(len - 1);
         self.seen.drain(..surplus);
-        false
     }
 
     /// Tokens of white space only.

@@ -1,0 +1,250 @@
+//! Schemas as generators and clients write them: what says nothing, what is written in other ways, what may be left out.
+
+use super::{constraint, matches, refusal};
+use crate::Grammar;
+
+/// Each schema, texts that it allows, and texts that it does not.
+fn check(cases: &[(&str, &[&str], &[&str])]) {
+    for (schema, allowed, refused) in cases {
+        let made = constraint(&Grammar::json_schema(*schema));
+        for text in *allowed {
+            assert!(matches(&made, text), "{schema}: {text}");
+        }
+        for text in *refused {
+            assert!(!matches(&made, text), "{schema}: {text}");
+        }
+    }
+}
+
+#[test]
+fn keywords_that_say_nothing_are_left_out() {
+    let records = [
+        r#""propertyNames":{"type":"string"}"#,
+        r#""propertyNames":true"#,
+        r#""propertyNames":{"description":"a name"}"#,
+        r#""unevaluatedProperties":true"#,
+        r#""unevaluatedProperties":{}"#,
+        r#""dependentRequired":{}"#,
+        r#""dependentSchemas":{}"#,
+        r#""not":false"#,
+        r#""then":{"required":["b"]},"else":false"#,
+        r#""if":{"required":["b"]}"#,
+        r#""$dynamicAnchor":"meta""#,
+        r#""properties":null,"required":null,"minProperties":null,"enum":null,"format":null"#,
+    ];
+    for keywords in records {
+        let schema = format!(
+            r#"{{"type":"object",{keywords},"additionalProperties":{{"type":"integer"}}}}"#
+        );
+        check(&[(&schema, &[r#"{"a":1}"#, "{}"], &[r#"{"a":"x"}"#])]);
+    }
+    check(&[
+        (
+            r#"{"type":"array","items":{"type":"null"},"minContains":2,"maxContains":3}"#,
+            &["[]"],
+            &["[1]"],
+        ),
+        (r#"{"type":"string","format":"password","minLength":2}"#, &[r#""abc""#], &[r#""a""#]),
+        (r#"{"type":"string","format":"uri-reference"}"#, &[r#""/a b""#], &[]),
+        (r#"{"type":"integer","format":"int32"}"#, &["5"], &["5.5"]),
+        (r#"{"type":"string","format":"date"}"#, &[r#""2020-02-29""#], &[r#""2020""#]),
+        (
+            r#"{"type":"object","properties":{"a":{"not":{}}}}"#,
+            &["{}", r#"{"b":1}"#],
+            &[r#"{"a":1}"#],
+        ),
+        (r#"{"const":null}"#, &["null"], &["1"]),
+    ]);
+    for schema in [r#"{"not":{}}"#, r#"{"type":"string","not":true}"#] {
+        let error = refusal(&Grammar::json_schema(schema));
+        assert_eq!(error, "schema at #: the schema false allows no value");
+    }
+    let error = refusal(&Grammar::json_schema(r#"{"propertyNames":{"maxLength":3}}"#));
+    assert_eq!(error, "schema at #/propertyNames: the keyword `propertyNames` is not supported");
+}
+
+#[test]
+fn counts_may_be_written_as_decimals() {
+    check(&[
+        (
+            r#"{"type":"string","minLength":1.0,"maxLength":2.0}"#,
+            &[r#""ab""#],
+            &[r#""""#, r#""abc""#],
+        ),
+        (r#"{"items":{"maxItems":1e0,"type":"array"},"type":"array"}"#, &["[[1]]"], &["[[1,2]]"]),
+    ]);
+}
+
+#[test]
+fn bounds_may_be_those_of_integer_types() {
+    check(&[
+        (
+            r#"{"type":"integer","minimum":-9223372036854775808,"maximum":9223372036854775807}"#,
+            &["0", "-1", "9223372036854774784", "-9223372036854774784"],
+            &["9223372036854775808", "-9223372036854775809", "10000000000000000000"],
+        ),
+        (
+            r#"{"type":"integer","minimum":0,"maximum":18446744073709551615}"#,
+            &["0", "9000000000000000000"],
+            &["-1", "18446744073709551616"],
+        ),
+        (
+            r#"{"type":"number","minimum":-1.7976931348623157e308,"maximum":3.4028235e38}"#,
+            &["0.5", "-1.5", "12"],
+            &["1e40"],
+        ),
+        (
+            r#"{"type":"integer","minimum":1000000000000000001}"#,
+            &["2000000000000000000"],
+            &["0", "-2000000000000000000"],
+        ),
+        (
+            r#"{"type":"number","exclusiveMaximum":-2e18}"#,
+            &["-2000000000000000001"],
+            &["0", "-2000000000000000000"],
+        ),
+    ]);
+}
+
+/// Names of properties cannot be written as others by escapes, nor to avoid the schemas of patterns.
+#[test]
+fn escapes_do_not_hide_names() {
+    check(&[
+        (
+            r#"{"type":"object","properties":{"a":{"type":"integer"}}}"#,
+            &[r#"{"a":1}"#, r#"{"a":1,"b":"x\n\"\\"}"#],
+            &[r#"{"a":1,"\u0061":"x"}"#, r#"{"\u0061":"x"}"#, r#"{"a":1,"a":"x"}"#],
+        ),
+        (
+            r#"{"type":"object","patternProperties":{"^s":{"type":"string"}},"additionalProperties":{"type":"integer"}}"#,
+            &[r#"{"s":"x","q":1}"#],
+            &[r#"{"\u0073":1}"#, r#"{"s\u0073":1}"#],
+        ),
+        (
+            r#"{"items":{"type":"object","properties":{"a":{"type":"integer"}}},"type":"array"}"#,
+            &[r#"[{"b":"x"}]"#],
+            &[r#"[{"\u0061":"x"}]"#],
+        ),
+        (r#"{"type":"object"}"#, &[r#"{"a":"\u001b"}"#], &[]),
+    ]);
+    let named = r#"{"type":"object","properties":{"a":{"type":"integer"}}}"#;
+    let lark = constraint(&Grammar::lark(format!("start: %json {named}")));
+    assert!(!matches(&lark, r#"{"\u0061":"x"}"#));
+}
+
+#[test]
+fn references_may_have_escapes() {
+    check(&[
+        (
+            r##"{"$ref":"#/$defs/List%5Bint%5D","$defs":{"List[int]":{"type":"array","items":{"$ref":"#/$defs/a~1b"}},"a/b":{"type":"integer"}}}"##,
+            &["[1]"],
+            &[r#"["x"]"#, "1"],
+        ),
+        (
+            r##"{"type":"object","properties":{"x/y":{"type":"integer"},"z":{"$ref":"#/properties/x~1y"}},"additionalProperties":false}"##,
+            &[r#"{"x/y":1,"z":2}"#],
+            &[r#"{"z":"a"}"#, r#"{"x/y":"a"}"#],
+        ),
+        (
+            r##"{"$ref":"#/$defs/a~1b/properties/c~0d","$defs":{"a/b":{"properties":{"c~d":{"type":"null"}}},"a_b":{"$ref":"#/$defs/a%2F"},"c_d":false,"a":{"":true}}}"##,
+            &["null"],
+            &["1"],
+        ),
+        (
+            r##"{"$ref":"#/$defs/T~1a","$defs":{"T/a":{"type":"array","items":{"$ref":"#/$defs/T~1a"}}}}"##,
+            &["[[],[[]]]"],
+            &["[1]"],
+        ),
+    ]);
+    let error = refusal(&Grammar::json_schema(r##"{"$ref":"#/$defs/a~1b"}"##));
+    assert_eq!(error, "schema at #/$ref: the schema has no #/$defs/a~1b");
+}
+
+/// A lenient schema in a grammar, whose title is `f`.
+fn lenient(schema: &str) -> Grammar {
+    let options = r#""title":"f","x-guidance":{"whitespace_flexible":false,"lenient":true}"#;
+    Grammar::lark(format!("start: %json {},{options}}}", schema.strip_suffix('}').unwrap()))
+}
+
+#[test]
+fn what_cannot_be_followed_is_left_out_of_lenient_schemas() {
+    let field = |field: &str| {
+        format!(
+            r##"{{"type":"object","properties":{{"n":{{"type":"integer"}},"x":{field}}},"required":["n"],"additionalProperties":false,"$defs":{{"d":{{"not":{{"const":1}}}}}}}}"##
+        )
+    };
+    let unsupported = |name: &str| {
+        format!("{name}: the keyword `{}` is not supported", name.rsplit('/').next().unwrap())
+    };
+    let x = "#/properties/x";
+    let cases = [
+        (
+            r#"{"type":"array","uniqueItems":true}"#,
+            "[1,1]",
+            "1",
+            unsupported(&format!("{x}/uniqueItems")),
+        ),
+        (
+            r#"{"type":"object","propertyNames":{"maxLength":2}}"#,
+            r#"{"abc":1}"#,
+            "1",
+            unsupported(&format!("{x}/propertyNames")),
+        ),
+        (r##"{"$ref":"#/$defs/d"}"##, "1", "", unsupported("#/$defs/d/not")),
+        (
+            r#"{"type":"string","pattern":"^(?!-)[a-z]+$","maxLength":3}"#,
+            r#""-""#,
+            r#""abcd""#,
+            format!(
+                "{x}/pattern: regex parse error: look-around, including look-ahead and look-behind, is not supported"
+            ),
+        ),
+        (
+            r#"{"type":"string","pattern":"a\\bc","maxLength":3}"#,
+            r#""-""#,
+            r#""abcd""#,
+            format!("{x}/pattern: "),
+        ),
+        (r#"{"type":"strin"}"#, "[1]", "", format!("{x}: Invalid type: strin")),
+        (
+            r#"{"patternProperties":{"^a":{"type":"null"},"b$":{}},"type":"object"}"#,
+            r#"{"a":1}"#,
+            "1",
+            format!("{x}/patternProperties: "),
+        ),
+        (
+            r#"{"type":"string","minLength":"3"}"#,
+            r#""""#,
+            "1",
+            format!("{x}/minLength: it must be a number of 0 or more"),
+        ),
+        (r#"3"#, r#""""#, "", format!("{x}: a schema must be an object, true or false")),
+        (r#"{"oneOf":[{"type":"integer"},{"type":"number"}]}"#, "1.5", r#""a""#, String::new()),
+    ];
+    for (schema, allowed, refused, note) in cases {
+        let made = constraint(&lenient(&field(schema)));
+        let text = |x: &str| format!(r#"{{"n":1,"x":{x}}}"#);
+        assert!(matches(&made, &text(allowed)), "{schema}: {allowed}");
+        assert!(!matches(&made, &text(refused)), "{schema}: {refused}");
+        assert!(!matches(&made, r#"{"n":"a"}"#), "{schema}");
+        let notes = made.notes().concat();
+        assert_eq!(notes.is_empty(), note.is_empty(), "{notes}");
+        assert!(notes.is_empty() || notes.starts_with(&format!("schema 'f' at {note}")), "{notes}");
+    }
+    // What is wrong with the whole leaves its type.
+    let made =
+        constraint(&lenient(r#"{"type":"object","properties":{"a":false},"required":["a"]}"#));
+    assert!(matches(&made, r#"{"b":1}"#) && !matches(&made, "1"));
+    assert!(made.notes()[0].starts_with("schema 'f' at #: Unsatisfiable schema"));
+    // Limits are limits, and other schemas are followed or refused.
+    let wide = (0..1001).map(|at| format!(r#""p{at}":{{}}"#)).collect::<Vec<_>>().join(",");
+    let error = refusal(&lenient(&format!(r#"{{"type":"object","properties":{{{wide}}}}}"#)));
+    assert!(error.contains("schema 'f' at #/properties: it has 1001 entries"), "{error}");
+    let strict =
+        r#"start: %json {"title":"g","items":{"oneOf":[{"type":"integer"},{"type":"number"}]}}"#;
+    let error = refusal(&Grammar::lark(strict));
+    assert!(
+        error.starts_with("the Lark grammar: schema 'g' at #/items: the options of `oneOf`"),
+        "{error}"
+    );
+}
