@@ -324,7 +324,10 @@ fn refused_switches() -> Vec<Switch> {
         ("MuseGlimmerForCausalLM", "post_norm_eps", json!(1e-5)),
         ("Cohere2ForCausalLM", "layer_types", json!(["full_attention", "mamba"])),
         ("Gemma4ForCausalLM", "layer_types", json!(["full_attention", "mamba"])),
-        ("Gemma4ForCausalLM", "use_bidirectional_attention", json!("vision")),
+        ("Gemma4ForCausalLM", "use_bidirectional_attention", json!("all")),
+        ("Gemma4ForCausalLM", "per_layer_config", json!({"0": {"head_dim": 8}})),
+        ("Gemma4ForCausalLM", "per_layer_config", json!({"1": {"sliding_window": 8}})),
+        ("Gemma4ForCausalLM", "per_layer_config", json!({"2": {"head_dim": 8}})),
     ];
     for class in ["GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM"] {
         switches.push((class, "use_bidirectional_attention", on.clone()));
@@ -372,6 +375,7 @@ fn refused_of_recurrences() -> Vec<Switch> {
     vec![
         ("Mamba2ForCausalLM", "use_bias", json!(true)),
         ("Mamba2ForCausalLM", "use_conv_bias", json!(false)),
+        ("Mamba2ForCausalLM", "time_step_limit", json!([0.1, {"__float__": "Infinity"}])),
         ("Qwen3NextForCausalLM", "mlp_only_layers", json!([1])),
         ("Qwen3NextForCausalLM", "decoder_sparse_step", json!(2)),
         ("Qwen3NextForCausalLM", "layer_types", json!(["full_attention", "mamba"])),
@@ -379,9 +383,13 @@ fn refused_of_recurrences() -> Vec<Switch> {
         ("Qwen3_5ForCausalLM", "attn_output_gate", json!(false)),
         ("NemotronHForCausalLM", "hybrid_override_pattern", json!("MX*")),
         ("NemotronHForCausalLM", "hybrid_override_pattern", json!("ME-*")),
+        ("NemotronHForCausalLM", "layers_block_type", json!(["mamba", "delta"])),
+        ("NemotronHForCausalLM", "layers_block_type", json!(["moe", "mlp"])),
         ("NemotronHForCausalLM", "moe_latent_size", json!(8)),
+        ("NemotronHForCausalLM", "time_step_limit", json!([0.0, 0.9])),
+        ("NemotronHForCausalLM", "time_step_min", json!(0.3)),
         ("GraniteMoeHybridForCausalLM", "layer_types", json!(["mamba", "delta"])),
-        ("GraniteMoeHybridForCausalLM", "position_embedding_type", json!("rope")),
+        ("GraniteMoeHybridForCausalLM", "time_step_limit", json!([0.0, 0.9])),
     ]
 }
 

@@ -111,7 +111,7 @@ impl Folder {
         let mut folder = Folder { folder: TempDir::new().unwrap(), tensors: BTreeMap::new() };
         folder.write("config.json", &config.to_string());
         let architecture = of_checkpoint(Settings(config)).unwrap();
-        let metadata = draft(architecture, Settings(config)).unwrap().metadata;
+        let (metadata, _) = draft(architecture, Settings(config)).unwrap();
         let outline = Outline::new(Type::F32, optional);
         bilayer_models::record(&bilayer_models::config(&metadata).unwrap(), &outline).unwrap();
         let mut random = Random(2);

@@ -61,6 +61,34 @@ fn of_text(mut config: Value) -> Value {
     config
 }
 
+/// Parses JSON, also with the numbers that JSON lacks and Python writes: `NaN`, `Infinity` and `-Infinity` become
+/// `{"__float__": "NaN"}` and so on, as newer versions of transformers write them.
+fn parsed(bytes: &[u8]) -> serde_json::Result<Value> {
+    let strict = serde_json::from_slice(bytes);
+    strict.or_else(|error| serde_json::from_slice(&tagged(bytes)).map_err(|_| error))
+}
+
+/// JSON with each of those words replaced that is not in a string.
+fn tagged(bytes: &[u8]) -> Vec<u8> {
+    const WORDS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+    let mut out = Vec::with_capacity(bytes.len());
+    let (mut rest, mut is_quoted) = (bytes, false);
+    while let [first, after @ ..] = rest {
+        let word = WORDS.iter().find(|word| !is_quoted && rest.starts_with(word.as_bytes()));
+        if let Some(word) = word {
+            out.extend_from_slice(format!("{{\"__float__\": \"{word}\"}}").as_bytes());
+            rest = &rest[word.len()..];
+            continue;
+        }
+        // What follows a backslash ends no string.
+        let taken = if is_quoted && *first == b'\\' { rest.len().min(2) } else { 1 };
+        is_quoted ^= *first == b'"';
+        out.extend_from_slice(&rest[..taken]);
+        rest = if taken == 1 { after } else { &rest[taken..] };
+    }
+    out
+}
+
 impl Checkpoint {
     /// Reads `config.json` and the headers of the weights.
     ///
@@ -69,6 +97,7 @@ impl Checkpoint {
     pub fn open(folder: &Path) -> Result<Checkpoint, Error> {
         let mut checkpoint = Checkpoint::described(folder, "config.json")?;
         let mut shards = Shards::open(&checkpoint)?;
+        shards.join_scales(&checkpoint)?;
         for Module { folder, stem } in checkpoint.dense_modules()? {
             shards.add_dense(&checkpoint, &folder, &stem)?;
         }
@@ -142,7 +171,7 @@ impl Checkpoint {
     /// Those of [`Checkpoint::text`]; [`Error::Checkpoint`] if it is not JSON.
     pub fn json(&self, name: &str) -> Result<Option<Value>, Error> {
         let Some(bytes) = self.bytes(name)? else { return Ok(None) };
-        let value = serde_json::from_slice(&bytes);
+        let value = parsed(&bytes);
         value.map(Some).map_err(|error| self.wrong(name, &format!("is no JSON: {error}")))
     }
 
@@ -182,5 +211,28 @@ impl Checkpoint {
     /// The error for a file of the folder that cannot be read.
     pub fn unreadable(&self, name: &str, error: &std::io::Error) -> Error {
         self.wrong(name, &format!("cannot be read: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::parsed;
+
+    #[test]
+    fn numbers_that_json_lacks_are_tagged_outside_of_strings() {
+        let text =
+            br#"{"a": [0.0, Infinity], "b": -Infinity, "Infinity": "say \"NaN\" \\", "c": NaN}"#;
+        let float = |word: &str| json!({"__float__": word});
+        let expected = json!({
+            "a": [0.0, float("Infinity")], "b": float("-Infinity"), "Infinity": "say \"NaN\" \\", "c": float("NaN"),
+        });
+        assert_eq!(parsed(text).unwrap(), expected);
+        for broken in ["{", "{\"a\": Infinit}", "{\"a\": InfinityInfinity}", "\"a\\"] {
+            let error = parsed(broken.as_bytes()).unwrap_err().to_string();
+            let strict = serde_json::from_str::<serde_json::Value>(broken).unwrap_err();
+            assert_eq!(error, strict.to_string(), "{broken}");
+        }
     }
 }

@@ -133,9 +133,9 @@ fn described(checkpoint: &Checkpoint, name: Option<&str>) -> Result<Described, E
     let in_config = |source| in_config(checkpoint, source);
     let settings = checkpoint.settings();
     let architecture = of_checkpoint(settings).map_err(in_config)?;
-    let draft = draft(architecture, settings).map_err(in_config)?;
+    let (drafted, made) = draft(architecture, settings).map_err(in_config)?;
     let mut metadata = metadata::general(checkpoint, name)?;
-    for (key, value) in draft.metadata.iter() {
+    for (key, value) in drafted.iter() {
         metadata.set(key, value.clone());
     }
     let layers = metadata.opt_usize(&format!("{}.block_count", architecture.name))?.unwrap_or(0);
@@ -143,7 +143,7 @@ fn described(checkpoint: &Checkpoint, name: Option<&str>) -> Result<Described, E
     if count > 0 {
         add_mtp_blocks(&mut metadata, architecture, count);
     }
-    Ok(Described { architecture, metadata, made: draft.made })
+    Ok(Described { architecture, metadata, made })
 }
 
 /// The configuration that complete metadata gives.

@@ -35,14 +35,19 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         classes: &[
             "BertModel",
             "BertForMaskedLM",
+            "BertForPreTraining",
             "BertForSequenceClassification",
             "BertForTokenClassification",
             "RobertaModel",
+            "RobertaForMaskedLM",
             "RobertaForSequenceClassification",
             "RobertaForTokenClassification",
             "XLMRobertaModel",
+            "XLMRobertaForMaskedLM",
             "XLMRobertaForSequenceClassification",
             "XLMRobertaForTokenClassification",
+            "CamembertModel",
+            "CamembertForMaskedLM",
         ],
         activations: &["gelu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::LAYER_NORM],
@@ -74,7 +79,8 @@ const FLASH: &[Name] = &[
 /// Positions of RoBERTa begin after the number of the padding token.
 fn padded(draft: &mut Draft<'_>) -> Result<(), Error> {
     let class = draft.settings.0["architectures"][0].as_str();
-    if !class.is_some_and(|class| class.contains("Roberta")) {
+    let padded = ["Roberta", "Camembert"];
+    if !class.is_some_and(|class| padded.iter().any(|name| class.contains(name))) {
         return Ok(());
     }
     let positions = draft.needed_size(&["max_position_embeddings"])?;
@@ -101,9 +107,10 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 mod tests {
     use bilayer_graph::{Op, Rows};
     use bilayer_quant::Type;
+    use serde_json::json;
 
     use super::{ARCHITECTURE, tiny::changed};
-    use crate::{Config, Encoder, Outline, Pooling, record};
+    use crate::{Config, Encoder, Outline, Pooling, Settings, draft, record};
 
     fn with(config: &Config, change: impl FnOnce(&mut Encoder)) -> bilayer_graph::Graph {
         let mut config = config.clone();
@@ -142,5 +149,30 @@ mod tests {
         assert_eq!(graph.width(graph.logits), 2);
         assert!(changed(&ARCHITECTURE, &[("pooling_type", 5u32.into())]).is_err());
         assert!(changed(&ARCHITECTURE, &[("attention.causal", true.into())]).is_err());
+    }
+
+    /// The heads of pretraining are left out; positions of RoBERTa's family begin after the padding token.
+    #[test]
+    fn classes_for_pretraining_are_embedding_models() {
+        for (class, context) in [
+            ("BertForPreTraining", 128),
+            ("RobertaForMaskedLM", 126),
+            ("XLMRobertaForMaskedLM", 126),
+            ("CamembertModel", 126),
+            ("CamembertForMaskedLM", 126),
+        ] {
+            let settings = json!({
+                "architectures": [class], "num_hidden_layers": 2, "hidden_size": 64,
+                "max_position_embeddings": 128, "num_attention_heads": 4, "vocab_size": 99,
+                "intermediate_size": 96, "layer_norm_eps": 1e-5, "hidden_act": "gelu", "pad_token_id": 1,
+            });
+            let (metadata, _) = draft(&ARCHITECTURE, Settings(&settings)).unwrap();
+            let config = (ARCHITECTURE.config)(&metadata).unwrap();
+            assert_eq!(config.context, context, "{class}");
+            assert!(!config.encoder.unwrap().scores, "{class}");
+        }
+        for name in ["lm_head.dense.weight", "lm_head.layer_norm.bias", "lm_head.decoder.weight"] {
+            assert!(ARCHITECTURE.ignored.iter().any(|end| name.ends_with(end)), "{name}");
+        }
     }
 }

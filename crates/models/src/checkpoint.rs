@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 use crate::config::MTP_COUNT;
 use crate::{Architecture, Error};
 
+mod defaults;
 mod rope;
 
 pub(crate) use rope::{Ramp, rope, rope_by};
@@ -334,15 +335,17 @@ pub fn of_checkpoint(settings: Settings<'_>) -> Result<&'static Architecture, Er
     known.copied().ok_or_else(|| Error::UnknownClass { class: class.to_owned() })
 }
 
-/// The metadata of a file of `architecture`, and the tensors that no checkpoint contains.
+/// The metadata of a file of `architecture`, and the tensors that no checkpoint contains. Absent fields have the defaults of
+/// the checkpoint's class.
 ///
 /// # Errors
 /// A field is absent, has the wrong type, or requests an unsupported feature; each error names it.
-pub fn draft<'j>(
+pub fn draft(
     architecture: &'static Architecture,
-    settings: Settings<'j>,
-) -> Result<Draft<'j>, Error> {
-    let name = architecture.name;
+    settings: Settings<'_>,
+) -> Result<(Metadata, Vec<Made>), Error> {
+    let filled = defaults::filled(settings);
+    let (name, settings) = (architecture.name, Settings(&filled));
     let mut draft =
         Draft { architecture: name, settings, metadata: Metadata::new(), made: Vec::new() };
     draft.metadata.set("general.architecture", name);
@@ -354,7 +357,7 @@ pub fn draft<'j>(
     }
     checkpoint.fields.iter().copied().flatten().try_for_each(|field| draft.field(field))?;
     (checkpoint.more)(&mut draft)?;
-    Ok(draft)
+    Ok((draft.metadata, draft.made))
 }
 
 /// Adds blocks for multi-token prediction to the metadata of a decoder: they count as blocks, and have attention.
@@ -398,12 +401,22 @@ pub(crate) fn all_sparse(draft: &mut Draft<'_>) -> Result<(), Error> {
     without_window(draft)
 }
 
-/// Attention scores scaled by another length than the head dimension.
+/// Attention scores scaled by a length that may differ from the head dimension. The key is always written, since files without
+/// it have the scale that the number of layers implies.
 pub(crate) fn scale_of_scores(draft: &mut Draft<'_>) -> Result<(), Error> {
-    let length = draft.settings.number(&["query_pre_attn_scalar"])?;
-    let head_dim = draft.head_dim()? as f32;
-    if let Some(length) = length.filter(|&length| length != head_dim) {
-        draft.set("attention.scale", 1.0 / length.sqrt());
+    let length = match draft.settings.number(&["query_pre_attn_scalar"])? {
+        Some(length) => length,
+        None => draft.head_dim()? as f32,
+    };
+    draft.set("attention.scale", 1.0 / length.sqrt());
+    Ok(())
+}
+
+/// The form of GELU, where it is another than `usual`, which files of the architecture imply.
+pub(crate) fn gelu(draft: &mut Draft<'_>, usual: &str) -> Result<(), Error> {
+    let form = draft.settings.text(ACTIVATION)?.unwrap_or(usual);
+    if (form == "gelu") != (usual == "gelu") {
+        draft.set("hidden_activation", form);
     }
     Ok(())
 }
@@ -413,6 +426,19 @@ pub(crate) fn causal(draft: &mut Draft<'_>) -> Result<(), Error> {
     let feature = "bidirectional attention";
     draft.refuse("use_bidirectional_attention", &[false.into()], feature)?;
     decoder(draft)
+}
+
+/// Names of the number of layers of which the last is global.
+pub(crate) const PERIOD: &[&str] = &["sliding_window_pattern", "_sliding_window_pattern"];
+
+/// Which layers have a sliding window: those that the checkpoint lists, or all but the last of each `PERIOD`, which is
+/// `usual` if it is absent.
+pub(crate) fn layers_in_turn(draft: &mut Draft<'_>, usual: u32) -> Result<(), Error> {
+    let period = draft.settings.size(PERIOD)?.unwrap_or(usual).max(1);
+    if period != usual {
+        draft.set("attention.sliding_window_pattern", period);
+    }
+    layer_kinds(draft, |layer| !(layer + 1).is_multiple_of(period as usize))
 }
 
 /// Which layers have a sliding window, if the checkpoint lists the layers' types. A list equal to `usual`, which the
@@ -517,9 +543,9 @@ mod tests {
             yarn.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             settings["rope_scaling"] = yarn;
             let settings = Settings(&settings);
-            let draft = draft(of_checkpoint(settings).unwrap(), settings).unwrap();
-            assert_eq!(draft.metadata.f32("llama.rope.scaling.factor").unwrap(), 4.0);
-            let found = draft.metadata.f32("llama.rope.scaling.attn_factor").ok();
+            let (metadata, _) = draft(of_checkpoint(settings).unwrap(), settings).unwrap();
+            assert_eq!(metadata.f32("llama.rope.scaling.factor").unwrap(), 4.0);
+            let found = metadata.f32("llama.rope.scaling.attn_factor").ok();
             assert_eq!(found.is_some(), expected.is_some(), "{more}: {found:?}");
             if let (Some(found), Some(expected)) = (found, expected) {
                 assert!((found - expected).abs() < 1e-6_f32, "{more}: {found}, not {expected}");
@@ -538,11 +564,11 @@ mod tests {
             let object = settings.as_object_mut().unwrap();
             object.extend(form.as_object().unwrap().clone());
             let settings = Settings(&settings);
-            let draft = draft(of_checkpoint(settings).unwrap(), settings).unwrap();
-            assert_eq!(draft.metadata.f32("llama.rope.freq_base").unwrap(), 5e5);
-            assert_eq!(draft.metadata.str("llama.rope.scaling.type").unwrap(), "linear");
-            assert_eq!(draft.metadata.f32("llama.rope.scaling.factor").unwrap(), 4.0);
-            assert_eq!(draft.metadata.u32("llama.rope.dimension_count").unwrap(), 16);
+            let (metadata, _) = draft(of_checkpoint(settings).unwrap(), settings).unwrap();
+            assert_eq!(metadata.f32("llama.rope.freq_base").unwrap(), 5e5);
+            assert_eq!(metadata.str("llama.rope.scaling.type").unwrap(), "linear");
+            assert_eq!(metadata.f32("llama.rope.scaling.factor").unwrap(), 4.0);
+            assert_eq!(metadata.u32("llama.rope.dimension_count").unwrap(), 16);
         }
     }
 }

@@ -42,7 +42,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         ],
         more: |draft| {
             checkpoint::decoder(draft)?;
-            checkpoint::layer_kinds(draft, |layer| (layer + 1) % PERIOD != 0)
+            checkpoint::layers_in_turn(draft, PERIOD as u32)
         },
     },
 };
@@ -80,9 +80,10 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 mod tests {
     use bilayer_graph::Window;
     use bilayer_quant::Type;
+    use serde_json::json;
 
     use super::{ARCHITECTURE, tiny::changed};
-    use crate::{Outline, record};
+    use crate::{Outline, Settings, draft, record};
 
     #[test]
     fn every_fourth_layer_is_global_and_without_rotation() {
@@ -104,5 +105,28 @@ mod tests {
         let mut names = tensors.iter().map(|(name, _)| name.as_str());
         assert!(names.clone().any(|name| name == "blk.3.attn_norm.weight"));
         assert!(!names.any(|name| name.contains("ffn_norm") || name.contains("attn_norm.bias")));
+    }
+
+    #[test]
+    fn a_checkpoint_may_say_how_often_a_layer_is_global() {
+        let windows = |period: serde_json::Value| -> Result<Vec<bool>, crate::Error> {
+            let settings = json!({
+                "architectures": ["Cohere2ForCausalLM"], "num_hidden_layers": 6, "hidden_size": 64,
+                "max_position_embeddings": 128, "num_attention_heads": 4, "vocab_size": 99,
+                "intermediate_size": 96, "sliding_window": 8, "sliding_window_pattern": period,
+                "layer_norm_eps": 1e-5, "logit_scale": 0.5,
+            });
+            let (metadata, _) = draft(&ARCHITECTURE, Settings(&settings))?;
+            let layers = (ARCHITECTURE.config)(&metadata)?.layers;
+            Ok(layers.iter().map(|layer| layer.window.is_some()).collect())
+        };
+        for (period, expected) in [
+            (json!(null), [true, true, true, false, true, true]),
+            (json!(4), [true, true, true, false, true, true]),
+            (json!(3), [true, true, false, true, true, false]),
+            (json!(2), [true, false, true, false, true, false]),
+        ] {
+            assert_eq!(windows(period.clone()).unwrap(), expected, "{period}");
+        }
     }
 }

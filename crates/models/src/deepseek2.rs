@@ -71,7 +71,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     // Files have it beside its parts, or are given these.
     ignored: &[latent::WHOLE, ".rotary_emb.inv_freq"],
     checkpoint: Checkpoint {
-        classes: &["DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"],
+        classes: &["DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"],
         activations: &["silu"],
         fields: &[
             checkpoint::SIZES,
@@ -101,11 +101,10 @@ fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
     amplitude(draft)
 }
 
-/// How experts are chosen: V2 by softmax scores, from the groups with the best expert or from all; V3 by sigmoid scores,
-/// from the groups with the best two.
+/// How experts are chosen: V2 by softmax scores, from the groups with the best expert or from all; V3 and GLM-4.7-Flash by
+/// sigmoid scores, from the groups with the best two.
 fn router(draft: &mut Draft<'_>) -> Result<(), Error> {
-    let class = draft.settings.get(&["architectures"]).map(|(_, classes)| classes.to_string());
-    let is_v3 = class.is_some_and(|class| class.contains("V3"));
+    let is_v3 = draft.settings.0["architectures"][0] != "DeepseekV2ForCausalLM";
     let method = draft.settings.text(&["topk_method"])?;
     let (score, methods) = match is_v3 {
         true => ("sigmoid", &["noaux_tc"][..]),

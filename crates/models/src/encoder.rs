@@ -35,9 +35,16 @@ pub(crate) const IGNORED: &[&str] = &[
     "cls.predictions.transform.dense.weight",
     "cls.predictions.transform.dense.bias",
     "cls.predictions.transform.LayerNorm.weight",
+    "cls.predictions.transform.layer_norm.weight",
+    "cls.predictions.transform.layer_norm.bias",
     "cls.predictions.transform.LayerNorm.bias",
     "decoder.weight",
     "decoder.bias",
+    "lm_head.bias",
+    "lm_head.dense.weight",
+    "lm_head.dense.bias",
+    "lm_head.layer_norm.weight",
+    "lm_head.layer_norm.bias",
 ];
 
 /// Settings that only encoders have.

@@ -45,7 +45,11 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             if draft.settings.size(&["sliding_window"])?.is_none() {
                 return Ok(());
             }
-            checkpoint::layer_kinds(draft, |layer| (layer + 1) % PERIOD != 0)
+            // Three local layers and a global one, spelled out.
+            if draft.settings.get(checkpoint::PERIOD).is_some_and(|(_, given)| given == "LLLG") {
+                return checkpoint::layer_kinds(draft, |layer| (layer + 1) % PERIOD != 0);
+            }
+            checkpoint::layers_in_turn(draft, PERIOD as u32)
         },
     },
 };
@@ -64,7 +68,10 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::{ARCHITECTURE, tiny::changed};
+    use crate::{Settings, draft};
 
     #[test]
     fn with_a_window_every_fourth_layer_is_global_and_without_rotation() {
@@ -74,5 +81,30 @@ mod tests {
         assert!(config.layers.iter().all(|layer| layer.window.is_some() == layer.rope.is_some()));
         let plain = changed(&ARCHITECTURE, &[("attention.sliding_window", 0u32.into())]).unwrap();
         assert!(plain.layers.iter().all(|layer| layer.window.is_none() && layer.rope.is_some()));
+    }
+
+    #[test]
+    fn a_checkpoint_may_say_how_often_a_layer_is_global() {
+        let windows = |period: serde_json::Value| -> Result<Vec<bool>, crate::Error> {
+            let settings = json!({
+                "architectures": ["Exaone4ForCausalLM"], "num_hidden_layers": 6, "hidden_size": 64,
+                "max_position_embeddings": 128, "num_attention_heads": 4, "vocab_size": 99,
+                "intermediate_size": 96, "sliding_window": 8, "sliding_window_pattern": period,
+                "rms_norm_eps": 1e-5,
+            });
+            let (metadata, _) = draft(&ARCHITECTURE, Settings(&settings))?;
+            let layers = (ARCHITECTURE.config)(&metadata)?.layers;
+            Ok(layers.iter().map(|layer| layer.window.is_some()).collect())
+        };
+        for (period, expected) in [
+            (json!(null), [true, true, true, false, true, true]),
+            (json!(4), [true, true, true, false, true, true]),
+            (json!(3), [true, true, false, true, true, false]),
+            (json!(2), [true, false, true, false, true, false]),
+            (json!("LLLG"), [true, true, true, false, true, true]),
+        ] {
+            assert_eq!(windows(period.clone()).unwrap(), expected, "{period}");
+        }
+        assert!(windows(json!("LG")).is_err());
     }
 }

@@ -72,8 +72,11 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ARCHITECTURE, tiny::changed};
     use bilayer_graph::Window;
+    use serde_json::json;
+
+    use super::{ARCHITECTURE, tiny::changed};
+    use crate::{Settings, draft};
 
     #[test]
     fn every_other_layer_has_the_window() {
@@ -95,5 +98,22 @@ mod tests {
         assert_eq!(changed(&ARCHITECTURE, &sizes[1..]).unwrap().attention_scale, 0.125);
         let told = [sizes.as_slice(), &[("attention.scale", 0.5f32.into())]].concat();
         assert_eq!(changed(&ARCHITECTURE, &told).unwrap().attention_scale, 0.5);
+    }
+
+    /// 46 layers are those of the 27B model, but a checkpoint says what its scale is.
+    #[test]
+    fn the_scale_of_a_checkpoint_counts_whatever_its_layers() {
+        for (scalar, expected) in [(json!(64), 0.125f32), (json!(16), 0.25), (json!(null), 0.125)] {
+            let settings = json!({
+                "architectures": ["Gemma2ForCausalLM"], "num_hidden_layers": 46, "hidden_size": 64,
+                "max_position_embeddings": 128, "num_attention_heads": 4, "vocab_size": 99,
+                "intermediate_size": 96, "rms_norm_eps": 1e-5, "head_dim": 64, "sliding_window": 8,
+                "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0,
+                "query_pre_attn_scalar": scalar,
+            });
+            let (metadata, _) = draft(&ARCHITECTURE, Settings(&settings)).unwrap();
+            let config = (ARCHITECTURE.config)(&metadata).unwrap();
+            assert_eq!(config.attention_scale, expected, "{scalar}");
+        }
     }
 }

@@ -13,6 +13,9 @@ use crate::{
 /// not say so.
 const LAYERS_OF_27B: usize = 62;
 
+/// The last layer of so many is global, where a file does not say.
+const PERIOD: usize = 6;
+
 /// RoPE base of global layers, where a file does not say.
 const GLOBAL_BASE: f32 = 1e6;
 
@@ -45,7 +48,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     ],
     ignored: decoder::IGNORED,
     checkpoint: Checkpoint {
-        classes: &["Gemma3ForCausalLM"],
+        classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
         activations: &["gelu_pytorch_tanh"],
         fields: &[
             checkpoint::SIZES,
@@ -53,7 +56,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             checkpoint::RMS,
             checkpoint::WINDOW,
             &[
-                Field::maybe_size("attention.sliding_window_pattern", PERIOD),
+                Field::maybe_size("attention.sliding_window_pattern", checkpoint::PERIOD),
                 Field::maybe_number("final_logit_softcapping", &["final_logit_softcapping"]),
             ],
         ],
@@ -62,14 +65,10 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             // transformers has the field, but does not apply it.
             draft.refuse("attn_logit_softcapping", &[], "a cap on the scores of attention")?;
             checkpoint::scale_of_scores(draft)?;
-            let period = draft.settings.size(PERIOD)?.unwrap_or(6).max(1) as usize;
-            checkpoint::layer_kinds(draft, |layer| (layer + 1) % period != 0)
+            checkpoint::layers_in_turn(draft, PERIOD as u32)
         },
     },
 };
-
-/// Names of the number of layers of which the last is global.
-const PERIOD: &[&str] = &["sliding_window_pattern", "_sliding_window_pattern"];
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };
@@ -88,7 +87,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     // The context extension applies to global layers only.
     let base = keys.positive("rope.freq_base_swa")?.unwrap_or(10_000.0);
     let local = |rope| Rotary { base, scaling: Scaling::None, attn_factor: 1.0, ..rope };
-    config.alternate(&keys, 6, config.layers[0].rope.map(local))?;
+    config.alternate(&keys, PERIOD, config.layers[0].rope.map(local))?;
     if config.layers.len() == LAYERS_OF_27B {
         config.scale_by_share(&keys);
     }

@@ -3,6 +3,7 @@
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::{Activation, Pairs};
+use serde_json::Value as Json;
 
 use crate::experts::Weights;
 use crate::keys::Keys;
@@ -57,7 +58,11 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     ],
     ignored: decoder::IGNORED,
     checkpoint: Checkpoint {
-        classes: &["Gemma4ForConditionalGeneration", "Gemma4ForCausalLM"],
+        classes: &[
+            "Gemma4ForConditionalGeneration",
+            "Gemma4UnifiedForConditionalGeneration",
+            "Gemma4ForCausalLM",
+        ],
         activations: &["gelu_pytorch_tanh"],
         fields: &[
             checkpoint::SIZES,
@@ -101,13 +106,19 @@ const MIXTURE: &[Name] = &[
 
 /// The kinds of layers, and what depends on them.
 fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
-    draft.refuse("use_bidirectional_attention", &[false.into()], "bidirectional attention")?;
+    // With "vision", the tokens of an image see one another; those of a text do not.
+    let causal = [false.into(), "vision".into()];
+    draft.refuse("use_bidirectional_attention", &causal, "bidirectional attention")?;
     let all = draft.settings;
     let local =
         checkpoint::local_layers(all)?.ok_or_else(|| checkpoint::missing(&["layer_types"]))?;
     draft.set("attention.sliding_window_pattern", local.clone());
     let head_dim = draft.head_dim()?;
-    let global_dim = all.size(&["global_head_dim"])?.unwrap_or(head_dim);
+    let own = of_global(all, &local)?;
+    let global_dim = match own.head_dim {
+        Some(dim) => dim,
+        None => all.size(&["global_head_dim"])?.unwrap_or(head_dim),
+    };
     for (kind, length) in [("", global_dim), ("_swa", head_dim)] {
         draft.set(&format!("attention.key_length{kind}"), length);
         draft.set(&format!("attention.value_length{kind}"), length);
@@ -115,9 +126,10 @@ fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
     }
     let heads = draft.needed_size(&["num_attention_heads"])?;
     let kv_heads = all.size(&["num_key_value_heads"])?.unwrap_or(heads);
-    let global_heads = match all.flag(&["attention_k_eq_v"])?.unwrap_or(false) {
-        true => all.size(&["num_global_key_value_heads"])?.unwrap_or(kv_heads),
-        false => kv_heads,
+    let global_heads = match (own.kv_heads, all.flag(&["attention_k_eq_v"])?) {
+        (Some(heads), _) => heads,
+        (None, Some(true)) => all.size(&["num_global_key_value_heads"])?.unwrap_or(kv_heads),
+        (None, _) => kv_heads,
     };
     let each = local.iter().map(|&local| if local { kv_heads } else { global_heads });
     draft.set("attention.head_count_kv", each.collect::<Vec<u32>>());
@@ -137,6 +149,47 @@ fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
         draft.set("final_logit_softcapping", 0f32);
     }
     rotation(draft, all, global_dim)
+}
+
+/// Sizes that global layers have for themselves.
+#[derive(Clone, Copy, Default, PartialEq)]
+struct OfGlobal {
+    head_dim: Option<u32>,
+    kv_heads: Option<u32>,
+}
+
+/// The sizes of global layers that `per_layer_config` has, by the number of the layer; all are the same.
+///
+/// # Errors
+/// [`Error::Field`], [`Error::UnsupportedField`]: other sizes, other layers, or layers that differ.
+fn of_global(all: Settings<'_>, local: &[bool]) -> Result<OfGlobal, Error> {
+    const FIELD: &str = "per_layer_config";
+    let Some(given) = all.part(FIELD) else { return Ok(OfGlobal::default()) };
+    let mut found = vec![OfGlobal::default(); local.len()];
+    let unsupported = || Error::UnsupportedField {
+        field: FIELD.to_owned(),
+        found: given.0.to_string(),
+        feature: "another difference of layers than sizes of heads that all global layers share",
+    };
+    for (layer, fields) in given.0.as_object().into_iter().flatten() {
+        let layer = layer.parse::<usize>().ok().and_then(|layer| found.get_mut(layer));
+        let fields = fields.as_object().ok_or_else(unsupported)?;
+        let known = ["head_dim", "num_key_value_heads"];
+        if fields.keys().any(|field| !known.contains(&field.as_str())) {
+            return Err(unsupported());
+        }
+        let [head_dim, kv_heads] =
+            known.map(|field| fields.get(field).cloned().unwrap_or_default());
+        let size = |value: Json| value.as_u64().and_then(|size| u32::try_from(size).ok());
+        *layer.ok_or_else(unsupported)? =
+            OfGlobal { head_dim: size(head_dim), kv_heads: size(kv_heads) };
+    }
+    let first = local.iter().position(|local| !local).map_or(OfGlobal::default(), |i| found[i]);
+    let expected = |local: bool| if local { OfGlobal::default() } else { first };
+    match local.iter().zip(&found).all(|(&local, &found)| found == expected(local)) {
+        true => Ok(first),
+        false => Err(unsupported()),
+    }
 }
 
 /// The bases of both kinds of layers, and the divisors of global ones: pairs beyond a part of the head do not rotate.
@@ -218,7 +271,10 @@ fn share(keys: &Keys<'_>, config: &mut Config) -> Result<(), Error> {
 mod tests {
     use bilayer_graph::Window;
 
+    use serde_json::json;
+
     use super::{ARCHITECTURE, tiny::changed};
+    use crate::{Settings, draft};
 
     #[test]
     fn the_last_layers_read_the_last_of_their_kind() {
@@ -265,5 +321,28 @@ mod tests {
             let error = changed(&ARCHITECTURE, &[(name, value)]).unwrap_err().to_string();
             assert!(error.contains(&format!("gemma4.{name}")), "{name}: {error}");
         }
+    }
+
+    #[test]
+    fn sizes_of_global_layers_are_given_for_all_or_for_each() {
+        let drafted = |more: &serde_json::Value| {
+            let mut settings = json!({
+                "architectures": ["Gemma4ForCausalLM"], "num_hidden_layers": 3, "hidden_size": 64,
+                "max_position_embeddings": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
+                "head_dim": 16, "vocab_size": 99, "intermediate_size": 96, "rms_norm_eps": 1e-6, "sliding_window": 8,
+                "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+                "rope_parameters": {"full_attention": {}, "sliding_attention": {}},
+                "use_bidirectional_attention": "vision", "attention_k_eq_v": true,
+            });
+            settings.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            draft(&ARCHITECTURE, Settings(&settings)).map(|(metadata, _)| metadata)
+        };
+        let all = json!({"global_head_dim": 32, "num_global_key_value_heads": 1});
+        let own = json!({"head_dim": 32, "num_key_value_heads": 1});
+        let each = json!({"per_layer_config": {"1": own, "2": own}});
+        let (all, each) = (drafted(&all).unwrap(), drafted(&each).unwrap());
+        assert!(all.iter().eq(each.iter()));
+        assert_eq!(all.u32("gemma4.attention.key_length").unwrap(), 32);
+        assert!(drafted(&json!({"per_layer_config": {"1": own}})).is_err());
     }
 }

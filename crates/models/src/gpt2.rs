@@ -35,7 +35,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     ignored: &[".attn.bias", ".attn.masked_bias"],
     checkpoint: Checkpoint {
         classes: &["GPT2LMHeadModel"],
-        activations: &["gelu_new", "gelu_pytorch_tanh"],
+        activations: &["gelu_new", "gelu_pytorch_tanh", "gelu"],
         fields: &[checkpoint::SIZES, checkpoint::LAYER_NORM],
         more,
     },
@@ -54,7 +54,7 @@ fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
         None => 4 * draft.needed_size(&["n_embd"])?,
     };
     draft.set("feed_forward_length", inner);
-    Ok(())
+    checkpoint::gelu(draft, "gelu_new")
 }
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
@@ -64,7 +64,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
         positions: Some(config.context),
         qkv_in_one: true,
         feed_forward: FeedForward::Plain,
-        activation: Activation::GeluTanh,
+        activation: keys.gelu(Activation::GeluTanh)?,
         biased: &["attn_qkv", "attn_output", "ffn_up", "ffn_down"],
         ..config
     })

@@ -39,12 +39,13 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     ignored: &[".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"],
     checkpoint: Checkpoint {
         classes: &["GPTNeoXForCausalLM"],
-        activations: &["gelu"],
+        activations: &["gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::LAYER_NORM],
         more: |draft| {
             draft.refuse("attention_bias", &[true.into()], "attention without biases")?;
             let parallel = draft.settings.flag(&["use_parallel_residual"])?;
             draft.set("use_parallel_residual", parallel.unwrap_or(true));
+            checkpoint::gelu(draft, "gelu")?;
             checkpoint::decoder(draft)
         },
     },
@@ -61,7 +62,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
         ffn_input,
         qkv_in_one: true,
         feed_forward: FeedForward::Plain,
-        activation: Activation::Gelu,
+        activation: keys.gelu(Activation::Gelu)?,
         biased: &["attn_qkv", "attn_output", "ffn_up", "ffn_down"],
         ..config
     })
@@ -69,8 +70,11 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 
 #[cfg(test)]
 mod tests {
+    use bilayer_graph::Activation;
+    use serde_json::json;
+
     use super::{ARCHITECTURE, tiny::changed};
-    use crate::FfnInput;
+    use crate::{FfnInput, Settings, draft};
 
     #[test]
     fn parallel_parts_have_a_norm_each() {
@@ -81,5 +85,25 @@ mod tests {
         let odd = changed(&ARCHITECTURE, &[("use_parallel_residual", 1u32.into())]);
         let error = odd.unwrap_err().to_string();
         assert!(error.contains("gptneox.use_parallel_residual"), "{error}");
+    }
+
+    #[test]
+    fn the_form_of_gelu_is_that_of_the_checkpoint() {
+        for (form, key, expected) in [
+            ("gelu", None, Activation::Gelu),
+            ("gelu_new", Some("gelu_new"), Activation::GeluTanh),
+            ("gelu_fast", Some("gelu_fast"), Activation::GeluTanh),
+        ] {
+            let settings = json!({
+                "architectures": ["GPTNeoXForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
+                "max_position_embeddings": 128, "num_attention_heads": 4, "vocab_size": 99,
+                "intermediate_size": 96, "layer_norm_eps": 1e-5, "hidden_act": form,
+            });
+            let (metadata, _) = draft(&ARCHITECTURE, Settings(&settings)).unwrap();
+            assert_eq!(metadata.opt_str("gptneox.hidden_activation").unwrap(), key);
+            assert_eq!((ARCHITECTURE.config)(&metadata).unwrap().activation, expected, "{form}");
+        }
+        let odd = changed(&ARCHITECTURE, &[("hidden_activation", "relu".into())]).unwrap_err();
+        assert!(odd.to_string().contains("gptneox.hidden_activation"), "{odd}");
     }
 }

@@ -1,12 +1,14 @@
-//! Granite 4 hybrid: Mamba 2 layers and attention without RoPE, experts beside a shared one or none, Granite's factors.
+//! Granite 4: Mamba 2 layers and attention without RoPE, or attention alone with it; experts beside a shared one or none;
+//! Granite's factors.
 
 use bilayer_gguf::{Metadata, Value};
+use bilayer_graph::Pairs;
 
 use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{
     Architecture, Checkpoint, Config, Draft, Error, Experts, Field, Mamba2, Mixer, Name, Norm,
-    checkpoint, decoder, names, tiny,
+    checkpoint, decoder, mamba2, names, tiny,
 };
 
 const NAME: &str = "granitehybrid";
@@ -85,7 +87,8 @@ const FIELDS: &[Field] = &[
 ];
 
 fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
-    draft.refuse("position_embedding_type", &["nope".into()], "RoPE beside Mamba 2")?;
+    mamba2::without_bounds(draft)?;
+    let rotates = draft.settings.text(&["position_embedding_type"])? == Some("rope");
     draft.refuse("mamba_conv_bias", &[true.into()], "a convolution without a bias")?;
     draft.refuse("mamba_proj_bias", &[false.into()], "biases of Mamba 2")?;
     draft.refuse("attention_bias", &[false.into()], "biases of attention")?;
@@ -96,20 +99,24 @@ fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
     let inner = heads.checked_mul(draft.needed_size(&["mamba_d_head"])?);
     draft.set("ssm.inner_size", inner.unwrap_or(u32::MAX));
     let heads = draft.needed_size(&["num_key_value_heads"])?;
-    let kinds = checkpoint::kinds(draft.settings, &["mamba", "attention"])?;
+    // Both names of each kind, the newer last.
+    let known = ["mamba", "attention", "linear_attention", "full_attention"];
+    let kinds = checkpoint::kinds(draft.settings, &known)?;
     let kinds = kinds.ok_or_else(|| checkpoint::missing(&["layer_types"]))?;
-    let heads: Vec<u32> = kinds.iter().map(|&kind| heads * kind as u32).collect();
+    let heads: Vec<u32> = kinds.iter().map(|&kind| heads * (kind % 2) as u32).collect();
     draft.set("attention.head_count_kv", heads);
     checkpoint::decoder(draft)?;
-    draft.set("rope.scaling.finetuned", Value::Bool(false));
+    draft.set("rope.scaling.finetuned", Value::Bool(rotates));
     Ok(())
 }
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };
-    keys.refuse("rope.scaling.finetuned", "RoPE beside Mamba 2")?;
+    // As llama.cpp: the key says whether attention rotates.
+    let rotates = keys.opt_flag("rope.scaling.finetuned")?.unwrap_or(false);
     let other = Mixer::Mamba2(Mamba2::read(&keys)?);
-    let config = Config::read_mixed(&keys, Norm::Rms, None, other)?;
+    let pairs = rotates.then_some(Pairs::Interleaved);
+    let config = Config::read_mixed(&keys, Norm::Rms, pairs, other)?;
     let experts = Experts::read(&keys, Weights::Shares)?;
     let experts = experts.map(|experts| experts.with_shared(&keys)).transpose()?;
     let logit_scale = Some(1.0 / keys.needed_positive("logit_scale")?);
@@ -118,7 +125,10 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::{ARCHITECTURE, Mamba2, Mixer, tiny::changed};
+    use crate::{Settings, draft};
 
     #[test]
     fn layers_without_key_value_heads_are_mamba() {
@@ -129,6 +139,11 @@ mod tests {
         assert_eq!(mixers, [mamba, Mixer::Attention, mamba]);
         let dense = changed(&ARCHITECTURE, &[("expert_count", 0u32.into())]).unwrap();
         assert!(dense.experts.is_none());
+        for (rotates, key) in [(false, None), (false, Some(false)), (true, Some(true))] {
+            let key = key.map(|key| ("rope.scaling.finetuned", key.into()));
+            let config = changed(&ARCHITECTURE, key.as_slice()).unwrap();
+            assert_eq!(config.layers[1].rope.is_some(), rotates);
+        }
     }
 
     #[test]
@@ -140,11 +155,35 @@ mod tests {
             ("ssm.state_size", 2048u32.into()),
             ("ssm.conv_kernel", 1u32.into()),
             ("ssm.time_step_rank", 0u32.into()),
-            ("rope.scaling.finetuned", true.into()),
+            ("rope.scaling.finetuned", 1u32.into()),
         ];
         for case in cases {
             let error = changed(&ARCHITECTURE, std::slice::from_ref(&case)).unwrap_err();
             assert!(error.to_string().contains(case.0), "{error}");
         }
+    }
+
+    /// Both names of each kind of layer, and attention alone, which rotates.
+    #[test]
+    fn kinds_and_positions_are_those_of_the_checkpoint() {
+        let config = |kinds: [&str; 3], positions: &str| {
+            let settings = json!({
+                "architectures": ["GraniteMoeHybridForCausalLM"], "num_hidden_layers": 3, "hidden_size": 64,
+                "max_position_embeddings": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
+                "vocab_size": 99, "rms_norm_eps": 1e-5, "shared_intermediate_size": 96, "mamba_d_conv": 4,
+                "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_n_heads": 4, "mamba_d_head": 32,
+                "attention_multiplier": 0.5, "embedding_multiplier": 2.0, "residual_multiplier": 0.5,
+                "logits_scaling": 2.0, "layer_types": kinds, "position_embedding_type": positions,
+                "time_step_limit": [0.0, {"__float__": "Infinity"}],
+            });
+            let (metadata, _) = draft(&ARCHITECTURE, Settings(&settings)).unwrap();
+            (ARCHITECTURE.config)(&metadata).unwrap()
+        };
+        let old = config(["mamba", "attention", "mamba"], "nope");
+        assert_eq!(old, config(["linear_attention", "full_attention", "linear_attention"], "nope"));
+        assert!(old.layers.iter().all(|layer| layer.rope.is_none()));
+        let dense = config(["attention"; 3], "rope");
+        let rotates = |layer: &crate::Layer| layer.rope.is_some_and(|rope| rope.dims == 16);
+        assert!(dense.layers.iter().all(|l| l.mixer == Mixer::Attention && rotates(l)));
     }
 }

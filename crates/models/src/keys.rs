@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use bilayer_gguf::{Array, Metadata, Value};
+use bilayer_graph::Activation;
 
 use crate::{Error, limits};
 
@@ -129,6 +130,18 @@ impl Keys<'_> {
         let other = OLLAMA.iter().find(|[known, _]| *known == key).map(|[_, other]| *other);
         let other = other.filter(|other| self.metadata.get(other).is_some());
         other.map_or(key, str::to_owned)
+    }
+
+    /// The form of GELU that the file names as transformers does, otherwise `usual`. llama.cpp has the key for other
+    /// architectures.
+    pub fn gelu(&self, usual: Activation) -> Result<Activation, Error> {
+        let name = "hidden_activation";
+        match self.metadata.opt_str(&self.key(name))? {
+            None => Ok(usual),
+            Some("gelu") => Ok(Activation::Gelu),
+            Some("gelu_new" | "gelu_fast" | "gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
+            Some(other) => Err(self.value(name, "gelu or gelu_new", other)),
+        }
     }
 
     /// The epsilon of a norm.

@@ -150,8 +150,8 @@ mod tests {
                 "intermediate_size": 1000, "full_attn_idxs": [1],
             });
             settings.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            let draft = draft(&ARCHITECTURE, Settings(&settings))?;
-            let config = (ARCHITECTURE.config)(&draft.metadata)?;
+            let (metadata, _) = draft(&ARCHITECTURE, Settings(&settings))?;
+            let config = (ARCHITECTURE.config)(&metadata)?;
             let attends = config.layers.iter().map(|layer| layer.mixer == Mixer::Attention);
             Ok((config.layers[0].feed_forward, attends.collect::<Vec<_>>()))
         };

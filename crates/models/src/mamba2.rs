@@ -1,6 +1,7 @@
 //! Mamba 2: a recurrence in every layer, no attention and no feed-forward.
 
 use bilayer_gguf::Metadata;
+use serde_json::json;
 
 use crate::keys::Keys;
 use crate::{
@@ -67,7 +68,15 @@ const FIELDS: &[Field] = &[
 /// Tokens of context in files, as llama.cpp's converter writes it: checkpoints have no limit.
 const CONTEXT: u32 = 1 << 20;
 
+/// Refuses bounds on time steps. Those of published models, 0 and infinity, change nothing, since softplus is positive.
+pub(crate) fn without_bounds(draft: &Draft<'_>) -> Result<(), Error> {
+    let infinity = json!({"__float__": "Infinity"});
+    let off = [json!([0.0, infinity]), json!([0, infinity])];
+    draft.refuse("time_step_limit", &off, "a bound on time steps")
+}
+
 fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
+    without_bounds(draft)?;
     draft.refuse("use_bias", &[false.into()], "biases of projections")?;
     draft.refuse("use_conv_bias", &[true.into()], "a convolution without a bias")?;
     let inner = draft.needed_size(&["num_heads"])?.checked_mul(draft.needed_size(&["head_dim"])?);

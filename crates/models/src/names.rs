@@ -349,7 +349,8 @@ pub(crate) const NORMS_AROUND: &[Name] = &[
 /// ```
 pub fn translate<'n>(groups: &[&'n [Name]], checkpoint: &str) -> Vec<Translated<'n>> {
     let checkpoint = &checkpoint.replacen("language_model.", "", 1);
-    let checkpoint = checkpoint.strip_prefix("roberta.").unwrap_or(checkpoint);
+    let inner = ["roberta.", "nomic_bert."].iter().find_map(|own| checkpoint.strip_prefix(own));
+    let checkpoint = inner.unwrap_or(checkpoint);
     let ended =
         SUFFIXES.iter().find_map(|suffix| Some((checkpoint.strip_suffix(suffix)?, *suffix)));
     let translated = |by: &'n Name| {
@@ -513,6 +514,7 @@ mod tests {
             assert_eq!(layer_of(name), Some(3));
         }
         assert_eq!(found("language_model.lm_head.weight").as_deref(), Some("output.weight"));
+        assert_eq!(found("nomic_bert.layers.3.x.weight").as_deref(), Some("blk.3.a.weight"));
         assert!(of_another_tower("model.vision_tower.x") && of_another_tower("visual.blocks.0.y"));
         assert!(!of_another_tower("model.language_model.layers.0.x"));
     }

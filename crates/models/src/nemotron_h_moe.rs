@@ -7,8 +7,8 @@ use serde_json::Value as Json;
 use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Draft, Error, Experts, Field, Mixer, Name, Norm, checkpoint,
-    decoder, limits, mamba2, nemotron_h, tiny,
+    Architecture, Checkpoint, Config, Draft, Error, Experts, Field, Mixer, Name, Norm, Settings,
+    checkpoint, decoder, limits, mamba2, nemotron_h, tiny,
 };
 
 const NAME: &str = "nemotron_h_moe";
@@ -81,6 +81,40 @@ const FIELDS: &[Field] = &[
 
 /// The kinds of layers, by letter.
 const PATTERN: &str = "hybrid_override_pattern";
+/// The kinds of layers, by name; it takes precedence.
+const KINDS: &str = "layers_block_type";
+
+/// The letter of each layer.
+fn pattern(settings: Settings<'_>) -> Result<String, Error> {
+    let Some((_, listed)) = settings.get(&[KINDS]) else {
+        let pattern = settings.text(&[PATTERN])?.ok_or_else(|| checkpoint::missing(&[PATTERN]))?;
+        return Ok(pattern.to_owned());
+    };
+    let letter = |kind: &Json| match kind.as_str()? {
+        "mamba" | "linear_attention" => Some('M'),
+        "attention" | "full_attention" => Some('*'),
+        "mlp" => Some('-'),
+        "moe" => Some('E'),
+        _ => None,
+    };
+    let letters = listed.as_array().and_then(|kinds| kinds.iter().map(letter).collect());
+    letters.ok_or_else(|| Error::Field {
+        field: KINDS.to_owned(),
+        expected: "a list of linear_attention, full_attention, mlp and moe".to_owned(),
+        found: listed.to_string(),
+    })
+}
+
+/// Refuses bounds on time steps. transformers has a lower one, which is of no account in published models: 0.001.
+fn without_bounds(draft: &Draft<'_>) -> Result<(), Error> {
+    mamba2::without_bounds(draft)?;
+    for name in ["time_step_min", "mamba_dt_min"] {
+        if draft.settings.number(&[name])?.is_some_and(|least| least > 0.001) {
+            draft.refuse(name, &[], "a larger lower bound on time steps than 0.001")?;
+        }
+    }
+    Ok(())
+}
 
 fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
     for bias in ["attention_bias", "mamba_proj_bias", "mlp_bias", "use_bias"] {
@@ -90,9 +124,9 @@ fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
     draft.refuse("mlp_hidden_act", &["relu2".into()], "another activation than squared ReLU")?;
     draft.refuse("moe_latent_size", &[], "experts behind a projection")?;
     draft.refuse("n_group", &[1.into()], "groups of experts")?;
+    without_bounds(draft)?;
     let heads = draft.needed_size(&["num_key_value_heads"])?;
-    let settings = draft.settings;
-    let pattern = settings.text(&[PATTERN])?.ok_or_else(|| checkpoint::missing(&[PATTERN]))?;
+    let pattern = pattern(draft.settings)?;
     let (dense, sparse) = ("intermediate_size", "moe_intermediate_size");
     let mut layers = Vec::new();
     for kind in pattern.chars() {
@@ -103,14 +137,15 @@ fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
             'E' => [0, draft.needed_size(&[sparse])?],
             _ => {
                 let expected = "a text of M, *, - and E".to_owned();
-                let (field, found) = (PATTERN.to_owned(), pattern.to_owned());
+                let (field, found) = (PATTERN.to_owned(), pattern);
                 return Err(Error::Field { field, expected, found });
             }
         });
     }
     if pattern.contains('E') && pattern.contains('-') {
-        let off = [Json::Null];
-        draft.refuse(PATTERN, &off, "dense feed-forwards beside experts")?;
+        for name in [KINDS, PATTERN] {
+            draft.refuse(name, &[], "dense feed-forwards beside experts")?;
+        }
     }
     if !pattern.contains('E') {
         draft.set("expert_count", 0u32);
@@ -148,7 +183,10 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::{ARCHITECTURE, tiny::changed};
+    use crate::{Settings, draft};
 
     #[test]
     fn layers_without_a_mixer_have_experts() {
@@ -157,5 +195,26 @@ mod tests {
         assert_eq!(sparse, [false, false, true]);
         let dense = changed(&ARCHITECTURE, &[("expert_count", 0u32.into())]).unwrap();
         assert!(dense.experts.is_none() && dense.layers.iter().all(|layer| !layer.experts));
+    }
+
+    #[test]
+    fn layers_are_listed_by_name_or_letter() {
+        let drafted = |field: &str, layers: serde_json::Value| {
+            let settings = json!({
+                "architectures": ["NemotronHForCausalLM"], "max_position_embeddings": 64, "hidden_size": 32,
+                "num_attention_heads": 4, "vocab_size": 16, "intermediate_size": 48, "layer_norm_epsilon": 1e-5,
+                "conv_kernel": 4, "ssm_state_size": 8, "n_groups": 1, "mamba_num_heads": 4, "mamba_head_dim": 8,
+                "num_key_value_heads": 2, field: layers,
+            });
+            draft(&ARCHITECTURE, Settings(&settings)).unwrap().0
+        };
+        let letters = drafted("hybrid_override_pattern", json!("M*-"));
+        for names in [
+            json!(["linear_attention", "full_attention", "mlp"]),
+            json!(["mamba", "attention", "mlp"]),
+        ] {
+            let named = drafted("layers_block_type", names);
+            assert!(named.iter().eq(letters.iter()));
+        }
     }
 }

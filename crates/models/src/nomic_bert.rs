@@ -33,7 +33,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     ]],
     ignored: encoder::IGNORED,
     checkpoint: Checkpoint {
-        classes: &["NomicBertModel"],
+        classes: &["NomicBertModel", "NomicBertForMaskedLM"],
         activations: &["silu", "swiglu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::LAYER_NORM],
         more,

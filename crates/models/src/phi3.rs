@@ -4,6 +4,7 @@ use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
+use crate::rope::long_factor;
 use crate::{
     Architecture, Checkpoint, Config, Error, FeedForward, Field, Name, Norm, Scaling, checkpoint,
     decoder, limits, names, tiny,
@@ -52,25 +53,19 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };
     keys.refuse("expert_count", "a mixture of experts")?;
     let mut config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
-    // Files do not name the scaling; it applies if the context is longer than the original one.
+    // Files of llama.cpp's converter do not name the scaling; it applies if the context is longer than the original one.
     let original = keys.opt_size("rope.scaling.original_context_length", 1..=limits::CONTEXT)?;
     let context = config.context;
     if let Some(original_context) = original.filter(|&original| context > original) {
         for rope in config.layers.iter_mut().filter_map(|layer| layer.rope.as_mut()) {
             rope.scaling = Scaling::Long { original_context };
             if !keys.has("rope.scaling.attn_factor") {
-                rope.attn_factor = long_factor(context, original_context);
+                let original = original_context as f32;
+                rope.attn_factor = long_factor(context as f32 / original, original);
             }
         }
     }
     Ok(Config { qkv_in_one: true, feed_forward: FeedForward::GatedInOne, ..config })
-}
-
-/// Factor on cosine and sine of a context extended by LongRoPE (Ding et al. 2024, as in Microsoft's model
-/// code), for files that do not give it.
-fn long_factor(context: usize, original: usize) -> f32 {
-    let times = context as f32 / original as f32;
-    (1.0 + times.ln() / (original as f32).ln()).sqrt()
 }
 
 #[cfg(test)]

@@ -240,6 +240,15 @@ impl Llama3 {
     }
 }
 
+/// Factor on cosine and sine of a context extended `times` by LongRoPE (Ding et al. 2024, as in Microsoft's model code), where
+/// none is given.
+pub(crate) fn long_factor(times: f32, original_context: f32) -> f32 {
+    if times <= 1.0 {
+        return 1.0;
+    }
+    (1.0 + times.ln() / original_context.ln()).sqrt()
+}
+
 /// Radians per position of pair `i`, unscaled.
 fn frequency(base: f32, dims: usize, i: usize) -> f64 {
     f64::from(base).powf(-2.0 * i as f64 / dims as f64)

@@ -12,6 +12,8 @@ use safetensors::tensor::Metadata;
 use super::Checkpoint;
 use crate::Error;
 
+mod scaled;
+
 /// Maximum header size, a limit of the format.
 const HEADER_BYTES: u64 = 100_000_000;
 
@@ -37,13 +39,17 @@ pub(crate) struct Stored {
     /// Rightmost contiguous.
     pub shape: Vec<u64>,
     dtype: Dtype,
+    /// The scales of FP8 weights.
+    scales: Option<Box<scaled::Scales>>,
 }
 
 /// A floating-point type that can be converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Float {
-    /// The corresponding GGUF type.
+    /// The GGUF type in which the weights are read.
     pub ty: Type,
+    /// The type of a file's matrices if none is asked for.
+    pub usual: Type,
 }
 
 impl Float {
@@ -60,9 +66,17 @@ impl Stored {
             Dtype::F32 => Type::F32,
             Dtype::F16 => Type::F16,
             Dtype::BF16 => Type::BF16,
+            Dtype::F8_E4M3 if self.is_scaled() => {
+                return Some(Float { ty: Type::F32, usual: Type::BF16 });
+            }
             _ => return None,
         };
-        Some(Float { ty })
+        Some(Float { ty, usual: ty })
+    }
+
+    /// Whether the weights are FP8 with scales.
+    pub fn is_scaled(&self) -> bool {
+        self.scales.is_some()
     }
 
     /// Whether the elements are bytes of a packed format.
@@ -200,6 +214,7 @@ impl Shards {
                 offset: start + info.data_offsets.0 as u64,
                 shape: info.shape.iter().map(|&size| size as u64).collect(),
                 dtype: info.dtype,
+                scales: None,
             };
             let tensor = named(&tensor);
             if let Some(other) = self.tensors.insert(tensor.clone(), stored) {
@@ -225,11 +240,19 @@ impl Shards {
         (&self.files[stored.shard].name, stored.offset)
     }
 
-    /// Reads a tensor's bytes from byte `from` on.
+    /// Reads a tensor's bytes from byte `from` on, those of FP8 weights as F32.
     ///
     /// # Errors
     /// I/O errors: the file was truncated meanwhile, or the disk fails.
     pub fn read(&self, stored: &Stored, from: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        match &stored.scales {
+            Some(scales) => self.read_scaled(stored, scales, from, bytes),
+            None => self.read_raw(stored, from, bytes),
+        }
+    }
+
+    /// Reads a tensor's bytes as they are in the file.
+    fn read_raw(&self, stored: &Stored, from: u64, bytes: &mut [u8]) -> std::io::Result<()> {
         let shard = &self.files[stored.shard];
         let named = |error: std::io::Error| {
             std::io::Error::new(error.kind(), format!("{}: {error}", shard.name))

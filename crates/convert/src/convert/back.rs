@@ -148,6 +148,9 @@ impl<'p> Back<'p> {
                 | Done::Ungrouped { .. }
                 | Done::Transposed { step: 1, .. }
         );
+        if parts.iter().any(|part| part.stored.is_scaled()) {
+            return Err(wrong("the checkpoint has it in FP8, which cannot be written"));
+        }
         if !known {
             return Err(wrong(
                 "conversion changes more than its rows' order, which has no way back",

@@ -204,7 +204,7 @@ impl Tensors {
         let mut weights: BTreeMap<u32, (u64, Type)> = BTreeMap::new();
         for Planned { shape, from, .. } in self.0.iter().filter(|tensor| tensor.shape.len() > 1) {
             if let From::Stored { float, .. } = from {
-                let entry = weights.entry(float.ty.gguf_id).or_insert((0, float.ty));
+                let entry = weights.entry(float.usual.gguf_id).or_insert((0, float.usual));
                 entry.0 += shape.iter().product::<u64>();
             }
         }
@@ -288,7 +288,8 @@ impl SourceTensor {
 
     fn float(&self) -> Result<Float, Error> {
         let dtype = self.stored.dtype();
-        let reason = format!("its weights are {dtype}; F32, F16 and BF16 can be converted");
+        let reason =
+            format!("its weights are {dtype}; F32, F16, BF16 and FP8 with scales can be converted");
         self.stored.float().ok_or_else(|| self.wrong(&reason))
     }
 }

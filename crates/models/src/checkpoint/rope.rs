@@ -4,7 +4,7 @@
 use std::fmt::Display;
 
 use super::{Draft, Settings, missing, unexpected};
-use crate::{Error, Llama3};
+use crate::{Error, Llama3, rope::long_factor};
 
 /// Names of the base frequency of global layers, by family and age.
 const BASE: &[&str] = &["rope_theta", "global_rope_theta", "rotary_emb_base"];
@@ -52,7 +52,7 @@ pub(crate) fn rope_by(draft: &mut Draft<'_>, ramp: Ramp) -> Result<(), Error> {
     if let Some(base) = local_base {
         draft.set("rope.freq_base_swa", base);
     }
-    let partial = ["partial_rotary_factor", "rotary_emb_fraction", "rotary_pct"];
+    let partial = ["partial_rotary_factor", "rotary_emb_fraction", "rotary_pct", "rope_pct"];
     let part = match full.map(|full| full.number(&partial)).transpose()?.flatten() {
         Some(part) => part,
         None => all.number(&partial)?.unwrap_or(1.0),
@@ -141,7 +141,8 @@ fn scaled(draft: &mut Draft<'_>, scaling: Settings<'_>, base: f32, dims: u32) ->
     Ok(())
 }
 
-/// LongRoPE: two lists of divisors, and the factor on cosine and sine if the checkpoint gives it.
+/// LongRoPE: two lists of divisors, the context up to which the short one applies, and the factor on cosine and sine: the
+/// checkpoint's, or else what the extension of the context implies.
 fn long(draft: &mut Draft<'_>, scaling: Settings<'_>) -> Result<(), Error> {
     for (name, field) in
         [("rope_factors_long.weight", "long_factor"), ("rope_factors_short.weight", "short_factor")]
@@ -149,8 +150,74 @@ fn long(draft: &mut Draft<'_>, scaling: Settings<'_>) -> Result<(), Error> {
         let values = scaling.numbers(field)?.ok_or_else(|| missing(&[field]))?;
         draft.make(name, values);
     }
-    if let Some(factor) = scaling.number(&["attention_factor"])? {
-        draft.set("rope.scaling.attn_factor", factor);
-    }
+    let field = "original_max_position_embeddings";
+    // transformers prefers the one beside the object.
+    let original = match draft.settings.size(&[field])? {
+        Some(original) => original,
+        None => scaling.size(&[field])?.ok_or_else(|| missing(&[field]))?,
+    };
+    draft.set("rope.scaling.type", "longrope");
+    draft.set("rope.scaling.original_context_length", original);
+    let whole = match (scaling.number(&["attention_factor"])?, scaling.number(&["factor"])?) {
+        (Some(whole), _) => whole,
+        (None, Some(times)) => long_factor(times, original as f32),
+        (None, None) => {
+            let context = draft.needed_size(&["max_position_embeddings"])?;
+            long_factor(context as f32 / original as f32, original as f32)
+        }
+    };
+    draft.set("rope.scaling.attn_factor", whole);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_gguf::Metadata;
+    use serde_json::{Value as Json, json};
+
+    use crate::{Error, Scaling, Settings, draft, of_checkpoint};
+
+    /// The metadata of a checkpoint of `class` with LongRoPE, and the number of tensors computed.
+    fn long(class: &str, scaling: &Json, more: &Json) -> Result<(Metadata, usize), Error> {
+        let mut config = json!({
+            "architectures": [class], "num_hidden_layers": 2, "hidden_size": 64, "max_position_embeddings": 256,
+            "num_attention_heads": 4, "vocab_size": 99, "intermediate_size": 96, "rms_norm_eps": 1e-5,
+            "rope_scaling": {"rope_type": "longrope", "long_factor": vec![1.0; 8], "short_factor": vec![2.0; 8]},
+        });
+        config["rope_scaling"]
+            .as_object_mut()
+            .unwrap()
+            .extend(scaling.as_object().unwrap().clone());
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let settings = Settings(&config);
+        let (metadata, made) = draft(of_checkpoint(settings)?, settings)?;
+        Ok((metadata, made.len()))
+    }
+
+    /// Four times 64 tokens: sqrt(1 + ln 4 / ln 64) = sqrt(4/3); eight times: sqrt(1 + ln 8 / ln 64) = sqrt(3/2).
+    #[test]
+    fn longrope_is_named_with_its_context_and_factor() {
+        const FIELD: &str = "original_max_position_embeddings";
+        for class in ["LlamaForCausalLM", "Qwen3ForCausalLM", "Phi3ForCausalLM"] {
+            for (scaling, more, factor) in [
+                (json!({FIELD: 64}), json!({}), (4f32 / 3.0).sqrt()),
+                (json!({}), json!({FIELD: 64}), (4f32 / 3.0).sqrt()),
+                (json!({FIELD: 32}), json!({FIELD: 64}), (4f32 / 3.0).sqrt()),
+                (json!({FIELD: 64, "factor": 8.0}), json!({}), 1.5f32.sqrt()),
+                (json!({FIELD: 64, "factor": 1.0}), json!({}), 1.0),
+                (json!({FIELD: 64, "factor": 8.0, "attention_factor": 1.25}), json!({}), 1.25),
+            ] {
+                let (metadata, made) = long(class, &scaling, &more).unwrap();
+                assert_eq!(made, 2, "{class}");
+                let architecture = metadata.str("general.architecture").unwrap();
+                let config = (crate::find(architecture).unwrap().config)(&metadata).unwrap();
+                let rope = config.layers[1].rope.unwrap();
+                assert_eq!(rope.scaling, Scaling::Long { original_context: 64 }, "{class}");
+                let error = (rope.magnitude() - factor).abs();
+                assert!(error < 1e-6, "{class}, {scaling}: {}", rope.magnitude());
+            }
+            let error = long(class, &json!({}), &json!({})).unwrap_err().to_string();
+            assert!(error.contains(FIELD), "{class}: {error}");
+        }
+    }
 }
