@@ -831,6 +831,103 @@ fn both_lists_of_factors_are_kept() {
     bilayer_models::read(&file).unwrap();
 }
 
+/// A Llama with LongRoPE: the file names the scaling, its context and its factor, sqrt(1 + ln 2 / ln 32) for twice 32 tokens.
+#[test]
+fn longrope_is_of_every_family() {
+    let folder = Folder::tiny();
+    let dims = 8;
+    let (long, short) = (vec![4f32; dims / 2], vec![1.5f32; dims / 2]);
+    folder.change("config.json", |config| {
+        config["max_position_embeddings"] = json!(64);
+        config["rope_scaling"] = json!({
+            "rope_type": "longrope", "long_factor": long, "short_factor": short,
+            "original_max_position_embeddings": 32,
+        });
+    });
+    let file = converted(folder.path(), None);
+    assert_eq!(values(&file, "rope_factors_long.weight"), long);
+    assert_eq!(values(&file, "rope_factors_short.weight"), short);
+    let (config, graph) = bilayer_models::read(&file).unwrap();
+    let rope = config.layers[0].rope.unwrap();
+    assert_eq!(rope.scaling, bilayer_models::Scaling::Long { original_context: 32 });
+    assert!((rope.magnitude() - (1.0 + 2f32.ln() / 32f32.ln()).sqrt()).abs() < 1e-6);
+    assert!(graph.weights.iter().any(|weight| weight.name == "rope_factors_long.weight"));
+    folder.change("config.json", |config| {
+        config["rope_scaling"]["original_max_position_embeddings"] = json!(null);
+    });
+    let error = Convert::default().plan(folder.path()).err().unwrap().to_string();
+    assert!(error.contains("original_max_position_embeddings"), "{error}");
+}
+
+/// A code of FP8 as a number, for codes without NaN: E4M3 with bias 7.
+fn e4m3(code: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7) / 8.0);
+    let value = if exponent == 0 {
+        mantissa * 2f32.powi(-6)
+    } else {
+        (1.0 + mantissa) * 2f32.powi(exponent - 7)
+    };
+    if code >= 128 { -value } else { value }
+}
+
+/// Weights in FP8 are multiplied by the scale of their block, of their matrix or of their row; the scales are no tensors of
+/// the file.
+#[test]
+fn weights_in_fp8_are_scaled() {
+    const NAME: &str = "model.layers.0.mlp.up_proj.weight";
+    let (rows, cols) = (40, 32);
+    let codes: Vec<u8> =
+        (0..rows * cols).map(|i| (i * 37 % 126) as u8 | (i % 2 << 7) as u8).collect();
+    for (end, shape, block) in [
+        ("_scale_inv", vec![3, 4], Some([16, 8])),
+        ("_scale_inv", vec![1, 1], Some([128, 128])),
+        ("_scale_inv", vec![], None),
+        ("_scale", vec![1], None),
+        ("_scale", vec![40, 1], None),
+    ] {
+        let mut folder = Folder::tiny();
+        let count: usize = shape.iter().product();
+        let scales: Vec<f32> = (0..count).map(|i| 0.01 + 0.003 * i as f32).collect();
+        let bytes = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+        // The folder knows bytes alone; the header gets the types.
+        folder.replace(NAME, NAME, &[rows, cols], codes.clone());
+        folder.replace("none", &format!("{NAME}{end}"), &[4 * count], bytes);
+        folder.replace("none", "model.layers.0.mlp.up_proj.input_scale", &[1], vec![0]);
+        folder.header(|header| {
+            header[NAME]["dtype"] = json!("F8_E4M3");
+            let entry = &mut header[format!("{NAME}{end}")];
+            (entry["dtype"], entry["shape"]) = (json!("F32"), json!(shape));
+        });
+        folder.change("config.json", |config| {
+            config["quantization_config"] =
+                json!({"quant_method": "fp8", "weight_block_size": block});
+        });
+        let block = block.unwrap_or(if count == 1 { [rows, cols] } else { [1, cols] });
+        let scale_cols = cols.div_ceil(block[1]);
+        let expected: Vec<f32> = (0..rows * cols)
+            .map(|i| {
+                let (row, col) = (i / cols, i % cols);
+                e4m3(codes[i]) * scales[row / block[0] * scale_cols + col / block[1]]
+            })
+            .collect();
+        let file = converted(folder.path(), Some(Type::F32));
+        assert_eq!(values(&file, "blk.0.ffn_up.weight"), expected, "{shape:?}");
+        bilayer_models::read(&file).unwrap();
+        let usual = converted(folder.path(), None);
+        let ty = usual.tensor("blk.0.ffn_up.weight").unwrap().layout().ty();
+        assert_eq!(ty, Type::BF16);
+        folder.header(|header| header[format!("{NAME}{end}")]["shape"] = json!([4 * count, 1, 1]));
+        folder.header(|header| header[format!("{NAME}{end}")]["dtype"] = json!("U8"));
+        let error = Convert::default().plan(folder.path()).err().unwrap().to_string();
+        assert!(error.contains(NAME) && error.contains("U8"), "{error}");
+    }
+    let mut folder = Folder::tiny();
+    folder.replace(NAME, NAME, &[rows, cols], codes);
+    folder.header(|header| header[NAME]["dtype"] = json!("F8_E4M3"));
+    let error = Convert::default().plan(folder.path()).err().unwrap().to_string();
+    assert!(error.contains("weight_scale_inv is missing"), "{error}");
+}
+
 #[test]
 fn weights_too_large_for_half_precision_are_reported() {
     let mut folder = Folder::tiny();
