@@ -1,6 +1,6 @@
 //! The functions that a model may call, and its answers taken apart into reasoning, text and calls.
 
-use bilayer_constrain::{Constraint, Grammar};
+use bilayer_constrain::{Constraint, Grammar, Tags};
 use bilayer_text::chat::reply::{CallRules, Delta, Format, Options, Tool, ToolChoice};
 use serde_json::Value;
 
@@ -101,7 +101,8 @@ impl Tools {
         else {
             return Ok(None);
         };
-        Ok(Some(model.constraint(&Grammar::lark(lark))?.once(&trigger)))
+        let compiled = model.constraint(&Grammar::lark(lark))?;
+        Ok(Some(lazy(compiled, &format, &trigger, reasoning == Reasoning::Open)))
     }
 
     /// Whether an answer may begin with reasoning, by the end of its prompt, of which variables turn none off.
@@ -119,6 +120,18 @@ impl Tools {
         let tools = self.list.clone();
         format.parser(Options { tools, thinking_is_open, ..Options::default() })
     }
+}
+
+/// A grammar of calls that begins after the text that begins a call, unless that is in reasoning.
+#[must_use]
+pub fn lazy(
+    grammar: Constraint,
+    format: &Format,
+    trigger: &str,
+    thinking_is_open: bool,
+) -> Constraint {
+    let (open, close) = format.uncalled_tags();
+    grammar.once_outside(trigger, Tags { open, close, is_open: thinking_is_open })
 }
 
 /// Ends an answer that is taken apart; returns what was withheld. The beginning of a call, in one that was cut off, is not

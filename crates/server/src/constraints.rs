@@ -1,11 +1,18 @@
 //! What an answer must follow: `response_format`, `json_schema` and `grammar`, compiled for the model's vocabulary.
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
 use bilayer_engine::constrain::{Constraint, Grammar};
 use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::fields::Body;
+use crate::log;
 use crate::models::Loaded;
+
+/// Most warnings that are known to have been logged.
+const LOGGED_MAX: usize = 1000;
 
 /// The grammar that a body asks for.
 ///
@@ -68,5 +75,20 @@ pub fn constraint(loaded: &Loaded, body: &Body) -> Result<Option<Constraint>, Ap
 /// As [`constraint`].
 pub fn compile(loaded: &Loaded, field: &str, grammar: &Grammar) -> Result<Constraint, ApiError> {
     let compiled = loaded.model.constraint(grammar);
-    compiled.map_err(|error| ApiError::field(field, format!("cannot be followed: {error}")))
+    let compiled =
+        compiled.map_err(|error| ApiError::field(field, format!("cannot be followed: {error}")))?;
+    compiled.notes().iter().for_each(|note| warn_once(&format!("{field}: left out: {note}")));
+    Ok(compiled)
+}
+
+/// Logs a warning unless it was logged before: clients send the same tools with every request.
+fn warn_once(message: &str) {
+    static LOGGED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+    if logged.len() == LOGGED_MAX {
+        logged.clear();
+    }
+    if logged.insert(message.to_owned()) {
+        log::warning(message);
+    }
 }

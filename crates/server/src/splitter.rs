@@ -190,7 +190,10 @@ impl Style {
             (Some(calls), None) => {
                 let compiled = constraints::compile(loaded, "tools", &calls.grammar)?;
                 Ok(Some(match &calls.trigger {
-                    Some(trigger) => compiled.once(trigger),
+                    Some(trigger) => {
+                        let is_open = self.options.thinking_is_open;
+                        tools::lazy(compiled, &self.format, trigger, is_open)
+                    }
                     None => compiled,
                 }))
             }

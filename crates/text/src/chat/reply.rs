@@ -8,10 +8,9 @@
 //!
 //! ```
 //! use bilayer_text::chat::reply::{Delta, Format, Options, Tool};
-//! use serde_json::json;
 //!
 //! let format = Format::of("... <tool_call>{{ call | tojson }}</tool_call> ...");
-//! let tools = vec![Tool { name: "now".into(), parameters: json!({ "type": "object" }) }];
+//! let tools = vec![Tool { name: "now".into(), ..Tool::default() }];
 //! let mut parser = format.parser(Options { tools, ..Options::default() });
 //! let mut deltas = parser.push("Let me look.\n<tool_call>\n{\"name\": \"now\", \"argum");
 //! deltas.extend(parser.push("ents\": {}}\n</tool_call>"));
@@ -79,6 +78,16 @@ impl Format {
     /// The tags around reasoning.
     pub fn thinking_tags(&self) -> (&'static str, &'static str) {
         (self.thinking.open, self.thinking.close)
+    }
+
+    /// What is before and after text of a reply in which markers of calls mean nothing.
+    pub fn uncalled_tags(&self) -> (&'static str, &'static str) {
+        match &self.family.calls {
+            families::Syntax::Channels(channels) if channels.markup.is_none() => {
+                ("<|channel|>analysis<|message|>", "<|end|>")
+            }
+            _ => self.thinking_tags(),
+        }
     }
 
     /// Whether a model with this template may begin with a block of reasoning.

@@ -311,7 +311,7 @@ pub fn reply(data: &[u8]) {
     let format = Format::of(MARKS[usize::from(sign) % MARKS.len()]);
     let mark = |byte: &u8| MARKS[usize::from(*byte) % MARKS.len()];
     let text: String = rest.iter().take(512).map(mark).collect();
-    let tool = Tool { name: "f".to_owned(), parameters: json!({ "type": "object" }) };
+    let tool = Tool { name: "f".to_owned(), ..Tool::default() };
     let options = Options {
         tools: if flags & 1 == 0 { vec![tool] } else { Vec::new() },
         calls_max: (flags & 2 != 0).then_some(1),

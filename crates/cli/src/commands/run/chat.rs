@@ -488,7 +488,12 @@ impl Chat {
             Some(constraint) => Some(constraint.clone()),
             None => {
                 let made = tools.constraint(model, source, reasoning);
-                made.map_err(|error| Failure::from(error).at("--tools"))?
+                let made = made.map_err(|error| Failure::from(error).at("--tools"))?;
+                if self.begun == 0 {
+                    let notes = made.iter().flat_map(Constraint::notes);
+                    notes.for_each(|note| output::note(&format!("--tools: left out: {note}")));
+                }
+                made
             }
         };
         let splits = marks && args.chat.reasoning.splits().unwrap_or(terminal::columns().is_some());

@@ -270,14 +270,17 @@ impl Writer {
         format!("{call} ({between}{call})*")
     }
 
-    /// JSON of a schema, which `title` names in errors.
-    fn schema(&mut self, title: &str, mut schema: Value) -> String {
+    /// JSON of a schema of a tool, which `title` names in errors.
+    fn schema(&mut self, tool: &Tool, title: &str, mut schema: Value) -> String {
         // Fixed white space, as templates write JSON; otherwise a model may go on with blanks forever.
         if let Some(fields) = schema.as_object_mut() {
             fields.insert("title".to_owned(), Value::from(title));
-            let style = json!({
+            let mut style = json!({
                 "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",
             });
+            if !tool.is_strict {
+                style["lenient"] = true.into();
+            }
             fields.insert("x-guidance".to_owned(), style);
         }
         self.rule("", &format!("%json {schema}"))
@@ -288,7 +291,7 @@ impl Writer {
         if self.is_full() {
             return self.rule("", "");
         }
-        self.schema(&tool.name, object(&tool.parameters))
+        self.schema(tool, &tool.name, object(&tool.parameters))
     }
 
     /// One argument of a tool as JSON.
@@ -296,7 +299,7 @@ impl Writer {
         if self.is_full() {
             return self.rule("", "");
         }
-        self.schema(&format!("{}.{key}", tool.name), with_definitions(schema, tool))
+        self.schema(tool, &format!("{}.{key}", tool.name), with_definitions(schema, tool))
     }
 
     fn envelope(&mut self, envelope: &Envelope, tools: &[&Tool]) -> String {

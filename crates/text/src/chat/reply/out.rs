@@ -28,12 +28,14 @@ pub enum Delta {
 }
 
 /// A function that the model may call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tool {
     /// Its name.
     pub name: String,
     /// The JSON schema of its arguments; null for any object.
     pub parameters: Value,
+    /// Whether a schema that cannot be followed as a whole is an error. Otherwise arguments follow what can be.
+    pub is_strict: bool,
 }
 
 impl Tool {
@@ -46,7 +48,8 @@ impl Tool {
             .filter_map(|function| {
                 let name = function.get("name")?.as_str()?.to_owned();
                 let parameters = function.get("parameters").cloned().unwrap_or_default();
-                Some(Tool { name, parameters })
+                let is_strict = function.get("strict") == Some(&Value::Bool(true));
+                Some(Tool { name, parameters, is_strict })
             })
             .collect()
     }
@@ -227,14 +230,11 @@ mod tests {
                 "wide": { "anyOf": wide },
             });
             let parameters = json!({ "properties": { "a": schema }, "$defs": definitions });
-            let tool = Tool { name: "f".into(), parameters };
+            let tool = Tool { name: "f".into(), parameters, ..Tool::default() };
             assert_eq!(ArgumentType::of(&tool, "a"), expected, "{schema}");
             assert_eq!(ArgumentType::of(&tool, "b"), Either);
         }
-        assert_eq!(
-            ArgumentType::of(&Tool { name: "f".into(), parameters: Value::Null }, "a"),
-            Either
-        );
+        assert_eq!(ArgumentType::of(&Tool { name: "f".into(), ..Tool::default() }, "a"), Either);
     }
 
     #[test]
@@ -267,7 +267,8 @@ mod tests {
             { "type": "function", "function": { "name": "f", "parameters": parameters } },
             { "name": "g" }, { "function": {} }, { "name": 3 }, 4,
         ]);
-        let tool = |name: &str, parameters| Tool { name: name.into(), parameters };
+        let tool =
+            |name: &str, parameters| Tool { name: name.into(), parameters, ..Tool::default() };
         assert_eq!(Tool::list(&tools), [tool("f", parameters), tool("g", Value::Null)]);
         assert_eq!(Tool::list(&json!({})), []);
     }

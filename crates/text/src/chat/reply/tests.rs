@@ -24,7 +24,7 @@ pub struct Case {
 }
 
 fn tools() -> Vec<Tool> {
-    let tool = |name: &str, parameters| Tool { name: name.into(), parameters };
+    let tool = |name: &str, parameters| Tool { name: name.into(), parameters, ..Tool::default() };
     let city = json!({ "type": "object", "properties": {
         "city": { "type": "string" }, "days": { "type": "integer" },
         "exact": { "type": "boolean" }, "tags": { "type": "array" }, "any": {},

@@ -9,7 +9,7 @@ fn long_name(len: usize) -> String {
 
 /// Reads a reply with the usual functions and one of each given name.
 fn read_with(format_name: &str, names: &[&str], reply: &str) -> Parts {
-    let more = names.iter().map(|&name| Tool { name: name.into(), parameters: Value::Null });
+    let more = names.iter().map(|&name| Tool { name: name.into(), ..Tool::default() });
     let options =
         Options { tools: tools().into_iter().chain(more).collect(), ..Options::default() };
     read(format(format_name), &options, &[reply])

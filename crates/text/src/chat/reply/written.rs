@@ -140,7 +140,7 @@ mod tests {
     fn written_calls_are_read_back() {
         let schema = json!({ "type": "object", "properties": {
             "place": { "type": "string" }, "days": { "type": "integer" } } });
-        let tools = vec![Tool { name: "look".into(), parameters: schema }];
+        let tools = vec![Tool { name: "look".into(), parameters: schema, ..Tool::default() }];
         let arguments = json!({ "place": "Zürich", "days": 2 });
         for family in FAMILIES {
             let format = Format { family, thinking: THINKING[THINKING.len() - 1] };

@@ -7,11 +7,10 @@ use super::*;
 use crate::Vocabulary;
 
 /// What every schema ends with: JSON is written as templates write it.
-const STYLE: &str =
-    r#""x-guidance":{"whitespace_flexible":false,"item_separator":", ","key_separator":": "}"#;
+const STYLE: &str = r#""x-guidance":{"whitespace_flexible":false,"item_separator":", ","key_separator":": ","lenient":true}"#;
 
 fn tool(name: &str, parameters: Value) -> Tool {
-    Tool { name: name.into(), parameters }
+    Tool { name: name.into(), parameters, ..Tool::default() }
 }
 
 /// A function without arguments, and one with a text that is required and a number that is not.
