@@ -388,6 +388,17 @@ fn the_text_is_linear_in_the_tools() {
     assert!((1 << 20..2 << 20).contains(&found), "{found} bytes");
 }
 
+#[test]
+fn schemas_of_strict_functions_are_followed_as_a_whole() {
+    let list =
+        json!([{ "name": "f", "strict": true }, { "function": { "name": "g", "strict": null } }]);
+    for (tool, is_lenient) in Tool::list(&list).into_iter().zip([false, true]) {
+        let made = rules(std::slice::from_ref(&tool), ToolChoice::Required);
+        let made = format("hermes").call_grammar(&made).expect("a grammar");
+        assert_eq!(made.lark.contains(r#""lenient":true"#), is_lenient, "{}", tool.name);
+    }
+}
+
 /// The schema of an object is taken as it is where it says so.
 #[test]
 fn schemas_of_arguments_are_those_of_objects() {
