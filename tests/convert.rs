@@ -967,8 +967,17 @@ fn the_command_reports_what_it_writes() {
     assert_eq!(document["type"], "BF16");
     assert_eq!(document["parameters"], 14_496);
     assert!(folder.names().contains(&out), "{:?}", folder.names());
-    let file = File::open(&folder.path().join(out)).unwrap();
+    let file = File::open(&folder.path().join(&out)).unwrap();
     bilayer_models::read(&file).unwrap();
+    std::fs::create_dir(place.path().join("made")).unwrap();
+    for (given, expected) in [
+        ("made", format!("made/{out}")),
+        ("x-{ftype}-{FTYPE}.gguf", "x-bf16-BF16.gguf".to_owned()),
+        ("{outtype}{OUTTYPE}.gguf", "bf16BF16.gguf".to_owned()),
+    ] {
+        place.run(&format!("convert {path} --outfile {given}")).good();
+        assert!(place.path().join(&expected).is_file(), "{expected}: {:?}", place.names());
+    }
 }
 
 /// A file without a tokenizer works with ids; text is an error.

@@ -111,7 +111,7 @@ impl Values {
 /// The text's tokens in the tiny vocabulary, window after window, with the first of each replaced by `<s>`.
 fn windows(bytes: &SharedBytes) -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
     let model = bilayer_engine::Model::from_bytes("tiny", bytes.clone()).unwrap();
-    let windows = Windows::of_text(&model, TEXT, WINDOW, false).unwrap();
+    let windows = Windows::of_text(&model, TEXT, WINDOW, Windows::ENCODE).unwrap();
     let own: Vec<Vec<u32>> = windows.tokens().chunks(WINDOW).map(<[u32]>::to_vec).collect();
     let mut run = own.clone();
     run.iter_mut().for_each(|window| window[0] = 1);
@@ -547,38 +547,45 @@ fn skipped_windows_are_as_if_the_text_lacked_them() {
     refused(&none, 2, "--from-chunk is 5, but the text has only 5 windows");
 }
 
-/// An interrupted run leaves the sums of its whole windows, from which another goes on.
+/// An interrupted run leaves the sums of whole windows beside the output, from which another goes on.
 #[cfg(unix)]
 #[test]
 fn an_interrupted_importance_matrix_goes_on_where_it_ended() {
     use std::process::{Command, Stdio};
 
     let place = place_with(&[("model.gguf", &scaled(Type::F32, 0.2))]);
-    let (path, repeated) = (place.path().join("imatrix.gguf"), TEXT.trim_end().repeat(200));
-    place.file("text.txt", &repeated);
-    let line = format!("imatrix -m model.gguf {EXACT} -ofreq 1");
-    let mut command = place.command(&line);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    while !path.exists() {
+    let path = |name: &str| place.path().join(name);
+    place.file("text.txt", &TEXT.trim_end().repeat(200));
+    let chunks =
+        |name: &str| File::open(&path(name)).unwrap().metadata().u32("imatrix.chunk_count");
+    place.run(&format!("imatrix -m model.gguf {EXACT} --chunks 2 -ofreq 1")).json();
+    assert!(!path("imatrix.partial.gguf").exists(), "the output has it all");
+    let mut command = place.command(&format!("imatrix -m model.gguf {EXACT} -ofreq 1"));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while !path("imatrix.partial.gguf").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it has ended");
         std::thread::sleep(Duration::from_millis(1));
     }
     Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     let ended = child.wait_with_output().unwrap();
     let said = String::from_utf8(ended.stderr).unwrap();
     assert_eq!(ended.status.code(), Some(130), "{said}");
-    let done = File::open(&path).unwrap().metadata().u32("imatrix.chunk_count").unwrap();
-    let advice = format!("to go on, add --in-file imatrix.gguf --from-chunk {done}");
+    let done = chunks("imatrix.partial.gguf").unwrap();
+    let advice = format!("give --in-file imatrix.partial.gguf, and --from-chunk {done}");
     assert!(said.contains(&advice), "{done}: {said}");
-    let rest = format!("imatrix -m model.gguf {EXACT} --in-file imatrix.gguf --from-chunk {done}");
-    let count = place.run(&rest).json()["windows"].clone();
+    assert_eq!(chunks("imatrix.gguf").unwrap(), 2, "the file of before");
+    let rest = format!("--in-file imatrix.partial.gguf --from-chunk {done}");
+    let count =
+        place.run(&format!("imatrix -m model.gguf {EXACT} {rest}")).json()["windows"].clone();
     place.run(&format!("imatrix -m model.gguf {EXACT} -o whole.gguf")).json();
     let [parts, whole] = ["imatrix.gguf", "whole.gguf"].map(|name| {
-        let matrix = bilayer_convert::imatrix::Imatrix::open(&place.path().join(name)).unwrap();
+        let matrix = bilayer_convert::imatrix::Imatrix::open(&path(name)).unwrap();
         assert_eq!(count, matrix.chunk_count, "{name}");
         matrix.entries().map(|(name, entry)| (name.to_owned(), entry.clone())).collect::<Vec<_>>()
     });
-    for ((name, part), (_, whole)) in parts.iter().zip(&whole) {
-        assert_eq!(part.counts(), whole.counts(), "{name}");
+    assert_eq!(parts.len(), whole.len());
+    for ((name, part), (other, whole)) in parts.iter().zip(&whole) {
+        assert_eq!((name, part.counts()), (other, whole.counts()));
         let is_close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-5 * b.abs();
         assert!(part.sums().iter().zip(whole.sums()).all(is_close), "{name}");
     }
@@ -633,7 +640,7 @@ fn others() -> Vec<(Box<dyn Backend>, f64)> {
 fn placement_changes_no_figure() {
     let bytes = scaled(Type::F32, 0.2);
     let model = bilayer_engine::Model::from_bytes("tiny", bytes.clone()).unwrap();
-    let windows = Windows::of_text(&model, TEXT, WINDOW, false).unwrap();
+    let windows = Windows::of_text(&model, TEXT, WINDOW, Windows::ENCODE).unwrap();
     let nll = mean(scored(&bytes).iter().map(|(ln_p, token)| -ln_p[*token]));
     let sums = expected_sums(&bytes);
     let given = || Settings {
@@ -674,7 +681,7 @@ fn placement_changes_no_figure() {
 fn a_step_repeated_after_a_lost_gpu_counts_once() {
     let bytes = scaled(Type::F32, 0.2);
     let model = bilayer_engine::Model::from_bytes("tiny", bytes.clone()).unwrap();
-    let windows = Windows::of_text(&model, TEXT, WINDOW, false).unwrap();
+    let windows = Windows::of_text(&model, TEXT, WINDOW, Windows::ENCODE).unwrap();
     let sums = expected_sums(&bytes);
     for (call, after) in [(Call::Submit, 2), (Call::Read, 9)] {
         let script = Script { call, after, fault: Fault::Lost };
@@ -704,7 +711,7 @@ fn a_step_repeated_after_a_lost_gpu_counts_once() {
 fn the_work_stops_when_interrupted() {
     let bytes = scaled(Type::F32, 0.2);
     let model = bilayer_engine::Model::from_bytes("tiny", bytes).unwrap();
-    let windows = Windows::of_text(&model, TEXT, WINDOW, false).unwrap();
+    let windows = Windows::of_text(&model, TEXT, WINDOW, Windows::ENCODE).unwrap();
     let given = Settings {
         threads: Some(1),
         placing: bilayer_engine::placement::Placing::cpu(),

@@ -149,7 +149,8 @@ impl<'a> Runs<'a> {
 /// [`Error::Calibration`] if it is too short.
 pub(crate) fn windows(model: &Model, calibration: &Calibration<'_>) -> Result<Windows, Error> {
     let len = calibration.window_len.min(model.config().context);
-    let mut windows = Windows::of_text(model, calibration.text, len, false).map_err(failed)?;
+    let mut windows =
+        Windows::of_text(model, calibration.text, len, Windows::ENCODE).map_err(failed)?;
     windows.truncate(calibration.windows.max(1));
     Ok(windows)
 }

@@ -185,7 +185,7 @@ const FLAGS: &[Flags] = &[
     (
         &["--save-frequency"],
         Value,
-        Note("--output-frequency writes the file anew, and no copies are kept"),
+        Note("--output-frequency writes the sums so far, and no copies are kept"),
     ),
     (&["--ppl-output-type"], Value, OnlyFor(&["0"], &Note("--json prints one document"))),
     (&["--use-temp-file", "--no-lazy"], Nothing, Note("tensors are converted one at a time")),

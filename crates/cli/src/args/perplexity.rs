@@ -40,10 +40,11 @@ pub struct Imatrix {
     /// File with the calibration text; without it, the files of --in-file are only summed
     #[arg(short, long, value_name = "FILE", required_unless_present_any = ["in_file", "list_devices"])]
     pub file: Option<PathBuf>,
-    /// File to write; it is complete at any time, and has the windows that were run so far
+    /// File to write; an existing file is replaced once the new one is complete
     #[arg(short, long, value_name = "FILE", default_value = "imatrix.gguf", alias = "output-file")]
     pub output: PathBuf,
-    /// Windows after which the file is written anew; 0 writes it once, at the end; short form -ofreq
+    /// Windows after which the sums so far are written beside it, to NAME.partial.gguf, from which an interrupted run goes
+    /// on; 0 is never; short form -ofreq
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub output_frequency: usize,
     /// Files written by this command or llama-imatrix to add to the sums

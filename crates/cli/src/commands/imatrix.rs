@@ -1,8 +1,10 @@
 //! `bilayer imatrix`: computes an importance matrix from a calibration text.
 
-use std::time::Instant;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use bilayer_convert::imatrix::{self, Entry};
+use bilayer_engine::Encode;
 use bilayer_measure::imatrix::{Collector, Scope};
 use bilayer_measure::perplexity::Windows;
 use serde_json::json;
@@ -14,6 +16,9 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt;
 use crate::new_file::NewFile;
 use crate::{output, progress};
+
+/// The file of the windows run so far is at most so old, but for a window.
+const PARTIAL_SECONDS: Duration = Duration::from_secs(60);
 
 /// Loads the model, runs the text, adds other files, writes.
 pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
@@ -31,15 +36,17 @@ pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
     for path in &args.in_file {
         earlier.add(super::quantize::importance(path)?.with_window(window))?;
     }
+    let mut partial = Partial::new(args);
     let matrix = match args.file {
         None => earlier,
-        Some(_) => match collect(args, &earlier)? {
+        Some(_) => match collect(args, earlier, &mut partial)? {
             Some(matrix) => matrix,
             None => return Ok(INTERRUPTED),
         },
     };
     let unused = matrix.entries().map(|(_, entry)| entry.unused()).sum::<usize>();
     matrix.write(&args.output)?;
+    partial.remove();
     let (tensors, chunks) = (matrix.entries().len(), matrix.chunk_count);
     if args.json {
         return output::json(&json!({
@@ -61,13 +68,15 @@ pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Those sums and the text's. `None` if interrupted; then the file has what was summed in whole windows.
+/// Those sums and the text's; `None` if interrupted.
 fn collect(
     args: &Imatrix,
-    earlier: &imatrix::Imatrix,
+    earlier: imatrix::Imatrix,
+    partial: &mut Partial,
 ) -> Result<Option<imatrix::Imatrix>, Failure> {
     let model = open(&args.model)?;
-    let mut windows = text(&model, args.file.as_deref(), &args.model, args.parse_special)?;
+    let encode = Encode { parse_special: args.parse_special, ..Windows::ENCODE };
+    let mut windows = text(&model, args.file.as_deref(), &args.model, encode)?;
     let count = windows.count();
     if args.from_chunk >= count {
         let skipped = args.from_chunk;
@@ -83,35 +92,87 @@ fn collect(
     let mut session = session(&model, collector.settings(windows.window_len(), settings))?;
     let bar = progress::tokens("calibrating", windows.tokens().len());
     interrupt::answering();
-    let mut summed = earlier.clone();
     for window in 0..windows.count() {
         let whole = collector.window(&mut session, &windows.run(window), &mut |tokens| {
             bar.inc(tokens as u64);
             !interrupt::is_set()
-        })?;
-        if !whole {
+        });
+        if !matches!(whole, Ok(true)) {
             bar.finish_and_clear();
-            if window > 0 {
-                summed.write(&args.output)?;
-                let (path, next) = (args.output.display(), args.from_chunk + window);
-                output::note(&format!(
-                    "interrupted: {path} has {window} of {} windows; to go on, add --in-file {path} \
-                     --from-chunk {next}",
-                    windows.count()
-                ));
-            }
+            partial.advise(args, windows.count());
+            whole?;
             return Ok(None);
         }
-        summed = earlier.clone();
-        summed.add(matrix(args, &windows, window + 1, &collector)?)?;
-        let is_due = args.output_frequency > 0 && (window + 1) % args.output_frequency == 0;
-        if is_due && window + 1 < windows.count() {
-            summed.write(&args.output)?;
+        if partial.is_due(window + 1) && window + 1 < windows.count() {
+            partial.write(&earlier, matrix(args, &windows, window + 1, &collector)?, window + 1)?;
         }
     }
     bar.finish_and_clear();
     run::warn(&mut session);
+    let mut summed = earlier;
+    summed.add(matrix(args, &windows, windows.count(), &collector)?)?;
     Ok(Some(summed))
+}
+
+/// The file of the windows run so far, beside the output.
+struct Partial {
+    path: PathBuf,
+    /// Windows after which it is written; 0 is never.
+    every: usize,
+    /// Windows of this run that it has.
+    windows: usize,
+    written: Instant,
+}
+
+impl Partial {
+    fn new(args: &Imatrix) -> Partial {
+        let path = args.output.with_extension("partial.gguf");
+        Partial { path, every: args.output_frequency, windows: 0, written: Instant::now() }
+    }
+
+    /// Whether to write it after so many windows.
+    fn is_due(&self, windows: usize) -> bool {
+        let is_late = self.written.elapsed() >= PARTIAL_SECONDS;
+        self.every > 0 && (windows.is_multiple_of(self.every) || is_late)
+    }
+
+    fn write(
+        &mut self,
+        earlier: &imatrix::Imatrix,
+        sums: imatrix::Imatrix,
+        windows: usize,
+    ) -> Result<(), Failure> {
+        let mut summed = earlier.clone();
+        summed.add(sums)?;
+        summed.write(&self.path)?;
+        (self.windows, self.written) = (windows, Instant::now());
+        Ok(())
+    }
+
+    /// Removes it, as the output has its sums.
+    fn remove(&self) {
+        if self.windows > 0 {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+
+    /// Says how to go on from it.
+    fn advise(&self, args: &Imatrix, count: usize) {
+        if self.windows == 0 {
+            return;
+        }
+        let (path, next) = (self.path.display(), args.from_chunk + self.windows);
+        let place = if args.in_file.is_empty() { "" } else { " in place of the others" };
+        let rest = match args.chunks {
+            Some(chunks) if chunks > 0 => format!(" --chunks {}", count - self.windows),
+            _ => String::new(),
+        };
+        output::note(&format!(
+            "{path} has the sums of {} of {count} windows; to go on, give --in-file {path}{place}, and \
+             --from-chunk {next}{rest}",
+            self.windows
+        ));
+    }
 }
 
 /// The sums of the first `count` windows.

@@ -6,7 +6,7 @@ use std::io::{BufReader, Read};
 use std::path::Path;
 
 use bilayer_engine::session::{Progress, Session, Settings};
-use bilayer_engine::{Error, Model};
+use bilayer_engine::{Encode, Error, Model};
 use bilayer_measure::perplexity::{
     Base, Divergence, Logits, Mean, Report, Windows, score, settings,
 };
@@ -39,7 +39,7 @@ pub fn execute(args: &Perplexity) -> Result<u8, Failure> {
     if let Some(path) = compared {
         return compare(args, &model, path).map_err(|failure| failure.in_file(path));
     }
-    let mut windows = text(&model, args.file.as_deref(), &args.model, false)?;
+    let mut windows = text(&model, args.file.as_deref(), &args.model, Windows::ENCODE)?;
     shorten(&mut windows, args.chunks);
     let Some(path) = written else {
         return run(args, &model, &windows, Logits::Scored)
@@ -138,7 +138,7 @@ pub(super) fn text(
     model: &Model,
     path: Option<&Path>,
     flags: &ModelArgs,
-    parse_special: bool,
+    encode: Encode,
 ) -> Result<Windows, Failure> {
     let path = path.ok_or_else(|| Failure::usage("no text; give -f FILE"))?;
     let context = model.config().context;
@@ -152,7 +152,7 @@ pub(super) fn text(
             "note: windows of {len} tokens; the model was trained for {context}"
         ));
     }
-    Ok(Windows::of_text(model, &output::file(path)?, len, parse_special)?)
+    Ok(Windows::of_text(model, &output::file(path)?, len, encode)?)
 }
 
 /// Selects the requested windows; as in llama.cpp, negative numbers mean all.

@@ -19,6 +19,9 @@ pub struct Windows {
 }
 
 impl Windows {
+    /// How a text is tokenized: names of special tokens are text.
+    pub const ENCODE: Encode = Encode { add_special: true, parse_special: false };
+
     /// Splits tokens into windows of `len`.
     ///
     /// # Errors
@@ -36,8 +39,7 @@ impl Windows {
         Ok(Windows { tokens, len, first: first(model) })
     }
 
-    /// Tokenizes and splits a text. A line break at its end is ignored, as in llama.cpp. The names of special tokens are
-    /// those tokens if `parse_special`, else text.
+    /// Tokenizes and splits a text. A line break at its end is ignored, as in llama.cpp.
     ///
     /// # Errors
     /// Those of [`Windows::new`]; a text that the vocabulary cannot express.
@@ -45,10 +47,9 @@ impl Windows {
         model: &Model,
         text: &str,
         len: usize,
-        parse_special: bool,
+        encode: Encode,
     ) -> Result<Windows, crate::Error> {
         let text = text.strip_suffix('\n').unwrap_or(text);
-        let encode = Encode { add_special: true, parse_special };
         let tokens = model.tokenizer().encode(text, encode).map_err(bilayer_engine::Error::Text)?;
         Windows::new(model, tokens, len)
     }
