@@ -8,7 +8,7 @@
 use std::io::Read as _;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -182,6 +182,28 @@ fn what_arrived_is_kept_where_the_answer_is_not_the_file() {
         let tried: &[_] = &[Some("bytes=300001-"), None];
         assert_eq!(ranges, tried[..1 + usize::from(refuses_ranges.is_some())]);
     }
+}
+
+#[test]
+fn a_page_of_unknown_length_is_not_the_file() {
+    let login = || Faults { has_login: true, is_chunked: true, ..Faults::default() };
+    let place = Place::new();
+    let (hub, places, bytes) = begun(&place);
+    hub.faults(login());
+    let error = fetch(&places, REPO).unwrap_err();
+    assert!(matches!(error, HubError::Answer { .. }), "{error}");
+    let part = incomplete(&place, &bytes);
+    assert!(error.to_string().contains(&format!("delete {}", part.display())), "{error}");
+    assert_eq!(std::fs::read(&part).unwrap(), bytes[..300_001]);
+    // Where nothing had arrived, nothing of the page is kept.
+    std::fs::remove_file(&part).unwrap();
+    hub.faults(login());
+    let error = fetch(&places, REPO).unwrap_err();
+    assert!(error.to_string().contains("the answer has 6 bytes, the file 700000"), "{error}");
+    assert_eq!(std::fs::read(&part).unwrap(), b"");
+    // A whole file may come in chunks.
+    hub.faults(Faults { is_chunked: true, ..Faults::default() });
+    assert_eq!(std::fs::read(fetch(&places, REPO).unwrap()).unwrap(), bytes);
 }
 
 #[test]
@@ -520,18 +542,6 @@ fn mistakes_have_codes_and_advice() {
         assert_eq!(ran.code, Some(code), "{command}: {ran:?}");
         assert!(ran.err.contains(part) && ran.err.lines().count() == 1, "{command}: {ran:?}");
     }
-    for (variable, value, part) in [
-        ("ALL_PROXY", "ftp://proxy", "ALL_PROXY: it is no proxy's address"),
-        ("SSL_CERT_FILE", "missing.pem", "SSL_CERT_FILE: "),
-    ] {
-        let mut command = place.command("plan -hf org/tiny-GGUF:Q8_0");
-        for name in ["http_proxy", "HTTP_PROXY"] {
-            command.env_remove(name);
-        }
-        command.env("HF_ENDPOINT", "http://hub.invalid").env("HF_HOME", place.path().join("new"));
-        let ran = ran(command.env(variable, value));
-        assert!(ran.code == Some(2) && ran.err.contains(part), "{ran:?}");
-    }
     let mut offline = place.command("plan -hf org/tiny-GGUF");
     let offline = ran(offline.env("HF_ENDPOINT", &hub.endpoint).env("HF_HUB_OFFLINE", "1"));
     assert_eq!(offline.code, Some(66), "{offline:?}");
@@ -546,24 +556,67 @@ fn mistakes_have_codes_and_advice() {
     on(&hub, &place, &format!("plan -m {}", model.display())).good();
 }
 
+/// A command for a hub that is not there, without the proxies and certificates of whoever runs the tests.
+fn nowhere(place: &Place, endpoint: &str, name: &str) -> Command {
+    let mut command = place.command(&format!("plan -hf {name}"));
+    for proxy in ["http_proxy", "https_proxy", "all_proxy", "no_proxy"] {
+        command.env_remove(proxy).env_remove(proxy.to_uppercase());
+    }
+    for certificates in ["SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"] {
+        command.env_remove(certificates);
+    }
+    command.env("HF_ENDPOINT", endpoint).env("HF_HOME", place.path());
+    command
+}
+
+/// As an unreachable hub does, a variable that cannot be used leaves the model in the cache.
+#[test]
+fn settings_that_cannot_be_used_are_errors_unless_the_cache_serves() {
+    let (place, hub) = (Place::new(), hub_with_model());
+    on(&hub, &place, "plan -hf org/tiny-GGUF:Q8_0").good();
+    for (variable, value, part) in [
+        ("ALL_PROXY", "ftp://proxy", "ALL_PROXY: not the address of a proxy"),
+        ("SSL_CERT_FILE", "missing.pem", "SSL_CERT_FILE: "),
+    ] {
+        let on =
+            |endpoint: &str, name: &str| ran(nowhere(&place, endpoint, name).env(variable, value));
+        let missing = on("https://hub.invalid", "org/other-GGUF");
+        assert!(missing.code == Some(2) && missing.err.contains(part), "{missing:?}");
+        on("https://hub.invalid", "org/tiny-GGUF").good();
+        // Certificates are not read where nothing is encrypted.
+        let plain = on("http://hub.invalid", "org/other-GGUF");
+        let expected = if variable == "ALL_PROXY" { 2 } else { 74 };
+        assert_eq!(plain.code, Some(expected), "{plain:?}");
+    }
+}
+
+/// The first three bytes of a connection, if there is one within a minute.
+fn greeting(listener: &std::net::TcpListener) -> Option<[u8; 3]> {
+    listener.set_nonblocking(true).unwrap();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(60) {
+        if let Ok((mut stream, _)) = listener.accept() {
+            let mut greeting = [0; 3];
+            stream.set_nonblocking(false).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            stream.read_exact(&mut greeting).unwrap();
+            return Some(greeting);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    None
+}
+
 /// The hub is asked through a SOCKS proxy, or not at all.
 #[test]
 fn a_socks_proxy_is_used() {
     let (place, proxy) = (Place::new(), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
     let address = format!("socks5h://{}", proxy.local_addr().unwrap());
-    let heard = std::thread::spawn(move || {
-        let mut greeting = [0; 3];
-        proxy.accept().unwrap().0.read_exact(&mut greeting).unwrap();
-        greeting
-    });
-    let mut command = place.command("plan -hf org/tiny-GGUF");
-    for name in ["http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY"] {
-        command.env_remove(name);
-    }
-    command.env("HF_ENDPOINT", "http://hub.invalid").env("HF_HOME", place.path());
+    let heard = std::thread::spawn(move || greeting(&proxy));
+    let mut command = nowhere(&place, "http://hub.invalid", "org/tiny-GGUF");
     assert_eq!(ran(command.env("ALL_PROXY", address)).code, Some(74));
     // Version 5, one method: no password.
-    assert_eq!(heard.join().unwrap(), [5, 1, 0]);
+    assert_eq!(heard.join().unwrap(), Some([5, 1, 0]));
 }
 
 #[cfg(target_os = "linux")]
@@ -664,6 +717,12 @@ fn models_of_other_programs_are_found_listed_and_run_in_place() {
     let tuned = on(&hub, &place, "run -m ollama:me/tuned");
     let flag = format!("--lora {}", store.join("blobs/sha256-").display()) + &sha256(lora);
     assert!(tuned.code == Some(2) && tuned.err.contains(&flag), "{tuned:?}");
+    // It is listed, also without the adapter's file.
+    std::fs::remove_file(store.join("blobs/sha256-".to_owned() + &sha256(lora))).unwrap();
+    let list = on(&hub, &place, "models").good().out;
+    assert!(list.contains("ollama:me/tuned:latest"), "{list}");
+    let tuned = on(&hub, &place, "run -m ollama:me/tuned");
+    assert!(tuned.code == Some(65) && tuned.err.contains("is missing"), "{tuned:?}");
     let broken = on(&hub, &place, "run -m ollama:tiny:broken");
     assert!(broken.code == Some(65) && broken.err.contains("pull the model again"), "{broken:?}");
 }

@@ -23,6 +23,8 @@ pub struct Faults {
     pub refuses_ranges: Option<u16>,
     /// Whether the storage answers with a page, as a network that wants a login does.
     pub has_login: bool,
+    /// Whether the storage's whole answers come in chunks, without their length.
+    pub is_chunked: bool,
     /// Whether one byte of every file is another.
     pub is_damaged: bool,
     /// The status that everything is refused with.
@@ -145,11 +147,14 @@ fn answer(stream: &TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
         if let Some(status) = state.faults.refuses_ranges.filter(|_| request.range.is_some()) {
             return status_only(stream, status);
         }
-        if state.faults.has_login {
-            return send(stream, &Request { range: None, ..request }, b"<html>", usize::MAX);
-        }
-        if state.faults.no_ranges {
+        if state.faults.no_ranges || state.faults.has_login {
             request.range = None;
+        }
+        if state.faults.has_login {
+            bytes = b"<html>".to_vec();
+        }
+        if state.faults.is_chunked && request.range.is_none() {
+            return send_chunk(stream, &bytes);
         }
         let pause = state.faults.pause;
         drop(state);
@@ -187,6 +192,17 @@ fn answer(stream: &TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
 
 fn status_only(mut stream: &TcpStream, status: u16) -> std::io::Result<()> {
     write!(stream, "HTTP/1.1 {status} No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+}
+
+/// Sends bytes in one chunk.
+fn send_chunk(mut stream: &TcpStream, bytes: &[u8]) -> std::io::Result<()> {
+    let len = bytes.len();
+    write!(
+        stream,
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n{len:x}\r\n"
+    )?;
+    stream.write_all(bytes)?;
+    stream.write_all(b"\r\n0\r\n\r\n")
 }
 
 /// Sends a file or the part that is asked for, and breaks off after `cut` bytes.

@@ -25,7 +25,7 @@ pub(crate) fn fetch(
     cached: Option<&Path>,
     tell: &mut Tell<'_>,
 ) -> Result<PathBuf, Error> {
-    let client = Client::new(places)?;
+    let client = Client::new(places);
     let (repo, listing) = (&wanted.repo, client.listing(&wanted.repo)?);
     let files: Vec<String> =
         listing.files.into_iter().filter(|path| relative(path).is_some()).collect();

@@ -187,7 +187,7 @@ pub enum Error {
         reason: String,
     },
     /// A model of ollama that is another one with LoRA adapters.
-    #[error("{name} is a model with a LoRA adapter, which is named by a flag of its own: -m {} {}",
+    #[error("{name} is a model with a LoRA adapter; give both files: -m {} {}",
         .model.display(), lora(.adapters))]
     Adapter {
         /// As given.

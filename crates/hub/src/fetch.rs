@@ -53,7 +53,7 @@ impl Hub {
         match cached {
             Some(Cached { path, is_best: true }) => Ok(path),
             Some(Cached { path, .. }) if self.places.access == Access::Offline => Ok(path),
-            // Another quantization than the usual one will do if it is what the hub's files give, or the hub cannot be asked.
+            // A cached file of another quantization is used if the hub's files give that one, or if the hub cannot be asked.
             Some(Cached { path, .. }) => match self.download(wanted, Some(&path), tell) {
                 Err(
                     Error::Unreachable { .. }
@@ -61,6 +61,7 @@ impl Hub {
                     | Error::Denied { .. }
                     | Error::NotFound { .. }
                     | Error::Answer { .. }
+                    | Error::Setting { .. }
                     | Error::NoGguf { .. },
                 ) => Ok(path),
                 done => done,

@@ -124,10 +124,23 @@ fn of_page(path: &str) -> Option<Wanted> {
         Some("tree/main") => Some(Wanted { repo: repo.parse().ok()?, quant: None, file: None }),
         Some(rest) => {
             let file = rest.strip_prefix("blob/main/").or(rest.strip_prefix("resolve/main/"))?;
-            let file = is_model(file).then(|| file.to_owned())?;
+            let file = percent_decoded(file).filter(|file| is_model(file))?;
             Some(Wanted { repo: repo.parse().ok()?, quant: None, file: Some(file) })
         }
     }
+}
+
+/// A path with the bytes that `%` and two hexadecimal digits stand for; `None` unless it is UTF-8.
+fn percent_decoded(path: &str) -> Option<String> {
+    let mut parts = path.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        bytes.push(u8::from_str_radix(digits, 16).ok().filter(|_| is_hex)?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
 }
 
 /// Whether a path in a repository is a GGUF file's.
@@ -178,6 +191,7 @@ mod tests {
             ("huggingface.co/a/b/tree/main", "a/b"),
             ("https://huggingface.co/a/b/blob/main/c/d.gguf", "a/b/c/d.gguf"),
             ("https://huggingface.co/a/b/resolve/main/d.gguf?download=true", "a/b/d.gguf"),
+            ("huggingface.co/a/b/blob/main/c%20d%2fe%C3%A9.gguf", "a/b/c d/e\u{e9}.gguf"),
             ("a/b/", "a/b"),
             ("a/b:Q8_0/", "a/b:Q8_0"),
         ];
@@ -189,7 +203,14 @@ mod tests {
             below("https://mirror.example/hf/a/b", "https://mirror.example/hf"),
             Some("a/b")
         );
-        for text in ["https://huggingface.co/a", "https://huggingface.co/a/b/blob/dev/c.gguf"] {
+        for text in [
+            "https://huggingface.co/a",
+            "https://huggingface.co/a/b/blob/dev/c.gguf",
+            "https://huggingface.co/a/b/blob/main/%2e%2e/c.gguf",
+            "https://huggingface.co/a/b/blob/main/c%+1.gguf",
+            "https://huggingface.co/a/b/blob/main/c%ff.gguf",
+            "https://huggingface.co/a/b/blob/main/c.gguf%2",
+        ] {
             let error = text.parse::<Wanted>().expect_err(text).to_string();
             assert!(error.contains("/blob/main/file.gguf"), "{error}");
         }

@@ -56,7 +56,8 @@ pub(crate) fn locate(stores: &[PathBuf], name: &str) -> Result<PathBuf, Error> {
     for store in stores {
         let manifest = store.join("manifests").join(&path);
         if manifest.is_file() {
-            let Model { file: model, adapters } = Model::read(store, &manifest)?;
+            let layers = Layers::read(store, &manifest)?;
+            let (model, adapters) = (layers.model()?, layers.adapters()?);
             let name = format!("ollama:{name}");
             return match adapters.is_empty() {
                 true => Ok(model),
@@ -72,7 +73,7 @@ pub(crate) fn list(stores: &[PathBuf]) -> Vec<Found> {
     let of_store = |store: &PathBuf| {
         let manifests = store.join("manifests");
         let named = |path: String| {
-            let file = Model::read(store, &manifests.join(&path)).ok()?.file;
+            let file = Layers::read(store, &manifests.join(&path)).ok()?.model().ok()?;
             let name = format!("ollama:{}", model_name(&path)?);
             Found::new(name, Origin::Ollama, file, &[])
         };
@@ -105,30 +106,44 @@ fn model_name(path: &str) -> Option<String> {
     Some(format!("{name}:{tag}"))
 }
 
-/// The files that a manifest describes a model by.
-struct Model {
-    file: PathBuf,
-    /// LoRA adapters in GGUF files.
-    adapters: Vec<PathBuf>,
+/// The layers of a manifest.
+struct Layers<'p> {
+    store: &'p Path,
+    manifest: &'p Path,
+    layers: Vec<Layer>,
 }
 
-impl Model {
-    fn read(store: &Path, manifest: &Path) -> Result<Model, Error> {
+impl<'p> Layers<'p> {
+    fn read(store: &'p Path, manifest: &'p Path) -> Result<Layers<'p>, Error> {
         let wrong = |reason: String| Error::Manifest { path: manifest.to_owned(), reason };
         let facts = manifest.metadata().map_err(Error::io(manifest))?;
         if facts.len() > MANIFEST_BYTES_MAX {
             return Err(wrong(format!("{} bytes are no manifest", facts.len())));
         }
         let text = std::fs::read_to_string(manifest).map_err(Error::io(manifest))?;
-        let read: Manifest =
+        let Manifest { layers } =
             serde_json::from_str(&text).map_err(|error| wrong(format!("no manifest: {error}")))?;
-        let of_type = |ty: &'static str| {
-            let layers = read.layers.iter().filter(move |layer| layer.media_type == ty);
-            layers.map(|layer| blob(store, layer).map_err(wrong))
-        };
-        let file = of_type(MODEL).next();
-        let file = file.ok_or_else(|| wrong(format!("no layer of type {MODEL}")))??;
-        Ok(Model { file, adapters: of_type(ADAPTER).collect::<Result<_, _>>()? })
+        Ok(Layers { store, manifest, layers })
+    }
+
+    /// The GGUF file of the model.
+    fn model(&self) -> Result<PathBuf, Error> {
+        let file = self.of_type(MODEL).next();
+        file.ok_or_else(|| self.wrong(format!("no layer of type {MODEL}")))?
+    }
+
+    /// LoRA adapters in GGUF files.
+    fn adapters(&self) -> Result<Vec<PathBuf>, Error> {
+        self.of_type(ADAPTER).collect()
+    }
+
+    fn of_type(&self, ty: &'static str) -> impl Iterator<Item = Result<PathBuf, Error>> {
+        let layers = self.layers.iter().filter(move |layer| layer.media_type == ty);
+        layers.map(|layer| blob(self.store, layer).map_err(|reason| self.wrong(reason)))
+    }
+
+    fn wrong(&self, reason: String) -> Error {
+        Error::Manifest { path: self.manifest.to_owned(), reason }
     }
 }
 

@@ -275,14 +275,22 @@ fn connection(
     part: &mut BlobPart,
     tell: &mut Within<'_>,
 ) -> Result<Ended, Error> {
-    let mut body = match opened(client, blob, part)? {
-        Ok(body) => body.into_reader(),
+    let body = match opened(client, blob, part)? {
+        Ok(body) => body,
         Err(why) => return Ok(Ended::Early(why)),
     };
+    // The end of a whole answer without Content-Length is that of a shorter document.
+    let is_unsized = part.len == 0 && body.content_length().is_none();
+    let mut body = body.into_reader();
     let mut chunk = vec![0; CHUNK_BYTES];
     while part.len < blob.bytes {
         let wanted = (blob.bytes - part.len).min(CHUNK_BYTES as u64) as usize;
         match body.read(&mut chunk[..wanted]) {
+            Ok(0) if is_unsized => {
+                let found = part.len;
+                part.restart()?;
+                return Err(not_the_file(blob, found));
+            }
             Ok(0) => return Ok(Ended::Early("the connection was closed".to_owned())),
             Ok(read) => part.append(&chunk[..read], blob)?,
             Err(error) => return Ok(Ended::Early(error.to_string())),
@@ -325,7 +333,7 @@ fn opened(
     match response.status().as_u16() {
         206 if is_wanted(&response) => {}
         200 => {
-            is_file(&response, blob)?;
+            is_file(&response, blob, part)?;
             part.restart()?;
         }
         status @ (429 | 500..=599) => return Ok(Err(format!("HTTP status {status}"))),
@@ -338,16 +346,26 @@ fn opened(
 type Response = ureq::http::Response<ureq::Body>;
 
 /// # Errors
-/// A whole answer that is not as long as the file, such as the page of a network that wants a login.
-fn is_file(response: &Response, blob: &Blob) -> Result<(), Error> {
-    let len = response.headers().get("content-length").and_then(|len| len.to_str().ok());
-    match len.and_then(|len| len.parse::<u64>().ok()) {
-        Some(len) if len != blob.bytes => Err(Error::Answer {
+/// A whole answer that is not as long as the file, such as the page of a network that wants a login; one of unknown length,
+/// where something has arrived that it would replace.
+fn is_file(response: &Response, blob: &Blob, part: &BlobPart) -> Result<(), Error> {
+    match response.body().content_length() {
+        Some(len) if len != blob.bytes => Err(not_the_file(blob, len)),
+        None if part.len > 0 => Err(Error::Answer {
             url: blob.url.clone(),
-            reason: format!("the answer has {len} bytes, the file {}", blob.bytes),
+            reason: format!(
+                "the answer has no Content-Length, so it may be another document; to download the whole file, delete {}",
+                part.path.display()
+            ),
         }),
         _ => Ok(()),
     }
+}
+
+/// The error for a whole answer of `len` bytes.
+fn not_the_file(blob: &Blob, len: u64) -> Error {
+    let reason = format!("the answer has {len} bytes, the file {}", blob.bytes);
+    Error::Answer { url: blob.url.clone(), reason }
 }
 
 /// Whether a part of a file begins where it was asked to.

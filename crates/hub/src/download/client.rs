@@ -1,12 +1,13 @@
 //! The hub's HTTP interface: the files of a repository, a file's checksum and size, its bytes from an offset on.
 
+use std::cell::OnceCell;
 use std::io::Read;
 use std::time::Duration;
 
 use serde::Deserialize;
 use ureq::http::{HeaderMap, Response, Uri};
 use ureq::tls::TlsConfig;
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, ProxyProtocol};
 
 use super::blob::Blob;
 use super::proxy::proxy;
@@ -28,7 +29,10 @@ const LISTING_BYTES_MAX: u64 = 32 << 20;
 
 /// A connection to the hub.
 pub(super) struct Client {
-    agent: Agent,
+    /// For addresses with TLS.
+    encrypted: OnceCell<Agent>,
+    /// For addresses without it.
+    plain: OnceCell<Agent>,
     endpoint: String,
     token: Option<AccessToken>,
 }
@@ -55,23 +59,28 @@ enum Method {
 }
 
 impl Client {
+    pub fn new(places: &Places) -> Client {
+        Client {
+            encrypted: OnceCell::new(),
+            plain: OnceCell::new(),
+            endpoint: places.endpoint.clone(),
+            token: places.token.clone(),
+        }
+    }
+
+    /// The agent for an address, which is made with the first of its scheme.
+    ///
     /// # Errors
-    /// A variable of the environment names a proxy or certificates that cannot be used.
-    pub fn new(places: &Places) -> Result<Client, Error> {
-        let variable = |name: &str| std::env::var_os(name);
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            // They are followed here, where what each says is read and the token stays with the hub.
-            .max_redirects(0)
-            .timeout_connect(Some(CONNECT))
-            .timeout_recv_response(Some(SILENCE))
-            .timeout_per_read(Some(SILENCE))
-            .accept_encoding("identity")
-            .user_agent(concat!("bilayer/", env!("CARGO_PKG_VERSION")))
-            .proxy(proxy(&places.endpoint, &variable)?)
-            .tls_config(TlsConfig::builder().root_certs(roots(&variable)?).build());
-        let agent = Agent::new_with_config(config.build());
-        Ok(Client { agent, endpoint: places.endpoint.clone(), token: places.token.clone() })
+    /// Those of [`agent`].
+    fn agent(&self, url: &str) -> Result<&Agent, Error> {
+        let cell = if is_encrypted(url) { &self.encrypted } else { &self.plain };
+        match cell.get() {
+            Some(agent) => Ok(agent),
+            None => {
+                let agent = agent(url)?;
+                Ok(cell.get_or_init(|| agent))
+            }
+        }
     }
 
     /// The files of a repository's main branch.
@@ -148,7 +157,7 @@ impl Client {
         let mut at = url.to_owned();
         for _ in 0..=REDIRECTS_MAX {
             let response = self
-                .once(method, &at, first)
+                .request(self.agent(&at)?, method, &at, first)
                 .map_err(|error| Error::Unreachable { url: at.clone(), reason: reason(&error) })?;
             for (name, value) in response.headers() {
                 linked.entry(name).or_insert_with(|| value.clone());
@@ -171,10 +180,16 @@ impl Client {
         Err(Error::Answer { url: url.to_owned(), reason: "it redirects in a circle".to_owned() })
     }
 
-    fn once(&self, method: Method, url: &str, first: u64) -> Result<Response<Body>, ureq::Error> {
+    fn request(
+        &self,
+        agent: &Agent,
+        method: Method,
+        url: &str,
+        first: u64,
+    ) -> Result<Response<Body>, ureq::Error> {
         let mut request = match method {
-            Method::Head => self.agent.head(url),
-            Method::Get => self.agent.get(url),
+            Method::Head => agent.head(url),
+            Method::Get => agent.get(url),
         };
         if let Some(token) = &self.token
             && authority(url).is_some()
@@ -223,6 +238,38 @@ impl Client {
     }
 }
 
+/// An agent for the addresses of the scheme of `url`, with the proxy and the certificates of the environment.
+///
+/// # Errors
+/// [`Error::Setting`]: a variable names a proxy, or certificates where TLS is used, that cannot be read.
+fn agent(url: &str) -> Result<Agent, Error> {
+    let variable = |name: &str| std::env::var_os(name);
+    let proxy = proxy(url, &variable)?;
+    let has_tls = is_encrypted(url)
+        || proxy.as_ref().is_some_and(|proxy| proxy.protocol() == ProxyProtocol::Https);
+    let mut tls = TlsConfig::builder();
+    if has_tls {
+        tls = tls.root_certs(roots(&variable)?);
+    }
+    let config = Agent::config_builder()
+        .http_status_as_error(false)
+        // `Client::ask` follows redirects: it reads the headers of each, and keeps the token with the hub.
+        .max_redirects(0)
+        .timeout_connect(Some(CONNECT))
+        .timeout_recv_response(Some(SILENCE))
+        .timeout_per_read(Some(SILENCE))
+        .accept_encoding("identity")
+        .user_agent(concat!("bilayer/", env!("CARGO_PKG_VERSION")))
+        .proxy(proxy)
+        .tls_config(tls.build());
+    Ok(Agent::new_with_config(config.build()))
+}
+
+/// Whether connections to an address use TLS.
+pub(super) fn is_encrypted(url: &str) -> bool {
+    url.starts_with("https://")
+}
+
 /// Why there is no connection.
 fn reason(error: &ureq::Error) -> String {
     let reason = error.to_string();
@@ -233,18 +280,8 @@ fn reason(error: &ureq::Error) -> String {
     }
 }
 
-/// The host in a URL, without its port.
-pub(super) fn host(url: &str) -> &str {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    match host.rsplit_once(':') {
-        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
-        _ => host,
-    }
-}
-
 /// Scheme, host and port, which the token is bound to.
-pub(super) fn authority(url: &str) -> Option<String> {
+fn authority(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let host = rest.split(['/', '?', '#']).next().filter(|host| !host.is_empty())?;
     let is_http = ["https", "http"].contains(&scheme);
@@ -265,7 +302,7 @@ fn absolute(from: &str, to: &str) -> Result<String, Error> {
     } else {
         return Err(wrong("it redirects to a path that is neither absolute nor a URL"));
     };
-    if scheme == "https" && !url.starts_with("https://") {
+    if is_encrypted(from) && !url.starts_with("https://") {
         return Err(wrong("it redirects to a connection without encryption"));
     }
     match url.parse::<Uri>() {
@@ -301,18 +338,6 @@ mod tests {
         ));
         assert!(reason(&error).contains("SSL_CERT_FILE"), "{}", reason(&error));
         assert_eq!(reason(&ureq::Error::HostNotFound), ureq::Error::HostNotFound.to_string());
-    }
-
-    #[test]
-    fn hosts_are_without_ports() {
-        for (url, expected) in [
-            ("https://hub.example/a:b", "hub.example"),
-            ("http://127.0.0.1:80", "127.0.0.1"),
-            ("http://[::1]:80/a", "[::1]"),
-            ("http://[::1]", "[::1]"),
-        ] {
-            assert_eq!(host(url), expected);
-        }
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! The proxy that the environment names for the hub.
+//! The proxies that the environment names.
 
 use std::ffi::OsString;
 
 use ureq::Proxy;
 
-use super::client::{authority, host};
+use super::client::is_encrypted;
 use crate::Error;
 
 /// Variables that name the proxy of connections with TLS, and of those without it. The first that is not empty counts.
@@ -14,28 +14,27 @@ const HTTP: [&str; 4] = ["http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"];
 /// Variables with the hosts that are reached directly.
 const DIRECT: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
-/// What a proxy's address is like.
-const SUPPORTED: &str = "it is no proxy's address, which is like http://HOST:PORT (also https, socks4, socks4a, \
-                         socks5 and socks5h, with USER:PASSWORD@ before the host)";
+/// Names of this machine, which is always reached directly.
+const LOCAL: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
-/// The proxy to reach the hub at `endpoint`: none on this machine, and none where no variable names one. It leaves out the
-/// hosts of `NO_PROXY`.
+/// What a proxy's address is like.
+const SUPPORTED: &str = "not the address of a proxy, such as http://HOST:PORT (also https, socks4, socks4a, socks5 and \
+                         socks5h, with USER:PASSWORD@ before the host)";
+
+/// The proxy for addresses of the scheme of `url`, if a variable names one. It leaves out this machine and the hosts of
+/// `NO_PROXY`.
 ///
 /// # Errors
 /// A variable's value is no proxy's address. The message is without the value, which may have a password.
 pub(super) fn proxy(
-    endpoint: &str,
+    url: &str,
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Option<Proxy>, Error> {
-    if ["localhost", "127.0.0.1", "[::1]"].contains(&host(endpoint)) {
-        return Ok(None);
-    }
     let set = |name: &&'static str| {
         let value = variable(name).filter(|value| !value.is_empty())?;
         Some((*name, value))
     };
-    let is_encrypted = authority(endpoint).is_some_and(|address| address.starts_with("https://"));
-    let names = if is_encrypted { HTTPS } else { HTTP };
+    let names = if is_encrypted(url) { HTTPS } else { HTTP };
     let Some((name, value)) = names.iter().find_map(set) else { return Ok(None) };
     let wrong = || Error::Setting { variable: name.to_owned(), reason: SUPPORTED.to_owned() };
     let given = Proxy::new(value.to_str().ok_or_else(wrong)?.trim()).map_err(|_| wrong())?;
@@ -48,6 +47,9 @@ pub(super) fn proxy(
     }
     if let Some(password) = given.password() {
         builder = builder.password(password);
+    }
+    for host in LOCAL {
+        builder = builder.no_proxy(host);
     }
     let direct = DIRECT.iter().find_map(set).map(|(_, hosts)| hosts);
     for entry in direct.as_deref().and_then(|hosts| hosts.to_str()).unwrap_or_default().split(',') {
@@ -65,8 +67,8 @@ pub(super) fn proxy(
 mod tests {
     use super::*;
 
-    fn found(endpoint: &str, set: &[(&str, &str)]) -> Result<Option<Proxy>, Error> {
-        proxy(endpoint, &|name| {
+    fn found(url: &str, set: &[(&str, &str)]) -> Result<Option<Proxy>, Error> {
+        proxy(url, &|name| {
             set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())
         })
     }
@@ -75,18 +77,17 @@ mod tests {
     fn the_variable_is_that_of_the_scheme() {
         let set = [("HTTPS_PROXY", "http://tls:1"), ("http_proxy", "plain:2")];
         let all = [("all_proxy", "socks5h://all:3"), ("HTTPS_PROXY", "")];
-        let cases: [(&str, &[_], _); 6] = [
+        let cases: [(&str, &[_], _); 5] = [
             ("https://hub.example", &set, Some("tls:1")),
             ("http://hub.example", &set, Some("plain:2")),
             ("https://hub.example", &set[1..], None),
             ("https://hub.example", &all, Some("all:3")),
             ("http://hub.example", &all, Some("all:3")),
-            ("http://localhost", &all, None),
         ];
-        for (endpoint, set, expected) in cases {
-            let found = found(endpoint, set).unwrap();
+        for (url, set, expected) in cases {
+            let found = found(url, set).unwrap();
             let found = found.map(|proxy| format!("{}:{}", proxy.host(), proxy.port()));
-            assert_eq!(found.as_deref(), expected, "{endpoint} {set:?}");
+            assert_eq!(found.as_deref(), expected, "{url} {set:?}");
         }
     }
 
@@ -105,6 +106,9 @@ mod tests {
             "https://inner.example",
             "https://a.inner.example",
             "https://a.star.example",
+            "http://localhost:8080",
+            "http://127.0.0.1:80/a",
+            "http://[::1]:80",
         ] {
             assert!(is_direct(url), "{url}");
         }

@@ -3,8 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use rustls_native_certs::{load_certs_from_paths, load_native_certs};
+use rustls_native_certs::load_certs_from_paths;
 use ureq::tls::{Certificate, RootCerts};
+use webpki_root_certs::TLS_SERVER_ROOT_CERTS;
 
 use crate::Error;
 
@@ -21,7 +22,8 @@ pub(super) const UNKNOWN: &str = "the certificate is from an authority that this
                                   company's proxy or a mirror, name the file with its authority's certificate (PEM) \
                                   in SSL_CERT_FILE";
 
-/// The authorities that a variable names; else the system's; else, where the system has none, Mozilla's.
+/// The authorities that a variable names; else the system's and Mozilla's: a system may have few of its own, as in a
+/// container, or install those of public servers when a program of its maker needs them, as Windows does.
 ///
 /// # Errors
 /// What a variable names cannot be read or has no certificate; of folders only where no file is named beside them.
@@ -43,11 +45,29 @@ pub(super) fn roots(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<RootC
             return Ok(RootCerts::from(found));
         }
     }
-    let system = load_native_certs().certs;
-    Ok(match system.is_empty() {
-        true => RootCerts::WebPki,
-        false => RootCerts::from(system.iter().map(|of| Certificate::from_der(of).to_owned())),
-    })
+    let mut found = system();
+    found.extend(TLS_SERVER_ROOT_CERTS.iter().map(|of| Certificate::from_der(of).to_owned()));
+    found.sort_unstable_by(|a, b| a.der().cmp(b.der()));
+    found.dedup_by(|a, b| a.der() == b.der());
+    Ok(RootCerts::from(found))
+}
+
+/// The authorities of the system; none where they cannot be read.
+#[cfg(all(unix, not(target_os = "macos")))]
+fn system() -> Vec<Certificate<'static>> {
+    // `load_native_certs` looks nowhere else where a variable is set, although it is empty.
+    let known = openssl_probe::probe();
+    let paths: Vec<PathBuf> = known.cert_file.into_iter().chain(known.cert_dir).collect();
+    read(&paths).0
+}
+
+/// The authorities of the system; none where they cannot be read.
+#[cfg(not(all(unix, not(target_os = "macos"))))]
+fn system() -> Vec<Certificate<'static>> {
+    // On Windows it panics at a certificate whose purposes cannot be read.
+    let read = std::panic::catch_unwind(rustls_native_certs::load_native_certs);
+    let certs = read.map(|read| read.certs).unwrap_or_default();
+    certs.iter().map(|of| Certificate::from_der(of).to_owned()).collect()
 }
 
 /// The certificates in the file or the folders that the variable `name` names.
@@ -59,8 +79,19 @@ fn named(name: &str, value: &OsStr) -> Result<Vec<Certificate<'static>>, Error> 
         FOLDERS => std::env::split_paths(value).filter(|path| path != "").collect(),
         _ => vec![PathBuf::from(value)],
     };
+    let (found, problems) = read(&paths);
+    if found.is_empty() {
+        let none = format!("no certificate (PEM) in {}", value.display());
+        let reason = problems.into_iter().next().unwrap_or(none);
+        return Err(Error::Setting { variable: name.to_owned(), reason });
+    }
+    Ok(found)
+}
+
+/// The certificates in files and folders, and what cannot be read of them.
+fn read(paths: &[PathBuf]) -> (Vec<Certificate<'static>>, Vec<String>) {
     let (mut found, mut problems) = (Vec::new(), Vec::new());
-    for path in &paths {
+    for path in paths {
         let read = match path.is_dir() {
             true => load_certs_from_paths(None, Some(path)),
             false => load_certs_from_paths(Some(path), None),
@@ -68,12 +99,7 @@ fn named(name: &str, value: &OsStr) -> Result<Vec<Certificate<'static>>, Error> 
         found.extend(read.certs.iter().map(|of| Certificate::from_der(of).to_owned()));
         problems.extend(read.errors.iter().map(ToString::to_string));
     }
-    if found.is_empty() {
-        let none = format!("no certificate (PEM) in {}", value.display());
-        let reason = problems.into_iter().next().unwrap_or(none);
-        return Err(Error::Setting { variable: name.to_owned(), reason });
-    }
-    Ok(found)
+    (found, problems)
 }
 
 #[cfg(test)]
@@ -88,14 +114,14 @@ mod tests {
     /// Variables with their values.
     type Set<'s> = &'s [(&'s str, &'s OsStr)];
 
-    /// The bytes of the certificates; none where they are Mozilla's.
+    /// The bytes of the certificates.
     fn found(set: Set<'_>) -> Result<Vec<Vec<u8>>, Error> {
         let variable = |name: &str| {
             set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         };
         Ok(match roots(&variable)? {
             RootCerts::Specific(of) => of.iter().map(|of| of.der().to_owned()).collect(),
-            _ => Vec::new(),
+            other => panic!("{other:?}"),
         })
     }
 
@@ -126,8 +152,19 @@ mod tests {
             let found: Vec<u8> = found(set).unwrap().iter().map(|bytes| bytes[2]).collect();
             assert_eq!(found, expected, "{set:?}");
         }
-        // The system's, of which a certificate is more than three bytes, or Mozilla's.
-        assert!(found(&[]).unwrap().iter().all(|bytes| bytes.len() > 3));
+    }
+
+    #[test]
+    fn without_a_variable_the_authorities_of_the_system_and_of_mozilla_are_trusted() {
+        let none = OsStr::new("");
+        for set in [&[][..], &[("SSL_CERT_FILE", none), ("SSL_CERT_DIR", none)]] {
+            let found = found(set).unwrap();
+            let system = system();
+            let expected = system.iter().map(Certificate::der);
+            let mut expected = expected.chain(TLS_SERVER_ROOT_CERTS.iter().map(|of| &of[..]));
+            assert!(expected.all(|der| found.iter().any(|bytes| bytes == der)));
+            assert!(found.len() > 100 && found.is_sorted_by(|a, b| a < b), "{}", found.len());
+        }
     }
 
     #[test]
