@@ -13,7 +13,7 @@ pub const USAGE: &str = "\
 cargo xtask compare-logits [--into FILE] [CHECKPOINT ...]
                               convert small checkpoints (all of ../shared/data/arch-tiny and tests/checkpoints) to F32 and
                               F16, run them here and in llama.cpp (in target/peer), and print at how many positions both
-                              have the same best token; --into puts the table between the marks of a file";
+                              have the same best token; --into puts the table between the marks of a file if the bar is met";
 
 /// The folders whose checkpoints are compared if none is named.
 const FOLDERS: [&str; 2] = ["../shared/data/arch-tiny", "tests/checkpoints"];
@@ -47,8 +47,10 @@ struct Case {
 enum Refusal {
     /// This program does not convert it.
     Here(String),
-    /// llama.cpp does not open or run it.
+    /// llama.cpp does not open it.
     Peer(String),
+    /// llama.cpp fails otherwise.
+    Stopped(String),
 }
 
 impl Refusal {
@@ -62,7 +64,8 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::Here(reason) => write!(f, "not converted: {reason}"),
-            Refusal::Peer(reason) => write!(f, "llama.cpp{reason}"),
+            Refusal::Peer(reason) => write!(f, "llama.cpp: {reason}"),
+            Refusal::Stopped(reason) => write!(f, "llama.cpp stops: {reason}"),
         }
     }
 }
@@ -107,10 +110,11 @@ impl Agreement {
         Ok(())
     }
 
-    /// Whether the bar is met, or transformers agrees with this program where llama.cpp does not.
+    /// Whether positions were compared and the bar is met, or transformers agrees with this program where llama.cpp does not.
     fn is_good(&self) -> bool {
         let [ours, theirs] = self.as_recorded;
-        self.same as f64 >= BAR * self.positions as f64 || (ours == self.positions && theirs < ours)
+        let is_near = self.same as f64 >= BAR * self.positions as f64;
+        self.positions > 0 && (is_near || (ours == self.positions && theirs < ours))
     }
 }
 
@@ -144,7 +148,7 @@ pub fn run(args: &[String]) -> Result<()> {
         folders = checkpoints()?;
     }
     let work = Work::ready()?;
-    let (mut table, mut bad) = (HEAD.to_owned(), Vec::new());
+    let (mut table, mut compared, mut bad) = (HEAD.to_owned(), 0, Vec::new());
     for folder in &folders {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let Some(cases) = cases(folder)? else {
@@ -155,6 +159,7 @@ pub fn run(args: &[String]) -> Result<()> {
             eprintln!("xtask: {name} in {ty}");
             match work.compare(folder, ty, &cases)? {
                 Ok(found) => {
+                    compared += 1;
                     writeln!(table, "| {name} | {ty} | {}", row(&found))?;
                     if !found.is_good() {
                         bad.push(format!("{name} in {ty}"));
@@ -171,11 +176,21 @@ pub fn run(args: &[String]) -> Result<()> {
         }
     }
     crate::say(table.trim_end())?;
+    verdict(compared, &bad)?;
     if let Some(file) = &into {
         crate::rewrite(file, "compare-logits", |_| table)?;
     }
+    Ok(())
+}
+
+/// # Errors
+/// Some checkpoints are `bad`, or none was `compared`.
+fn verdict(compared: usize, bad: &[String]) -> Result<()> {
     if !bad.is_empty() {
         bail!("below {BAR} of the positions, or not compared: {}", bad.join(", "));
+    }
+    if compared == 0 {
+        bail!("no checkpoint was compared");
     }
     Ok(())
 }
@@ -268,8 +283,8 @@ impl Work {
         let said = String::from_utf8_lossy(&ran.stderr);
         match ran.status.code() {
             Some(0) => {}
-            Some(3) => return Ok(Err(Refusal::Peer(format!(": {}", last_line(&said))))),
-            _ => return Ok(Err(Refusal::Peer(format!(" stops: {}", last_line(&said))))),
+            Some(3) => return Ok(Err(Refusal::Peer(last_line(&said)))),
+            _ => return Ok(Err(Refusal::Stopped(last_line(&said)))),
         }
         let mut found = Agreement::default();
         for (at, case) in cases.iter().enumerate() {
@@ -297,14 +312,23 @@ fn floats(path: &Path) -> Result<Vec<f32>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Agreement, Refusal};
+    use super::{Agreement, Refusal, verdict};
 
     #[test]
     fn only_refusals_of_llama_cpp_that_are_listed_are_no_fault() {
-        let peer = Refusal::Peer(": key not found".to_owned());
+        let peer = Refusal::Peer("key not found".to_owned());
         assert!(peer.is_known("options-gemma") && !peer.is_known("options-llama"));
-        assert!(!Refusal::Here("no tensor".to_owned()).is_known("options-gemma"));
+        for other in [Refusal::Here, Refusal::Stopped] {
+            assert!(!other("no tensor".to_owned()).is_known("options-gemma"));
+        }
         assert_eq!(peer.to_string(), "llama.cpp: key not found");
+    }
+
+    #[test]
+    fn a_run_that_compares_nothing_fails() {
+        assert!(verdict(1, &[]).is_ok() && verdict(0, &[]).is_err());
+        assert!(verdict(1, &["options-llama in F16".to_owned()]).is_err());
+        assert!(!Agreement::default().is_good());
     }
 
     #[test]

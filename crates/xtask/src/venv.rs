@@ -15,9 +15,9 @@ use crate::status;
 pub fn ready(folder: &Path, packages: &[&str]) -> Result<PathBuf> {
     let python = folder.join("bin/python");
     let (note, wanted) = (folder.join("installed.txt"), packages.join("\n"));
-    if !note.exists() && !has_pip(&python) {
-        // What an attempt that failed has left is cleared.
-        let clear: &[&str] = if python.exists() { &["--clear"] } else { &[] };
+    if !is_whole(&python, &note) {
+        // What an attempt that failed has left is cleared, the note with it.
+        let clear: &[&str] = if folder.exists() { &["--clear"] } else { &[] };
         status(Command::new("python3").args(["-m", "venv"]).args(clear).arg(folder))?;
     }
     if packages.is_empty() || std::fs::read_to_string(&note).is_ok_and(|known| known == wanted) {
@@ -30,7 +30,13 @@ pub fn ready(folder: &Path, packages: &[&str]) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// Whether the environment of an interpreter is whole: pip comes last.
+/// Whether an environment has its interpreter and pip; a note of installed packages stands for pip. The interpreter is a link
+/// to the system's, which may be gone.
+fn is_whole(python: &Path, note: &Path) -> bool {
+    python.exists() && (note.exists() || has_pip(python))
+}
+
+/// Whether the environment of an interpreter is complete: pip comes last.
 fn has_pip(python: &Path) -> bool {
     let ran = Command::new(python).args(["-m", "pip", "--version"]).output();
     ran.is_ok_and(|ran| ran.status.success())
@@ -40,7 +46,7 @@ fn has_pip(python: &Path) -> bool {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use super::has_pip;
+    use super::{has_pip, is_whole};
 
     #[test]
     fn an_environment_without_pip_is_not_ready() {
@@ -55,5 +61,18 @@ mod tests {
         let has_missing = has_pip(&folder.join("missing"));
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!((found, has_missing), ([true, false], false));
+    }
+
+    #[test]
+    fn an_environment_without_its_interpreter_is_not_ready() {
+        let folder = std::env::temp_dir().join(format!("xtask-note-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let [note, real, dangling] = ["note", "real", "dangling"].map(|name| folder.join(name));
+        std::fs::write(&note, "").unwrap();
+        std::fs::write(&real, "").unwrap();
+        std::os::unix::fs::symlink("missing", &dangling).unwrap();
+        let found = [&real, &dangling, &folder.join("missing")].map(|path| is_whole(path, &note));
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(found, [true, false, false]);
     }
 }
