@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use bilayer::{
@@ -78,6 +79,10 @@ fn classify_gives_every_label_its_probability() {
         assert!((sum - 1.0).abs() < 1e-5, "{labels:?}");
     }
     assert_ne!(texts[0], texts[1]);
+    let (first, second) = ("a b c".to_owned(), "z y x".to_owned());
+    assert_eq!(model.classify(&[&first, &second]).unwrap(), texts);
+    assert_eq!(model.classify(&[Cow::from("a b c"), Cow::from(second)]).unwrap(), texts);
+    assert_eq!(model.classify(&[Box::<str>::from("a b c"), "z y x".into()]).unwrap(), texts);
     refused(model.rerank("a b", &["abc"]), "Model::classify");
     let pairs = model.classify(&[("a b c", "z y x"), ("a b c", "d")]).unwrap();
     assert!(pairs[0] != texts[0] && pairs[0] != pairs[1], "{pairs:?}");
@@ -121,6 +126,9 @@ fn every_call_can_be_cancelled() {
     let mut embedder = open("classifier.gguf").embeddings().open().unwrap();
     let mut classifier = open("classifier.gguf").open().unwrap();
     let mut reranker = open("reranker.gguf").open().unwrap();
+    let key = MetadataOverride::new("{arch}.classifier.per_token", true);
+    let mut extractor = open("classifier.gguf").metadata(key).open().unwrap();
+    let options = extract::Options::default();
     let mut decoder = open("tiny.gguf").open().unwrap();
     cancel.cancel();
     interrupted(embedder.embed(&["a b"]));
@@ -128,11 +136,13 @@ fn every_call_can_be_cancelled() {
     interrupted(embedder.route(&["a b"], &[route]));
     interrupted(classifier.classify(&["a b"]));
     interrupted(reranker.rerank("a", &["b"]));
+    interrupted(extractor.extract(&["a b"], &options));
     interrupted(decoder.logits("ab"));
     cancel.reset();
+    assert_eq!(extractor.extract(&["a b"], &options).unwrap().len(), 1);
     assert_eq!(embedder.embed(&["a b"]).unwrap().len(), 1);
     assert!(decoder.logits("ab").unwrap().rows() > 0);
-    refused(embedder.extract(&["a b"], &extract::Options::default()), "does not label tokens");
+    refused(embedder.extract(&["a b"], &options), "does not label tokens");
 }
 
 #[test]

@@ -349,14 +349,14 @@ impl<'p> Builder<'p> {
     }
 
     /// Opens an encoder for [`Model::embed`], with a text's vector made of its tokens' as `pooling` says, in place of what the
-    /// file says.
+    /// file says; other models are not affected.
     pub fn pooling(mut self, pooling: Pooling) -> Self {
         self.pooling = Some(pooling);
         self
     }
 
     /// How [`Model::embed`] scales vectors; by default to length 1, unless the checkpoint has no `Normalize` module.
-    /// [`Model::set_norm`] changes it.
+    /// [`Model::set_norm`] changes it. Models without embeddings are not affected.
     pub fn norm(mut self, norm: Norm) -> Self {
         self.norm = Some(norm);
         self

@@ -1,5 +1,7 @@
 //! What encoders compute: embeddings, relevance scores and labels of texts.
 
+use std::borrow::Cow;
+
 use bilayer_engine::Error as Engine;
 use bilayer_engine::encode::extract::{Entity, Options};
 use bilayer_engine::encode::route::{Route, Router};
@@ -31,6 +33,24 @@ impl<'t> From<&&'t str> for Text<'t> {
 
 impl<'t> From<&'t String> for Text<'t> {
     fn from(text: &'t String) -> Text<'t> {
+        Text::One(text)
+    }
+}
+
+impl<'t> From<&&'t String> for Text<'t> {
+    fn from(text: &&'t String) -> Text<'t> {
+        Text::One(text)
+    }
+}
+
+impl<'t> From<&'t Cow<'_, str>> for Text<'t> {
+    fn from(text: &'t Cow<'_, str>) -> Text<'t> {
+        Text::One(text)
+    }
+}
+
+impl<'t> From<&'t Box<str>> for Text<'t> {
+    fn from(text: &'t Box<str>) -> Text<'t> {
         Text::One(text)
     }
 }
@@ -150,7 +170,7 @@ impl Model {
     /// A model for natural language inference takes pairs:
     ///
     /// ```no_run
-    /// let mut model = bilayer::Model::open("deberta-mnli.gguf")?;
+    /// let mut model = bilayer::Model::open("modernbert-mnli.gguf")?;
     /// let labels = &model.classify(&[("A cat sits on a mat.", "An animal rests.")])?[0];
     /// # let _ = labels;
     /// # Ok::<(), bilayer::Error>(())
