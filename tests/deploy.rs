@@ -201,9 +201,25 @@ fn downloads_go_to_a_volume() {
             "kubernetes/deployment.yaml",
             ["HF_HOME, value: /var/lib/bilayer/", "downloads, mountPath: /var/lib/bilayer}\n"],
         ),
+        // A new volume belongs to root, but its group is that of the program.
+        ("kubernetes/deployment.yaml", ["runAsUser: 10001\n", "fsGroup: 10001\n"]),
+        ("Containerfile", ["--uid 10001 ", "USER 10001\n"]),
     ] {
         let text = std::fs::read_to_string(example(name)).unwrap();
         assert!(parts.iter().all(|part| text.contains(part)), "{name} lacks one of {parts:?}");
+    }
+}
+
+/// The image has no repository that the build could ask.
+#[test]
+fn an_image_may_know_its_commit() {
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+    let containerfile = read(&example("Containerfile"));
+    let (before, _) = containerfile.split_once("RUN cargo build").unwrap();
+    let page = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/deploy.md"));
+    for name in ["BILAYER_BUILD_COMMIT", "BILAYER_BUILD_NUMBER"] {
+        assert!(before.contains(&format!("ARG {name}\n")), "{name}");
+        assert!(page.contains(&format!("--build-arg {name}=")), "{name}");
     }
 }
 
