@@ -1,6 +1,7 @@
 //! Schemas written as llguidance takes them: without keywords that say nothing, with plain references.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 
 use serde_json::{Map, Value, json};
 
@@ -37,9 +38,13 @@ const ENDLESS: f64 = 1e300;
 /// From here on llguidance needs both bounds of a number.
 const BOTH_FROM: f64 = 1e18;
 
+/// References that are followed one after another.
+const REFERENCES_MAX: usize = 16;
+
 /// Removes what says nothing, and writes what is left as llguidance takes it.
 pub fn normalize(schema: &mut Value) {
     plain_references(schema);
+    distinct_options(schema);
     let mut open = vec![schema];
     while let Some(schema) = open.pop() {
         if schema.get("not").is_some_and(says_nothing) {
@@ -176,6 +181,61 @@ pub fn plain_references(schema: &mut Value) {
             None => {}
         }
     });
+}
+
+/// Writes `oneOf` as `anyOf` where a required property tells the options apart, as that of a discriminator does: llguidance
+/// does not compare what references name.
+fn distinct_options(schema: &mut Value) {
+    let whole = schema.clone();
+    let mut open = vec![schema];
+    while let Some(schema) = open.pop() {
+        if let Some(keywords) = schema.as_object_mut()
+            && !keywords.contains_key("anyOf")
+            && let Some(Value::Array(options)) = keywords.get("oneOf")
+            && are_distinct(&whole, options)
+            && let Some(options) = keywords.shift_remove("oneOf")
+        {
+            keywords.insert("anyOf".to_owned(), options);
+        }
+        open.extend(children_mut(schema));
+    }
+}
+
+/// Whether some property is required by all options, and is a different text in each.
+fn are_distinct(whole: &Value, options: &[Value]) -> bool {
+    let named = |option| {
+        (0..REFERENCES_MAX).try_fold(option, |at: &Value, _| {
+            let next = at.get("$ref").and_then(Value::as_str).map(|name| target(whole, name));
+            match next {
+                None => ControlFlow::Break(Some(at)),
+                Some(Some(next)) => ControlFlow::Continue(next),
+                Some(None) => ControlFlow::Break(None),
+            }
+        })
+    };
+    let named = |option| named(option).break_value().flatten();
+    let Some(options) = options.iter().map(named).collect::<Option<Vec<_>>>() else { return false };
+    let names = options.first().and_then(|first| first.get("properties")?.as_object());
+    names.into_iter().flat_map(Map::keys).any(|name| {
+        let mut seen = BTreeSet::new();
+        options.iter().all(|option| {
+            let texts = required_texts(option, name);
+            texts.is_some_and(|texts| texts.into_iter().all(|text| seen.insert(text)))
+        })
+    })
+}
+
+/// The texts that a property of an object has to be one of.
+fn required_texts<'s>(option: &'s Value, name: &str) -> Option<BTreeSet<&'s str>> {
+    let is_object = option.get("type").is_some_and(|kind| kind == "object");
+    let required = option.get("required").and_then(Value::as_array);
+    let is_required = required.is_some_and(|all| all.iter().any(|one| one == name));
+    let property = option.get("properties")?.get(name).filter(|_| is_object && is_required)?;
+    match (property.get("const"), property.get("enum")) {
+        (Some(text), _) => Some(BTreeSet::from([text.as_str()?])),
+        (None, Some(texts)) => texts.as_array()?.iter().map(Value::as_str).collect(),
+        (None, None) => None,
+    }
 }
 
 fn each_reference(schema: &mut Value, mut visit: impl FnMut(&mut String)) {

@@ -16,6 +16,33 @@ fn check(cases: &[(&str, &[&str], &[&str])]) {
     }
 }
 
+/// Pydantic's unions with a discriminator are `oneOf` of references.
+#[test]
+fn options_are_told_apart_by_a_required_property() {
+    let union = |keyword: &str, second: &str, required: &str| {
+        format!(
+            r##"{{"{keyword}":[{{"$ref":"#/$defs/Cat"}},{{"$ref":"#/$defs/Dog"}}],
+            "discriminator":{{"propertyName":"kind"}},"$defs":{{
+            "Cat":{{"type":"object","properties":{{"kind":{{"const":"cat","type":"string"}},
+            "lives":{{"type":"integer"}}}},"required":["kind","lives"]}},
+            "Dog":{{"type":"object","properties":{{"kind":{second},"age":{{"type":"integer"}}}},
+            "required":[{required}]}}}}}}"##
+        )
+    };
+    for second in
+        [r#"{"const":"dog","type":"string"}"#, r#"{"enum":["dog","hound"],"type":"string"}"#]
+    {
+        let schema = union("oneOf", second, r#""kind","age""#);
+        let allowed = [r#"{"kind":"cat","lives":9}"#, r#"{"kind":"dog","age":3}"#];
+        let refused = [r#"{"kind":"cat","age":3}"#, r#"{"kind":"cow","age":3}"#];
+        check(&[(&schema, &allowed, &refused)]);
+    }
+    // Both may be a cat.
+    let schema = union("oneOf", r#"{"enum":["dog","cat"],"type":"string"}"#, r#""kind","age""#);
+    let error = refusal(&Grammar::json_schema(schema));
+    assert!(error.contains("must exclude each other"), "{error}");
+}
+
 #[test]
 fn keywords_that_say_nothing_are_left_out() {
     let records = [
