@@ -7,6 +7,7 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
+use bilayer_gguf::{File, NewTensor, to_bytes};
 use serde_json::{Value, json};
 
 mod batch;
@@ -821,6 +822,40 @@ fn templates_get_the_arguments_of_earlier_calls_as_objects() {
         let body = json!({ "messages": messages, "continue_final_message": continues });
         assert_eq!(server.post("/apply-template", &body).good()["prompt"], expected);
     }
+}
+
+/// A file may have another template for conversations with functions, in which calls have another form too.
+#[test]
+fn a_template_for_tools_writes_prompts_with_tools() {
+    let place = Place::new();
+    let file = File::open(DEMO.as_ref()).unwrap();
+    let mut metadata = file.metadata().clone();
+    metadata.set("tokenizer.chat_template", "{% for m in messages %}{{ m.content }}|{% endfor %}");
+    let other = "TOOLS{% for m in messages %}{{ m.content }}|{% endfor %}{# [TOOL_CALLS] [ARGS] #}";
+    metadata.set("tokenizer.chat_template.tool_use", other);
+    let tensors = file.tensors().iter().map(|tensor| {
+        let layout = tensor.layout();
+        NewTensor::bytes(tensor.name(), layout.ty(), layout.shape(), file.bytes(tensor).to_vec())
+    });
+    let model = to_bytes(&metadata, tensors.collect::<Vec<_>>()).unwrap();
+    let model = place.file("model.gguf", model);
+    let server = Server::start_in(place, &format!("-np 1 -c 1024 -m {}", model.display()));
+    let parameters = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+    let tool =
+        json!({ "type": "function", "function": { "name": "now", "parameters": parameters } });
+    let ask = |more| {
+        with(json!({ "messages": [{ "role": "user", "content": "Hi" }], "max_tokens": 100 }), &more)
+    };
+    let prompt = |more| server.post("/apply-template", &ask(more)).good()["prompt"].clone();
+    assert_eq!(prompt(json!({})), "Hi|");
+    assert!(prompt(json!({ "tools": [tool] })).as_str().unwrap().contains("TOOLS"));
+    assert_eq!(prompt(json!({ "tools": [tool], "tool_choice": "none" })), "Hi|");
+    assert_eq!(prompt(json!({ "tools": [] })), "Hi|");
+    let forced = ask(json!({ "tools": [tool], "tool_choice": "required" }));
+    let found = server.post("/v1/chat/completions", &forced).good();
+    let call = &found["choices"][0]["message"]["tool_calls"][0]["function"];
+    assert_eq!(call["name"], "now", "{found}");
+    assert_eq!(server.get("/props").good()["chat_template_tool_use"], other);
 }
 
 /// ChatML has no role for functions, and Gemma none for the system either.

@@ -438,7 +438,11 @@ fn conversation(
     tools: &Tools,
 ) -> Result<Conversation, Error> {
     let templates = chat_templates(model.file().metadata()).map_err(Engine::File)?;
-    let template = templates.find(template).map_err(Engine::Text)?;
+    let template = match tools.is_empty() {
+        true => templates.find(template),
+        false => templates.find_with_tools(template),
+    };
+    let template = template.map_err(Engine::Text)?;
     let mut conversation = Conversation::over(sequence, template).with_tools(tools.given());
     conversation.replace(messages.to_vec());
     Ok(conversation)

@@ -1,6 +1,6 @@
 //! The conversation of a chat request: its messages, checked, and its prompt.
 
-use bilayer_text::chat::{Inputs, Prompt, Segment};
+use bilayer_text::chat::{Inputs, Prompt};
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
@@ -10,17 +10,23 @@ use crate::fields::Body;
 use crate::models::Loaded;
 use crate::prompt::text_of;
 
-/// The prompt of a conversation.
+/// The tools of a request that the model may call.
+pub fn tools(body: &Body) -> Option<&Value> {
+    let is_none = body.text("tool_choice") == Some("none");
+    body.get("tools").filter(|tools| !is_none && tools.as_array().is_some_and(|t| !t.is_empty()))
+}
+
+/// The prompt of a conversation. It ends within the last message if that is the beginning of the answer.
 ///
 /// # Errors
-/// The template refuses it.
+/// The template refuses the messages, or none of them could be continued as the body asks.
 pub fn prompt(
     app: &App,
     loaded: &Loaded,
     body: &Body,
     messages: &[Value],
-    continued: Option<&str>,
 ) -> Result<Prompt, ApiError> {
+    let continues = continues(body, messages)?;
     let tokenizer = loaded.model.tokenizer();
     let mut extra = usual_variables();
     extra.extend(app.config.template_variables.clone());
@@ -31,33 +37,20 @@ pub fn prompt(
     if let Some(Value::Object(variables)) = body.get("chat_template_kwargs") {
         extra.extend(variables.clone());
     }
-    let is_none = body.text("tool_choice") == Some("none");
-    let tools = body
-        .get("tools")
-        .filter(|tools| !is_none && tools.as_array().is_some_and(|t| !t.is_empty()));
+    let tools = tools(body);
     let add_generation_prompt = body.bool("add_generation_prompt").unwrap_or(true);
     // A template may want the tools as one text.
     let functions = tools.map(Value::to_string).unwrap_or_default();
     extra.entry("functions").or_insert(json!(functions));
     let short = loaded.takes_short_call_ids.then(|| call_ids::shortened(messages));
     let messages = short.as_deref().unwrap_or(messages);
-    let inputs = Inputs {
-        tools,
-        extra,
-        add_generation_prompt: add_generation_prompt || continued.is_some(),
-        ..Inputs::new(messages)
-    };
+    let inputs = Inputs { tools, extra, add_generation_prompt, ..Inputs::new(messages) };
     let inputs = inputs.with_tokens_of(tokenizer);
-    let mut prompt = loaded.template()?.conversation(&inputs, tokenizer)?;
-    if let Some(text) = continued {
-        prompt.text += text;
-        // One text with what comes before: a text of its own could begin with a space token.
-        match prompt.segments.last_mut() {
-            Some(Segment::Text(last)) => last.push_str(text),
-            _ => prompt.segments.push(Segment::Text(text.to_owned())),
-        }
-    }
-    Ok(prompt)
+    let template = loaded.template(tools)?;
+    Ok(match continues {
+        true => template.continuation(&inputs, tokenizer)?,
+        false => template.conversation(&inputs, tokenizer)?,
+    })
 }
 
 /// Variables that templates may use although transformers does not define them: llama-server's.
@@ -120,11 +113,11 @@ pub fn messages(value: &Value) -> Result<Vec<Value>, ApiError> {
     Ok(messages)
 }
 
-/// Takes the last message out if the answer continues it.
+/// Whether the answer continues the last message.
 ///
 /// # Errors
-/// There is none that could be continued.
-pub fn continued(body: &Body, messages: &mut Vec<Value>) -> Result<Option<String>, ApiError> {
+/// It cannot be continued.
+fn continues(body: &Body, messages: &[Value]) -> Result<bool, ApiError> {
     let continues = body.flag("continue_final_message");
     if continues && body.flag("add_generation_prompt") {
         let problem = "cannot be true together with add_generation_prompt";
@@ -142,9 +135,5 @@ pub fn continued(body: &Body, messages: &mut Vec<Value>) -> Result<Option<String
         let problem = "needs a last message of the assistant";
         return Err(ApiError::field("continue_final_message", problem));
     }
-    if last == 0 || (messages.len() == 1 && !continues) {
-        return Ok(None);
-    }
-    let message = messages.pop().unwrap_or_default();
-    Ok(message["content"].as_str().map(str::to_owned))
+    Ok(last == 1 && (messages.len() > 1 || continues))
 }

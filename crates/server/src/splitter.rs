@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bilayer_engine::constrain::{Constraint, Grammar};
 use bilayer_engine::generate::Stop;
 use bilayer_engine::tools;
+use bilayer_text::chat::Prompt;
 use bilayer_text::chat::reply::{
     CallRules, Delta, Format, Options, Parser, ReasoningFormat, Tool, ToolChoice,
 };
@@ -12,6 +13,7 @@ use serde_json::Value;
 
 use crate::app::App;
 use crate::constraints;
+use crate::conversation;
 use crate::error::ApiError;
 use crate::fields::Body;
 use crate::models::Loaded;
@@ -119,8 +121,8 @@ impl Style {
     ///
     /// # Errors
     /// Its tools or its choice of tools are wrong, or cannot be combined with its grammar.
-    pub fn of(app: &App, loaded: &Loaded, body: &Body, prompt: &str) -> Result<Style, ApiError> {
-        let source = loaded.template()?.source();
+    pub fn of(app: &App, loaded: &Loaded, body: &Body, prompt: &Prompt) -> Result<Style, ApiError> {
+        let source = loaded.template(conversation::tools(body))?.source();
         let format = Format::of(source);
         let given = body.get("tools");
         let tools = given.map(Tool::list).unwrap_or_default();
@@ -134,7 +136,7 @@ impl Style {
             return Err(ApiError::field("tool_choice", "needs tools"));
         }
         let parallel = body.bool("parallel_tool_calls").unwrap_or(true);
-        let thinking_is_open = format.opens_thinking(prompt);
+        let thinking_is_open = format.opens_thinking(prompt.opening(&format));
         let splits = match body.text("reasoning_format") {
             Some(format) => format != "none",
             None => app.config.splits_reasoning,

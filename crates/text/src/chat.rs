@@ -19,6 +19,7 @@ use crate::{Error, Tokenizer};
 
 mod budget;
 mod builtin;
+mod continuation;
 mod cost;
 mod environment;
 mod fallback;
@@ -41,7 +42,7 @@ mod templates;
 
 pub use builtin::Builtin;
 pub use inputs::Inputs;
-use messages::ArgumentForm;
+use messages::{ArgumentForm, Form};
 pub use special_tokens::{Prompt, Segment};
 use support::Support;
 pub use templates::Templates;
@@ -154,7 +155,9 @@ impl Template {
     ) -> Result<Prompt, Error> {
         let is_plain = inputs.tools.is_none() && !fallback::concerns(inputs.messages);
         let support = (!is_plain).then(|| self.support.get_or_init(|| Support::of(self)));
-        let prompt = |form| {
+        let null_content = support.is_some_and(|support| support.null_content);
+        let prompt = |arguments| {
+            let form = Form { arguments, null_content };
             let messages = inputs.messages.iter().map(|message| messages::prepared(message, form));
             let mut messages: Vec<serde_json::Value> = messages.collect();
             let mut tools = inputs.tools;
@@ -169,6 +172,20 @@ impl Template {
             Err(error @ Error::Template { .. }) => prompt(ArgumentForm::Text).map_err(|_| error),
             done => done,
         }
+    }
+
+    /// The prompt of a request whose last message is the beginning of the answer: it ends with that message's content, at
+    /// the place where the template writes it. If the template writes it nowhere, the content follows what begins an answer.
+    /// Content that begins with reasoning and does not end it always does.
+    ///
+    /// # Errors
+    /// Those of [`prompt`](Self::prompt).
+    pub fn continuation(
+        &self,
+        inputs: &Inputs<'_>,
+        tokenizer: &Tokenizer,
+    ) -> Result<Prompt, Error> {
+        continuation::prompt(self, inputs, tokenizer)
     }
 
     /// Renders `source`, which is this template or a modified one, after applying `write` to every text in the inputs.

@@ -17,7 +17,7 @@ use crate::answers::{
 use crate::api::{json, now};
 use crate::app::{App, Caller, Shared};
 use crate::blocking;
-use crate::conversation::{continued, messages, prompt};
+use crate::conversation::{messages, prompt, tools};
 use crate::error::ApiError;
 use crate::fields::{Accepts, Body, Field};
 use crate::models::Loaded;
@@ -113,14 +113,13 @@ pub async fn prepare(app: &Arc<App>, body: Body) -> Result<Chat, ApiError> {
 fn render(app: &App, loaded: Arc<Loaded>, body: Body) -> Result<Chat, ApiError> {
     loaded.decoder()?;
     let body = allowed_tools::restricted(body)?;
-    let mut messages = messages(body.required("messages")?)?;
-    let continued = continued(&body, &mut messages)?;
+    let messages = messages(body.required("messages")?)?;
     let params = Params::of(&body, &loaded.model, &app.config.defaults)?;
-    let prompt = prompt(app, &loaded, &body, &messages, continued.as_deref())?;
+    let prompt = prompt(app, &loaded, &body, &messages)?;
     let tokens = loaded.model.tokenizer().encode_prompt(&prompt)?;
-    let style = Style::of(app, &loaded, &body, &prompt.text)?;
+    let style = Style::of(app, &loaded, &body, &prompt)?;
     let logprobs = body.flag("logprobs").then(|| body.count("top_logprobs").unwrap_or(0));
-    let template_stops = loaded.template()?.stops(loaded.model.tokenizer());
+    let template_stops = loaded.template(tools(&body))?.stops(loaded.model.tokenizer());
     let question = Question {
         prompts: vec![tokens],
         params,

@@ -6,6 +6,7 @@ use axum::body::Body as HttpBody;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
+use bilayer_text::chat::Template;
 use hyper::Uri;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use serde_json::{Map, Value, json};
@@ -124,6 +125,7 @@ pub async fn props(State(app): Shared, uri: Uri) -> Result<Response, ApiError> {
         let piece = id.and_then(|id| tokenizer.piece(id)).unwrap_or_default();
         String::from_utf8_lossy(piece).into_owned()
     };
+    let source = |template: Option<&Template>| template.map(|it| it.source().to_owned());
     Ok(json(&json!({
         "default_generation_settings": {
             "id": 0, "id_task": -1, "n_ctx": loaded.context, "speculative": false,
@@ -133,7 +135,8 @@ pub async fn props(State(app): Shared, uri: Uri) -> Result<Response, ApiError> {
         "model_path": loaded.offer.path,
         "model_alias": loaded.id(),
         "modalities": { "vision": false, "audio": false },
-        "chat_template": loaded.template.as_ref().map(|template| template.source().to_owned()),
+        "chat_template": source(loaded.templates.default.as_ref()),
+        "chat_template_tool_use": source(loaded.templates.tool_use.as_ref()),
         "bos_token": spelled(tokenizer.bos()),
         "eos_token": spelled(tokenizer.eos()),
         "build_info": app.config.build,

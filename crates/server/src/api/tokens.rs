@@ -83,9 +83,8 @@ pub async fn apply_template(State(app): Shared, body: HttpBody) -> Result<Respon
     let loaded = app.models.get(body.text("model")).await?;
     let render = move || {
         let body = chat::allowed_tools::restricted(body)?;
-        let mut messages = conversation::messages(body.required("messages")?)?;
-        let continued = conversation::continued(&body, &mut messages)?;
-        let prompt = conversation::prompt(&app, &loaded, &body, &messages, continued.as_deref())?;
+        let messages = conversation::messages(body.required("messages")?)?;
+        let prompt = conversation::prompt(&app, &loaded, &body, &messages)?;
         // Whoever tokenizes the text adds this token again.
         let tokenizer = loaded.model.tokenizer();
         let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bilayer_engine::encode::{Encoder, Norm};
 use bilayer_engine::{Error, Model, chat_templates};
 use bilayer_text::chat::Template;
+use serde_json::Value;
 
 use crate::adapters::Adapters;
 use crate::call_ids;
@@ -29,16 +30,24 @@ pub struct Loaded {
     pub map: String,
     /// Whether answers are drafted.
     pub is_speculative: bool,
-    /// The chat template, if the model has one.
-    pub template: Option<Template>,
-    /// Whether the template takes ids of calls only in their short form.
+    /// The chat templates.
+    pub templates: ChatTemplates,
+    /// Whether a template takes ids of calls only in their short form.
     pub takes_short_call_ids: bool,
-    /// Why it has no template.
-    pub template_problem: Option<String>,
     /// What runs it.
     pub kind: Kind,
     /// Dropped after all of these.
     _place: Place,
+}
+
+/// The chat templates of a model.
+pub struct ChatTemplates {
+    /// Of all conversations, if there is one.
+    pub default: Option<Template>,
+    /// Of conversations with tools, if the file has another for them and the server was started with none.
+    pub tool_use: Option<Template>,
+    /// Why there is no default.
+    problem: Option<String>,
 }
 
 /// What runs a model.
@@ -90,7 +99,7 @@ impl Loaded {
                         .to_owned(),
             }));
         }
-        let (template, template_problem) = template(&offer, &model, metrics)?;
+        let templates = templates(&offer, &model, metrics)?;
         let (mut context, map) = (session.context(), session.plan().map.clone());
         let is_speculative = drafters.is_some();
         let no_thread = |error| ApiError::server(format!("no thread can be started: {error}"));
@@ -120,6 +129,8 @@ impl Loaded {
             let worker = Worker::start(opened, opener, settings, metrics.clone());
             Kind::Decoder(worker.map_err(no_thread)?)
         };
+        let mut each = templates.default.iter().chain(&templates.tool_use);
+        let takes_short_call_ids = each.any(call_ids::are_short);
         Ok(Loaded {
             offer,
             adapters: Adapters::of(&model),
@@ -127,9 +138,8 @@ impl Loaded {
             context,
             map,
             is_speculative,
-            takes_short_call_ids: template.as_ref().is_some_and(call_ids::are_short),
-            template,
-            template_problem,
+            takes_short_call_ids,
+            templates,
             kind,
             _place: place,
         })
@@ -163,13 +173,15 @@ impl Loaded {
         }
     }
 
-    /// The chat template.
+    /// The chat template of a conversation with these tools.
     ///
     /// # Errors
     /// There is none.
-    pub fn template(&self) -> Result<&Template, ApiError> {
-        self.template.as_ref().ok_or_else(|| {
-            let problem = self.template_problem.as_deref().unwrap_or("it has none");
+    pub fn template(&self, tools: Option<&Value>) -> Result<&Template, ApiError> {
+        let ChatTemplates { default, tool_use, problem } = &self.templates;
+        let for_tools = tools.and(tool_use.as_ref());
+        for_tools.or(default.as_ref()).ok_or_else(|| {
+            let problem = problem.as_deref().unwrap_or("it has none");
             ApiError::not_supported(format!(
                 "{} has no chat template ({problem}); start the server with --chat-template",
                 self.id()
@@ -195,27 +207,32 @@ impl Loaded {
     }
 }
 
-/// The chat template of a model, or why it has none.
-fn template(
-    offer: &Offer,
-    model: &Model,
-    metrics: &Metrics,
-) -> Result<(Option<Template>, Option<String>), ApiError> {
+/// The chat templates of a model, or why it has none.
+fn templates(offer: &Offer, model: &Model, metrics: &Metrics) -> Result<ChatTemplates, ApiError> {
     let templates = chat_templates(model.file().metadata()).map_err(Error::File);
     let templates = templates.map_err(|error| cannot_load(offer, error))?;
-    match templates.find(offer.chat_template.as_deref()) {
-        Ok(template) => Ok((Some(template), None)),
-        Err(error) if offer.chat_template.is_some() => Err(error.into()),
-        Err(error) if model.config().encoder.is_some() => Ok((None, Some(error.to_string()))),
+    let name = &offer.names[0];
+    let (default, problem) = match templates.find(offer.chat_template.as_deref()) {
+        Ok(template) => (Some(template), None),
+        Err(error) if offer.chat_template.is_some() => return Err(error.into()),
+        Err(error) if model.config().encoder.is_some() => (None, Some(error.to_string())),
         Err(_) => {
-            let name = &offer.names[0];
             metrics.warn(&format!(
                 "{name} has no chat template, so chats use ChatML, which it may not have learned; choose one with \
                  --chat-template"
             ));
-            Ok((templates.find(Some("chatml")).ok(), None))
+            (templates.find(Some("chatml")).ok(), None)
         }
-    }
+    };
+    let has_another = offer.chat_template.is_none() && templates.has_tool_use();
+    let tool_use = match has_another.then(|| templates.find_with_tools(None)).transpose() {
+        Ok(template) => template,
+        Err(error) => {
+            metrics.warn(&format!("chats of {name} with tools use its default template: {error}"));
+            None
+        }
+    };
+    Ok(ChatTemplates { default, tool_use, problem })
 }
 
 fn cannot_load(offer: &Offer, error: Error) -> ApiError {

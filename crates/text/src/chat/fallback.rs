@@ -163,7 +163,8 @@ fn describe(messages: &mut Vec<Json>, tools: &Json, format: &Format) {
 mod tests {
     use super::*;
 
-    const NONE: Support = Support { system: false, tools: false, calls: false, results: false };
+    const NONE: Support =
+        Support { system: false, tools: false, calls: false, results: false, null_content: false };
 
     fn call_of(id: &str, place: &str) -> Json {
         let arguments = format!("{{\"place\":\"{place}\"}}");

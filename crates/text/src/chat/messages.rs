@@ -11,9 +11,18 @@ pub enum ArgumentForm {
     Text,
 }
 
-/// A message with its content as one text, the arguments of its calls in the given form, and no null content.
-/// Reasoning is also available under the other names that templates know.
-pub fn prepared(message: &Value, form: ArgumentForm) -> Value {
+/// What templates expect in earlier messages.
+#[derive(Debug, Clone, Copy)]
+pub struct Form {
+    /// The arguments of calls.
+    pub arguments: ArgumentForm,
+    /// Whether the content of calls without text is null, as in transformers, or an empty text.
+    pub null_content: bool,
+}
+
+/// A message with its content as one text, the arguments of its calls in the given form, and no null content but that of
+/// calls where the form has it. Reasoning is also available under the other names that templates know.
+pub fn prepared(message: &Value, form: Form) -> Value {
     let mut message = message.clone();
     let Some(fields) = message.as_object_mut() else { return message };
     let calls = fields.get_mut("tool_calls").and_then(Value::as_array_mut);
@@ -24,14 +33,20 @@ pub fn prepared(message: &Value, form: ArgumentForm) -> Value {
             false => Some(call),
         };
         if let Some(arguments) = function.and_then(|function| function.get_mut("arguments")) {
-            convert(arguments, form);
+            convert(arguments, form.arguments);
         }
     }
     if let Some(text) = fields.get("content").and_then(joined) {
         fields.insert("content".to_owned(), text.into());
     }
+    let has_role = |roles: &[&str]| {
+        fields.get("role").and_then(Value::as_str).is_some_and(|role| roles.contains(&role))
+    };
     let is_null = fields.get("content").is_none_or(Value::is_null);
-    if is_null && fields.get("role").is_some_and(|role| role == "assistant" || role == "tool") {
+    let is_empty = is_null || fields.get("content").is_some_and(|content| content == "");
+    if is_empty && has_calls && form.null_content && has_role(&["assistant"]) {
+        fields.insert("content".to_owned(), Value::Null);
+    } else if is_null && has_role(&["assistant", "tool"]) {
         fields.insert("content".to_owned(), "".into());
     }
     if let Some(reasoning) =
@@ -39,7 +54,7 @@ pub fn prepared(message: &Value, form: ArgumentForm) -> Value {
     {
         fields.entry("reasoning").or_insert(reasoning.clone());
         // Only beside calls: with content, the template of gpt-oss refuses it.
-        if has_calls && fields.get("content").is_some_and(|content| content == "") {
+        if has_calls && is_empty {
             fields.entry("thinking").or_insert(reasoning);
         }
     }
@@ -69,6 +84,25 @@ fn joined(content: &Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn prepared(message: &Value, arguments: ArgumentForm) -> Value {
+        super::prepared(message, Form { arguments, null_content: false })
+    }
+
+    #[test]
+    fn calls_without_text_may_have_null_content() {
+        let form = Form { arguments: ArgumentForm::Object, null_content: true };
+        let of = |role: &str, content: Value, calls: Value| {
+            let message = json!({ "role": role, "content": content, "tool_calls": calls });
+            super::prepared(&message, form)["content"].clone()
+        };
+        for content in [Value::Null, json!("")] {
+            assert_eq!(of("assistant", content.clone(), json!([{}])), Value::Null);
+            assert_eq!(of("assistant", content.clone(), json!([])), "");
+            assert_eq!(of("tool", content, json!([{}])), "");
+        }
+        assert_eq!(of("assistant", json!("a"), json!([{}])), "a");
+    }
 
     #[test]
     fn messages_take_the_form_of_templates() {

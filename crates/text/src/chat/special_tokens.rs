@@ -30,6 +30,8 @@ pub struct Prompt {
     pub text: String,
     /// The prompt in segments.
     pub segments: Vec<Segment>,
+    /// Bytes at the end of the text that are the beginning of the answer.
+    pub answer_bytes: usize,
 }
 
 /// A segment of a prompt.
@@ -57,11 +59,11 @@ pub fn prompt(
     let entangled = || Error::Entangled { name: template.name().to_owned() };
     let base = free_block(template, inputs).ok_or_else(entangled)?;
     if let Some(segments) = masked(template, inputs, tokenizer, base, &text) {
-        return Ok(Prompt { text, segments });
+        return Ok(Prompt { text, segments, answer_bytes: 0 });
     }
     let controls: Vec<(&str, u32)> = tokenizer.controls().collect();
     if let Some(segments) = marked(template, inputs, tokenizer, &controls, base, &text) {
-        return Ok(Prompt { text, segments });
+        return Ok(Prompt { text, segments, answer_bytes: 0 });
     }
     let is_held = |token: &str| {
         let mut held = false;
@@ -71,7 +73,7 @@ pub fn prompt(
     let rest: Vec<(&str, u32)> =
         controls.into_iter().filter(|(token, _)| !is_held(token)).collect();
     let segments = marked(template, inputs, tokenizer, &rest, base, &text);
-    Ok(Prompt { segments: segments.ok_or_else(entangled)?, text })
+    Ok(Prompt { segments: segments.ok_or_else(entangled)?, text, answer_bytes: 0 })
 }
 
 /// Method 1: masks in the messages.

@@ -3,6 +3,9 @@
 use super::{Builtin, Template};
 use crate::Error;
 
+/// The name of a template for conversations with functions, as in transformers.
+const TOOL_USE: &str = "tool_use";
+
 /// The chat templates of a model file as plain data.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Templates {
@@ -34,6 +37,20 @@ impl Templates {
         let builtin = Builtin::find(asked).ok_or_else(unknown)?;
         let ends = builtin.ends.iter().map(|&end| end.to_owned()).collect();
         Ok(Template { ends, ..Template::new(builtin.name, builtin.source)? })
+    }
+
+    /// Selects a template for a conversation with functions: as [`find`](Self::find), but the file's template `tool_use`,
+    /// if it has one, in place of its default.
+    ///
+    /// # Errors
+    /// Those of [`find`](Self::find).
+    pub fn find_with_tools(&self, asked: Option<&str>) -> Result<Template, Error> {
+        self.find(asked.or(self.has_tool_use().then_some(TOOL_USE)))
+    }
+
+    /// Whether the file has a template for conversations with functions.
+    pub fn has_tool_use(&self) -> bool {
+        self.named.iter().any(|(name, _)| name == TOOL_USE)
     }
 
     fn known(&self) -> String {

@@ -201,16 +201,25 @@ fn arguments_as_text_render_like_objects() {
     let tokenizer = tokenizer();
     let mut rendered = 0;
     let loud = |name: &str| !SILENT.contains(&name);
+    let conversation = case(&table["cases"], "tool-call-roundtrip-args-as-string").unwrap();
+    let mut messages = [(); 2].map(|()| conversation["messages"].as_array().unwrap().clone());
+    messages[0][1]["content"] = Value::Null;
+    messages[1][1]["content"] = json!("");
     for (_, name) in formats().filter(|(format, name)| *format != "functionary-v3.1" && loud(name))
     {
         let Some(expected) = case(&table["expected"][name], "tool-call-roundtrip") else {
             continue;
         };
         let Some(output) = expected["output"].as_str() else { continue };
-        let conversation = case(&table["cases"], "tool-call-roundtrip-args-as-string").unwrap();
+        // Jinja2's output for empty content has an answer beside the calls, that for null content has none.
+        let output = match name {
+            "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B" => {
+                output.replace("<｜Assistant｜><｜end▁of▁sentence｜>", "")
+            }
+            _ => output.to_owned(),
+        };
         let template = Template::new(name, &source(name).unwrap()).unwrap();
-        let messages = conversation["messages"].as_array().unwrap();
-        let inputs = Inputs {
+        let inputs = |messages| Inputs {
             // One template writes calls but not the functions, which are then described in a system message.
             tools: output.contains("Get the current").then_some(&table["TOOLS"]),
             bos_token: "<|BOS|>".into(),
@@ -218,11 +227,260 @@ fn arguments_as_text_render_like_objects() {
             now: "2026-01-02T03:04:05[UTC]".parse().unwrap(),
             ..Inputs::new(messages)
         };
-        let prompt = template.conversation(&inputs, &tokenizer).unwrap();
-        assert_eq!(prompt.text, output, "{name}");
+        for messages in &messages {
+            let prompt = template.conversation(&inputs(messages), &tokenizer).unwrap();
+            assert_eq!(prompt.text, output, "{name}");
+        }
         rendered += 1;
     }
     assert!(rendered == 0 || rendered >= 35, "{rendered}");
+}
+
+/// That of DeepSeek's R1 distillations writes calls only where the content is null, and arguments only as text.
+#[test]
+fn calls_that_a_template_tells_by_null_content_are_written() {
+    let Some(source) = source("deepseek-ai-DeepSeek-R1-Distill-Llama-8B") else { return };
+    let template = Template::new("r1", &source).unwrap();
+    let function = json!({ "name": "get_weather", "arguments": "{\"city\": \"Rome\"}" });
+    // Jinja2's output.
+    let expected = "<｜User｜>w?<｜Assistant｜><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n\
+                    ```json\n{\"city\": \"Rome\"}\n```<｜tool▁call▁end｜><｜tool▁outputs▁begin｜>\
+                    <｜tool▁output▁begin｜>ok<｜tool▁output▁end｜><｜tool▁outputs▁end｜>";
+    for content in [Value::Null, json!("")] {
+        let messages = [
+            json!({ "role": "user", "content": "w?" }),
+            json!({ "role": "assistant", "content": content,
+                "tool_calls": [{ "id": "1", "type": "function", "function": function }] }),
+            json!({ "role": "tool", "tool_call_id": "1", "content": "ok" }),
+        ];
+        let prompt = template.conversation(&Inputs::new(&messages), &tokenizer()).unwrap();
+        assert_eq!(prompt.text, expected);
+    }
+}
+
+/// Templates, the reasoning before the answer "The answer is", and the end of Jinja2's output up to that answer.
+const CONTINUED: &[(&str, Option<&str>, &str)] = &[
+    ("Apriel-1.6-15b-Thinker-fixed", None, "\n<|begin_assistant|>\n"),
+    (
+        "Apriel-1.6-15b-Thinker-fixed",
+        Some("I think so."),
+        "\n<|begin_assistant|>\nI think so.\n[BEGIN FINAL RESPONSE]\n",
+    ),
+    ("Bielik-11B-v3.0-Instruct", None, "<|im_end|>\n<|im_start|>assistant\n"),
+    (
+        "Bielik-11B-v3.0-Instruct",
+        Some("I think so."),
+        "<|im_end|>\n<|im_start|>assistant\n<think>\nI think so.\n</think>\n",
+    ),
+    (
+        "Cohere2MoE",
+        None,
+        "<|END_TEXT|><|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|><|START_TEXT|>",
+    ),
+    (
+        "Cohere2MoE",
+        Some("I think so."),
+        "<|END_TEXT|><|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|><|START_THINKING|>I think so.<|END_THINKING|><|START_TEXT|>",
+    ),
+    ("GigaChat3-10B-A1.8B", None, "<|message_sep|>\n\nassistant<|role_sep|>\n"),
+    ("GigaChat3.1-10B-A1.8B", None, "<|message_sep|>\n\nassistant<|role_sep|>\n"),
+    ("Kimi-K2-Instruct", None, "<|im_end|><|im_assistant|>assistant<|im_middle|>"),
+    (
+        "Kimi-K3",
+        None,
+        "<|close|>message<|sep|><|end_of_msg|><|open|>message role=\"assistant\"<|sep|><|open|>think<|sep|><|close|>think<|sep|><|open|>response<|sep|>",
+    ),
+    (
+        "Kimi-K3",
+        Some("I think so."),
+        "<|close|>message<|sep|><|end_of_msg|><|open|>message role=\"assistant\"<|sep|><|open|>think<|sep|>I think so.<|close|>think<|sep|><|open|>response<|sep|>",
+    ),
+    ("LFM2-8B-A1B", None, "<|im_end|>\n<|im_start|>assistant\n"),
+    ("LFM2.5-8B-A1B", None, "<|im_end|>\n<|im_start|>assistant\n"),
+    (
+        "LFM2.5-8B-A1B",
+        Some("I think so."),
+        "<|im_end|>\n<|im_start|>assistant\n<think>I think so.</think>",
+    ),
+    ("MiniMax-M1", None, "<end_of_sentence>\n<beginning_of_sentence>ai name=assistant\n"),
+    ("MiniMax-M3", None, "[e~[\n]~b]ai\n</mm:think>"),
+    ("MiniMax-M3", Some("I think so."), "[e~[\n]~b]ai\n<mm:think>I think so.</mm:think>"),
+    ("Mistral-Small-3.2-24B-Instruct-2506", None, "[/INST]"),
+    ("NVIDIA-Nemotron-Nano-v2", None, "\n<SPECIAL_11>Assistant\n<think>\n"),
+    ("Qwen-QwQ-32B", None, "<|im_end|>\n<|im_start|>assistant\n"),
+    ("Qwen-Qwen2.5-7B-Instruct", None, "<|im_end|>\n<|im_start|>assistant\n"),
+    ("Qwen-Qwen3-0.6B", None, "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"),
+    (
+        "Qwen-Qwen3-0.6B",
+        Some("I think so."),
+        "<|im_end|>\n<|im_start|>assistant\n<think>\nI think so.\n</think>\n\n",
+    ),
+    ("Qwen3.5-4B", None, "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"),
+    (
+        "Qwen3.5-4B",
+        Some("I think so."),
+        "<|im_end|>\n<|im_start|>assistant\n<think>\nI think so.\n</think>\n\n",
+    ),
+    ("Spark2.5", None, "<｜end▁of▁sentence｜><｜start▁of▁sentence｜><|Bot|></think>"),
+    (
+        "Spark2.5",
+        Some("I think so."),
+        "<｜end▁of▁sentence｜><｜start▁of▁sentence｜><|Bot|><think>I think so.</think>",
+    ),
+    ("deepseek-ai-DeepSeek-R1-Distill-Llama-8B", None, "<｜Assistant｜>"),
+    ("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", None, "<｜Assistant｜>"),
+    ("deepseek-ai-DeepSeek-V3.2", None, "<｜Assistant｜><think></think>"),
+    ("deepseek-ai-DeepSeek-V3.2", Some("I think so."), "<｜Assistant｜><think>I think so.</think>"),
+    ("deepseek-ai-DeepSeek-V4-Flash-0731", None, "<｜Assistant｜><think></think>"),
+    (
+        "deepseek-ai-DeepSeek-V4-Flash-0731",
+        Some("I think so."),
+        "<｜Assistant｜><think>I think so.</think>",
+    ),
+    ("deepseek-ai-DeepSeek-V4", None, "<｜Assistant｜><think></think>"),
+    ("deepseek-ai-DeepSeek-V4", Some("I think so."), "<｜Assistant｜><think>I think so.</think>"),
+    ("google-gemma-2-2b-it", None, "<end_of_turn>\n<start_of_turn>model\n"),
+    ("google-gemma-4-31B-it", None, "<turn|>\n<|turn>model\n"),
+    (
+        "ibm-granite-granite-3.3-2B-Instruct",
+        None,
+        "<|end_of_text|>\n<|start_of_role|>assistant<|end_of_role|>",
+    ),
+    ("ibm-granite-granite-4.1", None, "<|end_of_text|>\n<|start_of_role|>assistant<|end_of_role|>"),
+    ("inclusionai-ling-3.0-flash", None, "<|role_end|><role>ASSISTANT</role>\n<think></think>"),
+    (
+        "inclusionai-ling-3.0-flash",
+        Some("I think so."),
+        "<|role_end|><role>ASSISTANT</role>\n<think>I think so.</think>",
+    ),
+    ("llama-cpp-deepseek-r1", None, "<｜end▁of▁sentence｜><｜Assistant｜>"),
+    ("llama-cpp-rwkv-world", None, "\n\nAssistant: "),
+    (
+        "meetkai-functionary-medium-v3.1",
+        None,
+        "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+    ),
+    (
+        "meta-llama-Llama-3.1-8B-Instruct",
+        None,
+        "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+    ),
+    (
+        "meta-llama-Llama-3.2-3B-Instruct",
+        None,
+        "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+    ),
+    ("microsoft-Phi-3.5-mini-instruct", None, "<|end|>\n<|assistant|>\n"),
+    ("mistralai-Mistral-Nemo-Instruct-2407", None, "[/INST]"),
+    ("moonshotai-Kimi-K2", None, "<|im_end|><|im_assistant|>assistant<|im_middle|>"),
+    ("muse-glimmer", None, "<|eot|><|start|>assistant to=user<|message|>"),
+    (
+        "muse-glimmer",
+        Some("I think so."),
+        "<|eot|><|start|>assistant to=self<|message|>I think so.<|eom|><|start|>assistant to=user<|message|>",
+    ),
+    ("openai-gpt-oss-120b", None, "<|end|><|start|>assistant<|channel|>final<|message|>"),
+    (
+        "openai-gpt-oss-120b",
+        Some("I think so."),
+        "<|end|><|start|>assistant<|channel|>analysis<|message|>I think so.<|end|><|start|>assistant<|channel|>final<|message|>",
+    ),
+    ("openbmb-MiniCPM5-1B", None, "<|im_end|>\n<|im_start|>assistant\n"),
+    (
+        "openbmb-MiniCPM5-1B",
+        Some("I think so."),
+        "<|im_end|>\n<|im_start|>assistant\n<think>\nI think so.\n</think>\n\n",
+    ),
+    ("poolside-Laguna-S-2.1", None, "</user>\n<assistant><think></think>"),
+    (
+        "poolside-Laguna-S-2.1",
+        Some("I think so."),
+        "</user>\n<assistant><think>I think so.</think>",
+    ),
+    ("poolside-Laguna-XS-2.1", None, "\n</user>\n<assistant>\n</think>\n"),
+    (
+        "poolside-Laguna-XS-2.1",
+        Some("I think so."),
+        "\n</user>\n<assistant>\n<think>\nI think so.\n</think>\n",
+    ),
+    ("poolside-Laguna-XS.2", None, "\n</user>\n<assistant>\n</think>\n"),
+    (
+        "poolside-Laguna-XS.2",
+        Some("I think so."),
+        "\n</user>\n<assistant>\n<think>\nI think so.\n</think>\n",
+    ),
+    ("unsloth-Apriel-1.5", None, "\n<|end|>\n<|assistant|>\n"),
+    ("unsloth-mistral-Devstral-Small-2507", None, "[/INST]"),
+];
+
+#[test]
+fn answers_are_continued_where_templates_write_them() {
+    let tokenizer = tokenizer();
+    let mut wrong = Vec::new();
+    for (name, thought, expected) in CONTINUED {
+        let Some(source) = source(name) else { return };
+        let template = Template::new(name, &source).unwrap();
+        let mut answer = json!({ "role": "assistant", "content": "The answer is" });
+        if let Some(thought) = thought {
+            answer["reasoning_content"] = json!(thought);
+        }
+        let messages = [json!({ "role": "user", "content": "Hi" }), answer];
+        let extra = Map::from_iter([("enable_thinking".to_owned(), json!(true))]);
+        let inputs = Inputs { extra, ..Inputs::new(&messages) };
+        let prompt = template.continuation(&inputs, &tokenizer).unwrap();
+        let end = prompt.text.rsplit_once("Hi").unwrap().1;
+        if end != format!("{expected}The answer is") {
+            wrong.push(format!("{name}: {end:?}"));
+        }
+        let Some(Segment::Text(last)) = prompt.segments.last() else { panic!("{name}") };
+        assert!(last.ends_with("The answer is"), "{name}: {last:?}");
+        let format = Format::of(&source);
+        let is_open = expected.ends_with("<think>\n");
+        assert_eq!(format.opens_thinking(prompt.opening(&format)), is_open, "{name}");
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Text of an answer may be reasoning, and stays as it is.
+#[test]
+fn reasoning_is_continued_as_such() {
+    const Q3: &str = "Qwen-Qwen3-0.6B";
+    const Q35: &str = "Qwen3.5-4B";
+    let cases = [
+        (Q3, "<think>\nHm", "<think>\nHm", true),
+        (Q35, "<think>\nHm", "<think>\nHm", true),
+        (Q35, "<think>\nHm\n</think>\n\nThe ", "<think>\nHm\n</think>\n\nThe ", false),
+        (Q35, "", "<think>\n\n</think>\n\n", false),
+        (Q35, " <|im_end|>", "<think>\n\n</think>\n\n <|im_end|>", false),
+        (Q3, "A <think> is a tag", "<think>\n\n</think>\n\nA <think> is a tag", false),
+    ];
+    for (name, text, expected, is_open) in cases {
+        let Some(source) = source(name) else { return };
+        let template = Template::new(name, &source).unwrap();
+        let messages = [
+            json!({ "role": "system", "content": "Think of <think>" }),
+            json!({ "role": "user", "content": "Hi" }),
+            json!({ "role": "assistant", "content": text }),
+        ];
+        let prompt = template.continuation(&Inputs::new(&messages), &tokenizer()).unwrap();
+        let end = prompt.text.rsplit_once("<|im_start|>assistant\n").unwrap().1;
+        assert_eq!(end, expected, "{name}, {text:?}");
+        let format = Format::of(&source);
+        assert_eq!(format.opens_thinking(prompt.opening(&format)), is_open, "{name}, {text:?}");
+        let tokens = prompt.segments.iter().filter(|part| **part == Segment::Token(1));
+        assert_eq!(tokens.count(), 2, "one after each of the messages before");
+    }
+    // The one shows no answer, the other no instructions beside one.
+    let hidden = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}>";
+    let alone = "{% for m in messages if m.role != 'system' or messages[-1].role == 'user' %}{{ m.content }}\
+                 {% endfor %}{% if add_generation_prompt %}>{% endif %}";
+    let messages = ["system", "user", "assistant"];
+    let messages = messages.map(|role| json!({ "role": role, "content": role }));
+    for (source, expected) in [(hidden, "user>assistant"), (alone, "systemuser>assistant")] {
+        let template = Template::new("no place", source).unwrap();
+        let prompt = template.continuation(&Inputs::new(&messages), &tokenizer()).unwrap();
+        assert!(prompt.text.ends_with(expected), "{}", prompt.text);
+    }
 }
 
 #[test]

@@ -24,6 +24,10 @@ fn templates_are_found_by_name_or_by_text() {
     let strings = |list: [&str; 3]| <(String, String, String)>::from(list.map(str::to_owned));
     assert_eq!(found(None), strings(["the model's", "own", "own"]));
     assert_eq!(found(Some("tool_use")), strings(["tool_use", "tools", "tools"]));
+    let named = |asked| templates.find_with_tools(asked).unwrap().name().to_owned();
+    assert_eq!([None, Some("{{ 1 }}")].map(named), ["tool_use", "the given one"]);
+    let alone = Templates { own: Some("own".into()), named: Vec::new() };
+    assert_eq!(alone.find_with_tools(None).unwrap().source(), "own");
     assert_eq!(found(Some("chatml")).2, "not the known one");
     for given in ["{{ 1 + 1 }}", "{% if true %}2{% endif %}", "2{# a comment #}", "a 2", "a\n2"] {
         let (name, source, text) = found(Some(given));

@@ -180,11 +180,13 @@ fn system(args: &RunArgs) -> Result<Option<String>, Failure> {
     }
 }
 
-/// The template named by the flags, or the model's own.
-fn template(args: &RunArgs, templates: &Templates) -> Result<Template, Failure> {
+/// The template named by the flags, or the model's own for a chat with these functions.
+fn template(args: &RunArgs, templates: &Templates, tools: &Tools) -> Result<Template, Failure> {
+    let asked = args.chat.template.chat_template.as_deref();
     let found = match &args.chat.template.chat_template_file {
         Some(path) => Template::new(&path.display().to_string(), &output::file(path)?),
-        None => templates.find(args.chat.template.chat_template.as_deref()),
+        None if tools.is_empty() => templates.find(asked),
+        None => templates.find_with_tools(asked),
     };
     Ok(found.map_err(Error::Text)?)
 }
@@ -204,12 +206,13 @@ impl Chat {
     /// An empty chat with a model.
     fn new(args: RunArgs, model: Model, began: Instant) -> Result<Chat, Failure> {
         let templates = chat_templates(model.file().metadata()).map_err(Error::File)?;
-        let template = template(&args, &templates)?;
+        let tools = tools::given(&args)?;
+        let template = template(&args, &templates, &tools)?;
         let mut variables = args.chat.template.variables()?;
         args.chat.reasoning.add_to(&mut variables);
         let options = settings::sampling(&args.sampling, &model)?;
         let constraint = constraint::asked(&args, &model)?;
-        let (tools, may_reason) = (tools::given(&args)?, tools::reasoning(&variables));
+        let may_reason = tools::reasoning(&variables);
         let draft_source = DraftSource::open(&args.draft, &args.model, &model, 1)?;
         let asked =
             settings::Asked { options: &options, prompt: 1, draft_source: draft_source.as_ref() };
@@ -219,9 +222,6 @@ impl Chat {
         let load = began.elapsed();
         introduce(&model, &mut session);
         output::note(&format!("chat template: {}", conversation.template().name()));
-        if !tools.is_empty() && !conversation.template().source().contains("tools") {
-            output::note("note: this chat template does not tell the model of its functions");
-        }
         let (begun, last, reasoning) = (0, None, String::new());
         Ok(Chat {
             args,
@@ -391,7 +391,7 @@ impl Chat {
         args.model.model = Some(path);
         let model = opened(&args)?;
         let templates = chat_templates(model.file().metadata()).map_err(Error::File)?;
-        template(&args, &templates)?;
+        template(&args, &templates, &self.tools)?;
         Ok(Next::Switch(Box::new((args, model))))
     }
 
