@@ -349,8 +349,12 @@ fn greedy_answers_are_those_without_drafts() {
         for (predict, stop) in [(Some(1), ""), (Some(60), ""), (Some(40), "e"), (None, "")] {
             let stops = if stop.is_empty() { Vec::new() } else { vec![stop.to_owned()] };
             let ignore_eos = predict.is_none();
-            let request =
-                || Request { predict, stops: stops.clone(), ignore_eos, ..Request::new(&prompt) };
+            let request = || Request {
+                predict,
+                stops: stops.clone().into(),
+                ignore_eos,
+                ..Request::new(&prompt)
+            };
             let (plain, spent) = generate((&model, &mut session), &greedy(), request(), None);
             assert_eq!((spent.drafted, spent.steps + 1), (0, plain.ids.len()));
             let bounds = Bounds { draft_p_min: 0.0, ..Bounds::default() };

@@ -218,7 +218,7 @@ proptest! {
         let text = format!("{before}{stop}{after}");
         let expected = &text[..text.find(&stop).unwrap()];
         let ids = tokenizer.encode(&text, PLAIN).unwrap();
-        let mut decoder = Decoder::new(tokenizer, Decode { stops: vec!["€".into(), stop], ..Decode::default() });
+        let mut decoder = Decoder::new(tokenizer, Decode { stops: vec!["€".into(), stop].into(), ..Decode::default() });
         let mut shown = String::new();
         for id in ids {
             let piece = decoder.push(id);

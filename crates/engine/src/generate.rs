@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use bilayer_graph::EXACT_ROWS_MAX;
+use bilayer_text::StopStrings;
 
 use crate::sampling::{Sampler, TokenLogprob};
 use crate::session::{CacheError, Calls, OutputRows, Run, SequenceId, Session, Spent, Wanted};
@@ -27,11 +28,11 @@ pub struct Request<'a> {
     pub predict: Option<usize>,
     /// Time after the first token from which on the next end of a line ends the answer. A [`Batch`] has no such limit.
     pub predict_time: Option<Duration>,
-    /// Spaces or tabs that each line but the first begins with; the first line with fewer ends the answer and is not part
-    /// of it. 0 is no limit.
+    /// Spaces or tabs that each line but the first begins with. The first line with fewer ends the answer, which keeps
+    /// them but not what follows them. 0 is no limit.
     pub indent: usize,
     /// Texts that end the answer and are not part of it.
-    pub stops: Vec<String>,
+    pub stops: StopStrings,
     /// Continue after end-of-text tokens.
     pub ignore_eos: bool,
     /// Emit control tokens as text.
@@ -73,7 +74,7 @@ impl<'a> Request<'a> {
             predict: None,
             predict_time: None,
             indent: 0,
-            stops: Vec::new(),
+            stops: StopStrings::default(),
             ignore_eos: false,
             show_control: false,
             logprobs: None,

@@ -9,6 +9,7 @@ use bilayer_engine::constrain::Constraint;
 use bilayer_engine::generate::{Request, Stop, Token};
 use bilayer_engine::requests::{Event, Served, Submission};
 use bilayer_engine::sampling::{Sampler, TokenLogprob};
+use bilayer_text::StopStrings;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
@@ -80,42 +81,39 @@ impl Answers {
             }
         }
         let (sender, updates) = unbounded_channel();
-        let (mut tickets, mut asks) = (Vec::new(), Vec::new());
-        for prompt in prompts {
-            let mut leader = None;
-            for sample in 0..params.n {
-                let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
-                let submission = Submission {
-                    request: Request {
+        let mut tickets = Vec::new();
+        let shifts = app.config.switches.context_shift;
+        worker.ask(caller.key, prompts.len() * params.n, || {
+            let (stops, mut asks) = (question.stops(), Vec::new());
+            for prompt in prompts {
+                let mut leader = None;
+                for sample in 0..params.n {
+                    let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
+                    let request = Request {
                         lora: lora.clone(),
-                        shift: app
-                            .config
-                            .switches
-                            .context_shift
-                            .then(|| params.shift(prompt.len())),
+                        shift: shifts.then(|| params.shift(prompt.len())),
+                        stops: stops.clone(),
                         ..question.request(prompt)
-                    },
-                    sampler: question.sampler(sample as u64)?,
-                    key: caller.key,
-                    namespace: caller.namespace(&app.config),
-                    reuse: params.reuse,
-                    prompt_logprobs: question.prompt_logprobs,
-                    after: None,
-                    slot: params.slot,
-                    arrived: None,
-                };
-                asks.push(Ask {
-                    ticket,
-                    index: tickets.len(),
-                    submission,
-                    after: leader,
-                    updates: sender.clone(),
-                });
-                leader = leader.or(Some(ticket));
-                tickets.push(ticket);
+                    };
+                    let submission = Submission {
+                        request,
+                        sampler: question.sampler(sample as u64)?,
+                        key: caller.key,
+                        namespace: caller.namespace(&app.config),
+                        reuse: params.reuse,
+                        prompt_logprobs: question.prompt_logprobs,
+                        after: None,
+                        slot: params.slot,
+                        arrived: None,
+                    };
+                    let (index, updates) = (tickets.len(), sender.clone());
+                    asks.push(Ask { ticket, index, submission, after: leader, updates });
+                    leader = leader.or(Some(ticket));
+                    tickets.push(ticket);
+                }
             }
-        }
-        worker.ask(caller.key, asks)?;
+            Ok(asks)
+        })?;
         let deadline = app.config.limits.deadline();
         let open = tickets.len();
         let loaded = loaded.clone();
@@ -185,13 +183,17 @@ impl Question {
         self.prompts.iter().map(Vec::len).sum()
     }
 
+    /// The texts that end an answer.
+    fn stops(&self) -> StopStrings {
+        self.params.stops.iter().chain(&self.template_stops).cloned().collect()
+    }
+
+    /// What is asked with a prompt, without stop strings, which all answers share.
     fn request(&self, prompt: &[u32]) -> Request<'static> {
-        let stops = self.params.stops.iter().chain(&self.template_stops);
         Request {
             predict: self.params.predict,
             predict_time: self.params.predict_time,
             indent: self.params.indent,
-            stops: stops.cloned().collect(),
             ignore_eos: self.params.ignore_eos,
             show_control: self.show_control,
             logprobs: self.logprobs,

@@ -18,7 +18,7 @@ use logit_bias::logit_bias;
 /// Largest number of tokens whose probabilities are reported for each position.
 pub const TOP_MAX: usize = 128;
 
-/// Texts that may end an answer: each byte of it is compared with each of them.
+/// Texts that may end an answer: each byte of it is compared with each of them. The answers of a request share them.
 pub const STOPS: Accepts = Accepts::Texts(512, 256);
 
 /// Text of fields that are not used; bodies have their own limit.

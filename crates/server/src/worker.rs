@@ -185,16 +185,23 @@ impl Worker {
         Ok(Worker { commands: Mutex::new(sender), admission, live, clock, thread: Some(thread) })
     }
 
-    /// Hands over what one request of `key` asks for: all of it, or none.
+    /// Hands over what one request of `key` asks for, so many answers: all of it, or none. `asks` makes it once it is
+    /// admitted, since that takes memory.
     ///
     /// # Errors
-    /// Too many wait; the thread has ended.
-    pub fn ask(&self, key: KeyId, asks: Vec<Ask>) -> Result<(), ApiError> {
-        if let Err(refused) = self.admission.enter(key, asks.len()) {
+    /// Too many wait; the thread has ended; those of `asks`.
+    pub fn ask(
+        &self,
+        key: KeyId,
+        answers: usize,
+        asks: impl FnOnce() -> Result<Vec<Ask>, ApiError>,
+    ) -> Result<(), ApiError> {
+        if let Err(refused) = self.admission.enter(key, answers) {
             let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
             return Err(ApiError::refused(refused, retry_after(live.decode_time, live.waiting)));
         }
         let arrived = Some(self.clock.now());
+        let asks = asks().inspect_err(|_| (0..answers).for_each(|_| self.admission.leave(key)))?;
         for mut ask in asks {
             ask.submission.arrived = arrived;
             // The admission ends with the thread, so what was counted need not leave.

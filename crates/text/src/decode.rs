@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::Tokenizer;
 use crate::pieces::Pieces;
-use crate::stops::Stops;
+use crate::stops::{StopStrings, Stops};
 
 /// Options of decoding.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decode {
     /// Stop strings; neither they nor the text after them is ever emitted. Empty ones never match.
-    pub stops: Vec<String>,
+    pub stops: StopStrings,
     /// Whether control and unknown tokens are spelled out; otherwise they are omitted.
     pub show_control: bool,
 }
@@ -37,7 +37,7 @@ pub struct Piece {
 /// # let letters = "HiStop".chars().map(|letter| letter.to_string().into());
 /// # let tokenizer = Tokenizer::new(Vocabulary { model: "gpt2".into(), pre: Some("gpt-2".into()),
 /// #     tokens: tokens.into_iter().chain(letters).collect(), merges, ..Vocabulary::default() })?;
-/// let options = Decode { stops: vec!["Stop".into()], ..Decode::default() };
+/// let options = Decode { stops: vec!["Stop".to_owned()].into(), ..Decode::default() };
 /// let mut decoder = Decoder::new(&tokenizer, options);
 /// assert_eq!(decoder.push(1).text, "Hi");
 /// assert_eq!(decoder.push(2).text, "", "St may begin the stop string");

@@ -81,5 +81,6 @@ pub use decode::{Decode, Decoder, Piece};
 pub use error::Error;
 pub use pre::recognise;
 pub use spans::TokenSpan;
+pub use stops::StopStrings;
 pub use tokenizer::{Encode, Tokenizer};
 pub use vocabulary::Vocabulary;

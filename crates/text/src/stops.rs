@@ -1,30 +1,47 @@
 //! Finds stop strings in streamed text and withholds possible beginnings of one.
 
+use std::sync::Arc;
+
+/// Stop strings, prepared for the search. Clones share them: a decoder of its own costs 4 bytes for each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StopStrings(Arc<[Stop]>);
+
+impl FromIterator<String> for StopStrings {
+    fn from_iter<I: IntoIterator<Item = String>>(texts: I) -> StopStrings {
+        StopStrings(texts.into_iter().map(|text| Stop::new(text.into_bytes())).collect())
+    }
+}
+
+impl From<Vec<String>> for StopStrings {
+    fn from(texts: Vec<String>) -> StopStrings {
+        texts.into_iter().collect()
+    }
+}
+
 /// A matcher (Knuth, Morris, Pratt) per stop string, and the text withheld.
 ///
 /// Each character is examined once per stop string; the withheld text is never longer than the longest of them. The
 /// match that ends first counts, the longest on ties, so the result does not depend on how the text is split.
 #[derive(Debug, Default)]
 pub(crate) struct Stops {
-    stops: Vec<Stop>,
+    stops: StopStrings,
+    /// Bytes of each stop string that the text currently ends with.
+    matched: Box<[u32]>,
     held: String,
     found: Option<usize>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 struct Stop {
     text: Box<[u8]>,
     /// `borders[n]`: the longest proper prefix of the stop string that ends its first `n` bytes.
-    borders: Box<[usize]>,
-    /// Bytes of the stop string that the text currently ends with.
-    matched: usize,
+    borders: Box<[u32]>,
 }
 
 impl Stops {
     /// An empty stop string never matches.
-    pub fn new(stops: Vec<String>) -> Self {
-        let stops = stops.into_iter().map(|stop| Stop::new(stop.into_bytes())).collect();
-        Self { stops, ..Self::default() }
+    pub fn new(stops: StopStrings) -> Self {
+        Self { matched: vec![0; stops.0.len()].into(), stops, ..Self::default() }
     }
 
     /// Index of the stop string that ended the text.
@@ -39,8 +56,12 @@ impl Stops {
         }
         for (at, byte) in text.bytes().enumerate() {
             let mut longest = None;
-            for (index, stop) in self.stops.iter_mut().enumerate() {
-                if stop.step(byte) && longest.is_none_or(|(len, _)| len < stop.text.len()) {
+            for (index, (stop, matched)) in
+                self.stops.0.iter().zip(self.matched.iter_mut()).enumerate()
+            {
+                *matched = stop.step(*matched, byte);
+                let is_found = *matched > 0 && *matched as usize == stop.text.len();
+                if is_found && longest.is_none_or(|(len, _)| len < stop.text.len()) {
                     longest = Some((stop.text.len(), index));
                 }
             }
@@ -52,8 +73,8 @@ impl Stops {
             }
         }
         self.held.push_str(text);
-        let matched = self.stops.iter().map(|stop| stop.matched).max().unwrap_or(0);
-        let rest = self.held.split_off(self.held.len() - matched);
+        let matched = self.matched.iter().copied().max().unwrap_or(0);
+        let rest = self.held.split_off(self.held.len() - matched as usize);
         std::mem::replace(&mut self.held, rest)
     }
 
@@ -65,28 +86,25 @@ impl Stops {
 
 impl Stop {
     fn new(text: Vec<u8>) -> Self {
-        let mut borders = vec![0; text.len() + 1];
+        assert!(u32::try_from(text.len()).is_ok(), "a stop string of 4 GiB");
+        let mut stop = Self { borders: vec![0; text.len() + 1].into(), text: text.into() };
         let mut border = 0;
-        for at in 1..text.len() {
-            while border > 0 && text[border] != text[at] {
-                border = borders[border];
-            }
-            border += usize::from(text[border] == text[at]);
-            borders[at + 1] = border;
+        for at in 1..stop.text.len() {
+            border = stop.step(border, stop.text[at]);
+            stop.borders[at + 1] = border;
         }
-        Self { text: text.into(), borders: borders.into(), matched: 0 }
+        stop
     }
 
-    /// Consumes the next byte; true if the stop string ends with it.
-    fn step(&mut self, byte: u8) -> bool {
+    /// Bytes of the stop string that the text ends with after its next `byte`, of `matched` before it.
+    fn step(&self, mut matched: u32, byte: u8) -> u32 {
         if self.text.is_empty() {
-            return false;
+            return 0;
         }
-        while self.matched > 0 && self.text[self.matched] != byte {
-            self.matched = self.borders[self.matched];
+        while matched > 0 && self.text[matched as usize] != byte {
+            matched = self.borders[matched as usize];
         }
-        self.matched += usize::from(self.text[self.matched] == byte);
-        self.matched == self.text.len()
+        matched + u32::from(self.text[matched as usize] == byte)
     }
 }
 
@@ -96,7 +114,7 @@ mod tests {
 
     #[test]
     fn nothing_is_let_go_that_a_stop_string_may_begin_with() {
-        let mut stops = Stops::new(vec!["aab".into(), String::new()]);
+        let mut stops = Stops::new(vec!["aab".into(), String::new()].into());
         let parts = ["xa", "a", "a", "c", "a"].map(|part| stops.push(part));
         assert_eq!(parts, ["x", "", "a", "aac", ""]);
         assert_eq!(stops.push("abz"), "");
@@ -111,10 +129,21 @@ mod tests {
         let cases = [("xabcd", ["bc", "abcd"], "xa", 0), ("xabcd", ["bc", "abc"], "x", 1)];
         for (text, stops, before, found) in cases {
             for cut in 0..text.len() {
-                let mut stops = Stops::new(stops.map(String::from).to_vec());
+                let mut stops = Stops::new(stops.map(String::from).into_iter().collect());
                 let shown = stops.push(&text[..cut]) + &stops.push(&text[cut..]);
                 assert_eq!((shown.as_str(), stops.found()), (before, Some(found)), "cut at {cut}");
             }
         }
+    }
+
+    /// A request may have thousands of answers, all with its stop strings.
+    #[test]
+    fn searches_share_what_is_prepared() {
+        let stops: StopStrings = (0..512).map(|number| format!("{number:256}")).collect();
+        let [first, second] = [(); 2].map(|()| Stops::new(stops.clone()));
+        assert!(Arc::ptr_eq(&first.stops.0, &second.stops.0));
+        assert_eq!(size_of_val(&*first.matched), 4 * 512);
+        let prepared = stops.0.iter().map(|stop| stop.text.len() + size_of_val(&*stop.borders));
+        assert!(prepared.sum::<usize>() <= 512 * 5 * 257);
     }
 }

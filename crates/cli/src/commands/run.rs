@@ -255,7 +255,7 @@ fn answer(
         prompt_cache::open(&args.prompt_cache, model, session, &question.prompt)?;
     let request = Request {
         predict: settings::predict(args),
-        stops: question.stops.clone(),
+        stops: question.stops.clone().into(),
         ignore_eos: args.answer.ignore_eos,
         show_control: args.answer.special,
         logprobs: args.logprobs,

@@ -94,7 +94,7 @@ impl Prepared {
     fn request(&self, options: &Options<'_>) -> Request<'static> {
         Request {
             predict: Some(self.max_tokens),
-            stops: self.stops.clone(),
+            stops: self.stops.clone().into(),
             cancel: options.cancel.clone(),
             ..Request::new(self.tokens.clone())
         }

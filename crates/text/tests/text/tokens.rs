@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use bilayer_text::{Decode, Decoder, Encode, Error, Tokenizer, Vocabulary};
 
 use super::vocabularies::{
-    MORE, built_in, byte_level, gemma, rules, sentence_piece, strings, tokenizer, unigrams, word_piece,
+    MORE, built_in, byte_level, gemma, rules, sentence_piece, strings, tokenizer, unigrams,
+    word_piece,
 };
 
 const PLAIN: Encode = Encode { add_special: false, parse_special: false };
@@ -103,10 +104,12 @@ fn tokens_around_a_text_follow_the_flags() {
 /// Files of Gemma 4 say that no token is added, and models answer nonsense without it.
 #[test]
 fn texts_of_gemma_4_begin_with_bos_whatever_the_file_says() {
-    let files = [("gemma4", None), ("gpt2", Some("gemma4")), ("gpt2", Some("granite-embed-multi-311m"))];
+    let files =
+        [("gemma4", None), ("gpt2", Some("gemma4")), ("gpt2", Some("granite-embed-multi-311m"))];
     for (model, pre) in files {
         for add_bos in [None, Some(false), Some(true)] {
-            let file = Vocabulary { model: model.into(), pre: pre.map(String::from), add_bos, ..gemma() };
+            let file =
+                Vocabulary { model: model.into(), pre: pre.map(String::from), add_bos, ..gemma() };
             assert_eq!(tokenizer(file).encode("ab", SPECIAL).unwrap()[0], 1, "{model} {pre:?}");
         }
     }
@@ -130,7 +133,8 @@ fn special_tokens_beyond_the_vocabulary_are_ignored_with_a_note() {
     let specials = (tokenizer.bos(), tokenizer.eos(), tokenizer.pad());
     assert_eq!(specials, (Some(MORE), None, None));
     assert_eq!(tokenizer.ends(), [0u32; 0]);
-    let notes = ["eos_token_id is 70000", "eot_token_id is 4294967295", "padding_token_id is 60000"];
+    let notes =
+        ["eos_token_id is 70000", "eot_token_id is 4294967295", "padding_token_id is 60000"];
     let notes = notes.map(|note| {
         format!("tokenizer.ggml.{note}, and the vocabulary has 258 tokens; it is ignored")
     });
@@ -188,7 +192,7 @@ fn a_stop_string_is_withheld_at_every_split() {
             let tokenizer = tokenizer(byte_level("gpt-2", &[], &[]));
             let mut decoder = Decoder::new(
                 &tokenizer,
-                Decode { stops: vec!["STÖP".into()], ..Decode::default() },
+                Decode { stops: vec!["STÖP".to_owned()].into(), ..Decode::default() },
             );
             let mut shown = String::new();
             let mut stop = None;
@@ -208,8 +212,10 @@ fn a_stop_string_is_withheld_at_every_split() {
 #[test]
 fn withheld_text_is_released_when_no_stop_string_can_complete() {
     let tokenizer = tokenizer(byte_level("gpt-2", &["ab", "abc"], &[]));
-    let mut decoder =
-        Decoder::new(&tokenizer, Decode { stops: vec!["abcd".into()], ..Decode::default() });
+    let mut decoder = Decoder::new(
+        &tokenizer,
+        Decode { stops: vec!["abcd".to_owned()].into(), ..Decode::default() },
+    );
     let texts = [MORE + 1, MORE, u32::from(b'x'), MORE].map(|id| decoder.push(id).text);
     assert_eq!(texts, ["", "abc", "abx", ""]);
     assert_eq!(decoder.finish(), "ab");

@@ -228,7 +228,7 @@ pub fn stops(data: &[u8]) {
     let mut boundaries = text.char_indices().map(|(at, letter)| at + letter.len_utf8());
     let expected = boundaries.find_map(ends).map_or(text.as_str(), |shown| &text[..shown]);
     let shown = |tokenizer: &Tokenizer, ids: &[u32]| {
-        let options = Decode { stops: stops.clone(), show_control: false };
+        let options = Decode { stops: stops.clone().into(), show_control: false };
         let mut decoder = Decoder::new(tokenizer, options);
         let parts: Vec<String> = ids.iter().map(|&id| decoder.push(id).text).collect();
         parts.concat() + &decoder.finish()

@@ -506,7 +506,7 @@ impl Chat {
         }
         let request = Request {
             predict: settings::predict(args),
-            stops: question.stops.clone(),
+            stops: question.stops.clone().into(),
             ignore_eos: args.answer.ignore_eos,
             // The marks of reasoning and calls may be control tokens.
             show_control: args.answer.special || marks || shows_parts,
