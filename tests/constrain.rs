@@ -156,6 +156,17 @@ const CALLS: &[(&str, &str)] = &[
     ),
 ];
 
+/// Calls without a marker, which a reply may begin with in some formats.
+const BARE_CALLS: &[(&str, &str)] = &[
+    (
+        "<|python_tag|>",
+        "{\"name\": \"f0\", \"parameters\": {\"p2\": \"x\", \"p9\": \"y\"}}\n{\"name\":\"f0\",\"parameters\":{}}",
+    ),
+    ("<|python_tag|>", "<|python_tag|>{\"name\": \"f0\", \"parameters\": {\"p2\": \"x\"}}"),
+    ("<|python_start|>", "[f0(p2=\"x\", p9=\"y\"), f0()]"),
+    ("", "{\"name\": \"f1\", \"arguments\": {\"p2\": \"x\"}}"),
+];
+
 /// A grammar over a vocabulary of single bytes.
 fn of_bytes(lark: String) -> Option<Constraint> {
     let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
@@ -185,17 +196,21 @@ fn constraint(template: &str, tools: &[Tool]) -> Option<Constraint> {
 /// A reply is calls as its maker writes them, or an answer that follows a schema, and nothing else.
 #[test]
 fn a_reply_may_be_calls_or_follow_a_schema() {
-    let schema = json!({ "type": "object", "properties": { "a": { "type": "integer" } }, "required": ["a"],
+    let properties = json!({ "name": { "type": "string" }, "a": { "type": "integer" } });
+    let schema = json!({ "type": "object", "properties": properties, "required": ["a"],
         "additionalProperties": false });
     let schema = Grammar::json_schema(schema.to_string()).lark_expression().expect("a schema");
     let answer = r#"{"a": 1}"#;
-    for (template, calls) in CALLS {
+    for (template, calls) in CALLS.iter().chain(BARE_CALLS) {
         let tools = tools(2, 20);
         let made = Format::of(template).call_or_answer_grammar(&rules(&tools), &schema);
         let made = of_bytes(made.expect("a grammar").lark).expect(template);
         for (text, is_allowed) in [
             ((*calls).to_owned(), true),
             (answer.to_owned(), true),
+            (r#"{"name": "f0", "a": 1}"#.to_owned(), true),
+            (r#"{"name":"f","a":1}"#.to_owned(), true),
+            (r#"{"name": "f0"}"#.to_owned(), false),
             ("Hello".to_owned(), false),
             (r#"{"b": 1}"#.to_owned(), false),
             (format!("{answer}{calls}"), false),

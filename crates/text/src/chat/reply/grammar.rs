@@ -5,9 +5,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::families::{
-    Body, Channels, Envelope, Framed, Keys, Layout, Literal, Style, Syntax, Tags,
-};
+use super::families::{Body, Channels, Envelope, Framed, Keys, Layout, Syntax, Tags};
 use super::out::{ArgumentType, Tool};
 use super::{Format, json};
 use crate::Tokenizer;
@@ -63,7 +61,9 @@ pub struct CallGrammar {
     pub lark: String,
 }
 
+mod bare;
 mod limits;
+mod literal;
 mod schemas;
 #[cfg(test)]
 mod tests;
@@ -112,7 +112,8 @@ fn grammar(format: &Format, rules: &CallRules<'_>, answer: Option<&str>) -> Opti
     };
     let calls = match answer {
         Some(answer) if !matches!(syntax, Syntax::Channels(_)) => {
-            format!("({calls} | {})", writer.rule("", answer))
+            let bare = writer.bare(syntax, &tools).map(|calls| format!(" | {calls}"));
+            format!("({calls}{} | {})", bare.unwrap_or_default(), writer.rule("", answer))
         }
         _ => calls,
     };
@@ -439,76 +440,6 @@ impl Writer {
             }
             (ArgumentType::Text, None) => self.limited(schema, end),
             (ArgumentType::Either, _) => self.until(end),
-        }
-    }
-
-    fn literal(&mut self, literal: &Literal, tools: &[&Tool]) -> String {
-        let calls: Vec<String> = tools
-            .iter()
-            .map(|tool| {
-                let items: Vec<Item> = properties(tool)
-                    .map(|(key, schema, is_required)| {
-                        let kind = ArgumentType::of(tool, key);
-                        let value = self.literal_value(literal.style, kind, (key, &schema), tool);
-                        let sign = if literal.style == Style::Python { "=" } else { ":" };
-                        let key = self.text(&format!("{key}{sign}"));
-                        Item { text: format!("{key} {value}"), is_required }
-                    })
-                    .collect();
-                let (open, close, comma) = match literal.style {
-                    Style::Python => ("(", ")", "\", \""),
-                    Style::Braces(_) => ("{", "}", "\",\""),
-                };
-                let head = self.text(&format!("{}{}{open}", literal.prefix, tool.name));
-                let items = self.sequence(tool, &items, comma);
-                format!("{head} {items} {}", self.text(close))
-            })
-            .collect();
-        let open = literal.open.first().map(|open| self.text(open)).unwrap_or_default();
-        let close = literal.close.first().map(|close| self.text(close)).unwrap_or_default();
-        let calls = match literal.style {
-            Style::Python => {
-                let list = self.several(&calls, ", ");
-                format!("\"[\" {list} \"]\" {close}")
-            }
-            Style::Braces(_) => {
-                let call = self.rule("", &calls.join(" | "));
-                let more = if self.is_parallel {
-                    format!(" ({open} {call} {close})*")
-                } else {
-                    String::new()
-                };
-                format!("{call} {close}{more}")
-            }
-        };
-        if self.is_lazy { calls } else { format!("{open} {calls}") }
-    }
-
-    fn literal_value(
-        &mut self,
-        style: Style,
-        kind: ArgumentType,
-        (key, schema): (&str, &Value),
-        tool: &Tool,
-    ) -> String {
-        if kind != ArgumentType::Text {
-            return self.argument(key, schema, tool);
-        }
-        let quote = match style {
-            Style::Python => "\"",
-            Style::Braces(quote) => quote,
-        };
-        match limits::texts(schema) {
-            Some(texts) => {
-                let texts = texts.iter().map(|text| self.text(&format!("{quote}{text}{quote}")));
-                format!("({})", texts.collect::<Vec<_>>().join(" | "))
-            }
-            None if style == Style::Python => match self.limits(schema) {
-                // A text of JSON is one of Python.
-                Some(limits) => self.argument(key, &limits.schema(), tool),
-                None => "/\"([^\"\\\\\\n]|\\\\.)*\"/".to_owned(),
-            },
-            None => format!("{} {}", self.text(quote), self.limited(schema, quote)),
         }
     }
 

@@ -473,7 +473,13 @@ fn a_reply_may_be_calls_or_an_answer() {
         made.map(|made| made.lark.lines().next().unwrap_or_default().to_owned())
     };
     let call = r#"start: ("<tool_call>" "\n"? r2 "\n"? "</tool_call>" | r3)"#;
-    for name in ["hermes", "generic"] {
+    // Some families may leave the marker out.
+    for (name, call) in [
+        ("hermes", call),
+        ("generic", r#"start: ("<tool_call>" "\n"? r2 "\n"? "</tool_call>" | r3 | r4)"#),
+        ("llama3", r#"start: ("<|python_tag|>" "\n"? r2 | r3 | r4)"#),
+        ("llama4", r#"start: ("<|python_start|>" "[" r1 "]" "<|python_end|>" | "[" r1 "]" | r2)"#),
+    ] {
         assert_eq!(either(name, &given).as_deref(), Some(call), "{name}");
     }
     let thinks = CallRules { may_think: true, ..given };
