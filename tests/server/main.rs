@@ -365,12 +365,25 @@ fn fields_of_openai_clients_are_taken() {
         assert_eq!(reply.status, 200, "{more}: {reply:?}");
     }
     let tool = |name: &str| json!({ "type": "function", "function": { "name": name } });
-    let allowed = json!({ "mode": "auto", "tools": [tool("b")] });
+    let allowed = json!({ "mode": "auto", "tools": [tool("fold")] });
     let body = json!({
-        "tools": [tool("a"), tool("b")],
+        "tools": [tool("unfurl"), tool("fold")],
         "tool_choice": { "type": "allowed_tools", "allowed_tools": allowed },
     });
-    assert_eq!(server.post("/v1/chat/completions", &with(chat("Hi"), &body)).status, 200);
+    let body = with(chat("Hi"), &body);
+    assert_eq!(server.post("/v1/chat/completions", &body).status, 200);
+    let prompt = server.post("/apply-template", &body).good()["prompt"].to_string();
+    assert!(prompt.contains("fold") && !prompt.contains("unfurl"), "{prompt}");
+    let respond = |name: &str| {
+        let tool = |name: &str| json!({ "type": "function", "name": name });
+        let allowed = json!({ "type": "allowed_tools", "mode": "auto", "tools": [tool(name)] });
+        let tools = json!([tool("unfurl"), tool("fold")]);
+        let body = json!({ "input": "Hi", "max_output_tokens": 4, "tools": tools, "tool_choice": allowed });
+        server.post("/v1/responses", &body)
+    };
+    assert_eq!(respond("fold").status, 200);
+    let wrong = respond("bend");
+    assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!("tool_choice")));
 }
 
 #[test]
@@ -795,9 +808,11 @@ fn answers_are_drafted_and_contexts_shifted() {
 fn templates_get_the_arguments_of_earlier_calls_as_objects() {
     let place = Place::new();
     let template = "{% for m in messages %}{% for c in m.tool_calls or [] %}city={{ \
-                    c.function.arguments.city }};{% endfor %}{{ m.content }}|{% endfor %}";
+                    c.function.arguments.city }};{% endfor %}{{ m.content }}|{% endfor %}\
+                    {% if enable_thinking %}thinks{% endif %}{{ reasoning_effort }}";
     let file = place.file("template.jinja", template);
-    let server = Server::start_in(place, &format!("-np 1 --chat-template-file {}", file.display()));
+    let flags = "-np 1 --chat-template-kwargs {\"enable_thinking\":false} --chat-template-file";
+    let server = Server::start_in(place, &format!("{flags} {}", file.display()));
     let call = json!({ "id": "1", "type": "function", "function": {
         "name": "weather", "arguments": "{\"city\":\"Verona\"}",
     } });
@@ -822,6 +837,21 @@ fn templates_get_the_arguments_of_earlier_calls_as_objects() {
         let body = json!({ "messages": messages, "continue_final_message": continues });
         assert_eq!(server.post("/apply-template", &body).good()["prompt"], expected);
     }
+    // Anthropic's effort says nothing of whether there is reasoning.
+    let count = |more: Value| {
+        let body = with(json!({ "messages": [user], "max_tokens": 1 }), &more);
+        let found = server.post("/v1/messages/count_tokens", &body).good();
+        found["input_tokens"].as_u64().unwrap()
+    };
+    let effort = json!({ "output_config": { "effort": "low" } });
+    let thinking = json!({ "thinking": { "type": "enabled", "budget_tokens": 1024 } });
+    let tokens = |text: &str| {
+        let body = json!({ "content": text });
+        server.post("/tokenize", &body).good()["tokens"].as_array().unwrap().len() as u64
+    };
+    let added = tokens("Weather?|low") - tokens("Weather?|");
+    assert_eq!(count(effort.clone()), count(json!({})) + added);
+    assert!(count(with(effort, &thinking)) > count(json!({})) + added);
 }
 
 /// A file may have another template for conversations with functions, in which calls have another form too.
@@ -892,11 +922,15 @@ fn functions_and_system_messages_are_shown_by_templates_without_them() {
     let schema = json!({ "type": "object", "properties": { "a": { "enum": [1, 2] } }, "required": ["a"],
         "additionalProperties": false });
     let format = json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": schema } });
+    let mut calls = 0;
     for seed in 0..4 {
         let found = ask(json!({ "response_format": format, "seed": seed })).good();
         let choice = &found["choices"][0];
         match choice["finish_reason"].as_str() {
-            Some("tool_calls") => assert!(choice["message"]["content"].is_null(), "{found}"),
+            Some("tool_calls") => {
+                assert!(choice["message"]["content"].is_null(), "{found}");
+                calls += 1;
+            }
             _ => {
                 let text = choice["message"]["content"].as_str().unwrap();
                 let value: Value =
@@ -905,9 +939,14 @@ fn functions_and_system_messages_are_shown_by_templates_without_them() {
             }
         }
     }
+    assert!(calls > 0, "no seed calls");
+    let never = json!({ "type": "object", "properties": { "a": { "type": "no such type" } } });
+    let refused = json!({ "type": "function", "function": { "name": "f", "strict": true, "parameters": never } });
     for (more, field) in [
         (json!({ "grammar": "root ::= \"a\"" }), "grammar"),
         (json!({ "response_format": format, "tool_choice": "required" }), "tool_choice"),
+        (json!({ "response_format": format, "tools": [refused] }), "tools"),
+        (json!({ "response_format": { "type": "json_object", "schema": never } }), "response_format"),
     ] {
         let reply = ask(more);
         assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(field)));

@@ -272,7 +272,8 @@ impl Sampler {
         if chain.candidates.is_empty() {
             return Err(Error::NothingLeft);
         }
-        // No truncation drops the most likely token, except infill.
+        // A greedy choice has no use for truncations but infill, which may end the text; then typical and XTC, which may
+        // drop the most likely token, run too.
         let is_greedy = options.temperature <= 0.0;
         if options.mirostat.is_none() && (!is_greedy || options.infill.is_some()) {
             chain.run(Phase::Truncation);

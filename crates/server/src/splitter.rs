@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bilayer_engine::constrain::{Constraint, Grammar};
 use bilayer_engine::generate::Stop;
-use bilayer_engine::tools;
+use bilayer_engine::tools::{self, Reasoning};
 use bilayer_text::chat::Prompt;
 use bilayer_text::chat::reply::{
     CallRules, Delta, Format, Options, Parser, ReasoningFormat, Tool, ToolChoice,
@@ -181,7 +181,14 @@ impl Style {
         if let Some((calls, field)) =
             self.constraint.as_ref().and_then(|calls| Some((calls, calls.answer?)))
         {
-            return constraints::compile(loaded, field, &calls.grammar).map(Some);
+            let compiled = match constraints::compile(loaded, field, &calls.grammar) {
+                // The answer's schema alone can be followed: one of a tool is at fault.
+                Err(_) if constraints::constraint(loaded, body).is_ok() => {
+                    constraints::compile(loaded, "tools", &calls.grammar)
+                }
+                compiled => compiled,
+            };
+            return compiled.map(Some);
         }
         let asked = constraints::constraint(loaded, body)?;
         let is_forced = self.constraint.as_ref().is_some_and(|calls| calls.trigger.is_none());
@@ -193,8 +200,11 @@ impl Style {
                 let compiled = constraints::compile(loaded, "tools", &calls.grammar)?;
                 Ok(Some(match &calls.trigger {
                     Some(trigger) => {
-                        let is_open = self.options.thinking_is_open;
-                        tools::lazy(compiled, &self.format, trigger, is_open)
+                        let reasoning = match self.options.thinking_is_open {
+                            true => Reasoning::Open,
+                            false => Reasoning::Free,
+                        };
+                        tools::lazy(compiled, &self.format, trigger, reasoning)
                     }
                     None => compiled,
                 }))

@@ -46,7 +46,7 @@ pub struct Connections {
     open: Arc<AtomicUsize>,
     by_ip: Arc<Mutex<HashMap<IpAddr, usize>>>,
     /// Refused connections that are being answered.
-    answered: Arc<AtomicUsize>,
+    answering: Arc<AtomicUsize>,
     warned: Mutex<Option<Instant>>,
 }
 
@@ -109,7 +109,7 @@ fn is_private(ip: IpAddr) -> bool {
 }
 
 /// Connections that an address may have.
-fn most_of(ip: IpAddr, limits: &Limits) -> usize {
+fn limit_for(ip: IpAddr, limits: &Limits) -> usize {
     let usual = if is_private(ip) { limits.connections } else { PUBLIC_MAX };
     limits.connections_per_ip.unwrap_or(usual)
 }
@@ -117,8 +117,8 @@ fn most_of(ip: IpAddr, limits: &Limits) -> usize {
 impl Connections {
     /// No connections yet.
     pub fn new(app: Arc<App>, router: Router, tls: Option<TlsAcceptor>) -> Connections {
-        let (open, by_ip, answered) = (Arc::default(), Arc::default(), Arc::default());
-        Connections { app, router, tls, open, by_ip, answered, warned: Mutex::default() }
+        let (open, by_ip, answering) = (Arc::default(), Arc::default(), Arc::default());
+        Connections { app, router, tls, open, by_ip, answering, warned: Mutex::default() }
     }
 
     /// A place for a connection.
@@ -129,7 +129,7 @@ impl Connections {
             return Err(Refusal::All { limit: limits.connections });
         }
         if let Some(ip) = ip {
-            let (count, limit) = (by_ip.get(&ip).copied().unwrap_or(0), most_of(ip, limits));
+            let (count, limit) = (by_ip.get(&ip).copied().unwrap_or(0), limit_for(ip, limits));
             if count >= limit {
                 return Err(Refusal::Address { ip, limit });
             }
@@ -149,11 +149,11 @@ impl Connections {
         }
         drop(warned);
         // Connections are accepted one at a time, so that no other adds to the number meanwhile.
-        if self.tls.is_some() || self.answered.load(Ordering::Relaxed) >= ANSWERED_MAX {
+        if self.tls.is_some() || self.answering.load(Ordering::Relaxed) >= ANSWERED_MAX {
             return;
         }
-        let answered = self.answered.clone();
-        answered.fetch_add(1, Ordering::Relaxed);
+        let answering = self.answering.clone();
+        answering.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let answer = answer(refusal);
             let answer = async {
@@ -165,7 +165,7 @@ impl Connections {
             };
             // A client that left needs no answer.
             let _ = tokio::time::timeout(ANSWER_TIME, answer).await;
-            answered.fetch_sub(1, Ordering::Relaxed);
+            answering.fetch_sub(1, Ordering::Relaxed);
         });
     }
 
@@ -235,7 +235,7 @@ mod tests {
     fn private_addresses_have_no_limit_of_their_own_unless_given() {
         let usual = Limits::default();
         let given = Limits { connections_per_ip: Some(7), ..usual.clone() };
-        let most = |ip: &str, limits: &Limits| most_of(ip.parse().expect("an address"), limits);
+        let most = |ip: &str, limits: &Limits| limit_for(ip.parse().expect("an address"), limits);
         let private = [
             "127.0.0.1",
             "10.1.2.3",

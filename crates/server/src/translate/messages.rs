@@ -54,10 +54,7 @@ pub fn request(body: &Value) -> Result<Value> {
     if let Some(thinking) = body.get("thinking").filter(|thinking| !thinking.is_null()) {
         let fields = object(thinking, "thinking")?;
         let enabled = text(fields, "type", "thinking")? != "disabled";
-        let options = chat.entry("chat_template_kwargs").or_insert_with(|| json!({}));
-        if let Some(options) = options.as_object_mut() {
-            options.entry("enable_thinking").or_insert(enabled.into());
-        }
+        variable(&mut chat, "enable_thinking", enabled.into());
         if let Some(budget) = fields.get("budget_tokens").filter(|_| enabled) {
             chat.insert("thinking_budget_tokens".into(), budget.clone());
         }
@@ -72,7 +69,19 @@ pub fn request(body: &Value) -> Result<Value> {
     Ok(chat.into())
 }
 
-/// The form of the answer and the effort for it. `output_format` is the earlier place of `output_config.format`.
+/// Efforts of `output_config`.
+const EFFORTS: &[&str] = &["low", "medium", "high", "xhigh", "max"];
+
+/// Sets a variable of the chat template unless the request has it.
+fn variable(chat: &mut Map<String, Value>, name: &str, value: Value) {
+    let variables = chat.entry("chat_template_kwargs").or_insert_with(|| json!({}));
+    if let Some(variables) = variables.as_object_mut() {
+        variables.entry(name).or_insert(value);
+    }
+}
+
+/// The form of the answer and the effort for it, which says nothing of whether there is reasoning: `thinking` does.
+/// `output_format` is the earlier place of `output_config.format`.
 fn output(body: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result<()> {
     let given = |fields: &Map<String, Value>, key: &str| {
         fields.get(key).filter(|value| !value.is_null()).cloned()
@@ -85,7 +94,11 @@ fn output(body: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result<()
         }
         if config.get("effort").is_some_and(|effort| !effort.is_null()) {
             let effort = text(config, "effort", "output_config")?;
-            chat.insert("reasoning_effort".into(), effort.into());
+            if !EFFORTS.contains(&effort) {
+                let problem = format!("must be one of {}", EFFORTS.join(", "));
+                return refused("output_config.effort", problem);
+            }
+            variable(chat, "reasoning_effort", effort.into());
         }
     }
     let Some((format, at)) = format else { return Ok(()) };

@@ -240,7 +240,11 @@ fn tool_choice(choice: &Value) -> Result<Value> {
             let name = text(fields, "name", "tool_choice")?;
             Ok(json!({ "type": "function", "function": { "name": name } }))
         }
-        _ => refused("tool_choice", "must be none, auto, required, or a function"),
+        // A chat has it in this form too.
+        Value::Object(fields) if fields.get("type").is_some_and(|kind| kind == "allowed_tools") => {
+            Ok(choice.clone())
+        }
+        _ => refused("tool_choice", "must be none, auto, required, a function or allowed tools"),
     }
 }
 

@@ -396,15 +396,17 @@ fn schemas_and_effort_of_messages_are_those_of_chats() {
         of(json!({ "output_config": { "format": format, "effort": "max" } })).expect("a chat");
     assert_eq!(chat["response_format"]["type"], "json_schema");
     assert_eq!(chat["response_format"]["json_schema"]["schema"], schema);
-    assert_eq!(chat["reasoning_effort"], "max");
-    assert!(chat.get("output_config").is_none());
+    // Not as OpenAI's effort, which turns reasoning on.
+    assert_eq!(chat["chat_template_kwargs"], json!({ "reasoning_effort": "max" }));
+    assert!(chat.get("output_config").is_none() && chat.get("reasoning_effort").is_none());
     let beta = of(json!({ "output_format": format, "output_config": null })).expect("a chat");
     assert_eq!(beta["response_format"], chat["response_format"]);
     let none = of(json!({ "output_config": { "format": null, "effort": null } })).expect("a chat");
-    assert!(none.get("response_format").is_none() && none.get("reasoning_effort").is_none());
+    assert!(none.get("response_format").is_none() && none.get("chat_template_kwargs").is_none());
     for (more, field) in [
         (json!({ "output_config": 3 }), "output_config"),
         (json!({ "output_config": { "effort": 3 } }), "output_config.effort"),
+        (json!({ "output_config": { "effort": "none" } }), "output_config.effort"),
         (json!({ "output_config": { "format": { "type": "xml" } } }), "output_config.format.type"),
         (json!({ "output_format": { "type": "json_schema" } }), "output_format.schema"),
         (
@@ -428,4 +430,7 @@ fn responses_may_include_log_probabilities_and_leave_types_out() {
     assert_eq!(chat["messages"], json!([{ "role": "user", "content": "Hi" }]));
     let refused = responses::request(&json!({ "input": "Hi", "include": "logprobs" }));
     assert_eq!(refused.expect_err("no list").field, "include");
+    let allowed = json!({ "type": "allowed_tools", "mode": "auto", "tools": [{ "name": "f" }] });
+    let chat = responses::request(&json!({ "input": "Hi", "tool_choice": allowed }));
+    assert_eq!(chat.expect("a chat")["tool_choice"], allowed);
 }

@@ -24,11 +24,11 @@ pub fn restricted(body: Body) -> Result<Body, ApiError> {
     let names = names.ok_or_else(|| wrong("must have a list of tools".to_owned()))?;
     let tools = body.get("tools").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     for name in names {
-        if !tools.iter().any(|tool| is_called(tool, name)) {
+        if !tools.iter().any(|tool| has_same_name(tool, name)) {
             return Err(wrong(format!("names {name}, which is not one of the tools")));
         }
     }
-    let is_allowed = |tool: &&Value| names.iter().any(|name| is_called(tool, name));
+    let is_allowed = |tool: &&Value| names.iter().any(|name| has_same_name(tool, name));
     let tools: Vec<Value> = tools.iter().filter(is_allowed).cloned().collect();
     let mode = json!(mode);
     let mut value = body.value();
@@ -37,8 +37,8 @@ pub fn restricted(body: Body) -> Result<Body, ApiError> {
     Body::check(value, &[])
 }
 
-/// Whether two functions have one name.
-fn is_called(tool: &Value, other: &Value) -> bool {
+/// Whether two functions have the same name.
+fn has_same_name(tool: &Value, other: &Value) -> bool {
     let name = |tool: &Value| {
         let name = tool.pointer("/function/name").or_else(|| tool.get("name"));
         name.and_then(Value::as_str).map(str::to_owned)

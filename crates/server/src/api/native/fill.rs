@@ -27,11 +27,18 @@ pub fn prompt(loaded: &Loaded, body: &Body, predict: Option<usize>) -> Result<Ve
         typed: text("prompt")?,
         suffix: text("input_suffix")?,
     };
+    if let Some(separator) = fim.separator.filter(|_| !parts.files.is_empty()) {
+        parts.files.push(separator);
+        parts.files.extend(encode(CURRENT_FILE)?);
+    }
     parts.cut(loaded.context, predict);
     let Parts { files, prefix, typed, suffix } = parts;
     let bos: Vec<u32> = tokenizer.bos().filter(|_| tokenizer.adds_bos()).into_iter().collect();
     Ok([&bos[..], &files, &[pre], &prefix, &typed, &[suf], &suffix, &[mid]].concat())
 }
+
+/// The name of the file with the cursor behind other files and a separator: llama-server's, since requests have none.
+const CURRENT_FILE: &str = "filename\n";
 
 /// The tokens of the other files, each behind its name.
 fn files(loaded: &Loaded, body: &Body) -> Result<Vec<u32>, ApiError> {
@@ -69,23 +76,27 @@ struct Parts {
     suffix: Vec<u32>,
 }
 
-/// Most tokens of the code around the cursor: llama-server's default batch.
+/// Tokens of the code around the cursor, beside what was typed where that is long: llama-server's default batch.
 const AROUND_MAX: usize = 2048;
 
 /// Marks of a prompt: before it, its prefix and its suffix, and behind it.
 const MARKS: usize = 4;
 
 impl Parts {
-    /// Keeps what is next to the cursor: of the code around it three quarters before it and one behind it, and the end of
-    /// the files where the context is longer. An answer without a limit gets a quarter of the context; what was typed
-    /// stays.
+    /// Keeps what is next to the cursor: what was typed, three quarters of the code around it before that and one behind
+    /// the cursor, where what was typed counts, and the end of the files where the context is longer. What was typed and
+    /// then the code before it lose their beginnings where the context is too short. An answer without a limit gets a
+    /// quarter of the context.
     fn cut(&mut self, context: usize, predict: Option<usize>) {
         let answer = predict.unwrap_or(context / 4).clamp(1, (context / 2).max(1));
-        let around = AROUND_MAX.min(context.saturating_sub(answer + MARKS));
-        let typed = self.typed.len();
-        keep_last(&mut self.prefix, (3 * (around / 4)).min(around.saturating_sub(typed)));
-        self.suffix.truncate((around / 4).saturating_sub(2 + typed));
-        keep_last(&mut self.files, context.saturating_sub(around + MARKS + 2 * answer));
+        let room = context.saturating_sub(answer + MARKS);
+        keep_last(&mut self.typed, room);
+        let (around, typed) = (AROUND_MAX.min(room), self.typed.len());
+        keep_last(&mut self.prefix, (3 * (around / 4)).min(room - typed));
+        self.suffix
+            .truncate((around / 4).saturating_sub(2 + typed).min(room - typed - self.prefix.len()));
+        let kept = around.max(self.prefix.len() + typed + self.suffix.len());
+        keep_last(&mut self.files, context.saturating_sub(kept + MARKS + 2 * answer));
     }
 }
 
@@ -112,6 +123,17 @@ mod tests {
         assert_eq!(long.suffix, (0..quarter - 12).collect::<Vec<_>>());
         assert_eq!(long.files.len(), 8192 - AROUND_MAX - MARKS - 2 * 128);
         assert_eq!(long.files.last(), Some(&8999));
+        // What was typed is the current line, of which the end is next to the cursor.
+        for (typed, prefix) in [(3000, 3 * quarter), (7000, 8192 - 7000 - 128 - MARKS as u32)] {
+            let mut long = parts(9000, 5000, typed, 5000);
+            long.cut(8192, Some(128));
+            assert_eq!((long.typed.len(), long.prefix.len()), (typed as usize, prefix as usize));
+            assert_eq!((long.prefix.last(), long.suffix.len()), (Some(&4999), 0));
+            assert!(long.files.is_empty() || typed == 3000);
+        }
+        let mut longest = parts(0, 5000, 9000, 0);
+        longest.cut(8192, Some(128));
+        assert_eq!((longest.prefix.len(), longest.typed.last()), (0, Some(&8999)));
         let mut short = parts(20, 30, 4, 30);
         short.cut(8192, Some(128));
         assert_eq!(short, parts(20, 30, 4, 30));
@@ -121,15 +143,14 @@ mod tests {
     fn the_prompt_and_its_answer_fit_the_context() {
         for context in [16, 64, 300, 2048, 4096, 40_000] {
             for predict in [None, Some(0), Some(1), Some(128), Some(1 << 20)] {
-                for typed in [0, 5, 200] {
+                for typed in [0, 5, 200, 3000, 7000] {
                     let mut parts = parts(50_000, 3000, typed, 3000);
                     parts.cut(context, predict);
                     let Parts { files, prefix, typed, suffix } = &parts;
                     let around = prefix.len() + typed.len() + suffix.len();
                     let answer = predict.unwrap_or(1).min(context / 2);
-                    let is_cut = files.len() + around + MARKS + answer <= context;
-                    let is_typed = prefix.is_empty() && suffix.is_empty() && files.is_empty();
-                    assert!(is_cut || is_typed, "{context} {predict:?} {}", typed.len());
+                    let total = files.len() + around + MARKS + answer;
+                    assert!(total <= context, "{context} {predict:?} {}: {total}", typed.len());
                 }
             }
         }
