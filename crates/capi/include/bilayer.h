@@ -74,7 +74,7 @@ typedef struct {
 
 // Called with the text of each token, `len` bytes of UTF-8 without a NUL at its end, and with the pointer given along. The answer
 // goes on while it returns true. It must not call functions on the same model other than `bilayer_cancel`, also not through a
-// callback of another model; they refuse.
+// callback of another model; they refuse. Two threads whose callbacks call each other's models wait for each other forever.
 typedef bool (*BilayerCallback)(const char *text, size_t len, uint32_t token, void *user);
 
 // A message of a conversation.
@@ -121,8 +121,8 @@ int32_t bilayer_embed(const BilayerModel *model,
                       float *vectors,
                       size_t room);
 
-// As bilayer_embed, with vectors scaled as `norm` says: -1 not at all, 2 to length 1, 0 to a largest absolute value of 32760,
-// any other P to a P-norm of 1.
+// As bilayer_embed, with vectors scaled as `norm` says: any negative number not at all, 2 to length 1, 0 to a largest
+// absolute value of 32760, any other P to a P-norm of 1.
 //
 // # Safety
 // As of bilayer_embed.
@@ -161,7 +161,8 @@ int32_t bilayer_generate(const BilayerModel *model,
                          BilayerCallback callback,
                          void *user);
 
-// Answers a conversation of `count` messages, given whole, as bilayer_generate does. bilayer_chat_json takes more than texts.
+// Answers a conversation of `count` messages, given whole, as bilayer_generate does. bilayer_chat_json also
+// takes tool calls and results.
 //
 // # Safety
 // As of bilayer_generate; `messages` points to `count` messages whose texts end with NUL.
@@ -174,7 +175,7 @@ int32_t bilayer_chat(const BilayerModel *model,
 
 // Answers a conversation in JSON, given whole, as bilayer_generate does: a list of messages as in the OpenAI API, with
 // `tool_calls`, the role `tool`, lists of text parts and further fields for the chat template. `tools` is a JSON list of
-// functions that the model may call; NULL: none. The text of an answer has calls as the model writes them.
+// functions that the model may call; NULL: none. Tool calls appear in the text as the model writes them.
 //
 // # Safety
 // As of bilayer_generate; `messages` ends with NUL; `tools` is NULL or ends with NUL.
@@ -201,7 +202,8 @@ int32_t bilayer_open(const char *path,
 void bilayer_free(BilayerModel *model);
 
 // Ends the call that runs: an answer before its next token, vectors and scores between steps. The call returns
-// BILAYER_INTERRUPTED. May be called while another thread works with the model, and in a signal handler.
+// BILAYER_INTERRUPTED. Has no effect on a call that has not begun or that waits for another one. May be called while another
+// thread works with the model, and in a signal handler.
 //
 // # Safety
 // `model` is NULL or from bilayer_open and not freed.

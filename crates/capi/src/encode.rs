@@ -28,8 +28,8 @@ pub unsafe extern "C" fn bilayer_embed(
     guarded(|| unsafe { embed(model, (texts, count), truncate, None, (vectors, room)) })
 }
 
-/// As bilayer_embed, with vectors scaled as `norm` says: -1 not at all, 2 to length 1, 0 to a largest absolute value of 32760,
-/// any other P to a P-norm of 1.
+/// As bilayer_embed, with vectors scaled as `norm` says: any negative number not at all, 2 to length 1, 0 to a largest
+/// absolute value of 32760, any other P to a P-norm of 1.
 ///
 /// # Safety
 /// As of bilayer_embed.
@@ -87,9 +87,8 @@ pub unsafe extern "C" fn bilayer_rerank(
 ) -> i32 {
     guarded(|| {
         // SAFETY: the caller's promise.
-        let (model, query) = unsafe { (given(model)?, text(query, "query")?) };
-        // SAFETY: the caller's promise.
-        let documents = unsafe { all(documents, count, "documents")? };
+        let (model, query, documents) =
+            unsafe { (given(model)?, text(query, "query")?, all(documents, count, "documents")?) };
         let found = model.work(|model| {
             model.set_excess(Excess::Refuse);
             Ok(model.rerank(query, &documents)?)
@@ -109,7 +108,5 @@ unsafe fn all<'a>(
     name: &str,
 ) -> Result<Vec<&'a str>, Failure> {
     // SAFETY: the caller's promise.
-    let texts = unsafe { slice(texts, count, name)? };
-    // SAFETY: the caller's promise.
-    texts.iter().map(|&each| unsafe { text(each, name) }).collect()
+    unsafe { slice(texts, count, name)?.iter().map(|&each| text(each, name)).collect() }
 }

@@ -68,12 +68,13 @@ pub fn guarded(call: impl FnOnce() -> Result<(), Failure>) -> i32 {
     };
     // A message with a NUL byte inside ends there.
     let bytes: Vec<u8> = message.into_bytes().into_iter().take_while(|&byte| byte != 0).collect();
-    MESSAGE.with_borrow_mut(|kept| *kept = CString::new(bytes).unwrap_or_default());
+    // It is gone when destructors of static objects call, after the thread's end.
+    let _ = MESSAGE.try_with(|kept| *kept.borrow_mut() = CString::new(bytes).unwrap_or_default());
     code
 }
 
 /// The message of this thread's last failure; empty if none has failed. It is valid until the thread's next call.
 #[unsafe(no_mangle)]
 pub extern "C" fn bilayer_error_message() -> *const c_char {
-    MESSAGE.with_borrow(|message| message.as_ptr())
+    MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }

@@ -78,14 +78,14 @@ pub unsafe extern "C" fn bilayer_generate(
 ) -> i32 {
     guarded(|| {
         // SAFETY: the caller's promise.
-        let (model, prompt) = unsafe { (given(model)?, text(prompt, "prompt")?) };
-        // SAFETY: the caller's promise.
-        let asked = unsafe { asked(prompt.into(), request)? };
+        let (model, asked) =
+            unsafe { (given(model)?, asked(text(prompt, "prompt")?.into(), request)?) };
         answer(model, asked, callback, user)
     })
 }
 
-/// Answers a conversation of `count` messages, given whole, as bilayer_generate does. bilayer_chat_json takes more than texts.
+/// Answers a conversation of `count` messages, given whole, as bilayer_generate does. bilayer_chat_json also
+/// takes tool calls and results.
 ///
 /// # Safety
 /// As of bilayer_generate; `messages` points to `count` messages whose texts end with NUL.
@@ -100,19 +100,18 @@ pub unsafe extern "C" fn bilayer_chat(
 ) -> i32 {
     guarded(|| {
         // SAFETY: the caller's promise.
-        let (model, messages) = unsafe { (given(model)?, slice(messages, count, "messages")?) };
-        // SAFETY: the caller's promise.
-        let messages = messages.iter().map(|m| unsafe { message(m) });
-        let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
-        // SAFETY: the caller's promise.
-        let asked = unsafe { asked(messages.into(), request)? };
+        let (model, asked) = unsafe {
+            let model = given(model)?;
+            let messages = slice(messages, count, "messages")?.iter().map(|each| message(each));
+            (model, asked(messages.collect::<Result<Vec<_>, _>>()?.into(), request)?)
+        };
         answer(model, asked, callback, user)
     })
 }
 
 /// Answers a conversation in JSON, given whole, as bilayer_generate does: a list of messages as in the OpenAI API, with
 /// `tool_calls`, the role `tool`, lists of text parts and further fields for the chat template. `tools` is a JSON list of
-/// functions that the model may call; NULL: none. The text of an answer has calls as the model writes them.
+/// functions that the model may call; NULL: none. Tool calls appear in the text as the model writes them.
 ///
 /// # Safety
 /// As of bilayer_generate; `messages` ends with NUL; `tools` is NULL or ends with NUL.
@@ -127,12 +126,13 @@ pub unsafe extern "C" fn bilayer_chat_json(
 ) -> i32 {
     guarded(|| {
         // SAFETY: the caller's promise.
-        let (model, messages) = unsafe { (given(model)?, text(messages, "messages")?) };
-        let messages = Message::list(messages).map_err(|error| usage(&error))?;
-        // SAFETY: the caller's promise.
-        let mut asked = unsafe { asked(messages.into(), request)? };
-        // SAFETY: the caller's promise.
-        if let Some(tools) = unsafe { text_or_null(tools, "tools")? } {
+        let (model, mut asked, tools) = unsafe {
+            let model = given(model)?;
+            let messages = Message::list(text(messages, "messages")?);
+            let messages = messages.map_err(|error| usage(&error))?;
+            (model, asked(messages.into(), request)?, text_or_null(tools, "tools")?)
+        };
+        if let Some(tools) = tools {
             let tools = Tools::parse(tools);
             asked = asked.tools(tools.map_err(|error| usage(&format!("tools: {error}")))?);
         }
@@ -187,13 +187,16 @@ unsafe fn asked(prompt: Prompt, given: *const BilayerRequest) -> Result<Request,
         request = request.max_tokens(given.max_tokens);
     }
     // SAFETY: the caller's promise.
-    if let Some(stop) = unsafe { text_or_null(given.stop, "stop")? } {
+    let (stop, schema, grammar) = unsafe {
+        (
+            text_or_null(given.stop, "stop")?,
+            text_or_null(given.json_schema, "json_schema")?,
+            text_or_null(given.grammar, "grammar")?,
+        )
+    };
+    if let Some(stop) = stop {
         request = request.stop(stop);
     }
-    // SAFETY: the caller's promise.
-    let schema = unsafe { text_or_null(given.json_schema, "json_schema")? };
-    // SAFETY: the caller's promise.
-    let grammar = unsafe { text_or_null(given.grammar, "grammar")? };
     let request = match (schema, grammar) {
         (Some(_), Some(_)) => {
             return Err(Failure::usage("json_schema and grammar exclude each other"));

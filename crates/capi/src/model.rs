@@ -22,7 +22,7 @@ pub struct BilayerModel {
 
 /// Called with the text of each token, `len` bytes of UTF-8 without a NUL at its end, and with the pointer given along. The answer
 /// goes on while it returns true. It must not call functions on the same model other than `bilayer_cancel`, also not through a
-/// callback of another model; they refuse.
+/// callback of another model; they refuse. Two threads whose callbacks call each other's models wait for each other forever.
 pub type BilayerCallback = Option<
     unsafe extern "C" fn(text: *const c_char, len: usize, token: u32, user: *mut c_void) -> bool,
 >;
@@ -47,7 +47,7 @@ pub struct BilayerOptions {
 }
 
 impl BilayerModel {
-    /// Runs a call that bilayer_cancel ends. What was cancelled before is over.
+    /// Runs a call that bilayer_cancel ends. Clears an earlier cancellation.
     ///
     /// # Errors
     /// As of [`with`](BilayerModel::with).
@@ -92,19 +92,25 @@ struct Calling;
 
 impl Calling {
     fn begin(model: &BilayerModel) -> Result<Calling, Failure> {
-        CALLED.with_borrow_mut(|called| {
-            if called.iter().any(|&known| std::ptr::eq(known, model)) {
-                return Err(Failure::usage("a callback called a model that waits for it"));
+        let is_called = CALLED.try_with(|called| {
+            let mut called = called.borrow_mut();
+            let is_called = called.iter().any(|&known| std::ptr::eq(known, model));
+            if !is_called {
+                called.push(model);
             }
-            called.push(model);
-            Ok(Calling)
-        })
+            is_called
+        });
+        match is_called {
+            Ok(true) => Err(Failure::usage("a callback called a model that waits for it")),
+            // The list is gone when destructors of static objects call, after the thread's end.
+            Ok(false) | Err(_) => Ok(Calling),
+        }
     }
 }
 
 impl Drop for Calling {
     fn drop(&mut self) {
-        CALLED.with_borrow_mut(Vec::pop);
+        let _ = CALLED.try_with(|called| called.borrow_mut().pop());
     }
 }
 
@@ -135,11 +141,10 @@ pub unsafe extern "C" fn bilayer_open(
         // SAFETY: it is not NULL, and the caller promises that it may be written to.
         unsafe { model.write(std::ptr::null_mut()) };
         // SAFETY: the caller's promise.
-        let path = unsafe { text(path, "path")? };
+        let (path, options) = unsafe { (text(path, "path")?, options.as_ref()) };
         let cancel = Cancel::new();
         let mut builder = Model::builder(path).cancel(&cancel);
-        // SAFETY: the caller's promise.
-        if let Some(options) = unsafe { options.as_ref() } {
+        if let Some(options) = options {
             builder = builder.gpu_layers(match options.gpu_layers {
                 BILAYER_LAYERS_AUTO => GpuLayers::Auto,
                 BILAYER_LAYERS_ALL => GpuLayers::All,
@@ -199,7 +204,8 @@ pub unsafe extern "C" fn bilayer_free(model: *mut BilayerModel) {
 }
 
 /// Ends the call that runs: an answer before its next token, vectors and scores between steps. The call returns
-/// BILAYER_INTERRUPTED. May be called while another thread works with the model, and in a signal handler.
+/// BILAYER_INTERRUPTED. Has no effect on a call that has not begun or that waits for another one. May be called while another
+/// thread works with the model, and in a signal handler.
 ///
 /// # Safety
 /// `model` is NULL or from bilayer_open and not freed.

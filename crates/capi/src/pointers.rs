@@ -55,7 +55,7 @@ pub unsafe fn slice<'a, T>(data: *const T, len: usize, name: &str) -> Result<&'a
 }
 
 /// Copies `from` to the caller's memory as far as there is room, and writes the whole length to `len`. NULL with room 0 asks
-/// for the length alone. Nothing needs no memory.
+/// for the length alone. An empty result needs no buffer.
 ///
 /// # Errors
 /// There is too little room, or a pointer is NULL.
