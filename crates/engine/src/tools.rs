@@ -102,7 +102,7 @@ impl Tools {
             return Ok(None);
         };
         let compiled = model.constraint(&Grammar::lark(lark))?;
-        Ok(Some(lazy(compiled, &format, &trigger, reasoning == Reasoning::Open)))
+        Ok(Some(lazy(compiled, &format, &trigger, reasoning)))
     }
 
     /// Whether an answer may begin with reasoning, by the end of its prompt, of which variables turn none off.
@@ -128,10 +128,10 @@ pub fn lazy(
     grammar: Constraint,
     format: &Format,
     trigger: &str,
-    thinking_is_open: bool,
+    reasoning: Reasoning,
 ) -> Constraint {
     let (open, close) = format.uncalled_tags();
-    grammar.once_outside(trigger, Tags { open, close, is_open: thinking_is_open })
+    grammar.once_outside(trigger, Tags { open, close, is_open: reasoning == Reasoning::Open })
 }
 
 /// Ends an answer that is taken apart; returns what was withheld. The beginning of a call, in one that was cut off, is not

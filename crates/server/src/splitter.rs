@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bilayer_engine::constrain::{Constraint, Grammar};
 use bilayer_engine::generate::Stop;
-use bilayer_engine::tools;
+use bilayer_engine::tools::{self, Reasoning};
 use bilayer_text::chat::Prompt;
 use bilayer_text::chat::reply::{
     CallRules, Delta, Format, Options, Parser, ReasoningFormat, Tool, ToolChoice,
@@ -200,8 +200,11 @@ impl Style {
                 let compiled = constraints::compile(loaded, "tools", &calls.grammar)?;
                 Ok(Some(match &calls.trigger {
                     Some(trigger) => {
-                        let is_open = self.options.thinking_is_open;
-                        tools::lazy(compiled, &self.format, trigger, is_open)
+                        let reasoning = match self.options.thinking_is_open {
+                            true => Reasoning::Open,
+                            false => Reasoning::Free,
+                        };
+                        tools::lazy(compiled, &self.format, trigger, reasoning)
                     }
                     None => compiled,
                 }))

@@ -488,14 +488,13 @@ impl Chat {
             Some(constraint) => Some(constraint.clone()),
             None => {
                 let made = tools.constraint(model, source, reasoning);
-                let made = made.map_err(|error| Failure::from(error).at("--tools"))?;
-                if self.begun == 0 {
-                    let notes = made.iter().flat_map(Constraint::notes);
-                    notes.for_each(|note| output::note(&format!("--tools: left out: {note}")));
-                }
-                made
+                made.map_err(|error| Failure::from(error).at("--tools"))?
             }
         };
+        if self.begun == 0 {
+            let notes = constraint.iter().flat_map(Constraint::notes);
+            notes.for_each(|note| output::note(&format!("--tools: left out: {note}")));
+        }
         let splits = marks && args.chat.reasoning.splits().unwrap_or(terminal::columns().is_some());
         let shows_parts = splits || !tools.is_empty();
         let question =
