@@ -863,13 +863,16 @@ fn a_template_for_tools_writes_prompts_with_tools() {
     metadata.set("tokenizer.chat_template", "{% for m in messages %}{{ m.content }}|{% endfor %}");
     let other = "TOOLS{% for m in messages %}{{ m.content }}|{% endfor %}{# [TOOL_CALLS] [ARGS] #}";
     metadata.set("tokenizer.chat_template.tool_use", other);
+    for (id, mark) in (10u32..).zip(["pre", "suf", "mid", "sep"]) {
+        metadata.set(&format!("tokenizer.ggml.fim_{mark}_token_id"), id);
+    }
     let tensors = file.tensors().iter().map(|tensor| {
         let layout = tensor.layout();
         NewTensor::bytes(tensor.name(), layout.ty(), layout.shape(), file.bytes(tensor).to_vec())
     });
     let model = to_bytes(&metadata, tensors.collect::<Vec<_>>()).unwrap();
     let model = place.file("model.gguf", model);
-    let server = Server::start_in(place, &format!("-np 1 -c 1024 -m {}", model.display()));
+    let server = Server::start_in(place, &format!("-np 1 -c 4096 -m {}", model.display()));
     let parameters = json!({ "type": "object", "properties": {}, "additionalProperties": false });
     let tool =
         json!({ "type": "function", "function": { "name": "now", "parameters": parameters } });
@@ -886,6 +889,17 @@ fn a_template_for_tools_writes_prompts_with_tools() {
     let call = &found["choices"][0]["message"]["tool_calls"][0]["function"];
     assert_eq!(call["name"], "now", "{found}");
     assert_eq!(server.get("/props").good()["chat_template_tool_use"], other);
+    // With other files, the one with the cursor has a name too.
+    let infill = |more: Value| {
+        let body = json!({ "input_prefix": "first", "input_suffix": "last", "n_predict": 1 });
+        server.post("/infill", &with(body, &more)).good()["prompt"].as_str().unwrap().to_owned()
+    };
+    assert!(!infill(json!({})).contains("filename"));
+    let prompt = infill(json!({ "input_extra": [{ "text": "other", "filename": "o.rs" }] }));
+    let mut rest = prompt.as_str();
+    for part in ["o.rs\n", "other", "filename\n", "first", "last"] {
+        rest = rest.split_once(part).unwrap_or_else(|| panic!("no {part}: {prompt}")).1;
+    }
 }
 
 /// ChatML has no role for functions, and Gemma none for the system either.
