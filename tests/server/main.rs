@@ -960,7 +960,10 @@ fn functions_and_system_messages_are_shown_by_templates_without_them() {
         (json!({ "grammar": "root ::= \"a\"" }), "grammar"),
         (json!({ "response_format": format, "tool_choice": "required" }), "tool_choice"),
         (json!({ "response_format": format, "tools": [refused] }), "tools"),
-        (json!({ "response_format": { "type": "json_object", "schema": never } }), "response_format"),
+        (
+            json!({ "response_format": { "type": "json_object", "schema": never } }),
+            "response_format",
+        ),
     ] {
         let reply = ask(more);
         assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(field)));
