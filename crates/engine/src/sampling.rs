@@ -11,6 +11,8 @@
 //! Random numbers are the first words of a ChaCha8 stream keyed by the seed (little-endian, zero-padded), one
 //! 32-bit word per draw, so a seed gives the same text with every release.
 
+use std::sync::Arc;
+
 use bilayer_constrain::{Constraint, Mask};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -158,7 +160,7 @@ pub struct Sampler {
 
 impl Sampler {
     /// A sampler for a vocabulary of `vocab` tokens and at most `context` accepted tokens. `breakers[id]` tells
-    /// whether token `id` ends a DRY match; it may be empty.
+    /// whether token `id` ends a DRY match; it may be empty, and several samplers may share it.
     ///
     /// # Errors
     /// An option outside its range.
@@ -166,7 +168,7 @@ impl Sampler {
         options: Options,
         vocab: usize,
         context: usize,
-        breakers: Vec<bool>,
+        breakers: impl Into<Arc<[bool]>>,
     ) -> Result<Sampler, OptionsError> {
         options.check(vocab)?;
         let mut key = [0u8; 32];
@@ -177,7 +179,7 @@ impl Sampler {
             candidates: Vec::new(),
             history: Vec::new(),
             context,
-            dry: dry::State::new(breakers),
+            dry: dry::State::new(breakers.into()),
             mirostat_mu: options.mirostat.map_or(0.0, |m| 2.0 * m.tau),
             constraint: None,
             options,

@@ -85,6 +85,7 @@ impl Answers {
         let shifts = app.config.switches.context_shift;
         worker.ask(caller.key, prompts.len() * params.n, || {
             let (stops, mut asks) = (question.stops(), Vec::new());
+            let breakers = question.breakers();
             for prompt in prompts {
                 let mut leader = None;
                 for sample in 0..params.n {
@@ -97,7 +98,7 @@ impl Answers {
                     };
                     let submission = Submission {
                         request,
-                        sampler: question.sampler(sample as u64)?,
+                        sampler: question.sampler(sample as u64, &breakers)?,
                         key: caller.key,
                         namespace: caller.namespace(&app.config),
                         reuse: params.reuse,
@@ -201,14 +202,20 @@ impl Question {
         }
     }
 
+    /// Flags of the tokens that end a DRY match, which all answers share; none without DRY.
+    fn breakers(&self) -> Arc<[bool]> {
+        let Question { loaded, params, .. } = self;
+        let breakers = params.sampling.dry.as_ref();
+        breakers.map(|_| loaded.model.dry_breakers(&params.breakers)).unwrap_or_default().into()
+    }
+
     /// The sampler of one of several answers: each has a seed of its own.
-    fn sampler(&self, sample: u64) -> Result<Sampler, ApiError> {
+    fn sampler(&self, sample: u64, breakers: &Arc<[bool]>) -> Result<Sampler, ApiError> {
         let Question { loaded, params, .. } = self;
         let mut options = params.sampling.clone();
         options.seed = options.seed.wrapping_add(sample);
-        let breakers = options.dry.as_ref().map(|_| loaded.model.dry_breakers(&params.breakers));
         let vocab = loaded.model.config().vocab;
-        let sampler = Sampler::new(options, vocab, loaded.context, breakers.unwrap_or_default());
+        let sampler = Sampler::new(options, vocab, loaded.context, breakers.clone());
         let mut sampler = sampler.map_err(Engine::SamplingOptions)?;
         if let Some(constraint) = &self.constraint {
             sampler.set_constraint(constraint.clone());

@@ -5,6 +5,8 @@
 //! penalised themselves. The length of every earlier match is found in one pass by the Z function of the reversed
 //! history.
 
+use std::sync::Arc;
+
 use super::options::{Dry, at_least};
 use super::{Candidate, Field, Link, Parameter, Phase};
 
@@ -63,7 +65,7 @@ pub(super) const LINK: Link = Link {
 /// Buffers kept between tokens.
 #[derive(Debug)]
 pub struct State {
-    breakers: Vec<bool>,
+    breakers: Arc<[bool]>,
     /// Z function of the reversed window.
     z: Vec<u32>,
     /// Longest match that each token would continue, and one more; 0 if it continues none, and outside `apply`.
@@ -72,7 +74,7 @@ pub struct State {
 
 impl State {
     /// Buffers that grow when they are first used.
-    pub fn new(breakers: Vec<bool>) -> State {
+    pub fn new(breakers: Arc<[bool]>) -> State {
         State { breakers, z: Vec::new(), lengths: Vec::new() }
     }
 }

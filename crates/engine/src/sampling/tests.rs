@@ -181,7 +181,7 @@ fn dry_naive(history: &[u32], options: &Dry, breakers: &[bool], vocab: usize) ->
 fn dry_equals_the_naive_search() {
     let mut breakers = vec![false; 5];
     breakers[4] = true;
-    let mut state = dry::State::new(breakers.clone());
+    let mut state = dry::State::new(breakers.clone().into());
     let mut x = 1u32;
     for round in 0..300 {
         let history: Vec<u32> = (0..round % 40)
