@@ -532,7 +532,7 @@ fn answers_end_for_each_reason() {
     // A stop text from the middle of that answer, cut at characters.
     let characters: Vec<char> = full.text.chars().collect();
     let stop: String = characters[5..8].iter().collect();
-    let stops = vec!["never to be seen".to_owned(), stop.clone()];
+    let stops = vec!["never to be seen".to_owned(), stop.clone()].into();
     let stopped = generate(&mut session, &model, greedy(), Request { stops, ..plain() });
     assert_eq!(stopped.stop, Stop::Text(1));
     let before = &full.text[..full.text.find(&stop).unwrap()];
