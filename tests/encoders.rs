@@ -9,7 +9,7 @@ use bilayer_cpu::{Cpu, Options};
 use bilayer_engine::encode::extract::{Aggregation, Options as Extraction};
 use bilayer_engine::encode::{Encoder, Excess, Input, normalize};
 use bilayer_engine::session::{Overlap, Purpose, Session, Settings, Warning};
-use bilayer_engine::{Error, Model};
+use bilayer_engine::{Cancel, Error, Model};
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Backend, Graph};
 use bilayer_models::Pooling;
@@ -651,6 +651,29 @@ fn a_pair_is_two_texts_between_the_tokens_around_them() {
     let tokens = |text, pair| encoder.tokens(Input { text, pair }, Excess::Refuse).unwrap();
     let [first, second] = ["a b", "c"].map(|text| tokens(text, None));
     assert_eq!(tokens("a b", Some("c")), [&first[..], &second[1..]].concat());
+}
+
+#[test]
+fn a_cancel_ends_the_work_between_batches() {
+    let model = scorer("bert", &["relevant"]);
+    let mut encoder = alone(&model, cpu(), Settings { sequences: 2, ..settings(Purpose::Score) });
+    let cancel = Cancel::new();
+    encoder.set_cancel(&cancel);
+    let tokens = encoder.tokens(text("a b"), Excess::Refuse).unwrap();
+    // The first batch, of two inputs, has been run when the fourth is asked for.
+    let inputs = (0..6).map(|number| {
+        if number == 3 {
+            cancel.cancel();
+        }
+        Ok::<_, Error>(tokens.clone())
+    });
+    let mut done = 0;
+    let ended = encoder.run(inputs, &mut |_, _, _| {
+        done += 1;
+        Ok(())
+    });
+    assert!(matches!(ended, Err(Error::Interrupted)), "{ended:?}");
+    assert_eq!(done, 2);
 }
 
 #[test]

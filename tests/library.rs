@@ -146,6 +146,31 @@ fn every_call_can_be_cancelled() {
 }
 
 #[test]
+fn a_conversation_without_messages_is_refused() {
+    let mut model = open(DEMO.into());
+    let none: Vec<Message> = Vec::new();
+    refused(model.generate(none.clone()), "messages must not be empty");
+    refused(model.batch([none]), "messages must not be empty");
+    assert_eq!(Message::list("[]").unwrap_err().to_string(), "messages must not be empty");
+}
+
+#[test]
+fn a_reply_has_the_text_that_an_interrupted_answer_withheld() {
+    let cancel = Cancel::new();
+    let mut model = Model::builder(DEMO).gpu_layers(0).cancel(&cancel).open().unwrap();
+    let request = || Request::new("ROMEO:\n").max_tokens(12);
+    let texts: Vec<String> =
+        model.generate(request()).unwrap().map(|token| token.unwrap().text).collect();
+    let stop = texts[4..8].concat() + "\u{1}";
+    let mut answer = model.generate(request().stop(stop)).unwrap();
+    let text: String = answer.by_ref().take(6).map(|token| token.unwrap().text).collect();
+    assert_eq!(text, texts[..4].concat());
+    cancel.cancel();
+    assert!(answer.next().is_none());
+    assert_eq!(answer.parse(&text).content, texts[..6].concat());
+}
+
+#[test]
 fn models_without_a_head_are_refused_by_name() {
     let folder = folder();
     let mut decoder = open(folder.path().join("tiny.gguf"));

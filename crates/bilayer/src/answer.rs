@@ -39,12 +39,13 @@ impl<'m> Answer<'m> {
         Ok(self.parse(&content))
     }
 
-    /// Takes apart a text that was put together from this answer's tokens, once it has ended, as [`Answer::reply`] does.
-    /// Later calls find text alone.
+    /// Takes apart a text that was put together from this answer's tokens, once it has ended, as [`Answer::reply`] does, with
+    /// the text that an interrupted answer withheld. Later calls find text alone.
     pub fn parse(&mut self, text: &str) -> Reply {
+        let text = text.to_owned() + &self.generation.finish();
         match self.parser.take() {
-            Some(parser) => Reply::of(parser, text, self.stop()),
-            None => Reply { content: text.to_owned(), ..Reply::default() },
+            Some(parser) => Reply::of(parser, &text, self.stop()),
+            None => Reply { content: text, ..Reply::default() },
         }
     }
 

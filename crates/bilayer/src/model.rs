@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bilayer_engine::constrain::Constraint;
-use bilayer_engine::conversation::Conversation;
+use bilayer_engine::conversation::{Conversation, MessagesError};
 use bilayer_engine::encode::{Encoder, Excess, Norm};
 use bilayer_engine::generate::speculate::Drafter;
 use bilayer_engine::generate::{self, Generation};
@@ -437,6 +437,9 @@ fn conversation(
     messages: &[Message],
     tools: &Tools,
 ) -> Result<Conversation, Error> {
+    if messages.is_empty() {
+        return Err(Engine::Messages(MessagesError::Empty).into());
+    }
     let templates = chat_templates(model.file().metadata()).map_err(Engine::File)?;
     let template = match tools.is_empty() {
         true => templates.find(template),

@@ -191,7 +191,7 @@ pub enum Error {
     /// A list of functions is none, or nothing tells the model of it.
     #[error(transparent)]
     Tools(#[from] crate::tools::ToolsError),
-    /// A conversation in JSON is none.
+    /// A conversation is not valid JSON, or its messages have another form.
     #[error(transparent)]
     Messages(#[from] crate::conversation::MessagesError),
     /// [`Cancel`](crate::Cancel) ended a call that has no partial result.

@@ -4,12 +4,15 @@ use serde_json::{Map, Value};
 
 use super::{Function, Message, Role, ToolCall};
 
-/// Why JSON is no conversation.
+/// Why a text is not a list of messages.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessagesError {
-    /// The text is no JSON.
+    /// The text is not valid JSON.
     #[error("messages: {0}; give a JSON list of objects with role and content")]
     Json(String),
+    /// The list has no message.
+    #[error("messages must not be empty")]
+    Empty,
     /// A field is missing or of another form.
     #[error("{place} {problem}")]
     Field {
@@ -32,7 +35,7 @@ impl Message {
     /// role `tool` and may have a `tool_call_id`. The chat template is given all other fields as they are.
     ///
     /// # Errors
-    /// The place in the list that has another form.
+    /// The place in the list that has another form, or an empty list.
     ///
     /// ```
     /// use bilayer_engine::conversation::Message;
@@ -47,6 +50,9 @@ impl Message {
         let given: Value =
             serde_json::from_str(json).map_err(|error| MessagesError::Json(error.to_string()))?;
         let Value::Array(list) = given else { return wrong("messages", "must be a list") };
+        if list.is_empty() {
+            return Err(MessagesError::Empty);
+        }
         let mut calls = 0;
         let message =
             |(at, message): (usize, Value)| read(message, &format!("messages[{at}]"), &mut calls);
@@ -83,7 +89,10 @@ fn role(role: &Value, place: &str) -> Result<Role, MessagesError> {
         Some("user") => Ok(Role::User),
         Some("assistant") => Ok(Role::Assistant),
         Some("tool") => Ok(Role::Tool),
-        _ => wrong(place, format!("is {role}; it must be system, user, assistant or tool")),
+        _ => wrong(
+            place,
+            format!("is {role}; it must be system, developer, user, assistant or tool"),
+        ),
     }
 }
 
@@ -194,7 +203,7 @@ mod tests {
             (json!({ "role": "user" }), "messages[0] must have role and content"),
             (
                 json!({ "role": "wizard", "content": "" }),
-                "messages[0].role is \"wizard\"; it must be system, user, assistant or tool",
+                "messages[0].role is \"wizard\"; it must be system, developer, user, assistant or tool",
             ),
             (
                 json!({ "role": "user", "content": null }),
@@ -220,6 +229,7 @@ mod tests {
             assert_eq!(of(message), expected);
         }
         assert!(Message::list("[{").unwrap_err().to_string().starts_with("messages: "));
+        assert_eq!(Message::list("[]").unwrap_err().to_string(), "messages must not be empty");
         assert_eq!(Message::list("3").unwrap_err().to_string(), "messages must be a list");
     }
 }
