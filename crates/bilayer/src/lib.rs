@@ -223,7 +223,7 @@ pub use builder::{Builder, CacheType, GpuLayers};
 pub use encode::{Label, Text};
 #[cfg(feature = "hub")]
 pub use hub::{Access, AccessToken, Hub, HubError, Places, Repo, Transfer, Wanted, hub};
-pub use message::message;
+pub use message::{message, with_settings};
 pub use model::{Logits, Model};
 pub use request::{Prompt, Request};
 

@@ -2,25 +2,28 @@
 
 use crate::Error;
 
-/// Flags in messages and advice, with what a program sets instead.
-const SETTINGS: &[(&str, &str)] = &[
-    (", a shorter context (-c) or a smaller batch (-ub)", " or a shorter `context`"),
-    ("shorter context (-c) or a smaller batch (-ub)", "shorter `context`"),
-    ("context (-c)", "`context`"),
-    ("threads (-t)", "`threads`"),
-    ("a draft model (-md)", "`draft_model`"),
-    ("-ngl ", "gpu_layers="),
-    ("--expert-cache", "`expert_cache`"),
-    ("--chat-template", "`chat_template`"),
-    ("--truncate", "`truncate`"),
-    ("--lookup", "`lookup`"),
-    ("`Builder::embeddings`", "`embeddings`"),
-    ("`Model::classify`", "`classify`"),
-    ("--numa", "`numa`"),
+/// Flags in messages and advice, what a program reads instead, and the setting that it must have for that.
+const SETTINGS: &[(&str, &str, &str)] = &[
+    (", a shorter context (-c) or a smaller batch (-ub)", " or a shorter `context`", "context"),
+    ("shorter context (-c) or a smaller batch (-ub)", "shorter `context`", "context"),
+    ("context (-c)", "`context`", "context"),
+    ("threads (-t)", "`threads`", "threads"),
+    ("a draft model (-md)", "`draft_model`", "draft_model"),
+    ("-ngl ", "gpu_layers=", "gpu_layers"),
+    ("--expert-cache", "`expert_cache`", "expert_cache"),
+    ("--chat-template", "`chat_template`", "chat_template"),
+    ("--truncate", "`truncate`", "truncate"),
+    ("--lookup", "`lookup`", "lookup"),
+    ("`Builder::embeddings`", "`embeddings`", "embeddings"),
+    ("`Model::classify`", "`classify`", "classify"),
+    ("--numa", "`numa`", "numa"),
+    ("no --offline, no HF_HUB_OFFLINE", "no HF_HUB_OFFLINE", "hub"),
+    ("--offline", "HF_HUB_OFFLINE=1", "hub"),
+    ("--hf-token or HF_TOKEN", "HF_TOKEN", "hub"),
 ];
 
 /// An error with its [advice](Error::advice), in which arguments have the names of [`Builder`](crate::Builder)'s methods
-/// instead of flags: what the interfaces for C and Python report.
+/// instead of flags: what the interface for Python reports.
 ///
 /// ```
 /// # let path = "crates/cli/assets/demo.gguf";
@@ -30,6 +33,57 @@ const SETTINGS: &[(&str, &str)] = &[
 /// # Ok::<(), bilayer::Error>(())
 /// ```
 pub fn message(error: &Error) -> String {
-    let text = format!("{error}{}", error.advice());
-    SETTINGS.iter().fold(text, |text, (flag, setting)| text.replace(flag, setting))
+    with_settings(&format!("{error}{}", error.advice()), |_| true)
+}
+
+/// The text of an error, in which the flags of those settings that the program `has` are replaced by them. Settings are named
+/// as [`Builder`](crate::Builder)'s methods, `truncate`, `classify`, and `hub` for the environment of the Hugging Face hub.
+///
+/// ```
+/// let text = "it does not fit: use -ngl 3 or --expert-cache";
+/// let shown = bilayer::with_settings(text, |name| name == "gpu_layers");
+/// assert_eq!(shown, "it does not fit: use gpu_layers=3 or --expert-cache");
+/// ```
+pub fn with_settings(text: &str, has: impl Fn(&str) -> bool) -> String {
+    let known = SETTINGS.iter().filter(|(.., name)| has(name));
+    known.fold(text.to_owned(), |text, (flag, setting, _)| replaced(&text, flag, setting))
+}
+
+/// A text with a flag replaced where it is a word of its own, and not a part of a path or of a longer flag.
+fn replaced(text: &str, flag: &str, setting: &str) -> String {
+    let is_word = |c: char| c.is_alphanumeric() || "-_".contains(c);
+    let (mut made, mut rest) = (String::with_capacity(text.len()), 0);
+    for (at, _) in text.match_indices(flag) {
+        let (before, after) = (&text[..at], &text[at + flag.len()..]);
+        let begins =
+            before.is_empty() || before.ends_with([' ', '(', '`']) || flag.starts_with(',');
+        if begins && !(flag.ends_with(is_word) && after.starts_with(is_word)) {
+            made += &text[rest..at];
+            made += setting;
+            rest = at + flag.len();
+        }
+    }
+    made + &text[rest..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_settings;
+
+    #[test]
+    fn only_flags_are_replaced() {
+        let all = |text| with_settings(text, |_| true);
+        for path in ["models--lookup-ai--x/a.gguf: no such file", "/a/--numa/b.gguf: is short"] {
+            assert_eq!(all(path), path);
+        }
+        assert_eq!(all("use --lookup-ngram 3"), "use --lookup-ngram 3");
+        assert_eq!(all("(--lookup, --numa)"), "(`lookup`, `numa`)");
+        let fits = "use -ngl 0, a shorter context (-c) or a smaller batch (-ub)";
+        assert_eq!(all(fits), "use gpu_layers=0 or a shorter `context`");
+        assert_eq!(all("--expert-cache 3MiB fits"), "`expert_cache` 3MiB fits");
+        assert_eq!(all("(no --offline, no HF_HUB_OFFLINE)"), "(no HF_HUB_OFFLINE)");
+        assert_eq!(all("or use --offline with"), "or use HF_HUB_OFFLINE=1 with");
+        let drafts = "drafts can come from --lookup or a draft model (-md)";
+        assert_eq!(with_settings(drafts, |name| name == "context"), drafts);
+    }
 }

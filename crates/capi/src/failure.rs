@@ -44,9 +44,15 @@ impl Failure {
     }
 }
 
+/// The settings that this interface has; messages name others by the flags of the command line.
+const SETTINGS: &[&str] =
+    &["gpu_layers", "context", "threads", "embeddings", "chat_template", "numa", "truncate"];
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        Failure(error.exit_code() as i32, bilayer::message(&error))
+        let text = format!("{error}{}", error.advice());
+        let text = bilayer::with_settings(&text, |name| SETTINGS.contains(&name));
+        Failure(error.exit_code() as i32, text)
     }
 }
 

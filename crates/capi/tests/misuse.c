@@ -56,14 +56,35 @@ static void *generate(void *model) {
     return NULL;
 }
 
+/* An answer that its third token cancels. */
+typedef struct {
+    BilayerModel *model;
+    int count;
+} Cancelled;
+
+static bool cancel(const char *text, size_t len, uint32_t token, void *user) {
+    (void)text, (void)len, (void)token;
+    Cancelled *answer = user;
+    if (++answer->count == 3) bilayer_cancel(answer->model);
+    return true;
+}
+
 static void *endless(void *model) {
     BilayerRequest request = bilayer_request_default();
     request.ignore_eos = true;
-    int *count = calloc(1, sizeof *count);
-    int32_t code = bilayer_generate(model, "ROMEO:", &request, go_on, count);
-    EXPECT(code == BILAYER_INTERRUPTED || code == BILAYER_OK);
-    free(count);
+    Cancelled answer = {model, 0};
+    EXPECT(bilayer_generate(model, "ROMEO:", &request, cancel, &answer) == BILAYER_INTERRUPTED);
+    EXPECT(answer.count == 3);
     return NULL;
+}
+
+/* A model that is used after the end of the main thread, as destructors of static objects do. */
+static BilayerModel *late;
+
+static void at_exit(void) {
+    if (bilayer_width(late) == 0 || bilayer_tokenize(late, NULL, false, NULL, 0, NULL) != BILAYER_USAGE) _Exit(3);
+    if (bilayer_error_message() == NULL) _Exit(4);
+    bilayer_free(late);
 }
 
 static void misuse(const char *path) {
@@ -103,7 +124,12 @@ static void misuse(const char *path) {
     EXPECT(bilayer_chat_json(model, "[{", NULL, NULL, go_on, NULL) == BILAYER_USAGE);
     EXPECT(bilayer_chat_json(model, "[{\"role\": \"user\"}]", NULL, NULL, go_on, NULL) == BILAYER_USAGE);
     EXPECT(strstr(bilayer_error_message(), "messages[0] must have role and content"));
-    EXPECT(bilayer_chat_json(model, "[]", "{}", NULL, go_on, NULL) == BILAYER_USAGE);
+    EXPECT(bilayer_chat_json(model, "[]", NULL, NULL, go_on, NULL) == BILAYER_USAGE);
+    EXPECT(strstr(bilayer_error_message(), "messages must not be empty"));
+    EXPECT(bilayer_chat(model, NULL, 0, NULL, go_on, NULL) == BILAYER_USAGE);
+    EXPECT(strstr(bilayer_error_message(), "messages must not be empty"));
+    const char *asked = "[{\"role\": \"user\", \"content\": \"a\"}]";
+    EXPECT(bilayer_chat_json(model, asked, "{}", NULL, go_on, NULL) == BILAYER_USAGE);
     EXPECT(strstr(bilayer_error_message(), "tools: "));
     EXPECT(bilayer_chat_json(model, NULL, NULL, NULL, go_on, NULL) == BILAYER_USAGE);
 
@@ -133,7 +159,10 @@ static void misuse(const char *path) {
     for (int i = 0; i < 4; ++i) pthread_create(&threads[i], NULL, generate, model);
     for (int i = 0; i < 4; ++i) pthread_join(threads[i], NULL);
     pthread_create(&threads[0], NULL, endless, model);
+    pthread_join(threads[0], NULL);
+    /* A cancel before the call has no effect. */
     bilayer_cancel(model);
+    pthread_create(&threads[0], NULL, generate, model);
     pthread_join(threads[0], NULL);
     bilayer_cancel(NULL);
     bilayer_free(NULL);
@@ -143,6 +172,9 @@ static void misuse(const char *path) {
 int main(int argc, char **argv) {
     int rounds = argc > 2 ? atoi(argv[2]) : 1;
     for (int round = 0; round < rounds; ++round) misuse(argv[1]);
+    /* Rust's thread-locals of this thread are dropped before the handlers of atexit run. */
+    EXPECT(bilayer_open(argv[1], NULL, &late) == BILAYER_OK && bilayer_width(late) > 0);
+    EXPECT(atexit(at_exit) == 0);
     puts("refused");
     return 0;
 }

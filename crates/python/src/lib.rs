@@ -60,7 +60,10 @@ mod _native {
         let found = worker::beside(py, fetch).inspect_err(|_| cancel.cancel())?;
         match found {
             Ok(path) => Ok(path.to_string_lossy().into_owned()),
-            Err(error) => Err(raised(py, &error.to_string(), error.exit_code())),
+            Err(error) => {
+                let text = bilayer::with_settings(&error.to_string(), |_| true);
+                Err(raised(py, &text, error.exit_code()))
+            }
         }
     }
 
