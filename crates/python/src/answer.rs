@@ -37,7 +37,8 @@ struct End {
     /// Tokens of the whole prompt.
     prompt_tokens: usize,
     statistics: Statistics,
-    reply: Reply,
+    /// `None` if it failed.
+    reply: Option<Reply>,
 }
 
 /// An answer in the making. The model's thread runs ahead of the reader, at most to the answer's end.
@@ -157,10 +158,10 @@ impl Answer {
         locked(&self.end).as_ref()?.stop
     }
 
-    /// Text, reasoning and calls as names and arguments, once the answer has ended and was read to its end.
+    /// Text, reasoning and calls as names and arguments, once the answer was read to its end; None if it failed.
     fn reply(&self) -> Option<(String, String, Vec<(String, String)>)> {
         let end = locked(&self.end);
-        let Reply { content, reasoning, calls } = &end.as_ref()?.reply;
+        let Reply { content, reasoning, calls } = end.as_ref()?.reply.as_ref()?;
         let call = |call: &bilayer::Function| (call.name.clone(), call.arguments.clone());
         Some((content.clone(), reasoning.clone(), calls.iter().map(call).collect()))
     }
@@ -211,7 +212,8 @@ fn make(model: &mut Model, request: Request, sender: &Sender<Event>) -> Event {
     let _ = give(&mut tokens, sender);
     let stop = answer.stop().map(bilayer::Stop::name);
     let (prompt_tokens, statistics) = (answer.prompt_tokens(), answer.statistics());
-    Event::End(End { stop, prompt_tokens, statistics, reply: answer.parse(&text) })
+    let reply = Some(answer.parse(&text));
+    Event::End(End { stop, prompt_tokens, statistics, reply })
 }
 
 /// Gives the tokens to the reader; false if it is gone.

@@ -169,12 +169,14 @@ impl Worker {
     /// Cancels all jobs, frees the model and waits for its thread.
     ///
     /// # Errors
-    /// A signal handler raised an exception: the thread then ends unseen.
+    /// A signal handler raised an exception: the thread then ends in the background.
     pub fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.process != std::process::id() {
             return Ok(());
         }
         self.stop();
+        // Until the interpreter's lock is back after the join.
+        let _waiting = Waiting::new();
         wait(py, &self.freed)?;
         py.detach(|| self.join());
         Ok(())
@@ -189,7 +191,9 @@ impl Worker {
     }
 
     fn join(&self) {
-        if let Some(thread) = locked(&self.thread).take() {
+        // The lock is free again before the thread is waited for.
+        let thread = locked(&self.thread).take();
+        if let Some(thread) = thread {
             // A panic is in `fault`.
             let _ = thread.join();
         }
@@ -214,7 +218,8 @@ impl Worker {
 impl Drop for Worker {
     /// The thread ends by itself, since nobody can hand in jobs; only the end of the interpreter waits for it.
     fn drop(&mut self) {
-        let thread = locked(&self.thread).take();
+        // Without a lock, which a thread may have held that a forked process lacks.
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if self.process != std::process::id() {
             // It cannot be detached where it does not exist.
             std::mem::forget(thread);
@@ -260,7 +265,7 @@ fn said(fault: &(dyn Any + Send)) -> String {
     format!("internal error: {text}; please report it")
 }
 
-/// Runs work that needs no model beside the interpreter and waits for it. After a signal it goes on unseen to its end.
+/// Runs work that needs no model beside the interpreter and waits for it. After a signal it goes on in the background to its end.
 ///
 /// # Errors
 /// A signal, a panic of the work, or no thread can be started.

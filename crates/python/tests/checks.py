@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -10,6 +11,7 @@ import threading
 import traceback
 
 import bilayer
+import bilayer.llama_cpp
 
 DEMO = os.environ["DEMO"]
 CHECKS = []
@@ -224,10 +226,21 @@ def wrong_types_are_type_errors():
             lambda: model.detokenize(["a"]),
         ):
             raised(TypeError, "", call)
+        for part, messages in {
+            "messages[0] must be a dict, not int": [3],
+            "messages[1] must be a dict, not str": [{"role": "user", "content": "a"}, "b"],
+            "messages[0].role must be a text, not int": [{"role": 3, "content": "a"}],
+            "messages[0].content must be a text or a list of text parts, not int": [{"role": "user", "content": 3}],
+            "messages[0].content must be a value of JSON, not bytes": [{"role": "user", "content": b"a"}],
+            "a key of messages[0].meta must be a text": [{"role": "user", "content": "a", "meta": {3: 1}}],
+        }.items():
+            raised(TypeError, part, lambda: model.chat(messages))
+        raised(TypeError, "messages must be a list", lambda: model.chat("a"))
 
 
 @check
 def arguments_out_of_range_are_named():
+    user = {"role": "user", "content": "a"}
     with opened() as model:
         for part, call in {
             "max_tokens is -2; it must be at least 0": lambda: model.generate("a", max_tokens=-2),
@@ -244,9 +257,16 @@ def arguments_out_of_range_are_named():
             "threads is -1": lambda: bilayer.Bilayer(DEMO, threads=-1),
             "pooling is sum": lambda: bilayer.Bilayer(DEMO, pooling="sum"),
             "rounds is 0": lambda: model.profile(rounds=0),
+            "messages must not be empty": lambda: model.chat([]),
+            "messages[0].content has a lone surrogate at 0": lambda: model.chat([user | {"content": "\ud800"}]),
+            "messages[0].score is nan; it must be finite": lambda: model.chat([user | {"score": float("nan")}]),
+            "tools[0].x is inf": lambda: model.chat([user], tools=[{"x": float("inf")}]),
+            "must be system, developer, user": lambda: model.chat([user | {"role": "wizard"}]),
         }.items():
             raised(bilayer.UsageError, part, call)
         raised(bilayer.MemoryExceededError, "use a larger `context`", lambda: next(model.generate("a " * 5000)))
+        for token in (70, "70"):
+            assert next(model.generate("ROMEO:", logit_bias={token: 1000.0})).id == 70
         texts = {model.generate("ROMEO:", max_tokens=24, seed=seed).text() for seed in (None, -1, None)}
         assert len(texts) > 1, "a random seed"
         assert list(model.generate([model.bos], max_tokens=-1, stop="\n"))
@@ -266,6 +286,13 @@ def functions_are_called_and_their_results_read():
         messages = [{"role": "user", "content": "when"}]
         reply = model.chat(messages, tools=tools, grammar=call).reply()
         assert reply.text == "so:" and reply.reasoning == "", reply
+        answer = model.chat(messages, tools=tools, grammar=call)
+        assert answer.reply() is answer.reply(), "ids of calls stay"
+        ids = set()
+        for _ in range(2):
+            random.seed(0)
+            ids.add(model.chat(messages, tools=tools, grammar=call).reply().tool_calls[0]["id"])
+        assert len(ids) == 2, "ids do not depend on the program's seed"
         [made] = reply.tool_calls
         assert made["function"] == {"name": "now", "arguments": '{"zone": "UTC"}'}, made
         result = {"role": "tool", "tool_call_id": made["id"], "content": [{"type": "text", "text": "12:00"}]}
@@ -289,6 +316,9 @@ def functions_are_called_and_their_results_read():
         raised(bilayer.UsageError, "tools: ", lambda: model.chat(messages, tools=[{"type": "function"}]))
         raised(bilayer.Error, "in a conversation", lambda: next(model.generate("a", tools=tools)))
         assert model.generate("ROMEO:", max_tokens=4).reply().text
+        failed = model.generate("a " * 5000)
+        raised(bilayer.MemoryExceededError, "", failed.reply)
+        raised(bilayer.UsageError, "has failed", failed.reply)
 
 
 @check
@@ -302,6 +332,7 @@ def models_of_the_hub_are_missing_by_their_codes():
             raised(bilayer.UsageError, "no model name", lambda: bilayer.hub("none"))
             offline = lambda: bilayer.Llama.from_pretrained("org/none", "*Q4_K_M.gguf")
             raised(FileNotFoundError, "org/none:Q4_K_M", offline)
+            raised(bilayer.Error, "(no HF_HUB_OFFLINE)", lambda: bilayer.hub("org/none"))
             refused = lambda: bilayer.Llama.from_pretrained("org/none", cache_dir=folder)
             raised(bilayer.UsageError, "cache_dir", refused)
         finally:
@@ -309,6 +340,32 @@ def models_of_the_hub_are_missing_by_their_codes():
                 os.environ.pop(name)
                 if name in saved:
                     os.environ[name] = saved[name]
+
+
+@check
+def patterns_choose_files_of_the_hub():
+    asked = []
+
+    def hub(name):
+        asked.append(name)
+        return "/cache/a-Q4_K_M-00001-of-00002.gguf"
+
+    saved, bilayer.llama_cpp.hub = bilayer.llama_cpp.hub, hub
+    try:
+        for pattern, name in {
+            "*Q4_K_M.gguf": "org/a:Q4_K_M",
+            "*q4_k_m.GGUF": "org/a:q4_k_m",
+            "*Q4_K_M-00001-of-00002.gguf": "org/a:Q4_K_M-00001-of-00002",
+            "Q4_K_M/*.gguf": "org/a:Q4_K_M",
+            "*.gguf": "org/a",
+            None: "org/a",
+            "a-Q4_K_M.gguf": "org/a/a-Q4_K_M.gguf",
+        }.items():
+            bilayer.llama_cpp._file_on_hub("org/a", pattern)
+            assert asked.pop() == name, pattern
+        raised(bilayer.UsageError, "give its name", lambda: bilayer.llama_cpp._file_on_hub("org/a", "b*Q4_K_M.gguf"))
+    finally:
+        bilayer.llama_cpp.hub = saved
 
 
 @check

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 import os
 from collections.abc import Mapping, Sequence
@@ -83,15 +84,47 @@ def _prompt(prompt: Prompt) -> Any:
 
 def _messages(messages: Sequence[Mapping[str, Any]]) -> tuple[str]:
     """Return messages as the library takes them: JSON, in a tuple of its own."""
-    items = [dict(item) if isinstance(item, Mapping) else item for item in messages]
-    return (json.dumps(items),)
+    for at, item in enumerate(messages):
+        if not isinstance(item, Mapping):
+            raise TypeError(f"messages[{at}] must be a dict, not {type(item).__name__}")
+        role, content = item.get("role", ""), item.get("content")
+        if not isinstance(role, str):
+            raise TypeError(f"messages[{at}].role must be a text, not {type(role).__name__}")
+        if isinstance(content, (int, float)):
+            kind = type(content).__name__
+            raise TypeError(f"messages[{at}].content must be a text or a list of text parts, not {kind}")
+    return (_json(messages, "messages"),)
+
+
+def _json(value: Any, name: str) -> str:
+    """Return a value as JSON."""
+    return json.dumps(_plain(value, name))
+
+
+def _plain(value: Any, name: str) -> Any:
+    """Return a value of JSON's types, which are checked."""
+    if isinstance(value, str):
+        return _text(value, name)
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise UsageError(f"{name} is {value}; it must be finite", 2)
+        return value
+    if isinstance(value, Mapping):
+        for key in value:
+            _text(key, f"a key of {name}")
+        return {key: _plain(item, f"{name}.{key}") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, f"{name}[{at}]") for at, item in enumerate(value)]
+    raise TypeError(f"{name} must be a value of JSON, not {type(value).__name__}")
 
 
 def _grammar(
     json_schema: Any, json_object: bool, grammar: str | None, regex: str | None, lark: str | None
 ) -> tuple[str, str] | None:
     if json_schema is not None and not isinstance(json_schema, str):
-        json_schema = json.dumps(json_schema)
+        json_schema = _json(json_schema, "json_schema")
     kinds = {"json_schema": json_schema, "gbnf": grammar, "regex": regex, "lark": lark}
     given = [(kind, text) for kind, text in kinds.items() if text is not None]
     if json_object:
@@ -139,8 +172,10 @@ def _settings(
     return settings
 
 
-def _bias(biases: Mapping[int, float]) -> list[tuple[int, float]]:
-    return [(_whole(token, "logit_bias", most=2**32 - 1), float(bias)) for token, bias in biases.items()]
+def _bias(biases: Mapping[int | str, float]) -> list[tuple[int, float]]:
+    # The keys of JSON objects are texts.
+    keys = {token: int(token) if isinstance(token, str) and token.isdecimal() else token for token in biases}
+    return [(_whole(keys[token], "logit_bias", most=2**32 - 1), float(bias)) for token, bias in biases.items()]
 
 
 def _measured(prompt_tokens: int | None, decode_tokens: int | None, rounds: int) -> tuple[int | None, int | None, int]:

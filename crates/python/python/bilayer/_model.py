@@ -15,6 +15,7 @@ from ._arguments import (
     Prompt,
     _bias,
     _grammar,
+    _json,
     _measured,
     _prompt,
     _settings,
@@ -25,6 +26,7 @@ from ._arguments import (
     _whole,
     _whole_or_none,
 )
+from ._errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 #: Sampling parameters by the name of their argument: those of the command line, `temp` as `temperature`.
 _SAMPLING = {name.replace("-", "_"): name for name, _, _ in _native.parameters()}
 _SAMPLING["temperature"] = "temp"
+
+#: Makes the ids of calls, which must differ although a program seeds `random`.
+_IDS = random.SystemRandom()
 
 
 class Token(NamedTuple):
@@ -157,6 +162,7 @@ class Answer(Iterator[Token], AsyncIterator[Token]):
 
     def __init__(self, native: _native.Answer) -> None:
         self._native = native
+        self._reply: Reply | None = None
 
     def __iter__(self) -> Answer:
         return self
@@ -195,11 +201,21 @@ class Answer(Iterator[Token], AsyncIterator[Token]):
 
         Outside of a conversation all is text. What a model marks with control tokens is seen if the request has ``tools`` or
         ``show_control``.
+
+        Raises
+        ------
+        UsageError
+            The answer has failed before.
         """
         for _ in self:
             pass
-        text, reasoning, calls = self._native.reply() or ("", "", [])
-        return Reply(text, reasoning, [_call(*call) for call in calls])
+        if self._reply is None:
+            made = self._native.reply()
+            if made is None:
+                raise UsageError("the answer has failed; it has no reply", 2)
+            text, reasoning, calls = made
+            self._reply = Reply(text, reasoning, [_call(*call) for call in calls])
+        return self._reply
 
     def close(self) -> None:
         """End the answer before its next token."""
@@ -224,7 +240,7 @@ class Answer(Iterator[Token], AsyncIterator[Token]):
 
 def _call(name: str, arguments: str) -> dict[str, Any]:
     """Return a call of a function as in OpenAI's interface; some templates insist on ids of nine characters."""
-    id = f"{random.getrandbits(36):09x}"
+    id = f"{_IDS.getrandbits(36):09x}"
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -377,7 +393,7 @@ class Bilayer:
         stop: str | Sequence[str] = (),
         seed: int | None = 0,
         logprobs: int | None = None,
-        logit_bias: Mapping[int, float] | None = None,
+        logit_bias: Mapping[int | str, float] | None = None,
         json_schema: Any = None,
         json_object: bool = False,
         grammar: str | None = None,
@@ -404,7 +420,7 @@ class Bilayer:
         logprobs : int, optional
             Reports the log-probability of each token and of so many most likely ones.
         logit_bias : dict of int to float, optional
-            Added to the logits of tokens.
+            Added to the logits of tokens; numbers of tokens may be texts, as in JSON.
         json_schema : dict or str, optional
             Allows only JSON that is valid under the schema.
         json_object : bool, default False
@@ -455,7 +471,7 @@ class Bilayer:
             "ignore_eos": ignore_eos,
             "show_control": show_control,
             "context_shift": _whole_or_none(context_shift, "context_shift"),
-            "tools": None if not tools else json.dumps(list(tools)),
+            "tools": None if not tools else _json(list(tools), "tools"),
         }
         return Answer(self._native.generate(asked))
 
@@ -476,11 +492,14 @@ class Bilayer:
         Answer
             An iterator and async iterator of `Token`.
         """
-        if isinstance(messages, (str, Mapping)):
-            raise TypeError("messages must be a list of messages")
+        if isinstance(messages, (str, bytes, Mapping)):
+            raise TypeError(f"messages must be a list of dicts, not {type(messages).__name__}")
         items = list(messages)
-        if not all(isinstance(item, Mapping) for item in items):
-            raise TypeError("messages must be a list of dicts")
+        if not items:
+            raise UsageError("messages must not be empty", 2)
+        for at, item in enumerate(items):
+            if not isinstance(item, Mapping):
+                raise TypeError(f"messages[{at}] must be a dict, not {type(item).__name__}")
         return self.generate(items, **options)
 
     # Encoders.

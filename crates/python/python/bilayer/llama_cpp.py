@@ -16,6 +16,7 @@ import fnmatch
 import json
 import os
 import random
+import re
 import sys
 import time
 import uuid
@@ -145,17 +146,19 @@ class LlamaGrammar:
 
 def _file_on_hub(repo_id: str, pattern: str | None) -> str:
     """Return the path of a repository's file, downloaded unless cached; a pattern names its quantization, as ``*Q4_K_M.gguf``."""
-    if pattern is None:
+    if pattern is None or pattern.lower() in ("*", "*.gguf"):
         return hub(repo_id)
     if not any(sign in pattern for sign in "*?["):
         return hub(f"{repo_id}/{pattern}")
-    parts = [part.strip("-._") for part in pattern.removesuffix(".gguf").split("*")]
+    parts = [part.strip("-._/") for part in re.sub(r"\.gguf$", "", pattern, flags=re.IGNORECASE).split("*")]
     quant = next((part for part in reversed(parts) if part), "")
     if not quant.replace("_", "").replace("-", "").isalnum():
         raise UsageError(f"filename is {pattern!r}; it must be a file's name, or a pattern such as '*Q4_K_M.gguf'", 2)
     path = hub(f"{repo_id}:{quant}")
-    if not fnmatch.fnmatch(os.path.basename(path).lower(), os.path.basename(pattern).lower()):
-        found = os.path.basename(path)
+    found = os.path.basename(path)
+    # A split file matches with and without its shard's number.
+    names = (found, re.sub(r"-\d{5}-of-\d{5}", "", found))
+    if not any(fnmatch.fnmatchcase(name.lower(), os.path.basename(pattern).lower()) for name in names):
         raise UsageError(f"filename is {pattern!r}; {repo_id} has {found} of type {quant}: give its name", 2)
     return path
 
@@ -350,7 +353,7 @@ class Llama(StateMethods):
     ) -> Any:
         """Return the vector of a text, or those of several, as the model gives them or, with `normalize`, of length 1."""
         texts = [input] if isinstance(input, str) else list(input)
-        rows = self._model.embed(texts, truncate=truncate, normalize=normalize).tolist()
+        rows = self._model.embed(texts, truncate=truncate, normalize=bool(normalize)).tolist()
         found = rows[0] if isinstance(input, str) else rows
         return (found, self._count(texts)) if return_count else found
 
