@@ -5,7 +5,7 @@ use bilayer_gguf::{Array, Metadata, Value};
 use serde_json::Value as Json;
 
 use crate::config::MTP_COUNT;
-use crate::{Architecture, Error};
+use crate::{Architecture, Error, granite, granitehybrid};
 
 mod defaults;
 mod rope;
@@ -322,7 +322,7 @@ pub(crate) fn missing(names: &[&'static str]) -> Error {
     Error::MissingField { names: names.join("` or `") }
 }
 
-/// The architecture of a checkpoint, from the class that its `config.json` names.
+/// The architecture of a checkpoint, from the class that its `config.json` names, and from the layers of a Granite 4.
 ///
 /// # Errors
 /// [`Error::MissingField`], [`Error::Field`]; [`Error::UnknownClass`], which lists the known ones.
@@ -332,7 +332,10 @@ pub fn of_checkpoint(settings: Settings<'_>) -> Result<&'static Architecture, Er
     let class = list.as_array().and_then(|list| list.first()).and_then(|class| class.as_str());
     let class = class.ok_or_else(|| unexpected(field, "a list of one class", list))?;
     let known = crate::all().iter().find(|known| known.checkpoint.classes.contains(&class));
-    known.copied().ok_or_else(|| Error::UnknownClass { class: class.to_owned() })
+    let known = *known.ok_or_else(|| Error::UnknownClass { class: class.to_owned() })?;
+    let is_granite =
+        std::ptr::eq(known, &granitehybrid::ARCHITECTURE) && granitehybrid::is_granite(settings)?;
+    Ok(if is_granite { &granite::ARCHITECTURE } else { known })
 }
 
 /// The metadata of a file of `architecture`, and the tensors that no checkpoint contains. Absent fields have the defaults of

@@ -1,11 +1,11 @@
-//! Granite 3, dense: Llama with scales on embedding, residual and attention and a divisor of the logits.
+//! Granite 3, dense, and Granite 4 without Mamba and experts: Llama with scales on embedding, residual and attention and a divisor of the logits.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Error, Field, Norm, checkpoint, decoder, names, tiny,
+    Architecture, Checkpoint, Config, Error, Field, Name, Norm, checkpoint, decoder, names, tiny,
 };
 
 const NAME: &str = "granite";
@@ -24,16 +24,19 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         ];
         tiny::decoder(NAME, Norm::Rms, &more)
     },
-    names: &[names::ENDS, names::ATTENTION_IN_PAIRS, names::GATED, names::NORMS],
+    names: &[names::ENDS, names::ATTENTION_IN_PAIRS, names::GATED, names::NORMS, HALVES],
     ignored: decoder::IGNORED,
     checkpoint: Checkpoint {
         classes: &["GraniteForCausalLM"],
         activations: &["silu"],
         fields: &[
             checkpoint::SIZES,
-            checkpoint::FEED_FORWARD,
             checkpoint::RMS,
             &[
+                Field::size(
+                    "feed_forward_length",
+                    &["shared_intermediate_size", "intermediate_size"],
+                ),
                 Field::number("attention.scale", &["attention_multiplier"]),
                 Field::number("embedding_scale", &["embedding_multiplier"]),
                 Field::number("residual_scale", &["residual_multiplier"]),
@@ -43,6 +46,13 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         more: checkpoint::decoder,
     },
 };
+
+/// The feed-forward of Granite 4 without experts; gate and up are halves of one matrix.
+pub(crate) const HALVES: &[Name] = &[
+    Name::row_part("blk.{}.ffn_gate", "model.layers.{}.shared_mlp.input_linear", 0, 2),
+    Name::row_part("blk.{}.ffn_up", "model.layers.{}.shared_mlp.input_linear", 1, 2),
+    Name::kept("blk.{}.ffn_down", "model.layers.{}.shared_mlp.output_linear"),
+];
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };

@@ -5,10 +5,11 @@ use bilayer_gguf::{Metadata, Value};
 use bilayer_graph::Pairs;
 
 use crate::experts::Weights;
+use crate::granite::HALVES;
 use crate::keys::Keys;
 use crate::{
     Architecture, Checkpoint, Config, Draft, Error, Experts, Field, Mamba2, Mixer, Name, Norm,
-    checkpoint, decoder, mamba2, names, tiny,
+    Settings, checkpoint, decoder, mamba2, names, tiny,
 };
 
 const NAME: &str = "granitehybrid";
@@ -36,7 +37,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         ];
         tiny::decoder(NAME, Norm::Rms, &more)
     },
-    names: &[names::ENDS, names::ATTENTION_IN_PAIRS, names::NORMS, MAMBA, FEED_FORWARD],
+    names: &[names::ENDS, names::ATTENTION_IN_PAIRS, names::NORMS, MAMBA, EXPERTS, HALVES],
     ignored: decoder::IGNORED,
     checkpoint: Checkpoint {
         classes: &["GraniteMoeHybridForCausalLM"],
@@ -57,9 +58,9 @@ const MAMBA: &[Name] = &[
     Name::kept("blk.{}.ssm_out", "model.layers.{}.mamba.out_proj"),
 ];
 
-/// The router, its experts and the shared one, which is the feed-forward of a model without experts; gate and up are
-/// halves of one matrix.
-const FEED_FORWARD: &[Name] = &[
+/// The router, its experts and the shared one, which is the feed-forward of a model without experts ([`HALVES`]); gate and
+/// up are halves of one matrix.
+const EXPERTS: &[Name] = &[
     Name::kept("blk.{}.ffn_gate_inp", "model.layers.{}.block_sparse_moe.router.layer"),
     Name::row_part("blk.{}.ffn_gate_exps", "model.layers.{}.block_sparse_moe.input_linear", 0, 2),
     Name::row_part("blk.{}.ffn_up_exps", "model.layers.{}.block_sparse_moe.input_linear", 1, 2),
@@ -67,9 +68,6 @@ const FEED_FORWARD: &[Name] = &[
     Name::row_part("blk.{}.ffn_gate_shexp", "model.layers.{}.shared_mlp.input_linear", 0, 2),
     Name::row_part("blk.{}.ffn_up_shexp", "model.layers.{}.shared_mlp.input_linear", 1, 2),
     Name::kept("blk.{}.ffn_down_shexp", "model.layers.{}.shared_mlp.output_linear"),
-    Name::row_part("blk.{}.ffn_gate", "model.layers.{}.shared_mlp.input_linear", 0, 2),
-    Name::row_part("blk.{}.ffn_up", "model.layers.{}.shared_mlp.input_linear", 1, 2),
-    Name::kept("blk.{}.ffn_down", "model.layers.{}.shared_mlp.output_linear"),
 ];
 
 const FIELDS: &[Field] = &[
@@ -86,6 +84,24 @@ const FIELDS: &[Field] = &[
     Field::size("ssm.time_step_rank", &["mamba_n_heads"]),
 ];
 
+/// Whether a checkpoint of this class has the layers of [`crate::granite`]: attention that rotates, and no experts.
+/// llama.cpp's converter names such models `granite`.
+///
+/// # Errors
+/// [`Error::Field`].
+pub(crate) fn is_granite(settings: Settings<'_>) -> Result<bool, Error> {
+    let is_dense = settings.size(&["num_local_experts"])?.unwrap_or(0) == 0;
+    let rotates = settings.text(&["position_embedding_type"])? == Some("rope");
+    let has_mamba = kinds(settings)?.is_none_or(|kinds| kinds.iter().any(|kind| kind % 2 == 0));
+    Ok(is_dense && rotates && !has_mamba)
+}
+
+/// The kind of each layer, odd for attention; `None` if the checkpoint does not list them.
+fn kinds(settings: Settings<'_>) -> Result<Option<Vec<usize>>, Error> {
+    // Both names of each kind, the newer last.
+    checkpoint::kinds(settings, &["mamba", "attention", "linear_attention", "full_attention"])
+}
+
 fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
     mamba2::without_bounds(draft)?;
     let rotates = draft.settings.text(&["position_embedding_type"])? == Some("rope");
@@ -99,10 +115,7 @@ fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
     let inner = heads.checked_mul(draft.needed_size(&["mamba_d_head"])?);
     draft.set("ssm.inner_size", inner.unwrap_or(u32::MAX));
     let heads = draft.needed_size(&["num_key_value_heads"])?;
-    // Both names of each kind, the newer last.
-    let known = ["mamba", "attention", "linear_attention", "full_attention"];
-    let kinds = checkpoint::kinds(draft.settings, &known)?;
-    let kinds = kinds.ok_or_else(|| checkpoint::missing(&["layer_types"]))?;
+    let kinds = kinds(draft.settings)?.ok_or_else(|| checkpoint::missing(&["layer_types"]))?;
     let heads: Vec<u32> = kinds.iter().map(|&kind| heads * (kind % 2) as u32).collect();
     draft.set("attention.head_count_kv", heads);
     checkpoint::decoder(draft)?;
@@ -127,8 +140,8 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 mod tests {
     use serde_json::json;
 
-    use super::{ARCHITECTURE, Mamba2, Mixer, tiny::changed};
-    use crate::{Settings, draft};
+    use super::{ARCHITECTURE, Mamba2, Mixer, NAME, tiny::changed};
+    use crate::{Settings, draft, of_checkpoint};
 
     #[test]
     fn layers_without_key_value_heads_are_mamba() {
@@ -163,19 +176,48 @@ mod tests {
         }
     }
 
+    /// A checkpoint of the class with layers of `kinds`.
+    fn settings(kinds: [&str; 3], positions: &str, experts: u32) -> serde_json::Value {
+        json!({
+            "architectures": ["GraniteMoeHybridForCausalLM"], "num_hidden_layers": 3, "hidden_size": 64,
+            "max_position_embeddings": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "vocab_size": 99, "rms_norm_eps": 1e-5, "shared_intermediate_size": 96, "mamba_d_conv": 4,
+            "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_n_heads": 4, "mamba_d_head": 32,
+            "attention_multiplier": 0.5, "embedding_multiplier": 2.0, "residual_multiplier": 0.5,
+            "logits_scaling": 2.0, "layer_types": kinds, "position_embedding_type": positions,
+            "time_step_limit": [0.0, {"__float__": "Infinity"}], "num_local_experts": experts,
+        })
+    }
+
+    /// As llama.cpp's converter names them.
+    #[test]
+    fn models_without_mamba_and_experts_are_granite() {
+        let attention = ["attention"; 3];
+        for (kinds, positions, experts, expected) in [
+            (attention, "rope", 0, "granite"),
+            (["full_attention"; 3], "rope", 0, "granite"),
+            (attention, "rope", 4, "granitehybrid"),
+            (attention, "nope", 0, "granitehybrid"),
+            (["attention", "mamba", "attention"], "rope", 0, "granitehybrid"),
+        ] {
+            let settings = settings(kinds, positions, experts);
+            let architecture = of_checkpoint(Settings(&settings)).unwrap();
+            assert_eq!(architecture.name, expected, "{kinds:?}, {positions}, {experts}");
+        }
+        let settings = settings(attention, "rope", 0);
+        let of = |architecture: &'static crate::Architecture| {
+            let (metadata, _) = draft(architecture, Settings(&settings)).unwrap();
+            let config = (architecture.config)(&metadata).unwrap();
+            crate::Config { architecture: NAME, biased: &[], ..config }
+        };
+        assert_eq!(of(of_checkpoint(Settings(&settings)).unwrap()), of(&ARCHITECTURE));
+    }
+
     /// Both names of each kind of layer, and attention alone, which rotates.
     #[test]
     fn kinds_and_positions_are_those_of_the_checkpoint() {
         let config = |kinds: [&str; 3], positions: &str| {
-            let settings = json!({
-                "architectures": ["GraniteMoeHybridForCausalLM"], "num_hidden_layers": 3, "hidden_size": 64,
-                "max_position_embeddings": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
-                "vocab_size": 99, "rms_norm_eps": 1e-5, "shared_intermediate_size": 96, "mamba_d_conv": 4,
-                "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_n_heads": 4, "mamba_d_head": 32,
-                "attention_multiplier": 0.5, "embedding_multiplier": 2.0, "residual_multiplier": 0.5,
-                "logits_scaling": 2.0, "layer_types": kinds, "position_embedding_type": positions,
-                "time_step_limit": [0.0, {"__float__": "Infinity"}],
-            });
+            let settings = settings(kinds, positions, 0);
             let (metadata, _) = draft(&ARCHITECTURE, Settings(&settings)).unwrap();
             (ARCHITECTURE.config)(&metadata).unwrap()
         };

@@ -105,7 +105,7 @@ fn pattern(settings: Settings<'_>) -> Result<String, Error> {
     })
 }
 
-/// Refuses bounds on time steps. transformers has a lower one, which is of no account in published models: 0.001.
+/// Refuses bounds on time steps. transformers has a lower one too; that of published models, 0.001, changes no result.
 fn without_bounds(draft: &Draft<'_>) -> Result<(), Error> {
     mamba2::without_bounds(draft)?;
     for name in ["time_step_min", "mamba_dt_min"] {

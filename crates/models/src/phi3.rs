@@ -6,8 +6,8 @@ use bilayer_graph::Pairs;
 use crate::keys::Keys;
 use crate::rope::long_factor;
 use crate::{
-    Architecture, Checkpoint, Config, Error, FeedForward, Field, Name, Norm, Scaling, checkpoint,
-    decoder, limits, names, tiny,
+    Architecture, Checkpoint, Config, Error, FeedForward, Name, Norm, Scaling, checkpoint, decoder,
+    limits, names, tiny,
 };
 
 const NAME: &str = "phi3";
@@ -35,16 +35,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     checkpoint: Checkpoint {
         classes: &["Phi3ForCausalLM"],
         activations: &["silu"],
-        fields: &[
-            checkpoint::SIZES,
-            checkpoint::FEED_FORWARD,
-            checkpoint::RMS,
-            checkpoint::WINDOW,
-            &[Field::maybe_size(
-                "rope.scaling.original_context_length",
-                &["original_max_position_embeddings"],
-            )],
-        ],
+        fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS, checkpoint::WINDOW],
         more: checkpoint::decoder,
     },
 };

@@ -22,15 +22,18 @@ pub(super) fn filled(settings: Settings<'_>) -> Json {
 /// The defaults of a class. Those of fields with several names have the name that is looked for last.
 fn defaults(class: &str) -> Json {
     match class {
-        "MistralForCausalLM" | "Exaone4ForCausalLM" => json!({"sliding_window": 4096}),
+        "MistralForCausalLM" | "Exaone4ForCausalLM" | "Cohere2ForCausalLM" => {
+            json!({"sliding_window": 4096})
+        }
+        "Phi3ForCausalLM" => json!({"original_max_position_embeddings": 4096}),
         "MixtralForCausalLM" | "Lfm2ForCausalLM" | "Lfm2MoeForCausalLM" => base(1e6),
         "CohereForCausalLM"
         | "Ernie4_5ForCausalLM"
         | "Ernie4_5_MoeForCausalLM"
         | "Llama4ForCausalLM"
-        | "Llama4ForConditionalGeneration"
-        | "Olmo3ForCausalLM" => base(5e5),
-        "GptOssForCausalLM" => base(150_000.0),
+        | "Llama4ForConditionalGeneration" => base(5e5),
+        "Olmo3ForCausalLM" => json!({"rotary_emb_base": 5e5, "sliding_window": 4096}),
+        "GptOssForCausalLM" => json!({"rotary_emb_base": 150_000.0, "sliding_window": 128}),
         "MiniMaxM2ForCausalLM" => base(5e6),
         "SmolLM3ForCausalLM" => base(2e6),
         "NomicBertModel" | "NomicBertForMaskedLM" => base(1000.0),
@@ -52,7 +55,7 @@ fn defaults(class: &str) -> Json {
         "Glm4MoeLiteForCausalLM" => json!({
             "norm_topk_prob": true, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.8,
         }),
-        "Gemma2ForCausalLM" => json!({"query_pre_attn_scalar": 256}),
+        "Gemma2ForCausalLM" => json!({"query_pre_attn_scalar": 256, "sliding_window": 4096}),
         "Gemma3ForCausalLM" | "Gemma3ForConditionalGeneration" => gemma3(),
         _ => json!({}),
     }
@@ -125,6 +128,30 @@ mod tests {
             base("MixtralForCausalLM", json!({"rope_parameters": {"rope_theta": 7e5}})),
             7e5
         );
+    }
+
+    /// A window that is null is none.
+    #[test]
+    fn the_window_is_that_of_the_class() {
+        let soft = json!({"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "logit_scale": 1.0});
+        for (class, architecture, expected) in [
+            ("Cohere2ForCausalLM", "cohere2", 4096),
+            ("Gemma2ForCausalLM", "gemma2", 4096),
+            ("Olmo3ForCausalLM", "olmo2", 4096),
+            ("GptOssForCausalLM", "gpt-oss", 128),
+        ] {
+            let key = format!("{architecture}.attention.sliding_window");
+            let window = |given: Option<Json>| {
+                let mut more = soft.clone();
+                if let Some(given) = given {
+                    more["sliding_window"] = given;
+                }
+                metadata(class, &more).u32(&key).ok()
+            };
+            assert_eq!(window(None), Some(expected), "{class}");
+            assert_eq!(window(Some(json!(8))), Some(8), "{class}");
+            assert_eq!(window(Some(json!(null))), None, "{class}");
+        }
     }
 
     #[test]

@@ -83,7 +83,6 @@ fn kind(scaling: Settings<'_>) -> Result<&str, Error> {
 
 fn scaled(draft: &mut Draft<'_>, scaling: Settings<'_>, base: f32, dims: u32) -> Result<(), Error> {
     let needed = |name: &'static str| scaling.number(&[name])?.ok_or_else(|| missing(&[name]));
-    let original = "original_max_position_embeddings";
     match kind(scaling)? {
         "default" => {}
         "linear" => {
@@ -94,10 +93,7 @@ fn scaled(draft: &mut Draft<'_>, scaling: Settings<'_>, base: f32, dims: u32) ->
             let factor = needed("factor")?;
             draft.set("rope.scaling.type", "yarn");
             draft.set("rope.scaling.factor", factor);
-            let context = match scaling.size(&[original])? {
-                Some(context) => context,
-                None => draft.needed_size(&["max_position_embeddings"])?,
-            };
+            let context = original_context(draft, scaling)?;
             draft.set("rope.scaling.original_context_length", context);
             for (key, name) in [("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")] {
                 if let Some(turns) = scaling.number(&[name])? {
@@ -120,7 +116,7 @@ fn scaled(draft: &mut Draft<'_>, scaling: Settings<'_>, base: f32, dims: u32) ->
                 factor: needed("factor")?,
                 low_freq_factor: needed("low_freq_factor")?,
                 high_freq_factor: needed("high_freq_factor")?,
-                original_context: needed(original)? as usize,
+                original_context: original_context(draft, scaling)? as usize,
             };
             let values = rule.factors(base, dims as usize);
             draft.make("rope_freqs.weight", values);
@@ -141,6 +137,19 @@ fn scaled(draft: &mut Draft<'_>, scaling: Settings<'_>, base: f32, dims: u32) ->
     Ok(())
 }
 
+/// The context in training, in tokens: the field beside the object, which transformers prefers, or else the object's, or else
+/// the whole context.
+fn original_context(draft: &Draft<'_>, scaling: Settings<'_>) -> Result<u32, Error> {
+    let field = "original_max_position_embeddings";
+    if let Some(context) = draft.settings.size(&[field])? {
+        return Ok(context);
+    }
+    match scaling.size(&[field])? {
+        Some(context) => Ok(context),
+        None => draft.needed_size(&["max_position_embeddings"]),
+    }
+}
+
 /// LongRoPE: two lists of divisors, the context up to which the short one applies, and the factor on cosine and sine: the
 /// checkpoint's, or else what the extension of the context implies.
 fn long(draft: &mut Draft<'_>, scaling: Settings<'_>) -> Result<(), Error> {
@@ -150,12 +159,7 @@ fn long(draft: &mut Draft<'_>, scaling: Settings<'_>) -> Result<(), Error> {
         let values = scaling.numbers(field)?.ok_or_else(|| missing(&[field]))?;
         draft.make(name, values);
     }
-    let field = "original_max_position_embeddings";
-    // transformers prefers the one beside the object.
-    let original = match draft.settings.size(&[field])? {
-        Some(original) => original,
-        None => scaling.size(&[field])?.ok_or_else(|| missing(&[field]))?,
-    };
+    let original = original_context(draft, scaling)?;
     draft.set("rope.scaling.type", "longrope");
     draft.set("rope.scaling.original_context_length", original);
     let whole = match (scaling.number(&["attention_factor"])?, scaling.number(&["factor"])?) {
@@ -199,25 +203,27 @@ mod tests {
     fn longrope_is_named_with_its_context_and_factor() {
         const FIELD: &str = "original_max_position_embeddings";
         for class in ["LlamaForCausalLM", "Qwen3ForCausalLM", "Phi3ForCausalLM"] {
-            for (scaling, more, factor) in [
-                (json!({FIELD: 64}), json!({}), (4f32 / 3.0).sqrt()),
-                (json!({}), json!({FIELD: 64}), (4f32 / 3.0).sqrt()),
-                (json!({FIELD: 32}), json!({FIELD: 64}), (4f32 / 3.0).sqrt()),
-                (json!({FIELD: 64, "factor": 8.0}), json!({}), 1.5f32.sqrt()),
-                (json!({FIELD: 64, "factor": 1.0}), json!({}), 1.0),
-                (json!({FIELD: 64, "factor": 8.0, "attention_factor": 1.25}), json!({}), 1.25),
+            // What is neither beside the object nor in it: the class's default, or the whole context.
+            let absent = if class.starts_with("Phi3") { 4096 } else { 256 };
+            let inner = if class.starts_with("Phi3") { 4096 } else { 64 };
+            for (scaling, more, original, factor) in [
+                (json!({}), json!({FIELD: 64}), 64, (4f32 / 3.0).sqrt()),
+                (json!({FIELD: 32}), json!({FIELD: 64}), 64, (4f32 / 3.0).sqrt()),
+                (json!({"factor": 8.0}), json!({FIELD: 64}), 64, 1.5f32.sqrt()),
+                (json!({"factor": 1.0}), json!({FIELD: 64}), 64, 1.0),
+                (json!({"factor": 8.0, "attention_factor": 1.25}), json!({FIELD: 64}), 64, 1.25),
+                (json!({FIELD: 64, "attention_factor": 1.0}), json!({}), inner, 1.0),
+                (json!({}), json!({}), absent, 1.0),
             ] {
                 let (metadata, made) = long(class, &scaling, &more).unwrap();
                 assert_eq!(made, 2, "{class}");
                 let architecture = metadata.str("general.architecture").unwrap();
                 let config = (crate::find(architecture).unwrap().config)(&metadata).unwrap();
                 let rope = config.layers[1].rope.unwrap();
-                assert_eq!(rope.scaling, Scaling::Long { original_context: 64 }, "{class}");
+                assert_eq!(rope.scaling, Scaling::Long { original_context: original }, "{class}");
                 let error = (rope.magnitude() - factor).abs();
                 assert!(error < 1e-6, "{class}, {scaling}: {}", rope.magnitude());
             }
-            let error = long(class, &json!({}), &json!({})).unwrap_err().to_string();
-            assert!(error.contains(FIELD), "{class}: {error}");
         }
     }
 }
