@@ -57,6 +57,9 @@ const WORK: u64 = 256 << 20;
 /// How often a template may read or write its input.
 const WORK_GROWTH: u64 = 256;
 
+/// How many probes of what a template shows may use the budget of one rendering.
+const PROBES_PER_BUDGET: u64 = 10;
+
 /// Budget of the constants that the compiler computes.
 const CONSTANTS: u64 = 16 << 20;
 
@@ -69,6 +72,15 @@ const ROOM_BYTES: usize = 4 << 20;
 
 /// Limit on how often a template may repeat its input.
 const GROWTH: usize = 8;
+
+/// How much a rendering may do.
+#[derive(Debug, Clone, Copy)]
+enum Limits {
+    /// The budget of a request.
+    Full,
+    /// That divided by [`PROBES_PER_BUDGET`].
+    Probe,
+}
 
 /// A parsed chat template.
 ///
@@ -133,6 +145,14 @@ impl Template {
         self.run(&self.source, inputs, &str::to_owned)
     }
 
+    /// The prompt as text, of a conversation that is made to find out what the template shows.
+    ///
+    /// # Errors
+    /// Those of [`render`](Self::render), with a smaller budget of work and instructions.
+    fn probe(&self, inputs: &Inputs<'_>) -> Result<String, Error> {
+        self.run_within(Limits::Probe, &self.source, inputs, &str::to_owned)
+    }
+
     /// The prompt as text and special tokens, for [`Tokenizer::encode_prompt`].
     ///
     /// # Errors
@@ -195,18 +215,34 @@ impl Template {
         inputs: &Inputs<'_>,
         write: &(dyn Fn(&str) -> String + Sync),
     ) -> Result<String, Error> {
+        self.run_within(Limits::Full, source, inputs, write)
+    }
+
+    /// [`run`](Self::run) with a part of the budget.
+    fn run_within(
+        &self,
+        limits: Limits,
+        source: &str,
+        inputs: &Inputs<'_>,
+        write: &(dyn Fn(&str) -> String + Sync),
+    ) -> Result<String, Error> {
         let len_bytes = inputs.len_bytes() + self.source.len();
         let room = ROOM_BYTES + GROWTH * len_bytes;
+        let work = WORK + WORK_GROWTH * len_bytes as u64;
+        let (environment, work) = match limits {
+            Limits::Full => (&environment::ENVIRONMENT, work),
+            Limits::Probe => (&environment::PROBES, work / PROBES_PER_BUDGET),
+        };
         let text = in_thread(|| {
             budget::set(CONSTANTS);
-            let program = program::compile(source, environment::ENVIRONMENT.syntax())?;
-            budget::set(WORK + WORK_GROWTH * len_bytes as u64);
+            let program = program::compile(source, environment.syntax())?;
+            budget::set(work);
             let mut text = String::new();
             let mut out = machinery::make_string_output(&mut text);
             let (root, blocks) = (&program.root, &program.blocks);
             let context = inputs.context(write);
             let plain = AutoEscape::None;
-            machinery::eval(&environment::ENVIRONMENT, root, context, blocks, &mut out, plain)?;
+            machinery::eval(environment, root, context, blocks, &mut out, plain)?;
             Ok(text)
         });
         let text = text?.map_err(|error| environment::error(&self.name, &error))?;

@@ -28,6 +28,13 @@ struct Refusal(String);
 /// The environment of all templates.
 pub static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(environment);
 
+/// The environment of probes, with fewer instructions.
+pub static PROBES: LazyLock<Environment<'static>> = LazyLock::new(|| {
+    let mut environment = ENVIRONMENT.clone();
+    environment.set_fuel(Some(FUEL / super::PROBES_PER_BUDGET));
+    environment
+});
+
 fn environment() -> Environment<'static> {
     // Empty, so that there is no filter, test or function without its cost.
     let mut environment = Environment::empty();

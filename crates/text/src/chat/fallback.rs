@@ -9,8 +9,9 @@ use super::support::Support;
 ///
 /// - Functions are described in the system message.
 /// - Calls are text of the assistant's message, as `format` reads them in replies.
-/// - Results, in the order of their calls, and then system messages are text before the next user message, which is
-///   added if there is none.
+/// - Results, in the order of their calls, and then system messages are text of the user: before the next message if
+///   that is the user's, else in a message of their own. One joins the user message right before it, since templates
+///   may demand that roles alternate.
 pub fn adapted(
     mut messages: Vec<Json>,
     tools: Option<&Json>,
@@ -19,7 +20,7 @@ pub fn adapted(
 ) -> Vec<Json> {
     if !support.results {
         sort_results(&mut messages);
-        messages = before_users(messages, |message| {
+        messages = as_users(messages, |message| {
             let is_result = is(message, "tool");
             is_result.then(|| format!("<tool_response>\n{}\n</tool_response>", content(message)))
         });
@@ -31,15 +32,12 @@ pub fn adapted(
         describe(&mut messages, tools, format);
     }
     if !support.system {
-        messages = before_users(messages, |message| {
-            is(message, "system").then(|| content(message)).filter(|text| !text.is_empty())
-        });
-        messages.retain(|message| !is(message, "system"));
+        messages = as_users(messages, |message| is(message, "system").then(|| content(message)));
     }
     messages
 }
 
-/// Whether any of the messages may have to be adapted.
+/// Whether a message needs the fallback.
 pub fn concerns(messages: &[Json]) -> bool {
     messages.iter().any(|message| {
         is(message, "system") || is(message, "tool") || message.get("tool_calls").is_some()
@@ -51,24 +49,46 @@ fn is(message: &Json, role: &str) -> bool {
 }
 
 fn content(message: &Json) -> String {
-    match message.get("content") {
-        None | Some(Json::Null) => String::new(),
-        Some(Json::String(text)) => text.clone(),
-        Some(other) => other.to_string(),
+    message.get("content").map(text_of).unwrap_or_default()
+}
+
+/// The text of a content.
+fn text_of(content: &Json) -> String {
+    match content {
+        Json::Null => String::new(),
+        Json::String(text) => text.clone(),
+        other => other.to_string(),
     }
 }
 
-/// Writes `text` before the content of a message.
-fn prepend(message: &mut Json, text: &str) {
-    let Some(fields) = message.as_object_mut() else { return };
-    match fields.get_mut("content") {
-        Some(Json::Array(parts)) => {
-            parts.insert(0, json!({ "type": "text", "text": format!("{text}\n") }));
+/// Appends the content of a user message to that of the last message if that is the user's too, else the message.
+fn push_user(messages: &mut Vec<Json>, mut user: Json) {
+    match messages.last_mut().filter(|last| is(last, "user")) {
+        Some(last) => last["content"] = joined(last["content"].take(), user["content"].take()),
+        None => messages.push(user),
+    }
+}
+
+/// Two contents as one, the second on a new line: a list of parts if one of them is such a list, else text.
+fn joined(first: Json, second: Json) -> Json {
+    let part = |text: String| json!({ "type": "text", "text": text });
+    match (first, second) {
+        (Json::Null, other) | (other, Json::Null) => other,
+        (Json::String(text), other) | (other, Json::String(text)) if text.is_empty() => other,
+        (Json::Array(mut first), Json::Array(second)) => {
+            first.push(part("\n".to_owned()));
+            first.extend(second);
+            Json::Array(first)
         }
-        Some(Json::String(own)) => *own = format!("{text}\n{own}"),
-        _ => {
-            fields.insert("content".to_owned(), json!(text));
+        (Json::Array(mut parts), other) => {
+            parts.push(part(format!("\n{}", text_of(&other))));
+            Json::Array(parts)
         }
+        (other, Json::Array(mut parts)) => {
+            parts.insert(0, part(format!("{}\n", text_of(&other))));
+            Json::Array(parts)
+        }
+        (first, second) => format!("{}\n{}", text_of(&first), text_of(&second)).into(),
     }
 }
 
@@ -90,28 +110,35 @@ fn sort_results(messages: &mut [Json]) {
     }
 }
 
-/// Writes the texts that `taken` finds in messages, in place of these messages, before the next user message.
-fn before_users(messages: Vec<Json>, taken: impl Fn(&Json) -> Option<String>) -> Vec<Json> {
+/// Replaces the messages in which `taken` finds texts by user messages with these, joined with those right before and
+/// after. Without a text, nothing takes the place of a message.
+fn as_users(messages: Vec<Json>, taken: impl Fn(&Json) -> Option<String>) -> Vec<Json> {
     let mut done = Vec::with_capacity(messages.len());
-    let mut texts: Vec<String> = Vec::new();
+    let mut texts: Option<Json> = None;
     for mut message in messages {
         if let Some(text) = taken(&message) {
-            texts.push(text);
+            texts = Some(joined(texts.unwrap_or_default(), text.into()));
             continue;
         }
-        if !texts.is_empty() {
-            let text = std::mem::take(&mut texts).join("\n");
-            match is(&message, "user") {
-                true => prepend(&mut message, &text),
-                false => done.push(json!({ "role": "user", "content": text })),
+        match texts.take() {
+            Some(text) if is(&message, "user") => {
+                message["content"] = joined(text, message["content"].take());
+                push_user(&mut done, message);
+                continue;
             }
+            Some(text) if text != "" => push_user(&mut done, user(text)),
+            _ => {}
         }
         done.push(message);
     }
-    if !texts.is_empty() {
-        done.push(json!({ "role": "user", "content": texts.join("\n") }));
+    if let Some(text) = texts.filter(|text| text != "") {
+        push_user(&mut done, user(text));
     }
     done
+}
+
+fn user(content: Json) -> Json {
+    json!({ "role": "user", "content": content })
 }
 
 /// Moves the calls of a message into its content.
@@ -199,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn system_messages_come_before_the_next_user_message() {
+    fn system_messages_are_text_of_the_user() {
         let system = |text: &str| json!({ "role": "system", "content": text });
         let user = |content: Json| json!({ "role": "user", "content": content });
         let answer = json!({ "role": "assistant", "content": "Yes" });
@@ -208,13 +235,34 @@ mod tests {
             (vec![system("Be brief"), user(json!("Hi"))], vec![user(json!("Be brief\nHi"))]),
             (
                 vec![system("Be brief"), answer.clone(), system("A"), system("B")],
-                vec![user(json!("Be brief")), answer, user(json!("A\nB"))],
+                vec![user(json!("Be brief")), answer.clone(), user(json!("A\nB"))],
             ),
             (
                 vec![system("Be brief"), user(json!([part("Hi")]))],
                 vec![user(json!([part("Be brief\n"), part("Hi")]))],
             ),
             (vec![system(""), user(json!("Hi"))], vec![user(json!("Hi"))]),
+            // User messages that become neighbours are one.
+            (
+                vec![user(json!("Hi")), system(""), user(json!("there"))],
+                vec![user(json!("Hi\nthere"))],
+            ),
+            (
+                vec![user(json!("Hi")), answer.clone(), system(""), answer.clone()],
+                vec![user(json!("Hi")), answer.clone(), answer.clone()],
+            ),
+            (
+                vec![user(json!([part("Hi")])), system("A"), user(json!("there"))],
+                vec![user(json!([part("Hi"), part("\nA\nthere")]))],
+            ),
+            (
+                vec![user(json!([part("Hi")])), system("A"), user(json!([part("there")]))],
+                vec![user(json!([part("Hi"), part("\n"), part("A\n"), part("there")]))],
+            ),
+            (
+                vec![user(json!("Hi")), user(json!("there"))],
+                vec![user(json!("Hi")), user(json!("there"))],
+            ),
         ];
         for (given, expected) in cases {
             assert_eq!(adapted(given, None, &NONE, &Format::of("")), expected);

@@ -4,6 +4,7 @@ use bilayer_text::chat::{Builtin, Inputs, Template, Templates};
 use bilayer_text::{Error, Vocabulary};
 use serde_json::{Map, Value, json};
 
+use super::data::shared;
 use super::prompts::{CHATML, bytes_and, specials};
 use super::vocabularies::{byte_level, tokenizer};
 
@@ -222,6 +223,40 @@ fn arguments_of_calls_are_what_the_template_takes() {
             }
             (found, _) => panic!("{source}: {found:?}"),
         }
+    }
+}
+
+/// The template of Gemma 2 refuses a system message at first and roles that do not alternate.
+#[test]
+fn roles_alternate_where_system_messages_and_results_are_text_of_the_user() {
+    let Some(path) = shared("chat-templates/templates/google-gemma-2-2b-it.jinja") else { return };
+    let template = Template::new("gemma 2", &std::fs::read_to_string(path).unwrap()).unwrap();
+    let call = json!([{ "id": "1", "function": { "name": "f", "arguments": "{}" } }]);
+    let message = |role: char| match role {
+        's' => json!({ "role": "system", "content": "Be brief" }),
+        'u' => json!({ "role": "user", "content": "Hi" }),
+        'a' => json!({ "role": "assistant", "content": "Yes" }),
+        'c' => json!({ "role": "assistant", "content": null, "tool_calls": call }),
+        _ => json!({ "role": "tool", "tool_call_id": "1", "content": "sun" }),
+    };
+    let result = "<tool_response>\nsun\n</tool_response>";
+    let cases = [
+        ("su", vec!["Be brief\nHi".to_owned()]),
+        ("us", vec!["Hi\nBe brief".to_owned()]),
+        ("usu", vec!["Hi\nBe brief\nHi".to_owned()]),
+        ("uau", vec!["Hi".to_owned(), "Hi".to_owned()]),
+        ("uaus", vec!["Hi".to_owned(), "Hi\nBe brief".to_owned()]),
+        ("uasu", vec!["Hi".to_owned(), "Be brief\nHi".to_owned()]),
+        ("ucts", vec!["Hi".to_owned(), format!("{result}\nBe brief")]),
+        ("uctsu", vec!["Hi".to_owned(), format!("{result}\nBe brief\nHi")]),
+    ];
+    for (roles, expected) in cases {
+        let messages: Vec<Value> = roles.chars().map(message).collect();
+        let prompt = template.conversation(&Inputs::new(&messages), &bytes_and(&[], &[])).unwrap();
+        let users = prompt.text.split("<start_of_turn>user\n").skip(1);
+        let users: Vec<&str> =
+            users.filter_map(|text| text.split("<end_of_turn>").next()).collect();
+        assert_eq!(users, expected, "{roles}");
     }
 }
 

@@ -68,16 +68,29 @@ fn in_envelopes(envelope: &Envelope, calls: &[Call]) -> String {
 }
 
 fn in_frames(framed: &Framed, calls: &[Call]) -> String {
-    let frame = |(name, arguments): &Call| {
+    let frame = |(at, (name, arguments)): (usize, &Call)| {
         let body = match &framed.body {
             Body::Json => json_of(arguments),
             Body::Tagged(tags) => tagged(tags, arguments),
         };
         let end = end_of(framed.call_end);
-        format!("{}{}{name}{}{body}{end}", framed.call, framed.prefix, framed.name_end)
+        let name_end = numbered(framed.name_end, at);
+        format!("{}{}{name}{name_end}{body}{end}", framed.call, framed.prefix)
     };
     let section = framed.section.first().copied().unwrap_or_default();
-    format!("{section}{}{}", lines(calls.iter().map(frame)), end_of(framed.section_end))
+    let frames = lines(calls.iter().enumerate().map(frame));
+    format!("{section}{frames}{}", end_of(framed.section_end))
+}
+
+/// What follows a name, of the call after `at` others: its digit, if it has one, is the number of the first call.
+fn numbered(name_end: &str, at: usize) -> String {
+    let digit = name_end.char_indices().find_map(|(place, sign)| Some((place, sign.to_digit(10)?)));
+    match digit {
+        Some((place, first)) => {
+            format!("{}{}{}", &name_end[..place], first as usize + at, &name_end[place + 1..])
+        }
+        None => name_end.to_owned(),
+    }
 }
 
 fn tagged(tags: &Tags, arguments: &Value) -> String {
@@ -164,6 +177,20 @@ mod tests {
             }
             let found: Option<Value> = serde_json::from_str(&found).ok();
             assert_eq!(found.as_ref(), Some(&arguments), "{}: {deltas:?} of {text}", family.name);
+        }
+    }
+
+    /// Templates find the calls of results by these numbers.
+    #[test]
+    fn calls_are_numbered() {
+        let calls = ["look", "hear"].map(|name| (name.to_owned(), json!({})));
+        let cases = [
+            ("<|tool_call_begin|>", ["functions.look:0<", "functions.hear:1<"]),
+            ("<|open|> <|end_of_msg|>", ["tool=\"look\" index=\"1\"", "tool=\"hear\" index=\"2\""]),
+        ];
+        for (source, parts) in cases {
+            let text = Format::of(source).written(&calls);
+            assert!(parts.iter().all(|part| text.contains(part)), "{text}");
         }
     }
 }
