@@ -173,7 +173,8 @@ int main(int argc, char **argv) {
     int rounds = argc > 2 ? atoi(argv[2]) : 1;
     for (int round = 0; round < rounds; ++round) misuse(argv[1]);
     /* Rust's thread-locals of this thread are dropped before the handlers of atexit run. */
-    EXPECT(bilayer_open(argv[1], NULL, &late) == BILAYER_OK && bilayer_width(late) > 0);
+    BilayerOptions options = {0};
+    EXPECT(bilayer_open(argv[1], &options, &late) == BILAYER_OK && bilayer_width(late) > 0);
     EXPECT(atexit(at_exit) == 0);
     puts("refused");
     return 0;
