@@ -8,8 +8,9 @@ use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Logger, Matcher, TokenParser};
 
 use crate::grammar::{Prepared, reason, top_level};
+use crate::schema::trials::{self, Trials};
 use crate::trigger::{Tags, Trigger};
-use crate::{Error, Grammar, Limits, Mask, Tokens, lark, schema};
+use crate::{Error, Grammar, Limits, Mask, Tokens, lark};
 
 /// Stack of the thread that compiles a grammar: llguidance follows references between rules recursively.
 const STACK_BYTES: usize = 128 << 20;
@@ -71,7 +72,7 @@ impl Constraint {
         Ok(Constraint { tokens: tokens.clone(), matcher, stage, mask: None, notes })
     }
 
-    /// What was left out of schemas in a Lark grammar that are lenient, and why, a line each.
+    /// What was left out of schemas in a Lark grammar that are followed as far as possible, and why, a line each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -231,10 +232,10 @@ fn compile(
         (Ok(parser), Prepared::Lark(checked)) => Ok((parser, checked.notes)),
         (Ok(parser), _) => Ok((parser, Vec::new())),
         (Err(message), Prepared::Schema(schema)) => {
-            Err(schema::locate(&schema, &reason(&message), &fails))
+            Err(trials::locate(&schema, &reason(&message), &mut Trials::new(&fails)))
         }
         (Err(message), Prepared::Lark(checked)) => {
-            let relaxed = lark::relax(&checked, &fails)?;
+            let relaxed = lark::relax(&checked, &mut Trials::new(&fails))?;
             let relaxed = relaxed.ok_or_else(|| grammar.refused(&message))?;
             let parser = build(tokens, TopLevelGrammar::from_lark(relaxed.source), limits);
             Ok((parser.map_err(|message| grammar.refused(&message))?, relaxed.notes))

@@ -1,9 +1,10 @@
 //! Lark grammars, which llguidance parses itself: bounds before that, and where its errors are.
 
-use serde_json::{Deserializer, Value, json};
+use serde_json::{Deserializer, Map, Value, json};
 
 use crate::expansion::Work;
 use crate::grammar::reason;
+use crate::schema::trials::{self, Trials};
 use crate::{Error, Limits, schema};
 
 /// Most rules and terminals of a grammar: each may refer to the next, and references are followed recursively.
@@ -15,8 +16,12 @@ const SCHEMA: &str = "%json";
 /// Where a schema has llguidance's options; only the root of a schema within a grammar may have them.
 const OPTIONS: &str = "x-guidance";
 
-/// The option of schemas of which what cannot be followed is left out.
-const LENIENT: &str = "lenient";
+/// Our own option, which llguidance does not see: what cannot be followed of the schema is left out. llguidance's
+/// `lenient` leaves out without a note.
+const BEST_EFFORT: &str = "best_effort";
+
+/// The option to take `oneOf` as `anyOf` where its options may overlap.
+const COERCE_ONE_OF: &str = "coerce_one_of";
 
 /// The option with the escapes of strings.
 const ESCAPES: &str = "json_allowed_escapes";
@@ -25,6 +30,8 @@ const ESCAPES: &str = "json_allowed_escapes";
 pub struct Checked {
     /// The grammar, its schemas normalized.
     pub source: String,
+    /// Of each schema in the grammar, in their order: whether what cannot be followed is left out.
+    is_best_effort: Vec<bool>,
     /// What was left out of its schemas, and why.
     pub notes: Vec<String>,
 }
@@ -60,15 +67,17 @@ pub fn check(source: &str, limits: &Limits) -> Result<Checked, Error> {
 
 /// Checks each schema of a grammar.
 fn check_schemas(source: &str, limits: &Limits) -> Result<Checked, Error> {
-    let mut work = Work::default();
-    rewrite(source, |schema| {
-        let options = schema.as_object_mut().and_then(|fields| fields.shift_remove(OPTIONS));
-        let is_lenient = is_lenient(options.as_ref());
-        let notes = match is_lenient {
+    let (mut work, mut is_best_effort) = (Work::default(), Vec::new());
+    let (source, notes) = rewrite(source, |schema| {
+        let fields = schema.as_object_mut();
+        let mut options = fields.and_then(|fields| fields.shift_remove(OPTIONS));
+        let leaves_out = options.as_mut().and_then(Value::as_object_mut).is_some_and(best_effort);
+        is_best_effort.push(leaves_out);
+        let notes = match leaves_out {
             true => schema::lenient::check_whole(schema, limits, &mut work)?,
             false => schema::check_whole(schema, limits, &mut work).map(|()| Vec::new())?,
         };
-        let escapes = schema::escapes(schema).filter(|_| !is_lenient);
+        let escapes = schema::escapes(schema).filter(|_| !leaves_out);
         let mut options = options.or_else(|| escapes.map(|_| json!({})));
         if let (Some(Value::Object(options)), Some(escapes)) = (&mut options, escapes) {
             options.entry(ESCAPES).or_insert_with(|| escapes.into());
@@ -77,44 +86,50 @@ fn check_schemas(source: &str, limits: &Limits) -> Result<Checked, Error> {
             fields.insert(OPTIONS.to_owned(), options);
         }
         Ok(notes)
-    })
+    })?;
+    Ok(Checked { source, is_best_effort, notes })
 }
 
-/// Leaves out what cannot be compiled of each schema that allows this. `fails` compiles a schema. `None` if all schemas
-/// of the grammar can be compiled.
+/// Takes our own option out of a schema's options, and returns whether it is set.
+fn best_effort(options: &mut Map<String, Value>) -> bool {
+    let is_set = options.shift_remove(BEST_EFFORT) == Some(Value::Bool(true));
+    if is_set {
+        options.insert(COERCE_ONE_OF.to_owned(), true.into());
+    }
+    is_set
+}
+
+/// Leaves out what cannot be compiled of each schema that allows this. `None` if all schemas of the grammar can be
+/// compiled.
 ///
 /// # Errors
 /// [`Error::Grammar`] for another schema that cannot be compiled.
-pub fn relax(
-    checked: &Checked,
-    fails: &dyn Fn(Value) -> Option<String>,
-) -> Result<Option<Checked>, Error> {
-    let relaxed = rewrite(&checked.source, |schema| match is_lenient(schema.get(OPTIONS)) {
-        true => schema::lenient::compile(schema, fails),
-        false => match fails(schema.clone()) {
-            Some(message) => Err(schema::locate(schema, &message, fails)),
+pub fn relax(checked: &Checked, trials: &mut Trials<'_>) -> Result<Option<Checked>, Error> {
+    let is_best_effort = &checked.is_best_effort;
+    let mut leaves_out = is_best_effort.iter();
+    let (source, added) = rewrite(&checked.source, |schema| match leaves_out.next() {
+        Some(true) => schema::lenient::compile(schema, trials),
+        _ => match trials.whole(schema) {
+            Some(message) => Err(trials::locate(schema, &message, trials)),
             None => Ok(Vec::new()),
         },
     })?;
-    Ok((!relaxed.notes.is_empty()).then(|| {
-        let notes = checked.notes.iter().cloned().chain(relaxed.notes).collect();
-        Checked { source: relaxed.source, notes }
+    Ok((!added.is_empty()).then(|| {
+        let notes = checked.notes.iter().cloned().chain(added).collect();
+        Checked { source, is_best_effort: is_best_effort.clone(), notes }
     }))
 }
 
-fn is_lenient(options: Option<&Value>) -> bool {
-    options.and_then(|options| options.get(LENIENT)) == Some(&Value::Bool(true))
-}
-
-/// Changes each schema of a grammar; `change` returns notes. A schema's title is its name in notes and errors.
+/// Changes each schema of a grammar; `change` returns notes. Returns the grammar and all notes. A schema's title is its
+/// name in notes and errors.
 fn rewrite(
     source: &str,
     mut change: impl FnMut(&mut Value) -> Result<Vec<String>, Error>,
-) -> Result<Checked, Error> {
-    let (mut checked, mut rest, mut notes) = (String::new(), source, Vec::new());
+) -> Result<(String, Vec<String>), Error> {
+    let (mut written, mut rest, mut notes) = (String::new(), source, Vec::new());
     while let Some(at) = rest.find(SCHEMA) {
         let (before, after) = rest.split_at(at + SCHEMA.len());
-        checked.push_str(before);
+        written.push_str(before);
         rest = after;
         let mut values = Deserializer::from_str(rest).into_iter::<Value>();
         // Anything else is within a string, or is refused by llguidance.
@@ -132,14 +147,14 @@ fn rewrite(
         })?;
         notes.extend(added.iter().map(|note| format!("schema{title} at {note}")));
         if schema != given {
-            checked.push_str(&format!(" {schema}"));
+            written.push_str(&format!(" {schema}"));
         } else {
-            checked.push_str(&rest[..len]);
+            written.push_str(&rest[..len]);
         }
         rest = &rest[len..];
     }
-    checked.push_str(rest);
-    Ok(Checked { source: checked, notes })
+    written.push_str(rest);
+    Ok((written, notes))
 }
 
 /// The error for a message of llguidance, which begins with `line(column):`, `at line(column):` or neither.

@@ -1,10 +1,9 @@
 //! JSON schemas: checks with a place for each error, before and after llguidance has seen the schema.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
 
 use llguidance::regex_to_lark;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::expansion::{self, Work};
 use crate::{Error, Limits, regex};
@@ -12,6 +11,7 @@ use normal::{BOUND_MAX, normalize, plain_references};
 
 pub mod lenient;
 mod normal;
+pub mod trials;
 
 /// Keywords that would be needed to be right but are not supported.
 const UNSUPPORTED: &[&str] = &[
@@ -59,12 +59,6 @@ const PATTERNS_MAX: usize = 64;
 /// Most values of an `enum`.
 const VALUES_MAX: usize = 2000;
 
-/// Most parts of a schema that are compiled on their own to find the one at fault.
-const TRIALS: usize = 200;
-
-/// Time after which no further part is compiled.
-const TRIAL_TIME: Duration = Duration::from_millis(250);
-
 /// Parses a schema and checks what can be checked without compiling it.
 ///
 /// # Errors
@@ -94,14 +88,15 @@ struct Fault {
     /// The keyword or schema at fault.
     path: String,
     reason: String,
-    place: Place,
+    kind: FaultKind,
 }
 
 /// What is at fault.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// An entry of an object: mostly a keyword.
+enum FaultKind {
     Keyword,
+    /// An entry of `patternProperties`.
+    Pattern,
     /// A schema.
     Schema,
     /// The size.
@@ -118,27 +113,36 @@ impl From<Fault> for Error {
 fn faults(schema: &Value, most: usize) -> Vec<Fault> {
     if *schema == Value::Bool(false) {
         let reason = "the schema false allows no value".to_owned();
-        return vec![Fault { path: "#".to_owned(), reason, place: Place::Schema }];
+        return vec![Fault { path: "#".to_owned(), reason, kind: FaultKind::Schema }];
     }
-    // A list of work instead of recursion: (path, schema). Definitions are checked where something refers to them.
-    let mut open = vec![("#".to_owned(), schema)];
-    let (mut checked, mut found) = (HashSet::new(), Vec::new());
-    while let Some((path, part)) = open.pop() {
+    let mut found = Vec::new();
+    for (path, part) in used(schema) {
         if found.len() >= most {
             break;
         }
-        if !checked.insert(std::ptr::from_ref(part)) {
+        check(&path, part, schema, &mut found);
+    }
+    found.truncate(most);
+    found
+}
+
+/// The schemas in another, itself included, with their paths: definitions only where something refers to them.
+fn used(schema: &Value) -> Vec<(String, &Value)> {
+    // A list of work instead of recursion.
+    let mut open = vec![("#".to_owned(), schema)];
+    let (mut seen, mut found) = (HashSet::new(), Vec::new());
+    while let Some((path, part)) = open.pop() {
+        if !seen.insert(std::ptr::from_ref(part)) {
             continue;
         }
-        check(&path, part, schema, &mut found);
-        let used = |key: &str| !DEFINITIONS.contains(&key);
-        open.extend(children_where(&path, part, used));
+        let is_used = |key: &str| !DEFINITIONS.contains(&key);
+        open.extend(children_where(&path, part, is_used));
         if let Some(reference) = part.get("$ref").and_then(Value::as_str) {
             let path = reference.trim_end_matches('/').to_owned();
             open.extend(target(schema, reference).map(|part| (path, part)));
         }
+        found.push((path, part));
     }
-    found.truncate(most);
     found
 }
 
@@ -174,23 +178,25 @@ fn check(path: &str, schema: &Value, root: &Value, found: &mut Vec<Fault>) {
         Value::Object(keywords) => keywords,
         _ => {
             let reason = "a schema must be an object, true or false".to_owned();
-            return found.push(Fault { path: path.to_owned(), reason, place: Place::Schema });
+            return found.push(Fault { path: path.to_owned(), reason, kind: FaultKind::Schema });
         }
     };
     for (key, value) in keywords {
         let at = child(path, key);
         if let Some((count, most)) = count(key, value).filter(|(count, most)| count > most) {
             let reason = format!("it has {count} entries; at most {most} are allowed");
-            found.push(Fault { path: at, reason, place: Place::Limit });
+            found.push(Fault { path: at, reason, kind: FaultKind::Limit });
         } else if let Some(reason) = fault(key, value, keywords, root) {
-            found.push(Fault { path: at, reason, place: Place::Keyword });
-        } else if let ("patternProperties", Value::Object(patterns)) = (key.as_str(), value) {
+            found.push(Fault { path: at, reason, kind: FaultKind::Keyword });
+        } else if let ("patternProperties", Value::Object(patterns)) = (key.as_str(), value)
+            && may_be("object", keywords)
+        {
             let faults =
                 patterns.keys().filter_map(|pattern| Some((pattern, expression(pattern)?)));
             found.extend(faults.map(|(pattern, reason)| Fault {
                 path: child(&at, pattern),
                 reason,
-                place: Place::Keyword,
+                kind: FaultKind::Pattern,
             }));
         }
     }
@@ -225,9 +231,9 @@ fn fault(key: &str, value: &Value, keywords: &Map<String, Value>, root: &Value) 
         key if COUNT.contains(&key) && !value.is_u64() => "a number of 0 or more",
         "enum" if value.as_array().is_none_or(Vec::is_empty) => "an array that is not empty",
         // Beside another type it says nothing, and some write true in place of a list of names.
-        "required" if !is_strings(value) && may_be_object(keywords) => "an array of strings",
+        "required" if !is_strings(value) && may_be("object", keywords) => "an array of strings",
         "pattern" | "format" if !value.is_string() => "a string",
-        "pattern" => return expression(value.as_str()?),
+        "pattern" if may_be("string", keywords) => return expression(value.as_str()?),
         "minimum" | "maximum" | "multipleOf" if !value.is_number() => "a number",
         "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum"
             if value.as_f64().is_some_and(|bound| bound.abs() > BOUND_MAX as f64) =>
@@ -245,11 +251,11 @@ fn expression(pattern: &str) -> Option<String> {
     Some(format!("regex parse error: {error}"))
 }
 
-/// Whether a schema allows objects.
-fn may_be_object(keywords: &Map<String, Value>) -> bool {
+/// Whether a schema allows values of a type.
+fn may_be(name: &str, keywords: &Map<String, Value>) -> bool {
     match keywords.get("type") {
-        Some(Value::String(name)) => name == "object",
-        Some(Value::Array(names)) => names.iter().any(|name| name == "object"),
+        Some(Value::String(only)) => only == name,
+        Some(Value::Array(names)) => names.iter().any(|one| one == name),
         _ => true,
     }
 }
@@ -342,70 +348,4 @@ pub fn escapes(schema: &Value) -> Option<&'static str> {
         open.extend(children(&path, schema));
     }
     None
-}
-
-/// The error for a schema that cannot be compiled, with the path of the innermost part that fails with the same
-/// message on its own. `fails` compiles a schema.
-pub fn locate(schema: &Value, message: &str, fails: &dyn Fn(Value) -> Option<String>) -> Error {
-    refused(&find(schema, message, fails).path, message.to_owned())
-}
-
-/// Where a schema fails.
-struct Found {
-    path: String,
-    /// Whether no part of it was left out for want of time.
-    is_certain: bool,
-}
-
-/// Whether an error is one of size: what is too large as a whole has no part at fault.
-fn is_size(message: &str) -> bool {
-    message.contains("too big") || message.contains("too large")
-}
-
-/// The innermost part that fails with the same message on its own.
-fn find(schema: &Value, message: &str, fails: &dyn Fn(Value) -> Option<String>) -> Found {
-    let (mut path, mut part) = ("#".to_owned(), schema);
-    let mut trials = if is_size(message) { TRIALS } else { 0 };
-    let start = Instant::now();
-    'deeper: loop {
-        for (at, child) in children(&path, part) {
-            trials += 1;
-            if trials > TRIALS || start.elapsed() > TRIAL_TIME {
-                return Found { path, is_certain: false };
-            }
-            if fails(alone(schema, &at)).is_some_and(|error| error == message) {
-                (path, part) = (at, child);
-                continue 'deeper;
-            }
-        }
-        return Found { path, is_certain: true };
-    }
-}
-
-/// The part of a schema at `path` as a schema of its own, next to the whole for its references.
-fn alone(schema: &Value, path: &str) -> Value {
-    const WHOLE: &str = "#/$defs/whole";
-    let mut whole = schema.clone();
-    let mut open = vec![&mut whole];
-    while let Some(value) = open.pop() {
-        match value {
-            Value::Array(items) => open.extend(items),
-            Value::Object(fields) => {
-                if let Some(Value::String(reference)) = fields.get_mut("$ref") {
-                    *reference = reference.replacen('#', WHOLE, 1);
-                }
-                open.extend(fields.iter_mut().map(|(_, field)| field));
-            }
-            _ => {}
-        }
-    }
-    let mut found = Map::new();
-    found.insert("$ref".to_owned(), json!(path.replacen('#', WHOLE, 1)));
-    found.insert("$defs".to_owned(), json!({ "whole": whole }));
-    for key in ["$schema", "x-guidance"] {
-        found.extend(schema.get(key).map(|value| (key.to_owned(), value.clone())));
-    }
-    let mut found = Value::Object(found);
-    plain_references(&mut found);
-    found
 }

@@ -163,7 +163,7 @@ fn a_grammar_begins_after_its_trigger() {
     assert!(optional.is_complete());
 }
 
-/// What a model thinks about calls is none.
+/// A model may mention a call while it reasons.
 #[test]
 fn a_trigger_means_nothing_between_tags() {
     let made = constraint(&Grammar::json_schema(r#"{"const": true}"#));

@@ -25,12 +25,12 @@ pub struct Trigger {
     tokens: Tokens,
     /// The last bytes of the text, fewer than the text that is looked for.
     seen: Vec<u8>,
-    place: Place,
+    region: Region,
 }
 
 /// Where the text is that comes next.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Region {
     /// Behind white space or so many bytes of the opening tag.
     Start(usize),
     /// Between the tags.
@@ -96,12 +96,12 @@ impl Trigger {
         let about =
             About { text: text.to_vec(), tags: None, is_optional, free, blanks, completing };
         let seen = Vec::with_capacity(text.len());
-        Trigger { about: Arc::new(about), tokens: tokens.clone(), seen, place: Place::Watched }
+        Trigger { about: Arc::new(about), tokens: tokens.clone(), seen, region: Region::Watched }
     }
 
     /// The trigger, which means nothing between tags.
     pub fn outside(self, tags: Tags<'_>) -> Trigger {
-        let place = if tags.is_open { Place::Inside } else { Place::Start(0) };
+        let region = if tags.is_open { Region::Inside } else { Region::Start(0) };
         let About { text, is_optional, free, blanks, completing, .. } = &*self.about;
         let about = About {
             text: text.clone(),
@@ -111,13 +111,13 @@ impl Trigger {
             blanks: blanks.clone(),
             completing: completing.clone(),
         };
-        Trigger { about: Arc::new(about), place, ..self }
+        Trigger { about: Arc::new(about), region, ..self }
     }
 
     /// The tokens that may come next.
     pub fn mask(&self) -> Mask {
         let mut mask = self.about.free.clone();
-        if self.place == Place::Inside {
+        if self.region == Region::Inside {
             return mask;
         }
         for k in 1..=self.seen.len() {
@@ -137,21 +137,22 @@ impl Trigger {
     fn push_byte(&mut self, byte: u8) -> bool {
         let about = self.about.clone();
         self.seen.push(byte);
-        if let (Some([open, close]), Place::Start(_) | Place::Inside) = (&about.tags, self.place) {
-            self.place = match self.place {
-                Place::Start(0) if is_blank(&[byte]) && !open.starts_with(&[byte]) => {
-                    Place::Start(0)
+        if let (Some([open, close]), Region::Start(_) | Region::Inside) = (&about.tags, self.region)
+        {
+            self.region = match self.region {
+                Region::Start(0) if is_blank(&[byte]) && !open.starts_with(&[byte]) => {
+                    Region::Start(0)
                 }
-                Place::Start(count) if open.get(count) != Some(&byte) => Place::Watched,
-                Place::Start(count) if count + 1 < open.len() => Place::Start(count + 1),
-                Place::Inside if self.seen.ends_with(close) => Place::Start(0),
-                _ => Place::Inside,
+                Region::Start(count) if open.get(count) != Some(&byte) => Region::Watched,
+                Region::Start(count) if count + 1 < open.len() => Region::Start(count + 1),
+                Region::Inside if self.seen.ends_with(close) => Region::Start(0),
+                _ => Region::Inside,
             };
-            let is_closed = self.place == Place::Start(0) && self.seen.ends_with(close);
+            let is_closed = self.region == Region::Start(0) && self.seen.ends_with(close);
             if is_closed {
                 self.seen.clear();
             }
-            if self.place == Place::Inside {
+            if self.region == Region::Inside {
                 self.keep(close.len());
                 return false;
             }

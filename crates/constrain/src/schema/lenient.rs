@@ -2,19 +2,40 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Fault, Place, check_depth, faults, find, is_size, normalize, target};
+use super::trials::{Spent, Trials, is_size};
+use super::{
+    Fault, FaultKind, check_depth, child, children_mut, faults, may_be, normalize, target, used,
+};
 use crate::expansion::{self, Work};
 use crate::{Error, Limits};
 
 /// Most faults that are removed at once.
 const FAULTS_MAX: usize = 1000;
 
-/// Most times that a schema is checked again after faults were removed.
+/// Most times that a schema is checked again after faults were removed; beyond it, keywords that cannot be compiled are
+/// removed from all its schemas.
 const PASSES_MAX: usize = 8;
 
 /// Keywords that are the reason where a schema cannot be compiled but each schema in it can, likeliest first.
-const SUSPECTS: &[&str] =
-    &["pattern", "patternProperties", "multipleOf", "oneOf", "anyOf", "allOf", "$ref"];
+const SUSPECTS: &[&str] = &[
+    "pattern",
+    "patternProperties",
+    "minProperties",
+    "maxProperties",
+    "multipleOf",
+    "oneOf",
+    "anyOf",
+    "allOf",
+    "$ref",
+];
+
+/// Keywords, and others that would allow less without them: their schema is for what the first has none for.
+const RESTS: &[(&str, &str)] = &[
+    ("properties", "additionalProperties"),
+    ("patternProperties", "additionalProperties"),
+    ("prefixItems", "items"),
+    ("items", "additionalItems"),
+];
 
 /// Removes what cannot be followed, as far as this is known without compiling. Returns what was removed and why.
 ///
@@ -26,7 +47,7 @@ pub fn check_whole(
     work: &mut Work,
 ) -> Result<Vec<String>, Error> {
     check_depth(schema, limits.depth)?;
-    let kind = kind(schema);
+    let only_type = only_type(schema);
     let mut notes = Vec::new();
     for pass in 0.. {
         normalize(schema);
@@ -34,18 +55,15 @@ pub fn check_whole(
         if found.is_empty() {
             break;
         }
-        if let Some(at) = found.iter().position(|fault| fault.place == Place::Limit) {
+        if let Some(at) = found.iter().position(|fault| fault.kind == FaultKind::Limit) {
             return Err(found.swap_remove(at).into());
         }
         if pass == PASSES_MAX {
-            notes.push("#: it has too many faults".to_owned());
-            *schema = kind;
+            notes.push("#: it has too many faults, so only its type is followed".to_owned());
+            *schema = only_type;
             break;
         }
-        for fault in found {
-            remove(schema, &fault);
-            notes.push(format!("{}: {}", fault.path, fault.reason));
-        }
+        notes.extend(found.iter().map(|fault| remove(schema, fault)));
     }
     if *schema == Value::Bool(true) {
         *schema = json!({});
@@ -54,54 +72,121 @@ pub fn check_whole(
     Ok(notes)
 }
 
-/// Removes what cannot be compiled. `fails` compiles a schema. Returns what was removed and why.
+/// Removes what cannot be compiled; the type is left if not all of it is found. Returns what was removed and why.
 ///
 /// # Errors
-/// [`Error::Schema`]: it is too large, or the part at fault is not found soon.
-pub fn compile(
-    schema: &mut Value,
-    fails: &dyn Fn(Value) -> Option<String>,
-) -> Result<Vec<String>, Error> {
-    let mut notes = Vec::new();
-    while let Some(message) = fails(schema.clone()) {
-        let found = find(schema, &message, fails);
-        let refused = |path: &str| Error::Schema { path: path.to_owned(), reason: message.clone() };
-        if is_size(&message) || !found.is_certain {
-            return Err(refused(&found.path));
+/// [`Error::Schema`]: it is too large.
+pub fn compile(schema: &mut Value, trials: &mut Trials<'_>) -> Result<Vec<String>, Error> {
+    let patterns = bad_patterns(schema, trials);
+    let mut notes: Vec<_> = patterns.iter().map(|fault| remove(schema, fault)).collect();
+    let Some(mut message) = trials.whole(schema) else { return Ok(notes) };
+    let refused = |reason: String| Error::Schema { path: "#".to_owned(), reason };
+    let mut reason = "not all of its faults were found".to_owned();
+    for pass in 0.. {
+        if is_size(&message) {
+            return Err(refused(message));
         }
-        let (path, place) = match suspect(schema, &found.path, &message, fails) {
-            Some(key) => (super::child(&found.path, key), Place::Keyword),
-            None => (found.path, Place::Schema),
-        };
-        if path == "#" || notes.len() == PASSES_MAX {
-            *schema = kind(schema);
-            notes.push(format!("#: {message}"));
-            // Values of a type are compiled.
-            return fails(schema.clone()).map_or(Ok(notes), |_| Err(refused("#")));
+        let Ok(fault) = fault(schema, &message, trials) else { break };
+        match fault.kind {
+            FaultKind::Schema if fault.path == "#" => {
+                reason = message;
+                break;
+            }
+            FaultKind::Keyword if pass >= PASSES_MAX => {
+                notes.push(remove_everywhere(schema, &fault));
+            }
+            _ => notes.push(remove(schema, &fault)),
         }
-        notes.push(format!("{path}: {message}"));
-        remove(schema, &Fault { path, reason: message, place });
+        match trials.part(schema, "#") {
+            Ok(Some(next)) => message = next,
+            Ok(None) => return Ok(notes),
+            Err(Spent) => break,
+        }
     }
-    Ok(notes)
+    notes.push(format!("#: {reason}, so only its type is followed"));
+    *schema = only_type(schema);
+    // Values of a type can be compiled, except with options that cannot.
+    trials.whole(schema).map_or(Ok(notes), |message| Err(refused(message)))
 }
 
-/// The keyword of the schema at `path` without which the whole does not fail, or not so.
+/// The patterns that cannot be parsed, as far as trials are left.
+fn bad_patterns(schema: &Value, trials: &mut Trials<'_>) -> Vec<Fault> {
+    let mut found = Vec::new();
+    for (path, part) in used(schema) {
+        let Some(keywords) = part.as_object() else { continue };
+        let pattern = keywords.get("pattern").filter(|_| may_be("string", keywords));
+        let texts = pattern.and_then(Value::as_str);
+        let texts = texts.map(|text| (child(&path, "pattern"), text, FaultKind::Keyword));
+        let names = keywords.get("patternProperties").filter(|_| may_be("object", keywords));
+        let names = names.and_then(Value::as_object).into_iter().flat_map(Map::keys);
+        let names = names.map(|name| {
+            let at = child(&child(&path, "patternProperties"), name);
+            (at, name.as_str(), FaultKind::Pattern)
+        });
+        for (path, pattern, kind) in texts.into_iter().chain(names) {
+            match trials.pattern(pattern) {
+                Ok(Some(reason)) => found.push(Fault { path, reason, kind }),
+                Ok(None) => {}
+                Err(Spent) => return found,
+            }
+        }
+    }
+    found
+}
+
+/// What is at fault where a schema cannot be compiled.
+///
+/// # Errors
+/// [`Spent`].
+fn fault(schema: &mut Value, message: &str, trials: &mut Trials<'_>) -> Result<Fault, Spent> {
+    let found = trials.find(schema, message);
+    if !found.is_certain {
+        return Err(Spent);
+    }
+    let (path, kind) = match suspect(schema, &found.path, message, trials)? {
+        Some(key) => (child(&found.path, &key), FaultKind::Keyword),
+        None => (found.path, FaultKind::Schema),
+    };
+    Ok(Fault { path, reason: message.to_owned(), kind })
+}
+
+/// The keyword of the part at `path` without which the part does not fail, or not so.
+///
+/// # Errors
+/// [`Spent`].
 fn suspect(
-    schema: &Value,
+    schema: &mut Value,
     path: &str,
     message: &str,
-    fails: &dyn Fn(Value) -> Option<String>,
-) -> Option<&'static str> {
-    SUSPECTS.iter().copied().find(|key| {
-        let mut without = schema.clone();
-        let part = without.pointer_mut(&path[1..]).and_then(Value::as_object_mut);
-        part.is_some_and(|keywords| keywords.shift_remove(*key).is_some())
-            && fails(without).as_deref() != Some(message)
-    })
+    trials: &mut Trials<'_>,
+) -> Result<Option<String>, Spent> {
+    let Some(Value::Object(part)) = schema.pointer(&path[1..]) else { return Ok(None) };
+    let part = part.clone();
+    let named = message.strip_prefix("Unimplemented keys: ");
+    let named = named.and_then(|names| serde_json::from_str::<Vec<String>>(names).ok());
+    let suspects = SUSPECTS.iter().map(|key| (*key).to_owned());
+    let suspects = named.into_iter().flatten().chain(suspects);
+    for key in suspects.filter(|key| part.contains_key(key)) {
+        let mut without = part.clone();
+        remove_keyword(&mut without, &key);
+        put(schema, path, without);
+        let error = trials.part(schema, path);
+        put(schema, path, part.clone());
+        if error?.as_deref() != Some(message) {
+            return Ok(Some(key));
+        }
+    }
+    Ok(None)
+}
+
+fn put(schema: &mut Value, path: &str, keywords: Map<String, Value>) {
+    if let Some(part) = schema.pointer_mut(&path[1..]) {
+        *part = Value::Object(keywords);
+    }
 }
 
 /// Any value of the type that a schema names, with its title and llguidance's options.
-fn kind(schema: &Value) -> Value {
+fn only_type(schema: &Value) -> Value {
     let referred = schema.get("$ref").and_then(Value::as_str).and_then(|at| target(schema, at));
     let names = ["array", "boolean", "integer", "null", "number", "object", "string"];
     let is_name = |kind: &&Value| kind.as_str().is_some_and(|name| names.contains(&name));
@@ -114,17 +199,62 @@ fn kind(schema: &Value) -> Value {
     Value::Object(any)
 }
 
-fn remove(schema: &mut Value, fault: &Fault) {
-    let Some(pointer) = fault.path.strip_prefix('#') else { return };
-    if fault.place == Place::Schema {
-        if let Some(part) = schema.pointer_mut(pointer) {
-            *part = Value::Bool(true);
+/// Removes what is at fault. Returns a note.
+fn remove(schema: &mut Value, fault: &Fault) -> String {
+    let rest = remove_at(schema, &fault.path, fault.kind);
+    note(&fault.path, &fault.reason, rest)
+}
+
+/// Removes the keyword at fault from all schemas in another. Returns a note.
+fn remove_everywhere(schema: &mut Value, fault: &Fault) -> String {
+    let key = last_key(&fault.path);
+    let (mut rest, mut open) = (None, vec![schema]);
+    while let Some(schema) = open.pop() {
+        if let Some(keywords) = schema.as_object_mut() {
+            rest = rest.or(remove_keyword(keywords, &key));
         }
-        return;
+        open.extend(children_mut(schema));
     }
-    let Some((parent, key)) = pointer.rsplit_once('/') else { return };
-    let key = key.replace("~1", "/").replace("~0", "~");
-    if let Some(keywords) = schema.pointer_mut(parent).and_then(Value::as_object_mut) {
-        keywords.shift_remove(&key);
+    note(&format!("#, everywhere `{key}`"), &fault.reason, rest)
+}
+
+fn note(path: &str, reason: &str, rest: Option<&str>) -> String {
+    let rest = rest.map(|key| format!("; with it `{key}` is left out"));
+    format!("{path}: {reason}{}", rest.unwrap_or_default())
+}
+
+/// Returns the keyword that was removed as well.
+fn remove_at(schema: &mut Value, path: &str, kind: FaultKind) -> Option<&'static str> {
+    let pointer = path.strip_prefix('#')?;
+    if kind == FaultKind::Schema {
+        *schema.pointer_mut(pointer)? = Value::Bool(true);
+        return None;
     }
+    let (parent, _) = pointer.rsplit_once('/')?;
+    let key = last_key(path);
+    if kind == FaultKind::Pattern {
+        let (holder, _) = parent.rsplit_once('/')?;
+        let holder = schema.pointer_mut(holder)?.as_object_mut()?;
+        holder.get_mut("patternProperties")?.as_object_mut()?.shift_remove(&key)?;
+        return remove_rest(holder, "patternProperties");
+    }
+    remove_keyword(schema.pointer_mut(parent)?.as_object_mut()?, &key)
+}
+
+/// The last key of a path.
+fn last_key(path: &str) -> String {
+    let key = path.rsplit('/').next().unwrap_or_default();
+    key.replace("~1", "/").replace("~0", "~")
+}
+
+/// Removes a keyword. Returns the keyword that was removed as well.
+fn remove_keyword(keywords: &mut Map<String, Value>, key: &str) -> Option<&'static str> {
+    keywords.shift_remove(key)?;
+    remove_rest(keywords, key)
+}
+
+/// Removes the keyword that would allow less without another.
+fn remove_rest(keywords: &mut Map<String, Value>, key: &str) -> Option<&'static str> {
+    let (_, rest) = RESTS.iter().find(|(one, _)| *one == key)?;
+    keywords.shift_remove(*rest).map(|_| *rest)
 }

@@ -148,7 +148,9 @@ pub fn plain_references(schema: &mut Value) {
             pointers.insert(reference.clone(), decoded(escaped));
         }
     });
-    if pointers.is_empty() {
+    let definitions = schema.get("$defs").filter(|all| !all.is_null());
+    // What has no room for definitions is refused later.
+    if pointers.is_empty() || definitions.is_some_and(|all| !all.is_object()) {
         return;
     }
     let mut moved: BTreeMap<String, String> = BTreeMap::new();
@@ -166,7 +168,10 @@ pub fn plain_references(schema: &mut Value) {
         let Some(part) = schema.pointer_mut(&pointer) else { continue };
         let part = std::mem::replace(part, json!({ "$ref": reference }));
         if let Some(keywords) = schema.as_object_mut() {
-            let definitions = keywords.entry("$defs").or_insert_with(|| json!({}));
+            let definitions = keywords.entry("$defs").or_insert(Value::Null);
+            if definitions.is_null() {
+                *definitions = json!({});
+            }
             if let Some(definitions) = definitions.as_object_mut() {
                 definitions.insert(name, part);
             }

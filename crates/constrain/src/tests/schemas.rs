@@ -1,7 +1,13 @@
 //! Schemas as generators and clients write them: what says nothing, what is written in other ways, what may be left out.
 
+use std::cell::Cell;
+
+use serde_json::{Value, json};
+
 use super::{constraint, matches, refusal};
 use crate::Grammar;
+use crate::schema::lenient;
+use crate::schema::trials::Trials;
 
 /// Each schema, texts that it allows, and texts that it does not.
 fn check(cases: &[(&str, &[&str], &[&str])]) {
@@ -182,19 +188,24 @@ fn references_may_have_escapes() {
             &["[[],[[]]]"],
             &["[1]"],
         ),
+        (
+            r##"{"$defs":null,"properties":{"x/y":{"type":"integer"},"z":{"$ref":"#/properties/x~1y"}},"type":"object","additionalProperties":false}"##,
+            &[r#"{"x/y":1,"z":2}"#],
+            &[r#"{"z":"a"}"#],
+        ),
     ]);
     let error = refusal(&Grammar::json_schema(r##"{"$ref":"#/$defs/a~1b"}"##));
     assert_eq!(error, "schema at #/$ref: the schema has no #/$defs/a~1b");
 }
 
-/// A lenient schema in a grammar, whose title is `f`.
-fn lenient(schema: &str) -> Grammar {
-    let options = r#""title":"f","x-guidance":{"whitespace_flexible":false,"lenient":true}"#;
+/// A grammar of a schema with the title `f`, of which is left out what cannot be followed.
+fn best_effort(schema: &str) -> Grammar {
+    let options = r#""title":"f","x-guidance":{"whitespace_flexible":false,"best_effort":true}"#;
     Grammar::lark(format!("start: %json {},{options}}}", schema.strip_suffix('}').unwrap()))
 }
 
 #[test]
-fn what_cannot_be_followed_is_left_out_of_lenient_schemas() {
+fn what_cannot_be_followed_is_left_out_where_a_schema_allows_it() {
     let field = |field: &str| {
         format!(
             r##"{{"type":"object","properties":{{"n":{{"type":"integer"}},"x":{field}}},"required":["n"],"additionalProperties":false,"$defs":{{"d":{{"not":{{"const":1}}}}}}}}"##
@@ -249,7 +260,7 @@ fn what_cannot_be_followed_is_left_out_of_lenient_schemas() {
         (r#"{"oneOf":[{"type":"integer"},{"type":"number"}]}"#, "1.5", r#""a""#, String::new()),
     ];
     for (schema, allowed, refused, note) in cases {
-        let made = constraint(&lenient(&field(schema)));
+        let made = constraint(&best_effort(&field(schema)));
         let text = |x: &str| format!(r#"{{"n":1,"x":{x}}}"#);
         assert!(matches(&made, &text(allowed)), "{schema}: {allowed}");
         assert!(!matches(&made, &text(refused)), "{schema}: {refused}");
@@ -258,14 +269,16 @@ fn what_cannot_be_followed_is_left_out_of_lenient_schemas() {
         assert_eq!(notes.is_empty(), note.is_empty(), "{notes}");
         assert!(notes.is_empty() || notes.starts_with(&format!("schema 'f' at {note}")), "{notes}");
     }
-    // What is wrong with the whole leaves its type.
+    // Where no part is at fault, only the type of the whole is followed.
     let made =
-        constraint(&lenient(r#"{"type":"object","properties":{"a":false},"required":["a"]}"#));
+        constraint(&best_effort(r#"{"type":"object","properties":{"a":false},"required":["a"]}"#));
     assert!(matches(&made, r#"{"b":1}"#) && !matches(&made, "1"));
-    assert!(made.notes()[0].starts_with("schema 'f' at #: Unsatisfiable schema"));
+    let [note] = made.notes() else { panic!("{:?}", made.notes()) };
+    assert!(note.starts_with("schema 'f' at #: Unsatisfiable schema"), "{note}");
+    assert!(note.ends_with(", so only its type is followed"), "{note}");
     // Limits are limits, and other schemas are followed or refused.
     let wide = (0..1001).map(|at| format!(r#""p{at}":{{}}"#)).collect::<Vec<_>>().join(",");
-    let error = refusal(&lenient(&format!(r#"{{"type":"object","properties":{{{wide}}}}}"#)));
+    let error = refusal(&best_effort(&format!(r#"{{"type":"object","properties":{{{wide}}}}}"#)));
     assert!(error.contains("schema 'f' at #/properties: it has 1001 entries"), "{error}");
     let strict =
         r#"start: %json {"title":"g","items":{"oneOf":[{"type":"integer"},{"type":"number"}]}}"#;
@@ -274,4 +287,98 @@ fn what_cannot_be_followed_is_left_out_of_lenient_schemas() {
         error.starts_with("the Lark grammar: schema 'g' at #/items: the options of `oneOf`"),
         "{error}"
     );
+}
+
+/// Properties of an object: `count` with the schema `field` each, named by `name` and a number.
+fn fields(name: &str, count: usize, field: impl Fn(usize) -> String) -> String {
+    let all = (0..count).map(|at| format!(r#""{name}{at}":{}"#, field(at)));
+    all.collect::<Vec<_>>().join(",")
+}
+
+#[test]
+fn faults_that_appear_twice_leave_out_one_keyword_each() {
+    let texts =
+        fields("p", 2, |_| r#"{"type":"string","pattern":"a\\bc","maxLength":3}"#.to_owned());
+    let schema = format!(r#"{{"type":"object","properties":{{{texts}}},"required":["p0","p1"]}}"#);
+    let made = constraint(&best_effort(&schema));
+    assert!(matches(&made, r#"{"p0":"-","p1":"-"}"#), "{:?}", made.notes());
+    for text in [r#"{"p0":"abcd","p1":"a"}"#, r#"{"p0":"a","p1":"abcd"}"#] {
+        assert!(!matches(&made, text), "{:?}", made.notes());
+    }
+    assert_eq!(made.notes().len(), 2, "{:?}", made.notes());
+    // More of them than are removed one by one.
+    let counted = |_| {
+        let properties = r#""properties":{"a":{"type":"integer"}}"#;
+        format!(r#"{{"type":"object",{properties},"minProperties":1}}"#)
+    };
+    for count in [2, 20] {
+        let all = fields("p", count, counted);
+        let schema = format!(r#"{{"type":"object","properties":{{{all}}},"required":["p1"]}}"#);
+        let made = constraint(&best_effort(&schema));
+        assert!(matches(&made, r#"{"p0":{},"p1":{"a":1}}"#), "{:?}", made.notes());
+        assert!(!matches(&made, r#"{"p1":{"a":"x"}}"#), "{:?}", made.notes());
+        assert!(!matches(&made, "{}"), "{:?}", made.notes());
+        assert_eq!(made.notes().len(), count.min(9), "{:?}", made.notes());
+        assert!(made.notes().iter().all(|note| note.contains("minProperties")));
+    }
+}
+
+/// `additionalProperties` is about the properties that others leave.
+#[test]
+fn what_is_left_out_does_not_make_a_schema_allow_less() {
+    let note = "; with it `additionalProperties` is left out";
+    for (keyword, value) in [
+        (r#""patternProperties":{"^(?!x)[a-z]+$":{"type":"null"}}"#, r#"{"ab":null}"#),
+        (r#""patternProperties":{"a\\bc":{"type":"null"}}"#, r#"{"ab":null}"#),
+        (r#""patternProperties":{"^a":{"type":"null"},"b$":{}}"#, r#"{"ab":null}"#),
+        (r#""properties":3"#, r#"{"ab":null}"#),
+    ] {
+        let schema = format!(r#"{{"type":"object",{keyword},"additionalProperties":false}}"#);
+        let made = constraint(&best_effort(&schema));
+        assert!(matches(&made, value), "{keyword}: {:?}", made.notes());
+        assert!(made.notes().iter().any(|added| added.ends_with(note)), "{:?}", made.notes());
+    }
+    // The name of a property is no keyword.
+    let made = constraint(&best_effort(
+        r#"{"properties":{"patternProperties":{"pattern":"(?=a)","additionalProperties":false}},"type":"object"}"#,
+    ));
+    assert!(!matches(&made, r#"{"patternProperties":{"a":1}}"#), "{:?}", made.notes());
+}
+
+/// The number of trials is bounded over all schemas of a grammar, without a clock.
+#[test]
+fn parts_at_fault_are_looked_for_within_a_bound() {
+    let numbers = fields("g", 250, |_| r#"{"type":"integer"}"#.to_owned());
+    let texts = fields("p", 9, |_| r#"{"type":"string","pattern":"a\\bc"}"#.to_owned());
+    let made = constraint(&best_effort(&format!(
+        r#"{{"type":"object","properties":{{{numbers},{texts}}},"required":["g0"]}}"#
+    )));
+    assert!(matches(&made, r#"{"g0":1,"p0":"x"}"#) && !matches(&made, r#"{"g0":"x"}"#));
+    assert_eq!(made.notes().len(), 9, "{:?}", made.notes());
+
+    let calls = Cell::new(0);
+    let fails = |schema: Value| {
+        calls.set(calls.get() + 1);
+        schema.to_string().contains("strin\"").then(|| "wrong".to_owned())
+    };
+    let mut trials = Trials::new(&fails);
+    let wide = fields("p", 900, |_| r#"{"type":"strin"}"#.to_owned());
+    let wide = format!(r#"{{"type":"object","properties":{{{wide}}}}}"#);
+    let schema: Value = serde_json::from_str(&wide).unwrap();
+    for _ in 0..10 {
+        let mut schema = schema.clone();
+        let notes = lenient::compile(&mut schema, &mut trials).unwrap();
+        let note = "#: not all of its faults were found, so only its type is followed";
+        assert_eq!(notes.last().map(String::as_str), Some(note));
+        assert_eq!(schema, json!({ "type": "object" }));
+    }
+    assert!(calls.get() < 2020, "{}", calls.get());
+}
+
+/// Keywords about texts say nothing beside another type.
+#[test]
+fn patterns_are_checked_where_a_value_may_be_a_text() {
+    check(&[(r#"{"type":"integer","pattern":"(?=a)"}"#, &["1"], &[r#""a""#])]);
+    let error = refusal(&Grammar::json_schema(r#"{"type":["null","string"],"pattern":"(?=a)"}"#));
+    assert!(error.starts_with("schema at #/pattern: regex parse error"), "{error}");
 }

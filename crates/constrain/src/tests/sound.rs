@@ -191,7 +191,7 @@ fn keywords_that_are_not_supported_are_named_with_their_place() {
         (r#"{"propertyNames":{"maxLength":3}}"#, "propertyNames"),
         (r#"{"dependentRequired":{"a":["b"]}}"#, "dependentRequired"),
         (r#"{"unevaluatedProperties":false}"#, "unevaluatedProperties"),
-        (r#"{"x-guidance":{"lenient":true}}"#, "x-guidance"),
+        (r#"{"x-guidance":{"best_effort":true}}"#, "x-guidance"),
     ];
     for (part, keyword) in keywords {
         let schema = format!(r#"{{"type":"object","properties":{{"deep":{{"items":{part}}}}}}}"#);

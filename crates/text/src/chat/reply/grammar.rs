@@ -280,7 +280,7 @@ impl Writer {
                 "whitespace_flexible": false, "item_separator": ", ", "key_separator": ": ",
             });
             if !tool.is_strict {
-                style["lenient"] = true.into();
+                style["best_effort"] = true.into();
             }
             fields.insert("x-guidance".to_owned(), style);
         }
