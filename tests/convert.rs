@@ -879,7 +879,7 @@ fn weights_in_fp8_are_scaled() {
     const NAME: &str = "model.layers.0.mlp.up_proj.weight";
     let (rows, cols) = (40, 32);
     let codes: Vec<u8> =
-        (0..rows * cols).map(|i| (i * 37 % 126) as u8 | (i % 2 << 7) as u8).collect();
+        (0..rows * cols).map(|i| (i * 37 % 126) as u8 | ((i % 2) << 7) as u8).collect();
     for (end, shape, block) in [
         ("_scale_inv", vec![3, 4], Some([16, 8])),
         ("_scale_inv", vec![1, 1], Some([128, 128])),
@@ -895,6 +895,8 @@ fn weights_in_fp8_are_scaled() {
         folder.replace(NAME, NAME, &[rows, cols], codes.clone());
         folder.replace("none", &format!("{NAME}{end}"), &[4 * count], bytes);
         folder.replace("none", "model.layers.0.mlp.up_proj.input_scale", &[1], vec![0]);
+        folder.replace("none", "model.layers.0.self_attn.k_proj.k_scale", &[1], vec![0]);
+        folder.replace("none", "model.layers.0.self_attn.v_scale", &[1], vec![0]);
         folder.header(|header| {
             header[NAME]["dtype"] = json!("F8_E4M3");
             let entry = &mut header[format!("{NAME}{end}")];
@@ -918,6 +920,16 @@ fn weights_in_fp8_are_scaled() {
         let usual = converted(folder.path(), None);
         let ty = usual.tensor("blk.0.ffn_up.weight").unwrap().layout().ty();
         assert_eq!(ty, Type::BF16);
+        if block == [16, 8] {
+            // As compressed-tensors writes it.
+            folder.change("config.json", |config| {
+                let weights = json!({"block_structure": [16, 8]});
+                config["quantization_config"] =
+                    json!({"config_groups": {"group_0": {"weights": weights}}});
+            });
+            let file = converted(folder.path(), Some(Type::F32));
+            assert_eq!(values(&file, "blk.0.ffn_up.weight"), expected);
+        }
         folder.header(|header| header[format!("{NAME}{end}")]["shape"] = json!([4 * count, 1, 1]));
         folder.header(|header| header[format!("{NAME}{end}")]["dtype"] = json!("U8"));
         let error = Convert::default().plan(folder.path()).err().unwrap().to_string();
@@ -928,6 +940,41 @@ fn weights_in_fp8_are_scaled() {
     folder.header(|header| header[NAME]["dtype"] = json!("F8_E4M3"));
     let error = Convert::default().plan(folder.path()).err().unwrap().to_string();
     assert!(error.contains("weight_scale_inv is missing"), "{error}");
+    let mut folder = Folder::tiny();
+    folder.replace(NAME, NAME, &[rows, cols / 2], vec![0; rows * cols / 2]);
+    let scales = format!("{NAME}_scale");
+    folder.replace("none", &scales, &[rows, cols / 16], vec![0; rows * cols / 16]);
+    folder.header(|header| header[&scales]["dtype"] = json!("F8_E4M3"));
+    let error = Convert::default().plan(folder.path()).err().unwrap().to_string();
+    assert!(error.contains("NVFP4") && error.contains(&scales), "{error}");
+}
+
+/// As llama.cpp's converter names them, with gate and up from the halves of one matrix.
+#[test]
+fn granite_4_without_mamba_and_experts_is_granite() {
+    let mut folder = Folder::tiny();
+    let name = |layer: usize, stem: &str| format!("model.layers.{layer}.{stem}.weight");
+    let [gate, up] =
+        ["gate", "up"].map(|part| folder.values(&name(1, &format!("mlp.{part}_proj"))));
+    for layer in 0..2 {
+        let parts = ["mlp.gate_proj", "mlp.up_proj"].map(|stem| name(layer, stem));
+        folder.merge(&parts, &name(layer, "shared_mlp.input_linear"));
+        folder.merge(&[name(layer, "mlp.down_proj")], &name(layer, "shared_mlp.output_linear"));
+    }
+    folder.change("config.json", |config| {
+        let more = json!({
+            "architectures": ["GraniteMoeHybridForCausalLM"], "layer_types": ["attention", "attention"],
+            "position_embedding_type": "rope", "num_local_experts": 0, "num_experts_per_tok": 0,
+            "shared_intermediate_size": 40, "attention_multiplier": 0.125, "embedding_multiplier": 12.0,
+            "residual_multiplier": 0.25, "logits_scaling": 8.0,
+        });
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    });
+    let file = converted(folder.path(), Some(Type::F32));
+    assert_eq!(file.metadata().str("general.architecture").unwrap(), "granite");
+    assert_eq!(values(&file, "blk.1.ffn_gate.weight"), gate);
+    assert_eq!(values(&file, "blk.1.ffn_up.weight"), up);
+    bilayer_models::read(&file).unwrap();
 }
 
 #[test]

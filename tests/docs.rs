@@ -24,7 +24,7 @@ const README_LINES_MAX: usize = 150;
 
 /// Commands that install, build or download, which are not run.
 const NOT_RUN: &[&str] =
-    &["cargo install ", "cargo xtask ", "cargo build ", "git clone ", "cd ", "pip install "];
+    &["cargo install ", "cargo xtask ", "cargo build ", "cc ", "git clone ", "cd ", "pip install "];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

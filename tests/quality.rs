@@ -555,7 +555,7 @@ fn an_interrupted_importance_matrix_goes_on_where_it_ended() {
 
     let place = place_with(&[("model.gguf", &scaled(Type::F32, 0.2))]);
     let path = |name: &str| place.path().join(name);
-    place.file("text.txt", &TEXT.trim_end().repeat(200));
+    place.file("text.txt", TEXT.trim_end().repeat(200));
     let chunks =
         |name: &str| File::open(&path(name)).unwrap().metadata().u32("imatrix.chunk_count");
     place.run(&format!("imatrix -m model.gguf {EXACT} --chunks 2 -ofreq 1")).json();
@@ -595,7 +595,7 @@ fn an_interrupted_importance_matrix_goes_on_where_it_ended() {
 #[test]
 fn special_tokens_of_a_calibration_text_are_read_on_request() {
     let place = place_with(&[("model.gguf", &scaled(Type::F32, 0.2))]);
-    place.file("text.txt", &"ab</s>".repeat(40));
+    place.file("text.txt", "ab</s>".repeat(40));
     let windows = |flags: &str| {
         let found = place.run(&format!("imatrix -m model.gguf {EXACT} {flags}")).json();
         found["windows"].as_u64().unwrap()

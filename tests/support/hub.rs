@@ -134,32 +134,8 @@ fn answer(stream: &TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
     let mut state = state.lock().unwrap();
     state.seen.push(request.clone());
     if let Some(etag) = request.path.strip_prefix("/storage/") {
-        let mut files = state.repos.values().flat_map(BTreeMap::values);
-        let mut bytes = files.find(|bytes| sha256(bytes) == etag).unwrap().clone();
-        if state.faults.is_damaged {
-            bytes[10] ^= 1;
-        }
-        let cut = if state.faults.cut_after.is_empty() {
-            usize::MAX
-        } else {
-            state.faults.cut_after.remove(0)
-        };
-        if let Some(status) = state.faults.refuses_ranges.filter(|_| request.range.is_some()) {
-            return status_only(stream, status);
-        }
-        if state.faults.no_ranges || state.faults.has_login {
-            request.range = None;
-        }
-        if state.faults.has_login {
-            bytes = b"<html>".to_vec();
-        }
-        if state.faults.is_chunked && request.range.is_none() {
-            return send_chunk(stream, &bytes);
-        }
-        let pause = state.faults.pause;
-        drop(state);
-        std::thread::sleep(pause);
-        return send(stream, &request, &bytes, cut);
+        let etag = etag.to_owned();
+        return stored(stream, request, &etag, state);
     }
     let refused = state.faults.refuses.or_else(|| {
         let token = state.token.as_ref().map(|token| format!("Bearer {token}"));
@@ -188,6 +164,41 @@ fn answer(stream: &TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
         "HTTP/1.1 302 Found\r\nlocation: {storage}/storage/{etag}\r\nx-repo-commit: {COMMIT}\r\n\
          x-linked-etag: \"{etag}\"\r\nx-linked-size: {len}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
     )
+}
+
+/// Answers a request for a file by the hash of its bytes.
+fn stored(
+    stream: &TcpStream,
+    mut request: Request,
+    etag: &str,
+    mut state: MutexGuard<'_, State>,
+) -> std::io::Result<()> {
+    let mut files = state.repos.values().flat_map(BTreeMap::values);
+    let mut bytes = files.find(|bytes| sha256(bytes) == *etag).unwrap().clone();
+    if state.faults.is_damaged {
+        bytes[10] ^= 1;
+    }
+    let cut = if state.faults.cut_after.is_empty() {
+        usize::MAX
+    } else {
+        state.faults.cut_after.remove(0)
+    };
+    if let Some(status) = state.faults.refuses_ranges.filter(|_| request.range.is_some()) {
+        return status_only(stream, status);
+    }
+    if state.faults.no_ranges || state.faults.has_login {
+        request.range = None;
+    }
+    if state.faults.has_login {
+        bytes = b"<html>".to_vec();
+    }
+    if state.faults.is_chunked && request.range.is_none() {
+        return send_chunk(stream, &bytes);
+    }
+    let pause = state.faults.pause;
+    drop(state);
+    std::thread::sleep(pause);
+    send(stream, &request, &bytes, cut)
 }
 
 fn status_only(mut stream: &TcpStream, status: u16) -> std::io::Result<()> {

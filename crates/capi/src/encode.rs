@@ -24,8 +24,9 @@ pub unsafe extern "C" fn bilayer_embed(
     vectors: *mut f32,
     room: usize,
 ) -> i32 {
+    let excess = if truncate { Excess::Truncate } else { Excess::Refuse };
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { embed(model, (texts, count), truncate, None, (vectors, room)) })
+    guarded(|| unsafe { embed(model, (texts, count), excess, None, (vectors, room)) })
 }
 
 /// As bilayer_embed, with vectors scaled as `norm` says: any negative number not at all, 2 to length 1, 0 to a largest
@@ -43,9 +44,10 @@ pub unsafe extern "C" fn bilayer_embed_scaled(
     vectors: *mut f32,
     room: usize,
 ) -> i32 {
+    let excess = if truncate { Excess::Truncate } else { Excess::Refuse };
     let norm = Norm::numbered(norm.into());
     // SAFETY: the caller's promise.
-    guarded(|| unsafe { embed(model, (texts, count), truncate, Some(norm), (vectors, room)) })
+    guarded(|| unsafe { embed(model, (texts, count), excess, Some(norm), (vectors, room)) })
 }
 
 /// Embeds texts; without a norm they are scaled as the checkpoint says.
@@ -55,14 +57,14 @@ pub unsafe extern "C" fn bilayer_embed_scaled(
 unsafe fn embed(
     model: *const BilayerModel,
     (texts, count): (*const *const c_char, usize),
-    truncate: bool,
+    excess: Excess,
     norm: Option<Norm>,
     vectors: (*mut f32, usize),
 ) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
     let (model, texts) = unsafe { (given(model)?, all(texts, count, "texts")?) };
     let found = model.work(|model| {
-        model.set_excess(if truncate { Excess::Truncate } else { Excess::Refuse });
+        model.set_excess(excess);
         let usual = model.norm();
         model.set_norm(norm.unwrap_or(usual));
         let found = model.embed(&texts);

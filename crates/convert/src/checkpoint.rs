@@ -47,14 +47,16 @@ pub(crate) struct Module {
     pub stem: String,
 }
 
-/// The settings of a multimodal checkpoint, with those of its text model in their place.
+/// The settings of a multimodal checkpoint, with those of its text model in their place. A null of the latter is kept unless
+/// the former have a value: it is no absent field, which would get a default.
 fn of_text(mut config: Value) -> Value {
     let Some(Value::Object(text)) = config.get_mut("text_config").map(Value::take) else {
         return config;
     };
     let own = ["architectures", "model_type"];
     for (field, value) in text {
-        if !own.contains(&field.as_str()) && !value.is_null() {
+        let is_kept = value.is_null() && config.get(&field).is_some();
+        if !own.contains(&field.as_str()) && !is_kept {
             config[field] = value;
         }
     }
@@ -218,7 +220,21 @@ impl Checkpoint {
 mod tests {
     use serde_json::json;
 
-    use super::parsed;
+    use super::{of_text, parsed};
+
+    #[test]
+    fn nulls_of_a_text_model_hide_no_value_and_are_not_absent() {
+        let config = json!({
+            "architectures": ["A"], "dtype": "bfloat16", "hidden_size": 1,
+            "text_config": {
+                "architectures": null, "dtype": null, "hidden_size": 2, "sliding_window": null,
+            },
+        });
+        let expected = json!({
+            "architectures": ["A"], "dtype": "bfloat16", "hidden_size": 2, "sliding_window": null, "text_config": null,
+        });
+        assert_eq!(of_text(config), expected);
+    }
 
     #[test]
     fn numbers_that_json_lacks_are_tagged_outside_of_strings() {

@@ -18,6 +18,9 @@ use crate::worker::{self, Ticket, Worker, locked};
 /// A token as Python gets it: its id, its text, its log-probability and those of the most likely tokens.
 type Row = (u32, String, Option<f32>, Vec<(u32, f32)>);
 
+/// A reply as Python gets it: its text, its reasoning, and the names and arguments of its calls.
+type Parts = (String, String, Vec<(String, String)>);
+
 /// The least time between two wakes of the reader. A token that comes within it waits for the next one, which is due
 /// sooner than this.
 const WAKE: Duration = Duration::from_millis(1);
@@ -26,7 +29,7 @@ const WAKE: Duration = Duration::from_millis(1);
 enum Event {
     /// At least one.
     Tokens(Vec<Token>),
-    End(End),
+    End(Box<End>),
     Failed(Box<Error>),
 }
 
@@ -80,7 +83,7 @@ impl Answer {
                 Ok(ready.pop_front().map(row))
             }
             Event::End(end) => {
-                *locked(&self.end) = Some(end);
+                *locked(&self.end) = Some(*end);
                 Ok(None)
             }
             Event::Failed(failed) => {
@@ -159,7 +162,7 @@ impl Answer {
     }
 
     /// Text, reasoning and calls as names and arguments, once the answer was read to its end; None if it failed.
-    fn reply(&self) -> Option<(String, String, Vec<(String, String)>)> {
+    fn reply(&self) -> Option<Parts> {
         let end = locked(&self.end);
         let Reply { content, reasoning, calls } = end.as_ref()?.reply.as_ref()?;
         let call = |call: &bilayer::Function| (call.name.clone(), call.arguments.clone());
@@ -213,7 +216,7 @@ fn make(model: &mut Model, request: Request, sender: &Sender<Event>) -> Event {
     let stop = answer.stop().map(bilayer::Stop::name);
     let (prompt_tokens, statistics) = (answer.prompt_tokens(), answer.statistics());
     let reply = Some(answer.parse(&text));
-    Event::End(End { stop, prompt_tokens, statistics, reply })
+    Event::End(Box::new(End { stop, prompt_tokens, statistics, reply }))
 }
 
 /// Gives the tokens to the reader; false if it is gone.

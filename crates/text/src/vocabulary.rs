@@ -112,8 +112,8 @@ impl Vocabulary<'_> {
             return Err(Error::Score { id: id as u32, score: self.scores[id] });
         }
         let notes = self.ignore_out_of_range()?;
-        let types = self.token_types()?;
-        self.add_defaults(&types);
+        let mut types = self.token_types()?;
+        self.add_defaults(&mut types);
         Ok((types, notes))
     }
 
@@ -156,24 +156,27 @@ impl Vocabulary<'_> {
     }
 
     /// Adds the special tokens that files of model `llama` leave out: 0 is `<unk>`, 1 `<s>` and 2 `</s>`, unless these ids
-    /// are ordinary pieces.
+    /// are ordinary pieces. If the file has no types, they get theirs.
     ///
     /// Source: the defaults of llama.cpp (`llama-vocab.cpp`).
-    fn add_defaults(&mut self, types: &[TokenType]) {
+    fn add_defaults(&mut self, types: &mut [TokenType]) {
         if self.model != "llama" {
             return;
         }
-        let tokens = &self.tokens;
-        let is_special = |id: u32, spelling: &str, kind: TokenType| {
-            let id = id as usize;
-            tokens.get(id).is_some_and(|token| token == spelling || types[id] == kind)
-        };
         for (field, id, spelling, kind) in [
             (&mut self.unk, 0, "<unk>", TokenType::Unknown),
             (&mut self.bos, 1, "<s>", TokenType::Control),
             (&mut self.eos, 2, "</s>", TokenType::Control),
         ] {
-            *field = field.or_else(|| is_special(id, spelling, kind).then_some(id));
+            let at = id as usize;
+            let is_special =
+                self.tokens.get(at).is_some_and(|token| token == spelling || types[at] == kind);
+            if field.is_none() && is_special {
+                *field = Some(id);
+                if self.types.is_empty() {
+                    types[at] = kind;
+                }
+            }
         }
     }
 

@@ -269,14 +269,22 @@ fn what_cannot_be_followed_is_left_out_where_a_schema_allows_it() {
         assert_eq!(notes.is_empty(), note.is_empty(), "{notes}");
         assert!(notes.is_empty() || notes.starts_with(&format!("schema 'f' at {note}")), "{notes}");
     }
-    // Where no part is at fault, only the type of the whole is followed.
+}
+
+/// Where no part is at fault, only the type of the whole is followed.
+#[test]
+fn a_schema_without_a_part_at_fault_keeps_its_type() {
     let made =
         constraint(&best_effort(r#"{"type":"object","properties":{"a":false},"required":["a"]}"#));
     assert!(matches(&made, r#"{"b":1}"#) && !matches(&made, "1"));
     let [note] = made.notes() else { panic!("{:?}", made.notes()) };
     assert!(note.starts_with("schema 'f' at #: Unsatisfiable schema"), "{note}");
     assert!(note.ends_with(", so only its type is followed"), "{note}");
-    // Limits are limits, and other schemas are followed or refused.
+}
+
+/// Other schemas are followed or refused.
+#[test]
+fn limits_hold_for_every_schema() {
     let wide = (0..1001).map(|at| format!(r#""p{at}":{{}}"#)).collect::<Vec<_>>().join(",");
     let error = refusal(&best_effort(&format!(r#"{{"type":"object","properties":{{{wide}}}}}"#)));
     assert!(error.contains("schema 'f' at #/properties: it has 1001 entries"), "{error}");

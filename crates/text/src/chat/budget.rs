@@ -114,9 +114,17 @@ pub fn is_mutable(object: &DynObject) -> bool {
     name.ends_with("::Namespace") || name.ends_with("::Loop")
 }
 
-/// A lazy sequence as a list, any other value unchanged. Lazy sequences over lazy sequences would nest unseen.
+/// Whether the value computes its entries from other values when they are read.
+fn is_lazy(value: &Value) -> bool {
+    // The filter `chain` makes lazy sequences of the kind of lists.
+    let is_chain = |object: &DynObject| object.type_name().ends_with("::MergeSeq");
+    value.kind() == ValueKind::Iterable || value.as_object().is_some_and(is_chain)
+}
+
+/// A lazy sequence as a list, any other value unchanged. Lazy sequences over lazy sequences would nest unseen, and one over a
+/// list that changes could be appended to it.
 pub fn listed(value: Value) -> Result<Value, Error> {
-    if value.kind() != ValueKind::Iterable {
+    if !is_lazy(&value) {
         return Ok(value);
     }
     let mut items = Vec::new();
@@ -129,7 +137,7 @@ pub fn listed(value: Value) -> Result<Value, Error> {
 
 /// Pays for a value that was made, as a list if it is lazy.
 pub fn made(value: Value) -> Result<Value, Error> {
-    if value.kind() == ValueKind::Iterable {
+    if is_lazy(&value) {
         return listed(value);
     }
     spend(if value.as_str().is_some() { shallow(&value) } else { entries(&value) })?;

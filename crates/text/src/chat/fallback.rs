@@ -138,7 +138,9 @@ fn as_users(messages: Vec<Json>, taken: impl Fn(&Json) -> Option<String>) -> Vec
 }
 
 fn user(content: Json) -> Json {
-    json!({ "role": "user", "content": content })
+    Json::Object(
+        [("role".to_owned(), "user".into()), ("content".to_owned(), content)].into_iter().collect(),
+    )
 }
 
 /// Moves the calls of a message into its content.

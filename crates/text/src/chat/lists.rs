@@ -1,7 +1,8 @@
 //! Lists that a template can change: those that it gives to `namespace`.
 //!
 //! Other lists are constant, since a list that is stored in two places would have to change in both. What is appended has
-//! nothing in it that templates can change, so no list contains itself.
+//! nothing in it that templates can change, and lazy sequences, which could refer to such a list, are turned into lists
+//! where they are made ([`super::budget::made`]); so no list contains itself.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -151,13 +152,18 @@ mod tests {
             ("n.l.extend([{'a': n}])", "cannot be stored"),
             ("n.l.pop()", "no such entry"),
             ("n.l.pop(-1)", "no such entry"),
-            ("n.l.sort()", "changes a list"),
+            ("n.l.sort()", "append, extend and pop"),
+            ("n.l.insert(0, 1)", "append, extend and pop"),
             ("[].append(1)", "changes a list"),
         ] {
             let source = format!("{{% set n = namespace(l=[]) %}}{{{{ {broken} }}}}");
             let error = rendered(&source).expect_err(broken).to_string();
             assert!(error.contains(reason), "{broken}: {error}");
         }
+        // A lazy sequence over the list would contain itself.
+        let source =
+            "{% set n = namespace(l=[1]) %}{% set _ = n.l.append(n.l | chain([2])) %}{{ n.l }}";
+        assert_eq!(rendered(source).as_deref(), Ok("[1, [1, 2]]"));
         let endless = "{% set n = namespace(l=[1]) %}{% for i in range(9999) %}{% for x in n.l %}{% set _ = n.l.append(x) %}{% endfor %}{% endfor %}";
         assert!(matches!(rendered(endless), Err(Error::Costly { .. } | Error::Endless { .. })));
     }

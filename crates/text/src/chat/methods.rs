@@ -4,6 +4,7 @@ use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
+use super::lists::List;
 use super::python::limited;
 
 /// Calls a method that the value itself does not have.
@@ -57,7 +58,14 @@ fn of_list(list: &Value, method: &str, args: &[Value]) -> Found {
             at.map(Value::from).ok_or_else(|| failed("index: the value is not in the list"))
         }),
         "append" | "clear" | "extend" | "insert" | "pop" | "remove" | "reverse" | "sort" => {
-            Err(changes("list", method, "a sum such as `list + [item]`"))
+            Err(match list.downcast_object_ref::<List>() {
+                Some(_) => {
+                    let reason =
+                        "the methods that change a list of a namespace are append, extend and pop";
+                    failed(&format!("`{method}` is not supported: {reason}"))
+                }
+                None => changes("list", method, "a sum such as `list + [item]`"),
+            })
         }
         _ => return None,
     })

@@ -176,6 +176,21 @@ fn user_defined_tokens_are_matched_in_every_text() {
     assert_eq!(tokenizer.encode("<x>", PARSED).unwrap(), [MORE + 2]);
 }
 
+/// The special tokens that a file of model `llama` leaves out are special as well if it has no types.
+#[test]
+fn default_special_tokens_are_parsed_and_hidden() {
+    let tokenizer = tokenizer(Vocabulary {
+        model: "llama".into(),
+        tokens: strings(&["<unk>", "<s>", "</s>", "a"]),
+        scores: vec![0.0; 4],
+        add_space_prefix: Some(false),
+        ..Vocabulary::default()
+    });
+    assert_eq!(tokenizer.encode("<s>a</s>", PARSED).unwrap(), [1, 3, 2]);
+    assert_eq!(tokenizer.decode(&[0, 1, 3, 2]), "a");
+    assert!(tokenizer.is_control(1) && tokenizer.is_control(2));
+}
+
 // --- there and back ------------------------------------------------------------------------------
 
 #[test]

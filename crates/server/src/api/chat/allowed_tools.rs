@@ -53,7 +53,7 @@ mod tests {
     use super::restricted;
     use crate::fields::Body;
 
-    fn body(choice: Value) -> Body {
+    fn body(choice: &Value) -> Body {
         let tool = |name: &str| json!({ "type": "function", "function": { "name": name } });
         let tools = json!([tool("a"), tool("b"), tool("c")]);
         let body = json!({ "tools": tools, "tool_choice": choice, "seed": 1 });
@@ -67,7 +67,7 @@ mod tests {
         let nested = json!({ "type": "allowed_tools", "allowed_tools": inner });
         let flat = json!({ "type": "allowed_tools", "mode": "required", "tools": named });
         for choice in [nested, flat] {
-            let found = restricted(body(choice)).expect("a choice");
+            let found = restricted(body(&choice)).expect("a choice");
             assert_eq!(found.text("tool_choice"), Some("required"));
             let tools = found.get("tools").and_then(Value::as_array).expect("tools");
             let names: Vec<&Value> = tools.iter().map(|tool| &tool["function"]["name"]).collect();
@@ -75,7 +75,7 @@ mod tests {
             assert_eq!(found.integer("seed"), Some(1));
         }
         for choice in [json!("auto"), json!({ "type": "function", "function": { "name": "b" } })] {
-            let found = restricted(body(choice.clone())).expect("another choice");
+            let found = restricted(body(&choice)).expect("another choice");
             assert_eq!(
                 (found.get("tool_choice"), found.value()["tools"].as_array().map(Vec::len)),
                 (Some(&choice), Some(3))
@@ -93,7 +93,7 @@ mod tests {
             json!({ "type": "allowed_tools", "mode": "auto", "tools": [{}] }),
         ];
         for choice in wrong {
-            let error = restricted(body(choice.clone())).expect_err("wrong");
+            let error = restricted(body(&choice)).expect_err("wrong");
             assert_eq!(error.param.as_deref(), Some("tool_choice"), "{choice}");
         }
     }
