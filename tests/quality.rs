@@ -574,6 +574,8 @@ fn an_interrupted_importance_matrix_goes_on_where_it_ended() {
     let advice = format!("give --in-file imatrix.partial.gguf, and --from-chunk {done}");
     assert!(said.contains(&advice), "{done}: {said}");
     assert_eq!(chunks("imatrix.gguf").unwrap(), 2, "the file of before");
+    let anew = place.run(&format!("imatrix -m model.gguf {EXACT}"));
+    refused(&anew, 2, "imatrix.partial.gguf has the sums of an interrupted run");
     let rest = format!("--in-file imatrix.partial.gguf --from-chunk {done}");
     let count =
         place.run(&format!("imatrix -m model.gguf {EXACT} {rest}")).json()["windows"].clone();

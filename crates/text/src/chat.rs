@@ -176,11 +176,10 @@ impl Template {
         let is_plain = inputs.tools.is_none() && !fallback::concerns(inputs.messages);
         let support = (!is_plain).then(|| self.support.get_or_init(|| Support::of(self)));
         let null_content = support.is_some_and(|support| support.null_content);
-        let prompt = |arguments| {
+        let prompt = |arguments, mut tools| {
             let form = Form { arguments, null_content };
             let messages = inputs.messages.iter().map(|message| messages::prepared(message, form));
             let mut messages: Vec<serde_json::Value> = messages.collect();
-            let mut tools = inputs.tools;
             if let Some(support) = support {
                 let format = reply::Format::of(&self.source);
                 messages = fallback::adapted(messages, tools, support, &format);
@@ -188,9 +187,17 @@ impl Template {
             }
             self.prompt(&Inputs { messages: &messages, tools, ..inputs.clone() }, tokenizer)
         };
-        match prompt(ArgumentForm::Object) {
-            Err(error @ Error::Template { .. }) => prompt(ArgumentForm::Text).map_err(|_| error),
+        let either = |tools| match prompt(ArgumentForm::Object, tools) {
+            Err(error @ Error::Template { .. }) => {
+                prompt(ArgumentForm::Text, tools).map_err(|_| error)
+            }
             done => done,
+        };
+        match (either(inputs.tools), inputs.tools) {
+            (Err(error @ Error::Template { .. }), Some(tools)) => {
+                either(Some(&fallback::completed(tools))).map_err(|_| error)
+            }
+            (done, _) => done,
         }
     }
 

@@ -15,7 +15,7 @@ use crate::commands::run;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt;
 use crate::new_file::NewFile;
-use crate::{output, progress};
+use crate::{output, overwrite, progress};
 
 /// The file of the windows run so far is at most so old, but for a window.
 const PARTIAL_SECONDS: Duration = Duration::from_secs(60);
@@ -37,6 +37,7 @@ pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
         earlier.add(super::quantize::importance(path)?.with_window(window))?;
     }
     let mut partial = Partial::new(args);
+    partial.check(args)?;
     let matrix = match args.file {
         None => earlier,
         Some(_) => match collect(args, earlier, &mut partial)? {
@@ -89,6 +90,8 @@ fn collect(
     let scope = if args.process_output { Scope::LayersAndHead } else { Scope::Layers };
     let mut collector = Collector::new(model.graph(), scope);
     let settings = run::settings::model(&args.model)?;
+    // Sums of another model are refused before the work.
+    earlier.clone().add(matrix(args, &windows, 0, &collector)?)?;
     let mut session = session(&model, collector.settings(windows.window_len(), settings))?;
     let bar = progress::tokens("calibrating", windows.tokens().len());
     interrupt::answering();
@@ -128,6 +131,18 @@ impl Partial {
     fn new(args: &Imatrix) -> Partial {
         let path = args.output.with_extension("partial.gguf");
         Partial { path, every: args.output_frequency, windows: 0, written: Instant::now() }
+    }
+
+    /// Refuses to replace what an interrupted run has left, unless this run goes on from it.
+    fn check(&self, args: &Imatrix) -> Result<(), Failure> {
+        let is_given = args.in_file.iter().any(|path| overwrite::is_same(path, &self.path));
+        if self.every == 0 || args.file.is_none() || is_given || !self.path.exists() {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "{0} has the sums of an interrupted run; go on from it with --in-file {0} and --from-chunk, or delete it",
+            self.path.display()
+        )))
     }
 
     /// Whether to write it after so many windows.

@@ -1,6 +1,7 @@
 //! The part of a schema at fault: parts are compiled on their own, within a bound.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use llguidance::derivre::{RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
@@ -12,6 +13,9 @@ use crate::grammar::reason;
 
 /// Most work of trials over the schemas of a grammar: about half a second.
 const WORK_MAX: usize = 100_000;
+
+/// However slow the trials are, no more begin after this.
+const TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Work of a trial beside the values of its schema.
 const TRIAL_WORK: usize = 50;
@@ -29,6 +33,7 @@ pub struct Trials<'a> {
     compile: &'a dyn Fn(Value) -> Option<String>,
     /// The work that is left.
     left: usize,
+    began: Instant,
     /// The error of each pattern that was parsed.
     patterns: HashMap<String, Option<String>>,
 }
@@ -47,7 +52,7 @@ pub struct Found {
 impl<'a> Trials<'a> {
     /// `compile` compiles a schema and returns the error.
     pub fn new(compile: &'a dyn Fn(Value) -> Option<String>) -> Trials<'a> {
-        Trials { compile, left: WORK_MAX, patterns: HashMap::new() }
+        Trials { compile, left: WORK_MAX, began: Instant::now(), patterns: HashMap::new() }
     }
 
     /// The error of a whole schema. This is not counted.
@@ -103,7 +108,7 @@ impl<'a> Trials<'a> {
 
     fn spend(&mut self, work: usize) -> Result<(), Spent> {
         self.left = self.left.checked_sub(work).ok_or(Spent)?;
-        Ok(())
+        if self.began.elapsed() > TIME_MAX { Err(Spent) } else { Ok(()) }
     }
 }
 

@@ -43,6 +43,10 @@ fn options_are_told_apart_by_a_required_property() {
         let refused = [r#"{"kind":"cat","age":3}"#, r#"{"kind":"cow","age":3}"#];
         check(&[(&schema, &allowed, &refused)]);
     }
+    // What references name stays where it is.
+    let schema = r##"{"oneOf":[{"type":"object","properties":{"k":{"const":"a"}},"required":["k"]},
+        {"type":"object","properties":{"k":{"const":"b"},"next":{"$ref":"#/oneOf/0"}},"required":["k","next"]}]}"##;
+    check(&[(schema, &[r#"{"k":"b","next":{"k":"a"}}"#], &[r#"{"k":"b","next":1}"#])]);
     // Both may be a cat.
     let schema = union("oneOf", r#"{"enum":["dog","cat"],"type":"string"}"#, r#""kind","age""#);
     let error = refusal(&Grammar::json_schema(schema));

@@ -13,6 +13,9 @@ use crate::Error;
 use crate::cache::HubCache;
 use crate::name::Repo;
 
+/// What an answer that is not the file, such as a page for logging in, is shorter than.
+const PAGE_BYTES: u64 = 1 << 20;
+
 /// Bytes that are read at a time.
 const CHUNK_BYTES: usize = 256 << 10;
 
@@ -286,7 +289,8 @@ fn connection(
     while part.len < blob.bytes {
         let wanted = (blob.bytes - part.len).min(CHUNK_BYTES as u64) as usize;
         match body.read(&mut chunk[..wanted]) {
-            Ok(0) if is_unsized => {
+            // A longer one was cut off.
+            Ok(0) if is_unsized && part.len < PAGE_BYTES => {
                 let found = part.len;
                 part.restart()?;
                 return Err(not_the_file(blob, found));

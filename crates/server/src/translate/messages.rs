@@ -98,7 +98,11 @@ fn output(body: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result<()
                 let problem = format!("must be one of {}", EFFORTS.join(", "));
                 return refused("output_config.effort", problem);
             }
-            variable(chat, "reasoning_effort", effort.into());
+            // Some templates reason wherever an effort is named.
+            let is_off = body.get("thinking").is_some_and(|of| of["type"] == "disabled");
+            if !is_off {
+                variable(chat, "reasoning_effort", effort.into());
+            }
         }
     }
     let Some((format, at)) = format else { return Ok(()) };

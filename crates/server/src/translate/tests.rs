@@ -399,6 +399,9 @@ fn schemas_and_effort_of_messages_are_those_of_chats() {
     // Not as OpenAI's effort, which turns reasoning on.
     assert_eq!(chat["chat_template_kwargs"], json!({ "reasoning_effort": "max" }));
     assert!(chat.get("output_config").is_none() && chat.get("reasoning_effort").is_none());
+    let off = json!({ "thinking": { "type": "disabled" }, "output_config": { "effort": "max" } });
+    let kwargs = of(off).expect("a chat")["chat_template_kwargs"].clone();
+    assert!(kwargs.get("reasoning_effort").is_none(), "{kwargs}");
     let beta = of(json!({ "output_format": format, "output_config": null })).expect("a chat");
     assert_eq!(beta["response_format"], chat["response_format"]);
     let none = of(json!({ "output_config": { "format": null, "effort": null } })).expect("a chat");

@@ -33,16 +33,33 @@ pub fn prompt(
         let is_open = format.opens_thinking(&prompt.text);
         return Ok(extended(prompt, if is_open { rest.trim_start() } else { text }));
     }
+    let beside = last.get("reasoning_content").and_then(Json::as_str).unwrap_or_default();
+    if text.trim().is_empty()
+        && beside.trim().is_empty()
+        && let Ok(prompt) = started()
+    {
+        // Nothing has begun.
+        return Ok(prompt);
+    }
     let placed = placed(template, inputs, tokenizer, reasoning);
+    // Templates of DeepSeek-R1 leave out the reasoning in a message.
+    let thought = reasoning.trim().trim_start_matches(open).trim_end_matches(close).trim();
     // Templates of Mistral write the instructions only where the last message is the user's.
     let instructions = earlier.iter().filter(|message| message["role"] == "system");
     let mut instructions = instructions.filter_map(|message| message["content"].as_str());
     match placed {
-        Some(prompt) if instructions.all(|text| prompt.text.contains(text.trim())) => {
+        Some(prompt)
+            if prompt.text.contains(thought)
+                && instructions.all(|text| prompt.text.contains(text.trim())) =>
+        {
             Ok(extended(prompt, answer))
         }
         placed => match (started(), placed) {
-            (Ok(prompt), _) => Ok(extended(prompt, text)),
+            (Ok(prompt), _) => {
+                let begun = format.opens_thinking(&prompt.text);
+                let rest = text.trim_start().strip_prefix(open).filter(|_| begun);
+                Ok(extended(prompt, rest.map_or(text, str::trim_start)))
+            }
             (Err(_), Some(prompt)) => Ok(extended(prompt, answer)),
             (Err(error), None) => Err(error),
         },

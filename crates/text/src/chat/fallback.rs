@@ -37,6 +37,29 @@ pub fn adapted(
     messages
 }
 
+/// Functions with what some templates take for granted: descriptions, also of parameters, and parameters.
+pub fn completed(tools: &Json) -> Json {
+    let mut tools = tools.clone();
+    for tool in tools.as_array_mut().into_iter().flatten() {
+        let function = match tool.get("function") {
+            Some(_) => &mut tool["function"],
+            None => tool,
+        };
+        let Some(function) = function.as_object_mut() else { continue };
+        function.entry("description").or_insert_with(|| "".into());
+        let parameters = function.entry("parameters").or_insert_with(|| json!({}));
+        let Some(parameters) = parameters.as_object_mut() else { continue };
+        parameters.entry("type").or_insert_with(|| "object".into());
+        let properties = parameters.entry("properties").or_insert_with(|| json!({}));
+        for property in properties.as_object_mut().into_iter().flat_map(Map::values_mut) {
+            let property = property.as_object_mut();
+            let described = property.map(|property| property.entry("description"));
+            described.map(|entry| entry.or_insert_with(|| "".into()));
+        }
+    }
+    tools
+}
+
 /// Whether a message needs the fallback.
 pub fn concerns(messages: &[Json]) -> bool {
     messages.iter().any(|message| {

@@ -441,6 +441,47 @@ fn answers_are_continued_where_templates_write_them() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Templates made for transformers take descriptions and properties for granted, which clients leave out.
+#[test]
+fn functions_may_lack_what_templates_take_for_granted() {
+    for name in [
+        "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use",
+        "NousResearch-Hermes-3-Llama-3.1-8B-tool_use",
+        "CohereForAI-c4ai-command-r-plus-tool_use",
+    ] {
+        let Some(source) = source(name) else { return };
+        let template = Template::new(name, &source).unwrap();
+        let messages = [json!({ "role": "user", "content": "Hi" })];
+        for function in [
+            json!({ "name": "now" }),
+            json!({ "name": "now", "parameters": { "type": "object" } }),
+            json!({ "name": "now", "description": "d", "parameters": {
+                "type": "object", "properties": { "zone": { "type": "string" } } } }),
+        ] {
+            let tools = json!([{ "type": "function", "function": function }]);
+            let inputs = Inputs { tools: Some(&tools), ..Inputs::new(&messages) };
+            let prompt = template.conversation(&inputs, &tokenizer());
+            let prompt = prompt.unwrap_or_else(|error| panic!("{name}: {tools}: {error}"));
+            assert!(prompt.text.contains("now"), "{name}: {tools}");
+        }
+    }
+}
+
+/// The template leaves out the reasoning in a message.
+#[test]
+fn reasoning_before_a_continued_answer_is_kept() {
+    let name = "deepseek-ai-DeepSeek-R1-Distill-Llama-8B";
+    let Some(source) = source(name) else { return };
+    let template = Template::new(name, &source).unwrap();
+    let messages = [
+        json!({ "role": "user", "content": "Hi" }),
+        json!({ "role": "assistant", "content": "<think>\nHm\n</think>\n\nThe answer" }),
+    ];
+    let prompt = template.continuation(&Inputs::new(&messages), &tokenizer()).unwrap();
+    assert_eq!(prompt.text.matches("<think>").count(), 1, "{}", prompt.text);
+    assert!(prompt.text.ends_with("<think>\nHm\n</think>\n\nThe answer"), "{}", prompt.text);
+}
+
 /// Text of an answer may be reasoning, and stays as it is.
 #[test]
 fn reasoning_is_continued_as_such() {
@@ -450,7 +491,7 @@ fn reasoning_is_continued_as_such() {
         (Q3, "<think>\nHm", "<think>\nHm", true),
         (Q35, "<think>\nHm", "<think>\nHm", true),
         (Q35, "<think>\nHm\n</think>\n\nThe ", "<think>\nHm\n</think>\n\nThe ", false),
-        (Q35, "", "<think>\n\n</think>\n\n", false),
+        (Q35, "", "<think>\n", true),
         (Q35, " <|im_end|>", "<think>\n\n</think>\n\n <|im_end|>", false),
         (Q3, "A <think> is a tag", "<think>\n\n</think>\n\nA <think> is a tag", false),
     ];
