@@ -19,41 +19,18 @@ pub enum Text<'t> {
     Pair(&'t str, &'t str),
 }
 
-impl<'t> From<&'t str> for Text<'t> {
-    fn from(text: &'t str) -> Text<'t> {
-        Text::One(text)
-    }
+/// Types that are one text. Not all of `AsRef<str>`, which tuples, the pairs, could come to be.
+macro_rules! one {
+    ($($text:ty),+) => {
+        $(impl<'t> From<&'t $text> for Text<'t> {
+            fn from(text: &'t $text) -> Text<'t> {
+                Text::One(text)
+            }
+        })+
+    };
 }
 
-impl<'t> From<&&'t str> for Text<'t> {
-    fn from(text: &&'t str) -> Text<'t> {
-        Text::One(text)
-    }
-}
-
-impl<'t> From<&'t String> for Text<'t> {
-    fn from(text: &'t String) -> Text<'t> {
-        Text::One(text)
-    }
-}
-
-impl<'t> From<&&'t String> for Text<'t> {
-    fn from(text: &&'t String) -> Text<'t> {
-        Text::One(text)
-    }
-}
-
-impl<'t> From<&'t Cow<'_, str>> for Text<'t> {
-    fn from(text: &'t Cow<'_, str>) -> Text<'t> {
-        Text::One(text)
-    }
-}
-
-impl<'t> From<&'t Box<str>> for Text<'t> {
-    fn from(text: &'t Box<str>) -> Text<'t> {
-        Text::One(text)
-    }
-}
+one!(str, &str, String, &String, Cow<'_, str>, Box<str>);
 
 impl<'t> From<&Text<'t>> for Text<'t> {
     fn from(text: &Text<'t>) -> Text<'t> {

@@ -90,8 +90,10 @@ fn collect(
     let scope = if args.process_output { Scope::LayersAndHead } else { Scope::Layers };
     let mut collector = Collector::new(model.graph(), scope);
     let settings = run::settings::model(&args.model)?;
-    // Sums of another model are refused before the work.
-    earlier.clone().add(matrix(args, &windows, 0, &collector)?)?;
+    if !args.in_file.is_empty() {
+        // Sums of another model are refused before the work.
+        earlier.clone().add(matrix(args, &windows, 0, &collector)?)?;
+    }
     let mut session = session(&model, collector.settings(windows.window_len(), settings))?;
     let bar = progress::tokens("calibrating", windows.tokens().len());
     interrupt::answering();
