@@ -248,16 +248,17 @@ fn chains_of_references_are_compiled_or_refused_soon() {
         .collect();
     let chain =
         format!(r##"{{"$defs":{{{},"d4000":true}},"$ref":"#/$defs/d0"}}"##, chain.join(","));
-    let _ = soon(&model, &Grammar::json_schema(chain));
+    assert_eq!(soon(&model, &Grammar::json_schema(chain)), Ok(()));
     let chain: Vec<String> =
         (0..5000).map(|i| format!(r##""d{i}":{{"$ref":"#/$defs/d{}"}}"##, i + 1)).collect();
     let chain =
         format!(r##"{{"$defs":{{{},"d5000":true}},"$ref":"#/$defs/d0"}}"##, chain.join(","));
-    let _ = soon(&model, &Grammar::json_schema(chain));
+    assert_eq!(soon(&model, &Grammar::json_schema(chain)), Ok(()));
     let own = r##"{"$ref":"#"}"##;
-    let _ = soon(&model, &Grammar::json_schema(own));
+    assert_eq!(soon(&model, &Grammar::json_schema(own)), Ok(()));
     let own = r##"{"allOf":[{"$ref":"#"},{"type":"object"}]}"##;
-    let _ = soon(&model, &Grammar::json_schema(own));
+    let error = soon(&model, &Grammar::json_schema(own)).unwrap_err();
+    assert!(error.contains("circular references"), "{error}");
 }
 
 #[test]
@@ -265,11 +266,11 @@ fn large_schemas_are_compiled_or_refused_soon() {
     let model = bytes();
     let many: Vec<String> = (0..1000).map(|i| format!(r#""p{i}":{{"type":"integer"}}"#)).collect();
     let many = format!(r#"{{"properties":{{{}}}}}"#, many.join(","));
-    let _ = soon(&model, &Grammar::json_schema(many));
+    assert_eq!(soon(&model, &Grammar::json_schema(many)), Ok(()));
     let long = r#"{"type":"string","maxLength":1000000000,"minLength":999999999}"#;
-    let _ = soon(&model, &Grammar::json_schema(long));
+    assert_eq!(soon(&model, &Grammar::json_schema(long)), Ok(()));
     let many = r#"{"type":"array","minItems":1000000000,"items":{"type":"object"}}"#;
-    let _ = soon(&model, &Grammar::json_schema(many));
+    assert_eq!(soon(&model, &Grammar::json_schema(many)), Ok(()));
 }
 
 /// Every property may be the next.
@@ -328,12 +329,13 @@ fn many_patterns_of_properties_are_refused() {
 fn large_enums_are_compiled_or_refused_soon() {
     let model = bytes();
     let values: Vec<String> = (0..2000).map(|i| format!("\"value{i}\"")).collect();
-    let _ = soon(&model, &Grammar::json_schema(format!(r#"{{"enum":[{}]}}"#, values.join(","))));
+    let values = format!(r#"{{"enum":[{}]}}"#, values.join(","));
+    assert_eq!(soon(&model, &Grammar::json_schema(values)), Ok(()));
     let one: Vec<String> = (0..5000).map(|i| format!(r#"{{"const":{i}}}"#)).collect();
     let one = format!(r#"{{"oneOf":[{}]}}"#, one.join(","));
     assert!(soon(&model, &Grammar::json_schema(one)).unwrap_err().contains("at most 500"));
     let pattern = r#"{"type":"string","pattern":"^(((a{1,1000}){1,1000}){1,1000}b?){1,1000}$"}"#;
-    let _ = soon(&model, &Grammar::json_schema(pattern));
+    assert_eq!(soon(&model, &Grammar::json_schema(pattern)), Ok(()));
 }
 
 #[test]
@@ -348,28 +350,28 @@ fn hostile_expressions_and_lark_grammars_are_refused_soon() {
         r"\w{1,100000}",
         "[^x]{5000}",
     ] {
-        let _ = soon(&model, &Grammar::regex(expression));
+        assert_eq!(soon(&model, &Grammar::regex(expression)), Ok(()), "{expression}");
     }
-    let _ = soon(&model, &Grammar::regex("(a|b)*a(a|b){40}"));
-    let _ = soon(&model, &Grammar::regex("a".repeat(250_000)));
+    assert_eq!(soon(&model, &Grammar::regex("(a|b)*a(a|b){40}")), Ok(()));
+    assert_eq!(soon(&model, &Grammar::regex("a".repeat(250_000))), Ok(()));
     let groups = format!("start: {}\"a\"{}", "(".repeat(60_000), ")".repeat(60_000));
     assert!(soon(&model, &Grammar::lark(groups)).is_err());
     let chain: String = (0..10_000).map(|i| format!("r{i}: \"a\" r{}\n", i + 1)).collect();
     assert!(soon(&model, &Grammar::lark(format!("start: r0\n{chain}r10000: \"\""))).is_err());
     let chain: String = (0..4000).map(|i| format!("r{i}: \"a\" r{} \"b\"\n", i + 1)).collect();
-    let _ = soon(&model, &Grammar::lark(format!("start: r0\n{chain}r4000: \"\"")));
+    assert_eq!(soon(&model, &Grammar::lark(format!("start: r0\n{chain}r4000: \"\""))), Ok(()));
     let chain: String = (0..4000).map(|i| format!("T{i}: \"a\" T{} \"b\"\n", i + 1)).collect();
-    let _ = soon(&model, &Grammar::lark(format!("start: T0\n{chain}T4000: \"\"")));
+    let error = soon(&model, &Grammar::lark(format!("start: T0\n{chain}T4000: \"\""))).unwrap_err();
+    assert!(error.contains("too big"), "{error}");
     let deep = format!("start: %json {}true{}", r#"{"items":"#.repeat(9000), "}".repeat(9000));
     assert!(soon(&model, &Grammar::lark(deep)).is_err());
-    for grammar in [
-        "start: start",
-        "start: \"a\" | start start",
-        "start: x",
-        "",
-        "start",
-        "start: \"a\"{0,1000000000}",
-    ] {
-        let _ = soon(&model, &Grammar::lark(grammar));
+    for grammar in ["start: start", "start: \"a\" | start start", "start: \"a\"{0,1000000000}"] {
+        assert_eq!(soon(&model, &Grammar::lark(grammar)), Ok(()), "{grammar}");
+    }
+    for (grammar, part) in
+        [("start: x", "unknown name"), ("", "it is empty"), ("start", "Expected token ':'")]
+    {
+        let error = soon(&model, &Grammar::lark(grammar)).unwrap_err();
+        assert!(error.contains(part), "{grammar}: {error}");
     }
 }
