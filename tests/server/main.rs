@@ -269,8 +269,9 @@ fn bad_requests_are_refused_by_what_is_wrong() {
     assert_eq!(server.send("POST", "/v1/completions", &[], &deep).status, 400);
     // What this server does not have, or has in a range, is not ignored.
     for (field, value) in [
-        ("top_n_sigma", json!(1.0)),
-        ("adaptive_target", json!(0.5)),
+        ("top_n_sigma", json!("much")),
+        ("adaptive_target", json!(1.5)),
+        ("adaptive_decay", json!(1.0)),
         ("samplers", json!(["top_k", "nothing"])),
         ("samplers", json!("kq")),
         ("seed", json!(9_223_372_036_854_775_808_u64)),
@@ -280,10 +281,10 @@ fn bad_requests_are_refused_by_what_is_wrong() {
     }
     let body = json!({
         "prompt": "a", "n_predict": 1, "seed": 1_099_511_627_776_u64, "top_n_sigma": -1.0,
-        "samplers": ["top_k", "top_n_sigma", "temperature"],
+        "samplers": ["temperature", "top_n_sigma", "top_k"],
     });
     let settings = &server.post("/completion", &body).good()["generation_settings"];
-    let used = json!(["logit_bias", "top_k", "temperature", "mirostat"]);
+    let used = json!(["temperature", "top_n_sigma", "top_k"]);
     assert_eq!((&settings["samplers"], &settings["seed"]), (&used, &body["seed"]));
     assert_eq!(server.get("/nothing").status, 404);
     assert_eq!(server.get("/v1/chat/completions").status, 405);
@@ -301,7 +302,7 @@ fn fields_of_llama_server_are_followed() {
     for samplers in [json!(["top_k", "top_p", "infill"]), json!("kpi")] {
         let body = with(prompt.clone(), &json!({ "samplers": samplers }));
         let used = &server.post("/completion", &body).good()["generation_settings"]["samplers"];
-        assert_eq!(*used, json!(["logit_bias", "top_k", "top_p", "infill", "mirostat"]));
+        assert_eq!(*used, json!(["top_k", "top_p", "infill"]));
     }
     // The first line that ends after the time, or that is not indented, is the last.
     let long = with(prompt.clone(), &json!({ "n_predict": 400, "ignore_eos": true }));
@@ -313,6 +314,31 @@ fn fields_of_llama_server_are_followed() {
         assert!(text.contains('\n'), "{limit}: {text}");
         assert!(text.ends_with('\n') || limit.get("n_indent").is_none(), "{text}");
     }
+    let props = server.get("/props").good();
+    let settings = &props["default_generation_settings"]["params"];
+    let usual = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature";
+    let usual: Vec<&str> = usual.split(';').collect();
+    assert_eq!((&settings["samplers"], &settings["top_n_sigma"]), (&json!(usual), &json!(-1.0)));
+    let asked = json!({
+        "top_n_sigma": 1.5, "adaptive_target": 0.5, "adaptive_decay": 0.8, "n_predict": 8,
+    });
+    let settings = server.post("/completion", &with(prompt.clone(), &asked)).good();
+    let settings = &settings["generation_settings"];
+    for field in ["top_n_sigma", "adaptive_target", "adaptive_decay"] {
+        assert_eq!(settings[field], asked[field]);
+    }
+    assert_eq!(settings["samplers"].as_array().map(Vec::len), Some(10), "with adaptive-p");
+    // A penalty before the greedy choice changes it.
+    let text = |samplers: &str| {
+        let asked = json!({
+            "samplers": samplers, "temperature": 0, "top_k": 1, "repeat_penalty": 100.0,
+            "n_predict": 24,
+        });
+        let found = server.post("/completion", &with(prompt.clone(), &asked)).good();
+        found["content"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(text("te"), text("t"), "what follows a greedy choice changes nothing");
+    assert_ne!(text("et"), text("te"));
     // A number is a token as a key, and a text in the list.
     let digit = server.post("/tokenize", &json!({ "content": "5" })).good()["tokens"].clone();
     let biases = |bias: Value| {

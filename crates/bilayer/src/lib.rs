@@ -202,8 +202,8 @@ pub use bilayer_engine::generate::{Statistics, Stop, Token};
 pub use bilayer_engine::placement::{Execution, Numa, Simulation, SimulationError, target};
 #[doc(inline)]
 pub use bilayer_engine::sampling::{
-    Dry, Mirostat, Options as Sampling, OptionsError as SamplingError, Parameter, TokenLogprob,
-    Xtc, parameters,
+    Dry, Mirostat, Options as Sampling, OptionsError as SamplingError, Parameter, Samplers,
+    TokenLogprob, Xtc, parameters,
 };
 #[doc(inline)]
 pub use bilayer_engine::session::{Progress, Stage, Warning};

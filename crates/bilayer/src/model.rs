@@ -472,10 +472,11 @@ fn sampler(
     request: &Request,
     calls: Option<Constraint>,
 ) -> Result<Sampler, Error> {
-    let sampling = &request.sampling;
+    let mut sampling = request.sampling.clone();
+    sampling.set_infill(model.tokenizer());
     let breakers = sampling.dry.as_ref().map(|_| model.dry_breakers(&BREAKERS));
     let breakers = breakers.unwrap_or_default();
-    let sampler = Sampler::new(sampling.clone(), session.vocab(), session.context(), breakers);
+    let sampler = Sampler::new(sampling, session.vocab(), session.context(), breakers);
     let mut sampler = sampler.map_err(Engine::SamplingOptions)?;
     let asked = request.grammar.as_ref().map(|grammar| model.constraint(grammar)).transpose()?;
     if let Some(constraint) = asked.or(calls) {

@@ -58,8 +58,13 @@ typedef struct {
   float top_p;
   // Keeps tokens at least this share as likely as the most likely; 0: all.
   float min_p;
+  // Keeps logits within so many standard deviations of the highest; 0 or less: all.
+  float top_n_sigma;
   // Divides the logits of recent tokens; 1: off.
   float repeat_penalty;
+  // Names of the samplers that run, in this order, separated by `;`, such as `top_k;temperature;min_p`; those left out are
+  // off. NULL: llama.cpp's default order.
+  const char *samplers;
   // Key of the random stream: equal requests with equal seeds give equal texts.
   uint64_t seed;
   // A text that ends the answer and is no part of it; NULL: none.

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use bilayer::{Message, Model, Prompt, Request, Role, Sampling, Tools};
+use bilayer::{Message, Model, Prompt, Request, Role, Samplers, Sampling, Tools};
 
 use crate::failure::{BILAYER_INTERRUPTED, Failure, guarded};
 use crate::model::{BilayerCallback, BilayerModel, given};
@@ -21,8 +21,13 @@ pub struct BilayerRequest {
     pub top_p: f32,
     /// Keeps tokens at least this share as likely as the most likely; 0: all.
     pub min_p: f32,
+    /// Keeps logits within so many standard deviations of the highest; 0 or less: all.
+    pub top_n_sigma: f32,
     /// Divides the logits of recent tokens; 1: off.
     pub repeat_penalty: f32,
+    /// Names of the samplers that run, in this order, separated by `;`, such as `top_k;temperature;min_p`; those left out are
+    /// off. NULL: llama.cpp's default order.
+    pub samplers: *const c_char,
     /// Key of the random stream: equal requests with equal seeds give equal texts.
     pub seed: u64,
     /// A text that ends the answer and is no part of it; NULL: none.
@@ -56,7 +61,9 @@ pub extern "C" fn bilayer_request_default() -> BilayerRequest {
         min_p: usual.min_p,
         repeat_penalty: usual.repeat_penalty,
         seed: usual.seed,
+        top_n_sigma: usual.top_n_sigma,
         stop: std::ptr::null(),
+        samplers: std::ptr::null(),
         json_schema: std::ptr::null(),
         grammar: std::ptr::null(),
         ignore_eos: false,
@@ -177,12 +184,17 @@ unsafe fn asked(prompt: Prompt, given: *const BilayerRequest) -> Result<Request,
     let mut request = Request::new(prompt).sampling(Sampling {
         temperature: given.temperature,
         top_k: given.top_k,
+    // SAFETY: the caller's promise.
+    let samplers = unsafe { text_or_null(given.samplers, "samplers")? }.map(Samplers::parse);
+    let samplers = samplers.transpose().map_err(|error| Failure::usage(error.to_string()))?;
         top_p: given.top_p,
         min_p: given.min_p,
         repeat_penalty: given.repeat_penalty,
         seed: given.seed,
         ..Sampling::default()
+        top_n_sigma: given.top_n_sigma,
     });
+        samplers,
     if given.max_tokens > 0 {
         request = request.max_tokens(given.max_tokens);
     }

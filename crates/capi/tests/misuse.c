@@ -115,6 +115,12 @@ static void misuse(const char *path) {
     EXPECT(bilayer_generate(model, "a", &request, go_on, NULL) == BILAYER_USAGE);
     EXPECT(strstr(bilayer_error_message(), "top-p is 3"));
     request = bilayer_request_default();
+    request.samplers = "top_k;hot";
+    EXPECT(bilayer_generate(model, "a", &request, go_on, NULL) == BILAYER_USAGE);
+    request.samplers = "top_k;temperature;infill";
+    request.max_tokens = 1;
+    EXPECT(bilayer_generate(model, "a", &request, go_on, NULL) == BILAYER_OK);
+    request = bilayer_request_default();
     request.json_schema = "{";
     EXPECT(bilayer_generate(model, "a", &request, go_on, NULL) == BILAYER_USAGE);
     BilayerMessage wizard = {"wizard", "a"};

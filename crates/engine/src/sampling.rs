@@ -1,9 +1,10 @@
 //! From logits to a token: a chain of pure samplers over a list of candidates, seeded.
 //!
-//! The order is llama.cpp's default: logit bias, penalties, DRY, top-k, typical, top-p, min-p, XTC, infill, temperature,
-//! draw. With mirostat the truncations between DRY and temperature are replaced by its own. Temperature 0 takes
-//! the most likely candidate after bias and penalties, the lowest id where several tie; with infill, the most likely of
-//! those that the truncations leave.
+//! Logit bias comes first and the draw last. [`Samplers`] is the order of the others; llama.cpp's default is penalties, DRY,
+//! top-n-sigma, top-k, typical, top-p, min-p, XTC, temperature, with infill before the temperature and adaptive-p after it
+//! if they are on. With mirostat its own truncation, before the draw, replaces all others. Temperature 0 takes the most
+//! likely of the candidates at its place in the order, the lowest id where several tie, and truncations before it run only
+//! with infill.
 //!
 //! A [`Constraint`] comes before all of them: tokens that its grammar forbids are no candidates, with any options and
 //! whether or not they were drafted.
@@ -11,12 +12,14 @@
 //! Random numbers are the first words of a ChaCha8 stream keyed by the seed (little-endian, zero-padded), one
 //! 32-bit word per draw, so a seed gives the same text with every release.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bilayer_constrain::{Constraint, Mask};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+mod adaptive_p;
 mod best;
 mod draft_token;
 mod draw;
@@ -30,8 +33,10 @@ mod mirostat;
 mod options;
 mod parameter;
 mod penalties;
+mod samplers;
 mod temperature;
 mod top_k;
+mod top_n_sigma;
 mod top_p;
 mod typical;
 mod xtc;
@@ -42,6 +47,7 @@ pub use infill::Infill;
 pub use logprobs::{TokenLogprob, logprobs};
 pub use options::{BREAKERS, Dry, Mirostat, Options, OptionsError, Xtc};
 pub use parameter::{Field, Parameter, parameters};
+pub use samplers::Samplers;
 
 /// A candidate token.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,11 +80,12 @@ pub enum Error {
     Constraint(#[from] bilayer_constrain::Error),
 }
 
-/// The samplers in the order in which they run; a new one is a file with a [`Link`] and a line here.
+/// The samplers in their default order; a new one is a file with a [`Link`] and a line here.
 const LINKS: &[Link] = &[
     logit_bias::LINK,
     penalties::LINK,
     dry::LINK,
+    top_n_sigma::LINK,
     top_k::LINK,
     typical::LINK,
     top_p::LINK,
@@ -86,18 +93,18 @@ const LINKS: &[Link] = &[
     xtc::LINK,
     infill::LINK,
     temperature::LINK,
+    adaptive_p::LINK,
     mirostat::LINK,
 ];
 
-/// The names of the samplers in the order in which they run: the stems of their files.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    LINKS.iter().map(|link| link.name)
-}
-
 /// A sampler: a link of the chain.
 struct Link {
-    /// The stem of its file.
+    /// Its name, with `_` between words.
     name: &'static str,
+    /// How a list of samplers has it.
+    listed: Listed,
+    /// Its other names in lists.
+    aliases: &'static [&'static str],
     phase: Phase,
     /// Its parameters that are numbers.
     parameters: &'static [Parameter],
@@ -105,20 +112,66 @@ struct Link {
     check: fn(&Options, usize) -> Result<(), OptionsError>,
     /// Whether the options make it do anything.
     is_on: fn(&Options) -> bool,
-    /// The largest number of tokens whose logits it lowers; `None` if it may raise some or needs all of them.
-    lowers: fn(&Options) -> Option<usize>,
+    /// Which tokens it needs.
+    bound: fn(&Options) -> Bound,
     apply: fn(&mut Chain<'_>),
 }
 
-/// When a sampler runs.
+impl Link {
+    /// Its letter in lists.
+    fn letter(&self) -> Option<char> {
+        match self.listed {
+            Listed::Never => None,
+            Listed::Usual(letter) | Listed::Asked(letter) => Some(letter),
+        }
+    }
+}
+
+impl PartialEq for Link {
+    fn eq(&self, other: &Link) -> bool {
+        self.name == other.name
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// How a list of samplers has a sampler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listed {
+    /// Not at all: it runs with every list.
+    Never,
+    /// By its name or this letter; it is in the default list.
+    Usual(char),
+    /// By its name or this letter; it is not in the default list. Without a list it runs if it is on.
+    Asked(char),
+}
+
+/// What a sampler does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// First, over all tokens or the best ones; with all, `candidates[id]` is token `id`. It may change their order.
+    /// Changes the logits of tokens that it finds by [`find`].
     Logits,
-    /// Then, unless mirostat is on or the choice is greedy, over the tokens that may be chosen, to drop some.
+    /// Drops some of the candidates, unless mirostat is on or the choice is greedy.
     Truncation,
-    /// Last, unless the temperature is 0.
+    /// Changes all logits, or takes the most likely candidate.
     Temperature,
+    /// Moves the text towards a target; after all others.
+    Target,
+}
+
+/// The tokens that a sampler needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bound {
+    /// It lowers the logits of at most so many tokens and examines no others.
+    Lowers(usize),
+    /// It keeps so many of the most likely ones and examines no others.
+    Keeps(usize),
+    /// It needs all.
+    All,
 }
 
 /// What samplers work on.
@@ -128,6 +181,7 @@ struct Chain<'a> {
     /// Tokens accepted so far, oldest first.
     history: &'a [u32],
     dry: &'a mut dry::State,
+    adaptive: &'a mut adaptive_p::State,
     rng: &'a mut ChaCha8Rng,
     mirostat_mu: f32,
     /// The token that [`infill`] ends a text with, unless it is forbidden.
@@ -135,11 +189,36 @@ struct Chain<'a> {
 }
 
 impl Chain<'_> {
-    /// Applies the samplers of a phase that are on.
-    fn run(&mut self, phase: Phase) {
-        for link in LINKS.iter().filter(|link| link.phase == phase && (link.is_on)(self.options)) {
+    /// Applies samplers. `is_by_id` tells whether the candidates are by rising id.
+    fn run(&mut self, links: &[&Link], mut is_by_id: bool) -> Result<(), Error> {
+        let mut may_be_excluded = true;
+        for link in links {
+            if link.phase == Phase::Logits {
+                if !is_by_id {
+                    self.sort_by_id();
+                }
+                (is_by_id, may_be_excluded) = (true, true);
+            } else {
+                if std::mem::take(&mut may_be_excluded) {
+                    self.drop_excluded()?;
+                }
+                is_by_id = false;
+            }
             (link.apply)(self);
         }
+        if may_be_excluded { self.drop_excluded() } else { Ok(()) }
+    }
+
+    /// Prepares for samplers that find tokens.
+    fn sort_by_id(&mut self) {
+        self.candidates.sort_unstable_by_key(|c| c.id);
+        self.candidates.iter_mut().for_each(|c| c.p = 0.0);
+    }
+
+    /// Drops the candidates whose logit is minus infinity.
+    fn drop_excluded(&mut self) -> Result<(), Error> {
+        self.candidates.retain(|c| c.logit > f32::NEG_INFINITY);
+        if self.candidates.is_empty() { Err(Error::NothingLeft) } else { Ok(()) }
     }
 }
 
@@ -147,6 +226,10 @@ impl Chain<'_> {
 #[derive(Debug)]
 pub struct Sampler {
     options: Options,
+    /// The samplers that run, in order.
+    links: Vec<&'static Link>,
+    /// [`Options::needs`].
+    needs: Option<usize>,
     rng: ChaCha8Rng,
     candidates: Vec<Candidate>,
     /// Tokens accepted so far, oldest first.
@@ -154,6 +237,7 @@ pub struct Sampler {
     /// Tokens that the history keeps.
     context: usize,
     dry: dry::State,
+    adaptive: adaptive_p::State,
     mirostat_mu: f32,
     constraint: Option<Constraint>,
 }
@@ -180,8 +264,11 @@ impl Sampler {
             history: Vec::new(),
             context,
             dry: dry::State::new(breakers.into()),
+            adaptive: adaptive_p::State::new(&options),
             mirostat_mu: options.mirostat.map_or(0.0, |m| 2.0 * m.tau),
             constraint: None,
+            links: options.chain(),
+            needs: options.needs(),
             options,
         })
     }
@@ -205,7 +292,7 @@ impl Sampler {
     /// The number of best tokens that suffice, as [`Options::needs`]; `None`, all, with a constraint, which may forbid
     /// any number of the best.
     pub fn needs(&self) -> Option<usize> {
-        self.options.needs().filter(|_| self.constraint.is_none())
+        self.needs.filter(|_| self.constraint.is_none())
     }
 
     /// Adds a token of the prompt or answer to the history used by penalties.
@@ -249,8 +336,8 @@ impl Sampler {
     /// # Errors
     /// [`Error::NothingLeft`], [`Error::Constraint`].
     pub(crate) fn distribute(&mut self, row: Row<'_>) -> Result<&[Candidate], Error> {
-        let Sampler { options, rng, candidates, history, dry, mirostat_mu, constraint, context } =
-            self;
+        let Sampler { options, links, rng, candidates, history, context, .. } = self;
+        let Sampler { dry, adaptive, mirostat_mu, constraint, .. } = self;
         history.reserve_exact(context.saturating_sub(history.len()));
         candidates.clear();
         let candidate = |(id, logit)| Candidate { id, logit, p: 0.0 };
@@ -268,24 +355,13 @@ impl Sampler {
             exclude(candidates, mask);
         }
         let mirostat_mu = *mirostat_mu;
-        let mut chain = Chain { options, candidates, history, dry, rng, mirostat_mu, ending };
-        chain.run(Phase::Logits);
-        chain.candidates.retain(|c| c.logit > f32::NEG_INFINITY);
-        if chain.candidates.is_empty() {
-            return Err(Error::NothingLeft);
+        let is_by_id = matches!(row, Row::Logits(_));
+        let mut chain =
+            Chain { options, candidates, history, dry, adaptive, rng, mirostat_mu, ending };
+        chain.run(links, is_by_id)?;
+        if !options.is_greedy() {
+            normalize(candidates);
         }
-        // A greedy choice has no use for truncations but infill, which may end the text; then typical and XTC, which may
-        // drop the most likely token, run too.
-        let is_greedy = options.temperature <= 0.0;
-        if options.mirostat.is_none() && (!is_greedy || options.infill.is_some()) {
-            chain.run(Phase::Truncation);
-        }
-        if is_greedy {
-            greedy::apply(chain.candidates);
-            return Ok(candidates);
-        }
-        chain.run(Phase::Temperature);
-        normalize(candidates);
         Ok(candidates)
     }
 
@@ -299,8 +375,9 @@ impl Sampler {
     /// # Errors
     /// [`Error::Constraint`].
     pub(crate) fn draw(&mut self, draft: Option<DraftToken<'_>>) -> Result<u32, Error> {
-        let Sampler { options, rng, candidates, mirostat_mu, .. } = self;
-        let token = if options.temperature <= 0.0 {
+        let Sampler { options, rng, candidates, adaptive, mirostat_mu, .. } = self;
+        let is_greedy = options.is_greedy();
+        let token = if is_greedy {
             candidates[0].id
         } else {
             match draft.filter(|draft| !draft.chances.is_empty()) {
@@ -308,8 +385,10 @@ impl Sampler {
                 None => draw::choose(candidates, uniform(rng)),
             }
         };
-        if let Some(mirostat) = options.mirostat.as_ref().filter(|_| options.temperature > 0.0) {
+        if let Some(mirostat) = options.mirostat.as_ref().filter(|_| !is_greedy) {
             mirostat::observe(candidates, mirostat, mirostat_mu, token);
+        } else if options.adaptive_target >= 0.0 && !is_greedy {
+            adaptive.observe(candidates, options.adaptive_decay, token);
         }
         if let Some(constraint) = &mut self.constraint {
             constraint.accept(token)?;
@@ -319,12 +398,13 @@ impl Sampler {
     }
 }
 
-/// The candidate that is token `id`.
+/// The candidate that is token `id`, of candidates by rising id.
 fn find(candidates: &mut [Candidate], id: u32) -> Option<&mut Candidate> {
-    match candidates.get(id as usize).is_some_and(|c| c.id == id) {
-        true => candidates.get_mut(id as usize),
-        false => candidates.iter_mut().find(|c| c.id == id),
-    }
+    let at = match candidates.get(id as usize).is_some_and(|c| c.id == id) {
+        true => id as usize,
+        false => candidates.binary_search_by_key(&id, |c| c.id).ok()?,
+    };
+    candidates.get_mut(at)
 }
 
 /// Excludes what a constraint does not allow. Candidates keep their places, since some samplers find them by id.

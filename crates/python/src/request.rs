@@ -1,6 +1,6 @@
 //! Requests as Python gives them.
 
-use bilayer::{Message, Request, Sampling, SamplingError, Tools};
+use bilayer::{Message, Request, Samplers, Sampling, SamplingError, Tools};
 use pyo3::prelude::*;
 
 use crate::error::usage;
@@ -26,6 +26,8 @@ pub struct Asked {
     stop: Vec<String>,
     /// Sampling parameters by name, as text.
     sampling: Vec<(String, String)>,
+    /// Names of the samplers that run, in order.
+    samplers: Option<Vec<String>>,
     seed: u64,
     logit_bias: Vec<(u32, f32)>,
     logprobs: Option<usize>,
@@ -89,9 +91,11 @@ impl Asked {
             .iter()
             .map(|(name, text)| Ok((parameter(py, name)?, text.as_str())))
             .collect::<PyResult<_>>()?;
-        let options = Sampling::parse(values);
-        let options = options.map_err(|error: SamplingError| usage(py, &error.to_string()))?;
-        Ok(Sampling { seed: self.seed, logit_bias: self.logit_bias.clone(), ..options })
+        let wrong = |error: SamplingError| usage(py, &error.to_string());
+        let options = Sampling::parse(values).map_err(wrong)?;
+        let names = |names: &Vec<String>| Samplers::named(names.iter().map(String::as_str));
+        let samplers = self.samplers.as_ref().map(names).transpose().map_err(wrong)?;
+        Ok(Sampling { seed: self.seed, logit_bias: self.logit_bias.clone(), samplers, ..options })
     }
 }
 

@@ -206,6 +206,7 @@ def errors_have_the_engines_message():
         raised(bilayer.Error, "at least one token", lambda: next(model.generate([])))
         raised(bilayer.Error, "vocabulary", lambda: next(model.generate([10**8])))
         raised(bilayer.Error, "temp", lambda: next(model.generate("a", temperature=float("nan"))))
+        raised(bilayer.UsageError, "samplers is 'hot'", lambda: model.generate("a", samplers="top_k;hot"))
 
 
 @check

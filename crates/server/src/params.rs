@@ -136,8 +136,21 @@ pub const FIELDS: &[Field] = &[
         Accepts::Number(0.0, 1.0),
         "XTC: tokens at least this likely are excluded.",
     ),
-    Field::new("top_n_sigma", Accepts::Number(-1e6, 1e6), "Not supported; 0 or less is off."),
-    Field::new("adaptive_target", Accepts::Number(-1e6, 1e6), "Not supported; less than 0 is off."),
+    Field::new(
+        "top_n_sigma",
+        Accepts::Number(-1e6, 1e6),
+        "Keep logits within so many standard deviations of the highest; 0 or less is off.",
+    ),
+    Field::new(
+        "adaptive_target",
+        Accepts::Number(-1e6, 1.0),
+        "Adaptive-p: probability of the tokens that are preferred; less than 0 is off.",
+    ),
+    Field::new(
+        "adaptive_decay",
+        Accepts::Number(0.0, 0.99),
+        "Adaptive-p: decay per token of the mean that is held at the target.",
+    ),
     Field::new("mirostat", Accepts::Integer(0, 2), "Mirostat version; 0 is off."),
     Field::new("mirostat_tau", Accepts::Number(0.0, 100.0), "Mirostat: target surprise in bits."),
     Field::new("mirostat_eta", Accepts::Number(0.0, 1.0), "Mirostat: learning rate."),
@@ -221,8 +234,6 @@ pub struct Params {
     pub slot: Option<u32>,
     /// LoRA adapters and their strengths.
     pub lora: Option<Value>,
-    /// Names of the samplers that the request uses.
-    samplers: Vec<&'static str>,
     /// First tokens that stay when a full context is shifted; `None` is the prompt.
     keep: Option<usize>,
     /// Tokens that leave then; `None` is half of the others.
@@ -244,17 +255,15 @@ impl Params {
             set(&mut sampling, parameter, body);
         }
         sampling.turn_off_unused();
-        unsupported(body)?;
         let ignore_eos = body.flag("ignore_eos");
         if ignore_eos {
             let ends = model.tokenizer().ends().iter();
             sampling.logit_bias.extend(ends.map(|&id| (id, f32::NEG_INFINITY)));
         }
-        let named = samplers::named(body)?;
-        if let Some(named) = &named {
-            samplers::choose(&mut sampling, named, model);
+        if let Some(named) = samplers::named(body)? {
+            sampling.samplers = Some(named);
         }
-        let samplers = samplers::used(named.as_deref());
+        sampling.set_infill(model.tokenizer());
         sampling.check(model.config().vocab).map_err(Engine::SamplingOptions)?;
         let mut breakers = body.texts("dry_sequence_breakers");
         if breakers.is_empty() {
@@ -275,7 +284,6 @@ impl Params {
             reuse: body.bool("cache_prompt").unwrap_or(defaults.reuse),
             slot: body.integer("id_slot").and_then(|slot| u32::try_from(slot).ok()),
             lora: body.get("lora").cloned(),
-            samplers,
             keep: body.integer("n_keep").map_or(Some(0), |keep| usize::try_from(keep).ok()),
             discard: body.count("n_discard").filter(|&tokens| tokens > 0),
         })
@@ -297,9 +305,6 @@ impl Params {
             parameters().map(|parameter| (api_name(parameter), shown(s, parameter))).collect();
         let others = json!({
             "seed": s.seed,
-            "top_n_sigma": -1.0,
-            "adaptive_target": -1.0,
-            "adaptive_decay": 0.9,
             "dry_sequence_breakers": self.breakers,
             "stop": self.stops,
             "max_tokens": predict,
@@ -312,7 +317,7 @@ impl Params {
             "n_probs": body.integer("n_probs").unwrap_or(0),
             "min_keep": 0,
             "grammar": body.text("grammar").unwrap_or_default(),
-            "samplers": self.samplers,
+            "samplers": s.sampler_names(),
             "post_sampling_probs": body.flag("post_sampling_probs"),
             "timings_per_token": body.flag("timings_per_token"),
         });
@@ -390,21 +395,6 @@ fn predict(body: &Body, defaults: &Defaults) -> Option<usize> {
     match asked {
         Some(asked) => usize::try_from(asked).ok(),
         None => defaults.predict,
-    }
-}
-
-/// Refuses samplers that this server does not have, unless their numbers say that they are off.
-fn unsupported(body: &Body) -> Result<(), ApiError> {
-    let on = [
-        ("top_n_sigma", body.number("top_n_sigma").filter(|&number| number > 0.0)),
-        ("adaptive_target", body.number("adaptive_target").filter(|&number| number >= 0.0)),
-    ];
-    match on.iter().find_map(|&(name, number)| Some((name, number?))) {
-        Some((name, number)) => {
-            let problem = format!("is {number}; this sampler is not supported: it must be -1, off");
-            Err(ApiError::field(name, problem))
-        }
-        None => Ok(()),
     }
 }
 

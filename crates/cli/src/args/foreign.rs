@@ -53,7 +53,6 @@ const AS_MODEL: &str =
 const MERGE: &str = "`run` and `serve` apply adapters";
 const DOWNLOAD: &str =
     "give -hf ORG/REPO and --hf-file FILE, or download the file and give its path with -m";
-const ORDER: &str = "samplers run in a fixed order; set each with its own flag";
 const METADATA: &str =
     "this command reads metadata from the model file; `run` and `serve` can replace it";
 const TASKS: &str = "tasks are not scored; give -f FILE to measure the perplexity of a text";
@@ -230,12 +229,6 @@ const FLAGS: &[Flags] = &[
         &["-hfv", "-hfrv", "--hf-repo-v", "-hffv", "-mv", "--model-vocoder"],
         Value,
         Refuse(TEXT_ONLY),
-    ),
-    (&["--samplers", "--sampling-seq", "--sampler-seq"], Value, Refuse(ORDER)),
-    (
-        &["--top-nsigma", "--top-n-sigma", "--adaptive-target", "--adaptive-decay"],
-        Value,
-        Refuse("this sampler is not available; --min-p also cuts unlikely tokens"),
     ),
     (&["-bs", "--backend-sampling"], Nothing, Note(CANDIDATES)),
     (

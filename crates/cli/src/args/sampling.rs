@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use bilayer_engine::sampling::{self, Field, Options, OptionsError, Parameter};
+use bilayer_engine::sampling::{self, Field, Options, OptionsError, Parameter, Samplers};
 use clap::error::Error;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
@@ -24,9 +24,19 @@ pub struct SamplingArgs {
     pub logit_bias: Vec<String>,
 }
 
-/// The flags of all parameters that the engine's samplers declare, as text in the engine's order.
+/// The flags of the samplers: their order, and all parameters that the engine's samplers declare.
 #[derive(Clone, Debug)]
-pub struct ParameterArgs(Vec<String>);
+pub struct ParameterArgs {
+    /// The values as text, in the engine's order.
+    values: Vec<String>,
+    /// The samplers that run; `None` is the default.
+    samplers: Option<Samplers>,
+}
+
+/// The flag with the samplers' names.
+const NAMES: &str = "samplers";
+/// The flag with their letters.
+const LETTERS: &str = "sampling-seq";
 
 /// The default values, as text.
 static DEFAULTS: LazyLock<Vec<String>> = LazyLock::new(|| {
@@ -37,18 +47,22 @@ static DEFAULTS: LazyLock<Vec<String>> = LazyLock::new(|| {
 impl ParameterArgs {
     /// The options that these flags give.
     pub fn options(&self) -> Result<Options, OptionsError> {
-        Options::parse(sampling::parameters().zip(self.0.iter().map(String::as_str)))
+        let values = sampling::parameters().zip(self.values.iter().map(String::as_str));
+        Ok(Options { samplers: self.samplers.clone(), ..Options::parse(values)? })
     }
 
     /// The values by name.
     pub fn values(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        sampling::parameters().zip(&self.0).map(|(parameter, text)| (parameter.name, text.as_str()))
+        sampling::parameters()
+            .zip(&self.values)
+            .map(|(parameter, text)| (parameter.name, text.as_str()))
     }
 }
 
 impl Args for ParameterArgs {
     fn augment_args(command: Command) -> Command {
         command
+            .args(order())
             .args(sampling::parameters().zip(DEFAULTS.iter()).map(|(p, default)| flag(p, default)))
     }
 
@@ -59,19 +73,48 @@ impl Args for ParameterArgs {
 
 impl FromArgMatches for ParameterArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<ParameterArgs, Error> {
-        let mut numbers = ParameterArgs(DEFAULTS.clone());
-        numbers.update_from_arg_matches(matches)?;
-        Ok(numbers)
+        let mut args = ParameterArgs { values: DEFAULTS.clone(), samplers: None };
+        args.update_from_arg_matches(matches)?;
+        Ok(args)
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
-        for (parameter, text) in sampling::parameters().zip(&mut self.0) {
+        for (parameter, text) in sampling::parameters().zip(&mut self.values) {
             if let Some(given) = matches.get_one::<String>(parameter.name) {
                 text.clone_from(given);
             }
         }
+        for flag in [NAMES, LETTERS] {
+            if let Some(given) = matches.get_one::<Samplers>(flag) {
+                self.samplers = Some(given.clone());
+            }
+        }
         Ok(())
     }
+}
+
+/// The two flags that list the samplers; the last one given counts.
+fn order() -> [Arg; 2] {
+    let default = Samplers::default();
+    let names: Vec<&str> = default.names().collect();
+    let expected = |error: OptionsError| format!("it must be {}", error.expected);
+    let named = Arg::new(NAMES)
+        .long(NAMES)
+        .value_name("NAMES")
+        .help(format!(
+            "Samplers that run, in this order, separated by `;` [default: {}]",
+            names.join(";")
+        ))
+        .overrides_with(LETTERS)
+        .value_parser(move |text: &str| Samplers::parse(text).map_err(expected));
+    let lettered = Arg::new(LETTERS)
+        .long(LETTERS)
+        .alias("sampler-seq")
+        .value_name("LETTERS")
+        .help(format!("As --samplers, by letters [default: {}]", default.letters()))
+        .overrides_with(NAMES)
+        .value_parser(move |text: &str| Samplers::lettered(text).map_err(expected));
+    [named, lettered]
 }
 
 /// Flags whose negative values are 0, as in llama.cpp.

@@ -8,11 +8,13 @@
 use std::sync::Arc;
 
 use super::options::{Dry, at_least};
-use super::{Candidate, Field, Link, Parameter, Phase};
+use super::{Bound, Candidate, Field, Link, Listed, Parameter, Phase, find};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "dry",
+    listed: Listed::Usual('d'),
+    aliases: &[],
     phase: Phase::Logits,
     parameters: &[
         Parameter::new(
@@ -54,7 +56,7 @@ pub(super) const LINK: Link = Link {
         at_least("dry-base", dry.base, 1.0)
     },
     is_on: |options| options.dry.is_some(),
-    lowers: |_| None,
+    bound: |_| Bound::All,
     apply: |chain| {
         if let Some(dry) = &chain.options.dry {
             apply(chain.candidates, chain.history, dry, chain.dry);
@@ -79,7 +81,7 @@ impl State {
     }
 }
 
-/// Penalises continuations of repetitions in `history`; `candidates[id]` is token `id`.
+/// Penalises continuations of repetitions in `history`. Candidates are by rising id.
 pub fn apply(candidates: &mut [Candidate], history: &[u32], options: &Dry, state: &mut State) {
     let window = options.last_n.unwrap_or(history.len()).min(history.len());
     let recent = &history[history.len() - window..];
@@ -89,7 +91,8 @@ pub fn apply(candidates: &mut [Candidate], history: &[u32], options: &Dry, state
         return;
     }
     z_reversed(recent, &mut state.z);
-    state.lengths.resize(candidates.len(), 0);
+    let ids = recent.iter().max().map_or(0, |&id| id as usize + 1);
+    state.lengths.resize(state.lengths.len().max(ids), 0);
     for i in 1..recent.len() {
         // A match of `z[i]` tokens ends at `end`; the token after it is the one to avoid.
         let end = recent.len() - 1 - i;
@@ -103,7 +106,9 @@ pub fn apply(candidates: &mut [Candidate], history: &[u32], options: &Dry, state
         if length >= options.allowed_length && !is_breaker(id) {
             let excess = (length - options.allowed_length) as f32;
             let penalty = options.multiplier * options.base.powf(excess);
-            candidates[id as usize].logit -= penalty.min(f32::MAX);
+            if let Some(c) = find(candidates, id) {
+                c.logit -= penalty.min(f32::MAX);
+            }
         }
     }
 }

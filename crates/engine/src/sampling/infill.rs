@@ -9,16 +9,25 @@ use std::sync::Arc;
 
 use bilayer_text::Tokenizer;
 
-use super::{Candidate, Link, Options, Phase, normalize, sort_front};
+use super::options::outside;
+use super::{Bound, Candidate, Link, Listed, Options, Phase, normalize, sort_front};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "infill",
+    listed: Listed::Asked('i'),
+    aliases: &[],
     phase: Phase::Truncation,
     parameters: &[],
-    check: |_, _| Ok(()),
+    check: |options, _| {
+        let is_named = options.samplers.is_some() && options.is_listed("infill");
+        match is_named && options.infill.is_none() {
+            true => Err(outside("samplers", &"infill", "without infill, which needs a vocabulary")),
+            false => Ok(()),
+        }
+    },
     is_on: |options| options.infill.is_some(),
-    lowers: |_| Some(0),
+    bound: |_| Bound::All,
     apply: |chain| {
         if let Some(Infill(tokenizer)) = &chain.options.infill {
             apply(chain.candidates, tokenizer, chain.ending);

@@ -1,11 +1,13 @@
 //! Logit bias: a number added to single tokens' logits.
 
 use super::options::outside;
-use super::{Candidate, Link, Phase, find};
+use super::{Bound, Candidate, Link, Listed, Phase, find};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "logit_bias",
+    listed: Listed::Never,
+    aliases: &[],
     phase: Phase::Logits,
     parameters: &[],
     check: |options, vocab| {
@@ -20,9 +22,10 @@ pub(super) const LINK: Link = Link {
         Ok(())
     },
     is_on: |options| !options.logit_bias.is_empty(),
-    lowers: |options| {
+    bound: |options| {
         let biases = &options.logit_bias;
-        biases.iter().all(|&(_, bias)| bias <= 0.0).then_some(biases.len())
+        let raises = biases.iter().any(|&(_, bias)| bias > 0.0);
+        if raises { Bound::All } else { Bound::Lowers(biases.len()) }
     },
     apply: |chain| apply(chain.candidates, &chain.options.logit_bias),
 };

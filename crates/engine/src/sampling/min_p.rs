@@ -1,11 +1,13 @@
 //! Min-p (Nguyen et al. 2024): drop candidates that are far less likely than the most likely one.
 
 use super::options::within;
-use super::{Candidate, Field, Link, Parameter, Phase};
+use super::{Bound, Candidate, Field, Link, Listed, Parameter, Phase};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "min_p",
+    listed: Listed::Usual('m'),
+    aliases: &[],
     phase: Phase::Truncation,
     parameters: &[Parameter::new(
         "min-p",
@@ -14,7 +16,7 @@ pub(super) const LINK: Link = Link {
     )],
     check: |options, _| within("min-p", options.min_p),
     is_on: |options| options.min_p > 0.0,
-    lowers: |_| Some(0),
+    bound: |_| Bound::All,
     apply: |chain| apply(chain.candidates, chain.options.min_p),
 };
 

@@ -1,12 +1,14 @@
 //! Mirostat (Basu et al. 2021): truncates so that the text's surprise stays at a target.
 
 use super::options::{Mirostat, above, outside};
-use super::{Candidate, Field, Link, Parameter, Phase, by_logit, normalize};
+use super::{Bound, Candidate, Field, Link, Listed, Parameter, Phase, by_logit, normalize};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "mirostat",
-    phase: Phase::Temperature,
+    listed: Listed::Never,
+    aliases: &[],
+    phase: Phase::Target,
     parameters: &[
         Parameter::new(
             "mirostat",
@@ -45,7 +47,7 @@ pub(super) const LINK: Link = Link {
         above("mirostat-lr", mirostat.eta, 0.0)
     },
     is_on: |options| options.mirostat.is_some(),
-    lowers: |_| None,
+    bound: |_| Bound::All,
     apply: |chain| {
         if let Some(mirostat) = &chain.options.mirostat {
             apply(chain.candidates, mirostat, chain.mirostat_mu);

@@ -1,6 +1,6 @@
 //! The options of the samplers; names and defaults are llama.cpp's.
 
-use super::{Infill, LINKS};
+use super::{Infill, LINKS, Samplers};
 
 /// Dynamic part of an n-gram penalty, "don't repeat yourself" (p-e-w 2024).
 #[derive(Clone, Debug, PartialEq)]
@@ -80,6 +80,8 @@ options! {
     dynatemp_range: f32 = 0.0,
     /// Curve of that movement.
     dynatemp_exponent: f32 = 1.0,
+    /// Keep logits within so many standard deviations of the highest; 0 or less keeps all.
+    top_n_sigma: f32 = -1.0,
     /// Keep the k most likely; 0 keeps all.
     top_k: usize = 40,
     /// Keep the smallest set of most likely candidates with at least this mass; 1 keeps all.
@@ -104,6 +106,12 @@ options! {
     infill: Option<Infill> = None,
     /// Mirostat in place of the truncating samplers.
     mirostat: Option<Mirostat> = None,
+    /// Adaptive-p's target, the mean probability of selected tokens; less than 0 is off.
+    adaptive_target: f32 = -1.0,
+    /// Decay of that mean per token.
+    adaptive_decay: f32 = 0.9,
+    /// The samplers that run, in their order; `None` is llama.cpp's default, with `infill` and adaptive-p if they are on.
+    samplers: Option<Samplers> = None,
     /// Added to the logits of single tokens; minus infinity forbids a token.
     logit_bias: Vec<(u32, f32)> = Vec::new(),
 }
@@ -121,18 +129,6 @@ pub struct OptionsError {
 }
 
 impl Options {
-    /// The number of best tokens that suffice: nothing examines the others, and even if all tokens that may be lowered
-    /// are among the best, enough are left. `None` if all are needed.
-    pub fn needs(&self) -> Option<usize> {
-        let kept = match self.temperature <= 0.0 && self.infill.is_none() {
-            true => Some(1),
-            false => (self.top_k > 0).then_some(self.top_k),
-        };
-        let on = LINKS.iter().filter(|link| (link.is_on)(self));
-        let lowered: Option<usize> = on.map(|link| (link.lowers)(self)).sum();
-        kept?.checked_add(lowered?)
-    }
-
     /// Whether every option is within its range for a vocabulary of `vocab` tokens.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //! chat a setting, and a request may name it.
 
 use super::options::{Options, OptionsError};
-use super::{LINKS, Phase};
+use super::{LINKS, Link, Phase};
 
 /// A number that configures a sampler.
 #[derive(Debug)]
@@ -77,11 +77,11 @@ impl Parameter {
     }
 }
 
-/// All parameters: first those of the temperature, then the others in the order in which their samplers run.
+/// All parameters: first those of the temperature and of a target, then the others in the default order of their samplers.
 pub fn parameters() -> impl Iterator<Item = &'static Parameter> {
     let of = |temperature: bool| {
-        let links = LINKS.iter();
-        links.filter(move |link| (link.phase == Phase::Temperature) == temperature)
+        let is_first = |link: &&Link| matches!(link.phase, Phase::Temperature | Phase::Target);
+        LINKS.iter().filter(move |link| is_first(link) == temperature)
     };
     of(true).chain(of(false)).flat_map(|link| link.parameters)
 }

@@ -1,11 +1,13 @@
 //! Repeat (Keskar et al. 2019), presence and frequency penalties on recent tokens.
 
 use super::options::{above, finite};
-use super::{Candidate, Field, Link, Options, Parameter, Phase, find};
+use super::{Bound, Candidate, Field, Link, Listed, Options, Parameter, Phase, find};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "penalties",
+    listed: Listed::Usual('e'),
+    aliases: &[],
     phase: Phase::Logits,
     parameters: &[
         Parameter::new(
@@ -40,16 +42,17 @@ pub(super) const LINK: Link = Link {
                 || options.presence_penalty != 0.0
                 || options.frequency_penalty != 0.0)
     },
-    lowers: |options| {
+    bound: |options| {
         let raises = options.repeat_penalty < 1.0
             || options.presence_penalty < 0.0
             || options.frequency_penalty < 0.0;
-        options.repeat_last_n.filter(|_| !raises)
+        let window = options.repeat_last_n.filter(|_| !raises);
+        window.map_or(Bound::All, Bound::Lowers)
     },
     apply: |chain| apply(chain.candidates, chain.history, chain.options),
 };
 
-/// Lowers the logits of candidates among the last `repeat_last_n` of `history`.
+/// Lowers the logits of candidates among the last `repeat_last_n` of `history`. Candidates are by rising id, their `p` is 0.
 ///
 /// For a token seen `n` times: `logit / repeat` (times `repeat` when not positive), then
 /// `- n * frequency - presence`.
@@ -60,7 +63,7 @@ pub fn apply(candidates: &mut [Candidate], history: &[u32], options: &Options) {
     }
     let window = options.repeat_last_n.unwrap_or(history.len()).min(history.len());
     let recent = &history[history.len() - window..];
-    // `p` is unused this early in the chain: here it marks tokens that were already penalised.
+    // `p` is 0 for samplers that find tokens: here it marks those that were already penalised.
     for &id in recent {
         let Some(c) = find(candidates, id) else { continue };
         if c.p == 0.0 {
@@ -70,5 +73,10 @@ pub fn apply(candidates: &mut [Candidate], history: &[u32], options: &Options) {
             c.p = 1.0;
         }
         c.logit -= frequency_penalty;
+    }
+    for &id in recent {
+        if let Some(c) = find(candidates, id) {
+            c.p = 0.0;
+        }
     }
 }

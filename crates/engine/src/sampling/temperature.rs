@@ -1,11 +1,13 @@
 //! Temperature: sharpens or flattens the distribution; optionally moved by its entropy.
 
 use super::options::at_least;
-use super::{Candidate, Field, Link, Options, Parameter, Phase, normalize};
+use super::{Bound, Candidate, Field, Link, Listed, Options, Parameter, Phase, greedy, normalize};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "temperature",
+    listed: Listed::Usual('t'),
+    aliases: &["temp"],
     phase: Phase::Temperature,
     parameters: &[
         Parameter::new(
@@ -31,8 +33,11 @@ pub(super) const LINK: Link = Link {
         at_least("dynatemp-exp", options.dynatemp_exponent, 0.0)
     },
     is_on: |_| true,
-    lowers: |_| Some(0),
-    apply: |chain| apply(chain.candidates, chain.options),
+    bound: |options| if options.is_greedy() { Bound::Keeps(1) } else { Bound::All },
+    apply: |chain| match chain.options.is_greedy() {
+        true => greedy::apply(chain.candidates),
+        false => apply(chain.candidates, chain.options),
+    },
 };
 
 /// Divides the logits by the temperature. With a `dynatemp_range` the temperature moves between

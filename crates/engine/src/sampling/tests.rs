@@ -23,6 +23,29 @@ fn plain() -> Options {
     Options { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..Options::default() }
 }
 
+/// `options` with a list of samplers.
+fn listed(samplers: &str, options: &Options) -> Options {
+    Options { samplers: Some(Samplers::parse(samplers).unwrap()), ..options.clone() }
+}
+
+/// The tokens left of `logits` after `history`, by rising id, with their probabilities.
+fn left(options: &Options, history: &[u32], logits: &[f32]) -> Vec<(u32, f32)> {
+    let mut sampler = sampler(options.clone(), logits.len());
+    sampler.follow(history.iter().copied());
+    let left = sampler.distribute(Row::Logits(logits)).unwrap();
+    let mut left: Vec<(u32, f32)> = left.iter().map(|c| (c.id, c.p)).collect();
+    left.sort_by_key(|(id, _)| *id);
+    left
+}
+
+fn assert_left(found: &[(u32, f32)], expected: &[(u32, f32)]) {
+    assert_eq!(found.len(), expected.len(), "{found:?} is not {expected:?}");
+    for (found, expected) in found.iter().zip(expected) {
+        let is_near = found.0 == expected.0 && (found.1 - expected.1).abs() < 1e-5;
+        assert!(is_near, "{found:?} is not {expected:?}");
+    }
+}
+
 fn sampler(options: Options, vocab: usize) -> Sampler {
     Sampler::new(options, vocab, 64, Vec::new()).unwrap()
 }
@@ -76,6 +99,168 @@ fn top_p_keeps_the_smallest_front_with_the_mass() {
         }
         assert_eq!(fast.len(), slow.len(), "p = {p}");
     }
+}
+
+#[test]
+fn top_n_sigma_keeps_logits_near_the_highest() {
+    // Mean 4, variance (9 + 4 + 1 + 0 + 36) / 5 = 10: the deviation is 3.162.
+    let kept = |n: f32| {
+        let mut candidates = from(&[1.0, 2.0, 3.0, 4.0, 10.0]);
+        top_n_sigma::apply(&mut candidates, n);
+        ids(&candidates)
+    };
+    assert_eq!(kept(1.0), [4]);
+    assert_eq!(kept(2.0), [3, 4], "from 3.675 on");
+    assert_eq!(kept(2.3), [2, 3, 4], "from 2.727 on");
+    assert_eq!(kept(3.0), [0, 1, 2, 3, 4], "from 0.513 on");
+    assert_eq!((kept(0.0).len(), kept(-1.0).len()), (5, 5), "off");
+    // Tokens that are excluded do not count: mean 4.75, deviation 3.112 without the first.
+    let logits = [-1000.0, 2.0, 3.0, 4.0, 10.0];
+    let logit_bias = vec![(0, f32::NEG_INFINITY)];
+    let options = Options { top_n_sigma: 2.0, logit_bias, ..plain() };
+    let kept: Vec<u32> = left(&options, &[], &logits).iter().map(|(id, _)| *id).collect();
+    assert_eq!(kept, [3, 4], "from 3.775 on");
+    // Against the formula in f64, before top-k: all logits count.
+    let logits = spread(500);
+    let of = |f: &dyn Fn(f64) -> f64| logits.iter().map(|&x| f(x.into())).sum::<f64>() / 500.0;
+    let mean = of(&|x| x);
+    let deviation = of(&|x| (x - mean) * (x - mean)).sqrt();
+    let max = logits.iter().copied().fold(f32::MIN, f32::max);
+    let is_kept = |x: f32| f64::from(x) >= f64::from(max) - 0.25 * deviation;
+    let expected = logits.iter().filter(|x| is_kept(**x)).count();
+    let found = left(&Options { top_n_sigma: 0.25, top_k: 100, ..plain() }, &[], &logits);
+    assert_eq!(found.len(), expected);
+    assert!((10..100).contains(&expected), "{expected}");
+}
+
+#[test]
+fn samplers_run_in_the_order_of_their_list() {
+    let logits: Vec<f32> = [0.6f32, 0.3, 0.1].iter().map(|p| p.ln()).collect();
+    let options = Options { temperature: 0.5, top_p: 0.7, ..plain() };
+    // 0.6 is less than 0.7, 0.6 and 0.3 are enough; of 0.36, 0.09 and 0.01 the first is 0.783 of the sum.
+    let two = [(0, 0.8), (1, 0.2)];
+    assert_left(&left(&listed("top_p;temperature", &options), &[], &logits), &two);
+    assert_left(&left(&options, &[], &logits), &two);
+    assert_left(&left(&listed("temperature;top_p", &options), &[], &logits), &[(0, 1.0)]);
+    // Twice is a temperature of 0.25: 0.1296, 0.0081 and 0.0001.
+    let twice = left(&listed("temperature;temperature", &options), &[], &logits);
+    assert_left(&twice, &[(0, 0.940_493_5), (1, 0.058_780_84), (2, 0.000_725_689)]);
+
+    // Token 0 was seen: penalized first, it is not one of the two best, else it is the worse of them.
+    let logits = [5.0, 4.9, 4.8, 0.0];
+    let options = Options { presence_penalty: 1.0, top_k: 2, ..plain() };
+    let penalized = 1.0 / (1.0 + 0.9f32.exp());
+    let second = 1.0 / (1.0 + 0.1f32.exp());
+    let first = left(&listed("penalties;top_k", &options), &[0], &logits);
+    assert_left(&first, &[(1, 1.0 - second), (2, second)]);
+    let last = left(&listed("top_k;penalties", &options), &[0, 0, 3], &logits);
+    assert_left(&last, &[(0, penalized), (1, 1.0 - penalized)]);
+    // After a sampler that has computed probabilities, and in another order than that of the ids.
+    let other = Options { top_p: 0.5, top_k: 0, ..options.clone() };
+    let last = left(&listed("top_p;temperature;penalties", &other), &[0], &logits);
+    assert_left(&last, &[(0, penalized), (1, 1.0 - penalized)]);
+
+    // DRY finds the few tokens that top-k left: 3 would continue 1, 2 once more.
+    let dry = Some(Dry { multiplier: 2.0, base: 1.0, allowed_length: 2, last_n: None });
+    let options = Options { dry, top_k: 2, ..plain() };
+    let history = [1, 2, 3, 1, 2];
+    let found = left(&listed("top_k;dry", &options), &history, &[0.0, 0.0, 0.0, 3.0, 2.0]);
+    let third = 1.0 / (1.0 + 1f32.exp());
+    assert_left(&found, &[(3, third), (4, 1.0 - third)]);
+}
+
+#[test]
+fn samplers_that_are_not_listed_are_off() {
+    let logits: Vec<f32> = [0.5f32, 0.3, 0.2].iter().map(|p| p.ln()).collect();
+    let all = [(0, 0.5), (1, 0.3), (2, 0.2)];
+    let options = Options {
+        temperature: 0.0,
+        top_k: 1,
+        presence_penalty: 9.0,
+        adaptive_target: 0.2,
+        xtc: Some(Xtc { probability: 1.0, threshold: 0.1 }),
+        ..Options::default()
+    };
+    assert_left(&left(&listed("", &options), &[0], &logits), &all);
+    assert_left(&left(&listed("typ_p;tfs_z", &options), &[0], &logits), &all);
+    // Biases are no sampler of a list.
+    let biased = Options { logit_bias: vec![(0, f32::NEG_INFINITY)], ..options.clone() };
+    assert_left(&left(&listed("", &biased), &[0], &logits), &[(1, 0.6), (2, 0.4)]);
+    // The most likely token where the temperature is.
+    assert_left(&left(&listed("penalties;temperature", &options), &[0], &logits), &[(1, 1.0)]);
+    assert_left(&left(&listed("temperature;penalties", &options), &[0], &logits), &[(0, 1.0)]);
+}
+
+#[test]
+fn lists_of_samplers_have_names_and_letters() {
+    let usual = Samplers::default();
+    let names = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature";
+    assert_eq!(usual.names().collect::<Vec<_>>().join(";"), names);
+    assert_eq!(usual.letters(), "edskypmxt");
+    assert_eq!(Samplers::lettered("edskypmxt").as_ref(), Ok(&usual));
+    assert_eq!(Samplers::parse(names).as_ref(), Ok(&usual));
+    assert_eq!(Options::default().sampler_names(), usual.names().collect::<Vec<_>>());
+    let others = Samplers::parse("temp; top-k;nucleus;typical-p;adaptive-p;infill;tfs_z;");
+    assert_eq!(others.as_ref().map(Samplers::letters).as_deref(), Ok("tkpyai"));
+    assert_eq!(Samplers::lettered("tkpfyai"), others);
+    for wrong in [Samplers::parse("top_k;nothing"), Samplers::parse("mirostat")] {
+        assert_eq!(wrong.unwrap_err().name, "samplers");
+    }
+    let wrong = Samplers::lettered("kq").unwrap_err();
+    assert_eq!(wrong.to_string(), "samplers is 'q'; it must be one of the letters edskypmxita");
+
+    // The default list is the order without one.
+    let logits = spread(300);
+    let options = Options {
+        dry: Some(Dry { multiplier: 0.5, ..Dry::OFF }),
+        xtc: Some(Xtc { probability: 0.5, threshold: 0.05 }),
+        top_n_sigma: 1.5,
+        typical: 0.9,
+        repeat_penalty: 1.2,
+        dynatemp_range: 0.3,
+        ..Options::default()
+    };
+    let run = |options: Options| {
+        let mut sampler = sampler(options, 300);
+        (0..64).map(|_| sampler.sample(&logits).unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(run(options.clone()), run(listed(names, &options)));
+    assert_ne!(run(options.clone()), run(listed("temperature;xtc;top_k", &options)));
+}
+
+#[test]
+fn adaptive_p_prefers_its_target_and_holds_it() {
+    let p = [0.5f32, 0.3, 0.2];
+    let options = Options { adaptive_target: 0.3, adaptive_decay: 0.9, ..plain() };
+    let mut state = adaptive_p::State::new(&options);
+    let mut candidates = from_probabilities(&p);
+    adaptive_p::apply(&mut candidates, 0.3, &mut state);
+    // Distances 2/3, 0 and 1/3: 5 - 10 * 4/9 / (5/3), 5, and 5 - 10 * 1/9 / (4/3).
+    let near = |candidates: &[Candidate], expected: [f32; 3]| {
+        let is_near = |(c, e): (&Candidate, f32)| (c.logit - e).abs() < 1e-4;
+        assert!(candidates.iter().zip(expected).all(is_near), "{candidates:?}");
+    };
+    near(&candidates, [7.0 / 3.0, 5.0, 25.0 / 6.0]);
+    // The mean of 0.3 was of weight 10; token 0 makes it (0.5 + 0.9 * 3) / (1 + 0.9 * 10) = 0.32, so 0.28 is aimed at.
+    state.observe(&candidates, 0.9, 0);
+    let mut candidates = from_probabilities(&p);
+    adaptive_p::apply(&mut candidates, 0.3, &mut state);
+    // Distances 11/15, 1/15 and 4/15: 5 - 10 d^2 / (1 + d).
+    near(&candidates, [1.897_436, 4.958_333, 4.438_597]);
+
+    // With 0.5, 0.3 and 0.2 to choose from, the mean of what is chosen settles at each target between them.
+    let logits: Vec<f32> = p.iter().map(|p| p.ln()).collect();
+    for target in [0.25, 0.3, 0.4] {
+        let mut sampler = sampler(Options { adaptive_target: target, ..plain() }, 3);
+        let chosen: Vec<f32> =
+            (0..4000).map(|_| p[sampler.sample(&logits).unwrap() as usize]).collect();
+        let mean = chosen.iter().sum::<f32>() / 4000.0;
+        assert!((mean - target).abs() < 0.02, "{mean} is not {target}");
+    }
+    // Only a list that leaves it out turns it off.
+    let names = Options { adaptive_target: 0.3, ..plain() }.sampler_names();
+    assert_eq!(names.last(), Some(&"adaptive_p"));
+    assert_left(&left(&listed("top_k", &options), &[], &logits), &[(0, 0.5), (1, 0.3), (2, 0.2)]);
 }
 
 #[test]
@@ -277,7 +462,7 @@ fn the_best_tokens_suffice() {
         (Options::default(), Some(40)),
         (Options { logit_bias: forbidden.clone(), ..greedy() }, Some(6)),
         (Options { logit_bias: lowered, top_k: 20, ..Options::default() }, Some(22)),
-        (Options { frequency_penalty: 0.5, logit_bias: forbidden, ..penalties }, Some(109)),
+        (Options { frequency_penalty: 0.5, logit_bias: forbidden, ..penalties.clone() }, Some(109)),
         (Options { logit_bias: vec![(3, 0.5)], ..Options::default() }, None),
         (Options { repeat_penalty: 0.9, ..Options::default() }, None),
         (Options { repeat_penalty: 1.1, repeat_last_n: None, ..Options::default() }, None),
@@ -285,6 +470,14 @@ fn the_best_tokens_suffice() {
         (Options { dry: Some(Dry::OFF), ..Options::default() }, None),
         (Options { mirostat: Some(Mirostat::OFF), ..Options::default() }, None),
         (plain(), None),
+        (Options { top_n_sigma: 1.0, ..Options::default() }, None),
+        (listed("top_k;penalties;dry;typ_p;temperature", &penalties), Some(40)),
+        (listed("penalties;top_k;penalties;top_p", &penalties), Some(104)),
+        (listed("typ_p;top_k", &Options::default()), Some(40)),
+        (listed("typ_p;top_k", &Options { typical: 0.9, ..Options::default() }), None),
+        (listed("temperature;top_k", &Options::default()), None),
+        (listed("temperature;penalties", &Options { temperature: 0.0, ..penalties }), Some(1)),
+        (listed("top_p", &greedy()), None),
     ];
     let mut compared = 0;
     for (options, needs) in cases {
@@ -303,7 +496,7 @@ fn the_best_tokens_suffice() {
             compared += 1;
         }
     }
-    assert_eq!(compared, 800);
+    assert_eq!(compared, 1600);
 }
 
 #[test]
@@ -326,6 +519,10 @@ fn options_outside_their_range_are_named() {
         (Options { repeat_penalty: 0.0, ..plain() }, "repeat-penalty"),
         (Options { frequency_penalty: f32::INFINITY, ..plain() }, "frequency-penalty"),
         (Options { logit_bias: vec![(9, 1.0)], ..plain() }, "logit-bias"),
+        (Options { top_n_sigma: f32::NAN, ..plain() }, "top-n-sigma"),
+        (Options { adaptive_target: 1.5, ..plain() }, "adaptive-target"),
+        (Options { adaptive_decay: 1.0, ..plain() }, "adaptive-decay"),
+        (listed("top_k;infill", &plain()), "samplers"),
         (
             Options { mirostat: Some(Mirostat { version: 3, tau: 5.0, eta: 0.1 }), ..plain() },
             "mirostat",

@@ -1,10 +1,12 @@
 //! Top-k (Fan et al. 2018): keep the k most likely.
 
-use super::{Candidate, Field, Link, Parameter, Phase, sort_front};
+use super::{Bound, Candidate, Field, Link, Listed, Parameter, Phase, sort_front};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "top_k",
+    listed: Listed::Usual('k'),
+    aliases: &[],
     phase: Phase::Truncation,
     parameters: &[Parameter::new(
         "top-k",
@@ -13,7 +15,7 @@ pub(super) const LINK: Link = Link {
     )],
     check: |_, _| Ok(()),
     is_on: |options| options.top_k > 0,
-    lowers: |_| Some(0),
+    bound: |options| Bound::Keeps(options.top_k),
     apply: |chain| apply(chain.candidates, chain.options.top_k),
 };
 

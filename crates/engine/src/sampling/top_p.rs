@@ -1,11 +1,13 @@
 //! Top-p, nucleus sampling (Holtzman et al. 2019): keep the smallest most likely set of a given mass.
 
 use super::options::within;
-use super::{Candidate, Field, Link, Parameter, Phase, normalize, sorted_front};
+use super::{Bound, Candidate, Field, Link, Listed, Parameter, Phase, normalize, sorted_front};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "top_p",
+    listed: Listed::Usual('p'),
+    aliases: &["nucleus"],
     phase: Phase::Truncation,
     parameters: &[Parameter::new(
         "top-p",
@@ -14,7 +16,7 @@ pub(super) const LINK: Link = Link {
     )],
     check: |options, _| within("top-p", options.top_p),
     is_on: |options| options.top_p < 1.0,
-    lowers: |_| Some(0),
+    bound: |_| Bound::All,
     apply: |chain| apply(chain.candidates, chain.options.top_p),
 };
 

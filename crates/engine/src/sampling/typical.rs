@@ -1,11 +1,13 @@
 //! Locally typical sampling (Meister et al. 2022): keep candidates about as surprising as the distribution's entropy.
 
 use super::options::within;
-use super::{Candidate, Field, Link, Parameter, Phase, normalize};
+use super::{Bound, Candidate, Field, Link, Listed, Parameter, Phase, normalize};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
-    name: "typical",
+    name: "typ_p",
+    listed: Listed::Usual('y'),
+    aliases: &["typical", "typical_p", "typ"],
     phase: Phase::Truncation,
     parameters: &[Parameter::new(
         "typical",
@@ -15,7 +17,7 @@ pub(super) const LINK: Link = Link {
     .or("typical-p")],
     check: |options, _| within("typical", options.typical),
     is_on: |options| options.typical < 1.0,
-    lowers: |_| Some(0),
+    bound: |_| Bound::All,
     apply: |chain| apply(chain.candidates, chain.options.typical),
 };
 

@@ -1,11 +1,15 @@
 //! XTC (p-e-w 2024): randomly exclude the top choices, for more varied text.
 
 use super::options::{Xtc, within};
-use super::{Candidate, Field, Link, Parameter, Phase, normalize, sorted_front, uniform};
+use super::{
+    Bound, Candidate, Field, Link, Listed, Parameter, Phase, normalize, sorted_front, uniform,
+};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
     name: "xtc",
+    listed: Listed::Usual('x'),
+    aliases: &[],
     phase: Phase::Truncation,
     parameters: &[
         Parameter::new(
@@ -31,7 +35,7 @@ pub(super) const LINK: Link = Link {
         within("xtc-threshold", xtc.threshold)
     },
     is_on: |options| options.xtc.is_some(),
-    lowers: |_| Some(0),
+    bound: |_| Bound::All,
     apply: |chain| {
         if let Some(xtc) = &chain.options.xtc {
             apply(chain.candidates, xtc, uniform(chain.rng));

@@ -57,6 +57,12 @@ def _texts(texts: Sequence[str], name: str) -> list[str]:
     return [_text(text, f"{name}[{at}]") for at, text in enumerate(texts)]
 
 
+def _samplers(samplers: str | Sequence[str]) -> list[str]:
+    if isinstance(samplers, str):
+        return [name.strip() for name in samplers.split(";") if name.strip()]
+    return _texts(samplers, "samplers")
+
+
 def _texts_or_pairs(texts: Sequence[str | tuple[str, str]], name: str) -> list[str | tuple[str, str]]:
     if isinstance(texts, (str, bytes)):
         raise TypeError(f"{name} must be a list of texts or of pairs, not one text")

@@ -20,6 +20,7 @@ from ._arguments import (
     _prompt,
     _settings,
     _text,
+    _samplers,
     _texts,
     _texts_or_pairs,
     _tokens,
@@ -422,6 +423,9 @@ class Bilayer:
         logit_bias : dict of int to float, optional
             Added to the logits of tokens; numbers of tokens may be texts, as in JSON.
         json_schema : dict or str, optional
+        samplers : str or list of str, optional
+            Names of the samplers that run, in this order, such as ``["top_k", "temperature", "min_p"]`` or
+            ``"top_k;temperature;min_p"``; those left out are off. By default all run in llama.cpp's order.
             Allows only JSON that is valid under the schema.
         json_object : bool, default False
             Allows only JSON objects.
@@ -437,9 +441,9 @@ class Bilayer:
             Functions that the model may call, as in OpenAI's interface; the prompt must be messages. `Answer.reply` has the
             calls.
         **sampling : float
-            ``temperature``, ``top_k``, ``top_p``, ``min_p``, ``typical``, ``repeat_penalty``, ``repeat_last_n``,
-            ``presence_penalty``, ``frequency_penalty``, ``dry_multiplier`` and the other flags of ``bilayer run``.
-            ``temperature=0`` takes the most likely token.
+            ``temperature``, ``top_k``, ``top_p``, ``min_p``, ``typical``, ``top_n_sigma``, ``repeat_penalty``,
+            ``repeat_last_n``, ``presence_penalty``, ``frequency_penalty``, ``dry_multiplier`` and the other flags of
+            ``bilayer run``. ``temperature=0`` takes the most likely token.
 
         Returns
         -------
@@ -468,6 +472,7 @@ class Bilayer:
             "logit_bias": _bias(logit_bias or {}),
             "logprobs": _whole_or_none(logprobs, "logprobs"),
             "grammar": _grammar(json_schema, json_object, grammar, regex, lark),
+            "samplers": None if samplers is None else _samplers(samplers),
             "ignore_eos": ignore_eos,
             "show_control": show_control,
             "context_shift": _whole_or_none(context_shift, "context_shift"),

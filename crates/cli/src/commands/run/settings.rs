@@ -48,7 +48,8 @@ pub fn chat_shift(args: &AnswerArgs, prompt: &[u32], opening: usize) -> Option<S
 
 /// The samplers' options, checked for a model's vocabulary.
 pub fn sampling(args: &SamplingArgs, model: &Model) -> Result<Options, Failure> {
-    let options = options(args)?;
+    let mut options = options(args)?;
+    options.set_infill(model.tokenizer());
     let checked = options.check(model.config().vocab);
     checked.map_err(|error| Failure::usage(format!("--{error}")))?;
     Ok(options)

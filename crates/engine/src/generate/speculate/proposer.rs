@@ -45,7 +45,7 @@ impl Proposer {
     }
 
     /// Starts an answer. Tokens are drawn with the same options, since more similar distributions mean more accepted
-    /// tokens. Mirostat's state belongs to the text, so drafts do not use it.
+    /// tokens. Mirostat's and adaptive-p's state belongs to the text, so drafts do not use them.
     ///
     /// # Errors
     /// Those of [`Sampler::new`].
@@ -54,6 +54,7 @@ impl Proposer {
         let options = Options {
             seed: options.seed ^ APART,
             mirostat: None,
+            adaptive_target: -1.0,
             logit_bias: logit_bias.copied().collect(),
             ..options.clone()
         };
@@ -65,7 +66,7 @@ impl Proposer {
 
     /// Whether tokens are the likeliest ones.
     pub fn is_greedy(&self) -> bool {
-        self.sampler.options().temperature <= 0.0
+        self.sampler.options().is_greedy()
     }
 
     /// The tokens so far, draft tokens included.

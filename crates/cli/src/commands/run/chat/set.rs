@@ -67,6 +67,13 @@ mod tests {
         assert_eq!((options.top_k, options.temperature), (5, 0.3));
         assert_eq!(top_k.answer.n_predict, Some(7));
         assert_eq!(top_k.answer.stop, ["x"]);
+        let order = |args: Result<RunArgs, Failure>| {
+            let samplers = args.expect("a list").sampling.numbers.options().expect("numbers");
+            samplers.samplers.expect("given").letters()
+        };
+        assert_eq!(order(changed("samplers", "temperature;top_k")), "tk");
+        assert_eq!(order(changed("sampling-seq", "pk")), "pk");
+        assert!(changed("samplers", "temperature;hot").is_err());
         assert!(changed("n-predict", "-1").is_ok_and(|args| args.answer.n_predict == Some(-1)));
         assert!(changed("top-k", "many").is_err() && changed("model", "x").is_err());
     }
