@@ -304,16 +304,6 @@ fn fields_of_llama_server_are_followed() {
         let used = &server.post("/completion", &body).good()["generation_settings"]["samplers"];
         assert_eq!(*used, json!(["top_k", "top_p", "infill"]));
     }
-    // The first line that ends after the time, or that is not indented, is the last.
-    let long = with(prompt.clone(), &json!({ "n_predict": 400, "ignore_eos": true }));
-    for limit in [json!({ "t_max_predict_ms": 1 }), json!({ "n_indent": 1 })] {
-        let found = server.post("/completion", &with(long.clone(), &limit)).good();
-        let text = found["content"].as_str().unwrap();
-        assert!(found["tokens_predicted"].as_u64() < Some(400), "{limit}: {text}");
-        assert_eq!((&found["stop_type"], &found["truncated"]), (&json!("limit"), &json!(false)));
-        assert!(text.contains('\n'), "{limit}: {text}");
-        assert!(text.ends_with('\n') || limit.get("n_indent").is_none(), "{text}");
-    }
     let props = server.get("/props").good();
     let settings = &props["default_generation_settings"]["params"];
     let usual = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature";
@@ -339,6 +329,16 @@ fn fields_of_llama_server_are_followed() {
     };
     assert_eq!(text("te"), text("t"), "what follows a greedy choice changes nothing");
     assert_ne!(text("et"), text("te"));
+    // The first line that ends after the time, or that is not indented, is the last.
+    let long = with(prompt.clone(), &json!({ "n_predict": 400, "ignore_eos": true }));
+    for limit in [json!({ "t_max_predict_ms": 1 }), json!({ "n_indent": 1 })] {
+        let found = server.post("/completion", &with(long.clone(), &limit)).good();
+        let text = found["content"].as_str().unwrap();
+        assert!(found["tokens_predicted"].as_u64() < Some(400), "{limit}: {text}");
+        assert_eq!((&found["stop_type"], &found["truncated"]), (&json!("limit"), &json!(false)));
+        assert!(text.contains('\n'), "{limit}: {text}");
+        assert!(text.ends_with('\n') || limit.get("n_indent").is_none(), "{text}");
+    }
     // A number is a token as a key, and a text in the list.
     let digit = server.post("/tokenize", &json!({ "content": "5" })).good()["tokens"].clone();
     let biases = |bias: Value| {

@@ -59,11 +59,11 @@ pub extern "C" fn bilayer_request_default() -> BilayerRequest {
         top_k: usual.top_k,
         top_p: usual.top_p,
         min_p: usual.min_p,
-        repeat_penalty: usual.repeat_penalty,
-        seed: usual.seed,
         top_n_sigma: usual.top_n_sigma,
-        stop: std::ptr::null(),
+        repeat_penalty: usual.repeat_penalty,
         samplers: std::ptr::null(),
+        seed: usual.seed,
+        stop: std::ptr::null(),
         json_schema: std::ptr::null(),
         grammar: std::ptr::null(),
         ignore_eos: false,
@@ -181,20 +181,20 @@ unsafe fn message(message: &BilayerMessage) -> Result<Message, Failure> {
 unsafe fn asked(prompt: Prompt, given: *const BilayerRequest) -> Result<Request, Failure> {
     // SAFETY: the caller's promise.
     let Some(given) = (unsafe { given.as_ref() }) else { return Ok(Request::new(prompt)) };
-    let mut request = Request::new(prompt).sampling(Sampling {
-        temperature: given.temperature,
-        top_k: given.top_k,
     // SAFETY: the caller's promise.
     let samplers = unsafe { text_or_null(given.samplers, "samplers")? }.map(Samplers::parse);
     let samplers = samplers.transpose().map_err(|error| Failure::usage(error.to_string()))?;
+    let mut request = Request::new(prompt).sampling(Sampling {
+        temperature: given.temperature,
+        top_k: given.top_k,
         top_p: given.top_p,
         min_p: given.min_p,
+        top_n_sigma: given.top_n_sigma,
         repeat_penalty: given.repeat_penalty,
+        samplers,
         seed: given.seed,
         ..Sampling::default()
-        top_n_sigma: given.top_n_sigma,
     });
-        samplers,
     if given.max_tokens > 0 {
         request = request.max_tokens(given.max_tokens);
     }

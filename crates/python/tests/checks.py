@@ -201,12 +201,12 @@ def errors_have_the_engines_message():
     raised(bilayer.UsageError, "hadamard is on with f16", lambda: bilayer.Bilayer(DEMO, hadamard_keys=True))
     with opened() as model:
         raised(bilayer.UsageError, "top-k is 1.5", lambda: model.generate("a", top_k=1.5))
+        raised(bilayer.UsageError, "samplers is 'hot'", lambda: model.generate("a", samplers="top_k;hot"))
         raised(bilayer.Error, "embeddings and scores", lambda: model.embed(["a"]))
         raised(bilayer.Error, "context", lambda: next(model.generate("a " * 5000)))
         raised(bilayer.Error, "at least one token", lambda: next(model.generate([])))
         raised(bilayer.Error, "vocabulary", lambda: next(model.generate([10**8])))
         raised(bilayer.Error, "temp", lambda: next(model.generate("a", temperature=float("nan"))))
-        raised(bilayer.UsageError, "samplers is 'hot'", lambda: model.generate("a", samplers="top_k;hot"))
 
 
 @check

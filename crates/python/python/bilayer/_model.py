@@ -395,6 +395,7 @@ class Bilayer:
         seed: int | None = 0,
         logprobs: int | None = None,
         logit_bias: Mapping[int | str, float] | None = None,
+        samplers: str | Sequence[str] | None = None,
         json_schema: Any = None,
         json_object: bool = False,
         grammar: str | None = None,
@@ -422,10 +423,10 @@ class Bilayer:
             Reports the log-probability of each token and of so many most likely ones.
         logit_bias : dict of int to float, optional
             Added to the logits of tokens; numbers of tokens may be texts, as in JSON.
-        json_schema : dict or str, optional
         samplers : str or list of str, optional
             Names of the samplers that run, in this order, such as ``["top_k", "temperature", "min_p"]`` or
             ``"top_k;temperature;min_p"``; those left out are off. By default all run in llama.cpp's order.
+        json_schema : dict or str, optional
             Allows only JSON that is valid under the schema.
         json_object : bool, default False
             Allows only JSON objects.
@@ -468,11 +469,11 @@ class Bilayer:
             "max_tokens": None if max_tokens is None or max_tokens == -1 else _whole(max_tokens, "max_tokens"),
             "stop": _texts([stop] if isinstance(stop, str) else stop, "stop"),
             "sampling": values,
+            "samplers": None if samplers is None else _samplers(samplers),
             "seed": random.getrandbits(64) if seed is None or seed == -1 else _whole(seed, "seed", 0, 2**64 - 1),
             "logit_bias": _bias(logit_bias or {}),
             "logprobs": _whole_or_none(logprobs, "logprobs"),
             "grammar": _grammar(json_schema, json_object, grammar, regex, lark),
-            "samplers": None if samplers is None else _samplers(samplers),
             "ignore_eos": ignore_eos,
             "show_control": show_control,
             "context_shift": _whole_or_none(context_shift, "context_shift"),
