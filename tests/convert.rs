@@ -931,22 +931,160 @@ fn weights_in_fp8_are_scaled() {
             assert_eq!(values(&file, "blk.0.ffn_up.weight"), expected);
         }
         folder.header(|header| header[format!("{NAME}{end}")]["shape"] = json!([4 * count, 1, 1]));
-        folder.header(|header| header[format!("{NAME}{end}")]["dtype"] = json!("U8"));
+        folder.header(|header| header[format!("{NAME}{end}")]["dtype"] = json!("I8"));
         let error = Convert::default().plan(folder.path()).err().unwrap().to_string();
-        assert!(error.contains(NAME) && error.contains("U8"), "{error}");
+        assert!(error.contains(NAME) && error.contains("I8"), "{error}");
     }
     let mut folder = Folder::tiny();
     folder.replace(NAME, NAME, &[rows, cols], codes);
     folder.header(|header| header[NAME]["dtype"] = json!("F8_E4M3"));
     let error = Convert::default().plan(folder.path()).err().unwrap().to_string();
     assert!(error.contains("weight_scale_inv is missing"), "{error}");
-    let mut folder = Folder::tiny();
-    folder.replace(NAME, NAME, &[rows, cols / 2], vec![0; rows * cols / 2]);
-    let scales = format!("{NAME}_scale");
-    folder.replace("none", &scales, &[rows, cols / 16], vec![0; rows * cols / 16]);
-    folder.header(|header| header[&scales]["dtype"] = json!("F8_E4M3"));
-    let error = Convert::default().plan(folder.path()).err().unwrap().to_string();
-    assert!(error.contains("NVFP4") && error.contains(&scales), "{error}");
+}
+
+/// A matrix with scales in one of the formats of Open Compute and NVIDIA.
+struct Scaled {
+    /// The end of the weights' name, and their type: E4M3, or U8 where a byte has two of E2M1.
+    weights: [&'static str; 2],
+    /// Weights that share a scale, and its type: E4M3, or a power of two (E8M0, in U8 in older files).
+    scales: (usize, &'static str),
+    /// The end of the name of what all scales are multiplied by, and of what they are divided by.
+    global: [Option<&'static str>; 2],
+}
+
+/// As compressed-tensors 0.20 (the first, third and last) and NVIDIA's Model Optimizer write them.
+const SCALED: &[Scaled] = &[
+    Scaled {
+        weights: ["_packed", "U8"],
+        scales: (16, "F8_E4M3"),
+        global: [None, Some("_global_scale")],
+    },
+    Scaled { weights: ["", "U8"], scales: (16, "F8_E4M3"), global: [Some("_scale_2"), None] },
+    Scaled { weights: ["_packed", "U8"], scales: (32, "U8"), global: [None; 2] },
+    Scaled { weights: ["_packed", "U8"], scales: (32, "F8_E8M0"), global: [None; 2] },
+    Scaled { weights: ["", "F8_E4M3"], scales: (32, "U8"), global: [None; 2] },
+];
+
+/// The one factor or divisor of [`SCALED`].
+const GLOBAL: f32 = 0.37;
+
+impl Scaled {
+    /// Weights in a byte.
+    fn each(&self) -> usize {
+        if self.weights[1] == "U8" { 2 } else { 1 }
+    }
+
+    /// The end of the name of the factor or divisor.
+    fn global_end(&self) -> Option<&'static str> {
+        self.global[0].or(self.global[1])
+    }
+
+    /// The weights of so many bytes, by the formats' definitions.
+    fn values(&self, codes: &[u8], scales: &[u8]) -> Vec<f32> {
+        const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+        let each = self.each();
+        let value = |i: usize| {
+            let weight = match (each, codes[i / each] >> (4 * (i % each))) {
+                (1, code) => e4m3(code),
+                (_, code) if code & 8 == 0 => E2M1[usize::from(code & 7)],
+                (_, code) => -E2M1[usize::from(code & 7)],
+            };
+            let scale = scales[i / self.scales.0];
+            let scale = match self.scales.1 {
+                "F8_E4M3" => e4m3(scale),
+                _ => 2f32.powi(i32::from(scale) - 127),
+            };
+            weight
+                * match self.global {
+                    [Some(_), _] => scale * GLOBAL,
+                    [_, Some(_)] => scale / GLOBAL,
+                    _ => scale,
+                }
+        };
+        (0..each * codes.len()).map(value).collect()
+    }
+}
+
+/// The rest of the format's tensors are no tensors of the file.
+#[test]
+fn weights_in_nvfp4_mxfp4_and_mxfp8_are_scaled() {
+    const NAME: &str = "model.layers.0.mlp.up_proj.weight";
+    let (rows, cols) = (40, 32);
+    for scaled in SCALED {
+        let ([end, ty], (group, scale_ty)) = (scaled.weights, scaled.scales);
+        let (each, count) = (scaled.each(), rows * cols / group);
+        // Neither is NaN.
+        let most = if each == 2 { 256 } else { 126 };
+        let codes: Vec<u8> = (0..rows * cols / each).map(|i| (i * 37 % most) as u8).collect();
+        let scales: Vec<u8> = match scale_ty {
+            "F8_E4M3" => (0..count).map(|i| (i * 11 % 126) as u8).collect(),
+            _ => (0..count).map(|i| 120 + (i % 9) as u8).collect(),
+        };
+        let mut folder = Folder::tiny();
+        let (weights, scale) = (format!("{NAME}{end}"), format!("{NAME}_scale"));
+        folder.replace(NAME, &weights, &[rows, cols / each], codes.clone());
+        folder.replace("none", &scale, &[rows, cols / group], scales.clone());
+        let global = scaled.global_end().map(|end| format!("{NAME}{end}"));
+        if let Some(global) = &global {
+            folder.replace("none", global, &[4], GLOBAL.to_le_bytes().to_vec());
+        }
+        for end in ["input_scale", "input_global_scale"] {
+            folder.replace("none", &format!("model.layers.0.mlp.up_proj.{end}"), &[1], vec![0]);
+        }
+        let typed = |header: &mut Value| {
+            header[&weights]["dtype"] = json!(ty);
+            header[&scale]["dtype"] = json!(scale_ty);
+            if let Some(entry) = global.as_ref().and_then(|global| header.get_mut(global)) {
+                (entry["dtype"], entry["shape"]) = (json!("F32"), json!([]));
+            }
+        };
+        folder.header(typed);
+        let file = converted(folder.path(), Some(Type::F32));
+        let expected = scaled.values(&codes, &scales);
+        assert_eq!(values(&file, "blk.0.ffn_up.weight"), expected, "{ty}, {scale_ty}");
+        bilayer_models::read(&file).unwrap();
+        let usual = converted(folder.path(), None);
+        let layout = usual.tensor("blk.0.ffn_up.weight").unwrap().layout();
+        assert_eq!(layout.ty(), Type::BF16);
+        let mut refused = |wanted: &str, change: &dyn Fn(&mut Folder)| {
+            change(&mut folder);
+            let error = Convert::default().plan(folder.path()).err().unwrap().to_string();
+            assert!(error.contains(wanted) && error.contains(NAME), "{error}");
+        };
+        refused("scales [", &|folder| {
+            folder.header(|header| header[&scale]["shape"] = json!([count / 4, 4]));
+        });
+        if let Some(global) = &global {
+            refused("NVFP4", &|folder| {
+                folder.without(global);
+                folder.header(typed);
+            });
+        }
+    }
+}
+
+/// As in transformers, whose Nemotron-H is never tied: a matrix that differs from the embedding is the head.
+#[test]
+fn a_head_that_is_not_the_embedding_is_kept_whatever_the_field_says() {
+    const HEAD: &str = "lm_head.weight";
+    let of = |mut folder: Folder, index: usize| {
+        let table = folder.values("model.embed_tokens.weight");
+        // Both are BF16.
+        let bytes = table.iter().flat_map(|value| value.to_bits().to_le_bytes()[2..].to_vec());
+        let mut bytes: Vec<u8> = bytes.collect();
+        if let Some(byte) = bytes.get_mut(2 * index) {
+            *byte ^= 1;
+        }
+        folder.replace(HEAD, HEAD, &[8, 64], bytes);
+        folder.header(|header| {
+            (header[HEAD]["dtype"], header[HEAD]["shape"]) = (json!("BF16"), json!([8, 32]));
+        });
+        folder.change("config.json", |config| config["tie_word_embeddings"] = json!(true));
+        let file = converted(folder.path(), Some(Type::F32));
+        file.tensor("output.weight").is_some()
+    };
+    assert!(!of(Folder::tiny(), 8 * 32));
+    assert!(of(Folder::tiny(), 0) && of(Folder::tiny(), 8 * 32 - 1));
 }
 
 /// As llama.cpp's converter names them, with gate and up from the halves of one matrix.

@@ -39,7 +39,7 @@ pub(crate) struct Stored {
     /// Rightmost contiguous.
     pub shape: Vec<u64>,
     dtype: Dtype,
-    /// The scales of FP8 weights.
+    /// The scales of FP8, NVFP4 or MXFP4 weights.
     scales: Option<Box<scaled::Scales>>,
 }
 
@@ -66,7 +66,7 @@ impl Stored {
             Dtype::F32 => Type::F32,
             Dtype::F16 => Type::F16,
             Dtype::BF16 => Type::BF16,
-            Dtype::F8_E4M3 if self.is_scaled() => {
+            _ if self.is_scaled() => {
                 return Some(Float { ty: Type::F32, usual: Type::BF16 });
             }
             _ => return None,
@@ -74,14 +74,14 @@ impl Stored {
         Some(Float { ty, usual: ty })
     }
 
-    /// Whether the weights are FP8 with scales.
+    /// Whether the weights are FP8, NVFP4 or MXFP4, with scales.
     pub fn is_scaled(&self) -> bool {
         self.scales.is_some()
     }
 
     /// Whether the elements are bytes of a packed format.
     pub fn is_packed(&self) -> bool {
-        self.dtype == Dtype::U8
+        self.dtype == Dtype::U8 && !self.is_scaled()
     }
 
     /// Number of elements.
@@ -240,7 +240,7 @@ impl Shards {
         (&self.files[stored.shard].name, stored.offset)
     }
 
-    /// Reads a tensor's bytes from byte `from` on, those of FP8 weights as F32.
+    /// Reads a tensor's bytes from byte `from` on, those of weights with scales as F32.
     ///
     /// # Errors
     /// I/O errors: the file was truncated meanwhile, or the disk fails.

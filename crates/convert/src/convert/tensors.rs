@@ -15,6 +15,11 @@ use crate::mix::{Facts, Mix, fitting};
 
 use super::mtp::unused_blocks;
 
+mod stacked;
+mod tied;
+
+use stacked::{packed, stack};
+
 /// One tensor of the file.
 #[derive(Clone, Debug)]
 pub(super) struct Planned {
@@ -162,7 +167,10 @@ impl Tensors {
             }
             for known in places {
                 // A head that is the embedding is not kept twice.
-                if known.name == "output.weight" && tied == Some(true) {
+                if known.name == "output.weight"
+                    && tied == Some(true)
+                    && tied::is_embedding(stored, checkpoint, architecture)?
+                {
                     continue;
                 }
                 let part = part.clone();
@@ -289,7 +297,9 @@ impl SourceTensor {
     fn float(&self) -> Result<Float, Error> {
         let dtype = self.stored.dtype();
         let reason =
-            format!("its weights are {dtype}; F32, F16, BF16 and FP8 with scales can be converted");
+            format!(
+            "its weights are {dtype}; F32, F16, BF16, and FP8, NVFP4 and MXFP4 with scales can be converted"
+        );
         self.stored.float().ok_or_else(|| self.wrong(&reason))
     }
 }
@@ -533,65 +543,4 @@ fn of_heads(
     };
     *shape = [layer.heads, matrix[0], matrix[1]].map(|size| size as u64).to_vec();
     Ok(done)
-}
-
-/// A tensor of packed matrices and their exponents.
-fn packed(
-    name: String,
-    blocks: SourceTensor,
-    checkpoint: &Checkpoint,
-    (first, step): (usize, usize),
-) -> Result<Planned, Error> {
-    let other = blocks.name.replace("_blocks", "_scales");
-    let Some(stored) = checkpoint.shards.tensors().get(&other) else {
-        return Err(blocks.wrong(&format!("its exponents, {other}, are missing")));
-    };
-    let scales = SourceTensor { name: other, stored: stored.clone() };
-    let (shape, exponents) = (&blocks.stored.shape[..], &scales.stored.shape[..]);
-    let &[experts, rows, groups, 16] = shape else {
-        return Err(
-            blocks.wrong(&format!("its shape is {shape:?}, not [experts, rows, groups, 16]"))
-        );
-    };
-    if exponents != [experts, rows, groups] || [experts, rows, groups].contains(&0) {
-        return Err(scales.wrong(&format!("its shape is {exponents:?}, of blocks in {shape:?}")));
-    }
-    if !rows.is_multiple_of(step as u64) {
-        return Err(blocks.wrong(&format!("its {rows} rows do not come from {step} in turn")));
-    }
-    for part in [&blocks, &scales] {
-        if !part.stored.is_packed() {
-            return Err(part.wrong(&format!("it holds {}, not bytes", part.stored.dtype())));
-        }
-    }
-    let shape = vec![experts, rows / step as u64, 32 * groups];
-    let from = From::Packed { blocks, scales, first, step };
-    Ok(Planned { name, shape, ty: Type::MXFP4, from })
-}
-
-/// A tensor of all experts' parts.
-fn stack(name: String, parts: BTreeMap<usize, SourceTensor>) -> Result<Planned, Error> {
-    let count = parts.len();
-    // Numbers of a map in order: all are there if the last one is their count less one.
-    let last = parts.last_key_value().map_or(0, |(last, _)| *last);
-    let parts: Vec<SourceTensor> = parts.into_values().collect();
-    if last + 1 != count {
-        return Err(
-            parts[0].wrong(&format!("{count} experts have such a tensor, numbered to {last}"))
-        );
-    }
-    let (first, float) = (&parts[0], parts[0].float()?);
-    for part in &parts {
-        if part.stored.shape != first.stored.shape || part.float()? != float {
-            return Err(
-                part.wrong(&format!("its shape or type is another than that of {}", first.name))
-            );
-        }
-    }
-    if first.stored.shape.len() != 2 || first.stored.shape.contains(&0) {
-        return Err(first.wrong("it is no matrix"));
-    }
-    let shape = [&[count as u64], &first.stored.shape[..]].concat();
-    let from = From::Stored { parts, float, change: Done::Nothing };
-    Ok(Planned { name, shape, ty: Type::F32, from })
 }
