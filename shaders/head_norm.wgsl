@@ -1,4 +1,5 @@
-// RMS norm of one head of one row per workgroup; the gain, if there is one, is that of a head or of the row.
+// RMS norm or, if centered, layer norm of one head of one row per workgroup; the gain, if there is one, is that of a head
+// or of the row. The variance is computed from the differences from the mean, in a separate pass.
 
 struct Params {
     x: vec2<u32>,
@@ -23,9 +24,17 @@ struct Params {
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let source = row_at(params.x, group.y) + group.x * params.quads;
     let to = row_at(params.out, group.y) + group.x * params.quads;
+{% if centered %}
+    var sum = 0.0;
+    for (var quad = lane; quad < params.quads; quad += {{ threads }}u) {
+        sum += dot(x[source + quad], vec4<f32>(1.0));
+    }
+    let mean = reduce_add(sum, lane) / f32(4u * params.quads);
+{% endif %}
     var squares = 0.0;
     for (var quad = lane; quad < params.quads; quad += {{ threads }}u) {
-        squares += dot(x[source + quad], x[source + quad]);
+        let d = x[source + quad]{% if centered %} - mean{% endif %};
+        squares += dot(d, d);
     }
 {% if gain %}
     let gain = params.gain + group.x * params.quads % params.gain_quads;
@@ -33,7 +42,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let total = reduce_add(squares, lane);
     let factor = inverse_root(total / f32(4u * params.quads) + params.eps);
     for (var quad = lane; quad < params.quads; quad += {{ threads }}u) {
-        let y = x[source + quad] * factor;
+        let y = {% if centered %}(x[source + quad] - mean){% else %}x[source + quad]{% endif %} * factor;
         out[to + quad] = {% if gain %}vectors[gain + quad] * y{% else %}y{% endif %};
     }
 }

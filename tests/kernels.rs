@@ -667,7 +667,8 @@ fn head_norms_and_rotations() {
     for (heads, head_dim, dims) in [(4, 64, 64), (3, 80, 80), (2, 128, 32), (5, 8, 8)] {
         let width = heads * head_dim;
         let tensors = || {
-            Tensors::default().with("g", Type::F32, &[head_dim]).with("f", Type::F32, &[dims / 2])
+            let gains = Tensors::default().with("g", Type::F32, &[head_dim]);
+            gains.with("each", Type::F32, &[heads, head_dim]).with("f", Type::F32, &[dims / 2])
         };
         let norm = over(width, tensors(), |r, a, _| {
             let gain = r.vector("g", head_dim).unwrap();
@@ -676,6 +677,11 @@ fn head_norms_and_rotations() {
         compare("head_norm", &norm, limits(), &[Owned::tokens(9)], FLOAT_BOUND);
         let unit = over(width, tensors(), |r, a, _| r.head_unit("x", a, head_dim, 1e-6));
         compare("head_norm without a gain", &unit, limits(), &[Owned::tokens(9)], FLOAT_BOUND);
+        let centered = over(width, tensors(), |r, a, _| {
+            let gain = r.stack_vector("each", [heads, head_dim]).unwrap();
+            r.head_layer_norm("x", a, (gain, head_dim), 1e-6)
+        });
+        compare("layer norm of heads", &centered, limits(), &[Owned::tokens(9)], FLOAT_BOUND);
         for pairs in [Pairs::Interleaved, Pairs::Halves] {
             for factored in [false, true] {
                 let graph = over(width, tensors(), |r, a, _| {

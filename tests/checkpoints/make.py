@@ -23,6 +23,8 @@ import torch
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
+    CohereConfig,
+    CohereForCausalLM,
     DeepseekV2Config,
     DeepseekV2ForCausalLM,
     Ernie4_5_MoeConfig,
@@ -67,6 +69,8 @@ from transformers import (
     Qwen3NextForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
+    StableLmConfig,
+    StableLmForCausalLM,
 )
 
 SEPARATOR = 7
@@ -256,6 +260,17 @@ DECODERS |= {
             moe_num_shared_experts=2,
             moe_layer_interval=2,
             experts_implementation="eager",
+        )
+    ),
+    "command-r": lambda: CohereForCausalLM(
+        CohereConfig(**(SHARED | dict(hidden_size=32)), use_qk_norm=True, logit_scale=0.25)
+    ),
+    "stablelm": lambda: StableLmForCausalLM(
+        StableLmConfig(
+            **(SHARED | dict(hidden_size=32)),
+            qk_layernorm=True,
+            use_parallel_residual=True,
+            rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5),
         )
     ),
     "hunyuan-dense": lambda: HunYuanDenseV1ForCausalLM(

@@ -66,11 +66,7 @@ const TABLE: &[OpKernels] = &[
     row(OpKind::Embed, variants::embed, Lower::Alone(|to, node| to.embed(node))),
     row(OpKind::RmsNorm, variants::rms_norm, Lower::Alone(|to, node| to.rms_norm(node))),
     row(OpKind::LayerNorm, variants::layer_norm, Lower::Alone(|to, node| to.layer_norm(node))),
-    row(
-        OpKind::HeadNorm,
-        |caps| [false, true].map(|gain| head_norm::HeadNormKey { gain }.source(caps)).to_vec(),
-        Lower::Alone(|to, node| to.head_norm(node)),
-    ),
+    row(OpKind::HeadNorm, variants::head_norm, Lower::Alone(|to, node| to.head_norm(node))),
     row(OpKind::MatMul, variants::products, Lower::Fused),
     row(OpKind::Rope, variants::rope, Lower::Alone(|to, node| to.rope(node))),
     row(OpKind::Attend, variants::attend, Lower::Fused),

@@ -271,7 +271,7 @@ impl<'g> Fuser<'g> {
         self.take(nodes, FusedOp::Attend { node, q, k })
     }
 
-    /// The RoPE and head norm that compute `value`.
+    /// The RoPE and head norm that compute `value`; kernels take RMS norms whose gain the heads share.
     fn turn(&self, value: Value, head: usize) -> QkInput {
         let mut turn = QkInput::plain(value);
         if let Some(node) = self.sole(turn.input)
@@ -281,8 +281,10 @@ impl<'g> Fuser<'g> {
             turn = QkInput { input: *input, norm: None, rope: Some(node) };
         }
         if let Some(node) = self.sole(turn.input)
-            && let Op::HeadNorm { input, gain: Some(_), head_dim, .. } = self.op(node)
+            && let Op::HeadNorm { input, gain: Some(gain), head_dim, centered: false, .. } =
+                self.op(node)
             && *head_dim == head
+            && self.graph.weight(*gain).cols == head
         {
             turn = QkInput { input: *input, norm: Some(node), ..turn };
         }

@@ -8,6 +8,10 @@ use std::sync::Arc;
 
 use crate::{CacheInfo, DistanceBias, Span, WeightId};
 
+mod positions;
+
+pub use positions::{Pairs, Rope, Temperature, Window};
+
 /// An activation of the graph: `[T, width]` or `[R, width]` f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Value(pub u32);
@@ -92,66 +96,6 @@ pub enum Precision {
     /// Each element is within 1/256 of its value: for rows whose elements differ widely in magnitude. With weights of one
     /// scale per row, whose inputs have one scale, too, the largest elements of a row do not widen the steps of the others.
     Fine,
-}
-
-/// The pairing of a head's elements in RoPE.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Pairs {
-    /// `(2i, 2i + 1)`: the order of GGUF's llama files.
-    Interleaved,
-    /// `(i, i + dims / 2)`: the order of most other checkpoints.
-    Halves,
-}
-
-/// RoPE (Su et al. 2021) with all position-independent scaling folded in.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rope {
-    /// The pairing.
-    pub pairs: Pairs,
-    /// Angle per position of each pair, radians; the `dims = 2 * frequencies.len()` leading elements rotate.
-    pub frequencies: Arc<[f32]>,
-    /// Factor on cosine and sine (YaRN's attention factor); 1 for plain RoPE.
-    pub magnitude: f32,
-    /// `[1, dims / 2]` F32: divisors of the frequencies (`rope_freqs.weight`).
-    pub factors: Option<WeightId>,
-}
-
-/// A factor that grows with a token's position: `1 + scale * ln(1 + floor((position + offset) / length))`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Temperature {
-    /// Factor on the logarithm.
-    pub scale: f32,
-    /// Positions after which the factor grows; at least 1.
-    pub length: u32,
-    /// Added to the position.
-    pub offset: u32,
-}
-
-impl Temperature {
-    /// The factor at `position`, computed in f64.
-    pub fn at(&self, position: u32) -> f32 {
-        let times = (u64::from(position) + u64::from(self.offset)) / u64::from(self.length);
-        (1.0 + f64::from(self.scale) * (times as f64).ln_1p()) as f32
-    }
-}
-
-/// The earlier tokens that a token attends to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Window {
-    /// Sliding window: itself and the `n - 1` tokens before it, and as many after it if attention is bidirectional.
-    Last(u32),
-    /// Those of its own chunk, which begins at a multiple of `n`; causal attention only.
-    Chunk(u32),
-}
-
-impl Window {
-    /// The first position that the token at `position` attends to.
-    pub fn first(self, position: u32) -> u32 {
-        match self {
-            Window::Last(n) => (position + 1).saturating_sub(n),
-            Window::Chunk(n) => position / n * n,
-        }
-    }
 }
 
 /// Where the values of an attention are.
@@ -419,8 +363,16 @@ pub enum Op {
     RmsNorm { input: Value, gain: Option<WeightId>, eps: f32, out: Value },
     /// `out[r, i] = gain[i] * (x[r, i] - mean) / sqrt(variance + eps) + bias[i]` (biased variance).
     LayerNorm { input: Value, gain: WeightId, bias: Option<WeightId>, eps: f32, out: Value },
-    /// [`Op::RmsNorm`] over every `head_dim` elements; `gain` is `[1, head_dim]`, shared by the heads, or of a whole row.
-    HeadNorm { input: Value, gain: Option<WeightId>, head_dim: usize, eps: f32, out: Value },
+    /// [`Op::RmsNorm`] over every `head_dim` elements, or [`Op::LayerNorm`] without a bias if `centered`; `gain` is `[1,
+    /// head_dim]`, shared by the heads, or of a whole row.
+    HeadNorm {
+        input: Value,
+        gain: Option<WeightId>,
+        head_dim: usize,
+        centered: bool,
+        eps: f32,
+        out: Value,
+    },
     /// `out [rows, weight.rows] = input [rows, weight.cols] x transpose(weight) + bias`.
     MatMul {
         input: Value,

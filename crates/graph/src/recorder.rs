@@ -184,7 +184,8 @@ impl<'c> Recorder<'c> {
         let head_dim = self.weight_of(gain).cols;
         assert_eq!(self.width(input) % head_dim, 0, "{name}");
         let out = self.like(input);
-        self.push(name, Op::HeadNorm { input, gain: Some(gain), head_dim, eps, out })
+        let gain = Some(gain);
+        self.push(name, Op::HeadNorm { input, gain, head_dim, centered: false, eps, out })
     }
 
     /// RMS norm over each group of so many elements, with a gain for the whole row.
@@ -198,7 +199,23 @@ impl<'c> Recorder<'c> {
         assert_eq!(self.weight_of(gain).cols, self.width(input), "{name}");
         assert_eq!(self.width(input) % group, 0, "{name}");
         let out = self.like(input);
-        self.push(name, Op::HeadNorm { input, gain: Some(gain), head_dim: group, eps, out })
+        let (gain, head_dim) = (Some(gain), group);
+        self.push(name, Op::HeadNorm { input, gain, head_dim, centered: false, eps, out })
+    }
+
+    /// Layer norm over each head of so many elements, with a gain for the whole row and without a bias.
+    pub fn head_layer_norm(
+        &mut self,
+        name: &'static str,
+        input: Value,
+        (gain, head_dim): (WeightId, usize),
+        eps: f32,
+    ) -> Value {
+        assert_eq!(self.weight_of(gain).cols, self.width(input), "{name}");
+        assert_eq!(self.width(input) % head_dim, 0, "{name}");
+        let out = self.like(input);
+        let gain = Some(gain);
+        self.push(name, Op::HeadNorm { input, gain, head_dim, centered: true, eps, out })
     }
 
     /// RMS norm over each head of `head_dim` elements, without a gain.
@@ -211,7 +228,7 @@ impl<'c> Recorder<'c> {
     ) -> Value {
         assert_eq!(self.width(input) % head_dim, 0, "{name}");
         let out = self.like(input);
-        self.push(name, Op::HeadNorm { input, gain: None, head_dim, eps, out })
+        self.push(name, Op::HeadNorm { input, gain: None, head_dim, centered: false, eps, out })
     }
 
     /// `input x transpose(weight) + bias`: `[rows, weight.rows]`.

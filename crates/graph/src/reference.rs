@@ -213,9 +213,10 @@ impl Reference {
                 let norm = layer_norm::LayerNorm { gain: weight(gain), bias, eps: *eps };
                 layer_norm::layer_norm(&norm, self.rows(*input), out);
             }
-            Op::HeadNorm { input, gain, head_dim, eps, .. } => {
-                let gain = gain.as_ref().map(weight);
-                head_norm::head_norm(self.rows(*input), gain, *head_dim, *eps, out);
+            Op::HeadNorm { input, gain, head_dim, centered, eps, .. } => {
+                let (gain, head_dim) = (gain.as_ref().map(weight), *head_dim);
+                let norm = head_norm::HeadNorm { gain, head_dim, centered: *centered, eps: *eps };
+                head_norm::head_norm(&norm, self.rows(*input), out);
             }
             _ => unreachable!("not a norm"),
         }

@@ -1,10 +1,12 @@
-//! Command R and Aya: attention and feed-forward in parallel on one layer norm, RoPE in every layer.
+//! Command R, Command R+ and Aya: attention and feed-forward in parallel on one layer norm, RoPE in every layer; in some models
+//! a layer norm of each head of queries and keys.
 
 use bilayer_gguf::Metadata;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Error, Norm, checkpoint, cohere2, decoder, names, tiny,
+    Architecture, Checkpoint, Config, Error, Name, Norm, QkNorm, checkpoint, cohere2, decoder,
+    names, tiny,
 };
 
 const NAME: &str = "command-r";
@@ -15,7 +17,16 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     config,
     record: decoder::record,
     tiny: || tiny::decoder(NAME, Norm::LayerGain, &[("logit_scale", 0.5f32.into())]),
-    names: &[names::ENDS, names::ATTENTION, names::GATED, cohere2::NORMS],
+    names: &[
+        names::ENDS,
+        names::ATTENTION,
+        names::GATED,
+        cohere2::NORMS,
+        &[
+            Name::kept("blk.{}.attn_q_norm", "model.layers.{}.self_attn.q_norm"),
+            Name::kept("blk.{}.attn_k_norm", "model.layers.{}.self_attn.k_norm"),
+        ],
+    ],
     ignored: decoder::IGNORED,
     checkpoint: Checkpoint {
         classes: &["CohereForCausalLM"],
@@ -26,15 +37,13 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             checkpoint::LAYER_NORM,
             cohere2::LOGITS,
         ],
-        more: |draft| {
-            draft.refuse("use_qk_norm", &[false.into()], "a layer norm of queries and keys")?;
-            checkpoint::decoder(draft)
-        },
+        more: checkpoint::decoder,
     },
 };
 
 fn config(metadata: &Metadata) -> Result<Config, Error> {
-    cohere2::shared(&Keys { metadata, architecture: NAME })
+    let config = cohere2::shared(&Keys { metadata, architecture: NAME })?;
+    Ok(Config { qk_norm: Some(QkNorm::LayerOfHeadIfAny), ..config })
 }
 
 #[cfg(test)]

@@ -199,6 +199,8 @@ pub enum QkNorm {
     HeadIfAny,
     /// As `Head`, after RoPE.
     HeadAfterRope,
+    /// A layer norm of each head by itself, with a gain for each head and no biases, in files that have the gains.
+    LayerOfHeadIfAny,
     /// Each head by itself without a gain, in layers with RoPE.
     Unit,
     /// All heads together, by a norm of the model's kind.

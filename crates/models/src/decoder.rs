@@ -470,16 +470,25 @@ impl Block<'_> {
         input: Value,
     ) -> Result<Value, Error> {
         let (norm_eps, head_dim) = (self.config.norm_eps, self.layer.head_dim);
+        let heads = r.width(input) / head_dim;
         let name = self.tensor(&format!("{stem}.weight"));
         match self.config.qk_norm {
             Some(QkNorm::Unit) if self.layer.rope.is_some() => {
                 Ok(r.head_unit(stem, input, head_dim, norm_eps))
             }
-            Some(QkNorm::HeadIfAny | QkNorm::RowIfAny) if !r.has(&name) => Ok(input),
+            Some(QkNorm::HeadIfAny | QkNorm::RowIfAny | QkNorm::LayerOfHeadIfAny)
+                if !r.has(&name) =>
+            {
+                Ok(input)
+            }
             None | Some(QkNorm::Unit | QkNorm::HeadAfterRope) => Ok(input),
             Some(QkNorm::Head | QkNorm::HeadIfAny) => {
                 let gain = r.vector(&name, head_dim)?;
                 Ok(r.head_norm(stem, input, gain, norm_eps))
+            }
+            Some(QkNorm::LayerOfHeadIfAny) => {
+                let gain = r.stack_vector(&name, [heads, head_dim])?;
+                Ok(r.head_layer_norm(stem, input, (gain, head_dim), norm_eps))
             }
             Some(QkNorm::Row | QkNorm::RowIfAny) => {
                 norm(self.config, r, stem, &self.tensor(stem), input)

@@ -47,9 +47,10 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     },
 };
 
-/// Key-value heads are given by flags, the context and the feed-forward by defaults.
+/// Key-value heads are given by flags, the context and the feed-forward by defaults. Files hold no falcon-rw, which has ALiBi
+/// and biases: llama.cpp rotates heads in every file of the architecture, and reads biases of norms alone.
 fn more(draft: &mut Draft<'_>) -> Result<(), Error> {
-    draft.refuse_all(&[("alibi", "ALiBi positions"), ("bias", "biases of projections")])?;
+    draft.refuse_all(&[("alibi", "ALiBi (falcon-rw)"), ("bias", "biases of projections")])?;
     draft.refuse("parallel_attn", &[true.into()], "a feed-forward after the attention")?;
     let heads = draft.needed_size(&["num_attention_heads", "n_head"])?;
     let is_new = draft.settings.flag(&["new_decoder_architecture"])?.unwrap_or(false);

@@ -6,7 +6,7 @@
 pub struct Name {
     /// GGUF's stem; `{}` stands for the layer.
     pub gguf: &'static str,
-    /// The checkpoint's stem; a second `{}` stands for the expert.
+    /// The checkpoint's stem; a second `{}` stands for the expert or the head.
     pub checkpoint: &'static str,
     /// The transformation from the checkpoint's tensor to GGUF's.
     pub change: Change,
@@ -23,7 +23,7 @@ pub enum Change {
     Transposed,
     /// 1 is added to every element: the checkpoint stores gain - 1.
     OneMore,
-    /// The experts' matrices are stacked to `[experts, rows, cols]`.
+    /// The matrices of experts, or the vectors of heads, are stacked to `[experts, rows, cols]` or `[heads, elements]`.
     Stacked,
     /// The experts' matrices `[experts, cols, rows]` are transposed, and of their rows every `step`-th is
     /// selected from `first` on; vectors `[experts, rows]` likewise.
@@ -107,7 +107,7 @@ pub enum OfKeyHeads {
 pub struct Translated<'n> {
     /// GGUF's name.
     pub name: String,
-    /// The expert whose slice this tensor is, if experts are stacked.
+    /// The expert or head whose slice this tensor is, if those are stacked.
     pub expert: Option<usize>,
     /// The table entry that matched.
     pub by: &'n Name,
@@ -129,7 +129,7 @@ impl Name {
         Name { gguf, checkpoint, change: Change::Transposed }
     }
 
-    /// A matrix that the checkpoint stores separately for each expert.
+    /// A matrix that the checkpoint stores separately for each expert, or a vector for each head.
     pub const fn stacked(gguf: &'static str, checkpoint: &'static str) -> Self {
         Name { gguf, checkpoint, change: Change::Stacked }
     }

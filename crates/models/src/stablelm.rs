@@ -1,11 +1,13 @@
-//! StableLM 2 and 3B: layer norms, a part of each head rotated; in some models attention and feed-forward in parallel.
+//! StableLM 2 and 3B: layer norms, a part of each head rotated; in some models attention and feed-forward in parallel, and
+//! a layer norm of each head of queries and keys.
 
 use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Error, FfnInput, Norm, checkpoint, decoder, names, tiny,
+    Architecture, Checkpoint, Config, Error, FfnInput, Name, Norm, QkNorm, checkpoint, decoder,
+    names, tiny,
 };
 
 const NAME: &str = "stablelm";
@@ -19,14 +21,23 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         let more = [("rope.dimension_count", 4u32.into()), ("use_parallel_residual", true.into())];
         tiny::decoder(NAME, Norm::Layer, &more)
     },
-    names: &[names::ENDS, names::ATTENTION, names::GATED, names::NORMS],
+    names: &[
+        names::ENDS,
+        names::ATTENTION,
+        names::GATED,
+        names::NORMS,
+        // A vector for each head.
+        &[
+            Name::stacked("blk.{}.attn_q_norm", "model.layers.{}.self_attn.q_layernorm.norms.{}"),
+            Name::stacked("blk.{}.attn_k_norm", "model.layers.{}.self_attn.k_layernorm.norms.{}"),
+        ],
+    ],
     ignored: decoder::IGNORED,
     checkpoint: Checkpoint {
         classes: &["StableLmForCausalLM", "StableLMEpochForCausalLM"],
         activations: &["silu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::LAYER_NORM],
         more: |draft| {
-            draft.refuse("qk_layernorm", &[false.into()], "a layer norm of queries and keys")?;
             let parallel = draft.settings.flag(&["use_parallel_residual"])?;
             draft.set("use_parallel_residual", parallel.unwrap_or(false));
             checkpoint::decoder(draft)
@@ -38,7 +49,11 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };
     let config = Config::read(&keys, Norm::Layer, Some(Pairs::Halves))?;
     // llama.cpp's converter writes `use_parallel_residual` = true of checkpoints that do not say, which are not parallel.
-    Ok(Config { ffn_input: FfnInput::AttendedIfNormed, ..config })
+    Ok(Config {
+        ffn_input: FfnInput::AttendedIfNormed,
+        qk_norm: Some(QkNorm::LayerOfHeadIfAny),
+        ..config
+    })
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ use crate::kernel::Source;
 pub struct HeadNormKey {
     /// There is a gain.
     pub gain: bool,
+    /// Layer norm instead of RMS norm.
+    pub centered: bool,
 }
 
 /// The uniform.
@@ -28,7 +30,7 @@ pub struct HeadNormParams {
     pub gain: u32,
     /// Quads per head: `head_dim / 4`.
     pub quads: u32,
-    /// Added to the mean square.
+    /// Added to the mean square or the variance.
     pub eps: f32,
     /// Quads of the gain: those of a head or of a row; 1 without a gain.
     pub gain_quads: u32,
@@ -40,11 +42,12 @@ impl HeadNormKey {
         let team = Team::small(caps);
         let at = numbered(&[("vectors", self.gain), ("x", true), ("out", true)]);
         let gain = if self.gain { "" } else { " no gain" };
-        let name = format!("head_norm{gain} {}", team.name());
+        let centered = if self.centered { " centered" } else { "" };
+        let name = format!("head_norm{centered}{gain} {}", team.name());
         kernel(
             name,
             "head_norm",
-            context! { at, gain => self.gain, ..team.context() },
+            context! { at, gain => self.gain, centered => self.centered, ..team.context() },
             team.threads,
         )
     }

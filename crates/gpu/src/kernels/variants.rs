@@ -9,6 +9,7 @@ use super::cache::CacheType;
 use super::conv::ConvKey;
 use super::embed::EmbedKey;
 use super::gate::GateKey;
+use super::head_norm::HeadNormKey;
 use super::layer_norm::LayerNormKey;
 use super::matmul::{
     COLUMNS_MAX, COLUMNS_TILED, Chosen, Epilogue, GemvKey, columns_tiled, input_of, rows_of,
@@ -77,6 +78,13 @@ pub(super) fn gate(caps: &Caps) -> Vec<Source> {
 pub(super) fn rms_norm(caps: &Caps) -> Vec<Source> {
     let of = |(floats, quantized), sum, gain| RmsNormKey { sum, gain, floats, quantized };
     norms(|wanted, sum, option| of(wanted, sum, option).source(caps))
+}
+
+/// With and without a gain, of either kind.
+pub(super) fn head_norm(caps: &Caps) -> Vec<Source> {
+    let keys =
+        BOTH.into_iter().flat_map(|gain| BOTH.map(|centered| HeadNormKey { gain, centered }));
+    keys.map(|key| key.source(caps)).collect()
 }
 
 /// With and without a bias, of a value or of a sum.

@@ -112,10 +112,10 @@ impl Lowering<'_> {
 
     /// Lowers an [`Op::HeadNorm`].
     pub(crate) fn head_norm(&mut self, node: usize) -> Result<(), GraphError> {
-        let Op::HeadNorm { input, gain, head_dim, eps, out } = self.op(node) else {
+        let Op::HeadNorm { input, gain, head_dim, centered, eps, out } = self.op(node) else {
             unreachable!("a head norm")
         };
-        let key = HeadNormKey { gain: gain.is_some() };
+        let key = HeadNormKey { gain: gain.is_some(), centered: *centered };
         let (x, y) = (self.view(*input), self.view(*out));
         let params = HeadNormParams {
             x: x.of(),
