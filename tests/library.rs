@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use bilayer::{
-    Builder, Cancel, Error, Function, Message, MetadataOverride, Model, Norm, Numa, Pooling, Reply,
+    Builder, Cancel, Encode, Error, Function, Message, MetadataOverride, Model, Norm, Numa, Pooling, Reply,
     Request, Tools, extract, route,
 };
 use bilayer_cpu::level::Level;
@@ -152,6 +152,46 @@ fn a_conversation_without_messages_is_refused() {
     refused(model.generate(none.clone()), "messages must not be empty");
     refused(model.batch([none]), "messages must not be empty");
     assert_eq!(Message::list("[]").unwrap_err().to_string(), "messages must not be empty");
+}
+
+#[test]
+fn the_last_message_of_the_assistant_is_continued_if_that_is_asked_for() {
+    let template = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}\
+                    {% if add_generation_prompt %}assistant:<think>{% endif %}";
+    let mut model = Model::builder(DEMO).gpu_layers(0).context(256).chat_template(template);
+    let mut model = model.parallel(2).open().unwrap();
+    let asked = |answer: &str| {
+        let messages = [Message::user("where"), Message::assistant(answer)];
+        Request::new(messages).greedy().max_tokens(8)
+    };
+    let text = "user:where;assistant:In fair";
+    let tokens = model.tokens_as(text, Encode::default()).unwrap();
+    let request = || Request::new(&tokens[..]).greedy().max_tokens(8);
+    let expected = model.generate(request()).unwrap().text().unwrap();
+    let continued = || asked("In fair").continue_final_message();
+    assert_eq!(model.chat(continued()).unwrap().text().unwrap(), expected);
+    assert_ne!(model.chat(asked("In fair")).unwrap().text().unwrap(), expected);
+    let mut texts = [String::new(), String::new()];
+    for item in model.batch([continued(), request()]).unwrap() {
+        let (number, token) = item.unwrap();
+        texts[number] += &token.text;
+    }
+    assert_eq!(texts, [expected.clone(), expected]);
+    // Reasoning that has begun goes on.
+    let rest = r#"root ::= "so</think>yes""#;
+    for (begun, reasoning, content) in
+        [("<think>Hm ", "so", "yes"), ("<think>Hm</think>Oh ", "", "so</think>yes")]
+    {
+        let request = asked(begun).continue_final_message().grammar(rest).max_tokens(64);
+        let reply = model.chat(request).unwrap().reply().unwrap();
+        assert_eq!((&*reply.reasoning, &*reply.content), (reasoning, content), "{begun}");
+    }
+    let user = Request::new([Message::user("where")]).continue_final_message();
+    refused(model.chat(user), "needs a last message of the assistant");
+    let several = [Message::assistant("a"), Message::assistant("b")];
+    let several = Request::new(several).continue_final_message();
+    refused(model.chat(several), "more than one message of the assistant");
+    refused(model.generate(Request::new("a").continue_final_message()), "the prompt is none");
 }
 
 #[test]

@@ -12,6 +12,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("-ngl ", "gpu_layers=", "gpu_layers"),
     ("--expert-cache", "`expert_cache`", "expert_cache"),
     ("--chat-template", "`chat_template`", "chat_template"),
+    ("--chat-template-file", "`chat_template`", "chat_template"),
     ("--truncate", "`truncate`", "truncate"),
     ("--lookup", "`lookup`", "lookup"),
     ("`Builder::embeddings`", "`embeddings`", "embeddings"),
@@ -68,7 +69,23 @@ fn replaced(text: &str, flag: &str, setting: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::with_settings;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::{SETTINGS, with_settings};
+
+    /// Flags in texts of the libraries that no program sees instead of a setting: those of commands and of other programs.
+    const OTHERS: &[&str] = &[
+        "--cpunodebind",
+        "--exact",
+        "--ignored",
+        "--kl-base",
+        "--lora",
+        "--membind",
+        "--parallel",
+        "--tokens",
+        "--vram",
+    ];
 
     #[test]
     fn only_flags_are_replaced() {
@@ -85,5 +102,44 @@ mod tests {
         assert_eq!(all("or use --offline with"), "or use HF_HUB_OFFLINE=1 with");
         let drafts = "drafts can come from --lookup or a draft model (-md)";
         assert_eq!(with_settings(drafts, |name| name == "context"), drafts);
+    }
+
+    /// The flags in a line of code that are in its texts.
+    fn flags(line: &str) -> impl Iterator<Item = &str> {
+        let is_text = !line.trim_start().starts_with("//");
+        let words = line.split([' ', '(', '`', '"', '=']).filter(move |_| is_text);
+        let names = words.filter_map(|word| {
+            let name =
+                word.strip_prefix("--").filter(|name| name.starts_with(char::is_alphabetic))?;
+            let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-';
+            Some(&word[..2 + name.find(|c| !is_name(c)).unwrap_or(name.len())])
+        });
+        names.filter(|name| *name == name.to_lowercase())
+    }
+
+    fn collect(folder: &Path, found: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                collect(&path, found);
+            } else if path.extension().is_some_and(|of| of == "rs") {
+                let text = std::fs::read_to_string(&path).expect("a source file");
+                found.extend(text.lines().flat_map(flags).map(str::to_owned));
+            }
+        }
+    }
+
+    /// A flag that is new in a message needs a row of the table, or is one of the others.
+    #[test]
+    fn every_flag_in_messages_of_the_libraries_is_known() {
+        let mut found = BTreeSet::new();
+        for name in ["cpu", "engine", "gpu", "hub", "measure", "models", "scheduler", "text"] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src");
+            collect(&folder, &mut found);
+        }
+        let is_known =
+            |flag: &&String| SETTINGS.iter().any(|(text, ..)| text.contains(flag.as_str()));
+        let unknown: Vec<&String> = found.iter().filter(|flag| !is_known(flag)).collect();
+        assert_eq!(unknown, OTHERS);
     }
 }

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use bilayer_engine::constrain::Constraint;
-use bilayer_engine::conversation::{Conversation, MessagesError};
+use bilayer_engine::conversation::{Conversation, MessagesError, Turn};
 use bilayer_engine::encode::{Encoder, Excess, Norm};
 use bilayer_engine::generate::speculate::Drafter;
 use bilayer_engine::generate::{self, Generation};
 use bilayer_engine::sampling::{BREAKERS, Sampler};
 use bilayer_engine::session::{SequenceId, Session, Warning};
-use bilayer_engine::tools::{Parser, Tools, ToolsError, end_of};
+use bilayer_engine::tools::{Parser, Tools, ToolsError};
 use bilayer_engine::{Cancel, Encode, Error as Engine, Model as Opened, chat_templates};
 use bilayer_scheduler::Plan;
 
@@ -54,17 +54,12 @@ struct Form {
 }
 
 impl Form {
-    fn of(
-        model: &Opened,
-        chat: &Conversation,
-        tools: &Tools,
-        prompt: &[u32],
-    ) -> Result<Form, Error> {
-        let (source, end) = (chat.template().source(), end_of(model, prompt));
+    fn of(model: &Opened, chat: &Conversation, tools: &Tools, turn: &Turn) -> Result<Form, Error> {
+        let source = chat.template().source();
         Ok(Form {
             stops: chat.template().stops(model.tokenizer()),
-            parser: Some(tools.parser(source, &end)),
-            calls: tools.constraint(model, source, Tools::reasoning(source, &end))?,
+            parser: Some(tools.parser(source, &turn.end)),
+            calls: tools.constraint(model, source, Tools::reasoning(source, &turn.end))?,
         })
     }
 }
@@ -132,7 +127,8 @@ impl Model {
     /// from the last call only the new part is computed.
     ///
     /// # Errors
-    /// As [`Model::generate`]; the model has no chat template, or the template refuses the messages.
+    /// As [`Model::generate`]; the model has no chat template, or the template refuses the messages; the last one cannot be
+    /// continued.
     ///
     /// ```
     /// # let path = "crates/cli/assets/demo.gguf";
@@ -180,17 +176,17 @@ impl Model {
             let (tokens, form) = match &request.prompt {
                 Prompt::Messages(messages) => {
                     let sequence = session.open()?;
-                    let template = template.as_deref();
-                    let chat = conversation(model, sequence, template, messages, &request.tools);
+                    let chat =
+                        conversation(model, sequence, template.as_deref(), messages, &request);
                     let turn = chat.and_then(|chat| {
-                        let tokens = chat.turn(model, session)?.tokens;
-                        let form = Form::of(model, &chat, &request.tools, &tokens)?;
-                        Ok((tokens, form))
+                        let turn = chat.turn(model, session)?;
+                        let form = Form::of(model, &chat, &request.tools, &turn)?;
+                        Ok((turn.tokens, form))
                     });
                     session.close(sequence);
                     turn?
                 }
-                prompt => (tokens(model, prompt, &request.tools)?, Form::default()),
+                prompt => (tokens(model, prompt, &request)?, Form::default()),
             };
             let sampler = sampler(model, session, &request, form.calls)?;
             prepared.push((asked(request, tokens, form.stops, cancel.clone()), sampler));
@@ -364,14 +360,13 @@ impl Model {
         }
         let prompt = &request.prompt;
         if let Prompt::Messages(messages) = prompt {
-            let tools = &request.tools;
-            let chat = conversation(model, sequence, template.as_deref(), messages, tools)?;
+            let chat = conversation(model, sequence, template.as_deref(), messages, request)?;
             let mut turn = chat.turn(model, session)?;
-            let form = Form::of(model, &chat, tools, &turn.tokens)?;
+            let form = Form::of(model, &chat, &request.tools, &turn)?;
             let tokens = turn.tokens.split_off(turn.kept);
             return Ok(Begun { sequence, tokens, form });
         }
-        let tokens = tokens(model, prompt, &request.tools)?;
+        let tokens = tokens(model, prompt, request)?;
         session.truncate(sequence, 0);
         Ok(Begun { sequence, tokens, form: Form::default() })
     }
@@ -435,25 +430,31 @@ fn conversation(
     sequence: SequenceId,
     template: Option<&str>,
     messages: &[Message],
-    tools: &Tools,
+    request: &Request,
 ) -> Result<Conversation, Error> {
     if messages.is_empty() {
         return Err(Engine::Messages(MessagesError::Empty).into());
     }
     let templates = chat_templates(model.file().metadata()).map_err(Engine::File)?;
-    let template = match tools.is_empty() {
+    let template = match request.tools.is_empty() {
         true => templates.find(template),
         false => templates.find_with_tools(template),
     };
     let template = template.map_err(Engine::Text)?;
-    let mut conversation = Conversation::over(sequence, template).with_tools(tools.given());
+    let mut conversation = Conversation::over(sequence, template).with_tools(request.tools.given());
+    if request.continues {
+        conversation = conversation.continue_final_message();
+    }
     conversation.replace(messages.to_vec());
     Ok(conversation)
 }
 
-/// The tokens of a prompt that is no conversation, and so has no functions.
-fn tokens(model: &Opened, prompt: &Prompt, tools: &Tools) -> Result<Vec<u32>, Error> {
-    if !tools.is_empty() {
+/// The tokens of a prompt that is no conversation, and so has no functions and no last message.
+fn tokens(model: &Opened, prompt: &Prompt, request: &Request) -> Result<Vec<u32>, Error> {
+    if request.continues {
+        return Err(Engine::Messages(MessagesError::NoConversation).into());
+    }
+    if !request.tools.is_empty() {
         return Err(Engine::Tools(ToolsError::NoConversation).into());
     }
     let tokens = match prompt {

@@ -74,6 +74,7 @@ pub struct Request {
     pub(crate) show_control: bool,
     pub(crate) lora: Option<Vec<f32>>,
     pub(crate) tools: Tools,
+    pub(crate) continues: bool,
 }
 
 impl Request {
@@ -91,6 +92,7 @@ impl Request {
             show_control: false,
             lora: None,
             tools: Tools::default(),
+            continues: false,
         }
     }
 
@@ -130,6 +132,25 @@ impl Request {
     #[must_use]
     pub fn tools(self, tools: Tools) -> Request {
         Request { tools, ..self }
+    }
+
+    /// Continues the last message, which must be the assistant's, instead of answering it: the prompt ends with its content,
+    /// at the place where the chat template writes it after any `reasoning_content`, as in transformers and vLLM. The answer
+    /// is what follows that content. The prompt must be messages.
+    ///
+    /// ```
+    /// # let path = "crates/cli/assets/demo.gguf";
+    /// # let mut model = bilayer::Model::builder(path).chat_template("chatml").open()?;
+    /// use bilayer::{Message, Request};
+    ///
+    /// let messages = [Message::user("Where does Juliet live?"), Message::assistant("In fair")];
+    /// let request = Request::new(messages).continue_final_message().max_tokens(8);
+    /// let text = format!("In fair{}", model.chat(request)?.text()?);
+    /// # Ok::<(), bilayer::Error>(())
+    /// ```
+    #[must_use]
+    pub fn continue_final_message(self) -> Request {
+        Request { continues: true, ..self }
     }
 
     /// Always takes the most likely token.

@@ -75,6 +75,8 @@ typedef struct {
   const char *grammar;
   // Continues after the tokens with which a model ends its answer.
   bool ignore_eos;
+  // Of a conversation whose last message is the assistant's: the answer continues that message.
+  bool continue_final_message;
 } BilayerRequest;
 
 // Called with the text of each token, `len` bytes of UTF-8 without a NUL at its end, and with the pointer given along. The answer

@@ -38,6 +38,8 @@ pub struct BilayerRequest {
     pub grammar: *const c_char,
     /// Continues after the tokens with which a model ends its answer.
     pub ignore_eos: bool,
+    /// Of a conversation whose last message is the assistant's: the answer continues that message.
+    pub continue_final_message: bool,
 }
 
 /// A message of a conversation.
@@ -67,6 +69,7 @@ pub extern "C" fn bilayer_request_default() -> BilayerRequest {
         json_schema: std::ptr::null(),
         grammar: std::ptr::null(),
         ignore_eos: false,
+        continue_final_message: false,
     }
 }
 
@@ -217,7 +220,11 @@ unsafe fn asked(prompt: Prompt, given: *const BilayerRequest) -> Result<Request,
         (None, Some(grammar)) => request.grammar(grammar),
         (None, None) => request,
     };
-    Ok(if given.ignore_eos { request.ignore_eos() } else { request })
+    let request = if given.ignore_eos { request.ignore_eos() } else { request };
+    Ok(match given.continue_final_message {
+        true => request.continue_final_message(),
+        false => request,
+    })
 }
 
 /// Makes the answer.

@@ -135,6 +135,11 @@ static void misuse(const char *path) {
     EXPECT(bilayer_chat(model, NULL, 0, NULL, go_on, NULL) == BILAYER_USAGE);
     EXPECT(strstr(bilayer_error_message(), "messages must not be empty"));
     const char *asked = "[{\"role\": \"user\", \"content\": \"a\"}]";
+    request = bilayer_request_default();
+    EXPECT(!request.continue_final_message);
+    request.continue_final_message = true;
+    EXPECT(bilayer_generate(model, "a", &request, go_on, NULL) == BILAYER_USAGE);
+    EXPECT(strstr(bilayer_error_message(), "continue_final_message is for conversations"));
     EXPECT(bilayer_chat_json(model, asked, "{}", NULL, go_on, NULL) == BILAYER_USAGE);
     EXPECT(strstr(bilayer_error_message(), "tools: "));
     EXPECT(bilayer_chat_json(model, NULL, NULL, NULL, go_on, NULL) == BILAYER_USAGE);

@@ -4,7 +4,8 @@
 //! those of the sequence: the common prefix stays in the cache, the rest is truncated and run. Removing, changing or
 //! loading messages therefore needs no book-keeping, and templates that drop earlier reasoning work as well.
 
-use bilayer_text::chat::{Inputs, Template};
+use bilayer_text::chat::reply::Format;
+use bilayer_text::chat::{Inputs, Prompt, Template, openai};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -100,11 +101,6 @@ impl Message {
     }
 }
 
-/// An id for the call with a number; some templates insist on nine characters.
-fn call_id(number: usize) -> String {
-    format!("call{number:05}")
-}
-
 /// A conversation in a sequence of a session.
 #[derive(Debug)]
 pub struct Conversation {
@@ -113,6 +109,8 @@ pub struct Conversation {
     variables: Map<String, Value>,
     /// The functions that the model may call: a list as in the OpenAI API.
     tools: Option<Value>,
+    /// Whether the next answer continues the last message.
+    continues: bool,
     messages: Vec<Message>,
     /// Oldest messages after the system prompt that are left out of the prompt, for lack of room.
     left_out: usize,
@@ -126,7 +124,12 @@ pub struct Turn {
     pub tokens: Vec<u32>,
     /// Number of tokens already in the sequence; at least one remains to be run.
     pub kept: usize,
+    /// The end of the prompt's text by which it shows whether the answer goes on with reasoning.
+    pub end: String,
 }
+
+/// Characters of [`Turn::end`]: more than the tags of reasoning have.
+const END_CHARS: usize = 64;
 
 impl Conversation {
     /// An empty conversation in a new sequence.
@@ -145,13 +148,21 @@ impl Conversation {
     /// An empty conversation in an open sequence. Its contents are reused as far as they match.
     pub fn over(sequence: SequenceId, template: Template) -> Conversation {
         let (variables, messages) = (Map::new(), Vec::new());
-        Conversation { template, variables, tools: None, messages, left_out: 0, sequence }
+        let (tools, continues) = (None, false);
+        Conversation { template, variables, tools, continues, messages, left_out: 0, sequence }
     }
 
     /// With functions that the model may call: a list as in the OpenAI API.
     #[must_use]
     pub fn with_tools(self, tools: Option<Value>) -> Conversation {
         Conversation { tools, ..self }
+    }
+
+    /// With answers that continue the last message, which must be the assistant's: the prompt ends with its content, at the
+    /// place where the template writes it.
+    #[must_use]
+    pub fn continue_final_message(self) -> Conversation {
+        Conversation { continues: true, ..self }
     }
 
     /// All messages.
@@ -191,7 +202,7 @@ impl Conversation {
         let made: usize = self.messages.iter().map(|message| message.tool_calls.len()).sum();
         let calls = functions.into_iter().enumerate();
         let calls = calls.map(|(number, function)| {
-            let id = call_id(made + number);
+            let id = openai::call_id(made + number);
             ToolCall::Function { id, function }
         });
         let tool_calls = calls.collect();
@@ -264,7 +275,7 @@ impl Conversation {
         let context = session.context();
         let before = self.left_out;
         let mut most = context.saturating_sub(room.clamp(1, context / 4 + 1));
-        while self.tokens(model, &self.prompted())?.len() > most {
+        while self.prompt(model, &self.prompted())?.0.len() > most {
             most = context - context / 4;
             let from = usize::from(self.system().is_some()) + self.left_out;
             let next = self.messages.iter().skip(from + 1).position(|m| m.role == Role::User);
@@ -282,16 +293,20 @@ impl Conversation {
         let system = self.messages.iter().filter(|message| message.role == Role::System).take(1);
         let empty = Message::user("");
         let messages: Vec<&Message> = system.chain([&empty]).collect();
-        let tokens = self.tokens(model, &messages)?;
+        let messages = values(&messages);
+        let inputs = self.inputs(model, &messages);
+        let prompt = self.template.conversation(&inputs, model.tokenizer());
+        let prompt = prompt.map_err(Error::Text)?;
+        let tokens = model.tokenizer().encode_prompt(&prompt).map_err(Error::Text)?;
         Ok(tokens.iter().zip(&turn.tokens).take_while(|(a, b)| a == b).count())
     }
 
     /// Builds the prompt for the next answer and truncates the sequence to the common prefix.
     ///
     /// # Errors
-    /// Those of [`Template::prompt`]; the context is too short.
+    /// Those of [`Template::prompt`]; the context is too short; the last message cannot be continued.
     pub fn turn(&self, model: &Model, session: &mut Session) -> Result<Turn, Error> {
-        let tokens = self.tokens(model, &self.prompted())?;
+        let (tokens, prompt) = self.prompt(model, &self.prompted())?;
         let context = session.context();
         // One more, since an answer needs at least one token.
         if tokens.len() >= context {
@@ -302,7 +317,9 @@ impl Conversation {
         // The last token is always run: its logits begin the answer.
         let kept = common.min(tokens.len().saturating_sub(1));
         let kept = session.truncate(self.sequence, kept);
-        Ok(Turn { tokens, kept })
+        let end = prompt.opening(&Format::of(self.template.source()));
+        let from = end.char_indices().nth_back(END_CHARS - 1).map_or(0, |(at, _)| at);
+        Ok(Turn { tokens, kept, end: end[from..].to_owned() })
     }
 
     /// The messages that are part of the prompt.
@@ -312,18 +329,30 @@ impl Conversation {
         system.iter().chain(rest.iter().skip(self.left_out)).collect()
     }
 
-    /// The prompt of some messages.
-    fn tokens(&self, model: &Model, messages: &[&Message]) -> Result<Vec<u32>, Error> {
-        let tokenizer = model.tokenizer();
-        let messages: Vec<Value> = messages.iter().map(|message| json!(message)).collect();
-        let mut extra = self.variables.clone();
-        if let Some(tools) = &self.tools {
-            // A template may want the tools as one text.
-            extra.entry("functions").or_insert_with(|| tools.to_string().into());
-        }
-        let tools = self.tools.as_ref();
-        let inputs = Inputs { tools, extra, ..Inputs::new(&messages) };
-        let prompt = self.template.conversation(&inputs.with_tokens_of(tokenizer), tokenizer);
-        tokenizer.encode_prompt(&prompt.map_err(Error::Text)?).map_err(Error::Text)
+    /// The prompt of some messages, and its tokens.
+    fn prompt(&self, model: &Model, messages: &[&Message]) -> Result<(Vec<u32>, Prompt), Error> {
+        let (tokenizer, messages) = (model.tokenizer(), values(messages));
+        let inputs = self.inputs(model, &messages);
+        let prompt = match self.continues {
+            true if openai::ends_with_answer(&messages).map_err(MessagesError::from)? => {
+                self.template.continuation(&inputs, tokenizer)
+            }
+            true => return Err(MessagesError::NoAnswer.into()),
+            false => self.template.conversation(&inputs, tokenizer),
+        };
+        let prompt = prompt.map_err(Error::Text)?;
+        let tokens = tokenizer.encode_prompt(&prompt).map_err(Error::Text)?;
+        Ok((tokens, prompt))
     }
+
+    fn inputs<'m>(&'m self, model: &Model, messages: &'m [Value]) -> Inputs<'m> {
+        let (tools, extra) = (self.tools.as_ref(), self.variables.clone());
+        let inputs = Inputs { tools, extra, ..Inputs::new(messages) };
+        inputs.with_tokens_of(model.tokenizer())
+    }
+}
+
+/// Messages as templates read them.
+fn values(messages: &[&Message]) -> Vec<Value> {
+    messages.iter().map(|message| json!(message)).collect()
 }

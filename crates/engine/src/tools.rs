@@ -54,10 +54,7 @@ impl Tools {
     pub fn parse(json: &str) -> Result<Tools, ToolsError> {
         let given = serde_json::from_str(json);
         let given: Value = given.map_err(|error| ToolsError::Json(error.to_string()))?;
-        let list = Tool::list(&given);
-        if list.is_empty() || given.as_array().is_none_or(|entries| list.len() < entries.len()) {
-            return Err(ToolsError::Form);
-        }
+        let list = Tool::list(&given).filter(|list| !list.is_empty()).ok_or(ToolsError::Form)?;
         Ok(Tools { given: Some(given), list })
     }
 
@@ -174,13 +171,6 @@ impl Reply {
         }
         reply
     }
-}
-
-/// The end of a prompt as text, by which it shows whether it begins reasoning.
-pub fn end_of(model: &Model, tokens: &[u32]) -> String {
-    let last = &tokens[tokens.len().saturating_sub(16)..];
-    let pieces = last.iter().filter_map(|&id| model.tokenizer().piece(id));
-    String::from_utf8_lossy(&pieces.collect::<Vec<_>>().concat()).into_owned()
 }
 
 #[cfg(test)]

@@ -38,6 +38,7 @@ pub struct Asked {
     context_shift: Option<usize>,
     /// A JSON list of functions.
     tools: Option<String>,
+    continue_final_message: bool,
 }
 
 impl Asked {
@@ -68,6 +69,9 @@ impl Asked {
         }
         if self.ignore_eos {
             request = request.ignore_eos();
+        }
+        if self.continue_final_message {
+            request = request.continue_final_message();
         }
         if self.show_control {
             request = request.show_control();

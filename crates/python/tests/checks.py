@@ -116,6 +116,11 @@ def chat_takes_messages():
         answer = model.chat(messages, max_tokens=4)
         assert isinstance(answer.text(), str)
         assert answer.statistics["prompt_tokens"] > 10
+        begun = messages[1:] + [{"role": "assistant", "content": "In fair"}]
+        plain = model.generate("<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\nIn fair", max_tokens=1)
+        answer = model.chat(begun, max_tokens=1, continue_final_message=True)
+        assert isinstance(answer.text(), str) and isinstance(plain.text(), str)
+        assert answer.statistics["prompt_tokens"] < plain.statistics["prompt_tokens"] + 2
         raised(bilayer.UsageError, "role", lambda: model.chat([{"role": "wizard", "content": ""}]))
         raised(bilayer.UsageError, "role and content", lambda: model.chat([{"role": "user"}]))
     with opened() as model:
@@ -316,6 +321,10 @@ def functions_are_called_and_their_results_read():
             raised(bilayer.UsageError, part, lambda: model.chat([message]))
         raised(bilayer.UsageError, "tools: ", lambda: model.chat(messages, tools=[{"type": "function"}]))
         raised(bilayer.Error, "in a conversation", lambda: next(model.generate("a", tools=tools)))
+        begun = messages + [{"role": "assistant", "content": "so"}]
+        raised(bilayer.UsageError, "is for conversations", lambda: next(model.generate("a", continue_final_message=True)))
+        raised(bilayer.UsageError, "needs a last", lambda: next(model.chat(messages, continue_final_message=True)))
+        raised(TypeError, "", lambda: model.chat(begun, continue_final_message="yes"))
         assert model.generate("ROMEO:", max_tokens=4).reply().text
         failed = model.generate("a " * 5000)
         raised(bilayer.MemoryExceededError, "", failed.reply)

@@ -2,7 +2,6 @@
 
 use bilayer_engine::Model;
 use bilayer_engine::sampling::Options;
-use bilayer_text::chat::reply::Tool;
 
 use crate::api::{messages, openapi, responses};
 use crate::constraints;
@@ -50,7 +49,7 @@ fn generates(body: &Body, model: &Model) -> Result<(), ApiError> {
     if let Some(messages) = body.get("messages") {
         conversation::messages(messages)?;
     }
-    body.get("tools").map(Tool::list);
+    conversation::functions(body)?;
     let defaults =
         Defaults { sampling: Options::default(), seed: Some(0), predict: None, reuse: true };
     Params::of(body, model, &defaults)?;

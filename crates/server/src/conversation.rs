@@ -1,19 +1,33 @@
 //! The conversation of a chat request: its messages, checked, and its prompt.
 
+use bilayer_text::chat::openai::{self, Fault, Problem};
+use bilayer_text::chat::reply::Tool;
 use bilayer_text::chat::{Inputs, Prompt};
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
-use crate::call_ids;
 use crate::error::ApiError;
 use crate::fields::Body;
 use crate::models::Loaded;
-use crate::prompt::text_of;
+use crate::prompt::not_text;
 
 /// The tools of a request that the model may call.
 pub fn tools(body: &Body) -> Option<&Value> {
     let is_none = body.text("tool_choice") == Some("none");
     body.get("tools").filter(|tools| !is_none && tools.as_array().is_some_and(|t| !t.is_empty()))
+}
+
+/// All functions of a request, also if none may be called.
+///
+/// # Errors
+/// One has no name.
+pub fn functions(body: &Body) -> Result<Vec<Tool>, ApiError> {
+    let Some(given) = body.get("tools") else { return Ok(Vec::new()) };
+    Tool::list(given).ok_or_else(|| {
+        let problem =
+            "must be functions, each with a name: {\"type\": \"function\", \"function\": {...}}";
+        ApiError::field("tools", problem)
+    })
 }
 
 /// The prompt of a conversation. It ends within the last message if that is the beginning of the answer.
@@ -39,11 +53,6 @@ pub fn prompt(
     }
     let tools = tools(body);
     let add_generation_prompt = body.bool("add_generation_prompt").unwrap_or(true);
-    // A template may want the tools as one text.
-    let functions = tools.map(Value::to_string).unwrap_or_default();
-    extra.entry("functions").or_insert(json!(functions));
-    let short = loaded.takes_short_call_ids.then(|| call_ids::shortened(messages));
-    let messages = short.as_deref().unwrap_or(messages);
     let inputs = Inputs { tools, extra, add_generation_prompt, ..Inputs::new(messages) };
     let inputs = inputs.with_tokens_of(tokenizer);
     let template = loaded.template(tools)?;
@@ -63,54 +72,35 @@ fn usual_variables() -> Map<String, Value> {
     ])
 }
 
-/// Checks messages and joins their text parts.
+/// Checks messages and gives them the form that templates expect.
 ///
 /// # Errors
 /// A message is wrong; the error names it.
-pub fn messages(value: &Value) -> Result<Vec<Value>, ApiError> {
-    let wrong = |at: usize, what: &str| ApiError::field(&format!("messages[{at}]"), what);
-    let list = value.as_array().filter(|list| !list.is_empty());
-    let list = list.ok_or_else(|| ApiError::field("messages", "must be a list of messages"))?;
-    let mut messages = Vec::with_capacity(list.len());
-    for (at, message) in list.iter().enumerate() {
-        let object = message.as_object().ok_or_else(|| wrong(at, "must be an object"))?;
-        let mut object = object.clone();
-        let role = object.get("role").and_then(Value::as_str);
-        let role = role.ok_or_else(|| wrong(at, "must have a 'role', a string"))?.to_owned();
-        let given = object.get("tool_calls").filter(|calls| !calls.is_null());
-        let (has_list, calls) = (given.is_some(), given.is_some_and(|calls| *calls != json!([])));
-        if !calls {
-            // Clients send empty lists where there is no call.
-            object.shift_remove("tool_calls");
-        }
-        let refusal = object.get("refusal").filter(|text| role == "assistant" && text.is_string());
-        match object.get("content") {
-            Some(Value::String(_)) => {}
-            Some(Value::Array(parts)) => {
-                // As in llama-server, parts of an answer that is continued are paragraphs.
-                let is_continued = role == "assistant" && at + 1 == list.len();
-                let between = if is_continued { "\n\n" } else { "\n" };
-                let text = text_of(parts, &format!("messages[{at}].content"))?.join(between);
-                object.insert("content".to_owned(), json!(text));
+pub fn messages(given: &Value) -> Result<Vec<Value>, ApiError> {
+    Ok(openai::messages(given.clone())?)
+}
+
+impl From<Fault> for ApiError {
+    fn from(fault: Fault) -> ApiError {
+        let message = match fault.message {
+            Some(at) => format!("messages[{at}]"),
+            None => fault.path.clone(),
+        };
+        match fault.problem {
+            Problem::List | Problem::Empty if fault.message.is_none() => {
+                ApiError::field(&message, "must be a list of messages")
             }
-            None | Some(Value::Null) if !calls && refusal.is_some() => {
-                let refusal = refusal.cloned().unwrap_or_default();
-                object.insert("content".to_owned(), refusal);
+            Problem::NoRole | Problem::Role(_) => {
+                ApiError::field(&message, "must have a 'role', a string")
             }
-            None | Some(Value::Null)
-                if role == "assistant" && (has_list || object.contains_key("content")) =>
-            {
-                object.insert("content".to_owned(), if calls { Value::Null } else { json!("") });
+            Problem::NoContent | Problem::Content => {
+                let problem = "must have a 'content', a string or a list of text parts";
+                ApiError::field(&message, problem)
             }
-            _ => return Err(wrong(at, "must have a 'content', a string or a list of text parts")),
+            Problem::Part(kind) => not_text(&format!("{message}.content"), &kind),
+            problem => ApiError::field(&fault.path, problem),
         }
-        // The developer's instructions are what templates call the system's.
-        if role == "developer" {
-            object.insert("role".to_owned(), json!("system"));
-        }
-        messages.push(Value::Object(object));
     }
-    Ok(messages)
 }
 
 /// Whether the answer continues the last message.
@@ -123,17 +113,70 @@ fn continues(body: &Body, messages: &[Value]) -> Result<bool, ApiError> {
         let problem = "cannot be true together with add_generation_prompt";
         return Err(ApiError::field("continue_final_message", problem));
     }
-    let is_answer = |message: &Value| {
-        message["role"] == "assistant" && message.get("tool_calls").is_none_or(Value::is_null)
-    };
-    let last = messages.iter().rev().take_while(|message| is_answer(message)).count();
-    if last > 1 {
-        let problem = "ends with more than one message of the assistant";
-        return Err(ApiError::field("messages", problem));
-    }
-    if continues && last == 0 {
+    let ends_with_answer = openai::ends_with_answer(messages)?;
+    if continues && !ends_with_answer {
         let problem = "needs a last message of the assistant";
         return Err(ApiError::field("continue_final_message", problem));
     }
-    Ok(last == 1 && (messages.len() > 1 || continues))
+    Ok(ends_with_answer && (messages.len() > 1 || continues))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::messages;
+
+    #[test]
+    fn errors_name_the_message_and_what_it_must_have() {
+        let call = |call| json!({ "role": "assistant", "tool_calls": [call] });
+        let part = |part| json!({ "role": "user", "content": [part] });
+        for (message, param, problem) in [
+            (json!(3), "messages[0]", "must be an object"),
+            (json!({ "role": 1 }), "messages[0]", "must have a 'role', a string"),
+            (json!({ "content": "" }), "messages[0]", "must have a 'role', a string"),
+            (
+                json!({ "role": "user", "content": 1 }),
+                "messages[0]",
+                "must have a 'content', a string or a list of text parts",
+            ),
+            (
+                json!({ "role": "user" }),
+                "messages[0]",
+                "must have a 'content', a string or a list of text parts",
+            ),
+            (
+                part(json!({ "type": "image_url" })),
+                "messages[0].content",
+                "has a part of type 'image_url'; this model takes text only",
+            ),
+            (
+                part(json!({ "type": "text" })),
+                "messages[0].content",
+                "has a part of an unknown type 'text'",
+            ),
+            (call(json!({ "id": 1 })), "messages[0].tool_calls[0].id", "must be a text"),
+            (
+                call(json!({})),
+                "messages[0].tool_calls[0].function",
+                "must be an object with name and arguments",
+            ),
+        ] {
+            let error = messages(&json!([message])).expect_err("a wrong message");
+            let expected = (Some(param), format!("'{param}' {problem}"));
+            assert_eq!((error.param.as_deref(), error.message), expected);
+            assert_eq!(error.status, 400);
+        }
+        for wrong in [json!([]), json!({})] {
+            let error = messages(&wrong).expect_err("no messages");
+            assert_eq!(error.message, "'messages' must be a list of messages");
+        }
+    }
+
+    /// Roles of their own, which only some templates know, are for these to judge.
+    #[test]
+    fn a_template_may_have_other_roles() {
+        let given = json!([{ "role": "ipython", "content": "a" }]);
+        assert_eq!(json!(messages(&given).expect("messages")), given);
+    }
 }

@@ -30,7 +30,6 @@ mod app;
 pub mod batch;
 mod blocking;
 mod body;
-mod call_ids;
 mod check;
 pub mod config;
 mod constraints;

@@ -2,6 +2,7 @@
 
 use bilayer_engine::Model;
 use bilayer_text::Encode;
+use bilayer_text::chat::openai::{self, Problem};
 use serde_json::Value;
 
 use crate::error::ApiError;
@@ -83,7 +84,12 @@ pub fn one(model: &Model, value: &Value, reading: Reading) -> Result<Vec<u32>, A
             match (object.get("prompt_string"), object.get("content")) {
                 (Some(Value::String(text)), _) => encode(model, text, reading),
                 (None, Some(Value::Array(parts))) => {
-                    encode(model, &text_of(parts, reading.field)?.concat(), reading)
+                    let texts = parts.iter().map(openai::text).collect::<Result<String, _>>();
+                    let text = texts.map_err(|problem| match problem {
+                        Problem::Part(kind) => not_text(reading.field, &kind),
+                        problem => ApiError::field(reading.field, problem),
+                    });
+                    encode(model, &text?, reading)
                 }
                 _ => Err(wrong(reading.field)),
             }
@@ -92,24 +98,15 @@ pub fn one(model: &Model, value: &Value, reading: Reading) -> Result<Vec<u32>, A
     }
 }
 
-/// The texts of content parts.
-///
-/// # Errors
-/// A part is not text.
-pub fn text_of(parts: &[Value], field: &str) -> Result<Vec<String>, ApiError> {
-    let text = |part: &Value| {
-        let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
-        let text = part.get(if kind == "refusal" { kind } else { "text" }).and_then(Value::as_str);
-        match (kind, text) {
-            ("text" | "input_text" | "output_text" | "refusal", Some(text)) => Ok(text.to_owned()),
-            ("image_url" | "input_image" | "input_audio" | "input_video" | "image" | "file", _) => {
-                let problem = format!("has a part of type '{kind}'; this model takes text only");
-                Err(ApiError::field(field, problem))
-            }
-            _ => Err(ApiError::field(field, format!("has a part of an unknown type '{kind}'"))),
+/// The error of a content part of the type `kind`, which is no text.
+pub fn not_text(field: &str, kind: &str) -> ApiError {
+    let problem = match kind {
+        "image_url" | "input_image" | "input_audio" | "input_video" | "image" | "file" => {
+            format!("has a part of type '{kind}'; this model takes text only")
         }
+        _ => format!("has a part of an unknown type '{kind}'"),
     };
-    parts.iter().map(text).collect()
+    ApiError::field(field, problem)
 }
 
 fn encode(model: &Model, text: &str, reading: Reading) -> Result<Vec<u32>, ApiError> {

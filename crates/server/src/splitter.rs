@@ -124,13 +124,7 @@ impl Style {
     pub fn of(app: &App, loaded: &Loaded, body: &Body, prompt: &Prompt) -> Result<Style, ApiError> {
         let source = loaded.template(conversation::tools(body))?.source();
         let format = Format::of(source);
-        let given = body.get("tools");
-        let tools = given.map(Tool::list).unwrap_or_default();
-        let count = given.and_then(Value::as_array).map_or(0, Vec::len);
-        if tools.len() < count {
-            let problem = "must be functions, each with a name: {\"type\": \"function\", \"function\": {...}}";
-            return Err(ApiError::field("tools", problem));
-        }
+        let tools = conversation::functions(body)?;
         let choice = tool_choice(body, &tools)?;
         if tools.is_empty() && matches!(choice, Some(ToolChoice::Required)) {
             return Err(ApiError::field("tool_choice", "needs tools"));

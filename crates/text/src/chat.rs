@@ -19,6 +19,7 @@ use crate::{Error, Tokenizer};
 
 mod budget;
 mod builtin;
+mod call_ids;
 mod continuation;
 mod cost;
 mod environment;
@@ -26,11 +27,13 @@ mod fallback;
 #[cfg(test)]
 mod hostile;
 mod inputs;
+mod integers;
 mod json;
 mod lists;
 mod macros;
 mod messages;
 mod methods;
+pub mod openai;
 mod program;
 mod python;
 pub mod reply;
@@ -162,7 +165,8 @@ impl Template {
     }
 
     /// The prompt of a request's messages. Other than [`prompt`](Self::prompt) it joins lists of text parts, and turns the
-    /// arguments of earlier tool calls from JSON text into objects, or leaves them text for templates that need text.
+    /// arguments of earlier tool calls from JSON text into objects, or leaves them text for templates that need text. Ids of
+    /// calls are short for templates that refuse others, and the functions are also one text, in the variable `functions`.
     /// What the template does not show is written as text of other messages: functions into the system message, calls and
     /// results into those of the assistant and the user, and system messages into those of the user.
     ///
@@ -176,9 +180,15 @@ impl Template {
         let is_plain = inputs.tools.is_none() && !fallback::concerns(inputs.messages);
         let support = (!is_plain).then(|| self.support.get_or_init(|| Support::of(self)));
         let null_content = support.is_some_and(|support| support.null_content);
+        let short = support.filter(|support| support.short_ids);
+        let short = short.map(|_| call_ids::shortened(inputs.messages));
+        let given = short.as_deref().unwrap_or(inputs.messages);
+        let mut inputs = inputs.clone();
+        let functions = inputs.tools.map(serde_json::Value::to_string).unwrap_or_default();
+        inputs.extra.entry("functions").or_insert_with(|| functions.into());
         let prompt = |arguments, mut tools| {
             let form = Form { arguments, null_content };
-            let messages = inputs.messages.iter().map(|message| messages::prepared(message, form));
+            let messages = given.iter().map(|message| messages::prepared(message, form));
             let mut messages: Vec<serde_json::Value> = messages.collect();
             if let Some(support) = support {
                 let format = reply::Format::of(&self.source);
@@ -287,8 +297,11 @@ fn value(json: &serde_json::Value, write: &dyn Fn(&str) -> String) -> Value {
         },
         Json::String(text) => Value::from(write(text)),
         Json::Array(items) => items.iter().map(|item| value(item, write)).collect(),
-        Json::Object(entries) => {
-            Value::from_pairs(entries.iter().map(|(key, item)| (write(key), value(item, write))))
-        }
+        Json::Object(entries) => match integers::digits(entries) {
+            Some(digits) => integers::value(digits),
+            None => Value::from_pairs(
+                entries.iter().map(|(key, item)| (write(key), value(item, write))),
+            ),
+        },
     }
 }

@@ -1,5 +1,6 @@
 //! Conversations in JSON, as the OpenAI API and transformers' `apply_chat_template` have them.
 
+use bilayer_text::chat::openai::{self, Fault, Problem};
 use serde_json::{Map, Value};
 
 use super::{Function, Message, Role, ToolCall};
@@ -21,12 +22,21 @@ pub enum MessagesError {
         /// What is wrong with it.
         problem: String,
     },
+    /// There is no answer to continue.
+    #[error("continue_final_message needs a last message of the assistant")]
+    NoAnswer,
+    /// Only a conversation has a last message.
+    #[error("continue_final_message is for conversations; the prompt is none")]
+    NoConversation,
 }
 
-type Object = Map<String, Value>;
-
-fn wrong<T>(place: &str, problem: impl Into<String>) -> Result<T, MessagesError> {
-    Err(MessagesError::Field { place: place.to_owned(), problem: problem.into() })
+impl From<Fault> for MessagesError {
+    fn from(fault: Fault) -> MessagesError {
+        match fault.problem {
+            Problem::Empty => MessagesError::Empty,
+            problem => MessagesError::Field { place: fault.path, problem: problem.to_string() },
+        }
+    }
 }
 
 impl Message {
@@ -47,118 +57,56 @@ impl Message {
     /// # Ok::<(), bilayer_engine::conversation::MessagesError>(())
     /// ```
     pub fn list(json: &str) -> Result<Vec<Message>, MessagesError> {
-        let given: Value =
-            serde_json::from_str(json).map_err(|error| MessagesError::Json(error.to_string()))?;
-        let Value::Array(list) = given else { return wrong("messages", "must be a list") };
-        if list.is_empty() {
-            return Err(MessagesError::Empty);
-        }
-        let mut calls = 0;
-        let message =
-            |(at, message): (usize, Value)| read(message, &format!("messages[{at}]"), &mut calls);
-        list.into_iter().enumerate().map(message).collect()
+        let given = serde_json::from_str(json);
+        Message::all(given.map_err(|error| MessagesError::Json(error.to_string()))?)
+    }
+
+    /// The messages of a JSON value, as [`Message::list`] reads them.
+    ///
+    /// # Errors
+    /// As [`Message::list`].
+    pub fn all(given: Value) -> Result<Vec<Message>, MessagesError> {
+        let messages = openai::messages(given)?;
+        messages.into_iter().enumerate().map(|(at, message)| typed(at, message)).collect()
     }
 }
 
-/// Reads a message; `calls` counts the calls so far.
-fn read(message: Value, place: &str, calls: &mut usize) -> Result<Message, MessagesError> {
-    let Value::Object(mut fields) = message else { return wrong(place, "must be an object") };
-    let given = fields.shift_remove("tool_calls").unwrap_or_default();
-    let tool_calls = tool_calls(given, &format!("{place}.tool_calls"), calls)?;
-    let (role, content) = (fields.shift_remove("role"), fields.shift_remove("content"));
-    let (Some(role), true) = (role, content.is_some() || !tool_calls.is_empty()) else {
-        return wrong(place, "must have role and content");
+/// A message that [`openai::messages`] has completed.
+fn typed(at: usize, message: Value) -> Result<Message, MessagesError> {
+    let mut fields = match message {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
     };
-    let role = self::role(&role, &format!("{place}.role"))?;
-    let content = match content.unwrap_or_default() {
-        Value::Null if role == Role::Assistant => String::new(),
-        content => text(content, &format!("{place}.content"))?,
+    let role = match fields.shift_remove("role").unwrap_or_default() {
+        Value::String(role) if role == "system" => Role::System,
+        Value::String(role) if role == "user" => Role::User,
+        Value::String(role) if role == "assistant" => Role::Assistant,
+        Value::String(role) if role == "tool" => Role::Tool,
+        other => {
+            let problem = Problem::Role(other).to_string();
+            return Err(MessagesError::Field { place: format!("messages[{at}].role"), problem });
+        }
     };
-    let tool_call_id = match fields.shift_remove("tool_call_id").unwrap_or_default() {
-        Value::Null => None,
-        Value::String(id) => Some(id),
-        _ => return wrong(&format!("{place}.tool_call_id"), "must be a text"),
+    let mut text = |key: &str| match fields.shift_remove(key) {
+        Some(Value::String(text)) => Some(text),
+        _ => None,
     };
+    let (content, tool_call_id) = (text("content").unwrap_or_default(), text("tool_call_id"));
+    let calls = fields.shift_remove("tool_calls").unwrap_or_default();
+    let tool_calls = calls.as_array().into_iter().flatten().map(call).collect();
     Ok(Message { role, content, tool_calls, tool_call_id, extra: fields })
 }
 
-fn role(role: &Value, place: &str) -> Result<Role, MessagesError> {
-    match role.as_str() {
-        // The developer's instructions are what templates call the system's.
-        Some("system" | "developer") => Ok(Role::System),
-        Some("user") => Ok(Role::User),
-        Some("assistant") => Ok(Role::Assistant),
-        Some("tool") => Ok(Role::Tool),
-        _ => wrong(
-            place,
-            format!("is {role}; it must be system, developer, user, assistant or tool"),
-        ),
-    }
-}
-
-/// The text of a message; parts of it are lines.
-fn text(content: Value, place: &str) -> Result<String, MessagesError> {
-    let parts = match content {
-        Value::String(text) => return Ok(text),
-        Value::Array(parts) => parts,
-        _ => return wrong(place, "must be a text or a list of text parts"),
+/// A call that [`openai::messages`] has completed.
+fn call(call: &Value) -> ToolCall {
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        object => object.to_string(),
     };
-    let parts =
-        parts.iter().enumerate().map(|(at, part)| text_part(part, &format!("{place}[{at}]")));
-    let parts: Vec<&str> = parts.collect::<Result<_, _>>()?;
-    Ok(parts.join("\n"))
-}
-
-fn text_part<'t>(part: &'t Value, place: &str) -> Result<&'t str, MessagesError> {
-    match (part, part["type"].as_str(), &part["text"]) {
-        (Value::String(text), ..) | (_, None | Some("text"), Value::String(text)) => Ok(text),
-        (_, Some(kind), _) if kind != "text" => {
-            wrong(place, format!("is of type {kind}; it must be text"))
-        }
-        _ => wrong(place, "must be a text part"),
-    }
-}
-
-fn tool_calls(
-    given: Value,
-    place: &str,
-    count: &mut usize,
-) -> Result<Vec<ToolCall>, MessagesError> {
-    let list = match given {
-        Value::Null => return Ok(Vec::new()),
-        Value::Array(list) => list,
-        _ => return wrong(place, "must be a list"),
-    };
-    let call = |(at, call): (usize, Value)| {
-        let place = format!("{place}[{at}]");
-        let Value::Object(mut fields) = call else { return wrong(&place, "must be an object") };
-        let id = match fields.shift_remove("id").unwrap_or_default() {
-            Value::Null => super::call_id(*count),
-            Value::String(id) => id,
-            _ => return wrong(&format!("{place}.id"), "must be a text"),
-        };
-        *count += 1;
-        let place = format!("{place}.function");
-        let function = match fields.shift_remove("function") {
-            Some(Value::Object(function)) => function,
-            _ => return wrong(&place, "must be an object with name and arguments"),
-        };
-        Ok(ToolCall::Function { id, function: self::function(function, &place)? })
-    };
-    list.into_iter().enumerate().map(call).collect()
-}
-
-fn function(mut fields: Object, place: &str) -> Result<Function, MessagesError> {
-    let Some(Value::String(name)) = fields.shift_remove("name") else {
-        return wrong(&format!("{place}.name"), "must be a text");
-    };
-    let arguments = match fields.shift_remove("arguments").unwrap_or_default() {
-        Value::Null => "{}".to_owned(),
-        Value::String(text) => text,
-        object @ Value::Object(_) => object.to_string(),
-        _ => return wrong(&format!("{place}.arguments"), "must be an object or its JSON text"),
-    };
-    Ok(Function { name, arguments })
+    let (id, function) = (text(&call["id"]), &call["function"]);
+    let function =
+        Function { name: text(&function["name"]), arguments: text(&function["arguments"]) };
+    ToolCall::Function { id, function }
 }
 
 #[cfg(test)]

@@ -161,11 +161,8 @@ fn question(fields: &Fields) -> Result<Question, Error> {
     if let "prompt" = field {
         return Ok(Question::Text(fields.text(field)?.unwrap_or_default()));
     }
-    let messages: Vec<Message> = serde_json::from_value(fields.all[field].clone())
-        .map_err(|error| fields.wrong(field, error.to_string()))?;
-    if messages.is_empty() {
-        return Err(fields.wrong(field, "an empty list; give at least one message"));
-    }
+    let messages = Message::all(fields.all[field].clone());
+    let messages = messages.map_err(|error| fields.wrong(field, error.to_string()))?;
     Ok(Question::Messages(messages))
 }
 
@@ -268,7 +265,7 @@ mod tests {
             (r#"{"prompt": "", "exact": "", "max_tokens": 0}"#, "`max_tokens`: expected"),
             (r#"{"prompt": "", "exact": "", "stop": [""]}"#, "`stop`: expected a text"),
             (r#"{"prompt": "", "exact": "", "schema": 1}"#, "`schema`: expected a JSON schema"),
-            (r#"{"messages": [], "exact": ""}"#, "`messages`: an empty list"),
+            (r#"{"messages": [], "exact": ""}"#, "`messages`: messages must not be empty"),
             (r#"{"prompt": "", "exact": "", "id": []}"#, "`id`: expected a string or a number"),
             ("", "no cases"),
         ];

@@ -405,6 +405,7 @@ class Bilayer:
         show_control: bool = False,
         context_shift: int | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        continue_final_message: bool = False,
         **sampling: float,
     ) -> Answer:
         """Continue a prompt.
@@ -441,6 +442,9 @@ class Bilayer:
         tools : list of dict, optional
             Functions that the model may call, as in OpenAI's interface; the prompt must be messages. `Answer.reply` has the
             calls.
+        continue_final_message : bool, default False
+            Continues the last message, which must be the assistant's: the answer is what follows its content. The prompt
+            must be messages.
         **sampling : float
             ``temperature``, ``top_k``, ``top_p``, ``min_p``, ``typical``, ``top_n_sigma``, ``repeat_penalty``,
             ``repeat_last_n``, ``presence_penalty``, ``frequency_penalty``, ``dry_multiplier`` and the other flags of
@@ -478,6 +482,7 @@ class Bilayer:
             "show_control": show_control,
             "context_shift": _whole_or_none(context_shift, "context_shift"),
             "tools": None if not tools else _json(list(tools), "tools"),
+            "continue_final_message": continue_final_message,
         }
         return Answer(self._native.generate(asked))
 
@@ -491,7 +496,7 @@ class Bilayer:
             ``content``, a text or a list of text parts. Answers may have ``tool_calls``, results a ``tool_call_id``; the
             template is given other fields as they are. What the KV cache holds of it from the last call is not computed again.
         **options
-            Those of `generate`, such as ``tools``.
+            Those of `generate`, such as ``tools`` and ``continue_final_message``.
 
         Returns
         -------

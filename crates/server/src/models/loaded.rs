@@ -8,7 +8,6 @@ use bilayer_text::chat::Template;
 use serde_json::Value;
 
 use crate::adapters::Adapters;
-use crate::call_ids;
 use crate::config::{Config, Offer, Opened};
 use crate::encoders::EncoderWorker;
 use crate::error::ApiError;
@@ -32,8 +31,6 @@ pub struct Loaded {
     pub is_speculative: bool,
     /// The chat templates.
     pub templates: ChatTemplates,
-    /// Whether a template takes ids of calls only in their short form.
-    pub takes_short_call_ids: bool,
     /// What runs it.
     pub kind: Kind,
     /// Dropped after all of these.
@@ -129,8 +126,6 @@ impl Loaded {
             let worker = Worker::start(opened, opener, settings, metrics.clone());
             Kind::Decoder(worker.map_err(no_thread)?)
         };
-        let mut each = templates.default.iter().chain(&templates.tool_use);
-        let takes_short_call_ids = each.any(call_ids::are_short);
         Ok(Loaded {
             offer,
             adapters: Adapters::of(&model),
@@ -138,7 +133,6 @@ impl Loaded {
             context,
             map,
             is_speculative,
-            takes_short_call_ids,
             templates,
             kind,
             _place: place,

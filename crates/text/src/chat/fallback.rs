@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
+use super::integers;
 use super::reply::Format;
 use super::support::Support;
 
@@ -187,7 +188,7 @@ fn call(call: &Json) -> Option<(String, Json)> {
     let function = call.get("function").unwrap_or(call);
     let name = function.get("name")?.as_str()?.to_owned();
     let arguments = match function.get("arguments") {
-        Some(Json::String(text)) => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
+        Some(Json::String(text)) => integers::parse(text).unwrap_or_else(|_| json!(text)),
         Some(arguments) => arguments.clone(),
         None => Json::Object(Map::new()),
     };
@@ -215,8 +216,14 @@ fn describe(messages: &mut Vec<Json>, tools: &Json, format: &Format) {
 mod tests {
     use super::*;
 
-    const NONE: Support =
-        Support { system: false, tools: false, calls: false, results: false, null_content: false };
+    const NONE: Support = Support {
+        system: false,
+        tools: false,
+        calls: false,
+        results: false,
+        null_content: false,
+        short_ids: false,
+    };
 
     fn call_of(id: &str, place: &str) -> Json {
         let arguments = format!("{{\"place\":\"{place}\"}}");
@@ -248,6 +255,15 @@ mod tests {
                 json!({ "role": "user", "content": format!("{results}\nAnd?") }),
             ]
         );
+    }
+
+    #[test]
+    fn arguments_keep_the_digits_of_their_integers() {
+        let function = json!({ "name": "look", "arguments": "{\"id\": 123456789012345678901}" });
+        let given = vec![json!({ "role": "assistant", "tool_calls": [{ "function": function }] })];
+        let found = adapted(given, None, &NONE, &Format::of(""));
+        let call = "{\"name\": \"look\", \"arguments\": {\"id\": 123456789012345678901}}";
+        assert_eq!(content(&found[0]), format!("<tool_call>\n{call}\n</tool_call>"));
     }
 
     #[test]

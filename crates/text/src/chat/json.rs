@@ -5,7 +5,7 @@ use std::fmt::Write;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
-use super::repr;
+use super::{integers, repr};
 
 /// Limit on nesting.
 const DEPTH: usize = 100;
@@ -68,6 +68,7 @@ impl Writer<'_> {
                     writer.value(&value.get_item(key)?, depth + 1)
                 })?;
             }
+            _ if integers::wide(value).is_some() => self.out.push_str(&value.to_string()),
             kind => {
                 let reason = format!("tojson: a value of type {kind} cannot be written as JSON");
                 return Err(Error::new(ErrorKind::BadSerialization, reason));

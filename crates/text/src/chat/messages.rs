@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use super::integers;
+
 /// How templates take the arguments of earlier tool calls, which requests hold as JSON text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArgumentForm {
@@ -65,7 +67,7 @@ fn convert(arguments: &mut Value, form: ArgumentForm) {
     match (&*arguments, form) {
         (Value::String(text), ArgumentForm::Object) => {
             let text = if text.trim().is_empty() { "{}" } else { text };
-            if let Ok(object @ Value::Object(_)) = serde_json::from_str(text) {
+            if let Ok(object @ Value::Object(_)) = integers::parse(text) {
                 *arguments = object;
             }
         }
@@ -115,6 +117,10 @@ mod tests {
         assert_eq!((&object["content"], &object["thinking"]), (&json!(""), &json!("Hm")));
         let none = prepared(&call(Value::Null), ArgumentForm::Object);
         assert_eq!(none["tool_calls"][0]["function"]["arguments"], json!({}));
+        let wide = prepared(&call("{\"a\": 123456789012345678901}".into()), ArgumentForm::Object);
+        let wide =
+            crate::chat::value(&wide["tool_calls"][0]["function"]["arguments"], &str::to_owned);
+        assert_eq!(wide.to_string(), "{'a': 123456789012345678901}");
         let text = prepared(&call(json!({ "a": 1 })), ArgumentForm::Text);
         assert_eq!(text["tool_calls"][0]["function"]["arguments"], "{\"a\":1}");
         let odd = prepared(&call("[1".into()), ArgumentForm::Object);

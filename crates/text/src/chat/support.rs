@@ -29,12 +29,21 @@ pub struct Support {
     pub results: bool,
     /// Whether it tells calls by a content that is null: with an empty one it shows no call, or an empty answer beside it.
     pub null_content: bool,
+    /// Whether it takes ids of calls that have nine letters and digits, and refuses those that servers make, long ones or
+    /// numbers.
+    pub short_ids: bool,
 }
 
 impl Support {
     /// Everything.
-    const ALL: Support =
-        Support { system: true, tools: true, calls: true, results: true, null_content: false };
+    const ALL: Support = Support {
+        system: true,
+        tools: true,
+        calls: true,
+        results: true,
+        null_content: false,
+        short_ids: false,
+    };
 
     /// What a template shows. One that does not even render a message of the user counts as one that shows everything:
     /// its own error says more. So does one that is too costly to find out.
@@ -57,11 +66,13 @@ impl Support {
         let given = functions();
         let tools = probe.shows(std::slice::from_ref(&user), Some(&given), FUNCTION)?;
         let given = tools.then_some(&given);
-        let [answer, call, result] = history();
+        let [answer, call, result] = history(ID);
         let called = [user.clone(), call.clone(), result.clone()];
         probe.null_content = takes_null(template, &called, given)?;
         let answered = [user.clone(), answer, result.clone()];
-        let (calls, mut results) = match probe.render(&called, given)? {
+        let prompt = probe.render(&called, given)?;
+        let short_ids = prompt.is_some() && refuses_ids(&probe, &user, given)?;
+        let (calls, mut results) = match prompt {
             Some(prompt) => {
                 let mut silent = call.clone();
                 silent.as_object_mut().and_then(|fields| fields.remove("tool_calls"));
@@ -79,8 +90,20 @@ impl Support {
             let refers = probe.shows(&answered, given, ID)?;
             results = !refers && (tools || !writes_any_role(&probe, answered)?);
         }
-        Ok(Support { system, tools, calls, results, null_content: probe.null_content })
+        let null_content = probe.null_content;
+        Ok(Support { system, tools, calls, results, null_content, short_ids })
     }
+}
+
+/// Whether a template refuses a call with an id as servers make it.
+fn refuses_ids(probe: &Probe<'_>, user: &Json, tools: Option<&Json>) -> Result<bool, Error> {
+    for id in ["call_0123456789abcdef", "1"] {
+        let [_, call, result] = history(id);
+        if probe.render(&[user.clone(), call, result], tools)?.is_none() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether a template writes the last message under any role, so that it need not know the role of tools.
@@ -153,13 +176,13 @@ fn functions() -> Json {
 }
 
 /// An answer, an answer that calls a function, and the function's result.
-fn history() -> [Json; 3] {
+fn history(id: &str) -> [Json; 3] {
     let function = json!({ "name": FUNCTION, "arguments": { "place": ARGUMENT } });
-    let call = json!({ "id": ID, "type": "function", "function": function });
+    let call = json!({ "id": id, "type": "function", "function": function });
     [
         json!({ "role": "assistant", "content": "Hello" }),
         json!({ "role": "assistant", "content": null, "tool_calls": [call] }),
-        json!({ "role": "tool", "tool_call_id": ID, "name": FUNCTION, "content": RESULT }),
+        json!({ "role": "tool", "tool_call_id": id, "name": FUNCTION, "content": RESULT }),
     ]
 }
 

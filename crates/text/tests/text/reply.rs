@@ -168,7 +168,7 @@ fn calls_are_read_as_templates_write_them() {
             "llama3" => reply.rsplit("<|end_header_id|>\n\n").nth(2).unwrap(),
             _ => reply,
         };
-        let tools = Tool::list(&table["TOOLS"]);
+        let tools = Tool::list(&table["TOOLS"]).unwrap();
         let options = Options { tools, ..Options::default() };
         let mut parser = Format::of(&source(name).unwrap()).parser(options);
         let mut deltas = parser.push(reply);

@@ -226,6 +226,25 @@ fn arguments_of_calls_are_what_the_template_takes() {
     }
 }
 
+/// As the templates of Mistral's models do.
+#[test]
+fn a_template_that_refuses_long_ids_of_calls_gets_short_ones() {
+    let source = "{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id | length != 9 %}\
+                  {{ raise_exception('id') }}{% endif %}{{ c.id ~ c.function }}{% endfor %}\
+                  {% if m.role == 'tool' %}={{ m.tool_call_id }}{% endif %}{{ m.content }}{% endfor %}";
+    let template = Template::new("strict", source).unwrap();
+    let function = json!({ "name": "f", "arguments": "{}" });
+    let messages = [
+        json!({ "role": "user", "content": "Hi" }),
+        json!({ "role": "assistant", "content": "", "tool_calls": [{ "id": "call_0123456789", "function": function }] }),
+        json!({ "role": "tool", "tool_call_id": "call_0123456789", "content": "sun" }),
+    ];
+    let prompt = template.conversation(&Inputs::new(&messages), &bytes_and(&[], &[])).unwrap();
+    let (call, result) = prompt.text.split_once('=').unwrap();
+    let id = result.strip_suffix("sun").unwrap();
+    assert!(id.len() == 9 && call.contains(id), "{}", prompt.text);
+}
+
 /// The template of Gemma 2 refuses a system message at first and roles that do not alternate.
 #[test]
 fn roles_alternate_where_system_messages_and_results_are_text_of_the_user() {

@@ -8,7 +8,7 @@ use bilayer_engine::constrain::Constraint;
 use bilayer_engine::conversation::{Conversation, Role};
 use bilayer_engine::generate::{Generation, Request, Statistics, Stop};
 use bilayer_engine::session::Session;
-use bilayer_engine::tools::{Reasoning, Reply, Tools, end_of};
+use bilayer_engine::tools::{Reasoning, Reply, Tools};
 use bilayer_engine::{Error, Model, chat_templates};
 use bilayer_text::chat::reply::{self, Format, ReasoningFormat};
 use bilayer_text::chat::{Template, Templates};
@@ -480,10 +480,10 @@ impl Chat {
         let mut stops = settings::texts(args, &args.answer.stop)?;
         stops.extend(conversation.template().stops(model.tokenizer()));
         let breakers = settings::breakers(args, model)?;
-        let end = end_of(model, &turn.tokens);
+        let end = turn.end.as_str();
         let source = conversation.template().source();
         let (format, marks) = format(source);
-        let reasoning = if format.opens_thinking(&end) { Reasoning::Open } else { self.may_reason };
+        let reasoning = if format.opens_thinking(end) { Reasoning::Open } else { self.may_reason };
         let constraint = match constraint {
             Some(constraint) => Some(constraint.clone()),
             None => {
@@ -527,7 +527,7 @@ impl Chat {
         let answer = streamed(args, generation, new, &mut |piece| shown.push(piece))?;
         self.reasoning = shown.finish(answer.stop)?;
         self.last = Some(Last { statistics: answer.statistics.clone(), kept: turn.kept });
-        let reply = Reply::of(tools.parser(source, &end), &answer.text, Some(answer.stop));
+        let reply = Reply::of(tools.parser(source, end), &answer.text, Some(answer.stop));
         if args.json {
             let report = report::Report {
                 model,

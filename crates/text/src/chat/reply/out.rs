@@ -39,13 +39,12 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// Reads the `tools` of a request: objects with `function`, or the functions themselves. Entries without a name
-    /// are left out.
-    pub fn list(tools: &Value) -> Vec<Tool> {
-        let tools = tools.as_array().map(Vec::as_slice).unwrap_or_default();
-        let functions = tools.iter().map(|tool| tool.get("function").unwrap_or(tool));
+    /// Reads the `tools` of a request: objects with `function`, or the functions themselves. `None` if it is no list or
+    /// an entry has no name.
+    pub fn list(tools: &Value) -> Option<Vec<Tool>> {
+        let functions = tools.as_array()?.iter().map(|tool| tool.get("function").unwrap_or(tool));
         functions
-            .filter_map(|function| {
+            .map(|function| {
                 let name = function.get("name")?.as_str()?.to_owned();
                 let parameters = function.get("parameters").cloned().unwrap_or_default();
                 let is_strict = function.get("strict") == Some(&Value::Bool(true));
@@ -265,12 +264,16 @@ mod tests {
         let parameters = json!({ "type": "object" });
         let tools = json!([
             { "type": "function", "function": { "name": "f", "parameters": parameters } },
-            { "name": "g" }, { "function": {} }, { "name": 3 }, 4,
+            { "name": "g" },
         ]);
         let tool =
             |name: &str, parameters| Tool { name: name.into(), parameters, ..Tool::default() };
-        assert_eq!(Tool::list(&tools), [tool("f", parameters), tool("g", Value::Null)]);
-        assert_eq!(Tool::list(&json!({})), []);
+        let both = vec![tool("f", parameters), tool("g", Value::Null)];
+        assert_eq!(Tool::list(&tools), Some(both));
+        assert_eq!(Tool::list(&json!([])), Some(Vec::new()));
+        for wrong in [json!({}), json!([{ "function": {} }]), json!([{ "name": 3 }]), json!([4])] {
+            assert_eq!(Tool::list(&wrong), None, "{wrong}");
+        }
     }
 
     #[test]

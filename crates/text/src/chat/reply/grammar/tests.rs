@@ -392,7 +392,7 @@ fn the_text_is_linear_in_the_tools() {
 fn schemas_of_strict_functions_are_followed_as_a_whole() {
     let list =
         json!([{ "name": "f", "strict": true }, { "function": { "name": "g", "strict": null } }]);
-    for (tool, is_best_effort) in Tool::list(&list).into_iter().zip([false, true]) {
+    for (tool, is_best_effort) in Tool::list(&list).expect("tools").into_iter().zip([false, true]) {
         let made = rules(std::slice::from_ref(&tool), ToolChoice::Required);
         let made = format("hermes").call_grammar(&made).expect("a grammar");
         assert_eq!(made.lark.contains(r#""best_effort":true"#), is_best_effort, "{}", tool.name);

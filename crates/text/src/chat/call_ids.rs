@@ -1,29 +1,11 @@
-//! Ids of tool calls in the form that a chat template takes.
+//! Ids of tool calls in the form that templates of Mistral's models take.
 
 use std::collections::{HashMap, HashSet};
 
-use bilayer_text::chat::{Inputs, Template};
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
-/// Length of the ids that templates of Mistral's models take, all others they refuse: letters and digits.
+/// Length of the ids that these templates take, all others they refuse: letters and digits.
 const SHORT: usize = 9;
-
-/// Whether a template refuses ids as servers make them, long ones or numbers, and takes those of nine characters.
-pub fn are_short(template: &Template) -> bool {
-    let takes = |id: &str| {
-        let function = json!({ "name": "f", "arguments": {} });
-        let call = json!({ "id": id, "type": "function", "function": function });
-        let messages = [
-            json!({ "role": "user", "content": "a" }),
-            json!({ "role": "assistant", "content": null, "tool_calls": [call] }),
-            json!({ "role": "tool", "tool_call_id": id, "content": "b" }),
-        ];
-        template.render(&Inputs::new(&messages)).is_ok()
-    };
-    let takes_all = takes("call_0123456789abcdef") && takes("1");
-    !takes_all && takes("a1B2c3D4e")
-}
 
 /// Messages whose ids of calls are short. Each id has one short form in a conversation, the same as long as the messages
 /// before are the same.
@@ -55,8 +37,7 @@ impl Ids {
             return;
         }
         let is_short = text.len() == SHORT && text.bytes().all(|c| c.is_ascii_alphanumeric());
-        let digest = Sha256::digest(text);
-        let mut hash = digest[..8].iter().fold(0, |hash, byte| hash << 8 | u64::from(*byte));
+        let mut hash = hash(text);
         let mut short = if is_short { text.to_owned() } else { digits(hash) };
         while !self.used.insert(short.clone()) {
             hash = hash.wrapping_add(1);
@@ -65,6 +46,12 @@ impl Ids {
         self.known.insert(text.to_owned(), short.clone());
         *id = json!(short);
     }
+}
+
+/// FNV-1a with 64 bits (<https://datatracker.ietf.org/doc/html/rfc9923>): the same in every process.
+fn hash(text: &str) -> u64 {
+    let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 /// The last digits of a number in base 62.
@@ -81,6 +68,8 @@ fn digits(mut number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chat::support::Support;
+    use crate::chat::{Inputs, Template};
 
     /// As Mistral's models write calls and results.
     const STRICT: &str = "{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id|length != 9 %}\
@@ -90,10 +79,11 @@ mod tests {
 
     #[test]
     fn a_template_that_demands_short_ids_gets_them() {
-        let strict = Template::new("strict", STRICT).expect("a template");
-        assert!(are_short(&strict));
+        let strict = Template::new("strict", STRICT).unwrap();
+        assert!(Support::of(&strict).short_ids);
         for other in ["{{ messages }}", "{{ raise_exception('no tools') }}", ""] {
-            assert!(!are_short(&Template::new("other", other).expect("a template")), "{other}");
+            let other = Template::new("other", other).unwrap();
+            assert!(!Support::of(&other).short_ids, "{}", other.source());
         }
         let call = |id: &str| json!({ "id": id, "function": { "name": "f", "arguments": {} } });
         let mut messages = vec![
@@ -101,13 +91,13 @@ mod tests {
             json!({ "role": "tool", "tool_call_id": "call_18a1", "content": "a" }),
             json!({ "role": "tool", "tool_call_id": "keep12345", "content": "b" }),
         ];
-        let first = strict.render(&Inputs::new(&shortened(&messages))).expect("short ids");
+        let first = strict.render(&Inputs::new(&shortened(&messages))).unwrap();
         let ids: Vec<&str> = first.split_terminator(';').collect();
         assert_eq!([ids[0], ids[1]], [ids[2], "keep12345"]);
         assert!(ids[0] != ids[1] && ids[0].bytes().all(|c| c.is_ascii_alphanumeric()), "{ids:?}");
         messages
             .push(json!({ "role": "assistant", "tool_calls": [call("call_18a2"), call(ids[0])] }));
-        let second = strict.render(&Inputs::new(&shortened(&messages))).expect("short ids");
+        let second = strict.render(&Inputs::new(&shortened(&messages))).unwrap();
         let rest = second.strip_prefix(&first).expect("the cached part stays as it is");
         let more: Vec<&str> = rest.split_terminator(';').collect();
         assert!(
