@@ -79,10 +79,12 @@ impl Digits {
 }
 
 /// Follows one JSON value. Control characters within strings are accepted, because models write them;
-/// [`write`](Self::write) escapes them.
+/// [`write`](Self::write) escapes them. So are backslashes that begin no escape, which are text there.
 #[derive(Debug, Clone)]
 pub struct JsonValue {
     state: State,
+    /// An escape that [`write`](Self::write) has not read to its end.
+    held: String,
     /// Whether each open container is an object.
     open: Vec<bool>,
 }
@@ -90,26 +92,58 @@ pub struct JsonValue {
 impl JsonValue {
     /// A value that has not begun.
     pub fn new() -> Self {
-        Self { state: State::Value, open: Vec::new() }
+        Self { state: State::Value, held: String::new(), open: Vec::new() }
     }
 
     /// Whether the last character lies within a string.
     fn is_text(&self) -> bool {
-        matches!(self.state, State::Text { .. })
+        matches!(self.state, State::Text { .. } | State::Escape { .. } | State::Hex { .. })
     }
 
-    /// Feeds a character and, if it belongs to the value, appends it to `out` as valid JSON.
+    /// Feeds a character and, if it belongs to the value, appends it to `out` as valid JSON. An escape is appended with
+    /// its last character.
     pub fn write(&mut self, c: char, out: &mut String) -> Fed {
         let was_text = self.is_text();
         let fed = self.feed(c);
-        if matches!(fed, Fed::More | Fed::Last) {
-            if was_text && c.is_ascii_control() {
-                escape(c, out);
-            } else {
-                out.push(c);
-            }
+        match fed {
+            Fed::More | Fed::Last if was_text => self.write_text(c, out),
+            Fed::More | Fed::Last => out.push(c),
+            Fed::After | Fed::Bad => {}
         }
         fed
+    }
+
+    /// Appends a character of a string, its last quote included.
+    fn write_text(&mut self, c: char, out: &mut String) {
+        match (self.held.len(), c) {
+            (0, '\\') => self.held.push(c),
+            (0, '"') => out.push(c),
+            (0, _) => escape_control(c, out),
+            (1, 'u') => self.held.push(c),
+            (1, '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't') => {
+                out.push('\\');
+                out.push(c);
+                self.held.clear();
+            }
+            // As in Python and JavaScript.
+            (1, '\'') => {
+                out.push(c);
+                self.held.clear();
+            }
+            (2.., _) if c.is_ascii_hexdigit() => {
+                self.held.push(c);
+                if self.held.len() == "\\u0000".len() {
+                    out.push_str(&self.held);
+                    self.held.clear();
+                }
+            }
+            _ => {
+                out.push('\\');
+                out.push_str(&self.held);
+                self.held.clear();
+                self.write_text(c, out);
+            }
+        }
     }
 
     /// Feeds a character.
@@ -125,15 +159,17 @@ impl JsonValue {
                 Fed::More
             }
             State::Escape { is_key } => match c {
-                '"' | '\\' | '/' | 'b' | 'f' | 'n' | 'r' | 't' => self.go(State::Text { is_key }),
                 'u' => self.go(State::Hex { is_key, left: 4 }),
-                _ => Fed::Bad,
+                _ => self.go(State::Text { is_key }),
             },
             State::Hex { is_key, left } if c.is_ascii_hexdigit() => match left {
                 1 => self.go(State::Text { is_key }),
                 _ => self.go(State::Hex { is_key, left: left - 1 }),
             },
-            State::Hex { .. } => Fed::Bad,
+            State::Hex { is_key, .. } => {
+                self.state = State::Text { is_key };
+                self.feed(c)
+            }
             State::Word { rest } => match rest.strip_prefix(c) {
                 Some("") => self.ended(),
                 Some(rest) => self.go(State::Word { rest }),
@@ -207,6 +243,11 @@ impl JsonValue {
     }
 }
 
+/// Appends a character of a string in JSON as it is, or escaped if it is a control character.
+fn escape_control(c: char, out: &mut String) {
+    if c.is_ascii_control() { escape(c, out) } else { out.push(c) }
+}
+
 /// Appends a character of a JSON string.
 pub fn escape(c: char, out: &mut String) {
     match c {
@@ -256,7 +297,7 @@ mod tests {
         for (text, expected) in [("12]", "12"), ("0,", "0"), ("[]]", "[]"), ("\"a\"b", "\"a\"")] {
             assert_eq!(value(text), Some(expected), "{text}");
         }
-        let bad = ["{a", "{\"a\" 1", "[1 2", "{]", "-x", "nul!", "\"\\x", "[1,]", "{\"a\":1,}"];
+        let bad = ["{a", "{\"a\" 1", "[1 2", "{]", "-x", "nul!", "[1,]", "{\"a\":1,}"];
         for text in bad {
             assert_eq!(value(&format!("{text} ")), None, "{text}");
         }
@@ -305,8 +346,6 @@ mod tests {
         "f",
         "a",
         "'a'",
-        "\"\\a\"",
-        "\"\\u00g0\"",
         "[,",
         "[1,]",
         "[1 2]",
@@ -364,6 +403,28 @@ mod tests {
         let fed = ['1', '2', ']'].map(|c| number.write(c, &mut out));
         assert_eq!((fed, out.as_str()), ([Fed::More, Fed::More, Fed::After], "12"));
         assert_eq!(quoted("\u{0} \u{1f}\u{20}\u{7f}\r\t\n"), "\"\\u0000 \\u001f \u{7f}\\r\\t\\n\"");
+    }
+
+    /// Strings with wrong escapes, and as they are written.
+    #[test]
+    fn backslashes_that_begin_no_escape_are_text() {
+        let cases = [
+            (r#""it\'s""#, r#""it's""#),
+            (r#""\$5 a\_b \d+""#, r#""\\$5 a\\_b \\d+""#),
+            (r#""\é\\\/\"""#, r#""\\é\\\/\"""#),
+            (r#""\u""#, r#""\\u""#),
+            (r#""C:\user\u12""#, r#""C:\\user\\u12""#),
+            (r#""\u00e\u00e9\u\n""#, r#""\\u00e\u00e9\\u\n""#),
+            ("\"\\\n\\\u{1}\"", r#""\\\n\\\u0001""#),
+            (r#"{"\a": "\xe9"}"#, r#"{"\\a": "\\xe9"}"#),
+        ];
+        for (text, expected) in cases {
+            let (mut value, mut out) = (JsonValue::new(), String::new());
+            let fed: Vec<Fed> = text.chars().map(|c| value.write(c, &mut out)).collect();
+            assert_eq!(fed.iter().position(|fed| *fed != Fed::More), Some(fed.len() - 1), "{text}");
+            assert_eq!((fed.last(), out.as_str()), (Some(&Fed::Last), expected), "{text}");
+            assert!(serde_json::from_str::<serde_json::Value>(&out).is_ok(), "{out}");
+        }
     }
 
     #[test]

@@ -194,8 +194,15 @@ enum Token {
     /// Text up to this character.
     Text(char),
     Escape(char),
-    /// The digits of an escape, and how many are left.
-    Hex(char, u32, usize),
+    /// An escape with digits, in text up to a quote.
+    Digits {
+        quote: char,
+        /// The escape as read, from the backslash on.
+        text: String,
+        radix: u32,
+        /// How many digits may follow; those of an octal number may be fewer.
+        left: usize,
+    },
 }
 
 /// Follows the arguments of a call and writes them as JSON.
@@ -205,6 +212,8 @@ struct LiteralValue {
     stack: Vec<Level>,
     token: Token,
     again: VecDeque<char>,
+    /// The first half of a surrogate pair.
+    surrogate: Option<u32>,
     /// What was read when an error occurred.
     left: String,
 }
@@ -219,6 +228,7 @@ impl LiteralValue {
             stack: vec![level],
             token: Token::None,
             again: VecDeque::new(),
+            surrogate: None,
             left: String::new(),
         }
     }
@@ -279,43 +289,105 @@ impl LiteralValue {
                 match c {
                     '\\' => self.token = Token::Escape(quote),
                     _ if c == quote => return self.end_text(out),
-                    _ => json::escape(c, out),
+                    _ => self.write(c, out),
                 }
                 Fed::More
             }
             Token::Escape(quote) => {
                 let quote = *quote;
-                self.token = Token::Text(quote);
-                match c {
-                    'n' => json::escape('\n', out),
-                    't' => json::escape('\t', out),
-                    'r' => json::escape('\r', out),
-                    '\\' | '\'' | '"' | '/' => json::escape(c, out),
-                    '\n' => {}
-                    'x' => self.token = Token::Hex(quote, 0, 2),
-                    'u' => self.token = Token::Hex(quote, 0, 4),
-                    _ => {
-                        json::escape('\\', out);
-                        json::escape(c, out);
-                    }
-                }
+                self.escaped(c, quote, out);
                 Fed::More
             }
-            Token::Hex(quote, code, left) => {
-                let quote = *quote;
-                let Some(digit) = c.to_digit(16) else {
-                    // Not an escape after all: what follows is text.
-                    self.token = Token::Text(quote);
-                    return self.step(c, out);
-                };
-                let (code, left) = (*code * 16 + digit, *left - 1);
-                self.token = Token::Hex(quote, code, left);
-                if left == 0 {
-                    json::escape(char::from_u32(code).unwrap_or('\u{FFFD}'), out);
-                    self.token = Token::Text(quote);
-                }
-                Fed::More
+            Token::Digits { .. } => self.digit(c, out),
+        }
+    }
+
+    /// Reads the character after a backslash. An unknown escape is text, as in Python.
+    fn escaped(&mut self, c: char, quote: char, out: &mut String) {
+        let digits = match c {
+            'x' => Some((16, 2)),
+            'u' => Some((16, 4)),
+            'U' => Some((16, 8)),
+            '0'..='7' => Some((8, 2)),
+            _ => None,
+        };
+        if let Some((radix, left)) = digits {
+            self.token = Token::Digits { quote, text: format!("\\{c}"), radix, left };
+            return;
+        }
+        self.token = Token::Text(quote);
+        match c {
+            'a' => self.write('\u{7}', out),
+            'b' => self.write('\u{8}', out),
+            'f' => self.write('\u{c}', out),
+            'n' => self.write('\n', out),
+            'r' => self.write('\r', out),
+            't' => self.write('\t', out),
+            'v' => self.write('\u{b}', out),
+            '\\' | '\'' | '"' | '/' => self.write(c, out),
+            '\n' => {}
+            _ => {
+                self.write('\\', out);
+                self.write(c, out);
             }
+        }
+    }
+
+    /// Reads a character after the beginning of an escape with digits. Without all its digits it is text.
+    fn digit(&mut self, c: char, out: &mut String) -> Fed {
+        let Token::Digits { quote, text, radix, left } = &mut self.token else { return Fed::Bad };
+        let (quote, radix, is_digit) = (*quote, *radix, c.is_digit(*radix));
+        if is_digit {
+            text.push(c);
+            *left -= 1;
+            if *left > 0 {
+                return Fed::More;
+            }
+        }
+        let text = std::mem::take(text);
+        self.token = Token::Text(quote);
+        let digits = text.trim_start_matches(['\\', 'x', 'u', 'U']);
+        let code = u32::from_str_radix(digits, radix).ok().filter(|_| is_digit || radix == 8);
+        if !code.is_some_and(|code| self.write_code(code, out)) {
+            text.chars().for_each(|c| self.write(c, out));
+        }
+        if is_digit { Fed::More } else { self.step(c, out) }
+    }
+
+    /// Writes a character of a text.
+    fn write(&mut self, c: char, out: &mut String) {
+        self.end_surrogate(out);
+        json::escape(c, out);
+    }
+
+    /// Writes the character with this code, where surrogates are pairs. Returns whether there is one.
+    fn write_code(&mut self, code: u32, out: &mut String) -> bool {
+        match (self.surrogate.take(), code) {
+            (Some(high), 0xDC00..=0xDFFF) => {
+                let code = 0x1_0000 + ((high - 0xD800) << 10) + (code - 0xDC00);
+                json::escape(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), out);
+            }
+            (alone, 0xD800..=0xDFFF) => {
+                self.surrogate = alone;
+                self.end_surrogate(out);
+                self.surrogate = Some(code);
+                if code >= 0xDC00 {
+                    self.end_surrogate(out);
+                }
+            }
+            (alone, _) => {
+                self.surrogate = alone;
+                let Some(c) = char::from_u32(code) else { return false };
+                self.write(c, out);
+            }
+        }
+        true
+    }
+
+    /// Writes half of a surrogate pair that the other half does not follow.
+    fn end_surrogate(&mut self, out: &mut String) {
+        if self.surrogate.take().is_some() {
+            json::escape(char::REPLACEMENT_CHARACTER, out);
         }
     }
 
@@ -395,6 +467,7 @@ impl LiteralValue {
     }
 
     fn end_text(&mut self, out: &mut String) -> Fed {
+        self.end_surrogate(out);
         out.push('"');
         self.ended()
     }

@@ -109,7 +109,8 @@ impl ArgumentType {
         }
     }
 
-    /// `text` as JSON of this type; text that is not what the type asks for becomes a string.
+    /// `text` as JSON of this type; text that is not what the type asks for becomes a string. JSON stays as it is
+    /// written, with all digits of its numbers.
     pub fn json(self, text: &str) -> String {
         if self == Self::Text {
             return json::quoted(text);
@@ -123,7 +124,7 @@ impl ArgumentType {
         };
         match serde_json::from_str::<Value>(lower) {
             Ok(Value::String(_)) if self == Self::Either => json::quoted(text),
-            Ok(value) => value.to_string(),
+            Ok(_) => lower.to_owned(),
             Err(_) => json::quoted(text),
         }
     }
@@ -245,10 +246,13 @@ mod tests {
             (Json, "True", "true"),
             (Json, "False", "false"),
             (Json, " None", "null"),
-            (Json, "{\"a\": [1]}", r#"{"a":[1]}"#),
+            (Json, " {\"a\": [1]}\n", r#"{"a": [1]}"#),
+            (Json, "[12345678901234567890123, 1.0, 1e2]", "[12345678901234567890123, 1.0, 1e2]"),
+            (Json, r#"{"a": 1, "a": 2}"#, r#"{"a": 1, "a": 2}"#),
             (Json, r#""a""#, r#""a""#),
             (Json, "soon ", r#""soon ""#),
             (Either, "1.5", "1.5"),
+            (Either, "98765432109876543210", "98765432109876543210"),
             (Either, "null", "null"),
             // Quotes are part of a text that may be one.
             (Either, r#""a""#, r#""\"a\"""#),

@@ -37,6 +37,10 @@ pub const CASES: &[Case] = cases! {
     "hermes" "</think>Hi" says "Hi";
     "hermes" "x < y && <tool> or </think>" says "x < y && <tool> or </think>";
     "hermes" "<tool_call>[{\"name\": \"none\"}, {\"name\": \"none\"}]</tool_call>" calls none "{}", none "{}";
+    "hermes" "<tool_call>{\"name\": \"run\", \"arguments\": {\"code\": \"it\\'s \\$5 \\u12\"}}</tool_call> done" says "done" calls run r#"{"code": "it's \\$5 \\u12"}"#;
+    "hermes" "<tool_call>{\"name\": \"run\", \"arguments\": \"{\\\"code\\\": \\\"it\\'s\\\"}\"}</tool_call>" calls run r#"{"code": "it's"}"#;
+    "mistral" "[TOOL_CALLS]run[ARGS]{\"code\": \"\\d\\_\"}" calls run r#"{"code": "\\d\\_"}"#;
+    "gpt-oss" " to=functions.run<|channel|>commentary json<|message|>{\"code\": \"\\d\\u1\"}<|call|>" calls run r#"{"code": "\\d\\u1"}"#;
     "qwen3-coder" "<tool_call>\n<function=weather>\n<parameter=city>\nNew\nYork\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>" calls weather r#"{"city": "New\nYork", "days": 3}"#;
     "qwen3-coder" "<function=run><parameter=code>if a < b:\n  f(\"</p>\")</parameter></function>" calls run r#"{"code": "if a < b:\n  f(\"</p>\")"}"#;
     "qwen3-coder" "So:\n\n<tool_call>\n<function=none>\n</function>\n</tool_call>" says "So:" calls none "{}";
@@ -121,8 +125,10 @@ pub const CASES: &[Case] = cases! {
     "lfm2" "<|tool_call_start|>[time(city='O\\'s \"x\"', days=-1.5, exact=False, any=None, tags=['a', (1, 2)])]<|tool_call_end|>" calls time r#"{"city": "O's \"x\"", "days": -1.5, "exact": false, "any": null, "tags": ["a", [1, 2]]}"#;
     "lfm2" "<think>x</think>Look.<|tool_call_start|>[time(city=\"A\\u00e9\\n\"), none()]<|tool_call_end|>" thinks "x" says "Look." calls time r#"{"city": "Aé\n"}"#, none "{}";
     "lfm2" "<|tool_call_start|>[time(any={'a': 1, \"b\": [True,]})]<|tool_call_end|>" calls time r#"{"any": {"a": 1, "b": [true]}}"#;
-    "lfm2" "<|tool_call_start|>[time(city='\\t\\r\\n\\\\\\'\\\"\\/\\x41\\u00e9\\q\\xZ')]<|tool_call_end|>" calls time r#"{"city": "\t\r\n\\'\"/Aé\\qZ"}"#;
+    "lfm2" "<|tool_call_start|>[time(city='\\t\\r\\n\\\\\\'\\\"\\/\\x41\\u00e9\\q\\xZ')]<|tool_call_end|>" calls time r#"{"city": "\t\r\n\\'\"/Aé\\q\\xZ"}"#;
     "lfm2" "<|tool_call_start|>[time(city='a\\\nb', any='\\ud83d')]<|tool_call_end|>" calls time r#"{"city": "ab", "any": "\ufffd"}"#;
+    "lfm2" "<|tool_call_start|>[time(city='C:\\user\\x', any='\\ud83d\\ude00\\U0001F600\\U00110000')]<|tool_call_end|>" calls time r#"{"city": "C:\\user\\x", "any": "😀😀\\U00110000"}"#;
+    "lfm2" "<|tool_call_start|>[time(city='\\ude00\\ud83da\\ud83d\\ud83d\\n', any='\\101\\60x\\0\\b\\f\\8')]<|tool_call_end|>" calls time r#"{"city": "\ufffd\ufffda\ufffd\ufffd\n", "any": "A0x\u0000\b\f\\8"}"#;
     "llama4" "[time(city='A'), none()]" calls time r#"{"city": "A"}"#, none "{}";
     "llama4" "<|python_start|>[none()]<|python_end|>" calls none "{}";
     "llama4" "[1] is a citation" says "[1] is a citation";
