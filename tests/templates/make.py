@@ -702,7 +702,75 @@ no % 3
 'abc'.endswith('c', 1)
 'abc'.endswith('abc', 1)
 'abc'.endswith('c', 0, 9)
+[1, 2, 3, 4][3:0:-1]
+[1, 2, 3, 4][:0:-1]
+[1, 2, 3, 4][2:1:-1]
+[1, 2, 3, 4][1:2:-1]
+[1, 2, 3, 4][:-3:-1]
+[1, 2, 3, 4][:-9:-1]
+[1, 2, 3, 4][-9::-1]
+[1, 2, 3, 4][9:-9:-1]
+[1, 2, 3, 4][::-2]
+[1, 2, 3, 4][2::-2]
+[1, 2, 3, 4][-1:-4:-2]
+[1, 2, 3, 4][-3:3]
+[1, 2, 3, 4][1::2]
+[1, 2, 3, 4][-9:9:3]
+[1, 2, 3, 4][3:1]
+hollow[::-1]
+(1, 2, 3)[:0:-1]
+(1, 2, 3)[1:]
+'éabc'[3:0:-1]
+'éabc'[:0:-1]
+'éabc'[:-9:-1]
+'éabc'[-9:2]
+''[::-1]
+messages[:0:-1]
 [1, 2, 1].index(2)
+'a,b,c'.split(',', maxsplit=1)
+'a,b,c'.split(sep=',')
+'a,b,c'.split(sep=',', maxsplit=1)
+'a b c'.split(maxsplit=1)
+'a b c'.split(sep=none, maxsplit=1)
+' a b '.split(none, 0)
+' a  b '.split(' ')
+'a,b,c'.rsplit(',', maxsplit=1)
+'a,b,c'.rsplit(sep=',')
+'a b c'.rsplit(maxsplit=1)
+'a</think>b</think>'.split('</think>', maxsplit=1)
+'a\x0bb\x1cc\x1d\x1e\x1fd\u00a0e'.split()
+'a\x1cb\x1fc'.rsplit(none, 1)
+'\x1ca\x1f'.strip()
+'\x1ca\x1f'.lstrip() | length
+'\x1ca\x1f'.rstrip() | length
+'aba'.strip('a')
+'\x1c\x1f \n'.isspace()
+''.isspace()
+"they're bill's".title()
+'hELLO wORLD 3x a1b'.title()
+'ǆ éa ß ﬁx ǅa'.title()
+''.title()
+'1'.isdecimal()
+'١'.isdecimal()
+'²'.isdecimal()
+'½1'.isdecimal()
+''.isdecimal()
+'{:%}'.format(half)
+'{!r}'.format(text)
+[[3, 'a'], [1, 'b']] | sort(attribute=0)
+[[3, 'a'], [1, 'b']] | sort(attribute=1, reverse=true)
+[[3, 'a'], [1, 'b']] | join('-', attribute=1)
+[[3, 'a'], [1, 'b']] | join('-', 0)
+[[3, 'a'], [1, 'b']] | map(attribute=1) | list
+[[3, 'a'], [1, 'b'], [3, 'c']] | groupby(0) | map('last') | list
+[[3, 'a'], [1, 'b'], [3, 'c']] | groupby(attribute=0) | length
+[[3, 'a'], [1, 'b'], [3, 'c']] | unique(attribute=0) | list
+[[3, 'a'], [1, 'b']] | min(attribute=0)
+[[3, 'a'], [1, 'b']] | max(attribute=0)
+[[3, 'a'], [1, 'b']] | sum(attribute=0)
+[[3, 'a'], [1, 'b']] | sum(0)
+[[3, 'a'], [0, 'b']] | selectattr(0) | list
+[[3, 'a'], [0, 'b']] | rejectattr(0, 'eq', 3) | list
 words.copy()
 map.copy().b
 'hello big world' | truncate(10)
@@ -810,6 +878,11 @@ BLOCKS = [
     "{% if x is not defined %}{% set x = 1 %}{% endif %}{{ x }}",
     "{% macro f(a, b='B') %}{{ a }}{{ b }}{% endmacro %}{{ f(1) }}{{ f(1, 2) }}{{ f(b=3, a=4) }}",
     "{% macro f(a) %}{{ a }}{% endmacro %}{{ f() }}|{{ f(1, 2) }}",
+    "{% macro f(a, b=true) %}{{ a }}{{ b }}{% endmacro %}{{ f(1, b=messages[0].flag) }}|{{ f(1, absent) }}|{{ f(1) }}",
+    "{% macro f(a, b=a, c='C') %}[{{ b }}{{ c }}]{% endmacro %}{{ f(1, absent) }}{{ f(1, absent, absent) }}{{ f(1, c=absent) }}{{ f(1) }}",
+    "{% macro f(a, b=a) %}{{ a is defined }}{{ b is defined }}{{ b | default('D') }}{% endmacro %}{{ f(absent) }}{{ f(1, absent) }}",
+    "{% macro f(a=1) %}{{ a }}{% endmacro %}{% set g = f %}{{ g(absent) }}|{{ g(a=absent) }}|{{ g() }}",
+    "{% macro f() %}{{ caller(absent) }}{% endmacro %}{% call(x='X') f() %}<{{ x }}>{% endcall %}",
     "{% macro f() %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ f(1, x=2) }}",
     "{% macro f(a) %}{{ caller() }}{{ a }}{% endmacro %}{% call f(1) %}in{% endcall %}",
     "{% macro f() %}{{ caller('x') }}{% endmacro %}{% call(y) f() %}<{{ y }}>{% endcall %}",

@@ -4,6 +4,7 @@ use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, State, Value, filters, tests};
 
 use super::budget::{self, ENTRY, deep, deep_all, entries, made, shallow, spend};
+use super::macros;
 use super::methods;
 use super::python;
 use super::repr;
@@ -70,7 +71,55 @@ pub fn filter(
     function: Value,
     cost: Cost,
 ) {
-    environment.add_filter(name, paying(function, cost));
+    let attribute = ATTRIBUTES.iter().find(|(filter, _)| *filter == name).map(|(_, at)| *at);
+    let filter = paying(function, cost);
+    environment.add_filter(
+        name,
+        move |state: &mut State, mut given: Rest<Value>, named: Kwargs| -> Result<Value, Error> {
+            let Some(at) = attribute else { return filter(state, given, named) };
+            if let Some(attribute) = at.and_then(|at| given.0.get_mut(at)) {
+                *attribute = with_path(attribute)?;
+            }
+            filter(state, given, with_named_path(named)?)
+        },
+    );
+}
+
+/// The filters with an attribute that may be an index, and its place among the arguments without names.
+const ATTRIBUTES: &[(&str, Option<usize>)] = &[
+    ("groupby", Some(1)),
+    ("join", Some(2)),
+    ("map", None),
+    ("max", None),
+    ("min", None),
+    ("rejectattr", Some(1)),
+    ("selectattr", Some(1)),
+    ("sort", None),
+    ("sum", Some(1)),
+    ("unique", None),
+];
+
+/// An attribute as minijinja takes it: an index is the path with its digits.
+fn with_path(attribute: &Value) -> Result<Value, Error> {
+    match attribute.is_integer() {
+        true if attribute.as_usize().is_none() => {
+            Err(budget::invalid("an attribute that is an index is 0 or more"))
+        }
+        true => Ok(Value::from(attribute.to_string())),
+        false => Ok(attribute.clone()),
+    }
+}
+
+/// The named arguments with the attribute as [`with_path`] makes it.
+fn with_named_path(named: Kwargs) -> Result<Kwargs, Error> {
+    if !named.has("attribute") {
+        return Ok(named);
+    }
+    let path = |name| -> Result<(&str, Value), Error> {
+        let value: Value = named.peek(name)?;
+        Ok((name, if name == "attribute" { with_path(&value)? } else { value }))
+    };
+    named.args().map(path).collect()
 }
 
 /// A function that pays before it runs and for its result.
@@ -203,11 +252,22 @@ pub fn joining(arguments: &[Value]) -> Result<u64, Error> {
 fn splitting(arguments: &[Value]) -> Result<u64, Error> {
     let Some((value, others)) = arguments.split_first() else { return Ok(1) };
     let text = value.as_str().unwrap_or_default();
-    let parts = match others.first().and_then(Value::as_str).filter(|by| !by.is_empty()) {
-        Some(by) => text.matches(by).count(),
-        None => text.matches(char::is_whitespace).count(),
+    let named = others.last().and_then(|options| options.get_attr("sep").ok());
+    let separator = [others.first(), named.as_ref()].into_iter().flatten().find_map(Value::as_str);
+    let parts = match separator.filter(|separator| !separator.is_empty()) {
+        Some(separator) => text.matches(separator).count(),
+        None => text.matches(methods::is_space).count(),
     };
     Ok((parts as u64 + 1).saturating_mul(2 * ENTRY).saturating_add(deep(value)?))
+}
+
+/// Compares two values.
+fn comparing(values: &[Value]) -> Result<u64, Error> {
+    let [left, right] = values else { return Ok(1) };
+    match (left.as_str(), right.as_str()) {
+        (Some(left), Some(right)) => Ok((left.len() + right.len()) as u64 + 1),
+        _ => deep_all(values),
+    }
 }
 
 /// Adds up entries; with a start, these may be texts or lists, which are copied at every step.
@@ -253,13 +313,16 @@ pub fn add_charges(environment: &mut Environment<'static>) {
         }
         Ok(shallow(receiver).saturating_add(deep_all(arguments)?))
     });
-    charge(environment, super::program::COMPARE, |values| {
-        let [left, right] = values else { return Ok(1) };
-        match (left.as_str(), right.as_str()) {
-            (Some(left), Some(right)) => Ok((left.len() + right.len()) as u64 + 1),
-            _ => deep_all(values),
-        }
-    });
+    charge(environment, super::program::COMPARE, comparing);
+    environment.add_function(
+        super::program::ORDER,
+        |left: Value, right: Value| -> Result<Value, Error> {
+            let operands = [left, right];
+            spend(comparing(&operands)?)?;
+            let [left, right] = python::ordered(&operands)?;
+            Ok(vec![right, left].into())
+        },
+    );
     charge(environment, super::program::ADD, |values| {
         Ok(values.iter().map(|value| shallow(value).saturating_mul(2)).sum())
     });
@@ -284,6 +347,15 @@ pub fn add_charges(environment: &mut Environment<'static>) {
             let operands = [left, right];
             spend(formatting(&operands)?)?;
             python::percent(&operands[0], &operands[1])
+        },
+    );
+    environment.add_function(super::program::ARGUMENTS, macros::arguments);
+    environment.add_function(super::program::ARGUMENT, macros::argument);
+    environment.add_function(
+        super::program::SLICE,
+        |value: Value, start: Value, stop: Value, step: Value| -> Result<Value, Error> {
+            spend(entries(&value))?;
+            python::slice(&value, [start, stop, step])
         },
     );
     environment.add_function(

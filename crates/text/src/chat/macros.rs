@@ -1,15 +1,69 @@
-//! The defaults of a macro's parameters, evaluated as in Jinja2: once all arguments are assigned, and in order, so that a
-//! default can refer to other parameters.
+//! The defaults of a macro's parameters, evaluated as in Jinja2: for the arguments that are missing, not for those that are
+//! undefined, once all arguments are assigned, and in order, so that a default can refer to other parameters.
 //!
 //! The compiler assigns the arguments, which are on the stack, from the last to the first, and evaluates the default of
-//! each just before.
+//! each just before. Missing arguments are undefined there. Others that are undefined are replaced where a macro is called,
+//! and become undefined again where the macro begins.
 
+use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
-use minijinja::Error;
 use minijinja::machinery::{Instruction, Instructions};
+use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, ValueOrKwargs};
+use minijinja::{Error, State, Value};
 
-use super::program::{add, target};
+use super::program::{ARGUMENT, add, target};
+
+/// Stands for an argument that is undefined.
+#[derive(Debug)]
+struct Undefined;
+
+impl Object for Undefined {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn render(self: &Arc<Self>, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
+    }
+}
+
+/// The arguments of a call of the function whose name comes last, in reverse, as unpacking a list expects. Those of a macro
+/// are defined.
+pub fn arguments(state: &State, values: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let values = values.into_values();
+    let Some((name, arguments)) = values.split_last() else { return Ok(Value::UNDEFINED) };
+    let function = name.as_str().and_then(|name| state.lookup(name));
+    let object = function.as_ref().and_then(Value::as_object);
+    let is_macro = object.is_some_and(|object| object.type_name().ends_with("::Macro"));
+    let defined = |value: &Value| match is_macro {
+        true => defined(value),
+        false => Ok(value.clone()),
+    };
+    Ok(Value::from(arguments.iter().rev().map(defined).collect::<Result<Vec<_>, Error>>()?))
+}
+
+/// An argument, or those that have names, with what stands for undefined.
+fn defined(value: &Value) -> Result<Value, Error> {
+    if value.is_undefined() {
+        return Ok(Value::from_object(Undefined));
+    }
+    if !value.is_kwargs() {
+        return Ok(value.clone());
+    }
+    let named = Kwargs::try_from(value.clone())?;
+    let each = |name| Ok((name, defined(&named.peek::<Value>(name)?)?));
+    Ok(named.args().map(each).collect::<Result<Kwargs, Error>>()?.into())
+}
+
+/// An argument as the macro sees it.
+pub fn argument(value: Value) -> Value {
+    match value.downcast_object_ref::<Undefined>() {
+        Some(_) => Value::UNDEFINED,
+        None => value,
+    }
+}
 
 /// A parameter as compiled.
 struct Parameter<'s> {
@@ -28,7 +82,7 @@ struct Beginning<'s> {
     parameters: Vec<Parameter<'s>>,
 }
 
-/// The instructions, in which the defaults of macros are evaluated in order.
+/// The instructions, in which the defaults of macros are evaluated in order and for missing arguments.
 pub fn with_ordered_defaults<'s>(from: Instructions<'s>) -> Result<Instructions<'s>, Error> {
     let beginnings: Vec<Beginning<'s>> = beginnings(&from);
     if beginnings.is_empty() {
@@ -63,7 +117,7 @@ pub fn with_ordered_defaults<'s>(from: Instructions<'s>) -> Result<Instructions<
     Ok(to)
 }
 
-/// Appends the beginning of a macro: all assignments, then the defaults of what is undefined.
+/// Appends the beginning of a macro: all assignments, then the defaults of what is missing.
 fn order<'s>(
     beginning: &Beginning<'s>,
     from: &Instructions<'s>,
@@ -72,29 +126,39 @@ fn order<'s>(
 ) {
     use Instruction as I;
     for (index, parameter) in beginning.parameters.iter().enumerate() {
-        let place = add(to, I::StoreLocal(parameter.name), from, parameter.store);
-        if index == 0 {
-            places[beginning.start as usize] = place;
+        let store = I::StoreLocal(parameter.name);
+        let instructions = match parameter.default {
+            Some(_) => vec![store],
+            None => vec![I::CallFunction(ARGUMENT, Some(1)), store],
+        };
+        for (part, instruction) in instructions.into_iter().enumerate() {
+            let place = add(to, instruction, from, parameter.store);
+            if (index, part) == (0, 0) {
+                places[beginning.start as usize] = place;
+            }
         }
     }
     for parameter in beginning.parameters.iter().rev() {
         let Some(default) = &parameter.default else { continue };
         let store = parameter.store;
         add(to, I::Lookup(parameter.name), from, store);
+        add(to, I::DupTop, from, store);
         add(to, I::IsUndefined, from, store);
         let jump = add(to, I::JumpIfFalse(0), from, store);
+        add(to, I::DiscardTop, from, store);
         for at in default.clone() {
             if let Some(instruction) = from.get(at) {
                 places[at as usize] = add(to, instruction.clone(), from, at);
             }
         }
-        let place = add(to, I::StoreLocal(parameter.name), from, store);
+        let place = add(to, I::CallFunction(ARGUMENT, Some(1)), from, store);
+        add(to, I::StoreLocal(parameter.name), from, store);
         places[store as usize] = place;
-        added.push((jump, place + 1));
+        added.push((jump, place));
     }
 }
 
-/// The beginnings of macros with a default that is no constant.
+/// The beginnings of macros with parameters.
 fn beginnings<'s>(from: &Instructions<'s>) -> Vec<Beginning<'s>> {
     let mut beginnings = Vec::new();
     for at in 0.. {
@@ -104,7 +168,7 @@ fn beginnings<'s>(from: &Instructions<'s>) -> Vec<Beginning<'s>> {
         let names = at.checked_sub(1).and_then(|at| from.get(at));
         let Some(Instruction::LoadConst(names)) = names else { continue };
         let count = names.len().unwrap_or(0);
-        beginnings.extend(beginning(from, *start, count).filter(|it| it.needs_order(from)));
+        beginnings.extend(beginning(from, *start, count).filter(|it| it.start < it.end));
     }
     beginnings
 }
@@ -133,13 +197,6 @@ fn beginning<'s>(from: &Instructions<'s>, start: u32, count: usize) -> Option<Be
         at += 1;
     }
     Some(Beginning { start, end: at, parameters })
-}
-
-impl Beginning<'_> {
-    fn needs_order(&self, from: &Instructions<'_>) -> bool {
-        let mut defaults = self.parameters.iter().filter_map(|it| it.default.clone());
-        defaults.any(|mut it| it.any(|at| !matches!(from.get(at), Some(Instruction::LoadConst(_)))))
-    }
 }
 
 #[cfg(test)]
@@ -181,6 +238,24 @@ mod tests {
                 "{% macro m(a, b=[a, a]) %}{{ b | length }}{% endmacro %}{{ m(1) }}{{ m(1, '') }}",
                 "20",
             ),
+            // What is undefined is not missing.
+            (
+                "{% macro m(a, b=true) %}{{ b }}{% endmacro %}{{ m(1, b=x) }}{{ m(1, x) }}{{ m(1) }}",
+                "True",
+            ),
+            (
+                "{% macro m(a, b=a) %}{{ a is defined }}{{ b is defined }} {% endmacro %}{{ m(x) }}{{ m(1, x) }}",
+                "FalseFalse TrueFalse ",
+            ),
+            (
+                "{% macro m(a={}) %}{{ a }}{% endmacro %}{% set f = m %}{{ f(x) }}{{ f({'a': 1}) }}",
+                "{'a': 1}",
+            ),
+            (
+                "{% macro m() %}{{ caller(x) }}{% endmacro %}{% call(a=1) m() %}<{{ a }}>{% endcall %}",
+                "<>",
+            ),
+            ("{{ dict(a=x).a is defined }}{{ dict({'a': 2}, b=x).a }}", "False2"),
         ];
         for (source, expected) in cases {
             let template = Template::new("macros", source).expect(source);

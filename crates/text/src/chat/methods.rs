@@ -3,6 +3,7 @@
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
+use unicode_categories::UnicodeCategories;
 
 use super::lists::List;
 use super::python::limited;
@@ -29,7 +30,8 @@ type Found = Option<Result<Value, Error>>;
 fn of_text(text: &str, method: &str, args: &[Value]) -> Found {
     Some(match method {
         "center" | "ljust" | "rjust" | "zfill" => padded(text, method, args),
-        "rsplit" => rsplit(text, args),
+        "split" | "rsplit" => split(text, method, args),
+        "strip" | "lstrip" | "rstrip" => stripped(text, method, args),
         "splitlines" => split_lines(text, args),
         "partition" | "rpartition" => partition(text, method, args),
         "removeprefix" => one(args).map(|prefix| text.strip_prefix(prefix).unwrap_or(text).into()),
@@ -39,6 +41,12 @@ fn of_text(text: &str, method: &str, args: &[Value]) -> Found {
             none(args).map(|()| text.chars().flat_map(swapped).collect::<String>().into())
         }
         "casefold" => none(args).map(|()| text.to_lowercase().replace('ß', "ss").into()),
+        "title" => none(args).map(|()| title(text).into()),
+        "isspace" => none(args).map(|()| (!text.is_empty() && text.chars().all(is_space)).into()),
+        "isdecimal" => none(args).map(|()| {
+            let is_decimal = text.chars().all(|c| c.is_number_decimal_digit());
+            (!text.is_empty() && is_decimal).into()
+        }),
         "istitle" => none(args).map(|()| is_title(text).into()),
         "expandtabs" => {
             from_args::<(Option<usize>,)>(args).and_then(|(size,)| expanded(text, size))
@@ -123,27 +131,61 @@ fn padded(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     }))
 }
 
-fn rsplit(text: &str, args: &[Value]) -> Result<Value, Error> {
-    let (separator, most) = from_args::<(Option<&str>, Option<i64>)>(args)?;
-    let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX - 1);
-    let mut parts: Vec<&str> = match separator {
-        Some("") => return Err(failed("rsplit: the separator is empty")),
-        Some(separator) => text.rsplitn(most + 1, separator).collect(),
-        None => {
-            let mut rest = text.trim_end();
-            let mut parts = Vec::new();
-            while parts.len() < most
-                && let Some((before, word)) = rest.rsplit_once(char::is_whitespace)
-            {
-                parts.push(word);
-                rest = before.trim_end();
-            }
-            parts.extend(Some(rest).filter(|rest| !rest.is_empty()));
-            parts
-        }
+/// White space as Python's `str.isspace` has it: with separators that Unicode does not count as such.
+pub fn is_space(c: char) -> bool {
+    c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
+}
+
+fn stripped(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let (chars,) = from_args::<(Option<&str>,)>(args)?;
+    let is_edge = |c: char| chars.map_or_else(|| is_space(c), |chars| chars.contains(c));
+    Ok(Value::from(match method {
+        "lstrip" => text.trim_start_matches(is_edge),
+        "rstrip" => text.trim_end_matches(is_edge),
+        _ => text.trim_matches(is_edge),
+    }))
+}
+
+/// `split` and `rsplit`, whose arguments may have names.
+fn split(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let (separator, most, options) = from_args::<(Option<&str>, Option<i64>, Kwargs)>(args)?;
+    let (named, named_most) = (options.get("sep")?, options.get("maxsplit")?);
+    options.assert_all_used()?;
+    let most = most.or(named_most).and_then(|most| usize::try_from(most).ok());
+    let most = most.unwrap_or(usize::MAX - 1);
+    let is_right = method == "rsplit";
+    let mut parts: Vec<&str> = match separator.or(named) {
+        Some("") => return Err(failed(&format!("{method}: the separator is empty"))),
+        Some(separator) if is_right => text.rsplitn(most + 1, separator).collect(),
+        Some(separator) => text.splitn(most + 1, separator).collect(),
+        None => words(text, method, most),
     };
-    parts.reverse();
+    if is_right {
+        parts.reverse();
+    }
     Ok(parts.into_iter().map(Value::from).collect())
+}
+
+/// The words of a text in the order in which `split` or `rsplit` finds them. What is left after `most` is the last.
+fn words<'t>(text: &'t str, method: &str, most: usize) -> Vec<&'t str> {
+    let is_right = method == "rsplit";
+    let trimmed = |text: &'t str| match is_right {
+        true => text.trim_end_matches(is_space),
+        false => text.trim_start_matches(is_space),
+    };
+    let parted = |text: &'t str| match is_right {
+        true => text.rsplit_once(is_space).map(|(rest, word)| (word, rest)),
+        false => text.split_once(is_space),
+    };
+    let (mut rest, mut words) = (trimmed(text), Vec::new());
+    while words.len() < most
+        && let Some((word, more)) = parted(rest)
+    {
+        words.push(word);
+        rest = trimmed(more);
+    }
+    words.extend(Some(rest).filter(|rest| !rest.is_empty()));
+    words
 }
 
 /// The lines of a text, with their ends if `keepends`. Python knows more ends than line feeds.
@@ -194,6 +236,33 @@ fn swapped(c: char) -> impl Iterator<Item = char> {
     let text: String =
         if c.is_lowercase() { c.to_uppercase().collect() } else { c.to_lowercase().collect() };
     text.chars().collect::<Vec<_>>().into_iter()
+}
+
+/// The text with upper case at the beginning of each run of letters, and lower case within.
+fn title(text: &str) -> String {
+    let (mut out, mut follows) = (String::with_capacity(text.len()), false);
+    for c in text.chars() {
+        match c {
+            _ if follows => out.extend(c.to_lowercase()),
+            // Letters that are two in one have a title case of their own.
+            'Ǆ'..='ǆ' => out.push('ǅ'),
+            'Ǉ'..='ǉ' => out.push('ǈ'),
+            'Ǌ'..='ǌ' => out.push('ǋ'),
+            'Ǳ'..='ǳ' => out.push('ǲ'),
+            _ => {
+                let mut upper = c.to_uppercase();
+                let first = upper.next().unwrap_or(c);
+                out.push(first);
+                let is_letter = first.is_uppercase();
+                upper.for_each(|c| match is_letter {
+                    true => out.extend(c.to_lowercase()),
+                    false => out.push(c),
+                });
+            }
+        }
+        follows = c.is_uppercase() || c.is_lowercase() || c.is_letter_titlecase();
+    }
+    out
 }
 
 /// Whether upper case begins every word and occurs nowhere else.

@@ -26,6 +26,14 @@ pub const ADD: &str = " add";
 pub const TIMES: &str = " times";
 /// Computes `%`, of texts as well, in place of the instruction.
 pub const PERCENT: &str = " percent";
+/// Marks the arguments of a macro that are undefined, before a call.
+pub const ARGUMENTS: &str = " arguments";
+/// Computes an argument of a macro from what [`ARGUMENTS`] made.
+pub const ARGUMENT: &str = " argument";
+/// Computes a slice as Python does, in place of the instruction.
+pub const SLICE: &str = " slice";
+/// Charges for a comparison by order and refuses values that Python does not order.
+pub const ORDER: &str = " order";
 /// Computes `~`, with floats as Python writes them, in place of the instruction.
 pub const CONCAT: &str = " concat";
 /// Checks an assignment to an attribute.
@@ -151,7 +159,7 @@ pub fn target<'i>(instruction: &'i mut Instruction<'_>) -> Option<&'i mut u32> {
 /// An instruction with its charge.
 fn with_charge<'s>(instruction: &Instruction<'s>) -> Result<Vec<Instruction<'s>>, Error> {
     use Instruction as I;
-    let too_many = |_| super::budget::invalid("a map or call has too many entries");
+    let too_many = || super::budget::invalid("a map or call has too many entries");
     let (charge, operands) = match instruction {
         // Captured text is not bounded by the output, so all text is written by the formatter, which charges.
         I::EmitRaw(text) => {
@@ -162,14 +170,23 @@ fn with_charge<'s>(instruction: &Instruction<'s>) -> Result<Vec<Instruction<'s>>
         }
         I::Rem => return Ok(vec![I::CallFunction(PERCENT, Some(2))]),
         I::StringConcat => return Ok(vec![I::CallFunction(CONCAT, Some(2))]),
+        I::Slice => return Ok(vec![I::CallFunction(SLICE, Some(4))]),
+        I::CallFunction(name, Some(count @ 1..)) => {
+            let all = count.checked_add(1).ok_or_else(too_many)?;
+            return Ok(vec![
+                I::LoadConst(Value::from(*name)),
+                I::CallFunction(ARGUMENTS, Some(all)),
+                I::UnpackList(usize::from(*count)),
+                instruction.clone(),
+            ]);
+        }
         I::SetAttr(_) => (ASSIGN, 2),
         I::GetItem => (ADD, 2),
-        I::Slice => (READ, 4),
         I::Add => (ADD, 2),
         I::Mul => (TIMES, 2),
-        I::Eq | I::Ne | I::Gt | I::Gte | I::Lt | I::Lte | I::In | I::CompareAndPreserve(_) => {
-            (COMPARE, 2)
-        }
+        I::Gt | I::Gte | I::Lt | I::Lte => (ORDER, 2),
+        I::CompareAndPreserve(op) if is_order(op) => (ORDER, 2),
+        I::Eq | I::Ne | I::In | I::CompareAndPreserve(_) => (COMPARE, 2),
         I::PushLoop(_) | I::UnpackList(_) => (READ, 1),
         I::UnpackLists(count) | I::MergeKwargs(count) => (READ, *count),
         I::BuildMap(pairs) | I::BuildKwargs(pairs) => (WRITTEN, 2 * pairs),
@@ -179,13 +196,18 @@ fn with_charge<'s>(instruction: &Instruction<'s>) -> Result<Vec<Instruction<'s>>
         }
         _ => return Ok(vec![instruction.clone()]),
     };
-    let count = u16::try_from(operands).map_err(too_many)?;
+    let count = u16::try_from(operands).map_err(|_| too_many())?;
     let mut group =
         vec![I::CallFunction(charge, Some(count)), I::UnpackList(operands), instruction.clone()];
-    if matches!(instruction, I::Slice | I::Mul | I::Add) {
+    if matches!(instruction, I::Mul | I::Add) {
         group.push(I::CallFunction(LISTED, Some(1)));
     }
     Ok(group)
+}
+
+/// Whether an operator of a chain of comparisons compares by order. Its type has no public name.
+fn is_order(operator: &impl std::fmt::Debug) -> bool {
+    matches!(format!("{operator:?}").as_str(), "Lt" | "Lte" | "Gt" | "Gte")
 }
 
 /// Refuses products of constants that would take much memory, since they are computed during compilation.

@@ -70,6 +70,68 @@ pub fn percent(left: &Value, right: &Value) -> Result<Value, Error> {
     }))
 }
 
+/// Python's `value[start:stop:step]`, where None stands for a bound or step that is not given.
+pub fn slice(value: &Value, bounds: [Value; 3]) -> Result<Value, Error> {
+    let bound = |value: &Value| match value.is_none() {
+        true => Ok(None),
+        false => i64::try_from(value.clone()).map(Some),
+    };
+    let [start, stop, step] = &bounds;
+    let range = (bound(start)?, bound(stop)?, bound(step)?.unwrap_or(1));
+    if range.2 == 0 {
+        return Err(failed("the step of a slice is 0".to_owned()));
+    }
+    if let Some(text) = value.as_str() {
+        let chars: Vec<char> = text.chars().collect();
+        return Ok(indices(range, chars.len()).map(|at| chars[at]).collect::<String>().into());
+    }
+    match value.kind() {
+        ValueKind::Undefined | ValueKind::None => Ok(Vec::<Value>::new().into()),
+        ValueKind::Seq | ValueKind::Iterable => {
+            let items: Vec<Value> = value.try_iter()?.checked().collect::<Result<_, _>>()?;
+            let taken: Vec<Value> =
+                indices(range, items.len()).map(|at| items[at].clone()).collect();
+            let is_tuple = value.downcast_object_ref::<Tuple>().is_some();
+            Ok(if is_tuple { Tuple::from(taken).into() } else { taken.into() })
+        }
+        kind => Err(failed(format!("a slice of {kind}; it takes texts and lists"))),
+    }
+}
+
+/// The indices that a slice from `start` to `stop` in steps takes of `len` items, as Python's `slice.indices`.
+fn indices(
+    (start, stop, step): (Option<i64>, Option<i64>, i64),
+    len: usize,
+) -> impl Iterator<Item = usize> {
+    let len = i64::try_from(len).unwrap_or(i64::MAX);
+    let (low, high) = if step < 0 { (-1, len - 1) } else { (0, len) };
+    let place = |at: i64| if at < 0 { (at + len).max(low) } else { at.min(high) };
+    let (first, end) = if step < 0 { (high, low) } else { (low, high) };
+    let (start, stop) = (start.map_or(first, place), stop.map_or(end, place));
+    std::iter::successors(Some(start), move |at| at.checked_add(step))
+        .take_while(move |at| if step < 0 { *at > stop } else { *at < stop })
+        .filter_map(|at| usize::try_from(at).ok())
+}
+
+/// The operands of `<`, `<=`, `>` or `>=` as Python orders them, which does not order values of different types. True and
+/// false are numbers.
+pub fn ordered(operands: &[Value; 2]) -> Result<[Value; 2], Error> {
+    use ValueKind::{Number, Plain, Seq, String};
+    let [left, right] = operands;
+    let is_tuple = |value: &Value| value.downcast_object_ref::<Tuple>().is_some();
+    let numbers = [number(left), number(right)];
+    match numbers.each_ref().map(Value::kind) {
+        // Integers of any length are plain objects.
+        [Number, Number] | [String, String] | [Plain, _] | [_, Plain] => Ok(numbers),
+        [Seq, Seq] if is_tuple(left) == is_tuple(right) => Ok(numbers),
+        kinds => {
+            let [left, right] = kinds;
+            let reason = "numbers are ordered, texts, and lists";
+            Err(failed(format!("a comparison of {left} and {right}; {reason}")))
+        }
+    }
+}
+
 /// Whether it can be called: functions and macros. What is undefined can, as in Jinja2, though the call fails.
 fn is_callable(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Plain | ValueKind::Undefined)
@@ -317,7 +379,43 @@ mod tests {
         ("absent | items", "refused: undefined"),
         ("indent('> ')", "refused: indentation by a text"),
         ("dict([", "refused: give names"),
+        ("{!r}'.format", "refused: conversion"),
+        ("{:%}'.format", "refused: conversion"),
     ];
+
+    /// Sources that Python refuses, and what an error says or what is written.
+    #[test]
+    fn values_of_different_types_have_no_order() {
+        let extra = json!({ "one": 1, "text": "a", "list": [1], "nothing": null, "map": {}, "wide": 1e300 });
+        let Value::Object(extra) = extra else { panic!("an object") };
+        let inputs = Inputs { extra, ..Inputs::new(&[]) };
+        let written = |expression: &str| {
+            let template = Template::new("order", &format!("{{{{ {expression} }}}}")).unwrap();
+            template.render(&inputs).map_err(|error| error.to_string())
+        };
+        for (broken, kinds) in [
+            ("one < text", "number and string"),
+            ("text >= one", "string and number"),
+            ("nothing < one", "none and number"),
+            ("one <= nothing", "number and none"),
+            ("absent > one", "undefined and number"),
+            ("list > one", "sequence and number"),
+            ("list < (1,)", "sequence and sequence"),
+            ("map < map", "map and map"),
+            ("0 < one < text", "number and string"),
+            ("0 < text < one", "number and string"),
+        ] {
+            let error = written(broken).expect_err(broken);
+            assert!(error.contains(&format!("comparison of {kinds};")), "{broken}: {error}");
+        }
+        let fine =
+            "[one < 2, true > one, 0 < one, one < wide, text < 'b', list < [2], 0 < one <= 1]";
+        let expected = "[True, False, True, True, True, True, True]";
+        assert_eq!(written(fine).as_deref(), Ok(expected));
+        // Templates that llama.cpp renders may loop over None, which Python refuses.
+        let template = Template::new("loop", "{% for x in nothing %}x{% else %}-{% endfor %}");
+        assert_eq!(template.unwrap().render(&inputs).as_deref(), Ok("-"));
+    }
 
     #[test]
     fn filters_tests_and_operators_give_what_python_gives() {
