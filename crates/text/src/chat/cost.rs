@@ -355,7 +355,7 @@ pub fn add_charges(environment: &mut Environment<'static>) {
         super::program::SLICE,
         |value: Value, start: Value, stop: Value, step: Value| -> Result<Value, Error> {
             spend(entries(&value))?;
-            python::slice(&value, [start, stop, step])
+            python::slice(&value, &[start, stop, step])
         },
     );
     environment.add_function(

@@ -71,12 +71,12 @@ pub fn percent(left: &Value, right: &Value) -> Result<Value, Error> {
 }
 
 /// Python's `value[start:stop:step]`, where None stands for a bound or step that is not given.
-pub fn slice(value: &Value, bounds: [Value; 3]) -> Result<Value, Error> {
+pub fn slice(value: &Value, bounds: &[Value; 3]) -> Result<Value, Error> {
     let bound = |value: &Value| match value.is_none() {
         true => Ok(None),
         false => i64::try_from(value.clone()).map(Some),
     };
-    let [start, stop, step] = &bounds;
+    let [start, stop, step] = bounds;
     let range = (bound(start)?, bound(stop)?, bound(step)?.unwrap_or(1));
     if range.2 == 0 {
         return Err(failed("the step of a slice is 0".to_owned()));
