@@ -11,9 +11,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     block_bytes: 2,
     row_header_bytes: 0,
     planes: &Plane::split([("value", 2)]),
-    quantize: Some(|values, importance, bytes| {
-        blocks::quantize(values, importance, bytes, |value: &[f32; 1], _| bits(value[0]));
-    }),
+    quantize: Some(|values, _, bytes| write(values, bytes)),
     dequantize: |bytes, values| {
         blocks::dequantize(bytes, values, |bits: &u16, out| *out = [value(*bits)]);
     },
@@ -42,4 +40,12 @@ pub fn bits(value: f32) -> u16 {
     }
     let rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     ((rounded & 0x7fff).min(LARGEST) | rounded & 0x8000) as u16
+}
+
+#[multiversion::multiversion(targets("x86_64+avx2+f16c"))]
+fn write(values: &[f32], bytes: &mut [u8]) {
+    assert_eq!(bytes.len(), 2 * values.len());
+    for (value, bytes) in values.iter().zip(bytes.as_chunks_mut().0) {
+        *bytes = bits(*value).to_le_bytes();
+    }
 }

@@ -39,16 +39,34 @@ pub(crate) fn quantize<B: NoUninit, const N: usize>(
     }
 }
 
+/// A block of `N` weights whose format has a fixed rule for writing.
+pub(crate) trait Rule<const N: usize>: NoUninit {
+    /// The block of these weights, which are finite. It is `#[inline(always)]`, with all callees that are loops, so that
+    /// [`by_rule`] compiles it for each SIMD level.
+    fn by_rule(values: &[f32; N]) -> Self;
+}
+
+/// Writes blocks by their fixed rule.
+///
+/// The loop is also compiled for AVX2; nothing is fused or summed in another order, so every CPU writes the same bytes.
+#[multiversion::multiversion(targets("x86_64+avx2+f16c"))]
+pub(crate) fn by_rule<B: Rule<N>, const N: usize>(values: &[f32], bytes: &mut [u8]) {
+    let (values, rest) = values.as_chunks::<N>();
+    assert!(rest.is_empty() && bytes.len() == values.len() * size_of::<B>());
+    for (values, bytes) in values.iter().zip(bytes.chunks_exact_mut(size_of::<B>())) {
+        bytes.copy_from_slice(bytemuck::bytes_of(&B::by_rule(values)));
+    }
+}
+
 /// Writes blocks of a type with a fixed rule; with importance, searches in groups.
-pub(crate) fn quantize_by_rule<B: NoUninit, const N: usize>(
+pub(crate) fn quantize_by_rule<B: Rule<N>, const N: usize>(
     values: &[f32],
     importance: Option<&[f32]>,
     bytes: &mut [u8],
-    rule: impl Fn(&[f32; N]) -> B,
     group: impl Fn(&[[f32; N]; GROUP], Option<&[[f32; N]; GROUP]>) -> [B; GROUP],
 ) {
     match importance {
-        None => quantize(values, None, bytes, |values, _| rule(values)),
+        None => by_rule::<B, N>(values, bytes),
         Some(_) => quantize_groups(values, importance, bytes, group),
     }
 }

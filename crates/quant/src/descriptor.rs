@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
-use crate::Error;
+use crate::{Error, first_not_finite};
 
 /// Writes the rows of `values` (whole blocks, all finite) into `blocks` (exactly their bytes).
 ///
@@ -125,7 +125,7 @@ impl Type {
             self.check("importance", values.len(), importance.len())?;
         }
         if self.block_weights > 1
-            && let Some(index) = values.iter().position(|value| !value.is_finite())
+            && let Some(index) = first_not_finite(values)
         {
             return Err(Error::NotFinite { quant: self, index, value: values[index].to_string() });
         }

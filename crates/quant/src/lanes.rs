@@ -136,7 +136,25 @@ pub(crate) fn round(value: f32, low: f32, high: f32) -> f32 {
     (value + SHIFT) - SHIFT
 }
 
-/// Converts an integer from 0 to 255 to a byte.
+/// Rounds to the nearest integer, halves away from zero, as `f32::round` does; for magnitudes up to 2^22.
+#[inline(always)]
+pub(crate) fn round_away(value: f32) -> f32 {
+    // Unlike `f32::round`, this compiles to SIMD on every x86-64 level.
+    let even = (value + SHIFT) - SHIFT;
+    // The difference is exact. A half that was rounded toward zero goes to the other side.
+    let rest = value - even;
+    let is_inward = rest.abs() == 0.5 && (rest > 0.0) == (value > 0.0);
+    if is_inward { even + 2.0 * rest } else { even }
+}
+
+/// Rounds a number from 0 to 2^22 down.
+#[inline(always)]
+pub(crate) fn floor(value: f32) -> f32 {
+    let whole = (value + SHIFT) - SHIFT;
+    if whole > value { whole - 1.0 } else { whole }
+}
+
+/// Converts an integer from -128 to 255 to a byte, a negative one in two's complement.
 #[inline(always)]
 pub(crate) fn byte(whole: f32) -> u8 {
     (whole + SHIFT).to_bits() as u8
@@ -223,6 +241,43 @@ mod tests {
         }
     }
 
+    /// The floats beside a number, and itself.
+    fn around(value: f32) -> [f32; 3] {
+        [value.next_down(), value, value.next_up()]
+    }
+
+    #[test]
+    fn halves_round_away_from_zero() {
+        let check = |value: f32| {
+            for value in [value, -value] {
+                assert_eq!(round_away(value), value.round(), "{value:e}");
+            }
+        };
+        for half in 0..=1024u16 {
+            around(f32::from(half) / 2.0).into_iter().for_each(check);
+        }
+        for exponent in -149..22 {
+            let power = (exponent as f32).exp2();
+            for value in [power, power * 1.25, power * 1.999, power + 0.5] {
+                around(value).into_iter().for_each(check);
+            }
+        }
+        // 2^22, the largest, and below it numbers with halves.
+        [4_194_304.0, 4_194_303.5, 4_194_302.5, 2_097_151.75].into_iter().for_each(check);
+        // All floats from 126 to 128, where the largest weight of a block of Q8_0 is.
+        (126f32.to_bits()..=128f32.to_bits()).map(f32::from_bits).for_each(check);
+    }
+
+    #[test]
+    fn numbers_round_down() {
+        for half in 0..=1024u16 {
+            for value in around(f32::from(half) / 2.0).into_iter().filter(|value| *value >= 0.0) {
+                assert_eq!(floor(value), value.floor(), "{value:e}");
+            }
+        }
+        assert_eq!((floor(4_194_303.5), floor(4_194_304.0)), (4_194_303.0, 4_194_304.0));
+    }
+
     #[test]
     fn a_reciprocal_that_is_not_finite_is_zero() {
         assert_eq!(reciprocal(4.0), 0.25);
@@ -246,6 +301,7 @@ mod tests {
         assert_eq!(bytes(&codes, 8.0), [[0, 15, 255], [8, 9, 7]]);
         for whole in 0..=255u8 {
             assert_eq!(byte(f32::from(whole)), whole);
+            assert_eq!(byte(f32::from(whole.cast_signed())), whole);
         }
     }
 }

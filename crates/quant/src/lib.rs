@@ -32,6 +32,7 @@ mod blocks;
 pub mod cache;
 mod descriptor;
 mod error;
+mod finite;
 mod grid_block;
 pub mod grids;
 pub mod k_scales;
@@ -45,6 +46,7 @@ mod super_block;
 
 pub use descriptor::{Dequantize, Descriptor, Plane, Quantize, ROW_HEADER_MAX, Type};
 pub use error::Error;
+pub use finite::{first_beyond, first_not_finite};
 pub use rounding::Grid;
 
 /// Makes of each line a constant on [`Type`] and an entry of the table.

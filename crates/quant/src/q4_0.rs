@@ -8,7 +8,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::blocks::{self, f16_bits, f16_value};
+use crate::blocks::{self, Rule, f16_bits, f16_value};
 use crate::lanes::round;
 use crate::search::{self, GROUP, ScaleBlock, Sweep};
 use crate::{Descriptor, Grid, Plane};
@@ -34,7 +34,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     row_header_bytes: 0,
     planes: &Plane::split([("d", 2), ("quants", 16)]),
     quantize: Some(|values, importance, bytes| {
-        blocks::quantize_by_rule(values, importance, bytes, fixed, searched);
+        blocks::quantize_by_rule(values, importance, bytes, searched);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.089,
@@ -52,10 +52,13 @@ pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
     }
 }
 
-/// Without importance, the format's fixed rule: the weight of largest magnitude becomes -8, and the rest are rounded
-/// (halves up).
-fn fixed(values: &[f32; 32]) -> Block {
-    block(search::signed(values, 4))
+impl Rule<32> for Block {
+    /// Without importance, the format's fixed rule: the weight of largest magnitude becomes -8, and the rest are rounded
+    /// (halves up).
+    #[inline(always)]
+    fn by_rule(values: &[f32; 32]) -> Block {
+        block(search::signed(values, 4))
+    }
 }
 
 /// With importance, the scale that minimizes the error.
@@ -67,6 +70,7 @@ fn searched(
     search::scales(values, importance, nearest, 8.0, SWEEP).map(block)
 }
 
+#[inline(always)]
 fn block(ScaleBlock { d, codes }: ScaleBlock<32>) -> Block {
     Block { d, quants: pack(&codes) }
 }
@@ -75,7 +79,7 @@ fn block(ScaleBlock { d, codes }: ScaleBlock<32>) -> Block {
 pub(crate) const GRID: Grid = Grid {
     block: Some(32),
     codes: [-8.0, 7.0],
-    scale: |values| f16_value(fixed(values.as_array().expect("a block")).d),
+    scale: |values| f16_value(Block::by_rule(values.as_array().expect("a block")).d),
     write: |values, scale, bytes| {
         let codes = std::array::from_fn(|i| match scale {
             0.0 => 8,
@@ -86,6 +90,7 @@ pub(crate) const GRID: Grid = Grid {
 };
 
 /// Codes `i` and `16 + i` in byte `i`, as stored by types with blocks of 32; only the four low bits of each are used.
+#[inline(always)]
 pub(crate) fn pack(codes: &[u8; 32]) -> [u8; 16] {
     std::array::from_fn(|i| codes[i] & 15 | codes[16 + i] << 4)
 }

@@ -9,7 +9,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::blocks::{self, f16_value};
+use crate::blocks::{self, Rule, f16_value};
 use crate::lanes::round;
 use crate::q4_0;
 use crate::search::{self, GROUP, ScaleBlock, Sweep};
@@ -38,7 +38,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     row_header_bytes: 0,
     planes: &Plane::split([("d", 2), ("high", 4), ("quants", 16)]),
     quantize: Some(|values, importance, bytes| {
-        blocks::quantize_by_rule(values, importance, bytes, fixed, searched);
+        blocks::quantize_by_rule(values, importance, bytes, searched);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.044,
@@ -55,10 +55,13 @@ pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
     }
 }
 
-/// Without importance, the format's fixed rule: the weight of largest magnitude becomes -16, and the rest are rounded
-/// (halves up).
-fn fixed(values: &[f32; 32]) -> Block {
-    block(search::signed(values, 5))
+impl Rule<32> for Block {
+    /// Without importance, the format's fixed rule: the weight of largest magnitude becomes -16, and the rest are rounded
+    /// (halves up).
+    #[inline(always)]
+    fn by_rule(values: &[f32; 32]) -> Block {
+        block(search::signed(values, 5))
+    }
 }
 
 /// With importance, the scale that minimizes the error.
@@ -70,6 +73,7 @@ fn searched(
     search::scales(values, importance, nearest, 16.0, SWEEP).map(block)
 }
 
+#[inline(always)]
 fn block(ScaleBlock { d, codes }: ScaleBlock<32>) -> Block {
     let (high, quants) = pack(&codes);
     Block { d, high, quants }
@@ -85,6 +89,7 @@ pub(crate) fn codes(high: [u8; 4], quants: &[u8; 16]) -> [u8; 32] {
 }
 
 /// The inverse of [`codes`].
+#[inline(always)]
 pub(crate) fn pack(q: &[u8; 32]) -> ([u8; 4], [u8; 16]) {
     let high = (0..32).fold(0, |bits, i| bits | u32::from(q[i] >> 4) << i);
     (high.to_le_bytes(), q4_0::pack(q))

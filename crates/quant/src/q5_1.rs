@@ -9,7 +9,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::blocks::{self, f16_value};
+use crate::blocks::{self, Rule, f16_value};
 use crate::q5_0::{codes, pack};
 use crate::search::{self, GROUP, LineBlock, Sweep};
 use crate::{Descriptor, Plane};
@@ -39,7 +39,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     row_header_bytes: 0,
     planes: &Plane::split([("d", 2), ("m", 2), ("high", 4), ("quants", 16)]),
     quantize: Some(|values, importance, bytes| {
-        blocks::quantize_by_rule(values, importance, bytes, fixed, searched);
+        blocks::quantize_by_rule(values, importance, bytes, searched);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.0395,
@@ -56,9 +56,12 @@ pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
     }
 }
 
-/// Without importance, the format's fixed rule: 0 is the smallest weight and 31 the largest.
-fn fixed(values: &[f32; 32]) -> Block {
-    block(search::range(values, 31.0))
+impl Rule<32> for Block {
+    /// Without importance, the format's fixed rule: 0 is the smallest weight and 31 the largest.
+    #[inline(always)]
+    fn by_rule(values: &[f32; 32]) -> Block {
+        block(search::range(values, 31.0))
+    }
 }
 
 /// With importance, the scale and minimum that minimize the error.
@@ -69,6 +72,7 @@ fn searched(
     search::lines(values, importance, 31.0, SWEEP).map(block)
 }
 
+#[inline(always)]
 fn block(LineBlock { d, m, codes }: LineBlock<32>) -> Block {
     let (high, quants) = pack(&codes);
     Block { d, m, high, quants }

@@ -7,8 +7,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::blocks::{self, f16_bits, f16_value};
-use crate::lanes::reciprocal;
+use crate::blocks::{self, Rule, f16_bits, f16_value};
+use crate::lanes::{byte, reciprocal, round_away};
 use crate::search;
 use crate::{Descriptor, Grid, Plane};
 
@@ -32,9 +32,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     block_bytes: size_of::<Block>(),
     row_header_bytes: 0,
     planes: &Plane::split([("d", 2), ("quants", 32)]),
-    quantize: Some(|values, importance, bytes| {
-        blocks::quantize(values, importance, bytes, |values, _| quantize(values));
-    }),
+    quantize: Some(|values, _, bytes| blocks::by_rule::<Block, 32>(values, bytes)),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.0056,
     holds_zero: true,
@@ -49,11 +47,24 @@ pub fn dequantize(block: &Block, out: &mut [f32; 32]) {
 }
 
 /// The format's fixed rule: the largest magnitude becomes ±127, and the rest are rounded (halves away from zero).
+/// Values are finite.
+#[inline(always)]
 #[must_use]
 pub fn quantize(values: &[f32; 32]) -> Block {
     let d = search::peak(values).abs() / 127.0;
     let inverse = reciprocal(d);
-    Block { d: f16_bits(d), quants: values.map(|x| (x * inverse).round() as i8) }
+    let mut quants = [0; 32];
+    for (quant, x) in quants.iter_mut().zip(values) {
+        *quant = byte(round_away(x * inverse)).cast_signed();
+    }
+    Block { d: f16_bits(d), quants }
+}
+
+impl Rule<32> for Block {
+    #[inline(always)]
+    fn by_rule(values: &[f32; 32]) -> Block {
+        quantize(values)
+    }
 }
 
 /// The grid of a block.

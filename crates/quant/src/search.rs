@@ -6,7 +6,7 @@
 //! sums in weight order and give the same result on every machine.
 
 use crate::blocks::{F16_LARGEST, f16_bits, f16_value};
-use crate::lanes::{Groups, Lanes, bytes, reciprocal};
+use crate::lanes::{Groups, Lanes, byte, bytes, floor, reciprocal};
 
 /// Starting points of a search, evenly spaced from `first` to `last`: for a scale, the code of the largest weight;
 /// for a line, the number of steps between the smallest and the largest.
@@ -59,9 +59,26 @@ impl<const L: usize> Line<L> {
     }
 }
 
-/// The value of largest magnitude, the first one on ties.
+/// The smallest and the largest of values, in eight lanes; `N` is a multiple of eight. The sign of a zero is that of any.
+#[inline(always)]
+fn extremes<const N: usize>(values: &[f32; N]) -> [f32; 2] {
+    const { assert!(N.is_multiple_of(8)) };
+    let (mut low, mut high) = (Lanes::<8>::all(f32::INFINITY), Lanes::all(f32::NEG_INFINITY));
+    for chunk in values.as_chunks().0 {
+        (low, high) = (Lanes(*chunk).min(low), Lanes(*chunk).max(high));
+    }
+    let least = |a: f32, b: f32| if b < a { b } else { a };
+    let most = |a: f32, b: f32| if b > a { b } else { a };
+    [low.0.into_iter().fold(f32::INFINITY, least), high.0.into_iter().fold(f32::NEG_INFINITY, most)]
+}
+
+/// The value of largest magnitude, the first one on ties; `N` is a multiple of eight.
 #[inline(always)]
 pub(crate) fn peak<const N: usize>(values: &[f32; N]) -> f32 {
+    let [low, high] = extremes(values);
+    if high != -low {
+        return if high > -low { high } else { low };
+    }
     let mut peak = 0.0f32;
     for x in values {
         peak = if x.abs() > peak.abs() { *x } else { peak };
@@ -354,22 +371,42 @@ pub(crate) struct LineBlock<const N: usize> {
 }
 
 /// The value of largest magnitude has code 0 of `2^bits`, and the rest are rounded (halves up).
+#[inline(always)]
 pub(crate) fn signed<const N: usize>(values: &[f32; N], bits: usize) -> ScaleBlock<N> {
     let half = (1 << (bits - 1)) as f32;
     let d = peak(values) / -half;
     let inverse = reciprocal(d);
-    let codes = values.map(|x| (x * inverse + (half + 0.5)).min(2.0 * half - 1.0) as u8);
-    ScaleBlock { d: f16_bits(d), codes }
+    let exact = |x: f32| x * inverse + (half + 0.5);
+    ScaleBlock { d: f16_bits(d), codes: codes_down(values, exact, 2.0 * half - 1.0) }
 }
 
-/// Even steps over the full range of a block (halves up).
+/// Even steps over the full range of a block (halves up). Of zeros as the smallest or largest value, the sign of the first
+/// counts.
+#[inline(always)]
 pub(crate) fn range<const N: usize>(x: &[f32; N], top: f32) -> LineBlock<N> {
-    let min = x.iter().fold(f32::INFINITY, |a, b| a.min(*b));
-    let max = x.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));
+    let [mut min, mut max] = extremes(x);
+    if min == 0.0 || max == 0.0 {
+        (min, max) = (f32::INFINITY, f32::NEG_INFINITY);
+        for x in x {
+            min = if *x < min { *x } else { min };
+            max = if *x > max { *x } else { max };
+        }
+    }
     let d = (max - min) / top;
     let inverse = reciprocal(d);
-    let codes = x.map(|x| ((x - min) * inverse + 0.5).min(top) as u8);
+    let codes = codes_down(x, |x| (x - min) * inverse + 0.5, top);
     LineBlock { d: f16_bits(d), m: f16_bits(min), codes }
+}
+
+/// Numbers from 0 on rounded down, at most `top`; NaN becomes `top`.
+#[inline(always)]
+fn codes_down<const N: usize>(x: &[f32; N], exact: impl Fn(f32) -> f32, top: f32) -> [u8; N] {
+    let mut codes = [0; N];
+    for (code, x) in codes.iter_mut().zip(x) {
+        let exact = exact(*x);
+        *code = byte(floor(if exact < top { exact } else { top }));
+    }
+    codes
 }
 
 /// Eight blocks with the lines that minimize the error.

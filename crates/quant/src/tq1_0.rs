@@ -14,7 +14,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::blocks::{self, f16_value};
+use crate::blocks::{self, Rule, f16_value};
 use crate::search::GROUP;
 use crate::tq2_0::Ternary;
 use crate::{Descriptor, Plane};
@@ -42,7 +42,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     row_header_bytes: 0,
     planes: &Plane::split([("quants", 48), ("rest", 4), ("d", 2)]),
     quantize: Some(|values, importance, bytes| {
-        blocks::quantize_by_rule(values, importance, bytes, rule, searched);
+        blocks::quantize_by_rule(values, importance, bytes, searched);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.8,
@@ -63,9 +63,12 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
     }
 }
 
-/// The fixed rule: the largest magnitude is the scale.
-fn rule(values: &[f32; 256]) -> Block {
-    packed(Ternary::by_rule(values))
+impl Rule<256> for Block {
+    /// The fixed rule: the largest magnitude is the scale.
+    #[inline(always)]
+    fn by_rule(values: &[f32; 256]) -> Block {
+        packed(Ternary::by_rule(values))
+    }
 }
 
 /// Chooses the scales that minimize the error.
@@ -76,6 +79,7 @@ fn searched(
     Ternary::searched(values, importance).map(packed)
 }
 
+#[inline(always)]
 fn packed(Ternary { d, digits }: Ternary) -> Block {
     let mut block = Block { quants: [0; 48], rest: [0; 4], d };
     let (first, second) = block.quants.split_at_mut(32);

@@ -8,8 +8,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::blocks::{self, f16_bits, f16_value};
-use crate::lanes::{reciprocal, round};
+use crate::blocks::{self, Rule, f16_bits, f16_value};
+use crate::lanes::{byte, reciprocal, round, round_away};
 use crate::q2_k::{code, pack};
 use crate::search::{self, GROUP, ScaleBlock, Sweep};
 use crate::{Descriptor, Plane};
@@ -35,7 +35,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     row_header_bytes: 0,
     planes: &Plane::split([("quants", 64), ("d", 2)]),
     quantize: Some(|values, importance, bytes| {
-        blocks::quantize_by_rule(values, importance, bytes, rule, searched);
+        blocks::quantize_by_rule(values, importance, bytes, searched);
     }),
     dequantize: |bytes, values| blocks::dequantize(bytes, values, dequantize),
     error_max: 0.8,
@@ -50,10 +50,13 @@ pub fn dequantize(block: &Block, out: &mut [f32; 256]) {
     }
 }
 
-/// The fixed rule: the largest magnitude is the scale.
-fn rule(values: &[f32; 256]) -> Block {
-    let Ternary { d, digits } = Ternary::by_rule(values);
-    Block { quants: pack(&digits), d }
+impl Rule<256> for Block {
+    /// The fixed rule: the largest magnitude is the scale.
+    #[inline(always)]
+    fn by_rule(values: &[f32; 256]) -> Block {
+        let Ternary { d, digits } = Ternary::by_rule(values);
+        Block { quants: pack(&digits), d }
+    }
 }
 
 /// Chooses the scales that minimize the error.
@@ -77,10 +80,15 @@ const SWEEP: Sweep = Sweep { first: 1.0, last: 4.0, count: 7 };
 
 impl Ternary {
     /// The largest magnitude is the scale.
+    #[inline(always)]
     pub fn by_rule(values: &[f32; 256]) -> Ternary {
         let d = search::peak(values).abs();
         let inverse = reciprocal(d);
-        Ternary { d: f16_bits(d), digits: values.map(|x| ((x * inverse).round() + 1.0) as u8) }
+        let mut digits = [0; 256];
+        for (digit, x) in digits.iter_mut().zip(values) {
+            *digit = byte(round_away(x * inverse) + 1.0);
+        }
+        Ternary { d: f16_bits(d), digits }
     }
 
     /// The scales that minimize the error.

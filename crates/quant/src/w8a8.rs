@@ -17,6 +17,7 @@
 use half::f16;
 
 use crate::blocks::f16_bits;
+use crate::lanes::{byte, round_away};
 use crate::private::{Dense, ID};
 use crate::{Descriptor, Grid, Plane, Type, q8_0};
 
@@ -87,11 +88,14 @@ fn fitting(row: &[f32]) -> f32 {
 }
 
 /// Writes a row with scale `d`.
+#[multiversion::multiversion(targets("x86_64+avx2+f16c"))]
 fn encode(values: &[f32], d: f32, row: &mut [u8]) {
     row[..HEADER].copy_from_slice(&d.to_le_bytes());
     for (q, value) in row[HEADER..].iter_mut().zip(values) {
-        // Zero over zero is NaN, which the cast makes 0.
-        *q = ((value / d).round().clamp(-127.0, 127.0) as i8).cast_unsigned();
+        let exact = value / d;
+        // Zero over zero is NaN.
+        let exact = if exact.is_nan() { 0.0 } else { exact };
+        *q = byte(round_away(exact.clamp(-127.0, 127.0)));
     }
 }
 

@@ -68,9 +68,14 @@ fn a_sweep_goes_from_its_first_to_its_last_point_in_even_steps() {
 
 #[test]
 fn the_peak_is_the_first_value_of_largest_magnitude() {
-    assert_eq!(peak(&[1.0, -3.0, 3.0, 2.0]), -3.0);
-    assert_eq!(peak(&[1.0, 3.0, -3.0, 2.0]), 3.0);
-    assert_eq!(peak(&[0.0; 3]), 0.0);
+    let at = |[a, b, c]: [f32; 3]| peak(&[a, 0.5, 0.0, -1.0, 0.0, b, 0.0, c]);
+    assert_eq!(at([1.0, -3.0, 3.0]), -3.0);
+    assert_eq!(at([1.0, 3.0, -3.0]), 3.0);
+    assert_eq!(at([-2.0, 1.5, -0.25]), -2.0);
+    assert_eq!(at([0.0, -1.0, 2.5]), 2.5);
+    for zero in [0.0f32, -0.0] {
+        assert_eq!(peak(&[zero; 8]).to_bits(), 0);
+    }
 }
 
 #[test]
