@@ -59,7 +59,10 @@ pub struct Gpu {
     submits: u64,
     /// The number of the last finished submit.
     finished: Arc<AtomicU64>,
+    /// Operations per second of products of many columns, by which work is cut into submits.
     rate: f64,
+    /// Why the driver rejected kernels that others replace, since it was last asked.
+    replaced: Vec<String>,
 }
 
 struct Compiled {
@@ -107,12 +110,7 @@ impl Opened {
         };
         let device = Arc::new(device);
         let rate = options.kernels.rate.map_or(rate, |rate| rate as f64);
-        let caps = device.caps();
-        let lanes =
-            caps.subgroup.map_or("no subgroups".to_owned(), |n| format!("subgroups of {n}"));
-        let tiles = if caps.software { String::new() } else { format!(", tiles {tile}") };
-        let level = format!("{} {lanes}{tiles}", caps.api.name());
-        let facts = Facts { level, ..facts };
+        let facts = Facts { level: level(device.caps()), ..facts };
         Ok(Opened { device, facts, rate })
     }
 
@@ -150,6 +148,7 @@ impl Opened {
             submits: 0,
             finished: Arc::default(),
             rate,
+            replaced: Vec::new(),
         }
     }
 }
@@ -276,6 +275,27 @@ impl Gpu {
         build(draft, limits, &site, is_pooled.then_some(pool))
     }
 
+    /// Selects kernels without what the driver rejected one with from now on.
+    ///
+    /// # Errors
+    /// The rejection, if there are no simpler kernels; the device was lost.
+    fn simplify(&mut self, rejection: GraphError) -> Result<(), GraphError> {
+        let caps = self.caps.reduced().ok_or_else(|| rejection.clone())?;
+        if caps.tile != self.caps.tile {
+            let rate = match crate::rate::measure(&self.device, &caps) {
+                Err(error) if !self.device.is_rejection(&error) => return Err(error),
+                measured => measured.unwrap_or(crate::probe::RATE_MIN),
+            };
+            self.rate = rate.min(self.rate);
+        }
+        self.facts.level = level(&caps);
+        self.caps = caps;
+        if let GraphError::DeviceLost { reason, .. } = rejection {
+            self.replaced.push(reason);
+        }
+        Ok(())
+    }
+
     /// The slot of the weights that a segment reads, if they are streamed.
     fn slot(&self, segment: &Segment<'_>) -> Option<usize> {
         let nodes = segment.graph.nodes[segment.nodes.clone()].iter();
@@ -319,6 +339,13 @@ fn facts_of(adapter: &Adapter) -> Facts {
         identity: format!("{} {}", facts.name, facts.driver),
         ..Facts::offload("gpu", facts.name.clone(), facts.free_bytes.unwrap_or(facts.memory_bytes))
     }
+}
+
+/// The selected kernel family: what of the device its kernels use.
+fn level(caps: &Caps) -> String {
+    let lanes = caps.subgroup.map_or("no subgroups".to_owned(), |n| format!("subgroups of {n}"));
+    let tiles = if caps.software { String::new() } else { format!(", tiles {}", caps.tile) };
+    format!("{} {lanes}{tiles}", caps.api.name())
 }
 
 /// Types without a shader, and what they are stored as.
@@ -395,9 +422,7 @@ impl Backend for Gpu {
         self.reserve_caches(segment, &limits)?;
         let program = loop {
             match self.program(segment, limits) {
-                Err(error) if self.device.is_rejection(&error) => {
-                    self.caps = self.caps.reduced().ok_or(error)?;
-                }
+                Err(error) if self.device.is_rejection(&error) => self.simplify(error)?,
                 program => break program?,
             }
         };
@@ -512,6 +537,10 @@ impl Backend for Gpu {
     fn outstanding(&mut self) -> Option<usize> {
         let _ = self.device.device.poll(wgpu::PollType::Poll);
         Some((self.submits - self.finished.load(Ordering::Acquire)) as usize)
+    }
+
+    fn take_replaced(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.replaced)
     }
 
     fn held_bytes(&self) -> Option<u64> {

@@ -410,6 +410,12 @@ pub trait Backend: Send {
         None
     }
 
+    /// Kernels that the device's compiler rejected since the last call, and why, where simpler and possibly slower ones
+    /// replace them.
+    fn take_replaced(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The kernels selected for a segment, in execution order.
     fn kernels(&self, segment: SegmentId) -> Vec<Kernel>;
 
