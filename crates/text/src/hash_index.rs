@@ -29,6 +29,11 @@ impl HashIndex {
         Some(self.slots[self.slot(hash, is)]).filter(|&number| number != FREE)
     }
 
+    /// The number that [`HashIndex::find`] asks for first, if there is one under `hash`.
+    pub fn first(&self, hash: u64) -> Option<u32> {
+        Some(self.slots[hash as usize & (self.slots.len() - 1)]).filter(|&number| number != FREE)
+    }
+
     /// The slot of the number under `hash` for which `is` returns true, or an empty slot to fill; see
     /// [`HashIndex::is_free`].
     pub fn find_mut(&mut self, hash: u64, is: impl Fn(u32) -> bool) -> &mut u32 {
@@ -127,6 +132,7 @@ mod tests {
             }
             for number in 0..count as u32 {
                 assert_eq!(index.find(u64::MAX, |found| found == number), Some(number));
+                assert_eq!(index.first(u64::MAX), Some(0));
                 assert!(!HashIndex::is_free(*index.find_mut(u64::MAX, |found| found == number)));
             }
             assert_eq!(index.find(u64::MAX, |_| false), None);

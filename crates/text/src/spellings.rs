@@ -39,6 +39,17 @@ impl Spellings {
         self.ends.push(self.text.len());
     }
 
+    /// The tokens with these spellings. Each lookup waits for memory three times, one read after the other; here those of all
+    /// are under way together, step by step.
+    pub fn find_each<const N: usize>(&self, spellings: [&str; N]) -> [Option<u32>; N] {
+        let first = spellings.map(|spelling| self.index.first(self.index.of_text(spelling)));
+        let texts = first.map(|id| id.map(|id| get(&self.text, &self.ends, id)));
+        std::array::from_fn(|at| match texts[at] {
+            Some(text) if text != spellings[at] => self.find(spellings[at]),
+            _ => first[at],
+        })
+    }
+
     /// The token with this spelling.
     pub fn find(&self, spelling: &str) -> Option<u32> {
         let is = |id| get(&self.text, &self.ends, id) == spelling;
@@ -51,4 +62,23 @@ fn get<'a>(text: &'a str, ends: &[usize], id: u32) -> &'a str {
     let id = id as usize;
     let start = if id == 0 { 0 } else { ends[id - 1] };
     &text[start..ends[id]]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings_are_found_together_as_one_by_one() {
+        let texts: Vec<String> = (0..1000).map(|n| format!("word {}", n % 900)).collect();
+        let mut spellings = Spellings::new(texts.len());
+        spellings.skip();
+        texts.iter().for_each(|text| spellings.push(text));
+        let asked: Vec<String> = (0..1200).map(|n| format!("word {n}")).collect();
+        for block in asked.as_chunks::<8>().0 {
+            let found = spellings.find_each(block.each_ref().map(String::as_str));
+            assert_eq!(found, block.each_ref().map(|text| spellings.find(text)), "{block:?}");
+        }
+        assert_eq!(spellings.find_each(["word 7", "word 907", ""]), [Some(8), None, None]);
+    }
 }
