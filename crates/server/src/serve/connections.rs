@@ -108,9 +108,10 @@ fn is_private(ip: IpAddr) -> bool {
     }
 }
 
-/// Connections that an address may have.
+/// Connections that an address may have: of a private one, all but an eighth, which stays free for others.
 fn limit_for(ip: IpAddr, limits: &Limits) -> usize {
-    let usual = if is_private(ip) { limits.connections } else { PUBLIC_MAX };
+    let all = limits.connections;
+    let usual = if is_private(ip) { all - all / 8 } else { PUBLIC_MAX };
     limits.connections_per_ip.unwrap_or(usual)
 }
 
@@ -230,9 +231,9 @@ fn answer(refusal: Refusal) -> String {
 mod tests {
     use super::*;
 
-    /// A proxy's address, behind which are all users, may have all connections.
+    /// A proxy's address, behind which are all users, may have most connections.
     #[test]
-    fn private_addresses_have_no_limit_of_their_own_unless_given() {
+    fn no_address_has_all_connections() {
         let usual = Limits::default();
         let given = Limits { connections_per_ip: Some(7), ..usual.clone() };
         let most = |ip: &str, limits: &Limits| limit_for(ip.parse().expect("an address"), limits);
@@ -249,8 +250,9 @@ mod tests {
             "::ffff:10.0.0.1",
         ];
         let public = ["8.8.8.8", "172.32.0.1", "100.128.0.1", "2001:db8::1", "::ffff:8.8.8.8"];
+        let shared = usual.connections / 8 * 7;
         for ip in private {
-            assert_eq!((most(ip, &usual), most(ip, &given)), (usual.connections, 7), "{ip}");
+            assert_eq!((most(ip, &usual), most(ip, &given)), (shared, 7), "{ip}");
         }
         for ip in public {
             assert_eq!((most(ip, &usual), most(ip, &given)), (PUBLIC_MAX, 7), "{ip}");
