@@ -1104,20 +1104,33 @@ fn the_first_interrupt_ends_the_answer_with_its_statistics() {
     assert!(last.next_back().unwrap().starts_with("prompt: 5 tokens"), "{ran:?}");
 }
 
+/// Whether a process handles SIGINT itself.
+#[cfg(target_os = "linux")]
+fn catches_interrupts(child: &std::process::Child) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    // SIGINT is signal 2, and bits count from signal 1.
+    u64::from_str_radix(caught.trim(), 16).unwrap() & 0b10 != 0
+}
+
 #[test]
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 fn an_interrupt_before_the_answer_ends_the_process() {
     let place = place();
     let mut command = place.command("run -m model.gguf");
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let pipe = child.stdin.take();
-    // The process waits for its prompt. A signal before the handler is installed ends it as well.
-    std::thread::sleep(Duration::from_millis(300));
+    // The handler is installed before the process waits for its prompt.
+    let began = Instant::now();
+    while !catches_interrupts(&child) {
+        assert!(began.elapsed() < Duration::from_secs(20), "no handler");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     interrupt(&child);
     let status = child.wait().unwrap();
     drop(pipe);
-    assert!(status.code().is_none_or(|code| code == 130), "{status:?}");
+    assert_eq!(status.code(), Some(130), "{status:?}");
 }
 
 #[test]

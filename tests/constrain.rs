@@ -1,7 +1,7 @@
 //! The promise of constrained output on a whole model: answers are valid, repeat with their seed, and are not changed by
 //! draft tokens. Soundness over many schemas is tested in `crates/constrain`.
 
-#![allow(clippy::print_stdout, reason = "says what was skipped and what a mask costs")]
+#![allow(clippy::print_stdout, reason = "says what a mask costs")]
 
 use std::path::Path;
 use std::time::Instant;
@@ -15,6 +15,12 @@ use bilayer_engine::{Model, OpenOptions};
 use bilayer_text::Encode;
 use bilayer_text::chat::reply::{CallRules, Format, Tool, ToolChoice};
 use serde_json::{Value, json};
+
+mod support {
+    pub mod data;
+}
+
+use support::data::shared;
 
 fn demo() -> Model {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/cli/assets/demo.gguf");
@@ -271,12 +277,7 @@ fn calls_are_allowed_as_their_makers_write_them() {
 /// their load differ.
 #[test]
 fn the_cost_of_a_mask_is_printed() {
-    let file = "../shared/data/vocab/ggml-vocab-llama-bpe.gguf";
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-    if !path.exists() {
-        println!("skipped: no {}", path.display());
-        return;
-    }
+    let Some(path) = shared("vocab/ggml-vocab-llama-bpe.gguf") else { return };
     let tokenizer = bilayer_engine::tokenizer(&path).expect("a vocabulary");
     let start = Instant::now();
     let token = |id| match (tokenizer.text(id), tokenizer.piece(id)) {

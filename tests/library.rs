@@ -158,7 +158,7 @@ fn a_conversation_without_messages_is_refused() {
 fn the_last_message_of_the_assistant_is_continued_if_that_is_asked_for() {
     let template = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}\
                     {% if add_generation_prompt %}assistant:<think>{% endif %}";
-    let mut model = Model::builder(DEMO).gpu_layers(0).context(256).chat_template(template);
+    let model = Model::builder(DEMO).gpu_layers(0).context(256).chat_template(template);
     let mut model = model.parallel(2).open().unwrap();
     let asked = |answer: &str| {
         let messages = [Message::user("where"), Message::assistant(answer)];
@@ -268,6 +268,30 @@ fn the_cpu_may_divide_its_weights_and_round_them_in_prompts() {
     let (rounded, _) = first(builder().fast_prefill());
     let rounds = matches!(Level::detect(), Level::Avx512Vnni | Level::Avx512Bf16);
     assert!((rounded - whole).abs() < 0.1 && (rounded != whole) == rounds, "{rounded}, {whole}");
+}
+
+/// Kilobytes of memory that this process has locked.
+#[cfg(target_os = "linux")]
+fn locked_kb() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn weights_may_be_locked_in_memory() {
+    let before = locked_kb();
+    let open = || Model::builder(DEMO).gpu_layers(0).context(64).mlock().open();
+    match open() {
+        Ok(model) => {
+            let len_kb = std::fs::metadata(DEMO).unwrap().len() / 1024;
+            assert!(locked_kb() >= before + len_kb, "{before} {}", locked_kb());
+            drop(model);
+            assert_eq!(locked_kb(), before);
+        }
+        Err(error) => refused::<()>(Err(error), "ulimit -l"),
+    }
 }
 
 /// A table of positions is a matrix, too, but multiplied with nothing.

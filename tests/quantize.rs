@@ -764,7 +764,6 @@ struct Matrix {
 /// By name: Gaussian weights, layer 2 of the demo model as stored and as trained, attention of MiniLM's first layer.
 fn matrices(set: &str) -> Option<BTreeMap<String, Matrix>> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/");
-    let minilm = format!("{root}../shared/data/all-minilm-l6-v2/model/model.safetensors");
     match set {
         "gaussian" => {
             let values = gaussian(3, 64 * 256);
@@ -786,13 +785,10 @@ fn matrices(set: &str) -> Option<BTreeMap<String, Matrix>> {
             let path = format!("{root}examples/train_demo/checkpoint/model.safetensors");
             Some(halves(&std::fs::read(path).unwrap(), "model.layers.2."))
         }
-        _ => match std::fs::read(&minilm) {
-            Ok(bytes) => Some(halves(&bytes, "layer.0.attention")),
-            Err(_) => {
-                println!("skipped: no {minilm}");
-                None
-            }
-        },
+        _ => {
+            let path = shared("all-minilm-l6-v2/model/model.safetensors")?;
+            Some(halves(&std::fs::read(path).unwrap(), "layer.0.attention"))
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 
+use bilayer_gguf::{Metadata, to_bytes};
 use serde_json::Value;
 
 mod support {
@@ -124,4 +125,35 @@ fn json_lines_may_begin_with_a_byte_order_mark_and_labels_are_not_empty() {
     place.file("examples.jsonl", "{\"text\": \"a\", \"label\": \" \"}\n");
     let line = "classify -m encoder.gguf a --examples examples.jsonl";
     refused(&place.run(line), 2, "examples.jsonl: line 1: the label is empty");
+}
+
+#[test]
+fn a_server_that_cannot_load_its_model_gives_the_advice_once() {
+    let place = Place::new();
+    let mut metadata = Metadata::new();
+    metadata.set("general.architecture", "nonesuch");
+    place.file("other.gguf", to_bytes(&metadata, []).unwrap());
+    for line in ["run -p a -m other.gguf", "serve --port 0 -m other.gguf"] {
+        let ran = place.run(line);
+        refused(&ran, 65, "; use a model of a supported one");
+        assert!(!ran.err.contains("; ;"), "{ran:?}");
+    }
+}
+
+#[test]
+fn devices_are_listed_by_every_command_that_uses_them_whatever_else_is_given() {
+    let place = Place::new();
+    let listed = place.run("run --list-devices").good().out;
+    for line in [
+        "serve -m absent.gguf",
+        "batch in.jsonl out.jsonl -m absent.gguf",
+        "bench -m absent.gguf",
+        "evaluate --data absent.jsonl -m absent.gguf",
+        "perplexity -m absent.gguf",
+        "plan -m absent.gguf",
+        "embed -m absent.gguf a",
+    ] {
+        assert_eq!(place.run(&format!("{line} --list-devices")).good().out, listed, "{line}");
+    }
+    assert!(place.names().is_empty(), "{:?}", place.names());
 }

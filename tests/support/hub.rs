@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use bilayer_text::hash::hex;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -94,7 +95,7 @@ impl TestHub {
 }
 
 pub fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(Sha256::digest(bytes))
 }
 
 /// Answers on a port of its own until the process ends.

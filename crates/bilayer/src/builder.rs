@@ -120,6 +120,7 @@ pub struct Builder<'p> {
     cache_types: [CacheType; 2],
     hadamard_keys: bool,
     fast_prefill: bool,
+    mlock: bool,
     parallel: usize,
     loras: Vec<(PathBuf, f32)>,
     strength: Strength,
@@ -148,6 +149,7 @@ impl<'p> Builder<'p> {
             cache_types: [CacheType::F16; 2],
             hadamard_keys: false,
             fast_prefill: false,
+            mlock: false,
             parallel: 1,
             loras: Vec::new(),
             strength: Strength::Fixed,
@@ -278,6 +280,13 @@ impl<'p> Builder<'p> {
     /// is faster: most for models of floats. Answers are then close to, not equal to, those of the model's own weights.
     pub fn fast_prefill(mut self) -> Self {
         self.fast_prefill = true;
+        self
+    }
+
+    /// Reads the weights and locks them in memory, so that the operating system does not page them out while nobody asks.
+    /// [`Builder::open`] refuses it where the limit on locked memory (`ulimit -l`) is too low.
+    pub fn mlock(mut self) -> Self {
+        self.mlock = true;
         self
     }
 
@@ -438,6 +447,9 @@ impl<'p> Builder<'p> {
     /// model does not fit.
     pub fn open(mut self) -> Result<Model, Error> {
         let model = self.opened()?;
+        if self.mlock {
+            model.lock()?;
+        }
         let is_mtp = matches!(self.drafts, Some(DraftSource::Mtp));
         let drafter = self.drafter(&model)?;
         let mut settings = self.settings(&model);

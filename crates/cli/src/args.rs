@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
-use clap::{Arg, Args, CommandFactory, Parser, Subcommand};
+use clap::{Arg, Args, CommandFactory, Parser, Subcommand, ValueHint};
 
 use crate::messages;
 
@@ -22,6 +22,8 @@ mod lists;
 mod lora;
 mod metadata;
 mod model;
+mod model_flags;
+mod out_path;
 mod perplexity;
 mod placing;
 pub mod precedence;
@@ -47,6 +49,8 @@ pub use hub::{HubArgs, Models};
 pub use lora::LoraArgs;
 pub use metadata::MetadataArgs;
 pub use model::{FlashAttn, ModelArgs};
+pub use model_flags::{ModelFlags, Paths};
+pub use out_path::OutPath;
 pub use perplexity::{Imatrix, Perplexity};
 pub(crate) use placing::size;
 pub use placing::{AdapterArgs, PlacingArgs};
@@ -62,8 +66,8 @@ const AFTER: &str = "\
 `bilayer run --help` lists the flags of `run`; they have llama.cpp's names. A flag that is not given is read from its LLAMA_ARG_* variable, then from bilayer.toml \
 (long flags without dashes: `threads = 8`) in the working directory or in ~/.config/bilayer; then its default applies.
 
-Exit codes: 0 success, 1 `verify` found a difference, 2 usage, 3 `evaluate` is below its floor, 65 bad model file, 66 no such file, 69 no such device, 70 internal error, 73 cannot \
-create output, 74 input or output failed, 75 does not fit in memory, 130 interrupted.";
+Exit codes: 0 success, 1 `verify` found a difference, `batch` has a refused request, `audit verify` a changed log, 2 usage, 3 `evaluate` is below its floor, 65 bad model file, 66 no such file, 69 no such device, 70 internal error, 73 cannot \
+create output, 74 input or output failed, 75 does not fit in memory, 129, 130, 143 ended by SIGHUP, Ctrl-C or SIGTERM.";
 
 /// Run large language models on your own CPU and GPUs.
 ///
@@ -84,8 +88,13 @@ pub fn command() -> clap::Command {
         true => arg.allow_negative_numbers(true),
         false => arg,
     };
+    // Shells complete a path, as they do for a `PathBuf` without being told.
+    let paths = |arg: Arg| match OutPath::is_of(&arg) {
+        true => arg.value_hint(ValueHint::AnyPath),
+        false => arg,
+    };
     let cli = Cli::command().args_override_self(true);
-    messages::add_flags(cli).mut_subcommands(|command| command.mut_args(numbers))
+    messages::add_flags(cli).mut_subcommands(|command| command.mut_args(|arg| paths(numbers(arg))))
 }
 
 /// The number of threads asked for; as in llama.cpp, 0 or less means the default.
@@ -159,7 +168,7 @@ pub enum Command {
     Man {
         /// Folder to write the pages to; without it, the main page is printed
         #[arg(long, value_name = "DIR")]
-        out: Option<PathBuf>,
+        out: Option<OutPath>,
     },
 }
 
@@ -198,10 +207,10 @@ pub struct RunArgs {
     pub logprobs: Option<usize>,
     /// Write the logits at every prompt token, float32 [tokens, vocab]
     #[arg(long, value_name = "FILE.npy")]
-    pub logits: Option<PathBuf>,
+    pub logits: Option<OutPath>,
     /// Write a timeline of all devices, in the trace format that Perfetto opens
     #[arg(long, value_name = "FILE")]
-    pub trace: Option<PathBuf>,
+    pub trace: Option<OutPath>,
     /// Print one JSON document; in a chat, one line of JSON per answer
     #[arg(long)]
     pub json: bool,
@@ -302,7 +311,7 @@ pub struct Verify {
     pub tokens: Vec<u32>,
     /// Write the logits of b, float32 [tokens, vocab]
     #[arg(long, value_name = "FILE.npy")]
-    pub logits: Option<PathBuf>,
+    pub logits: Option<OutPath>,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,

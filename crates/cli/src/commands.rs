@@ -35,6 +35,9 @@ mod verify;
 
 /// Runs a command. Returns the exit code of a command that succeeded or was interrupted.
 pub fn execute(mut command: Command) -> Result<u8, Failure> {
+    if command.model_flags().is_some_and(|flags| flags.lists_devices()) {
+        return devices::list();
+    }
     locate::models(&mut command)?;
     match command {
         Command::Run(args) => run::execute(&args),

@@ -40,6 +40,8 @@ pub struct Source<'a> {
     pub map: bool,
     /// Whether all of it is used until the process ends.
     pub runs: bool,
+    /// Whether it is read and locked in memory.
+    pub lock: bool,
     /// Metadata that replaces the file's.
     pub metadata: Option<&'a MetadataArgs>,
     /// Adapters.
@@ -52,7 +54,7 @@ impl<'a> Source<'a> {
     /// A file as it is, mapped.
     pub fn plain(path: Option<&'a Path>) -> Source<'a> {
         let (metadata, lora, applied) = (None, None, Applied::Fixed);
-        Source { path, map: true, runs: false, metadata, lora, applied }
+        Source { path, map: true, runs: false, lock: false, metadata, lora, applied }
     }
 }
 
@@ -100,6 +102,9 @@ pub fn model(source: &Source<'_>) -> Result<Model, bilayer_engine::Error> {
     let file = bilayer_engine::open_with(path, options);
     bar.finish_and_clear();
     let model = Model::adapted(file?, &overrides, adapters)?;
+    if source.lock {
+        model.lock()?;
+    }
     if source.runs {
         // The last handle is leaked: freeing tables and unmapping the file would only delay the end of the process,
         // which does both.

@@ -8,7 +8,7 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 
 use crate::args::precedence::source;
-use crate::args::{Command, HubArgs, Serving};
+use crate::args::{Command, HubArgs, ModelFlags, Paths, Serving};
 use crate::failure::{BAD_MODEL, Failure, NO_FILE};
 use crate::{interrupt, output, progress};
 
@@ -43,9 +43,6 @@ pub fn settle(command: &mut Command, matches: &ArgMatches) -> Result<(), Failure
 /// # Errors
 /// A model that cannot be found or downloaded.
 pub fn models(command: &mut Command) -> Result<(), Failure> {
-    if lists_devices(command) {
-        return Ok(());
-    }
     let mut flags = HubArgs::default();
     each(command, &mut |models, hub| {
         for model in models.iter_mut() {
@@ -91,65 +88,21 @@ fn further(
     Ok(())
 }
 
-fn lists_devices(command: &Command) -> bool {
-    match command {
-        Command::Run(args) => args.model.placing.adapter.list_devices,
-        Command::Batch(args) => args.serving.model.placing.adapter.list_devices,
-        Command::Plan(args) => args.model.placing.adapter.list_devices,
-        Command::Profile(args) => args.model.placing.adapter.list_devices,
-        Command::Verify(args) => args.model.placing.adapter.list_devices,
-        Command::Embed(args) => args.model.placing.adapter.list_devices,
-        Command::Rerank(args) => args.model.placing.adapter.list_devices,
-        Command::Classify(args) => args.model.placing.adapter.list_devices,
-        Command::Extract(args) => args.model.placing.adapter.list_devices,
-        Command::Perplexity(args) => args.model.placing.adapter.list_devices,
-        Command::Imatrix(args) => args.model.placing.adapter.list_devices,
-        Command::Cost(args) => args.model.placing.adapter.list_devices,
-        Command::Evaluate(args) => args.models.flags.placing.adapter.list_devices,
-        Command::Bench(args) => args.placing.adapter.list_devices,
-        _ => false,
-    }
-}
-
 /// Changes the models of a command.
 type Change<'c> = dyn FnMut(&mut Vec<PathBuf>, &mut HubArgs) -> Result<(), Failure> + 'c;
 
 /// Applies a change to the models that the flags of a command name.
 fn each(command: &mut Command, change: &mut Change<'_>) -> Result<(), Failure> {
-    let (model, hub) = match command {
-        Command::Run(args) => (&mut args.model.model, &mut args.model.hub),
-        Command::Serve(args) => (&mut args.serving.model.model, &mut args.serving.model.hub),
-        Command::Batch(args) => (&mut args.serving.model.model, &mut args.serving.model.hub),
-        Command::Plan(args) => (&mut args.model.model, &mut args.model.hub),
-        Command::Profile(args) => (&mut args.model.model, &mut args.model.hub),
-        Command::Cost(args) => (&mut args.model.model, &mut args.model.hub),
-        Command::Verify(args) => (&mut args.model.model, &mut args.model.hub),
-        Command::Embed(args) => (&mut args.model.model, &mut args.model.hub),
-        Command::Rerank(args) => (&mut args.model.model, &mut args.model.hub),
-        Command::Classify(args) => (&mut args.model.model, &mut args.model.hub),
-        Command::Extract(args) => (&mut args.model.model, &mut args.model.hub),
-        Command::Perplexity(args) => (&mut args.model.model, &mut args.model.hub),
-        Command::Imatrix(args) => (&mut args.model.model, &mut args.model.hub),
-        Command::Tokenize(args) => (&mut args.vocabulary.model, &mut args.vocabulary.hub),
-        Command::Detokenize(args) => (&mut args.vocabulary.model, &mut args.vocabulary.hub),
-        Command::Inspect(args) => {
-            args.model = args.model.take().or(args.path.take());
-            (&mut args.model, &mut args.hub)
+    let Some(ModelFlags { paths, hub, .. }) = command.model_flags() else { return Ok(()) };
+    match paths {
+        Paths::One(model) => {
+            let mut models: Vec<PathBuf> = model.take().into_iter().collect();
+            change(&mut models, hub)?;
+            *model = models.pop();
+            Ok(())
         }
-        Command::Bench(args) => {
-            let lists = &mut *args.model;
-            return change(&mut lists.model, &mut lists.hub);
-        }
-        Command::Evaluate(args) => {
-            let several = &mut args.models;
-            return change(&mut several.paths, &mut several.flags.hub);
-        }
-        _ => return Ok(()),
-    };
-    let mut models: Vec<PathBuf> = model.take().into_iter().collect();
-    change(&mut models, hub)?;
-    *model = models.pop();
-    Ok(())
+        Paths::Several(models) => change(models, hub),
+    }
 }
 
 /// The path that `given` is or stands for.

@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
+use crate::args::OutPath;
 use crate::failure::Failure;
 
 /// How much is printed.
@@ -51,7 +51,7 @@ pub fn add_flags(cli: Command) -> Command {
         let log_file = Arg::new(LOG_FILE)
             .long("log-file")
             .value_name("FILE")
-            .value_parser(clap::value_parser!(PathBuf))
+            .value_parser(clap::value_parser!(OutPath))
             .help("Also append all messages to a file")
             .help_heading("Messages");
         let verbose = Arg::new(VERBOSE)
@@ -101,7 +101,7 @@ pub fn choose(command: &Command, given: &ArgMatches) -> Result<(), Failure> {
 }
 
 /// The file that also gets the messages.
-fn log_file<'g>(command: &Command, given: &'g ArgMatches) -> Option<&'g PathBuf> {
+fn log_file<'g>(command: &Command, given: &'g ArgMatches) -> Option<&'g OutPath> {
     let is_for_messages = has(command, LOG_FILE) && !has_log(command);
     is_for_messages.then(|| given.get_one(LOG_FILE)).flatten()
 }
@@ -125,6 +125,8 @@ pub fn write(level: Level, line: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -145,8 +147,8 @@ mod tests {
                 .mut_subcommand(&name, |command| command.ignore_errors(true));
             let matches = matches.try_get_matches_from(line).expect("errors are ignored");
             let (_, given) = matches.subcommand().expect("a command");
-            let file = (name != "serve").then(|| PathBuf::from("x"));
-            assert_eq!(log_file(command, given), file.as_ref(), "{name}");
+            let file = (name != "serve").then(|| Path::new("x"));
+            assert_eq!(log_file(command, given).map(|path| &**path), file, "{name}");
         }
     }
 }

@@ -42,6 +42,20 @@ pub fn steps(verb: &'static str) -> ProgressBar {
     styled(verb, COUNT)
 }
 
+/// Prepares a session, with a bar over the bytes that are loaded: `work` passes on what it is given as
+/// [`Settings::progress`](bilayer_engine::session::Settings).
+pub fn loading<T>(work: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
+    loading_as("loading", work)
+}
+
+/// As [`loading`], with another name of the bar.
+pub fn loading_as<T>(verb: &'static str, work: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
+    let bar = bytes(verb);
+    let made = work(&mut |progress| prepare(&bar, progress));
+    bar.finish_and_clear();
+    made
+}
+
 /// Updates a bar with the progress of preparing a session.
 pub fn prepare(bar: &ProgressBar, progress: Progress) {
     match progress.stage {

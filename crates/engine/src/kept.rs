@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use bilayer_gguf::temporary::{self, Access};
+use bilayer_text::hash::fnv;
 
 /// The folder.
 #[derive(Clone, Debug)]
@@ -52,28 +53,12 @@ impl Kept {
     }
 }
 
-/// FNV-1a of 64 bits (Fowler, Noll and Vo, draft-eastlake-fnv).
-pub fn fnv(data: &[u8]) -> u64 {
-    fnv_from(FNV_START, data)
-}
-
-/// The hash of nothing.
-pub const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
-
-/// Continues a hash with more data.
-pub fn fnv_from(hash: u64, data: &[u8]) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    data.iter().fold(hash, step)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Kept, fnv};
+    use super::Kept;
 
     #[test]
     fn a_damaged_file_is_none() {
-        // The value of the authors' own test suite for "foobar".
-        assert_eq!(fnv(b"foobar"), 0x8594_4171_f739_67e8);
         let folder = tempfile::tempdir().unwrap();
         let kept = Kept::new(&folder.path().join("made"));
         assert_eq!(kept.load("a"), None);

@@ -142,6 +142,14 @@ impl Model {
         &self.0.file
     }
 
+    /// Reads the weights, and those of its adapters, and locks them in memory.
+    ///
+    /// # Errors
+    /// [`Error::File`]: the limit on locked memory is too low.
+    pub fn lock(&self) -> Result<(), Error> {
+        self.file().lock().map_err(Error::File)
+    }
+
     fn directory(&self) -> Adapted<'_> {
         Adapted { file: self.file(), loras: &self.0.loras }
     }

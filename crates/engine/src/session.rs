@@ -1,7 +1,5 @@
 //! A session: a model placed on devices, with its KV cache. `step` only executes what was prepared.
 
-use std::time::Duration;
-
 use bilayer_graph::{Backend, Kernel, Limits, PageCopy, Value};
 use bilayer_scheduler::{Plan, Times};
 
@@ -55,7 +53,7 @@ pub use saved::SavedSequence;
 pub use settings::{Overlap, Progress, Purpose, Settings, Stage, kv_types};
 pub use spent::Spent;
 pub use stream::Prefill;
-pub use top::Top;
+pub(crate) use top::Top;
 pub use trace::{Event, Trace, What};
 
 /// Tokens of one sequence to be run in a step.
@@ -152,7 +150,6 @@ pub struct Session {
     lost: Option<(usize, bilayer_graph::Error)>,
     /// Steps in progress.
     waves: Waves,
-    load: Duration,
 }
 
 impl Session {
@@ -316,11 +313,6 @@ impl Session {
         segments.iter().flat_map(|s| backends[s.device].kernels(s.id)).collect()
     }
 
-    /// How long [`Session::new`] took.
-    pub fn load_time(&self) -> Duration {
-        self.load
-    }
-
     /// Time spent in steps since the last call.
     pub fn take_spent(&mut self) -> Spent {
         let mut all = Spent::of(self.pipeline.backends.len());
@@ -371,6 +363,12 @@ impl Session {
 
     /// Warnings since the last call: events that the user should know about although the session continues.
     pub fn take_warnings(&mut self) -> Vec<Warning> {
+        for backend in &mut self.pipeline.backends {
+            for reason in backend.take_replaced() {
+                let device = backend.facts().name.clone();
+                self.warnings.push(Warning::Simplified { device, reason });
+            }
+        }
         std::mem::take(&mut self.warnings)
     }
 
@@ -395,7 +393,7 @@ impl Session {
         self.step_reading(runs, self.logits)
     }
 
-    /// Number of best tokens returned by [`Session::step_top`]; `None` if the head's device cannot find them, or
+    /// Number of best tokens of a row that the head's device can be asked for; `None` if it cannot find them, or
     /// [`Settings::top_k`] did not request them.
     pub fn top_k(&self) -> Option<usize> {
         self.read.best.map(|best| best.k)
@@ -404,18 +402,6 @@ impl Session {
     /// A value named in [`Settings::watched`], `[rows, width]` f32 of the last [`Session::step`]; `None` for others.
     pub fn watched(&self, value: Value) -> Option<&[f32]> {
         self.read.watched.contains(&value).then(|| self.pipeline.kept(value)).flatten()
-    }
-
-    /// Like [`Session::step`], but reads back only the best tokens of each requested row.
-    ///
-    /// # Panics
-    /// If [`Session::top_k`] is `None`.
-    ///
-    /// # Errors
-    /// Those of [`Session::step`].
-    pub fn step_top(&mut self, runs: &[Run<'_>]) -> Result<Top<'_>, Error> {
-        let reading = self.best().expect(BEST_ASKED);
-        Ok(Top::new(reading, self.step_reading(runs, reading)?))
     }
 
     /// Appends `tokens` to a sequence in micro-batches and returns the logits `[vocab]` after the last one. `each`
@@ -434,30 +420,6 @@ impl Session {
         each: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Option<&[f32]>, Error> {
         self.prefill_reading(sequence, tokens, each, self.logits)
-    }
-
-    /// Like [`Session::prefill`], but reads back only the best tokens.
-    ///
-    /// # Panics
-    /// If [`Session::top_k`] is `None`.
-    ///
-    /// # Errors
-    /// Those of [`Session::step`].
-    pub fn prefill_top(
-        &mut self,
-        sequence: SequenceId,
-        tokens: &[u32],
-        each: &mut dyn FnMut(usize) -> bool,
-    ) -> Result<Option<Top<'_>>, Error> {
-        let reading = self.best().expect(BEST_ASKED);
-        let data = self.prefill_reading(sequence, tokens, each, reading)?;
-        Ok(data.map(|data| Top::new(reading, data)))
-    }
-
-    /// What a step reads for as many best tokens as it can return.
-    fn best(&self) -> Option<Reading> {
-        let reading = |Best { value, k }| Reading { value, width: 2 * k, top_k: Some(k) };
-        self.read.best.map(reading)
     }
 
     /// What a step reads for rows of which so many best tokens suffice; `None` if all logits are needed.
@@ -555,6 +517,3 @@ impl Session {
         Cut { rows: micro_rows.max(1), whole_runs: self.graph.takes_whole_sequences() }
     }
 }
-
-/// Why [`Session::best`] is `Some` in [`Session::step_top`]: the message if a caller breaks that promise.
-const BEST_ASKED: &str = "asked for in the settings, and found to be there";

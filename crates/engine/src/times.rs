@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bilayer_graph::{Backend, Graph, Limits, Weight};
 use bilayer_scheduler::{Basis, DeviceTimes, Times};
+use bilayer_text::hash::fnv;
 
 use crate::kept::Kept;
 use crate::{Error, Model};
@@ -71,7 +72,7 @@ impl Subject<'_> {
         for Weight { ty, rows, cols, layer, .. } in &self.graph.weights {
             key += &format!("|{ty} {rows} {cols} {layer:?}");
         }
-        format!("times-{:016x}.json", crate::kept::fnv(key.as_bytes()))
+        format!("times-{:016x}.json", fnv(key.as_bytes()))
     }
 }
 

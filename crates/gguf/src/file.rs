@@ -355,7 +355,7 @@ impl File {
     /// # Errors
     /// [`Error::Io`] if the limit on locked memory is too low.
     pub fn lock(&self) -> Result<(), Error> {
-        let action = "lock its memory (raise the limit, ulimit -l, or leave out --mlock)";
+        let action = "lock its memory (raise the limit, ulimit -l, or leave out mlock)";
         for shard in self.shards.iter() {
             let Some(region) = &shard.region else { continue };
             let file = || shard.name.clone();

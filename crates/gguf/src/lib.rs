@@ -53,6 +53,8 @@ pub use file::{File, OpenOptions, Progress, Tensor};
 pub use layout::TensorLayout;
 pub use metadata::Metadata;
 pub use overrides::MetadataOverride;
+pub use shards::shard_paths;
+pub use temporary::is_same_file;
 pub use value::{Array, Strings, Value};
 pub use writer::{NewTensor, SourceError, to_bytes, write};
 

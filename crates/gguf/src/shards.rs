@@ -37,6 +37,16 @@ impl<'a> Name<'a> {
     }
 }
 
+/// The files of the model of which `path` is a shard by its name, the first first; `path` alone if it has no such name.
+/// Nothing is opened.
+pub fn shard_paths(path: &Path) -> Vec<PathBuf> {
+    let shards = Name::of(path).filter(|name| name.count <= limits::SHARDS);
+    let of = |name: Name<'_>| {
+        (1..=name.count).map(|number| path.with_file_name(name.sibling(number))).collect()
+    };
+    shards.map_or_else(|| vec![path.to_owned()], of)
+}
+
 /// The paths of the other shards of the model whose first file is `path`; empty for a model of one file.
 pub(crate) fn others(path: &Path, file: &str, metadata: &Metadata) -> Result<Vec<PathBuf>, Error> {
     let count = count(metadata)?;
@@ -134,4 +144,30 @@ pub(crate) fn check_single(file: &str, metadata: &Metadata) -> Result<(), Error>
 
 fn count(metadata: &Metadata) -> Result<u64, Error> {
     Ok(metadata.opt_u64(COUNT)?.unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_stands_for_all_by_its_name() {
+        let names = |path: &str| -> Vec<String> {
+            let paths = shard_paths(Path::new(path)).into_iter();
+            paths.map(|path| path.display().to_string()).collect()
+        };
+        let both = ["d/m-00001-of-00002.gguf", "d/m-00002-of-00002.gguf"];
+        assert_eq!(names("d/m-00001-of-00002.gguf"), both);
+        assert_eq!(names("d/m-00002-of-00002.gguf"), both);
+        for whole in [
+            "d/m.gguf",
+            "d/m-of-2.gguf",
+            "d/m-1-of-00002.gguf",
+            "d/m-+0001-of-00002.gguf",
+            "m-00001-of-x.gguf",
+            "m-00001-of-99999.gguf",
+        ] {
+            assert_eq!(names(whole), [whole]);
+        }
+    }
 }

@@ -164,7 +164,22 @@ pub(crate) fn create_sized(path: &Path, len_bytes: u64) -> Result<Draft, Error> 
     }
 }
 
-fn folder_of(path: &Path) -> &Path {
+/// Whether two paths lead to one regular file, by links of either kind (on Windows, symbolic links only). A device, such as
+/// the null device, and a folder are no such file.
+pub fn is_same_file(a: &Path, b: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let facts = |path: &Path| fs::metadata(path).ok().filter(fs::Metadata::is_file);
+        let place = |path: &Path| facts(path).map(|facts| (facts.dev(), facts.ino()));
+        place(a).is_some_and(|place_of_a| Some(place_of_a) == place(b))
+    }
+    #[cfg(not(unix))]
+    fs::canonicalize(a).is_ok_and(|a| a.is_file() && Some(a) == fs::canonicalize(b).ok())
+}
+
+/// The folder of a file: the working directory, `.`, for a bare name.
+pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),

@@ -1,6 +1,6 @@
 //! The input of planning: the devices, and a session's requirements.
 
-use bilayer_graph::{CacheInfo, Facts, PAGE_TOKENS, Rows, StateInfo, ValueInfo};
+use bilayer_graph::{CacheInfo, Facts, Limits, PAGE_TOKENS, Rows, StateInfo, ValueInfo};
 use bilayer_quant::Type;
 
 use crate::Times;
@@ -68,6 +68,19 @@ impl Default for Budget {
 }
 
 impl Budget {
+    /// That of a session with these limits, without a margin.
+    pub fn of(limits: &Limits) -> Budget {
+        Budget {
+            context: limits.pages * PAGE_TOKENS,
+            states: limits.states,
+            tokens: limits.tokens,
+            outputs: limits.outputs,
+            key_type: limits.key_type,
+            value_type: limits.value_type,
+            margin_bytes: 0,
+        }
+    }
+
     /// Pages per cache.
     pub fn pages(&self) -> usize {
         self.context.div_ceil(PAGE_TOKENS)

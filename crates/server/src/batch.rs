@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
+use bilayer_text::hash::hex;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
@@ -289,7 +290,3 @@ impl Answering<'_> {
     }
 }
 
-/// A digest in hexadecimal digits.
-fn hex(digest: impl AsRef<[u8]>) -> String {
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-}

@@ -187,19 +187,6 @@ impl Device {
     }
 }
 
-/// The memory requirements of a session with these limits.
-fn budget(limits: &Limits) -> Budget {
-    Budget {
-        context: limits.pages * PAGE_TOKENS,
-        states: limits.states,
-        tokens: limits.tokens,
-        outputs: limits.outputs,
-        key_type: limits.key_type,
-        value_type: limits.value_type,
-        margin_bytes: 0,
-    }
-}
-
 impl Backend for Device {
     fn facts(&self) -> &Facts {
         &self.facts
@@ -253,7 +240,7 @@ impl Backend for Device {
     }
 
     fn compile(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<SegmentId, Error> {
-        let (graph, budget) = (segment.graph, budget(&limits));
+        let (graph, budget) = (segment.graph, Budget::of(&limits));
         let planned = PlannedSegment {
             device: 0,
             nodes: segment.nodes.clone(),

@@ -148,6 +148,7 @@ mod tests {
         assert_eq!([at(0.0), at(0.5), at(0.95), at(0.99), at(1.0)], [1, 50, 95, 99, 100]);
         assert!(quantile(&[], 0.99).is_nan() && median(&[]).is_nan() && largest(&[]).is_nan());
         assert_eq!(quantile(&[7.0], 0.99) as u32, 7);
+        assert!((median(&[1.0, 2.0]) - 1.5).abs() < 1e-12);
         assert_eq!(spread(&[3.0, 1.0, 2.0], 1), "2.0 (1.0 to 3.0)");
     }
 

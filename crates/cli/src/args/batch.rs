@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Serving;
+use super::{OutPath, Serving};
 
 /// `bilayer batch`.
 #[derive(Args, Clone, Debug)]
@@ -15,10 +15,10 @@ pub struct Batch {
     /// Answers, a JSON object per line, in the order of the requests. Until all are there, they are kept in OUT.journal,
     /// with which the same command goes on after an interruption
     #[arg(value_name = "OUT")]
-    pub output: PathBuf,
+    pub output: OutPath,
     /// Append a record of every answer to a log whose lines are chained by hashes; `bilayer audit verify` checks it
     #[arg(long, value_name = "FILE")]
-    pub audit: Option<PathBuf>,
+    pub audit: Option<OutPath>,
     /// Replace OUT if it exists
     #[arg(long)]
     pub overwrite: bool,

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use super::lists::Lists;
 use super::model::{kv_type, numa};
 use super::placing::offload;
-use super::{AdapterArgs, FlashAttn, HubArgs, ModelArgs, PlacingArgs, switch};
+use super::{AdapterArgs, FlashAttn, HubArgs, ModelArgs, OutPath, PlacingArgs, switch};
 
 /// Most values in one range.
 const RANGE_MOST: usize = 1000;
@@ -68,13 +68,13 @@ pub struct Bench {
     pub json: bool,
     /// Write a page that compares the results, in HTML
     #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
+    pub html: Option<OutPath>,
     /// Results of earlier runs to compare with in the page, as -o json or -o jsonl wrote them; commas separate several
     #[arg(long, value_name = "FILE", value_delimiter = ',', requires = "html")]
     pub compare: Vec<PathBuf>,
     /// Write a timeline of the last tests, in the trace format that Perfetto opens
     #[arg(long, value_name = "FILE")]
-    pub trace: Option<PathBuf>,
+    pub trace: Option<OutPath>,
     #[command(flatten)]
     pub model: Lists<BenchModelArgs, ModelArgs>,
     #[command(flatten)]

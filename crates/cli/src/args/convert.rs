@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::OutPath;
+
 const AFTER: &str = "\
 DIR is a checkpoint as published on Hugging Face: config.json, model.safetensors or its shards and their index, and \
 tokenizer.json, a SentencePiece model (tokenizer.model, spiece.model, sentencepiece.bpe.model) or vocab.txt. Norm \
@@ -19,7 +21,7 @@ pub struct Convert {
     /// File to write, {ftype} and {FTYPE} in its name being the type, or a folder for NAME-TYPE.gguf; an existing file is
     /// replaced once the new one is complete [default: DIR/NAME-TYPE.gguf]
     #[arg(long, value_name = "FILE")]
-    pub outfile: Option<PathBuf>,
+    pub outfile: Option<OutPath>,
     /// Type of the matrices: auto (the checkpoint's type), f32, f16, bf16, q8_0
     #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = outtype)]
     pub outtype: Outtype,

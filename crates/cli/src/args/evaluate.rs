@@ -7,7 +7,7 @@ use clap::error::Error;
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use super::cost::share;
-use super::{ModelArgs, PriceArgs};
+use super::{ModelArgs, OutPath, PriceArgs};
 
 /// `bilayer evaluate`.
 #[derive(Args, Debug)]
@@ -35,7 +35,7 @@ pub struct Evaluate {
     pub chat_template: Option<String>,
     /// Write a page with the results and all answers, in HTML
     #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
+    pub html: Option<OutPath>,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,

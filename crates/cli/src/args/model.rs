@@ -85,6 +85,7 @@ impl ModelArgs {
             path,
             map: !self.no_mmap,
             runs: false,
+            lock: self.mlock,
             metadata: Some(&self.metadata),
             lora: Some(&self.lora),
             applied: Applied::Fixed,

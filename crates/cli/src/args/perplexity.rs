@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::ModelArgs;
+use super::{ModelArgs, OutPath};
 
 /// `bilayer perplexity`.
 #[derive(Args, Debug)]
@@ -17,7 +17,7 @@ pub struct Perplexity {
     pub chunks: Option<i64>,
     /// Write the logits in llama.cpp's format, for --kl of another model
     #[arg(long, value_name = "FILE", aliases = ["kl-divergence-base", "save-all-logits"])]
-    pub kl_base: Option<PathBuf>,
+    pub kl_base: Option<OutPath>,
     /// Compare with the logits in a file written by --kl-base or llama-perplexity, over the same windows
     #[arg(long, value_name = "FILE", conflicts_with_all = ["file", "kl_base"])]
     pub kl: Option<PathBuf>,
@@ -29,7 +29,7 @@ pub struct Perplexity {
     pub json: bool,
     /// Write a page with the result, in HTML
     #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
+    pub html: Option<OutPath>,
     #[command(flatten)]
     pub model: ModelArgs,
 }
@@ -42,7 +42,7 @@ pub struct Imatrix {
     pub file: Option<PathBuf>,
     /// File to write; an existing file is replaced once the new one is complete
     #[arg(short, long, value_name = "FILE", default_value = "imatrix.gguf", alias = "output-file")]
-    pub output: PathBuf,
+    pub output: OutPath,
     /// Windows after which the sums so far are written beside it, to NAME.partial.gguf, from which an interrupted run goes
     /// on; 0 is never; short form -ofreq
     #[arg(long, value_name = "N", default_value_t = 10)]

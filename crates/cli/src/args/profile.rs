@@ -1,17 +1,15 @@
 //! Flags of `profile`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
-use super::ModelArgs;
+use super::{ModelArgs, OutPath};
 
 /// `bilayer profile`.
 #[derive(Args, Debug)]
 pub struct Profile {
     /// Folder for profile.html, SVG charts and profile.json; `none` writes no files
     #[arg(long, value_name = "DIR", default_value = "profile")]
-    pub out: PathBuf,
+    pub out: OutPath,
     /// Prompt length in tokens [default: one to two seconds' worth]
     #[arg(short = 'p', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub n_prompt: Option<u32>,
@@ -24,7 +22,7 @@ pub struct Profile {
     pub repetitions: u32,
     /// Write a timeline of the last steps, in the trace format that Perfetto opens
     #[arg(long, value_name = "FILE")]
-    pub trace: Option<PathBuf>,
+    pub trace: Option<OutPath>,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,

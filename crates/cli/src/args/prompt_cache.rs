@@ -1,8 +1,8 @@
 //! Flags of `run` for what it keeps of a prompt.
 
-use std::path::PathBuf;
-
 use clap::Args;
+
+use super::OutPath;
 
 /// The file and how it is used.
 #[derive(Args, Clone, Debug)]
@@ -10,7 +10,7 @@ use clap::Args;
 pub struct PromptCacheArgs {
     /// Keep the KV cache of the prompt in this file: the next run with the same beginning computes only the rest
     #[arg(long, value_name = "FILE")]
-    pub prompt_cache: Option<PathBuf>,
+    pub prompt_cache: Option<OutPath>,
     /// Keep that of the answer, too
     #[arg(long, requires = "prompt_cache")]
     pub prompt_cache_all: bool,

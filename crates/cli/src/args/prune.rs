@@ -6,6 +6,8 @@ use bilayer_convert::prune::drop::Dropped;
 use bilayer_convert::prune::{Method, Pattern};
 use clap::Args;
 
+use super::OutPath;
+
 /// `bilayer prune`.
 #[derive(Args, Clone, Debug)]
 pub struct Prune {
@@ -14,7 +16,7 @@ pub struct Prune {
     pub input: PathBuf,
     /// File to write; an existing file is replaced once the new one is complete
     #[arg(value_name = "OUT")]
-    pub out: PathBuf,
+    pub out: OutPath,
     /// How weights are chosen: magnitude, wanda or sparsegpt
     #[arg(long, default_value = "wanda")]
     pub method: Method,
@@ -49,7 +51,7 @@ pub struct Prune {
     pub checkpoint: Option<PathBuf>,
     /// Write the pruned weights as a checkpoint, too, for training
     #[arg(long, value_name = "FOLDER", requires = "checkpoint", conflicts_with = "drop_layers")]
-    pub checkpoint_out: Option<PathBuf>,
+    pub checkpoint_out: Option<OutPath>,
     /// Most windows of each text
     #[arg(long, value_name = "N", default_value_t = 64)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]

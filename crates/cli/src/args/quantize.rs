@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use bilayer_convert::smooth::Alpha;
 use clap::{ArgGroup, Args};
 
+use super::OutPath;
+
 const AFTER: &str = "\
 Types are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q2_K_S, Q3_K_S, Q3_K_M, Q3_K_L, Q4_K_S, Q4_K_M, Q5_K_S, \
 Q5_K_M, Q6_K, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ2_M, IQ3_XXS, IQ3_XS, IQ3_S, IQ3_M, IQ4_NL, IQ4_XS, TQ1_0, TQ2_0, \
@@ -24,7 +26,7 @@ pub struct Quantize {
     pub input: PathBuf,
     /// File to write; an existing file is replaced once the new one is complete [default: ggml-model-TYPE.gguf beside IN]
     #[arg(value_name = "OUT")]
-    pub out: PathBuf,
+    pub out: OutPath,
     /// A mix such as Q4_K_M, one type, llama.cpp's number of it (15), or COPY
     #[arg(value_name = "TYPE")]
     pub r#type: Option<String>,
@@ -69,7 +71,7 @@ pub struct Quantize {
     pub ctx_size: usize,
     /// Write the types chosen by --target-bpw to a file for --tensor-type-file
     #[arg(long, value_name = "FILE", requires = "target_bpw")]
-    pub tensor_types_out: Option<PathBuf>,
+    pub tensor_types_out: Option<OutPath>,
     /// Type of the output head
     #[arg(long, value_name = "TYPE")]
     pub output_tensor_type: Option<String>,

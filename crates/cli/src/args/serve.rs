@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{DraftArgs, ModelArgs, PoolingArg, ReasoningArgs, SamplingArgs, TemplateArgs, switch};
+use super::{
+    DraftArgs, ModelArgs, OutPath, PoolingArg, ReasoningArgs, SamplingArgs, TemplateArgs, switch,
+};
 
 /// `bilayer serve`.
 #[derive(Args, Clone, Debug)]
@@ -79,10 +81,10 @@ pub struct ListenArgs {
     pub log_format: LogFormat,
     /// At the end, write a timeline of the last steps, in the trace format that Perfetto opens
     #[arg(long, value_name = "FILE")]
-    pub trace: Option<PathBuf>,
+    pub trace: Option<OutPath>,
     /// Append the log to a file instead of stderr
     #[arg(long, value_name = "FILE", env = "LLAMA_ARG_LOG_FILE")]
-    pub log_file: Option<PathBuf>,
+    pub log_file: Option<OutPath>,
     /// Short for --log-format json
     #[arg(long, conflicts_with = "log_format")]
     pub log_jsonl: bool,
@@ -183,7 +185,7 @@ pub struct LimitArgs {
     /// Open connections
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub max_connections: usize,
-    /// Open connections of one IP address; by default all for private addresses, 64 for others
+    /// Open connections of one IP address; by default 7/8 of all for private ones, 64 for others
     #[arg(long, value_name = "N")]
     pub max_connections_per_ip: Option<usize>,
     /// Seconds that a request may take; short form -to

@@ -1,15 +1,15 @@
 //! Flags of `synth`.
 
-use std::path::PathBuf;
-
 use clap::Args;
+
+use super::OutPath;
 
 /// `bilayer synth`.
 #[derive(Args, Debug)]
 pub struct Synth {
     /// File to write; an existing file is replaced once the new one is complete
     #[arg(value_name = "OUT")]
-    pub out: PathBuf,
+    pub out: OutPath,
     /// Shape of the model: tiny, llama-1b, llama-8b, llama-70b, mixtral-8x7b, qwen3-30b-a3b, deepseek-lite, lfm2-1b, qwen35-4b, mamba2-1b, minilm-l6
     #[arg(long, value_name = "NAME", default_value = "tiny")]
     pub shape: String,

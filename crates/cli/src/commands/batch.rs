@@ -15,20 +15,17 @@ use crate::{interrupt, output, progress, version};
 
 /// Answers the requests that have no answer yet.
 pub fn execute(args: &args::Batch) -> Result<u8, Failure> {
-    if args.serving.model.placing.adapter.list_devices {
-        return super::devices::list();
-    }
     if args.input == Path::new("-") {
         let line = "requests are read more than once, so IN cannot be standard input; give a file";
         return Err(Failure::usage(line));
     }
     let audit = match &args.audit {
-        Some(path) => Some(Audit { path: path.clone(), facts: facts(args)? }),
+        Some(path) => Some(Audit { path: path.to_path_buf(), facts: facts(args)? }),
         None => None,
     };
     let batch = Batch {
         input: args.input.clone(),
-        output: args.output.clone(),
+        output: args.output.to_path_buf(),
         overwrite: args.overwrite,
         audit,
     };

@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use bilayer_engine::Error;
-use bilayer_engine::session::Progress;
 use bilayer_measure::bench::{Bench as Engine, Measured, Phase, Test};
 use indicatif::ProgressBar;
 
@@ -28,9 +26,6 @@ use work::{Variant, Work};
 
 /// Measures every combination of the lists and prints each result at once.
 pub(super) fn execute(args: &Args) -> Result<u8, Failure> {
-    if args.placing.adapter.list_devices {
-        return super::devices::list();
-    }
     interrupt::catch();
     let work = Work::of(args)?;
     trace::check(args.trace.as_deref())?;
@@ -80,9 +75,6 @@ impl Running<'_> {
 
     fn model(&mut self, source: &Source<'_>) -> Result<u8, Failure> {
         let model = demo::open(source)?;
-        if self.args.model.mlock {
-            model.file().lock().map_err(Error::File)?;
-        }
         self.work.check(&model)?;
         let described = Described::new(&model, source);
         let mut engine = Engine::new(&model);
@@ -107,14 +99,10 @@ impl Running<'_> {
         variant: &'v Variant,
         placing: usize,
     ) -> Result<Placed<'v>, Failure> {
-        let loading = progress::bytes("loading");
-        let mut tell = |p: Progress| progress::prepare(&loading, p);
         // Two bars would draw over each other.
-        let made = self.bar.suspend(|| {
-            let made = engine.ready(&variant.setup, placing, &mut tell);
-            loading.finish_and_clear();
-            made
-        });
+        let made = self
+            .bar
+            .suspend(|| progress::loading(|tell| engine.ready(&variant.setup, placing, tell)));
         let placed = Placed::new(made?, variant, placing);
         if placing == 0
             && let Some(reason) = engine.without_gpu()

@@ -32,9 +32,6 @@ struct Label<'a> {
 
 /// Prints the labels of each text with their probabilities.
 pub fn execute(args: &Classify) -> Result<u8, Failure> {
-    if args.model.placing.adapter.list_devices {
-        return super::devices::list();
-    }
     let routes = route::routes(args)?;
     let texts = encode::texts(&args.texts)?;
     if !routes.is_empty() {

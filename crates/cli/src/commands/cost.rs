@@ -1,6 +1,5 @@
 //! `bilayer cost`: what tokens cost on this machine.
 
-use bilayer_engine::session::Progress;
 use bilayer_measure::bench::{Bench, Method, Setup, Summary, Test};
 use bilayer_measure::cost::{BreakEven, Rates, Workload};
 use bilayer_measure::power::Meter;
@@ -19,9 +18,6 @@ struct Paced {
 
 /// Measures speed and power, and prints prices.
 pub fn execute(args: &Args) -> Result<u8, Failure> {
-    if args.model.placing.adapter.list_devices {
-        return super::devices::list();
-    }
     interrupt::catch();
     let mut meter = meter(&args.prices)?;
     let model = demo::open(&args.model.source())?;
@@ -50,11 +46,9 @@ pub fn execute(args: &Args) -> Result<u8, Failure> {
         placings: vec![asked.placing],
     };
     let mut bench = Bench::new(&model);
-    let loading = progress::bytes("loading");
-    let mut tell = |p: Progress| progress::prepare(&loading, p);
-    let placed = bench.ready(&setup, 0, &mut tell).map(|session| session.plan().map.clone());
-    loading.finish_and_clear();
-    let placement = placed?;
+    let placement = progress::loading(|tell| {
+        bench.ready(&setup, 0, tell).map(|session| session.plan().map.clone())
+    })?;
     interrupt::answering();
     // A prompt runs alone, as in `batch` and `serve`, unless an encoder takes several texts.
     let texts = if is_encoder { args.parallel } else { 1 };

@@ -30,9 +30,6 @@ struct Each<'a> {
 
 /// Prints one vector per text, or one per token.
 pub fn execute(args: &Embed) -> Result<u8, Failure> {
-    if args.model.placing.adapter.list_devices {
-        return super::devices::list();
-    }
     let texts = encode::texts(&args.texts)?;
     let pooling = args.pooling.map(crate::args::PoolingArg::pooling);
     let mut encoder = encode::encoder(&args.model, Purpose::Embed(pooling))?;

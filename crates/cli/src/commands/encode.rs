@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::time::Instant;
 
-use bilayer_engine::Error;
 use bilayer_engine::encode::{Each, Encoder, Excess, Input};
-use bilayer_engine::session::{Progress, Purpose, Settings};
+use bilayer_engine::session::{Purpose, Settings};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -103,20 +102,10 @@ fn lines(path: &Path) -> Result<Vec<Given>, Failure> {
 /// Loads the encoder given by the flags.
 pub fn encoder(args: &ModelArgs, purpose: Purpose) -> Result<Encoder, Failure> {
     let model = demo::open(&args.source())?;
-    if args.mlock {
-        model.file().lock().map_err(Error::File)?;
-    }
-    let bar = progress::bytes("loading");
-    let mut tell = |p: Progress| progress::prepare(&bar, p);
-    let settings = Settings {
-        purpose,
-        sequences: SEQUENCES,
-        progress: Some(&mut tell),
-        ..settings::model(args)?
-    };
-    let encoder = Encoder::new(&model, settings);
-    bar.finish_and_clear();
-    let encoder = encoder?;
+    let settings = Settings { purpose, sequences: SEQUENCES, ..settings::model(args)? };
+    let encoder = progress::loading(|tell| {
+        Encoder::new(&model, Settings { progress: Some(tell), ..settings })
+    })?;
     for note in &encoder.session().plan().notes {
         output::note(&format!("note: {note}"));
     }

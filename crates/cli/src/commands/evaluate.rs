@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bilayer_engine::Model;
 use bilayer_engine::encode::Encoder;
-use bilayer_engine::session::{Progress, Purpose, Settings};
+use bilayer_engine::session::{Purpose, Settings};
 use bilayer_measure::cost::Rates;
 use bilayer_measure::evaluate::{self, Case, Evaluated, Expected, Instruments, Options};
 use bilayer_measure::power::Meter;
@@ -60,9 +60,6 @@ impl Judged {
 
 /// Runs every model with every placement over all cases.
 pub fn execute(args: &Args) -> Result<u8, Failure> {
-    if args.models.flags.placing.adapter.list_devices {
-        return super::devices::list();
-    }
     interrupt::catch();
     trace::check(args.html.as_deref())?;
     let text = output::json_lines(&args.data)?;
@@ -167,18 +164,17 @@ fn judged(
     (encoder, meter): (&mut Option<Encoder>, &mut Option<Meter>),
     (bar, done): (&ProgressBar, usize),
 ) -> Result<Option<Judged>, Failure> {
-    let loading = progress::bytes("loading");
-    let mut tell = |p: Progress| progress::prepare(&loading, p);
     let mut asked = settings::model(&args.models.flags)?;
     asked.placing.gpu_layers = contestant.gpu_layers;
-    let settings = Settings { progress: Some(&mut tell), ..asked };
     let instruments = Instruments {
         encoder: encoder.as_mut(),
         meter: meter.as_mut(),
         told: &mut |cases| bar.set_position((done + cases) as u64),
     };
-    let evaluated = evaluate::run(&contestant.model, settings, cases, options, instruments);
-    loading.finish_and_clear();
+    let evaluated = progress::loading(|tell| {
+        let settings = Settings { progress: Some(tell), ..asked };
+        evaluate::run(&contestant.model, settings, cases, options, instruments)
+    });
     let Some(evaluated) = evaluated.map_err(|error| match error {
         error @ bilayer_measure::Error::Evaluate(_) => Failure::from(error).in_file(&args.data),
         error => error.into(),

@@ -32,9 +32,6 @@ struct Shown<'a> {
 
 /// Prints the entities of each text.
 pub fn execute(args: &Extract) -> Result<u8, Failure> {
-    if args.model.placing.adapter.list_devices {
-        return super::devices::list();
-    }
     let options = Options {
         aggregation: args.aggregation.parse()?,
         stride: args.stride,

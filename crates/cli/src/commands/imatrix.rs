@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bilayer_convert::imatrix::{self, Entry};
 use bilayer_engine::Encode;
+use bilayer_gguf::is_same_file;
 use bilayer_measure::imatrix::{Collector, Scope};
 use bilayer_measure::perplexity::Windows;
 use serde_json::json;
@@ -15,16 +16,13 @@ use crate::commands::run;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt;
 use crate::new_file::NewFile;
-use crate::{output, overwrite, progress};
+use crate::{output, progress};
 
 /// The file of the windows run so far is at most so old, but for a window.
 const PARTIAL_SECONDS: Duration = Duration::from_secs(60);
 
 /// Loads the model, runs the text, adds other files, writes.
 pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
-    if args.model.placing.adapter.list_devices {
-        return super::devices::list();
-    }
     interrupt::catch();
     let began = Instant::now();
     // An unwritable path is reported at once.
@@ -137,7 +135,7 @@ impl Partial {
 
     /// Refuses to replace what an interrupted run has left, unless this run goes on from it.
     fn check(&self, args: &Imatrix) -> Result<(), Failure> {
-        let is_given = args.in_file.iter().any(|path| overwrite::is_same(path, &self.path));
+        let is_given = args.in_file.iter().any(|path| is_same_file(path, &self.path));
         if self.every == 0 || args.file.is_none() || is_given || !self.path.exists() {
             return Ok(());
         }

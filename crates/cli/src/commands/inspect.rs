@@ -1,9 +1,9 @@
 //! `bilayer inspect`: shows a file's contents and what prevents it from running.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use bilayer_gguf::{Array, File, Value};
+use bilayer_text::hash::hex;
 use serde::Serialize;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -171,9 +171,5 @@ pub fn hash(file: &File) -> Result<String, Failure> {
     }
     bar.finish_and_clear();
     file.check_unchanged().map_err(bilayer_engine::Error::File)?;
-    Ok(hasher.finalize().iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    }))
+    Ok(hex(hasher.finalize()))
 }

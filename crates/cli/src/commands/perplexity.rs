@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use bilayer_engine::session::{Progress, Session, Settings};
+use bilayer_engine::session::{Session, Settings};
 use bilayer_engine::{Encode, Error, Model};
 use bilayer_measure::perplexity::{
     Base, Divergence, Logits, Mean, Report, Windows, score, settings,
@@ -26,9 +26,6 @@ const WINDOW: usize = 512;
 
 /// Loads, scores, reports.
 pub fn execute(args: &Perplexity) -> Result<u8, Failure> {
-    if args.model.placing.adapter.list_devices {
-        return super::devices::list();
-    }
     interrupt::catch();
     trace::check(args.html.as_deref())?;
     let model = open(&args.model)?;
@@ -104,7 +101,7 @@ fn run(
     run::warn(&mut session);
     let Some(report) = report? else { return Ok(None) };
     if let Some(path) = &args.html {
-        let text = args.file.as_ref().or(args.kl.as_ref()).or(args.kl_base.as_ref());
+        let text = args.file.as_deref().or(args.kl.as_deref()).or(args.kl_base.as_deref());
         let about = page::About {
             model: model.name(),
             text: text.map_or(String::new(), |path| path.display().to_string()),
@@ -126,9 +123,6 @@ pub(super) fn open(flags: &ModelArgs) -> Result<Model, Failure> {
     let model = demo::open(&flags.source())?;
     if model.config().encoder.is_some() {
         return Err(Error::NoDecoder { name: model.name() }.into());
-    }
-    if flags.mlock {
-        model.file().lock().map_err(Error::File)?;
     }
     Ok(model)
 }
@@ -164,11 +158,9 @@ pub(super) fn shorten(windows: &mut Windows, chunks: Option<i64>) {
 
 /// Prepares a session and prints placement and warnings on stderr.
 pub(super) fn session(model: &Model, settings: Settings<'_>) -> Result<Session, Failure> {
-    let bar = progress::bytes("loading");
-    let mut tell = |p: Progress| progress::prepare(&bar, p);
-    let session = Session::new(model, Settings { progress: Some(&mut tell), ..settings });
-    bar.finish_and_clear();
-    let mut session = session?;
+    let mut session = progress::loading(|tell| {
+        Session::new(model, Settings { progress: Some(tell), ..settings })
+    })?;
     for note in &session.plan().notes {
         output::note(&format!("note: {note}"));
     }

@@ -8,7 +8,7 @@ use bilayer_scheduler::{Basis, Machine, Plan as Placed};
 use serde_json::json;
 
 use crate::args::Plan;
-use crate::commands::{devices, run};
+use crate::commands::run;
 use crate::failure::Failure;
 use crate::{demo, output};
 
@@ -16,10 +16,7 @@ mod target;
 
 /// Prints the plan.
 pub fn execute(args: &Plan) -> Result<u8, Failure> {
-    if args.model.placing.adapter.list_devices {
-        return devices::list();
-    }
-    let model = demo::open(&args.model.source())?;
+    let model = demo::open(&demo::Source { lock: false, ..args.model.source() })?;
     let mut settings = run::settings::model(&args.model)?;
     let machine = args.machine.as_deref().map(described).transpose()?;
     if let Some(text) = &args.r#for {

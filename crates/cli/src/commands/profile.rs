@@ -21,9 +21,6 @@ pub use table::text;
 
 /// Measures every number of layers that fits, prints the table and draws the charts.
 pub(super) fn execute(args: &Args) -> Result<u8, Failure> {
-    if args.model.placing.adapter.list_devices {
-        return super::devices::list();
-    }
     interrupt::catch();
     trace::check(args.trace.as_deref())?;
     let model = demo::open(&args.model.source())?;

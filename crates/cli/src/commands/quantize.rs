@@ -114,7 +114,7 @@ fn named(args: &args::Quantize) -> Result<args::Quantize, Failure> {
         }
         args.r#type = Some(out.to_owned());
         let name = if is_number { mix.name.to_owned() } else { out.to_uppercase() };
-        args.out = args.input.with_file_name(format!("ggml-model-{name}.gguf"));
+        args.out = args.input.with_file_name(format!("ggml-model-{name}.gguf")).into();
     }
     if args.r#type.is_none() && args.target_bpw.is_none() {
         return Err(Failure::usage("no type; give IN OUT TYPE, such as Q4_K_M"));

@@ -20,9 +20,6 @@ struct Scored<'a> {
 
 /// Prints one score per document.
 pub fn execute(args: &Rerank) -> Result<u8, Failure> {
-    if args.model.placing.adapter.list_devices {
-        return super::devices::list();
-    }
     let texts = encode::texts(&args.texts)?;
     let mut encoder = encode::encoder(&args.model, Purpose::Score)?;
     let labels = encoder.text_labels()?.len();

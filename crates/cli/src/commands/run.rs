@@ -56,9 +56,6 @@ struct Answer {
 
 /// Loads, generates, reports.
 pub fn execute(args: &RunArgs) -> Result<u8, Failure> {
-    if args.model.placing.adapter.list_devices {
-        return super::devices::list();
-    }
     interrupt::catch();
     trace::check(args.trace.as_deref())?;
     prompt_cache::check(&args.prompt_cache)?;
@@ -77,9 +74,6 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
     let model = demo::open(&demo::Source { runs: true, ..args.model.source() })?;
     if model.config().encoder.is_some() {
         return Err(Error::NoDecoder { name: model.name() }.into());
-    }
-    if args.model.mlock {
-        model.file().lock().map_err(Error::File)?;
     }
     if !args.json && chat::may_be_meant(args, &model)? {
         output::note(

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bilayer_engine::requests::ExecutorSettings;
 use bilayer_engine::session::{Purpose, Session, Settings};
 use bilayer_engine::{Error, Model};
+use bilayer_gguf::is_same_file;
 use bilayer_server::config::{AtEnd, Config, Limits, Offer, Opened, Origins, Switches};
 use bilayer_server::{Defaults, Notice, Stopper, log};
 use serde_json::{Map, Value};
@@ -15,7 +16,7 @@ use super::run::{DraftSource, settings};
 use crate::args::{LogFormat, Serve, Serving};
 use crate::demo::{self, Applied, Source};
 use crate::failure::{Failure, IO, USAGE};
-use crate::{output, overwrite, trace};
+use crate::{output, trace};
 
 /// Requests that run at once by default.
 const PARALLEL: usize = 8;
@@ -34,9 +35,6 @@ const PROMPT_ROWS: usize = 32;
 
 /// Serves until the process is told to stop.
 pub fn execute(args: &Serve) -> Result<u8, Failure> {
-    if args.serving.model.placing.adapter.list_devices {
-        return super::devices::list();
-    }
     let config = listening(args)?;
     if !config.needs_key() && !config.is_local() {
         output::warning(
@@ -68,9 +66,7 @@ pub fn failure(error: bilayer_server::Error) -> Failure {
     let line = error.to_string();
     match error {
         Error::Model { source: Some(source), .. } => {
-            let advice = source.advice();
-            let line = if advice.is_empty() { line } else { format!("{line}; {advice}") };
-            Failure::Line(source.exit_code() as u8, line)
+            Failure::Line(source.exit_code() as u8, format!("{line}{}", source.advice()))
         }
         Error::Keys(_) | Error::Tls { .. } => Failure::Line(USAGE, line),
         _ => Failure::Line(IO, line),
@@ -98,7 +94,7 @@ fn listening(args: &Serve) -> Result<Config, Failure> {
     for path in [&listen.api_key_file, &listen.ssl_cert_file, &listen.ssl_key_file] {
         path.as_deref().map_or(Ok(()), output::check_input)?;
     }
-    let base = config(&args.serving, listen.trace.as_ref())?;
+    let base = config(&args.serving, listen.trace.as_deref())?;
     Ok(Config {
         addresses,
         executor: ExecutorSettings {
@@ -144,7 +140,7 @@ fn check_folder(folder: &Path) -> Result<(), Failure> {
 }
 
 /// The configuration of what answers requests, with nothing to listen on.
-pub fn config(args: &Serving, trace: Option<&PathBuf>) -> Result<Config, Failure> {
+pub fn config(args: &Serving, trace: Option<&Path>) -> Result<Config, Failure> {
     let parallel = args.requests.parallel().unwrap_or(PARALLEL);
     settings::model(&args.model)?;
     let sampling = settings::options(&args.sampling)?;
@@ -223,13 +219,13 @@ pub fn models(args: &Serving) -> Result<Vec<(String, Option<PathBuf>)>, Failure>
 }
 
 fn is_same(a: &Option<PathBuf>, b: &Option<PathBuf>) -> bool {
-    a == b || a.as_ref().zip(b.as_ref()).is_some_and(|(a, b)| overwrite::is_same(a, b))
+    a == b || a.as_ref().zip(b.as_ref()).is_some_and(|(a, b)| is_same_file(a, b))
 }
 
 /// The models: that of -m, or the demo model where nothing else is offered, then the others.
-fn offers(args: &Serving, trace: Option<&PathBuf>, parallel: usize) -> Result<Vec<Offer>, Failure> {
+fn offers(args: &Serving, trace: Option<&Path>, parallel: usize) -> Result<Vec<Offer>, Failure> {
     let listed = models(args)?;
-    let (is_only, trace) = (listed.len() == 1, trace.cloned());
+    let (is_only, trace) = (listed.len() == 1, trace.map(Path::to_owned));
     let opener = Opener { args: Arc::new(args.clone()), trace, parallel, is_only };
     let template = match &args.template.chat_template_file {
         Some(path) => Some(output::file(path)?),
@@ -379,11 +375,6 @@ impl Opener {
             settings.placing = drafts.beside(settings.placing);
             settings.purpose = drafts.purpose();
         }
-        if args.model.mlock {
-            model.file().lock().map_err(Error::File)?;
-        }
-        let bar = crate::progress::bytes("loading");
-        let mut tell = |p| crate::progress::prepare(&bar, p);
         let wanted = match model.config().encoder.as_ref() {
             Some(encoder) => {
                 let embeds =
@@ -416,9 +407,9 @@ impl Opener {
                 }
             }
         };
-        let session = Session::new(model, Settings { progress: Some(&mut tell), ..wanted });
-        bar.finish_and_clear();
-        let session = session?;
+        let session = crate::progress::loading(|tell| {
+            Session::new(model, Settings { progress: Some(tell), ..wanted })
+        })?;
         let at_end = trace.clone().map(|path| -> AtEnd {
             Box::new(move |session| {
                 if let Err(Failure::Line(_, line)) = trace::write(session, &path) {

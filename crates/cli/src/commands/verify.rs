@@ -12,7 +12,6 @@ use bilayer_measure::verify::{Ends, Input, OpError, Report, verify};
 use serde_json::{Value, json};
 
 use crate::args::Verify;
-use crate::commands;
 use crate::commands::run::prompt::{self, Given};
 use crate::failure::{DIFFERENT, Failure};
 use crate::npy::Npy;
@@ -26,9 +25,6 @@ const TOKENS_MAX: usize = 512;
 
 /// Runs both and reports. The exit code is [`DIFFERENT`] if the error of an op exceeds its bound.
 pub fn execute(args: &Verify) -> Result<u8, Failure> {
-    if args.model.placing.adapter.list_devices {
-        return commands::devices::list();
-    }
     let model = demo::open(&args.model.source())?;
     let tokens = tokens(args, &model)?;
     let placing = args.model.placing.placing();

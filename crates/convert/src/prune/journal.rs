@@ -13,6 +13,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use bilayer_text::hash::hex;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -211,10 +212,6 @@ fn entry(line: &[u8], offset: u64) -> Option<(String, Entry)> {
     let (name, sha256) = (line["tensor"].as_str()?.to_owned(), line["sha256"].as_str()?.to_owned());
     let len = usize::try_from(number("bytes")?).ok().filter(|len| *len <= i64::MAX as usize)?;
     Some((name, Entry { offset, len, sha256, pruned }))
-}
-
-fn hex(digest: impl AsRef<[u8]>) -> String {
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn another(path: &Path, what: &str) -> Error {

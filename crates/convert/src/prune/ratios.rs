@@ -16,6 +16,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use bilayer_engine::{Model, open_file};
+use bilayer_gguf::temporary::folder_of;
 use bilayer_quant::Type;
 
 use super::rows::{Row, Scores};
@@ -328,13 +329,6 @@ impl PatternCosts {
         };
         std::fs::rename(&kept, path).map_err(io("put it in place"))?;
         Ok((pruned, chosen, Some(kl)))
-    }
-}
-
-fn folder_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Random bits: SplitMix64, reproducible on every machine and as fast as memory.
 
+use bilayer_text::hash::fnv;
+
 /// SplitMix64 (Steele, Lea and Flood 2014). A number depends only on its position in the stream, so any part of
 /// a tensor can be generated on any thread.
 #[derive(Clone, Copy, Debug)]
@@ -8,10 +10,8 @@ pub(super) struct Random(u64);
 impl Random {
     /// The stream of chunk `chunk` of the tensor `name`.
     pub fn of(seed: u64, name: &str, chunk: u64) -> Random {
-        // FNV-1a; any portable hash would do.
-        let name = name.bytes().fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
-        });
+        // Any portable hash would do.
+        let name = fnv(name.as_bytes());
         let mut random = Random(seed);
         for part in [name, chunk] {
             random = Random(random.next() ^ part);

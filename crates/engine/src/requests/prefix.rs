@@ -1,11 +1,11 @@
 //! The sequence that an admitted request starts from: the longest common prefix of any, or an empty one.
 
 use bilayer_graph::PAGE_TOKENS;
+use bilayer_text::hash::fnv;
 
 use super::request::RequestId;
 use super::scheduler::{Active, Job, Scheduler};
 use super::sequences::Sequences;
-use crate::kept::fnv;
 use crate::session::SequenceId;
 
 /// A prefix in a sequence.

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bilayer_graph::{Backend, Limits, PAGE_TOKENS};
-use bilayer_scheduler::{Loss, Machine, Placement, Plan, Times, displaced, place_mapped};
+use bilayer_scheduler::{Budget, Loss, Machine, Placement, Plan, Times, displaced, place_mapped};
 
 use super::batch::{Batch, Cut, Work};
 use super::cache::Pages;
@@ -46,6 +46,13 @@ pub enum Warning {
     NotCached {
         /// Its error.
         error: bilayer_graph::Error,
+    },
+    /// A device's compiler rejected a kernel, so simpler ones compute.
+    Simplified {
+        /// Its name.
+        device: String,
+        /// The kernel, and the compiler's message.
+        reason: String,
     },
     /// A device failed while the session ran, so its layers moved to other devices.
     Moved {
@@ -116,6 +123,12 @@ impl std::fmt::Display for Warning {
             }
             Warning::NotCached { error } => {
                 write!(f, "{error}; no experts are resident there, so the CPU computes all of them")
+            }
+            Warning::Simplified { device, reason } => {
+                write!(
+                    f,
+                    "{device} rejected {reason}; simpler kernels, perhaps slower, compute instead"
+                )
             }
             Warning::Moved { error, from, to, tokens, took } => {
                 let now = match to {
@@ -292,7 +305,7 @@ impl Session {
         kept: &[usize],
     ) -> Result<(Plan, Option<Times>), bilayer_scheduler::Error> {
         let host = kept[0];
-        let budget = prepare::budget(&self.limits);
+        let budget = Budget::of(&self.limits);
         let all = machine(&self.pipeline.backends, &self.plan, host);
         let mut placement = self.plan.placement.clone();
         for &device in lost {

@@ -8,6 +8,7 @@ use bilayer_scheduler::{
     Budget, ExpertCache, Machine, Plan, Streaming, Times, displaced, overlaps, place_mapped,
     split_experts,
 };
+use bilayer_text::hash::fnv;
 
 use super::batch::Batch;
 use super::cache::Pages;
@@ -23,7 +24,7 @@ use super::strengths::{self, Strengths};
 use super::trace::Trace;
 use super::waves::Waves;
 use super::{Failed, Overlap, Prefill, Progress, Purpose, Session, Settings, Spent, load};
-use crate::kept::{Kept, fnv};
+use crate::kept::Kept;
 use crate::placement::{Placing, numa_note};
 use crate::times::{Decoding, Subject};
 use crate::{Error, Model, devices};
@@ -118,7 +119,7 @@ fn timing(
 /// A setting out of range.
 pub fn budget_of(model: &Model, settings: &Settings<'_>) -> Result<Budget, Error> {
     settings.check()?;
-    Ok(budget(&limits_of(settings, model)))
+    Ok(Budget::of(&limits_of(settings, model)))
 }
 
 /// Makes a session's plan.
@@ -146,7 +147,7 @@ fn on(
     let mut graph = settings.graph(model)?;
     let given = strengths::give(&mut graph, model);
     let limits = limits_of(settings, model);
-    let mut plan = planner(&graph, &machine(&backends), &budget(&limits))?;
+    let mut plan = planner(&graph, &machine(&backends), &Budget::of(&limits))?;
     plan.notes.extend_from_slice(model.tokenizer().notes());
     if let Some(experts) = &plan.experts {
         graph = split_experts(&graph, &experts.choices);
@@ -195,7 +196,6 @@ fn on(
         overlap_wanted: settings.overlap,
         divides,
         prefill: Prefill::default(),
-        load: clock.since(began),
         graph,
         plan,
         pipeline,
@@ -240,7 +240,7 @@ fn equipped(
         }
         if let Some(whole) = fallback::uncached(plan, device, |placement| {
             let machine = fallback::machine(backends, plan, 0);
-            place_mapped(graph, &machine, &budget(&limits), placement)
+            place_mapped(graph, &machine, &Budget::of(&limits), placement)
         }) {
             *plan = whole?;
             read.add(graph, plan);
@@ -252,7 +252,7 @@ fn equipped(
         let refusal = Refusal { device, host: home, refused: &refused, error: &error };
         let less = fallback::reduced(plan, &refusal, |placement, loss| {
             let machine = fallback::machine(backends, plan, home);
-            displaced(graph, &machine, &budget(&limits), placement, loss)
+            displaced(graph, &machine, &Budget::of(&limits), placement, loss)
         });
         let mut less = less?.ok_or_else(|| error.clone())?;
         read.add(graph, &mut less);
@@ -430,18 +430,5 @@ pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
         fuse: settings.fuse,
         timings: settings.timings || settings.trace_events.is_some(),
         check: false,
-    }
-}
-
-/// The memory requirements besides weights.
-pub fn budget(limits: &Limits) -> Budget {
-    Budget {
-        context: limits.pages * PAGE_TOKENS,
-        states: limits.states,
-        tokens: limits.tokens,
-        outputs: limits.outputs,
-        key_type: limits.key_type,
-        value_type: limits.value_type,
-        margin_bytes: 0,
     }
 }

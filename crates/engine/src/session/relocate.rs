@@ -1,7 +1,7 @@
 //! Moves layers between devices during a session: unchanged weights are not loaded again, caches are transferred.
 
 use bilayer_graph::{CacheId, CachePages, StateId};
-use bilayer_scheduler::{Machine, Plan, overlaps};
+use bilayer_scheduler::{Budget, Machine, Plan, overlaps};
 
 use super::batch::Batch;
 use super::load::{self, Change};
@@ -49,7 +49,7 @@ impl Session {
         }
         let times = self.times().cloned();
         let machine = Machine { times, ..prepare::machine(&self.pipeline.backends) };
-        let budget = prepare::budget(&self.limits);
+        let budget = Budget::of(&self.limits);
         let mut plan = planner(&self.graph, &machine, &budget)?;
         self.keep_experts(&mut plan)?;
         self.read.add(&self.graph, &mut plan);

@@ -12,10 +12,10 @@ use std::path::Path;
 
 use bilayer_gguf::temporary::{self, Access};
 use bilayer_graph::{CacheId, CachePages, Graph, Op, PAGE_TOKENS, StateId, host_zeros};
+use bilayer_text::hash::{FNV_START, fnv_from};
 use half::f16;
 
 use super::{Checkpoint, Purpose, SequenceId, Session};
-use crate::kept::{FNV_START, fnv_from};
 use crate::{Error, Model};
 
 /// The first bytes of a file.

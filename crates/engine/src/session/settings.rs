@@ -125,8 +125,8 @@ pub struct Settings<'a> {
     /// When two devices work at the same time.
     pub overlap: Overlap,
     /// Most best tokens of each requested row that the head's device can be asked for, if it can find them:
-    /// [`Session::step_top`](super::Session::step_top) then reads these instead of all logits. Each step searches only for as
-    /// many as the sampling of its sequences needs.
+    /// a step whose sequences need no more for sampling then reads these instead of all logits, and the device searches only
+    /// for as many as they need.
     pub top_k: Option<usize>,
     /// Graph values stored in every step, for [`Session::watched`](super::Session::watched). They take memory on
     /// their device and here that is not budgeted, and devices do not work at the same time.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use bilayer_text::hash::{FNV_START, fnv_from};
 use serde::{Deserialize, Serialize};
 
 use super::{Fleet, Replica, Request};
@@ -76,11 +77,11 @@ impl Routing {
 
 /// A hash (FNV-1a) for each whole block, which depends on all tokens before it.
 fn chain(tokens: &[u32]) -> Vec<u64> {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut hash = FNV_START;
     let mut hashes = Vec::with_capacity(tokens.len() / BLOCK);
     for block in tokens.chunks_exact(BLOCK) {
         for token in block {
-            hash = (hash ^ u64::from(*token)).wrapping_mul(0x0100_0000_01b3);
+            hash = fnv_from(hash, &token.to_le_bytes());
         }
         hashes.push(hash);
     }

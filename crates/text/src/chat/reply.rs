@@ -70,11 +70,6 @@ impl Format {
         self.family.name
     }
 
-    /// Whether the template has no tool calls of its own.
-    pub fn is_generic(&self) -> bool {
-        self.family.signs.iter().all(|signs| signs.is_empty())
-    }
-
     /// The tags around reasoning.
     pub fn thinking_tags(&self) -> (&'static str, &'static str) {
         (self.thinking.open, self.thinking.close)

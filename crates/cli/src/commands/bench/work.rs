@@ -109,8 +109,9 @@ fn sources(args: &Args) -> Vec<Source<'_>> {
         // The demo model is not a file that can be mapped.
         return vec![Source { map: false, ..Source::plain(None) }];
     }
+    let lock = args.model.mlock;
     let each = |path| {
-        let of = move |&map| Source { map, ..Source::plain(Some(path)) };
+        let of = move |&map| Source { map, lock, ..Source::plain(Some(path)) };
         maps.iter().map(of)
     };
     paths.iter().flat_map(|path| each(path.as_path())).collect()

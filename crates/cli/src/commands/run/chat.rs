@@ -153,11 +153,7 @@ pub fn execute(args: &RunArgs, wanted: Wanted, began: Instant) -> Result<u8, Fai
 /// Opens the model that the flags name.
 fn opened(args: &RunArgs) -> Result<Model, Failure> {
     // The mapping of a file may stay until the process ends; its bytes in memory may not.
-    let model = demo::open(&demo::Source { runs: !args.model.no_mmap, ..args.model.source() })?;
-    if args.model.mlock {
-        model.file().lock().map_err(Error::File)?;
-    }
-    Ok(model)
+    demo::open(&demo::Source { runs: !args.model.no_mmap, ..args.model.source() })
 }
 
 /// The first message, from -p or -f.

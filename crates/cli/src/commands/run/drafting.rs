@@ -4,7 +4,7 @@ use bilayer_engine::generate::speculate::{
     DraftModel, Drafter, DrafterSource, Lookup, MtpDrafter, Weighed, weigh,
 };
 use bilayer_engine::placement::Placing;
-use bilayer_engine::session::{Progress, Purpose, Session, Settings, Warning};
+use bilayer_engine::session::{Purpose, Session, Settings, Warning};
 use bilayer_engine::{Error, Model, placement};
 use bilayer_scheduler::{ExpertCache, Offload};
 
@@ -58,18 +58,15 @@ impl DraftSource {
         let draft =
             demo::model(&Source { map: !shared.no_mmap, runs: true, ..Source::plain(Some(path)) })?;
         let placing = placing(flags, shared);
-        let bar = progress::bytes("loading the draft model");
-        let mut tell = |p: Progress| progress::prepare(&bar, p);
         // The draft model needs no larger context than the model.
         let own = model.config().context;
         let ctx_size = match settings.ctx_size {
             Some(0) => Some(own.min(draft.config().context)),
             asked => asked,
         };
-        let progress: Option<&mut dyn FnMut(Progress)> = Some(&mut tell);
         // Besides its answers' drafters there is the one that makes them.
         let sequences = if answers > 1 { answers + 1 } else { 1 };
-        let mut settings = Settings { placing, ctx_size, progress: None, sequences, ..settings };
+        let mut settings = Settings { placing, ctx_size, sequences, ..settings };
         if flags.gpu_layers_draft == Offload::Auto {
             let own = settings::checked(shared)?;
             if let Some(Weighed { gpu_layers, why }) = weigh((&draft, &settings), (model, &own))? {
@@ -77,9 +74,9 @@ impl DraftSource {
                 settings.placing.gpu_layers = gpu_layers;
             }
         }
-        let settings = Settings { progress, ..settings };
-        let drafter = DraftModel::new(&draft, model, settings, bounds);
-        bar.finish_and_clear();
+        let drafter = progress::loading_as("loading the draft model", |tell| {
+            DraftModel::new(&draft, model, Settings { progress: Some(tell), ..settings }, bounds)
+        });
         let drafter = Box::new(drafter?);
         output::note(&format!("draft: {}", report::opening(&draft, &drafter.session())));
         note_placement(&mut drafter.session());

@@ -1,12 +1,10 @@
 //! Converts flags to the engine's settings.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use bilayer_cpu::level::Level;
 use bilayer_engine::generate::Shift;
 use bilayer_engine::sampling::{BREAKERS, Options};
-use bilayer_engine::session::{Progress, Session, Settings};
-use bilayer_engine::{Error, Model};
+use bilayer_engine::session::{Session, Settings};
+use bilayer_engine::{Error, Model, new_seed};
 
 use super::drafting::DraftSource;
 use crate::args::{AnswerArgs, FlashAttn, ModelArgs, RunArgs, SamplingArgs};
@@ -63,12 +61,6 @@ pub fn options(args: &SamplingArgs) -> Result<Options, Failure> {
         logit_bias: args.logit_bias.iter().map(|b| bias(b)).collect::<Result<_, _>>()?,
         ..given.map_err(|error| Failure::usage(format!("--{error}")))?
     })
-}
-
-/// 32 bits from the clock: short enough to type again.
-fn new_seed() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    (now.as_nanos() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32
 }
 
 /// `TOKEN+BIAS` or `TOKEN-BIAS`.
@@ -150,17 +142,14 @@ pub fn session(args: &RunArgs, model: &Model, asked: &Asked<'_>) -> Result<Sessi
         settings.placing = draft_source.beside(settings.placing);
         settings.purpose = draft_source.purpose();
     }
-    let bar = progress::bytes("loading");
-    let mut tell = |p: Progress| progress::prepare(&bar, p);
     // A GPU then returns a few candidates instead of a row as wide as the vocabulary.
     let top_k = asked.options.needs().filter(|_| !args.grammar.is_given());
     let of_prompt = args.logits.as_ref().map(|_| settings.ubatch_size.min(asked.prompt));
     let of_draft = asked.draft_source.map(|_| args.draft.bounds().draft_max + 1);
     let outputs = of_prompt.max(of_draft);
     let trace_events = args.trace.as_ref().map(|_| crate::trace::EVENTS);
-    let progress: Option<&mut dyn FnMut(Progress)> = Some(&mut tell);
-    let session =
-        Session::new(model, Settings { outputs, top_k, progress, trace_events, ..settings });
-    bar.finish_and_clear();
-    Ok(session?)
+    Ok(progress::loading(|tell| {
+        let progress = Some(tell);
+        Session::new(model, Settings { outputs, top_k, progress, trace_events, ..settings })
+    })?)
 }

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use bilayer_scheduler::{Offload, Plan};
+use bilayer_text::hash::fnv;
 use serde::{Deserialize, Serialize};
 
 use super::Text;
-use crate::kept::{Kept, fnv};
+use crate::kept::Kept;
 use crate::placement::{self, Placing};
 use crate::session::Settings;
 use crate::{Error, Model};
