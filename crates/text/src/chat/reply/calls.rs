@@ -96,6 +96,15 @@ impl Reader {
         }
     }
 
+    /// Whether a call is complete, and nothing but white space followed.
+    pub fn is_after_call(&self) -> bool {
+        match self {
+            Self::Envelope(reader) => reader.is_after_call(),
+            Self::Framed(reader) => reader.is_after_call(),
+            Self::Literal(reader) => reader.is_after_call(),
+        }
+    }
+
     /// Hands over what an open call still holds back, and returns what is no part of it.
     pub fn finish(&mut self, scope: &mut Scope<'_>) -> String {
         match self {

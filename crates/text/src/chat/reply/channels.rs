@@ -118,6 +118,7 @@ impl ChannelParser {
 
     /// After a header.
     fn headed(&mut self, header: String, session: &mut Session) {
+        session.out.is_last = false;
         let channel = header.rsplit_once(CHANNEL).map_or("", |(_, channel)| channel);
         let channel = channel.split([' ', '<']).next().unwrap_or_default();
         let last = header.rsplit_once("to=").map_or("", |(_, to)| to);
@@ -226,6 +227,16 @@ impl ChannelParser {
     fn call_markers(&self, target: Target) -> &[&'static str] {
         let ends = self.channels.ends.len();
         if target == Target::Markup { &self.markers[ends..] } else { &self.markers[ends..ends + 2] }
+    }
+
+    /// See [`Parser::ends_with_call`](super::Parser::ends_with_call).
+    pub fn ends_with_call(&self, session: &Session) -> bool {
+        match &self.state {
+            State::Head(expect) => expect.is_empty() && session.out.ends_with_call(),
+            State::Body(_, search) => search.is_empty() && session.out.ends_with_call(),
+            State::Markup(attempt) => attempt.ends_with_call(session),
+            State::Header(..) | State::Brace { .. } | State::Arguments(_) => false,
+        }
     }
 
     /// Ends the reply.

@@ -267,6 +267,11 @@ impl EnvelopeReader {
         if self.list_ended && self.close.is_empty() { Flow::Done } else { Flow::More }
     }
 
+    /// Whether a call is complete, and nothing but white space or the end of the list followed.
+    pub fn is_after_call(&self) -> bool {
+        matches!(&self.at, At::After(expect) if expect.is_empty())
+    }
+
     fn after(&mut self, c: char, scope: &mut Scope<'_>) -> Flow {
         let At::After(expect) = &mut self.at else { return Flow::leave(c) };
         if expect.is_empty() {

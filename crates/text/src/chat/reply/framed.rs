@@ -449,6 +449,16 @@ impl FramedReader {
         Flow::More
     }
 
+    /// Whether a call is complete, and nothing but white space and its end followed.
+    pub fn is_after_call(&self) -> bool {
+        match &self.at {
+            At::Between(expect) => expect.is_empty(),
+            At::End(expect) => self.has_begun && expect.is_empty(),
+            At::Envelope(reader) => reader.is_after_call(),
+            _ => false,
+        }
+    }
+
     /// Hands over the value being read, and returns what is no part of a call.
     pub fn finish(&mut self, scope: &mut Scope<'_>) -> String {
         match &mut self.at {

@@ -24,6 +24,12 @@ const CHECKED_BYTES: usize = 64 << 10;
 /// is refused for their number with the function's name.
 const ARGUMENTS_MAX: usize = 1000;
 
+/// Line breaks between calls and after the last. A model that may write any number may write nothing else.
+const BREAKS: &str = "/\\n{0,2}/";
+
+/// The number of a call.
+const NUMBER: &str = "/[0-9]{1,9}/";
+
 /// Which calls a reply makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolChoice<'a> {
@@ -271,6 +277,21 @@ impl Writer {
         format!("{call} ({between}{call})*")
     }
 
+    /// Calls on lines of their own.
+    fn lines(&mut self, calls: &[String]) -> String {
+        let calls = self.several(calls, "\n");
+        // Without it a line break would demand another call.
+        if self.is_parallel { calls + " \"\\n\"?" } else { calls }
+    }
+
+    /// What may follow a call: further ones, each after `open`.
+    fn further(&self, open: &str, call: &str) -> String {
+        match self.is_parallel {
+            true => format!(" ({BREAKS} {open} {call})* {BREAKS}"),
+            false => String::new(),
+        }
+    }
+
     /// JSON of a schema of a tool, which `title` names in errors.
     fn schema(&mut self, tool: &Tool, title: &str, mut schema: Value) -> String {
         // Fixed white space, as templates write JSON; otherwise a model may go on with blanks forever.
@@ -314,8 +335,10 @@ impl Writer {
                     Keys::ToolName => format!("{{\"tool_name\": {name}, \"parameters\": "),
                     Keys::Name => format!("{{{name}: "),
                 };
-                let number = "\"{\\\"tool_call_id\\\": \\\"\" /[0-9]+/ ";
-                let number = if envelope.keys == Keys::Numbered { number } else { "" };
+                let number = match envelope.keys {
+                    Keys::Numbered => format!("\"{{\\\"tool_call_id\\\": \\\"\" {NUMBER} "),
+                    _ => String::new(),
+                };
                 let arguments = self.arguments(tool);
                 format!("{number}{} {arguments} \"}}\"", self.text(&before))
             })
@@ -330,34 +353,32 @@ impl Writer {
             return if self.is_lazy { calls } else { format!("{open} {calls}") };
         }
         if open.is_empty() || close.is_empty() {
-            let calls = self.several(&objects, "\n");
+            let calls = self.lines(&objects);
             return if self.is_lazy { calls } else { format!("{open} {space}{calls}") };
         }
         let object = self.rule("", &objects.join(" | "));
         let first = format!("{space}{object}{close}");
-        let more =
-            if self.is_parallel { format!(" (/\\n*/ {open} {first})*") } else { String::new() };
-        if self.is_lazy { first + &more } else { format!("{open} {first}{more}") }
+        let further = self.further(&open, &first);
+        if self.is_lazy { first + &further } else { format!("{open} {first}{further}") }
     }
 
     fn framed(&mut self, framed: &'static Framed, tools: &[&Tool]) -> String {
         let call = self.text(framed.call);
         let bodies: Vec<String> = tools.iter().map(|tool| self.frame(framed, tool)).collect();
         let body = self.rule("", &bodies.join(" | "));
-        let more =
-            if self.is_parallel { format!(" (/\\n*/ {call} {body})*") } else { String::new() };
+        let further = self.further(&call, &body);
         match framed.section.first().map(|section| self.text(section)) {
             Some(section) => {
                 let end = framed.section_end.first().map(|end| self.text(end)).unwrap_or_default();
-                let calls = format!("\"\\n\"? {call} {body}{more} \"\\n\"? {end}");
-                let calls = match self.is_parallel && framed.repeats_section {
-                    true => format!("{calls} (/\\n*/ {section} {calls})*"),
-                    false => calls,
-                };
+                let space = if self.is_parallel { "" } else { " \"\\n\"?" };
+                let mut calls = format!("\"\\n\"? {call} {body}{further}{space} {end}");
+                if framed.repeats_section {
+                    calls += &self.further(&section, &calls);
+                }
                 if self.is_lazy { calls } else { format!("{section} {calls}") }
             }
-            None if self.is_lazy || framed.is_begun => format!("{body}{more}"),
-            None => format!("{call} {body}{more}"),
+            None if self.is_lazy || framed.is_begun => format!("{body}{further}"),
+            None => format!("{call} {body}{further}"),
         }
     }
 
@@ -382,7 +403,7 @@ impl Writer {
         let is_digit = |c: char| c.is_ascii_digit();
         let Some(start) = text.find(is_digit) else { return self.text(text) };
         let rest = text[start..].trim_start_matches(is_digit);
-        format!("{} /[0-9]+/ {}", self.text(&text[..start]), self.text(rest))
+        format!("{} {NUMBER} {}", self.text(&text[..start]), self.text(rest))
     }
 
     fn tagged(&mut self, tags: &Tags, tool: &Tool) -> String {

@@ -153,6 +153,11 @@ impl LiteralReader {
         }
     }
 
+    /// Whether a call is complete, and nothing but white space or closing brackets followed.
+    pub fn is_after_call(&self) -> bool {
+        matches!(&self.at, At::After(expect) if expect.is_empty())
+    }
+
     /// Hands over what an open call still holds back, and returns what is no part of it.
     pub fn finish(&mut self, scope: &mut Scope<'_>) -> String {
         if let At::Arguments(value) = &mut self.at {

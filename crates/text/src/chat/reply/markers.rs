@@ -81,6 +81,11 @@ impl Search {
         found
     }
 
+    /// Whether nothing is held back.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
     /// Takes what is held back.
     pub fn take(&mut self) -> String {
         std::mem::take(&mut self.held)

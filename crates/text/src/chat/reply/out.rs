@@ -138,6 +138,8 @@ pub struct Out {
     pub calls: usize,
     /// Whether the last of them is not complete.
     pub is_open: bool,
+    /// Whether no text came after it.
+    pub is_last: bool,
 }
 
 impl Out {
@@ -148,6 +150,7 @@ impl Out {
             Some(Delta::Content(last)) => last.push_str(text),
             _ => self.deltas.push(Delta::Content(text.to_owned())),
         }
+        self.is_last &= text.trim().is_empty();
     }
 
     /// Adds reasoning.
@@ -157,13 +160,14 @@ impl Out {
             Some(Delta::Reasoning(last)) => last.push_str(text),
             _ => self.deltas.push(Delta::Reasoning(text.to_owned())),
         }
+        self.is_last &= text.trim().is_empty();
     }
 
     /// Begins a call.
     pub fn call(&mut self, name: &str) {
         self.deltas.push(Delta::Call { index: self.calls, name: name.to_owned() });
         self.calls += 1;
-        self.is_open = true;
+        (self.is_open, self.is_last) = (true, true);
     }
 
     /// Adds to the arguments of the last call.
@@ -174,6 +178,11 @@ impl Out {
             Some(Delta::Arguments { text, .. }) => text.push_str(more),
             _ => self.deltas.push(Delta::Arguments { index: current, text: more.to_owned() }),
         }
+    }
+
+    /// Whether a complete call came last.
+    pub fn ends_with_call(&self) -> bool {
+        self.is_last && !self.is_open
     }
 
     /// Takes what was collected.

@@ -135,6 +135,14 @@ impl Parser {
         self.session.out.take()
     }
 
+    /// Whether the reply so far ends with a complete call: behind its arguments came nothing but its end and white space.
+    pub fn ends_with_call(&self) -> bool {
+        match &self.form {
+            Form::Plain(parser) => parser.ends_with_call(&self.session),
+            Form::Channels(parser) => parser.ends_with_call(&self.session),
+        }
+    }
+
     /// Ends the reply; returns what was withheld. An incomplete call stays incomplete.
     pub fn finish(&mut self) -> Vec<Delta> {
         self.end(End::Complete)
@@ -207,6 +215,12 @@ impl Attempt {
             content.clear();
         }
         Some(Ended { content, rest, called })
+    }
+
+    /// See [`Parser::ends_with_call`].
+    pub fn ends_with_call(&self, session: &Session) -> bool {
+        let called = session.out.calls > self.calls_before;
+        called && session.out.ends_with_call() && self.reader.is_after_call()
     }
 
     /// Ends the reply within the attempt; returns the text that is content.
@@ -442,6 +456,14 @@ impl PlainParser {
         let all = self.markers.iter().zip(&self.actions).filter(|_| session.seeks_calls());
         let calls = all.filter(|(_, action)| matches!(action, Action::Call(_)));
         calls.map(|(&marker, _)| marker).collect()
+    }
+
+    fn ends_with_call(&self, session: &Session) -> bool {
+        match &self.state {
+            State::Content => self.search.is_empty() && session.out.ends_with_call(),
+            State::Thinking => false,
+            State::Calls(attempt) => attempt.ends_with_call(session),
+        }
     }
 
     fn finish(&mut self, end: End, session: &mut Session) {

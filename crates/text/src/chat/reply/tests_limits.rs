@@ -15,6 +15,66 @@ fn read_with(format_name: &str, names: &[&str], reply: &str) -> Parts {
     read(format(format_name), &options, &[reply])
 }
 
+/// Cut off behind the last of these, a reply has all of its calls; cut off within or before another, it has not.
+#[test]
+fn a_reply_ends_with_a_call_until_another_begins() {
+    let cases = [
+        (
+            "hermes",
+            "<tool_call>\n{\"name\": \"none\", \"arguments\": {}}",
+            &["\n", "</tool_call>", "\n\n"][..],
+            &["</too", "<tool", "<tool_call>", "<tool_call>{\"name\"", "so"][..],
+        ),
+        ("llama3", "{\"name\": \"none\", \"parameters\": {}}", &["\n"], &["{", "{\"name\": \"no"]),
+        (
+            "qwen3-coder",
+            "<tool_call>\n<function=none>\n</function>",
+            &["\n\n", "</tool_call>", "\n"],
+            &["<function=", "</tool_", "<tool_call>", "x"],
+        ),
+        ("mistral", "[TOOL_CALLS]none[ARGS]{}", &["\n"], &["[TOOL_", "[TOOL_CALLS]", "and"]),
+        ("lfm2", "<|tool_call_start|>[none()", &["]", "<|tool_call_end|>"], &["<|to", "x"]),
+        (
+            "gpt-oss",
+            " to=functions.none<|channel|>commentary <|constrain|>json<|message|>{}",
+            &["<|call|>"],
+            &[
+                "<|start|>",
+                "<|start|>assistant to=functions.none<|message|>",
+                "<|start|>assistant<|channel|>",
+            ],
+        ),
+        (
+            "muse",
+            " to=none<|message|><atem:function_calls><atem:invoke name=\"none\">\n</atem:invoke>",
+            &["\n", "</atem:function_calls>", "<|eom|>"],
+            &["<|start|>assistant to=none<|message|>", "<atem:"],
+        ),
+    ];
+    let options = Options { tools: tools(), ..Options::default() };
+    for (name, call, ends, more) in cases {
+        let is_end = |reply: &str| {
+            let mut parser = format(name).parser(options.clone());
+            parser.push(reply);
+            parser.ends_with_call()
+        };
+        let mut reply = call.to_owned();
+        for end in ends {
+            reply += end;
+            assert!(is_end(&reply), "{name}: {reply:?}");
+        }
+        for more in more {
+            let reply = format!("{call}{more}");
+            assert!(!is_end(&reply), "{name}: {reply:?}");
+            let reply = format!("{call}{}{more}", ends.concat());
+            assert!(!is_end(&reply) || more.starts_with("</"), "{name}: {reply:?}");
+        }
+        for (before, _) in splits(call) {
+            assert!(before == call || !is_end(before), "{name}: {before:?}");
+        }
+    }
+}
+
 /// Names of 256 bytes are read, and calls of longer ones are content.
 #[test]
 fn names_have_at_most_256_bytes() {

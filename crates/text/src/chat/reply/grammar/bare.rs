@@ -20,7 +20,7 @@ impl Writer {
                     format!("\"{{\" {name} \",\" \" \"? {arguments} \"}}\"")
                 };
                 let objects: Vec<String> = tools.iter().map(call).collect();
-                Some(self.several(&objects, "\n"))
+                Some(self.lines(&objects))
             }
             Syntax::Literal(literal) => {
                 let calls = self.literals(literal, tools);
