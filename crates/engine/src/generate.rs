@@ -39,6 +39,8 @@ pub struct Request<'a> {
     pub show_control: bool,
     /// Number of most likely tokens to report with each.
     pub logprobs: Option<usize>,
+    /// The distribution that these are of.
+    pub distribution: Distribution,
     /// Cancels the answer.
     pub cancel: Cancel,
     /// How strongly the answer has each adapter of a model whose adapters' strength can be set; `None` is as they were
@@ -46,6 +48,16 @@ pub struct Request<'a> {
     pub lora: Option<Vec<f32>>,
     /// How the answer goes on when the context is full; without, it ends there. A [`Batch`] ends it in either case.
     pub shift: Option<Shift>,
+}
+
+/// The distribution that log-probabilities are of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Distribution {
+    /// The model's, before any sampler.
+    #[default]
+    Raw,
+    /// The one that the token was drawn from, after all samplers.
+    Sampled,
 }
 
 /// Which tokens leave a full context. Those that stay are computed again at their new positions.
@@ -78,6 +90,7 @@ impl<'a> Request<'a> {
             ignore_eos: false,
             show_control: false,
             logprobs: None,
+            distribution: Distribution::Raw,
             cancel: Cancel::new(),
             lora: None,
             shift: None,

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bilayer_engine::Error as Engine;
 use bilayer_engine::constrain::Constraint;
-use bilayer_engine::generate::{Request, Stop, Token};
+use bilayer_engine::generate::{Distribution, Request, Stop, Token};
 use bilayer_engine::requests::{Event, Served, Submission};
 use bilayer_engine::sampling::{Sampler, TokenLogprob};
-use bilayer_text::StopStrings;
+use bilayer_text::{Decode, Decoder, StopStrings};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
@@ -33,6 +33,8 @@ pub struct Question {
     pub params: Params,
     /// Most likely tokens to report with each generated one.
     pub logprobs: Option<usize>,
+    /// The distribution that these are of.
+    pub distribution: Distribution,
     /// Most likely tokens to report with each prompt token.
     pub prompt_logprobs: Option<usize>,
     /// Emit control tokens as text.
@@ -198,6 +200,7 @@ impl Question {
             ignore_eos: self.params.ignore_eos,
             show_control: self.show_control,
             logprobs: self.logprobs,
+            distribution: self.distribution,
             ..Request::new(prompt.to_vec())
         }
     }
@@ -230,6 +233,29 @@ pub fn finish_reason(stop: Stop) -> &'static str {
         Stop::EndOfText | Stop::Text(_) => "stop",
         Stop::Length | Stop::Context | Stop::Interrupted => "length",
     }
+}
+
+/// How many of an answer's tokens spell its text of so many bytes: those after the others are of the stop text that ended
+/// it, and begin at its end or behind. All of them if it ended otherwise.
+pub fn kept(
+    loaded: &Loaded,
+    tokens: impl Iterator<Item = u32>,
+    show_control: bool,
+    stop: Option<Stop>,
+    text_bytes: usize,
+) -> usize {
+    if !matches!(stop, Some(Stop::Text(_))) {
+        return usize::MAX;
+    }
+    let decode = Decode { show_control, ..Decode::default() };
+    let mut decoder = Decoder::new(loaded.model.tokenizer(), decode).continuing();
+    let mut start = 0;
+    let begins_within = |&id: &u32| {
+        let is_within = start < text_bytes;
+        start += decoder.push(id).text.len();
+        is_within
+    };
+    tokens.take_while(begins_within).count()
 }
 
 fn ms(time: Duration) -> f64 {

@@ -9,18 +9,19 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get, post};
+use axum::routing::any;
 use bilayer_engine::requests::KeyId;
-use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue, ORIGIN};
+use hyper::header::{HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use serde_json::{Map, json};
 
 use crate::api;
 use crate::body;
 use crate::config::Config;
+use crate::endpoints;
 use crate::error::ApiError;
 use crate::fields::{self, Field};
-use crate::keys::{Keys, Role};
+use crate::keys::{self, Keys, Role};
 use crate::log;
 use crate::metrics::Metrics;
 use crate::models::Models;
@@ -100,54 +101,7 @@ impl App {
 
 /// All routes.
 pub fn router(app: Arc<App>) -> Router {
-    let chat = post(api::chat::complete);
-    let text = post(api::completions::complete);
-    let native = post(api::native::complete);
-    let embeddings = post(api::embeddings::embed);
-    let rerank = post(api::rerank::rerank);
-    let mut router = Router::new()
-        .route("/health", get(api::info::health))
-        .route("/v1/health", get(api::info::health))
-        .route("/livez", get(api::info::alive))
-        .route("/readyz", get(api::info::ready))
-        .route("/models", get(api::info::models))
-        .route("/v1/models", get(api::info::models))
-        .route("/v1/models/{*id}", get(api::info::model))
-        .route("/models/load", post(api::info::load))
-        .route("/models/unload", post(api::info::unload))
-        .route("/props", get(api::info::props))
-        .route("/slots", get(api::slots::list))
-        .route("/slots/{id}", post(api::slots::act))
-        .route("/lora-adapters", get(api::adapters::list).post(api::adapters::set))
-        .route("/metrics", get(api::info::metrics))
-        .route("/live", get(api::live::stream))
-        .route("/openapi.json", get(api::openapi::document))
-        .route("/v1/chat/completions", chat.clone())
-        .route("/chat/completions", chat)
-        .route("/v1/chat/completions/input_tokens", post(api::chat::count))
-        .route("/chat/completions/input_tokens", post(api::chat::count))
-        .route(api::messages::PATH, post(api::messages::create))
-        .route("/v1/messages/count_tokens", post(api::messages::count))
-        .route("/v1/responses", post(api::responses::create))
-        .route("/v1/responses/input_tokens", post(api::responses::count))
-        .route("/responses", post(api::responses::create))
-        .route("/v1/completions", text)
-        .route("/completions", native.clone())
-        .route("/completion", native)
-        .route("/infill", post(api::native::infill))
-        .route("/v1/embeddings", embeddings)
-        .route("/embeddings", post(api::embeddings::native))
-        .route("/embedding", post(api::embeddings::native))
-        .route("/v1/rerank", rerank.clone())
-        .route("/rerank", rerank.clone())
-        .route("/v1/reranking", rerank.clone())
-        .route("/reranking", rerank)
-        .route("/v1/classify", post(api::rerank::classify))
-        .route("/classify", post(api::rerank::classify))
-        .route("/v1/extract", post(api::extract::extract))
-        .route("/tokenize", post(api::tokens::tokenize))
-        .route("/detokenize", post(api::tokens::detokenize))
-        .route("/apply-template", post(api::tokens::apply_template));
+    let mut router = endpoints::router();
     if app.config.switches.page {
         router = api::page::routes(router);
     }
@@ -182,7 +136,7 @@ impl Drop for Active {
 async fn around(State(app): Shared, mut request: Request, next: Next) -> Response {
     let began = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let origin = request.headers().get(ORIGIN).cloned();
+    let page = origins::Asked::of(request.headers());
     let id = request_id(&app, request.headers());
     let mut key = 0;
     let mut response = if method == Method::OPTIONS {
@@ -204,7 +158,7 @@ async fn around(State(app): Shared, mut request: Request, next: Next) -> Respons
         }
     };
     let headers = response.headers_mut();
-    origins::allow(&app.config.origins, origin.as_ref(), headers);
+    origins::allow(&app.config.origins, page, headers);
     if let Ok(id) = HeaderValue::from_str(&id) {
         headers.insert(HeaderName::from_static("x-request-id"), id);
     }
@@ -276,11 +230,8 @@ fn authorize(app: &App, path: &str, headers: &HeaderMap) -> Result<Caller, ApiEr
     if !app.keys.are_needed() || is_public(path) {
         return Ok(Caller::default());
     }
-    let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let bearer = bearer.and_then(|value| value.strip_prefix("Bearer "));
-    let own = headers.get("x-api-key").and_then(|value| value.to_str().ok());
-    let key = bearer.or(own).ok_or_else(ApiError::authentication)?;
-    let (role, id) = app.keys.find(key.trim()).ok_or_else(ApiError::authentication)?;
+    let mut known = keys::given(headers).filter_map(|key| app.keys.find(key));
+    let (role, id) = known.next().ok_or_else(ApiError::authentication)?;
     if role < needed(path) {
         return Err(ApiError::permission(format!("this key may not use {path}")));
     }

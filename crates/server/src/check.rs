@@ -3,16 +3,17 @@
 use bilayer_engine::Model;
 use bilayer_engine::sampling::Options;
 
-use crate::api::{messages, openapi, responses};
 use crate::constraints;
 use crate::conversation;
+use crate::endpoints::{ENDPOINTS, Endpoint, Takes};
 use crate::error::ApiError;
 use crate::fields::Body;
 use crate::params::{self, Defaults, Params};
 
-/// The paths of endpoints that [`check`] knows.
+/// The paths of endpoints that [`check`] knows: those whose bodies are objects.
 pub fn endpoints() -> impl Iterator<Item = &'static str> {
-    openapi::ENDPOINTS.iter().map(|(path, ..)| *path).chain([messages::PATH])
+    let objects = ENDPOINTS.iter().filter(|of| matches!(of.takes, Some(Takes::Object { .. })));
+    objects.map(Endpoint::path)
 }
 
 /// Checks the body of a request to the endpoint `path` for `model`: its fields, what they translate to, its sampling, its
@@ -25,18 +26,17 @@ pub fn check(path: &str, body: &[u8], model: &Model) -> Result<(), String> {
 }
 
 fn checked(path: &str, body: &[u8], model: &Model) -> Result<(), ApiError> {
-    if path == messages::PATH {
-        let given = Body::parse(body, &[messages::FIELDS])?;
-        return generates(&messages::translation(&given)?, model);
-    }
-    let known = openapi::ENDPOINTS.iter().find(|(known, ..)| *known == path);
-    let (_, _, tables, required) = known.ok_or_else(|| ApiError::not_found("no such endpoint"))?;
+    let of_path = |of: &&Endpoint| of.takes.is_some() && of.paths.contains(&path);
+    let known = ENDPOINTS.iter().find(of_path).map(|of| (of.takes, of.translation));
+    let Some((Some(Takes::Object { tables, required }), translation)) = known else {
+        return Err(ApiError::not_found("no such endpoint"));
+    };
     let given = Body::parse(body, tables)?;
-    for name in *required {
+    for name in required {
         given.required(name)?;
     }
-    if tables.contains(&responses::FIELDS) {
-        return generates(&responses::translation(&given)?, model);
+    if let Some(translation) = translation {
+        return generates(&translation(&given)?, model);
     }
     if tables.contains(&params::FIELDS) {
         return generates(&given, model);

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
 use bilayer_engine::requests::KeyId;
+use hyper::HeaderMap;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -98,6 +99,16 @@ impl Keys {
     }
 }
 
+/// The keys that a request has: clients that need a key of OpenAI's send any there and their own in the other header.
+pub fn given(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let bearer = text("authorization").and_then(|value| {
+        let (scheme, key) = value.trim().split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then_some(key)
+    });
+    bearer.into_iter().chain(text("x-api-key")).map(str::trim)
+}
+
 fn hash(key: &str) -> [u8; 32] {
     Sha256::digest(key.as_bytes()).into()
 }
@@ -112,7 +123,29 @@ fn entry(key: &str, role: Role) -> Entry {
 
 #[cfg(test)]
 mod tests {
-    use super::{Keys, Role};
+    use hyper::HeaderMap;
+    use hyper::header::{HeaderName, HeaderValue};
+
+    use super::{Keys, Role, given};
+
+    #[test]
+    fn keys_are_in_either_header() {
+        let cases: [(&[(&str, &str)], &[&str]); 6] = [
+            (&[("authorization", "Bearer a")], &["a"]),
+            (&[("authorization", "bEARER  a ")], &["a"]),
+            (&[("x-api-key", " b ")], &["b"]),
+            (&[("authorization", "Bearer a"), ("x-api-key", "b")], &["a", "b"]),
+            (&[("authorization", "Basic eDp5"), ("x-api-key", "b")], &["b"]),
+            (&[("authorization", "Bearer"), ("cookie", "c")], &[]),
+        ];
+        for (headers, expected) in cases {
+            let header = |&(name, value): &(&'static str, &'static str)| {
+                (HeaderName::from_static(name), HeaderValue::from_static(value))
+            };
+            let headers: HeaderMap = headers.iter().map(header).collect();
+            assert_eq!(given(&headers).collect::<Vec<_>>(), expected, "{headers:?}");
+        }
+    }
 
     #[test]
     fn keys_have_roles_and_a_bad_file_changes_nothing() {

@@ -35,6 +35,7 @@ pub mod config;
 mod constraints;
 mod conversation;
 mod encoders;
+mod endpoints;
 mod error;
 mod fields;
 mod keys;

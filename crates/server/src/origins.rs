@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use axum::body::Body;
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
-    ACCESS_CONTROL_ALLOW_ORIGIN, HOST, HeaderValue, ORIGIN, VARY,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_REQUEST_HEADERS, HOST, HeaderValue, ORIGIN, VARY,
 };
 use hyper::{HeaderMap, Method, Request};
 
@@ -32,23 +32,45 @@ pub fn check(config: &Config, request: &Request<Body>) -> Result<(), ApiError> {
     )))
 }
 
+/// What a browser asks for a page.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// The page's origin.
+    origin: Option<HeaderValue>,
+    /// The headers that it wants to send, before it sends them.
+    headers: Option<HeaderValue>,
+}
+
+impl Asked {
+    /// What the headers of a request ask.
+    pub fn of(headers: &HeaderMap) -> Asked {
+        let [origin, headers] =
+            [ORIGIN, ACCESS_CONTROL_REQUEST_HEADERS].map(|name| headers.get(name).cloned());
+        Asked { origin, headers }
+    }
+}
+
 /// Tells a browser whether pages of an origin may read the response.
-pub fn allow(origins: &Origins, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
-    let Some(origin) = origin else { return };
+pub fn allow(origins: &Origins, asked: Asked, headers: &mut HeaderMap) {
+    let Some(origin) = asked.origin else { return };
     headers.insert(VARY, HeaderValue::from_static("origin"));
     if !is_allowed(origins, origin.to_str().unwrap_or_default()) {
         return;
     }
-    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.insert(
         ACCESS_CONTROL_ALLOW_METHODS,
         HeaderValue::from_static("GET, POST, DELETE, OPTIONS"),
     );
-    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("*"));
+    let all = HeaderValue::from_static("*");
     // Credentials of any origin would let every page act for the user.
-    if *origins != Origins::Any {
-        headers.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+    if *origins == Origins::Any {
+        headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, all);
+        return;
     }
+    headers.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true"));
+    // With credentials `*` is a name like others.
+    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, asked.headers.unwrap_or(all));
 }
 
 fn is_allowed(origins: &Origins, origin: &str) -> bool {
@@ -114,10 +136,10 @@ fn is_local(origin: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use axum::body::Body;
-    use hyper::Request;
     use hyper::http::request::Builder;
+    use hyper::{HeaderMap, Request};
 
-    use super::{Names, is_allowed, is_local, is_own};
+    use super::{Asked, Names, allow, is_allowed, is_local, is_own};
     use crate::config::Origins;
 
     fn request(headers: &[(&str, &str)]) -> Request<Body> {
@@ -153,6 +175,26 @@ mod tests {
             };
             let found = [Names::Any, Names::ThisMachine].map(|names| is_own(origin, &asked, names));
             assert_eq!(found, expected, "{origin} {host} {site}");
+        }
+    }
+
+    /// As for a page that wants to send its key: with `*` alone it may not.
+    #[test]
+    fn headers_are_allowed_by_name_with_credentials() {
+        let page = [
+            ("origin", "http://localhost:3000"),
+            ("access-control-request-headers", "authorization"),
+        ];
+        for (origins, headers, expected) in [
+            (Origins::Localhost, &page[..], "authorization"),
+            (Origins::Localhost, &page[..1], "*"),
+            (Origins::Any, &page[..], "*"),
+        ] {
+            let mut found = HeaderMap::new();
+            allow(&origins, Asked::of(request(headers).headers()), &mut found);
+            assert_eq!(found["access-control-allow-headers"], expected, "{origins:?}");
+            let credentials = found.contains_key("access-control-allow-credentials");
+            assert_eq!(credentials, origins == Origins::Localhost);
         }
     }
 

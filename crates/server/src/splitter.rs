@@ -249,6 +249,11 @@ impl Splitter {
         pieces(self.parser.push(text))
     }
 
+    /// Whether the answer so far ends with a complete call.
+    pub fn ends_with_call(&self) -> bool {
+        self.parser.ends_with_call()
+    }
+
     /// Ends the answer. A call that a limit cut off is no content.
     pub fn end(&mut self, stop: Stop) -> Vec<Piece> {
         pieces(tools::end(&mut self.parser, Some(stop)))

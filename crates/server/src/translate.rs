@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+pub mod functions;
 pub mod messages;
 pub mod responses;
 mod spelled;
@@ -22,6 +23,18 @@ type Result<T> = std::result::Result<T, Untranslatable>;
 
 fn refused<T>(field: impl Into<String>, reason: impl Into<String>) -> Result<T> {
     Err(Untranslatable { field: field.into(), reason: reason.into() })
+}
+
+/// Refuses to make more than one answer, which other APIs have no place for.
+fn one_answer(body: &Map<String, Value>) -> Result<()> {
+    let is_one = |key: &&str| {
+        let count = body.get(*key).filter(|count| !count.is_null());
+        count.is_none_or(|count| count.as_f64() == Some(1.0))
+    };
+    match ["n", "n_cmpl"].iter().find(|key| !is_one(key)) {
+        Some(key) => refused(*key, "must be 1: a request has one answer"),
+        None => Ok(()),
+    }
 }
 
 /// The fields of `value`, which must be an object.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bilayer_text::{Decode, Decoder, Tokenizer};
 
 use super::lines::Lines;
-use super::{Request, Stop, Token};
+use super::{Distribution, Request, Stop, Token};
 use crate::sampling::{self, DraftToken, Row, Sampler};
 use crate::{Error, Model};
 
@@ -61,7 +61,10 @@ impl<'r> Reply<'r> {
     pub fn choose(&mut self, choice: &Choice<'_>) -> Result<Token, Error> {
         let id = self.sampler.sample_row(choice.row, choice.draft)?;
         let logprobs = self.request.logprobs.zip(choice.logits);
-        let logprobs = logprobs.map(|(top, logits)| sampling::logprobs(logits, id, top));
+        let logprobs = logprobs.map(|(top, logits)| match self.request.distribution {
+            Distribution::Raw => sampling::logprobs(logits, id, top),
+            Distribution::Sampled => self.sampler.sampled_logprobs(id, top),
+        });
         self.generated += 1;
         let is_complete = self.sampler.is_complete();
         if self.tokenizer.is_end(id) && (!self.request.ignore_eos || is_complete) {

@@ -10,6 +10,13 @@ use crate::api::{changed, json, shown};
 use crate::app::Shared;
 use crate::body;
 use crate::error::ApiError;
+use crate::fields::{Accepts, Field};
+
+/// Fields of the objects of `POST /lora-adapters`.
+pub const FIELDS: &[Field] = &[
+    Field::new("id", Accepts::Integer(0, 1 << 16), "The adapter's number, as GET lists it."),
+    Field::new("scale", Accepts::Number(-1e6, 1e6), "Its strength; 0 is off."),
+];
 
 /// `GET /lora-adapters`.
 pub async fn list(State(app): Shared, uri: Uri) -> Result<Response, ApiError> {

@@ -6,7 +6,7 @@ use axum::Extension;
 use axum::body::Body as HttpBody;
 use axum::extract::State;
 use axum::response::Response;
-use bilayer_engine::generate::{Stop, Token};
+use bilayer_engine::generate::{Distribution, Stop, Token};
 use bilayer_engine::requests::{Event, Served};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -23,7 +23,8 @@ use crate::fields::{Accepts, Body, Field};
 use crate::models::Loaded;
 use crate::params::{self, Params};
 use crate::splitter::{Piece, Splitter, Style};
-use crate::sse::{self, ChunkSource, OpenAi};
+use crate::sse::{self, ChunkSource, OpenAi, Wire};
+use crate::translate::functions;
 
 pub mod allowed_tools;
 
@@ -40,6 +41,8 @@ pub const FIELDS: &[Field] = &[
         Accepts::Any,
         "`none`, `auto`, `required`, a function, or the allowed ones.",
     ),
+    Field::new("functions", Accepts::List(256), "The older form of `tools`."),
+    Field::new("function_call", Accepts::Any, "The older form of `tool_choice`."),
     Field::new("parallel_tool_calls", Accepts::Bool, "Whether one answer may have several calls."),
     Field::new("logprobs", Accepts::Bool, "Report log-probabilities of the tokens."),
     Field::new("top_logprobs", Accepts::Integer(0, 20), "Most likely tokens to report with each."),
@@ -82,19 +85,62 @@ pub async fn complete(
     Extension(caller): Extension<Caller>,
     body: HttpBody,
 ) -> Result<Response, ApiError> {
-    let body = app.fields(body, &[params::FIELDS, FIELDS]).await?;
+    let given = app.fields(body, &[params::FIELDS, FIELDS]).await?;
+    let body = translation(&given)?;
     let (is_stream, ping) = (body.flag("stream"), app.config.limits.ping);
     let chat = prepare(&app, body).await?;
     let mut chunks = Chunks::start(app, caller, chat).await?;
-    if !is_stream {
-        return Ok(json(&chunks.collect().await?));
+    let has_functions = given.get("functions").is_some();
+    if is_stream {
+        return Ok(match has_functions {
+            true => sse::stream(ping, chunks, Functions),
+            false => sse::stream(ping, chunks, OpenAi),
+        });
     }
-    Ok(sse::stream(ping, chunks, OpenAi))
+    let mut completion = chunks.collect().await?;
+    if has_functions {
+        functions::respond(&mut completion);
+    }
+    Ok(json(&completion))
+}
+
+/// OpenAI's streams to requests with functions.
+struct Functions;
+
+impl Wire for Functions {
+    fn chunk(&mut self, chunk: &Value) -> Vec<String> {
+        let mut chunk = chunk.clone();
+        functions::respond(&mut chunk);
+        OpenAi.chunk(&chunk)
+    }
+
+    fn end(&mut self) -> Vec<String> {
+        OpenAi.end()
+    }
+}
+
+/// The request with tools in the place of functions.
+///
+/// # Errors
+/// A field is wrong, or needs another one.
+pub fn translation(given: &Body) -> Result<Body, ApiError> {
+    if given.count("top_logprobs") > Some(0) && !given.flag("logprobs") {
+        return Err(ApiError::field("top_logprobs", "needs logprobs to be true"));
+    }
+    let has = |name: &str| given.get(name).is_some();
+    let messages = given.get("messages").and_then(Value::as_array);
+    let has_messages = messages.is_some_and(|messages| messages.iter().any(functions::is_old));
+    if !has("functions") && !has("function_call") && !has_messages {
+        return Ok(given.clone());
+    }
+    let chat = functions::request(&given.value())
+        .map_err(|error| ApiError::field(&error.field, &error.reason))?;
+    Body::check(chat, &[params::FIELDS, FIELDS])
 }
 
 /// `POST /v1/chat/completions/input_tokens`.
 pub async fn count(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
-    let body = app.fields(body, &[params::FIELDS, FIELDS]).await?;
+    let body = translation(&app.fields(body, &[params::FIELDS, FIELDS]).await?)?;
     let chat = prepare(&app, body).await?;
     let tokens = chat.question.prompt_tokens();
     Ok(json(&json!({ "object": "response.input_tokens", "input_tokens": tokens })))
@@ -124,6 +170,7 @@ fn render(app: &App, loaded: Arc<Loaded>, body: Body) -> Result<Chat, ApiError> 
         prompts: vec![tokens],
         params,
         logprobs,
+        distribution: Distribution::Raw,
         prompt_logprobs: None,
         show_control: style.shows_control(),
         template_stops,
@@ -144,6 +191,7 @@ pub struct Chunks {
     body: Body,
     settings: Map<String, Value>,
     choices: Vec<Choice>,
+    show_control: bool,
     /// The stop texts of the request, without those of the chat template.
     stops: Vec<String>,
     ready: Vec<Value>,
@@ -159,6 +207,9 @@ struct Choice {
     calls: Vec<Value>,
     logprobs: Vec<Value>,
     finish: Option<&'static str>,
+    stop: Option<Stop>,
+    /// Bytes of its text, of which the parts above are made.
+    text_bytes: usize,
     /// The stop text of the request that ended it.
     stop_sequence: Option<String>,
     served: Served,
@@ -202,6 +253,8 @@ impl Chunks {
             calls: Vec::new(),
             logprobs: Vec::new(),
             finish: None,
+            stop: None,
+            text_bytes: 0,
             stop_sequence: None,
             served: Served::default(),
         });
@@ -209,6 +262,7 @@ impl Chunks {
         let prompt_tokens = question.prompt_tokens();
         let settings = question.params.settings(&body);
         let stops = question.params.stops.clone();
+        let show_control = question.show_control;
         let answers = Answers::start(&app, &caller, question).await?;
         Ok(Chunks {
             id: app.id("chatcmpl"),
@@ -220,6 +274,7 @@ impl Chunks {
             body,
             settings,
             choices,
+            show_control,
             stops,
             ready: Vec::new(),
             has_ended: false,
@@ -238,6 +293,14 @@ impl Chunks {
         while let Some((index, event)) = self.answers.next().await? {
             self.take(index, event);
             self.ready.clear();
+        }
+        let loaded = self.loaded().clone();
+        let show_control = self.show_control;
+        for choice in &mut self.choices {
+            let ids = choice.logprobs.iter().filter_map(|entry| entry["id"].as_u64());
+            let ids = ids.map(|id| id as u32);
+            let kept = answers::kept(&loaded, ids, show_control, choice.stop, choice.text_bytes);
+            choice.logprobs.truncate(kept);
         }
         let choices = self.choices.iter().enumerate().map(|(index, choice)| choice.document(index));
         let choices: Vec<Value> = choices.collect();
@@ -288,6 +351,7 @@ impl Chunks {
     fn token(&mut self, index: usize, token: &Token) {
         let entry = logprobs_entry(self.loaded(), token);
         let choice = &mut self.choices[index];
+        choice.text_bytes += token.text.len();
         choice.logprobs.extend(entry.clone());
         let pieces = choice.splitter.push(&token.text);
         self.pieces(index, pieces, entry);
@@ -296,14 +360,19 @@ impl Chunks {
     fn end(&mut self, index: usize, stop: Stop, text: &str) {
         let choice = &mut self.choices[index];
         let mut pieces = choice.splitter.push(text);
+        // A limit that was reached behind the last call cut nothing off.
+        let ends_with_call = choice.splitter.ends_with_call();
         pieces.extend(choice.splitter.end(stop));
+        choice.text_bytes += text.len();
         self.pieces(index, pieces, None);
         let choice = &mut self.choices[index];
         let has_calls = !choice.calls.is_empty();
         let reason = match stop {
             Stop::EndOfText | Stop::Text(_) if has_calls => "tool_calls",
+            _ if ends_with_call => "tool_calls",
             stop => finish_reason(stop),
         };
+        choice.stop = Some(stop);
         choice.finish = Some(reason);
         choice.stop_sequence = match stop {
             Stop::Text(which) => self.stops.get(which).cloned(),

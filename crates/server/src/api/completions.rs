@@ -6,14 +6,14 @@ use axum::Extension;
 use axum::body::Body as HttpBody;
 use axum::extract::State;
 use axum::response::Response;
-use bilayer_engine::generate::{Stop, Token};
+use bilayer_engine::generate::{Distribution, Stop, Token};
 use bilayer_engine::requests::{Event, Served};
 use bilayer_engine::sampling::TokenLogprob;
 use bilayer_text::{Decode, Decoder, Tokenizer};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use crate::answers::{Answers, Question, devices, finish_reason, progress, timings, usage};
+use crate::answers::{self, Answers, Question, devices, finish_reason, progress, timings, usage};
 use crate::api::{json, now};
 use crate::app::{App, Caller, Shared};
 use crate::blocking;
@@ -48,7 +48,7 @@ pub async fn complete(
     body: HttpBody,
 ) -> Result<Response, ApiError> {
     let body = app.fields(body, &[params::FIELDS, FIELDS]).await?;
-    if body.get("suffix").is_some() {
+    if body.text("suffix").is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::field("suffix", "is not supported; use /infill"));
     }
     let loaded = app.models.get(body.text("model")).await?;
@@ -90,6 +90,7 @@ fn prepare(app: &App, loaded: Arc<Loaded>, body: Body) -> Result<(Question, Body
         prompts,
         params,
         logprobs,
+        distribution: Distribution::Raw,
         prompt_logprobs,
         show_control: false,
         template_stops: Vec::new(),
@@ -115,6 +116,10 @@ struct Texts {
 struct Choice {
     text: String,
     has_begun: bool,
+    /// Generated tokens, if their log-probabilities are reported.
+    tokens: Vec<u32>,
+    /// Bytes of generated text.
+    text_bytes: usize,
     logprobs: Logprobs,
     total: f64,
     stop: Option<Stop>,
@@ -164,8 +169,12 @@ impl Logprobs {
             }
             Some((own, top)) => {
                 self.token_logprobs.push(json!(own.logprob.max(-9999.0)));
-                let top = top.iter().map(|t| (spelled(t.id), json!(t.logprob.max(-9999.0))));
-                self.top_logprobs.push(Value::Object(top.collect()));
+                // The token itself is among them, as in OpenAI's, also if it is none of the most likely.
+                let others = top.iter().filter(|found| found.id != own.id);
+                let is_top = others.clone().count() < top.len();
+                let all = top.iter().chain((!is_top).then_some(own));
+                let all = all.map(|t| (spelled(t.id), json!(t.logprob.max(-9999.0))));
+                self.top_logprobs.push(Value::Object(all.collect()));
             }
         }
     }
@@ -177,6 +186,14 @@ impl Logprobs {
             "top_logprobs": self.top_logprobs,
             "text_offset": self.text_offset,
         })
+    }
+
+    /// Drops all but the first tokens.
+    fn truncate(&mut self, len: usize) {
+        self.tokens.truncate(len);
+        self.token_logprobs.truncate(len);
+        self.top_logprobs.truncate(len);
+        self.text_offset.truncate(len);
     }
 
     /// Takes what was pushed, for a chunk.
@@ -260,6 +277,8 @@ impl Texts {
                 self.choices[index].text += &text;
             }
         }
+        let loaded = self.answers.loaded().clone();
+        self.choices.iter_mut().for_each(|choice| choice.drop_stop_text(&loaded));
         let usage = self.usage();
         let kept = params::answers(&self.body);
         let mut choices = Vec::new();
@@ -317,7 +336,9 @@ impl Texts {
             }
             Event::Token(delta) => {
                 choice.served = delta.served;
+                choice.text_bytes += delta.token.text.len();
                 if has_logprobs {
+                    choice.tokens.push(delta.token.id);
                     choice.logprobs.push(&loaded, delta.token.id, delta.token.logprobs.as_ref());
                 }
                 choice.total += own(&delta.token);
@@ -325,6 +346,7 @@ impl Texts {
             }
             Event::Ended { stop, text: rest, served } => {
                 (choice.stop, choice.served) = (Some(stop), served);
+                choice.text_bytes += rest.len();
                 text += &rest;
             }
             Event::Failed(_) => {}
@@ -359,6 +381,14 @@ enum Taken {
 }
 
 impl Choice {
+    /// Drops the log-probabilities of the tokens behind its text.
+    fn drop_stop_text(&mut self, loaded: &Loaded) {
+        let tokens = self.tokens.iter().copied();
+        let kept = answers::kept(loaded, tokens, false, self.stop, self.text_bytes);
+        let prompt = self.logprobs.tokens.len().saturating_sub(self.tokens.len());
+        self.logprobs.truncate(prompt.saturating_add(kept));
+    }
+
     /// Mean log-probability of its tokens.
     fn mean(&self) -> f64 {
         self.total / self.served.generated.max(1) as f64

@@ -17,9 +17,6 @@ use crate::params;
 use crate::sse::{self, Wire};
 use crate::translate::messages::{self, MessageStream};
 
-/// The path of the endpoint.
-pub const PATH: &str = "/v1/messages";
-
 /// Fields of a messages request that are checked before it is translated.
 pub const FIELDS: &[Field] = &[
     Field::new("model", Accepts::Text(512), "The model; any name where only one is served."),

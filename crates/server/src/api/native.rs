@@ -6,12 +6,12 @@ use axum::Extension;
 use axum::body::Body as HttpBody;
 use axum::extract::State;
 use axum::response::Response;
-use bilayer_engine::generate::Stop;
+use bilayer_engine::generate::{Distribution, Stop};
 use bilayer_engine::requests::{Event, Served};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use crate::answers::{Answers, Question, devices, logprobs_entry, progress, timings};
+use crate::answers::{self, Answers, Question, devices, logprobs_entry, progress, timings};
 use crate::api::completions::READING;
 use crate::api::json;
 use crate::app::{App, Caller, Shared};
@@ -124,6 +124,10 @@ fn prepare(
         loaded,
         prompts,
         logprobs: body.count("n_probs").filter(|&top| top > 0),
+        distribution: match body.flag("post_sampling_probs") {
+            true => Distribution::Sampled,
+            false => Distribution::Raw,
+        },
         prompt_logprobs: None,
         show_control: false,
         template_stops: Vec::new(),
@@ -206,6 +210,12 @@ impl Native {
     async fn collect(&mut self) -> Result<Vec<Value>, ApiError> {
         while let Some((index, event)) = self.answers.next().await? {
             self.take(index, event);
+        }
+        let loaded = self.answers.loaded().clone();
+        for choice in &mut self.choices {
+            let tokens = choice.tokens.iter().copied();
+            let kept = answers::kept(&loaded, tokens, false, choice.stop, choice.text.len());
+            choice.probabilities.truncate(kept);
         }
         let documents = (0..self.choices.len()).map(|index| {
             let mut document = self.document(index);

@@ -3,80 +3,9 @@
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
-use crate::api::{
-    chat, completions, embeddings, extract, info, json, native, rerank, responses, tokens,
-};
+use crate::api::json;
+use crate::endpoints::{ENDPOINTS, Endpoint, Takes};
 use crate::fields::Field;
-use crate::params;
-
-/// An endpoint with a body: path, what it does, its tables, the fields that must be there.
-type Endpoint = (&'static str, &'static str, &'static [&'static [Field]], &'static [&'static str]);
-
-/// The endpoints with bodies.
-pub const ENDPOINTS: &[Endpoint] = &[
-    (
-        "/v1/chat/completions",
-        "Answer a conversation.",
-        &[params::FIELDS, chat::FIELDS],
-        &["messages"],
-    ),
-    (
-        "/v1/chat/completions/input_tokens",
-        "Count the tokens of a conversation.",
-        &[params::FIELDS, chat::FIELDS],
-        &["messages"],
-    ),
-    (
-        "/v1/responses",
-        "Answer an input, with OpenAI's Responses API.",
-        &[responses::FIELDS],
-        &["input"],
-    ),
-    ("/v1/completions", "Continue texts.", &[params::FIELDS, completions::FIELDS], &["prompt"]),
-    (
-        "/completion",
-        "Continue a text, with llama-server's fields.",
-        &[params::FIELDS, native::FIELDS],
-        &["prompt"],
-    ),
-    (
-        "/infill",
-        "Fill in code between a prefix and a suffix.",
-        &[params::FIELDS, native::FIELDS, native::INFILL],
-        &[],
-    ),
-    ("/v1/embeddings", "Make a vector of each text.", &[embeddings::FIELDS], &["input"]),
-    ("/v1/rerank", "Score documents for a query.", &[rerank::FIELDS], &["query"]),
-    ("/v1/classify", "Label texts.", &[rerank::CLASSIFY], &["input"]),
-    ("/v1/extract", "Extract entities from texts.", &[extract::FIELDS], &["input"]),
-    ("/tokenize", "Turn a text into tokens.", &[tokens::TOKENIZE], &[]),
-    ("/detokenize", "Turn tokens into text.", &[tokens::DETOKENIZE], &["tokens"]),
-    (
-        "/apply-template",
-        "Render a conversation by the chat template.",
-        &[params::FIELDS, chat::FIELDS],
-        &["messages"],
-    ),
-    ("/models/load", "Load a model.", &[info::MODEL], &["model"]),
-    ("/models/unload", "Unload a model.", &[info::MODEL], &["model"]),
-];
-
-/// Endpoints without bodies: path, what it gives, the type of its content.
-const READS: &[(&str, &str, &str)] = &[
-    ("/health", "Whether requests are answered.", JSON),
-    ("/livez", "Whether the process works.", JSON),
-    ("/readyz", "Whether a balancer shall send requests.", JSON),
-    ("/v1/models", "The models.", JSON),
-    ("/props", "Properties of the server and a model.", JSON),
-    ("/slots", "What is running.", JSON),
-    ("/lora-adapters", "The LoRA adapters and their strengths.", JSON),
-    ("/metrics", "Prometheus metrics.", "text/plain"),
-];
-
-/// Those of [`READS`] that tell about one of the models.
-const OF_A_MODEL: &[&str] = &["/props", "/slots", "/lora-adapters"];
-
-const JSON: &str = "application/json";
 
 /// `GET /openapi.json`.
 pub async fn document() -> Response {
@@ -93,34 +22,10 @@ fn made() -> Value {
         "4XX": error, "5XX": error,
     });
     let mut paths = Map::new();
-    for (path, summary, tables, required) in ENDPOINTS {
-        let properties = tables.iter().copied().flatten();
-        let properties = properties.map(|field| (field.name.to_owned(), field.schema()));
-        let properties: Map<String, Value> = properties.collect();
-        let mut schema = json!({ "type": "object", "properties": properties });
-        if let (Some(object), false) = (schema.as_object_mut(), required.is_empty()) {
-            object.insert("required".to_owned(), json!(required));
-        }
-        let post = json!({
-            "summary": summary,
-            "requestBody": { "required": true, "content": { "application/json": { "schema": schema } } },
-            "responses": responses,
-        });
-        paths.insert((*path).to_owned(), json!({ "post": post }));
-    }
-    for (path, summary, kind) in READS {
-        let mut responses = responses.clone();
-        responses["200"]["content"] = json!({ *kind: { "schema": {} } });
-        let mut get = json!({ "summary": summary, "responses": responses });
-        if OF_A_MODEL.contains(path) {
-            get["parameters"] = json!([{
-                "name": "model",
-                "in": "query",
-                "description": "A model that is loaded; without it, the one used last.",
-                "schema": { "type": "string" },
-            }]);
-        }
-        paths.insert((*path).to_owned(), json!({ "get": get }));
+    for endpoint in ENDPOINTS {
+        let methods = paths.entry(shown(endpoint.path())).or_insert_with(|| json!({}));
+        let method = if endpoint.takes.is_some() { "post" } else { "get" };
+        methods[method] = operation(endpoint, &responses);
     }
     json!({
         "openapi": "3.1.0",
@@ -128,4 +33,78 @@ fn made() -> Value {
         "components": { "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } } },
         "paths": paths,
     })
+}
+
+/// A path in the notation of OpenAPI.
+fn shown(path: &str) -> String {
+    path.replace("{*", "{")
+}
+
+fn operation(endpoint: &Endpoint, responses: &Value) -> Value {
+    let mut responses = responses.clone();
+    responses["200"]["content"] = json!({ endpoint.content: { "schema": {} } });
+    let mut operation = json!({ "summary": endpoint.summary, "responses": responses });
+    let parameter = |name: &str, place: &str, doc: &str| {
+        json!({
+            "name": name, "in": place, "required": place == "path", "description": doc,
+            "schema": { "type": "string" },
+        })
+    };
+    let path = shown(endpoint.path());
+    let variable = path.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    let variable = variable.map(|(name, _)| parameter(name, "path", "Which one."));
+    let query = endpoint.query.iter().map(|(name, doc)| parameter(name, "query", doc));
+    let parameters: Vec<Value> = variable.into_iter().chain(query).collect();
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
+    }
+    if let [_, others @ ..] = endpoint.paths
+        && !others.is_empty()
+    {
+        operation["description"] = format!("Also {}.", others.join(", ")).into();
+    }
+    let schema = match endpoint.takes {
+        None => return operation,
+        Some(Takes::Object { tables, required }) => object(tables, required),
+        Some(Takes::List(fields)) => json!({ "type": "array", "items": object(&[fields], &[]) }),
+    };
+    let content = json!({ "application/json": { "schema": schema } });
+    operation["requestBody"] = json!({ "required": true, "content": content });
+    operation
+}
+
+/// The schema of an object.
+fn object(tables: &[&[Field]], required: &[&str]) -> Value {
+    let properties = tables.iter().copied().flatten();
+    let properties = properties.map(|field| (field.name.to_owned(), field.schema()));
+    let properties: Map<String, Value> = properties.collect();
+    let mut schema = json!({ "type": "object", "properties": properties });
+    if !required.is_empty() {
+        schema["required"] = json!(required);
+    }
+    schema
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ENDPOINTS, made, shown};
+
+    #[test]
+    fn every_route_is_in_the_document_once() {
+        let document = made();
+        let mut operations = 0;
+        for methods in document["paths"].as_object().expect("paths").values() {
+            operations += methods.as_object().expect("methods").len();
+        }
+        assert_eq!(operations, ENDPOINTS.len());
+        for endpoint in ENDPOINTS {
+            let method = if endpoint.takes.is_some() { "post" } else { "get" };
+            let found = &document["paths"][shown(endpoint.path())][method];
+            assert_eq!(found["summary"], endpoint.summary, "{}", endpoint.path());
+            for other in &endpoint.paths[1..] {
+                let description = found["description"].as_str().unwrap_or_default();
+                assert!(description.contains(other), "{other}: {description}");
+            }
+        }
+    }
 }

@@ -12,18 +12,12 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::input::Line;
+use crate::endpoints::{ENDPOINTS, Endpoint};
 
 /// What a request may ask for.
-const URLS: [&str; 8] = [
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/embeddings",
-    "/v1/classify",
-    "/v1/extract",
-    "/v1/rerank",
-    "/v1/messages",
-];
+fn urls() -> impl Iterator<Item = &'static str> {
+    ENDPOINTS.iter().filter(|endpoint| endpoint.is_batch).map(Endpoint::path)
+}
 
 /// Times that a request is tried while the model has no capacity or is being opened again.
 const TRIES: usize = 5;
@@ -88,8 +82,8 @@ fn asked(parsed: serde_json::Result<Value>, line: Line) -> Result<(String, Value
         return Err(format!("`method` is {}; it must be \"POST\"", request["method"]));
     }
     let url = request["url"].as_str().unwrap_or_default().to_owned();
-    if !URLS.contains(&url.as_str()) {
-        let known = URLS.join(", ");
+    if !urls().any(|known| known == url) {
+        let known = urls().collect::<Vec<_>>().join(", ");
         return Err(format!("`url` is {}; it must be one of {known}", request["url"]));
     }
     let body = request["body"].take();

@@ -211,7 +211,7 @@ fn templates(offer: &Offer, model: &Model, metrics: &Metrics) -> Result<ChatTemp
         Err(error) if offer.chat_template.is_some() => return Err(error.into()),
         Err(error) if model.config().encoder.is_some() => (None, Some(error.to_string())),
         Err(_) => {
-            metrics.warn(&format!(
+            metrics.warn_once(&format!(
                 "{name} has no chat template, so chats use ChatML, which it may not have learned; choose one with \
                  --chat-template"
             ));
@@ -222,7 +222,9 @@ fn templates(offer: &Offer, model: &Model, metrics: &Metrics) -> Result<ChatTemp
     let tool_use = match has_another.then(|| templates.find_with_tools(None)).transpose() {
         Ok(template) => template,
         Err(error) => {
-            metrics.warn(&format!("chats of {name} with tools use its default template: {error}"));
+            metrics.warn_once(&format!(
+                "chats of {name} with tools use its default template: {error}"
+            ));
             None
         }
     };

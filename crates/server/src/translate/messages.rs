@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Result, array, call, count, object, refused, renamed, text};
+use super::{Result, array, call, count, object, one_answer, refused, renamed, text};
 
 /// Fields with a counterpart of another name or form; all others are passed on.
 const OWN: &[&str] = &[
@@ -23,6 +23,7 @@ const OWN: &[&str] = &[
 /// The field that is missing, of a wrong type, or that has no counterpart.
 pub fn request(body: &Value) -> Result<Value> {
     let body = object(body, "the request")?;
+    one_answer(body)?;
     let is_passed = |key: &str| !OWN.contains(&key);
     let mut chat: Map<String, Value> = body
         .iter()
@@ -55,9 +56,6 @@ pub fn request(body: &Value) -> Result<Value> {
         let fields = object(thinking, "thinking")?;
         let enabled = text(fields, "type", "thinking")? != "disabled";
         variable(&mut chat, "enable_thinking", enabled.into());
-        if let Some(budget) = fields.get("budget_tokens").filter(|_| enabled) {
-            chat.insert("thinking_budget_tokens".into(), budget.clone());
-        }
     }
     output(body, &mut chat)?;
     if let Some(user) = body.get("metadata").and_then(|metadata| metadata.get("user_id")) {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Result, array, call, object, refused, text};
+use super::{Result, array, call, object, one_answer, refused, text};
 
 pub use stream::{ResponseStream, response};
 
@@ -33,6 +33,7 @@ const OWN: &[&str] = &[
 /// The field that is missing, of a wrong type, or that has no counterpart.
 pub fn request(body: &Value) -> Result<Value> {
     let body = object(body, "the request")?;
+    one_answer(body)?;
     let given = |key: &str| body.get(key).filter(|value| !value.is_null());
     let stored = ["previous_response_id", "conversation"];
     if let Some(field) = stored.into_iter().find(|field| given(field).is_some()) {
@@ -70,7 +71,8 @@ pub fn request(body: &Value) -> Result<Value> {
     if let Some(choice) = given("tool_choice") {
         chat.insert("tool_choice".into(), tool_choice(choice)?);
     }
-    if let Some(format) = given("text").and_then(|text| text.get("format")) {
+    let format = given("text").and_then(|text| text.get("format"));
+    if let Some(format) = format.filter(|format| !format.is_null()) {
         chat.insert("response_format".into(), response_format(format)?);
     }
     if let Some(most) = given("max_output_tokens") {
@@ -95,7 +97,8 @@ pub fn request(body: &Value) -> Result<Value> {
     Ok(chat.into())
 }
 
-/// Appends the chat messages of the items. Reasoning and calls that follow one another make one message.
+/// Appends the chat messages of the items. Reasoning and calls that follow one another make one message; reasoning that
+/// neither a call nor a message of the assistant follows is left out.
 fn conversation(items: &[Value], messages: &mut Vec<Value>) -> Result<()> {
     let mut thoughts = String::new();
     for (index, item) in items.iter().enumerate() {
@@ -114,24 +117,22 @@ fn conversation(items: &[Value], messages: &mut Vec<Value>) -> Result<()> {
                     }
                 };
                 let mut message = json!({ "role": role, "content": content(fields, &at)? });
+                let thoughts = std::mem::take(&mut thoughts);
                 if role == "assistant" && !thoughts.is_empty() {
-                    message["reasoning_content"] = std::mem::take(&mut thoughts).into();
+                    message["reasoning_content"] = thoughts.into();
                 }
                 messages.push(message);
             }
             "reasoning" => {
-                for part in ["content", "summary"].iter().filter_map(|key| fields.get(*key)).take(2)
-                {
-                    let parts = part.as_array().map(Vec::as_slice).unwrap_or_default();
-                    let texts: String =
-                        parts.iter().filter_map(|part| part["text"].as_str()).collect();
-                    if thoughts.is_empty() {
-                        thoughts = texts;
-                    }
+                let text = reasoning(fields);
+                if !thoughts.is_empty() && !text.is_empty() {
+                    thoughts += "\n\n";
                 }
+                thoughts += &text;
             }
             "function_call" => called(fields, &at, &mut thoughts, messages)?,
             "function_call_output" => {
+                thoughts.clear();
                 let id = text(fields, "call_id", &at)?;
                 let output = match fields.get("output") {
                     Some(Value::String(text)) => text.as_str().into(),
@@ -154,6 +155,16 @@ fn conversation(items: &[Value], messages: &mut Vec<Value>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The text of a reasoning item, or its summary if it has none.
+fn reasoning(fields: &Map<String, Value>) -> String {
+    let text = |key: &str| -> String {
+        let parts = fields.get(key).and_then(Value::as_array).into_iter().flatten();
+        parts.filter_map(|part| part["text"].as_str()).collect()
+    };
+    let content = text("content");
+    if content.is_empty() { text("summary") } else { content }
 }
 
 /// Adds a call to the assistant's message, which follows the thoughts.

@@ -104,7 +104,6 @@ fn messages_become_chat_messages() {
         "parallel_tool_calls": false,
         "stop": ["END"],
         "chat_template_kwargs": { "enable_thinking": true },
-        "thinking_budget_tokens": 100,
         "user": "u",
         "stream_options": { "include_usage": true },
     });
@@ -347,6 +346,8 @@ fn log_probabilities_stay_with_the_text_of_a_response() {
         with(&json!({ "content": "He" }), "He"),
         with(&json!({}), "l"),
         with(&json!({ "content": "llo" }), "lo"),
+        // The text that ended the answer.
+        with(&json!({}), "END"),
     ]);
     let of = |kind: &str| {
         let found = events.iter().filter(|event| event["type"] == kind);
@@ -363,6 +364,52 @@ fn log_probabilities_stay_with_the_text_of_a_response() {
     whole["choices"][0]["logprobs"] = json!({ "content": tokens });
     let whole = responses::response(&json!({}), &whole);
     assert_eq!(whole["output"][1]["content"][0]["logprobs"], all);
+}
+
+/// Reasoning belongs to the call or message of the assistant that follows.
+#[test]
+fn reasoning_of_a_response_is_joined_and_does_not_reach_later_turns() {
+    let thought = |key: &str, text: &str| json!({ "type": "reasoning", key: [{ "text": text }] });
+    let said = |role: &str, text: &str| json!({ "role": role, "content": text });
+    let call = json!({ "type": "function_call", "call_id": "1", "name": "f", "arguments": "{}" });
+    let output = json!({ "type": "function_call_output", "call_id": "1", "output": "2" });
+    let items = json!([
+        said("user", "a"),
+        thought("content", "lost"),
+        said("user", "b"),
+        said("assistant", "c"),
+        said("user", "d"),
+        thought("content", "one"),
+        thought("summary", "two"),
+        thought("content", ""),
+        call,
+        thought("content", "late"),
+        output,
+        said("assistant", "e"),
+    ]);
+    let chat = responses::request(&json!({ "input": items })).expect("a chat");
+    let messages = chat["messages"].as_array().expect("messages");
+    let reasoning: Vec<&Value> =
+        messages.iter().filter_map(|message| message.get("reasoning_content")).collect();
+    assert_eq!(reasoning, [&json!("one\n\ntwo")]);
+    assert_eq!(messages[4]["tool_calls"][0]["function"]["name"], "f");
+}
+
+#[test]
+fn requests_have_one_answer() {
+    let message = json!({ "messages": [{ "role": "user", "content": "Hi" }] });
+    for field in ["n", "n_cmpl"] {
+        for (count, is_one) in [(json!(1), true), (Value::Null, true), (json!(2), false)] {
+            let with = |mut body: Value| {
+                body[field] = count.clone();
+                body
+            };
+            let found = responses::request(&with(json!({ "input": "Hi" })));
+            assert_eq!(found.is_ok(), is_one, "{field}: {count}");
+            let found = messages::request(&with(message.clone())).map_err(|error| error.field);
+            assert_eq!(found.err().as_deref(), (!is_one).then_some(field));
+        }
+    }
 }
 
 #[test]
@@ -429,6 +476,8 @@ fn responses_may_include_log_probabilities_and_leave_types_out() {
     }))
     .expect("a chat");
     assert_eq!(chat["logprobs"], true);
+    let text = responses::request(&json!({ "input": "Hi", "text": { "format": null } }));
+    assert!(text.expect("a chat").get("response_format").is_none());
     assert!(chat.get("top_logprobs").is_none() && chat.get("include").is_none());
     assert_eq!(chat["messages"], json!([{ "role": "user", "content": "Hi" }]));
     let refused = responses::request(&json!({ "input": "Hi", "include": "logprobs" }));

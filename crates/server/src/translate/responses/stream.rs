@@ -267,7 +267,8 @@ impl ResponseStream {
         event[key] = self.text.as_str().into();
         let is_call = matches!(self.open, OpenItem::Call(_));
         if self.open == OpenItem::Message {
-            self.logprobs.append(&mut self.held);
+            // The others spell nothing of it: a stop text, or the marker of a call.
+            self.held.clear();
             event["logprobs"] = json!(self.logprobs);
         }
         if is_call {
