@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use bilayer::{
-    Builder, Cancel, Encode, Error, Function, Message, MetadataOverride, Model, Norm, Numa, Pooling, Reply,
-    Request, Tools, extract, route,
+    Builder, Cancel, Encode, Error, Function, Message, MetadataOverride, Model, Norm, Numa,
+    Pooling, Reply, Request, Tools, extract, route,
 };
 use bilayer_cpu::level::Level;
 use bilayer_quant::Type;

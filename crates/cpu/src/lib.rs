@@ -48,6 +48,7 @@ pub mod probe;
 mod program;
 mod quantizer;
 mod slots;
+pub mod softmax;
 mod stage;
 mod state;
 mod stream;

@@ -104,7 +104,6 @@ pub(crate) enum Function {
     /// `cap * tanh(x / cap)`.
     SoftCap(f32),
     /// The exponential alone.
-    #[cfg(test)]
     Exp,
     /// 2 to a power of 0 or less.
     #[cfg(test)]
@@ -154,7 +153,6 @@ impl Function {
         match self {
             Function::Scale(factor) => l.mul(l.splat(factor), x),
             Function::SoftCap(cap) => l.mul(l.splat(cap), tanh(l, l.mul(x, l.splat(1.0 / cap)))),
-            #[cfg(test)]
             Function::Exp => exp(l, x),
             #[cfg(test)]
             Function::Exp2Falling => exp2_falling(l, x),

@@ -186,23 +186,25 @@ struct Chain<'a> {
     mirostat_mu: f32,
     /// The token that [`infill`] ends a text with, unless it is forbidden.
     ending: Option<u32>,
+    /// Whether the candidates are by rising id.
+    is_by_id: bool,
 }
 
 impl Chain<'_> {
-    /// Applies samplers. `is_by_id` tells whether the candidates are by rising id.
-    fn run(&mut self, links: &[&Link], mut is_by_id: bool) -> Result<(), Error> {
+    /// Applies samplers.
+    fn run(&mut self, links: &[&Link]) -> Result<(), Error> {
         let mut may_be_excluded = true;
         for link in links {
             if link.phase == Phase::Logits {
-                if !is_by_id {
+                if !self.is_by_id {
                     self.sort_by_id();
                 }
-                (is_by_id, may_be_excluded) = (true, true);
+                may_be_excluded = true;
             } else {
                 if std::mem::take(&mut may_be_excluded) {
                     self.drop_excluded()?;
                 }
-                is_by_id = false;
+                self.is_by_id = false;
             }
             (link.apply)(self);
         }
@@ -213,6 +215,7 @@ impl Chain<'_> {
     fn sort_by_id(&mut self) {
         self.candidates.sort_unstable_by_key(|c| c.id);
         self.candidates.iter_mut().for_each(|c| c.p = 0.0);
+        self.is_by_id = true;
     }
 
     /// Drops the candidates whose logit is minus infinity.
@@ -356,9 +359,18 @@ impl Sampler {
         }
         let mirostat_mu = *mirostat_mu;
         let is_by_id = matches!(row, Row::Logits(_));
-        let mut chain =
-            Chain { options, candidates, history, dry, adaptive, rng, mirostat_mu, ending };
-        chain.run(links, is_by_id)?;
+        let mut chain = Chain {
+            options,
+            candidates,
+            history,
+            dry,
+            adaptive,
+            rng,
+            mirostat_mu,
+            ending,
+            is_by_id,
+        };
+        chain.run(links)?;
         if !options.is_greedy() {
             normalize(candidates);
         }

@@ -1,6 +1,7 @@
 //! A session: a model placed on devices, with its KV cache. `step` only executes what was prepared.
 
 use bilayer_graph::{Backend, Kernel, Limits, PageCopy, Value};
+use bilayer_quant::first_not_finite;
 use bilayer_scheduler::{Plan, Times};
 
 use crate::times::{self, Decoding};
@@ -500,7 +501,7 @@ impl Session {
             self.check_file()?;
             let ran = ran?;
             self.forget_copies();
-            if self.pipeline.results[..ran.made].iter().all(|x| x.is_finite()) {
+            if first_not_finite(&self.pipeline.results[..ran.made]).is_none() {
                 return Ok(ran);
             }
             Err(Failed::Other(self.name_the_culprit(runs, micro_rows)))

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use bilayer_cpu::softmax::{self, LogSum};
 use bilayer_engine::session::SequenceId;
 use bilayer_engine::session::{Run, Session, Settings, Wanted};
 
@@ -33,6 +34,9 @@ const SEQUENCES_MAX: usize = 64;
 
 /// Tokens with a log-probability below this, in nats, do not contribute to a divergence.
 const KL_LEAST: f32 = -16.0;
+
+/// Log-probabilities of a base that are decoded together.
+const RUN: usize = 1024;
 
 /// Errors of scoring a text.
 #[derive(Debug, thiserror::Error)]
@@ -299,15 +303,14 @@ fn packed<'w>(
 struct Spread<'a> {
     logits: &'a [f32],
     most: f32,
-    /// Logarithm of the sum of `exp(logit - most)`, computed in f64.
+    /// Logarithm of the sum of `exp(logit - most)`.
     ln_sum: f64,
 }
 
 impl Spread<'_> {
     fn new(logits: &[f32]) -> Spread<'_> {
-        let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let sum: f64 = logits.iter().map(|x| f64::from((x - most).exp())).sum();
-        Spread { logits, most, ln_sum: sum.ln() }
+        let LogSum { largest, ln_sum } = softmax::log_sum(logits);
+        Spread { logits, most: largest, ln_sum }
     }
 
     fn nll(&self, token: u32) -> f64 {
@@ -321,12 +324,18 @@ fn compare(logits: &[f32], base: Row<'_>, token: u32) -> Pair {
     let whole = f64::from(spread.most) + spread.ln_sum;
     let mut kl = 0.0;
     let mut best = (0, f32::NEG_INFINITY);
-    for ((place, ln_p), logit) in base.all().enumerate().zip(logits) {
-        if ln_p > best.1 {
-            best = (place, ln_p);
-        }
-        if ln_p > KL_LEAST {
-            kl += f64::from(ln_p.exp()) * (f64::from(ln_p) - f64::from(*logit) + whole);
+    let (mut ln_p, mut p) = ([0.0; RUN], [0.0; RUN]);
+    for (first, logits) in (0..).step_by(RUN).zip(logits.chunks(RUN)) {
+        let (ln_p, p) = (&mut ln_p[..logits.len()], &mut p[..logits.len()]);
+        base.read(first, ln_p);
+        softmax::exp(ln_p, p);
+        for (place, ((&ln_p, &p), &logit)) in (first..).zip(ln_p.iter().zip(&*p).zip(logits)) {
+            if ln_p > best.1 {
+                best = (place, ln_p);
+            }
+            if ln_p > KL_LEAST {
+                kl += f64::from(p) * (f64::from(ln_p) - f64::from(logit) + whole);
+            }
         }
     }
     let first_best = logits.iter().position(|&logit| logit == spread.most);

@@ -235,19 +235,17 @@ pub fn finish_reason(stop: Stop) -> &'static str {
     }
 }
 
-/// How many of an answer's tokens spell its text of so many bytes: those after the others are of the stop text that ended
+/// How many of an answer's tokens, decoded so, spell its text of so many bytes: those after the others are of the stop text that ended
 /// it, and begin at its end or behind. All of them if it ended otherwise.
 pub fn kept(
     loaded: &Loaded,
-    tokens: impl Iterator<Item = u32>,
-    show_control: bool,
+    (tokens, decode): (impl Iterator<Item = u32>, Decode),
     stop: Option<Stop>,
     text_bytes: usize,
 ) -> usize {
     if !matches!(stop, Some(Stop::Text(_))) {
         return usize::MAX;
     }
-    let decode = Decode { show_control, ..Decode::default() };
     let mut decoder = Decoder::new(loaded.model.tokenizer(), decode).continuing();
     let mut start = 0;
     let begins_within = |&id: &u32| {

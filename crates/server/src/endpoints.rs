@@ -32,8 +32,11 @@ pub struct Endpoint {
     /// Whether the lines of a batch may ask for it.
     pub is_batch: bool,
     /// The chat request that a body means.
-    pub translation: Option<fn(&Body) -> Result<Body, ApiError>>,
+    pub translation: Option<Translation>,
 }
+
+/// Makes a chat request of a body.
+pub type Translation = fn(&Body) -> Result<Body, ApiError>;
 
 /// The body of a request.
 #[derive(Clone, Copy)]
@@ -91,7 +94,7 @@ impl Endpoint {
         Endpoint { is_batch: true, ..self }
     }
 
-    const fn as_chat(self, translation: fn(&Body) -> Result<Body, ApiError>) -> Endpoint {
+    const fn as_chat(self, translation: Translation) -> Endpoint {
         Endpoint { translation: Some(translation), ..self }
     }
 }

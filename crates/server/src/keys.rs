@@ -130,7 +130,8 @@ mod tests {
 
     #[test]
     fn keys_are_in_either_header() {
-        let cases: [(&[(&str, &str)], &[&str]); 6] = [
+        type Case = (&'static [(&'static str, &'static str)], &'static [&'static str]);
+        let cases: [Case; 6] = [
             (&[("authorization", "Bearer a")], &["a"]),
             (&[("authorization", "bEARER  a ")], &["a"]),
             (&[("x-api-key", " b ")], &["b"]),

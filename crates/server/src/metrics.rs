@@ -69,12 +69,8 @@ impl Metrics {
         let builder = PrometheusBuilder::new().set_buckets(&TIMES);
         let recorder = builder.unwrap_or_else(|_| PrometheusBuilder::new()).build_recorder();
         let r = &recorder;
-        let drafts = |name: &str, what| {
-            let counter = counter(r, &format!("llamacpp:spec_decode_num_{name}_total"), what);
-            // Counters are shown from the start.
-            counter.increment(0);
-            counter
-        };
+        let drafts =
+            |name: &str, what| counter(r, &format!("llamacpp:spec_decode_num_{name}_total"), what);
         Metrics {
             handle: recorder.handle(),
             prompt_tokens: counter(r, "llamacpp:prompt_tokens_total", "Prompt tokens computed"),
@@ -254,6 +250,7 @@ fn counter(recorder: &PrometheusRecorder, name: &str, help: &'static str) -> Cou
     let name = name.to_owned();
     recorder.describe_counter(name.clone().into(), None, help.into());
     let counter = recorder.register_counter(&Key::from_name(name), &METADATA);
+    // Counters are shown from the start.
     counter.increment(0);
     counter
 }

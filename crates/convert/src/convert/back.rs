@@ -149,7 +149,9 @@ impl<'p> Back<'p> {
                 | Done::Transposed { step: 1, .. }
         );
         if parts.iter().any(|part| part.stored.is_scaled()) {
-            return Err(wrong("the checkpoint has it in FP8, NVFP4 or MXFP4, which cannot be written"));
+            return Err(wrong(
+                "the checkpoint has it in FP8, NVFP4 or MXFP4, which cannot be written",
+            ));
         }
         if !known {
             return Err(wrong(

@@ -4,7 +4,7 @@ use bilayer_gguf::SourceError;
 use bilayer_models::{
     Tiled, interleaved_source, part_source, regrouped_source, tiled_source, ungrouped_source,
 };
-use bilayer_quant::{Type, mxfp4};
+use bilayer_quant::{Type, first_beyond, mxfp4};
 
 use super::tensors::{Done, From, Planned, SourceTensor, Tiling};
 use crate::checkpoint::{Float, Shards, Stored};
@@ -272,9 +272,8 @@ impl<'p> RowReader<'p> {
 
     fn check(&self, name: &str, first: usize, values: &[f32]) -> Result<(), Bad> {
         let ty = self.planned.ty;
-        let is_half = ty == Type::F16;
-        let bad = |value: &f32| !value.is_finite() || is_half && value.abs() > F16_MAX;
-        let Some(at) = values.iter().position(bad) else { return Ok(()) };
+        let most = if ty == Type::F16 { F16_MAX } else { f32::MAX };
+        let Some(at) = first_beyond(values, most) else { return Ok(()) };
         let (name, index, value) = (name.to_owned(), (first * self.cols + at) as u64, values[at]);
         Err(match value.is_finite() {
             true => Bad::TooLarge { name, index, value, ty },

@@ -296,8 +296,7 @@ impl SourceTensor {
 
     fn float(&self) -> Result<Float, Error> {
         let dtype = self.stored.dtype();
-        let reason =
-            format!(
+        let reason = format!(
             "its weights are {dtype}; F32, F16, BF16, and FP8, NVFP4 and MXFP4 with scales can be converted"
         );
         self.stored.float().ok_or_else(|| self.wrong(&reason))

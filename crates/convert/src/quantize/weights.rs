@@ -1,7 +1,7 @@
 //! Converts one tensor from one type to another, piece by piece.
 
 use bilayer_gguf::{SourceError, TensorLayout};
-use bilayer_quant::{Error, Type};
+use bilayer_quant::{Error, Type, first_not_finite};
 use bytes::Bytes;
 
 use crate::stream::Pieces;
@@ -79,7 +79,7 @@ impl Weights {
         }
         let mut values = vec![0.0; rows * self.cols];
         self.from.dequantize(source, &mut values)?;
-        if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+        if let Some(at) = first_not_finite(&values) {
             let (index, value) = (first * self.cols + at, values[at].to_string());
             return Err(Error::NotFinite { quant: self.to, index, value });
         }

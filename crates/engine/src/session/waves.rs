@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use bilayer_graph::{Limits, Op, PageCopy};
+use bilayer_quant::first_not_finite;
 use bilayer_scheduler::Demand;
 
 use super::append::within;
@@ -344,7 +345,7 @@ impl Session {
         }
         self.check_file()?;
         let made = self.pipeline.filled * reading.width;
-        if !self.pipeline.results[..made].iter().all(|x| x.is_finite()) {
+        if first_not_finite(&self.pipeline.results[..made]).is_some() {
             return Err(Failed::Other(Error::LogitsNotFinite));
         }
         let Session { waves, cache, pipeline, .. } = self;

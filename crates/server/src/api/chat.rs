@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::response::Response;
 use bilayer_engine::generate::{Distribution, Stop, Token};
 use bilayer_engine::requests::{Event, Served};
+use bilayer_text::Decode;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -295,11 +296,12 @@ impl Chunks {
             self.ready.clear();
         }
         let loaded = self.loaded().clone();
-        let show_control = self.show_control;
+        let decode = Decode { show_control: self.show_control, ..Decode::default() };
         for choice in &mut self.choices {
             let ids = choice.logprobs.iter().filter_map(|entry| entry["id"].as_u64());
             let ids = ids.map(|id| id as u32);
-            let kept = answers::kept(&loaded, ids, show_control, choice.stop, choice.text_bytes);
+            let kept =
+                answers::kept(&loaded, (ids, decode.clone()), choice.stop, choice.text_bytes);
             choice.logprobs.truncate(kept);
         }
         let choices = self.choices.iter().enumerate().map(|(index, choice)| choice.document(index));

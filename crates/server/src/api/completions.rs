@@ -384,7 +384,7 @@ impl Choice {
     /// Drops the log-probabilities of the tokens behind its text.
     fn drop_stop_text(&mut self, loaded: &Loaded) {
         let tokens = self.tokens.iter().copied();
-        let kept = answers::kept(loaded, tokens, false, self.stop, self.text_bytes);
+        let kept = answers::kept(loaded, (tokens, Decode::default()), self.stop, self.text_bytes);
         let prompt = self.logprobs.tokens.len().saturating_sub(self.tokens.len());
         self.logprobs.truncate(prompt.saturating_add(kept));
     }

@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::response::Response;
 use bilayer_engine::generate::{Distribution, Stop};
 use bilayer_engine::requests::{Event, Served};
+use bilayer_text::Decode;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -214,7 +215,8 @@ impl Native {
         let loaded = self.answers.loaded().clone();
         for choice in &mut self.choices {
             let tokens = choice.tokens.iter().copied();
-            let kept = answers::kept(&loaded, tokens, false, choice.stop, choice.text.len());
+            let kept =
+                answers::kept(&loaded, (tokens, Decode::default()), choice.stop, choice.text.len());
             choice.probabilities.truncate(kept);
         }
         let documents = (0..self.choices.len()).map(|index| {

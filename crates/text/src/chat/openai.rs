@@ -113,7 +113,7 @@ pub fn messages(given: Value) -> Result<Vec<Value>, Fault> {
     let Some(last) = list.len().checked_sub(1) else { return list_fault(Problem::Empty) };
     let mut calls = 0;
     let each = list.into_iter().enumerate();
-    each.map(|(at, message)| completed(message, at, at == last, &mut calls)).collect()
+    each.map(|(at, message)| completed(message, (at, last), &mut calls)).collect()
 }
 
 /// Whether the last message is an answer without calls, which can be continued.
@@ -144,8 +144,8 @@ pub fn text(part: &Value) -> Result<&str, Problem> {
     text.filter(|_| TEXTS.contains(&kind)).ok_or_else(|| Problem::Part(kind.to_owned()))
 }
 
-/// A message in the form of [`messages`]; `calls` counts the calls so far.
-fn completed(given: Value, at: usize, is_last: bool, calls: &mut usize) -> Result<Value, Fault> {
+/// Message `at` in the form of [`messages`], which end with message `last`; `calls` counts the calls so far.
+fn completed(given: Value, (at, last): (usize, usize), calls: &mut usize) -> Result<Value, Fault> {
     let Value::Object(mut fields) = given else { return fault(at, "", Problem::Object) };
     let is_answer = match fields.get_mut("role") {
         Some(Value::String(role)) => {
@@ -164,7 +164,7 @@ fn completed(given: Value, at: usize, is_last: bool, calls: &mut usize) -> Resul
     let content = match fields.get("content") {
         Some(Value::String(_)) => None,
         Some(Value::Array(parts)) => {
-            let between = if is_answer && is_last { "\n\n" } else { "\n" };
+            let between = if is_answer && at == last { "\n\n" } else { "\n" };
             Some(joined(parts, between, at)?.into())
         }
         given @ (None | Some(Value::Null)) if is_answer => match refusal {

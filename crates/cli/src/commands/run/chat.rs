@@ -518,7 +518,7 @@ impl Chat {
         }
         self.begun += 1;
         let reasoning = if splits { ReasoningFormat::Split } else { ReasoningFormat::Content };
-        let seen = reply::Options { reasoning, ..parser_options(&format, &end, tools) };
+        let seen = reply::Options { reasoning, ..parser_options(&format, end, tools) };
         let mut shown = Shown::new(shows_parts.then(|| format.parser(seen)));
         let answer = streamed(args, generation, new, &mut |piece| shown.push(piece))?;
         self.reasoning = shown.finish(answer.stop)?;

@@ -175,9 +175,7 @@ impl Shards {
 
     /// The one factor or divisor of a tensor's scales, a float.
     fn global(&mut self, checkpoint: &Checkpoint, name: &str) -> Result<Global, Error> {
-        let kinds: [(&str, fn(f32) -> Global); 2] =
-            [(FACTOR, Global::Factor), (DIVISOR, Global::Divisor)];
-        for (end, kind) in kinds {
+        for end in [FACTOR, DIVISOR] {
             let tensor = format!("{name}{end}");
             let Some(stored) = self.tensors.remove(&tensor) else { continue };
             if stored.dtype != Dtype::F32 || stored.elements() != 1 {
@@ -187,7 +185,8 @@ impl Shards {
             let mut bytes = [0; 4];
             self.read_raw(&stored, 0, &mut bytes)
                 .map_err(|error| checkpoint.unreadable(self.place(&stored).0, &error))?;
-            return Ok(kind(f32::from_le_bytes(bytes)));
+            let value = f32::from_le_bytes(bytes);
+            return Ok(if end == FACTOR { Global::Factor(value) } else { Global::Divisor(value) });
         }
         Ok(Global::None)
     }
