@@ -1067,24 +1067,26 @@ fn weights_in_nvfp4_mxfp4_and_mxfp8_are_scaled() {
 #[test]
 fn a_head_that_is_not_the_embedding_is_kept_whatever_the_field_says() {
     const HEAD: &str = "lm_head.weight";
-    let of = |mut folder: Folder, index: usize| {
+    let of = |mut folder: Folder, (dtype, width): (&str, usize), index: usize| {
         let table = folder.values("model.embed_tokens.weight");
-        // Both are BF16.
-        let bytes = table.iter().flat_map(|value| value.to_bits().to_le_bytes()[2..].to_vec());
+        let bytes = table.iter().flat_map(|x| x.to_bits().to_le_bytes()[4 - width..].to_vec());
         let mut bytes: Vec<u8> = bytes.collect();
-        if let Some(byte) = bytes.get_mut(2 * index) {
+        if let Some(byte) = bytes.get_mut(width * index + width - 2) {
             *byte ^= 1;
         }
-        folder.replace(HEAD, HEAD, &[8, 64], bytes);
+        folder.replace(HEAD, HEAD, &[8, 32 * width], bytes);
         folder.header(|header| {
-            (header[HEAD]["dtype"], header[HEAD]["shape"]) = (json!("BF16"), json!([8, 32]));
+            (header[HEAD]["dtype"], header[HEAD]["shape"]) = (json!(dtype), json!([8, 32]));
         });
         folder.change("config.json", |config| config["tie_word_embeddings"] = json!(true));
         let file = converted(folder.path(), Some(Type::F32));
         file.tensor("output.weight").is_some()
     };
-    assert!(!of(Folder::tiny(), 8 * 32));
-    assert!(of(Folder::tiny(), 0) && of(Folder::tiny(), 8 * 32 - 1));
+    // The embedding is BF16.
+    for float in [("BF16", 2), ("F32", 4)] {
+        assert!(!of(Folder::tiny(), float, 8 * 32), "{float:?}");
+        assert!(of(Folder::tiny(), float, 0) && of(Folder::tiny(), float, 8 * 32 - 1), "{float:?}");
+    }
 }
 
 /// As llama.cpp's converter names them, with gate and up from the halves of one matrix.

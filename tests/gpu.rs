@@ -328,8 +328,11 @@ fn kernels_that_the_driver_rejects_are_replaced_by_simpler_ones() {
     let furthest = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(furthest < 1e-3, "{furthest}");
     assert_eq!(same, map, "the layers stay on the GPU");
-    let [Warning::Simplified { reason, .. }] = &warnings[..] else { panic!("{warnings:?}") };
-    assert!(reason.contains("subgroupAdd"), "{reason}");
+    assert!(!warnings.is_empty());
+    for warning in &warnings {
+        let Warning::Simplified { reason, .. } = warning else { panic!("{warnings:?}") };
+        assert!(reason.contains("subgroupAdd"), "{reason}");
+    }
     // Without any kernel the CPU computes.
     let (found, warnings, map) = logits(Some("@compute"));
     let furthest = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);

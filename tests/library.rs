@@ -165,7 +165,8 @@ fn the_last_message_of_the_assistant_is_continued_if_that_is_asked_for() {
         Request::new(messages).greedy().max_tokens(8)
     };
     let text = "user:where;assistant:In fair";
-    let tokens = model.tokens_as(text, Encode::default()).unwrap();
+    let with_bos = Encode { add_special: true, ..Encode::default() };
+    let tokens = model.tokens_as(text, with_bos).unwrap();
     let request = || Request::new(&tokens[..]).greedy().max_tokens(8);
     let expected = model.generate(request()).unwrap().text().unwrap();
     let continued = || asked("In fair").continue_final_message();
@@ -290,7 +291,7 @@ fn weights_may_be_locked_in_memory() {
             drop(model);
             assert_eq!(locked_kb(), before);
         }
-        Err(error) => refused::<()>(Err(error), "ulimit -l"),
+        Err(error) => assert!(error.to_string().contains("ulimit -l"), "{error}"),
     }
 }
 

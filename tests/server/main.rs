@@ -526,6 +526,11 @@ fn keys_have_roles_and_origins_are_closed() {
     assert_eq!(server.send("GET", "/metrics", &own, "").status, 200);
     let both = [("authorization", "Bearer any"), own[0]];
     assert_eq!(server.send("GET", "/metrics", &both, "").status, 200);
+    let both = [own[0], ("authorization", "Bearer sk-user")];
+    let body = json!({ "prompt": "a", "n_predict": 1 }).to_string();
+    assert_eq!(server.send("POST", "/completion", &both, &body).status, 200);
+    let both = [("x-api-key", "sk-user"), ("authorization", "Bearer sk-prom")];
+    assert_eq!(server.send("POST", "/completion", &both, &body).status, 200);
     let reply = server.send("OPTIONS", "/completion", &[("origin", "http://evil.com")], "");
     assert_eq!(reply.header("access-control-allow-origin"), None);
     // A browser sends a plain text without asking first.

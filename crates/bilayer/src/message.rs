@@ -134,7 +134,9 @@ mod tests {
     fn every_flag_in_messages_of_the_libraries_is_known() {
         let mut found = BTreeSet::new();
         for name in ["cpu", "engine", "gpu", "hub", "measure", "models", "scheduler", "text"] {
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src");
+            // The package of this library is the repository's.
+            let folder =
+                Path::new(env!("CARGO_MANIFEST_DIR")).join("crates").join(name).join("src");
             collect(&folder, &mut found);
         }
         let is_known =

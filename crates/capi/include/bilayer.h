@@ -63,7 +63,7 @@ typedef struct {
   // Divides the logits of recent tokens; 1: off.
   float repeat_penalty;
   // Names of the samplers that run, in this order, separated by `;`, such as `top_k;temperature;min_p`; those left out are
-  // off. NULL: llama.cpp's default order.
+  // off. NULL or empty: llama.cpp's default order.
   const char *samplers;
   // Key of the random stream: equal requests with equal seeds give equal texts.
   uint64_t seed;

@@ -26,7 +26,7 @@ pub struct BilayerRequest {
     /// Divides the logits of recent tokens; 1: off.
     pub repeat_penalty: f32,
     /// Names of the samplers that run, in this order, separated by `;`, such as `top_k;temperature;min_p`; those left out are
-    /// off. NULL: llama.cpp's default order.
+    /// off. NULL or empty: llama.cpp's default order.
     pub samplers: *const c_char,
     /// Key of the random stream: equal requests with equal seeds give equal texts.
     pub seed: u64,
@@ -185,7 +185,8 @@ unsafe fn asked(prompt: Prompt, given: *const BilayerRequest) -> Result<Request,
     // SAFETY: the caller's promise.
     let Some(given) = (unsafe { given.as_ref() }) else { return Ok(Request::new(prompt)) };
     // SAFETY: the caller's promise.
-    let samplers = unsafe { text_or_null(given.samplers, "samplers")? }.map(Samplers::parse);
+    let samplers = unsafe { text_or_null(given.samplers, "samplers")? };
+    let samplers = samplers.filter(|names| !names.is_empty()).map(Samplers::parse);
     let samplers = samplers.transpose().map_err(|error| Failure::usage(error.to_string()))?;
     let mut request = Request::new(prompt).sampling(Sampling {
         temperature: given.temperature,

@@ -61,6 +61,8 @@ pub struct Gpu {
     finished: Arc<AtomicU64>,
     /// Operations per second of products of many columns, by which work is cut into submits.
     rate: f64,
+    /// Whether the options gave the rate.
+    is_rate_given: bool,
     /// Why the driver rejected kernels that others replace, since it was last asked.
     replaced: Vec<String>,
 }
@@ -83,6 +85,7 @@ pub struct Opened {
     device: Arc<Device>,
     facts: Facts,
     rate: f64,
+    is_rate_given: bool,
 }
 
 impl Opened {
@@ -109,9 +112,10 @@ impl Opened {
             false => device.without_coop_attention(),
         };
         let device = Arc::new(device);
+        let is_rate_given = options.kernels.rate.is_some();
         let rate = options.kernels.rate.map_or(rate, |rate| rate as f64);
         let facts = Facts { level: level(device.caps()), ..facts };
-        Ok(Opened { device, facts, rate })
+        Ok(Opened { device, facts, rate, is_rate_given })
     }
 
     /// The device underneath.
@@ -134,7 +138,7 @@ impl Opened {
 
     /// An empty backend on this device.
     pub fn backend(&self) -> Gpu {
-        let Opened { device, facts, rate } = self.clone();
+        let Opened { device, facts, rate, is_rate_given } = self.clone();
         Gpu {
             facts,
             caps: device.caps().clone(),
@@ -148,6 +152,7 @@ impl Opened {
             submits: 0,
             finished: Arc::default(),
             rate,
+            is_rate_given,
             replaced: Vec::new(),
         }
     }
@@ -281,16 +286,18 @@ impl Gpu {
     /// The rejection, if there are no simpler kernels; the device was lost.
     fn simplify(&mut self, rejection: GraphError) -> Result<(), GraphError> {
         let caps = self.caps.reduced().ok_or_else(|| rejection.clone())?;
-        if caps.tile != self.caps.tile {
-            let rate = match crate::rate::measure(&self.device, &caps) {
-                Err(error) if !self.device.is_rejection(&error) => return Err(error),
-                measured => measured.unwrap_or(crate::probe::RATE_MIN),
-            };
-            self.rate = rate.min(self.rate);
+        if caps.tile != self.caps.tile && !self.is_rate_given {
+            let measured = crate::rate::warm_up(&self.device, &caps)
+                .and_then(|()| crate::rate::measure(&self.device, &caps));
+            // Without memory for it, or with these kernels rejected, too, work is cut as for the slowest.
+            self.device.check()?;
+            self.rate = measured.unwrap_or(crate::probe::RATE_MIN).min(self.rate);
         }
         self.facts.level = level(&caps);
         self.caps = caps;
-        if let GraphError::DeviceLost { reason, .. } = rejection {
+        if let GraphError::DeviceLost { reason, .. } = rejection
+            && !self.replaced.contains(&reason)
+        {
             self.replaced.push(reason);
         }
         Ok(())

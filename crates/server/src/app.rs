@@ -230,8 +230,10 @@ fn authorize(app: &App, path: &str, headers: &HeaderMap) -> Result<Caller, ApiEr
     if !app.keys.are_needed() || is_public(path) {
         return Ok(Caller::default());
     }
-    let mut known = keys::given(headers).filter_map(|key| app.keys.find(key));
-    let (role, id) = known.next().ok_or_else(ApiError::authentication)?;
+    let known = keys::given(headers).filter_map(|key| app.keys.find(key));
+    // Of two keys the one that may do more counts, the first of equals.
+    let most = known.reduce(|first, other| if other.0 > first.0 { other } else { first });
+    let (role, id) = most.ok_or_else(ApiError::authentication)?;
     if role < needed(path) {
         return Err(ApiError::permission(format!("this key may not use {path}")));
     }

@@ -49,8 +49,8 @@ pub struct Limits {
     pub body_idle: Duration,
     /// Open connections.
     pub connections: usize,
-    /// Open connections of one IP address. If not given, addresses of this machine and of private networks may have all
-    /// connections, since they may be a proxy's, and others 64.
+    /// Open connections of one IP address. If not given, addresses of this machine and of private networks may have
+    /// seven eighths of all, since they may be a proxy's, and others 64.
     pub connections_per_ip: Option<usize>,
     /// Time that a request may take; [`Duration::MAX`] is any time.
     pub request: Duration,

@@ -23,8 +23,8 @@ pub struct Endpoint {
     pub summary: &'static str,
     /// What answers it.
     pub route: fn() -> MethodRouter<Arc<App>>,
-    /// Parameters of the query: name and meaning.
-    pub query: &'static [(&'static str, &'static str)],
+    /// Parameters of the query.
+    pub query: &'static [Parameter],
     /// The body of a request; `None` is a GET.
     pub takes: Option<Takes>,
     /// The type of the answer's content.
@@ -33,6 +33,17 @@ pub struct Endpoint {
     pub is_batch: bool,
     /// The chat request that a body means.
     pub translation: Option<Translation>,
+}
+
+/// A parameter of a query.
+#[derive(Clone, Copy)]
+pub struct Parameter {
+    /// Its name.
+    pub name: &'static str,
+    /// What it means.
+    pub doc: &'static str,
+    /// Whether it must be there.
+    pub is_required: bool,
 }
 
 /// Makes a chat request of a body.
@@ -99,8 +110,11 @@ impl Endpoint {
     }
 }
 
-const MODEL: &[(&str, &str)] =
-    &[("model", "A model that is loaded; without it, the one used last.")];
+const MODEL: &[Parameter] = &[Parameter {
+    name: "model",
+    doc: "A model that is loaded; without it, the one used last.",
+    is_required: false,
+}];
 
 const CHAT: &[&[Field]] = &[params::FIELDS, chat::FIELDS];
 
@@ -262,7 +276,11 @@ pub const ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         query: &[
             MODEL[0],
-            ("action", "`save` the slot to a file, `restore` it from one, or `erase` it."),
+            Parameter {
+                name: "action",
+                doc: "`save` the slot to a file, `restore` it from one, or `erase` it.",
+                is_required: true,
+            },
         ],
         ..Endpoint::post(
             &["/slots/{id}"],

@@ -185,6 +185,11 @@ impl Body {
         Value::Object(self.object.clone())
     }
 
+    /// All fields.
+    pub fn into_object(self) -> Map<String, Value> {
+        self.object
+    }
+
     /// A field that must be there.
     ///
     /// # Errors

@@ -83,7 +83,12 @@ pub fn execute(args: &Args) -> Result<u8, Failure> {
     let bar = progress::steps("cases");
     bar.set_length((cases.len() * contestants.len()) as u64);
     let mut all = Vec::new();
-    for contestant in &contestants {
+    // Of the models one at a time is locked: each is dropped after its last placement.
+    for contestant in contestants {
+        if args.models.flags.mlock {
+            contestant.model.lock()?;
+        }
+        let contestant = &contestant;
         let done = all.len() * cases.len();
         bar.set_message(contestant.name.clone());
         let judged =
@@ -107,7 +112,7 @@ fn contestants(args: &Args) -> Result<Vec<Contestant>, Failure> {
     }
     let mut all: Vec<Contestant> = Vec::new();
     for (number, path) in paths.into_iter().enumerate() {
-        let model = demo::open(&Source { path, ..several.flags.source() })?;
+        let model = demo::open(&Source { path, lock: false, ..several.flags.source() })?;
         let stem = path.and_then(|path| path.file_stem());
         let stem = stem.map_or(demo::NAME.to_owned(), |stem| stem.to_string_lossy().into_owned());
         let given = several.names.get(number).cloned().flatten();

@@ -78,6 +78,8 @@ fn advice(error: &Error) -> &'static str {
             "; convert or quantize the model again, to a type that is supported"
         }
         Error::File(bilayer_gguf::Error::Limit { .. }) => ": fetch or make it again",
+        // The message says what to do.
+        Error::File(bilayer_gguf::Error::Io { action, .. }) if action.starts_with("lock") => "",
         Error::File(bilayer_gguf::Error::Io { .. }) => "; check that you may read it",
         Error::Vocabulary { .. } => "; convert the model again",
         Error::Text(error) => text_advice(error),

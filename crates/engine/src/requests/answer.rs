@@ -166,8 +166,8 @@ impl Answer {
         row: &ItemRows<'_>,
         best: &mut Vec<(u32, f32)>,
     ) -> Result<Token, Error> {
-        let needs = self.needs();
-        let found = match (row.reading.top_k, needs.filter(|&needs| needs <= BEST_MAX)) {
+        let needs = self.reply.sampler.needs().filter(|&needs| needs <= BEST_MAX);
+        let found = match (row.reading.top_k, needs) {
             (Some(_), _) => {
                 // The step may have found more, for another request.
                 let found = Top::new(row.reading, row.data).row(0);
@@ -181,10 +181,8 @@ impl Answer {
             }
             (None, None) => Row::Logits(row.data),
         };
-        let logits = match found {
-            Row::Logits(logits) => self.reply.request.logprobs.map(|_| logits),
-            Row::Best(_) => None,
-        };
+        // Log-probabilities are of all tokens.
+        let logits = row.reading.top_k.is_none().then_some(row.data);
         let draft = self.draft.get(at);
         let now = self.clock.now();
         let elapsed =

@@ -43,12 +43,12 @@ impl Samplers {
         Ok(Samplers(found.into()))
     }
 
-    /// Those of a text of names that are separated by `;`.
+    /// Those of a text of names that are separated by `;`, or by commas, as a list of a settings file is.
     ///
     /// # Errors
     /// The first name that is none.
     pub fn parse(names: &str) -> Result<Samplers, OptionsError> {
-        Samplers::named(names.split(';').map(str::trim).filter(|name| !name.is_empty()))
+        Samplers::named(names.split([';', ',']).map(str::trim).filter(|name| !name.is_empty()))
     }
 
     /// Those of these letters.

@@ -200,6 +200,7 @@ fn lists_of_samplers_have_names_and_letters() {
     assert_eq!(Samplers::lettered("edskypmxt").as_ref(), Ok(&usual));
     assert_eq!(Samplers::parse(names).as_ref(), Ok(&usual));
     assert_eq!(Options::default().sampler_names(), usual.names().collect::<Vec<_>>());
+    assert_eq!(Samplers::parse(&names.replace(';', ",")).as_ref(), Ok(&usual));
     let others = Samplers::parse("temp; top-k;nucleus;typical-p;adaptive-p;infill;tfs_z;");
     assert_eq!(others.as_ref().map(Samplers::letters).as_deref(), Ok("tkpyai"));
     assert_eq!(Samplers::lettered("tkpfyai"), others);

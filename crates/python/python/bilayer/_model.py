@@ -473,7 +473,7 @@ class Bilayer:
             "max_tokens": None if max_tokens is None or max_tokens == -1 else _whole(max_tokens, "max_tokens"),
             "stop": _texts([stop] if isinstance(stop, str) else stop, "stop"),
             "sampling": values,
-            "samplers": None if samplers is None else _samplers(samplers),
+            "samplers": None if samplers in (None, "") else _samplers(samplers),
             "seed": random.getrandbits(64) if seed is None or seed == -1 else _whole(seed, "seed", 0, 2**64 - 1),
             "logit_bias": _bias(logit_bias or {}),
             "logprobs": _whole_or_none(logprobs, "logprobs"),

@@ -87,11 +87,11 @@ pub async fn complete(
     body: HttpBody,
 ) -> Result<Response, ApiError> {
     let given = app.fields(body, &[params::FIELDS, FIELDS]).await?;
-    let body = translation(&given)?;
+    let has_functions = given.get("functions").is_some();
+    let body = translated(given)?;
     let (is_stream, ping) = (body.flag("stream"), app.config.limits.ping);
     let chat = prepare(&app, body).await?;
     let mut chunks = Chunks::start(app, caller, chat).await?;
-    let has_functions = given.get("functions").is_some();
     if is_stream {
         return Ok(match has_functions {
             true => sse::stream(ping, chunks, Functions),
@@ -120,11 +120,19 @@ impl Wire for Functions {
     }
 }
 
+/// As [`translated`], of a body that is kept.
+///
+/// # Errors
+/// Those of [`translated`].
+pub fn translation(given: &Body) -> Result<Body, ApiError> {
+    translated(given.clone())
+}
+
 /// The request with tools in the place of functions.
 ///
 /// # Errors
 /// A field is wrong, or needs another one.
-pub fn translation(given: &Body) -> Result<Body, ApiError> {
+pub fn translated(given: Body) -> Result<Body, ApiError> {
     if given.count("top_logprobs") > Some(0) && !given.flag("logprobs") {
         return Err(ApiError::field("top_logprobs", "needs logprobs to be true"));
     }
@@ -132,16 +140,16 @@ pub fn translation(given: &Body) -> Result<Body, ApiError> {
     let messages = given.get("messages").and_then(Value::as_array);
     let has_messages = messages.is_some_and(|messages| messages.iter().any(functions::is_old));
     if !has("functions") && !has("function_call") && !has_messages {
-        return Ok(given.clone());
+        return Ok(given);
     }
-    let chat = functions::request(&given.value())
+    let chat = functions::request(given.into_object())
         .map_err(|error| ApiError::field(&error.field, &error.reason))?;
     Body::check(chat, &[params::FIELDS, FIELDS])
 }
 
 /// `POST /v1/chat/completions/input_tokens`.
 pub async fn count(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
-    let body = translation(&app.fields(body, &[params::FIELDS, FIELDS]).await?)?;
+    let body = translated(app.fields(body, &[params::FIELDS, FIELDS]).await?)?;
     let chat = prepare(&app, body).await?;
     let tokens = chat.question.prompt_tokens();
     Ok(json(&json!({ "object": "response.input_tokens", "input_tokens": tokens })))

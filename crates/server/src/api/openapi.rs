@@ -44,16 +44,19 @@ fn operation(endpoint: &Endpoint, responses: &Value) -> Value {
     let mut responses = responses.clone();
     responses["200"]["content"] = json!({ endpoint.content: { "schema": {} } });
     let mut operation = json!({ "summary": endpoint.summary, "responses": responses });
-    let parameter = |name: &str, place: &str, doc: &str| {
+    let parameter = |place: &str, name: &str, doc: &str, is_required: bool| {
+        // The variables of paths are numbers.
+        let ty = if place == "path" { "integer" } else { "string" };
         json!({
-            "name": name, "in": place, "required": place == "path", "description": doc,
-            "schema": { "type": "string" },
+            "name": name, "in": place, "required": is_required, "description": doc,
+            "schema": { "type": ty },
         })
     };
     let path = shown(endpoint.path());
     let variable = path.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
-    let variable = variable.map(|(name, _)| parameter(name, "path", "Which one."));
-    let query = endpoint.query.iter().map(|(name, doc)| parameter(name, "query", doc));
+    let variable = variable.map(|(name, _)| parameter("path", name, "Which one.", true));
+    let query = endpoint.query.iter();
+    let query = query.map(|of| parameter("query", of.name, of.doc, of.is_required));
     let parameters: Vec<Value> = variable.into_iter().chain(query).collect();
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();

@@ -82,7 +82,7 @@ pub async fn apply_template(State(app): Shared, body: HttpBody) -> Result<Respon
     let body = app.fields(body, &[params::FIELDS, chat::FIELDS]).await?;
     let loaded = app.models.get(body.text("model")).await?;
     let render = move || {
-        let body = chat::translation(&body)?;
+        let body = chat::translated(body)?;
         let body = chat::allowed_tools::restricted(body)?;
         let messages = conversation::messages(body.required("messages")?)?;
         let prompt = conversation::prompt(&app, &loaded, &body, &messages)?;

@@ -1,45 +1,40 @@
 //! The older form of tools in chat completions: `functions`, `function_call` and messages with the role `function`.
 
 use bilayer_text::chat::openai::call_id;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::{Result, array, object, refused, text};
+use super::{Result, array, refused, text};
 
 /// The request with tools in the place of functions.
 ///
 /// # Errors
 /// The field that is of a wrong type, or that has no counterpart.
-pub fn request(body: &Value) -> Result<Value> {
-    let fields = object(body, "the request")?;
-    let given = |key: &str| fields.get(key).filter(|value| !value.is_null());
-    let (functions, choice) = (given("functions"), given("function_call"));
-    let mut chat = fields.clone();
-    chat.shift_remove("functions");
-    chat.shift_remove("function_call");
-    if let Some(functions) = functions {
-        if given("tools").is_some() {
-            return refused("functions", "cannot be combined with tools");
-        }
-        let functions = array(functions, "functions")?.iter();
-        let tools: Vec<Value> =
-            functions.map(|function| json!({ "type": "function", "function": function })).collect();
-        chat.insert("tools".into(), tools.into());
-        chat.insert("parallel_tool_calls".into(), false.into());
-    }
+pub fn request(mut body: Map<String, Value>) -> Result<Value> {
+    let mut taken = |key: &str| body.shift_remove(key).filter(|value| !value.is_null());
+    let (functions, choice) = (taken("functions"), taken("function_call"));
     if let Some(choice) = choice {
         if functions.is_none() {
             return refused("function_call", "needs functions");
         }
-        chat.insert("tool_choice".into(), tool_choice(choice)?);
+        body.insert("tool_choice".into(), tool_choice(&choice)?);
     }
-    if let Some(list) = given("messages").and_then(Value::as_array) {
-        let mut calls = 0;
-        let messages = list.iter().enumerate();
-        let messages: Result<Vec<Value>> =
-            messages.map(|(at, given)| message(given, at, &mut calls)).collect();
-        chat.insert("messages".into(), messages?.into());
+    if let Some(functions) = functions {
+        if body.get("tools").is_some_and(|tools| !tools.is_null()) {
+            return refused("functions", "cannot be combined with tools");
+        }
+        let functions = array(&functions, "functions")?.iter();
+        let tools: Vec<Value> =
+            functions.map(|function| json!({ "type": "function", "function": function })).collect();
+        body.insert("tools".into(), tools.into());
+        body.insert("parallel_tool_calls".into(), false.into());
     }
-    Ok(chat.into())
+    if let Some(Value::Array(messages)) = body.get_mut("messages") {
+        let (mut count, mut last) = (0, None);
+        for message in messages.iter_mut().filter_map(Value::as_object_mut) {
+            complete(message, &mut count, &mut last);
+        }
+    }
+    Ok(body.into())
 }
 
 /// Whether a message has a call in the older form, or is what a function returned.
@@ -62,24 +57,27 @@ fn tool_choice(choice: &Value) -> Result<Value> {
     }
 }
 
-/// A message whose call has an id; what a function returned belongs to the last of the calls.
-fn message(given: &Value, at: usize, calls: &mut usize) -> Result<Value> {
-    let mut message = given.clone();
-    let Some(fields) = message.as_object_mut().filter(|_| is_old(given)) else {
-        return Ok(message);
-    };
-    if given["role"] == "function" {
-        let Some(last) = calls.checked_sub(1) else {
-            return refused(format!("messages[{at}]"), "follows no function_call");
-        };
-        fields.insert("role".into(), "tool".into());
-        fields.insert("tool_call_id".into(), call_id(last).into());
-    } else if let Some(call) = fields.shift_remove("function_call") {
-        let call = json!({ "id": call_id(*calls), "type": "function", "function": call });
-        fields.insert("tool_calls".into(), json!([call]));
-        *calls += 1;
+/// Gives a call an id, and what a function returned the id of the last call before it; without one the message stays as it
+/// is. `count` counts the calls in the older form, `last` is the id of the last call in either form.
+fn complete(message: &mut Map<String, Value>, count: &mut usize, last: &mut Option<String>) {
+    if message.get("role").is_some_and(|role| role == "function") {
+        if let Some(id) = last.clone() {
+            message.insert("role".into(), "tool".into());
+            message.insert("tool_call_id".into(), id.into());
+        }
+        return;
     }
-    Ok(message)
+    if message.get("function_call").is_some_and(Value::is_object)
+        && let Some(call) = message.shift_remove("function_call")
+    {
+        let call = json!({ "id": call_id(*count), "type": "function", "function": call });
+        message.insert("tool_calls".into(), json!([call]));
+        *count += 1;
+    }
+    let calls = message.get("tool_calls").and_then(Value::as_array);
+    if let Some(id) = calls.and_then(|calls| calls.last()?.get("id")?.as_str()) {
+        *last = Some(id.to_owned());
+    }
 }
 
 /// Gives the choices of a completion or of a chunk the older form. They have one call at most.
@@ -103,7 +101,11 @@ pub fn respond(completion: &mut Value) {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{request, respond};
+    use super::{Result, respond};
+
+    fn request(body: &Value) -> Result<Value> {
+        super::request(body.as_object().expect("an object").clone())
+    }
 
     #[test]
     fn functions_become_tools() {
@@ -130,15 +132,25 @@ mod tests {
             ],
         });
         assert_eq!(chat, Ok(expected));
-        let same = json!({ "messages": [{ "role": "user", "content": "a" }] });
-        assert_eq!(request(&same).as_ref(), Ok(&same));
+        // The last has no call before it; templates judge other roles.
+        for message in [
+            json!({ "role": "user", "content": "a" }),
+            json!({ "role": "function", "content": "1" }),
+        ] {
+            let same = json!({ "messages": [message] });
+            assert_eq!(request(&same).as_ref(), Ok(&same));
+        }
+        let chat = request(&json!({ "messages": [
+            { "role": "assistant", "tool_calls": [{ "id": "x" }, { "id": "y" }] },
+            { "role": "function", "name": "f", "content": "1" },
+        ] }));
+        assert_eq!(chat.expect("valid messages")["messages"][1]["tool_call_id"], "y");
         for (body, field) in [
             (json!({ "functions": [], "tools": [] }), "functions"),
             (json!({ "functions": {} }), "functions"),
             (json!({ "function_call": "auto" }), "function_call"),
             (json!({ "functions": [], "function_call": "required" }), "function_call"),
             (json!({ "functions": [], "function_call": {} }), "function_call.name"),
-            (json!({ "messages": [{ "role": "function", "content": "1" }] }), "messages[0]"),
         ] {
             assert_eq!(request(&body).expect_err(field).field, field);
         }

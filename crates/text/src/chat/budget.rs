@@ -8,6 +8,7 @@ use std::cell::Cell;
 use minijinja::value::{DynObject, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
+use super::integers;
 use super::lists::List;
 
 /// Limit on the nesting of values that a template stores; deeper ones would overflow the stack where they are written
@@ -54,9 +55,14 @@ pub fn left() -> u64 {
     LEFT.get()
 }
 
-/// Bytes to read the value itself: a text's length, and nothing for what is only referred to.
+/// Bytes to read the value itself: a text's length, that of an integer's digits, and nothing for what is only referred to.
 pub fn shallow(value: &Value) -> u64 {
-    1 + value.as_str().map_or(0, str::len) as u64
+    1 + text_bytes(value)
+}
+
+/// Bytes of a text, or of the digits that a long integer is written with.
+fn text_bytes(value: &Value) -> u64 {
+    value.as_str().or_else(|| integers::wide(value)).map_or(0, str::len) as u64
 }
 
 /// Units of a list of the value's entries; those of a text are its characters.
@@ -74,7 +80,7 @@ pub fn entries(value: &Value) -> u64 {
 pub fn deep(value: &Value) -> Result<u64, Error> {
     let mut bytes = 0u64;
     visit(value, 0, &mut |value, depth| {
-        let text = value.as_str().map_or(0, str::len) as u64;
+        let text = text_bytes(value);
         bytes = bytes.saturating_add(NODE + text * if depth == 0 { 1 } else { ESCAPED });
         Ok(())
     })?;
@@ -140,7 +146,8 @@ pub fn made(value: Value) -> Result<Value, Error> {
     if is_lazy(&value) {
         return listed(value);
     }
-    spend(if value.as_str().is_some() { shallow(&value) } else { entries(&value) })?;
+    let is_text = value.as_str().is_some() || integers::wide(&value).is_some();
+    spend(if is_text { shallow(&value) } else { entries(&value) })?;
     Ok(value)
 }
 

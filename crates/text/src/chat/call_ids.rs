@@ -27,6 +27,8 @@ pub fn shortened(messages: &[Value]) -> Vec<Value> {
 struct Ids {
     known: HashMap<String, String>,
     used: HashSet<String>,
+    /// The number of the last id that was made. It only rises, so that ids of strangers cannot make the search long.
+    made: u64,
 }
 
 impl Ids {
@@ -37,24 +39,21 @@ impl Ids {
             return;
         }
         let is_short = text.len() == SHORT && text.bytes().all(|c| c.is_ascii_alphanumeric());
-        let mut hash = hash(text);
-        let mut short = if is_short { text.to_owned() } else { digits(hash) };
+        let mut short = if is_short { text.to_owned() } else { self.next() };
         while !self.used.insert(short.clone()) {
-            hash = hash.wrapping_add(1);
-            short = digits(hash);
+            short = self.next();
         }
         self.known.insert(text.to_owned(), short.clone());
         *id = json!(short);
     }
+
+    fn next(&mut self) -> String {
+        self.made += 1;
+        digits(self.made)
+    }
 }
 
-/// FNV-1a with 64 bits (<https://datatracker.ietf.org/doc/html/rfc9923>): the same in every process.
-fn hash(text: &str) -> u64 {
-    let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
-}
-
-/// The last digits of a number in base 62.
+/// The last digits of a number in base 62, the last one first.
 fn digits(mut number: u64) -> String {
     const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let digit = |_| {
@@ -103,6 +102,22 @@ mod tests {
         assert!(
             more[0] != more[1] && !ids.contains(&more[0]) && !ids.contains(&more[1]),
             "{second}"
+        );
+    }
+
+    /// Ids that are all used are passed once, however many others follow.
+    #[test]
+    fn many_ids_are_shortened_soon() {
+        let taken = (1..50_000).map(|number| json!({ "id": digits(number) }));
+        let others = (0..50_000).map(|number| json!({ "id": format!("call_{number}") }));
+        let calls: Vec<Value> = taken.chain(others).collect();
+        let began = std::time::Instant::now();
+        let short = shortened(&[json!({ "role": "assistant", "tool_calls": calls })]);
+        assert!(began.elapsed().as_secs() < 20);
+        let ids = short[0]["tool_calls"].as_array().unwrap().iter();
+        assert_eq!(
+            ids.map(|call| call["id"].as_str().unwrap()).collect::<HashSet<_>>().len(),
+            99_999
         );
     }
 }

@@ -1,5 +1,7 @@
 //! Filters, tests and methods of templates, each with what a call costs.
 
+use std::cmp::Ordering;
+
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, State, Value, filters, tests};
 
@@ -58,11 +60,29 @@ pub fn add_tests(environment: &mut Environment<'static>) {
             "mapping" is_mapping "startingwith" is_startingwith "endingwith" is_endingwith
             "lower" is_lower "upper" is_upper "sameas" is_sameas "true" is_true "false" is_false
             "filter" is_filter "test" is_test;
-        written => "eq" is_eq "equalto" is_eq "==" is_eq "ne" is_ne "!=" is_ne "lt" is_lt
-            "lessthan" is_lt "<" is_lt "le" is_le "<=" is_le "gt" is_gt "greaterthan" is_gt
-            ">" is_gt "ge" is_ge ">=" is_ge "in" is_in;
+        written => "eq" is_eq "equalto" is_eq "==" is_eq "ne" is_ne "!=" is_ne
+            "in" is_in;
+    }
+    for (names, is_right) in ORDER {
+        for &name in *names {
+            let order = |left: Value, right: Value| -> Result<bool, Error> {
+                let [left, right] = python::ordered(&[left, right])?;
+                Ok(left.partial_cmp(&right).is_some_and(*is_right))
+            };
+            test(environment, name, Value::from_function(order), written);
+        }
     }
 }
+
+/// Names of a test of order, and which orders pass.
+type Order = (&'static [&'static str], fn(Ordering) -> bool);
+
+const ORDER: &[Order] = &[
+    (&["lt", "lessthan", "<"], Ordering::is_lt),
+    (&["le", "<="], Ordering::is_le),
+    (&["gt", "greaterthan", ">"], Ordering::is_gt),
+    (&["ge", ">="], Ordering::is_ge),
+];
 
 /// Adds a filter that pays before it runs and for its result.
 pub fn filter(

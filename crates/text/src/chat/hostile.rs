@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use super::messages::{self, ArgumentForm, Form};
 use super::{Inputs, Template};
 use crate::Error;
 
@@ -157,4 +158,25 @@ fn the_reason_of_a_refusal_is_short() {
     let found = outcome("{{ raise_exception('é' * 400000) }}");
     let Err(Error::Refused { reason, .. }) = found else { panic!("{found:?}") };
     assert_eq!(reason.len(), 4096);
+}
+
+/// Writing an integer of a call's arguments costs its digits, as a text costs its characters.
+#[test]
+fn digits_of_long_integers_are_paid_for() {
+    let arguments = format!("{{\"n\": {}}}", "7".repeat(100_000));
+    let call = json!({ "id": "a", "function": { "name": "f", "arguments": arguments } });
+    let form = Form { arguments: ArgumentForm::Object, null_content: false };
+    let messages =
+        [messages::prepared(&json!({ "role": "assistant", "tool_calls": [call] }), form)];
+    let written = |source: &str| {
+        Template::new("digits", source).and_then(|it| it.render(&Inputs::new(&messages)))
+    };
+    let n = "messages[0].tool_calls[0].function.arguments.n";
+    assert_eq!(written(&format!("{{{{ {n} }}}}")).map(|text| text.len()).ok(), Some(100_000));
+    let start = Instant::now();
+    for body in [format!("{{{{ {n} }}}}"), format!("{{% set x = {n}|string %}}")] {
+        let found = written(&format!("{{% for i in range(99999) %}}{body}{{% endfor %}}"));
+        assert!(found.is_err(), "{body}");
+    }
+    assert!(start.elapsed() < SOON);
 }

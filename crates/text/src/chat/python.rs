@@ -366,7 +366,6 @@ mod tests {
         ("| attr(", "items are attributes, methods are not"),
         ("{% autoescape", "escapes HTML with other references"),
         ("varargs", "refused: macros take the arguments that they name"),
-        ("yes is lt(1)", "truth values are less than numbers"),
         ("yes | round", "refused: not a number"),
         ("no | round", "refused: not a number"),
         ("hollow | urlencode", "a list is encoded as text"),
@@ -402,15 +401,16 @@ mod tests {
             ("list > one", "sequence and number"),
             ("list < (1,)", "sequence and sequence"),
             ("map < map", "map and map"),
+            ("one is lt text", "number and string"),
+            ("[text] | select('>=', 1) | list", "string and number"),
             ("0 < one < text", "number and string"),
             ("0 < text < one", "number and string"),
         ] {
             let error = written(broken).expect_err(broken);
             assert!(error.contains(&format!("comparison of {kinds};")), "{broken}: {error}");
         }
-        let fine =
-            "[one < 2, true > one, 0 < one, one < wide, text < 'b', list < [2], 0 < one <= 1]";
-        let expected = "[True, False, True, True, True, True, True]";
+        let fine = "[one < 2, true > one, 0 < one, one < wide, text < 'b', list < [2], 0 < one <= 1, one is ge true]";
+        let expected = "[True, False, True, True, True, True, True, True]";
         assert_eq!(written(fine).as_deref(), Ok(expected));
         // Templates that llama.cpp renders may loop over None, which Python refuses.
         let template = Template::new("loop", "{% for x in nothing %}x{% else %}-{% endfor %}");

@@ -5,8 +5,8 @@ use bilayer_models::{Architecture, translate};
 use crate::Error;
 use crate::checkpoint::{Checkpoint, Stored};
 
-/// Bytes that are compared at a time.
-const PIECE_BYTES: usize = 1 << 20;
+/// Weights that are compared at a time.
+const PIECE: usize = 1 << 18;
 
 /// Whether the weights of `head` are those of the embedding. As in transformers, `tie_word_embeddings` ties no matrices that
 /// a checkpoint holds with different values: some classes ignore the field.
@@ -27,19 +27,24 @@ pub(super) fn is_embedding(
         return Ok(true);
     };
     let (Some(float), Some(other)) = (head.float(), table.float()) else { return Ok(true) };
-    if head.shape != table.shape || float != other {
+    if head.shape != table.shape {
         return Ok(false);
     }
-    let len = head.elements() * float.bytes();
-    let mut pieces = [vec![0; PIECE_BYTES.min(len)], vec![0; PIECE_BYTES.min(len)]];
-    for from in (0..len).step_by(PIECE_BYTES) {
-        let count = PIECE_BYTES.min(len - from);
-        for (stored, piece) in [head, table].into_iter().zip(&mut pieces) {
+    let len = head.elements();
+    for from in (0..len).step_by(PIECE) {
+        let count = PIECE.min(len - from);
+        let mut pieces = [vec![0.0f32; count], vec![0.0; count]];
+        for ((stored, float), values) in
+            [(head, float), (table, other)].into_iter().zip(&mut pieces)
+        {
+            let mut bytes = vec![0; count * float.bytes()];
             shards
-                .read(stored, from as u64, &mut piece[..count])
+                .read(stored, (from * float.bytes()) as u64, &mut bytes)
                 .map_err(|error| checkpoint.unreadable(shards.place(stored).0, &error))?;
+            float.ty.dequantize(&bytes, values).expect("whole weights");
         }
-        if pieces[0][..count] != pieces[1][..count] {
+        let [head, table] = pieces;
+        if head.iter().map(|x| x.to_bits()).ne(table.iter().map(|x| x.to_bits())) {
             return Ok(false);
         }
     }
