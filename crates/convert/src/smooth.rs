@@ -17,7 +17,7 @@ use bilayer_engine::Model;
 use bilayer_gguf::File;
 use bilayer_measure::imatrix::{Collector, Sample, Scope};
 use bilayer_measure::links::{Channels, Divided, TensorRows, links};
-use bilayer_quant::Type;
+use bilayer_quant::{Type, first_not_finite};
 use rayon::prelude::*;
 
 use crate::calibration::{self, Calibration};
@@ -216,7 +216,7 @@ fn scaled(
         values.iter_mut().enumerate().for_each(|(col, value)| *value *= factor(row, col));
         ty.quantize(&values, None, bytes).map_err(quant)?;
         ty.dequantize(bytes, &mut values).map_err(quant)?;
-        match values.iter().position(|value| !value.is_finite()) {
+        match first_not_finite(&values) {
             None => Ok(()),
             Some(col) => {
                 Err(wrong(format!("weight {col} of row {row} is infinite after smoothing")))

@@ -235,8 +235,8 @@ pub fn finish_reason(stop: Stop) -> &'static str {
     }
 }
 
-/// How many of an answer's tokens, decoded so, spell its text of so many bytes: those after the others are of the stop text that ended
-/// it, and begin at its end or behind. All of them if it ended otherwise.
+/// How many of an answer's tokens, decoded so, spell its text of so many bytes: those after the others are of the stop text
+/// that ended it, and begin at its end or behind. All of them if it ended otherwise.
 pub fn kept(
     loaded: &Loaded,
     (tokens, decode): (impl Iterator<Item = u32>, Decode),

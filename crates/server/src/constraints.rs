@@ -1,8 +1,5 @@
 //! What an answer must follow: `response_format`, `json_schema` and `grammar`, compiled for the model's vocabulary.
 
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
-
 use bilayer_engine::constrain::{Constraint, Grammar};
 use serde_json::Value;
 
@@ -10,9 +7,6 @@ use crate::error::ApiError;
 use crate::fields::Body;
 use crate::log;
 use crate::models::Loaded;
-
-/// Most warnings that are known to have been logged.
-const LOGGED_MAX: usize = 1000;
 
 /// The grammar that a body asks for.
 ///
@@ -77,18 +71,7 @@ pub fn compile(loaded: &Loaded, field: &str, grammar: &Grammar) -> Result<Constr
     let compiled = loaded.model.constraint(grammar);
     let compiled =
         compiled.map_err(|error| ApiError::field(field, format!("cannot be followed: {error}")))?;
-    compiled.notes().iter().for_each(|note| warn_once(&format!("{field}: left out: {note}")));
+    let notes = compiled.notes().iter().map(|note| format!("{field}: left out: {note}"));
+    notes.filter(|note| log::is_new(note)).for_each(|note| log::warning(&note));
     Ok(compiled)
-}
-
-/// Logs a warning unless it was logged before: clients send the same tools with every request.
-fn warn_once(message: &str) {
-    static LOGGED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
-    if logged.len() == LOGGED_MAX {
-        logged.clear();
-    }
-    if logged.insert(message.to_owned()) {
-        log::warning(message);
-    }
 }

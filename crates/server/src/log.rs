@@ -1,5 +1,6 @@
 //! Log lines on stderr or in a file: text, or one JSON object a line. Prompts and answers are never logged.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
@@ -60,6 +61,19 @@ pub fn warning(message: &str) {
     } else {
         write(&format!("bilayer: warning: {message}"));
     }
+}
+
+/// Most messages that are known to have been logged.
+const LOGGED_MAX: usize = 1000;
+
+/// Whether a message was not asked for before: clients send the same tools with every request, and models are loaded again.
+pub fn is_new(message: &str) -> bool {
+    static LOGGED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+    if logged.len() == LOGGED_MAX {
+        logged.clear();
+    }
+    logged.insert(message.to_owned())
 }
 
 /// A finished HTTP request.

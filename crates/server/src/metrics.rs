@@ -1,8 +1,6 @@
 //! Prometheus metrics: llama-server's names, and the gauges and histograms that gateways read.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bilayer_engine::requests::{Event, Served, StepReport};
@@ -40,8 +38,6 @@ pub struct Metrics {
     finished: Counter,
     failed: Counter,
     warnings: Counter,
-    /// The warnings that are not repeated.
-    warned: Mutex<HashSet<String>>,
     first_token: Histogram,
     between_tokens: Histogram,
     whole: Histogram,
@@ -103,7 +99,6 @@ impl Metrics {
             refused: counter(r, "bilayer:requests_refused_total", "Requests refused"),
             finished: counter(r, "bilayer:requests_finished_total", "Requests answered"),
             failed: counter(r, "bilayer:requests_failed_total", "Requests that failed"),
-            warned: Mutex::default(),
             warnings: counter(r, "bilayer:warnings_total", "Warnings, such as a lost device"),
             first_token: histogram(
                 r,
@@ -211,10 +206,9 @@ impl Metrics {
         crate::log::warning(message);
     }
 
-    /// Counts a warning and writes it to stderr, unless there was one with this text. Texts are kept, so they must be few.
+    /// Counts a warning and writes it to stderr, unless there was one with this text.
     pub fn warn_once(&self, message: &str) {
-        let mut known = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.insert(message.to_owned()) {
+        if crate::log::is_new(message) {
             self.warn(message);
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bilayer_engine::requests::Shift;
 use bilayer_engine::sampling::{self, BREAKERS, Options, Parameter, parameters};
-use bilayer_engine::{Error as Engine, Model};
+use bilayer_engine::{Error as Engine, Model, new_seed};
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
@@ -376,11 +376,7 @@ fn shown(options: &Options, parameter: &Parameter) -> Value {
 fn seed(body: &Body, defaults: &Defaults) -> u64 {
     let asked = body.integer("seed").map(|seed| u64::try_from(seed).ok());
     let fixed = asked.unwrap_or(defaults.seed);
-    fixed.unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let nanos = now.unwrap_or_default().as_nanos() as u64;
-        nanos.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32
-    })
+    fixed.unwrap_or_else(new_seed)
 }
 
 /// Number of answers that a body asks for.

@@ -9,7 +9,7 @@ use bilayer_engine::Model;
 use bilayer_engine::layers::{Layers, Then};
 use bilayer_gguf::{SourceError, Tensor};
 use bilayer_measure::imatrix::{Collector, Scope};
-use bilayer_quant::Type;
+use bilayer_quant::{Type, first_not_finite};
 use bytes::Bytes;
 use rayon::prelude::*;
 
@@ -258,7 +258,7 @@ impl<'a> Work<'a> {
             let mut made = vec![0; count * to_bytes];
             let source = &bytes[first * from_bytes..][..count * from_bytes];
             layout.ty().dequantize(source, &mut values)?;
-            if let Some(index) = values.iter().position(|value| !value.is_finite()) {
+            if let Some(index) = first_not_finite(&values) {
                 let (quant, value) = (ty, values[index].to_string());
                 let index = first * cols + index;
                 return Err(bilayer_quant::Error::NotFinite { quant, index, value }.into());

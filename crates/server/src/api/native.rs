@@ -213,7 +213,8 @@ impl Native {
             self.take(index, event);
         }
         let loaded = self.answers.loaded().clone();
-        for choice in &mut self.choices {
+        let reported = self.choices.iter_mut().filter(|choice| !choice.probabilities.is_empty());
+        for choice in reported {
             let tokens = choice.tokens.iter().copied();
             let kept =
                 answers::kept(&loaded, (tokens, Decode::default()), choice.stop, choice.text.len());

@@ -61,9 +61,8 @@ fn operation(endpoint: &Endpoint, responses: &Value) -> Value {
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }
-    if let [_, others @ ..] = endpoint.paths
-        && !others.is_empty()
-    {
+    let others = &endpoint.paths[1..];
+    if !others.is_empty() {
         operation["description"] = format!("Also {}.", others.join(", ")).into();
     }
     let schema = match endpoint.takes {
