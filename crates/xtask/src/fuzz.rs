@@ -56,12 +56,10 @@ const MEMORY: &str = "/dev/shm";
 /// libFuzzer's exit code when a signal asked it to stop.
 const INTERRUPTED: i32 = 72;
 
-/// Targets of more than ten thousand executions a second on one CPU.
-const FAST: [&str; 2] = ["imatrix", "kl_base"];
-
-/// Executions without a finding after which a target has been tried enough.
-pub fn enough(target: &str) -> f64 {
-    if FAST.contains(&target) { 100e6 } else { 2e6 }
+/// Executions without a finding after which a target has been tried enough, which depends on how many of them the fastest run
+/// had in a second.
+pub fn enough(a_second: Option<f64>) -> f64 {
+    if a_second.is_some_and(|rate| rate > 10e3) { 100e6 } else { 2e6 }
 }
 
 /// Builds the targets and runs them.
@@ -188,17 +186,17 @@ fn fuzz(program: &Path, name: &str, target_dir: &Path, minutes: f64) -> Result<b
     command.stderr(Stdio::piped());
     let began = Instant::now();
     let ran = command.output().with_context(|| format!("{} cannot be run", program.display()))?;
+    let seconds = began.elapsed().as_secs_f64();
     let log = String::from_utf8_lossy(&ran.stderr);
     let count = log.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units: "));
     let found_nothing = ran.status.success() || ran.status.code() == Some(INTERRUPTED);
     eprintln!(
-        "xtask: {name}: {} executions in {:.0} s{}",
+        "xtask: {name}: {} executions in {seconds:.0} s{}",
         count.unwrap_or("an unknown number of"),
-        began.elapsed().as_secs_f64(),
         if found_nothing { "" } else { ", and a finding" }
     );
     let executions = count.and_then(|count| count.trim().parse::<f64>().ok()).unwrap_or(0.0);
-    let record = Record::new("fuzz", name, executions, "executions")?;
+    let record = Record::new("fuzz", name, executions, "executions")?.seconds(seconds.round());
     if found_nothing {
         record.append()?;
         return Ok(true);

@@ -25,6 +25,8 @@ pub struct Record {
     pub unit: String,
     /// How many of them failed.
     pub failed: u64,
+    /// How long it took, where that counts.
+    pub seconds: Option<f64>,
     /// What else a reader needs.
     pub note: String,
     /// The day, UTC.
@@ -45,6 +47,7 @@ impl Record {
             count,
             unit: unit.to_owned(),
             failed: 0,
+            seconds: None,
             note: String::new(),
             date: output(Command::new("date").args(["-u", "+%F"]))?.trim().to_owned(),
             machine: machine(),
@@ -54,6 +57,11 @@ impl Record {
     /// With so many failures.
     pub fn failed(self, failed: u64) -> Record {
         Record { failed, ..self }
+    }
+
+    /// That took so many seconds.
+    pub fn seconds(self, seconds: f64) -> Record {
+        Record { seconds: Some(seconds), ..self }
     }
 
     /// With a note.
@@ -66,10 +74,13 @@ impl Record {
     /// # Errors
     /// The file cannot be written.
     pub fn append(&self) -> Result<()> {
-        let line = json!({
+        let mut line = json!({
             "part": self.part, "name": self.name, "count": self.count, "unit": self.unit,
             "failed": self.failed, "note": self.note, "date": self.date, "machine": self.machine,
         });
+        if let Some(seconds) = self.seconds {
+            line["seconds"] = json!(seconds);
+        }
         let file = OpenOptions::new().create(true).append(true).open(PATH);
         let mut file = file.with_context(|| PATH.to_owned())?;
         writeln!(file, "{line}").with_context(|| PATH.to_owned())
@@ -86,6 +97,7 @@ impl Record {
             count: value["count"].as_f64().with_context(|| format!("no count in {line}"))?,
             unit: text("unit")?,
             failed: value["failed"].as_u64().with_context(|| format!("no failed in {line}"))?,
+            seconds: value["seconds"].as_f64(),
             note: text("note")?,
             date: text("date")?,
             machine: text("machine")?,
