@@ -86,6 +86,23 @@ fn write_kept(path: &Path, content: &str) {
     std::fs::write(path, [&hash.to_le_bytes(), content.as_bytes()].concat()).unwrap();
 }
 
+/// These times of the CPU, a hundred times as fast.
+fn too_fast(written: &str) -> String {
+    let mut stale: Value = serde_json::from_str(written).unwrap();
+    for layer in stale["devices"][0]["layers"].as_array_mut().unwrap() {
+        layer["decode_ms"] = (layer["decode_ms"].as_f64().unwrap() / 100.0).into();
+    }
+    stale["devices"][0]["output"]["decode_ms"] = 1e-6.into();
+    stale["devices"][0]["segment"]["decode_ms"] = 0.into();
+    stale.to_string()
+}
+
+/// The content of a stored file.
+fn kept_text(path: &Path) -> String {
+    String::from_utf8(std::fs::read(path).unwrap().split_off(8)).unwrap()
+}
+
+/// Alone, the CPU is measured on request.
 #[test]
 fn times_are_measured_once_and_again_if_they_prove_wrong() {
     let place = Place::new();
@@ -97,16 +114,20 @@ fn times_are_measured_once_and_again_if_they_prove_wrong() {
     assert_eq!(before["predicted"]["basis"], "estimated", "{before}");
     assert!(times(&kept).is_empty(), "a plan measures nothing");
 
-    let first = run(answer);
+    let unasked = run(answer);
+    assert!(!unasked.err.contains("predicted "), "{unasked:?}");
+    assert!(times(&kept).is_empty(), "there is nothing to decide");
+    let asking = format!("{answer} --remeasure");
+    let first = run(&asking);
     assert!(
         first.err.contains("predicted ") && first.err.contains(" ms/token, measured "),
         "{first:?}"
     );
     // On a busy machine the times may look wrong, in which case they were removed.
-    let measured = || (0..20).any(|_| !times(&kept).is_empty() || run(answer).code.is_none());
+    let measured = || (0..20).any(|_| !times(&kept).is_empty() || run(&asking).code.is_none());
     assert!(measured());
     let [path] = &times(&kept)[..] else { panic!("{:?}", times(&kept)) };
-    let written = String::from_utf8(std::fs::read(path).unwrap().split_off(8)).unwrap();
+    let written = kept_text(path);
     let after = run("plan -m m.gguf --json").json();
     assert_eq!(after["predicted"]["basis"], "measured", "{after}");
     let document: Value = serde_json::from_str(&run(&format!("{answer} --json")).out).unwrap();
@@ -114,16 +135,10 @@ fn times_are_measured_once_and_again_if_they_prove_wrong() {
         assert!(document[key].as_f64().unwrap() > 0.0, "{key} in {document}");
     }
 
-    // Stored times a hundred times too fast: one run notices, the next one measures.
-    let mut stale: Value = serde_json::from_str(&written).unwrap();
-    for layer in stale["devices"][0]["layers"].as_array_mut().unwrap() {
-        layer["decode_ms"] = (layer["decode_ms"].as_f64().unwrap() / 100.0).into();
-    }
-    stale["devices"][0]["output"]["decode_ms"] = 1e-6.into();
-    stale["devices"][0]["segment"]["decode_ms"] = 0.into();
-    write_kept(path, &stale.to_string());
+    // Stored times that are too fast are noticed.
+    write_kept(path, &too_fast(&written));
     let told = run(answer);
-    assert!(told.err.contains("the next run measures the devices again"), "{told:?}");
+    assert!(told.err.contains("the prediction is dropped until --remeasure"), "{told:?}");
     assert!(times(&kept).is_empty());
     assert!(measured());
 
@@ -132,7 +147,7 @@ fn times_are_measured_once_and_again_if_they_prove_wrong() {
         write_kept(path, nonsense);
         let plan = run("plan -m m.gguf --json").json();
         assert_eq!(plan["predicted"]["basis"], "estimated", "{nonsense}: {plan}");
-        run(answer);
+        run(&asking);
         assert!(measured());
         let plan = run("plan -m m.gguf --json").json();
         assert_eq!(plan["predicted"]["basis"], "measured", "{nonsense}: {plan}");
@@ -147,10 +162,14 @@ fn a_slow_gpu_gets_no_layers_and_the_plan_says_why() {
         return;
     }
     let reason = "no part is offloaded: the GPU is slower than the CPU";
+    let alone = |place: &Place, line: &str| {
+        let mut command = place.command(&format!("{line} -m m.gguf -dev software"));
+        ran(command.env("BILAYER_CACHE", place.path().join("kept"))).good()
+    };
     let attempt = || {
         let place = Place::new();
         model(&place);
-        let ran = place.run("run -m m.gguf -p ab -n 4 --temp 0 -dev software").good();
+        let ran = alone(&place, "run -p ab -n 4 --temp 0");
         (place, ran)
     };
     let (mut place, mut ran) = attempt();
@@ -162,8 +181,17 @@ fn a_slow_gpu_gets_no_layers_and_the_plan_says_why() {
     }
     assert!(ran.err.contains(reason), "{ran:?}");
     assert!(ran.err.contains("placement: out:cpu 2-0:cpu"), "{ran:?}");
-    let plan = place.run("plan -m m.gguf -dev software --json").json();
+    let plan = alone(&place, "plan --json").json();
     assert_eq!((&plan["gpu_layers"], &plan["predicted"]["basis"]), (&0.into(), &"measured".into()));
+
+    // Stored times that are too fast: one run notices, the next one measures.
+    let [path] = &times(&place.path().join("kept"))[..] else { panic!("one file of times") };
+    write_kept(path, &too_fast(&kept_text(path)));
+    let told = alone(&place, "run -p ab -n 40 --temp 0 --ignore-eos");
+    assert!(told.err.contains("the next run measures the devices again"), "{told:?}");
+    assert!(!path.exists());
+    alone(&place, "run -p ab -n 4 --temp 0");
+    assert!(path.exists());
 }
 
 #[test]

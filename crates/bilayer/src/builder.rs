@@ -224,7 +224,7 @@ impl<'p> Builder<'p> {
     }
 
     /// A folder for what drivers compiled and for how long this model's layers take on each device. With it the first run of
-    /// a model measures that, about two seconds, and [`GpuLayers::Auto`] places by it.
+    /// a model on a GPU measures that, about two seconds, and [`GpuLayers::Auto`] places by it.
     pub fn cache_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.placing.kept = Some(folder.into());
         self

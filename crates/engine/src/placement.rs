@@ -76,7 +76,7 @@ pub struct Placing {
     pub taken_bytes: Vec<u64>,
     /// Folder for compiled pipelines and measured times. If `None`, nothing is stored.
     pub kept: Option<PathBuf>,
-    /// Whether stored times are measured again.
+    /// Whether times are measured again if they are stored, and measured if there is no GPU.
     pub remeasure: bool,
     /// The machine on which the model runs instead of this one.
     pub simulated: Option<Simulation>,
@@ -302,7 +302,9 @@ pub fn plan(
         plan.notes.extend(numa_note(&settings.placing, settings.cpu_options(), &plan));
     }
     if plan.predicted.is_none() {
-        plan.notes.push("speeds are not known yet: the first run measures them".to_owned());
+        let when =
+            if machine.devices.len() > 1 { "the first run" } else { "a run with --remeasure" };
+        plan.notes.push(format!("speeds are not known yet: {when} measures them"));
     }
     Ok(plan)
 }

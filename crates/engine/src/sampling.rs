@@ -15,7 +15,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use bilayer_constrain::{Constraint, Mask};
+use bilayer_constrain::Constraint;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -41,7 +41,7 @@ mod top_p;
 mod typical;
 mod xtc;
 
-pub(crate) use best::best;
+use best::{BEST_MAX, best};
 pub use draft_token::DraftToken;
 pub use infill::Infill;
 pub use logprobs::{TokenLogprob, logprobs};
@@ -339,26 +339,32 @@ impl Sampler {
     /// # Errors
     /// [`Error::NothingLeft`], [`Error::Constraint`].
     pub(crate) fn distribute(&mut self, row: Row<'_>) -> Result<&[Candidate], Error> {
-        let Sampler { options, links, rng, candidates, history, context, .. } = self;
+        let Sampler { options, links, needs, rng, candidates, history, context, .. } = self;
         let Sampler { dry, adaptive, mirostat_mu, constraint, .. } = self;
         history.reserve_exact(context.saturating_sub(history.len()));
+        let options: &Options = options;
+        let mask = constraint.as_mut().map(Constraint::mask).transpose()?;
+        let allows = |id: &u32| mask.is_none_or(|mask| mask.allows(*id));
+        let ending = infill::ending(options).filter(allows);
         candidates.clear();
         let candidate = |(id, logit)| Candidate { id, logit, p: 0.0 };
-        match row {
-            Row::Logits(logits) => {
-                candidates.extend((0..).zip(logits.iter().copied()).map(candidate))
+        let mut is_by_id = false;
+        match (row, *needs) {
+            // Most of a large vocabulary is passed over in blocks.
+            (Row::Logits(logits), Some(needs)) if needs <= BEST_MAX => {
+                best(logits, needs, mask, candidates);
             }
-            Row::Best(best) => candidates.extend(best.iter().copied().map(candidate)),
-        }
-        let options: &Options = options;
-        let mut ending = infill::ending(options);
-        if let Some(constraint) = constraint {
-            let mask = constraint.mask()?;
-            ending = ending.filter(|&id| mask.allows(id));
-            exclude(candidates, mask);
+            (Row::Logits(logits), _) => {
+                is_by_id = true;
+                let all = (0..).zip(logits.iter().copied());
+                candidates.extend(all.filter(|(id, _)| allows(id)).map(candidate));
+            }
+            (Row::Best(best), _) => {
+                let all = best.iter().copied();
+                candidates.extend(all.filter(|(id, _)| allows(id)).map(candidate));
+            }
         }
         let mirostat_mu = *mirostat_mu;
-        let is_by_id = matches!(row, Row::Logits(_));
         let mut chain = Chain {
             options,
             candidates,
@@ -417,13 +423,6 @@ fn find(candidates: &mut [Candidate], id: u32) -> Option<&mut Candidate> {
         false => candidates.binary_search_by_key(&id, |c| c.id).ok()?,
     };
     candidates.get_mut(at)
-}
-
-/// Excludes what a constraint does not allow. Candidates keep their places, since some samplers find them by id.
-fn exclude(candidates: &mut [Candidate], mask: &Mask) {
-    for c in candidates.iter_mut().filter(|c| !mask.allows(c.id)) {
-        c.logit = f32::NEG_INFINITY;
-    }
 }
 
 /// A number in `[0, 1)` with 24 random bits.

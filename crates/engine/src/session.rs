@@ -338,7 +338,7 @@ impl Session {
     }
 
     /// Compares the measured times of single-token steps with the prediction. If they differ widely, the stored times
-    /// are deleted, to be measured again for the next session; then this returns true.
+    /// are deleted, to be measured again for the next session that has a GPU or is asked to; then this returns true.
     pub fn judge(&self) -> bool {
         let (Some(timing), Some(predicted)) = (&self.timing, &self.plan.predicted) else {
             return false;

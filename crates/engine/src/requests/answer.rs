@@ -12,9 +12,6 @@ use crate::generate::{Choice, Reply, Token};
 use crate::sampling::{self, Row};
 use crate::session::{Reading, Session, Top, Wanted};
 
-/// Largest number of best tokens that are found before sampling.
-pub(super) const BEST_MAX: usize = 256;
-
 /// An answer in the making.
 pub(super) struct Answer {
     pub reply: Reply<'static>,
@@ -120,7 +117,6 @@ impl Answer {
         item: &Item,
         tokens: &[u32],
         rows: &ItemRows<'_>,
-        best: &mut Vec<(u32, f32)>,
     ) -> Result<Vec<Token>, Error> {
         if let Some((top, found)) = &mut self.prompt_logprobs {
             // After a preemption the prompt is computed again.
@@ -144,7 +140,7 @@ impl Answer {
         self.served.drafts += usize::from(drafted > 0);
         let first = rows.data.len() / rows.reading.width - 1 - drafted;
         for at in 0..=drafted {
-            let token = self.select(at, &rows.row(first + at), best)?;
+            let token = self.select(at, &rows.row(first + at))?;
             let is_accepted = self.draft.tokens().get(at) == Some(&token.id) && at < drafted;
             selected.push(token);
             if !is_accepted {
@@ -160,26 +156,16 @@ impl Answer {
     }
 
     /// Selects the token of a row, at which draft token `at` is proposed if there is one.
-    fn select(
-        &mut self,
-        at: usize,
-        row: &ItemRows<'_>,
-        best: &mut Vec<(u32, f32)>,
-    ) -> Result<Token, Error> {
-        let needs = self.reply.sampler.needs().filter(|&needs| needs <= BEST_MAX);
-        let found = match (row.reading.top_k, needs) {
-            (Some(_), _) => {
+    fn select(&mut self, at: usize, row: &ItemRows<'_>) -> Result<Token, Error> {
+        let best: Vec<(u32, f32)>;
+        let found = match row.reading.top_k {
+            Some(_) => {
                 // The step may have found more, for another request.
-                let found = Top::new(row.reading, row.data).row(0);
-                best.clear();
-                best.extend(found.take(needs.unwrap_or(usize::MAX)));
-                Row::Best(best)
+                let needs = self.reply.sampler.needs().unwrap_or(usize::MAX);
+                best = Top::new(row.reading, row.data).row(0).take(needs).collect();
+                Row::Best(&best)
             }
-            (None, Some(needs)) => {
-                sampling::best(row.data, needs, best);
-                Row::Best(best)
-            }
-            (None, None) => Row::Logits(row.data),
+            None => Row::Logits(row.data),
         };
         // Log-probabilities are of all tokens.
         let logits = row.reading.top_k.is_none().then_some(row.data);

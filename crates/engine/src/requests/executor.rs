@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::answer::{Answer, BEST_MAX};
+use super::answer::Answer;
 use super::fairness::KeyId;
 use super::prefix::adapted;
 use super::request::{Arrival, Deterministic, Item, Policy, Refused, RequestId};
@@ -188,7 +188,6 @@ pub struct Executor {
     drafters: Option<Box<dyn DrafterSource>>,
     answers: BTreeMap<RequestId, Answer>,
     began: Instant,
-    best: Vec<(u32, f32)>,
     report: StepReport,
     /// Bytes that cross between devices for a row.
     row_bytes: u64,
@@ -225,7 +224,6 @@ impl Executor {
             drafters: None,
             answers: BTreeMap::new(),
             began,
-            best: Vec::with_capacity(BEST_MAX),
             report: StepReport::default(),
             begun: VecDeque::new(),
             deferred: Vec::new(),
@@ -375,7 +373,7 @@ impl Executor {
         events: &mut Vec<(RequestId, Event)>,
     ) -> Result<(), Error> {
         let reading = self.reading(items)?;
-        let Executor { session, scheduler, drafters, answers, best, .. } = self;
+        let Executor { session, scheduler, drafters, answers, .. } = self;
         let runs = groups::runs(items, scheduler);
         let clock = session.clock().clone();
         let began = clock.now();
@@ -407,7 +405,7 @@ impl Executor {
             answer.settle(worked, session);
         }
         let rows = (reading, session.results());
-        let outcomes = groups::select(rows, items, (scheduler, answers, best));
+        let outcomes = groups::select(rows, items, scheduler, answers);
         self.conclude(items, outcomes, took, events);
         Ok(())
     }

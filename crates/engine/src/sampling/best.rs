@@ -1,33 +1,47 @@
 //! The best tokens of a row of logits, found in one pass.
 
+use bilayer_constrain::Mask;
+
 use super::{Candidate, by_logit};
 
-/// Logits compared with the threshold at once; a block without a larger one is skipped.
+/// Largest number of best tokens that are found before sampling.
+pub(crate) const BEST_MAX: usize = 256;
+
+/// Logits compared with the threshold at once; a block without a larger one is skipped. As many as two words of a mask have
+/// bits.
 const BLOCK: usize = 64;
 
-/// Replaces `best` by the `k` most likely tokens of `logits [vocab]`, most likely first, lower id first on ties.
+/// Replaces `found` by the `k` most likely tokens of `logits [vocab]` that a mask allows, most likely first, lower id first on
+/// ties.
 ///
-/// The row is read once: a token is looked at only if its block has a logit above the least of the best so far.
-pub(crate) fn best(logits: &[f32], k: usize, best: &mut Vec<(u32, f32)>) {
+/// The row is read once: a token is looked at only if its block has a logit above the least of the best so far. Blocks without
+/// an allowed token are not read.
+pub(crate) fn best(logits: &[f32], k: usize, mask: Option<&Mask>, found: &mut Vec<Candidate>) {
     let k = k.min(logits.len());
-    best.clear();
+    found.clear();
     if k == 0 {
         return;
     }
     // Twice as many as wanted are collected before the lesser half is dropped.
     let most = 2 * k + BLOCK;
-    let mut found: Vec<Candidate> = Vec::with_capacity(most + BLOCK);
+    found.reserve(most + BLOCK);
     let mut threshold = f32::NEG_INFINITY;
-    for (block, first) in logits.chunks(BLOCK).zip((0u32..).step_by(BLOCK)) {
+    let words = mask.map(Mask::words);
+    for (number, block) in logits.chunks(BLOCK).enumerate() {
+        let allowed = words.map_or(u64::MAX, |words| bits(words, number));
+        if allowed == 0 {
+            continue;
+        }
+        let first = (number * BLOCK) as u32;
         let top = block.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         // At equal logits the lower id wins, and it was found before.
         if found.len() >= k && top <= threshold {
             continue;
         }
         let has_threshold = found.len() >= k;
-        let candidates = block.iter().zip(first..);
-        let above = candidates.filter(|(logit, _)| !has_threshold || **logit > threshold);
-        found.extend(above.map(|(&logit, id)| Candidate { id, logit, p: 0.0 }));
+        let candidates = block.iter().enumerate().filter(|&(at, _)| allowed >> at & 1 == 1);
+        let above = candidates.filter(|(_, logit)| !has_threshold || **logit > threshold);
+        found.extend(above.map(|(at, &logit)| Candidate { id: first + at as u32, logit, p: 0.0 }));
         if found.len() >= most || (!has_threshold && found.len() >= k) {
             found.select_nth_unstable_by(k - 1, by_logit);
             threshold = found[k - 1].logit;
@@ -36,13 +50,20 @@ pub(crate) fn best(logits: &[f32], k: usize, best: &mut Vec<(u32, f32)>) {
     }
     found.sort_unstable_by(by_logit);
     found.truncate(k);
-    best.extend(found.iter().map(|candidate| (candidate.id, candidate.logit)));
+}
+
+/// The bits of a mask for a block. Those beyond its words are not set.
+fn bits(words: &[u32], block: usize) -> u64 {
+    let word = |at: usize| words.get(at).copied().map_or(0, u64::from);
+    word(2 * block) | word(2 * block + 1) << 32
 }
 
 #[cfg(test)]
 mod tests {
     use rand_chacha::ChaCha8Rng;
     use rand_chacha::rand_core::{Rng, SeedableRng};
+
+    use bilayer_constrain::{Constraint, Grammar, Limits, Token, Tokens};
 
     use super::best;
 
@@ -58,8 +79,32 @@ mod tests {
             sorted.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
             sorted.truncate(k);
             let mut found = Vec::new();
-            best(&logits, k, &mut found);
+            best(&logits, k, None, &mut found);
+            let found: Vec<_> = found.iter().map(|c| (c.id, c.logit)).collect();
             assert_eq!(found, sorted, "{vocab} {k}");
+        }
+    }
+
+    #[test]
+    fn it_has_only_what_a_mask_allows() {
+        // A mask of some letters out of many, of which 190 are missing between two of its blocks.
+        let letters: Vec<[u8; 2]> = (0..400u16).map(u16::to_be_bytes).collect();
+        let tokens = letters.iter().map(|bytes| Token::Text(bytes)).chain([Token::Control(b"<e>")]);
+        let tokens = Tokens::new(tokens, &[400]).unwrap();
+        let grammar = Grammar::regex(r"\x00[\x05-\x3f]|\x01[\x01-\x7f]");
+        let mut constraint = Constraint::new(&tokens, &grammar, Limits::default()).unwrap();
+        let mask = constraint.mask().unwrap();
+        assert!((100..300).contains(&mask.count()), "{}", mask.count());
+        let mut random = ChaCha8Rng::seed_from_u64(9);
+        for k in [1, 7, 64, 180, 401] {
+            let logits: Vec<f32> = (0..401).map(|_| (random.next_u32() % 97) as f32).collect();
+            let mut sorted: Vec<_> = mask.iter().map(|id| (id, logits[id as usize])).collect();
+            sorted.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+            sorted.truncate(k);
+            let mut found = Vec::new();
+            best(&logits, k, Some(mask), &mut found);
+            let found: Vec<_> = found.iter().map(|c| (c.id, c.logit)).collect();
+            assert_eq!(found, sorted, "{k}");
         }
     }
 }

@@ -17,10 +17,11 @@ pub struct TokenLogprob {
 pub fn logprobs(logits: &[f32], chosen: u32, top: usize) -> (TokenLogprob, Vec<TokenLogprob>) {
     let LogSum { largest, ln_sum } = log_sum(logits);
     let log_sum = largest + ln_sum as f32;
-    let of = |(id, logit)| TokenLogprob { id, logprob: logit - log_sum };
+    let of = |id, logit| TokenLogprob { id, logprob: logit - log_sum };
     let mut found = Vec::new();
-    best(logits, top, &mut found);
-    (of((chosen, logits[chosen as usize])), found.into_iter().map(of).collect())
+    best(logits, top, None, &mut found);
+    let found = found.iter().map(|c| of(c.id, c.logit)).collect();
+    (of(chosen, logits[chosen as usize]), found)
 }
 
 impl Sampler {

@@ -86,7 +86,8 @@ pub struct Timing {
     pub name: String,
 }
 
-/// The times that the settings request: stored ones, or measured now.
+/// The times that the settings request: stored ones, or measured now. Alone, the CPU gets every layer whatever its times are:
+/// then they are measured only on request.
 fn timing(
     model: &Model,
     settings: &mut Settings<'_>,
@@ -101,7 +102,8 @@ fn timing(
         kept.remove(&name);
     }
     let known = subject.known(backends.len(), &name, &kept);
-    let times = match (known, settings.time_device) {
+    let decides = backends.len() > 1 || settings.placing.remeasure;
+    let times = match (known, settings.time_device.filter(|_| decides)) {
         (None, Some(time_device)) => {
             if let Some(told) = settings.progress.as_mut() {
                 told(Progress { stage: Stage::Measuring, done_bytes: 0, total_bytes: 0 });

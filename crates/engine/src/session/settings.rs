@@ -132,7 +132,8 @@ pub struct Settings<'a> {
     /// their device and here that is not budgeted, and devices do not work at the same time.
     pub watched: Vec<Value>,
     /// Measures the times of the model's parts on a device, if [`Placing::kept`] names a folder to store them in that
-    /// does not contain them for this model and machine. Without it, plans use stored times, or none.
+    /// does not contain them for this model and machine, and there is a GPU or [`Placing::remeasure`] asks for them. Without
+    /// it, plans use stored times, or none.
     pub time_device: Option<TimeDevice>,
     /// Called while weights are loaded.
     pub progress: Option<&'a mut dyn FnMut(Progress)>,

@@ -142,7 +142,10 @@ pub fn prediction(session: &Session, s: &Statistics) -> Option<String> {
     }
     let mut line = format!("predicted {predicted:.2} ms/token, measured {measured:.2}");
     if session.judge() {
-        line += "; they differ much, so the next run measures the devices again";
+        line += match session.backends().count() {
+            1 => "; they differ much, so the prediction is dropped until --remeasure",
+            _ => "; they differ much, so the next run measures the devices again",
+        };
     }
     Some(line)
 }

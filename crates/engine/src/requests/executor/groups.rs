@@ -20,14 +20,12 @@ pub(super) struct BegunStep {
     began: Instant,
 }
 
-/// The state that the selection of tokens needs: the scheduler, the answers, and a buffer.
-type Selection<'a> = (&'a Scheduler, &'a mut BTreeMap<RequestId, Answer>, &'a mut Vec<(u32, f32)>);
-
 /// Selects tokens from the rows `data` of items. Those whose requests ended meanwhile have none.
 pub(super) fn select<'i>(
     (reading, data): (Reading, &[f32]),
     items: &'i [Item],
-    (scheduler, answers, best): Selection<'_>,
+    scheduler: &Scheduler,
+    answers: &mut BTreeMap<RequestId, Answer>,
 ) -> Vec<(&'i Item, Result<Vec<Token>, Error>)> {
     let mut rest = data;
     let mut outcomes = Vec::with_capacity(items.len());
@@ -37,7 +35,7 @@ pub(super) fn select<'i>(
         let Some(answer) = answers.get_mut(&item.request) else { continue };
         let rows = ItemRows { data, reading };
         let tokens = scheduler.tokens(item.request);
-        outcomes.push((item, answer.advance(item, tokens, &rows, best)));
+        outcomes.push((item, answer.advance(item, tokens, &rows)));
     }
     outcomes
 }
@@ -112,13 +110,13 @@ impl Executor {
     }
 
     fn finish_oldest(&mut self, events: &mut Vec<(RequestId, Event)>) {
-        let Executor { session, scheduler, answers, best, begun, .. } = self;
+        let Executor { session, scheduler, answers, begun, .. } = self;
         let clock = session.clock().clone();
         match session.finish() {
             Ok(data) => {
                 let BegunStep { items, reading, began } = begun.pop_front().expect("one is begun");
                 let took = clock.since(began);
-                let outcomes = select((reading, data), &items, (scheduler, answers, best));
+                let outcomes = select((reading, data), &items, scheduler, answers);
                 self.conclude(&items, outcomes, took, events);
             }
             Err(error) => self.repeat(None, error, events),
