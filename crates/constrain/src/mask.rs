@@ -23,8 +23,14 @@ impl Mask {
         self.iter().count()
     }
 
-    /// The bits in words of 32, the lowest id in the lowest bit.
-    pub fn words(&self) -> &[u32] {
-        self.0.as_slice()
+    /// The bits of the tokens from `64 * block` on, the lowest id in the lowest bit. Those of tokens outside the vocabulary are
+    /// not set.
+    pub fn block(&self, block: usize) -> u64 {
+        let word = |at: usize| self.0.as_slice().get(at).copied().map_or(0, u64::from);
+        let bits = word(2 * block) | word(2 * block + 1) << 32;
+        match self.0.len().saturating_sub(64 * block) {
+            left @ ..64 => bits & !(u64::MAX << left),
+            _ => bits,
+        }
     }
 }

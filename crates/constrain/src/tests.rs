@@ -1,6 +1,8 @@
 //! Constraints over small vocabularies: which texts each notation allows, and what each error says.
 
-use crate::{Constraint, Error, Grammar, Limits, Tags, Token, Tokens};
+use llguidance::toktrie::SimpleVob;
+
+use crate::{Constraint, Error, Grammar, Limits, Mask, Tags, Token, Tokens};
 
 /// The texts of the tokens: one per byte, and a few longer ones.
 pub fn texts() -> Vec<Vec<u8>> {
@@ -54,6 +56,23 @@ fn a_schema_allows_its_instances_and_ends_by_itself() {
     assert_eq!(whole.accept(65), Err(Error::NotAllowed { token: 65 }));
     whole.accept(END).unwrap();
     assert!(whole.is_complete());
+}
+
+#[test]
+fn a_mask_is_read_in_blocks() {
+    let mut constraint = constraint(&Grammar::regex("[^a]*"));
+    let mask = constraint.mask().unwrap();
+    let bits = |block: usize| (0..64).filter(move |bit| mask.block(block) >> bit & 1 == 1);
+    let found: Vec<u32> =
+        (0..9).flat_map(|block| bits(block).map(move |bit| 64 * block as u32 + bit)).collect();
+    assert_eq!(found, mask.iter().collect::<Vec<_>>());
+    assert!(found.contains(&END) && !found.contains(&97), "{found:?}");
+    let whole = Mask(SimpleVob::from_slice(&[true; 70]));
+    assert_eq!([0, 1, 2].map(|block| whole.block(block)), [u64::MAX, 63, 0]);
+    let mut beyond = whole.clone();
+    beyond.0.resize(100);
+    beyond.0.set_all(true);
+    assert_eq!(beyond.block(1), (1 << 36) - 1);
 }
 
 #[test]

@@ -302,9 +302,8 @@ pub fn plan(
         plan.notes.extend(numa_note(&settings.placing, settings.cpu_options(), &plan));
     }
     if plan.predicted.is_none() {
-        let when =
-            if machine.devices.len() > 1 { "the first run" } else { "a run with --remeasure" };
-        plan.notes.push(format!("speeds are not known yet: {when} measures them"));
+        let measured = if machine.devices.len() > 1 { ": the first run measures them" } else { "" };
+        plan.notes.push(format!("speeds are not known yet{measured}"));
     }
     Ok(plan)
 }
