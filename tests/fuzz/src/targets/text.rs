@@ -240,7 +240,12 @@ pub fn stops(data: &[u8]) {
     for (cut, _) in text.char_indices().skip(1) {
         let (left, right) = text.split_at(cut);
         let words = [left, right].map(|word| word.replace(' ', "\u{2581}"));
-        let found = shown(&of(words.into_iter(), TEXT), &[0, 1]);
+        let tokenizer = of(words.into_iter(), TEXT);
+        // A word that is spelled as a control token is one, whatever its type.
+        if [0, 1].iter().any(|&id| tokenizer.is_control(id)) {
+            continue;
+        }
+        let found = shown(&tokenizer, &[0, 1]);
         assert_eq!(found, expected, "{text:?} cut at {cut}, {stops:?}");
     }
 }
