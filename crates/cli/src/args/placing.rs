@@ -81,7 +81,8 @@ pub struct AdapterArgs {
     /// Tokens of a prompt from which weights are streamed, instead of the predicted number
     #[arg(long, value_name = "N", env = "GGML_OP_OFFLOAD_MIN_BATCH")]
     pub op_offload_min_batch: Option<usize>,
-    /// Time the model's layers on each device again instead of using stored times; without a GPU, time them at all
+    /// Time the model's layers on each device again instead of using stored times; without a GPU they are timed only with this
+    /// flag
     #[arg(long)]
     pub remeasure: bool,
     /// Run on the machine described in a TOML file: with simulated devices, whose times are those of its hardware
