@@ -229,6 +229,10 @@ fn check_statement(statement: &ast::Stmt<'_>) -> Result<(), Error> {
         S::AutoEscape(it) => (vec![&it.enabled], vec![&it.body]),
         S::FilterBlock(it) => (vec![&it.filter], vec![&it.body]),
         S::Block(it) => (vec![], vec![&it.body]),
+        // The parser takes any expression, of which the code generator knows names alone.
+        S::Import(it) if !matches!(it.name, ast::Expr::Var(_)) => {
+            return Err(Error::new(ErrorKind::SyntaxError, "`import` needs a name behind `as`"));
+        }
         S::Import(it) => (vec![&it.expr], vec![]),
         S::FromImport(it) => (vec![&it.expr], vec![]),
         S::Extends(it) => (vec![&it.name], vec![]),
@@ -355,6 +359,15 @@ mod tests {
         }
         // Each tag counts for itself.
         assert_eq!(refused(&items(1021, "1").repeat(3)), None);
+    }
+
+    #[test]
+    fn an_import_is_given_a_name() {
+        for target in ["i|map('upper')", "1", "i.j"] {
+            let reason = refused(&format!("{{% import 'chat' as {target} %}}")).expect(target);
+            assert!(reason.contains("`import` needs a name"), "{target}: {reason}");
+        }
+        assert_eq!(refused("{% import 'chat' as i %}"), None);
     }
 
     /// Products of constants are computed by the compiler, which has 16 MiB for them. Entries count 32 more.
