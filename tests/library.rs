@@ -3,8 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 
 use std::borrow::Cow;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::process::Command;
 
+use bilayer::bench::{self, Test};
+use bilayer::quantize::{self, Calibration, Event, Job, Method, Quantize, mix};
 use bilayer::{
     Builder, Cancel, Encode, Error, Function, Message, MetadataOverride, Model, Norm, Numa,
     Pooling, Reply, Request, Tools, extract, route,
@@ -362,4 +366,100 @@ fn functions_are_told_and_calls_are_parts_of_the_reply() {
     assert!(called > plain + 10, "the template is given the calls: {called}, {plain}");
     let plain = model.generate(Request::new("ROMEO:").greedy().max_tokens(4)).unwrap();
     assert!(!plain.reply().unwrap().content.is_empty());
+}
+
+/// What a command writes on standard output, as JSON.
+fn command(arguments: &[&str]) -> serde_json::Value {
+    let ran = Command::new(env!("CARGO_BIN_EXE_bilayer")).args(arguments).output().unwrap();
+    assert!(ran.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
+    serde_json::from_slice(&ran.stdout).unwrap()
+}
+
+#[test]
+fn files_are_quantized_as_by_the_command() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let same = |method: Method<'_>, ty: &str, flags: &[&str]| {
+        let quantize = Quantize { requantize: true, ..Quantize::new(mix(ty).unwrap()) };
+        let (input, out) = (path("tiny.gguf"), path("library.gguf"));
+        let mut steps = Vec::new();
+        let job = Job { method, ..Job::new(&input, &out, quantize) };
+        let done = job.run(&mut |event| {
+            if let Event::Progress(step, ..) = event {
+                steps.push(step);
+            }
+            ControlFlow::Continue(())
+        });
+        let theirs = path("command.gguf");
+        let asked = ["quantize", input.to_str().unwrap(), theirs.to_str().unwrap(), ty, "--json"];
+        let asked = [&asked, &["--allow-requantize"][..], flags].concat();
+        let reported = command(&asked);
+        assert_eq!(done.unwrap().to_bytes, reported["bytes"].as_u64().unwrap());
+        assert!(std::fs::read(&out).unwrap() == std::fs::read(&theirs).unwrap(), "{asked:?}");
+        steps.dedup();
+        steps
+    };
+    let blocks = |imatrix| Method::Blocks { imatrix };
+    assert_eq!(same(blocks(None), "Q4_0", &[]), [quantize::Step::Writing]);
+    let text = "a b c d e f g h ".repeat(64);
+    std::fs::write(path("text.txt"), &text).unwrap();
+    let importance = Model::builder(path("tiny.gguf")).gpu_layers(0).context(16);
+    let importance = importance.imatrix(&text, "text.txt").unwrap().unwrap();
+    importance.write(&path("imatrix.gguf")).unwrap();
+    let given = path("imatrix.gguf");
+    let flags = ["--imatrix", given.to_str().unwrap()];
+    assert_eq!(same(blocks(Some(&given)), "Q4_0", &flags), [quantize::Step::Writing]);
+    let calibration = Calibration { text: &text, window_len: 16, windows: 4 };
+    let method = Method::Activations { smooth: None, gptq: true, refine: true, text: calibration };
+    let text = path("text.txt");
+    let flags = ["--gptq", "--calibration", text.to_str().unwrap(), "-c", "16", "--chunks", "4"];
+    let steps = [quantize::Step::Rounding, quantize::Step::Writing];
+    assert_eq!(same(method, "Q4_0", &flags), steps);
+}
+
+#[test]
+fn what_cannot_be_quantized_is_refused_by_file() {
+    let folder = folder();
+    let (input, out) = (folder.path().join("tiny.gguf"), folder.path().join("out.gguf"));
+    let job = Job::new(&input, &out, Quantize::new(mix("Q4_0").unwrap()));
+    let error = job.run(&mut |_| ControlFlow::Continue(())).unwrap_err();
+    assert!(error.to_string().starts_with(input.to_str().unwrap()), "{error}");
+    assert_eq!(error.exit_code() as u8, 2, "{error}");
+    let quantize = Quantize { requantize: true, ..job.quantize.clone() };
+    let job = Job { quantize, ..job };
+    let stopped = job.run(&mut |_| ControlFlow::Break(())).unwrap_err();
+    assert_eq!(stopped.exit_code() as u8, 130, "{stopped}");
+    let missing = folder.path().join("missing.gguf");
+    let error = Job { input: &missing, ..job }.run(&mut |_| ControlFlow::Continue(())).unwrap_err();
+    assert!(error.to_string().contains("missing.gguf"), "{error}");
+    assert_eq!(error.exit_code() as u8, 66, "{error}");
+    assert!(!out.exists());
+}
+
+#[test]
+fn speed_and_perplexity_are_measured_as_by_the_commands() {
+    let folder = folder();
+    let text = folder.path().join("text.txt");
+    let words = "What is past is prologue. ".repeat(40);
+    std::fs::write(&text, &words).unwrap();
+    let model = || Model::builder(DEMO).gpu_layers(0).context(64);
+    let report = model().perplexity(&words).unwrap().unwrap();
+    let asked = ["perplexity", "-m", DEMO, "-f", text.to_str().unwrap(), "-c", "64", "-ngl", "0"];
+    let reported = command(&[&asked[..], &["--json"]].concat());
+    let found = report.estimate.perplexity().value;
+    assert_eq!(found, reported["perplexity"].as_f64().unwrap());
+    assert_eq!(report.windows as u64, reported["windows"].as_u64().unwrap());
+    let tests = [Test { prompt: 8, ..Test::default() }, Test { generate: 4, ..Test::default() }];
+    let method = bench::Method { repetitions: 2, warm_up: false, ..Default::default() };
+    let measured = model().bench(&tests, &method).unwrap().unwrap();
+    assert_eq!(measured.iter().map(|measured| measured.test).collect::<Vec<_>>(), tests);
+    assert!(measured.iter().all(|measured| measured.samples_ns.len() == 2), "{measured:?}");
+    let cancel = Cancel::new();
+    cancel.cancel();
+    assert!(model().cancel(&cancel).bench(&tests, &method).unwrap().is_none());
+    assert!(model().cancel(&cancel).perplexity(&words).unwrap().is_none());
+    assert!(model().cancel(&cancel).imatrix(&words, "words").unwrap().is_none());
+    refused(model().perplexity("short"), "two windows");
+    let encoder = Model::builder(folder.path().join("reranker.gguf")).perplexity(&words);
+    refused(encoder, "is an encoder");
 }

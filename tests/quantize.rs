@@ -570,8 +570,9 @@ fn measured_types_lose_less_than_the_mix_of_the_same_size() {
     };
     assert_eq!(types("again.gguf"), types("out.gguf"));
     assert!(base.opt_u32("general.file_type").unwrap().is_some());
-    // Found before anything is measured, even before the text is read.
-    let asked = "--target-bpw 1.5 --calibration missing.txt";
+    // Found before anything is measured, for which the text is too short.
+    place.file("short.txt", "Too short.");
+    let asked = "--target-bpw 1.5 --calibration short.txt";
     let names = place.names();
     fails(
         &place.run(&format!("quantize in.gguf x.gguf {asked}")),

@@ -12,12 +12,12 @@ use bilayer_engine::{
     Adapters, Cancel, ControlVector, Error as Engine, LoraFile, MetadataOverride, Model as Opened,
     OpenOptions, Strength, expert_counts, open_with,
 };
-use bilayer_measure::{profile, timing};
+use bilayer_measure::timing;
 use bilayer_quant::Type;
 use bilayer_quant::cache::names;
 use bilayer_scheduler::{ExpertCache, Offload, Plan};
 
-use crate::{Error, Model, Profile, ProfileOptions, Sampling};
+use crate::{Error, Model, Sampling};
 
 /// Rows of logits that a step gives at least: [`Model::logits`] takes so many tokens at a time.
 const LOGITS_ROWS: usize = 16;
@@ -418,7 +418,7 @@ impl<'p> Builder<'p> {
     }
 
     /// Opens the model's file with its adapters.
-    fn opened(&mut self) -> Result<Opened, Error> {
+    pub(crate) fn opened(&mut self) -> Result<Opened, Error> {
         if let Some(path) = &self.expert_counts {
             self.placing.expert_uses = Some(expert_counts(path)?);
         }
@@ -538,19 +538,18 @@ impl<'p> Builder<'p> {
         Ok(target::candidates(&model, &self.settings(&model), None, target, &variants)?)
     }
 
-    /// Runs the model at every number of layers on the GPU and measures each. `None` where [`Cancel`] ended it.
-    ///
-    /// # Errors
-    /// As [`Builder::open`]; a device that fails.
-    pub fn profile(mut self, options: ProfileOptions) -> Result<Option<Profile>, Error> {
-        let model = self.opened()?;
-        let cancel = self.cancel.clone();
-        let goes_on = &mut |_, _| !cancel.is_cancelled();
-        let taken = profile::take(&model, self.settings(&model), options, goes_on)?;
-        Ok(taken.map(|taken| taken.profile))
+    /// The handle that ends a measurement.
+    pub(crate) fn handle(&self) -> Cancel {
+        self.cancel.clone()
     }
 
-    fn settings(&mut self, model: &Opened) -> Settings<'_> {
+    /// Tokens of context, if a number was asked for.
+    pub(crate) fn asked_context(&self) -> Option<usize> {
+        self.context
+    }
+
+    /// The settings of a session.
+    pub(crate) fn settings(&mut self, model: &Opened) -> Settings<'_> {
         let is_encoder = model.config().encoder.is_some();
         let progress = self.progress.as_deref_mut();
         let parallel = self.parallel.max(1);

@@ -136,8 +136,9 @@
 //!
 //! # Measure
 //!
-//! [`Model::logits`] gives the model's raw predictions, [`Answer::statistics`] the times of an answer, and
-//! [`Builder::profile`] what each offloaded layer buys on this machine.
+//! [`Model::logits`] gives the model's raw predictions, [`Answer::statistics`] the times of an answer,
+//! [`Builder::bench`] the model's speed, [`Builder::perplexity`] how well it predicts a text, and [`Builder::profile`] what each
+//! offloaded layer buys on this machine.
 //!
 //! ```
 //! # let path = "crates/cli/assets/demo.gguf";
@@ -158,9 +159,10 @@
 //! assert_eq!(error.exit_code() as u8, 66);
 //! ```
 //!
-//! # Prune
+//! # Make model files
 //!
-//! [`mod@prune`] sets weights of a model file to zero or removes layers, as the command does.
+//! [`mod@convert`] makes a file of a checkpoint, [`mod@quantize`] one in smaller types, and [`mod@prune`] sets weights to zero or
+//! removes layers, as the commands of these names do.
 //!
 //! # Download
 //!
@@ -183,12 +185,15 @@
 
 mod answer;
 mod builder;
+pub mod convert;
 mod encode;
 #[cfg(feature = "hub")]
 mod hub;
+mod measure;
 mod message;
 mod model;
 pub mod prune;
+pub mod quantize;
 mod request;
 
 pub use answer::{Answer, Batch};
@@ -216,7 +221,7 @@ pub use bilayer_measure::Error;
 #[doc(inline)]
 pub use bilayer_measure::profile::{Options as ProfileOptions, Profile};
 #[doc(inline)]
-pub use bilayer_measure::{cost, evaluate, fleet, power};
+pub use bilayer_measure::{bench, cost, evaluate, fleet, perplexity, power};
 #[doc(inline)]
 pub use bilayer_scheduler::{ExpertCache, Plan};
 pub use builder::{Builder, CacheType, GpuLayers};

@@ -18,6 +18,9 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("`Builder::embeddings`", "`embeddings`", "embeddings"),
     ("`Model::classify`", "`classify`", "classify"),
     ("--numa", "`numa`", "numa"),
+    ("--imatrix", "`imatrix`", "imatrix"),
+    ("--allow-requantize", "`allow_requantize`", "allow_requantize"),
+    ("--no-vocab", "`no_vocab`", "no_vocab"),
     ("no --offline, no HF_HUB_OFFLINE", "no HF_HUB_OFFLINE", "hub"),
     ("--offline", "HF_HUB_OFFLINE=1", "hub"),
     ("--hf-token or HF_TOKEN", "HF_TOKEN", "hub"),
@@ -38,7 +41,8 @@ pub fn message(error: &Error) -> String {
 }
 
 /// The text of an error, in which the flags of those settings that the program `has` are replaced by them. Settings are named
-/// as [`Builder`](crate::Builder)'s methods, `truncate`, `classify`, and `hub` for the environment of the Hugging Face hub.
+/// as [`Builder`](crate::Builder)'s methods, `truncate`, `classify`, `imatrix`, `allow_requantize`, `no_vocab`, and `hub` for the
+/// environment of the Hugging Face hub.
 ///
 /// ```
 /// let text = "it does not fit: use -ngl 3 or --expert-cache";
@@ -77,13 +81,21 @@ mod tests {
     /// Flags in texts of the libraries that no program sees instead of a setting: those of commands and of other programs.
     const OTHERS: &[&str] = &[
         "--cpunodebind",
+        "--drop-layers",
         "--exact",
+        "--head-dim",
         "--ignored",
         "--kl-base",
         "--lora",
         "--membind",
         "--parallel",
+        "--target-bpw",
+        "--target-kl",
+        "--target-speed",
+        "--tensor-type",
+        "--test",
         "--tokens",
+        "--type",
         "--vram",
     ];
 
@@ -133,7 +145,9 @@ mod tests {
     #[test]
     fn every_flag_in_messages_of_the_libraries_is_known() {
         let mut found = BTreeSet::new();
-        for name in ["cpu", "engine", "gpu", "hub", "measure", "models", "scheduler", "text"] {
+        for name in
+            ["convert", "cpu", "engine", "gpu", "hub", "measure", "models", "scheduler", "text"]
+        {
             // The package of this library is the repository's.
             let folder =
                 Path::new(env!("CARGO_MANIFEST_DIR")).join("crates").join(name).join("src");

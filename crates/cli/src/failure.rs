@@ -133,54 +133,7 @@ impl From<Measure> for Failure {
 
 impl From<bilayer_convert::Error> for Failure {
     fn from(error: bilayer_convert::Error) -> Failure {
-        use bilayer_convert::Error as Made;
-        let error = match error {
-            Made::Calibration(error) => return error.into(),
-            error => error,
-        };
-        let (code, advice) = match &error {
-            Made::UnknownShape { .. } | Made::UnknownType { .. } | Made::Size { .. } => {
-                (USAGE, "; the command's --help lists the possible values")
-            }
-            Made::NotForWeights { .. } | Made::Model(_) | Made::Override { .. } => (USAGE, ""),
-            Made::Unwritable { .. } | Made::Unweighted { .. } => (USAGE, ""),
-            Made::Requantize { .. } | Made::SameFile { .. } => (USAGE, ""),
-            Made::Checkpoint { .. } | Made::Tensor { .. } => (BAD_MODEL, ""),
-            Made::OfCheckpoint { .. } | Made::Tokenizer { .. } => {
-                (BAD_MODEL, "; use a checkpoint of a supported kind")
-            }
-            Made::Incomplete { .. } => (BAD_MODEL, "; download it again"),
-            Made::NoTokenizer { .. } | Made::NoFolder { .. } => (NO_FILE, ""),
-            Made::Weight { .. } | Made::NoImatrix { .. } | Made::Smooth { .. } => (BAD_MODEL, ""),
-            Made::OldImatrix { .. } | Made::Sums { .. } => (BAD_MODEL, ""),
-            Made::ImatrixShape { .. } => (BAD_MODEL, "; give the one made from this model"),
-            Made::Threads { .. } => (DOES_NOT_FIT, ""),
-            Made::Budget { .. } | Made::Gptq { .. } => (USAGE, ""),
-            Made::Prune { .. } | Made::Journal { .. } => (USAGE, ""),
-            Made::Scratch(_) => (IO, ""),
-            Made::Calibration(_) => (INTERNAL, ""),
-            Made::File(
-                bilayer_gguf::Error::NotAFile { .. } | bilayer_gguf::Error::NoRoom { .. },
-            ) => (NO_OUTPUT, ""),
-            Made::File(bilayer_gguf::Error::Io { source, .. }) => match source.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                    (IO, "; free some space, or write elsewhere")
-                }
-                io::ErrorKind::FileTooLarge | io::ErrorKind::WriteZero => (IO, "; write elsewhere"),
-                _ => (NO_OUTPUT, "; choose a path that you can write to"),
-            },
-            Made::Interrupted => (INTERRUPTED, ""),
-            Made::File(bilayer_gguf::Error::Lost { .. } | bilayer_gguf::Error::Changed { .. }) => {
-                (IO, "")
-            }
-            Made::File(
-                bilayer_gguf::Error::MissingKey { .. }
-                | bilayer_gguf::Error::WrongType { .. }
-                | bilayer_gguf::Error::Limit { .. },
-            ) => (BAD_MODEL, ""),
-            Made::File(_) => (INTERNAL, "; this is a bug: please report it"),
-        };
-        Failure::Line(code, format!("{error}{advice}"))
+        Failure::Line(error.exit_code() as u8, format!("{error}{}", error.advice()))
     }
 }
 

@@ -102,6 +102,38 @@ pub fn interruptible<T>(
     }
 }
 
+/// One bar after the other, for the steps of a job.
+pub struct Bars<S, F> {
+    made: F,
+    shown: Option<(S, ProgressBar)>,
+}
+
+impl<S: PartialEq, F: Fn(&S) -> ProgressBar> Bars<S, F> {
+    /// `made` makes the bar of a step.
+    pub fn new(made: F) -> Bars<S, F> {
+        Bars { made, shown: None }
+    }
+
+    /// Updates the bar of a step, in place of that of another one.
+    pub fn set(&mut self, step: S, done: u64, total: u64) {
+        if self.shown.as_ref().is_none_or(|(shown, _)| *shown != step) {
+            self.clear();
+            let bar = (self.made)(&step);
+            self.shown = Some((step, bar));
+        }
+        if let Some((_, bar)) = &self.shown {
+            set(bar, done, total);
+        }
+    }
+
+    /// Removes the bar.
+    pub fn clear(&mut self) {
+        if let Some((_, bar)) = self.shown.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 /// Updates a bar, if there is anything to do.
 pub fn set(bar: &ProgressBar, done: u64, total: u64) {
     if total > 0 {

@@ -10,11 +10,11 @@ use bilayer_engine::{Encode, Model};
 use bilayer_measure::imatrix::{Collector, Scope};
 use bilayer_measure::perplexity::{self, Base, Logits, Report, Windows, score};
 
-use crate::imatrix::{Entry, Imatrix};
+use crate::imatrix::Imatrix;
 use crate::{Error, Progress};
 
 /// A calibration run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Calibration<'a> {
     /// The text.
     pub text: &'a str,
@@ -89,7 +89,7 @@ impl<'a> Runs<'a> {
         let goes_on = &mut || (self.progress)(done, total).is_continue();
         collect(self.model, &self.windows, self.threads, &mut collector, goes_on)?;
         self.step()?;
-        imatrix(&collector)
+        Imatrix::collected(&collector, Vec::new(), [0; 2])
     }
 
     /// Stores the logits of the unchanged model; returns its perplexity.
@@ -228,18 +228,6 @@ pub(crate) fn collect_layer(
         (false, None) => Err(Error::Interrupted),
         (true, None) => Ok(()),
     }
-}
-
-/// The sums of squares of a collector.
-///
-/// # Errors
-/// [`Error::Sums`].
-pub(crate) fn imatrix(collector: &Collector) -> Result<Imatrix, Error> {
-    let mut imatrix = Imatrix::default();
-    for sums in collector.sums() {
-        imatrix.insert(sums.name, Entry::new(sums.squares.to_vec(), sums.counts.to_vec()))?;
-    }
-    Ok(imatrix)
 }
 
 fn on_cpu(threads: Option<usize>) -> Settings<'static> {

@@ -62,6 +62,15 @@ pub struct PlannedTensor<'p> {
     pub ty: Type,
 }
 
+/// Finds the type of [`Convert::outtype`] by name, in upper or lower case.
+///
+/// # Errors
+/// [`Error::UnknownOuttype`].
+pub fn outtype(name: &str) -> Result<Type, Error> {
+    let found = Convert::TYPES.into_iter().find(|ty| ty.name.eq_ignore_ascii_case(name));
+    found.ok_or_else(|| Error::UnknownOuttype { name: name.to_owned() })
+}
+
 impl Convert {
     /// The types accepted as [`Convert::outtype`].
     pub const TYPES: [Type; 4] = [Type::F32, Type::F16, Type::BF16, Type::Q8_0];

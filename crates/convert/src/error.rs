@@ -1,5 +1,9 @@
 //! Errors in making model files.
 
+use std::io::ErrorKind;
+
+use bilayer_engine::Exit;
+
 /// Errors of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -12,6 +16,12 @@ pub enum Error {
     /// The mix or type is not in the tables.
     #[error("`{name}` is no type; known are {}", crate::mix::Mix::names())]
     UnknownType {
+        /// The requested name.
+        name: String,
+    },
+    /// A checkpoint is not converted to the type.
+    #[error("`{name}` is no type to convert to; choose {}", outtypes())]
+    UnknownOuttype {
         /// The requested name.
         name: String,
     },
@@ -235,6 +245,15 @@ pub enum Error {
         /// Bits per weight with the smallest types.
         least: f64,
     },
+    /// Something is wrong with an input file.
+    #[error("{}: {error}", file.display())]
+    InFile {
+        /// The file.
+        file: std::path::PathBuf,
+        /// What is wrong.
+        #[source]
+        error: Box<Error>,
+    },
     /// The calibration run failed.
     #[error(transparent)]
     Calibration(bilayer_measure::Error),
@@ -246,4 +265,74 @@ pub enum Error {
     /// The caller requested a stop; nothing is left behind but the journal of what pruning has finished.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl Error {
+    /// The exit code.
+    pub fn exit_code(&self) -> Exit {
+        match self {
+            Error::UnknownShape { .. } | Error::UnknownType { .. } | Error::Size { .. } => {
+                Exit::Usage
+            }
+            Error::UnknownOuttype { .. } => Exit::Usage,
+            Error::NotForWeights { .. } | Error::Model(_) | Error::Override { .. } => Exit::Usage,
+            Error::Unwritable { .. } | Error::Unweighted { .. } => Exit::Usage,
+            Error::Requantize { .. } | Error::SameFile { .. } => Exit::Usage,
+            Error::Budget { .. } | Error::Gptq { .. } => Exit::Usage,
+            Error::Prune { .. } | Error::Journal { .. } => Exit::Usage,
+            Error::Checkpoint { .. } | Error::Tensor { .. } => Exit::BadModel,
+            Error::OfCheckpoint { .. } | Error::Tokenizer { .. } => Exit::BadModel,
+            Error::Incomplete { .. } | Error::Weight { .. } => Exit::BadModel,
+            Error::NoImatrix { .. } | Error::Smooth { .. } => Exit::BadModel,
+            Error::OldImatrix { .. } | Error::Sums { .. } => Exit::BadModel,
+            Error::ImatrixShape { .. } => Exit::BadModel,
+            Error::NoTokenizer { .. } | Error::NoFolder { .. } => Exit::NoFile,
+            Error::Threads { .. } => Exit::DoesNotFit,
+            Error::Scratch(_) => Exit::Io,
+            Error::Interrupted => Exit::Interrupted,
+            Error::InFile { error, .. } => error.exit_code(),
+            Error::Calibration(error) => error.exit_code(),
+            Error::File(error) => of_written(error).0,
+        }
+    }
+
+    /// The next step for the user, to be appended to the error; empty if the error contains it.
+    pub fn advice(&self) -> &'static str {
+        match self {
+            Error::OfCheckpoint { .. } | Error::Tokenizer { .. } => {
+                "; use a checkpoint of a supported kind"
+            }
+            Error::Incomplete { .. } => "; download it again",
+            Error::ImatrixShape { .. } => "; give the one made from this model",
+            Error::InFile { error, .. } => error.advice(),
+            Error::Calibration(error) => error.advice(),
+            Error::File(error) => of_written(error).1,
+            _ => "",
+        }
+    }
+}
+
+/// The types that a checkpoint is converted to.
+fn outtypes() -> String {
+    crate::convert::Convert::TYPES.map(|ty| ty.name).join(", ")
+}
+
+/// The code and the advice for a file that is written.
+fn of_written(error: &bilayer_gguf::Error) -> (Exit, &'static str) {
+    use bilayer_gguf::Error as File;
+    match error {
+        File::NotAFile { .. } | File::NoRoom { .. } => (Exit::NoOutput, ""),
+        File::Io { source, .. } => match source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                (Exit::Io, "; free some space, or write elsewhere")
+            }
+            ErrorKind::FileTooLarge | ErrorKind::WriteZero => (Exit::Io, "; write elsewhere"),
+            _ => (Exit::NoOutput, "; choose a path that you can write to"),
+        },
+        File::Lost { .. } | File::Changed { .. } => (Exit::Io, ""),
+        File::MissingKey { .. } | File::WrongType { .. } | File::Limit { .. } => {
+            (Exit::BadModel, "")
+        }
+        _ => (Exit::Internal, "; this is a bug: please report it"),
+    }
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use bilayer_gguf::{File, Metadata, NewTensor, Strings, Tensor};
+use bilayer_measure::imatrix::Collector;
 use bilayer_quant::Type;
 
 use crate::Error;
@@ -104,6 +105,24 @@ impl Imatrix {
     #[must_use]
     pub fn new(datasets: Vec<String>, chunk_count: u32, chunk_size: u32) -> Imatrix {
         Imatrix { datasets, chunk_count, chunk_size, entries: BTreeMap::new() }
+    }
+
+    /// The sums of `chunk_count` windows of `chunk_size` tokens of these texts.
+    ///
+    /// # Errors
+    /// [`Error::Sums`].
+    pub fn collected(
+        collector: &Collector,
+        datasets: Vec<String>,
+        [chunk_count, chunk_size]: [usize; 2],
+    ) -> Result<Imatrix, Error> {
+        let [count, size] =
+            [chunk_count, chunk_size].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
+        let mut imatrix = Imatrix::new(datasets, count, size);
+        for sums in collector.sums() {
+            imatrix.insert(sums.name, Entry::new(sums.squares.to_vec(), sums.counts.to_vec()))?;
+        }
+        Ok(imatrix)
     }
 
     /// Names and entries of all matrices.

@@ -18,6 +18,7 @@ use crate::overwrite;
 use crate::stream::{self, Progress, Reporter};
 
 pub mod gptq;
+pub mod job;
 pub mod mixed;
 pub mod sensitivity;
 mod weights;
@@ -183,7 +184,7 @@ impl Quantize {
             file,
             imatrix,
             rounded: None,
-            metadata: self.metadata(file),
+            metadata: self.metadata(file.metadata()),
             threads: self.threads,
             unmatched: unmatched.map(|(rule, _)| rule.pattern.to_string()).collect(),
             tensors,
@@ -273,9 +274,9 @@ impl Quantize {
         })
     }
 
-    /// The file's metadata with llama-quantize's changes.
-    fn metadata(&self, file: &File) -> Metadata {
-        let mut metadata = file.metadata().clone();
+    /// A file's metadata with llama-quantize's changes.
+    fn metadata(&self, of_file: &Metadata) -> Metadata {
+        let mut metadata = of_file.clone();
         for key in ["split.no", "split.count", "split.tensors.count"] {
             metadata.remove(key);
         }

@@ -114,6 +114,26 @@ pub struct Setup {
 }
 
 impl Setup {
+    /// The setup of `tests` in the one placement of `settings`.
+    pub fn new(settings: &Settings<'_>, tests: &[Test]) -> Setup {
+        Setup {
+            threads: settings.threads,
+            cpu_level: settings.cpu_level,
+            fast_prefill: settings.fast_prefill,
+            numa: settings.numa,
+            context: tests.iter().map(Test::context).max().unwrap_or(0),
+            parallel: tests.iter().map(|test| test.parallel).max().unwrap_or(1),
+            ubatch_size: settings.ubatch_size,
+            cache_type_k: settings.cache_type_k,
+            cache_type_v: settings.cache_type_v,
+            hadamard_keys: settings.hadamard_keys,
+            fuse: settings.fuse,
+            overlap: settings.overlap,
+            trace_events: settings.trace_events,
+            placings: vec![settings.placing.clone()],
+        }
+    }
+
     fn settings(&self) -> Settings<'static> {
         // Whatever is offloaded is planned by the devices' times.
         let offloading = self.placings.iter().find(|placing| placing.offloads());
@@ -166,6 +186,9 @@ struct Devices {
 /// Distance in the list of tokens between sequences that generate together.
 const APART: usize = 7919;
 
+/// Tokens of a prompt that are run per call, unless another number is asked for.
+const BATCH_SIZE: usize = 2048;
+
 /// Options of running a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Method {
@@ -177,6 +200,13 @@ pub struct Method {
     pub batch_size: usize,
     /// Whether the read bandwidth of the model's file is measured before and after a test without a prompt.
     pub probe: bool,
+}
+
+impl Default for Method {
+    /// Five repetitions after a warm-up, as of llama-bench.
+    fn default() -> Method {
+        Method { repetitions: 5, warm_up: true, batch_size: BATCH_SIZE, probe: false }
+    }
 }
 
 /// The phase of a test.

@@ -13,33 +13,16 @@
 //!
 //! ```no_run
 //! use std::path::Path;
-//! use bilayer_engine::placement::Placing;
-//! use bilayer_engine::session::Overlap;
+//! use bilayer_engine::session::Settings;
 //! use bilayer_engine::{Cancel, Model, OpenOptions};
 //! use bilayer_measure::bench::{Bench, Method, Setup, Test};
 //!
 //! let model = Model::open(Path::new("model.gguf"), OpenOptions::default())?;
-//! let setup = Setup {
-//!     threads: None,
-//!     cpu_level: None,
-//!     fast_prefill: false,
-//!     numa: Default::default(),
-//!     context: 640,
-//!     parallel: 1,
-//!     ubatch_size: 512,
-//!     cache_type_k: bilayer_quant::Type::F16,
-//!     cache_type_v: bilayer_quant::Type::F16,
-//!     hadamard_keys: false,
-//!     fuse: true,
-//!     overlap: Overlap::Auto,
-//!     trace_events: None,
-//!     placings: vec![Placing::default()],
-//! };
+//! let test = Test { prompt: 512, generate: 128, ..Test::default() };
+//! let setup = Setup::new(&Settings::default(), &[test]);
 //! let mut bench = Bench::new(&model);
 //! bench.ready(&setup, 0, &mut |_| ())?;
-//! let test = Test { prompt: 512, generate: 128, ..Test::default() };
-//! let method = Method { repetitions: 5, warm_up: true, batch_size: 2048, probe: false };
-//! let measured = bench.run(test, &method, &mut |_| (), &Cancel::new())?;
+//! let measured = bench.run(test, &Method::default(), &mut |_| (), &Cancel::new())?;
 //! # Ok::<(), bilayer_measure::Error>(())
 //! ```
 

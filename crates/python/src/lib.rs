@@ -10,6 +10,7 @@
 mod answer;
 mod array;
 mod error;
+mod files;
 mod model;
 mod request;
 mod settings;
@@ -32,6 +33,8 @@ mod _native {
     use crate::answer::Answer;
     #[pymodule_export]
     use crate::array::Array;
+    #[pymodule_export]
+    use crate::files::{converted, perplexity, quantized};
     #[pymodule_export]
     use crate::model::Model;
     #[pymodule_export]

@@ -146,6 +146,31 @@ def plans_say_what_runs_where():
 
 
 @check
+def files_are_made_and_scored():
+    with tempfile.TemporaryDirectory() as folder:
+        out, other = os.path.join(folder, "small.gguf"), os.path.join(folder, "again.gguf")
+        raised(bilayer.UsageError, "`allow_requantize`", lambda: bilayer.quantize(DEMO, out, "Q8_0"))
+        raised(bilayer.UsageError, "is no type", lambda: bilayer.quantize(DEMO, out, "Q9_X"))
+        raised(bilayer.UsageError, "`imatrix`", lambda: bilayer.quantize(DEMO, out, "IQ1_S", allow_requantize=True))
+        missing = os.path.join(folder, "missing.gguf")
+        raised(bilayer.MissingFileError, "missing.gguf", lambda: bilayer.quantize(missing, out, "Q8_0"))
+        raised(bilayer.UsageError, "is no type to convert to", lambda: bilayer.convert(folder, out, outtype="q4_k"))
+        raised(bilayer.Error, "config.json", lambda: bilayer.convert(folder, out))
+        assert not os.path.exists(out)
+        before, after = bilayer.quantize(DEMO, out, "Q2_K", allow_requantize=True, threads=2)
+        assert 0 < after < before and os.path.getsize(out) > after
+        command = [sys.executable, "-m", "bilayer", "quantize", DEMO, other, "Q2_K", "--allow-requantize"]
+        subprocess.run(command, check=True, capture_output=True)
+        with open(out, "rb") as one, open(other, "rb") as two:
+            assert one.read() == two.read()
+        text = "ROMEO: But, soft! what light through yonder window breaks? " * 20
+        whole = bilayer.perplexity(DEMO, text, gpu_layers=0, context=64)
+        small = bilayer.perplexity(out, text, gpu_layers=0, context=64)
+        assert whole.tokens == small.tokens > 64 and 1 < whole.value < small.value, (whole, small)
+        raised(bilayer.UsageError, "two windows", lambda: bilayer.perplexity(DEMO, "short", gpu_layers=0))
+
+
+@check
 def the_cpu_may_divide_its_weights_and_round_them_in_prompts():
     def first(**settings):
         with opened(threads=2, **settings) as model:

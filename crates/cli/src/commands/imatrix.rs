@@ -1,9 +1,10 @@
 //! `bilayer imatrix`: computes an importance matrix from a calibration text.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bilayer_convert::imatrix::{self, Entry};
+use bilayer_convert::Error;
+use bilayer_convert::imatrix;
 use bilayer_engine::Encode;
 use bilayer_gguf::is_same_file;
 use bilayer_measure::imatrix::{Collector, Scope};
@@ -32,7 +33,7 @@ pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
     let window = args.model.ctx_size.filter(|tokens| *tokens > 0);
     let window = window.unwrap_or(imatrix::WINDOW_TOKENS);
     for path in &args.in_file {
-        earlier.add(super::quantize::importance(path)?.with_window(window))?;
+        earlier.add(opened(path)?.with_window(window))?;
     }
     let mut partial = Partial::new(args);
     partial.check(args)?;
@@ -65,6 +66,14 @@ pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
     let (path, size) = (args.output.display(), matrix.chunk_size);
     output::line(&format!("{path}: {tensors} tensors over {chunks} windows of {size} tokens"))?;
     Ok(0)
+}
+
+/// Opens a file of sums.
+fn opened(path: &Path) -> Result<imatrix::Imatrix, Failure> {
+    imatrix::Imatrix::open(path).map_err(|error| match error {
+        Error::File(error) => bilayer_engine::Error::File(error).into(),
+        error => error.into(),
+    })
 }
 
 /// Those sums and the text's; `None` if interrupted.
@@ -198,11 +207,6 @@ fn matrix(
     collector: &Collector,
 ) -> Result<imatrix::Imatrix, Failure> {
     let dataset = args.file.as_ref().map(|path| path.display().to_string());
-    let [chunks, tokens] =
-        [count, windows.window_len()].map(|number| u32::try_from(number).unwrap_or(u32::MAX));
-    let mut matrix = imatrix::Imatrix::new(dataset.into_iter().collect(), chunks, tokens);
-    for sums in collector.sums() {
-        matrix.insert(sums.name, Entry::new(sums.squares.to_vec(), sums.counts.to_vec()))?;
-    }
-    Ok(matrix)
+    let datasets = dataset.into_iter().collect();
+    Ok(imatrix::Imatrix::collected(collector, datasets, [count, windows.window_len()])?)
 }

@@ -21,9 +21,6 @@ use crate::{demo, output, progress, trace};
 
 mod page;
 
-/// Default tokens per window, as in llama.cpp.
-const WINDOW: usize = 512;
-
 /// Loads, scores, reports.
 pub fn execute(args: &Perplexity) -> Result<u8, Failure> {
     interrupt::catch();
@@ -137,7 +134,7 @@ pub(super) fn text(
     let path = path.ok_or_else(|| Failure::usage("no text; give -f FILE"))?;
     let context = model.config().context;
     let len = match flags.ctx_size {
-        None => WINDOW.min(context),
+        None => Windows::LEN.min(context),
         Some(0) => context,
         Some(tokens) => tokens,
     };

@@ -10,9 +10,9 @@ use bilayer_convert::prune::ratios::{Goal, SparseFamily};
 use bilayer_convert::prune::{Method, Pattern, Prune, journal_of};
 use bilayer_convert::{Calibration, Error, quantize};
 use bilayer_engine::open_file;
-use indicatif::ProgressBar;
 
 use crate::failure::{Failure, INTERRUPTED};
+use crate::progress::Bars;
 use crate::{args, interrupt, output, progress};
 
 mod report;
@@ -76,27 +76,17 @@ fn resumable(out: &Path) {
 /// Runs the job with a bar for each of its steps, until Ctrl-C.
 fn run(job: &Job<'_>) -> Result<bilayer_convert::prune::job::Done, Error> {
     interrupt::begin();
-    let mut shown: Option<(Step, ProgressBar)> = None;
+    let mut bars = Bars::new(|step: &Step| match step {
+        Step::Layers => progress::steps("measuring layers"),
+        Step::Patterns => progress::steps("measuring"),
+        Step::Pruning => progress::bytes("pruning"),
+        Step::Scoring => progress::steps("scoring"),
+    });
     let done = job.run(&mut |step, done, total| {
-        if shown.as_ref().is_none_or(|(of, _)| *of != step) {
-            let bar = match step {
-                Step::Layers => progress::steps("measuring layers"),
-                Step::Patterns => progress::steps("measuring"),
-                Step::Pruning => progress::bytes("pruning"),
-                Step::Scoring => progress::steps("scoring"),
-            };
-            if let Some((_, before)) = shown.replace((step, bar)) {
-                before.finish_and_clear();
-            }
-        }
-        if let Some((_, bar)) = &shown {
-            progress::set(bar, done, total);
-        }
+        bars.set(step, done, total);
         interrupt::flow()
     });
-    if let Some((_, bar)) = shown {
-        bar.finish_and_clear();
-    }
+    bars.clear();
     done
 }
 

@@ -203,7 +203,7 @@ impl<'a> Work<'a> {
             self.pool,
             &|| self.reporter.goes_on(),
         )?;
-        let squares = calibration::imatrix(&collector)?;
+        let squares = Imatrix::collected(&collector, Vec::new(), [0; 2])?;
         let mut inverses = BTreeMap::new();
         let mut of_input: BTreeMap<usize, Arc<Inverse>> = BTreeMap::new();
         for &name in group {

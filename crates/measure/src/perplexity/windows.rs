@@ -22,6 +22,9 @@ impl Windows {
     /// How a text is tokenized: names of special tokens are text.
     pub const ENCODE: Encode = Encode { add_special: true, parse_special: false };
 
+    /// Tokens of a window unless another number is asked for, as in llama.cpp.
+    pub const LEN: usize = 512;
+
     /// Splits tokens into windows of `len`.
     ///
     /// # Errors

@@ -17,6 +17,7 @@ _os.environ.setdefault("XDG_RUNTIME_DIR", _tempfile.gettempdir())
 
 from . import _native
 from ._errors import Error, MemoryExceededError, MissingFileError, ModelFileError, UsageError
+from ._files import Perplexity, convert, perplexity, quantize
 from ._model import Answer, Bilayer, Entity, Label, Plan, Profile, Reply, Token, hub, plan, profile
 
 _atexit.register(_native.shut_down)
@@ -31,14 +32,18 @@ __all__ = [
     "MemoryExceededError",
     "MissingFileError",
     "ModelFileError",
+    "Perplexity",
     "Plan",
     "Profile",
     "Reply",
     "Token",
     "UsageError",
+    "convert",
     "hub",
+    "perplexity",
     "plan",
     "profile",
+    "quantize",
 ]
 __version__ = "0.1.0"
 

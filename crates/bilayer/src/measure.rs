@@ -1,0 +1,138 @@
+//! Measurements of a model in the placement that a [`Builder`] describes. [`Builder::cancel`] ends each.
+
+use bilayer_convert::imatrix::Imatrix;
+use bilayer_engine::session::Session;
+use bilayer_engine::{Error as Engine, Model as Opened};
+use bilayer_measure::bench::{Bench, Measured, Method, Setup, Test};
+use bilayer_measure::imatrix::{Collector, Scope};
+use bilayer_measure::perplexity::{self, Logits, Report, Windows};
+use bilayer_measure::profile;
+
+use crate::{Builder, Error, Profile, ProfileOptions};
+
+/// Most tokens of windows that are in progress at once.
+const BATCH_SIZE: usize = 2048;
+
+impl Builder<'_> {
+    /// Runs the model at every number of layers on the GPU and measures each. `None` where
+    /// [`Cancel`](crate::Cancel) ended it.
+    ///
+    /// # Errors
+    /// As [`Builder::open`]; a device that fails.
+    pub fn profile(mut self, options: ProfileOptions) -> Result<Option<Profile>, Error> {
+        let (model, cancel) = (self.opened()?, self.handle());
+        let goes_on = &mut |_, _| !cancel.is_cancelled();
+        let taken = profile::take(&model, self.settings(&model), options, goes_on)?;
+        Ok(taken.map(|taken| taken.profile))
+    }
+
+    /// How fast the model is, test by test, as the command `bench` measures it. The context is that of the longest test.
+    /// `None` where [`Cancel`](crate::Cancel) ended it.
+    ///
+    /// ```
+    /// use bilayer::Model;
+    /// use bilayer::bench::{Method, Summary, Test};
+    ///
+    /// # let path = "crates/cli/assets/demo.gguf";
+    /// let tests = [Test { prompt: 64, ..Test::default() }, Test { generate: 16, ..Test::default() }];
+    /// let method = Method { repetitions: 2, ..Method::default() };
+    /// for measured in Model::builder(path).bench(&tests, &method)?.unwrap_or_default() {
+    ///     println!("{}: {:.1} tok/s", measured.test, Summary::of(&measured.samples_ts()).mean);
+    /// }
+    /// # Ok::<(), bilayer::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::open`]; a test that does not fit the model; a device that fails.
+    pub fn bench(
+        mut self,
+        tests: &[Test],
+        method: &Method,
+    ) -> Result<Option<Vec<Measured>>, Error> {
+        let (model, cancel) = (self.opened()?, self.handle());
+        let tests = tests.iter().map(|test| Test { parallel: test.parallel.max(1), ..*test });
+        let tests: Vec<Test> = tests.collect();
+        let settings = self.settings(&model);
+        let setup = Setup::new(&settings, &tests);
+        let mut told = settings.progress;
+        let mut bench = Bench::new(&model);
+        bench.ready(&setup, 0, &mut |done| {
+            if let Some(told) = &mut told {
+                told(done);
+            }
+        })?;
+        let mut all = Vec::with_capacity(tests.len());
+        for test in tests {
+            let measured = bench.run(test, method, &mut |_| (), &cancel)?;
+            let Some(measured) = measured else { return Ok(None) };
+            all.push(measured);
+        }
+        Ok(Some(all))
+    }
+
+    /// How well the model predicts a text, as llama.cpp's tool and the command `perplexity` measure it: over windows of
+    /// [`Builder::context`] tokens, or 512, of whose second halves every token is scored. `None` where
+    /// [`Cancel`](crate::Cancel) ended it.
+    ///
+    /// ```
+    /// use bilayer::Model;
+    ///
+    /// # let path = "crates/cli/assets/demo.gguf";
+    /// # let text = include_str!("../../../README.md");
+    /// if let Some(report) = Model::builder(path).context(64).perplexity(text)? {
+    ///     let perplexity = report.estimate.perplexity();
+    ///     println!("{:.2} +/- {:.2}", perplexity.value, perplexity.error);
+    /// }
+    /// # Ok::<(), bilayer::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::open`]; an encoder; a text with less than two windows; a device that fails.
+    pub fn perplexity(mut self, text: &str) -> Result<Option<Report>, Error> {
+        let (model, cancel) = (self.decoder()?, self.handle());
+        let windows = self.windows(&model, text)?;
+        let given = self.settings(&model);
+        let settings = perplexity::settings(&windows, model.config().vocab, BATCH_SIZE, given);
+        let mut session = Session::new(&model, settings)?;
+        perplexity::score(&mut session, &windows, Logits::Scored, &mut |_| !cancel.is_cancelled())
+    }
+
+    /// Which columns of the layers' matrices matter on a text, for [`quantize`](mod@crate::quantize), as the command `imatrix`
+    /// measures it; `dataset` is the text's name. The windows are those of [`Builder::perplexity`]. `None` where
+    /// [`Cancel`](crate::Cancel) ended it.
+    ///
+    /// # Errors
+    /// Those of [`Builder::perplexity`]; an activation that is not finite.
+    pub fn imatrix(mut self, text: &str, dataset: &str) -> Result<Option<Imatrix>, Error> {
+        let (model, cancel) = (self.decoder()?, self.handle());
+        let windows = self.windows(&model, text)?;
+        let mut collector = Collector::new(model.graph(), Scope::Layers);
+        let settings = collector.settings(windows.window_len(), self.settings(&model));
+        let mut session = Session::new(&model, settings)?;
+        for window in 0..windows.count() {
+            let goes_on = &mut |_| !cancel.is_cancelled();
+            if !collector.window(&mut session, &windows.run(window), goes_on)? {
+                return Ok(None);
+            }
+        }
+        let sizes = [windows.count(), windows.window_len()];
+        let made = Imatrix::collected(&collector, vec![dataset.to_owned()], sizes);
+        Ok(Some(made.expect("the sums of a collector have the shapes of its matrices")))
+    }
+
+    /// Opens the model, which must predict tokens.
+    fn decoder(&mut self) -> Result<Opened, Error> {
+        let model = self.opened()?;
+        match model.config().encoder {
+            Some(_) => Err(Engine::NoDecoder { name: model.name() }.into()),
+            None => Ok(model),
+        }
+    }
+
+    /// The windows of a text.
+    fn windows(&self, model: &Opened, text: &str) -> Result<Windows, Error> {
+        let usual = Windows::LEN.min(model.config().context);
+        let len = self.asked_context().unwrap_or(usual);
+        Windows::of_text(model, text, len, Windows::ENCODE)
+    }
+}

@@ -1,0 +1,117 @@
+"""Files that are made of others, and how well a file predicts a text."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import _native
+from ._arguments import _settings, _text, _whole_or_none
+
+if TYPE_CHECKING:
+    from ._arguments import Path
+
+__all__ = ["Perplexity", "convert", "perplexity", "quantize"]
+
+
+class Perplexity(NamedTuple):
+    """The perplexity of a text: the lower, the better the text is predicted."""
+
+    value: float
+    error: float
+    """The standard error."""
+    tokens: int
+    """Tokens that were scored."""
+
+
+def quantize(
+    model: Path,
+    out: Path,
+    type: str,
+    *,
+    imatrix: Path | None = None,
+    allow_requantize: bool = False,
+    threads: int | None = None,
+) -> tuple[int, int]:
+    """Write a model file in another type.
+
+    Parameters
+    ----------
+    model : path
+        The file, or the first of its shards.
+    out : path
+        The file to write. One that exists is replaced once the new one is complete.
+    type : str
+        A mix such as ``"Q4_K_M"``, or one type such as ``"Q8_0"``.
+    imatrix : path, optional
+        An importance matrix, which weights the error of each column.
+    allow_requantize : bool, default False
+        Quantize tensors that are already quantized, which loses more than quantizing once.
+    threads : int, optional
+        Threads; by default one per logical CPU.
+
+    Returns
+    -------
+    tuple of int
+        Bytes of all tensors before and after.
+
+    Raises
+    ------
+    UsageError
+        There is no such type; tensors are quantized already; a type needs an importance matrix.
+    """
+    files = (os.fspath(model), os.fspath(out), None if imatrix is None else os.fspath(imatrix))
+    options = (bool(allow_requantize), _whole_or_none(threads, "threads"))
+    return _native.quantized(files, _text(type, "type"), options)
+
+
+def convert(
+    folder: Path,
+    out: Path,
+    *,
+    outtype: str | None = None,
+    no_vocab: bool = False,
+    threads: int | None = None,
+) -> int:
+    """Convert a checkpoint of ``transformers`` to a GGUF file.
+
+    Parameters
+    ----------
+    folder : path
+        The folder with ``config.json``, the tokenizer and ``.safetensors`` files.
+    out : path
+        The file to write. One that exists is replaced once the new one is complete.
+    outtype : str, optional
+        ``"f32"``, ``"f16"``, ``"bf16"`` or ``"q8_0"``; by default that of the checkpoint, which loses nothing.
+    no_vocab : bool, default False
+        Leave out the tokenizer: the model then takes and gives token ids.
+    threads : int, optional
+        Threads; by default one per logical CPU.
+
+    Returns
+    -------
+    int
+        Bytes of all tensors.
+
+    Raises
+    ------
+    ModelFileError
+        The checkpoint is incomplete or of a kind that is not supported.
+    """
+    outtype = None if outtype is None else _text(outtype, "outtype")
+    options = (bool(no_vocab), _whole_or_none(threads, "threads"))
+    return _native.converted((os.fspath(folder), os.fspath(out)), outtype, options)
+
+
+def perplexity(model: Path, text: str, **settings: Any) -> Perplexity:
+    """Measure how well a model predicts a text, as llama.cpp's tool does: over windows of ``context`` tokens, or 512, of
+    whose second halves every token is scored.
+
+    Parameters
+    ----------
+    model, **settings
+        As of `Bilayer`.
+    text : str
+        A text of at least two windows.
+    """
+    return Perplexity(*_native.perplexity(os.fspath(model), _text(text, "text"), _settings(**settings)))
