@@ -451,7 +451,9 @@ fn speed_and_perplexity_are_measured_as_by_the_commands() {
     assert_eq!(report.windows as u64, reported["windows"].as_u64().unwrap());
     let tests = [Test { prompt: 8, ..Test::default() }, Test { generate: 4, ..Test::default() }];
     let method = bench::Method { repetitions: 2, warm_up: false, ..Default::default() };
-    let measured = model().bench(&tests, &method).unwrap().unwrap();
+    let bilayer::Benched { plan, measured, .. } = model().bench(&tests, &method).unwrap().unwrap();
+    assert_eq!(plan.gpu_layers, 0);
+    refused(model().bench(&[Test::default()], &method), "at least one with tokens");
     assert_eq!(measured.iter().map(|measured| measured.test).collect::<Vec<_>>(), tests);
     assert!(measured.iter().all(|measured| measured.samples_ns.len() == 2), "{measured:?}");
     let cancel = Cancel::new();

@@ -152,6 +152,14 @@ fn times_are_measured_once_and_again_if_they_prove_wrong() {
         let plan = run("plan -m m.gguf --json").json();
         assert_eq!(plan["predicted"]["basis"], "measured", "{nonsense}: {plan}");
     }
+    // Without a folder for them, they are measured each time, and a note says so.
+    place.file("no-folder", "");
+    let ran_without =
+        ran(place.command(&asking).env("BILAYER_CACHE", place.path().join("no-folder")));
+    let told = ran_without.good().err;
+    assert!(told.contains("no-folder: measured times cannot be kept: "), "{told}");
+    assert!(told.contains(" ms/token, measured "), "{told}");
+    assert!(!run(&asking).err.contains("cannot be kept"));
     let threads = run("plan -m m.gguf -t 1 --json").json();
     assert_eq!(threads["predicted"]["basis"], "estimated", "times of other threads: {threads}");
 }

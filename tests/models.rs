@@ -10,7 +10,7 @@ use bilayer_cpu::level::Level;
 use bilayer_cpu::numa::Numa;
 use bilayer_cpu::{Cpu, Options};
 use bilayer_engine::placement::Placing;
-use bilayer_gguf::{Metadata, NewTensor};
+use bilayer_gguf::Metadata;
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Activation, Backend, Error, Limits, PageCopy, Pairs};
 use bilayer_models::{
@@ -26,6 +26,7 @@ mod support {
     pub mod checkpoint;
     pub mod data;
     pub mod gpu;
+    pub mod latent;
     pub mod model;
     pub mod runner;
 }
@@ -35,6 +36,7 @@ mod cuts;
 
 use support::checkpoint;
 use support::data::shared;
+use support::latent;
 use support::model::{Model, Random};
 use support::runner::{Chunk, IN_ORDER, LIMITS, Runner, all};
 
@@ -1219,57 +1221,6 @@ fn a_file_by_an_early_converter_runs() {
     }
 }
 
-/// The file as it was written before keys and values of latent attention were apart, with `attn_kv_b` of type `ty`.
-fn with_keys_and_values_in_one(file: &bilayer_gguf::File, ty: Type) -> bilayer_gguf::File {
-    let mut metadata = Metadata::new();
-    let key = |name: &str| format!("deepseek2.attention.{name}");
-    for (name, value) in file.metadata().iter().filter(|(name, _)| !name.ends_with("_mla")) {
-        metadata.set(name, value.clone());
-    }
-    for name in ["key_length", "value_length"] {
-        metadata
-            .set(&key(name), file.metadata().get(&key(&format!("{name}_mla"))).unwrap().clone());
-    }
-    metadata.set(&key("head_count_kv"), file.metadata().get(&key("head_count")).unwrap().clone());
-    let floats = |name: &str| {
-        let tensor = file.tensor(name).unwrap();
-        let shape: Vec<usize> = tensor.layout().shape().iter().map(|&size| size as usize).collect();
-        let mut values = vec![0.0; shape.iter().product()];
-        tensor.layout().ty().dequantize(&file.bytes(tensor), &mut values).unwrap();
-        (shape, values)
-    };
-    let mut tensors = Vec::new();
-    for tensor in file.tensors() {
-        let (name, layout) = (tensor.name(), tensor.layout());
-        if name.ends_with("attn_v_b.weight") {
-            continue;
-        }
-        let Some(layer) = name.strip_suffix(".attn_k_b.weight") else {
-            let bytes = file.bytes(tensor);
-            tensors.push(NewTensor::bytes(name, layout.ty(), layout.shape(), bytes));
-            continue;
-        };
-        let (shape, keys) = floats(name);
-        let (_, values) = floats(&format!("{layer}.attn_v_b.weight"));
-        let [heads, rank, plain] = shape[..] else { panic!("{shape:?}") };
-        let of_values = values.len() / heads;
-        let mut whole = Vec::new();
-        for head in 0..heads {
-            for row in 0..plain {
-                whole.extend((0..rank).map(|col| keys[(head * rank + col) * plain + row]));
-            }
-            whole.extend_from_slice(&values[head * of_values..][..of_values]);
-        }
-        let rows = whole.len() / rank;
-        let mut bytes = vec![0; rows * ty.row_bytes(rank).unwrap()];
-        ty.quantize(&whole, None, &mut bytes).unwrap();
-        let name = format!("{layer}.attn_kv_b.weight");
-        tensors.push(NewTensor::bytes(&name, ty, &[rows as u64, rank as u64], bytes));
-    }
-    let bytes = bilayer_gguf::to_bytes(&metadata, tensors).unwrap();
-    bilayer_gguf::File::from_bytes("early", bytes).unwrap()
-}
-
 /// `attn_kv_b` of early files becomes `attn_k_b` and `attn_v_b`: those of a new file bit for bit where it holds floats;
 /// of a quantized one, values keep their type.
 #[test]
@@ -1285,7 +1236,7 @@ fn keys_and_values_in_one_tensor_are_split() {
             let mut runner = Runner::single(&model, Box::new(Reference::new()), LIMITS).unwrap();
             runner.prefill(ids).unwrap()
         };
-        let early = with_keys_and_values_in_one(&whole, Type::F32);
+        let early = latent::keys_and_values_in_one(&whole, Type::F32);
         assert!(bilayer_models::read(&early).is_ok(), "{name} is known before it is split");
         assert!(logits(early) == logits(whole), "{name}");
         let whole = checkpoint::gguf(&folder);
@@ -1293,7 +1244,7 @@ fn keys_and_values_in_one_tensor_are_split() {
         if !rank.is_multiple_of(Type::Q8_0.block_weights) {
             continue;
         }
-        let narrow = || with_keys_and_values_in_one(&whole, Type::Q8_0);
+        let narrow = || latent::keys_and_values_in_one(&whole, Type::Q8_0);
         let split = bilayer_models::split_keys_and_values(narrow()).unwrap();
         let of = |name: &str| split.tensor(name).unwrap().layout().ty();
         let types = ["attn_k_b", "attn_v_b"].map(|part| of(&format!("blk.0.{part}.weight")));

@@ -13,11 +13,13 @@ use serde_json::{Value, json};
 mod support {
     pub mod data;
     pub mod disk;
+    pub mod latent;
     pub mod program;
 }
 
 use support::data::shared;
 use support::disk::{SHOW, filled_meanwhile, keeps_the_old, with_disk};
+use support::latent::keys_and_values_in_one;
 use support::program::{Place, Ran, ran};
 
 /// Mix, `general.file_type` (-1: none), and the types of blk.0's attn_q, attn_v, ffn_down, of the embedding and of the
@@ -580,6 +582,27 @@ fn measured_types_lose_less_than_the_mix_of_the_same_size() {
         "with the smallest types it is 1.",
     );
     assert_eq!(place.names(), names);
+}
+
+/// A model splits `attn_kv_b` of early files, which is quantized as it is.
+#[test]
+fn tensors_of_an_early_file_stay_whole() {
+    let place = Place::new();
+    let sizes = "--layers 2 --width 256 --heads 4 --ffn 256 --vocab 320 --context 256";
+    place.run(&format!("synth --shape deepseek-lite {sizes} --type F32 new.gguf")).good();
+    let early = keys_and_values_in_one(&open(&place, "new.gguf"), Type::F32);
+    let tensors = early.tensors().iter().map(|tensor| NewTensor::copied(&early, tensor));
+    let path = place.path().join("early.gguf");
+    bilayer_gguf::write(&path, early.metadata(), tensors).unwrap();
+    place.file("text.txt", "All happy families are alike. ".repeat(20));
+    let asked = "--gptq --calibration text.txt -c 32 --chunks 2";
+    place.run(&format!("quantize early.gguf out.gguf Q8_0 {asked}")).good();
+    let made = open(&place, "out.gguf");
+    let names = |file: &File| -> Vec<String> {
+        file.tensors().iter().map(|tensor| tensor.name().to_owned()).collect()
+    };
+    assert_eq!(names(&made), names(&early));
+    assert!(made.metadata().get("tokenizer.ggml.tokens").is_some());
 }
 
 #[test]

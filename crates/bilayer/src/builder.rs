@@ -377,7 +377,7 @@ impl<'p> Builder<'p> {
         self
     }
 
-    /// The handle that ends this model's answers and other calls, or its profile; by default one of its own
+    /// The handle that ends this model's answers and other calls, or a measurement once the model is loaded; by default one of its own
     /// ([`Model::cancel_handle`]).
     pub fn cancel(mut self, cancel: &Cancel) -> Self {
         self.cancel = cancel.clone();
@@ -418,7 +418,7 @@ impl<'p> Builder<'p> {
     }
 
     /// Opens the model's file with its adapters.
-    pub(crate) fn opened(&mut self) -> Result<Opened, Error> {
+    fn opened(&mut self) -> Result<Opened, Error> {
         if let Some(path) = &self.expert_counts {
             self.placing.expert_uses = Some(expert_counts(path)?);
         }
@@ -434,6 +434,15 @@ impl<'p> Builder<'p> {
         )?)
     }
 
+    /// Opens the model's file with its adapters, and locks it in memory if that is asked for.
+    pub(crate) fn loaded(&mut self) -> Result<Opened, Error> {
+        let model = self.opened()?;
+        if self.mlock {
+            model.lock()?;
+        }
+        Ok(model)
+    }
+
     /// Is told how loading proceeds.
     pub fn progress(mut self, progress: impl FnMut(Progress) + 'p) -> Self {
         self.progress = Some(Box::new(progress));
@@ -446,10 +455,7 @@ impl<'p> Builder<'p> {
     /// The file is missing, damaged or not supported; a setting is out of range; a device that was named is not there; the
     /// model does not fit.
     pub fn open(mut self) -> Result<Model, Error> {
-        let model = self.opened()?;
-        if self.mlock {
-            model.lock()?;
-        }
+        let model = self.loaded()?;
         let is_mtp = matches!(self.drafts, Some(DraftSource::Mtp));
         let drafter = self.drafter(&model)?;
         let mut settings = self.settings(&model);

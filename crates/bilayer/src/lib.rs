@@ -184,6 +184,12 @@
 //! `bilayer = { version = "0.1", default-features = false, features = ["gpu"] }`.
 
 mod answer;
+pub mod bench {
+    //! What [`Builder::bench`](crate::Builder::bench) runs and measures.
+
+    pub use bilayer_engine::session::Spent;
+    pub use bilayer_measure::bench::{Measured, Method, Summary, Test};
+}
 mod builder;
 pub mod convert;
 mod encode;
@@ -192,6 +198,11 @@ mod hub;
 mod measure;
 mod message;
 mod model;
+pub mod perplexity {
+    //! What [`Builder::perplexity`](crate::Builder::perplexity) reports.
+
+    pub use bilayer_measure::perplexity::{Divergence, Estimate, Mean, Report};
+}
 pub mod prune;
 pub mod quantize;
 mod request;
@@ -221,13 +232,14 @@ pub use bilayer_measure::Error;
 #[doc(inline)]
 pub use bilayer_measure::profile::{Options as ProfileOptions, Profile};
 #[doc(inline)]
-pub use bilayer_measure::{bench, cost, evaluate, fleet, perplexity, power};
+pub use bilayer_measure::{cost, evaluate, fleet, power};
 #[doc(inline)]
 pub use bilayer_scheduler::{ExpertCache, Plan};
 pub use builder::{Builder, CacheType, GpuLayers};
 pub use encode::{Label, Text};
 #[cfg(feature = "hub")]
 pub use hub::{Access, AccessToken, Hub, HubError, Places, Repo, Transfer, Wanted, hub};
+pub use measure::Benched;
 pub use message::{message, with_settings};
 pub use model::{Logits, Model};
 pub use request::{Prompt, Request};

@@ -6,12 +6,20 @@ use bilayer_engine::{Error as Engine, Model as Opened};
 use bilayer_measure::bench::{Bench, Measured, Method, Setup, Test};
 use bilayer_measure::imatrix::{Collector, Scope};
 use bilayer_measure::perplexity::{self, Logits, Report, Windows};
-use bilayer_measure::profile;
+use bilayer_measure::{BATCH_SIZE, profile};
 
-use crate::{Builder, Error, Profile, ProfileOptions};
+use crate::{Builder, Error, Plan, Profile, ProfileOptions};
 
-/// Most tokens of windows that are in progress at once.
-const BATCH_SIZE: usize = 2048;
+/// The speed of a model.
+#[derive(Clone, Debug)]
+pub struct Benched {
+    /// What ran where.
+    pub plan: Plan,
+    /// Why there was no GPU, if layers were asked for on one.
+    pub without_gpu: Option<String>,
+    /// The tests that have tokens, in their order.
+    pub measured: Vec<Measured>,
+}
 
 impl Builder<'_> {
     /// Runs the model at every number of layers on the GPU and measures each. `None` where
@@ -20,14 +28,14 @@ impl Builder<'_> {
     /// # Errors
     /// As [`Builder::open`]; a device that fails.
     pub fn profile(mut self, options: ProfileOptions) -> Result<Option<Profile>, Error> {
-        let (model, cancel) = (self.opened()?, self.handle());
+        let (model, cancel) = (self.loaded()?, self.handle());
         let goes_on = &mut |_, _| !cancel.is_cancelled();
         let taken = profile::take(&model, self.settings(&model), options, goes_on)?;
         Ok(taken.map(|taken| taken.profile))
     }
 
-    /// How fast the model is, test by test, as the command `bench` measures it. The context is that of the longest test.
-    /// `None` where [`Cancel`](crate::Cancel) ended it.
+    /// How fast the model is, test by test, as the command `bench` measures it. The context is that of the longest test; an
+    /// encoder with a head runs with it. `None` where [`Cancel`](crate::Cancel) ended it.
     ///
     /// ```
     /// use bilayer::Model;
@@ -36,43 +44,48 @@ impl Builder<'_> {
     /// # let path = "crates/cli/assets/demo.gguf";
     /// let tests = [Test { prompt: 64, ..Test::default() }, Test { generate: 16, ..Test::default() }];
     /// let method = Method { repetitions: 2, ..Method::default() };
-    /// for measured in Model::builder(path).bench(&tests, &method)?.unwrap_or_default() {
-    ///     println!("{}: {:.1} tok/s", measured.test, Summary::of(&measured.samples_ts()).mean);
+    /// if let Some(benched) = Model::builder(path).bench(&tests, &method)? {
+    ///     println!("{}", benched.plan.map);
+    ///     for measured in &benched.measured {
+    ///         println!("{}: {:.1} tok/s", measured.test, Summary::of(&measured.samples_ts()).mean);
+    ///     }
     /// }
     /// # Ok::<(), bilayer::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`Builder::open`]; a test that does not fit the model; a device that fails.
-    pub fn bench(
-        mut self,
-        tests: &[Test],
-        method: &Method,
-    ) -> Result<Option<Vec<Measured>>, Error> {
-        let (model, cancel) = (self.opened()?, self.handle());
+    /// As [`Builder::open`]; a test without tokens, or that does not fit the model; a device that fails.
+    pub fn bench(mut self, tests: &[Test], method: &Method) -> Result<Option<Benched>, Error> {
         let tests = tests.iter().map(|test| Test { parallel: test.parallel.max(1), ..*test });
         let tests: Vec<Test> = tests.collect();
+        if tests.iter().all(|test| test.tokens() == 0) {
+            let (found, expected) = ("none".to_owned(), "at least one with tokens".to_owned());
+            return Err(Engine::Setting { name: "tests", found, expected }.into());
+        }
+        let (model, cancel) = (self.loaded()?, self.handle());
         let settings = self.settings(&model);
         let setup = Setup::new(&settings, &tests);
         let mut told = settings.progress;
         let mut bench = Bench::new(&model);
-        bench.ready(&setup, 0, &mut |done| {
+        let session = bench.ready(&setup, 0, &mut |done| {
             if let Some(told) = &mut told {
                 told(done);
             }
         })?;
-        let mut all = Vec::with_capacity(tests.len());
-        for test in tests {
-            let measured = bench.run(test, method, &mut |_| (), &cancel)?;
-            let Some(measured) = measured else { return Ok(None) };
-            all.push(measured);
+        let plan = session.plan().clone();
+        let without_gpu = bench.without_gpu().map(str::to_owned);
+        let mut measured = Vec::with_capacity(tests.len());
+        for test in tests.into_iter().filter(|test| test.tokens() > 0) {
+            let done = bench.run(test, method, &mut |_| (), &cancel)?;
+            let Some(done) = done else { return Ok(None) };
+            measured.push(done);
         }
-        Ok(Some(all))
+        Ok(Some(Benched { plan, without_gpu, measured }))
     }
 
     /// How well the model predicts a text, as llama.cpp's tool and the command `perplexity` measure it: over windows of
-    /// [`Builder::context`] tokens, or 512, of whose second halves every token is scored. `None` where
-    /// [`Cancel`](crate::Cancel) ended it.
+    /// [`Builder::context`] tokens, by default 512, of which the second halves are scored. Drafts and a chat template have no
+    /// effect. `None` where [`Cancel`](crate::Cancel) ended it.
     ///
     /// ```
     /// use bilayer::Model;
@@ -122,7 +135,7 @@ impl Builder<'_> {
 
     /// Opens the model, which must predict tokens.
     fn decoder(&mut self) -> Result<Opened, Error> {
-        let model = self.opened()?;
+        let model = self.loaded()?;
         match model.config().encoder {
             Some(_) => Err(Engine::NoDecoder { name: model.name() }.into()),
             None => Ok(model),
@@ -131,8 +144,7 @@ impl Builder<'_> {
 
     /// The windows of a text.
     fn windows(&self, model: &Opened, text: &str) -> Result<Windows, Error> {
-        let usual = Windows::LEN.min(model.config().context);
-        let len = self.asked_context().unwrap_or(usual);
+        let len = Windows::len_of(model, self.asked_context());
         Windows::of_text(model, text, len, Windows::ENCODE)
     }
 }

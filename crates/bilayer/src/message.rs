@@ -18,7 +18,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("`Builder::embeddings`", "`embeddings`", "embeddings"),
     ("`Model::classify`", "`classify`", "classify"),
     ("--numa", "`numa`", "numa"),
-    ("--imatrix", "`imatrix`", "imatrix"),
+    ("--imatrix ", "imatrix=", "imatrix"),
     ("--allow-requantize", "`allow_requantize`", "allow_requantize"),
     ("--no-vocab", "`no_vocab`", "no_vocab"),
     ("no --offline, no HF_HUB_OFFLINE", "no HF_HUB_OFFLINE", "hub"),

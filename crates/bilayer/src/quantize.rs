@@ -18,7 +18,7 @@
 //! [`Method`] says what else decides how weights are rounded: an importance matrix ([`Builder::imatrix`](crate::Builder::imatrix)
 //! makes one), a size, or the activations of a text.
 
-pub use bilayer_convert::imatrix::Imatrix;
+pub use bilayer_convert::imatrix::{Entry, Imatrix};
 pub use bilayer_convert::mix::Mix;
 pub use bilayer_convert::quantize::gptq::Rounded;
 pub use bilayer_convert::quantize::job::{Done, Event, Job, Method, Step, Told};
@@ -26,5 +26,5 @@ pub use bilayer_convert::quantize::mixed::Coarse;
 pub use bilayer_convert::quantize::sensitivity::{Choices, Chosen};
 pub use bilayer_convert::quantize::{Override, Plan, Planned, Quantize, mix, weight_type};
 pub use bilayer_convert::smooth::{Alpha, Folded, Smoothed};
-pub use bilayer_convert::{Calibration, Error};
+pub use bilayer_convert::{Calibration, Error, Progress};
 pub use bilayer_quant::Type;

@@ -39,7 +39,7 @@ pub mod typed;
 pub use batch::{Audit, Batch};
 pub use bench::{Bench, Form, Numbers};
 pub use chat::{ChatArgs, ReasoningArgs, TemplateArgs};
-pub use convert::{Convert, Outtype};
+pub use convert::Convert;
 pub use cost::{Cost, PriceArgs};
 pub use draft::DraftArgs;
 pub use encode::{Classify, Embed, Extract, PoolingArg, Rerank, TextArgs};

@@ -1,6 +1,7 @@
 //! Errors in making model files.
 
 use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use bilayer_engine::Exit;
 
@@ -249,12 +250,12 @@ pub enum Error {
     #[error("{}: {error}", file.display())]
     InFile {
         /// The file.
-        file: std::path::PathBuf,
+        file: PathBuf,
         /// What is wrong.
         #[source]
         error: Box<Error>,
     },
-    /// The calibration run failed.
+    /// A model or another input cannot be read, or a calibration run failed.
     #[error(transparent)]
     Calibration(bilayer_measure::Error),
     /// The logits of the unquantized model cannot be stored in a temporary file.
@@ -268,6 +269,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// This error, about that file.
+    pub(crate) fn in_file(self, file: &Path) -> Error {
+        Error::InFile { file: file.to_owned(), error: Box::new(self) }
+    }
+
     /// The exit code.
     pub fn exit_code(&self) -> Exit {
         match self {

@@ -13,6 +13,7 @@ use bilayer_measure::imatrix::Collector;
 use bilayer_quant::Type;
 
 use crate::Error;
+use crate::calibration::failed;
 
 mod legacy;
 
@@ -196,8 +197,16 @@ impl Imatrix {
     /// windows, and each stack of experts is a single row of sums.
     ///
     /// # Errors
-    /// Those of [`Imatrix::read`]; [`Error::OldImatrix`] if the file is in neither format.
+    /// Those of [`Imatrix::read`]; [`Error::OldImatrix`] if the file is in neither format; [`Error::Calibration`] if it cannot
+    /// be read.
     pub fn open(path: &Path) -> Result<Imatrix, Error> {
+        Imatrix::opened(path).map_err(|error| match error {
+            Error::File(error) => failed(bilayer_engine::Error::File(error)),
+            error => error,
+        })
+    }
+
+    fn opened(path: &Path) -> Result<Imatrix, Error> {
         match File::open(path) {
             Ok(file) => return Imatrix::read(&file),
             Err(bilayer_gguf::Error::Magic { .. }) => {}

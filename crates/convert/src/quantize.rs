@@ -184,7 +184,7 @@ impl Quantize {
             file,
             imatrix,
             rounded: None,
-            metadata: self.metadata(file.metadata()),
+            metadata: self.metadata(file),
             threads: self.threads,
             unmatched: unmatched.map(|(rule, _)| rule.pattern.to_string()).collect(),
             tensors,
@@ -274,9 +274,9 @@ impl Quantize {
         })
     }
 
-    /// A file's metadata with llama-quantize's changes.
-    fn metadata(&self, of_file: &Metadata) -> Metadata {
-        let mut metadata = of_file.clone();
+    /// The file's metadata with llama-quantize's changes.
+    fn metadata(&self, file: &File) -> Metadata {
+        let mut metadata = file.metadata().clone();
         for key in ["split.no", "split.count", "split.tensors.count"] {
             metadata.remove(key);
         }

@@ -29,24 +29,26 @@ impl Kept {
         (u64::from_le_bytes(*hash) == fnv(content)).then(|| content.to_vec())
     }
 
-    /// Writes a file under a temporary name and renames it. Failures are ignored.
-    pub fn store(&self, name: &str, content: &[u8]) {
+    /// Writes a file under a temporary name and renames it. What cannot be written is made again when it is missed.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn store(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let mut file = fnv(content).to_le_bytes().to_vec();
         file.extend_from_slice(content);
         let path = self.folder.join(name);
-        let store = || -> io::Result<()> {
-            fs::create_dir_all(&self.folder)?;
-            let mut made = temporary::create(&path, Access::Usual)?;
-            made.write_all(&file)?;
-            // Not flushed: what a loss of power damages is made again.
-            made.rename(&path)
-        };
-        // It is made again when it is missed.
-        let _ = store();
+        fs::create_dir_all(&self.folder)?;
+        let mut made = temporary::create(&path, Access::Usual)?;
+        made.write_all(&file)?;
+        // Not flushed: what a loss of power damages is made again.
+        made.rename(&path)
     }
-}
 
-impl Kept {
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Deletes a file.
     pub fn remove(&self, name: &str) {
         let _ = fs::remove_file(self.folder.join(name));
@@ -62,7 +64,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let kept = Kept::new(&folder.path().join("made"));
         assert_eq!(kept.load("a"), None);
-        kept.store("a", b"some data");
+        kept.store("a", b"some data").unwrap();
         assert_eq!(kept.load("a").as_deref(), Some(&b"some data"[..]));
         let path = folder.path().join("made/a");
         let whole = std::fs::read(&path).unwrap();
@@ -81,7 +83,7 @@ mod tests {
         let file = folder.path().join("file");
         std::fs::write(&file, "").unwrap();
         let kept = Kept::new(&file);
-        kept.store("a", b"data");
+        assert!(kept.store("a", b"data").is_err());
         assert_eq!(kept.load("a"), None);
     }
 }

@@ -32,25 +32,19 @@ pub struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Measures the times of a machine's devices and stores them. `None` if a device fails; its error is reported when
-    /// the session is made.
+    /// Measures the times of a machine's devices. `None` if a device fails; its error is reported when the session is
+    /// made.
     pub(crate) fn measure(
         &self,
         time_device: TimeDevice,
         backends: &mut [Box<dyn Backend>],
-        kept: &Kept,
     ) -> Option<Times> {
         let mut devices = Vec::with_capacity(backends.len());
         for backend in backends.iter_mut() {
             devices.push(time_device(self, backend.as_mut()).ok()?);
         }
         let times = Times { basis: Basis::Measured, devices };
-        let fits = times.fit(self.graph.layers() as usize, backends.len());
-        if fits && let Ok(text) = serde_json::to_vec(&times) {
-            let name = self.name(backends.iter().map(|backend| backend.facts()));
-            kept.store(&name, &text);
-        }
-        fits.then_some(times)
+        times.fit(self.graph.layers() as usize, backends.len()).then_some(times)
     }
 
     /// The times stored under a name, if they are plausible.
@@ -143,7 +137,7 @@ mod tests {
             decoding.add(Duration::from_millis(fastest));
             assert!(!decoding.contradicts(predicted), "one step says nothing");
             (0..20).for_each(|_| decoding.add(Duration::from_millis(others)));
-            kept.store("times", b"{}");
+            kept.store("times", b"{}").unwrap();
             assert_eq!(distrust(&kept, "times", predicted, &decoding), gone);
             assert_eq!(kept.load("times").is_none(), gone, "{predicted} {decoding:?}");
         }

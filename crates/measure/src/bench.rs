@@ -9,26 +9,25 @@
 
 use std::fmt;
 
-use bilayer_cpu::level::Level;
-use bilayer_cpu::numa::Numa;
 use bilayer_cpu::{host, probe};
-use bilayer_graph::{Backend, Graph};
-use bilayer_quant::Type;
+use bilayer_graph::Graph;
 use bilayer_scheduler::{Budget, Demand, Machine, Plan};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use bilayer_engine::placement::{self, Placing};
-use bilayer_engine::session::SequenceId;
-use bilayer_engine::session::{Overlap, Progress, Run, Session, Settings, Wanted};
+use bilayer_engine::placement::Placing;
+use bilayer_engine::session::{Progress, Run, SequenceId, Session, Settings, Wanted};
 use bilayer_engine::{Cancel, Model};
 
-use crate::{Error, timing};
+use crate::Error;
 
 mod measured;
+mod setup;
 mod summary;
 
 pub use measured::Measured;
+use setup::Devices;
+pub use setup::Setup;
 pub use summary::Summary;
 
 /// One of llama-bench's tests: a prompt, then tokens one by one, after what is already in the cache; optionally with
@@ -79,115 +78,8 @@ impl fmt::Display for Test {
     }
 }
 
-/// The setup of a session, which serves all tests and placements of an equal setup.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Setup {
-    /// Worker threads; `None` is one per physical core allowed to the process.
-    pub threads: Option<usize>,
-    /// Instruction level; `None` is the highest available.
-    pub cpu_level: Option<Level>,
-    /// Whether the CPU may round weights in prompts.
-    pub fast_prefill: bool,
-    /// How the CPU's threads and weights are divided among its NUMA nodes.
-    pub numa: Numa,
-    /// Tokens per sequence of the longest test.
-    pub context: usize,
-    /// Maximum sequences of a test.
-    pub parallel: usize,
-    /// Tokens per step.
-    pub ubatch_size: usize,
-    /// Type of stored keys.
-    pub cache_type_k: Type,
-    /// Type of stored values.
-    pub cache_type_v: Type,
-    /// Whether keys are stored after the Hadamard transform.
-    pub hadamard_keys: bool,
-    /// Whether backends may fuse ops.
-    pub fuse: bool,
-    /// When two devices work at the same time.
-    pub overlap: Overlap,
-    /// Capacity of the trace in events.
-    pub trace_events: Option<usize>,
-    /// The placements of the session, one at a time. All name the same GPUs, which are opened if any placement uses
-    /// them.
-    pub placings: Vec<Placing>,
-}
-
-impl Setup {
-    /// The setup of `tests` in the one placement of `settings`.
-    pub fn new(settings: &Settings<'_>, tests: &[Test]) -> Setup {
-        Setup {
-            threads: settings.threads,
-            cpu_level: settings.cpu_level,
-            fast_prefill: settings.fast_prefill,
-            numa: settings.numa,
-            context: tests.iter().map(Test::context).max().unwrap_or(0),
-            parallel: tests.iter().map(|test| test.parallel).max().unwrap_or(1),
-            ubatch_size: settings.ubatch_size,
-            cache_type_k: settings.cache_type_k,
-            cache_type_v: settings.cache_type_v,
-            hadamard_keys: settings.hadamard_keys,
-            fuse: settings.fuse,
-            overlap: settings.overlap,
-            trace_events: settings.trace_events,
-            placings: vec![settings.placing.clone()],
-        }
-    }
-
-    fn settings(&self) -> Settings<'static> {
-        // Whatever is offloaded is planned by the devices' times.
-        let offloading = self.placings.iter().find(|placing| placing.offloads());
-        Settings {
-            placing: offloading.cloned().unwrap_or_else(Placing::cpu),
-            trace_events: self.trace_events,
-            time_device: Some(timing::device),
-            threads: self.threads,
-            cpu_level: self.cpu_level,
-            fast_prefill: self.fast_prefill,
-            numa: self.numa,
-            ctx_size: Some(self.context),
-            sequences: self.parallel,
-            ubatch_size: self.ubatch_size,
-            cache_type_k: self.cache_type_k,
-            cache_type_v: self.cache_type_v,
-            hadamard_keys: self.hadamard_keys,
-            fuse: self.fuse,
-            overlap: self.overlap,
-            ..Settings::default()
-        }
-    }
-
-    /// The host and, if any placement uses them, the GPUs.
-    fn devices(&self) -> Result<Devices, Error> {
-        let options = self.settings().cpu_options();
-        let first = self.placings.first().cloned().unwrap_or_default();
-        let host = placement::host(&first, options)?;
-        let mut all = Devices { backends: vec![host], without: None };
-        for placing in &self.placings {
-            let placement::Offloads { devices, notes } = placement::open(placing, options)?;
-            let is_asked = !(devices.is_empty() && notes.is_empty());
-            all.backends.extend(devices);
-            all.without = notes.into_iter().next();
-            if is_asked {
-                break;
-            }
-        }
-        Ok(all)
-    }
-}
-
-/// The devices of a session.
-struct Devices {
-    backends: Vec<Box<dyn Backend>>,
-    /// Why there is no GPU although one was requested.
-    without: Option<String>,
-}
-
 /// Distance in the list of tokens between sequences that generate together.
 const APART: usize = 7919;
-
-/// Tokens of a prompt that are run per call, unless another number is asked for.
-const BATCH_SIZE: usize = 2048;
 
 /// Options of running a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,7 +97,7 @@ pub struct Method {
 impl Default for Method {
     /// Five repetitions after a warm-up, as of llama-bench.
     fn default() -> Method {
-        Method { repetitions: 5, warm_up: true, batch_size: BATCH_SIZE, probe: false }
+        Method { repetitions: 5, warm_up: true, batch_size: crate::BATCH_SIZE, probe: false }
     }
 }
 

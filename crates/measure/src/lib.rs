@@ -42,5 +42,8 @@ pub mod timing;
 pub mod trace;
 pub mod verify;
 
+/// Tokens that are in progress at once, unless another number is asked for, as in llama.cpp.
+pub const BATCH_SIZE: usize = 2048;
+
 pub use cosine::cosine;
 pub use error::Error;

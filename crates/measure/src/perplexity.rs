@@ -43,7 +43,7 @@ const RUN: usize = 1024;
 pub enum Error {
     /// The text has less than two windows.
     #[error(
-        "the text has {found} tokens; two windows of {len} need {}: give a longer text or a smaller -c",
+        "the text has {found} tokens; two windows of {len} need {}: give a longer text or a smaller context (-c)",
         2 * len
     )]
     TooShort {

@@ -1,4 +1,4 @@
-//! Files that are made of others, and the perplexity of a text: what needs no open model.
+//! Quantizes and converts files, and measures perplexity.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -17,15 +17,12 @@ fn failed(py: Python<'_>, error: &quantize::Error) -> PyErr {
     raised(py, &text, error.exit_code() as u8)
 }
 
-/// Does `work`, which is told whether it goes on; a signal ends it.
+/// Does `work` until a signal cancels it.
 fn done<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce(&Cancel) -> Result<T, quantize::Error> + Send + 'static,
 ) -> PyResult<T> {
-    let cancel = Cancel::new();
-    let handle = cancel.clone();
-    let done = worker::beside(py, move || work(&handle)).inspect_err(|_| cancel.cancel())?;
-    done.map_err(|error| failed(py, &error))
+    worker::stoppable(py, work)?.map_err(|error| failed(py, &error))
 }
 
 fn flow(cancel: &Cancel) -> ControlFlow<()> {

@@ -286,6 +286,29 @@ pub fn beside<T: Send + 'static>(
     }
 }
 
+/// As [`beside`], with work that soon ends when the handle is cancelled: after a signal, that is waited for.
+///
+/// # Errors
+/// Those of [`beside`].
+pub fn stoppable<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce(&Cancel) -> T + Send + 'static,
+) -> PyResult<T> {
+    let cancel = Cancel::new();
+    let (handle, (sender, ended)) = (cancel.clone(), mpsc::channel::<()>());
+    let ended = Mutex::new(ended);
+    let done = beside(py, move || {
+        let done = work(&handle);
+        drop(sender);
+        done
+    });
+    done.inspect_err(|_| {
+        cancel.cancel();
+        // It ends without a message.
+        py.detach(|| locked(&ended).recv()).unwrap_or_default();
+    })
+}
+
 /// Counts a Python thread that waits, and remembers its process.
 struct Waiting(u32);
 

@@ -167,7 +167,7 @@ def files_are_made_and_scored():
         whole = bilayer.perplexity(DEMO, text, gpu_layers=0, context=64)
         small = bilayer.perplexity(out, text, gpu_layers=0, context=64)
         assert whole.tokens == small.tokens > 64 and 1 < whole.value < small.value, (whole, small)
-        raised(bilayer.UsageError, "two windows", lambda: bilayer.perplexity(DEMO, "short", gpu_layers=0))
+        raised(bilayer.UsageError, "smaller `context`", lambda: bilayer.perplexity(DEMO, "short", gpu_layers=0))
 
 
 @check

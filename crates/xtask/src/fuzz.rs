@@ -45,7 +45,7 @@ const UNCOVERED: &str = "bilayer-cpu";
 const READERS: [&str; 7] = ["constrain", "convert", "engine", "gguf", "measure", "server", "text"];
 
 /// The last 16 MiB of freed memory are not used again, instead of 256; memory of stack frames is, after they return. Of an
-/// allocation only the caller is remembered: whole stacks took up to a quarter of the time, and a finding that is run again
+/// allocation only the caller is remembered: whole stacks take up to a quarter of the time, and a finding that is run again
 /// without these options shows them.
 const ASAN: &str = "quarantine_size_mb=16:detect_stack_use_after_return=0:malloc_context_size=1";
 

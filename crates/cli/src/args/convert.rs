@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use bilayer_quant::Type;
 use clap::Args;
 
 use super::OutPath;
@@ -45,25 +46,16 @@ pub struct Convert {
     pub json: bool,
 }
 
-/// Types that `convert` writes; `quantize` makes the others.
+/// The type of matrices; `None` is the checkpoint's.
 #[derive(Clone, Copy, Debug)]
-pub enum Outtype {
-    Auto,
-    F32,
-    F16,
-    Bf16,
-    Q8_0,
-}
+pub struct Outtype(pub Option<Type>);
 
 fn outtype(given: &str) -> Result<Outtype, String> {
-    match given.to_ascii_lowercase().as_str() {
-        "auto" => Ok(Outtype::Auto),
-        "f32" => Ok(Outtype::F32),
-        "f16" => Ok(Outtype::F16),
-        "bf16" => Ok(Outtype::Bf16),
-        "q8_0" => Ok(Outtype::Q8_0),
-        _ => Err("it must be auto, f32, f16, bf16 or q8_0; `bilayer quantize` makes other types \
-                  of the file written"
-            .to_owned()),
+    if given.eq_ignore_ascii_case("auto") {
+        return Ok(Outtype(None));
     }
+    let found = bilayer_convert::convert::outtype(given);
+    found.map(|ty| Outtype(Some(ty))).map_err(|_| {
+        "it must be auto, f32, f16, bf16 or q8_0; `bilayer quantize` makes other types of the file written".to_owned()
+    })
 }

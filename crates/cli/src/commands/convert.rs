@@ -8,20 +8,13 @@ use bilayer_quant::Type;
 use serde_json::{Value, json};
 
 use crate::args;
-use crate::args::Outtype;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::{output, progress};
 
 /// Writes the file and reports on it.
 pub fn execute(args: &args::Convert) -> Result<u8, Failure> {
     let convert = Convert {
-        outtype: match args.outtype {
-            Outtype::Auto => None,
-            Outtype::F32 => Some(Type::F32),
-            Outtype::F16 => Some(Type::F16),
-            Outtype::Bf16 => Some(Type::BF16),
-            Outtype::Q8_0 => Some(Type::Q8_0),
-        },
+        outtype: args.outtype.0,
         name: args.model_name.clone(),
         no_vocab: args.no_vocab,
         threads: args::threads(args.threads),

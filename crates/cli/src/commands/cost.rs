@@ -29,31 +29,16 @@ pub fn execute(args: &Args) -> Result<u8, Failure> {
         let line = format!("-p and -n make {longest} tokens; the model supports {most} positions");
         return Err(Failure::usage(line));
     }
-    let setup = Setup {
-        threads: asked.threads,
-        cpu_level: asked.cpu_level,
-        fast_prefill: asked.fast_prefill,
-        numa: asked.numa,
-        context: longest,
-        parallel: args.parallel,
-        ubatch_size: asked.ubatch_size,
-        cache_type_k: asked.cache_type_k,
-        cache_type_v: asked.cache_type_v,
-        hadamard_keys: asked.hadamard_keys,
-        fuse: asked.fuse,
-        overlap: asked.overlap,
-        trace_events: None,
-        placings: vec![asked.placing],
-    };
+    // A prompt runs alone, as in `batch` and `serve`, unless an encoder takes several texts.
+    let texts = if is_encoder { args.parallel } else { 1 };
+    let prompt = Test { prompt: args.n_prompt, parallel: texts, ..Test::default() };
+    let answer = Test { generate: n_gen, depth: args.n_prompt, parallel: args.parallel, prompt: 0 };
+    let setup = Setup::new(&asked, &[prompt, answer]);
     let mut bench = Bench::new(&model);
     let placement = progress::loading(|tell| {
         bench.ready(&setup, 0, tell).map(|session| session.plan().map.clone())
     })?;
     interrupt::answering();
-    // A prompt runs alone, as in `batch` and `serve`, unless an encoder takes several texts.
-    let texts = if is_encoder { args.parallel } else { 1 };
-    let prompt = Test { prompt: args.n_prompt, parallel: texts, ..Test::default() };
-    let answer = Test { generate: n_gen, depth: args.n_prompt, parallel: args.parallel, prompt: 0 };
     let bar = progress::steps("measuring");
     let mut measured = Vec::new();
     for test in [prompt, answer].into_iter().filter(|test| test.tokens() > 0) {

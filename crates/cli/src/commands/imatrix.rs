@@ -1,9 +1,8 @@
 //! `bilayer imatrix`: computes an importance matrix from a calibration text.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use bilayer_convert::Error;
 use bilayer_convert::imatrix;
 use bilayer_engine::Encode;
 use bilayer_gguf::is_same_file;
@@ -33,7 +32,7 @@ pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
     let window = args.model.ctx_size.filter(|tokens| *tokens > 0);
     let window = window.unwrap_or(imatrix::WINDOW_TOKENS);
     for path in &args.in_file {
-        earlier.add(opened(path)?.with_window(window))?;
+        earlier.add(imatrix::Imatrix::open(path)?.with_window(window))?;
     }
     let mut partial = Partial::new(args);
     partial.check(args)?;
@@ -66,14 +65,6 @@ pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
     let (path, size) = (args.output.display(), matrix.chunk_size);
     output::line(&format!("{path}: {tensors} tensors over {chunks} windows of {size} tokens"))?;
     Ok(0)
-}
-
-/// Opens a file of sums.
-fn opened(path: &Path) -> Result<imatrix::Imatrix, Failure> {
-    imatrix::Imatrix::open(path).map_err(|error| match error {
-        Error::File(error) => bilayer_engine::Error::File(error).into(),
-        error => error.into(),
-    })
 }
 
 /// Those sums and the text's; `None` if interrupted.

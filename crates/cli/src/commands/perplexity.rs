@@ -133,11 +133,7 @@ pub(super) fn text(
 ) -> Result<Windows, Failure> {
     let path = path.ok_or_else(|| Failure::usage("no text; give -f FILE"))?;
     let context = model.config().context;
-    let len = match flags.ctx_size {
-        None => Windows::LEN.min(context),
-        Some(0) => context,
-        Some(tokens) => tokens,
-    };
+    let len = Windows::len_of(model, flags.ctx_size);
     if len > context {
         output::note(&format!(
             "note: windows of {len} tokens; the model was trained for {context}"

@@ -54,7 +54,7 @@ pub fn execute(args: &args::Prune) -> Result<u8, Failure> {
             if matches!(error, Error::File(_) | Error::Calibration(_) | Error::Scratch(_)) {
                 resumable(&args.out);
             }
-            return Err(of(error, &args.input));
+            return Err(error.into());
         }
         Ok(done) => done,
     };
@@ -122,15 +122,4 @@ fn asked(args: &args::Prune) -> Result<(Prune, Option<SparseFamily>), Failure> {
 
 fn calibration<'a>(args: &args::Prune, text: &'a str) -> Calibration<'a> {
     Calibration { text, window_len: args.ctx_size, windows: args.chunks as usize }
-}
-
-/// Attributes an error of a tensor to the input file.
-fn of(error: Error, path: &Path) -> Failure {
-    match error {
-        error @ (Error::Weight { .. }
-        | Error::Prune { .. }
-        | Error::Requantize { .. }
-        | Error::Model(_)) => Failure::from(error).in_file(path),
-        error => error.into(),
-    }
 }

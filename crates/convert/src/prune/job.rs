@@ -88,9 +88,19 @@ impl<'a> Job<'a> {
     /// and keeps no journal.
     ///
     /// # Errors
-    /// Those of [`Prune::write`], [`Dropped::choose`], [`PatternCosts::measure`], [`PatternCosts::write`] and [`compare`];
-    /// [`Error::Calibration`] if the input cannot be opened.
+    /// Those of [`Prune::write`], [`Dropped::choose`], [`PatternCosts::measure`], [`PatternCosts::write`] and [`compare`],
+    /// those about the input as [`Error::InFile`]; [`Error::Calibration`] if the input cannot be opened.
     pub fn run(&self, told: Told<'_>) -> Result<Done, Error> {
+        self.pruned(told).map_err(|error| match error {
+            Error::Weight { .. }
+            | Error::Prune { .. }
+            | Error::Requantize { .. }
+            | Error::Model(_) => error.in_file(self.input),
+            error => error,
+        })
+    }
+
+    fn pruned(&self, told: Told<'_>) -> Result<Done, Error> {
         let file = open_file(self.input).map_err(failed)?;
         let metadata = file.metadata().clone();
         let opened = Opened { metadata, model: Model::new(file).map_err(failed)? };

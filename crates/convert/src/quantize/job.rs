@@ -60,12 +60,12 @@ pub enum Method<'a> {
         gptq: bool,
         /// Give matrices for which `W8A8` is too coarse `Q8_0` ([`mixed`](super::mixed)).
         refine: bool,
-        /// Runs through the model once for each of these.
+        /// Runs through the model once to smooth, once to refine, and twice for GPTQ.
         text: Calibration<'a>,
     },
 }
 
-/// What takes time.
+/// A step of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Types are compared; counts runs.
@@ -129,7 +129,7 @@ struct Found {
 }
 
 impl<'a> Job<'a> {
-    /// Rounds each block alone.
+    /// A job with [`Method::Blocks`] and no other option.
     #[must_use]
     pub fn new(input: &'a Path, out: &'a Path, quantize: Quantize) -> Job<'a> {
         Job {
@@ -159,7 +159,7 @@ impl<'a> Job<'a> {
             Method::Budget { imatrix, bits_per_weight, .. } => (imatrix, Some(bits_per_weight)),
             Method::Activations { .. } => (None, None),
         };
-        let imatrix = path.map(Imatrix::open).transpose().map_err(unread)?;
+        let imatrix = path.map(Imatrix::open).transpose()?;
         if !matches!(self.method, Method::Blocks { .. }) {
             // An invalid output path is reported before measuring.
             let plan = quantize.plan(&file, imatrix.as_ref());
@@ -170,20 +170,14 @@ impl<'a> Job<'a> {
         }
         let mut found = Found::default();
         file = self.measured((file, imatrix.as_ref()), (&mut quantize, &mut found), told)?;
-        // A model's file, which is then quantized, has no vocabulary.
-        let whole = file.metadata().clone();
-        let model;
-        let mut rounded = None;
-        let file = if self.runs_model(&quantize) {
-            model = Model::new(file).map_err(failed)?;
-            rounded = self.rounded(&model, (&mut quantize, &mut found), told)?;
-            model.file()
+        let rounded = if self.runs_model(&quantize) {
+            let model = model_of(&file)?;
+            self.rounded(&model, (&mut quantize, &mut found), told)?
         } else {
-            &file
+            None
         };
         let mut plan =
-            quantize.plan(file, imatrix.as_ref()).map_err(|error| self.of_input(error))?;
-        plan.metadata = quantize.metadata(&whole);
+            quantize.plan(&file, imatrix.as_ref()).map_err(|error| self.of_input(error))?;
         if let Some(path) = path {
             plan.cite(path);
         }
@@ -216,7 +210,7 @@ impl<'a> Job<'a> {
     ) -> Result<File, Error> {
         match &self.method {
             Method::Budget { bits_per_weight, text, .. } => {
-                let model = Model::new(file).map_err(failed)?;
+                let model = model_of(&file)?;
                 let told_of =
                     &mut |done, total| told(Event::Progress(Step::Measuring, done, total));
                 let sensitivity = Sensitivity::measure(quantize, &model, imatrix, text, told_of);
@@ -229,18 +223,18 @@ impl<'a> Job<'a> {
                 }
                 quantize.overrides.extend(chosen.rules());
                 found.chosen = Some(chosen);
-                self.open()
+                Ok(file)
             }
             Method::Activations { smooth: Some(alpha), text, .. } => {
                 let (alpha, ty) = (*alpha, quantize.mix.base);
                 let smooth = Smooth { alpha, ty, threads: quantize.threads };
-                let model = Model::new(file).map_err(failed)?;
+                let model = model_of(&file)?;
                 let told_of =
                     &mut |done, total| told(Event::Progress(Step::Smoothing, done, total));
                 let smoothed = smooth.measure(&model, text, told_of);
                 let smoothed = smoothed.map_err(|error| self.of_input(error))?;
                 goes_on(told(Event::Smoothed(&smoothed)))?;
-                let file = smoothed.apply(self.open()?).map_err(|error| self.of_input(error))?;
+                let file = smoothed.apply(file).map_err(|error| self.of_input(error))?;
                 found.smoothed = Some(smoothed);
                 Ok(file)
             }
@@ -300,19 +294,18 @@ impl<'a> Job<'a> {
     /// Attributes an error to the input.
     fn of_input(&self, error: Error) -> Error {
         match error {
-            Error::Interrupted => error,
-            Error::File(_) => unread(error),
-            error => Error::InFile { file: self.input.to_owned(), error: Box::new(error) },
+            Error::Interrupted => Error::Interrupted,
+            Error::File(error) => failed(bilayer_engine::Error::File(error)),
+            error => error.in_file(self.input),
         }
     }
 }
 
-/// An error of reading a file, which already names it.
-fn unread(error: Error) -> Error {
-    match error {
-        Error::File(error) => failed(bilayer_engine::Error::File(error)),
-        error => error,
-    }
+/// The model of a file, over the same weights: it takes the vocabulary out of the file that it is given, and splits tensors of
+/// older ones.
+fn model_of(file: &File) -> Result<Model, Error> {
+    let shared = file.renamed(file.metadata().clone(), &|name| Some(name.to_owned()))?;
+    Model::new(shared).map_err(failed)
 }
 
 fn goes_on(flow: ControlFlow<()>) -> Result<(), Error> {

@@ -267,7 +267,8 @@ impl Experts {
         if self.hits.routed > 0
             && let Ok(text) = serde_json::to_vec(&stored)
         {
-            kept.store(name, &text);
+            // It is counted again.
+            let _ = kept.store(name, &text);
         }
     }
 }

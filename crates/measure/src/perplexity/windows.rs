@@ -5,6 +5,9 @@ use bilayer_text::Encode;
 use super::Error;
 use bilayer_engine::Model;
 
+/// Tokens per window unless another number is asked for.
+const LEN: usize = 512;
+
 /// Minimum tokens per window: one is scored.
 const LEAST: usize = 4;
 
@@ -22,8 +25,16 @@ impl Windows {
     /// How a text is tokenized: names of special tokens are text.
     pub const ENCODE: Encode = Encode { add_special: true, parse_special: false };
 
-    /// Tokens of a window unless another number is asked for, as in llama.cpp.
-    pub const LEN: usize = 512;
+    /// Tokens of a window, as in llama.cpp: 512, or the context that the model was trained for if that is shorter or 0 are
+    /// asked for.
+    pub fn len_of(model: &Model, asked: Option<usize>) -> usize {
+        let context = model.config().context;
+        match asked {
+            None => LEN.min(context),
+            Some(0) => context,
+            Some(tokens) => tokens,
+        }
+    }
 
     /// Splits tokens into windows of `len`.
     ///

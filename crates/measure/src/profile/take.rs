@@ -151,22 +151,8 @@ pub fn take(
 
 /// The setup of curves of the CPU alone.
 fn alone(settings: &Settings<'_>) -> Setup {
-    Setup {
-        threads: None,
-        cpu_level: settings.cpu_level,
-        numa: settings.numa,
-        context: 0,
-        parallel: 1,
-        ubatch_size: settings.ubatch_size,
-        cache_type_k: settings.cache_type_k,
-        cache_type_v: settings.cache_type_v,
-        hadamard_keys: settings.hadamard_keys,
-        fast_prefill: settings.fast_prefill,
-        fuse: settings.fuse,
-        overlap: settings.overlap,
-        trace_events: None,
-        placings: vec![Placing::cpu()],
-    }
+    let asked = Setup::new(settings, &[]);
+    Setup { threads: None, context: 0, trace_events: None, placings: vec![Placing::cpu()], ..asked }
 }
 
 /// A profile with what is known of model and machine, and without figures.

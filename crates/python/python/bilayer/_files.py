@@ -1,4 +1,4 @@
-"""Files that are made of others, and how well a file predicts a text."""
+"""Quantize and convert files, and measure perplexity."""
 
 from __future__ import annotations
 
@@ -59,6 +59,10 @@ def quantize(
     ------
     UsageError
         There is no such type; tensors are quantized already; a type needs an importance matrix.
+    MissingFileError
+        There is no such file.
+    ModelFileError
+        The file is damaged.
     """
     files = (os.fspath(model), os.fspath(out), None if imatrix is None else os.fspath(imatrix))
     options = (bool(allow_requantize), _whole_or_none(threads, "threads"))
@@ -97,6 +101,10 @@ def convert(
     ------
     ModelFileError
         The checkpoint is incomplete or of a kind that is not supported.
+    MissingFileError
+        There is no such folder, or no tokenizer in it.
+    UsageError
+        There is no such type to convert to.
     """
     outtype = None if outtype is None else _text(outtype, "outtype")
     options = (bool(no_vocab), _whole_or_none(threads, "threads"))
@@ -104,8 +112,8 @@ def convert(
 
 
 def perplexity(model: Path, text: str, **settings: Any) -> Perplexity:
-    """Measure how well a model predicts a text, as llama.cpp's tool does: over windows of ``context`` tokens, or 512, of
-    whose second halves every token is scored.
+    """Measure how well a model predicts a text, as llama.cpp's tool does: over windows of ``context`` tokens, by default 512,
+    of which the second halves are scored. Drafts and a chat template have no effect.
 
     Parameters
     ----------

@@ -1,5 +1,7 @@
 //! What `quantize` prints: notes while it runs, and the tensors and sizes at its end.
 
+use std::collections::BTreeMap;
+
 use bilayer_convert::quantize::job::{Done, Event, Job};
 use bilayer_convert::quantize::mixed::{Coarse, RATIO};
 use bilayer_convert::quantize::sensitivity::Choices;
@@ -89,6 +91,8 @@ pub fn print(args: &args::Quantize, job: &Job<'_>, done: &Done) -> Result<u8, Fa
     };
     let Done { tensors, parameters, from_bytes: before, to_bytes: after, .. } = done;
     let chosen = done.chosen.as_ref();
+    let each = chosen.iter().flat_map(|chosen| &chosen.tensors);
+    let each: Divergences<'_> = each.map(|tensor| (tensor.name.as_str(), tensor.kl)).collect();
     let bits_per_weight = *after as f64 * 8.0 / (*parameters).max(1) as f64;
     if args.json {
         output::json(&json!({
@@ -104,13 +108,13 @@ pub fn print(args: &args::Quantize, job: &Job<'_>, done: &Done) -> Result<u8, Fa
             "smoothed": done.smoothed.as_ref().map(smoothed),
             "too_coarse": too_coarse(&done.refined),
             "kl_expected": chosen.map(Choices::kl),
-            "tensors": tensors.iter().map(|planned| tensor(planned, chosen)).collect::<Vec<_>>(),
+            "tensors": tensors.iter().map(|planned| tensor(planned, &each)).collect::<Vec<_>>(),
         }))?;
         return Ok(0);
     }
     if args.dry_run || chosen.is_some() {
         for tensor in tensors {
-            let kl = divergence(chosen, &tensor.name);
+            let kl = each.get(tensor.name.as_str());
             let kl = kl.map_or_else(String::new, |kl| format!("  KL {kl:.2e}"));
             output::line(&format!("{}{kl}", row(tensor)))?;
         }
@@ -134,11 +138,8 @@ pub fn print(args: &args::Quantize, job: &Job<'_>, done: &Done) -> Result<u8, Fa
     Ok(0)
 }
 
-/// The expected divergence of one tensor, if its type was chosen.
-fn divergence(chosen: Option<&Choices>, tensor: &str) -> Option<f64> {
-    let mut tensors = chosen?.tensors.iter();
-    Some(tensors.find(|chosen| chosen.name == tensor)?.kl)
-}
+/// The expected divergences of the tensors whose types were chosen, by name.
+type Divergences<'d> = BTreeMap<&'d str, f64>;
 
 fn row(tensor: &Planned) -> String {
     let Planned { name, shape, from, to, from_bytes, to_bytes, .. } = tensor;
@@ -147,9 +148,9 @@ fn row(tensor: &Planned) -> String {
     format!("{name:32} {sizes:>18}  {from:>5} -> {to:6} {from_bytes:>12} -> {to_bytes} bytes")
 }
 
-fn tensor(tensor: &Planned, chosen: Option<&Choices>) -> Value {
+fn tensor(tensor: &Planned, divergences: &Divergences<'_>) -> Value {
     json!({
-        "kl": divergence(chosen, &tensor.name),
+        "kl": divergences.get(tensor.name.as_str()),
         "name": tensor.name,
         "shape": tensor.shape,
         "from": tensor.from.name,

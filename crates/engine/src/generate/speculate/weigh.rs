@@ -108,7 +108,8 @@ fn add(folder: &Path, name: &str, new: Acceptance) {
         ready: all.ready / share + new.ready,
     };
     if let Ok(text) = serde_json::to_vec(&all) {
-        Kept::new(folder).store(name, &text);
+        // It is learned again.
+        let _ = Kept::new(folder).store(name, &text);
     }
 }
 
