@@ -151,7 +151,7 @@ def files_are_made_and_scored():
         out, other = os.path.join(folder, "small.gguf"), os.path.join(folder, "again.gguf")
         raised(bilayer.UsageError, "`allow_requantize`", lambda: bilayer.quantize(DEMO, out, "Q8_0"))
         raised(bilayer.UsageError, "is no type", lambda: bilayer.quantize(DEMO, out, "Q9_X"))
-        raised(bilayer.UsageError, "`imatrix`", lambda: bilayer.quantize(DEMO, out, "IQ1_S", allow_requantize=True))
+        raised(bilayer.UsageError, "add imatrix=", lambda: bilayer.quantize(DEMO, out, "IQ1_S", allow_requantize=True))
         missing = os.path.join(folder, "missing.gguf")
         raised(bilayer.MissingFileError, "missing.gguf", lambda: bilayer.quantize(missing, out, "Q8_0"))
         raised(bilayer.UsageError, "is no type to convert to", lambda: bilayer.convert(folder, out, outtype="q4_k"))

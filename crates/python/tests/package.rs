@@ -140,6 +140,31 @@ print(time.monotonic() - began < 2)
     assert_eq!(good(&python(folder.path(), &["-c", script])), "interrupted\nTrue\n");
 }
 
+/// When the exception is raised, nothing writes any more, and an existing file is as it was.
+#[test]
+fn ctrl_c_ends_a_quantization() {
+    let Some(folder) = installed() else { return };
+    let script = "
+import os, signal, sys, threading, bilayer, bilayer._native
+folder = os.environ['PYTHONPATH']
+model, out = os.path.join(folder, 'in.gguf'), os.path.join(folder, 'out.gguf')
+sizes = ['--layers', '2', '--width', '1024', '--ffn', '4096', '--vocab', '320', '--type', 'F16']
+assert bilayer._native.command(['bilayer', 'synth', *sizes, model]) == 0
+with open(out, 'wb') as file: file.write(b'old')
+before = sorted(os.listdir(folder))
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
+try:
+    while True: bilayer.quantize(model, os.path.join(folder, 'out.gguf'), 'IQ3_S', threads=1)
+except KeyboardInterrupt:
+    print('interrupted', file=sys.stderr)
+    print(sorted(os.listdir(folder)) == before, open(out, 'rb').read() == b'old')
+";
+    let ran = python(folder.path(), &["-c", script]);
+    assert_eq!(good(&ran).lines().last(), Some("True True"), "{ran:?}");
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("interrupted"), "{ran:?}");
+}
+
 /// Threads of the parent are neither joined nor waited for.
 #[test]
 fn a_forked_process_ends_without_the_threads_of_its_parent() {
