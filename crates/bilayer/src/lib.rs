@@ -115,6 +115,8 @@
 //! # Ok::<(), bilayer::Error>(())
 //! ```
 //!
+//! [`adapters`] lists the GPUs of this machine, which [`Builder::device`] takes by name or number.
+//!
 //! # Stop
 //!
 //! A [`Cancel`] handle ends an answer, or any other call, from elsewhere: it can be cloned and sent to another thread. A call
@@ -162,7 +164,7 @@
 //! # Make model files
 //!
 //! [`mod@convert`] makes a file of a checkpoint, [`mod@quantize`] one in smaller types, and [`mod@prune`] sets weights to zero or
-//! removes layers, as the commands of these names do.
+//! removes layers, as the commands of these names do. [`mod@synth`] makes random models in the shapes of known ones.
 //!
 //! # Download
 //!
@@ -206,6 +208,7 @@ pub mod perplexity {
 pub mod prune;
 pub mod quantize;
 mod request;
+pub mod synth;
 
 pub use answer::{Answer, Batch};
 #[doc(inline)]
@@ -215,7 +218,9 @@ pub use bilayer_engine::encode::{Excess, Norm, Pooling, extract, route};
 #[doc(inline)]
 pub use bilayer_engine::generate::{Statistics, Stop, Token};
 #[doc(inline)]
-pub use bilayer_engine::placement::{Execution, Numa, Simulation, SimulationError, target};
+pub use bilayer_engine::placement::{
+    Adapter, Execution, Numa, Simulation, SimulationError, adapters, target,
+};
 #[doc(inline)]
 pub use bilayer_engine::sampling::{
     Dry, Mirostat, Options as Sampling, OptionsError as SamplingError, Parameter, Samplers,
