@@ -207,15 +207,16 @@ fn jobs_alternate_and_dropping_an_unfinished_one_ends() {
     drop(pool);
 }
 
-/// Notes which thread ran each chunk of a stage; chunks of the given thread take long.
+/// Notes which thread ran each chunk of a stage; chunks take long on the threads of the given node.
 struct Noting {
     ran_by: Vec<AtomicU32>,
-    slow_thread: Option<usize>,
+    nodes: Arc<Nodes>,
+    slow_node: Option<usize>,
 }
 
 impl Work for Arc<Noting> {
     fn run(&self, _: usize, chunk: usize, thread: usize) {
-        if self.slow_thread == Some(thread) {
+        if self.slow_node == Some(self.nodes.of_thread(thread)) {
             std::thread::sleep(Duration::from_millis(2));
         }
         self.ran_by[chunk].store(thread as u32, Ordering::SeqCst);
@@ -224,7 +225,7 @@ impl Work for Arc<Noting> {
 
 #[test]
 fn threads_run_the_chunks_of_their_node_and_steal_when_it_has_no_more() {
-    // Threads; ends of the lanes' chunks, one stage of all; a slow thread.
+    // Threads; ends of the lanes' chunks, one stage of all; a thread of the slow node.
     let cases: [(usize, &[usize], Option<usize>); 5] = [
         (2, &[20, 40], None),
         (2, &[20, 40], Some(0)),
@@ -237,7 +238,8 @@ fn threads_run_the_chunks_of_their_node_and_steal_when_it_has_no_more() {
         let nodes = Arc::new(nodes);
         let mut pool = Pool::new(nodes.clone()).unwrap();
         let ran_by = (0..40).map(|_| AtomicU32::new(u32::MAX)).collect();
-        let noting = Arc::new(Noting { ran_by, slow_thread });
+        let slow_node = slow_thread.map(|thread| nodes.of_thread(thread));
+        let noting = Arc::new(Noting { ran_by, nodes: nodes.clone(), slow_node });
         let job = Arc::new(Job::new(3, ends.len(), Box::new(noting.clone())));
         for _ in 0..20 {
             let before = job.stolen();
@@ -253,7 +255,7 @@ fn threads_run_the_chunks_of_their_node_and_steal_when_it_has_no_more() {
             let strangers = (0..40).filter(|&chunk| node(chunk) != lane(chunk)).count();
             assert_eq!(job.stolen() - before, strangers as u64, "{threads} threads, {ends:?}");
         }
-        if slow_thread.is_some() {
+        if slow_node.is_some() {
             assert!(job.stolen() > 0, "a slow node is helped");
         }
     }
