@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use bilayer::bench::{self, Test};
+use bilayer::convert::Convert;
 use bilayer::quantize::{self, Calibration, Event, Job, Method, Quantize, mix};
 use bilayer::{
     Builder, Cancel, Encode, Error, Function, Message, MetadataOverride, Model, Norm, Numa,
@@ -415,6 +416,34 @@ fn files_are_quantized_as_by_the_command() {
     let flags = ["--gptq", "--calibration", text.to_str().unwrap(), "-c", "16", "--chunks", "4"];
     let steps = [quantize::Step::Rounding, quantize::Step::Writing];
     assert_eq!(same(method, "Q4_0", &flags), steps);
+}
+
+#[test]
+fn a_checkpoint_is_converted_as_by_the_command() {
+    let folder = folder();
+    let (out, theirs) = (folder.path().join("library.gguf"), folder.path().join("command.gguf"));
+    let checkpoint = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/train_demo/checkpoint");
+    let plan = Convert::default().plan(checkpoint.as_ref()).unwrap();
+    plan.write(&out, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    let reported =
+        command(&["convert", checkpoint, "--outfile", theirs.to_str().unwrap(), "--json"]);
+    assert_eq!(plan.bytes(), reported["bytes"].as_u64().unwrap());
+    assert!(std::fs::read(&out).unwrap() == std::fs::read(&theirs).unwrap());
+    let error = Convert::default().plan(folder.path()).err().unwrap();
+    assert!(error.to_string().contains("config.json"), "{error}");
+}
+
+#[test]
+fn adapters_are_those_of_the_command() {
+    let listed = command(&["devices", "--json"]);
+    let names: Vec<&str> = listed["adapters"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["name"].as_str().unwrap())
+        .collect();
+    let found = bilayer::adapters();
+    assert_eq!(found.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), names);
 }
 
 #[test]

@@ -25,7 +25,8 @@ fn done<T: Send + 'static>(
     worker::stoppable(py, work)?.map_err(|error| failed(py, &error))
 }
 
-fn flow(cancel: &Cancel) -> ControlFlow<()> {
+/// Whether work goes on.
+pub fn flow(cancel: &Cancel) -> ControlFlow<()> {
     if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
@@ -76,11 +77,8 @@ pub fn perplexity(
     settings: Settings,
 ) -> PyResult<(f64, f64, usize)> {
     settings.check(py)?;
-    let cancel = Cancel::new();
-    let handle = cancel.clone();
-    let scored = worker::beside(py, move || settings.builder(path, &handle).perplexity(&text));
-    let scored = scored.inspect_err(|_| cancel.cancel())?;
-    let report = scored.map_err(|error| error::of(py, &error))?;
+    let score = move |cancel: &Cancel| settings.builder(path, cancel).perplexity(&text);
+    let report = worker::cancellable(py, score)?.map_err(|error| error::of(py, &error))?;
     let estimate = report.ok_or_else(|| raised(py, "interrupted", INTERRUPTED))?.estimate;
     let perplexity = estimate.perplexity();
     Ok((perplexity.value, perplexity.error, estimate.count()))

@@ -22,11 +22,11 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _native {
     use std::ffi::OsString;
-    use std::ops::ControlFlow;
 
     use pyo3::prelude::*;
 
     use crate::error::raised;
+    use crate::files::flow;
     use crate::{settings, worker};
 
     #[pymodule_export]
@@ -49,18 +49,11 @@ mod _native {
     /// The path of a model of the Hugging Face hub, downloaded unless it is cached.
     #[pyfunction]
     fn hub(py: Python<'_>, name: String) -> PyResult<String> {
-        let cancel = bilayer::Cancel::new();
-        let handle = cancel.clone();
-        let mut goes_on = move |_: bilayer::Transfer<'_>| match handle.is_cancelled() {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        };
-        let fetch = move || {
-            let wanted: bilayer::Wanted = name.parse()?;
-            bilayer::Hub::new(bilayer::Places::from_env()).fetch(&wanted, &mut goes_on)
-        };
         // After a signal the download ends; what has arrived is kept.
-        let found = worker::beside(py, fetch).inspect_err(|_| cancel.cancel())?;
+        let found = worker::cancellable(py, move |cancel| {
+            let wanted: bilayer::Wanted = name.parse()?;
+            bilayer::Hub::new(bilayer::Places::from_env()).fetch(&wanted, &mut |_| flow(cancel))
+        })?;
         match found {
             Ok(path) => Ok(path.to_string_lossy().into_owned()),
             Err(error) => {

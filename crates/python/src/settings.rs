@@ -200,12 +200,8 @@ pub fn profile(
     settings.check(py)?;
     let (prompt, decode, rounds) = options;
     let options = ProfileOptions { prompt, decode, rounds };
-    let cancel = Cancel::new();
-    let handle = cancel.clone();
-    let taken = worker::beside(py, move || settings.builder(path, &handle).profile(options));
-    // After a signal the measurement ends early.
-    let taken = taken.inspect_err(|_| cancel.cancel())?;
-    let profile = taken.map_err(|error| error::of(py, &error))?;
+    let take = move |cancel: &Cancel| settings.builder(path, cancel).profile(options);
+    let profile = worker::cancellable(py, take)?.map_err(|error| error::of(py, &error))?;
     let profile = profile.ok_or_else(|| raised(py, "interrupted", INTERRUPTED))?;
     json(py, &profile)
 }

@@ -286,7 +286,20 @@ pub fn beside<T: Send + 'static>(
     }
 }
 
-/// As [`beside`], with work that soon ends when the handle is cancelled: after a signal, that is waited for.
+/// As [`beside`], with work that a signal cancels.
+///
+/// # Errors
+/// Those of [`beside`].
+pub fn cancellable<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce(&Cancel) -> T + Send + 'static,
+) -> PyResult<T> {
+    let cancel = Cancel::new();
+    let handle = cancel.clone();
+    beside(py, move || work(&handle)).inspect_err(|_| cancel.cancel())
+}
+
+/// As [`cancellable`], with work that ends soon then: that is waited for.
 ///
 /// # Errors
 /// Those of [`beside`].
@@ -294,19 +307,15 @@ pub fn stoppable<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce(&Cancel) -> T + Send + 'static,
 ) -> PyResult<T> {
-    let cancel = Cancel::new();
-    let (handle, (sender, ended)) = (cancel.clone(), mpsc::channel::<()>());
+    let (sender, ended) = mpsc::channel::<()>();
     let ended = Mutex::new(ended);
-    let done = beside(py, move || {
-        let done = work(&handle);
+    let done = cancellable(py, move |cancel| {
+        let done = work(cancel);
         drop(sender);
         done
     });
-    done.inspect_err(|_| {
-        cancel.cancel();
-        // It ends without a message.
-        py.detach(|| locked(&ended).recv()).unwrap_or_default();
-    })
+    // It ends without a message.
+    done.inspect_err(|_| py.detach(|| locked(&ended).recv()).unwrap_or_default())
 }
 
 /// Counts a Python thread that waits, and remembers its process.

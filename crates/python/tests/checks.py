@@ -163,6 +163,10 @@ def files_are_made_and_scored():
         subprocess.run(command, check=True, capture_output=True)
         with open(out, "rb") as one, open(other, "rb") as two:
             assert one.read() == two.read()
+        checkpoint = os.path.join(os.path.dirname(DEMO), "../../../examples/train_demo/checkpoint")
+        assert 0 < bilayer.convert(checkpoint, other) < os.path.getsize(other)
+        with bilayer.Bilayer(other, gpu_layers=0, context=64) as model:
+            assert model.generate("ROMEO:", max_tokens=2).text()
         text = "ROMEO: But, soft! what light through yonder window breaks? " * 20
         whole = bilayer.perplexity(DEMO, text, gpu_layers=0, context=64)
         small = bilayer.perplexity(out, text, gpu_layers=0, context=64)

@@ -151,7 +151,7 @@ impl<'a> Job<'a> {
     /// [`Error::Calibration`] if a file cannot be read; [`Error::Interrupted`] if `told` breaks.
     pub fn run(&self, told: Told<'_>) -> Result<Done, Error> {
         let mut quantize = self.quantize.clone();
-        let mut file = self.open()?;
+        let file = self.open()?;
         let head = file.tensor("output.weight").filter(|_| self.keep_head);
         quantize.output = head.map(|head| head.layout().ty()).or(quantize.output);
         let (path, bits_per_weight) = match self.method {
@@ -169,7 +169,7 @@ impl<'a> Job<'a> {
             Sensitivity::check(&quantize, &file, imatrix.as_ref(), size)?;
         }
         let mut found = Found::default();
-        file = self.measured((file, imatrix.as_ref()), (&mut quantize, &mut found), told)?;
+        let file = self.measured((file, imatrix.as_ref()), (&mut quantize, &mut found), told)?;
         let rounded = if self.runs_model(&quantize) {
             let model = model_of(&file)?;
             self.rounded(&model, (&mut quantize, &mut found), told)?
