@@ -39,7 +39,7 @@ fn score(logit: f32, peak: f32) -> f32 {
 {% if score == "softmax" %}
     return exp(logit - peak);
 {% else %}
-    return 1.0 / (1.0 + exp(-logit));
+    return 1.0 / (1.0 + exp(min(-logit, 88.0))); // more overflows
 {% endif %}
 }
 

@@ -81,7 +81,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 {% endfor %}
 {% if delta %}
             let known = reduce_add({% for part in range(parts) %}{% if part > 0 %} + {% endif %}s{{ part }} * b{{ part }}{% endfor %}, lane);
-            let share = 1.0 / (1.0 + exp(-beta[params.beta.x + row * params.beta.y + head]));
+            let share = 1.0 / (1.0 + exp(min(-beta[params.beta.x + row * params.beta.y + head], 88.0))); // more overflows
             let added = share * (now - kept * known);
 {% else %}
             let added = rate * now;

@@ -13,9 +13,9 @@ use bilayer_gpu::kernels::weights::Numbers;
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{
     Activation, Attend, Backend, Buckets, Catalog, Columns, DistanceBias, Entry, Error, Exactness,
-    Experts, Graph, Groups, Limits, OpKind, PAGE_TOKENS, PageCopy, Pairs, Precision, Recorder,
-    Rope, Route, Scan, Score, Segment, SegmentId, SharedBytes, Span, StateId, StateSpan, Step,
-    Temperature, Update, Value, Values, Weight, WeightId, Window,
+    Experts, Graph, Groups, Limits, NO_EXPERT, OpKind, PAGE_TOKENS, PageCopy, Pairs, Precision,
+    Recorder, Rope, Route, Scan, Score, Segment, SegmentId, SharedBytes, Span, StateId, StateSpan,
+    Step, Temperature, Update, Value, Values, Weight, WeightId, Window,
 };
 use bilayer_quant::Type;
 use bilayer_quant::cache::TYPES;
@@ -87,6 +87,11 @@ impl Random {
     }
 }
 
+/// A table of routes: weights, and experts of which most slots have none.
+const ROUTES: &str = "table of routes";
+/// Experts in a route of [`ROUTES`].
+const RESIDENTS: usize = 3;
+
 /// Rows of a random matrix that differ.
 const DISTINCT_ROWS: usize = 61;
 
@@ -117,8 +122,17 @@ fn random_weight(weight: &Weight) -> SharedBytes {
     let centre = if weight.name == "decay" { -1.0 } else { centre };
     // Beyond so many, rows are repeated in no order.
     let distinct = weight.rows.min(DISTINCT_ROWS);
-    let values: Vec<f32> =
+    let mut values: Vec<f32> =
         (0..distinct * weight.cols).map(|_| centre + spread * random.normal()).collect();
+    if weight.name == ROUTES {
+        for row in values.chunks_exact_mut(weight.cols) {
+            let (_, experts) = row.split_at_mut(weight.cols / 2);
+            experts.fill(NO_EXPERT);
+            for expert in 0..RESIDENTS {
+                experts[random.below(experts.len())] = expert as f32;
+            }
+        }
+    }
     let row_bytes = weight.bytes() / weight.rows;
     let mut bytes = vec![0; distinct * row_bytes];
     weight.ty.quantize(&values, None, &mut bytes).unwrap();
@@ -1086,6 +1100,32 @@ fn experts_of_wanted_rows_and_of_none() {
         Owned { outputs: vec![], ..Owned::tokens(9) },
     ];
     compare("rows", &graph, limits(), &steps, INT8_BOUND);
+}
+
+/// As where a GPU has some of a layer's experts: most slots have none, and few rows already fill tiles. What other steps left
+/// in memory must not be read.
+#[test]
+fn products_without_an_expert_are_zero() {
+    let (used, width, inner) = (8, 256, 128);
+    let tensors = Tensors::default().with(ROUTES, Type::F32, &[VOCAB, 2 * used]);
+    let tensors = tensors.with("gate", Type::Q4_K, &[RESIDENTS, inner, width]);
+    let tensors = tensors.with("up", Type::Q4_K, &[RESIDENTS, inner, width]);
+    let tensors = tensors.with("down", Type::Q8_0, &[RESIDENTS, width, inner]);
+    let graph = over(width, tensors, |r, a, _| {
+        let routes = r.matrix(ROUTES, VOCAB, 2 * used).unwrap();
+        let route = r.embed("route", routes);
+        let product = |r: &mut Recorder<'_>, name: &'static str, input, rows, cols| {
+            let stack = r.stack(name, |_| String::new(), [RESIDENTS, rows, cols]).unwrap();
+            r.experts(name, Experts { input, route, stack, bias: None, out: input })
+        };
+        let gate = product(r, "gate", a, inner, width);
+        let up = product(r, "up", a, inner, width);
+        let act = r.gate("act", gate, Some(up), Activation::Silu);
+        let down = product(r, "down", act, width, inner);
+        r.mix("x", down, route)
+    });
+    let steps: Vec<_> = [80, 33, 8, 7, 5, 3, 1, 79].map(Owned::tokens).into();
+    compare_variants("without an expert", &graph, limits(), &steps, 2.0 * INT8_BOUND);
 }
 
 #[test]

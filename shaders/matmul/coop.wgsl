@@ -144,9 +144,22 @@ fn main(
     if group >= table[0] {
         return;
     }
-    let start = table[4u * group + 4u] * params.rows;
+    let expert = table[4u * group + 4u];
     let first_column = table[4u * group + 5u];
     let columns = table[4u * group + 6u];
+    if expert == NO_EXPERT {
+        // The products are 0.
+        let last_row = min(first_row + {{ rows }}u, params.rows);
+        let last_column = min(first_column + {{ columns }}u, columns);
+        for (var column = first_column + thread / 32u; column < last_column; column += {{ threads // 32 }}u) {
+            let to = out_of(column);
+            for (var row = first_row + thread % 32u; row < last_row; row += 32u) {
+                out[to + row] = 0.0;
+            }
+        }
+        return;
+    }
+    let start = expert * params.rows;
     // As `is_here`, which naga does not see to be uniform.
     if start + min(first_row + {{ rows }}u, params.rows) <= params.part.x {
         return;

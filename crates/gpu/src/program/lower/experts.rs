@@ -265,7 +265,8 @@ impl Lowering<'_> {
         let way = |chosen, columns, rows_max| Way { chosen, columns, rows_max };
         let mut ways = vec![
             way(Chosen::Pair, 1, rows(PAIRS_GROUPED)),
-            way(Chosen::Group, COLUMNS_MAX, rows(PAIRS_TILED)),
+            // A tile may read halves, which are not made in smaller steps.
+            way(Chosen::Group, COLUMNS_MAX, rows(PAIRS_TILED).max(COLUMNS_MAX)),
         ];
         if !self.caps.software {
             ways.push(way(Chosen::Group, COLUMNS_TILED, u32::MAX));
