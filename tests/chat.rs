@@ -632,6 +632,9 @@ fn reasoning_is_separated_where_asked() {
     let split = place.run(&format!("{run} --reasoning-format deepseek")).good();
     assert_eq!(split.out, "so it is\n");
     assert!(split.err.contains("(reasoned for "), "{split:?}");
+    let several = format!("{} --reasoning-format deepseek", run.replace(" -st -p why", ""));
+    let piped = place.run_with_input(&several, "why\n/think\n").good();
+    assert!(piped.err.lines().any(|line| line == "because of this"), "no codes: {piped:?}");
     let document = place.run(&format!("{run} --json")).json();
     assert_eq!(document["text"], "because of this</think>so it is");
     assert_eq!(document["content"], "so it is");

@@ -294,10 +294,17 @@ fn a_template_of_its_own_wins_and_the_card_gives_licence_and_origin() {
         "README.md",
         "---\nlicense: mit\nbase_model: maker/big-model\nlanguage: [en]\n---\n",
     );
+    std::fs::create_dir(folder.path().join("additional_chat_templates")).unwrap();
+    folder.write("additional_chat_templates/tool_use.jinja", "{{ tools }}");
+    folder.write("additional_chat_templates/rag.jinja", "{{ documents }}");
+    folder.write("additional_chat_templates/README.md", "no template");
     let plan = Convert { name: Some("My Model".into()), ..Convert::default() };
     let plan = plan.plan(folder.path()).unwrap();
     let text = |key: &str| plan.metadata().str(key).unwrap().to_owned();
     assert_eq!(text("tokenizer.chat_template"), "{{ new }}");
+    assert_eq!(text("tokenizer.chat_template.tool_use"), "{{ tools }}");
+    let names = plan.metadata().strings("tokenizer.chat_templates").unwrap();
+    assert_eq!(names.iter().collect::<Vec<_>>(), ["rag", "tool_use"]);
     assert_eq!(text("general.name"), "My Model");
     assert_eq!(text("general.license"), "mit");
     assert_eq!(text("general.base_model.0.name"), "Big Model");
@@ -431,7 +438,13 @@ fn unigram_tokenizers_give_the_ids_of_the_makers_libraries() {
         );
     }
     let (source, record) = unigram("t5-pieces");
-    let mut config = json!({ "vocab_size": 460, "tie_word_embeddings": true });
+    let folder = with_pieces(&source, "spiece.model", 460);
+    assert_unigram(&converted(folder.path(), None), &record);
+}
+
+/// A folder with a vocabulary of `rows` tokens and the SentencePiece model `file` of `source`.
+fn with_pieces(source: &Path, file: &str, rows: usize) -> Folder {
+    let mut config = json!({ "vocab_size": rows, "tie_word_embeddings": true });
     let tiny: Value =
         serde_json::from_slice(&std::fs::read(Folder::tiny().path().join("config.json")).unwrap())
             .unwrap();
@@ -439,8 +452,109 @@ fn unigram_tokenizers_give_the_ids_of_the_makers_libraries() {
         config.as_object_mut().unwrap().entry(key.clone()).or_insert(value.clone());
     }
     let folder = Folder::of(&config, &[]);
-    std::fs::copy(source.join("spiece.model"), folder.path().join("spiece.model")).unwrap();
+    std::fs::copy(source.join(file), folder.path().join(file)).unwrap();
+    folder
+}
+
+/// CamemBERT's SentencePiece model has the name of XLM-RoBERTa's; its pieces have other numbers, here those of the same model.
+#[test]
+fn camembert_has_numbers_of_its_own() {
+    let (source, mut record) = unigram("xlm-roberta-pieces");
+    for UnigramCase { ids, .. } in record.cases.iter_mut().chain(&mut record.pairs) {
+        for id in ids {
+            *id = match *id {
+                0 => 5,
+                2 => 6,
+                1 | 3 => *id,
+                piece => piece + 3,
+            };
+        }
+    }
+    let folder = with_pieces(&source, "sentencepiece.bpe.model", 195);
+    let named = json!({ "tokenizer_class": "CamembertTokenizer" });
+    folder.write("tokenizer_config.json", &named.to_string());
+    let file = converted(folder.path(), None);
+    assert_unigram(&file, &record);
+    let tokens = file.metadata().strings("tokenizer.ggml.tokens").unwrap();
+    let ends: Vec<&str> = tokens.iter().take(7).chain(tokens.iter().skip(194)).collect();
+    let special = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"];
+    assert_eq!(ends, [&special[..], &["<s>", "</s>", "<mask>"]].concat());
+    // Where no class is named, the model tells.
+    folder.remove("tokenizer_config.json");
+    folder.change("config.json", |config| config["model_type"] = json!("camembert"));
     assert_unigram(&converted(folder.path(), None), &record);
+}
+
+/// Tokens that older versions of transformers list by text.
+#[test]
+fn added_tokens_of_older_files_have_their_texts() {
+    let (source, _) = unigram("t5-pieces");
+    let folder = with_pieces(&source, "spiece.model", 464);
+    let first = {
+        let file = converted(folder.path(), None);
+        let tokens = file.metadata().strings("tokenizer.ggml.tokens").unwrap();
+        tokens.iter().position(|token| token.starts_with("[PAD")).unwrap()
+    };
+    let added = json!({
+        "<|im_start|>": first, "<tool>": first + 1, "plain": first + 2, "beyond": 10_000, "bad": -1
+    });
+    folder.write("added_tokens.json", &added.to_string());
+    let named = json!({ "additional_special_tokens": ["<tool>"] });
+    folder.write("special_tokens_map.json", &named.to_string());
+    let file = converted(folder.path(), None);
+    let tokens = file.metadata().strings("tokenizer.ggml.tokens").unwrap();
+    let tokens: Vec<&str> = tokens.iter().skip(first).take(4).collect();
+    assert_eq!(tokens[..3], ["<|im_start|>", "<tool>", "plain"]);
+    assert!(tokens[3].starts_with("[PAD"), "{tokens:?}");
+    let types = file.metadata().opt_i32s("tokenizer.ggml.token_type").unwrap().unwrap();
+    assert_eq!(types[first..first + 4], [3, 3, 4, 5]);
+}
+
+/// BERT's normalizer may be one step of several; no other is dropped.
+#[test]
+fn a_wordpiece_normalizer_is_berts_or_an_error() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints/bert-tokens");
+    let folder = Folder::copy(&source);
+    let own = json!({ "type": "BertNormalizer", "lowercase": false, "strip_accents": false });
+    let within = |steps: Value| json!({ "type": "Sequence", "normalizers": steps });
+    folder.change("tokenizer.json", |json| json["normalizer"] = within(json!([own])));
+    let plan = Convert::default().plan(folder.path()).unwrap();
+    assert_eq!(
+        plan.metadata().opt_bool("tokenizer.ggml.normalizer.lowercase").unwrap(),
+        Some(false)
+    );
+    for other in [json!({"type": "NFKC"}), within(json!([own, {"type": "NFKC"}]))] {
+        folder.change("tokenizer.json", |json| json["normalizer"] = other.clone());
+        let error = Convert::default().plan(folder.path()).err().unwrap().to_string();
+        assert!(error.contains("tokenizer.json") && error.contains("NFKC"), "{error}");
+    }
+}
+
+/// What an adapter does beyond adding products of low rank to the matrices of its base is refused by name.
+#[test]
+fn adapters_that_change_their_base_are_refused() {
+    let checkpoints = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints");
+    let (base, source) = (checkpoints.join("options-llama"), checkpoints.join("lora"));
+    let plan = |folder: &Folder| Convert::default().plan_lora(&base, folder.path()).map(drop);
+    for (key, value, shown) in [
+        ("init_lora_weights", json!("pissa_niter_16"), "pissa_niter_16"),
+        ("init_lora_weights", json!("olora"), "olora"),
+        ("init_lora_weights", json!("corda"), "corda"),
+        ("init_lora_weights", json!("loftq"), "loftq"),
+        ("layer_replication", json!([[0, 1], [0, 2]]), "layer_replication"),
+        ("use_dora", json!(true), "use_dora"),
+    ] {
+        let folder = Folder::copy(&source);
+        folder.change("adapter_config.json", |config| config[key] = value.clone());
+        let error = plan(&folder).unwrap_err().to_string();
+        assert!(error.contains("adapter_config.json") && error.contains(key), "{error}");
+        assert!(error.contains(shown), "{error}");
+    }
+    for start in [json!(true), json!("gaussian"), json!("eva"), json!("orthogonal")] {
+        let folder = Folder::copy(&source);
+        folder.change("adapter_config.json", |config| config["init_lora_weights"] = start);
+        plan(&folder).unwrap();
+    }
 }
 
 /// A change to a folder, the exit code, and the error.

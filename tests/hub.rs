@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 #![allow(clippy::print_stdout, reason = "tests say what they skip")]
 
-use std::io::Read as _;
+use std::io::{BufRead as _, Read as _};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -506,6 +506,29 @@ fn a_download_killed_at_any_moment_is_completed_by_the_next() {
         assert_eq!(place.names_in(&blobs), [complete.as_str()]);
     }
     println!("writer download: {ended} of {runs} runs ended by the signal, {parts} left a part");
+}
+
+/// A server handles signals itself, also where the command caught them during the download.
+#[test]
+#[cfg(unix)]
+fn a_server_that_downloaded_its_model_reloads_and_drains() {
+    let (place, hub) = (Place::new(), hub_with_model());
+    let mut command = place.command("serve -hf org/tiny-GGUF --port 0 -ngl 0 --log-format text");
+    command.env("HF_ENDPOINT", &hub.endpoint).env("HF_HOME", place.path());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (out, err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let mut lines = std::io::BufReader::new(out).lines().map_while(Result::ok);
+    let mut notes = std::io::BufReader::new(err).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.starts_with("listening on ")));
+    let id = child.id().to_string();
+    let send =
+        |signal: &str| assert!(place.bare("kill").args([signal, &id]).status().unwrap().success());
+    send("-HUP");
+    assert!(notes.any(|line| line.contains("keys were read again")), "SIGHUP ended it");
+    send("-TERM");
+    assert!(notes.any(|line| line.contains("finishing running answers")), "it did not drain");
+    drop(std::thread::spawn(move || notes.for_each(drop)));
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
 #[test]

@@ -25,6 +25,9 @@ const HUNG_UP: u8 = 129;
 static ANSWER: LazyLock<Cancel> = LazyLock::new(Cancel::new);
 static ANSWERING: AtomicBool = AtomicBool::new(false);
 
+/// Whether signals are another listener's.
+static RELEASED: AtomicBool = AtomicBool::new(false);
+
 /// The exit code of the last signal.
 static CODE: AtomicU8 = AtomicU8::new(INTERRUPTED);
 
@@ -68,8 +71,16 @@ fn listen() {
     let _ = ctrlc::set_handler(|| caught(INTERRUPTED));
 }
 
+/// Leaves signals to the server, which listens for them itself: tokio tells every listener of a signal.
+pub fn release() {
+    RELEASED.store(true, Ordering::Relaxed);
+}
+
 /// Ends the answer, or the process with `code`.
 fn caught(code: u8) {
+    if RELEASED.load(Ordering::Relaxed) {
+        return;
+    }
     CODE.store(code, Ordering::Relaxed);
     if !ANSWERING.load(Ordering::Relaxed) || ANSWER.is_cancelled() {
         leave();

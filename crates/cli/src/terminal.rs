@@ -76,9 +76,24 @@ pub fn is_kept() -> bool {
 /// Whether standard output is a terminal that moves its cursor; from others rustyline only reads lines.
 #[cfg(unix)]
 pub fn moves_cursor() -> bool {
+    takes_codes(&io::stdout())
+}
+
+/// Whether a stream is a terminal that takes control codes.
+#[cfg(unix)]
+fn takes_codes(stream: &impl IsTerminal) -> bool {
     let plain = ["dumb", "cons25", "emacs"];
     let is_plain = |term: String| plain.iter().any(|plain| plain.eq_ignore_ascii_case(&term));
-    io::stdout().is_terminal() && !std::env::var("TERM").is_ok_and(is_plain)
+    stream.is_terminal() && !std::env::var("TERM").is_ok_and(is_plain)
+}
+
+/// A note for standard error, [`dimmed`] where that is a terminal that takes control codes.
+pub fn dimmed_note(text: &str) -> String {
+    #[cfg(unix)]
+    if takes_codes(&io::stderr()) {
+        return dimmed(text);
+    }
+    text.to_owned()
 }
 
 /// Text that is dimmed unless NO_COLOR is set.

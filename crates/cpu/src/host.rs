@@ -301,13 +301,20 @@ mod system {
 
     #[cfg(target_vendor = "apple")]
     pub fn memory_bytes() -> u64 {
-        let (mut bytes, mut len) = (0u64, size_of::<u64>());
+        number(c"hw.memsize")
+    }
+
+    /// A number of the system, of 32 or 64 bits; 0 if it is unknown.
+    #[cfg(target_vendor = "apple")]
+    fn number(name: &std::ffi::CStr) -> u64 {
+        // The bytes of a shorter number are the lower ones.
+        let (mut value, mut len) = (0u64, size_of::<u64>());
         // SAFETY: the name ends with a zero, and the value is an integer of the length that is passed.
         let failed = unsafe {
-            let to = std::ptr::from_mut(&mut bytes).cast();
-            libc::sysctlbyname(c"hw.memsize".as_ptr(), to, &mut len, std::ptr::null_mut(), 0)
+            let to = std::ptr::from_mut(&mut value).cast();
+            libc::sysctlbyname(name.as_ptr(), to, &mut len, std::ptr::null_mut(), 0)
         };
-        if failed == 0 { bytes } else { 0 }
+        if failed == 0 { value } else { 0 }
     }
 
     #[cfg(windows)]
@@ -342,6 +349,16 @@ mod system {
 
     pub fn return_free_memory() {}
 
+    /// All cores of a Mac have as many logical CPUs.
+    #[cfg(target_vendor = "apple")]
+    pub fn siblings(cpu: usize) -> Vec<usize> {
+        let (logical, cores) = (number(c"hw.logicalcpu"), number(c"hw.physicalcpu"));
+        let each = logical.checked_div(cores).map_or(1, |each| each.max(1) as usize);
+        let first = cpu - cpu % each;
+        (first..first + each).collect()
+    }
+
+    #[cfg(not(target_vendor = "apple"))]
     pub fn siblings(_cpu: usize) -> Vec<usize> {
         Vec::new()
     }

@@ -1,24 +1,33 @@
 //! A temporary file that is renamed to its target when complete.
 //!
-//! A killed writer cannot remove its temporary file. Therefore the name contains the target's name, and the writer
-//! holds a lock that ends with it: the next writer of the same target removes unlocked files.
+//! A killed writer cannot remove its temporary file, and a complete file whose target cannot be replaced is kept. Therefore
+//! the name contains the target's name, and the writer holds a lock that ends with it: the next writer of the same target
+//! removes unlocked files.
 
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, PersistError};
 
 use crate::Error;
 
 mod disk;
+mod flush;
 
 pub use disk::{Disk, Operation, on_disk};
+pub use flush::flush;
 
 /// Suffix of temporary files.
 const SUFFIX: &str = ".part";
+
+/// How often a target that another process has open is tried on Windows, and the wait between two tries: a virus scanner
+/// looks at a file for less than a second.
+const TRIES: usize = 20;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Who may read a new file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,29 +64,65 @@ impl Draft {
     /// The disk is full or fails.
     pub fn sync(&self) -> io::Result<()> {
         self.before(Operation::Sync)?;
-        self.file.as_file().sync_all()
+        flush(self.file.as_file())
     }
 
-    /// Renames it to `path`, replacing a file of that name.
+    /// Renames it to `path`, replacing a file of that name; where that fails, it is removed.
     ///
     /// # Errors
     /// The target cannot be replaced.
     pub fn rename(self, path: &Path) -> io::Result<()> {
-        self.before(Operation::Rename)?;
-        self.file.persist(path)?;
-        Ok(())
+        self.replace(path).map_err(|failed| failed.error)
     }
 
     /// Flushes it to the disk and renames it to `path`; then there is the whole file or the one before, also after a loss
     /// of power.
     ///
     /// # Errors
-    /// The disk is full or fails, or the target cannot be replaced.
+    /// The disk is full or fails, or the target cannot be replaced. The complete file is then kept under its temporary name,
+    /// which the error has, until the next draft of the same target.
     pub fn finish(self, path: &Path) -> io::Result<()> {
         self.sync()?;
         let disk = self.disk.clone();
-        self.rename(path)?;
+        self.replace(path).map_err(kept)?;
         sync_folder(path, disk.as_deref())
+    }
+
+    /// Renames it to `path`; the error has the file.
+    fn replace(self, path: &Path) -> Result<(), PersistError> {
+        if let Err(error) = self.before(Operation::Rename) {
+            return Err(PersistError { error, file: self.file });
+        }
+        let mut file = self.file;
+        for _ in 1..TRIES {
+            match file.persist(path) {
+                Err(failed) if is_in_use(&failed.error) => file = failed.file,
+                done => return done.map(drop),
+            }
+            std::thread::sleep(PAUSE);
+        }
+        file.persist(path).map(drop)
+    }
+}
+
+/// Whether a file cannot be replaced because another process has it open: ERROR_ACCESS_DENIED or ERROR_SHARING_VIOLATION.
+fn is_in_use(error: &io::Error) -> bool {
+    cfg!(windows) && matches!(error.raw_os_error(), Some(5 | 32))
+}
+
+/// A complete file whose target could not be replaced.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}; the complete file is {}", path.display())]
+struct Kept {
+    error: io::Error,
+    path: PathBuf,
+}
+
+/// Keeps the file that could not be renamed, and says where it is.
+fn kept(failed: PersistError) -> io::Error {
+    match failed.file.keep() {
+        Ok((_, path)) => io::Error::new(failed.error.kind(), Kept { error: failed.error, path }),
+        Err(_) => failed.error,
     }
 }
 
@@ -87,7 +132,7 @@ fn sync_folder(path: &Path, disk: Option<&dyn Disk>) -> io::Result<()> {
         disk.before(Operation::Sync)?;
     }
     match fs::File::open(folder_of(path)) {
-        Ok(folder) => folder.sync_all(),
+        Ok(folder) => flush(&folder),
         Err(_) => Ok(()),
     }
 }

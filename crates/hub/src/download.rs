@@ -55,7 +55,7 @@ pub(crate) fn fetch(
     cache.checked(&snapshot, &chosen.files)
 }
 
-/// Makes `file` in the snapshot a link to the blob of `bytes`, or a copy where links are not allowed.
+/// Makes `file` in the snapshot a link to the blob of `bytes`, or a copy where links are not allowed or not followed.
 fn link(blob: &Path, bytes: u64, snapshot: &Path, file: &str) -> Result<(), Error> {
     let at = snapshot.join(file);
     let is_there = || at.metadata().is_ok_and(|facts| facts.is_file() && facts.len() == bytes);
@@ -67,9 +67,10 @@ fn link(blob: &Path, bytes: u64, snapshot: &Path, file: &str) -> Result<(), Erro
     // A link whose blob was deleted, or an incomplete copy.
     let _ = std::fs::remove_file(&at);
     let name = blob.file_name().unwrap_or_default();
-    let up = "../".repeat(Path::new(file).components().count() + 1);
-    let target = Path::new(&up).join("blobs").join(name);
-    let made = symlink(&target, &at)
+    // Windows follows links whose separators are its own.
+    let up = std::iter::repeat_n("..", Path::new(file).components().count() + 1);
+    let target = up.chain(["blobs"]).collect::<PathBuf>().join(name);
+    let made = link_followed(&target, &at)
         .or_else(|_| std::fs::hard_link(blob, &at))
         .or_else(|_| copy(blob, &at));
     match made {
@@ -77,6 +78,16 @@ fn link(blob: &Path, bytes: u64, snapshot: &Path, file: &str) -> Result<(), Erro
         Err(_) if is_there() => Ok(()),
         made => made.map_err(Error::io(&at)),
     }
+}
+
+/// Makes a symbolic link that can be followed, or none.
+fn link_followed(target: &Path, at: &Path) -> std::io::Result<()> {
+    symlink(target, at)?;
+    let followed = at.metadata().map(drop);
+    if followed.is_err() {
+        let _ = std::fs::remove_file(at);
+    }
+    followed
 }
 
 /// Copies a file: under a temporary name, which is then renamed.
@@ -130,6 +141,15 @@ mod tests {
             link(&blob, 5, &snapshot, "m.gguf").unwrap();
             assert_eq!(std::fs::read_to_string(snapshot.join("m.gguf")).unwrap(), "whole");
         }
+    }
+
+    #[test]
+    fn a_link_that_cannot_be_followed_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let (blob, snapshot) = (folder.path().join("elsewhere"), folder.path().join("snapshots/1"));
+        std::fs::write(&blob, "whole").unwrap();
+        link(&blob, 5, &snapshot, "sub/m.gguf").unwrap();
+        assert_eq!(std::fs::read_to_string(snapshot.join("sub/m.gguf")).unwrap(), "whole");
     }
 
     #[test]

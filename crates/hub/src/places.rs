@@ -80,14 +80,24 @@ impl Places {
     /// As variables say, which are those of `huggingface_hub`, llama.cpp and ollama:
     ///
     /// - the cache is in `LLAMA_CACHE`, `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `$HF_HOME/hub`,
-    ///   `$XDG_CACHE_HOME/huggingface/hub` or `~/.cache/huggingface/hub`, whichever is set first;
+    ///   `$XDG_CACHE_HOME/huggingface/hub` or `~/.cache/huggingface/hub`, whichever is set first; `~`, also at the beginning
+    ///   of a value, is the user's folder;
     /// - the token is `HF_TOKEN`, or in the file `HF_TOKEN_PATH` or `$HF_HOME/token`;
     /// - `HF_ENDPOINT` is the hub's address, `HF_HUB_OFFLINE=1` forbids connections;
     /// - `OLLAMA_MODELS` is ollama's folder.
     pub fn from_variables(variable: &dyn Fn(&str) -> Option<OsString>) -> Places {
-        let folder = |name: &str| variable(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-        let text = |name: &str| folder(name).and_then(|path| path.to_str().map(str::to_owned));
-        let home = folder("HOME").or_else(|| folder("USERPROFILE"));
+        let given = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let text = |name: &str| given(name).and_then(|value| value.into_string().ok());
+        // A shell on Windows may have a HOME of its own, which Python does not read.
+        let homes = if cfg!(windows) { ["USERPROFILE", "HOME"] } else { ["HOME", "USERPROFILE"] };
+        let home = homes.iter().find_map(|name| given(name)).map(PathBuf::from);
+        let folder = |name: &str| {
+            let path = PathBuf::from(given(name)?);
+            Some(match (path.strip_prefix("~"), &home) {
+                (Ok(rest), Some(home)) => home.join(rest),
+                _ => path,
+            })
+        };
         let below = |path: &str| home.as_ref().map(|home| home.join(path));
         let hf_home = folder("HF_HOME")
             .or_else(|| Some(folder("XDG_CACHE_HOME")?.join("huggingface")))
@@ -150,6 +160,10 @@ mod tests {
             (&[("HF_HOME", "/f"), ("HF_HUB_CACHE", "/c")], "/c"),
             (&[("HF_HUB_CACHE", "/c"), ("LLAMA_CACHE", "/l")], "/l"),
             (&[("HOME", "/h"), ("HF_HOME", "")], "/h/.cache/huggingface/hub"),
+            (&[("HOME", "/h"), ("HF_HOME", "~/f")], "/h/f/hub"),
+            (&[("HOME", "/h"), ("HF_HUB_CACHE", "~")], "/h"),
+            (&[("HOME", "/h"), ("HF_HOME", "~other/f")], "~other/f/hub"),
+            (&[("HF_HOME", "~/f")], "~/f/hub"),
         ];
         for (set, expected) in cases {
             assert_eq!(places(set).cache, Some(PathBuf::from(expected)), "{set:?}");

@@ -123,12 +123,12 @@ async fn serve(
         urls.push(listen(address, scheme, sender.clone()).await?);
     }
     drop(sender);
+    let mut signals = Signals::new()?;
     tell(Notice::Listening(urls.clone()));
     let loading = app.clone();
     let mut load = tokio::spawn(async move { loading.models.load_first().await });
     let shared = Connections::new(app.clone(), router(app.clone()), tls);
     let graceful = GracefulShutdown::new();
-    let mut signals = Signals::new()?;
     let mut is_loaded = false;
     loop {
         tokio::select! {

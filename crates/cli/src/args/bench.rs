@@ -213,8 +213,11 @@ fn threads(given: &str) -> Result<Numbers, String> {
     }
 }
 
-/// Parses placements: `auto`, `all`, a percentage or numbers.
+/// Parses placements: `auto`, `all`, a percentage or numbers. As in llama-bench, which places nothing by itself, -1 is `all`.
 fn offloads(given: &str) -> Result<Offloads, String> {
+    if given == "-1" {
+        return Ok(Offloads(vec![Offload::All]));
+    }
     if let Ok(one) = offload(given) {
         return Ok(Offloads(vec![one]));
     }

@@ -231,9 +231,9 @@ fn overlap(given: &str) -> Result<Overlap, String> {
 pub(super) fn offload(given: &str) -> Result<Offload, String> {
     let wrong = || "it must be auto, all, a number of layers or a percentage".to_owned();
     match given {
-        "auto" => return Ok(Offload::Auto),
-        // llama.cpp takes -1 for all.
-        "all" | "-1" => return Ok(Offload::All),
+        // llama.cpp takes -1 for auto.
+        "auto" | "-1" => return Ok(Offload::Auto),
+        "all" => return Ok(Offload::All),
         _ => {}
     }
     match given.strip_suffix('%') {
@@ -350,7 +350,7 @@ mod tests {
         let cases = [
             ("auto", Offload::Auto),
             ("all", Offload::All),
-            ("-1", Offload::All),
+            ("-1", Offload::Auto),
             ("12", Offload::Count(12)),
             ("50%", Offload::Percent(50)),
         ];

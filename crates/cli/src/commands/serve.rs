@@ -16,7 +16,7 @@ use super::run::{DraftSource, settings};
 use crate::args::{LogFormat, Serve, Serving};
 use crate::demo::{self, Applied, Source};
 use crate::failure::{Failure, IO, USAGE};
-use crate::{output, trace};
+use crate::{interrupt, output, trace};
 
 /// Requests that run at once by default.
 const PARALLEL: usize = 8;
@@ -44,7 +44,11 @@ pub fn execute(args: &Serve) -> Result<u8, Failure> {
     let mut written = Ok(());
     let mut urls = Vec::new();
     let result = bilayer_server::run(config, &Stopper::default(), |notice| match notice {
-        Notice::Listening(found) => urls = found,
+        Notice::Listening(found) => {
+            // A download may have installed the handler that ends the process.
+            interrupt::release();
+            urls = found;
+        }
         Notice::Ready { map } => {
             if let Some(map) = map {
                 output::note(&format!("placement: {map}"));

@@ -5,10 +5,13 @@ use serde_json::Value;
 use super::Checkpoint;
 use crate::Error;
 
+/// The folder of named templates, beside `chat_template.jinja`.
+const FOLDER: &str = "additional_chat_templates";
+
 /// Templates by name, starting with the unnamed default if there is one.
 ///
-/// A separate file takes precedence over `tokenizer_config.json`, which contains one template or a list of
-/// named ones.
+/// Separate files, `chat_template.jinja` and those in [`FOLDER`], take precedence over `tokenizer_config.json`, which
+/// contains one template or a list of named ones.
 ///
 /// # Errors
 /// [`Error::Checkpoint`] if a file cannot be read or has unexpected contents.
@@ -37,11 +40,31 @@ pub(crate) fn templates(
             json.and_then(|json| json["chat_template"].as_str().map(str::to_owned))
         }
     };
-    if let Some(own) = own {
-        templates.retain(|(name, _)| name.is_some());
-        templates.push((None, own));
+    let own = own.map(|own| (None, own)).into_iter();
+    for (name, source) in own.chain(additional(checkpoint)?) {
+        templates.retain(|(other, _)| *other != name);
+        templates.push((name, source));
     }
     templates.sort();
+    Ok(templates)
+}
+
+/// The templates of [`FOLDER`], each under its file's stem.
+fn additional(checkpoint: &Checkpoint) -> Result<Vec<(Option<String>, String)>, Error> {
+    let unreadable = |error: std::io::Error| checkpoint.unreadable(FOLDER, &error);
+    let entries = match std::fs::read_dir(checkpoint.folder().join(FOLDER)) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(unreadable)?,
+    };
+    let mut templates = Vec::new();
+    for entry in entries {
+        let file = entry.map_err(unreadable)?.file_name();
+        let file = file.to_string_lossy();
+        let Some(name) = file.strip_suffix(".jinja") else { continue };
+        if let Some(source) = checkpoint.text(&format!("{FOLDER}/{file}"))? {
+            templates.push((Some(name.to_owned()), source));
+        }
+    }
     Ok(templates)
 }
 

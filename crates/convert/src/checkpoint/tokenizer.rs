@@ -15,14 +15,16 @@ mod words;
 
 /// The file that most checkpoints provide.
 const JSON: &str = "tokenizer.json";
-/// SentencePiece models: the file's name, and how the model numbers its pieces.
+/// SentencePiece models: the file's name, and how the model numbers its pieces. CamemBERT's file has XLM-RoBERTa's name.
 const PIECES: [(&str, Numbers); 3] = [
     ("tokenizer.model", Numbers::Own),
     ("spiece.model", Numbers::T5),
-    ("sentencepiece.bpe.model", Numbers::Fairseq),
+    ("sentencepiece.bpe.model", Numbers::XlmRoberta),
 ];
 /// BERT's word list.
 const WORDS: &str = "vocab.txt";
+/// Added tokens by text, which older versions of transformers write.
+const ADDED: &str = "added_tokens.json";
 
 /// Inputs of the conversion.
 pub(crate) struct Source<'c> {
@@ -33,6 +35,8 @@ pub(crate) struct Source<'c> {
     config: &'c Value,
     /// `special_tokens_map.json`, or null.
     map: Value,
+    /// `added_tokens.json`, or null.
+    added: Value,
     /// `generation_config.json`, or null.
     generation: &'c Value,
     /// Rows of the embedding, equal to the number of tokens in the file.
@@ -79,7 +83,8 @@ pub(crate) fn tokenizer(
 ) -> Result<Option<Vocabulary<'static>>, Error> {
     let json = checkpoint.json(JSON)?.unwrap_or_default();
     let map = checkpoint.json("special_tokens_map.json")?.unwrap_or_default();
-    let source = Source { checkpoint, json, config, map, generation, rows };
+    let added = checkpoint.json(ADDED)?.unwrap_or_default();
+    let source = Source { checkpoint, json, config, map, added, generation, rows };
     let Some((file, mut vocabulary)) = source.read(architecture)? else { return Ok(None) };
     source.specials(&mut vocabulary);
     let unusable = |source| {
@@ -101,6 +106,10 @@ impl Source<'_> {
             let Some(bytes) = checkpoint.bytes(file)? else { continue };
             match sentencepiece::parse(&bytes) {
                 Ok(model) => {
+                    let numbers = match numbers {
+                        Numbers::XlmRoberta if self.is_camembert() => Numbers::Camembert,
+                        numbers => numbers,
+                    };
                     let made = self.pieces(file, model, numbers)?;
                     return Ok(Some((file, made)));
                 }
@@ -136,8 +145,22 @@ impl Source<'_> {
         made.map(|made| Some((JSON, made)))
     }
 
-    /// Added tokens, each once; entries of `tokenizer_config.json` take precedence.
+    /// Whether the tokenizer is CamemBERT's, by its class or, where that says nothing, by the model.
+    fn is_camembert(&self) -> bool {
+        let class = self.config["tokenizer_class"].as_str().unwrap_or_default();
+        let is_of = |name: &str| class.starts_with(name);
+        let model = &self.checkpoint.settings().0["model_type"];
+        is_of("Camembert") || (!is_of("XLMRoberta") && model == "camembert")
+    }
+
+    /// Added tokens; of several with an id the last one counts: entries of `tokenizer_config.json`, then those of
+    /// `tokenizer.json`, then `added_tokens.json`.
     fn added(&self) -> Vec<Added> {
+        let older = self.added.as_object().into_iter().flatten().filter_map(|(text, id)| {
+            let id = usize::try_from(id.as_u64()?).ok()?;
+            let control = looks_special(text) || self.names(text);
+            Some(Added { id, text: text.clone(), control })
+        });
         let flag = |value: &Value| value["special"].as_bool().unwrap_or(false);
         let one = |id: Option<u64>, value: &Value| {
             let (id, text) = (usize::try_from(id?).ok()?, value["content"].as_str()?);
@@ -148,7 +171,20 @@ impl Source<'_> {
         let listed = listed.filter_map(|value| one(value["id"].as_u64(), value));
         let decoder = self.config["added_tokens_decoder"].as_object().into_iter().flatten();
         let decoder = decoder.filter_map(|(id, value)| one(id.parse().ok(), value));
-        listed.chain(decoder).collect()
+        older.chain(listed).chain(decoder).collect()
+    }
+
+    /// Whether a configuration names `text` as a special token.
+    fn names(&self, text: &str) -> bool {
+        let is_text = |token: &Value| token == text || token["content"] == text;
+        [self.config, &self.map].into_iter().filter_map(Value::as_object).flatten().any(
+            |(key, value)| match value {
+                Value::Array(tokens) => {
+                    key == "additional_special_tokens" && tokens.iter().any(is_text)
+                }
+                token => key.ends_with("_token") && is_text(token),
+            },
+        )
     }
 
     /// The ids of `model.vocab` in `tokenizer.json`, validated against the rows of the embedding.

@@ -69,6 +69,9 @@ fn alpha(checkpoint: &Checkpoint) -> Result<f32, Error> {
         "alpha_pattern",
         "lora_bias",
         "alora_invocation_tokens",
+        "layer_replication",
+        "use_qalora",
+        "kasa_config",
     ] {
         if !is_absent(&settings[key]) {
             return Err(wrong(&format!(
@@ -76,6 +79,15 @@ fn alpha(checkpoint: &Checkpoint) -> Result<f32, Error> {
                 settings[key]
             )));
         }
+    }
+    // These start from a part of the base that is taken out of it; PEFT writes `true` when it saves them as plain LoRA.
+    let start = settings["init_lora_weights"].as_str().unwrap_or_default();
+    let changes_base = ["pissa", "olora", "corda", "loftq", "lora_ga"];
+    if changes_base.iter().any(|name| start.to_ascii_lowercase().starts_with(name)) {
+        let advice = "save it with `path_initial_model_for_weight_conversion`, or merge it";
+        return Err(wrong(&format!(
+            "`init_lora_weights` is {start}, which changes the base model; {advice}"
+        )));
     }
     let number = |key: &str| {
         let number = settings[key].as_f64().filter(|number| *number > 0.0 && number.is_finite());

@@ -63,7 +63,7 @@ fn a_file_is_flushed_then_renamed_then_its_folder_is_flushed() {
 }
 
 #[test]
-fn whatever_operation_fails_is_named_and_leaves_no_half_file() {
+fn whatever_operation_fails_is_named_and_leaves_whole_files() {
     let folder = folder();
     let path = folder.path().join("model.gguf");
     for (passes, operation) in SMALL.into_iter().enumerate() {
@@ -81,8 +81,33 @@ fn whatever_operation_fails_is_named_and_leaves_no_half_file() {
         assert!(disk.operations().starts_with(&SMALL[..=passes]), "{:?}", disk.operations());
         let is_old = std::fs::read(&path).unwrap() == b"the old file";
         assert_eq!(is_old, !SMALL[..passes].contains(&Operation::Rename), "{operation:?} {passes}");
+        if operation == Operation::Rename {
+            let mut names = listing(folder.path());
+            names.retain(|name| name != "model.gguf");
+            let [kept] = &names[..] else { panic!("{names:?}") };
+            assert!(source.to_string().contains(kept.as_str()), "{source}");
+            bilayer_gguf::File::open(&folder.path().join(kept)).expect("a complete file");
+            continue;
+        }
+        // A kept file is removed by the next writer of the same path.
         assert_eq!(listing(folder.path()), ["model.gguf"], "{operation:?}");
     }
+}
+
+#[test]
+fn a_complete_file_that_cannot_take_its_name_is_kept() {
+    let folder = folder();
+    let path = folder.path().join("model.gguf");
+    let mut draft = create(&path, Access::Usual).unwrap();
+    draft.write_all(b"whole").unwrap();
+    std::fs::create_dir(&path).unwrap();
+    let error = draft.finish(&path).expect_err("a folder is not replaced").to_string();
+    let [kept, _] = listing(folder.path()).try_into().expect("the file and the folder");
+    assert!(error.ends_with(&kept), "{error}");
+    assert_eq!(std::fs::read(folder.path().join(kept)).unwrap(), b"whole");
+    std::fs::remove_dir(&path).unwrap();
+    write_small(&path).unwrap();
+    assert_eq!(listing(folder.path()), ["model.gguf"]);
 }
 
 /// Two MiB go past the buffer, so that their source sees what the disk says.

@@ -191,7 +191,7 @@ impl BlobPart {
 
     /// Compares the checksum; bytes that are wrong are deleted.
     fn check(self, blob: &Blob) -> Result<(), Error> {
-        self.file.sync_all().map_err(Error::io(&self.path))?;
+        flush(&self.file).map_err(Error::io(&self.path))?;
         let digest = self.sha256.finalize();
         let found: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         match blob.sha256() {
@@ -203,6 +203,23 @@ impl BlobPart {
             _ => Ok(()),
         }
     }
+}
+
+/// Flushes a file to the disk. On macOS the standard library asks for a flush of the drive's own cache, which network file
+/// systems and those of FUSE refuse; `fsync` is then the most they do.
+fn flush(file: &File) -> io::Result<()> {
+    let flushed = file.sync_all();
+    #[cfg(unix)]
+    {
+        use rustix::io::Errno;
+
+        let refusals = [Errno::NOTSUP, Errno::OPNOTSUPP, Errno::NOTTY, Errno::INVAL];
+        let errno = flushed.as_ref().err().and_then(Errno::from_io_error);
+        if errno.is_some_and(|errno| refusals.contains(&errno)) {
+            return rustix::fs::fsync(file).map_err(io::Error::from);
+        }
+    }
+    flushed
 }
 
 /// Refuses a download that the disk has no space for.

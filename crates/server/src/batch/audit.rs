@@ -8,9 +8,10 @@
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use bilayer_gguf::temporary;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -61,7 +62,7 @@ impl Log {
         let path = audit.path.as_path();
         let written = Error::io(path, "be written");
         let mut options = OpenOptions::new();
-        options.read(true).create(true).append(true);
+        options.read(true).write(true).create(true).truncate(false);
         let mut file = options.open(path).map_err(&written)?;
         // Where locks are unsupported, nobody is kept out.
         if let Err(std::fs::TryLockError::WouldBlock) = file.try_lock() {
@@ -70,6 +71,7 @@ impl Log {
         }
         let (known, whole) = read(path, &mut file)?;
         file.set_len(whole).map_err(&written)?;
+        file.seek(SeekFrom::Start(whole)).map_err(&written)?;
         let goes_on = known.requests == requests && known.output.is_none();
         let answered = if goes_on { known.answers } else { HashMap::new() };
         let mut log = Log { file, path: path.to_owned(), head: known.head, answered };
@@ -116,7 +118,7 @@ impl Log {
     /// # Errors
     /// It cannot be written.
     pub fn close(self) -> Result<String, Error> {
-        self.file.sync_all().map_err(Error::io(&self.path, "be written"))?;
+        temporary::flush(&self.file).map_err(Error::io(&self.path, "be written"))?;
         Ok(self.head)
     }
 

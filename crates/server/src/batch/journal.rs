@@ -162,7 +162,7 @@ impl Journal {
     /// It cannot.
     pub fn sync(&mut self) -> Result<(), Error> {
         self.synced = Instant::now();
-        self.file.sync_data().map_err(Error::io(&self.path, "be written"))
+        temporary::flush(&self.file).map_err(Error::io(&self.path, "be written"))
     }
 
     /// Writes all answers in the order of the requests, atomically. Returns the output's hash.

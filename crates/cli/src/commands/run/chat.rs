@@ -338,7 +338,7 @@ impl Chat {
                 output::note("the last answer has no reasoning");
             }
             Command::Tool(text) => return self.result(text),
-            Command::Think => output::note(&terminal::dimmed(self.reasoning.trim())),
+            Command::Think => output::note(&terminal::dimmed_note(self.reasoning.trim())),
             Command::Model(None) => {
                 output::note(&report::opening(&self.model, &self.session));
                 output::note("/model NAME continues with another; `bilayer models` lists them");

@@ -6,7 +6,7 @@ use bilayer_text::Vocabulary;
 use serde_json::Value;
 
 use super::super::sentencepiece::{BYTE_PAIRS, Model, Piece, UNIGRAM};
-use super::{BYTE, CONTROL, JSON, Source, Tokens, UNKNOWN, USER_DEFINED, pairs};
+use super::{BYTE, CONTROL, JSON, Source, Tokens, UNKNOWN, UNUSED, USER_DEFINED, pairs};
 use crate::Error;
 
 /// How a model numbers the pieces of its SentencePiece model.
@@ -18,12 +18,24 @@ pub(super) enum Numbers {
     T5,
     /// As fairseq does for XLM-RoBERTa: four special tokens, then the pieces behind the three of SentencePiece, then the
     /// masked word. Source: transformers' `tokenization_xlm_roberta.py`.
-    Fairseq,
+    XlmRoberta,
+    /// As fairseq does for CamemBERT: five tokens in place of the unknown one, then all other pieces, whose first two begin and
+    /// end a text, then the masked word. Source: transformers' `CamembertConverter`.
+    Camembert,
 }
 
-/// The tokens that replace SentencePiece's unknown, begin and end in fairseq's numbers.
-const FAIRSEQ: [(&str, i32); 4] =
+/// The tokens that replace SentencePiece's unknown, begin and end in XLM-RoBERTa's numbers.
+const XLM_ROBERTA: [(&str, i32); 4] =
     [("<s>", CONTROL), ("<pad>", CONTROL), ("</s>", CONTROL), ("<unk>", UNKNOWN)];
+
+/// The tokens that replace SentencePiece's unknown in CamemBERT's numbers.
+const CAMEMBERT: [(&str, i32); 5] = [
+    ("<s>NOTUSED", UNUSED),
+    ("<pad>", CONTROL),
+    ("</s>NOTUSED", UNUSED),
+    ("<unk>", UNKNOWN),
+    ("<unk>NOTUSED", UNUSED),
+];
 
 impl Source<'_> {
     /// From a SentencePiece model, the file `file`.
@@ -40,8 +52,16 @@ impl Source<'_> {
         if model.space_is_last {
             return Err(wrong("has words that end with their space, which are not supported"));
         }
-        if numbers == Numbers::Fairseq {
-            renumber(&mut model);
+        match numbers {
+            Numbers::Own | Numbers::T5 => {}
+            Numbers::XlmRoberta => {
+                renumber(&mut model, 3, &XLM_ROBERTA);
+                (model.bos, model.pad, model.eos, model.unk) = (0, 1, 2, 3);
+            }
+            Numbers::Camembert => {
+                renumber(&mut model, 1, &CAMEMBERT);
+                (model.bos, model.pad, model.eos, model.unk) = (5, 1, 6, 3);
+            }
         }
         let (len, rows) = (model.pieces.len(), self.rows);
         if len > rows {
@@ -74,8 +94,8 @@ impl Source<'_> {
                 ..vocabulary("llama", tokens, ids)
             });
         }
-        // Unless a file says more: XLM-RoBERTa's texts have all, those of Llama's file begin, and those of T5's end with one.
-        let is_fairseq = numbers == Numbers::Fairseq;
+        // Unless a file says more: XLM-RoBERTa's and CamemBERT's texts have all, those of Llama's file begin, and those of T5's end with one.
+        let is_fairseq = matches!(numbers, Numbers::XlmRoberta | Numbers::Camembert);
         Ok(Vocabulary {
             charsmap: model.charsmap.into(),
             sep: ids.eos.filter(|_| is_fairseq),
@@ -119,13 +139,12 @@ impl Source<'_> {
     }
 }
 
-/// Gives a model fairseq's numbers.
-fn renumber(model: &mut Model) {
-    let special = FAIRSEQ.map(|(text, kind)| Piece { text: text.into(), score: 0.0, kind });
-    let behind = model.pieces.len().min(3);
-    model.pieces.splice(..behind, special);
-    model.pieces.push(Piece { text: "<mask>".into(), score: 0.0, kind: CONTROL });
-    (model.bos, model.pad, model.eos, model.unk) = (0, 1, 2, 3);
+/// Gives a model fairseq's numbers: `special` in place of its first `replaced` pieces, and the masked word at the end.
+fn renumber(model: &mut Model, replaced: usize, special: &[(&str, i32)]) {
+    let piece = |(text, kind): (&str, i32)| Piece { text: text.into(), score: 0.0, kind };
+    let replaced = model.pieces.len().min(replaced);
+    model.pieces.splice(..replaced, special.iter().copied().map(piece));
+    model.pieces.push(piece(("<mask>", CONTROL)));
 }
 
 /// A SentencePiece vocabulary of these tokens, with the ids of special ones in `ids`.

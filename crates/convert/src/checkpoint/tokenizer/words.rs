@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use bilayer_text::Vocabulary;
+use serde_json::Value;
 
 use super::{Added, CONTROL, JSON, NORMAL, Source, Tokens, WORDS};
 use crate::Error;
@@ -15,7 +16,8 @@ impl Source<'_> {
             let reason = format!("words go on with {prefix}; only \"##\" is supported");
             return Err(self.checkpoint.wrong(JSON, &reason));
         }
-        let normalizer = &self.json["normalizer"];
+        let normalizer = normalizer(&self.json["normalizer"])
+            .map_err(|reason| self.checkpoint.wrong(JSON, &reason))?;
         let mut tokens = self.vocab()?;
         for (id, text) in tokens.texts.iter_mut().enumerate() {
             if tokens.types[id] == NORMAL {
@@ -53,17 +55,15 @@ impl Source<'_> {
         strip_accents: Option<bool>,
     ) -> Result<Vocabulary<'static>, Error> {
         let added: Vec<Added> = self.added();
-        match added.is_empty() {
-            false => tokens.add(added),
-            // BERT's special tokens, if only the word list is available.
-            true => {
-                for name in ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] {
-                    if let Some(id) = tokens.texts.iter().position(|text| text == name) {
-                        tokens.types[id] = CONTROL;
-                    }
+        // BERT's special tokens, where no file lists them.
+        if added.is_empty() || self.json.is_null() {
+            for name in ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] {
+                if let Some(id) = tokens.texts.iter().position(|text| text == name) {
+                    tokens.types[id] = CONTROL;
                 }
             }
         }
+        tokens.add(added);
         Ok(Vocabulary {
             model: "bert".into(),
             tokens: tokens.texts.into_iter().map(Cow::Owned).collect(),
@@ -73,6 +73,27 @@ impl Source<'_> {
             ..Vocabulary::default()
         })
     }
+}
+
+/// The step of a normalizer that is BERT's: itself, or one within it. Steps that leave texts as BERT's makes them are skipped.
+fn normalizer(step: &Value) -> Result<&Value, String> {
+    let mut found = &Value::Null;
+    let single = std::slice::from_ref(step);
+    let steps = match step["type"].as_str() {
+        Some("Sequence") => step["normalizers"].as_array().map_or(&[][..], Vec::as_slice),
+        _ => single,
+    };
+    for step in steps {
+        match step["type"].as_str() {
+            None if step.is_null() => {}
+            Some("BertNormalizer") if found.is_null() => found = step,
+            _ => {
+                let shown: String = step.to_string().chars().take(80).collect();
+                return Err(format!("`normalizer`: {shown} is not supported; BERT's is"));
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// The spelling in GGUF, which marks the start of a word instead of its continuation; tokens in brackets are
