@@ -377,15 +377,14 @@ impl Backend for Gpu {
         self.states.retain(|id, _| holding.states.contains(id));
         self.slot_caches.clear();
         self.pool = Pool::default();
-        self.weights.reserve(holding.weights, holding.streamed)
+        self.weights.reserve(holding)
     }
 
     fn ready(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<(), GraphError> {
         self.reserve_caches(segment, &limits)?;
         let mut weights =
             segment.graph.nodes[segment.nodes.clone()].iter().flat_map(|n| n.op.weights());
-        // Weights that shaders read in the file have no place yet; with them there is no upload to overlap with
-        // either.
+        // A weight that was not announced has no place before it is loaded.
         if !weights.all(|id| self.weights.placed(id).is_some()) {
             return Ok(());
         }
@@ -395,10 +394,6 @@ impl Backend for Gpu {
         // Errors are reported when the segment is compiled.
         rayon::spawn(move || sources.par_iter().for_each(|source| drop(device.pipeline(source))));
         Ok(())
-    }
-
-    fn share(&mut self, map: &SharedBytes) {
-        self.weights.share(map);
     }
 
     fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), GraphError> {

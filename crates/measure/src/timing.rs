@@ -10,8 +10,8 @@ use std::time::Duration;
 use bilayer_engine::Error;
 use bilayer_engine::session::Subject;
 use bilayer_graph::{
-    Backend, Exactness, Facts, Graph, Holding, Limits, PAGE_TOKENS, Rows, SegmentId, SharedBytes,
-    Span, StateSpan, Step, Weight,
+    Backend, Exactness, Facts, Graph, Holding, Limits, MappedWeight, PAGE_TOKENS, Rows, SegmentId,
+    SharedBytes, Span, StateSpan, Step, Weight,
 };
 use bilayer_scheduler::{
     BATCH_TOKENS, Cost, DeviceTimes, PROMPT_TOKENS, Placement, PlannedSegment, cut,
@@ -135,9 +135,9 @@ fn load(
     let ids: HashSet<_> = nodes.flat_map(|node| node.op.weights()).collect();
     let weights: Vec<&Weight> =
         graph.weights.iter().filter(|weight| ids.contains(&weight.id)).collect();
-    let file = subject.model.file();
-    file.maps().for_each(|map| backend.share(map));
-    backend.reserve(&Holding { weights: &weights, ..Holding::default() })?;
+    let mapped: Vec<MappedWeight> =
+        weights.iter().filter_map(|weight| subject.model.mapped(weight)).collect();
+    backend.reserve(&Holding { weights: &weights, mapped: &mapped, ..Holding::default() })?;
     for segment in parts.iter().flatten() {
         backend.ready(&segment.segment(graph), limits)?;
     }
