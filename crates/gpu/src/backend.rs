@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bilayer_graph::{
     Attend, Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Limits, Op,
-    OpKind, OpTime, Segment, SegmentId, SharedBytes, StateId, StateInfo, Step, Value, Weight,
-    WeightId,
+    OpTime, Segment, SegmentId, SharedBytes, StateId, StateInfo, Step, Value, Weight, WeightId,
 };
 use bilayer_quant::Type;
 use rayon::prelude::*;
@@ -202,7 +201,7 @@ impl Gpu {
         let mut taken = Vec::new();
         for node in &segment.graph.nodes[segment.nodes.clone()] {
             if let Some(id) = node.op.state() {
-                self.reserve_state(id, (segment.graph.state(id), node.op.kind()), limits)?;
+                self.reserve_state(id, segment.graph.state(id), limits)?;
             }
             let Op::Attend(Attend { cache: Some(id), .. }) = &node.op else { continue };
             let info = segment.graph.cache(*id);
@@ -241,7 +240,7 @@ impl Gpu {
     fn reserve_state(
         &mut self,
         id: StateId,
-        info: (&StateInfo, OpKind),
+        info: &StateInfo,
         limits: &Limits,
     ) -> Result<(), GraphError> {
         match self.states.get(&id) {
