@@ -73,6 +73,7 @@ pub struct Device {
     /// Submissions that are done: a device under which this grows is slow, not lost.
     finished: Arc<AtomicU64>,
     block_bytes: u64,
+    margin_bytes: Option<u64>,
     /// Whether shaders check accesses for bounds.
     checked: bool,
 }
@@ -97,6 +98,8 @@ pub struct DeviceOptions {
     pub timeout: Duration,
     /// Operations per second by which work is cut into dispatches; measured if `None`.
     pub rate: Option<u64>,
+    /// Bytes of its memory that plans leave free, if not their default.
+    pub margin_bytes: Option<u64>,
 }
 
 impl Default for DeviceOptions {
@@ -111,6 +114,7 @@ impl Default for DeviceOptions {
             coop_edge: None,
             timeout: TIMEOUT,
             rate: None,
+            margin_bytes: None,
         }
     }
 }
@@ -173,6 +177,7 @@ impl Device {
             adapter: adapter.raw().clone(),
             finished: Arc::default(),
             block_bytes: options.block_bytes.unwrap_or(u64::MAX),
+            margin_bytes: options.margin_bytes,
             checked: options.checked,
         })
     }
@@ -302,7 +307,7 @@ impl Device {
         let host = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::MAP_WRITE;
         if bytes >= BUDGET_BYTES_MIN && (usage & host).is_empty() {
             let memory = memory::of(&self.adapter);
-            if !memory.fits(bytes) {
+            if !memory.fits(bytes, self.margin_bytes) {
                 return Err(out_of_memory());
             }
         }

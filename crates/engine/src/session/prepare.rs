@@ -25,7 +25,7 @@ use super::trace::Trace;
 use super::waves::Waves;
 use super::{Failed, Overlap, Prefill, Progress, Purpose, Session, Settings, Spent, load};
 use crate::kept::Kept;
-use crate::placement::{Placing, numa_note};
+use crate::placement::{self, Placing, numa_note};
 use crate::times::{Decoding, Subject};
 use crate::{Error, Model, devices};
 
@@ -264,7 +264,14 @@ fn equipped(
         }
         refused.push(device);
         let home = fallback::host(backends, settings.cpu_options())?;
-        let refusal = Refusal { device, host: home, refused: &refused, error: &error };
+        // The host is the first device.
+        let free = device
+            .checked_sub(1)
+            .and_then(|gpu| placement::gpu_bytes(&settings.placing).get(gpu).copied());
+        let held = backends[device].held_bytes();
+        let available_bytes = held.zip(free).map(|(held, free)| held.saturating_add(free));
+        let refusal =
+            Refusal { device, host: home, refused: &refused, available_bytes, error: &error };
         let less = fallback::reduced(plan, &refusal, |placement, loss| {
             let machine = fallback::machine(backends, plan, home);
             displaced(graph, &machine, &Budget::of(&limits), placement, loss)
