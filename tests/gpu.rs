@@ -51,8 +51,8 @@ fn load(gpu: &mut Gpu, model: &Model) -> bilayer_graph::SegmentId {
 fn load_with(gpu: &mut Gpu, model: &Model, limits: Limits) -> bilayer_graph::SegmentId {
     let graph = model.graph();
     let weights: Vec<_> = graph.weights.iter().collect();
-    model.file().maps().for_each(|map| gpu.share(map));
-    gpu.reserve(&Holding { weights: &weights, ..Holding::default() }).unwrap();
+    let mapped: Vec<_> = weights.iter().filter_map(|weight| model.mapped(weight)).collect();
+    gpu.reserve(&Holding { weights: &weights, mapped: &mapped, ..Holding::default() }).unwrap();
     for weight in weights {
         let tensor = model.file().tensor(&weight.name).unwrap();
         let bytes = model.file().bytes(tensor).slice(weight.range_in_tensor());
@@ -162,6 +162,13 @@ fn mapped_weights_are_read_in_place() {
             logits(&mut gpu, segment, &model, &[1, 40, 200, 7]),
         ));
         assert_eq!(gpu.mapped_bytes(), if map { matrices } else { 0 }, "mapped: {map}");
+        // Those of a layer stay where they are while the others are released.
+        let first: Vec<_> = model.graph().weights.iter().filter(|of| of.layer == Some(0)).collect();
+        gpu.reserve(&Holding { weights: &first, ..Holding::default() }).unwrap();
+        let kept = first.iter().filter(|weight| map && weight.ty == Type::Q4_K);
+        assert_eq!(gpu.mapped_bytes(), kept.map(|weight| weight.bytes() as u64).sum::<u64>());
+        gpu.reserve(&Holding::default()).unwrap();
+        assert_eq!((gpu.mapped_bytes(), gpu.bytes()), (0, 0));
     }
     let [(mapped, bytes, logits), (_, copied, others)] = &found[..] else { panic!() };
     assert_eq!(logits, others);

@@ -1345,7 +1345,7 @@ fn attention_whose_values_are_in_its_keys() {
 #[test]
 fn pages_move_between_backends() {
     let latent = Heads { heads: 6, kv_heads: 1, head_dim: 96, in_keys: Some(64), ..HEADS };
-    let pages = [9, 4, 6];
+    let pages = [9, 4, 5];
     let [before, after] = [Owned::of(1, &[(70, 0, &pages)]), Owned::of(2, &[(1, 70, &pages)])];
     for (heads, key_type) in
         [(latent, Type::F16), (latent, Type::Q8_0), (latent, Type::Q5_1), (HEADS, Type::Q4_0)]

@@ -14,7 +14,9 @@ use bilayer_engine::generate::speculate::{
     Acceptance, Bounds, CHECKED_ROWS, DraftModel, Drafter, weigh,
 };
 use bilayer_engine::placement::{self, Execution, Placing, Simulation};
-use bilayer_engine::session::{Overlap, Run, Session, Settings, TimeDevice, Wanted, Warning, What};
+use bilayer_engine::session::{
+    Overlap, Progress, Run, Session, Settings, Stage, TimeDevice, Wanted, Warning, What,
+};
 use bilayer_engine::{Model, OpenOptions};
 use bilayer_graph::{Backend, Graph};
 use bilayer_scheduler::{
@@ -278,6 +280,42 @@ fn plans_predict_simulated_runs_within_a_tenth() {
     }
     assert_eq!(cases, 30);
     assert!(off.is_empty(), "{} are off:\n{}", off.len(), off.join("\n"));
+}
+
+/// Cards that cannot hold the head and two layers beside one that can: of an equal kind, and of another.
+#[test]
+fn a_card_without_memory_to_be_measured_leaves_the_times_of_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = Model::open(&hollow(&folder, "llama-8b"), OpenOptions::default()).unwrap();
+    let large = (24.0, 900.0, 140.0, 25.0);
+    for (small, notes) in [((0.25, 900.0, 140.0, 25.0), 0), ((0.25, 300.0, 40.0, 25.0), 1)] {
+        let kept = tempfile::tempdir().unwrap();
+        let placing = Placing {
+            simulated: Some(simulation(
+                &described((80.0, 1.5), &[large, small]),
+                Execution::ScheduleOnly,
+            )),
+            kept: Some(kept.path().to_owned()),
+            ..Placing::default()
+        };
+        for start in 0..2 {
+            let mut measures = false;
+            let progress = &mut |told: Progress| measures |= told.stage == Stage::Measuring;
+            let settings = Settings {
+                ctx_size: Some(1024),
+                time_device: Some(bilayer_measure::timing::device),
+                placing: placing.clone(),
+                progress: Some(progress),
+                ..Settings::default()
+            };
+            let session = Session::new(&model, settings).unwrap();
+            let plan = session.plan();
+            assert_eq!(plan.predicted.as_ref().unwrap().basis, Basis::Measured, "{small:?}");
+            let told = plan.notes.iter().filter(|note| note.contains("out of memory")).count();
+            assert_eq!(told, if start == 0 { notes } else { 0 }, "{:?}", plan.notes);
+            assert_eq!(measures, start == 0, "{small:?}");
+        }
+    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-// Measures the subgroup size in a workgroup of {{ threads }}: (size, subgroups, threads that saw another size).
+// Measures the subgroup size in a workgroup of {{ threads }}: (size, subgroups, threads that saw another size, threads that are
+// not the lane of their number).
 struct Params { unused: vec4<u32> }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> found: array<atomic<u32>>;
@@ -16,6 +17,10 @@ fn main(
     }
     if lanes != size {
         atomicAdd(&found[2], 1u);
+    }
+    // Kernels take a thread's number in its subgroup for its lane.
+    if lane != thread % lanes {
+        atomicAdd(&found[3], 1u);
     }
     if thread == 0u {
         atomicStore(&found[0], size + params.unused.x);

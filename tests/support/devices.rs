@@ -110,7 +110,13 @@ impl Backend for Queued {
                 })
                 .collect();
             let (caches, states, streamed) = (&caches[..], &states[..], &streamed[..]);
-            inner.reserve(&Holding { weights: &weights, caches, states, streamed })
+            inner.reserve(&Holding {
+                weights: &weights,
+                caches,
+                states,
+                streamed,
+                ..Holding::default()
+            })
         })
     }
 

@@ -39,6 +39,7 @@ const PLAIN: DeviceOptions = DeviceOptions {
     coop_edge: None,
     timeout: std::time::Duration::from_secs(30),
     rate: None,
+    margin_bytes: None,
 };
 
 /// The variants, each opened when it is first asked for: opening one compiles kernels and times a product. Without a GPU

@@ -16,6 +16,7 @@
 use bilayer_graph::{CacheInfo, CachePages, Error, Limits, PAGE_TOKENS, PageCopy, host_zeros};
 use bilayer_quant::Type;
 use bilayer_quant::cache::BLOCK;
+use rayon::prelude::*;
 
 use crate::level::Level;
 use crate::memory::{Memory, lines};
@@ -209,9 +210,13 @@ impl Cache {
         let has_values = self.layout.values_in_keys.is_none();
         let mut keys = host_zeros("saved keys", pages.len() * page_elements)?;
         let mut values = host_zeros("saved values", if has_values { keys.len() } else { 0 })?;
-        for (at, (&page, keys)) in
-            pages.iter().zip(keys.chunks_exact_mut(page_elements)).enumerate()
-        {
+        let mut of_values = values.chunks_exact_mut(page_elements);
+        let of_pages: Vec<_> = pages
+            .iter()
+            .zip(keys.chunks_exact_mut(page_elements))
+            .map(|(&page, keys)| (page, keys, of_values.next().unwrap_or_default()))
+            .collect();
+        of_pages.into_par_iter().for_each(|(page, keys, values)| {
             for head in 0..kv_heads {
                 // SAFETY: guaranteed by the caller.
                 let (key, value) = unsafe { self.block(page, head) };
@@ -222,14 +227,13 @@ impl Cache {
                         *to = key.float(i * PAGE_TOKENS + token, scale);
                     }
                     let Some(value) = value else { continue };
-                    let to = at * page_elements + to;
                     for (i, to) in values[to..to + dim].iter_mut().enumerate() {
                         let at = token * value_stride + i;
                         *to = value.float(at, at / BLOCK);
                     }
                 }
             }
-        }
+        });
         Ok(CachePages { keys, values })
     }
 
@@ -242,14 +246,17 @@ impl Cache {
         let width = kv_heads * dim;
         // Values in keys are empty rows of their own.
         let value = |at: usize| data.values.get(at * dim..(at + 1) * dim).unwrap_or_default();
-        let slots = pages.iter().flat_map(|&page| (0..PAGE_TOKENS).map(move |slot| (page, slot)));
-        for (token, ((page, slot), keys)) in slots.zip(data.keys.chunks_exact(width)).enumerate() {
-            for (kv_head, keys) in keys.chunks_exact(dim).enumerate() {
+        let slots =
+            || pages.iter().flat_map(|&page| (0..PAGE_TOKENS).map(move |slot| (page, slot)));
+        (0..kv_heads).into_par_iter().for_each(|kv_head| {
+            let rows = slots().zip(data.keys.chunks_exact(width)).enumerate();
+            for (token, ((page, slot), keys)) in rows {
+                let keys = &keys[kv_head * dim..][..dim];
                 let values = value(token * kv_heads + kv_head);
-                // SAFETY: guaranteed by the caller.
+                // SAFETY: guaranteed by the caller; each thread has heads of its own.
                 unsafe { self.store(level, &Tokens { page, kv_head, slot, keys, values }) };
             }
-        }
+        });
     }
 
     /// Copies pages, one after another.

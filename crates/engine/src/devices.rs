@@ -42,6 +42,12 @@ struct Wanted<'a> {
     name: Option<&'a str>,
     /// The placement for which it is opened.
     placing: &'a Placing,
+    /// Its index among the GPUs in use.
+    #[cfg_attr(
+        not(feature = "gpu"),
+        expect(dead_code, reason = "simulated devices have no margin")
+    )]
+    gpu: usize,
     /// The options of the host, with which simulated devices compute.
     host: bilayer_cpu::Options,
 }
@@ -52,6 +58,7 @@ const BACKENDS: &[Row] = &[
     {
         use std::sync::Arc;
 
+        use bilayer_gpu::device::DeviceOptions;
         use bilayer_gpu::{Gpu, Keep, Options};
 
         use crate::kept::Kept;
@@ -81,7 +88,9 @@ const BACKENDS: &[Row] = &[
                 let kept = wanted.placing.kept.as_deref();
                 let keeper = kept.map(|folder| Arc::new(Keeper(Kept::new(folder))) as _);
                 let device = wanted.name.map(str::to_owned);
-                let options = Options { device, keeper, ..Options::default() };
+                let margin_bytes = wanted.placing.margin_of(wanted.gpu);
+                let kernels = DeviceOptions { margin_bytes, ..DeviceOptions::default() };
+                let options = Options { device, keeper, kernels, ..Options::default() };
                 Ok(Box::new(Gpu::open(&options).map_err(|error| unavailable(&error))?))
             },
             facts: |wanted| bilayer_gpu::facts(wanted.name).map_err(|error| unavailable(&error)),
@@ -270,7 +279,8 @@ fn all<T>(
             for row in backends(placing) {
                 let local = |name| local(row, name, placing).map(Some);
                 let Some(name) = name.map_or(Some(None), local) else { continue };
-                let wanted = Wanted { name: name.as_deref(), placing, host };
+                let gpu = found.devices.len();
+                let wanted = Wanted { name: name.as_deref(), placing, gpu, host };
                 match of(row, &wanted) {
                     Ok(device) => return Ok(device),
                     Err(error) if matches!(refused, Error::NoGpuSupport) => refused = error,

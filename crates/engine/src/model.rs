@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use bilayer_constrain::{Constraint, Grammar, Limits, Token, Tokens};
 use bilayer_gguf::{File, MetadataOverride, OpenOptions};
-use bilayer_graph::{Graph, Lora};
+use bilayer_graph::{Graph, Lora, MappedWeight, Weight};
 use bilayer_models::{Adapted, Config, Output};
 use bilayer_quant::Type;
 use bilayer_text::{Encode, Tokenizer};
@@ -140,6 +140,23 @@ impl Model {
     /// owns.
     pub fn file(&self) -> &File {
         &self.0.file
+    }
+
+    /// Where a weight is in the file's map, or `None` if it was read into memory or is no tensor of the file.
+    pub fn mapped(&self, weight: &Weight) -> Option<MappedWeight> {
+        let file = self.file();
+        let tensor = file.bytes(file.tensor(&weight.name)?);
+        let within = |map: &SharedBytes| {
+            let start = (tensor.as_ptr() as usize).checked_sub(map.as_ptr() as usize)?;
+            let rows = weight.range_in_tensor();
+            let range = start + rows.start..start + rows.end;
+            (range.end <= map.len()).then(|| MappedWeight {
+                id: weight.id,
+                map: map.clone(),
+                range,
+            })
+        };
+        file.maps().find_map(within)
     }
 
     /// Reads the weights, and those of its adapters, and locks them in memory.

@@ -91,6 +91,11 @@ fn of_gpu(list: &[u64], gpu: usize) -> Option<u64> {
 }
 
 impl Placing {
+    /// Memory to leave free on a GPU, if it is given.
+    pub(crate) fn margin_of(&self, gpu: usize) -> Option<u64> {
+        of_gpu(&self.margin_bytes, gpu)
+    }
+
     /// Everything on the CPU.
     pub fn cpu() -> Placing {
         Placing { gpu_layers: Offload::Count(0), ..Placing::default() }
@@ -252,7 +257,7 @@ impl Placing {
         for (gpu, device) in machine.devices[1..].iter_mut().enumerate() {
             device.memory_bytes = of_gpu(&self.vram_bytes, gpu).unwrap_or(device.memory_bytes);
             let usual = MARGIN_BYTES.min(device.memory_bytes / MARGIN_SHARE);
-            margins[gpu + 1] = of_gpu(&self.margin_bytes, gpu).unwrap_or(usual);
+            margins[gpu + 1] = self.margin_of(gpu).unwrap_or(usual);
         }
         margins[0] = margins.iter().copied().max().unwrap_or(0);
         // What another model has on a device that shares memory with the host is missing there, too.

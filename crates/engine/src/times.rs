@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use bilayer_graph::{Backend, Graph, Limits, Weight};
+use bilayer_graph::{Backend, Error as DeviceError, Graph, Holding, Limits, Weight};
 use bilayer_scheduler::{Basis, DeviceTimes, Times};
 use bilayer_text::hash::fnv;
 
@@ -32,16 +32,47 @@ pub struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// Measures the times of a machine's devices. `None` if a device fails; its error is reported when the session is
-    /// made.
+    /// Measures the times of a machine's devices. One without memory for that gets the times of an equal one, or else those
+    /// of the host: a plan gains nothing by placing layers there, and may. `None` if a device fails otherwise. `notes` says
+    /// why.
     pub(crate) fn measure(
         &self,
         time_device: TimeDevice,
         backends: &mut [Box<dyn Backend>],
+        notes: &mut Vec<String>,
     ) -> Option<Times> {
-        let mut devices = Vec::with_capacity(backends.len());
+        let mut measured = Vec::with_capacity(backends.len());
         for backend in backends.iter_mut() {
-            devices.push(time_device(self, backend.as_mut()).ok()?);
+            match time_device(self, backend.as_mut()) {
+                Ok(times) => measured.push(Ok(times)),
+                Err(error @ Error::Device(DeviceError::OutOfMemory { .. })) => {
+                    // What it has loaded is given back; if that fails, the session finds it.
+                    let _ = backend.reserve(&Holding::default());
+                    measured.push(Err(error));
+                }
+                Err(error) => {
+                    notes.push(format!("{error}, so times are not measured"));
+                    return None;
+                }
+            }
+        }
+        let mut devices = Vec::with_capacity(measured.len());
+        for (backend, times) in backends.iter().zip(&measured) {
+            let identity = &backend.facts().identity;
+            let equal = || {
+                let all = backends.iter().zip(&measured);
+                let mut equal = all.filter(|(other, _)| other.facts().identity == *identity);
+                equal.find_map(|(_, times)| times.as_ref().ok().cloned())
+            };
+            devices.push(match (times, equal()) {
+                (Ok(times), _) => times.clone(),
+                (Err(_), Some(equal)) => equal,
+                (Err(error), None) => {
+                    notes.push(format!("{error}, so plans give it the speed of the CPU"));
+                    let host = measured.first()?.as_ref().ok()?;
+                    DeviceTimes { upload: None, ..host.clone() }
+                }
+            });
         }
         let times = Times { basis: Basis::Measured, devices };
         times.fit(self.graph.layers() as usize, backends.len()).then_some(times)

@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bilayer_graph::{
     Attend, Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Limits, Op,
-    OpKind, OpTime, Segment, SegmentId, SharedBytes, StateId, StateInfo, Step, Value, Weight,
-    WeightId,
+    OpTime, Segment, SegmentId, SharedBytes, StateId, StateInfo, Step, Value, Weight, WeightId,
 };
 use bilayer_quant::Type;
 use rayon::prelude::*;
@@ -202,7 +201,7 @@ impl Gpu {
         let mut taken = Vec::new();
         for node in &segment.graph.nodes[segment.nodes.clone()] {
             if let Some(id) = node.op.state() {
-                self.reserve_state(id, (segment.graph.state(id), node.op.kind()), limits)?;
+                self.reserve_state(id, segment.graph.state(id), limits)?;
             }
             let Op::Attend(Attend { cache: Some(id), .. }) = &node.op else { continue };
             let info = segment.graph.cache(*id);
@@ -241,7 +240,7 @@ impl Gpu {
     fn reserve_state(
         &mut self,
         id: StateId,
-        info: (&StateInfo, OpKind),
+        info: &StateInfo,
         limits: &Limits,
     ) -> Result<(), GraphError> {
         match self.states.get(&id) {
@@ -377,15 +376,14 @@ impl Backend for Gpu {
         self.states.retain(|id, _| holding.states.contains(id));
         self.slot_caches.clear();
         self.pool = Pool::default();
-        self.weights.reserve(holding.weights, holding.streamed)
+        self.weights.reserve(holding)
     }
 
     fn ready(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<(), GraphError> {
         self.reserve_caches(segment, &limits)?;
         let mut weights =
             segment.graph.nodes[segment.nodes.clone()].iter().flat_map(|n| n.op.weights());
-        // Weights that shaders read in the file have no place yet; with them there is no upload to overlap with
-        // either.
+        // A weight that was not announced has no place before it is loaded.
         if !weights.all(|id| self.weights.placed(id).is_some()) {
             return Ok(());
         }
@@ -395,10 +393,6 @@ impl Backend for Gpu {
         // Errors are reported when the segment is compiled.
         rayon::spawn(move || sources.par_iter().for_each(|source| drop(device.pipeline(source))));
         Ok(())
-    }
-
-    fn share(&mut self, map: &SharedBytes) {
-        self.weights.share(map);
     }
 
     fn load(&mut self, weight: &Weight, bytes: SharedBytes) -> Result<(), GraphError> {

@@ -4,11 +4,12 @@ use bilayer_graph::{
     CacheInfo, CachePages, Error as GraphError, Limits, OpKind, PAGE_TOKENS, host_zeros,
 };
 use bilayer_quant::Type;
+use rayon::prelude::*;
 
 use crate::device::Device;
 use crate::kernels::cache::{CacheLayout, CacheType, Half};
 
-/// Maximum pages in transfer to the host at once.
+/// Maximum pages in a transfer.
 const PAGES_AT_ONCE: usize = 64;
 
 /// One layer's KV cache.
@@ -78,11 +79,10 @@ impl Cache {
                 let ranges: Vec<_> = ranges.collect();
                 let bytes = device.download_ranges(buffer, &ranges)?;
                 let page_bytes = bytes.len() / pages.len();
-                for (bytes, out) in
-                    bytes.chunks_exact(page_bytes).zip(out.chunks_exact_mut(page_elements))
-                {
-                    layout.decode(half, bytes, out);
-                }
+                bytes
+                    .par_chunks_exact(page_bytes)
+                    .zip(out.par_chunks_exact_mut(page_elements))
+                    .for_each(|(bytes, out)| layout.decode(half, bytes, out));
             }
             Ok::<_, GraphError>(out)
         };
@@ -114,13 +114,15 @@ impl Cache {
                 let limit = pages.len() * page_elements;
                 return Err(GraphError::Limit { what, limit, found: data.len() });
             }
-            for (&page, values) in pages.iter().zip(data.chunks_exact(page_elements)) {
-                let bytes = layout.encode(half, values);
-                let range = layout.page_range(page);
-                let (chunks, scales) = bytes.split_at((range.end - range.start) as usize);
-                device.queue.write_buffer(buffer, range.start, chunks);
-                if !scales.is_empty() {
-                    device.queue.write_buffer(buffer, layout.scales_range(page).start, scales);
+            let mut rest = &data[..];
+            for run in pages.chunk_by(|page, next| page + 1 == *next) {
+                for pages in run.chunks(PAGES_AT_ONCE) {
+                    let (data, more) = rest.split_at(pages.len() * page_elements);
+                    rest = more;
+                    let data = data.par_chunks_exact(page_elements);
+                    let encoded: Vec<Vec<u8>> =
+                        data.map(|values| layout.encode(half, values)).collect();
+                    write(device, (buffer, layout), pages[0], &encoded);
                 }
             }
         }
@@ -155,6 +157,24 @@ impl Cache {
     }
 }
 
+/// Writes consecutive pages from `first` on, their chunks in one piece and their scales in another.
+fn write(
+    device: &Device,
+    (buffer, layout): (&wgpu::Buffer, &CacheLayout),
+    first: u32,
+    pages: &[Vec<u8>],
+) {
+    let (chunks, scales) = (layout.page_range(first), layout.scales_range(first));
+    let split = (chunks.end - chunks.start) as usize;
+    let of = |part: fn(&[u8], usize) -> &[u8]| -> Vec<u8> {
+        pages.iter().flat_map(|page| part(page, split)).copied().collect()
+    };
+    device.queue.write_buffer(buffer, chunks.start, &of(|page, split| &page[..split]));
+    if !scales.is_empty() {
+        device.queue.write_buffer(buffer, scales.start, &of(|page, split| &page[split..]));
+    }
+}
+
 fn unsupported(device: &Device, what: String) -> GraphError {
     GraphError::Unsupported { device: device.name().to_owned(), op: OpKind::Attend, what }
 }
@@ -178,12 +198,57 @@ fn layout(
         pages: limits.pages,
     };
     if layout.bytes() > device.caps().max_binding {
-        let what = format!(
-            "a cache of {} bytes in a layer (it binds {} at once; a shorter context fits)",
-            layout.bytes(),
-            device.caps().max_binding
-        );
-        return Err(unsupported(device, what));
+        let most = device.caps().max_binding;
+        // Layers on other devices may have it.
+        return Err(GraphError::OutOfMemory {
+            device: device.name().to_owned(),
+            what: format!(
+                "the keys or values of a layer, of which it binds {most} at once (a shorter context fits)"
+            ),
+            bytes: layout.bytes() as usize,
+        });
     }
     Ok(layout)
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_graph::StateInfo;
+
+    use super::*;
+    use crate::device::DeviceOptions;
+    use crate::slots::Slots;
+
+    /// Then a session places the layer elsewhere, as for any other lack of memory.
+    #[test]
+    fn what_exceeds_a_binding_does_not_fit() {
+        let Ok(adapter) = crate::find(Some("software")) else {
+            return eprintln!("skipped: no software adapter");
+        };
+        let device = Device::open(&adapter, DeviceOptions::default(), None).expect("opens");
+        let limits = Limits {
+            tokens: 1,
+            outputs: 1,
+            sequences: 1,
+            pages: 1 << 24,
+            page_entries: 1 << 24,
+            states: 1 << 24,
+            key_type: Type::F16,
+            value_type: Type::F16,
+            hadamard_keys: false,
+            fuse: true,
+            timings: false,
+            check: false,
+        };
+        let cache =
+            CacheInfo { layer: 0, kv_heads: 8, head_dim: 128, values_in_keys: None, window: None };
+        let state = StateInfo { layer: 0, elements: 1 << 10 };
+        let errors = [
+            Cache::new(&device, &cache, &limits).map(|_| ()),
+            Slots::new(&device, &state, &limits).map(|_| ()),
+        ];
+        for error in errors {
+            assert!(matches!(error, Err(GraphError::OutOfMemory { .. })), "{error:?}");
+        }
+    }
 }

@@ -73,6 +73,7 @@ pub struct Device {
     /// Submissions that are done: a device under which this grows is slow, not lost.
     finished: Arc<AtomicU64>,
     block_bytes: u64,
+    margin_bytes: Option<u64>,
     /// Whether shaders check accesses for bounds.
     checked: bool,
 }
@@ -97,6 +98,8 @@ pub struct DeviceOptions {
     pub timeout: Duration,
     /// Operations per second by which work is cut into dispatches; measured if `None`.
     pub rate: Option<u64>,
+    /// Bytes of its memory that plans leave free, if not their default.
+    pub margin_bytes: Option<u64>,
 }
 
 impl Default for DeviceOptions {
@@ -111,6 +114,7 @@ impl Default for DeviceOptions {
             coop_edge: None,
             timeout: TIMEOUT,
             rate: None,
+            margin_bytes: None,
         }
     }
 }
@@ -173,6 +177,7 @@ impl Device {
             adapter: adapter.raw().clone(),
             finished: Arc::default(),
             block_bytes: options.block_bytes.unwrap_or(u64::MAX),
+            margin_bytes: options.margin_bytes,
             checked: options.checked,
         })
     }
@@ -302,7 +307,7 @@ impl Device {
         let host = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::MAP_WRITE;
         if bytes >= BUDGET_BYTES_MIN && (usage & host).is_empty() {
             let memory = memory::of(&self.adapter);
-            if !memory.fits(bytes) {
+            if !memory.fits(bytes, self.margin_bytes) {
                 return Err(out_of_memory());
             }
         }
@@ -468,10 +473,17 @@ impl Device {
             let idle = patience.look(now - looked, finished());
             looked = now;
             if let Some(idle) = idle.filter(|_| !done()) {
+                self.abandon();
                 return Err(self.lost(format!("it finished nothing in {idle:?}")));
             }
         }
         self.check()
+    }
+
+    /// Keeps the queue of a device that hangs until the process ends. wgpu-core's queue waits for its work when it is dropped
+    /// (`vkQueueWaitIdle`), without a limit, and would block the thread that drops the last backend on this device.
+    fn abandon(&self) {
+        std::mem::forget(self.queue.clone());
     }
 
     /// From now on nothing is seen to be done, as after a kernel that does not end; a wait gives up after `timeout`. To test
@@ -544,4 +556,36 @@ fn first_lines(message: &str) -> String {
 /// Locks even after a panic elsewhere: the guarded data is only ever replaced as a whole.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether wgpu still has a device after its last user has dropped it, who did this before.
+    fn is_kept(before: impl Fn(&Device)) -> Option<bool> {
+        let adapter = crate::find(Some("software")).ok()?;
+        let device = Device::open(&adapter, DeviceOptions::default(), None).expect("opens");
+        // wgpu's device holds one for its callbacks.
+        let failure = Arc::downgrade(&device.failure);
+        device.finish().expect("it has nothing to do");
+        before(&device);
+        drop(device);
+        Some(failure.upgrade().is_some())
+    }
+
+    #[test]
+    fn a_device_that_hangs_is_not_waited_for_when_it_is_dropped() {
+        let Some(kept) = is_kept(|_| ()) else {
+            let required = std::env::var("BILAYER_REQUIRE_GPU").is_ok_and(|value| value == "1");
+            assert!(!required, "a software adapter is required");
+            return;
+        };
+        assert!(!kept, "a device that works is given back");
+        let hang = |device: &Device| {
+            device.hang(Duration::from_millis(1));
+            device.finish().expect_err("it finishes nothing");
+        };
+        assert_eq!(is_kept(hang), Some(true));
+    }
 }

@@ -1,5 +1,8 @@
 //! Queries the GPU's memory and free memory from each driver, since wgpu has no call for it.
 
+/// Maximum bytes left to other programs: half of the margin of plans by default.
+const LEFT_BYTES: u64 = 512 << 20;
+
 /// Memory of a GPU, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
@@ -10,10 +13,11 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Whether a buffer of the GPU's own memory leaves a fiftieth of it to other programs, or half of what a plan leaves, as far
-    /// as the driver tells.
-    pub fn fits(&self, bytes: u64) -> bool {
-        let left = (self.total_bytes / 50).min(512 << 20);
+    /// Whether a buffer of the GPU's own memory leaves a fiftieth of it to other programs, or half of the `margin` that a plan
+    /// leaves, as far as the driver tells.
+    pub fn fits(&self, bytes: u64, margin: Option<u64>) -> bool {
+        let most = margin.map_or(LEFT_BYTES, |margin| LEFT_BYTES.min(margin / 2));
+        let left = (self.total_bytes / 50).min(most);
         self.free_bytes.is_none_or(|free| bytes.saturating_add(left) <= free)
     }
 
@@ -115,9 +119,18 @@ mod tests {
     #[test]
     fn a_buffer_fits_what_is_free_but_a_fiftieth() {
         let memory = Memory::new(1000, Some(500));
-        assert!(memory.fits(480));
-        assert!(!memory.fits(481));
-        assert!(!memory.fits(u64::MAX));
-        assert!(Memory::new(1000, None).fits(u64::MAX), "the driver does not tell");
+        assert!(memory.fits(480, None));
+        assert!(!memory.fits(481, None));
+        assert!(!memory.fits(u64::MAX, None));
+        assert!(Memory::new(1000, None).fits(u64::MAX, None), "the driver does not tell");
+    }
+
+    #[test]
+    fn no_more_is_left_than_half_of_the_margin() {
+        let memory = Memory::new(1000, Some(500));
+        for (margin, most) in [(0, 500), (1, 500), (10, 495), (40, 480), (1000, 480)] {
+            assert!(memory.fits(most, Some(margin)), "{margin}");
+            assert!(!memory.fits(most + 1, Some(margin)), "{margin}");
+        }
     }
 }

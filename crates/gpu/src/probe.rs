@@ -33,7 +33,8 @@ pub struct Subgroup {
 /// Subgroups smaller than this are not used where their size varies: most lanes of a wide unit would idle.
 const VARYING_MIN: u32 = 32;
 
-/// The size of all subgroups if it is uniform, or the smallest size where drivers choose it per kernel.
+/// The size of all subgroups if it is uniform, or the smallest size where drivers choose it per kernel. `None` as well where
+/// threads are not lanes in order, as kernels take them to be.
 ///
 /// # Errors
 /// The device was lost.
@@ -50,20 +51,20 @@ pub fn subgroup(adapter: &Adapter, device: &Device) -> Result<Option<Subgroup>, 
             return Ok(None);
         }
         // The built-in size may be the larger one, half of whose lanes are idle then.
-        let [_, subgroups, _] = sizes(device, threads)?;
-        return Ok((subgroups == 1).then_some(Subgroup { threads, varies: true }));
+        let [_, subgroups, _, strays] = sizes(device, threads)?;
+        return Ok((subgroups == 1 && strays == 0).then_some(Subgroup { threads, varies: true }));
     }
     let [size, ..] = sizes(device, 128)?;
     if !size.is_power_of_two() || !(4..=128).contains(&size) {
         return Ok(None);
     }
     let fixed =
-        sizes(device, 128)? == [size, 128 / size, 0] && sizes(device, size)? == [size, 1, 0];
+        sizes(device, 128)? == [size, 128 / size, 0, 0] && sizes(device, size)? == [size, 1, 0, 0];
     Ok(fixed.then_some(Subgroup { threads: size, varies: false }))
 }
 
-/// Size and number of subgroups in a workgroup, and threads that disagree.
-fn sizes(device: &Device, threads: u32) -> Result<[u32; 3], GraphError> {
+/// Size and number of subgroups in a workgroup, threads that disagree, and threads that are not the lane of their number.
+fn sizes(device: &Device, threads: u32) -> Result<[u32; 4], GraphError> {
     let source = Source {
         name: format!("probe {threads}"),
         wgsl: render("parts/probe", context! { threads }),
@@ -72,7 +73,7 @@ fn sizes(device: &Device, threads: u32) -> Result<[u32; 3], GraphError> {
     };
     let read = device.run(&source, &[0; 16], &[&[0; 16]], [1, 1, 1])?;
     let words: Vec<u32> = read[0].chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
-    Ok([words[0], words[1], words[2]])
+    Ok([words[0], words[1], words[2], words[3]])
 }
 
 /// Bytes to multiply by others, and the sum of the products.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bilayer_graph::{Error as GraphError, Limits, OpKind, StateInfo, host_zeros};
+use bilayer_graph::{Error as GraphError, Limits, StateInfo, host_zeros};
 
 use crate::device::Device;
 
@@ -15,25 +15,22 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Slots without contents, for the states of an op of that kind.
+    /// Slots without contents.
     ///
     /// # Errors
     /// They exceed what a kernel can bind, or out of memory.
-    pub fn new(
-        device: &Device,
-        (info, kind): (&StateInfo, OpKind),
-        limits: &Limits,
-    ) -> Result<Slots, GraphError> {
+    pub fn new(device: &Device, info: &StateInfo, limits: &Limits) -> Result<Slots, GraphError> {
         let (elements, slots) = (info.elements, limits.states);
         let bytes = bytes(elements).saturating_mul(slots as u64);
         if bytes > device.caps().max_binding {
             let most = device.caps().max_binding;
-            return Err(GraphError::Unsupported {
+            // Layers on other devices may have it.
+            return Err(GraphError::OutOfMemory {
                 device: device.name().to_owned(),
-                op: kind,
                 what: format!(
-                    "{bytes} bytes of states in a layer (it binds {most} at once; fewer sequences or checkpoints fit)"
+                    "the states of a layer, of which it binds {most} at once (fewer sequences or checkpoints fit)"
                 ),
+                bytes: bytes as usize,
             });
         }
         let copied = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;

@@ -1,36 +1,75 @@
 //! Memory shared by GPU and host: shaders read weights directly from the file map, without a copy.
 //!
-//! A map is imported in windows of at most 2 GiB that begin and end at page boundaries; they overlap, so that every
-//! matrix up to half a window is complete in one.
+//! Of a map only the pages of weights that are read there are imported, in windows that are cut between tensors ([`cut`]):
+//! drivers count imported pages as allocated memory, each window anew.
+
+use std::ops::Range;
 
 use bilayer_graph::SharedBytes;
 
 use crate::adapter::Adapter;
+use crate::caps::{Api, Caps, Vendor};
 
-/// Bytes per window; a binding cannot be larger.
+/// Maximum bytes per window, unless the GPU binds less.
 const WINDOW_BYTES: usize = 1 << 30;
 
-/// Overlap of adjacent windows in bytes.
-const OVERLAP_BYTES: usize = WINDOW_BYTES / 2;
+/// Maximum bytes between two tensors of one window. They are imported although nothing reads them in place: norms, and
+/// small matrices of a type that is copied. Matrices of two windows are not read in one dispatch.
+const GAP_BYTES: usize = 1 << 20;
 
 /// A window of a file map that shaders can read.
 pub struct Window {
     /// The buffer to bind.
     pub buffer: wgpu::Buffer,
-    /// Address of its first byte.
-    pub address: usize,
-    /// Its size.
-    pub bytes: usize,
+    /// Its place in the map.
+    pub range: Range<usize>,
     /// Keeps the map alive.
-    _map: SharedBytes,
+    map: SharedBytes,
 }
 
 impl Window {
-    /// Offset of `bytes` in the window, if contained.
+    /// Offset of some bytes in the window, if it contains them.
     pub fn offset(&self, bytes: &[u8]) -> Option<usize> {
-        let at = (bytes.as_ptr() as usize).checked_sub(self.address)?;
-        (at + bytes.len() <= self.bytes).then_some(at)
+        let start = self.map.as_ptr() as usize + self.range.start;
+        let at = (bytes.as_ptr() as usize).checked_sub(start)?;
+        (at + bytes.len() <= self.range.len()).then_some(at)
     }
+}
+
+/// A weight to be read in a map: its layer and its bytes.
+pub type Extent = (Option<u32>, Range<usize>);
+
+/// The windows over weights of one map, in its order. Each begins and ends at a page boundary, has weights of one layer, so
+/// that a layer can be released separately, and at most so many bytes as a window may have and the GPU binds; weights that exceed them are in none. No window has
+/// bytes of another, except in the page where they meet.
+pub fn cut(weights: Vec<Extent>, max_binding: u64) -> Vec<Range<usize>> {
+    cut_at(weights, PAGE_BYTES, WINDOW_BYTES.min(max_binding as usize))
+}
+
+/// [`cut`], for pages and windows of so many bytes.
+fn cut_at(mut weights: Vec<Extent>, page: usize, limit: usize) -> Vec<Range<usize>> {
+    let pages = |range: &Range<usize>| range.start / page * page..range.end.next_multiple_of(page);
+    weights.retain(|(_, range)| pages(range).len() <= limit);
+    weights.sort_by_key(|(_, range)| range.start);
+    let mut windows: Vec<Extent> = Vec::new();
+    for (layer, range) in weights {
+        if let Some((last, window)) = windows.last_mut() {
+            let joined = window.start..window.end.max(range.end);
+            let is_near = range.start <= window.end.saturating_add(GAP_BYTES);
+            if *last == layer && is_near && pages(&joined).len() <= limit {
+                *window = joined;
+                continue;
+            }
+        }
+        windows.push((layer, range));
+    }
+    windows.iter().map(|(_, range)| pages(range)).collect()
+}
+
+/// Whether a device reads file maps. On Linux Intel's kernel driver i915 pins imported pages for writing, which fails for a
+/// read-only map, and only when the first commands are submitted: the device is then lost.
+pub fn imports(caps: &Caps) -> bool {
+    caps.unified && !(caps.api == Api::Vulkan && caps.vendor == Vendor::Intel)
 }
 
 /// Opens a device that can import host memory, if the GPU shares it and its driver supports that.
@@ -38,7 +77,7 @@ pub fn open(
     adapter: &Adapter,
     descriptor: &wgpu::DeviceDescriptor<'_>,
 ) -> Option<(wgpu::Device, wgpu::Queue)> {
-    if !adapter.facts().unified {
+    if !imports(&adapter.caps()) {
         return None;
     }
     #[cfg(not(target_vendor = "apple"))]
@@ -51,31 +90,22 @@ pub fn open(
     }
 }
 
-/// Imports a file map, which is page-aligned and unchanged while the windows are alive. `None` if the driver cannot;
-/// then weights are copied.
-pub fn import(device: &wgpu::Device, map: &SharedBytes, max_binding: u64) -> Option<Vec<Window>> {
-    let window = WINDOW_BYTES.min(max_binding as usize) / PAGE_BYTES * PAGE_BYTES;
-    let step = window - OVERLAP_BYTES.min(window / 2) / PAGE_BYTES * PAGE_BYTES;
+/// Imports a range of a file map, both page-aligned; the map is unchanged while the window is alive. `None` if the driver
+/// cannot; then weights are copied.
+pub fn import(device: &wgpu::Device, map: &SharedBytes, range: Range<usize>) -> Option<Window> {
     let address = map.as_ptr() as usize;
-    if !address.is_multiple_of(PAGE_BYTES) || map.is_empty() {
+    let is_aligned = |at: usize| at.is_multiple_of(PAGE_BYTES);
+    // The last page of a map is fully mapped.
+    let is_inside = range.end <= map.len().next_multiple_of(PAGE_BYTES) && !range.is_empty();
+    if ![address, range.start, range.end].into_iter().all(is_aligned) || !is_inside {
         return None;
     }
-    // The last page of a map is fully mapped.
-    let len = map.len().next_multiple_of(PAGE_BYTES);
-    let mut windows = Vec::new();
-    let mut at = 0;
-    loop {
-        let bytes = window.min(len - at);
-        let buffer = one(device, address + at, bytes)?;
-        windows.push(Window { buffer, address: address + at, bytes, _map: map.clone() });
-        if at + bytes == len {
-            return Some(windows);
-        }
-        at += step;
-    }
+    let buffer = one(device, address + range.start, range.len())?;
+    Some(Window { buffer, range, map: map.clone() })
 }
 
-/// Alignment of imported memory; no system in use has smaller pages, and those with larger ones map files at them.
+/// Alignment of imported memory: that of the system's pages. Where they are larger, drivers refuse windows and weights are
+/// copied.
 const PAGE_BYTES: usize = if cfg!(target_vendor = "apple") { 16384 } else { 4096 };
 
 fn descriptor(bytes: usize) -> wgpu::BufferDescriptor<'static> {
@@ -217,4 +247,115 @@ fn one(device: &wgpu::Device, address: usize, bytes: usize) -> Option<wgpu::Buff
     let descriptor = descriptor(bytes);
     // SAFETY: the buffer is of this device, has the descriptor's size and usage, and its contents are there.
     Some(unsafe { device.create_buffer_from_hal::<wgpu::hal::api::Metal>(buffer, &descriptor) })
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::single_range_in_vec_init, reason = "lists of one weight or window")]
+
+    use super::*;
+
+    const PAGE: usize = 4096;
+    const LIMIT: usize = 1 << 30;
+
+    /// Windows over weights of one layer.
+    fn of_one_layer<const N: usize>(weights: [Range<usize>; N], limit: usize) -> Vec<Range<usize>> {
+        cut_at(weights.map(|range| (Some(0), range)).into(), PAGE, limit)
+    }
+
+    #[test]
+    fn windows_are_the_pages_of_their_weights() {
+        assert_eq!(cut_at(Vec::new(), PAGE, LIMIT), []);
+        assert_eq!(of_one_layer([5000..5001], LIMIT), [4096..8192]);
+        assert_eq!(of_one_layer([4096..8192], LIMIT), [4096..8192]);
+        assert_eq!(cut_at(vec![(None, 5000..5001)], 4 * PAGE, LIMIT), [0..4 * PAGE]);
+        // Neighbours in any order, and two with the same bytes.
+        assert_eq!(of_one_layer([9000..20000, 100..9000, 100..9000], LIMIT), [0..20480]);
+    }
+
+    #[test]
+    fn windows_end_at_large_gaps() {
+        let near = 100 + GAP_BYTES;
+        assert_eq!(of_one_layer([0..100, near..near + 8], LIMIT).len(), 1);
+        let far = near + PAGE;
+        let apart = far / PAGE * PAGE..(far + 8).next_multiple_of(PAGE);
+        assert_eq!(of_one_layer([0..100, far..far + 8], LIMIT), [0..PAGE, apart]);
+    }
+
+    #[test]
+    fn windows_end_at_tensors_within_the_limit() {
+        let third = 3 * PAGE..4 * PAGE;
+        assert_eq!(of_one_layer([0..PAGE, PAGE..3 * PAGE], 3 * PAGE), [0..3 * PAGE]);
+        assert_eq!(
+            of_one_layer([0..PAGE, PAGE..3 * PAGE, third.clone()], 3 * PAGE),
+            [0..3 * PAGE, third]
+        );
+        // One that exceeds it is in none, also if it does so only in whole pages.
+        assert_eq!(of_one_layer([0..4 * PAGE, 4 * PAGE..5 * PAGE], 3 * PAGE), [4 * PAGE..5 * PAGE]);
+        assert_eq!(of_one_layer([1..3 * PAGE + 1], 3 * PAGE), []);
+    }
+
+    #[test]
+    fn windows_end_at_layers_and_meet_in_a_page_at_most() {
+        let layers = (0..4).map(|layer| {
+            let start = 1000 + layer * 10_000;
+            (Some(layer as u32), start..start + 10_000)
+        });
+        let windows = cut_at(layers.collect(), PAGE, LIMIT);
+        assert_eq!(windows.len(), 4);
+        for pair in windows.windows(2) {
+            assert!(pair[1].start + PAGE >= pair[0].end, "{pair:?}");
+            assert!(pair[0].end <= pair[1].start + PAGE, "{pair:?}");
+        }
+    }
+
+    /// Llama 3 8B in Q4_K_M on a Mac of 16 GB, whose recommended working set is two thirds of it: the windows and what is
+    /// copied take the file once, as the plan counts it.
+    #[test]
+    fn a_file_is_counted_once() {
+        const MIB: f64 = 1048576.0;
+        let q4 = |rows: usize, cols: usize| rows * cols / 256 * 144;
+        let q6 = |rows: usize, cols: usize| rows * cols / 256 * 210;
+        let (mut at, mut mapped, mut copied) = (7 << 20, Vec::new(), q6(128_256, 4096));
+        at += q4(128_256, 4096);
+        mapped.push((None, 7 << 20..at));
+        at += q6(128_256, 4096);
+        for layer in 0..32 {
+            // Half of the layers have these two in Q6_K.
+            let is_large = layer % 2 == 0;
+            let mut add = |bytes: usize, is_mapped: bool| {
+                match is_mapped {
+                    true => mapped.push((Some(layer), at..at + bytes)),
+                    false => copied += bytes,
+                }
+                at += bytes;
+            };
+            add(4 * 4096, false);
+            let size = if is_large { q6 } else { q4 };
+            add(size(4096, 14336), !is_large);
+            add(q4(14336, 4096), true);
+            add(q4(14336, 4096), true);
+            add(4 * 4096, false);
+            add(q4(1024, 4096), true);
+            add(q4(4096, 4096), true);
+            add(q4(4096, 4096), true);
+            add(size(1024, 4096), !is_large);
+        }
+        let read: usize = mapped.iter().map(|(_, range)| range.len()).sum();
+        let windows = cut_at(mapped, 16384, LIMIT);
+        let imported: usize = windows.iter().map(Range::len).sum();
+        assert_eq!(windows.len(), 33, "one for each layer, and the embedding");
+        let over = (imported - read) as f64 / MIB;
+        assert!((0.0..3.0).contains(&over), "{over} MiB are imported and not read");
+        let counted = (imported + copied) as f64 / MIB;
+        assert!((4600.0..4700.0).contains(&counted), "{counted} MiB");
+    }
+
+    #[test]
+    fn a_driver_that_pins_for_writing_imports_nothing() {
+        for crate::profiles::Profile { name, caps } in crate::profiles::all() {
+            let expected = caps.unified && caps.vendor != Vendor::Intel;
+            assert_eq!(imports(&caps), expected, "{name}");
+        }
+    }
 }

@@ -1,10 +1,12 @@
 //! Device memory of weights: a few large blocks that contain each matrix in the layout of its loader.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use bilayer_graph::{Error as GraphError, SharedBytes, StreamedLayer, Weight, WeightId};
+use bilayer_graph::{
+    Error as GraphError, Holding, MappedWeight, SharedBytes, StreamedLayer, Weight, WeightId,
+};
 
 use crate::device::Device;
 use crate::kernels::weights::Layout;
@@ -12,7 +14,8 @@ use crate::staging::{Pace, Staging};
 use crate::unified::{self, Window};
 use convert::convert;
 use shape::{
-    ALIGNMENT, extent, is_read_in_place, is_vector, most_rows, row_blocks, rows_at_once, shape,
+    ALIGNMENT, WINDOW_ALIGNMENT, extent, in_window, is_read_in_place, is_vector, most_rows,
+    row_blocks, rows_at_once, shape,
 };
 
 mod convert;
@@ -44,9 +47,7 @@ pub struct Weights {
     /// What uploads go through.
     staging: Staging,
     /// Windows of file maps that shaders read in place.
-    windows: Vec<Window>,
-    /// The window and layer of the last weight found.
-    last_window: Option<(Option<u32>, usize)>,
+    windows: Vec<Option<Window>>,
 }
 
 /// A weight that is copied to its slot when it is needed.
@@ -76,31 +77,17 @@ impl Weights {
             vectors: HashMap::new(),
             staging: Staging::default(),
             windows: Vec::new(),
-            last_window: None,
         }
     }
 
-    /// Imports a file map if the device shares the host's memory and its driver supports it; otherwise weights are
-    /// copied.
-    pub fn share(&mut self, map: &SharedBytes) {
-        let known = |window: &Window| window.offset(map.get(..1).unwrap_or_default()).is_some();
-        if !self.device.caps().unified || self.windows.iter().any(known) {
-            return;
-        }
-        let windows = unified::import(&self.device.device, map, self.device.caps().max_binding);
-        self.windows.extend(windows.into_iter().flatten());
-    }
-
-    /// Allocates memory for weights, adjacent in list order, and for slots. Existing weights that are named keep their
-    /// place; all others are dropped, and so are all slots.
+    /// Allocates memory for weights, adjacent in list order, and for slots; imports what is read in a file's map, where the
+    /// device shares the host's memory and its driver can. Existing weights that are named keep their place; all others are
+    /// dropped, and so are all slots.
     ///
     /// # Errors
     /// Out of memory; then nothing new is allocated.
-    pub fn reserve(
-        &mut self,
-        weights: &[&Weight],
-        streamed: &[StreamedLayer<'_>],
-    ) -> Result<(), GraphError> {
+    pub fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), GraphError> {
+        let Holding { weights, mapped, streamed, .. } = *holding;
         self.streamed.clear();
         let wanted: HashSet<WeightId> = weights.iter().map(|weight| weight.id).collect();
         let loaded = &self.loaded;
@@ -115,12 +102,53 @@ impl Weights {
                 *block = None;
             }
         }
-        // Weights that shaders read directly in the file are placed there later.
-        let waits = |w: &Weight| !self.windows.is_empty() && is_read_in_place(w);
+        for (number, window) in self.windows.iter_mut().enumerate() {
+            if !used.contains(&Home::Window(number)) {
+                *window = None;
+            }
+        }
+        let first = self.windows.len();
+        if unified::imports(self.device.caps()) {
+            self.import(weights, mapped);
+        }
         let new = weights.iter().copied().filter(|w| !self.placed.contains_key(&w.id));
-        let new: Vec<&Weight> = new.filter(|w| !waits(w)).collect();
-        self.lay_out(&new)?;
-        self.lay_out_slots(streamed)
+        let laid_out = self.lay_out(&new.collect::<Vec<_>>());
+        let laid_out = laid_out.and_then(|()| self.lay_out_slots(streamed));
+        if laid_out.is_err() {
+            self.windows.truncate(first);
+            let is_gone = |home: Home| matches!(home, Home::Window(number) if number >= first);
+            self.placed.retain(|_, placed| !placed.parts.iter().any(|part| is_gone(part.home)));
+        }
+        laid_out
+    }
+
+    /// Places weights that shaders read directly in a file's map, as far as the driver imports it.
+    fn import(&mut self, weights: &[&Weight], mapped: &[MappedWeight]) {
+        let known: HashMap<WeightId, &Weight> = weights.iter().map(|w| (w.id, *w)).collect();
+        let mut maps: BTreeMap<usize, Vec<(&Weight, &MappedWeight)>> = BTreeMap::new();
+        for one in mapped {
+            let Some(&weight) = known.get(&one.id) else { continue };
+            let is_whole = one.range.len() == weight.bytes();
+            let is_aligned = one.range.start.is_multiple_of(WINDOW_ALIGNMENT);
+            let is_new = !self.placed.contains_key(&weight.id);
+            if is_new && is_whole && is_aligned && is_read_in_place(weight) {
+                maps.entry(one.map.as_ptr() as usize).or_default().push((weight, one));
+            }
+        }
+        for all in maps.into_values() {
+            let extents = all.iter().map(|(weight, one)| (weight.layer, one.range.clone()));
+            let map = &all[0].1.map;
+            for range in unified::cut(extents.collect(), self.device.caps().max_binding) {
+                let Some(window) = unified::import(&self.device.device, map, range) else { return };
+                let home = Home::Window(self.windows.len());
+                for (weight, one) in &all {
+                    let Some(at) = window.offset(&map[one.range.clone()]) else { continue };
+                    self.placed.insert(weight.id, in_window(weight, home, at));
+                    self.loaded.insert(weight.id, false);
+                }
+                self.windows.push(Some(window));
+            }
+        }
     }
 
     /// Allocates blocks for weights.
@@ -226,15 +254,18 @@ impl Weights {
         if self.loaded.get(&weight.id) == Some(&true) {
             return Ok(());
         }
-        if !self.placed.contains_key(&weight.id) {
-            match self.found(weight, bytes).filter(|_| is_read_in_place(weight)) {
-                Some(placed) => {
-                    self.placed.insert(weight.id, placed);
+        match self.placed.get(&weight.id).and_then(|placed| placed.parts.first().copied()) {
+            Some(RowRange { home: Home::Window(number), base, .. }) => {
+                let window = self.windows[number].as_ref().expect("a window that holds something");
+                if window.offset(bytes) == Some(base as usize) {
                     self.loaded.insert(weight.id, true);
                     return Ok(());
                 }
-                None => self.lay_out(&[weight])?,
+                self.placed.remove(&weight.id);
+                self.lay_out(&[weight])?;
             }
+            Some(_) => {}
+            None => self.lay_out(&[weight])?,
         }
         if is_vector(weight) && weight.stacked == 1 {
             let mut values = vec![0.0; weight.cols];
@@ -326,31 +357,10 @@ impl Weights {
             Home::Block(block) => {
                 &self.blocks[block].as_ref().expect("a block that holds something").buffer
             }
-            Home::Window(window) => &self.windows[window].buffer,
+            Home::Window(window) => {
+                &self.windows[window].as_ref().expect("a window that holds something").buffer
+            }
         }
-    }
-
-    /// Finds a weight in the file map, if one window contains all of it.
-    fn found(&mut self, weight: &Weight, bytes: &[u8]) -> Option<Placed> {
-        let mut placed = shape(weight);
-        // Matrices of a layer are read together and should be in one window: that of the previous weight, otherwise
-        // the one that extends furthest beyond this weight.
-        let whole = |number: &usize| self.windows.get(*number)?.offset(bytes);
-        let before = self.last_window.filter(|(layer, _)| *layer == weight.layer);
-        let known = before.map(|(_, number)| number).filter(|number| whole(number).is_some());
-        let window = known
-            .or_else(|| (0..self.windows.len()).rev().find(|number| whole(number).is_some()))?;
-        let at = whole(&window).filter(|at| at.is_multiple_of(16))?;
-        self.last_window = Some((weight.layer, window));
-        placed.parts.push(RowRange {
-            home: Home::Window(window),
-            base: at as u32,
-            blocks: (weight.rows * row_blocks(&placed)) as u32,
-            row_blocks: row_blocks(&placed) as u32,
-            first_row: 0,
-            rows: weight.rows as u32,
-        });
-        Some(placed)
     }
 
     /// Bytes of weights that are read directly from a file's map.

@@ -218,12 +218,26 @@ pub struct OpTime {
 pub struct Holding<'a> {
     /// Weights, in loading order.
     pub weights: &'a [&'a Weight],
+    /// Where those of the weights are that will be loaded from a file's map. A device that shares the host's memory may read
+    /// them there instead of copying them.
+    pub mapped: &'a [MappedWeight],
     /// Caches to preserve if they exist.
     pub caches: &'a [CacheId],
     /// States to preserve if they exist.
     pub states: &'a [StateId],
     /// Weights that it holds only while they are needed ([`Backend::stream`]).
     pub streamed: &'a [StreamedLayer<'a>],
+}
+
+/// A weight in a file's map.
+#[derive(Clone, Debug)]
+pub struct MappedWeight {
+    /// The weight.
+    pub id: WeightId,
+    /// The whole map: page-aligned, and alive and unchanged as long as its clones.
+    pub map: SharedBytes,
+    /// The weight's bytes in it.
+    pub range: Range<usize>,
 }
 
 /// Weights that are in a slot of device memory together. All that share a slot take turns in it.
@@ -322,13 +336,6 @@ pub trait Backend: Send {
     fn ready(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<(), Error> {
         let _ = (segment, limits);
         Ok(())
-    }
-
-    /// Offers memory that contains the weights: a file map, page-aligned and alive as long as its clones. A device
-    /// that shares the host's memory may read weights there instead of copying them. Called before
-    /// [`Backend::reserve`].
-    fn share(&mut self, map: &SharedBytes) {
-        let _ = map;
     }
 
     /// Loads a weight's bytes, exactly [`Weight::bytes`] of them. The CPU keeps the map, a GPU uploads.

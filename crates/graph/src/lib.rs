@@ -43,8 +43,8 @@ mod step;
 mod weight;
 
 pub use backend::{
-    Backend, CachePages, Facts, Holding, Kernel, Limits, Link, OpTime, Segment, SegmentId,
-    StreamedLayer, host_zeros,
+    Backend, CachePages, Facts, Holding, Kernel, Limits, Link, MappedWeight, OpTime, Segment,
+    SegmentId, StreamedLayer, host_zeros,
 };
 pub use clock::Clock;
 pub use distance::{Buckets, DistanceBias};

@@ -10,8 +10,8 @@ use std::time::Duration;
 use bilayer_engine::Error;
 use bilayer_engine::session::Subject;
 use bilayer_graph::{
-    Backend, Exactness, Facts, Graph, Holding, Limits, PAGE_TOKENS, Rows, SegmentId, SharedBytes,
-    Span, StateSpan, Step, Weight,
+    Backend, Exactness, Facts, Graph, Holding, Limits, MappedWeight, PAGE_TOKENS, Rows, SegmentId,
+    SharedBytes, Span, StateSpan, Step, Weight,
 };
 use bilayer_scheduler::{
     BATCH_TOKENS, Cost, DeviceTimes, PROMPT_TOKENS, Placement, PlannedSegment, cut,
@@ -80,7 +80,11 @@ pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<Device
     let (decode, batch) = (apart(decode, &bytes), apart(batch, &bytes));
     let apart_prompt = |of: Prompt| Prompt { tokens: of.tokens, walls: apart(of.walls, &weights) };
     let (piece, prompt) = (apart_prompt(piece), apart_prompt(prompt));
-    let upload = upload::measured(subject, bench.backend, &layers, prompt, limits)?;
+    let upload = match upload::measured(subject, bench.backend, &layers, prompt, limits) {
+        // Without memory for slots nothing is streamed to it.
+        Err(Error::Device(bilayer_graph::Error::OutOfMemory { .. })) => None,
+        upload => upload?,
+    };
     bench.backend.reserve(&Holding::default())?;
     let per_token = |of: &Prompt<Apart>, ms: f64| Some(ms / of.tokens as f64);
     let cost = |of: &dyn Fn(&Apart) -> f64, of_prompt: &dyn Fn(&Apart) -> f64| Cost {
@@ -135,9 +139,9 @@ fn load(
     let ids: HashSet<_> = nodes.flat_map(|node| node.op.weights()).collect();
     let weights: Vec<&Weight> =
         graph.weights.iter().filter(|weight| ids.contains(&weight.id)).collect();
-    let file = subject.model.file();
-    file.maps().for_each(|map| backend.share(map));
-    backend.reserve(&Holding { weights: &weights, ..Holding::default() })?;
+    let mapped: Vec<MappedWeight> =
+        weights.iter().filter_map(|weight| subject.model.mapped(weight)).collect();
+    backend.reserve(&Holding { weights: &weights, mapped: &mapped, ..Holding::default() })?;
     for segment in parts.iter().flatten() {
         backend.ready(&segment.segment(graph), limits)?;
     }

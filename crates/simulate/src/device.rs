@@ -196,10 +196,6 @@ impl Backend for Device {
         self.port.clock().clone()
     }
 
-    fn share(&mut self, map: &SharedBytes) {
-        self.inner.share(map);
-    }
-
     fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), Error> {
         self.alive()?;
         self.finish();

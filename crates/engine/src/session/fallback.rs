@@ -1,7 +1,7 @@
 //! Fallback when a device fails: its layers move to the other devices, and the session continues.
 //!
-//! A device that runs out of memory while the session is prepared keeps half of its layers, then a quarter and so on,
-//! then none; a lost device keeps none. If a device fails later, all its layers move to the other GPUs as far as they
+//! A device that runs out of memory while the session is prepared keeps the share of its layers that its memory is of the
+//! memory planned, or half of them if the memory is not known to be less, and so on, then none; a lost device keeps none. If a device fails later, all its layers move to the other GPUs as far as they
 //! fit, the rest to the host. The session stores the tokens of every sequence, so the KV cache is recomputed from them,
 //! in the same pages.
 
@@ -188,19 +188,21 @@ pub struct Refusal<'a> {
     pub host: usize,
     /// All devices that have failed so far.
     pub refused: &'a [usize],
+    /// Bytes of its memory that it holds or that are free, if its driver tells.
+    pub available_bytes: Option<u64>,
     /// Its error.
     pub error: &'a bilayer_graph::Error,
 }
 
-/// The plan to try after a device failed with the plan `tried`: the device keeps the last half of its layers, and
-/// nothing if it had only one or was lost; `make` places the rest. `None` if the device had nothing.
+/// The plan to try after a device failed with the plan `tried`: the device keeps some of the last of its layers ([`kept`]),
+/// and nothing if it was lost; `make` places the rest. `None` if the device had nothing.
 pub fn reduced(
     tried: &Plan,
     failed: &Refusal<'_>,
     make: impl FnOnce(&Placement, &Loss<'_>) -> Result<Plan, bilayer_scheduler::Error>,
 ) -> Result<Option<Plan>, Error> {
     let placement = &tried.placement;
-    let Refusal { device, host, refused, error } = *failed;
+    let Refusal { device, host, refused, available_bytes, error } = *failed;
     let layers = placement.layers.iter().filter(|&&of| of == device).count();
     let others = [placement.embedding, placement.output];
     let mut others = others.iter().chain(placement.exceptions.values());
@@ -208,8 +210,21 @@ pub fn reduced(
         return Ok(None);
     }
     let is_lost = matches!(error, bilayer_graph::Error::DeviceLost { .. });
-    let keeps = if is_lost { 0 } else { layers / 2 };
+    let used_bytes = tried.devices[device].used_bytes;
+    let keeps = if is_lost { 0 } else { kept(layers, used_bytes, available_bytes) };
     Ok(Some(make(placement, &Loss { device, keeps, host, closed: refused })?))
+}
+
+/// How many of its layers a device keeps that had no memory for what was planned: as many as fit in what it has, or half if that
+/// is not known to be less.
+fn kept(layers: usize, used_bytes: u64, available_bytes: Option<u64>) -> usize {
+    match available_bytes {
+        Some(available) if available < used_bytes => {
+            let fit = layers as u128 * u128::from(available) / u128::from(used_bytes);
+            (fit as usize).min(layers.saturating_sub(1))
+        }
+        _ => layers / 2,
+    }
 }
 
 impl Session {
@@ -483,4 +498,20 @@ pub fn compute(
     let cut = Cut { rows: limits.tokens, whole_runs: false };
     let work = Work { runs, starts, cache, copies: &[], strengths, cut, top_k: 0 };
     pipeline.run(&work, &mut Calls::each(&mut |_| true)).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::kept;
+
+    #[test]
+    fn layers_are_kept_as_far_as_there_is_memory() {
+        let gib = |gib: u64| gib << 30;
+        for (available, expected) in [(9, 28), (5, 16), (1, 3), (0, 0), (10, 16), (12, 16)] {
+            assert_eq!(kept(32, gib(10), Some(gib(available))), expected, "{available} GiB");
+        }
+        assert_eq!(kept(32, gib(10), None), 16);
+        assert_eq!(kept(1, 10, Some(9)), 0, "fewer each time");
+        assert_eq!((kept(1, 10, None), kept(0, 10, Some(9)), kept(0, 0, Some(0))), (0, 0, 0));
+    }
 }

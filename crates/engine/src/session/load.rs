@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use bilayer_graph::{
-    Backend, CacheId, Graph, Holding, Op, ResidentStack, SharedBytes, SplitMixture, StateId,
-    StreamedLayer, Value, Weight, WeightId,
+    Backend, CacheId, Graph, Holding, MappedWeight, Op, ResidentStack, SharedBytes, SplitMixture,
+    StateId, StreamedLayer, Value, Weight, WeightId,
 };
 use bilayer_scheduler::Plan;
 
@@ -85,8 +85,10 @@ pub fn reserve(change: &Change<'_>, backends: &mut [Box<dyn Backend>]) -> Result
             let caches = change.kept(caches, device);
             let states = change.kept(states, device);
             let streamed = &streamed(change, device).map_err(Failed::on(device))?;
-            change.model.file().maps().for_each(|map| backend.share(map));
-            let holding = Holding { weights: &weights, caches: &caches, states: &states, streamed };
+            let mapped: Vec<MappedWeight> =
+                weights.iter().filter_map(|weight| change.model.mapped(weight)).collect();
+            let (weights, mapped, caches, states) = (&weights, &mapped, &caches, &states);
+            let holding = Holding { weights, mapped, caches, states, streamed };
             backend.reserve(&holding).map_err(Failed::on(device))?;
         }
     }

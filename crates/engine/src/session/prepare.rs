@@ -25,7 +25,7 @@ use super::trace::Trace;
 use super::waves::Waves;
 use super::{Failed, Overlap, Prefill, Progress, Purpose, Session, Settings, Spent, load};
 use crate::kept::Kept;
-use crate::placement::{Placing, numa_note};
+use crate::placement::{self, Placing, numa_note};
 use crate::times::{Decoding, Subject};
 use crate::{Error, Model, devices};
 
@@ -60,13 +60,13 @@ pub fn measured(
     settings: &mut Settings<'_>,
     began: Instant,
 ) -> Result<Session, Error> {
-    let (timing, note) = timing(model, settings, &mut backends)?;
+    let (timing, notes) = timing(model, settings, &mut backends)?;
     let times = timing.as_ref().map(|timing| timing.times.clone());
     let timed = |graph: &Graph, machine: &Machine, budget: &Budget| {
         planner(graph, &Machine { times: times.clone(), ..machine.clone() }, budget)
     };
     let mut session = on(model, backends, &timed, settings, began)?;
-    session.plan.notes.extend(note);
+    session.plan.notes.extend(notes);
     Ok(Session { timing, ..session })
 }
 
@@ -88,13 +88,13 @@ pub struct Timing {
 }
 
 /// The times that the settings request: stored ones, or measured now. Alone, the CPU gets every layer whatever its times are:
-/// then they are measured only on request. Also a note for the plan if they could not be stored.
+/// then they are measured only on request. Also notes for the plan if some could not be measured or stored.
 fn timing(
     model: &Model,
     settings: &mut Settings<'_>,
     backends: &mut [Box<dyn Backend>],
-) -> Result<(Option<Timing>, Option<String>), Error> {
-    let Some(folder) = &settings.placing.kept else { return Ok((None, None)) };
+) -> Result<(Option<Timing>, Vec<String>), Error> {
+    let Some(folder) = &settings.placing.kept else { return Ok((None, Vec::new())) };
     let kept = Kept::new(folder);
     let graph = settings.graph(model)?;
     let subject = Subject { model, graph: &graph, limits: limits_of(settings, model) };
@@ -104,19 +104,19 @@ fn timing(
     }
     let known = subject.known(backends.len(), &name, &kept);
     let decides = backends.len() > 1 || settings.placing.remeasure;
-    let mut note = None;
+    let mut notes = Vec::new();
     let times = match (known, settings.time_device.filter(|_| decides)) {
         (None, Some(time_device)) => {
             if let Some(told) = settings.progress.as_mut() {
                 told(Progress { stage: Stage::Measuring, done_bytes: 0, total_bytes: 0 });
             }
-            let times = subject.measure(time_device, backends);
-            note = times.as_ref().and_then(|times| stored(times, &kept, &name).err());
+            let times = subject.measure(time_device, backends, &mut notes);
+            notes.extend(times.as_ref().and_then(|times| stored(times, &kept, &name).err()));
             times
         }
         (known, _) => known,
     };
-    Ok((times.map(|times| Timing { times, kept, name }), note))
+    Ok((times.map(|times| Timing { times, kept, name }), notes))
 }
 
 /// Stores measured times, or says that they cannot be.
@@ -264,7 +264,14 @@ fn equipped(
         }
         refused.push(device);
         let home = fallback::host(backends, settings.cpu_options())?;
-        let refusal = Refusal { device, host: home, refused: &refused, error: &error };
+        // The host is the first device.
+        let free = device
+            .checked_sub(1)
+            .and_then(|gpu| placement::gpu_bytes(&settings.placing).get(gpu).copied());
+        let held = backends[device].held_bytes();
+        let available_bytes = held.zip(free).map(|(held, free)| held.saturating_add(free));
+        let refusal =
+            Refusal { device, host: home, refused: &refused, available_bytes, error: &error };
         let less = fallback::reduced(plan, &refusal, |placement, loss| {
             let machine = fallback::machine(backends, plan, home);
             displaced(graph, &machine, &Budget::of(&limits), placement, loss)

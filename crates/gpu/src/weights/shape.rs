@@ -11,6 +11,9 @@ use crate::staging::CHUNK_BYTES;
 /// Binding alignment within a block in bytes, the maximum required by any GPU.
 pub(super) const ALIGNMENT: u64 = 256;
 
+/// Alignment of a weight in a window in bytes, which kernels read in vectors.
+pub(super) const WINDOW_ALIGNMENT: usize = 16;
+
 /// In split layout, rows are padded to a multiple of this many weights.
 pub const ROW_MULTIPLE: usize = 64;
 
@@ -98,10 +101,25 @@ pub(super) fn shape(weight: &Weight) -> Placed {
     Placed { ty, layout, cols: weight.cols as u32, parts: Vec::new() }
 }
 
-/// Whether shaders read a weight directly from the file.
+/// Whether shaders can read a weight directly from the file: residents are exchanged, so they are copied.
 pub(super) fn is_read_in_place(weight: &Weight) -> bool {
     let Placed { ty, layout, .. } = shape(weight);
-    layout == Layout::Raw && ty == weight.ty && !is_vector(weight)
+    layout == Layout::Raw && ty == weight.ty && !is_vector(weight) && !weight.is_resident
+}
+
+/// A weight that is read at an offset of a window.
+pub(super) fn in_window(weight: &Weight, home: Home, at: usize) -> Placed {
+    let mut placed = shape(weight);
+    let row_blocks = row_blocks(&placed);
+    placed.parts.push(RowRange {
+        home,
+        base: at as u32,
+        blocks: (weight.rows * row_blocks) as u32,
+        row_blocks: row_blocks as u32,
+        first_row: 0,
+        rows: weight.rows as u32,
+    });
+    placed
 }
 
 /// Quantization blocks of a row on the device.
