@@ -144,7 +144,7 @@ impl Answers {
             }
             let update = tokio::time::timeout_at(self.deadline, self.updates.recv()).await;
             let Some((index, update)) = update.map_err(|_| ApiError::late())? else {
-                return Err(ApiError::server("the model's thread has ended"));
+                return Err(ApiError::ended());
             };
             match update {
                 Update::Accepted => {}

@@ -108,6 +108,16 @@ impl ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
+    /// 500: a panic ended the request.
+    pub fn internal() -> ApiError {
+        ApiError::server("an internal error ended the request; please report it")
+    }
+
+    /// 503: the model's thread ended before the request did, since the server stops or the thread panicked.
+    pub fn ended() -> ApiError {
+        ApiError::unavailable("the model's thread has ended; repeat the request")
+    }
+
     /// 501: this server, or this model, does not do that.
     pub fn not_supported(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)

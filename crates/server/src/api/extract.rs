@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body as HttpBody;
 use axum::extract::State;
 use axum::response::Response;
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::api::embeddings::texts;
 use crate::api::json;
-use crate::app::Shared;
+use crate::app::{Caller, Shared};
 use crate::blocking;
 use crate::error::ApiError;
 use crate::fields::{Accepts, Field};
@@ -31,7 +32,11 @@ pub const FIELDS: &[Field] = &[
 ];
 
 /// `POST /v1/extract`.
-pub async fn extract(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
+pub async fn extract(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    body: HttpBody,
+) -> Result<Response, ApiError> {
     let body = app.fields(body, &[FIELDS]).await?;
     let given = match body.required("input")? {
         Value::String(text) => vec![text.clone()],
@@ -68,7 +73,7 @@ pub async fn extract(State(app): Shared, body: HttpBody) -> Result<Response, Api
         blocking::run("tokenizing", windows).await??
     };
     let used: usize = inputs.iter().map(Vec::len).sum();
-    let rows = encoder.worker.run(inputs).await?;
+    let rows = encoder.worker.run(caller.key, inputs, app.config.limits.deadline()).await?;
     let data = blocking::run("merging labels", move || -> Result<Vec<Value>, ApiError> {
         let mut rest = rows.as_slice();
         let documents = documents(&extractor, &given)?;

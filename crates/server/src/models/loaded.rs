@@ -1,6 +1,6 @@
 //! A loaded model: what runs it, and what handlers must know of it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bilayer_engine::encode::{Encoder, Norm};
 use bilayer_engine::{Error, Model, chat_templates};
@@ -33,8 +33,8 @@ pub struct Loaded {
     pub templates: ChatTemplates,
     /// What runs it.
     pub kind: Kind,
-    /// Dropped after all of these.
-    _place: Place,
+    /// Shared with the thread; dropped after all of these.
+    place: Arc<Place>,
 }
 
 /// The chat templates of a model.
@@ -99,6 +99,7 @@ impl Loaded {
         let templates = templates(&offer, &model, metrics)?;
         let (mut context, map) = (session.context(), session.plan().map.clone());
         let is_speculative = drafters.is_some();
+        let place = Arc::new(place);
         let no_thread = |error| ApiError::server(format!("no thread can be started: {error}"));
         let kind = if model.config().encoder.is_some() {
             let scores = !matches!(session.purpose(), bilayer_engine::session::Purpose::Embed(_))
@@ -109,7 +110,7 @@ impl Loaded {
             let (norm, labels_tokens) = (encoder.norm(), encoder.labels_tokens());
             context = encoder.longest();
             let requests = config.executor.waiting;
-            let worker = EncoderWorker::start(encoder, requests, metrics.clone());
+            let worker = EncoderWorker::start(encoder, requests, metrics.clone(), place.clone());
             let worker = worker.map_err(no_thread)?;
             Kind::Encoder(Box::new(EncoderHandle {
                 worker,
@@ -122,8 +123,7 @@ impl Loaded {
             }))
         } else {
             let opened = Opened { session, drafters, at_end };
-            let (opener, settings) = (offer.open.clone(), config.executor);
-            let worker = Worker::start(opened, opener, settings, metrics.clone());
+            let worker = Worker::start(opened, config.executor, metrics.clone(), place.clone());
             Kind::Decoder(worker.map_err(no_thread)?)
         };
         Ok(Loaded {
@@ -135,8 +135,29 @@ impl Loaded {
             is_speculative,
             templates,
             kind,
-            _place: place,
+            place,
         })
+    }
+
+    /// Ends its thread after the step; the requests that are left fail.
+    pub(super) fn stop(&self) {
+        match &self.kind {
+            Kind::Decoder(worker) => worker.stop(),
+            Kind::Encoder(encoder) => encoder.worker.stop(),
+        }
+    }
+
+    /// Whether its thread has ended, as it does when it panics.
+    pub(super) fn has_ended(&self) -> bool {
+        match &self.kind {
+            Kind::Decoder(worker) => worker.has_ended(),
+            Kind::Encoder(encoder) => encoder.worker.has_ended(),
+        }
+    }
+
+    /// Its place, which is free once its thread has ended too.
+    pub(super) fn place(&self) -> Weak<Place> {
+        Arc::downgrade(&self.place)
     }
 
     /// The decoder's thread.
