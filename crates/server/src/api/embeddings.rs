@@ -63,7 +63,7 @@ pub async fn embed(
         ));
     }
     let tokens: usize = inputs.iter().map(Vec::len).sum();
-    let rows = encoder.worker.run(caller.key, inputs, app.config.limits.deadline()).await?;
+    let rows = encoder.run(caller.key, inputs, app.config.limits.deadline()).await?;
     let as_base64 = body.text("encoding_format") == Some("base64");
     let data = rows.into_iter().enumerate().map(|(index, row)| {
         let row = finished(&body, encoder, row);
@@ -92,7 +92,7 @@ pub async fn native(
     let (body, loaded, inputs) = read(&app, body).await?;
     let encoder = vectors_of(&loaded)?;
     let (is_pooled, width) = (encoder.is_pooled, encoder.width);
-    let rows = encoder.worker.run(caller.key, inputs, app.config.limits.deadline()).await?;
+    let rows = encoder.run(caller.key, inputs, app.config.limits.deadline()).await?;
     let results = rows.into_iter().enumerate().map(|(index, rows)| {
         let rows = rows.chunks(width).map(|row| match is_pooled {
             true => finished(&body, encoder, row.to_vec()),

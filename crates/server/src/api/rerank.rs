@@ -62,7 +62,7 @@ pub async fn rerank(
     }
     let inputs = tokenized(&loaded, Some(query), documents.clone()).await?;
     let used: usize = inputs.iter().map(Vec::len).sum();
-    let rows = encoder.worker.run(caller.key, inputs, app.config.limits.deadline()).await?;
+    let rows = encoder.run(caller.key, inputs, app.config.limits.deadline()).await?;
     let score = |row: &[f32]| row.first().copied().unwrap_or_default();
     let mut ranked: Vec<(usize, f32)> = rows.iter().map(|row| score(row)).enumerate().collect();
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
@@ -111,7 +111,7 @@ pub async fn classify(
     let encoder = scores_of(&loaded)?;
     let inputs = tokenized(&loaded, None, Arc::new(given)).await?;
     let used: usize = inputs.iter().map(Vec::len).sum();
-    let rows = encoder.worker.run(caller.key, inputs, app.config.limits.deadline()).await?;
+    let rows = encoder.run(caller.key, inputs, app.config.limits.deadline()).await?;
     let most = body.count("top_k").unwrap_or(usize::MAX);
     let data = rows.iter().enumerate().map(|(index, row)| {
         let mut labels: Vec<(usize, f32)> = probabilities(row).into_iter().enumerate().collect();

@@ -3,13 +3,15 @@
 use std::sync::{Arc, Weak};
 
 use bilayer_engine::encode::{Encoder, Norm};
+use bilayer_engine::requests::KeyId;
 use bilayer_engine::{Error, Model, chat_templates};
 use bilayer_text::chat::Template;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::adapters::Adapters;
 use crate::config::{Config, Offer, Opened};
-use crate::encoders::EncoderWorker;
+use crate::encoders::{EncoderWorker, Outputs};
 use crate::error::ApiError;
 use crate::memory::Place;
 use crate::metrics::Metrics;
@@ -71,6 +73,33 @@ pub struct EncoderHandle {
     pub scores: bool,
     /// Whether each token has scores of its own.
     pub labels_tokens: bool,
+}
+
+/// Numbers that the rows of a request's inputs may have: 64 MiB of f32, and much more as JSON.
+const NUMBERS_MAX: usize = 1 << 24;
+
+impl EncoderHandle {
+    /// Runs tokenized inputs of a key; the rows come in their order.
+    ///
+    /// # Errors
+    /// Their rows would have too many numbers; those of [`EncoderWorker::run`].
+    pub async fn run(
+        &self,
+        key: KeyId,
+        inputs: Vec<Vec<u32>>,
+        deadline: Instant,
+    ) -> Result<Outputs, ApiError> {
+        let rows = match self.is_pooled {
+            true => inputs.len(),
+            false => inputs.iter().map(Vec::len).sum(),
+        };
+        if rows.saturating_mul(self.width) > NUMBERS_MAX {
+            return Err(ApiError::invalid(format!(
+                "the result of {rows} rows has more than {NUMBERS_MAX} numbers; send less in a request"
+            )));
+        }
+        self.worker.run(key, inputs, deadline).await
+    }
 }
 
 impl Loaded {
