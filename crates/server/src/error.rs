@@ -160,7 +160,11 @@ impl From<Engine> for ApiError {
             Engine::TooLong { tokens, context } => ApiError::invalid(format!(
                 "input of {tokens} tokens is too large to process: the model's context has {context} tokens"
             )),
+            error @ Engine::Cache(CacheError::Full { .. } | CacheError::Sequences { .. }) => {
+                ApiError::unavailable(error.to_string())
+            }
             error @ (Engine::Token { .. }
+            | Engine::Saved { .. }
             | Engine::Setting { .. }
             | Engine::SamplingOptions(_)
             | Engine::Sampling(_)
