@@ -168,6 +168,15 @@ async fn serve(
             let _ = std::fs::remove_file(path);
         }
     }
+    end(&app, graceful, &mut signals).await;
+    Ok(())
+}
+
+/// Time that models get to end when the server stops, if less is left of the drain time.
+const LAST_STEPS: Duration = Duration::from_secs(5);
+
+/// Waits for running answers and then for the models, within the drain time or until a signal.
+async fn end(app: &App, graceful: GracefulShutdown, signals: &mut Signals) {
     let began = Instant::now();
     tokio::select! {
         () = graceful.shutdown() => {}
@@ -185,11 +194,7 @@ async fn serve(
         }
         () = signals.stop() => {}
     }
-    Ok(())
 }
-
-/// Time that models get to end when the server stops, if less is left of the drain time.
-const LAST_STEPS: Duration = Duration::from_secs(5);
 
 /// What a signal asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
