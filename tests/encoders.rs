@@ -552,6 +552,8 @@ fn windows_and_heads_that_do_not_fit_are_reported() {
     let long = "a ".repeat(20);
     let document = extractor.document(&long, Excess::Refuse).unwrap();
     let lengths: Vec<usize> = document.windows().iter().map(|window| window.ids.len()).collect();
+    let tokens = extractor.tokens(&long).unwrap().len();
+    assert_eq!(extractor.windows(tokens), (lengths.len(), lengths.iter().sum()));
     assert_eq!(lengths, [8, 8, 8, 4]);
     let cut = extractor.document(&long, Excess::Truncate).unwrap();
     assert_eq!(cut.windows().len(), 1);

@@ -181,6 +181,39 @@ fn a_device_that_fails_with_residents_does_not_change_the_answer() {
     }
 }
 
+/// The first, the second or the third matrix of the first expert: the step has succeeded, and nothing is routed to the slot.
+#[test]
+fn a_device_that_refuses_an_expert_keeps_the_others() {
+    let model = mixture();
+    let steps = REVIEW_STEPS as usize + 16;
+    let expected = greedy(&mut alone(&model), steps);
+    let text = &best(&expected)[..steps];
+    let placing = Placing { gpu_layers: Offload::All, ..placings(&model)[0].clone() };
+    let usual = {
+        let mut session = placed(&model, cpu_as_gpu(), settings(), &placing);
+        error(&forced(&mut session, text), &expected)
+    };
+    let loaded = {
+        let never = Script { call: Call::Exchange, after: usize::MAX, fault: Fault::Refused };
+        let device = Failing::new(cpu_as_gpu(), never);
+        let exchanges = device.exchanges.clone();
+        placed(&model, Box::new(device), settings(), &placing);
+        *exchanges.lock().unwrap()
+    };
+    for after in [0, 1, 2].map(|matrix| loaded + matrix) {
+        let script = Script { call: Call::Exchange, after, fault: Fault::Refused };
+        let device = Failing::new(cpu_as_gpu(), script);
+        let failed = device.failed.clone();
+        let mut session = placed(&model, Box::new(device), settings(), &placing);
+        let found = forced(&mut session, text);
+        assert!(*failed.lock().unwrap(), "after {after}");
+        let off = error(&found, &expected);
+        assert!(off <= 2.0 * usual, "after {after}: error {off:e}, {usual:e} with all exchanges");
+        assert!(matches!(session.take_warnings()[..], [Warning::NotExchanged { .. }]), "{after}");
+        assert_eq!(session.expert_hits().unwrap().exchanged, 0);
+    }
+}
+
 #[test]
 fn a_device_without_room_for_residents_keeps_its_layers() {
     let model = mixture();

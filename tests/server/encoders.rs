@@ -128,6 +128,11 @@ fn extract_gives_the_entities_of_the_library() {
         assert_eq!(refused.status, 400, "{body}: {}", refused.body);
         assert!(refused.body.contains(field), "{body}: {}", refused.body);
     }
+    // A window for each token but those of the first window.
+    let many = json!({ "input": "New York ".repeat(9000), "stride": 37 });
+    let refused = server.post("/v1/extract", &many);
+    assert_eq!(refused.status, 400, "{}", refused.body);
+    assert!(refused.body.contains("16384 windows"), "{}", refused.body);
     let refused = server.post("/v1/classify", &json!({ "input": "a" }));
     assert_eq!(refused.status, 501, "{}", refused.body);
     let (server, _) = served("bert", &["good", "bad"]);

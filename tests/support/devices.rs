@@ -303,12 +303,15 @@ pub struct Failing {
     pub failed: Arc<Mutex<bool>>,
     /// Requested rows and [`Step::top_k`] of every submit.
     pub asked: Arc<Mutex<Vec<(usize, usize)>>>,
+    /// Number of exchanged matrices, those of the first residents included.
+    pub exchanges: Arc<Mutex<usize>>,
 }
 
 impl Failing {
     pub fn new(inner: Box<dyn Backend>, script: Script) -> Failing {
         let facts = offload("failing", inner.facts());
-        Failing { inner, facts, script, failed: Arc::default(), asked: Arc::default() }
+        let (failed, asked, exchanges) = Default::default();
+        Failing { inner, facts, script, failed, asked, exchanges }
     }
 
     fn check(&mut self, call: Call) -> Result<(), Error> {
@@ -402,6 +405,7 @@ impl Backend for Failing {
         bytes: &SharedBytes,
     ) -> Result<(), Error> {
         self.check(Call::Exchange)?;
+        *self.exchanges.lock().unwrap() += 1;
         self.inner.exchange(weight, matrix, bytes)
     }
 

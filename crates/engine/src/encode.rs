@@ -135,7 +135,7 @@ impl Encoder {
         inputs: impl Iterator<Item = Result<Vec<u32>, E>>,
         each: &mut Each<'_, E>,
     ) -> Result<(), E> {
-        let (most, tokens_max) = (self.sequences.len(), self.session.limits().tokens);
+        let (most, tokens_max) = self.step_limits();
         let mut batch: Vec<Vec<u32>> = Vec::with_capacity(most);
         let (mut done, mut tokens) = (0, 0);
         for input in inputs {
@@ -189,6 +189,11 @@ impl Encoder {
     /// How the model's own code scales embeddings: to length 1, unless the file says otherwise.
     pub fn norm(&self) -> Norm {
         self.norm
+    }
+
+    /// Most texts and most tokens of a step; a longer text has a step alone.
+    pub fn step_limits(&self) -> (usize, usize) {
+        (self.sequences.len(), self.session.limits().tokens)
     }
 
     /// Most tokens of a text.

@@ -427,6 +427,13 @@ fn a_saved_slot_continues_in_another_session() {
     let id = second.submit(in_slot(0)).unwrap();
     let (again, counts) = served(&mut second).remove(&id).unwrap();
     assert_eq!((again, counts.cached), (text, counts.prompt - 1));
+    // What belongs to another model leaves the slot as it is.
+    let other = served::tiny();
+    let mut of_other = session(&other, 1, 1);
+    let sequence = of_other.open().unwrap();
+    of_other.prefill(sequence, &served::tokens(9), &mut |_| true).unwrap();
+    let foreign = of_other.save(sequence).unwrap();
+    second.restore_slot(0, &foreign, 0).expect_err("another model");
     let erased = second.erase_slot(0);
     assert_eq!(erased, counts.prompt + 7, "the last token was not computed");
     let id = second.submit(in_slot(0)).unwrap();

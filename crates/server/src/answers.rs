@@ -23,6 +23,9 @@ use crate::worker::{Ask, Ticket, Update};
 /// Tickets are unique in the process.
 static TICKETS: AtomicU64 = AtomicU64::new(1);
 
+/// Answers that one request may have.
+const ANSWERS_MAX: usize = 2048;
+
 /// What is asked of a model.
 pub struct Question {
     /// The model.
@@ -68,6 +71,14 @@ impl Answers {
         question: Question,
     ) -> Result<Answers, ApiError> {
         let Question { loaded, prompts, params, .. } = &question;
+        if prompts.len().saturating_mul(params.n) > ANSWERS_MAX {
+            let problem = format!(
+                "is {} for each of {} prompts; a request has at most {ANSWERS_MAX} answers",
+                params.n,
+                prompts.len()
+            );
+            return Err(ApiError::field("n", problem));
+        }
         let worker = loaded.decoder()?;
         let lora = loaded.adapters.asked(params.lora.as_ref())?;
         if let Some(slot) = params.slot.filter(|&slot| slot as usize >= app.config.slots) {
@@ -144,7 +155,7 @@ impl Answers {
             }
             let update = tokio::time::timeout_at(self.deadline, self.updates.recv()).await;
             let Some((index, update)) = update.map_err(|_| ApiError::late())? else {
-                return Err(ApiError::server("the model's thread has ended"));
+                return Err(ApiError::ended());
             };
             match update {
                 Update::Accepted => {}

@@ -188,8 +188,7 @@ impl AbortOnDrop {
     async fn join(mut self) -> Response {
         match (&mut self.0).await {
             Ok(response) => response,
-            Err(_) => ApiError::server("an internal error ended the request; please report it")
-                .into_response(),
+            Err(_) => ApiError::internal().into_response(),
         }
     }
 }

@@ -1,37 +1,41 @@
-//! The thread that owns an encoder: it collects the texts of all waiting requests and runs them in batches by length.
+//! The thread that owns an encoder: each step has texts of all waiting requests, whose keys take turns.
 
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::collections::BTreeMap;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 
 use bilayer_engine::Error;
 use bilayer_engine::encode::Encoder;
+use bilayer_engine::requests::KeyId;
 use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
 
 use crate::error::ApiError;
+use crate::memory::Place;
 use crate::metrics::Metrics;
+use queue::{InputId, Job, Queue, Waiting};
+
+mod queue;
 
 /// Inputs that may wait, over all requests, unless as many requests may.
-const WAITING_MAX: usize = 16_384;
+pub const WAITING_MAX: usize = 16_384;
 
 /// Rows of each input of a request, `[rows, width]` each.
 pub type Outputs = Vec<Vec<f32>>;
 
-struct Job {
-    inputs: Vec<Vec<u32>>,
-    reply: oneshot::Sender<Result<Outputs, ApiError>>,
-}
-
-/// A handle to the thread.
+/// A handle to the thread, which ends when this is dropped, after its step.
 pub struct EncoderWorker {
-    jobs: Mutex<Option<Sender<Job>>>,
+    commands: Sender<Command>,
     waiting: Arc<Mutex<usize>>,
     waiting_max: usize,
-    thread: Option<JoinHandle<()>>,
+    has_ended: Arc<AtomicBool>,
 }
 
 impl EncoderWorker {
-    /// Starts a thread that serves `encoder`, for which so many requests may wait.
+    /// Starts a thread that serves `encoder`, for which so many requests may wait. The thread holds `place` until the
+    /// encoder's memory is free.
     ///
     /// # Errors
     /// The system refuses a thread.
@@ -39,95 +43,147 @@ impl EncoderWorker {
         encoder: Encoder,
         requests: usize,
         metrics: Arc<Metrics>,
+        place: Arc<Place>,
     ) -> std::io::Result<EncoderWorker> {
-        let (sender, jobs) = mpsc::channel();
-        let waiting = Arc::new(Mutex::new(0));
-        let left = waiting.clone();
+        let (sender, commands) = mpsc::channel();
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let ended = has_ended.clone();
+        let mut serving = Serving { encoder, commands, queue: Queue::default(), metrics };
         let thread = std::thread::Builder::new().name("bilayer-encoder".to_owned());
-        let thread = thread.spawn(move || serve(encoder, &jobs, &left, &metrics))?;
-        let jobs = Mutex::new(Some(sender));
+        thread.spawn(move || {
+            let served = panic::catch_unwind(AssertUnwindSafe(|| serving.run()));
+            // Before its requests fail, so that those that follow load the model again.
+            ended.store(true, Ordering::SeqCst);
+            if served.is_err() {
+                serving.fail();
+            }
+            drop(serving);
+            drop(place);
+        })?;
         let waiting_max = requests.max(WAITING_MAX);
-        Ok(EncoderWorker { jobs, waiting, waiting_max, thread: Some(thread) })
+        Ok(EncoderWorker { commands: sender, waiting: Arc::default(), waiting_max, has_ended })
     }
 
-    /// Runs tokenized inputs; the rows come in their order.
+    /// Runs tokenized inputs of a key; the rows come in their order.
     ///
     /// # Errors
-    /// Too much is waiting; a device failed.
-    pub async fn run(&self, inputs: Vec<Vec<u32>>) -> Result<Outputs, ApiError> {
-        {
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            if *waiting + inputs.len() > self.waiting_max {
-                let message = format!("the server is at capacity: {waiting} inputs are waiting");
-                return Err(ApiError::unavailable(message));
-            }
-            *waiting += inputs.len();
+    /// Too much is waiting; a device failed; they are not done at the deadline.
+    pub async fn run(
+        &self,
+        key: KeyId,
+        inputs: Vec<Vec<u32>>,
+        deadline: Instant,
+    ) -> Result<Outputs, ApiError> {
+        if inputs.is_empty() {
+            return Ok(Outputs::new());
         }
+        let waiting = Waiting::enter(&self.waiting, inputs.len(), self.waiting_max);
+        let waiting = waiting.map_err(|waiting| {
+            ApiError::unavailable(format!(
+                "the server is at capacity: {waiting} inputs are waiting"
+            ))
+        })?;
         let (reply, answer) = oneshot::channel();
-        let gone = || ApiError::server("the encoder has ended");
-        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        jobs.ok_or_else(gone)?.send(Job { inputs, reply }).map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())?
+        let job = Job { key, inputs, reply, waiting };
+        self.commands.send(Command::Run(job)).map_err(|_| ApiError::ended())?;
+        let answer = timeout_at(deadline, answer).await.map_err(|_| ApiError::late())?;
+        answer.map_err(|_| ApiError::ended())?
     }
 
     /// Inputs that wait or run.
     pub fn waiting(&self) -> usize {
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Ends the thread after its step; the requests that are left fail.
+    pub fn stop(&self) {
+        // A thread that has ended needs no command.
+        let _ = self.commands.send(Command::Stop);
+    }
+
+    /// Whether the thread has ended: it was stopped, or it panicked.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::SeqCst)
+    }
 }
 
 impl Drop for EncoderWorker {
     fn drop(&mut self) {
-        *self.jobs.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.stop();
     }
 }
 
-fn serve(mut encoder: Encoder, jobs: &Receiver<Job>, waiting: &Mutex<usize>, metrics: &Metrics) {
-    while let Ok(first) = jobs.recv() {
-        let batch: Vec<Job> = std::iter::once(first).chain(jobs.try_iter()).collect();
-        // Clients that have left need no answer.
-        let (batch, gone): (Vec<Job>, Vec<Job>) =
-            batch.into_iter().partition(|job| !job.reply.is_closed());
-        let count: usize = batch.iter().chain(&gone).map(|job| job.inputs.len()).sum();
-        let outcome = run(&mut encoder, &batch);
-        *waiting.lock().unwrap_or_else(PoisonError::into_inner) -= count;
-        let tokens = batch.iter().flat_map(|job| &job.inputs).map(Vec::len).sum::<usize>();
-        metrics.encoded(tokens);
-        match outcome {
-            Ok(outputs) => {
-                for (job, outputs) in batch.into_iter().zip(outputs) {
-                    let _ = job.reply.send(Ok(outputs));
+enum Command {
+    Run(Job),
+    Stop,
+}
+
+/// The thread's state.
+struct Serving {
+    encoder: Encoder,
+    commands: Receiver<Command>,
+    queue: Queue,
+    metrics: Arc<Metrics>,
+}
+
+impl Serving {
+    fn run(&mut self) {
+        loop {
+            if self.queue.is_empty() {
+                match self.commands.recv() {
+                    Ok(Command::Run(job)) => self.queue.push(job),
+                    Ok(Command::Stop) | Err(_) => return,
                 }
             }
-            // Each request alone, so that only those fail that fail alone.
-            Err(_) => {
-                for job in batch {
-                    let outcome = run(&mut encoder, std::slice::from_ref(&job));
-                    let outcome = outcome.map(|mut outputs| outputs.pop().unwrap_or_default());
-                    let _ = job.reply.send(outcome.map_err(ApiError::from));
+            loop {
+                match self.commands.try_recv() {
+                    Ok(Command::Run(job)) => self.queue.push(job),
+                    Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return,
+                    Err(TryRecvError::Empty) => break,
                 }
+            }
+            self.queue.forget_gone();
+            self.step();
+        }
+    }
+
+    /// Fails all requests after a panic.
+    fn fail(&mut self) {
+        self.metrics.warn("the encoder's thread panicked: the next request loads the model again");
+        self.queue.fail_all(&ApiError::internal());
+    }
+
+    /// One step; if it fails, the inputs of each request again alone, so that only those fail that fail alone.
+    fn step(&mut self) {
+        let step = self.queue.step(self.encoder.step_limits());
+        if self.compute(&step).is_ok() {
+            return;
+        }
+        let mut requests: BTreeMap<u64, Vec<InputId>> = BTreeMap::new();
+        for (number, at) in step {
+            requests.entry(number).or_default().push((number, at));
+        }
+        for (number, inputs) in requests {
+            if let Err(error) = self.compute(&inputs) {
+                self.queue.fail(number, error.into());
             }
         }
     }
-}
 
-/// Runs the inputs of all jobs, similar lengths together.
-fn run(encoder: &mut Encoder, jobs: &[Job]) -> Result<Vec<Outputs>, Error> {
-    let mut outputs: Vec<Outputs> =
-        jobs.iter().map(|job| vec![Vec::new(); job.inputs.len()]).collect();
-    let mut order: Vec<(usize, usize)> = Vec::new();
-    for (number, job) in jobs.iter().enumerate() {
-        order.extend((0..job.inputs.len()).map(|at| (number, at)));
-    }
-    order.sort_by_key(|&(number, at)| jobs[number].inputs[at].len());
-    let inputs = order.iter().map(|&(number, at)| Ok(jobs[number].inputs[at].clone()));
-    encoder.run::<Error>(inputs, &mut |done, _, rows| {
-        let (number, at) = order[done];
-        outputs[number][at] = rows.to_vec();
+    /// Computes inputs, which are done if all of them succeed.
+    fn compute(&mut self, step: &[InputId]) -> Result<(), Error> {
+        let inputs = step.iter().map(|&id| Ok(self.queue.input(id).to_vec()));
+        let mut outputs = Vec::with_capacity(step.len());
+        let mut tokens = 0;
+        self.encoder.run::<Error>(inputs, &mut |_, input, rows| {
+            tokens += input.len();
+            outputs.push(rows.to_vec());
+            Ok(())
+        })?;
+        self.metrics.encoded(tokens);
+        for (&id, rows) in step.iter().zip(outputs) {
+            self.queue.done(id, rows);
+        }
         Ok(())
-    })?;
-    Ok(outputs)
+    }
 }

@@ -108,6 +108,16 @@ impl ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
+    /// 500: a panic ended the request.
+    pub fn internal() -> ApiError {
+        ApiError::server("an internal error ended the request; please report it")
+    }
+
+    /// 503: the model's thread ended before the request did, since the server stops or the thread panicked.
+    pub fn ended() -> ApiError {
+        ApiError::unavailable("the model's thread has ended; repeat the request")
+    }
+
     /// 501: this server, or this model, does not do that.
     pub fn not_supported(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
@@ -150,7 +160,11 @@ impl From<Engine> for ApiError {
             Engine::TooLong { tokens, context } => ApiError::invalid(format!(
                 "input of {tokens} tokens is too large to process: the model's context has {context} tokens"
             )),
+            error @ Engine::Cache(CacheError::Full { .. } | CacheError::Sequences { .. }) => {
+                ApiError::unavailable(error.to_string())
+            }
             error @ (Engine::Token { .. }
+            | Engine::Saved { .. }
             | Engine::Setting { .. }
             | Engine::SamplingOptions(_)
             | Engine::Sampling(_)

@@ -1,7 +1,7 @@
 //! How many models are in memory, with those that are unloaded but still answer.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bilayer_engine::return_free_memory;
 use tokio::sync::Notify;
@@ -16,7 +16,7 @@ pub struct Memory {
     freed: Notify,
 }
 
-/// The place of a model. Dropped last of all that the model has.
+/// The place of a model. Its last owner drops it after all that the model has.
 pub struct Place {
     memory: Arc<Memory>,
     bytes: u64,
@@ -43,6 +43,18 @@ impl Memory {
                 return Some(place);
             }
             timeout_at(deadline, freed).await.ok()?;
+        }
+    }
+
+    /// Waits until the models of these places have left memory.
+    pub async fn left(&self, places: &[Weak<Place>]) {
+        loop {
+            let mut freed = pin!(self.freed.notified());
+            freed.as_mut().enable();
+            if places.iter().all(|place| place.strong_count() == 0) {
+                return;
+            }
+            freed.await;
         }
     }
 

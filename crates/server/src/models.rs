@@ -1,7 +1,7 @@
 //! The models of a server: loaded on first use, unloaded when others need the memory.
 //!
-//! A model that is unloaded gets no more requests, but its memory is free only when the answers that it runs have ended. The
-//! next one is loaded after that.
+//! A model that is unloaded gets no more requests, but its memory is free only when the answers that it runs have ended and
+//! its thread with them. The next one is loaded after that. A model whose thread has panicked is as one that is unloaded.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +40,14 @@ struct Entry {
     loaded: Option<Arc<Loaded>>,
     status: Status,
     used: u64,
+}
+
+impl Entry {
+    /// Takes its model out.
+    fn unload(&mut self) -> Option<Arc<Loaded>> {
+        self.status = Status::Unloaded;
+        self.loaded.take()
+    }
 }
 
 /// What was taken out for a model that is to be loaded. Put back unless it is taken.
@@ -212,16 +220,19 @@ impl Models {
     /// There is no such model.
     pub fn unload(&self, name: &str) -> Result<(), ApiError> {
         let number = self.known(name)?;
-        let mut entries = self.entries();
-        (entries[number].loaded, entries[number].status) = (None, Status::Unloaded);
+        // Dropped behind the lock.
+        let _unloaded = self.entries()[number].unload();
         Ok(())
     }
 
-    /// Unloads all models.
-    pub fn unload_all(&self) {
-        for entry in self.entries().iter_mut() {
-            (entry.loaded, entry.status) = (None, Status::Unloaded);
-        }
+    /// Unloads all models, whose requests fail, and waits until their memory is free.
+    pub async fn unload_all(&self) {
+        let unloaded: Vec<Arc<Loaded>> =
+            self.entries().iter_mut().filter_map(Entry::unload).collect();
+        unloaded.iter().for_each(|loaded| loaded.stop());
+        let places: Vec<Weak<Place>> = unloaded.iter().map(|loaded| loaded.place()).collect();
+        drop(unloaded);
+        self.memory.left(&places).await;
     }
 
     fn number(&self, name: Option<&str>) -> Result<usize, ApiError> {
@@ -250,8 +261,13 @@ impl Models {
         entries[number].loaded.clone()
     }
 
+    /// The entries, without models whose threads have ended.
     fn entries(&self) -> std::sync::MutexGuard<'_, Vec<Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = entries.iter_mut();
+        let ended = loaded.filter(|e| e.loaded.as_ref().is_some_and(|loaded| loaded.has_ended()));
+        ended.for_each(|entry| drop(entry.unload()));
+        entries
     }
 
     /// Loads a model for which there is room.
@@ -296,13 +312,12 @@ impl Models {
             else {
                 break;
             };
-            entry.status = Status::Unloaded;
-            if let Some(loaded) = entry.loaded.take() {
+            if let Some(loaded) = entry.unload() {
                 weak.push((number, Arc::downgrade(&loaded)));
                 unloaded.push(loaded);
             }
         }
-        // What nothing uses ends here, which takes time.
+        // What nothing uses ends here.
         drop(entries);
         drop(unloaded);
         Room { models: self.clone(), number, unloaded: weak, one: Some(one) }
@@ -325,15 +340,18 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
+    use bilayer_engine::generate::Request;
+    use bilayer_engine::generate::speculate::{Drafter, DrafterSource};
     use bilayer_engine::placement::Placing;
-    use bilayer_engine::requests::ExecutorSettings;
-    use bilayer_engine::sampling::Options;
+    use bilayer_engine::requests::{ExecutorSettings, Submission};
+    use bilayer_engine::sampling::{Options, Sampler};
     use bilayer_engine::session::{Session, Settings};
     use bilayer_engine::{Error, Model, OpenOptions};
 
     use super::*;
-    use crate::config::{Limits, Opened, Origins, Switches};
+    use crate::config::{AtEnd, Limits, Opened, Origins, Switches};
     use crate::params::Defaults;
+    use crate::worker::{Ask, Update};
 
     const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/assets/demo.gguf");
 
@@ -345,8 +363,14 @@ mod tests {
             std::thread::sleep(Duration::from_millis(50));
             let model = Model::open(DEMO.as_ref(), OpenOptions::default())?;
             let placing = Placing::cpu();
-            let settings =
-                Settings { threads: Some(1), ctx_size: Some(64), placing, ..Settings::default() };
+            let settings = Settings {
+                threads: Some(1),
+                ctx_size: Some(64),
+                // For draft tokens.
+                outputs: Some(8),
+                placing,
+                ..Settings::default()
+            };
             let session = Session::new(&model, settings)?;
             Ok(Opened { session, drafters: None, at_end: None })
         };
@@ -388,6 +412,71 @@ mod tests {
             build: String::new(),
         };
         Arc::new(Models::new(Arc::new(config), Arc::new(Metrics::new())))
+    }
+
+    /// Unloading waits for no thread, neither one that the handlers of other requests need nor the lock of the models, and the
+    /// next model is loaded when the thread has ended.
+    #[tokio::test]
+    async fn a_model_whose_thread_ends_late_is_unloaded_at_once() {
+        let opened = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let (inner, ends) = (offer("a", &opened[0]), Mutex::new(Some(ends)));
+        let open = inner.open.clone();
+        let late = move || {
+            let ends = ends.lock().unwrap().take().unwrap();
+            let at_end: AtEnd = Box::new(move |_| {
+                // An error: the sender is dropped.
+                let _ = ends.recv();
+            });
+            Ok(Opened { at_end: Some(at_end), ..open()? })
+        };
+        let late = Offer { open: Arc::new(late), ..inner };
+        let models = serving(vec![late, offer("b", &opened[1])], Duration::from_millis(20));
+        models.get(Some("a")).await.map(drop).unwrap();
+        let (unloading, (unloaded, is_unloaded)) = (models.clone(), std::sync::mpsc::channel());
+        std::thread::spawn(move || unloaded.send(unloading.unload("a").map(drop).is_ok()));
+        assert_eq!(is_unloaded.recv_timeout(Duration::from_secs(10)), Ok(true));
+        assert_eq!(models.list()[0].1, Status::Unloaded);
+        assert!(models.get(Some("b")).await.is_err(), "the memory of the first is not free");
+        drop(end);
+        while models.get(Some("b")).await.is_err() {}
+        assert_eq!(opened[1].load(Ordering::SeqCst), 1);
+        models.unload_all().await;
+        assert!(models.loaded().is_empty());
+    }
+
+    /// Makes the thread panic.
+    struct Panicking;
+
+    impl DrafterSource for Panicking {
+        fn drafter(&mut self) -> Result<Option<Box<dyn Drafter>>, Error> {
+            panic!("a test's panic")
+        }
+    }
+
+    #[tokio::test]
+    async fn a_model_whose_thread_has_panicked_is_loaded_again() {
+        let opened = Arc::new(AtomicUsize::new(0));
+        let inner = offer("a", &opened);
+        let open = inner.open.clone();
+        let open = move || Ok(Opened { drafters: Some(Box::new(Panicking)), ..open()? });
+        let models = serving(vec![Offer { open: Arc::new(open), ..inner }], Duration::MAX);
+        let first = models.get(None).await.ok().unwrap();
+        let sampler = Sampler::new(Options::default(), 256, 64, Arc::default()).unwrap();
+        let submission = Submission::new(Request::new(vec![1; 4]), sampler);
+        let (updates, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let ask = Ask { ticket: 1, index: 0, submission, after: None, updates };
+        first.decoder().unwrap().ask(0, 1, || Ok(vec![ask])).unwrap();
+        let failed = loop {
+            if let (_, Update::Failed(error)) = told.recv().await.unwrap() {
+                break error;
+            }
+        };
+        assert_eq!(failed.status, 500);
+        assert!(models.loaded().is_empty());
+        drop(first);
+        models.get(None).await.map(drop).unwrap();
+        assert_eq!(opened.load(Ordering::SeqCst), 2);
     }
 
     /// Its client leaves while a model is loaded; the next one gets the model without another load.

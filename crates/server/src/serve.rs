@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper_util::server::graceful::GracefulShutdown;
 use rustls_pki_types::pem::PemObject;
@@ -168,6 +168,16 @@ async fn serve(
             let _ = std::fs::remove_file(path);
         }
     }
+    end(&app, graceful, &mut signals).await;
+    Ok(())
+}
+
+/// Time that models get to end when the server stops, if less is left of the drain time.
+const LAST_STEPS: Duration = Duration::from_secs(5);
+
+/// Waits for running answers and then for the models, within the drain time or until a signal.
+async fn end(app: &App, graceful: GracefulShutdown, signals: &mut Signals) {
+    let began = Instant::now();
     tokio::select! {
         () = graceful.shutdown() => {}
         () = tokio::time::sleep(app.config.limits.drain) => {
@@ -176,8 +186,14 @@ async fn serve(
         // A second signal means now.
         () = signals.stop() => {}
     }
-    app.models.unload_all();
-    Ok(())
+    let left = app.config.limits.drain.saturating_sub(began.elapsed());
+    tokio::select! {
+        () = app.models.unload_all() => {}
+        () = tokio::time::sleep(left.max(LAST_STEPS)) => {
+            log::warning("a model did not end in time");
+        }
+        () = signals.stop() => {}
+    }
 }
 
 /// What a signal asks for.

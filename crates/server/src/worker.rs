@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bilayer_engine::requests::{Event, Executor, ExecutorSettings, KeyId, RequestId, Submission};
@@ -13,8 +13,9 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use crate::admission::Admission;
-use crate::config::{Open, Opened};
+use crate::config::Opened;
 use crate::error::ApiError;
+use crate::memory::Place;
 use crate::metrics::Metrics;
 
 /// Identifies a request between a handler and a worker.
@@ -135,25 +136,25 @@ pub struct LiveSlot {
     pub cached: usize,
 }
 
-/// A handle to the thread.
+/// A handle to the thread, which ends when this is dropped, after its step.
 pub struct Worker {
     commands: Mutex<Sender<Command>>,
     admission: Arc<Admission>,
     live: Arc<Mutex<Live>>,
     clock: Clock,
-    thread: Option<JoinHandle<()>>,
+    has_ended: Arc<AtomicBool>,
 }
 
 impl Worker {
-    /// Starts a thread that serves an opened model; `opener` opens it again after a failure that left it unusable.
+    /// Starts a thread that serves an opened model. It holds `place` until the session's memory is free.
     ///
     /// # Errors
     /// The system refuses a thread.
     pub fn start(
         opened: Opened,
-        opener: Arc<Open>,
         settings: ExecutorSettings,
         metrics: Arc<Metrics>,
+        place: Arc<Place>,
     ) -> std::io::Result<Worker> {
         let (sender, commands) = mpsc::channel();
         let live = Arc::new(Mutex::new(Live::default()));
@@ -165,8 +166,6 @@ impl Worker {
         let mut serving = Serving {
             executor: executor(opened, settings),
             admission: admission.clone(),
-            opener,
-            settings,
             commands,
             live: shared,
             metrics,
@@ -175,14 +174,25 @@ impl Worker {
             window: Window::new(),
             expert_hits: ExpertHits::default(),
         };
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let ended = has_ended.clone();
         let thread = std::thread::Builder::new().name("bilayer-worker".to_owned());
-        let thread = thread.spawn(move || {
-            serving.run();
-            if let Some(at_end) = at_end {
-                at_end(serving.executor.session());
+        thread.spawn(move || {
+            let served = panic::catch_unwind(AssertUnwindSafe(|| {
+                serving.run();
+                if let Some(at_end) = at_end {
+                    at_end(serving.executor.session());
+                }
+            }));
+            // Before its requests fail, so that those that follow load the model again.
+            ended.store(true, Ordering::SeqCst);
+            if served.is_err() {
+                serving.fail();
             }
+            drop(serving);
+            drop(place);
         })?;
-        Ok(Worker { commands: Mutex::new(sender), admission, live, clock, thread: Some(thread) })
+        Ok(Worker { commands: Mutex::new(sender), admission, live, clock, has_ended })
     }
 
     /// Hands over what one request of `key` asks for, so many answers: all of it, or none. `asks` makes it once it is
@@ -206,7 +216,7 @@ impl Worker {
             ask.submission.arrived = arrived;
             // The admission ends with the thread, so what was counted need not leave.
             if !self.send(Command::Ask(Box::new(ask))) {
-                return Err(ApiError::unavailable("the model is being unloaded"));
+                return Err(ApiError::ended());
             }
         }
         Ok(())
@@ -224,13 +234,22 @@ impl Worker {
     pub async fn slot(&self, slot: u32, action: SlotAction) -> Result<SlotOutcome, ApiError> {
         let (sender, outcome) = oneshot::channel();
         self.send(Command::Slot(slot, action, sender));
-        let ended = |_| ApiError::unavailable("the model is being unloaded");
-        Ok(outcome.await.map_err(ended)??)
+        Ok(outcome.await.map_err(|_| ApiError::ended())??)
     }
 
     /// What the worker is doing.
     pub fn live(&self) -> Live {
         self.live.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends the thread after its step; the requests that are left fail.
+    pub fn stop(&self) {
+        self.send(Command::Stop);
+    }
+
+    /// Whether the thread has ended: it was stopped, or it panicked.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::SeqCst)
     }
 
     fn send(&self, command: Command) -> bool {
@@ -240,11 +259,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.send(Command::Stop);
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread was reported when it happened.
-            let _ = thread.join();
-        }
+        self.stop();
     }
 }
 
@@ -267,8 +282,6 @@ impl Window {
 struct Serving {
     executor: Executor,
     admission: Arc<Admission>,
-    opener: Arc<Open>,
-    settings: ExecutorSettings,
     commands: Receiver<Command>,
     live: Arc<Mutex<Live>>,
     metrics: Arc<Metrics>,
@@ -401,18 +414,11 @@ impl Serving {
         Some(open)
     }
 
-    /// One step; a panic fails all requests and opens the session again.
     fn step(&mut self) {
         let mut events = Vec::new();
-        let executor = &mut self.executor;
-        let stepped = panic::catch_unwind(AssertUnwindSafe(|| executor.step(&mut events)));
-        match stepped {
-            Ok(true) => {
-                self.count();
-                self.publish(Activity::Step);
-            }
-            Ok(false) => {}
-            Err(_) => self.reopen(),
+        if self.executor.step(&mut events) {
+            self.count();
+            self.publish(Activity::Step);
         }
         for warning in self.executor.take_warnings() {
             self.metrics.warn(&warning.to_string());
@@ -441,20 +447,11 @@ impl Serving {
         }
     }
 
-    /// Fails all requests and starts with a new session.
-    fn reopen(&mut self) {
-        self.metrics.warn("a step panicked: the model is loaded again");
-        for id in self.open.keys().copied().collect::<Vec<_>>() {
-            let Some(open) = self.close(id) else { continue };
-            let error = ApiError::server("an internal error ended the request; please report it");
-            let _ = open.updates.send((open.index, Update::Failed(error)));
-        }
-        match (self.opener)() {
-            Ok(opened) => {
-                self.executor = executor(opened, self.settings);
-                self.expert_hits = ExpertHits::default();
-            }
-            Err(error) => self.metrics.warn(&format!("the model cannot be loaded again: {error}")),
+    /// Fails all requests after a panic.
+    fn fail(&mut self) {
+        self.metrics.warn("the model's thread panicked: the next request loads the model again");
+        for (_, open) in self.open.drain() {
+            let _ = open.updates.send((open.index, Update::Failed(ApiError::internal())));
         }
     }
 

@@ -14,7 +14,7 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt;
 use crate::npy::Npy;
 use crate::{demo, output, progress, trace};
-pub use drafting::DraftSource;
+pub use drafting::{DraftSource, Drafted};
 
 mod chat;
 mod constraint;
@@ -88,7 +88,7 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
         constraint: constraint::asked(args, &model)?,
     };
     let mut logits_file = logits_file(args, &model, question.prompt.len())?;
-    let mut draft_source = DraftSource::open(&args.draft, &args.model, &model, 1)?;
+    let mut draft_source = DraftSource::open(&args.draft, &args.model, &model, Drafted::ONE)?;
     let asked = settings::Asked {
         options: &question.options,
         prompt: question.prompt.len(),

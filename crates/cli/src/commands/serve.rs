@@ -12,7 +12,7 @@ use bilayer_server::config::{AtEnd, Config, Limits, Offer, Opened, Origins, Swit
 use bilayer_server::{Defaults, Notice, Stopper, log};
 use serde_json::{Map, Value};
 
-use super::run::{DraftSource, settings};
+use super::run::{DraftSource, Drafted, settings};
 use crate::args::{LogFormat, Serve, Serving};
 use crate::demo::{self, Applied, Source};
 use crate::failure::{Failure, IO, USAGE};
@@ -369,11 +369,16 @@ impl Opener {
         let Opener { args, trace, parallel, .. } = self;
         let parallel = *parallel;
         let is_decoder = model.config().encoder.is_none();
+        let mut settings = settings::checked(&args.model)?;
+        let all = settings.ctx_size.filter(|&tokens| tokens > 0);
+        let all = all.unwrap_or_else(|| own_context(args, model));
+        let is_unified = args.requests.is_unified();
+        let context = if is_unified { all } else { (all / parallel).max(1) };
+        let drafted = Drafted { answers: parallel, room: Some((context, all)) };
         let drafts = match is_decoder {
-            true => DraftSource::open(&args.draft, &args.model, model, parallel)?,
+            true => DraftSource::open(&args.draft, &args.model, model, drafted)?,
             false => None,
         };
-        let mut settings = settings::checked(&args.model)?;
         settings.trace_events = trace.as_ref().map(|_| trace::EVENTS);
         if let Some(drafts) = &drafts {
             settings.placing = drafts.beside(settings.placing);
@@ -397,10 +402,7 @@ impl Opener {
                 Settings { purpose, sequences: TEXTS, ctx_size, ..settings }
             }
             None => {
-                let all = settings.ctx_size.filter(|&tokens| tokens > 0);
-                let all = all.unwrap_or_else(|| own_context(args, model));
-                let is_unified = args.requests.is_unified();
-                settings.ctx_size = Some(if is_unified { all } else { (all / parallel).max(1) });
+                settings.ctx_size = Some(context);
                 Settings {
                     kv_tokens: Some(all),
                     sequences: parallel,

@@ -197,10 +197,30 @@ impl Extractor {
     /// # Errors
     /// The vocabulary cannot express the text.
     pub fn document<'t>(&self, text: &'t str, excess: Excess) -> Result<Document<'t>, Error> {
-        let mut tokens = self.tokenizer.spans(text).map_err(Error::Text)?;
+        let mut tokens = self.tokens(text)?;
         if excess == Excess::Truncate {
             tokens.truncate(self.window);
         }
+        Ok(self.divided(text, tokens))
+    }
+
+    /// The tokens of a text, for [`divided`](Extractor::divided).
+    ///
+    /// # Errors
+    /// The vocabulary cannot express the text.
+    pub fn tokens(&self, text: &str) -> Result<Vec<TokenSpan>, Error> {
+        self.tokenizer.spans(text).map_err(Error::Text)
+    }
+
+    /// Number of windows of a text with so many tokens, and of the tokens in them, special ones included.
+    pub fn windows(&self, tokens: usize) -> (usize, usize) {
+        let more = tokens.saturating_sub(self.window).div_ceil(self.window - self.stride);
+        let special = self.around.0.len() + self.around.1.len();
+        (1 + more, tokens + more * self.stride + (1 + more) * special)
+    }
+
+    /// Divides a text with these tokens into windows.
+    pub fn divided<'t>(&self, text: &'t str, tokens: Vec<TokenSpan>) -> Document<'t> {
         let mut windows = Vec::new();
         let mut start = 0;
         loop {
@@ -210,7 +230,7 @@ impl Extractor {
             let ids = before.iter().copied().chain(inner).chain(after.iter().copied()).collect();
             windows.push(Window { ids, tokens: start..end, before: before.len() });
             if end == tokens.len() {
-                return Ok(Document { text, tokens, windows });
+                return Document { text, tokens, windows };
             }
             start += self.window - self.stride;
         }

@@ -56,7 +56,8 @@ pub struct Submission {
     pub key: KeyId,
     /// Only requests of the same namespace share cached prefixes.
     pub namespace: u64,
-    /// Whether it starts from a cached prefix and leaves its own behind.
+    /// Whether it starts from a cached prefix of any request and leaves its own behind; from that of the one in `after` it starts
+    /// in any case.
     pub reuse: bool,
     /// Number of most likely tokens to report with each prompt token.
     pub prompt_logprobs: Option<usize>,
@@ -347,6 +348,10 @@ impl Executor {
     fn draft(&mut self, groups: usize) {
         let Executor { session, scheduler, drafters, answers, .. } = self;
         let Some(drafters) = drafters else { return };
+        // A preempted answer gives its draft model's pages back as well.
+        let drafting = answers.iter_mut().filter(|(_, answer)| answer.drafter.is_some());
+        let preempted = drafting.filter(|(id, _)| scheduler.progress(**id).is_none());
+        preempted.for_each(|(_, answer)| answer.drafter = None);
         let most = scheduler.most_drafted(groups, session);
         let of_step = scheduler.running().count().div_ceil(groups);
         let free = scheduler.running().map(|(id, _)| id).filter(|id| !scheduler.is_begun(*id));

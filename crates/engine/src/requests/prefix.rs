@@ -40,15 +40,14 @@ impl Job {
 impl Scheduler {
     /// The longest prefix of a job's tokens in any sequence.
     pub(super) fn prefix(&self, job: &Job, cache: &impl Sequences) -> Option<Prefix> {
-        if !job.reuse {
-            return None;
-        }
         let idle = self.idle.iter().enumerate();
-        let idle = idle.filter(|(_, idle)| job.may_use(idle.namespace, idle.slot));
+        let idle = idle.filter(|(_, idle)| job.reuse && job.may_use(idle.namespace, idle.slot));
         let idle = idle.map(|(at, idle)| (Some(at), idle.sequence, idle.prompt));
         let running = self.running.iter();
-        let running = running
-            .filter(|active| job.may_use(active.job.namespace, Some(active.job.progress.slot)));
+        let running = running.filter(|active| {
+            (job.reuse || job.leader == Some(active.job.id))
+                && job.may_use(active.job.namespace, Some(active.job.progress.slot))
+        });
         let running = running.map(|active| (None, active.sequence, active.job.prompt));
         let found = idle.chain(running).map(|(idle, sequence, prompt)| {
             let held = cache.pages().tokens(sequence);

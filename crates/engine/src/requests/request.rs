@@ -47,7 +47,7 @@ pub struct Arrival {
     pub namespace: u64,
     /// The prompt, at least one token and fewer than the context.
     pub prompt: Vec<u32>,
-    /// Whether it starts from a cached prefix.
+    /// Whether it starts from a cached prefix of any request; from that of the one in `after` it does in any case.
     pub reuse: bool,
     /// Whether logits of every prompt token are wanted; nothing is reused then.
     pub all_logits: bool,

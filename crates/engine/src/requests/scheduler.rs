@@ -38,6 +38,8 @@ pub(super) struct Job {
     /// Number of draft tokens.
     pub drafted: usize,
     pub reuse: bool,
+    /// The request with the same prompt, from whose sequence it may start in any case.
+    pub leader: Option<RequestId>,
     all_logits: bool,
     is_admitted: bool,
     pub progress: Progress,
@@ -141,6 +143,7 @@ impl Scheduler {
             prompt,
             drafted: 0,
             reuse: arrival.reuse && !arrival.all_logits,
+            leader: arrival.after.filter(|_| !arrival.all_logits),
             all_logits: arrival.all_logits,
             is_admitted: false,
             progress: Progress { prompt, ..Progress::default() },

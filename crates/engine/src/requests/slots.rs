@@ -3,6 +3,8 @@
 //! Each running request has a slot. When it ends, its sequence stays that of the slot until another request ends
 //! there. A request that names a slot continues only that slot's sequence; others continue any.
 
+use std::collections::HashSet;
+
 use super::scheduler::{Idle, Scheduler};
 use super::sequences::Sequences;
 use crate::session::SequenceId;
@@ -21,13 +23,23 @@ impl Scheduler {
         self.keep(slot, Idle { sequence, namespace, slot: None, prompt: 0, used: 0 });
     }
 
-    /// Frees pages and a sequence of finished requests, as far as there are any.
-    pub fn make_room(&mut self, pages: usize, cache: &mut impl Sequences) {
+    /// Frees pages and a sequence of finished requests, first that of a slot, for other contents of the slot. False, and nothing
+    /// is freed, if running requests hold too many pages.
+    pub fn make_room(&mut self, slot: u32, pages: usize, cache: &mut impl Sequences) -> bool {
+        let running = self.running.iter();
+        let held = running.flat_map(|active| cache.pages().table(active.sequence));
+        let held: HashSet<u32> = held.copied().collect();
+        if held.len() + pages > cache.pages().pages() {
+            return false;
+        }
+        let own = self.idle.iter_mut().filter(|idle| idle.slot == Some(slot));
+        own.for_each(|idle| idle.used = 0);
         self.evict(pages, None, cache);
         match cache.open() {
             Some(sequence) => cache.close(sequence),
             None => drop(self.evict_one(None, cache)),
         }
+        true
     }
 
     /// Closes the sequence of the last request that ended in a slot. Returns the number of its tokens.

@@ -167,15 +167,18 @@ fn followers_start_when_the_prompt_before_theirs_is_computed() {
     let second = desk.submit(after(first));
     let third = desk.submit(after(second));
     assert_eq!(desk.step(), [(0, 0, 30)]);
-    // It waits although it takes nothing over.
+    // From its leader it takes the prompt over in any case.
     let own = desk.submit(Arrival { reuse: false, ..after(first) });
     assert_eq!((desk.step(), desk.scheduler.waiting()), (vec![(0, 30, 40)], 3));
-    assert_eq!(desk.step(), [(0, 40, 41), (1, 39, 40), (3, 0, 28)]);
-    assert_eq!(desk.step(), [(0, 41, 42), (1, 40, 41), (2, 39, 40), (3, 28, 40)]);
+    assert_eq!(desk.step(), [(0, 40, 41), (1, 39, 40), (3, 39, 40)]);
+    assert_eq!(desk.step(), [(0, 41, 42), (1, 40, 41), (2, 39, 40), (3, 40, 41)]);
     assert_eq!(desk.running(), [first, second, third, own].map(|id| id.0));
     // One whose leader has begun its answer waits for nothing.
     let late = desk.submit(Arrival { reuse: false, ..after(first) });
-    assert_eq!(desk.step()[4..], [(late.0, 0, 26)]);
+    assert_eq!(desk.step()[4..], [(late.0, 39, 40)]);
+    // From others it takes nothing over.
+    let other = desk.submit(Arrival { reuse: false, ..asking(text(1, 40)) });
+    assert_eq!(desk.step()[5..], [(other.0, 0, 25)]);
     // The last token of the prompt is not waited for.
     let mut desk = Desk::new(Policy { rows: 39, ..policy() }, 16);
     let first = desk.ask(40);

@@ -15,7 +15,7 @@ use bilayer_graph::{
 use bilayer_scheduler::{ExpertUses, Plan};
 use serde::{Deserialize, Serialize};
 
-use super::{Failed, Session, fallback};
+use super::{Session, Warning, fallback};
 use crate::kept::Kept;
 use crate::{Error, Model};
 
@@ -259,6 +259,17 @@ impl Experts {
         self.hits.exchanged += 1;
     }
 
+    /// Exchanges no more, after a device took some or none of the matrices of the first exchange of the queue: nothing is
+    /// routed to its slot.
+    fn stop(&mut self) {
+        if let Some(Exchange { split, slot, .. }) = self.queue.pop_front() {
+            let Mixture { slots, residents, .. } = &mut self.mixtures[split];
+            slots[residents[slot] as usize] = None;
+        }
+        self.learns = false;
+        self.queue.clear();
+    }
+
     /// Stores what was learned.
     fn store(&self) {
         let Some(Learned { kept, name }) = &self.learned else { return };
@@ -301,23 +312,24 @@ impl Mixture {
     }
 }
 
-/// Exchanges experts after a step, and keeps the graph's residents up to date.
-pub fn exchange(
+/// Exchanges experts after a step, and keeps the graph's residents up to date. An exchange that fails stays the first of the
+/// queue, and its slot may have matrices of two experts.
+fn exchange(
     experts: &mut Experts,
     model: &Model,
     graph: &mut Graph,
     backends: &mut [Box<dyn Backend>],
-) -> Result<(), Failed> {
+) -> Result<(), (usize, bilayer_graph::Error)> {
     for _ in 0..experts.stepped() {
         let (Some(next), Some(device)) = (experts.queue.front().copied(), experts.device) else {
             break;
         };
-        for stack in &graph.splits[next.split].stacks {
-            let bytes = matrix(model, graph, stack, next.expert).map_err(Failed::on(device))?;
-            let weight = graph.weight(stack.slots);
-            let exchanged = backends[device].exchange(weight, next.slot, &bytes);
-            exchanged.map_err(Failed::on(device))?;
-        }
+        let mut stacks = graph.splits[next.split].stacks.iter();
+        let done = stacks.try_for_each(|stack| {
+            let bytes = matrix(model, graph, stack, next.expert)?;
+            backends[device].exchange(graph.weight(stack.slots), next.slot, &bytes)
+        });
+        done.map_err(|error| (device, error))?;
         experts.queue.pop_front();
         experts.exchanged(next);
         graph.splits[next.split].residents[next.slot] = next.expert;
@@ -326,18 +338,20 @@ pub fn exchange(
 }
 
 impl Session {
-    /// Exchanges resident experts after a step. A device that fails then is left before the next step.
-    pub(super) fn exchange_experts(&mut self) -> Result<(), Error> {
+    /// Exchanges resident experts after a step, which has succeeded whatever comes of it. A device that is lost then is left
+    /// before the next step; after another failure the residents stay, but for one whose place may have matrices of two experts.
+    pub(super) fn exchange_experts(&mut self) {
         let Session { model, graph, pipeline, .. } = self;
-        let Some(experts) = &mut pipeline.experts else { return Ok(()) };
-        match exchange(experts, model, graph, &mut pipeline.backends) {
-            Err(Failed::Device { device, error })
-                if fallback::is_recoverable(pipeline.backends[device].as_ref(), &error) =>
-            {
-                self.lost = Some((device, error));
-                Ok(())
+        let Some(experts) = &mut pipeline.experts else { return };
+        let Err((device, error)) = exchange(experts, model, graph, &mut pipeline.backends) else {
+            return;
+        };
+        match fallback::is_recoverable(pipeline.backends[device].as_ref(), &error) {
+            true => self.lost = Some((device, error)),
+            false => {
+                experts.stop();
+                self.warnings.push(Warning::NotExchanged { error });
             }
-            done => Ok(done?),
         }
     }
 

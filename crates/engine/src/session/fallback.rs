@@ -47,6 +47,12 @@ pub enum Warning {
         /// Its error.
         error: bilayer_graph::Error,
     },
+    /// A device did not take an expert's weights, so its resident experts stay as they are, and the CPU has the one whose place
+    /// they should have taken.
+    NotExchanged {
+        /// Its error.
+        error: bilayer_graph::Error,
+    },
     /// A device's compiler rejected a kernel, so simpler ones compute.
     Simplified {
         /// Its name.
@@ -123,6 +129,9 @@ impl std::fmt::Display for Warning {
             }
             Warning::NotCached { error } => {
                 write!(f, "{error}; no experts are resident there, so the CPU computes all of them")
+            }
+            Warning::NotExchanged { error } => {
+                write!(f, "{error}; resident experts are not exchanged any further")
             }
             Warning::Simplified { device, reason } => {
                 write!(

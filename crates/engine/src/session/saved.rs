@@ -156,6 +156,7 @@ impl Session {
     /// fit; no sequence or page is free; a device failed.
     pub fn restore(&mut self, saved: &SavedSequence) -> Result<SequenceId, Error> {
         self.assert_none_begun();
+        self.check_saved(saved)?;
         let sequence = self.open()?;
         let restored = self.fill(sequence, saved);
         if restored.is_err() {
@@ -164,7 +165,12 @@ impl Session {
         restored.map(|()| sequence)
     }
 
-    fn fill(&mut self, sequence: SequenceId, saved: &SavedSequence) -> Result<(), Error> {
+    /// Whether saved contents belong to this session.
+    ///
+    /// # Errors
+    /// It was saved from another model, or with other RoPE factors, or with keys that were transformed otherwise, or does not
+    /// fit.
+    pub fn check_saved(&self, saved: &SavedSequence) -> Result<(), Error> {
         let wrong = |problem: &str| damaged(Path::new("the saved sequence"), problem.to_owned());
         let vocab = self.vocab() as u32;
         let model = digest(&self.model, &self.graph);
@@ -193,6 +199,11 @@ impl Session {
         if !sizes.eq(saved.states.iter().map(|(state, numbers)| (*state, numbers.len()))) {
             return Err(wrong("it has not the states of this model"));
         }
+        Ok(())
+    }
+
+    fn fill(&mut self, sequence: SequenceId, saved: &SavedSequence) -> Result<(), Error> {
+        let (caches, states) = (self.caches(), self.states());
         self.cache.begin();
         self.cache.append(sequence, &saved.tokens, &mut self.copies)?;
         let pages = self.cache.table(sequence).to_vec();

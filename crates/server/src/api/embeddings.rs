@@ -1,5 +1,6 @@
 //! `/v1/embeddings`, and llama-server's `/embedding`.
 
+use axum::Extension;
 use axum::body::Body as HttpBody;
 use axum::extract::State;
 use axum::response::Response;
@@ -10,7 +11,7 @@ use bilayer_engine::encode::Norm;
 use serde_json::{Value, json};
 
 use crate::api::json;
-use crate::app::{App, Shared};
+use crate::app::{App, Caller, Shared};
 use crate::blocking;
 use crate::error::ApiError;
 use crate::fields::{Accepts, Body, Field};
@@ -49,7 +50,11 @@ pub const FIELDS: &[Field] = &[
 const READING: Reading = Reading { field: "input", add_special: true, parse_special: false };
 
 /// `POST /v1/embeddings`.
-pub async fn embed(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
+pub async fn embed(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    body: HttpBody,
+) -> Result<Response, ApiError> {
     let (body, loaded, inputs) = read(&app, body).await?;
     let encoder = vectors_of(&loaded)?;
     if !encoder.is_pooled {
@@ -58,7 +63,7 @@ pub async fn embed(State(app): Shared, body: HttpBody) -> Result<Response, ApiEr
         ));
     }
     let tokens: usize = inputs.iter().map(Vec::len).sum();
-    let rows = encoder.worker.run(inputs).await?;
+    let rows = encoder.run(caller.key, inputs, app.config.limits.deadline()).await?;
     let as_base64 = body.text("encoding_format") == Some("base64");
     let data = rows.into_iter().enumerate().map(|(index, row)| {
         let row = finished(&body, encoder, row);
@@ -79,11 +84,15 @@ pub async fn embed(State(app): Shared, body: HttpBody) -> Result<Response, ApiEr
 }
 
 /// `POST /embedding`: a list with the rows of each input.
-pub async fn native(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
+pub async fn native(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    body: HttpBody,
+) -> Result<Response, ApiError> {
     let (body, loaded, inputs) = read(&app, body).await?;
     let encoder = vectors_of(&loaded)?;
     let (is_pooled, width) = (encoder.is_pooled, encoder.width);
-    let rows = encoder.worker.run(inputs).await?;
+    let rows = encoder.run(caller.key, inputs, app.config.limits.deadline()).await?;
     let results = rows.into_iter().enumerate().map(|(index, rows)| {
         let rows = rows.chunks(width).map(|row| match is_pooled {
             true => finished(&body, encoder, row.to_vec()),

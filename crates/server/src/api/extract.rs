@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body as HttpBody;
 use axum::extract::State;
 use axum::response::Response;
 use bilayer_engine::Error as Engine;
-use bilayer_engine::encode::Excess;
 use bilayer_engine::encode::extract::{Document, Entity, Extractor, Options};
 use serde_json::{Value, json};
 
 use crate::api::embeddings::texts;
 use crate::api::json;
-use crate::app::Shared;
+use crate::app::{Caller, Shared};
 use crate::blocking;
+use crate::encoders::WAITING_MAX;
 use crate::error::ApiError;
 use crate::fields::{Accepts, Field};
 
@@ -31,7 +32,11 @@ pub const FIELDS: &[Field] = &[
 ];
 
 /// `POST /v1/extract`.
-pub async fn extract(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
+pub async fn extract(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    body: HttpBody,
+) -> Result<Response, ApiError> {
     let body = app.fields(body, &[FIELDS]).await?;
     let given = match body.required("input")? {
         Value::String(text) => vec![text.clone()],
@@ -68,7 +73,7 @@ pub async fn extract(State(app): Shared, body: HttpBody) -> Result<Response, Api
         blocking::run("tokenizing", windows).await??
     };
     let used: usize = inputs.iter().map(Vec::len).sum();
-    let rows = encoder.worker.run(inputs).await?;
+    let rows = encoder.run(caller.key, inputs, app.config.limits.deadline()).await?;
     let data = blocking::run("merging labels", move || -> Result<Vec<Value>, ApiError> {
         let mut rest = rows.as_slice();
         let documents = documents(&extractor, &given)?;
@@ -89,13 +94,33 @@ pub async fn extract(State(app): Shared, body: HttpBody) -> Result<Response, Api
     })))
 }
 
+/// Tokens that the windows of a request may have together.
+const WINDOW_TOKENS_MAX: usize = 1 << 22;
+
 /// The texts in windows.
+///
+/// # Errors
+/// The vocabulary cannot express a text; they have too many windows, or too many tokens in these.
 fn documents<'t>(
     extractor: &Extractor,
     texts: &'t [String],
 ) -> Result<Vec<Document<'t>>, ApiError> {
-    let documents = texts.iter().map(|text| extractor.document(text, Excess::Refuse));
-    Ok(documents.collect::<Result<_, _>>()?)
+    let (mut windows, mut tokens) = (0, 0);
+    let documents = texts.iter().map(|text| {
+        let of_text = extractor.tokens(text)?;
+        let (more_windows, more_tokens) = extractor.windows(of_text.len());
+        windows += more_windows;
+        tokens += more_tokens;
+        if windows > WAITING_MAX || tokens > WINDOW_TOKENS_MAX {
+            let problem = format!(
+                "takes more than {WAITING_MAX} windows or {WINDOW_TOKENS_MAX} tokens in windows; send less text or a \
+                 smaller stride"
+            );
+            return Err(ApiError::field("input", problem));
+        }
+        Ok(extractor.divided(text, of_text))
+    });
+    documents.collect()
 }
 
 fn shown(entity: &Entity) -> Value {

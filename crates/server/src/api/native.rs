@@ -1,6 +1,7 @@
 //! `/completion` and `/infill`: llama-server's own endpoints.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Extension;
 use axum::body::Body as HttpBody;
@@ -9,6 +10,7 @@ use axum::response::Response;
 use bilayer_engine::generate::{Distribution, Stop};
 use bilayer_engine::requests::{Event, Served};
 use bilayer_text::Decode;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -100,10 +102,10 @@ async fn respond(
     let choices = (0..prompts.len() * samples).map(|_| Choice::default()).collect();
     let mut native = Native { answers, prompts, samples, body, settings, choices };
     if !is_stream {
-        let results = native.collect().await?;
-        return Ok(match results {
-            results if is_list || results.len() > 1 => json(&json!(results)),
-            results => json(&results.into_iter().next().unwrap_or_default()),
+        native.collect().await?;
+        return Ok(match is_list || native.choices.len() > 1 {
+            true => Documents::respond(native),
+            false => json(&native.whole(0)),
         });
     }
     Ok(sse::stream(ping, native, Silent))
@@ -142,6 +144,56 @@ struct Silent;
 impl Wire for Silent {
     fn end(&mut self) -> Vec<String> {
         Vec::new()
+    }
+}
+
+/// The documents of all answers, each of which repeats the request's settings: they are made one by one while the client
+/// reads.
+struct Documents {
+    native: Native,
+    next: usize,
+}
+
+impl Documents {
+    fn respond(native: Native) -> Response {
+        // JSON has no comments for pings.
+        let mut response =
+            sse::stream(Duration::MAX, Documents { native, next: 0 }, List { has_begun: false });
+        let json = HeaderValue::from_static("application/json; charset=utf-8");
+        response.headers_mut().insert(CONTENT_TYPE, json);
+        response
+    }
+}
+
+impl ChunkSource for Documents {
+    async fn next(&mut self) -> Result<Option<Vec<Value>>, ApiError> {
+        let index = self.next;
+        self.next += 1;
+        Ok((index < self.native.choices.len()).then(|| vec![self.native.whole(index)]))
+    }
+
+    fn deadline(&self) -> Instant {
+        self.native.answers.deadline()
+    }
+}
+
+/// A JSON list; its last element is the error, if there is one.
+struct List {
+    has_begun: bool,
+}
+
+impl Wire for List {
+    fn chunk(&mut self, chunk: &Value) -> Vec<String> {
+        let before = if std::mem::replace(&mut self.has_begun, true) { ',' } else { '[' };
+        vec![format!("{before}{chunk}")]
+    }
+
+    fn end(&mut self) -> Vec<String> {
+        vec![if self.has_begun { "]" } else { "[]" }.to_owned()]
+    }
+
+    fn error(&mut self, error: &ApiError) -> String {
+        self.chunk(&error.body()).concat() + "]"
     }
 }
 
@@ -208,7 +260,8 @@ impl ChunkSource for Native {
 }
 
 impl Native {
-    async fn collect(&mut self) -> Result<Vec<Value>, ApiError> {
+    /// Waits until all answers have ended.
+    async fn collect(&mut self) -> Result<(), ApiError> {
         while let Some((index, event)) = self.answers.next().await? {
             self.take(index, event);
         }
@@ -220,14 +273,16 @@ impl Native {
                 answers::kept(&loaded, (tokens, Decode::default()), choice.stop, choice.text.len());
             choice.probabilities.truncate(kept);
         }
-        let documents = (0..self.choices.len()).map(|index| {
-            let mut document = self.document(index);
-            if !self.body.flag("return_tokens") {
-                document.insert("tokens".to_owned(), json!([]));
-            }
-            self.selected(document)
-        });
-        Ok(documents.collect())
+        Ok(())
+    }
+
+    /// The document of an answer that has ended, with its text.
+    fn whole(&self, index: usize) -> Value {
+        let mut document = self.document(index);
+        if !self.body.flag("return_tokens") {
+            document.insert("tokens".to_owned(), json!([]));
+        }
+        self.selected(document)
     }
 
     /// Only the fields that the request names.

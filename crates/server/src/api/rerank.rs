@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body as HttpBody;
 use axum::extract::State;
 use axum::response::Response;
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::api::embeddings::texts;
 use crate::api::json;
-use crate::app::Shared;
+use crate::app::{Caller, Shared};
 use crate::blocking;
 use crate::error::ApiError;
 use crate::fields::{Accepts, Field};
@@ -40,7 +41,11 @@ pub const CLASSIFY: &[Field] = &[
 ];
 
 /// `POST /v1/rerank`.
-pub async fn rerank(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
+pub async fn rerank(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    body: HttpBody,
+) -> Result<Response, ApiError> {
     let body = app.fields(body, &[FIELDS]).await?;
     let query = body.required("query")?.as_str().unwrap_or_default().to_owned();
     let is_tei = body.get("texts").is_some();
@@ -57,7 +62,7 @@ pub async fn rerank(State(app): Shared, body: HttpBody) -> Result<Response, ApiE
     }
     let inputs = tokenized(&loaded, Some(query), documents.clone()).await?;
     let used: usize = inputs.iter().map(Vec::len).sum();
-    let rows = encoder.worker.run(inputs).await?;
+    let rows = encoder.run(caller.key, inputs, app.config.limits.deadline()).await?;
     let score = |row: &[f32]| row.first().copied().unwrap_or_default();
     let mut ranked: Vec<(usize, f32)> = rows.iter().map(|row| score(row)).enumerate().collect();
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
@@ -92,7 +97,11 @@ pub async fn rerank(State(app): Shared, body: HttpBody) -> Result<Response, ApiE
 }
 
 /// `POST /v1/classify`: for each text its label, and all labels with probabilities.
-pub async fn classify(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
+pub async fn classify(
+    State(app): Shared,
+    Extension(caller): Extension<Caller>,
+    body: HttpBody,
+) -> Result<Response, ApiError> {
     let body = app.fields(body, &[CLASSIFY]).await?;
     let given = match body.required("input")? {
         Value::String(text) => vec![text.clone()],
@@ -102,7 +111,7 @@ pub async fn classify(State(app): Shared, body: HttpBody) -> Result<Response, Ap
     let encoder = scores_of(&loaded)?;
     let inputs = tokenized(&loaded, None, Arc::new(given)).await?;
     let used: usize = inputs.iter().map(Vec::len).sum();
-    let rows = encoder.worker.run(inputs).await?;
+    let rows = encoder.run(caller.key, inputs, app.config.limits.deadline()).await?;
     let most = body.count("top_k").unwrap_or(usize::MAX);
     let data = rows.iter().enumerate().map(|(index, row)| {
         let mut labels: Vec<(usize, f32)> = probabilities(row).into_iter().enumerate().collect();

@@ -1,15 +1,17 @@
 //! A loaded model: what runs it, and what handlers must know of it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bilayer_engine::encode::{Encoder, Norm};
+use bilayer_engine::requests::KeyId;
 use bilayer_engine::{Error, Model, chat_templates};
 use bilayer_text::chat::Template;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::adapters::Adapters;
 use crate::config::{Config, Offer, Opened};
-use crate::encoders::EncoderWorker;
+use crate::encoders::{EncoderWorker, Outputs};
 use crate::error::ApiError;
 use crate::memory::Place;
 use crate::metrics::Metrics;
@@ -33,8 +35,8 @@ pub struct Loaded {
     pub templates: ChatTemplates,
     /// What runs it.
     pub kind: Kind,
-    /// Dropped after all of these.
-    _place: Place,
+    /// Shared with the thread; dropped after all of these.
+    place: Arc<Place>,
 }
 
 /// The chat templates of a model.
@@ -73,6 +75,33 @@ pub struct EncoderHandle {
     pub labels_tokens: bool,
 }
 
+/// Numbers that the rows of a request's inputs may have: 64 MiB of f32, and much more as JSON.
+const NUMBERS_MAX: usize = 1 << 24;
+
+impl EncoderHandle {
+    /// Runs tokenized inputs of a key; the rows come in their order.
+    ///
+    /// # Errors
+    /// Their rows would have too many numbers; those of [`EncoderWorker::run`].
+    pub async fn run(
+        &self,
+        key: KeyId,
+        inputs: Vec<Vec<u32>>,
+        deadline: Instant,
+    ) -> Result<Outputs, ApiError> {
+        let rows = match self.is_pooled {
+            true => inputs.len(),
+            false => inputs.iter().map(Vec::len).sum(),
+        };
+        if rows.saturating_mul(self.width) > NUMBERS_MAX {
+            return Err(ApiError::invalid(format!(
+                "the result of {rows} rows has more than {NUMBERS_MAX} numbers; send less in a request"
+            )));
+        }
+        self.worker.run(key, inputs, deadline).await
+    }
+}
+
 impl Loaded {
     /// Opens a model and starts its thread.
     ///
@@ -99,6 +128,7 @@ impl Loaded {
         let templates = templates(&offer, &model, metrics)?;
         let (mut context, map) = (session.context(), session.plan().map.clone());
         let is_speculative = drafters.is_some();
+        let place = Arc::new(place);
         let no_thread = |error| ApiError::server(format!("no thread can be started: {error}"));
         let kind = if model.config().encoder.is_some() {
             let scores = !matches!(session.purpose(), bilayer_engine::session::Purpose::Embed(_))
@@ -109,7 +139,7 @@ impl Loaded {
             let (norm, labels_tokens) = (encoder.norm(), encoder.labels_tokens());
             context = encoder.longest();
             let requests = config.executor.waiting;
-            let worker = EncoderWorker::start(encoder, requests, metrics.clone());
+            let worker = EncoderWorker::start(encoder, requests, metrics.clone(), place.clone());
             let worker = worker.map_err(no_thread)?;
             Kind::Encoder(Box::new(EncoderHandle {
                 worker,
@@ -122,8 +152,7 @@ impl Loaded {
             }))
         } else {
             let opened = Opened { session, drafters, at_end };
-            let (opener, settings) = (offer.open.clone(), config.executor);
-            let worker = Worker::start(opened, opener, settings, metrics.clone());
+            let worker = Worker::start(opened, config.executor, metrics.clone(), place.clone());
             Kind::Decoder(worker.map_err(no_thread)?)
         };
         Ok(Loaded {
@@ -135,8 +164,29 @@ impl Loaded {
             is_speculative,
             templates,
             kind,
-            _place: place,
+            place,
         })
+    }
+
+    /// Ends its thread after the step; the requests that are left fail.
+    pub(super) fn stop(&self) {
+        match &self.kind {
+            Kind::Decoder(worker) => worker.stop(),
+            Kind::Encoder(encoder) => encoder.worker.stop(),
+        }
+    }
+
+    /// Whether its thread has ended, as it does when it panics.
+    pub(super) fn has_ended(&self) -> bool {
+        match &self.kind {
+            Kind::Decoder(worker) => worker.has_ended(),
+            Kind::Encoder(encoder) => encoder.worker.has_ended(),
+        }
+    }
+
+    /// Its place, which is free once its thread has ended too.
+    pub(super) fn place(&self) -> Weak<Place> {
+        Arc::downgrade(&self.place)
     }
 
     /// The decoder's thread.

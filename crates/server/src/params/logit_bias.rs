@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::error::ApiError;
 use crate::fields::Body;
 
-/// Entries that it may have.
+/// Entries that it may have, and tokens of them.
 const ENTRIES_MAX: usize = 4096;
 
 /// `{"token or text": bias}` or `[[token or text, bias], ...]`; false forbids a token. A text that is a number is a token
@@ -36,9 +36,12 @@ pub fn logit_bias(body: &Body, model: &Model) -> Result<Vec<(u32, f32)>, ApiErro
         }
         Some(_) => return Err(wrong()),
     };
+    let too_many = || {
+        let problem = format!("has more than {ENTRIES_MAX} entries or tokens");
+        ApiError::field("logit_bias", problem)
+    };
     if entries.len() > ENTRIES_MAX {
-        let problem = format!("has more than {ENTRIES_MAX} entries");
-        return Err(ApiError::field("logit_bias", problem));
+        return Err(too_many());
     }
     let mut found = Vec::new();
     for (token, bias) in entries {
@@ -57,6 +60,9 @@ pub fn logit_bias(body: &Body, model: &Model) -> Result<Vec<(u32, f32)>, ApiErro
                 found.extend(ids.into_iter().map(|id| (id, bias)));
             }
             (None, None) => return Err(wrong()),
+        }
+        if found.len() > ENTRIES_MAX {
+            return Err(too_many());
         }
     }
     Ok(found)

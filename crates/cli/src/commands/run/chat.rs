@@ -13,7 +13,7 @@ use bilayer_engine::{Error, Model, chat_templates};
 use bilayer_text::chat::reply::{self, Format, ReasoningFormat};
 use bilayer_text::chat::{Template, Templates};
 
-use super::drafting::DraftSource;
+use super::drafting::{DraftSource, Drafted};
 use super::{Answer, Question, constraint, introduce, prompt, report, settings, streamed, warn};
 use crate::args::RunArgs;
 use crate::failure::{Failure, INTERRUPTED};
@@ -209,7 +209,7 @@ impl Chat {
         let options = settings::sampling(&args.sampling, &model)?;
         let constraint = constraint::asked(&args, &model)?;
         let may_reason = tools::reasoning(&variables);
-        let draft_source = DraftSource::open(&args.draft, &args.model, &model, 1)?;
+        let draft_source = DraftSource::open(&args.draft, &args.model, &model, Drafted::ONE)?;
         let asked =
             settings::Asked { options: &options, prompt: 1, draft_source: draft_source.as_ref() };
         let mut session = settings::session(&args, &model, &asked)?;

@@ -1,11 +1,12 @@
 //! The source of draft tokens of a run, from its flags.
 
 use bilayer_engine::generate::speculate::{
-    DraftModel, Drafter, DrafterSource, Lookup, MtpDrafter, Weighed, weigh,
+    Bounds, DraftModel, Drafter, DrafterSource, Lookup, MtpDrafter, Weighed, weigh,
 };
 use bilayer_engine::placement::Placing;
 use bilayer_engine::session::{Purpose, Session, Settings, Warning};
 use bilayer_engine::{Error, Model, placement};
+use bilayer_graph::PAGE_TOKENS;
 use bilayer_scheduler::{ExpertCache, Offload};
 
 use super::{report, settings};
@@ -31,15 +32,44 @@ pub enum DraftSource {
     },
 }
 
+/// The answers that are drafted at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Drafted {
+    /// Their number.
+    pub answers: usize,
+    /// The context of one, and the tokens that the model's KV cache has room for over all; `None` for a single answer in the
+    /// context that the flags give.
+    pub room: Option<(usize, usize)>,
+}
+
+impl Drafted {
+    /// A single answer.
+    pub const ONE: Drafted = Drafted { answers: 1, room: None };
+
+    /// The settings of a draft model, which holds the text of each answer and drafts behind it.
+    fn settings<'s>(&self, settings: Settings<'s>, bounds: &Bounds) -> Settings<'s> {
+        let Some((context, all)) = self.room else { return settings };
+        // A draft, and one made ahead behind it.
+        let behind = (2 * (bounds.draft_max + 1)).next_multiple_of(PAGE_TOKENS);
+        Settings {
+            // Besides the answers' drafters there is the one that makes them.
+            sequences: self.answers + 1,
+            ctx_size: Some(context),
+            kv_tokens: Some((all + self.answers * behind).min((self.answers + 1) * context)),
+            ..settings
+        }
+    }
+}
+
 impl DraftSource {
-    /// Reads the flags, for `answers` answers at once. A draft model is loaded and placed before `model`, which gets the
+    /// Reads the flags, for these answers. A draft model is loaded and placed before `model`, which gets the
     /// remaining GPU memory: a small draft model on the GPU usually gains more than the few layers it displaces. If earlier
     /// answers have shown that it does not, it runs on the CPU.
     pub fn open(
         flags: &DraftArgs,
         shared: &ModelArgs,
         model: &Model,
-        answers: usize,
+        drafted: Drafted,
     ) -> Result<Option<DraftSource>, Error> {
         let bounds = flags.bounds();
         if flags.is_mtp() && (flags.looks_up() || flags.model_draft.is_some()) {
@@ -50,7 +80,7 @@ impl DraftSource {
             return Ok(Some(DraftSource::Lookup(Lookup::new(bounds))));
         }
         if flags.is_mtp() {
-            return DraftSource::mtp(flags, shared, model, answers).map(Some);
+            return DraftSource::mtp(flags, shared, model, drafted).map(Some);
         }
         let Some(path) = &flags.model_draft else { return Ok(None) };
         let settings = settings::checked(shared)?;
@@ -64,9 +94,11 @@ impl DraftSource {
             Some(0) => Some(own.min(draft.config().context)),
             asked => asked,
         };
-        // Besides its answers' drafters there is the one that makes them.
-        let sequences = if answers > 1 { answers + 1 } else { 1 };
-        let mut settings = Settings { placing, ctx_size, sequences, ..settings };
+        let mut settings =
+            drafted.settings(Settings { placing, ctx_size, ..settings }, &flags.bounds());
+        if shared.ctx_size.is_none_or(|asked| asked == 0) {
+            settings.ctx_size = settings.ctx_size.map(|size| size.min(draft.config().context));
+        }
         if flags.gpu_layers_draft == Offload::Auto {
             let own = settings::checked(shared)?;
             if let Some(Weighed { gpu_layers, why }) = weigh((&draft, &settings), (model, &own))? {
@@ -88,13 +120,14 @@ impl DraftSource {
         flags: &DraftArgs,
         shared: &ModelArgs,
         model: &Model,
-        answers: usize,
+        drafted: Drafted,
     ) -> Result<DraftSource, Error> {
         let settings = settings::checked(shared)?;
         let memory_bytes = placement::gpu_bytes(&settings.placing);
-        let sequences = if answers > 1 { answers + 1 } else { 1 };
-        let settings = Settings { placing: placing(flags, shared), sequences, ..settings };
-        let drafter = Box::new(MtpDrafter::new(model, settings, flags.bounds())?);
+        let bounds = flags.bounds();
+        let settings =
+            drafted.settings(Settings { placing: placing(flags, shared), ..settings }, &bounds);
+        let drafter = Box::new(MtpDrafter::new(model, settings, bounds)?);
         note_placement(&mut drafter.session());
         Ok(DraftSource::Mtp { drafter, memory_bytes })
     }
@@ -159,4 +192,25 @@ fn note_placement(session: &mut Session) {
         output::warning(&Warning::Draft(Box::new(warning)));
     }
     output::note(&format!("draft: {}", report::placement(session)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server's draft model has the KV cache of the model's answers and of what is drafted behind each, not a context for each.
+    #[test]
+    fn the_answers_of_a_server_share_the_room_of_its_draft_model() {
+        let settings = |answers, room| {
+            let bounds = Bounds { draft_max: 16, ..Bounds::default() };
+            let of_server = Drafted { answers, room: Some(room) };
+            let found = of_server.settings(Settings::default(), &bounds);
+            (found.sequences, found.ctx_size, found.kv_tokens)
+        };
+        let behind = 34usize.next_multiple_of(PAGE_TOKENS);
+        assert_eq!(settings(8, (16_384, 16_384)), (9, Some(16_384), Some(16_384 + 8 * behind)));
+        assert_eq!(settings(4, (32, 128)), (5, Some(32), Some(160)));
+        let one = Drafted::ONE.settings(Settings::default(), &Bounds::default());
+        assert_eq!((one.sequences, one.ctx_size, one.kv_tokens), (1, None, None));
+    }
 }

@@ -5,7 +5,7 @@ use bilayer_graph::PAGE_TOKENS;
 use super::Executor;
 use crate::Error;
 use crate::requests::request::RequestId;
-use crate::session::SavedSequence;
+use crate::session::{CacheError, SavedSequence};
 
 /// A running request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,18 +50,21 @@ impl Executor {
     /// Gives a slot saved contents, for the next request of the namespace that names it or begins like them.
     ///
     /// # Errors
-    /// They belong to another model; there is no room beside running requests; a device failed.
+    /// They belong to another model, or there is no room beside running requests, and the slot stays as it is; a device failed.
     pub fn restore_slot(
         &mut self,
         slot: u32,
         saved: &SavedSequence,
         namespace: u64,
     ) -> Result<(), Error> {
+        self.session.check_saved(saved)?;
         self.finish_begun();
-        self.scheduler.erase(slot, &mut self.session);
         let pages = saved.tokens().len().div_ceil(PAGE_TOKENS);
-        self.scheduler.make_room(pages, &mut self.session);
+        if !self.scheduler.make_room(slot, pages, &mut self.session) {
+            return Err(CacheError::Full { pages: self.session.cache().pages() }.into());
+        }
         let sequence = self.session.restore(saved)?;
+        self.scheduler.erase(slot, &mut self.session);
         self.scheduler.adopt(sequence, slot, namespace);
         Ok(())
     }

@@ -331,14 +331,26 @@ fn slots_are_erased_and_room_is_made() {
     assert_eq!(desk.scheduler.erase(4, &mut desk.cache), 0);
     assert_eq!((desk.scheduler.idle(), desk.cache.free_pages()), (1, 2));
     // Two pages are free, and a sequence.
-    desk.scheduler.make_room(2, &mut desk.cache);
+    assert!(desk.scheduler.make_room(9, 2, &mut desk.cache));
     assert_eq!((desk.scheduler.idle(), desk.cache.sequences().count()), (1, 1));
-    desk.scheduler.make_room(3, &mut desk.cache);
+    assert!(desk.scheduler.make_room(9, 3, &mut desk.cache));
     assert_eq!((desk.scheduler.idle(), desk.cache.sequences().count()), (0, 0));
     // All sequences are in use.
     desk.cache = Pages::new(8, 2, 1000);
     adopt(&mut desk, &text(1, 20), 4, 0);
     let later = adopt(&mut desk, &text(2, 25), 5, 0);
-    desk.scheduler.make_room(0, &mut desk.cache);
+    assert!(desk.scheduler.make_room(9, 0, &mut desk.cache));
     assert_eq!(desk.cache.sequences().collect::<Vec<_>>(), [later]);
+    // The slot's own sequence goes first, and none if running requests leave too few pages.
+    desk.cache = Pages::new(4, 4, 1000);
+    desk.scheduler = Scheduler::new(policy());
+    let early = adopt(&mut desk, &text(1, 16), 4, 0);
+    let own = adopt(&mut desk, &text(2, 16), 5, 0);
+    desk.submit(asking(text(7, 40)));
+    desk.step();
+    assert!(!desk.scheduler.make_room(5, 3, &mut desk.cache));
+    assert_eq!(desk.scheduler.idle(), 2);
+    assert!(desk.scheduler.make_room(5, 1, &mut desk.cache));
+    let open: Vec<SequenceId> = desk.cache.sequences().collect();
+    assert!(open.contains(&early) && !open.contains(&own), "{open:?}");
 }
