@@ -282,7 +282,8 @@ fn plans_predict_simulated_runs_within_a_tenth() {
     assert!(off.is_empty(), "{} are off:\n{}", off.len(), off.join("\n"));
 }
 
-/// Cards that cannot hold the head and two layers beside one that can: of an equal kind, and of another.
+/// Cards that cannot hold the head and two layers beside one that can: of an equal kind, and of another, which may have memory
+/// at the next start.
 #[test]
 fn a_card_without_memory_to_be_measured_leaves_the_times_of_others() {
     let folder = tempfile::tempdir().unwrap();
@@ -312,8 +313,8 @@ fn a_card_without_memory_to_be_measured_leaves_the_times_of_others() {
             let plan = session.plan();
             assert_eq!(plan.predicted.as_ref().unwrap().basis, Basis::Measured, "{small:?}");
             let told = plan.notes.iter().filter(|note| note.contains("out of memory")).count();
-            assert_eq!(told, if start == 0 { notes } else { 0 }, "{:?}", plan.notes);
-            assert_eq!(measures, start == 0, "{small:?}");
+            assert_eq!(told, notes, "{:?}", plan.notes);
+            assert_eq!(measures, start == 0 || notes > 0, "{small:?}");
         }
     }
 }

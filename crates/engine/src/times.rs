@@ -34,7 +34,7 @@ pub struct Subject<'a> {
 impl Subject<'_> {
     /// Measures the times of a machine's devices. One without memory for that gets the times of an equal one, or else those
     /// of the host: a plan gains nothing by placing layers there, and may. `None` if a device fails otherwise. `notes` says
-    /// why.
+    /// why, and is empty if the times are those of the devices.
     pub(crate) fn measure(
         &self,
         time_device: TimeDevice,
@@ -68,7 +68,7 @@ impl Subject<'_> {
                 (Ok(times), _) => times.clone(),
                 (Err(_), Some(equal)) => equal,
                 (Err(error), None) => {
-                    notes.push(format!("{error}, so plans give it the speed of the CPU"));
+                    notes.push(format!("{error}, so this plan gives it the speed of the CPU"));
                     let host = measured.first()?.as_ref().ok()?;
                     DeviceTimes { upload: None, ..host.clone() }
                 }

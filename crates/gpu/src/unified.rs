@@ -40,8 +40,8 @@ impl Window {
 pub type Extent = (Option<u32>, Range<usize>);
 
 /// The windows over weights of one map, in its order. Each begins and ends at a page boundary, has weights of one layer, so
-/// that a layer can be released separately, and at most so many bytes as a window may have and the GPU binds; weights that exceed them are in none. No window has
-/// bytes of another, except in the page where they meet.
+/// that a layer can be released separately, and at most so many bytes as a window may have and the GPU binds; weights that
+/// exceed them are in none. No window has bytes of another, except in the page where they meet.
 pub fn cut(weights: Vec<Extent>, max_binding: u64) -> Vec<Range<usize>> {
     cut_at(weights, PAGE_BYTES, WINDOW_BYTES.min(max_binding as usize))
 }

@@ -1,9 +1,9 @@
 //! Fallback when a device fails: its layers move to the other devices, and the session continues.
 //!
 //! A device that runs out of memory while the session is prepared keeps the share of its layers that its memory is of the
-//! memory planned, or half of them if the memory is not known to be less, and so on, then none; a lost device keeps none. If a device fails later, all its layers move to the other GPUs as far as they
-//! fit, the rest to the host. The session stores the tokens of every sequence, so the KV cache is recomputed from them,
-//! in the same pages.
+//! memory planned, or half of them if the memory is not known to be less, and so on, then none; a lost device keeps none.
+//! If a device fails later, all its layers move to the other GPUs as far as they fit, the rest to the host. The session
+//! stores the tokens of every sequence, so the KV cache is recomputed from them, in the same pages.
 
 use std::ops::Range;
 use std::time::Duration;

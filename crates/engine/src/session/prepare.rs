@@ -111,7 +111,10 @@ fn timing(
                 told(Progress { stage: Stage::Measuring, done_bytes: 0, total_bytes: 0 });
             }
             let times = subject.measure(time_device, backends, &mut notes);
-            notes.extend(times.as_ref().and_then(|times| stored(times, &kept, &name).err()));
+            // What lacked memory may have it at the next start.
+            if notes.is_empty() {
+                notes.extend(times.as_ref().and_then(|times| stored(times, &kept, &name).err()));
+            }
             times
         }
         (known, _) => known,
