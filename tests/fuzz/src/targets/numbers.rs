@@ -68,8 +68,11 @@ impl Product {
     }
 }
 
-/// Products at every level of this CPU. Blocks are any bytes, then nothing but the accesses is checked; or they are made of
-/// numbers, then every level must be near the scalar one.
+/// Largest magnitude of weights whose products are compared: sums of more may leave the range of f32 or f16 at one level.
+const WEIGHT_MAX: f32 = 1e4;
+
+/// Products at every level of this CPU. Blocks are any bytes, or are made of numbers. Where weights are finite and not huge,
+/// every level must be near the scalar one; else nothing but the accesses is checked.
 pub fn kernels(data: &[u8]) {
     let Some((&[which, shape, flags], rest)) = data.split_first_chunk() else { return };
     let types = bilayer_quant::all();
@@ -81,14 +84,19 @@ pub fn kernels(data: &[u8]) {
     let Ok(row_bytes) = ty.row_bytes(cols) else { return };
     let at = |i: usize| rest.get(i % rest.len().max(1)).copied().unwrap_or(0);
     let mut weights: Vec<u8> = (0..rows * row_bytes).map(at).collect();
-    let is_made = flags & 1 == 1;
-    if is_made {
+    // An eighth: the search for codes takes longer than all products.
+    if flags & 7 == 1 {
         let values: Vec<f32> =
             (0..rows * cols).map(|i| f32::from(at(i * 5 + 1).cast_signed()) / 50.0).collect();
         if ty.quantize(&values, None, &mut weights).is_err() {
             return;
         }
     }
+    let mut row = vec![0.0; cols];
+    let is_compared = weights.chunks_exact(row_bytes).all(|bytes| {
+        ty.dequantize(bytes, &mut row).expect("a whole row");
+        row.iter().all(|weight| weight.abs() <= WEIGHT_MAX)
+    });
     let x = (0..tokens * cols).map(|i| f32::from(at(i * 3).cast_signed()) / 16.0).collect();
     let product = Product { ty, cols, weights, x };
     let mut first: Option<[Vec<f32>; 2]> = None;
@@ -98,14 +106,15 @@ pub fn kernels(data: &[u8]) {
             product.by_gemm(gemm(ty, cols, level), row_bytes),
         ];
         let expected = &*first.get_or_insert_with(|| found.clone());
-        if !is_made {
+        if !is_compared {
             continue;
         }
         let bounds = product.bounds(row_bytes);
         for (found, expected) in found.iter().zip(expected) {
             for ((found, expected), bound) in found.iter().zip(expected).zip(&bounds) {
-                let off = (found - expected).abs();
-                assert!(off <= *bound, "{ty} at {level}: {found}, scalar {expected} +- {bound}");
+                // Bytes of a sparse block may name a place twice, of which decoded weights have one.
+                let (off, bound) = ((found - expected).abs(), bound + expected.abs() / 60.0);
+                assert!(off <= bound, "{ty} at {level}: {found}, scalar {expected} +- {bound}");
             }
         }
     }
