@@ -523,11 +523,21 @@ fn a_wordpiece_normalizer_is_berts_or_an_error() {
         plan.metadata().opt_bool("tokenizer.ggml.normalizer.lowercase").unwrap(),
         Some(false)
     );
-    for other in [json!({"type": "NFKC"}), within(json!([own, {"type": "NFKC"}]))] {
+    for (other, shown) in [
+        (json!({"type": "NFKC"}), "NFKC"),
+        (within(json!([own, {"type": "NFKC"}])), "NFKC"),
+        (within(json!([own, {"type": "Lowercase"}])), "Lowercase"),
+        (within(json!([{"type": "NFD"}, {"type": "Lowercase"}])), "NFD"),
+    ] {
         folder.change("tokenizer.json", |json| json["normalizer"] = other.clone());
         let error = Convert::default().plan(folder.path()).err().unwrap().to_string();
-        assert!(error.contains("tokenizer.json") && error.contains("NFKC"), "{error}");
+        assert!(error.contains("tokenizer.json") && error.contains(shown), "{error}");
     }
+    // What BERT's does, too.
+    let lower = json!({ "type": "BertNormalizer", "lowercase": true, "strip_accents": null });
+    let same = json!([{"type": "NFD"}, lower, {"type": "Lowercase"}, {"type": "StripAccents"}]);
+    folder.change("tokenizer.json", |json| json["normalizer"] = within(same.clone()));
+    Convert::default().plan(folder.path()).unwrap();
 }
 
 /// What an adapter does beyond adding products of low rank to the matrices of its base is refused by name.

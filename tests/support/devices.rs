@@ -95,6 +95,7 @@ impl Backend for Queued {
     fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), Error> {
         let weights: Vec<Weight> = holding.weights.iter().map(|&weight| weight.clone()).collect();
         let (caches, states) = (holding.caches.to_vec(), holding.states.to_vec());
+        let mapped = holding.mapped.to_vec();
         let owned = |layer: &StreamedLayer<'_>| {
             let weights = layer.weights.iter().map(|(weight, of)| ((*weight).clone(), of.clone()));
             (layer.slot, weights.collect::<Vec<_>>())
@@ -109,13 +110,12 @@ impl Backend for Queued {
                     weights: weights.iter().map(|(weight, of)| (weight, of.clone())).collect(),
                 })
                 .collect();
-            let (caches, states, streamed) = (&caches[..], &states[..], &streamed[..]);
             inner.reserve(&Holding {
                 weights: &weights,
-                caches,
-                states,
-                streamed,
-                ..Holding::default()
+                mapped: &mapped,
+                caches: &caches,
+                states: &states,
+                streamed: &streamed,
             })
         })
     }

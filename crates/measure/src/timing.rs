@@ -80,11 +80,7 @@ pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<Device
     let (decode, batch) = (apart(decode, &bytes), apart(batch, &bytes));
     let apart_prompt = |of: Prompt| Prompt { tokens: of.tokens, walls: apart(of.walls, &weights) };
     let (piece, prompt) = (apart_prompt(piece), apart_prompt(prompt));
-    let upload = match upload::measured(subject, bench.backend, &layers, prompt, limits) {
-        // Without memory for slots nothing is streamed to it.
-        Err(Error::Device(bilayer_graph::Error::OutOfMemory { .. })) => None,
-        upload => upload?,
-    };
+    let upload = upload::measured(subject, bench.backend, &layers, prompt, limits)?;
     bench.backend.reserve(&Holding::default())?;
     let per_token = |of: &Prompt<Apart>, ms: f64| Some(ms / of.tokens as f64);
     let cost = |of: &dyn Fn(&Apart) -> f64, of_prompt: &dyn Fn(&Apart) -> f64| Cost {

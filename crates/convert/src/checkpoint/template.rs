@@ -49,7 +49,7 @@ pub(crate) fn templates(
     Ok(templates)
 }
 
-/// The templates of [`FOLDER`], each under its file's stem.
+/// The templates of [`FOLDER`], each under its file's stem; `default` is the one without a name.
 fn additional(checkpoint: &Checkpoint) -> Result<Vec<(Option<String>, String)>, Error> {
     let unreadable = |error: std::io::Error| checkpoint.unreadable(FOLDER, &error);
     let entries = match std::fs::read_dir(checkpoint.folder().join(FOLDER)) {
@@ -62,7 +62,7 @@ fn additional(checkpoint: &Checkpoint) -> Result<Vec<(Option<String>, String)>, 
         let file = file.to_string_lossy();
         let Some(name) = file.strip_suffix(".jinja") else { continue };
         if let Some(source) = checkpoint.text(&format!("{FOLDER}/{file}"))? {
-            templates.push((Some(name.to_owned()), source));
+            templates.push(((name != "default").then(|| name.to_owned()), source));
         }
     }
     Ok(templates)

@@ -49,6 +49,8 @@ struct Added {
     text: String,
     /// Whether it is a control token rather than text.
     control: bool,
+    /// Whether a control token of the vocabulary with its text stays one.
+    keeps: bool,
 }
 
 /// A vocabulary under construction.
@@ -154,18 +156,19 @@ impl Source<'_> {
     }
 
     /// Added tokens; of several with an id the last one counts: entries of `tokenizer_config.json`, then those of
-    /// `tokenizer.json`, then `added_tokens.json`.
+    /// `tokenizer.json`. Without the former `added_tokens.json` counts after them, as in transformers.
     fn added(&self) -> Vec<Added> {
         let older = self.added.as_object().into_iter().flatten().filter_map(|(text, id)| {
             let id = usize::try_from(id.as_u64()?).ok()?;
             let control = looks_special(text) || self.names(text);
-            Some(Added { id, text: text.clone(), control })
+            Some(Added { id, text: text.clone(), control, keeps: true })
         });
+        let older = older.filter(|_| self.config["added_tokens_decoder"].is_null());
         let flag = |value: &Value| value["special"].as_bool().unwrap_or(false);
         let one = |id: Option<u64>, value: &Value| {
             let (id, text) = (usize::try_from(id?).ok()?, value["content"].as_str()?);
             let control = flag(value) || looks_special(text);
-            Some(Added { id, text: text.to_owned(), control })
+            Some(Added { id, text: text.to_owned(), control, keeps: false })
         };
         let listed = self.json["added_tokens"].as_array().into_iter().flatten();
         let listed = listed.filter_map(|value| one(value["id"].as_u64(), value));
@@ -229,11 +232,12 @@ impl Tokens {
 
     /// Inserts the added tokens; those beyond the embedding are dropped.
     fn add(&mut self, added: Vec<Added>) {
-        for Added { id, text, control } in added {
+        for Added { id, text, control, keeps } in added {
             if id >= self.texts.len() {
                 continue;
             }
-            if self.types[id] == UNKNOWN && self.texts[id] == text {
+            let is_kept = |kind| kind == UNKNOWN || keeps && kind == CONTROL;
+            if is_kept(self.types[id]) && self.texts[id] == text {
                 continue;
             }
             match control {

@@ -267,10 +267,10 @@ fn equipped(
         }
         refused.push(device);
         let home = fallback::host(backends, settings.cpu_options())?;
-        // The host is the first device.
-        let free = device
-            .checked_sub(1)
-            .and_then(|gpu| placement::gpu_bytes(&settings.placing).get(gpu).copied());
+        // The host is the first device. Where one could not be opened, the lists differ.
+        let free = placement::gpu_bytes(&settings.placing);
+        let gpu = device.checked_sub(1).filter(|_| free.len() + 1 == backends.len());
+        let free = gpu.and_then(|gpu| free.get(gpu).copied());
         let held = backends[device].held_bytes();
         let available_bytes = held.zip(free).map(|(held, free)| held.saturating_add(free));
         let refusal =

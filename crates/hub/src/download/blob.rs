@@ -206,20 +206,24 @@ impl BlobPart {
 }
 
 /// Flushes a file to the disk. On macOS the standard library asks for a flush of the drive's own cache, which network file
-/// systems and those of FUSE refuse; `fsync` is then the most they do.
+/// systems and those of FUSE refuse; `fsync` is then the most they do, and some refuse that as well.
 fn flush(file: &File) -> io::Result<()> {
     let flushed = file.sync_all();
     #[cfg(unix)]
-    {
-        use rustix::io::Errno;
-
-        let refusals = [Errno::NOTSUP, Errno::OPNOTSUPP, Errno::NOTTY, Errno::INVAL];
-        let errno = flushed.as_ref().err().and_then(Errno::from_io_error);
-        if errno.is_some_and(|errno| refusals.contains(&errno)) {
-            return rustix::fs::fsync(file).map_err(io::Error::from);
-        }
+    if flushed.as_ref().is_err_and(is_unsupported) {
+        let flushed = rustix::fs::fsync(file).map_err(io::Error::from);
+        return if flushed.as_ref().is_err_and(is_unsupported) { Ok(()) } else { flushed };
     }
     flushed
+}
+
+/// Whether a file system refused to flush, rather than failed to.
+#[cfg(unix)]
+fn is_unsupported(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+
+    let refusals = [Errno::NOTSUP, Errno::OPNOTSUPP, Errno::NOTTY, Errno::INVAL];
+    Errno::from_io_error(error).is_some_and(|error| refusals.contains(&error))
 }
 
 /// Refuses a download that the disk has no space for.

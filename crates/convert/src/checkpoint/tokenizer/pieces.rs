@@ -94,7 +94,8 @@ impl Source<'_> {
                 ..vocabulary("llama", tokens, ids)
             });
         }
-        // Unless a file says more: XLM-RoBERTa's and CamemBERT's texts have all, those of Llama's file begin, and those of T5's end with one.
+        // Unless a file says more: XLM-RoBERTa's and CamemBERT's texts have all, those of Llama's file begin, and those of T5's
+        // end with one.
         let is_fairseq = matches!(numbers, Numbers::XlmRoberta | Numbers::Camembert);
         Ok(Vocabulary {
             charsmap: model.charsmap.into(),

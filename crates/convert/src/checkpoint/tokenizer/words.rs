@@ -75,25 +75,31 @@ impl Source<'_> {
     }
 }
 
-/// The step of a normalizer that is BERT's: itself, or one within it. Steps that leave texts as BERT's makes them are skipped.
+/// The step of a normalizer that is BERT's: itself, or one within it. Steps that only do what BERT's does, too, are skipped.
 fn normalizer(step: &Value) -> Result<&Value, String> {
-    let mut found = &Value::Null;
     let single = std::slice::from_ref(step);
     let steps = match step["type"].as_str() {
         Some("Sequence") => step["normalizers"].as_array().map_or(&[][..], Vec::as_slice),
         _ => single,
     };
+    let is_bert = |step: &&Value| step["type"] == "BertNormalizer";
+    let bert = steps.iter().find(is_bert).unwrap_or(&Value::Null);
+    let lowercase = bert["lowercase"] == true;
+    let strips = bert["strip_accents"].as_bool().unwrap_or(lowercase);
     for step in steps {
-        match step["type"].as_str() {
-            None if step.is_null() => {}
-            Some("BertNormalizer") if found.is_null() => found = step,
-            _ => {
-                let shown: String = step.to_string().chars().take(80).collect();
-                return Err(format!("`normalizer`: {shown} is not supported; BERT's is"));
-            }
+        let is_done = match step["type"].as_str() {
+            None => step.is_null(),
+            Some("BertNormalizer") => step == bert,
+            Some("Lowercase") => lowercase,
+            Some("StripAccents" | "NFC" | "NFD") => strips,
+            Some(_) => false,
+        };
+        if !is_done {
+            let shown: String = step.to_string().chars().take(80).collect();
+            return Err(format!("`normalizer`: {shown} is not supported; a BertNormalizer is"));
         }
     }
-    Ok(found)
+    Ok(bert)
 }
 
 /// The spelling in GGUF, which marks the start of a word instead of its continuation; tokens in brackets are
