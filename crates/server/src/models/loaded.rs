@@ -35,8 +35,8 @@ pub struct Loaded {
     pub templates: ChatTemplates,
     /// What runs it.
     pub kind: Kind,
-    /// Shared with the thread; dropped after all of these.
-    place: Arc<Place>,
+    /// That of the thread, which ends with this at the latest.
+    place: Weak<Place>,
 }
 
 /// The chat templates of a model.
@@ -129,6 +129,7 @@ impl Loaded {
         let (mut context, map) = (session.context(), session.plan().map.clone());
         let is_speculative = drafters.is_some();
         let place = Arc::new(place);
+        let weak_place = Arc::downgrade(&place);
         let no_thread = |error| ApiError::server(format!("no thread can be started: {error}"));
         let kind = if model.config().encoder.is_some() {
             let scores = !matches!(session.purpose(), bilayer_engine::session::Purpose::Embed(_))
@@ -139,7 +140,7 @@ impl Loaded {
             let (norm, labels_tokens) = (encoder.norm(), encoder.labels_tokens());
             context = encoder.longest();
             let requests = config.executor.waiting;
-            let worker = EncoderWorker::start(encoder, requests, metrics.clone(), place.clone());
+            let worker = EncoderWorker::start(encoder, requests, metrics.clone(), place);
             let worker = worker.map_err(no_thread)?;
             Kind::Encoder(Box::new(EncoderHandle {
                 worker,
@@ -152,7 +153,7 @@ impl Loaded {
             }))
         } else {
             let opened = Opened { session, drafters, at_end };
-            let worker = Worker::start(opened, config.executor, metrics.clone(), place.clone());
+            let worker = Worker::start(opened, config.executor, metrics.clone(), place);
             Kind::Decoder(worker.map_err(no_thread)?)
         };
         Ok(Loaded {
@@ -164,7 +165,7 @@ impl Loaded {
             is_speculative,
             templates,
             kind,
-            place,
+            place: weak_place,
         })
     }
 
@@ -184,9 +185,9 @@ impl Loaded {
         }
     }
 
-    /// Its place, which is free once its thread has ended too.
+    /// Its place, which is free once its thread has ended.
     pub(super) fn place(&self) -> Weak<Place> {
-        Arc::downgrade(&self.place)
+        self.place.clone()
     }
 
     /// The decoder's thread.
