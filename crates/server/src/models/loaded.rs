@@ -75,30 +75,41 @@ pub struct EncoderHandle {
     pub labels_tokens: bool,
 }
 
-/// Numbers that the rows of a request's inputs may have: 64 MiB of f32, and much more as JSON.
+/// Numbers that a result may have: 64 MiB of f32, and much more as JSON.
 const NUMBERS_MAX: usize = 1 << 24;
 
 impl EncoderHandle {
     /// Runs tokenized inputs of a key; the rows come in their order.
     ///
     /// # Errors
-    /// Their rows would have too many numbers; those of [`EncoderWorker::run`].
+    /// The result would have too many numbers; those of [`EncoderWorker::run`].
     pub async fn run(
         &self,
         key: KeyId,
         inputs: Vec<Vec<u32>>,
         deadline: Instant,
     ) -> Result<Outputs, ApiError> {
-        let rows = match self.is_pooled {
-            true => inputs.len(),
-            false => inputs.iter().map(Vec::len).sum(),
-        };
-        if rows.saturating_mul(self.width) > NUMBERS_MAX {
-            return Err(ApiError::invalid(format!(
-                "the result of {rows} rows has more than {NUMBERS_MAX} numbers; send less in a request"
-            )));
+        // Scores of tokens are merged to entities, and `/v1/extract` limits the tokens.
+        if !self.labels_tokens {
+            self.check_size(&inputs)?;
         }
         self.worker.run(key, inputs, deadline).await
+    }
+
+    /// Whether the result of inputs may be so large.
+    fn check_size(&self, inputs: &[Vec<u32>]) -> Result<(), ApiError> {
+        let (count, unit) = match self.is_pooled {
+            true => (inputs.len(), "inputs"),
+            false => (inputs.iter().map(Vec::len).sum(), "tokens"),
+        };
+        if count.saturating_mul(self.width) <= NUMBERS_MAX {
+            return Ok(());
+        }
+        let most = NUMBERS_MAX / self.width.max(1);
+        Err(ApiError::invalid(format!(
+            "the request has {count} {unit}, whose rows of {} numbers are returned; send at most {most} {unit} in a request",
+            self.width
+        )))
     }
 }
 
