@@ -272,8 +272,8 @@ fn drafts_change_no_greedy_answer_however_many_run() {
         })
         .collect();
     let settings = || Settings { sequences: 5, ctx_size: Some(256), ..Settings::default() };
-    // Room for two of the texts.
-    let small = || Settings { kv_tokens: Some(256), ..settings() };
+    // Room for one of the texts.
+    let small = || Settings { ctx_size: Some(128), kv_tokens: Some(128), ..settings() };
     let bounds = Bounds { draft_p_min: 0.0, ..Bounds::default() };
     for kind in ["lookup", "model", "small"] {
         let drafters: Box<dyn DrafterSource> = match kind {
