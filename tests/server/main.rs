@@ -386,6 +386,10 @@ fn fields_of_llama_server_are_followed() {
     assert_eq!((&found[0], &found[found.as_array().unwrap().len() - 1]), (ids[0], &json!(7)));
     let both = with(prompt.clone(), &json!({ "n_cmpl": 2, "n": 1 }));
     assert_eq!(server.post("/completion", &both).good().as_array().map(Vec::len), Some(2));
+    let many = json!({ "prompt": vec!["a"; 1025], "n_cmpl": 2 });
+    let refused = server.post("/completion", &many);
+    let part = "2 answers to each of 1025 prompts; at most 2048";
+    assert!(refused.status == 400 && refused.body.contains(part), "{refused:?}");
     let body = with(prompt, &json!({ "best_of": 1, "stream": true })).to_string();
     assert_eq!(server.send("POST", "/v1/completions", &[], &body).status, 200);
 }
@@ -834,6 +838,9 @@ fn slots_are_saved_restored_and_erased() {
     for reply in [server.post("/slots/abc?action=save", &json!({})), server.get("/v1/models/%ff")] {
         assert_eq!(reply.json()["error"]["code"], 400, "{reply:?}");
     }
+    std::fs::create_dir(folder.join("folder.bin")).unwrap();
+    let reply = act(0, "save", &json!({ "filename": "folder.bin" }));
+    assert!(reply.status == 500 && reply.body.contains("folder.bin"), "{reply:?}");
     std::fs::write(folder.join("bad.bin"), "BLYRSEQ1 and no more").unwrap();
     let reply = act(0, "restore", &json!({ "filename": "bad.bin" }));
     assert_eq!(reply.status, 400);

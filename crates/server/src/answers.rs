@@ -72,12 +72,11 @@ impl Answers {
     ) -> Result<Answers, ApiError> {
         let Question { loaded, prompts, params, .. } = &question;
         if prompts.len().saturating_mul(params.n) > ANSWERS_MAX {
-            let problem = format!(
-                "is {} for each of {} prompts; a request has at most {ANSWERS_MAX} answers",
+            return Err(ApiError::invalid(format!(
+                "the request asks for {} answers to each of {} prompts; at most {ANSWERS_MAX} in all are allowed",
                 params.n,
                 prompts.len()
-            );
-            return Err(ApiError::field("n", problem));
+            )));
         }
         let worker = loaded.decoder()?;
         let lora = loaded.adapters.asked(params.lora.as_ref())?;

@@ -16,7 +16,7 @@ pub struct Memory {
     freed: Notify,
 }
 
-/// The place of a model. Its last owner drops it after all that the model has.
+/// The place of a model. Its thread drops it after all that the model has.
 pub struct Place {
     memory: Arc<Memory>,
     bytes: u64,

@@ -1,7 +1,8 @@
 //! The models of a server: loaded on first use, unloaded when others need the memory.
 //!
 //! A model that is unloaded gets no more requests, but its memory is free only when the answers that it runs have ended and
-//! its thread with them. The next one is loaded after that. A model whose thread has panicked is as one that is unloaded.
+//! its thread with them. The next one is loaded after that, also where the limits allow both, since it is placed in the memory
+//! that is free. A model whose thread has panicked is as one that is unloaded.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +20,8 @@ use crate::memory::{Memory, Place};
 use crate::metrics::Metrics;
 
 mod loaded;
+#[cfg(test)]
+mod tests;
 
 pub use loaded::{EncoderHandle, Kind, Loaded};
 
@@ -40,14 +43,33 @@ struct Entry {
     loaded: Option<Arc<Loaded>>,
     status: Status,
     used: u64,
+    /// Models that were taken out and whose threads run.
+    ending: Vec<Ending>,
 }
 
 impl Entry {
     /// Takes its model out.
     fn unload(&mut self) -> Option<Arc<Loaded>> {
         self.status = Status::Unloaded;
-        self.loaded.take()
+        let loaded = self.loaded.take()?;
+        self.ending.retain(|ending| ending.place.strong_count() > 0);
+        self.ending.push(Ending { loaded: Arc::downgrade(&loaded), place: loaded.place() });
+        Some(loaded)
     }
+
+    /// Offers a model again that was taken out.
+    fn put_back(&mut self, loaded: Arc<Loaded>) {
+        self.ending.retain(|ending| !std::ptr::eq(ending.loaded.as_ptr(), &raw const *loaded));
+        (self.loaded, self.status) = (Some(loaded), Status::Loaded);
+    }
+}
+
+/// A model that was taken out. It ends with its requests.
+struct Ending {
+    /// Gone once no request uses it.
+    loaded: Weak<Loaded>,
+    /// Gone once its memory is free.
+    place: Weak<Place>,
 }
 
 /// What was taken out for a model that is to be loaded. Put back unless it is taken.
@@ -103,6 +125,7 @@ impl Models {
             loaded: None,
             status: Status::Unloaded,
             used: 0,
+            ending: Vec::new(),
         };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Models {
@@ -203,7 +226,10 @@ impl Models {
         }
         let (models, bytes) = (self.clone(), self.config.models[number].bytes);
         let room = blocking::run("making room", move || models.make_room(number, one)).await?;
-        // If the client leaves meanwhile, the models are offered again.
+        // If the client leaves meanwhile, the models are offered again. The new one is placed in the memory that is free.
+        let ending = self.ending();
+        let left = timeout_at(deadline, self.memory.left(&ending)).await;
+        left.map_err(|_| ApiError::late())?;
         let place = self.memory.place(bytes, deadline).await.ok_or_else(ApiError::late)?;
         let (models, one) = (self.clone(), room.take());
         let load = move || {
@@ -225,14 +251,23 @@ impl Models {
         Ok(())
     }
 
-    /// Unloads all models, whose requests fail, and waits until their memory is free.
+    /// Unloads all models, whose requests fail, and waits until their memory and that of those unloaded before is free.
     pub async fn unload_all(&self) {
-        let unloaded: Vec<Arc<Loaded>> =
-            self.entries().iter_mut().filter_map(Entry::unload).collect();
+        let mut unloaded = Vec::new();
+        for entry in self.entries().iter_mut() {
+            unloaded.extend(entry.unload());
+            unloaded.extend(entry.ending.iter().filter_map(|ending| ending.loaded.upgrade()));
+        }
         unloaded.iter().for_each(|loaded| loaded.stop());
-        let places: Vec<Weak<Place>> = unloaded.iter().map(|loaded| loaded.place()).collect();
         drop(unloaded);
-        self.memory.left(&places).await;
+        self.memory.left(&self.ending()).await;
+    }
+
+    /// Places of the models that were taken out.
+    fn ending(&self) -> Vec<Weak<Place>> {
+        let entries = self.entries();
+        let ending = entries.iter().flat_map(|entry| &entry.ending);
+        ending.map(|ending| ending.place.clone()).collect()
     }
 
     fn number(&self, name: Option<&str>) -> Result<usize, ApiError> {
@@ -263,11 +298,17 @@ impl Models {
 
     /// The entries, without models whose threads have ended.
     fn entries(&self) -> std::sync::MutexGuard<'_, Vec<Entry>> {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let loaded = entries.iter_mut();
-        let ended = loaded.filter(|e| e.loaded.as_ref().is_some_and(|loaded| loaded.has_ended()));
-        ended.for_each(|entry| drop(entry.unload()));
-        entries
+        loop {
+            let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+            let has_ended = |e: &&mut Entry| e.loaded.as_ref().is_some_and(|of| of.has_ended());
+            let ended = entries.iter_mut().filter(has_ended).filter_map(Entry::unload);
+            let ended: Vec<Arc<Loaded>> = ended.collect();
+            if ended.is_empty() {
+                return entries;
+            }
+            // Dropped behind the lock.
+            drop(entries);
+        }
     }
 
     /// Loads a model for which there is room.
@@ -329,263 +370,8 @@ impl Models {
         for &(number, ref weak) in unloaded {
             let entry = &mut entries[number];
             if let Some(loaded) = weak.upgrade().filter(|_| entry.loaded.is_none()) {
-                (entry.loaded, entry.status) = (Some(loaded), Status::Loaded);
+                entry.put_back(loaded);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-    use std::time::Duration;
-
-    use bilayer_engine::generate::Request;
-    use bilayer_engine::generate::speculate::{Drafter, DrafterSource};
-    use bilayer_engine::placement::Placing;
-    use bilayer_engine::requests::{ExecutorSettings, Submission};
-    use bilayer_engine::sampling::{Options, Sampler};
-    use bilayer_engine::session::{Session, Settings};
-    use bilayer_engine::{Error, Model, OpenOptions};
-
-    use super::*;
-    use crate::config::{AtEnd, Limits, Opened, Origins, Switches};
-    use crate::params::Defaults;
-    use crate::worker::{Ask, Update};
-
-    const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/assets/demo.gguf");
-
-    /// A model, opened in some time, that counts how often it is opened.
-    fn offer(name: &str, opened: &Arc<AtomicUsize>) -> Offer {
-        let opened = opened.clone();
-        let open = move || {
-            opened.fetch_add(1, Ordering::SeqCst);
-            std::thread::sleep(Duration::from_millis(50));
-            let model = Model::open(DEMO.as_ref(), OpenOptions::default())?;
-            let placing = Placing::cpu();
-            let settings = Settings {
-                threads: Some(1),
-                ctx_size: Some(64),
-                // For draft tokens.
-                outputs: Some(8),
-                placing,
-                ..Settings::default()
-            };
-            let session = Session::new(&model, settings)?;
-            Ok(Opened { session, drafters: None, at_end: None })
-        };
-        Offer {
-            names: vec![name.to_owned()],
-            tags: Vec::new(),
-            path: DEMO.to_owned(),
-            bytes: 0,
-            chat_template: None,
-            is_required: false,
-            open: Arc::new(open),
-        }
-    }
-
-    /// A server of models, of which one may be loaded.
-    fn serving(models: Vec<Offer>, request: Duration) -> Arc<Models> {
-        let config = Config {
-            addresses: Vec::new(),
-            models,
-            models_max: 1,
-            models_bytes: u64::MAX,
-            defaults: Defaults {
-                seed: None,
-                predict: None,
-                reuse: true,
-                sampling: Options::default(),
-            },
-            slots: 1,
-            slot_folder: None,
-            executor: ExecutorSettings::default(),
-            limits: Limits { request, ..Limits::default() },
-            keys: Vec::new(),
-            key_file: None,
-            tls: None,
-            origins: Origins::Closed,
-            switches: Switches::default(),
-            template_variables: serde_json::Map::new(),
-            splits_reasoning: true,
-            build: String::new(),
-        };
-        Arc::new(Models::new(Arc::new(config), Arc::new(Metrics::new())))
-    }
-
-    /// Unloading waits for no thread, neither one that the handlers of other requests need nor the lock of the models, and the
-    /// next model is loaded when the thread has ended.
-    #[tokio::test]
-    async fn a_model_whose_thread_ends_late_is_unloaded_at_once() {
-        let opened = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
-        let (end, ends) = std::sync::mpsc::channel::<()>();
-        let (inner, ends) = (offer("a", &opened[0]), Mutex::new(Some(ends)));
-        let open = inner.open.clone();
-        let late = move || {
-            let ends = ends.lock().unwrap().take().unwrap();
-            let at_end: AtEnd = Box::new(move |_| {
-                // An error: the sender is dropped.
-                let _ = ends.recv();
-            });
-            Ok(Opened { at_end: Some(at_end), ..open()? })
-        };
-        let late = Offer { open: Arc::new(late), ..inner };
-        let models = serving(vec![late, offer("b", &opened[1])], Duration::from_millis(20));
-        models.get(Some("a")).await.map(drop).unwrap();
-        let (unloading, (unloaded, is_unloaded)) = (models.clone(), std::sync::mpsc::channel());
-        std::thread::spawn(move || unloaded.send(unloading.unload("a").map(drop).is_ok()));
-        assert_eq!(is_unloaded.recv_timeout(Duration::from_secs(10)), Ok(true));
-        assert_eq!(models.list()[0].1, Status::Unloaded);
-        assert!(models.get(Some("b")).await.is_err(), "the memory of the first is not free");
-        drop(end);
-        while models.get(Some("b")).await.is_err() {}
-        assert_eq!(opened[1].load(Ordering::SeqCst), 1);
-        models.unload_all().await;
-        assert!(models.loaded().is_empty());
-    }
-
-    /// Makes the thread panic.
-    struct Panicking;
-
-    impl DrafterSource for Panicking {
-        fn drafter(&mut self) -> Result<Option<Box<dyn Drafter>>, Error> {
-            panic!("a test's panic")
-        }
-    }
-
-    #[tokio::test]
-    async fn a_model_whose_thread_has_panicked_is_loaded_again() {
-        let opened = Arc::new(AtomicUsize::new(0));
-        let inner = offer("a", &opened);
-        let open = inner.open.clone();
-        let open = move || Ok(Opened { drafters: Some(Box::new(Panicking)), ..open()? });
-        let models = serving(vec![Offer { open: Arc::new(open), ..inner }], Duration::MAX);
-        let first = models.get(None).await.ok().unwrap();
-        let sampler = Sampler::new(Options::default(), 256, 64, Arc::default()).unwrap();
-        let submission = Submission::new(Request::new(vec![1; 4]), sampler);
-        let (updates, mut told) = tokio::sync::mpsc::unbounded_channel();
-        let ask = Ask { ticket: 1, index: 0, submission, after: None, updates };
-        first.decoder().unwrap().ask(0, 1, || Ok(vec![ask])).unwrap();
-        let failed = loop {
-            if let (_, Update::Failed(error)) = told.recv().await.unwrap() {
-                break error;
-            }
-        };
-        assert_eq!(failed.status, 500);
-        assert!(models.loaded().is_empty());
-        drop(first);
-        models.get(None).await.map(drop).unwrap();
-        assert_eq!(opened.load(Ordering::SeqCst), 2);
-    }
-
-    /// Its client leaves while a model is loaded; the next one gets the model without another load.
-    #[tokio::test]
-    async fn a_load_goes_on_when_its_client_leaves() {
-        let begun = Arc::new(AtomicUsize::new(0));
-        let models = serving(vec![offer("demo", &begun)], Duration::MAX);
-        let client = models.clone();
-        let client = tokio::spawn(async move { client.get(None).await.map(drop) });
-        while begun.load(Ordering::SeqCst) == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        client.abort();
-        assert!(client.await.unwrap_err().is_cancelled());
-        models.get(None).await.map(drop).unwrap();
-        assert_eq!(begun.load(Ordering::SeqCst), 1);
-    }
-
-    /// While a model answers, the one that needs its memory is not loaded, and later requests for it load no second copy.
-    #[tokio::test]
-    async fn a_model_is_loaded_when_the_answers_of_the_unloaded_one_have_ended() {
-        let opened = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
-        let count = || [0, 1].map(|at: usize| opened[at].load(Ordering::SeqCst));
-        let offers = vec![offer("a", &opened[0]), offer("b", &opened[1])];
-        let models = serving(offers, Duration::MAX);
-        let answer = models.get(Some("a")).await.ok().unwrap();
-        let ask = |name| {
-            let models = models.clone();
-            tokio::spawn(async move { models.get(Some(name)).await.map(drop) })
-        };
-        let other = ask("b");
-        while models.list()[0].1 != Status::Unloaded {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let again = ask("a");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        assert_eq!(count(), [1, 0], "both wait");
-        drop(answer);
-        other.await.unwrap().unwrap();
-        again.await.unwrap().unwrap();
-        assert_eq!(count(), [2, 1]);
-    }
-
-    #[tokio::test]
-    async fn a_model_that_nobody_waits_to_replace_answers_again() {
-        let opened = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
-        let offers = vec![offer("a", &opened[0]), offer("b", &opened[1])];
-        let models = serving(offers, Duration::MAX);
-        let answer = models.get(Some("a")).await.ok().unwrap();
-        let client = models.clone();
-        let client = tokio::spawn(async move { client.get(Some("b")).await.map(drop) });
-        while models.list()[0].1 != Status::Unloaded {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        client.abort();
-        assert!(Arc::ptr_eq(&answer, &models.get(Some("a")).await.ok().unwrap()));
-        assert_eq!(opened[1].load(Ordering::SeqCst), 0);
-    }
-
-    #[tokio::test]
-    async fn a_model_whose_memory_was_wanted_in_vain_answers_again() {
-        let opened = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
-        let offers = vec![offer("a", &opened[0]), offer("b", &opened[1])];
-        let models = serving(offers, Duration::from_millis(20));
-        let answer = models.get(Some("a")).await.ok().unwrap();
-        let error = models.get(Some("b")).await.err().unwrap();
-        assert!(error.message.contains("--timeout"), "{error:?}");
-        let again = models.get(Some("a")).await.ok().unwrap();
-        assert!(Arc::ptr_eq(&answer, &again));
-        assert_eq!(models.list()[1].1, Status::Unloaded);
-        assert_eq!(opened[1].load(Ordering::SeqCst), 0);
-    }
-
-    /// Looking at models loads and unloads none; loading and unloading one takes its name.
-    #[tokio::test]
-    async fn only_what_is_loaded_is_shown() {
-        let opened = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
-        let offers = vec![offer("a", &opened[0]), offer("b", &opened[1])];
-        let models = serving(offers, Duration::MAX);
-        assert!(models.shown(None).await.is_err());
-        models.load_named("b").await.map(drop).unwrap();
-        assert_eq!(models.shown(None).await.ok().unwrap().id(), "b");
-        assert_eq!(models.shown(Some("b")).await.ok().unwrap().id(), "b");
-        assert_eq!(models.shown(Some("a")).await.err().unwrap().status, 409);
-        assert_eq!(models.shown(Some("c")).await.err().unwrap().status, 404);
-        assert_eq!([0, 1].map(|at: usize| opened[at].load(Ordering::SeqCst)), [0, 1]);
-
-        let one = serving(vec![offer("a", &opened[0])], Duration::MAX);
-        one.get(Some("any")).await.map(drop).unwrap();
-        assert_eq!(one.load_named("any").await.err().unwrap().status, 404);
-        assert_eq!(one.unload("any").err().unwrap().status, 404);
-        assert_eq!(one.list()[0].1, Status::Loaded);
-        one.unload("a").unwrap();
-        assert_eq!(one.list()[0].1, Status::Unloaded);
-    }
-
-    /// A server starts without a model that it need not load; the model is tried again when it is asked for.
-    #[tokio::test]
-    async fn a_model_that_cannot_be_loaded_is_a_warning_unless_it_is_required() {
-        let broken = |is_required| {
-            let open =
-                || Err(Error::Setting { name: "x", found: "1".into(), expected: "2".into() });
-            let offer = offer("a", &Arc::default());
-            serving(vec![Offer { open: Arc::new(open), is_required, ..offer }], Duration::MAX)
-        };
-        assert!(broken(true).load_first().await.is_err());
-        let models = broken(false);
-        assert!(models.load_first().await.ok().unwrap().is_none());
-        assert!(matches!(models.list()[0].1, Status::Failed(_)));
-        assert!(models.get(Some("a")).await.is_err());
     }
 }

@@ -449,7 +449,7 @@ impl Serving {
 
     /// Fails all requests after a panic.
     fn fail(&mut self) {
-        self.metrics.warn("the model's thread panicked: the next request loads the model again");
+        self.metrics.warn("the model's thread panicked: the next request loads the model again, with the LoRA strengths of the start");
         for (_, open) in self.open.drain() {
             let _ = open.updates.send((open.index, Update::Failed(ApiError::internal())));
         }

@@ -34,7 +34,8 @@ pub use weigh::{Acceptance, Weighed, weigh};
 pub const CHECKED_ROWS: usize = bilayer_graph::EXACT_ROWS_MAX;
 
 /// Proposes draft tokens. After an error of any method but [`Drafter::begin`] the answer goes on without draft tokens, with a
-/// [`Warning`] of the model's session.
+/// [`Warning`] of the model's session. Where several answers run, one whose drafter finds the KV cache of its own model full
+/// takes another drafter later, without a warning.
 pub trait Drafter: Send {
     /// Starts an answer whose tokens are selected by `options`.
     ///

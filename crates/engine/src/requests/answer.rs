@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bilayer_graph::Clock;
+use bilayer_graph::{Clock, PAGE_TOKENS};
 
 use super::executor::{PositionLogprobs, Served};
 use super::request::{Item, Progress};
@@ -10,15 +10,15 @@ use crate::Error;
 use crate::generate::speculate::{Draft, Drafter, DrafterSource, Text, settle};
 use crate::generate::{Choice, Reply, Token};
 use crate::sampling::{self, Row};
-use crate::session::{Reading, Session, Top, Wanted};
+use crate::session::{CacheError, Reading, Session, Top, Wanted};
 
 /// An answer in the making.
 pub(super) struct Answer {
     pub reply: Reply<'static>,
     pub prompt_logprobs: Option<(usize, Vec<PositionLogprobs>)>,
     pub drafter: Option<Box<dyn Drafter>>,
-    /// Whether its drafter failed, so that it gets no other one.
-    pub drafts_failed: bool,
+    /// Generated tokens from which it may take a drafter: never after one has failed.
+    pub drafts_from: usize,
     pub draft: Draft,
     pub served: Served,
     /// The session's clock.
@@ -94,7 +94,7 @@ impl Answer {
     /// Takes a drafter from the source, if there is none yet. Whether there is one.
     fn has_drafter(&mut self, source: &mut dyn DrafterSource) -> Result<bool, Error> {
         if self.drafter.is_none()
-            && !self.drafts_failed
+            && self.reply.generated >= self.drafts_from
             && let Some(mut drafter) = source.drafter()?
         {
             drafter.begin(self.reply.sampler.options())?;
@@ -103,10 +103,15 @@ impl Answer {
         Ok(self.drafter.is_some())
     }
 
-    /// Takes over its drafter's warnings; after a failure it goes on without draft tokens.
+    /// Takes over its drafter's warnings; after a failure it goes on without draft tokens. If the texts of other answers fill
+    /// the draft model's KV cache, it gives up its part of that and tries again a page of tokens later.
     pub fn settle(&mut self, worked: Result<(), Error>, session: &mut Session) {
-        if !settle(&mut self.drafter, worked, session) {
-            self.drafts_failed = true;
+        if let Err(Error::Cache(CacheError::Full { .. })) = worked {
+            settle(&mut self.drafter, Ok(()), session);
+            self.drafter = None;
+            self.drafts_from = self.reply.generated + PAGE_TOKENS;
+        } else if !settle(&mut self.drafter, worked, session) {
+            self.drafts_from = usize::MAX;
         }
     }
 

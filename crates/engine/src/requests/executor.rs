@@ -274,7 +274,7 @@ impl Executor {
             reply: Reply::new(self.session.model(), sampler, request),
             prompt_logprobs: submission.prompt_logprobs.map(|top| (top, Vec::new())),
             drafter: None,
-            drafts_failed: false,
+            drafts_from: 0,
             draft: Draft::default(),
             arrived: submission.arrived.unwrap_or_else(|| self.session.clock().now()),
             clock: self.session.clock().clone(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bilayer_engine::Error;
 use bilayer_engine::generate::speculate::{Draft, Text};
-use bilayer_engine::session::{Spent, Warning};
+use bilayer_engine::session::{CacheError, Spent, Warning};
 
 use super::served::{exactly, last, run, tiny, tokens};
 use super::*;
@@ -30,6 +30,7 @@ struct Knowing {
     wrong: Vec<usize>,
     /// The length of the text after which it fails.
     fails: usize,
+    error: fn() -> Error,
     makes: Option<usize>,
     notes: Notes,
 }
@@ -47,7 +48,7 @@ impl Drafter for Knowing {
         for at in (text.len()..self.text.len()).take(most) {
             draft.push(if self.wrong.contains(&at) { 2 } else { self.text[at] });
         }
-        if text.len() >= self.fails { Err(Error::LogitsNotFinite) } else { Ok(()) }
+        if text.len() >= self.fails { Err((self.error)()) } else { Ok(()) }
     }
 
     fn move_spent(&mut self, all: &mut Spent) {
@@ -87,6 +88,7 @@ fn draft_tokens_are_asked_for_verified_and_counted() {
         text: tokens(10),
         wrong: Vec::new(),
         fails: usize::MAX,
+        error: || Error::LogitsNotFinite,
         makes: Some(0),
         notes: Notes::default(),
     };
@@ -124,11 +126,22 @@ fn draft_tokens_are_asked_for_verified_and_counted() {
     );
 }
 
+/// A drafter that fails at once, of a source that makes none.
+fn failing() -> Knowing {
+    Knowing {
+        text: tokens(10),
+        wrong: Vec::new(),
+        fails: 0,
+        error: || Error::LogitsNotFinite,
+        makes: Some(0),
+        notes: Notes::default(),
+    }
+}
+
 #[test]
 fn an_answer_goes_on_without_a_drafter_that_fails() {
     let model = tiny();
-    let notes = Notes::default();
-    let knowing = Knowing { text: tokens(10), wrong: Vec::new(), fails: 0, makes: Some(0), notes };
+    let knowing = failing();
     let (answer, ..) = drafted(&model, &knowing, 12);
     knowing.notes.take();
     let text = [tokens(10), answer.clone()].concat();
@@ -146,4 +159,21 @@ fn an_answer_goes_on_without_a_drafter_that_fails() {
         );
         assert!(matches!(warnings[..], [Warning::NotDrafted { .. }]), "{warnings:?}");
     }
+}
+
+/// A draft model whose KV cache other answers fill is asked again a page of tokens later, since they may have ended.
+#[test]
+fn a_drafter_without_room_for_the_text_is_made_again_later() {
+    let model = tiny();
+    let knowing = failing();
+    let (answer, ..) = drafted(&model, &knowing, 40);
+    knowing.notes.take();
+    let full = || CacheError::Full { pages: 1 }.into();
+    let text = [tokens(10), answer.clone()].concat();
+    let knowing = Knowing { text, error: full, makes: Some(5), ..knowing };
+    let (found, served, warnings) = drafted(&model, &knowing, 40);
+    assert_eq!(found, answer);
+    let expected = ["make", "begin", "7 after 11", "make", "begin", "6 after 43"];
+    assert_eq!(knowing.notes.take(), expected);
+    assert_eq!((served.drafted, warnings.len()), (0, 0), "{warnings:?}");
 }

@@ -106,8 +106,10 @@ async fn save(loaded: Arc<Loaded>, id: u32, path: PathBuf) -> Result<(usize, u64
     };
     let saved = saved.ok_or_else(|| ApiError::invalid(format!("slot {id} is empty")))?;
     let tokens = saved.tokens().len();
-    let bytes = blocking::run("writing a slot", move || saved.write(&path)).await??;
-    Ok((tokens, bytes))
+    let written = blocking::run("writing a slot", move || saved.write(&path)).await?;
+    // The folder is the server's, so the request is not at fault.
+    let failed = |error| ApiError::server(format!("slot {id} cannot be saved: {error}"));
+    Ok((tokens, written.map_err(failed)?))
 }
 
 async fn erase(app: &App, uri: &Uri, id: u32) -> Result<Response, ApiError> {

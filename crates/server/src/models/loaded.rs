@@ -35,8 +35,8 @@ pub struct Loaded {
     pub templates: ChatTemplates,
     /// What runs it.
     pub kind: Kind,
-    /// Shared with the thread; dropped after all of these.
-    place: Arc<Place>,
+    /// That of the thread, which ends with this at the latest.
+    place: Weak<Place>,
 }
 
 /// The chat templates of a model.
@@ -75,30 +75,41 @@ pub struct EncoderHandle {
     pub labels_tokens: bool,
 }
 
-/// Numbers that the rows of a request's inputs may have: 64 MiB of f32, and much more as JSON.
+/// Numbers that a result may have: 64 MiB of f32, and much more as JSON.
 const NUMBERS_MAX: usize = 1 << 24;
 
 impl EncoderHandle {
     /// Runs tokenized inputs of a key; the rows come in their order.
     ///
     /// # Errors
-    /// Their rows would have too many numbers; those of [`EncoderWorker::run`].
+    /// The result would have too many numbers; those of [`EncoderWorker::run`].
     pub async fn run(
         &self,
         key: KeyId,
         inputs: Vec<Vec<u32>>,
         deadline: Instant,
     ) -> Result<Outputs, ApiError> {
-        let rows = match self.is_pooled {
-            true => inputs.len(),
-            false => inputs.iter().map(Vec::len).sum(),
-        };
-        if rows.saturating_mul(self.width) > NUMBERS_MAX {
-            return Err(ApiError::invalid(format!(
-                "the result of {rows} rows has more than {NUMBERS_MAX} numbers; send less in a request"
-            )));
+        // Scores of tokens are merged to entities, and `/v1/extract` limits the tokens.
+        if !self.labels_tokens {
+            self.check_size(&inputs)?;
         }
         self.worker.run(key, inputs, deadline).await
+    }
+
+    /// Whether the result of inputs may be so large.
+    fn check_size(&self, inputs: &[Vec<u32>]) -> Result<(), ApiError> {
+        let (count, unit) = match self.is_pooled {
+            true => (inputs.len(), "inputs"),
+            false => (inputs.iter().map(Vec::len).sum(), "tokens"),
+        };
+        if count.saturating_mul(self.width) <= NUMBERS_MAX {
+            return Ok(());
+        }
+        let most = NUMBERS_MAX / self.width.max(1);
+        Err(ApiError::invalid(format!(
+            "the request has {count} {unit}, whose rows of {} numbers are returned; send at most {most} {unit} in a request",
+            self.width
+        )))
     }
 }
 
@@ -129,6 +140,7 @@ impl Loaded {
         let (mut context, map) = (session.context(), session.plan().map.clone());
         let is_speculative = drafters.is_some();
         let place = Arc::new(place);
+        let weak_place = Arc::downgrade(&place);
         let no_thread = |error| ApiError::server(format!("no thread can be started: {error}"));
         let kind = if model.config().encoder.is_some() {
             let scores = !matches!(session.purpose(), bilayer_engine::session::Purpose::Embed(_))
@@ -139,7 +151,7 @@ impl Loaded {
             let (norm, labels_tokens) = (encoder.norm(), encoder.labels_tokens());
             context = encoder.longest();
             let requests = config.executor.waiting;
-            let worker = EncoderWorker::start(encoder, requests, metrics.clone(), place.clone());
+            let worker = EncoderWorker::start(encoder, requests, metrics.clone(), place);
             let worker = worker.map_err(no_thread)?;
             Kind::Encoder(Box::new(EncoderHandle {
                 worker,
@@ -152,7 +164,7 @@ impl Loaded {
             }))
         } else {
             let opened = Opened { session, drafters, at_end };
-            let worker = Worker::start(opened, config.executor, metrics.clone(), place.clone());
+            let worker = Worker::start(opened, config.executor, metrics.clone(), place);
             Kind::Decoder(worker.map_err(no_thread)?)
         };
         Ok(Loaded {
@@ -164,7 +176,7 @@ impl Loaded {
             is_speculative,
             templates,
             kind,
-            place,
+            place: weak_place,
         })
     }
 
@@ -184,9 +196,9 @@ impl Loaded {
         }
     }
 
-    /// Its place, which is free once its thread has ended too.
+    /// Its place, which is free once its thread has ended.
     pub(super) fn place(&self) -> Weak<Place> {
-        Arc::downgrade(&self.place)
+        self.place.clone()
     }
 
     /// The decoder's thread.
