@@ -1,7 +1,7 @@
 //! The source of draft tokens of a run, from its flags.
 
 use bilayer_engine::generate::speculate::{
-    Bounds, CHECKED_ROWS, DraftModel, Drafter, DrafterSource, Lookup, MtpDrafter, Weighed, weigh,
+    Bounds, DraftModel, Drafter, DrafterSource, Lookup, MtpDrafter, Weighed, weigh,
 };
 use bilayer_engine::placement::Placing;
 use bilayer_engine::session::{Purpose, Session, Settings, Warning};
@@ -51,16 +51,13 @@ impl Drafted {
         let Some((context, all)) = self.room else { return settings };
         // A draft, and one made ahead behind it.
         let behind = (2 * (bounds.draft_max + 1)).next_multiple_of(PAGE_TOKENS);
-        // Answers that share a prompt share its pages in the model's cache, but not in this one. More answers than these leave no
-        // rows for draft tokens.
-        let whole = self.answers.min(CHECKED_ROWS / 2) * context;
         Settings {
             // Besides the answers' drafters there is the one that makes them.
             sequences: self.answers + 1,
             ctx_size: Some(context),
-            kv_tokens: Some(
-                (all.max(whole) + self.answers * behind).min((self.answers + 1) * context),
-            ),
+            // Answers that share a prompt share its pages in the model's cache, but not in this one: those without room are
+            // not drafted.
+            kv_tokens: Some((all + self.answers * behind).min((self.answers + 1) * context)),
             ..settings
         }
     }
@@ -214,7 +211,7 @@ mod tests {
             (found.sequences, found.ctx_size, found.kv_tokens)
         };
         let behind = 34usize.next_multiple_of(PAGE_TOKENS);
-        assert_eq!(settings(8, (16_384, 16_384)), (9, Some(16_384), Some(4 * 16_384 + 8 * behind)));
+        assert_eq!(settings(8, (16_384, 16_384)), (9, Some(16_384), Some(16_384 + 8 * behind)));
         assert_eq!(settings(8, (2048, 16_384)), (9, Some(2048), Some(16_384 + 8 * behind)));
         assert_eq!(settings(4, (32, 128)), (5, Some(32), Some(160)));
         let one = Drafted::ONE.settings(Settings::default(), &Bounds::default());
