@@ -516,6 +516,7 @@ fn a_wordpiece_normalizer_is_berts_or_an_error() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/checkpoints/bert-tokens");
     let folder = Folder::copy(&source);
     let own = json!({ "type": "BertNormalizer", "lowercase": false, "strip_accents": false });
+    let lower = json!({ "type": "BertNormalizer", "lowercase": true, "strip_accents": null });
     let within = |steps: Value| json!({ "type": "Sequence", "normalizers": steps });
     folder.change("tokenizer.json", |json| json["normalizer"] = within(json!([own])));
     let plan = Convert::default().plan(folder.path()).unwrap();
@@ -528,14 +529,16 @@ fn a_wordpiece_normalizer_is_berts_or_an_error() {
         (within(json!([own, {"type": "NFKC"}])), "NFKC"),
         (within(json!([own, {"type": "Lowercase"}])), "Lowercase"),
         (within(json!([{"type": "NFD"}, {"type": "Lowercase"}])), "NFD"),
+        (within(json!([lower, {"type": "NFC"}])), "NFC"),
+        // Of marks, it strips more than BERT's does.
+        (within(json!([lower, {"type": "StripAccents"}])), "StripAccents"),
     ] {
         folder.change("tokenizer.json", |json| json["normalizer"] = other.clone());
         let error = Convert::default().plan(folder.path()).err().unwrap().to_string();
         assert!(error.contains("tokenizer.json") && error.contains(shown), "{error}");
     }
     // What BERT's does, too.
-    let lower = json!({ "type": "BertNormalizer", "lowercase": true, "strip_accents": null });
-    let same = json!([{"type": "NFD"}, lower, {"type": "Lowercase"}, {"type": "StripAccents"}]);
+    let same = json!([{"type": "NFC"}, {"type": "NFD"}, lower, {"type": "Lowercase"}]);
     folder.change("tokenizer.json", |json| json["normalizer"] = within(same.clone()));
     Convert::default().plan(folder.path()).unwrap();
 }

@@ -82,16 +82,18 @@ fn normalizer(step: &Value) -> Result<&Value, String> {
         Some("Sequence") => step["normalizers"].as_array().map_or(&[][..], Vec::as_slice),
         _ => single,
     };
-    let is_bert = |step: &&Value| step["type"] == "BertNormalizer";
-    let bert = steps.iter().find(is_bert).unwrap_or(&Value::Null);
+    let at = steps.iter().position(|step| step["type"] == "BertNormalizer");
+    let bert = at.map_or(&Value::Null, |at| &steps[at]);
     let lowercase = bert["lowercase"] == true;
     let strips = bert["strip_accents"].as_bool().unwrap_or(lowercase);
-    for step in steps {
+    for (number, step) in steps.iter().enumerate() {
         let is_done = match step["type"].as_str() {
             None => step.is_null(),
             Some("BertNormalizer") => step == bert,
             Some("Lowercase") => lowercase,
-            Some("StripAccents" | "NFC" | "NFD") => strips,
+            Some("NFD") => strips,
+            // After it, it would compose what that took apart.
+            Some("NFC") => strips && at.is_some_and(|at| number < at),
             Some(_) => false,
         };
         if !is_done {
