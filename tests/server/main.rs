@@ -294,11 +294,8 @@ fn bad_requests_are_refused_by_what_is_wrong() {
         ("samplers", json!("kq")),
         ("seed", json!(9_223_372_036_854_775_808_u64)),
         ("logit_bias", json!({ "many words ".repeat(5000): 1 })),
-        ("n", json!(8)),
     ] {
-        // With eight answers each, too many.
-        let prompts = if field == "n" { json!(vec!["a"; 257]) } else { json!("a") };
-        let reply = server.post("/completion", &json!({ "prompt": prompts, field: value }));
+        let reply = server.post("/completion", &json!({ "prompt": "a", field: value }));
         assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(field)));
     }
     let body = json!({

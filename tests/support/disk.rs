@@ -46,7 +46,7 @@ pub const SHOW: &str = "code=$?; echo $(cat disk/out.gguf) $(ls -A disk); exit $
 pub fn filled_meanwhile(place: &Place, bytes: u64, arguments: &str) -> Option<Ran> {
     let script = format!(
         "\"$0\" {arguments} & pid=$!; \
-         until compgen -G 'disk/.out.gguf.*.part' > /dev/null; do kill -0 $pid || break; done; \
+         until part=$(compgen -G 'disk/.out.gguf.*.part') && [ -s \"$part\" ]; do kill -0 $pid || break; done; \
          kill -STOP $pid; cat /dev/zero > disk/other 2> /dev/null; kill -CONT $pid; \
          wait $pid; code=$?; rm disk/other; (exit $code); {SHOW}"
     );
