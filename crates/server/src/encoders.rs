@@ -1,7 +1,6 @@
 //! The thread that owns an encoder: each step has texts of all waiting requests, whose keys take turns.
 
 use std::collections::BTreeMap;
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +14,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::error::ApiError;
 use crate::memory::Place;
 use crate::metrics::Metrics;
+use crate::thread;
 use queue::{InputId, Job, Queue, Waiting};
 
 mod queue;
@@ -46,20 +46,9 @@ impl EncoderWorker {
         place: Arc<Place>,
     ) -> std::io::Result<EncoderWorker> {
         let (sender, commands) = mpsc::channel();
-        let has_ended = Arc::new(AtomicBool::new(false));
-        let ended = has_ended.clone();
-        let mut serving = Serving { encoder, commands, queue: Queue::default(), metrics };
-        let thread = std::thread::Builder::new().name("bilayer-encoder".to_owned());
-        thread.spawn(move || {
-            let served = panic::catch_unwind(AssertUnwindSafe(|| serving.run()));
-            // Before its requests fail, so that those that follow load the model again.
-            ended.store(true, Ordering::SeqCst);
-            if served.is_err() {
-                serving.fail();
-            }
-            drop(serving);
-            drop(place);
-        })?;
+        let serving = Serving { encoder, commands, queue: Queue::default(), metrics };
+        let has_ended =
+            thread::start("bilayer-encoder", serving, place, Serving::run, Serving::fail)?;
         let waiting_max = requests.max(WAITING_MAX);
         Ok(EncoderWorker { commands: sender, waiting: Arc::default(), waiting_max, has_ended })
     }

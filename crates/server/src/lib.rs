@@ -49,6 +49,7 @@ mod prompt;
 mod serve;
 mod splitter;
 mod sse;
+mod thread;
 mod translate;
 mod worker;
 #[cfg(test)]

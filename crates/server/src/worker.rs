@@ -1,7 +1,6 @@
 //! The thread that owns a decoder's session: it takes requests from handlers, steps, and sends back what happens.
 
 use std::collections::HashMap;
-use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +16,7 @@ use crate::config::Opened;
 use crate::error::ApiError;
 use crate::memory::Place;
 use crate::metrics::Metrics;
+use crate::thread;
 
 /// Identifies a request between a handler and a worker.
 pub type Ticket = u64;
@@ -163,7 +163,7 @@ impl Worker {
         let mut opened = opened;
         let at_end = opened.at_end.take();
         let clock = opened.session.clock().clone();
-        let mut serving = Serving {
+        let serving = Serving {
             executor: executor(opened, settings),
             admission: admission.clone(),
             commands,
@@ -174,24 +174,13 @@ impl Worker {
             window: Window::new(),
             expert_hits: ExpertHits::default(),
         };
-        let has_ended = Arc::new(AtomicBool::new(false));
-        let ended = has_ended.clone();
-        let thread = std::thread::Builder::new().name("bilayer-worker".to_owned());
-        thread.spawn(move || {
-            let served = panic::catch_unwind(AssertUnwindSafe(|| {
-                serving.run();
-                if let Some(at_end) = at_end {
-                    at_end(serving.executor.session());
-                }
-            }));
-            // Before its requests fail, so that those that follow load the model again.
-            ended.store(true, Ordering::SeqCst);
-            if served.is_err() {
-                serving.fail();
+        let run = |serving: &mut Serving| {
+            serving.run();
+            if let Some(at_end) = at_end {
+                at_end(serving.executor.session());
             }
-            drop(serving);
-            drop(place);
-        })?;
+        };
+        let has_ended = thread::start("bilayer-worker", serving, place, run, Serving::fail)?;
         Ok(Worker { commands: Mutex::new(sender), admission, live, clock, has_ended })
     }
 
