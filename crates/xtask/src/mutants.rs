@@ -1,7 +1,7 @@
 //! `cargo xtask mutants`: changes of the code that some test should notice, by cargo-mutants.
 //!
-//! The tests of a part's own crate run first, since they are built in seconds. What they do not notice is tried again with
-//! the files of `tests/` that hold the part's promises, for which everything above the crate is built.
+//! The tests of a part's own crate run first, since they are built in seconds. If more mutants survive them than may, these
+//! are tried again with the files of `tests/` that hold the part's promises, for which everything above the crate is built.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -87,16 +87,20 @@ pub fn run(args: &[String]) -> Result<()> {
     if tried == 0 {
         bail!("there is no mutant in a share of one in {share}");
     }
-    let left = if by_crate.is_empty() { BTreeSet::new() } else { trial.by_suite(&by_crate)? };
+    let few = by_crate.len() as f64 <= SURVIVORS_MAX * tried as f64;
+    let (left, suite) = if few {
+        (by_crate, "others were not needed".to_owned())
+    } else {
+        let left = trial.by_suite(&by_crate)?;
+        let more = by_crate.len() - left.len();
+        (left, format!("{} of tests/ {more} more", part.suite.join(", ")))
+    };
     eprintln!("xtask: {name}: {} of {tried} survived; {}", left.len(), trial.out.display());
     for survivor in &left {
         eprintln!("  {survivor}");
     }
     let note = format!(
-        "each {share}. mutant; the crate's own tests notice {noticed}, {} of tests/ {} more; {:.1} % survived, at most \
-         {:.0} % may",
-        part.suite.join(", "),
-        by_crate.len() - left.len(),
+        "each {share}. mutant; the crate's own tests notice {noticed}, {suite}; {:.1} % survived, at most {:.0} % may",
         100.0 * left.len() as f64 / tried as f64,
         100.0 * SURVIVORS_MAX
     );
