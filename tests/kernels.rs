@@ -1085,6 +1085,20 @@ fn experts_of_every_shape() {
     }
 }
 
+/// Few tokens of an expert are packed in another format than many, and in chunks of other sizes.
+#[test]
+fn experts_whose_activations_are_rounded() {
+    let graph = Stored { experts: 1, used: 1, inner: 4096, ..Stored::of(Type::BF16) }.graph();
+    let steps: Vec<_> = (8..=18).map(Owned::tokens).collect();
+    let expected = run_all(&mut Reference::new(), &graph, limits(), &steps);
+    for level in Level::available() {
+        let options = Options { threads: Some(2), level: Some(level), ..Options::default() };
+        let mut cpu = Cpu::new(Options { fast_prefill: true, ..options }).unwrap();
+        let error = error(&expected, &run_all(&mut cpu, &graph, limits(), &steps));
+        assert!(error < 2.0 * INT8_BOUND, "{level}: {error}");
+    }
+}
+
 #[test]
 fn experts_of_wanted_rows_and_of_none() {
     let tensors =
@@ -2003,6 +2017,18 @@ fn nan_in_pages_of_other_sequences_does_not_spread() {
             assert!(found.iter().all(|x| x.is_finite()), "{name}: {rows} rows");
         }
     }
+}
+
+#[test]
+fn a_graph_with_too_many_steps_is_refused() {
+    let tensors = Tensors::default();
+    let graph = over(4, tensors, |r, a, b| (0..70_000).fold(a, |sum, _| r.add("sum", sum, b)));
+    let mut cpu = cpu(Level::Scalar, 1);
+    for (id, bytes) in weights(&graph) {
+        cpu.load(graph.weight(id), bytes).unwrap();
+    }
+    let refused = cpu.compile(&whole(&graph), limits()).unwrap_err();
+    assert!(matches!(refused, Error::TooDeep { .. }), "{refused}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::lowering::Holdings;
 use crate::matrix::Residents;
 use crate::numa::{Nodes, Numa};
 use crate::ops;
-use crate::pool::{Job, Pool};
+use crate::pool::{Job, Pool, STAGES_MAX};
 use crate::program::lower::lower;
 use crate::program::{Program, ProgramRun};
 use crate::slots::Slots;
@@ -383,6 +383,10 @@ impl Backend for Cpu {
             Holdings { weights, residents, caches, states, scratch, level, fast_prefill, nodes };
         let parts = lower(segment, limits, &holdings);
         let program = Arc::new(Program::new(parts, self.level, self.nodes.clone())?);
+        if program.stages.len() >= STAGES_MAX {
+            let (device, found) = (crate::NAME.to_owned(), program.stages.len());
+            return Err(GraphError::TooDeep { device, found, most: STAGES_MAX - 1 });
+        }
         let run = Box::new(ProgramRun(program.clone()));
         let mut job = Job::new(program.stages.len(), self.nodes.count(), run);
         if limits.timings {

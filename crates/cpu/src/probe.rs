@@ -23,7 +23,7 @@ const AHEAD: [usize; 2] = [8 << 10, 0];
 
 /// Read bandwidth of large memory with `threads` threads at the detected level, GB/s (10^9 bytes per second): the
 /// best 16 MiB window of half a gigabyte read four times, twice with prefetching and twice without. 0 if memory is
-/// insufficient.
+/// insufficient or a thread cannot be started.
 #[must_use]
 pub fn read_gbps(threads: usize) -> f64 {
     read_gbps_of(threads, BYTES)
@@ -38,7 +38,7 @@ pub fn read_gbps_of(threads: usize, bytes: usize) -> f64 {
     let part = (WINDOW_BYTES.min(bytes) / threads / 4096).max(1) * 4096;
     let windows = (bytes / (part * threads)).max(1);
     let Ok(memory) = Memory::new(part * threads * windows, "a reading probe") else { return 0.0 };
-    let meeting = Meeting { threads, arrived: AtomicUsize::new(0) };
+    let meeting = Meeting::of(threads);
     let passes = |thread: usize| {
         let own = |window: usize| {
             // SAFETY: each thread has its own part of each window.
@@ -56,14 +56,8 @@ pub fn read_gbps_of(threads: usize, bytes: usize) -> f64 {
         }
         best
     };
-    let best = std::thread::scope(|scope| {
-        for thread in 1..threads {
-            let passes = &passes;
-            scope.spawn(move || passes(thread));
-        }
-        passes(0)
-    });
-    (part * threads) as f64 / best.as_secs_f64() / 1e9
+    let best = together(&meeting, &passes);
+    best.map_or(0.0, |best| (part * threads) as f64 / best.as_secs_f64() / 1e9)
 }
 
 /// Minimum bytes that [`stream_gbps`] reads with each prefetch distance, so that thread start-up is negligible.
@@ -75,7 +69,7 @@ const STREAM_PASS: usize = 512 << 20;
 /// Read bandwidth of `bytes` with `threads` threads, GB/s (10^9 bytes per second): each thread reads one part from
 /// end to end, repeatedly until a gigabyte is read, with and without prefetching; the faster of the two averages.
 /// Cached data is read from the cache, and file data through its map, as weights are. 0 for less than a kilobyte per
-/// thread.
+/// thread, or if a thread cannot be started.
 #[must_use]
 pub fn stream_gbps(threads: usize, bytes: &[u8]) -> f64 {
     let level = Level::detect();
@@ -87,7 +81,7 @@ pub fn stream_gbps(threads: usize, bytes: &[u8]) -> f64 {
         return 0.0;
     }
     let passes = STREAM_BYTES.div_ceil(4 * part * threads).max(2);
-    let meeting = Meeting { threads, arrived: AtomicUsize::new(0) };
+    let meeting = Meeting::of(threads);
     let read = |thread: usize| {
         let own = &floats[thread * part..][..part];
         let sum = |ahead| std::hint::black_box(dispatch(level, Sum { floats: own, ahead }));
@@ -105,23 +99,62 @@ pub fn stream_gbps(threads: usize, bytes: &[u8]) -> f64 {
         }
         best
     };
-    let took = std::thread::scope(|scope| {
-        for thread in 1..threads {
-            let read = &read;
-            scope.spawn(move || read(thread));
+    let took = together(&meeting, &read);
+    took.map_or(0.0, |took| (4 * part * threads * (passes - 1)) as f64 / took.as_secs_f64() / 1e9)
+}
+
+/// Runs `work` on each thread of a meeting, this one among them, and returns its result here. `None` if a thread cannot be
+/// started.
+fn together<T: Send>(meeting: &Meeting, work: &(impl Fn(usize) -> T + Sync)) -> Option<T> {
+    std::thread::scope(|scope| {
+        for thread in 1..meeting.threads {
+            let start = move || {
+                if meeting.begins() {
+                    drop(work(thread))
+                }
+            };
+            if std::thread::Builder::new().spawn_scoped(scope, start).is_err() {
+                meeting.call_off();
+                return None;
+            }
         }
-        read(0)
-    });
-    (4 * part * threads * (passes - 1)) as f64 / took.as_secs_f64() / 1e9
+        meeting.begins().then(|| work(0))
+    })
 }
 
 /// A spinning barrier: the system's costs as much as a window.
 struct Meeting {
     threads: usize,
     arrived: AtomicUsize,
+    /// Threads that wait for the others to be started; [`CALLED_OFF`] if one cannot be.
+    ready: AtomicUsize,
 }
 
+/// No meeting has so many threads.
+const CALLED_OFF: usize = usize::MAX / 2;
+
 impl Meeting {
+    fn of(threads: usize) -> Meeting {
+        Meeting { threads, arrived: AtomicUsize::new(0), ready: AtomicUsize::new(0) }
+    }
+
+    /// Waits until all threads run; false if they do not.
+    fn begins(&self) -> bool {
+        self.ready.fetch_add(1, Ordering::AcqRel);
+        loop {
+            match self.ready.load(Ordering::Acquire) {
+                ready if ready >= CALLED_OFF => return false,
+                ready if ready == self.threads => return true,
+                _ => std::thread::yield_now(),
+            }
+        }
+    }
+
+    /// Ends the wait of the threads that run.
+    fn call_off(&self) {
+        self.ready.fetch_add(CALLED_OFF, Ordering::AcqRel);
+    }
+
     /// Waits until all threads have arrived for the `count`th time.
     fn wait(&self, count: usize) {
         self.arrived.fetch_add(1, Ordering::AcqRel);
@@ -162,6 +195,18 @@ impl Kernel for Sum<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Threads that were started do not wait for those that cannot be.
+    #[test]
+    fn a_meeting_that_is_called_off_begins_nowhere() {
+        let meeting = Meeting::of(3);
+        std::thread::scope(|scope| {
+            let waiting = [(); 2].map(|()| scope.spawn(|| meeting.begins()));
+            meeting.call_off();
+            assert_eq!(waiting.map(|thread| thread.join().unwrap()), [false; 2]);
+        });
+        assert_eq!(together(&Meeting::of(3), &|thread| thread), Some(0));
+    }
 
     #[test]
     fn the_sum_is_right_and_the_speed_is_plausible() {

@@ -94,6 +94,18 @@ pub enum Error {
         /// The device.
         device: String,
     },
+    /// A segment has more steps than a device can run.
+    #[error(
+        "the model has too many layers for {device}: {found} steps, where at most {most} can run"
+    )]
+    TooDeep {
+        /// The device.
+        device: String,
+        /// The number of its steps.
+        found: usize,
+        /// The most that it can run.
+        most: usize,
+    },
     /// A step exceeds the limits that the segment was compiled for.
     #[error("a step with {found} {what} is over the limit of {limit}")]
     Limit {

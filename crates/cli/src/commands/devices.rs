@@ -14,8 +14,7 @@ use crate::output;
 
 /// Lists the devices.
 pub fn execute(args: &Devices) -> Result<u8, Failure> {
-    let cpu = Cpu::new(bilayer_cpu::Options::default()).map_err(Error::Cpu)?;
-    let facts = cpu.facts().clone();
+    let facts = Cpu::new(bilayer_cpu::Options::default()).map_err(Error::Cpu)?.facts().clone();
     let gbps = bilayer_cpu::probe::read_gbps(facts.threads);
     let adapters: Vec<Listed> = adapters().into_iter().enumerate().map(Listed::measured).collect();
     let nodes = Topology::of_this_process().nodes;

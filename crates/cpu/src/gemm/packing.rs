@@ -37,6 +37,13 @@ impl Packing {
         self.few.map(|(many, _)| many)
     }
 
+    /// Maximum tokens per chunk for any number of tokens.
+    pub(crate) fn tokens_most(self) -> usize {
+        let few =
+            self.few.map_or(0, |(_, few)| Packing::new(few, self.cols, self.level).tokens_max);
+        self.tokens_max.max(few)
+    }
+
     /// Whether this number of tokens has another format.
     pub(crate) fn is_few(self, tokens: usize) -> bool {
         self.many().is_some_and(|many| tokens < many)
@@ -69,7 +76,7 @@ impl Packing {
     pub(crate) fn chunk_tokens(self, tokens: usize) -> usize {
         #[cfg(target_arch = "x86_64")]
         if let Format::Tiles { .. } = self.at(tokens).format {
-            return self.tokens_max;
+            return self.at(tokens).tokens_max;
         }
         tokens.div_ceil(self.chunks(tokens).max(1))
     }

@@ -277,8 +277,8 @@ impl Stage for Fill {
     }
 
     fn scratch_bytes(&self) -> usize {
-        let tokens = |packing: &crate::gemm::Packing| packing.tokens_max;
-        4 * self.0.layouts.cols * self.0.layouts.packings.iter().map(tokens).max().unwrap_or(0)
+        let tokens = self.0.layouts.packings.iter().map(|packing| packing.tokens_most());
+        4 * self.0.layouts.cols * tokens.max().unwrap_or(0)
     }
 
     fn writes(&self, _: &State) -> Vec<Range<usize>> {

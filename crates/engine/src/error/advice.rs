@@ -54,7 +54,7 @@ fn exit_code(error: &Error) -> Exit {
         Error::Plan(bilayer_scheduler::Error::NoDevice) => Exit::NoDevice,
         Error::Plan(_) | Error::Cache(_) | Error::TooLong { .. } => Exit::DoesNotFit,
         Error::Device(Device::OutOfMemory { .. }) => Exit::DoesNotFit,
-        Error::Device(Device::Unsupported { .. }) => Exit::Usage,
+        Error::Device(Device::Unsupported { .. } | Device::TooDeep { .. }) => Exit::Usage,
         Error::Device(Device::DeviceLost { .. }) => Exit::NoDevice,
         Error::Device(_) => Exit::Internal,
         Error::Fallback { source, .. } => source.exit_code(),
@@ -92,7 +92,7 @@ fn advice(error: &Error) -> &'static str {
         Error::Device(Device::OutOfMemory { .. }) => "; use a shorter context (-c)",
         Error::Cpu(bilayer_cpu::Error::Spawn { .. }) => "; use fewer threads (-t)",
         Error::Cpu(bilayer_cpu::Error::Bind { .. }) => "; leave --numa out",
-        Error::Device(Device::Unsupported { .. }) => "",
+        Error::Device(Device::Unsupported { .. } | Device::TooDeep { .. }) => "",
         Error::Device(_) => "; this is a bug: please report it",
         _ => "",
     }
