@@ -9,7 +9,9 @@ use bilayer_cpu::{Cpu, Options};
 use bilayer_engine::generate::Statistics;
 use bilayer_engine::generate::speculate::{Bounds, DraftModel, Drafter, Lookup};
 use bilayer_engine::placement::Placing;
-use bilayer_engine::session::{Run, SavedSequence, SequenceId, Session, Settings, Wanted, Warning};
+use bilayer_engine::session::{
+    Overlap, Run, SavedSequence, SequenceId, Session, Settings, Wanted, Warning,
+};
 use bilayer_engine::{Error, Model};
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Backend, Graph, StateId};
@@ -405,6 +407,42 @@ fn states_move_with_their_layers_and_survive_the_loss_of_a_device() {
         assert!(matches!(session.take_warnings()[..], [Warning::Moved { .. }]), "{name}");
         check(&logits, case, &format!("{name}, after a loss"));
         check(&feed(&mut session, fork, &branches[0].ids, 8), &branches[0], name);
+    }
+}
+
+/// A prompt runs in parts. Other steps that begin before its last part, and take slots of states between, change nothing.
+#[test]
+fn steps_that_begin_between_the_parts_of_a_prompt_leave_its_states() {
+    for Subject { name, model, expected } in subjects() {
+        let ids = &expected.long().ids;
+        let placement = Placement::offload(model.graph().layers(), 1, 0, 1);
+        let planner = as_placed(&placement);
+        let answers = |at_once| {
+            let queued = || Box::new(Queued::new(cpu(), Duration::from_millis(10)));
+            let devices: Vec<Box<dyn Backend>> = vec![queued(), queued()];
+            // Slots for three sequences before and after a step.
+            let overlap = Overlap::Always;
+            let settings = Settings { sequences: 3, checkpoints: 0, overlap, ..settings() };
+            let mut session = Session::on(&model, devices, &planner, settings).unwrap();
+            let [long, one, other] = [(); 3].map(|()| session.open().unwrap());
+            let steps = [(one, 0..5), (other, 0..6), (long, 0..160), (one, 5..7), (other, 6..8)];
+            let mut found = Vec::new();
+            for (sequence, part) in steps.into_iter().chain([(long, 160..161)]) {
+                while session.begun() >= if session.len(long) == 160 { at_once } else { 1 } {
+                    found.push(session.finish().unwrap().to_vec());
+                }
+                let run = Run { sequence, tokens: &ids[part], wanted: Wanted::Last };
+                session.begin(&[run]).unwrap();
+            }
+            while session.begun() > 0 {
+                found.push(session.finish().unwrap().to_vec());
+            }
+            found
+        };
+        let [one, three] = [1, 3].map(answers);
+        for (step, (one, three)) in one.iter().zip(&three).enumerate() {
+            assert!(error(three, one) < 1e-3, "{name}, step {step}: {}", error(three, one));
+        }
     }
 }
 

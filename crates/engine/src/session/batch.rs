@@ -92,11 +92,11 @@ impl Batch {
         }
     }
 
-    /// Replaces the contents by the rows `stretch` of all runs' rows, each run with the position of its first token, and
-    /// page copies to be performed before.
+    /// Replaces the contents by the rows `stretch` of all runs' rows, each run with the position of its first token and its
+    /// sequence's checkpoints, and page copies to be performed before.
     pub fn fill<'r>(
         &mut self,
-        runs: impl Iterator<Item = (Run<'r>, usize)>,
+        runs: impl Iterator<Item = (Run<'r>, usize, &'r [Checkpoint])>,
         stretch: Range<usize>,
         (cache, strengths, copies): (&Pages, &Strengths, &[PageCopy]),
     ) {
@@ -104,12 +104,11 @@ impl Batch {
         self.first_row = stretch.start;
         self.copies.extend_from_slice(copies);
         let mut first = 0;
-        for (run, start) in runs {
+        for (run, start, checkpoints) in runs {
             let end = first + run.tokens.len();
             let part = stretch.start.clamp(first, end)..stretch.end.clamp(first, end);
             if !part.is_empty() {
                 let own = part.start - first..part.end - first;
-                let checkpoints = cache.checkpoints(run.sequence);
                 if !checkpoints.is_empty() {
                     self.carry(start, own.clone(), checkpoints);
                 }
@@ -262,7 +261,8 @@ impl Work<'_> {
     /// Fills `batch` with the rows of a micro-batch: a contiguous range of all runs' rows.
     pub fn fill(&self, micro_batch: usize, batch: &mut Batch) {
         let stretch = self.rows_of(micro_batch)..self.rows_of(micro_batch + 1);
-        let runs = self.runs.iter().copied().zip(self.starts.iter().copied());
+        let runs = self.runs.iter().zip(self.starts);
+        let runs = runs.map(|(&run, &start)| (run, start, self.cache.checkpoints(run.sequence)));
         let copies = if micro_batch == 0 { self.copies } else { &[] };
         batch.fill(runs, stretch, (self.cache, self.strengths, copies));
         batch.top_k = self.top_k;

@@ -23,6 +23,7 @@ use bilayer_scheduler::Demand;
 
 use super::append::within;
 use super::batch;
+use super::checkpoints::Checkpoint;
 use super::fallback;
 use super::pipeline::Reading;
 use super::trace::{Event, What};
@@ -53,6 +54,9 @@ pub struct Waves {
 #[derive(Debug)]
 struct BegunStep {
     runs: Vec<Appended>,
+    /// Checkpoints of the run as they were when the step began, if its rows are divided. Another step may begin before the
+    /// last of them run and take slots of states between, which this step has used by then.
+    checkpoints: Vec<Checkpoint>,
     /// Page copies performed first.
     copies: Vec<PageCopy>,
     reading: Reading,
@@ -104,6 +108,7 @@ impl Waves {
     pub fn new(limits: &Limits, reading: Reading, now: Instant) -> Waves {
         let step = || BegunStep {
             runs: Vec::with_capacity(limits.sequences),
+            checkpoints: Vec::with_capacity(limits.states),
             copies: Vec::with_capacity(2 * limits.sequences),
             reading,
             rows: 0,
@@ -286,6 +291,10 @@ impl Session {
         }
         (step.reading, step.rows, step.began) = (reading, rows, began);
         let micro_rows = if runs.len() == 1 { batch::of_prompt(rows) } else { rows }.max(1);
+        step.checkpoints.clear();
+        if micro_rows < rows {
+            step.checkpoints.extend_from_slice(cache.checkpoints(runs[0].sequence));
+        }
         let number = waves.finished + waves.steps.len() as u64;
         for first in (0..rows).step_by(micro_rows) {
             let part = first..rows.min(first + micro_rows);
@@ -430,7 +439,11 @@ impl Session {
             let step = waves.step(flight.step);
             let run = |run: &Appended| {
                 let tokens = &cache.tokens(run.sequence)[run.start..][..run.len];
-                (Run { sequence: run.sequence, tokens, wanted: run.wanted }, run.start)
+                let checkpoints = match &*step.checkpoints {
+                    [] => cache.checkpoints(run.sequence),
+                    own => own,
+                };
+                (Run { sequence: run.sequence, tokens, wanted: run.wanted }, run.start, checkpoints)
             };
             let copies = if flight.part.start == 0 { &step.copies[..] } else { &[] };
             let batch = pipeline.batch(flight.number);
