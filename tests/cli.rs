@@ -623,6 +623,7 @@ fn invalid_command_lines_give_one_line_and_code_2() {
         ("run -m model.gguf -p a --temp -1", "--temp is -1; it must be"),
         ("run -m model.gguf -p a --temp nan", "--temp is NaN; it must be"),
         ("run -m model.gguf -p a --top-p 2", "--top-p is 2; it must be"),
+        ("serve -m model.gguf --port 0 --top-p 2", "--top-p is 2; it must be"),
         ("run -m model.gguf -p a --mirostat 3", "--mirostat is 3; it must be"),
         ("run -m model.gguf -p a -l 5", "--logit-bias is `5`; it must be TOKEN+BIAS"),
         ("run -m model.gguf -p a -l 128+1", "--logit-bias is 128; it must be"),
@@ -1401,6 +1402,17 @@ fn plan_says_which_types_meet_a_target() {
         found["candidates"].as_array().unwrap().iter().map(|c| &c["gpu_layers"]).collect();
     assert_eq!(layers[0], 0);
     assert!(layers.len() >= 4 && layers[1].as_u64() > Some(0), "{layers:?}");
+    // The file is larger than the memory: its speed is that of the disk.
+    place.file(
+        "small.toml",
+        "[cpu]\nname = \"small\"\nmemory = \"2560MiB\"\nread_gbps = 20\ntops = 1\n",
+    );
+    let small = "plan -m 1b.gguf --machine small.toml --json --types Q4_K_M";
+    let found = asked(small, "1 tok/s at 512").json();
+    let [file, smaller] = [0, 1].map(|at| &found["candidates"][at]);
+    assert!(file["rate"].is_null() && file["meets"] == false, "{found}");
+    assert!(file["why"].as_str().is_some_and(|why| why.contains("again and again")), "{found}");
+    assert_eq!(smaller["meets"], true, "{found}");
     for (types, target, reason) in [
         ("Q8_0", "p95 1 parsec", "`p95 1 parsec`"),
         ("Q8_0", "at 4k", "a speed or a time"),

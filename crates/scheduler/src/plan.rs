@@ -34,6 +34,10 @@ pub struct Plan {
     pub max_gpu_layers: u32,
     /// Notes for the user.
     pub notes: Vec<String>,
+    /// Why weights are read from the file again and again, if the host has too little memory for them; one of the notes.
+    /// Predictions assume that it has enough.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rereads: Option<String>,
     /// Predicted step times, if known.
     pub predicted: Option<Predicted>,
     /// Prefill with streamed weights, if planned.
@@ -163,7 +167,7 @@ pub(crate) fn placed(
     for segment in &segments {
         check_support(graph, segment, &machine.devices[segment.device], &labels[segment.device])?;
     }
-    let (mut devices, mut notes) = (Vec::with_capacity(labels.len()), Vec::new());
+    let (mut devices, mut rereads) = (Vec::with_capacity(labels.len()), None);
     // Memory of the host that devices beside it may use, too.
     let mut rest = 0;
     for (index, label) in labels.iter().enumerate() {
@@ -181,14 +185,14 @@ pub(crate) fn placed(
             if least_bytes > device.budget_bytes {
                 return Err(Error::DoesNotFit { what, largest: None });
             }
-            notes.push(format!("{what}; weights are read from the file again and again"));
+            rereads = Some(format!("{what}; weights are read from the file again and again"));
         }
         if index == HOST {
             rest = device.budget_bytes.saturating_sub(least_bytes);
         }
         devices.push(device);
     }
-    notes.extend(note_on_shared_memory(machine, &devices));
+    let rereads = rereads.or_else(|| note_on_shared_memory(machine, &devices));
     let times = machine.times.as_ref();
     let predicted = times.and_then(|times| times.predict(graph, machine, placement, &segments));
     let experts = ExpertPlan::of(graph, machine, &segments);
@@ -203,7 +207,8 @@ pub(crate) fn placed(
         segments,
         gpu_layers: 0,
         max_gpu_layers: 0,
-        notes,
+        notes: rereads.iter().cloned().collect(),
+        rereads,
         predicted,
         streaming: None,
         experts,

@@ -242,10 +242,14 @@ impl Candidate {
         }
     }
 
-    /// Sets what a plan predicts, and judges it.
+    /// Sets what a plan predicts, and judges it. Nothing is predicted where weights are read from the file again and again.
     fn placed(&mut self, plan: &Plan, growth: &Growth<'_>, context: usize, target: &Target) {
         self.gpu_layers = Some(plan.gpu_layers);
         self.map = Some(plan.map.clone());
+        if let Some(why) = &plan.rereads {
+            self.why = Some(why.clone());
+            return;
+        }
         self.basis = plan.predicted.as_ref().map(|predicted| predicted.basis);
         let share = |latency: Option<Latency>| {
             let percentile = latency.map_or(100.0, |latency| latency.percentile);
