@@ -298,6 +298,16 @@ fn a_prompt_cache_spares_the_prompt() {
     assert!(wrong.code == Some(74) && wrong.err.contains("p.kv"), "{wrong:?}");
     let wrong = place.run("run -m model.gguf -p abc --prompt-cache model.gguf");
     assert!(wrong.code == Some(2) && wrong.err.contains("model.gguf"), "{wrong:?}");
+
+    // A model with states returns to the last one that is kept.
+    let shape = "--shape mamba2-1b --type F32 --layers 2 --width 64 --vocab 300";
+    place.run(&format!("synth {shape} states.gguf")).good();
+    let tokens: Vec<String> = (1..=70).map(|id| id.to_string()).collect();
+    let line = format!("run -m states.gguf --tokens {} -n 4 --temp 0 -ngl 0", tokens.join(","));
+    let [plain, first, again] = ["", "--prompt-cache s.kv", "--prompt-cache s.kv"]
+        .map(|more| place.run(&format!("{line} {more}")).good());
+    assert_eq!([&first.out, &again.out], [&plain.out; 2]);
+    assert_eq!((held(&first), held(&again)), (None, Some(64)));
     let wrong = place.run("run -m model.gguf -p abc --prompt-cache-all");
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
     place.file("lora.gguf", words::adapter(&place.path().join("model.gguf"), 4));

@@ -45,7 +45,8 @@ pub fn open(
     Ok((sequence, held))
 }
 
-/// Writes the sequence to the file: its prompt, as much as was computed of it, or all of it.
+/// Writes the sequence to the file: its prompt, as much as was computed of it, or all of it. A state cannot be cut back, and
+/// the prompt's last token is run by each run: with states, the file has the prompt up to the last state before that token.
 ///
 /// # Errors
 /// The file cannot be written, or a device failed.
@@ -61,7 +62,8 @@ pub fn keep(
         return Ok(());
     };
     if !args.prompt_cache_all {
-        session.truncate(sequence, prompt.min(held));
+        let most = if session.limits().states > 0 { prompt.saturating_sub(1) } else { prompt };
+        session.truncate(sequence, most.min(held));
     }
     session.save(sequence)?.write(path)?;
     Ok(())
