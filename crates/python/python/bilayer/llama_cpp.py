@@ -24,6 +24,8 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from . import _llama_chat_format as llama_chat_format
 from . import _llama_speculative as llama_speculative
 from . import _llama_tokenizer as llama_tokenizer
@@ -425,9 +427,22 @@ class Llama(StateMethods):
             rows["text_offset"].append(offset)
             rows["token_logprobs"].append(token.logprob)
             top = {self.detokenize([id], special=True).decode("utf-8", "replace"): p for id, p in token.top}
-            rows["top_logprobs"].append(top | {text: token.logprob})
+            rows["top_logprobs"].append(None if token.logprob is None else top | {text: token.logprob})
             offset += len(text)
         return rows
+
+    def _scored(self, tokens: Sequence[int], count: int) -> list[Token]:
+        """The tokens of a prompt with their log-probabilities, which the first one has not; without that of its beginning."""
+        logits = self._model.logits(list(tokens)).astype(np.float64)[:-1]
+        logits -= logits.max(axis=1, keepdims=True)
+        logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        best = np.argsort(-logits, axis=1)[:, :count]
+        scored = [Token(tokens[0], "")]
+        for token, row, top in zip(tokens[1:], logits, best):
+            scored.append(Token(token, "", float(row[token]), [(int(id), float(row[id])) for id in top]))
+        if scored[0].id == self._model.bos and len(scored) > 1:
+            scored = [Token(scored[1].id, ""), *scored[2:]]
+        return scored
 
     def create_completion(
         self,
@@ -456,11 +471,13 @@ class Llama(StateMethods):
         if isinstance(prompt, str):
             tokens = self.tokenize(prompt.encode("utf-8"), special=True)
         tokens = list(tokens)
+        scored = self._scored(tokens, logprobs) if echo and logprobs is not None else []
         self._recall(tokens)
         answer = self._begin(tokens, max_tokens, stop, options)
-        prefix = ""
-        if echo:
-            prefix = prompt if isinstance(prompt, str) else self.detokenize(prompt).decode("utf-8", "replace")
+        text = prompt if isinstance(prompt, str) else self.detokenize(prompt).decode("utf-8", "replace")
+        prefix = text if echo else ""
+        # The offsets of tokens count the prompt, whether or not it is in the answer.
+        offset = 0 if scored else len(text)
         head = {
             "id": f"cmpl-{uuid.uuid4()}",
             "object": "text_completion",
@@ -468,31 +485,32 @@ class Llama(StateMethods):
             "model": model or self.model_path,
         }
         if stream:
-            return self._stream_completion(answer, head, prefix, logprobs)
+            return self._stream_completion(answer, head, prefix, logprobs, scored, offset)
         made = list(answer)
         self._note(tokens + [token.id for token in made])
         text = prefix + "".join(token.text for token in made)
         choice = {
             "text": text,
             "index": 0,
-            "logprobs": None if logprobs is None else self._logprobs(made, len(prefix)),
+            "logprobs": None if logprobs is None else self._logprobs([*scored, *made], offset),
             "finish_reason": self._finish(answer),
         }
         return head | {"choices": [choice], "usage": self._usage(answer, made)}
 
     def _stream_completion(
-        self, answer: Answer, head: dict[str, Any], prefix: str, logprobs: int | None
+        self, answer: Answer, head: dict[str, Any], prefix: str, logprobs: int | None, scored: list[Token], offset: int
     ) -> Iterator[dict[str, Any]]:
         def chunk(text: str, rows: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
             choice = {"text": text, "index": 0, "logprobs": rows, "finish_reason": reason}
             return head | {"choices": [choice]}
 
-        offset = len(prefix)
         if prefix:
-            yield chunk(prefix, None, None)
+            rows = self._logprobs(scored, offset) if scored else None
+            yield chunk(prefix, rows, None)
+            offset += sum(map(len, rows["tokens"])) if rows else 0
         for token in answer:
             rows = None if logprobs is None else self._logprobs([token], offset)
-            offset += len(token.text)
+            offset += len(rows["tokens"][0]) if rows else 0
             if token.text or rows:
                 yield chunk(token.text, rows, None)
         yield chunk("", None, self._finish(answer))
