@@ -121,7 +121,7 @@ fn a_conversation_computes_only_new_tokens() {
 /// Eight tokens of the greedy answer.
 fn answered(model: &Model, session: &mut Session, talk: &Conversation, turn: &Turn) -> String {
     let options = Options { temperature: 0.0, ..Options::default() };
-    let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new()).unwrap();
+    let sampler = Sampler::new(options, session.vocab(), session.context()).unwrap();
     let new = &turn.tokens[turn.kept..];
     let request = Request { predict: Some(8), ignore_eos: true, ..Request::new(new) };
     let mut answer = Generation::new(model, session, talk.sequence(), sampler, request).unwrap();

@@ -37,8 +37,7 @@ fn answer(
     let settings = Settings { outputs: Some(8), ctx_size: Some(512), ..Settings::default() };
     let mut session = Session::new(model, settings).expect("a session");
     let sequence = session.open().expect("a sequence");
-    let mut sampler =
-        Sampler::new(options, session.vocab(), session.context(), Vec::new()).expect("options");
+    let mut sampler = Sampler::new(options, session.vocab(), session.context()).expect("options");
     sampler.set_constraint(model.constraint(grammar).expect("a grammar"));
     let prompt = model.prompt_tokens("ROMEO:\nmy own, my own, my own\n").expect("tokens");
     let request = Request { predict: Some(400), ..Request::new(&prompt) };
@@ -111,7 +110,7 @@ fn every_sampler_obeys_and_all_logits_are_needed() {
         Options { repeat_penalty: 2.0, presence_penalty: 3.0, ..free },
     ];
     for options in all {
-        let mut sampler = Sampler::new(options, vocab, 256, Vec::new()).expect("options");
+        let mut sampler = Sampler::new(options, vocab, 256).expect("options");
         sampler.set_constraint(constraint.clone());
         assert_eq!(sampler.needs(), None);
         let mut tokens = Vec::new();

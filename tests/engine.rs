@@ -192,7 +192,7 @@ fn generate(
     options: Options,
     request: Request<'_>,
 ) -> Answer {
-    let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new()).unwrap();
+    let sampler = Sampler::new(options, session.vocab(), session.context()).unwrap();
     let sequence = session.open().unwrap();
     let mut generation = Generation::new(model, session, sequence, sampler, request).unwrap();
     let (mut ids, mut text) = (Vec::new(), String::new());
@@ -535,7 +535,7 @@ fn an_interrupt_ends_the_answer_and_the_prompt() {
     let model = tiny();
     let mut session = session(&model);
     let prompt = some(6, 5);
-    let sampler = || Sampler::new(greedy(), 128, 256, Vec::new()).unwrap();
+    let sampler = || Sampler::new(greedy(), 128, 256).unwrap();
     let cancel = Cancel::new();
     cancel.cancel();
     let sequence = session.open().unwrap();
@@ -640,7 +640,7 @@ fn damaged_weights_are_named_by_their_layer() {
 /// Allocations of a prompt and 100 steps with sampling, after one step.
 fn allocations_of_an_answer(session: &mut Session) -> usize {
     let options = Options { temperature: 0.9, repeat_penalty: 1.1, ..Options::default() };
-    let mut sampler = Sampler::new(options, 128, 256, Vec::new()).unwrap();
+    let mut sampler = Sampler::new(options, 128, 256).unwrap();
     let sequence = session.open().unwrap();
     let mut next = 5;
     let mut step = |session: &mut Session| {
@@ -1037,7 +1037,7 @@ fn batched_answers_equal_single_ones() {
     for parallel in 1..=3 {
         let several = Settings { sequences: parallel, ..settings() };
         let mut session = Session::new(&model, several).unwrap();
-        let sampler = || Sampler::new(greedy(), 128, 256, Vec::new()).unwrap();
+        let sampler = || Sampler::new(greedy(), 128, 256).unwrap();
         let mut batch = Batch::new(&model, &mut session);
         for (number, prompt) in prompts.iter().enumerate() {
             let predict = Some(4 + 5 * number);
@@ -1068,7 +1068,7 @@ fn batched_answers_equal_single_ones() {
 fn a_batch_ends_when_it_is_cancelled_or_dropped() {
     let model = tiny();
     let mut session = session(&model);
-    let sampler = || Sampler::new(greedy(), 128, 256, Vec::new()).unwrap();
+    let sampler = || Sampler::new(greedy(), 128, 256).unwrap();
     let cancel = Cancel::new();
     let mut batch = Batch::new(&model, &mut session);
     let request = || Request { ignore_eos: true, ..Request::new(some(6, 5)) };

@@ -115,7 +115,7 @@ fn generate_on(
     drafter: Option<&mut dyn Drafter>,
 ) -> (Answer, Statistics) {
     let (vocab, context) = (session.vocab(), session.context());
-    let sampler = Sampler::new(options.clone(), vocab, context, Vec::new()).unwrap();
+    let sampler = Sampler::new(options.clone(), vocab, context).unwrap();
     let mut generation = Generation::new(model, session, sequence, sampler, request).unwrap();
     if let Some(drafter) = drafter {
         generation = generation.with_drafter(drafter).unwrap();

@@ -221,7 +221,7 @@ fn served(subject: &Subject, session: Session, drafter: Option<Box<dyn DrafterSo
     let submit = |number: usize| {
         let prompt = some(5 + number, number);
         let request = Request { predict: Some(9), ignore_eos: true, ..Request::new(prompt) };
-        let sampler = Sampler::new(greedy(), vocab, 256, Vec::new()).unwrap();
+        let sampler = Sampler::new(greedy(), vocab, 256).unwrap();
         Submission::new(request, sampler)
     };
     let ids: Vec<_> = (0..3).map(|number| executor.submit(submit(number)).unwrap()).collect();

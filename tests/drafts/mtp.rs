@@ -371,7 +371,7 @@ fn a_server_drafts_with_the_block() {
 
 fn submission(model: &Model, prompt: &[u32]) -> Submission {
     let request = Request { predict: Some(12), ignore_eos: true, ..Request::new(prompt.to_vec()) };
-    let sampler = Sampler::new(greedy(), model.config().vocab, 256, Vec::new()).unwrap();
+    let sampler = Sampler::new(greedy(), model.config().vocab, 256).unwrap();
     Submission::new(request, sampler)
 }
 

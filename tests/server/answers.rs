@@ -179,3 +179,38 @@ fn functions_are_tools_of_an_older_form() {
         assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!(field)));
     }
 }
+
+/// What the command line says of sampling holds for requests that say nothing of it.
+#[test]
+fn sampling_flags_are_the_defaults_of_requests() {
+    let flags =
+        "-np 1 -c 512 --temp 0 -l 199-inf -l 5+100 --dry-multiplier 1 --dry-sequence-breaker x\\n";
+    let server = Server::start(flags);
+    let ask = |more: Value| {
+        let body = with(json!({ "prompt": "ROMEO:\n", "n_predict": 2 }), &more);
+        server.post("/completion", &body).good()
+    };
+    let found = ask(json!({}));
+    let settings = &found["generation_settings"];
+    assert_eq!(settings["dry_sequence_breakers"], json!(["x\n"]));
+    let biases = json!([{ "token": 199, "bias": null }, { "token": 5, "bias": 100.0 }]);
+    assert_eq!(settings["logit_bias"], biases);
+    let own = ask(json!({ "logit_bias": [], "dry_sequence_breakers": ["y"] }));
+    let settings = &own["generation_settings"];
+    assert_eq!(settings["dry_sequence_breakers"], json!(["y"]));
+    assert_eq!(settings["logit_bias"], json!([]));
+    assert_ne!(own["content"], found["content"]);
+}
+
+/// Biases that add up to more than any number are an answer like any other.
+#[test]
+fn a_bias_beyond_all_numbers_ends_no_model() {
+    let server = Server::start("-np 1 -c 512");
+    let body = json!({
+        "prompt": "ROMEO:\n", "n_predict": 4, "temperature": 0.8, "top_n_sigma": 1,
+        "logit_bias": [[5, 3e38], [5, 3e38]], "n_probs": 1,
+    });
+    let found = server.post("/completion", &body).good();
+    let tokens = found["completion_probabilities"].as_array().unwrap();
+    assert!(tokens.len() == 4 && tokens.iter().all(|token| token["id"] == 5), "{found}");
+}

@@ -14,7 +14,7 @@ pub fn answer(
     drafter: Option<&mut dyn Drafter>,
 ) -> (Vec<u32>, Statistics) {
     let options = Options { temperature: 0.0, ..Options::default() };
-    let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new()).unwrap();
+    let sampler = Sampler::new(options, session.vocab(), session.context()).unwrap();
     let sequence = session.open().unwrap();
     let request = Request { predict: Some(predict), ignore_eos: true, ..Request::new(prompt) };
     let mut generation = Generation::new(model, session, sequence, sampler, request).unwrap();

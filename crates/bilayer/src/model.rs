@@ -210,7 +210,7 @@ impl Model {
         tokens.extend(begun.tokens);
         own.take().into_iter().for_each(|sequence| session.close(sequence));
         let vocab = session.vocab();
-        let mut data = Vec::with_capacity(tokens.len() * vocab);
+        let mut data = generate::room_for_logits(session, tokens.len())?;
         generate::logits::<Engine>(session, &tokens, &mut |rows| {
             data.extend_from_slice(rows);
             if cancel.is_cancelled() { Err(Engine::Interrupted) } else { Ok(true) }
@@ -476,9 +476,9 @@ fn sampler(
     let mut sampling = request.sampling.clone();
     sampling.set_infill(model.tokenizer());
     let breakers = sampling.dry.as_ref().map(|_| model.dry_breakers(&BREAKERS));
-    let breakers = breakers.unwrap_or_default();
-    let sampler = Sampler::new(sampling, session.vocab(), session.context(), breakers);
+    let sampler = Sampler::new(sampling, session.vocab(), session.context());
     let mut sampler = sampler.map_err(Engine::SamplingOptions)?;
+    sampler.set_breakers(breakers.unwrap_or_default().into());
     let asked = request.grammar.as_ref().map(|grammar| model.constraint(grammar)).transpose()?;
     if let Some(constraint) = asked.or(calls) {
         sampler.set_constraint(constraint);

@@ -267,6 +267,7 @@ impl<'s> Generation<'s> {
         // Fewer than asked for after an interruption.
         self.statistics.prompt_tokens = self.held - before;
         self.statistics.prompt = self.session.clock().since(self.began);
+        self.session.move_spent(&mut self.statistics.spent);
         Ok(())
     }
 
@@ -501,6 +502,21 @@ pub fn logits<E: From<Error>>(
     });
     session.close(sequence);
     goes_on
+}
+
+/// Memory for the logits of a text of so many tokens, `[tokens, vocab]`, empty.
+///
+/// # Errors
+/// The context or the memory is too small for them.
+pub fn room_for_logits(session: &Session, needed: usize) -> Result<Vec<f32>, Error> {
+    let context = session.context();
+    if needed > context {
+        return Err(CacheError::Context { needed, context }.into());
+    }
+    Ok(bilayer_graph::host_room(
+        &format!("the logits of {needed} tokens"),
+        needed * session.vocab(),
+    )?)
 }
 
 /// The error for a prompt without tokens.

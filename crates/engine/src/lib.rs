@@ -24,7 +24,7 @@
 //! let prompt = model.tokenizer().encode("Once upon a time", encode)?;
 //!
 //! let sequence = session.open()?;
-//! let sampler = Sampler::new(Options::default(), session.vocab(), session.context(), Vec::new())?;
+//! let sampler = Sampler::new(Options::default(), session.vocab(), session.context())?;
 //! let request = Request { predict: Some(64), ..Request::new(&prompt) };
 //! let mut answer = Generation::new(&model, &mut session, sequence, sampler, request)?;
 //! while let Some(token) = answer.next()? {

@@ -12,6 +12,7 @@ use bilayer_text::{Encode, Tokenizer};
 
 use crate::control::ControlVector;
 use crate::lora::{LoraFile, Strength};
+use crate::sampling::Breakers;
 use crate::session::Purpose;
 use crate::vocabulary::{self, vocabulary};
 use crate::{Error, SharedBytes};
@@ -243,16 +244,11 @@ impl Model {
         }
     }
 
-    /// Flags of tokens that end a DRY sequence: those whose text contains one of `texts`, and control tokens.
-    pub fn dry_breakers(&self, texts: &[impl AsRef<str>]) -> Vec<bool> {
-        let texts: Vec<&[u8]> =
-            texts.iter().map(|text| text.as_ref().as_bytes()).filter(|t| !t.is_empty()).collect();
-        let breaks = |piece: &[u8]| {
-            texts.iter().any(|text| piece.windows(text.len()).any(|window| window == *text))
-        };
+    /// What ends a DRY match: control tokens, and tokens whose text contains one of `texts`, alone or in a row.
+    pub fn dry_breakers(&self, texts: &[impl AsRef<str>]) -> Breakers {
         let tokenizer = self.tokenizer();
-        let ids = 0..self.config().vocab as u32;
-        ids.map(|id| tokenizer.is_control(id) || tokenizer.piece(id).is_some_and(breaks)).collect()
+        let piece = |id| tokenizer.piece(id).filter(|_| !tokenizer.is_control(id));
+        Breakers::new((0..self.config().vocab as u32).map(piece), texts)
     }
 
     /// A constraint for answers of this model: a grammar compiled for its vocabulary, within [`Limits`] by default.

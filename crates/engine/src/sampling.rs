@@ -21,6 +21,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 mod adaptive_p;
 mod best;
+mod breakers;
 mod draft_token;
 mod draw;
 mod dry;
@@ -42,6 +43,7 @@ mod typical;
 mod xtc;
 
 use best::{BEST_MAX, best};
+pub use breakers::Breakers;
 pub use draft_token::DraftToken;
 pub use infill::Infill;
 pub use logprobs::{TokenLogprob, logprobs};
@@ -218,9 +220,14 @@ impl Chain<'_> {
         self.is_by_id = true;
     }
 
-    /// Drops the candidates whose logit is minus infinity.
+    /// Drops the candidates whose logit is minus infinity. Sums above all numbers become the highest number.
     fn drop_excluded(&mut self) -> Result<(), Error> {
-        self.candidates.retain(|c| c.logit > f32::NEG_INFINITY);
+        self.candidates.retain_mut(|c| {
+            if c.logit == f32::INFINITY {
+                c.logit = f32::MAX;
+            }
+            c.logit > f32::NEG_INFINITY
+        });
         if self.candidates.is_empty() { Err(Error::NothingLeft) } else { Ok(()) }
     }
 }
@@ -246,17 +253,11 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler for a vocabulary of `vocab` tokens and at most `context` accepted tokens. `breakers[id]` tells
-    /// whether token `id` ends a DRY match; it may be empty, and several samplers may share it.
+    /// A sampler for a vocabulary of `vocab` tokens and at most `context` accepted tokens.
     ///
     /// # Errors
     /// An option outside its range.
-    pub fn new(
-        options: Options,
-        vocab: usize,
-        context: usize,
-        breakers: impl Into<Arc<[bool]>>,
-    ) -> Result<Sampler, OptionsError> {
+    pub fn new(options: Options, vocab: usize, context: usize) -> Result<Sampler, OptionsError> {
         options.check(vocab)?;
         let mut key = [0u8; 32];
         key[..8].copy_from_slice(&options.seed.to_le_bytes());
@@ -266,7 +267,7 @@ impl Sampler {
             candidates: Vec::new(),
             history: Vec::new(),
             context,
-            dry: dry::State::new(breakers.into()),
+            dry: dry::State::default(),
             adaptive: adaptive_p::State::new(&options),
             mirostat_mu: options.mirostat.map_or(0.0, |m| 2.0 * m.tau),
             constraint: None,
@@ -285,6 +286,11 @@ impl Sampler {
     /// tokens given to [`accept`](Sampler::accept), such as a prompt's, do not.
     pub fn set_constraint(&mut self, constraint: Constraint) {
         self.constraint = Some(constraint);
+    }
+
+    /// Ends DRY's matches at these tokens; without them nothing does. Several samplers may share them.
+    pub fn set_breakers(&mut self, breakers: Arc<Breakers>) {
+        self.dry.breakers = breakers;
     }
 
     /// Whether the constraint is complete, so that no further token may be selected. Never true without one.

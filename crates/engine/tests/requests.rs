@@ -66,7 +66,7 @@ fn executor(model: &Model, threads: usize) -> Executor {
 
 fn sampler(model: &Model, seed: u64, temperature: f32) -> Sampler {
     let options = Options { seed, temperature, ..Options::default() };
-    Sampler::new(options, model.config().vocab, 256, Vec::new()).unwrap()
+    Sampler::new(options, model.config().vocab, 256).unwrap()
 }
 
 fn submission(model: &Model, prompt: &str, seed: u64, predict: usize) -> Submission {
@@ -338,7 +338,7 @@ fn a_step_searches_for_as_many_best_tokens_as_its_requests_need() {
         let texts = |executor: &mut Executor| -> Vec<String> {
             for (options, seed) in requests.iter().zip(0..) {
                 let options = Options { seed, ..(*options).clone() };
-                let sampler = Sampler::new(options, model.config().vocab, 128, Vec::new()).unwrap();
+                let sampler = Sampler::new(options, model.config().vocab, 128).unwrap();
                 let request = submission(&model, "w1 w2 w3", seed, 8);
                 executor.submit(Submission { sampler, ..request }).unwrap();
             }
@@ -536,7 +536,7 @@ impl Load {
             let vocab = model.config().vocab;
             let options = Options { temperature: 0.0, ..Options::default() };
             let request = Request { predict: Some(12), ignore_eos: true, ..Request::new(prompt) };
-            Submission::new(request, Sampler::new(options, vocab, 128, Vec::new()).unwrap())
+            Submission::new(request, Sampler::new(options, vocab, 128).unwrap())
         };
         let (mut ids, mut events, mut together) = (Vec::new(), Vec::new(), 0);
         let mut step = |executor: &mut Executor, events: &mut Vec<_>| {

@@ -121,7 +121,7 @@ fn answers_ms(session: Session, requests: u32, settings: ExecutorSettings) -> (f
     for number in 0..requests {
         let (vocab, context) = (executor.session().vocab(), executor.session().context());
         let options = Options { temperature: 0.0, ..Options::default() };
-        let sampler = Sampler::new(options, vocab, context, Vec::new()).unwrap();
+        let sampler = Sampler::new(options, vocab, context).unwrap();
         let request =
             Request { predict: Some(24), ignore_eos: true, ..Request::new(vec![5 + number]) };
         let submission = Submission { reuse: false, ..Submission::new(request, sampler) };

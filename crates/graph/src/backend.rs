@@ -263,15 +263,24 @@ pub struct CachePages {
 /// Zeros in the host's memory, for a copy of what a device holds: `what` of `len` numbers.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`], where a vector would end the process.
+/// Those of [`host_room`].
 pub fn host_zeros(what: &str, len: usize) -> Result<Vec<f32>, Error> {
+    let mut numbers = host_room(what, len)?;
+    numbers.resize(len, 0.0);
+    Ok(numbers)
+}
+
+/// An empty vector with room for `what` of `len` numbers in the host's memory.
+///
+/// # Errors
+/// [`Error::OutOfMemory`], where a vector would end the process.
+pub fn host_room(what: &str, len: usize) -> Result<Vec<f32>, Error> {
     let mut numbers = Vec::new();
     numbers.try_reserve_exact(len).map_err(|_| Error::OutOfMemory {
         device: "cpu".to_owned(),
         what: what.to_owned(),
-        bytes: len * size_of::<f32>(),
+        bytes: len.saturating_mul(size_of::<f32>()),
     })?;
-    numbers.resize(len, 0.0);
     Ok(numbers)
 }
 

@@ -44,7 +44,7 @@ mod weight;
 
 pub use backend::{
     Backend, CachePages, Facts, Holding, Kernel, Limits, Link, MappedWeight, OpTime, Segment,
-    SegmentId, StreamedLayer, host_zeros,
+    SegmentId, StreamedLayer, host_room, host_zeros,
 };
 pub use clock::Clock;
 pub use distance::{Buckets, DistanceBias};

@@ -8,7 +8,7 @@ use bilayer_engine::Error as Engine;
 use bilayer_engine::constrain::Constraint;
 use bilayer_engine::generate::{Distribution, Request, Stop, Token};
 use bilayer_engine::requests::{Event, Served, Submission};
-use bilayer_engine::sampling::{Sampler, TokenLogprob};
+use bilayer_engine::sampling::{Breakers, Sampler, TokenLogprob};
 use bilayer_text::{Decode, Decoder, StopStrings};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -215,21 +215,22 @@ impl Question {
         }
     }
 
-    /// Flags of the tokens that end a DRY match, which all answers share; none without DRY.
-    fn breakers(&self) -> Arc<[bool]> {
+    /// What ends a DRY match, which all answers share; nothing without DRY.
+    fn breakers(&self) -> Arc<Breakers> {
         let Question { loaded, params, .. } = self;
         let breakers = params.sampling.dry.as_ref();
         breakers.map(|_| loaded.model.dry_breakers(&params.breakers)).unwrap_or_default().into()
     }
 
     /// The sampler of one of several answers: each has a seed of its own.
-    fn sampler(&self, sample: u64, breakers: &Arc<[bool]>) -> Result<Sampler, ApiError> {
+    fn sampler(&self, sample: u64, breakers: &Arc<Breakers>) -> Result<Sampler, ApiError> {
         let Question { loaded, params, .. } = self;
         let mut options = params.sampling.clone();
         options.seed = options.seed.wrapping_add(sample);
         let vocab = loaded.model.config().vocab;
-        let sampler = Sampler::new(options, vocab, loaded.context, breakers.clone());
+        let sampler = Sampler::new(options, vocab, loaded.context);
         let mut sampler = sampler.map_err(Engine::SamplingOptions)?;
+        sampler.set_breakers(breakers.clone());
         if let Some(constraint) = &self.constraint {
             sampler.set_constraint(constraint.clone());
         }

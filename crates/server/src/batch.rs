@@ -205,7 +205,7 @@ impl Answering<'_> {
         let runtime = runtime.worker_threads(2).enable_all().build().map_err(refused)?;
         let app = Arc::new(App::new(config).map_err(crate::Error::Keys)?);
         let result = runtime.block_on(self.answer_all(&app));
-        runtime.block_on(app.models.unload_all());
+        runtime.block_on(app.models.end());
         runtime.shutdown_timeout(Duration::from_secs(5));
         result
     }

@@ -50,8 +50,13 @@ fn generates(body: &Body, model: &Model) -> Result<(), ApiError> {
         conversation::messages(messages)?;
     }
     conversation::functions(body)?;
-    let defaults =
-        Defaults { sampling: Options::default(), seed: Some(0), predict: None, reuse: true };
+    let defaults = Defaults {
+        sampling: Options::default(),
+        seed: Some(0),
+        predict: None,
+        reuse: true,
+        breakers: Vec::new(),
+    };
     Params::of(body, model, &defaults)?;
     let Some((field, grammar)) = constraints::grammar(body)? else { return Ok(()) };
     let compiled = model.constraint(&grammar);

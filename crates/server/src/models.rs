@@ -5,7 +5,7 @@
 //! that is free. A model whose thread has panicked is as one that is unloaded.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
@@ -106,6 +106,8 @@ pub struct Models {
     /// Held while a model is loaded: one at a time.
     loading: Arc<AsyncMutex<()>>,
     memory: Arc<Memory>,
+    /// Set when the server ends: no further model is loaded.
+    has_ended: AtomicBool,
     clock: AtomicU64,
     config: Arc<Config>,
     metrics: Arc<Metrics>,
@@ -133,6 +135,7 @@ impl Models {
             by_name,
             loading: Arc::default(),
             memory: Arc::new(Memory::new(config.models_max, config.models_bytes)),
+            has_ended: AtomicBool::new(false),
             clock: AtomicU64::new(1),
             config,
             metrics,
@@ -231,6 +234,7 @@ impl Models {
         let left = timeout_at(deadline, self.memory.left(&ending)).await;
         left.map_err(|_| ApiError::late())?;
         let place = self.memory.place(bytes, deadline).await.ok_or_else(ApiError::late)?;
+        self.check_end()?;
         let (models, one) = (self.clone(), room.take());
         let load = move || {
             // Until the model is there, also if the client leaves meanwhile.
@@ -251,8 +255,10 @@ impl Models {
         Ok(())
     }
 
-    /// Unloads all models, whose requests fail, and waits until their memory and that of those unloaded before is free.
-    pub async fn unload_all(&self) {
+    /// Unloads all models, whose requests fail, and waits until their memory and that of those unloaded before is free. No
+    /// model is loaded any more.
+    pub async fn end(&self) {
+        self.has_ended.store(true, Ordering::SeqCst);
         let mut unloaded = Vec::new();
         for entry in self.entries().iter_mut() {
             unloaded.extend(entry.unload());
@@ -261,6 +267,14 @@ impl Models {
         unloaded.iter().for_each(|loaded| loaded.stop());
         drop(unloaded);
         self.memory.left(&self.ending()).await;
+    }
+
+    /// An error once the server ends.
+    fn check_end(&self) -> Result<(), ApiError> {
+        match self.has_ended.load(Ordering::SeqCst) {
+            true => Err(ApiError::unavailable("the server ends")),
+            false => Ok(()),
+        }
     }
 
     /// Places of the models that were taken out.
@@ -318,13 +332,20 @@ impl Models {
         // What was only needed for loading.
         return_free_memory();
         let mut entries = self.entries();
-        match made {
-            Ok(loaded) => {
+        match (made, self.check_end()) {
+            (Ok(loaded), Ok(())) => {
                 entries[number].status = Status::Loaded;
                 entries[number].loaded = Some(loaded.clone());
                 Ok(loaded)
             }
-            Err(error) => {
+            (Ok(loaded), Err(error)) => {
+                entries[number].status = Status::Unloaded;
+                // Dropped behind the lock.
+                drop(entries);
+                drop(loaded);
+                Err(error)
+            }
+            (Err(error), _) => {
                 entries[number].status = Status::Failed(error.message.clone());
                 Err(error)
             }

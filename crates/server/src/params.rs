@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bilayer_engine::requests::Shift;
-use bilayer_engine::sampling::{self, BREAKERS, Options, Parameter, parameters};
+use bilayer_engine::sampling::{self, Options, Parameter, parameters};
 use bilayer_engine::{Error as Engine, Model, new_seed};
 use serde_json::{Map, Value, json};
 
@@ -207,6 +207,8 @@ pub struct Defaults {
     pub predict: Option<usize>,
     /// Whether cached prefixes are reused.
     pub reuse: bool,
+    /// Texts that end a DRY repetition.
+    pub breakers: Vec<String>,
 }
 
 /// What a request asks of generation.
@@ -246,11 +248,10 @@ impl Params {
     /// # Errors
     /// A field that the tables cannot check is wrong.
     pub fn of(body: &Body, model: &Model, defaults: &Defaults) -> Result<Params, ApiError> {
-        let mut sampling = Options {
-            seed: seed(body, defaults),
-            logit_bias: logit_bias(body, model)?,
-            ..defaults.sampling.clone()
-        };
+        let mut sampling = Options { seed: seed(body, defaults), ..defaults.sampling.clone() };
+        if let Some(biases) = logit_bias(body, model)? {
+            sampling.logit_bias = biases;
+        }
         for parameter in parameters() {
             set(&mut sampling, parameter, body);
         }
@@ -267,7 +268,7 @@ impl Params {
         sampling.check(model.config().vocab).map_err(Engine::SamplingOptions)?;
         let mut breakers = body.texts("dry_sequence_breakers");
         if breakers.is_empty() {
-            breakers = BREAKERS.map(str::to_owned).to_vec();
+            breakers = defaults.breakers.clone();
         }
         Ok(Params {
             sampling,

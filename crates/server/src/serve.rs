@@ -188,7 +188,7 @@ async fn end(app: &App, graceful: GracefulShutdown, signals: &mut Signals) {
     }
     let left = app.config.limits.drain.saturating_sub(began.elapsed());
     tokio::select! {
-        () = app.models.unload_all() => {}
+        () = app.models.end() => {}
         () = tokio::time::sleep(left.max(LAST_STEPS)) => {
             log::warning("a model did not end in time");
         }

@@ -1,11 +1,12 @@
 //! `bilayer run`: generates text from a prompt.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bilayer_engine::constrain::Constraint;
 use bilayer_engine::generate::{self, Generation, Request, Statistics, Stop, Token};
-use bilayer_engine::sampling::{Options, Sampler};
+use bilayer_engine::sampling::{Breakers, Options, Sampler};
 use bilayer_engine::session::{CacheError, Session};
 use bilayer_engine::{Error, Model};
 
@@ -28,8 +29,8 @@ pub mod settings;
 struct Question {
     prompt: Vec<u32>,
     options: Options,
-    /// Tokens that end a DRY sequence.
-    breakers: Vec<bool>,
+    /// What ends a DRY match.
+    breakers: Arc<Breakers>,
     stops: Vec<String>,
     constraint: Option<Constraint>,
 }
@@ -37,8 +38,9 @@ struct Question {
 impl Question {
     /// The sampler for its answer in a session.
     fn sampler(&self, session: &Session) -> Result<Sampler, Error> {
-        let (options, breakers) = (self.options.clone(), self.breakers.clone());
-        let mut sampler = Sampler::new(options, session.vocab(), session.context(), breakers)?;
+        let options = self.options.clone();
+        let mut sampler = Sampler::new(options, session.vocab(), session.context())?;
+        sampler.set_breakers(self.breakers.clone());
         if let Some(constraint) = &self.constraint {
             sampler.set_constraint(constraint.clone());
         }

@@ -16,7 +16,7 @@ use super::run::{DraftSource, Drafted, settings};
 use crate::args::{LogFormat, Serve, Serving};
 use crate::demo::{self, Applied, Source};
 use crate::failure::{Failure, IO, USAGE};
-use crate::{interrupt, output, trace};
+use crate::{escapes, interrupt, output, trace};
 
 /// Requests that run at once by default.
 const PARALLEL: usize = 8;
@@ -148,6 +148,11 @@ pub fn config(args: &Serving, trace: Option<&Path>) -> Result<Config, Failure> {
     let parallel = args.requests.parallel().unwrap_or(PARALLEL);
     settings::model(&args.model)?;
     let sampling = settings::options(&args.sampling)?;
+    // Tokens are checked with each model's vocabulary.
+    let checked = sampling.check(usize::MAX);
+    checked.map_err(|error| Failure::usage(format!("--{error}")))?;
+    let breakers = args.sampling.dry_sequence_breaker.iter().map(|text| escapes::resolve(text));
+    let breakers = settings::breaker_texts(breakers.collect::<Result<_, _>>()?);
     Ok(Config {
         addresses: Vec::new(),
         models: offers(args, trace, parallel)?,
@@ -158,6 +163,7 @@ pub fn config(args: &Serving, trace: Option<&Path>) -> Result<Config, Failure> {
             predict: usize::try_from(args.requests.n_predict).ok(),
             reuse: !args.requests.no_cache_prompt,
             sampling,
+            breakers,
         },
         slots: parallel,
         executor: ExecutorSettings {

@@ -1,14 +1,14 @@
 //! DRY: a penalty on tokens that would continue a repetition (p-e-w 2024).
 //!
 //! If the last `n >= allowed_length` tokens occurred earlier in the history, the token that followed them there is
-//! penalised by `multiplier * base^(n - allowed_length)`. Matches do not reach across breaker tokens, which are not
-//! penalised themselves. The length of every earlier match is found in one pass by the Z function of the reversed
+//! penalised by `multiplier * base^(n - allowed_length)`. Matches do not reach across [`Breakers`]; tokens that are one alone
+//! are not penalised. The length of every earlier match is found in one pass by the Z function of the reversed
 //! history.
 
 use std::sync::Arc;
 
 use super::options::{Dry, at_least};
-use super::{Bound, Candidate, Field, Link, Listed, Parameter, Phase, find};
+use super::{Bound, Breakers, Candidate, Field, Link, Listed, Parameter, Phase, find};
 
 /// The sampler.
 pub(super) const LINK: Link = Link {
@@ -65,28 +65,20 @@ pub(super) const LINK: Link = Link {
 };
 
 /// Buffers kept between tokens.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct State {
-    breakers: Arc<[bool]>,
+    pub breakers: Arc<Breakers>,
     /// Z function of the reversed window.
     z: Vec<u32>,
     /// Longest match that each token would continue, and one more; 0 if it continues none, and outside `apply`.
     lengths: Vec<u32>,
 }
 
-impl State {
-    /// Buffers that grow when they are first used.
-    pub fn new(breakers: Arc<[bool]>) -> State {
-        State { breakers, z: Vec::new(), lengths: Vec::new() }
-    }
-}
-
 /// Penalises continuations of repetitions in `history`. Candidates are by rising id.
 pub fn apply(candidates: &mut [Candidate], history: &[u32], options: &Dry, state: &mut State) {
     let window = options.last_n.unwrap_or(history.len()).min(history.len());
     let recent = &history[history.len() - window..];
-    let is_breaker = |id: u32| state.breakers.get(id as usize).copied().unwrap_or(false);
-    let longest = recent.iter().rev().take_while(|&&id| !is_breaker(id)).count();
+    let longest = state.breakers.tokens_after(recent);
     if options.multiplier == 0.0 || longest < options.allowed_length || recent.len() < 2 {
         return;
     }
@@ -103,7 +95,7 @@ pub fn apply(candidates: &mut [Candidate], history: &[u32], options: &Dry, state
     for &id in recent {
         let length = std::mem::take(&mut state.lengths[id as usize]) as usize;
         let Some(length) = length.checked_sub(1) else { continue };
-        if length >= options.allowed_length && !is_breaker(id) {
+        if length >= options.allowed_length && !state.breakers.is_alone(id) {
             let excess = (length - options.allowed_length) as f32;
             let penalty = options.multiplier * options.base.powf(excess);
             if let Some(c) = find(candidates, id) {

@@ -189,7 +189,7 @@ mod tests {
         let greedy = Options { infill, temperature: 0.0, top_k: 6, ..Options::default() };
         let logits = [-9.0, -9.0, -9.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.0];
         let select = |options: &Options, row: Row<'_>| {
-            let sampler = Sampler::new(options.clone(), TEXTS.len(), 8, Vec::new());
+            let sampler = Sampler::new(options.clone(), TEXTS.len(), 8);
             sampler.expect("options").sample_row(row, None).expect("a token")
         };
         assert_eq!(select(&greedy, Row::Logits(&logits)), 0, "no text is clear");

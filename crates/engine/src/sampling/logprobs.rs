@@ -50,7 +50,7 @@ mod tests {
     fn sampled_tokens_have_the_probabilities_after_the_samplers() {
         let logits = [0.0, 3.0, 2.0, 1.0];
         let of = |options: Options| {
-            let mut sampler = Sampler::new(options, 4, 8, Vec::new()).expect("valid options");
+            let mut sampler = Sampler::new(options, 4, 8).expect("valid options");
             let id = sampler.sample(&logits).expect("a token");
             let (own, top) = sampler.sampled_logprobs(id, 3);
             assert_eq!(top.iter().find(|one| one.id == id), Some(&own));

@@ -41,7 +41,8 @@ pub(super) const LINK: Link = Link {
 };
 
 /// Divides the logits by the temperature. With a `dynatemp_range` the temperature moves between
-/// `t - range` and `t + range` as the entropy moves between 0 and that of the uniform distribution.
+/// `t - range` and `t + range` as the entropy moves between 0 and that of the uniform distribution. Finite logits stay
+/// finite.
 pub fn apply(candidates: &mut [Candidate], options: &Options) {
     let mut t = options.temperature;
     if options.dynatemp_range > 0.0 && candidates.len() > 1 {
@@ -59,6 +60,6 @@ pub fn apply(candidates: &mut [Candidate], options: &Options) {
     // The draw needs a distribution: an entropy of nearly 0 may not bring the temperature to 0.
     let inverse = 1.0 / t.max(1e-3);
     for c in candidates {
-        c.logit *= inverse;
+        c.logit = (c.logit * inverse).clamp(-f32::MAX, f32::MAX);
     }
 }

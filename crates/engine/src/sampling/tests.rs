@@ -47,7 +47,7 @@ fn assert_left(found: &[(u32, f32)], expected: &[(u32, f32)]) {
 }
 
 fn sampler(options: Options, vocab: usize) -> Sampler {
-    Sampler::new(options, vocab, 64, Vec::new()).unwrap()
+    Sampler::new(options, vocab, 64).unwrap()
 }
 
 /// A deterministic spread of logits, no two equal.
@@ -367,7 +367,9 @@ fn dry_naive(history: &[u32], options: &Dry, breakers: &[bool], vocab: usize) ->
 fn dry_equals_the_naive_search() {
     let mut breakers = vec![false; 5];
     breakers[4] = true;
-    let mut state = dry::State::new(breakers.clone().into());
+    let texts = ["a", "b", "c", "d", "e"].map(|text| Some(text.as_bytes()));
+    let mut state = dry::State::default();
+    state.breakers = Arc::new(Breakers::new(texts.into_iter(), &["e"]));
     let mut x = 1u32;
     for round in 0..300 {
         let history: Vec<u32> = (0..round % 40)
@@ -387,6 +389,52 @@ fn dry_equals_the_naive_search() {
         let expected = dry_naive(&history, &options, &breakers, 5);
         for (c, e) in candidates.iter().zip(expected) {
             assert!((c.logit + e).abs() <= e * 1e-5, "{history:?}: {} and {e}", c.logit);
+        }
+    }
+}
+
+/// A match does not reach across a text that several tokens make together.
+#[test]
+fn dry_ends_at_texts_of_several_tokens() {
+    let options = Dry { multiplier: 1.0, base: 2.0, allowed_length: 2, last_n: None };
+    let texts = ["a", "b", "c", "d"].map(|text| Some(text.as_bytes()));
+    let penalized = |breaker: &str| {
+        let mut state = dry::State::default();
+        state.breakers = Arc::new(Breakers::new(texts.into_iter(), &[breaker]));
+        let mut candidates = from(&[0.0; 4]);
+        // "abcdabcda", after which "b" would repeat five tokens.
+        dry::apply(&mut candidates, &[0, 1, 2, 3, 0, 1, 2, 3, 0], &options, &mut state);
+        candidates[1].logit
+    };
+    assert_eq!(penalized("x"), -8.0);
+    assert_eq!(penalized("bc"), -1.0);
+    assert_eq!(penalized("cd"), 0.0);
+}
+
+/// Biases and penalties beyond all numbers leave candidates, with every sampler that counts in them.
+#[test]
+fn logits_beyond_all_numbers_are_the_highest() {
+    let logits = [1.0, 2.0, -3.0, 0.5];
+    let biased = Options {
+        logit_bias: vec![(2, 3e38), (2, 3e38), (3, 3e38), (3, 3e38), (3, f32::NEG_INFINITY)],
+        ..plain()
+    };
+    let penalized = Options { repeat_penalty: 1e-40, ..plain() };
+    let raised = Options { presence_penalty: -f32::MAX, frequency_penalty: -f32::MAX, ..plain() };
+    for (options, expected) in [(biased, 2), (penalized, 1), (raised, 1)] {
+        let samplers: [fn(&mut Options); 5] = [
+            |options| options.top_n_sigma = 1.0,
+            |options| options.typical = 0.9,
+            |options| options.dynatemp_range = 0.5,
+            |options| options.mirostat = Some(Mirostat { version: 2, tau: 5.0, eta: 0.1 }),
+            |options| options.temperature = 0.001,
+        ];
+        for set in samplers {
+            let mut options = options.clone();
+            set(&mut options);
+            let mut sampler = sampler(options.clone(), 4);
+            sampler.accept(1);
+            assert_eq!(sampler.sample(&logits), Ok(expected), "{options:?}");
         }
     }
 }
@@ -536,6 +584,6 @@ fn options_outside_their_range_are_named() {
         ),
     ];
     for (options, name) in bad {
-        assert_eq!(Sampler::new(options, 9, 8, Vec::new()).unwrap_err().name, name);
+        assert_eq!(Sampler::new(options, 9, 8).unwrap_err().name, name);
     }
 }

@@ -22,7 +22,7 @@ pub(super) const LINK: Link = Link {
 };
 
 /// Keeps the candidates whose logit is at least the highest less `n` standard deviations of all; 0 or less keeps all. Logits
-/// are finite. Sums in f64.
+/// are finite. Sums in f64. The highest always stays.
 pub fn apply(candidates: &mut Vec<Candidate>, n: f32) {
     if n <= 0.0 || candidates.len() < 2 {
         return;
@@ -32,5 +32,5 @@ pub fn apply(candidates: &mut Vec<Candidate>, n: f32) {
     let mean = candidates.iter().map(|c| f64::from(c.logit)).sum::<f64>() / count;
     let variance = candidates.iter().map(|c| (f64::from(c.logit) - mean).powi(2)).sum::<f64>();
     let least = f64::from(max) - f64::from(n) * (variance / count).sqrt();
-    candidates.retain(|c| f64::from(c.logit) >= least);
+    candidates.retain(|c| c.logit == max || f64::from(c.logit) >= least);
 }

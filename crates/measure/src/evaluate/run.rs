@@ -218,7 +218,7 @@ fn prepare(
         return Err(super::Error::Case { line, field, problem }.into());
     }
     let greedy = sampling::Options { temperature: 0.0, ..sampling::Options::default() };
-    let sampler = Sampler::new(greedy, session.vocab(), session.context(), Vec::new());
+    let sampler = Sampler::new(greedy, session.vocab(), session.context());
     let mut sampler = sampler.map_err(Engine::SamplingOptions)?;
     if let Some(schema) = &case.schema {
         let constraint = model.constraint(&Grammar::json_schema(schema));

@@ -61,7 +61,13 @@ fn serving_at_most(models_max: usize, models: Vec<Offer>, request: Duration) -> 
         models,
         models_max,
         models_bytes: u64::MAX,
-        defaults: Defaults { seed: None, predict: None, reuse: true, sampling: Options::default() },
+        defaults: Defaults {
+            seed: None,
+            predict: None,
+            reuse: true,
+            sampling: Options::default(),
+            breakers: Vec::new(),
+        },
         slots: 1,
         slot_folder: None,
         executor: ExecutorSettings::default(),
@@ -105,11 +111,11 @@ async fn a_model_whose_thread_ends_late_is_unloaded_at_once() {
     assert!(models.get(Some("b")).await.is_err(), "the memory of the first is not free");
     assert_eq!(opened[1].load(Ordering::SeqCst), 0);
     let soon = Instant::now() + Duration::from_millis(20);
-    assert!(timeout_at(soon, models.unload_all()).await.is_err(), "its thread has not ended");
+    assert!(timeout_at(soon, models.end()).await.is_err(), "its thread has not ended");
     drop(end);
-    models.unload_all().await;
-    models.get(Some("b")).await.map(drop).unwrap();
-    assert_eq!(opened[1].load(Ordering::SeqCst), 1);
+    models.end().await;
+    assert!(models.get(Some("b")).await.is_err(), "the server has ended");
+    assert_eq!(opened[1].load(Ordering::SeqCst), 0);
 }
 
 /// The end of a server waits for threads, which the handlers of clients that do not read do not keep.
@@ -118,9 +124,39 @@ async fn the_end_of_a_server_does_not_wait_for_handlers() {
     let models = serving(vec![offer("a", &Arc::default())], Duration::MAX);
     let handler = models.get(None).await.ok().unwrap();
     let late = Instant::now() + Duration::from_secs(30);
-    assert!(timeout_at(late, models.unload_all()).await.is_ok());
+    assert!(timeout_at(late, models.end()).await.is_ok());
     assert!(models.loaded().is_empty());
     drop(handler);
+}
+
+/// A load that waits for the memory of a model that answers does not begin once the server ends, and one that has begun
+/// offers nothing.
+#[tokio::test]
+async fn the_end_of_a_server_ends_loads() {
+    let opened = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    let offers = vec![offer("a", &opened[0]), offer("b", &opened[1])];
+    let models = serving(offers, Duration::MAX);
+    let answer = models.get(Some("a")).await.ok().unwrap();
+    let client = models.clone();
+    let client = tokio::spawn(async move { client.get(Some("b")).await.map(drop) });
+    while models.list()[0].1 != Status::Unloaded {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    models.end().await;
+    drop(answer);
+    assert_eq!(client.await.unwrap().unwrap_err().status, 503);
+    assert_eq!(opened[1].load(Ordering::SeqCst), 0);
+
+    let begun = Arc::new(AtomicUsize::new(0));
+    let models = serving(vec![offer("a", &begun)], Duration::MAX);
+    let client = models.clone();
+    let client = tokio::spawn(async move { client.get(None).await.map(drop) });
+    while begun.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    models.end().await;
+    assert_eq!(client.await.unwrap().unwrap_err().status, 503);
+    assert_eq!(models.list()[0].1, Status::Unloaded);
 }
 
 /// Makes the thread panic.
@@ -140,7 +176,7 @@ async fn a_model_whose_thread_has_panicked_is_loaded_again() {
     let open = move || Ok(Opened { drafters: Some(Box::new(Panicking)), ..open()? });
     let models = serving(vec![Offer { open: Arc::new(open), ..inner }], Duration::MAX);
     let first = models.get(None).await.ok().unwrap();
-    let sampler = Sampler::new(Options::default(), 256, 64, Arc::default()).unwrap();
+    let sampler = Sampler::new(Options::default(), 256, 64).unwrap();
     let submission = Submission::new(Request::new(vec![1; 4]), sampler);
     let (updates, mut told) = tokio::sync::mpsc::unbounded_channel();
     let ask = Ask { ticket: 1, index: 0, submission, after: None, updates };

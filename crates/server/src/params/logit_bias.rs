@@ -11,18 +11,18 @@ use crate::fields::Body;
 const ENTRIES_MAX: usize = 4096;
 
 /// `{"token or text": bias}` or `[[token or text, bias], ...]`; false forbids a token. A text that is a number is a token
-/// as a key of the object, which has no numbers, and a text in the list.
+/// as a key of the object, which has no numbers, and a text in the list. `None` if the body has none.
 ///
 /// # Errors
 /// It has neither form, too many entries, or a token outside the vocabulary.
-pub fn logit_bias(body: &Body, model: &Model) -> Result<Vec<(u32, f32)>, ApiError> {
+pub fn logit_bias(body: &Body, model: &Model) -> Result<Option<Vec<(u32, f32)>>, ApiError> {
     let wrong = || {
         let problem = "must be an object from tokens to biases, or a list of [token, bias]";
         ApiError::field("logit_bias", problem)
     };
     let of_key = |key: &str| key.parse::<u64>().map_or_else(|_| json!(key), |id| json!(id));
     let entries: Vec<(Value, &Value)> = match body.get("logit_bias") {
-        None => return Ok(Vec::new()),
+        None => return Ok(None),
         Some(Value::Object(object)) => {
             object.iter().map(|(key, bias)| (of_key(key), bias)).collect()
         }
@@ -65,5 +65,5 @@ pub fn logit_bias(body: &Body, model: &Model) -> Result<Vec<(u32, f32)>, ApiErro
             return Err(too_many());
         }
     }
-    Ok(found)
+    Ok(Some(found))
 }

@@ -1,8 +1,10 @@
 //! Converts flags to the engine's settings.
 
+use std::sync::Arc;
+
 use bilayer_cpu::level::Level;
 use bilayer_engine::generate::Shift;
-use bilayer_engine::sampling::{BREAKERS, Options};
+use bilayer_engine::sampling::{BREAKERS, Breakers, Options};
 use bilayer_engine::session::{Session, Settings};
 use bilayer_engine::{Error, Model, new_seed};
 
@@ -82,17 +84,22 @@ pub fn texts(args: &RunArgs, given: &[String]) -> Result<Vec<String>, Failure> {
     }
 }
 
-/// Tokens that end a DRY sequence: those that contain a breaker text, and those that are not text.
-pub fn breakers(args: &RunArgs, model: &Model) -> Result<Vec<bool>, Failure> {
+/// What ends a DRY match.
+pub fn breakers(args: &RunArgs, model: &Model) -> Result<Arc<Breakers>, Failure> {
     if !args.sampling.numbers.options().is_ok_and(|options| options.dry.is_some()) {
-        return Ok(Vec::new());
+        return Ok(Arc::default());
     }
-    let mut given = texts(args, &args.sampling.dry_sequence_breaker)?;
+    let given = texts(args, &args.sampling.dry_sequence_breaker)?;
+    Ok(Arc::new(model.dry_breakers(&breaker_texts(given))))
+}
+
+/// The texts that end a DRY match: the given ones without `none`, or the default ones.
+pub fn breaker_texts(mut given: Vec<String>) -> Vec<String> {
     if given.is_empty() {
-        given = BREAKERS.map(str::to_owned).to_vec();
+        return BREAKERS.map(str::to_owned).to_vec();
     }
     given.retain(|text| text != "none");
-    Ok(model.dry_breakers(&given))
+    given
 }
 
 /// A session's settings from the flags shared by all commands that load a model.

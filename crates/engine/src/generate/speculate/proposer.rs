@@ -32,7 +32,7 @@ impl Proposer {
     pub fn new(session: &Session, bounds: Bounds, shared: usize) -> Result<Proposer, Error> {
         let options = Options::default();
         let rows = rows(session, &options);
-        let sampler = Sampler::new(options, session.vocab(), session.context(), Vec::new())?;
+        let sampler = Sampler::new(options, session.vocab(), session.context())?;
         Ok(Proposer { bounds, sampler, rows, shared })
     }
 
@@ -60,7 +60,7 @@ impl Proposer {
         };
         self.rows = rows(session, &options);
         let (vocab, context) = (session.vocab(), session.context());
-        self.sampler = Sampler::new(options, vocab, context, Vec::new())?;
+        self.sampler = Sampler::new(options, vocab, context)?;
         Ok(())
     }
 
