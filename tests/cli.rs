@@ -1405,7 +1405,7 @@ fn plan_says_which_types_meet_a_target() {
     // The file is larger than the memory: its speed is that of the disk.
     place.file(
         "small.toml",
-        "[cpu]\nname = \"small\"\nmemory = \"2560MiB\"\nread_gbps = 20\ntops = 1\n",
+        "[cpu]\nname = \"small\"\nmemory = \"2GiB\"\nread_gbps = 20\ntops = 1\n",
     );
     let small = "plan -m 1b.gguf --machine small.toml --json --types Q4_K_M";
     let found = asked(small, "1 tok/s at 512").json();
