@@ -486,19 +486,6 @@ def the_drop_in_answers_like_openai():
         rows = llama("ROMEO:\n", max_tokens=4, temperature=0, logprobs=2)["choices"][0]["logprobs"]
         assert len(rows["tokens"]) == 4 and all(p <= 0 for p in rows["token_logprobs"])
         assert len(rows["top_logprobs"][0]) in (2, 3) and rows["text_offset"][0] == len("ROMEO:\n")
-        # With the prompt's: the answer's are those of the prompt that has them, and the first token has none.
-        echo = {"max_tokens": 4, "temperature": 0, "logprobs": 2, "echo": True}
-        whole = llama("ROMEO:\n", **echo)["choices"][0]
-        found = whole["logprobs"]
-        assert found["tokens"][-4:] == rows["tokens"] and "".join(found["tokens"]).strip() == whole["text"].strip()
-        assert found["text_offset"][0] == 0 and found["token_logprobs"][0] is found["top_logprobs"][0] is None
-        again = llama(whole["text"], **{**echo, "max_tokens": 1})["choices"][0]["logprobs"]
-        for mine, other in zip(found["token_logprobs"][1:], again["token_logprobs"][1:]):
-            assert abs(mine - other) < 0.05, (found, again)
-        parts = [c["choices"][0]["logprobs"] for c in llama("ROMEO:\n", stream=True, **echo)]
-        streamed = [part for part in parts if part]
-        assert sum((part["tokens"] for part in streamed), []) == found["tokens"]
-        assert sum((part["text_offset"] for part in streamed), []) == found["text_offset"]
         assert llama.detokenize(llama.tokenize("O, à moi!".encode())) == "O, à moi!".encode()
         raised(bilayer.UsageError, "suffix", lambda: llama("a", suffix="b"))
         raised(bilayer.UsageError, "lora_path", lambda: Llama(DEMO, lora_path="x"))

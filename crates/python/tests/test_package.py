@@ -66,6 +66,24 @@ def test_logits_are_the_engines_memory(model):
     assert (rows == copy).all()
 
 
+def test_log_probabilities_of_an_echoed_prompt():
+    with bilayer.Llama(DEMO, n_ctx=512, verbose=False) as llama:
+        rows = llama("ROMEO:\n", max_tokens=4, temperature=0, logprobs=2)["choices"][0]["logprobs"]
+        # With the prompt's: the answer's are those of the prompt that has them, and the first token has none.
+        echo = {"max_tokens": 4, "temperature": 0, "logprobs": 2, "echo": True}
+        whole = llama("ROMEO:\n", **echo)["choices"][0]
+        found = whole["logprobs"]
+        assert found["tokens"][-4:] == rows["tokens"] and "".join(found["tokens"]).strip() == whole["text"].strip()
+        assert found["text_offset"][0] == 0 and found["token_logprobs"][0] is found["top_logprobs"][0] is None
+        again = llama(whole["text"], **{**echo, "max_tokens": 1})["choices"][0]["logprobs"]
+        for mine, other in zip(found["token_logprobs"][1:], again["token_logprobs"][1:]):
+            assert abs(mine - other) < 0.05, (found, again)
+        parts = [c["choices"][0]["logprobs"] for c in llama("ROMEO:\n", stream=True, **echo)]
+        streamed = [part for part in parts if part]
+        assert sum((part["tokens"] for part in streamed), []) == found["tokens"]
+        assert sum((part["text_offset"] for part in streamed), []) == found["text_offset"]
+
+
 def test_embeddings_are_those_of_the_command(encoder):
     texts = ["A cat sat on the mat.", "A kitten sat on a rug.", "A tax return"]
     rows = encoder.embed(texts)

@@ -24,8 +24,6 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from . import _llama_chat_format as llama_chat_format
 from . import _llama_speculative as llama_speculative
 from . import _llama_tokenizer as llama_tokenizer
@@ -433,6 +431,8 @@ class Llama(StateMethods):
 
     def _scored(self, tokens: Sequence[int], count: int) -> list[Token]:
         """The tokens of a prompt with their log-probabilities, which the first one has not; without that of its beginning."""
+        import numpy as np
+
         logits = self._model.logits(list(tokens)).astype(np.float64)[:-1]
         logits -= logits.max(axis=1, keepdims=True)
         logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
