@@ -117,6 +117,8 @@ fn run_and_its_document_have_the_keys_of_the_contract() {
     assert_eq!(keys(&devices[0]), ["name", "busy_ms", "busy"]);
     assert!(devices[0]["busy_ms"].as_f64().unwrap() > 0.0, "{document}");
     assert!((0.5..=1.001).contains(&devices[0]["busy"].as_f64().unwrap()), "{document}");
+    let prompt_alone = place.run("run -m model.gguf -p abc -n 0 --json").json();
+    assert!(prompt_alone["devices"][0]["busy_ms"].as_f64() > Some(0.0), "{prompt_alone}");
     assert_eq!(document["seed"], 7);
     assert_eq!(document["placement"]["gpu_layers"], 0);
     assert_eq!(document["placement"]["adapter"], Value::Null);
