@@ -168,8 +168,9 @@ impl Tensors {
             for known in places {
                 // A head that is the embedding is not kept twice.
                 if known.name == "output.weight"
-                    && tied == Some(true)
+                    && tied != Some(false)
                     && tied::is_embedding(stored, checkpoint, architecture)?
+                        .unwrap_or(tied == Some(true))
                 {
                     continue;
                 }
