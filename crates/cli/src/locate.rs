@@ -12,6 +12,10 @@ use crate::args::{Command, HubArgs, ModelFlags, Paths, Serving};
 use crate::failure::{BAD_MODEL, Failure, NO_FILE};
 use crate::{interrupt, output, progress};
 
+/// Where models are found.
+pub const KNOWN: &str =
+    "`bilayer models` lists the models on this machine, -hf ORG/REPO:QUANT downloads one";
+
 /// Of -m and -hf, the one that stands on the command line wins over the other from the environment.
 ///
 /// # Errors
@@ -169,9 +173,7 @@ fn advice(name: &str, hub: &HubArgs) -> Result<Option<String>, Failure> {
         return Ok(Some(format!("a model on Hugging Face is -hf {name}")));
     }
     if !is_file_like && !name.contains(['/', '\\']) && name.contains(':') {
-        let advice =
-            "`bilayer models` lists the models on this machine, -hf ORG/REPO:QUANT downloads one";
-        return Ok(Some(advice.to_owned()));
+        return Ok(Some(KNOWN.to_owned()));
     }
     Ok(None)
 }
