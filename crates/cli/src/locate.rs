@@ -42,12 +42,12 @@ pub fn settle(command: &mut Command, matches: &ArgMatches) -> Result<(), Failure
     }
 }
 
-/// Puts the paths of files in the place of names, downloading what is missing.
+/// Puts the paths of files in the place of names, downloading what is missing. Returns the paths.
 ///
 /// # Errors
 /// A model that cannot be found or downloaded.
-pub fn models(command: &mut Command) -> Result<(), Failure> {
-    let mut flags = HubArgs::default();
+pub fn models(command: &mut Command) -> Result<Vec<PathBuf>, Failure> {
+    let (mut flags, mut found) = (HubArgs::default(), Vec::new());
     each(command, &mut |models, hub| {
         for model in models.iter_mut() {
             *model = path(model, hub)?;
@@ -55,13 +55,16 @@ pub fn models(command: &mut Command) -> Result<(), Failure> {
         if let Some(wanted) = hub.wanted().map_err(Failure::usage)? {
             models.push(fetch(&Reference::Hub(wanted), &hub.places()?)?);
         }
+        found.extend_from_slice(models);
         flags = hub.clone();
         Ok(())
     })?;
     further(command, &mut |model| {
         *model = path(model, &flags)?;
+        found.push(model.clone());
         Ok(())
-    })
+    })?;
+    Ok(found)
 }
 
 /// Applies a change to the models that a command has besides those of -m and -hf.
