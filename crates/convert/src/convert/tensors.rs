@@ -230,6 +230,8 @@ impl Tensors {
             heads: 1,
             kv_heads: 1,
             experts: 0,
+            attention: Vec::new(),
+            is_falcon: false,
             tied: self.get("output.weight").is_none(),
             importance: false,
         };
