@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -846,6 +846,62 @@ fn prompts_come_from_flags_files_and_pipes() {
     assert_eq!(ids(&hyphen["prompt_tokens"]), [1, 3, 16, 81]);
     let echo = place.run("run -m model.gguf -n 4 --temp 0 --echo -p abc").good().out;
     assert_eq!(echo, format!("abc{}\n", expected["text"].as_str().unwrap()));
+}
+
+/// A path that is no text is shown with a sign in place of its bytes.
+#[test]
+#[cfg(target_os = "linux")]
+fn reports_name_files_whose_paths_are_no_text() {
+    use std::os::unix::ffi::OsStrExt;
+
+    let place = place();
+    let name = |name: &[u8]| std::ffi::OsStr::from_bytes(name).to_owned();
+    let folder = place.path().join(name(b"d\xff"));
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::rename(place.path().join("model.gguf"), folder.join("model.gguf")).unwrap();
+    let mut models = place.command("models --json --models-dir");
+    let listed = ran(models.arg(&folder)).json();
+    let path = listed["models"][0]["path"].as_str().unwrap();
+    assert!(path.ends_with("d\u{fffd}/model.gguf"), "{path}");
+    let checkpoint = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/train_demo/checkpoint");
+    let mut convert = place.command(&format!("convert {checkpoint} --dry-run --json --outfile"));
+    let made = ran(convert.arg(name(b"n\xff.gguf"))).json();
+    assert_eq!(made["path"], "n\u{fffd}.gguf");
+    std::fs::write(
+        place.path().join(name(b"c\xff.jsonl")),
+        r#"{"prompt": "ab", "exact": "c", "max_tokens": 1}"#,
+    )
+    .unwrap();
+    let mut evaluate = place.command("evaluate --json -ngl 0 --data");
+    let found = ran(evaluate.arg(name(b"c\xff.jsonl"))).json();
+    assert_eq!(found["data"], "c\u{fffd}.jsonl");
+}
+
+/// A pipe may begin late; what is neither pipe nor file may never begin.
+#[test]
+#[cfg(unix)]
+fn a_late_pipe_follows_the_prompt_and_an_idle_socket_is_named() {
+    let place = place();
+    let run = "run -m model.gguf -n 2 --temp 0 --json";
+    let expected = place.run(&format!("{run} -p ab\\ncd")).json();
+    let spawned = |stdin: Stdio| {
+        let mut command = place.command(&format!("{run} -p ab"));
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut late = spawned(Stdio::piped());
+    std::thread::sleep(Duration::from_millis(2500));
+    let mut pipe = late.stdin.take().unwrap();
+    pipe.write_all(b"cd\n").unwrap();
+    drop(pipe);
+    let late = Ran::new(&late.wait_with_output().unwrap());
+    assert!(late.err.contains("waiting for standard input to end; press Ctrl-D"), "{late:?}");
+    assert_eq!(late.json()["prompt_tokens"], expected["prompt_tokens"]);
+
+    let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let idle = spawned(Stdio::from(std::os::fd::OwnedFd::from(socket)));
+    let idle = Ran::new(&idle.wait_with_output().unwrap());
+    assert!(idle.err.contains("sent nothing within 0.4 s and is not read"), "{idle:?}");
+    assert_ne!(idle.json()["prompt_tokens"], expected["prompt_tokens"]);
 }
 
 #[test]

@@ -227,6 +227,8 @@ const TOLD: &[[&str; 5]] = &[
         "2",
     ],
     ["generation_config.json", "eos_token_id", "[4, 5]", "tokenizer.ggml.eot_token_id", "5"],
+    ["generation_config.json", "eos_token_id", "[4, 5]", "tokenizer.ggml.eom_token_id", "null"],
+    ["generation_config.json", "eos_token_id", "[4, 5, 6]", "tokenizer.ggml.eom_token_id", "6"],
     ["generation_config.json", "top_k", "20", "general.sampling.top_k", "20"],
     ["generation_config.json", "temperature", "0.5", "general.sampling.temp", "0.5"],
     ["tokenizer_config.json", "chat_template", r#""x""#, "tokenizer.chat_template", r#""x""#],
@@ -1194,7 +1196,7 @@ fn weights_in_nvfp4_mxfp4_and_mxfp8_are_scaled() {
 #[test]
 fn a_head_that_is_not_the_embedding_is_kept_whatever_the_field_says() {
     const HEAD: &str = "lm_head.weight";
-    let of = |mut folder: Folder, (dtype, width): (&str, usize), index: usize| {
+    let of = |mut folder: Folder, tied: &Value, (dtype, width): (&str, usize), index: usize| {
         let table = folder.values("model.embed_tokens.weight");
         let bytes = table.iter().flat_map(|x| x.to_bits().to_le_bytes()[4 - width..].to_vec());
         let mut bytes: Vec<u8> = bytes.collect();
@@ -1205,14 +1207,18 @@ fn a_head_that_is_not_the_embedding_is_kept_whatever_the_field_says() {
         folder.header(|header| {
             (header[HEAD]["dtype"], header[HEAD]["shape"]) = (json!(dtype), json!([8, 32]));
         });
-        folder.change("config.json", |config| config["tie_word_embeddings"] = json!(true));
+        folder.change("config.json", |config| config["tie_word_embeddings"] = tied.clone());
         let file = converted(folder.path(), Some(Type::F32));
         file.tensor("output.weight").is_some()
     };
     // The embedding is BF16.
     for float in [("BF16", 2), ("F32", 4)] {
-        assert!(!of(Folder::tiny(), float, 8 * 32), "{float:?}");
-        assert!(of(Folder::tiny(), float, 0) && of(Folder::tiny(), float, 8 * 32 - 1), "{float:?}");
+        for tied in [json!(true), json!(null)] {
+            let is_kept = |index| of(Folder::tiny(), &tied, float, index);
+            assert!(!is_kept(8 * 32), "{float:?} {tied}");
+            assert!(is_kept(0) && is_kept(8 * 32 - 1), "{float:?} {tied}");
+        }
+        assert!(of(Folder::tiny(), &json!(false), float, 8 * 32), "{float:?}");
     }
 }
 

@@ -596,5 +596,8 @@ fn a_checkpoint_that_cannot_be_written_is_reported_before_pruning() {
     let prune = "prune dense.gguf pruned.gguf --method magnitude --pattern 0.5";
     let ran = place.run(&format!("{prune} --checkpoint {DEMO} --checkpoint-out there"));
     assert!(ran.code != Some(0) && ran.err.contains("there: it exists already"), "{ran:?}");
+    let within = format!("{DEMO}/../{}/pruned", DEMO.rsplit('/').next().unwrap());
+    let ran = place.run(&format!("{prune} --checkpoint {DEMO} --checkpoint-out {within}"));
+    assert!(ran.code != Some(0) && ran.err.contains("would be within the checkpoint"), "{ran:?}");
     assert_eq!(place.names(), names);
 }

@@ -18,6 +18,7 @@ use bilayer_engine::session::{Progress, Run, Session, Settings, Wanted};
 use bilayer_engine::{Error, Model, OpenOptions};
 use bilayer_gguf::{Array, File, Metadata, NewTensor, to_bytes};
 use bilayer_quant::Type;
+use serde_json::json;
 
 #[path = "agreement/files.rs"]
 mod agreement;
@@ -90,13 +91,37 @@ fn outputs_never_replace_inputs() {
             format!("profile -m in.gguf --trace {link}"),
             format!("verify -m in.gguf -p a --logits {link}"),
             format!("quantize in.gguf {link} Q8_0"),
+            format!("evaluate -m small=in.gguf --data text.txt --html {link}"),
+            format!("batch --add-model x=in.gguf text.txt {link} --overwrite"),
+            format!("batch --models-dir . text.txt {link} --overwrite"),
+            format!("run -p a -n 1 --lora-scaled in.gguf:0.5 --logits {link}"),
+            format!("run -p a -n 1 --control-vector-scaled in.gguf:0.5 --logits {link}"),
         ]);
     }
+    lines.push(
+        "prune soft.gguf checkpoint/model.safetensors --pattern 0.5 --method magnitude \
+         --checkpoint checkpoint --checkpoint-out new"
+            .to_owned(),
+    );
+    // A name in another program's store, whose file is known once it is found.
+    let (digest, store) = ("0".repeat(64), path(".ollama/models"));
+    let manifest = store.join("manifests/registry.ollama.ai/library/m/latest");
+    std::fs::create_dir_all(store.join("blobs")).unwrap();
+    std::fs::create_dir_all(manifest.parent().unwrap()).unwrap();
+    std::fs::hard_link(path("in.gguf"), store.join(format!("blobs/sha256-{digest}"))).unwrap();
+    let kind = "application/vnd.ollama.image.model";
+    let layer = json!({"mediaType": kind, "digest": format!("sha256:{digest}"), "size": 1});
+    std::fs::write(manifest, json!({"schemaVersion": 2, "layers": [layer]}).to_string()).unwrap();
+    lines.push("run -m ollama:m -p a -n 1 --logits in.gguf".to_owned());
     for line in &lines {
         names_the_reason(&place.run(line), 2, "input and output are the same file");
         assert!(std::fs::read(path("in.gguf")).unwrap() == before, "{line}");
         assert!(std::fs::read(path("text.txt")).unwrap() == text, "{line}");
         assert!(std::fs::read(path("part-00002-of-00002.gguf")).unwrap() == b"2", "{line}");
+    }
+    for line in ["batch text.txt new --audit ./new", "bench -m in.gguf --trace new --log-file new"]
+    {
+        names_the_reason(&place.run(line), 2, "are the same file; give each its own name");
     }
     // A prompt may be the name of a file.
     place.run("run -m in.gguf -p text.txt -n 1 --device none --logits text.txt").good();

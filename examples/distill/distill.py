@@ -48,12 +48,17 @@ def rotated(x, cos, sin):
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
+def rope_theta(config):
+    """The base of the rotations' wavelengths, which newer configurations have among `rope_parameters`."""
+    return (config.get("rope_parameters") or {}).get("rope_theta") or config.get("rope_theta") or 10000.0
+
+
 def llama(w, c, ids, _lengths):
     """A Llama decoder; its output is the logits, [batch, tokens, vocab]."""
     heads, kv_heads = c["num_attention_heads"], c.get("num_key_value_heads", c["num_attention_heads"])
     size = c.get("head_dim") or c["hidden_size"] // heads
     batch, length = ids.shape
-    speeds = c.get("rope_theta", 10000.0) ** (-torch.arange(size // 2, dtype=torch.float64) / (size // 2))
+    speeds = rope_theta(c) ** (-torch.arange(size // 2, dtype=torch.float64) / (size // 2))
     angles = torch.arange(length, dtype=torch.float64)[:, None] * speeds
     cos, sin = angles.cos().float(), angles.sin().float()
     x, states = F.embedding(ids, w["model.embed_tokens.weight"]), []
@@ -129,6 +134,33 @@ def embeddings_apart(student, teacher, _mask):
 # By `model_type`: the model, the loss of its output, and whether it reads windows of running text or single lines.
 MODELS = {"llama": (llama, divergence, "windows"), "bert": (bert, embeddings_apart, "lines")}
 
+# By `model_type`: names of the tensors that the model reads, the number of a layer as `*`, and beginnings of those that it
+# may leave out without computing something else: tables that follow from the configuration, and a pooler, as embeddings
+# are means.
+READ = {
+    "llama": (
+        ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"]
+        + [f"model.layers.*.{part}_layernorm.weight" for part in ("input", "post_attention")]
+        + [f"model.layers.*.self_attn.{part}_proj.weight" for part in "qkvo"]
+        + [f"model.layers.*.mlp.{part}_proj.weight" for part in ("gate", "up", "down")],
+        ["model.layers.*.self_attn.rotary_emb."],
+    ),
+    "bert": (
+        [f"embeddings.{part}_embeddings.weight" for part in ("word", "position", "token_type")]
+        + [f"embeddings.LayerNorm.{part}" for part in ("weight", "bias")]
+        + [
+            f"encoder.layer.*.{stem}.{part}"
+            for stem in (
+                *(f"attention.self.{name}" for name in ("query", "key", "value")),
+                *(f"{name}.{step}" for name in ("attention.output", "output") for step in ("dense", "LayerNorm")),
+                "intermediate.dense",
+            )
+            for part in ("weight", "bias")
+        ],
+        ["pooler.", "embeddings.position_ids"],
+    ),
+}
+
 
 def square_head(student, teacher, mask):
     """Mean over layers of the squared difference of hidden states, relative to the teacher's squares."""
@@ -198,14 +230,32 @@ def read(folder):
     return config, weights
 
 
+def supported(config, names):
+    """The model function computes what the checkpoint is trained for."""
+    for key in ("rope_scaling", "rope_parameters"):
+        rope = config.get(key) or {}
+        kind = rope.get("rope_type") or rope.get("type") or "default"
+        if kind != "default":
+            sys.exit(f"{key} of config.json is of type {kind}, which is not supported; known is default")
+    read, unneeded = READ[config["model_type"]]
+    for name in sorted(names):
+        parts = name.split(".")
+        is_layer = [part.isdigit() and int(part) < config["num_hidden_layers"] for part in parts]
+        stem = ".".join("*" if layer else part for part, layer in zip(parts, is_layer))
+        if stem not in read and not stem.startswith(tuple(unneeded)):
+            sys.exit(f"{name}: this program does not compute with it; the model is of a variant that is not supported")
+
+
 def check(teacher, student):
-    """The student is of the teacher's architecture and shapes."""
+    """The student is of the teacher's architecture and shapes, which are supported."""
     (t_config, t), (s_config, s) = teacher, student
     if t_config["model_type"] != s_config["model_type"]:
         sys.exit(f"the teacher is a {t_config['model_type']}, and the student a {s_config['model_type']}")
     for name in t.keys() | s.keys():
         if name not in t or name not in s or t[name].shape != s[name].shape:
             sys.exit(f"{name}: teacher and student differ in shape, or one does not have it")
+    for config, weights in (teacher, student):
+        supported(config, weights)
 
 
 def masks(weights):

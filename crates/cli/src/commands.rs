@@ -1,8 +1,10 @@
 //! The commands, one file each.
 
+use std::path::PathBuf;
+
 use crate::args::Command;
 use crate::failure::Failure;
-use crate::{locate, version};
+use crate::{locate, overwrite, version};
 
 mod audit;
 mod batch;
@@ -33,12 +35,13 @@ mod synth;
 mod tokenize;
 mod verify;
 
-/// Runs a command. Returns the exit code of a command that succeeded or was interrupted.
-pub fn execute(mut command: Command) -> Result<u8, Failure> {
+/// Runs a command that writes the files `outputs`. Returns the exit code of a command that succeeded or was interrupted.
+pub fn execute(mut command: Command, outputs: &[PathBuf]) -> Result<u8, Failure> {
     if command.model_flags().is_some_and(|flags| flags.lists_devices()) {
         return devices::list();
     }
-    locate::models(&mut command)?;
+    let models = locate::models(&mut command)?;
+    overwrite::check_models(outputs, &models)?;
     match command {
         Command::Run(args) => run::execute(&args),
         Command::Serve(args) => serve::execute(&args),

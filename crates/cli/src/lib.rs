@@ -9,6 +9,7 @@
 
 use std::ffi::OsString;
 use std::panic::{self, AssertUnwindSafe};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -55,7 +56,7 @@ pub fn run(typed: Vec<OsString>) -> u8 {
         output::error(&format!("bilayer: internal error: {fault}; please report it"));
     }));
     let run = AssertUnwindSafe(|| match parse(typed)? {
-        Asked::Command(cli) => commands::execute(cli.command),
+        Asked::Command { cli, outputs } => commands::execute(cli.command, &outputs),
         Asked::Text(text) => output::text(&text).map(|()| 0),
     });
     match panic::catch_unwind(run) {
@@ -68,8 +69,8 @@ pub fn run(typed: Vec<OsString>) -> u8 {
 
 /// What a command line asks for.
 enum Asked {
-    /// A command.
-    Command(Box<args::Cli>),
+    /// A command, and the files that it writes.
+    Command { cli: Box<args::Cli>, outputs: Vec<PathBuf> },
     /// Help, or the version.
     Text(String),
 }
@@ -111,7 +112,7 @@ fn parse(typed: Vec<OsString>) -> Result<Asked, Failure> {
         let parsed = cli.clone().try_get_matches_from(completed.arguments);
         matches = parsed.map_err(|error| failed(&cli, error).in_file(&completed.path))?;
     }
-    overwrite::check(&matches, &cli)?;
+    let outputs = overwrite::check(&matches, &cli)?;
     if let Some((name, given)) = matches.subcommand()
         && let Some(command) = cli.find_subcommand(name)
     {
@@ -127,7 +128,7 @@ fn parse(typed: Vec<OsString>) -> Result<Asked, Failure> {
     if let Some(word) = word {
         note_prompt(&word, &cli.command);
     }
-    Ok(Asked::Command(Box::new(cli)))
+    Ok(Asked::Command { cli: Box::new(cli), outputs })
 }
 
 /// Says that a word that may be meant as the name of a model is the prompt.

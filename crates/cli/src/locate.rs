@@ -12,6 +12,10 @@ use crate::args::{Command, HubArgs, ModelFlags, Paths, Serving};
 use crate::failure::{BAD_MODEL, Failure, NO_FILE};
 use crate::{interrupt, output, progress};
 
+/// Where models are found.
+pub const KNOWN: &str =
+    "`bilayer models` lists the models on this machine, -hf ORG/REPO:QUANT downloads one";
+
 /// Of -m and -hf, the one that stands on the command line wins over the other from the environment.
 ///
 /// # Errors
@@ -38,12 +42,12 @@ pub fn settle(command: &mut Command, matches: &ArgMatches) -> Result<(), Failure
     }
 }
 
-/// Puts the paths of files in the place of names, downloading what is missing.
+/// Puts the paths of files in the place of names, downloading what is missing. Returns the paths.
 ///
 /// # Errors
 /// A model that cannot be found or downloaded.
-pub fn models(command: &mut Command) -> Result<(), Failure> {
-    let mut flags = HubArgs::default();
+pub fn models(command: &mut Command) -> Result<Vec<PathBuf>, Failure> {
+    let (mut flags, mut found) = (HubArgs::default(), Vec::new());
     each(command, &mut |models, hub| {
         for model in models.iter_mut() {
             *model = path(model, hub)?;
@@ -51,13 +55,16 @@ pub fn models(command: &mut Command) -> Result<(), Failure> {
         if let Some(wanted) = hub.wanted().map_err(Failure::usage)? {
             models.push(fetch(&Reference::Hub(wanted), &hub.places()?)?);
         }
+        found.extend_from_slice(models);
         flags = hub.clone();
         Ok(())
     })?;
     further(command, &mut |model| {
         *model = path(model, &flags)?;
+        found.push(model.clone());
         Ok(())
-    })
+    })?;
+    Ok(found)
 }
 
 /// Applies a change to the models that a command has besides those of -m and -hf.
@@ -169,9 +176,7 @@ fn advice(name: &str, hub: &HubArgs) -> Result<Option<String>, Failure> {
         return Ok(Some(format!("a model on Hugging Face is -hf {name}")));
     }
     if !is_file_like && !name.contains(['/', '\\']) && name.contains(':') {
-        let advice =
-            "`bilayer models` lists the models on this machine, -hf ORG/REPO:QUANT downloads one";
-        return Ok(Some(advice.to_owned()));
+        return Ok(Some(KNOWN.to_owned()));
     }
     Ok(None)
 }

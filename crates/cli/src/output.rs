@@ -15,6 +15,9 @@ use crate::messages::{self, Level};
 /// Limit on a text from a file or a pipe, in bytes: a device may have no end.
 const TEXT_BYTES_MAX: u64 = 1 << 30;
 
+/// Time after which a note says that standard input is waited for.
+const NOTED_AFTER: Duration = Duration::from_secs(2);
+
 /// Writes bytes to stdout and flushes it, so that streams appear at once.
 pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
@@ -58,8 +61,23 @@ pub fn detail(line: &str) {
     messages::write(Level::Verbose, line);
 }
 
-/// Reads standard input if it is a pipe; `None` at a terminal, or if neither data nor the end arrives within
-/// `patience`. A parent process may have left an open pipe that nobody writes to.
+/// Whether standard input is a pipe or a file, as a shell's `|` and `<` make it.
+pub fn is_redirected() -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::fd::AsFd;
+        use std::os::unix::fs::FileTypeExt;
+        let file = io::stdin().as_fd().try_clone_to_owned().map(std::fs::File::from);
+        let found = file.and_then(|file| file.metadata());
+        found.is_ok_and(|found| found.is_file() || found.file_type().is_fifo())
+    }
+    #[cfg(not(unix))]
+    false
+}
+
+/// Reads standard input unless it is a terminal; `None` at one, or, with a warning, if neither data nor the end arrives within
+/// `patience`. A parent process may have left an open pipe that nobody writes to: after a while without `patience`, a note
+/// says what is waited for.
 pub fn piped(patience: Option<Duration>) -> Result<Option<String>, Failure> {
     if io::stdin().is_terminal() {
         return Ok(None);
@@ -76,10 +94,20 @@ pub fn piped(patience: Option<Duration>) -> Result<Option<String>, Failure> {
         let line = format!("no thread can be started to read standard input: {error}");
         Failure::Line(DOES_NOT_FIT, line)
     })?;
-    if let Some(patience) = patience
-        && has_begun.recv_timeout(patience) == Err(RecvTimeoutError::Timeout)
-    {
-        return Ok(None);
+    let is_late = has_begun.recv_timeout(patience.unwrap_or(NOTED_AFTER));
+    match (is_late, patience) {
+        (Err(RecvTimeoutError::Timeout), Some(patience)) => {
+            let seconds = patience.as_secs_f64();
+            let line = format!("standard input sent nothing within {seconds} s and is not read");
+            warning(&line);
+            return Ok(None);
+        }
+        (Err(RecvTimeoutError::Timeout), None) => {
+            note(
+                "note: waiting for standard input to end; press Ctrl-D, or give </dev/null if there is none",
+            );
+        }
+        _ => {}
     }
     let failed = |error| Failure::Line(IO, format!("standard input cannot be read: {error}"));
     let bytes = match reader.join() {

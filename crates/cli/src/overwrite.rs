@@ -1,10 +1,12 @@
 //! Checks the names of the files that a command writes: they are files, and none of those that it reads.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
+use bilayer_gguf::temporary::folder_of;
 use bilayer_gguf::{is_same_file, shard_paths};
-use clap::{Arg, ArgMatches, Command, Id};
+use clap::{Arg, ArgMatches, Command};
 
 use crate::args::OutPath;
 use crate::failure::Failure;
@@ -12,14 +14,18 @@ use crate::failure::Failure;
 /// Names files that are read whole and then continued, such as sums of importance: they may be replaced.
 const CONTINUED: &str = "in_file";
 
+/// Entries of a folder that are looked at.
+const ENTRIES_MAX: usize = 10_000;
+
 /// Refuses a file to be written that another argument names too, be it by a link of either kind, or a part of the same
-/// model, and `-`, which is standard output elsewhere: such files are complete or do not exist. Nothing has been read yet.
+/// model, or in a folder that is read; two outputs of one name; and `-`, which is standard output elsewhere: such files are
+/// complete or do not exist. Nothing has been read yet. Returns the files to be written.
 ///
 /// # Errors
 /// The two arguments name one file, or one is `-`.
-pub fn check(matches: &ArgMatches, cli: &Command) -> Result<(), Failure> {
-    let Some((name, matches)) = matches.subcommand() else { return Ok(()) };
-    let Some(command) = cli.find_subcommand(name) else { return Ok(()) };
+pub fn check(matches: &ArgMatches, cli: &Command) -> Result<Vec<PathBuf>, Failure> {
+    let Some((name, matches)) = matches.subcommand() else { return Ok(Vec::new()) };
+    let Some(command) = cli.find_subcommand(name) else { return Ok(Vec::new()) };
     // With this flag, the file of --kl-base is read.
     let reads_base = matches.try_get_one::<bool>("kl_divergence").ok().flatten() == Some(&true);
     let is_output = |argument: &Arg| {
@@ -29,41 +35,101 @@ pub fn check(matches: &ArgMatches, cli: &Command) -> Result<(), Failure> {
         let values = matches.try_get_raw(argument.get_id().as_str()).ok().flatten();
         values.into_iter().flatten().collect::<Vec<&OsStr>>()
     };
-    for argument in command.get_arguments().filter(|argument| is_output(argument)) {
-        if values(argument).contains(&OsStr::new("-")) {
-            let name = argument.to_string();
+    let (outputs, others): (Vec<&Arg>, Vec<&Arg>) =
+        command.get_arguments().partition(|argument| is_output(argument));
+    let outputs = outputs.into_iter().flat_map(|argument| {
+        values(argument).into_iter().map(move |value| (argument, Path::new(value)))
+    });
+    let outputs: Vec<(&Arg, &Path)> = outputs.collect();
+    for (at, &(argument, path)) in outputs.iter().enumerate() {
+        if path == "-" {
             return Err(Failure::usage(format!(
-                "{name} is -, but files are not written to standard output; give the name of a file"
+                "{argument} is -, but files are not written to standard output; give the name of a file"
+            )));
+        }
+        if let Some((other, _)) = outputs[..at].iter().find(|(_, other)| is_one_file(other, path)) {
+            return Err(Failure::usage(format!(
+                "{}: {other} and {argument} are the same file; give each its own name",
+                path.display(),
             )));
         }
     }
-    let given: Vec<(&Arg, &OsStr)> = command
-        .get_arguments()
-        .filter(|argument| is_path(argument))
-        .flat_map(|argument| values(argument).into_iter().map(move |value| (argument, value)))
-        .collect();
-    for &(output, path) in given.iter().filter(|(argument, _)| is_output(argument)) {
-        let is_other = |id: &Id| id != output.get_id() && id != CONTINUED;
-        for &(_, other) in given.iter().filter(|(argument, _)| is_other(argument.get_id())) {
-            let written = Path::new(path);
-            if shard_paths(Path::new(other)).iter().any(|read| is_same_file(written, read)) {
-                return Err(Failure::usage(format!(
-                    "{}: input and output are the same file; write the new one under another name",
-                    written.display(),
-                )));
-            }
+    let outputs: Vec<PathBuf> = outputs.into_iter().map(|(_, path)| path.to_owned()).collect();
+    for argument in others.into_iter().filter(|argument| argument.get_id() != CONTINUED) {
+        for value in values(argument) {
+            check_models(&outputs, &read_by(argument, value))?;
         }
     }
-    Ok(())
+    Ok(outputs)
 }
 
-/// Whether an argument names a file: a prompt may happen to be the name of one. Models may be a list.
-fn is_path(argument: &Arg) -> bool {
-    const NAMES: [&str; 5] = ["FILE", "FILE.npy", "PATH", "IN", "OUT"];
+/// Refuses a file to be written that is one of those that are read, or a part of the same model.
+///
+/// # Errors
+/// There is one.
+pub fn check_models(outputs: &[PathBuf], read: &[PathBuf]) -> Result<(), Failure> {
+    let read: Vec<PathBuf> = read.iter().flat_map(|path| shard_paths(path)).collect();
+    let is_read = |output: &&PathBuf| read.iter().any(|path| is_same_file(output, path));
+    outputs.iter().find(is_read).map_or(Ok(()), |output| {
+        Err(Failure::usage(format!(
+            "{}: input and output are the same file; write the new one under another name",
+            output.display(),
+        )))
+    })
+}
+
+/// Whether two outputs are or would be one file. Devices may be written to several times.
+fn is_one_file(a: &Path, b: &Path) -> bool {
+    let place = |path: &Path| match fs::metadata(path) {
+        Ok(facts) if facts.is_file() || facts.is_dir() => fs::canonicalize(path).ok(),
+        Ok(_) => None,
+        Err(_) => Some(fs::canonicalize(folder_of(path)).ok()?.join(path.file_name()?)),
+    };
+    is_same_file(a, b) || place(a).is_some_and(|a| Some(a) == place(b))
+}
+
+/// The files that a value of an argument stands for: none if it names no file, as a prompt may happen to be the name of one.
+fn read_by(argument: &Arg, value: &OsStr) -> Vec<PathBuf> {
+    let is_model =
+        |path: &PathBuf| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
+    match argument.get_id().as_str() {
+        "models_dir" => return files(Path::new(value), 0).into_iter().filter(is_model).collect(),
+        // Its models were made from it.
+        "checkpoint" => {
+            return files(Path::new(value), 2).into_iter().filter(|path| !is_model(path)).collect();
+        }
+        _ => {}
+    }
     let names = argument.get_value_names().unwrap_or_default();
-    OutPath::is_of(argument)
-        || argument.get_id() == "model"
-        || names.iter().any(|name| NAMES.contains(&name.as_str()))
+    let has = |part: &str| {
+        names.iter().any(|name| name.split(|c: char| !c.is_alphabetic()).any(|word| word == part))
+    };
+    let is_path = OutPath::is_of(argument) || argument.get_id() == "model";
+    if !is_path && !["FILE", "PATH", "IN", "OUT"].into_iter().any(has) {
+        return Vec::new();
+    }
+    let text = value.to_str();
+    let named = text.filter(|_| has("NAME")).and_then(|text| Some(text.split_once('=')?.1));
+    let scaled = text.filter(|_| has("SCALE")).and_then(|text| Some(text.rsplit_once(':')?.0));
+    [Some(value), named.map(OsStr::new), scaled.map(OsStr::new)]
+        .into_iter()
+        .flatten()
+        .map(PathBuf::from)
+        .collect()
+}
+
+/// The files of a folder and of the folders in it, so many levels deep.
+fn files(folder: &Path, levels: usize) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten().take(ENTRIES_MAX) {
+        let path = entry.path();
+        match path.is_dir() {
+            true if levels > 0 => found.extend(files(&path, levels - 1)),
+            true => {}
+            false => found.push(path),
+        }
+    }
+    found
 }
 
 #[cfg(test)]

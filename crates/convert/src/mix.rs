@@ -12,13 +12,14 @@ mod rule;
 #[cfg(test)]
 mod tests;
 
+use rule::Place;
 use rule::Rule::{
-    self, Always, Base, Early, First, FirstOrMoreOf8, Grouped, GroupedOrUnweighted, Middle, More,
-    Unweighted, Weighted,
+    self, Always, Base, Early, First, FirstAndMore, FirstOrMoreOf8, Grouped, GroupedOrUnweighted,
+    Middle, More, Unweighted, Weighted,
 };
 
 /// The properties of a model that the rules depend on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Layers of the model.
     pub layers: usize,
@@ -28,10 +29,30 @@ pub struct Facts {
     pub kv_heads: usize,
     /// Experts of a layer, 0 if dense.
     pub experts: usize,
+    /// Layers that have values of attention ([`attention`]), in order: fewer than all in hybrid models.
+    pub attention: Vec<usize>,
+    /// Whether the architecture is Falcon, which has rules of its own.
+    pub is_falcon: bool,
     /// Whether the embedding is also the output head.
     pub tied: bool,
     /// Whether an importance matrix is available.
     pub importance: bool,
+}
+
+/// Tensors that hold the values of attention, alone or with queries and keys.
+const ATTENTION: [&str; 3] = ["attn_v.weight", "attn_qkv.weight", "attn_kv_b.weight"];
+
+/// The layers of the tensors that hold the values of attention, in order.
+pub fn attention<'n>(names: impl Iterator<Item = &'n str>) -> Vec<usize> {
+    let names = names.filter(|name| ATTENTION.into_iter().any(|part| name.contains(part)));
+    let mut layers: Vec<usize> = names.map(layer).collect();
+    layers.sort_unstable();
+    layers
+}
+
+/// The layer of a tensor, 0 of one outside of layers.
+fn layer(name: &str) -> usize {
+    bilayer_models::numbered(name).map_or(0, |(_, layer, _)| layer)
 }
 
 /// A named composition of types.
@@ -198,6 +219,17 @@ static MIXES: [Mix; 35] = [
     Mix { file_type: None, copies: true, ..plain("COPY", 0, Type::F32) },
 ];
 
+/// Mixes that have other rules in Falcon, whose head is always Q8_0: for `ffn_down` and `attn_output`.
+static FALCON: [(&str, Rule, Rule); 7] = [
+    ("Q2_K", Always(Type::Q3_K), Base),
+    ("Q3_K_M", FirstAndMore { parts: 16, first: Type::Q5_K, more: Type::Q4_K }, Base),
+    ("Q3_K_L", Always(Type::Q4_K), Always(Type::Q4_K)),
+    ("Q4_K_S", Base, Base),
+    ("Q4_K_M", FirstAndMore { parts: 16, first: Type::Q6_K, more: Type::Q5_K }, Base),
+    ("IQ3_XXS", Unweighted { parts: 8, then: Type::Q4_K, rest: Some(Type::Q3_K) }, Base),
+    ("IQ3_M", FirstOrMoreOf8(Type::Q4_K), Base),
+];
+
 /// Types below 2.6 bits, which llama.cpp writes only with an importance matrix: without, the result is useless.
 const WEIGHTED: &[Type] = &[Type::IQ1_S, Type::IQ1_M, Type::IQ2_XXS, Type::IQ2_XS, Type::IQ2_S];
 
@@ -304,8 +336,7 @@ impl Mix {
     /// The type of the tensor `name` of `shape` (`[.., rows, cols]`), or `None` if it keeps full precision:
     /// vectors, norm gains, routers.
     ///
-    /// The layer is the number in the name, as in every architecture whose layers all have attention and
-    /// feed-forward. If a row is not a whole number of blocks, a type of smaller blocks is chosen, F16 as a
+    /// The layer is the number in the name; for values of attention, layers without any do not count. If a row is not a whole number of blocks, a type of smaller blocks is chosen, F16 as a
     /// last resort.
     pub fn tensor(&self, name: &str, shape: &[u64], facts: &Facts) -> Option<Type> {
         let matrix = shape.iter().skip_while(|size| **size == 1).count() >= 2;
@@ -328,12 +359,25 @@ impl Mix {
         if self.pure || self.base.block_weights == 1 {
             return self.base;
         }
-        self.choose(name, shape, facts)
+        match facts.is_falcon {
+            true => self.of_falcon().choose(name, shape, facts),
+            false => self.choose(name, shape, facts),
+        }
+    }
+
+    /// The mix with the rules for Falcon.
+    fn of_falcon(&self) -> Mix {
+        let mix = Mix { head: Type::Q8_0, ..*self };
+        match FALCON.iter().find(|(name, ..)| *name == self.name) {
+            Some(&(_, ffn_down, attn_output)) => Mix { ffn_down, attn_output, ..mix },
+            None => mix,
+        }
     }
 
     fn choose(&self, name: &str, shape: &[u64], facts: &Facts) -> Type {
-        let layer = bilayer_models::numbered(name).map_or(0, |(_, layer, _)| layer);
-        let by = |rule: Rule| rule.choose(self.base, layer, facts);
+        let layer = layer(name);
+        let place = Place { layer, layers: facts.layers };
+        let by = |rule: Rule| rule.choose(self.base, place, facts);
         let is_embedding = ["token_embd.weight", "per_layer_token_embd.weight"].contains(&name);
         let of_8 = facts.experts == 8;
         if name == "output.weight" || is_embedding && facts.tied {
@@ -347,8 +391,10 @@ impl Mix {
         let has = |part: &str| name.contains(part);
         if is_embedding {
             by(self.embedding)
-        } else if ["attn_v.weight", "attn_qkv.weight", "attn_kv_b.weight"].into_iter().any(has) {
-            self.attn_v(by(self.attn_v), facts)
+        } else if ATTENTION.into_iter().any(has) {
+            let before = facts.attention.partition_point(|other| *other < layer);
+            let place = Place { layer: before, layers: facts.attention.len() };
+            self.attn_v(self.attn_v.choose(self.base, place, facts), facts)
         } else if has("attn_k.weight") {
             match (of_8, self.low) {
                 (true, true) => Type::Q4_K,

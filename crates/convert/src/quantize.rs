@@ -13,7 +13,7 @@ use regex::Regex;
 
 use crate::Error;
 use crate::imatrix::Imatrix;
-use crate::mix::{Facts, Mix, fitting};
+use crate::mix::{Facts, Mix, attention, fitting};
 use crate::overwrite;
 use crate::stream::{self, Progress, Reporter};
 
@@ -431,6 +431,8 @@ fn facts(file: &File, imatrix: Option<&Imatrix>) -> Result<Facts, Error> {
         heads: query,
         kv_heads: heads("attention.head_count_kv")?.unwrap_or(query),
         experts: metadata.opt_usize(&key("expert_count"))?.unwrap_or(0),
+        attention: attention(file.tensors().iter().map(Tensor::name)),
+        is_falcon: bilayer_models::has_falcon_mixes(architecture),
         tied: file.tensor("output.weight").is_none(),
         importance: imatrix.is_some(),
     })

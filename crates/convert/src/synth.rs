@@ -8,7 +8,7 @@ use bytes::Bytes;
 use rayon::prelude::*;
 
 use crate::Error;
-use crate::mix::{Facts, Mix};
+use crate::mix::{Facts, Mix, attention};
 use crate::stream::{self, Pieces, Progress, Reporter};
 
 mod blocks;
@@ -119,6 +119,8 @@ impl Synth {
             heads: self.shape.heads as usize,
             kv_heads: self.shape.kv_heads as usize,
             experts: self.shape.experts.map_or(0, |experts| experts.count as usize),
+            attention: attention(tensors.iter().map(|tensor| tensor.name.as_str())),
+            is_falcon: false,
             // As in the quantizer, an encoder counts as tied because it has no head.
             tied: tensors.iter().all(|tensor| tensor.name != "output.weight"),
             importance: false,

@@ -47,6 +47,11 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     },
 };
 
+/// Whether files of this architecture have the composition of types that llama.cpp's quantizer has for Falcon alone.
+pub fn has_falcon_mixes(architecture: &str) -> bool {
+    architecture == NAME
+}
+
 /// Key-value heads are given by flags, the context and the feed-forward by defaults. Files hold no falcon-rw, which has ALiBi
 /// and biases: llama.cpp rotates heads in every file of the architecture, and reads biases of norms alone.
 fn more(draft: &mut Draft<'_>) -> Result<(), Error> {

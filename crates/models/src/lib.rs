@@ -104,6 +104,7 @@ pub use decoder::direction;
 pub use encoder::{Encoder, Head, Pooling};
 pub use error::Error;
 pub use experts::{Experts, Shared};
+pub use falcon::has_falcon_mixes;
 pub use latent::{Latent, split_keys_and_values};
 pub use names::{
     Change, Name, OfKeyHeads, Tiled, Translated, interleaved_source, layer_of, mtp_name,

@@ -167,8 +167,9 @@ pub fn run(
         let answer = journal.answer(at)?;
         progress.failed += usize::from(line::is_failure(&answer));
         // A run that was killed may have kept an answer that it did not log.
-        if let Some(log) = log.as_mut().filter(|log| !log.has(input.lines()[at].number)) {
-            log.answered(input.lines()[at].number, &input.read(at)?, &answer)?;
+        let number = input.lines()[at].number;
+        if let Some(log) = log.as_mut().filter(|log| !log.has(number, &answer)) {
+            log.answered(number, &input.read(at)?, &answer)?;
         }
     }
     let mut is_complete = progress.done == progress.requests;
@@ -186,6 +187,14 @@ pub fn run(
     }
     let head = log.map(Log::close).transpose()?;
     Ok(Summary { progress, is_complete, head })
+}
+
+/// Whether an unfinished first line is what a cut left of one that begins so: a line of something else is not removed.
+/// After a power failure the system may find a line's length but not its bytes.
+fn is_beginning(line: &[u8], beginning: &[u8]) -> bool {
+    let written = line.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let shared = written.min(beginning.len());
+    line[..shared] == beginning[..shared]
 }
 
 /// A run of a batch.

@@ -9,6 +9,7 @@ use clap::{Arg, Command};
 
 use super::foreign::{self, Given, Outcome};
 use crate::failure::Failure;
+use crate::locate::KNOWN;
 
 /// Short flags of several letters, which clap cannot express, and their long forms.
 const SPELLED: &[(&str, &str)] = &[
@@ -174,6 +175,10 @@ fn place(loose: Vec<OsString>, ready: &mut Vec<OsString>) -> Result<(), Failure>
     };
     let has_model = given(&["-m", "--model", "--hf-repo"]);
     let has_prompt = given(&["-p", "--prompt", "-f", "--file", "--tokens"]);
+    // Where a model and a prompt would be right, the first word may be meant as the model.
+    let is_pair = !has_model && loose.len() + usize::from(has_prompt) == 2;
+    let word = loose.first().filter(|_| is_pair).and_then(|word| word.to_str());
+    let meant = word.filter(|word| may_name_model(word)).map(str::to_owned);
     let mut loose = loose.into_iter().peekable();
     let mut flags = Vec::new();
     if !has_model && loose.peek().is_some_and(|first| names_model(&first.to_string_lossy())) {
@@ -186,9 +191,11 @@ fn place(loose: Vec<OsString>, ready: &mut Vec<OsString>) -> Result<(), Failure>
         flags.push(flag);
     }
     if let Some(more) = loose.next() {
-        let more = more.to_string_lossy();
         let advice = "give the prompt in quotes: bilayer run MODEL \"PROMPT\"";
-        return Err(Failure::usage(format!("unexpected argument '{more}'; {advice}")));
+        return Err(Failure::usage(match meant {
+            Some(word) => format!("{word}: no such model; {KNOWN}; or {advice}"),
+            None => format!("unexpected argument '{}'; {advice}", more.to_string_lossy()),
+        }));
     }
     ready.splice(end..end, flags);
     Ok(())
@@ -221,11 +228,14 @@ fn elsewhere(command: &str) -> Option<&'static str> {
 pub fn lone_word(typed: &[OsString]) -> Option<&str> {
     let [_, command, word, rest @ ..] = typed else { return None };
     let word = word.to_str().filter(|_| command == "run")?;
-    let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let is_word =
-        word.starts_with(|c: char| c.is_ascii_alphanumeric()) && word.chars().all(is_name);
     let is_prompt = rest.first().is_none_or(|next| next.to_string_lossy().starts_with('-'));
-    (is_word && is_prompt && !names_model(word)).then_some(word)
+    (may_name_model(word) && is_prompt && !names_model(word)).then_some(word)
+}
+
+/// Whether a word has the form of a model's name.
+fn may_name_model(word: &str) -> bool {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    word.starts_with(|c: char| c.is_ascii_alphanumeric()) && word.chars().all(is_name)
 }
 
 /// Whether an argument names a model rather than a prompt or a command: a file, a folder, or a name as -m takes it.
@@ -496,6 +506,10 @@ mod tests {
             ("serve -jf x", "-jf is not supported; a request sets `json_schema`"),
             ("tokenize -lm none", "`bilayer tokenize` has no flag -lm"),
             ("pull llama3.2", "`bilayer run -hf ORG/REPO` downloads a model"),
+            ("run llama3.2 hi -n 5", "llama3.2: no such model; `bilayer models` lists the models"),
+            ("run llama3.2 -p hi", "llama3.2: no such model; "),
+            ("run once upon a time", "unexpected argument 'upon'; give the prompt in quotes"),
+            ("run -m x once upon", "unexpected argument 'upon'; give the prompt in quotes"),
             ("cp a b", "`bilayer cp` is not a command; a model is a file"),
         ];
         for (line, part) in cases {

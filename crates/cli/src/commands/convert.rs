@@ -90,7 +90,7 @@ fn report(
     let architecture = plan.metadata().str("general.architecture").unwrap_or_default();
     if args.json {
         output::json(&json!({
-            "path": out,
+            "path": out.display().to_string(),
             "architecture": architecture,
             "type": plan.outtype().name,
             "dry_run": args.dry_run,

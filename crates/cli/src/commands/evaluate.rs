@@ -237,7 +237,7 @@ fn document(args: &Args, all: &[Judged]) -> Value {
         model
     };
     json!({
-        "data": args.data,
+        "data": args.data.display().to_string(),
         "floor": args.floor,
         "passes": args.floor.map(|_| !all.iter().any(|judged| judged.is_below(args.floor))),
         "currency": args.prices.currency,

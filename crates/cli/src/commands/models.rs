@@ -1,7 +1,5 @@
 //! `bilayer models`: lists the models on this machine.
 
-use std::path::PathBuf;
-
 use bilayer_hub::{Found, Places};
 use serde::Serialize;
 
@@ -18,7 +16,7 @@ struct Document {
 struct Row {
     name: String,
     source: String,
-    path: PathBuf,
+    path: String,
     bytes: u64,
     /// From the header; null where it cannot be read.
     architecture: Option<String>,
@@ -52,6 +50,7 @@ fn row(found: Found) -> Row {
         architecture = read.ok().map(str::to_owned);
         quantization = quantization.or_else(|| largest_type(&file));
     }
+    let path = path.display().to_string();
     Row { name, source: origin.to_string(), path, bytes, architecture, quantization }
 }
 

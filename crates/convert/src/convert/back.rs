@@ -22,13 +22,13 @@ use crate::Error;
 /// The size of a checkpoint's folder that is copied, as a limit on files and depth.
 const FILES_MAX: usize = 10_000;
 
-/// Checks that [`write_back`] can follow once the weights of `file` have changed: `out` does not exist and can be made, and each
-/// matrix has a way back. Weights are not read, and nothing is left behind.
+/// Checks that [`write_back`] can follow once the weights of `file` have changed: `out` does not exist, can be made and is
+/// not within the checkpoint, and each matrix has a way back. Weights are not read, and nothing is left behind.
 ///
 /// # Errors
 /// Those of [`write_back`], but for weights.
 pub fn check_back(folder: &Path, file: &File, out: &Path) -> Result<(), Error> {
-    let _draft = draft(out)?;
+    let _draft = draft(folder, out)?;
     matrices(&plan(folder)?, file)?;
     Ok(())
 }
@@ -37,11 +37,11 @@ pub fn check_back(folder: &Path, file: &File, out: &Path) -> Result<(), Error> {
 /// which was converted from it and then changed, such as pruned. What is zero in `file` is zero there.
 ///
 /// # Errors
-/// Those of [`Convert::plan`]; [`Error::Checkpoint`] if `out` exists or cannot be written; [`Error::Tensor`] for a matrix
+/// Those of [`Convert::plan`]; [`Error::Checkpoint`] if `out` exists, cannot be written or is within `folder`; [`Error::Tensor`] for a matrix
 /// that `file` lacks or has in another shape, one that conversion changes beyond the order of its rows, and a weight that
 /// the checkpoint's type cannot hold. Nothing is left behind.
 pub fn write_back(folder: &Path, file: &File, out: &Path) -> Result<(), Error> {
-    let partial = draft(out)?;
+    let partial = draft(folder, out)?;
     let plan = plan(folder)?;
     let matrices = matrices(&plan, file)?;
     let failed = unwritable(out);
@@ -82,18 +82,22 @@ fn matrices<'p>(plan: &'p Plan, file: &File) -> Result<Vec<Back<'p>>, Error> {
     planned.map(|planned| Back::new(planned, file)).collect()
 }
 
-/// A temporary folder beside `out`, which must not exist.
-fn draft(out: &Path) -> Result<tempfile::TempDir, Error> {
+/// A temporary folder beside `out`, which must not exist, nor be within `folder`, of which everything is copied.
+fn draft(folder: &Path, out: &Path) -> Result<tempfile::TempDir, Error> {
+    let wrong =
+        |reason: &str| Error::Checkpoint { file: out.display().to_string(), reason: reason.into() };
     if out.symlink_metadata().is_ok() {
-        return Err(Error::Checkpoint {
-            file: out.display().to_string(),
-            reason: "it exists already; choose another folder".into(),
-        });
+        return Err(wrong("it exists already; choose another folder"));
     }
     let parent = match out.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
+    if let (Ok(folder), Ok(parent)) = (folder.canonicalize(), parent.canonicalize())
+        && parent.starts_with(&folder)
+    {
+        return Err(wrong("it would be within the checkpoint; choose a folder outside of it"));
+    }
     tempfile::Builder::new().prefix(".checkpoint.").tempdir_in(parent).map_err(unwritable(out))
 }
 

@@ -168,8 +168,9 @@ impl Tensors {
             for known in places {
                 // A head that is the embedding is not kept twice.
                 if known.name == "output.weight"
-                    && tied == Some(true)
+                    && tied != Some(false)
                     && tied::is_embedding(stored, checkpoint, architecture)?
+                        .unwrap_or(tied == Some(true))
                 {
                     continue;
                 }
@@ -229,6 +230,8 @@ impl Tensors {
             heads: 1,
             kv_heads: 1,
             experts: 0,
+            attention: Vec::new(),
+            is_falcon: false,
             tied: self.get("output.weight").is_none(),
             importance: false,
         };

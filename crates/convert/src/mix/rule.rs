@@ -4,6 +4,15 @@ use bilayer_quant::Type;
 
 use super::Facts;
 
+/// Where a tensor is among those of its kind.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Its layer, counted from 0.
+    pub layer: usize,
+    /// All layers.
+    pub layers: usize,
+}
+
 /// A rule for one kind of tensor; layers it does not cover get the mix's base type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Rule {
@@ -31,6 +40,12 @@ pub(super) enum Rule {
     },
     /// The first eighth, the last, and every third between.
     More(Type),
+    /// `first` in the first of `parts` equal parts of the layers, `more` in others of [`Rule::More`].
+    FirstAndMore {
+        parts: usize,
+        first: Type,
+        more: Type,
+    },
     /// The first eighth; in models of eight experts as [`Rule::More`].
     FirstOrMoreOf8(Type),
     /// All but the first and the last eighth.
@@ -48,9 +63,8 @@ pub(super) enum Rule {
 }
 
 impl Rule {
-    /// The type in `layer` of a mix with base type `base`.
-    pub fn choose(self, base: Type, layer: usize, facts: &Facts) -> Type {
-        let layers = facts.layers;
+    /// The type at a place in a mix with base type `base`.
+    pub fn choose(self, base: Type, Place { layer, layers }: Place, facts: &Facts) -> Type {
         let first = layer < layers / 8;
         let more = first
             || layer >= 7 * layers / 8
@@ -66,6 +80,9 @@ impl Rule {
             Rule::Weighted(ty) => (first && facts.importance, ty, None),
             Rule::Early { layers, then, rest } => (layer < layers, then, rest),
             Rule::More(ty) => (more, ty, None),
+            Rule::FirstAndMore { parts, first, more: others } => {
+                (layer < layers / parts, first, more.then_some(others))
+            }
             Rule::FirstOrMoreOf8(ty) => (first || facts.experts == 8 && more, ty, None),
             Rule::Middle(ty) => (!first && layer < 7 * layers / 8, ty, None),
             Rule::Grouped { grouped, single } => (is_grouped, grouped, single),

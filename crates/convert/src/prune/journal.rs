@@ -21,6 +21,9 @@ use sha2::{Digest, Sha256};
 use super::{Prune, Pruned, Source};
 use crate::{Calibration, Error};
 
+/// How the first line begins.
+const BEGINNING: &[u8] = br#"{"journal":1,"input":"#;
+
 /// Bytes at the beginning and in the middle of each tensor by which an input is recognized.
 const SAMPLE_BYTES: usize = 4096;
 
@@ -79,7 +82,7 @@ impl Journal {
     /// Opens the journal of an output, or begins it.
     ///
     /// # Errors
-    /// [`Error::Journal`] if it is that of another run, or in use; [`Error::File`].
+    /// [`Error::Journal`] if it is no journal, that of another run, or in use; [`Error::File`].
     pub fn open(out: &Path, header: &Value) -> Result<Journal, Error> {
         let path = place(out);
         let mut options = OpenOptions::new();
@@ -94,7 +97,9 @@ impl Journal {
         let is_begun = journal.load(header)?;
         let of_journal =
             |result: std::io::Result<()>| result.map_err(io(&journal.path, "write it"));
-        of_journal(journal.file.set_len(journal.end))?;
+        let mut file = &journal.file;
+        let cut = file.set_len(journal.end).and_then(|()| file.seek(SeekFrom::Start(journal.end)));
+        of_journal(cut.map(drop))?;
         if !is_begun {
             let line = format!("{header}\n");
             if let Err(error) = of_journal((&journal.file).write_all(line.as_bytes())) {
@@ -113,11 +118,12 @@ impl Journal {
         let all = self.file.metadata().map_err(&read)?.len();
         let mut line = Vec::new();
         reader.read_until(b'\n', &mut line).map_err(&read)?;
-        if line.last() != Some(&b'\n') {
+        let is_whole = line.last() == Some(&b'\n');
+        if !is_whole && is_beginning(&line) {
             return Ok(false);
         }
         let begun = serde_json::from_slice::<Value>(&line).unwrap_or_default();
-        if begun["journal"] != 1 {
+        if !is_whole || begun["journal"] != 1 {
             return Err(wrong(&self.path, "is no journal of `prune`; move it away"));
         }
         for (key, what) in [("input", "input file"), ("options", "method, pattern or type")] {
@@ -144,7 +150,6 @@ impl Journal {
         drop(reader);
         self.has_matrices = !self.found.is_empty();
         self.end = end;
-        self.file.seek(SeekFrom::Start(end)).map_err(io(&self.path, "read it"))?;
         Ok(true)
     }
 
@@ -199,6 +204,14 @@ impl Journal {
     }
 }
 
+/// Whether an unfinished first line is what a cut left of a journal's: a file of something else is not removed. After a
+/// power failure the system may find a line's length but not its bytes.
+fn is_beginning(line: &[u8]) -> bool {
+    let written = line.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let shared = written.min(BEGINNING.len());
+    line[..shared] == BEGINNING[..shared]
+}
+
 /// The matrix that a line announces, whose bytes are at `offset`.
 fn entry(line: &[u8], offset: u64) -> Option<(String, Entry)> {
     let line: Value = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
@@ -228,4 +241,31 @@ fn wrong(path: &Path, reason: &str) -> Error {
 fn io(path: &Path, action: &'static str) -> impl Fn(std::io::Error) -> Error {
     let file = path.display().to_string();
     move |source| Error::File(bilayer_gguf::Error::Io { file: file.clone(), action, source })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+    use super::*;
+
+    #[test]
+    fn a_cut_first_line_is_begun_again_and_a_file_of_something_else_is_kept() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let out = folder.path().join("out.gguf");
+        let header = json!({ "journal": 1, "input": "i", "options": "o", "text": null });
+        drop(Journal::open(&out, &header).unwrap());
+        let whole = fs::read(place(&out)).unwrap();
+        for cut in 0..whole.len() {
+            fs::write(place(&out), &whole[..cut]).unwrap();
+            drop(Journal::open(&out, &header).unwrap());
+            assert_eq!(fs::read(place(&out)).unwrap(), whole, "{cut}");
+        }
+        for other in ["{\"my\":\"journal\"}", "text", "{\"journal\":2"] {
+            fs::write(place(&out), other).unwrap();
+            let error = Journal::open(&out, &header).err().unwrap().to_string();
+            assert!(error.contains("is no journal of `prune`"), "{error}");
+            assert_eq!(fs::read(place(&out)).unwrap(), other.as_bytes());
+        }
+    }
 }

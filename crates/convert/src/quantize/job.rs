@@ -154,19 +154,15 @@ impl<'a> Job<'a> {
         let file = self.open()?;
         let head = file.tensor("output.weight").filter(|_| self.keep_head);
         quantize.output = head.map(|head| head.layout().ty()).or(quantize.output);
-        let (path, bits_per_weight) = match self.method {
-            Method::Blocks { imatrix } => (imatrix, None),
-            Method::Budget { imatrix, bits_per_weight, .. } => (imatrix, Some(bits_per_weight)),
-            Method::Activations { .. } => (None, None),
+        let path = match self.method {
+            Method::Blocks { imatrix } | Method::Budget { imatrix, .. } => imatrix,
+            Method::Activations { .. } => None,
         };
         let imatrix = path.map(Imatrix::open).transpose()?;
         if !matches!(self.method, Method::Blocks { .. }) {
             // An invalid output path is reported before measuring.
             let plan = quantize.plan(&file, imatrix.as_ref());
             plan.map_err(|error| self.of_input(error))?.check_output(self.out)?;
-        }
-        if let Some(size) = bits_per_weight {
-            Sensitivity::check(&quantize, &file, imatrix.as_ref(), size)?;
         }
         let mut found = Found::default();
         let file = self.measured((file, imatrix.as_ref()), (&mut quantize, &mut found), told)?;
@@ -211,6 +207,7 @@ impl<'a> Job<'a> {
         match &self.method {
             Method::Budget { bits_per_weight, text, .. } => {
                 let model = model_of(&file)?;
+                Sensitivity::check(quantize, &model, imatrix, *bits_per_weight)?;
                 let told_of =
                     &mut |done, total| told(Event::Progress(Step::Measuring, done, total));
                 let sensitivity = Sensitivity::measure(quantize, &model, imatrix, text, told_of);

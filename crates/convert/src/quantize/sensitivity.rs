@@ -12,6 +12,8 @@
 //! each tensor's rows is quantized to every type. The reference logits are stored in an unlinked temporary
 //! file, 2 bytes per vocabulary entry and scored position; memory holds one quantized tensor at a time.
 
+use std::collections::HashSet;
+
 use bilayer_engine::Model;
 use bilayer_gguf::{File, Tensor};
 use bilayer_quant::Type;
@@ -65,6 +67,8 @@ pub struct Measured {
 pub struct Sensitivity {
     /// The tensors whose type may be chosen, in the order of the file.
     pub tensors: Vec<Measured>,
+    /// Tensors without a rule that no prediction depends on, with the types that the mix gives them.
+    kept: Vec<(String, Type)>,
     /// Bytes of the other tensors after quantization.
     fixed_bytes: u64,
     /// Weights of all tensors.
@@ -72,8 +76,9 @@ pub struct Sensitivity {
 }
 
 impl Sensitivity {
-    /// Measures all tensors of `model` for which `quantize` has no rule. Errors are those of its quantizer with
-    /// `imatrix`. `progress` receives the number of finished runs and their total.
+    /// Measures all tensors of `model` for which `quantize` has no rule. Tensors that its graph does not read, such as
+    /// blocks for multi-token prediction, get the types of the mix. Errors are those of its quantizer with `imatrix`.
+    /// `progress` receives the number of finished runs and their total.
     ///
     /// # Errors
     /// Those of [`Quantize::plan`]; [`Error::Calibration`] if the text is too short or a device fails;
@@ -86,7 +91,7 @@ impl Sensitivity {
         progress: Progress<'_>,
     ) -> Result<Sensitivity, Error> {
         let file = model.file();
-        let Parts { free, fixed_bytes, parameters } = Parts::of(quantize, file, imatrix)?;
+        let Parts { free, kept, fixed_bytes, parameters } = Parts::of(quantize, model, imatrix)?;
         let total = free.len() as u64 + 3;
         let mut runs = Runs::new(model, calibration, quantize.threads, total, progress)?;
         let activations = runs.activations()?;
@@ -100,7 +105,7 @@ impl Sensitivity {
             measured(&mut runs, &sample, model, &candidates, &pool)
         });
         let tensors = tensors.collect::<Result<Vec<_>, Error>>()?;
-        Ok(Sensitivity { tensors, fixed_bytes, parameters })
+        Ok(Sensitivity { tensors, kept, fixed_bytes, parameters })
     }
 
     /// Whether the smallest types fit `bits_per_weight` on average, which takes no measurement.
@@ -109,11 +114,11 @@ impl Sensitivity {
     /// [`Error::Budget`] if they exceed it; those of [`Quantize::plan`].
     pub fn check(
         quantize: &Quantize,
-        file: &File,
+        model: &Model,
         imatrix: Option<&Imatrix>,
         bits_per_weight: f64,
     ) -> Result<(), Error> {
-        let Parts { free, fixed_bytes, parameters } = Parts::of(quantize, file, imatrix)?;
+        let Parts { free, fixed_bytes, parameters, .. } = Parts::of(quantize, model, imatrix)?;
         let smallest = |tensor: &Tensor| {
             let importance = imatrix.and_then(|imatrix| imatrix.get(tensor.name()));
             candidates(tensor, importance).into_iter().map(|ty| bytes(tensor, ty)).min()
@@ -146,7 +151,7 @@ impl Sensitivity {
             let Candidate { ty, choice } = tensor.candidates[at];
             Chosen { name: tensor.name.clone(), ty, weights: tensor.weights, kl: choice.damage }
         });
-        Ok(Choices { tensors: chosen.collect() })
+        Ok(Choices { tensors: chosen.collect(), kept: self.kept.clone() })
     }
 }
 
@@ -154,7 +159,9 @@ impl Sensitivity {
 struct Parts<'f> {
     /// The tensors whose type may be chosen.
     free: Vec<&'f Tensor>,
-    /// Bytes of the others after quantization.
+    /// Tensors without a rule that the graph does not read, with their types.
+    kept: Vec<(String, Type)>,
+    /// Bytes of all but the free ones after quantization.
     fixed_bytes: u64,
     /// Weights of all.
     parameters: u64,
@@ -163,16 +170,27 @@ struct Parts<'f> {
 impl<'f> Parts<'f> {
     fn of(
         quantize: &Quantize,
-        file: &'f File,
+        model: &'f Model,
         imatrix: Option<&Imatrix>,
     ) -> Result<Parts<'f>, Error> {
+        let file = model.file();
         let plan = quantize.plan(file, imatrix)?;
         let facts = facts(file, imatrix)?;
-        let is_free = |tensor: &&Tensor| quantize.is_free(tensor, &facts);
-        let free = file.tensors().iter().filter(is_free).collect();
-        let fixed = plan.tensors().iter().zip(file.tensors()).filter(|(_, t)| !is_free(t));
-        let fixed_bytes = fixed.map(|(planned, _)| planned.to_bytes).sum();
-        Ok(Parts { free, fixed_bytes, parameters: plan.parameters() })
+        let weights = model.graph().weights.iter();
+        let read: HashSet<&str> = weights.map(|weight| weight.name.as_str()).collect();
+        let (mut free, mut kept, mut fixed_bytes) = (Vec::new(), Vec::new(), 0);
+        for (planned, tensor) in plan.tensors().iter().zip(file.tensors()) {
+            let has_no_rule = quantize.is_free(tensor, &facts);
+            if has_no_rule && read.contains(tensor.name()) {
+                free.push(tensor);
+                continue;
+            }
+            fixed_bytes += planned.to_bytes;
+            if has_no_rule {
+                kept.push((planned.name.clone(), planned.to));
+            }
+        }
+        Ok(Parts { free, kept, fixed_bytes, parameters: plan.parameters() })
     }
 }
 
@@ -211,12 +229,16 @@ pub struct Chosen {
 pub struct Choices {
     /// Tensor by tensor, in the order of the file.
     pub tensors: Vec<Chosen>,
+    /// The tensors that no prediction depends on, with their types.
+    kept: Vec<(String, Type)>,
 }
 
 impl Choices {
     /// One rule per tensor, for [`Quantize::overrides`] or a file that [`Override::parse_all`] reads.
     pub fn rules(&self) -> impl Iterator<Item = Override> {
-        self.tensors.iter().map(|tensor| Override::of(&tensor.name, tensor.ty))
+        let chosen = self.tensors.iter().map(|tensor| (&tensor.name, tensor.ty));
+        let kept = self.kept.iter().map(|(name, ty)| (name, *ty));
+        chosen.chain(kept).map(|(name, ty)| Override::of(name, ty))
     }
 
     /// The expected divergence in total, nats per token.
@@ -348,4 +370,72 @@ fn measured(
     let candidates = candidates.collect();
     let weights = layout.elements();
     Ok(Measured { name: name.into(), weights, probe: types[probe], kl, candidates })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+    use bilayer_gguf::{NewTensor, Strings, to_bytes};
+    use bilayer_models::{Config, Outline, Output};
+
+    use super::*;
+    use crate::mix::Mix;
+
+    /// A model of three layers with a block for multi-token prediction.
+    fn model() -> Model {
+        let mut metadata = (bilayer_models::find("glm4moe").unwrap().tiny)();
+        metadata.set("glm4moe.block_count", 4u32);
+        metadata.set("glm4moe.nextn_predict_layers", 1u32);
+        let config = bilayer_models::config(&metadata).unwrap();
+        let special = ["<unk>", "<s>", "</s>"].map(str::to_owned);
+        let tokens: Strings =
+            special.into_iter().chain(('!'..).map(String::from)).take(config.vocab).collect();
+        metadata.set("tokenizer.ggml.model", "llama");
+        metadata.set("tokenizer.ggml.tokens", tokens);
+        metadata.set("tokenizer.ggml.scores", vec![0.0f32; config.vocab]);
+        let outline = Outline::new(Type::F32, &["output.weight"]);
+        bilayer_models::record(&config, &outline).unwrap();
+        bilayer_models::record(&Config { output: Output::Mtp, ..config }, &outline).unwrap();
+        let mut state = 1u32;
+        let mut value = |_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            ((state >> 8) as f32 / (1 << 23) as f32 - 1.0).to_le_bytes()
+        };
+        let tensors = outline.tensors().into_iter().map(|(name, entry)| {
+            let bytes: Vec<u8> =
+                (0..entry.shape.iter().product::<u64>()).flat_map(&mut value).collect();
+            NewTensor::bytes(&name, entry.ty, &entry.shape, bytes)
+        });
+        let tensors: Vec<_> = tensors.collect();
+        Model::from_bytes("tiny", to_bytes(&metadata, tensors).unwrap()).unwrap()
+    }
+
+    /// Quantizing them changes no prediction, so measuring would give them the smallest types.
+    #[test]
+    fn tensors_that_no_prediction_depends_on_get_the_types_of_the_mix() {
+        let model = model();
+        let mut quantize = Quantize::new(Mix::find("Q8_0").unwrap());
+        quantize.threads = Some(1);
+        let text = "!\"#$%&'()*".repeat(8);
+        let calibration = Calibration { text: &text, window_len: 16, windows: 1 };
+        let progress = &mut |_, _| std::ops::ControlFlow::Continue(());
+        let found = Sensitivity::measure(&quantize, &model, None, &calibration, progress).unwrap();
+        let is_block = |name: &str| name.starts_with("blk.3.");
+        assert!(!found.tensors.is_empty() && found.tensors.iter().all(|t| !is_block(&t.name)));
+        let bits = 7.0;
+        Sensitivity::check(&quantize, &model, None, bits).unwrap();
+        let least = Sensitivity::check(&quantize, &model, None, 1.0).unwrap_err();
+        assert_eq!(least.to_string(), found.choose(1.0).unwrap_err().to_string());
+        let rules = found.choose(bits).unwrap();
+        quantize.mix = Mix::find("Q4_0").unwrap();
+        quantize.overrides.extend(rules.rules());
+        let plan = quantize.plan(model.file(), None).unwrap();
+        assert!(plan.to_bytes() as f64 * 8.0 <= bits * plan.parameters() as f64);
+        let matrices = plan.tensors().iter().filter(|t| is_block(&t.name) && t.from != t.to);
+        let types: Vec<Type> = matrices.map(|tensor| tensor.to).collect();
+        assert!(types.len() > 5 && types.iter().all(|ty| *ty == Type::Q8_0), "{types:?}");
+        let mut others = plan.tensors().iter().filter(|t| !is_block(&t.name) && t.from != t.to);
+        assert!(others.any(|tensor| tensor.to != Type::Q8_0));
+    }
 }

@@ -15,10 +15,13 @@ use bilayer_gguf::temporary;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Audit, Error, hex};
+use super::{Audit, Error, hex, is_beginning};
 
 /// What the first line has as the hash of the line before it.
 const NONE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// How the first line begins.
+const BEGINNING: &[u8] = br#"{"event":"begin""#;
 
 /// Bytes of a line with its line break.
 const LINE_MAX: u64 = 1 << 20;
@@ -57,7 +60,7 @@ impl Log {
     /// Opens a log or begins one, and appends that a run of a batch begins. A line that was cut off in writing is removed.
     ///
     /// # Errors
-    /// Its chain is broken, or it cannot be read or written.
+    /// The file is no log, its chain is broken, or it cannot be read or written.
     pub fn open(audit: &Audit, requests: &str) -> Result<Log, Error> {
         let path = audit.path.as_path();
         let written = Error::io(path, "be written");
@@ -81,9 +84,10 @@ impl Log {
         Ok(log)
     }
 
-    /// Whether it has the answer to the request in a line, of an earlier run.
-    pub fn has(&self, line: usize) -> bool {
-        self.answered.contains_key(&(line as u64))
+    /// Whether it has this answer to the request in a line, of an earlier run.
+    pub fn has(&self, line: usize, answer: &str) -> bool {
+        let known = self.answered.get(&(line as u64));
+        known.is_some_and(|(_, known)| *known == hex(Sha256::digest(answer)))
     }
 
     /// Appends an answer.
@@ -168,21 +172,22 @@ fn read(path: &Path, file: &mut File) -> Result<(Verified, u64), Error> {
             path: path.display().to_string(),
             problem: format!("line {number} {problem}"),
         };
-        if line.pop() != Some(b'\n') {
+        let Some(text) = line.strip_suffix(b"\n") else {
             return match len as u64 {
                 LINE_MAX => Err(broken("is longer than a line of such a log")),
-                _ => Ok((found, whole)),
+                _ if found.lines > 0 || is_beginning(&line, BEGINNING) => Ok((found, whole)),
+                _ => Err(broken("is no line of such a log")),
             };
-        }
+        };
         let record: Value =
-            serde_json::from_slice(&line).map_err(|_| broken("is no line of such a log"))?;
+            serde_json::from_slice(text).map_err(|_| broken("is no line of such a log"))?;
         if record["before"] != found.head.as_str() {
             return Err(broken("does not follow the one before it: the log was changed"));
         }
-        let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
-        match text("event").as_str() {
+        let field = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
+        match field("event").as_str() {
             "begin" => {
-                let requests = text("requests");
+                let requests = field("requests");
                 if requests != found.requests || found.output.is_some() {
                     found.answers.clear();
                     found.output = None;
@@ -191,13 +196,13 @@ fn read(path: &Path, file: &mut File) -> Result<(Verified, u64), Error> {
             }
             "answer" => {
                 let line = record["line"].as_u64().unwrap_or(0);
-                found.answers.insert(line, (text("request"), text("answer")));
+                found.answers.insert(line, (field("request"), field("answer")));
             }
-            "end" => found.output = Some(text("output")),
+            "end" => found.output = Some(field("output")),
             _ => return Err(broken("has an unknown event")),
         }
         found.lines = number;
-        found.head = hex(Sha256::digest(&line));
+        found.head = hex(Sha256::digest(text));
         whole += len as u64;
     }
 }
@@ -276,6 +281,38 @@ mod tests {
         let head = log.close().unwrap();
         let found = verify(&path).unwrap();
         assert_eq!((found.lines, found.answers.len(), found.head), (4, 2, head));
+    }
+
+    #[test]
+    fn a_file_of_something_else_is_kept() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("log");
+        for other in [&br#"{"audit":"other system"}"#[..], b"{\"event\":\"end\"", b"x", b"\0x"] {
+            std::fs::write(&path, other).unwrap();
+            let error = open(&path).err().unwrap().to_string();
+            assert!(error.contains("line 1 is no line of such a log"), "{error}");
+            assert_eq!(std::fs::read(&path).unwrap(), other);
+        }
+        std::fs::remove_file(&path).unwrap();
+        open(&path).unwrap().close().unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        for cut in 0..whole.len() {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            open(&path).unwrap().close().unwrap();
+            assert_eq!(verify(&path).unwrap().lines, 1, "{cut}");
+        }
+    }
+
+    /// A journal may have lost an answer that is logged, and have another one that is not.
+    #[test]
+    fn another_answer_is_one_that_it_does_not_have() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("log");
+        let mut log = open(&path).unwrap();
+        log.answered(1, b"{}", "{\"a\":1}").unwrap();
+        log.close().unwrap();
+        let log = open(&path).unwrap();
+        assert!(log.has(1, "{\"a\":1}") && !log.has(1, "{\"a\":2}") && !log.has(2, "{\"a\":1}"));
     }
 
     #[test]

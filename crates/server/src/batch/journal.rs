@@ -15,7 +15,10 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Error, hex};
+use super::{Error, hex, is_beginning};
+
+/// How the first line begins.
+const BEGINNING: &[u8] = br#"{"journal":1,"of":"#;
 
 /// Time after which the disk is asked to keep what was written.
 const SYNC: Duration = Duration::from_secs(1);
@@ -39,7 +42,7 @@ impl Journal {
     /// Opens the journal of a batch of so many requests, or begins it. What an interrupted write left is cut off.
     ///
     /// # Errors
-    /// It is the journal of another batch, another process uses it, or it cannot be read or written.
+    /// It is no journal or that of another batch, another process uses it, or it cannot be read or written.
     pub fn open(path: &Path, header: &Value, requests: usize) -> Result<Journal, Error> {
         let (written, read) = (Error::io(path, "be written"), Error::io(path, "be read"));
         let mut options = OpenOptions::new();
@@ -79,22 +82,23 @@ impl Journal {
         let mut reader = BufReader::with_capacity(1 << 20, &self.file);
         let (mut line, mut end) = (Vec::new(), 0);
         reader.read_until(b'\n', &mut line)?;
-        if line.pop() != Some(b'\n') {
-            return Ok(Found::Nothing);
-        }
-        let Ok(found) = serde_json::from_slice::<Value>(&line) else {
-            return Ok(Found::Another("it does not begin as a journal does".to_owned()));
+        let another = || Found::Another("it does not begin as a journal does".to_owned());
+        let Some(text) = line.strip_suffix(b"\n") else {
+            let is_ours = is_beginning(&line, BEGINNING);
+            return Ok(if is_ours { Found::Nothing } else { another() });
+        };
+        let Ok(found) = serde_json::from_slice::<Value>(text) else {
+            return Ok(another());
         };
         if found != *header {
             let differs = |key| found["of"][key] != header["of"][key];
-            let what = match (found.get("journal").is_none(), differs("requests")) {
-                (true, _) => "it does not begin as a journal does",
-                (_, true) => "of other requests",
-                _ => "of another model",
-            };
+            if found.get("journal").is_none() {
+                return Ok(another());
+            }
+            let what = if differs("requests") { "of other requests" } else { "of another model" };
             return Ok(Found::Another(what.to_owned()));
         }
-        end += line.len() as u64 + 1;
+        end += line.len() as u64;
         loop {
             line.clear();
             reader.read_until(b'\n', &mut line)?;
@@ -247,6 +251,11 @@ mod tests {
             assert_eq!(journal.answered().len(), kept.len() + 1, "{cut}");
             assert_eq!(journal.answer(1).unwrap(), "{\"c\":3}");
         }
+        std::fs::write(&path, "{\"of\":\"another program\"}").unwrap();
+        let error = Journal::open(&path, &header, 3).err().unwrap().to_string();
+        assert!(error.contains("does not begin as a journal does"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"{\"of\":\"another program\"}");
+        std::fs::write(&path, whole).unwrap();
         let other = json!({ "requests": "y", "models": [] });
         let error = Journal::open(&path, &other, 3).err().unwrap().to_string();
         assert!(error.contains("other requests"), "{error}");

@@ -8,7 +8,7 @@ use crate::args::RunArgs;
 use crate::failure::Failure;
 use crate::{demo, escapes, output};
 
-/// How long a pipe is waited for if there is a prompt without it: an open one may never be written to.
+/// How long standard input is waited for if there is a prompt without it: nobody may write to it.
 const PATIENCE: Duration = Duration::from_millis(400);
 
 /// A prompt before tokenization.
@@ -45,9 +45,10 @@ pub fn given(args: &RunArgs) -> Result<Given, Failure> {
     }
 }
 
-/// What a pipe adds to the prompt of -p: a line break and its text.
+/// What standard input adds to the prompt of -p: a line break and its text.
 fn appended() -> Result<String, Failure> {
-    let text = output::piped(Some(PATIENCE))?.map(without_end).unwrap_or_default();
+    let patience = (!output::is_redirected()).then_some(PATIENCE);
+    let text = output::piped(patience)?.map(without_end).unwrap_or_default();
     if text.is_empty() {
         return Ok(text);
     }

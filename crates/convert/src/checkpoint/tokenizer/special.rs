@@ -34,7 +34,8 @@ impl Source<'_> {
         vocabulary.cls = named("cls").or(vocabulary.cls);
         vocabulary.mask = named("mask").or(vocabulary.mask);
         let others = |id: &u32| Some(*id) != vocabulary.eos && (*id as usize) < tokens.len();
-        vocabulary.eot = self.ends().into_iter().find(others);
+        let mut others = self.ends().into_iter().filter(others);
+        (vocabulary.eot, vocabulary.eom) = (others.next(), others.next());
         let text = |id: Option<u32>| id.map(|id| &*tokens[id as usize]);
         let Around { first, last, between } = around(&self.json["post_processor"]);
         let flag = |name: &str| self.config[name].as_bool();

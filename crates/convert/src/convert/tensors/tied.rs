@@ -8,7 +8,7 @@ use crate::checkpoint::{Checkpoint, Stored};
 /// Weights that are compared at a time.
 const PIECE: usize = 1 << 18;
 
-/// Whether the weights of `head` are those of the embedding. As in transformers, `tie_word_embeddings` ties no matrices that
+/// Whether the weights of `head` are those of the embedding; `None` if they cannot be compared. As in transformers, `tie_word_embeddings` ties no matrices that
 /// a checkpoint holds with different values: some classes ignore the field.
 ///
 /// # Errors
@@ -17,18 +17,18 @@ pub(super) fn is_embedding(
     head: &Stored,
     checkpoint: &Checkpoint,
     architecture: &Architecture,
-) -> Result<bool, Error> {
+) -> Result<Option<bool>, Error> {
     let shards = &checkpoint.shards;
     let is_table = |name: &str| {
         let known = translate(architecture.names, name);
         known.iter().any(|known| known.name == "token_embd.weight")
     };
     let Some((_, table)) = shards.tensors().iter().find(|(name, _)| is_table(name)) else {
-        return Ok(true);
+        return Ok(None);
     };
-    let (Some(float), Some(other)) = (head.float(), table.float()) else { return Ok(true) };
+    let (Some(float), Some(other)) = (head.float(), table.float()) else { return Ok(None) };
     if head.shape != table.shape {
-        return Ok(false);
+        return Ok(Some(false));
     }
     let len = head.elements();
     for from in (0..len).step_by(PIECE) {
@@ -45,8 +45,8 @@ pub(super) fn is_embedding(
         }
         let [head, table] = pieces;
         if head.iter().map(|x| x.to_bits()).ne(table.iter().map(|x| x.to_bits())) {
-            return Ok(false);
+            return Ok(Some(false));
         }
     }
-    Ok(true)
+    Ok(Some(true))
 }
