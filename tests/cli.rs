@@ -1548,7 +1548,7 @@ fn experts_are_placed_by_flags() {
 }
 
 #[test]
-fn placement_flags_that_match_nothing_are_named() {
+fn flags_that_change_nothing_are_named() {
     let place = place();
     place.file("moe.gguf", words::tiny_of("gpt-oss"));
     let run = "run -m model.gguf -p a -n 1 -ngl 0";
@@ -1560,6 +1560,8 @@ fn placement_flags_that_match_nothing_are_named() {
         ),
         ("-cmoe", "cpu-moe has no effect: the model has no experts"),
         ("--n-cpu-moe 2", "cpu-moe has no effect: the model has no experts"),
+        ("--chat-template-kwargs {\"a\":1}", "the chat template is ignored"),
+        ("--control-vector-layer-range 1 2", "has no effect without a control vector"),
     ];
     for (flags, note) in cases {
         let ran = place.run(&format!("{run} {flags}")).good();
@@ -1569,6 +1571,7 @@ fn placement_flags_that_match_nothing_are_named() {
         let ran = place.run(&line).good();
         assert!(!ran.err.contains("no effect") && !ran.err.contains("matches"), "{line}: {ran:?}");
     }
+    check_failure(&place.run(&format!("{run} --chat-template-kwargs garbage")), 2, "JSON object");
     let missing = place.run("run -m model.gguf -p a -dev CUDA0");
     check_failure(&missing, 69, "CUDA0");
 }

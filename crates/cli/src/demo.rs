@@ -9,7 +9,7 @@ use bilayer_text::Tokenizer;
 
 use crate::args::{LoraArgs, MetadataArgs};
 use crate::failure::Failure;
-use crate::progress;
+use crate::{output, progress};
 
 /// Its name in messages.
 pub const NAME: &str = "demo";
@@ -80,6 +80,9 @@ pub fn model(source: &Source<'_>) -> Result<Model, bilayer_engine::Error> {
     let is_off = source.applied == Applied::WhenAsked;
     let open =
         |(path, scale): (&PathBuf, f32)| LoraFile::open(path, if is_off { 0.0 } else { scale });
+    if source.lora.is_some_and(LoraArgs::has_idle_range) {
+        output::note("note: --control-vector-layer-range has no effect without a control vector");
+    }
     let adapters = match source.lora {
         Some(lora) => Adapters {
             loras: lora.all().map(open).collect::<Result<_, _>>()?,

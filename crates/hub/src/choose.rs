@@ -6,8 +6,12 @@ use crate::name::Wanted;
 /// Quantizations that are taken unasked, the best first.
 const USUAL: [&str; 2] = ["Q4_K_M", "Q8_0"];
 
-/// Files that lie beside models and are none.
-const NO_MODELS: [&str; 6] = ["mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-"];
+/// Parts of the names of files that lie beside models and are none, in any case.
+const NO_MODELS: [&str; 2] = ["mmproj", "imatrix"];
+
+/// Parts of the names of draft models, as they are written: a model with a block of its own for drafts has it in capitals
+/// (`Qwen3.6-27B-MTP-Q8_0.gguf`).
+const DRAFT_MODELS: [&str; 4] = ["mtp-", "eagle3-", "dflash-", "dspark-"];
 
 /// Most quantizations that a message lists.
 const OFFERED_MOST: usize = 12;
@@ -23,8 +27,11 @@ pub(crate) struct Chosen {
 
 /// Whether the path is that of a model, not of what lies beside it.
 pub(crate) fn is_model(path: &str) -> bool {
-    let file = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
-    file.ends_with(".gguf") && !NO_MODELS.iter().any(|part| file.contains(part))
+    let file = path.rsplit('/').next().unwrap_or(path);
+    let lower = file.to_ascii_lowercase();
+    let is_beside = NO_MODELS.iter().any(|part| lower.contains(part));
+    let is_draft = |part: &&str| file.contains(*part) || lower.starts_with(*part);
+    lower.ends_with(".gguf") && !is_beside && !DRAFT_MODELS.iter().any(is_draft)
 }
 
 /// A split file's stem, the number of a part and of all parts: `m-00001-of-00003.gguf`.
@@ -176,6 +183,8 @@ mod tests {
         assert_eq!(first(&["a-IQ2_K.gguf", "a-Q2_K.gguf"], Some("q2_k")).0, "a-Q2_K.gguf");
         assert_eq!(first(&["a-F16.gguf", "a-Q8_0.gguf"], None), ("a-Q8_0.gguf".into(), false));
         assert_eq!(first(&["mmproj.gguf", "b.gguf"], None), ("b.gguf".into(), false));
+        let drafting = ["mtp-a-Q8_0.gguf", "MTP-a-Q8_0.gguf", "a-mtp-Q8_0.gguf", "a-MTP-Q8_0.gguf"];
+        assert_eq!(first(&drafting, None), ("a-MTP-Q8_0.gguf".into(), false));
         // Q4_K is not the beginning of Q4_K_M.
         let error = chosen(&files, Some("Q4_K")).expect_err("no such type").to_string();
         assert!(error.contains("F16, IQ4_XS, Q4_K_M, Q8_0"), "{error}");

@@ -35,6 +35,12 @@ impl LoraArgs {
         self.lora.iter().map(|path| (path, 1.0)).chain(scaled)
     }
 
+    /// Whether layers are named for control vectors and none is given.
+    pub fn has_idle_range(&self) -> bool {
+        let has_vector = !self.control_vector.is_empty() || !self.control_vector_scaled.is_empty();
+        self.control_vector_layer_range.is_some() && !has_vector
+    }
+
     /// The sum of all control vectors, on the layers that the flags name.
     ///
     /// # Errors

@@ -70,7 +70,7 @@ pub fn execute(args: &RunArgs) -> Result<u8, Failure> {
 
 /// Completes a text.
 fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
-    note_chat_flags(args);
+    note_chat_flags(args)?;
     let given = prompt::given(args)?;
     let waited = began.elapsed();
     let model = demo::open(&demo::Source { runs: true, ..args.model.source() })?;
@@ -133,8 +133,9 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
 }
 
 /// Says which flags have no effect, since nothing is chatted.
-fn note_chat_flags(args: &RunArgs) {
-    if args.chat.template.is_chosen() {
+fn note_chat_flags(args: &RunArgs) -> Result<(), Failure> {
+    let has_variables = !args.chat.template.variables()?.is_empty();
+    if args.chat.template.is_chosen() || has_variables {
         output::note("note: the chat template is ignored in a plain completion; -cnv chats");
     }
     if args.chat.reasoning.is_chosen() {
@@ -142,6 +143,7 @@ fn note_chat_flags(args: &RunArgs) {
             "note: flags about reasoning have no effect in a plain completion; -cnv chats",
         );
     }
+    Ok(())
 }
 
 /// Says that the context was full, and what was done about it.

@@ -245,6 +245,9 @@ fn offers(args: &Serving, trace: Option<&Path>, parallel: usize) -> Result<Vec<O
         || (args.offer.add_model.is_empty() && args.offer.models_dir.is_none());
     // The first model is loaded at the start, unless it is merely one of a folder.
     let is_required = own || !args.offer.add_model.is_empty();
+    if args.offer.alias.is_some() && !own {
+        output::note("note: --alias names the model of -m and has no effect without one");
+    }
     let mut offers: Vec<Offer> = Vec::new();
     for (number, (name, path)) in listed.into_iter().enumerate() {
         let given = args.offer.alias.as_deref().filter(|_| own && number == 0);
