@@ -108,7 +108,7 @@ pub struct TextArgs {
     /// Truncate texts longer than the context; otherwise they are an error, or with `extract` run in windows
     #[arg(long)]
     pub truncate: bool,
-    /// No effect: the output is always one JSON object per line
+    /// No effect: the output is always JSON, one object per line unless embed's --embd-output-format says otherwise
     #[arg(long)]
     pub json: bool,
 }
