@@ -398,6 +398,14 @@ impl Backend for Reference {
         Ok(SegmentId(self.segments.len() as u32 - 1))
     }
 
+    fn next_segment(&self) -> SegmentId {
+        SegmentId(self.segments.len() as u32)
+    }
+
+    fn free_segments(&mut self, from: SegmentId) {
+        self.segments.truncate(from.0 as usize);
+    }
+
     fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), Error> {
         let compiled = Arc::clone(&self.segments[segment.0 as usize]);
         check_limits(&compiled.limits, step)?;

@@ -26,6 +26,7 @@ pub const FIELDS: &[Field] = &[
     Field::new("texts", Accepts::Any, "The documents, a list of texts (TEI)."),
     Field::new("top_n", Accepts::Integer(1, 1 << 20), "Return the best ones only."),
     Field::new("return_documents", Accepts::Bool, "Return the documents' texts too."),
+    Field::new("return_text", Accepts::Bool, "TEI: return the documents' texts too."),
     Field::new(
         "raw_scores",
         Accepts::Bool,
@@ -67,7 +68,7 @@ pub async fn rerank(
     let mut ranked: Vec<(usize, f32)> = rows.iter().map(|row| score(row)).enumerate().collect();
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     ranked.truncate(body.count("top_n").unwrap_or(usize::MAX));
-    let with_text = body.flag("return_documents");
+    let with_text = body.flag("return_documents") || is_tei && body.flag("return_text");
     let results = ranked.into_iter().map(|(index, score)| {
         let shown = match is_tei && !body.flag("raw_scores") {
             true => probabilities(&[score])[0],
