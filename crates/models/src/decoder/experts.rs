@@ -1,6 +1,6 @@
 //! A mixture of experts in place of the feed-forward.
 
-use bilayer_graph::{Error, Recorder, Route, Score, Value};
+use bilayer_graph::{Error, Recorder, Route, Score, Value, WeightId};
 
 use super::{Block, Projection, norm};
 use crate::{Experts, FeedForward, Shared};
@@ -19,7 +19,7 @@ impl Block<'_> {
         let width = self.config.width;
         let router = Projection::whole("ffn_gate_inp", count);
         let logits = self.linear(r, "ffn_moe_logits", routed_by, &router)?; // [.., experts]
-        let factors = r.optional_vector(&self.tensor("ffn_down_exps.scale"), count)?;
+        let factors = self.down_factors(r, experts)?;
         let bias = r.optional_vector(&self.tensor("exp_probs_b.bias"), count)?;
         let route = Route {
             logits,
@@ -52,6 +52,22 @@ impl Block<'_> {
                 Ok(r.add("ffn_out", out, shared)) // [.., width]
             }
         }
+    }
+
+    /// Factors on the products with the experts' last matrices, `[1, experts]`, as factors on the weights. Where the weights
+    /// are on the input, or biases follow the products, they are not: the file is then refused for a tensor without use.
+    fn down_factors(
+        &self,
+        r: &mut Recorder<'_>,
+        experts: &Experts,
+    ) -> Result<Option<WeightId>, Error> {
+        if experts.weighed_input || r.has(&self.tensor("ffn_down_exps.bias")) {
+            return Ok(None);
+        }
+        // The second is ollama's.
+        let names = ["ffn_down_exps.scale", "ffn_gate_inp.per_expert_scale"];
+        let name = names.map(|name| self.tensor(name)).into_iter().find(|name| r.has(name));
+        name.map(|name| r.vector(&name, experts.count)).transpose()
     }
 
     /// The hidden states of the chosen experts, `activation(gate(x)) * up(x)` or `activation(up(x))`: `[.., used * inner]`.
