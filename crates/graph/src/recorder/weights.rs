@@ -183,6 +183,14 @@ impl Recorder<'_> {
         self.vectors_of(name, &[experts as u64, len as u64], 0, [experts, len])
     }
 
+    /// The factors of `experts` experts, one each: the tensor `name`, `[experts]`.
+    ///
+    /// # Errors
+    /// Those of [`Recorder::vector`].
+    pub fn expert_factors(&mut self, name: &str, experts: usize) -> Result<WeightId, Error> {
+        self.vectors_of(name, &[experts as u64], 0, [experts, 1])
+    }
+
     /// The tensor `name`, `[count, len]`, as one vector: the weights of each channel, the biases of each bucket of distances.
     ///
     /// # Errors

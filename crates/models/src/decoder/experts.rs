@@ -54,14 +54,20 @@ impl Block<'_> {
         }
     }
 
-    /// Factors on the products with the experts' last matrices, `[1, experts]`, as factors on the weights. Where the weights
-    /// are on the input, or biases follow the products, they are not: the file is then refused for a tensor without use.
+    /// Whether factors on the products with the experts' last matrices are factors on the weights: not where the weights are
+    /// on the input, nor where biases follow the products.
+    fn weighs_by_factors(&self, r: &Recorder<'_>) -> bool {
+        let weighs_input = self.config.experts.as_ref().is_some_and(|known| known.weighed_input);
+        !weighs_input && !r.has(&self.tensor("ffn_down_exps.bias"))
+    }
+
+    /// Factors on the weights, `[1, experts]`.
     fn down_factors(
         &self,
         r: &mut Recorder<'_>,
         experts: &Experts,
     ) -> Result<Option<WeightId>, Error> {
-        if experts.weighed_input || r.has(&self.tensor("ffn_down_exps.bias")) {
+        if !self.weighs_by_factors(r) {
             return Ok(None);
         }
         // The second is ollama's.
@@ -143,8 +149,15 @@ impl Block<'_> {
             true => Some(r.expert_vectors(&vector, [count, rows])?),
             false => None,
         };
+        let factors = self.tensor(&format!("{stem}.scale"));
+        let is_apart = stem != "ffn_down_exps" || !self.weighs_by_factors(r);
+        // A file with both is refused for a tensor without use.
+        let factors = match is_apart && bias.is_none() && r.has(&factors) {
+            true => Some(r.expert_factors(&factors, count)?),
+            false => None,
+        };
         let out = input; // replaced by the recorder
-        Ok(r.experts(name, bilayer_graph::Experts { input, route, stack, bias, out }))
+        Ok(r.experts(name, bilayer_graph::Experts { input, route, stack, bias, factors, out }))
     }
 
     /// The shared expert: `[.., width]` to `[.., width]`.
