@@ -4,14 +4,17 @@
 //! shape; `T` is the number of tokens in the step, `R` the number of requested rows.
 
 use bilayer_gguf::Strings;
-use bilayer_graph::{Activation, Error, Recorder, Value};
+use bilayer_graph::{Activation, Catalog, Error, Recorder, Value};
 
 use crate::decoder::{Block, Carried, norm};
 use crate::keys::Keys;
 use crate::{Config, Draft, NormAt, Settings, limits};
 
 /// The matrix that maps a text's row to scores; a file without it has no classification head.
-pub(crate) const HEAD: &str = "cls.output.weight";
+const HEAD: &str = "cls.output.weight";
+
+/// The embedding of token types.
+const TYPES: &str = "token_types.weight";
 
 /// Whether each token has scores of its own: our key, since llama.cpp has no such head. It reads such a file as one of
 /// embeddings.
@@ -144,6 +147,15 @@ impl Encoder {
         Ok(Encoder { token_types: Some(types), ..self })
     }
 
+    /// Adapts what the metadata imply to the tensors of a file: the classification head, and whether there are types of tokens.
+    pub(crate) fn adapt(&mut self, catalog: &dyn Catalog) {
+        self.scores = catalog.find(HEAD).is_some();
+        // DistilBERT has one type and no row for it.
+        if self.token_types == Some(1) && catalog.find(TYPES).is_none() {
+            self.token_types = None;
+        }
+    }
+
     /// The pooling that is recorded: the head's if scores are requested.
     pub fn pooling_recorded(&self) -> Pooling {
         if self.scores { self.head.pooling } else { self.pooling }
@@ -271,7 +283,7 @@ fn embedding(config: &Config, encoder: &Encoder, r: &mut Recorder<'_>) -> Result
     let table = r.matrix("token_embd.weight", config.vocab, config.width)?;
     let mut hidden = r.embed("token_embd", table);
     if let Some(types) = encoder.token_types {
-        let table = r.matrix("token_types.weight", types, config.width)?;
+        let table = r.matrix(TYPES, types, config.width)?;
         let ty = r.embed_segments("token_types", table, encoder.separator);
         hidden = r.add("embd_typed", hidden, ty);
     }
