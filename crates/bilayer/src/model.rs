@@ -304,9 +304,12 @@ impl Model {
         self.model.name()
     }
 
-    /// Tokens that a prompt and its answer may have together.
+    /// Tokens that a prompt and its answer may have together, or a text of an encoder.
     pub fn context(&self) -> usize {
-        self.session().context()
+        match &self.running {
+            Running::Decoder(session, _) => session.context(),
+            Running::Encoder(encoder) => encoder.longest(),
+        }
     }
 
     /// What runs where, and the memory that it takes.

@@ -22,6 +22,8 @@ pub struct Encoder {
     sequences: Vec<SequenceId>,
     wanted: Wanted,
     labels: Vec<String>,
+    /// Which of them may hold together.
+    labelling: Labelling,
     /// Most tokens of a text.
     longest: usize,
     norm: Norm,
@@ -88,6 +90,10 @@ impl Encoder {
                 Pooling::None => Wanted::All,
                 Pooling::Cls => Wanted::First,
                 Pooling::Mean | Pooling::Last => Wanted::Last,
+            },
+            labelling: match config.head.multi_label {
+                true => Labelling::AnyOf,
+                false => Labelling::OneOf,
             },
             labels: if config.scores { config.head.labels } else { Vec::new() },
             cancel: Cancel::new(),
@@ -245,6 +251,11 @@ impl Encoder {
         }
     }
 
+    /// Which labels of a text may hold together.
+    pub fn labelling(&self) -> Labelling {
+        self.labelling
+    }
+
     /// The underlying session.
     pub fn session(&self) -> &Session {
         &self.session
@@ -332,6 +343,25 @@ impl Norm {
     }
 }
 
+/// Which labels of a text may hold together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Labelling {
+    /// One of them holds: their probabilities sum to 1.
+    OneOf,
+    /// Any number of them: each has a probability of its own.
+    AnyOf,
+}
+
+impl Labelling {
+    /// Converts scores to the probabilities of their labels.
+    pub fn probabilities(self, scores: &[f32]) -> Vec<f32> {
+        match self {
+            Labelling::OneOf => probabilities(scores),
+            Labelling::AnyOf => scores.iter().flat_map(|&score| probabilities(&[score])).collect(),
+        }
+    }
+}
+
 /// Converts scores to probabilities of exclusive labels; a single score to that of its label alone.
 pub fn probabilities(scores: &[f32]) -> Vec<f32> {
     if let [score] = scores {
@@ -345,7 +375,7 @@ pub fn probabilities(scores: &[f32]) -> Vec<f32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Norm, normalize, probabilities};
+    use super::{Labelling, Norm, normalize, probabilities};
 
     #[test]
     fn norms_are_numbered_as_in_llama_cpp() {
@@ -389,6 +419,7 @@ mod tests {
         assert_eq!(zeros, [0.0; 2]);
         let ln3 = 3f32.ln();
         assert_eq!(probabilities(&[0.0]), [0.5]);
+        assert_eq!(Labelling::AnyOf.probabilities(&[0.0, 100.0]), [0.5, 1.0]);
         let found = probabilities(&[100.0 + ln3, 100.0]);
         assert!((found[0] - 0.75).abs() < 1e-5 && (found[1] - 0.25).abs() < 1e-5, "{found:?}");
     }

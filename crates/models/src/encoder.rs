@@ -20,6 +20,9 @@ const TYPES: &str = "token_types.weight";
 /// embeddings.
 const PER_TOKEN: &str = "classifier.per_token";
 
+/// The key for labels of which several may hold.
+const MULTI_LABEL: &str = "classifier.multi_label";
+
 /// The key for the elements that the matrix after pooling makes, as in llama.cpp's files of other embedding models.
 pub(crate) const DENSE_WIDTH: &str = "dense_2_feat_out";
 
@@ -77,6 +80,8 @@ pub struct Head {
     pub labels: Vec<String>,
     /// How the rows of a text are pooled; [`Pooling::None`] where each token has scores.
     pub pooling: Pooling,
+    /// Whether each label holds or not, whatever the others; else one of them does.
+    pub multi_label: bool,
     /// Whether the layers before the scores belong to a head that scores tokens, too.
     pub layers_for_tokens: bool,
     /// Activation after the first matrix; `None` means tanh.
@@ -111,6 +116,8 @@ impl Encoder {
             true => Head { pooling: Pooling::None, ..head },
             false => head,
         };
+        let multi_label = keys.metadata.opt_bool(&keys.key(MULTI_LABEL))?.unwrap_or(false);
+        let head = Head { multi_label, ..head };
         let ranks = 4; // llama.cpp's LLAMA_POOLING_TYPE_RANK
         let pooling = keys.opt_size("pooling_type", 0..=ranks)?;
         Ok(Encoder {
@@ -171,7 +178,13 @@ impl Head {
     /// BERT's head: one score from the first row, with tanh.
     pub(crate) fn of_cls() -> Self {
         let labels = vec!["LABEL_0".to_owned()];
-        Head { labels, pooling: Pooling::Cls, layers_for_tokens: false, activation: None }
+        Head {
+            labels,
+            pooling: Pooling::Cls,
+            multi_label: false,
+            layers_for_tokens: false,
+            activation: None,
+        }
     }
 
     /// Whether layers come before the scores, if the file has them. A BERT that scores tokens may have a pooler, which is not
@@ -203,6 +216,9 @@ pub(crate) fn draft_of(draft: &mut Draft<'_>, positions: &str) -> Result<(), cra
     }
     if classifies_tokens(draft.settings) {
         draft.set(PER_TOKEN, true);
+    }
+    if draft.settings.0["problem_type"] == "multi_label_classification" {
+        draft.set(MULTI_LABEL, true);
     }
     Ok(())
 }

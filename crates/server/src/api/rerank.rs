@@ -115,7 +115,8 @@ pub async fn classify(
     let rows = encoder.run(caller.key, inputs, app.config.limits.deadline()).await?;
     let most = body.count("top_k").unwrap_or(usize::MAX);
     let data = rows.iter().enumerate().map(|(index, row)| {
-        let mut labels: Vec<(usize, f32)> = probabilities(row).into_iter().enumerate().collect();
+        let probabilities = encoder.labelling.probabilities(row);
+        let mut labels: Vec<(usize, f32)> = probabilities.into_iter().enumerate().collect();
         labels.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         let named = |at: usize| encoder.labels.get(at).cloned().unwrap_or(format!("LABEL_{at}"));
         let best = labels.first().map(|&(at, _)| named(at));
