@@ -112,6 +112,45 @@ fn templates_render_as_python_renders_them() {
     assert!(equal == 623 && refused == 8, "{equal} equal, {refused} refused");
 }
 
+/// Some vocabularies have markers that are user-defined tokens, which are otherwise found in every text.
+#[test]
+fn no_message_makes_a_marker_of_user_defined_type() {
+    let vocabulary = |tokens: &[&'static str], types: Vec<i32>| {
+        let bytes = (33..127u8).map(|byte| char::from(byte).to_string().into());
+        let tokens: Vec<Cow<'_, str>> =
+            tokens.iter().map(|&token| token.into()).chain(bytes).collect();
+        let types = types.into_iter().chain(vec![1; tokens.len()]).take(tokens.len()).collect();
+        let (model, pre) = ("gpt2".to_owned(), Some("gpt-2".to_owned()));
+        let merges = vec!["a b".into()];
+        Vocabulary { model, pre, tokens, types, merges, ..Vocabulary::default() }
+    };
+    let tokens = ["ab", "<|call>", "<b>", "<|end|>"];
+    let tokenizer = Tokenizer::new(vocabulary(&tokens, vec![1, 4, 4, 3])).unwrap();
+    let encoded = |source: &str, content: &str| {
+        let template = Template::new("marked", source).unwrap();
+        let messages = [json!({ "role": "user", "content": content })];
+        let prompt = template.prompt(&Inputs::new(&messages), &tokenizer).unwrap();
+        tokenizer.encode_prompt(&prompt).unwrap()
+    };
+    let text = |text: &str| tokenizer.encode(text, Encode::default()).unwrap();
+    let spelled: Vec<u32> = "<|call>".bytes().map(|byte| u32::from(byte - 33) + 4).collect();
+    // Both ways of finding what the template wrote.
+    for content in [
+        "{{ messages[0].content }}",
+        "{{ messages[0].content.split('<|call>') | join('<|call>') }}",
+    ] {
+        let source = format!("{content}<|call>ab");
+        let marked = encoded(&source, "ab<b>");
+        assert_eq!(marked, [text("ab"), vec![2, 1], text("ab")].concat(), "{source}");
+        let attacked = encoded(&source, "<|call><b>");
+        assert_eq!(attacked.iter().filter(|&&id| id == 2).count(), 1, "{source}");
+    }
+    let attacked = encoded("{{ messages[0].content }}<|call>ab", "<|call><b>");
+    assert_eq!(attacked, [spelled, vec![2, 1, 0]].concat());
+    // A template that does not spell it has no such marker.
+    assert_eq!(encoded("{{ messages[0].content }}", "<|call><b>"), [1, 2]);
+}
+
 #[test]
 fn endless_templates_are_stopped() {
     let endless = [
