@@ -118,7 +118,7 @@ impl Template {
             budget::set(CONSTANTS);
             program::compile(&source, environment::ENVIRONMENT.syntax()).map(drop)
         };
-        in_thread(compiled)?.map_err(|error| environment::error(name, &error))?;
+        in_thread(compiled)?.map_err(|error| environment::error(name, 0, &error))?;
         let support = OnceLock::new();
         Ok(Self { name: name.to_owned(), source, ends: Vec::new(), support })
     }
@@ -248,8 +248,8 @@ impl Template {
         let room = ROOM_BYTES + GROWTH * len_bytes;
         let work = WORK + WORK_GROWTH * len_bytes as u64;
         let (environment, work) = match limits {
-            Limits::Full => (&environment::ENVIRONMENT, work),
-            Limits::Probe => (&environment::PROBES, work / PROBES_PER_BUDGET),
+            Limits::Full => (environment::for_messages(inputs.messages.len()), work),
+            Limits::Probe => (environment::PROBES.clone(), work / PROBES_PER_BUDGET),
         };
         let text = in_thread(|| {
             budget::set(CONSTANTS);
@@ -260,10 +260,11 @@ impl Template {
             let (root, blocks) = (&program.root, &program.blocks);
             let context = inputs.context(write);
             let plain = AutoEscape::None;
-            machinery::eval(environment, root, context, blocks, &mut out, plain)?;
+            machinery::eval(&environment, root, context, blocks, &mut out, plain)?;
             Ok(text)
         });
-        let text = text?.map_err(|error| environment::error(&self.name, &error))?;
+        let text =
+            text?.map_err(|error| environment::error(&self.name, inputs.messages.len(), &error))?;
         if text.len() > room { Err(Error::TooLong { limit: room }) } else { Ok(text) }
     }
 }

@@ -151,6 +151,21 @@ fn no_message_makes_a_marker_of_user_defined_type() {
     assert_eq!(encoded("{{ messages[0].content }}", "<|call><b>"), [1, 2]);
 }
 
+/// Templates may look through all other messages at each.
+#[test]
+fn a_template_may_look_through_all_messages_at_each() {
+    let source = "{% for m in messages %}{% for n in messages %}{% if n.role != 'user' %}x{% endif %}{% endfor %}\
+                  {{ m.content }}{% endfor %}";
+    let template = Template::new("quadratic", source).unwrap();
+    let messages = vec![json!({ "role": "user", "content": "a" }); 800];
+    assert_eq!(template.render(&Inputs::new(&messages)).map(|text| text.len()), Ok(800));
+    let more = format!("{{% for n in messages %}}{}", "{% if n %}{% endif %}".repeat(20));
+    let slow = source.replace("{% for n in messages %}", &more);
+    let error = Template::new("slow", &slow).unwrap().render(&Inputs::new(&messages)).unwrap_err();
+    let expected = "chat template (slow) takes too many steps for 800 messages";
+    assert_eq!(error.to_string(), expected);
+}
+
 #[test]
 fn endless_templates_are_stopped() {
     let endless = [
