@@ -122,14 +122,17 @@ impl Style {
     /// # Errors
     /// Its tools or its choice of tools are wrong, or cannot be combined with its grammar.
     pub fn of(app: &App, loaded: &Loaded, body: &Body, prompt: &Prompt) -> Result<Style, ApiError> {
-        let source = loaded.template(conversation::tools(body))?.source();
+        let template = loaded.template(conversation::tools(body))?;
+        let source = template.source();
         let format = Format::of(source);
         let tools = conversation::functions(body)?;
         let choice = tool_choice(body, &tools)?;
         if tools.is_empty() && matches!(choice, Some(ToolChoice::Required)) {
             return Err(ApiError::field("tool_choice", "needs tools"));
         }
-        let parallel = body.bool("parallel_tool_calls").unwrap_or(true);
+        let parallel = body.bool("parallel_tool_calls");
+        let parallel =
+            parallel.unwrap_or_else(|| tools.is_empty() || template.shows_parallel_calls());
         let thinking_is_open = format.opens_thinking(prompt.opening(&format));
         let splits = match body.text("reasoning_format") {
             Some(format) => format != "none",

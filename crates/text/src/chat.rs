@@ -140,6 +140,12 @@ impl Template {
         self.ends.iter().filter(|end| !is_token(end)).cloned().collect()
     }
 
+    /// Whether it shows several calls of one message; if not, [`conversation`](Self::conversation) gives each a message of
+    /// its own.
+    pub fn shows_parallel_calls(&self) -> bool {
+        self.support.get_or_init(|| Support::of(self)).parallel_calls
+    }
+
     /// The prompt as text.
     ///
     /// # Errors
@@ -169,7 +175,8 @@ impl Template {
     /// arguments of earlier tool calls from JSON text into objects, or leaves them text for templates that need text. Ids of
     /// calls are short for templates that refuse others, and the functions are also one text, in the variable `functions`.
     /// What the template does not show is written as text of other messages: functions into the system message, calls and
-    /// results into those of the assistant and the user, and system messages into those of the user.
+    /// results into those of the assistant and the user, and system messages into those of the user. A message with several
+    /// calls becomes several messages if the template refuses it.
     ///
     /// # Errors
     /// Those of [`prompt`](Self::prompt).
