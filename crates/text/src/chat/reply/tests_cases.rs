@@ -43,6 +43,9 @@ pub const CASES: &[Case] = cases! {
     "gpt-oss" " to=functions.run<|channel|>commentary json<|message|>{\"code\": \"\\d\\u1\"}<|call|>" calls run r#"{"code": "\\d\\u1"}"#;
     "qwen3-coder" "<tool_call>\n<function=weather>\n<parameter=city>\nNew\nYork\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>" calls weather r#"{"city": "New\nYork", "days": 3}"#;
     "qwen3-coder" "<function=run><parameter=code>if a < b:\n  f(\"</p>\")</parameter></function>" calls run r#"{"code": "if a < b:\n  f(\"</p>\")"}"#;
+    "qwen3-coder" "<function=none>\n</function>\n</tool_call>\n\nSo" says "So" calls none "{}";
+    "qwen3-coder" "<function=none>\n</function>\n<function=none>\n</function>\n</tool_call>" calls none "{}", none "{}";
+    "qwen3-coder" "<function=none>\n</function>\n</tool>" says "</tool>" calls none "{}";
     "qwen3-coder" "So:\n\n<tool_call>\n<function=none>\n</function>\n</tool_call>" says "So:" calls none "{}";
     "qwen3-coder" "<tool_call>\n<function=time>\n<parameter=exact>\nTrue\n</parameter>\n<parameter=tags>\n[1, \"a\"]\n</parameter>\n<parameter=any>\n12\n</parameter>\n</function>\n<function=none>\n</function>\n</tool_call>" calls time r#"{"exact": true, "tags": [1, "a"], "any": 12}"#, none "{}";
     "qwen3-coder" "<tool_call>\n<function=nosuch>\n</function>\n</tool_call>" says "<tool_call>\n<function=nosuch>\n</function>\n</tool_call>";
