@@ -1,8 +1,8 @@
 //! The functions that a model may call, and its answers taken apart into reasoning, text and calls.
 
-use bilayer_constrain::{Constraint, Grammar, Tags};
+use bilayer_constrain::{Constraint, Grammar, Starts, Tags};
 use bilayer_text::chat::Template;
-use bilayer_text::chat::reply::{CallRules, Delta, Format, Options, Tool, ToolChoice};
+use bilayer_text::chat::reply::{CallRules, Delta, Format, Options, Tool, ToolChoice, Trigger};
 use serde_json::Value;
 
 use crate::conversation::Function;
@@ -123,16 +123,18 @@ impl Tools {
     }
 }
 
-/// A grammar of calls that begins after the text that begins a call, unless that is in reasoning.
+/// A grammar of calls that begins where a call does, unless that is in reasoning.
 #[must_use]
 pub fn lazy(
     grammar: Constraint,
     format: &Format,
-    trigger: &str,
+    trigger: &Trigger,
     reasoning: Reasoning,
 ) -> Constraint {
     let (open, close) = format.uncalled_tags();
-    grammar.once_outside(trigger, Tags { open, close, is_open: reasoning == Reasoning::Open })
+    let first = trigger.first.and_then(|first| u8::try_from(first).ok());
+    let starts = Starts { texts: &trigger.texts, first };
+    grammar.once_outside(starts, Tags { open, close, is_open: reasoning == Reasoning::Open })
 }
 
 /// Ends an answer that is taken apart; returns what was withheld. The beginning of a call, in one that was cut off, is not
