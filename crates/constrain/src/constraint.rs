@@ -1,5 +1,6 @@
 //! A constraint: a grammar, the text so far, and which tokens may come next.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread;
 
@@ -92,7 +93,19 @@ impl Constraint {
     /// `tags`. The text up to there is free and may end. Two tokens of white space are allowed after a text of `starts`.
     #[must_use]
     pub fn once_outside(mut self, starts: Starts<'_>, tags: Tags<'_>) -> Constraint {
-        self.stage = Stage::Waiting(Trigger::starts(&self.tokens, starts, tags));
+        let tokens = &self.tokens;
+        let mut begun: HashMap<Vec<u8>, Matcher> = HashMap::new();
+        let accepts = |text: &[u8], rest: &[u8]| {
+            let matcher = begun.entry(text.to_vec()).or_insert_with(|| {
+                let mut matcher = self.matcher.clone();
+                // One that cannot read the text accepts nothing behind it.
+                let _ = matcher.consume_tokens(&tokens.tokens_of(text));
+                matcher
+            });
+            let rest = tokens.tokens_of(rest);
+            matcher.validate_tokens(&rest).is_ok_and(|taken| taken == rest.len())
+        };
+        self.stage = Stage::Waiting(Trigger::starts(tokens, starts, tags, accepts));
         self.mask = None;
         self
     }

@@ -219,7 +219,9 @@ fn a_trigger_means_nothing_between_tags() {
 fn a_grammar_may_begin_in_several_ways() {
     let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
     let controls = [Token::Control(b"<s>"), Token::Control(b"<s>>"), Token::Control(b"<end>")];
-    let tokens = bytes.iter().map(|byte| Token::Text(byte)).chain(controls);
+    let longer = ["ll>a", "ll>b", "{y", " {x", "<c>b", "<c>a"];
+    let longer = longer.iter().map(|text| Token::Text(text.as_bytes()));
+    let tokens = bytes.iter().map(|byte| Token::Text(byte)).chain(controls).chain(longer);
     let tokens = Tokens::new(tokens, &[258]).unwrap();
     let lark = "start: \"<call>\" \"a\" | \"<c>\" \"b\" | T | \"-\" <[257]> \"d\"\nT: /\\{[a-z]*/ & ~/\\{x.*/";
     let made = Constraint::new(&tokens, &Grammar::lark(lark), Limits::default()).unwrap();
@@ -237,6 +239,22 @@ fn a_grammar_may_begin_in_several_ways() {
         (false, "a{", "x{", ""),
         (true, "{", "x{", ""),
     ];
+    // A token may begin the grammar and go on, but only as the grammar does.
+    let mut whole = made.clone().once_outside(starts, tags(false));
+    let allowed = |made: &mut Constraint| -> Vec<u32> {
+        made.mask().unwrap().iter().filter(|&id| id > 258).collect()
+    };
+    assert_eq!(allowed(&mut whole), [259, 260, 261, 263]);
+    let mut parts = whole.clone();
+    for byte in "<ca".bytes() {
+        parts.accept(u32::from(byte)).unwrap();
+    }
+    assert_eq!(allowed(&mut parts), [259, 261, 262, 263]);
+    for tokens in [&[261][..], &[263], &[60, 99, 97, 259]] {
+        let mut made = whole.clone();
+        tokens.iter().for_each(|&id| made.accept(id).unwrap());
+        assert!(made.may_end(), "{tokens:?}");
+    }
     for (is_open, text, allowed, refused) in cases {
         let mut made = made.clone().once_outside(starts, tags(is_open));
         for byte in text.bytes() {

@@ -77,44 +77,69 @@ struct About {
     free: Mask,
     /// Tokens of white space only.
     blanks: Mask,
+    /// Tokens that begin with `first`, white space aside, and go on as the grammar does not.
+    refused: Vec<u32>,
 }
 
 /// A text that is looked for.
 #[derive(Clone)]
 struct Sought {
     text: Vec<u8>,
-    /// `completing[k]`: tokens that complete the text after its first `k` bytes and go on with more than white space,
-    /// which would be text before the grammar.
+    /// `completing[k]`: tokens that complete the text after its first `k` bytes and go on with more than white space, but
+    /// not as the grammar does.
     completing: Vec<Vec<u32>>,
 }
 
 impl Trigger {
     /// A trigger that must appear before the text ends.
     pub fn required(tokens: &Tokens, text: &[u8]) -> Trigger {
-        Trigger::new(tokens, &[text], |free| {
-            tokens.shared.ends.iter().for_each(|&end| free.disallow_token(end));
-            false
-        })
+        Trigger::new(
+            tokens,
+            &[text],
+            |_, _| false,
+            |free| {
+                tokens.shared.ends.iter().for_each(|&end| free.disallow_token(end));
+                false
+            },
+        )
     }
 
     /// A trigger without which the text may end.
     pub fn optional(tokens: &Tokens, text: &[u8]) -> Trigger {
-        Trigger::new(tokens, &[text], |_| true)
+        Trigger::new(tokens, &[text], |_, _| false, |_| true)
     }
 
-    /// The beginnings of a grammar, which mean nothing between tags, and without which the text may end.
-    pub fn starts(tokens: &Tokens, starts: Starts<'_>, tags: Tags<'_>) -> Trigger {
+    /// The beginnings of a grammar, which mean nothing between tags, and without which the text may end. `accepts` says
+    /// whether a text and then another may begin what the grammar describes.
+    pub fn starts(
+        tokens: &Tokens,
+        starts: Starts<'_>,
+        tags: Tags<'_>,
+        mut accepts: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Trigger {
         let texts: Vec<&[u8]> = starts.texts.iter().map(String::as_bytes).collect();
-        let Trigger { about, tokens, seen, .. } = Trigger::new(tokens, &texts, |_| true);
+        let Trigger { about, tokens, seen, .. } =
+            Trigger::new(tokens, &texts, &mut accepts, |_| true);
         let region = if tags.is_open { Region::Inside } else { Region::Start(0) };
         let first = starts.first.filter(|first| !tags.open.as_bytes().starts_with(&[*first]));
         let tags = [tags.open, tags.close].map(|tag| tag.as_bytes().to_vec());
-        let about = About { tags: Some(tags), first, includes: true, ..(*about).clone() };
+        let goes_on = |id: &u32| {
+            let text = spelling(&tokens, *id).trim_ascii_start();
+            text.first().copied() == first && first.is_some() && !accepts(&[], text)
+        };
+        let refused = (0..tokens.len() as u32).filter(goes_on).collect();
+        let about = About { tags: Some(tags), first, includes: true, refused, ..(*about).clone() };
         Trigger { about: Arc::new(about), tokens, seen, region }
     }
 
-    /// `ends` adjusts the tokens of free text and says whether the trigger is optional.
-    fn new(tokens: &Tokens, texts: &[&[u8]], ends: impl FnOnce(&mut SimpleVob) -> bool) -> Trigger {
+    /// `accepts` says whether a text of the trigger and then another may begin the grammar; `ends` adjusts the tokens of
+    /// free text and says whether the trigger is optional.
+    fn new(
+        tokens: &Tokens,
+        texts: &[&[u8]],
+        mut accepts: impl FnMut(&[u8], &[u8]) -> bool,
+        ends: impl FnOnce(&mut SimpleVob) -> bool,
+    ) -> Trigger {
         let trie = tokens.trie();
         let (mut free, mut blanks) = (trie.alloc_token_set(), trie.alloc_token_set());
         let sought =
@@ -130,11 +155,12 @@ impl Trigger {
                 blanks.allow_token(id);
             }
             for Sought { text, completing } in &mut texts {
-                if find(bytes, text).is_some_and(|end| !is_blank(&bytes[end..])) {
+                let mut is_refused = |rest: &[u8]| !is_blank(rest) && !accepts(text, rest);
+                if find(bytes, text).is_some_and(|end| is_refused(&bytes[end..])) {
                     free.disallow_token(id);
                 }
                 for (k, completing) in completing.iter_mut().enumerate().skip(1) {
-                    if bytes.strip_prefix(&text[k..]).is_some_and(|rest| !is_blank(rest)) {
+                    if bytes.strip_prefix(&text[k..]).is_some_and(&mut is_refused) {
                         completing.push(id);
                     }
                 }
@@ -152,6 +178,7 @@ impl Trigger {
             is_optional,
             free,
             blanks,
+            refused: Vec::new(),
         };
         let seen = Vec::with_capacity(len);
         Trigger { about: Arc::new(about), tokens: tokens.clone(), seen, region: Region::Watched }
@@ -162,6 +189,9 @@ impl Trigger {
         let mut mask = self.about.free.clone();
         if self.region == Region::Inside {
             return mask;
+        }
+        if self.region == Region::Start(0) {
+            self.about.refused.iter().for_each(|&id| mask.0.disallow_token(id));
         }
         for Sought { text, completing } in &self.about.texts {
             for (k, completing) in completing.iter().enumerate().skip(1) {
@@ -182,9 +212,16 @@ impl Trigger {
                 return Some(Begun { text: bytes[at..].to_vec(), blanks: 0 });
             }
             if let Some(found) = self.push_byte(byte) {
-                let text =
-                    if about.includes { about.texts[found].text.clone() } else { Vec::new() };
-                return Some(Begun { text, blanks: BLANKS_MAX });
+                let rest = &bytes[at + 1..];
+                return Some(match (about.includes, is_blank(rest)) {
+                    (false, _) => Begun { text: Vec::new(), blanks: BLANKS_MAX },
+                    (true, true) => {
+                        Begun { text: about.texts[found].text.clone(), blanks: BLANKS_MAX }
+                    }
+                    (true, false) => {
+                        Begun { text: [&about.texts[found].text, rest].concat(), blanks: 0 }
+                    }
+                });
             }
         }
         None
