@@ -17,8 +17,9 @@
 //! Every method yields the characters of the plain rendering, and none creates a token from message text. A token that
 //! a template builds around a bare word (`<|` + role + `|>`) is the template's own.
 //!
-//! Special tokens are control tokens, and user-defined ones that the template spells and that have a bracket or bar: some
-//! vocabularies give markers such as `<|tool_call>` this type. Other user-defined tokens are matched in every text.
+//! Special tokens are control tokens, and user-defined ones that have a bracket and a bar, or either if the template spells
+//! them: some vocabularies give markers such as `<|tool_call>` this type. Other user-defined tokens are matched in every
+//! text.
 
 use std::collections::HashSet;
 
@@ -83,7 +84,7 @@ pub fn prompt(
     Ok(Prompt { segments: segments.ok_or_else(entangled)?, text, markers, answer_bytes: 0 })
 }
 
-/// The user-defined tokens that are markers: those with a bracket or bar that the template spells.
+/// The user-defined tokens that are markers: those with a bracket and a bar, and those with either that the template spells.
 fn user_defined<'t>(template: &Template, tokenizer: &'t Tokenizer) -> Vec<(&'t str, u32)> {
     let matcher = tokenizer.user_defined();
     let found: HashSet<u32> = matcher
@@ -94,8 +95,11 @@ fn user_defined<'t>(template: &Template, tokenizer: &'t Tokenizer) -> Vec<(&'t s
             Fragment::Text(_) => None,
         })
         .collect();
-    let is_marker = |token: &str| token.contains(['<', '[', '|', '｜']);
-    matcher.tokens().filter(|(token, id)| is_marker(token) && found.contains(id)).collect()
+    let is_marker = |&(token, id): &(&str, u32)| {
+        let (bracket, bar) = (token.contains(['<', '>', '[']), token.contains(['|', '｜']));
+        bracket && bar || (bracket || bar) && found.contains(&id)
+    };
+    matcher.tokens().filter(is_marker).collect()
 }
 
 /// Method 1: masks in the messages.

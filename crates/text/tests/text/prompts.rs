@@ -124,8 +124,8 @@ fn no_message_makes_a_marker_of_user_defined_type() {
         let merges = vec!["a b".into()];
         Vocabulary { model, pre, tokens, types, merges, ..Vocabulary::default() }
     };
-    let tokens = ["ab", "<|call>", "<b>", "<|end|>"];
-    let tokenizer = Tokenizer::new(vocabulary(&tokens, vec![1, 4, 4, 3])).unwrap();
+    let tokens = ["ab", "<call>", "<b>", "<|end|>", "<|x|>"];
+    let tokenizer = Tokenizer::new(vocabulary(&tokens, vec![1, 4, 4, 3, 4])).unwrap();
     let encoded = |source: &str, content: &str| {
         let template = Template::new("marked", source).unwrap();
         let messages = [json!({ "role": "user", "content": content })];
@@ -133,22 +133,23 @@ fn no_message_makes_a_marker_of_user_defined_type() {
         tokenizer.encode_prompt(&prompt).unwrap()
     };
     let text = |text: &str| tokenizer.encode(text, Encode::default()).unwrap();
-    let spelled: Vec<u32> = "<|call>".bytes().map(|byte| u32::from(byte - 33) + 4).collect();
+    let spelled =
+        |text: &str| -> Vec<u32> { text.bytes().map(|byte| u32::from(byte - 33) + 5).collect() };
     // Both ways of finding what the template wrote.
-    for content in [
-        "{{ messages[0].content }}",
-        "{{ messages[0].content.split('<|call>') | join('<|call>') }}",
-    ] {
-        let source = format!("{content}<|call>ab");
+    for content in
+        ["{{ messages[0].content }}", "{{ messages[0].content.split('<call>') | join('<call>') }}"]
+    {
+        let source = format!("{content}<call>ab");
         let marked = encoded(&source, "ab<b>");
         assert_eq!(marked, [text("ab"), vec![2, 1], text("ab")].concat(), "{source}");
-        let attacked = encoded(&source, "<|call><b>");
+        let attacked = encoded(&source, "<call><b>");
         assert_eq!(attacked.iter().filter(|&&id| id == 2).count(), 1, "{source}");
     }
-    let attacked = encoded("{{ messages[0].content }}<|call>ab", "<|call><b>");
-    assert_eq!(attacked, [spelled, vec![2, 1, 0]].concat());
+    let attacked = encoded("{{ messages[0].content }}<call>ab", "<call><b>");
+    assert_eq!(attacked, [spelled("<call>"), vec![2, 1, 0]].concat());
     // A template that does not spell it has no such marker.
-    assert_eq!(encoded("{{ messages[0].content }}", "<|call><b>"), [1, 2]);
+    assert_eq!(encoded("{{ messages[0].content }}", "<call><b>"), [1, 2]);
+    assert_eq!(encoded("{{ messages[0].content }}", "<|x|>"), spelled("<|x|>"));
 }
 
 /// Templates may look through all other messages at each.
