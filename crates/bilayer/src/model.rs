@@ -55,11 +55,11 @@ struct Form {
 
 impl Form {
     fn of(model: &Opened, chat: &Conversation, tools: &Tools, turn: &Turn) -> Result<Form, Error> {
-        let source = chat.template().source();
+        let (template, source) = (chat.template(), chat.template().source());
         Ok(Form {
-            stops: chat.template().stops(model.tokenizer()),
+            stops: template.stops(model.tokenizer()),
             parser: Some(tools.parser(source, &turn.end)),
-            calls: tools.constraint(model, source, Tools::reasoning(source, &turn.end))?,
+            calls: tools.constraint(model, template, Tools::reasoning(source, &turn.end))?,
         })
     }
 }
