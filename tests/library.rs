@@ -169,7 +169,7 @@ fn every_call_can_be_cancelled() {
     assert_eq!(embedder.embed(&["a b"]).unwrap().len(), 1);
     assert!(decoder.logits("ab").unwrap().rows() > 0);
     // No memory is taken for logits that the context does not allow.
-    let error = decoder.logits(vec![1; 30_000_000]).err().expect("an error");
+    let error = decoder.logits(vec![1; 30_000_000]).expect_err("too long");
     assert!(error.to_string().contains("context") && error.exit_code() as u8 == 75, "{error}");
     refused(embedder.extract(&["a b"], &options), "does not label tokens");
 }
