@@ -54,14 +54,8 @@ const FORMATS: &[(&str, &[&str])] = &[
             "llama-cpp-deepseek-r1",
         ],
     ),
-    (
-        "deepseek-dsml",
-        &[
-            "deepseek-ai-DeepSeek-V3.2",
-            "deepseek-ai-DeepSeek-V4-Flash-0731",
-            "deepseek-ai-DeepSeek-V4",
-        ],
-    ),
+    ("deepseek-dsml", &["deepseek-ai-DeepSeek-V3.2"]),
+    ("deepseek-v4", &["deepseek-ai-DeepSeek-V4-Flash-0731", "deepseek-ai-DeepSeek-V4"]),
     ("firefunction", &["fireworks-ai-llama-3-firefunction-v2"]),
     ("gemma4", &["google-gemma-4-31B-it"]),
     ("granite3", &["ibm-granite-granite-3.3-2B-Instruct"]),
