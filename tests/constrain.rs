@@ -11,6 +11,7 @@ use bilayer_engine::generate::speculate::{Bounds, Drafter, Lookup};
 use bilayer_engine::generate::{Generation, Request, Stop};
 use bilayer_engine::sampling::{Mirostat, Options, Sampler};
 use bilayer_engine::session::{Session, Settings};
+use bilayer_engine::tools::{self, Reasoning};
 use bilayer_engine::{Model, OpenOptions};
 use bilayer_text::Encode;
 use bilayer_text::chat::reply::{CallRules, Format, Tool, ToolChoice};
@@ -194,8 +195,80 @@ fn rules(tools: &[Tool]) -> CallRules<'_> {
 
 /// What calls of the functions must follow.
 fn constraint(template: &str, tools: &[Tool]) -> Option<Constraint> {
-    let grammar = Format::of(template).call_grammar(&rules(tools)).expect("a grammar");
-    of_bytes(grammar.lark).map(|made| made.once(&grammar.trigger.expect("a marker")))
+    let format = Format::of(template);
+    let grammar = format.call_grammar(&rules(tools)).expect("a grammar");
+    let trigger = grammar.trigger.expect("a marker");
+    of_bytes(grammar.lark).map(|made| tools::lazy(made, &format, &trigger, Reasoning::Free))
+}
+
+/// Whether each byte of a text is allowed, and the text may end there.
+fn allows(made: &Constraint, text: &str) -> bool {
+    let mut made = made.clone();
+    let fed = text.bytes().try_for_each(|byte| made.accept(u32::from(byte)));
+    fed.is_ok() && made.may_end()
+}
+
+/// Calls without the marker of their family, or with another one, are held to their schemas; `J` stands for the value of
+/// an argument that must be a whole number.
+#[test]
+fn calls_are_held_to_their_schemas_however_they_begin() {
+    let properties = json!({ "n": { "type": "integer" } });
+    let parameters = json!({ "type": "object", "properties": properties, "required": ["n"],
+        "additionalProperties": false });
+    let tools = [Tool { name: "f".to_owned(), parameters, ..Tool::default() }];
+    let calls = [
+        ("<|python_tag|>", "{\"name\": \"f\", \"parameters\": {\"n\": J}}"),
+        ("<|python_tag|>", " \n{\n \"name\":\"f\" ,\"parameters\":\n{\"n\": J}\n}"),
+        ("<|python_tag|>", "{\"type\": \"function\", \"name\": \"f\", \"parameters\": {\"n\": J}}"),
+        ("<|python_tag|>", "<think>{</think>{\"name\": \"f\", \"parameters\": {\"n\": J}}"),
+        (
+            "<|python_tag|>",
+            "{\"name\": \"f\", \"parameters\": {\"n\": J}}; {\"name\": \"f\", \"parameters\": {\"n\": J}}",
+        ),
+        ("", "{\"name\": \"f\", \"arguments\": {\"n\": J}}"),
+        ("<|python_start|>", "[f(n=J)]"),
+        ("<|python_start|>", "[ f(n=J), f(n=J)]"),
+        (
+            "<tool_call><function=<parameter=",
+            "So <function=f>\n<parameter=n>\nJ\n</parameter>\n</function>",
+        ),
+        (
+            "<tool_call><function=<parameter=",
+            "<function=f>\n<parameter=n>\nJ\n</parameter>\n</function>\n</tool_call>",
+        ),
+        (
+            "｜DSML｜",
+            "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"n\" string=\"false\">J\
+             </｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+        ),
+        ("[TOOL_CALLS][ARGS]", "[TOOL_CALLS]f[CALL_ID]abcDEF123[ARGS]{\"n\": J}"),
+        ("<arg_key>", "<tool_call>f<arg_key>n</arg_key>\n<arg_value>J</arg_value>\n</tool_call>"),
+        ("<arg_key>", "<tool_call>f\n<arg_key>n</arg_key><arg_value>J</arg_value></tool_call>"),
+        (
+            "<|channel|><|message|>",
+            "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"n\": J}",
+        ),
+        (
+            "<|channel|><|message|>",
+            " to=functions.f<|channel|>commentary json<|message|>{\"n\": J}",
+        ),
+    ];
+    for (template, call) in calls {
+        let made = constraint(template, &tools).expect(template);
+        assert!(allows(&made, &call.replace('J', "12")), "{template}: {call}");
+        assert!(!allows(&made, &call.replace('J', "soon")), "{template}: {call}");
+    }
+    let answers = [
+        ("<|python_tag|>", "{\"name\": \"g\", \"parameters\": {\"n\": \"soon\"}}"),
+        ("<|python_tag|>", "{\"name\": \"f"),
+        ("<|python_tag|>", "{1, 2} is a set, and {\"name\": \"f\"} is none."),
+        ("<|python_tag|>", "It is {\"name\": \"f\"}."),
+        ("<|python_start|>", "[f](x) is a link, [g(n='soon')] is none"),
+        ("", "{}"),
+    ];
+    for (template, answer) in answers {
+        assert!(allows(&constraint(template, &tools).expect(template), answer), "{answer}");
+    }
 }
 
 /// A reply is calls as its maker writes them, or an answer that follows a schema, and nothing else.
@@ -221,9 +294,7 @@ fn a_reply_may_be_calls_or_follow_a_schema() {
             (format!("{answer}{calls}"), false),
             (format!("{calls}{answer}"), false),
         ] {
-            let mut made = made.clone();
-            let fed = text.bytes().try_for_each(|byte| made.accept(u32::from(byte)));
-            assert_eq!(fed.is_ok() && made.may_end(), is_allowed, "{template}: {text}");
+            assert_eq!(allows(&made, &text), is_allowed, "{template}: {text}");
         }
     }
 }

@@ -167,6 +167,10 @@ fn xlm_roberta_for_flash_attention_is_the_same_file() {
     };
     let mut folder = Folder::of(&config, &[]);
     let usual = bytes(&folder);
+    let says = |bytes: &[u8]| bytes.windows(22).any(|part| part == b"classifier.multi_label");
+    folder.change("config.json", |json| json["problem_type"] = json!("multi_label_classification"));
+    assert!(says(&bytes(&folder)) && !says(&usual));
+    folder.change("config.json", |json| json["problem_type"] = Value::Null);
     for end in ["weight", "bias"] {
         let mut renamed = |from: &[&str], to: &str| {
             let from: Vec<String> = from.iter().map(|stem| format!("bert.{stem}.{end}")).collect();

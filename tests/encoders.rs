@@ -203,6 +203,15 @@ fn embed_follows_the_modules_of_the_checkpoint() {
     assert!((length(&embed("bare.gguf", "--embd-normalize 2")) - 1.0).abs() < 1e-4);
     let refused = place.run("embed -m own.gguf -f long.txt -ngl 0");
     assert!(refused.code != Some(0) && refused.err.contains("256"), "{refused:?}");
+
+    // Vectors of several poolings side by side.
+    let path = place.path().join("bare/1_Pooling/config.json");
+    let mut pooling: Value =
+        serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    pooling["pooling_mode_cls_token"] = true.into();
+    std::fs::write(&path, pooling.to_string()).unwrap();
+    let refused = place.run("convert bare --outtype f16 --outfile both.gguf");
+    assert!(refused.code != Some(0) && refused.err.contains("several poolings"), "{refused:?}");
 }
 
 #[test]

@@ -821,6 +821,14 @@ impl Backend for Broken {
         self.inner.compile(segment, limits)
     }
 
+    fn next_segment(&self) -> bilayer_graph::SegmentId {
+        self.inner.next_segment()
+    }
+
+    fn free_segments(&mut self, from: bilayer_graph::SegmentId) {
+        self.inner.free_segments(from);
+    }
+
     fn submit(
         &mut self,
         segment: bilayer_graph::SegmentId,
@@ -951,6 +959,14 @@ impl Backend for Noting {
 
     fn compile(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<SegmentId, DeviceError> {
         self.cpu.compile(segment, limits)
+    }
+
+    fn next_segment(&self) -> SegmentId {
+        self.cpu.next_segment()
+    }
+
+    fn free_segments(&mut self, from: SegmentId) {
+        self.cpu.free_segments(from);
     }
 
     fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), DeviceError> {

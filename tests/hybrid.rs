@@ -12,7 +12,7 @@ use bilayer_engine::placement::Placing;
 use bilayer_engine::session::SequenceId;
 use bilayer_engine::session::{Overlap, Run, Session, Settings, Wanted, Warning};
 use bilayer_engine::{Error, Model};
-use bilayer_graph::{Backend, Facts, Graph, reference::Reference};
+use bilayer_graph::{Backend, Facts, Graph, SegmentId, reference::Reference};
 use bilayer_quant::Type;
 use bilayer_scheduler::{
     Budget, Machine, Offload, Placement, Plan, PlannedSegment, place, place_mapped,
@@ -892,7 +892,12 @@ fn errors_other_than_device_failures_are_returned() {
     for placement in placements(model.graph().layers() as usize) {
         let mut session = on(&model, pair(), &placement, settings());
         let sequence = session.open().unwrap();
+        let compiled = |session: &Session| -> Vec<SegmentId> {
+            session.backends().map(|backend| backend.next_segment()).collect()
+        };
+        let before = compiled(&session);
         let error = session.prefill(sequence, &some(100, 1), &mut |_| true).unwrap_err();
+        assert_eq!(compiled(&session), before, "what was compiled for the error is freed");
         let Error::Device(bilayer_graph::Error::NotFinite { label, .. }) = &error else {
             panic!("{error}")
         };

@@ -904,7 +904,7 @@ fn by_heads(ty: Type, [heads, rows, cols]: [usize; 3]) -> Graph {
     over(heads * cols, tensors, |r, a, _| {
         let route = r.route_all("route", heads);
         let stack = r.stack("w", |_| String::new(), [heads, rows, cols]).unwrap();
-        r.experts("x", Experts { input: a, route, stack, bias: None, out: a })
+        r.experts("x", Experts { input: a, route, stack, bias: None, factors: None, out: a })
     })
 }
 
@@ -968,7 +968,8 @@ fn routing_of_non_finite_logits_gives_valid_experts() {
         let wild = r.scale("wilder", wild, f32::MAX);
         let route = routed(r, wild, 8, &TWO);
         let stack = r.stack("w", |_| String::new(), [8, 16, 64]).unwrap();
-        let y = r.experts("y", Experts { input: a, route, stack, bias: None, out: a });
+        let y =
+            r.experts("y", Experts { input: a, route, stack, bias: None, factors: None, out: a });
         r.mix("x", y, route)
     });
     let mut backends: Vec<Box<dyn Backend>> = vec![Box::new(Reference::new())];
@@ -996,6 +997,8 @@ struct Stored {
     /// A tensor for each expert.
     split: bool,
     biased: bool,
+    /// A factor for each expert's products.
+    factored: bool,
     activation: Activation,
 }
 
@@ -1008,6 +1011,7 @@ const STORED: Stored = Stored {
     inner: 32,
     split: false,
     biased: false,
+    factored: false,
     activation: Activation::Silu,
 };
 
@@ -1018,7 +1022,8 @@ impl Stored {
 
     /// `mix(down(activation(gate(x)) * up(x)))`.
     fn graph(self) -> Graph {
-        let Stored { ty, up, experts, used, width, inner, split, biased, activation } = self;
+        let Stored { ty, up, experts, used, width, inner, split, biased, factored, activation } =
+            self;
         let mut tensors = Tensors::default().with("router", Type::F32, &[experts, width]);
         let stored =
             [("gate", ty, inner, width), ("up", up, inner, width), ("down", ty, width, inner)];
@@ -1030,6 +1035,7 @@ impl Stored {
                 false => tensors.with(name, ty, &[experts, rows, cols]),
             };
             tensors = tensors.with(&format!("{name}_bias"), Type::F32, &[experts, rows]);
+            tensors = tensors.with(&format!("{name}_factors"), Type::F32, &[experts]);
         }
         over(width, tensors, |r, a, _| {
             let route = routed(r, a, experts, &Route { used, ..TWO });
@@ -1038,7 +1044,9 @@ impl Stored {
                 let stack = r.stack(name, each, [experts, rows, cols]).unwrap();
                 let bias = format!("{name}_bias");
                 let bias = biased.then(|| r.expert_vectors(&bias, [experts, rows]).unwrap());
-                r.experts(name, Experts { input, route, stack, bias, out: input })
+                let factors = format!("{name}_factors");
+                let factors = factored.then(|| r.expert_factors(&factors, experts).unwrap());
+                r.experts(name, Experts { input, route, stack, bias, factors, out: input })
             };
             let gate = product(r, "gate", a, inner, width);
             let up = product(r, "up", a, inner, width);
@@ -1066,6 +1074,8 @@ fn experts_of_every_shape() {
         STORED,
         Stored { biased: true, ..STORED },
         Stored { biased: true, activation: Activation::ClampedSwiglu, ..STORED },
+        Stored { factored: true, experts: 5, ..STORED },
+        Stored { factored: true, ..Stored::of(Type::NVFP4) },
         Stored { activation: Activation::ClampedSwiglu, ..Stored::of(Type::MXFP4) },
         Stored { split: true, biased: true, ..STORED },
         Stored { experts: 3, used: 3, inner: 96, ..STORED },
@@ -1080,7 +1090,8 @@ fn experts_of_every_shape() {
         let bound = if floats { FLOAT_BOUND } else { 2.0 * INT8_BOUND };
         // One token, fewer than the GEMM kernels take, and many of the same expert.
         let steps: Vec<_> = [1, 2, 9, 80].map(Owned::tokens).into();
-        let compared = if shape.split && shape.biased { compare_variants } else { compare };
+        let is_odd = shape.split && shape.biased || shape.factored;
+        let compared = if is_odd { compare_variants } else { compare };
         compared(&format!("{shape:?}"), &shape.graph(), limits(), &steps, bound);
     }
 }
@@ -1107,7 +1118,7 @@ fn experts_of_wanted_rows_and_of_none() {
         let a = r.rows_wanted("rows", a);
         let route = routed(r, a, 8, &TWO);
         let stack = r.stack("w", |_| String::new(), [8, 96, 64]).unwrap();
-        r.experts("x", Experts { input: a, route, stack, bias: None, out: a })
+        r.experts("x", Experts { input: a, route, stack, bias: None, factors: None, out: a })
     });
     let steps = [
         Owned { outputs: vec![0, 3, 4, 8], ..Owned::tokens(9) },
@@ -1130,7 +1141,7 @@ fn products_without_an_expert_are_zero() {
         let route = r.embed("route", routes);
         let product = |r: &mut Recorder<'_>, name: &'static str, input, rows, cols| {
             let stack = r.stack(name, |_| String::new(), [RESIDENTS, rows, cols]).unwrap();
-            r.experts(name, Experts { input, route, stack, bias: None, out: input })
+            r.experts(name, Experts { input, route, stack, bias: None, factors: None, out: input })
         };
         let gate = product(r, "gate", a, inner, width);
         let up = product(r, "up", a, inner, width);

@@ -11,7 +11,7 @@ use bilayer::bench::{self, Test};
 use bilayer::convert::Convert;
 use bilayer::quantize::{self, Calibration, Event, Job, Method, Quantize, mix};
 use bilayer::{
-    Builder, Cancel, Encode, Error, Function, Message, MetadataOverride, Model, Norm, Numa,
+    Builder, Cancel, Encode, Error, Excess, Function, Message, MetadataOverride, Model, Norm, Numa,
     Pooling, Reply, Request, Tools, extract, route,
 };
 use bilayer_cpu::level::Level;
@@ -69,6 +69,13 @@ fn rerank_scores_pairs_of_query_and_document() {
     let long = model.rerank(&"a ".repeat(9000), &["b"]).unwrap_err();
     assert!(long.to_string().contains("longer than the context"), "{long}");
     assert_eq!(long.exit_code() as u8, 75, "{long}");
+    // Documents are truncated, and nothing is scored without one.
+    model.set_excess(Excess::Truncate);
+    let long = "b c d ".repeat(9000);
+    let cut = model.rerank("a b", &[&*long, "b c d"]).unwrap();
+    assert!(cut[0].is_finite() && cut[0] != cut[1], "{cut:?}");
+    let error = model.rerank(&long, &["b"]).unwrap_err();
+    assert!(error.to_string().contains("longer than the context"), "{error}");
 }
 
 #[test]
@@ -91,6 +98,20 @@ fn classify_gives_every_label_its_probability() {
     refused(model.rerank("a b", &["abc"]), "Model::classify");
     let pairs = model.classify(&[("a b c", "z y x"), ("a b c", "d")]).unwrap();
     assert!(pairs[0] != texts[0] && pairs[0] != pairs[1], "{pairs:?}");
+
+    // Of labels that may hold together, each has a probability of its own.
+    let key = MetadataOverride::new("{arch}.classifier.multi_label", true);
+    let path = folder.path().join("classifier.gguf");
+    let mut model = Model::builder(path).gpu_layers(0).metadata(key).open().unwrap();
+    let own = model.classify(&["a b c"]).unwrap().remove(0);
+    let odds = |p: f32| (p / (1.0 - p)).ln();
+    for (own, exclusive) in own.windows(2).zip(texts[0].windows(2)) {
+        let expected = (exclusive[0].probability / exclusive[1].probability).ln();
+        let found = odds(own[0].probability) - odds(own[1].probability);
+        assert!((found - expected).abs() < 1e-3, "{own:?} {exclusive:?}");
+    }
+    let sum: f32 = own.iter().map(|label| label.probability).sum();
+    assert!((sum - 1.0).abs() > 1e-3, "{own:?}");
 }
 
 #[test]
@@ -148,7 +169,7 @@ fn every_call_can_be_cancelled() {
     assert_eq!(embedder.embed(&["a b"]).unwrap().len(), 1);
     assert!(decoder.logits("ab").unwrap().rows() > 0);
     // No memory is taken for logits that the context does not allow.
-    let error = decoder.logits(vec![1; 30_000_000]).err().expect("an error");
+    let error = decoder.logits(vec![1; 30_000_000]).expect_err("too long");
     assert!(error.to_string().contains("context") && error.exit_code() as u8 == 75, "{error}");
     refused(embedder.extract(&["a b"], &options), "does not label tokens");
 }

@@ -700,6 +700,17 @@ const VARIANTS: &[Variant] = &[
     },
     EXPERTS,
     Variant {
+        name: "factors of matrices",
+        optional: &[
+            "token_embd.scale",
+            "blk.0.attn_q.scale",
+            "blk.0.ffn_gate_exps.scale",
+            "blk.1.ffn_up_exps.scale",
+            "blk.2.ffn_down_exps.scale",
+        ],
+        ..EXPERTS
+    },
+    Variant {
         name: "experts apart, and scored otherwise",
         optional: &[
             "blk.0.ffn_gate.0.weight",

@@ -248,12 +248,17 @@ fn metadata_is_replaced_by_flags() {
         logits("--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 16 --yarn-attn-factor 2"),
         yarn
     );
+    assert_eq!(
+        logits("--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 16 --yarn-ext-factor 0"),
+        scaled
+    );
     assert_eq!(std::fs::read(place.path().join("model.gguf")).unwrap(), before);
     for (flags, code, part) in [
         ("--override-kv llama.block_count=str:2", 65, "key llama.block_count cannot become"),
         ("--override-kv llama.block_count=int:-2", 65, "an integer of 32 bits"),
         ("--override-kv llama.block_count", 2, "expected KEY=TYPE:VALUE"),
         ("--rope-scale 0", 2, "a number above 0"),
+        ("--yarn-ext-factor=-1", 2, "a number of at least 0"),
         ("--rope-scaling yarn", 65, "rope.scaling.factor"),
         ("--rope-scale 2 --rope-freq-scale 2", 2, "--rope-freq-scale"),
     ] {

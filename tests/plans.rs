@@ -283,7 +283,7 @@ fn q4_k_m(name: &str) -> Option<Type> {
     let more = layer.is_some_and(more);
     Some(match name {
         _ if name.contains("_norm.") => Type::F32,
-        _ if ["bias", "rope_freqs", "_norm_2.", "layer_output_scale"]
+        _ if ["bias", "rope_freqs", "_norm_2.", "layer_output_scale", ".scale"]
             .iter()
             .any(|part| name.contains(part)) =>
         {

@@ -120,6 +120,9 @@ fn store(row: u32, column: u32, columns: u32, sum: f32, other: f32) {
 {% else %}
     var y = sum * factor;
 {% endif %}
+{% if factors %}
+    y *= vectors[params.bias + expert_row / params.rows];
+{% endif %}
 {% if bias %}
     y += vectors[params.bias + row{% if experts %} + expert_row{% endif %}];
 {% endif %}

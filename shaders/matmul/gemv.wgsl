@@ -1,5 +1,5 @@
 {# Variant: type (its loader and planes), layout, ints, strided, slots, rows (R), columns (N), matrices, bias,
-   residual, gate (the name of an activation, or none), experts (none; "pair": a column is a row and a slot in its route;
+   factors, residual, gate (the name of an activation, or none), experts (none; "pair": a column is a row and a slot in its route;
    "group": the columns of a workgroup belong to one expert), ragged (x ends within the last unit), unroll (pieces of floats
    in flight), threads, subgroup. #}
 // GEMV: products of a matrix (or several with one input) with {{ columns }} columns. A workgroup computes {{ rows }}
@@ -219,6 +219,9 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
         var y{{ r }} = gated(vec4<f32>(total{{ r }}_{{ c }}), vec4<f32>(total{{ rows + r }}_{{ c }})).x;
 {% else %}
         var y{{ r }} = total{{ r }}_{{ c }};
+{% endif %}
+{% if factors %}
+        y{{ r }} *= vectors[params.bias + expert_row / params.rows];
 {% endif %}
 {% if bias %}
         y{{ r }} += vectors[params.bias + row{{ r }}{% if experts %} + expert_row{% endif %}];

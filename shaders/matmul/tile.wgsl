@@ -195,6 +195,9 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
 {% else %}
             var y = sum{{ i }}_{{ c }};
 {% endif %}
+{% if factors %}
+            y *= vectors[params.bias + expert_row / params.rows];
+{% endif %}
 {% if bias %}
             y += vectors[params.bias + row{{ i }}{% if experts %} + expert_row{% endif %}];
 {% endif %}

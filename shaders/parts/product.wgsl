@@ -8,7 +8,7 @@ struct Params {
     units: u32,
     rows: u32, // of all matrices together
     row_blocks: u32,
-    bias: u32, // offset in `vectors`, in floats
+    bias: u32, // offset of the bias or of factors in `vectors`, in floats
     matrices: array<vec4<u32>, 3>, // base, blocks, the first row
     route: vec2<u32>, // in floats
     used: u32, // experts per row

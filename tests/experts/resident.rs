@@ -2,7 +2,9 @@
 //! fails.
 
 use bilayer_engine::session::{EXCHANGES, REVIEW_STEPS};
+use bilayer_gguf::File;
 use bilayer_graph::reference::Reference;
+use bilayer_quant::Type;
 use bilayer_scheduler::{ExpertCache, ExpertUses, mixtures};
 
 use super::*;
@@ -12,6 +14,26 @@ fn biased() -> Model {
     let sizes = [("vocab_size", 1000), ("context_length", 2048), ("expert_count", 32)];
     let bytes = support::words::tiny_of_sizes("gpt-oss", &sizes);
     Model::from_bytes("biased", bytes).unwrap()
+}
+
+/// A mixture of three layers whose 32 experts have factors.
+fn factored() -> Model {
+    let sizes = [("vocab_size", 1000), ("context_length", 2048), ("expert_count", 32)];
+    let plain =
+        File::from_bytes("plain", support::words::tiny_of_sizes("qwen3moe", &sizes)).unwrap();
+    let optional: Vec<String> = ["gate", "up", "down"]
+        .iter()
+        .flat_map(|name| (0..3).map(move |layer| format!("blk.{layer}.ffn_{name}_exps.scale")))
+        .collect();
+    let optional: Vec<&str> = optional.iter().map(String::as_str).collect();
+    let raised = |name: &str, values: &mut [f32]| {
+        if name.ends_with(".scale") {
+            values.iter_mut().for_each(|value| *value += 1.0);
+        }
+    };
+    let metadata = plain.metadata();
+    let bytes = support::model::random_bytes(metadata, Type::F32, &optional, 7, &raised);
+    Model::from_bytes("factored", bytes).unwrap()
 }
 
 /// A cache for a share of all experts.
@@ -74,7 +96,7 @@ fn greedy(session: &mut Session, steps: usize) -> Vec<Vec<f32>> {
 
 #[test]
 fn resident_experts_give_the_bits_of_the_cpu() {
-    for model in [mixture(), biased()] {
+    for model in [mixture(), biased(), factored()] {
         let expected = conversation(&mut alone(&model), LONG);
         for placing in placings(&model) {
             let mut session = placed(&model, cpu_as_gpu(), settings(), &placing);
@@ -95,7 +117,7 @@ fn resident_experts_give_the_bits_of_the_cpu() {
 
 #[test]
 fn experts_are_exchanged_for_those_that_are_used_and_answers_stay() {
-    [mixture(), biased()].iter().for_each(experts_are_exchanged);
+    [mixture(), biased(), factored()].iter().for_each(experts_are_exchanged);
 }
 
 fn experts_are_exchanged(model: &Model) {
@@ -310,6 +332,7 @@ const MODEL_BOUND: f64 = 1e-4;
 fn a_gpu_with_resident_experts_gives_the_answers_of_the_cpu() {
     a_gpu_with_resident_experts(&mixture(), &PROVED[..1]);
     a_gpu_with_resident_experts(&biased(), &PROVED);
+    a_gpu_with_resident_experts(&factored(), &PROVED[..1]);
 }
 
 fn a_gpu_with_resident_experts(model: &Model, variants: &[&str]) {

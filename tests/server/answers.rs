@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::support::http::Server;
+use super::support::program::Place;
 use super::{chat, with};
 
 /// The texts of tokens up to a stop text are those of the answer: entries of the stop text itself are left out.
@@ -105,6 +106,40 @@ fn calls_are_not_followed_by_line_breaks_without_end() {
         let cut = ask(json!({ "max_tokens": length }));
         assert_eq!(cut["finish_reason"], reason, "{length}: {cut}");
     }
+}
+
+/// A template that refuses several calls in one message gets no answer with several, and one message for each of a request.
+#[test]
+fn an_answer_makes_one_call_where_the_template_shows_one() {
+    let template = "{% for m in messages %}{% if m.tool_calls and m.tool_calls | length > 1 %}\
+                    {{ raise_exception('one call at a time') }}{% endif %}\
+                    {{ m.role ~ m.content ~ m.tool_calls }}{% endfor %}{{ tools }}{# <tool_call> #}";
+    let place = Place::new();
+    let file = place.file("template.jinja", template);
+    let flags = format!("-np 1 -c 4096 --chat-template-file {}", file.display());
+    let server = Server::start_in(place, &flags);
+    let none = json!({ "type": "object", "properties": {}, "additionalProperties": false });
+    let tool = json!({ "type": "function", "function": { "name": "now", "parameters": none } });
+    let call = |id: &str| json!({ "id": id, "type": "function", "function": { "name": "now", "arguments": "{}" } });
+    let result = |id: &str| json!({ "role": "tool", "tool_call_id": id, "content": "noon" });
+    let ask = |more: Value| {
+        let body = json!({
+            "messages": [
+                { "role": "user", "content": "call" },
+                { "role": "assistant", "content": "", "tool_calls": [call("a"), call("b")] },
+                result("a"), result("b"),
+            ],
+            "tools": [tool], "tool_choice": "required", "temperature": 0, "max_tokens": 60,
+            "logit_bias": [["\n", 100]], "logprobs": true,
+        });
+        let found = server.post("/v1/chat/completions", &with(body, &more)).good();
+        let tokens = found["choices"][0]["logprobs"]["content"].clone();
+        let tokens = tokens.as_array().unwrap().iter();
+        tokens.map(|entry| entry["token"].as_str().unwrap()).collect::<String>()
+    };
+    // Another call may follow only after line breaks.
+    assert!(!ask(json!({})).contains("</tool_call>\n"));
+    assert!(ask(json!({ "parallel_tool_calls": true })).contains("</tool_call>\n"));
 }
 
 /// llama-server's `post_sampling_probs`: the samplers and the grammar have dropped the others.

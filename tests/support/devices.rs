@@ -134,6 +134,14 @@ impl Backend for Queued {
         })
     }
 
+    fn next_segment(&self) -> SegmentId {
+        self.wait(|inner| inner.next_segment())
+    }
+
+    fn free_segments(&mut self, from: SegmentId) {
+        self.wait(move |inner| inner.free_segments(from));
+    }
+
     fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), Error> {
         let step = Owned::new(step);
         let (delay, times, failure) = (self.delay, self.times.clone(), self.failure.clone());
@@ -360,6 +368,14 @@ impl Backend for Failing {
     fn compile(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<SegmentId, Error> {
         self.check(Call::Compile)?;
         self.inner.compile(segment, limits)
+    }
+
+    fn next_segment(&self) -> SegmentId {
+        self.inner.next_segment()
+    }
+
+    fn free_segments(&mut self, from: SegmentId) {
+        self.inner.free_segments(from);
     }
 
     fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), Error> {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bilayer_engine::Error as Engine;
 use bilayer_engine::encode::extract::{Entity, Options};
 use bilayer_engine::encode::route::{Route, Router};
-use bilayer_engine::encode::{Encoder, Excess, Input, Norm, probabilities};
+use bilayer_engine::encode::{Encoder, Excess, Input, Norm};
 
 use crate::model::Running;
 use crate::{Error, Model};
@@ -58,7 +58,7 @@ impl<'t> Text<'t> {
 pub struct Label {
     /// Its name in the model file.
     pub name: String,
-    /// Its probability; the labels of a text exclude each other, so theirs sum to 1.
+    /// Its probability; those of a text's labels sum to 1, unless the model says that several labels may hold.
     pub probability: f32,
 }
 
@@ -161,11 +161,12 @@ impl Model {
         if names.is_empty() {
             return Err(purpose("embeddings", "scores; open a classifier"));
         }
+        let labelling = encoder.labelling();
         let inputs = texts.iter().map(|text| text.into().input());
         rows(encoder, excess, inputs, |row| {
             let label =
                 |(name, probability): (&String, f32)| Label { name: name.clone(), probability };
-            names.iter().zip(probabilities(row)).map(label).collect()
+            names.iter().zip(labelling.probabilities(row)).map(label).collect()
         })
     }
 

@@ -55,11 +55,11 @@ struct Form {
 
 impl Form {
     fn of(model: &Opened, chat: &Conversation, tools: &Tools, turn: &Turn) -> Result<Form, Error> {
-        let source = chat.template().source();
+        let (template, source) = (chat.template(), chat.template().source());
         Ok(Form {
-            stops: chat.template().stops(model.tokenizer()),
+            stops: template.stops(model.tokenizer()),
             parser: Some(tools.parser(source, &turn.end)),
-            calls: tools.constraint(model, source, Tools::reasoning(source, &turn.end))?,
+            calls: tools.constraint(model, template, Tools::reasoning(source, &turn.end))?,
         })
     }
 }
@@ -304,9 +304,12 @@ impl Model {
         self.model.name()
     }
 
-    /// Tokens that a prompt and its answer may have together.
+    /// Tokens that a prompt and its answer may have together, or a text of an encoder.
     pub fn context(&self) -> usize {
-        self.session().context()
+        match &self.running {
+            Running::Decoder(session, _) => session.context(),
+            Running::Encoder(encoder) => encoder.longest(),
+        }
     }
 
     /// What runs where, and the memory that it takes.

@@ -102,7 +102,7 @@ typedef struct {
   size_t threads;
   // Opens an encoder with a classification head for embeddings.
   bool embeddings;
-  // Which GPU, as `bilayer devices` prints it; NULL: the first.
+  // Which GPU, as `bilayer devices` prints it; NULL: all discrete GPUs, else the best one.
   const char *device;
   // A chat template, or the name of one, in place of the model's own; NULL: the model's own.
   const char *chat_template;

@@ -38,7 +38,7 @@ pub struct BilayerOptions {
     pub threads: usize,
     /// Opens an encoder with a classification head for embeddings.
     pub embeddings: bool,
-    /// Which GPU, as `bilayer devices` prints it; NULL: the first.
+    /// Which GPU, as `bilayer devices` prints it; NULL: all discrete GPUs, else the best one.
     pub device: *const c_char,
     /// A chat template, or the name of one, in place of the model's own; NULL: the model's own.
     pub chat_template: *const c_char,

@@ -1,5 +1,6 @@
 //! A constraint: a grammar, the text so far, and which tokens may come next.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread;
 
@@ -9,14 +10,11 @@ use llguidance::{Logger, Matcher, TokenParser};
 
 use crate::grammar::{Prepared, reason, top_level};
 use crate::schema::trials::{self, Trials};
-use crate::trigger::{Tags, Trigger};
+use crate::trigger::{Starts, Tags, Trigger};
 use crate::{Error, Grammar, Limits, Mask, Tokens, lark};
 
 /// Stack of the thread that compiles a grammar: llguidance follows references between rules recursively.
 const STACK_BYTES: usize = 128 << 20;
-
-/// White space tokens allowed between a trigger and the text that the grammar describes.
-const BLANKS_MAX: usize = 2;
 
 /// Follows a text token by token and says which tokens may come next.
 ///
@@ -91,10 +89,25 @@ impl Constraint {
         self.triggered(text, Trigger::optional)
     }
 
-    /// Like [`once`](Constraint::once), but `text` means nothing between `tags`.
+    /// Lets the grammar begin at the first of `starts`, which it describes as well, and which mean nothing between
+    /// `tags`. The text up to there is free and may end. Two tokens of white space are allowed after a text of `starts`.
     #[must_use]
-    pub fn once_outside(self, text: &str, tags: Tags<'_>) -> Constraint {
-        self.triggered(text, |tokens, text| Trigger::optional(tokens, text).outside(tags))
+    pub fn once_outside(mut self, starts: Starts<'_>, tags: Tags<'_>) -> Constraint {
+        let tokens = &self.tokens;
+        let mut begun: HashMap<Vec<u8>, Matcher> = HashMap::new();
+        let accepts = |text: &[u8], rest: &[u8]| {
+            let matcher = begun.entry(text.to_vec()).or_insert_with(|| {
+                let mut matcher = self.matcher.clone();
+                // One that cannot read the text accepts nothing behind it.
+                let _ = matcher.consume_tokens(&tokens.tokens_of(text));
+                matcher
+            });
+            let rest = tokens.tokens_of(rest);
+            matcher.validate_tokens(&rest).is_ok_and(|taken| taken == rest.len())
+        };
+        self.stage = Stage::Waiting(Trigger::starts(tokens, starts, tags, accepts));
+        self.mask = None;
+        self
     }
 
     fn triggered(
@@ -161,8 +174,9 @@ impl Constraint {
         match &mut self.stage {
             _ if is_end => self.stage = Stage::Ended,
             Stage::Waiting(trigger) => {
-                if trigger.push(token) {
-                    self.stage = Stage::Gap { left: BLANKS_MAX, trigger: trigger.clone() };
+                if let Some(begun) = trigger.push(token) {
+                    self.stage = Stage::Gap { left: begun.blanks, trigger: trigger.clone() };
+                    self.read(&begun.text)?;
                 }
             }
             Stage::Gap { left, trigger } if *left > 0 && trigger.blanks().allows(token) => {
@@ -176,6 +190,12 @@ impl Constraint {
             _ => self.follow(token)?,
         }
         Ok(())
+    }
+
+    /// Lets the grammar read the text that it begins with.
+    fn read(&mut self, text: &[u8]) -> Result<(), Error> {
+        let tokens = self.tokens.tokens_of(text);
+        self.matcher.consume_tokens(&tokens).map_err(|error| stuck(&error.to_string()))
     }
 
     /// Lets the grammar consume a token that it allows.

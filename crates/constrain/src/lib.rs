@@ -47,7 +47,7 @@ pub use grammar::Grammar;
 pub use limits::Limits;
 pub use mask::Mask;
 pub use tokens::{Token, Tokens};
-pub use trigger::Tags;
+pub use trigger::{Starts, Tags};
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use llguidance::toktrie::SimpleVob;
 
-use crate::{Constraint, Error, Grammar, Limits, Mask, Tags, Token, Tokens};
+use crate::{Constraint, Error, Grammar, Limits, Mask, Starts, Tags, Token, Tokens};
 
 /// The texts of the tokens: one per byte, and a few longer ones.
 pub fn texts() -> Vec<Vec<u8>> {
@@ -185,7 +185,9 @@ fn a_grammar_begins_after_its_trigger() {
 /// A model may mention a call while it reasons.
 #[test]
 fn a_trigger_means_nothing_between_tags() {
-    let made = constraint(&Grammar::json_schema(r#"{"const": true}"#));
+    let made = constraint(&Grammar::lark(r#"start: "<call>true""#));
+    let texts = ["<call>".to_owned()];
+    let starts = Starts { texts: &texts, first: None };
     let tags = |is_open| Tags { open: "<t>", close: "</t>", is_open };
     let cases = [
         (false, "a <call>", true),
@@ -200,7 +202,7 @@ fn a_trigger_means_nothing_between_tags() {
         (true, "a</t\u{3e}</call><c<call>", true),
     ];
     for (is_open, text, is_found) in cases {
-        let mut made = made.clone().once_outside("<call>", tags(is_open));
+        let mut made = made.clone().once_outside(starts, tags(is_open));
         for byte in text.bytes() {
             assert!(made.may_end(), "{text}");
             made.accept(u32::from(byte)).unwrap();
@@ -209,6 +211,61 @@ fn a_trigger_means_nothing_between_tags() {
         assert_eq!(made.may_end(), !is_found, "{text}");
         assert_eq!(made.mask().unwrap().allows(u32::from(b'x')), !is_found, "{text}");
         assert!(made.mask().unwrap().allows(u32::from(b't')), "{text}");
+    }
+}
+
+/// Each beginning leads to its own part of the grammar, as text or as a control token.
+#[test]
+fn a_grammar_may_begin_in_several_ways() {
+    let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
+    let controls = [Token::Control(b"<s>"), Token::Control(b"<s>>"), Token::Control(b"<end>")];
+    let longer = ["ll>a", "ll>b", "{y", " {x", "<c>b", "<c>a"];
+    let longer = longer.iter().map(|text| Token::Text(text.as_bytes()));
+    let tokens = bytes.iter().map(|byte| Token::Text(byte)).chain(controls).chain(longer);
+    let tokens = Tokens::new(tokens, &[258]).unwrap();
+    let lark = "start: \"<call>\" \"a\" | \"<c>\" \"b\" | T | \"-\" <[257]> \"d\"\nT: /\\{[a-z]*/ & ~/\\{x.*/";
+    let made = Constraint::new(&tokens, &Grammar::lark(lark), Limits::default()).unwrap();
+    let texts = ["<call>", "<c>", "-<s>>"].map(str::to_owned);
+    let starts = Starts { texts: &texts, first: Some(b'{') };
+    let tags = |is_open| Tags { open: "<t>", close: "</t>", is_open };
+    let cases = [
+        (false, "x<call>", "a", "bd{"),
+        (false, "x<c>", "b", "ad{"),
+        (false, "-<s>>", "d", "ab{"),
+        (false, " {", "ab", "x{"),
+        (false, "<t>{</t>{", "ab", "x{"),
+        (true, "{</t>{y", "abx", "{"),
+        // A brace begins the grammar only as the first character.
+        (false, "a{", "x{", ""),
+        (true, "{", "x{", ""),
+    ];
+    // A token may begin the grammar and go on, but only as the grammar does.
+    let mut whole = made.clone().once_outside(starts, tags(false));
+    let allowed = |made: &mut Constraint| -> Vec<u32> {
+        made.mask().unwrap().iter().filter(|&id| id > 258).collect()
+    };
+    assert_eq!(allowed(&mut whole), [259, 260, 261, 263]);
+    let mut parts = whole.clone();
+    for byte in "<ca".bytes() {
+        parts.accept(u32::from(byte)).unwrap();
+    }
+    assert_eq!(allowed(&mut parts), [259, 261, 262, 263]);
+    for tokens in [&[261][..], &[263], &[60, 99, 97, 259]] {
+        let mut made = whole.clone();
+        tokens.iter().for_each(|&id| made.accept(id).unwrap());
+        assert!(made.may_end(), "{tokens:?}");
+    }
+    for (is_open, text, allowed, refused) in cases {
+        let mut made = made.clone().once_outside(starts, tags(is_open));
+        for byte in text.bytes() {
+            made.accept(u32::from(byte)).unwrap_or_else(|error| panic!("{text}: {error}"));
+        }
+        let mask = made.mask().unwrap();
+        for (letters, is_allowed) in [(allowed, true), (refused, false)] {
+            for letter in letters.bytes() {
+                assert_eq!(mask.allows(u32::from(letter)), is_allowed, "{text} and {letter}");
+            }
+        }
     }
 }
 

@@ -87,6 +87,37 @@ impl Tokens {
         self.trie().vocab_size()
     }
 
+    /// Tokens that spell a text: control tokens where it has their names.
+    pub(crate) fn tokens_of(&self, text: &[u8]) -> Vec<u32> {
+        let trie = self.trie();
+        let (mut tokens, mut start, mut at) = (Vec::new(), 0, 0);
+        while at < text.len() {
+            let Some((control, len)) = self.control(&text[at..]) else {
+                at += 1;
+                continue;
+            };
+            tokens.extend(trie.greedy_tokenize(&text[start..at]));
+            tokens.push(control);
+            at += len;
+            start = at;
+        }
+        tokens.extend(trie.greedy_tokenize(&text[start..]));
+        tokens
+    }
+
+    /// The control token with the longest name that `text` begins with, and the bytes of the name.
+    fn control(&self, text: &[u8]) -> Option<(u32, usize)> {
+        let trie = self.trie();
+        let mut node = trie.child_at_byte(trie.root(), TokTrie::SPECIAL_TOKEN_MARKER)?;
+        let mut found = None;
+        for (len, &byte) in (1..).zip(text) {
+            let Some(next) = trie.child_at_byte(node, byte) else { break };
+            node = next;
+            found = node.token_id().map(|id| (id, len)).or(found);
+        }
+        found
+    }
+
     pub(crate) fn trie(&self) -> &TokTrie {
         self.shared.factory.tok_env().tok_trie()
     }

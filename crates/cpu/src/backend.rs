@@ -399,6 +399,17 @@ impl Backend for Cpu {
         Ok(SegmentId(self.segments.len() as u32 - 1))
     }
 
+    fn next_segment(&self) -> SegmentId {
+        SegmentId(self.segments.len() as u32)
+    }
+
+    fn free_segments(&mut self, from: SegmentId) {
+        // An open run ends first; its error is irrelevant.
+        let _ = self.finish();
+        self.pool.forget();
+        self.segments.truncate(from.0 as usize);
+    }
+
     fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), GraphError> {
         self.finish()?;
         let count = self.segments.len();

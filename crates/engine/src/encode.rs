@@ -22,6 +22,8 @@ pub struct Encoder {
     sequences: Vec<SequenceId>,
     wanted: Wanted,
     labels: Vec<String>,
+    /// Which of them may hold together.
+    labelling: Labelling,
     /// Most tokens of a text.
     longest: usize,
     norm: Norm,
@@ -72,13 +74,14 @@ impl Encoder {
         session.purpose().apply(&mut config);
         let rows = config.pooling_recorded();
         let most = session.limits().sequences;
+        let most_tokens = session.context().min(session.limits().tokens);
         let sequences = (0..most).map(|_| session.open()).collect::<Result<_, _>>()?;
         let metadata = model.file().metadata();
         let key = |name: &str| format!("{}.{name}", model.config().architecture);
         let longest = metadata.opt_count(&key("max_seq_length")).map_err(Error::File)?;
         let scales = metadata.opt_bool(&key("normalize_embeddings")).map_err(Error::File)?;
         Ok(Encoder {
-            longest: longest.map_or(session.context(), |longest| longest.min(session.context())),
+            longest: longest.map_or(most_tokens, |longest| longest.min(most_tokens)),
             norm: if scales == Some(false) { Norm::None } else { Norm::P(2) },
             session,
             tokenizer: model.tokenizer().clone(),
@@ -87,6 +90,10 @@ impl Encoder {
                 Pooling::None => Wanted::All,
                 Pooling::Cls => Wanted::First,
                 Pooling::Mean | Pooling::Last => Wanted::Last,
+            },
+            labelling: match config.head.multi_label {
+                true => Labelling::AnyOf,
+                false => Labelling::OneOf,
             },
             labels: if config.scores { config.head.labels } else { Vec::new() },
             cancel: Cancel::new(),
@@ -112,14 +119,17 @@ impl Encoder {
     /// The vocabulary cannot express the text; [`Error::TooLong`].
     pub fn tokens(&self, input: Input<'_>, excess: Excess) -> Result<Vec<u32>, Error> {
         let Encoder { tokenizer, .. } = self;
-        let mut ids = self::tokens(tokenizer, input)?;
+        let (mut ids, before) = parts(tokenizer, input)?;
         let last = ids.last().copied().filter(|_| tokenizer.adds_eos());
         let (tokens, context) = (ids.len(), self.longest);
         if tokens > context {
-            if excess == Excess::Refuse {
+            let most = context - usize::from(last.is_some());
+            // Of a pair the second text is cut, of which something must be left.
+            let is_fixed = input.pair.is_some() && before >= most;
+            if excess == Excess::Refuse || is_fixed {
                 return Err(Error::TooLong { tokens, context });
             }
-            ids.truncate(context - usize::from(last.is_some()));
+            ids.truncate(most);
             ids.extend(last);
         }
         Ok(ids)
@@ -241,6 +251,11 @@ impl Encoder {
         }
     }
 
+    /// Which labels of a text may hold together.
+    pub fn labelling(&self) -> Labelling {
+        self.labelling
+    }
+
     /// The underlying session.
     pub fn session(&self) -> &Session {
         &self.session
@@ -257,16 +272,24 @@ impl Encoder {
 /// # Errors
 /// The vocabulary cannot express the text.
 pub fn tokens(tokenizer: &Tokenizer, input: Input<'_>) -> Result<Vec<u32>, Error> {
+    parts(tokenizer, input).map(|(ids, _)| ids)
+}
+
+/// The tokens of an input, and how many of them there are before its second text.
+fn parts(tokenizer: &Tokenizer, input: Input<'_>) -> Result<(Vec<u32>, usize), Error> {
     let whole = Encode { add_special: true, parse_special: false };
     let mut ids = tokenizer.encode(input.text, whole).map_err(Error::Text)?;
-    if let Some(second) = input.pair {
-        let last = ids.last().copied().filter(|_| tokenizer.adds_eos());
-        let between = tokenizer.sep().filter(|_| tokenizer.adds_sep());
-        ids.extend(between);
-        ids.extend(tokenizer.encode(second, Encode::default()).map_err(Error::Text)?);
-        ids.extend(last);
-    }
-    Ok(ids)
+    let Some(second) = input.pair else {
+        let before = ids.len();
+        return Ok((ids, before));
+    };
+    let last = ids.last().copied().filter(|_| tokenizer.adds_eos());
+    let between = tokenizer.sep().filter(|_| tokenizer.adds_sep());
+    ids.extend(between);
+    let before = ids.len();
+    ids.extend(tokenizer.encode(second, Encode::default()).map_err(Error::Text)?);
+    ids.extend(last);
+    Ok((ids, before))
 }
 
 /// Scales a row to length 1; a row of zeros is unchanged.
@@ -302,17 +325,39 @@ impl Norm {
     /// Scales a row; a row of zeros is unchanged. Sums are f64.
     pub fn apply(self, row: &mut [f32]) {
         let absolute = row.iter().map(|&x| f64::from(x).abs());
+        let most = absolute.clone().fold(0.0, f64::max);
         let norm = match self {
             Norm::None => 1.0,
-            Norm::Max => absolute.fold(0.0, f64::max) / 32760.0,
+            Norm::Max => most / 32760.0,
             Norm::P(2) => return normalize(row),
+            _ if most == 0.0 => return,
             Norm::P(p) => {
+                // High powers of the elements themselves would be 0 or infinite.
                 let power = f64::from(p);
-                absolute.map(|x| x.powf(power)).sum::<f64>().powf(1.0 / power)
+                most * absolute.map(|x| (x / most).powf(power)).sum::<f64>().powf(1.0 / power)
             }
         };
         if norm > 0.0 {
             row.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
+        }
+    }
+}
+
+/// Which labels of a text may hold together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Labelling {
+    /// One of them holds: their probabilities sum to 1.
+    OneOf,
+    /// Any number of them: each has a probability of its own.
+    AnyOf,
+}
+
+impl Labelling {
+    /// Converts scores to the probabilities of their labels.
+    pub fn probabilities(self, scores: &[f32]) -> Vec<f32> {
+        match self {
+            Labelling::OneOf => probabilities(scores),
+            Labelling::AnyOf => scores.iter().flat_map(|&score| probabilities(&[score])).collect(),
         }
     }
 }
@@ -330,7 +375,7 @@ pub fn probabilities(scores: &[f32]) -> Vec<f32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Norm, normalize, probabilities};
+    use super::{Labelling, Norm, normalize, probabilities};
 
     #[test]
     fn norms_are_numbered_as_in_llama_cpp() {
@@ -342,6 +387,11 @@ mod tests {
         assert_eq!(scaled(-1), [3.0, -4.0]);
         assert_eq!(scaled(0), [24570.0, -32760.0]);
         assert_eq!(scaled(2), [0.6, -0.8]);
+        for large in [3.0, 0.003, 3e6] {
+            let mut row = [0.5 * large, -large];
+            Norm::numbered(1000).apply(&mut row);
+            assert!((row[1] + 1.0).abs() < 1e-6 && (row[0] - 0.5).abs() < 1e-6, "{large}: {row:?}");
+        }
         let sum: f32 = scaled(1).iter().map(|x| x.abs()).sum();
         assert!((sum - 1.0).abs() < 1e-6, "{sum}");
     }
@@ -369,6 +419,7 @@ mod tests {
         assert_eq!(zeros, [0.0; 2]);
         let ln3 = 3f32.ln();
         assert_eq!(probabilities(&[0.0]), [0.5]);
+        assert_eq!(Labelling::AnyOf.probabilities(&[0.0, 100.0]), [0.5, 1.0]);
         let found = probabilities(&[100.0 + ln3, 100.0]);
         assert!((found[0] - 0.75).abs() < 1e-5 && (found[1] - 0.25).abs() < 1e-5, "{found:?}");
     }

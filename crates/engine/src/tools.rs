@@ -1,7 +1,8 @@
 //! The functions that a model may call, and its answers taken apart into reasoning, text and calls.
 
-use bilayer_constrain::{Constraint, Grammar, Tags};
-use bilayer_text::chat::reply::{CallRules, Delta, Format, Options, Tool, ToolChoice};
+use bilayer_constrain::{Constraint, Grammar, Starts, Tags};
+use bilayer_text::chat::Template;
+use bilayer_text::chat::reply::{CallRules, Delta, Format, Options, Tool, ToolChoice, Trigger};
 use serde_json::Value;
 
 use crate::conversation::Function;
@@ -73,27 +74,30 @@ impl Tools {
         self.list.is_empty()
     }
 
-    /// What calls must follow: their form by the chat template whose source is given, and the schemas of their arguments.
-    /// `None` if nothing announces a call.
+    /// What calls must follow: their form by the chat template, and the schemas of their arguments. An answer makes one
+    /// call if the template shows one only. `None` if nothing announces a call.
     ///
     /// # Errors
     /// A schema cannot be compiled.
     pub fn constraint(
         &self,
         model: &Model,
-        template: &str,
+        template: &Template,
         reasoning: Reasoning,
     ) -> Result<Option<Constraint>, Error> {
-        let format = Format::of(template);
+        if self.is_empty() {
+            return Ok(None);
+        }
+        let format = Format::of(template.source());
         let rules = CallRules {
             tools: &self.list,
             choice: ToolChoice::Auto,
-            parallel: true,
+            parallel: template.shows_parallel_calls(),
             thinking_is_open: reasoning == Reasoning::Open,
-            may_think: reasoning != Reasoning::Off && format.may_think(template),
+            may_think: reasoning != Reasoning::Off && format.may_think(template.source()),
             tokenizer: Some(model.tokenizer().as_ref()),
         };
-        let grammar = if self.is_empty() { None } else { format.call_grammar(&rules) };
+        let grammar = format.call_grammar(&rules);
         let Some((lark, trigger)) = grammar.and_then(|made| Some((made.lark, made.trigger?)))
         else {
             return Ok(None);
@@ -119,16 +123,18 @@ impl Tools {
     }
 }
 
-/// A grammar of calls that begins after the text that begins a call, unless that is in reasoning.
+/// A grammar of calls that begins where a call does, unless that is in reasoning.
 #[must_use]
 pub fn lazy(
     grammar: Constraint,
     format: &Format,
-    trigger: &str,
+    trigger: &Trigger,
     reasoning: Reasoning,
 ) -> Constraint {
     let (open, close) = format.uncalled_tags();
-    grammar.once_outside(trigger, Tags { open, close, is_open: reasoning == Reasoning::Open })
+    let first = trigger.first.and_then(|first| u8::try_from(first).ok());
+    let starts = Starts { texts: &trigger.texts, first };
+    grammar.once_outside(starts, Tags { open, close, is_open: reasoning == Reasoning::Open })
 }
 
 /// Ends an answer that is taken apart; returns what was withheld. The beginning of a call, in one that was cut off, is not

@@ -436,6 +436,14 @@ impl Backend for Gpu {
         Ok(SegmentId(self.segments.len() as u32 - 1))
     }
 
+    fn next_segment(&self) -> SegmentId {
+        SegmentId(self.segments.len() as u32)
+    }
+
+    fn free_segments(&mut self, from: SegmentId) {
+        self.segments.truncate(from.0 as usize);
+    }
+
     fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), GraphError> {
         let count = self.segments.len();
         if self.segments.get(segment.0 as usize).is_some_and(|of| of.program.is_pooled) {

@@ -388,6 +388,12 @@ pub trait Backend: Send {
     /// A weight is not loaded, an op is unsupported, out of memory.
     fn compile(&mut self, segment: &Segment<'_>, limits: Limits) -> Result<SegmentId, Error>;
 
+    /// The id that the next compiled segment gets.
+    fn next_segment(&self) -> SegmentId;
+
+    /// Frees the segments from an id on, of which none has a step whose results are still read.
+    fn free_segments(&mut self, from: SegmentId);
+
     /// Starts a segment and returns before the work is done. Segments submitted earlier on this backend finish first.
     ///
     /// # Errors

@@ -226,6 +226,8 @@ pub struct Experts {
     pub stack: Stack,
     /// `[experts, rows of a matrix]`, stacked like the matrices: the bias of each expert.
     pub bias: Option<WeightId>,
+    /// `[experts, 1]`, stacked like the matrices: what the products of each expert are multiplied by. There is no bias then.
+    pub factors: Option<WeightId>,
     /// `[rows, used * rows of a matrix]`, in the order of the route.
     pub out: Value,
 }
@@ -505,7 +507,7 @@ ops! {
     TopK "top_k" { input, out, .. }: out, [Some(*input)], [];
     Route "route" (op): &op.out, [Some(op.logits)], [op.bias, op.factors];
     RouteAll "route_all" { out, .. }: out, [], [];
-    Experts "experts" (op): &op.out, [Some(op.input), Some(op.route)], [op.bias];
+    Experts "experts" (op): &op.out, [Some(op.input), Some(op.route)], [op.bias, op.factors];
     Mix "mix" { input, route, out }: out, [Some(*input), Some(*route)], [];
 }
 

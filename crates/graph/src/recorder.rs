@@ -57,6 +57,8 @@ pub struct Recorder<'c> {
     hidden: Option<Value>,
     /// What adapters add to the products with a matrix.
     low_ranks: HashMap<WeightId, Vec<LowRank>>,
+    /// The factors of matrices that a file stores without them, `[1, 1]`.
+    factors: HashMap<WeightId, WeightId>,
 }
 
 impl<'c> Recorder<'c> {
@@ -74,6 +76,7 @@ impl<'c> Recorder<'c> {
             given: None,
             hidden: None,
             low_ranks: HashMap::new(),
+            factors: HashMap::new(),
         }
     }
 
@@ -143,7 +146,9 @@ impl<'c> Recorder<'c> {
 
     fn embed_by(&mut self, name: &'static str, table: WeightId, ids: Ids) -> Value {
         let out = self.value(self.weight_of(table).cols, Rows::Tokens);
-        self.push(name, Op::Embed { table, ids, out })
+        let rows = self.push(name, Op::Embed { table, ids, out });
+        let factor = self.factors.get(&table).copied();
+        factor.map_or(rows, |by| self.scale_by("weight_scale", rows, by))
     }
 
     /// RMS norm over each row.
@@ -254,7 +259,10 @@ impl<'c> Recorder<'c> {
         assert_eq!(self.weight_of(weight).cols, self.width(input), "{name}");
         bias.inspect(|&b| assert_eq!(self.weight_of(b).cols, self.weight_of(weight).rows));
         let out = self.value(self.weight_of(weight).rows, self.rows(input));
-        let mut sum = self.push(name, Op::MatMul { input, weight, bias, precision, out });
+        // On the input, since the bias has no part in it; an adapter reads the input itself.
+        let factor = self.factors.get(&weight).copied();
+        let scaled = factor.map_or(input, |by| self.scale_by("weight_scale", input, by));
+        let mut sum = self.push(name, Op::MatMul { input: scaled, weight, bias, precision, out });
         for LowRank { down, up, factor } in self.low_ranks.get(&weight).cloned().unwrap_or_default()
         {
             let narrow = self.matmul("lora_a", input, down, None);

@@ -306,9 +306,10 @@ impl Reference {
                 let stack: Vec<&[f32]> = op.stack.iter().map(weight).collect();
                 let shape =
                     experts::Shape { used, rows: width / used, cols: self.cols[&op.stack[0]] };
-                let bias = op.bias.as_ref().map(weight);
+                let [bias, factors] = [op.bias, op.factors].map(|id| id.as_ref().map(weight));
+                let beside = experts::Beside { bias, factors };
                 let (input, route) = (self.rows(op.input), self.rows(op.route));
-                experts::experts(&shape, input, route, &stack, bias, out);
+                experts::experts(&shape, input, route, &stack, &beside, out);
             }
             Op::Mix { input, route, .. } => {
                 mix::mix(self.rows(*input), self.rows(*route), width, out);
@@ -396,6 +397,14 @@ impl Backend for Reference {
         self.segments.push(Arc::new(Compiled { nodes, inputs, caches, limits }));
         self.timings.push(Vec::new());
         Ok(SegmentId(self.segments.len() as u32 - 1))
+    }
+
+    fn next_segment(&self) -> SegmentId {
+        SegmentId(self.segments.len() as u32)
+    }
+
+    fn free_segments(&mut self, from: SegmentId) {
+        self.segments.truncate(from.0 as usize);
     }
 
     fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), Error> {

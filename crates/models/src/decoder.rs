@@ -59,12 +59,20 @@ pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Err
         hidden = steered(config, r, index, hidden)?;
     }
     r.layer(None);
-    let mut normed = norm(config, r, "result_norm", config.output_norm, hidden)?; // [R or T, width]
+    let stem = output_norm(config, r);
+    let mut normed = norm(config, r, "result_norm", stem, hidden)?; // [R or T, width]
     if config.output == Output::WithHidden {
         r.keep_hidden(normed);
         normed = r.rows_wanted("result_wanted", normed); // [R, width]
     }
     head(config, r, normed, ("output.weight", table))
+}
+
+/// The stem of the norm before the head: the architecture's, or else the usual one, if the file has only that.
+fn output_norm(config: &Config, r: &Recorder<'_>) -> &'static str {
+    const USUAL: &str = "output_norm";
+    let has = |stem| r.has(&format!("{stem}.weight"));
+    if has(USUAL) && !has(config.output_norm) { USUAL } else { config.output_norm }
 }
 
 /// The further embeddings of all layers, of the token and of its embedding: `[T, layers * width]`.

@@ -158,12 +158,14 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     };
     let mut amplitude = 1.0;
     if let Some(multiplier) = keys.positive_or_zero("rope.scaling.yarn_log_multiplier")? {
-        let given = keys.positive_or_zero("rope.scaling.attn_factor")?.unwrap_or(1.0);
+        let whole = keys.positive_or_zero("rope.scaling.yarn_attn_factor")?;
+        let given = whole.or(keys.positive_or_zero("rope.scaling.attn_factor")?).unwrap_or(1.0);
+        let given = given * keys.attn_multiplier()?;
         let layers = config.layers.iter_mut().chain(&mut config.mtp);
         for rope in layers.filter_map(|layer| layer.rope.as_mut()) {
             // The key is a tenth of the checkpoint's `mscale_all_dim`.
             amplitude = rope.scaling.amplitude(10.0 * multiplier);
-            *rope = Rotary { attn_factor: given / rope.scaling.amplitude(1.0), ..*rope };
+            *rope = Rotary { attn_factor: given / rope.scaling.magnitude(), ..*rope };
         }
     }
     config.temper(&keys)?;
@@ -215,6 +217,11 @@ mod tests {
             let expected = m * m / 24f32.sqrt();
             assert!((config.attention_scale - expected).abs() < 1e-6, "{}", config.attention_scale);
             assert!((config.layers[0].rope.unwrap().magnitude() - 1.0).abs() < 1e-6);
+        }
+        for name in ["attn_factor", "yarn_attn_factor", "attn_multiplier"] {
+            let key = format!("rope.scaling.{name}");
+            let config = changed(&ARCHITECTURE, &[(key.as_str(), 2f32.into())]).unwrap();
+            assert!((config.layers[0].rope.unwrap().magnitude() - 2.0).abs() < 1e-6, "{name}");
         }
     }
 

@@ -4,18 +4,24 @@
 //! shape; `T` is the number of tokens in the step, `R` the number of requested rows.
 
 use bilayer_gguf::Strings;
-use bilayer_graph::{Activation, Error, Recorder, Value};
+use bilayer_graph::{Activation, Catalog, Error, Recorder, Value};
 
 use crate::decoder::{Block, Carried, norm};
 use crate::keys::Keys;
 use crate::{Config, Draft, NormAt, Settings, limits};
 
 /// The matrix that maps a text's row to scores; a file without it has no classification head.
-pub(crate) const HEAD: &str = "cls.output.weight";
+const HEAD: &str = "cls.output.weight";
+
+/// The embedding of token types.
+const TYPES: &str = "token_types.weight";
 
 /// Whether each token has scores of its own: our key, since llama.cpp has no such head. It reads such a file as one of
 /// embeddings.
 const PER_TOKEN: &str = "classifier.per_token";
+
+/// The key for labels of which several may hold.
+const MULTI_LABEL: &str = "classifier.multi_label";
 
 /// The key for the elements that the matrix after pooling makes, as in llama.cpp's files of other embedding models.
 pub(crate) const DENSE_WIDTH: &str = "dense_2_feat_out";
@@ -74,6 +80,8 @@ pub struct Head {
     pub labels: Vec<String>,
     /// How the rows of a text are pooled; [`Pooling::None`] where each token has scores.
     pub pooling: Pooling,
+    /// Whether each label holds or not, whatever the others; else one of them does.
+    pub multi_label: bool,
     /// Whether the layers before the scores belong to a head that scores tokens, too.
     pub layers_for_tokens: bool,
     /// Activation after the first matrix; `None` means tanh.
@@ -108,6 +116,8 @@ impl Encoder {
             true => Head { pooling: Pooling::None, ..head },
             false => head,
         };
+        let multi_label = keys.metadata.opt_bool(&keys.key(MULTI_LABEL))?.unwrap_or(false);
+        let head = Head { multi_label, ..head };
         let ranks = 4; // llama.cpp's LLAMA_POOLING_TYPE_RANK
         let pooling = keys.opt_size("pooling_type", 0..=ranks)?;
         Ok(Encoder {
@@ -144,6 +154,15 @@ impl Encoder {
         Ok(Encoder { token_types: Some(types), ..self })
     }
 
+    /// Adapts what the metadata imply to the tensors of a file: the classification head, and whether there are types of tokens.
+    pub(crate) fn adapt(&mut self, catalog: &dyn Catalog) {
+        self.scores = catalog.find(HEAD).is_some();
+        // DistilBERT has one type and no row for it.
+        if self.token_types == Some(1) && catalog.find(TYPES).is_none() {
+            self.token_types = None;
+        }
+    }
+
     /// The pooling that is recorded: the head's if scores are requested.
     pub fn pooling_recorded(&self) -> Pooling {
         if self.scores { self.head.pooling } else { self.pooling }
@@ -159,7 +178,13 @@ impl Head {
     /// BERT's head: one score from the first row, with tanh.
     pub(crate) fn of_cls() -> Self {
         let labels = vec!["LABEL_0".to_owned()];
-        Head { labels, pooling: Pooling::Cls, layers_for_tokens: false, activation: None }
+        Head {
+            labels,
+            pooling: Pooling::Cls,
+            multi_label: false,
+            layers_for_tokens: false,
+            activation: None,
+        }
     }
 
     /// Whether layers come before the scores, if the file has them. A BERT that scores tokens may have a pooler, which is not
@@ -191,6 +216,9 @@ pub(crate) fn draft_of(draft: &mut Draft<'_>, positions: &str) -> Result<(), cra
     }
     if classifies_tokens(draft.settings) {
         draft.set(PER_TOKEN, true);
+    }
+    if draft.settings.0["problem_type"] == "multi_label_classification" {
+        draft.set(MULTI_LABEL, true);
     }
     Ok(())
 }
@@ -271,7 +299,7 @@ fn embedding(config: &Config, encoder: &Encoder, r: &mut Recorder<'_>) -> Result
     let table = r.matrix("token_embd.weight", config.vocab, config.width)?;
     let mut hidden = r.embed("token_embd", table);
     if let Some(types) = encoder.token_types {
-        let table = r.matrix("token_types.weight", types, config.width)?;
+        let table = r.matrix(TYPES, types, config.width)?;
         let ty = r.embed_segments("token_types", table, encoder.separator);
         hidden = r.add("embd_typed", hidden, ty);
     }

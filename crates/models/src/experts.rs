@@ -158,7 +158,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use bilayer_gguf::Value;
-    use bilayer_graph::{Groups, Score};
+    use bilayer_graph::{Groups, Op, Score};
     use bilayer_quant::Type;
 
     use crate::tiny::changed;
@@ -272,5 +272,35 @@ mod tests {
             ffn_gate_exps.weight 4x96x64, ffn_up.0.weight 1x96x64, ffn_up.1.weight 1x96x64, \
             ffn_up.2.weight 1x96x64, ffn_up.3.weight 1x96x64, ffn_down_exps.weight 4x64x96";
         assert_eq!(names(&["blk.1.ffn_up.0.weight"]), split);
+    }
+
+    /// As in llama.cpp's conversions of NVFP4 checkpoints. The factors of the last products are on the weights, unless these
+    /// are on the input, as in Llama 4.
+    #[test]
+    fn products_of_experts_have_factors() {
+        let all = ["gate", "up", "down"].map(|name| format!("blk.1.ffn_{name}_exps.scale"));
+        let optional: Vec<&str> = all.iter().map(String::as_str).collect();
+        for (name, on_products) in [("llama", 2), ("llama4", 3)] {
+            let more = if name == "llama" { &MIXTRAL[..] } else { &[] };
+            let config = changed(find(name).unwrap(), more).unwrap();
+            let graph = record(&config, &Outline::new(Type::F32, &optional)).unwrap();
+            let factors = graph.nodes.iter().filter_map(|node| match &node.op {
+                Op::Experts(op) => op.factors,
+                _ => None,
+            });
+            let names = factors.map(|id| graph.weight(id).name.as_str()).collect::<Vec<_>>();
+            assert_eq!(names, optional[..on_products], "{name}");
+            let route = graph.nodes.iter().find_map(|node| match &node.op {
+                Op::Route(op) => op.factors,
+                _ => None,
+            });
+            let route = route.map(|id| graph.weight(id).name.as_str());
+            assert_eq!(route, optional.get(on_products).copied(), "{name}");
+        }
+        // With a bias the file is refused, since the factors have no use.
+        let config = changed(find("llama").unwrap(), &MIXTRAL).unwrap();
+        let biased = [optional[1], "blk.1.ffn_up_exps.bias"];
+        let graph = record(&config, &Outline::new(Type::F32, &biased)).unwrap();
+        assert!(graph.weights.iter().all(|weight| weight.name != optional[1]));
     }
 }

@@ -1,7 +1,7 @@
 //! Gemma 2: norms around attention and feed-forward, soft caps on scores and logits, a window in every other layer.
 
 use bilayer_gguf::Metadata;
-use bilayer_graph::{Activation, Pairs};
+use bilayer_graph::{Activation, Pairs, Window};
 
 use crate::keys::Keys;
 use crate::{
@@ -12,6 +12,11 @@ use crate::{
 /// Layers of the 27B model, whose scores are scaled by `width / heads` instead of the head dimension; files do
 /// not say so.
 const LAYERS_OF_27B: usize = 46;
+
+/// What files of early converters leave out: tokens of the window, and the caps on scores and on logits.
+const WINDOW: usize = 4096;
+const SCORE_CAP: f32 = 50.0;
+const LOGIT_CAP: f32 = 30.0;
 
 const NAME: &str = "gemma2";
 
@@ -58,11 +63,13 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
         embedding_scale: Some((config.width as f32).sqrt()),
         activation: Activation::GeluTanh,
         norm_at: NormAt::Both,
-        attention_softcap: Some(keys.needed_positive("attn_logit_softcapping")?),
-        logit_softcap: Some(keys.needed_positive("final_logit_softcapping")?),
+        attention_softcap: Some(keys.positive("attn_logit_softcapping")?.unwrap_or(SCORE_CAP)),
+        logit_softcap: Some(keys.positive("final_logit_softcapping")?.unwrap_or(LOGIT_CAP)),
         ..config
     };
-    keys.size("attention.sliding_window", 1..=limits::CONTEXT)?;
+    let window = keys.opt_size("attention.sliding_window", 1..=limits::CONTEXT)?.unwrap_or(WINDOW);
+    let window = Some(Window::Last(window as u32));
+    config.layers.iter_mut().for_each(|layer| layer.window = window);
     config.alternate(&keys, 2, config.layers[0].rope)?;
     if config.layers.len() == LAYERS_OF_27B {
         config.scale_by_share(&keys);
@@ -85,6 +92,23 @@ mod tests {
         let local = Some(Window::Last(5));
         assert_eq!(windows, [local, None, local]);
         assert_eq!(config.embedding_scale, Some(8.0));
+    }
+
+    #[test]
+    fn early_files_have_the_usual_window_and_caps() {
+        let mut early = (ARCHITECTURE.tiny)();
+        for name in
+            ["attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping"]
+        {
+            early.remove(&format!("gemma2.{name}")).unwrap();
+            let error = changed(&ARCHITECTURE, &[(name, 0f32.into())]).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+        let config = (ARCHITECTURE.config)(&early).unwrap();
+        assert_eq!((config.attention_softcap, config.logit_softcap), (Some(50.0), Some(30.0)));
+        let windows: Vec<_> = config.layers.iter().map(|layer| layer.window).collect();
+        let local = Some(Window::Last(4096));
+        assert_eq!(windows, [local, None, local]);
     }
 
     #[test]

@@ -13,6 +13,12 @@ use crate::{
 /// not say so.
 const LAYERS_OF_27B: usize = 62;
 
+/// Layers of the 4B, 12B and 27B models, whose context is extended; files of ollama's converter do not say so.
+const LAYERS_OF_EXTENDED: [usize; 3] = [34, 48, LAYERS_OF_27B];
+
+/// The ratio of the extended context of these to the original one.
+const EXTENSION: Scaling = Scaling::Linear { factor: 8.0 };
+
 /// The last layer of so many is global, where a file does not say.
 const PERIOD: usize = 6;
 
@@ -65,6 +71,11 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             // transformers has the field, but does not apply it.
             draft.refuse("attn_logit_softcapping", &[], "a cap on the scores of attention")?;
             checkpoint::scale_of_scores(draft)?;
+            let scaling = format!("{NAME}.rope.scaling.type");
+            if draft.metadata.get(&scaling).is_none() {
+                // A file that does not say so may be one of ollama's.
+                draft.set("rope.scaling.type", "none");
+            }
             checkpoint::layers_in_turn(draft, PERIOD as u32)
         },
     },
@@ -83,7 +94,14 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     keys.size("attention.sliding_window", 1..=limits::CONTEXT)?;
     // llama.cpp's default is 1e4, which no model has.
     let base = keys.positive("rope.freq_base")?.unwrap_or(GLOBAL_BASE);
-    config.layers.iter_mut().filter_map(|layer| layer.rope.as_mut()).for_each(|r| r.base = base);
+    let extends = LAYERS_OF_EXTENDED.contains(&config.layers.len());
+    let extends = extends && !keys.has("rope.scaling.type");
+    for rope in config.layers.iter_mut().filter_map(|layer| layer.rope.as_mut()) {
+        rope.base = base;
+        if extends && rope.scaling == Scaling::None {
+            rope.scaling = EXTENSION;
+        }
+    }
     // The context extension applies to global layers only.
     let base = keys.positive("rope.freq_base_swa")?.unwrap_or(10_000.0);
     let local = |rope| Rotary { base, scaling: Scaling::None, attn_factor: 1.0, ..rope };
@@ -97,7 +115,9 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 #[cfg(test)]
 mod tests {
     use super::{ARCHITECTURE, Metadata, Scaling, tiny::changed};
+    use crate::{Settings, draft};
     use bilayer_graph::Window;
+    use serde_json::json;
 
     #[test]
     fn local_layers_turn_by_a_base_of_their_own() {
@@ -138,6 +158,39 @@ mod tests {
             metadata.remove("gemma3.rope.freq_base");
         };
         assert_eq!(bases(&neither), [1e4, 1e6]);
+    }
+
+    #[test]
+    fn files_of_ollama_have_the_usual_epsilon_and_the_extension_of_their_size() {
+        let mut metadata = (ARCHITECTURE.tiny)();
+        let left_out =
+            ["attention.layer_norm_rms_epsilon", "rope.scaling.type", "rope.scaling.factor"];
+        for name in left_out {
+            metadata.remove(&format!("gemma3.{name}")).unwrap();
+        }
+        let scaling = |metadata: &Metadata| {
+            let config = (ARCHITECTURE.config)(metadata).unwrap();
+            assert_eq!(config.norm_eps, 1e-6);
+            [0, 2].map(|layer| config.layers[layer].rope.unwrap().scaling)
+        };
+        assert_eq!(scaling(&metadata), [Scaling::None; 2]);
+        metadata.set("gemma3.block_count", 34u32);
+        assert_eq!(scaling(&metadata), [Scaling::None, Scaling::Linear { factor: 8.0 }]);
+        metadata.set("gemma3.rope.scaling.type", "none");
+        assert_eq!(scaling(&metadata), [Scaling::None; 2]);
+    }
+
+    /// A checkpoint of as many layers as the 4B model.
+    #[test]
+    fn a_checkpoint_whose_context_is_not_extended_says_so_in_its_file() {
+        let settings = json!({
+            "architectures": ["Gemma3ForCausalLM"], "num_hidden_layers": 34, "hidden_size": 64,
+            "max_position_embeddings": 128, "num_attention_heads": 4, "vocab_size": 99,
+            "intermediate_size": 96, "rms_norm_eps": 1e-6, "head_dim": 16, "sliding_window": 8,
+        });
+        let (metadata, _) = draft(&ARCHITECTURE, Settings(&settings)).unwrap();
+        let config = (ARCHITECTURE.config)(&metadata).unwrap();
+        assert_eq!(config.layers[5].rope.unwrap().scaling, Scaling::None);
     }
 
     #[test]

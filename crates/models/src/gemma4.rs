@@ -269,12 +269,12 @@ fn share(keys: &Keys<'_>, config: &mut Config) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use bilayer_graph::Window;
-
+    use bilayer_graph::{Op, Window};
+    use bilayer_quant::Type;
     use serde_json::json;
 
     use super::{ARCHITECTURE, tiny::changed};
-    use crate::{Settings, draft};
+    use crate::{Outline, Settings, draft, record};
 
     #[test]
     fn the_last_layers_read_the_last_of_their_kind() {
@@ -289,6 +289,19 @@ mod tests {
             let rope = layer.rope.unwrap();
             assert_eq!((layer.window, layer.head_dim, rope.dims), (window, head_dim, head_dim));
             assert_eq!((rope.base, rope.factors), (base, factors), "{i}");
+        }
+    }
+
+    #[test]
+    fn factors_of_experts_have_a_name_of_ollamas() {
+        let config = changed(&ARCHITECTURE, &[]).unwrap();
+        for name in ["blk.1.ffn_down_exps.scale", "blk.1.ffn_gate_inp.per_expert_scale"] {
+            let graph = record(&config, &Outline::new(Type::F32, &[name])).unwrap();
+            let routes = graph.nodes.iter().filter_map(|node| match &node.op {
+                Op::Route(route) => Some(route.factors.map(|id| graph.weight(id).name.as_str())),
+                _ => None,
+            });
+            assert_eq!(routes.collect::<Vec<_>>(), [None, Some(name), None, None]);
         }
     }
 

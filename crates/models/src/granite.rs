@@ -57,7 +57,9 @@ pub(crate) const HALVES: &[Name] = &[
 fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };
     keys.refuse("expert_count", "a mixture of experts")?;
-    let config = Config::read(&keys, Norm::Rms, Some(Pairs::Interleaved))?;
+    // As llama.cpp: the key says whether attention rotates.
+    let rotates = keys.opt_flag("rope.scaling.finetuned")?.unwrap_or(true);
+    let config = Config::read(&keys, Norm::Rms, rotates.then_some(Pairs::Interleaved))?;
     let divisor = keys.needed_positive("logit_scale")?;
     Ok(Config { logit_scale: Some(1.0 / divisor), ..config })
 }
@@ -65,6 +67,15 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 #[cfg(test)]
 mod tests {
     use super::{ARCHITECTURE, tiny::changed};
+
+    #[test]
+    fn attention_rotates_unless_the_file_denies_it() {
+        for (key, rotates) in [(None, true), (Some(true), true), (Some(false), false)] {
+            let key = key.map(|key| ("rope.scaling.finetuned", key.into()));
+            let config = changed(&ARCHITECTURE, key.as_slice()).unwrap();
+            assert!(config.layers.iter().all(|layer| layer.rope.is_some() == rotates), "{key:?}");
+        }
+    }
 
     #[test]
     fn logits_are_divided() {

@@ -21,6 +21,13 @@ const OLLAMA: &[[&str; 2]] = &[
     ["mistral3.rope.scaling.yarn_log_multiplier", "mistral3.rope.scaling.mscale_all_dim"],
 ];
 
+/// Numbers that ollama's converter leaves out.
+const LEFT_OUT: &[(&str, f32)] = &[("gemma3.attention.layer_norm_rms_epsilon", 1e-6)];
+
+/// What `--yarn-attn-factor` sets, a key of ours: the flag is a multiplier, as in llama.cpp, while
+/// `rope.scaling.yarn_attn_factor` of a file is the whole factor.
+const ATTN_MULTIPLIER: &str = "rope.scaling.attn_multiplier";
+
 /// The keys `<architecture>.*` of a file.
 pub(crate) struct Keys<'m> {
     pub metadata: &'m Metadata,
@@ -121,6 +128,19 @@ impl Keys<'_> {
         self.positive(name)
     }
 
+    /// A share or factor: finite and at least 0. `None` if the key is absent.
+    pub fn not_negative(&self, name: &str) -> Result<Option<f32>, Error> {
+        match self.metadata.opt_f32(&self.number_key(name))? {
+            Some(0.0) => Ok(Some(0.0)),
+            _ => self.positive(name),
+        }
+    }
+
+    /// The user's factor on cosine and sine of RoPE; 1 without one.
+    pub fn attn_multiplier(&self) -> Result<f32, Error> {
+        Ok(self.positive(ATTN_MULTIPLIER)?.unwrap_or(1.0))
+    }
+
     /// The full key, or ollama's where the file has only that.
     fn number_key(&self, name: &str) -> String {
         let key = self.key(name);
@@ -146,7 +166,12 @@ impl Keys<'_> {
 
     /// The epsilon of a norm.
     pub fn eps(&self, name: &str) -> Result<f32, Error> {
-        let eps = self.metadata.f32(&self.key(name))?;
+        let key = self.key(name);
+        let left_out = LEFT_OUT.iter().find(|(known, _)| *known == key).map(|(_, eps)| *eps);
+        let eps = match self.metadata.opt_f32(&key)?.or(left_out) {
+            Some(eps) => eps,
+            None => self.metadata.f32(&key)?,
+        };
         // Published models use 1e-12 to 1e-5; with 0 a row of zeros would be divided by zero.
         if eps > 0.0 && eps < 1.0 {
             return Ok(eps);

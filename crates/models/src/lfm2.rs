@@ -116,10 +116,11 @@ pub(crate) fn read(keys: &Keys<'_>) -> Result<Config, Error> {
 
 #[cfg(test)]
 mod tests {
+    use bilayer_quant::Type;
     use serde_json::json;
 
     use super::{ARCHITECTURE, Mixer, tiny::changed};
-    use crate::{Error, Settings, draft};
+    use crate::{Error, Outline, Settings, draft, record};
 
     #[test]
     fn layers_without_key_value_heads_are_convolutions() {
@@ -137,6 +138,21 @@ mod tests {
         for case in cases {
             let error = changed(&ARCHITECTURE, std::slice::from_ref(&case)).unwrap_err();
             assert!(error.to_string().contains(case.0), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_last_norm_may_have_the_usual_name() {
+        let config = changed(&ARCHITECTURE, &[]).unwrap();
+        for (optional, expected) in [
+            (&[][..], "token_embd_norm.weight"),
+            (&["output_norm.weight"], "output_norm.weight"),
+            (&["output_norm.weight", "token_embd_norm.weight"], "token_embd_norm.weight"),
+        ] {
+            let graph = record(&config, &Outline::new(Type::F32, optional)).unwrap();
+            let known = ["token_embd_norm.weight", "output_norm.weight"];
+            let names = graph.weights.iter().map(|weight| weight.name.as_str());
+            assert_eq!(names.filter(|name| known.contains(name)).collect::<Vec<_>>(), [expected]);
         }
     }
 

@@ -91,6 +91,8 @@ use std::collections::HashSet;
 use bilayer_gguf::{File, Metadata};
 use bilayer_graph::{Catalog, Graph, Recorder, Value};
 
+use crate::keys::Keys;
+
 pub use catalog::{Adapted, Directory, Listing, Outline};
 pub use checkpoint::{
     Checkpoint, Draft, Field, Made, Settings, add_mtp_blocks, draft, of_checkpoint,
@@ -184,6 +186,10 @@ static ARCHITECTURES: [&Architecture; 49] = [
     &t5encoder::ARCHITECTURE,
 ];
 
+/// Prefixes of the tensors that files of multimodal models, such as ollama's, hold beside the text model: of images, of
+/// sound, of projections between these and the text model, and of multi-token prediction in another form than blocks.
+const BESIDE: [&str; 5] = ["v.", "a.", "mm.", "model.vision_tower.", "mtp."];
+
 /// Every architecture.
 pub fn all() -> &'static [&'static Architecture] {
     &ARCHITECTURES
@@ -203,7 +209,16 @@ pub fn find(name: &str) -> Result<&'static Architecture, Error> {
 /// # Errors
 /// The architecture is unknown, or a key is absent, has the wrong type or is out of bounds.
 pub fn config(metadata: &Metadata) -> Result<Config, Error> {
-    (find(metadata.str("general.architecture")?)?.config)(metadata)
+    let config = (find(metadata.str("general.architecture")?)?.config)(metadata)?;
+    let keys = Keys { metadata, architecture: config.architecture };
+    if config.encoder.is_none() && keys.opt_flag("attention.causal")? == Some(false) {
+        return Err(Error::Unsupported {
+            key: keys.key("attention.causal"),
+            found: false.to_string(),
+            feature: "a decoder whose tokens see later ones",
+        });
+    }
+    Ok(config)
 }
 
 /// The graph of a model with the tensors of `catalog`.
@@ -245,7 +260,12 @@ pub fn read_parts<'n>(
 ) -> Result<(Config, Graph), Error> {
     let mut config = config(metadata)?;
     if let Some(encoder) = &mut config.encoder {
-        encoder.scores = catalog.find(encoder::HEAD).is_some();
+        encoder.adapt(catalog);
+    }
+    // ollama's files may list more tokens than the embedding has rows.
+    let table = catalog.find("token_embd.weight");
+    if let Some([.., rows, _]) = table.as_ref().map(|table| &table.shape[..]) {
+        config.vocab = config.vocab.min(*rows as usize).max(1);
     }
     let graph = record(&config, catalog)?;
     let architecture = find(config.architecture)?;
@@ -271,7 +291,15 @@ pub fn read_parts<'n>(
         let of_keys = stem.starts_with("attn_k") || stem.starts_with("attn_v.");
         drafting.contains(&number) || shares && of_keys
     };
-    let unused = |name: &&str| !used.contains(name) && !ignored(name) && !has_no_use(name);
+    // What was measured of the inputs of NVFP4 matrices.
+    let of_input = |name: &str| {
+        let stem = name.strip_suffix(".input_scale");
+        stem.is_some_and(|stem| used.contains(format!("{stem}.weight").as_str()))
+    };
+    let is_beside = |name: &str| BESIDE.iter().any(|start| name.starts_with(start));
+    let left_out =
+        |name: &str| ignored(name) || has_no_use(name) || of_input(name) || is_beside(name);
+    let unused = |name: &&str| !used.contains(name) && !left_out(name);
     match names.find(unused) {
         None => Ok((config, graph)),
         Some(name) => {
@@ -282,20 +310,33 @@ pub fn read_parts<'n>(
 
 #[cfg(test)]
 mod tests {
-    use bilayer_gguf::{File, NewTensor, to_bytes};
+    use bilayer_gguf::{File, Metadata, NewTensor, Strings, to_bytes};
     use bilayer_quant::Type;
 
-    use super::{Error, Outline, all, find, read, record};
+    use super::{Error, Outline, all, config, find, read, record};
 
     /// A file of zeros with every tensor the first architecture needs, minus `without`, plus `with`.
     fn file(without: &str, with: &[&str]) -> File {
-        let metadata = (all()[0].tiny)();
+        let with: Vec<_> = with.iter().map(|&name| (name, 8)).collect();
+        file_of(&(all()[0].tiny)(), |_| {}, without, &with)
+    }
+
+    /// A file of zeros with every tensor that `metadata` need, minus `without`, plus vectors `with` of these lengths, and a change
+    /// of the metadata.
+    fn file_of(
+        metadata: &Metadata,
+        change: impl FnOnce(&mut Metadata),
+        without: &str,
+        with: &[(&str, u64)],
+    ) -> File {
+        let mut metadata = metadata.clone();
         let outline = Outline::new(Type::F16, &[]);
-        record(&(all()[0].config)(&metadata).unwrap(), &outline).unwrap();
+        record(&config(&metadata).unwrap(), &outline).unwrap();
         let mut tensors = outline.tensors();
         tensors.retain(|(name, _)| name != without);
-        let extra = with.iter().map(|name| NewTensor::zeros(name, Type::F32, &[8]));
+        let extra = with.iter().map(|(name, len)| NewTensor::zeros(name, Type::F32, &[*len]));
         let needed = tensors.iter().map(|(name, e)| NewTensor::zeros(name, e.ty, &e.shape));
+        change(&mut metadata);
         let bytes = to_bytes(&metadata, needed.chain(extra)).unwrap();
         File::from_bytes("test", bytes).unwrap()
     }
@@ -313,6 +354,77 @@ mod tests {
         let error = read(&file("", &["blk.1.attn_q_norm.weight"])).unwrap_err();
         let named = matches!(&error, Error::UnusedTensor { name, .. } if name == "blk.1.attn_q_norm.weight");
         assert!(named, "{error}");
+    }
+
+    #[test]
+    fn tensors_beside_the_text_model_are_left_out() {
+        let beside =
+            ["v.blk.0.attn_q.weight", "a.x", "mm.0.bias", "model.vision_tower.y", "mtp.fc.weight"];
+        assert!(read(&file("", &beside)).is_ok());
+        let error = read(&file("", &["visual.x"])).unwrap_err();
+        assert!(matches!(error, Error::UnusedTensor { .. }), "{error}");
+    }
+
+    /// llama.cpp's conversions of NVFP4 checkpoints have two tensors of one element beside each matrix.
+    #[test]
+    fn a_factor_beside_a_matrix_is_on_its_products() {
+        let with =
+            [("blk.0.attn_q.scale", 1), ("blk.0.attn_q.input_scale", 1), ("token_embd.scale", 1)];
+        let (_, graph) = read(&file_of(&(all()[0].tiny)(), |_| {}, "", &with)).unwrap();
+        let scaled = graph.nodes.iter().filter(|node| node.label().ends_with("weight_scale"));
+        let by = scaled.flat_map(|node| node.op.weights()).map(|id| &graph.weight(id).name);
+        let expected = ["token_embd.scale", "blk.0.attn_q.scale", "token_embd.scale"];
+        assert_eq!(by.collect::<Vec<_>>(), expected);
+        for name in ["blk.0.attn_k_norm.scale", "blk.9.attn_q.input_scale"] {
+            let error = read(&file_of(&(all()[0].tiny)(), |_| {}, "", &[(name, 1)])).unwrap_err();
+            assert!(matches!(error, Error::UnusedTensor { .. }), "{error}");
+        }
+        let error = read(&file("", &["blk.0.attn_q.scale"])).unwrap_err();
+        assert!(matches!(error, Error::UnusedTensor { .. }), "{error}");
+    }
+
+    #[test]
+    fn tokens_beyond_the_embedding_are_left_out() {
+        let vocab = |tokens: usize| {
+            let tokens: Strings = (0..tokens).map(|token| token.to_string()).collect();
+            let change = |metadata: &mut Metadata| {
+                metadata.set("tokenizer.ggml.tokens", tokens);
+            };
+            read(&file_of(&(all()[0].tiny)(), change, "", &[])).map(|(config, _)| config.vocab)
+        };
+        assert_eq!([vocab(129).unwrap(), vocab(128).unwrap()], [128; 2]);
+        assert_eq!(vocab(127).unwrap_err().tensor(), Some("token_embd.weight"));
+    }
+
+    /// DistilBERT's files have one type of token and no embedding of it.
+    #[test]
+    fn an_encoder_of_one_type_of_token_needs_no_embedding_of_it() {
+        let read = |types: u32| {
+            let mut metadata = (find("bert").unwrap().tiny)();
+            metadata.set("tokenizer.ggml.token_type_count", types);
+            read(&file_of(&metadata, |_| {}, "token_types.weight", &[]))
+        };
+        let (config, graph) = read(1).unwrap();
+        assert_eq!(config.encoder.unwrap().token_types, None);
+        assert!(graph.nodes.iter().all(|node| node.label() != "embd_typed"));
+        let error = read(2).unwrap_err().to_string();
+        assert!(error.contains("`token_types.weight` is missing"), "{error}");
+    }
+
+    #[test]
+    fn a_decoder_whose_tokens_see_later_ones_is_refused() {
+        for architecture in all() {
+            let mut metadata = (architecture.tiny)();
+            let key = format!("{}.attention.causal", architecture.name);
+            metadata.set(&key, false);
+            match config(&metadata) {
+                Ok(config) => assert!(config.encoder.is_some(), "{}", architecture.name),
+                Err(error) => assert!(error.to_string().contains(&key), "{error}"),
+            }
+        }
+        let mut causal = (all()[0].tiny)();
+        causal.set(&format!("{}.attention.causal", all()[0].name), true);
+        assert!(config(&causal).is_ok());
     }
 
     #[test]

@@ -92,6 +92,13 @@ mod tests {
         assert!(error.contains("mistral3.rope.scaling_beta"), "{error}");
     }
 
+    #[test]
+    fn an_empty_type_of_scaling_is_none() {
+        let empty = [("rope.scaling.type", "".into()), ("rope.scaling.factor", 0f32.into())];
+        let rope = changed(&ARCHITECTURE, &empty).unwrap().layers[0].rope.unwrap();
+        assert_eq!((rope.scaling, rope.magnitude()), (crate::Scaling::None, 1.0));
+    }
+
     /// With a logarithmic multiplier of 1 the amplitude is m(1) / m(1); with 0.5 it is
     /// (0.1 ln 4 + 1) / (0.05 ln 4 + 1) = 1.0648216.
     #[test]

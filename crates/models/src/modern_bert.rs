@@ -92,6 +92,7 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     let mut config = Config::read(&keys, Norm::LayerGain, Some(Pairs::Halves))?;
     let head = Head {
         pooling: Pooling::Mean,
+        multi_label: false,
         layers_for_tokens: true,
         activation: Some(Activation::Gelu),
         ..Head::of_cls()

@@ -52,6 +52,14 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     let keys = Keys { metadata, architecture: NAME };
     let config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
     let mut config = Config { norm_at: NormAt::After, qk_norm: Some(QkNorm::Row), ..config };
+    // Early files of OLMo 3 have YaRN's whole factor, `0.1 ln(factor) + 1`, where others have one relative to it.
+    let given = keys.positive_or_zero("rope.scaling.attn_factor")?;
+    for rope in config.layers.iter_mut().filter_map(|layer| layer.rope.as_mut()) {
+        let own = rope.scaling.magnitude();
+        if given.is_some_and(|given| (given - own).abs() < 1e-4) {
+            rope.attn_factor /= own;
+        }
+    }
     if config.layers[0].window.is_some() {
         let base = keys.positive("rope.freq_base_swa")?;
         let trained = |rope: Rotary| {
@@ -85,6 +93,28 @@ mod tests {
         assert_eq!((rope(2).scaling, rope(2).attn_factor), (Scaling::None, 1.0));
         assert!(matches!(rope(3).scaling, Scaling::Yarn { .. }), "{:?}", rope(3));
         assert_eq!(rope(3).attn_factor, 1.2);
+    }
+
+    /// 0.1 ln 8 + 1 = 1.2079442, the factor of OLMo 3's checkpoints: as llama.cpp's converter writes it, as it wrote it at
+    /// first, and as ours does, relative to YaRN's own.
+    #[test]
+    fn the_factor_of_olmo_3_is_whole_in_all_forms_of_its_files() {
+        for (name, value) in [
+            ("yarn_attn_factor", 1.207_944_2f32),
+            ("attn_factor", 1.207_944_2),
+            ("attn_factor", 1.0),
+        ] {
+            let key = format!("rope.scaling.{name}");
+            let yarn = [
+                ("rope.scaling.type", "yarn".into()),
+                ("rope.scaling.factor", 8f32.into()),
+                (key.as_str(), value.into()),
+            ];
+            let config = changed(&ARCHITECTURE, &yarn).unwrap();
+            let magnitudes = [0, 1].map(|layer| config.layers[layer].rope.unwrap().magnitude());
+            assert_eq!(magnitudes[0], 1.0, "{name}");
+            assert!((magnitudes[1] - 1.207_944_2).abs() < 1e-6, "{name} {value}: {magnitudes:?}");
+        }
     }
 
     #[test]

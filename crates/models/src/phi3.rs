@@ -46,13 +46,18 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     let mut config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
     // Files of llama.cpp's converter do not name the scaling; it applies if the context is longer than the original one.
     let original = keys.opt_size("rope.scaling.original_context_length", 1..=limits::CONTEXT)?;
-    let context = config.context;
+    let (context, is_named) = (config.context, keys.has("rope.scaling.type"));
     if let Some(original_context) = original.filter(|&original| context > original) {
         for rope in config.layers.iter_mut().filter_map(|layer| layer.rope.as_mut()) {
-            rope.scaling = Scaling::Long { original_context };
+            match rope.scaling {
+                Scaling::Long { .. } => {}
+                Scaling::None if !is_named => rope.scaling = Scaling::Long { original_context },
+                // The user chose another.
+                _ => continue,
+            }
             if !keys.has("rope.scaling.attn_factor") {
                 let original = original_context as f32;
-                rope.attn_factor = long_factor(context as f32 / original, original);
+                rope.attn_factor *= long_factor(context as f32 / original, original);
             }
         }
     }
@@ -89,6 +94,24 @@ mod tests {
         let rope = |changes: &[_]| changed(&ARCHITECTURE, changes).unwrap().layers[0].rope.unwrap();
         assert!((rope(&[]).magnitude() - (4f32 / 3.0).sqrt()).abs() < 1e-6);
         assert_eq!(rope(&[("rope.scaling.attn_factor", 1.5f32.into())]).magnitude(), 1.5);
+    }
+
+    #[test]
+    fn another_scaling_replaces_longrope() {
+        let rope = |changes: &[_]| changed(&ARCHITECTURE, changes).unwrap().layers[0].rope.unwrap();
+        let linear = Scaling::Linear { factor: 4.0 };
+        for (kind, expected) in
+            [(None, linear), (Some("linear"), linear), (Some("none"), Scaling::None)]
+        {
+            let kind = kind.map(|kind| ("rope.scaling.type", kind.into()));
+            let changes = [("rope.scaling.factor", 4f32.into())].into_iter().chain(kind);
+            let rope = rope(&changes.collect::<Vec<_>>());
+            assert_eq!((rope.scaling, rope.magnitude()), (expected, 1.0));
+        }
+        let longrope = ("rope.scaling.type", "longrope".into());
+        assert_eq!(rope(&[longrope]), rope(&[]));
+        let doubled = rope(&[("rope.scaling.attn_multiplier", 2f32.into())]);
+        assert_eq!(doubled.magnitude(), 2.0 * rope(&[]).magnitude());
     }
 
     #[test]

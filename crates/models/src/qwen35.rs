@@ -111,8 +111,9 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
 
 /// The configuration without experts.
 pub(crate) fn read(keys: &Keys<'_>) -> Result<Config, Error> {
-    let config = Config::read(keys, Norm::Rms, Some(Pairs::Halves))?;
     let delta_net = Mixer::DeltaNet(DeltaNet::read(keys)?);
+    // Files of ollama list the key-value heads of each layer, 0 in delta nets.
+    let config = Config::read_mixed(keys, Norm::Rms, Some(Pairs::Halves), delta_net)?;
     let period = keys.opt_size("full_attention_interval", 1..=limits::LAYERS)?.unwrap_or(4);
     let blocks = keys.size("block_count", 1..=limits::LAYERS)?;
     let recurrent = keys.flags_or_period("attention.recurrent_layers", blocks, period)?;
@@ -120,6 +121,9 @@ pub(crate) fn read(keys: &Keys<'_>) -> Result<Config, Error> {
     for (layer, recurrent) in layers.iter_mut().zip(recurrent) {
         if recurrent {
             (layer.mixer, layer.kv_heads) = (delta_net, 0);
+        } else if layer.kv_heads == 0 {
+            let expected = "at least 1 in layers with attention";
+            return Err(keys.value("attention.head_count_kv", expected, 0));
         }
     }
     Ok(Config {
@@ -133,7 +137,10 @@ pub(crate) fn read(keys: &Keys<'_>) -> Result<Config, Error> {
 
 #[cfg(test)]
 mod tests {
+    use bilayer_quant::Type;
+
     use super::{ARCHITECTURE, DeltaNet, Mixer, tiny::changed};
+    use crate::{Outline, record};
 
     #[test]
     fn layers_are_delta_nets_by_period_or_list() {
@@ -153,6 +160,25 @@ mod tests {
         assert_eq!(mixers(&[]), [net, Mixer::Attention, net]);
         let list = ("attention.recurrent_layers", vec![false, true, true].into());
         assert_eq!(mixers(&[list]), [Mixer::Attention, net, net]);
+    }
+
+    #[test]
+    fn files_of_ollama_list_the_heads_of_layers_and_name_the_step_otherwise() {
+        let config = |heads: [u32; 3]| {
+            changed(&ARCHITECTURE, &[("attention.head_count_kv", heads.to_vec().into())])
+        };
+        let usual = changed(&ARCHITECTURE, &[]).unwrap();
+        assert_eq!(config([0, 2, 0]).unwrap(), usual);
+        let error = config([2, 0, 2]).unwrap_err().to_string();
+        assert!(error.contains("qwen35.attention.head_count_kv"), "{error}");
+        let names = |optional: &[&str]| {
+            let outline = Outline::new(Type::F32, optional);
+            record(&usual, &outline).unwrap();
+            let names = outline.tensors().into_iter().map(|(name, _)| name);
+            names.filter(|name| name.contains("ssm_dt")).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&[]), ["blk.0.ssm_dt.bias", "blk.2.ssm_dt.bias"]);
+        assert_eq!(names(&["blk.0.ssm_dt"]), ["blk.0.ssm_dt", "blk.2.ssm_dt.bias"]);
     }
 
     #[test]

@@ -71,16 +71,13 @@ impl Rotary {
         if !dims.is_multiple_of(2) {
             return Err(keys.value(name, "an even number (by default the head's length)", dims));
         }
-        let yarn_factor = keys.positive_or_zero("rope.scaling.yarn_attn_factor")?.unwrap_or(1.0);
-        let attn_factor = keys.positive_or_zero("rope.scaling.attn_factor")?.unwrap_or(1.0);
         let scaling = Scaling::read(keys)?;
-        let multiplier = keys.positive_or_zero("rope.scaling.yarn_log_multiplier")?;
         Ok(Rotary {
             dims,
             base: keys.positive("rope.freq_base")?.unwrap_or(10_000.0),
             pairs,
             scaling,
-            attn_factor: attn_factor * yarn_factor / scaling.amplitude(multiplier.unwrap_or(0.0)),
+            attn_factor: attn_factor(keys, scaling)?,
             factors: true,
         })
     }
@@ -110,14 +107,9 @@ impl Rotary {
         (0..pairs).map(|i| self.scaled(i, frequency(self.base, self.dims, i)) as f32).collect()
     }
 
-    /// Factor on cosine and sine: YaRN's `0.1 ln(factor) + 1` (its section 3.4) times `attn_factor`.
+    /// Factor on cosine and sine: the scaling's own times `attn_factor`.
     pub fn magnitude(&self) -> f32 {
-        match self.scaling {
-            Scaling::Yarn { factor, ext_factor, .. } if ext_factor != 0.0 && factor > 1.0 => {
-                self.attn_factor * (0.1 * factor.ln() + 1.0)
-            }
-            _ => self.attn_factor,
-        }
+        self.attn_factor * self.scaling.magnitude()
     }
 
     /// The parameters of the graph's op.
@@ -167,7 +159,8 @@ impl Scaling {
         let name = "rope.scaling.type";
         // A factor without a type means linear, from before types existed.
         match (keys.metadata.opt_str(&keys.key(name))?.unwrap_or("linear"), factor) {
-            ("none", _) | ("linear", None) => Ok(Scaling::None),
+            // ollama writes an empty type for checkpoints without one.
+            ("none" | "", _) | ("linear", None) => Ok(Scaling::None),
             ("linear", Some(factor)) => Ok(Scaling::Linear { factor }),
             ("longrope", _) => {
                 let name = "rope.scaling.original_context_length";
@@ -194,6 +187,14 @@ impl Scaling {
         }
     }
 
+    /// Factor on cosine and sine: YaRN's `0.1 ln(factor) + 1` (its section 3.4) if it has its ramp; otherwise 1.
+    pub(crate) fn magnitude(self) -> f32 {
+        match self {
+            Scaling::Yarn { ext_factor: 0.0, .. } => 1.0,
+            _ => self.amplitude(1.0),
+        }
+    }
+
     fn yarn(keys: &Keys<'_>, factor: f32) -> Result<Self, Error> {
         let name = "rope.scaling.original_context_length";
         let original_context = match keys.opt_size(name, 1..=limits::CONTEXT)? {
@@ -204,12 +205,26 @@ impl Scaling {
         Ok(Scaling::Yarn {
             factor,
             original_context,
-            ext_factor: number("rope.scaling.yarn_ext_factor", 1.0)?,
+            ext_factor: keys.not_negative("rope.scaling.yarn_ext_factor")?.unwrap_or(1.0),
             beta_fast: number("rope.scaling.yarn_beta_fast", 32.0)?,
             beta_slow: number("rope.scaling.yarn_beta_slow", 1.0)?,
             whole_pairs: true,
         })
     }
+}
+
+/// Factor on cosine and sine, besides the scaling's own. `rope.scaling.attn_factor` is relative to the latter;
+/// `rope.scaling.yarn_attn_factor` takes its place, being the whole `attention_factor` of a checkpoint with YaRN.
+fn attn_factor(keys: &Keys<'_>, scaling: Scaling) -> Result<f32, Error> {
+    let given = keys.positive_or_zero("rope.scaling.attn_factor")?.unwrap_or(1.0);
+    let given = given * keys.attn_multiplier()?;
+    let whole = keys.positive_or_zero("rope.scaling.yarn_attn_factor")?;
+    let multiplier = keys.positive_or_zero("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0);
+    Ok(match (scaling, whole) {
+        (Scaling::Yarn { .. }, Some(whole)) => given * whole / scaling.magnitude(),
+        (Scaling::Yarn { ext_factor: 0.0, .. }, None) => given,
+        _ => given / scaling.amplitude(multiplier),
+    })
 }
 
 /// Llama 3.1's rule for extending the context, as in `rope_scaling` of its checkpoints.
@@ -256,9 +271,11 @@ fn frequency(base: f32, dims: usize, i: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use bilayer_gguf::Value;
     use bilayer_graph::Pairs;
 
     use super::{Llama3, Rotary, Scaling};
+    use crate::{llama, tiny::changed};
 
     fn rotary(scaling: Scaling) -> Rotary {
         let pairs = Pairs::Interleaved;
@@ -328,6 +345,48 @@ mod tests {
         let linear = Scaling::Linear { factor: 4.0 };
         assert_eq!(rotary(yarn).frequencies(), rotary(linear).frequencies());
         assert_eq!(rotary(yarn).magnitude(), 1.0);
+        let read = |ext_factor: f32| {
+            let changes = [
+                ("rope.scaling.type", "yarn".into()),
+                ("rope.scaling.factor", 4f32.into()),
+                ("rope.scaling.yarn_log_multiplier", 0.5f32.into()),
+                ("rope.scaling.yarn_ext_factor", ext_factor.into()),
+            ];
+            changed(&llama::ARCHITECTURE, &changes)
+        };
+        let rope = read(0.0).unwrap().layers[0].rope.unwrap();
+        assert!(matches!(rope.scaling, Scaling::Yarn { ext_factor: 0.0, .. }), "{rope:?}");
+        assert_eq!(rope.magnitude(), 1.0);
+        for odd in [-1.0, f32::NAN] {
+            let error = read(odd).unwrap_err().to_string();
+            assert!(error.contains("llama.rope.scaling.yarn_ext_factor"), "{error}");
+        }
+    }
+
+    /// llama.cpp's converter writes a checkpoint's `attention_factor` as `rope.scaling.yarn_attn_factor`. Without it the
+    /// factor is 0.1 ln 8 + 1 = 1.2079442.
+    #[test]
+    fn the_whole_factor_of_a_file_takes_the_place_of_yarns_own() {
+        let cases: [(&str, Value, f32); 7] = [
+            ("rope.scaling.yarn_attn_factor", 1.207_944_2f32.into(), 1.207_944_2),
+            ("rope.scaling.yarn_attn_factor", 0f32.into(), 1.207_944_2),
+            ("rope.scaling.attn_multiplier", 2f32.into(), 3.0),
+            ("rope.scaling.yarn_log_multiplier", 0.5f32.into(), 1.5),
+            ("rope.scaling.yarn_ext_factor", 0f32.into(), 1.5),
+            ("rope.scaling.type", "linear".into(), 1.0),
+            ("rope.scaling.type", "none".into(), 1.0),
+        ];
+        for (name, value, expected) in cases {
+            let changes = [
+                ("rope.scaling.type", "yarn".into()),
+                ("rope.scaling.factor", 8f32.into()),
+                ("rope.scaling.yarn_attn_factor", 1.5f32.into()),
+                (name, value),
+            ];
+            let config = changed(&llama::ARCHITECTURE, &changes).unwrap();
+            let found = config.layers[0].rope.unwrap().magnitude();
+            assert!((found - expected).abs() < 1e-6_f32, "{name}: {found}, not {expected}");
+        }
     }
 
     /// 2 pi * 100 tokens: the pairs of base 10^4 turn 100, 10, 1 and 0.1 times.

@@ -489,12 +489,16 @@ def the_drop_in_answers_like_openai():
         assert llama.detokenize(llama.tokenize("O, à moi!".encode())) == "O, à moi!".encode()
         raised(bilayer.UsageError, "suffix", lambda: llama("a", suffix="b"))
         raised(bilayer.UsageError, "lora_path", lambda: Llama(DEMO, lora_path="x"))
+        raised(bilayer.UsageError, "chat_format is 'alpaca'", lambda: Llama(DEMO, chat_format="alpaca"))
         raised(TypeError, "n_cxt", lambda: Llama(DEMO, n_cxt=3))
         raised(bilayer.UsageError, "numa is 2", lambda: Llama(DEMO, numa=2))
         assert llama("ROMEO:\n", max_tokens=2, top_k=-1, seed=1) and llama("ROMEO:\n", max_tokens=2, top_k=0)
         assert llama.metadata["general.architecture"] and "tokenizer.ggml.tokens" not in llama.metadata
         assert llama.tokenizer().decode(llama.tokenizer().encode("O me!")).strip() == "O me!"
         assert Llama.longest_token_prefix([1, 2, 3], [1, 2, 4]) == 2
+    for name in ["llama-2", "llama-3", "mistral-instruct", "qwen", "gemma", "vicuna", "zephyr"]:
+        with Llama(DEMO, n_ctx=512, chat_format=name) as llama:
+            assert llama.create_chat_completion([{"role": "user", "content": "Who is there?"}], max_tokens=1)
     with Llama(DEMO, n_ctx=512, chat_format="chatml") as llama:
         messages = [{"role": "user", "content": "Who is there?"}]
         answer = llama.create_chat_completion(messages, max_tokens=8, temperature=0)

@@ -7,7 +7,7 @@ use bilayer_engine::generate::Stop;
 use bilayer_engine::tools::{self, Reasoning};
 use bilayer_text::chat::Prompt;
 use bilayer_text::chat::reply::{
-    CallRules, Delta, Format, Options, Parser, ReasoningFormat, Tool, ToolChoice,
+    CallRules, Delta, Format, Options, Parser, ReasoningFormat, Tool, ToolChoice, Trigger,
 };
 use serde_json::Value;
 
@@ -56,8 +56,8 @@ pub struct Style {
 #[derive(Clone, Debug)]
 struct CallConstraint {
     grammar: Grammar,
-    /// The text after which the grammar applies.
-    trigger: Option<String>,
+    /// Where the grammar begins, if not with the answer.
+    trigger: Option<Trigger>,
     /// The field whose schema an answer follows that makes no call, if the grammar allows one.
     answer: Option<&'static str>,
 }
@@ -122,14 +122,17 @@ impl Style {
     /// # Errors
     /// Its tools or its choice of tools are wrong, or cannot be combined with its grammar.
     pub fn of(app: &App, loaded: &Loaded, body: &Body, prompt: &Prompt) -> Result<Style, ApiError> {
-        let source = loaded.template(conversation::tools(body))?.source();
+        let template = loaded.template(conversation::tools(body))?;
+        let source = template.source();
         let format = Format::of(source);
         let tools = conversation::functions(body)?;
         let choice = tool_choice(body, &tools)?;
         if tools.is_empty() && matches!(choice, Some(ToolChoice::Required)) {
             return Err(ApiError::field("tool_choice", "needs tools"));
         }
-        let parallel = body.bool("parallel_tool_calls").unwrap_or(true);
+        let parallel = body.bool("parallel_tool_calls");
+        let parallel =
+            parallel.unwrap_or_else(|| tools.is_empty() || template.shows_parallel_calls());
         let thinking_is_open = format.opens_thinking(prompt.opening(&format));
         let splits = match body.text("reasoning_format") {
             Some(format) => format != "none",
@@ -184,7 +187,7 @@ impl Style {
             };
             return compiled.map(Some);
         }
-        let asked = constraints::constraint(loaded, body)?;
+        let asked = self.asked(loaded, body)?;
         let is_forced = self.constraint.as_ref().is_some_and(|calls| calls.trigger.is_none());
         match (&self.constraint, asked) {
             (Some(_), Some(_)) if is_forced => {
@@ -209,6 +212,17 @@ impl Style {
                 false => constraint,
             })),
         }
+    }
+
+    /// What the body asks for. A schema is that of the answer alone in formats that write more around it.
+    fn asked(&self, loaded: &Loaded, body: &Body) -> Result<Option<Constraint>, ApiError> {
+        let Some((field, grammar)) = constraints::grammar(body)? else { return Ok(None) };
+        let tokenizer = Some(loaded.model.tokenizer().as_ref());
+        let whole = grammar
+            .lark_expression()
+            .and_then(|answer| self.format.answer_grammar(&answer, tokenizer))
+            .map(Grammar::lark);
+        constraints::compile(loaded, field, whole.as_ref().unwrap_or(&grammar)).map(Some)
     }
 
     /// A splitter for one answer.

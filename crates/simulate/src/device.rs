@@ -83,6 +83,8 @@ struct Scheduled {
     is_awaited: bool,
     times_kernels: bool,
     times: Vec<OpTime>,
+    /// Memory of its own.
+    bytes: u64,
 }
 
 impl Device {
@@ -265,6 +267,7 @@ impl Backend for Device {
             let own = if slot.is_some() { 0 } else { bytes };
             held.caches.insert(id, (own, cache.stored_width()));
         }
+        let mut bytes = 0;
         match slot.and_then(|slot| held.slots.get_mut(&slot)) {
             Some(slot) => {
                 slot[1] = slot[1].max(shared);
@@ -273,7 +276,10 @@ impl Backend for Device {
             None if graph.reads_residents(segment.nodes.clone()) => {
                 held.slot_segments = held.slot_segments.max(working);
             }
-            None => held.segments = held.segments.saturating_add(working),
+            None => {
+                bytes = working;
+                held.segments = held.segments.saturating_add(working);
+            }
         }
         self.hold(held, "caches and activations")?;
         let id = self.inner.compile(segment, limits)?;
@@ -293,9 +299,21 @@ impl Backend for Device {
                 is_awaited: true,
                 times_kernels,
                 times,
+                bytes,
             },
         );
         Ok(id)
+    }
+
+    fn next_segment(&self) -> SegmentId {
+        self.inner.next_segment()
+    }
+
+    fn free_segments(&mut self, from: SegmentId) {
+        self.finish();
+        let freed = self.segments.extract_if(|id, _| id.0 >= from.0);
+        self.held.segments -= freed.map(|(_, segment)| segment.bytes).sum::<u64>();
+        self.inner.free_segments(from);
     }
 
     fn submit(&mut self, segment: SegmentId, step: &Step<'_>) -> Result<(), Error> {

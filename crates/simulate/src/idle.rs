@@ -51,6 +51,14 @@ impl Backend for Idle {
         Ok(SegmentId(self.segments - 1))
     }
 
+    fn next_segment(&self) -> SegmentId {
+        SegmentId(self.segments)
+    }
+
+    fn free_segments(&mut self, from: SegmentId) {
+        self.segments = from.0;
+    }
+
     fn submit(&mut self, _: SegmentId, _: &Step<'_>) -> Result<(), Error> {
         Ok(())
     }

@@ -118,7 +118,7 @@ impl Template {
             budget::set(CONSTANTS);
             program::compile(&source, environment::ENVIRONMENT.syntax()).map(drop)
         };
-        in_thread(compiled)?.map_err(|error| environment::error(name, &error))?;
+        in_thread(compiled)?.map_err(|error| environment::error(name, 0, &error))?;
         let support = OnceLock::new();
         Ok(Self { name: name.to_owned(), source, ends: Vec::new(), support })
     }
@@ -138,6 +138,12 @@ impl Template {
     pub fn stops(&self, tokenizer: &Tokenizer) -> Vec<String> {
         let is_token = |end: &str| tokenizer.controls().any(|(text, _)| text == end);
         self.ends.iter().filter(|end| !is_token(end)).cloned().collect()
+    }
+
+    /// Whether it shows several calls of one message; if not, [`conversation`](Self::conversation) gives each a message of
+    /// its own.
+    pub fn shows_parallel_calls(&self) -> bool {
+        self.support.get_or_init(|| Support::of(self)).parallel_calls
     }
 
     /// The prompt as text.
@@ -169,7 +175,8 @@ impl Template {
     /// arguments of earlier tool calls from JSON text into objects, or leaves them text for templates that need text. Ids of
     /// calls are short for templates that refuse others, and the functions are also one text, in the variable `functions`.
     /// What the template does not show is written as text of other messages: functions into the system message, calls and
-    /// results into those of the assistant and the user, and system messages into those of the user.
+    /// results into those of the assistant and the user, and system messages into those of the user. A message with several
+    /// calls becomes several messages if the template refuses it.
     ///
     /// # Errors
     /// Those of [`prompt`](Self::prompt).
@@ -248,8 +255,8 @@ impl Template {
         let room = ROOM_BYTES + GROWTH * len_bytes;
         let work = WORK + WORK_GROWTH * len_bytes as u64;
         let (environment, work) = match limits {
-            Limits::Full => (&environment::ENVIRONMENT, work),
-            Limits::Probe => (&environment::PROBES, work / PROBES_PER_BUDGET),
+            Limits::Full => (environment::for_messages(inputs.messages.len()), work),
+            Limits::Probe => (environment::PROBES.clone(), work / PROBES_PER_BUDGET),
         };
         let text = in_thread(|| {
             budget::set(CONSTANTS);
@@ -260,10 +267,11 @@ impl Template {
             let (root, blocks) = (&program.root, &program.blocks);
             let context = inputs.context(write);
             let plain = AutoEscape::None;
-            machinery::eval(environment, root, context, blocks, &mut out, plain)?;
+            machinery::eval(&environment, root, context, blocks, &mut out, plain)?;
             Ok(text)
         });
-        let text = text?.map_err(|error| environment::error(&self.name, &error))?;
+        let text =
+            text?.map_err(|error| environment::error(&self.name, inputs.messages.len(), &error))?;
         if text.len() > room { Err(Error::TooLong { limit: room }) } else { Ok(text) }
     }
 }

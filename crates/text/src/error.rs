@@ -207,10 +207,12 @@ pub enum Error {
     },
 
     /// A chat template exceeds its instruction limit.
-    #[error("chat template ({name}) does not end")]
+    #[error("chat template ({name}) takes too many steps for {messages} messages")]
     Endless {
         /// The template.
         name: String,
+        /// The messages of the conversation.
+        messages: usize,
     },
 
     /// A chat template exceeds its limit on memory and time.

@@ -42,10 +42,15 @@ impl Matcher {
 
     /// Splits `text` at the leftmost matches, the longest at each position.
     pub fn split<'a>(&self, text: &'a str) -> Vec<Fragment<'a>> {
+        self.split_except(text, &[])
+    }
+
+    /// Splits `text` as if the tokens of `except` did not exist.
+    pub fn split_except<'a>(&self, text: &'a str, except: &[u32]) -> Vec<Fragment<'a>> {
         let mut fragments = Vec::new();
         let (mut start, mut at) = (0, 0);
         while !self.entries.is_empty() && at < text.len() {
-            let Some(entry) = self.longest(&text.as_bytes()[at..]) else {
+            let Some(entry) = self.longest(&text.as_bytes()[at..], except) else {
                 at += 1;
                 continue;
             };
@@ -75,7 +80,7 @@ impl Matcher {
         self.entries.iter().any(|entry| entry.id == id && entry.strips)
     }
 
-    fn longest(&self, text: &[u8]) -> Option<&Entry> {
+    fn longest(&self, text: &[u8], except: &[u32]) -> Option<&Entry> {
         let first = usize::from(*text.first()?);
         let mut candidates = &self.entries[self.starts[first]..self.starts[first + 1]];
         let mut best = None;
@@ -83,7 +88,7 @@ impl Matcher {
             // Sorted order: a spelling that ends here precedes its extensions.
             let Some(shortest) = candidates.first() else { break };
             if shortest.text.len() == depth {
-                best = Some(shortest);
+                best = Some(shortest).filter(|entry| !except.contains(&entry.id)).or(best);
                 candidates = &candidates[1..];
             }
             let Some(&next) = text.get(depth) else { break };
@@ -111,6 +116,10 @@ mod tests {
         assert_eq!(split("é \n\u{a0}ü"), [Fragment::Token(4), text("ü")]);
         assert_eq!(split("è"), [text("è")]);
         assert_eq!(Matcher::default().split("<a>"), [text("<a>")]);
+        let except = |ids| matcher.split_except("<a>b", ids);
+        assert_eq!(except(&[2]), [Fragment::Token(1), text("b")]);
+        assert_eq!(except(&[1]), [Fragment::Token(2)]);
+        assert_eq!(except(&[1, 2]), [text("<a>b")]);
     }
 
     fn text(text: &str) -> Fragment<'_> {

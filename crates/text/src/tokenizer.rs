@@ -184,10 +184,20 @@ impl Tokenizer {
     /// [`Error::NoTokenizer`] if the file has none; [`Error::NoToken`] if the vocabulary cannot express the text;
     /// [`Error::Pattern`], [`Error::Library`].
     pub fn encode(&self, text: &str, options: Encode) -> Result<Vec<u32>, Error> {
+        self.encode_except(text, options, &[])
+    }
+
+    /// The tokens of `text`, in which those of `except` are not looked for.
+    pub(crate) fn encode_except(
+        &self,
+        text: &str,
+        options: Encode,
+        except: &[u32],
+    ) -> Result<Vec<u32>, Error> {
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);
         let matcher = if options.parse_special { &self.special } else { &self.user_defined };
         ids.extend(self.first.filter(|_| options.add_special));
-        for fragment in matcher.split(text) {
+        for fragment in matcher.split_except(text, except) {
             match (fragment, &self.model) {
                 (Fragment::Token(id), _) => ids.push(id),
                 (Fragment::Text(text), Model::Spm(spm)) => spm.encode(text, &mut ids)?,

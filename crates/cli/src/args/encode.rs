@@ -108,7 +108,7 @@ pub struct TextArgs {
     /// Truncate texts longer than the context; otherwise they are an error, or with `extract` run in windows
     #[arg(long)]
     pub truncate: bool,
-    /// No effect: the output is always one JSON object per line
+    /// No effect: the output is always JSON, one object per line unless embed's --embd-output-format says otherwise
     #[arg(long)]
     pub json: bool,
 }
@@ -142,16 +142,20 @@ pub enum PoolingArg {
     Mean,
     Cls,
     Last,
+    /// llama.cpp's name for scores.
+    #[value(hide = true)]
+    Rank,
 }
 
 impl PoolingArg {
-    /// The pooling as the engine's settings.
-    pub fn pooling(self) -> Pooling {
-        match self {
+    /// The pooling as the engine's settings; `None` for scores.
+    pub fn pooling(self) -> Option<Pooling> {
+        Some(match self {
             PoolingArg::None => Pooling::None,
             PoolingArg::Mean => Pooling::Mean,
             PoolingArg::Cls => Pooling::Cls,
             PoolingArg::Last => Pooling::Last,
-        }
+            PoolingArg::Rank => return None,
+        })
     }
 }

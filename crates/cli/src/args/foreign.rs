@@ -95,7 +95,7 @@ const FLAGS: &[Flags] = &[
         Accept,
     ),
     (&["--deterministic", "--jinja", "--progress", "--show-timings", "--perf"], Nothing, Accept),
-    (&["--mmap", "-kvo", "--kv-offload", "--warmup", "--slots", "--props"], Nothing, Accept),
+    (&["--mmap", "-kvo", "--kv-offload", "--warmup", "--slots"], Nothing, Accept),
     (&["--webui", "--ui", "--cache-prompt", "--repack", "--simple-io"], Nothing, Accept),
     (&["--no-mmproj", "--no-mmproj-auto", "--no-mmproj-offload", "--no-host"], Nothing, Accept),
     (&["--no-skip-chat-parsing", "--no-log-jsonl"], Nothing, Accept),

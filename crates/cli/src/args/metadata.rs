@@ -29,7 +29,7 @@ pub struct MetadataArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub yarn_orig_ctx: Option<u32>,
     /// Share of YaRN's ramp that is applied [default: 1]
-    #[arg(long, value_name = "N", env = "LLAMA_ARG_YARN_EXT_FACTOR", value_parser = positive)]
+    #[arg(long, value_name = "N", env = "LLAMA_ARG_YARN_EXT_FACTOR", value_parser = not_negative)]
     pub yarn_ext_factor: Option<f32>,
     /// Factor on queries and keys with YaRN [default: 1]
     #[arg(long, value_name = "N", env = "LLAMA_ARG_YARN_ATTN_FACTOR", value_parser = positive)]
@@ -53,7 +53,7 @@ impl MetadataArgs {
             ("freq_base", self.rope_freq_base),
             ("scaling.factor", factor),
             ("scaling.yarn_ext_factor", self.yarn_ext_factor),
-            ("scaling.yarn_attn_factor", self.yarn_attn_factor),
+            ("scaling.attn_multiplier", self.yarn_attn_factor),
             ("scaling.yarn_beta_slow", self.yarn_beta_slow),
             ("scaling.yarn_beta_fast", self.yarn_beta_fast),
         ];
@@ -64,6 +64,14 @@ impl MetadataArgs {
         let numbers =
             numbers.into_iter().filter_map(|(name, number)| Some(rope(name, number?.into())));
         kind.chain(numbers).chain(original).chain(self.override_kv.iter().cloned()).collect()
+    }
+}
+
+/// A finite number of at least 0.
+fn not_negative(text: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number.abs()),
+        _ => Err("expected a number of at least 0".to_owned()),
     }
 }
 

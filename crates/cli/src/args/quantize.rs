@@ -11,7 +11,7 @@ const AFTER: &str = "\
 Types are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q2_K_S, Q3_K_S, Q3_K_M, Q3_K_L, Q4_K_S, Q4_K_M, Q5_K_S, \
 Q5_K_M, Q6_K, IQ1_S, IQ1_M, IQ2_XXS, IQ2_XS, IQ2_S, IQ2_M, IQ3_XXS, IQ3_XS, IQ3_S, IQ3_M, IQ4_NL, IQ4_XS, TQ1_0, TQ2_0, \
 MXFP4, MXFP4_MOE, NVFP4, W8A8, and the sparse S4_N_64 and S8_N_64; COPY keeps the type of every tensor. Most are mixes as in \
-llama.cpp: the most sensitive tensors get more bits. IQ1, IQ2 and Q2_K_S need --imatrix. Rows that are not a multiple of a \
+llama.cpp: the most sensitive tensors get more bits. IQ1, IQ2, IQ3_XXS and Q2_K_S need --imatrix. Rows that are not a multiple of a \
 type's block get a type with smaller blocks, with a message.";
 
 const USAGE: &str = "bilayer quantize [OPTIONS] <IN> [OUT] <TYPE> [THREADS]";

@@ -1,6 +1,5 @@
 //! `bilayer classify`: classifies texts.
 
-use bilayer_engine::encode::probabilities;
 use bilayer_engine::session::Purpose;
 use serde::Serialize;
 use serde_json::Value;
@@ -38,12 +37,12 @@ pub fn execute(args: &Classify) -> Result<u8, Failure> {
         return route::execute(args, &texts, &routes);
     }
     let mut encoder = encode::encoder(&args.model, Purpose::Score)?;
-    let labels = encoder.text_labels()?.to_vec();
+    let (labels, labelling) = (encoder.text_labels()?.to_vec(), encoder.labelling());
     let job = Job { texts: &texts, query: None, excess: args.texts.excess() };
     encode::run(&mut encoder, &job, &mut |index, _, rows| {
         let scores: Vec<Label<'_>> = labels
             .iter()
-            .zip(probabilities(rows))
+            .zip(labelling.probabilities(rows))
             .map(|(label, score)| Label { label, score })
             .collect();
         let Some(&Label { label, score }) = best(&scores) else { return Ok(()) };

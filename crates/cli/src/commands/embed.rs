@@ -31,7 +31,12 @@ struct Each<'a> {
 /// Prints one vector per text, or one per token.
 pub fn execute(args: &Embed) -> Result<u8, Failure> {
     let texts = encode::texts(&args.texts)?;
-    let pooling = args.pooling.map(crate::args::PoolingArg::pooling);
+    let pooling = args.pooling.map(|given| {
+        given
+            .pooling()
+            .ok_or_else(|| Failure::usage("`rerank` prints the scores of --pooling rank"))
+    });
+    let pooling = pooling.transpose()?;
     let mut encoder = encode::encoder(&args.model, Purpose::Embed(pooling))?;
     let width = encoder.session().width();
     let is_pooled = encoder.is_pooled();

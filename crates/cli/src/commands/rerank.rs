@@ -21,6 +21,10 @@ struct Scored<'a> {
 /// Prints one score per document.
 pub fn execute(args: &Rerank) -> Result<u8, Failure> {
     let texts = encode::texts(&args.texts)?;
+    if let Some(given) = texts.iter().find(|given| given.pair.is_some()) {
+        let line = "`text_pair` has no meaning for `rerank`, which pairs each text with the query";
+        return Err(Failure::usage(line).at(&given.place));
+    }
     let mut encoder = encode::encoder(&args.model, Purpose::Score)?;
     let labels = encoder.text_labels()?.len();
     if labels != 1 {

@@ -13,7 +13,7 @@ use bilayer_server::{Defaults, Notice, Stopper, log};
 use serde_json::{Map, Value};
 
 use super::run::{DraftSource, Drafted, settings};
-use crate::args::{LogFormat, Serve, Serving};
+use crate::args::{LogFormat, PoolingArg, Serve, Serving};
 use crate::demo::{self, Applied, Source};
 use crate::failure::{Failure, IO, USAGE};
 use crate::{escapes, interrupt, output, trace};
@@ -397,10 +397,11 @@ impl Opener {
             Some(encoder) => {
                 let embeds =
                     args.offer.embedding || args.offer.pooling.is_some() || !encoder.scores;
-                let purpose = match args.offer.reranking {
+                let ranks = args.offer.pooling == Some(PoolingArg::Rank);
+                let purpose = match args.offer.reranking || ranks {
                     true => Purpose::Score,
                     false if embeds => {
-                        let pooling = args.offer.pooling.map(crate::args::PoolingArg::pooling);
+                        let pooling = args.offer.pooling.and_then(PoolingArg::pooling);
                         Purpose::Embed(pooling)
                     }
                     false => Purpose::Own,

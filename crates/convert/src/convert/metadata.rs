@@ -193,9 +193,19 @@ pub(super) fn sentence_transformer(
         ("pooling_mode_cls_token", 2),
         ("pooling_mode_lasttoken", 3),
     ];
-    match modes.iter().find(|(mode, _)| config[*mode] == true) {
-        Some((_, number)) => metadata.set(&format!("{architecture}.pooling_type"), *number),
-        None => return Err(checkpoint.wrong(&file, "asks for a pooling that is not supported")),
+    let fields = config.as_object().into_iter().flatten();
+    let is_on =
+        |(name, value): &(&String, &Value)| name.starts_with("pooling_mode_") && **value == true;
+    let asked: Vec<&String> = fields.filter(is_on).map(|(name, _)| name).collect();
+    match *asked {
+        [name] if let Some((_, number)) = modes.iter().find(|(mode, _)| mode == name) => {
+            metadata.set(&format!("{architecture}.pooling_type"), *number);
+        }
+        [_, _, ..] => {
+            return Err(checkpoint
+                .wrong(&file, "joins vectors of several poolings, which is not supported"));
+        }
+        _ => return Err(checkpoint.wrong(&file, "asks for a pooling that is not supported")),
     }
     let is_scaling =
         |module: &Value| module["type"].as_str().is_some_and(|kind| kind.ends_with(".Normalize"));

@@ -36,6 +36,7 @@ pub(crate) struct Linear {
     pub(crate) cols: usize,
     row_bytes: usize,
     bias: Option<Vector>,
+    factor: Option<Vector>,
     pub(crate) dot: Dot,
     pub(crate) gemm: Gemm,
 }
@@ -65,7 +66,12 @@ impl Linear {
             Precision::Coarse => (dot(ty, cols, level), gemm(ty, cols, level)),
             Precision::Fine => (dot_fine(ty, cols, level), gemm_fine(ty, cols, level)),
         };
-        Linear { weight, rows, cols, row_bytes, bias, dot, gemm }
+        Linear { weight, rows, cols, row_bytes, bias, factor: None, dot, gemm }
+    }
+
+    /// The product times `factor [1]`, if there is one.
+    pub(crate) fn times(self, factor: Option<Vector>) -> Linear {
+        Linear { factor, ..self }
     }
 
     /// Computes rows of the product with all prepared inputs, plus bias: `out [count, band.rows.len()]`.
@@ -113,6 +119,9 @@ impl Linear {
                 }
             }
         });
+        if let Some(factor) = &self.factor {
+            factor.with(0..1, |factor| out.iter_mut().for_each(|out| *out *= factor[0]));
+        }
     }
 }
 

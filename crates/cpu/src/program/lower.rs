@@ -316,8 +316,8 @@ impl<'a> Assembly<'a> {
     /// The matrices of all experts.
     fn stack(&self, node: usize) -> Vec<Linear> {
         let Op::Experts(experts) = &self.graph.nodes[node].op else { unreachable!("experts") };
-        let biases = experts.bias.map(|bias| self.lowering.vectors(bias));
-        let mut biases = biases.into_iter().flatten();
+        let [mut biases, mut factors] = [experts.bias, experts.factors]
+            .map(|id| id.map(|id| self.lowering.vectors(id)).into_iter().flatten());
         let mut linears = Vec::new();
         for &id in experts.stack.iter() {
             let weight = self.graph.weight(id);
@@ -326,7 +326,8 @@ impl<'a> Assembly<'a> {
                 let part = self.lowering.matrix(id, expert);
                 let precision = Precision::Coarse;
                 let shape = matmul::Shape { ty: weight.ty, rows, cols, precision };
-                linears.push(Linear::new(part, &shape, biases.next(), self.lowering.holdings));
+                let linear = Linear::new(part, &shape, biases.next(), self.lowering.holdings);
+                linears.push(linear.times(factors.next()));
             }
         }
         linears

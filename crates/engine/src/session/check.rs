@@ -1,6 +1,6 @@
 //! Checks of a step: that the file did not change, and which op made a result that is not finite.
 
-use bilayer_graph::Limits;
+use bilayer_graph::{Backend, Limits, SegmentId};
 
 use super::batch::Work;
 use super::pipeline::{self, Calls, Pipeline};
@@ -19,6 +19,16 @@ impl Session {
     /// Recompiles every segment with checks after each op and repeats the step: the first op with a result that is
     /// not finite is reported. Slow, and used only on the way to an error.
     pub(super) fn name_the_culprit(&mut self, runs: &[Run<'_>], micro_rows: usize) -> Error {
+        let firsts: Vec<SegmentId> = self.backends().map(Backend::next_segment).collect();
+        let error = self.repeat_checked(runs, micro_rows);
+        for (backend, &first) in self.pipeline.backends.iter_mut().zip(&firsts) {
+            backend.free_segments(first);
+        }
+        error
+    }
+
+    /// Repeats the step in segments that are compiled for it, and returns the error for it.
+    fn repeat_checked(&mut self, runs: &[Run<'_>], micro_rows: usize) -> Error {
         let checked = Limits { check: true, fuse: false, ..self.limits };
         if self.repeat_before(runs).is_err() {
             return Error::LogitsNotFinite;

@@ -411,6 +411,9 @@ pub fn equip(
 /// layer.
 const EXPERT_CACHE_ROWS: usize = 128;
 
+/// Rows of a step, at most: as many as a GPU has groups of threads in one dimension.
+const STEP_ROWS: usize = 65_535;
+
 /// The limits of every step, from the settings.
 pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
     let context = settings.context(model.config().context);
@@ -425,11 +428,11 @@ pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
                 ExpertCache::Off => settings.ubatch_size,
                 _ => settings.ubatch_size.min(EXPERT_CACHE_ROWS),
             };
-            (ubatch.min(most), pages.unwrap_or(table * sequences))
+            (ubatch.min(most).min(STEP_ROWS), pages.unwrap_or(table * sequences))
         }
         // An encoder's text is run in one step, and nothing is stored for the next.
         Some(mut encoder) => {
-            let tokens = settings.ubatch_size.max(context).min(most);
+            let tokens = settings.ubatch_size.max(context).min(most).min(STEP_ROWS);
             settings.purpose.apply(&mut encoder);
             if encoder.pooling_recorded() == Pooling::None {
                 outputs = tokens;

@@ -148,9 +148,7 @@ impl Session {
         let busy = self.plan.segments.iter().filter(|segment| multiplies(&segment.nodes));
         let devices: BTreeSet<usize> = busy.map(|segment| segment.device).collect();
         let most = devices.len().min(demand.rows).min(STEPS_MAX);
-        // Residents of mixtures, and hidden states for another graph, have room for one step.
-        let has_one = self.pipeline.experts.is_some() || self.graph.hidden.is_some();
-        if !self.divides || self.graph.takes_whole_sequences() || has_one || most < 2 {
+        if !self.divides || self.graph.takes_whole_sequences() || self.has_one() || most < 2 {
             return 1;
         }
         match (self.overlap, &self.plan.predicted) {
@@ -160,6 +158,11 @@ impl Session {
             (Overlap::Auto, None) if demand.rows >= 2 * batch::SEQUENCE_ROWS => 2,
             (Overlap::Auto, None) => 1,
         }
+    }
+
+    /// Whether there is room for one micro-batch alone: for residents of mixtures, and hidden states for another graph.
+    fn has_one(&self) -> bool {
+        self.pipeline.experts.is_some() || self.graph.hidden.is_some()
     }
 
     /// Number of steps begun and not finished.
@@ -176,7 +179,7 @@ impl Session {
     ///
     /// # Errors
     /// Those of [`Session::step`], of this step or an earlier one: no step is in progress then, and all their sequences
-    /// have their previous contents. More than 8 steps.
+    /// have their previous contents. More than 8 steps, or more than one where the graph has room for no more.
     pub fn begin(&mut self, runs: &[Run<'_>]) -> Result<(), Error> {
         self.begin_reading(runs, self.logits)
     }
@@ -266,7 +269,8 @@ impl Session {
     ) -> Result<(), Error> {
         let rows = batch::rows(runs);
         within("tokens", rows, self.limits.tokens)?;
-        within("steps in progress", self.begun() + 1, STEPS_MAX)?;
+        let has_one = self.has_one();
+        within("steps in progress", self.begun() + 1, if has_one { 1 } else { STEPS_MAX })?;
         if let Some((device, error)) = self.lost.take() {
             self.move_from(device, error)?;
         }
@@ -290,7 +294,8 @@ impl Session {
             cache.hold_copied(&step.copies);
         }
         (step.reading, step.rows, step.began) = (reading, rows, began);
-        let micro_rows = if runs.len() == 1 { batch::of_prompt(rows) } else { rows }.max(1);
+        let is_divided = runs.len() == 1 && !has_one;
+        let micro_rows = if is_divided { batch::of_prompt(rows) } else { rows }.max(1);
         step.checkpoints.clear();
         if micro_rows < rows {
             step.checkpoints.extend_from_slice(cache.checkpoints(runs[0].sequence));

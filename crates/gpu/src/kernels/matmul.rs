@@ -57,8 +57,8 @@ pub enum Chosen {
 }
 
 /// Which text. Bindings, in order: `step`; `xq` and `xs` of a quantized input, `xh` and `xs` of halves, else `x`;
-/// `vectors` with a bias, for experts the weights that contain it; `residual`; `route` of pairs or `table` of groups; `out`
-/// (written); the weights, twice.
+/// `vectors` with a bias or factors, for experts the weights that contain them; `residual`; `route` of pairs or `table` of
+/// groups; `out` (written); the weights, twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GemvKey {
     /// The matrices' type.
@@ -75,6 +75,8 @@ pub struct GemvKey {
     pub matrices: u32,
     /// Whether a bias is added.
     pub bias: bool,
+    /// Whether products of experts are multiplied by a factor of each, which are where biases would be.
+    pub factors: bool,
     /// How the matrix is selected.
     pub chosen: Chosen,
     /// Whether the input's floats end within the last unit of 64 and are followed by others.
@@ -117,7 +119,7 @@ pub struct GemvParams {
     pub rows: u32,
     /// Quantization blocks of a row.
     pub row_blocks: u32,
-    /// Place of the bias in `vectors`, in floats; the biases of experts follow each other.
+    /// Place of the bias or factors in `vectors`, in floats; those of experts follow each other.
     pub bias: u32,
     /// The matrices.
     pub matrices: [Matrix; MATRICES_MAX],
@@ -154,6 +156,7 @@ impl GemvKey {
             input,
             matrices: 1,
             bias: false,
+            factors: false,
             chosen: Chosen::None,
             ragged: false,
             epilogue: Epilogue::Plain,
@@ -189,7 +192,7 @@ impl GemvKey {
             ("xh", self.input == Input::Halves),
             ("xs", self.input != Input::Floats),
             ("x", self.input == Input::Floats),
-            ("vectors", self.bias),
+            ("vectors", self.bias || self.factors),
             ("residual", self.epilogue == Epilogue::Residual),
             ("route", self.chosen == Chosen::Pair),
             ("table", self.chosen == Chosen::Group),
@@ -210,6 +213,7 @@ impl GemvKey {
             columns => self.columns,
             matrices => self.matrices,
             bias => self.bias,
+            factors => self.factors,
             residual => self.epilogue == Epilogue::Residual,
             ints_x => self.input == Input::Quantized,
             halves_x => self.input == Input::Halves,
@@ -242,7 +246,7 @@ impl GemvKey {
             Epilogue::Gate(activation) => &format!(" {}", activation_name(activation)),
         };
         format!(
-            "{}{} {} {}{}{} {}x{} m{}{}{epilogue} {}",
+            "{}{} {} {}{}{} {}x{} m{}{}{}{epilogue} {}",
             match self.chosen {
                 Chosen::None => "matmul",
                 Chosen::Pair => "experts/pair",
@@ -261,6 +265,7 @@ impl GemvKey {
             self.columns,
             self.matrices,
             if self.bias { " bias" } else { "" },
+            if self.factors { " factors" } else { "" },
             team.name()
         )
     }

@@ -286,7 +286,8 @@ fn products_of(caps: &Caps, ty: Type, columns: u32) -> Vec<Source> {
         let ragged =
             GemvKey { bias: true, input: Input::Floats, ragged: true, rows: floats, ..experts };
         let gated = GemvKey { chosen, ..gated };
-        sources.extend([experts, ragged, gated].map(|key| key.source(caps)));
+        let factors = GemvKey { factors: true, ..experts };
+        sources.extend([experts, ragged, gated, factors].map(|key| key.source(caps)));
     }
     sources
 }

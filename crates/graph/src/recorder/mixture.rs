@@ -38,10 +38,12 @@ impl Recorder<'_> {
         assert!(input == cols || input == used * cols, "{name}: {input} to {cols} columns");
         assert_eq!(self.rows(experts.input), self.rows(experts.route), "{name}");
         let count = stacked * experts.stack.len();
-        if let Some(bias) = experts.bias {
-            let bias = self.weight_of(bias);
-            assert_eq!((bias.stacked, bias.rows, bias.cols), (count, count, rows), "{name}");
+        for (of_experts, len) in [(experts.bias, rows), (experts.factors, 1)] {
+            let Some(id) = of_experts else { continue };
+            let found = self.weight_of(id);
+            assert_eq!((found.stacked, found.rows, found.cols), (count, count, len), "{name}");
         }
+        assert!(experts.bias.is_none() || experts.factors.is_none(), "{name}");
         experts.out = self.value(used * rows, self.rows(experts.input));
         self.push(name, Op::Experts(experts))
     }

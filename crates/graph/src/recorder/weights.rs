@@ -4,7 +4,7 @@ use bilayer_quant::Type;
 
 use super::Recorder;
 use crate::lora::LowRank;
-use crate::{Error, Lora, Stack, Weight, WeightId};
+use crate::{Entry, Error, Lora, Stack, Weight, WeightId};
 
 impl Recorder<'_> {
     /// The matrix `name`, `[rows, cols]`.
@@ -43,11 +43,25 @@ impl Recorder<'_> {
             layer: self.layer,
         });
         if id.0 as usize == known {
+            self.note_factor(id)?;
             for lora in self.catalog.loras() {
                 self.adapt(id, lora, tensor_rows)?;
             }
         }
         Ok(id)
+    }
+
+    /// Notes the factor of a matrix `x.weight` that the file has apart, as `x.scale` of one element: conversions of NVFP4
+    /// checkpoints by llama.cpp do. A longer vector of that name is something else, such as the gain of a router's norm.
+    fn note_factor(&mut self, id: WeightId) -> Result<(), Error> {
+        let Some(stem) = self.weight_of(id).name.strip_suffix(".weight") else { return Ok(()) };
+        let name = format!("{stem}.scale");
+        let is_one = |entry: Entry| entry.shape.iter().all(|&length| length == 1);
+        if self.catalog.find(&name).is_some_and(is_one) {
+            let by = self.vector(&name, 1)?;
+            self.factors.insert(id, by);
+        }
+        Ok(())
     }
 
     /// Adds an adapter's matrices for a matrix of a tensor of `tensor_rows`, if it has them.
@@ -169,6 +183,14 @@ impl Recorder<'_> {
         self.vectors_of(name, &[experts as u64, len as u64], 0, [experts, len])
     }
 
+    /// The factors of `experts` experts, one each: the tensor `name`, `[experts]`.
+    ///
+    /// # Errors
+    /// Those of [`Recorder::vector`].
+    pub fn expert_factors(&mut self, name: &str, experts: usize) -> Result<WeightId, Error> {
+        self.vectors_of(name, &[experts as u64], 0, [experts, 1])
+    }
+
     /// The tensor `name`, `[count, len]`, as one vector: the weights of each channel, the biases of each bucket of distances.
     ///
     /// # Errors
@@ -235,7 +257,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::{Catalog, Entry};
+    use crate::{Catalog, Op};
 
     /// A directory with a matrix of every name.
     struct Squares;
@@ -266,6 +288,52 @@ mod tests {
         assert_eq!(recorder.matrix_rows("a", 4, 2, 2, 4).unwrap(), lower);
         assert_eq!(recorder.matrix_rows("b", 4, 0, 2, 4).unwrap().0, 3);
         assert_eq!(recorder.weight_of(lower).first_row, 2);
+    }
+
+    /// Two matrices, one with a factor, and one with a vector of its factor's name, and an adapter of all.
+    struct Factored(Vec<Lora>);
+
+    impl Catalog for Factored {
+        fn find(&self, name: &str) -> Option<Entry> {
+            let shape = match name {
+                "a.weight" | "b.weight" => vec![4, 4],
+                "a.bias" | "b.scale" => vec![4],
+                "a.scale" => vec![1],
+                "a.weight.lora_a" => vec![2, 4],
+                "a.weight.lora_b" => vec![4, 2],
+                _ => return None,
+            };
+            Some(Entry { ty: Type::F32, shape })
+        }
+
+        fn loras(&self) -> &[Lora] {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn the_factor_of_a_matrix_is_on_neither_its_bias_nor_its_adapters() {
+        let adapted = Factored(vec![Lora { prefix: String::new(), scale: 1.0, alpha: None }]);
+        let mut recorder = Recorder::new(&adapted);
+        let [a, b] = ["a.weight", "b.weight"].map(|name| recorder.matrix(name, 4, 4).unwrap());
+        let bias = recorder.vector("a.bias", 4).unwrap();
+        let input = recorder.given(4);
+        let sum = recorder.matmul("a", input, a, Some(bias));
+        recorder.matmul("b", sum, b, None);
+        let scaled = recorder.nodes.iter().filter_map(|node| match node.op {
+            Op::Scale { input, by: Some(by), out, .. } => Some((input, by, out)),
+            _ => None,
+        });
+        let [(read, by, out)] = scaled.collect::<Vec<_>>()[..] else { panic!("one factor") };
+        assert_eq!((read, recorder.weight_of(by).name.as_str()), (input, "a.scale"));
+        let products = recorder.nodes.iter().filter_map(|node| match node.op {
+            Op::MatMul { input, weight, bias, .. } => Some((input, weight, bias)),
+            _ => None,
+        });
+        let products: Vec<_> = products.collect();
+        assert_eq!(products[0], (out, a, Some(bias)));
+        assert_eq!(products[1].0, input, "the adapter");
+        assert_eq!((products[3].0, products[3].1), (sum, b));
     }
 
     #[test]

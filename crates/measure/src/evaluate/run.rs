@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use bilayer_engine::encode::{Encoder, Excess, Input, probabilities};
+use bilayer_engine::encode::{Encoder, Excess, Input};
 use bilayer_engine::generate::{Batch, Request, Token};
 use bilayer_engine::sampling::{self, Sampler};
 use bilayer_engine::session::{Clock, Session, Settings};
@@ -348,7 +348,10 @@ fn group(encoder: &mut Encoder, cases: &[Case]) -> Result<Vec<Outcome>, Error> {
     let ms = 1e3 * clock.since(began).as_secs_f64();
     for ((case, outcome), rows) in cases.iter().zip(&mut outcomes).zip(rows) {
         let (answer, verdict) = match (&case.expected, &rows[..]) {
-            (Expected::Label(label), [row]) => labelled(encoder.text_labels()?, row, label),
+            (Expected::Label(label), [row]) => {
+                let probabilities = encoder.labelling().probabilities(row);
+                labelled(encoder.text_labels()?, &probabilities, label)
+            }
             (Expected::Similar { at_least, .. }, [a, b]) => {
                 (String::new(), Verdict::similar(cosine(a, b) as f32, *at_least))
             }
@@ -363,8 +366,8 @@ fn group(encoder: &mut Encoder, cases: &[Case]) -> Result<Vec<Outcome>, Error> {
 }
 
 /// The likeliest label, judged.
-fn labelled(labels: &[String], row: &[f32], expected: &str) -> (String, Verdict) {
-    let all = labels.iter().zip(probabilities(row));
+fn labelled(labels: &[String], probabilities: &[f32], expected: &str) -> (String, Verdict) {
+    let all = labels.iter().zip(probabilities);
     let best = all.reduce(|best, next| if next.1 > best.1 { next } else { best });
     let Some((label, probability)) = best else {
         return (String::new(), Verdict::from(false));

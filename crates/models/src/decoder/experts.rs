@@ -1,6 +1,6 @@
 //! A mixture of experts in place of the feed-forward.
 
-use bilayer_graph::{Error, Recorder, Route, Score, Value};
+use bilayer_graph::{Error, Recorder, Route, Score, Value, WeightId};
 
 use super::{Block, Projection, norm};
 use crate::{Experts, FeedForward, Shared};
@@ -19,7 +19,7 @@ impl Block<'_> {
         let width = self.config.width;
         let router = Projection::whole("ffn_gate_inp", count);
         let logits = self.linear(r, "ffn_moe_logits", routed_by, &router)?; // [.., experts]
-        let factors = r.optional_vector(&self.tensor("ffn_down_exps.scale"), count)?;
+        let factors = self.down_factors(r, experts)?;
         let bias = r.optional_vector(&self.tensor("exp_probs_b.bias"), count)?;
         let route = Route {
             logits,
@@ -52,6 +52,28 @@ impl Block<'_> {
                 Ok(r.add("ffn_out", out, shared)) // [.., width]
             }
         }
+    }
+
+    /// Whether factors on the products with the experts' last matrices are factors on the weights: not where the weights are
+    /// on the input, nor where biases follow the products.
+    fn weighs_by_factors(&self, r: &Recorder<'_>) -> bool {
+        let weighs_input = self.config.experts.as_ref().is_some_and(|known| known.weighed_input);
+        !weighs_input && !r.has(&self.tensor("ffn_down_exps.bias"))
+    }
+
+    /// Factors on the weights, `[1, experts]`.
+    fn down_factors(
+        &self,
+        r: &mut Recorder<'_>,
+        experts: &Experts,
+    ) -> Result<Option<WeightId>, Error> {
+        if !self.weighs_by_factors(r) {
+            return Ok(None);
+        }
+        // The second is ollama's.
+        let names = ["ffn_down_exps.scale", "ffn_gate_inp.per_expert_scale"];
+        let name = names.map(|name| self.tensor(name)).into_iter().find(|name| r.has(name));
+        name.map(|name| r.vector(&name, experts.count)).transpose()
     }
 
     /// The hidden states of the chosen experts, `activation(gate(x)) * up(x)` or `activation(up(x))`: `[.., used * inner]`.
@@ -127,8 +149,15 @@ impl Block<'_> {
             true => Some(r.expert_vectors(&vector, [count, rows])?),
             false => None,
         };
+        let factors = self.tensor(&format!("{stem}.scale"));
+        let is_apart = stem != "ffn_down_exps" || !self.weighs_by_factors(r);
+        // A file with both is refused for a tensor without use.
+        let factors = match is_apart && bias.is_none() && r.has(&factors) {
+            true => Some(r.expert_factors(&factors, count)?),
+            false => None,
+        };
         let out = input; // replaced by the recorder
-        Ok(r.experts(name, bilayer_graph::Experts { input, route, stack, bias, out }))
+        Ok(r.experts(name, bilayer_graph::Experts { input, route, stack, bias, factors, out }))
     }
 
     /// The shared expert: `[.., width]` to `[.., width]`.

@@ -40,7 +40,10 @@ impl Block<'_> {
         };
         let mixed = r.attend("attn_compressed", attend); // [T, heads * rank]
         let stack = self.head_stack(r, "attn_v_b", [heads, value_dim, rank])?;
-        Ok(r.experts("attn", Experts { input: mixed, route, stack, bias: None, out: mixed }))
+        Ok(r.experts(
+            "attn",
+            Experts { input: mixed, route, stack, bias: None, factors: None, out: mixed },
+        ))
     }
 
     /// Queries that meet compressed keys: `[T, heads * (rank + rotated_dim)]`.
@@ -67,7 +70,8 @@ impl Block<'_> {
         }
         let plain = r.part("attn_q_plain", q, query_dim, 0..plain_dim);
         let stack = self.head_stack(r, "attn_k_b", [heads, rank, plain_dim])?;
-        let absorbed = Experts { input: plain, route, stack, bias: None, out: plain };
+        let absorbed =
+            Experts { input: plain, route, stack, bias: None, factors: None, out: plain };
         let absorbed = r.experts("attn_q_absorbed", absorbed); // [T, heads * rank]
         let rotated = r.part("attn_q_rotated", q, query_dim, plain_dim..query_dim);
         let rotated = self.rotated(r, "attn_q_rope", rotated, rotated_dim)?;

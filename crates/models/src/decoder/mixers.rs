@@ -92,7 +92,7 @@ impl Block<'_> {
             b_factor: 1.0 / dim.sqrt(),
             c_factor: 1.0 / dim,
             dt,
-            bias: r.vector(&self.tensor("ssm_dt.bias"), value_heads)?,
+            bias: r.vector(&self.step_bias(r), value_heads)?,
             decay: r.vector(&self.tensor("ssm_a"), value_heads)?,
             update: Update::Delta { beta },
             heads: value_heads,
@@ -107,6 +107,12 @@ impl Block<'_> {
         let gain = r.vector(&self.tensor("ssm_norm.weight"), head_dim)?;
         let y = r.head_norm("ssm_norm", y, gain, eps);
         Ok(r.gate("ssm_gated", z, Some(y), Activation::Silu))
+    }
+
+    /// The name of a delta net's bias of steps, which ollama's files have without a suffix.
+    fn step_bias(&self, r: &Recorder<'_>) -> String {
+        let short = self.tensor("ssm_dt");
+        if r.has(&short) { short } else { self.tensor("ssm_dt.bias") }
     }
 
     /// How much of each update and of the state is kept, `[T, value_heads]` each.

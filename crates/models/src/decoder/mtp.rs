@@ -2,7 +2,7 @@
 
 use bilayer_graph::{Error, Recorder, Value};
 
-use super::{Block, Carried, head, norm, scaled};
+use super::{Block, Carried, head, norm, output_norm, scaled};
 use crate::Config;
 
 /// Records the first MTP block: logits `[R, vocab]` of the token after the step's ones, from their embedding and the
@@ -30,7 +30,7 @@ pub(super) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Err
     let out = block.record(input, &mut Carried::default(), r)?; // [R, width]
     r.layer(None);
     let own = tensor("shared_head_norm");
-    let stem = if r.has(&format!("{own}.weight")) { own.as_str() } else { config.output_norm };
+    let stem = if r.has(&format!("{own}.weight")) { own.as_str() } else { output_norm(config, r) };
     let normed = norm(config, r, "result_norm", stem, out)?; // [R, width]
     r.keep_hidden(normed);
     let own = tensor("shared_head_head.weight");

@@ -73,6 +73,17 @@ _CACHE_TYPES = {
 }
 
 #: Values of `numa`: threads and weights are divided among NUMA nodes, or stay where the process runs.
+#: Chat formats by llama-cpp-python's names.
+_FORMATS = {
+    "chatml": "chatml", "qwen": "chatml", "llama-2": "llama2", "llama-3": "llama3", "mistral-instruct": "mistral-v1",
+    "gemma": "gemma", "vicuna": "vicuna", "zephyr": "zephyr",
+}
+#: Its other formats.
+_OTHER_FORMATS = {
+    "alpaca", "baichuan", "baichuan-2", "chatglm3", "chatml-function-calling", "functionary", "functionary-v1", "functionary-v2",
+    "intel", "mistrallite", "oasst_llama", "open-orca", "openbuddy", "openchat", "phind", "pygmalion", "redpajama-incite",
+    "saiga", "snoozy",
+}
 _NUMA = {0: "off", 1: "distribute", 3: "off"}
 
 #: Arguments of `Llama` that choose how llama.cpp computes, and not what.
@@ -195,7 +206,10 @@ class Llama(StateMethods):
         Opens an encoder for embeddings.
     numa : bool or int, default False
         Whether threads and weights are divided among NUMA nodes; 3, the binding by numactl, is always respected.
-    tensor_split, type_k, type_v, chat_format
+    chat_format : str, optional
+        A format that llama-cpp-python names and Bilayer has: ``chatml``, ``qwen``, ``llama-2``, ``llama-3``,
+        ``mistral-instruct``, ``gemma``, ``vicuna`` or ``zephyr``; or what `Bilayer` takes as ``chat_template``.
+    tensor_split, type_k, type_v
         As there.
     """
 
@@ -226,6 +240,9 @@ class Llama(StateMethods):
             raise UsageError(f"type_k is {type_k} and type_v is {type_v}; both must be the same of {known}", 2)
         if numa not in _NUMA:
             raise UsageError(f"numa is {numa!r}; it must be False (0), True (1) or 3 (bound by numactl)", 2)
+        if chat_format in _OTHER_FORMATS:
+            known = ", ".join(_FORMATS)
+            raise UsageError(f"chat_format is {chat_format!r}, which is not built in; give one of {known}, or a template", 2)
         self.model_path = model_path
         self.chat_format = chat_format
         self._seed = seed
@@ -239,7 +256,7 @@ class Llama(StateMethods):
             numa=_NUMA[numa],
             cache_type=_CACHE_TYPES[type_k],
             embeddings=embedding,
-            chat_template=chat_format,
+            chat_template=_FORMATS.get(chat_format, chat_format),
         )
         self._clear()
         self.context_params = SimpleNamespace(n_ctx=self._model.context)

@@ -67,6 +67,10 @@ def test_embeddings_are_the_direct_ones_though_a_worker_dies(cluster, measured, 
     again = bilayer.ray.embed(dataset, ENCODER, **options).take_all()
     assert [row["embedding"] for row in again[::97]] == [row["embedding"] for row in rows[::97]]
     assert files == {path: path.stat().st_mtime_ns for path in journal.iterdir()}
+    # Vectors of another pooling are others.
+    other = bilayer.ray.embed(dataset.limit(64), ENCODER, **options, pooling="cls").take_all()
+    assert len(list(journal.iterdir())) > len(files)
+    assert np.abs(np.array([row["embedding"] for row in other]) - found[:64]).max() > 1e-2
 
 
 def test_answers_are_in_order_and_resume(cluster, tmp_path):

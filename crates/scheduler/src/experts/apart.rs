@@ -35,7 +35,7 @@ pub struct Mixture {
 }
 
 impl Mixture {
-    /// Its weights: the experts' matrices and biases.
+    /// Its weights: the experts' matrices, biases and factors.
     pub fn weights<'g>(&self, graph: &'g Graph) -> impl Iterator<Item = WeightId> + use<'g> {
         graph.nodes[self.nodes.clone()].iter().flat_map(|node| node.op.weights())
     }
@@ -127,8 +127,9 @@ impl Splitting<'_> {
             let op = match changed(&node.op, resident_route, &values) {
                 Op::Experts(op) => {
                     let stack = Stack::from([resident(&mut self, op.stack.clone())]);
-                    let bias = op.bias.map(|bias| resident(&mut self, Stack::from([bias])));
-                    Op::Experts(Experts { stack, bias, ..op })
+                    let [bias, factors] = [op.bias, op.factors]
+                        .map(|id| id.map(|id| resident(&mut self, Stack::from([id]))));
+                    Op::Experts(Experts { stack, bias, factors, ..op })
                 }
                 op => op,
             };

@@ -26,7 +26,7 @@ struct Mixing {
     is_read: bool,
     /// Products are scaled.
     is_scaled: bool,
-    /// Gate and up are one product, with a bias.
+    /// Gate and up are one product, with a bias; the last product has factors.
     is_joined: bool,
     /// The activation reads another value.
     is_mixed: bool,
@@ -53,22 +53,25 @@ fn mixed(mixing: Mixing) -> Graph {
         out: Value(0),
     };
     let route = of.route("topk", route);
-    let one = |of: &mut Recorder<'_>, name: &str, input: Value, rows: usize, bias: bool| {
+    let one = |of: &mut Recorder<'_>, name: &str, input: Value, rows: usize| {
         let stack = of.stack(name, |_| String::new(), [4, rows, of.width(input)]).unwrap();
-        let bias = bias.then(|| of.expert_vectors(&format!("{name}_bias"), [4, rows]).unwrap());
-        of.experts("experts", Experts { input, route, stack, bias, out: Value(0) })
+        let bias = (name == "both")
+            .then(|| of.expert_vectors(&format!("{name}_bias"), [4, rows]).unwrap());
+        let factors = (name == "down" && mixing.is_joined)
+            .then(|| of.expert_factors(&format!("{name}_factors"), 4).unwrap());
+        of.experts("experts", Experts { input, route, stack, bias, factors, out: Value(0) })
     };
     let wide = if mixing.is_joined {
-        let both = one(&mut of, "both", hidden, 2 * FFN, true);
+        let both = one(&mut of, "both", hidden, 2 * FFN);
         let gate = of.part("gate", both, 2 * FFN, 0..FFN);
         let up = of.part("up", both, 2 * FFN, FFN..2 * FFN);
         of.gate("act", gate, Some(up), Activation::Silu)
     } else {
-        let wide = one(&mut of, "up", hidden, FFN, false);
+        let wide = one(&mut of, "up", hidden, FFN);
         let wide = if mixing.is_scaled { of.scale("scale", wide, 2.0) } else { wide };
         of.gate("act", wide, other, Activation::Relu)
     };
-    let out = one(&mut of, "down", wide, WIDTH, false);
+    let out = one(&mut of, "down", wide, WIDTH);
     let out = of.mix("mix", out, route);
     let sum = of.add("sum", out, hidden);
     if mixing.is_read {
@@ -99,11 +102,11 @@ fn mixtures_are_found_where_nothing_else_reads_what_is_inside() {
     assert_eq!(count(Mixing { is_read: true, ..Mixing::default() }), 0);
     assert_eq!(count(Mixing { is_scaled: true, ..Mixing::default() }), 0);
     assert_eq!(count(Mixing { is_mixed: true, ..Mixing::default() }), 0);
-    // Weights of one, with biases.
+    // Weights of one, with biases and factors.
     let graph = mixed(Mixing { is_joined: true, ..Mixing::default() });
     let [mixture] = &mixtures(&graph)[..] else { panic!("one") };
     let names: Vec<&str> = mixture.weights(&graph).map(|id| &*graph.weight(id).name).collect();
-    assert_eq!(names, ["both", "both_bias", "down"]);
+    assert_eq!(names, ["both", "both_bias", "down", "down_factors"]);
 }
 
 fn choice(route: u32, residents: &[u32]) -> SplitChoice {
@@ -179,7 +182,7 @@ fn a_split_mixture_has_residents_others_and_a_sum() {
 }
 
 #[test]
-fn biases_and_parts_of_experts_are_split_too() {
+fn biases_factors_and_parts_of_experts_are_split_too() {
     let graph = mixed(Mixing { is_joined: true, ..Mixing::default() });
     let split = split_experts(&graph, &[choice(2, &[2])]);
     let [found] = &split.splits[..] else { panic!("one split") };
@@ -189,8 +192,15 @@ fn biases_and_parts_of_experts_are_split_too() {
         .collect();
     assert_eq!(
         slots,
-        [("both", 256, 64, true), ("both_bias", 1, 256, true), ("down", 64, 128, true)]
+        [
+            ("both", 256, 64, true),
+            ("both_bias", 1, 256, true),
+            ("down", 64, 128, true),
+            ("down_factors", 1, 1, true),
+        ]
     );
+    let down = &split.nodes[found.resident_nodes.end - 1].op;
+    assert!(matches!(down, Op::Experts(op) if op.factors == Some(found.stacks[3].slots)));
     let Op::Experts(first) = &split.nodes[found.resident_nodes.start].op else { panic!("experts") };
     assert_eq!((first.stack[0], first.bias), (found.stacks[0].slots, Some(found.stacks[1].slots)));
     let Op::Experts(rest) = &split.nodes[found.rest_nodes.start].op else { panic!("experts") };

@@ -164,7 +164,10 @@ pub fn mixture(
     let one = |of: &mut Recorder<'_>, name: &str, input: Value, rows: usize, cols: usize| {
         let name = format!("{layer}.{name}_exps");
         let stack = of.stack(&name, |_| String::new(), [experts, rows, cols]).unwrap();
-        of.experts("experts", Experts { input, route, stack, bias: None, out: Value(0) })
+        of.experts(
+            "experts",
+            Experts { input, route, stack, bias: None, factors: None, out: Value(0) },
+        )
     };
     let gate = one(of, "gate", normed, FFN, WIDTH);
     let up = one(of, "up", normed, FFN, WIDTH);

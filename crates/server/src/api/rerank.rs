@@ -26,6 +26,7 @@ pub const FIELDS: &[Field] = &[
     Field::new("texts", Accepts::Any, "The documents, a list of texts (TEI)."),
     Field::new("top_n", Accepts::Integer(1, 1 << 20), "Return the best ones only."),
     Field::new("return_documents", Accepts::Bool, "Return the documents' texts too."),
+    Field::new("return_text", Accepts::Bool, "TEI: return the documents' texts too."),
     Field::new(
         "raw_scores",
         Accepts::Bool,
@@ -51,7 +52,7 @@ pub async fn rerank(
         let is_tei = body.get("texts").is_some();
         let field = if is_tei { "texts" } else { "documents" };
         let documents = Arc::new(texts(body.required(field)?, field)?);
-        body.retain(&["model", "top_n", "return_documents", "raw_scores"]);
+        body.retain(&["model", "top_n", "return_documents", "return_text", "raw_scores"]);
         Ok((body, query, is_tei, documents))
     };
     let (body, query, is_tei, documents) = app.translated(body, &[FIELDS], read).await?;
@@ -71,7 +72,7 @@ pub async fn rerank(
     let mut ranked: Vec<(usize, f32)> = rows.iter().map(|row| score(row)).enumerate().collect();
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     ranked.truncate(body.count("top_n").unwrap_or(usize::MAX));
-    let with_text = body.flag("return_documents");
+    let with_text = body.flag("return_documents") || is_tei && body.flag("return_text");
     let results = ranked.into_iter().map(|(index, score)| {
         let shown = match is_tei && !body.flag("raw_scores") {
             true => probabilities(&[score])[0],
@@ -122,7 +123,8 @@ pub async fn classify(
     let rows = encoder.run(caller.key, inputs, app.config.limits.deadline()).await?;
     let most = body.count("top_k").unwrap_or(usize::MAX);
     let data = rows.iter().enumerate().map(|(index, row)| {
-        let mut labels: Vec<(usize, f32)> = probabilities(row).into_iter().enumerate().collect();
+        let probabilities = encoder.labelling.probabilities(row);
+        let mut labels: Vec<(usize, f32)> = probabilities.into_iter().enumerate().collect();
         labels.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         let named = |at: usize| encoder.labels.get(at).cloned().unwrap_or(format!("LABEL_{at}"));
         let best = labels.first().map(|&(at, _)| named(at));

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use bilayer_engine::encode::{Encoder, Norm};
+use bilayer_engine::encode::{Encoder, Labelling, Norm};
 use bilayer_engine::requests::KeyId;
 use bilayer_engine::{Error, Model, chat_templates};
 use bilayer_text::chat::Template;
@@ -69,6 +69,8 @@ pub struct EncoderHandle {
     pub norm: Norm,
     /// Names of the scores; empty if rows are embeddings.
     pub labels: Vec<String>,
+    /// Which labels of a text may hold together.
+    pub labelling: Labelling,
     /// Whether rows are scores.
     pub scores: bool,
     /// Whether each token has scores of its own.
@@ -149,6 +151,7 @@ impl Loaded {
             let encoder = Encoder::over(session).map_err(failed)?;
             let (is_pooled, labels) = (encoder.is_pooled(), encoder.labels().to_vec());
             let (norm, labels_tokens) = (encoder.norm(), encoder.labels_tokens());
+            let labelling = encoder.labelling();
             context = encoder.longest();
             let requests = config.executor.waiting;
             let worker = EncoderWorker::start(encoder, requests, metrics.clone(), place);
@@ -159,6 +162,7 @@ impl Loaded {
                 width,
                 norm,
                 labels,
+                labelling,
                 scores,
                 labels_tokens,
             }))

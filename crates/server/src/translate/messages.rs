@@ -268,7 +268,9 @@ fn tool_choice(choice: &Value, chat: &mut Map<String, Value>) -> Result<()> {
         let Some(disabled) = disabled.as_bool() else {
             return refused("tool_choice.disable_parallel_tool_use", "must be true or false");
         };
-        chat.insert("parallel_tool_calls".into(), (!disabled).into());
+        if disabled {
+            chat.insert("parallel_tool_calls".into(), false.into());
+        }
     }
     Ok(())
 }

@@ -41,7 +41,6 @@ pub fn add_filters(environment: &mut Environment<'static>) {
         sorting => dictsort groupby max min sort unique;
         filling => batch slice;
         replacing => replace;
-        indenting => indent;
         formatting => format;
         splitting => split;
         summing => sum;
@@ -240,7 +239,7 @@ pub fn replacing(arguments: &[Value]) -> Result<u64, Error> {
 }
 
 /// Writes a number of spaces for every line.
-fn indenting(arguments: &[Value]) -> Result<u64, Error> {
+pub fn indenting(arguments: &[Value]) -> Result<u64, Error> {
     let Some(value) = arguments.first() else { return Ok(1) };
     let lines = match value.as_str() {
         Some(text) => text.matches('\n').count() as u64 + 1,

@@ -13,9 +13,16 @@ use super::{cost, json, python, repr};
 /// Limit on the call depth.
 const DEPTH: usize = 100;
 
-/// Limit on instructions, those that charge for others included. A message takes some hundreds, a conversation with
-/// tools some ten thousand.
+/// Limit on instructions, those that charge for others included, beside [`FUEL_PER_PAIR`]. A message takes some hundreds, a
+/// conversation with tools some ten thousand.
 const FUEL: u64 = 5_000_000;
+
+/// Instructions for every message and each that may come before it: templates look through the earlier messages, or through
+/// the later ones, at each.
+const FUEL_PER_PAIR: u64 = 16;
+
+/// Messages for which instructions are added.
+const MESSAGES_MAX: u64 = 4096;
 
 /// Limit on the message of a template that rejects a conversation, in bytes.
 const REASON_BYTES_MAX: usize = 4096;
@@ -34,6 +41,14 @@ pub static PROBES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     environment.set_fuel(Some(FUEL / super::PROBES_PER_BUDGET));
     environment
 });
+
+/// The environment of a rendering of so many messages.
+pub fn for_messages(messages: usize) -> Environment<'static> {
+    let messages = (messages as u64).min(MESSAGES_MAX);
+    let mut environment = ENVIRONMENT.clone();
+    environment.set_fuel(Some(FUEL + FUEL_PER_PAIR * messages * messages));
+    environment
+}
 
 fn environment() -> Environment<'static> {
     // Empty, so that there is no filter, test or function without its cost.
@@ -91,8 +106,8 @@ fn namespace() -> Value {
     })
 }
 
-/// Converts an error of template `name`.
-pub fn error(name: &str, error: &Error) -> crate::Error {
+/// Converts an error of template `name`, which was given so many messages.
+pub fn error(name: &str, messages: usize, error: &Error) -> crate::Error {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(found) = cause {
         if let Some(Refusal(reason)) = found.downcast_ref() {
@@ -105,7 +120,7 @@ pub fn error(name: &str, error: &Error) -> crate::Error {
     }
     let name = name.to_owned();
     if error.kind() == ErrorKind::OutOfFuel {
-        return crate::Error::Endless { name };
+        return crate::Error::Endless { name, messages };
     }
     let reason = match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),

@@ -9,7 +9,7 @@ use super::support::Support;
 /// Messages that the template shows as a whole: what it does not show is text of other messages.
 ///
 /// - Functions are described in the system message.
-/// - Calls are text of the assistant's message, as `format` reads them in replies.
+/// - Calls are text of the assistant's message, as `format` reads them in replies, or one to a message.
 /// - Results, in the order of their calls, and then system messages are text of the user: before the next message if
 ///   that is the user's, else in a message of their own. One joins the user message right before it, since templates
 ///   may demand that roles alternate.
@@ -25,6 +25,9 @@ pub fn adapted(
             let is_result = is(message, "tool");
             is_result.then(|| format!("<tool_response>\n{}\n</tool_response>", content(message)))
         });
+    }
+    if support.calls && !support.parallel_calls {
+        messages = one_call_each(messages);
     }
     if !support.calls {
         messages.iter_mut().for_each(|message| write_calls(message, format));
@@ -114,6 +117,43 @@ fn joined(first: Json, second: Json) -> Json {
         }
         (first, second) => format!("{}\n{}", text_of(&first), text_of(&second)).into(),
     }
+}
+
+/// Gives each call of a message a message of its own, with its result right behind. The first has the content, and the last
+/// is followed by results of no known call.
+fn one_call_each(messages: Vec<Json>) -> Vec<Json> {
+    let mut done = Vec::with_capacity(messages.len());
+    let mut messages = messages.into_iter().peekable();
+    while let Some(mut message) = messages.next() {
+        let calls = message.get_mut("tool_calls").and_then(Json::as_array_mut);
+        let Some(calls) = calls.filter(|calls| calls.len() > 1).map(std::mem::take) else {
+            done.push(message);
+            continue;
+        };
+        let mut results = Vec::new();
+        while let Some(result) = messages.next_if(|next| is(next, "tool")) {
+            results.push(result);
+        }
+        for call in calls {
+            let id = call.get("id").filter(|id| !id.is_null());
+            let own = |result: &Json| id.is_some() && result.get("tool_call_id") == id;
+            let has_none = |result: &Json| result.get("tool_call_id").is_none();
+            let at = results.iter().position(own).or_else(|| results.iter().position(has_none));
+            let result = at.map(|at| results.remove(at));
+            message["tool_calls"] = json!([call]);
+            done.push(message.clone());
+            done.extend(result);
+            // What the first has said the others do not repeat.
+            if let Some(fields) = message.as_object_mut() {
+                fields.retain(|key, _| matches!(key.as_str(), "role" | "tool_calls" | "content"));
+                if let Some(content) = fields.get_mut("content").filter(|own| !own.is_null()) {
+                    *content = "".into();
+                }
+            }
+        }
+        done.extend(results);
+    }
+    done
 }
 
 /// Sorts the results after each message with calls by their calls.
@@ -222,6 +262,7 @@ mod tests {
         calls: false,
         results: false,
         null_content: false,
+        parallel_calls: true,
         short_ids: false,
     };
 
@@ -254,6 +295,25 @@ mod tests {
                 json!({ "role": "assistant", "content": calls.join("\n") }),
                 json!({ "role": "user", "content": format!("{results}\nAnd?") }),
             ]
+        );
+    }
+
+    #[test]
+    fn calls_of_one_message_may_need_several() {
+        let result = |id: &str| json!({ "role": "tool", "tool_call_id": id, "content": id });
+        let calls = |calls: &[&str], content: &str| {
+            let calls: Vec<Json> = calls.iter().map(|id| call_of(id, "Rome")).collect();
+            json!({ "role": "assistant", "content": content, "tool_calls": calls })
+        };
+        let user = json!({ "role": "user", "content": "Look" });
+        let given =
+            vec![user.clone(), calls(&["1", "2"], "So"), result("2"), result("3"), result("1")];
+        let all = Support { system: true, tools: true, calls: true, results: true, ..NONE };
+        let of = |support| adapted(given.clone(), None, &support, &Format::of(""));
+        assert_eq!(of(all), given);
+        assert_eq!(
+            of(Support { parallel_calls: false, ..all }),
+            [user, calls(&["1"], "So"), result("1"), calls(&["2"], ""), result("2"), result("3")]
         );
     }
 

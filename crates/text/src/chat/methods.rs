@@ -193,6 +193,20 @@ fn split_lines(text: &str, args: &[Value]) -> Result<Value, Error> {
     let (keepends, options) = from_args::<(Option<bool>, Kwargs)>(args)?;
     let keepends = keepends.or(options.get("keepends")?).unwrap_or(false);
     options.assert_all_used()?;
+    let lines = ended_lines(text).map(|(line, end)| match keepends {
+        true => Value::from(format!("{line}{end}")),
+        false => Value::from(line),
+    });
+    Ok(lines.collect::<Vec<_>>().into())
+}
+
+/// The lines of a text without their ends, as Python tells them apart.
+pub fn lines(text: &str) -> impl Iterator<Item = &str> {
+    ended_lines(text).map(|(line, _)| line)
+}
+
+/// The lines of a text with their ends, the last of which may be missing.
+fn ended_lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let is_end = |c: char| {
         matches!(
             c,
@@ -200,14 +214,21 @@ fn split_lines(text: &str, args: &[Value]) -> Result<Value, Error> {
                 ..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
         )
     };
-    let (mut lines, mut rest) = (Vec::new(), text);
-    while let Some((at, end)) = rest.char_indices().find(|&(_, c)| is_end(c)) {
-        let next = at + if rest[at..].starts_with("\r\n") { 2 } else { end.len_utf8() };
-        lines.push(Value::from(&rest[..if keepends { next } else { at }]));
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let found = rest.char_indices().find(|&(_, c)| is_end(c));
+        let (at, next) = match found {
+            Some((at, _)) if rest[at..].starts_with("\r\n") => (at, at + 2),
+            Some((at, end)) => (at, at + end.len_utf8()),
+            None => (rest.len(), rest.len()),
+        };
+        let (line, end) = (&rest[..at], &rest[at..next]);
         rest = &rest[next..];
-    }
-    lines.extend((!rest.is_empty()).then(|| Value::from(rest)));
-    Ok(lines.into())
+        Some((line, end))
+    })
 }
 
 fn partition(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {

@@ -4,7 +4,7 @@ use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
-use super::{cost, repr};
+use super::{cost, methods, repr};
 
 /// Limit on the width of padded texts.
 pub const WIDTH: usize = 10_000;
@@ -22,6 +22,7 @@ pub fn add(environment: &mut Environment<'static>) {
     filter("forceescape", Value::from_function(force_escape), cost::written);
     filter("first", Value::from_function(first), cost::read);
     filter("float", Value::from_function(float), cost::read);
+    filter("indent", Value::from_function(indent), cost::indenting);
     filter("int", Value::from_function(int), cost::read);
     filter("join", join(), cost::joining);
     filter("last", Value::from_function(last), cost::listing);
@@ -305,6 +306,36 @@ fn truncate(text: &str, arguments: Rest<Value>, options: Kwargs) -> Result<Strin
     Ok(format!("{words}{end}"))
 }
 
+/// A text with each line but the first indented, and those that are blank left alone. A line break at the end stays.
+#[expect(clippy::needless_pass_by_value, reason = "how filters take their arguments")]
+fn indent(text: &str, arguments: Rest<Value>, options: Kwargs) -> Result<String, Error> {
+    type Given = (Option<Value>, Option<Value>, Option<Value>);
+    let (width, first, blank) = from_args::<Given>(&arguments)?;
+    let width = width.or(options.get("width")?);
+    let first = first.or(options.get("first")?).is_some_and(|first| first.is_true());
+    let blank = blank.or(options.get("blank")?).is_some_and(|blank| blank.is_true());
+    options.assert_all_used()?;
+    let width = width.unwrap_or_else(|| Value::from(4));
+    let indentation = match width.as_str() {
+        Some(text) => text.to_owned(),
+        // A number that is negative indents by nothing, as in Python.
+        None => " ".repeat(limited(i64::try_from(width)?.max(0).try_into().unwrap_or(usize::MAX))?),
+    };
+    let mut indented = String::new();
+    let with_end = format!("{text}\n");
+    for (at, line) in methods::lines(&with_end).enumerate() {
+        if at > 0 {
+            indented.push('\n');
+        }
+        let is_indented = if at == 0 { first } else { blank || !line.is_empty() };
+        if is_indented {
+            indented += &indentation;
+        }
+        indented += line;
+    }
+    Ok(indented)
+}
+
 /// Percent-encodes a text, or the pairs of a mapping as a query.
 fn urlencode(value: &Value) -> Result<String, Error> {
     if value.kind() != ValueKind::Map {
@@ -376,7 +407,6 @@ mod tests {
         ("{{ +seven }}", "refused: sign"),
         ("dictsort(true)", "refused: give case_sensitive=true"),
         ("absent | items", "refused: undefined"),
-        ("indent('> ')", "refused: indentation by a text"),
         ("dict([", "refused: give names"),
         ("{!r}'.format", "refused: conversion"),
         ("{:%}'.format", "refused: conversion"),

@@ -37,11 +37,13 @@ mod parser;
 mod tests;
 mod written;
 
-pub use grammar::{CallGrammar, CallRules, ToolChoice};
+pub use grammar::{CallGrammar, CallRules, ToolChoice, Trigger};
 pub use out::{Delta, Tool};
 pub use parser::{Options, Parser, ReasoningFormat};
 
 use families::{FAMILIES, Family, THINKING, Thinking};
+
+use crate::Tokenizer;
 
 /// How a model writes reasoning and tool calls.
 #[derive(Debug, Clone, Copy)]
@@ -111,6 +113,12 @@ impl Format {
         answer: &str,
     ) -> Option<CallGrammar> {
         grammar::call_or_answer_grammar(self, rules, answer)
+    }
+
+    /// A grammar for a whole reply that is `answer`, an expression in Lark, as this family writes answers; `tokenizer` as in
+    /// [`CallRules`]. None if an answer is the reply itself, but for reasoning in tags.
+    pub fn answer_grammar(&self, answer: &str, tokenizer: Option<&Tokenizer>) -> Option<String> {
+        grammar::answer_grammar(self, answer, tokenizer)
     }
 
     /// Calls as replies of this family make them, for templates that do not write them: functions with their arguments.

@@ -15,8 +15,13 @@
 //!    find it. Those tokens stay text everywhere in this prompt.
 //!
 //! Every method yields the characters of the plain rendering, and none creates a token from message text. A token that
-//! a template builds around a bare word (`<|` + role + `|>`) is the template's own. User-defined tokens are matched in
-//! every text and need no such care.
+//! a template builds around a bare word (`<|` + role + `|>`) is the template's own.
+//!
+//! Special tokens are control tokens, and user-defined ones that have a bracket and a bar, or either if the template spells
+//! them: some vocabularies give markers such as `<|tool_call>` this type. Other user-defined tokens are matched in every
+//! text.
+
+use std::collections::HashSet;
 
 use crate::special::{Fragment, Matcher};
 use crate::{Encode, Error, Tokenizer};
@@ -30,6 +35,8 @@ pub struct Prompt {
     pub text: String,
     /// The prompt in segments.
     pub segments: Vec<Segment>,
+    /// User-defined tokens that only the template writes; they are not looked for in text.
+    pub markers: Vec<u32>,
     /// Bytes at the end of the text that are the beginning of the answer.
     pub answer_bytes: usize,
 }
@@ -58,22 +65,41 @@ pub fn prompt(
     let text = template.render(inputs)?;
     let entangled = || Error::Entangled { name: template.name().to_owned() };
     let base = free_block(template, inputs).ok_or_else(entangled)?;
-    if let Some(segments) = masked(template, inputs, tokenizer, base, &text) {
-        return Ok(Prompt { text, segments, answer_bytes: 0 });
+    let own = user_defined(template, tokenizer);
+    let markers: Vec<u32> = own.iter().map(|(_, id)| *id).collect();
+    let special: Vec<(&str, u32)> = tokenizer.controls().chain(own).collect();
+    if let Some(segments) = masked(template, inputs, tokenizer, &special, base, &text) {
+        return Ok(Prompt { text, segments, markers, answer_bytes: 0 });
     }
-    let controls: Vec<(&str, u32)> = tokenizer.controls().collect();
-    if let Some(segments) = marked(template, inputs, tokenizer, &controls, base, &text) {
-        return Ok(Prompt { text, segments, answer_bytes: 0 });
+    if let Some(segments) = marked(template, inputs, tokenizer, &special, base, &text) {
+        return Ok(Prompt { text, segments, markers, answer_bytes: 0 });
     }
     let is_held = |token: &str| {
         let mut held = false;
         inputs.texts(&mut |text| held |= text.contains(token));
         held
     };
-    let rest: Vec<(&str, u32)> =
-        controls.into_iter().filter(|(token, _)| !is_held(token)).collect();
+    let rest: Vec<(&str, u32)> = special.into_iter().filter(|(token, _)| !is_held(token)).collect();
     let segments = marked(template, inputs, tokenizer, &rest, base, &text);
-    Ok(Prompt { segments: segments.ok_or_else(entangled)?, text, answer_bytes: 0 })
+    Ok(Prompt { segments: segments.ok_or_else(entangled)?, text, markers, answer_bytes: 0 })
+}
+
+/// The user-defined tokens that are markers: those with a bracket and a bar, and those with either that the template spells.
+fn user_defined<'t>(template: &Template, tokenizer: &'t Tokenizer) -> Vec<(&'t str, u32)> {
+    let matcher = tokenizer.user_defined();
+    let found: HashSet<u32> = matcher
+        .split(template.source())
+        .into_iter()
+        .filter_map(|fragment| match fragment {
+            Fragment::Token(id) => Some(id),
+            Fragment::Text(_) => None,
+        })
+        .collect();
+    let is_marker = |&(token, id): &(&str, u32)| {
+        let (bracket, bar) = (token.contains(['<', '>', '[']), token.contains(['|', '｜']));
+        bracket && bar || (bracket || bar) && found.contains(&id)
+    };
+    matcher.tokens().filter(is_marker).collect()
 }
 
 /// Method 1: masks in the messages.
@@ -81,10 +107,11 @@ fn masked(
     template: &Template,
     inputs: &Inputs<'_>,
     tokenizer: &Tokenizer,
+    special: &[(&str, u32)],
     base: u32,
     plain: &str,
 ) -> Option<Vec<Segment>> {
-    let markers = markers(tokenizer);
+    let markers = markers(special);
     let hide = |c: char| match markers.binary_search(&c) {
         Ok(at) => char::from_u32(base + at as u32).unwrap_or(c),
         Err(_) => c,
@@ -172,10 +199,10 @@ fn segment(fragment: Fragment<'_>, read: impl Fn(&str) -> String) -> Segment {
 
 /// The characters that identify special tokens, sorted: those of each token that do not occur in words, or all if the
 /// token is a word.
-fn markers(tokenizer: &Tokenizer) -> Vec<char> {
+fn markers(special: &[(&str, u32)]) -> Vec<char> {
     let is_wordy = |c: char| c.is_alphanumeric() || c.is_whitespace() || c == '_';
     let mut markers: Vec<char> = Vec::new();
-    for (token, _) in tokenizer.controls() {
+    for (token, _) in special {
         let is_word = token.chars().all(is_wordy);
         markers.extend(token.chars().filter(|&c| is_word || !is_wordy(c)));
     }
@@ -211,7 +238,10 @@ impl Tokenizer {
         for segment in &prompt.segments {
             match segment {
                 Segment::Token(id) => ids.push(*id),
-                Segment::Text(text) => ids.extend(self.encode(text, Encode::default())?),
+                Segment::Text(text) => {
+                    let tokens = self.encode_except(text, Encode::default(), &prompt.markers)?;
+                    ids.extend(tokens);
+                }
             }
         }
         if let Some(first) = self.first().filter(|first| ids.first() != Some(first)) {

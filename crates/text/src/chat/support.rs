@@ -15,6 +15,7 @@ const ROLE: &str = "quendrobil";
 
 /// The id of a call, one that templates of Mistral's models take.
 const ID: &str = "a1B2c3D4e";
+const SECOND_ID: &str = "f5G6h7I8j";
 
 /// Which parts of a conversation a template writes into the prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct Support {
     pub results: bool,
     /// Whether it tells calls by a content that is null: with an empty one it shows no call, or an empty answer beside it.
     pub null_content: bool,
+    /// Several calls of one assistant message; false if it refuses such a message.
+    pub parallel_calls: bool,
     /// Whether it takes ids of calls that have nine letters and digits, and refuses those that servers make, long ones or
     /// numbers.
     pub short_ids: bool,
@@ -42,6 +45,7 @@ impl Support {
         calls: true,
         results: true,
         null_content: false,
+        parallel_calls: true,
         short_ids: false,
     };
 
@@ -72,6 +76,7 @@ impl Support {
         let answered = [user.clone(), answer, result.clone()];
         let prompt = probe.render(&called, given)?;
         let short_ids = prompt.is_some() && refuses_ids(&probe, &user, given)?;
+        let parallel_calls = prompt.is_none() || !refuses_parallel(&probe, &user, given)?;
         let (calls, mut results) = match prompt {
             Some(prompt) => {
                 let mut silent = call.clone();
@@ -91,7 +96,7 @@ impl Support {
             results = !refers && (tools || !writes_any_role(&probe, answered)?);
         }
         let null_content = probe.null_content;
-        Ok(Support { system, tools, calls, results, null_content, short_ids })
+        Ok(Support { system, tools, calls, results, null_content, parallel_calls, short_ids })
     }
 }
 
@@ -104,6 +109,16 @@ fn refuses_ids(probe: &Probe<'_>, user: &Json, tools: Option<&Json>) -> Result<b
         }
     }
     Ok(false)
+}
+
+/// Whether a template refuses a message with two calls.
+fn refuses_parallel(probe: &Probe<'_>, user: &Json, tools: Option<&Json>) -> Result<bool, Error> {
+    let [_, mut calls, first] = history(ID);
+    let [_, call, second] = history(SECOND_ID);
+    if let Some(calls) = calls["tool_calls"].as_array_mut() {
+        calls.push(call["tool_calls"][0].clone());
+    }
+    Ok(probe.render(&[user.clone(), calls, first, second], tools)?.is_none())
 }
 
 /// Whether a template writes the last message under any role, so that it need not know the role of tools.
@@ -217,6 +232,15 @@ mod tests {
         for (source, results) in cases {
             assert_eq!(of(&source).results, results, "{source}");
         }
+    }
+
+    #[test]
+    fn a_template_may_refuse_several_calls() {
+        let all = "{% for m in messages %}{{ m.role ~ m.content ~ m.tool_calls }}{% endfor %}";
+        let one = "{% for m in messages %}{% if m.tool_calls and m.tool_calls | length != 1 %}\
+                   {{ raise_exception('one at a time') }}{% endif %}{% endfor %}";
+        assert!(of(all).parallel_calls && of("").parallel_calls);
+        assert!(!of(&(one.to_owned() + all)).parallel_calls);
     }
 
     /// The template renders conversations, but it would take long to find out what it shows.

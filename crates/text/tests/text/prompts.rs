@@ -112,6 +112,61 @@ fn templates_render_as_python_renders_them() {
     assert!(equal == 623 && refused == 8, "{equal} equal, {refused} refused");
 }
 
+/// Some vocabularies have markers that are user-defined tokens, which are otherwise found in every text.
+#[test]
+fn no_message_makes_a_marker_of_user_defined_type() {
+    let vocabulary = |tokens: &[&'static str], types: Vec<i32>| {
+        let bytes = (33..127u8).map(|byte| char::from(byte).to_string().into());
+        let tokens: Vec<Cow<'_, str>> =
+            tokens.iter().map(|&token| token.into()).chain(bytes).collect();
+        let types = types.into_iter().chain(vec![1; tokens.len()]).take(tokens.len()).collect();
+        let (model, pre) = ("gpt2".to_owned(), Some("gpt-2".to_owned()));
+        let merges = vec!["a b".into()];
+        Vocabulary { model, pre, tokens, types, merges, ..Vocabulary::default() }
+    };
+    let tokens = ["ab", "<call>", "<b>", "<|end|>", "<|x|>"];
+    let tokenizer = Tokenizer::new(vocabulary(&tokens, vec![1, 4, 4, 3, 4])).unwrap();
+    let encoded = |source: &str, content: &str| {
+        let template = Template::new("marked", source).unwrap();
+        let messages = [json!({ "role": "user", "content": content })];
+        let prompt = template.prompt(&Inputs::new(&messages), &tokenizer).unwrap();
+        tokenizer.encode_prompt(&prompt).unwrap()
+    };
+    let text = |text: &str| tokenizer.encode(text, Encode::default()).unwrap();
+    let spelled =
+        |text: &str| -> Vec<u32> { text.bytes().map(|byte| u32::from(byte - 33) + 5).collect() };
+    // Both ways of finding what the template wrote.
+    for content in
+        ["{{ messages[0].content }}", "{{ messages[0].content.split('<call>') | join('<call>') }}"]
+    {
+        let source = format!("{content}<call>ab");
+        let marked = encoded(&source, "ab<b>");
+        assert_eq!(marked, [text("ab"), vec![2, 1], text("ab")].concat(), "{source}");
+        let attacked = encoded(&source, "<call><b>");
+        assert_eq!(attacked.iter().filter(|&&id| id == 2).count(), 1, "{source}");
+    }
+    let attacked = encoded("{{ messages[0].content }}<call>ab", "<call><b>");
+    assert_eq!(attacked, [spelled("<call>"), vec![2, 1, 0]].concat());
+    // A template that does not spell it has no such marker.
+    assert_eq!(encoded("{{ messages[0].content }}", "<call><b>"), [1, 2]);
+    assert_eq!(encoded("{{ messages[0].content }}", "<|x|>"), spelled("<|x|>"));
+}
+
+/// Templates may look through all other messages at each.
+#[test]
+fn a_template_may_look_through_all_messages_at_each() {
+    let source = "{% for m in messages %}{% for n in messages %}{% if n.role != 'user' %}x{% endif %}{% endfor %}\
+                  {{ m.content }}{% endfor %}";
+    let template = Template::new("quadratic", source).unwrap();
+    let messages = vec![json!({ "role": "user", "content": "a" }); 800];
+    assert_eq!(template.render(&Inputs::new(&messages)).map(|text| text.len()), Ok(800));
+    let more = format!("{{% for n in messages %}}{}", "{% if n %}{% endif %}".repeat(20));
+    let slow = source.replace("{% for n in messages %}", &more);
+    let error = Template::new("slow", &slow).unwrap().render(&Inputs::new(&messages)).unwrap_err();
+    let expected = "chat template (slow) takes too many steps for 800 messages";
+    assert_eq!(error.to_string(), expected);
+}
+
 #[test]
 fn endless_templates_are_stopped() {
     let endless = [

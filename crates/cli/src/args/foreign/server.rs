@@ -18,11 +18,9 @@ pub const FLAGS: &[Flags] = &[
     (&["-j", "--json-schema", "-jf", "--json-schema-file"], Value, Refuse(SCHEMA)),
     (&["--embd-normalize"], Value, Refuse("a request to /embeddings sets `embd_normalize`")),
     (&["-r", "--reverse-prompt", "--stop"], Value, Refuse("a request sets `stop`")),
-    (
-        &["--prefill-assistant", "--no-prefill-assistant"],
-        Nothing,
-        Refuse("a request sets `continue_final_message`"),
-    ),
+    (&["--prefill-assistant"], Nothing, Accept),
+    (&["--no-prefill-assistant"], Nothing, Refuse("a request sets `continue_final_message`")),
+    (&["--props"], Nothing, Note("/props shows settings; a request sets what it needs itself")),
     (
         &["--reasoning-effort"],
         Value,

@@ -483,7 +483,7 @@ impl Chat {
         let constraint = match constraint {
             Some(constraint) => Some(constraint.clone()),
             None => {
-                let made = tools.constraint(model, source, reasoning);
+                let made = tools.constraint(model, conversation.template(), reasoning);
                 made.map_err(|error| Failure::from(error).at("--tools"))?
             }
         };

@@ -47,8 +47,23 @@ struct Stack {
     /// Rows per matrix.
     rows: u32,
     experts: u32,
-    /// The experts' biases, one after the other.
-    bias: Option<RowRange>,
+    /// The experts' biases or factors, one after the other.
+    beside: Option<Beside>,
+}
+
+/// What each expert has beside its matrix.
+#[derive(Clone, Copy)]
+enum Beside {
+    Bias(RowRange),
+    Factors(RowRange),
+}
+
+impl Beside {
+    fn range(self) -> RowRange {
+        match self {
+            Beside::Bias(range) | Beside::Factors(range) => range,
+        }
+    }
 }
 
 /// Products by route in one dispatch: a part of a stack, or of two with equal layout.
@@ -179,17 +194,23 @@ impl Lowering<'_> {
             found.get_or_insert_with(|| placed.clone());
         }
         let placed = found.expect("a stack has matrices");
-        let bias = experts.bias.map(|bias| self.expert_biases(bias)).transpose()?;
-        Ok(Stack { parts, placed, rows, experts: count, bias })
+        let beside = match (experts.bias, experts.factors) {
+            (Some(bias), _) => Some(Beside::Bias(self.of_experts(bias)?)),
+            (None, Some(factors)) => Some(Beside::Factors(self.of_experts(factors)?)),
+            (None, None) => None,
+        };
+        Ok(Stack { parts, placed, rows, experts: count, beside })
     }
 
-    /// Where the biases of experts are. Unlike other vectors they are read in the blocks of weights, where those of residents
-    /// are exchanged.
-    fn expert_biases(&self, id: WeightId) -> Result<RowRange, GraphError> {
+    /// Where the biases or factors of experts are. Unlike other vectors they are read in the blocks of weights, where those of
+    /// residents are exchanged.
+    fn of_experts(&self, id: WeightId) -> Result<RowRange, GraphError> {
         let placed = self.holdings.weights.placed(id);
         match placed.map(|placed| &placed.parts[..]) {
             Some(&[part]) => Ok(part),
-            Some(_) => Err(self.unsupported(OpKind::Experts, "biases in several blocks of memory")),
+            Some(_) => {
+                Err(self.unsupported(OpKind::Experts, "vectors in several blocks of memory"))
+            }
             None => Err(self.unsupported(OpKind::Experts, "a weight that was not loaded")),
         }
     }
@@ -225,7 +246,7 @@ impl Lowering<'_> {
         let (gate, up) = (self.stack(sides[0])?, self.stack(sides[1])?);
         let alike = |a: &Stack, b: &Stack| {
             let one = |stack: &Stack| match stack.parts[..] {
-                [(_, part)] if stack.bias.is_none() => Some((stack.placed.ty, part.home, part)),
+                [(_, part)] if stack.beside.is_none() => Some((stack.placed.ty, part.home, part)),
                 _ => None,
             };
             match (one(a), one(b)) {
@@ -363,14 +384,16 @@ impl Lowering<'_> {
             rows: rows_of(self.caps, form, columns, epilogue, stack.rows),
             input: form,
             matrices: job.parts.len() as u32,
-            bias: stack.bias.is_some(),
+            bias: matches!(stack.beside, Some(Beside::Bias(_))),
+            factors: matches!(stack.beside, Some(Beside::Factors(_))),
             chosen,
             ragged: !whole,
             epilogue,
         };
         let mut operands = vec![Operand::Step];
         let x = self.read(input, form, &mut operands);
-        operands.extend(stack.bias.map(|part| Operand::Weights(part.home)));
+        let beside = stack.beside.map(Beside::range);
+        operands.extend(beside.map(|part| Operand::Weights(part.home)));
         let routed = self.view(route);
         operands.push(match (chosen, table) {
             (Chosen::Group, Some(table)) => Operand::Buffer(table.buffer),
@@ -390,7 +413,7 @@ impl Lowering<'_> {
             units: cols.div_ceil(64),
             rows: stack.rows,
             row_blocks: part.row_blocks,
-            bias: stack.bias.map_or(0, |part| part.base / size_of::<f32>() as u32),
+            bias: beside.map_or(0, |part| part.base / size_of::<f32>() as u32),
             matrices,
             experts: Meeting {
                 route: [routed.offset, routed.stride],

@@ -340,6 +340,7 @@ impl Lowering<'_> {
             input: form,
             matrices: job.matrices.len() as u32,
             bias: job.bias.is_some(),
+            factors: false,
             chosen: Chosen::None,
             ragged: false,
             epilogue,

@@ -20,6 +20,9 @@ import bilayer
 
 from ._process import Server, check_arguments, end_process
 
+#: Settings of an encoder on which the speed depends, and not the result.
+_SPEED = {"cache_dir", "device", "gpu_bytes", "gpu_layers", "numa", "tensor_split", "threads"}
+
 #: Bytes from each end of a model file that identify it.
 _SAMPLE = 1 << 20
 
@@ -42,7 +45,7 @@ class Journal:
     def __init__(self, folder: str, model: str, options: Mapping[str, Any], value_type: pyarrow.DataType) -> None:
         self._folder = pathlib.Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._salt = _identity(model) + json.dumps(options, sort_keys=True).encode()
+        self._salt = _identity(model) + json.dumps(options, sort_keys=True, default=str).encode()
         self._type = value_type
         self._known: dict[bytes, tuple[pathlib.Path, int]] = {}
         for path in sorted(self._folder.glob("*.parquet")):
@@ -104,8 +107,8 @@ class _Embedder(_Worker):
         self._truncate = options["truncate"]
         self._encoder = bilayer.Bilayer(model, **options["settings"])
         self._type = pyarrow.list_(pyarrow.float32())
-        # Speed, and not the result, depends on the settings.
-        kept = {"truncate": self._truncate}
+        settings = {name: value for name, value in options["settings"].items() if name not in _SPEED}
+        kept = {"truncate": self._truncate, "settings": settings}
         notes = Journal(journal, model, kept, self._type) if journal else None
         super().__init__(column, into, notes)
 
@@ -124,7 +127,8 @@ class _Generator(_Worker):
         arguments = ["-m", model, "-np", str(self._parallel), *options["args"]]
         self._server = Server(arguments, binary=options["binary"], on_death=end_process)
         self._pool = ThreadPoolExecutor(self._parallel)
-        notes = Journal(journal, model, self._request, pyarrow.string()) if journal else None
+        kept = {"request": self._request, "args": options["args"]}
+        notes = Journal(journal, model, kept, pyarrow.string()) if journal else None
         super().__init__(column, into, notes)
 
     def compute(self, items: list[Any]) -> pyarrow.Array:

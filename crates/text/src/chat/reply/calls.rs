@@ -14,6 +14,8 @@ pub const NAME_BYTES: usize = 256;
 pub enum Flow {
     /// Reading goes on.
     More,
+    /// The character ended a call; reading goes on.
+    Call,
     /// The character ended the calls and belongs to them.
     Done,
     /// The character ended markup that belongs to content which follows.

@@ -156,8 +156,9 @@ pub enum Style {
 pub struct Channels {
     /// Markers that end a message.
     pub ends: &'static [&'static str],
-    /// What follows the recipient in the header of a call.
-    pub header: &'static str,
+    /// What may follow the recipient in the header of a call: of each part one spelling or nothing, in a call that we
+    /// write the first.
+    pub header: &'static [&'static [&'static str]],
     /// Markup of calls in a body; JSON if absent.
     pub markup: Option<&'static Framed>,
 }
@@ -263,6 +264,18 @@ const fn invoke(section: [&'static [&'static str]; 2], call: &'static str, tags:
     }
 }
 
+/// Calls of DeepSeek's models from V3.2 on.
+const fn dsml(section: [&'static [&'static str]; 2]) -> Framed {
+    Framed {
+        call_end: &["</｜DSML｜invoke>"],
+        ..invoke(
+            section,
+            "<｜DSML｜invoke name=\"",
+            attribute_tags("<｜DSML｜parameter name=\"", ">", "</｜DSML｜parameter>"),
+        )
+    }
+}
+
 const ATEM: Framed = Framed {
     call_end: &["</atem:invoke>"],
     ..invoke(
@@ -290,10 +303,11 @@ use Syntax::{Channels as Ch, Envelope as Json, Framed as Frame, Literal as Lit};
 pub const FAMILIES: &[Family] = families! {
     "gpt-oss" [&["<|channel|>", "<|message|>"]], Ch(Channels {
         ends: &["<|end|>", "<|call|>", "<|return|>"],
-        header: "<|channel|>commentary <|constrain|>json<|message|>", markup: None,
+        header: &[&["<|channel|>commentary"],
+            &[" <|constrain|>json", "<|constrain|>json", " json", " "]], markup: None,
     });
     "muse" [&["<atem:function_calls>"]], Ch(Channels {
-        ends: &["<|eom|>", "<|eot|>"], header: "<|message|>", markup: Some(&ATEM),
+        ends: &["<|eom|>", "<|eot|>"], header: &[], markup: Some(&ATEM),
     });
     "kimi-k3" [&["<|open|>", "<|end_of_msg|>"]], Frame(Framed {
         name_ends: &[("\"", "<|sep|>")], name_end: "\" index=\"1\"<|sep|>",
@@ -307,12 +321,14 @@ pub const FAMILIES: &[Family] = families! {
         name_ends: &[("<|tool_call_argument_begin|>", "")],
         ..json_frame("<|tool_call_begin|>", ":0<|tool_call_argument_begin|>")
     });
-    "deepseek-dsml" [&["｜DSML｜"]], Frame(Framed {
-        call_end: &["</｜DSML｜invoke>"],
-        ..invoke([&["<｜DSML｜function_calls>", "<｜DSML｜tool_calls>"],
-            &["</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"]], "<｜DSML｜invoke name=\"",
-            attribute_tags("<｜DSML｜parameter name=\"", ">", "</｜DSML｜parameter>"))
-    });
+    "deepseek-v4" [&["｜DSML｜", "tool_calls>"]], Frame(dsml([
+        &["<｜DSML｜tool_calls>", "<｜DSML｜function_calls>"],
+        &["</｜DSML｜tool_calls>", "</｜DSML｜function_calls>"],
+    ]));
+    "deepseek-dsml" [&["｜DSML｜"]], Frame(dsml([
+        &["<｜DSML｜function_calls>", "<｜DSML｜tool_calls>"],
+        &["</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"],
+    ]));
     "deepseek-r1" [&["<｜tool▁call▁begin｜>", "```json"]], Frame(Framed {
         section: &["<｜tool▁calls▁begin｜>", "<｜tool_calls_begin｜>", "<|tool▁calls▁begin|>"],
         section_end: &["<｜tool▁calls▁end｜>"], prefix: "function<｜tool▁sep｜>",

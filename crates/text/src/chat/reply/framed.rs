@@ -19,6 +19,8 @@ const CDATA: &str = "<![CDATA[";
 enum At {
     /// In a section, before a call.
     Between(Expect),
+    /// After a call outside of a section, which the end of one may follow.
+    Unwrapped(Expect),
     Name(Search, String),
     /// After a name, up to the end of its tag.
     Attributes {
@@ -103,6 +105,7 @@ impl FramedReader {
         while let Some(c) = self.again.pop_front() {
             let left = match self.step(c, scope) {
                 Flow::More => continue,
+                Flow::Call => return Flow::Call,
                 Flow::Done if self.again.is_empty() => return Flow::Done,
                 Flow::Skip => return Flow::Skip,
                 Flow::Done => String::new(),
@@ -120,6 +123,19 @@ impl FramedReader {
     fn step(&mut self, c: char, scope: &mut Scope<'_>) -> Flow {
         match &mut self.at {
             At::Between(_) => self.between(c, scope),
+            At::Unwrapped(expect) => {
+                if expect.is_empty() && c.is_whitespace() {
+                    return Flow::More;
+                }
+                match expect.push(c, self.framed.section_end) {
+                    Found::Partly => Flow::More,
+                    Found::Other(held) => Flow::Leave(held),
+                    Found::Marker(_, rest) => {
+                        self.read_again(&rest);
+                        Flow::Done
+                    }
+                }
+            }
             At::Name(..) => self.name(c, scope),
             At::Attributes { search, text, until } => {
                 if search.push(c, &[*until], text).is_some() {
@@ -290,8 +306,13 @@ impl FramedReader {
     /// After the marker that ends a call, or a section.
     fn ended(&mut self, what: Ending, scope: &mut Scope<'_>) -> Flow {
         scope.end();
+        let is_unwrapped = what == Ending::Call && !self.in_section;
+        if is_unwrapped && !self.framed.section_end.is_empty() && self.again.is_empty() {
+            self.at = At::Unwrapped(Expect::default());
+            return Flow::Call;
+        }
         self.at = At::Between(Expect::default());
-        if what == Ending::Section || !self.in_section {
+        if what == Ending::Section || is_unwrapped {
             // What was read beyond the marker is not of this call.
             return if self.again.is_empty() {
                 Flow::Done
@@ -452,7 +473,7 @@ impl FramedReader {
     /// Whether a call is complete, and nothing but white space and its end followed.
     pub fn is_after_call(&self) -> bool {
         match &self.at {
-            At::Between(expect) => expect.is_empty(),
+            At::Between(expect) | At::Unwrapped(expect) => expect.is_empty(),
             At::End(expect) => self.has_begun && expect.is_empty(),
             At::Envelope(reader) => reader.is_after_call(),
             _ => false,

@@ -5,9 +5,9 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::families::{Body, Channels, Envelope, Framed, Keys, Layout, Syntax, Tags};
+use super::families::{Body, Envelope, Framed, Keys, Layout, Syntax, Tags};
 use super::out::{ArgumentType, Tool};
-use super::{Format, json};
+use super::{Format, calls, json};
 use crate::Tokenizer;
 use crate::special::{Fragment, Matcher};
 use limits::Limits;
@@ -26,6 +26,9 @@ const ARGUMENTS_MAX: usize = 1000;
 
 /// Line breaks between calls and after the last. A model that may write any number may write nothing else.
 const BREAKS: &str = "/\\n{0,2}/";
+
+/// The id of a call.
+const ID: &str = "/[a-zA-Z0-9]{9}/";
 
 /// The number of a call.
 const NUMBER: &str = "/[0-9]{1,9}/";
@@ -58,21 +61,33 @@ pub struct CallRules<'a> {
     pub tokenizer: Option<&'a Tokenizer>,
 }
 
+/// Where a grammar for calls begins in a reply; the grammar describes this beginning as well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trigger {
+    /// It begins with any of these texts.
+    pub texts: Vec<String>,
+    /// It begins with this character where only white space or reasoning came before.
+    pub first: Option<char>,
+}
+
 /// A grammar for calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallGrammar {
-    /// The text after which the grammar applies; None if it applies to the whole reply.
-    pub trigger: Option<String>,
+    /// Where the grammar begins; None if it applies to the whole reply.
+    pub trigger: Option<Trigger>,
     /// The grammar in Lark, with the rule `start`.
     pub lark: String,
 }
 
 mod bare;
+mod channels;
 mod limits;
 mod literal;
 mod schemas;
 #[cfg(test)]
 mod tests;
+
+pub use channels::answer_grammar;
 
 /// See [`Format::call_grammar`].
 pub fn call_grammar(format: &Format, rules: &CallRules<'_>) -> Option<CallGrammar> {
@@ -90,6 +105,11 @@ pub fn call_or_answer_grammar(
     grammar(format, &CallRules { choice: ToolChoice::Required, ..*rules }, Some(answer))
 }
 
+/// The control tokens of a vocabulary.
+fn controls(tokenizer: &Tokenizer) -> Matcher {
+    Matcher::new(tokenizer.controls().map(|(text, id)| (text, id, false)))
+}
+
 /// A grammar for calls, or for either calls or an answer.
 fn grammar(format: &Format, rules: &CallRules<'_>, answer: Option<&str>) -> Option<CallGrammar> {
     let is_asked = |tool: &&Tool| match rules.choice {
@@ -101,9 +121,7 @@ fn grammar(format: &Format, rules: &CallRules<'_>, answer: Option<&str>) -> Opti
         return None;
     }
     let is_parallel = rules.parallel && !matches!(rules.choice, ToolChoice::Named(_));
-    let controls = rules
-        .tokenizer
-        .map(|tokenizer| Matcher::new(tokenizer.controls().map(|(text, id)| (text, id, false))));
+    let controls = rules.tokenizer.map(controls);
     let is_lazy = rules.choice == ToolChoice::Auto;
     let thinking_is_open = rules.thinking_is_open;
     let mut writer =
@@ -121,6 +139,10 @@ fn grammar(format: &Format, rules: &CallRules<'_>, answer: Option<&str>) -> Opti
             let bare = writer.bare(syntax, &tools).map(|calls| format!(" | {calls}"));
             format!("({calls}{} | {})", bare.unwrap_or_default(), writer.rule("", answer))
         }
+        None if is_lazy => {
+            let unmarked = writer.unmarked(syntax, &tools).map(|calls| format!(" | {calls}"));
+            calls + &unmarked.unwrap_or_default()
+        }
         _ => calls,
     };
     let thinking = match syntax {
@@ -133,29 +155,21 @@ fn grammar(format: &Format, rules: &CallRules<'_>, answer: Option<&str>) -> Opti
     Some(CallGrammar { trigger, lark })
 }
 
-/// The text that begins a call, if the format has one.
-fn trigger(syntax: &Syntax) -> Option<String> {
-    let first = match syntax {
-        Syntax::Envelope(envelope) => envelope.open.first(),
-        Syntax::Framed(framed) if framed.is_begun => None,
-        Syntax::Framed(framed) => framed.section.first().or(Some(&framed.call)),
-        Syntax::Literal(literal) => literal.open.first(),
-        Syntax::Channels(channels) => return Some(channels.recipient().to_owned()),
+/// What begins a call, if the format has something that does.
+fn trigger(syntax: &'static Syntax) -> Option<Trigger> {
+    let texts = match syntax {
+        Syntax::Framed(framed) if framed.is_begun => return None,
+        Syntax::Channels(channels) => vec![channels.recipient()],
+        _ => calls::triggers(syntax),
     };
-    first.map(|&first| first.to_owned())
-}
-
-impl Channels {
-    /// What precedes the function's name in a header.
-    pub fn recipient(&self) -> &'static str {
-        if self.markup.is_some() { " to=" } else { " to=functions." }
-    }
+    let first = calls::bare(syntax).and_then(|bare| bare.chars().next());
+    Some(Trigger { texts: texts.into_iter().map(str::to_owned).collect(), first })
 }
 
 /// Writes rules.
 #[derive(Default)]
 struct Writer {
-    /// Whether the grammar applies after the first marker.
+    /// Whether any of the markers that begin calls does, rather than the first of them.
     is_lazy: bool,
     /// Whether reasoning comes first.
     thinking_is_open: bool,
@@ -210,6 +224,17 @@ impl Writer {
             })
             .collect();
         parts.join(" ")
+    }
+
+    /// One of the texts.
+    fn any_of(&self, texts: &[&str]) -> String {
+        let texts: Vec<String> = texts.iter().map(|text| self.text(text)).collect();
+        format!("({})", texts.join(" | "))
+    }
+
+    /// The marker that begins calls.
+    fn opening(&self, markers: &[&str]) -> String {
+        if self.is_lazy && markers.len() > 1 { self.any_of(markers) } else { self.text(markers[0]) }
     }
 
     /// Any text up to and with `end`.
@@ -343,23 +368,22 @@ impl Writer {
                 format!("{number}{} {arguments} \"}}\"", self.text(&before))
             })
             .collect();
-        let open = envelope.open.first().map(|open| self.text(open)).unwrap_or_default();
+        let open = self.opening(envelope.open);
         let close = envelope.close.first().map(|close| self.text(close)).unwrap_or_default();
         let close = if close.is_empty() { close } else { format!(" \"\\n\"? {close}") };
-        let space = if open.is_empty() { "" } else { "\"\\n\"? " };
+        let space = "\"\\n\"?";
         if envelope.list {
             let list = self.several(&objects, ", ");
-            let calls = format!("{space}\"[\" {list} \"]\"{close}");
-            return if self.is_lazy { calls } else { format!("{open} {calls}") };
+            return format!("{open} {space} \"[\" {list} \"]\"{close}");
         }
-        if open.is_empty() || close.is_empty() {
+        if close.is_empty() {
             let calls = self.lines(&objects);
-            return if self.is_lazy { calls } else { format!("{open} {space}{calls}") };
+            return format!("{open} {space} {calls}");
         }
         let object = self.rule("", &objects.join(" | "));
-        let first = format!("{space}{object}{close}");
+        let first = format!("{space} {object}{close}");
         let further = self.further(&open, &first);
-        if self.is_lazy { first + &further } else { format!("{open} {first}{further}") }
+        format!("{open} {first}{further}")
     }
 
     fn framed(&mut self, framed: &'static Framed, tools: &[&Tool]) -> String {
@@ -367,25 +391,37 @@ impl Writer {
         let bodies: Vec<String> = tools.iter().map(|tool| self.frame(framed, tool)).collect();
         let body = self.rule("", &bodies.join(" | "));
         let further = self.further(&call, &body);
-        match framed.section.first().map(|section| self.text(section)) {
-            Some(section) => {
-                let end = framed.section_end.first().map(|end| self.text(end)).unwrap_or_default();
-                let space = if self.is_parallel { "" } else { " \"\\n\"?" };
-                let mut calls = format!("\"\\n\"? {call} {body}{further}{space} {end}");
-                if framed.repeats_section {
-                    calls += &self.further(&section, &calls);
-                }
-                if self.is_lazy { calls } else { format!("{section} {calls}") }
-            }
-            None if self.is_lazy || framed.is_begun => format!("{body}{further}"),
-            None => format!("{call} {body}{further}"),
+        if framed.is_begun {
+            return format!("{body}{further}");
         }
+        let space = if self.is_parallel { "" } else { " \"\\n\"?" };
+        let unwrapped = format!("{call} {body}{further}");
+        let sections = if self.is_lazy { framed.section.len() } else { 1 };
+        let mut choices = Vec::new();
+        for (at, section) in framed.section.iter().enumerate().take(sections) {
+            let end = framed.section_end.get(at).or(framed.section_end.first());
+            let end = end.map(|end| self.text(end)).unwrap_or_default();
+            let section = self.text(section);
+            let mut calls = format!("\"\\n\"? {unwrapped}{space} {end}");
+            if framed.repeats_section {
+                calls += &self.further(&section, &calls);
+            }
+            choices.push(format!("{section} {calls}"));
+        }
+        if choices.is_empty() {
+            return unwrapped;
+        }
+        if self.is_lazy {
+            // A model may write the end of a section that it did not begin.
+            choices.push(format!("{unwrapped}{space} {}?", self.any_of(framed.section_end)));
+        }
+        choices.join(" | ")
     }
 
     /// A call after its marker.
     fn frame(&mut self, framed: &Framed, tool: &Tool) -> String {
         let head = self.text(&format!("{}{}", framed.prefix, tool.name));
-        let name_end = self.numbered(framed.name_end);
+        let name_end = self.name_end(framed);
         let arguments = match &framed.body {
             Body::Json => self.arguments(tool),
             Body::Tagged(tags) => self.tagged(tags, tool),
@@ -396,6 +432,22 @@ impl Writer {
             None => String::new(),
         };
         format!("{head} {name_end} {arguments} {end}")
+    }
+
+    /// What follows a name.
+    fn name_end(&self, framed: &Framed) -> String {
+        let end = self.numbered(framed.name_end);
+        let is_own = |&&(start, until): &&(&str, &str)| {
+            !until.is_empty() && !framed.name_end.starts_with(start)
+        };
+        match (&framed.body, framed.name_ends.iter().find(is_own)) {
+            // The key of an argument ends the name as well.
+            (Body::Tagged(tags), _) if framed.name_ends.contains(&(tags.key, "")) => {
+                format!("({end})?")
+            }
+            (_, Some((start, _))) => format!("({} {ID})? {end}", self.text(start)),
+            _ => end,
+        }
     }
 
     /// `text`, in which a number stands for any number.
@@ -420,16 +472,11 @@ impl Writer {
                     _ => String::new(),
                 };
                 let line = if tags.layout == Layout::Lines { "\n" } else { "" };
-                let head = [
-                    tags.key,
-                    key,
-                    tags.key_end,
-                    &attribute,
-                    tags.attributes_end,
-                    tags.value,
-                    line,
-                ];
-                let head = self.text(&head.concat());
+                let head = [tags.key, key, tags.key_end, &attribute, tags.attributes_end, line];
+                let mut head = self.text(&head.concat());
+                if !tags.value.is_empty() {
+                    head += &format!(" \"\\n\"? {}", self.text(tags.value));
+                }
                 let end = match tags.layout {
                     Layout::Mirrored => format!("{}{key}>", tags.value_end),
                     _ => format!("{line}{}", tags.value_end),
@@ -494,50 +541,6 @@ impl Writer {
             (false, Some(_)) => format!("({})", choices.join(" | ")),
             (false, None) => format!("({})?", choices.join(" | ")),
         }
-    }
-
-    /// `None` if there is an answer and its header is not known.
-    fn channels(
-        &mut self,
-        channels: &Channels,
-        tools: &[&Tool],
-        answer: Option<&str>,
-    ) -> Option<String> {
-        // Markup of calls is written whole in either case.
-        let is_lazy = std::mem::take(&mut self.is_lazy);
-        let calls: Vec<String> = tools
-            .iter()
-            .map(|tool| {
-                let head = self.text(&format!("{}{}", tool.name, channels.header));
-                let body = match channels.markup {
-                    None => self.arguments(tool),
-                    Some(framed) => self.framed(framed, &[tool]),
-                };
-                format!("{head} {body}")
-            })
-            .collect();
-        let call = self.rule("", &calls.join(" | "));
-        if is_lazy {
-            return Some(call);
-        }
-        let to = self.text(channels.recipient());
-        let message = match (answer, channels.markup) {
-            (None, _) => format!("{to} {call}"),
-            (Some(_), Some(_)) => return None,
-            (Some(answer), None) => {
-                let head = self.text("<|channel|>final<|message|>");
-                format!("({to} {call} | {head} {})", self.rule("", answer))
-            }
-        };
-        let end = channels.ends[0];
-        let thought = match channels.markup {
-            None => "<|channel|>analysis<|message|>",
-            Some(_) => " to=self<|message|>",
-        };
-        let thought = self.text(thought);
-        let rest = self.until(end);
-        let start = self.text("<|start|>assistant");
-        Some(format!("({thought} {rest} {start})? {message}"))
     }
 }
 

@@ -200,6 +200,10 @@ impl Attempt {
         let called = session.out.calls > self.calls_before;
         let (rest, is_done) = match flow {
             Flow::More if self.raw.len() < RAW_BYTES => return None,
+            Flow::Call => {
+                self.raw.clear();
+                return None;
+            }
             Flow::More => (String::new(), false),
             Flow::Done => (String::new(), called),
             Flow::Skip => (String::new(), true),

@@ -43,6 +43,9 @@ pub const CASES: &[Case] = cases! {
     "gpt-oss" " to=functions.run<|channel|>commentary json<|message|>{\"code\": \"\\d\\u1\"}<|call|>" calls run r#"{"code": "\\d\\u1"}"#;
     "qwen3-coder" "<tool_call>\n<function=weather>\n<parameter=city>\nNew\nYork\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>" calls weather r#"{"city": "New\nYork", "days": 3}"#;
     "qwen3-coder" "<function=run><parameter=code>if a < b:\n  f(\"</p>\")</parameter></function>" calls run r#"{"code": "if a < b:\n  f(\"</p>\")"}"#;
+    "qwen3-coder" "<function=none>\n</function>\n</tool_call>\n\nSo" says "So" calls none "{}";
+    "qwen3-coder" "<function=none>\n</function>\n<function=none>\n</function>\n</tool_call>" calls none "{}", none "{}";
+    "qwen3-coder" "<function=none>\n</function>\n</tool>" says "</tool>" calls none "{}";
     "qwen3-coder" "So:\n\n<tool_call>\n<function=none>\n</function>\n</tool_call>" says "So:" calls none "{}";
     "qwen3-coder" "<tool_call>\n<function=time>\n<parameter=exact>\nTrue\n</parameter>\n<parameter=tags>\n[1, \"a\"]\n</parameter>\n<parameter=any>\n12\n</parameter>\n</function>\n<function=none>\n</function>\n</tool_call>" calls time r#"{"exact": true, "tags": [1, "a"], "any": 12}"#, none "{}";
     "qwen3-coder" "<tool_call>\n<function=nosuch>\n</function>\n</tool_call>" says "<tool_call>\n<function=nosuch>\n</function>\n</tool_call>";
@@ -68,6 +71,7 @@ pub const CASES: &[Case] = cases! {
     "deepseek-r1" "<｜tool▁call▁begin｜>function<｜tool▁sep｜>none\n```json\n{}```<｜tool▁call▁end｜>" calls none "{}";
     "deepseek-v3.1" "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>time<｜tool▁sep｜>{\"city\": \"A\"}<｜tool▁call▁end｜><｜tool▁call▁begin｜>none<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>" calls time r#"{"city": "A"}"#, none "{}";
     "deepseek-v3.1" "REASON</think>" says "REASON</think>";
+    "deepseek-v4" "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"none\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>" calls none "{}";
     "deepseek-dsml" "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">12</｜DSML｜parameter>\n<｜DSML｜parameter name=\"any\" string=\"false\">[1]</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>" calls weather r#"{"city": "12", "any": [1]}"#;
     "deepseek-dsml" "</think>\n\nSo\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"none\">\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"none\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>" says "So" calls none "{}", none "{}";
     "glm" "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>" calls weather r#"{"city": "Oslo", "days": 2}"#;

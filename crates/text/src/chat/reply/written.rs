@@ -20,7 +20,9 @@ pub fn written(syntax: &Syntax, calls: &[Call]) -> String {
                     Some(framed) => in_frames(framed, std::slice::from_ref(call)),
                     None => json_of(&call.1),
                 };
-                format!("{}{}{}{body}", channels.recipient(), call.0, channels.header)
+                let header: String =
+                    channels.header.iter().filter_map(|part| part.first().copied()).collect();
+                format!("{}{}{header}<|message|>{body}", channels.recipient(), call.0)
             };
             lines(calls.iter().map(call))
         }

@@ -11,7 +11,7 @@ impl Writer {
     /// Calls between the family's markers.
     pub fn literal(&mut self, literal: &Literal, tools: &[&Tool]) -> String {
         let calls = self.literals(literal, tools);
-        let open = literal.open.first().map(|open| self.text(open)).unwrap_or_default();
+        let open = self.opening(literal.open);
         let close = literal.close.first().map(|close| self.text(close)).unwrap_or_default();
         let calls = match literal.style {
             Style::Python => {
@@ -28,30 +28,36 @@ impl Writer {
                 format!("{call} {close}{more}")
             }
         };
-        if self.is_lazy { calls } else { format!("{open} {calls}") }
+        format!("{open} {calls}")
     }
 
     /// Calls without markers, one of each tool.
     pub fn literals(&mut self, literal: &Literal, tools: &[&Tool]) -> Vec<String> {
         let call = |tool: &&Tool| {
-            let items: Vec<Item> = properties(tool)
-                .map(|(key, schema, is_required)| {
-                    let kind = ArgumentType::of(tool, key);
-                    let value = self.literal_value(literal.style, kind, (key, &schema), tool);
-                    let sign = if literal.style == Style::Python { "=" } else { ":" };
-                    let key = self.text(&format!("{key}{sign}"));
-                    Item { text: format!("{key} {value}"), is_required }
-                })
-                .collect();
-            let (open, close, comma) = match literal.style {
-                Style::Python => ("(", ")", "\", \""),
-                Style::Braces(_) => ("{", "}", "\",\""),
-            };
+            let (open, _) = parentheses(literal.style);
             let head = self.text(&format!("{}{}{open}", literal.prefix, tool.name));
-            let items = self.sequence(tool, &items, comma);
-            format!("{head} {items} {}", self.text(close))
+            format!("{head} {}", self.literal_end(literal, tool))
         };
         tools.iter().map(call).collect()
+    }
+
+    /// A call behind the parenthesis after its name.
+    pub fn literal_end(&mut self, literal: &Literal, tool: &Tool) -> String {
+        let (_, close) = parentheses(literal.style);
+        let (sign, comma) = match literal.style {
+            Style::Python => ("=", "\", \""),
+            Style::Braces(_) => (":", "\",\""),
+        };
+        let items: Vec<Item> = properties(tool)
+            .map(|(key, schema, is_required)| {
+                let kind = ArgumentType::of(tool, key);
+                let value = self.literal_value(literal.style, kind, (key, &schema), tool);
+                let key = self.text(&format!("{key}{sign}"));
+                Item { text: format!("{key} {value}"), is_required }
+            })
+            .collect();
+        let items = self.sequence(tool, &items, comma);
+        format!("{items} {}", self.text(close))
     }
 
     fn literal_value(
@@ -80,5 +86,13 @@ impl Writer {
             },
             None => format!("{} {}", self.text(quote), self.limited(schema, quote)),
         }
+    }
+}
+
+/// What is around the arguments of a call.
+fn parentheses(style: Style) -> (&'static str, &'static str) {
+    match style {
+        Style::Python => ("(", ")"),
+        Style::Braces(_) => ("{", "}"),
     }
 }

@@ -107,7 +107,7 @@ r2: "function<｜tool▁sep｜>f" "\n```json\n" r1 "\n```<｜tool▁call▁end�
         "mistral",
         r#"start: "[TOOL_CALLS]" r2
 r1: J
-r2: "f" "[ARGS]" r1"#,
+r2: "f" ("[CALL_ID]" /[a-zA-Z0-9]{9}/)? "[ARGS]" r1"#,
     ),
     (
         "functionary-v3.2",
@@ -127,16 +127,16 @@ r1: "f(" ")""#,
     ),
     (
         "gpt-oss",
-        r#"start: ("<|channel|>analysis<|message|>" r3 "<|start|>assistant")? " to=functions." r2
+        r#"start: ("<|channel|>analysis<|message|>" r3 "<|start|>assistant")? ("<|channel|>commentary")? " to=functions." r2
 r1: J
-r2: "f<|channel|>commentary <|constrain|>json<|message|>" r1
+r2: "f" ("<|channel|>commentary")? (" <|constrain|>json" | "<|constrain|>json" | " json" | " ")? "<|message|>" r1
 r3[suffix="<|end|>"]: /(?s:.*)/"#,
     ),
     (
         "muse",
         r#"start: (" to=self<|message|>" r3 "<|start|>assistant")? " to=" r2
 r1: "f" "\">\n" "</atem:invoke>"
-r2: "f<|message|>" "<atem:function_calls>" "\n"? "<atem:invoke name=\"" r1 "\n"? "</atem:function_calls>"
+r2: "f" "<|message|>" "<atem:function_calls>" "\n"? "<atem:invoke name=\"" r1 "\n"? "</atem:function_calls>"
 r3[suffix="<|eom|>"]: /(?s:.*)/"#,
     ),
 ];
@@ -149,69 +149,58 @@ fn a_call_is_between_the_markers_of_its_family() {
     }
 }
 
-/// For several calls of two functions, by family: what begins a call, and how the grammars after it and of the whole
-/// begin.
+/// For several calls of two functions, by family: what begins a call, how the grammar begins, and what that of calls that
+/// the model decides has besides.
 const SEVERAL_CALLS: &[(&str, &str, &str, &str)] = &[
     (
         "hermes",
         "<tool_call>",
-        r#""\n"? r3 "\n"? "</tool_call>" (/\n{0,2}/ "<tool_call>" "\n"? r3 "\n"? "</tool_call>")* /\n{0,2}/"#,
         r#""<tool_call>" "\n"? r3 "\n"? "</tool_call>" (/\n{0,2}/ "<tool_call>" "\n"? r3 "\n"? "</tool_call>")* /\n{0,2}/"#,
+        "",
     ),
     (
         "qwen3-coder",
         "<tool_call>",
-        r#""\n"? "<function=" r1 (/\n{0,2}/ "<function=" r1)* /\n{0,2}/ "</tool_call>" (/\n{0,2}/ "<tool_call>" "\n"? "<function=" r1 (/\n{0,2}/ "<function=" r1)* /\n{0,2}/ "</tool_call>")* /\n{0,2}/"#,
         r#""<tool_call>" "\n"? "<function=" r1 (/\n{0,2}/ "<function=" r1)* /\n{0,2}/ "</tool_call>" (/\n{0,2}/ "<tool_call>" "\n"? "<function=" r1 (/\n{0,2}/ "<function=" r1)* /\n{0,2}/ "</tool_call>")* /\n{0,2}/"#,
+        r#" | "<function=" r1 (/\n{0,2}/ "<function=" r1)* /\n{0,2}/ ("</tool_call>")?"#,
     ),
     (
         "llama3",
         "<|python_tag|>",
-        r#"r3 ("\n" r3)* "\n"?"#,
         r#""<|python_tag|>" "\n"? r3 ("\n" r3)* "\n"?"#,
+        r#" | r7 (/;? ?\n?/ r7)* "\n"? | T4"#,
     ),
     (
         "nemotron",
         "<TOOLCALL>",
-        r#""\n"? "[" r3 (", " r3)* "]" "\n"? "</TOOLCALL>""#,
         r#""<TOOLCALL>" "\n"? "[" r3 (", " r3)* "]" "\n"? "</TOOLCALL>""#,
+        "",
     ),
     (
         "deepseek-v3.1",
         "<｜tool▁calls▁begin｜>",
-        r#""\n"? "<｜tool▁call▁begin｜>" r3 (/\n{0,2}/ "<｜tool▁call▁begin｜>" r3)* /\n{0,2}/ "<｜tool▁calls▁end｜>""#,
         r#""<｜tool▁calls▁begin｜>" "\n"? "<｜tool▁call▁begin｜>" r3 (/\n{0,2}/ "<｜tool▁call▁begin｜>" r3)* /\n{0,2}/ "<｜tool▁calls▁end｜>""#,
+        r#" | "<｜tool▁call▁begin｜>" r3 (/\n{0,2}/ "<｜tool▁call▁begin｜>" r3)* /\n{0,2}/ ("<｜tool▁calls▁end｜>")?"#,
     ),
     (
         "functionary-v3.1",
         "<function=",
-        r#"r3 (/\n{0,2}/ "<function=" r3)* /\n{0,2}/"#,
         r#""<function=" r3 (/\n{0,2}/ "<function=" r3)* /\n{0,2}/"#,
+        "",
     ),
     (
         "functiongemma",
         "<start_function_call>",
-        r#"r1 "<end_function_call>" ("<start_function_call>" r1 "<end_function_call>")*"#,
         r#""<start_function_call>" r1 "<end_function_call>" ("<start_function_call>" r1 "<end_function_call>")*"#,
+        "",
     ),
-    (
-        "gemma3",
-        "```tool_code\n",
-        r#""[" r1 (", " r1)* "]" "```""#,
-        r#""```tool_code\n" "[" r1 (", " r1)* "]" "```""#,
-    ),
-    (
-        "gpt-oss",
-        " to=functions.",
-        "r3",
-        r#"("<|channel|>analysis<|message|>" r4 "<|start|>assistant")? " to=functions." r3"#,
-    ),
+    ("gemma3", "```tool_code\n", r#""```tool_code\n" "[" r1 (", " r1)* "]" "```""#, ""),
 ];
 
 #[test]
 fn several_calls_are_separated_as_the_family_does() {
     let tools = [tool("f", Value::Null), tool("g", json!({ "properties": {} }))];
-    for &(family, trigger, begun, whole) in SEVERAL_CALLS {
+    for &(family, trigger, whole, more) in SEVERAL_CALLS {
         let start = |choice| {
             let rules = CallRules { parallel: true, ..rules(&tools, choice) };
             let grammar = lark(family, &rules);
@@ -219,13 +208,16 @@ fn several_calls_are_separated_as_the_family_does() {
             (format(family).call_grammar(&rules).expect(family).trigger, head.to_owned())
         };
         let (found, head) = start(ToolChoice::Auto);
-        assert_eq!(found.as_deref(), Some(trigger), "{family}");
-        assert_eq!(head, format!("start: {begun}"), "{family}");
+        assert_eq!(found.expect(family).texts[0], trigger, "{family}");
+        assert_eq!(head, format!("start: {whole}{more}"), "{family}");
         assert_eq!(start(ToolChoice::Required), (None, format!("start: {whole}")), "{family}");
         // One function is called once.
         let (_, named) = start(ToolChoice::Named("g"));
         assert!(!named.contains(")*"), "{family}: {named}");
     }
+    // What the model decides has no reasoning before it, nor a channel.
+    let begun = lark("gpt-oss", &rules(&tools, ToolChoice::Auto));
+    assert_eq!(begun.lines().next(), Some(r#"start: " to=functions." r3"#));
     let rules = CallRules { parallel: true, ..rules(&tools, ToolChoice::Required) };
     let begun = lark("functionary-v3.2", &rules);
     assert_eq!(begun.lines().next(), Some(r#"start: r3 (/\n{0,2}/ ">>>" r3)* /\n{0,2}/"#));
@@ -267,7 +259,7 @@ fn arguments_are_written_as_the_family_does() {
         (
             "glm",
             "</arg_value>",
-            r#""g" "\n" "<arg_key>a</arg_key><arg_value>" r1 "\n"? ( "<arg_key>n</arg_key><arg_value>" r2 "</arg_value>" "\n"?)? "</tool_call>""#,
+            r#""g" ("\n")? "<arg_key>a</arg_key>" "\n"? "<arg_value>" r1 "\n"? ( "<arg_key>n</arg_key>" "\n"? "<arg_value>" r2 "</arg_value>" "\n"?)? "</tool_call>""#,
         ),
     ];
     for (family, end, call) in cases {
@@ -493,10 +485,24 @@ fn a_reply_may_be_calls_or_an_answer() {
     assert!(found.starts_with(thought), "{found}");
     let found = either("gpt-oss", &given).expect("a grammar");
     assert!(
-        found.ends_with(r#"(" to=functions." r2 | "<|channel|>final<|message|>" r3)"#),
+        found.ends_with(
+            r#"(("<|channel|>commentary")? " to=functions." r2 | "<|channel|>final<|message|>" r3)"#
+        ),
         "{found}"
     );
     assert_eq!(either("functionary-v3.2", &given), None);
     assert_eq!(either("muse", &given), None);
     assert_eq!(either("hermes", &rules(&[], ToolChoice::Auto)), None);
+}
+
+/// Where an answer has a header, so has one that follows a schema, and reasoning may come before.
+#[test]
+fn an_answer_has_the_header_of_its_family() {
+    let of = |name: &str| format(name).answer_grammar("%json {}", None);
+    let expected = r#"start: ("<|channel|>analysis<|message|>" r2 "<|start|>assistant")? "<|channel|>final<|message|>" r1
+r1: %json {}
+r2[suffix="<|end|>"]: /(?s:.*)/
+"#;
+    assert_eq!(of("gpt-oss").as_deref(), Some(expected));
+    assert_eq!([of("muse"), of("hermes")], [None, None]);
 }
