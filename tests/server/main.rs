@@ -318,6 +318,9 @@ fn bad_requests_are_refused_by_what_is_wrong() {
 fn fields_of_llama_server_are_followed() {
     let server = Server::start("-np 1 -c 512");
     let prompt = json!({ "prompt": "ROMEO:\n", "n_predict": 4, "seed": 3 });
+    // A list of one prompt has one answer, which is no list.
+    let one = server.post("/completion", &with(prompt.clone(), &json!({ "prompt": ["a"] })));
+    assert!(one.good()["content"].is_string());
     for samplers in [json!(["top_k", "top_p", "infill"]), json!("kpi")] {
         let body = with(prompt.clone(), &json!({ "samplers": samplers }));
         let used = &server.post("/completion", &body).good()["generation_settings"]["samplers"];
@@ -749,6 +752,7 @@ fn a_server_that_cannot_start_says_why() {
         ("--slot-save-path missing", 66, "missing: cannot be read"),
         ("--slot-save-path file", 74, "not a folder"),
         ("--embeddings --pooling mean", 2, "generates text"),
+        ("--api-key=", 2, "--api-key is empty"),
         ("-m a=b.gguf -m a=c.gguf", 2, "two models are named `a`: b.gguf and c.gguf"),
     ] {
         place.file("file", "");

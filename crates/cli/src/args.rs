@@ -59,7 +59,7 @@ pub use prompt_cache::PromptCacheArgs;
 pub use prune::Prune;
 pub use quantize::Quantize;
 pub use sampling::SamplingArgs;
-pub use serve::{LogFormat, Serve, Serving};
+pub use serve::{LogFormat, Serve, Serving, check_keys};
 pub use synth::Synth;
 
 const AFTER: &str = "\

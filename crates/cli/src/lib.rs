@@ -117,6 +117,9 @@ fn parse(typed: Vec<OsString>) -> Result<Asked, Failure> {
         && let Some(command) = cli.find_subcommand(name)
     {
         messages::choose(command, given)?;
+        if name == "serve" {
+            args::check_keys(given)?;
+        }
     }
     notes.iter().for_each(|note| output::note(note));
     for variable in args::typed::unread_variables(std::env::vars_os().map(|(name, _)| name), &cli) {

@@ -29,7 +29,12 @@ use crate::models::Loaded;
 
 /// A JSON response.
 pub fn json(value: &Value) -> Response {
-    let mut response = value.to_string().into_response();
+    json_text(value.to_string())
+}
+
+/// A JSON response of a text that is JSON.
+pub fn json_text(text: String) -> Response {
+    let mut response = text.into_response();
     let json = HeaderValue::from_static("application/json; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, json);
     response

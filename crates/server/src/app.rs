@@ -1,7 +1,9 @@
 //! The routes, and what happens around every request: keys, origins, request ids, the log, and panics.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use axum::Router;
@@ -11,12 +13,14 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use bilayer_engine::requests::KeyId;
-use hyper::header::{HeaderName, HeaderValue};
+use bytes::Bytes;
+use hyper::body::{Frame, SizeHint};
+use hyper::header::{CONTENT_ENCODING, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method, StatusCode};
 use serde_json::{Map, json};
 
 use crate::api;
-use crate::body;
+use crate::body::{Bodies, Peer};
 use crate::config::Config;
 use crate::endpoints;
 use crate::error::ApiError;
@@ -43,6 +47,8 @@ pub struct App {
     pub is_draining: AtomicBool,
     /// Requests being answered.
     pub active: AtomicUsize,
+    /// The bodies of requests.
+    bodies: Arc<Bodies>,
     next_id: AtomicU64,
 }
 
@@ -74,6 +80,7 @@ impl App {
         Ok(App {
             keys: Keys::load(&config.keys, config.key_file.as_deref())?,
             models: Arc::new(Models::new(config.clone(), metrics.clone())),
+            bodies: Arc::new(Bodies::new(&config.limits)),
             config,
             metrics,
             is_ready: AtomicBool::new(false),
@@ -87,8 +94,37 @@ impl App {
     ///
     /// # Errors
     /// It is too large, pauses too long or is too slow, or is no JSON object; a field is wrong.
-    pub async fn fields(&self, body: Body, tables: &[&[Field]]) -> Result<fields::Body, ApiError> {
-        fields::Body::parse(&body::read(body, &self.config.limits).await?, tables)
+    pub async fn fields(
+        &self,
+        body: Body,
+        tables: &'static [&'static [Field]],
+    ) -> Result<fields::Body, ApiError> {
+        self.translated(body, tables, Ok).await
+    }
+
+    /// Reads a body, checks its fields and translates it; a large one on a thread of its own.
+    ///
+    /// # Errors
+    /// Those of [`App::fields`] and of `translate`.
+    pub async fn translated<T: Send + 'static>(
+        &self,
+        body: Body,
+        tables: &'static [&'static [Field]],
+        translate: impl FnOnce(fields::Body) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.parsed(body, move |bytes| translate(fields::Body::parse(bytes, tables)?)).await
+    }
+
+    /// Reads a body and parses it; a large one on a thread of its own.
+    ///
+    /// # Errors
+    /// It is too large, pauses too long or is too slow; those of `parse`.
+    pub async fn parsed<T: Send + 'static>(
+        &self,
+        body: Body,
+        parse: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.bodies.parsed(body, &self.config.limits, parse).await
     }
 
     /// A new id such as `chatcmpl-...`.
@@ -134,21 +170,25 @@ impl Drop for Active {
 
 /// What happens around every request.
 async fn around(State(app): Shared, mut request: Request, next: Next) -> Response {
-    let began = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let page = origins::Asked::of(request.headers());
     let id = request_id(&app, request.headers());
-    let mut key = 0;
+    let began = Instant::now();
+    let mut line =
+        Line { began, id, method: method.clone(), path: path.clone(), key: 0, status: LEFT };
     let mut response = if method == Method::OPTIONS {
         preflight()
     } else {
         app.active.fetch_add(1, Ordering::Relaxed);
         let _active = Active(app.clone());
         let allowed = origins::check(&app.config, &request);
-        match allowed.and_then(|()| authorize(&app, &path, request.headers())) {
+        let allowed = allowed.and_then(|()| authorize(&app, &path, request.headers()));
+        match allowed.and_then(|caller| is_plain(request.headers()).map(|()| caller)) {
             Ok(caller) => {
-                key = caller.key;
+                line.key = caller.key;
                 request.extensions_mut().insert(caller);
+                let peer = request.extensions().get::<Peer>().copied();
+                let request = request.map(|body| app.bodies.counted(body, peer));
                 // The last line of defence: a panic of a handler is an error of its request.
                 let handled = tokio::spawn(next.run(request));
                 let guard = AbortOnDrop(handled);
@@ -159,7 +199,7 @@ async fn around(State(app): Shared, mut request: Request, next: Next) -> Respons
     };
     let headers = response.headers_mut();
     origins::allow(&app.config.origins, page, headers);
-    if let Ok(id) = HeaderValue::from_str(&id) {
+    if let Ok(id) = HeaderValue::from_str(&line.id) {
         headers.insert(HeaderName::from_static("x-request-id"), id);
     }
     headers.insert(
@@ -170,15 +210,74 @@ async fn around(State(app): Shared, mut request: Request, next: Next) -> Respons
     if status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::SERVICE_UNAVAILABLE {
         app.metrics.refused.increment(1);
     }
-    log::request(Map::from_iter([
-        ("id".to_owned(), json!(id)),
-        ("method".to_owned(), json!(method.as_str())),
-        ("path".to_owned(), json!(path)),
-        ("status".to_owned(), json!(status.as_u16())),
-        ("ms".to_owned(), json!(began.elapsed().as_millis() as u64)),
-        ("key".to_owned(), json!(format!("{key:016x}"))),
-    ]));
-    response
+    line.status = status.as_u16();
+    response.map(|body| Body::new(Logged { body, _line: line }))
+}
+
+/// The status in the log of a request whose client left before it had one, as nginx writes it.
+const LEFT: u16 = 499;
+
+/// The line of a request in the log, written when its response was sent or its client has left.
+struct Line {
+    began: Instant,
+    id: String,
+    method: Method,
+    path: String,
+    key: KeyId,
+    status: u16,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        log::request(Map::from_iter([
+            ("id".to_owned(), json!(self.id)),
+            ("method".to_owned(), json!(self.method.as_str())),
+            ("path".to_owned(), json!(self.path)),
+            ("status".to_owned(), json!(self.status)),
+            ("ms".to_owned(), json!(self.began.elapsed().as_millis() as u64)),
+            ("key".to_owned(), json!(format!("{:016x}", self.key))),
+        ]));
+    }
+}
+
+/// The body of a response, which is logged at its end.
+struct Logged {
+    body: Body,
+    _line: Line,
+}
+
+impl hyper::body::Body for Logged {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Whether the body is sent as it is, neither compressed nor otherwise encoded.
+fn is_plain(headers: &HeaderMap) -> Result<(), ApiError> {
+    let encodings = headers.get_all(CONTENT_ENCODING).iter();
+    let mut others =
+        encodings.filter(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"));
+    let Some(other) = others.next() else { return Ok(()) };
+    let other = String::from_utf8_lossy(other.as_bytes());
+    let mut error = ApiError::invalid(format!(
+        "the body has the Content-Encoding {other}; send it without one"
+    ));
+    error.status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    Err(error)
 }
 
 /// A handler's task, which ends when its connection does.
@@ -241,4 +340,64 @@ fn authorize(app: &App, path: &str, headers: &HeaderMap) -> Result<Caller, ApiEr
 
 fn preflight() -> Response {
     StatusCode::OK.into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::time::Duration;
+
+    use http_body_util::BodyExt;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    fn served() -> Router {
+        router(Arc::new(App::new(Config::of(Vec::new())).expect("no key file")))
+    }
+
+    fn request(path: &str, body: Body) -> Request {
+        Request::post(path).body(body).expect("a request")
+    }
+
+    #[tokio::test]
+    async fn encoded_bodies_are_refused_by_their_encoding() {
+        for (encoding, status) in [("gzip", 415), ("identity, br", 415), ("Identity", 400)] {
+            let mut request = request("/tokenize", Body::from("{"));
+            request.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static(encoding));
+            let Ok(response) = served().oneshot(request).await;
+            assert_eq!(response.status().as_u16(), status, "{encoding}");
+            let bytes = response.into_body().collect().await.expect("a body").to_bytes();
+            let is_named = String::from_utf8_lossy(&bytes).contains(encoding);
+            assert_eq!(is_named, status == 415, "{encoding}");
+        }
+    }
+
+    /// One line each: of a client that leaves before its response, and of one that reads for some time.
+    #[tokio::test]
+    async fn requests_are_logged_when_they_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("log");
+        log::open(&path).expect("a log");
+        log::set(log::Log::Json);
+        let never = futures_util::stream::pending::<Result<Bytes, Infallible>>();
+        let left = served().oneshot(request("/detokenize", Body::from_stream(never)));
+        let waited = tokio::time::timeout(Duration::from_millis(20), left).await;
+        assert!(waited.is_err(), "its body never ends");
+        let Ok(response) = served().oneshot(request("/apply-template", Body::from("{"))).await;
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        drop(response);
+        log::set(log::Log::Quiet);
+        let lines = std::fs::read_to_string(&path).expect("a log");
+        let lines = lines.lines().filter_map(|line| serde_json::from_str(line).ok());
+        let lines: Vec<serde_json::Value> = lines.collect();
+        let of = |path: &str| {
+            let found: Vec<_> = lines.iter().filter(|line| line["path"] == path).collect();
+            assert_eq!(found.len(), 1, "{path}: {lines:?}");
+            (found[0]["status"].as_u64(), found[0]["ms"].as_u64())
+        };
+        assert_eq!(of("/detokenize").0, Some(u64::from(LEFT)));
+        assert_eq!(of("/apply-template").0, Some(400));
+        assert!(of("/apply-template").1 >= Some(60));
+    }
 }

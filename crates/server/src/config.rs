@@ -45,7 +45,7 @@ pub struct Limits {
     pub body_bytes: usize,
     /// Time in which a request's head must arrive.
     pub head: Duration,
-    /// Time that a body may pause, and that it may be behind 1 KiB/s in all.
+    /// Time that a body may pause, and that it may be behind 1 KiB/s in all; and that a client may not read what is sent.
     pub body_idle: Duration,
     /// Open connections.
     pub connections: usize,
@@ -180,6 +180,14 @@ impl Config {
         !self.keys.is_empty() || self.key_file.is_some()
     }
 
+    /// The limits of a model's queue and steps. Without keys all requests are of one, which may then fill the queue.
+    pub(crate) fn executor(&self) -> ExecutorSettings {
+        match self.needs_key() {
+            true => self.executor,
+            false => ExecutorSettings { waiting_per_key: usize::MAX, ..self.executor },
+        }
+    }
+
     /// Whether only programs on this machine reach it.
     pub fn is_local(&self) -> bool {
         self.addresses.iter().all(|address| match address {
@@ -190,8 +198,50 @@ impl Config {
 }
 
 #[cfg(test)]
+impl Config {
+    /// A server of these models that listens nowhere.
+    pub(crate) fn of(models: Vec<Offer>) -> Config {
+        let defaults = Defaults {
+            seed: None,
+            predict: None,
+            reuse: true,
+            sampling: bilayer_engine::sampling::Options::default(),
+            breakers: Vec::new(),
+        };
+        Config {
+            addresses: Vec::new(),
+            models,
+            models_max: 1,
+            models_bytes: u64::MAX,
+            defaults,
+            slots: 1,
+            slot_folder: None,
+            executor: ExecutorSettings::default(),
+            limits: Limits::default(),
+            keys: Vec::new(),
+            key_file: None,
+            tls: None,
+            origins: Origins::Closed,
+            switches: Switches::default(),
+            template_variables: serde_json::Map::new(),
+            splits_reasoning: true,
+            build: String::new(),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_without_keys_may_fill_the_queue() {
+        let executor = ExecutorSettings { waiting: 1000, ..ExecutorSettings::default() };
+        let open = Config { executor, ..Config::of(Vec::new()) };
+        let closed = Config { keys: vec!["a".to_owned()], ..open.clone() };
+        let of_key = |config: &Config| config.executor().waiting_per_key;
+        assert_eq!((of_key(&open), of_key(&closed)), (usize::MAX, executor.waiting_per_key));
+    }
 
     #[test]
     fn a_request_may_take_any_time() {

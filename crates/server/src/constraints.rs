@@ -71,7 +71,41 @@ pub fn compile(loaded: &Loaded, field: &str, grammar: &Grammar) -> Result<Constr
     let compiled = loaded.model.constraint(grammar);
     let compiled =
         compiled.map_err(|error| ApiError::field(field, format!("cannot be followed: {error}")))?;
-    let notes = compiled.notes().iter().map(|note| format!("{field}: left out: {note}"));
-    notes.filter(|note| log::is_new(note)).for_each(|note| log::warning(&note));
+    let warnings = warnings(field, compiled.notes()).into_iter();
+    warnings.filter(|warning| log::is_new(warning)).for_each(|warning| log::warning(&warning));
     Ok(compiled)
+}
+
+/// Warnings of the notes on a request's schema, of which a client can make as many and as long as it likes.
+const WARNINGS_MAX: usize = 4;
+
+/// Characters of such a warning.
+const WARNING_CHARS: usize = 200;
+
+/// The warnings of a schema's notes.
+fn warnings(field: &str, notes: &[String]) -> Vec<String> {
+    let shown = notes.iter().take(WARNINGS_MAX).map(|note| {
+        let warning = format!("{field}: left out: {note}");
+        match warning.char_indices().nth(WARNING_CHARS) {
+            Some((end, _)) => format!("{}…", &warning[..end]),
+            None => warning,
+        }
+    });
+    let more = notes.len().checked_sub(WARNINGS_MAX).filter(|&more| more > 0);
+    shown.chain(more.map(|more| format!("{field}: left out: {more} more"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{WARNING_CHARS, WARNINGS_MAX, warnings};
+
+    #[test]
+    fn a_schema_has_few_and_short_warnings() {
+        assert_eq!(warnings("tools", &["a".to_owned()]), ["tools: left out: a"]);
+        let notes = vec!["é".repeat(100_000); 500];
+        let found = warnings("tools", &notes);
+        assert_eq!(found.len(), WARNINGS_MAX + 1);
+        assert!(found.iter().all(|warning| warning.chars().count() <= WARNING_CHARS + 1));
+        assert_eq!(found.last().map(String::as_str), Some("tools: left out: 496 more"));
+    }
 }

@@ -1,6 +1,7 @@
 //! The table of endpoints: the router, the OpenAPI document, batches and checks of requests walk it.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, LazyLock};
 
 use axum::Router;
 use axum::routing::{MethodRouter, get, post};
@@ -13,6 +14,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Body, Field};
 use crate::params;
+use crate::translate;
 
 /// A method of a path.
 #[derive(Clone, Copy)]
@@ -318,6 +320,21 @@ pub const ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint::get(&["/openapi.json"], "This document.", || get(openapi::document)),
 ];
+
+/// Whether an endpoint reads a field of this name, or a translation does.
+pub fn has_field(name: &str) -> bool {
+    static NAMES: LazyLock<HashSet<&str>> = LazyLock::new(|| {
+        let tables = ENDPOINTS.iter().flat_map(|of| match of.takes {
+            Some(Takes::Object { tables, .. }) => tables,
+            _ => &[],
+        });
+        let names = tables.copied().flatten().map(|field| field.name);
+        let translated =
+            [translate::messages::OWN, translate::responses::OWN].into_iter().flatten();
+        names.chain(translated.copied()).collect()
+    });
+    NAMES.contains(name)
+}
 
 /// A router of all endpoints.
 pub fn router() -> Router<Arc<App>> {

@@ -1,10 +1,15 @@
 //! Fields of request bodies: declared in tables, checked before anything uses them, listed in the OpenAPI document.
 //!
-//! A body may have fields that no table names; they are ignored, as OpenAI's API does. A field of a table with the wrong
+//! A body may have fields that no table names; they are ignored, as OpenAI's API does, and take no memory. A field of a table with the wrong
 //! type or out of range is an error that names it; null counts as absent.
 
+use std::fmt;
+
+use serde::Deserializer as _;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
 
+use crate::endpoints;
 use crate::error::ApiError;
 
 /// What a field may hold.
@@ -144,6 +149,46 @@ fn shown(value: &Value) -> String {
 /// Nesting that a body may have.
 const DEPTH_MAX: usize = 64;
 
+/// JSON values that a body may have: in memory they take many times the bytes of their text.
+const VALUES_MAX: usize = 1_000_000;
+
+/// Parses JSON within the limits of bodies.
+///
+/// # Errors
+/// It is no JSON, is nested too deeply, or has too many values.
+pub fn value(bytes: &[u8]) -> Result<Value, ApiError> {
+    check_shape(bytes)?;
+    serde_json::from_slice(bytes).map_err(|error| not_json(&error))
+}
+
+fn not_json(error: &serde_json::Error) -> ApiError {
+    ApiError::invalid(format!("the body is not valid JSON: {error}"))
+}
+
+/// Reads an object without the fields that neither a table nor an endpoint names.
+struct KnownFields<'a>(&'a [&'a [Field]]);
+
+impl<'de> Visitor<'de> for KnownFields<'_> {
+    type Value = Map<String, Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Map<String, Value>, A::Error> {
+        let mut object = Map::new();
+        while let Some(name) = fields.next_key::<String>()? {
+            let mut listed = self.0.iter().copied().flatten();
+            if endpoints::has_field(&name) || listed.any(|field| field.name == name) {
+                object.insert(name, fields.next_value()?);
+            } else {
+                fields.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(object)
+    }
+}
+
 /// A checked body.
 #[derive(Clone, Debug, Default)]
 pub struct Body {
@@ -154,13 +199,20 @@ impl Body {
     /// Parses and checks a body against tables of fields.
     ///
     /// # Errors
-    /// It is not a JSON object, is nested too deeply, or a field is wrong.
+    /// It is not a JSON object, is nested too deeply, has too many values, or a field is wrong.
     pub fn parse(bytes: &[u8], tables: &[&[Field]]) -> Result<Body, ApiError> {
         // Before parsing, so that no tree is built of it.
-        check_depth(bytes)?;
-        let value = serde_json::from_slice(bytes)
-            .map_err(|error| ApiError::invalid(format!("the body is not valid JSON: {error}")))?;
-        Body::check(value, tables)
+        check_shape(bytes)?;
+        let mut json = serde_json::Deserializer::from_slice(bytes);
+        let object = json.deserialize_any(KnownFields(tables)).and_then(|object| {
+            json.end()?;
+            Ok(object)
+        });
+        let object = object.map_err(|error| match error.is_data() {
+            true => not_an_object(),
+            false => not_json(&error),
+        })?;
+        Body::checked(object, tables)
     }
 
     /// Checks a parsed body.
@@ -168,9 +220,13 @@ impl Body {
     /// # Errors
     /// It is not an object, or a field is wrong.
     pub fn check(value: Value, tables: &[&[Field]]) -> Result<Body, ApiError> {
-        let Value::Object(mut object) = value else {
-            return Err(ApiError::invalid("the body must be a JSON object"));
-        };
+        match value {
+            Value::Object(object) => Body::checked(object, tables),
+            _ => Err(not_an_object()),
+        }
+    }
+
+    fn checked(mut object: Map<String, Value>, tables: &[&[Field]]) -> Result<Body, ApiError> {
         object.retain(|_, value| !value.is_null());
         for field in tables.iter().copied().flatten() {
             if let Some(value) = object.get(field.name) {
@@ -178,6 +234,11 @@ impl Body {
             }
         }
         Ok(Body { object })
+    }
+
+    /// Drops all fields but these.
+    pub fn retain(&mut self, names: &[&str]) {
+        self.object.retain(|name, _| names.contains(&name.as_str()));
     }
 
     /// The whole body.
@@ -250,10 +311,21 @@ impl Body {
     }
 }
 
-/// Whether brackets outside strings are nested too deeply.
-fn check_depth(bytes: &[u8]) -> Result<(), ApiError> {
+fn not_an_object() -> ApiError {
+    ApiError::invalid("the body must be a JSON object")
+}
+
+/// Whether a body is nested too deeply or has too many values, of which each list and object is one.
+fn check_shape(bytes: &[u8]) -> Result<(), ApiError> {
     let (mut depth, mut is_string, mut is_escaped) = (0usize, false, false);
+    let (mut values, mut begins) = (1usize, false);
     for &byte in bytes {
+        // What follows a comma or an opening bracket is a value, or a name with one.
+        if begins && !byte.is_ascii_whitespace() {
+            values += usize::from(!matches!(byte, b']' | b'}'));
+            begins = false;
+        }
+        begins |= !is_string && matches!(byte, b'[' | b'{' | b',');
         match byte {
             _ if is_escaped => is_escaped = false,
             b'\\' if is_string => is_escaped = true,
@@ -267,12 +339,16 @@ fn check_depth(bytes: &[u8]) -> Result<(), ApiError> {
             return Err(ApiError::invalid(message));
         }
     }
+    if values > VALUES_MAX {
+        let message = format!("the body has {values} values; at most {VALUES_MAX} are allowed");
+        return Err(ApiError::invalid(message));
+    }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Accepts, Body, Field};
+    use super::{Accepts, Body, Field, VALUES_MAX};
 
     const TABLE: &[Field] = &[
         Field::new("n", Accepts::Integer(1, 8), ""),
@@ -312,6 +388,31 @@ mod tests {
             assert_eq!(error.param.as_deref(), name, "{text}: {}", error.message);
             assert!(error.message.contains("must be"), "{text}: {}", error.message);
         }
+    }
+
+    #[test]
+    fn fields_that_nothing_reads_are_checked_as_json_and_not_kept() {
+        let body = br#"{"x": [0, {"a": [1e9]}], "n": 2, "n": 3, "metadata": 1, "y": "\u00e9"}"#;
+        let body = Body::parse(body, &[TABLE]).expect("a good body");
+        let kept: Vec<_> = body.into_object().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(kept, ["n", "metadata"]);
+        for text in [r#"{"x": [0,]}"#, r#"{"x": 01}"#, r#"{"x": "}"#, r#"{"x": 1} 2"#] {
+            let error = Body::parse(text.as_bytes(), &[TABLE]).expect_err(text);
+            assert!(error.message.contains("not valid JSON"), "{text}: {}", error.message);
+        }
+    }
+
+    #[test]
+    fn the_number_of_values_is_bounded_before_parsing() {
+        // The body, its list and the elements of the list; brackets and commas of texts do not count.
+        let list =
+            |elements: usize| format!(r#"{{"x": [[ ], ",[{{"{}]}}"#, ",0".repeat(elements - 2));
+        for (elements, is_good) in [(VALUES_MAX - 2, true), (VALUES_MAX - 1, false)] {
+            let parsed = Body::parse(list(elements).as_bytes(), &[TABLE]);
+            assert_eq!(parsed.is_ok(), is_good, "{elements}: {:?}", parsed.err());
+        }
+        let error = super::value(list(VALUES_MAX).as_bytes()).expect_err("too many values");
+        assert!(error.message.contains("1000002 values"), "{}", error.message);
     }
 
     #[test]

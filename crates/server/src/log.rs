@@ -1,11 +1,13 @@
 //! Log lines on stderr or in a file: text, or one JSON object a line. Prompts and answers are never logged.
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
 
@@ -44,8 +46,20 @@ pub fn open(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+/// A line without control characters, some of which end it or move a terminal's cursor: they are written as in JSON.
+fn printable(line: &str) -> Cow<'_, str> {
+    if !line.contains(char::is_control) {
+        return line.into();
+    }
+    let shown = line.chars().map(|c| match c.is_control() {
+        true => format!("\\u{:04x}", u32::from(c)),
+        false => c.to_string(),
+    });
+    shown.collect()
+}
+
 fn write(line: &str) {
-    let line = format!("{line}\n");
+    let line = format!("{}\n", printable(line));
     let mut file = FILE.lock().unwrap_or_else(PoisonError::into_inner);
     // There is nowhere to report that the log cannot be written.
     let _ = match &mut *file {
@@ -68,12 +82,13 @@ const LOGGED_MAX: usize = 1000;
 
 /// Whether a message was not asked for before: clients send the same tools with every request, and models are loaded again.
 pub fn is_new(message: &str) -> bool {
-    static LOGGED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    static LOGGED: LazyLock<Mutex<HashSet<u64>>> = LazyLock::new(Mutex::default);
     let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
     if logged.len() == LOGGED_MAX {
         logged.clear();
     }
-    logged.insert(message.to_owned())
+    logged.insert(HASHES.hash_one(message))
 }
 
 /// A finished HTTP request.
@@ -92,5 +107,22 @@ pub fn request(fields: Map<String, Value>) {
             write(&format!("{} {}", now(), fields.collect::<Vec<_>>().join(" ")));
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_new, printable};
+
+    #[test]
+    fn no_text_makes_a_line_of_its_own_or_reaches_the_terminal() {
+        let found = printable("a\nbilayer: warning: \u{1b}[31mé\r\u{9b}2J\t");
+        assert_eq!(found, r"a\u000abilayer: warning: \u001b[31mé\u000d\u009b2J\u0009");
+        assert_eq!(printable("é \\n"), "é \\n");
+    }
+
+    #[test]
+    fn messages_are_new_once() {
+        assert!(is_new("a message of this test") && !is_new("a message of this test"));
     }
 }

@@ -1,6 +1,8 @@
 //! Prometheus metrics: llama-server's names, and the gauges and histograms that gateways read.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bilayer_engine::requests::{Event, Served, StepReport};
@@ -14,6 +16,8 @@ const TIMES: [f64; 14] =
 
 /// Steps after which samples are added to their histograms.
 const STEPS_OF_SAMPLES: usize = 256;
+
+const BUSY_SECONDS: &str = "bilayer:device_busy_seconds_total";
 
 const METADATA: Metadata<'static> = Metadata::new("bilayer", Level::INFO, None);
 
@@ -47,6 +51,8 @@ pub struct Metrics {
     drafts: Counter,
     experts_routed: Counter,
     experts_resident: Counter,
+    /// The devices that have a gauge of their memory.
+    devices: Mutex<BTreeSet<String>>,
     /// Steps since samples were last added to their histograms.
     steps: AtomicUsize,
     /// When the process started, seconds since 1970.
@@ -125,6 +131,7 @@ impl Metrics {
                 "bilayer:experts_resident_total",
                 "Of these, the experts that were resident on a GPU",
             ),
+            devices: Mutex::default(),
             steps: AtomicUsize::new(0),
             started: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             recorder,
@@ -174,16 +181,9 @@ impl Metrics {
 
     fn finished(&self, served: &Served) {
         self.finished.increment(1);
+        self.computed_for(served);
         let computed = served.processed.saturating_sub(served.cached);
-        self.prompt_tokens.increment(computed as u64);
-        self.prompt_cached.increment(served.cached as u64);
-        self.predicted_tokens.increment(served.generated as u64);
-        self.drafted.increment(served.drafted as u64);
-        self.accepted.increment(served.accepted as u64);
-        self.drafts.increment(served.drafts as u64);
         let (prefill, decode) = (served.prefill.as_secs_f64(), served.decode.as_secs_f64());
-        self.prompt_seconds.increment(prefill);
-        self.predicted_seconds.increment(decode);
         if prefill > 0.0 {
             self.prompt_rate.set(computed as f64 / prefill);
         }
@@ -198,6 +198,19 @@ impl Metrics {
         let tokens = served.prompt + served.generated;
         let longest = self.longest.fetch_max(tokens, Ordering::Relaxed).max(tokens);
         self.tokens_max.set(longest as f64);
+    }
+
+    /// Counts what was computed for a request that ends, also one that failed or was cancelled.
+    pub fn computed_for(&self, served: &Served) {
+        let computed = served.processed.saturating_sub(served.cached);
+        self.prompt_tokens.increment(computed as u64);
+        self.prompt_cached.increment(served.cached as u64);
+        self.predicted_tokens.increment(served.generated as u64);
+        self.drafted.increment(served.drafted as u64);
+        self.accepted.increment(served.accepted as u64);
+        self.drafts.increment(served.drafts as u64);
+        self.prompt_seconds.increment(served.prefill.as_secs_f64());
+        self.predicted_seconds.increment(served.decode.as_secs_f64());
     }
 
     /// Counts a warning and writes it to stderr.
@@ -218,11 +231,28 @@ impl Metrics {
         gauge(&self.recorder, name, help).set(value);
     }
 
-    /// Sets a gauge of a device.
-    pub fn set_of(&self, name: &'static str, help: &'static str, device: &str, value: f64) {
+    /// The sum of the busy time of a device, seconds, which the steps of all models add to.
+    pub fn busy(&self, device: &str) -> Gauge {
+        let busy = self.of_device(BUSY_SECONDS, "Time that the device was busy", device);
+        busy.increment(0.0);
+        busy
+    }
+
+    /// Sets the bytes that models take on each device; they take none on devices that are left out.
+    pub fn set_memory(&self, used: &BTreeMap<String, u64>) {
+        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        devices.extend(used.keys().cloned());
+        for device in devices.iter() {
+            let help = "Memory that models take on the device";
+            let gauge = self.of_device("bilayer:device_memory_bytes", help, device);
+            gauge.set(used.get(device).copied().unwrap_or(0) as f64);
+        }
+    }
+
+    fn of_device(&self, name: &'static str, help: &'static str, device: &str) -> Gauge {
         self.recorder.describe_gauge(name.into(), None, help.into());
         let key = Key::from_parts(name, vec![Label::new("device", device.to_owned())]);
-        self.recorder.register_gauge(&key, &METADATA).set(value);
+        self.recorder.register_gauge(&key, &METADATA)
     }
 
     /// The text of `/metrics`.
@@ -233,6 +263,7 @@ impl Metrics {
             "llamacpp:prompt_seconds_total",
             "llamacpp:tokens_predicted_seconds_total",
             "llamacpp:n_tokens_max",
+            BUSY_SECONDS,
         ];
         names.iter().fold(text, |text, name| {
             text.replace(&format!("# TYPE {name} gauge"), &format!("# TYPE {name} counter"))
@@ -264,4 +295,33 @@ fn seconds(recorder: &PrometheusRecorder, name: &'static str, help: &'static str
 fn histogram(recorder: &PrometheusRecorder, name: &'static str, help: &'static str) -> Histogram {
     recorder.describe_histogram(name.into(), Some(Unit::Seconds), help.into());
     recorder.register_histogram(&Key::from_name(name), &METADATA)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn has(metrics: &Metrics, line: &str) {
+        let text = metrics.render();
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+
+    #[test]
+    fn devices_sum_their_models_and_busy_time_never_falls() {
+        let metrics = Metrics::new();
+        let memory = |used: &[(&str, u64)]| {
+            let used = used.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes));
+            metrics.set_memory(&used.collect());
+        };
+        memory(&[("cpu", 5), ("gpu", 7)]);
+        memory(&[("cpu", 3)]);
+        has(&metrics, "bilayer:device_memory_bytes{device=\"cpu\"} 3");
+        has(&metrics, "bilayer:device_memory_bytes{device=\"gpu\"} 0");
+        // A model, another one, and the first loaded again.
+        for seconds in [2.0, 3.0, 0.5] {
+            metrics.busy("cpu").increment(seconds);
+        }
+        has(&metrics, "bilayer:device_busy_seconds_total{device=\"cpu\"} 5.5");
+        has(&metrics, "# TYPE bilayer:device_busy_seconds_total counter");
+    }
 }

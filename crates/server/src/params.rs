@@ -196,6 +196,27 @@ pub const FIELDS: &[Field] = &[
     Field::new("response_format", Accepts::Object, "`text`, `json_object` or `json_schema`."),
 ];
 
+/// Fields that are read while an answer is made. Others, which may be large, are read before and dropped.
+pub const LASTING: &[&str] = &[
+    "best_of",
+    "echo",
+    "grammar",
+    "logprobs",
+    "n",
+    "n_cmpl",
+    "n_discard",
+    "n_keep",
+    "n_probs",
+    "post_sampling_probs",
+    "response_fields",
+    "return_progress",
+    "return_tokens",
+    "stop",
+    "stream",
+    "timings_per_token",
+    "verbose",
+];
+
 /// What the server takes where a request says nothing.
 #[derive(Clone, Debug)]
 pub struct Defaults {
@@ -385,6 +406,12 @@ pub fn answers(body: &Body) -> usize {
     body.count("n_cmpl").or_else(|| body.count("n")).unwrap_or(1)
 }
 
+/// Whether a stream ends with a chunk that has the usage.
+pub fn includes_usage(body: &Body) -> bool {
+    let asked = body.within("stream_options", "include_usage");
+    asked.and_then(Value::as_bool).unwrap_or(false)
+}
+
 /// What the request asks for, else what the server was started with.
 fn predict(body: &Body, defaults: &Defaults) -> Option<usize> {
     let names = ["max_completion_tokens", "max_tokens", "n_predict"];
@@ -397,7 +424,24 @@ fn predict(body: &Body, defaults: &Defaults) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{API_NAMES, Accepts, FIELDS, api_name, parameters, sampling};
+    use super::{API_NAMES, Accepts, FIELDS, LASTING, api_name, parameters, sampling};
+    use crate::api::{completions, native};
+
+    #[test]
+    fn fields_that_are_kept_with_an_answer_are_small() {
+        for name in LASTING {
+            let tables = [FIELDS, completions::FIELDS, native::FIELDS];
+            let field = tables.iter().copied().flatten().find(|field| field.name == *name);
+            let accepts = field.unwrap_or_else(|| panic!("{name} is no field")).accepts;
+            let bytes = match accepts {
+                Accepts::Bool | Accepts::Integer(..) | Accepts::Number(..) => 16,
+                Accepts::Text(bytes) => bytes,
+                Accepts::Texts(texts, bytes) => texts * bytes,
+                _ => usize::MAX,
+            };
+            assert!(bytes <= 256 << 10, "{name}: {accepts:?}");
+        }
+    }
 
     #[test]
     fn every_number_of_a_sampler_is_a_field_of_its_type() {

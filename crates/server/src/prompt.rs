@@ -21,15 +21,11 @@ pub struct Reading {
     pub parse_special: bool,
 }
 
-/// The prompts of a field: one, or a list of them. The second value tells which.
+/// The prompts of a field: one, or a list of them.
 ///
 /// # Errors
 /// It is none of the forms, or has a token outside the vocabulary.
-pub fn prompts(
-    model: &Model,
-    value: &Value,
-    reading: Reading,
-) -> Result<(Vec<Vec<u32>>, bool), ApiError> {
+pub fn prompts(model: &Model, value: &Value, reading: Reading) -> Result<Vec<Vec<u32>>, ApiError> {
     let is_many = |list: &[Value]| {
         let is_whole = |value: &Value| value.is_array() || value.is_object();
         list.iter().any(is_whole) || (list.len() != 1 && list.iter().all(Value::is_string))
@@ -43,10 +39,9 @@ pub fn prompts(
             Err(ApiError::field(reading.field, problem))
         }
         Value::Array(list) if is_many(list) || list.iter().all(Value::is_string) => {
-            let prompts = list.iter().map(|value| one(model, value, reading));
-            Ok((prompts.collect::<Result<_, _>>()?, true))
+            list.iter().map(|value| one(model, value, reading)).collect()
         }
-        value => Ok((vec![one(model, value, reading)?], false)),
+        value => Ok(vec![one(model, value, reading)?]),
     }
 }
 

@@ -24,6 +24,7 @@ use crate::log;
 use connections::Connections;
 
 mod connections;
+mod write_timeout;
 
 /// Errors of starting a server.
 #[derive(Debug, thiserror::Error)]

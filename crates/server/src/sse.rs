@@ -17,6 +17,9 @@ use crate::error::ApiError;
 /// Frames that wait for a slow client before the writer pauses.
 const FRAMES: usize = 64;
 
+/// Time that a client has, behind the deadline of an answer, to read what it was sent and why the answer ends.
+const LAST_FRAME: Duration = Duration::from_secs(30);
+
 /// The writing end of a stream. Writing fails once the client has left.
 pub struct Events {
     frames: Sender<Bytes>,
@@ -91,31 +94,40 @@ impl Wire for OpenAi {
 }
 
 /// A response with the chunks of an answer.
-pub fn stream(ping: Duration, mut source: impl ChunkSource, mut wire: impl Wire) -> Response {
-    respond(ping, async move |events| {
-        loop {
-            let (frames, is_last) = match source.next().await {
-                Ok(Some(chunks)) => (chunks.iter().flat_map(|c| wire.chunk(c)).collect(), false),
-                Ok(None) => (wire.end(), true),
-                Err(error) => (vec![wire.error(&error)], true),
-            };
-            for frame in frames {
-                match timeout_at(source.deadline(), events.frame(frame)).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(Gone)) => return,
-                    Err(_) => {
-                        drop(source);
-                        // Once the client reads again, it learns why its answer ends here.
-                        let _ = events.frame(wire.error(&ApiError::late())).await;
-                        return;
-                    }
+pub fn stream(ping: Duration, source: impl ChunkSource, wire: impl Wire) -> Response {
+    respond(ping, async move |events| write(&events, source, wire, LAST_FRAME).await)
+}
+
+/// Writes the chunks of an answer. Behind its deadline the last frame may take `last_frame`.
+async fn write(
+    events: &Events,
+    mut source: impl ChunkSource,
+    mut wire: impl Wire,
+    last_frame: Duration,
+) {
+    loop {
+        let (frames, is_last) = match source.next().await {
+            Ok(Some(chunks)) => (chunks.iter().flat_map(|c| wire.chunk(c)).collect(), false),
+            Ok(None) => (wire.end(), true),
+            Err(error) => (vec![wire.error(&error)], true),
+        };
+        for frame in frames {
+            match timeout_at(source.deadline(), events.frame(frame)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(Gone)) => return,
+                Err(_) => {
+                    drop(source);
+                    // A client that reads again in time learns why its answer ends here.
+                    let error = events.frame(wire.error(&ApiError::late()));
+                    let _ = tokio::time::timeout(last_frame, error).await;
+                    return;
                 }
             }
-            if is_last {
-                return;
-            }
         }
-    })
+        if is_last {
+            return;
+        }
+    }
 }
 
 /// A response whose events are written by `write`, in a task of its own that ends when the client leaves.
@@ -176,6 +188,15 @@ mod tests {
         fn deadline(&self) -> Instant {
             self.deadline
         }
+    }
+
+    #[tokio::test]
+    async fn the_end_of_an_answer_does_not_wait_for_a_client_that_never_reads() {
+        let (frames, _unread) = channel(FRAMES);
+        let source = Endless { deadline: Instant::now(), _dropped: oneshot::channel().0 };
+        let events = Events { frames };
+        let written = write(&events, source, OpenAi, Duration::from_millis(20));
+        tokio::time::timeout(Duration::from_secs(10), written).await.expect("the task ends");
     }
 
     #[tokio::test]

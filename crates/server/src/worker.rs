@@ -6,8 +6,11 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bilayer_engine::requests::{Event, Executor, ExecutorSettings, KeyId, RequestId, Submission};
+use bilayer_engine::requests::{
+    Event, Executor, ExecutorSettings, KeyId, RequestId, Served, Submission,
+};
 use bilayer_engine::session::{Clock, ExpertHits, SavedSequence, Spent};
+use metrics::Gauge;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -121,8 +124,6 @@ pub struct LiveDevice {
     pub used_bytes: u64,
     /// Memory that the plan may use.
     pub budget_bytes: u64,
-    /// Busy time since the start.
-    pub busy_total: Duration,
 }
 
 /// A running request in [`Live`].
@@ -171,6 +172,7 @@ impl Worker {
             metrics,
             open: HashMap::new(),
             tickets: HashMap::new(),
+            busy: Vec::new(),
             window: Window::new(),
             expert_hits: ExpertHits::default(),
         };
@@ -276,6 +278,8 @@ struct Serving {
     metrics: Arc<Metrics>,
     open: HashMap<RequestId, OpenRequest>,
     tickets: HashMap<Ticket, RequestId>,
+    /// The busy time of each device, of all models.
+    busy: Vec<Gauge>,
     window: Window,
     /// The session's hits that were counted.
     expert_hits: ExpertHits,
@@ -298,6 +302,8 @@ struct OpenRequest {
     ticket: Ticket,
     index: usize,
     updates: UnboundedSender<(usize, Update)>,
+    /// What was computed for it up to its last event.
+    served: Served,
 }
 
 /// Seconds after which some of the waiting requests will have been served.
@@ -349,9 +355,7 @@ impl Serving {
             Command::Ask(ask) => self.admit(*ask),
             Command::Cancel(ticket) => {
                 if let Some(id) = self.tickets.remove(&ticket) {
-                    self.executor.cancel(id);
-                    self.close(id);
-                    self.metrics.cancelled.increment(1);
+                    self.cancel(id);
                 }
             }
             Command::Slot(slot, action, sender) => {
@@ -361,6 +365,15 @@ impl Serving {
             }
             Command::Stop => {}
         }
+    }
+
+    /// Ends a request whose client has left.
+    fn cancel(&mut self, id: RequestId) {
+        self.executor.cancel(id);
+        if let Some(open) = self.close(id) {
+            self.metrics.computed_for(&open.served);
+        }
+        self.metrics.cancelled.increment(1);
     }
 
     fn act(&mut self, slot: u32, action: SlotAction) -> Result<SlotOutcome, bilayer_engine::Error> {
@@ -383,7 +396,9 @@ impl Serving {
             Ok(id) => {
                 // A client that has left is noticed at the first event.
                 let _ = updates.send((index, Update::Accepted));
-                self.open.insert(id, OpenRequest { key, waits: true, ticket, index, updates });
+                let served = Served::default();
+                let open = OpenRequest { key, waits: true, ticket, index, updates, served };
+                self.open.insert(id, open);
                 self.tickets.insert(ticket, id);
             }
             Err(error) => {
@@ -426,13 +441,17 @@ impl Serving {
         if std::mem::take(&mut open.waits) {
             self.admission.leave(open.key);
         }
-        let is_gone = open.updates.send((open.index, Update::Event(event))).is_err();
-        if ends || is_gone {
-            self.close(id);
+        match &event {
+            Event::Prefilled(served) => open.served = served.clone(),
+            Event::Token(delta) => open.served = delta.served.clone(),
+            Event::Failed(_) => self.metrics.computed_for(&open.served),
+            _ => {}
         }
-        if is_gone && !ends {
-            self.executor.cancel(id);
-            self.metrics.cancelled.increment(1);
+        let is_gone = open.updates.send((open.index, Update::Event(event))).is_err();
+        if ends {
+            self.close(id);
+        } else if is_gone {
+            self.cancel(id);
         }
     }
 
@@ -440,6 +459,7 @@ impl Serving {
     fn fail(&mut self) {
         self.metrics.warn("the model's thread panicked: the next request loads the model again, with the LoRA strengths of the start");
         for (_, open) in self.open.drain() {
+            self.metrics.computed_for(&open.served);
             let _ = open.updates.send((open.index, Update::Failed(ApiError::internal())));
         }
     }
@@ -447,6 +467,7 @@ impl Serving {
     /// Publishes the placement.
     fn describe(&mut self) {
         let plan = self.executor.session().plan();
+        self.busy = plan.devices.iter().map(|device| self.metrics.busy(&device.label)).collect();
         let devices = plan.devices.iter().map(|device| LiveDevice {
             name: device.label.clone(),
             used_bytes: device.used_bytes,
@@ -469,6 +490,8 @@ impl Serving {
         self.window.spent.add(&report.spent);
         self.window.tokens += report.tokens;
         self.window.prefill_rows += report.prefill_rows;
+        let busy = self.busy.iter().zip(&report.spent.devices);
+        busy.for_each(|(sum, busy)| sum.increment(busy.as_secs_f64()));
         self.metrics.step(report);
         let hits = self.executor.session().expert_hits().unwrap_or_default();
         self.metrics.experts(hits.since(std::mem::replace(&mut self.expert_hits, hits)));
@@ -494,8 +517,6 @@ impl Serving {
             live.prefill_rows = report.prefill_rows;
             live.steps += 1;
             live.rows_total += (report.decode_rows + usize::from(report.prefill_rows > 0)) as u64;
-            let busy = live.devices.iter_mut().zip(&report.spent.devices);
-            busy.for_each(|(device, busy)| device.busy_total += *busy);
         }
         let passed = self.window.began.elapsed().as_secs_f64();
         if is_idle {

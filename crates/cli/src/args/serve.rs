@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, ValueEnum};
 
 use super::{
     DraftArgs, ModelArgs, OutPath, PoolingArg, ReasoningArgs, SamplingArgs, TemplateArgs, switch,
 };
+use crate::failure::Failure;
 
 /// `bilayer serve`.
 #[derive(Args, Clone, Debug)]
@@ -19,6 +21,21 @@ pub struct Serve {
     pub limits: LimitArgs,
     #[command(flatten)]
     pub serving: Serving,
+}
+
+/// Checks that a flag for keys, unlike an empty variable, gives one: a script whose variable is empty would open the server
+/// to everybody.
+///
+/// # Errors
+/// It gives none.
+pub fn check_keys(given: &ArgMatches) -> Result<(), Failure> {
+    let is_typed = given.value_source("api_key") == Some(ValueSource::CommandLine);
+    let mut keys = given.get_many::<String>("api_key").into_iter().flatten();
+    if is_typed && keys.all(|key| key.trim().is_empty()) {
+        let line = "--api-key is empty; give a key, or leave the flag out to serve without keys";
+        return Err(Failure::usage(line));
+    }
+    Ok(())
 }
 
 /// What answers requests, be they of clients or of a file.
@@ -241,12 +258,31 @@ pub struct OfferArgs {
 mod tests {
     use clap::FromArgMatches;
 
-    use super::Serve;
+    use super::{ArgMatches, Serve, check_keys};
 
-    fn parsed(flags: &[&str]) -> Serve {
+    fn matches(flags: &[&str]) -> ArgMatches {
         let line = ["bilayer", "serve"].iter().chain(flags);
         let matches = crate::args::command().try_get_matches_from(line).expect("good flags");
-        Serve::from_arg_matches(matches.subcommand().expect("a command").1).expect("good flags")
+        matches.subcommand().expect("a command").1.clone()
+    }
+
+    fn parsed(flags: &[&str]) -> Serve {
+        Serve::from_arg_matches(&matches(flags)).expect("good flags")
+    }
+
+    #[test]
+    fn a_flag_for_keys_has_one() {
+        let cases: [(&[&str], bool); 6] = [
+            (&[], true),
+            (&["--api-key", "a"], true),
+            (&["--api-key", ",a"], true),
+            (&["--api-key", ""], false),
+            (&["--api-key", " , "], false),
+            (&["--api-key="], false),
+        ];
+        for (flags, is_good) in cases {
+            assert_eq!(check_keys(&matches(flags)).is_ok(), is_good, "{flags:?}");
+        }
     }
 
     #[test]

@@ -4,13 +4,12 @@ use axum::body::Body as HttpBody;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::Uri;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::api::{changed, json, shown};
 use crate::app::Shared;
-use crate::body;
 use crate::error::ApiError;
-use crate::fields::{Accepts, Field};
+use crate::fields::{self, Accepts, Field};
 
 /// Fields of the objects of `POST /lora-adapters`.
 pub const FIELDS: &[Field] = &[
@@ -25,9 +24,7 @@ pub async fn list(State(app): Shared, uri: Uri) -> Result<Response, ApiError> {
 
 /// `POST /lora-adapters`: sets the strengths for requests without the field `lora`.
 pub async fn set(State(app): Shared, uri: Uri, body: HttpBody) -> Result<Response, ApiError> {
-    let bytes = body::read(body, &app.config.limits).await?;
-    let list: Value = serde_json::from_slice(&bytes)
-        .map_err(|error| ApiError::invalid(format!("the body is not JSON: {error}")))?;
+    let list = app.parsed(body, fields::value).await?;
     changed(&app, &uri).await?.adapters.set(&list)?;
     Ok(json(&json!({ "success": true })))
 }

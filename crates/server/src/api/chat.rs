@@ -76,7 +76,9 @@ pub struct Chat {
     pub question: Question,
     /// How the answer is split into content, reasoning and calls.
     pub style: Style,
-    /// Its body.
+    /// Whether a stream ends with the usage.
+    pub includes_usage: bool,
+    /// The fields of its body that are read while it is answered.
     pub body: Body,
 }
 
@@ -86,9 +88,12 @@ pub async fn complete(
     Extension(caller): Extension<Caller>,
     body: HttpBody,
 ) -> Result<Response, ApiError> {
-    let given = app.fields(body, &[params::FIELDS, FIELDS]).await?;
-    let has_functions = given.get("functions").is_some();
-    let body = translated(given)?;
+    let translate = |given: Body| {
+        let has_functions = given.get("functions").is_some();
+        Ok((has_functions, translated(given)?))
+    };
+    let tables = &[params::FIELDS, FIELDS];
+    let (has_functions, body) = app.translated(body, tables, translate).await?;
     let (is_stream, ping) = (body.flag("stream"), app.config.limits.ping);
     let chat = prepare(&app, body).await?;
     let mut chunks = Chunks::start(app, caller, chat).await?;
@@ -149,7 +154,7 @@ pub fn translated(given: Body) -> Result<Body, ApiError> {
 
 /// `POST /v1/chat/completions/input_tokens`.
 pub async fn count(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
-    let body = translated(app.fields(body, &[params::FIELDS, FIELDS]).await?)?;
+    let body = app.translated(body, &[params::FIELDS, FIELDS], translated).await?;
     let chat = prepare(&app, body).await?;
     let tokens = chat.question.prompt_tokens();
     Ok(json(&json!({ "object": "response.input_tokens", "input_tokens": tokens })))
@@ -167,7 +172,7 @@ pub async fn prepare(app: &Arc<App>, body: Body) -> Result<Chat, ApiError> {
 
 fn render(app: &App, loaded: Arc<Loaded>, body: Body) -> Result<Chat, ApiError> {
     loaded.decoder()?;
-    let body = allowed_tools::restricted(body)?;
+    let mut body = allowed_tools::restricted(body)?;
     let messages = messages(body.required("messages")?)?;
     let params = Params::of(&body, &loaded.model, &app.config.defaults)?;
     let prompt = prompt(app, &loaded, &body, &messages)?;
@@ -186,7 +191,9 @@ fn render(app: &App, loaded: Arc<Loaded>, body: Body) -> Result<Chat, ApiError> 
         constraint: style.constraint(&loaded, &body)?,
         loaded,
     };
-    Ok(Chat { question, style, body })
+    let includes_usage = params::includes_usage(&body);
+    body.retain(params::LASTING);
+    Ok(Chat { question, style, includes_usage, body })
 }
 
 /// The chunks of a chat answer.
@@ -197,6 +204,7 @@ pub struct Chunks {
     created: u64,
     prompt: String,
     prompt_tokens: usize,
+    includes_usage: bool,
     body: Body,
     settings: Map<String, Value>,
     choices: Vec<Choice>,
@@ -233,7 +241,7 @@ impl ChunkSource for Chunks {
             Some((index, event)) => self.take(index, event),
             None => {
                 self.has_ended = true;
-                let last = self.includes_usage().then(|| self.last_chunk());
+                let last = self.includes_usage.then(|| self.last_chunk());
                 self.ready.extend(last);
             }
         }
@@ -251,7 +259,7 @@ impl Chunks {
     /// # Errors
     /// As [`Answers::start`].
     pub async fn start(app: Arc<App>, caller: Caller, chat: Chat) -> Result<Chunks, ApiError> {
-        let Chat { question, style, body } = chat;
+        let Chat { question, style, includes_usage, body } = chat;
         let prompt =
             question.prompts.iter().map(|tokens| question.loaded.spelled(tokens)).collect();
         let choices = (0..question.params.n).map(|_| Choice {
@@ -280,6 +288,7 @@ impl Chunks {
             answers,
             prompt,
             prompt_tokens,
+            includes_usage,
             body,
             settings,
             choices,
@@ -425,7 +434,7 @@ impl Chunks {
         if self.body.flag("timings_per_token") && delta_has_no_role(&chunk) {
             chunk.insert("timings".to_owned(), timings(&self.choices[index].served));
         }
-        if finish.is_some() && !self.includes_usage() {
+        if finish.is_some() && !self.includes_usage {
             chunk.insert("timings".to_owned(), timings(&self.choices[index].served));
         }
         if finish.is_some() && self.is_verbose() {
@@ -473,11 +482,6 @@ impl Chunks {
     fn devices(&self) -> Value {
         let first = self.choices.first();
         first.map_or(Value::Null, |choice| devices(self.loaded(), &choice.served))
-    }
-
-    fn includes_usage(&self) -> bool {
-        let asked = self.body.within("stream_options", "include_usage");
-        asked.is_some_and(|asked| asked.as_bool().unwrap_or(false))
     }
 
     fn is_verbose(&self) -> bool {

@@ -54,7 +54,7 @@ pub async fn complete(
     let loaded = app.models.get(body.text("model")).await?;
     let shared = app.clone();
     let prepare = move || prepare(&shared, loaded, body);
-    let (question, body) = blocking::run("reading the request", prepare).await??;
+    let (question, includes_usage, body) = blocking::run("reading the request", prepare).await??;
     let is_stream = body.flag("stream");
     if is_stream && body.count("best_of").is_some_and(|of| of > params::answers(&body)) {
         return Err(ApiError::field(
@@ -63,16 +63,21 @@ pub async fn complete(
         ));
     }
     let ping = app.config.limits.ping;
-    let mut texts = Texts::start(app, caller, question, body).await?;
+    let mut texts = Texts::start(app, caller, question, (includes_usage, body)).await?;
     if !is_stream {
         return Ok(json(&texts.collect().await?));
     }
     Ok(sse::stream(ping, texts, OpenAi))
 }
 
-fn prepare(app: &App, loaded: Arc<Loaded>, body: Body) -> Result<(Question, Body), ApiError> {
+/// The question of a body, whether a stream ends with the usage, and the fields that are read while it is answered.
+fn prepare(
+    app: &App,
+    loaded: Arc<Loaded>,
+    mut body: Body,
+) -> Result<(Question, bool, Body), ApiError> {
     loaded.decoder()?;
-    let (prompts, _) = prompt::prompts(&loaded.model, body.required("prompt")?, READING)?;
+    let prompts = prompt::prompts(&loaded.model, body.required("prompt")?, READING)?;
     let mut params = Params::of(&body, &loaded.model, &app.config.defaults)?;
     if let Some(best_of) = body.count("best_of") {
         if best_of < params.n {
@@ -96,7 +101,9 @@ fn prepare(app: &App, loaded: Arc<Loaded>, body: Body) -> Result<(Question, Body
         template_stops: Vec::new(),
         constraint,
     };
-    Ok((question, body))
+    let includes_usage = params::includes_usage(&body);
+    body.retain(params::LASTING);
+    Ok((question, includes_usage, body))
 }
 
 /// The texts of a completion.
@@ -107,6 +114,7 @@ struct Texts {
     created: u64,
     prompts: Vec<Vec<u32>>,
     samples: usize,
+    includes_usage: bool,
     body: Body,
     choices: Vec<Choice>,
     has_ended: bool,
@@ -212,9 +220,7 @@ impl ChunkSource for Texts {
         }
         let Some((index, event)) = self.answers.next().await? else {
             self.has_ended = true;
-            return Ok(Some(
-                self.includes_usage().then(|| self.last_chunk()).into_iter().collect(),
-            ));
+            return Ok(Some(self.includes_usage.then(|| self.last_chunk()).into_iter().collect()));
         };
         let text = self.take(index, event);
         let finish = self.choices[index].stop.map(finish_reason);
@@ -252,22 +258,28 @@ impl Texts {
         app: Arc<App>,
         caller: Caller,
         question: Question,
-        body: Body,
+        (includes_usage, body): (bool, Body),
     ) -> Result<Texts, ApiError> {
         let (prompts, samples) = (question.prompts.clone(), question.params.n);
         let answers = Answers::start(&app, &caller, question).await?;
         let choices = (0..prompts.len() * samples).map(|_| Choice::default()).collect();
         let (id, created) = (app.id("cmpl"), now());
-        Ok(Texts { app, answers, id, created, prompts, samples, body, choices, has_ended: false })
+        Ok(Texts {
+            app,
+            answers,
+            id,
+            created,
+            prompts,
+            samples,
+            includes_usage,
+            body,
+            choices,
+            has_ended: false,
+        })
     }
 
     fn has_logprobs(&self) -> bool {
         self.body.get("logprobs").is_some()
-    }
-
-    fn includes_usage(&self) -> bool {
-        let asked = self.body.within("stream_options", "include_usage");
-        asked.and_then(Value::as_bool).unwrap_or(false)
     }
 
     async fn collect(&mut self) -> Result<Value, ApiError> {

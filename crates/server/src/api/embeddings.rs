@@ -46,6 +46,9 @@ pub const FIELDS: &[Field] = &[
     Field::new("user", Accepts::Text(512), "Accepted and not used."),
 ];
 
+/// Fields that are read when the vectors are computed.
+const LASTING: &[&str] = &["encoding_format", "dimensions", "embd_normalize"];
+
 /// How inputs are tokenized: text is never a control token.
 const READING: Reading = Reading { field: "input", add_special: true, parse_special: false };
 
@@ -116,14 +119,16 @@ async fn read(
         return Err(ApiError::field("dimensions", problem));
     }
     blocking::run("tokenizing", move || {
+        let mut body = body;
         let given = given(&body)?;
-        let (mut inputs, _) = prompt::prompts(&loaded.model, given, READING)?;
+        let mut inputs = prompt::prompts(&loaded.model, given, READING)?;
         for input in &mut inputs {
             if input.is_empty() {
                 return Err(ApiError::field("input", "has no tokens"));
             }
             fit(&loaded, &body, input)?;
         }
+        body.retain(LASTING);
         Ok((body, loaded, inputs))
     })
     .await?

@@ -16,7 +16,7 @@ use crate::app::{Caller, Shared};
 use crate::blocking;
 use crate::encoders::WAITING_MAX;
 use crate::error::ApiError;
-use crate::fields::{Accepts, Field};
+use crate::fields::{Accepts, Body, Field};
 
 /// Fields of an extract request.
 pub const FIELDS: &[Field] = &[
@@ -37,24 +37,28 @@ pub async fn extract(
     Extension(caller): Extension<Caller>,
     body: HttpBody,
 ) -> Result<Response, ApiError> {
-    let body = app.fields(body, &[FIELDS]).await?;
-    let given = match body.required("input")? {
-        Value::String(text) => vec![text.clone()],
-        list => texts(list, "input")?,
+    let read = |mut body: Body| {
+        let given = match body.required("input")? {
+            Value::String(text) => vec![text.clone()],
+            list => texts(list, "input")?,
+        };
+        let defaults = Options::default();
+        let options = Options {
+            aggregation: match body.text("aggregation") {
+                Some(name) => name.parse()?,
+                None => defaults.aggregation,
+            },
+            stride: body.count("stride"),
+            ignored: match body.get("ignore_labels") {
+                Some(Value::Array(none)) if none.is_empty() => Vec::new(),
+                Some(list) => texts(list, "ignore_labels")?,
+                None => defaults.ignored,
+            },
+        };
+        body.retain(&["model"]);
+        Ok((body, given, options))
     };
-    let defaults = Options::default();
-    let options = Options {
-        aggregation: match body.text("aggregation") {
-            Some(name) => name.parse()?,
-            None => defaults.aggregation,
-        },
-        stride: body.count("stride"),
-        ignored: match body.get("ignore_labels") {
-            Some(Value::Array(none)) if none.is_empty() => Vec::new(),
-            Some(list) => texts(list, "ignore_labels")?,
-            None => defaults.ignored,
-        },
-    };
+    let (body, given, options) = app.translated(body, &[FIELDS], read).await?;
     let loaded = app.models.get(body.text("model")).await?;
     let encoder = loaded.encoder()?;
     if !encoder.labels_tokens {

@@ -1,5 +1,6 @@
 //! Health, readiness, models, properties and metrics.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use axum::body::Body as HttpBody;
@@ -159,6 +160,7 @@ pub async fn metrics(State(app): Shared) -> Result<Response, ApiError> {
         ));
     }
     let (mut running, mut waiting, mut kv, mut steps, mut rows) = (0, 0, 0.0f64, 0, 0);
+    let mut memory = BTreeMap::new();
     for loaded in app.models.loaded() {
         match &loaded.kind {
             Kind::Decoder(worker) => {
@@ -168,26 +170,14 @@ pub async fn metrics(State(app): Shared) -> Result<Response, ApiError> {
                 kv = kv.max(live.kv_used);
                 steps += live.steps;
                 rows += live.rows_total;
-                for device in &live.devices {
-                    let busy = device.busy_total.as_secs_f64();
-                    let used = device.used_bytes as f64;
-                    app.metrics.set_of(
-                        "bilayer:device_busy_seconds_total",
-                        "Time that the device was busy",
-                        &device.name,
-                        busy,
-                    );
-                    app.metrics.set_of(
-                        "bilayer:device_memory_bytes",
-                        "Memory that the model takes on the device",
-                        &device.name,
-                        used,
-                    );
+                for device in live.devices {
+                    *memory.entry(device.name).or_insert(0) += device.used_bytes;
                 }
             }
             Kind::Encoder(encoder) => waiting += encoder.worker.waiting(),
         }
     }
+    app.metrics.set_memory(&memory);
     let set = |name, help, value| app.metrics.set(name, help, value);
     set("llamacpp:requests_processing", "Requests that are running", running as f64);
     set("llamacpp:requests_deferred", "Requests that are waiting", waiting as f64);

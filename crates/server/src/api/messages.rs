@@ -69,7 +69,7 @@ fn refusal(error: &ApiError) -> Response {
 }
 
 async fn translated(app: &App, body: HttpBody) -> Result<Body, ApiError> {
-    translation(&app.fields(body, &[FIELDS]).await?)
+    app.translated(body, &[FIELDS], |given| translation(&given)).await
 }
 
 /// The chat request that a body means.

@@ -42,7 +42,7 @@ pub const FIELDS: &[Field] = &[
         Accepts::Bool,
         "Report probabilities after sampling instead.",
     ),
-    Field::new("response_fields", Accepts::List(64), "Paths of the fields to return."),
+    Field::new("response_fields", Accepts::Texts(64, 256), "Paths of the fields to return."),
 ];
 
 /// Fields of `/infill`.
@@ -77,13 +77,13 @@ pub async fn infill(
 ) -> Result<Response, ApiError> {
     let body = app.fields(body, &[params::FIELDS, FIELDS, INFILL]).await?;
     let prompts = |loaded: &Loaded, body: &Body, params: &Params| {
-        Ok((vec![fill::prompt(loaded, body, params.predict)?], false))
+        Ok(vec![fill::prompt(loaded, body, params.predict)?])
     };
     respond(app, caller, body, prompts).await
 }
 
-/// Reads the prompts of a body, and whether they are a list.
-type ReadPrompts = fn(&Loaded, &Body, &Params) -> Result<(Vec<Vec<u32>>, bool), ApiError>;
+/// Reads the prompts of a body.
+type ReadPrompts = fn(&Loaded, &Body, &Params) -> Result<Vec<Vec<u32>>, ApiError>;
 
 async fn respond(
     app: Arc<App>,
@@ -92,9 +92,14 @@ async fn respond(
     prompts: ReadPrompts,
 ) -> Result<Response, ApiError> {
     let loaded = app.models.get(body.text("model")).await?;
-    let (shared, asked) = (app.clone(), body.clone());
-    let prepare = move || prepare(&shared, loaded, &asked, prompts);
-    let (question, is_list) = blocking::run("reading the request", prepare).await??;
+    let shared = app.clone();
+    let prepare = move || {
+        let question = prepare(&shared, loaded, &body, prompts)?;
+        let mut body = body;
+        body.retain(params::LASTING);
+        Ok::<_, ApiError>((question, body))
+    };
+    let (question, body) = blocking::run("reading the request", prepare).await??;
     let (is_stream, ping) = (body.flag("stream"), app.config.limits.ping);
     let settings = question.params.settings(&body);
     let (prompts, samples) = (question.prompts.clone(), question.params.n);
@@ -103,7 +108,7 @@ async fn respond(
     let mut native = Native { answers, prompts, samples, body, settings, choices };
     if !is_stream {
         native.collect().await?;
-        return Ok(match is_list || native.choices.len() > 1 {
+        return Ok(match native.choices.len() > 1 {
             true => Documents::respond(native),
             false => json(&native.whole(0)),
         });
@@ -111,17 +116,17 @@ async fn respond(
     Ok(sse::stream(ping, native, Silent))
 }
 
-/// The question of a body, and whether its prompts are a list.
+/// The question of a body.
 fn prepare(
     app: &App,
     loaded: Arc<Loaded>,
     body: &Body,
     prompts: ReadPrompts,
-) -> Result<(Question, bool), ApiError> {
+) -> Result<Question, ApiError> {
     loaded.decoder()?;
     let params = Params::of(body, &loaded.model, &app.config.defaults)?;
-    let (prompts, is_list) = prompts(&loaded, body, &params)?;
-    let question = Question {
+    let prompts = prompts(&loaded, body, &params)?;
+    Ok(Question {
         params,
         constraint: constraints::constraint(&loaded, body)?,
         loaded,
@@ -134,8 +139,7 @@ fn prepare(
         prompt_logprobs: None,
         show_control: false,
         template_stops: Vec::new(),
-    };
-    Ok((question, is_list))
+    })
 }
 
 /// llama-server's streams, which end with their last chunk.
@@ -287,15 +291,16 @@ impl Native {
 
     /// Only the fields that the request names.
     fn selected(&self, document: Map<String, Value>) -> Value {
-        let paths = self.body.get("response_fields").and_then(Value::as_array);
-        let Some(paths) = paths.filter(|paths| !paths.is_empty()) else {
+        let paths = self.body.texts("response_fields");
+        if paths.is_empty() {
             return Value::Object(document);
-        };
-        let found = paths.iter().filter_map(Value::as_str).filter_map(|path| {
+        }
+        let found = paths.into_iter().filter_map(|path| {
             let mut parts = path.split('/');
             let first = document.get(parts.next()?)?;
             let value = parts.try_fold(first, |value, part| value.get(part))?;
-            Some((path.to_owned(), value.clone()))
+            let value = value.clone();
+            Some((path, value))
         });
         Value::Object(found.collect())
     }

@@ -15,7 +15,7 @@ use crate::api::json;
 use crate::app::{Caller, Shared};
 use crate::blocking;
 use crate::error::ApiError;
-use crate::fields::{Accepts, Field};
+use crate::fields::{Accepts, Body, Field};
 use crate::models::{EncoderHandle, Loaded};
 
 /// Fields of a rerank request.
@@ -47,11 +47,15 @@ pub async fn rerank(
     Extension(caller): Extension<Caller>,
     body: HttpBody,
 ) -> Result<Response, ApiError> {
-    let body = app.fields(body, &[FIELDS]).await?;
-    let query = body.required("query")?.as_str().unwrap_or_default().to_owned();
-    let is_tei = body.get("texts").is_some();
-    let field = if is_tei { "texts" } else { "documents" };
-    let documents = Arc::new(texts(body.required(field)?, field)?);
+    let read = |mut body: Body| {
+        let query = body.required("query")?.as_str().unwrap_or_default().to_owned();
+        let is_tei = body.get("texts").is_some();
+        let field = if is_tei { "texts" } else { "documents" };
+        let documents = Arc::new(texts(body.required(field)?, field)?);
+        body.retain(&["model", "top_n", "return_documents", "return_text", "raw_scores"]);
+        Ok((body, query, is_tei, documents))
+    };
+    let (body, query, is_tei, documents) = app.translated(body, &[FIELDS], read).await?;
     let loaded = app.models.get(body.text("model")).await?;
     let encoder = scores_of(&loaded)?;
     if encoder.labels.len() > 1 {
@@ -103,11 +107,15 @@ pub async fn classify(
     Extension(caller): Extension<Caller>,
     body: HttpBody,
 ) -> Result<Response, ApiError> {
-    let body = app.fields(body, &[CLASSIFY]).await?;
-    let given = match body.required("input")? {
-        Value::String(text) => vec![text.clone()],
-        list => texts(list, "input")?,
+    let read = |mut body: Body| {
+        let given = match body.required("input")? {
+            Value::String(text) => vec![text.clone()],
+            list => texts(list, "input")?,
+        };
+        body.retain(&["model", "top_k"]);
+        Ok((body, given))
     };
+    let (body, given) = app.translated(body, &[CLASSIFY], read).await?;
     let loaded = app.models.get(body.text("model")).await?;
     let encoder = scores_of(&loaded)?;
     let inputs = tokenized(&loaded, None, Arc::new(given)).await?;

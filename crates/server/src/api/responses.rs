@@ -41,7 +41,7 @@ pub async fn create(
     let (is_stream, ping) = (given.flag("stream"), app.config.limits.ping);
     let chat = chat::prepare(&app, body).await?;
     let mut chunks = Chunks::start(app, caller, chat).await?;
-    let request = given.value();
+    let request = Value::Object(given.into_object());
     if !is_stream {
         return Ok(json(&responses::response(&request, &chunks.collect().await?)));
     }
@@ -89,11 +89,14 @@ pub async fn count(State(app): Shared, body: HttpBody) -> Result<Response, ApiEr
     Ok(json(&json!({ "object": "response.input_tokens", "input_tokens": tokens })))
 }
 
-/// The request as given, and as a chat request.
+/// What the response repeats of the request, and the request as a chat request.
 async fn translated(app: &Arc<App>, body: HttpBody) -> Result<(Body, Body), ApiError> {
-    let given = app.fields(body, &[FIELDS]).await?;
-    let chat = translation(&given)?;
-    Ok((given, chat))
+    let translate = |mut given: Body| {
+        let chat = translation(&given)?;
+        given.retain(responses::REPEATED);
+        Ok((given, chat))
+    };
+    app.translated(body, &[FIELDS], translate).await
 }
 
 /// The chat request that a body means.

@@ -168,7 +168,7 @@ impl Loaded {
             }))
         } else {
             let opened = Opened { session, drafters, at_end };
-            let worker = Worker::start(opened, config.executor, metrics.clone(), place);
+            let worker = Worker::start(opened, config.executor(), metrics.clone(), place);
             Kind::Decoder(worker.map_err(no_thread)?)
         };
         Ok(Loaded {

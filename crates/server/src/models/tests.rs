@@ -6,15 +6,14 @@ use std::time::Duration;
 use bilayer_engine::generate::Request;
 use bilayer_engine::generate::speculate::{Drafter, DrafterSource};
 use bilayer_engine::placement::Placing;
-use bilayer_engine::requests::{ExecutorSettings, Submission};
+use bilayer_engine::requests::{Event, Submission};
 use bilayer_engine::sampling::{Options, Sampler};
 use bilayer_engine::session::{Session, Settings};
 use bilayer_engine::{Error, Model, OpenOptions};
 use tokio::time::Instant;
 
 use super::*;
-use crate::config::{AtEnd, Limits, Opened, Origins, Switches};
-use crate::params::Defaults;
+use crate::config::{AtEnd, Limits, Opened};
 use crate::worker::{Ask, Update};
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/assets/demo.gguf");
@@ -56,31 +55,8 @@ fn serving(models: Vec<Offer>, request: Duration) -> Arc<Models> {
 
 /// A server of models, of which so many may be loaded.
 fn serving_at_most(models_max: usize, models: Vec<Offer>, request: Duration) -> Arc<Models> {
-    let config = Config {
-        addresses: Vec::new(),
-        models,
-        models_max,
-        models_bytes: u64::MAX,
-        defaults: Defaults {
-            seed: None,
-            predict: None,
-            reuse: true,
-            sampling: Options::default(),
-            breakers: Vec::new(),
-        },
-        slots: 1,
-        slot_folder: None,
-        executor: ExecutorSettings::default(),
-        limits: Limits { request, ..Limits::default() },
-        keys: Vec::new(),
-        key_file: None,
-        tls: None,
-        origins: Origins::Closed,
-        switches: Switches::default(),
-        template_variables: serde_json::Map::new(),
-        splits_reasoning: true,
-        build: String::new(),
-    };
+    let limits = Limits { request, ..Limits::default() };
+    let config = Config { models_max, limits, ..Config::of(models) };
     Arc::new(Models::new(Arc::new(config), Arc::new(Metrics::new())))
 }
 
@@ -300,4 +276,33 @@ async fn a_model_that_cannot_be_loaded_is_a_warning_unless_it_is_required() {
     assert!(models.load_first().await.ok().unwrap().is_none());
     assert!(matches!(models.list()[0].1, Status::Failed(_)));
     assert!(models.get(Some("a")).await.is_err());
+}
+
+/// What was computed counts, also if nobody waits for the rest.
+#[tokio::test]
+async fn tokens_of_cancelled_answers_are_counted() {
+    let models = serving(vec![offer("a", &Arc::default())], Duration::MAX);
+    let loaded = models.get(None).await.ok().unwrap();
+    let worker = loaded.decoder().unwrap();
+    let sampler = Sampler::new(Options::default(), 256, 64).unwrap();
+    let request = Request { ignore_eos: true, ..Request::new(vec![1; 4]) };
+    let (updates, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let submission = Submission::new(request, sampler);
+    let ask = Ask { ticket: 1, index: 0, submission, after: None, updates };
+    worker.ask(0, 1, || Ok(vec![ask])).unwrap();
+    while !matches!(told.recv().await.unwrap().1, Update::Event(Event::Token(_))) {}
+    worker.cancel(1);
+    // The channel is closed when it is cancelled.
+    while told.recv().await.is_some() {}
+    models.end().await;
+    let text = models.metrics.render();
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name}: {text}")).parse::<f64>().unwrap()
+    };
+    assert_eq!(value("llamacpp:prompt_tokens_total"), 4.0);
+    let ended =
+        value("bilayer:requests_finished_total") + value("bilayer:requests_cancelled_total");
+    assert_eq!((value("bilayer:requests_finished_total"), ended), (0.0, 1.0));
+    assert!(value("llamacpp:tokens_predicted_total") >= 1.0, "{text}");
 }

@@ -18,8 +18,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
+use super::write_timeout::WriteTimeout;
 use super::{Accepted, Stream};
 use crate::app::App;
+use crate::body::Peer;
 use crate::config::Limits;
 use crate::error::ApiError;
 
@@ -179,6 +181,8 @@ impl Connections {
         };
         let (router, tls) = (self.router.clone(), self.tls.clone());
         let (head, idle) = (self.app.config.limits.head, self.app.config.limits.body_idle);
+        let stream = Box::new(WriteTimeout::new(stream, idle));
+        let peer = ip.map(|ip| Peer { ip, is_private: is_private(ip) });
         let watcher = graceful.watcher();
         tokio::spawn(async move {
             let _place = place;
@@ -199,8 +203,11 @@ impl Connections {
             http2.keep_alive_interval(head).keep_alive_timeout(idle);
             let has_asked = Arc::new(AtomicBool::new(false));
             let asks = has_asked.clone();
-            let service = router.map_request(move |request: Request<Incoming>| {
+            let service = router.map_request(move |mut request: Request<Incoming>| {
                 asks.store(true, Ordering::Relaxed);
+                if let Some(peer) = peer {
+                    request.extensions_mut().insert(peer);
+                }
                 request
             });
             let service = TowerToHyperService::new(service);

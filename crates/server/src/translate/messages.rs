@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{Result, array, call, count, object, one_answer, refused, renamed, text};
 
 /// Fields with a counterpart of another name or form; all others are passed on.
-const OWN: &[&str] = &[
+pub const OWN: &[&str] = &[
     "system",
     "messages",
     "tools",

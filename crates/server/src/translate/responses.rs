@@ -4,12 +4,12 @@ use serde_json::{Map, Value, json};
 
 use super::{Result, array, call, object, one_answer, refused, text};
 
-pub use stream::{ResponseStream, response};
+pub use stream::{REPEATED, ResponseStream, response};
 
 mod stream;
 
 /// Fields with a counterpart of another name or form, or with none; all others are passed on.
-const OWN: &[&str] = &[
+pub const OWN: &[&str] = &[
     "background",
     "conversation",
     "include",

@@ -48,6 +48,23 @@ pub struct ResponseStream {
     timings: Option<Value>,
 }
 
+/// Fields of a request that are read when it is answered, most of which the response repeats.
+pub const REPEATED: &[&str] = &[
+    "instructions",
+    "max_output_tokens",
+    "metadata",
+    "model",
+    "parallel_tool_calls",
+    "reasoning",
+    "stream",
+    "temperature",
+    "text",
+    "tool_choice",
+    "tools",
+    "top_p",
+    "truncation",
+];
+
 impl ResponseStream {
     /// The answer to `request`, created at this second of the Unix epoch.
     pub fn new(request: &Value, created_at: u64) -> Self {
