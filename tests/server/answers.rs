@@ -249,3 +249,13 @@ fn a_bias_beyond_all_numbers_ends_no_model() {
     let tokens = found["completion_probabilities"].as_array().unwrap();
     assert!(tokens.len() == 4 && tokens.iter().all(|token| token["id"] == 5), "{found}");
 }
+
+/// A list of one prompt has one answer, which is no list.
+#[test]
+fn a_list_of_one_prompt_has_one_answer() {
+    let server = Server::start("-np 1 -c 512");
+    let body = |prompts: &[&str]| json!({ "prompt": prompts, "n_predict": 1 });
+    assert!(server.post("/completion", &body(&["a"])).good()["content"].is_string());
+    let two = server.post("/completion", &body(&["a", "b"])).good();
+    assert_eq!(two.as_array().map(Vec::len), Some(2), "{two}");
+}

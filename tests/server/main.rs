@@ -318,9 +318,6 @@ fn bad_requests_are_refused_by_what_is_wrong() {
 fn fields_of_llama_server_are_followed() {
     let server = Server::start("-np 1 -c 512");
     let prompt = json!({ "prompt": "ROMEO:\n", "n_predict": 4, "seed": 3 });
-    // A list of one prompt has one answer, which is no list.
-    let one = server.post("/completion", &with(prompt.clone(), &json!({ "prompt": ["a"] })));
-    assert!(one.good()["content"].is_string());
     for samplers in [json!(["top_k", "top_p", "infill"]), json!("kpi")] {
         let body = with(prompt.clone(), &json!({ "samplers": samplers }));
         let used = &server.post("/completion", &body).good()["generation_settings"]["samplers"];
