@@ -209,6 +209,14 @@ pub(crate) fn create_sized(path: &Path, len_bytes: u64) -> Result<Draft, Error> 
     }
 }
 
+/// Whether the unfinished first line of a log or journal is what a cut left of one that begins with `beginning`: a line of
+/// anything else is not removed. After a power failure the system may find a line's length but not its bytes.
+pub fn is_cut_line(line: &[u8], beginning: &[u8]) -> bool {
+    let written = line.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let shared = written.min(beginning.len());
+    line[..shared] == beginning[..shared]
+}
+
 /// Whether two paths lead to one regular file, by links of either kind (on Windows, symbolic links only). A device, such as
 /// the null device, and a folder are no such file.
 pub fn is_same_file(a: &Path, b: &Path) -> bool {

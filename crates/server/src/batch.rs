@@ -189,14 +189,6 @@ pub fn run(
     Ok(Summary { progress, is_complete, head })
 }
 
-/// Whether an unfinished first line is what a cut left of one that begins so: a line of something else is not removed.
-/// After a power failure the system may find a line's length but not its bytes.
-fn is_beginning(line: &[u8], beginning: &[u8]) -> bool {
-    let written = line.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-    let shared = written.min(beginning.len());
-    line[..shared] == beginning[..shared]
-}
-
 /// A run of a batch.
 struct Answering<'t> {
     input: Input,

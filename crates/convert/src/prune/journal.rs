@@ -119,7 +119,7 @@ impl Journal {
         let mut line = Vec::new();
         reader.read_until(b'\n', &mut line).map_err(&read)?;
         let is_whole = line.last() == Some(&b'\n');
-        if !is_whole && is_beginning(&line) {
+        if !is_whole && bilayer_gguf::temporary::is_cut_line(&line, BEGINNING) {
             return Ok(false);
         }
         let begun = serde_json::from_slice::<Value>(&line).unwrap_or_default();
@@ -202,14 +202,6 @@ impl Journal {
         // One that stays is refused or used by the next run.
         let _ = fs::remove_file(&self.path);
     }
-}
-
-/// Whether an unfinished first line is what a cut left of a journal's: a file of something else is not removed. After a
-/// power failure the system may find a line's length but not its bytes.
-fn is_beginning(line: &[u8]) -> bool {
-    let written = line.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-    let shared = written.min(BEGINNING.len());
-    line[..shared] == BEGINNING[..shared]
 }
 
 /// The matrix that a line announces, whose bytes are at `offset`.

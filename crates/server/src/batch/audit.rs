@@ -15,7 +15,7 @@ use bilayer_gguf::temporary;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Audit, Error, hex, is_beginning};
+use super::{Audit, Error, hex};
 
 /// What the first line has as the hash of the line before it.
 const NONE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
@@ -175,7 +175,9 @@ fn read(path: &Path, file: &mut File) -> Result<(Verified, u64), Error> {
         let Some(text) = line.strip_suffix(b"\n") else {
             return match len as u64 {
                 LINE_MAX => Err(broken("is longer than a line of such a log")),
-                _ if found.lines > 0 || is_beginning(&line, BEGINNING) => Ok((found, whole)),
+                _ if found.lines > 0 || temporary::is_cut_line(&line, BEGINNING) => {
+                    Ok((found, whole))
+                }
                 _ => Err(broken("is no line of such a log")),
             };
         };

@@ -15,7 +15,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Error, hex, is_beginning};
+use super::{Error, hex};
 
 /// How the first line begins.
 const BEGINNING: &[u8] = br#"{"journal":1,"of":"#;
@@ -84,7 +84,7 @@ impl Journal {
         reader.read_until(b'\n', &mut line)?;
         let another = || Found::Another("it does not begin as a journal does".to_owned());
         let Some(text) = line.strip_suffix(b"\n") else {
-            let is_ours = is_beginning(&line, BEGINNING);
+            let is_ours = temporary::is_cut_line(&line, BEGINNING);
             return Ok(if is_ours { Found::Nothing } else { another() });
         };
         let Ok(found) = serde_json::from_slice::<Value>(text) else {
