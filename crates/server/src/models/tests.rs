@@ -10,6 +10,7 @@ use bilayer_engine::requests::{Event, Submission};
 use bilayer_engine::sampling::{Options, Sampler};
 use bilayer_engine::session::{Session, Settings};
 use bilayer_engine::{Error, Model, OpenOptions};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::*;
@@ -58,6 +59,21 @@ fn serving_at_most(models_max: usize, models: Vec<Offer>, request: Duration) -> 
     let limits = Limits { request, ..Limits::default() };
     let config = Config { models_max, limits, ..Config::of(models) };
     Arc::new(Models::new(Arc::new(config), Arc::new(Metrics::new())))
+}
+
+/// A client that asks for a model.
+fn asking(models: &Arc<Models>, name: &'static str) -> JoinHandle<Result<(), ApiError>> {
+    let models = models.clone();
+    tokio::spawn(async move { models.get(Some(name)).await.map(drop) })
+}
+
+/// A client that asks for the second model, for which the first has been unloaded.
+async fn replacing(models: &Arc<Models>) -> JoinHandle<Result<(), ApiError>> {
+    let client = asking(models, "b");
+    while models.list()[0].1 != Status::Unloaded {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    client
 }
 
 /// Unloading waits for no thread, neither one that the handlers of other requests need nor the lock of the models, and the
@@ -113,11 +129,7 @@ async fn the_end_of_a_server_ends_loads() {
     let offers = vec![offer("a", &opened[0]), offer("b", &opened[1])];
     let models = serving(offers, Duration::MAX);
     let answer = models.get(Some("a")).await.ok().unwrap();
-    let client = models.clone();
-    let client = tokio::spawn(async move { client.get(Some("b")).await.map(drop) });
-    while models.list()[0].1 != Status::Unloaded {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    let client = replacing(&models).await;
     models.end().await;
     drop(answer);
     assert_eq!(client.await.unwrap().unwrap_err().status, 503);
@@ -193,15 +205,8 @@ async fn a_model_is_loaded_when_the_answers_of_the_unloaded_one_have_ended() {
     let offers = vec![offer("a", &opened[0]), offer("b", &opened[1])];
     let models = serving(offers, Duration::MAX);
     let answer = models.get(Some("a")).await.ok().unwrap();
-    let ask = |name| {
-        let models = models.clone();
-        tokio::spawn(async move { models.get(Some(name)).await.map(drop) })
-    };
-    let other = ask("b");
-    while models.list()[0].1 != Status::Unloaded {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    let again = ask("a");
+    let other = replacing(&models).await;
+    let again = asking(&models, "a");
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(count(), [1, 0], "both wait");
     drop(answer);
@@ -216,11 +221,7 @@ async fn a_model_that_nobody_waits_to_replace_answers_again() {
     let offers = vec![offer("a", &opened[0]), offer("b", &opened[1])];
     let models = serving(offers, Duration::MAX);
     let answer = models.get(Some("a")).await.ok().unwrap();
-    let client = models.clone();
-    let client = tokio::spawn(async move { client.get(Some("b")).await.map(drop) });
-    while models.list()[0].1 != Status::Unloaded {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    let client = replacing(&models).await;
     client.abort();
     assert!(Arc::ptr_eq(&answer, &models.get(Some("a")).await.ok().unwrap()));
     assert_eq!(opened[1].load(Ordering::SeqCst), 0);
