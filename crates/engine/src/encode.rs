@@ -357,15 +357,20 @@ impl Labelling {
     pub fn probabilities(self, scores: &[f32]) -> Vec<f32> {
         match self {
             Labelling::OneOf => probabilities(scores),
-            Labelling::AnyOf => scores.iter().flat_map(|&score| probabilities(&[score])).collect(),
+            Labelling::AnyOf => scores.iter().copied().map(sigmoid).collect(),
         }
     }
 }
 
+/// The probability of a label by its own score.
+fn sigmoid(score: f32) -> f32 {
+    1.0 / (1.0 + (-score).exp())
+}
+
 /// Converts scores to probabilities of exclusive labels; a single score to that of its label alone.
 pub fn probabilities(scores: &[f32]) -> Vec<f32> {
-    if let [score] = scores {
-        return vec![1.0 / (1.0 + (-score).exp())];
+    if let [score] = *scores {
+        return vec![sigmoid(score)];
     }
     let most = scores.iter().copied().fold(f32::MIN, f32::max);
     let parts: Vec<f32> = scores.iter().map(|score| (score - most).exp()).collect();

@@ -1,7 +1,6 @@
 //! Checks bodies of requests as the endpoints do, without a server.
 
 use bilayer_engine::Model;
-use bilayer_engine::sampling::Options;
 
 use crate::constraints;
 use crate::conversation;
@@ -50,13 +49,7 @@ fn generates(body: &Body, model: &Model) -> Result<(), ApiError> {
         conversation::messages(messages)?;
     }
     conversation::functions(body)?;
-    let defaults = Defaults {
-        sampling: Options::default(),
-        seed: Some(0),
-        predict: None,
-        reuse: true,
-        breakers: Vec::new(),
-    };
+    let defaults = Defaults { seed: Some(0), ..Defaults::default() };
     Params::of(body, model, &defaults)?;
     let Some((field, grammar)) = constraints::grammar(body)? else { return Ok(()) };
     let compiled = model.constraint(&grammar);

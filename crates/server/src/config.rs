@@ -201,19 +201,12 @@ impl Config {
 impl Config {
     /// A server of these models that listens nowhere.
     pub(crate) fn of(models: Vec<Offer>) -> Config {
-        let defaults = Defaults {
-            seed: None,
-            predict: None,
-            reuse: true,
-            sampling: bilayer_engine::sampling::Options::default(),
-            breakers: Vec::new(),
-        };
         Config {
             addresses: Vec::new(),
             models,
             models_max: 1,
             models_bytes: u64::MAX,
-            defaults,
+            defaults: Defaults::default(),
             slots: 1,
             slot_folder: None,
             executor: ExecutorSettings::default(),

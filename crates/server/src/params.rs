@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bilayer_engine::requests::Shift;
-use bilayer_engine::sampling::{self, Options, Parameter, parameters};
+use bilayer_engine::sampling::{self, BREAKERS, Options, Parameter, parameters};
 use bilayer_engine::{Error as Engine, Model, new_seed};
 use serde_json::{Map, Value, json};
 
@@ -230,6 +230,18 @@ pub struct Defaults {
     pub reuse: bool,
     /// Texts that end a DRY repetition.
     pub breakers: Vec<String>,
+}
+
+impl Default for Defaults {
+    fn default() -> Defaults {
+        Defaults {
+            sampling: Options::default(),
+            seed: None,
+            predict: None,
+            reuse: true,
+            breakers: BREAKERS.map(str::to_owned).to_vec(),
+        }
+    }
 }
 
 /// What a request asks of generation.

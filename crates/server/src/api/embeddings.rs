@@ -176,6 +176,17 @@ fn finished(body: &Body, encoder: &EncoderHandle, mut row: Vec<f32>) -> Vec<f32>
     row
 }
 
+/// The texts of `input`: one, or a list of them.
+///
+/// # Errors
+/// It is missing, or neither.
+pub fn input(body: &Body) -> Result<Vec<String>, ApiError> {
+    match body.required("input")? {
+        Value::String(text) => Ok(vec![text.clone()]),
+        list => texts(list, "input"),
+    }
+}
+
 /// A JSON list of texts.
 ///
 /// # Errors

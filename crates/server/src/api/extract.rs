@@ -10,7 +10,7 @@ use bilayer_engine::Error as Engine;
 use bilayer_engine::encode::extract::{Document, Entity, Extractor, Options};
 use serde_json::{Value, json};
 
-use crate::api::embeddings::texts;
+use crate::api::embeddings::{input, texts};
 use crate::api::json;
 use crate::app::{Caller, Shared};
 use crate::blocking;
@@ -38,10 +38,7 @@ pub async fn extract(
     body: HttpBody,
 ) -> Result<Response, ApiError> {
     let read = |mut body: Body| {
-        let given = match body.required("input")? {
-            Value::String(text) => vec![text.clone()],
-            list => texts(list, "input")?,
-        };
+        let given = input(&body)?;
         let defaults = Options::default();
         let options = Options {
             aggregation: match body.text("aggregation") {

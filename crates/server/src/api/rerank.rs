@@ -10,7 +10,7 @@ use bilayer_engine::Error as Engine;
 use bilayer_engine::encode::{probabilities, tokens};
 use serde_json::{Value, json};
 
-use crate::api::embeddings::texts;
+use crate::api::embeddings::{input, texts};
 use crate::api::json;
 use crate::app::{Caller, Shared};
 use crate::blocking;
@@ -108,10 +108,7 @@ pub async fn classify(
     body: HttpBody,
 ) -> Result<Response, ApiError> {
     let read = |mut body: Body| {
-        let given = match body.required("input")? {
-            Value::String(text) => vec![text.clone()],
-            list => texts(list, "input")?,
-        };
+        let given = input(&body)?;
         body.retain(&["model", "top_k"]);
         Ok((body, given))
     };
