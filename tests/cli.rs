@@ -273,6 +273,8 @@ fn extract_prints_the_entities_of_each_text() {
         ("extract -m encoder.gguf a", "scorer does not label tokens"),
         ("extract -m tagger.gguf --stride 38 a", "less than the 38 tokens of a window"),
         ("extract -m tagger.gguf --jsonl pairs.jsonl", "pairs.jsonl: line 1: `text_pair`"),
+        ("rerank -m encoder.gguf -q a --jsonl pairs.jsonl", "pairs.jsonl: line 1: `text_pair`"),
+        ("embed -m encoder.gguf --pooling rank a", "`rerank` prints the scores"),
         ("extract -m tagger.gguf --aggregation most a", "'most'"),
         ("classify -m tagger.gguf a", "labels each token"),
         ("rerank -m tagger.gguf -q a b", "labels each token"),

@@ -12,7 +12,8 @@ fn served(architecture: &str, labels: &[&str]) -> (Server, Model) {
     let place = Place::new();
     place.file("scorer.gguf", words::scorer(architecture, labels));
     let model = Model::builder(place.path().join("scorer.gguf")).gpu_layers(0).open().unwrap();
-    (Server::start_in(place, "-m scorer.gguf"), model)
+    // llama.cpp's name for scores, which an encoder that has some gives in any case.
+    (Server::start_in(place, "-m scorer.gguf --embedding --pooling rank"), model)
 }
 
 fn numbers(list: &Value, key: &str) -> Vec<f32> {
@@ -48,6 +49,11 @@ fn rerank_scores_documents_as_the_library_does() {
     let mut best = expected.clone();
     best.sort_by(|a, b| b.total_cmp(a));
     assert_close(&numbers(&found["results"], "relevance_score"), &best[..2]);
+    // In TEI's form texts come back by another name.
+    for (field, shown) in [("return_text", json!("d")), ("return_nothing", Value::Null)] {
+        let body = json!({ "query": "a b", "texts": ["d"], field: true });
+        assert_eq!(server.post("/rerank", &body).good()[0]["text"], shown, "{field}");
+    }
     for (body, field) in [
         (json!({ "query": "a" }), "documents"),
         (json!({ "documents": ["a"] }), "query"),
