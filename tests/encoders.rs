@@ -9,7 +9,8 @@ use bilayer_cpu::{Cpu, Options};
 use bilayer_engine::encode::extract::{Aggregation, Options as Extraction};
 use bilayer_engine::encode::{Encoder, Excess, Input, normalize};
 use bilayer_engine::session::{Overlap, Purpose, Session, Settings, Warning};
-use bilayer_engine::{Cancel, Error, Model};
+use bilayer_engine::{Adapters, Cancel, Error, Model};
+use bilayer_gguf::File;
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Backend, Graph};
 use bilayer_models::Pooling;
@@ -707,4 +708,74 @@ fn normalization_keeps_the_direction() {
     let mut row = [1.0, 2.0, -2.0];
     normalize(&mut row);
     assert!(cosine(&row, &[1.0, 2.0, -2.0]) > 0.999_999 && (row[0] - 1.0 / 3.0).abs() < 1e-6);
+}
+
+/// Decoders end below their heads: the rows of texts are those that the reference executor computes for each text alone, in
+/// one step or several, on one device or two. The last of the texts is longer than a step.
+#[test]
+fn decoders_embed_alike_everywhere() {
+    for architecture in ["llama", "lfm2", "deepseek2", "qwen3next"] {
+        let bytes = words::tiny_of(architecture);
+        for pooling in [Pooling::Last, Pooling::Mean, Pooling::None] {
+            let what = format!("{architecture}, {pooling:?}");
+            let key = [pooling.of_decoder()];
+            let file = || File::from_bytes(architecture, bytes.clone()).unwrap();
+            let model = Model::adapted(file(), &key, Adapters::default()).unwrap();
+            let lens = [3, 1, 20, 40, 7, 90];
+            let mut random = support::model::Random(5);
+            let texts: Vec<Vec<u32>> =
+                lens.map(|len| random.tokens(len, model.config().vocab)).to_vec();
+            let mut rows = support::model::Model::new(file().overridden(&key).unwrap());
+            rows = rows.changed(|config| {
+                config.encoder.as_mut().unwrap().pooling = Pooling::None;
+            });
+            let width = rows.config.width;
+            let expected = texts.iter().map(|tokens| {
+                let mut runner = Runner::single(&rows, oracle(), LIMITS).unwrap();
+                let rows = runner.prefill(tokens).unwrap();
+                match pooling {
+                    Pooling::None => rows,
+                    Pooling::Last => rows[rows.len() - width..].to_vec(),
+                    _ => {
+                        let all = rows.chunks_exact(width);
+                        let sums = (0..width).map(|at| all.clone().map(|row| row[at]).sum::<f32>());
+                        sums.map(|sum| sum / tokens.len() as f32).collect()
+                    }
+                }
+            });
+            let expected: Vec<Vec<f32>> = expected.collect();
+            let settings = || Settings {
+                ubatch_size: 32,
+                sequences: 3,
+                overlap: Overlap::Always,
+                cache_type_k: Type::F32,
+                cache_type_v: Type::F32,
+                ..settings(Purpose::Embed(Some(pooling)))
+            };
+            let layers = model.graph().layers();
+            let single = || Placement::single(layers, 0);
+            let mut places = vec![
+                ("cpu", vec![cpu()], single()),
+                ("cpu and reference", vec![cpu(), oracle()], Placement::offload(layers, 1, 0, 1)),
+            ];
+            places.extend(gpu().map(|gpu| ("gpu", vec![gpu], single())));
+            for (place, backends, placement) in places {
+                let mut encoder = placed(&model, backends, &placement, settings());
+                let whole = pooling != Pooling::Last;
+                assert_eq!(encoder.step_limits().1, if whole { 256 } else { 32 }, "{what}");
+                let mut found = Vec::new();
+                let inputs = texts.iter().cloned().map(Ok::<_, Error>);
+                encoder
+                    .run(inputs, &mut |_, _, rows| {
+                        found.push(rows.to_vec());
+                        Ok(())
+                    })
+                    .unwrap();
+                for (number, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                    assert_near(found, expected, &format!("{what}, text {number} on {place}"));
+                }
+                assert_eq!(found.len(), texts.len(), "{what} on {place}");
+            }
+        }
+    }
 }

@@ -10,11 +10,11 @@ use bilayer_cpu::level::Level;
 use bilayer_cpu::numa::Numa;
 use bilayer_cpu::{Cpu, Options};
 use bilayer_engine::placement::Placing;
-use bilayer_gguf::Metadata;
+use bilayer_gguf::{Metadata, MetadataOverride};
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Activation, Backend, Error, Limits, PageCopy, Pairs};
 use bilayer_models::{
-    Architecture, AttentionGate, Config, FfnInput, Layer, Mixer, Norm, NormAt, Outline, QkNorm,
+    Architecture, AttentionGate, Config, FfnInput, Layer, Mixer, Norm, NormAt, Outline, Pooling, QkNorm,
     Scaling, Settings, of_checkpoint,
 };
 use bilayer_quant::Type;
@@ -243,6 +243,51 @@ fn checkpoints_give_the_logits_of_the_original_code() {
                 check_case(&mut runner, &case.ids, &case, bound, &what);
                 let found = greedy(&mut runner, &case.ids, case.greedy.len());
                 assert_eq!(found, case.greedy, "{what}: greedy tokens");
+            }
+        }
+    }
+}
+
+/// A decoder whose file says how rows are pooled ends before its head: the head's product of its rows are the logits of the
+/// original code.
+#[test]
+fn rows_of_decoders_that_embed_are_those_below_the_head() {
+    for (name, folder, architecture) in checkpoints() {
+        let last = MetadataOverride::new("{arch}.pooling_type", 3u32);
+        let model = Model::new(checkpoint::gguf(&folder).overridden(&[last]).unwrap());
+        let model = model.changed(|config| {
+            let encoder = config.encoder.as_mut().unwrap();
+            assert_eq!((encoder.pooling, encoder.is_causal), (Pooling::Last, true), "{name}");
+            encoder.pooling = Pooling::None;
+        });
+        assert!(!model.graph.weights.iter().any(|weight| weight.name == "output.weight"));
+        let (config, file) = (&model.config, &model.file);
+        let floats = |name: &str| {
+            let bytes = file.bytes(file.tensor(name)?);
+            Some(bytes.as_chunks().0.iter().map(|&four| f32::from_le_bytes(four)).collect())
+        };
+        let table = ["output.weight", "token_embd.weight"].into_iter().find_map(floats);
+        let table: Vec<f32> = table.unwrap();
+        let bias: Vec<f32> = floats("output.bias").unwrap_or_else(|| vec![0.0; config.vocab]);
+        let logit = |row: &[f32], (weights, bias): (&[f32], &f32)| {
+            let sum: f64 = row.iter().zip(weights).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum();
+            let scaled = (sum as f32 + bias) * config.logit_scale.unwrap_or(1.0);
+            config.logit_softcap.map_or(scaled, |cap| cap * (scaled / cap).tanh())
+        };
+        for backend in &BACKENDS[..2] {
+            let what = format!("{name} ({architecture}) on {}", backend.name);
+            let bound = (backend.error_max)(Type::F32);
+            let mut runner = Runner::single(&model, (backend.make)(), LIMITS).unwrap();
+            for case in cases(&folder.join("reference.json")) {
+                let rows = runner.prefill(&case.ids).unwrap();
+                assert_eq!(rows.len(), case.ids.len() * config.width, "{what}");
+                let head = |row| {
+                    table.chunks_exact(config.width).zip(&bias).map(move |out| logit(row, out))
+                };
+                let logits: Vec<f32> = rows.chunks_exact(config.width).flat_map(head).collect();
+                let end = &logits[logits.len() - config.vocab..];
+                assert_close(end, &case.logits_last, bound, &what);
+                assert_best(&logits, &case.argmax_each, 4.0 * bound, &what);
             }
         }
     }

@@ -357,8 +357,8 @@ impl<'p> Builder<'p> {
         self
     }
 
-    /// Opens an encoder for [`Model::embed`], with a text's vector made of its tokens' as `pooling` says, in place of what the
-    /// file says; other models are not affected.
+    /// Opens a model for [`Model::embed`], with a text's vector made of its tokens' as `pooling` says, in place of what the
+    /// file says. It makes an encoder of a decoder, too: of its rows below the head.
     pub fn pooling(mut self, pooling: Pooling) -> Self {
         self.pooling = Some(pooling);
         self
@@ -427,9 +427,11 @@ impl<'p> Builder<'p> {
         let loras = loras.collect::<Result<_, _>>()?;
         let vectors = self.control_vectors.iter().map(|(path, scale)| (&**path, *scale));
         let control = ControlVector::sum(vectors, self.control_layers.as_ref())?;
+        let pooling = self.pooling.map(Pooling::of_decoder);
+        let metadata: Vec<_> = self.metadata.iter().cloned().chain(pooling).collect();
         Ok(Opened::adapted(
             file,
-            &self.metadata,
+            &metadata,
             Adapters { loras, control, strength: self.strength },
         )?)
     }

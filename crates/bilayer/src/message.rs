@@ -17,6 +17,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("--lookup", "`lookup`", "lookup"),
     ("`Builder::embeddings`", "`embeddings`", "embeddings"),
     ("`Model::classify`", "`classify`", "classify"),
+    ("--pooling last or mean", "`pooling` last or mean", "pooling"),
     ("--numa", "`numa`", "numa"),
     ("--imatrix ", "imatrix=", "imatrix"),
     ("--allow-requantize", "`allow_requantize`", "allow_requantize"),

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bilayer_engine::encode::Pooling;
 use bilayer_engine::{Adapters, LoraFile, Model, SharedBytes, Strength};
 use bilayer_gguf::{File, MetadataOverride};
 use bilayer_text::Tokenizer;
@@ -48,13 +49,15 @@ pub struct Source<'a> {
     pub lora: Option<&'a LoraArgs>,
     /// How they are applied.
     pub applied: Applied,
+    /// How the rows of a text are pooled, by which a decoder embeds, too.
+    pub pooling: Option<Pooling>,
 }
 
 impl<'a> Source<'a> {
     /// A file as it is, mapped.
     pub fn plain(path: Option<&'a Path>) -> Source<'a> {
-        let (metadata, lora, applied) = (None, None, Applied::Fixed);
-        Source { path, map: true, runs: false, lock: false, metadata, lora, applied }
+        let (metadata, lora, applied, pooling) = (None, None, Applied::Fixed, None);
+        Source { path, map: true, runs: false, lock: false, metadata, lora, applied, pooling }
     }
 }
 
@@ -76,7 +79,8 @@ pub fn open(source: &Source<'_>) -> Result<Model, Failure> {
 
 /// As [`open`], with the engine's error.
 pub fn model(source: &Source<'_>) -> Result<Model, bilayer_engine::Error> {
-    let overrides = source.metadata.map_or(Vec::new(), MetadataArgs::overrides);
+    let mut overrides = source.metadata.map_or(Vec::new(), MetadataArgs::overrides);
+    overrides.extend(source.pooling.map(Pooling::of_decoder));
     let is_off = source.applied == Applied::WhenAsked;
     let open =
         |(path, scale): (&PathBuf, f32)| LoraFile::open(path, if is_off { 0.0 } else { scale });

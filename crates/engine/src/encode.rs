@@ -74,7 +74,10 @@ impl Encoder {
         session.purpose().apply(&mut config);
         let rows = config.pooling_recorded();
         let most = session.limits().sequences;
-        let most_tokens = session.context().min(session.limits().tokens);
+        let most_tokens = match config.takes_whole_texts() {
+            true => session.context().min(session.limits().tokens),
+            false => session.context(),
+        };
         let sequences = (0..most).map(|_| session.open()).collect::<Result<_, _>>()?;
         let metadata = model.file().metadata();
         let key = |name: &str| format!("{}.{name}", model.config().architecture);
@@ -177,6 +180,13 @@ impl Encoder {
         for &sequence in sequences.iter() {
             session.truncate(sequence, 0);
         }
+        if let ([text], &[sequence, ..]) = (batch, &sequences[..])
+            && text.len() > session.limits().tokens
+        {
+            let cancel = self.cancel.clone();
+            let row = session.prefill(sequence, text, &mut |_| !cancel.is_cancelled())?;
+            return each(first, text, row.ok_or(Error::Interrupted)?);
+        }
         let runs = sequences.iter().zip(batch);
         let runs: Vec<Run<'_>> =
             runs.map(|(&sequence, tokens)| Run { sequence, tokens, wanted: *wanted }).collect();
@@ -201,7 +211,7 @@ impl Encoder {
         self.norm
     }
 
-    /// Most texts and most tokens of a step; a longer text has a step alone.
+    /// Most texts and most tokens of a step; a longer text has one or more steps alone.
     pub fn step_limits(&self) -> (usize, usize) {
         (self.sequences.len(), self.session.limits().tokens)
     }

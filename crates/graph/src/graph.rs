@@ -156,10 +156,14 @@ impl Graph {
         self.values[value.0 as usize].rows
     }
 
-    /// Whether a step must consist of whole sequences, because some attention has no cache.
+    /// Whether a step must consist of whole sequences, because some attention has no cache, or their rows are pooled.
     pub fn takes_whole_sequences(&self) -> bool {
-        let keeps_nothing = |node: &Node| matches!(&node.op, Op::Attend(a) if a.cache.is_none());
-        self.nodes.iter().any(keeps_nothing)
+        let is_whole = |node: &Node| match &node.op {
+            Op::Attend(attend) => attend.cache.is_none(),
+            Op::Pool { .. } => true,
+            _ => false,
+        };
+        self.nodes.iter().any(is_whole)
     }
 
     /// A weight by id.

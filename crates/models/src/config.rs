@@ -438,6 +438,11 @@ impl Config {
         format!("{}.{MTP_COUNT}", self.architecture)
     }
 
+    /// Whether a token sees only those before it.
+    pub(crate) fn is_causal(&self) -> bool {
+        self.encoder.as_ref().is_none_or(|encoder| encoder.is_causal)
+    }
+
     /// Whether nothing after the attention of a layer reads other rows than the requested ones.
     pub(crate) fn narrows(&self, layer: usize) -> bool {
         let pools = self.encoder.as_ref().is_some_and(Encoder::pools);

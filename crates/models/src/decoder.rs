@@ -19,7 +19,7 @@ use control::steered;
 
 use crate::{
     AttentionGate, Config, Encoder, FfnInput, Layer, Mixer, Norm, NormAt, Output, QkNorm, Rotary,
-    Scaling,
+    Scaling, encoder,
 };
 
 /// Suffixes of tensor names that a file may contain and the recorded model does not read: RoPE frequencies that
@@ -32,7 +32,7 @@ pub(crate) const IGNORED: &[&str] = &[
     ".rotary_emb.inv_freq",
 ];
 
-/// Records embedding, layers and head; the result is the logits `[R, vocab]`.
+/// Records embedding, layers and head; the result is the logits `[R, vocab]`, or what an encoder gives.
 pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Error> {
     if config.output == Output::Mtp {
         return mtp::record(config, r);
@@ -64,6 +64,9 @@ pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Err
     if config.output == Output::WithHidden {
         r.keep_hidden(normed);
         normed = r.rows_wanted("result_wanted", normed); // [R, width]
+    }
+    if let Some(encoder) = &config.encoder {
+        return encoder::output(config, encoder, r, normed);
     }
     head(config, r, normed, ("output.weight", table))
 }
@@ -277,7 +280,7 @@ impl Block<'_> {
             k,
             v: Values::Beside(v),
             out: q, // replaced by the recorder
-            cache: self.config.encoder.is_none().then(|| r.cache(kv_heads, head_dim, window)),
+            cache: self.config.is_causal().then(|| r.cache(kv_heads, head_dim, window)),
             heads,
             kv_heads,
             head_dim,

@@ -1,17 +1,23 @@
 //! The encoder: bidirectional attention over whole texts; the output is one row per text, all rows, or scores.
 //!
-//! Its layers are the decoder's ([`Block`]); differences are fields of [`Config`]. Each line notes its output
-//! shape; `T` is the number of tokens in the step, `R` the number of requested rows.
+//! Its layers are the decoder's ([`Block`]); differences are fields of [`Config`]. A decoder whose file says how rows are
+//! pooled ends as an encoder, too ([`Encoder::of_decoder`]). Each line notes its output shape; `T` is the number of tokens in the step, `R` the number of requested rows.
 
-use bilayer_gguf::Strings;
+use bilayer_gguf::{MetadataOverride, Strings};
 use bilayer_graph::{Activation, Catalog, Error, Recorder, Value};
 
 use crate::decoder::{Block, Carried, norm};
 use crate::keys::Keys;
-use crate::{Config, Draft, NormAt, Settings, limits};
+use crate::{Config, Draft, Layer, Mixer, NormAt, Settings, limits};
 
 /// The matrix that maps a text's row to scores; a file without it has no classification head.
 const HEAD: &str = "cls.output.weight";
+
+/// The key for how the rows of a text are pooled, as a number of llama.cpp.
+pub(crate) const POOLING: &str = "pooling_type";
+
+/// llama.cpp's number of a pooling whose rows become scores.
+const RANK: usize = 4;
 
 /// The embedding of token types.
 const TYPES: &str = "token_types.weight";
@@ -62,6 +68,8 @@ pub struct Encoder {
     pub separator: u32,
     /// Whether the embedding is normalized, in place of the first layer's norm before attention.
     pub norms_embedding: bool,
+    /// Whether a token sees only those before it, as in the decoder that the model is otherwise.
+    pub is_causal: bool,
     /// How the rows of a text are pooled.
     pub pooling: Pooling,
     /// Elements of an embedding, if a matrix after pooling makes them (`Dense` of Sentence Transformers).
@@ -101,6 +109,19 @@ pub enum Pooling {
     Last,
 }
 
+impl Pooling {
+    /// The value of a file's metadata by which a decoder ends as an encoder that pools so. Rows that are not pooled have no
+    /// number of their own: the session says that none are.
+    pub fn of_decoder(self) -> MetadataOverride {
+        let number = match self {
+            Pooling::None | Pooling::Mean => 1u32,
+            Pooling::Cls => 2,
+            Pooling::Last => 3,
+        };
+        MetadataOverride::new(format!("{{arch}}.{POOLING}"), number)
+    }
+}
+
 impl Encoder {
     /// Reads the keys that all encoders share; `head` is the classification head.
     ///
@@ -108,6 +129,37 @@ impl Encoder {
     /// A key is of another kind, or out of bounds.
     pub(crate) fn read(keys: &Keys<'_>, head: Head) -> Result<Self, crate::Error> {
         keys.refuse("attention.causal", "an encoder that sees what is before alone")?;
+        Encoder::pooled(keys, head)
+    }
+
+    /// Reads the keys of a decoder whose rows are embeddings or scores: one whose file says how they are pooled, as the
+    /// converters write it for models of Sentence Transformers. `None` if it generates text.
+    ///
+    /// # Errors
+    /// A key is of another kind, or out of bounds; the decoder's tokens see later ones, and it has layers that cannot.
+    pub(crate) fn of_decoder(
+        keys: &Keys<'_>,
+        layers: &[Layer],
+    ) -> Result<Option<Self>, crate::Error> {
+        let is_causal = keys.opt_flag("attention.causal")?.unwrap_or(true);
+        let embeds = keys.opt_size(POOLING, 0..=RANK)?.is_some_and(|pooling| pooling > 0);
+        let looks_ahead = |layer: &Layer| layer.mixer == Mixer::Attention;
+        if !is_causal && !(embeds && layers.iter().all(looks_ahead)) {
+            return Err(crate::Error::Unsupported {
+                key: keys.key("attention.causal"),
+                found: false.to_string(),
+                feature: "a decoder whose tokens see later ones",
+            });
+        }
+        if !embeds {
+            return Ok(None);
+        }
+        let head = Head { pooling: Pooling::Last, ..Head::of_cls() };
+        Ok(Some(Encoder { is_causal, norms_embedding: false, ..Encoder::pooled(keys, head)? }))
+    }
+
+    /// Reads pooling and head.
+    fn pooled(keys: &Keys<'_>, head: Head) -> Result<Self, crate::Error> {
         let labels = "classifier.output_labels";
         let given = keys.metadata.opt_strings(&keys.key(labels))?;
         let given: Vec<String> =
@@ -118,12 +170,12 @@ impl Encoder {
         };
         let multi_label = keys.metadata.opt_bool(&keys.key(MULTI_LABEL))?.unwrap_or(false);
         let head = Head { multi_label, ..head };
-        let ranks = 4; // llama.cpp's LLAMA_POOLING_TYPE_RANK
-        let pooling = keys.opt_size("pooling_type", 0..=ranks)?;
+        let pooling = keys.opt_size(POOLING, 0..=RANK)?;
         Ok(Encoder {
             token_types: None,
             separator: separator(keys)?,
             norms_embedding: true,
+            is_causal: false,
             pooling: match pooling {
                 None | Some(1) => Pooling::Mean,
                 Some(0) => Pooling::None,
@@ -132,7 +184,7 @@ impl Encoder {
                 Some(_) => head.pooling,
             },
             dense: keys.opt_size(DENSE_WIDTH, 1..=limits::WIDTH)?,
-            scores: !given.is_empty() || pooling == Some(ranks),
+            scores: !given.is_empty() || pooling == Some(RANK),
             head: match given.is_empty() {
                 true => head,
                 false => Head { labels: given, ..head },
@@ -166,6 +218,11 @@ impl Encoder {
     /// The pooling that is recorded: the head's if scores are requested.
     pub fn pooling_recorded(&self) -> Pooling {
         if self.scores { self.head.pooling } else { self.pooling }
+    }
+
+    /// Whether all tokens of a text must be in one step: they see later ones, or their rows come out together.
+    pub fn takes_whole_texts(&self) -> bool {
+        !self.is_causal || self.pooling_recorded() != Pooling::Last
     }
 
     /// Whether pooling needs all rows of a text up to the last layer.
@@ -278,6 +335,16 @@ pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Err
     if config.norm_at == NormAt::Before {
         hidden = norm(config, r, "result_norm", config.output_norm, hidden)?; // [.., width]
     }
+    output(config, encoder, r, hidden)
+}
+
+/// What comes of the last layer's rows, `[R, width]`, or `[T, width]` if they are pooled.
+pub(crate) fn output(
+    config: &Config,
+    encoder: &Encoder,
+    r: &mut Recorder<'_>,
+    mut hidden: Value,
+) -> Result<Value, Error> {
     if encoder.pools() {
         hidden = r.pool("result_pooled", hidden); // [R, width]
     }

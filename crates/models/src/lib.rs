@@ -190,6 +190,9 @@ static ARCHITECTURES: [&Architecture; 49] = [
 /// sound, of projections between these and the text model, and of multi-token prediction in another form than blocks.
 const BESIDE: [&str; 5] = ["v.", "a.", "mm.", "model.vision_tower.", "mtp."];
 
+/// The head of a decoder besides the embedding.
+const OUTPUT: [&str; 2] = ["output.weight", "output.bias"];
+
 /// Every architecture.
 pub fn all() -> &'static [&'static Architecture] {
     &ARCHITECTURES
@@ -209,14 +212,10 @@ pub fn find(name: &str) -> Result<&'static Architecture, Error> {
 /// # Errors
 /// The architecture is unknown, or a key is absent, has the wrong type or is out of bounds.
 pub fn config(metadata: &Metadata) -> Result<Config, Error> {
-    let config = (find(metadata.str("general.architecture")?)?.config)(metadata)?;
+    let mut config = (find(metadata.str("general.architecture")?)?.config)(metadata)?;
     let keys = Keys { metadata, architecture: config.architecture };
-    if config.encoder.is_none() && keys.opt_flag("attention.causal")? == Some(false) {
-        return Err(Error::Unsupported {
-            key: keys.key("attention.causal"),
-            found: false.to_string(),
-            feature: "a decoder whose tokens see later ones",
-        });
+    if config.encoder.is_none() {
+        config.encoder = Encoder::of_decoder(&keys, &config.layers)?;
     }
     Ok(config)
 }
@@ -296,9 +295,12 @@ pub fn read_parts<'n>(
         let stem = name.strip_suffix(".input_scale");
         stem.is_some_and(|stem| used.contains(format!("{stem}.weight").as_str()))
     };
+    // The head of a decoder whose rows are embeddings.
+    let is_head = |name: &str| config.encoder.is_some() && OUTPUT.contains(&name);
     let is_beside = |name: &str| BESIDE.iter().any(|start| name.starts_with(start));
     let left_out =
         |name: &str| ignored(name) || has_no_use(name) || of_input(name) || is_beside(name);
+    let left_out = |name: &str| left_out(name) || is_head(name);
     let unused = |name: &&str| !used.contains(name) && !left_out(name);
     match names.find(unused) {
         None => Ok((config, graph)),

@@ -89,6 +89,7 @@ impl ModelArgs {
             metadata: Some(&self.metadata),
             lora: Some(&self.lora),
             applied: Applied::Fixed,
+            pooling: None,
         }
     }
 }

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::run::settings;
 use crate::args::{ModelArgs, TextArgs};
 use crate::failure::Failure;
+use crate::demo::Source;
 use crate::{demo, escapes, output, progress};
 
 /// Maximum texts per step.
@@ -101,7 +102,11 @@ fn lines(path: &Path) -> Result<Vec<Given>, Failure> {
 
 /// Loads the encoder given by the flags.
 pub fn encoder(args: &ModelArgs, purpose: Purpose) -> Result<Encoder, Failure> {
-    let model = demo::open(&args.source())?;
+    let pooling = match purpose {
+        Purpose::Embed(pooling) => pooling,
+        _ => None,
+    };
+    let model = demo::open(&Source { pooling, ..args.source() })?;
     let settings = Settings { purpose, sequences: SEQUENCES, ..settings::model(args)? };
     let encoder = progress::loading(|tell| {
         Encoder::new(&model, Settings { progress: Some(tell), ..settings })

@@ -341,8 +341,10 @@ impl Opener {
                     true => Applied::WhenAsked,
                     false => Applied::BySequence,
                 };
-                let source =
-                    Source { path: path.as_deref(), applied, ..opener.args.model.source() };
+                let pooling = opener.args.offer.pooling.filter(|_| opener.is_only);
+                let pooling = pooling.and_then(PoolingArg::pooling);
+                let own = opener.args.model.source();
+                let source = Source { path: path.as_deref(), applied, pooling, ..own };
                 let model = demo::model(&source)?;
                 if model.config().encoder.is_none() {
                     opener.check_encoding(&model.name())?;
@@ -365,7 +367,8 @@ impl Opener {
         };
         let why = format!("{name} generates text, and only encoders make embeddings and scores");
         if self.is_only {
-            let (found, expected) = ("given".to_owned(), format!("left out: {why}"));
+            let pooling = "--pooling last or mean makes embeddings of its last layer";
+            let (found, expected) = ("given".to_owned(), format!("left out: {why}; {pooling}"));
             return Err(Error::Setting { name: flag, found, expected });
         }
         output::warning(&format!("--{flag} changes nothing for one model: {why}"));

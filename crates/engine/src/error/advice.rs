@@ -84,6 +84,9 @@ fn advice(error: &Error) -> &'static str {
         Error::Vocabulary { .. } => "; convert the model again",
         Error::Text(error) => text_advice(error),
         Error::TooLong { .. } => "; shorten it, or take its beginning with --truncate",
+        Error::NoEncoder { .. } => {
+            "; `embed` with --pooling last or mean gives the rows of its last layer"
+        }
         Error::Token { .. } => "; `bilayer tokenize` gives the ids of a text",
         Error::Sampling(sampling::Error::NothingLeft) => "; allow some token",
         Error::LogitsNotFinite | Error::Device(Device::NotFinite { .. }) => {

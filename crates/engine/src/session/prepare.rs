@@ -430,14 +430,15 @@ pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
             };
             (ubatch.min(most).min(STEP_ROWS), pages.unwrap_or(table * sequences))
         }
-        // An encoder's text is run in one step, and nothing is stored for the next.
+        // Nothing of an encoder's text is stored for the next, and most encoders need all of it in one step.
         Some(mut encoder) => {
-            let tokens = settings.ubatch_size.max(context).min(most).min(STEP_ROWS);
             settings.purpose.apply(&mut encoder);
+            let least = if encoder.takes_whole_texts() { context } else { 1 };
+            let tokens = settings.ubatch_size.max(least).min(most).min(STEP_ROWS);
             if encoder.pooling_recorded() == Pooling::None {
                 outputs = tokens;
             }
-            (tokens, tokens / PAGE_TOKENS + sequences)
+            (tokens, tokens.max(context) / PAGE_TOKENS + sequences)
         }
     };
     Limits {
@@ -449,8 +450,11 @@ pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
         page_entries: pages.max(if is_decoder { table * sequences } else { 0 }),
         states: match model.graph().states.is_empty() || settings.purpose == Purpose::Mtp {
             true => 0,
-            // The states before and after a step remain until it is done.
-            false => open_sequences(settings) + sequences + settings.checkpoints,
+            // The states before and after a step remain until it is done. Nothing returns to an encoder's.
+            false => {
+                let checkpoints = if is_decoder { settings.checkpoints } else { 0 };
+                open_sequences(settings) + sequences + checkpoints
+            }
         },
         key_type: settings.cache_type_k,
         value_type: settings.cache_type_v,
