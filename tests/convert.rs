@@ -8,6 +8,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use bilayer_convert::convert::Convert;
+use bilayer_engine::Model;
+use bilayer_engine::encode::{Encoder, Excess, Input, Norm, Pooling};
+use bilayer_engine::placement::Placing;
+use bilayer_engine::session::Settings;
 use bilayer_gguf::{File, Metadata};
 use bilayer_quant::Type;
 use bilayer_text::Encode;
@@ -215,6 +219,10 @@ fn a_head_is_kept_whatever_the_class() {
 const TEMPLATE: &str = r#"{"type": "TemplateProcessing", "single": [
     {"SpecialToken": {"id": "<|end|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]}"#;
 
+/// A template that puts `<|turn|>` behind a text, as embedding models made of chat models do.
+const BEHIND: &str = r#"{"type": "TemplateProcessing", "single": [
+    {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<|turn|>", "type_id": 0}}]}"#;
+
 /// A file, a field of it and what is put there, and a key with what it becomes; JSON.
 const TOLD: &[[&str; 5]] = &[
     ["config.json", "", "null", "tokenizer.ggml.pre", r#""gpt-2""#],
@@ -222,6 +230,10 @@ const TOLD: &[[&str; 5]] = &[
     ["config.json", "", "null", "tokenizer.ggml.add_bos_token", "false"],
     ["tokenizer.json", "post_processor", TEMPLATE, "tokenizer.ggml.add_bos_token", "true"],
     ["tokenizer.json", "post_processor", TEMPLATE, "tokenizer.ggml.add_eos_token", "false"],
+    ["tokenizer.json", "post_processor", BEHIND, "tokenizer.ggml.eos_token_id", "5"],
+    ["tokenizer.json", "post_processor", BEHIND, "tokenizer.ggml.eot_token_id", "4"],
+    ["tokenizer.json", "post_processor", BEHIND, "tokenizer.ggml.add_eos_token", "true"],
+    ["tokenizer.json", "post_processor", BEHIND, "tokenizer.ggml.add_bos_token", "false"],
     ["tokenizer_config.json", "add_bos_token", "true", "tokenizer.ggml.add_bos_token", "true"],
     [
         "tokenizer_config.json",
@@ -275,6 +287,30 @@ fn tokenizer_files_set_the_tokens_around_a_text() {
         });
         assert_eq!(found.unwrap_or_default(), expected, "{file}: {field} = {value}: {key}");
     }
+}
+
+/// Of a decoder made into an embedding model, the way of pooling and scaling comes from Sentence Transformers' files.
+#[test]
+fn decoders_of_sentence_transformers_embed() {
+    let folder = Folder::tiny();
+    let module = |kind: &str, path: &str| json!({"type": format!("sentence_transformers.models.{kind}"), "path": path});
+    let modules = [module("Transformer", ""), module("Pooling", "pool"), module("Normalize", "n")];
+    folder.write("modules.json", &json!(modules).to_string());
+    std::fs::create_dir(folder.path().join("pool")).unwrap();
+    let pooling = json!({"pooling_mode_mean_tokens": false, "pooling_mode_lasttoken": true});
+    folder.write("pool/config.json", &pooling.to_string());
+    folder.change("tokenizer.json", |json| {
+        json["post_processor"] = serde_json::from_str(BEHIND).unwrap();
+    });
+    let plan = Convert::default().plan(folder.path()).unwrap();
+    let model = Model::from_bytes("tiny", plan.to_bytes().unwrap()).unwrap();
+    let kept = model.config().encoder.as_ref().unwrap();
+    assert_eq!((kept.pooling, kept.is_causal, kept.scores), (Pooling::Last, true, false));
+    let settings = Settings { placing: Placing::cpu(), ..Settings::default() };
+    let encoder = Encoder::new(&model, settings).unwrap();
+    assert_eq!(encoder.norm(), Norm::P(2));
+    let tokens = encoder.tokens(Input { text: "ab a", pair: None }, Excess::Refuse).unwrap();
+    assert_eq!(tokens.last(), Some(&5));
 }
 
 #[test]

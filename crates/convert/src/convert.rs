@@ -94,9 +94,7 @@ impl Convert {
             None => metadata.set("tokenizer.ggml.model", "no_vocab"),
         }
         metadata::templates(templates(&checkpoint, &tokenizer_config)?, &mut metadata);
-        if config(&checkpoint, &metadata)?.encoder.is_some() {
-            metadata::sentence_transformer(&checkpoint, architecture.name, &mut metadata)?;
-        }
+        metadata::sentence_transformer(&checkpoint, architecture.name, &mut metadata)?;
         let config = config(&checkpoint, &metadata)?;
         let tensors = Tensors::plan(&checkpoint, architecture, &config, made)?;
         let outtype = self.outtype.unwrap_or_else(|| tensors.usual());

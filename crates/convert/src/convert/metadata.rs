@@ -173,7 +173,7 @@ pub(super) fn templates(templates: Vec<(Option<String>, String)>, metadata: &mut
     }
 }
 
-/// Pooling, scaling and longest text of an encoder, if the folder is a Sentence Transformers model.
+/// Pooling, scaling and longest text, if the folder is a Sentence Transformers model.
 pub(super) fn sentence_transformer(
     checkpoint: &Checkpoint,
     architecture: &str,

@@ -33,11 +33,22 @@ impl Source<'_> {
         vocabulary.pad = named("pad").or(vocabulary.pad);
         vocabulary.cls = named("cls").or(vocabulary.cls);
         vocabulary.mask = named("mask").or(vocabulary.mask);
-        let others = |id: &u32| Some(*id) != vocabulary.eos && (*id as usize) < tokens.len();
-        let mut others = self.ends().into_iter().filter(others);
-        (vocabulary.eot, vocabulary.eom) = (others.next(), others.next());
-        let text = |id: Option<u32>| id.map(|id| &*tokens[id as usize]);
         let Around { first, last, between } = around(&self.json["post_processor"]);
+        let text = |id: Option<u32>| id.map(|id| &*tokens[id as usize]);
+        // The token behind a text is what GGUF files call the end of sequence. Embedding models made of chat models add
+        // another than the one that ends an answer.
+        let behind = last.flatten().filter(|&last| Some(last) != text(vocabulary.sep));
+        let behind = behind.and_then(|last| ids.get(last).copied());
+        let end = vocabulary.eos.filter(|_| vocabulary.model != "bert" && behind.is_some());
+        vocabulary.eos = end.and(behind).or(vocabulary.eos);
+        let mut others = Vec::new();
+        for id in end.into_iter().chain(self.ends()) {
+            let is_other = Some(id) != vocabulary.eos && (id as usize) < tokens.len();
+            if is_other && !others.contains(&id) {
+                others.push(id);
+            }
+        }
+        (vocabulary.eot, vocabulary.eom) = (others.first().copied(), others.get(1).copied());
         let flag = |name: &str| self.config[name].as_bool();
         // BERT vocabularies always add theirs.
         if vocabulary.model != "bert" {
