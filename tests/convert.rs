@@ -432,7 +432,7 @@ fn assert_unigram(file: &File, record: &UnigramRecord) {
     let tokenizer = bilayer_text::Tokenizer::new(vocabulary).unwrap();
     for UnigramCase { text, pair, ids } in record.cases.iter().chain(&record.pairs) {
         let input = bilayer_engine::encode::Input { text, pair: pair.as_deref() };
-        let found = bilayer_engine::encode::tokens(&tokenizer, input).unwrap();
+        let found = bilayer_engine::encode::pair::tokens(&tokenizer, None, input).unwrap();
         assert_eq!(found, *ids, "{text:?}, {pair:?}");
         let plain = tokenizer.encode(text, Encode::default()).unwrap();
         let spans = tokenizer.spans(text).unwrap();

@@ -7,6 +7,7 @@ use std::path::Path;
 use bilayer_cpu::level::Level;
 use bilayer_cpu::{Cpu, Options};
 use bilayer_engine::encode::extract::{Aggregation, Options as Extraction};
+use bilayer_engine::encode::pair::Relevance;
 use bilayer_engine::encode::{Encoder, Excess, Input, normalize};
 use bilayer_engine::session::{Overlap, Purpose, Session, Settings, Warning};
 use bilayer_engine::{Adapters, Cancel, Error, Model};
@@ -16,6 +17,7 @@ use bilayer_graph::{Backend, Graph};
 use bilayer_models::Pooling;
 use bilayer_quant::Type;
 use bilayer_scheduler::{Budget, Machine, Placement, place};
+use bilayer_text::Encode;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -708,6 +710,60 @@ fn normalization_keeps_the_direction() {
     let mut row = [1.0, 2.0, -2.0];
     normalize(&mut row);
     assert!(cosine(&row, &[1.0, 2.0, -2.0]) > 0.999_999 && (row[0] - 1.0 / 3.0).abs() < 1e-6);
+}
+
+/// A reranker made of a decoder reads a pair in its template, in which what the texts spell is no special token, and which is
+/// whole however long the document is.
+#[test]
+fn pairs_of_a_reranker_are_in_its_template() {
+    let template = "a {query}: {document}!</s>b<s>";
+    let model = Model::from_bytes("reranker", words::reranker(template)).unwrap();
+    let own = Settings {
+        ctx_size: Some(24),
+        cache_type_k: Type::F32,
+        cache_type_v: Type::F32,
+        ..settings(Purpose::Score)
+    };
+    let encoder = alone(&model, cpu(), own);
+    let spelled = |text: &str| {
+        let options = Encode { add_special: false, parse_special: true };
+        model.tokenizer().encode(text, options).unwrap()
+    };
+    let (long, longer) = ("c".repeat(15), "e".repeat(50));
+    let tokens = |text, pair| encoder.tokens(Input { text, pair: Some(pair) }, Excess::Truncate);
+    assert_eq!(tokens("c d", "e").unwrap(), spelled("a c d: e!</s>b<s>"));
+    let found = tokens("</s>", "{query}").unwrap();
+    let counts = [1, 2].map(|id| found.iter().filter(|&&token| token == id).count());
+    assert_eq!((counts, found.len()), ([1, 1], 21));
+    // Of a text alone nothing is in the template.
+    let alone = encoder.tokens(text("c d"), Excess::Refuse).unwrap();
+    assert_eq!(model.tokenizer().decode(&alone), "c d");
+    let whole = spelled("a c d: e!</s>b<s>");
+    let cut = tokens("c d", &longer).unwrap();
+    let end = whole.len() - 4;
+    assert_eq!((cut.len(), &cut[..9]), (24, &whole[..9]));
+    assert_eq!(cut[20..], whole[end..]);
+    let refused = tokens(&long, "e").unwrap_err();
+    assert!(matches!(refused, Error::TooLong { .. }), "{refused}");
+
+    // The labels are those of the last row.
+    let rows_of = |config: &mut bilayer_models::Config| {
+        let encoder = config.encoder.as_mut().unwrap();
+        assert_eq!((encoder.scores, encoder.head.pooling), (true, Pooling::Last));
+        encoder.head.pooling = Pooling::None;
+    };
+    let file = File::from_bytes("reranker", words::reranker(template)).unwrap();
+    let each = support::model::Model::new(file).changed(rows_of);
+    let ids = tokens("c d", "e").unwrap();
+    let scores = Runner::single(&each, oracle(), LIMITS).unwrap().prefill(&ids).unwrap();
+    let last = &scores[scores.len() - 2..];
+    let mut encoder = encoder;
+    let found = rows(&mut encoder, &[Input { text: "c d", pair: Some("e") }]);
+    assert_near(&found[0], last, "scores");
+    let relevance = Relevance::of(encoder.labels()).unwrap();
+    let expected = 1.0 / (1.0 + (last[1] - last[0]).exp());
+    assert!((relevance.score(&found[0]) - expected).abs() < 1e-4, "{relevance:?}");
+    assert_eq!(relevance.score(&found[0]), relevance.probability(&found[0]));
 }
 
 /// Decoders end below their heads: the rows of texts are those that the reference executor computes for each text alone, in

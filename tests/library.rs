@@ -138,6 +138,17 @@ fn vectors_are_scaled_and_pooled_as_asked() {
     assert_ne!(first, mean);
     let mut tokens = builder().pooling(Pooling::None).open().unwrap();
     refused(tokens.embed(&["a b c"]), "pooling is none");
+    // A decoder embeds if it is told how.
+    let decoder = || Model::builder(DEMO).gpu_layers(0);
+    refused(decoder().open().unwrap().embed(&["a b c"]), "generates text");
+    let [mean, last] = [Pooling::Mean, Pooling::Last].map(|pooling| {
+        let mut model = decoder().pooling(pooling).open().unwrap();
+        assert!(!model.generates());
+        refused(model.generate("a").map(drop), "generates no text");
+        embed(model)
+    });
+    assert!((length(&mean) - 1.0).abs() < 1e-4 && (length(&last) - 1.0).abs() < 1e-4);
+    assert_ne!(mean, last);
 }
 
 #[test]

@@ -14,8 +14,8 @@ use bilayer_gguf::{Metadata, MetadataOverride};
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Activation, Backend, Error, Limits, PageCopy, Pairs};
 use bilayer_models::{
-    Architecture, AttentionGate, Config, FfnInput, Layer, Mixer, Norm, NormAt, Outline, Pooling, QkNorm,
-    Scaling, Settings, of_checkpoint,
+    Architecture, AttentionGate, Config, FfnInput, Layer, Mixer, Norm, NormAt, Outline, Pooling,
+    QkNorm, Scaling, Settings, of_checkpoint,
 };
 use bilayer_quant::Type;
 use bilayer_scheduler::{Budget, Machine, Offload, Placement, offload};
@@ -270,7 +270,8 @@ fn rows_of_decoders_that_embed_are_those_below_the_head() {
         let table: Vec<f32> = table.unwrap();
         let bias: Vec<f32> = floats("output.bias").unwrap_or_else(|| vec![0.0; config.vocab]);
         let logit = |row: &[f32], (weights, bias): (&[f32], &f32)| {
-            let sum: f64 = row.iter().zip(weights).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum();
+            let sum: f64 =
+                row.iter().zip(weights).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum();
             let scaled = (sum as f32 + bias) * config.logit_scale.unwrap_or(1.0);
             config.logit_softcap.map_or(scaled, |cap| cap * (scaled / cap).tanh())
         };

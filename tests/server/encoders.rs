@@ -1,8 +1,9 @@
 //! Encoders over HTTP: the scores, labels and vectors of the library.
 
-use bilayer::Model;
+use bilayer::{Model, Pooling};
 use serde_json::{Value, json};
 
+use super::DEMO;
 use super::support::http::Server;
 use super::support::program::Place;
 use super::support::words;
@@ -53,6 +54,26 @@ fn rerank_scores_documents_as_the_library_does() {
     for (field, shown) in [("return_text", json!("d")), ("return_nothing", Value::Null)] {
         let body = json!({ "query": "a b", "texts": ["d"], field: true });
         assert_eq!(server.post("/rerank", &body).good()[0]["text"], shown, "{field}");
+    }
+    // A reranker made of a decoder gives probabilities.
+    let place = Place::new();
+    place.file("scorer.gguf", words::reranker("a {query}: {document}!</s>"));
+    let path = place.path().join("scorer.gguf");
+    let mut decoder = Model::builder(path).gpu_layers(0).open().unwrap();
+    let expected = decoder.rerank("a b", &documents).unwrap();
+    assert!(expected.iter().all(|score| (0.0..1.0).contains(score)), "{expected:?}");
+    assert_ne!(expected[0], expected[1]);
+    let shown = place.run("rerank -m scorer.gguf -ngl 0 --query a b").json();
+    let alone = decoder.rerank("a", &["b"]).unwrap();
+    assert_close(&[shown["score"].as_f64().unwrap() as f32], &alone);
+    let decoder = Server::start_in(place, "-m scorer.gguf -ngl 0");
+    for raw in [false, true] {
+        let body = json!({ "query": "a b", "texts": documents, "raw_scores": raw });
+        let found = decoder.post("/rerank", &body).good();
+        for result in found.as_array().unwrap() {
+            let score = result["score"].as_f64().unwrap() as f32;
+            assert_close(&[score], &[expected[result["index"].as_u64().unwrap() as usize]]);
+        }
     }
     for (body, field) in [
         (json!({ "query": "a" }), "documents"),
@@ -177,6 +198,12 @@ fn a_unigram_model_takes_texts_and_pairs() {
         let found = found["data"][0]["embedding"].clone();
         assert_close(&serde_json::from_value::<Vec<f32>>(found).unwrap(), &vector);
     }
+    // A decoder embeds if it is told how.
+    let decoder = Server::start("-ngl 0 --embeddings --pooling last");
+    let found = decoder.post("/v1/embeddings", &json!({ "input": text })).good();
+    let found: Vec<f32> = serde_json::from_value(found["data"][0]["embedding"].clone()).unwrap();
+    let mut model = Model::builder(DEMO).gpu_layers(0).pooling(Pooling::Last).open().unwrap();
+    assert_close(&found, &model.embed(&[text]).unwrap()[0]);
     for (dimensions, status) in [(vector.len(), 200), (vector.len() + 1, 400)] {
         let body = json!({ "input": text, "dimensions": dimensions });
         let reply = server.post("/v1/embeddings", &body);

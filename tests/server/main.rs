@@ -748,7 +748,8 @@ fn a_server_that_cannot_start_says_why() {
     for (flags, code, part) in [
         ("--slot-save-path missing", 66, "missing: cannot be read"),
         ("--slot-save-path file", 74, "not a folder"),
-        ("--embeddings --pooling mean", 2, "generates text"),
+        ("--embeddings", 2, "generates text"),
+        ("--pooling rank", 2, "generates text"),
         ("--api-key=", 2, "--api-key is empty"),
         ("-m a=b.gguf -m a=c.gguf", 2, "two models are named `a`: b.gguf and c.gguf"),
     ] {

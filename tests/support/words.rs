@@ -79,6 +79,17 @@ pub fn scorer(architecture: &str, labels: &[&str]) -> SharedBytes {
     random_bytes(&metadata, Type::F32, &head, 3, &|_, _| ())
 }
 
+/// The first architecture's smallest model as a reranker: a head for the labels `yes` and `no` of a pair in a template.
+pub fn reranker(template: &str) -> SharedBytes {
+    let architecture = bilayer_models::all()[0];
+    let mut metadata = (architecture.tiny)();
+    let labels: Strings = ["yes", "no"].into_iter().collect();
+    metadata.set(&format!("{}.pooling_type", architecture.name), 4u32);
+    metadata.set(&format!("{}.classifier.output_labels", architecture.name), labels);
+    metadata.set("tokenizer.chat_template.rerank", template);
+    made(metadata, Type::F32, 11, &|_, _| ())
+}
+
 /// Adds a vocabulary of single characters: `<unk>`, `<s>`, `</s>`, the space, then from `!` on.
 fn add(metadata: &mut Metadata, vocab: usize) {
     let special = ["<unk>", "<s>", "</s>", "\u{2581}"].map(str::to_owned);

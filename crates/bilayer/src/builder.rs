@@ -429,11 +429,7 @@ impl<'p> Builder<'p> {
         let control = ControlVector::sum(vectors, self.control_layers.as_ref())?;
         let pooling = self.pooling.map(Pooling::of_decoder);
         let metadata: Vec<_> = self.metadata.iter().cloned().chain(pooling).collect();
-        Ok(Opened::adapted(
-            file,
-            &metadata,
-            Adapters { loras, control, strength: self.strength },
-        )?)
+        Ok(Opened::adapted(file, &metadata, Adapters { loras, control, strength: self.strength })?)
     }
 
     /// Opens the model's file with its adapters, and locks it in memory if that is asked for.

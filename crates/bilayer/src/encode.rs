@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use bilayer_engine::Error as Engine;
 use bilayer_engine::encode::extract::{Entity, Options};
+use bilayer_engine::encode::pair::Relevance;
 use bilayer_engine::encode::route::{Route, Router};
 use bilayer_engine::encode::{Encoder, Excess, Input, Norm};
 
@@ -98,7 +99,8 @@ impl Model {
         })
     }
 
-    /// The relevance of each document to a query, as a cross-encoder scores it: the higher, the more relevant.
+    /// The relevance of each document to a query, as a cross-encoder scores it: the higher, the more relevant. Of a reranker
+    /// with the labels `yes` and `no` it is the probability of `yes`.
     ///
     /// # Errors
     /// The model is not an encoder with a single score; a query and its document are longer than the context;
@@ -117,16 +119,15 @@ impl Model {
         documents: &[impl AsRef<str>],
     ) -> Result<Vec<f32>, Error> {
         let (encoder, excess) = self.encoder()?;
-        match encoder.text_labels()?.len() {
-            0 => return Err(purpose("embeddings", "relevance scores; open a reranker")),
-            1 => {}
-            _ => {
-                return Err(purpose("several scores", "one score; `Model::classify` takes pairs"));
-            }
+        let labels = encoder.text_labels()?;
+        if labels.is_empty() {
+            return Err(purpose("embeddings", "relevance scores; open a reranker"));
         }
+        let several = || purpose("several scores", "one score; `Model::classify` takes pairs");
+        let relevance = Relevance::of(labels).ok_or_else(several)?;
         let pair = |document| Input { text: query, pair: Some(document) };
         let inputs = documents.iter().map(|document| pair(document.as_ref()));
-        rows(encoder, excess, inputs, |row| row[0])
+        rows(encoder, excess, inputs, |row| relevance.score(row))
     }
 
     /// The labels of each text or pair of texts, in the model's order, with their probabilities.

@@ -6,13 +6,15 @@
 use std::sync::Arc;
 
 pub use bilayer_models::Pooling;
-use bilayer_text::{Encode, Tokenizer};
+use bilayer_text::Tokenizer;
 
+use crate::encode::pair::Parts;
 use crate::session::SequenceId;
 use crate::session::{Run, Session, Settings, Wanted};
 use crate::{Cancel, Error, Model};
 
 pub mod extract;
+pub mod pair;
 pub mod route;
 
 /// An encoder on its devices.
@@ -121,19 +123,16 @@ impl Encoder {
     /// # Errors
     /// The vocabulary cannot express the text; [`Error::TooLong`].
     pub fn tokens(&self, input: Input<'_>, excess: Excess) -> Result<Vec<u32>, Error> {
-        let Encoder { tokenizer, .. } = self;
-        let (mut ids, before) = parts(tokenizer, input)?;
-        let last = ids.last().copied().filter(|_| tokenizer.adds_eos());
+        let template = pair::template(self.session.model());
+        let Parts { mut ids, before, after } = Parts::new(&self.tokenizer, template, input)?;
         let (tokens, context) = (ids.len(), self.longest);
         if tokens > context {
-            let most = context - usize::from(last.is_some());
             // Of a pair the second text is cut, of which something must be left.
-            let is_fixed = input.pair.is_some() && before >= most;
-            if excess == Excess::Refuse || is_fixed {
+            let is_fixed = input.pair.is_some() && before + after >= context;
+            if excess == Excess::Refuse || is_fixed || after > context {
                 return Err(Error::TooLong { tokens, context });
             }
-            ids.truncate(most);
-            ids.extend(last);
+            ids.drain(context - after..tokens - after);
         }
         Ok(ids)
     }
@@ -275,31 +274,6 @@ impl Encoder {
     pub fn session_mut(&mut self) -> &mut Session {
         &mut self.session
     }
-}
-
-/// The tokens of an input, including special tokens around it, however many.
-///
-/// # Errors
-/// The vocabulary cannot express the text.
-pub fn tokens(tokenizer: &Tokenizer, input: Input<'_>) -> Result<Vec<u32>, Error> {
-    parts(tokenizer, input).map(|(ids, _)| ids)
-}
-
-/// The tokens of an input, and how many of them there are before its second text.
-fn parts(tokenizer: &Tokenizer, input: Input<'_>) -> Result<(Vec<u32>, usize), Error> {
-    let whole = Encode { add_special: true, parse_special: false };
-    let mut ids = tokenizer.encode(input.text, whole).map_err(Error::Text)?;
-    let Some(second) = input.pair else {
-        let before = ids.len();
-        return Ok((ids, before));
-    };
-    let last = ids.last().copied().filter(|_| tokenizer.adds_eos());
-    let between = tokenizer.sep().filter(|_| tokenizer.adds_sep());
-    ids.extend(between);
-    let before = ids.len();
-    ids.extend(tokenizer.encode(second, Encode::default()).map_err(Error::Text)?);
-    ids.extend(last);
-    Ok((ids, before))
 }
 
 /// Scales a row to length 1; a row of zeros is unchanged.

@@ -143,8 +143,9 @@ impl Encoder {
     ) -> Result<Option<Self>, crate::Error> {
         let is_causal = keys.opt_flag("attention.causal")?.unwrap_or(true);
         let embeds = keys.opt_size(POOLING, 0..=RANK)?.is_some_and(|pooling| pooling > 0);
-        let looks_ahead = |layer: &Layer| layer.mixer == Mixer::Attention;
-        if !is_causal && !(embeds && layers.iter().all(looks_ahead)) {
+        let attends = |layer: &Layer| layer.mixer == Mixer::Attention;
+        let is_supported = is_causal || embeds && layers.iter().all(attends);
+        if !is_supported {
             return Err(crate::Error::Unsupported {
                 key: keys.key("attention.causal"),
                 found: false.to_string(),

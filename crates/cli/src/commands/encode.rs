@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::run::settings;
 use crate::args::{ModelArgs, TextArgs};
-use crate::failure::Failure;
 use crate::demo::Source;
+use crate::failure::Failure;
 use crate::{demo, escapes, output, progress};
 
 /// Maximum texts per step.

@@ -1,5 +1,6 @@
 //! `bilayer rerank`: scores documents by relevance to a query.
 
+use bilayer_engine::encode::pair::Relevance;
 use bilayer_engine::session::Purpose;
 use serde::Serialize;
 use serde_json::Value;
@@ -14,7 +15,7 @@ struct Scored<'a> {
     index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: &'a Option<Value>,
-    /// The model's raw score; higher is better.
+    /// The higher, the more relevant.
     score: f32,
 }
 
@@ -26,17 +27,17 @@ pub fn execute(args: &Rerank) -> Result<u8, Failure> {
         return Err(Failure::usage(line).at(&given.place));
     }
     let mut encoder = encode::encoder(&args.model, Purpose::Score)?;
-    let labels = encoder.text_labels()?.len();
-    if labels != 1 {
-        let line = format!(
-            "the model gives {labels} scores, none of which is a relevance score; `classify` prints them"
-        );
-        return Err(Failure::usage(line));
-    }
+    let labels = encoder.text_labels()?;
+    let relevance = Relevance::of(labels).ok_or_else(|| {
+        let count = labels.len();
+        Failure::usage(format!(
+            "the model gives {count} scores, none of which is a relevance score; `classify` prints them"
+        ))
+    })?;
     let job = Job { texts: &texts, query: Some(&args.query), excess: args.texts.excess() };
     let mut scores = Vec::with_capacity(texts.len());
     encode::run(&mut encoder, &job, &mut |index, _, rows| {
-        let score = rows[0];
+        let score = relevance.score(rows);
         if args.top_n.is_none() {
             return output::json(&Scored { index, id: &texts[index].id, score });
         }

@@ -7,7 +7,7 @@ use axum::body::Body as HttpBody;
 use axum::extract::State;
 use axum::response::Response;
 use bilayer_engine::Error as Engine;
-use bilayer_engine::encode::{probabilities, tokens};
+use bilayer_engine::encode::pair::{Relevance, template, tokens};
 use serde_json::{Value, json};
 
 use crate::api::embeddings::{input, texts};
@@ -58,24 +58,24 @@ pub async fn rerank(
     let (body, query, is_tei, documents) = app.translated(body, &[FIELDS], read).await?;
     let loaded = app.models.get(body.text("model")).await?;
     let encoder = scores_of(&loaded)?;
-    if encoder.labels.len() > 1 {
-        return Err(ApiError::not_supported(format!(
+    let relevance = Relevance::of(&encoder.labels).ok_or_else(|| {
+        ApiError::not_supported(format!(
             "{} gives {} scores, none of which is a relevance score; /v1/classify returns them",
             loaded.id(),
             encoder.labels.len()
-        )));
-    }
+        ))
+    })?;
     let inputs = tokenized(&loaded, Some(query), documents.clone()).await?;
     let used: usize = inputs.iter().map(Vec::len).sum();
     let rows = encoder.run(caller.key, inputs, app.config.limits.deadline()).await?;
-    let score = |row: &[f32]| row.first().copied().unwrap_or_default();
-    let mut ranked: Vec<(usize, f32)> = rows.iter().map(|row| score(row)).enumerate().collect();
+    let score = |row: &Vec<f32>| relevance.score(row);
+    let mut ranked: Vec<(usize, f32)> = rows.iter().map(score).enumerate().collect();
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     ranked.truncate(body.count("top_n").unwrap_or(usize::MAX));
     let with_text = body.flag("return_documents") || is_tei && body.flag("return_text");
     let results = ranked.into_iter().map(|(index, score)| {
         let shown = match is_tei && !body.flag("raw_scores") {
-            true => probabilities(&[score])[0],
+            true => relevance.probability(&rows[index]),
             false => score,
         };
         let mut result = match is_tei {
@@ -171,7 +171,7 @@ async fn tokenized(
 /// The tokens of a text, or of a pair.
 fn pair(loaded: &Loaded, text: &str, pair: Option<&str>) -> Result<Vec<u32>, ApiError> {
     let input = bilayer_engine::encode::Input { text, pair };
-    let tokens = tokens(loaded.model.tokenizer(), input)?;
+    let tokens = tokens(loaded.model.tokenizer(), template(&loaded.model), input)?;
     let (count, context) = (tokens.len(), loaded.context);
     if count > context {
         return Err(Engine::TooLong { tokens: count, context }.into());
