@@ -340,6 +340,7 @@ fn small_checkpoints_give_the_rows_and_scores_of_the_original_code() {
     for name in [
         "bert",
         "eurobert",
+        "gemma-embedding",
         "jina-bert",
         "jina-bert-code",
         "jina-bert-reranker",

@@ -275,7 +275,11 @@ impl Model {
     /// Elements of an embedding or of a hidden state.
     pub fn width(&self) -> usize {
         let config = self.model.config();
-        config.encoder.as_ref().and_then(|encoder| encoder.dense).unwrap_or(config.width)
+        config
+            .encoder
+            .as_ref()
+            .and_then(|encoder| encoder.dense.last().copied())
+            .unwrap_or(config.width)
     }
 
     /// Whether the model generates text; an encoder computes embeddings or scores.

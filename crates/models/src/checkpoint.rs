@@ -243,6 +243,11 @@ impl Draft<'_> {
         self.metadata.set(&format!("{}.{name}", self.architecture), value);
     }
 
+    /// Whether the architecture's own key `name` is set.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.metadata.get(&format!("{}.{name}", self.architecture)).is_some()
+    }
+
     /// Adds a tensor that no checkpoint contains.
     pub(crate) fn make(&mut self, name: impl Into<String>, values: Vec<f32>) {
         self.made.push(Made { name: name.into(), values });

@@ -29,8 +29,9 @@ const PER_TOKEN: &str = "classifier.per_token";
 /// The key for labels of which several may hold.
 const MULTI_LABEL: &str = "classifier.multi_label";
 
-/// The key for the elements that the matrix after pooling makes, as in llama.cpp's files of other embedding models.
-pub(crate) const DENSE_WIDTH: &str = "dense_2_feat_out";
+/// The keys for the elements that the matrices after pooling make, as llama.cpp names them and their tensors: by the number of
+/// the Sentence Transformers module, of which the first two are the model and its pooling.
+const DENSE_WIDTHS: [&str; 2] = ["dense_2_feat_out", "dense_3_feat_out"];
 
 /// Suffixes of tensor names that a file may contain and the recorded model does not read: layers below an
 /// absent head, and the heads used only in pretraining.
@@ -72,8 +73,8 @@ pub struct Encoder {
     pub is_causal: bool,
     /// How the rows of a text are pooled.
     pub pooling: Pooling,
-    /// Elements of an embedding, if a matrix after pooling makes them (`Dense` of Sentence Transformers).
-    pub dense: Option<usize>,
+    /// Elements that each matrix after pooling makes (`Dense` of Sentence Transformers); the last ones are the embedding.
+    pub dense: Vec<usize>,
     /// Whether the recording ends in scores. Initially what the metadata implies; corrected once the tensors
     /// are known or when a session requests the embedding below the head.
     pub scores: bool,
@@ -184,7 +185,10 @@ impl Encoder {
                 Some(3) => Pooling::Last,
                 Some(_) => head.pooling,
             },
-            dense: keys.opt_size(DENSE_WIDTH, 1..=limits::WIDTH)?,
+            dense: {
+                let widths = DENSE_WIDTHS.map(|key| keys.opt_size(key, 1..=limits::WIDTH));
+                widths.into_iter().map_while(Result::transpose).collect::<Result<_, _>>()?
+            },
             scores: !given.is_empty() || pooling == Some(RANK),
             head: match given.is_empty() {
                 true => head,
@@ -352,14 +356,17 @@ pub(crate) fn output(
     if encoder.scores {
         return scores(config, &encoder.head, r, hidden);
     }
-    match encoder.dense.filter(|_| encoder.pooling_recorded() != Pooling::None) {
-        Some(dense) => {
-            let matrix = r.matrix("dense_2.weight", dense, config.width)?;
-            let bias = r.optional_vector("dense_2.bias", dense)?;
-            Ok(r.matmul("result_dense", hidden, matrix, bias)) // [R, dense]
-        }
-        None => Ok(hidden),
+    if encoder.pooling_recorded() == Pooling::None {
+        return Ok(hidden);
     }
+    let mut width = config.width;
+    for (number, &dense) in (2..).zip(&encoder.dense) {
+        let matrix = r.matrix(&format!("dense_{number}.weight"), dense, width)?;
+        let bias = r.optional_vector(&format!("dense_{number}.bias"), dense)?;
+        hidden = r.matmul("result_dense", hidden, matrix, bias); // [R, dense]
+        width = dense;
+    }
+    Ok(hidden)
 }
 
 /// The sum of token, token type and position embedding, normalized unless the first layer does so: `[T, width]`.

@@ -5,8 +5,8 @@ use bilayer_graph::{Activation, Pairs};
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Error, Field, Name, Norm, NormAt, QkNorm, Rotary, Scaling,
-    checkpoint, decoder, limits, names, tiny,
+    Architecture, Checkpoint, Config, Draft, Error, Field, Name, Norm, NormAt, QkNorm, Rotary,
+    Scaling, checkpoint, decoder, limits, names, tiny,
 };
 
 /// Layers of the 27B model, whose scores are scaled by `width / heads` instead of the head dimension; files do
@@ -42,48 +42,57 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         ];
         tiny::decoder(NAME, Norm::Rms, &more)
     },
-    names: &[
-        names::ENDS,
-        names::ATTENTION,
-        names::GATED,
-        names::NORMS_AROUND,
-        &[
-            Name::one_more("blk.{}.attn_q_norm", "model.layers.{}.self_attn.q_norm"),
-            Name::one_more("blk.{}.attn_k_norm", "model.layers.{}.self_attn.k_norm"),
-        ],
-    ],
+    names: &[names::ENDS, names::ATTENTION, names::GATED, names::NORMS_AROUND, QK_NORMS],
     ignored: decoder::IGNORED,
     checkpoint: Checkpoint {
         classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
-        activations: &["gelu_pytorch_tanh"],
-        fields: &[
-            checkpoint::SIZES,
-            checkpoint::FEED_FORWARD,
-            checkpoint::RMS,
-            checkpoint::WINDOW,
-            &[
-                Field::maybe_size("attention.sliding_window_pattern", checkpoint::PERIOD),
-                Field::maybe_number("final_logit_softcapping", &["final_logit_softcapping"]),
-            ],
-        ],
+        activations: ACTIVATIONS,
+        fields: FIELDS,
         more: |draft| {
             checkpoint::causal(draft)?;
-            // transformers has the field, but does not apply it.
-            draft.refuse("attn_logit_softcapping", &[], "a cap on the scores of attention")?;
-            checkpoint::scale_of_scores(draft)?;
-            let scaling = format!("{NAME}.rope.scaling.type");
-            if draft.metadata.get(&scaling).is_none() {
-                // A file that does not say so may be one of ollama's.
-                draft.set("rope.scaling.type", "none");
-            }
-            checkpoint::layers_in_turn(draft, PERIOD as u32)
+            self::draft(draft)
         },
     },
 };
 
+/// Norms of the heads of queries and keys.
+pub(crate) const QK_NORMS: &[Name] = &[
+    Name::one_more("blk.{}.attn_q_norm", "model.layers.{}.self_attn.q_norm"),
+    Name::one_more("blk.{}.attn_k_norm", "model.layers.{}.self_attn.k_norm"),
+];
+
+pub(crate) const ACTIVATIONS: &[&str] = &["gelu_pytorch_tanh"];
+
+pub(crate) const FIELDS: &[&[Field]] = &[
+    checkpoint::SIZES,
+    checkpoint::FEED_FORWARD,
+    checkpoint::RMS,
+    checkpoint::WINDOW,
+    &[
+        Field::maybe_size("attention.sliding_window_pattern", checkpoint::PERIOD),
+        Field::maybe_number("final_logit_softcapping", &["final_logit_softcapping"]),
+    ],
+];
+
+/// What a checkpoint says besides the fields and the direction of attention.
+pub(crate) fn draft(draft: &mut Draft<'_>) -> Result<(), Error> {
+    // transformers has the field, but does not apply it.
+    draft.refuse("attn_logit_softcapping", &[], "a cap on the scores of attention")?;
+    checkpoint::scale_of_scores(draft)?;
+    if !draft.has("rope.scaling.type") {
+        // A file that does not say so may be one of ollama's.
+        draft.set("rope.scaling.type", "none");
+    }
+    checkpoint::layers_in_turn(draft, PERIOD as u32)
+}
+
 fn config(metadata: &Metadata) -> Result<Config, Error> {
-    let keys = Keys { metadata, architecture: NAME };
-    let config = Config::read(&keys, Norm::Rms, Some(Pairs::Halves))?;
+    layers(&Keys { metadata, architecture: NAME })
+}
+
+/// The layers by the keys of an architecture.
+pub(crate) fn layers(keys: &Keys<'_>) -> Result<Config, Error> {
+    let config = Config::read(keys, Norm::Rms, Some(Pairs::Halves))?;
     let mut config = Config {
         embedding_scale: Some((config.width as f32).sqrt()),
         activation: Activation::GeluTanh,
@@ -105,9 +114,9 @@ fn config(metadata: &Metadata) -> Result<Config, Error> {
     // The context extension applies to global layers only.
     let base = keys.positive("rope.freq_base_swa")?.unwrap_or(10_000.0);
     let local = |rope| Rotary { base, scaling: Scaling::None, attn_factor: 1.0, ..rope };
-    config.alternate(&keys, PERIOD, config.layers[0].rope.map(local))?;
+    config.alternate(keys, PERIOD, config.layers[0].rope.map(local))?;
     if config.layers.len() == LAYERS_OF_27B {
-        config.scale_by_share(&keys);
+        config.scale_by_share(keys);
     }
     Ok(config)
 }

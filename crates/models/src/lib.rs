@@ -44,6 +44,7 @@ mod gemma;
 mod gemma2;
 mod gemma3;
 mod gemma4;
+mod gemma_embedding;
 mod glm4;
 mod glm4moe;
 mod gpt2;
@@ -134,7 +135,7 @@ pub struct Architecture {
 }
 
 /// All architectures. Tests run more cases for the first one.
-static ARCHITECTURES: [&Architecture; 49] = [
+static ARCHITECTURES: [&Architecture; 50] = [
     &llama::ARCHITECTURE,
     &cohere2::ARCHITECTURE,
     &command_r::ARCHITECTURE,
@@ -180,6 +181,7 @@ static ARCHITECTURES: [&Architecture; 49] = [
     &starcoder2::ARCHITECTURE,
     &bert::ARCHITECTURE,
     &eurobert::ARCHITECTURE,
+    &gemma_embedding::ARCHITECTURE,
     &jina_bert_v2::ARCHITECTURE,
     &modern_bert::ARCHITECTURE,
     &nomic_bert::ARCHITECTURE,

@@ -402,8 +402,9 @@ pub fn layer_of(checkpoint: &str) -> Option<usize> {
     rest.split('.').next()?.parse().ok()
 }
 
-/// The matrix after pooling; the converter gives it this name, since in checkpoints it is in a file of its own.
-pub(crate) const DENSE: Name = Name::kept("dense_2", "dense_2");
+/// The matrices after pooling; the converter gives them these names, since in checkpoints each is in a file of its own.
+pub(crate) const DENSE: &[Name] =
+    &[Name::kept("dense_2", "dense_2"), Name::kept("dense_3", "dense_3")];
 
 const SUFFIXES: [&str; 2] = [".weight", ".bias"];
 
