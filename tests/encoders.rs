@@ -11,7 +11,7 @@ use bilayer_engine::encode::pair::Relevance;
 use bilayer_engine::encode::{Encoder, Excess, Input, normalize};
 use bilayer_engine::session::{Overlap, Purpose, Session, Settings, Warning};
 use bilayer_engine::{Adapters, Cancel, Error, Model};
-use bilayer_gguf::File;
+use bilayer_gguf::{File, Metadata, NewTensor, to_bytes};
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Backend, Graph};
 use bilayer_models::Pooling;
@@ -390,6 +390,51 @@ fn small_checkpoints_give_the_rows_and_scores_of_the_original_code() {
                 &expected.collect::<Vec<_>>(),
                 &format!("scores of {name} on {device}"),
             );
+        }
+    }
+}
+
+/// A decoder whose file says that tokens see later ones: with the layers of EuroBERT it has EuroBERT's rows.
+#[test]
+fn decoders_that_see_both_sides_are_encoders() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints/eurobert"));
+    let file = checkpoint::gguf(folder);
+    let renamed = |pooling: Option<u32>| {
+        let mut metadata = Metadata::new();
+        for (key, value) in file.metadata().iter() {
+            metadata.set(&key.replace("eurobert.", "qwen2."), value.clone());
+        }
+        metadata.set("general.architecture", "qwen2");
+        if let Some(pooling) = pooling {
+            metadata.set("qwen2.pooling_type", pooling);
+        }
+        let tensors = file.tensors().iter().map(|tensor| {
+            let (layout, bytes) = (tensor.layout(), file.bytes(tensor).to_vec());
+            NewTensor::bytes(tensor.name(), Type::F32, layout.shape(), bytes)
+        });
+        // It has biases besides.
+        let is_biased = |name: &str| {
+            ["q", "k", "v"].iter().any(|x| name.ends_with(&format!("attn_{x}.weight")))
+        };
+        let biased = file.tensors().iter().filter(|tensor| is_biased(tensor.name()));
+        let biases = biased.map(|tensor| {
+            let name = tensor.name().replace(".weight", ".bias");
+            NewTensor::zeros(&name, Type::F32, &tensor.layout().shape()[..1])
+        });
+        let bytes = to_bytes(&metadata, tensors.chain(biases).collect::<Vec<_>>()).unwrap();
+        File::from_bytes("qwen2", bytes).unwrap()
+    };
+    let error = bilayer_models::read(&renamed(None)).unwrap_err().to_string();
+    assert!(error.contains("qwen2.attention.causal"), "{error}");
+    let model = support::model::Model::new(renamed(Some(1)));
+    assert!(model.graph.caches.is_empty() && model.graph.takes_whole_sequences());
+    let model = model.changed(|config| config.encoder.as_mut().unwrap().pooling = Pooling::None);
+    let text = std::fs::read_to_string(folder.join("reference.json")).unwrap();
+    let Small { cases } = serde_json::from_str(&text).unwrap();
+    for (number, case) in cases.iter().enumerate() {
+        for (device, backend) in devices() {
+            let found = packed(&model, backend, &[&case.ids], &|span| span.collect());
+            assert_near(&found, &case.hidden, &format!("text {number} on {device}"));
         }
     }
 }
