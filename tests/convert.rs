@@ -302,15 +302,27 @@ fn decoders_of_sentence_transformers_embed() {
     folder.change("tokenizer.json", |json| {
         json["post_processor"] = serde_json::from_str(BEHIND).unwrap();
     });
+    let prompts =
+        json!({"prompts": {"query": "b ", "document": ""}, "default_prompt_name": "query"});
+    folder.write("config_sentence_transformers.json", &prompts.to_string());
     let plan = Convert::default().plan(folder.path()).unwrap();
     let model = Model::from_bytes("tiny", plan.to_bytes().unwrap()).unwrap();
     let kept = model.config().encoder.as_ref().unwrap();
     assert_eq!((kept.pooling, kept.is_causal, kept.scores), (Pooling::Last, true, false));
     let settings = Settings { placing: Placing::cpu(), ..Settings::default() };
-    let encoder = Encoder::new(&model, settings).unwrap();
+    let mut encoder = Encoder::new(&model, settings).unwrap();
     assert_eq!(encoder.norm(), Norm::P(2));
-    let tokens = encoder.tokens(Input { text: "ab a", pair: None }, Excess::Refuse).unwrap();
-    assert_eq!(tokens.last(), Some(&5));
+    let mut tokens = |name, text| {
+        encoder.set_prompt(name)?;
+        encoder.tokens(Input { text, pair: None }, Excess::Refuse)
+    };
+    let bare = tokens(Some("document"), "b ab a").unwrap();
+    assert_eq!(bare.last(), Some(&5));
+    assert_eq!(tokens(None, "ab a").unwrap(), bare);
+    assert_eq!(tokens(Some("query"), "ab a").unwrap(), bare);
+    assert!(tokens(Some("document"), "ab a").unwrap().len() < bare.len());
+    let error = tokens(Some("passage"), "a").unwrap_err().to_string();
+    assert!(error.contains("passage") && error.contains("query, document"), "{error}");
 }
 
 #[test]

@@ -210,3 +210,42 @@ fn a_unigram_model_takes_texts_and_pairs() {
         assert_eq!(reply.status, status, "{dimensions}: {reply:?}");
     }
 }
+
+/// Texts behind a prompt of the model are the texts with it, however an input gives them.
+#[test]
+fn texts_come_behind_a_prompt_of_the_model() {
+    let place = Place::new();
+    place.file("scorer.gguf", words::scorer("bert", &["a"]));
+    let shown = place.run("embed -m scorer.gguf -ngl 0 --prompt-name query a").json();
+    assert_eq!(
+        shown["embedding"],
+        place.run("embed -m scorer.gguf -ngl 0 -p d\\x20e\\x20a").json()["embedding"]
+    );
+    let refused = place.run("embed -m scorer.gguf -ngl 0 --prompt-name other a");
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(refused.err.contains("prompt-name is other; it must be query"), "{}", refused.err);
+    let server = Server::start_in(place, "-m scorer.gguf -ngl 0 --embedding");
+    let vectors = |body: Value| {
+        let found = server.post("/v1/embeddings", &body).good();
+        let each = found["data"].as_array().unwrap().iter();
+        let vector = |one: &Value| serde_json::from_value::<Vec<f32>>(one["embedding"].clone());
+        each.flat_map(|one| vector(one).unwrap()).collect::<Vec<f32>>()
+    };
+    let expected = vectors(json!({ "input": ["d e a b", "d e c"] }));
+    let parts = json!([{ "type": "text", "text": "c" }]);
+    for input in [
+        json!(["a b", "c"]),
+        json!([{ "prompt_string": "a b" }, "c"]),
+        json!([{ "prompt_string": "a b" }, { "content": parts }]),
+    ] {
+        assert_close(&vectors(json!({ "input": input, "prompt_name": "query" })), &expected);
+    }
+    let alone = vectors(json!({ "input": "a b", "prompt_name": "query" }));
+    assert_close(&alone, &expected[..alone.len()]);
+    let error = server.post("/v1/embeddings", &json!({ "input": "a", "prompt_name": "other" }));
+    assert_eq!(
+        (error.status, &error.json()["error"]["param"]),
+        (400, &json!("prompt_name")),
+        "{error:?}"
+    );
+}

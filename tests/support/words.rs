@@ -68,6 +68,9 @@ pub fn scorer(architecture: &str, labels: &[&str]) -> SharedBytes {
     let letters = ('!'..).map(|letter| format!("\u{2581}{letter}"));
     let tokens: Strings = special.into_iter().chain(letters).take(vocab).collect();
     let types: Vec<i32> = (0..vocab).map(|id| if id < 3 { CONTROL } else { NORMAL }).collect();
+    let [name, prompt] = ["query", "d e "].map(|text| [text].into_iter().collect::<Strings>());
+    metadata.set(&format!("{architecture}.prompt.names"), name);
+    metadata.set(&format!("{architecture}.prompt.texts"), prompt);
     metadata.set("general.name", "scorer");
     metadata.set("tokenizer.ggml.model", "bert");
     metadata.set("tokenizer.ggml.tokens", tokens);

@@ -80,6 +80,15 @@ impl Model {
         self.norm
     }
 
+    /// Sets the text that [`Model::embed`] and [`Model::route`] put before each of theirs: the model's prompt of that name, such as
+    /// `query`, or its default, which most models do not have.
+    ///
+    /// # Errors
+    /// The model is a decoder or has no such prompt.
+    pub fn set_prompt(&mut self, name: Option<&str>) -> Result<(), Error> {
+        Ok(self.encoder()?.0.set_prompt(name)?)
+    }
+
     /// A vector for each text, `[width]` f32: of length 1 unless the checkpoint has no `Normalize` module or
     /// [another norm](Model::set_norm) is set.
     ///

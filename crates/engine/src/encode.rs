@@ -9,12 +9,14 @@ pub use bilayer_models::Pooling;
 use bilayer_text::Tokenizer;
 
 use crate::encode::pair::Parts;
+use crate::encode::prompt::Prompts;
 use crate::session::SequenceId;
 use crate::session::{Run, Session, Settings, Wanted};
 use crate::{Cancel, Error, Model};
 
 pub mod extract;
 pub mod pair;
+pub mod prompt;
 pub mod route;
 
 /// An encoder on its devices.
@@ -28,6 +30,9 @@ pub struct Encoder {
     labelling: Labelling,
     /// Most tokens of a text.
     longest: usize,
+    prompts: Prompts,
+    /// The text that comes before each one that is embedded.
+    prompt: String,
     norm: Norm,
     cancel: Cancel,
 }
@@ -85,7 +90,11 @@ impl Encoder {
         let key = |name: &str| format!("{}.{name}", model.config().architecture);
         let longest = metadata.opt_count(&key("max_seq_length")).map_err(Error::File)?;
         let scales = metadata.opt_bool(&key("normalize_embeddings")).map_err(Error::File)?;
+        let prompts = Prompts::read(metadata, model.config().architecture)?;
+        let prompt = prompts.find(None)?.to_owned();
         Ok(Encoder {
+            prompts,
+            prompt,
             longest: longest.map_or(most_tokens, |longest| longest.min(most_tokens)),
             norm: if scales == Some(false) { Norm::None } else { Norm::P(2) },
             session,
@@ -110,6 +119,20 @@ impl Encoder {
         self.cancel = cancel.clone();
     }
 
+    /// Sets the text that comes before each one that is embedded: the model's prompt of that name, or its default.
+    ///
+    /// # Errors
+    /// The model has no such prompt.
+    pub fn set_prompt(&mut self, name: Option<&str>) -> Result<(), Error> {
+        self.prompt = self.prompts.find(name)?.to_owned();
+        Ok(())
+    }
+
+    /// The model's prompts.
+    pub fn prompts(&self) -> &Prompts {
+        &self.prompts
+    }
+
     /// Whether the work may go on.
     ///
     /// # Errors
@@ -124,6 +147,10 @@ impl Encoder {
     /// The vocabulary cannot express the text; [`Error::TooLong`].
     pub fn tokens(&self, input: Input<'_>, excess: Excess) -> Result<Vec<u32>, Error> {
         let template = pair::template(self.session.model());
+        let prompted = format!("{}{}", self.prompt, input.text);
+        let is_embedded = self.labels.is_empty() && input.pair.is_none();
+        let text = if is_embedded { &prompted } else { input.text };
+        let input = Input { text, ..input };
         let Parts { mut ids, before, after } = Parts::new(&self.tokenizer, template, input)?;
         let (tokens, context) = (ids.len(), self.longest);
         if tokens > context {

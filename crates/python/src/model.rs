@@ -84,21 +84,25 @@ impl Model {
         Answer::begin(py, &self.0, asked.request(py)?)
     }
 
-    /// A vector for each text, [texts, width], scaled as a number of a norm says or else the checkpoint.
-    #[pyo3(signature = (texts, truncate, norm))]
+    /// A vector for each text behind the prompt of a name, [texts, width], scaled as a number of a norm says or else the
+    /// checkpoint.
+    #[pyo3(signature = (texts, truncate, norm, prompt_name))]
     fn embed(
         &self,
         py: Python<'_>,
         texts: Vec<String>,
         truncate: Truncate,
         norm: Option<i64>,
+        prompt_name: Option<String>,
     ) -> PyResult<Array> {
         self.call(py, move |model| {
             model.set_excess(truncate.excess());
+            model.set_prompt(prompt_name.as_deref())?;
             let usual = model.norm();
             model.set_norm(norm.map_or(usual, Norm::numbered));
             let vectors = model.embed(&texts);
             model.set_norm(usual);
+            model.set_prompt(None)?;
             let vectors = vectors?;
             let width = vectors.first().map_or(model.width(), Vec::len);
             Ok(Array { shape: vec![vectors.len(), width], data: vectors.concat() })

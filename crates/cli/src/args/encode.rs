@@ -14,6 +14,9 @@ pub struct Embed {
     /// Pooling: none, mean, cls, last [default: the model's own]
     #[arg(long, value_name = "HOW", value_enum)]
     pub pooling: Option<PoolingArg>,
+    /// The model's prompt that comes before every text, such as `query` [default: the one that the model names, or none]
+    #[arg(long, value_name = "NAME")]
+    pub prompt_name: Option<String>,
     /// Scale every vector: 2 to length 1, 1 to a sum of absolute values of 1, 0 to a largest of 32760, any other P to a
     /// P-norm of 1, -1 not at all [default: 2, or -1 if the checkpoint had no module for it]
     #[arg(long, value_name = "P", env = "LLAMA_ARG_EMBD_NORMALIZE")]

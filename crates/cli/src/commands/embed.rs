@@ -38,6 +38,7 @@ pub fn execute(args: &Embed) -> Result<u8, Failure> {
     });
     let pooling = pooling.transpose()?;
     let mut encoder = encode::encoder(&args.model, Purpose::Embed(pooling))?;
+    encoder.set_prompt(args.prompt_name.as_deref())?;
     let width = encoder.session().width();
     let is_pooled = encoder.is_pooled();
     let job = Job { texts: &texts, query: None, excess: args.texts.excess() };

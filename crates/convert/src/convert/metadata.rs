@@ -173,7 +173,7 @@ pub(super) fn templates(templates: Vec<(Option<String>, String)>, metadata: &mut
     }
 }
 
-/// Pooling, scaling and longest text, if the folder is a Sentence Transformers model.
+/// Pooling, scaling, prompts and longest text, if the folder is a Sentence Transformers model.
 pub(super) fn sentence_transformer(
     checkpoint: &Checkpoint,
     architecture: &str,
@@ -228,6 +228,18 @@ pub(super) fn sentence_transformer(
             let size = size.ok_or_else(|| checkpoint.wrong(&file, &reason))?;
             metadata.set(&format!("{architecture}.{stem}_{key}"), size);
         }
+    }
+    let texts = checkpoint.json("config_sentence_transformers.json")?.unwrap_or_default();
+    let prompts = texts["prompts"].as_object().into_iter().flatten();
+    let prompts = prompts.filter_map(|(name, text)| Some((name.as_str(), text.as_str()?)));
+    let (names, prompts): (Vec<&str>, Vec<&str>) = prompts.unzip();
+    if !names.is_empty() {
+        let list = |texts: Vec<&str>| texts.into_iter().collect::<Strings>();
+        metadata.set(&format!("{architecture}.prompt.names"), list(names));
+        metadata.set(&format!("{architecture}.prompt.texts"), list(prompts));
+    }
+    if let Some(name) = texts["default_prompt_name"].as_str() {
+        metadata.set(&format!("{architecture}.prompt.default"), name);
     }
     let limits = checkpoint.json("sentence_bert_config.json")?.unwrap_or_default();
     let longest = limits["max_seq_length"].as_u64().and_then(|length| u32::try_from(length).ok());

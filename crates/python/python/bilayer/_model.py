@@ -516,7 +516,12 @@ class Bilayer:
     # Encoders.
 
     def embed(
-        self, texts: Sequence[str], *, truncate: bool = False, normalize: bool | int | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        truncate: bool = False,
+        normalize: bool | int | None = None,
+        prompt_name: str | None = None,
     ) -> NDArray[np.float32]:
         """Compute a vector for each text, of length 1 unless the checkpoint has no ``Normalize`` module.
 
@@ -528,6 +533,8 @@ class Bilayer:
             Cut texts that are longer than the context instead of refusing them.
         normalize : bool or int, optional
             True scales vectors to length 1, False leaves them as they are; a number is that of ``--embd-normalize``.
+        prompt_name : str, optional
+            The model's prompt that comes before every text, such as ``"query"``; the one that the model names, or none, if not given.
 
         Returns
         -------
@@ -535,7 +542,8 @@ class Bilayer:
         """
         norm = {True: 2, False: -1}[normalize] if isinstance(normalize, bool) else normalize
         norm = None if norm is None else _whole(norm, "normalize", -1, 2**31 - 1)
-        return _array(self._native.embed(_texts(texts, "texts"), truncate, norm))
+        name = None if prompt_name is None else _text(prompt_name, "prompt_name")
+        return _array(self._native.embed(_texts(texts, "texts"), truncate, norm, name))
 
     def rerank(
         self, query: str, documents: Sequence[str], *, truncate: bool = False

@@ -1,5 +1,7 @@
 //! `/v1/embeddings`, and llama-server's `/embedding`.
 
+use std::borrow::Cow;
+
 use axum::Extension;
 use axum::body::Body as HttpBody;
 use axum::extract::State;
@@ -37,6 +39,11 @@ pub const FIELDS: &[Field] = &[
         "embd_normalize",
         Accepts::Integer(-1, 1 << 16),
         "P-norm of 1; 0 makes the largest value 32760, -1 keeps vectors as computed. 2 by default, or as the model says.",
+    ),
+    Field::new(
+        "prompt_name",
+        Accepts::Text(512),
+        "The model's prompt that comes before every text, such as `query`; by default the one that the model names, or none.",
     ),
     Field::new(
         "truncate",
@@ -120,8 +127,10 @@ async fn read(
     }
     blocking::run("tokenizing", move || {
         let mut body = body;
-        let given = given(&body)?;
-        let mut inputs = prompt::prompts(&loaded.model, given, READING)?;
+        let prompt = loaded.encoder()?.prompts.find(body.text("prompt_name"));
+        let prompt = prompt.map_err(|error| ApiError::field("prompt_name", error))?;
+        let given = prompted(given(&body)?, prompt);
+        let mut inputs = prompt::prompts(&loaded.model, &given, READING)?;
         for input in &mut inputs {
             if input.is_empty() {
                 return Err(ApiError::field("input", "has no tokens"));
@@ -132,6 +141,30 @@ async fn read(
         Ok((body, loaded, inputs))
     })
     .await?
+}
+
+/// The inputs with a text before each of those that are texts.
+fn prompted<'b>(given: &'b Value, prompt: &str) -> Cow<'b, Value> {
+    let one = |value: &Value| match value {
+        Value::String(text) => Value::String(format!("{prompt}{text}")),
+        Value::Object(object) => {
+            let mut object = object.clone();
+            if let Some(Value::String(text)) = object.get_mut("prompt_string") {
+                text.insert_str(0, prompt);
+            } else if let Some(Value::Array(parts)) = object.get_mut("content") {
+                parts.insert(0, json!({ "type": "text", "text": prompt }));
+            }
+            Value::Object(object)
+        }
+        other => other.clone(),
+    };
+    match given {
+        _ if prompt.is_empty() => Cow::Borrowed(given),
+        Value::Array(list) if !list.iter().any(Value::is_number) => {
+            Cow::Owned(list.iter().map(one).collect())
+        }
+        one_alone => Cow::Owned(one(one_alone)),
+    }
 }
 
 /// The inputs as they are given.

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
+use bilayer_engine::encode::prompt::Prompts;
 use bilayer_engine::encode::{Encoder, Labelling, Norm};
 use bilayer_engine::requests::KeyId;
 use bilayer_engine::{Error, Model, chat_templates};
@@ -67,6 +68,8 @@ pub struct EncoderHandle {
     pub width: usize,
     /// How rows are scaled unless a request says otherwise.
     pub norm: Norm,
+    /// What may come before the texts that are embedded.
+    pub prompts: Prompts,
     /// Names of the scores; empty if rows are embeddings.
     pub labels: Vec<String>,
     /// Which labels of a text may hold together.
@@ -151,7 +154,7 @@ impl Loaded {
             let encoder = Encoder::over(session).map_err(failed)?;
             let (is_pooled, labels) = (encoder.is_pooled(), encoder.labels().to_vec());
             let (norm, labels_tokens) = (encoder.norm(), encoder.labels_tokens());
-            let labelling = encoder.labelling();
+            let (labelling, prompts) = (encoder.labelling(), encoder.prompts().clone());
             context = encoder.longest();
             let requests = config.executor.waiting;
             let worker = EncoderWorker::start(encoder, requests, metrics.clone(), place);
@@ -161,6 +164,7 @@ impl Loaded {
                 is_pooled,
                 width,
                 norm,
+                prompts,
                 labels,
                 labelling,
                 scores,
