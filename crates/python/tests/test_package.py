@@ -98,6 +98,12 @@ def test_embeddings_are_those_of_the_command(encoder):
     assert not np.allclose(np.linalg.norm(raw, axis=1), 1, atol=1e-2)
     assert np.abs(encoder.embed(texts, normalize=True) - rows).max() < 1e-6
     assert encoder.embed([]).shape[0] == 0
+    with pytest.raises(bilayer.UsageError, match="prompt"):
+        encoder.embed(texts, prompt_name="absent")
+    decoder = bilayer.Bilayer(DEMO, pooling="last")
+    vectors = decoder.embed(texts)
+    assert vectors.shape == (len(texts), decoder.width)
+    assert np.abs((vectors**2).sum(axis=1) - 1).max() < 1e-5
     with pytest.raises(bilayer.MemoryExceededError, match="longer than the context"):
         encoder.embed(["a " * 9000])
     assert encoder.embed(["a " * 9000], truncate=True).shape == (1, encoder.width)
@@ -137,6 +143,11 @@ def test_the_drop_in_embeds(encoder):
             assert np.allclose(np.linalg.norm(unit, axis=1), 1, atol=1e-5)
         assert answer["usage"]["prompt_tokens"] == sum(len(encoder.tokenize(text)) for text in texts)
         assert llama.embed("A cat") == answer["data"][0]["embedding"]
+    with bilayer.Llama(DEMO, embedding=True, pooling_type=3) as llama:
+        expected = bilayer.Bilayer(DEMO, pooling="last").embed(["A cat"], normalize=False)[0]
+        assert np.abs(np.array(llama.embed("A cat")) - expected).max() < 1e-5
+    with pytest.raises(bilayer.UsageError, match="pooling_type"):
+        bilayer.Llama(DEMO, pooling_type=4)
 
 
 def test_a_profile_is_a_table():

@@ -304,8 +304,8 @@ class Bilayer:
     embeddings : bool, default False
         Opens an encoder with a classification head for `embed`.
     pooling : str, optional
-        Opens an encoder for `embed`, with a text's vector made of its tokens' as ``mean``, ``cls`` or ``last`` says, in place
-        of what the file says.
+        Opens a model for `embed`, with a text's vector made of its tokens' as ``mean``, ``cls`` or ``last`` says, in place
+        of what the file says. It makes an encoder of a decoder, too.
     draft_model : str or os.PathLike, optional
         Speculative decoding with a smaller model of the same vocabulary.
     lookup : bool, default False

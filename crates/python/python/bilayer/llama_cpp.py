@@ -86,6 +86,9 @@ _OTHER_FORMATS = {
 }
 _NUMA = {0: "off", 1: "distribute", 3: "off"}
 
+#: Ways of pooling by llama.cpp's numbers.
+_POOLINGS = {-1: None, 1: "mean", 2: "cls", 3: "last"}
+
 #: Arguments of `Llama` that choose how llama.cpp computes, and not what.
 _IGNORED = {
     "split_mode", "main_gpu", "use_mmap", "use_mlock", "n_batch", "n_ubatch", "n_threads_batch", "logits_all",
@@ -97,7 +100,6 @@ _IGNORED = {
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "kv_overrides": (None,),
     "rope_scaling_type": (None, -1),
-    "pooling_type": (None, -1),
     # LangChain passes the second of these for every model; the model's own base and scale count.
     "rope_freq_base": (0, 10000),
     "rope_freq_scale": (0, 1),
@@ -204,6 +206,9 @@ class Llama(StateMethods):
         Tokens that the penalties of repetition see.
     embedding : bool, default False
         Opens an encoder for embeddings.
+    pooling_type : int, default -1
+        How a text's vector is made of its tokens': the mean (1), the first (2) or the last (3), which makes an encoder of a decoder,
+        too; or as the file says (-1).
     numa : bool or int, default False
         Whether threads and weights are divided among NUMA nodes; 3, the binding by numactl, is always respected.
     chat_format : str, optional
@@ -224,6 +229,7 @@ class Llama(StateMethods):
         n_threads: int | None = None,
         last_n_tokens_size: int = 64,
         embedding: bool = False,
+        pooling_type: int = -1,
         numa: bool | int = False,
         type_k: int | None = None,
         type_v: int | None = None,
@@ -238,6 +244,9 @@ class Llama(StateMethods):
         if type_k not in _CACHE_TYPES or _CACHE_TYPES[type_k] != _CACHE_TYPES.get(type_v):
             known = ", ".join(f"{number} ({name})" for number, name in _CACHE_TYPES.items() if number is not None)
             raise UsageError(f"type_k is {type_k} and type_v is {type_v}; both must be the same of {known}", 2)
+        if pooling_type not in _POOLINGS:
+            known = "-1 (as the file says), 1 (mean), 2 (cls) or 3 (last)"
+            raise UsageError(f"pooling_type is {pooling_type!r}; it must be {known}", 2)
         if numa not in _NUMA:
             raise UsageError(f"numa is {numa!r}; it must be False (0), True (1) or 3 (bound by numactl)", 2)
         if chat_format in _OTHER_FORMATS:
@@ -256,6 +265,7 @@ class Llama(StateMethods):
             numa=_NUMA[numa],
             cache_type=_CACHE_TYPES[type_k],
             embeddings=embedding,
+            pooling=_POOLINGS[pooling_type],
             chat_template=_FORMATS.get(chat_format, chat_format),
         )
         self._clear()
