@@ -319,6 +319,7 @@ fn inspect_lists_metadata_and_tensors() {
         "version",
         "parameters",
         "bytes",
+        "gives",
         "sha256",
         "metadata",
         "tensors",
@@ -356,6 +357,15 @@ fn inspect_lists_metadata_and_tensors() {
     // The summary comes first.
     let summary: Vec<&str> = listing.lines().take_while(|line| !line.is_empty()).collect();
     assert!(summary.len() < 10 && summary.contains(&"runs: yes"), "{listing}");
+    assert!(summary.contains(&"gives         text"), "{listing}");
+    for (name, bytes, gives) in [
+        ("scorer.gguf", words::scorer("bert", &["good", "bad"]), "scores: good, bad"),
+        ("reranker.gguf", words::reranker("{query} {document}"), "scores: yes, no"),
+        ("embedder.gguf", words::tiny_of("nomic-bert"), "embeddings, the mean of a text's rows"),
+    ] {
+        place.file(name, bytes);
+        assert_eq!(place.run(&format!("inspect --json {name}")).json()["gives"], gives);
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bilayer_gguf::{Array, File, Value};
+use bilayer_models::Pooling;
 use bilayer_text::hash::hex;
 use serde::Serialize;
 use serde_json::json;
@@ -18,6 +19,9 @@ struct Document {
     version: u32,
     parameters: u64,
     bytes: u64,
+    /// What comes out, if it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gives: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sha256: Option<String>,
     metadata: serde_json::Map<String, serde_json::Value>,
@@ -46,6 +50,7 @@ pub fn execute(args: &Inspect) -> Result<u8, Failure> {
         version: file.version(),
         parameters: file.tensors().iter().map(|t| t.layout().elements()).sum(),
         bytes: file.file_bytes(),
+        gives: gives(&file),
         sha256: if args.hash { Some(hash(&file)?) } else { None },
         metadata: file.metadata().iter().map(|(k, v)| (k.to_owned(), value(v))).collect(),
         tensors: file.tensors().iter().map(tensor).collect(),
@@ -57,6 +62,21 @@ pub fn execute(args: &Inspect) -> Result<u8, Failure> {
         output::text(&listing(&file, &document))?;
     }
     Ok(if document.problems.is_empty() { 0 } else { BAD_MODEL })
+}
+
+/// What the model of a file computes.
+fn gives(file: &File) -> Option<String> {
+    let (config, _) = bilayer_models::read(file).ok()?;
+    Some(match config.encoder {
+        None => "text".to_owned(),
+        Some(encoder) if encoder.scores => format!("scores: {}", encoder.head.labels.join(", ")),
+        Some(encoder) => match encoder.pooling {
+            Pooling::None => "embeddings of tokens".to_owned(),
+            Pooling::Mean => "embeddings, the mean of a text's rows".to_owned(),
+            Pooling::Cls => "embeddings, the first of a text's rows".to_owned(),
+            Pooling::Last => "embeddings, the last of a text's rows".to_owned(),
+        },
+    })
 }
 
 fn tensor(tensor: &bilayer_gguf::Tensor) -> Tensor {
@@ -113,6 +133,8 @@ fn summary(file: &File, document: &Document) -> Vec<String> {
         format!("chat template {template}"),
         format!("licence       {}", licence.escape_debug()),
     ];
+    let gives = document.gives.iter();
+    lines.extend(gives.map(|gives| format!("gives         {}", gives.escape_debug())));
     lines.extend(document.sha256.iter().map(|hash| format!("sha256        {hash}")));
     lines.push(format!("GGUF version  {}", document.version));
     let runs = if document.problems.is_empty() { "yes" } else { "no" };
