@@ -231,6 +231,7 @@ const TOLD: &[[&str; 5]] = &[
     ["tokenizer.json", "post_processor", TEMPLATE, "tokenizer.ggml.add_bos_token", "true"],
     ["tokenizer.json", "post_processor", TEMPLATE, "tokenizer.ggml.add_eos_token", "false"],
     ["tokenizer.json", "post_processor", BEHIND, "tokenizer.ggml.eos_token_id", "5"],
+    ["config.json", "is_causal", "null", "llama.attention.causal", "null"],
     ["tokenizer.json", "post_processor", BEHIND, "tokenizer.ggml.eot_token_id", "4"],
     ["tokenizer.json", "post_processor", BEHIND, "tokenizer.ggml.add_eos_token", "true"],
     ["tokenizer.json", "post_processor", BEHIND, "tokenizer.ggml.add_bos_token", "false"],
@@ -305,6 +306,21 @@ fn decoders_of_sentence_transformers_embed() {
     let prompts =
         json!({"prompts": {"query": "b ", "document": ""}, "default_prompt_name": "query"});
     folder.write("config_sentence_transformers.json", &prompts.to_string());
+    // The code of some lets tokens see later ones, and has the class of a model without a head.
+    folder.change("config.json", |json| json["architectures"] = json!(["LlamaModel"]));
+    let both = Folder::tiny();
+    for file in ["modules.json", "pool/config.json"] {
+        let _ = std::fs::create_dir(both.path().join("pool"));
+        std::fs::copy(folder.path().join(file), both.path().join(file)).unwrap();
+    }
+    both.change("config.json", |json| json["is_causal"] = json!(false));
+    let seen = Convert::default().plan(both.path()).unwrap().to_bytes().unwrap();
+    let seen = Model::from_bytes("both", seen).unwrap();
+    assert!(!seen.config().encoder.as_ref().unwrap().is_causal);
+    let bare = Folder::tiny();
+    bare.change("config.json", |json| json["architectures"] = json!(["LlamaModel"]));
+    let error = Convert::default().plan(bare.path()).map(drop).unwrap_err().to_string();
+    assert!(error.contains("LlamaModel has no head"), "{error}");
     let plan = Convert::default().plan(folder.path()).unwrap();
     let model = Model::from_bytes("tiny", plan.to_bytes().unwrap()).unwrap();
     let kept = model.config().encoder.as_ref().unwrap();

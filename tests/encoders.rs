@@ -11,7 +11,7 @@ use bilayer_engine::encode::pair::Relevance;
 use bilayer_engine::encode::{Encoder, Excess, Input, normalize};
 use bilayer_engine::session::{Overlap, Purpose, Session, Settings, Warning};
 use bilayer_engine::{Adapters, Cancel, Error, Model};
-use bilayer_gguf::{File, Metadata, NewTensor, to_bytes};
+use bilayer_gguf::{File, Metadata, MetadataOverride, NewTensor, to_bytes};
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{Backend, Graph};
 use bilayer_models::Pooling;
@@ -764,13 +764,13 @@ fn normalization_keeps_the_direction() {
 fn pairs_of_a_reranker_are_in_its_template() {
     let template = "a {query}: {document}!</s>b<s>";
     let model = Model::from_bytes("reranker", words::reranker(template)).unwrap();
-    let own = Settings {
+    let own = || Settings {
         ctx_size: Some(24),
         cache_type_k: Type::F32,
         cache_type_v: Type::F32,
         ..settings(Purpose::Score)
     };
-    let encoder = alone(&model, cpu(), own);
+    let encoder = alone(&model, cpu(), own());
     let spelled = |text: &str| {
         let options = Encode { add_special: false, parse_special: true };
         model.tokenizer().encode(text, options).unwrap()
@@ -784,11 +784,27 @@ fn pairs_of_a_reranker_are_in_its_template() {
     // Of a text alone nothing is in the template.
     let alone = encoder.tokens(text("c d"), Excess::Refuse).unwrap();
     assert_eq!(model.tokenizer().decode(&alone), "c d");
-    let whole = spelled("a c d: e!</s>b<s>");
-    let cut = tokens("c d", &longer).unwrap();
-    let end = whole.len() - 4;
-    assert_eq!((cut.len(), &cut[..9]), (24, &whole[..9]));
-    assert_eq!(cut[20..], whole[end..]);
+    // What the template has behind the document is left, and the query wherever it is.
+    for (template, begins, ends) in [
+        (template, "a c d: eee", "!</s> b<s>"),
+        ("{document} of {query}</s>", "eee", " of c d</s>"),
+        ("<s>{query} {query}: {document} it?", "<s> c d c d: eee", " it?"),
+    ] {
+        let model = Model::from_bytes("reranker", words::reranker(template)).unwrap();
+        let encoder = self::alone(&model, cpu(), own());
+        let input = Input { text: "c d", pair: Some(&longer) };
+        let cut = encoder.tokens(input, Excess::Truncate).unwrap();
+        let piece = |&id: &u32| model.tokenizer().piece(id).unwrap();
+        let shown = String::from_utf8(cut.iter().flat_map(piece).copied().collect()).unwrap();
+        let shown = shown.trim_start();
+        assert!(shown.starts_with(begins) && shown.ends_with(ends), "{template}: {shown}");
+        assert_eq!(cut.len(), 24, "{template}");
+    }
+    for template in ["{query}", "{document} {document} {query}", ""] {
+        let model = Model::from_bytes("reranker", words::reranker(template)).unwrap();
+        let error = Encoder::new(&model, own()).map(drop).unwrap_err().to_string();
+        assert!(error.contains("tokenizer.chat_template.rerank"), "{error}");
+    }
     let refused = tokens(&long, "e").unwrap_err();
     assert!(matches!(refused, Error::TooLong { .. }), "{refused}");
 
@@ -880,4 +896,33 @@ fn decoders_embed_alike_everywhere() {
             }
         }
     }
+}
+
+/// A text without tokens is an error before any step, and a long one ends when its client no longer waits.
+#[test]
+fn texts_without_tokens_and_without_a_reader_end() {
+    let key =
+        [Pooling::Last.of_decoder(), MetadataOverride::new("tokenizer.ggml.add_bos_token", false)];
+    let file = File::from_bytes("llama", words::tiny(Type::F32, 1)).unwrap();
+    let model = Model::adapted(file, &key, Adapters::default()).unwrap();
+    let own = Settings { ubatch_size: 16, ..settings(Purpose::Embed(None)) };
+    let mut encoder = alone(&model, cpu(), own);
+    let empty = encoder.tokens(text(""), Excess::Refuse);
+    assert!(matches!(empty, Err(Error::NoTokens)), "{empty:?}");
+    let mut count = 0;
+    let inputs = [vec![], vec![4, 5]].into_iter().map(Ok::<_, Error>);
+    let ran = encoder.run(inputs, &mut |_, _, _| {
+        count += 1;
+        Ok(())
+    });
+    assert!(matches!(ran, Err(Error::NoTokens)) && count == 0, "{ran:?}, {count}");
+    let mut steps = 0;
+    let long = std::iter::once(Ok::<_, Error>(vec![5; 100]));
+    let ended = encoder.run_while(long, &mut |_, _, _| panic!("it has ended"), &mut || {
+        steps += 1;
+        steps < 4
+    });
+    assert!(matches!(ended, Err(Error::Interrupted)) && steps == 4, "{ended:?}, {steps}");
+    let again = rows(&mut encoder, &[text("a b")]);
+    assert_eq!(again[0].len(), model.config().width);
 }

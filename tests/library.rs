@@ -141,6 +141,11 @@ fn vectors_are_scaled_and_pooled_as_asked() {
     // A decoder embeds if it is told how.
     let decoder = || Model::builder(DEMO).gpu_layers(0);
     refused(decoder().open().unwrap().embed(&["a b c"]), "generates text");
+    // One whose file has the key has it replaced.
+    let key = || MetadataOverride::new("{arch}.pooling_type", 3i64);
+    let own = embed(decoder().metadata(key()).open().unwrap());
+    let as_mean = embed(decoder().metadata(key()).pooling(Pooling::Mean).open().unwrap());
+    assert_ne!(own, as_mean);
     let [mean, last] = [Pooling::Mean, Pooling::Last].map(|pooling| {
         let mut model = decoder().pooling(pooling).open().unwrap();
         assert!(!model.generates());
@@ -149,6 +154,7 @@ fn vectors_are_scaled_and_pooled_as_asked() {
     });
     assert!((length(&mean) - 1.0).abs() < 1e-4 && (length(&last) - 1.0).abs() < 1e-4);
     assert_ne!(mean, last);
+    assert_eq!((mean, last), (as_mean, own));
 }
 
 #[test]

@@ -66,7 +66,13 @@ fn rerank_scores_documents_as_the_library_does() {
     let shown = place.run("rerank -m scorer.gguf -ngl 0 --query a b").json();
     let alone = decoder.rerank("a", &["b"]).unwrap();
     assert_close(&[shown["score"].as_f64().unwrap() as f32], &alone);
-    let decoder = Server::start_in(place, "-m scorer.gguf -ngl 0");
+    // The key for pooling is in the file.
+    let pooled = place.run("embed -m scorer.gguf -ngl 0 --pooling mean a").json();
+    assert_eq!(pooled["embedding"].as_array().unwrap().len(), 64);
+    let bare = "--override-kv tokenizer.ggml.add_bos_token=bool:false";
+    let decoder = Server::start_in(place, &format!("-m scorer.gguf -ngl 0 {bare}"));
+    let empty = decoder.post("/v1/classify", &json!({ "input": ["b", ""] }));
+    assert_eq!(empty.status, 400, "{empty:?}");
     for raw in [false, true] {
         let body = json!({ "query": "a b", "texts": documents, "raw_scores": raw });
         let found = decoder.post("/rerank", &body).good();

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use bilayer_engine::encode::{Norm, Pooling};
+use bilayer_engine::encode::{Norm, Pooling, texts_max};
 use bilayer_engine::generate::speculate::{Bounds, DraftModel, Drafter, Lookup, MtpDrafter, weigh};
 use bilayer_engine::placement::target::{self, Candidate, Target, Variant};
 use bilayer_engine::placement::{self, Numa, Placing, Simulation};
@@ -21,9 +21,6 @@ use crate::{Error, Model, Sampling};
 
 /// Rows of logits that a step gives at least: [`Model::logits`] takes so many tokens at a time.
 const LOGITS_ROWS: usize = 16;
-
-/// Texts that an encoder takes in one step.
-const TEXTS: usize = 64;
 
 /// How many layers run on the GPU. The output head counts as one and goes first, then the last layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -567,7 +564,7 @@ impl<'p> Builder<'p> {
                 true if is_encoder => Purpose::Embed(self.pooling),
                 _ => Purpose::Own,
             },
-            sequences: if is_encoder { TEXTS } else { parallel },
+            sequences: if is_encoder { texts_max(model) } else { parallel },
             outputs: (!is_encoder).then_some(parallel.max(LOGITS_ROWS)),
             cache_type_k: self.cache_types[0].0,
             cache_type_v: self.cache_types[1].0,

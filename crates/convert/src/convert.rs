@@ -96,6 +96,13 @@ impl Convert {
         metadata::templates(templates(&checkpoint, &tokenizer_config)?, &mut metadata);
         metadata::sentence_transformer(&checkpoint, architecture.name, &mut metadata)?;
         let config = config(&checkpoint, &metadata)?;
+        let class = checkpoint.settings().0["architectures"][0].as_str().unwrap_or_default();
+        if class.ends_with("Model") && config.encoder.is_none() {
+            let reason = format!(
+                "`architectures`: {class} has no head that generates text, and no modules.json says how its rows are pooled"
+            );
+            return Err(checkpoint.wrong("config.json", &reason));
+        }
         let tensors = Tensors::plan(&checkpoint, architecture, &config, made)?;
         let outtype = self.outtype.unwrap_or_else(|| tensors.usual());
         let mix = Mix::pure(outtype)?;

@@ -49,6 +49,11 @@ pub struct Input<'t> {
 /// Callback with each input's number, tokens and rows.
 pub type Each<'e, E> = dyn FnMut(usize, &[u32], &[f32]) -> Result<(), E> + 'e;
 
+/// Texts of a step, at most. A model with recurrent layers has memory for the states of each.
+pub fn texts_max(model: &Model) -> usize {
+    if model.graph().states.is_empty() { 64 } else { 8 }
+}
+
 /// What to do with a text longer than the context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Excess {
@@ -90,6 +95,7 @@ impl Encoder {
         let key = |name: &str| format!("{}.{name}", model.config().architecture);
         let longest = metadata.opt_count(&key("max_seq_length")).map_err(Error::File)?;
         let scales = metadata.opt_bool(&key("normalize_embeddings")).map_err(Error::File)?;
+        pair::template(&model)?;
         let prompts = Prompts::read(metadata, model.config().architecture)?;
         let prompt = prompts.find(None)?.to_owned();
         Ok(Encoder {
@@ -144,9 +150,9 @@ impl Encoder {
     /// The tokens of an input, including special tokens around it.
     ///
     /// # Errors
-    /// The vocabulary cannot express the text; [`Error::TooLong`].
+    /// The vocabulary cannot express the text; [`Error::TooLong`], [`Error::NoTokens`].
     pub fn tokens(&self, input: Input<'_>, excess: Excess) -> Result<Vec<u32>, Error> {
-        let template = pair::template(self.session.model());
+        let template = pair::template(self.session.model())?;
         let prompted = format!("{}{}", self.prompt, input.text);
         let is_embedded = self.labels.is_empty() && input.pair.is_none();
         let text = if is_embedded { &prompted } else { input.text };
@@ -155,11 +161,15 @@ impl Encoder {
         let (tokens, context) = (ids.len(), self.longest);
         if tokens > context {
             // Of a pair the second text is cut, of which something must be left.
-            let is_fixed = input.pair.is_some() && before + after >= context;
-            if excess == Excess::Refuse || is_fixed || after > context {
+            let is_fixed = input.pair.is_some() && before + after.len() >= context;
+            if excess == Excess::Refuse || is_fixed || after.len() > context {
                 return Err(Error::TooLong { tokens, context });
             }
-            ids.drain(context - after..tokens - after);
+            ids.truncate(context - after.len());
+            ids.extend(after);
+        }
+        if ids.is_empty() && self.is_pooled() {
+            return Err(Error::NoTokens);
         }
         Ok(ids)
     }
@@ -168,19 +178,35 @@ impl Encoder {
     /// width]` in order: one row, or one per token without pooling.
     ///
     /// # Errors
-    /// Errors of `inputs` or `each`; those of [`Session::step`]; [`Error::Interrupted`], before a step.
+    /// Errors of `inputs` or `each`; [`Error::NoTokens`]; those of [`Session::step`]; [`Error::Interrupted`], before a step.
     pub fn run<E: From<Error>>(
         &mut self,
         inputs: impl Iterator<Item = Result<Vec<u32>, E>>,
         each: &mut Each<'_, E>,
+    ) -> Result<(), E> {
+        self.run_while(inputs, each, &mut || true)
+    }
+
+    /// Like [`Encoder::run`], while `goes_on`, which is asked before every step.
+    ///
+    /// # Errors
+    /// As there; [`Error::Interrupted`] if the work shall not go on.
+    pub fn run_while<E: From<Error>>(
+        &mut self,
+        inputs: impl Iterator<Item = Result<Vec<u32>, E>>,
+        each: &mut Each<'_, E>,
+        goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<(), E> {
         let (most, tokens_max) = self.step_limits();
         let mut batch: Vec<Vec<u32>> = Vec::with_capacity(most);
         let (mut done, mut tokens) = (0, 0);
         for input in inputs {
             let input = input?;
+            if input.is_empty() && self.is_pooled() {
+                return Err(Error::NoTokens.into());
+            }
             if batch.len() == most || tokens + input.len() > tokens_max {
-                self.step(&batch, done, each)?;
+                self.step((&batch, done), each, goes_on)?;
                 done += batch.len();
                 batch.clear();
                 tokens = 0;
@@ -188,20 +214,23 @@ impl Encoder {
             tokens += input.len();
             batch.push(input);
         }
-        self.step(&batch, done, each)
+        self.step((&batch, done), each, goes_on)
     }
 
-    /// Runs some inputs in one step.
+    /// Runs some inputs, the first of which has that number, in one step, or one that is longer in several.
     fn step<E: From<Error>>(
         &mut self,
-        batch: &[Vec<u32>],
-        first: usize,
+        (batch, first): (&[Vec<u32>], usize),
         each: &mut Each<'_, E>,
+        goes_on: &mut dyn FnMut() -> bool,
     ) -> Result<(), E> {
         if batch.is_empty() {
             return Ok(());
         }
         self.check_cancel()?;
+        if !goes_on() {
+            return Err(Error::Interrupted.into());
+        }
         let Encoder { session, sequences, wanted, .. } = self;
         for &sequence in sequences.iter() {
             session.truncate(sequence, 0);
@@ -210,7 +239,8 @@ impl Encoder {
             && text.len() > session.limits().tokens
         {
             let cancel = self.cancel.clone();
-            let row = session.prefill(sequence, text, &mut |_| !cancel.is_cancelled())?;
+            let mut each_step = |_| !cancel.is_cancelled() && goes_on();
+            let row = session.prefill(sequence, text, &mut each_step)?;
             return each(first, text, row.ok_or(Error::Interrupted)?);
         }
         let runs = sequences.iter().zip(batch);

@@ -72,6 +72,9 @@ pub enum Error {
         /// The model.
         name: String,
     },
+    /// An encoder needs a row to pool.
+    #[error("a text has no tokens, of which there must be one for a vector or a score")]
+    NoTokens,
     /// A decoder is required, but the model is an encoder.
     #[error(
         "{name} is an encoder, which generates no text; `embed`, `rerank`, `classify` and `extract` are made for it"

@@ -365,6 +365,10 @@ pub fn draft(
     }
     checkpoint.fields.iter().copied().flatten().try_for_each(|field| draft.field(field))?;
     (checkpoint.more)(&mut draft)?;
+    // Of decoders made into embedding models, whose code has no class of its own.
+    if draft.settings.0["is_causal"] == false {
+        draft.set("attention.causal", false);
+    }
     Ok((draft.metadata, draft.made))
 }
 

@@ -115,7 +115,7 @@ impl Pooling {
     /// number of their own: the session says that none are.
     pub fn of_decoder(self) -> MetadataOverride {
         let number = match self {
-            Pooling::None | Pooling::Mean => 1u32,
+            Pooling::None | Pooling::Mean => 1i64,
             Pooling::Cls => 2,
             Pooling::Last => 3,
         };

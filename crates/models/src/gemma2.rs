@@ -36,7 +36,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     names: &[names::ENDS, names::ATTENTION, names::GATED, names::NORMS_AROUND],
     ignored: decoder::IGNORED,
     checkpoint: Checkpoint {
-        classes: &["Gemma2ForCausalLM"],
+        classes: &["Gemma2ForCausalLM", "Gemma2Model"],
         activations: &["gelu_pytorch_tanh"],
         fields: &[
             checkpoint::SIZES,

@@ -34,7 +34,13 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     ],
     ignored: decoder::IGNORED,
     checkpoint: Checkpoint {
-        classes: &["LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"],
+        classes: &[
+            "LlamaForCausalLM",
+            "MistralForCausalLM",
+            "MixtralForCausalLM",
+            "LlamaModel",
+            "MistralModel",
+        ],
         activations: &["silu"],
         fields: &[
             checkpoint::SIZES,

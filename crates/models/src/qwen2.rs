@@ -17,7 +17,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     names: &[names::ENDS, names::ATTENTION, names::GATED, names::NORMS],
     ignored: decoder::IGNORED,
     checkpoint: Checkpoint {
-        classes: &["Qwen2ForCausalLM"],
+        classes: &["Qwen2ForCausalLM", "Qwen2Model"],
         activations: &["silu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS],
         more: checkpoint::without_window,

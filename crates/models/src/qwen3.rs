@@ -20,7 +20,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
     names: &[names::ENDS, names::ATTENTION, names::QK_NORMS, names::GATED, names::NORMS],
     ignored: decoder::IGNORED,
     checkpoint: Checkpoint {
-        classes: &["Qwen3ForCausalLM"],
+        classes: &["Qwen3ForCausalLM", "Qwen3Model"],
         activations: &["silu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS],
         more: checkpoint::without_window,

@@ -30,6 +30,7 @@ pub struct EncoderWorker {
     commands: Sender<Command>,
     waiting: Arc<Mutex<usize>>,
     waiting_max: usize,
+    shall_end: Arc<AtomicBool>,
     has_ended: Arc<AtomicBool>,
 }
 
@@ -46,11 +47,19 @@ impl EncoderWorker {
         place: Arc<Place>,
     ) -> std::io::Result<EncoderWorker> {
         let (sender, commands) = mpsc::channel();
-        let serving = Serving { encoder, commands, queue: Queue::default(), metrics };
+        let shall_end = Arc::<AtomicBool>::default();
+        let (queue, ends) = (Queue::default(), shall_end.clone());
+        let serving = Serving { encoder, commands, queue, metrics, shall_end: ends };
         let has_ended =
             thread::start("bilayer-encoder", serving, place, Serving::run, Serving::fail)?;
         let waiting_max = requests.max(WAITING_MAX);
-        Ok(EncoderWorker { commands: sender, waiting: Arc::default(), waiting_max, has_ended })
+        Ok(EncoderWorker {
+            commands: sender,
+            waiting: Arc::default(),
+            waiting_max,
+            shall_end,
+            has_ended,
+        })
     }
 
     /// Runs tokenized inputs of a key; the rows come in their order.
@@ -86,6 +95,7 @@ impl EncoderWorker {
 
     /// Ends the thread after its step; the requests that are left fail.
     pub fn stop(&self) {
+        self.shall_end.store(true, Ordering::SeqCst);
         // A thread that has ended needs no command.
         let _ = self.commands.send(Command::Stop);
     }
@@ -113,6 +123,7 @@ struct Serving {
     commands: Receiver<Command>,
     queue: Queue,
     metrics: Arc<Metrics>,
+    shall_end: Arc<AtomicBool>,
 }
 
 impl Serving {
@@ -145,30 +156,40 @@ impl Serving {
     /// One step; if it fails, the inputs of each request again alone, so that only those fail that fail alone.
     fn step(&mut self) {
         let step = self.queue.step(self.encoder.step_limits());
-        if self.compute(&step).is_ok() {
-            return;
+        match self.compute(&step) {
+            // Nobody waits for it any more.
+            Ok(()) | Err(Error::Interrupted) => return,
+            Err(_) => {}
         }
         let mut requests: BTreeMap<u64, Vec<InputId>> = BTreeMap::new();
         for (number, at) in step {
             requests.entry(number).or_default().push((number, at));
         }
         for (number, inputs) in requests {
-            if let Err(error) = self.compute(&inputs) {
-                self.queue.fail(number, error.into());
+            match self.compute(&inputs) {
+                Ok(()) | Err(Error::Interrupted) => {}
+                Err(error) => self.queue.fail(number, error.into()),
             }
         }
     }
 
     /// Computes inputs, which are done if all of them succeed.
     fn compute(&mut self, step: &[InputId]) -> Result<(), Error> {
-        let inputs = step.iter().map(|&id| Ok(self.queue.input(id).to_vec()));
+        let inputs: Vec<Vec<u32>> = step.iter().map(|&id| self.queue.input(id).to_vec()).collect();
+        let inputs = inputs.into_iter().map(Ok);
         let mut outputs = Vec::with_capacity(step.len());
         let mut tokens = 0;
-        self.encoder.run::<Error>(inputs, &mut |_, input, rows| {
-            tokens += input.len();
-            outputs.push(rows.to_vec());
-            Ok(())
-        })?;
+        let Serving { encoder, queue, shall_end, .. } = &mut *self;
+        let is_wanted = || step.iter().any(|&(number, _)| queue.is_wanted(number));
+        encoder.run_while::<Error>(
+            inputs,
+            &mut |_, input, rows| {
+                tokens += input.len();
+                outputs.push(rows.to_vec());
+                Ok(())
+            },
+            &mut || !shall_end.load(Ordering::SeqCst) && is_wanted(),
+        )?;
         self.metrics.encoded(tokens);
         for (&id, rows) in step.iter().zip(outputs) {
             self.queue.done(id, rows);

@@ -164,6 +164,7 @@ impl From<Engine> for ApiError {
                 ApiError::unavailable(error.to_string())
             }
             error @ (Engine::Token { .. }
+            | Engine::NoTokens
             | Engine::Saved { .. }
             | Engine::Setting { .. }
             | Engine::SamplingOptions(_)

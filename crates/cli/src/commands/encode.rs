@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use bilayer_engine::encode::{Each, Encoder, Excess, Input};
+use bilayer_engine::encode::{Each, Encoder, Excess, Input, texts_max};
 use bilayer_engine::session::{Purpose, Settings};
 use serde::Deserialize;
 use serde_json::Value;
@@ -13,9 +13,6 @@ use crate::args::{ModelArgs, TextArgs};
 use crate::demo::Source;
 use crate::failure::Failure;
 use crate::{demo, escapes, output, progress};
-
-/// Maximum texts per step.
-const SEQUENCES: usize = 64;
 
 /// A text with its origin.
 pub struct Given {
@@ -107,7 +104,7 @@ pub fn encoder(args: &ModelArgs, purpose: Purpose) -> Result<Encoder, Failure> {
         _ => None,
     };
     let model = demo::open(&Source { pooling, ..args.source() })?;
-    let settings = Settings { purpose, sequences: SEQUENCES, ..settings::model(args)? };
+    let settings = Settings { purpose, sequences: texts_max(&model), ..settings::model(args)? };
     let encoder = progress::loading(|tell| {
         Encoder::new(&model, Settings { progress: Some(tell), ..settings })
     })?;

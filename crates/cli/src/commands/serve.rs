@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bilayer_engine::encode::texts_max;
 use bilayer_engine::requests::ExecutorSettings;
 use bilayer_engine::session::{Purpose, Session, Settings};
 use bilayer_engine::{Error, Model};
@@ -20,9 +21,6 @@ use crate::{escapes, interrupt, output, trace};
 
 /// Requests that run at once by default.
 const PARALLEL: usize = 8;
-
-/// Texts that an encoder takes in one step.
-const TEXTS: usize = 64;
 
 /// Best tokens of each row that the head's device looks for: enough for top-k and penalties by default.
 const BEST_TOKENS: usize = 128;
@@ -367,8 +365,11 @@ impl Opener {
         };
         let why = format!("{name} generates text, and only encoders make embeddings and scores");
         if self.is_only {
-            let pooling = "--pooling last or mean makes embeddings of its last layer";
-            let (found, expected) = ("given".to_owned(), format!("left out: {why}; {pooling}"));
+            let instead = match flag {
+                "embedding" => "; --pooling last or mean makes embeddings of its last layer",
+                _ => "",
+            };
+            let (found, expected) = ("given".to_owned(), format!("left out: {why}{instead}"));
             return Err(Error::Setting { name: flag, found, expected });
         }
         output::warning(&format!("--{flag} changes nothing for one model: {why}"));
@@ -412,7 +413,7 @@ impl Opener {
                 // A text cannot be longer than the positions that the model has learned.
                 let most = model.config().positions.unwrap_or(usize::MAX);
                 let ctx_size = settings.ctx_size.map(|tokens| tokens.min(most));
-                Settings { purpose, sequences: TEXTS, ctx_size, ..settings }
+                Settings { purpose, sequences: texts_max(model), ctx_size, ..settings }
             }
             None => {
                 settings.ctx_size = Some(context);

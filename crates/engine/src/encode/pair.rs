@@ -24,11 +24,29 @@ pub fn tokens(
     Parts::new(tokenizer, template, input).map(|parts| parts.ids)
 }
 
-/// The template for pairs of a model that scores them; `None` if it has none with both places once.
-pub fn template(model: &Model) -> Option<&str> {
-    model.config().encoder.as_ref().filter(|encoder| encoder.scores)?;
-    let found = model.file().metadata().opt_str("tokenizer.chat_template.rerank").ok().flatten();
-    found.filter(|text| PLACES.iter().all(|place| text.matches(place).count() == 1))
+/// The template for pairs of a model that scores them, if it has one.
+///
+/// # Errors
+/// It lacks a place, or has that of the document, which may be cut, more than once.
+pub fn template(model: &Model) -> Result<Option<&str>, Error> {
+    const KEY: &str = "tokenizer.chat_template.rerank";
+    if !model.config().encoder.as_ref().is_some_and(|encoder| encoder.scores) {
+        return Ok(None);
+    }
+    let Some(text) = model.file().metadata().opt_str(KEY).map_err(Error::File)? else {
+        return Ok(None);
+    };
+    let [queries, documents] = PLACES.map(|place| text.matches(place).count());
+    if queries == 0 || documents != 1 {
+        return Err(Error::Setting {
+            name: KEY,
+            found: format!(
+                "a text with {queries} times {{query}} and {documents} times {{document}}"
+            ),
+            expected: "one with {query}, and once {document}".to_owned(),
+        });
+    }
+    Ok(Some(text))
 }
 
 /// The tokens of an input.
@@ -36,8 +54,8 @@ pub(super) struct Parts {
     pub ids: Vec<u32>,
     /// How many there are before the text that may be cut: a single one, or the second of a pair.
     pub before: usize,
-    /// How many there are behind it.
-    pub after: usize,
+    /// Those behind it, if it is cut.
+    pub after: Vec<u32>,
 }
 
 impl Parts {
@@ -59,7 +77,7 @@ impl Parts {
             ids.extend(tokenizer.encode(second, Encode::default()).map_err(Error::Text)?);
             ids.extend(last);
         }
-        Ok(Parts { ids, before, after: usize::from(last.is_some()) })
+        Ok(Parts { ids, before, after: last.into_iter().collect() })
     }
 }
 
@@ -81,15 +99,26 @@ fn in_template(tokenizer: &Tokenizer, template: &str, texts: [&str; 2]) -> Resul
     let (piece, offset) = document;
     let (through, behind) = pieces.list.split_at(piece + 1);
     let mut ids = encoded(tokenizer, &pieces.list[..piece])?;
-    let mut before = ids.len();
+    let (mut before, mut after) = (ids.len(), Vec::new());
     if let Some(Piece::Text(text)) = through.last() {
-        let encode = |text| tokenizer.encode(text, Encode::default()).map_err(Error::Text);
+        let encode = |text: &str| match text.is_empty() {
+            true => Ok(Vec::new()),
+            false => tokenizer.encode(text, Encode::default()).map_err(Error::Text),
+        };
         before += encode(&text[..offset])?.len();
-        ids.extend(encode(text)?);
+        let (through, rest) = text.split_at(offset + texts[1].len());
+        let (through, all) = (encode(through)?, encode(text)?);
+        // Text alone may get a space before it; a token may join both sides of the place.
+        after = match all.strip_prefix(&*through) {
+            Some(after) => after.to_vec(),
+            None => encode(rest)?,
+        };
+        ids.extend(all);
     }
     let behind = encoded(tokenizer, behind)?;
     ids.extend(&behind);
-    Ok(Parts { ids, before, after: behind.len() })
+    after.extend(behind);
+    Ok(Parts { ids, before, after })
 }
 
 /// A text, or a special token that the template spells.

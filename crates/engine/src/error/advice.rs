@@ -41,6 +41,7 @@ fn exit_code(error: &Error) -> Exit {
         Error::Sampling(_) | Error::Text(_) | Error::Constraint(_) => Exit::Usage,
         Error::Tools(_) | Error::Messages(_) => Exit::Usage,
         Error::Interrupted => Exit::Interrupted,
+        Error::NoTokens => Exit::Usage,
         Error::NoEncoder { .. }
         | Error::NoDecoder { .. }
         | Error::NoHead { .. }

@@ -421,20 +421,20 @@ pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
     let (sequences, mut outputs) = (settings.sequences, settings.sequences);
     let is_decoder = model.config().encoder.is_none();
     let table = context.div_ceil(PAGE_TOKENS);
+    let ubatch = match settings.placing.expert_cache {
+        ExpertCache::Off => settings.ubatch_size,
+        _ => settings.ubatch_size.min(EXPERT_CACHE_ROWS),
+    };
     let (tokens, pages) = match model.config().encoder.clone() {
         None => {
             let pages = settings.kv_tokens.map(|all| all.max(context).div_ceil(PAGE_TOKENS));
-            let ubatch = match settings.placing.expert_cache {
-                ExpertCache::Off => settings.ubatch_size,
-                _ => settings.ubatch_size.min(EXPERT_CACHE_ROWS),
-            };
             (ubatch.min(most).min(STEP_ROWS), pages.unwrap_or(table * sequences))
         }
         // Nothing of an encoder's text is stored for the next, and most encoders need all of it in one step.
         Some(mut encoder) => {
             settings.purpose.apply(&mut encoder);
             let least = if encoder.takes_whole_texts() { context } else { 1 };
-            let tokens = settings.ubatch_size.max(least).min(most).min(STEP_ROWS);
+            let tokens = ubatch.max(least).min(most).min(STEP_ROWS);
             if encoder.pooling_recorded() == Pooling::None {
                 outputs = tokens;
             }
@@ -450,11 +450,10 @@ pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
         page_entries: pages.max(if is_decoder { table * sequences } else { 0 }),
         states: match model.graph().states.is_empty() || settings.purpose == Purpose::Mtp {
             true => 0,
-            // The states before and after a step remain until it is done. Nothing returns to an encoder's.
-            false => {
-                let checkpoints = if is_decoder { settings.checkpoints } else { 0 };
-                open_sequences(settings) + sequences + checkpoints
-            }
+            // The states before and after a step remain until it is done. Of an encoder's texts none is before, but of one that
+            // is longer than a step.
+            false if is_decoder => open_sequences(settings) + sequences + settings.checkpoints,
+            false => open_sequences(settings) + 1,
         },
         key_type: settings.cache_type_k,
         value_type: settings.cache_type_v,

@@ -25,6 +25,12 @@ pub async fn list(State(app): Shared, uri: Uri) -> Result<Response, ApiError> {
 /// `POST /lora-adapters`: sets the strengths for requests without the field `lora`.
 pub async fn set(State(app): Shared, uri: Uri, body: HttpBody) -> Result<Response, ApiError> {
     let list = app.parsed(body, fields::value).await?;
-    changed(&app, &uri).await?.adapters.set(&list)?;
+    let loaded = changed(&app, &uri).await?;
+    if loaded.encoder().is_ok() {
+        return Err(ApiError::not_supported(
+            "adapters of an encoder have the strengths of --lora-scaled; requests cannot change them",
+        ));
+    }
+    loaded.adapters.set(&list)?;
     Ok(json(&json!({ "success": true })))
 }

@@ -10,6 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bilayer_engine::Error as Engine;
 use bilayer_engine::encode::Norm;
+use bilayer_text::Encode;
 use serde_json::{Value, json};
 
 use crate::api::json;
@@ -182,7 +183,11 @@ fn fit(loaded: &Loaded, body: &Body, input: &mut Vec<u32>) -> Result<(), ApiErro
     if !body.flag("truncate") {
         return Err(Engine::TooLong { tokens, context }.into());
     }
-    let last = input.last().copied().filter(|_| loaded.model.tokenizer().adds_eos());
+    // Tokens that were given need not end with the one behind a text.
+    let empty = Encode { add_special: true, parse_special: false };
+    let around = loaded.model.tokenizer().encode("", empty)?;
+    let adds = loaded.model.tokenizer().adds_eos();
+    let last = input.last().copied().filter(|id| adds && around.last() == Some(id));
     input.truncate(context - usize::from(last.is_some()));
     input.extend(last);
     Ok(())

@@ -171,7 +171,10 @@ async fn tokenized(
 /// The tokens of a text, or of a pair.
 fn pair(loaded: &Loaded, text: &str, pair: Option<&str>) -> Result<Vec<u32>, ApiError> {
     let input = bilayer_engine::encode::Input { text, pair };
-    let tokens = tokens(loaded.model.tokenizer(), template(&loaded.model), input)?;
+    let tokens = tokens(loaded.model.tokenizer(), template(&loaded.model)?, input)?;
+    if tokens.is_empty() {
+        return Err(Engine::NoTokens.into());
+    }
     let (count, context) = (tokens.len(), loaded.context);
     if count > context {
         return Err(Engine::TooLong { tokens: count, context }.into());

@@ -1,6 +1,6 @@
 //! The requests that wait for an encoder: keys in turn, of a key its requests in turn, an input at a time.
 //!
-//! So one text waits for about a step, whatever another request has left.
+//! So one text waits for about a step, or for one longer text, whatever another request has left.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -126,6 +126,11 @@ impl Queue {
             }
         }
         step
+    }
+
+    /// Whether somebody waits for a request.
+    pub fn is_wanted(&self, number: u64) -> bool {
+        self.jobs.get(&number).is_some_and(|open| !open.job.reply.is_closed())
     }
 
     /// The tokens of an input.

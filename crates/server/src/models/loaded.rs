@@ -231,7 +231,7 @@ impl Loaded {
         match &self.kind {
             Kind::Encoder(encoder) => Ok(encoder),
             Kind::Decoder(_) => Err(ApiError::not_supported(format!(
-                "{} generates text; this needs an encoder such as a BERT model",
+                "{} generates text; this needs an encoder, or a decoder served with --pooling",
                 self.id()
             ))),
         }

@@ -34,13 +34,16 @@ impl Source<'_> {
         vocabulary.cls = named("cls").or(vocabulary.cls);
         vocabulary.mask = named("mask").or(vocabulary.mask);
         let Around { first, last, between } = around(&self.json["post_processor"]);
+        let flag = |name: &str| self.config[name].as_bool();
         let text = |id: Option<u32>| id.map(|id| &*tokens[id as usize]);
         // The token behind a text is what GGUF files call the end of sequence. Embedding models made of chat models add
         // another than the one that ends an answer.
         let behind = last.flatten().filter(|&last| Some(last) != text(vocabulary.sep));
         let behind = behind.and_then(|last| ids.get(last).copied());
-        let end = vocabulary.eos.filter(|_| vocabulary.model != "bert" && behind.is_some());
-        vocabulary.eos = end.and(behind).or(vocabulary.eos);
+        let is_added = vocabulary.model != "bert" && flag("add_eos_token") != Some(false);
+        let behind = behind.filter(|_| is_added);
+        let end = behind.and(vocabulary.eos);
+        vocabulary.eos = behind.or(vocabulary.eos);
         let mut others = Vec::new();
         for id in end.into_iter().chain(self.ends()) {
             let is_other = Some(id) != vocabulary.eos && (id as usize) < tokens.len();
@@ -49,7 +52,6 @@ impl Source<'_> {
             }
         }
         (vocabulary.eot, vocabulary.eom) = (others.first().copied(), others.get(1).copied());
-        let flag = |name: &str| self.config[name].as_bool();
         // BERT vocabularies always add theirs.
         if vocabulary.model != "bert" {
             let (bos, eos) = (text(vocabulary.bos), text(vocabulary.eos));
