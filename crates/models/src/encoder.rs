@@ -1,7 +1,9 @@
-//! The encoder: bidirectional attention over whole texts; the output is one row per text, all rows, or scores.
+//! The encoder: attention over texts, to both sides unless it is made of a decoder; the output is one row per text, all rows,
+//! or scores.
 //!
 //! Its layers are the decoder's ([`Block`]); differences are fields of [`Config`]. A decoder whose file says how rows are
-//! pooled ends as an encoder, too ([`Encoder::of_decoder`]). Each line notes its output shape; `T` is the number of tokens in the step, `R` the number of requested rows.
+//! pooled ends as an encoder, too ([`Encoder::of_decoder`]). Each line notes its output shape; `T` is the number of tokens in
+//! the step, `R` the number of requested rows.
 
 use bilayer_gguf::{MetadataOverride, Strings};
 use bilayer_graph::{Activation, Catalog, Error, Recorder, Value};
@@ -124,7 +126,7 @@ impl Pooling {
 }
 
 impl Encoder {
-    /// Reads the keys that all encoders share; `head` is the classification head.
+    /// Reads the keys that all encoders of both sides share; `head` is the classification head.
     ///
     /// # Errors
     /// A key is of another kind, or out of bounds.

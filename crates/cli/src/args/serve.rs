@@ -246,7 +246,7 @@ pub struct OfferArgs {
     /// Serve scores of an encoder
     #[arg(long, alias = "rerank", env = "LLAMA_ARG_RERANKING", value_parser = switch())]
     pub reranking: bool,
-    /// How an encoder's rows become one vector [default: the model's own]
+    /// How an encoder's rows become one vector, or those of a decoder, which then embeds [default: the model's own]
     #[arg(long, value_name = "HOW", env = "LLAMA_ARG_POOLING", value_enum)]
     pub pooling: Option<PoolingArg>,
     /// Apply the adapters of --lora and --lora-scaled only to requests that ask for them
