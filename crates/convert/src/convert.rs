@@ -97,7 +97,8 @@ impl Convert {
         metadata::sentence_transformer(&checkpoint, architecture.name, &mut metadata)?;
         let config = config(&checkpoint, &metadata)?;
         let class = checkpoint.settings().0["architectures"][0].as_str().unwrap_or_default();
-        if class.ends_with("Model") && config.encoder.is_none() {
+        let has_head = !class.ends_with("Model") || class.ends_with("LMHeadModel");
+        if !has_head && config.encoder.is_none() {
             let reason = format!(
                 "`architectures`: {class} has no head that generates text, and no modules.json says how its rows are pooled"
             );
