@@ -255,3 +255,22 @@ fn texts_come_behind_a_prompt_of_the_model() {
         "{error:?}"
     );
 }
+
+/// Tokens that are cut keep the one that ends a text only if it was given; adapters have the strength of the flags.
+#[test]
+fn tokens_are_cut_as_given_and_adapters_are_fixed() {
+    let place = Place::new();
+    place.file("scorer.gguf", words::scorer("bert", &["a"]));
+    let server = Server::start_in(place, "-m scorer.gguf -ngl 0 -c 8 --embedding");
+    let vector = |tokens: &[u32]| -> Vec<f32> {
+        let body = json!({ "input": [tokens], "truncate": true });
+        let found = server.post("/v1/embeddings", &body).good();
+        serde_json::from_value(found["data"][0]["embedding"].clone()).unwrap()
+    };
+    let bare: Vec<u32> = (4..16).collect();
+    assert_close(&vector(&bare), &vector(&bare[..8]));
+    let ended = [&bare[..], &[2]].concat();
+    assert_close(&vector(&ended), &vector(&[&bare[..7], &[2]].concat()));
+    let refused = server.post("/lora-adapters", &json!([{ "id": 0, "scale": 0 }]));
+    assert!(refused.status >= 400 && refused.body.contains("--lora-scaled"), "{refused:?}");
+}

@@ -16,7 +16,7 @@ use crate::{Config, Draft, Layer, Mixer, NormAt, Settings, limits};
 const HEAD: &str = "cls.output.weight";
 
 /// The key for how the rows of a text are pooled, as a number of llama.cpp.
-pub(crate) const POOLING: &str = "pooling_type";
+const POOLING: &str = "pooling_type";
 
 /// llama.cpp's number of a pooling whose rows become scores.
 const RANK: usize = 4;

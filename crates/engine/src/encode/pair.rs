@@ -101,17 +101,13 @@ fn in_template(tokenizer: &Tokenizer, template: &str, texts: [&str; 2]) -> Resul
     let mut ids = encoded(tokenizer, &pieces.list[..piece])?;
     let (mut before, mut after) = (ids.len(), Vec::new());
     if let Some(Piece::Text(text)) = through.last() {
-        let encode = |text: &str| match text.is_empty() {
-            true => Ok(Vec::new()),
-            false => tokenizer.encode(text, Encode::default()).map_err(Error::Text),
-        };
-        before += encode(&text[..offset])?.len();
+        before += plain(tokenizer, &text[..offset])?.len();
         let (through, rest) = text.split_at(offset + texts[1].len());
-        let (through, all) = (encode(through)?, encode(text)?);
+        let (through, all) = (plain(tokenizer, through)?, plain(tokenizer, text)?);
         // Text alone may get a space before it; a token may join both sides of the place.
         after = match all.strip_prefix(&*through) {
             Some(after) => after.to_vec(),
-            None => encode(rest)?,
+            None => plain(tokenizer, rest)?,
         };
         ids.extend(all);
     }
@@ -172,13 +168,18 @@ fn encoded(tokenizer: &Tokenizer, pieces: &[Piece]) -> Result<Vec<u32>, Error> {
     for piece in pieces {
         match piece {
             Piece::Token(id) => ids.push(*id),
-            Piece::Text(text) if text.is_empty() => {}
-            Piece::Text(text) => {
-                ids.extend(tokenizer.encode(text, Encode::default()).map_err(Error::Text)?);
-            }
+            Piece::Text(text) => ids.extend(plain(tokenizer, text)?),
         }
     }
     Ok(ids)
+}
+
+/// The tokens of a text alone, none of an empty one.
+fn plain(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, Error> {
+    match text.is_empty() {
+        true => Ok(Vec::new()),
+        false => tokenizer.encode(text, Encode::default()).map_err(Error::Text),
+    }
 }
 
 /// How a query's pair with a document is scored.
