@@ -103,6 +103,72 @@ fn a_client_that_does_not_read_delays_no_other() {
     assert_eq!(json!(text), server.post("/completion", &whole).good()["content"]);
 }
 
+/// What a process has done since it began: ticks of processor time, and calls that read and that write.
+#[cfg(target_os = "linux")]
+fn done(pid: u32) -> [u64; 3] {
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap();
+    let stat = read("stat");
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    let ticks = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    let io = read("io");
+    let calls = ["syscr: ", "syscw: "].map(|name| {
+        let line = io.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap().parse().unwrap()
+    });
+    [ticks, calls[0], calls[1]]
+}
+
+/// What fails while no request runs is noticed by the next one: until then nothing is computed, on no device, and nothing is
+/// read or written.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_without_requests_computes_reads_and_writes_nothing() {
+    let adapter = gpu::gpu().map(|_| "-dev software -ngl 3");
+    for device in [""].into_iter().chain(adapter) {
+        let server = Server::start(&format!("-np 2 -c 512 {device} --metrics"));
+        let body = json!({ "prompt": "ROMEO:\n", "ignore_eos": true, "n_predict": 8 });
+        server.post("/completion", &body).good();
+        let mut begun = done(server.pid());
+        until("the server does not come to rest", || {
+            std::thread::sleep(Duration::from_millis(100));
+            let now = done(server.pid());
+            std::mem::replace(&mut begun, now) == now
+        });
+        std::thread::sleep(Duration::from_millis(1500));
+        let [ticks, reads, writes] = done(server.pid());
+        assert!(ticks <= begun[0] + 3, "{device}: {} of 150 ticks", ticks - begun[0]);
+        assert_eq!([reads, writes], begun[1..], "{device}: calls that read and that write");
+        server.post("/completion", &body).good();
+        until("an answer takes no time", || done(server.pid())[0] > ticks);
+    }
+}
+
+/// A client that sends half its body has no place yet: with one place and one in the queue, others are answered meanwhile.
+#[test]
+fn a_client_that_sends_slowly_delays_no_other() {
+    let server = Server::start("-np 1 -c 512 -t 1 --max-queue 1");
+    let body = json!({ "prompt": "ROMEO:\n", "n_predict": 4, "temperature": 0.0 }).to_string();
+    let (first, rest) = body.split_at(body.len() / 2);
+    let head = format!(
+        "POST /completion HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{first}",
+        body.len()
+    );
+    let slow: Vec<TcpStream> = (0..4)
+        .map(|_| {
+            let mut stream = server.connect();
+            stream.write_all(head.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    let whole = server.send("POST", "/completion", &[], &body).good()["content"].clone();
+    assert!(!is_busy(&server, 0));
+    for mut stream in slow {
+        stream.write_all(rest.as_bytes()).unwrap();
+        assert_eq!(Reply::read(stream).good()["content"], whole);
+    }
+}
+
 /// A server at a socket that keeps slots.
 #[cfg(unix)]
 struct Keeper {

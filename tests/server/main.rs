@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, reason = "counts are shown")]
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use bilayer_gguf::{File, NewTensor, to_bytes};
@@ -17,12 +18,14 @@ mod faults;
 
 #[path = "../support"]
 mod support {
+    pub mod gpu;
     pub mod http;
     pub mod model;
     pub mod program;
     pub mod words;
 }
 
+use support::gpu;
 use support::http::{Reply, Server};
 use support::program::Place;
 use support::words;

@@ -37,6 +37,7 @@ mod cancel;
 mod control;
 pub mod conversation;
 mod devices;
+mod digest;
 pub mod encode;
 mod error;
 mod expert_counts;

@@ -11,6 +11,7 @@ use bilayer_quant::Type;
 use bilayer_text::{Encode, Tokenizer};
 
 use crate::control::ControlVector;
+use crate::digest;
 use crate::lora::{LoraFile, Strength};
 use crate::sampling::Breakers;
 use crate::session::Purpose;
@@ -41,6 +42,8 @@ struct Parts {
     tokenizer: Arc<Tokenizer>,
     /// The vocabulary prepared for grammars, once one was asked for.
     grammar_tokens: OnceLock<Tokens>,
+    /// See [`Model::digest`].
+    digest: OnceLock<u64>,
 }
 
 impl Model {
@@ -103,6 +106,7 @@ impl Model {
             graph,
             tokenizer,
             grammar_tokens,
+            digest: OnceLock::new(),
             loras,
             strength,
             file,
@@ -125,6 +129,7 @@ impl Model {
             graph,
             tokenizer,
             grammar_tokens,
+            digest: OnceLock::new(),
             loras,
             strength,
             file,
@@ -158,6 +163,12 @@ impl Model {
             })
         };
         file.maps().find_map(within)
+    }
+
+    /// Identifies the model by its configuration and its tensors' names, types, shapes and first bytes. The file is read once:
+    /// a session asks when it loads the weights, since the file may be another one when a sequence is saved.
+    pub(crate) fn digest(&self) -> u64 {
+        *self.0.digest.get_or_init(|| digest::of_model(self.config(), self.file()))
     }
 
     /// Reads the weights, and those of its adapters, and locks them in memory.

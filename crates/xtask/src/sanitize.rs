@@ -154,7 +154,13 @@ const CHECKERS: &[Checker] = &[
                 ..Subject::all("crates/gguf")
             },
             Subject::all("crates/graph"),
-            Subject::all("crates/quant"),
+            Subject {
+                skipped: &[
+                    ("least", "Miri takes hours for a comparison with all choices"),
+                    ("best_of_all", "Miri takes hours for a comparison with all choices"),
+                ],
+                ..Subject::all("crates/quant")
+            },
             Subject { only: &["session::checkpoints"], ..Subject::all("crates/engine") },
             Subject {
                 only: &["pool_tests"],

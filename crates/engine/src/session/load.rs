@@ -156,6 +156,8 @@ pub fn weights(
 ) -> Result<(), Failed> {
     let Change { model, graph, to: plan, .. } = *change;
     let wanted = wanted(graph, plan);
+    // Of the file that is loaded, whatever becomes of it.
+    model.digest();
     let copies: Vec<bool> = backends.iter().map(|b| b.facts().copies_weights).collect();
     let releases = releases(graph, &wanted, &copies);
     let total_bytes = wanted.iter().map(|&(_, weight)| graph.weight(weight).bytes() as u64).sum();

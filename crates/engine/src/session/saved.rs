@@ -6,7 +6,7 @@
 //! before it; integers are little-endian.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
@@ -16,6 +16,7 @@ use bilayer_text::hash::{FNV_START, fnv_from};
 use half::f16;
 
 use super::{Checkpoint, Purpose, SequenceId, Session};
+use crate::digest::Digest;
 use crate::{Error, Model};
 
 /// The first bytes of a file.
@@ -360,18 +361,11 @@ fn write_numbers(out: &mut impl Write, numbers: &[f32]) -> io::Result<()> {
 /// What is wrong with a sequence whose digest differs.
 const OTHER_MODEL: &str = "it was saved from another model, or with other RoPE factors";
 
-/// Identifies a model by its configuration, its tensors' names, types and shapes, the first bytes of each, the strength of
-/// its adapters, and the RoPE factors that a graph for its context uses.
+/// Identifies what a sequence was computed with: the model, the strength of its adapters, and the RoPE factors that a graph
+/// for its context uses.
 fn digest(model: &Model, graph: &Graph) -> u64 {
-    let file = model.file();
-    let mut digest = Digest(FNV_START);
+    let mut digest = Digest(model.digest());
     // Nothing that is hashed refuses.
-    let _ = write!(digest, "{:?}", model.config());
-    for tensor in file.tensors() {
-        let _ = write!(digest, "{} {:?}", tensor.name(), tensor.layout());
-        let data = file.bytes(tensor);
-        digest.0 = fnv_from(digest.0, &data[..data.len().min(64)]);
-    }
     for lora in model.loras() {
         let _ = write!(digest, "{:?} {:?}", lora.scale, lora.alpha);
     }
@@ -384,16 +378,6 @@ fn digest(model: &Model, graph: &Graph) -> u64 {
         let _ = write!(digest, "{name}");
     }
     digest.0
-}
-
-/// Hashes text as it is written.
-struct Digest(u64);
-
-impl fmt::Write for Digest {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0 = fnv_from(self.0, text.as_bytes());
-        Ok(())
-    }
 }
 
 fn damaged(path: &Path, problem: String) -> Error {
