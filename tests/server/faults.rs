@@ -103,7 +103,7 @@ fn a_client_that_does_not_read_delays_no_other() {
     assert_eq!(json!(text), server.post("/completion", &whole).good()["content"]);
 }
 
-/// What a process has done since it began: ticks of processor time, and calls that read and that write.
+/// What a process has done since it began: ticks of CPU time, and calls that read and that write.
 #[cfg(target_os = "linux")]
 fn done(pid: u32) -> [u64; 3] {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap();
