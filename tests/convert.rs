@@ -215,6 +215,71 @@ fn a_head_is_kept_whatever_the_class() {
     assert!(["cls.weight", "cls.output.weight"].iter().all(|head| found.iter().any(|n| n == head)));
 }
 
+/// Of the card of Qwen3's rerankers, and of a module of Sentence Transformers, a decoder becomes a file that llama.cpp reads as
+/// a reranker: its head is the rows of `yes` and `no`, and a template has the places of both texts.
+#[test]
+fn rerankers_made_of_decoders_are_known_by_their_card_or_module() {
+    const RERANK: &str = "tokenizer.chat_template.rerank";
+    let folder = Folder::tiny();
+    folder.change("tokenizer.json", |json| {
+        json["model"]["vocab"]["no"] = json!(6);
+        json["model"]["vocab"]["yes"] = json!(7);
+    });
+    let head = values(&converted(folder.path(), None), "output.weight");
+    let (no, yes) = (&head[6 * 32..7 * 32], &head[7 * 32..]);
+    folder.write("README.md", "---\nlicense: mit\n---\n\n# Qwen3-Reranker-0.6B\n\nText\n");
+    let card = converted(folder.path(), None);
+    let template = "<{{ bos_token }}>{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ end }}\
+        {% if add_generation_prompt %}:{% endif %}";
+    folder.score_by(7, Some(6), template);
+    folder.write(
+        "config_sentence_transformers.json",
+        r#"{"prompts": {"web": "Find it."}, "default_prompt_name": "web"}"#,
+    );
+    let kwargs = json!({"chat_template": {"add_generation_prompt": true, "end": "!"}});
+    folder.change("sentence_bert_config.json", |json| json["processing_kwargs"] = kwargs);
+    let module = converted(folder.path(), None);
+    for file in [&card, &module] {
+        let metadata = file.metadata();
+        assert!(file.tensor("output.weight").is_none());
+        assert_eq!(values(file, "cls.output.weight"), [yes, no].concat());
+        assert_eq!(metadata.usize("llama.pooling_type").unwrap(), 4);
+        let labels = metadata.opt_strings("llama.classifier.output_labels").unwrap().unwrap();
+        assert_eq!(labels.iter().collect::<Vec<_>>(), ["yes", "no"]);
+    }
+    let written = card.metadata().str(RERANK).unwrap();
+    assert!(written.contains("<Query>: {query}\n<Document>: {document}<|im_end|>"), "{written}");
+    let written = module.metadata().str(RERANK).unwrap();
+    assert_eq!(written, "<<|end|>>[system]Find it.[query]{query}[document]{document}!:");
+    // One token alone: its logit is the score.
+    folder.score_by(7, None, template);
+    let one = converted(folder.path(), None);
+    assert_eq!(values(&one, "cls.output.weight"), yes);
+    assert!(one.metadata().get("llama.classifier.output_labels").is_none());
+    let refused =
+        |folder: &Folder| Convert::default().plan(folder.path()).err().unwrap().to_string();
+    for (yes, template, part) in [
+        (8, template, "no rows of the tokens [8]"),
+        (7, "{{ messages[0].content }}", "has no place for a message of role `query`"),
+        (7, "{{ raise_exception('odd') }}", "cannot be applied to a query and a document: "),
+    ] {
+        folder.score_by(yes, None, template);
+        let error = refused(&folder);
+        assert!(error.contains(part), "{error}");
+    }
+    folder.remove("chat_template.jinja");
+    assert!(refused(&folder).contains("modules.json: "), "{}", refused(&folder));
+    folder.write("1_LogitScore/config.json", "{}");
+    assert!(refused(&folder).contains("`true_token_id` is no token id"), "{}", refused(&folder));
+    let folder = Folder::tiny();
+    folder.write("README.md", "# Qwen3-Reranker-0.6B");
+    assert!(
+        refused(&folder).contains("README.md: is the card of a reranker"),
+        "{}",
+        refused(&folder)
+    );
+}
+
 /// A template that puts `<|end|>` before a text.
 const TEMPLATE: &str = r#"{"type": "TemplateProcessing", "single": [
     {"SpecialToken": {"id": "<|end|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]}"#;

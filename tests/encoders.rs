@@ -25,6 +25,7 @@ mod support {
     pub mod checkpoint;
     pub mod data;
     pub mod devices;
+    pub mod folder;
     pub mod gpu;
     pub mod model;
     pub mod program;
@@ -35,6 +36,7 @@ mod support {
 use support::checkpoint;
 use support::data::shared;
 use support::devices::{Call, Failing, Fault, Script};
+use support::folder::Folder;
 use support::program::{Place, copy};
 use support::runner::{Chunk, IN_ORDER, LIMITS, Runner};
 use support::words;
@@ -758,6 +760,45 @@ fn normalization_keeps_the_direction() {
     assert!(cosine(&row, &[1.0, 2.0, -2.0]) > 0.999_999 && (row[0] - 1.0 / 3.0).abs() < 1e-6);
 }
 
+#[derive(Deserialize)]
+struct OfDecoder {
+    cases: Vec<DecoderCase>,
+}
+
+#[derive(Deserialize)]
+struct DecoderCase {
+    ids: Vec<u32>,
+    logits_last: Vec<f32>,
+}
+
+/// A decoder whose folder says that it scores pairs does so by the original code's logits of one or two tokens, whether its
+/// output matrix is the embedding or another one.
+#[test]
+fn rerankers_of_decoders_score_by_the_logits_of_the_original_code() {
+    let folders = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints"));
+    let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    for (name, yes, no) in [
+        ("options-qwen3", 9, Some(23)),
+        ("options-qwen3", 31, None),
+        ("options-smollm3", 9, Some(5)),
+    ] {
+        let folder = Folder::copy(&folders.join(name));
+        folder.score_by(yes, no, template);
+        let text = std::fs::read_to_string(folder.path().join("reference.json")).unwrap();
+        let OfDecoder { cases } = serde_json::from_str(&text).unwrap();
+        let model = support::model::Model::new(checkpoint::gguf(folder.path()));
+        for (device, backend) in devices().into_iter().chain([("reference", oracle())]) {
+            let texts: Vec<&[u32]> = cases.iter().map(|case| case.ids.as_slice()).collect();
+            let found = packed(&model, backend, &texts, &|span| vec![span.end - 1]);
+            let tokens = || [Some(yes), no].into_iter().flatten();
+            let logits =
+                |case: &DecoderCase| tokens().map(|id| case.logits_last[id as usize]).collect();
+            let expected: Vec<f32> = cases.iter().flat_map::<Vec<f32>, _>(logits).collect();
+            assert_near(&found, &expected, &format!("{name} on {device}"));
+        }
+    }
+}
+
 /// A reranker made of a decoder reads a pair in its template, in which what the texts spell is no special token, and which is
 /// whole however long the document is.
 #[test]
@@ -806,7 +847,7 @@ fn pairs_of_a_reranker_are_in_its_template() {
         assert!(error.contains("tokenizer.chat_template.rerank"), "{error}");
     }
     let refused = tokens(&long, "e").unwrap_err();
-    assert!(matches!(refused, Error::TooLong { .. }), "{refused}");
+    assert!(matches!(refused, Error::QueryTooLong { .. }), "{refused}");
 
     // The labels are those of the last row.
     let rows_of = |config: &mut bilayer_models::Config| {

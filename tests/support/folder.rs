@@ -238,6 +238,17 @@ impl Folder {
         std::fs::remove_file(self.path().join(name)).unwrap();
     }
 
+    /// Makes it a reranker of Sentence Transformers, by the logits of these tokens.
+    pub fn score_by(&self, yes: u32, no: Option<u32>, template: &str) {
+        let module = |kind: &str, path: &str| json!({"type": format!("st.{kind}"), "path": path});
+        let modules = json!([module("Transformer", ""), module("LogitScore", "1_LogitScore")]);
+        self.write("modules.json", &modules.to_string());
+        std::fs::create_dir_all(self.path().join("1_LogitScore")).unwrap();
+        let tokens = json!({"true_token_id": yes, "false_token_id": no});
+        self.write("1_LogitScore/config.json", &tokens.to_string());
+        self.write("chat_template.jinja", template);
+    }
+
     /// Changes or creates a JSON file.
     pub fn change(&self, name: &str, change: impl FnOnce(&mut Value)) {
         let text = std::fs::read_to_string(self.path().join(name)).unwrap_or("{}".into());

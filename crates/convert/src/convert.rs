@@ -22,10 +22,12 @@ mod back;
 mod lora;
 mod metadata;
 mod mtp;
+mod reranker;
 mod rows;
 mod tensors;
 
 pub use back::{check_back, write_back};
+use reranker::Reranker;
 use rows::RowReader;
 use tensors::{Planned, Tensors};
 
@@ -88,12 +90,19 @@ impl Convert {
         let generation = checkpoint.json("generation_config.json")?.unwrap_or_default();
         metadata::sampling(&generation, &mut metadata);
         let both = (&tokenizer_config, &generation);
-        match self.vocabulary(&checkpoint, architecture, &metadata, both)? {
+        let vocabulary = self.vocabulary(&checkpoint, architecture, &metadata, both)?;
+        let mut templates = templates(&checkpoint, &tokenizer_config)?;
+        let reranker = Reranker::find(&checkpoint, vocabulary.as_ref(), &templates)?;
+        match vocabulary {
             Some(vocabulary) => metadata::vocabulary(vocabulary, &mut metadata),
             // llama.cpp's name for a missing tokenizer.
             None => metadata.set("tokenizer.ggml.model", "no_vocab"),
         }
-        metadata::templates(templates(&checkpoint, &tokenizer_config)?, &mut metadata);
+        if let Some(reranker) = &reranker {
+            reranker.join(&mut templates);
+            reranker.describe(architecture.name, &mut metadata);
+        }
+        metadata::templates(templates, &mut metadata);
         metadata::sentence_transformer(&checkpoint, architecture.name, &mut metadata)?;
         let config = config(&checkpoint, &metadata)?;
         let class = checkpoint.settings().0["architectures"][0].as_str().unwrap_or_default();
@@ -104,7 +113,12 @@ impl Convert {
             );
             return Err(checkpoint.wrong("config.json", &reason));
         }
-        let tensors = Tensors::plan(&checkpoint, architecture, &config, made)?;
+        let scored = reranker.map(|reranker| reranker.tokens).unwrap_or_default();
+        if !scored.is_empty() && config.logit_scale.or(config.logit_softcap).is_some() {
+            let reason = "scales or bounds its logits, by which pairs would be scored; that is not supported";
+            return Err(checkpoint.wrong("config.json", reason));
+        }
+        let tensors = Tensors::plan(&checkpoint, architecture, &config, made)?.scored(&scored)?;
         let outtype = self.outtype.unwrap_or_else(|| tensors.usual());
         let mix = Mix::pure(outtype)?;
         let tensors = tensors.typed(&mix, &metadata)?;

@@ -150,7 +150,7 @@ impl Encoder {
     /// The tokens of an input, including special tokens around it.
     ///
     /// # Errors
-    /// The vocabulary cannot express the text; [`Error::TooLong`], [`Error::NoTokens`].
+    /// The vocabulary cannot express the text; [`Error::TooLong`], [`Error::QueryTooLong`], [`Error::NoTokens`].
     pub fn tokens(&self, input: Input<'_>, excess: Excess) -> Result<Vec<u32>, Error> {
         let template = pair::template(self.session.model())?;
         let prompted = format!("{}{}", self.prompt, input.text);
@@ -161,9 +161,12 @@ impl Encoder {
         let (tokens, context) = (ids.len(), self.longest);
         if tokens > context {
             // Of a pair the second text is cut, of which something must be left.
-            let is_fixed = input.pair.is_some() && before + after.len() >= context;
-            if excess == Excess::Refuse || is_fixed || after.len() > context {
+            let around = before + after.len();
+            if excess == Excess::Refuse || input.pair.is_none() && after.len() > context {
                 return Err(Error::TooLong { tokens, context });
+            }
+            if input.pair.is_some() && around >= context {
+                return Err(Error::QueryTooLong { tokens: around, context });
             }
             ids.truncate(context - after.len());
             ids.extend(after);

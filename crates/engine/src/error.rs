@@ -123,6 +123,16 @@ pub enum Error {
         /// Tokens available.
         context: usize,
     },
+    /// The first text of a pair leaves no room for the second one, of which the beginning was asked for.
+    #[error(
+        "a query of {tokens} tokens, with what is around it, leaves no room for a document in the context of {context}"
+    )]
+    QueryTooLong {
+        /// Tokens without the second text, including special tokens and those of a template.
+        tokens: usize,
+        /// Tokens available.
+        context: usize,
+    },
     /// A setting of the session is out of range.
     #[error("{name} is {found}; it must be {expected}")]
     Setting {

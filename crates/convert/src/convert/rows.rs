@@ -155,6 +155,7 @@ impl<'p> RowReader<'p> {
             }
             Done::Strided { rows, first, of } => row / rows * of + first + row % rows,
             Done::After(unused) => row + unused,
+            Done::Selected(rows) => rows[row] as usize,
             Done::RowPart { rows, part, parts } => part_source(row, rows, part, parts),
             Done::Ungrouped { groups, group, parts } => {
                 ungrouped_source(row, groups, group, &parts)

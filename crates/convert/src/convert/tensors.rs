@@ -76,6 +76,8 @@ pub(super) enum Done {
     Ungrouped { groups: usize, group: usize, parts: [(usize, usize); 3] },
     /// Of the rows of each matrix, `parts * rows`, those of one part are kept.
     RowPart { rows: usize, part: usize, parts: usize },
+    /// They were those of these numbers.
+    Selected([u32; 2]),
 }
 
 /// How heads of values are reordered ([`bilayer_models::tiled_source`]).
@@ -90,6 +92,9 @@ pub(super) struct Tiling {
     /// Heads of values for each.
     pub each: usize,
 }
+
+/// The matrix from a text's row to scores.
+const SCORES: &str = "cls.output.weight";
 
 /// All tensors, in the order of the file.
 pub(super) struct Tensors(Vec<Planned>);
@@ -206,6 +211,29 @@ impl Tensors {
             found.insert(name, planned);
         }
         Ok(Tensors(found.into_values().collect()))
+    }
+
+    /// Adds the head of a reranker: the rows of the output matrix, or of the embedding that is also that, for the tokens whose
+    /// logits are scores. There are none if it is no reranker.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`]: the matrix has no such rows, or is stored in another order.
+    pub fn scored(mut self, tokens: &[u32]) -> Result<Tensors, Error> {
+        let [Some(&first), last] = [tokens.first(), tokens.last()] else { return Ok(self) };
+        let head = self.get("output.weight").or_else(|| self.get("token_embd.weight")).cloned();
+        let Some(mut head) = head else { return Ok(self) };
+        let From::Stored { parts, change, .. } = &mut head.from else { return Ok(self) };
+        let rows = head.shape[0];
+        if *change != Done::Nothing || tokens.iter().any(|&token| u64::from(token) >= rows) {
+            let what =
+                format!("it has no rows of the tokens {tokens:?}, by which pairs are scored");
+            return Err(parts[0].wrong(&what));
+        }
+        *change = Done::Selected([first, *last.unwrap_or(&first)]);
+        head.shape[0] = tokens.len() as u64;
+        head.name = SCORES.to_owned();
+        self.0.push(head);
+        Ok(self)
     }
 
     /// The type that most weights of matrices have.

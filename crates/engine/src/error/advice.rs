@@ -53,7 +53,9 @@ fn exit_code(error: &Error) -> Exit {
         Error::Cpu(Cpu::Spawn { .. }) => Exit::DoesNotFit,
         Error::Unavailable { .. } | Error::NoGpuSupport => Exit::NoDevice,
         Error::Plan(bilayer_scheduler::Error::NoDevice) => Exit::NoDevice,
-        Error::Plan(_) | Error::Cache(_) | Error::TooLong { .. } => Exit::DoesNotFit,
+        Error::Plan(_) | Error::Cache(_) | Error::TooLong { .. } | Error::QueryTooLong { .. } => {
+            Exit::DoesNotFit
+        }
         Error::Device(Device::OutOfMemory { .. }) => Exit::DoesNotFit,
         Error::Device(Device::Unsupported { .. } | Device::TooDeep { .. }) => Exit::Usage,
         Error::Device(Device::DeviceLost { .. }) => Exit::NoDevice,
@@ -85,6 +87,7 @@ fn advice(error: &Error) -> &'static str {
         Error::Vocabulary { .. } => "; convert the model again",
         Error::Text(error) => text_advice(error),
         Error::TooLong { .. } => "; shorten it, or take its beginning with --truncate",
+        Error::QueryTooLong { .. } => "; shorten the query",
         Error::NoEncoder { .. } => {
             "; `embed` with --pooling last or mean gives the rows of its last layer"
         }
