@@ -257,6 +257,22 @@ fn a_reply_has_the_text_that_an_interrupted_answer_withheld() {
     assert_eq!(answer.parse(&text).content, texts[..6].concat());
 }
 
+/// Whatever an answer ends with, a stop string may begin so: it is withheld until then, and ends only once.
+#[test]
+fn an_answer_may_end_in_the_middle_of_a_stop_string() {
+    let mut model = Model::builder(DEMO).gpu_layers(0).context(128).open().unwrap();
+    for tokens in 1..12 {
+        let request = || Request::new("ROMEO:\n").max_tokens(tokens);
+        let whole = model.generate(request()).unwrap().text().unwrap();
+        let begin = whole.chars().next_back().unwrap();
+        let stop = format!("{begin}\u{1}");
+        let found = model.generate(request().stop(&stop)).unwrap().text().unwrap();
+        assert_eq!(found, whole, "{stop:?}");
+        let reply = model.generate(request().stop(&stop)).unwrap().reply().unwrap();
+        assert_eq!(reply.content, whole, "{stop:?}");
+    }
+}
+
 #[test]
 fn models_without_a_head_are_refused_by_name() {
     let folder = folder();

@@ -78,8 +78,9 @@ impl Stops {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// Ends the text and returns what was withheld.
+    /// Ends the text and returns what was withheld. What follows is another text.
     pub fn finish(&mut self) -> String {
+        self.matched.fill(0);
         std::mem::take(&mut self.held)
     }
 }
@@ -122,6 +123,16 @@ mod tests {
             (stops.found(), stops.push("more"), stops.finish()),
             (Some(0), String::new(), String::new())
         );
+    }
+
+    /// A text may end in the middle of a stop string.
+    #[test]
+    fn a_text_ends_once_and_what_follows_is_another() {
+        let mut stops = Stops::new(vec!["abc".into()].into());
+        assert_eq!((stops.push("xab"), stops.finish()), ("x".to_owned(), "ab".to_owned()));
+        assert_eq!((stops.push(""), stops.finish()), (String::new(), String::new()));
+        assert_eq!((stops.push("cab"), stops.push("c")), ("c".to_owned(), String::new()));
+        assert_eq!(stops.found(), Some(0));
     }
 
     #[test]

@@ -231,7 +231,9 @@ pub fn stops(data: &[u8]) {
         let options = Decode { stops: stops.clone().into(), show_control: false };
         let mut decoder = Decoder::new(tokenizer, options);
         let parts: Vec<String> = ids.iter().map(|&id| decoder.push(id).text).collect();
-        parts.concat() + &decoder.finish()
+        let all = parts.concat() + &decoder.finish();
+        assert_eq!(decoder.finish(), "", "a text ends once");
+        all
     };
     static BYTES: OnceLock<Tokenizer> = OnceLock::new();
     let bytes = BYTES.get_or_init(|| of((0..=255).map(|byte| format!("<0x{byte:02X}>")), BYTE));
