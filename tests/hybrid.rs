@@ -620,6 +620,35 @@ fn pages_that_sequences_share_are_computed_once() {
     assert_eq!(tokens, 64 + 3 * 2 + 1);
 }
 
+/// Values of a step that a GPU cannot bind make steps smaller, and what does not fit then either is on the CPU.
+#[test]
+fn steps_are_as_large_as_a_gpu_can_bind_their_values() {
+    let model = tiny();
+    let layers = model.graph().layers() as usize;
+    let large = || Settings { ubatch_size: 1024, ctx_size: Some(256), ..settings() };
+    let mut cpu = Session::new(&model, large()).unwrap();
+    let expected = conversation(&mut cpu).0;
+    for (bytes, tokens) in [(1 << 19, 1024), (1 << 18, 512), (1 << 17, 256), (1 << 16, 1024)] {
+        let Some(gpu) = support::gpu::that_binds(bytes) else { return };
+        let backends: Vec<Box<dyn Backend>> = vec![self::cpu(), Box::new(gpu)];
+        let mut session = on(&model, backends, &placements(layers)[0], large());
+        let (texts, warnings) = conversation(&mut session);
+        assert_eq!(texts, expected);
+        assert_eq!(session.limits().tokens, tokens, "{warnings:?}");
+        let told = match bytes {
+            // Its keys cannot be bound either.
+            0x1_0000 => warnings.iter().all(|told| matches!(told, Warning::Reduced { .. })),
+            _ => matches!(
+                warnings[..],
+                [] | [Warning::SmallerSteps {
+                    error: bilayer_graph::Error::StepTooLarge { found: 1024, .. }
+                }]
+            ),
+        };
+        assert!(told && warnings.is_empty() == (bytes == 1 << 19), "{warnings:?}");
+    }
+}
+
 /// A GPU that has no layer, but experts of all layers.
 #[test]
 fn a_device_with_pinned_tensors_alone_may_fail_while_the_session_is_prepared() {

@@ -32,6 +32,7 @@ const HARDWARE: DeviceOptions = DeviceOptions { as_hardware: true, ..PLAIN };
 
 const PLAIN: DeviceOptions = DeviceOptions {
     block_bytes: None,
+    binding_bytes: None,
     subgroups: true,
     as_hardware: false,
     checked: false,
@@ -55,6 +56,16 @@ pub fn opened() -> impl Iterator<Item = (&'static str, &'static Opened)> {
 /// Opens a device that no other test uses.
 pub fn apart() -> Option<Opened> {
     open(PLAIN)
+}
+
+/// A backend that treats a software adapter like hardware.
+pub fn as_hardware() -> Option<Gpu> {
+    opened().find(|(name, _)| *name == "gpu as hardware").map(|(_, opened)| opened.backend())
+}
+
+/// A backend whose kernels bind so many bytes at once.
+pub fn that_binds(bytes: u64) -> Option<Gpu> {
+    open(DeviceOptions { binding_bytes: Some(bytes), ..PLAIN }).map(|opened| opened.backend())
 }
 
 /// Opens a GPU, or else a software adapter.

@@ -43,7 +43,14 @@ impl Subject<'_> {
     ) -> Option<Times> {
         let mut measured = Vec::with_capacity(backends.len());
         for backend in backends.iter_mut() {
-            match time_device(self, backend.as_mut()) {
+            let timed = match time_device(self, backend.as_mut()) {
+                Err(Error::Device(DeviceError::StepTooLarge { most, .. })) => {
+                    let limits = Limits { tokens: most, ..self.limits };
+                    time_device(&Subject { limits, ..*self }, backend.as_mut())
+                }
+                timed => timed,
+            };
+            match timed {
                 Ok(times) => measured.push(Ok(times)),
                 Err(error @ Error::Device(DeviceError::OutOfMemory { .. })) => {
                     // What it has loaded is given back; if that fails, the session finds it.

@@ -261,11 +261,32 @@ impl Gpu {
     }
 }
 
+/// Tokens of a step for which a segment is compiled, at least, where values of more cannot be bound.
+const TOKENS_LEAST: usize = 16;
+
 impl Gpu {
     /// Selects the kernels of a segment.
+    ///
+    /// # Errors
+    /// Those of [`lower`]; [`GraphError::StepTooLarge`] or [`GraphError::OutOfMemory`]: a value is more than a kernel can bind.
     fn draft(&self, segment: &Segment<'_>, limits: &Limits) -> Result<Draft, GraphError> {
         let Gpu { caps, weights, caches, states, rate, .. } = self;
-        lower(segment, limits, &Holdings { caps, weights, caches, states, rate: *rate })
+        let holdings = Holdings { caps, weights, caches, states, rate: *rate };
+        let draft = lower(segment, limits, &holdings)?;
+        let bytes = draft.largest_buffer();
+        if bytes <= caps.max_binding {
+            return Ok(draft);
+        }
+        let (device, found) = (self.facts.name.clone(), limits.tokens);
+        let halves = std::iter::successors(Some(found / 2), |tokens| Some(tokens / 2));
+        for most in halves.take_while(|&tokens| tokens >= TOKENS_LEAST) {
+            let smaller = lower(segment, &Limits { tokens: most, ..*limits }, &holdings)?;
+            if smaller.largest_buffer() <= caps.max_binding {
+                return Err(GraphError::StepTooLarge { device, found, most });
+            }
+        }
+        let what = format!("a value of a step, of which it binds {} at once", caps.max_binding);
+        Err(GraphError::OutOfMemory { device, what, bytes: bytes as usize })
     }
 
     /// Selects the kernels of a segment and compiles them.

@@ -63,21 +63,28 @@ impl Counter {
         pass.dispatch_workgroups(1, 1, 1);
     }
 
-    /// Submits a command buffer that counts itself. Returns the number after it.
-    pub fn submit(&self, device: &Device, commands: wgpu::CommandBuffer) -> u32 {
+    /// Submits a command buffer that counts itself. Returns the submission, and the number after it.
+    pub fn submit(
+        &self,
+        device: &Device,
+        commands: wgpu::CommandBuffer,
+    ) -> (wgpu::SubmissionIndex, u32) {
         // Held while submitting: the numbers are in the order of the queue.
         let mut submitted = self.submitted.lock().unwrap_or_else(PoisonError::into_inner);
         let fails = self.fails_next.swap(false, Ordering::AcqRel);
-        device.submit((!fails).then_some(commands));
+        let submission = device.submit((!fails).then_some(commands));
         *submitted = submitted.wrapping_add(1);
-        *submitted
+        (submission, *submitted)
     }
 
-    /// Submits a command buffer that is not counted, but may read the number. Returns what it reads.
-    pub fn submit_beside(&self, device: &Device, commands: wgpu::CommandBuffer) -> u32 {
+    /// Submits a command buffer that is not counted, but may read the number. Returns the submission, and what it reads.
+    pub fn submit_beside(
+        &self,
+        device: &Device,
+        commands: wgpu::CommandBuffer,
+    ) -> (wgpu::SubmissionIndex, u32) {
         let submitted = self.submitted.lock().unwrap_or_else(PoisonError::into_inner);
-        device.submit(Some(commands));
-        *submitted
+        (device.submit(Some(commands)), *submitted)
     }
 
     /// Compares the number that the device has with the one that it must have.

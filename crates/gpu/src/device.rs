@@ -83,6 +83,8 @@ pub struct Device {
 pub struct DeviceOptions {
     /// Bytes per block of weights, below the GPU's own limit; to test the splitting of matrices.
     pub block_bytes: Option<u64>,
+    /// Bytes that a kernel binds at once, below the GPU's own limit; to test what exceeds it.
+    pub binding_bytes: Option<u64>,
     /// Whether subgroup operations may be used.
     pub subgroups: bool,
     /// Whether a software adapter is treated like hardware; to test its kernels.
@@ -107,6 +109,7 @@ impl Default for DeviceOptions {
     fn default() -> Self {
         DeviceOptions {
             block_bytes: None,
+            binding_bytes: None,
             subgroups: true,
             as_hardware: false,
             checked: false,
@@ -132,6 +135,7 @@ impl Device {
         let mut caps = adapter.caps();
         let timeout = (!caps.software).then_some(options.timeout);
         caps.software &= !options.as_hardware;
+        caps.max_binding = caps.max_binding.min(options.binding_bytes.unwrap_or(u64::MAX));
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("bilayer"),
             required_features: adapter.wanted_features(),
@@ -142,7 +146,7 @@ impl Device {
             experimental_features: unsafe { wgpu::ExperimentalFeatures::enabled() },
             ..Default::default()
         };
-        let opened = match unified::open(adapter, &descriptor) {
+        let opened = match unified::open(adapter, &caps, &descriptor) {
             Some(opened) => Ok(opened),
             None => pollster::block_on(adapter.raw().request_device(&descriptor)),
         };
@@ -446,11 +450,32 @@ impl Device {
         self.wait_until(|| done.load(Ordering::Acquire))
     }
 
+    /// [`Device::wait`] for what a callback of that submission sets: what was submitted later need not be done.
+    ///
+    /// # Errors
+    /// Those of [`Device::wait`].
+    pub(crate) fn wait_for(
+        &self,
+        submission: Option<&wgpu::SubmissionIndex>,
+        done: &AtomicBool,
+    ) -> Result<(), GraphError> {
+        self.wait_beyond(submission.cloned(), || done.load(Ordering::Acquire))
+    }
+
     /// Waits until a condition holds that callbacks of the device change.
     ///
     /// # Errors
     /// Those of [`Device::wait`].
     pub fn wait_until(&self, done: impl Fn() -> bool) -> Result<(), GraphError> {
+        self.wait_beyond(None, done)
+    }
+
+    /// Waits for a submission, or the newest one, and on until `done`.
+    fn wait_beyond(
+        &self,
+        mut submission: Option<wgpu::SubmissionIndex>,
+        done: impl Fn() -> bool,
+    ) -> Result<(), GraphError> {
         let began = Instant::now();
         let hung = self.hung.get().copied();
         let finished = || if hung.is_some() { 0 } else { self.finished.load(Ordering::Acquire) };
@@ -462,8 +487,11 @@ impl Device {
             let polled = if began.elapsed() < SPIN {
                 self.device.poll(wgpu::PollType::Poll)
             } else {
-                let timeout = Some(patience.next());
-                self.device.poll(wgpu::PollType::Wait { submission_index: None, timeout })
+                let (submission_index, timeout) = (submission.clone(), Some(patience.next()));
+                let polled = self.device.poll(wgpu::PollType::Wait { submission_index, timeout });
+                // If it is done and its callback was not what is waited for, all else is.
+                submission = submission.filter(|_| polled.is_err());
+                polled
             };
             match polled {
                 Ok(_) | Err(wgpu::PollError::Timeout) => {}
@@ -506,12 +534,13 @@ impl Device {
     }
 
     /// Hands commands to the device, and counts them when they are done.
-    pub(crate) fn submit(&self, commands: Option<wgpu::CommandBuffer>) {
-        self.queue.submit(commands);
+    pub(crate) fn submit(&self, commands: Option<wgpu::CommandBuffer>) -> wgpu::SubmissionIndex {
+        let submission = self.queue.submit(commands);
         let finished = self.finished.clone();
         self.queue.on_submitted_work_done(move || {
             finished.fetch_add(1, Ordering::AcqRel);
         });
+        submission
     }
 
     /// Waits until all submitted work is done.

@@ -150,18 +150,24 @@ const CHECK_BOUND_HALVES: f64 = 5e-4;
 /// # Errors
 /// The results are wrong, or the device was lost.
 pub fn check(device: &Device) -> Result<(), crate::Error> {
-    check_columns(device, device.caps(), 1)
+    check_columns(device, device.caps(), (1, 1))
 }
 
-/// As [`check`], of products of many columns as `caps` has them.
+/// As [`check`], of products of many columns as `caps` has them, by each kernel that computes tiles.
 ///
 /// # Errors
 /// As [`check`].
 pub fn check_tile(device: &Device, caps: &Caps) -> Result<(), crate::Error> {
-    check_columns(device, caps, CHECK_COLUMNS_TILED)
+    let tiled = columns_tiled(caps, input_of(caps, Case::TYPE, COLUMNS_TILED));
+    check_columns(device, caps, (CHECK_COLUMNS_TILED, tiled))?;
+    match tiled > COLUMNS_TILED {
+        true => check_columns(device, caps, (COLUMNS_TILED, COLUMNS_TILED)),
+        false => Ok(()),
+    }
 }
 
-fn check_columns(device: &Device, caps: &Caps, columns: u32) -> Result<(), crate::Error> {
+/// Checks a product of so many columns by the kernel that computes so many at once.
+fn check_columns(device: &Device, caps: &Caps, columns: (u32, u32)) -> Result<(), crate::Error> {
     let wrong = |reason| crate::Error::SelfCheck { adapter: device.name().to_owned(), reason };
     let case = Case::new(caps, columns);
     let found = case.run(device).map_err(|error| wrong(error.to_string()))?;
@@ -201,15 +207,11 @@ struct Case {
 const STEP: f32 = 1.0 / 64.0;
 
 impl Case {
-    fn new(caps: &Caps, columns: u32) -> Case {
-        let ty = Type::Q8_0;
-        let (input, of_key) = match columns {
-            1 => (input_of(caps, ty, 1), 1),
-            _ => {
-                let input = input_of(caps, ty, COLUMNS_TILED);
-                (input, columns_tiled(caps, input))
-            }
-        };
+    const TYPE: Type = Type::Q8_0;
+
+    fn new(caps: &Caps, (columns, of_key): (u32, u32)) -> Case {
+        let ty = Case::TYPE;
+        let input = input_of(caps, ty, of_key.min(COLUMNS_TILED));
         let rows = rows_of(caps, input, of_key, Epilogue::Plain, CHECK_ROWS as u32);
         let key = GemvKey::plain(ty, of_key, rows, input);
         let row_blocks = CHECK_COLS / ty.block_weights;

@@ -125,6 +125,8 @@ pub struct Program {
     ahead: Option<Recorded>,
     /// Steps that were submitted so.
     pub(crate) recorded_ahead: usize,
+    /// The last submission of the last step, by which its outputs are there.
+    submission: Option<wgpu::SubmissionIndex>,
     /// The counts of the last step.
     last: Counts,
     /// Whether its buffers are those of other programs, too.
@@ -185,10 +187,17 @@ impl Program {
         if let Some(completion) = self.completion.as_mut().filter(|_| has_rows) {
             completion.begin();
         }
-        let (device, mut completed) = (self.device.clone(), 0);
-        let mut hand_over = |commands| match device.counter() {
-            Some(counter) => completed = counter.submit(&device, commands),
-            None => device.submit(Some(commands)),
+        let (device, mut completed, mut submission) = (self.device.clone(), 0, None);
+        let mut hand_over = |commands| {
+            let submitted = match device.counter() {
+                Some(counter) => {
+                    let (submitted, number) = counter.submit(&device, commands);
+                    completed = number;
+                    submitted
+                }
+                None => device.submit(Some(commands)),
+            };
+            submission = Some(submitted);
         };
         if let Some(recorded) = self.ahead.take_if(|recorded| recorded.counts == counts) {
             self.recorded_ahead += 1;
@@ -197,6 +206,7 @@ impl Program {
             self.ahead = None;
             self.record(&counts, FIRST_STAGES, &mut hand_over);
         }
+        self.submission = submission;
         if let Some(completion) = self.completion.as_mut().filter(|_| has_rows) {
             completion.expect(completed);
         }
@@ -345,7 +355,7 @@ impl Program {
             output.expect(&counts);
             output.fetch(&mut encoder, &self.buffers, &counts);
         }
-        self.device.submit(Some(encoder.finish()));
+        self.submission = Some(self.device.submit(Some(encoder.finish())));
         Ok(())
     }
 
@@ -353,7 +363,7 @@ impl Program {
     pub(crate) fn release(&mut self) -> Result<(), GraphError> {
         for output in &mut self.outputs {
             if output.rows > 0 {
-                self.device.wait(&output.state)?;
+                self.device.wait_for(self.submission.as_ref(), &output.state)?;
                 output.mapped.unmap();
                 output.rows = 0;
             }
@@ -392,7 +402,7 @@ impl Program {
             self.record_next();
         }
         let output = &mut self.outputs[place];
-        self.device.wait(&output.state)?;
+        self.device.wait_for(self.submission.as_ref(), &output.state)?;
         if let Some(completion) = &self.completion {
             completion.check(&self.device)?;
         }

@@ -44,6 +44,8 @@ struct Chunk {
     bytes: usize,
     /// Whether it is mapped.
     ready: Arc<AtomicBool>,
+    /// The submission that last read it, after which it is mapped.
+    read_by: Option<wgpu::SubmissionIndex>,
 }
 
 /// The chunks of a device.
@@ -93,12 +95,17 @@ impl Staging {
         let mut encoder = device.device.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(&chunk.buffer, 0, to, at, copied as u64);
         map(&mut encoder, chunk);
-        device.submit(Some(encoder.finish()));
+        chunk.read_by = Some(device.submit(Some(encoder.finish())));
         device.check()
     }
 
     /// A mapped chunk of at least so many bytes.
-    fn free(&mut self, device: &Device, bytes: usize, pace: Pace) -> Result<&Chunk, GraphError> {
+    fn free(
+        &mut self,
+        device: &Device,
+        bytes: usize,
+        pace: Pace,
+    ) -> Result<&mut Chunk, GraphError> {
         let count = self.chunks.len();
         // Whatever is wrong with the device is reported by what waits for it.
         let _ = device.device.poll(wgpu::PollType::Poll);
@@ -112,8 +119,8 @@ impl Staging {
             }
             None => {
                 let at = self.next;
-                let ready = self.chunks[at].ready.clone();
-                device.wait(&ready)?;
+                let Chunk { ready, read_by, .. } = &self.chunks[at];
+                device.wait_for(read_by.as_ref(), ready)?;
                 if self.chunks[at].bytes < bytes {
                     self.chunks[at] = make(device, bytes)?;
                 }
@@ -121,7 +128,7 @@ impl Staging {
             }
         };
         self.next = (at + 1) % self.chunks.len();
-        Ok(&self.chunks[at])
+        Ok(&mut self.chunks[at])
     }
 }
 
@@ -129,7 +136,7 @@ fn make(device: &Device, bytes: usize) -> Result<Chunk, GraphError> {
     let bytes = bytes.max(CHUNK_BYTES);
     let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
     let buffer = device.buffer("staging", bytes as u64, usage)?;
-    let chunk = Chunk { buffer, bytes, ready: Arc::default() };
+    let chunk = Chunk { buffer, bytes, ready: Arc::default(), read_by: None };
     let mut encoder = device.device.create_command_encoder(&Default::default());
     map(&mut encoder, &chunk);
     device.submit(Some(encoder.finish()));

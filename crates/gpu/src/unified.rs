@@ -67,17 +67,20 @@ fn cut_at(mut weights: Vec<Extent>, page: usize, limit: usize) -> Vec<Range<usiz
 }
 
 /// Whether a device reads file maps. On Linux Intel's kernel driver i915 pins imported pages for writing, which fails for a
-/// read-only map, and only when the first commands are submitted: the device is then lost.
+/// read-only map, and only when the first commands are submitted: the device is then lost. Threads of a software adapter block
+/// all signals, so a file that is truncated while they read its map would end the process.
 pub fn imports(caps: &Caps) -> bool {
-    caps.unified && !(caps.api == Api::Vulkan && caps.vendor == Vendor::Intel)
+    let is_pinned = caps.api == Api::Vulkan && caps.vendor == Vendor::Intel;
+    caps.unified && !caps.software && !is_pinned
 }
 
 /// Opens a device that can import host memory, if the GPU shares it and its driver supports that.
 pub fn open(
     adapter: &Adapter,
+    caps: &Caps,
     descriptor: &wgpu::DeviceDescriptor<'_>,
 ) -> Option<(wgpu::Device, wgpu::Queue)> {
-    if !imports(&adapter.caps()) {
+    if !imports(caps) {
         return None;
     }
     #[cfg(not(target_vendor = "apple"))]

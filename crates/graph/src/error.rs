@@ -116,6 +116,16 @@ pub enum Error {
         /// The number in the step.
         found: usize,
     },
+    /// The values of a step are more than a kernel of the device can read or write at once.
+    #[error("a step of {found} tokens is too large for {device}, which computes at most {most}")]
+    StepTooLarge {
+        /// The device.
+        device: String,
+        /// The limit that the segment should be compiled for.
+        found: usize,
+        /// A limit that it can be compiled for.
+        most: usize,
+    },
     /// The device is out of memory.
     #[error("{device} is out of memory: {bytes} bytes for {what}")]
     OutOfMemory {

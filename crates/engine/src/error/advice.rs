@@ -56,7 +56,7 @@ fn exit_code(error: &Error) -> Exit {
         Error::Plan(_) | Error::Cache(_) | Error::TooLong { .. } | Error::QueryTooLong { .. } => {
             Exit::DoesNotFit
         }
-        Error::Device(Device::OutOfMemory { .. }) => Exit::DoesNotFit,
+        Error::Device(Device::OutOfMemory { .. } | Device::StepTooLarge { .. }) => Exit::DoesNotFit,
         Error::Device(Device::Unsupported { .. } | Device::TooDeep { .. }) => Exit::Usage,
         Error::Device(Device::DeviceLost { .. }) => Exit::NoDevice,
         Error::Device(_) => Exit::Internal,
@@ -97,6 +97,7 @@ fn advice(error: &Error) -> &'static str {
             "; the weights or the file are damaged: fetch the file again"
         }
         Error::Device(Device::OutOfMemory { .. }) => "; use a shorter context (-c)",
+        Error::Device(Device::StepTooLarge { .. }) => "; use smaller steps (-ub)",
         Error::Cpu(bilayer_cpu::Error::Spawn { .. }) => "; use fewer threads (-t)",
         Error::Cpu(bilayer_cpu::Error::Bind { .. }) => "; leave --numa out",
         Error::Device(Device::Unsupported { .. } | Device::TooDeep { .. }) => "",

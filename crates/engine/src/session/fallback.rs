@@ -35,6 +35,11 @@ pub enum Warning {
         /// The placement tried instead.
         to: String,
     },
+    /// The values of a step were too large for a device, so steps have fewer tokens.
+    SmallerSteps {
+        /// Its error.
+        error: bilayer_graph::Error,
+    },
     /// A device had no memory for streamed weights, or was lost before it had them, so prompts run where the layers are
     /// placed.
     NotStreamed {
@@ -124,6 +129,7 @@ impl std::fmt::Display for Warning {
             Warning::Reduced { error, from, to } => {
                 write!(f, "{error}; instead of {from} the placement is {to}")
             }
+            Warning::SmallerSteps { error } => write!(f, "{error}; steps are no larger"),
             Warning::NotStreamed { error } => {
                 write!(f, "{error}; weights are not streamed to it, so prompts take longer")
             }
@@ -160,8 +166,10 @@ impl std::fmt::Display for Warning {
 
 /// Whether a device's failure can be handled by placing its layers elsewhere.
 pub fn is_recoverable(backend: &dyn Backend, error: &bilayer_graph::Error) -> bool {
-    use bilayer_graph::Error::{DeviceLost, OutOfMemory};
-    backend.facts().can_be_lost && matches!(error, DeviceLost { .. } | OutOfMemory { .. })
+    use bilayer_graph::Error::{DeviceLost, OutOfMemory, StepTooLarge};
+    let is_of_device =
+        matches!(error, DeviceLost { .. } | OutOfMemory { .. } | StepTooLarge { .. });
+    backend.facts().can_be_lost && is_of_device
 }
 
 /// The index of the fallback device, which cannot be lost; a CPU backend is added if there is none.

@@ -174,6 +174,8 @@ fn on(
     let mut warnings = Vec::new();
     let parts =
         equipped(model, &graph, &mut backends, (&mut plan, &read), (settings, &mut warnings))?;
+    // Steps may be smaller than those planned for.
+    let limits = limits_of(settings, model);
     let learns = settings.placing.expert_uses.is_none();
     let learned = learned(model, &settings.placing).filter(|_| learns);
     let experts = Experts::new(&graph, &plan, (learns, learned));
@@ -230,7 +232,8 @@ fn on(
     })
 }
 
-/// Compiles a plan. If a device runs out of memory or is lost, less is placed on it.
+/// Compiles a plan. If a step is too large for a device, steps get smaller; if a device runs out of memory or is lost, less is
+/// placed on it.
 fn equipped(
     model: &Model,
     graph: &Graph,
@@ -238,9 +241,9 @@ fn equipped(
     (plan, read): (&mut Plan, &Read),
     (settings, warnings): (&mut Settings<'_>, &mut Vec<Warning>),
 ) -> Result<Parts, Error> {
-    let limits = limits_of(settings, model);
     let mut refused = Vec::new();
     loop {
+        let limits = limits_of(settings, model);
         let progress = &mut |p| settings.progress.iter_mut().for_each(|told| told(p));
         let change = Change { model, graph, from: None, to: plan, watched: &read.watched };
         let (device, error) = match equip(&change, backends, limits, progress) {
@@ -252,6 +255,14 @@ fn equipped(
             }
             Err(failed) => return Err(failed.into()),
         };
+        if let bilayer_graph::Error::StepTooLarge { most, .. } = error {
+            settings.ubatch_size = settings.ubatch_size.min(most);
+            // An encoder may need more for a whole text.
+            if limits_of(settings, model).tokens < limits.tokens {
+                warnings.push(Warning::SmallerSteps { error });
+                continue;
+            }
+        }
         if let Some(streaming) = fallback::unstreamed(plan, device, &error) {
             warnings.push(streaming);
             continue;

@@ -47,14 +47,14 @@ impl Device {
         encoder.map_buffer_on_submit(&staging, wgpu::MapMode::Read, 0..bytes, move |_| {
             set.store(true, Ordering::Release);
         });
-        let expected = match self.counter() {
-            Some(counter) => Some(counter.submit_beside(self, encoder.finish())),
-            None => {
-                self.submit(Some(encoder.finish()));
-                None
+        let (submission, expected) = match self.counter() {
+            Some(counter) => {
+                let (submission, number) = counter.submit_beside(self, encoder.finish());
+                (submission, Some(number))
             }
+            None => (self.submit(Some(encoder.finish())), None),
         };
-        self.wait(&done)?;
+        self.wait_for(Some(&submission), &done)?;
         let mapped = staging.slice(0..bytes).get_mapped_range();
         let view = mapped.map_err(|error| self.lost(error.to_string()))?;
         let (view, number) = view.split_at(wanted as usize);

@@ -40,6 +40,14 @@ pub struct Draft {
     pub words: Words,
 }
 
+impl Draft {
+    /// Bytes of the largest buffer that a kernel binds.
+    pub fn largest_buffer(&self) -> u64 {
+        let vectors = size_of_val(&*self.vectors) as u64;
+        self.buffers.iter().map(|buffer| buffer.bytes).fold(vectors, u64::max)
+    }
+}
+
 /// The resources for building a draft.
 pub struct Site<'a> {
     /// The device.
@@ -153,6 +161,7 @@ pub fn build(
         completion: Completion::new(device)?,
         ahead: None,
         recorded_ahead: 0,
+        submission: None,
         last: Default::default(),
         is_pooled,
         slice: ((site.rate * super::SUBMIT_SECONDS) as u64).max(1),

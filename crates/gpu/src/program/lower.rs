@@ -123,17 +123,19 @@ pub fn lower(
     holdings: &Holdings<'_>,
 ) -> Result<Draft, GraphError> {
     let items = if limits.fuse { fuse::joined(segment) } else { fuse::single(segment) };
-    let heads = segment.graph.nodes[segment.nodes.clone()].iter().find_map(|node| match &node.op {
-        Op::Attend(attend) => Some(attend.kv_heads as u32),
-        _ => None,
-    });
+    let attends =
+        segment.graph.nodes[segment.nodes.clone()].iter().find_map(|node| match &node.op {
+            Op::Attend(attend) => Some(attend),
+            _ => None,
+        });
+    let (heads, pages) = attends.map_or((1, 1), |of| attend::of_tile(of, limits, holdings));
     let wanted = if holdings.caps.software { GROUPS_WANTED_SOFTWARE } else { GROUPS_WANTED };
     let splits = Splits {
         wanted,
         // On hardware a part is bound by the time of one workgroup, on software by the work of all.
-        least_pages: if holdings.caps.software { 2 } else { 1 },
+        least_pages: pages.max(if holdings.caps.software { 2 } else { 1 }),
         max: SPLITS_MAX,
-        heads: heads.unwrap_or(1),
+        heads,
         rows: attend::split_rows(limits) as u32,
     };
     let tile_rows = attend::tile_rows(segment, limits, holdings.caps);

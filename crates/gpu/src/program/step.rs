@@ -23,14 +23,14 @@ pub struct Layout {
     pub tiles: u32,
     /// Words per tile: if every step consists of whole sequences, a tile contains the bounds of its own.
     pub tile_words: u32,
-    /// Pages to copy.
-    pub copies: u32,
     /// Number of texts that end before each row, if texts of a sequence are distinguished.
     pub segments: u32,
     /// Spans of state: first row, rows, the slots from and to which they carry.
     pub states: u32,
     /// Page tables.
     pub pages: u32,
+    /// Pages to copy.
+    pub copies: u32,
     /// Total words.
     pub len: u32,
 }
@@ -43,12 +43,13 @@ impl Layout {
         let outputs = rows + 2 * limits.tokens as u32;
         let tiles = (outputs + limits.outputs as u32).next_multiple_of(4);
         let tile_words = if kind.whole { 6 } else { 4 };
-        let copies = tiles + tile_words * limits.tokens as u32;
-        let segments = copies + 2 * copies_max(limits) as u32;
+        let segments = tiles + tile_words * limits.tokens as u32;
         let states = segments + if kind.segments.is_some() { limits.tokens as u32 } else { 0 };
         let pages = states + 4 * spans_max(limits) as u32;
-        let len = (pages + limits.page_entries as u32).next_multiple_of(4);
-        Layout { tokens, rows, outputs, tiles, tile_words, copies, segments, states, pages, len }
+        // Last, since most steps have none, and what is behind the last word that is read is not written to the device.
+        let copies = pages + limits.page_entries as u32;
+        let len = (copies + 2 * copies_max(limits) as u32).next_multiple_of(4);
+        Layout { tokens, rows, outputs, tiles, tile_words, segments, states, pages, copies, len }
     }
 }
 
@@ -194,7 +195,10 @@ impl Words {
             counts.top_k,
             0,
         ]);
-        self.used = pages as usize + step.pages.len();
+        self.used = match step.copies.len() {
+            0 => pages as usize + step.pages.len(),
+            copied => copies as usize + 2 * copied,
+        };
         Ok(counts)
     }
 

@@ -9,7 +9,7 @@ use bilayer_quant::Type;
 use super::super::draft::{
     Counts, DraftChoice, DraftDispatch, DraftStage, Grid, Operand, View, always,
 };
-use super::{Lowering, TILE_ROWS, dispatch};
+use super::{Holdings, Lowering, TILE_ROWS, dispatch};
 use crate::caps::Caps;
 use crate::kernels::attend::{
     Bias, MergeKey, MergeParams, Piece, SplitKey, SplitParams, levels, parts_bytes,
@@ -91,6 +91,21 @@ pub(super) fn tile_rows(segment: &Segment<'_>, limits: &Limits, caps: &Caps) -> 
 /// Row capacity of the parts of split attention.
 pub(super) fn split_rows(limits: &Limits) -> usize {
     limits.tokens.min(SPLIT_ROWS_MAX.max(limits.sequences))
+}
+
+/// The workgroups of a tile of one row without splits, and the pages for which a part of the keys is worth merging: those of
+/// which the keys and values are no fewer bytes than what is written for the part.
+pub(super) fn of_tile(attend: &Attend, limits: &Limits, holdings: &Holdings<'_>) -> (u32, u32) {
+    let (kv_heads, group) = (attend.kv_heads as u32, group(attend));
+    let key = split_key(attend, limits).map(|key| key.tiled(holdings.caps, group, 1));
+    let groups = key.map_or(kv_heads, |key| key.groups(kv_heads, group));
+    let cache = attend.cache.and_then(|id| holdings.caches.get(&id));
+    let page = cache.map(|cache| {
+        let sides = [Some(&cache.keys), cache.values.as_ref()].into_iter().flatten();
+        sides.map(|side| side.layout.bytes()).sum::<u64>() / cache.pages.max(1) as u64
+    });
+    let part = parts_bytes(1, attend.heads, attend.value_dim());
+    (groups, page.map_or(1, |page| part.div_ceil(page.max(1)) as u32))
 }
 
 /// How many times as long an operation of attention, which multiplies floats, takes as one of a product of matrices.

@@ -297,6 +297,12 @@ impl Lowering<'_> {
         ways
     }
 
+    /// The most rows whose pairs of row and expert are columns of their own.
+    pub(super) fn rows_of_pairs(&self, experts: &Experts) -> u32 {
+        let ways = self.ways(experts.route, self.graph.experts(experts) as u32);
+        if ways.len() > 1 { ways[0].rows_max } else { u32::MAX }
+    }
+
     /// Adds a stage of products with all ways.
     fn run(&mut self, nodes: &[usize], jobs: &[Job<'_>], makes: Value) {
         let (route, experts) = (jobs[0].route, jobs[0].stack.experts);

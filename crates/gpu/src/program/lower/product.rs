@@ -3,7 +3,7 @@
 
 use bilayer_graph::fuse::FusedProduct;
 use bilayer_graph::{
-    Activation, Error as GraphError, Ids, Op, OpKind, Precision, Rows, Value, WeightId,
+    Activation, Error as GraphError, Ids, Node, Op, OpKind, Precision, Rows, Value, WeightId,
 };
 use bilayer_quant::Type;
 
@@ -166,22 +166,43 @@ impl Lowering<'_> {
             if late {
                 self.late.insert(input);
             }
-            self.quantize(input, late.then_some((rows, 1)), readers);
+            let most = self.rows_late(input, parts);
+            self.quantize(input, late.then_some((rows, most)), readers);
         }
     }
 
-    /// Bytes of the matrices of products without a route.
-    fn weight_bytes(&self, parts: &[FusedProduct]) -> u64 {
-        let nodes = parts.iter().flat_map(FusedProduct::matmuls);
-        let weights = nodes.filter_map(|node| match self.op(node) {
-            Op::MatMul { weight, .. } => Some(self.graph.weight(*weight)),
-            _ => None,
+    /// The most rows for which no product reads a late value in quantized form.
+    fn rows_late(&self, input: Value, parts: &[FusedProduct]) -> u32 {
+        let is_read_alone =
+            |node: &Node| matches!(node.op, Op::MatMul { input: of, .. } if of == input);
+        let mut routed = parts.iter().flat_map(FusedProduct::matmuls).filter_map(|node| {
+            let Op::Experts(experts) = self.op(node) else { return None };
+            Some(self.rows_of_pairs(experts))
         });
-        let bytes = weights.map(|weight| {
+        match self.graph.nodes.iter().any(is_read_alone) {
+            true => 1,
+            false => routed.next().unwrap_or(1),
+        }
+    }
+
+    /// Bytes of the matrices that products of one row read.
+    fn weight_bytes(&self, parts: &[FusedProduct]) -> u64 {
+        let bytes = |id: &WeightId| {
+            let weight = self.graph.weight(*id);
             let ty = device_type(weight);
             (weight.rows * weight.cols.div_ceil(ty.block_weights) * ty.block_bytes) as u64
+        };
+        let nodes = parts.iter().flat_map(FusedProduct::matmuls);
+        let all = nodes.map(|node| match self.op(node) {
+            Op::MatMul { weight, .. } => bytes(weight),
+            Op::Experts(experts) => {
+                let used = (self.graph.width(experts.route) / 2) as u64;
+                let stack: u64 = experts.stack.iter().map(bytes).sum();
+                used * stack / self.graph.experts(experts).max(1) as u64
+            }
+            _ => 0,
         });
-        bytes.sum()
+        all.sum()
     }
 
     /// Matrix, weights and bias of a product.
