@@ -741,7 +741,7 @@ fn logits_go_into_a_device_without_replacing_it() {
     assert!(std::fs::symlink_metadata(place.path().join("null")).unwrap().is_symlink());
     let ran = place.run("run -m model.gguf -p a -n 1 --logits /dev/full");
     if Path::new("/dev/full").exists() {
-        assert_eq!(ran.code, Some(73), "{ran:?}");
+        assert_eq!(ran.code, Some(74), "{ran:?}");
     }
 }
 
@@ -1274,6 +1274,9 @@ fn closed_streams_do_not_panic() {
     assert_eq!(code("\"$0\" run -m model.gguf -p a -n 4 2>&-"), Some(0));
     assert_eq!(code("\"$0\" run -m model.gguf -p a -n 4 2>/dev/full"), Some(0));
     assert_eq!(code("\"$0\" run --tep 2>/dev/full"), Some(2));
+    // A log that cannot be written is said once.
+    let ran = place.run("run -m model.gguf -p a -n 4 --log-file /dev/full").good();
+    assert_eq!(ran.err.matches("/dev/full").count(), 1, "{ran:?}");
     assert_eq!(code("\"$0\" run -m model.gguf -p a -n 4 >/dev/full 2>/dev/null"), Some(74));
     assert_eq!(code("\"$0\" inspect model.gguf >/dev/full 2>/dev/null"), Some(74));
     assert_eq!(code("\"$0\" --help >/dev/full 2>/dev/null"), Some(74));

@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, reason = "skipped data is shown")]
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use bilayer_convert::convert::Convert;
@@ -278,6 +279,45 @@ fn rerankers_made_of_decoders_are_known_by_their_card_or_module() {
         "{}",
         refused(&folder)
     );
+}
+
+/// Between plan and writing, and while the weights are read: an error with the file's name, and no file.
+#[test]
+fn a_checkpoint_that_changes_while_it_is_read_gives_no_file() {
+    let changes: [(fn(&Path), &str); 3] = [
+        (
+            |path| {
+                std::fs::write(path, vec![1; std::fs::metadata(path).unwrap().len() as usize])
+                    .unwrap()
+            },
+            "it changed",
+        ),
+        (|path| std::fs::write(path, [1; 600]).unwrap(), "it was truncated"),
+        (
+            |path| {
+                use std::io::Write;
+                let mut file = std::fs::OpenOptions::new().append(true).open(path).unwrap();
+                file.write_all(&[0]).unwrap();
+            },
+            "it changed",
+        ),
+    ];
+    for (change, part) in changes {
+        let (folder, place) = (Folder::tiny(), Place::new());
+        let path = folder.path().join("model.safetensors");
+        let plan = Convert::default().plan(folder.path()).unwrap();
+        // A clock that is coarser than the test has the same time for both.
+        let long_ago = std::time::SystemTime::UNIX_EPOCH;
+        change(&path);
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
+        let error =
+            plan.write(&place.path().join("out.gguf"), &mut |_, _| ControlFlow::Continue(()));
+        let error = error.unwrap_err();
+        assert_eq!(error.exit_code() as u8, 74, "{error}");
+        let error = error.to_string();
+        assert!(error.contains("model.safetensors: ") && error.contains(part), "{error}");
+        assert!(place.names().is_empty(), "{:?}", place.names());
+    }
 }
 
 /// A template that puts `<|end|>` before a text.

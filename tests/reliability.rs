@@ -784,4 +784,12 @@ fn an_answer_needs_no_room_on_the_disk() {
     let ran = ran.good();
     assert_eq!(ran.out, expected);
     assert_eq!(ran.err.lines().last(), Some("other"), "{ran:?}");
+    // What is asked for does.
+    for flag in ["--logits", "--trace"] {
+        let script =
+            format!("\"$0\" {line} {flag} disk/out > /dev/null; code=$?; ls -A disk; exit $code");
+        let Some(ran) = with_disk(&place, 8 << 10, &script) else { return };
+        names_the_reason(&ran, 74, "disk/out: cannot be written: ");
+        assert_eq!(ran.out, "out.gguf\n", "{ran:?}");
+    }
 }

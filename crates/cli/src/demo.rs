@@ -82,8 +82,10 @@ pub fn model(source: &Source<'_>) -> Result<Model, bilayer_engine::Error> {
     let mut overrides = source.metadata.map_or(Vec::new(), MetadataArgs::overrides);
     overrides.extend(source.pooling.map(Pooling::of_decoder));
     let is_off = source.applied == Applied::WhenAsked;
-    let open =
-        |(path, scale): (&PathBuf, f32)| LoraFile::open(path, if is_off { 0.0 } else { scale });
+    let open = |(path, scale): (&PathBuf, f32)| {
+        let options = bilayer_engine::OpenOptions { map: source.map, ..Default::default() };
+        LoraFile::open_with(path, if is_off { 0.0 } else { scale }, options)
+    };
     if source.lora.is_some_and(LoraArgs::has_idle_range) {
         output::note("note: --control-vector-layer-range has no effect without a control vector");
     }

@@ -66,11 +66,15 @@ impl Failure {
         }
     }
 
-    /// An output file that cannot be created.
+    /// An output file that cannot be created, or has no room.
     pub fn output(path: &Path, error: &io::Error) -> Failure {
-        let advice = "choose a path that you can write to";
-        let line = format!("{}: cannot be written: {error}; {advice}", path.display());
-        Failure::Line(NO_OUTPUT, line)
+        let (code, advice) = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                (IO, "free some space, or write elsewhere")
+            }
+            _ => (NO_OUTPUT, "choose a path that you can write to"),
+        };
+        Failure::Line(code, format!("{}: cannot be written: {error}; {advice}", path.display()))
     }
 
     /// An input file that cannot be read.

@@ -259,7 +259,9 @@ impl Plan {
     ) -> impl Iterator<Item = NewTensor<'p>> {
         self.tensors.iter().map(move |planned| {
             let stream = move |out: &mut dyn std::io::Write| {
-                RowReader::new(&self.checkpoint.shards, planned).pieces().write(pool, out, reporter)
+                let shards = &self.checkpoint.shards;
+                RowReader::new(shards, planned).pieces().write(pool, out, reporter)?;
+                Ok(shards.check_unchanged()?)
             };
             NewTensor::stream(&planned.name, planned.ty, &planned.shape, stream)
         })
@@ -271,6 +273,10 @@ fn writer_error(error: bilayer_gguf::Error) -> Error {
     match error {
         bilayer_gguf::Error::Source { tensor, source, .. } if source.is::<rows::Bad>() => {
             Error::Weight { tensor, reason: source.to_string() }
+        }
+        // Those of the output are not of a source.
+        bilayer_gguf::Error::Source { source, .. } if source.is::<std::io::Error>() => {
+            Error::Unreadable { reason: source.to_string() }
         }
         error => stream::writer_error(error),
     }

@@ -126,6 +126,12 @@ pub enum Error {
         /// The weight and its value.
         reason: String,
     },
+    /// A file of weights changed while it was read, or cannot be read to its end.
+    #[error("{reason}")]
+    Unreadable {
+        /// The file, and what is wrong.
+        reason: String,
+    },
     /// A GGUF file is not an importance matrix.
     #[error(
         "{file}: expected an importance matrix (general.type = imatrix), found {found}, which is no importance matrix; \
@@ -294,7 +300,7 @@ impl Error {
             Error::ImatrixShape { .. } => Exit::BadModel,
             Error::NoTokenizer { .. } | Error::NoFolder { .. } => Exit::NoFile,
             Error::Threads { .. } => Exit::DoesNotFit,
-            Error::Scratch(_) => Exit::Io,
+            Error::Scratch(_) | Error::Unreadable { .. } => Exit::Io,
             Error::Interrupted => Exit::Interrupted,
             Error::InFile { error, .. } => error.exit_code(),
             Error::Calibration(error) => error.exit_code(),

@@ -16,15 +16,22 @@ impl fmt::Write for Digest {
     }
 }
 
-/// Identifies a model by its configuration, its tensors' names, types and shapes, and the first bytes of each.
+/// Bytes of a tensor that are read, at its beginning and in its middle.
+const READ_BYTES: usize = 64;
+
+/// Identifies a model by its configuration, and its tensors' names, types, shapes and some bytes of each. The paths of adapters,
+/// which precede the names of their tensors, do not count.
 pub(crate) fn of_model(config: &Config, file: &File) -> u64 {
     let mut digest = Digest(FNV_START);
     // Nothing that is hashed refuses.
     let _ = write!(digest, "{config:?}");
     for tensor in file.tensors() {
-        let _ = write!(digest, "{} {:?}", tensor.name(), tensor.layout());
+        let name = tensor.name().rsplit_once(": ").map_or(tensor.name(), |(_, name)| name);
+        let _ = write!(digest, "{name} {:?}", tensor.layout());
         let data = file.bytes(tensor);
-        digest.0 = fnv_from(digest.0, &data[..data.len().min(64)]);
+        for from in [0, data.len() / 2] {
+            digest.0 = fnv_from(digest.0, &data[from..data.len().min(from + READ_BYTES)]);
+        }
     }
     digest.0
 }

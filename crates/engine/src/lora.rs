@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use bilayer_gguf::File;
+use bilayer_gguf::{File, OpenOptions};
 use bilayer_graph::Lora;
 
 use crate::Error;
-use crate::model::open_file;
+use crate::model::open_with;
 
 /// Who sets the strength of a model's adapters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,7 +31,15 @@ impl LoraFile {
     /// # Errors
     /// The file is missing or damaged, or not an adapter that can be applied.
     pub fn open(path: &Path, scale: f32) -> Result<LoraFile, Error> {
-        let file = open_file(path)?;
+        LoraFile::open_with(path, scale, OpenOptions::default())
+    }
+
+    /// [`LoraFile::open`] with options.
+    ///
+    /// # Errors
+    /// Those of [`LoraFile::open`].
+    pub fn open_with(path: &Path, scale: f32, options: OpenOptions<'_>) -> Result<LoraFile, Error> {
+        let file = open_with(path, options)?;
         let wrong = |problem: String| Error::Adapter { file: file.name().to_owned(), problem };
         let metadata = file.metadata();
         let is = |key: &str, expected: &str| {

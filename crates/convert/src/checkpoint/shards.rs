@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::path::PathBuf;
 use std::sync::Mutex;
+use std::time::SystemTime;
 
 use bilayer_quant::Type;
 use safetensors::Dtype;
@@ -27,7 +29,10 @@ pub(crate) struct Shards {
 #[derive(Debug)]
 struct Shard {
     name: String,
+    path: PathBuf,
     file: Mutex<File>,
+    /// Its length and modification time when its header was read.
+    opened: (u64, Option<SystemTime>),
 }
 
 /// Location of a tensor.
@@ -180,7 +185,7 @@ impl Shards {
         if !facts.is_file() {
             return Err(checkpoint.wrong(name, "is no regular file"));
         }
-        let mut file = File::open(path).map_err(failed)?;
+        let mut file = File::open(&path).map_err(failed)?;
         let len = facts.len();
         let mut word = [0; 8];
         file.read_exact(&mut word).map_err(failed)?;
@@ -207,7 +212,8 @@ impl Shards {
             return Err(checkpoint.wrong(name, &reason));
         }
         let shard = self.files.len();
-        self.files.push(Shard { name: name.to_owned(), file: Mutex::new(file) });
+        let opened = (len, facts.modified().ok());
+        self.files.push(Shard { name: name.to_owned(), path, file: Mutex::new(file), opened });
         for (tensor, info) in metadata.tensors() {
             let stored = Stored {
                 shard,
@@ -255,12 +261,33 @@ impl Shards {
     fn read_raw(&self, stored: &Stored, from: u64, bytes: &mut [u8]) -> std::io::Result<()> {
         let shard = &self.files[stored.shard];
         let named = |error: std::io::Error| {
-            std::io::Error::new(error.kind(), format!("{}: {error}", shard.name))
+            let reason = match error.kind() {
+                ErrorKind::UnexpectedEof => "it was truncated while it was read".to_owned(),
+                _ => error.to_string(),
+            };
+            std::io::Error::new(error.kind(), format!("{}: {reason}", shard.path.display()))
         };
         // A poisoned lock is harmless: every read seeks first.
         let mut file = shard.file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         file.seek(SeekFrom::Start(stored.offset + from)).map_err(named)?;
         file.read_exact(bytes).map_err(named)
+    }
+
+    /// Checks that the files still have the length and modification time that they had when they were opened. A file that
+    /// was replaced by another one of its name is read to the end.
+    ///
+    /// # Errors
+    /// I/O errors: a file has others.
+    pub fn check_unchanged(&self) -> std::io::Result<()> {
+        for shard in &self.files {
+            let file = shard.file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let facts = file.metadata()?;
+            if (facts.len(), facts.modified().ok()) != shard.opened {
+                let path = shard.path.display();
+                return Err(std::io::Error::other(format!("{path}: it changed while it was read")));
+            }
+        }
+        Ok(())
     }
 }
 
