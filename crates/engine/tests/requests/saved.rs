@@ -1,7 +1,7 @@
 //! Sequences whose contents come from elsewhere: from a file, or from pages that were shared before a step that failed.
 
-use bilayer_engine::Error;
 use bilayer_engine::session::{Run, SequenceId, Wanted};
+use bilayer_engine::{Adapters, Error, LoraFile, open_file};
 
 use super::served::{tiny, tokens};
 use super::*;
@@ -252,4 +252,64 @@ fn a_page_that_a_step_copies_is_not_written_by_its_later_runs() {
         assert_eq!(session.cache().free_pages(), session.cache().pages());
     }
     assert_eq!(failures, 2);
+}
+
+/// Where an adapter's file is does not matter; what a model's weights are does, also behind the first of each tensor.
+#[test]
+fn a_sequence_belongs_to_a_model_and_not_to_paths() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let bytes = words::tiny(Type::F32, 7);
+    std::fs::write(at("base"), &bytes).unwrap();
+    let adapter = words::adapter(&at("base"), 2);
+    let adapted = |base: &str, name: &str| {
+        std::fs::write(at(name), &adapter).unwrap();
+        let loras = vec![LoraFile::open(&at(name), 1.0).unwrap()];
+        let adapters = Adapters { loras, ..Adapters::default() };
+        Model::adapted(open_file(&at(base)).unwrap(), &[], adapters).unwrap()
+    };
+    let model = adapted("base", "one");
+    let mut session = exact(&model, settings());
+    let sequence = session.open().unwrap();
+    after(&mut session, sequence, &tokens(20));
+    let (_folder, path) = written(&mut session, sequence);
+    SavedSequence::read(&path, &adapted("base", "other"), 64).unwrap();
+    let middle = {
+        let file = open_file(&at("base")).unwrap();
+        let tensor = file.tensor("blk.1.ffn_up.weight").unwrap();
+        let data = file.bytes(tensor);
+        let place = bytes.windows(data.len()).position(|window| window == &data[..]).unwrap();
+        place + data.len() / 2
+    };
+    let mut changed = bytes.to_vec();
+    changed[middle] ^= 1;
+    std::fs::write(at("changed"), &changed).unwrap();
+    let refused = SavedSequence::read(&path, &adapted("changed", "one"), 64).unwrap_err();
+    assert!(refused.to_string().contains("another model"), "{refused}");
+}
+
+/// An adapter is read as its model is: from memory, whatever becomes of its file, or from its map.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_adapter_that_was_read_into_memory_is_immune() {
+    let folder = tempfile::tempdir().unwrap();
+    let [base, adapter] = ["base", "adapter"].map(|name| folder.path().join(name));
+    std::fs::write(&base, words::tiny(Type::F32, 7)).unwrap();
+    let bytes = words::adapter(&base, 2);
+    for map in [false, true] {
+        std::fs::write(&adapter, &bytes).unwrap();
+        let options = OpenOptions { map, ..OpenOptions::default() };
+        let loras = vec![LoraFile::open_with(&adapter, 1.0, options).unwrap()];
+        let adapters = Adapters { loras, ..Adapters::default() };
+        let model = Model::adapted(open_file(&base).unwrap(), &[], adapters).unwrap();
+        let mut session = exact(&model, settings());
+        let sequence = session.open().unwrap();
+        after(&mut session, sequence, &tokens(20));
+        std::fs::File::options().write(true).open(&adapter).unwrap().set_len(64).unwrap();
+        let run = Run { sequence, tokens: &[5], wanted: Wanted::Last };
+        match session.step(&[run]) {
+            Ok(_) => assert!(!map),
+            Err(error) => assert!(map && error.to_string().contains("adapter: "), "{error}"),
+        }
+    }
 }
