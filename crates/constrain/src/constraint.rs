@@ -277,5 +277,10 @@ fn build(
 }
 
 fn stuck(message: &str) -> Error {
-    Error::Stuck { reason: reason(message) }
+    // llguidance's name for it.
+    let reason = match message.contains("NoExtensionBias") {
+        true => "no text that it allows begins so".to_owned(),
+        false => reason(message),
+    };
+    Error::Stuck { reason }
 }

@@ -224,6 +224,16 @@ fn soon(model: &Tokens, grammar: &Grammar) -> Result<(), String> {
 }
 
 #[test]
+fn a_grammar_without_any_text_says_so() {
+    for grammar in [Grammar::json_schema(r##"{"$ref": "#"}"##), Grammar::lark("start: start")] {
+        let mut constraint = Constraint::new(&bytes(), &grammar, Limits::default()).unwrap();
+        let error = constraint.mask().unwrap_err();
+        assert!(matches!(error, Error::Stuck { .. }), "{error:?}");
+        assert!(error.to_string().contains("no text that it allows begins so"), "{error}");
+    }
+}
+
+#[test]
 fn hostile_schemas_are_refused_soon() {
     let model = bytes();
     let deep = format!("{}true{}", r#"{"items":"#.repeat(10_000), "}".repeat(10_000));
