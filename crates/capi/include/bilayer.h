@@ -82,6 +82,7 @@ typedef struct {
 // Called with the text of each token, `len` bytes of UTF-8 without a NUL at its end, and with the pointer given along. The answer
 // goes on while it returns true. It must not call functions on the same model other than `bilayer_cancel`, also not through a
 // callback of another model; they refuse. Two threads whose callbacks call each other's models wait for each other forever.
+// It returns: an exception of C++ that leaves it, or a longjmp out of it, is undefined.
 typedef bool (*BilayerCallback)(const char *text, size_t len, uint32_t token, void *user);
 
 // A message of a conversation.

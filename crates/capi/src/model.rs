@@ -23,6 +23,7 @@ pub struct BilayerModel {
 /// Called with the text of each token, `len` bytes of UTF-8 without a NUL at its end, and with the pointer given along. The answer
 /// goes on while it returns true. It must not call functions on the same model other than `bilayer_cancel`, also not through a
 /// callback of another model; they refuse. Two threads whose callbacks call each other's models wait for each other forever.
+/// It returns: an exception of C++ that leaves it, or a longjmp out of it, is undefined.
 pub type BilayerCallback = Option<
     unsafe extern "C" fn(text: *const c_char, len: usize, token: u32, user: *mut c_void) -> bool,
 >;
