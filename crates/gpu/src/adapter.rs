@@ -59,6 +59,23 @@ pub struct AdapterFacts {
     pub features: Vec<String>,
 }
 
+impl AdapterFacts {
+    /// Whether most of the memory of an adapter that shares it is the host's. Much of an AMD GPU's may be set aside for it when
+    /// the machine starts: Linux tells how much.
+    pub(crate) fn is_of_host(&self, vendor: Vendor) -> bool {
+        if vendor != Vendor::Amd {
+            return true;
+        }
+        let path = format!("/sys/bus/pci/devices/{}/mem_info_vram_total", self.bus);
+        std::fs::read_to_string(path).is_ok_and(|text| is_mostly_shared(&text, self.memory_bytes))
+    }
+}
+
+/// Whether less than half of a GPU's memory is set aside, by the text of Linux's file; not if that is no number.
+fn is_mostly_shared(set_aside: &str, memory_bytes: u64) -> bool {
+    set_aside.trim().parse().is_ok_and(|bytes: u64| bytes < memory_bytes / 2)
+}
+
 /// An adapter that can be opened.
 pub struct Adapter {
     raw: wgpu::Adapter,
@@ -263,7 +280,15 @@ fn api(backend: wgpu::Backend) -> Option<Api> {
 
 #[cfg(test)]
 mod tests {
-    use super::{AdapterKind, index};
+    use super::{AdapterKind, index, is_mostly_shared};
+
+    #[test]
+    fn memory_is_the_hosts_unless_half_of_it_is_set_aside() {
+        let gib = 1u64 << 30;
+        assert!(is_mostly_shared("536870912\n", 6 * gib), "a laptop's");
+        let most = format!("{}\n", 96 * gib);
+        assert!(!is_mostly_shared(&most, 106 * gib) && !is_mostly_shared("", gib));
+    }
 
     #[test]
     fn numbers_are_indices_and_other_names_parts_of_names() {

@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use crate::Error;
 use crate::adapter::Adapter;
 use crate::cache::Cache;
-use crate::caps::{Caps, Vendor};
+use crate::caps::Caps;
 use crate::device::{Created, Device, DeviceOptions};
 use crate::kernel::Source;
 use crate::kernels::weights::stored;
@@ -361,8 +361,7 @@ fn facts_of(adapter: &Adapter) -> Facts {
         quantized: types.filter(|&ty| takes_ints(&caps, stored(ty))).collect(),
         shares_memory: caps.unified
             && adapter.raw().features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
-        // Much of an AMD GPU's memory may be set aside for it when the machine starts.
-        uses_host_memory: caps.unified && caps.vendor != Vendor::Amd,
+        uses_host_memory: caps.unified && facts.is_of_host(caps.vendor),
         identity: format!("{} {}", facts.name, facts.driver),
         ..Facts::offload("gpu", facts.name.clone(), facts.free_bytes.unwrap_or(facts.memory_bytes))
     }
