@@ -90,7 +90,10 @@ const RESERVED: &[(&str, &[&str], &str)] = &[
     ),
     (
         r"\bstd::(fs|io|process)\b|\bFile::open\b",
-        &["gguf", "cli", "engine", "hub", "measure", "convert", "server", "python", "xtask", "cpu"],
+        &[
+            "gguf", "cli", "engine", "hub", "measure", "convert", "server", "python", "xtask",
+            "cpu", "gpu",
+        ],
         "graph, scheduler, models, quant and text do no input or output",
     ),
 ];
