@@ -1,11 +1,12 @@
 //! The promise of `bilayer batch`: every request of a file is answered once, whatever happens in between.
 
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::DEMO;
 use super::support::program::{Place, Ran};
+use super::{DEMO, words};
 
 fn request(id: &str, url: &str, body: &Value) -> String {
     json!({ "custom_id": id, "method": "POST", "url": url, "body": body }).to_string()
@@ -172,7 +173,7 @@ fn files_that_cannot_be_used_are_refused_and_kept() {
 /// Runs a command and kills it after a time; its end, if it came first.
 fn killed(place: &Place, arguments: &str, after: Duration) -> Option<Ran> {
     let mut command = place.command(arguments);
-    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let began = Instant::now();
     while began.elapsed() < after {
@@ -256,4 +257,161 @@ fn a_changed_log_is_found() {
     place.file("out.jsonl", out.replacen("\"id\"", "\"ID\"", 1));
     let ran = place.run("audit verify --answers out.jsonl log");
     assert!(ran.code == Some(1) && ran.err.contains("line 1 is not the recorded"), "{ran:?}");
+}
+
+/// A batch that runs and has some answers, of which the journal is `out.jsonl.journal`.
+fn answering(place: &Place, arguments: &str) -> Child {
+    let mut command = place.command(arguments);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let journal = place.path().join("out.jsonl.journal");
+    let lines =
+        || std::fs::read(&journal).unwrap_or_default().iter().filter(|&&b| b == b'\n').count();
+    while lines() < 4 {
+        assert_eq!(child.try_wait().unwrap(), None, "it ends before it is disturbed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child
+}
+
+/// The end of a batch that must have had an error, after which its answers are in the journal.
+#[track_caller]
+fn failed(place: &Place, child: Child, code: i32, problem: &str) {
+    let ran = Ran::new(&child.wait_with_output().unwrap());
+    assert!(ran.code == Some(code) && ran.err.contains(problem), "{problem}: {ran:?}");
+    assert!(!place.path().join("out.jsonl").exists(), "{ran:?}");
+    let journal = std::fs::read_to_string(place.path().join("out.jsonl.journal")).unwrap();
+    assert!(journal.lines().count() > 3, "{ran:?}");
+    for line in journal.lines().skip(1) {
+        assert!(line.contains("\"status_code\":200"), "{line}");
+    }
+}
+
+/// Completions of one model, one after the other.
+const ONE_BY_ONE: &str = "batch -m m.gguf -ngl 0 -np 1 -c 512 --temp 0 in.jsonl out.jsonl";
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_model_that_is_truncated_in_use_leaves_the_answers_before() {
+    let place = Place::new();
+    let model = std::fs::read(DEMO).unwrap();
+    let path = place.file("m.gguf", &model);
+    place.file("in.jsonl", completions(200));
+    let arguments = format!("{ONE_BY_ONE} --audit log");
+    let child = answering(&place, &arguments);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(4096).unwrap();
+    failed(&place, child, 74, "m.gguf: ");
+    place.file("m.gguf", &model);
+    let ran = place.run(&arguments).good();
+    assert!(ran.err.contains("of them before") && ran.err.contains(" 0 failed"), "{ran:?}");
+    assert_eq!(texts(&place, "out.jsonl").len(), 200);
+    place.run("audit verify --requests in.jsonl --answers out.jsonl log").good();
+}
+
+#[test]
+#[cfg(unix)]
+fn requests_that_are_changed_meanwhile_are_refused() {
+    let place = Place::new();
+    std::fs::copy(DEMO, place.path().join("m.gguf")).unwrap();
+    let requests = completions(200);
+    place.file("in.jsonl", &requests);
+    let child = answering(&place, ONE_BY_ONE);
+    // In place and of the same length.
+    place.file("in.jsonl", requests.replace("ROMEO", "JULIE"));
+    failed(&place, child, 74, "in.jsonl: line ");
+    let ran = place.run(ONE_BY_ONE);
+    assert!(ran.code == Some(2) && ran.err.contains("of other requests"), "{ran:?}");
+    place.file("in.jsonl", &requests);
+    place.run(ONE_BY_ONE).good();
+    place.run(&ONE_BY_ONE.replace("out.jsonl", "undisturbed.jsonl")).good();
+    assert_eq!(texts(&place, "out.jsonl"), texts(&place, "undisturbed.jsonl"));
+}
+
+#[test]
+fn other_models_and_settings_do_not_continue_a_batch() {
+    let place = Place::new();
+    let model = std::fs::read(DEMO).unwrap();
+    let path = place.file("m.gguf", &model);
+    place.file("lora.gguf", words::adapter(&path, 2));
+    place.file("in.jsonl", completions(200));
+    let arguments = format!("{ONE_BY_ONE} --audit log");
+    let mut child = answering(&place, &arguments);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let journal = || std::fs::read(place.path().join("out.jsonl.journal")).unwrap();
+    let before = journal();
+    let refused = |flags: &str, what: &str| {
+        let ran = place.run(&format!("{arguments} {flags}"));
+        assert!(ran.code == Some(2) && ran.err.contains(what), "{flags}: {ran:?}");
+        assert!(journal() == before, "{flags}");
+    };
+    refused("--lora lora.gguf", "(with other adapters)");
+    refused("--top-k 3 --context-shift", "(with other context-shift, top-k)");
+    refused("-ctk q8_0", "(with other cache-type-k)");
+    // Another model of the same shape: the last weights differ.
+    let first = {
+        let file = bilayer_gguf::File::open(&path).unwrap();
+        let tensor = file.bytes(file.tensors().last().unwrap());
+        tensor.as_ptr().addr() - file.maps().next().unwrap().as_ptr().addr()
+    };
+    let mut other = model.clone();
+    other[first] ^= 1;
+    place.file("m.gguf", &other);
+    refused("", "(with other models)");
+    place.file("m.gguf", &model);
+    // Where layers are computed is no such setting.
+    place.run(&format!("{arguments} -t 1")).good();
+    assert_eq!(texts(&place, "out.jsonl").len(), 200);
+    let log = std::fs::read_to_string(place.path().join("log")).unwrap();
+    let begin: Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+    assert_eq!((&begin["adapters"], &begin["settings"]["ctx-size"]), (&json!([]), &json!(512)));
+    assert!(begin["models"][0]["sha256"].is_string(), "{begin}");
+
+    place.run(&format!("{ONE_BY_ONE} --overwrite --audit more --lora-scaled lora.gguf:0.5")).good();
+    let log = std::fs::read_to_string(place.path().join("more")).unwrap();
+    let begin: Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+    assert_eq!(begin["adapters"][0]["scale"], 0.5, "{begin}");
+    assert!(begin["adapters"][0]["lora"].is_string(), "{begin}");
+}
+
+#[test]
+#[cfg(unix)]
+fn outputs_are_regular_files_and_keep_links_and_permissions() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let place = Place::new();
+    place.file("in.jsonl", completions(2));
+    let path = place.file("real.jsonl", "old");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    std::os::unix::fs::symlink("real.jsonl", place.path().join("link.jsonl")).unwrap();
+    place.run("batch -ngl 0 --overwrite in.jsonl link.jsonl").good();
+    assert!(place.path().join("link.jsonl").is_symlink());
+    assert_eq!(texts(&place, "real.jsonl").len(), 2);
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+
+    for pipe in ["pipe", "x.jsonl.journal"] {
+        let made = std::process::Command::new("mkfifo").arg(place.path().join(pipe)).status();
+        assert!(made.unwrap().success());
+    }
+    let before = place.names();
+    for (arguments, code, problem) in [
+        ("--overwrite in.jsonl pipe", 73, "pipe: cannot be written: it is a pipe or device"),
+        (
+            "--overwrite in.jsonl /dev/null",
+            73,
+            "/dev/null: cannot be written: it is a pipe or device",
+        ),
+        ("in.jsonl x.jsonl", 2, "x.jsonl.journal: is no regular file"),
+        ("--audit out.jsonl.journal in.jsonl out.jsonl", 2, "is the journal of the batch"),
+        ("--audit ./out.jsonl.journal in.jsonl out.jsonl", 2, "is the journal of the batch"),
+    ] {
+        let ran = place.run(&format!("batch -ngl 0 {arguments}"));
+        assert!(ran.code == Some(code) && ran.err.contains(problem), "{arguments}: {ran:?}");
+        assert_eq!(place.names(), before, "{arguments}");
+    }
+    let ran = place.run("batch -ngl 0 --audit pipe in.jsonl out.jsonl");
+    assert!(ran.code == Some(2) && ran.err.contains("pipe: is no regular file"), "{ran:?}");
+    place.file("empty", "");
+    let ran = place.run("audit verify empty");
+    assert!(ran.code == Some(1) && ran.err.contains("empty: has no lines"), "{ran:?}");
 }

@@ -28,6 +28,21 @@ fn assert_close(found: &[f32], expected: &[f32]) {
     assert!(found.iter().zip(expected).all(is_close), "{found:?}, not {expected:?}");
 }
 
+/// Windows refuses to write a file that is mapped.
+#[cfg(unix)]
+#[test]
+fn an_encoder_whose_file_changes_is_loaded_again() {
+    let place = Place::new();
+    let bytes = words::scorer("modern-bert", &["relevant"]);
+    let file = place.file("scorer.gguf", &bytes);
+    let server = Server::start_in(place, "-m scorer.gguf --pooling rank");
+    let body = json!({ "query": "a b", "documents": ["b c", "d"] });
+    let ask = || server.post("/rerank", &body).status;
+    assert_eq!(ask(), 200);
+    std::fs::write(&file, &bytes).unwrap();
+    assert_eq!((ask(), ask()), (500, 200));
+}
+
 #[test]
 fn rerank_scores_documents_as_the_library_does() {
     let (server, mut model) = served("modern-bert", &["relevant"]);

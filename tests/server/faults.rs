@@ -314,3 +314,189 @@ fn requests_before_the_model_is_there_are_queued_within_the_limit() {
     // Its time for a head is not over.
     slow.write_all(b" x\r\n").unwrap();
 }
+
+/// A save replaces saved slots alone: here not the model that is served, by its name or a link, nor another file.
+#[test]
+fn a_save_replaces_no_file_but_a_saved_slot() {
+    let place = Place::new();
+    let folder = place.path().join("slots");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::copy(DEMO, folder.join("model.gguf")).unwrap();
+    std::fs::hard_link(folder.join("model.gguf"), folder.join("hard.bin")).unwrap();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("model.gguf", folder.join("soft.bin")).unwrap();
+    #[cfg(not(unix))]
+    std::fs::write(folder.join("soft.bin"), "other").unwrap();
+    std::fs::write(folder.join("keys"), "sk-admin\n").unwrap();
+    std::fs::write(folder.join("empty"), "").unwrap();
+    std::fs::create_dir(folder.join("folder")).unwrap();
+    std::fs::write(folder.join("earlier.bin"), "BLYRSEQ1 and more").unwrap();
+    let server = Server::start_in(place, "-m slots/model.gguf -np 1 -c 256 --slot-save-path slots");
+    let body = json!({ "prompt": "ROMEO:\n", "n_predict": 4, "id_slot": 0 });
+    server.post("/completion", &body).good();
+    let save = |name: &str| server.post("/slots/0?action=save", &json!({ "filename": name }));
+    for name in ["model.gguf", "hard.bin", "soft.bin", "keys", "empty", "folder"] {
+        let reply = save(name);
+        let error = &reply.json()["error"];
+        assert_eq!((reply.status, &error["param"]), (400, &json!("filename")), "{name}: {error}");
+        assert!(error["message"].as_str().unwrap().contains(name), "{name}: {error}");
+    }
+    for name in ["a.bin", "a.bin", "earlier.bin"] {
+        save(name).good();
+        server.post("/slots/0?action=restore", &json!({ "filename": name })).good();
+    }
+    assert_eq!(std::fs::read(folder.join("hard.bin")).unwrap(), std::fs::read(DEMO).unwrap());
+    assert!(folder.join("soft.bin").exists());
+    server.post("/completion", &body).good();
+}
+
+/// A restore holds a sequence in memory, so they take turns: many at once need the memory of one.
+#[cfg(target_os = "linux")]
+#[test]
+fn many_restores_need_the_memory_of_one() {
+    let place = Place::new();
+    let folder = place.path().join("slots");
+    std::fs::create_dir(&folder).unwrap();
+    let server = Server::start_in(place, "-np 1 -c 8192 --slot-save-path slots");
+    let body = json!({ "prompt": long_prompt(), "n_predict": 1, "id_slot": 0 });
+    server.post("/completion", &body).good();
+    let name = json!({ "filename": "a.bin" });
+    let bytes = server.post("/slots/0?action=save", &name).good()["n_written"].as_u64().unwrap();
+    let restore = || server.post("/slots/0?action=restore", &name);
+    restore().good();
+    let peak = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    };
+    let before = peak();
+    let replies: Vec<Reply> = std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..64).map(|_| scope.spawn(restore)).collect();
+        asked.into_iter().map(|asked| asked.join().unwrap()).collect()
+    });
+    let more = peak() - before;
+    assert!(more < 10 * bytes, "{more} bytes for slots of {bytes}");
+    assert!(replies.iter().any(|reply| reply.status == 200));
+    for reply in replies.iter().filter(|reply| reply.status != 200) {
+        assert_eq!(reply.status, 503, "{reply:?}");
+        assert!(reply.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+    }
+    restore().good();
+}
+
+/// The state of each model that a server offers.
+fn states(server: &Server) -> Vec<Value> {
+    let models = server.get("/v1/models").good();
+    let models = models["data"].as_array().unwrap();
+    models.iter().map(|model| model["status"]["value"].clone()).collect()
+}
+
+fn ask(server: &Server, model: &str) -> Reply {
+    let body = json!({ "model": model, "prompt": "ROMEO:\n", "max_tokens": 2 });
+    server.post("/v1/completions", &body)
+}
+
+/// The request in which the change is noticed fails, the next one loads the model again, and other models are unaffected.
+/// Windows refuses to truncate a file that is mapped.
+#[cfg(unix)]
+#[test]
+fn a_model_whose_file_changes_is_loaded_again() {
+    let place = Place::new();
+    let whole = std::fs::read(DEMO).unwrap();
+    let (one, log) = (place.file("one.gguf", &whole), place.path().join("log"));
+    place.file("two.gguf", &whole);
+    let flags =
+        "-m one=one.gguf --add-model two=two.gguf --models-max 2 -np 1 -c 256 --log-file log";
+    let server = Server::start_in(place, flags);
+    let status = |path: &str| server.get(path).status;
+    ask(&server, "one").good();
+    ask(&server, "two").good();
+    // Written again as it was: its time is another one.
+    std::fs::write(&one, &whole).unwrap();
+    assert_eq!(ask(&server, "one").status, 500);
+    ask(&server, "one").good();
+    // Truncated: it cannot be loaded until it is whole again.
+    std::fs::write(&one, &whole[..whole.len() / 2]).unwrap();
+    for _ in 0..3 {
+        let reply = ask(&server, "one");
+        assert!(reply.status == 500 && reply.body.contains("one.gguf"), "{reply:?}");
+    }
+    assert_eq!(states(&server), ["failed", "loaded"]);
+    assert_eq!(status("/readyz"), 200, "the other model answers");
+    ask(&server, "two").good();
+    std::fs::write(&one, &whole).unwrap();
+    ask(&server, "one").good();
+    assert_eq!(states(&server), ["loaded", "loaded"]);
+    let log = std::fs::read_to_string(log).unwrap();
+    let warnings = log.lines().filter(|line| line.contains("one.gguf") && line.contains("again"));
+    assert_eq!(warnings.count(), 2, "{log}");
+}
+
+/// A server whose only model cannot be loaded as its file is wants no requests until the file is another one.
+#[cfg(unix)]
+#[test]
+fn a_server_without_a_usable_model_is_not_ready() {
+    let place = Place::new();
+    let whole = std::fs::read(DEMO).unwrap();
+    let file = place.file("model.gguf", &whole);
+    let server = Server::start_in(place, "-m model.gguf -np 1 -c 256");
+    let status = |path: &str| server.get(path).status;
+    ask(&server, "model").good();
+    std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    let failed = ask(&server, "model");
+    assert!(failed.body.contains("load the model again"), "{failed:?}");
+    let failed = ask(&server, "model");
+    assert!(failed.body.contains("cannot be loaded"), "{failed:?}");
+    let reply = server.get("/readyz");
+    assert!(reply.status == 503 && reply.header("retry-after").is_some(), "{reply:?}");
+    assert_eq!((status("/health"), status("/livez")), (200, 200));
+    std::fs::write(&file, &whole).unwrap();
+    assert_eq!(status("/readyz"), 200);
+    ask(&server, "model").good();
+    assert_eq!(status("/readyz"), 200);
+}
+
+/// What is known to be wrong with a model before it is loaded is no reason to unload another one.
+#[test]
+fn a_model_that_cannot_be_loaded_unloads_no_other() {
+    let place = Place::new();
+    let whole = std::fs::read(DEMO).unwrap();
+    place.file("cut.gguf", &whole[..whole.len() / 2]);
+    place.file("text.gguf", "no model");
+    let gone = place.file("gone.gguf", &whole);
+    let flags = format!(
+        "-m good={DEMO} --add-model cut=cut.gguf --add-model text=text.gguf --add-model gone=gone.gguf \
+         --models-max 1 -np 1 -c 256"
+    );
+    let server = Server::start_in(place, &flags);
+    std::fs::remove_file(gone).unwrap();
+    for name in ["cut", "text", "gone"] {
+        let reply = ask(&server, name);
+        assert!(reply.status == 500 && reply.body.contains(name), "{reply:?}");
+        assert_eq!(states(&server)[0], "loaded", "{name}");
+    }
+    assert_eq!(states(&server), ["loaded", "failed", "failed", "failed"]);
+    ask(&server, "good").good();
+}
+
+/// Lines that cannot be written to the log file are lost, which is said once.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_log_that_cannot_be_written_is_said_once() {
+    let place = Place::new();
+    let mut command = place.command("serve --port 0 -ngl 0 -np 1 -c 64 --log-file /dev/full");
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    let address = line.trim().strip_prefix("listening on http://").expect(&line);
+    for _ in 0..3 {
+        assert_eq!(support::http::send(address, ("GET", "/livez"), &[], "").status, 200);
+    }
+    child.kill().unwrap();
+    let said = child.wait_with_output().unwrap().stderr;
+    let said = String::from_utf8_lossy(&said);
+    assert_eq!(said.matches("/dev/full").count(), 1, "{said}");
+    assert!(said.contains("warning"), "{said}");
+}

@@ -840,9 +840,12 @@ fn slots_are_saved_restored_and_erased() {
     for reply in [server.post("/slots/abc?action=save", &json!({})), server.get("/v1/models/%ff")] {
         assert_eq!(reply.json()["error"]["code"], 400, "{reply:?}");
     }
-    std::fs::create_dir(folder.join("folder.bin")).unwrap();
-    let reply = act(0, "save", &json!({ "filename": "folder.bin" }));
-    assert!(reply.status == 500 && reply.body.contains("folder.bin"), "{reply:?}");
+    // The folder is gone for a while.
+    let moved = folder.with_file_name("moved");
+    std::fs::rename(&folder, &moved).unwrap();
+    let reply = act(0, "save", &json!({ "filename": "lost.bin" }));
+    assert!(reply.status == 500 && reply.body.contains("lost.bin"), "{reply:?}");
+    std::fs::rename(&moved, &folder).unwrap();
     std::fs::write(folder.join("bad.bin"), "BLYRSEQ1 and no more").unwrap();
     let reply = act(0, "restore", &json!({ "filename": "bad.bin" }));
     assert_eq!(reply.status, 400);

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -23,7 +24,33 @@ pub enum Level {
 /// What the flags chose.
 struct Chosen {
     level: Level,
-    log: Option<Mutex<File>>,
+    log: Option<Mutex<MessageLog>>,
+}
+
+/// The file that also gets the messages.
+struct MessageLog {
+    file: File,
+    path: PathBuf,
+    /// Whether it was said that a message was lost.
+    has_failed: bool,
+}
+
+impl MessageLog {
+    /// Writes a line. The first one that is lost is reported on stderr.
+    fn write(&mut self, line: &str) {
+        let Err(error) = self.file.write_all(format!("{line}\n").as_bytes()) else { return };
+        if !std::mem::replace(&mut self.has_failed, true) {
+            let path = self.path.display();
+            to_stderr(&format!(
+                "bilayer: warning: messages are missing in the log: {path} cannot be written: {error}"
+            ));
+        }
+    }
+}
+
+/// There is nowhere to report that stderr cannot be written.
+fn to_stderr(line: &str) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 static CHOSEN: OnceLock<Chosen> = OnceLock::new();
@@ -94,7 +121,8 @@ pub fn choose(command: &Command, given: &ArgMatches) -> Result<(), Failure> {
     };
     let log = log_file(command, given).map(|path| {
         let file = File::options().create(true).append(true).open(path);
-        file.map(Mutex::new).map_err(|error| Failure::output(path, &error))
+        let log = |file| MessageLog { file, path: path.to_path_buf(), has_failed: false };
+        file.map(|file| Mutex::new(log(file))).map_err(|error| Failure::output(path, &error))
     });
     let _ = CHOSEN.set(Chosen { level, log: log.transpose()? });
     Ok(())
@@ -111,15 +139,15 @@ pub fn shows(level: Level) -> bool {
     level <= CHOSEN.get().map_or(Level::Usual, |chosen| chosen.level)
 }
 
-/// Writes a line to stderr if its level is printed, and to the log file; ignores failure.
+/// Writes a line to stderr if its level is printed, and to the log file.
 pub fn write(level: Level, line: &str) {
     if shows(level) {
-        let _ = writeln!(io::stderr().lock(), "{line}");
+        to_stderr(line);
     }
     if let Some(log) = CHOSEN.get().and_then(|chosen| chosen.log.as_ref())
         && let Ok(mut log) = log.lock()
     {
-        let _ = writeln!(log, "{line}");
+        log.write(line);
     }
 }
 

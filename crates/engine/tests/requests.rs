@@ -457,6 +457,8 @@ fn a_damaged_saved_slot_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("slot");
     executor.save_slot(0).unwrap().unwrap().write(&path).unwrap();
+    assert!(SavedSequence::is_at(&path).unwrap());
+    assert!(!SavedSequence::is_at(folder.path()).unwrap(), "a folder");
     let whole = std::fs::read(&path).unwrap();
     let refused = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();

@@ -1,5 +1,7 @@
 //! A temporary file that is renamed to its target when complete.
 //!
+//! A symbolic link is followed, not replaced, and what is no regular file is refused: a device or pipe has other users.
+//!
 //! A killed writer cannot remove its temporary file, and a complete file whose target cannot be replaced is kept. Therefore
 //! the name contains the target's name, and the writer holds a lock that ends with it: the next writer of the same target
 //! removes unlocked files.
@@ -29,10 +31,13 @@ const SUFFIX: &str = ".part";
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Symbolic links that may follow one another, as on Linux.
+const LINKS_MAX: usize = 40;
+
 /// Who may read a new file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Whoever may read other new files.
+    /// Whoever may read the file that it replaces, or other new files.
     Usual,
     /// The owner.
     Owner,
@@ -72,7 +77,7 @@ impl Draft {
     /// # Errors
     /// The target cannot be replaced.
     pub fn rename(self, path: &Path) -> io::Result<()> {
-        self.replace(path).map_err(|failed| failed.error)
+        self.replace(&follow(path)?).map_err(|failed| failed.error)
     }
 
     /// Flushes it to the disk and renames it to `path`; then there is the whole file or the one before, also after a loss
@@ -83,9 +88,9 @@ impl Draft {
     /// which the error has, until the next draft of the same target.
     pub fn finish(self, path: &Path) -> io::Result<()> {
         self.sync()?;
-        let disk = self.disk.clone();
-        self.replace(path).map_err(kept)?;
-        sync_folder(path, disk.as_deref())
+        let (disk, path) = (self.disk.clone(), follow(path)?);
+        self.replace(&path).map_err(kept)?;
+        sync_folder(&path, disk.as_deref())
     }
 
     /// Renames it to `path`; the error has the file.
@@ -165,15 +170,17 @@ impl Seek for &Draft {
     }
 }
 
-/// Creates the temporary file of `path` in the same folder, and removes those abandoned by writers that were killed.
+/// Creates the temporary file of `path` in the folder of its [`target`], and removes those abandoned by writers that were
+/// killed. With [`Access::Usual`] it has the permissions of the file that it will replace.
 ///
 /// # Errors
-/// The folder cannot be written to.
+/// The target is no regular file, or its folder cannot be written to.
 pub fn create(path: &Path, access: Access) -> io::Result<Draft> {
     let disk = disk::current();
     if let Some(disk) = &disk {
         disk.before(Operation::Create)?;
     }
+    let path = &target(path)?;
     let mut prefix = OsString::from(".");
     prefix.push(path.file_name().unwrap_or_default());
     prefix.push(".");
@@ -181,17 +188,66 @@ pub fn create(path: &Path, access: Access) -> io::Result<Draft> {
     remove_abandoned(folder, &prefix);
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).suffix(SUFFIX);
-    // The library's default is a private file.
     #[cfg(unix)]
-    if access == Access::Usual {
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    }
+    let file = match access {
+        Access::Usual => in_folder(&mut builder, folder, path)?,
+        // The library's default is a private file.
+        Access::Owner => builder.tempfile_in(folder)?,
+    };
+    #[cfg(not(unix))]
+    let file = builder.tempfile_in(folder)?;
     #[cfg(not(unix))]
     let _ = access;
-    let file = builder.tempfile_in(folder)?;
     // Where file locks are unsupported, no temporary file is considered abandoned either.
     let _ = file.as_file().try_lock();
     Ok(Draft { file, disk })
+}
+
+/// A temporary file with the permissions of the file at `path`, or those of other new files.
+#[cfg(unix)]
+fn in_folder(
+    builder: &mut tempfile::Builder<'_, '_>,
+    folder: &Path,
+    path: &Path,
+) -> io::Result<NamedTempFile> {
+    use std::os::unix::fs::PermissionsExt;
+
+    let old = fs::metadata(path).ok().map(|old| old.permissions().mode() & 0o777);
+    let mode = old.unwrap_or(0o666);
+    // Its owner writes it, whoever may write the file that it replaces.
+    let file = builder.permissions(fs::Permissions::from_mode(mode | 0o600)).tempfile_in(folder)?;
+    if old.is_some() {
+        // The process's mask narrows the permissions of a new file. Where they cannot be set they have no meaning.
+        let _ = file.as_file().set_permissions(fs::Permissions::from_mode(mode));
+    }
+    Ok(file)
+}
+
+/// The file that is written for a path: that to which a symbolic link leads, which need not exist.
+///
+/// # Errors
+/// There is something else than a regular file, or links lead nowhere.
+pub fn target(path: &Path) -> io::Result<PathBuf> {
+    let target = follow(path)?;
+    let problem = match fs::symlink_metadata(&target) {
+        Ok(found) if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+        Ok(found) if !found.is_file() => "it is a pipe or device, which no file replaces",
+        _ => return Ok(target),
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, problem))
+}
+
+/// Where symbolic links lead.
+fn follow(path: &Path) -> io::Result<PathBuf> {
+    let mut target = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        if !fs::symlink_metadata(&target).is_ok_and(|found| found.is_symlink()) {
+            return Ok(target);
+        }
+        target = folder_of(&target).join(fs::read_link(&target)?);
+    }
+    let problem = format!("it leads over more than {LINKS_MAX} symbolic links");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, problem))
 }
 
 /// [`create`] for a file that will have `len_bytes` on disk.

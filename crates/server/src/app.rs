@@ -20,6 +20,7 @@ use hyper::{HeaderMap, Method, StatusCode};
 use serde_json::{Map, json};
 
 use crate::api;
+use crate::api::slots::SlotFiles;
 use crate::body::{Bodies, Peer};
 use crate::config::Config;
 use crate::endpoints;
@@ -47,6 +48,8 @@ pub struct App {
     pub is_draining: AtomicBool,
     /// Requests being answered.
     pub active: AtomicUsize,
+    /// Saves and restores of slots.
+    pub slot_files: SlotFiles,
     /// The bodies of requests.
     bodies: Arc<Bodies>,
     next_id: AtomicU64,
@@ -86,6 +89,7 @@ impl App {
             is_ready: AtomicBool::new(false),
             is_draining: AtomicBool::new(false),
             active: AtomicUsize::new(0),
+            slot_files: SlotFiles::default(),
             next_id: AtomicU64::new(1),
         })
     }

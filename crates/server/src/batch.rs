@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
+use bilayer_gguf::{is_same_file, temporary};
 use bilayer_text::hash::hex;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
@@ -44,6 +45,9 @@ pub struct Batch {
     pub output: PathBuf,
     /// Whether an existing output is replaced.
     pub overwrite: bool,
+    /// What the answers depend on beside the requests and the sizes of the models, such as hashes of the models and
+    /// settings, by name. A journal with others is one of another batch.
+    pub identity: Map<String, Value>,
     /// A log of what was answered.
     pub audit: Option<Audit>,
 }
@@ -98,6 +102,16 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// The requests were changed while the batch ran. The answers before are in the journal.
+    #[error(
+        "{path}: line {line} was changed while the batch was running; restore the file and run the same command to go on"
+    )]
+    Changed {
+        /// The file.
+        path: String,
+        /// The first line that was found to be another one.
+        line: usize,
+    },
     /// The output is there already.
     #[error("{path} exists; remove it, choose another name, or replace it with --overwrite")]
     Exists {
@@ -122,6 +136,12 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+    /// A file, a device or memory failed while a request was answered. The answers before it are in the journal.
+    #[error("{source}")]
+    Failed {
+        /// The engine's error.
+        source: Arc<bilayer_engine::Error>,
+    },
     /// The model cannot be loaded, or the system refuses threads.
     #[error(transparent)]
     Server(#[from] crate::Error),
@@ -137,7 +157,8 @@ impl Error {
 /// returns decides whether to go on.
 ///
 /// # Errors
-/// Files cannot be read or written; a journal or log is not of this batch; the model cannot be loaded.
+/// Files cannot be read or written; a journal or log is not of this batch; the model cannot be loaded, or its file or a
+/// device fails while a request is answered. The answers before it are kept for the next run.
 pub fn run(
     config: Config,
     batch: &Batch,
@@ -145,11 +166,9 @@ pub fn run(
 ) -> Result<Summary, Error> {
     let mut input = Input::open(&batch.input)?;
     let place = journal::place(&batch.output);
-    if batch.output.exists() && !place.exists() && !batch.overwrite {
-        return Err(Error::Exists { path: batch.output.display().to_string() });
-    }
+    check_outputs(batch, &place)?;
     let models: Vec<Value> = config.models.iter().map(|m| json!([m.names, m.bytes])).collect();
-    let header = json!({ "requests": input.sha256(), "models": models });
+    let header = json!({ "requests": input.sha256(), "models": models, "facts": batch.identity });
     let mut journal = Journal::open(&place, &header, input.lines().len())?;
     let mut log = match &batch.audit {
         Some(audit) => Some(Log::open(audit, input.sha256())?),
@@ -175,8 +194,20 @@ pub fn run(
     let mut is_complete = progress.done == progress.requests;
     if !is_complete {
         let mut run = Answering { input, journal, log, progress, tell };
-        is_complete = run.serve(config)?;
+        let ended = run.serve(config);
         Answering { journal, log, progress, .. } = run;
+        if progress.done == 0 {
+            // An empty journal would only be in the way of other models and settings.
+            let removed = journal.remove();
+            let summary = finish(log, progress, ended)?;
+            return removed.map(|()| summary);
+        }
+        if ended.is_err() {
+            // What is there is kept as well as it can be; the first error counts.
+            let _ = journal.sync();
+            return finish(log, progress, ended);
+        }
+        is_complete = ended?;
     }
     if is_complete {
         let written = journal.write_output(&batch.output)?;
@@ -185,8 +216,52 @@ pub fn run(
         }
         journal.remove()?;
     }
-    let head = log.map(Log::close).transpose()?;
-    Ok(Summary { progress, is_complete, head })
+    finish(log, progress, Ok(is_complete))
+}
+
+/// Closes the log. An error of the run counts before one of the log.
+fn finish(
+    log: Option<Log>,
+    progress: Progress,
+    ended: Result<bool, Error>,
+) -> Result<Summary, Error> {
+    let head = log.map(Log::close).transpose();
+    let is_complete = ended?;
+    Ok(Summary { progress, is_complete, head: head? })
+}
+
+/// Refuses at the beginning what cannot be written at the end.
+fn check_outputs(batch: &Batch, journal: &Path) -> Result<(), Error> {
+    temporary::target(&batch.output).map_err(Error::io(&batch.output, "be written"))?;
+    if let Some(Audit { path, .. }) = &batch.audit {
+        check_record(path)?;
+        if is_one_file(path, journal) {
+            let problem = "is the journal of the batch; choose another name for the log".to_owned();
+            return Err(Error::Record { path: path.display().to_string(), problem });
+        }
+    }
+    if batch.output.exists() && !journal.exists() && !batch.overwrite {
+        return Err(Error::Exists { path: batch.output.display().to_string() });
+    }
+    Ok(())
+}
+
+/// Whether two paths are or would be one file.
+fn is_one_file(a: &Path, b: &Path) -> bool {
+    let place = |path: &Path| {
+        let folder = std::fs::canonicalize(temporary::folder_of(path)).ok()?;
+        Some(folder.join(path.file_name()?))
+    };
+    is_same_file(a, b) || place(a).is_some_and(|a| Some(a) == place(b))
+}
+
+/// Refuses a record that is no regular file: a pipe would be waited for, and a device keeps nothing.
+fn check_record(path: &Path) -> Result<(), Error> {
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        let problem = "is no regular file; choose another name".to_owned();
+        return Err(Error::Record { path: path.display().to_string(), problem });
+    }
+    Ok(())
 }
 
 /// A run of a batch.
@@ -199,31 +274,50 @@ struct Answering<'t> {
 }
 
 impl Answering<'_> {
-    /// Loads the models and answers; false if it was ended early.
+    /// Loads the first model and answers; false if it was ended early.
     fn serve(&mut self, config: Config) -> Result<bool, Error> {
         let refused = |error: io::Error| Error::Server(error.into());
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(2).enable_all().build().map_err(refused)?;
         let app = Arc::new(App::new(config).map_err(crate::Error::Keys)?);
-        let result = runtime.block_on(self.answer_all(&app));
+        let Some(most) = runtime.block_on(self.load(&app))? else {
+            // The load goes on, and what it has loaded is dropped at its end.
+            runtime.block_on(app.models.end());
+            runtime.shutdown_background();
+            return Ok(false);
+        };
+        let result = runtime.block_on(self.answer_all(&app, most));
         runtime.block_on(app.models.end());
         runtime.shutdown_timeout(Duration::from_secs(5));
         result
     }
 
-    async fn answer_all(&mut self, app: &Arc<App>) -> Result<bool, Error> {
-        let loaded = app.models.load_first().await;
+    /// Loads the first model. Gives how many requests run or wait at once; `None` if it was ended early.
+    async fn load(&mut self, app: &Arc<App>) -> Result<Option<usize>, Error> {
+        let load = app.models.load_first();
+        tokio::pin!(load);
+        let mut tick = tokio::time::interval(TICK);
+        let loaded = loop {
+            tokio::select! {
+                loaded = &mut load => break loaded,
+                _ = tick.tick() => if (self.tell)(self.progress).is_break() {
+                    return Ok(None);
+                },
+            }
+        };
         let loaded = loaded.map_err(|error| crate::Error::Model {
             message: error.message,
             source: error.source,
         })?;
         app.is_ready.store(true, Ordering::Relaxed);
-        let most = match loaded.as_ref().map(|loaded| &loaded.kind) {
+        // The model itself may be unloaded for another one.
+        Ok(Some(match loaded.as_ref().map(|loaded| &loaded.kind) {
             Some(Kind::Encoder(_)) => TEXTS,
             Some(Kind::Decoder(_)) | None => 2 * app.config.slots,
-        };
-        // It may be unloaded for another one.
-        drop(loaded);
+        }))
+    }
+
+    async fn answer_all(&mut self, app: &Arc<App>, most: usize) -> Result<bool, Error> {
         let router = router(app.clone());
         let mut open = self.order().into_iter();
         let mut running: JoinSet<(usize, Vec<u8>, line::Answer)> = JoinSet::new();
@@ -276,8 +370,11 @@ impl Answering<'_> {
         })
     }
 
-    /// Writes an answer down.
+    /// Writes an answer down. A failure of the machine is none.
     fn keep(&mut self, at: usize, request: &[u8], answer: &line::Answer) -> Result<(), Error> {
+        if let Some(source) = &answer.failure {
+            return Err(Error::Failed { source: source.clone() });
+        }
         self.journal.append(at, &answer.text)?;
         let place = self.input.lines()[at];
         if let Some(log) = &mut self.log {
@@ -288,5 +385,58 @@ impl Answering<'_> {
         self.progress.failed += usize::from(answer.failed);
         self.progress.tokens += answer.tokens;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Instant;
+
+    use bilayer_engine::{Model, OpenOptions};
+
+    use super::*;
+    use crate::config::Offer;
+
+    const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/assets/demo.gguf");
+
+    /// A load that takes as long as the test does.
+    #[test]
+    fn a_load_does_not_delay_the_end() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let input = folder.path().join("in");
+        std::fs::write(&input, "{}\n").unwrap();
+        let (loads, is_loading) = mpsc::channel();
+        let (_end, ends) = mpsc::channel::<()>();
+        let (loads, ends) = (std::sync::Mutex::new(loads), std::sync::Mutex::new(ends));
+        let open = move || {
+            loads.lock().unwrap().send(()).unwrap();
+            let _ = ends.lock().unwrap().recv();
+            Err(bilayer_engine::Error::Interrupted)
+        };
+        let offer = Offer {
+            names: vec!["slow".to_owned()],
+            tags: Vec::new(),
+            path: DEMO.to_owned(),
+            files: Vec::new(),
+            bytes: 0,
+            chat_template: None,
+            is_required: true,
+            inspect: Arc::new(|| Model::open(DEMO.as_ref(), OpenOptions::default())),
+            open: Arc::new(open),
+        };
+        let output = folder.path().join("out");
+        let (overwrite, identity, audit) = (false, Map::new(), None);
+        let batch = Batch { input, output, overwrite, identity, audit };
+        let began = Instant::now();
+        let ended = run(Config::of(vec![offer]), &batch, &mut |_| match is_loading.try_recv() {
+            Ok(()) => ControlFlow::Break(()),
+            Err(_) => ControlFlow::Continue(()),
+        });
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+        let Summary { progress, is_complete, .. } = ended.unwrap();
+        assert_eq!((progress.done, progress.requests, is_complete), (0, 1, false));
+        let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+        assert_eq!(left.len(), 1, "the requests alone");
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bilayer_engine::generate::speculate::DrafterSource;
 use bilayer_engine::requests::ExecutorSettings;
-use bilayer_engine::{Error, session::Session};
+use bilayer_engine::{Error, Model, session::Session};
 use tokio::time::Instant;
 
 use crate::params::Defaults;
@@ -96,6 +96,9 @@ pub struct Opened {
 /// What is done with a session at its end.
 pub type AtEnd = Box<dyn FnOnce(&Session) + Send>;
 
+/// Opens the files of a model, without the memory that it needs to run.
+pub type Inspect = dyn Fn() -> Result<Model, Error> + Send + Sync;
+
 /// Opens a model.
 pub type Open = dyn Fn() -> Result<Opened, Error> + Send + Sync;
 
@@ -108,12 +111,16 @@ pub struct Offer {
     pub tags: Vec<String>,
     /// The file, as shown in `/props`.
     pub path: String,
+    /// The files that it is opened from: its shards, its adapters, its draft model.
+    pub files: Vec<PathBuf>,
     /// Bytes of memory that it takes, for the budget of several models.
     pub bytes: u64,
     /// The chat template, in place of the model's own: a text, or the name of a known one.
     pub chat_template: Option<String>,
     /// Whether a server ends that begins with it and cannot load it.
     pub is_required: bool,
+    /// Opens its files, before others are unloaded for it.
+    pub inspect: Arc<Inspect>,
     /// Opens it.
     pub open: Arc<Open>,
 }

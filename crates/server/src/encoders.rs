@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::error::ApiError;
 use crate::memory::Place;
 use crate::metrics::Metrics;
-use crate::thread;
+use crate::thread::{self, FileChanged};
 use queue::{InputId, Job, Queue, Waiting};
 
 mod queue;
@@ -32,6 +32,7 @@ pub struct EncoderWorker {
     waiting_max: usize,
     shall_end: Arc<AtomicBool>,
     has_ended: Arc<AtomicBool>,
+    file_changed: FileChanged,
 }
 
 impl EncoderWorker {
@@ -49,7 +50,10 @@ impl EncoderWorker {
         let (sender, commands) = mpsc::channel();
         let shall_end = Arc::<AtomicBool>::default();
         let (queue, ends) = (Queue::default(), shall_end.clone());
-        let serving = Serving { encoder, commands, queue, metrics, shall_end: ends };
+        let file_changed = FileChanged::default();
+        let changed = file_changed.clone();
+        let serving =
+            Serving { encoder, commands, queue, metrics, shall_end: ends, file_changed: changed };
         let has_ended =
             thread::start("bilayer-encoder", serving, place, Serving::run, Serving::fail)?;
         let waiting_max = requests.max(WAITING_MAX);
@@ -59,6 +63,7 @@ impl EncoderWorker {
             waiting_max,
             shall_end,
             has_ended,
+            file_changed,
         })
     }
 
@@ -104,6 +109,11 @@ impl EncoderWorker {
     pub fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::SeqCst)
     }
+
+    /// Whether the model's file has changed, so that the thread answers no request any more.
+    pub fn has_changed_file(&self) -> bool {
+        self.file_changed.is_set()
+    }
 }
 
 impl Drop for EncoderWorker {
@@ -124,6 +134,7 @@ struct Serving {
     queue: Queue,
     metrics: Arc<Metrics>,
     shall_end: Arc<AtomicBool>,
+    file_changed: FileChanged,
 }
 
 impl Serving {
@@ -168,7 +179,10 @@ impl Serving {
         for (number, inputs) in requests {
             match self.compute(&inputs) {
                 Ok(()) | Err(Error::Interrupted) => {}
-                Err(error) => self.queue.fail(number, error.into()),
+                Err(error) => {
+                    self.file_changed.note(&error, &self.metrics);
+                    self.queue.fail(number, error.into());
+                }
             }
         }
     }

@@ -11,6 +11,10 @@ use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
 use serde_json::{Map, Value, json};
 
+/// The error of the engine that a response reports: an extension of the response, which no client sees.
+#[derive(Clone, Debug)]
+pub struct Cause(pub Arc<Engine>);
+
 /// An error response.
 #[derive(Clone, Debug)]
 pub struct ApiError {
@@ -134,6 +138,16 @@ impl ApiError {
         ApiError::unavailable("the request took longer than --timeout")
     }
 
+    /// Adds what is not in the body: the time after which to retry, and the cause.
+    pub fn complete(&self, response: &mut Response) {
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(RETRY_AFTER, seconds.into());
+        }
+        if let Some(source) = &self.source {
+            response.extensions_mut().insert(Cause(source.clone()));
+        }
+    }
+
     /// The error object, `{"error": {...}}`.
     pub fn body(&self) -> Value {
         let mut error = json!({
@@ -169,6 +183,7 @@ impl From<Engine> for ApiError {
             | Engine::Setting { .. }
             | Engine::SamplingOptions(_)
             | Engine::Sampling(_)
+            | Engine::QueryTooLong { .. }
             | Engine::Text(_)) => ApiError::invalid(error.to_string()),
             error @ (Engine::NoEncoder { .. }
             | Engine::NoDecoder { .. }
@@ -180,7 +195,10 @@ impl From<Engine> for ApiError {
                 error.kind = "numeric_error";
                 error
             }
-            error => ApiError::server(error.to_string()),
+            error => {
+                let failed = ApiError::server(error.to_string());
+                ApiError { source: Some(Arc::new(error)), ..failed }
+            }
         }
     }
 }
@@ -211,9 +229,7 @@ impl IntoResponse for ApiError {
         let mut response = (self.status, self.body().to_string()).into_response();
         let json = hyper::header::HeaderValue::from_static("application/json; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, json);
-        if let Some(seconds) = self.retry_after {
-            response.headers_mut().insert(RETRY_AFTER, seconds.into());
-        }
+        self.complete(&mut response);
         response
     }
 }

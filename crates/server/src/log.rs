@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
@@ -25,7 +25,33 @@ pub enum Log {
 static LOG: AtomicU8 = AtomicU8::new(0);
 
 /// Where log lines go, if not to stderr.
-static FILE: Mutex<Option<File>> = Mutex::new(None);
+static FILE: Mutex<Option<LogFile>> = Mutex::new(None);
+
+/// The file of a log.
+struct LogFile {
+    file: File,
+    path: PathBuf,
+    /// Whether it was said that a line was lost.
+    has_failed: bool,
+}
+
+impl LogFile {
+    /// Writes a line. The first one that is lost is reported on stderr.
+    fn write(&mut self, line: &str) {
+        let Err(error) = self.file.write_all(line.as_bytes()) else { return };
+        if !std::mem::replace(&mut self.has_failed, true) {
+            let path = self.path.display().to_string();
+            let warning =
+                format!("lines are missing in the log: {path} cannot be written: {error}");
+            to_stderr(&format!("bilayer: warning: {}\n", printable(&warning)));
+        }
+    }
+}
+
+/// There is nowhere to report that stderr cannot be written.
+fn to_stderr(line: &str) {
+    let _ = std::io::stderr().lock().write_all(line.as_bytes());
+}
 
 /// Sets what is logged, for the whole process.
 pub fn set(log: Log) {
@@ -42,6 +68,7 @@ fn now() -> String {
 /// The file cannot be opened.
 pub fn open(path: &Path) -> std::io::Result<()> {
     let file = OpenOptions::new().create(true).append(true).open(path)?;
+    let file = LogFile { file, path: path.to_owned(), has_failed: false };
     *FILE.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
     Ok(())
 }
@@ -61,11 +88,10 @@ fn printable(line: &str) -> Cow<'_, str> {
 fn write(line: &str) {
     let line = format!("{}\n", printable(line));
     let mut file = FILE.lock().unwrap_or_else(PoisonError::into_inner);
-    // There is nowhere to report that the log cannot be written.
-    let _ = match &mut *file {
-        Some(file) => file.write_all(line.as_bytes()),
-        None => std::io::stderr().lock().write_all(line.as_bytes()),
-    };
+    match &mut *file {
+        Some(file) => file.write(&line),
+        None => to_stderr(&line),
+    }
 }
 
 /// A warning.

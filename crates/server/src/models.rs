@@ -2,7 +2,8 @@
 //!
 //! A model that is unloaded gets no more requests, but its memory is free only when the answers that it runs have ended and
 //! its thread with them. The next one is loaded after that, also where the limits allow both, since it is placed in the memory
-//! that is free. A model whose thread has panicked is as one that is unloaded.
+//! that is free. A model whose thread has panicked or whose file has changed is as one that is unloaded. What can be checked of
+//! the next one is checked before others are unloaded for it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,10 +20,12 @@ use crate::error::ApiError;
 use crate::memory::{Memory, Place};
 use crate::metrics::Metrics;
 
+mod files;
 mod loaded;
 #[cfg(test)]
 mod tests;
 
+use files::FileStates;
 pub use loaded::{EncoderHandle, Kind, Loaded};
 
 /// State of an offered model.
@@ -42,6 +45,8 @@ struct Entry {
     offer: Offer,
     loaded: Option<Arc<Loaded>>,
     status: Status,
+    /// The files of a load that failed because of them.
+    at_fault: Option<FileStates>,
     used: u64,
     /// Models that were taken out and whose threads run.
     ending: Vec<Ending>,
@@ -55,6 +60,13 @@ impl Entry {
         self.ending.retain(|ending| ending.place.strong_count() > 0);
         self.ending.push(Ending { loaded: Arc::downgrade(&loaded), place: loaded.place() });
         Some(loaded)
+    }
+
+    /// It could not be loaded from files that were in this state before.
+    fn fail(&mut self, error: &ApiError, files: FileStates) {
+        self.status = Status::Failed(error.message.clone());
+        let are_at_fault = error.source.as_deref().is_some_and(files::are_at_fault);
+        self.at_fault = are_at_fault.then_some(files);
     }
 
     /// Offers a model again that was taken out.
@@ -126,6 +138,7 @@ impl Models {
             offer: offer.clone(),
             loaded: None,
             status: Status::Unloaded,
+            at_fault: None,
             used: 0,
             ending: Vec::new(),
         };
@@ -227,6 +240,9 @@ impl Models {
         if let Some(loaded) = self.touch(number) {
             return Ok(loaded);
         }
+        let models = self.clone();
+        let check = move || models.check(number).map(|()| one);
+        let one = blocking::run("checking the model", check).await??;
         let (models, bytes) = (self.clone(), self.config.models[number].bytes);
         let room = blocking::run("making room", move || models.make_room(number, one)).await?;
         // If the client leaves meanwhile, the models are offered again. The new one is placed in the memory that is free.
@@ -310,14 +326,26 @@ impl Models {
         entries[number].loaded.clone()
     }
 
-    /// The entries, without models whose threads have ended.
+    /// Whether it is known that no request can be answered: each model failed to load because of its files, and these have not
+    /// changed since.
+    pub fn are_unusable(&self) -> bool {
+        let failed = |entry: &Entry| match &entry.status {
+            Status::Failed(_) => Some((entry.at_fault.clone()?, entry.offer.files.clone())),
+            _ => None,
+        };
+        // Files are examined behind the lock, as a disk may be slow.
+        let failed: Option<Vec<_>> = self.entries().iter().map(failed).collect();
+        failed.is_some_and(|of| of.iter().all(|(found, files)| *found == FileStates::of(files)))
+    }
+
+    /// The entries, without models that answer no request any more.
     fn entries(&self) -> std::sync::MutexGuard<'_, Vec<Entry>> {
         loop {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-            let has_ended = |e: &&mut Entry| e.loaded.as_ref().is_some_and(|of| of.has_ended());
-            let ended = entries.iter_mut().filter(has_ended).filter_map(Entry::unload);
-            let ended: Vec<Arc<Loaded>> = ended.collect();
-            if ended.is_empty() {
+            let is_spent = |e: &&mut Entry| e.loaded.as_ref().is_some_and(|of| of.is_spent());
+            let spent = entries.iter_mut().filter(is_spent).filter_map(Entry::unload);
+            let spent: Vec<Arc<Loaded>> = spent.collect();
+            if spent.is_empty() {
                 return entries;
             }
             // Dropped behind the lock.
@@ -328,6 +356,7 @@ impl Models {
     /// Loads a model for which there is room.
     fn load(&self, number: usize, place: Place) -> Result<Arc<Loaded>, ApiError> {
         let offer = self.config.models[number].clone();
+        let files = FileStates::of(&offer.files);
         let made = Loaded::open(offer, place, &self.config, &self.metrics).map(Arc::new);
         // What was only needed for loading.
         return_free_memory();
@@ -346,10 +375,28 @@ impl Models {
                 Err(error)
             }
             (Err(error), _) => {
-                entries[number].status = Status::Failed(error.message.clone());
+                entries[number].fail(&error, files);
                 Err(error)
             }
         }
+    }
+
+    /// Checks a model for which others must be unloaded: what is known to be wrong with it is no reason to unload them.
+    fn check(&self, number: usize) -> Result<(), ApiError> {
+        let offer = &self.config.models[number];
+        if self.fits(&self.entries(), offer) {
+            return Ok(());
+        }
+        let files = FileStates::of(&offer.files);
+        let checked = Loaded::check(offer, &self.config, &self.metrics);
+        checked.inspect_err(|error| self.entries()[number].fail(error, files))
+    }
+
+    /// Whether a model fits beside those that are loaded.
+    fn fits(&self, entries: &[Entry], offer: &Offer) -> bool {
+        let loaded = entries.iter().filter(|entry| entry.loaded.is_some());
+        let all = loaded.fold((0, 0u64), |(count, bytes), e| (count + 1, bytes + e.offer.bytes));
+        self.memory.fits(all, offer.bytes)
     }
 
     /// Takes models out until one fits beside the others: those without requests first, of these the least recently used.
@@ -358,13 +405,7 @@ impl Models {
         let (mut unloaded, mut weak) = (Vec::new(), Vec::new());
         let mut entries = self.entries();
         entries[number].status = Status::Loading;
-        loop {
-            let loaded = entries.iter().filter(|entry| entry.loaded.is_some());
-            let (count, bytes) =
-                loaded.fold((0, 0u64), |(count, bytes), e| (count + 1, bytes + e.offer.bytes));
-            if self.memory.fits((count, bytes), offer.bytes) {
-                break;
-            }
+        while !self.fits(&entries, offer) {
             let loaded = entries.iter_mut().enumerate().filter_map(|(number, entry)| {
                 let is_used = Arc::strong_count(entry.loaded.as_ref()?) > 1;
                 Some((is_used, entry.used, number, entry))

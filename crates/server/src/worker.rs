@@ -19,7 +19,7 @@ use crate::config::Opened;
 use crate::error::ApiError;
 use crate::memory::Place;
 use crate::metrics::Metrics;
-use crate::thread;
+use crate::thread::{self, FileChanged};
 
 /// Identifies a request between a handler and a worker.
 pub type Ticket = u64;
@@ -144,6 +144,7 @@ pub struct Worker {
     live: Arc<Mutex<Live>>,
     clock: Clock,
     has_ended: Arc<AtomicBool>,
+    file_changed: FileChanged,
 }
 
 impl Worker {
@@ -164,12 +165,14 @@ impl Worker {
         let mut opened = opened;
         let at_end = opened.at_end.take();
         let clock = opened.session.clock().clone();
+        let file_changed = FileChanged::default();
         let serving = Serving {
             executor: executor(opened, settings),
             admission: admission.clone(),
             commands,
             live: shared,
             metrics,
+            file_changed: file_changed.clone(),
             open: HashMap::new(),
             tickets: HashMap::new(),
             busy: Vec::new(),
@@ -183,7 +186,8 @@ impl Worker {
             }
         };
         let has_ended = thread::start("bilayer-worker", serving, place, run, Serving::fail)?;
-        Ok(Worker { commands: Mutex::new(sender), admission, live, clock, has_ended })
+        let commands = Mutex::new(sender);
+        Ok(Worker { commands, admission, live, clock, has_ended, file_changed })
     }
 
     /// Hands over what one request of `key` asks for, so many answers: all of it, or none. `asks` makes it once it is
@@ -243,6 +247,11 @@ impl Worker {
         self.has_ended.load(Ordering::SeqCst)
     }
 
+    /// Whether the model's file has changed, so that the thread answers no request any more.
+    pub fn has_changed_file(&self) -> bool {
+        self.file_changed.is_set()
+    }
+
     fn send(&self, command: Command) -> bool {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).send(command).is_ok()
     }
@@ -276,6 +285,7 @@ struct Serving {
     commands: Receiver<Command>,
     live: Arc<Mutex<Live>>,
     metrics: Arc<Metrics>,
+    file_changed: FileChanged,
     open: HashMap<RequestId, OpenRequest>,
     tickets: HashMap<Ticket, RequestId>,
     /// The busy time of each device, of all models.
@@ -436,6 +446,9 @@ impl Serving {
     fn tell(&mut self, id: RequestId, event: Event) {
         let ends = matches!(event, Event::Ended { .. } | Event::Failed(_));
         self.metrics.event(&event);
+        if let Event::Failed(error) = &event {
+            self.file_changed.note(error, &self.metrics);
+        }
         let Some(open) = self.open.get_mut(&id) else { return };
         // Its first event says that it runs.
         if std::mem::take(&mut open.waits) {

@@ -35,6 +35,12 @@ impl LoraArgs {
         self.lora.iter().map(|path| (path, 1.0)).chain(scaled)
     }
 
+    /// The files of all adapters.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        let scaled = self.lora_scaled.iter().chain(&self.control_vector_scaled);
+        self.lora.iter().chain(&self.control_vector).chain(scaled.map(|(path, _)| path))
+    }
+
     /// Whether layers are named for control vectors and none is given.
     pub fn has_idle_range(&self) -> bool {
         let has_vector = !self.control_vector.is_empty() || !self.control_vector_scaled.is_empty();

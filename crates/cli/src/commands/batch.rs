@@ -13,23 +13,31 @@ use crate::demo;
 use crate::failure::{BAD_MODEL, DIFFERENT, Failure, INTERRUPTED, IO, NO_FILE, NO_OUTPUT, USAGE};
 use crate::{interrupt, output, progress, version};
 
+mod identity;
+
 /// Answers the requests that have no answer yet.
 pub fn execute(args: &args::Batch) -> Result<u8, Failure> {
     if args.input == Path::new("-") {
         let line = "requests are read more than once, so IN cannot be standard input; give a file";
         return Err(Failure::usage(line));
     }
+    let config = serve::config(&args.serving, None)?;
+    let mut identity = identity::settings(args, &config)?;
     let audit = match &args.audit {
-        Some(path) => Some(Audit { path: path.to_path_buf(), facts: facts(args)? }),
+        Some(path) => {
+            let facts = facts(args, identity.clone())?;
+            Some(Audit { path: path.to_path_buf(), facts })
+        }
         None => None,
     };
+    identity.insert("models".to_owned(), identity::models(args)?);
     let batch = Batch {
         input: args.input.clone(),
         output: args.output.to_path_buf(),
         overwrite: args.overwrite,
+        identity,
         audit,
     };
-    let config = serve::config(&args.serving, None)?;
     let bar = progress::requests();
     interrupt::begin();
     let result = batch::run(config, &batch, &mut |at| {
@@ -61,8 +69,11 @@ fn show(bar: &ProgressBar, at: Progress) {
     bar.set_message(format!("{}/{} requests, {rate:.0} tok/s", at.done, at.requests));
 }
 
-/// What the log says about a run: the program, and each model with its hash.
-fn facts(args: &args::Batch) -> Result<Map<String, Value>, Failure> {
+/// What the log says about a run: the program, each model with its hash, the adapters and the settings.
+fn facts(
+    args: &args::Batch,
+    mut settings: Map<String, Value>,
+) -> Result<Map<String, Value>, Failure> {
     let mut models = Vec::new();
     for (name, path) in serve::models(&args.serving)? {
         let sha256 = match &path {
@@ -75,6 +86,8 @@ fn facts(args: &args::Batch) -> Result<Map<String, Value>, Failure> {
     Ok(Map::from_iter([
         ("program".to_owned(), json!(program.lines().next())),
         ("models".to_owned(), Value::Array(models)),
+        ("adapters".to_owned(), settings.remove("adapters").unwrap_or_default()),
+        ("settings".to_owned(), Value::Object(settings)),
     ]))
 }
 
@@ -91,7 +104,13 @@ pub fn failure(error: Error) -> Failure {
             let Error::Server(error) = error else { unreachable!("just matched") };
             return serve::failure(error);
         }
+        Error::Failed { source } => {
+            let advice = source.advice();
+            let line = format!("{source}{advice}; run the same command to go on");
+            return Failure::Line(source.exit_code() as u8, line);
+        }
         Error::Input { .. } => BAD_MODEL,
+        Error::Changed { .. } => IO,
         Error::Exists { .. } => NO_OUTPUT,
         Error::Record { .. } => USAGE,
         Error::Io { action: "be written", source, .. } => match source.kind() {

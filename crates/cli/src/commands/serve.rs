@@ -8,7 +8,7 @@ use bilayer_engine::encode::texts_max;
 use bilayer_engine::requests::ExecutorSettings;
 use bilayer_engine::session::{Purpose, Session, Settings};
 use bilayer_engine::{Error, Model};
-use bilayer_gguf::is_same_file;
+use bilayer_gguf::{is_same_file, shard_paths};
 use bilayer_server::config::{AtEnd, Config, Limits, Offer, Opened, Origins, Switches};
 use bilayer_server::{Defaults, Notice, Stopper, log};
 use serde_json::{Map, Value};
@@ -326,30 +326,46 @@ impl Opener {
         };
         let shown =
             path.as_deref().map_or("demo.gguf".to_owned(), |path| path.display().to_string());
-        let opener = self.clone();
+        let (opener, inspector) = (self.clone(), self.clone());
+        let files = self.files(path.as_deref());
+        let inspected = path.clone();
         Offer {
             names,
             tags: Vec::new(),
             path: shown,
+            files,
             bytes,
             chat_template: None,
             is_required: true,
+            inspect: Arc::new(move || {
+                let source = inspector.source(inspected.as_deref());
+                demo::model(&Source { map: true, lock: false, ..source })
+            }),
             open: Arc::new(move || {
-                let applied = match opener.args.offer.lora_init_without_apply {
-                    true => Applied::WhenAsked,
-                    false => Applied::BySequence,
-                };
-                let pooling = opener.args.offer.pooling.filter(|_| opener.is_only);
-                let pooling = pooling.and_then(PoolingArg::pooling);
-                let own = opener.args.model.source();
-                let source = Source { path: path.as_deref(), applied, pooling, ..own };
-                let model = demo::model(&source)?;
+                let model = demo::model(&opener.source(path.as_deref()))?;
                 if model.config().encoder.is_none() {
                     opener.check_encoding(&model.name())?;
                 }
                 opener.opened(&model)
             }),
         }
+    }
+
+    fn source<'a>(&'a self, path: Option<&'a Path>) -> Source<'a> {
+        let applied = match self.args.offer.lora_init_without_apply {
+            true => Applied::WhenAsked,
+            false => Applied::BySequence,
+        };
+        let pooling = self.args.offer.pooling.filter(|_| self.is_only);
+        let pooling = pooling.and_then(PoolingArg::pooling);
+        Source { path, applied, pooling, ..self.args.model.source() }
+    }
+
+    /// The files that the model at a path is opened from.
+    fn files(&self, path: Option<&Path>) -> Vec<PathBuf> {
+        let (lora, draft) = (&self.args.model.lora, &self.args.draft.model_draft);
+        let models = path.into_iter().chain(draft.as_deref()).flat_map(shard_paths);
+        models.chain(lora.files().cloned()).collect()
     }
 
     /// Refuses what is asked of encoders if the only model, of this name, is a decoder; of several, others may be encoders.

@@ -19,7 +19,7 @@ use super::{Checkpoint, Purpose, SequenceId, Session};
 use crate::digest::Digest;
 use crate::{Error, Model};
 
-/// The first bytes of a file.
+/// The first bytes of a file. The last of them is the version.
 const MAGIC: &[u8; 8] = b"BLYRSEQ3";
 
 /// A sequence outside a session.
@@ -79,6 +79,22 @@ impl SavedSequence {
             write_numbers(out, numbers)?;
         }
         Ok(())
+    }
+
+    /// Whether there is a saved sequence at a path, of this version or another: a file that may be replaced by one.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn is_at(path: &Path) -> io::Result<bool> {
+        // Opening a pipe would wait for its writer.
+        if !std::fs::metadata(path)?.is_file() {
+            return Ok(false);
+        }
+        let mut name = [0; MAGIC.len() - 1];
+        match std::fs::File::open(path)?.read_exact(&mut name) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            read => read.map(|()| MAGIC.starts_with(&name)),
+        }
     }
 
     /// Reads a file that [`SavedSequence::write`] wrote, for a model and a context of `context` tokens.

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use bilayer_gguf::temporary::{Access, Disk, Operation, create, on_disk};
+use bilayer_gguf::temporary::{Access, Disk, Operation, create, on_disk, target};
 use bilayer_gguf::{Error, Metadata, NewTensor, write};
 use bilayer_quant::Type;
 
@@ -242,6 +242,64 @@ fn a_draft_is_a_file_without_its_name() {
     }
     drop(create(&folder.path().join("dropped"), Access::Usual).unwrap());
     assert_eq!(listing(folder.path()), ["file"]);
+}
+
+#[test]
+#[cfg(unix)]
+fn links_are_followed_and_pipes_and_devices_are_refused() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::create_dir(at("real")).unwrap();
+    std::fs::write(at("real/old"), b"old").unwrap();
+    std::os::unix::fs::symlink("real/old", at("to-old")).unwrap();
+    std::os::unix::fs::symlink("to-old", at("to-link")).unwrap();
+    std::os::unix::fs::symlink(at("real/new"), at("to-new")).unwrap();
+    for (link, file) in [("to-old", "real/old"), ("to-link", "real/old"), ("to-new", "real/new")] {
+        for access in [Access::Usual, Access::Owner] {
+            let mut draft = create(&at(link), access).unwrap();
+            assert!(listing(&at("real")).iter().any(|name| name.ends_with(".part")), "{link}");
+            draft.write_all(link.as_bytes()).unwrap();
+            draft.finish(&at(link)).unwrap();
+            assert!(at(link).is_symlink(), "{link}");
+            assert_eq!(std::fs::read(at(file)).unwrap(), link.as_bytes());
+        }
+    }
+    assert_eq!(listing(&at("real")), ["new", "old"]);
+
+    std::os::unix::fs::symlink("round", at("round")).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap();
+    assert!(made.success());
+    std::os::unix::fs::symlink("pipe", at("to-pipe")).unwrap();
+    let before = listing(folder.path());
+    for path in [at("round"), at("pipe"), at("to-pipe"), "/dev/null".into(), at("real")] {
+        let error = create(&path, Access::Usual).err().expect("no file").to_string();
+        assert_eq!(error, target(&path).unwrap_err().to_string(), "{path:?}");
+    }
+    assert_eq!(listing(folder.path()), before);
+}
+
+#[test]
+#[cfg(unix)]
+fn a_file_that_is_replaced_keeps_its_permissions() {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = folder();
+    let path = folder.path().join("file");
+    let mode = || path.metadata().unwrap().permissions().mode() & 0o777;
+    for kept in [0o600, 0o640, 0o666, 0o444] {
+        std::fs::write(&path, b"old").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(kept)).unwrap();
+        let mut draft = create(&path, Access::Usual).unwrap();
+        draft.write_all(b"new").unwrap();
+        draft.finish(&path).unwrap();
+        assert_eq!((mode(), &std::fs::read(&path).unwrap()[..]), (kept, &b"new"[..]));
+        std::fs::remove_file(&path).unwrap();
+    }
+    std::fs::write(&path, b"old").unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+    create(&path, Access::Owner).unwrap().finish(&path).unwrap();
+    assert_eq!(mode(), 0o600, "its owner alone may read it");
 }
 
 #[test]

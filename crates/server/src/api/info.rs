@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{json, shown};
 use crate::app::{App, Shared};
+use crate::blocking;
 use crate::config::Offer;
 use crate::error::ApiError;
 use crate::fields::{Accepts, Body, Field};
@@ -40,6 +41,11 @@ pub async fn alive() -> Response {
 pub async fn ready(State(app): Shared) -> Result<Response, ApiError> {
     if app.is_draining.load(Ordering::Relaxed) {
         return Err(ApiError::unavailable("draining"));
+    }
+    let models = app.models.clone();
+    if blocking::run("examining files", move || models.are_unusable()).await? {
+        let problem = "no model can be loaded from its files; /v1/models names the reasons";
+        return Err(ApiError::unavailable(problem));
     }
     health(State(app)).await
 }

@@ -62,9 +62,7 @@ pub async fn count(State(app): Shared, body: HttpBody) -> Response {
 fn refusal(error: &ApiError) -> Response {
     let body = messages::error(error.status.as_u16(), &error.message);
     let mut response = (error.status, json(&body)).into_response();
-    if let Some(seconds) = error.retry_after {
-        response.headers_mut().insert(hyper::header::RETRY_AFTER, seconds.into());
-    }
+    error.complete(&mut response);
     response
 }
 

@@ -1,6 +1,7 @@
 //! `/slots`: what is running, and slots in files. Prompts are not shown.
 
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,6 +13,8 @@ use axum::response::Response;
 use bilayer_engine::session::SavedSequence;
 use hyper::Uri;
 use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant as Deadline, timeout_at};
 
 use crate::api::{changed, json, parameter, shown};
 use crate::app::{App, Caller, Shared};
@@ -72,35 +75,79 @@ pub async fn act(
     let body = app.fields(body, &[FIELDS]).await?;
     let path = file(&app, &body)?;
     let loaded = slot(&app, &uri, id).await?;
-    let worker = loaded.decoder()?;
+    loaded.decoder()?;
+    let turn = app.slot_files.turn(app.config.limits.deadline()).await?;
     let began = Instant::now();
-    let ms = |began: Instant| began.elapsed().as_secs_f64() * 1e3;
-    let name = body.text("filename");
-    if is_save {
-        // In a task of its own, which ends with the file also if the client leaves meanwhile.
-        let saved = tokio::spawn(save(loaded.clone(), id, path)).await;
-        let (tokens, bytes) = saved.map_err(|_| ApiError::server("saving a slot panicked"))??;
-        let timings = json!({ "save_ms": ms(began) });
-        return Ok(json(&json!({
-            "id_slot": id, "filename": name, "n_saved": tokens, "n_written": bytes, "timings": timings,
-        })));
-    }
-    let (model, context) = (loaded.model.clone(), loaded.context);
-    let bytes = std::fs::metadata(&path).map_or(0, |found| found.len());
-    let read = move || SavedSequence::read(&path, &model, context);
-    let saved = blocking::run("reading a slot", read).await?;
-    let saved = saved.map_err(|error| ApiError::field("filename", format!("names {error}")))?;
-    let tokens = saved.tokens().len();
+    let name = body.text("filename").unwrap_or_default().to_owned();
     let namespace = caller.namespace(&app.config);
-    worker.slot(id, SlotAction::Restore(Box::new(saved), namespace)).await?;
-    let timings = json!({ "restore_ms": ms(began) });
-    Ok(json(&json!({
-        "id_slot": id, "filename": name, "n_restored": tokens, "n_read": bytes, "timings": timings,
-    })))
+    // In a task of its own, which goes on if the client leaves meanwhile: the turn ends with the copy of the sequence.
+    let task = tokio::spawn(async move {
+        let _turn = turn;
+        match is_save {
+            true => save(&loaded, id, path).await,
+            false => restore(&loaded, id, path, namespace).await,
+        }
+    });
+    let (tokens, bytes) = task.await.map_err(|_| ApiError::internal())??;
+    let ms = began.elapsed().as_secs_f64() * 1e3;
+    Ok(json(&match is_save {
+        true => json!({
+            "id_slot": id, "filename": name, "n_saved": tokens, "n_written": bytes,
+            "timings": { "save_ms": ms },
+        }),
+        false => json!({
+            "id_slot": id, "filename": name, "n_restored": tokens, "n_read": bytes,
+            "timings": { "restore_ms": ms },
+        }),
+    }))
+}
+
+/// Saves and restores that run at once, of all models: each has a whole sequence in memory.
+const RUNNING: usize = 1;
+
+/// Saves and restores that wait.
+const WAITING: usize = 32;
+
+/// Limits the memory of saves and restores.
+pub struct SlotFiles {
+    /// Of those that run or wait.
+    places: Arc<Semaphore>,
+    /// Of those that run.
+    running: Arc<Semaphore>,
+}
+
+/// The right to save or restore a slot.
+struct Permit {
+    _running: OwnedSemaphorePermit,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Default for SlotFiles {
+    fn default() -> SlotFiles {
+        let semaphore = |permits| Arc::new(Semaphore::new(permits));
+        SlotFiles { places: semaphore(RUNNING + WAITING), running: semaphore(RUNNING) }
+    }
+}
+
+impl SlotFiles {
+    /// Waits for a turn.
+    ///
+    /// # Errors
+    /// Too many wait; none ends before the deadline.
+    async fn turn(&self, deadline: Deadline) -> Result<Permit, ApiError> {
+        let place = self.places.clone().try_acquire_owned().map_err(|_| {
+            ApiError::unavailable(format!("{WAITING} saves and restores of slots are waiting"))
+        })?;
+        let running = timeout_at(deadline, self.running.clone().acquire_owned()).await;
+        let running = running.ok().and_then(Result::ok).ok_or_else(ApiError::late)?;
+        Ok(Permit { _running: running, _place: place })
+    }
 }
 
 /// Saves a slot. Returns the tokens and the bytes that were written.
-async fn save(loaded: Arc<Loaded>, id: u32, path: PathBuf) -> Result<(usize, u64), ApiError> {
+async fn save(loaded: &Loaded, id: u32, path: PathBuf) -> Result<(usize, u64), ApiError> {
+    let target = path.clone();
+    blocking::run("checking a slot's file", move || check_replaced(&target)).await??;
     let SlotOutcome::Saved(saved) = loaded.decoder()?.slot(id, SlotAction::Save).await? else {
         return Err(ApiError::server("the slot was not saved"));
     };
@@ -110,6 +157,42 @@ async fn save(loaded: Arc<Loaded>, id: u32, path: PathBuf) -> Result<(usize, u64
     // The folder is the server's, so the request is not at fault.
     let failed = |error| ApiError::server(format!("slot {id} cannot be saved: {error}"));
     Ok((tokens, written.map_err(failed)?))
+}
+
+/// Refuses a path of a file that is no saved slot, such as the model that is served.
+fn check_replaced(path: &FilePath) -> Result<(), ApiError> {
+    let problem = match SavedSequence::is_at(path) {
+        Ok(true) => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Ok(false) => "which is no saved slot and is not replaced".to_owned(),
+        Err(error) => format!("which may be no saved slot, as it cannot be read: {error}"),
+    };
+    Err(ApiError::field("filename", format!("names {}, {problem}", path.display())))
+}
+
+/// Restores a slot. Returns the tokens and the bytes that were read.
+async fn restore(
+    loaded: &Loaded,
+    id: u32,
+    path: PathBuf,
+    namespace: u64,
+) -> Result<(usize, u64), ApiError> {
+    let (model, context) = (loaded.model.clone(), loaded.context);
+    let read = move || {
+        let found = std::fs::metadata(&path);
+        // Opening a pipe would wait for its writer.
+        if found.as_ref().is_ok_and(|found| !found.is_file()) {
+            return Err(format!("names {}, which is no file", path.display()));
+        }
+        let saved = SavedSequence::read(&path, &model, context);
+        let saved = saved.map_err(|error| format!("names {error}"))?;
+        Ok((saved, found.map_or(0, |found| found.len())))
+    };
+    let read = blocking::run("reading a slot", read).await?;
+    let (saved, bytes) = read.map_err(|problem| ApiError::field("filename", problem))?;
+    let tokens = saved.tokens().len();
+    loaded.decoder()?.slot(id, SlotAction::Restore(Box::new(saved), namespace)).await?;
+    Ok((tokens, bytes))
 }
 
 async fn erase(app: &App, uri: &Uri, id: u32) -> Result<Response, ApiError> {
@@ -142,4 +225,33 @@ fn file(app: &App, body: &Body) -> Result<PathBuf, ApiError> {
         return Err(ApiError::field("filename", problem));
     }
     Ok(folder.join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn saves_and_restores_take_turns_and_few_wait() {
+        let files = SlotFiles::default();
+        let soon = || Deadline::now() + Duration::from_millis(5);
+        let far = Deadline::now() + Duration::from_secs(60);
+        let first = files.turn(far).await.ok();
+        assert!(first.is_some());
+        let late = files.turn(soon()).await.err().expect("the first runs");
+        assert!(late.message.contains("--timeout"), "{late:?}");
+        let mut waiting: Vec<_> = (0..WAITING).map(|_| Box::pin(files.turn(far))).collect();
+        for turn in &mut waiting {
+            assert!(timeout_at(soon(), turn).await.is_err(), "it waits");
+        }
+        let refused = files.turn(far).await.err().expect("too many wait");
+        assert_eq!((refused.status.as_u16(), refused.retry_after), (503, Some(1)));
+        // A client that leaves gives up its place.
+        waiting.pop();
+        assert!(timeout_at(soon(), files.turn(far)).await.is_err(), "it waits");
+        drop(first);
+        assert!(waiting.remove(0).await.is_ok());
+    }
 }

@@ -15,6 +15,7 @@ use bilayer_gguf::temporary;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use super::input::Input;
 use super::{Audit, Error, hex};
 
 /// What the first line has as the hash of the line before it.
@@ -156,6 +157,10 @@ pub fn verify(path: &Path) -> Result<Verified, Error> {
         let problem = format!("line {} is cut off", found.lines + 1);
         return Err(Error::Record { path: path.display().to_string(), problem });
     }
+    if found.lines == 0 {
+        let problem = "has no lines, of which every log has one".to_owned();
+        return Err(Error::Record { path: path.display().to_string(), problem });
+    }
     Ok(found)
 }
 
@@ -224,6 +229,13 @@ impl Verified {
             if found != self.requests {
                 let problem = format!("is not the recorded file of requests: its hash is {found}");
                 return Err(other(path, problem));
+            }
+            for line in Input::open(path)?.lines() {
+                let recorded = self.answers.get(&(line.number as u64));
+                if recorded.is_some_and(|(request, _)| *request != hex(line.sha256)) {
+                    let problem = format!("line {} is not the recorded request", line.number);
+                    return Err(other(path, problem));
+                }
             }
         }
         let Some(path) = answers else { return Ok(()) };
@@ -303,6 +315,27 @@ mod tests {
             open(&path).unwrap().close().unwrap();
             assert_eq!(verify(&path).unwrap().lines, 1, "{cut}");
         }
+    }
+
+    /// As of a batch whose requests were changed while it ran.
+    #[test]
+    fn requests_are_compared_line_by_line() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let (path, requests) = (folder.path().join("log"), folder.path().join("in"));
+        std::fs::write(&requests, "{\"a\":1}\n\n{\"a\":2}\n").unwrap();
+        let audit = Audit { path: path.clone(), facts: Map::new() };
+        let mut log = Log::open(&audit, &hash(&requests).unwrap()).unwrap();
+        log.answered(1, b"{\"a\":1}", "{}").unwrap();
+        verify(&path).unwrap().matches(Some(&requests), None).unwrap();
+        log.answered(3, b"{\"a\":3}", "{}").unwrap();
+        let error = verify(&path).unwrap().matches(Some(&requests), None).unwrap_err();
+        assert!(error.to_string().contains("line 3 is not the recorded request"), "{error}");
+    }
+
+    #[test]
+    fn an_empty_log_is_none() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(verify(file.path()).unwrap_err().to_string().contains("has no lines"));
     }
 
     /// A journal may have lost an answer that is logged, and have another one that is not.

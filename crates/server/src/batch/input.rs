@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -32,6 +32,8 @@ pub struct Line {
     pub len: u64,
     /// The line that has the same `custom_id` before it.
     pub same_id: Option<usize>,
+    /// Its hash: the file may be changed while the batch runs.
+    pub sha256: [u8; 32],
 }
 
 #[derive(Deserialize)]
@@ -80,7 +82,8 @@ impl Input {
                 let same_id = before.filter(|&before| before != number);
                 let skipped = bytes.len() - line.trim_ascii_start().len();
                 let (first, len) = (first + skipped as u64, text.len() as u64);
-                lines.push(Line { number, first, len, same_id });
+                let sha256 = Sha256::digest(text).into();
+                lines.push(Line { number, first, len, same_id, sha256 });
             }
             first += len;
         }
@@ -104,13 +107,41 @@ impl Input {
     /// The request at an index of [`Input::lines`].
     ///
     /// # Errors
-    /// The file cannot be read, or is shorter than it was.
+    /// The file cannot be read, or the request is another one.
     pub fn read(&mut self, at: usize) -> Result<Vec<u8>, Error> {
-        let Line { first, len, .. } = self.lines[at];
+        let Line { number, first, len, sha256, .. } = self.lines[at];
         let mut bytes = vec![0; len as usize];
         let read = self.file.seek(SeekFrom::Start(first));
         let read = read.and_then(|_| self.file.read_exact(&mut bytes));
-        read.map_err(Error::io(&self.path, "be read again"))?;
+        let is_whole = match read {
+            Err(error) if error.kind() != ErrorKind::UnexpectedEof => {
+                return Err(Error::io(&self.path, "be read again")(error));
+            }
+            read => read.is_ok(),
+        };
+        if !is_whole || sha256[..] != Sha256::digest(&bytes)[..] {
+            return Err(Error::Changed { path: self.path.display().to_string(), line: number });
+        }
         Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Error, Input};
+
+    #[test]
+    fn a_line_that_was_changed_is_not_read() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let path = folder.path().join("in");
+        std::fs::write(&path, "{\"a\":1}\n{\"a\":2}\n").unwrap();
+        let mut input = Input::open(&path).unwrap();
+        assert_eq!(input.read(1).unwrap(), b"{\"a\":2}");
+        for changed in ["{\"a\":1}\n{\"a\":3}\n", "{\"a\":1}\n{"] {
+            std::fs::write(&path, changed).unwrap();
+            assert_eq!(input.read(0).unwrap(), b"{\"a\":1}");
+            let error = input.read(1).unwrap_err();
+            assert!(matches!(error, Error::Changed { line: 2, .. }), "{error}");
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! the disk is asked to keep them once a second, so a machine that loses power loses a second's answers, which are then
 //! computed again.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -12,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use bilayer_gguf::temporary::{self, Access};
 use serde::de::IgnoredAny;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Error, hex};
+use super::{Error, check_record, hex};
 
 /// How the first line begins.
 const BEGINNING: &[u8] = br#"{"journal":1,"of":"#;
@@ -44,6 +45,7 @@ impl Journal {
     /// # Errors
     /// It is no journal or that of another batch, another process uses it, or it cannot be read or written.
     pub fn open(path: &Path, header: &Value, requests: usize) -> Result<Journal, Error> {
+        check_record(path)?;
         let (written, read) = (Error::io(path, "be written"), Error::io(path, "be read"));
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
@@ -95,8 +97,12 @@ impl Journal {
             if found.get("journal").is_none() {
                 return Ok(another());
             }
-            let what = if differs("requests") { "of other requests" } else { "of another model" };
-            return Ok(Found::Another(what.to_owned()));
+            let what = match () {
+                () if differs("requests") => "of other requests".to_owned(),
+                () if differs("models") => "of another model".to_owned(),
+                () => format!("with other {}", differing(&found["of"], &header["of"]).join(", ")),
+            };
+            return Ok(Found::Another(what));
         }
         end += line.len() as u64;
         loop {
@@ -197,6 +203,14 @@ impl Journal {
     }
 }
 
+/// The facts that differ between two headers, by name.
+fn differing(a: &Value, b: &Value) -> Vec<String> {
+    let names = [a, b].into_iter().filter_map(|of| of["facts"].as_object()).flat_map(Map::keys);
+    let names: BTreeSet<&String> = names.collect();
+    let differs = |name: &&String| a["facts"][name.as_str()] != b["facts"][name.as_str()];
+    names.into_iter().filter(differs).cloned().collect()
+}
+
 /// What a journal's file holds.
 enum Found {
     Nothing,
@@ -256,8 +270,17 @@ mod tests {
         assert!(error.contains("does not begin as a journal does"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"{\"of\":\"another program\"}");
         std::fs::write(&path, whole).unwrap();
-        let other = json!({ "requests": "y", "models": [] });
-        let error = Journal::open(&path, &other, 3).err().unwrap().to_string();
-        assert!(error.contains("other requests"), "{error}");
+        let facts = json!({ "weights": "a", "--ctx-size": 512 });
+        for (other, what) in [
+            (json!({ "requests": "y", "models": [] }), "of other requests"),
+            (json!({ "requests": "x", "models": [1] }), "of another model"),
+            (
+                json!({ "requests": "x", "models": [], "facts": facts }),
+                "with other --ctx-size, weights",
+            ),
+        ] {
+            let error = Journal::open(&path, &other, 3).err().unwrap().to_string();
+            assert!(error.contains(what), "{error}");
+        }
     }
 }

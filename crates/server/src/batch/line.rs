@@ -1,10 +1,12 @@
 //! One request of a batch and its answer, in the shapes of OpenAI's batch files.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
+use bilayer_engine::{Error, Exit};
 use http_body_util::BodyExt;
 use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
 use hyper::{Method, StatusCode};
@@ -13,6 +15,7 @@ use tower::ServiceExt;
 
 use super::input::Line;
 use crate::endpoints::{ENDPOINTS, Endpoint};
+use crate::error::Cause;
 
 /// What a request may ask for.
 fn urls() -> impl Iterator<Item = &'static str> {
@@ -30,6 +33,15 @@ pub struct Answer {
     pub failed: bool,
     /// Tokens read and generated.
     pub tokens: u64,
+    /// The failure of a file, a device or memory that it reports: no answer to the request.
+    pub failure: Option<Arc<Error>>,
+}
+
+/// Whether an error is of a file, a device or memory, so that the request may be answered once that is mended. A model that
+/// is damaged, or that no memory of this machine holds, is the same the next time.
+fn is_of_machine(error: &Error) -> bool {
+    let codes = [Exit::NoFile, Exit::Io, Exit::NoDevice, Exit::DoesNotFit, Exit::Internal];
+    !matches!(error, Error::Plan(_)) && codes.contains(&error.exit_code())
 }
 
 /// Whether the line of an answer says that the request failed.
@@ -49,9 +61,10 @@ pub async fn answer(router: Router, request: &[u8], line: Line) -> Answer {
     };
     let number = line.number;
     let mut text = json!({ "id": format!("batch_req_{number:08}"), "custom_id": id });
-    let (mut failed, mut tokens) = (true, 0);
+    let (mut failed, mut tokens, mut failure) = (true, 0, None);
     match response {
-        Ok(response) => {
+        Ok((response, cause)) => {
+            failure = cause;
             failed = response["status_code"] != 200;
             tokens = response["body"]["usage"]["total_tokens"].as_u64().unwrap_or(0);
             text["response"] = response;
@@ -63,7 +76,7 @@ pub async fn answer(router: Router, request: &[u8], line: Line) -> Answer {
             text["error"] = json!({ "code": "invalid_request", "message": message });
         }
     }
-    Answer { text: text.to_string(), failed, tokens }
+    Answer { text: text.to_string(), failed, tokens, failure }
 }
 
 /// What a request asks for: path and body.
@@ -93,8 +106,11 @@ fn asked(parsed: serde_json::Result<Value>, line: Line) -> Result<(String, Value
     Ok((url, body))
 }
 
-/// The response, as a batch shows it.
-async fn response(router: Router, url: &str, body: &Value) -> Result<Value, String> {
+/// A response as a batch shows it, and the failure of the machine that it reports.
+type Response = (Value, Option<Arc<Error>>);
+
+/// The response to a request.
+async fn response(router: Router, url: &str, body: &Value) -> Result<Response, String> {
     let body = body.to_string();
     for _ in 1..TRIES {
         let (again, response) = once(router.clone(), url, body.clone()).await?;
@@ -111,7 +127,7 @@ async fn once(
     router: Router,
     url: &str,
     body: String,
-) -> Result<(Option<Duration>, Value), String> {
+) -> Result<(Option<Duration>, Response), String> {
     let request = Request::builder().method(Method::POST).uri(url);
     let request = request.header(CONTENT_TYPE, "application/json").body(Body::from(body));
     let request = request.map_err(|error| error.to_string())?;
@@ -126,5 +142,32 @@ async fn once(
         .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
     let status = parts.status.as_u16();
     let id = header("x-request-id");
-    Ok((again, json!({ "status_code": status, "request_id": id, "body": body })))
+    let failure = parts.extensions.get::<Cause>().map(|Cause(error)| error.clone());
+    let failure = failure.filter(|error| is_of_machine(error));
+    let response = json!({ "status_code": status, "request_id": id, "body": body });
+    Ok((again, (response, failure)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Error, is_of_machine};
+
+    #[test]
+    fn only_failures_of_the_machine_are_no_answers() {
+        let io = |kind: std::io::ErrorKind| {
+            let (file, action, source) = ("m.gguf".to_owned(), "read", kind.into());
+            Error::File(bilayer_gguf::Error::Io { file, action, source })
+        };
+        for failure in [
+            io(std::io::ErrorKind::Other),
+            io(std::io::ErrorKind::NotFound),
+            Error::NoSuchFile { path: "m.gguf".to_owned() },
+            Error::Unavailable { reason: "no GPU".to_owned() },
+        ] {
+            assert!(is_of_machine(&failure), "{failure}");
+        }
+        for answer in [Error::LogitsNotFinite, Error::NoTokens, Error::Interrupted] {
+            assert!(!is_of_machine(&answer), "{answer}");
+        }
+    }
 }

@@ -119,6 +119,21 @@ impl EncoderHandle {
 }
 
 impl Loaded {
+    /// Checks what can be checked of a model without the memory that it needs: its files, and whether it can be served as
+    /// the configuration says.
+    ///
+    /// # Errors
+    /// It cannot be loaded.
+    pub(super) fn check(
+        offer: &Offer,
+        config: &Config,
+        metrics: &Arc<Metrics>,
+    ) -> Result<(), ApiError> {
+        let model = (offer.inspect)().map_err(|error| cannot_load(offer, error))?;
+        check_shift(&model, config).map_err(|error| cannot_load(offer, error))?;
+        templates(offer, &model, metrics).map(drop)
+    }
+
     /// Opens a model and starts its thread.
     ///
     /// # Errors
@@ -132,15 +147,7 @@ impl Loaded {
         let failed = |error| cannot_load(&offer, error);
         let Opened { session, drafters, at_end } = (offer.open)().map_err(failed)?;
         let model = session.model().clone();
-        if config.switches.context_shift && !model.graph().states.is_empty() {
-            return Err(failed(Error::Setting {
-                name: "context-shift",
-                found: "on".to_owned(),
-                expected:
-                    "off for a model with recurrent layers, whose states hold all earlier tokens"
-                        .to_owned(),
-            }));
-        }
+        check_shift(&model, config).map_err(failed)?;
         let templates = templates(&offer, &model, metrics)?;
         let (mut context, map) = (session.context(), session.plan().map.clone());
         let is_speculative = drafters.is_some();
@@ -196,11 +203,13 @@ impl Loaded {
         }
     }
 
-    /// Whether its thread has ended, as it does when it panics.
-    pub(super) fn has_ended(&self) -> bool {
+    /// Whether it can answer no request any more: its thread has ended, as it does when it panics, or its file has changed.
+    pub(super) fn is_spent(&self) -> bool {
         match &self.kind {
-            Kind::Decoder(worker) => worker.has_ended(),
-            Kind::Encoder(encoder) => encoder.worker.has_ended(),
+            Kind::Decoder(worker) => worker.has_ended() || worker.has_changed_file(),
+            Kind::Encoder(encoder) => {
+                encoder.worker.has_ended() || encoder.worker.has_changed_file()
+            }
         }
     }
 
@@ -269,6 +278,19 @@ impl Loaded {
     pub fn id(&self) -> &str {
         self.offer.names.first().map_or("model", String::as_str)
     }
+}
+
+/// Whether answers of a model can go on when their context is full, if they shall.
+fn check_shift(model: &Model, config: &Config) -> Result<(), Error> {
+    if !config.switches.context_shift || model.graph().states.is_empty() {
+        return Ok(());
+    }
+    let expected = "off for a model with recurrent layers, whose states hold all earlier tokens";
+    Err(Error::Setting {
+        name: "context-shift",
+        found: "on".to_owned(),
+        expected: expected.to_owned(),
+    })
 }
 
 /// The chat templates of a model, or why it has none.

@@ -42,9 +42,11 @@ fn offer(name: &str, opened: &Arc<AtomicUsize>) -> Offer {
         names: vec![name.to_owned()],
         tags: Vec::new(),
         path: DEMO.to_owned(),
+        files: vec![DEMO.into()],
         bytes: 0,
         chat_template: None,
         is_required: false,
+        inspect: Arc::new(|| Model::open(DEMO.as_ref(), OpenOptions::default())),
         open: Arc::new(open),
     }
 }
@@ -277,6 +279,7 @@ async fn a_model_that_cannot_be_loaded_is_a_warning_unless_it_is_required() {
     assert!(models.load_first().await.ok().unwrap().is_none());
     assert!(matches!(models.list()[0].1, Status::Failed(_)));
     assert!(models.get(Some("a")).await.is_err());
+    assert!(!models.are_unusable(), "its file is not at fault");
 }
 
 /// What was computed counts, also if nobody waits for the rest.
