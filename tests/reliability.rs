@@ -769,6 +769,19 @@ fn a_full_disk_at_any_size_leaves_the_old_file() {
     assert!(full > 0);
 }
 
+/// A file beyond the limit of the process is an error, as on a full disk, and leaves nothing.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_file_beyond_the_limit_of_the_process_is_an_error() {
+    let place = place();
+    let before = place.names();
+    let script = "ulimit -f 64; \"$0\" quantize in.gguf out.gguf q8_0";
+    let program = env!("CARGO_BIN_EXE_bilayer");
+    let ran = ran(place.bare("bash").args(["-c", script, program]));
+    names_the_reason(&ran, 74, "out.gguf: ");
+    assert_eq!(place.names(), before);
+}
+
 /// A prompt and its answer need no room: what would be kept for the next start is left out.
 #[test]
 #[cfg(target_os = "linux")]

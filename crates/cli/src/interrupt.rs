@@ -22,6 +22,10 @@ const TERMINATED: u8 = 143;
 #[cfg(unix)]
 const HUNG_UP: u8 = 129;
 
+/// SIGXFSZ: a file grows beyond the process's limit.
+#[cfg(unix)]
+const FILE_SIZE: i32 = 25;
+
 static ANSWER: LazyLock<Cancel> = LazyLock::new(Cancel::new);
 static ANSWERING: AtomicBool = AtomicBool::new(false);
 
@@ -49,6 +53,8 @@ fn listen() {
             let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hang_up)] = kinds.map(signal) else {
                 return;
             };
+            // A file beyond the limit of `ulimit -f` is an error of its writer then, not the end of the process.
+            let _ = signal(SignalKind::from_raw(FILE_SIZE));
             // The receiver waits.
             let _ = ready.send(());
             loop {
