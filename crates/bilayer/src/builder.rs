@@ -375,7 +375,15 @@ impl<'p> Builder<'p> {
     }
 
     /// The handle that ends this model's answers and other calls, or a measurement once the model is loaded; by default one of its own
-    /// ([`Model::cancel_handle`]).
+    /// ([`Model::cancel_handle`]). It ends [`Builder::open`], too, until the weights are being loaded.
+    ///
+    /// ```
+    /// # let path = "crates/cli/assets/demo.gguf";
+    /// let cancel = bilayer::Cancel::new();
+    /// cancel.cancel();
+    /// let opened = bilayer::Model::builder(path).cancel(&cancel).open();
+    /// assert!(opened.is_err_and(|error| error.exit_code() as u8 == 130));
+    /// ```
     pub fn cancel(mut self, cancel: &Cancel) -> Self {
         self.cancel = cancel.clone();
         self
@@ -448,11 +456,13 @@ impl<'p> Builder<'p> {
     ///
     /// # Errors
     /// The file is missing, damaged or not supported; a setting is out of range; a device that was named is not there; the
-    /// model does not fit.
+    /// model does not fit; [`Cancel`] ended it before the weights were loaded.
     pub fn open(mut self) -> Result<Model, Error> {
         let model = self.loaded()?;
         let is_mtp = matches!(self.drafts, Some(DraftSource::Mtp));
+        self.go_on()?;
         let drafter = self.drafter(&model)?;
+        self.go_on()?;
         let mut settings = self.settings(&model);
         if is_mtp {
             settings.purpose = Purpose::WithHidden;
@@ -463,6 +473,11 @@ impl<'p> Builder<'p> {
             opened.set_norm(norm);
         }
         Ok(opened)
+    }
+
+    /// Ends the opening, between its steps, if it was cancelled.
+    fn go_on(&self) -> Result<(), Error> {
+        if self.cancel.is_cancelled() { Err(Engine::Interrupted.into()) } else { Ok(()) }
     }
 
     /// Opens the source of drafts. A draft model is placed first: a small one usually gains more on a GPU than the few layers that it

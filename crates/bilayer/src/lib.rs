@@ -209,6 +209,7 @@ pub mod prune;
 pub mod quantize;
 mod request;
 pub mod synth;
+mod tokenizer;
 
 pub use answer::{Answer, Batch};
 #[doc(inline)]
@@ -248,6 +249,7 @@ pub use measure::Benched;
 pub use message::{message, with_settings};
 pub use model::{Logits, Model};
 pub use request::{Prompt, Request};
+pub use tokenizer::Tokenizer;
 
 /// Handles move between threads.
 const _: () = {
@@ -257,4 +259,5 @@ const _: () = {
     is_send::<Batch<'static>>();
     is_send::<Cancel>();
     is_send::<Request>();
+    is_send::<Tokenizer>();
 };

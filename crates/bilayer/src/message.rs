@@ -1,6 +1,6 @@
 //! Messages of errors for programs, which have settings where the command line has flags.
 
-use crate::Error;
+use crate::{Error, parameters};
 
 /// Flags in messages and advice, what a program reads instead, and the setting that it must have for that.
 const SETTINGS: &[(&str, &str, &str)] = &[
@@ -27,6 +27,20 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("--hf-token or HF_TOKEN", "HF_TOKEN", "hub"),
 ];
 
+/// Options that messages begin with, where the setting has another name than with underscores for dashes.
+const RENAMED: &[(&str, &str)] = &[
+    ("ctx-size", "context"),
+    ("ctx-checkpoints", "checkpoints"),
+    ("cache-type-k", "cache_type"),
+    ("cache-type-v", "cache_type"),
+    ("k-cache-hadamard", "hadamard_keys"),
+    ("vram", "gpu_bytes"),
+    ("temp", "temperature"),
+];
+
+/// Options that messages begin with, beside those of [sampling](parameters).
+const OPTIONS: &[&str] = &["expert-cache", "expert-counts", "logit-bias", "tensor-split"];
+
 /// An error with its [advice](Error::advice), in which arguments have the names of [`Builder`](crate::Builder)'s methods
 /// instead of flags: what the interface for Python reports.
 ///
@@ -42,8 +56,8 @@ pub fn message(error: &Error) -> String {
 }
 
 /// The text of an error, in which the flags of those settings that the program `has` are replaced by them. Settings are named
-/// as [`Builder`](crate::Builder)'s methods, `truncate`, `classify`, `imatrix`, `allow_requantize`, `no_vocab`, and `hub` for the
-/// environment of the Hugging Face hub.
+/// as [`Builder`](crate::Builder)'s methods, as the flags of sampling with underscores for dashes (`temp` as `temperature`),
+/// `truncate`, `classify`, `imatrix`, `allow_requantize`, `no_vocab`, and `hub` for the environment of the Hugging Face hub.
 ///
 /// ```
 /// let text = "it does not fit: use -ngl 3 or --expert-cache";
@@ -51,8 +65,19 @@ pub fn message(error: &Error) -> String {
 /// assert_eq!(shown, "it does not fit: use gpu_layers=3 or --expert-cache");
 /// ```
 pub fn with_settings(text: &str, has: impl Fn(&str) -> bool) -> String {
+    let text = begun(text, &has).unwrap_or_else(|| text.to_owned());
     let known = SETTINGS.iter().filter(|(.., name)| has(name));
-    known.fold(text.to_owned(), |text, (flag, setting, _)| replaced(&text, flag, setting))
+    known.fold(text, |text, (flag, setting, _)| replaced(&text, flag, setting))
+}
+
+/// A text that begins with an option that is out of range, with the setting in its place; `None` for any other text.
+fn begun(text: &str, has: impl Fn(&str) -> bool) -> Option<String> {
+    let (option, rest) = text.split_once(" is ")?;
+    let renamed = RENAMED.iter().find(|(name, _)| *name == option).map(|(_, name)| (*name).into());
+    let mut others = OPTIONS.iter().copied().chain(parameters().map(|parameter| parameter.name));
+    let setting =
+        renamed.or_else(|| Some(others.find(|name| *name == option)?.replace('-', "_")))?;
+    has(&setting).then(|| format!("{setting} is {rest}"))
 }
 
 /// A text with a flag replaced where it is a word of its own, and not a part of a path or of a longer flag.
@@ -115,6 +140,23 @@ mod tests {
         assert_eq!(all("or use --offline with"), "or use HF_HUB_OFFLINE=1 with");
         let drafts = "drafts can come from --lookup or a draft model (-md)";
         assert_eq!(with_settings(drafts, |name| name == "context"), drafts);
+    }
+
+    #[test]
+    fn options_out_of_range_are_named_as_settings() {
+        for (text, expected) in [
+            (
+                "ctx-size is 9; it must be between 0 and 8",
+                "context is 9; it must be between 0 and 8",
+            ),
+            ("temp is -1; it must be a number", "temperature is -1; it must be a number"),
+            ("top-k is 1.5; it must be a whole number", "top_k is 1.5; it must be a whole number"),
+            ("expert-cache is auto; it must be 0", "expert_cache is auto; it must be 0"),
+            ("the top-k is 3", "the top-k is 3"),
+        ] {
+            assert_eq!(with_settings(text, |_| true), expected);
+            assert_eq!(with_settings(text, |_| false), text);
+        }
     }
 
     /// The flags in a line of code that are in its texts.

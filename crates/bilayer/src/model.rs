@@ -13,7 +13,7 @@ use bilayer_engine::tools::{Parser, Tools, ToolsError};
 use bilayer_engine::{Cancel, Encode, Error as Engine, Model as Opened, chat_templates};
 use bilayer_scheduler::Plan;
 
-use crate::{Answer, Batch, Builder, Error, Message, Prompt, Request};
+use crate::{Answer, Batch, Builder, Error, Message, Prompt, Request, Tokenizer};
 
 /// A model on its devices.
 ///
@@ -244,6 +244,11 @@ impl Model {
     /// ```
     pub fn tokens_as(&self, text: &str, encode: Encode) -> Result<Vec<u32>, Error> {
         Ok(self.model.tokenizer().encode(text, encode).map_err(Engine::Text)?)
+    }
+
+    /// The tokenizer, for threads that convert text while the model works.
+    pub fn tokenizer(&self) -> Tokenizer {
+        Tokenizer::new(&self.model)
     }
 
     /// The bytes of a token, a leading space included, not always whole characters; the spelling of a control token. `None`

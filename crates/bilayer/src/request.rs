@@ -1,11 +1,12 @@
 //! What is asked of a model: a prompt, how long the answer may be, how its tokens are chosen.
 
-use bilayer_engine::constrain::Grammar;
+use bilayer_engine::Error as Engine;
+use bilayer_engine::constrain::{Constraint, Grammar, Limits, Token, Tokens};
 use bilayer_engine::conversation::Message;
 use bilayer_engine::generate::Shift;
 use bilayer_engine::tools::Tools;
 
-use crate::Sampling;
+use crate::{Error, Sampling};
 
 /// What an answer continues.
 #[derive(Clone, Debug, PartialEq)]
@@ -214,6 +215,26 @@ impl Request {
     #[must_use]
     pub fn lark(self, grammar: impl Into<String>) -> Request {
         self.constrained(Grammar::lark(grammar))
+    }
+
+    /// Checks the schema or grammar without a model. One that passes may still be too large for a model's vocabulary.
+    ///
+    /// # Errors
+    /// As [`Model::generate`](crate::Model::generate), of the grammar.
+    ///
+    /// ```
+    /// use bilayer::Request;
+    ///
+    /// assert!(Request::new("").grammar("root ::= [a-z]+").check_grammar().is_ok());
+    /// assert!(Request::new("").grammar("root ::= (").check_grammar().is_err());
+    /// ```
+    pub fn check_grammar(&self) -> Result<(), Error> {
+        let Some(grammar) = &self.grammar else { return Ok(()) };
+        let bytes: Vec<u8> = (0..=u8::MAX).collect();
+        let words = bytes.chunks(1).map(Token::Text).chain([Token::Control(b"</s>")]);
+        let tokens = Tokens::new(words, &[bytes.len() as u32]).map_err(Engine::from)?;
+        Constraint::new(&tokens, grammar, Limits::default()).map_err(Engine::from)?;
+        Ok(())
     }
 
     /// Of several grammars the last one counts.

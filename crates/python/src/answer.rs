@@ -55,23 +55,41 @@ pub struct Answer {
     end: Mutex<Option<End>>,
 }
 
+impl End {
+    /// The end of an answer that was closed before it began.
+    fn unbegun() -> End {
+        let stop = Some(bilayer::Stop::Interrupted.name());
+        End { stop, reply: Some(Reply::default()), ..End::default() }
+    }
+}
+
 impl Answer {
     /// Asks the model's thread for an answer.
     pub fn begin(py: Python<'_>, worker: &Arc<Worker>, request: Request) -> PyResult<Answer> {
         let (sender, events) = mpsc::channel();
-        let run = move |model: &mut Model| {
-            let last = make(model, request, &sender);
-            // The reader may be gone.
-            let _ = sender.send(last);
-        };
-        let ticket = worker.post(py, Box::new(run))?;
-        Ok(Answer {
+        let ticket = worker.post(py, sender, |model, sender| make(model, request, sender))?;
+        Ok(Answer::of(worker, events, ticket))
+    }
+
+    /// An answer that panics instead.
+    #[cfg(debug_assertions)]
+    pub fn panicking(py: Python<'_>, worker: &Arc<Worker>) -> PyResult<Answer> {
+        let (sender, events) = mpsc::channel();
+        // Without the hook, which would print it.
+        let panic =
+            |_: &mut Model, _: &Sender<Event>| std::panic::resume_unwind(Box::new("a test"));
+        let ticket = worker.post(py, sender, panic)?;
+        Ok(Answer::of(worker, events, ticket))
+    }
+
+    fn of(worker: &Arc<Worker>, events: Receiver<Event>, ticket: Ticket) -> Answer {
+        Answer {
             worker: worker.clone(),
             events: Mutex::new(events),
             ready: Mutex::new(VecDeque::new()),
             ticket: Mutex::new(Some(ticket)),
             end: Mutex::new(None),
-        })
+        }
     }
 
     /// The token of an event; `None` at the end.
@@ -113,13 +131,15 @@ fn row(token: Token) -> Row {
 impl Answer {
     /// The next token, waited for; None at the end.
     fn take_next(&self, py: Python<'_>) -> PyResult<Option<Row>> {
+        self.worker.check_process(py)?;
         if let Some(row) = self.take_rest() {
             return Ok(Some(row));
         }
         if self.has_ended() {
             return Ok(None);
         }
-        let next = worker::wait(py, &self.events).inspect_err(|_| self.close());
+        let next = worker::wait(py, &self.events, || self.has_ended());
+        let next = next.inspect_err(|_| self.close());
         match next? {
             Some(event) => self.take(py, event),
             // The end came to another thread, or the interpreter ends.
@@ -133,6 +153,7 @@ impl Answer {
 
     /// Whether there is a token or the end already, and then that.
     fn take_ready(&self, py: Python<'_>) -> PyResult<(bool, Option<Row>)> {
+        self.worker.check_process(py)?;
         if let Some(row) = self.take_rest() {
             return Ok((true, Some(row)));
         }
@@ -153,7 +174,10 @@ impl Answer {
 
     /// Ends the answer.
     fn close(&self) {
-        locked(&self.ticket).take();
+        let ticket = locked(&self.ticket).take();
+        if ticket.is_some_and(|ticket| ticket.cancel()) {
+            *locked(&self.end) = Some(End::unbegun());
+        }
     }
 
     /// Why the answer ended, once it has and was read to its end.
@@ -171,10 +195,12 @@ impl Answer {
 
     /// Times and counts, once the answer has ended and was read to its end.
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let end = locked(&self.end);
-        let Some(End { statistics, prompt_tokens, .. }) = end.as_ref() else { return Ok(None) };
+        // The lock is not held while Python runs.
+        let ended =
+            locked(&self.end).as_ref().map(|end| (end.prompt_tokens, end.statistics.clone()));
+        let Some((prompt_tokens, statistics)) = ended else { return Ok(None) };
         let row = PyDict::new(py);
-        row.set_item("prompt_tokens", *prompt_tokens)?;
+        row.set_item("prompt_tokens", prompt_tokens)?;
         row.set_item("computed_tokens", statistics.prompt_tokens)?;
         row.set_item("prompt_seconds", statistics.prompt.as_secs_f64())?;
         row.set_item("first_token_seconds", statistics.first_token.as_secs_f64())?;

@@ -38,6 +38,8 @@ mod _native {
     #[pymodule_export]
     use crate::model::Model;
     #[pymodule_export]
+    use crate::request::check_grammar;
+    #[pymodule_export]
     use crate::settings::{plan, profile};
 
     /// Runs the command line, the program's name first; returns the exit code.

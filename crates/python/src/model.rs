@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use bilayer::{Cancel, Encode, Error, Excess, Norm};
+use bilayer::{Encode, Error, Excess, Norm, Tokenizer};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -13,7 +13,7 @@ use crate::array::Array;
 use crate::error;
 use crate::request::{Asked, Prompt, prompt};
 use crate::settings::{Settings, json};
-use crate::worker::{self, Worker};
+use crate::worker::{self, Worker, locked};
 
 /// Whether texts that are too long are cut.
 #[derive(Clone, Copy, FromPyObject)]
@@ -29,9 +29,42 @@ impl Truncate {
 #[derive(Clone, Copy, FromPyObject)]
 struct Special(bool, bool);
 
-/// A model in its thread.
+/// What of a model does not change.
+struct Facts {
+    name: String,
+    context: usize,
+    vocab: usize,
+    width: usize,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    generates: bool,
+    metadata: Vec<(String, String)>,
+}
+
+impl Facts {
+    fn of(model: &bilayer::Model) -> Facts {
+        let owned = |(key, value): (&str, String)| (key.to_owned(), value);
+        Facts {
+            name: model.name(),
+            context: model.context(),
+            vocab: model.vocab(),
+            width: model.width(),
+            bos: model.bos(),
+            eos: model.eos(),
+            generates: model.generates(),
+            metadata: model.metadata().map(owned).collect(),
+        }
+    }
+}
+
+/// A model in its thread, with what is read of it without the thread.
 #[pyclass(frozen, module = "bilayer._native")]
-pub struct Model(Arc<Worker>);
+pub struct Model {
+    worker: Arc<Worker>,
+    facts: Facts,
+    /// `None` once the model is closed, since it keeps the file open.
+    tokenizer: Mutex<Option<Tokenizer>>,
+}
 
 impl Model {
     /// Runs a job that may fail in the model's thread.
@@ -40,7 +73,14 @@ impl Model {
         py: Python<'_>,
         job: impl FnOnce(&mut bilayer::Model) -> Result<T, Error> + Send + 'static,
     ) -> PyResult<T> {
-        self.0.call(py, job)?.map_err(|error| error::of(py, &error))
+        self.worker.call(py, job)?.map_err(|error| error::of(py, &error))
+    }
+
+    /// The tokenizer of an open model.
+    fn tokenizer(&self, py: Python<'_>) -> PyResult<Tokenizer> {
+        self.worker.check(py)?;
+        let tokenizer = locked(&self.tokenizer).clone();
+        tokenizer.ok_or_else(|| error::usage(py, "the model is closed"))
     }
 }
 
@@ -73,15 +113,17 @@ impl Model {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, settings: Settings) -> PyResult<Model> {
         settings.check(py)?;
-        let cancel = Cancel::new();
-        let handle = cancel.clone();
-        let opened = worker::beside(py, move || settings.builder(path, &handle).open())?;
-        let model = opened.map_err(|error| error::of(py, &error))?;
-        Ok(Model(Worker::start(model, cancel)?))
+        let opened = worker::cancellable(py, move |cancel| {
+            let model = settings.builder(path, cancel).open()?;
+            Ok((Facts::of(&model), model, cancel.clone()))
+        })?;
+        let (facts, model, cancel) = opened.map_err(|error: Error| error::of(py, &error))?;
+        let tokenizer = Mutex::new(Some(model.tokenizer()));
+        Ok(Model { worker: Worker::start(model, cancel)?, facts, tokenizer })
     }
 
     fn generate(&self, py: Python<'_>, asked: Asked) -> PyResult<Answer> {
-        Answer::begin(py, &self.0, asked.request(py)?)
+        Answer::begin(py, &self.worker, asked.request(py)?)
     }
 
     /// A vector for each text behind the prompt of a name, [texts, width], scaled as a number of a norm says or else the
@@ -172,14 +214,20 @@ impl Model {
         Ok((tokens, array))
     }
 
+    /// The tokens of a text, which may be long: beside the interpreter.
     fn tokenize(&self, py: Python<'_>, text: String, special: Special) -> PyResult<Vec<u32>> {
         let Special(add_special, parse_special) = special;
-        self.call(py, move |model| model.tokens_as(&text, Encode { add_special, parse_special }))
+        let tokenizer = self.tokenizer(py)?;
+        let encode = Encode { add_special, parse_special };
+        let tokens = worker::beside(py, move || tokenizer.encode(&text, encode))?;
+        tokens.map_err(|error| error::of(py, &error))
     }
 
     /// The text of tokens, without control tokens.
     fn detokenize(&self, py: Python<'_>, tokens: Vec<u32>) -> PyResult<String> {
-        self.call(py, move |model| Ok(model.text(&tokens)))
+        let tokenizer = self.tokenizer(py)?;
+        let text = py.detach(move || tokenizer.decode(&tokens));
+        text.map_err(|error| error::of(py, &error))
     }
 
     /// The bytes of each token, and whether it is a control token.
@@ -188,58 +236,57 @@ impl Model {
         py: Python<'py>,
         tokens: Vec<u32>,
     ) -> PyResult<Vec<(Bound<'py, PyBytes>, bool)>> {
-        let pieces = self.call(py, move |model| {
-            let piece = |&token: &u32| {
-                let bytes = model.piece(token).unwrap_or_default().to_vec();
-                (bytes, model.is_control(token))
-            };
-            Ok(tokens.iter().map(piece).collect::<Vec<_>>())
-        })?;
-        let bytes = |(bytes, is_control): (Vec<u8>, bool)| (PyBytes::new(py, &bytes), is_control);
-        Ok(pieces.into_iter().map(bytes).collect())
+        let tokenizer = self.tokenizer(py)?;
+        let piece = |token: u32| {
+            let piece = tokenizer.piece(token).map_err(|error| error::of(py, &error))?;
+            Ok((PyBytes::new(py, piece.0), piece.1))
+        };
+        tokens.into_iter().map(piece).collect()
     }
 
     /// What runs where: as text, and as JSON.
     fn plan(&self, py: Python<'_>) -> PyResult<(String, String)> {
-        let plan = self.call(py, |model| Ok(model.plan().clone()))?;
+        let plan = self.worker.status(py)?.plan.clone();
         Ok((plan.to_string(), json(py, &plan)?))
     }
 
     /// Facts that do not change.
     fn facts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let facts = PyDict::new(py);
-        let (name, context, sizes, ends, generates) = self.call(py, |model| {
-            let sizes = (model.vocab(), model.width());
-            let ends = (model.bos(), model.eos());
-            Ok((model.name(), model.context(), sizes, ends, model.generates()))
-        })?;
-        facts.set_item("name", name)?;
-        facts.set_item("context", context)?;
-        facts.set_item("vocab", sizes.0)?;
-        facts.set_item("width", sizes.1)?;
-        facts.set_item("bos", ends.0)?;
-        facts.set_item("eos", ends.1)?;
-        facts.set_item("generates", generates)?;
+        facts.set_item("name", &self.facts.name)?;
+        facts.set_item("context", self.facts.context)?;
+        facts.set_item("vocab", self.facts.vocab)?;
+        facts.set_item("width", self.facts.width)?;
+        facts.set_item("bos", self.facts.bos)?;
+        facts.set_item("eos", self.facts.eos)?;
+        facts.set_item("generates", self.facts.generates)?;
         Ok(facts)
     }
 
     /// The file's metadata as text, by key; lists are left out.
     fn metadata(&self, py: Python<'_>) -> PyResult<Vec<(String, String)>> {
-        let owned = |(key, value): (&str, String)| (key.to_owned(), value);
-        self.call(py, move |model| Ok(model.metadata().map(owned).collect()))
+        self.worker.check(py)?;
+        Ok(self.facts.metadata.clone())
     }
 
     /// What has happened since the last call that the user should know.
     fn take_warnings(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        self.call(py, |model| Ok(model.take_warnings().iter().map(ToString::to_string).collect()))
+        Ok(std::mem::take(&mut self.worker.status(py)?.warnings))
+    }
+
+    /// Panics in the model's thread, for tests.
+    #[cfg(debug_assertions)]
+    fn _panic(&self, py: Python<'_>) -> PyResult<Answer> {
+        Answer::panicking(py, &self.worker)
     }
 
     /// Ends all work and frees the model.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.0.close(py)
+        locked(&self.tokenizer).take();
+        self.worker.close(py)
     }
 
     fn is_open(&self) -> bool {
-        self.0.is_open()
+        self.worker.is_open()
     }
 }

@@ -3,8 +3,9 @@
 use bilayer::{Message, Request, Samplers, Sampling, SamplingError, Tools};
 use pyo3::prelude::*;
 
-use crate::error::usage;
+use crate::error::{self, usage};
 use crate::settings::parameter;
+use crate::worker;
 
 /// A prompt: a text, tokens, or a tuple of messages in JSON.
 #[derive(FromPyObject)]
@@ -95,12 +96,22 @@ impl Asked {
             .iter()
             .map(|(name, text)| Ok((parameter(py, name)?, text.as_str())))
             .collect::<PyResult<_>>()?;
-        let wrong = |error: SamplingError| usage(py, &error.to_string());
+        let wrong =
+            |error: SamplingError| usage(py, &bilayer::with_settings(&error.to_string(), |_| true));
         let options = Sampling::parse(values).map_err(wrong)?;
         let names = |names: &Vec<String>| Samplers::named(names.iter().map(String::as_str));
         let samplers = self.samplers.as_ref().map(names).transpose().map_err(wrong)?;
         Ok(Sampling { seed: self.seed, logit_bias: self.logit_bias.clone(), samplers, ..options })
     }
+}
+
+/// Checks a grammar in GBNF, or else a JSON schema, without a model.
+#[pyfunction]
+pub fn check_grammar(py: Python<'_>, kind: &str, text: String) -> PyResult<()> {
+    let request = Request::new("");
+    let request = if kind == "gbnf" { request.grammar(text) } else { request.json_schema(text) };
+    let checked = worker::beside(py, move || request.check_grammar())?;
+    checked.map_err(|error| error::of(py, &error))
 }
 
 /// The prompt of the library.

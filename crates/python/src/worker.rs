@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bilayer::{Cancel, Model};
+use bilayer::{Cancel, Model, Plan};
 use pyo3::prelude::*;
 
 use crate::error::{INTERNAL, raised, usage};
@@ -36,12 +36,41 @@ static IS_OVER: AtomicBool = AtomicBool::new(false);
 static WAITING: Mutex<(u32, usize)> = Mutex::new((0, 0));
 
 /// Work for a model.
-type Job = Box<dyn FnOnce(&mut Model) + Send>;
+struct Job {
+    number: u64,
+    run: Box<dyn FnOnce(&mut Model) + Send>,
+    /// Keeps the channel of the job's messages connected until the message of a panic is stored.
+    sender: Box<dyn Send>,
+}
+
+/// A model's plan and warnings after its last job, which are read while the next one runs.
+pub struct Status {
+    pub plan: Plan,
+    /// Those that were not taken.
+    pub warnings: Vec<String>,
+}
+
+impl Status {
+    fn of(model: &mut Model) -> Status {
+        let warnings = model.take_warnings().iter().map(ToString::to_string).collect();
+        Status { plan: model.plan().clone(), warnings }
+    }
+
+    /// Adds the warnings of a job. A plan only changes with a warning.
+    fn update(&mut self, model: &mut Model) {
+        let warnings = model.take_warnings();
+        if !warnings.is_empty() {
+            self.plan = model.plan().clone();
+            self.warnings.extend(warnings.iter().map(ToString::to_string));
+        }
+    }
+}
 
 /// The thread of a model.
 pub struct Worker {
-    jobs: Mutex<Option<Sender<(u64, Job)>>>,
+    jobs: Mutex<Option<Sender<Job>>>,
     state: Arc<Mutex<State>>,
+    status: Arc<Mutex<Status>>,
     cancel: Cancel,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Disconnects when the thread has freed the model.
@@ -54,6 +83,8 @@ pub struct Worker {
 #[derive(Default)]
 struct State {
     running: Option<u64>,
+    /// The first job that has not begun.
+    waiting: u64,
     /// Jobs that were cancelled before they began.
     cancelled: Vec<u64>,
     next: u64,
@@ -70,16 +101,22 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Ends the job: before it begins, or before its next token.
-    pub fn cancel(&self) {
-        let Some(worker) = self.worker.upgrade() else { return };
+    /// Ends the job before its next token. One that has not begun never begins and sends nothing: then the result is true.
+    pub fn cancel(&self) -> bool {
+        // In a process that forked, a thread that it lacks may hold the lock.
+        let Some(worker) = self.worker.upgrade().filter(|worker| worker.is_here()) else {
+            return false;
+        };
         let mut state = locked(&worker.state);
         if state.running == Some(self.number) {
             // The state stays locked, so that the next job cannot have begun.
             worker.cancel.cancel();
-        } else if state.running.is_none_or(|running| running < self.number) {
+        }
+        let waits = self.number >= state.waiting;
+        if waits && !state.cancelled.contains(&self.number) {
             state.cancelled.push(self.number);
         }
+        waits
     }
 }
 
@@ -94,10 +131,11 @@ impl Worker {
     ///
     /// # Errors
     /// No thread can be started.
-    pub fn start(model: Model, cancel: Cancel) -> PyResult<Arc<Worker>> {
+    pub fn start(mut model: Model, cancel: Cancel) -> PyResult<Arc<Worker>> {
         let (sender, jobs) = mpsc::channel();
         let (holder, freed) = mpsc::channel();
         let state = Arc::new(Mutex::new(State::default()));
+        let status = Arc::new(Mutex::new(Status::of(&mut model)));
         let run = {
             let (state, cancel) = (state.clone(), cancel.clone());
             move || {
@@ -109,35 +147,83 @@ impl Worker {
         let thread = std::thread::Builder::new().name("bilayer".to_owned()).spawn(run)?;
         let (jobs, thread) = (Mutex::new(Some(sender)), Mutex::new(Some(thread)));
         let (freed, process) = (Mutex::new(freed), std::process::id());
-        let worker = Arc::new(Worker { jobs, state, cancel, thread, freed, process });
+        let worker = Arc::new(Worker { jobs, state, status, cancel, thread, freed, process });
         let mut workers = locked(&WORKERS);
         workers.retain(|worker| worker.strong_count() > 0);
         workers.push(Arc::downgrade(&worker));
         Ok(worker)
     }
 
-    /// Hands in a job.
+    /// Whether this process has the thread.
+    fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Checks that this process has the thread.
+    ///
+    /// # Errors
+    /// The model was opened by another process.
+    pub fn check_process(&self, py: Python<'_>) -> PyResult<()> {
+        if self.is_here() {
+            return Ok(());
+        }
+        Err(usage(py, "the model was opened before this process forked; open it here"))
+    }
+
+    /// The plan, and the warnings, which may be taken.
+    ///
+    /// # Errors
+    /// Those of [`post`](Worker::post).
+    pub fn status(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Status>> {
+        self.check(py)?;
+        Ok(locked(&self.status))
+    }
+
+    /// Checks that jobs can be handed in.
+    ///
+    /// # Errors
+    /// Those of [`post`](Worker::post).
+    pub fn check(&self, py: Python<'_>) -> PyResult<()> {
+        self.check_process(py)?;
+        // No lock is held while Python runs: another thread may hold its lock and wait for ours.
+        let fault = locked(&self.state).fault.clone();
+        if let Some(fault) = fault {
+            return Err(raised(py, &fault, INTERNAL));
+        }
+        if self.is_open() && !is_over() { Ok(()) } else { Err(usage(py, "the model is closed")) }
+    }
+
+    /// Hands in a job, which may send messages; the last one is what it returns.
     ///
     /// # Errors
     /// The model is closed, or was opened by another process, or a job panicked.
-    pub fn post(self: &Arc<Self>, py: Python<'_>, job: Job) -> PyResult<Ticket> {
-        if self.process != std::process::id() {
-            return Err(usage(py, "the model was opened before this process forked; open it here"));
-        }
-        let mut state = locked(&self.state);
-        if let Some(fault) = &state.fault {
-            return Err(raised(py, fault, INTERNAL));
-        }
-        let jobs = locked(&self.jobs);
-        let Some(jobs) = jobs.as_ref().filter(|_| !is_over()) else {
-            return Err(usage(py, "the model is closed"));
+    pub fn post<T: Send + 'static>(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        sender: Sender<T>,
+        job: impl FnOnce(&mut Model, &Sender<T>) -> T + Send + 'static,
+    ) -> PyResult<Ticket> {
+        self.check(py)?;
+        let (held, status) = (Box::new(sender.clone()), self.status.clone());
+        let run = move |model: &mut Model| {
+            let last = job(model, &sender);
+            // Before the message, whose receiver may ask for it.
+            locked(&status).update(model);
+            // The receiver is gone if its thread was interrupted.
+            let _ = sender.send(last);
         };
-        let number = state.next;
-        state.next += 1;
-        if jobs.send((number, job)).is_err() {
-            return Err(usage(py, "the model is closed"));
-        }
+        let number = self.send(Box::new(run), held);
+        let number = number.ok_or_else(|| usage(py, "the model is closed"))?;
         Ok(Ticket { number, worker: Arc::downgrade(self) })
+    }
+
+    /// Sends a job to the thread; its number, or `None` if the thread takes no more.
+    fn send(&self, run: Box<dyn FnOnce(&mut Model) + Send>, sender: Box<dyn Send>) -> Option<u64> {
+        let mut state = locked(&self.state);
+        let number = state.next;
+        locked(&self.jobs).as_ref()?.send(Job { number, run, sender }).ok()?;
+        state.next += 1;
+        Some(number)
     }
 
     /// Runs a job and waits for its result.
@@ -150,18 +236,15 @@ impl Worker {
         job: impl FnOnce(&mut Model) -> T + Send + 'static,
     ) -> PyResult<T> {
         let (sender, result) = mpsc::channel();
-        let run = move |model: &mut Model| {
-            // The receiver is gone if its thread was interrupted.
-            let _ = sender.send(job(model));
-        };
-        let _ticket = self.post(py, Box::new(run))?;
-        wait(py, &Mutex::new(result))?.ok_or_else(|| self.fault(py))
+        let _ticket = self.post(py, sender, |model, _| job(model))?;
+        wait(py, &Mutex::new(result), || false)?.ok_or_else(|| self.fault(py))
     }
 
     /// The error for a job that ended without a result.
     pub fn fault(&self, py: Python<'_>) -> PyErr {
-        match &locked(&self.state).fault {
-            Some(fault) => raised(py, fault, INTERNAL),
+        let fault = locked(&self.state).fault.clone();
+        match fault {
+            Some(fault) => raised(py, &fault, INTERNAL),
             None => usage(py, "the model was closed during the call"),
         }
     }
@@ -171,20 +254,20 @@ impl Worker {
     /// # Errors
     /// A signal handler raised an exception: the thread then ends in the background.
     pub fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if self.process != std::process::id() {
+        if !self.is_here() {
             return Ok(());
         }
         self.stop();
         // Until the interpreter's lock is back after the join.
         let _waiting = Waiting::new();
-        wait(py, &self.freed)?;
+        wait(py, &self.freed, || false)?;
         py.detach(|| self.join());
         Ok(())
     }
 
     /// Cancels all jobs and waits for the thread.
     fn end(&self) {
-        if self.process == std::process::id() {
+        if self.is_here() {
             self.stop();
             self.join();
         }
@@ -233,13 +316,14 @@ impl Drop for Worker {
 }
 
 /// Runs jobs until nobody can hand in more.
-fn serve(mut model: Model, jobs: &Receiver<(u64, Job)>, state: &Mutex<State>, cancel: &Cancel) {
-    while let Ok((number, job)) = jobs.recv() {
+fn serve(mut model: Model, jobs: &Receiver<Job>, state: &Mutex<State>, cancel: &Cancel) {
+    while let Ok(Job { number, run, sender }) = jobs.recv() {
         {
             let mut state = locked(state);
             if state.is_closing {
                 return;
             }
+            state.waiting = number + 1;
             let is_cancelled = state.cancelled.contains(&number);
             state.cancelled.retain(|&cancelled| cancelled > number);
             if is_cancelled {
@@ -248,13 +332,16 @@ fn serve(mut model: Model, jobs: &Receiver<(u64, Job)>, state: &Mutex<State>, ca
             cancel.reset();
             state.running = Some(number);
         }
-        let done = catch_unwind(AssertUnwindSafe(|| job(&mut model)));
+        let done = catch_unwind(AssertUnwindSafe(|| run(&mut model)));
         let mut state = locked(state);
         state.running = None;
         if let Err(fault) = done {
             state.fault = Some(said(fault.as_ref()));
             return;
         }
+        drop(state);
+        // The channel may disconnect once the state says how the job ended.
+        drop(sender);
     }
 }
 
@@ -279,7 +366,7 @@ pub fn beside<T: Send + 'static>(
         let _ = sender.send(catch_unwind(AssertUnwindSafe(work)));
     };
     std::thread::Builder::new().name("bilayer".to_owned()).spawn(run)?;
-    match wait(py, &Mutex::new(result))? {
+    match wait(py, &Mutex::new(result), || false)? {
         Some(Ok(done)) => Ok(done),
         Some(Err(fault)) => Err(raised(py, &said(fault.as_ref()), INTERNAL)),
         None => Err(raised(py, "the thread ended without a result", INTERNAL)),
@@ -348,18 +435,22 @@ impl Drop for Waiting {
     }
 }
 
-/// The next message, or `None` if no more can come. The interpreter's lock is free while it waits.
+/// The next message, or `None` if no more can come or are wanted. The interpreter's lock is free while it waits.
 ///
 /// # Errors
 /// A signal handler raised an exception: KeyboardInterrupt, usually.
-pub fn wait<T: Send>(py: Python<'_>, messages: &Mutex<Receiver<T>>) -> PyResult<Option<T>> {
+pub fn wait<T: Send>(
+    py: Python<'_>,
+    messages: &Mutex<Receiver<T>>,
+    is_unwanted: impl Fn() -> bool,
+) -> PyResult<Option<T>> {
     // Until the lock is back: the interpreter must not end before.
     let _waiting = Waiting::new();
     loop {
         match py.detach(|| locked(messages).recv_timeout(TICK)) {
             Ok(message) => return Ok(Some(message)),
             Err(RecvTimeoutError::Disconnected) => return Ok(None),
-            Err(RecvTimeoutError::Timeout) if is_over() => return Ok(None),
+            Err(RecvTimeoutError::Timeout) if is_over() || is_unwanted() => return Ok(None),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
         }
     }

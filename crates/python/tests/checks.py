@@ -8,31 +8,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-import traceback
 
 import bilayer
 import bilayer.llama_cpp
 
-DEMO = os.environ["DEMO"]
-CHECKS = []
-
-
-def check(function):
-    CHECKS.append(function)
-    return function
-
-
-def opened(**settings):
-    return bilayer.Bilayer(DEMO, gpu_layers=0, **{"context": 512, **settings})
-
-
-def raised(kind, part, call):
-    try:
-        call()
-    except kind as error:
-        assert part in str(error), f"{part!r} is not in {error!r}"
-        return error
-    raise AssertionError(f"no {kind}")
+# Those of the other files are in the same list.
+import checks_answers  # noqa: F401
+import checks_arguments  # noqa: F401
+import checks_llama  # noqa: F401
+from checking import CHECKS, DEMO, check, main, opened, raised  # noqa: F401
 
 
 @check
@@ -226,21 +210,21 @@ def errors_have_the_engines_message():
     raised(bilayer.UsageError, "cache_type is q2", lambda: bilayer.Bilayer(DEMO, cache_type="q2"))
     for wrong, settings in {
         "expert_cache is few": {"expert_cache": "few"},
-        "expert-cache is auto; it must be 0: the model has no experts": {"expert_cache": "auto"},
-        "expert-cache is 1.00 MiB": {"expert_cache": 1 << 20},
-        "expert-counts is ": {"expert_counts": DEMO},
+        "expert_cache is auto; it must be 0: the model has no experts": {"expert_cache": "auto"},
+        "expert_cache is 1.00 MiB": {"expert_cache": 1 << 20},
+        "expert_counts is ": {"expert_counts": DEMO},
         "numa is `isolate`; to stay in one node": {"numa": "isolate"},
     }.items():
         raised(bilayer.UsageError, wrong, lambda: bilayer.Bilayer(DEMO, **settings))
-    raised(bilayer.UsageError, "hadamard is on with f16", lambda: bilayer.Bilayer(DEMO, hadamard_keys=True))
+    raised(bilayer.UsageError, "hadamard_keys is on with f16", lambda: bilayer.Bilayer(DEMO, hadamard_keys=True))
     with opened() as model:
-        raised(bilayer.UsageError, "top-k is 1.5", lambda: model.generate("a", top_k=1.5))
+        raised(bilayer.UsageError, "top_k is 1.5", lambda: model.generate("a", top_k=1.5))
         raised(bilayer.UsageError, "samplers is 'hot'", lambda: model.generate("a", samplers="top_k;hot"))
         raised(bilayer.Error, "embeddings and scores", lambda: model.embed(["a"]))
         raised(bilayer.Error, "context", lambda: next(model.generate("a " * 5000)))
         raised(bilayer.Error, "at least one token", lambda: next(model.generate([])))
         raised(bilayer.Error, "vocabulary", lambda: next(model.generate([10**8])))
-        raised(bilayer.Error, "temp", lambda: next(model.generate("a", temperature=float("nan"))))
+        raised(bilayer.Error, "temperature is NaN", lambda: next(model.generate("a", temperature=float("nan"))))
 
 
 @check
@@ -537,19 +521,6 @@ def the_drop_in_keeps_what_was_evaluated():
         for first in range(40):
             cache[(first, first, first)] = state
         assert cache.cache_size <= 200
-
-
-def main():
-    failed = 0
-    for function in CHECKS:
-        try:
-            function()
-        except Exception:
-            failed += 1
-            print(f"failed {function.__name__}: {traceback.format_exc()}")
-        else:
-            print(f"ok {function.__name__}")
-    return failed
 
 
 if __name__ == "__main__":

@@ -84,6 +84,20 @@ def test_log_probabilities_of_an_echoed_prompt():
         assert sum((part["text_offset"] for part in streamed), []) == found["text_offset"]
 
 
+def test_offsets_count_the_characters_of_the_text():
+    text = "a 😀é b"
+    with bilayer.Llama(DEMO, n_ctx=512) as llama:
+        choice = llama(text, max_tokens=1, echo=True, logprobs=0, temperature=0)["choices"][0]
+        rows = choice["logprobs"]
+        pieces = [llama.detokenize([token], special=True) for token in llama.tokenize(text.encode(), add_bos=False)]
+        assert any(piece.decode("utf-8", "replace") == "\ufffd" for piece in pieces), pieces
+        ends = [len(b"".join(pieces[:at]).decode("utf-8", "ignore")) for at in range(len(pieces) + 1)]
+        assert rows["text_offset"] == ends[: len(rows["text_offset"])], (rows, ends)
+        chunks = llama(text, max_tokens=1, echo=True, logprobs=0, temperature=0, stream=True)
+        parts = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+        assert sum((part["text_offset"] for part in parts if part), []) == rows["text_offset"]
+
+
 def test_embeddings_are_those_of_the_command(encoder):
     texts = ["A cat sat on the mat.", "A kitten sat on a rug.", "A tax return"]
     rows = encoder.embed(texts)
@@ -210,6 +224,56 @@ def test_the_stubs_are_those_of_the_library():
         for method, stub in stubs.items():
             parameters = list(inspect.signature(getattr(getattr(native, name), method)).parameters)
             assert parameters == [a.arg for a in stub.args.args], f"{name}.{method}"
+
+
+def test_scalars_and_arrays_are_arguments(model):
+    options = {"max_tokens": 12, "seed": 7}
+    plain = model.generate("ROMEO:", temperature=0.5, top_k=3, **options).text()
+    assert plain == model.generate("ROMEO:", temperature=np.float32(0.5), top_k=np.int64(3), **options).text()
+    assert next(model.generate("ROMEO:", logit_bias={np.int32(70): np.float32(1000)}, ignore_eos=np.bool_(True))).id == 70
+    tokens = np.array(model.tokenize("ROMEO:"))
+    assert model.generate(tokens, max_tokens=np.int8(1)).reply() and model.detokenize(tokens).strip() == "ROMEO:"
+    with pytest.raises(TypeError, match="temperature must be a number, not ndarray"):
+        model.generate("a", temperature=np.zeros(2))
+    with bilayer.Llama(DEMO, n_ctx=64) as llama:
+        llama.eval(tokens)
+        ids = llama.input_ids[: llama.n_tokens]
+        assert llama.detokenize(ids) == llama.detokenize(tokens.tolist()) == b"ROMEO:"
+        given = {"max_tokens": 3, "temperature": np.float32(0), "top_k": np.int64(40)}
+        assert llama(ids, **given)["choices"] == llama(tokens.tolist(), **given)["choices"]
+        found = [token for token, _ in zip(llama.generate(tokens, temp=0.0), range(3))]
+        assert len(found) == 3 and llama.n_tokens == len(tokens) + 3
+
+
+def test_sampling_parameters_have_types():
+    from bilayer import _arguments, _model
+
+    assert set(_arguments.Sampling.__annotations__) == set(_model._SAMPLING)
+    assert {"gpu_layers", *_arguments.Settings.__annotations__} == set(_arguments._DEFAULTS)
+    own = set(inspect.signature(bilayer.Bilayer.generate).parameters) - {"self", "prompt", "sampling"}
+    assert own == set(_arguments.Options.__annotations__) - set(_arguments.Sampling.__annotations__)
+
+
+def test_type_checkers_find_wrong_arguments(tmp_path):
+    pytest.importorskip("mypy")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import bilayer\n"
+        "model = bilayer.Bilayer('m', context=3, device=None)\n"
+        "model.generate('a', temperature=0.3, stop='a')\n"
+        "model.chat([{'role': 'user'}], max_tokens=3, top_k=1)\n"
+        "bilayer.Llama('m').n_ctx().bit_length()\n"
+        "bilayer.Bilayer('m', thread=4)\n"
+        "model.generate('a', temprature=0.3)\n"
+        "model.chat([], max_token=3)\n"
+        "bilayer.Llama('m').n_ctxt()\n"
+        "bilayer.Lama\n"
+    )
+    line = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path / "cache"), str(script)]
+    folder = str(pathlib.Path(bilayer.__file__).parents[1])
+    done = subprocess.run(line, capture_output=True, text=True, env={**os.environ, "MYPYPATH": folder})
+    wrong = [row.split(":")[1] for row in done.stdout.splitlines() if row.startswith(str(script)) and "error" in row]
+    assert wrong == ["6", "7", "8", "9", "10"], done.stdout + done.stderr
 
 
 def test_every_public_name_is_documented():

@@ -11,14 +11,16 @@
 import atexit as _atexit
 import os as _os
 import tempfile as _tempfile
+import typing as _typing
 
 # Mesa's Wayland client reports a missing folder on stderr; nothing is written there.
 _os.environ.setdefault("XDG_RUNTIME_DIR", _tempfile.gettempdir())
 
 from . import _native
+from ._answer import Answer, Reply, Token
 from ._errors import Error, MemoryExceededError, MissingFileError, ModelFileError, UsageError
 from ._files import Perplexity, convert, perplexity, quantize
-from ._model import Answer, Bilayer, Entity, Label, Plan, Profile, Reply, Token, hub, plan, profile
+from ._model import Bilayer, Entity, Label, Plan, Profile, hub, plan, profile
 
 _atexit.register(_native.shut_down)
 
@@ -48,9 +50,13 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-def __getattr__(name):
-    if name == "Llama":
-        from .llama_cpp import Llama
+if _typing.TYPE_CHECKING:
+    from .llama_cpp import Llama
+else:
 
-        return Llama
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name):
+        if name == "Llama":
+            from .llama_cpp import Llama
+
+            return Llama
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

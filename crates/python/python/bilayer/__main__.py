@@ -1,6 +1,7 @@
 """The command line `bilayer`."""
 
 import os
+import signal
 import sys
 import tempfile
 
@@ -12,6 +13,9 @@ def main() -> int:
     from bilayer import _native
 
     sys.stdout.flush()
+    # Ctrl-C is the command's: it ends an answer, or the process with its exit code, and Python has nothing to add.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     return _native.command(["bilayer", *sys.argv[1:]])
 
 

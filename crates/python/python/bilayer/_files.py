@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import _native
-from ._arguments import _settings, _text, _whole_or_none
+from ._arguments import _path, _settings, _text, _whole_or_none
 
 if TYPE_CHECKING:
-    from ._arguments import Path
+    from typing_extensions import Unpack
+
+    from ._arguments import Path, Settings
 
 __all__ = ["Perplexity", "convert", "perplexity", "quantize"]
 
@@ -64,7 +65,7 @@ def quantize(
     ModelFileError
         The file is damaged.
     """
-    files = (os.fspath(model), os.fspath(out), None if imatrix is None else os.fspath(imatrix))
+    files = (_path(model, "model"), _path(out, "out"), None if imatrix is None else _path(imatrix, "imatrix"))
     options = (bool(allow_requantize), _whole_or_none(threads, "threads"))
     return _native.quantized(files, _text(type, "type"), options)
 
@@ -108,18 +109,21 @@ def convert(
     """
     outtype = None if outtype is None else _text(outtype, "outtype")
     options = (bool(no_vocab), _whole_or_none(threads, "threads"))
-    return _native.converted((os.fspath(folder), os.fspath(out)), outtype, options)
+    return _native.converted((_path(folder, "folder"), _path(out, "out")), outtype, options)
 
 
-def perplexity(model: Path, text: str, **settings: Any) -> Perplexity:
+def perplexity(
+    model: Path, text: str, *, gpu_layers: int | str = "auto", **settings: Unpack[Settings]
+) -> Perplexity:
     """Measure how well a model predicts a text, as llama.cpp's tool does: over windows of ``context`` tokens, by default 512,
     of which the second halves are scored. Drafts and a chat template have no effect.
 
     Parameters
     ----------
-    model, **settings
+    model, gpu_layers, **settings
         As of `Bilayer`.
     text : str
         A text of at least two windows.
     """
-    return Perplexity(*_native.perplexity(os.fspath(model), _text(text, "text"), _settings(**settings)))
+    made = _settings("perplexity", {"gpu_layers": gpu_layers, **settings})
+    return Perplexity(*_native.perplexity(_path(model, "model"), _text(text, "text"), made))

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ._arguments import _tokens
 from ._errors import MemoryExceededError, UsageError
 
 if TYPE_CHECKING:
@@ -101,10 +102,11 @@ class StateMethods:
 
     def eval(self, tokens: Sequence[int]) -> None:
         """Add tokens; they are computed when something depends on them."""
-        if self.n_tokens + len(tokens) > self._model.context:
-            count = self.n_tokens + len(tokens)
+        tokens = _tokens(tokens, "tokens")
+        count = self.n_tokens + len(tokens)
+        if count > self._model.context:
             raise MemoryExceededError(f"{count} tokens exceed the context of {self._model.context}", 2)
-        self._evaluated += [int(token) for token in tokens]
+        self._evaluated += tokens
 
     def sample(self, temp: float = 0.80, idx: int | None = None, **options: Any) -> int:
         """Return the token that follows the evaluated ones, or those up to and with `idx`."""
@@ -116,11 +118,12 @@ class StateMethods:
 
     def generate(self, tokens: Sequence[int], reset: bool = True, **options: Any) -> Iterator[int]:
         """Continue tokens without end; yields tokens."""
+        tokens = _tokens(tokens, "tokens")
         if not reset:
             tokens = [*self._evaluated, *tokens]
         elif shared(self._evaluated, tokens) == 0:
             self.reset()
-        self._evaluated = list(tokens)
+        self._evaluated = tokens
         if "temp" in options:
             options["temperature"] = options.pop("temp")
         for token in self._begin(list(tokens), None, None, {**options, "ignore_eos": True}):

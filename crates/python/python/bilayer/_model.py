@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import random
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
+from ._answer import _RANDOM, Answer, _no_copy
 from ._arguments import (
     Path,
     Prompt,
     _bias,
+    _flag,
     _grammar,
-    _json,
     _measured,
+    _path,
     _prompt,
+    _samplers,
+    _sampling,
     _settings,
     _text,
-    _samplers,
+    _text_or_texts,
     _texts,
     _texts_or_pairs,
     _tokens,
+    _tools,
     _whole,
     _whole_or_none,
 )
@@ -32,37 +34,13 @@ from ._errors import UsageError
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from typing_extensions import Unpack
+
+    from ._arguments import Options, Sampling, Settings
 
 #: Sampling parameters by the name of their argument: those of the command line, `temp` as `temperature`.
 _SAMPLING = {name.replace("-", "_"): name for name, _, _ in _native.parameters()}
 _SAMPLING["temperature"] = "temp"
-
-#: Makes the ids of calls, which must differ although a program seeds `random`.
-_IDS = random.SystemRandom()
-
-
-class Token(NamedTuple):
-    """A token of an answer; `str` of it is its text.
-
-    Attributes
-    ----------
-    id : int
-        Its number in the vocabulary.
-    text : str
-        Text that is final: empty while a character is incomplete, or a stop text may have begun.
-    logprob : float or None
-        Its log-probability before sampling, if `logprobs` was given.
-    top : list of (int, float)
-        The most likely tokens in its place with their log-probabilities, most likely first.
-    """
-
-    id: int
-    text: str
-    logprob: float | None = None
-    top: list[tuple[int, float]] = []
-
-    def __str__(self) -> str:
-        return self.text
 
 
 class Label(NamedTuple):
@@ -70,30 +48,6 @@ class Label(NamedTuple):
 
     name: str
     probability: float
-
-
-class Reply(NamedTuple):
-    """An answer in a conversation, taken apart.
-
-    Attributes
-    ----------
-    text : str
-        The text.
-    reasoning : str
-        The reasoning before it.
-    tool_calls : list of dict
-        The calls of functions as in OpenAI's interface, for the ``tool_calls`` of a message.
-    """
-
-    text: str
-    reasoning: str
-    tool_calls: list[dict[str, Any]]
-
-    @property
-    def message(self) -> dict[str, Any]:
-        """The message that continues the conversation."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.text}
-        return message | ({"tool_calls": self.tool_calls} if self.tool_calls else {})
 
 
 class Entity(NamedTuple):
@@ -153,96 +107,6 @@ class Profile(list):
         self.recommended: int = data["recommended"]
         self.why: str = data["why"]
         self.knee: int = data["knee"]
-
-
-class Answer(Iterator[Token], AsyncIterator[Token]):
-    """An answer in the making: an iterator of its tokens, for ``for`` and for ``async for``.
-
-    The engine runs ahead of the reader. An answer that is deleted, closed or interrupted ends before its next token.
-    """
-
-    def __init__(self, native: _native.Answer) -> None:
-        self._native = native
-        self._reply: Reply | None = None
-
-    def __iter__(self) -> Answer:
-        return self
-
-    def __next__(self) -> Token:
-        row = self._native.take_next()
-        if row is None:
-            raise StopIteration
-        return Token._make(row)
-
-    def __aiter__(self) -> Answer:
-        return self
-
-    async def __anext__(self) -> Token:
-        is_ready, row = self._native.take_ready()
-        try:
-            if is_ready:
-                # Other tasks get their turn.
-                await asyncio.sleep(0)
-            else:
-                loop = asyncio.get_running_loop()
-                row = await loop.run_in_executor(None, self._native.take_next)
-        except BaseException:
-            self.close()
-            raise
-        if row is None:
-            raise StopAsyncIteration
-        return Token._make(row)
-
-    def text(self) -> str:
-        """Return the rest of the answer as one text."""
-        return "".join(token.text for token in self)
-
-    def reply(self) -> Reply:
-        """Read the answer to its end and return the whole of it, taken apart into text, reasoning and calls of functions.
-
-        Outside of a conversation all is text. What a model marks with control tokens is seen if the request has ``tools`` or
-        ``show_control``.
-
-        Raises
-        ------
-        UsageError
-            The answer has failed before.
-        """
-        for _ in self:
-            pass
-        if self._reply is None:
-            made = self._native.reply()
-            if made is None:
-                raise UsageError("the answer has failed; it has no reply", 2)
-            text, reasoning, calls = made
-            self._reply = Reply(text, reasoning, [_call(*call) for call in calls])
-        return self._reply
-
-    def close(self) -> None:
-        """End the answer before its next token."""
-        self._native.close()
-
-    def __enter__(self) -> Answer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def stop(self) -> str | None:
-        """Why it ended: ``end``, ``stop``, ``length``, ``context`` or ``interrupted``; None before the end was read."""
-        return self._native.stop()
-
-    @property
-    def statistics(self) -> dict[str, Any] | None:
-        """Token counts and times in seconds; None before the end was read."""
-        return self._native.statistics()
-
-
-def _call(name: str, arguments: str) -> dict[str, Any]:
-    """Return a call of a function as in OpenAI's interface; some templates insist on ids of nine characters."""
-    id = f"{_IDS.getrandbits(36):09x}"
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _array(rows: _native.Array) -> NDArray[np.float32]:
@@ -332,11 +196,14 @@ class Bilayer:
     ...     print(model.generate("Once upon a time", max_tokens=32).text())
     """
 
-    def __init__(self, model: Path, gpu_layers: int | str = "auto", **settings: Any) -> None:
-        self._path = os.fspath(model)
-        self._settings = _settings(gpu_layers=gpu_layers, **settings)
+    def __init__(self, model: Path, gpu_layers: int | str = "auto", **settings: Unpack[Settings]) -> None:
+        self._path = _path(model, "model")
+        self._settings = _settings("Bilayer", {"gpu_layers": gpu_layers, **settings})
         self._native = _native.Model(self._path, self._settings)
         self._facts = self._native.facts()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise _no_copy("a model")
 
     # What the model is.
 
@@ -391,7 +258,7 @@ class Bilayer:
         prompt: Prompt,
         *,
         max_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
+        stop: str | Sequence[str] | None = None,
         seed: int | None = 0,
         logprobs: int | None = None,
         logit_bias: Mapping[int | str, float] | None = None,
@@ -406,7 +273,7 @@ class Bilayer:
         context_shift: int | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         continue_final_message: bool = False,
-        **sampling: float,
+        **sampling: Unpack[Sampling],
     ) -> Answer:
         """Continue a prompt.
 
@@ -461,32 +328,25 @@ class Bilayer:
             An argument is out of range. Errors that need the model, such as a prompt that is too long, are raised by the
             first token.
         """
-        values = []
-        for name, value in sampling.items():
-            if name not in _SAMPLING:
-                raise TypeError(f"generate() got an unexpected keyword argument {name!r}")
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise TypeError(f"{name} must be a number, not {type(value).__name__}")
-            values.append((_SAMPLING[name], str(value)))
         asked = {
             "prompt": _prompt(prompt),
             "max_tokens": None if max_tokens is None or max_tokens == -1 else _whole(max_tokens, "max_tokens"),
-            "stop": _texts([stop] if isinstance(stop, str) else stop, "stop"),
-            "sampling": values,
+            "stop": _text_or_texts(stop, "stop"),
+            "sampling": _sampling(sampling, _SAMPLING),
             "samplers": None if samplers in (None, "") else _samplers(samplers),
-            "seed": random.getrandbits(64) if seed is None or seed == -1 else _whole(seed, "seed", 0, 2**64 - 1),
-            "logit_bias": _bias(logit_bias or {}),
+            "seed": _RANDOM.getrandbits(64) if seed is None or seed == -1 else _whole(seed, "seed", 0, 2**64 - 1),
+            "logit_bias": _bias(logit_bias),
             "logprobs": _whole_or_none(logprobs, "logprobs"),
             "grammar": _grammar(json_schema, json_object, grammar, regex, lark),
-            "ignore_eos": ignore_eos,
-            "show_control": show_control,
+            "ignore_eos": _flag(ignore_eos, "ignore_eos"),
+            "show_control": _flag(show_control, "show_control"),
             "context_shift": _whole_or_none(context_shift, "context_shift"),
-            "tools": None if not tools else _json(list(tools), "tools"),
-            "continue_final_message": continue_final_message,
+            "tools": _tools(tools),
+            "continue_final_message": _flag(continue_final_message, "continue_final_message"),
         }
         return Answer(self._native.generate(asked))
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Answer:
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[Options]) -> Answer:
         """Answer a conversation, rendered by the model's chat template.
 
         Parameters
@@ -543,7 +403,7 @@ class Bilayer:
         norm = {True: 2, False: -1}[normalize] if isinstance(normalize, bool) else normalize
         norm = None if norm is None else _whole(norm, "normalize", -1, 2**31 - 1)
         name = None if prompt_name is None else _text(prompt_name, "prompt_name")
-        return _array(self._native.embed(_texts(texts, "texts"), truncate, norm, name))
+        return _array(self._native.embed(_texts(texts, "texts"), _flag(truncate, "truncate"), norm, name))
 
     def rerank(
         self, query: str, documents: Sequence[str], *, truncate: bool = False
@@ -555,7 +415,7 @@ class Bilayer:
         numpy.ndarray of float32, shape (documents,)
         """
         given = _texts(documents, "documents")
-        return _array(self._native.rerank(_text(query, "query"), given, truncate))
+        return _array(self._native.rerank(_text(query, "query"), given, _flag(truncate, "truncate")))
 
     def classify(
         self, texts: Sequence[str | tuple[str, str]], *, truncate: bool = False
@@ -567,7 +427,7 @@ class Bilayer:
         list of list of Label
             The labels of each text, most probable first.
         """
-        rows = self._native.classify(_texts_or_pairs(texts, "texts"), truncate)
+        rows = self._native.classify(_texts_or_pairs(texts, "texts"), _flag(truncate, "truncate"))
         return [sorted(map(Label._make, row), key=lambda label: -label.probability) for row in rows]
 
     def extract(
@@ -600,8 +460,8 @@ class Bilayer:
             The entities of each text, in their order.
         """
         given, ignored = _texts(texts, "texts"), _texts(ignore_labels, "ignore_labels")
-        options = (aggregation, _whole_or_none(stride, "stride"), ignored)
-        rows = self._native.extract(given, options, truncate)
+        options = (_text(aggregation, "aggregation"), _whole_or_none(stride, "stride"), ignored)
+        rows = self._native.extract(given, options, _flag(truncate, "truncate"))
         return [list(map(Entity._make, row)) for row in rows]
 
     # Measuring.
@@ -648,10 +508,17 @@ class Bilayer:
         parse_special : bool, default True
             Parse the spellings of control tokens as those tokens; wrong for text of strangers.
         """
-        return self._native.tokenize(_text(text, "text"), (add_special, parse_special))
+        special = (_flag(add_special, "add_special"), _flag(parse_special, "parse_special"))
+        return self._native.tokenize(_text(text, "text"), special)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens, control tokens left out."""
+        """Return the text of tokens, control tokens left out.
+
+        Raises
+        ------
+        UsageError
+            The vocabulary has no such token.
+        """
         return self._native.detokenize(_tokens(tokens, "tokens"))
 
     # Closing.
@@ -671,7 +538,7 @@ class Bilayer:
         self.close()
 
 
-def plan(model: Path, gpu_layers: int | str = "auto", **settings: Any) -> Plan:
+def plan(model: Path, gpu_layers: int | str = "auto", **settings: Unpack[Settings]) -> Plan:
     """Return what would run where, without loading the model; a file that has only its header will do.
 
     Parameters
@@ -679,7 +546,7 @@ def plan(model: Path, gpu_layers: int | str = "auto", **settings: Any) -> Plan:
     model, gpu_layers, **settings
         As of `Bilayer`.
     """
-    return _planned(_native.plan(os.fspath(model), _settings(gpu_layers=gpu_layers, **settings)))
+    return _planned(_native.plan(_path(model, "model"), _settings("plan", {"gpu_layers": gpu_layers, **settings})))
 
 
 def profile(
@@ -688,13 +555,14 @@ def profile(
     prompt_tokens: int | None = None,
     decode_tokens: int | None = None,
     rounds: int = 3,
-    **settings: Any,
+    gpu_layers: int | str = "auto",
+    **settings: Unpack[Settings],
 ) -> Profile:
     """Measure a model at every number of layers on the GPU.
 
     Parameters
     ----------
-    model, **settings
+    model, gpu_layers, **settings
         As of `Bilayer`.
     prompt_tokens, decode_tokens : int, optional
         Tokens of a prompt, and tokens generated, at each number of layers.
@@ -702,7 +570,7 @@ def profile(
         The median of so many measurements counts.
     """
     options = _measured(prompt_tokens, decode_tokens, rounds)
-    return Profile(json.loads(_native.profile(os.fspath(model), _settings(**settings), options)))
+    return Profile(json.loads(_native.profile(_path(model, "model"), _settings("profile", {"gpu_layers": gpu_layers, **settings}), options)))
 
 
 def hub(name: str) -> str:

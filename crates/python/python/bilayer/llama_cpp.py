@@ -13,23 +13,26 @@ change the result and are not supported raise `UsageError`.
 from __future__ import annotations
 
 import fnmatch
-import json
 import os
-import random
 import re
 import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _llama_chat_format as llama_chat_format
+from . import _llama_constants as _constants
 from . import _llama_speculative as llama_speculative
 from . import _llama_tokenizer as llama_tokenizer
 from . import _llama_types as llama_types
-from ._arguments import _tokens
+from ._answer import _RANDOM, Answer, Token, _no_copy
+from ._arguments import _items, _text, _tokens
 from ._errors import UsageError
+from ._llama_answers import Offsets, chosen_function, deltas, finish, message, response_options
+from ._llama_constants import *
+from ._llama_grammar import LlamaGrammar
 from ._llama_state import LlamaRAMCache, LlamaState, StateMethods, shared
 from ._llama_tokenizer import LlamaTokenizer
 from ._llama_types import (
@@ -38,7 +41,7 @@ from ._llama_types import (
     ChatCompletionRequestSystemMessage,
     ChatCompletionRequestUserMessage,
 )
-from ._model import Answer, Bilayer, Token, hub
+from ._model import Bilayer, hub
 
 __all__ = [
     "ChatCompletionRequestAssistantMessage",
@@ -47,16 +50,18 @@ __all__ = [
     "ChatCompletionRequestUserMessage",
     "Llama",
     "LlamaCache",
+    "LlamaDiskCache",
     "LlamaGrammar",
     "LlamaRAMCache",
     "LlamaState",
     "LlamaTokenizer",
+    "LogitsProcessorList",
+    "StoppingCriteriaList",
     "install",
+    "llama_supports_gpu_offload",
+    *(name for name in vars(_constants) if name.isupper()),
 ]
 __version__ = "0.3.36"
-
-#: The seed that stands for a random one.
-LLAMA_DEFAULT_SEED = 0xFFFFFFFF
 
 #: ggml's numbers of the types that a KV cache may have.
 _CACHE_TYPES = {
@@ -72,7 +77,6 @@ _CACHE_TYPES = {
     30: "bf16",
 }
 
-#: Values of `numa`: threads and weights are divided among NUMA nodes, or stay where the process runs.
 #: Chat formats by llama-cpp-python's names.
 _FORMATS = {
     "chatml": "chatml", "qwen": "chatml", "llama-2": "llama2", "llama-3": "llama3", "mistral-instruct": "mistral-v1",
@@ -84,6 +88,7 @@ _OTHER_FORMATS = {
     "intel", "mistrallite", "oasst_llama", "open-orca", "openbuddy", "openchat", "phind", "pygmalion", "redpajama-incite",
     "saiga", "snoozy",
 }
+#: Values of `numa`: threads and weights are divided among NUMA nodes, or stay where the process runs.
 _NUMA = {0: "off", 1: "distribute", 3: "off"}
 
 #: Ways of pooling by llama.cpp's numbers.
@@ -119,42 +124,47 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
 
 def install() -> None:
     """Make ``import llama_cpp`` find this module, for programs that import llama-cpp-python by its name."""
-    sys.modules["llama_cpp"] = sys.modules[__name__]
+    whole = sys.modules[__name__]
+    sys.modules["llama_cpp"] = whole
     for module in (llama_chat_format, llama_speculative, llama_tokenizer, llama_types):
         name = module.__name__.rsplit("._", 1)[1]
         sys.modules[f"llama_cpp.{name}"] = module
+    # Their classes are those of this module.
+    for name in ("llama", "llama_cache", "llama_cpp", "llama_grammar"):
+        sys.modules[f"llama_cpp.{name}"] = whole
+        setattr(whole, name, whole)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        is_low = name.startswith(("llama_", "ggml_", "LLAMA_", "GGML_"))
+        what = "llama.cpp's own functions are not supported" if is_low else "it has what docs/python.md lists"
+        raise AttributeError(f"bilayer.llama_cpp has no {name!r}: {what}")
 
 
 #: The other name of the cache.
 LlamaCache = LlamaRAMCache
 
 
-class LlamaGrammar:
-    """A grammar in GBNF, or made from a JSON schema."""
+class LlamaDiskCache:
+    """A cache on disk, which is not supported."""
 
-    def __init__(self, grammar: str | None = None, json_schema: str | None = None) -> None:
-        self._grammar = grammar
-        self._json_schema = json_schema
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise UsageError("LlamaDiskCache is not supported; use LlamaRAMCache", 2)
 
-    @classmethod
-    def from_string(cls, grammar: str, verbose: bool = True) -> LlamaGrammar:
-        """Return the grammar of a text in GBNF."""
-        return cls(grammar=grammar)
 
-    @classmethod
-    def from_file(cls, file: str, verbose: bool = True) -> LlamaGrammar:
-        """Return the grammar of a file in GBNF."""
-        with open(file, encoding="utf-8") as source:
-            return cls(grammar=source.read())
+class LogitsProcessorList(list):
+    """Functions that change logits; only an empty list is supported."""
 
-    @classmethod
-    def from_json_schema(cls, json_schema: str, verbose: bool = True) -> LlamaGrammar:
-        """Return the grammar of a JSON schema."""
-        return cls(json_schema=json_schema)
 
-    def options(self) -> dict[str, Any]:
-        """Return the arguments of `Bilayer.generate`."""
-        return {"grammar": self._grammar, "json_schema": self._json_schema}
+class StoppingCriteriaList(list):
+    """Functions that end an answer; only an empty list is supported."""
+
+
+def llama_supports_gpu_offload() -> bool:
+    """Return whether layers may run on a GPU, if the machine has one."""
+    return True
 
 
 def _file_on_hub(repo_id: str, pattern: str | None) -> str:
@@ -296,6 +306,9 @@ class Llama(StateMethods):
         _neutral(additional_files=additional_files, local_dir=local_dir, cache_dir=cache_dir)
         return cls(_file_on_hub(repo_id, filename), **arguments)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise _no_copy("a model")
+
     # Facts.
 
     @property
@@ -364,9 +377,10 @@ class Llama(StateMethods):
         self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
     ) -> bytes:
         """Return the bytes of tokens; control tokens are left out unless `special`."""
-        pieces = self._model._native.pieces(_tokens(tokens, "tokens"))
+        given = _tokens(tokens, "tokens")
+        pieces = self._model._native.pieces(given)
         text = b"".join(piece for piece, is_control in pieces if special or not is_control)
-        begins = bool(tokens) and tokens[0] == self._model.bos
+        begins = bool(given) and given[0] == self._model.bos
         return text[1:] if begins and not special and text.startswith(b" ") else text
 
     # Embeddings.
@@ -411,13 +425,14 @@ class Llama(StateMethods):
         seed = given.pop("seed", None)
         seed = self._seed if seed is None else seed
         if seed == LLAMA_DEFAULT_SEED or seed < 0:
-            seed = random.getrandbits(32)
+            seed = _RANDOM.getrandbits(32)
         grammar = given.pop("grammar", None)
         if grammar is not None:
             if not isinstance(grammar, LlamaGrammar):
                 raise TypeError(f"grammar must be a LlamaGrammar, not {type(grammar).__name__}")
+            if given.get("json_schema") is not None or given.get("json_object"):
+                raise UsageError("grammar, response_format and a tool_choice that names a function exclude each other", 2)
             given.update(grammar.options())
-        bias = given.pop("logit_bias", None) or {}
         names = {"typical_p": "typical", "mirostat_mode": "mirostat", "mirostat_tau": "mirostat_ent"}
         names["mirostat_eta"] = "mirostat_lr"
         given = {names.get(name, name): value for name, value in given.items()}
@@ -430,12 +445,8 @@ class Llama(StateMethods):
             max_tokens=max_tokens if max_tokens is not None and max_tokens > 0 else None,
             stop=stop or (),
             seed=seed,
-            logit_bias={int(token): float(value) for token, value in bias.items()},
             **given,
         )
-
-    def _finish(self, answer: Answer) -> str:
-        return "length" if answer.stop in ("length", "context") else "stop"
 
     def _usage(self, answer: Answer, tokens: list[Token]) -> dict[str, int]:
         statistics = answer.statistics or {}
@@ -444,16 +455,17 @@ class Llama(StateMethods):
         completion = len(tokens) - is_ended
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
-    def _logprobs(self, tokens: Sequence[Token], offset: int) -> dict[str, Any]:
-        """OpenAI's log-probabilities of a completion; `offset` is the number of characters before the first token."""
-        texts = [self.detokenize([token.id], special=True).decode("utf-8", "replace") for token in tokens]
-        rows: dict[str, list[Any]] = {"tokens": texts, "text_offset": [], "token_logprobs": [], "top_logprobs": []}
-        for token, text in zip(tokens, texts):
-            rows["text_offset"].append(offset)
+    def _logprobs(self, tokens: Sequence[Token], offsets: Offsets) -> dict[str, Any]:
+        """OpenAI's log-probabilities of a completion."""
+        rows: dict[str, list[Any]] = {"tokens": [], "text_offset": [], "token_logprobs": [], "top_logprobs": []}
+        for token in tokens:
+            piece = self.detokenize([token.id], special=True)
+            text = piece.decode("utf-8", "replace")
+            rows["tokens"].append(text)
+            rows["text_offset"].append(offsets.take(piece))
             rows["token_logprobs"].append(token.logprob)
             top = {self.detokenize([id], special=True).decode("utf-8", "replace"): p for id, p in token.top}
             rows["top_logprobs"].append(None if token.logprob is None else top | {text: token.logprob})
-            offset += len(text)
         return rows
 
     def _scored(self, tokens: Sequence[int], count: int) -> list[Token]:
@@ -494,17 +506,17 @@ class Llama(StateMethods):
         """
         _neutral(suffix=suffix or None)
         options.update(temperature=temperature, top_p=top_p, min_p=min_p, typical_p=typical_p, logprobs=logprobs)
-        tokens = prompt
         if isinstance(prompt, str):
-            tokens = self.tokenize(prompt.encode("utf-8"), special=True)
-        tokens = list(tokens)
+            tokens = self.tokenize(_text(prompt, "prompt").encode("utf-8"), special=True)
+        else:
+            tokens = _tokens(prompt, "prompt")
         scored = self._scored(tokens, logprobs) if echo and logprobs is not None else []
         self._recall(tokens)
         answer = self._begin(tokens, max_tokens, stop, options)
-        text = prompt if isinstance(prompt, str) else self.detokenize(prompt).decode("utf-8", "replace")
+        text = prompt if isinstance(prompt, str) else self.detokenize(tokens).decode("utf-8", "replace")
         prefix = text if echo else ""
         # The offsets of tokens count the prompt, whether or not it is in the answer.
-        offset = 0 if scored else len(text)
+        offsets = Offsets(0 if scored else len(text))
         head = {
             "id": f"cmpl-{uuid.uuid4()}",
             "object": "text_completion",
@@ -512,35 +524,33 @@ class Llama(StateMethods):
             "model": model or self.model_path,
         }
         if stream:
-            return self._stream_completion(answer, head, prefix, logprobs, scored, offset)
+            return self._stream_completion(answer, head, prefix, logprobs, scored, offsets)
         made = list(answer)
+        reason = finish(answer)
         self._note(tokens + [token.id for token in made])
         text = prefix + "".join(token.text for token in made)
         choice = {
             "text": text,
             "index": 0,
-            "logprobs": None if logprobs is None else self._logprobs([*scored, *made], offset),
-            "finish_reason": self._finish(answer),
+            "logprobs": None if logprobs is None else self._logprobs([*scored, *made], offsets),
+            "finish_reason": reason,
         }
         return head | {"choices": [choice], "usage": self._usage(answer, made)}
 
     def _stream_completion(
-        self, answer: Answer, head: dict[str, Any], prefix: str, logprobs: int | None, scored: list[Token], offset: int
+        self, answer: Answer, head: dict[str, Any], prefix: str, logprobs: int | None, scored: list[Token], offsets: Offsets
     ) -> Iterator[dict[str, Any]]:
         def chunk(text: str, rows: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
             choice = {"text": text, "index": 0, "logprobs": rows, "finish_reason": reason}
             return head | {"choices": [choice]}
 
         if prefix:
-            rows = self._logprobs(scored, offset) if scored else None
-            yield chunk(prefix, rows, None)
-            offset += sum(map(len, rows["tokens"])) if rows else 0
+            yield chunk(prefix, self._logprobs(scored, offsets) if scored else None, None)
         for token in answer:
-            rows = None if logprobs is None else self._logprobs([token], offset)
-            offset += len(rows["tokens"][0]) if rows else 0
+            rows = None if logprobs is None else self._logprobs([token], offsets)
             if token.text or rows:
                 yield chunk(token.text, rows, None)
-        yield chunk("", None, self._finish(answer))
+        yield chunk("", None, finish(answer))
 
     __call__ = create_completion
 
@@ -564,19 +574,22 @@ class Llama(StateMethods):
         tool_choice: Any = None,
         **options: Any,
     ) -> Any:
-        """Answer a conversation; returns OpenAI's answer, or with `stream` an iterator of its chunks."""
-        _neutral(functions=functions, tools=tools)
+        """Answer a conversation; returns OpenAI's answer, or with `stream` an iterator of its chunks.
+
+        `tools` are functions that the model may call, or with `tool_choice` must call. With them a stream sends its text and
+        calls at the end.
+        """
+        _neutral(functions=functions)
         _neutral(function_call=None if function_call == "none" else function_call)
-        _neutral(tool_choice=None if tool_choice in ("none", "auto") else tool_choice)
         options.update(temperature=temperature, top_p=top_p, min_p=min_p, typical_p=typical_p)
+        tools = None if tools is None or tool_choice == "none" else _items(tools, "tools", "a list of dicts")
+        function = chosen_function(tool_choice, tools)
         if logprobs:
             options["logprobs"] = top_logprobs or 0
-        kind = (response_format or {}).get("type", "text")
-        if kind == "json_object":
-            schema = response_format.get("schema")
-            options.update({"json_schema": json.dumps(schema)} if schema else {"json_object": True})
-        elif kind != "text":
-            _refuse("response_format", response_format)
+        options.update(response_options(response_format))
+        if function is not None:
+            options["json_schema"] = function.get("parameters") or {"type": "object"}
+        options["tools"] = tools
         answer = self._begin(list(messages), max_tokens, stop, options)
         head = {
             "id": f"chatcmpl-{uuid.uuid4()}",
@@ -584,13 +597,20 @@ class Llama(StateMethods):
             "model": model or self.model_path,
         }
         if stream:
-            return self._stream_chat(answer, head | {"object": "chat.completion.chunk"}, bool(logprobs))
+            head |= {"object": "chat.completion.chunk"}
+            if tools:
+                return self._stream_calls(answer, head, bool(logprobs), function)
+            return self._stream_chat(answer, head, bool(logprobs))
         made = list(answer)
+        if tools:
+            said, reason = message(answer, made, function)
+        else:
+            said, reason = {"role": "assistant", "content": "".join(map(str, made))}, finish(answer)
         choice = {
             "index": 0,
-            "message": {"role": "assistant", "content": "".join(token.text for token in made)},
+            "message": said,
             "logprobs": self._chat_logprobs(made) if logprobs else None,
-            "finish_reason": self._finish(answer),
+            "finish_reason": reason,
         }
         head |= {"object": "chat.completion"}
         return head | {"choices": [choice], "usage": self._usage(answer, made)}
@@ -618,13 +638,25 @@ class Llama(StateMethods):
     def _stream_chat(
         self, answer: Answer, head: dict[str, Any], with_logprobs: bool
     ) -> Iterator[dict[str, Any]]:
-        def chunk(delta: dict[str, str], rows: Any = None, reason: str | None = None) -> dict[str, Any]:
-            choice = {"index": 0, "delta": delta, "logprobs": rows, "finish_reason": reason}
-            return head | {"choices": [choice]}
-
-        yield chunk({"role": "assistant"})
+        yield _chat_chunk(head, {"role": "assistant"})
         for token in answer:
             rows = self._chat_logprobs([token]) if with_logprobs else None
             if token.text or rows:
-                yield chunk({"content": token.text}, rows)
-        yield chunk({}, None, self._finish(answer))
+                yield _chat_chunk(head, {"content": token.text}, rows)
+        yield _chat_chunk(head, {}, None, finish(answer))
+
+    def _stream_calls(
+        self, answer: Answer, head: dict[str, Any], with_logprobs: bool, function: Any
+    ) -> Iterator[dict[str, Any]]:
+        yield _chat_chunk(head, {"role": "assistant"})
+        made = list(answer)
+        said, reason = message(answer, made, function)
+        rows = self._chat_logprobs(made) if with_logprobs else None
+        for delta in deltas(said):
+            yield _chat_chunk(head, delta, rows)
+            rows = None
+        yield _chat_chunk(head, {}, rows, reason)
+
+
+def _chat_chunk(head: dict[str, Any], delta: dict[str, Any], rows: Any = None, reason: str | None = None) -> dict[str, Any]:
+    return head | {"choices": [{"index": 0, "delta": delta, "logprobs": rows, "finish_reason": reason}]}
