@@ -22,6 +22,9 @@ use serde_json::json;
 
 #[path = "agreement/files.rs"]
 mod agreement;
+#[cfg(target_os = "linux")]
+#[path = "in_use/files.rs"]
+mod changes;
 #[path = "fuzz/src/targets.rs"]
 mod targets;
 

@@ -10,7 +10,9 @@ use crate::record::{self, Record};
 use crate::{fuzz, sanitize};
 
 pub const USAGE: &str = "\
-cargo xtask reliability [--kills N]           write docs/internals/reliability.md; first kill every writer N times";
+cargo xtask reliability [--kills N | --changes N]
+                              write docs/internals/reliability.md; first kill every writer N times, or change a model's file N
+                              times in each way at each moment";
 
 /// The page.
 const PAGE: &str = "docs/internals/reliability.md";
@@ -73,6 +75,17 @@ const PARTS: &[PagePart] = &[
         enough: None,
     },
     PagePart {
+        name: "changes",
+        heading: "Files that change in use",
+        about: "Runs of a model whose file is truncated, overwritten in place, replaced, deleted, or has a page that cannot be \
+                read, while it is loaded, in prefill and in decode, at random places and moments (`cargo xtask reliability \
+                --changes N`). A failure is a run with other logits than those of the file that was opened, an error that does not \
+                name the file, or an effect on another model.",
+        adds_up: false,
+        shows: |_| true,
+        enough: None,
+    },
+    PagePart {
         name: "sanitizer",
         heading: "Sanitizers and Miri",
         about: "Tests run under a checker of memory accesses (`cargo xtask sanitize`).",
@@ -102,7 +115,12 @@ const PARTS: &[PagePart] = &[
 pub fn run(args: &[String]) -> Result<()> {
     match args {
         [] => {}
-        [flag, count] if flag == "--kills" => kill(count)?,
+        [flag, count] if flag == "--kills" => {
+            count_of("kills", count, &KILLERS)?;
+        }
+        [flag, count] if flag == "--changes" => {
+            count_of("changes", count, &CHANGERS)?;
+        }
         _ => bail!("what is `{}`?\n{USAGE}", args.join(" ")),
     }
     let faults = std::fs::read_to_string(FAULTS).with_context(|| FAULTS.to_owned())?;
@@ -116,25 +134,32 @@ pub fn run(args: &[String]) -> Result<()> {
 const KILLERS: [(&str, &str); 3] =
     [("reliability", "killed_writer"), ("server", "killed"), ("hub", "killed")];
 
-/// Runs the tests that kill writers, so many times each, and records what they printed.
-fn kill(count: &str) -> Result<()> {
-    let count: u32 = count.parse().context("--kills needs a number")?;
-    for (file, name) in KILLERS {
+/// Those that change a model's file.
+const CHANGERS: [(&str, &str); 1] = [("reliability", "changes_at_any_moment")];
+
+/// Runs tests that do something so many times, and records what they printed: lines of the `part`'s word for one of it, a name,
+/// and the count.
+fn count_of(part: &str, count: &str, tests: &[(&str, &str)]) -> Result<()> {
+    let count: u32 = count.parse().with_context(|| format!("--{part} needs a number"))?;
+    let (word, unit) = if part == "kills" { ("writer ", "kills") } else { ("change ", "runs") };
+    for (file, name) in tests {
         let mut test = std::process::Command::new("cargo");
-        test.args(["test", "--test", file, name, "--", "--nocapture"]);
-        let printed = crate::output(test.env("BILAYER_TEST_KILLS", count.to_string()))?;
-        let mut writers = 0;
+        // As the suite is built.
+        test.args(["test", "--workspace", "--test", file, name, "--", "--nocapture"]);
+        let variable = format!("BILAYER_TEST_{}", part.to_uppercase());
+        let printed = crate::output(test.env(variable, count.to_string()))?;
+        let mut found = 0;
         // The runner's own words may precede those of a test on its line.
-        let lines = printed.lines().filter_map(|line| Some(line.split_once("writer ")?.1));
+        let lines = printed.lines().filter_map(|line| Some(line.split_once(word)?.1));
         for line in lines {
-            let (name, figures) = line.split_once(": ").context("a line of a writer")?;
-            let kills = figures.split(' ').next().and_then(|kills| kills.parse().ok());
-            let kills = kills.with_context(|| format!("no number of kills in `{line}`"))?;
-            Record::new("kills", name, kills, "kills")?.note(figures).append()?;
-            writers += 1;
+            let (name, figures) = line.split_once(": ").context("a line with a count")?;
+            let number = figures.split(' ').next().and_then(|number| number.parse().ok());
+            let number = number.with_context(|| format!("no number of {unit} in `{line}`"))?;
+            Record::new(part, name, number, unit)?.note(figures).append()?;
+            found += 1;
         }
-        if writers == 0 {
-            bail!("the tests of {file} printed no writer:\n{printed}");
+        if found == 0 {
+            bail!("the tests of {file} printed no count:\n{printed}");
         }
     }
     Ok(())

@@ -1,0 +1,171 @@
+//! Files that change while they are loaded, in prefill and in decode, at moments and places that differ from run to run.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use super::*;
+
+/// What becomes of a model's file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Change {
+    Truncated,
+    Overwritten,
+    Replaced,
+    Deleted,
+    /// A page of it cannot be read any more.
+    Failing,
+}
+
+impl Change {
+    /// Whether the file that was opened is as it was.
+    fn is_harmless(self) -> bool {
+        matches!(self, Change::Replaced | Change::Deleted)
+    }
+}
+
+/// When it does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Moment {
+    Load,
+    Prefill,
+    Decode,
+}
+
+/// Numbers that differ from run to run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// A model's file, written anew for each run.
+struct Subject {
+    path: PathBuf,
+    whole: Vec<u8>,
+    numbers: Numbers,
+}
+
+impl Subject {
+    /// The file as it was, of a time long ago: a clock that is coarser than the test would have the same time for a change.
+    fn restore(&self) {
+        let _ = std::fs::remove_file(&self.path);
+        std::fs::write(&self.path, &self.whole).unwrap();
+        let file = std::fs::File::options().write(true).open(&self.path).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    }
+
+    fn change(&self, change: Change, model: &Model, place: u64) {
+        match change {
+            Change::Truncated => shorten(&self.path, place),
+            Change::Overwritten => {
+                let mut bytes = self.whole.clone();
+                bytes[place as usize] ^= 0x40;
+                std::fs::write(&self.path, bytes).unwrap();
+            }
+            Change::Replaced => {
+                let next = self.path.with_extension("next");
+                std::fs::write(&next, vec![0; self.whole.len()]).unwrap();
+                std::fs::rename(next, &self.path).unwrap();
+            }
+            Change::Deleted => std::fs::remove_file(&self.path).unwrap(),
+            Change::Failing => model.file().break_page(place).unwrap(),
+        }
+    }
+
+    /// A run of load, prompt and answer, with the change after `calls` calls of what reports progress at that moment: the
+    /// logits at the end.
+    fn run(
+        &self,
+        change: Option<(Change, Moment)>,
+        (place, calls): (u64, u64),
+    ) -> Result<Vec<f32>, Error> {
+        let model = Model::open(&self.path, OpenOptions::default())?;
+        let left = Cell::new(calls);
+        let at = |moment: Moment| {
+            let Some((change, _)) = change.filter(|(_, when)| *when == moment) else { return };
+            if left.get() == 0 {
+                self.change(change, &model, place);
+            }
+            left.set(left.get().wrapping_sub(1));
+        };
+        let settings = Settings {
+            threads: Some(1),
+            ctx_size: Some(256),
+            ubatch_size: 16,
+            placing: Placing::cpu(),
+            ..Settings::default()
+        };
+        let mut told = |_: Progress| at(Moment::Load);
+        let mut session = Session::new(&model, Settings { progress: Some(&mut told), ..settings })?;
+        let sequence = session.open().unwrap();
+        let prompt: Vec<u32> = (0..96).map(|i| 3 + i * 7 % 500).collect();
+        session.prefill(sequence, &prompt, &mut |_| {
+            at(Moment::Prefill);
+            true
+        })?;
+        let mut logits = Vec::new();
+        for token in 0..6 {
+            let run = Run { sequence, tokens: &[5 + token], wanted: Wanted::Last };
+            logits = session.step(&[run])?.to_vec();
+            at(Moment::Decode);
+        }
+        // Of a change that came too late for its moment nothing is shown.
+        assert!(change.is_none() || left.get() > calls, "the file was not changed");
+        Ok(logits)
+    }
+}
+
+/// Whatever happens to a model's file and when, a run gives the logits of the file that was opened, or an error that names it;
+/// another model goes on. `BILAYER_TEST_CHANGES` sets how many runs each change has at each moment.
+#[test]
+fn a_file_that_changes_at_any_moment_is_an_error_or_has_no_effect() {
+    let runs = std::env::var("BILAYER_TEST_CHANGES").ok().and_then(|text| text.parse().ok());
+    let runs: u32 = runs.unwrap_or(4);
+    let place = place();
+    let path = place.path().join("in.gguf");
+    let whole = std::fs::read(&path).unwrap();
+    let mut subject = Subject { path, whole, numbers: Numbers(u64::from(runs)) };
+    let other = place.path().join("other.gguf");
+    std::fs::write(&other, &subject.whole).unwrap();
+    let kept = Model::open(&other, OpenOptions::default()).unwrap();
+    let mut unaffected = session(&kept, &mut |_| ());
+    let alone = prompted(&mut unaffected, &mut || ()).unwrap();
+    subject.restore();
+    let expected = subject.run(None, (0, 0)).unwrap();
+    for change in
+        [Change::Truncated, Change::Overwritten, Change::Replaced, Change::Deleted, Change::Failing]
+    {
+        for (moment, calls) in [(Moment::Load, 8), (Moment::Prefill, 5), (Moment::Decode, 5)] {
+            let mut errors = 0;
+            for _ in 0..runs {
+                subject.restore();
+                let len = subject.whole.len() as u64;
+                let at = (subject.numbers.below(len), subject.numbers.below(calls));
+                match subject.run(Some((change, moment)), at) {
+                    Ok(logits) => {
+                        assert!(logits == expected, "{change:?} {moment:?} {at:?}");
+                        let is_unread = change == Change::Failing;
+                        assert!(change.is_harmless() || is_unread, "{change:?} {moment:?} {at:?}");
+                    }
+                    Err(error) => {
+                        assert!(!change.is_harmless(), "{change:?} {moment:?} {at:?}: {error}");
+                        assert!(matches!(error, Error::File(_)), "{change:?} {moment:?}: {error}");
+                        assert!(error.to_string().contains("in.gguf"), "{error}");
+                        errors += 1;
+                    }
+                }
+            }
+            let name = format!("{change:?}, {moment:?}").to_lowercase();
+            println!("change {name}: {runs} runs, {errors} ended by an error that names the file");
+            assert!(
+                prompted(&mut unaffected, &mut || ()).unwrap() == alone,
+                "another model goes on"
+            );
+        }
+    }
+}
