@@ -75,7 +75,8 @@ fn rerank_scores_pairs_of_query_and_document() {
     let cut = model.rerank("a b", &[&*long, "b c d"]).unwrap();
     assert!(cut[0].is_finite() && cut[0] != cut[1], "{cut:?}");
     let error = model.rerank(&long, &["b"]).unwrap_err();
-    assert!(error.to_string().contains("longer than the context"), "{error}");
+    assert!(error.to_string().contains("leaves no room for a document"), "{error}");
+    assert_eq!(error.advice(), "; shorten the query");
 }
 
 #[test]

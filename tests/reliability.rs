@@ -37,7 +37,7 @@ mod support {
 
 use support::disk::with_disk;
 use support::folder::Folder;
-use support::model::random_bytes;
+use support::model::{Random, random_bytes};
 use support::program::{Place, Ran, ran};
 
 /// A model of a megabyte, texts, and the folder of a checkpoint.
@@ -282,33 +282,24 @@ fn hostile_inputs_of_every_kind_end() {
 /// Inputs of a target that differ from seeds in some bytes.
 struct Mutations {
     seeds: Vec<Vec<u8>>,
-    state: u64,
+    random: Random,
 }
 
 impl Mutations {
-    /// Below `bound` (Steele et al. 2014).
-    fn below(&mut self, bound: usize) -> usize {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) % bound.max(1) as u64) as usize
-    }
-
     fn next(&mut self) -> Vec<u8> {
-        let which = self.below(self.seeds.len());
+        let which = self.random.below(self.seeds.len());
         let mut bytes = self.seeds[which].clone();
-        for _ in 0..1 + self.below(6) {
-            let (at, value) = (self.below(bytes.len() + 1), self.below(256) as u8);
-            let len = self.below(16).min(bytes.len() - at);
-            match self.below(8) {
+        for _ in 0..1 + self.random.below(6) {
+            let (at, value) = (self.random.below(bytes.len() + 1), self.random.below(256) as u8);
+            let len = self.random.below(16).min(bytes.len() - at);
+            match self.random.below(8) {
                 0 => bytes.truncate(at),
                 1 => bytes.insert(at, value),
                 2 => drop(bytes.drain(at..at + len)),
                 3 => bytes.extend_from_within(at..at + len),
                 4 => {
-                    let other = self.below(self.seeds.len());
-                    let from = self.below(self.seeds[other].len() + 1);
+                    let other = self.random.below(self.seeds.len());
+                    let from = self.random.below(self.seeds[other].len() + 1);
                     bytes.truncate(at);
                     bytes.extend_from_slice(&self.seeds[other][from..]);
                 }
@@ -341,7 +332,8 @@ fn changed_seeds_of_every_kind_end() {
             files.map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect();
         seeds.sort();
         assert!(!seeds.is_empty(), "{name} has no seeds");
-        let mut inputs = Mutations { seeds, state: number("BILAYER_TEST_SEED").unwrap_or(1) };
+        let mut inputs =
+            Mutations { seeds, random: Random(number("BILAYER_TEST_SEED").unwrap_or(1)) };
         let (began, mut slowest, mut done) = (Instant::now(), Duration::ZERO, 0);
         for _ in 0..count {
             let input = inputs.next();
@@ -704,7 +696,7 @@ fn a_killed_writer_leaves_the_old_file_and_the_next_one_cleans_up() {
     std::fs::create_dir(place.path().join("folder")).unwrap();
     place.run("run -m in.gguf -p twice -n 1 --device none --prompt-cache old").good();
     let old = std::fs::read(place.path().join("old")).unwrap();
-    let (mut killed, mut seeds) = (0, Mutations { seeds: Vec::new(), state: 7 });
+    let (mut killed, mut random) = (0, Random(7));
     for (name, line) in WRITERS.into_iter().chain(OTHERS) {
         let out = if name == "profile" { "folder/profile.json" } else { "out" };
         let read = || std::fs::read(place.path().join(out)).unwrap();
@@ -720,7 +712,7 @@ fn a_killed_writer_leaves_the_old_file_and_the_next_one_cleans_up() {
             place.file(out, &old);
             let mut command = writer(&place, line);
             let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-            std::thread::sleep(whole.mul_f64(seeds.below(1000) as f64 / 1000.0));
+            std::thread::sleep(whole.mul_f64(random.below(1000) as f64 / 1000.0));
             child.kill().unwrap();
             if child.wait().unwrap().success() {
                 whole = whole.mul_f64(0.9);

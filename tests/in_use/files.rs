@@ -32,22 +32,11 @@ enum Moment {
     Decode,
 }
 
-/// Numbers that differ from run to run.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
-
 /// A model's file, written anew for each run.
 struct Subject {
     path: PathBuf,
     whole: Vec<u8>,
-    numbers: Numbers,
+    random: Random,
 }
 
 impl Subject {
@@ -59,12 +48,12 @@ impl Subject {
         file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
     }
 
-    fn change(&self, change: Change, model: &Model, place: u64) {
+    fn change(&self, change: Change, model: &Model, place: usize) {
         match change {
-            Change::Truncated => shorten(&self.path, place),
+            Change::Truncated => shorten(&self.path, place as u64),
             Change::Overwritten => {
                 let mut bytes = self.whole.clone();
-                bytes[place as usize] ^= 0x40;
+                bytes[place] ^= 0x40;
                 std::fs::write(&self.path, bytes).unwrap();
             }
             Change::Replaced => {
@@ -73,7 +62,7 @@ impl Subject {
                 std::fs::rename(next, &self.path).unwrap();
             }
             Change::Deleted => std::fs::remove_file(&self.path).unwrap(),
-            Change::Failing => model.file().break_page(place).unwrap(),
+            Change::Failing => model.file().break_page(place as u64).unwrap(),
         }
     }
 
@@ -82,7 +71,7 @@ impl Subject {
     fn run(
         &self,
         change: Option<(Change, Moment)>,
-        (place, calls): (u64, u64),
+        (place, calls): (usize, usize),
     ) -> Result<Vec<f32>, Error> {
         let model = Model::open(&self.path, OpenOptions::default())?;
         let left = Cell::new(calls);
@@ -129,7 +118,7 @@ fn a_file_that_changes_at_any_moment_is_an_error_or_has_no_effect() {
     let place = place();
     let path = place.path().join("in.gguf");
     let whole = std::fs::read(&path).unwrap();
-    let mut subject = Subject { path, whole, numbers: Numbers(u64::from(runs)) };
+    let mut subject = Subject { path, whole, random: Random(u64::from(runs)) };
     let other = place.path().join("other.gguf");
     std::fs::write(&other, &subject.whole).unwrap();
     let kept = Model::open(&other, OpenOptions::default()).unwrap();
@@ -144,8 +133,8 @@ fn a_file_that_changes_at_any_moment_is_an_error_or_has_no_effect() {
             let mut errors = 0;
             for _ in 0..runs {
                 subject.restore();
-                let len = subject.whole.len() as u64;
-                let at = (subject.numbers.below(len), subject.numbers.below(calls));
+                let len = subject.whole.len();
+                let at = (subject.random.below(len), subject.random.below(calls));
                 match subject.run(Some((change, moment)), at) {
                     Ok(logits) => {
                         assert!(logits == expected, "{change:?} {moment:?} {at:?}");

@@ -118,6 +118,12 @@ impl Random {
         (0..len).map(|_| (self.bits() % vocab as u64) as u32).collect()
     }
 
+    /// A number below `bound`, or 0.
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.bits() % bound.max(1) as u64) as usize
+    }
+
+    /// The next bits (Steele et al. 2014).
     fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
