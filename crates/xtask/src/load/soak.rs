@@ -144,16 +144,18 @@ impl Soaker {
 
     fn slot(&mut self, n: u64) -> Result<()> {
         let prompt = self.prompts.next(48);
-        let request = json!({ "prompt": prompt, "n_predict": 8, "id_slot": 0, "seed": n });
+        let request =
+            json!({ "model": "chat", "prompt": prompt, "n_predict": 8, "id_slot": 0, "seed": n });
         self.ask("/completion", &request)?;
         let file = json!({ "filename": format!("soak-{}", n % 3) });
-        match self.ask("/slots/0?action=save", &file) {
+        // Another model may be the one that was used last.
+        match self.ask("/slots/0?action=save&model=chat", &file) {
             // Another request took the slot meanwhile, and has not filled it.
             Err(error) if error.to_string().contains("slot 0 is empty") => return Ok(()),
             saved => saved?,
         };
-        self.ask("/slots/0?action=restore", &file)?;
-        self.ask("/slots/0?action=erase", &json!({})).map(drop)
+        self.ask("/slots/0?action=restore&model=chat", &file)?;
+        self.ask("/slots/0?action=erase&model=chat", &json!({})).map(drop)
     }
 
     /// Of these models one is loaded at a time beside the others.
