@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use bilayer_quant::Type;
 use bytes::Bytes;
@@ -12,7 +11,7 @@ use bytes::Bytes;
 use crate::cursor::Cursor;
 use crate::map::Region;
 use crate::parse::{Parsed, parse};
-use crate::{Error, Metadata, MetadataOverride, TensorLayout, limits, shards};
+use crate::{Error, Metadata, MetadataOverride, Stamp, TensorLayout, limits, shards};
 
 /// An open GGUF model.
 ///
@@ -73,8 +72,8 @@ pub(crate) struct Shard {
     bytes: Bytes,
     /// Absent if the bytes were passed in.
     region: Option<Arc<Region>>,
-    /// The open file with its size and modification time when it was mapped.
-    mapped: Option<(fs::File, u64, Option<SystemTime>)>,
+    /// The open file as it was when it was mapped.
+    mapped: Option<(fs::File, Stamp)>,
 }
 
 impl std::fmt::Debug for Shard {
@@ -385,11 +384,12 @@ impl File {
     pub fn check_unchanged(&self) -> Result<(), Error> {
         self.check_readable()?;
         for shard in self.shards.iter() {
-            let Some((file, expected, modified)) = &shard.mapped else { continue };
+            let Some((file, opened)) = &shard.mapped else { continue };
             let facts = file.metadata().map_err(|source| io(&shard.name, "examine it", source))?;
-            if facts.len() != *expected || facts.modified().ok() != *modified {
-                let (file, found) = (shard.name.clone(), facts.len());
-                return Err(Error::Changed { file, expected: *expected, found });
+            let found = Stamp::of(&facts);
+            if found != *opened {
+                let (file, expected, found) = (shard.name.clone(), opened.len, found.len);
+                return Err(Error::Changed { file, expected, found });
             }
         }
         Ok(())
@@ -458,7 +458,7 @@ impl Shard {
         }
         if options.map {
             let region = Region::map(&file).map_err(|source| io(&name, "map it", source))?;
-            let mapped = Some((file, facts.len(), facts.modified().ok()));
+            let mapped = Some((file, Stamp::of(&facts)));
             return Ok(Self { mapped, ..Self::of(name, region) });
         }
         let region = Region::read(&mut file, len, |done_bytes| {

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::time::SystemTime;
 
+use bilayer_gguf::Stamp;
 use bilayer_quant::Type;
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
@@ -31,8 +31,8 @@ struct Shard {
     name: String,
     path: PathBuf,
     file: Mutex<File>,
-    /// Its length and modification time when its header was read.
-    opened: (u64, Option<SystemTime>),
+    /// As it was when its header was read.
+    opened: Stamp,
 }
 
 /// Location of a tensor.
@@ -212,7 +212,7 @@ impl Shards {
             return Err(checkpoint.wrong(name, &reason));
         }
         let shard = self.files.len();
-        let opened = (len, facts.modified().ok());
+        let opened = Stamp::of(&facts);
         self.files.push(Shard { name: name.to_owned(), path, file: Mutex::new(file), opened });
         for (tensor, info) in metadata.tensors() {
             let stored = Stored {
@@ -281,8 +281,7 @@ impl Shards {
     pub fn check_unchanged(&self) -> std::io::Result<()> {
         for shard in &self.files {
             let file = shard.file.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let facts = file.metadata()?;
-            if (facts.len(), facts.modified().ok()) != shard.opened {
+            if Stamp::of(&file.metadata()?) != shard.opened {
                 let path = shard.path.display();
                 return Err(std::io::Error::other(format!("{path}: it changed while it was read")));
             }

@@ -1,21 +1,18 @@
 //! The state of a model's files, by which it is known whether a load that failed would fail again.
 
 use std::path::PathBuf;
-use std::time::SystemTime;
 
 use bilayer_engine::{Error, Exit};
+use bilayer_gguf::Stamp;
 
-/// Size and time of each file; `None` for one that cannot be examined.
+/// The stamp of each file; `None` for one that cannot be examined.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileStates(Vec<Option<(u64, Option<SystemTime>)>>);
+pub struct FileStates(Vec<Option<Stamp>>);
 
 impl FileStates {
     /// Those of these files.
     pub fn of(files: &[PathBuf]) -> FileStates {
-        let state = |path: &PathBuf| {
-            let found = std::fs::metadata(path).ok()?;
-            Some((found.len(), found.modified().ok()))
-        };
+        let state = |path: &PathBuf| Some(Stamp::of(&std::fs::metadata(path).ok()?));
         FileStates(files.iter().map(state).collect())
     }
 }
