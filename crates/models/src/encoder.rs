@@ -13,13 +13,13 @@ use crate::keys::Keys;
 use crate::{Config, Draft, Layer, Mixer, NormAt, Settings, limits};
 
 /// The matrix that maps a text's row to scores; a file without it has no classification head.
-const HEAD: &str = "cls.output.weight";
+pub const HEAD: &str = "cls.output.weight";
 
 /// The key for how the rows of a text are pooled, as a number of llama.cpp.
 const POOLING: &str = "pooling_type";
 
 /// llama.cpp's number of a pooling whose rows become scores.
-const RANK: usize = 4;
+pub const RANK: usize = 4;
 
 /// The embedding of token types.
 const TYPES: &str = "token_types.weight";

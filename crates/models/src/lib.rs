@@ -104,7 +104,7 @@ pub use config::{
 };
 pub use cut::{cut, numbered, renumbered};
 pub use decoder::direction;
-pub use encoder::{Encoder, Head, Pooling};
+pub use encoder::{Encoder, HEAD as SCORE_MATRIX, Head, Pooling, RANK};
 pub use error::Error;
 pub use experts::{Experts, Shared};
 pub use falcon::has_falcon_mixes;

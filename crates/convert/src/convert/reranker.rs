@@ -4,7 +4,9 @@
 use std::borrow::Cow;
 use std::path::Path;
 
+use bilayer_engine::encode::pair;
 use bilayer_gguf::{Metadata, Strings};
+use bilayer_models::RANK;
 use bilayer_text::Vocabulary;
 use bilayer_text::chat::{Inputs, Template};
 use serde_json::{Value, json};
@@ -14,9 +16,6 @@ use crate::checkpoint::Checkpoint;
 
 /// The name of the template, after `tokenizer.chat_template.`.
 const TEMPLATE: &str = "rerank";
-
-/// llama.cpp's number of a pooling whose rows become scores.
-const RANK: u32 = 4;
 
 /// How the model card of the Qwen3 rerankers begins: nothing else in the first of their folders tells them from a model that
 /// chats.
@@ -67,7 +66,7 @@ impl Reranker {
 
     /// Adds what a file says of it: by it, a decoder ends in scores.
     pub fn describe(&self, architecture: &str, metadata: &mut Metadata) {
-        metadata.set(&format!("{architecture}.pooling_type"), RANK);
+        metadata.set(&format!("{architecture}.pooling_type"), RANK as u32);
         if self.tokens.len() > 1 {
             let labels: Strings = ["yes", "no"].into_iter().collect();
             metadata.set(&format!("{architecture}.classifier.output_labels"), labels);
@@ -113,7 +112,8 @@ fn of_module(
     let prompt = texts["default_prompt_name"].as_str().map(|name| &texts["prompts"][name]);
     let prompt =
         prompt.and_then(Value::as_str).map(|text| json!({ "role": "system", "content": text }));
-    let pair = [("query", "{query}"), ("document", "{document}")]
+    let [query, document] = pair::PLACES;
+    let pair = [("query", query), ("document", document)]
         .map(|(role, place)| json!({ "role": role, "content": place }));
     let messages: Vec<Value> = prompt.into_iter().chain(pair).collect();
     let settings = checkpoint.json("sentence_bert_config.json")?.unwrap_or_default();
@@ -133,7 +133,7 @@ fn of_module(
     };
     let template = Template::new("chat template", source).map_err(failed)?;
     let template = template.render(&inputs).map_err(failed)?;
-    if !template.contains("{query}") || template.matches("{document}").count() != 1 {
+    if !pair::has_places(&template) {
         let reason =
             "has no place for a message of role `query`, or not one for that of role `document`";
         return Err(checkpoint.wrong("chat_template.jinja", reason));

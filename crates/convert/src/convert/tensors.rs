@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bilayer_gguf::Metadata;
 use bilayer_models::{
     Architecture, Change, Config, DeltaNet, Latent, Listing, Made, Mixer, OfKeyHeads, Outline,
-    Output, Tiled, Translated, layer_of, mtp_name, of_another_tower, translate,
+    Output, SCORE_MATRIX, Tiled, Translated, layer_of, mtp_name, of_another_tower, translate,
 };
 use bilayer_quant::Type;
 
@@ -92,9 +92,6 @@ pub(super) struct Tiling {
     /// Heads of values for each.
     pub each: usize,
 }
-
-/// The matrix from a text's row to scores.
-const SCORES: &str = "cls.output.weight";
 
 /// All tensors, in the order of the file.
 pub(super) struct Tensors(Vec<Planned>);
@@ -231,7 +228,7 @@ impl Tensors {
         }
         *change = Done::Selected([first, *last.unwrap_or(&first)]);
         head.shape[0] = tokens.len() as u64;
-        head.name = SCORES.to_owned();
+        head.name = SCORE_MATRIX.to_owned();
         self.0.push(head);
         Ok(self)
     }

@@ -9,7 +9,18 @@ use super::{Input, probabilities};
 use crate::{Error, Model};
 
 /// The places of the texts in a template.
-const PLACES: [&str; 2] = ["{query}", "{document}"];
+pub const PLACES: [&str; 2] = ["{query}", "{document}"];
+
+/// Whether a template has a place for the query, and one for the document, which may be cut.
+pub fn has_places(template: &str) -> bool {
+    let [queries, documents] = places(template);
+    queries > 0 && documents == 1
+}
+
+/// How often each place is in a template.
+fn places(template: &str) -> [usize; 2] {
+    PLACES.map(|place| template.matches(place).count())
+}
 
 /// The tokens of an input, including special tokens around it, however many. A pair is in a model's [`template`], if it has
 /// one.
@@ -36,8 +47,8 @@ pub fn template(model: &Model) -> Result<Option<&str>, Error> {
     let Some(text) = model.file().metadata().opt_str(KEY).map_err(Error::File)? else {
         return Ok(None);
     };
-    let [queries, documents] = PLACES.map(|place| text.matches(place).count());
-    if queries == 0 || documents != 1 {
+    if !has_places(text) {
+        let [queries, documents] = places(text);
         return Err(Error::Setting {
             name: KEY,
             found: format!(
