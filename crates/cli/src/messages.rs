@@ -1,10 +1,9 @@
 //! Messages on stderr: how many, and the file that also gets them.
 
-use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 
+use bilayer_server::log::LogFile;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::args::OutPath;
@@ -24,33 +23,7 @@ pub enum Level {
 /// What the flags chose.
 struct Chosen {
     level: Level,
-    log: Option<Mutex<MessageLog>>,
-}
-
-/// The file that also gets the messages.
-struct MessageLog {
-    file: File,
-    path: PathBuf,
-    /// Whether it was said that a message was lost.
-    has_failed: bool,
-}
-
-impl MessageLog {
-    /// Writes a line. The first one that is lost is reported on stderr.
-    fn write(&mut self, line: &str) {
-        let Err(error) = self.file.write_all(format!("{line}\n").as_bytes()) else { return };
-        if !std::mem::replace(&mut self.has_failed, true) {
-            let path = self.path.display();
-            to_stderr(&format!(
-                "bilayer: warning: messages are missing in the log: {path} cannot be written: {error}"
-            ));
-        }
-    }
-}
-
-/// There is nowhere to report that stderr cannot be written.
-fn to_stderr(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    log: Option<Mutex<LogFile>>,
 }
 
 static CHOSEN: OnceLock<Chosen> = OnceLock::new();
@@ -120,9 +93,8 @@ pub fn choose(command: &Command, given: &ArgMatches) -> Result<(), Failure> {
         (false, false) => Level::Usual,
     };
     let log = log_file(command, given).map(|path| {
-        let file = File::options().create(true).append(true).open(path);
-        let log = |file| MessageLog { file, path: path.to_path_buf(), has_failed: false };
-        file.map(|file| Mutex::new(log(file))).map_err(|error| Failure::output(path, &error))
+        let file = LogFile::open(path).map(Mutex::new);
+        file.map_err(|error| Failure::output(path, &error))
     });
     let _ = CHOSEN.set(Chosen { level, log: log.transpose()? });
     Ok(())
@@ -139,15 +111,15 @@ pub fn shows(level: Level) -> bool {
     level <= CHOSEN.get().map_or(Level::Usual, |chosen| chosen.level)
 }
 
-/// Writes a line to stderr if its level is printed, and to the log file.
+/// Writes a line to stderr if its level is printed, and to the log file; ignores a failure of stderr.
 pub fn write(level: Level, line: &str) {
     if shows(level) {
-        to_stderr(line);
+        let _ = writeln!(io::stderr().lock(), "{line}");
     }
     if let Some(log) = CHOSEN.get().and_then(|chosen| chosen.log.as_ref())
         && let Ok(mut log) = log.lock()
     {
-        log.write(line);
+        log.write(&format!("{line}\n"));
     }
 }
 

@@ -28,7 +28,7 @@ static LOG: AtomicU8 = AtomicU8::new(0);
 static FILE: Mutex<Option<LogFile>> = Mutex::new(None);
 
 /// The file of a log.
-struct LogFile {
+pub struct LogFile {
     file: File,
     path: PathBuf,
     /// Whether it was said that a line was lost.
@@ -36,8 +36,17 @@ struct LogFile {
 }
 
 impl LogFile {
-    /// Writes a line. The first one that is lost is reported on stderr.
-    fn write(&mut self, line: &str) {
+    /// Opens a file, to whose end lines are added.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open(path: &Path) -> std::io::Result<LogFile> {
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        Ok(LogFile { file, path: path.to_owned(), has_failed: false })
+    }
+
+    /// Writes a line with its end. The first one that is lost is reported on stderr.
+    pub fn write(&mut self, line: &str) {
         let Err(error) = self.file.write_all(line.as_bytes()) else { return };
         if !std::mem::replace(&mut self.has_failed, true) {
             let path = self.path.display().to_string();
@@ -67,8 +76,7 @@ fn now() -> String {
 /// # Errors
 /// The file cannot be opened.
 pub fn open(path: &Path) -> std::io::Result<()> {
-    let file = OpenOptions::new().create(true).append(true).open(path)?;
-    let file = LogFile { file, path: path.to_owned(), has_failed: false };
+    let file = LogFile::open(path)?;
     *FILE.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
     Ok(())
 }

@@ -35,16 +35,20 @@ impl LoraArgs {
         self.lora.iter().map(|path| (path, 1.0)).chain(scaled)
     }
 
-    /// The files of all adapters.
+    /// All control vectors with their strengths.
+    pub fn control_vectors(&self) -> impl Iterator<Item = (&PathBuf, f32)> {
+        let scaled = self.control_vector_scaled.iter().map(|(path, scale)| (path, *scale));
+        self.control_vector.iter().map(|path| (path, 1.0)).chain(scaled)
+    }
+
+    /// The files of all adapters and control vectors.
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
-        let scaled = self.lora_scaled.iter().chain(&self.control_vector_scaled);
-        self.lora.iter().chain(&self.control_vector).chain(scaled.map(|(path, _)| path))
+        self.all().chain(self.control_vectors()).map(|(path, _)| path)
     }
 
     /// Whether layers are named for control vectors and none is given.
     pub fn has_idle_range(&self) -> bool {
-        let has_vector = !self.control_vector.is_empty() || !self.control_vector_scaled.is_empty();
-        self.control_vector_layer_range.is_some() && !has_vector
+        self.control_vector_layer_range.is_some() && self.control_vectors().next().is_none()
     }
 
     /// The sum of all control vectors, on the layers that the flags name.
@@ -52,8 +56,7 @@ impl LoraArgs {
     /// # Errors
     /// A file is missing or no control vector, or they are for different models.
     pub fn control_vector(&self) -> Result<Option<ControlVector>, Error> {
-        let scaled = self.control_vector_scaled.iter().map(|(path, scale)| (&**path, *scale));
-        let all = self.control_vector.iter().map(|path| (&**path, 1.0)).chain(scaled);
+        let all = self.control_vectors().map(|(path, scale)| (&**path, scale));
         ControlVector::sum(all, self.control_vector_layer_range.as_ref())
     }
 }

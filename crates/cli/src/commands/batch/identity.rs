@@ -62,15 +62,13 @@ pub fn settings(args: &args::Batch, config: &Config) -> Result<Map<String, Value
 /// The adapters, each with its hash and strength.
 fn adapters(args: &args::Batch) -> Result<Value, Failure> {
     let lora = &args.serving.model.lora;
-    let vectors = lora.control_vector.iter().map(|path| (path, 1.0));
-    let scaled = lora.control_vector_scaled.iter().map(|(path, scale)| (path, *scale));
     let layers = lora.control_vector_layer_range.as_ref().map(|of| [*of.start(), *of.end()]);
     let mut adapters = Vec::new();
     for (path, scale) in lora.all() {
         let sha256 = inspect::hash(&open_file(path)?)?;
         adapters.push(json!({ "lora": sha256, "scale": scale }));
     }
-    for (path, scale) in vectors.chain(scaled) {
+    for (path, scale) in lora.control_vectors() {
         let sha256 = inspect::hash(&open_file(path)?)?;
         adapters.push(json!({ "control-vector": sha256, "scale": scale, "layers": layers }));
     }
