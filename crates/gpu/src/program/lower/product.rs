@@ -166,23 +166,21 @@ impl Lowering<'_> {
             if late {
                 self.late.insert(input);
             }
-            let most = self.rows_late(input, parts);
-            self.quantize(input, late.then_some((rows, most)), readers);
+            let skipped = late.then(|| (rows, self.rows_late(input, parts)));
+            self.quantize(input, skipped, readers);
         }
     }
 
-    /// The most rows for which no product reads a late value in quantized form.
+    /// The most rows for which no product reads a late value in quantized form: one, or more if only experts read it.
     fn rows_late(&self, input: Value, parts: &[FusedProduct]) -> u32 {
-        let is_read_alone =
-            |node: &Node| matches!(node.op, Op::MatMul { input: of, .. } if of == input);
-        let mut routed = parts.iter().flat_map(FusedProduct::matmuls).filter_map(|node| {
+        let routed = parts.iter().flat_map(FusedProduct::matmuls).find_map(|node| {
             let Op::Experts(experts) = self.op(node) else { return None };
             Some(self.rows_of_pairs(experts))
         });
-        match self.graph.nodes.iter().any(is_read_alone) {
-            true => 1,
-            false => routed.next().unwrap_or(1),
-        }
+        let is_multiplied =
+            |node: &Node| matches!(node.op, Op::MatMul { input: of, .. } if of == input);
+        let experts_alone = routed.filter(|_| !self.graph.nodes.iter().any(is_multiplied));
+        experts_alone.unwrap_or(1)
     }
 
     /// Bytes of the matrices that products of one row read.
