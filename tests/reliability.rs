@@ -481,7 +481,7 @@ fn a_model_that_was_read_or_replaced_is_immune() {
 }
 
 /// A session on the CPU, of which `told` hears while it is prepared.
-fn session(model: &Model, told: &mut dyn FnMut(Progress)) -> Session {
+fn opened(model: &Model, told: &mut dyn FnMut(Progress)) -> Result<Session, Error> {
     let settings = Settings {
         threads: Some(1),
         ctx_size: Some(256),
@@ -490,13 +490,23 @@ fn session(model: &Model, told: &mut dyn FnMut(Progress)) -> Session {
         progress: Some(told),
         ..Settings::default()
     };
-    Session::new(model, settings).unwrap()
+    Session::new(model, settings)
+}
+
+/// One that can be opened.
+fn session(model: &Model, told: &mut dyn FnMut(Progress)) -> Session {
+    opened(model, told).unwrap()
+}
+
+/// A prompt of so many tokens.
+fn prompt(len: u32) -> Vec<u32> {
+    (0..len).map(|i| 3 + i * 7 % 500).collect()
 }
 
 /// The logits after a prompt of several micro-batches; after the first of them, `meanwhile` is called.
 fn prompted(session: &mut Session, meanwhile: &mut dyn FnMut()) -> Result<Vec<f32>, Error> {
     let sequence = session.open().unwrap();
-    let prompt: Vec<u32> = (0..96).map(|i| 3 + i * 7 % 500).collect();
+    let prompt = prompt(96);
     let mut calls = 0;
     let logits = session.prefill(sequence, &prompt, &mut |_| {
         calls += 1;
@@ -542,7 +552,7 @@ fn a_save_does_not_depend_on_the_file_of_the_model() {
     let place = place();
     let path = place.path().join("in.gguf");
     let whole = std::fs::read(&path).unwrap();
-    let prompt: Vec<u32> = (0..40).map(|i| 3 + i * 7 % 500).collect();
+    let prompt = prompt(40);
     let next = |session: &mut Session, sequence| {
         let run = [Run { sequence, tokens: &[5], wanted: Wanted::Last }];
         session.step(&run).unwrap().to_vec()

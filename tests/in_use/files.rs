@@ -82,18 +82,9 @@ impl Subject {
             }
             left.set(left.get().wrapping_sub(1));
         };
-        let settings = Settings {
-            threads: Some(1),
-            ctx_size: Some(256),
-            ubatch_size: 16,
-            placing: Placing::cpu(),
-            ..Settings::default()
-        };
-        let mut told = |_: Progress| at(Moment::Load);
-        let mut session = Session::new(&model, Settings { progress: Some(&mut told), ..settings })?;
+        let mut session = opened(&model, &mut |_| at(Moment::Load))?;
         let sequence = session.open().unwrap();
-        let prompt: Vec<u32> = (0..96).map(|i| 3 + i * 7 % 500).collect();
-        session.prefill(sequence, &prompt, &mut |_| {
+        session.prefill(sequence, &super::prompt(96), &mut |_| {
             at(Moment::Prefill);
             true
         })?;

@@ -1,6 +1,7 @@
 """What the checks of the package share: a list of them, the demo model, and their runner."""
 
 import os
+import signal
 import traceback
 
 import bilayer
@@ -25,6 +26,19 @@ def raised(kind, part, call):
         assert part in str(error), f"{part!r} is not in {error!r}"
         return error
     raise AssertionError(f"no {kind}")
+
+
+def forked(work):
+    """Run work in a forked process, which must end without an exception, and soon."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        try:
+            work()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def main():

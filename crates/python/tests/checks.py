@@ -16,7 +16,7 @@ import bilayer.llama_cpp
 import checks_answers  # noqa: F401
 import checks_arguments  # noqa: F401
 import checks_llama  # noqa: F401
-from checking import CHECKS, DEMO, check, main, opened, raised  # noqa: F401
+from checking import CHECKS, DEMO, check, forked, main, opened, raised  # noqa: F401
 
 
 @check
@@ -407,14 +407,7 @@ def a_closed_model_refuses_work():
 @check
 def a_process_that_forks_is_refused():
     with opened() as model:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                raised(bilayer.UsageError, "forked", lambda: model.tokenize("a"))
-            except BaseException:
-                os._exit(1)
-            os._exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
+        forked(lambda: raised(bilayer.UsageError, "forked", lambda: model.tokenize("a")))
 
 
 @check

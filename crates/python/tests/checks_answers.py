@@ -8,7 +8,7 @@ import sys
 import threading
 
 import bilayer
-from checking import DEMO, check, opened, raised
+from checking import DEMO, check, forked, opened, raised
 
 
 def busy(model):
@@ -39,18 +39,14 @@ def a_panic_is_an_internal_error_at_once():
 def an_answer_of_another_process_is_refused():
     with opened(context=4096) as model:
         answers = [busy(model), model.generate("a")]
-        pid = os.fork()
-        if pid == 0:
-            signal.alarm(30)
-            try:
-                for answer in answers:
-                    raised(bilayer.UsageError, "forked", answer.text)
-                    raised(bilayer.UsageError, "forked", lambda: asyncio.run(answer.__anext__()))
-                    answer.close()
-            except BaseException:
-                os._exit(1)
-            os._exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
+
+        def work():
+            for answer in answers:
+                raised(bilayer.UsageError, "forked", answer.text)
+                raised(bilayer.UsageError, "forked", lambda: asyncio.run(answer.__anext__()))
+                answer.close()
+
+        forked(work)
 
 
 @check

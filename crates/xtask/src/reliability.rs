@@ -115,11 +115,8 @@ const PARTS: &[PagePart] = &[
 pub fn run(args: &[String]) -> Result<()> {
     match args {
         [] => {}
-        [flag, count] if flag == "--kills" => {
-            count_of("kills", count, &KILLERS)?;
-        }
-        [flag, count] if flag == "--changes" => {
-            count_of("changes", count, &CHANGERS)?;
+        [flag, count] if let Some(repeated) = REPEATED.iter().find(|of| of.flag == flag) => {
+            repeat(repeated, count)?;
         }
         _ => bail!("what is `{}`?\n{USAGE}", args.join(" ")),
     }
@@ -130,23 +127,47 @@ pub fn run(args: &[String]) -> Result<()> {
     Ok(std::fs::rename(&draft, PAGE)?)
 }
 
-/// The tests that kill writers: their files, and parts of their names.
-const KILLERS: [(&str, &str); 3] =
-    [("reliability", "killed_writer"), ("server", "killed"), ("hub", "killed")];
+/// Tests that do something as often as they are asked to.
+struct Repeated {
+    flag: &'static str,
+    /// The part of the page.
+    part: &'static str,
+    /// The variable that says how often.
+    variable: &'static str,
+    /// What a line with a count begins with, before a name.
+    word: &'static str,
+    unit: &'static str,
+    /// Their files, and parts of their names.
+    tests: &'static [(&'static str, &'static str)],
+}
 
-/// Those that change a model's file.
-const CHANGERS: [(&str, &str); 1] = [("reliability", "changes_at_any_moment")];
+const REPEATED: [Repeated; 2] = [
+    Repeated {
+        flag: "--kills",
+        part: "kills",
+        variable: "BILAYER_TEST_KILLS",
+        word: "writer ",
+        unit: "kills",
+        tests: &[("reliability", "killed_writer"), ("server", "killed"), ("hub", "killed")],
+    },
+    Repeated {
+        flag: "--changes",
+        part: "changes",
+        variable: "BILAYER_TEST_CHANGES",
+        word: "change ",
+        unit: "runs",
+        tests: &[("reliability", "changes_at_any_moment")],
+    },
+];
 
-/// Runs tests that do something so many times, and records what they printed: lines of the `part`'s word for one of it, a name,
-/// and the count.
-fn count_of(part: &str, count: &str, tests: &[(&str, &str)]) -> Result<()> {
-    let count: u32 = count.parse().with_context(|| format!("--{part} needs a number"))?;
-    let (word, unit) = if part == "kills" { ("writer ", "kills") } else { ("change ", "runs") };
+/// Runs tests, so many times each, and records what they printed.
+fn repeat(repeated: &Repeated, count: &str) -> Result<()> {
+    let Repeated { flag, part, variable, word, unit, tests } = *repeated;
+    let count: u32 = count.parse().with_context(|| format!("{flag} needs a number"))?;
     for (file, name) in tests {
         let mut test = std::process::Command::new("cargo");
         // As the suite is built.
         test.args(["test", "--workspace", "--test", file, name, "--", "--nocapture"]);
-        let variable = format!("BILAYER_TEST_{}", part.to_uppercase());
         let printed = crate::output(test.env(variable, count.to_string()))?;
         let mut found = 0;
         // The runner's own words may precede those of a test on its line.

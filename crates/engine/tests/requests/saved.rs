@@ -36,6 +36,75 @@ fn assert_near(found: &[f32], expected: &[f32], what: &str) {
 }
 
 #[test]
+fn a_saved_slot_continues_in_another_session() {
+    let model = model();
+    let prompt = "ROMEO:\nBut, soft! what light through yonder window breaks?\n";
+    let mut first = executor(&model, 2);
+    let in_slot = |slot| Submission { slot: Some(slot), ..greedy(&model, prompt, 8) };
+    let id = first.submit(in_slot(3)).unwrap();
+    let (text, counts) = served(&mut first).remove(&id).unwrap();
+    assert_eq!((counts.slot, counts.cached), (3, 0));
+    assert!(first.save_slot(2).unwrap().is_none(), "slot 2 is empty");
+    let saved = first.save_slot(3).unwrap().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slot");
+    let bytes = saved.write(&path).unwrap();
+    assert_eq!(bytes, std::fs::metadata(&path).unwrap().len());
+    let read = SavedSequence::read(&path, &model, 256).unwrap();
+    assert_eq!(read, saved);
+
+    let mut second = executor(&model, 1);
+    second.restore_slot(0, &read, 0).unwrap();
+    let id = second.submit(in_slot(1)).unwrap();
+    assert_eq!(served(&mut second)[&id].1.cached, 0, "another slot does not have it");
+    let id = second.submit(in_slot(0)).unwrap();
+    let (again, counts) = served(&mut second).remove(&id).unwrap();
+    assert_eq!((again, counts.cached), (text, counts.prompt - 1));
+    // What belongs to another model leaves the slot as it is.
+    let other = served::tiny();
+    let mut of_other = session(&other, 1, 1);
+    let sequence = of_other.open().unwrap();
+    of_other.prefill(sequence, &served::tokens(9), &mut |_| true).unwrap();
+    let foreign = of_other.save(sequence).unwrap();
+    second.restore_slot(0, &foreign, 0).expect_err("another model");
+    let erased = second.erase_slot(0);
+    assert_eq!(erased, counts.prompt + 7, "the last token was not computed");
+    let id = second.submit(in_slot(0)).unwrap();
+    assert_eq!(served(&mut second)[&id].1.cached, 0);
+    second.clear_cache(None);
+    assert_eq!(second.session().cache().free_pages(), second.session().cache().pages());
+}
+
+#[test]
+fn a_damaged_saved_slot_is_refused() {
+    let model = model();
+    let mut executor = executor(&model, 1);
+    let request = Submission { slot: Some(0), ..greedy(&model, "KING:\n", 2) };
+    executor.submit(request).unwrap();
+    served(&mut executor);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("slot");
+    executor.save_slot(0).unwrap().unwrap().write(&path).unwrap();
+    assert!(SavedSequence::is_at(&path).unwrap());
+    assert!(!SavedSequence::is_at(folder.path()).unwrap(), "a folder");
+    let whole = std::fs::read(&path).unwrap();
+    let refused = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        let error = SavedSequence::read(&path, &model, 256).expect_err("damaged").to_string();
+        assert!(error.contains("slot"), "{error}");
+    };
+    for at in (0..whole.len()).step_by(whole.len() / 60).chain(0..60) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0xff;
+        refused(&bytes);
+        refused(&whole[..at]);
+    }
+    std::fs::write(&path, &whole).unwrap();
+    let error = SavedSequence::read(&path, &model, 4).expect_err("too long").to_string();
+    assert!(error.contains("context of 4"), "{error}");
+}
+
+#[test]
 fn a_sequence_as_long_as_the_context_is_read_again() {
     let model = tiny();
     let mut session = exact(&model, settings());
