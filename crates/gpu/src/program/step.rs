@@ -273,3 +273,53 @@ impl Splits {
 fn within(what: &'static str, found: usize, limit: usize) -> Result<(), GraphError> {
     if found > limit { Err(GraphError::Limit { what, limit, found }) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use bilayer_graph::{Exactness, PageCopy};
+    use bilayer_quant::Type;
+
+    use super::*;
+
+    /// Pages to copy are few and seldom, and have room for all.
+    #[test]
+    fn a_step_without_copies_ends_with_its_pages() {
+        let limits = Limits {
+            tokens: 8,
+            outputs: 8,
+            sequences: 2,
+            pages: 500,
+            page_entries: 600,
+            states: 0,
+            key_type: Type::F16,
+            value_type: Type::F16,
+            hadamard_keys: false,
+            fuse: true,
+            timings: false,
+            check: false,
+        };
+        let splits = Splits { wanted: 8, least_pages: 1, max: 4, heads: 1, rows: 8 };
+        let mut words = Words::new(&limits, StepKind::default(), 4, splits);
+        let span = Span { first_row: 0, rows: 2, first_position: 30, first_page: 0 };
+        let mut fill = |copies: &[PageCopy]| {
+            let step = Step {
+                tokens: &[5, 6],
+                spans: &[span],
+                pages: &[7, 9],
+                outputs: &[1],
+                states: &[],
+                copies,
+                top_k: 0,
+                exactness: Exactness::default(),
+            };
+            words.fill(&step, &limits).expect("within the limits");
+            (words.words().to_vec(), *words.layout())
+        };
+        let (few, layout) = fill(&[]);
+        assert_eq!(few[layout.pages as usize..], [7, 9]);
+        let (more, layout) = fill(&[PageCopy { from: 1, to: 7 }, PageCopy { from: 2, to: 9 }]);
+        assert_eq!(more[layout.pages as usize..][..2], [7, 9]);
+        assert_eq!(more[layout.copies as usize..], [1, 7, 2, 9]);
+        assert!(few.len() < 100 && more.len() > 600, "{} and {} words", few.len(), more.len());
+    }
+}

@@ -93,8 +93,7 @@ pub(super) fn split_rows(limits: &Limits) -> usize {
     limits.tokens.min(SPLIT_ROWS_MAX.max(limits.sequences))
 }
 
-/// The workgroups of a tile of one row without splits, and the pages for which a part of the keys is worth merging: those of
-/// which the keys and values are no fewer bytes than what is written for the part.
+/// The workgroups of a tile of one row without splits, and the pages for which a part of the keys is worth merging.
 pub(super) fn of_tile(attend: &Attend, limits: &Limits, holdings: &Holdings<'_>) -> (u32, u32) {
     let (kv_heads, group) = (attend.kv_heads as u32, group(attend));
     let key = split_key(attend, limits).map(|key| key.tiled(holdings.caps, group, 1));
@@ -105,7 +104,12 @@ pub(super) fn of_tile(attend: &Attend, limits: &Limits, holdings: &Holdings<'_>)
         sides.map(|side| side.layout.bytes()).sum::<u64>() / cache.pages.max(1) as u64
     });
     let part = parts_bytes(1, attend.heads, attend.value_dim());
-    (groups, page.map_or(1, |page| part.div_ceil(page.max(1)) as u32))
+    (groups, page.map_or(1, |page| least_pages(part, page)))
+}
+
+/// The pages of which the keys and values are no fewer bytes than the `part` that is written for them.
+fn least_pages(part: u64, page: u64) -> u32 {
+    part.div_ceil(page.max(1)) as u32
 }
 
 /// How many times as long an operation of attention, which multiplies floats, takes as one of a product of matrices.
@@ -495,5 +499,23 @@ impl Lowering<'_> {
             if counts.splits > 1 { [groups, rows, 1] } else { [0; 3] }
         });
         dispatch(key.source(self.caps), &params, operands.to_vec(), grid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_graph::PAGE_TOKENS;
+
+    use super::{least_pages, parts_bytes};
+
+    #[test]
+    fn no_more_is_written_for_a_part_than_is_read() {
+        // In F16: eight heads of 128 elements with their values, and the latent keys of DeepSeek V3.
+        let [grouped, latent] = [2 * 8 * 128, 576].map(|width| 2 * width * PAGE_TOKENS as u64);
+        assert_eq!(least_pages(parts_bytes(1, 64, 128), grouped), 1);
+        let part = parts_bytes(1, 128, 512);
+        let least = least_pages(part, latent);
+        assert_eq!(least, 8);
+        assert!(u64::from(least) * latent >= part && u64::from(least - 1) * latent < part);
     }
 }
