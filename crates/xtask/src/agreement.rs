@@ -14,7 +14,7 @@ use crate::{compare, output, target_folder, venv};
 
 mod causes;
 
-use causes::{CAUSES, Cause, Difference};
+use causes::{Cause, Difference};
 
 pub const USAGE: &str = "\
 cargo xtask agreement [--mutations N] [--seed N]
@@ -127,7 +127,7 @@ impl Counts {
         for (name, count) in &self.crashes {
             append(&format!("all: end {name}'s process or take 10 s"), *count, 0)?;
         }
-        for Cause { difference, why, .. } in CAUSES {
+        for (difference, why) in causes::names() {
             let count = self.by_cause.get(why).copied().unwrap_or(0);
             append(&format!("{}: {why}", difference.heading()), count, 0)?;
         }
@@ -186,7 +186,8 @@ impl Readers {
     /// Makes files and asks all readers.
     fn compare(&self, first: usize, count: usize, seed: usize) -> Result<Vec<Mutant>> {
         let mut test = Command::new("cargo");
-        test.args(["test", "--test", "reliability", "changed_files_for_other_readers", "--"]);
+        test.args(["test", "--workspace", "--test", "reliability"]);
+        test.args(["changed_files_for_other_readers", "--"]);
         test.args(["--ignored", "--nocapture"]).env("BILAYER_TEST_FOLDER", &self.folder);
         test.env("BILAYER_TEST_FIRST", first.to_string());
         test.env("BILAYER_TEST_MUTATIONS", count.to_string());

@@ -4,13 +4,14 @@
 //! `tests/fuzz/findings/TARGET`, where `tests/reliability.rs` replays it from then on.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 
-use crate::record::Record;
+use crate::record::{Printed, Record};
 use crate::target_folder;
 
 pub const USAGE: &str = "\
@@ -64,8 +65,8 @@ const INTERRUPTED: i32 = 72;
 
 /// Executions without a finding after which a target has been tried enough, which depends on how many of them the fastest run
 /// had in a second.
-pub fn enough(a_second: Option<f64>) -> f64 {
-    if a_second.is_some_and(|rate| rate > 10e3) { 100e6 } else { 2e6 }
+pub fn enough(a_second: f64) -> f64 {
+    if a_second > 10e3 { 100e6 } else { 2e6 }
 }
 
 /// Builds the targets and runs them.
@@ -116,7 +117,8 @@ fn mutate(count: u64, only: Option<&str>) -> Result<()> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let seed = now.as_secs();
     let mut test = Command::new("cargo");
-    test.args(["test", "--test", "reliability", "changed_seeds", "--", "--nocapture"]);
+    test.args(["test", "--workspace", "--test", "reliability", "changed_seeds"]);
+    test.args(["--", "--nocapture"]);
     test.env("BILAYER_TEST_MUTATIONS", count.to_string());
     test.env("BILAYER_TEST_SEED", seed.to_string());
     if let Some(only) = only {
@@ -125,11 +127,10 @@ fn mutate(count: u64, only: Option<&str>) -> Result<()> {
     let ran = test.stderr(Stdio::inherit()).output().context("cargo could not be started")?;
     let printed = String::from_utf8_lossy(&ran.stdout);
     for line in printed.lines().filter_map(|line| line.strip_prefix("mutated ")) {
-        let (name, figures) = line.split_once(": ").context("a line of a target")?;
-        let done = figures.split(' ').next().and_then(|done| done.parse().ok());
-        let done = done.with_context(|| format!("no number in `{line}`"))?;
-        eprintln!("xtask: {name}: {figures}");
-        Record::new("mutations", name, done, "inputs")?.note(format!("seed {seed}")).append()?;
+        let of = Printed::read(line)?;
+        eprintln!("xtask: {line}");
+        let record = Record::new("mutations", of.name, of.count, "inputs")?.failed(of.failures);
+        record.note(format!("seed {seed}")).append()?;
     }
     if !ran.status.success() {
         bail!("a target panicked (seed {seed}); the input is in target/tmp/finding-TARGET");
@@ -146,6 +147,15 @@ fn targets() -> Result<Vec<String>> {
     }
     names.sort();
     Ok(names)
+}
+
+/// How many inputs of past findings of a target are kept.
+pub fn kept(name: &str) -> Result<usize> {
+    match fs::read_dir(Path::new(FOLDER).join("findings").join(name)) {
+        Ok(entries) => Ok(entries.count()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(error).with_context(|| format!("the findings of {name}")),
+    }
 }
 
 fn build(target_dir: &Path) -> Result<()> {

@@ -87,13 +87,12 @@ pub fn run(args: &[String]) -> Result<()> {
     if tried == 0 {
         bail!("there is no mutant in a share of one in {share}");
     }
-    let few = by_crate.len() as f64 <= SURVIVORS_MAX * tried as f64;
-    let (left, suite) = if few {
-        (by_crate, "others were not needed".to_owned())
-    } else {
+    let (left, suite) = if is_too_many(by_crate.len(), tried) {
         let left = trial.by_suite(&by_crate)?;
         let more = by_crate.len() - left.len();
         (left, format!("{} of tests/ {more} more", part.suite.join(", ")))
+    } else {
+        (by_crate, "others were not needed".to_owned())
     };
     eprintln!("xtask: {name}: {} of {tried} survived; {}", left.len(), trial.out.display());
     for survivor in &left {
@@ -105,7 +104,16 @@ pub fn run(args: &[String]) -> Result<()> {
         100.0 * SURVIVORS_MAX
     );
     let record = Record::new("mutants", name, tried as f64, "mutants")?;
-    record.failed(left.len() as u64).note(note).append()
+    record.failed(left.len() as u64).note(note).append()?;
+    if is_too_many(left.len(), tried) {
+        bail!("{name}: {} of {tried} mutants survived", left.len());
+    }
+    Ok(())
+}
+
+/// Whether more mutants survived than may.
+fn is_too_many(left: usize, tried: usize) -> bool {
+    left as f64 > SURVIVORS_MAX * tried as f64
 }
 
 /// The mutants of a part, and where they are tried.

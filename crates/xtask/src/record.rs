@@ -105,6 +105,27 @@ impl Record {
     }
 }
 
+/// What a test printed of one of its subjects: `NAME: COUNT ...`, with `FAILED` in it if the test ended by that one.
+#[derive(Debug, PartialEq)]
+pub struct Printed<'l> {
+    pub name: &'l str,
+    pub count: f64,
+    /// Everything behind the name.
+    pub figures: &'l str,
+    pub failures: u64,
+}
+
+impl Printed<'_> {
+    /// # Errors
+    /// The line has no name or no count.
+    pub fn read(line: &str) -> Result<Printed<'_>> {
+        let (name, figures) = line.split_once(": ").with_context(|| format!("no name: {line}"))?;
+        let count = figures.split(' ').next().and_then(|count| count.parse().ok());
+        let count = count.with_context(|| format!("no count: {line}"))?;
+        Ok(Printed { name, count, figures, failures: u64::from(figures.contains("FAILED")) })
+    }
+}
+
 /// All records, oldest first.
 ///
 /// # Errors
@@ -128,7 +149,17 @@ fn machine() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Record;
+    use super::{Printed, Record};
+
+    #[test]
+    fn lines_of_tests_say_how_many_and_whether_one_failed() {
+        let read = Printed::read("slot: 20 of 20 servers ended, 3 drafts seen").unwrap();
+        assert_eq!((read.name, read.count, read.failures), ("slot", 20.0, 0));
+        assert_eq!(read.figures, "20 of 20 servers ended, 3 drafts seen");
+        assert_eq!(Printed::read("gguf: 7 inputs, FAILED").unwrap().failures, 1);
+        assert!(Printed::read("gguf").is_err());
+        assert!(Printed::read("gguf: none").is_err());
+    }
 
     #[test]
     fn a_record_without_a_field_is_refused() {

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::record::{self, Record};
+use crate::record::{self, Printed, Record};
 use crate::{fuzz, sanitize};
 
 pub const USAGE: &str = "\
@@ -30,8 +31,8 @@ struct PagePart {
     adds_up: bool,
     /// Whether a name is shown.
     shows: fn(&str) -> bool,
-    /// The count that is enough, if one is meant, from how many a second the fastest run did.
-    enough: Option<fn(Option<f64>) -> f64>,
+    /// The count that is enough, if one is meant, by how many a second the fastest run did.
+    enough: Option<fn(f64) -> f64>,
 }
 
 const PARTS: &[PagePart] = &[
@@ -39,8 +40,9 @@ const PARTS: &[PagePart] = &[
         name: "fuzz",
         heading: "Fuzzing",
         about: "Executions of each target of tests/fuzz since its last finding, with AddressSanitizer \
-                (`cargo xtask fuzz`). Failures are findings over all time; each is repaired and replayed by the suite. Meant are 100 \
-                million of a target whose fastest run had more than 10 000 a second on one CPU, 2 million of the others.",
+                (`cargo xtask fuzz`). Failures are runs with a finding over all time; each is repaired, and the suite replays the \
+                inputs that are kept in tests/fuzz/findings. Meant are 100 million of a target whose fastest run had more than \
+                10 000 a second on one CPU, 2 million of the others.",
         adds_up: true,
         shows: |_| true,
         enough: Some(fuzz::enough),
@@ -165,22 +167,22 @@ fn repeat(repeated: &Repeated, count: &str) -> Result<()> {
     let Repeated { flag, part, variable, word, unit, tests } = *repeated;
     let count: u32 = count.parse().with_context(|| format!("{flag} needs a number"))?;
     for (file, name) in tests {
-        let mut test = std::process::Command::new("cargo");
+        let mut test = Command::new("cargo");
         // As the suite is built.
         test.args(["test", "--workspace", "--test", file, name, "--", "--nocapture"]);
-        let printed = crate::output(test.env(variable, count.to_string()))?;
+        test.env(variable, count.to_string()).stderr(Stdio::inherit());
+        let ran = test.output().with_context(|| format!("{test:?} could not be started"))?;
+        let printed = String::from_utf8_lossy(&ran.stdout);
         let mut found = 0;
         // The runner's own words may precede those of a test on its line.
         let lines = printed.lines().filter_map(|line| Some(line.split_once(word)?.1));
         for line in lines {
-            let (name, figures) = line.split_once(": ").context("a line with a count")?;
-            let number = figures.split(' ').next().and_then(|number| number.parse().ok());
-            let number = number.with_context(|| format!("no number of {unit} in `{line}`"))?;
-            Record::new(part, name, number, unit)?.note(figures).append()?;
+            let Printed { name, count, figures, failures } = Printed::read(line)?;
+            Record::new(part, name, count, unit)?.failed(failures).note(figures).append()?;
             found += 1;
         }
-        if found == 0 {
-            bail!("the tests of {file} printed no count:\n{printed}");
+        if !ran.status.success() || found == 0 {
+            bail!("the tests of {file} failed or printed no count:\n{printed}");
         }
     }
     Ok(())
@@ -206,10 +208,16 @@ fn page(records: &[Record], faults: &str) -> Result<String> {
         for row in rows {
             let (count, mut note) = (thousands(row.count), row.note.replace('|', "\\|"));
             if let Some(enough) = part.enough {
-                let rate = fastest(&row, records);
-                note.push_str(&share(row.count, enough(rate)));
-                if let Some(rate) = rate {
-                    write!(note, "; {} a second", thousands(rate))?;
+                note.push_str(&match fastest(&row, records) {
+                    Some(rate) => {
+                        let share = share(row.count, enough(rate));
+                        format!("{share}; {} a second", thousands(rate))
+                    }
+                    None => "its rate was not measured".to_owned(),
+                });
+                match fuzz::kept(&row.name)? {
+                    0 => {}
+                    inputs => write!(note, "; inputs kept: {inputs}")?,
                 }
             }
             let Record { name, unit, failed, date, machine, .. } = row;
@@ -318,8 +326,8 @@ mod tests {
             [record("a", 9e9), record("a", 50.0).seconds(10.0), record("a", 3e5).seconds(20.0)];
         let enough = PARTS[0].enough.unwrap();
         assert_eq!(fastest(&records[0], &records), Some(15e3));
-        assert_eq!(enough(fastest(&records[0], &records)), 100e6);
-        assert_eq!(enough(fastest(&records[0], &records[..2])), 2e6);
+        assert_eq!(enough(15e3), 100e6);
+        assert_eq!(enough(fastest(&records[0], &records[..2]).unwrap()), 2e6);
         assert_eq!(fastest(&record("b", 1.0), &records), None);
     }
 

@@ -124,6 +124,13 @@ pub const CAUSES: &[Cause] = &[
     ),
 ];
 
+/// What the causes are called, each once: some are found by several messages.
+pub fn names() -> Vec<(Difference, &'static str)> {
+    let mut names: Vec<_> = CAUSES.iter().map(|cause| (cause.difference, cause.why)).collect();
+    names.dedup();
+    names
+}
+
 /// The cause of a difference, by what the one that refuses says.
 pub fn of(difference: Difference, reason: &str) -> Option<&'static Cause> {
     CAUSES.iter().find(|cause| cause.difference == difference && reason.contains(cause.says))
@@ -131,13 +138,18 @@ pub fn of(difference: Difference, reason: &str) -> Option<&'static Cause> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CAUSES, Difference, of};
+    use std::collections::BTreeSet;
+
+    use super::{CAUSES, Difference, names, of};
 
     #[test]
     fn a_cause_holds_in_its_own_direction_only() {
         let says = "tensor x has offset 64, expected 32";
         assert_eq!(of(Difference::OnlyHere, says).unwrap().says, ", expected ");
         assert!(of(Difference::Refused, says).is_none() && of(Difference::OnlyHere, "").is_none());
+        let names = names();
+        let whys: BTreeSet<_> = names.iter().map(|(_, why)| why).collect();
+        assert_eq!(whys.len(), names.len(), "causes of one name follow each other");
         assert!(CAUSES.iter().all(|cause| cause.says.len() > 8 && cause.why.len() < 110));
     }
 }

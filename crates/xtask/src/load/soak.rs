@@ -23,8 +23,12 @@ pub const DEMO: &str = "crates/cli/assets/demo.gguf";
 /// such are not used otherwise.
 const PLACES: [(&str, &str); 2] = [("CPU", "-ngl 0 -dev none"), ("adapter", "-ngl 99 -dev 0")];
 
-/// Share of the time that warms up: caches and the allocator's threads fill.
-const WARM_UP: f64 = 0.25;
+/// How long a run must be that is recorded: shorter ones show failures and no growth.
+pub const RECORDED_SECONDS: u64 = 1800;
+
+/// How long caches and the allocator's threads fill before growth is measured, at most half of the time: of 46 MB the last 2
+/// came within a minute and a half, and no more in the half hour after it.
+const WARM_UP: Duration = Duration::from_secs(120);
 
 /// Growth of memory that is allowed: bytes an hour, and for a run of any length, since the allocator keeps some.
 const BYTES_AN_HOUR: f64 = 1_000_000.0;
@@ -186,7 +190,7 @@ struct SoakRun {
 
 impl SoakRun {
     fn of(server: &Server, length: Duration) -> Result<SoakRun> {
-        let warm = length.mul_f64(WARM_UP);
+        let warm = warm_up(length);
         let kinds = KINDS.iter().zip(0..);
         let mut soakers: Vec<_> =
             kinds.map(|(&(what, _), seed)| Soaker::new(server, seed, what)).collect();
@@ -244,6 +248,11 @@ impl SoakRun {
         }));
         rows
     }
+}
+
+/// How much of a run on a device warms up.
+fn warm_up(length: Duration) -> Duration {
+    WARM_UP.min(length / 2)
 }
 
 /// All clients for a time.
@@ -311,10 +320,11 @@ pub fn soak(setting: &Setting) -> Result<Section> {
     }
     let about = format!(
         "A client each for chats, streams that are left, long prompts, embeddings, slots and swapped models, against one \
-         server of four models of which three are loaded, {} s on the CPU and as long on the adapter. The first quarter \
-         warms up. Then all clients pause {READINGS} times and memory is read while the same three models are loaded; its \
+         server of four models of which three are loaded, {} s on the CPU and as long on the adapter. The first \
+         {} s warm up. Then all clients pause {READINGS} times and memory is read while the same three models are loaded; its \
          growth is that of the fitted line.",
-        length.as_secs()
+        length.as_secs(),
+        warm_up(length).as_secs()
     );
     Ok(Section { name: "soak", about, rows })
 }
