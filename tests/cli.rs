@@ -692,7 +692,7 @@ fn invalid_command_lines_of_prune_give_one_line_and_code_2() {
 }
 
 #[test]
-fn missing_files_and_models_that_do_not_fit_have_their_own_codes() {
+fn missing_files_long_prompts_and_missing_levels_have_their_own_codes() {
     let place = place();
     place.file("latin1.txt", [b'a', 0xe9, b'b']);
     let unavailable = Level::ALL.into_iter().find(|level| !level.is_available());
@@ -1204,6 +1204,33 @@ fn an_interrupt_before_the_answer_ends_the_process() {
     assert_eq!(status.code(), Some(130), "{status:?}");
 }
 
+/// The file is read into memory, which takes seconds.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_signal_during_a_load_ends_the_process_with_its_code() {
+    let place = Place::new();
+    place.run("synth --shape llama-1b --hollow large.gguf").good();
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let mut command = place.command("run -m large.gguf --no-mmap -dev none -p a -n 1");
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        let reads = || {
+            let files = std::fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap();
+            let mut paths = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+            paths.any(|path| path.ends_with("large.gguf"))
+        };
+        let began = Instant::now();
+        while !(reads() && catches_interrupts(&child)) {
+            assert!(began.elapsed() < Duration::from_secs(20), "the file is not read");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+        let ran = Ran::new(&child.wait_with_output().unwrap());
+        assert_eq!((ran.code, ran.out.as_str(), ran.err.as_str()), (Some(code), "", ""));
+    }
+}
+
 #[test]
 #[cfg(unix)]
 fn a_request_to_terminate_has_its_own_exit_code() {
@@ -1618,6 +1645,17 @@ fn impossible_placements_have_their_exit_codes() {
     let most = auto["max_gpu_layers"].as_u64().unwrap();
     assert!(most < 4, "{auto}");
     assert!(full.err.contains(&format!("-ngl {most} fits")) || most == 0, "{full:?} {auto}");
+    // A CPU whose memory is full: the weights are read in the file's map, but caches need room.
+    place.file("m.toml", "[cpu]\nname = \"c\"\nmemory = \"1MiB\"\nread_gbps = 20\ntops = 1\n");
+    for context in [64, 16384] {
+        for line in ["plan -m model.gguf", "run -m model.gguf -p a -n 1"] {
+            let ran = place.run(&format!("{line} --simulate m.toml -c {context}"));
+            match context {
+                64 => drop(ran.good()),
+                _ => check_failure(&ran, 75, "cpu has room for 1.00 MiB but would hold "),
+            }
+        }
+    }
 }
 
 #[test]

@@ -1417,6 +1417,26 @@ fn weights_too_large_for_half_precision_are_reported() {
     assert!(error.contains("blk.0.ffn_up.weight") && error.contains("bf16"), "{error}");
 }
 
+/// Whatever the type of the file, and also where the checkpoint's bytes are copied.
+#[test]
+fn weights_that_are_no_numbers_are_named_and_leave_no_file() {
+    let place = Place::new();
+    for value in [f32::NAN, f32::NEG_INFINITY] {
+        let mut folder = Folder::tiny();
+        folder.set("model.layers.1.mlp.up_proj.weight", 37, value);
+        let path = folder.path().display();
+        let before = folder.names();
+        for outtype in ["f16", "bf16", "f32", "q8_0"] {
+            let ran = place.run(&format!("convert {path} --outtype {outtype} --outfile made.gguf"));
+            assert_eq!(ran.code, Some(65), "{outtype}: {ran:?}");
+            let place_of_it = format!("weight 37 of model.layers.1.mlp.up_proj.weight is {value}");
+            assert!(ran.err.contains(&place_of_it), "{outtype}: {ran:?}");
+            assert!(ran.err.contains("the checkpoint is damaged"), "{outtype}: {ran:?}");
+            assert_eq!((place.names(), folder.names()), (vec![], before.clone()), "{outtype}");
+        }
+    }
+}
+
 #[test]
 fn a_file_of_the_checkpoint_is_never_overwritten() {
     let place = Place::new();

@@ -1,22 +1,30 @@
-//! The promise of the documentation: every command runs as written, every link leads to a file, the README is short.
+//! The promise of the documentation: every command runs as written, programs are compiled, requests are accepted, every link
+//! leads to a file, the README is short.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
+#![allow(clippy::print_stdout, reason = "the program of the README prints")]
 
 use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use bilayer_quant::Type;
 use regex::Regex;
+use serde_json::{Value, json};
 
+#[path = "programs/eight_lines.rs"]
+mod eight_lines;
 mod support {
     pub mod model;
     pub mod program;
     pub mod words;
 }
 
-use support::program::{Place, copy, ran};
+use support::program::{Place, Ran, copy, ran};
 use support::words;
 
 /// Lines that the README may have (STYLE.md).
@@ -146,15 +154,70 @@ fn files() -> Place {
     place
 }
 
+/// Writes a `curl` into `folder` that fails if the server refuses, as `curl` alone does not.
+fn strict_curl(folder: &Path) {
+    let searched = std::env::var_os("PATH").unwrap();
+    let mut found = std::env::split_paths(&searched).map(|folder| folder.join("curl"));
+    let Some(curl) = found.find(|path| path.is_file()) else { return };
+    let script = format!("#!/bin/sh\nexec '{}' --fail-with-body \"$@\"\n", curl.display());
+    let path = folder.join("curl");
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// The script with a free port in place of each one that a server is told to listen on.
+fn on_free_ports(script: &str) -> String {
+    let given = Regex::new(r"--port (\d+)").unwrap();
+    let mut script = script.to_owned();
+    let ports: BTreeSet<String> =
+        given.captures_iter(&script).map(|port| port[1].to_owned()).collect();
+    for port in ports {
+        // Dropped, so that the server can have it.
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let is_port = Regex::new(&format!(r"\b{port}\b")).unwrap();
+        script = is_port.replace_all(&script, free.to_string()).into_owned();
+    }
+    script
+}
+
+/// A shell's run of a command; what it started in the background ends with it.
+fn run_script(script: &str, place: &Place, path: &OsStr) -> Ran {
+    let ends = if script.contains(" & ") { "trap 'kill $! 2> /dev/null || :' EXIT; " } else { "" };
+    let script = format!("{ends}{}", on_free_ports(script));
+    ran(place.bare("sh").args(["-e", "-c", &script]).env("PATH", path))
+}
+
+#[test]
+fn a_request_that_is_refused_fails_the_command_and_ends_its_server() {
+    let (tools, place) = (tempfile::tempdir().unwrap(), Place::new());
+    strict_curl(tools.path());
+    let programs = Path::new(env!("CARGO_BIN_EXE_bilayer")).parent().unwrap();
+    let path = path_with([tools.path(), programs]);
+    let serving = page(Path::new("docs/serving.md")).text;
+    let command = commands(&serving).into_iter().find(|line| line.contains("/v1/completions"));
+    let command = command.unwrap();
+    assert_eq!(run_script(&command, &place, &path).code, Some(0));
+    // `sh` would not return while the server runs, since it holds the pipe of standard error.
+    let wrong = command.replace("\"max_tokens\": 0", "\"max_tokens\": \"no number\"");
+    assert_ne!(wrong, command);
+    let ran = run_script(&wrong, &place, &path);
+    assert!(ran.code == Some(22) && ran.out.contains("max_tokens"), "{ran:?}");
+}
+
+/// `PATH` with these folders before the others.
+fn path_with(folders: [&Path; 2]) -> OsString {
+    let searched = std::env::var_os("PATH").unwrap();
+    let folders = folders.into_iter().map(Path::to_owned);
+    std::env::join_paths(folders.chain(std::env::split_paths(&searched))).unwrap()
+}
+
 /// Runs the commands of a page one after the other in a copy of `files`, except those that contain one of `left_out`; returns
 /// those that failed.
 fn run_page(page: &Page, files: &Path, left_out: &[&str]) -> Vec<String> {
     let programs = Path::new(env!("CARGO_BIN_EXE_bilayer")).parent().unwrap();
-    let searched = std::env::var_os("PATH").unwrap();
-    let path = std::env::join_paths(
-        std::iter::once(programs.to_owned()).chain(std::env::split_paths(&searched)),
-    );
-    let (path, place) = (path.unwrap(), Place::new());
+    let (tools, place) = (tempfile::tempdir().unwrap(), Place::new());
+    strict_curl(tools.path());
+    let path = path_with([tools.path(), programs]);
     copy(files, place.path());
     let mut failed = Vec::new();
     for command in commands(&page.text) {
@@ -166,7 +229,7 @@ fn run_page(page: &Page, files: &Path, left_out: &[&str]) -> Vec<String> {
         if left_out.iter().any(|part| script.contains(part)) {
             continue;
         }
-        let ran = ran(place.bare("sh").args(["-e", "-c", &script]).env("PATH", &path));
+        let ran = run_script(&script, &place, &path);
         let prints = !ran.out.is_empty() || !ran.err.is_empty();
         if !script.contains("bilayer") || ran.code != Some(0) || !prints {
             failed.push(format!("{}: {command}: {ran:?}", page.path.display()));
@@ -202,6 +265,70 @@ fn every_command_of_the_guide_runs() {
     });
     let failed = failed.into_inner().unwrap();
     assert!(failed.is_empty(), "{} commands fail:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// The fenced blocks of a language.
+fn blocks<'t>(text: &'t str, language: &str) -> Vec<&'t str> {
+    let begin = format!("```{language}\n");
+    let blocks = text.split(&begin).skip(1);
+    blocks.map(|block| block.split_once("```").unwrap().0).collect()
+}
+
+/// The requests of a page as paths and bodies: lines of batches, what `curl` sends, and tools, which are those of a chat.
+fn requests(text: &str) -> Vec<(String, String)> {
+    let mut requests = Vec::new();
+    for block in blocks(text, "json") {
+        for line in block.lines().filter(|line| line.contains("\"url\"")) {
+            let request: Value = serde_json::from_str(line).unwrap();
+            let url = request["url"].as_str().unwrap();
+            requests.push((url.to_owned(), request["body"].to_string()));
+        }
+        if block.starts_with('[') {
+            let tools: Value = serde_json::from_str(block).unwrap();
+            let body = json!({ "messages": [{ "role": "user", "content": "a" }], "tools": tools });
+            requests.push(("/v1/chat/completions".to_owned(), body.to_string()));
+        }
+    }
+    let sent = Regex::new(r"http://[^/\s]+(/\S*)\s+-d '([^']*)'").unwrap();
+    for command in commands(text) {
+        let sent = sent.captures_iter(&command);
+        requests.extend(sent.map(|sent| (sent[1].to_owned(), sent[2].to_owned())));
+    }
+    requests
+}
+
+#[test]
+fn requests_of_the_guide_are_accepted() {
+    let model = root().join("crates/cli/assets/demo.gguf");
+    let model = bilayer_engine::Model::open(&model, bilayer_engine::OpenOptions::default());
+    let model = model.unwrap();
+    let mut paths = Vec::new();
+    for page in guide() {
+        for (path, body) in requests(&page.text) {
+            let checked = bilayer_server::check(&path, body.as_bytes(), &model);
+            assert_eq!(checked, Ok(()), "{}: {path} {body}", page.path.display());
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    let chats = ["/v1/chat/completions"; 2];
+    let completions = ["/v1/completions"; 2];
+    assert_eq!(paths, [&["/completion"], &chats[..], &completions[..]].concat());
+}
+
+/// The README and the guide have one program in Rust, which is compiled here.
+#[test]
+fn programs_in_rust_are_compiled() {
+    let _: fn() -> Result<(), bilayer::Error> = eight_lines::run;
+    let source = include_str!("programs/eight_lines.rs").replace("\n    ", "\n");
+    let mut pages = Vec::new();
+    for page in every_page() {
+        for block in blocks(&page.text, "rust") {
+            assert!(source.contains(block), "{}:\n{block}", page.path.display());
+            pages.push(page.path.display().to_string());
+        }
+    }
+    assert_eq!(pages, ["README.md", "docs/library.md"]);
 }
 
 /// A plan depends only on the model's shapes and the described machine, so the README can show what is printed.

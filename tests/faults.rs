@@ -322,6 +322,7 @@ fn a_call_that_is_refused_is_an_error_and_the_session_goes_on() {
             let has_failed = *failed.lock().unwrap();
             assert_eq!(errors, usize::from(has_failed), "{at}");
             if !has_failed {
+                assert!(after > 0, "{at}: no such call is made");
                 break;
             }
         }

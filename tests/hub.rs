@@ -22,6 +22,8 @@ mod support {
     pub mod hub;
     pub mod model;
     pub mod program;
+    #[cfg(unix)]
+    pub mod tried;
     pub mod words;
 }
 
@@ -478,6 +480,7 @@ fn a_download_killed_at_any_moment_is_completed_by_the_next() {
     let (mut whole, mut state) = (began.elapsed(), 7_u64);
     let blobs = format!("hub/models--{}/blobs", REPO.replace('/', "--"));
     let [complete] = place.names_in(&blobs).try_into().unwrap();
+    let tried = support::tried::Tried::new("writer download");
     let (mut runs, mut ended, mut parts) = (0, 0, 0);
     while ended < kills && runs < 4 * kills {
         runs += 1;
@@ -505,7 +508,7 @@ fn a_download_killed_at_any_moment_is_completed_by_the_next() {
         on(&hub, &place, &line).good();
         assert_eq!(place.names_in(&blobs), [complete.as_str()]);
     }
-    println!("writer download: {ended} of {runs} runs ended by the signal, {parts} left a part");
+    tried.done(&format!("{ended} of {runs} runs ended by the signal, {parts} left a part"));
 }
 
 /// A server handles signals itself, also where the command caught them during the download.

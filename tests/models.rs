@@ -219,13 +219,12 @@ const CHECKPOINTS: &[(&str, &str)] = &[
     ("gpt-oss", "gpt-oss"),
 ];
 
-/// The checkpoints whose folders exist, each with its architecture.
+/// The checkpoints that are ours or in the shared data, each with its architecture.
 fn checkpoints() -> impl Iterator<Item = (&'static str, PathBuf, &'static str)> {
     let own = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints"));
-    let others = shared("arch-tiny");
     CHECKPOINTS.iter().filter_map(move |&(name, architecture)| {
-        let folders = [Some(own), others.as_deref()].into_iter().flatten();
-        let folder = folders.map(|folder| folder.join(name)).find(|folder| folder.exists())?;
+        let own = own.join(name);
+        let folder = if own.exists() { own } else { shared(&format!("arch-tiny/{name}"))? };
         Some((name, folder, architecture))
     })
 }
@@ -598,7 +597,9 @@ const LESS: &[Less] = &[
 #[test]
 fn every_feature_of_a_checkpoint_matters() {
     let seen = 3.0 * (BACKENDS[0].error_max)(Type::F32);
+    let (mut found, mut unused) = (0, LESS.iter().map(|(feature, _)| *feature).collect::<Vec<_>>());
     for (name, folder, _) in checkpoints() {
+        found += 1;
         let case = cases(&folder.join("reference.json")).pop().unwrap();
         for (feature, change) in LESS {
             let whole = Model::new(checkpoint::gguf(&folder));
@@ -607,6 +608,7 @@ fn every_feature_of_a_checkpoint_matters() {
             if less.config == config {
                 continue;
             }
+            unused.retain(|other| other != feature);
             let mut runner = Runner::single(&less, Box::new(Reference::new()), LIMITS).unwrap();
             let logits = runner.prefill(&case.ids).unwrap();
             let last = &logits[logits.len() - less.config.vocab..];
@@ -614,6 +616,7 @@ fn every_feature_of_a_checkpoint_matters() {
             assert!(error > seen, "{name} without its {feature}: error {error:e}");
         }
     }
+    assert!(found < CHECKPOINTS.len() || unused.is_empty(), "no checkpoint has {unused:?}");
 }
 
 /// Files of one trained model, and bounds on the difference of their logits from those of the exact weights: the

@@ -33,12 +33,14 @@ mod support {
     pub mod folder;
     pub mod model;
     pub mod program;
+    pub mod tried;
 }
 
 use support::disk::with_disk;
 use support::folder::Folder;
 use support::model::{Random, random_bytes};
 use support::program::{Place, Ran, ran};
+use support::tried::Tried;
 
 /// A model of a megabyte, texts, and the folder of a checkpoint.
 fn place() -> Place {
@@ -335,20 +337,22 @@ fn changed_seeds_of_every_kind_end() {
         let mut inputs =
             Mutations { seeds, random: Random(number("BILAYER_TEST_SEED").unwrap_or(1)) };
         let (began, mut slowest, mut done) = (Instant::now(), Duration::ZERO, 0);
-        for _ in 0..count {
+        let mut panicked = false;
+        while done < count && !panicked {
             let input = inputs.next();
             done += 1;
             let start = Instant::now();
-            if std::panic::catch_unwind(|| target(&input)).is_err() {
+            panicked = std::panic::catch_unwind(|| target(&input)).is_err();
+            if panicked {
                 let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("finding-{name}"));
                 std::fs::write(&kept, &input).unwrap();
                 failed.push(kept);
-                break;
             }
             slowest = slowest.max(start.elapsed());
         }
         let seconds = began.elapsed().as_secs_f64();
-        println!("mutated {name}: {done} inputs in {seconds:.1} s, at most {slowest:?}");
+        let result = if panicked { ", FAILED" } else { "" };
+        println!("mutated {name}: {done} inputs in {seconds:.1} s, at most {slowest:?}{result}");
     }
     assert!(failed.is_empty(), "panics, with inputs in {failed:?}");
 }
@@ -580,6 +584,30 @@ fn a_save_does_not_depend_on_the_file_of_the_model() {
     }
 }
 
+/// A load reads the beginning of every tensor, each of which cannot be read in turn.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_disk_that_fails_while_a_model_is_loaded_is_an_error_with_file_and_offset() {
+    let place = place();
+    let path = place.path().join("in.gguf");
+    let file = File::open(&path).unwrap();
+    assert!(file.tensors().len() > 30);
+    for tensor in file.tensors() {
+        let begin = tensor.layout().offset();
+        let model = Model::open(&path, OpenOptions::default()).unwrap();
+        model.file().break_page(begin).unwrap();
+        let Err(error) = opened(&model, &mut |_| ()) else { panic!("{} is loaded", tensor.name()) };
+        assert!(matches!(error, Error::File(_)), "{error}");
+        let error = error.to_string();
+        let offset = error.split("in.gguf: byte ").nth(1).and_then(|rest| rest.split(' ').next());
+        let offset: u64 = offset.and_then(|offset| offset.parse().ok()).expect(&error);
+        assert!(offset.abs_diff(begin) < 4096, "{error} instead of {begin}");
+    }
+    // Without a failure there is no error.
+    let model = Model::open(&path, OpenOptions::default()).unwrap();
+    opened(&model, &mut |_| ()).unwrap();
+}
+
 /// The file keeps its length, but a page of it cannot be read.
 #[test]
 #[cfg(target_os = "linux")]
@@ -708,6 +736,7 @@ fn a_killed_writer_leaves_the_old_file_and_the_next_one_cleans_up() {
     let old = std::fs::read(place.path().join("old")).unwrap();
     let (mut killed, mut random) = (0, Random(7));
     for (name, line) in WRITERS.into_iter().chain(OTHERS) {
+        let tried = Tried::new(format!("writer {name}"));
         let out = if name == "profile" { "folder/profile.json" } else { "out" };
         let read = || std::fs::read(place.path().join(out)).unwrap();
         let folder = || place.names_in("folder");
@@ -741,9 +770,9 @@ fn a_killed_writer_leaves_the_old_file_and_the_next_one_cleans_up() {
         assert_eq!(strays(&place, &before), Vec::<String>::new(), "{line}");
         assert_eq!(folder(), charts, "{line}");
         std::fs::remove_file(place.path().join(out)).unwrap();
-        println!(
-            "writer {name}: {ended} of {runs} runs ended by the signal, {olds} left the old file, {drafts} drafts seen"
-        );
+        tried.done(&format!(
+            "{ended} of {runs} runs ended by the signal, {olds} left the old file, {drafts} drafts seen"
+        ));
         killed += ended;
     }
     assert!(killed > 0);
@@ -785,6 +814,28 @@ fn a_file_beyond_the_limit_of_the_process_is_an_error() {
     let ran = ran(place.bare("bash").args(["-c", script, program]));
     names_the_reason(&ran, 74, "out.gguf: ");
     assert_eq!(place.names(), before);
+}
+
+/// Times that a load has measured are kept for the next one if there is room, and else measured again.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_load_needs_no_room_on_the_disk() {
+    let place = place();
+    let line = "run -m in.gguf -p once -n 8 --ignore-eos --temp 0 -c 512 -t 1 --device none";
+    let expected = place.run(line).good().out;
+    let on_disk = |before: &str| {
+        let script = format!(
+            "{before}; BILAYER_CACHE=disk/kept \"$0\" {line} --remeasure; code=$?; \
+             find disk -name 'times-*' >&2; exit $code"
+        );
+        Some(with_disk(&place, 64 << 10, &script)?.good())
+    };
+    let Some(full) = on_disk("cat /dev/zero > disk/other 2> /dev/null") else { return };
+    let roomy = on_disk("true").unwrap();
+    assert_eq!([&full.out, &roomy.out], [&expected; 2]);
+    let note = "disk/kept: measured times cannot be kept: No space left on device";
+    assert!(full.err.contains(note) && !full.err.contains("times-"), "{full:?}");
+    assert!(!roomy.err.contains(note) && roomy.err.contains("disk/kept/times-"), "{roomy:?}");
 }
 
 /// A prompt and its answer need no room: what would be kept for the next start is left out.

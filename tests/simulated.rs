@@ -15,12 +15,13 @@ use bilayer_engine::generate::speculate::{
 };
 use bilayer_engine::placement::{self, Execution, Placing, Simulation};
 use bilayer_engine::session::{
-    Overlap, Progress, Run, Session, Settings, Stage, TimeDevice, Wanted, Warning, What,
+    Overlap, Progress, Run, Session, Settings, Stage, Subject, TimeDevice, Wanted, Warning, What,
 };
-use bilayer_engine::{Model, OpenOptions};
+use bilayer_engine::{Error, Model, OpenOptions};
 use bilayer_graph::{Backend, Graph};
 use bilayer_scheduler::{
-    Basis, Budget, ExpertCache, ExpertUses, Machine, Offload, OpOffload, PROMPT_TOKENS, Plan,
+    Basis, Budget, DeviceTimes, ExpertCache, ExpertUses, Machine, Offload, OpOffload,
+    PROMPT_TOKENS, Plan,
 };
 use tempfile::TempDir;
 
@@ -238,7 +239,7 @@ fn misses(name: &str, plan: &Plan, found: [f64; 2]) -> Vec<String> {
 #[test]
 fn plans_predict_simulated_runs_within_a_tenth() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut cases, mut off) = (0, Vec::new());
+    let (mut cases, mut compared, mut off) = (0, 0, Vec::new());
     for shape in ["llama-1b", "llama-8b", "llama-70b"] {
         let model = Model::open(&hollow(&folder, shape), OpenOptions::default()).unwrap();
         for (machine, text) in machines() {
@@ -274,11 +275,12 @@ fn plans_predict_simulated_runs_within_a_tenth() {
             assert!(session.take_warnings().is_empty(), "{name}: the plan does not fit");
             if session.plan().map == estimated.map {
                 off.extend(misses(&name, &estimated, simulated(&mut session)));
+                compared += 1;
             }
             cases += 1;
         }
     }
-    assert_eq!(cases, 30);
+    assert_eq!((cases, compared), (30, 30), "estimated plans are compared where they are placed");
     assert!(off.is_empty(), "{} are off:\n{}", off.len(), off.join("\n"));
 }
 
@@ -317,6 +319,51 @@ fn a_card_without_memory_to_be_measured_leaves_the_times_of_others() {
             assert_eq!(measures, start == 0 || notes > 0, "{small:?}");
         }
     }
+}
+
+/// Times as of a clock that jumps, by an hour each time, while they are measured.
+fn jumping(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<DeviceTimes, Error> {
+    let mut times = bilayer_measure::timing::device(subject, backend)?;
+    let DeviceTimes { layers, output, .. } = &mut times;
+    layers.iter_mut().chain([output]).for_each(|cost| cost.decode_ms += 3.6e6);
+    Ok(times)
+}
+
+/// They are kept for the next start until answers show that they are wrong. Then the next start measures again.
+#[test]
+fn times_of_a_clock_that_jumps_during_a_load_are_dropped() {
+    let (model, kept) = (small(), tempfile::tempdir().unwrap());
+    let machine = described((20.0, 0.1), &[(1.0, 300.0, 5.0, 10.0)]);
+    let placing = Placing {
+        simulated: Some(simulation(&machine, Execution::ScheduleOnly)),
+        kept: Some(kept.path().to_owned()),
+        ..Placing::default()
+    };
+    // Whether a start measures, and whether its times are dropped at the end.
+    let start = |time_device: TimeDevice, steps: u32| {
+        let mut measures = false;
+        let progress = &mut |told: Progress| measures |= told.stage == Stage::Measuring;
+        let settings = Settings {
+            time_device: Some(time_device),
+            progress: Some(progress),
+            ..settings(placing.clone())
+        };
+        let mut session = Session::new(&model, settings).unwrap();
+        assert_eq!(session.plan().predicted.as_ref().unwrap().basis, Basis::Measured);
+        let sequence = session.open().unwrap();
+        for _ in 0..steps {
+            let run = Run { sequence, tokens: &[1], wanted: Wanted::Last };
+            session.step(&[run]).unwrap();
+        }
+        let drops = session.judge();
+        drop(session);
+        (measures, drops)
+    };
+    assert_eq!(start(jumping, 1), (true, false), "one step says nothing");
+    assert_eq!(start(jumping, 40), (false, true));
+    let exact = bilayer_measure::timing::device;
+    assert_eq!(start(exact, 40), (true, false), "measured again");
+    assert_eq!(start(exact, 40), (false, false));
 }
 
 #[test]

@@ -198,6 +198,7 @@ fn killed_at_thirty_random_moments_every_request_is_answered_once() {
     let whole = whole.elapsed();
     let expected = texts(&place, "undisturbed.jsonl");
     let arguments = "batch -ngl 0 -np 4 -c 512 --audit log in.jsonl out.jsonl";
+    let tried = crate::support::tried::Tried::new("writer batch");
     let (mut kills, mut ends, mut state) = (0, 0, 7_u64);
     while kills < wanted {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -218,7 +219,7 @@ fn killed_at_thirty_random_moments_every_request_is_answered_once() {
     assert_eq!(texts(&place, "out.jsonl"), expected, "after {kills} kills and {ends} ends");
     place.run("audit verify --requests in.jsonl --answers out.jsonl log").good();
     assert_eq!(place.names(), ["in.jsonl", "log", "out.jsonl", "undisturbed.jsonl"]);
-    println!("writer batch: {kills} of {kills} runs ended by the signal, {ends} batches complete");
+    tried.done(&format!("{kills} of {kills} runs ended by the signal, {ends} batches complete"));
 }
 
 #[test]

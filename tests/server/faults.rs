@@ -80,26 +80,45 @@ fn a_client_that_leaves_while_a_slot_is_saved_leaves_the_file() {
     }
 }
 
-/// A client that does not read its answer delays no other, and has all of it once it reads.
+/// A client that does not read its answer delays no other, and has all of it once it reads. The answer is larger than the buffers
+/// of both sockets, at most 4 MiB by Linux's defaults, and what the server writes ahead, so the end of it waits in the server.
 #[test]
 fn a_client_that_does_not_read_delays_no_other() {
-    let server = Server::start("-np 2 -c 2048 -t 1");
+    let place = Place::new();
+    let log = place.path().join("log");
+    let server = Server::start_in(place, "-np 2 -c 4096 -t 1 --log-format json --log-file log");
+    // A request is logged when its response has been sent.
+    let sent = |path: &str| {
+        let log = std::fs::read_to_string(&log).unwrap();
+        log.lines().filter(|line| line.contains(&format!("\"path\":\"{path}\""))).count()
+    };
     let long = json!({
-        "prompt": "ROMEO:\n", "ignore_eos": true, "stream": true, "n_predict": 40, "n_probs": 50,
+        "prompt": "ROMEO:\n", "ignore_eos": true, "stream": true, "n_predict": 1200, "n_probs": 128,
         "temperature": 0.0
     });
     let mut slow = server.stream("/completion", &long);
-    for _ in 0..3 {
-        let body = json!({ "prompt": "a", "n_predict": 4, "ignore_eos": true });
-        assert_eq!(server.post("/completion", &body).good()["timings"]["predicted_n"], 4);
-    }
-    until("the answer waits for its client", || !is_busy(&server, 0) && !is_busy(&server, 1));
-    let mut text = String::new();
+    let others = |count: usize| {
+        for _ in 0..3 {
+            let body = json!({ "prompt": "a", "max_tokens": 4, "ignore_eos": true });
+            let answer = server.post("/v1/completions", &body).good();
+            assert_eq!(answer["usage"]["completion_tokens"], 4);
+        }
+        until("the other answers are sent", || sent("/v1/completions") == count);
+        assert_eq!(sent("/completion"), 0, "the whole answer fits into buffers");
+    };
+    others(3);
+    until("the answer is computed", || !is_busy(&server, 0) && !is_busy(&server, 1));
+    std::thread::sleep(Duration::from_millis(200));
+    others(6);
+    let (mut text, mut bytes) = (String::new(), 0);
     while let Some(event) = slow.event() {
         text += event["content"].as_str().unwrap_or_default();
+        bytes += event.to_string().len();
     }
+    assert!(bytes > 8 << 20, "{bytes}");
+    until("the answer is sent", || sent("/completion") == 1);
     let whole =
-        json!({ "prompt": "ROMEO:\n", "ignore_eos": true, "n_predict": 40, "temperature": 0.0 });
+        json!({ "prompt": "ROMEO:\n", "ignore_eos": true, "n_predict": 1200, "temperature": 0.0 });
     assert_eq!(json!(text), server.post("/completion", &whole).good()["content"]);
 }
 
@@ -254,6 +273,7 @@ fn a_server_that_was_killed_starts_again_where_it_was() {
 fn a_server_killed_while_it_saves_leaves_a_slot_that_can_be_restored() {
     let kills = std::env::var("BILAYER_TEST_KILLS").ok().and_then(|text| text.parse().ok());
     let (kills, keeper) = (kills.unwrap_or(4), Keeper::new());
+    let tried = crate::support::tried::Tried::new("writer slot");
     let name = json!({ "filename": "a.bin" });
     let mut server = keeper.start();
     keeper.answer("ROMEO:\n");
@@ -284,9 +304,9 @@ fn a_server_killed_while_it_saves_leaves_a_slot_that_can_be_restored() {
     }
     server.kill().unwrap();
     server.wait().unwrap();
-    println!(
-        "writer slot: {kills} of {kills} servers ended by the signal, {cut} before the answer, {drafts} drafts seen"
-    );
+    tried.done(&format!(
+        "{kills} of {kills} servers ended by the signal, {cut} before the answer, {drafts} drafts seen"
+    ));
 }
 
 /// Requests that come before their model is loaded wait for it; then those beyond the queue are refused. Another client, which

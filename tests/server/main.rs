@@ -22,6 +22,7 @@ mod support {
     pub mod http;
     pub mod model;
     pub mod program;
+    pub mod tried;
     pub mod words;
 }
 

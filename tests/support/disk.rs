@@ -1,4 +1,5 @@
-//! A small disk mounted for one shell, to test full disks.
+//! A small disk mounted for one shell, to test full disks. Without one a test is skipped with a message, or fails if
+//! `BILAYER_REQUIRE_DISK=1` says that disks can be mounted.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -9,6 +10,9 @@ const NO_DISK: i32 = 99;
 
 /// Runs `script` in a shell with a new disk of a given size as folder `disk`, which contains the file `old`; `$0` is the
 /// program. Returns `None` if mounting is not permitted.
+///
+/// # Panics
+/// It is not permitted, and `BILAYER_REQUIRE_DISK=1`.
 pub fn with_disk(place: &Place, bytes: u64, script: &str) -> Option<Ran> {
     std::fs::create_dir_all(place.path().join("disk")).unwrap();
     let script = format!(
@@ -19,15 +23,20 @@ pub fn with_disk(place: &Place, bytes: u64, script: &str) -> Option<Ran> {
     let mut command = place.bare("unshare");
     let made = command.args(["-rm", "bash", "-c", "exit 0"]).status();
     if !made.is_ok_and(|status| status.success()) {
-        println!("skipped: no disk can be mounted here");
-        return None;
+        return no_disk("`unshare` fails");
     }
     let ran = ran(place.bare("unshare").args(["-rm", "bash", "-c", &script, program]));
     if ran.code == Some(NO_DISK) {
-        println!("skipped: no disk can be mounted here: {}", ran.err);
-        return None;
+        return no_disk(&ran.err);
     }
     Some(ran)
+}
+
+fn no_disk(why: &str) -> Option<Ran> {
+    let required = std::env::var("BILAYER_REQUIRE_DISK").is_ok_and(|value| value == "1");
+    assert!(!required, "no disk can be mounted, which BILAYER_REQUIRE_DISK=1 requires: {why}");
+    println!("skipped: no disk can be mounted here: {why}");
+    None
 }
 
 /// Checks that the program fails with `code` and one line that contains `part`, and that only the old file is on the disk.

@@ -52,7 +52,8 @@ impl<'m> Answer<'m> {
     /// The rest of the answer as one text, as the model wrote it.
     ///
     /// # Errors
-    /// A device failed, or no token is left to choose from.
+    /// A device failed; the model's file was truncated or changed in place; the model computed a value that is not finite; no
+    /// token is left to choose from.
     pub fn text(mut self) -> Result<String, Error> {
         self.rest()
     }

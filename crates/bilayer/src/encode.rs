@@ -211,7 +211,8 @@ impl Model {
     /// the context is run in windows.
     ///
     /// # Errors
-    /// The model is not an encoder with a head that labels tokens; [`Options::stride`] is not less than a window.
+    /// The model is not an encoder with a head that labels tokens; [`Options::stride`] is not less than a window;
+    /// [`Cancel`](crate::Cancel) ended it.
     ///
     /// ```no_run
     /// use bilayer::extract::Options;

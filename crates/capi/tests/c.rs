@@ -33,9 +33,12 @@ fn compiled(source: &str, folder: &Path) -> Option<PathBuf> {
     Some(program)
 }
 
+/// The demo model, relative to the crate.
+const DEMO: &str = "../cli/assets/demo.gguf";
+
 /// Runs a program with the library and the demo model.
 fn ran(mut command: Command, arguments: &[&str]) -> Output {
-    let demo = crate_folder().join("../cli/assets/demo.gguf");
+    let demo = crate_folder().join(DEMO);
     command.env("LD_LIBRARY_PATH", libraries()).arg(demo).args(arguments);
     command.output().unwrap()
 }
@@ -63,6 +66,25 @@ fn the_example_generates() {
         .unwrap();
     assert_eq!(missing.status.code(), Some(66));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("missing.gguf: no such file"));
+}
+
+/// The program of docs/c.md.
+#[test]
+fn the_program_of_the_guide_generates() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = std::fs::read_to_string(crate_folder().join("../../docs/c.md")).unwrap();
+    let blocks: Vec<&str> = page.split("```c\n").skip(1).collect();
+    let [block] = blocks[..] else { panic!("{} programs", blocks.len()) };
+    let source = folder.path().join("guide.c");
+    // A callback that needs not all that it is given.
+    let pragma = "#pragma GCC diagnostic ignored \"-Wunused-parameter\"\n";
+    std::fs::write(&source, pragma.to_owned() + block.split_once("```").unwrap().0).unwrap();
+    let Some(program) = compiled(source.to_str().unwrap(), folder.path()) else { return };
+    std::fs::copy(crate_folder().join(DEMO), folder.path().join("model.gguf")).unwrap();
+    let mut command = Command::new(program);
+    command.current_dir(folder.path());
+    let text = good(&ran(command, &[]));
+    assert!(text.len() > 20, "{text}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use crate::record::Record;
-use crate::{compare, output, target_folder, venv};
+use crate::{compare, output, target_folder, test_program, venv};
 
 mod causes;
 
@@ -167,6 +167,8 @@ pub fn run(args: &[String]) -> Result<()> {
 
 /// The other readers, and the folder of the files.
 struct Readers {
+    /// The program of the test that makes files and reads them.
+    test: String,
     folder: PathBuf,
     script: PathBuf,
     gguf: PathBuf,
@@ -180,15 +182,16 @@ impl Readers {
         let script = folder.join("peers.py");
         std::fs::write(&script, SCRIPT)?;
         let gguf = venv::ready(&folder.join("venv"), &[GGUF])?;
-        Ok(Readers { folder: folder.join("files"), script, gguf, llama: compare::llama_cpp()? })
+        let llama = compare::llama_cpp()?;
+        let test = test_program(&["--workspace"], "reliability")?;
+        Ok(Readers { test, folder: folder.join("files"), script, gguf, llama })
     }
 
     /// Makes files and asks all readers.
     fn compare(&self, first: usize, count: usize, seed: usize) -> Result<Vec<Mutant>> {
-        let mut test = Command::new("cargo");
-        test.args(["test", "--workspace", "--test", "reliability"]);
-        test.args(["changed_files_for_other_readers", "--"]);
-        test.args(["--ignored", "--nocapture"]).env("BILAYER_TEST_FOLDER", &self.folder);
+        let mut test = Command::new(&self.test);
+        test.args(["changed_files_for_other_readers", "--ignored", "--nocapture"]);
+        test.env("BILAYER_TEST_FOLDER", &self.folder);
         test.env("BILAYER_TEST_FIRST", first.to_string());
         test.env("BILAYER_TEST_MUTATIONS", count.to_string());
         let printed = output(test.env("BILAYER_TEST_SEED", seed.to_string()))?;

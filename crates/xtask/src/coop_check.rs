@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::debian::{Archive, LIBRARIES, driver_manifest};
 
@@ -37,7 +37,7 @@ pub fn run(args: &[String]) -> Result<()> {
         return crate::say(&format!("skipped: {reason}"));
     }
     for (package, test, filters) in TESTS {
-        let program = built(package, test)?;
+        let program = crate::test_program(&["--package", package], test)?;
         let libraries = folder.join(LIBRARIES);
         let mut tests = Command::new(libraries.join("ld-linux-x86-64.so.2"));
         tests.arg("--library-path").arg(&libraries).arg(program).arg("--nocapture");
@@ -71,17 +71,4 @@ fn ready(folder: &Path) -> Result<Result<(), String>> {
     }
     std::fs::write(file, driver_manifest(&driver))?;
     Ok(Ok(()))
-}
-
-/// Builds a test file; returns its program.
-fn built(package: &str, test: &str) -> Result<String> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["test", "--no-run", "--message-format", "json", "--package", package]);
-    let said = crate::output(command.args(["--test", test]))?;
-    let mut program = said.lines().filter_map(|line| {
-        let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        let is_test = message["target"]["name"] == test;
-        message["executable"].as_str().filter(|_| is_test).map(str::to_owned)
-    });
-    program.next_back().with_context(|| format!("cargo named no program of the test `{test}`"))
 }

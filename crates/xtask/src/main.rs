@@ -147,6 +147,19 @@ fn named_tests(command: &mut Command, names: &[&str]) -> Result<()> {
     }
 }
 
+/// Builds a file of tests of the packages that are `selected`; returns its program.
+fn test_program(selected: &[&str], test: &str) -> Result<String> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["test", "--no-run", "--message-format", "json"]).args(selected);
+    let said = output(command.args(["--test", test]))?;
+    let mut program = said.lines().filter_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        let is_test = message["target"]["name"] == test;
+        message["executable"].as_str().filter(|_| is_test).map(str::to_owned)
+    });
+    program.next_back().with_context(|| format!("cargo named no program of the test `{test}`"))
+}
+
 /// The names that no test has of which a test program's output tells.
 fn missing_tests<'n>(said: &str, names: &[&'n str]) -> Vec<&'n str> {
     let ran = |name: &&str| {
