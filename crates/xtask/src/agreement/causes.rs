@@ -78,6 +78,10 @@ pub const CAUSES: &[Cause] = &[
         "scores or a special token that the vocabulary needs are absent",
     ),
     refused(
+        "asks for a token at each text's",
+        "scores or a special token that the vocabulary needs are absent",
+    ),
+    refused(
         "the first is no token",
         "a merge of parts that are no tokens, which llama.cpp never applies",
     ),
