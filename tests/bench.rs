@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 
+use std::path::Path;
+
 use bilayer_engine::Model;
 use bilayer_engine::placement::Placing;
 use bilayer_engine::session::Overlap;
@@ -20,7 +22,7 @@ mod support {
     pub mod words;
 }
 
-use support::program::{Place, Ran};
+use support::program::{Place, Ran, ran};
 use support::words;
 
 /// llama-bench's JSON fields in its order, and what each value is: s, i, f, b for text, whole number, number, truth;
@@ -259,6 +261,34 @@ fn sequences_generate_together_and_are_counted_together() {
     let refused = place.run("bench -m model.gguf -np 300");
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(refused.err.contains("256 sequences"), "{refused:?}");
+    // A step generates one token of each; prompts run one after the other.
+    let refused = place.run("bench -m model.gguf -p 0 -n 2 -np 1,9 -ub 16,8 -r 1 -ngl 0");
+    let said = "parallel (-np) is 9; it must be at most the 8 tokens of a step (-ub)";
+    assert!(refused.code == Some(2) && refused.err.contains(said), "{refused:?}");
+    place.run("bench -m model.gguf -p 4 -n 0 -np 9 -ub 8 -r 1 -ngl 0 --no-probe").good();
+}
+
+/// Attention to a filled cache takes time; for several sequences nothing is predicted.
+#[test]
+fn tokens_are_predicted_at_the_depth_of_their_test() {
+    let place = Place::new();
+    place.run("synth --shape llama-8b --hollow 8b.gguf").good();
+    let machine = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/machines/rtx-4090.toml");
+    let line = "bench -m 8b.gguf -p 8 -n 2 -d 0,4096 -np 1,2 -r 1 -ngl all --no-compute --json";
+    let mut command = place.command(line);
+    let rows = rows(ran(command.arg("--simulate").arg(machine)));
+    for row in &rows {
+        let [generated, parallel, depth] =
+            ["n_gen", "n_parallel", "n_depth"].map(|name| row[name].as_u64().unwrap());
+        let predicted = row["predicted_token_ms"].as_f64();
+        if generated == 0 || parallel > 1 {
+            assert_eq!(predicted, None, "{row}");
+            continue;
+        }
+        let ms = number(row, "avg_ns") / 1e6 / generated as f64;
+        assert!((predicted.unwrap() / ms - 1.0).abs() < 0.02, "depth {depth}: {row}");
+    }
+    assert_eq!(rows.len(), 8);
 }
 
 #[test]

@@ -102,6 +102,77 @@ fn kept_text(path: &Path) -> String {
     String::from_utf8(std::fs::read(path).unwrap().split_off(8)).unwrap()
 }
 
+/// The predicted speed of a plan, tokens of a prompt per second, and what it is based on.
+fn prefill(plan: &Value) -> (f64, &str) {
+    let predicted = &plan["predicted"];
+    let ms = predicted["prefill_ms_per_token"].as_f64().unwrap();
+    (1e3 / ms, predicted["basis"].as_str().unwrap())
+}
+
+/// A session of small steps has times of its own.
+#[test]
+fn a_short_run_leaves_the_times_of_long_steps_alone() {
+    let place = Place::new();
+    place.run("synth --shape llama-8b --hollow 8b.gguf").good();
+    place.file("machine.toml", MACHINE);
+    let kept = place.path().join("kept");
+    let run = |line: &str| {
+        let mut command = place.command(line);
+        let on = ["-m", "8b.gguf", "--simulate", "machine.toml", "--json"];
+        ran(command.args(on).env("BILAYER_CACHE", &kept)).json()
+    };
+    let bench = |tokens: usize| {
+        let found = run(&format!("bench --no-compute -p {tokens} -n 0 -r 1"));
+        found[0]["avg_ns"].as_f64().unwrap() / 1e6
+    };
+    let plan = |flags: &str| run(&format!("plan {flags}"));
+    let before = plan("");
+    let short_ms = bench(16);
+    assert_eq!(plan(""), before, "times of steps of 16 tokens say nothing about 512");
+    let short = plan("-c 16");
+    let (tps, basis) = prefill(&short);
+    assert_eq!(basis, "measured", "a session as small uses them: {short}");
+    assert!((tps * short_ms / 16e3 - 1.0).abs() < 0.1, "{tps} tok/s, measured {short_ms} ms");
+    let long_ms = bench(512);
+    let long = plan("");
+    let (tps, basis) = prefill(&long);
+    assert_eq!(basis, "measured", "{long}");
+    assert!((tps * long_ms / 512e3 - 1.0).abs() < 0.1, "{tps} tok/s, measured {long_ms} ms");
+    assert_eq!(plan("-c 16"), short);
+}
+
+/// `plan --for` predicts the first token of short prompts, and of prompts whose weights are streamed.
+#[test]
+fn the_time_to_the_first_token_is_that_of_a_run() {
+    let place = Place::new();
+    place.file("machine.toml", MACHINE);
+    place.run("synth --shape llama-8b --hollow 8b.gguf").good();
+    place.run("synth --shape llama-70b --hollow 70b.gguf").good();
+    for (model, layers, tokens, slack) in [
+        ("8b.gguf", "all", 1, 0.1),
+        ("8b.gguf", "all", 16, 0.1),
+        ("8b.gguf", "all", 100, 0.2),
+        ("8b.gguf", "all", 512, 0.1),
+        ("8b.gguf", "all", 4096, 0.1),
+        ("70b.gguf", "40", 64, 0.1),
+        ("70b.gguf", "40", 700, 0.1),
+        ("70b.gguf", "40", 2048, 0.12),
+    ] {
+        let on = format!("-m {model} --simulate machine.toml --json -ngl {layers}");
+        let found = place.run(&format!("plan {on} -c {tokens} --for 3s --types Q4_K_M")).json();
+        let told = found["candidates"][0]["first_token_ms"].as_f64().unwrap();
+        let ran = place.run(&format!("bench {on} --no-compute -p {tokens} -n 0 -r 1")).json();
+        let ms = ran[0]["avg_ns"].as_f64().unwrap() / 1e6;
+        assert!((told / ms - 1.0).abs() < slack, "{on}: {tokens} tokens: {told} ms for {ms}");
+        let per_token = found["candidates"][0]["per_token_ms"].as_f64().unwrap();
+        assert!(told > 0.99 * per_token, "{told} ms, and {per_token} for a token");
+    }
+    // An encoder has no answers.
+    place.run("synth --shape minilm-l6 encoder.gguf").good();
+    let encoder = place.run("plan -m encoder.gguf --simulate machine.toml --for 20tok/s");
+    assert!(encoder.code == Some(2) && encoder.err.contains("generates no tokens"), "{encoder:?}");
+}
+
 /// Alone, the CPU is measured on request.
 #[test]
 fn times_are_measured_once_and_again_if_they_prove_wrong() {

@@ -697,6 +697,21 @@ fn evaluations_have_a_floor_and_a_page() {
     assert_fits(&chromium, &place, "page.html", 0);
 }
 
+/// As many answers are in the making as a step has tokens; without a floor the page names the best model.
+#[test]
+fn more_cases_are_answered_at_once_than_a_step_has_tokens() {
+    let place = Place::new();
+    place.file("model.gguf", words::tiny(bilayer_quant::Type::F32, 1));
+    place.file("other.gguf", words::tiny(bilayer_quant::Type::F32, 2));
+    let case = "{\"prompt\":\"abc\",\"max_tokens\":2,\"regex\":\"\"}\n";
+    place.file("many.jsonl", case.repeat(12));
+    let many = "many.jsonl -m model.gguf -m other.gguf -np 12 -ub 8 --html many.html";
+    let ran = place.run(&format!("evaluate --json -ngl 0 --data {many}")).good();
+    assert!(ran.err.contains("note: 12 cases were answered at once (-np)"), "{ran:?}");
+    assert_eq!(serde_json::from_str::<Value>(&ran.out).unwrap()["parallel"], 12);
+    assert!(read(place.path(), "many.html").contains("100.0 % of the cases pass with model"));
+}
+
 /// Similarity by an encoder of its own: the answer itself passes, another text has the cosine of `embed`.
 fn assert_similarity(place: &Place, answer: &str) {
     let case = "{\"prompt\":\"abc\",\"max_tokens\":6,";
@@ -744,6 +759,7 @@ fn tokens_have_a_price() {
     let counted =
         place.run(&format!("{cost} model.gguf --powercap power --energy-price 0.3")).json();
     assert_eq!(counted["prompt"]["watts"], 0.0);
+    assert_simulated_power(&place);
     // A counter that cannot be read: energy is left out, unless it is to be paid for.
     let locked = place.path().join("locked/intel-rapl:0");
     std::fs::create_dir_all(locked.join("energy_uj")).unwrap();
@@ -759,9 +775,75 @@ fn tokens_have_a_price() {
             "power is unknown: nowhere: no energy counters; give --watts",
         ),
         ("--against 1", "it must be two prices such as 0.15,0.60"),
+        ("--against 1,2", "--against takes a price of this machine"),
+        ("--lifetime 3", "--purchase <PRICE>"),
+        ("-np 9 -ub 8", "(-np) is 9; it must be at most the 8 tokens of a step (-ub)"),
+        ("-c 11", "-p and -n make 12 tokens, and the context (-c) has 11"),
         ("--utilization 0", "above 0 and at most 1"),
     ] {
         let ran = place.run(&format!("{cost} model.gguf {flags}"));
+        assert!(ran.code == Some(2) && ran.err.contains(reason), "{flags}: {ran:?}");
+    }
+}
+
+/// Counters of this machine say nothing of a simulated one; a power that is given is that of an evaluation without prices, too.
+fn assert_simulated_power(place: &Place) {
+    place.file("machine.toml", include_str!("../examples/machines/rtx-4090.toml"));
+    place.file("any.jsonl", "{\"prompt\":\"abc\",\"max_tokens\":2,\"regex\":\"\"}\n");
+    let evaluate = "evaluate --json -m model.gguf -ngl 0 --data any.jsonl";
+    let cost = "cost --json -p 8 -n 4 -r 1 -ngl 0 -m model.gguf --powercap power";
+    let watts = |line: &str| {
+        let found = place.run(line).json();
+        let part = if line.starts_with("cost") { &found["prompt"] } else { &found["models"][0] };
+        part["watts"].as_f64()
+    };
+    assert_eq!(watts(&format!("{evaluate} --powercap power")), Some(0.0));
+    assert_eq!(watts(&format!("{evaluate} --powercap power --watts 50")), Some(50.0));
+    assert_eq!(watts(&format!("{evaluate} --powercap power --simulate machine.toml")), None);
+    assert_eq!(watts(&format!("{cost} --simulate machine.toml")), None);
+    assert_eq!(watts(&format!("{cost} --simulate machine.toml --watts 70")), Some(70.0));
+    let ran = place.run(&format!("{cost} --simulate machine.toml --energy-price 1"));
+    let why = "power is unknown: the machine is simulated; give --watts";
+    assert!(ran.code == Some(2) && ran.err.contains(why), "{ran:?}");
+    let warned = place.run(&format!("{evaluate} --powercap nowhere")).good();
+    let why = "warning: energy is not counted: nowhere: no energy counters";
+    assert!(warned.err.contains(why), "{warned:?}");
+    assert!(!place.run(evaluate).good().err.contains("warning"));
+    // Answers that are not computed are not judged.
+    let blind = format!("{evaluate} --simulate machine.toml --no-compute");
+    let ran = place.run(&format!("{blind} --floor 0.1"));
+    assert!(ran.code == Some(2) && ran.err.contains("--no-compute"), "{ran:?}");
+    place.run(&blind).good();
+}
+
+/// A request costs the same, or less from the first one on, if the machine costs nothing.
+#[test]
+fn a_machine_that_costs_nothing_has_no_break_even() {
+    let place = Place::new();
+    place.file("model.gguf", words::tiny(bilayer_quant::Type::F32, 1));
+    let cost = "cost -p 8 -n 4 -r 1 -ngl 0 -m model.gguf --price-per-hour 0 --against";
+    let equal = place.run(&format!("{cost} 0,0")).good().out;
+    assert!(equal.contains("break-even: none; both cost the same"), "{equal}");
+    let less = place.run(&format!("{cost} 1,1")).good().out;
+    assert!(less.contains("break-even: this machine costs less from the first request"), "{less}");
+}
+
+/// The prompt and the tokens that are asked for are measured, or refused.
+#[test]
+fn a_profile_measures_what_is_asked_for() {
+    let place = Place::new();
+    let profile = "profile -r 1 -ngl 0 --json --out none";
+    let found = place.run(&format!("{profile} -p 400 -n 4 -ub 8")).json();
+    assert_eq!(found["prompt_tokens"], 400);
+    let sequences = found["curves"]["sequences"].as_array().unwrap();
+    let sequences: Vec<u64> =
+        sequences.iter().map(|at| at["sequences"].as_u64().unwrap()).collect();
+    assert_eq!(sequences, [1, 2, 4, 8], "a step has eight tokens");
+    for (flags, reason) in [
+        ("-p 4096 -n 4", "the sum of -p and -n is 4100; it must be below 512, the model's context"),
+        ("-p 60 -n 4 -c 64", "the sum of -p and -n is 64; it must be below 64, the context (-c)"),
+    ] {
+        let ran = place.run(&format!("{profile} {flags}"));
         assert!(ran.code == Some(2) && ran.err.contains(reason), "{flags}: {ran:?}");
     }
 }

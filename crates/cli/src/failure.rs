@@ -164,7 +164,7 @@ fn sentence(report: &str, command: &str) -> String {
 }
 
 /// Escapes control characters, since text from files and arguments may contain them.
-fn one_line(line: &str) -> String {
+pub fn one_line(line: &str) -> String {
     line.chars().fold(String::with_capacity(line.len()), |mut safe, c| {
         if c.is_control() {
             safe.extend(c.escape_default());

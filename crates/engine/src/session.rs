@@ -2,7 +2,7 @@
 
 use bilayer_graph::{Backend, Kernel, Limits, PageCopy, Value};
 use bilayer_quant::first_not_finite;
-use bilayer_scheduler::{Plan, Times};
+use bilayer_scheduler::{Budget, Growth, Plan, Times};
 
 use crate::times::{self, Decoding};
 use crate::{Error, Model};
@@ -335,6 +335,13 @@ impl Session {
     /// Times of the model's parts on the session's devices, if known.
     pub fn times(&self) -> Option<&Times> {
         self.timing.as_ref().map(|timing| &timing.times)
+    }
+
+    /// Predicted milliseconds of a token behind `tokens` others in its sequence; `None` without a prediction.
+    pub fn predicted_ms(&self, tokens: usize) -> Option<f64> {
+        let machine = prepare::machine(&self.pipeline.backends);
+        let budget = Budget::of(&self.limits);
+        Growth::new(&self.graph, &machine, &budget, &self.plan).decode_ms(tokens)
     }
 
     /// Compares the measured times of single-token steps with the prediction. If they differ widely, the stored times

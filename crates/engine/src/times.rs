@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use bilayer_graph::{Backend, Error as DeviceError, Graph, Holding, Limits, Weight};
-use bilayer_scheduler::{Basis, DeviceTimes, Times};
+use bilayer_scheduler::{Basis, DeviceTimes, Times, timed_tokens};
 use bilayer_text::hash::fnv;
 
 use crate::kept::Kept;
@@ -27,7 +27,7 @@ pub struct Subject<'a> {
     pub model: &'a Model,
     /// Its graph.
     pub graph: &'a Graph,
-    /// The session's limits: cache types, fusion.
+    /// The session's limits: tokens of a step, cache types, fusion.
     pub limits: Limits,
 }
 
@@ -91,16 +91,17 @@ impl Subject<'_> {
         times.fit(self.graph.layers() as usize, devices).then_some(times)
     }
 
-    /// The name of the file: hardware, drivers, this build, threads, and the model's shapes and types.
+    /// The name of the file: hardware, drivers, this build, threads, the size of the largest step that is measured, and the
+    /// model's shapes and types. Times of small steps are never those of a session with larger ones.
     pub(crate) fn name<'f>(&self, facts: impl Iterator<Item = &'f bilayer_graph::Facts>) -> String {
         let mut key = format!("{} {}", env!("CARGO_PKG_VERSION"), build());
         for facts in facts {
             let (identity, threads) = (&facts.identity, facts.threads);
             key += &format!("|{identity} {threads} {}", facts.name);
         }
-        let Limits { key_type, value_type, hadamard_keys, fuse, .. } = self.limits;
+        let Limits { tokens, key_type, value_type, hadamard_keys, fuse, .. } = self.limits;
         let hadamard = if hadamard_keys { " hadamard" } else { "" };
-        key += &format!("|{key_type}{hadamard} {value_type} {fuse}");
+        key += &format!("|{key_type}{hadamard} {value_type} {fuse} {}", timed_tokens(tokens));
         for Weight { ty, rows, cols, layer, .. } in &self.graph.weights {
             key += &format!("|{ty} {rows} {cols} {layer:?}");
         }

@@ -62,6 +62,22 @@ impl Test {
     pub fn context(&self) -> usize {
         self.depth + self.prompt + self.generate
     }
+
+    /// Checks that a step of up to `step_tokens` generates a token of each sequence.
+    ///
+    /// # Errors
+    /// It has room for fewer.
+    pub fn check(&self, step_tokens: usize) -> Result<(), Error> {
+        if self.generate == 0 || self.parallel <= step_tokens {
+            return Ok(());
+        }
+        let expected = format!(
+            "at most the {step_tokens} tokens of a step (-ub), which has one of each sequence; use a smaller -np or a \
+             larger -ub"
+        );
+        let (name, found) = ("parallel (-np)", self.parallel.to_string());
+        Err(bilayer_engine::Error::Setting { name, found, expected }.into())
+    }
 }
 
 impl fmt::Display for Test {
@@ -183,7 +199,8 @@ impl Bench {
     /// If [`Bench::ready`] has not succeeded before, or with less context.
     ///
     /// # Errors
-    /// Those of [`Session::step`]; a GPU that failed meanwhile, since the times then cover two placements.
+    /// More sequences that generate than tokens of a step; those of [`Session::step`]; a GPU that failed meanwhile, since
+    /// the times then cover two placements.
     pub fn run(
         &mut self,
         test: Test,
@@ -194,6 +211,7 @@ impl Bench {
         let live = self.live.as_mut().expect("a session was made ready");
         assert!(test.context() <= live.session.context(), "the setup's context holds the test");
         assert!((1..=live.setup.parallel).contains(&test.parallel), "the setup's sequences");
+        test.check(live.session.limits().tokens)?;
         let weights = self.model.file().maps().max_by_key(|map| map.len());
         let weights = weights.map_or(&[][..], |map| map);
         let run = Running { live, weights, test, method, cancel };
@@ -473,6 +491,20 @@ impl Running<'_> {
 #[cfg(test)]
 mod tests {
     use super::Test;
+
+    #[test]
+    fn a_step_has_a_token_of_each_sequence_that_generates() {
+        let of = |prompt, generate, parallel| Test { prompt, generate, depth: 0, parallel };
+        assert!(of(0, 2, 16).check(16).is_ok());
+        assert!(of(4, 0, 64).check(16).is_ok(), "prompts run one after the other");
+        let error = of(0, 2, 17).check(16).expect_err("too many");
+        let text = error.to_string();
+        assert!(
+            text.contains("-np) is 17; it must be at most the 16 tokens of a step (-ub)"),
+            "{text}"
+        );
+        assert_eq!(error.exit_code(), bilayer_engine::Exit::Usage);
+    }
 
     #[test]
     fn tests_are_called_as_llama_bench_calls_them() {

@@ -88,25 +88,54 @@ pub struct BreakEven {
     pub utilization: Option<f64>,
 }
 
+impl BreakEven {
+    /// Whether a request costs as much on the machine as by the offer, however many there are: the machine itself is free.
+    pub fn is_equal(&self) -> bool {
+        self.requests_day.is_none() && self.own_request <= self.offered_request
+    }
+}
+
 impl Workload {
     /// Seconds of work per request; of sequences that run together, each one's share.
     pub fn seconds(&self) -> f64 {
-        let part = |tokens: usize, tps: f64| if tokens == 0 { 0.0 } else { tokens as f64 / tps };
-        part(self.prompt, self.prompt_tps) + part(self.generated, self.generated_tps)
+        self.parts().iter().sum()
     }
 
-    /// Compares the machine with an offer.
-    pub fn break_even(&self, rates: &Rates, offer: &TokenPrices) -> BreakEven {
+    /// Seconds of work for a request's prompt and for its answer.
+    fn parts(&self) -> [f64; 2] {
+        let part = |tokens: usize, tps: f64| if tokens == 0 { 0.0 } else { tokens as f64 / tps };
+        [part(self.prompt, self.prompt_tps), part(self.generated, self.generated_tps)]
+    }
+
+    /// Price of the energy of a request, at the rates while prompts run and while answers are generated.
+    fn energy(&self, rates: &[Rates; 2]) -> f64 {
+        let parts = rates.iter().zip(self.parts());
+        parts.map(|(rates, seconds)| rates.energy_hour() / 3600.0 * seconds).sum()
+    }
+
+    /// Price of an hour of such requests, and the part of it that is energy; the rates are those of prompts and of answers.
+    pub fn hour(&self, rates: &[Rates; 2]) -> (f64, f64) {
+        let energy = self.energy(rates) * 3600.0 / self.seconds();
+        (rates[0].machine_hour / rates[0].utilization + energy, energy)
+    }
+
+    /// Price of a request, at the rates while prompts run and while answers are generated.
+    pub fn price(&self, rates: &[Rates; 2]) -> f64 {
+        self.hour(rates).0 / 3600.0 * self.seconds()
+    }
+
+    /// Compares the machine with an offer; the rates are those while prompts run and while answers are generated.
+    pub fn break_even(&self, rates: &[Rates; 2], offer: &TokenPrices) -> BreakEven {
         let seconds = self.seconds();
         let offered_request =
             (self.prompt as f64 * offer.prompt + self.generated as f64 * offer.generated) / MILLION;
         let capacity_day = 86400.0 / seconds;
         // The machine's price is paid in any case; a request adds energy and saves the offer's price.
-        let saved = offered_request - rates.energy_hour() / 3600.0 * seconds;
-        let needed = 24.0 * rates.machine_hour / saved;
+        let saved = offered_request - self.energy(rates);
+        let needed = 24.0 * rates[0].machine_hour / saved;
         let requests_day = (saved > 0.0 && needed <= capacity_day).then_some(needed);
         BreakEven {
-            own_request: rates.hour() / 3600.0 * seconds,
+            own_request: self.price(rates),
             offered_request,
             capacity_day,
             requests_day,
@@ -133,6 +162,28 @@ mod tests {
     }
 
     #[test]
+    fn prompts_and_answers_have_their_own_power() {
+        let of = |watts: f64| Rates {
+            machine_hour: 0.36,
+            utilization: 0.5,
+            watts: Some(watts),
+            energy_kwh: 1.0,
+        };
+        // Three seconds at 400 W, and one at 100 W: 1300 J, or 325 W on average.
+        let workload =
+            Workload { prompt: 300, generated: 10, prompt_tps: 100.0, generated_tps: 10.0 };
+        let rates = [of(400.0), of(100.0)];
+        let (hour, energy) = workload.hour(&rates);
+        assert!((energy - 0.325).abs() < 1e-12 && (hour - 1.045).abs() < 1e-12, "{hour} {energy}");
+        assert!((workload.price(&rates) - 1.045 / 900.0).abs() < 1e-12);
+        let offer = TokenPrices { prompt: 10.0, generated: 10.0 };
+        let found = workload.break_even(&rates, &offer);
+        assert!((found.own_request - workload.price(&rates)).abs() < 1e-12);
+        let saved = 0.0031 - 0.325 / 900.0;
+        assert!((found.requests_day.expect("reached") - 24.0 * 0.36 / saved).abs() < 1e-6);
+    }
+
+    #[test]
     fn a_machine_breaks_even_at_a_number_of_requests_or_never() {
         let rates =
             Rates { machine_hour: 0.1, utilization: 1.0, watts: Some(360.0), energy_kwh: 1.0 };
@@ -140,7 +191,8 @@ mod tests {
             Workload { prompt: 100, generated: 10, prompt_tps: 100.0, generated_tps: 10.0 };
         // Two seconds of work: energy of 0.0002; the offer asks 0.0022.
         let offer = TokenPrices { prompt: 2.0, generated: 200.0 };
-        let found = workload.break_even(&rates, &offer);
+        let alike = [rates; 2];
+        let found = workload.break_even(&alike, &offer);
         assert!((found.offered_request - 0.0022).abs() < 1e-12);
         assert!((found.requests_day.expect("reached") - 2.4 / 0.002).abs() < 1e-6);
         assert!((found.utilization.expect("reached") - 1200.0 / 43200.0).abs() < 1e-9);
@@ -149,7 +201,14 @@ mod tests {
         let own = 24.0 * rates.machine_hour + requests * 2.0 * rates.energy_hour() / 3600.0;
         assert!((own - requests * found.offered_request).abs() < 1e-9);
         let cheap = TokenPrices { prompt: 0.01, generated: 0.02 };
-        assert_eq!(workload.break_even(&rates, &cheap).requests_day, None);
+        let never = workload.break_even(&alike, &cheap);
+        assert!(never.requests_day.is_none() && !never.is_equal());
+        // A machine that costs nothing: from the first request on, never, or no difference.
+        let free = Rates { machine_hour: 0.0, energy_kwh: 0.0, ..rates };
+        let nothing = TokenPrices { prompt: 0.0, generated: 0.0 };
+        assert_eq!(workload.break_even(&[free; 2], &offer).requests_day, Some(0.0));
+        assert!(workload.break_even(&[free; 2], &nothing).is_equal());
+        assert!(!workload.break_even(&alike, &nothing).is_equal());
         let empty = Workload { generated: 0, generated_tps: 0.0, ..workload };
         assert_eq!(empty.seconds(), 1.0);
     }

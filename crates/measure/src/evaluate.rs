@@ -16,6 +16,7 @@ use crate::power::Meter;
 mod cases;
 mod judge;
 mod run;
+mod unique;
 
 pub use cases::{ANSWER_TOKENS, AT_LEAST, Case, Expected, Question, parse};
 pub use judge::Verdict;
@@ -121,6 +122,9 @@ pub struct Evaluated {
     pub case_ms: Option<[f64; 2]>,
     /// Energy of the run, joules, if it was measured.
     pub joules: Option<f64>,
+    /// Whether the model is an encoder, which generates no tokens.
+    #[serde(skip)]
+    pub is_encoder: bool,
 }
 
 impl Evaluated {
@@ -131,8 +135,7 @@ impl Evaluated {
 
     /// Generated tokens per second, the time of prompts included; of an encoder, tokens read per second.
     pub fn tokens_per_second(&self) -> f64 {
-        let tokens =
-            if self.generated_tokens > 0 { self.generated_tokens } else { self.prompt_tokens };
+        let tokens = if self.is_encoder { self.prompt_tokens } else { self.generated_tokens };
         tokens as f64 / self.seconds
     }
 }
@@ -249,13 +252,33 @@ impl Evaluated {
             placement,
             outcomes,
             joules,
+            is_encoder: false,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{interval, percentiles};
+    use super::{Evaluated, Outcome, interval, percentiles};
+
+    #[test]
+    fn the_speed_of_a_decoder_is_that_of_its_answers() {
+        let empty = Outcome {
+            line: 1,
+            id: None,
+            answer: String::new(),
+            passed: true,
+            score: 1.0,
+            note: None,
+            prompt_tokens: 30,
+            generated_tokens: 0,
+            first_token_ms: None,
+            ms: Some(1.0),
+        };
+        let decoder = Evaluated::of(vec![empty], String::new(), 2.0, None);
+        assert_eq!(decoder.tokens_per_second(), 0.0);
+        assert_eq!(Evaluated { is_encoder: true, ..decoder }.tokens_per_second(), 15.0);
+    }
 
     #[test]
     fn shares_have_intervals_and_times_percentiles() {

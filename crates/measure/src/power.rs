@@ -5,9 +5,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 /// Where Linux has the counters.
 pub const POWERCAP: &str = "/sys/class/powercap";
+
+/// How often counters are read while work is in progress: the counter of a busy machine begins again after about a minute.
+const READ_EVERY: Duration = Duration::from_secs(10);
 
 /// Why energy cannot be measured.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +39,21 @@ pub enum Error {
         path: PathBuf,
         /// What it has.
         found: String,
+    },
+    /// A counter has fallen by more than its range.
+    #[error(
+        "{}: the counter fell from {before} to {now} microjoules, and its range is {max_uj}",
+        path.display()
+    )]
+    Fallen {
+        /// The counter.
+        path: PathBuf,
+        /// At the reading before.
+        before: u64,
+        /// Now.
+        now: u64,
+        /// Where it is said to begin again.
+        max_uj: u64,
     },
 }
 
@@ -83,16 +104,54 @@ impl Meter {
     /// machine may have begun again twice.
     ///
     /// # Errors
-    /// A counter can no longer be read.
+    /// A counter can no longer be read, or is below the last reading although it has not reached the end of its range.
     pub fn joules(&mut self) -> Result<f64, Error> {
         let mut sum = 0.0;
         for domain in &mut self.domains {
-            let now = number(&domain.path.join("energy_uj"))?;
-            let wrapped = if now < domain.uj { domain.max_uj } else { 0 };
-            sum += (now + wrapped - domain.uj) as f64 / 1e6;
-            domain.uj = now;
+            let path = domain.path.join("energy_uj");
+            let now = number(&path)?;
+            let before = std::mem::replace(&mut domain.uj, now);
+            let fallen = || domain.max_uj.checked_sub(before)?.checked_add(now);
+            let uj = now.checked_sub(before).or_else(fallen);
+            let max_uj = domain.max_uj;
+            sum += uj.ok_or(Error::Fallen { path, before, now, max_uj })? as f64 / 1e6;
         }
         Ok(sum)
+    }
+
+    /// Does some work, and counts the joules meanwhile: a thread reads the counters often enough. `None` if one of them could
+    /// not be read.
+    pub fn during<T>(&mut self, work: impl FnOnce() -> T) -> (T, Option<f64>) {
+        self.during_every(READ_EVERY, work)
+    }
+
+    fn during_every<T>(&mut self, every: Duration, work: impl FnOnce() -> T) -> (T, Option<f64>) {
+        thread::scope(|scope| {
+            let (working, ended) = mpsc::channel::<()>();
+            let mut joules = self.joules().ok().map(|_| 0.0);
+            let read = move || {
+                loop {
+                    let ended = ended.recv_timeout(every) != Err(mpsc::RecvTimeoutError::Timeout);
+                    joules = joules.zip(self.joules().ok()).map(|(sum, more)| sum + more);
+                    if ended {
+                        return joules;
+                    }
+                }
+            };
+            let builder = thread::Builder::new().name("bilayer energy".to_owned());
+            let reader = builder.spawn_scoped(scope, read).ok();
+            let done = work();
+            drop(working);
+            (done, reader.and_then(|reader| reader.join().ok()).flatten())
+        })
+    }
+}
+
+/// Does some work, and counts the joules meanwhile if there is a meter.
+pub(crate) fn metered<T>(meter: Option<&mut Meter>, work: impl FnOnce() -> T) -> (T, Option<f64>) {
+    match meter {
+        Some(meter) => meter.during(work),
+        None => (work(), None),
     }
 }
 
@@ -114,6 +173,50 @@ mod tests {
         {
             fs::write(path.join(file), text).expect("a file");
         }
+    }
+
+    #[test]
+    fn counters_that_begin_again_during_the_work_are_counted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path();
+        domain(folder, "intel-rapl:0", "package-0\n", "900000\n");
+        let mut meter = Meter::start(folder).expect("a meter");
+        let counter = folder.join("intel-rapl:0/energy_uj");
+        let become_next = |uj: &str| {
+            // A reader sees the one text or the other.
+            fs::write(folder.join("next"), uj).expect("a file");
+            fs::rename(folder.join("next"), &counter).expect("a file");
+            thread::sleep(Duration::from_millis(400));
+        };
+        // 0.9 J to 0.4 J and to 0.1 J are two turns of 1 J.
+        let (done, joules) = meter.during_every(Duration::from_millis(2), || {
+            ["400000", "100000"].into_iter().for_each(become_next);
+            "done"
+        });
+        let joules = joules.expect("energy");
+        assert!(done == "done" && (joules - 1.2).abs() < 1e-9, "{joules}");
+        // What was before the work is not counted; without a counter nothing is known.
+        become_next("300000");
+        assert_eq!(meter.during(|| ()), ((), Some(0.0)));
+        let lost = meter.during(|| fs::remove_file(&counter).expect("removed"));
+        assert_eq!(lost, ((), None));
+        assert_eq!(meter.during(|| 7), (7, None));
+        assert_eq!(metered(None, || 7), (7, None));
+    }
+
+    #[test]
+    fn a_counter_that_falls_within_its_range_says_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        domain(folder.path(), "intel-rapl:0", "package-0\n", "5000000\n");
+        let mut meter = Meter::start(folder.path()).expect("a meter");
+        domain(folder.path(), "intel-rapl:0", "package-0\n", "4000000\n");
+        let error = meter.joules().expect_err("above its range").to_string();
+        assert!(
+            error.contains("fell from 5000000 to 4000000 microjoules, and its range is 1000000"),
+            "{error}"
+        );
+        domain(folder.path(), "intel-rapl:0", "package-0\n", "4500000\n");
+        assert!((meter.joules().expect("energy") - 0.5).abs() < 1e-9, "it goes on from there");
     }
 
     #[test]

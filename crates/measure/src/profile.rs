@@ -4,10 +4,12 @@ use bilayer_scheduler::{ANSWER_TOKENS, PROMPT_TOKENS};
 use serde::{Deserialize, Deserializer, Serialize};
 
 mod curves;
+mod options;
 mod take;
 
 pub use curves::{AtSequences, AtThreads, Curves};
-pub use take::{Options, Taken, take};
+pub use options::Options;
+pub use take::{Taken, take};
 
 /// Relative slack within which a time counts as equal to the best: below it two medians on one machine cannot be
 /// distinguished.

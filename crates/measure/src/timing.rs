@@ -14,7 +14,7 @@ use bilayer_graph::{
     SharedBytes, Span, StateSpan, Step, Weight,
 };
 use bilayer_scheduler::{
-    BATCH_TOKENS, Cost, DeviceTimes, PROMPT_TOKENS, Placement, PlannedSegment, cut,
+    BATCH_TOKENS, Cost, DeviceTimes, PROMPT_TOKENS, Placement, PlannedSegment, cut, timed_tokens,
 };
 
 mod upload;
@@ -49,7 +49,7 @@ pub fn device(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<Device
     let held = sums(graph, |node| graph.matrix_bytes(node, usize::MAX));
     let layers = stretch(&bytes, &held, end);
     let parts = [&[][..], &layers[..1], &layers].map(|part| segments(graph, part, end));
-    let most = subject.limits.tokens.min(PROMPT_TOKENS);
+    let most = timed_tokens(subject.limits.tokens);
     let pages = (POSITION + most.max(BATCH_TOKENS)).div_ceil(PAGE_TOKENS) + 1;
     let limits = Limits {
         tokens: most.max(BATCH_TOKENS),

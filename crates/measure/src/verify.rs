@@ -128,6 +128,16 @@ impl Report {
     pub fn first_bad(&self) -> Option<&OpError> {
         self.ops.iter().find(|op| !op.is_good())
     }
+
+    /// Whether all of the second backend's rows are numbers. They come from fused ops, which are not compared one by one.
+    pub fn is_finite(&self) -> bool {
+        self.found.iter().all(|value| value.is_finite())
+    }
+
+    /// Whether every op is within its bound and every row is finite.
+    pub fn is_good(&self) -> bool {
+        self.first_bad().is_none() && self.is_finite()
+    }
 }
 
 /// Runs the tokens on both backends. `progress` receives the number of finished ops and their total.
@@ -429,6 +439,24 @@ fn best(row: &[f32]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn results_that_are_not_finite_are_not_good() {
+        let op = |nmse| OpError { layer: None, op: String::new(), nmse, bound: FLOAT_BOUND };
+        let of = |nmse, value| Report {
+            ops: vec![op(nmse)],
+            nmse: 0.0,
+            ends: Ends::Logits { kl: 0.0, top1: 1.0 },
+            found: vec![0.0, value],
+            width: 2,
+        };
+        assert!(of(0.0, 1.0).is_good());
+        for value in [f32::NAN, f32::INFINITY] {
+            let report = of(0.0, value);
+            assert!(report.first_bad().is_none() && !report.is_good(), "{value}");
+        }
+        assert!(!of(1.0, 1.0).is_good());
+    }
 
     #[test]
     fn rounding_depends_on_the_peaks_of_runs() {

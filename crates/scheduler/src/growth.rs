@@ -2,12 +2,13 @@
 //!
 //! **The idea.** Predictions hold for a short context and a prompt of [`PROMPT_TOKENS`]. What grows with the context is
 //! attention: in decode the keys and values that are read, in prefill its operations, which take the time per operation that
-//! the predicted prompt takes. Both are added.
+//! the predicted prompt takes. Both are added. A shorter prompt is interpolated between the steps whose times are known, and
+//! one that is streamed is predicted by its passes, each of which copies the weights once.
 
 use bilayer_graph::{Graph, Node, Op, Window};
 
-use crate::times::PROMPT_TOKENS;
-use crate::{Budget, Machine, Plan};
+use crate::times::{PROMPT_TOKENS, overlaps};
+use crate::{Budget, Machine, Plan, Predicted};
 
 /// How a plan's times grow with the context.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,22 +47,64 @@ impl<'p> Growth<'p> {
         Some(predicted.decode_ms + cache)
     }
 
-    /// Milliseconds of a prompt of `tokens`; `None` without a prediction.
+    /// Milliseconds of a prompt of `tokens`, at least those of one token; `None` without a prediction.
     pub fn prompt_ms(&self, tokens: usize) -> Option<f64> {
-        let per_token = self.plan.predicted.as_ref()?.prefill_ms_per_token?;
-        let (mut matrices, mut usual, mut attention) = (0.0, 0.0, 0.0);
+        let predicted = self.plan.predicted.as_ref()?;
+        let (ms, token_ms) = match self.streamed_ms(tokens) {
+            Some(streamed) => streamed,
+            None => {
+                let token_ms = self.plain_token_ms(predicted)?;
+                (
+                    predicted.prompt_ms(tokens, token_ms, self.piece_ms(predicted), self.budget),
+                    token_ms,
+                )
+            }
+        };
+        let attention_ms = tokens as f64 * token_ms * self.attention(tokens);
+        Some((ms + attention_ms).max(predicted.decode_ms))
+    }
+
+    /// Milliseconds of a prompt whose weights are streamed, without the attention of a longer one than [`PROMPT_TOKENS`],
+    /// and those in which a token is computed; `None` if it is not streamed, or too little is known.
+    fn streamed_ms(&self, tokens: usize) -> Option<(f64, f64)> {
+        let streaming = self.plan.streaming.as_ref().filter(|streaming| streaming.takes(tokens))?;
+        let times = self.machine.times.as_ref()?;
+        times.streamed_ms(self.graph, streaming, self.budget, tokens)
+    }
+
+    /// Milliseconds per token of a prompt of [`PROMPT_TOKENS`] without streaming.
+    fn plain_token_ms(&self, predicted: &Predicted) -> Option<f64> {
+        let streaming = self.plan.streaming.as_ref();
+        let without = streaming.and_then(|streaming| streaming.without_ms_per_token);
+        without.or(predicted.prefill_ms_per_token)
+    }
+
+    /// Milliseconds per token of a micro-batch of a prompt; `None` if unknown, or if devices share it.
+    fn piece_ms(&self, predicted: &Predicted) -> Option<f64> {
+        match overlaps(self.graph, &self.plan.segments) {
+            true => None,
+            false if !self.graph.splits.is_empty() => predicted.prefill_ms_per_token,
+            false => predicted.costs.iter().map(|cost| cost.prefill_ms).sum(),
+        }
+    }
+
+    /// What the attention of a prompt adds to its operations, as a share of those of one of [`PROMPT_TOKENS`]; 0 for a
+    /// shorter one.
+    fn attention(&self, tokens: usize) -> f64 {
+        let (mut usual, mut more) = (0.0, 0.0);
         for (number, node) in self.graph.nodes.iter().enumerate() {
             let weights = node.op.matrices().iter().map(|&id| self.graph.weight(id));
             let weights: f64 = weights.map(|w| w.rows as f64 * w.cols as f64).sum();
-            matrices += 2.0 * weights * self.graph.share(number, 1);
+            usual += 2.0 * weights * self.graph.share(number, 1);
             if let Op::Attend(attend) = &node.op {
                 // A token sees half of the prompt on average.
                 let ops = 2.0 * (attend.heads * (attend.head_dim + attend.value_dim())) as f64;
-                usual += ops * seen(attend.window, PROMPT_TOKENS as f64 / 2.0);
-                attention += ops * seen(attend.window, tokens as f64 / 2.0);
+                let seen = |tokens: usize| seen(attend.window, tokens as f64 / 2.0);
+                usual += ops * seen(PROMPT_TOKENS);
+                more += ops * (seen(tokens) - seen(PROMPT_TOKENS)).max(0.0);
             }
         }
-        Some(per_token * tokens as f64 * (matrices + attention) / (matrices + usual))
+        more / usual
     }
 }
 

@@ -65,5 +65,5 @@ pub use stream::{
 };
 pub use times::{
     ANSWER_TOKENS, BATCH_TOKENS, Basis, Cost, Demand, DeviceTimes, Groups, PROMPT_TOKENS,
-    Predicted, Times, Upload, overlaps,
+    Predicted, Times, Upload, overlaps, timed_tokens,
 };

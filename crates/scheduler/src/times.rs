@@ -24,6 +24,12 @@ pub const ANSWER_TOKENS: usize = 128;
 /// Size of the small batch, between one token and a prompt.
 pub const BATCH_TOKENS: usize = 8;
 
+/// Tokens of the largest step that is measured for sessions whose steps have up to `step_tokens`: a power of two of at most
+/// [`PROMPT_TOKENS`], so that few sizes are measured.
+pub fn timed_tokens(step_tokens: usize) -> usize {
+    1 << step_tokens.clamp(1, PROMPT_TOKENS).ilog2()
+}
+
 /// The basis of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -83,10 +83,20 @@ pub fn machine(text: &str) -> Result<Machine, Error> {
     described(text).map(|described| described.machine)
 }
 
+/// What is wrong with a text, in one line, with the number of the line if it is known.
+fn problem(error: &toml::de::Error, text: &str) -> String {
+    let message = error.message().lines().collect::<Vec<_>>().join(", ");
+    let before = error.span().and_then(|span| text.get(..span.start));
+    match before {
+        Some(before) => format!("line {}: {message}", before.matches('\n').count() + 1),
+        None => message,
+    }
+}
+
 /// Reads a whole description.
 pub(crate) fn described(text: &str) -> Result<Described, Error> {
     let tables: Tables =
-        toml::from_str(text).map_err(|error| Error::Description(error.to_string()))?;
+        toml::from_str(text).map_err(|error| Error::Description(problem(&error, text)))?;
     let gpus = match tables.gpu {
         None => Vec::new(),
         Some(toml::Value::Array(gpus)) => gpus,
@@ -98,8 +108,9 @@ pub(crate) fn described(text: &str) -> Result<Described, Error> {
     let mut devices = vec![device("cpu", tables.cpu, Facts::host)?];
     let mut faults = vec![Faults::default()];
     for gpu in gpus {
-        let gpu: Table =
-            gpu.try_into().map_err(|error| Error::Description(format!("gpu: {error}")))?;
+        let gpu: Table = gpu
+            .try_into()
+            .map_err(|error| Error::Description(format!("gpu: {}", problem(&error, text))))?;
         if let Some((key, _)) = gpu.faults().into_iter().find(|(_, at)| *at == Some(0)) {
             return Err(Error::Description(format!("gpu.{key} must be more than 0")));
         }

@@ -1,6 +1,6 @@
 //! Flags of prices, and of `cost`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bilayer_measure::cost::{Rates, TokenPrices};
 use bilayer_measure::power::POWERCAP;
@@ -20,6 +20,7 @@ pub struct PriceArgs {
     pub purchase: Option<f64>,
     /// Years for which a bought machine is used
     #[arg(long, value_name = "YEARS", default_value = "4", value_parser = positive)]
+    #[arg(requires = "purchase")]
     pub lifetime: f64,
     /// Share of the time in which the machine works: its price is paid for all hours
     #[arg(long, value_name = "SHARE", default_value = "1", value_parser = share)]
@@ -30,9 +31,9 @@ pub struct PriceArgs {
     /// Power of the machine at work, in place of a measurement
     #[arg(long, value_name = "WATTS", value_parser = positive)]
     pub watts: Option<f64>,
-    /// Folder of the energy counters (RAPL)
-    #[arg(long, value_name = "DIR", default_value = POWERCAP)]
-    pub powercap: PathBuf,
+    /// Folder of the energy counters (RAPL) [default: /sys/class/powercap]
+    #[arg(long, value_name = "DIR")]
+    pub powercap: Option<PathBuf>,
     /// Name of the currency, for the output
     #[arg(long, value_name = "NAME", default_value = "USD")]
     pub currency: String,
@@ -42,6 +43,11 @@ impl PriceArgs {
     /// Whether any price is given.
     pub fn is_given(&self) -> bool {
         self.price_per_hour.or(self.purchase).or(self.energy_price).is_some()
+    }
+
+    /// The folder of the energy counters.
+    pub fn powercap(&self) -> &Path {
+        self.powercap.as_deref().unwrap_or(Path::new(POWERCAP))
     }
 
     /// The rates at a measured power, watts.

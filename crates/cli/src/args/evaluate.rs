@@ -21,7 +21,7 @@ pub struct Evaluate {
     #[arg(long, value_name = "FILE")]
     pub data: PathBuf,
     /// Share of cases that must pass, such as 0.9
-    #[arg(long, value_name = "SHARE", value_parser = share)]
+    #[arg(long, value_name = "SHARE", value_parser = share, conflicts_with = "no_compute")]
     pub floor: Option<f64>,
     /// Encoder that compares answers with `similar`
     #[arg(long, value_name = "PATH")]

@@ -14,6 +14,7 @@ pub struct Perplexity {
     pub file: Option<PathBuf>,
     /// Most windows to score [default: the whole text]
     #[arg(long, value_name = "N", env = "LLAMA_ARG_CHUNKS", allow_negative_numbers = true)]
+    #[arg(value_parser = chunks)]
     pub chunks: Option<i64>,
     /// Write the logits in llama.cpp's format, for --kl of another model
     #[arg(long, value_name = "FILE", aliases = ["kl-divergence-base", "save-all-logits"])]
@@ -52,6 +53,7 @@ pub struct Imatrix {
     pub in_file: Vec<PathBuf>,
     /// Most windows to run [default: the whole text]
     #[arg(long, value_name = "N", env = "LLAMA_ARG_CHUNKS", allow_negative_numbers = true)]
+    #[arg(value_parser = chunks)]
     pub chunks: Option<i64>,
     /// Windows to skip at the beginning of the text, such as those of an earlier run
     #[arg(long, value_name = "N", alias = "chunk", default_value_t = 0)]
@@ -67,4 +69,10 @@ pub struct Imatrix {
     pub json: bool,
     #[command(flatten)]
     pub model: ModelArgs,
+}
+
+/// Parses a number of windows; a negative one means all, as in llama.cpp.
+fn chunks(given: &str) -> Result<i64, String> {
+    let chunks = given.parse().ok().filter(|chunks| *chunks != 0);
+    chunks.ok_or_else(|| "it must be a number of windows from 1 on, or negative for all".to_owned())
 }

@@ -129,8 +129,19 @@ impl Running<'_> {
                 let Some(measured) = self.test(engine, test, batch_size)? else {
                     return Ok(INTERRUPTED);
                 };
-                let record =
-                    Record { args: self.args, described, placed, batch_size, began, measured };
+                let decodes = test.prompt == 0 && test.parallel == 1;
+                let session = engine.session().filter(|_| decodes);
+                let predicted_token_ms =
+                    session.and_then(|session| session.predicted_ms(test.depth));
+                let record = Record {
+                    args: self.args,
+                    described,
+                    placed,
+                    batch_size,
+                    began,
+                    measured,
+                    predicted_token_ms,
+                };
                 let printers = &mut *self.printers;
                 let printed = self
                     .bar

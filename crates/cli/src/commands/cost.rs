@@ -1,12 +1,13 @@
 //! `bilayer cost`: what tokens cost on this machine.
 
+use bilayer_engine::Model;
 use bilayer_measure::bench::{Bench, Method, Setup, Summary, Test};
 use bilayer_measure::cost::{BreakEven, Rates, Workload};
 use bilayer_measure::power::Meter;
 use serde_json::json;
 
 use super::run::settings;
-use crate::args::{Cost as Args, PriceArgs};
+use crate::args::{Cost as Args, PlacingArgs, PriceArgs};
 use crate::failure::{Failure, INTERRUPTED, USAGE};
 use crate::{demo, interrupt, output, progress};
 
@@ -19,7 +20,8 @@ struct Paced {
 /// Measures speed and power, and prints prices.
 pub fn execute(args: &Args) -> Result<u8, Failure> {
     interrupt::catch();
-    let mut meter = meter(&args.prices)?;
+    check(args)?;
+    let mut meter = meter(&args.prices, &args.model.placing)?;
     let model = demo::open(&args.model.source())?;
     let is_encoder = model.config().encoder.is_some();
     let asked = settings::model(&args.model)?;
@@ -33,7 +35,9 @@ pub fn execute(args: &Args) -> Result<u8, Failure> {
     let texts = if is_encoder { args.parallel } else { 1 };
     let prompt = Test { prompt: args.n_prompt, parallel: texts, ..Test::default() };
     let answer = Test { generate: n_gen, depth: args.n_prompt, parallel: args.parallel, prompt: 0 };
+    answer.check(asked.ubatch_size)?;
     let setup = Setup::new(&asked, &[prompt, answer]);
+    let setup = Setup { context: context(&model, asked.ctx_size, longest)?, ..setup };
     let mut bench = Bench::new(&model);
     let placement = progress::loading(|tell| {
         bench.ready(&setup, 0, tell).map(|session| session.plan().map.clone())
@@ -51,21 +55,52 @@ pub fn execute(args: &Args) -> Result<u8, Failure> {
     report(args, &model.name(), &placement, &measured)
 }
 
-/// The energy counters, unless power is given. Without them, energy is left out.
-pub fn meter(prices: &PriceArgs) -> Result<Option<Meter>, Failure> {
+/// Checks that what is to be compared has a price.
+fn check(args: &Args) -> Result<(), Failure> {
+    if args.against.is_some() && !args.prices.is_given() {
+        let line = "--against takes a price of this machine: --price-per-hour, --purchase or --energy-price";
+        return Err(Failure::usage(line));
+    }
+    Ok(())
+}
+
+/// Tokens of the context: those of -c, or as many as a request needs.
+fn context(model: &Model, asked: Option<usize>, needed: usize) -> Result<usize, Failure> {
+    let context = match asked {
+        None => needed,
+        Some(0) => model.config().context,
+        Some(tokens) => tokens,
+    };
+    if context < needed {
+        let line = format!(
+            "-p and -n make {needed} tokens, and the context (-c) has {context}; reduce -p or -n, or raise -c"
+        );
+        return Err(Failure::usage(line));
+    }
+    Ok(context)
+}
+
+/// The energy counters, unless power is given or the machine is simulated. Without them, energy is left out.
+pub fn meter(prices: &PriceArgs, placing: &PlacingArgs) -> Result<Option<Meter>, Failure> {
     if prices.watts.is_some() {
         return Ok(None);
     }
-    match Meter::start(&prices.powercap) {
-        Ok(meter) => Ok(Some(meter)),
-        Err(error) if prices.energy_price.is_some() => {
-            Err(Failure::Line(USAGE, format!("power is unknown: {error}; give --watts")))
-        }
-        Err(error) => {
-            output::detail(&format!("energy is not counted: {error}"));
-            Ok(None)
-        }
+    let why = match &placing.adapter.simulate {
+        Some(_) => "the machine is simulated".to_owned(),
+        None => match Meter::start(prices.powercap()) {
+            Ok(meter) => return Ok(Some(meter)),
+            Err(error) => error.to_string(),
+        },
+    };
+    if prices.energy_price.is_some() {
+        return Err(Failure::Line(USAGE, format!("power is unknown: {why}; give --watts")));
     }
+    let line = format!("energy is not counted: {why}");
+    match prices.powercap {
+        Some(_) => output::warning(&line),
+        None => output::detail(&line),
+    }
+    Ok(None)
 }
 
 fn paced(
@@ -83,11 +118,13 @@ fn paced(
     let method = Method { warm_up: false, ..once };
     let (mut speeds, mut joules, mut seconds) = (Vec::new(), Some(0.0), 0.0);
     for _ in 0..args.repetitions {
-        joules = joules.filter(|_| read(&mut meter).is_some());
-        let Some(measured) = bench.run(test, &method, &mut |_| (), interrupt::handle())? else {
-            return Ok(None);
+        let mut run = || bench.run(test, &method, &mut |_| (), interrupt::handle());
+        let (measured, more) = match &mut meter {
+            Some(meter) => meter.during(run),
+            None => (run(), None),
         };
-        joules = joules.zip(read(&mut meter)).map(|(sum, more)| sum + more);
+        let Some(measured) = measured? else { return Ok(None) };
+        joules = joules.zip(more).map(|(sum, more)| sum + more);
         seconds += measured.samples_ns.iter().sum::<u64>() as f64 / 1e9;
         speeds.extend(measured.samples_ts());
     }
@@ -95,12 +132,10 @@ fn paced(
     Ok(Some(Paced { tps, watts: joules.map(|joules| joules / seconds) }))
 }
 
-fn read(meter: &mut Option<&mut Meter>) -> Option<f64> {
-    meter.as_mut()?.joules().ok()
-}
-
 fn report(args: &Args, model: &str, placement: &str, measured: &[Paced]) -> Result<u8, Failure> {
     let rates: Vec<Rates> = measured.iter().map(|paced| args.prices.rates(paced.watts)).collect();
+    // An encoder has no answers.
+    let both = [rates[0], *rates.last().unwrap_or(&rates[0])];
     let n_gen = if measured.len() > 1 { args.n_gen } else { 0 };
     let workload = Workload {
         prompt: args.n_prompt,
@@ -108,8 +143,7 @@ fn report(args: &Args, model: &str, placement: &str, measured: &[Paced]) -> Resu
         prompt_tps: measured[0].tps,
         generated_tps: measured.get(1).map_or(0.0, |paced| paced.tps),
     };
-    let last = *rates.last().unwrap_or(&rates[0]);
-    let even = args.against.map(|offer| workload.break_even(&last, &offer));
+    let even = args.against.map(|offer| workload.break_even(&both, &offer));
     let currency = &args.prices.currency;
     if args.json {
         let part = |(paced, rates): (&Paced, &Rates)| {
@@ -128,12 +162,12 @@ fn report(args: &Args, model: &str, placement: &str, measured: &[Paced]) -> Resu
             "parallel": args.parallel,
             "prompt_tokens": args.n_prompt,
             "generated_tokens": n_gen,
-            "machine_hour": last.machine_hour,
-            "utilization": last.utilization,
-            "energy_kwh": last.energy_kwh,
+            "machine_hour": both[0].machine_hour,
+            "utilization": both[0].utilization,
+            "energy_kwh": both[0].energy_kwh,
             "prompt": parts[0],
             "generated": parts.get(1),
-            "request": last.hour() / 3600.0 * workload.seconds(),
+            "request": workload.price(&both),
             "break_even": even,
         }))
         .map(|()| 0);
@@ -151,17 +185,16 @@ fn report(args: &Args, model: &str, placement: &str, measured: &[Paced]) -> Resu
             money(rates.million(paced.tps))
         ))?;
     }
-    let hour = format!("an hour of work: {} {currency}", money(last.hour()));
-    let energy = money(last.energy_hour());
+    let (hour, energy) = workload.hour(&both);
     output::line(&format!(
-        "{hour}, {energy} of it energy; the machine works {} % of the time",
-        100.0 * last.utilization
+        "an hour of work: {} {currency}, {} of it energy; the machine works {} % of the time",
+        money(hour),
+        money(energy),
+        100.0 * both[0].utilization
     ))?;
     even.map_or(Ok(()), |even| output::line(&compared(&even, currency)))?;
-    if last.watts.is_none() {
-        output::note(
-            "note: energy is left out: there are no counters that can be read; give --watts",
-        );
+    if both.iter().any(|rates| rates.watts.is_none()) {
+        output::note("note: energy is left out: power is unknown; give --watts");
     }
     Ok(0)
 }
@@ -177,6 +210,14 @@ fn compared(even: &BreakEven, currency: &str) -> String {
     let (own, offered) = (money(even.own_request), money(even.offered_request));
     let request = format!("a request: {own} {currency} here, {offered} {currency} there");
     match even.requests_day.zip(even.utilization) {
+        None if even.is_equal() => {
+            format!(
+                "{request}\nbreak-even: none; both cost the same, however many requests there are"
+            )
+        }
+        Some((0.0, _)) => {
+            format!("{request}\nbreak-even: this machine costs less from the first request on")
+        }
         Some((requests, share)) => format!(
             "{request}\nbreak-even: {requests:.0} requests a day, {:.1} % of the {:.0} that this machine answers",
             100.0 * share,

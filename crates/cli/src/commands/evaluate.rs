@@ -35,7 +35,9 @@ struct Contestant {
 struct Judged {
     name: String,
     evaluated: Evaluated,
-    /// Rates at the power that was measured or given; `None` without prices.
+    /// The power that was measured or given.
+    watts: Option<f64>,
+    /// Rates at that power; `None` without prices.
     rates: Option<Rates>,
 }
 
@@ -65,7 +67,7 @@ pub fn execute(args: &Args) -> Result<u8, Failure> {
     let text = output::json_lines(&args.data)?;
     let cases = evaluate::parse(&text)
         .map_err(|error| Failure::usage(error.to_string()).in_file(&args.data))?;
-    let mut meter = meter(&args.prices)?;
+    let mut meter = meter(&args.prices, &args.models.flags.placing)?;
     let contestants = contestants(args)?;
     let options = Options {
         chat_template: args.chat_template.as_deref(),
@@ -187,10 +189,13 @@ fn judged(
     else {
         return Ok(None);
     };
-    let watts = evaluated.joules.map(|joules| joules / evaluated.seconds);
-    let rates = args.prices.rates(watts);
-    let rates = args.prices.is_given().then_some(rates);
-    Ok(Some(Judged { name: contestant.name.clone(), evaluated, rates }))
+    let rates = args.prices.rates(evaluated.joules.map(|joules| joules / evaluated.seconds));
+    Ok(Some(Judged {
+        name: contestant.name.clone(),
+        evaluated,
+        watts: rates.watts,
+        rates: args.prices.is_given().then_some(rates),
+    }))
 }
 
 fn report(args: &Args, cases: &[Case], all: &[Judged]) -> Result<u8, Failure> {
@@ -203,6 +208,12 @@ fn report(args: &Args, cases: &[Case], all: &[Judged]) -> Result<u8, Failure> {
     } else {
         output::text(&table(all, &args.prices.currency))?;
         output::text(&failed(all))?;
+    }
+    if args.parallel > 1 && !all.iter().all(|judged| judged.evaluated.is_encoder) {
+        output::note(&format!(
+            "note: {} cases were answered at once (-np); the answers may differ from those with another -np",
+            args.parallel
+        ));
     }
     let below: Vec<&str> = all
         .iter()
@@ -224,7 +235,7 @@ fn document(args: &Args, all: &[Judged]) -> Value {
         let mut model = json!({
             "name": judged.name,
             "passes": args.floor.map(|_| !judged.is_below(args.floor)),
-            "watts": judged.rates.and_then(|rates| rates.watts),
+            "watts": judged.watts,
             "price_per_1000_cases": judged.thousand(),
             "price_per_million_tokens": judged.million(),
             "cases_per_second": judged.evaluated.rate(),
@@ -253,6 +264,10 @@ fn table(all: &[Judged], currency: &str) -> String {
         "{:width$}  passed  quality  95 % interval  score  cases/s    tok/s  first token    case p95",
         "model"
     );
+    let is_metered = all.iter().any(|judged| judged.watts.is_some());
+    if is_metered {
+        text += &format!("  {:>7}", "watts");
+    }
     let is_priced = all.iter().any(|judged| judged.rates.is_some());
     if is_priced {
         text += &format!("  {:>16}", format!("{currency}/1000 cases"));
@@ -274,6 +289,10 @@ fn table(all: &[Judged], currency: &str) -> String {
             of.tokens_per_second(),
             p95(of.case_ms),
         );
+        if is_metered {
+            let watts = judged.watts.map_or("-".to_owned(), |watts| format!("{watts:.1}"));
+            text += &format!("  {watts:>7}");
+        }
         if let Some(price) = judged.thousand() {
             text += &format!("  {:>16}", money(price));
         }

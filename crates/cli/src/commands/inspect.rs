@@ -10,7 +10,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::args::Inspect;
-use crate::failure::{BAD_MODEL, Failure};
+use crate::failure::{BAD_MODEL, Failure, one_line};
 use crate::{output, progress};
 
 #[derive(Serialize)]
@@ -134,12 +134,12 @@ fn summary(file: &File, document: &Document) -> Vec<String> {
         format!("licence       {}", licence.escape_debug()),
     ];
     let gives = document.gives.iter();
-    lines.extend(gives.map(|gives| format!("gives         {}", gives.escape_debug())));
+    lines.extend(gives.map(|gives| format!("gives         {}", one_line(gives))));
     lines.extend(document.sha256.iter().map(|hash| format!("sha256        {hash}")));
     lines.push(format!("GGUF version  {}", document.version));
     let runs = if document.problems.is_empty() { "yes" } else { "no" };
     lines.push(format!("runs: {runs}"));
-    lines.extend(document.problems.iter().map(|p| format!("  {}", p.escape_debug())));
+    lines.extend(document.problems.iter().map(|p| format!("  {}", one_line(p))));
     lines
 }
 

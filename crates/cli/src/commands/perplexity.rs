@@ -145,7 +145,7 @@ pub(super) fn text(
 /// Selects the requested windows; as in llama.cpp, negative numbers mean all.
 pub(super) fn shorten(windows: &mut Windows, chunks: Option<i64>) {
     if let Some(chunks) = chunks.and_then(|chunks| usize::try_from(chunks).ok()) {
-        windows.truncate(chunks.max(1));
+        windows.truncate(chunks);
     }
 }
 

@@ -24,9 +24,7 @@ pub(super) fn execute(args: &Args) -> Result<u8, Failure> {
     interrupt::catch();
     trace::check(args.trace.as_deref())?;
     let model = demo::open(&args.model.source())?;
-    let mut asked = settings::model(&args.model)?;
-    // Only the context that is actually used is needed.
-    asked.ctx_size.get_or_insert(1024.min(model.config().context));
+    let asked = settings::model(&args.model)?;
     let bar = progress::bytes("loading");
     let mut tell = |p: Progress| progress::prepare(&bar, p);
     let options = Options {

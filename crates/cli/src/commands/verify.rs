@@ -23,7 +23,7 @@ const TEXT: &str = "ROMEO:\nBut soft, what light through yonder window breaks? I
 /// Most tokens, since every value of every op is kept.
 const TOKENS_MAX: usize = 512;
 
-/// Runs both and reports. The exit code is [`DIFFERENT`] if the error of an op exceeds its bound.
+/// Runs both and reports. The exit code is [`DIFFERENT`] if the error of an op exceeds its bound, or a result is not finite.
 pub fn execute(args: &Verify) -> Result<u8, Failure> {
     let model = demo::open(&args.model.source())?;
     let tokens = tokens(args, &model)?;
@@ -74,9 +74,9 @@ pub fn execute(args: &Verify) -> Result<u8, Failure> {
     Ok(exit_code(&report))
 }
 
-/// 0 if every op is within its bound.
+/// 0 if every op is within its bound and the results are finite.
 fn exit_code(report: &Report) -> u8 {
-    if report.first_bad().is_none() { 0 } else { DIFFERENT }
+    if report.is_good() { 0 } else { DIFFERENT }
 }
 
 /// The backend with a name: `cpu`, `cpu:LEVEL`, `reference`, `gpu`.
@@ -154,7 +154,8 @@ fn document(report: &Report, tokens: &[u32]) -> Value {
         }
     };
     json!({
-        "ok": report.first_bad().is_none(),
+        "ok": report.is_good(),
+        "finite": report.is_finite(),
         "ops": report.ops.iter().map(op).collect::<Value>(),
         "first_bad": report.first_bad().map(op),
         name: ends,
@@ -195,10 +196,40 @@ fn listing(report: &Report, a: &str, b: &str) -> String {
         }
     };
     text + &match report.first_bad() {
+        None if !report.is_finite() => format!(
+            "not ok: every op is within its bound by itself, but results of {b} with fused ops are not finite\n"
+        ),
         None => "ok: every op is within its bound\n".to_owned(),
         Some(op) => {
             let layer = op.layer.map_or(String::new(), |layer| format!("layer {layer}, "));
             format!("not ok: the first op out of its bound is {layer}{}\n", op.op)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_that_are_not_finite_are_a_difference() {
+        let report = |value: f32| Report {
+            ops: Vec::new(),
+            nmse: 0.0,
+            ends: Ends::Logits { kl: 0.0, top1: 1.0 },
+            found: vec![1.0, value],
+            width: 2,
+        };
+        assert_eq!(exit_code(&report(0.0)), 0);
+        assert!(
+            listing(&report(0.0), "cpu", "gpu").ends_with("\nok: every op is within its bound\n")
+        );
+        let lost = report(f32::NAN);
+        assert_eq!(exit_code(&lost), DIFFERENT);
+        assert!(
+            listing(&lost, "cpu", "gpu").contains("results of gpu with fused ops are not finite")
+        );
+        let document = document(&lost, &[1]);
+        assert_eq!((&document["ok"], &document["finite"]), (&json!(false), &json!(false)));
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use bilayer_graph::Limits;
 use bilayer_scheduler::Demand;
 
 use super::reply::{Choice, Reply};
@@ -12,8 +13,8 @@ use crate::sampling::{Row, Sampler};
 use crate::session::{CacheError, Run, SequenceId, Session, Wanted};
 use crate::{Error, Model};
 
-/// Requests and their answers in progress. As many run at once as the session has free sequences; the others are
-/// queued. A prompt runs alone when its turn comes, then its answer joins the batch.
+/// Requests and their answers in progress. As many run at once as the session has free sequences and a step has tokens and
+/// outputs; the others are queued. A prompt runs alone when its turn comes, then its answer joins the batch.
 pub struct Batch<'s> {
     model: Model,
     session: &'s mut Session,
@@ -83,7 +84,7 @@ impl<'s> Batch<'s> {
     )]
     pub fn next(&mut self) -> Result<Option<(usize, Token)>, Error> {
         while self.ready.is_empty() {
-            let has_room = self.running.len() < self.session.limits().sequences;
+            let has_room = self.running.len() < most_at_once(self.session.limits());
             if has_room && !self.waiting.is_empty() && !self.begun.is_empty() {
                 self.finish_group()?;
             } else if has_room && let Some((number, reply)) = self.waiting.pop_front() {
@@ -221,6 +222,11 @@ impl<'s> Batch<'s> {
             lane.reply.stop.is_none()
         });
     }
+}
+
+/// Number of answers of which a step can run a token each.
+fn most_at_once(limits: &Limits) -> usize {
+    limits.sequences.min(limits.tokens).min(limits.outputs)
 }
 
 impl Lane<'_> {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use bilayer_graph::Graph;
 use bilayer_quant::Type;
-use bilayer_scheduler::{Basis, Growth, Machine, Offload, Plan, Times};
+use bilayer_scheduler::{Basis, Growth, Machine, Offload, Plan, Times, split_experts};
 use regex::Regex;
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ use super::{Placing, machine_of};
 use crate::session::{Settings, budget_of};
 use crate::{Error, Model};
 
-/// What a placement must reach. Its text has parts separated by commas: `20 tok/s`, `20 tok/s at 8k`, `8k`, `p95 1 s`,
+/// What a placement must reach. Its text has parts separated by commas: `20 tok/s`, `20 tok/s at 8k`, `at 8k`, `p95 1 s`,
 /// `p95 100 ms per token`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Target {
@@ -66,6 +66,21 @@ const PART: &str = r"(?ix) ^
         (?: \s+ (?<what> (?: to \s+ the \s+ )? first \s+ token | per \s+ token ) )? )? $";
 
 impl Target {
+    /// Checks that the model generates answers if their speed is part of the target.
+    fn check(&self, model: &Model) -> Result<(), Error> {
+        if model.config().encoder.is_none() || (self.rate, self.per_token) == (None, None) {
+            return Ok(());
+        }
+        Err(Error::Setting {
+            name: "for",
+            found: "a speed of answers".to_owned(),
+            expected: format!(
+                "a time such as `p95 100 ms`: {} is an encoder and generates no tokens",
+                model.name()
+            ),
+        })
+    }
+
     /// Reads a part; `None` if it is not valid, or was there before.
     fn read(&mut self, part: &str) -> Option<()> {
         let regex = Regex::new(PART).ok()?;
@@ -152,7 +167,7 @@ pub struct Candidate {
 /// measured, by the ratio of what is estimated for both.
 ///
 /// # Errors
-/// Those of [`plan`](super::plan), unless a placement does not fit.
+/// Those of [`plan`](super::plan), unless a placement does not fit; a speed of answers of an encoder.
 pub fn candidates(
     model: &Model,
     settings: &Settings<'_>,
@@ -161,7 +176,10 @@ pub fn candidates(
     variants: &[Variant],
 ) -> Result<Vec<Candidate>, Error> {
     let budget = budget_of(model, settings)?;
+    target.check(model)?;
     let own = settings.graph(model)?;
+    // The budget's is rounded up to whole pages.
+    let context = settings.context(model.config().context);
     let (machine, _) = machine_of(model, settings, described, &own)?;
     let mut found = Vec::new();
     for variant in variants {
@@ -177,8 +195,17 @@ pub fn candidates(
             match placing.plan(&graph, &machine, &budget) {
                 Ok(plan) if !seen.insert(plan.map.clone()) => continue,
                 Ok(plan) => {
-                    let growth = Growth::new(&graph, &machine, &budget, &plan);
-                    candidate.placed(&plan, &growth, budget.context, target);
+                    let split = plan
+                        .experts
+                        .as_ref()
+                        .map(|experts| split_experts(&graph, &experts.choices));
+                    let planned = split.as_ref().unwrap_or(&graph);
+                    let growth = Growth::new(planned, &machine, &budget, &plan);
+                    candidate.placed(&plan, &growth, context, target);
+                    if model.config().encoder.is_some() {
+                        // It generates no tokens.
+                        (candidate.rate, candidate.per_token_ms) = (None, None);
+                    }
                 }
                 Err(error @ Error::Plan(_)) => candidate.why = Some(error.to_string()),
                 Err(error) => return Err(error),

@@ -1,16 +1,21 @@
 //! Cases of an evaluation: what is asked, and the answer that is expected. One JSON object per line.
 
+use std::collections::HashMap;
+
 use bilayer_engine::conversation::Message;
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::Error;
+use super::{Error, unique};
 
 /// Similarity that counts as equal, unless a case says otherwise.
 pub const AT_LEAST: f32 = 0.8;
 
 /// Most tokens of an answer, unless a case says otherwise.
 pub const ANSWER_TOKENS: usize = 256;
+
+/// Most tokens that a case may allow.
+const ANSWER_TOKENS_MAX: u64 = 1 << 20;
 
 /// A question and its expected answer.
 #[derive(Clone, Debug)]
@@ -72,10 +77,18 @@ const OTHERS: [&str; 5] = ["id", "at_least", "max_tokens", "stop", "schema"];
 /// Reads cases, one per line; empty lines are skipped.
 ///
 /// # Errors
-/// [`Error::Case`] with line and field; [`Error::Empty`].
+/// [`Error::Case`] with line and field, also of an id that an earlier case has; [`Error::Empty`].
 pub fn parse(text: &str) -> Result<Vec<Case>, Error> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let cases: Vec<Case> = lines.map(|(at, line)| case(at + 1, line)).collect::<Result<_, _>>()?;
+    let mut ids: HashMap<String, usize> = HashMap::new();
+    for Case { line, id, .. } in &cases {
+        let Some(id) = id else { continue };
+        if let Some(first) = ids.insert(id.to_string(), *line) {
+            let problem = format!("{id} is the id of line {first}");
+            return Err(Error::Case { line: *line, field: "id".to_owned(), problem });
+        }
+    }
     if cases.is_empty() { Err(Error::Empty) } else { Ok(cases) }
 }
 
@@ -125,8 +138,7 @@ fn kind(value: &Value) -> &'static str {
 }
 
 fn case(line: usize, text: &str) -> Result<Case, Error> {
-    let value: Value = serde_json::from_str(text)
-        .map_err(|error| Error::Line { line, problem: format!("not JSON: {error}") })?;
+    let value = unique::read(text).map_err(|problem| Error::Line { line, problem })?;
     let Value::Object(all) = value else {
         let problem = format!("expected an object, found {}", kind(&value));
         return Err(Error::Line { line, problem });
@@ -204,8 +216,9 @@ fn at_least(fields: &Fields) -> Result<f32, Error> {
 
 fn max_tokens(fields: &Fields) -> Result<usize, Error> {
     let Some(value) = fields.all.get("max_tokens") else { return Ok(ANSWER_TOKENS) };
-    let tokens = value.as_u64().filter(|tokens| (1..=1 << 20).contains(tokens));
-    let tokens = tokens.ok_or_else(|| fields.wrong("max_tokens", "expected a number from 1 on"));
+    let tokens = value.as_u64().filter(|tokens| (1..=ANSWER_TOKENS_MAX).contains(tokens));
+    let expected = || format!("expected a number from 1 to {ANSWER_TOKENS_MAX}");
+    let tokens = tokens.ok_or_else(|| fields.wrong("max_tokens", expected()));
     Ok(tokens? as usize)
 }
 
@@ -252,7 +265,19 @@ mod tests {
     fn errors_name_line_and_field() {
         let cases = [
             ("[1]", "line 1: expected an object"),
-            ("{", "line 1: not JSON"),
+            ("{", "line 1: not JSON: EOF while parsing an object at column 1"),
+            (
+                r#"{"prompt": "a", "exact": "a", "exact": "b"}"#,
+                "line 1: `exact` is given twice at column 37",
+            ),
+            (
+                "{\"id\": 7, \"prompt\": \"a\", \"exact\": \"\"}\n\n{\"id\": 7, \"prompt\": \"b\", \"exact\": \"\"}",
+                "line 3: `id`: 7 is the id of line 1",
+            ),
+            (
+                r#"{"prompt": "", "exact": "", "max_tokens": 2000000}"#,
+                "`max_tokens`: expected a number from 1 to 1048576",
+            ),
             (r#"{"prompt": "a"}"#, "line 1: `exact`: missing; give one of exact, regex"),
             (r#"{"exact": "a"}"#, "line 1: `prompt`: missing"),
             (r#"{"prompt": 1, "exact": "a"}"#, "`prompt`: expected a string, found a number"),

@@ -40,22 +40,25 @@ impl Verdict {
 
 /// Judges a generated text; `None` if it takes an encoder.
 pub fn text(expected: &Expected, answer: &str) -> Option<Verdict> {
-    let answer = answer.trim();
     Some(match expected {
-        Expected::Exact(text) => Verdict::from(answer == text.trim()),
+        Expected::Exact(text) => Verdict::from(answer.trim() == text.trim()),
         Expected::Regex(regex) => Verdict::from(regex.is_match(answer)),
-        Expected::Label(label) => {
-            let plain = answer.trim_end_matches(['.', '!', ',', ';']).to_lowercase();
-            Verdict::from(plain == label.trim().to_lowercase())
-        }
+        Expected::Label(label) => Verdict::from(plain(answer) == plain(label)),
         Expected::Fields(wanted) => fields(wanted, answer),
         Expected::Similar { .. } => return None,
     })
 }
 
+/// A label in lower case, without white space around it and punctuation at its end, unless there is nothing else.
+fn plain(label: &str) -> String {
+    let label = label.trim();
+    let plain = label.trim_end_matches(['.', '!', ',', ';']);
+    if plain.is_empty() { label.to_owned() } else { plain.to_lowercase() }
+}
+
 fn fields(wanted: &Map<String, Value>, answer: &str) -> Verdict {
     let Some(found) = object(answer) else {
-        return Verdict::failed("the answer has no JSON object".to_owned());
+        return Verdict::failed("the answer is not a JSON object".to_owned());
     };
     let wrong: Vec<String> = wanted
         .iter()
@@ -72,16 +75,23 @@ fn fields(wanted: &Map<String, Value>, answer: &str) -> Verdict {
     }
 }
 
-/// The answer's object: all of it, or what stands between the first and the last brace, as in a fenced block.
+/// The answer's object: all of it, bare or in a fenced block.
 fn object(answer: &str) -> Option<Map<String, Value>> {
-    let inner = answer.find('{').and_then(|from| Some(&answer[from..=answer.rfind('}')?]));
-    serde_json::from_str(inner.filter(|inner| inner.len() > 1)?).ok()
+    let answer = answer.trim();
+    let inner = match answer.strip_prefix("```") {
+        // The rest of the first line may name the language.
+        Some(block) => block.strip_suffix("```")?.split_once('\n')?.1,
+        None => answer,
+    };
+    serde_json::from_str(inner).ok()
 }
 
-/// Equality in which 1 and 1.0 are one number.
+/// Equality in which 1 and 1.0 are one number; integers are compared exactly.
 fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
-        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        (Value::Number(a), Value::Number(b)) if a.is_f64() || b.is_f64() => {
+            a.as_f64() == b.as_f64()
+        }
         (Value::Array(a), Value::Array(b)) => {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| equal(a, b))
         }
@@ -105,14 +115,25 @@ mod tests {
     fn texts_are_judged_by_their_expectation() {
         let regex = || Expected::Regex(Regex::new("^[0-9]+$").expect("a pattern"));
         let exact = || Expected::Exact("Paris".to_owned());
+        let lines = || Expected::Regex(Regex::new("^\n\n[0-9]+ $").expect("a pattern"));
         let label = || Expected::Label("Good".to_owned());
+        let short = || Expected::Label("U.S.".to_owned());
+        let mark = || Expected::Label("!".to_owned());
         let cases = [
             (exact(), " Paris\n", true),
             (exact(), "paris", false),
             (regex(), "12", true),
             (regex(), "12 apples", false),
+            (lines(), "\n\n12 ", true),
+            (lines(), "12", false),
             (label(), "good.", true),
             (label(), "goods", false),
+            (short(), "U.S.", true),
+            (short(), " u.s", true),
+            (short(), "US.", false),
+            (mark(), "!", true),
+            (mark(), "", false),
+            (mark(), ".", false),
         ];
         for (expected, answer, passed) in cases {
             assert_eq!(text(&expected, answer), Some(Verdict::from(passed)), "{answer}");
@@ -132,8 +153,46 @@ mod tests {
         let part = judged("{\"age\": 17, \"name\": \"ROMEO\"}");
         assert!(!part.passed && (part.score - 1.0 / 3.0).abs() < 1e-9, "{part:?}");
         assert_eq!(part.note.as_deref(), Some("`age` is 17, `tags` is missing"));
-        for answer in ["", "{", "}{", "[1]", "{}}"] {
+        for answer in ["", "{", "}{", "[1]", "{}}", "```{}```", "```json\n{}"] {
             assert!(!judged(answer).passed, "{answer}");
+        }
+    }
+
+    #[test]
+    fn the_whole_answer_is_the_object() {
+        let wanted = json!({ "age": 16 });
+        let wanted = Expected::Fields(wanted.as_object().expect("an object").clone());
+        let judged = |answer: &str| text(&wanted, answer).expect("a verdict");
+        for answer in
+            [" {\"age\": 16}\n", "```json\n{\"age\": 16}\n```", "\n```\n{\"age\": 16}```\n"]
+        {
+            assert!(judged(answer).passed, "{answer}");
+        }
+        for answer in [
+            "He is {\"age\": 16}",
+            "{\"age\": 16} years",
+            "```json\n{\"age\": 16}\n``` is it",
+            "```\n{\"age\": 16}\n```\n```\n{\"age\": 16}\n```",
+        ] {
+            let found = judged(answer);
+            assert_eq!(found.note.as_deref(), Some("the answer is not a JSON object"), "{answer}");
+        }
+    }
+
+    #[test]
+    fn integers_are_compared_exactly() {
+        let cases = [
+            ("9007199254740993", "9007199254740992", false),
+            ("9007199254740993", "9007199254740993", true),
+            ("-1", "18446744073709551615", false),
+            ("1", "1.0", true),
+            ("[{\"a\": 1e3}]", "[{\"a\": 1000}]", true),
+            ("1.5", "1", false),
+        ];
+        for (a, b, same) in cases {
+            let of = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+            assert_eq!(equal(&of(a), &of(b)), same, "{a} {b}");
+            assert_eq!(equal(&of(b), &of(a)), same, "{b} {a}");
         }
     }
 

@@ -11,38 +11,8 @@ use bilayer_engine::{Error as Engine, Model, chat_templates, constrain::Grammar}
 use super::cases::{Case, Expected, Question};
 use super::judge::{Verdict, text};
 use super::{Conversation, Evaluated, Instruments, Options, Outcome};
-use crate::power::Meter;
+use crate::power::metered;
 use crate::{Error, cosine};
-
-/// Energy so far; a counter must be read now and then.
-struct Energy<'a> {
-    meter: Option<&'a mut Meter>,
-    joules: Option<f64>,
-    /// When the counters were read, in wall-clock time also on a simulated machine.
-    read: Instant,
-}
-
-impl<'a> Energy<'a> {
-    fn begin(mut meter: Option<&'a mut Meter>) -> Energy<'a> {
-        let joules = meter.as_mut().and_then(|meter| meter.joules().ok()).map(|_| 0.0);
-        Energy { meter, joules, read: Instant::now() }
-    }
-
-    /// Reads the counters, at most once a second.
-    fn tick(&mut self) {
-        if self.read.elapsed().as_secs() >= 1 {
-            self.read();
-        }
-    }
-
-    fn read(&mut self) -> Option<f64> {
-        self.read = Instant::now();
-        // A counter that fails makes the sum unknown.
-        let more = self.meter.as_mut().and_then(|meter| meter.joules().ok());
-        self.joules = self.joules.zip(more).map(|(sum, more)| sum + more);
-        self.joules
-    }
-}
 
 /// An answer, or what there is of it.
 #[derive(Default)]
@@ -119,15 +89,13 @@ pub fn decoder(
         .collect::<Result<_, Error>>()?;
     let prompts: Vec<usize> = prepared.iter().map(|prepared| prepared.tokens.len()).collect();
     let Instruments { encoder, meter, told } = instruments;
-    let mut energy = Energy::begin(meter);
     let clock = session.clock().clone();
-    let began = clock.now();
-    let answers = answers(model, &mut session, prepared, options, &mut |done| {
-        energy.tick();
-        told(done);
-    })?;
-    let (seconds, joules) = (clock.since(began).as_secs_f64(), energy.read());
-    let Some(answers) = answers else { return Ok(None) };
+    let ((answers, seconds), joules) = metered(meter, || {
+        let began = clock.now();
+        let answers = answers(model, &mut session, prepared, options, told);
+        (answers, clock.since(began).as_secs_f64())
+    });
+    let Some(answers) = answers? else { return Ok(None) };
     let mut outcomes = judge(cases, answers, encoder)?;
     for (outcome, prompt_tokens) in outcomes.iter_mut().zip(prompts) {
         outcome.prompt_tokens = prompt_tokens;
@@ -297,20 +265,33 @@ pub fn encoder(
     let settings = Settings { sequences: (2 * parallel).min(64), ..settings };
     let mut encoder = Encoder::new(model, settings)?;
     let placement = encoder.session().plan().map.clone();
-    let mut energy = Energy::begin(meter);
     let clock = encoder.session().clock().clone();
-    let began = clock.now();
+    let ((outcomes, seconds), joules) = metered(meter, || {
+        let began = clock.now();
+        let outcomes = classified(&mut encoder, cases, options, told);
+        (outcomes, clock.since(began).as_secs_f64())
+    });
+    let Some(outcomes) = outcomes? else { return Ok(None) };
+    let evaluated = Evaluated::of(outcomes, placement, seconds, joules);
+    Ok(Some(Evaluated { is_encoder: true, ..evaluated }))
+}
+
+/// The outcome of each case of an encoder; `None` if cancelled. `told` is told after every step how many are done.
+fn classified(
+    encoder: &mut Encoder,
+    cases: &[Case],
+    options: &Options<'_>,
+    told: &mut dyn FnMut(usize),
+) -> Result<Option<Vec<Outcome>>, Error> {
     let mut outcomes: Vec<Outcome> = Vec::with_capacity(cases.len());
-    for group in cases.chunks(parallel) {
+    for group in cases.chunks(options.parallel.max(1)) {
         if options.cancel.is_cancelled() {
             return Ok(None);
         }
-        outcomes.extend(self::group(&mut encoder, group)?);
-        energy.tick();
+        outcomes.extend(self::group(encoder, group)?);
         told(outcomes.len());
     }
-    let (seconds, joules) = (clock.since(began).as_secs_f64(), energy.read());
-    Ok(Some(Evaluated::of(outcomes, placement, seconds, joules)))
+    Ok(Some(outcomes))
 }
 
 /// Runs a few texts in as few steps as possible.

@@ -110,9 +110,14 @@ pub(super) fn counts(threads: usize) -> Vec<usize> {
     powers.chain([threads.max(1)]).collect()
 }
 
+/// Numbers of sequences that are measured: a step of up to `step_tokens` decodes a token of each.
+fn sequences(step_tokens: usize) -> impl Iterator<Item = usize> {
+    SEQUENCES.into_iter().filter(move |&sequences| sequences <= step_tokens)
+}
+
 /// Number of points of the curves.
-pub(super) fn points(threads: usize) -> usize {
-    counts(threads).len() + SEQUENCES.len()
+pub(super) fn points(threads: usize, step_tokens: usize) -> usize {
+    counts(threads).len() + sequences(step_tokens).count()
 }
 
 /// Measures the curves. `progress` is called after each point, and stops the work by returning false.
@@ -153,8 +158,9 @@ pub(super) fn measured(
             return Ok(None);
         }
     }
-    let setup = Setup { parallel: SEQUENCES[SEQUENCES.len() - 1], ..setup.clone() };
-    for sequences in SEQUENCES {
+    let step_tokens = setup.ubatch_size;
+    let setup = Setup { parallel: sequences(step_tokens).max().unwrap_or(1), ..setup.clone() };
+    for sequences in sequences(step_tokens) {
         let Some(decode) = run(&setup, Test { parallel: sequences, ..decode })? else {
             return Ok(None);
         };
@@ -175,7 +181,13 @@ mod tests {
         assert_eq!(counts(1), [1]);
         assert_eq!(counts(2), [1, 2]);
         assert_eq!(counts(6), [1, 2, 4, 6]);
-        assert_eq!(points(6), 4 + SEQUENCES.len());
+        assert_eq!(points(6, 512), 4 + SEQUENCES.len());
+    }
+
+    #[test]
+    fn a_step_has_a_token_of_each_sequence() {
+        assert_eq!(sequences(8).collect::<Vec<_>>(), [1, 2, 4, 8]);
+        assert_eq!((sequences(1).count(), points(2, 7)), (1, 2 + 3));
     }
 
     #[test]

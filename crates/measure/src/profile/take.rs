@@ -6,6 +6,7 @@ use bilayer_graph::Graph;
 use bilayer_scheduler::{Budget, Machine, Offload, PROMPT_TOKENS, Plan};
 
 use super::curves::{self, Curves, Work};
+use super::options::{DECODE_TOKENS, Options, USUAL_PROMPT};
 use super::{Point, Profile, Span, SpanKind, Step, knee, recommend};
 use crate::bench::Setup;
 use crate::timing::{self, POSITION};
@@ -26,17 +27,11 @@ const STEPS: u32 = 6;
 /// Default duration of a prompt at the slowest N, in seconds.
 const PROMPT_SECONDS: f64 = 1.5;
 
-/// Range of tokens of a default prompt.
-const USUAL_PROMPT: std::ops::RangeInclusive<usize> = 16..=128;
-
 /// A prompt with streamed weights that takes longer, in seconds, is measured in the first round only.
 const STREAMED_SECONDS: f64 = 2.0;
 
 /// Default duration of decode at each N in each round, in seconds.
 const DECODE_SECONDS: f64 = 0.6;
-
-/// Range of tokens of default decode.
-const DECODE_TOKENS: std::ops::RangeInclusive<usize> = 4..=32;
 
 /// Steps before decode is timed come in turns of so many, at most so many turns. They end once a turn takes more than this share
 /// of the one before, or so many seconds.
@@ -44,17 +39,6 @@ const SETTLING_STEPS: usize = 8;
 const SETTLING_MAX: usize = 32;
 const SETTLED: f64 = 0.97;
 const SETTLING_SECONDS: f64 = 0.25;
-
-/// Options of a profile.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
-    /// Tokens of the prompt; by default as many as take a second or two.
-    pub prompt: Option<usize>,
-    /// Tokens decoded at each N in each round; by default for about half a second.
-    pub decode: Option<usize>,
-    /// Number of rounds; the median of each figure is used.
-    pub rounds: usize,
-}
 
 /// A profile and its session, placed as recommended, with the trace of its last steps.
 pub struct Taken {
@@ -77,11 +61,12 @@ pub fn take(
 ) -> Result<Option<Taken>, Error> {
     let placing = Placing { remeasure: true, ..settings.placing.clone() };
     let all = Placing { gpu_layers: Offload::Auto, ..placing.clone() };
-    let context = settings.ctx_size;
+    let context = options.context(settings.ctx_size, model.config().context)?;
     let setup = alone(&settings);
     let mut session = Session::new(
         model,
         Settings {
+            ctx_size: Some(context),
             sequences: 1,
             outputs: Some(1),
             top_k: None,
@@ -98,7 +83,7 @@ pub fn take(
     let rounds = options.rounds.max(1);
     let threads = session.backends().next().map_or(1, |backend| backend.facts().threads);
     let is_alone = session.backends().count() == 1;
-    let of_curves = if is_alone { curves::points(threads) } else { 0 };
+    let of_curves = if is_alone { curves::points(threads, setup.ubatch_size) } else { 0 };
     let total = rounds * (most as usize + 1) + of_curves;
     let mut done = 0;
     let mut tell = || {
@@ -134,7 +119,7 @@ pub fn take(
     let knee = knee(&points);
     let blank = blank(&session, rounds);
     let profile = Profile {
-        context: context.unwrap_or(session.context()),
+        context,
         prompt_tokens: bench.prompt.len(),
         streamed_prompt_tokens: bench.streamed_prompt(&session, &points),
         curves,
@@ -232,11 +217,15 @@ impl Bench {
         };
         let (prefill_ms, decode_ms) =
             slowest.unwrap_or((0.0, predicted.map_or(0.0, |p| p.decode_ms)));
-        let room = session.context();
-        let decode = options.decode.unwrap_or(within(decode_ms, DECODE_SECONDS, &DECODE_TOKENS));
-        let decode = decode.clamp(1, room.saturating_sub(2).max(1));
-        let prompt = options.prompt.unwrap_or(within(prefill_ms, PROMPT_SECONDS, &USUAL_PROMPT));
-        let prompt = prompt.clamp(1, (room - decode - 1).max(1));
+        // What is not given takes what is left of the context.
+        let room = |other: usize| session.context().saturating_sub(other + 1).max(1);
+        let decode = options.decode.unwrap_or_else(|| {
+            let usual = within(decode_ms, DECODE_SECONDS, &DECODE_TOKENS);
+            usual.min(room(options.prompt.unwrap_or(1)))
+        });
+        let prompt = options
+            .prompt
+            .unwrap_or_else(|| within(prefill_ms, PROMPT_SECONDS, &USUAL_PROMPT).min(room(decode)));
         let vocab = session.vocab() as u32;
         Ok(Bench {
             sequence: session.open()?,

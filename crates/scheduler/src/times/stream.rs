@@ -6,6 +6,7 @@ use bilayer_graph::Graph;
 
 use super::{
     BATCH_TOKENS, Basis, Cost, MICRO_BATCHES, ModelPart, PROMPT_TOKENS, Predicted, Times, parts,
+    timed_tokens,
 };
 use crate::Budget;
 use crate::stream::{PromptTimes, StreamStage, Streaming, stream_batches};
@@ -77,10 +78,38 @@ impl Predicted {
     }
 }
 
+impl Predicted {
+    /// Milliseconds of a prompt without streaming, between the steps that are known: of one token, of [`BATCH_TOKENS`], of a
+    /// micro-batch, which takes `piece_ms` per token, and of [`PROMPT_TOKENS`], which take `token_ms` each; more than that in
+    /// proportion. Measured times are of steps as large as the budget's.
+    pub(crate) fn prompt_ms(
+        &self,
+        tokens: usize,
+        token_ms: f64,
+        piece_ms: Option<f64>,
+        budget: &Budget,
+    ) -> f64 {
+        let most = match self.basis {
+            Basis::Measured => timed_tokens(budget.tokens),
+            Basis::Estimated => PROMPT_TOKENS,
+        } as f64;
+        let piece = PROMPT_TOKENS as f64 / MICRO_BATCHES;
+        let known = [
+            (1.0, Some(self.decode_ms)),
+            (BATCH_TOKENS as f64, self.batch_ms),
+            (piece, piece_ms.map(|ms| ms * piece)),
+        ];
+        let smaller = known.into_iter().filter_map(|(rows, ms)| Some((rows, ms?)));
+        let smaller = smaller.filter(|(rows, _)| *rows < most);
+        let known: Vec<(f64, f64)> = smaller.chain([(most, token_ms * most)]).collect();
+        between(&known, tokens as f64)
+    }
+}
+
 /// A figure between known ones, ascending; beyond the last one in proportion.
 fn between(known: &[(f64, f64)], at: f64) -> f64 {
     let (last, figure) = known[known.len() - 1];
-    if at >= last {
+    if at >= last || known.len() == 1 {
         return figure * at / last;
     }
     let next = known.partition_point(|(place, _)| *place <= at).max(1);
@@ -118,8 +147,7 @@ impl Times {
             None => 0,
         };
         let streamed = |tokens: usize| {
-            let passes = tokens.div_ceil(streaming.tokens_max).max(1);
-            let each = tokens.div_ceil(passes);
+            let (passes, each) = passes(streaming, tokens);
             let ms = match each <= routed_max {
                 true => by_route(each)?,
                 false => pass_ms(&stages, each, budget)?,
@@ -141,6 +169,21 @@ impl Times {
             routed_max,
             routed_ms: by_route(routed_max),
         })
+    }
+
+    /// Milliseconds of a prompt with streamed weights, and those of the kernels for each of its tokens; `None` if too little
+    /// is known. Attention is counted as in a prompt of [`PROMPT_TOKENS`].
+    pub(crate) fn streamed_ms(
+        &self,
+        graph: &Graph,
+        streaming: &Streaming,
+        budget: &Budget,
+        tokens: usize,
+    ) -> Option<(f64, f64)> {
+        let (passes, each) = passes(streaming, tokens);
+        let stages = self.stage_costs(graph, streaming.device, streaming.stages_of(each))?;
+        let token_ms = stages.iter().map(|stage| stage.compute.prompt_ms).sum::<Option<f64>>()?;
+        Some((passes as f64 * pass_ms(&stages, each, budget)?, token_ms))
     }
 
     /// What stages cost that are streamed to a device.
@@ -195,6 +238,12 @@ impl Times {
         };
         stages.iter().map(cost).collect()
     }
+}
+
+/// The number of passes of a prompt, each of which copies the weights once, and the tokens of each.
+fn passes(streaming: &Streaming, tokens: usize) -> (usize, usize) {
+    let passes = tokens.div_ceil(streaming.tokens_max).max(1);
+    (passes, tokens.div_ceil(passes))
 }
 
 /// Milliseconds of all stages for tokens that share one copy of the weights.

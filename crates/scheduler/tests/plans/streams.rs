@@ -2,9 +2,9 @@
 
 use bilayer_graph::{Graph, OpKind, Recorder, Value};
 use bilayer_scheduler::{
-    Basis, Budget, Cost, DeviceTimes, Error, Machine, Offload, OpOffload, Plan, PlannedSegment,
-    PromptTimes, Request, StreamBuffers, StreamStage, Streaming, Times, Upload, offload,
-    stream_batches, working_bytes,
+    Basis, Budget, Cost, DeviceTimes, Error, Growth, Machine, Offload, OpOffload, Plan,
+    PlannedSegment, PromptTimes, Request, StreamBuffers, StreamStage, Streaming, Times, Upload,
+    offload, stream_batches, working_bytes,
 };
 
 use crate::models::{
@@ -332,6 +332,36 @@ fn streaming_is_predicted_stage_by_stage() {
         taken.without_streaming();
         assert_eq!(taken.predicted, Some(plain));
     }
+}
+
+/// A copy of the weights serves all tokens of a pass.
+#[test]
+fn streamed_prompts_of_any_length_are_predicted_by_their_passes() {
+    let graph = dense(3);
+    let machine = timed(3, 0.5);
+    let budget = Budget { context: 1000, ..BUDGET };
+    let plan = offload(&graph, &machine, &budget, &asked(1, OpOffload::Auto)).unwrap();
+    let streaming = plan.streaming.as_ref().unwrap();
+    let growth = Growth::new(&graph, &machine, &budget, &plan);
+    for tokens in [streaming.tokens_min, 64, 65, 300, 512] {
+        let passes = tokens.div_ceil(64);
+        let ms = passes as f64 * pass_ms(&machine, tokens.div_ceil(passes), 8, 0.5);
+        assert_close(growth.prompt_ms(tokens).unwrap(), ms);
+    }
+    let PromptTimes { tokens, streamed_ms, .. } = streaming.prompts[1];
+    // Three layers of attention see 768 tokens more than in a prompt of 512, and take the time of kernels for that.
+    let attention = |seen: f64| 3.0 * 2.0 * 4.0 * 32.0 * seen;
+    let usual = 2.0 * (3.0 * (ATTENTION + NETWORK) as f64 + 256.0 * 64.0) + attention(256.0);
+    let devices = &machine.times.as_ref().unwrap().devices;
+    let kernels = devices[1].layers.iter().chain([&devices[0].embedding, &devices[1].output]);
+    let token_ms: f64 = kernels.map(|cost| cost.prompt_ms.unwrap()).sum();
+    let more = tokens as f64 * token_ms * attention(768.0) / usual;
+    assert_close(growth.prompt_ms(tokens).unwrap(), streamed_ms + more);
+    // What is not streamed takes what it does without streaming.
+    let plain = offload(&graph, &machine, &budget, &asked(1, OpOffload::Never)).unwrap();
+    let without = Growth::new(&graph, &machine, &budget, &plain);
+    let short = streaming.tokens_min - 1;
+    assert_eq!(growth.prompt_ms(short), without.prompt_ms(short));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use bilayer_graph::{Facts, Graph, Recorder, Window};
 use bilayer_quant::Type;
 use bilayer_scheduler::{
     Basis, Budget, Cost, Demand, Groups, Growth, Machine, Placement, Plan, Predicted, cut,
-    overlaps, place,
+    overlaps, place, timed_tokens,
 };
 
 use crate::models::{
@@ -269,8 +269,9 @@ fn decode_grows_by_the_keys_and_values_that_are_read() {
 #[test]
 fn prompts_grow_by_the_operations_of_attention() {
     let (graph, machine) = windowed();
-    let plan = grown(&BUDGET, &machine, &graph, 4);
-    let growth = Growth::new(&graph, &machine, &BUDGET, &plan);
+    let budget = Budget { tokens: 512, ..BUDGET };
+    let plan = grown(&budget, &machine, &graph, 4);
+    let growth = Growth::new(&graph, &machine, &budget, &plan);
     let each = plan.predicted.as_ref().unwrap().prefill_ms_per_token.unwrap();
     // Two operations for each element of the matrices, the head's included.
     let matrices = 2.0 * (3.0 * ATTENTION as f64 + 256.0 * 64.0);
@@ -278,11 +279,50 @@ fn prompts_grow_by_the_operations_of_attention() {
     let attention = |seen: f64| 2.0 * 4.0 * 32.0 * seen;
     let usual = matrices + attention(256.0 + 100.0 + 30.0);
     assert_close(growth.prompt_ms(512).unwrap(), 512.0 * each);
-    for (tokens, seen) in
-        [(20, 10.0 + 10.0 + 10.0), (100, 50.0 + 50.0 + 30.0), (4096, 2048.0 + 130.0)]
-    {
+    for (tokens, seen) in [(600, 300.0 + 130.0), (4096, 2048.0 + 130.0)] {
         let ops = matrices + attention(seen);
         assert_close(growth.prompt_ms(tokens).unwrap(), each * tokens as f64 * ops / usual);
+    }
+}
+
+#[test]
+fn short_prompts_lie_between_the_steps_that_are_timed() {
+    let (graph, machine) = windowed();
+    let of = |tokens: usize, count: u32| {
+        let budget = Budget { tokens, ..BUDGET };
+        let plan = grown(&budget, &machine, &graph, count);
+        let growth = Growth::new(&graph, &machine, &budget, &plan);
+        let ms = [1, 8, 68, 128, 320, 512].map(|tokens| growth.prompt_ms(tokens).unwrap());
+        (plan.predicted.unwrap(), ms)
+    };
+    // The host looks tokens up, the card does the rest: a micro-batch takes twice as long per token as a prompt.
+    let (predicted, found) = of(512, 4);
+    let piece = 128.0 * (8.0 * (0.25 + 0.0625) + 6.0 + 0.5 + 0.0625);
+    let batch = predicted.batch_ms.unwrap();
+    let prompt = 512.0 * predicted.prefill_ms_per_token.unwrap();
+    let middle = |low: f64, high: f64| f64::midpoint(low, high);
+    let expected =
+        [predicted.decode_ms, batch, middle(batch, piece), piece, middle(piece, prompt), prompt];
+    found.into_iter().zip(expected).for_each(|(found, expected)| assert_close(found, expected));
+    // Two devices share a prompt: micro-batches of it are of any size.
+    let (predicted, found) = of(512, 2);
+    let batch = predicted.batch_ms.unwrap();
+    let prompt = 512.0 * predicted.prefill_ms_per_token.unwrap();
+    assert_close(found[3], batch + (prompt - batch) * 120.0 / 504.0);
+    // Steps of eight tokens are measured as such, and a prompt is a number of them; none is shorter than a token's.
+    let (predicted, found) = of(8, 4);
+    let each = predicted.prefill_ms_per_token.unwrap();
+    assert_close(found[5], 512.0 * each);
+    assert_close(found[2], 68.0 * each);
+    assert!(8.0 * each < predicted.decode_ms);
+    assert_close(found[1], predicted.decode_ms);
+}
+
+#[test]
+fn few_sizes_of_steps_are_measured() {
+    for (step, timed) in [(0, 1), (1, 1), (16, 16), (100, 64), (511, 256), (512, 512), (4096, 512)]
+    {
+        assert_eq!(timed_tokens(step), timed, "{step}");
     }
 }
 

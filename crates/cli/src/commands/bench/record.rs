@@ -125,6 +125,9 @@ pub struct Record<'a> {
     pub began: u64,
     /// The measurements.
     pub measured: Measured,
+    /// Predicted milliseconds of a token at the depth of the test; `None` without a prediction, and of other tests than
+    /// those of one sequence that only generates.
+    pub predicted_token_ms: Option<f64>,
 }
 
 /// A name and a value.
@@ -219,8 +222,6 @@ impl Record<'_> {
         let share = |part: std::time::Duration| {
             if total > 0.0 { part.as_secs_f64() / total } else { 0.0 }
         };
-        let decodes = m.test.prompt == 0;
-        let predicted = placed.plan.predicted.as_ref();
         vec![
             ("n_parallel", json!(m.test.parallel)),
             ("placement", json!(placed.plan.map)),
@@ -240,10 +241,7 @@ impl Record<'_> {
             ("crossing_busy", json!(share(m.spent.crossing))),
             ("peak_resident_bytes", json!(m.peak_resident_bytes)),
             ("adapter_bytes", json!(placed.gpu_bytes())),
-            (
-                "predicted_token_ms",
-                json!(predicted.filter(|_| decodes).map(|times| times.decode_ms)),
-            ),
+            ("predicted_token_ms", json!(self.predicted_token_ms)),
             ("warm_up", json!(!args.no_warmup)),
             ("kernels", json!(placed.kernels)),
         ]

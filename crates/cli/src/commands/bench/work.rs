@@ -57,6 +57,12 @@ impl<'a> Work<'a> {
                 probe: !args.no_probe,
             },
         };
+        let steps = || work.variants.iter().map(|variant| variant.setup.ubatch_size);
+        for (test, step_tokens) in
+            work.tests.iter().flat_map(|test| steps().map(move |of| (test, of)))
+        {
+            test.check(step_tokens)?;
+        }
         let results = work.results();
         if results > MOST {
             let line = format!("the lists make {results} results; the limit is {MOST}");

@@ -18,13 +18,11 @@ const TEXT_MAX: usize = 2000;
 pub fn html(args: &Args, cases: &[Case], all: &[Judged]) -> Result<String, Error> {
     let data = args.data.display().to_string();
     let passes = !all.iter().any(|judged| judged.is_below(args.floor));
-    let best = all.iter().max_by(|a, b| a.evaluated.quality.total_cmp(&b.evaluated.quality));
-    let quality = best.map_or(0.0, |best| best.evaluated.quality);
     let percent = |share: f64| format!("{:.1}", 100.0 * share);
     let headline = match args.floor {
         Some(_) if passes => "Passed".to_owned(),
         Some(_) => "Below the floor".to_owned(),
-        None => format!("{} % of the cases pass", percent(quality)),
+        None => best(all),
     };
     page::render(
         TEMPLATE,
@@ -45,10 +43,21 @@ pub fn html(args: &Args, cases: &[Case], all: &[Judged]) -> Result<String, Error
     )
 }
 
-const NOTES: [&str; 4] = [
+/// The best model, with its share of cases that pass.
+fn best(all: &[Judged]) -> String {
+    // Of equal ones the first.
+    let quality = |judged: &Judged| judged.evaluated.quality;
+    let best = all.iter().rev().max_by(|a, b| quality(a).total_cmp(&quality(b)));
+    let Some(best) = best else { return String::new() };
+    let share = format!("{:.1} % of the cases pass", 100.0 * quality(best));
+    if all.len() == 1 { share } else { format!("{share} with {}", best.name) }
+}
+
+const NOTES: [&str; 5] = [
     "Quality is the share of cases that pass; the interval holds the share of many such cases with 95 % probability (Wilson).",
     "The score also counts parts: right fields of an object, the similarity of texts.",
-    "Answers are greedy (temperature 0). Speeds count generated tokens, of encoders tokens read, over the whole time.",
+    "Answers are greedy (temperature 0); those of cases answered at once may differ from those of each alone.",
+    "Speeds count generated tokens, of encoders tokens read, over the whole time.",
     "Prices count the machine and, where power is known, its energy while the cases ran.",
 ];
 
@@ -155,8 +164,6 @@ fn table(args: &Args, all: &[Judged]) -> Shown {
     let pair = |[p50, p95]: [f64; 2]| format!("{}, {}", time(p50), time(p95));
     let row = |judged: &Judged| {
         let of = &judged.evaluated;
-        let watts = judged.rates.and_then(|rates| rates.watts);
-        let watts = watts.or(of.joules.map(|joules| joules / of.seconds));
         vec![
             judged.name.clone(),
             format!("{:.1}", 100.0 * of.quality),
@@ -165,7 +172,7 @@ fn table(args: &Args, all: &[Judged]) -> Shown {
             short(of.rate()),
             of.first_token_ms.map_or_else(none, pair),
             of.case_ms.map_or_else(none, pair),
-            watts.map_or_else(none, |watts| format!("{watts:.1}")),
+            judged.watts.map_or_else(none, |watts| format!("{watts:.1}")),
             judged.thousand().map_or_else(none, money),
             judged.million().map_or_else(none, money),
         ]

@@ -1,0 +1,81 @@
+//! Options of a profile, and the context that they need.
+
+use crate::Error;
+
+/// Tokens of the context, unless a longer one is needed or the model's own is shorter.
+const CONTEXT: usize = 1024;
+
+/// Range of tokens of a default prompt.
+pub(super) const USUAL_PROMPT: std::ops::RangeInclusive<usize> = 16..=128;
+
+/// Range of tokens of default decode.
+pub(super) const DECODE_TOKENS: std::ops::RangeInclusive<usize> = 4..=32;
+
+/// Options of a profile.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Tokens of the prompt; by default as many as take a second or two.
+    pub prompt: Option<usize>,
+    /// Tokens decoded at each N in each round; by default for about half a second.
+    pub decode: Option<usize>,
+    /// Number of rounds; the median of each figure is used.
+    pub rounds: usize,
+}
+
+impl Options {
+    /// Tokens of the context: those of `-c`, or as many as prompt and decode need, within the model's `own`.
+    ///
+    /// # Errors
+    /// The context is too small for the prompt and the tokens that are given.
+    pub(super) fn context(&self, ctx_size: Option<usize>, own: usize) -> Result<usize, Error> {
+        let prompt = self.prompt.unwrap_or(*USUAL_PROMPT.end());
+        let decode = self.decode.unwrap_or(*DECODE_TOKENS.end());
+        // A token is between prompt and decode.
+        let wanted = prompt.saturating_add(decode).saturating_add(1).max(CONTEXT);
+        let context = match ctx_size {
+            None => wanted.min(own),
+            Some(0) => own,
+            Some(tokens) => tokens,
+        };
+        let needed = self.prompt.unwrap_or(1).saturating_add(self.decode.unwrap_or(1));
+        if needed < context {
+            return Ok(context);
+        }
+        let whose = match ctx_size {
+            None | Some(0) => "the model's context",
+            Some(_) => "the context (-c)",
+        };
+        Err(bilayer_engine::Error::Setting {
+            name: "the sum of -p and -n",
+            found: needed.to_string(),
+            expected: format!("below {context}, {whose}"),
+        }
+        .into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Options;
+
+    #[test]
+    fn the_context_has_room_for_what_is_measured() {
+        let of = |prompt, decode| Options { prompt, decode, rounds: 1 };
+        let ok = |options: Options, given, own| options.context(given, own).ok();
+        assert_eq!(ok(of(None, None), None, 8192), Some(1024));
+        assert_eq!(ok(of(None, None), None, 512), Some(512));
+        assert_eq!(ok(of(Some(4096), Some(4)), None, 8192), Some(4101));
+        assert_eq!(ok(of(Some(4096), None), None, 8192), Some(4129));
+        assert_eq!(ok(of(Some(8000), None), None, 8010), Some(8010));
+        assert_eq!(ok(of(Some(8), Some(4)), Some(64), 8192), Some(64));
+        assert_eq!(ok(of(Some(8), Some(4)), Some(0), 8192), Some(8192));
+        let refused = |options: Options, given, own| {
+            options.context(given, own).expect_err("too small").to_string()
+        };
+        let text = refused(of(Some(4096), Some(4)), None, 512);
+        assert_eq!(text, "the sum of -p and -n is 4100; it must be below 512, the model's context");
+        let text = refused(of(Some(60), Some(4)), Some(64), 512);
+        assert_eq!(text, "the sum of -p and -n is 64; it must be below 64, the context (-c)");
+        refused(of(Some(usize::MAX), Some(usize::MAX)), None, 512);
+    }
+}
