@@ -11,6 +11,7 @@ use std::path::Path;
 use bilayer_convert::convert::{Convert, check_back, write_back};
 use bilayer_convert::mix::Mix;
 use bilayer_convert::prune::drop::{self, Dropped};
+use bilayer_convert::prune::job::{Job, Step};
 use bilayer_convert::prune::ratios::{Goal, PatternCosts, SparseFamily};
 use bilayer_convert::prune::{Method, Pattern, Prune, Pruned, Source, compare, journal_of};
 use bilayer_convert::quantize::Quantize;
@@ -208,7 +209,7 @@ fn an_interrupted_run_goes_on_by_its_journal() {
         let prune = prune(method, "16:64", ty.or(Some(dense)));
         let undisturbed = run(&prune, &plain, &text, &at("whole.gguf")).unwrap();
         let (out, journal) = (at("resumed.gguf"), journal_of(&at("resumed.gguf")));
-        let (mut stops, mut calls) = (0, 0);
+        let (mut stops, mut calls, mut is_cut) = (0, 0, false);
         let done = loop {
             let mut left = 3 + stops;
             let done = prune.write(source, Some(&calibration), &out, &mut |_, _| {
@@ -219,14 +220,15 @@ fn an_interrupted_run_goes_on_by_its_journal() {
             assert!(matches!(error, Error::Interrupted), "{error}");
             assert!(!out.exists());
             stops += 1;
-            // What a killed process leaves of the matrix that it was writing.
-            let bytes = fs::read(&journal).unwrap();
-            if stops == 4 && bytes.len() > 4000 {
+            // What a killed process leaves of the matrix that it was writing. Before the input is read there is no journal.
+            let bytes = fs::read(&journal).unwrap_or_default();
+            if !is_cut && bytes.len() > 4000 {
                 fs::write(&journal, &bytes[..bytes.len() - 100]).unwrap();
+                is_cut = true;
             }
             assert!(stops < 200, "{method:?}: the run goes on");
         };
-        assert!(stops > 3 && done.resumed > 0, "{stops} {done:?}");
+        assert!(stops > 3 && done.resumed > 0 && is_cut, "{stops} {done:?}");
         assert_eq!(Pruned { resumed: 0, ..done }, undisturbed);
         assert!(fs::read(&out).unwrap() == fs::read(at("whole.gguf")).unwrap(), "{method:?}");
         fs::remove_file(&out).unwrap();
@@ -281,6 +283,16 @@ fn the_journal_of_another_run_is_refused_by_name() {
         assert!(error.starts_with(&start) && error.contains(part), "{error}");
     };
     refused(&wanda, &model(Type::BF16), &text, "another input file");
+    let mut other = plain.1.clone();
+    other.set("llama.attention.layer_norm_rms_epsilon", 0.5f32);
+    refused(&wanda, &(plain.0.clone(), other), &text, "another input file");
+    // A weight anywhere.
+    let name = "blk.1.ffn_up.weight";
+    let mut bytes = plain.0.file().bytes(plain.0.file().tensor(name).unwrap()).to_vec();
+    let place = bytes.len() / 3;
+    bytes[place] ^= 1;
+    let other = plain.0.with_tensor(name, Type::F16, bytes.into()).unwrap();
+    refused(&wanda, &(other, plain.1.clone()), &text, "another input file");
     refused(&prune(Method::Wanda, "1:4", None), &plain, &text, "another method, pattern or type");
     refused(&wanda, &plain, &text[1..], "another calibration text");
     assert!(!out.exists());
@@ -488,6 +500,146 @@ fn the_layer_that_changes_least_is_found_and_the_file_written() {
     let pruned = run(&prune(Method::SparseGpt, "16:64", None), &cut, &text, &out).unwrap();
     assert_eq!(pruned.matrices, matrices(plain.0.file()).len() / 2);
     assert_eq!(Model::new(open_file(&out).unwrap()).unwrap().config().layers.len(), 1);
+}
+
+/// A model that cannot lose layers is refused before the text is looked at.
+#[test]
+fn layers_that_cannot_go_are_refused_before_the_text_runs() {
+    let metadata = without_words(bilayer_models::find("gemma4").unwrap());
+    let bytes = support::model::random_bytes(&metadata, Type::F32, &[], 5, &|_, _| ());
+    let model = Model::from_bytes("tiny", bytes).unwrap();
+    let source = Source { model: &model, metadata: &metadata };
+    let calibration = Calibration { text: "", window_len: 32, windows: 2 };
+    let told = &mut |_, _| ControlFlow::Continue(());
+    for dropped in [Dropped::Count(1), Dropped::Auto { kl: 0.1 }] {
+        let refused = dropped.choose(source, Some(&calibration), Some(1), told).unwrap_err();
+        assert!(matches!(refused, Error::Model(_)), "{refused}");
+    }
+}
+
+/// A small mixture of experts and a small encoder.
+fn place() -> Place {
+    let place = Place::new();
+    let sizes = "--layers 2 --width 64 --heads 2 --ffn 64 --vocab 320 --type F32";
+    place.run(&format!("synth --shape qwen3-30b-a3b --kv-heads 1 {sizes} moe.gguf")).good();
+    place.run(&format!("synth --shape minilm-l6 {sizes} encoder.gguf")).good();
+    place.file("text.txt", text());
+    place.file("lines.txt", "one line\nanother line\na third line of words\n".repeat(4));
+    place
+}
+
+#[test]
+fn routers_keep_their_weights_and_types() {
+    let place = place();
+    place.run("prune moe.gguf out.gguf --pattern 0.5 --method magnitude --type F16").good();
+    let [before, after] = ["moe.gguf", "out.gguf"].map(|name| open(&place, name));
+    let mut routers = 0;
+    for tensor in before.tensors() {
+        let (name, other) = (tensor.name(), after.tensor(tensor.name()).unwrap());
+        if name.contains("ffn_gate_inp.weight") {
+            routers += 1;
+            assert!(before.bytes(tensor) == after.bytes(other), "{name}");
+        } else if name.contains("_exps") {
+            assert_eq!(other.layout().ty(), Type::F16, "{name}");
+        }
+    }
+    assert_eq!(routers, 2);
+}
+
+fn open(place: &Place, name: &str) -> File {
+    File::open(&place.path().join(name)).unwrap()
+}
+
+/// What compares predictions is refused for encoders by its flag, and what does not works.
+#[test]
+fn encoders_have_no_divergence_of_predictions() {
+    let place = place();
+    let names = place.names();
+    let text = "--calibration lines.txt -c 32 --chunks 4";
+    for (line, flag) in [
+        ("prune encoder.gguf x.gguf --target-kl 0.1", "--target-kl"),
+        ("prune encoder.gguf x.gguf --target-speed 2 --type S8_N_64", "--target-speed"),
+        ("prune encoder.gguf x.gguf --drop-layers auto", "--drop-layers auto"),
+        ("prune encoder.gguf x.gguf --pattern 0.5 --test text.txt", "--test"),
+        ("quantize encoder.gguf x.gguf --target-bpw 8", "--target-bpw"),
+    ] {
+        let ran = place.run(&format!("{line} {text}"));
+        let part = format!("encoder.gguf: {flag}: needs a model that predicts tokens");
+        assert!(ran.code == Some(2) && ran.err.contains(&part), "{ran:?}");
+        assert_eq!(place.names(), names, "{line}");
+    }
+    place.file("line.txt", "one line of many words and of more words\n");
+    let ran = place.run("prune encoder.gguf x.gguf --pattern 0.5 --calibration line.txt");
+    let part = "line.txt: the text has too few lines (1)";
+    assert!(ran.code == Some(2) && ran.err.contains(part), "{ran:?}");
+    for line in ["--pattern 0.5", "--drop-layers 1"] {
+        place.run(&format!("prune encoder.gguf x.gguf {line} {text}")).good();
+    }
+    assert_eq!(open(&place, "x.gguf").metadata().u32("bert.block_count").unwrap(), 1);
+}
+
+/// Options without an effect, and texts and names that do not fit, are refused before the work, in the name of the right file.
+#[test]
+fn options_without_effect_are_refused_and_files_named() {
+    let place = place();
+    place.run("synth --type F32 in.gguf").good();
+    place.file("short.txt", "too short");
+    let text = "--calibration text.txt -c 32 --chunks 4";
+    let names = place.names();
+    for (line, part) in [
+        (format!("--drop-layers 0, --method sparsegpt {text}"), "--method sparsegpt: no weights"),
+        (format!("--drop-layers 0, --method wanda {text}"), "--method wanda: no weights"),
+        (format!("--drop-layers 0, {text}"), "--calibration: nothing is chosen by a text"),
+        ("--pattern 0.5 --calibration short.txt".into(), "short.txt: the text has "),
+        (format!("--pattern 0.5 {text} --test short.txt"), "short.txt: the text has "),
+        ("--pattern 0.5 --method magnitude --test short.txt".into(), "short.txt: the text has "),
+        (
+            "--pattern 0.5 --method magnitude --type Q4_K_M".into(),
+            "`Q4_K_M` is no type of a single",
+        ),
+        ("--pattern 0.5 --method magnitude --type COPY".into(), "written are F32, F16, BF16"),
+    ] {
+        let ran = place.run(&format!("prune in.gguf x.gguf {line}"));
+        assert!(ran.code == Some(2) && ran.err.contains(part), "{ran:?}");
+        assert_eq!(place.names(), names, "{line}");
+    }
+    // Without a pattern, SparseGPT is GPTQ.
+    place
+        .run(&format!(
+            "prune in.gguf gptq.gguf --drop-layers 0, --method sparsegpt --type Q8_0 {text}"
+        ))
+        .good();
+    place.run("prune in.gguf plain.gguf --drop-layers 0, --type Q8_0").good();
+    let name = "blk.0.ffn_up.weight";
+    let of = |file: &str| {
+        let file = open(&place, file);
+        let tensor = file.tensor(name).unwrap();
+        (tensor.layout().ty(), file.bytes(tensor))
+    };
+    assert_eq!((of("gptq.gguf").0, of("plain.gguf").0), (Type::Q8_0, Type::Q8_0));
+    assert!(of("gptq.gguf").1 != of("plain.gguf").1);
+    assert!(open(&place, "plain.gguf").metadata().get("general.size_label").is_none());
+}
+
+#[test]
+fn the_checkpoint_is_written_before_the_models_are_scored() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let told = &mut |_, _| ControlFlow::Continue(());
+    Convert::default().plan(Path::new(DEMO)).unwrap().write(&at("dense.gguf"), told).unwrap();
+    let (input, out, checkpoint, text) =
+        (at("dense.gguf"), at("out.gguf"), at("checkpoint"), text());
+    let job = Job {
+        test: Some(Calibration { text: &text, window_len: 32, windows: 2 }),
+        checkpoint: Some((Path::new(DEMO), &checkpoint)),
+        ..Job::new(&input, &out, prune(Method::Magnitude, "0.5", None))
+    };
+    let stopped = job.run(&mut |step, _, _| match step {
+        Step::Scoring => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    });
+    assert!(matches!(stopped, Err(Error::Interrupted)), "{stopped:?}");
+    assert!(out.exists() && checkpoint.join("model.safetensors").exists());
 }
 
 /// The way of a pruned checkpoint: its zeros are those of the pruned file, and stay through conversion and quantizing.

@@ -354,6 +354,8 @@ fn texts_that_cannot_be_scored_are_refused() {
     refused(&run("perplexity --kl none.kld"), 66, "none.kld");
     refused(&run("perplexity -f text.txt -c 48"), 2, "two windows of 48 need 96");
     refused(&run("perplexity -f text.txt -c 3"), 2, "ctx-size is 3; it must be at least 4");
+    refused(&run("perplexity -f text.txt -c 16 --chunks 0"), 2, "'--chunks <N>': it must be");
+    refused(&run("imatrix -f text.txt -c 16 --chunks 0"), 2, "'--chunks <N>': it must be");
     refused(&run("perplexity"), 2, "--file");
     refused(&run("perplexity -f text.txt -c 16 --kl-base none/base.kld"), 73, "none/base.kld");
     refused(&run("imatrix -f text.txt -c 16 --in-file model.gguf"), 65, "no importance matrix");
@@ -577,8 +579,15 @@ fn an_interrupted_importance_matrix_goes_on_where_it_ended() {
     let anew = place.run(&format!("imatrix -m model.gguf {EXACT}"));
     refused(&anew, 2, "imatrix.partial.gguf has the sums of an interrupted run");
     let rest = format!("--in-file imatrix.partial.gguf --from-chunk {done}");
+    let other = EXACT.replace("-c 16", "-c 8");
+    assert_ne!(other, EXACT);
+    let shorter = place.run(&format!("imatrix -m model.gguf {other} {rest}"));
+    refused(&shorter, 2, "--from-chunk counts windows of 8 tokens, and those of --in-file have 16");
+    // Without a partial file of its own, so that it removes the one that it goes on from.
+    let rest = format!("{rest} -ofreq 1000");
     let count =
         place.run(&format!("imatrix -m model.gguf {EXACT} {rest}")).json()["windows"].clone();
+    assert!(!path("imatrix.partial.gguf").exists(), "the output has its sums");
     place.run(&format!("imatrix -m model.gguf {EXACT} -o whole.gguf")).json();
     let [parts, whole] = ["imatrix.gguf", "whole.gguf"].map(|name| {
         let matrix = bilayer_convert::imatrix::Imatrix::open(&path(name)).unwrap();

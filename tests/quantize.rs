@@ -335,6 +335,35 @@ fn importance_moves_the_error_to_unimportant_columns_of_each_expert() {
     }
 }
 
+/// An importance matrix is recorded where it decided how weights are rounded, and not after they are made anew without.
+#[test]
+fn an_importance_matrix_is_recorded_where_it_is_used() {
+    let place = place();
+    imatrix(&place, "blk.0.attn_q.weight", vec![1.0; 256], vec![1]);
+    let recorded = |line: &str| {
+        let ran = place.run(&format!("quantize {line}")).good();
+        let file = open(&place, "out.gguf");
+        let keys = ["file", "dataset", "entries_count", "chunks_count"];
+        let keys = keys.map(|key| format!("quantize.imatrix.{key}"));
+        let found = keys.iter().filter(|key| file.metadata().get(key).is_some()).count();
+        assert!([0, 4].contains(&found), "{line}: {found}");
+        (found == 4, ran.err)
+    };
+    assert!(recorded("in.gguf out.gguf Q4_K_M --imatrix i.gguf").0);
+    std::fs::rename(place.path().join("out.gguf"), place.path().join("q4.gguf")).unwrap();
+    for ty in ["COPY", "F16", "Q8_0", "W8A8"] {
+        let (is_recorded, notes) = recorded(&format!("in.gguf out.gguf {ty} --imatrix i.gguf"));
+        assert!(
+            !is_recorded && notes.contains("--imatrix: no tensor gets a type"),
+            "{ty}: {notes}"
+        );
+    }
+    assert!(recorded("q4.gguf out.gguf COPY").0, "the tensors are those of before");
+    for ty in ["F16", "Q4_0"] {
+        assert!(!recorded(&format!("q4.gguf out.gguf {ty} --allow-requantize")).0, "{ty}");
+    }
+}
+
 /// tests/imatrix/make.py wrote both forms with gguf-py and by hand.
 #[test]
 fn importance_is_read_from_both_formats_of_other_programs() {
@@ -438,6 +467,36 @@ fn errors_are_reported_and_leave_no_file() {
     }
     assert!(std::fs::read(place.path().join("in.gguf")).unwrap() == good);
     place.run("quantize q8.gguf x.gguf Q4_0 --allow-requantize").good();
+}
+
+/// Texts that are too short, weights that are not finite, and a type beside a size.
+#[test]
+fn errors_of_texts_name_the_right_file() {
+    let place = place();
+    damaged(&place, "nan.gguf", "blk.1.ffn_up.weight", f32::NAN);
+    place.file("short.txt", "too short");
+    place.file("long.txt", "All happy families are alike; each unhappy one differs. ".repeat(8));
+    let names = place.names();
+    let of_short = "bilayer: short.txt: the text has ";
+    for (line, part) in [
+        ("Q8_0 --target-bpw 9 --calibration long.txt", "--target-bpw chooses the types in place"),
+        ("7 --target-bpw 9 --calibration long.txt", "--target-bpw chooses the types in place"),
+        ("x.gguf Q8_0 --target-bpw 9 --calibration long.txt", "--target-bpw"),
+        ("x.gguf Q8_0 --gptq --calibration short.txt", of_short),
+        ("x.gguf Q8_0 --smooth 0.5 --calibration short.txt", of_short),
+        ("x.gguf --target-bpw 9 --calibration short.txt", of_short),
+    ] {
+        fails(&place.run(&format!("quantize in.gguf {line}")), 2, part);
+        assert_eq!(place.names(), names, "{line}");
+    }
+    for line in [
+        "imatrix -m nan.gguf -f long.txt -c 64 -ngl 0 -o x.gguf",
+        "quantize nan.gguf x.gguf Q8_0 --gptq --calibration long.txt -c 64",
+        "prune nan.gguf x.gguf --pattern 0.5 --calibration long.txt -c 64",
+    ] {
+        fails(&place.run(line), 65, "bilayer: nan.gguf: matmul");
+        assert_eq!(place.names(), names, "{line}");
+    }
 }
 
 /// A copy of in.gguf with one weight replaced.
@@ -678,6 +737,8 @@ fn matrices_are_rounded_by_gptq_alone_and_after_smoothing() {
         assert_eq!(changed.count(), 28, "{smooth}");
         assert_eq!(plain.metadata(), rounded.metadata(), "{smooth}");
     }
+    let ran = place.run(&format!("quantize in.gguf smooth.gguf Q8_0 --smooth 0.55 {asked}")).good();
+    assert!(ran.err.contains("blk.0.attn_norm.weight: alpha 0.55, error "), "{ran:?}");
     let names = place.names();
     assert!(names.iter().all(|name| !name.ends_with(".gptq")), "{names:?}");
     place.run(&format!("quantize in.gguf sparse.gguf S4_16_64 --gptq {asked}")).good();
@@ -686,6 +747,56 @@ fn matrices_are_rounded_by_gptq_alone_and_after_smoothing() {
     fails(&refused, 2, "in.gguf: Q6_K: cannot be rounded by GPTQ: the types for it are ");
     fails(&place.run("quantize in.gguf x.gguf W8A8 --gptq"), 2, "--calibration");
     assert_eq!(place.names(), names);
+}
+
+/// Experts have no products of columns, so GPTQ does not round them, and says so.
+#[test]
+fn matrices_that_gptq_does_not_round_are_counted_apart() {
+    let place = Place::new();
+    let sizes = "--layers 2 --width 64 --heads 2 --kv-heads 1 --ffn 64 --vocab 320 --type F32";
+    place.run(&format!("synth --shape qwen3-30b-a3b {sizes} in.gguf")).good();
+    let text: String = (0..300).map(|i| format!("word {} of {} ", i * 7919 % 97, i % 13)).collect();
+    place.file("text.txt", text);
+    let asked = "--gptq --calibration text.txt -c 32 --chunks 4";
+    let ran = place.run(&format!("quantize in.gguf gptq.gguf Q8_0 {asked}")).good();
+    let note = "8 matrices rounded by GPTQ; 6 of experts or MLA heads weight by weight";
+    assert!(ran.err.contains(note), "{ran:?}");
+    place.run("quantize in.gguf plain.gguf Q8_0").good();
+    let [gptq, plain] = ["gptq.gguf", "plain.gguf"].map(|name| open(&place, name));
+    for tensor in gptq.tensors().iter().filter(|tensor| tensor.name().contains("_exps")) {
+        let other = plain.tensor(tensor.name()).unwrap();
+        assert!(gptq.bytes(tensor) == plain.bytes(other), "{}", tensor.name());
+    }
+}
+
+/// Zeros of a pruned file stay through GPTQ, so that its pattern holds.
+#[test]
+fn gptq_keeps_the_zeros_of_a_pruned_file() {
+    let place = place();
+    let text: String = (0..300).map(|i| format!("word {} of {} ", i * 7919 % 97, i % 13)).collect();
+    place.file("text.txt", text);
+    place.run("prune in.gguf pruned.gguf --pattern 16:64 --method magnitude").good();
+    let pruned = open(&place, "pruned.gguf");
+    let asked = "--calibration text.txt -c 32 --chunks 4";
+    for command in [
+        format!("quantize pruned.gguf out.gguf Q8_0 --gptq {asked}"),
+        format!("quantize pruned.gguf out.gguf W8A8 --pure --gptq {asked}"),
+        format!("quantize pruned.gguf out.gguf S8_32_64 --gptq {asked}"),
+        format!(
+            "prune pruned.gguf out.gguf --method sparsegpt --pattern 32:64 --type S8_32_64 {asked}"
+        ),
+        format!("prune pruned.gguf out.gguf --method sparsegpt --pattern 0 --type Q8_0 {asked}"),
+    ] {
+        place.run(&command).good();
+        let out = open(&place, "out.gguf");
+        for name in ["blk.0.attn_q.weight", "blk.3.ffn_down.weight"] {
+            let (before, after) = (values(&pruned, name), values(&out, name));
+            let zeros = before.iter().filter(|weight| **weight == 0.0).count();
+            assert_eq!(4 * zeros, 3 * before.len(), "{command}: {name}");
+            let filled = before.iter().zip(&after).filter(|(a, b)| **a == 0.0 && **b != 0.0);
+            assert_eq!(filled.count(), 0, "{command}: {name}");
+        }
+    }
 }
 
 /// The demo model as it was trained, in.gguf in single precision.

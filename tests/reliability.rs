@@ -703,8 +703,12 @@ const WRITERS: [(&str, &str); 9] = [
     ("trace", "run -m in.gguf -p once -n 4 --device none --trace OUT"),
 ];
 
-/// Those that are killed as well, but either read what they replace or write a folder.
-const OTHERS: [(&str, &str); 3] = [
+/// Those that are killed as well, but take long, read what they replace or write a folder.
+const OTHERS: [(&str, &str); 4] = [
+    (
+        "patterns by divergence",
+        "prune in.gguf OUT --target-kl 0.5 --calibration text.txt --chunks 1 -c 64",
+    ),
     ("prompt cache", "run -m in.gguf -f short.txt -n 1 --device none --prompt-cache OUT"),
     ("chat", "run -m in.gguf -cnv -n 2 --device none --chat-template chatml"),
     ("profile", "profile -m in.gguf -p 4 -n 2 -r 1 --device none --out folder"),

@@ -162,6 +162,10 @@ READ = {
 }
 
 
+# By `model_type`: names that `hidden_act` has for the activation of the model's function, the default first.
+ACTIVATIONS = {"llama": ("silu", "swish"), "bert": ("gelu", "gelu_python")}
+
+
 def square_head(student, teacher, mask):
     """Mean over layers of the squared difference of hidden states, relative to the teacher's squares."""
     of_layers = [((s - t).pow(2) * mask).sum() / (t.pow(2) * mask).sum() for s, t in zip(student, teacher)]
@@ -237,6 +241,9 @@ def supported(config, names):
         kind = rope.get("rope_type") or rope.get("type") or "default"
         if kind != "default":
             sys.exit(f"{key} of config.json is of type {kind}, which is not supported; known is default")
+    known = ACTIVATIONS[config["model_type"]]
+    if config.get("hidden_act", known[0]) not in known:
+        sys.exit(f"hidden_act of config.json is {config['hidden_act']}, which is not supported; known is {known[0]}")
     read, unneeded = READ[config["model_type"]]
     for name in sorted(names):
         parts = name.split(".")

@@ -106,6 +106,7 @@ mod tests {
 
     /// Flags in texts of the libraries that no program sees instead of a setting: those of commands and of other programs.
     const OTHERS: &[&str] = &[
+        "--calibration",
         "--cpunodebind",
         "--drop-layers",
         "--exact",

@@ -43,7 +43,7 @@ impl<'a> Runs<'a> {
     /// `progress` receives the number of finished runs and `total`.
     ///
     /// # Errors
-    /// [`Error::Calibration`] if the text is too short, [`Error::Scratch`].
+    /// [`Error::Text`] if the text is too short, [`Error::NoPredictions`] for an encoder, [`Error::Scratch`].
     pub fn new(
         model: &'a Model,
         calibration: &Calibration<'_>,
@@ -51,6 +51,7 @@ impl<'a> Runs<'a> {
         total: u64,
         progress: Progress<'a>,
     ) -> Result<Runs<'a>, Error> {
+        predicts(model, &model.name())?;
         let windows = windows(model, calibration)?;
         let base = tempfile::tempfile().map_err(Error::Scratch)?;
         let (base_bytes, floor, done) = (0, 0.0, 0);
@@ -143,14 +144,29 @@ impl<'a> Runs<'a> {
     }
 }
 
+/// Refuses an encoder where predictions are compared. `what` is the flag that asks for it: the divergence of what an encoder
+/// returns, taken as logits, says nothing.
+///
+/// # Errors
+/// [`Error::NoPredictions`].
+pub(crate) fn predicts(model: &Model, what: &str) -> Result<(), Error> {
+    match model.config().encoder {
+        Some(_) => Err(Error::NoPredictions { what: what.to_owned() }),
+        None => Ok(()),
+    }
+}
+
 /// The windows of a calibration text.
 ///
 /// # Errors
-/// [`Error::Calibration`] if it is too short.
+/// [`Error::Text`] if it is too short; [`Error::Calibration`] if the vocabulary cannot express it.
 pub(crate) fn windows(model: &Model, calibration: &Calibration<'_>) -> Result<Windows, Error> {
     let len = calibration.window_len.min(model.config().context);
-    let mut windows =
-        Windows::of_text(model, calibration.text, len, Windows::ENCODE).map_err(failed)?;
+    let windows = Windows::of_text(model, calibration.text, len, Windows::ENCODE);
+    let mut windows = windows.map_err(|error| match error {
+        bilayer_measure::Error::Perplexity(error) => unfit(error.to_string()),
+        error => failed(error),
+    })?;
     windows.truncate(calibration.windows.max(1));
     Ok(windows)
 }
@@ -158,7 +174,8 @@ pub(crate) fn windows(model: &Model, calibration: &Calibration<'_>) -> Result<Wi
 /// The sequences of a calibration text: its windows, or for an encoder its lines, each a text of its own.
 ///
 /// # Errors
-/// [`Error::Calibration`] if it is too short.
+/// [`Error::Text`] if it is too short, or has less than two lines for an encoder; [`Error::Calibration`] if the vocabulary
+/// cannot express it.
 pub(crate) fn sequences(
     model: &Model,
     calibration: &Calibration<'_>,
@@ -170,18 +187,25 @@ pub(crate) fn sequences(
     let longest = calibration.window_len.clamp(1, model.config().context);
     let encode = Encode { add_special: true, parse_special: false };
     let lines = calibration.text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let found = lines.clone().count();
+    if found < 2 {
+        return Err(unfit(format!(
+            "the text has too few lines ({found}): of an encoder each line is a text of its own; give at least two, better \
+             hundreds"
+        )));
+    }
     let sequences = lines.take(calibration.windows.max(1)).map(|line| {
         let tokens = model.tokenizer().encode(line, encode);
         let mut tokens = tokens.map_err(|error| failed(bilayer_engine::Error::Text(error)))?;
         tokens.truncate(longest);
         Ok(tokens)
     });
-    let sequences = sequences.collect::<Result<Vec<_>, Error>>()?;
-    let found: usize = sequences.iter().map(Vec::len).sum();
-    if sequences.len() < 2 {
-        return Err(failed(perplexity::Error::TooShort { found, len: longest }));
-    }
-    Ok(sequences)
+    sequences.collect()
+}
+
+/// The error of a calibration text.
+fn unfit(reason: String) -> Error {
+    Error::Text { flag: "--calibration", reason }
 }
 
 /// Runs all windows through the model for a collector; `goes_on` is asked after every step.

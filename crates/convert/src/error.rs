@@ -20,6 +20,15 @@ pub enum Error {
         /// The requested name.
         name: String,
     },
+    /// A name that is no single type that can be written.
+    #[error(
+        "`{name}` is no type of a single tensor; those that can be written are {}",
+        crate::quantize::type_names()
+    )]
+    UnknownSingleType {
+        /// The requested name.
+        name: String,
+    },
     /// A checkpoint is not converted to the type.
     #[error("`{name}` is no type to convert to; choose {}", outtypes())]
     UnknownOuttype {
@@ -261,6 +270,22 @@ pub enum Error {
         #[source]
         error: Box<Error>,
     },
+    /// A text cannot calibrate or score the model.
+    #[error("{flag}: {reason}")]
+    Text {
+        /// The text, by its flag.
+        flag: &'static str,
+        /// The problem and its remedy.
+        reason: String,
+    },
+    /// What is asked for compares predictions, and the model is an encoder.
+    #[error(
+        "{what}: needs a model that predicts tokens; an encoder has no perplexity, and no divergence of predictions"
+    )]
+    NoPredictions {
+        /// The flag, or the model.
+        what: String,
+    },
     /// A model or another input cannot be read, or a calibration run failed.
     #[error(transparent)]
     Calibration(bilayer_measure::Error),
@@ -286,12 +311,13 @@ impl Error {
             Error::UnknownShape { .. } | Error::UnknownType { .. } | Error::Size { .. } => {
                 Exit::Usage
             }
-            Error::UnknownOuttype { .. } => Exit::Usage,
+            Error::UnknownOuttype { .. } | Error::UnknownSingleType { .. } => Exit::Usage,
             Error::NotForWeights { .. } | Error::Model(_) | Error::Override { .. } => Exit::Usage,
             Error::Unwritable { .. } | Error::Unweighted { .. } => Exit::Usage,
             Error::Requantize { .. } | Error::SameFile { .. } => Exit::Usage,
             Error::Budget { .. } | Error::Gptq { .. } => Exit::Usage,
             Error::Prune { .. } | Error::Journal { .. } => Exit::Usage,
+            Error::Text { .. } | Error::NoPredictions { .. } => Exit::Usage,
             Error::Checkpoint { .. } | Error::Tensor { .. } => Exit::BadModel,
             Error::OfCheckpoint { .. } | Error::Tokenizer { .. } => Exit::BadModel,
             Error::Incomplete { .. } | Error::Weight { .. } => Exit::BadModel,

@@ -274,6 +274,22 @@ const FULL_PRECISION: &[&str] = &[
     "time_mix_lerp_fused.weight",
 ];
 
+/// Whether a tensor of `shape` (`[.., rows, cols]`) is a matrix that may be quantized: it is none of those that keep full
+/// precision in every mix.
+pub(crate) fn is_quantized(name: &str, shape: &[u64]) -> bool {
+    let matrix = shape.iter().skip_while(|size| **size == 1).count() >= 2;
+    matrix && name.ends_with("weight") && !FULL_PRECISION.iter().any(|part| name.contains(part))
+}
+
+/// Types whose quantizers do not look at importance: every weight is rounded to nearest by a fixed scale.
+const IMPORTANCE_BLIND: [Type; 5] = [Type::F32, Type::F16, Type::BF16, Type::Q8_0, Type::W8A8];
+
+/// Whether importance changes what the quantizer of a type writes.
+#[must_use]
+pub fn takes_importance(ty: Type) -> bool {
+    !IMPORTANCE_BLIND.contains(&ty)
+}
+
 impl Mix {
     /// Finds a mix by name, case-insensitively. The name of a type that is not a mix gives that type for all
     /// matrices; a sparse type only for those of the layers, as embedding and head lose most by pruning.
@@ -339,9 +355,7 @@ impl Mix {
     /// The layer is the number in the name; for values of attention, layers without any do not count. If a row is not a whole number of blocks, a type of smaller blocks is chosen, F16 as a
     /// last resort.
     pub fn tensor(&self, name: &str, shape: &[u64], facts: &Facts) -> Option<Type> {
-        let matrix = shape.iter().skip_while(|size| **size == 1).count() >= 2;
-        let kept = FULL_PRECISION.iter().any(|part| name.contains(part));
-        if self.copies || !matrix || kept || !name.ends_with("weight") {
+        if self.copies || !is_quantized(name, shape) {
             return None;
         }
         Some(fitting(self.preferred(name, shape, facts), shape.last().copied().unwrap_or_default()))
@@ -428,11 +442,30 @@ impl Mix {
     }
 }
 
-fn fits(ty: Type, cols: u64) -> bool {
-    cols.is_multiple_of(ty.block_weights as u64)
+/// The longest rows of W8A8. A product is one sum of i32 over the row, to which a column adds at most 255 · 127: some levels
+/// shift weights to 0 to 255.
+pub const W8A8_COLS: u64 = 1 << 16;
+
+/// Why rows of `cols` weights cannot have a type; `None` if they can.
+#[must_use]
+pub fn misfit(ty: Type, cols: u64) -> Option<String> {
+    let block = ty.block_weights as u64;
+    if !cols.is_multiple_of(block) {
+        return Some(format!("rows of {cols} are not a multiple of {ty}'s block of {block}"));
+    }
+    let is_long = ty == Type::W8A8 && cols > W8A8_COLS;
+    is_long.then(|| {
+        format!(
+            "rows of {cols} are longer than {W8A8_COLS}, with which the sums of {ty} fit 32 bits"
+        )
+    })
 }
 
-/// `ty`, or its substitute for rows that are not whole blocks of it. F16 where llama.cpp has no substitute and
+fn fits(ty: Type, cols: u64) -> bool {
+    misfit(ty, cols).is_none()
+}
+
+/// `ty`, or its substitute for rows that it does not fit ([`misfit`]). F16 where llama.cpp has no substitute and
 /// refuses the model.
 pub fn fitting(ty: Type, cols: u64) -> Type {
     if fits(ty, cols) {
@@ -446,7 +479,7 @@ pub fn fitting(ty: Type, cols: u64) -> Type {
         (Type::Q4_0, &[Type::Q2_K, Type::Q3_K, Type::TQ1_0, Type::TQ2_0]),
         (Type::Q5_0, &[Type::Q4_K]),
         (Type::Q5_1, &[Type::Q5_K]),
-        (Type::Q8_0, &[Type::Q6_K]),
+        (Type::Q8_0, &[Type::Q6_K, Type::W8A8]),
     ];
     let found = smaller.into_iter().find(|(_, types)| types.contains(&ty)).map(|(small, _)| small);
     found.filter(|small| fits(*small, cols)).unwrap_or(Type::F16)

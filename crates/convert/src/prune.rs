@@ -9,7 +9,7 @@
 //! Activations are those of the layers that are already pruned: the calibration text runs through the model layer by
 //! layer, twice through each, and the files' tensors are in that order (`prune/walk.rs`). Memory holds the pruned matrices
 //! of one layer, its products of columns (4 · cols² bytes per input, in f64 while they are inverted) and the hidden
-//! states of the text. Embedding, head and everything that is no matrix keep their weights.
+//! states of the text. Embedding, head, routers and everything that is no matrix keep their weights.
 //!
 //! Finished matrices are kept in a journal beside the output (`prune/journal.rs`). A run that was interrupted or killed goes
 //! on by them: it prunes what is missing, after one run of the text through the layers before it.
@@ -19,11 +19,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use bilayer_engine::{Exit, Model};
+use bilayer_gguf::temporary::Draft;
 use bilayer_gguf::{Metadata, NewTensor, Tensor};
 use bilayer_measure::imatrix::{Collector, Scope};
 use bilayer_quant::Type;
 
 use crate::calibration::{self, Calibration, Runs};
+use crate::mix::{is_quantized, misfit};
+use crate::quantize::forget_imatrix;
 use crate::stream::{self, Progress, Reporter};
 use crate::{Error, overwrite};
 
@@ -162,9 +165,14 @@ impl Prune {
         self.check_output(source, path)?;
         self.matrices(source.model)?;
         let text = calibration.filter(|_| self.method != Method::Magnitude);
-        let journal = Journal::open(path, &journal::header(self, source, text))?;
+        let header = journal::header(self, source, text, progress)?;
+        let journal = Journal::open(path, &header)?;
         let journal = RefCell::new(journal);
         let written = self.write_with(source, text, (path, Some(&journal)), progress);
+        let written = written.and_then(|(pruned, draft)| {
+            draft.finish(path).map_err(|source| in_place(path, source))?;
+            Ok(pruned)
+        });
         let journal = journal.into_inner();
         let is_kept = match &written {
             Ok(_) => false,
@@ -177,14 +185,14 @@ impl Prune {
         written
     }
 
-    /// [`Prune::write`] without a journal.
-    fn write_at_once(
+    /// [`Prune::write`] without a journal, up to the complete file under its temporary name.
+    fn draft(
         &self,
         source: Source<'_>,
         calibration: &Calibration<'_>,
         path: &Path,
         progress: Progress<'_>,
-    ) -> Result<Pruned, Error> {
+    ) -> Result<(Pruned, Draft), Error> {
         self.check_output(source, path)?;
         self.write_with(source, Some(calibration), (path, None), progress)
     }
@@ -202,8 +210,9 @@ impl Prune {
         matrices.retain(|name, _| self.rules.iter().any(|rule| rule.tensor == *name));
         let tensors = matrices.values().map(|matrix| matrix.tensor).collect();
         let what = (model, &matrices, tensors);
-        self.write_some(what, metadata, Some(calibration), (path, None), progress)?;
-        Ok(())
+        let (_, draft) =
+            self.write_some(what, metadata, Some(calibration), (path, None), progress)?;
+        draft.finish(path).map_err(|source| in_place(path, source))
     }
 
     fn check_output(&self, Source { model, .. }: Source<'_>, path: &Path) -> Result<(), Error> {
@@ -216,7 +225,7 @@ impl Prune {
         calibration: Option<&Calibration<'_>>,
         place: (&Path, Option<&RefCell<Journal>>),
         progress: Progress<'_>,
-    ) -> Result<Pruned, Error> {
+    ) -> Result<(Pruned, Draft), Error> {
         let mut metadata = metadata.clone();
         for key in ["split.no", "split.count", "split.tensors.count"] {
             metadata.remove(key);
@@ -224,6 +233,7 @@ impl Prune {
         let matrices = self.matrices(model)?;
         if matrices.values().any(|matrix| matrix.ty != matrix.tensor.layout().ty()) {
             metadata.remove("general.file_type");
+            forget_imatrix(&mut metadata);
         }
         let what = (model, &matrices, model.file().tensors().iter().collect());
         self.write_some(what, &metadata, calibration, place, progress)
@@ -237,7 +247,7 @@ impl Prune {
         calibration: Option<&Calibration<'_>>,
         (path, journal): (&Path, Option<&RefCell<Journal>>),
         progress: Progress<'_>,
-    ) -> Result<Pruned, Error> {
+    ) -> Result<(Pruned, Draft), Error> {
         let file = model.file();
         let pool = stream::pool(self.threads)?;
         let layers = layers(model);
@@ -268,8 +278,8 @@ impl Prune {
                 Ok(work.reporter().step(layout.len_bytes() as usize)?)
             })
         });
-        bilayer_gguf::write(path, metadata, new).map_err(prune_error)?;
-        Ok(*done.borrow())
+        let draft = bilayer_gguf::write_draft(path, metadata, new).map_err(prune_error)?;
+        Ok((*done.borrow(), draft))
     }
 
     /// The matrices to prune by name, checked: each can have its pattern and type.
@@ -301,9 +311,8 @@ impl Prune {
         {
             return wrong(format!("rows of {cols} weights are not whole groups of {of}"));
         }
-        if !cols.is_multiple_of(to.block_weights as u64) {
-            let block = to.block_weights;
-            return wrong(format!("rows of {cols} weights are not whole {to} blocks of {block}"));
+        if let Some(reason) = misfit(to, cols) {
+            return wrong(reason);
         }
         if from.block_weights > 1 && !self.requantize && !(pattern.is_dense() && from == to) {
             return Err(Error::Requantize { tensor: name.into(), ty: from.name });
@@ -327,10 +336,15 @@ impl Prune {
     }
 }
 
-/// The names of the layers' matrices.
+/// The names of the layers' matrices, without those that keep full precision when a file is quantized, such as routers.
 pub(crate) fn matrices(model: &Model) -> BTreeSet<String> {
     let collector = Collector::new(model.graph(), Scope::Layers);
-    collector.sums().map(|sums| sums.name.to_owned()).collect()
+    let is_quantized = |name: &str| {
+        let tensor = model.file().tensor(name);
+        tensor.is_none_or(|tensor| is_quantized(name, tensor.layout().shape()))
+    };
+    let names = collector.sums().map(|sums| sums.name).filter(|name| is_quantized(name));
+    names.map(str::to_owned).collect()
 }
 
 /// The layer that reads a tensor first, for those that layers read.
@@ -343,6 +357,12 @@ fn layers(model: &Model) -> BTreeMap<String, u32> {
         }
     }
     found
+}
+
+/// The error of a finished file that cannot be given its name.
+fn in_place(path: &Path, source: std::io::Error) -> Error {
+    let (file, action) = (path.display().to_string(), "flush it to the disk and put it in place");
+    Error::File(bilayer_gguf::Error::Io { file, action, source })
 }
 
 /// Whether an error is one of the input or the options, so that the same run would meet it again.

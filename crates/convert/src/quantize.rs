@@ -13,7 +13,7 @@ use regex::Regex;
 
 use crate::Error;
 use crate::imatrix::Imatrix;
-use crate::mix::{Facts, Mix, attention, fitting};
+use crate::mix::{Facts, Mix, attention, fitting, takes_importance};
 use crate::overwrite;
 use crate::stream::{self, Progress, Reporter};
 
@@ -54,7 +54,7 @@ impl Override {
     /// Parses `PATTERN=TYPE`, where the pattern is a regular expression.
     ///
     /// # Errors
-    /// [`Error::Override`], [`Error::UnknownType`], [`Error::NotForWeights`].
+    /// [`Error::Override`], [`Error::UnknownSingleType`], [`Error::NotForWeights`].
     pub fn parse(text: &str) -> Result<Override, Error> {
         let wrong = |reason: String| Error::Override { given: text.to_owned(), reason };
         let Some((pattern, ty)) = text.rsplit_once('=').filter(|(pattern, _)| !pattern.is_empty())
@@ -93,14 +93,20 @@ impl std::fmt::Display for Override {
     }
 }
 
-/// Finds a weight type by name.
+/// Finds a weight type by name, which is that of no mix of several types.
 ///
 /// # Errors
-/// [`Error::UnknownType`], [`Error::NotForWeights`].
+/// [`Error::UnknownSingleType`], [`Error::NotForWeights`].
 pub fn weight_type(name: &str) -> Result<Type, Error> {
-    let unknown = |_| Error::UnknownType { name: name.to_owned() };
+    let unknown = |_| Error::UnknownSingleType { name: name.to_owned() };
     let ty = bilayer_quant::by_name(name).map_err(unknown)?;
     Mix::pure(ty).map(|pure| pure.base)
+}
+
+/// The types that can be written, separated by commas.
+pub(crate) fn type_names() -> String {
+    let all = bilayer_quant::all().iter().filter(|ty| ty.quantize.is_some());
+    all.map(|ty| ty.name).collect::<Vec<_>>().join(", ")
 }
 
 /// The mix that llama-quantize makes under this name or number; `Q4_K` and 15 are `Q4_K_M`.
@@ -127,9 +133,9 @@ pub struct Planned {
     pub from: Type,
     /// Its type after quantization.
     pub to: Type,
-    /// The type assigned first, if the rows are not whole blocks of it.
+    /// The type assigned first, if the rows do not fit it ([`misfit`](crate::mix::misfit)).
     pub preferred: Option<Type>,
-    /// Whether the importance matrix covers it.
+    /// Whether the importance matrix decides how it is rounded: it has an entry, and the type depends on importance.
     pub weighted: bool,
     /// Its current size.
     pub from_bytes: u64,
@@ -268,7 +274,7 @@ impl Quantize {
             from,
             to,
             preferred,
-            weighted: entry.is_some(),
+            weighted: entry.is_some() && takes_importance(to),
             from_bytes: layout.len_bytes(),
             to_bytes: layout.rows() * row_bytes as u64,
         })
@@ -283,6 +289,8 @@ impl Quantize {
         if self.mix.copies {
             return metadata;
         }
+        // They say how the tensors of the input were made.
+        forget_imatrix(&mut metadata);
         match self.mix.file_type {
             Some(file_type) => metadata.set("general.file_type", file_type),
             None => drop(metadata.remove("general.file_type")),
@@ -345,9 +353,10 @@ impl<'a> Plan<'a> {
         overwrite::check(path, self.file.shard_names().map(Path::new))
     }
 
-    /// Records the origin of the importance matrix in the metadata, as llama-quantize does.
+    /// Records the origin of the importance matrix in the metadata, as llama-quantize does, if any tensor is weighted.
     pub fn cite(&mut self, imatrix_file: &Path) {
-        let Some(imatrix) = self.imatrix else { return };
+        let is_used = self.tensors.iter().any(|tensor| tensor.weighted);
+        let Some(imatrix) = self.imatrix.filter(|_| is_used) else { return };
         let set = &mut self.metadata;
         set.set("quantize.imatrix.file", imatrix_file.display().to_string());
         if let Some(dataset) = imatrix.datasets.first() {
@@ -406,6 +415,13 @@ impl<'a> Plan<'a> {
             }
             error => stream::writer_error(error),
         })
+    }
+}
+
+/// Removes what the metadata says of an importance matrix that other tensors were quantized with.
+pub(crate) fn forget_imatrix(metadata: &mut Metadata) {
+    for key in ["file", "dataset", "entries_count", "chunks_count"] {
+        metadata.remove(&format!("quantize.imatrix.{key}"));
     }
 }
 

@@ -6,22 +6,24 @@
 //! what computes the input ([`Before`]), which the graph tells, without names: the gain and bias of a norm, or the rows of
 //! the matrix before a gate. An input that something else reads too, such as a residual after a norm, stays as it is.
 //!
-//! [`Alpha::Auto`] searches α for every input: on sampled activations and rows of weights, the squared error of products
-//! in the type's weights and 8-bit activations of one scale per token. Not smoothing is one of the candidates.
+//! [`Alpha::Auto`] searches α for every input: on sampled activations and rows of weights, the squared error of the products
+//! that the type's quantizer and CPU kernel make. An input stays as it is unless that falls clearly, on rows that had no part
+//! in the choice as well.
 
 use std::fmt;
-use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use bilayer_engine::Model;
+use bilayer_engine::layers::{Layers, Then};
 use bilayer_gguf::File;
 use bilayer_measure::imatrix::{Collector, Sample, Scope};
 use bilayer_measure::links::{Channels, Divided, TensorRows, links};
 use bilayer_quant::{Type, first_not_finite};
 use rayon::prelude::*;
 
-use crate::calibration::{self, Calibration};
-use crate::{Error, Progress, stream};
+use crate::calibration::{self, Calibration, failed};
+use crate::stream::{self, Reporter};
+use crate::{Error, Progress};
 
 mod search;
 
@@ -125,24 +127,27 @@ impl Smooth {
             }
         }
         let pool = stream::pool(self.threads)?;
-        let windows = calibration::windows(model, calibration)?;
+        let mut layers =
+            Layers::new(model, calibration::sequences(model, calibration)?, self.threads)
+                .map_err(failed)?;
         let mut collector = Collector::new(model.graph(), Scope::Layers);
         collector.want_samples(ROWS);
-        let total = 1 + links.len() as u64;
-        calibration::collect(model, &windows, self.threads, &mut collector, &mut || {
-            progress(0, total).is_continue()
-        })?;
+        let reporter = Reporter::new(progress, (layers.len() + links.len()) as u64);
+        while layers.next_layer() < layers.len() {
+            let walk = (&mut layers, Then::Advance);
+            let wanted: (_, &dyn Fn(&str) -> bool) = (&mut collector, &|_| true);
+            calibration::collect_layer(model, walk, wanted, &pool, &|| reporter.goes_on())?;
+            reporter.step(1).map_err(|_| Error::Interrupted)?;
+        }
         let mut inputs = Vec::with_capacity(links.len());
-        for (place, link) in links.into_iter().enumerate() {
-            if let ControlFlow::Break(()) = progress(1 + place as u64, total) {
-                return Err(Error::Interrupted);
-            }
+        for link in links {
             let name = &link.matrices[0].tensor;
             let sample = collector.sample(name).ok_or_else(|| Error::Smooth {
                 what: name.clone(),
                 reason: "its input is not among those that were recorded".into(),
             })?;
             inputs.push(pool.install(|| self.input(model.file(), link, sample))?);
+            reporter.step(1).map_err(|_| Error::Interrupted)?;
         }
         Ok(Smoothed { inputs })
     }
@@ -150,7 +155,11 @@ impl Smooth {
     /// The factors of one input.
     fn input(&self, file: &File, link: Link, sample: Sample<'_>) -> Result<Folded, Error> {
         let weights = search::Weights::read(file, &link.matrices)?;
-        let (alpha, factors, errors) = search::best(self, &weights, sample);
+        let found = search::best(self, &weights, sample).map_err(|error| Error::Weight {
+            tensor: link.matrices[0].tensor.clone(),
+            reason: error.to_string(),
+        });
+        let search::Found { alpha, factors, errors } = found?;
         Ok(Folded { alpha, factors, outliers: outliers(sample.peaks), errors, link })
     }
 }
@@ -230,6 +239,8 @@ fn scaled(
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+    use std::ops::ControlFlow;
+
     use super::*;
     use crate::mix::Mix;
     use crate::prune::compare;
@@ -298,10 +309,10 @@ mod tests {
     #[test]
     fn bad_input_is_refused_by_name() {
         let error = refused(changed(f32::NAN), &text(), Alpha::Auto).to_string();
-        assert!(error.contains("layer 0 attn_norm"), "{error}");
+        assert!(error.contains("what blk.0.attn_k.weight is multiplied with"), "{error}");
         for short in ["", "too short"] {
             let error = refused(file(Type::F32), short, Alpha::Fixed(0.5));
-            assert!(matches!(error, Error::Calibration(_)), "{error}");
+            assert!(matches!(error, Error::Text { .. }), "{error}");
         }
         let error = refused(file(Type::Q8_0), &text(), Alpha::Auto);
         assert!(matches!(error, Error::Requantize { .. }), "{error}");

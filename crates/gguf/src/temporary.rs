@@ -63,6 +63,15 @@ impl Draft {
         self.file.as_file().set_len(bytes)
     }
 
+    /// Where it is until it has its name, to be read.
+    pub fn path(&self) -> &Path {
+        // There a lock keeps readers out, too.
+        if cfg!(windows) {
+            let _ = self.file.as_file().unlock();
+        }
+        self.file.path()
+    }
+
     /// Flushes the content to the disk.
     ///
     /// # Errors
@@ -329,6 +338,27 @@ fn free_bytes(_: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_draft_can_be_read_before_it_has_its_name_and_leaves_nothing_without() -> io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("a");
+        let draft = || -> io::Result<Draft> {
+            let mut draft = create(&path, Access::Usual)?;
+            draft.write_all(b"whole")?;
+            Ok(draft)
+        };
+        let (first, second) = (draft()?, draft()?);
+        assert_eq!(
+            (fs::read(first.path())?, fs::read(second.path())?),
+            (b"whole".into(), b"whole".into())
+        );
+        drop(second);
+        first.finish(&path)?;
+        assert_eq!(fs::read_dir(folder.path())?.count(), 1);
+        assert_eq!(fs::read(&path)?, b"whole");
+        Ok(())
+    }
 
     #[test]
     fn the_folder_of_a_plain_name_is_the_current_one() {

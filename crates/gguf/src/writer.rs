@@ -9,6 +9,7 @@ use bilayer_quant::Type;
 use bilayer_quant::private::KEY;
 use bytes::Bytes;
 
+use crate::temporary::Draft;
 use crate::{
     Array, Error, File, Metadata, Tensor, TensorLayout, Value, encode, limits, names, temporary,
 };
@@ -80,6 +81,23 @@ pub fn write<'a>(
     metadata: &Metadata,
     tensors: impl IntoIterator<Item = NewTensor<'a>>,
 ) -> Result<(), Error> {
+    let draft = write_draft(path, metadata, tensors)?;
+    draft.finish(path).map_err(|source| Error::Io {
+        file: path.display().to_string(),
+        action: "flush it to the disk and put it in place",
+        source,
+    })
+}
+
+/// [`write()`] without the last step: the complete file has its temporary name, and [`Draft::finish`] gives it that of `path`.
+///
+/// # Errors
+/// Those of [`write()`].
+pub fn write_draft<'a>(
+    path: &Path,
+    metadata: &Metadata,
+    tensors: impl IntoIterator<Item = NewTensor<'a>>,
+) -> Result<Draft, Error> {
     let file = path.display().to_string();
     let plan = Plan::new(&file, metadata, tensors)?;
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -103,7 +121,7 @@ pub fn write<'a>(
     drop(out);
     // Trailing zeros were skipped, not written.
     partial.set_len(total_bytes).map_err(io("write it"))?;
-    partial.finish(path).map_err(io("flush it to the disk and put it in place"))
+    Ok(partial)
 }
 
 /// Produces the file in memory.

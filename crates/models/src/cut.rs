@@ -66,7 +66,7 @@ pub fn cut(metadata: &Metadata, kept: &[usize]) -> Result<Metadata, Error> {
     after.set(&key("block_count"), kept.len() as u32);
     after.remove(&key("nextn_predict_layers"));
     let layers: Vec<Layer> = kept.iter().map(|&layer| before.layers[layer]).collect();
-    let expected = Config { layers, ..before.clone() };
+    let expected = Config { layers, mtp: Vec::new(), ..before.clone() };
     let fits = |metadata: &Metadata| config(metadata).is_ok_and(|found| found == expected);
     if fits(&after) {
         return Ok(after);
@@ -116,7 +116,7 @@ mod tests {
     use bilayer_quant::Type;
 
     use super::*;
-    use crate::{Outline, all, record};
+    use crate::{Outline, add_mtp_blocks, all, record};
 
     #[test]
     fn every_architecture_loses_a_layer_or_says_why_not() {
@@ -146,6 +146,29 @@ mod tests {
             }
         }
         assert_eq!(refused.into_iter().collect::<Vec<_>>(), REFUSED);
+    }
+
+    #[test]
+    fn blocks_for_multi_token_prediction_go_with_a_layer() {
+        let mut with_blocks = 0;
+        for architecture in all() {
+            let plain = (architecture.tiny)();
+            let mut metadata = plain.clone();
+            add_mtp_blocks(&mut metadata, architecture, 1);
+            let Ok(before) = config(&metadata) else { continue };
+            let kept: Vec<usize> = (0..before.layers.len() - 1).collect();
+            if before.mtp.is_empty() || kept.is_empty() {
+                continue;
+            }
+            let (Ok(after), Ok(expected)) = (cut(&metadata, &kept), cut(&plain, &kept)) else {
+                assert!(cut(&plain, &kept).is_err(), "{}", architecture.name);
+                continue;
+            };
+            assert_eq!(config(&after).unwrap(), config(&expected).unwrap());
+            assert!(config(&after).unwrap().mtp.is_empty());
+            with_blocks += 1;
+        }
+        assert!(with_blocks >= 3, "{with_blocks}");
     }
 
     /// Architectures of which some layer cannot be removed from the tiny model.

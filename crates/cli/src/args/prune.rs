@@ -17,9 +17,9 @@ pub struct Prune {
     /// File to write; an existing file is replaced once the new one is complete
     #[arg(value_name = "OUT")]
     pub out: OutPath,
-    /// How weights are chosen: magnitude, wanda or sparsegpt
-    #[arg(long, default_value = "wanda")]
-    pub method: Method,
+    /// How weights are chosen: magnitude, wanda or sparsegpt; with --type and no pattern sparsegpt rounds by GPTQ [default: wanda]
+    #[arg(long)]
+    pub method: Option<Method>,
     /// A share of zeros in each row such as 0.5, or kept weights per group such as 2:4 or 16:64
     #[arg(long, value_name = "SHARE|KEEP:OF")]
     #[arg(required_unless_present_any = ["target_kl", "target_speed", "drop_layers"])]
@@ -40,7 +40,7 @@ pub struct Prune {
     /// gets the one of its pattern [default: each keeps its own]
     #[arg(long = "type", value_name = "TYPE")]
     pub r#type: Option<String>,
-    /// Text whose activations decide, for wanda and sparsegpt
+    /// Text whose activations decide, for wanda, sparsegpt, a target and layers that are chosen
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
     /// Text that both models are scored on; use another than the calibration text to judge the result

@@ -59,7 +59,7 @@ pub struct Quantize {
     #[arg(long, requires = "calibration", conflicts_with_all = ["imatrix", "target_bpw"])]
     pub gptq: bool,
     /// Text that --target-bpw runs through the model once per tensor, --smooth once and --gptq twice, for W8A8 once more; of an
-    /// encoder each line is a text of its own for --gptq. Use another to judge the result
+    /// encoder each line is a text of its own. Use another to judge the result
     #[arg(long, value_name = "FILE", requires = "uses_text")]
     pub calibration: Option<PathBuf>,
     /// Most windows of the calibration text; with --gptq 64 is better, for encoders hundreds

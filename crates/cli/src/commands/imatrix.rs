@@ -1,10 +1,10 @@
 //! `bilayer imatrix`: computes an importance matrix from a calibration text.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bilayer_convert::imatrix;
-use bilayer_engine::Encode;
+use bilayer_engine::{Encode, Exit};
 use bilayer_gguf::is_same_file;
 use bilayer_measure::imatrix::{Collector, Scope};
 use bilayer_measure::perplexity::Windows;
@@ -83,6 +83,7 @@ fn collect(
             "--from-chunk is {skipped}, but the text has only {count} windows; give a smaller number"
         )));
     }
+    same_windows(args, &earlier, windows.window_len())?;
     windows.skip(args.from_chunk);
     shorten(&mut windows, args.chunks);
     let scope = if args.process_output { Scope::LayersAndHead } else { Scope::Layers };
@@ -103,7 +104,11 @@ fn collect(
         if !matches!(whole, Ok(true)) {
             bar.finish_and_clear();
             partial.advise(args, windows.count());
-            whole?;
+            // Values that are not finite come of the model's weights.
+            whole.map_err(|error| match error.exit_code() {
+                Exit::BadModel => args.model.source().path.iter().fold(error.into(), of_file),
+                _ => error.into(),
+            })?;
             return Ok(None);
         }
         if partial.is_due(window + 1) && window + 1 < windows.count() {
@@ -117,6 +122,22 @@ fn collect(
     Ok(Some(summed))
 }
 
+/// The failure of a file.
+fn of_file(failure: Failure, path: &&Path) -> Failure {
+    failure.in_file(path)
+}
+
+/// Refuses windows of another length than those of the files that a run goes on from: --from-chunk counts them.
+fn same_windows(args: &Imatrix, earlier: &imatrix::Imatrix, tokens: usize) -> Result<(), Failure> {
+    let before = earlier.chunk_size as usize;
+    if args.from_chunk == 0 || args.in_file.is_empty() || [0, tokens].contains(&before) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "--from-chunk counts windows of {tokens} tokens, and those of --in-file have {before}; give -c {before}"
+    )))
+}
+
 /// The file of the windows run so far, beside the output.
 struct Partial {
     path: PathBuf,
@@ -124,19 +145,23 @@ struct Partial {
     every: usize,
     /// Windows of this run that it has.
     windows: usize,
+    /// Whether this run goes on from it.
+    is_given: bool,
     written: Instant,
 }
 
 impl Partial {
     fn new(args: &Imatrix) -> Partial {
         let path = args.output.with_extension("partial.gguf");
-        Partial { path, every: args.output_frequency, windows: 0, written: Instant::now() }
+        let is_given =
+            args.file.is_some() && args.in_file.iter().any(|given| is_same_file(given, &path));
+        let (every, written) = (args.output_frequency, Instant::now());
+        Partial { path, every, windows: 0, is_given, written }
     }
 
     /// Refuses to replace what an interrupted run has left, unless this run goes on from it.
     fn check(&self, args: &Imatrix) -> Result<(), Failure> {
-        let is_given = args.in_file.iter().any(|path| is_same_file(path, &self.path));
-        if self.every == 0 || args.file.is_none() || is_given || !self.path.exists() {
+        if self.every == 0 || args.file.is_none() || self.is_given || !self.path.exists() {
             return Ok(());
         }
         Err(Failure::usage(format!(
@@ -166,7 +191,7 @@ impl Partial {
 
     /// Removes it, as the output has its sums.
     fn remove(&self) {
-        if self.windows > 0 {
+        if self.windows > 0 || self.is_given {
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -3,13 +3,11 @@
 use std::path::Path;
 use std::time::Instant;
 
-use bilayer_convert::convert::{check_back, write_back};
 use bilayer_convert::prune::drop::Dropped;
 use bilayer_convert::prune::job::{Job, Step};
 use bilayer_convert::prune::ratios::{Goal, SparseFamily};
 use bilayer_convert::prune::{Method, Pattern, Prune, journal_of};
 use bilayer_convert::{Calibration, Error, quantize};
-use bilayer_engine::open_file;
 
 use crate::failure::{Failure, INTERRUPTED};
 use crate::progress::Bars;
@@ -22,11 +20,16 @@ pub fn execute(args: &args::Prune) -> Result<u8, Failure> {
     let began = Instant::now();
     let (prune, family) = asked(args)?;
     let goal = args.target_kl.map(Goal::Kl).or(args.target_speed.map(Goal::Speed));
-    let needs_text = prune.method != Method::Magnitude && args.pattern.is_some()
+    let reads_text = prune.method != Method::Magnitude
         || goal.is_some()
         || matches!(args.drop_layers, Some(Dropped::Auto { .. } | Dropped::Count(_)));
-    if needs_text && args.calibration.is_none() {
+    if reads_text && args.calibration.is_none() {
         return Err(Failure::usage("no text; give --calibration FILE, or --method magnitude"));
+    }
+    if !reads_text && args.calibration.is_some() && args.pattern.is_none() {
+        return Err(Failure::usage(
+            "--calibration: nothing is chosen by a text; leave it out, or give --pattern",
+        ));
     }
     let text = args.calibration.as_deref().map(output::file).transpose()?;
     let test = args.test.as_deref().map(output::file).transpose()?;
@@ -39,12 +42,8 @@ pub fn execute(args: &args::Prune) -> Result<u8, Failure> {
         family,
         calibration: text.as_deref().map(|text| calibration(args, text)),
         test: test.as_deref().map(|text| calibration(args, text)),
+        checkpoint: args.checkpoint.as_deref().zip(args.checkpoint_out.as_deref()),
     };
-    let checkpoint = args.checkpoint.as_ref().zip(args.checkpoint_out.as_ref());
-    if let Some((folder, out)) = checkpoint {
-        // Before the work, which may take hours.
-        check_back(folder, &open_file(&args.input)?, out)?;
-    }
     let done = match run(&job) {
         Err(Error::Interrupted) => {
             resumable(&args.out);
@@ -54,14 +53,23 @@ pub fn execute(args: &args::Prune) -> Result<u8, Failure> {
             if matches!(error, Error::File(_) | Error::Calibration(_) | Error::Scratch(_)) {
                 resumable(&args.out);
             }
-            return Err(error.into());
+            return Err(failure(args, error));
         }
         Ok(done) => done,
     };
-    if let Some((folder, out)) = checkpoint {
-        write_back(folder, &open_file(&args.out)?, out)?;
-    }
     report::print(args, &done, began.elapsed().as_secs_f64())
+}
+
+/// The failure of an error, in the name of the text that it is about.
+fn failure(args: &args::Prune, error: Error) -> Failure {
+    match error {
+        Error::Text { flag, reason } => {
+            let path = if flag == "--test" { &args.test } else { &args.calibration };
+            let failure = Failure::usage(reason);
+            path.iter().fold(failure, |failure, path| failure.in_file(path))
+        }
+        error => error.into(),
+    }
 }
 
 /// Says that the journal has finished matrices, if it is there.
@@ -109,8 +117,7 @@ fn asked(args: &args::Prune) -> Result<(Prune, Option<SparseFamily>), Failure> {
     }
     let ty = args.r#type.as_deref().filter(|_| family.is_none());
     let prune = Prune {
-        // Without a pattern, every weight is kept.
-        method: if args.pattern.is_none() && !has_target { Method::Magnitude } else { args.method },
+        method: method(args)?,
         pattern: args.pattern.unwrap_or(Pattern::Share(0.0)),
         ty: ty.map(quantize::weight_type).transpose()?,
         rules: Vec::new(),
@@ -118,6 +125,23 @@ fn asked(args: &args::Prune) -> Result<(Prune, Option<SparseFamily>), Failure> {
         threads: args::threads(args.threads),
     };
     Ok((prune, family))
+}
+
+/// The method. Without a pattern every weight is kept, so that it decides only how weights are rounded.
+fn method(args: &args::Prune) -> Result<Method, Failure> {
+    let has_pattern =
+        args.pattern.is_some() || args.target_kl.is_some() || args.target_speed.is_some();
+    match args.method {
+        method if has_pattern => Ok(method.unwrap_or(Method::Wanda)),
+        None | Some(Method::Magnitude) => Ok(Method::Magnitude),
+        Some(Method::SparseGpt) if args.r#type.is_some() => Ok(Method::SparseGpt),
+        Some(Method::SparseGpt) => Err(Failure::usage(
+            "--method sparsegpt: no weights are removed or rounded; give --pattern, or --type to round by GPTQ",
+        )),
+        Some(Method::Wanda) => {
+            Err(Failure::usage("--method wanda: no weights are removed; give --pattern"))
+        }
+    }
 }
 
 fn calibration<'a>(args: &args::Prune, text: &'a str) -> Calibration<'a> {

@@ -66,6 +66,10 @@ fn run(args: &args::Quantize, job: &Job<'_>) -> Result<Option<Done>, Failure> {
     match done {
         Ok(done) => Ok(Some(done)),
         Err(Error::Interrupted) => failed.map_or(Ok(None), Err),
+        Err(Error::Text { reason, .. }) => {
+            let failure = Failure::usage(reason);
+            Err(args.calibration.iter().fold(failure, |failure, path| failure.in_file(path)))
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -87,6 +91,11 @@ fn named(args: &args::Quantize) -> Result<args::Quantize, Failure> {
     let is_number = out.parse::<u32>().is_ok();
     let follows = args.r#type.as_ref().is_some_and(|name| name.parse::<i64>().is_err());
     let mix = quantize::mix(out).ok().filter(|_| !(is_number && follows));
+    if mix.is_some() && args.target_bpw.is_some() {
+        return Err(Failure::usage(format!(
+            "--target-bpw chooses the types in place of TYPE: give IN OUT (./{out} for a file of that name)"
+        )));
+    }
     if let Some(mix) = mix {
         if let Some(threads) = args.r#type.take() {
             let number = threads.parse().map_err(|_| {

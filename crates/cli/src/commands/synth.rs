@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use bilayer_convert::Error;
 use bilayer_convert::mix::Mix;
 use bilayer_convert::synth::{Made, Shape, Sizes, Synth};
 use serde_json::json;
@@ -22,7 +21,7 @@ pub fn execute(args: &args::Synth) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn asked(args: &args::Synth) -> Result<Synth, Error> {
+fn asked(args: &args::Synth) -> Result<Synth, Failure> {
     let sizes = Sizes {
         layers: args.layers,
         width: args.width,
@@ -35,6 +34,12 @@ fn asked(args: &args::Synth) -> Result<Synth, Error> {
     };
     let shape = Shape::find(&args.shape)?.with(sizes)?;
     let mix = Mix::find(&args.r#type)?;
+    if mix.copies {
+        let ty = mix.name;
+        return Err(Failure::usage(format!(
+            "--type {ty} keeps the types of an existing file, and there is none; give a mix or type such as Q4_K_M"
+        )));
+    }
     Ok(Synth {
         shape,
         mix: if args.pure { Mix::pure(mix.base)? } else { mix },

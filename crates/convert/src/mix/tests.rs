@@ -6,7 +6,7 @@ use bilayer_gguf::{File, NewTensor, to_bytes};
 use bilayer_models::{Architecture, Outline};
 use bilayer_quant::Type;
 
-use super::{Facts, Mix, attention};
+use super::{Facts, Mix, W8A8_COLS, attention, fitting, misfit, takes_importance};
 use crate::quantize::Quantize;
 use crate::synth::{Shape, Sizes, tensors};
 
@@ -208,4 +208,36 @@ fn names_find_mixes_then_types_and_refuse_what_holds_no_weights() {
         assert!(Mix::names().contains(part), "{}", Mix::names());
     }
     assert!(!Mix::names().contains("I8"), "{}", Mix::names());
+}
+
+#[test]
+fn rows_whose_sums_would_overflow_are_not_w8a8() {
+    assert_eq!(fitting(Type::W8A8, W8A8_COLS), Type::W8A8);
+    assert_eq!(fitting(Type::W8A8, W8A8_COLS + 32), Type::Q8_0);
+    assert_eq!(fitting(Type::W8A8, 48), Type::F16);
+    let reason = misfit(Type::W8A8, W8A8_COLS + 32).unwrap();
+    assert!(reason.contains("65568 are longer than 65536"), "{reason}");
+    assert_eq!(misfit(Type::Q8_0, W8A8_COLS + 32), None);
+    let most = 255 * 127 * i64::try_from(W8A8_COLS).unwrap();
+    assert!(i32::try_from(most).is_ok() && i32::try_from(most + most / 8).is_err());
+}
+
+#[test]
+fn types_take_importance_whose_bytes_it_changes() {
+    let cols = 4096;
+    // A large weight in every block that matters little.
+    let of_large =
+        |i: usize, large: f32, other: f32| if i.is_multiple_of(32) { large } else { other };
+    let value = |i: usize| (i as f32 * i as f32 * 0.37).sin() * of_large(i, 1.0, 0.11);
+    let values: Vec<f32> = (0..cols).map(value).collect();
+    let importance: Vec<f32> =
+        (0..cols).map(|i| of_large(i, 1e-3, 1.0 + (i * 7919 % 97) as f32)).collect();
+    for ty in bilayer_quant::all().iter().filter(|ty| ty.quantize.is_some()) {
+        let made = |importance: Option<&[f32]>| {
+            let mut bytes = vec![0; ty.row_bytes(cols).unwrap()];
+            ty.quantize(&values, importance, &mut bytes).unwrap();
+            bytes
+        };
+        assert_eq!(made(None) != made(Some(&importance)), takes_importance(*ty), "{ty}");
+    }
 }

@@ -11,7 +11,7 @@ use bilayer_engine::layers::{Layers, Then};
 use bilayer_gguf::File;
 
 use super::Source;
-use crate::calibration::{self, Calibration, Runs, failed};
+use crate::calibration::{self, Calibration, Runs, failed, predicts};
 use crate::{Error, Progress};
 
 /// Tokens whose hidden states are compared.
@@ -102,8 +102,10 @@ impl Dropped {
     /// every length that is tried. `progress` receives steps done and their total.
     ///
     /// # Errors
-    /// [`Error::Prune`] for more layers than the model has; [`Error::Calibration`] if the text is missing, too short, or a
-    /// device fails; [`Error::Model`] if the model cannot lose layers; [`Error::Interrupted`].
+    /// [`Error::Prune`] for more layers than the model has, and if there is no text; [`Error::Text`] if it is too short;
+    /// [`Error::NoPredictions`] for an encoder and [`Dropped::Auto`]; [`Error::Calibration`] if a device fails;
+    /// [`Error::Model`] if the model cannot lose so many layers, which is found before the text runs;
+    /// [`Error::Interrupted`].
     pub fn choose(
         &self,
         source: Source<'_>,
@@ -132,8 +134,21 @@ impl Dropped {
             Dropped::Count(count) => *count,
             _ => (all / 2).max(1),
         };
+        if all == 1 {
+            return Ok(LayerChoice { layers: Vec::new(), blocks: Vec::new() });
+        }
+        if let Dropped::Auto { .. } = self {
+            predicts(source.model, "--drop-layers auto")?;
+        }
+        // Before the text runs: whether any block of the least length can go.
+        let least = if let Dropped::Count(count) = self { *count } else { 1 };
+        removable(source, least, &|_| 0.0)?;
         let steps = (all + 3 + most) as u64;
-        let blocks = blocks(source, calibration, threads, &mut |done, _| progress(done, steps))?;
+        let states = states(source, calibration, threads, &mut |done, _| progress(done, steps))?;
+        let blocks = (1..all)
+            .filter_map(|len| removable(source, len, &|first| states.angle(first, len)).ok());
+        let blocks: Vec<LayerBlock> = blocks.collect();
+        let block = |len: usize| blocks.iter().find(|block| block.len == len);
         let kept = |block: &LayerBlock| (block.first..block.first + block.len).collect::<Vec<_>>();
         let layers = match self {
             Dropped::Auto { kl } => {
@@ -141,7 +156,7 @@ impl Dropped {
                 runs.skip(all as u64);
                 runs.base()?;
                 let mut chosen = Vec::new();
-                for block in &blocks[..most.min(all - 1)] {
+                for block in (1..=most).filter_map(block) {
                     let layers = kept(block);
                     let cut = Model::new(without(source, &layers)?).map_err(failed)?;
                     let found = runs.divergence(&cut)?;
@@ -153,11 +168,34 @@ impl Dropped {
                 }
                 chosen
             }
-            _ => kept(&blocks[most - 1]),
+            _ => block(most).map(kept).unwrap_or_default(),
         };
-        without(source, &layers)?;
         Ok(LayerChoice { layers, blocks })
     }
+}
+
+/// The block of `len` layers of the smallest angle, by its first layer, among those that the model can lose.
+///
+/// # Errors
+/// [`Error::Model`] if it can lose none.
+fn removable(
+    source: Source<'_>,
+    len: usize,
+    angle: &dyn Fn(usize) -> f64,
+) -> Result<LayerBlock, Error> {
+    let all = source.model.config().layers.len();
+    let mut blocks: Vec<LayerBlock> =
+        (0..=all - len).map(|first| LayerBlock { first, len, angle: angle(first) }).collect();
+    blocks.sort_by(|a, b| a.angle.total_cmp(&b.angle));
+    let mut refused = None;
+    for block in blocks {
+        let layers: Vec<usize> = (block.first..block.first + len).collect();
+        match without(source, &layers) {
+            Ok(_) => return Ok(block),
+            Err(error) => refused = refused.or(Some(error)),
+        }
+    }
+    Err(refused.expect("there is a block of every length"))
 }
 
 /// The model's file without some layers; weights are shared.
@@ -169,7 +207,12 @@ pub fn without(Source { model, metadata }: Source<'_>, layers: &[usize]) -> Resu
     let kept: Vec<usize> = all.filter(|layer| !layers.contains(layer)).collect();
     let metadata = match layers.is_empty() {
         true => metadata.clone(),
-        false => bilayer_models::cut(metadata, &kept)?,
+        false => {
+            let mut metadata = bilayer_models::cut(metadata, &kept)?;
+            // It is about all layers.
+            metadata.remove("general.size_label");
+            metadata
+        }
     };
     let name = |name: &str| match layers.is_empty() {
         true => Some(name.to_owned()),
@@ -178,19 +221,32 @@ pub fn without(Source { model, metadata }: Source<'_>, layers: &[usize]) -> Resu
     Ok(model.file().renamed(metadata, &name)?)
 }
 
-/// The block of each length, from 1 on, that changes the hidden state least.
-fn blocks(
+/// Hidden states of sampled tokens.
+struct States {
+    width: usize,
+    /// Before the first layer, and after each, `[tokens, width]`.
+    rows: Vec<Vec<f32>>,
+}
+
+impl States {
+    /// Mean angle between those before layer `first` and after `len` layers, as a share of half a turn.
+    fn angle(&self, first: usize, len: usize) -> f64 {
+        angle(&self.rows[first], &self.rows[first + len], self.width)
+    }
+}
+
+/// Runs the text for the hidden states before and after every layer.
+fn states(
     Source { model, .. }: Source<'_>,
     calibration: &Calibration<'_>,
     threads: Option<usize>,
     progress: Progress<'_>,
-) -> Result<Vec<LayerBlock>, Error> {
+) -> Result<States, Error> {
     let sequences = calibration::sequences(model, calibration)?;
     let tokens: usize = sequences.iter().map(Vec::len).sum();
     let width = model.config().width;
     let mut layers = Layers::new(model, sequences, threads).map_err(failed)?;
     let count = layers.len();
-    // Before the first layer, and after each.
     let mut states: Vec<Vec<f32>> = vec![Vec::new(); count + 1];
     for layer in 0..count {
         if progress(layer as u64, count as u64).is_break() {
@@ -221,12 +277,7 @@ fn blocks(
         let reason = "it is not finite on the calibration text; the model is damaged".to_owned();
         return Err(Error::Prune { tensor, reason });
     }
-    let best = |len: usize| {
-        let angle = |first: usize| angle(&states[first], &states[first + len], width);
-        let blocks = (0..=count - len).map(|first| LayerBlock { first, len, angle: angle(first) });
-        blocks.min_by(|a, b| a.angle.total_cmp(&b.angle))
-    };
-    Ok((1..count.max(2)).filter_map(best).collect())
+    Ok(States { width, rows: states })
 }
 
 /// Whether the row of this number is one of the sample.

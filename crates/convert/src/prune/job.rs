@@ -3,13 +3,14 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use bilayer_engine::{Model, open_file};
+use bilayer_engine::{Exit, Model, open_file};
 use bilayer_gguf::Metadata;
 
 use super::drop::{self, Dropped, LayerChoice};
 use super::ratios::{ChosenPattern, Goal, PatternCosts, SparseFamily};
 use super::{Comparison, Prune, Pruned, Source, compare};
-use crate::calibration::failed;
+use crate::calibration::{failed, predicts, windows};
+use crate::convert::{check_back, write_back};
 use crate::{Calibration, Error};
 
 /// What is done to a file.
@@ -31,6 +32,8 @@ pub struct Job<'a> {
     pub calibration: Option<Calibration<'a>>,
     /// A text that both models are scored on.
     pub test: Option<Calibration<'a>>,
+    /// The folder of the checkpoint that the input was converted from, and one to write with the pruned weights.
+    pub checkpoint: Option<(&'a Path, &'a Path)>,
 }
 
 /// What is going on.
@@ -81,33 +84,60 @@ impl<'a> Job<'a> {
     #[must_use]
     pub fn new(input: &'a Path, out: &'a Path, prune: Prune) -> Job<'a> {
         let (dropped, goal, family) = (None, None, None);
-        Job { input, out, prune, dropped, goal, family, calibration: None, test: None }
+        let (calibration, test, checkpoint) = (None, None, None);
+        Job { input, out, prune, dropped, goal, family, calibration, test, checkpoint }
     }
 
     /// Does it all. What [`Prune::write`] says of interrupted runs holds, but for [`Goal::Kl`], which prunes several times
     /// and keeps no journal.
     ///
     /// # Errors
-    /// Those of [`Prune::write`], [`Dropped::choose`], [`PatternCosts::measure`], [`PatternCosts::write`] and [`compare`],
-    /// those about the input as [`Error::InFile`]; [`Error::Calibration`] if the input cannot be opened.
+    /// Those of [`Prune::write`], [`Dropped::choose`], [`PatternCosts::measure`], [`PatternCosts::write`], [`compare`] and
+    /// [`write_back`], those about the input as [`Error::InFile`]; [`Error::NoPredictions`] for an encoder and what compares
+    /// predictions; [`Error::Calibration`] if the input cannot be opened.
     pub fn run(&self, told: Told<'_>) -> Result<Done, Error> {
-        self.pruned(told).map_err(|error| match error {
+        let file = open_file(self.input).map_err(failed)?;
+        if let Some((folder, out)) = self.checkpoint {
+            // Before the work, which may take hours.
+            check_back(folder, &file, out)?;
+        }
+        let metadata = file.metadata().clone();
+        let opened = Opened { metadata, model: Model::new(file).map_err(failed)? };
+        self.pruned(&opened, told).map_err(|error| match error {
             Error::Weight { .. }
             | Error::Prune { .. }
             | Error::Requantize { .. }
+            | Error::NoPredictions { .. }
             | Error::Model(_) => error.in_file(self.input),
+            // Activations that are not finite come of its weights.
+            Error::Calibration(ref cause) if cause.exit_code() == Exit::BadModel => {
+                error.in_file(self.input)
+            }
             error => error,
         })
     }
 
-    fn pruned(&self, told: Told<'_>) -> Result<Done, Error> {
-        let file = open_file(self.input).map_err(failed)?;
-        let metadata = file.metadata().clone();
-        let opened = Opened { metadata, model: Model::new(file).map_err(failed)? };
-        if self.test.is_some() && opened.model.config().encoder.is_some() {
-            let reason = "needs a model that predicts tokens; an encoder has no perplexity".into();
-            return Err(Error::Prune { tensor: "--test".into(), reason });
+    /// Checks what needs no run of the model.
+    fn check(&self, model: &Model) -> Result<(), Error> {
+        let compares = [
+            (self.test.is_some(), "--test"),
+            (matches!(self.goal, Some(Goal::Kl(_))), "--target-kl"),
+            (matches!(self.goal, Some(Goal::Speed(_))), "--target-speed"),
+            (matches!(self.dropped, Some(Dropped::Auto { .. })), "--drop-layers auto"),
+        ];
+        let mut flags = compares.into_iter().filter(|(is_asked, _)| *is_asked);
+        flags.try_for_each(|(_, flag)| predicts(model, flag))?;
+        if let Some(text) = &self.test {
+            windows(model, text).map_err(|error| match error {
+                Error::Text { reason, .. } => Error::Text { flag: "--test", reason },
+                error => error,
+            })?;
         }
+        Ok(())
+    }
+
+    fn pruned(&self, opened: &Opened, told: Told<'_>) -> Result<Done, Error> {
+        self.check(&opened.model)?;
         let mut reduced = None;
         if let Some(dropped) = &self.dropped {
             let told = &mut |done, total| told(Step::Layers, done, total);
@@ -118,8 +148,12 @@ impl<'a> Job<'a> {
             let model = Model::new(file).map_err(failed)?;
             reduced = Some((choice, Opened { metadata, model }));
         }
-        let source = reduced.as_ref().map_or(&opened, |(_, reduced)| reduced).source();
+        let source = reduced.as_ref().map_or(opened, |(_, reduced)| reduced).source();
         let mut done = self.write(source, told)?;
+        if let Some((folder, out)) = self.checkpoint {
+            // Before scoring, which may fail or be stopped.
+            write_back(folder, &open_file(self.out).map_err(failed)?, out)?;
+        }
         if let Some(text) = &self.test {
             let after = open_file(self.out).and_then(Model::new).map_err(failed)?;
             let told = &mut |done, total| told(Step::Scoring, done, total);

@@ -13,19 +13,18 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use bilayer_gguf::Tensor;
 use bilayer_text::hash::hex;
 use bytes::Bytes;
+use rayon::prelude::*;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{Prune, Pruned, Source};
-use crate::{Calibration, Error};
+use crate::{Calibration, Error, Progress, stream};
 
 /// How the first line begins.
 const BEGINNING: &[u8] = br#"{"journal":1,"input":"#;
-
-/// Bytes at the beginning and in the middle of each tensor by which an input is recognized.
-const SAMPLE_BYTES: usize = 4096;
 
 /// The journal of an output.
 pub(super) struct Journal {
@@ -51,31 +50,50 @@ pub fn place(out: &Path) -> PathBuf {
     out.with_added_extension("journal")
 }
 
-/// What a run is of: the input, the options that decide its result, and the text.
+/// What a run is of: the input, the options that decide its result, and the text. The input is its metadata and all its
+/// weights, which are hashed on all threads. `progress` is called with nothing done, to stop.
+///
+/// # Errors
+/// [`Error::Interrupted`], [`Error::Threads`]; [`Error::File`] if the file changes while it is read, or cannot be read.
 pub(super) fn header(
     prune: &Prune,
-    Source { model, .. }: Source<'_>,
+    Source { model, metadata }: Source<'_>,
     text: Option<&Calibration<'_>>,
-) -> Value {
+    progress: Progress<'_>,
+) -> Result<Value, Error> {
     let file = model.file();
+    let pool = stream::pool(prune.threads)?;
     let mut digest = Sha256::new();
-    for tensor in file.tensors() {
-        let (layout, bytes) = (tensor.layout(), file.bytes(tensor));
-        digest.update(format!("{} {} {:?}\n", tensor.name(), layout.ty(), layout.shape()));
-        for from in [0, bytes.len() / 2] {
-            digest.update(&bytes[from..bytes.len().min(from + SAMPLE_BYTES)]);
+    digest.update(bilayer_gguf::to_bytes(metadata, [])?);
+    let total = file.tensors().iter().map(|tensor| tensor.layout().len_bytes()).sum();
+    for tensors in file.tensors().chunks(pool.current_num_threads()) {
+        if progress(0, total).is_break() {
+            return Err(Error::Interrupted);
+        }
+        let hash = |tensor: &Tensor| {
+            file.prefetch(tensor);
+            let of_bytes = Sha256::digest(file.bytes(tensor));
+            file.release(tensor);
+            of_bytes
+        };
+        let each: Vec<_> = pool.install(|| tensors.par_iter().map(hash).collect());
+        file.check_unchanged()?;
+        for (tensor, of_bytes) in tensors.iter().zip(each) {
+            let layout = tensor.layout();
+            digest.update(format!("{} {} {:?}\n", tensor.name(), layout.ty(), layout.shape()));
+            digest.update(of_bytes);
         }
     }
     let Prune { method, pattern, ty, rules, .. } = prune;
     let of_text = |text: &Calibration<'_>| {
         format!("{} {} {}", hex(Sha256::digest(text.text)), text.window_len, text.windows)
     };
-    json!({
+    Ok(json!({
         "journal": 1,
         "input": hex(digest.finalize()),
         "options": format!("{method:?} {pattern:?} {ty:?} {rules:?}"),
         "text": text.map(of_text),
-    })
+    }))
 }
 
 impl Journal {

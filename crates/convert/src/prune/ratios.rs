@@ -16,12 +16,12 @@ use std::path::Path;
 use std::str::FromStr;
 
 use bilayer_engine::{Model, open_file};
-use bilayer_gguf::temporary::folder_of;
+use bilayer_gguf::temporary::Draft;
 use bilayer_quant::Type;
 
 use super::rows::{Row, Scores};
 use super::walk::{Inputs, Matrix, Work};
-use super::{MatrixPattern, Method, Pattern, Prune, Pruned, Source, layers, matrices};
+use super::{MatrixPattern, Method, Pattern, Prune, Pruned, Source, in_place, layers, matrices};
 use crate::budget::{self, Choice};
 use crate::calibration::{Calibration, Runs, failed};
 use crate::stream::{self, Reporter};
@@ -290,29 +290,20 @@ impl PatternCosts {
             let pruned = with(&chosen).write(source, Some(calibration), path, progress)?;
             return Ok((pruned, chosen, None));
         };
-        crate::overwrite::check(path, source.model.file().shard_names().map(Path::new))?;
-        let folder = tempfile::Builder::new().prefix(".prune.").tempdir_in(folder_of(path));
-        let io = |action| {
-            let file = path.display().to_string();
-            move |source| Error::File(bilayer_gguf::Error::Io { file, action, source })
-        };
-        let folder = folder.map_err(io("create a temporary folder beside it"))?;
-        let mut best: Option<(Pruned, Vec<ChosenPattern>, f64)> = None;
-        let (kept, trial) = (folder.path().join("kept.gguf"), folder.path().join("trial.gguf"));
+        let mut best: Option<(Pruned, Vec<ChosenPattern>, f64, Draft)> = None;
         let mut expected = target;
         for _ in 0..ROUNDS {
             let chosen = self.choose(Goal::Kl(expected))?;
-            let pruned = with(&chosen).write_at_once(source, calibration, &trial, progress)?;
+            let (pruned, trial) = with(&chosen).draft(source, calibration, path, progress)?;
             let mut runs = Runs::new(source.model, calibration, prune.threads, 4, progress)?;
             runs.base()?;
-            let after = Model::new(open_file(&trial).map_err(failed)?).map_err(failed)?;
+            let after = Model::new(open_file(trial.path()).map_err(failed)?).map_err(failed)?;
             let kl = runs.divergence(&after)?;
             drop(after);
             let is_better = best.as_ref().is_none_or(|(before, ..)| pruned.zeros > before.zeros);
-            let is_repeated = best.as_ref().is_some_and(|(_, before, _)| *before == chosen);
+            let is_repeated = best.as_ref().is_some_and(|(_, before, ..)| *before == chosen);
             if kl <= target && is_better {
-                std::fs::rename(&trial, &kept).map_err(io("keep a trial of it"))?;
-                best = Some((pruned, chosen, kl));
+                best = Some((pruned, chosen, kl, trial));
             }
             if is_repeated || kl <= target && kl >= 0.9 * target {
                 break;
@@ -321,13 +312,13 @@ impl PatternCosts {
             let aim = if kl > target { 0.9 } else { 0.97 };
             expected *= (aim * target / kl.max(KL_LEAST)).clamp(0.1, 10.0);
         }
-        let Some((pruned, chosen, kl)) = best else {
+        let Some((pruned, chosen, kl, draft)) = best else {
             return Err(Error::Prune {
                 tensor: "--target-kl".into(),
                 reason: format!("no choice of {ROUNDS} stays within {target}; give more"),
             });
         };
-        std::fs::rename(&kept, path).map_err(io("put it in place"))?;
+        draft.finish(path).map_err(|source| in_place(path, source))?;
         Ok((pruned, chosen, Some(kl)))
     }
 }
@@ -408,7 +399,7 @@ fn errors(
                 (_, Some(weights)) => Scores::Columns(weights),
             };
             let (of, kept) = pattern.groups(cols, method);
-            let row = Row { values: &mut values, of, scores };
+            let row = Row::new(&mut values, of, scores);
             row.pruned(&kept, ty, &mut made).map_err(wrong)?;
             ty.dequantize(&made, &mut values).map_err(wrong)?;
             let squares = before.iter().zip(&values).enumerate().map(|(col, (a, b))| {

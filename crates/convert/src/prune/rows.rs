@@ -80,6 +80,16 @@ pub(super) struct Row<'a> {
     pub of: usize,
     /// What the choice is based on.
     pub scores: Scores<'a>,
+    /// Columns that are removed whatever the choice: the zeros of a row that is sparse already, to which corrections of earlier
+    /// columns would else give weights. Empty if there are none.
+    zeros: Vec<bool>,
+}
+
+impl<'a> Row<'a> {
+    /// A row, of which weights are chosen within groups of `of` columns.
+    pub fn new(values: &'a mut [f32], of: usize, scores: Scores<'a>) -> Row<'a> {
+        Row { values, of, scores, zeros: Vec::new() }
+    }
 }
 
 impl Row<'_> {
@@ -87,7 +97,8 @@ impl Row<'_> {
     /// written. Returns the number of its zeros.
     ///
     /// With an inverse and a type that has a grid, the row is rounded weight by weight, to the scale that a block has when
-    /// its first column is reached, and later columns make up for the rounding as for removed weights.
+    /// its first column is reached, and later columns make up for the rounding as for removed weights. Zeros of a row that is
+    /// sparse already stay zeros.
     pub fn pruned(
         mut self,
         kept: &impl Fn(usize) -> usize,
@@ -95,6 +106,7 @@ impl Row<'_> {
         made: &mut [u8],
     ) -> Result<u64, bilayer_quant::Error> {
         if let Scores::Inverse(inverse) = self.scores {
+            self.zeros = sparse_columns(self.values);
             let is_dense = kept(self.of) >= self.of;
             if !is_dense {
                 let dead = self.values.iter_mut().zip(&inverse.dead).filter(|(_, dead)| **dead);
@@ -177,8 +189,11 @@ impl Row<'_> {
                 }
             }
         };
-        let most = kept(group.len()).min(group.len());
-        let mut order: Vec<(f64, usize)> = group.map(|col| (score(col), col)).collect();
+        let is_zero = |col: usize| self.zeros.get(col).is_some_and(|zero| *zero);
+        let zeros = group.clone().filter(|col| is_zero(*col)).count();
+        let most = kept(group.len()).min(group.len() - zeros);
+        let rank = |col: usize| if is_zero(col) { -1.0 } else { score(col) };
+        let mut order: Vec<(f64, usize)> = group.map(|col| (rank(col), col)).collect();
         // Of equal scores, as in columns that are always zero, the larger weight is kept.
         order.sort_by(|&(x, a), &(y, b)| {
             y.total_cmp(&x).then(row[b].abs().total_cmp(&row[a].abs()))
@@ -187,6 +202,14 @@ impl Row<'_> {
             order.split_off(most).into_iter().map(|(_, col)| col).collect();
         removed.sort_unstable();
         removed
+    }
+}
+
+/// The zeros of a row with at least a tenth of them; empty for others, whose zeros are as good as any small weight.
+fn sparse_columns(row: &[f32]) -> Vec<bool> {
+    match 10 * zeros(row) >= row.len() as u64 {
+        true => row.iter().map(|weight| *weight == 0.0).collect(),
+        false => Vec::new(),
     }
 }
 
@@ -278,8 +301,7 @@ mod tests {
             let pruned = |scores| {
                 let mut row = before.clone();
                 let mut made = vec![0; 4 * cols];
-                let zeros =
-                    Row { values: &mut row, of, scores }.pruned(&|_| keep, Type::F32, &mut made);
+                let zeros = Row::new(&mut row, of, scores).pruned(&|_| keep, Type::F32, &mut made);
                 assert_eq!(zeros, Ok((cols - cols / of * keep) as u64));
                 for group in row.chunks(of) {
                     assert_eq!(group.iter().filter(|w| **w != 0.0).count(), keep);
@@ -305,7 +327,7 @@ mod tests {
         // A row that is pruned, and then rounded without correction.
         let apart = |before: &[f32], ty: Type, (keep, of): (usize, usize)| {
             let (mut row, mut floats) = (before.to_vec(), vec![0; 4 * cols]);
-            let pruned = Row { values: &mut row, of, scores };
+            let pruned = Row::new(&mut row, of, scores);
             pruned.pruned(&|_| keep, Type::F32, &mut floats).expect("finite");
             let mut made = vec![0; ty.row_bytes(cols).expect("whole blocks")];
             ty.quantize(&row, None, &mut made).expect("finite");
@@ -315,7 +337,7 @@ mod tests {
         let joint = |before: &[f32], ty: Type, (keep, of): (usize, usize)| {
             let mut row = before.to_vec();
             let mut made = vec![0; ty.row_bytes(cols).expect("whole blocks")];
-            let pruned = Row { values: &mut row, of, scores };
+            let pruned = Row::new(&mut row, of, scores);
             let zeros = pruned.pruned(&|_| keep, ty, &mut made).expect("finite");
             let mut back = vec![0.0; cols];
             ty.dequantize(&made, &mut back).expect("whole blocks");
@@ -344,6 +366,53 @@ mod tests {
     }
 
     #[test]
+    fn zeros_of_a_sparse_row_stay_and_those_of_a_dense_one_are_weights() {
+        let (cols, rows) = (256, 600);
+        let x = activations(rows, cols);
+        let inverse = Inverse::of(&products(&x, cols)).expect("positive");
+        let scores = Scores::Inverse(&inverse);
+        let sparse: Vec<f32> = (0..cols)
+            .map(|i| if i % 4 < 2 { ((i * 29 % 64) as f32 - 31.5) * 0.02 } else { 0.0 })
+            .collect();
+        let made = |before: &[f32], ty: Type, (keep, of): (usize, usize)| {
+            let (mut row, mut made) =
+                (before.to_vec(), vec![0; ty.row_bytes(cols).expect("whole blocks")]);
+            let pruned = Row::new(&mut row, of, scores);
+            pruned.pruned(&|_| keep, ty, &mut made).expect("finite");
+            row
+        };
+        for (ty, pattern) in [
+            (Type::Q8_0, (cols, cols)),
+            (Type::Q4_0, (64, 64)),
+            (Type::W8A8, (cols, cols)),
+            (Type::S8_32_64, (32, 64)),
+            (Type::Q8_0, (1, 2)),
+            (Type::F32, (1, 4)),
+        ] {
+            let after = made(&sparse, ty, pattern);
+            let filled = sparse.iter().zip(&after).filter(|(a, b)| **a == 0.0 && **b != 0.0);
+            assert_eq!(filled.count(), 0, "{ty} {pattern:?}");
+            assert!(after.iter().filter(|w| **w != 0.0).count() > cols / 8, "{ty} {pattern:?}");
+            let plain = |before: &[f32]| {
+                let (mut row, mut bytes) =
+                    (before.to_vec(), vec![0; ty.row_bytes(cols).expect("whole blocks")]);
+                ty.quantize(before, None, &mut bytes).expect("finite");
+                ty.dequantize(&bytes, &mut row).expect("whole blocks");
+                row
+            };
+            if ty == Type::Q4_0 {
+                let (by_gptq, alone) =
+                    (error(&x, &sparse, &after), error(&x, &sparse, &plain(&sparse)));
+                assert!(by_gptq < 0.8 * alone, "{by_gptq} and {alone}");
+            }
+        }
+        // One zero of 256 is as good as any small weight.
+        let mut dense: Vec<f32> = (0..cols).map(|i| (i as f32 * 0.7).sin() + 1.1).collect();
+        dense[100] = 0.0;
+        assert!(sparse_columns(&dense).is_empty());
+    }
+
+    #[test]
     fn dead_columns_lose_their_weights_and_odd_products_are_refused() {
         let cols = 4;
         let mut sums = products(&activations(20, cols), cols);
@@ -353,7 +422,7 @@ mod tests {
         let inverse = Inverse::of(&sums).expect("positive");
         let mut row = [5.0, 1.0, 2.0, 3.0];
         let mut made = [0; 16];
-        let row_of = Row { values: &mut row, of: 4, scores: Scores::Inverse(&inverse) };
+        let row_of = Row::new(&mut row, 4, Scores::Inverse(&inverse));
         assert_eq!(row_of.pruned(&|_| 2, Type::F32, &mut made), Ok(2));
         assert_eq!(row[0], 0.0);
         assert_eq!(row.iter().filter(|w| **w != 0.0).count(), 2);

@@ -272,7 +272,7 @@ impl<'a> Work<'a> {
                 let rows =
                     values.par_chunks_exact_mut(cols).zip(made.par_chunks_exact_mut(to_bytes));
                 let zeros = rows.enumerate().map(|(row, (values, made))| {
-                    let row = Row { values, of, scores: scores(first + row) };
+                    let row = Row::new(values, of, scores(first + row));
                     row.pruned(&kept, ty, made)
                 });
                 zeros.try_reduce(|| 0, |a, b| Ok(a + b))

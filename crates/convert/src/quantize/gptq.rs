@@ -1,11 +1,15 @@
 //! Rounds matrices by GPTQ (Frantar et al. 2022): column by column, with later columns of the row making up for the error on
 //! a calibration text. SparseGPT without zeros is that, so [`prune`](mod@crate::prune) does it; sparse types also get their
-//! zeros by SparseGPT.
+//! zeros by SparseGPT. Zeros of rows that are sparse already stay.
+//!
+//! That takes the products of the columns of a matrix's input. Routed experts, each of which sees few tokens, and the matrices
+//! of MLA's heads have none and are rounded weight by weight; for sparse types their zeros are chosen by activations.
 
 use std::path::{Path, PathBuf};
 
 use bilayer_engine::Model;
 use bilayer_gguf::{File, Metadata};
+use bilayer_measure::imatrix::{Collector, Scope};
 use bilayer_quant::Type;
 use tempfile::TempPath;
 
@@ -20,6 +24,8 @@ const KIND: (&str, &str) = ("general.type", "rounded-matrices");
 #[derive(Debug)]
 pub struct Rounded {
     pub(super) file: File,
+    by_gptq: usize,
+    others: usize,
     /// Removed after the file is closed.
     _place: TempPath,
 }
@@ -31,10 +37,16 @@ pub fn place(path: &Path) -> PathBuf {
 }
 
 impl Rounded {
-    /// The number of matrices.
+    /// The number of matrices that GPTQ rounded.
     #[must_use]
     pub fn matrices(&self) -> usize {
-        self.file.tensors().len()
+        self.by_gptq
+    }
+
+    /// The number of matrices of the same types that are rounded weight by weight: those of routed experts and of MLA's heads.
+    #[must_use]
+    pub fn others(&self) -> usize {
+        self.others
     }
 }
 
@@ -60,6 +72,7 @@ impl Quantize {
         let rounded = plan.tensors().iter().filter(|planned| {
             named.contains(&planned.name) && planned.from != planned.to && has_grid(planned.to)
         });
+        // All of them, as later layers are rounded by the activations of what is written.
         let rules: Vec<MatrixPattern> = rounded
             .map(|planned| MatrixPattern {
                 tensor: planned.name.clone(),
@@ -67,7 +80,11 @@ impl Quantize {
                 ty: Some(planned.to),
             })
             .collect();
-        if rules.is_empty() {
+        let collector = Collector::new(model.graph(), Scope::Layers);
+        let has_products = |rule: &&MatrixPattern| collector.input(&rule.tensor).is_some();
+        let by_gptq = rules.iter().filter(has_products).count();
+        let others = rules.len() - by_gptq;
+        if by_gptq == 0 {
             let known = bilayer_quant::all().iter().filter(|ty| has_grid(**ty)).map(|ty| ty.name);
             let known = known.collect::<Vec<_>>().join(", ");
             let (what, reason) =
@@ -87,7 +104,7 @@ impl Quantize {
         prune.write_matrices(model, &metadata, calibration, &place, progress)?;
         let file = File::open(&place);
         let place = TempPath::try_from_path(place).map_err(Error::Scratch)?;
-        Ok(Rounded { file: file?, _place: place })
+        Ok(Rounded { file: file?, by_gptq, others, _place: place })
     }
 }
 

@@ -11,7 +11,7 @@ use super::gptq::Rounded;
 use super::mixed::Coarse;
 use super::sensitivity::{Choices, Sensitivity};
 use super::{Plan, Planned, Quantize, mix};
-use crate::calibration::failed;
+use crate::calibration::{failed, predicts};
 use crate::imatrix::Imatrix;
 use crate::smooth::{Alpha, Smooth, Smoothed};
 use crate::{Calibration, Error};
@@ -60,7 +60,7 @@ pub enum Method<'a> {
         gptq: bool,
         /// Give matrices for which `W8A8` is too coarse `Q8_0` ([`mixed`](super::mixed)).
         refine: bool,
-        /// Runs through the model once to smooth, once to refine, and twice for GPTQ.
+        /// Runs through the model once to smooth, once to refine, and twice for GPTQ; of an encoder each line is a text of its own.
         text: Calibration<'a>,
     },
 }
@@ -207,6 +207,7 @@ impl<'a> Job<'a> {
         match &self.method {
             Method::Budget { bits_per_weight, text, .. } => {
                 let model = model_of(&file)?;
+                predicts(&model, "--target-bpw").map_err(|error| self.of_input(error))?;
                 Sensitivity::check(quantize, &model, imatrix, *bits_per_weight)?;
                 let told_of =
                     &mut |done, total| told(Event::Progress(Step::Measuring, done, total));
@@ -291,7 +292,7 @@ impl<'a> Job<'a> {
     /// Attributes an error to the input.
     fn of_input(&self, error: Error) -> Error {
         match error {
-            Error::Interrupted => Error::Interrupted,
+            Error::Interrupted | Error::Text { .. } => error,
             Error::File(error) => failed(bilayer_engine::Error::File(error)),
             error => error.in_file(self.input),
         }

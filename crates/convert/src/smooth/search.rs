@@ -2,15 +2,23 @@
 
 use bilayer_gguf::File;
 use bilayer_measure::imatrix::Sample;
+use bilayer_measure::links::TensorRows;
+use bilayer_measure::products;
 use bilayer_quant::Type;
-use rayon::prelude::*;
 
 use super::{Alpha, Smooth};
 use crate::Error;
-use bilayer_measure::links::TensorRows;
+use crate::mix::fitting;
 
 /// Rows of each matrix whose products are compared.
 const ROWS: usize = 64;
+
+/// The squared error that smoothing must leave at most, of that without it, for `auto` to choose it. Sampled products of one
+/// input are a rough measure of what the predictions lose.
+const GAIN: f64 = 0.5;
+
+/// Relative squared errors up to which there is nothing to gain: those of f32 sums.
+const LEAST: f64 = 1e-10;
 
 /// The largest ratio of a factor to the mean of all.
 const RATIO_MAX: f32 = 1e3;
@@ -59,30 +67,55 @@ impl Weights {
     }
 }
 
-/// The exponent, the factors, and the relative squared errors without and with them.
+/// How an input is smoothed.
+pub(super) struct Found {
+    /// The exponent; `None` if nothing is gained, and all factors are 1.
+    pub alpha: Option<f32>,
+    pub factors: Vec<f32>,
+    /// The relative squared errors without and with the factors.
+    pub errors: [f64; 2],
+}
+
+/// The exponent and the factors of an input.
+///
+/// # Errors
+/// A weight that is not finite with the factors, a type that cannot be written or not without importance.
 pub(super) fn best(
     smooth: &Smooth,
     weights: &Weights,
     sample: Sample<'_>,
-) -> (Option<f32>, Vec<f32>, [f64; 2]) {
-    let ones = vec![1.0; weights.cols];
-    let plain = error(smooth.ty, weights, sample, &ones);
-    let tried = |alpha: f32| {
+) -> Result<Found, bilayer_quant::Error> {
+    let cols = weights.cols;
+    let ones = vec![1.0; cols];
+    let tried = |alpha: f32, rows: &[f32]| {
         let factors = factors(alpha, sample.peaks, &weights.peaks);
-        let error = error(smooth.ty, weights, sample, &factors);
-        (alpha, factors, error)
+        let error = error(smooth.ty, weights, rows, &factors)?;
+        Ok((alpha, factors, error))
     };
-    let (alpha, factors, error) = match smooth.alpha {
-        Alpha::Fixed(alpha) => tried(alpha),
-        Alpha::Auto => {
-            let all = (1..10).map(|tenth| tried(tenth as f32 / 10.0));
-            all.min_by(|a, b| a.2.total_cmp(&b.2)).expect("nine candidates")
-        }
-    };
-    if smooth.alpha == Alpha::Auto && error >= plain {
-        return (None, ones, [plain; 2]);
+    let plain = error(smooth.ty, weights, sample.rows, &ones)?;
+    if let Alpha::Fixed(alpha) = smooth.alpha {
+        let (alpha, factors, error) = tried(alpha, sample.rows)?;
+        return Ok(Found { alpha: Some(alpha), factors, errors: [plain, error] });
     }
-    (Some(alpha), factors, [plain, error])
+    // One half of the rows chooses, and the other one judges: the best of nine on the rows that chose it is partly luck.
+    let halves = [0, 1].map(|first| {
+        let half = sample.rows.chunks_exact(cols).skip(first).step_by(2);
+        half.flatten().copied().collect::<Vec<f32>>()
+    });
+    let all = (1..10).map(|tenth| tried(tenth as f32 / 10.0, &halves[0]));
+    let all = all.collect::<Result<Vec<_>, _>>()?;
+    let (alpha, factors, _) =
+        all.into_iter().min_by(|a, b| a.2.total_cmp(&b.2)).expect("nine candidates");
+    let of_half = |rows: &[f32], factors: &[f32]| error(smooth.ty, weights, rows, factors);
+    let is_better = |rows: &[f32]| {
+        let (before, after) = (of_half(rows, &ones)?, of_half(rows, &factors)?);
+        Ok(before > LEAST && after <= GAIN * before)
+    };
+    if !(is_better(&halves[0])? && (halves[1].is_empty() || is_better(&halves[1])?)) {
+        return Ok(Found { alpha: None, factors: ones, errors: [plain; 2] });
+    }
+    let after = error(smooth.ty, weights, sample.rows, &factors)?;
+    Ok(Found { alpha: Some(alpha), factors, errors: [plain, after] })
 }
 
 /// max|X_j|^α / max|W_j|^(1-α), divided by the geometric mean; 1 where a column has no weights or activations.
@@ -101,46 +134,22 @@ fn factors(alpha: f32, activations: &[f32], weights: &[f32]) -> Vec<f32> {
     logs.iter().map(|log| factor(log).clamp(1.0 / RATIO_MAX, RATIO_MAX)).collect()
 }
 
-/// The squared error of the sampled products with quantized weights and activations, relative to the products' squares.
-fn error(ty: Type, weights: &Weights, sample: Sample<'_>, factors: &[f32]) -> f64 {
+/// The squared error of the sampled products in the type, by its quantizer and kernel, relative to the products' squares.
+fn error(
+    ty: Type,
+    weights: &Weights,
+    rows: &[f32],
+    factors: &[f32],
+) -> Result<f64, bilayer_quant::Error> {
     let cols = weights.cols;
-    let ty = if cols.is_multiple_of(ty.block_weights) { ty } else { Type::F16 };
-    let mut x = sample.rows.to_vec();
-    for row in x.chunks_exact_mut(cols) {
-        row.iter_mut().zip(factors).for_each(|(x, factor)| *x /= factor);
-        round(row);
-    }
-    let each = weights.rows.par_chunks_exact(cols).map(|row| {
-        let scaled: Vec<f32> = row.iter().zip(factors).map(|(w, factor)| w * factor).collect();
-        let (mut bytes, mut back) = (vec![0; ty.row_bytes(cols).unwrap_or(0)], vec![0.0; cols]);
-        // Types that cannot be written, or need importance, are judged by their activations alone.
-        let made = ty.quantize(&scaled, None, &mut bytes);
-        let quantized = match made.and_then(|()| ty.dequantize(&bytes, &mut back)) {
-            Ok(()) => &back,
-            Err(_) => &scaled,
-        };
-        let (mut lost, mut whole) = (0.0, 0.0);
-        for (exact, x) in sample.rows.chunks_exact(cols).zip(x.chunks_exact(cols)) {
-            let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
-            let (exact, found) = (f64::from(dot(exact, row)), f64::from(dot(x, quantized)));
-            lost += (exact - found).powi(2);
-            whole += exact.powi(2);
-        }
-        (lost, whole)
-    });
-    // In order, whichever threads computed them.
-    let each: Vec<(f64, f64)> = each.collect();
-    let (lost, whole) = each.iter().fold((0.0, 0.0), |sum, (a, b)| (sum.0 + a, sum.1 + b));
-    if whole > 0.0 { lost / whole } else { 0.0 }
-}
-
-/// Rounds a row to eight bits with one scale.
-fn round(row: &mut [f32]) {
-    let peak = row.iter().fold(0.0f32, |peak, x| peak.max(x.abs()));
-    if peak > 0.0 {
-        let scale = peak / 127.0;
-        row.iter_mut().for_each(|x| *x = (*x / scale).round_ties_even() * scale);
-    }
+    let scaled = |rows: &[f32], by: &dyn Fn(f32, f32) -> f32| -> Vec<f32> {
+        let each = rows.chunks_exact(cols).flat_map(|row| row.iter().zip(factors));
+        each.map(|(value, factor)| by(*value, *factor)).collect()
+    };
+    let weights = scaled(&weights.rows, &|weight, factor| weight * factor);
+    let x = scaled(rows, &|x, factor| x / factor);
+    let [error] = products::errors([fitting(ty, cols as u64)], cols, &weights, &x)?;
+    Ok(error)
 }
 
 #[cfg(test)]
@@ -166,21 +175,43 @@ mod tests {
         let sample = Sample { peaks: &peaks, rows: &rows };
         let values: Vec<f32> = (0..8 * 64).map(|i| (i as f32 * 1.3).cos() * 0.2).collect();
         let weights = Weights { cols: 64, peaks: vec![0.2; 64], rows: values };
-        let of = |alpha| best(&Smooth { alpha, ty: Type::W8A8, threads: None }, &weights, sample);
-        let (alpha, factors, [before, after]) = of(Alpha::Auto);
+        let of = |alpha| {
+            best(&Smooth { alpha, ty: Type::W8A8, threads: None }, &weights, sample)
+                .expect("finite")
+        };
+        let Found { alpha, factors, errors: [before, after] } = of(Alpha::Auto);
         assert!(alpha.is_some() && after < 0.3 * before, "{alpha:?}: {before} {after}");
         assert!(factors.iter().all(|factor| *factor <= factors[5]), "the outlier's is the largest");
         let product: f32 = factors.iter().map(|factor| factor.ln()).sum();
         assert!(product.abs() < 1e-2, "the geometric mean is 1");
         // The search is never worse than any fixed exponent among its candidates.
         for alpha in [0.1, 0.5, 0.9] {
-            assert!(after <= of(Alpha::Fixed(alpha)).2[1]);
+            assert!(after <= of(Alpha::Fixed(alpha)).errors[1]);
         }
         // An α of 1 makes all channels of the activations alike.
-        let (_, factors, _) = of(Alpha::Fixed(1.0));
+        let Found { factors, .. } = of(Alpha::Fixed(1.0));
         let ratio = |a: usize, b: usize| (peaks[a] / factors[a]) / (peaks[b] / factors[b]);
         assert!((ratio(5, 6) - 1.0).abs() < 1e-3);
         // A channel without weights or activations keeps its scale.
         assert_eq!(super::factors(0.5, &[0.0, 1.0, 4.0], &[1.0, 0.0, 1.0])[..2], [1.0, 1.0]);
+    }
+    #[test]
+    fn an_input_without_outliers_stays_as_it_is() {
+        let value = |i: usize| ((i * i) as f32 * 0.37).sin();
+        let rows: Vec<f32> = (0..32 * 256).map(value).collect();
+        let values: Vec<f32> = (0..64 * 256).map(|i| 0.2 * value(i + 7)).collect();
+        let (peaks, of_weights) = (vec![1.0; 256], vec![0.2; 256]);
+        let sample = Sample { peaks: &peaks, rows: &rows };
+        let weights = Weights { cols: 256, peaks: of_weights, rows: values };
+        for ty in [Type::Q4_K, Type::Q8_0, Type::W8A8, Type::F16, Type::F32] {
+            let smooth = Smooth { alpha: Alpha::Auto, ty, threads: None };
+            let found = best(&smooth, &weights, sample).expect("finite");
+            let Found { alpha, factors, errors: [before, after] } = found;
+            assert_eq!((alpha, before), (None, after), "{ty}");
+            assert!(factors.iter().all(|factor| *factor == 1.0), "{ty}");
+        }
+        // The error is that of the type's own kernel, not of eight bits with one scale.
+        let error = |ty| error(ty, &weights, sample.rows, &[1.0; 256]).expect("finite");
+        assert!(error(Type::F32) < 1e-10 && error(Type::Q4_K) > 10.0 * error(Type::Q8_0));
     }
 }

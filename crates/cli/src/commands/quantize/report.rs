@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bilayer_convert::mix::{misfit, takes_importance};
 use bilayer_convert::quantize::job::{Done, Event, Job};
 use bilayer_convert::quantize::mixed::{Coarse, RATIO};
 use bilayer_convert::quantize::sensitivity::Choices;
@@ -32,7 +33,11 @@ pub fn notes(args: &args::Quantize, event: &Event<'_>) {
             ));
         }
         Event::Rounded(rounded) => {
-            output::note(&format!("{} matrices rounded by GPTQ", rounded.matrices()));
+            let others = match rounded.others() {
+                0 => String::new(),
+                others => format!("; {others} of experts or MLA heads weight by weight"),
+            };
+            output::note(&format!("{} matrices rounded by GPTQ{others}", rounded.matrices()));
         }
         Event::Planned(plan) => planned(args, plan),
         Event::Refined(_) | Event::Chosen(_) | Event::Progress(..) => {}
@@ -51,17 +56,19 @@ fn planned(args: &args::Quantize, plan: &Plan<'_>) {
     for Planned { name, shape, to, preferred, .. } in plan.tensors() {
         if let Some(preferred) = preferred {
             let cols = shape.last().copied().unwrap_or_default();
-            output::note(&format!(
-                "{name}: rows of {cols} are not a multiple of {preferred}'s block of {}; written as {to}",
-                preferred.block_weights
-            ));
+            let reason = misfit(*preferred, cols).unwrap_or_default();
+            output::note(&format!("{name}: {reason}; written as {to}"));
         }
     }
     for pattern in plan.unmatched() {
         output::note(&format!("--tensor-type {pattern}: matches no matrix"));
     }
-    let unknown = plan.tensors().iter().filter(|t| t.from != t.to && !t.weighted).count();
-    if args.imatrix.is_some() && unknown > 0 {
+    let changed = plan.tensors().iter().filter(|tensor| tensor.from != tensor.to);
+    let changed = changed.filter(|tensor| takes_importance(tensor.to));
+    let unknown = changed.clone().filter(|tensor| !tensor.weighted).count();
+    if args.imatrix.is_some() && changed.count() == 0 {
+        output::note("--imatrix: no tensor gets a type whose rounding depends on importance");
+    } else if args.imatrix.is_some() && unknown > 0 {
         output::note(&format!(
             "{unknown} tensors are not in the importance matrix; their columns have equal weight"
         ));
@@ -71,7 +78,7 @@ fn planned(args: &args::Quantize, plan: &Plan<'_>) {
 /// The exponent, errors and outlier channels of an input.
 fn outliers(input: &Folded) -> String {
     let name = input.link.before.tensors().next().unwrap_or_default();
-    let alpha = input.alpha.map_or_else(|| "none".to_owned(), |alpha| format!("{alpha:.1}"));
+    let alpha = input.alpha.map_or_else(|| "none".to_owned(), |alpha| alpha.to_string());
     let [before, after] = input.errors.map(|error| 100.0 * error.sqrt());
     let outliers = input.outliers.iter().take(LISTED);
     let listed: Vec<String> =
