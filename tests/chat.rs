@@ -218,6 +218,22 @@ fn a_chat_goes_through_a_pipe() {
     assert!(meant.out == plain.out && !meant.err.contains("chat template"), "{meant:?}");
 }
 
+/// As `serve` does.
+#[test]
+fn a_model_without_a_template_chats_with_chatml() {
+    let place = place(None);
+    let chat = "run -m model.gguf -cnv -n 2 -ngl 0 --temp 0";
+    let own = place.run_with_input(chat, "/system \"\"\na\n/save ~/own.json").good();
+    let warning = "has no chat template, so the chat uses ChatML, which it may not have learned";
+    assert!(own.err.contains(warning), "{own:?}");
+    assert!(own.err.contains("the system prompt is removed"), "{own:?}");
+    let given = place.run_with_input(&format!("{chat} --chat-template chatml"), "a").good();
+    assert_eq!(own.out, given.out);
+    assert!(!given.err.contains(warning), "{given:?}");
+    // The user's own folder is the place.
+    assert_eq!(saved(&place, "own.json").len(), 2);
+}
+
 #[test]
 fn chat_errors_are_one_line() {
     let place = place(Some("{{ raise_exception('not today') }}"));
@@ -229,12 +245,6 @@ fn chat_errors_are_one_line() {
             "",
             2,
             "(the model's) refuses the conversation: not today; ",
-        ),
-        (
-            "run -cnv -p a",
-            "",
-            2,
-            "the model has no chat template; give one with --chat-template: chatml",
         ),
         (
             "run -m model.gguf -cnv --chat-template x",
@@ -257,6 +267,8 @@ fn chat_errors_are_one_line() {
         ("run -m model.gguf -cnv", "/save no/such/folder", 73, "folder: cannot be written"),
         ("run -m model.gguf -cnv", "/set temp -1", 2, "--temp is -1; it must be"),
         ("run -m model.gguf -cnv", "/set heat 1", 2, "no setting `heat`; /set lists"),
+        ("run -m model.gguf -cnv", "/set temp", 2, "/set temp has no value; give one after it"),
+        ("run -m model.gguf -cnv", "/load ~/absent.json", 66, "absent.json: cannot be read"),
         ("run -m model.gguf -cnv", "/undo", 2, "no message to undo; "),
         ("run -m model.gguf -cnv", "/dance", 2, "no command /dance; /help lists them"),
         (

@@ -619,10 +619,6 @@ fn invalid_command_lines_give_one_line_and_code_2() {
             "run -m model.gguf -p a -ngl 1 -dev 0,1 -sm none -mg 2",
             "main-gpu is 2; it must be below 2",
         ),
-        (
-            "run -m model.gguf -cnv",
-            "the model has no chat template; give one with --chat-template: ",
-        ),
         ("run -m model.gguf -i", "-i is not supported; "),
         ("run -m model.gguf -cnv -no-cnv", "cannot be used with"),
         ("-m model.gguf -p a -xyz", "`bilayer run` has no flag -xyz; "),
@@ -659,6 +655,7 @@ fn invalid_command_lines_give_one_line_and_code_2() {
         ("synth --shape llama-9b x.gguf", "`llama-9b` is no shape; known are tiny, llama-1b"),
         ("synth --type Q4_K_X x.gguf", "`Q4_K_X` is no type; known are F32"),
         ("synth --type I32 x.gguf", "weights are never stored as I32; "),
+        ("synth --type COPY x.gguf", "--type COPY keeps the types of an existing file"),
         ("synth --heads 3 x.gguf", "heads is 3; it must be a divisor of the width 256"),
         ("synth --kv-heads 3 x.gguf", "kv-heads is 3; it must be a divisor of the 4 heads"),
         ("synth --layers 0 x.gguf", "layers is 0; it must be"),

@@ -69,16 +69,50 @@ fn files_that_are_missing_or_cannot_be_written_have_their_codes() {
 }
 
 #[test]
-fn a_name_of_a_model_that_is_the_prompt_is_noted() {
+fn a_name_of_a_model_is_no_prompt() {
     let place = Place::new();
-    let note = "no model is given, so the demo model continues `llama3.2`";
-    let ran = place.run("run llama3.2 -n 1 -ngl 0").good();
-    assert!(ran.err.contains(note) && ran.err.contains("-hf ORG/REPO"), "{ran:?}");
-    let ran = place.run("run -p llama3.2 -n 1 -ngl 0").good();
-    assert!(!ran.err.contains(note), "{ran:?}");
+    let ran = place.run("run llama3.2 -n 1 -ngl 0");
+    refused(
+        &ran,
+        2,
+        "`llama3.2` is the name of a model; -m ollama:llama3.2 runs a model that ollama",
+    );
+    assert!(ran.err.contains("-hf ORG/REPO") && ran.err.contains("give it with -p"), "{ran:?}");
+    let note = "no model is given, so the demo model continues";
+    let ran = place.run("run mistral -n 1 -ngl 0").good();
+    assert!(ran.err.contains(note), "{ran:?}");
+    for prompt in ["-p llama3.2", "2024"] {
+        let ran = place.run(&format!("run {prompt} -n 1 -ngl 0")).good();
+        assert!(!ran.err.contains("name of a model"), "{ran:?}");
+    }
+    let store = place.path().join(".ollama/models");
+    let manifest = store.join("manifests/registry.ollama.ai/library/mistral");
+    std::fs::create_dir_all(&manifest).unwrap();
+    std::fs::create_dir_all(store.join("blobs")).unwrap();
+    let digest = "a".repeat(64);
+    std::fs::write(
+        store.join(format!("blobs/sha256-{digest}")),
+        words::scorer("bert", &["a", "b"]),
+    )
+    .unwrap();
+    let layers = format!(
+        r#"{{"schemaVersion": 2, "layers": [{{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:{digest}"}}]}}"#
+    );
+    std::fs::write(manifest.join("latest"), layers).unwrap();
+    refused(&place.run("run mistral -n 1 -ngl 0"), 2, "run it with -m ollama:mistral");
+    refused(&place.run("chat"), 2, "`bilayer chat` is not a command; `bilayer run -cnv` chats");
     let offline = |line: &str| ran_offline(&place, line);
     refused(&offline("run llama3.2:1b"), 66, "no such file; `bilayer models` lists");
     refused(&offline("pull llama3.2"), 2, "`bilayer pull` is not a command; `bilayer run -hf");
+}
+
+#[test]
+fn flags_of_llama_cpp_say_where_their_setting_is() {
+    let place = Place::new();
+    let keep = "--keep is not supported; a request sets `n_keep`";
+    refused(&place.run("serve --keep -1 --context-shift"), 2, keep);
+    let plain = place.run("run -p a -n 4 -ngl 0 --temp 0").good().out;
+    assert_eq!(place.run("run -p a -n 4 -ngl 0 --temp 0 --grammar=").good().out, plain);
 }
 
 fn ran_offline(place: &Place, line: &str) -> Ran {
@@ -95,6 +129,24 @@ fn the_version_is_also_a_document() {
     }
     assert!(place.run("version").good().out.starts_with("bilayer "));
     refused(&place.run("version extra"), 2, "extra");
+}
+
+/// Messages are in one line, without escapes of quotes and line breaks that are the program's own.
+#[test]
+fn texts_of_the_program_are_not_escaped() {
+    let place = Place::new();
+    place.run("synth --shape minilm-l6 --layers 1 encoder.gguf").good();
+    let inspected = place.run("inspect encoder.gguf").good().out;
+    assert!(inspected.contains("embeddings, the mean of a text's rows\n"), "{inspected}");
+    for (text, part) in [
+        ("[cpu]\nname = \"a\"\n\n[gpu\n", "machine.toml: line 4: unclosed table, expected `]`"),
+        ("[cpu]\nnme = \"a\"\n", "machine.toml: line 2: unknown field `nme`, expected one of"),
+    ] {
+        place.file("machine.toml", text);
+        let ran = place.run("plan --machine machine.toml");
+        refused(&ran, 2, part);
+        assert!(!ran.err.contains("\\n"), "{ran:?}");
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 mod answers;
 mod batch;
+mod clients;
 mod encoders;
 mod faults;
 
@@ -935,7 +936,7 @@ fn a_template_for_tools_writes_prompts_with_tools() {
     metadata.set("tokenizer.chat_template", "{% for m in messages %}{{ m.content }}|{% endfor %}");
     let other = "TOOLS{% for m in messages %}{{ m.content }}|{% endfor %}{# [TOOL_CALLS] [ARGS] #}";
     metadata.set("tokenizer.chat_template.tool_use", other);
-    for (id, mark) in (10u32..).zip(["pre", "suf", "mid", "sep"]) {
+    for (id, mark) in (10u32..).zip(["pre", "suf", "mid", "sep", "rep"]) {
         metadata.set(&format!("tokenizer.ggml.fim_{mark}_token_id"), id);
     }
     let tensors = file.tensors().iter().map(|tensor| {
@@ -961,16 +962,20 @@ fn a_template_for_tools_writes_prompts_with_tools() {
     let call = &found["choices"][0]["message"]["tool_calls"][0]["function"];
     assert_eq!(call["name"], "now", "{found}");
     assert_eq!(server.get("/props").good()["chat_template_tool_use"], other);
-    // With other files, the one with the cursor has a name too.
+    // The repository and the file with the cursor have llama-server's names.
     let infill = |more: Value| {
         let body = json!({ "input_prefix": "first", "input_suffix": "last", "n_predict": 1 });
         server.post("/infill", &with(body, &more)).good()["prompt"].as_str().unwrap().to_owned()
     };
-    assert!(!infill(json!({})).contains("filename"));
-    let prompt = infill(json!({ "input_extra": [{ "text": "other", "filename": "o.rs" }] }));
-    let mut rest = prompt.as_str();
-    for part in ["o.rs\n", "other", "filename\n", "first", "last"] {
-        rest = rest.split_once(part).unwrap_or_else(|| panic!("no {part}: {prompt}")).1;
+    let other = json!({ "input_extra": [{ "text": "other", "filename": "o.rs" }] });
+    let files: &[&str] = &["myproject\n", "o.rs\n", "other", "filename\n", "first", "last"];
+    let alone: &[&str] = &["myproject\n", "filename\n", "first", "last"];
+    for (more, parts) in [(json!({}), alone), (other, files)] {
+        let prompt = infill(more);
+        let mut rest = prompt.as_str();
+        for part in parts {
+            rest = rest.split_once(part).unwrap_or_else(|| panic!("no {part}: {prompt}")).1;
+        }
     }
 }
 

@@ -129,17 +129,40 @@ fn parse(typed: Vec<OsString>) -> Result<Asked, Failure> {
     let mut cli = asked.map_err(|error| failed(&cli, error))?;
     locate::settle(&mut cli.command, &matches)?;
     if let Some(word) = word {
-        note_prompt(&word, &cli.command);
+        check_prompt(&word, &cli.command)?;
     }
     Ok(Asked::Command { cli: Box::new(cli), outputs })
 }
 
-/// Says that a word that may be meant as the name of a model is the prompt.
-fn note_prompt(word: &str, command: &args::Command) {
-    let args::Command::Run(run) = command else { return };
-    if run.model.model.is_none() && run.model.hub.hf_repo.is_none() {
+/// Checks a lone word that is read as the prompt where no model is given: it may be meant as the name of a model, as ollama has
+/// them.
+///
+/// # Errors
+/// It has the form of such a name, or is that of a model on this machine.
+fn check_prompt(word: &str, command: &args::Command) -> Result<(), Failure> {
+    let args::Command::Run(run) = command else { return Ok(()) };
+    if run.model.model.is_some() || run.model.hub.hf_repo.is_some() {
+        return Ok(());
+    }
+    let has = |is: fn(char) -> bool| word.chars().any(is);
+    let near = locate::near(word, &run.model.hub)?;
+    let is_name =
+        |name: &String| name.split(['/', ':']).any(|part| part.eq_ignore_ascii_case(word));
+    let known = near.iter().find(|name| is_name(name)).or(near.first());
+    let is_meant = has(|c| c.is_ascii_digit()) && has(|c| c.is_ascii_alphabetic());
+    if !is_meant && !known.is_some_and(is_name) {
         output::note(&format!(
             "note: no model is given, so the demo model continues `{word}`; -m FILE runs a model, -hf ORG/REPO downloads one"
         ));
+        return Ok(());
     }
+    let advice = match known {
+        Some(name) => format!("run it with -m {name}"),
+        None => format!(
+            "-m ollama:{word} runs a model that ollama has pulled, -hf ORG/REPO downloads one from Hugging Face"
+        ),
+    };
+    Err(Failure::usage(format!(
+        "`{word}` is the name of a model; {advice}; if it is the prompt, give it with -p"
+    )))
 }

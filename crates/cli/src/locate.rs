@@ -149,6 +149,14 @@ fn folder(given: &Path) -> Option<String> {
     })
 }
 
+/// The names of models on this machine that are most like a name.
+///
+/// # Errors
+/// The flags about the hub are wrong.
+pub fn near(name: &str, hub: &HubArgs) -> Result<Vec<String>, Failure> {
+    Ok(bilayer_hub::near(name, &bilayer_hub::list(&hub.places()?, &[])))
+}
+
 /// What may have been meant by a name that is no file.
 fn advice(name: &str, hub: &HubArgs) -> Result<Option<String>, Failure> {
     if let Some((_, rest)) = name.split_once("://") {
@@ -166,7 +174,7 @@ fn advice(name: &str, hub: &HubArgs) -> Result<Option<String>, Failure> {
         }));
     }
     let is_file_like = name.to_ascii_lowercase().ends_with(".gguf");
-    let near = bilayer_hub::near(name, &bilayer_hub::list(&hub.places()?, &[]));
+    let near = near(name, hub)?;
     if !near.is_empty() {
         return Ok(Some(format!("-m {} would be one", near.join(" or -m "))));
     }

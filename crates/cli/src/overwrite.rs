@@ -93,7 +93,7 @@ fn read_by(argument: &Arg, value: &OsStr) -> Vec<PathBuf> {
     let is_model =
         |path: &PathBuf| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
     match argument.get_id().as_str() {
-        "models_dir" => return files(Path::new(value), 0).into_iter().filter(is_model).collect(),
+        "models_dir" => return files(Path::new(value), 1).into_iter().filter(is_model).collect(),
         // Its models were made from it.
         "checkpoint" => {
             return files(Path::new(value), 2).into_iter().filter(|path| !is_model(path)).collect();

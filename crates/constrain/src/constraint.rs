@@ -54,7 +54,7 @@ impl Constraint {
     /// The grammar is invalid, not supported, or exceeds the limits; the error says where.
     pub fn new(tokens: &Tokens, grammar: &Grammar, limits: Limits) -> Result<Constraint, Error> {
         let work = || {
-            let prepared = grammar.prepare(&limits)?;
+            let prepared = grammar.prepare(tokens, &limits)?;
             compile(tokens, grammar, prepared, &limits)
         };
         let (parser, notes) = thread::scope(|scope| {

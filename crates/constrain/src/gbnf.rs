@@ -4,7 +4,7 @@
 //! possible. So terminals are chosen such that this makes no difference ([`units`]): a regular grammar becomes one
 //! terminal; otherwise terminals are the largest regular parts that no following text could have continued.
 
-use crate::{Error, Limits};
+use crate::{Error, Limits, Tokens};
 
 mod automaton;
 mod chars;
@@ -15,12 +15,12 @@ mod write;
 
 const WHAT: &str = "the GBNF grammar";
 
-/// The Lark grammar of the texts that a GBNF grammar allows.
+/// The Lark grammar of the texts that a GBNF grammar allows, with the ids of the tokens that it names.
 ///
 /// # Errors
 /// [`Error::Syntax`], [`Error::Grammar`].
-pub fn to_lark(source: &str, limits: &Limits) -> Result<String, Error> {
-    let mut grammar = parse::parse(source, limits)?;
+pub fn to_lark(source: &str, tokens: &Tokens, limits: &Limits) -> Result<String, Error> {
+    let mut grammar = parse::parse(source, tokens, limits)?;
     let mut regular = regular::Regular::find(&mut grammar)?;
     let units = units::Units::choose(&mut grammar, &mut regular)?;
     write::lark(&grammar, &units)

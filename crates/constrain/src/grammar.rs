@@ -3,7 +3,7 @@
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
-use crate::{Error, Limits, gbnf, lark, regex, schema};
+use crate::{Error, Limits, Tokens, gbnf, lark, regex, schema};
 
 /// A grammar: which texts are allowed. Its source is checked when a [`Constraint`](crate::Constraint) is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,14 +69,14 @@ impl Grammar {
     ///
     /// # Errors
     /// Errors of syntax; limits that are exceeded.
-    pub(crate) fn prepare(&self, limits: &Limits) -> Result<Prepared, Error> {
+    pub(crate) fn prepare(&self, tokens: &Tokens, limits: &Limits) -> Result<Prepared, Error> {
         let (what, bytes, most) = (self.what(), self.source.len(), limits.source_bytes);
         if bytes > most {
             return Err(Error::TooLong { what, bytes, most });
         }
         Ok(match self.notation {
             Notation::Schema => Prepared::Schema(schema::parse(&self.source, limits)?),
-            Notation::Gbnf => Prepared::Text(gbnf::to_lark(&self.source, limits)?),
+            Notation::Gbnf => Prepared::Text(gbnf::to_lark(&self.source, tokens, limits)?),
             Notation::Regex => Prepared::Text(regex::to_lark(&self.source)?),
             Notation::Lark => Prepared::Lark(lark::check(&self.source, limits)?),
         })

@@ -9,6 +9,7 @@ use crate::expansion::{self, Work};
 use crate::{Error, Limits, regex};
 use normal::{BOUND_MAX, normalize, plain_references};
 
+mod closed;
 pub mod lenient;
 mod normal;
 pub mod trials;
@@ -76,6 +77,7 @@ pub fn parse(source: &str, limits: &Limits) -> Result<Value, Error> {
 /// [`Error::Schema`].
 pub fn check_whole(schema: &mut Value, limits: &Limits, work: &mut Work) -> Result<(), Error> {
     check_depth(schema, limits.depth)?;
+    closed::close(schema);
     normalize(schema);
     match faults(schema, 1).pop() {
         Some(fault) => Err(fault.into()),

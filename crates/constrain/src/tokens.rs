@@ -24,7 +24,7 @@ const TOKENS_MAX: usize = 8_000_000;
 pub enum Token<'a> {
     /// These bytes of text.
     Text(&'a [u8]),
-    /// A control token with this spelling. Only Lark grammars can ask for one.
+    /// A control token with this spelling. Only Lark and GBNF grammars can ask for one.
     Control(&'a [u8]),
     /// Nothing: it is never allowed.
     Unused,
@@ -103,6 +103,14 @@ impl Tokens {
         }
         tokens.extend(trie.greedy_tokenize(&text[start..]));
         tokens
+    }
+
+    /// The one token with this spelling: a control token, or one of text.
+    pub(crate) fn token_of(&self, spelling: &str) -> Option<u32> {
+        match self.tokens_of(spelling.as_bytes())[..] {
+            [id] => Some(id),
+            _ => None,
+        }
     }
 
     /// The control token with the longest name that `text` begins with, and the bytes of the name.

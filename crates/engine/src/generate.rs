@@ -65,16 +65,21 @@ pub enum Distribution {
 pub struct Shift {
     /// Number of first tokens that stay.
     pub keep: usize,
-    /// Number of tokens after them that leave; `None` is half of them.
+    /// Number of tokens after them that leave; `None` is half of them. An eighth of the context leaves at least, since the
+    /// others are computed again each time.
     pub discard: Option<usize>,
 }
+
+/// The least share of a full context that leaves it is one of so many.
+const LEAST_SHARE: usize = 8;
 
 impl Shift {
     /// Of `held` tokens, how many stay at the beginning and how many leave after them.
     pub(crate) fn of(self, held: usize) -> (usize, usize) {
         let keep = self.keep.min(held.saturating_sub(4));
         let discard = self.discard.filter(|&discard| discard > 0).unwrap_or((held - keep) / 2);
-        (keep, discard.clamp(1, (held - keep).max(1)))
+        let most = (held - keep).max(1);
+        (keep, discard.clamp((held / LEAST_SHARE).clamp(1, most), most))
     }
 }
 
@@ -530,5 +535,24 @@ fn rows(session: &Session, sampler: &Sampler, request: &Request<'_>, count: usiz
     match request.logprobs {
         Some(_) => OutputRows::all(session, count),
         None => OutputRows::new(session, sampler.needs(), count),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Shift;
+
+    #[test]
+    fn an_eighth_of_a_full_context_leaves_it_at_least() {
+        let of = |keep, discard| Shift { keep, discard }.of(800);
+        assert_eq!(of(0, None), (0, 400));
+        assert_eq!(of(100, Some(0)), (100, 350));
+        for (discard, leave) in [(1, 100), (99, 100), (200, 200), (900, 800)] {
+            assert_eq!(of(0, Some(discard)), (0, leave));
+        }
+        // Where little is left to leave, all of it may.
+        assert_eq!(of(790, Some(1)), (790, 10));
+        assert_eq!(of(900, Some(1)), (796, 4));
+        assert_eq!(Shift { keep: 0, discard: Some(1) }.of(4), (0, 1));
     }
 }

@@ -288,7 +288,7 @@ impl Model {
 
     /// The tokens of fill-in-the-middle prompts.
     pub fn fill_in_middle(&self) -> vocabulary::FillInMiddle {
-        vocabulary::fill_in_middle(self.file().metadata(), self.tokenizer())
+        vocabulary::fill_in_middle(self.file().metadata(), self.tokenizer().len())
     }
 
     /// The tokenizer.

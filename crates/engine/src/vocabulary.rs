@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use bilayer_gguf::{Error, Metadata, Strings};
 use bilayer_models::limits;
+use bilayer_text::Vocabulary;
 use bilayer_text::chat::Templates;
-use bilayer_text::{Tokenizer, Vocabulary};
 
 /// The lists with an entry per token, merge or rule, the bulk of a vocabulary.
 pub(crate) const LISTS: [&str; 5] =
@@ -91,33 +91,126 @@ pub struct FillInMiddle {
     pub suffix: Option<u32>,
     /// After both: the model continues here.
     pub middle: Option<u32>,
-    /// Between files.
+    /// Before the name of the repository.
+    pub repository: Option<u32>,
+    /// Before the name of each file.
     pub separator: Option<u32>,
 }
 
-/// The tokens of fill-in-the-middle prompts: from the metadata, else by the names that code models use.
-pub(crate) fn fill_in_middle(metadata: &Metadata, tokenizer: &Tokenizer) -> FillInMiddle {
-    let named = |names: &[&str]| {
-        let mut controls = tokenizer.controls();
-        controls.find(|(text, _)| names.contains(text)).map(|(_, id)| id)
+/// The names of such a token: its keys in the metadata, then its spellings in the vocabularies of code models.
+///
+/// Source: llama.cpp (`llama-vocab.cpp`).
+type Names = (&'static [&'static str], &'static [&'static str]);
+
+const PREFIX: Names = (
+    &["fim_pre_token_id", "prefix_token_id"],
+    &[
+        "<|fim_prefix|>",
+        "<fim-prefix>",
+        "<fim_prefix>",
+        "<｜fim▁begin｜>",
+        "<PRE>",
+        "▁<PRE>",
+        "<|code_prefix|>",
+        "<|prefix|>",
+    ],
+);
+
+const SUFFIX: Names = (
+    &["fim_suf_token_id", "suffix_token_id"],
+    &[
+        "<|fim_suffix|>",
+        "<fim-suffix>",
+        "<fim_suffix>",
+        "<｜fim▁hole｜>",
+        "<SUF>",
+        "▁<SUF>",
+        "<|code_suffix|>",
+        "<|suffix|>",
+    ],
+);
+
+const MIDDLE: Names = (
+    &["fim_mid_token_id", "middle_token_id"],
+    &[
+        "<|fim_middle|>",
+        "<fim-middle>",
+        "<fim_middle>",
+        "<｜fim▁end｜>",
+        "<MID>",
+        "▁<MID>",
+        "<|code_middle|>",
+        "<|middle|>",
+    ],
+);
+
+const REPOSITORY: Names = (
+    &["fim_rep_token_id"],
+    &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"],
+);
+
+const SEPARATOR: Names = (&["fim_sep_token_id"], &["<|file_sep|>", "<file_sep>"]);
+
+/// The tokens of fill-in-the-middle prompts in a vocabulary of so many tokens: from the metadata, else by their spellings.
+/// Tokens of any type count, since files give them different ones: control, user-defined, and normal in CodeLlama's.
+pub(crate) fn fill_in_middle(metadata: &Metadata, vocab: usize) -> FillInMiddle {
+    let tokens = metadata.opt_strings(&key("tokens")).ok().flatten();
+    let spelled = |spellings: &[&str]| {
+        let at = tokens?.iter().position(|token| spellings.contains(&token))?;
+        u32::try_from(at).ok()
     };
-    let find = |part: &str, names: &[&str]| {
-        let given = metadata.opt_u32(&key(&format!("fim_{part}_token_id"))).ok().flatten();
-        given.filter(|&id| (id as usize) < tokenizer.len()).or_else(|| named(names))
+    let find = |(keys, spellings): Names| {
+        let given = keys.iter().find_map(|name| metadata.opt_u32(&key(name)).ok().flatten());
+        given.or_else(|| spelled(spellings)).filter(|&id| (id as usize) < vocab)
     };
     FillInMiddle {
-        prefix: find(
-            "pre",
-            &["<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "<｜fim▁begin｜>", "<PRE>"],
-        ),
-        suffix: find(
-            "suf",
-            &["<|fim_suffix|>", "<fim_suffix>", "<fim-suffix>", "<｜fim▁hole｜>", "<SUF>"],
-        ),
-        middle: find(
-            "mid",
-            &["<|fim_middle|>", "<fim_middle>", "<fim-middle>", "<｜fim▁end｜>", "<MID>"],
-        ),
-        separator: find("sep", &["<|file_sep|>", "<file_sep>"]),
+        prefix: find(PREFIX),
+        suffix: find(SUFFIX),
+        middle: find(MIDDLE),
+        repository: find(REPOSITORY),
+        separator: find(SEPARATOR),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bilayer_gguf::{Metadata, Strings};
+
+    use super::{FillInMiddle, fill_in_middle};
+
+    fn found(tokens: &[&str], keys: &[(&str, u32)]) -> FillInMiddle {
+        let mut metadata = Metadata::new();
+        metadata.set("tokenizer.ggml.tokens", tokens.iter().copied().collect::<Strings>());
+        for (name, id) in keys {
+            metadata.set(&format!("tokenizer.ggml.{name}"), *id);
+        }
+        fill_in_middle(&metadata, tokens.len())
+    }
+
+    #[test]
+    fn tokens_of_code_models_are_found_by_key_or_spelling() {
+        let ids = |ids: [Option<u32>; 5]| {
+            let [prefix, suffix, middle, repository, separator] = ids;
+            FillInMiddle { prefix, suffix, middle, repository, separator }
+        };
+        let three = ids([Some(0), Some(1), Some(2), None, None]);
+        for tokens in [
+            ["▁<PRE>", "▁<SUF>", "▁<MID>"],
+            ["<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"],
+            ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],
+            ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"],
+        ] {
+            assert_eq!(found(&tokens, &[]), three, "{tokens:?}");
+        }
+        let qwen =
+            ["<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|repo_name|>", "<|file_sep|>"];
+        assert_eq!(found(&qwen, &[]), ids([Some(0), Some(2), Some(1), Some(3), Some(4)]));
+        let old = [("prefix_token_id", 1), ("suffix_token_id", 2), ("middle_token_id", 0)];
+        let keys = ids([Some(1), Some(2), Some(0), None, None]);
+        assert_eq!(found(&["a", "b", "c"], &old), keys);
+        let newer = [("fim_pre_token_id", 2), ("prefix_token_id", 1), ("fim_rep_token_id", 0)];
+        let found_newer = found(&["<|fim_prefix|>", "b", "c"], &newer);
+        assert_eq!(found_newer, ids([Some(2), None, None, Some(0), None]));
+        assert_eq!(found(&["a"], &[("fim_sep_token_id", 7)]), FillInMiddle::default());
     }
 }

@@ -36,10 +36,10 @@ mod ollama;
 mod places;
 mod walk;
 
-pub use choose::{is_first as is_first_shard, quant};
+pub use choose::quant;
 pub use error::Error;
 pub use fetch::{Hub, Transfer};
-pub use listing::{Found, Origin, list, near};
+pub use listing::{Found, Origin, in_folder, list, near, stem};
 pub use name::{Repo, Wanted};
 pub use places::{Access, AccessToken, Places};
 

@@ -119,9 +119,38 @@ fn of_repo(cache: &HubCache, repo: &Repo) -> Vec<Found> {
     Vec::new()
 }
 
-/// Every complete model in a folder, named by its path.
+/// The models of a folder as llama-server offers them: its GGUF files and those of the folders in it, of several shards the
+/// first, without projectors. A model that has a folder of its own has its name, any other that of its file.
+pub fn in_folder(folder: &Path) -> Vec<(String, PathBuf)> {
+    let files = walk::files(folder, 1);
+    let is_offered = |path: &&String| {
+        let file = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
+        file.ends_with(".gguf") && !file.starts_with("mmproj") && choose::is_first(path)
+    };
+    let models: Vec<&String> = files.iter().filter(is_offered).collect();
+    let named = |path: &&String| {
+        let inner = path.split_once('/').map(|(inner, _)| inner);
+        let is_beside = |other: &&String| other.split_once('/').map(|(of, _)| of) == inner;
+        let is_alone = models.iter().filter(|other| is_beside(other)).count() == 1;
+        let name = match inner.filter(|_| is_alone) {
+            Some(inner) => inner.to_owned(),
+            None => stem(path),
+        };
+        (name, folder.join(path))
+    };
+    models.iter().map(named).collect()
+}
+
+/// The name of a model's file without its ending and the numbers of its shards.
+pub fn stem(path: &str) -> String {
+    let file = path.rsplit('/').next().unwrap_or(path);
+    let whole = file.rsplit_once('.').map_or(file, |(stem, _)| stem);
+    choose::part(file).map_or(whole, |(stem, ..)| stem).to_owned()
+}
+
+/// Every complete model in a folder and the folders in it, named by its path.
 fn of_folder(folder: &Path) -> Vec<Found> {
-    let files = walk::files(folder, 0);
+    let files = walk::files(folder, 1);
     let named = |file: &String| {
         let parts = choose_in("", &files, Some(file), None).ok()?.files;
         let path = folder.join(file);
@@ -180,6 +209,39 @@ mod tests {
         assert_eq!(near("gemma-3-1b", &found), [names[1]]);
         assert_eq!(near("ph-4.gguf", &found), [names[2]]);
         assert!(near("mistral", &found).is_empty());
+    }
+
+    #[test]
+    fn a_model_with_a_folder_of_its_own_has_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in [
+            "a-Q4.gguf",
+            "b-00001-of-00002.gguf",
+            "b-00002-of-00002.gguf",
+            "gemma/mmproj-F16.gguf",
+            "gemma/gemma-Q4.gguf",
+            "kimi/k-00001-of-00002.gguf",
+            "kimi/k-00002-of-00002.gguf",
+            "two/one.gguf",
+            "two/other.gguf",
+            "deep/er/no.gguf",
+        ] {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        let found = in_folder(folder.path());
+        let expected = [
+            ("a-Q4", "a-Q4.gguf"),
+            ("b", "b-00001-of-00002.gguf"),
+            ("gemma", "gemma/gemma-Q4.gguf"),
+            ("kimi", "kimi/k-00001-of-00002.gguf"),
+            ("one", "two/one.gguf"),
+            ("other", "two/other.gguf"),
+        ];
+        let expected = expected.map(|(name, path)| (name.to_owned(), folder.path().join(path)));
+        assert_eq!(found, expected);
+        assert_eq!(of_folder(folder.path()).len(), 6, "shards count as one");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::app::{App, Caller};
 use crate::error::ApiError;
 use crate::models::Loaded;
 use crate::params::Params;
-use crate::worker::{Ask, Ticket, Update};
+use crate::worker::{Ask, Ticket, Update, Worker};
 
 /// Tickets are unique in the process.
 static TICKETS: AtomicU64 = AtomicU64::new(1);
@@ -154,7 +154,7 @@ impl Answers {
             }
             let update = tokio::time::timeout_at(self.deadline, self.updates.recv()).await;
             let Some((index, update)) = update.map_err(|_| ApiError::late())? else {
-                return Err(ApiError::ended());
+                return Err(self.loaded.decoder().map_or_else(|error| error, Worker::ended));
             };
             match update {
                 Update::Accepted => {}

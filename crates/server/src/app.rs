@@ -20,6 +20,7 @@ use hyper::{HeaderMap, Method, StatusCode};
 use serde_json::{Map, json};
 
 use crate::api;
+use crate::api::messages;
 use crate::api::slots::SlotFiles;
 use crate::body::{Bodies, Peer};
 use crate::config::Config;
@@ -176,6 +177,7 @@ impl Drop for Active {
 async fn around(State(app): Shared, mut request: Request, next: Next) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let page = origins::Asked::of(request.headers());
+    let has_anthropic_shape = messages::is_shape_of(&path, request.headers());
     let id = request_id(&app, request.headers());
     let began = Instant::now();
     let mut line =
@@ -201,6 +203,9 @@ async fn around(State(app): Shared, mut request: Request, next: Next) -> Respons
             Err(error) => error.into_response(),
         }
     };
+    if has_anthropic_shape {
+        response = messages::shaped(response);
+    }
     let headers = response.headers_mut();
     origins::allow(&app.config.origins, page, headers);
     if let Ok(id) = HeaderValue::from_str(&line.id) {
@@ -352,6 +357,7 @@ mod tests {
     use std::time::Duration;
 
     use http_body_util::BodyExt;
+    use hyper::http::request::Builder;
     use tower::ServiceExt;
 
     use super::*;
@@ -362,6 +368,46 @@ mod tests {
 
     fn request(path: &str, body: Body) -> Request {
         Request::post(path).body(body).expect("a request")
+    }
+
+    /// Whatever refuses a request: the router, the layer around it, or the handler.
+    #[tokio::test]
+    async fn errors_have_the_shape_of_their_api() {
+        let config = Config { keys: vec!["secret".to_owned()], ..Config::of(Vec::new()) };
+        let closed = router(Arc::new(App::new(config).expect("no key file")));
+        let post = |path: &str| Request::post(path.to_owned());
+        let get = |path: &str| Request::get(path.to_owned());
+        let origin = |request: Builder| request.header("origin", "https://evil.example");
+        let packed = |request: Builder| request.header(CONTENT_ENCODING, "gzip");
+        let messages = "/v1/messages";
+        for (router, request, status, kind) in [
+            (&closed, post(messages), 401, "authentication_error"),
+            (&served(), origin(post(messages)), 403, "permission_error"),
+            (&served(), post("/v1/messages/none"), 404, "not_found_error"),
+            (&served(), get(messages), 405, "invalid_request_error"),
+            (&served(), packed(post(messages)), 415, "invalid_request_error"),
+            (&served(), post("/v1/messages/count_tokens"), 400, "invalid_request_error"),
+            (
+                &closed,
+                get("/v1/models").header("anthropic-version", "1"),
+                401,
+                "authentication_error",
+            ),
+        ] {
+            let request = request.body(Body::from("{")).expect("a request");
+            let Ok(response) = router.clone().oneshot(request).await;
+            assert_eq!(response.status().as_u16(), status);
+            assert!(response.headers().contains_key("x-request-id"), "{status}");
+            let bytes = response.into_body().collect().await.expect("a body").to_bytes();
+            let body: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
+            assert_eq!((&body["type"], &body["error"]["type"]), (&json!("error"), &json!(kind)));
+            assert!(body["error"]["message"].as_str().is_some_and(|text| !text.is_empty()));
+        }
+        let request = post("/v1/chat/completions").body(Body::from("{")).expect("a request");
+        let Ok(response) = served().oneshot(request).await;
+        let bytes = response.into_body().collect().await.expect("a body").to_bytes();
+        let body: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
+        assert_eq!((body.get("type"), &body["error"]["code"]), (None, &json!(400)));
     }
 
     #[tokio::test]

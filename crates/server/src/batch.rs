@@ -421,6 +421,8 @@ mod tests {
             files: Vec::new(),
             bytes: 0,
             chat_template: None,
+            is_pooled: false,
+            is_of_folder: false,
             is_required: true,
             inspect: Arc::new(|| Model::open(DEMO.as_ref(), OpenOptions::default())),
             open: Arc::new(open),

@@ -102,6 +102,9 @@ pub type Inspect = dyn Fn() -> Result<Model, Error> + Send + Sync;
 /// Opens a model.
 pub type Open = dyn Fn() -> Result<Opened, Error> + Send + Sync;
 
+/// Lists the models of a folder.
+pub type Rescan = dyn Fn() -> Vec<Offer> + Send + Sync;
+
 /// A model that the server offers.
 #[derive(Clone)]
 pub struct Offer {
@@ -117,6 +120,10 @@ pub struct Offer {
     pub bytes: u64,
     /// The chat template, in place of the model's own: a text, or the name of a known one.
     pub chat_template: Option<String>,
+    /// Whether --pooling makes embeddings of it if it is a decoder.
+    pub is_pooled: bool,
+    /// Whether it is one of the folder that [`Config::rescan`] lists.
+    pub is_of_folder: bool,
     /// Whether a server ends that begins with it and cannot load it.
     pub is_required: bool,
     /// Opens its files, before others are unloaded for it.
@@ -149,6 +156,8 @@ pub struct Config {
     pub addresses: Vec<Address>,
     /// What it serves, at least one model.
     pub models: Vec<Offer>,
+    /// Lists the models of a folder again, when a client asks for that or for a model that is not known.
+    pub rescan: Option<Arc<Rescan>>,
     /// Models that are loaded at once.
     pub models_max: usize,
     /// Bytes that loaded models may take together; the least recently used are unloaded.
@@ -211,6 +220,7 @@ impl Config {
         Config {
             addresses: Vec::new(),
             models,
+            rescan: None,
             models_max: 1,
             models_bytes: u64::MAX,
             defaults: Defaults::default(),

@@ -71,18 +71,29 @@ pub fn compile(loaded: &Loaded, field: &str, grammar: &Grammar) -> Result<Constr
     let compiled = loaded.model.constraint(grammar);
     let compiled =
         compiled.map_err(|error| ApiError::field(field, format!("cannot be followed: {error}")))?;
-    let warnings = warnings(field, compiled.notes()).into_iter();
-    warnings.filter(|warning| log::is_new(warning)).for_each(|warning| log::warning(&warning));
+    warn(field, compiled.notes());
     Ok(compiled)
 }
 
-/// Warnings of the notes on a request's schema, of which a client can make as many and as long as it likes.
+/// Logs what of a request's field is left out, unless that was logged before.
+pub fn warn(field: &str, notes: &[String]) {
+    let warnings = warnings(field, notes).into_iter();
+    warnings.filter(|warning| log::is_new(warning)).for_each(|warning| log::warning(&warning));
+}
+
+/// Logs which tools are left out, by their types.
+pub fn warn_of_tools(kinds: &[&str]) {
+    let note = |kind: &&str| format!("a tool of type {kind}, since only functions are supported");
+    warn("tools", &kinds.iter().map(note).collect::<Vec<_>>());
+}
+
+/// Warnings of the notes on a request's field, of which a client can make as many and as long as it likes.
 const WARNINGS_MAX: usize = 4;
 
 /// Characters of such a warning.
 const WARNING_CHARS: usize = 200;
 
-/// The warnings of a schema's notes.
+/// The warnings of notes.
 fn warnings(field: &str, notes: &[String]) -> Vec<String> {
     let shown = notes.iter().take(WARNINGS_MAX).map(|note| {
         let warning = format!("{field}: left out: {note}");

@@ -153,7 +153,7 @@ mod tests {
             (
                 part(json!({ "type": "text" })),
                 "messages[0].content",
-                "has a part of an unknown type 'text'",
+                "has a part of type 'text' that has no text, a string",
             ),
             (call(json!({ "id": 1 })), "messages[0].tool_calls[0].id", "must be a text"),
             (

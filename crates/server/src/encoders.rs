@@ -88,9 +88,17 @@ impl EncoderWorker {
         })?;
         let (reply, answer) = oneshot::channel();
         let job = Job { key, inputs, reply, waiting };
-        self.commands.send(Command::Run(job)).map_err(|_| ApiError::ended())?;
+        self.commands.send(Command::Run(job)).map_err(|_| self.ended())?;
         let answer = timeout_at(deadline, answer).await.map_err(|_| ApiError::late())?;
-        answer.map_err(|_| ApiError::ended())?
+        answer.map_err(|_| self.ended())?
+    }
+
+    /// The error of a request that the thread has not answered.
+    fn ended(&self) -> ApiError {
+        match self.shall_end.load(Ordering::SeqCst) {
+            true => ApiError::stopping(),
+            false => ApiError::ended(),
+        }
     }
 
     /// Inputs that wait or run.

@@ -118,6 +118,12 @@ const MODEL: &[Parameter] = &[Parameter {
     is_required: false,
 }];
 
+const RELOAD: &[Parameter] = &[Parameter {
+    name: "reload",
+    doc: "`1`: read the folder of models again before.",
+    is_required: false,
+}];
+
 const CHAT: &[&[Field]] = &[params::FIELDS, chat::FIELDS];
 
 /// All endpoints; the files of the page are not among them.
@@ -256,7 +262,10 @@ pub const ENDPOINTS: &[Endpoint] = &[
         &["messages"],
     )
     .as_chat(chat::translation),
-    Endpoint::get(&["/v1/models", "/models"], "The models.", || get(info::models)),
+    Endpoint {
+        query: RELOAD,
+        ..Endpoint::get(&["/v1/models", "/models"], "The models.", || get(info::models))
+    },
     Endpoint::get(&["/v1/models/{*id}"], "A model.", || get(info::model)),
     Endpoint::post(
         &["/models/load"],

@@ -11,6 +11,8 @@ use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
 use serde_json::{Map, Value, json};
 
+use crate::params;
+
 /// The error of the engine that a response reports: an extension of the response, which no client sees.
 #[derive(Clone, Debug)]
 pub struct Cause(pub Arc<Engine>);
@@ -117,7 +119,12 @@ impl ApiError {
         ApiError::server("an internal error ended the request; please report it")
     }
 
-    /// 503: the model's thread ended before the request did, since the server stops or the thread panicked.
+    /// 503: the server stops before the request is answered.
+    pub fn stopping() -> ApiError {
+        ApiError::unavailable("the server is stopping")
+    }
+
+    /// 503: the model's thread ended before the request did, since it panicked.
     pub fn ended() -> ApiError {
         ApiError::unavailable("the model's thread has ended; repeat the request")
     }
@@ -181,7 +188,6 @@ impl From<Engine> for ApiError {
             | Engine::NoTokens
             | Engine::Saved { .. }
             | Engine::Setting { .. }
-            | Engine::SamplingOptions(_)
             | Engine::Sampling(_)
             | Engine::QueryTooLong { .. }
             | Engine::Text(_)) => ApiError::invalid(error.to_string()),
@@ -190,6 +196,10 @@ impl From<Engine> for ApiError {
             | Engine::NoHead { .. }
             | Engine::NoTokenHead { .. }
             | Engine::TokenHead { .. }) => ApiError::not_supported(error.to_string()),
+            Engine::SamplingOptions(error) => {
+                let problem = format!("is {}; it must be {}", error.found, error.expected);
+                ApiError::field(&params::field_name(error.name), problem)
+            }
             Engine::LogitsNotFinite => {
                 let mut error = ApiError::server("the model computed a value that is not finite");
                 error.kind = "numeric_error";
@@ -230,6 +240,11 @@ impl IntoResponse for ApiError {
         let json = hyper::header::HeaderValue::from_static("application/json; charset=utf-8");
         response.headers_mut().insert(CONTENT_TYPE, json);
         self.complete(&mut response);
+        response.extensions_mut().insert(Refusal(self.message));
         response
     }
 }
+
+/// The message of an error response, for other shapes of errors: an extension of the response.
+#[derive(Clone, Debug)]
+pub struct Refusal(pub String);

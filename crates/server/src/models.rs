@@ -5,7 +5,6 @@
 //! that is free. A model whose thread has panicked or whose file has changed is as one that is unloaded. What can be checked of
 //! the next one is checked before others are unloaded for it.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
@@ -21,6 +20,7 @@ use crate::memory::{Memory, Place};
 use crate::metrics::Metrics;
 
 mod files;
+mod folder;
 mod loaded;
 #[cfg(test)]
 mod tests;
@@ -43,6 +43,8 @@ pub enum Status {
 
 struct Entry {
     offer: Offer,
+    /// Whether it is no longer in the folder, and so is not offered.
+    is_gone: bool,
     loaded: Option<Arc<Loaded>>,
     status: Status,
     /// The files of a load that failed because of them.
@@ -53,6 +55,18 @@ struct Entry {
 }
 
 impl Entry {
+    fn new(offer: Offer) -> Entry {
+        Entry {
+            offer,
+            is_gone: false,
+            loaded: None,
+            status: Status::Unloaded,
+            at_fault: None,
+            used: 0,
+            ending: Vec::new(),
+        }
+    }
+
     /// Takes its model out.
     fn unload(&mut self) -> Option<Arc<Loaded>> {
         self.status = Status::Unloaded;
@@ -114,7 +128,6 @@ impl Drop for Room {
 /// The registry.
 pub struct Models {
     entries: Mutex<Vec<Entry>>,
-    by_name: HashMap<String, usize>,
     /// Held while a model is loaded: one at a time.
     loading: Arc<AsyncMutex<()>>,
     memory: Arc<Memory>,
@@ -130,22 +143,9 @@ pub struct Models {
 impl Models {
     /// All models of a configuration, none loaded.
     pub fn new(config: Arc<Config>, metrics: Arc<Metrics>) -> Models {
-        let mut by_name = HashMap::new();
-        for (number, offer) in config.models.iter().enumerate() {
-            by_name.extend(offer.names.iter().map(|name| (name.clone(), number)));
-        }
-        let entry = |offer: &Offer| Entry {
-            offer: offer.clone(),
-            loaded: None,
-            status: Status::Unloaded,
-            at_fault: None,
-            used: 0,
-            ending: Vec::new(),
-        };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Models {
-            entries: Mutex::new(config.models.iter().map(entry).collect()),
-            by_name,
+            entries: Mutex::new(config.models.iter().cloned().map(Entry::new).collect()),
             loading: Arc::default(),
             memory: Arc::new(Memory::new(config.models_max, config.models_bytes)),
             has_ended: AtomicBool::new(false),
@@ -159,7 +159,7 @@ impl Models {
     /// All offers with their state.
     pub fn list(&self) -> Vec<(Offer, Status, Option<Arc<Loaded>>)> {
         let entries = self.entries();
-        let list = entries.iter();
+        let list = entries.iter().filter(|entry| !entry.is_gone);
         list.map(|e| (e.offer.clone(), e.status.clone(), e.loaded.clone())).collect()
     }
 
@@ -173,7 +173,7 @@ impl Models {
     /// # Errors
     /// There is no such model, or it cannot be loaded; answers of other models do not end in time.
     pub async fn get(self: &Arc<Models>, name: Option<&str>) -> Result<Arc<Loaded>, ApiError> {
-        self.loaded_at(self.number(name)?).await
+        self.loaded_at(self.number(name).await?).await
     }
 
     /// The model of this very name, loaded if it was not.
@@ -181,7 +181,7 @@ impl Models {
     /// # Errors
     /// As those of [`get`](Models::get); no other name is that of a single model.
     pub async fn load_named(self: &Arc<Models>, name: &str) -> Result<Arc<Loaded>, ApiError> {
-        self.loaded_at(self.known(name)?).await
+        self.loaded_at(self.sought(name).await?).await
     }
 
     /// Loads the first model. If the server can do without it, an error is a warning, and the next request for the model
@@ -204,8 +204,11 @@ impl Models {
     ///
     /// # Errors
     /// There is no such model, or it is not loaded.
-    pub async fn shown(&self, name: Option<&str>) -> Result<Arc<Loaded>, ApiError> {
-        let number = name.map(|name| self.number(Some(name))).transpose()?;
+    pub async fn shown(self: &Arc<Models>, name: Option<&str>) -> Result<Arc<Loaded>, ApiError> {
+        let number = match name {
+            Some(name) => Some(self.number(Some(name)).await?),
+            None => None,
+        };
         let find = || match number {
             Some(number) => self.entries()[number].loaded.clone(),
             None => self.used_last(),
@@ -216,7 +219,7 @@ impl Models {
         let wait = timeout_at(self.config.limits.deadline(), self.loading.lock());
         drop(wait.await.map_err(|_| ApiError::late())?);
         find().ok_or_else(|| {
-            let name = &self.config.models[number.unwrap_or(0)].names[0];
+            let name = &self.offer(number.unwrap_or(0)).names[0];
             ApiError::not_loaded(format!(
                 "{name} is not loaded; a request to it or POST /models/load loads it"
             ))
@@ -243,7 +246,7 @@ impl Models {
         let models = self.clone();
         let check = move || models.check(number).map(|()| one);
         let one = blocking::run("checking the model", check).await??;
-        let (models, bytes) = (self.clone(), self.config.models[number].bytes);
+        let (models, bytes) = (self.clone(), self.offer(number).bytes);
         let room = blocking::run("making room", move || models.make_room(number, one)).await?;
         // If the client leaves meanwhile, the models are offered again. The new one is placed in the memory that is free.
         let ending = self.ending();
@@ -288,7 +291,7 @@ impl Models {
     /// An error once the server ends.
     fn check_end(&self) -> Result<(), ApiError> {
         match self.has_ended.load(Ordering::SeqCst) {
-            true => Err(ApiError::unavailable("the server ends")),
+            true => Err(ApiError::stopping()),
             false => Ok(()),
         }
     }
@@ -300,17 +303,47 @@ impl Models {
         ending.map(|ending| ending.place.clone()).collect()
     }
 
-    fn number(&self, name: Option<&str>) -> Result<usize, ApiError> {
-        match name {
-            Some(name) if self.config.models.len() > 1 => self.known(name),
-            _ => Ok(0),
+    async fn number(self: &Arc<Models>, name: Option<&str>) -> Result<usize, ApiError> {
+        let (first, mut count) = self.first();
+        let Some(name) = name else { return Ok(first) };
+        if count == 1 && self.find(name).is_none() {
+            self.rescan().await?;
+            count = self.first().1;
         }
+        if count > 1 { self.sought(name).await } else { Ok(self.first().0) }
+    }
+
+    /// The first model that is offered, and how many there are.
+    fn first(&self) -> (usize, usize) {
+        let entries = self.entries();
+        let mut offered = entries.iter().enumerate().filter(|(_, entry)| !entry.is_gone);
+        let first = offered.next().map(|(number, _)| number);
+        (first.unwrap_or(0), first.map_or(0, |_| 1 + offered.count()))
+    }
+
+    fn offer(&self, number: usize) -> Offer {
+        self.entries()[number].offer.clone()
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        let is_named =
+            |entry: &Entry| !entry.is_gone && entry.offer.names.iter().any(|of| of == name);
+        self.entries().iter().position(is_named)
+    }
+
+    /// The model of this very name, also one that is new in the folder.
+    async fn sought(self: &Arc<Models>, name: &str) -> Result<usize, ApiError> {
+        if self.find(name).is_none() {
+            self.rescan().await?;
+        }
+        self.known(name)
     }
 
     /// The model of this very name.
     fn known(&self, name: &str) -> Result<usize, ApiError> {
-        self.by_name.get(name).copied().ok_or_else(|| {
-            let known = self.config.models.iter().filter_map(|offer| offer.names.first());
+        self.find(name).ok_or_else(|| {
+            let list = self.list();
+            let known = list.iter().filter_map(|(offer, ..)| offer.names.first());
             let known = known.map(String::as_str).collect::<Vec<_>>().join(", ");
             let problem = format!("names no model: '{name}'; there are {known}");
             let mut error = ApiError::field("model", problem);
@@ -334,7 +367,10 @@ impl Models {
             _ => None,
         };
         // Files are examined behind the lock, as a disk may be slow.
-        let failed: Option<Vec<_>> = self.entries().iter().map(failed).collect();
+        let entries = self.entries();
+        let failed: Option<Vec<_>> =
+            entries.iter().filter(|entry| !entry.is_gone).map(failed).collect();
+        drop(entries);
         failed.is_some_and(|of| of.iter().all(|(found, files)| *found == FileStates::of(files)))
     }
 
@@ -355,7 +391,7 @@ impl Models {
 
     /// Loads a model for which there is room.
     fn load(&self, number: usize, place: Place) -> Result<Arc<Loaded>, ApiError> {
-        let offer = self.config.models[number].clone();
+        let offer = self.offer(number);
         let files = FileStates::of(&offer.files);
         let made = Loaded::open(offer, place, &self.config, &self.metrics).map(Arc::new);
         // What was only needed for loading.
@@ -383,12 +419,12 @@ impl Models {
 
     /// Checks a model for which others must be unloaded: what is known to be wrong with it is no reason to unload them.
     fn check(&self, number: usize) -> Result<(), ApiError> {
-        let offer = &self.config.models[number];
-        if self.fits(&self.entries(), offer) {
+        let offer = self.offer(number);
+        if self.fits(&self.entries(), &offer) {
             return Ok(());
         }
         let files = FileStates::of(&offer.files);
-        let checked = Loaded::check(offer, &self.config, &self.metrics);
+        let checked = Loaded::check(&offer, &self.config, &self.metrics);
         checked.inspect_err(|error| self.entries()[number].fail(error, files))
     }
 
@@ -401,7 +437,7 @@ impl Models {
 
     /// Takes models out until one fits beside the others: those without requests first, of these the least recently used.
     fn make_room(self: &Arc<Models>, number: usize, one: OwnedMutexGuard<()>) -> Room {
-        let offer = &self.config.models[number];
+        let offer = &self.offer(number);
         let (mut unloaded, mut weak) = (Vec::new(), Vec::new());
         let mut entries = self.entries();
         entries[number].status = Status::Loading;

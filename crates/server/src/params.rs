@@ -179,7 +179,7 @@ pub const FIELDS: &[Field] = &[
     Field::new(
         "n_discard",
         Accepts::Integer(0, 1 << 24),
-        "Tokens that leave when a full context is shifted; 0 is half of the others.",
+        "Tokens that leave when a full context is shifted, an eighth of it at least; 0 is half of the others.",
     ),
     Field::new(
         "lora",
@@ -373,8 +373,13 @@ const API_NAMES: &[(&str, &str)] = &[
 
 /// The name of a sampler's number in requests.
 fn api_name(parameter: &Parameter) -> String {
-    let own = API_NAMES.iter().find(|(flag, _)| *flag == parameter.name);
-    own.map_or_else(|| parameter.name.replace('-', "_"), |(_, name)| (*name).to_owned())
+    field_name(parameter.name)
+}
+
+/// The name in requests of what a flag sets.
+pub fn field_name(flag: &str) -> String {
+    let own = API_NAMES.iter().find(|(name, _)| *name == flag);
+    own.map_or_else(|| flag.replace('-', "_"), |(_, name)| (*name).to_owned())
 }
 
 /// Sets a sampler's number if the body has it; -1 of a count is 0, of a window the whole context.

@@ -93,9 +93,14 @@ pub fn one(model: &Model, value: &Value, reading: Reading) -> Result<Vec<u32>, A
     }
 }
 
-/// The error of a content part of the type `kind`, which is no text.
+/// The error of a content part of the type `kind`, which is no text or has none.
 pub fn not_text(field: &str, kind: &str) -> ApiError {
     let problem = match kind {
+        "" => "has a part without a text".to_owned(),
+        "refusal" => "has a part of type 'refusal' that has no refusal, a string".to_owned(),
+        "text" | "input_text" | "output_text" => {
+            format!("has a part of type '{kind}' that has no text, a string")
+        }
         "image_url" | "input_image" | "input_audio" | "input_video" | "image" | "file" => {
             format!("has a part of type '{kind}'; this model takes text only")
         }

@@ -144,6 +144,8 @@ pub struct Worker {
     live: Arc<Mutex<Live>>,
     clock: Clock,
     has_ended: Arc<AtomicBool>,
+    /// Whether the thread was told to end.
+    is_stopped: AtomicBool,
     file_changed: FileChanged,
 }
 
@@ -187,7 +189,8 @@ impl Worker {
         };
         let has_ended = thread::start("bilayer-worker", serving, place, run, Serving::fail)?;
         let commands = Mutex::new(sender);
-        Ok(Worker { commands, admission, live, clock, has_ended, file_changed })
+        let is_stopped = AtomicBool::new(false);
+        Ok(Worker { commands, admission, live, clock, has_ended, is_stopped, file_changed })
     }
 
     /// Hands over what one request of `key` asks for, so many answers: all of it, or none. `asks` makes it once it is
@@ -211,7 +214,7 @@ impl Worker {
             ask.submission.arrived = arrived;
             // The admission ends with the thread, so what was counted need not leave.
             if !self.send(Command::Ask(Box::new(ask))) {
-                return Err(ApiError::ended());
+                return Err(self.ended());
             }
         }
         Ok(())
@@ -229,7 +232,7 @@ impl Worker {
     pub async fn slot(&self, slot: u32, action: SlotAction) -> Result<SlotOutcome, ApiError> {
         let (sender, outcome) = oneshot::channel();
         self.send(Command::Slot(slot, action, sender));
-        Ok(outcome.await.map_err(|_| ApiError::ended())??)
+        Ok(outcome.await.map_err(|_| self.ended())??)
     }
 
     /// What the worker is doing.
@@ -237,8 +240,17 @@ impl Worker {
         self.live.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The error of a request that the thread has not answered.
+    pub fn ended(&self) -> ApiError {
+        match self.is_stopped.load(Ordering::SeqCst) {
+            true => ApiError::stopping(),
+            false => ApiError::ended(),
+        }
+    }
+
     /// Ends the thread after its step; the requests that are left fail.
     pub fn stop(&self) {
+        self.is_stopped.store(true, Ordering::SeqCst);
         self.send(Command::Stop);
     }
 

@@ -24,9 +24,14 @@ pub struct GrammarArgs {
 }
 
 impl GrammarArgs {
+    /// The grammar of --grammar; an empty one is none, as in requests.
+    pub fn grammar(&self) -> Option<&str> {
+        self.grammar.as_deref().filter(|text| !text.trim().is_empty())
+    }
+
     /// Whether one was given.
     pub fn is_given(&self) -> bool {
-        let texts = [&self.json_schema, &self.grammar];
+        let texts = [self.json_schema.as_deref(), self.grammar()];
         let files = [&self.json_schema_file, &self.grammar_file];
         texts.iter().any(|text| text.is_some()) || files.iter().any(|file| file.is_some())
     }

@@ -28,7 +28,7 @@ pub struct HubArgs {
 /// `bilayer models`.
 #[derive(Args, Debug)]
 pub struct Models {
-    /// Also list the GGUF files in this folder; repeatable
+    /// Also list the GGUF files in this folder and in the folders in it; repeatable
     #[arg(long, value_name = "DIR", env = "LLAMA_ARG_MODELS_DIR")]
     pub models_dir: Vec<PathBuf>,
     /// Print one JSON document

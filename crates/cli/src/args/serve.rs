@@ -228,7 +228,7 @@ pub struct OfferArgs {
     /// Tags of the model, separated by commas
     #[arg(long, value_name = "TAGS", env = "LLAMA_ARG_TAGS")]
     pub tags: Option<String>,
-    /// Offer every GGUF file of a folder; each is loaded when it is first asked for
+    /// Offer every GGUF file of a folder and of the folders in it; each is loaded when it is first asked for
     #[arg(long, value_name = "DIR", env = "LLAMA_ARG_MODELS_DIR")]
     pub models_dir: Option<PathBuf>,
     /// Offer another model, loaded when it is first asked for; repeatable

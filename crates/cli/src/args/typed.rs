@@ -206,6 +206,9 @@ fn elsewhere(command: &str) -> Option<&'static str> {
     Some(match command {
         "pull" => "`bilayer run -hf ORG/REPO` downloads a model from Hugging Face and runs it",
         "push" | "signin" | "signout" => "models are not uploaded",
+        "chat" => {
+            "`bilayer run -cnv` chats; with a model that has a chat template, `bilayer run -m FILE` does too"
+        }
         "ps" => "`bilayer serve` lists its models and which are loaded at /v1/models",
         "stop" => "Ctrl-C or SIGTERM ends `bilayer serve` after its running answers",
         "show" => "`bilayer inspect FILE` shows what a model file holds",

@@ -9,7 +9,8 @@ use bilayer_engine::requests::ExecutorSettings;
 use bilayer_engine::session::{Purpose, Session, Settings};
 use bilayer_engine::{Error, Model};
 use bilayer_gguf::{is_same_file, shard_paths};
-use bilayer_server::config::{AtEnd, Config, Limits, Offer, Opened, Origins, Switches};
+use bilayer_models::Pooling;
+use bilayer_server::config::{AtEnd, Config, Limits, Offer, Opened, Origins, Rescan, Switches};
 use bilayer_server::{Defaults, Notice, Stopper, log};
 use serde_json::{Map, Value};
 
@@ -97,7 +98,9 @@ fn listening(args: &Serve) -> Result<Config, Failure> {
         path.as_deref().map_or(Ok(()), output::check_input)?;
     }
     let base = config(&args.serving, listen.trace.as_deref())?;
+    let rescan = rescan(&args.serving, listen.trace.as_deref(), base.slots)?;
     Ok(Config {
+        rescan,
         addresses,
         executor: ExecutorSettings {
             waiting: limits.max_queue,
@@ -154,6 +157,7 @@ pub fn config(args: &Serving, trace: Option<&Path>) -> Result<Config, Failure> {
     Ok(Config {
         addresses: Vec::new(),
         models: offers(args, trace, parallel)?,
+        rescan: None,
         models_max: args.offer.models_max,
         models_bytes: args.offer.models_memory.unwrap_or(u64::MAX),
         defaults: Defaults {
@@ -210,7 +214,7 @@ pub fn models(args: &Serving) -> Result<Vec<(String, Option<PathBuf>)>, Failure>
         paths.push((name.to_owned(), Some(PathBuf::from(path))));
     }
     if let Some(folder) = &args.offer.models_dir {
-        paths.extend(files(folder)?.into_iter().map(|path| (stem(&path), Some(path))));
+        paths.extend(files(folder)?.into_iter().map(|(name, path)| (name, Some(path))));
     }
     if args.model.model.is_some() || paths.is_empty() {
         let path = args.model.model.clone();
@@ -235,10 +239,7 @@ fn offers(args: &Serving, trace: Option<&Path>, parallel: usize) -> Result<Vec<O
     let listed = models(args)?;
     let (is_only, trace) = (listed.len() == 1, trace.map(Path::to_owned));
     let opener = Opener { args: Arc::new(args.clone()), trace, parallel, is_only };
-    let template = match &args.template.chat_template_file {
-        Some(path) => Some(output::file(path)?),
-        None => args.template.chat_template.clone(),
-    };
+    let shared = Shared::new(args)?;
     let own = args.model.model.is_some()
         || (args.offer.add_model.is_empty() && args.offer.models_dir.is_none());
     // The first model is loaded at the start, unless it is merely one of a folder.
@@ -250,7 +251,7 @@ fn offers(args: &Serving, trace: Option<&Path>, parallel: usize) -> Result<Vec<O
     for (number, (name, path)) in listed.into_iter().enumerate() {
         let given = args.offer.alias.as_deref().filter(|_| own && number == 0);
         let names = given.map_or_else(|| vec![name], list);
-        let offer = opener.offer(path, names);
+        let offer = Offer { is_required, ..shared.with(opener.offer(path, names)) };
         let twice = offer.names.iter().find_map(|name| Some((name, find(&offers, name)?)));
         if let Some((name, other)) = twice {
             let line = format!(
@@ -260,11 +261,6 @@ fn offers(args: &Serving, trace: Option<&Path>, parallel: usize) -> Result<Vec<O
             return Err(Failure::usage(line));
         }
         offers.push(offer);
-    }
-    for offer in &mut offers {
-        offer.is_required = is_required;
-        offer.chat_template.clone_from(&template);
-        offer.tags = args.offer.tags.as_deref().map(list).unwrap_or_default();
     }
     Ok(offers)
 }
@@ -284,27 +280,67 @@ fn list(given: &str) -> Vec<String> {
 }
 
 fn stem(path: &Path) -> String {
-    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    bilayer_hub::stem(&path.file_name().unwrap_or_default().to_string_lossy())
 }
 
-/// The GGUF files of a folder, of several shards the first, without projectors.
-fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let failed = |error: &std::io::Error| Failure::input(folder, error);
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(|error| failed(&error))? {
-        let path = entry.map_err(|error| failed(&error))?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-        let is_projector = name.starts_with("mmproj");
-        if name.ends_with(".gguf") && bilayer_hub::is_first_shard(&name) && !is_projector {
-            found.push(path);
-        }
-    }
-    found.sort();
+/// The models of a folder with their names.
+fn files(folder: &Path) -> Result<Vec<(String, PathBuf)>, Failure> {
+    std::fs::read_dir(folder).map_err(|error| Failure::input(folder, &error))?;
+    let found = bilayer_hub::in_folder(folder);
     if found.is_empty() {
         let line = format!("--models-dir {} has no .gguf files", folder.display());
         return Err(Failure::usage(line));
     }
     Ok(found)
+}
+
+/// Lists the models of --models-dir as they are when it is called.
+fn rescan(
+    args: &Serving,
+    trace: Option<&Path>,
+    parallel: usize,
+) -> Result<Option<Arc<Rescan>>, Failure> {
+    let Some(folder) = args.offer.models_dir.clone() else { return Ok(None) };
+    let (args, trace) = (Arc::new(args.clone()), trace.map(Path::to_owned));
+    let opener = Opener { args, trace, parallel, is_only: false };
+    let shared = Shared::new(&opener.args)?;
+    Ok(Some(Arc::new(move || {
+        let found = bilayer_hub::in_folder(&folder).into_iter();
+        let offers = found.map(|(name, path)| shared.with(opener.offer(Some(path), vec![name])));
+        offers.map(|offer| Offer { is_of_folder: true, ..offer }).collect()
+    })))
+}
+
+/// What all models of a server have.
+struct Shared {
+    chat_template: Option<String>,
+    tags: Vec<String>,
+    /// What --models-dir has at the start.
+    folder: Vec<(String, PathBuf)>,
+}
+
+impl Shared {
+    fn new(args: &Serving) -> Result<Shared, Failure> {
+        let chat_template = match &args.template.chat_template_file {
+            Some(path) => Some(output::file(path)?),
+            None => args.template.chat_template.clone(),
+        };
+        let tags = args.offer.tags.as_deref().map(list).unwrap_or_default();
+        let folder = args.offer.models_dir.as_deref().map(bilayer_hub::in_folder);
+        Ok(Shared { chat_template, tags, folder: folder.unwrap_or_default() })
+    }
+
+    fn with(&self, offer: Offer) -> Offer {
+        let is_own = |(name, path): &(String, PathBuf)| {
+            offer.names == [name.as_str()] && offer.path == path.display().to_string()
+        };
+        Offer {
+            chat_template: self.chat_template.clone(),
+            tags: self.tags.clone(),
+            is_of_folder: self.folder.iter().any(is_own),
+            ..offer
+        }
+    }
 }
 
 /// How models are opened.
@@ -336,6 +372,8 @@ impl Opener {
             files,
             bytes,
             chat_template: None,
+            is_pooled: self.pooling().is_some(),
+            is_of_folder: false,
             is_required: true,
             inspect: Arc::new(move || {
                 let source = inspector.source(inspected.as_deref());
@@ -356,9 +394,13 @@ impl Opener {
             true => Applied::WhenAsked,
             false => Applied::BySequence,
         };
+        Source { path, applied, pooling: self.pooling(), ..self.args.model.source() }
+    }
+
+    /// How the rows of a decoder become one vector, if they shall.
+    fn pooling(&self) -> Option<Pooling> {
         let pooling = self.args.offer.pooling.filter(|_| self.is_only);
-        let pooling = pooling.and_then(PoolingArg::pooling);
-        Source { path, applied, pooling, ..self.args.model.source() }
+        pooling.and_then(PoolingArg::pooling)
     }
 
     /// The files that the model at a path is opened from.

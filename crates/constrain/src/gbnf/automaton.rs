@@ -92,6 +92,8 @@ impl Automaton {
                 }
                 Some(whole)
             }
+            // Never in a terminal.
+            Node::Token(_) => None,
             Node::Rule(rule) => self.piece(grammar, grammar.rules[*rule].1),
             Node::Sequence(parts) => self.sequence(grammar, parts),
             Node::Choice(parts) => {

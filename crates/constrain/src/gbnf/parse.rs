@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::chars::Chars;
-use crate::{Error, Limits};
+use crate::{Error, Limits, Tokens};
 
 /// Largest count in a repetition, as in llama.cpp.
 const REPEATS_MAX: u32 = 2000;
@@ -27,6 +27,8 @@ pub enum Node {
     Chars(Chars),
     /// These characters, at least one.
     Literal(String),
+    /// A token, or any token but some, as Lark writes it.
+    Token(String),
     /// What a rule describes.
     Rule(RuleId),
     /// All of them in order; empty for the empty text.
@@ -59,9 +61,10 @@ impl Rules {
 ///
 /// # Errors
 /// [`Error::Syntax`] with line and column; a rule is missing.
-pub fn parse(source: &str, limits: &Limits) -> Result<Rules, Error> {
+pub fn parse(source: &str, tokens: &Tokens, limits: &Limits) -> Result<Rules, Error> {
     let parser = Parser {
         source,
+        tokens,
         at: 0,
         depth_max: limits.depth,
         rules: Rules::default(),
@@ -73,6 +76,8 @@ pub fn parse(source: &str, limits: &Limits) -> Result<Rules, Error> {
 
 struct Parser<'a> {
     source: &'a str,
+    /// The vocabulary, for tokens that the grammar names.
+    tokens: &'a Tokens,
     /// Byte offset of the next character.
     at: usize,
     depth_max: usize,
@@ -206,7 +211,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A literal, a set of characters, any character, or the name of a rule.
+    /// A literal, a set of characters, any character, a token, or the name of a rule.
     fn part(&mut self, next: char) -> Result<NodeId, Error> {
         let node = match next {
             '"' => self.literal()?,
@@ -215,10 +220,7 @@ impl<'a> Parser<'a> {
                 self.at += 1;
                 Node::Chars(Chars::all())
             }
-            '<' | '!' => {
-                let reason = "tokens such as <name> are not supported; write text".to_owned();
-                return Err(self.error(reason));
-            }
+            '<' | '!' => self.token()?,
             _ => {
                 let start = self.at;
                 let name = self.name();
@@ -229,6 +231,38 @@ impl<'a> Parser<'a> {
             }
         };
         Ok(self.rules.push(node))
+    }
+
+    /// A token by its spelling or its id, as in `<think>` and `<[1234]>`; any other token with `!` before it, except those
+    /// that end the text.
+    fn token(&mut self) -> Result<Node, Error> {
+        let start = self.at;
+        let is_negated = self.take("!");
+        let len = self.rest().split('\n').next().and_then(|line| line.find('>'));
+        let Some(len) = len.filter(|_| self.rest().starts_with('<')) else {
+            let reason = "expected a token such as <name> or <[id]>".to_owned();
+            return Err(self.error_at(start, reason));
+        };
+        let spelling = &self.rest()[..=len];
+        let number = spelling.strip_prefix("<[").and_then(|rest| rest.strip_suffix("]>"));
+        let id = match number {
+            Some(number) => {
+                let id = number.parse().ok().filter(|&id: &u32| (id as usize) < self.tokens.len());
+                id.ok_or_else(|| format!("the vocabulary has no token {number}"))
+            }
+            None => {
+                let id = self.tokens.token_of(spelling);
+                id.ok_or_else(|| format!("{spelling} is not one token of the vocabulary"))
+            }
+        };
+        let id = id.map_err(|reason| self.error_at(start, reason))?;
+        self.at += spelling.len();
+        if !is_negated {
+            return Ok(Node::Token(format!("<[{id}]>")));
+        }
+        let others = self.tokens.shared.ends.iter().filter(|&&end| end != id);
+        let excluded: Vec<String> = others.chain([&id]).map(u32::to_string).collect();
+        Ok(Node::Token(format!("<[^{}]>", excluded.join(","))))
     }
 
     fn literal(&mut self) -> Result<Node, Error> {

@@ -57,25 +57,34 @@ impl Regular {
     /// The grammar is too large.
     pub fn is_regular(&mut self, grammar: &Rules, node: NodeId) -> Result<bool, Error> {
         let rules = std::mem::take(&mut self.rules);
-        let all = self.all(grammar, node, &|rule| rules[rule]);
+        let is_regular = |node: &Node| match node {
+            Node::Rule(rule) => rules[*rule],
+            node => !matches!(node, Node::Token(_)),
+        };
+        let all = self.all(grammar, node, &is_regular);
         self.rules = rules;
         all
     }
 
-    /// Whether all rules that a node refers to are `good`.
+    /// Whether a node does not refer to a rule.
+    fn is_without(&mut self, grammar: &Rules, node: NodeId, rule: RuleId) -> Result<bool, Error> {
+        self.all(grammar, node, &|node| !matches!(node, Node::Rule(named) if *named == rule))
+    }
+
+    /// Whether all rules that a node refers to, and all its tokens, are `good`.
     fn all(
         &mut self,
         grammar: &Rules,
         node: NodeId,
-        good: &dyn Fn(RuleId) -> bool,
+        good: &dyn Fn(&Node) -> bool,
     ) -> Result<bool, Error> {
         let mut open = vec![node];
         while let Some(node) = open.pop() {
             self.visit()?;
             match &grammar.nodes[node] {
                 Node::Chars(_) | Node::Literal(_) => {}
-                Node::Rule(rule) if good(*rule) => {}
-                Node::Rule(_) => return Ok(false),
+                named @ (Node::Rule(_) | Node::Token(_)) if good(named) => {}
+                Node::Rule(_) | Node::Token(_) => return Ok(false),
                 Node::Sequence(parts) | Node::Choice(parts) => open.extend(parts),
                 Node::Repeat(part, ..) => open.push(*part),
             }
@@ -117,7 +126,7 @@ impl Regular {
     fn ends(&mut self, grammar: &Rules, node: NodeId, known: &[bool]) -> Result<bool, Error> {
         self.visit()?;
         match &grammar.nodes[node] {
-            Node::Chars(_) | Node::Literal(_) => Ok(true),
+            Node::Chars(_) | Node::Literal(_) | Node::Token(_) => Ok(true),
             Node::Rule(rule) => Ok(known[*rule]),
             Node::Repeat(_, 0, _) => Ok(true),
             Node::Repeat(part, ..) => self.ends(grammar, *part, known),
@@ -143,7 +152,7 @@ impl Regular {
     /// Replaces the body of a rule that refers to itself at one end only by a repetition.
     fn rewrite(&mut self, grammar: &mut Rules, rule: RuleId) -> Result<(), Error> {
         let body = grammar.rules[rule].1;
-        if self.all(grammar, body, &|named| named != rule)? {
+        if self.is_without(grammar, body, rule)? {
             return Ok(());
         }
         for side in [Side::Right, Side::Left] {
@@ -169,7 +178,7 @@ impl Regular {
         rule: RuleId,
         side: Side,
     ) -> Result<Option<Linear>, Error> {
-        if self.all(grammar, node, &|named| named != rule)? {
+        if self.is_without(grammar, node, rule)? {
             return Ok(Some(Linear { repeated: None, base: Some(node) }));
         }
         match grammar.nodes[node].clone() {
@@ -204,7 +213,7 @@ impl Regular {
                     Side::Left => (!parts.is_empty()).then(|| parts.remove(0)),
                 };
                 for &part in &parts {
-                    if !self.all(grammar, part, &|named| named != rule)? {
+                    if !self.is_without(grammar, part, rule)? {
                         return Ok(None);
                     }
                 }

@@ -31,6 +31,8 @@ pub type TerminalId = usize;
 #[derive(Clone, Debug)]
 pub enum Unit {
     Terminal(TerminalId),
+    /// A token, as Lark writes it.
+    Token(String),
     Rule(RuleId),
     Sequence(Vec<Unit>),
     Choice(Vec<Unit>),
@@ -195,6 +197,7 @@ impl Builder<'_> {
             return self.terminal(vec![whole], None);
         }
         match self.grammar.nodes[node].clone() {
+            Node::Token(token) => Ok(Unit::Token(token)),
             Node::Rule(rule) => {
                 self.needed.push(rule);
                 Ok(Unit::Rule(rule))
@@ -331,6 +334,8 @@ impl Flow<'_> {
                 let is_nullable = self.automata[*id].as_ref().is_none_or(|a| a.is_nullable);
                 (self.begins[*id].clone(), is_nullable)
             }
+            // No character continues a text before it.
+            Unit::Token(_) => (Chars::default(), false),
             Unit::Rule(rule) => (self.first[*rule].clone(), self.nullable[*rule]),
             Unit::Sequence(parts) => {
                 let mut all = Chars::default();
@@ -364,6 +369,7 @@ impl Flow<'_> {
     fn follow(&mut self, unit: &Unit, after: &Chars) -> bool {
         match unit {
             Unit::Terminal(id) => self.after[*id].add(after),
+            Unit::Token(_) => false,
             Unit::Rule(rule) => self.after_rule[*rule].add(after),
             Unit::Sequence(parts) => {
                 let (mut after, mut is_new) = (after.clone(), false);

@@ -77,7 +77,7 @@ fn size(grammar: &Rules, node: NodeId, known: &mut [Option<usize>]) -> usize {
         parts.iter().fold(1usize, |sum, &part| sum.saturating_add(size(grammar, part, known)))
     };
     let size = match &grammar.nodes[node] {
-        Node::Chars(_) => 1,
+        Node::Chars(_) | Node::Token(_) => 1,
         Node::Literal(text) => text.len(),
         Node::Rule(rule) => sum(&[grammar.rules[*rule].1]),
         Node::Sequence(parts) | Node::Choice(parts) => sum(parts),
@@ -104,6 +104,7 @@ impl Writer<'_> {
                 Some(0) => "\"\"".to_owned(),
                 most => self.name(part) + &counts(*least, most),
             },
+            Unit::Token(token) => token.clone(),
             unit => self.name(unit),
         }
     }
@@ -138,7 +139,7 @@ impl Writer<'_> {
             }
             Node::Repeat(_, _, Some(0)) => "\"\"".to_owned(),
             Node::Repeat(part, least, most) => self.piece(*part) + &counts(*least, *most),
-            Node::Chars(_) | Node::Literal(_) | Node::Rule(_) => self.piece(node),
+            Node::Chars(_) | Node::Literal(_) | Node::Token(_) | Node::Rule(_) => self.piece(node),
         }
     }
 
@@ -159,6 +160,7 @@ impl Writer<'_> {
         match &grammar.nodes[node] {
             Node::Chars(chars) => format!("/{}/", chars.to_regex()),
             Node::Literal(text) => quoted(text),
+            Node::Token(token) => token.clone(),
             Node::Rule(rule) => self.piece(grammar.rules[*rule].1),
             Node::Sequence(_) | Node::Choice(_) | Node::Repeat(..) => {
                 self.open.push(node);

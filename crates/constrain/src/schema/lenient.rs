@@ -4,7 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::trials::{Spent, Trials, is_size};
 use super::{
-    Fault, FaultKind, check_depth, child, children_mut, faults, may_be, normalize, target, used,
+    Fault, FaultKind, check_depth, child, children_mut, closed, faults, may_be, normalize, target,
+    used,
 };
 use crate::expansion::{self, Work};
 use crate::{Error, Limits};
@@ -48,6 +49,7 @@ pub fn check_whole(
 ) -> Result<Vec<String>, Error> {
     check_depth(schema, limits.depth)?;
     let only_type = only_type(schema);
+    closed::close(schema);
     let mut notes = Vec::new();
     for pass in 0.. {
         normalize(schema);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{constraint, matches, refusal};
-use crate::Grammar;
+use crate::{Constraint, Grammar, Limits, Token, Tokens};
 
 fn check(grammar: &str, good: &[&str], bad: &[&str]) {
     let constraint = constraint(&Grammar::gbnf(grammar));
@@ -120,6 +120,57 @@ fn texts_that_a_greedy_lexer_would_lose() {
     check(left, &["1", "1+22+(3+4)", "(((1)))"], &["+1", "1+", "(1", ""]);
     let counted = "root ::= \"<\" root{2,3} \">\" | \"x\"{1,2}";
     check(counted, &["x", "xx", "<xx>", "<xxx<xx>>", "<xxxxxx>"], &["<x>", "xxx", "<xxxxxxx>"]);
+}
+
+/// llama.cpp's example: reasoning up to a token, and text behind it. Files give such tokens either type.
+#[test]
+fn tokens_are_named_by_spelling_or_id() {
+    const THINK: u32 = 256;
+    const CLOSE: u32 = 257;
+    const OTHER: u32 = 258;
+    const END: u32 = 259;
+    let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
+    let whether = |tokens: &Tokens, grammar: &str, ids: &[u32]| {
+        let made = Constraint::new(tokens, &Grammar::gbnf(grammar), Limits::default());
+        let mut made = made.unwrap_or_else(|error| panic!("{grammar}: {error}"));
+        ids.iter().all(|&id| made.accept(id).is_ok()) && made.may_end()
+    };
+    for kind in [Token::Text, Token::Control] {
+        let named =
+            [kind(b"<think>"), kind(b"</think>"), kind(b"<other>"), Token::Control(b"<end>")];
+        let tokens = Tokens::new(bytes.iter().map(|byte| Token::Text(byte)).chain(named), &[END]);
+        let tokens = tokens.unwrap();
+        let [a, b] = *b"ab";
+        let (a, b) = (u32::from(a), u32::from(b));
+        for grammar in [
+            "root ::= <think> thought </think> [a]+\nthought ::= !</think>*",
+            "root ::= <[256]> !<[257]>* <[257]> \"a\"{1,}",
+        ] {
+            for (ids, expected) in [
+                (&[THINK, CLOSE, a][..], true),
+                (&[THINK, b, OTHER, THINK, b, CLOSE, a, a], true),
+                (&[THINK, b, CLOSE, b], false),
+                (&[THINK, b], false),
+                (&[a], false),
+                (&[THINK, END], false),
+                (&[THINK, CLOSE, a, OTHER], false),
+            ] {
+                assert_eq!(whether(&tokens, grammar, ids), expected, "{grammar}: {ids:?}");
+            }
+        }
+        assert!(whether(&tokens, "root ::= \"a\" (<other> | \"b\")?", &[a, OTHER]));
+        assert!(whether(&tokens, "root ::= <other> root | \"\"", &[OTHER, OTHER]));
+    }
+    for (part, column, reason) in [
+        ("<nothing>", 10, "<nothing> is not one token of the vocabulary"),
+        ("\"a\" !<[999]>", 14, "the vocabulary has no token 999"),
+        ("<[x]>", 10, "the vocabulary has no token x"),
+        ("!\"a\"", 10, "expected a token such as <name> or <[id]>"),
+        ("<think", 10, "expected a token such as <name> or <[id]>"),
+    ] {
+        let expected = format!("the GBNF grammar, line 1, column {column}: {reason}");
+        assert_eq!(refusal(&Grammar::gbnf(format!("root ::= {part}"))), expected);
+    }
 }
 
 #[test]

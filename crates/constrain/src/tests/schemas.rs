@@ -47,8 +47,9 @@ fn options_are_told_apart_by_a_required_property() {
     let schema = r##"{"oneOf":[{"type":"object","properties":{"k":{"const":"a"}},"required":["k"]},
         {"type":"object","properties":{"k":{"const":"b"},"next":{"$ref":"#/oneOf/0"}},"required":["k","next"]}]}"##;
     check(&[(schema, &[r#"{"k":"b","next":{"k":"a"}}"#], &[r#"{"k":"b","next":1}"#])]);
-    // Both may be a cat.
-    let schema = union("oneOf", r#"{"enum":["dog","cat"],"type":"string"}"#, r#""kind","age""#);
+    // Both may be a cat, and each may have what the other has.
+    let schema = union("oneOf", r#"{"enum":["dog","cat"],"type":"string"}"#, r#""kind","age""#)
+        .replace(r#""required""#, r#""additionalProperties":true,"required""#);
     let error = refusal(&Grammar::json_schema(schema));
     assert!(error.contains("must exclude each other"), "{error}");
 }
@@ -86,7 +87,7 @@ fn keywords_that_say_nothing_are_left_out() {
         (r#"{"type":"integer","format":"int32"}"#, &["5"], &["5.5"]),
         (r#"{"type":"string","format":"date"}"#, &[r#""2020-02-29""#], &[r#""2020""#]),
         (
-            r#"{"type":"object","properties":{"a":{"not":{}}}}"#,
+            r#"{"type":"object","properties":{"a":{"not":{}}},"additionalProperties":true}"#,
             &["{}", r#"{"b":1}"#],
             &[r#"{"a":1}"#],
         ),
@@ -148,7 +149,7 @@ fn bounds_may_be_those_of_integer_types() {
 fn escapes_do_not_hide_names() {
     check(&[
         (
-            r#"{"type":"object","properties":{"a":{"type":"integer"}}}"#,
+            r#"{"type":"object","properties":{"a":{"type":"integer"}},"additionalProperties":true}"#,
             &[r#"{"a":1}"#, r#"{"a":1,"b":"x\n\"\\"}"#],
             &[r#"{"a":1,"\u0061":"x"}"#, r#"{"\u0061":"x"}"#, r#"{"a":1,"a":"x"}"#],
         ),
@@ -158,13 +159,13 @@ fn escapes_do_not_hide_names() {
             &[r#"{"\u0073":1}"#, r#"{"s\u0073":1}"#],
         ),
         (
-            r#"{"items":{"type":"object","properties":{"a":{"type":"integer"}}},"type":"array"}"#,
+            r#"{"items":{"properties":{"a":{"type":"integer"}},"additionalProperties":{}},"type":"array"}"#,
             &[r#"[{"b":"x"}]"#],
             &[r#"[{"\u0061":"x"}]"#],
         ),
         (r#"{"type":"object"}"#, &[r#"{"a":"\u001b"}"#], &[]),
     ]);
-    let named = r#"{"type":"object","properties":{"a":{"type":"integer"}}}"#;
+    let named = r#"{"properties":{"a":{"type":"integer"}},"additionalProperties":true}"#;
     let lark = constraint(&Grammar::lark(format!("start: %json {named}")));
     assert!(!matches(&lark, r#"{"\u0061":"x"}"#));
 }
@@ -321,7 +322,7 @@ fn faults_that_appear_twice_leave_out_one_keyword_each() {
     // More of them than are removed one by one.
     let counted = |_| {
         let properties = r#""properties":{"a":{"type":"integer"}}"#;
-        format!(r#"{{"type":"object",{properties},"minProperties":1}}"#)
+        format!(r#"{{"type":"object",{properties},"additionalProperties":true,"minProperties":1}}"#)
     };
     for count in [2, 20] {
         let all = fields("p", count, counted);
@@ -393,4 +394,105 @@ fn patterns_are_checked_where_a_value_may_be_a_text() {
     check(&[(r#"{"type":"integer","pattern":"(?=a)"}"#, &["1"], &[r#""a""#])]);
     let error = refusal(&Grammar::json_schema(r#"{"type":["null","string"],"pattern":"(?=a)"}"#));
     assert!(error.starts_with("schema at #/pattern: regex parse error"), "{error}");
+}
+
+/// As llama.cpp does: a model would invent names otherwise.
+#[test]
+fn objects_have_only_their_properties_unless_the_schema_says_otherwise() {
+    check(&[
+        (
+            r#"{"properties":{"a":{"const":1}}}"#,
+            &["{}", r#"{"a":1}"#],
+            &[r#"{"b":1}"#, r#"{"a":1,"b":1}"#],
+        ),
+        (r#"{"type":"object","properties":{}}"#, &["{}"], &[r#"{"b":1}"#]),
+        (r#"{"type":"object"}"#, &["{}", r#"{"b":1}"#], &[]),
+        (
+            r#"{"properties":{"a":{}},"additionalProperties":null}"#,
+            &[r#"{"a":1}"#],
+            &[r#"{"b":1}"#],
+        ),
+        (r#"{"properties":{"a":{}},"additionalProperties":true}"#, &[r#"{"a":1,"b":1}"#], &[]),
+        (
+            r#"{"properties":{"a":{}},"additionalProperties":{"const":2}}"#,
+            &[r#"{"a":1,"b":2}"#],
+            &[r#"{"b":1}"#],
+        ),
+        (r#"{"properties":{"a":{}},"unevaluatedProperties":true}"#, &[r#"{"a":1,"b":1}"#], &[]),
+        (
+            r#"{"properties":{"a":{}},"patternProperties":{"^x":{"const":1}}}"#,
+            &[r#"{"a":1,"xy":1}"#],
+            &[r#"{"xy":2}"#, r#"{"b":1}"#],
+        ),
+        // What it needs but does not list.
+        (
+            r#"{"properties":{"a":{}},"required":["b"]}"#,
+            &[r#"{"b":1}"#],
+            &["{}", r#"{"b":1,"c":1}"#],
+        ),
+        (
+            r#"{"properties":{"a":{}},"required":["a"],"minProperties":2}"#,
+            &[r#"{"a":1,"b":1}"#],
+            &["{}"],
+        ),
+        // Inner objects, and items.
+        (
+            r#"{"properties":{"a":{"items":{"properties":{"b":{}}}}}}"#,
+            &[r#"{"a":[{"b":1}]}"#],
+            &[r#"{"a":[{"c":1}]}"#],
+        ),
+    ]);
+}
+
+#[test]
+fn schemas_that_hold_together_are_closed_as_one() {
+    let tree = r##"{"$ref":"#/$defs/n","$defs":{"n":{"properties":{"v":{"const":1},"n":{"$ref":"#/$defs/n"}}}}}"##;
+    // The base is closed where it is used alone, and where its properties have others beside them.
+    let base = r##"{"properties":{"one":{"$ref":"#/$defs/base"},"two":{"$ref":"#/$defs/more"}},
+        "$defs":{"base":{"type":"object","properties":{"a":{"const":1}},"required":["a"]},
+            "more":{"allOf":[{"$ref":"#/$defs/base"},{"properties":{"b":{"const":2}}}]}}}"##;
+    let beside = r#"{"properties":{"k":{"const":1}},
+        "anyOf":[{"properties":{"a":{"const":1}},"required":["a"]},{"properties":{"b":{"const":2}},"required":["b"]}]}"#;
+    check(&[
+        (
+            r#"{"allOf":[{"properties":{"a":{"const":1}}},{"properties":{"b":{"const":2}}}]}"#,
+            &["{}", r#"{"a":1,"b":2}"#],
+            &[r#"{"a":2}"#, r#"{"c":1}"#],
+        ),
+        (
+            r#"{"allOf":[{"properties":{"a":{}},"additionalProperties":true},{"properties":{"b":{}}}]}"#,
+            &[r#"{"a":1,"b":2,"c":1}"#],
+            &[],
+        ),
+        (
+            r#"{"anyOf":[{"properties":{"a":{}},"required":["a"]},{"type":"null"}]}"#,
+            &[r#"{"a":1}"#, "null"],
+            &[r#"{"a":1,"b":2}"#],
+        ),
+        (
+            r#"{"properties":{"a":{},"b":{}},"anyOf":[{"required":["a"]},{"required":["b"]}]}"#,
+            &[r#"{"a":1}"#, r#"{"b":1}"#, r#"{"a":1,"b":1}"#],
+            &["{}", r#"{"a":1,"c":1}"#],
+        ),
+        (
+            beside,
+            &[r#"{"k":1,"a":1}"#, r#"{"k":1,"b":2}"#],
+            &["{}", r#"{"a":1,"b":2}"#, r#"{"k":1,"a":1,"c":1}"#],
+        ),
+        (tree, &["{}", r#"{"v":1,"n":{"v":1,"n":{}}}"#], &[r#"{"x":1}"#, r#"{"n":{"n":{"x":1}}}"#]),
+        (
+            base,
+            &[r#"{"one":{"a":1},"two":{"a":1,"b":2}}"#],
+            &[r#"{"one":{"a":1,"b":2}}"#, r#"{"two":{"a":1,"c":2}}"#, r#"{"two":{"b":2}}"#],
+        ),
+    ]);
+}
+
+/// Also in a schema of which what cannot be followed is left out, as that of a tool.
+#[test]
+fn tools_have_only_their_arguments() {
+    let made = constraint(&best_effort(r#"{"properties":{"a":{"uniqueItems":true}}}"#));
+    for (text, expected) in [(r#"{"a":1}"#, true), (r#"{"b":1}"#, false)] {
+        assert_eq!(matches(&made, text), expected, "{text}");
+    }
 }

@@ -8,11 +8,11 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use bilayer_text::chat::Template;
-use hyper::Uri;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{HeaderMap, Uri};
 use serde_json::{Map, Value, json};
 
-use crate::api::{json, shown};
+use crate::api::{json, parameter, shown};
 use crate::app::{App, Shared};
 use crate::blocking;
 use crate::config::Offer;
@@ -50,27 +50,67 @@ pub async fn ready(State(app): Shared) -> Result<Response, ApiError> {
     health(State(app)).await
 }
 
-/// `GET /v1/models`.
-pub async fn models(State(app): Shared) -> Response {
+/// `GET /v1/models`; with `reload=1` after the folder of models was read again.
+pub async fn models(
+    State(app): Shared,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    if parameter(&uri, "reload").is_some_and(|value| !matches!(value.as_str(), "" | "0" | "false"))
+    {
+        app.models.rescan().await?;
+    }
     let list = app.models.list();
     let data = list
         .iter()
         .map(|(offer, status, loaded)| described(&app, offer, status, loaded.as_deref()));
-    let data: Vec<Value> = data.collect();
-    json(&json!({ "object": "list", "data": data }))
+    let mut data: Vec<Value> = data.collect();
+    let mut whole = json!({ "object": "list" });
+    if is_of_anthropic(&headers) {
+        data.iter_mut().for_each(add_anthropic_fields);
+        let id = |model: Option<&Value>| model.map(|model| model["id"].clone());
+        whole["first_id"] = json!(id(data.first()));
+        whole["last_id"] = json!(id(data.last()));
+        whole["has_more"] = false.into();
+    }
+    whole["data"] = data.into();
+    Ok(json(&whole))
+}
+
+/// Whether a client of Anthropic's API asks.
+fn is_of_anthropic(headers: &HeaderMap) -> bool {
+    headers.contains_key("anthropic-version")
+}
+
+/// Adds what Anthropic's API says of a model.
+fn add_anthropic_fields(model: &mut Value) {
+    let created = model["created"].as_u64().and_then(|seconds| i64::try_from(seconds).ok());
+    let created = created.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+    model["type"] = "model".into();
+    model["display_name"] = model["id"].clone();
+    model["created_at"] = json!(created.map(|time| time.to_string()));
 }
 
 /// `GET /v1/models/{id}`.
 pub async fn model(
     State(app): Shared,
     id: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let Path(id) = id?;
-    let list = app.models.list();
-    let found = list.iter().find(|(offer, ..)| offer.names.contains(&id));
+    let find = || app.models.list().into_iter().find(|(offer, ..)| offer.names.contains(&id));
+    let mut found = find();
+    if found.is_none() {
+        app.models.rescan().await?;
+        found = find();
+    }
     let (offer, status, loaded) =
         found.ok_or_else(|| ApiError::not_found(format!("there is no model '{id}'")))?;
-    Ok(json(&described(&app, offer, status, loaded.as_deref())))
+    let mut model = described(&app, &offer, &status, loaded.as_deref());
+    if is_of_anthropic(&headers) {
+        add_anthropic_fields(&mut model);
+    }
+    Ok(json(&model))
 }
 
 /// `POST /models/load`.

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::body::Body as HttpBody;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
+use hyper::HeaderMap;
 use serde_json::{Value, json};
 
 use crate::api::chat::{self, Chunks};
 use crate::api::json;
 use crate::app::{App, Caller, Shared};
-use crate::error::ApiError;
+use crate::constraints;
+use crate::error::{ApiError, Refusal};
 use crate::fields::{Accepts, Body, Field};
 use crate::params;
 use crate::sse::{self, Wire};
@@ -43,26 +45,33 @@ pub async fn create(
     State(app): Shared,
     Extension(caller): Extension<Caller>,
     body: HttpBody,
-) -> Response {
-    answer(app, caller, body).await.unwrap_or_else(|error| refusal(&error))
+) -> Result<Response, ApiError> {
+    answer(app, caller, body).await
 }
 
 /// `POST /v1/messages/count_tokens`.
-pub async fn count(State(app): Shared, body: HttpBody) -> Response {
-    let counted = async {
-        let body = translated(&app, body).await?;
-        let chat = chat::prepare(&app, body).await?;
-        let tokens = chat.question.prompt_tokens();
-        Ok(json(&json!({ "input_tokens": tokens })))
-    };
-    counted.await.unwrap_or_else(|error: ApiError| refusal(&error))
+pub async fn count(State(app): Shared, body: HttpBody) -> Result<Response, ApiError> {
+    let body = translated(&app, body).await?;
+    let chat = chat::prepare(&app, body).await?;
+    let tokens = chat.question.prompt_tokens();
+    Ok(json(&json!({ "input_tokens": tokens })))
 }
 
-/// An error in Anthropic's shape.
-fn refusal(error: &ApiError) -> Response {
-    let body = messages::error(error.status.as_u16(), &error.message);
-    let mut response = (error.status, json(&body)).into_response();
-    error.complete(&mut response);
+/// Whether errors of a request have Anthropic's shape: by its path, or by the header that Anthropic's clients send.
+pub fn is_shape_of(path: &str, headers: &HeaderMap) -> bool {
+    let is_own = path
+        .strip_prefix("/v1/messages")
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    is_own || headers.contains_key("anthropic-version")
+}
+
+/// The response, which has Anthropic's shape if it is an error.
+pub fn shaped(mut response: Response) -> Response {
+    let Some(Refusal(message)) = response.extensions_mut().remove::<Refusal>() else {
+        return response;
+    };
+    let body = messages::error(response.status().as_u16(), &message);
+    *response.body_mut() = HttpBody::from(body.to_string());
     response
 }
 
@@ -76,8 +85,10 @@ async fn translated(app: &App, body: HttpBody) -> Result<Body, ApiError> {
 /// A field is wrong.
 pub fn translation(given: &Body) -> Result<Body, ApiError> {
     given.required("messages")?;
-    let chat = messages::request(&given.value())
-        .map_err(|error| ApiError::field(&error.field, &error.reason))?;
+    let value = given.value();
+    constraints::warn_of_tools(&messages::left_out(&value["tools"]));
+    let chat =
+        messages::request(&value).map_err(|error| ApiError::field(&error.field, &error.reason))?;
     Body::check(chat, &[params::FIELDS, chat::FIELDS])
 }
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::api::chat::{self, Chunks};
 use crate::api::{json, now};
 use crate::app::{App, Caller, Shared};
+use crate::constraints;
 use crate::error::ApiError;
 use crate::fields::{Accepts, Body, Field};
 use crate::params;
@@ -105,7 +106,9 @@ async fn translated(app: &Arc<App>, body: HttpBody) -> Result<(Body, Body), ApiE
 /// A field is wrong.
 pub fn translation(given: &Body) -> Result<Body, ApiError> {
     given.required("input")?;
-    let chat = responses::request(&given.value())
-        .map_err(|error| ApiError::field(&error.field, &error.reason))?;
+    let value = given.value();
+    constraints::warn_of_tools(&responses::left_out(&value["tools"]));
+    let chat =
+        responses::request(&value).map_err(|error| ApiError::field(&error.field, &error.reason))?;
     Body::check(chat, &[params::FIELDS, chat::FIELDS])
 }

@@ -221,15 +221,26 @@ impl Loaded {
     /// The decoder's thread.
     ///
     /// # Errors
-    /// The model is an encoder.
+    /// The model is an encoder, or is served as one.
     pub fn decoder(&self) -> Result<&Worker, ApiError> {
         match &self.kind {
             Kind::Decoder(worker) => Ok(worker),
+            Kind::Encoder(_) if self.is_pooled_decoder() => Err(ApiError::not_supported(format!(
+                "{} is served with --pooling, so it makes embeddings; start the server without --pooling to generate \
+                 text",
+                self.id()
+            ))),
             Kind::Encoder(_) => Err(ApiError::not_supported(format!(
                 "{} is an encoder: it makes embeddings or scores and generates no text",
                 self.id()
             ))),
         }
+    }
+
+    /// Whether it is a decoder that --pooling makes an encoder.
+    fn is_pooled_decoder(&self) -> bool {
+        let encoder = self.model.config().encoder.as_ref();
+        self.offer.is_pooled && encoder.is_some_and(|encoder| encoder.is_causal)
     }
 
     /// The encoder's thread.

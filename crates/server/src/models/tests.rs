@@ -45,6 +45,8 @@ fn offer(name: &str, opened: &Arc<AtomicUsize>) -> Offer {
         files: vec![DEMO.into()],
         bytes: 0,
         chat_template: None,
+        is_pooled: false,
+        is_of_folder: false,
         is_required: false,
         inspect: Arc::new(|| Model::open(DEMO.as_ref(), OpenOptions::default())),
         open: Arc::new(open),

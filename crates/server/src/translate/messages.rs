@@ -40,13 +40,21 @@ pub fn request(body: &Value) -> Result<Value> {
     }
     chat.insert("messages".into(), messages.into());
     if let Some(tools) = body.get("tools").filter(|tools| !tools.is_null()) {
-        let tools = array(tools, "tools")?.iter().enumerate();
-        let tools: Result<Vec<Value>> =
-            tools.map(|(at, tool)| function(tool, &format!("tools[{at}]"))).collect();
-        chat.insert("tools".into(), tools?.into());
+        let given =
+            array(tools, "tools")?.iter().enumerate().filter(|(_, tool)| !is_left_out(tool));
+        let functions: Result<Vec<Value>> =
+            given.map(|(at, tool)| function(tool, &format!("tools[{at}]"))).collect();
+        chat.insert("tools".into(), functions?.into());
     }
     if let Some(choice) = body.get("tool_choice").filter(|choice| !choice.is_null()) {
         tool_choice(choice, &mut chat)?;
+        let named = choice.get("name").filter(|_| choice["type"] == "tool");
+        let tools = body.get("tools").and_then(Value::as_array).into_iter().flatten();
+        let mut left_out = tools.filter(|tool| is_left_out(tool));
+        if let Some(tool) = left_out.find(|tool| named.is_some_and(|name| tool["name"] == *name)) {
+            let problem = format!("tools of type {} are not supported", tool["type"]);
+            return refused("tool_choice.name", problem);
+        }
     }
     if let Some(stops) = body.get("stop_sequences").filter(|stops| !stops.is_null()) {
         array(stops, "stop_sequences")?;
@@ -157,7 +165,9 @@ fn conversation(message: &Value, at: &str, messages: &mut Vec<Value>) -> Result<
             ("text", _) => parts.push(json!({ "type": "text", "text": text(block, "text", &at)? })),
             ("image", "user") => parts.push(image(block, &at)?),
             ("thinking", "assistant") => thoughts.push_str(text(block, "thinking", &at)?),
-            ("redacted_thinking", "assistant") => {}
+            ("redacted_thinking" | "server_tool_use", "assistant") => {}
+            // Of a tool that is left out.
+            (kind, "assistant") if kind.ends_with("_tool_result") => {}
             ("tool_use", "assistant") => {
                 let input = block.get("input").map_or_else(|| "{}".to_owned(), Value::to_string);
                 calls.push(call(text(block, "id", &at)?, text(block, "name", &at)?, &input));
@@ -230,15 +240,23 @@ fn image(block: &Map<String, Value>, at: &str) -> Result<Value> {
     Ok(json!({ "type": "image_url", "image_url": { "url": url } }))
 }
 
+/// Whether a tool has a type of its own, such as `web_search_20250305` or `bash_20250124`: Anthropic's servers run it, or
+/// Anthropic's models know its arguments.
+fn is_left_out(tool: &Value) -> bool {
+    tool["type"].as_str().is_some_and(|kind| kind != "custom")
+}
+
+/// The types of the tools that are left out.
+pub fn left_out(tools: &Value) -> Vec<&str> {
+    let tools = tools.as_array().into_iter().flatten().filter(|tool| is_left_out(tool));
+    tools.filter_map(|tool| tool["type"].as_str()).collect()
+}
+
 fn function(tool: &Value, at: &str) -> Result<Value> {
     let fields = object(tool, at)?;
     let name = text(fields, "name", at)?;
-    match fields.get("type") {
-        None | Some(Value::Null) => {}
-        Some(kind) if kind == "custom" => {}
-        Some(kind) => {
-            return refused(format!("{at}.type"), format!("{kind} tools are not supported"));
-        }
+    if fields.get("type").is_some_and(|kind| !kind.is_null() && kind != "custom") {
+        return refused(format!("{at}.type"), "must be a string");
     }
     let Some(schema) = fields.get("input_schema") else {
         return refused(format!("{at}.input_schema"), "is missing");
@@ -335,7 +353,7 @@ pub fn response(completion: &Value) -> Value {
 /// An error in this API's form.
 pub fn error(status: u16, message: &str) -> Value {
     let kind = match status {
-        400 | 422 => "invalid_request_error",
+        400 | 405 | 409 | 415 | 422 => "invalid_request_error",
         401 => "authentication_error",
         403 => "permission_error",
         404 => "not_found_error",

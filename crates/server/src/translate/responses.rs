@@ -5,8 +5,10 @@ use serde_json::{Map, Value, json};
 use super::{Result, array, call, object, one_answer, refused, text};
 
 pub use stream::{REPEATED, ResponseStream, response};
+pub use tools::left_out;
 
 mod stream;
+mod tools;
 
 /// Fields with a counterpart of another name or form, or with none; all others are passed on.
 pub const OWN: &[&str] = &[
@@ -63,13 +65,10 @@ pub fn request(body: &Value) -> Result<Value> {
     }
     chat.insert("messages".into(), messages.into());
     if let Some(tools) = given("tools") {
-        let tools = array(tools, "tools")?.iter().enumerate();
-        let tools: Result<Vec<Value>> =
-            tools.map(|(at, tool)| function(tool, &format!("tools[{at}]"))).collect();
-        chat.insert("tools".into(), tools?.into());
+        chat.insert("tools".into(), tools::functions(tools)?.into());
     }
     if let Some(choice) = given("tool_choice") {
-        chat.insert("tool_choice".into(), tool_choice(choice)?);
+        chat.insert("tool_choice".into(), tools::choice(choice)?);
     }
     let format = given("text").and_then(|text| text.get("format"));
     if let Some(format) = format.filter(|format| !format.is_null()) {
@@ -130,10 +129,13 @@ fn conversation(items: &[Value], messages: &mut Vec<Value>) -> Result<()> {
                 }
                 thoughts += &text;
             }
-            "function_call" => called(fields, &at, &mut thoughts, messages)?,
-            "function_call_output" => {
+            kind if kind.ends_with("call") && !RUN_BY_OPENAI.contains(&kind) => {
+                let made = made_call(kind, fields, &at)?;
+                called(made, &mut thoughts, messages);
+            }
+            "function_call_output" | "custom_tool_call_output" | "local_shell_call_output" => {
                 thoughts.clear();
-                let id = text(fields, "call_id", &at)?;
+                let id = call_id(fields, &at)?;
                 let output = match fields.get("output") {
                     Some(Value::String(text)) => text.as_str().into(),
                     Some(Value::Array(parts)) => joined(parts, &format!("{at}.output"))?,
@@ -146,15 +148,60 @@ fn conversation(items: &[Value], messages: &mut Vec<Value>) -> Result<()> {
                 };
                 messages.push(json!({ "role": "tool", "tool_call_id": id, "content": output }));
             }
-            kind => {
-                return refused(
-                    format!("{at}.type"),
-                    format!("items of type {kind:?} are not supported"),
-                );
-            }
+            kind if RUN_BY_OPENAI.contains(&kind) => {}
+            kind => return unsupported(kind, &at),
         }
     }
     Ok(())
+}
+
+fn unsupported<T>(kind: &str, at: &str) -> Result<T> {
+    refused(format!("{at}.type"), format!("items of type {kind:?} are not supported"))
+}
+
+/// Items that tools of OpenAI's servers leave in a conversation. They are left out as these tools are.
+const RUN_BY_OPENAI: &[&str] = &[
+    "web_search_call",
+    "file_search_call",
+    "code_interpreter_call",
+    "image_generation_call",
+    "mcp_list_tools",
+];
+
+/// The call of an item, as a chat has it. The text that a custom tool was given is the argument `input`, what a shell was to
+/// do are the arguments of `local_shell`.
+fn made_call(kind: &str, fields: &Map<String, Value>, at: &str) -> Result<Value> {
+    let name = || text(fields, "name", at);
+    match kind {
+        "function_call" => {
+            let id = call_id(fields, at)?;
+            let namespace = fields.get("namespace").and_then(Value::as_str);
+            let name = tools::full_name(namespace, name()?);
+            Ok(call(id, &name, text(fields, "arguments", at)?))
+        }
+        "custom_tool_call" => {
+            let input = json!({ "input": text(fields, "input", at)? });
+            Ok(call(call_id(fields, at)?, name()?, &input.to_string()))
+        }
+        "local_shell_call" => {
+            let Some(action) = fields.get("action").and_then(Value::as_object) else {
+                return refused(format!("{at}.action"), "must be an object");
+            };
+            let mut arguments = action.clone();
+            arguments.retain(|key, value| key != "type" && !value.is_null());
+            let arguments = Value::from(arguments).to_string();
+            Ok(call(call_id(fields, at)?, "local_shell", &arguments))
+        }
+        kind => unsupported(kind, at),
+    }
+}
+
+/// The id of an item's call; local shells have it as that of the item too.
+fn call_id<'v>(fields: &'v Map<String, Value>, at: &str) -> Result<&'v str> {
+    match fields.get("call_id") {
+        None | Some(Value::Null) if fields.contains_key("id") => text(fields, "id", at),
+        _ => text(fields, "call_id", at),
+    }
 }
 
 /// The text of a reasoning item, or its summary if it has none.
@@ -168,28 +215,20 @@ fn reasoning(fields: &Map<String, Value>) -> String {
 }
 
 /// Adds a call to the assistant's message, which follows the thoughts.
-fn called(
-    fields: &Map<String, Value>,
-    at: &str,
-    thoughts: &mut String,
-    messages: &mut Vec<Value>,
-) -> Result<()> {
-    let [id, name, arguments] = ["call_id", "name", "arguments"].map(|key| text(fields, key, at));
-    let made = call(id?, name?, arguments?);
+fn called(made: Value, thoughts: &mut String, messages: &mut Vec<Value>) {
     let last = messages.last_mut().filter(|last| last["role"] == "assistant");
     if let Some(last) = last.filter(|_| thoughts.is_empty()) {
         match last["tool_calls"].as_array_mut() {
             Some(calls) => calls.push(made),
             None => last["tool_calls"] = json!([made]),
         }
-        return Ok(());
+        return;
     }
     let mut message = json!({ "role": "assistant", "content": "", "tool_calls": [made] });
     if !thoughts.is_empty() {
         message["reasoning_content"] = std::mem::take(thoughts).into();
     }
     messages.push(message);
-    Ok(())
 }
 
 fn content(fields: &Map<String, Value>, at: &str) -> Result<Value> {
@@ -222,44 +261,6 @@ fn joined(parts: &[Value], at: &str) -> Result<Value> {
     let parts: Vec<Value> = parts.collect::<Result<_>>()?;
     let texts: Option<String> = parts.iter().map(|part| part["text"].as_str()).collect();
     Ok(texts.map_or_else(|| parts.into(), Value::from))
-}
-
-fn function(tool: &Value, at: &str) -> Result<Value> {
-    let fields = object(tool, at)?;
-    match text(fields, "type", at)? {
-        "function" => {}
-        kind => {
-            return refused(
-                format!("{at}.type"),
-                format!("tools of type {kind:?} are not supported"),
-            );
-        }
-    }
-    text(fields, "name", at)?;
-    let kept = ["name", "description", "parameters", "strict"];
-    let function: Map<String, Value> = kept
-        .iter()
-        .filter_map(|key| Some(((*key).to_owned(), fields.get(*key)?.clone())))
-        .filter(|(_, value)| !value.is_null())
-        .collect();
-    Ok(json!({ "type": "function", "function": function }))
-}
-
-fn tool_choice(choice: &Value) -> Result<Value> {
-    match choice {
-        Value::String(name) if matches!(name.as_str(), "none" | "auto" | "required") => {
-            Ok(choice.clone())
-        }
-        Value::Object(fields) if fields.get("type").is_some_and(|kind| kind == "function") => {
-            let name = text(fields, "name", "tool_choice")?;
-            Ok(json!({ "type": "function", "function": { "name": name } }))
-        }
-        // A chat has it in this form too.
-        Value::Object(fields) if fields.get("type").is_some_and(|kind| kind == "allowed_tools") => {
-            Ok(choice.clone())
-        }
-        _ => refused("tool_choice", "must be none, auto, required, a function or allowed tools"),
-    }
 }
 
 fn response_format(format: &Value) -> Result<Value> {

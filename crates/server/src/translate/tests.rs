@@ -130,7 +130,7 @@ fn wrong_messages_name_the_field() {
         ),
         (json!({ "messages": [], "system": 3 }), "system"),
         (json!({ "messages": [], "tools": [{ "name": "f" }] }), "tools[0].input_schema"),
-        (json!({ "messages": [], "tools": [{ "name": "f", "type": "bash_1" }] }), "tools[0].type"),
+        (json!({ "messages": [], "tools": [{ "name": "f", "type": 1 }] }), "tools[0].type"),
         (json!({ "messages": [], "tool_choice": { "type": "all" } }), "tool_choice.type"),
         (json!({ "messages": [], "stop_sequences": "x" }), "stop_sequences"),
         (json!({ "messages": [], "thinking": true }), "thinking"),
@@ -283,8 +283,13 @@ fn wrong_responses_name_the_field() {
         (json!({ "input": "", "conversation": "c" }), "conversation"),
         (json!({ "input": [] }), "input"),
         (json!({ "input": "", "background": true }), "background"),
-        (json!({ "input": "", "tools": [{ "type": "web_search" }] }), "tools[0].type"),
+        (json!({ "input": "", "tools": [{ "name": "f" }] }), "tools[0].type"),
+        (json!({ "input": "", "tools": [{ "type": "namespace" }] }), "tools[0].name"),
+        (json!({ "input": [{ "type": "computer_call", "call_id": "c" }] }), "input[0].type"),
+        (json!({ "input": [{ "type": "custom_tool_call", "call_id": "c" }] }), "input[0].input"),
+        (json!({ "input": [{ "type": "local_shell_call", "call_id": "c" }] }), "input[0].action"),
         (json!({ "input": "", "tool_choice": "all" }), "tool_choice"),
+        (json!({ "input": "", "tool_choice": { "type": "web_search" } }), "tool_choice.type"),
         (json!({ "input": "", "text": { "format": { "type": "xml" } } }), "text.format.type"),
     ] {
         let error = responses::request(&body).expect_err("an error");
@@ -485,4 +490,86 @@ fn responses_may_include_log_probabilities_and_leave_types_out() {
     let allowed = json!({ "type": "allowed_tools", "mode": "auto", "tools": [{ "name": "f" }] });
     let chat = responses::request(&json!({ "input": "Hi", "tool_choice": allowed }));
     assert_eq!(chat.expect("a chat")["tool_choice"], allowed);
+}
+
+/// Codex sends OpenAI's own tools beside its functions, and those of its MCP servers within namespaces.
+#[test]
+fn tools_that_are_no_functions_are_left_out_and_namespaces_are_flattened() {
+    let function = |name: &str| json!({ "type": "function", "name": name, "parameters": {} });
+    let flat =
+        |name: &str| json!({ "type": "function", "function": { "name": name, "parameters": {} } });
+    let tools = json!([
+        { "type": "web_search" }, function("exec"), { "type": "custom", "name": "apply_patch" },
+        { "type": "namespace", "name": "mcp__files__", "tools": [function("read"), { "type": "custom" }] },
+        { "type": "namespace", "name": "git", "tools": [function("log")] },
+    ]);
+    assert_eq!(responses::left_out(&tools), ["web_search", "custom", "custom"]);
+    let choice = json!({ "type": "function", "namespace": "git", "name": "log" });
+    let chat = responses::request(&json!({ "input": "Hi", "tools": tools, "tool_choice": choice }));
+    let chat = chat.expect("a chat");
+    let expected = json!([flat("exec"), flat("mcp__files__read"), flat("git__log")]);
+    assert_eq!(chat["tools"], expected);
+    assert_eq!(chat["tool_choice"]["function"]["name"], "git__log");
+    // The client gets the call with the names that it gave.
+    let call = super::call("1", "mcp__files__read", "{}");
+    let mut whole = completion();
+    whole["choices"][0]["message"]["tool_calls"] = json!([call, super::call("2", "exec", "{}")]);
+    let output = responses::response(&json!({ "tools": tools }), &whole)["output"].clone();
+    assert_eq!(
+        (&output[2]["namespace"], &output[2]["name"]),
+        (&json!("mcp__files__"), &json!("read"))
+    );
+    assert_eq!((output[3].get("namespace"), &output[3]["name"]), (None, &json!("exec")));
+}
+
+#[test]
+fn calls_of_other_tools_are_calls_of_functions_in_the_history() {
+    let chat = responses::request(&json!({ "input": [
+        { "role": "user", "content": "Hi" },
+        { "type": "web_search_call", "id": "w", "status": "completed" },
+        { "type": "custom_tool_call", "call_id": "1", "name": "apply_patch", "input": "a\nb" },
+        { "type": "local_shell_call", "id": "2", "call_id": null,
+            "action": { "type": "exec", "command": ["ls"], "user": null } },
+        { "type": "function_call", "call_id": "3", "namespace": "git", "name": "log", "arguments": "{}" },
+        { "type": "custom_tool_call_output", "call_id": "1", "output": "done" },
+        { "type": "local_shell_call_output", "id": "2", "output": "a.rs" },
+        { "type": "function_call_output", "call_id": "3", "output": "none" },
+    ] }));
+    let messages = chat.expect("a chat")["messages"].clone();
+    let calls = json!([
+        super::call("1", "apply_patch", "{\"input\":\"a\\nb\"}"),
+        super::call("2", "local_shell", "{\"command\":[\"ls\"]}"),
+        super::call("3", "git__log", "{}"),
+    ]);
+    assert_eq!(messages[1]["tool_calls"], calls);
+    let answers: Vec<(&Value, &Value)> = messages.as_array().expect("messages")[2..]
+        .iter()
+        .map(|message| (&message["tool_call_id"], &message["content"]))
+        .collect();
+    let expected =
+        [("1", "done"), ("2", "a.rs"), ("3", "none")].map(|(id, text)| (json!(id), json!(text)));
+    assert_eq!(answers, expected.iter().map(|(id, text)| (id, text)).collect::<Vec<_>>());
+}
+
+#[test]
+fn anthropics_own_tools_are_left_out() {
+    let own = json!({ "type": "web_search_20250305", "name": "web_search", "max_uses": 5 });
+    let tools = json!([own, { "type": "custom", "name": "f", "input_schema": {} }]);
+    assert_eq!(messages::left_out(&tools), ["web_search_20250305"]);
+    let history = json!([
+        { "role": "user", "content": "Hi" },
+        { "role": "assistant", "content": [
+            { "type": "server_tool_use", "id": "s", "name": "web_search", "input": {} },
+            { "type": "web_search_tool_result", "tool_use_id": "s", "content": [] },
+            { "type": "text", "text": "Ok" } ] },
+    ]);
+    let of = |name: &str| {
+        let choice = json!({ "type": "tool", "name": name });
+        messages::request(&json!({ "messages": history, "tools": tools, "tool_choice": choice }))
+    };
+    let chat = of("f").expect("a chat");
+    let expected = json!([{ "type": "function", "function": { "name": "f", "parameters": {} } }]);
+    assert_eq!(chat["tools"], expected);
+    assert_eq!(chat["messages"][1], json!({ "role": "assistant", "content": "Ok" }));
+    assert_eq!(of("web_search").expect_err("left out").field, "tool_choice.name");
 }

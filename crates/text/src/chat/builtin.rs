@@ -24,18 +24,46 @@ macro_rules! table {
 const ALL: &[Builtin] = table! {
     "chatml" ends "<|im_end|>";
     "llama2" ends "</s>", "[INST]";
+    "llama2-sys" ends "</s>", "[INST]";
+    "llama2-sys-bos" ends "</s>", "[INST]";
+    "llama2-sys-strip" ends "</s>", "[INST]";
     "llama3" ends "<|eot_id|>";
+    "llama4" ends "<|eot|>";
     "mistral-v1" ends "</s>", "[INST]";
     "mistral-v3" ends "</s>", "[INST]";
+    "mistral-v3-tekken" ends "</s>", "[INST]";
+    "mistral-v7" ends "</s>", "[INST]";
+    "mistral-v7-tekken" ends "</s>", "[INST]";
     "gemma" ends "<end_of_turn>";
     "phi3" ends "<|end|>";
     "phi4" ends "<|im_end|>";
     "zephyr" ends "<|user|>";
     "vicuna" ends "</s>", "USER:";
+    "vicuna-orca" ends "</s>", "USER:";
+    "deepseek" ends "<|EOT|>";
+    "deepseek2" ends "<｜end▁of▁sentence｜>", "User:";
     "deepseek3" ends "<｜end▁of▁sentence｜>", "<｜User｜>";
     "command-r" ends "<|END_OF_TURN_TOKEN|>";
     "granite" ends "<|end_of_text|>", "<|start_of_role|>";
     "falcon3" ends "<|user|>";
+    "monarch" ends "</s>";
+    "orion" ends "</s>", "Human:";
+    "openchat" ends "<|end_of_turn|>";
+    "chatglm3" ends "<|user|>", "<|observation|>";
+    "chatglm4" ends "<|user|>", "<|observation|>";
+    "glmedge" ends "<|user|>", "<|observation|>";
+    "minicpm" ends "</s>", "<用户>";
+    "exaone3" ends "[|endofturn|]";
+    "exaone4" ends "[|endofturn|]";
+    "rwkv-world" ends "\n\nUser:";
+    "gigachat" ends "<|message_sep|>";
+    "megrez" ends "<|turn_end|>";
+    "bailing" ends "<|endoftext|>", "<role>";
+    "smolvlm" ends "<end_of_utterance>";
+    "hunyuan-moe" ends "<|eos|>";
+    "kimi-k2" ends "<|im_end|>";
+    "gpt-oss" ends "<|return|>";
+    "seed_oss" ends "<seed:eos>";
 };
 
 impl Builtin {

@@ -42,7 +42,7 @@ fn templates_are_found_by_name_or_by_text() {
     let unknown = templates.find(Some("phi5")).unwrap_err().to_string();
     assert!(unknown.contains("'phi5'; known are tool_use, chatml, chatml, llama2"), "{unknown}");
     let none = Templates::default().find(None).unwrap_err().to_string();
-    assert!(none.contains("chatml, llama2, llama3, mistral-v1"), "{none}");
+    assert!(none.contains("chatml, llama2, llama2-sys, "), "{none}");
     let names: Vec<&str> = Builtin::all().iter().map(|builtin| builtin.name).collect();
     assert!(names.iter().all(|name| Builtin::find(name).is_some_and(|it| it.name == *name)));
     assert!(names.len() > 10 && Builtin::find("phi5").is_none());
@@ -312,5 +312,109 @@ fn prompts_are_told_apart_whatever_characters_they_have() {
         let prompt = Template::new("begun", source).unwrap();
         let prompt = prompt.prompt(&Inputs::new(&[]), &begun).unwrap();
         assert_eq!(begun.encode_prompt(&prompt).unwrap(), expected, "{source}");
+    }
+}
+
+/// The texts that llama.cpp writes under these names for four messages, with the first token where the model has one.
+const OF_LLAMA_CPP: &[(&str, &str)] = &[
+    ("llama2-sys", "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nA [/INST] B </s>[INST] C [/INST]"),
+    ("llama2-sys-bos", "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nA [/INST] B </s><s>[INST] C [/INST]"),
+    ("llama2-sys-strip", "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nA [/INST]B</s>[INST] C [/INST]"),
+    ("mistral-v3-tekken", "<s>[INST]S\n\nA[/INST] B </s>[INST]C[/INST]"),
+    ("mistral-v7", "<s>[SYSTEM_PROMPT] S[/SYSTEM_PROMPT][INST] A[/INST]  B </s>[INST] C[/INST]"),
+    ("mistral-v7-tekken", "<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]A[/INST] B </s>[INST]C[/INST]"),
+    (
+        "monarch",
+        "<s>system\nS</s>\n<s>user\nA</s>\n<s>assistant\n B </s>\n<s>user\nC</s>\n<s>assistant\n",
+    ),
+    ("orion", "<s>Human: S\n\nA\n\nAssistant: </s> B </s>Human: C\n\nAssistant: </s>"),
+    (
+        "openchat",
+        "<s>S<|end_of_turn|>GPT4 Correct User: A<|end_of_turn|>GPT4 Correct Assistant:  B <|end_of_turn|>\
+             GPT4 Correct User: C<|end_of_turn|>GPT4 Correct Assistant:",
+    ),
+    ("vicuna-orca", "<s>SYSTEM: S\nUSER: A\nASSISTANT:  B </s>\nUSER: C\nASSISTANT:"),
+    (
+        "deepseek",
+        "<s>S### Instruction:\nA\n### Response:\n B \n<|EOT|>\n### Instruction:\nC\n### Response:\n",
+    ),
+    ("deepseek2", "<s>S\n\nUser: A\n\nAssistant:  B </s>User: C\n\nAssistant:"),
+    (
+        "chatglm3",
+        "[gMASK]sop<|system|>\n S<|user|>\n A<|assistant|>\n  B <|user|>\n C<|assistant|>",
+    ),
+    (
+        "chatglm4",
+        "[gMASK]<sop><|system|>\nS<|user|>\nA<|assistant|>\n B <|user|>\nC<|assistant|>\n",
+    ),
+    ("glmedge", "<|system|>\nS<|user|>\nA<|assistant|>\n B <|user|>\nC<|assistant|>"),
+    ("minicpm", "<s>S<用户>A<AI>B<用户>C<AI>"),
+    ("exaone3", EXAONE),
+    ("exaone4", EXAONE),
+    ("rwkv-world", "System: S\n\nUser: A\n\nAssistant: B\n\nUser: C\n\nAssistant:"),
+    (
+        "gigachat",
+        "<s>S<|message_sep|>user<|role_sep|>A<|message_sep|>available functions<|role_sep|>[]<|message_sep|>\
+             assistant<|role_sep|> B <|message_sep|>user<|role_sep|>C<|message_sep|>\
+             available functions<|role_sep|>[]<|message_sep|>assistant<|role_sep|>",
+    ),
+    (
+        "megrez",
+        "<|role_start|>system<|role_end|>S<|turn_end|><|role_start|>user<|role_end|>A<|turn_end|>\
+             <|role_start|>assistant<|role_end|> B <|turn_end|><|role_start|>user<|role_end|>C<|turn_end|>\
+             <|role_start|>assistant<|role_end|>",
+    ),
+    (
+        "bailing",
+        "<role>SYSTEM</role>S<role>HUMAN</role>A<role>ASSISTANT</role> B <role>HUMAN</role>C<role>ASSISTANT</role>",
+    ),
+    (
+        "llama4",
+        "<s><|header_start|>system<|header_end|>\n\nS<|eot|><|header_start|>user<|header_end|>\n\nA<|eot|>\
+             <|header_start|>assistant<|header_end|>\n\nB<|eot|><|header_start|>user<|header_end|>\n\nC<|eot|>\
+             <|header_start|>assistant<|header_end|>\n\n",
+    ),
+    (
+        "smolvlm",
+        "<|im_start|>S\n\nUser: A<end_of_utterance>\nAssistant:  B <end_of_utterance>\nUser: C<end_of_utterance>\nAssistant:",
+    ),
+    (
+        "hunyuan-moe",
+        "<|startoftext|>S<|extra_4|><|startoftext|>A<|extra_0|> B <|eos|><|startoftext|>C<|extra_0|>",
+    ),
+    (
+        "kimi-k2",
+        "<|im_system|>system<|im_middle|>S<|im_end|><|im_user|>user<|im_middle|>A<|im_end|>\
+             <|im_assistant|>assistant<|im_middle|> B <|im_end|><|im_user|>user<|im_middle|>C<|im_end|>\
+             <|im_assistant|>assistant<|im_middle|>",
+    ),
+    (
+        "gpt-oss",
+        "<|start|>system<|message|>S<|end|><|start|>user<|message|>A<|end|><|start|>assistant<|message|> B <|return|>\
+             <|start|>user<|message|>C<|end|><|start|>assistant",
+    ),
+    (
+        "seed_oss",
+        "<seed:bos>system\nS<seed:eos><seed:bos>user\nA<seed:eos><seed:bos>assistant\nB<seed:eos>\
+             <seed:bos>user\nC<seed:eos><seed:bos>assistant\n",
+    ),
+];
+
+const EXAONE: &str =
+    "[|system|]S[|endofturn|]\n[|user|]A\n[|assistant|]B[|endofturn|]\n[|user|]C\n[|assistant|]";
+
+#[test]
+fn known_formats_are_those_of_llama_cpp() {
+    let messages = [("system", "S"), ("user", "A"), ("assistant", " B "), ("user", "C")];
+    let messages = messages.map(|(role, content)| json!({ "role": role, "content": content }));
+    let inputs = Inputs {
+        bos_token: "<s>".into(),
+        eos_token: "</s>".into(),
+        add_generation_prompt: true,
+        ..Inputs::new(&messages)
+    };
+    for (name, expected) in OF_LLAMA_CPP {
+        let template = Templates::default().find(Some(name)).unwrap();
+        assert_eq!(template.render(&inputs).unwrap(), *expected, "{name}");
     }
 }

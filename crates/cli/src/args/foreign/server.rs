@@ -16,6 +16,7 @@ pub const FLAGS: &[Flags] = &[
     (&["--ignore-eos"], Nothing, Refuse("a request sets `ignore_eos`")),
     (&["--grammar", "--grammar-file"], Value, Refuse(GRAMMAR)),
     (&["-j", "--json-schema", "-jf", "--json-schema-file"], Value, Refuse(SCHEMA)),
+    (&["--keep"], Value, OnlyFor(&["0"], &Refuse("a request sets `n_keep`, for --context-shift"))),
     (&["--embd-normalize"], Value, Refuse("a request to /embeddings sets `embd_normalize`")),
     (&["-r", "--reverse-prompt", "--stop"], Value, Refuse("a request sets `stop`")),
     (&["--prefill-assistant"], Nothing, Accept),

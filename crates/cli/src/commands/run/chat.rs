@@ -181,10 +181,16 @@ fn template(args: &RunArgs, templates: &Templates, tools: &Tools) -> Result<Temp
     let asked = args.chat.template.chat_template.as_deref();
     let found = match &args.chat.template.chat_template_file {
         Some(path) => Template::new(&path.display().to_string(), &output::file(path)?),
+        None if has_none(args, templates) => templates.find(Some("chatml")),
         None if tools.is_empty() => templates.find(asked),
         None => templates.find_with_tools(asked),
     };
     Ok(found.map_err(Error::Text)?)
+}
+
+/// Whether neither the flags nor the model have a template. ChatML is used then, as by `serve`.
+fn has_none(args: &RunArgs, templates: &Templates) -> bool {
+    !args.chat.template.is_chosen() && *templates == Templates::default()
 }
 
 /// The format of a template's answers, and whether they may have marks of reasoning.
@@ -204,6 +210,13 @@ impl Chat {
         let templates = chat_templates(model.file().metadata()).map_err(Error::File)?;
         let tools = tools::given(&args)?;
         let template = template(&args, &templates, &tools)?;
+        if has_none(&args, &templates) {
+            output::warning(&format!(
+                "{} has no chat template, so the chat uses ChatML, which it may not have learned; choose one with \
+                 --chat-template",
+                model.name()
+            ));
+        }
         let mut variables = args.chat.template.variables()?;
         args.chat.reasoning.add_to(&mut variables);
         let options = settings::sampling(&args.sampling, &model)?;
@@ -325,8 +338,9 @@ impl Chat {
                 None => output::note("no system prompt; /system TEXT sets one"),
             },
             Command::System(Some(text)) => {
+                let note = if text.is_empty() { "removed" } else { "set" };
                 self.conversation.set_system(text);
-                output::note("the system prompt is set");
+                output::note(&format!("the system prompt is {note}"));
             }
             Command::Clear => {
                 self.conversation.clear();
@@ -372,6 +386,7 @@ impl Chat {
                 let changed = set::changed(&self.args, &name, &value)?;
                 settings::sampling(&changed.sampling, &self.model)?;
                 self.args = changed;
+                let value = if value.is_empty() { "empty" } else { &value };
                 output::note(&format!("{} is {value}", name.trim_start_matches('-')));
             }
             Command::Stats => self.statistics(),

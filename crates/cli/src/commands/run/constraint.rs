@@ -14,7 +14,7 @@ pub fn asked(args: &RunArgs, model: &Model) -> Result<Option<Constraint>, Failur
         (json(schema), "--json-schema".to_owned())
     } else if let Some(path) = &flags.json_schema_file {
         (json(&output::file(path)?), path.display().to_string())
-    } else if let Some(grammar) = &flags.grammar {
+    } else if let Some(grammar) = flags.grammar() {
         (Grammar::gbnf(grammar), "--grammar".to_owned())
     } else if let Some(path) = &flags.grammar_file {
         (Grammar::gbnf(output::file(path)?), path.display().to_string())

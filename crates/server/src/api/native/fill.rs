@@ -6,7 +6,7 @@ use crate::error::ApiError;
 use crate::fields::Body;
 use crate::models::Loaded;
 
-/// A fill-in-the-middle prompt: other files, prefix, what was typed, suffix. What is far from the cursor is left out, so
+/// A fill-in-the-middle prompt: the repository, other files, prefix, what was typed, suffix. What is far from the cursor is left out, so
 /// that an answer of `predict` tokens fits the context, as llama-server does.
 ///
 /// # Errors
@@ -27,7 +27,11 @@ pub fn prompt(loaded: &Loaded, body: &Body, predict: Option<usize>) -> Result<Ve
         typed: text("prompt")?,
         suffix: text("input_suffix")?,
     };
-    if let Some(separator) = fim.separator.filter(|_| !parts.files.is_empty()) {
+    if let Some(repository) = fim.repository {
+        let name = encode(REPOSITORY)?;
+        parts.files.splice(..0, std::iter::once(repository).chain(name));
+    }
+    if let Some(separator) = fim.separator {
         parts.files.push(separator);
         parts.files.extend(encode(CURRENT_FILE)?);
     }
@@ -37,7 +41,9 @@ pub fn prompt(loaded: &Loaded, body: &Body, predict: Option<usize>) -> Result<Ve
     Ok([&bos[..], &files, &[pre], &prefix, &typed, &[suf], &suffix, &[mid]].concat())
 }
 
-/// The name of the file with the cursor behind other files and a separator: llama-server's, since requests have none.
+/// The names of the repository and of the file with the cursor, where the model has tokens before them: llama-server's, since
+/// requests have none.
+const REPOSITORY: &str = "myproject\n";
 const CURRENT_FILE: &str = "filename\n";
 
 /// The tokens of the other files, each behind its name.

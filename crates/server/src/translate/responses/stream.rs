@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::spelled::spelled;
 use super::super::{count, renamed};
+use super::tools::namespaced;
 
 /// The error event of a stream.
 fn failure(error: &Value, sequence_number: u64) -> Value {
@@ -190,10 +191,14 @@ impl ResponseStream {
             if self.open != open {
                 self.close("completed", events);
                 let id = call["id"].as_str().unwrap_or_default();
-                let item = json!({
+                let mut item = json!({
                     "id": format!("fc_{id}"), "type": "function_call", "status": "in_progress",
                     "call_id": id, "name": function["name"], "arguments": "",
                 });
+                let called = function["name"].as_str().unwrap_or_default();
+                if let Some((namespace, name)) = namespaced(&self.base["tools"], called) {
+                    (item["name"], item["namespace"]) = (name.into(), namespace.into());
+                }
                 self.add(open, &item, events);
             }
             if let Some(text) = function["arguments"].as_str().filter(|text| !text.is_empty()) {

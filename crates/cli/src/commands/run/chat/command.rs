@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::failure::Failure;
+use crate::folders;
 
 /// A chat command, which starts with `/`.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub enum Command {
 /// Names, arguments and descriptions.
 const COMMANDS: &[(&str, &str, &str)] = &[
     ("/help", "", "list the commands"),
-    ("/system", "[TEXT]", "set the system prompt, or show it"),
+    ("/system", "[TEXT]", "set the system prompt, or show it; \"\" removes it"),
     ("/clear", "", "remove all messages except the system prompt"),
     ("/regen", "", "regenerate the last answer"),
     ("/undo", "", "remove the last message and its answer"),
@@ -63,7 +64,7 @@ pub fn parse(line: &str) -> Result<Command, Failure> {
     let rest = rest.trim();
     let text = (!rest.is_empty()).then(|| rest.to_owned());
     let file = || match &text {
-        Some(path) => Ok(PathBuf::from(path)),
+        Some(path) => Ok(from_home(path)),
         None => Err(Failure::usage(format!("{name} takes a file; give its path"))),
     };
     let alone = |command| match &text {
@@ -72,6 +73,7 @@ pub fn parse(line: &str) -> Result<Command, Failure> {
     };
     match name {
         "/help" | "/?" => alone(Command::Help),
+        "/system" if matches!(rest, "\"\"" | "''") => Ok(Command::System(Some(String::new()))),
         "/system" => Ok(Command::System(text)),
         "/clear" => alone(Command::Clear),
         "/regen" => alone(Command::Regen),
@@ -88,14 +90,14 @@ pub fn parse(line: &str) -> Result<Command, Failure> {
             "{name} is not supported: a model needs its vision or audio encoder (mmproj) for that, and only text \
              models run; describe it in words"
         ))),
-        "/model" => Ok(Command::Model(text.map(PathBuf::from))),
+        "/model" => Ok(Command::Model(text.as_deref().map(from_home))),
         "/load" => file().map(Command::Load),
         "/set" => match rest.split_once([' ', '=', '\t']) {
             Some((flag, value)) => {
                 Ok(Command::Set(Some((flag.to_owned(), value.trim().to_owned()))))
             }
             None if rest.is_empty() => Ok(Command::Set(None)),
-            None => Err(Failure::usage(format!("/set {rest} has no value; give one after it"))),
+            None => Ok(Command::Set(Some((rest.to_owned(), String::new())))),
         },
         "/stats" => alone(Command::Stats),
         "/exit" | "/quit" | "/bye" => alone(Command::Exit),
@@ -103,6 +105,12 @@ pub fn parse(line: &str) -> Result<Command, Failure> {
             "no command {name}; /help lists them, and a space before the / makes it a message"
         ))),
     }
+}
+
+/// A path, in which `~` at the beginning is the user's own folder, as in a shell.
+fn from_home(path: &str) -> PathBuf {
+    let below = path.strip_prefix("~/").or_else(|| (path == "~").then_some(""));
+    below.and_then(folders::home).unwrap_or_else(|| PathBuf::from(path))
 }
 
 /// All commands, one per line.
@@ -153,7 +161,19 @@ mod tests {
         }
         let set = Command::Set(Some(("top-k".into(), "5".into())));
         assert_eq!(parse("/set top-k=5").ok(), Some(set));
-        assert!(parse("/usr/bin").is_err() && parse("/save").is_err() && parse("/set x").is_err());
+        assert!(parse("/usr/bin").is_err() && parse("/save").is_err());
+        assert_eq!(
+            parse("/set stop").ok(),
+            Some(Command::Set(Some(("stop".into(), String::new()))))
+        );
+        for empty in ["\"\"", "''"] {
+            let system = parse(&format!("/system {empty}")).ok();
+            assert_eq!(system, Some(Command::System(Some(String::new()))));
+        }
+        let home = folders::home("a b.json").unwrap();
+        assert_eq!(parse("/save ~/a b.json").ok(), Some(Command::Save(home)));
+        let other = PathBuf::from("~other/a");
+        assert_eq!(parse("/load ~other/a").ok(), Some(Command::Load(other)));
         assert_eq!(
             beginning_with("/s").collect::<Vec<_>>(),
             ["/system", "/save", "/show", "/set", "/stats"]

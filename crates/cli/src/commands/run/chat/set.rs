@@ -21,17 +21,28 @@ struct Flags {
 /// No such flag, or it cannot have that value.
 pub fn changed(args: &RunArgs, name: &str, value: &str) -> Result<RunArgs, Failure> {
     let name = name.trim_start_matches('-').replace('_', "-");
+    let mut flags = Flags { answer: args.answer.clone(), sampling: args.sampling.clone() };
     // Unspecified flags are unchanged: no defaults, no variables.
     let command = Flags::command_for_update()
         .mut_args(|arg| arg.default_value(None::<&'static str>).env(None::<&'static str>));
-    if !names(&command).any(|known| known == name) {
+    let Some(name) = long_name(&command, &name) else {
         let line = format!("no setting `{name}`; /set lists the settings");
         return Err(Failure::usage(line));
+    };
+    match (value, name.as_str()) {
+        ("", "stop") => flags.answer.stop.clear(),
+        ("", "logit-bias") => flags.sampling.logit_bias.clear(),
+        ("", "dry-sequence-breaker") => flags.sampling.dry_sequence_breaker.clear(),
+        ("", name) => {
+            return Err(Failure::usage(format!("/set {name} has no value; give one after it")));
+        }
+        (value, name) => {
+            let failed = |error| Failure::parsing(error, "/set");
+            let given = [format!("--{name}={value}")];
+            let matches = command.try_get_matches_from(given).map_err(failed)?;
+            flags.update_from_arg_matches(&matches).map_err(failed)?;
+        }
     }
-    let failed = |error| Failure::parsing(error, "/set");
-    let matches = command.try_get_matches_from([format!("--{name}={value}")]).map_err(failed)?;
-    let mut flags = Flags { answer: args.answer.clone(), sampling: args.sampling.clone() };
-    flags.update_from_arg_matches(&matches).map_err(failed)?;
     Ok(RunArgs { answer: flags.answer, sampling: flags.sampling, ..args.clone() })
 }
 
@@ -44,6 +55,19 @@ pub fn list(args: &RunArgs) -> String {
     let others: Vec<String> =
         names(&Flags::command()).filter(|name| !shown.contains(name)).collect();
     format!("{}\nalso: {}", lines.join(", "), others.join(", "))
+}
+
+/// The long form of a flag that takes a value, by one of its names.
+fn long_name(command: &clap::Command, name: &str) -> Option<String> {
+    let mut letters = name.chars();
+    let short = letters.next().filter(|_| letters.next().is_none());
+    let is_named = |arg: &&clap::Arg| {
+        arg.get_long() == Some(name)
+            || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&name))
+            || (short.is_some() && arg.get_short() == short)
+    };
+    let mut valued = command.get_arguments().filter(|arg| arg.get_action().takes_values());
+    valued.find(is_named)?.get_long().map(str::to_owned)
 }
 
 /// The long flags that take a value.
@@ -75,6 +99,17 @@ mod tests {
         assert_eq!(order(changed("sampling-seq", "pk")), "pk");
         assert!(changed("samplers", "temperature;hot").is_err());
         assert!(changed("n-predict", "-1").is_ok_and(|args| args.answer.n_predict == Some(-1)));
+        let temperature = changed("temperature", "0.5").expect("an alias");
+        let options = temperature.sampling.numbers.options().expect("numbers");
+        assert_eq!(options.temperature, 0.5);
+        assert!(changed("n", "5").is_ok_and(|args| args.answer.n_predict == Some(5)));
+        assert!(changed("predict", "6").is_ok_and(|args| args.answer.n_predict == Some(6)));
+        assert!(changed("reverse-prompt", "y").is_ok_and(|args| args.answer.stop == ["y"]));
+        for name in ["stop", "r", "logit-bias"] {
+            assert!(changed(name, "").is_ok(), "{name}");
+        }
+        assert!(changed("stop", "").is_ok_and(|args| args.answer.stop.is_empty()));
+        assert!(changed("temp", "").is_err_and(|error| error.into_line().contains("has no value")));
         assert!(changed("top-k", "many").is_err() && changed("model", "x").is_err());
     }
 }
