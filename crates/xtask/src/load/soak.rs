@@ -88,7 +88,7 @@ impl Soaker {
     /// Uses three models in the same order, so that they are the loaded ones: what else is loaded at some time changes memory
     /// more than anything that could be left over.
     fn settle(&mut self) -> Result<()> {
-        self.swap(0)?;
+        self.use_other(0)?;
         self.embed(0)?;
         self.chat(0)?;
         self.client.close();
@@ -163,10 +163,14 @@ impl Soaker {
     }
 
     /// Of these models one is loaded at a time beside the others.
-    fn swap(&mut self, n: u64) -> Result<()> {
+    fn use_other(&mut self, n: u64) -> Result<()> {
         let mut body = body(&self.prompts.next(16), 4);
         body["model"] = ["second", "third"][(n % 2) as usize].into();
-        self.ask(PATH, &body)?;
+        self.ask(PATH, &body).map(drop)
+    }
+
+    fn swap(&mut self, n: u64) -> Result<()> {
+        self.use_other(n)?;
         sleep(Duration::from_secs(2));
         Ok(())
     }
