@@ -75,18 +75,23 @@ fn a_name_of_a_model_is_no_prompt() {
     refused(
         &ran,
         2,
-        "`llama3.2` is the name of a model; -m ollama:llama3.2 runs a model that ollama",
+        "`llama3.2` may be meant as the name of a model; -m ollama:llama3.2 runs a model that ollama",
     );
     assert!(ran.err.contains("-hf ORG/REPO") && ran.err.contains("give it with -p"), "{ran:?}");
     let note = "no model is given, so the demo model continues";
-    let ran = place.run("run mistral -n 1 -ngl 0").good();
-    assert!(ran.err.contains(note), "{ran:?}");
+    for word in ["once", "H2O", "COVID-19", "UTF-8", "3rd", "v1.0", "GPT-4"] {
+        let ran = place.run(&format!("run {word} -n 1 -ngl 0")).good();
+        assert!(ran.err.contains(note), "{ran:?}");
+    }
     for prompt in ["-p llama3.2", "2024"] {
         let ran = place.run(&format!("run {prompt} -n 1 -ngl 0")).good();
         assert!(!ran.err.contains("name of a model"), "{ran:?}");
     }
+    refused(&place.run("run mistral"), 2, "`mistral` may be meant as the name of a model");
+    let parrot = "run parrot -n 1 -ngl 0";
+    assert!(place.run(parrot).good().err.contains(note));
     let store = place.path().join(".ollama/models");
-    let manifest = store.join("manifests/registry.ollama.ai/library/mistral");
+    let manifest = store.join("manifests/registry.ollama.ai/library/parrot");
     std::fs::create_dir_all(&manifest).unwrap();
     std::fs::create_dir_all(store.join("blobs")).unwrap();
     let digest = "a".repeat(64);
@@ -99,7 +104,7 @@ fn a_name_of_a_model_is_no_prompt() {
         r#"{{"schemaVersion": 2, "layers": [{{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:{digest}"}}]}}"#
     );
     std::fs::write(manifest.join("latest"), layers).unwrap();
-    refused(&place.run("run mistral -n 1 -ngl 0"), 2, "run it with -m ollama:mistral");
+    refused(&place.run(parrot), 2, "run it with -m ollama:parrot");
     refused(&place.run("chat"), 2, "`bilayer chat` is not a command; `bilayer run -cnv` chats");
     let offline = |line: &str| ran_offline(&place, line);
     refused(&offline("run llama3.2:1b"), 66, "no such file; `bilayer models` lists");

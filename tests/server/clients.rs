@@ -1,5 +1,7 @@
 //! What clients of other servers send: Codex, Anthropic's client, llama-server's folder of models.
 
+use std::io::{BufRead, BufReader, Read, Write};
+
 use serde_json::{Value, json};
 
 use super::support::http::{Reply, Server};
@@ -43,6 +45,10 @@ fn responses_leave_out_tools_that_are_no_functions() {
         assert_eq!((&call["namespace"], &call["name"]), (&json!("mcp__git__"), &json!("log")));
         assert_eq!(call["arguments"], "{}");
     }
+    let allowed = json!([{ "type": "web_search" }, choice]);
+    let allowed = json!({ "type": "allowed_tools", "mode": "required", "tools": allowed });
+    let found = ask(allowed).good();
+    assert_eq!(found["output"].as_array().unwrap().last().unwrap()["name"], "log", "{found}");
     let refused = ask(json!({ "type": "web_search" }));
     assert!(refused.status == 400 && refused.body.contains("web_search"), "{refused:?}");
     let log = std::fs::read_to_string(log).unwrap();
@@ -65,11 +71,7 @@ fn a_folder_of_models_is_read_again_when_asked() {
     std::fs::copy(DEMO, folder.join("large/part-00001-of-00001.gguf")).unwrap();
     std::fs::write(folder.join("large/mmproj-F16.gguf"), "no model").unwrap();
     let server = Server::start_in(place, &format!("-np 1 --models-dir {}", folder.display()));
-    let ids = |path: &str| -> Vec<String> {
-        let list = server.get(path).good();
-        let all = list["data"].as_array().unwrap().iter();
-        all.map(|model| model["id"].as_str().unwrap().to_owned()).collect()
-    };
+    let ids = |path: &str| ids(&server, path);
     let ask = |model: &str| -> Reply {
         server.post("/v1/completions", &json!({ "prompt": "a", "max_tokens": 2, "model": model }))
     };
@@ -89,6 +91,129 @@ fn a_folder_of_models_is_read_again_when_asked() {
         server.post("/v1/completions", &json!({ "prompt": "a", "max_tokens": 1 })).good()["model"],
         "small"
     );
+}
+
+/// The names of the models that a server offers.
+fn ids(server: &Server, path: &str) -> Vec<String> {
+    let list = server.get(path).good();
+    let all = list["data"].as_array().unwrap().iter();
+    all.map(|model| model["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The name of the model that answers to a name, or the status of the refusal.
+fn answering(server: &Server, model: &str) -> Result<String, u16> {
+    let body = json!({ "prompt": "a", "max_tokens": 1, "model": model });
+    let reply = server.post("/v1/completions", &body);
+    match reply.status {
+        200 => Ok(reply.json()["model"].as_str().unwrap().to_owned()),
+        status => Err(status),
+    }
+}
+
+fn folder_of(place: &Place, paths: &[&str]) -> std::path::PathBuf {
+    let folder = place.path().join("models");
+    for path in paths {
+        let path = folder.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::copy(DEMO, path).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn a_folder_that_is_away_for_a_moment_loses_no_model() {
+    let place = Place::new();
+    let (folder, away) = (folder_of(&place, &["gem/x.gguf", "z.gguf"]), place.path().join("away"));
+    let flags = format!("-np 1 -m {0}/z.gguf --models-dir {0}", folder.display());
+    let server = Server::start_in(place, &flags);
+    assert_eq!(ids(&server, "/v1/models"), ["z", "gem"]);
+    std::fs::rename(&folder, &away).unwrap();
+    assert_eq!(answering(&server, "other"), Err(503));
+    let refused = server.get("/v1/models?reload=1");
+    assert!(refused.status == 503 && refused.body.contains("models: No such file"), "{refused:?}");
+    assert_eq!(ids(&server, "/v1/models"), ["z", "gem"]);
+    std::fs::rename(&away, &folder).unwrap();
+    assert_eq!(answering(&server, "z"), Ok("z".to_owned()));
+    assert_eq!(answering(&server, "other"), Err(404));
+    // What -m names is not the folder's to lose.
+    std::fs::rename(folder.join("z.gguf"), folder.join("y.gguf")).unwrap();
+    assert_eq!(ids(&server, "/v1/models?reload=1"), ["z", "gem", "y"]);
+    std::fs::rename(folder.join("y.gguf"), folder.join("z.gguf")).unwrap();
+    assert_eq!(ids(&server, "/v1/models?reload=1"), ["z", "gem"]);
+    // A second file beside a model.
+    std::fs::copy(DEMO, folder.join("gem/y.gguf")).unwrap();
+    assert_eq!(ids(&server, "/v1/models?reload=1"), ["z", "gem", "y"]);
+    assert_eq!(answering(&server, "gem"), Ok("gem".to_owned()));
+}
+
+/// Also with a path that is spelled in another way.
+#[test]
+fn a_file_of_the_folder_that_is_given_by_its_path_is_one_model() {
+    let place = Place::new();
+    folder_of(&place, &["a.gguf"]);
+    let server = Server::start_in(
+        place,
+        "-np 1 -m ./models/../models/a.gguf --alias foo --models-dir models",
+    );
+    assert_eq!(ids(&server, "/v1/models?reload=1"), ["foo"]);
+    assert_eq!(answering(&server, "any"), Ok("foo".to_owned()));
+}
+
+#[test]
+fn files_of_a_folder_with_one_name_are_named_by_their_folders() {
+    let place = Place::new();
+    let folder = folder_of(&place, &["a.gguf", "b.gguf", "old/a.gguf", "old/c.gguf"]);
+    let flags = format!("-np 1 --alias b -m {DEMO} --models-dir {}", folder.display());
+    let server = Server::start_in(place, &flags);
+    let expected = ["b", "a", "b.gguf", "old/a", "c"];
+    assert_eq!(ids(&server, "/v1/models"), expected);
+    assert_eq!(ids(&server, "/v1/models?reload=1"), expected);
+    assert_eq!(answering(&server, "old/a"), Ok("old/a".to_owned()));
+    std::fs::create_dir(folder.join("new")).unwrap();
+    for path in ["new/a.gguf", "new/d.gguf"] {
+        std::fs::copy(DEMO, folder.join(path)).unwrap();
+    }
+    let expected = ["b", "a", "b.gguf", "old/a", "c", "new/a", "d"];
+    assert_eq!(ids(&server, "/v1/models?reload=1"), expected);
+}
+
+/// Each error has the length that its head says, so that the next response is where the client looks for it.
+#[test]
+fn errors_in_anthropics_shape_leave_the_connection_usable() {
+    let server = Server::start("-np 1");
+    let mut stream = server.connect();
+    let version = "anthropic-version: 1\r\n";
+    let requests = [
+        ("POST", "/v1/messages/batches", "content-length: 2\r\n", "{}"),
+        ("GET", "/v1/messages/x", "", ""),
+        ("GET", "/v1/messages", "", ""),
+        ("GET", "/v1/nix", version, ""),
+        ("HEAD", "/v1/nix", version, ""),
+    ];
+    for (method, path, headers, body) in requests {
+        write!(stream, "{method} {path} HTTP/1.1\r\nhost: test\r\n{headers}\r\n{body}").unwrap();
+        let mut reader = BufReader::new(&stream);
+        let mut lines = Vec::new();
+        while lines.last().is_none_or(|line: &String| !line.is_empty()) {
+            let mut line = String::new();
+            assert!(reader.read_line(&mut line).unwrap() > 0, "{method} {path}: {lines:?}");
+            lines.push(line.trim_end().to_lowercase());
+        }
+        assert!(lines[0].starts_with("http/1.1 40"), "{method} {path}: {lines:?}");
+        let length = lines.iter().find_map(|line| line.strip_prefix("content-length: "));
+        let length = match method {
+            "HEAD" => 0,
+            _ => length.unwrap_or_else(|| panic!("{method} {path}: {lines:?}")).parse().unwrap(),
+        };
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).unwrap();
+        assert!(reader.buffer().is_empty(), "{method} {path}: {:?}", reader.buffer());
+        if !body.is_empty() {
+            let error: Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(error["type"], "error", "{method} {path}");
+        }
+    }
+    assert_eq!(server.get("/v1/models").status, 200);
 }
 
 #[test]

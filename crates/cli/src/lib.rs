@@ -138,19 +138,19 @@ fn parse(typed: Vec<OsString>) -> Result<Asked, Failure> {
 /// them.
 ///
 /// # Errors
-/// It has the form of such a name, or is that of a model on this machine.
+/// It is in lower case, and is the name of a model on this machine or begins with that of a known family.
 fn check_prompt(word: &str, command: &args::Command) -> Result<(), Failure> {
     let args::Command::Run(run) = command else { return Ok(()) };
     if run.model.model.is_some() || run.model.hub.hf_repo.is_some() {
         return Ok(());
     }
-    let has = |is: fn(char) -> bool| word.chars().any(is);
     let near = locate::near(word, &run.model.hub)?;
     let is_name =
         |name: &String| name.split(['/', ':']).any(|part| part.eq_ignore_ascii_case(word));
     let known = near.iter().find(|name| is_name(name)).or(near.first());
-    let is_meant = has(|c| c.is_ascii_digit()) && has(|c| c.is_ascii_alphabetic());
-    if !is_meant && !known.is_some_and(is_name) {
+    let is_lower = word.starts_with(|c: char| c.is_ascii_lowercase())
+        && !word.contains(|c: char| c.is_ascii_uppercase());
+    if !is_lower || !(locate::is_of_family(word) || known.is_some_and(is_name)) {
         output::note(&format!(
             "note: no model is given, so the demo model continues `{word}`; -m FILE runs a model, -hf ORG/REPO downloads one"
         ));
@@ -163,6 +163,6 @@ fn check_prompt(word: &str, command: &args::Command) -> Result<(), Failure> {
         ),
     };
     Err(Failure::usage(format!(
-        "`{word}` is the name of a model; {advice}; if it is the prompt, give it with -p"
+        "`{word}` may be meant as the name of a model; {advice}; if it is the prompt, give it with -p"
     )))
 }

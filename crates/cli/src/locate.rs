@@ -134,6 +134,19 @@ pub fn path(given: &Path, hub: &HubArgs) -> Result<PathBuf, Failure> {
     }
 }
 
+/// What names of models begin with, as ollama has them. Families that are named by common words are left out.
+const FAMILIES: &str = "codegemma codellama codestral command-r deepseek devstral embeddinggemma exaone falcon gemma glm \
+gpt-oss granite kimi llama llava magistral ministral mistral mixtral mxbai-embed nomic-embed olmo phi qwen qwq smollm stablelm \
+starcoder tinyllama yi";
+
+/// Whether a word begins with a known family of models, as `llama3.2` and `gemma-2b` do.
+pub fn is_of_family(word: &str) -> bool {
+    let goes_on = |c: char| !c.is_ascii_digit() && c != '-' && c != ':';
+    FAMILIES
+        .split_whitespace()
+        .any(|family| word.strip_prefix(family).is_some_and(|rest| !rest.starts_with(goes_on)))
+}
+
 /// What to do with a folder in place of a file: `None` if it is none.
 fn folder(given: &Path) -> Option<String> {
     let entries = std::fs::read_dir(given).ok()?;
@@ -218,5 +231,20 @@ fn fetch(reference: &Reference, places: &Places) -> Result<PathBuf, Failure> {
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         Failure::Line(error.exit_code(), error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_of_family;
+
+    #[test]
+    fn names_of_families_go_on_with_a_version_or_a_size() {
+        for name in ["llama3.2", "mistral", "gemma-2b", "phi4:14b", "qwen2.5-coder", "gpt-oss"] {
+            assert!(is_of_family(name), "{name}");
+        }
+        for word in ["3rd", "v1.0", "philosophy", "yield", "llamas", "gpt-4", "h2o", "hello"] {
+            assert!(!is_of_family(word), "{word}");
+        }
     }
 }

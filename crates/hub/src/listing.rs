@@ -1,6 +1,7 @@
 //! What is on the machine: every model in the cache, in other programs' stores and in folders, with its name.
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::cache::HubCache;
@@ -121,8 +122,11 @@ fn of_repo(cache: &HubCache, repo: &Repo) -> Vec<Found> {
 
 /// The models of a folder as llama-server offers them: its GGUF files and those of the folders in it, of several shards the
 /// first, without projectors. A model that has a folder of its own has its name, any other that of its file.
-pub fn in_folder(folder: &Path) -> Vec<(String, PathBuf)> {
-    let files = walk::files(folder, 1);
+///
+/// # Errors
+/// The folder cannot be read; folders in it that cannot be are left out.
+pub fn in_folder(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+    let files = walk::read(folder, 1)?;
     let is_offered = |path: &&String| {
         let file = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
         file.ends_with(".gguf") && !file.starts_with("mmproj") && choose::is_first(path)
@@ -138,7 +142,7 @@ pub fn in_folder(folder: &Path) -> Vec<(String, PathBuf)> {
         };
         (name, folder.join(path))
     };
-    models.iter().map(named).collect()
+    Ok(models.iter().map(named).collect())
 }
 
 /// The name of a model's file without its ending and the numbers of its shards.
@@ -230,7 +234,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, "").unwrap();
         }
-        let found = in_folder(folder.path());
+        let found = in_folder(folder.path()).unwrap();
         let expected = [
             ("a-Q4", "a-Q4.gguf"),
             ("b", "b-00001-of-00002.gguf"),

@@ -1,5 +1,6 @@
 //! Configuration of a server: addresses, limits, keys, and what requests get by default.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -102,8 +103,9 @@ pub type Inspect = dyn Fn() -> Result<Model, Error> + Send + Sync;
 /// Opens a model.
 pub type Open = dyn Fn() -> Result<Opened, Error> + Send + Sync;
 
-/// Lists the models of a folder.
-pub type Rescan = dyn Fn() -> Vec<Offer> + Send + Sync;
+/// Lists the models of a folder; an error, which names the folder, if it cannot be read. A model has the same path and names
+/// each time while its file is there, and no name of a model that is not of the folder.
+pub type Rescan = dyn Fn() -> io::Result<Vec<Offer>> + Send + Sync;
 
 /// A model that the server offers.
 #[derive(Clone)]
@@ -122,7 +124,7 @@ pub struct Offer {
     pub chat_template: Option<String>,
     /// Whether --pooling makes embeddings of it if it is a decoder.
     pub is_pooled: bool,
-    /// Whether it is one of the folder that [`Config::rescan`] lists.
+    /// Whether only the folder that [`Config::rescan`] lists has it, so that it is gone when its file is.
     pub is_of_folder: bool,
     /// Whether a server ends that begins with it and cannot load it.
     pub is_required: bool,

@@ -130,6 +130,8 @@ pub struct Models {
     entries: Mutex<Vec<Entry>>,
     /// Held while a model is loaded: one at a time.
     loading: Arc<AsyncMutex<()>>,
+    /// Held while the folder of models is read.
+    scanning: Mutex<()>,
     memory: Arc<Memory>,
     /// Set when the server ends: no further model is loaded.
     has_ended: AtomicBool,
@@ -147,6 +149,7 @@ impl Models {
         Models {
             entries: Mutex::new(config.models.iter().cloned().map(Entry::new).collect()),
             loading: Arc::default(),
+            scanning: Mutex::default(),
             memory: Arc::new(Memory::new(config.models_max, config.models_bytes)),
             has_ended: AtomicBool::new(false),
             clock: AtomicU64::new(1),
@@ -219,7 +222,8 @@ impl Models {
         let wait = timeout_at(self.config.limits.deadline(), self.loading.lock());
         drop(wait.await.map_err(|_| ApiError::late())?);
         find().ok_or_else(|| {
-            let name = &self.offer(number.unwrap_or(0)).names[0];
+            let Some(number) = number.or(self.first().0) else { return no_models() };
+            let name = &self.offer(number).names[0];
             ApiError::not_loaded(format!(
                 "{name} is not loaded; a request to it or POST /models/load loads it"
             ))
@@ -304,21 +308,26 @@ impl Models {
     }
 
     async fn number(self: &Arc<Models>, name: Option<&str>) -> Result<usize, ApiError> {
-        let (first, mut count) = self.first();
-        let Some(name) = name else { return Ok(first) };
-        if count == 1 && self.find(name).is_none() {
+        let is_known = match name {
+            Some(name) => self.find(name).is_some(),
+            None => self.first().0.is_some(),
+        };
+        if !is_known {
             self.rescan().await?;
-            count = self.first().1;
         }
-        if count > 1 { self.sought(name).await } else { Ok(self.first().0) }
+        match (name, self.first()) {
+            (None, (Some(first), _)) | (Some(_), (Some(first), 1)) => Ok(first),
+            (Some(name), _) => self.known(name),
+            (None, (None, _)) => Err(no_models()),
+        }
     }
 
-    /// The first model that is offered, and how many there are.
-    fn first(&self) -> (usize, usize) {
+    /// The first model that is offered, if any is, and how many there are.
+    fn first(&self) -> (Option<usize>, usize) {
         let entries = self.entries();
         let mut offered = entries.iter().enumerate().filter(|(_, entry)| !entry.is_gone);
         let first = offered.next().map(|(number, _)| number);
-        (first.unwrap_or(0), first.map_or(0, |_| 1 + offered.count()))
+        (first, first.map_or(0, |_| 1 + offered.count()))
     }
 
     fn offer(&self, number: usize) -> Offer {
@@ -345,6 +354,7 @@ impl Models {
             let list = self.list();
             let known = list.iter().filter_map(|(offer, ..)| offer.names.first());
             let known = known.map(String::as_str).collect::<Vec<_>>().join(", ");
+            let known = if known.is_empty() { "none" } else { &known };
             let problem = format!("names no model: '{name}'; there are {known}");
             let mut error = ApiError::field("model", problem);
             error.status = hyper::StatusCode::NOT_FOUND;
@@ -399,8 +409,10 @@ impl Models {
         let mut entries = self.entries();
         match (made, self.check_end()) {
             (Ok(loaded), Ok(())) => {
-                entries[number].status = Status::Loaded;
-                entries[number].loaded = Some(loaded.clone());
+                let entry = &mut entries[number];
+                (entry.status, entry.loaded) = (Status::Loaded, Some(loaded.clone()));
+                // Its file went meanwhile: it ends with this request.
+                let _gone = entry.is_gone.then(|| entry.unload());
                 Ok(loaded)
             }
             (Ok(loaded), Err(error)) => {
@@ -472,4 +484,9 @@ impl Models {
             }
         }
     }
+}
+
+/// 404: the folder of models has none any more.
+fn no_models() -> ApiError {
+    ApiError::not_found("there are no models; the folder of models is empty")
 }

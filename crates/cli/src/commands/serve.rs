@@ -1,7 +1,8 @@
 //! `bilayer serve`: fills the server's configuration from flags and runs it.
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bilayer_engine::encode::texts_max;
@@ -9,6 +10,7 @@ use bilayer_engine::requests::ExecutorSettings;
 use bilayer_engine::session::{Purpose, Session, Settings};
 use bilayer_engine::{Error, Model};
 use bilayer_gguf::{is_same_file, shard_paths};
+use bilayer_hub::Folder;
 use bilayer_models::Pooling;
 use bilayer_server::config::{AtEnd, Config, Limits, Offer, Opened, Origins, Rescan, Switches};
 use bilayer_server::{Defaults, Notice, Stopper, log};
@@ -98,7 +100,7 @@ fn listening(args: &Serve) -> Result<Config, Failure> {
         path.as_deref().map_or(Ok(()), output::check_input)?;
     }
     let base = config(&args.serving, listen.trace.as_deref())?;
-    let rescan = rescan(&args.serving, listen.trace.as_deref(), base.slots)?;
+    let rescan = rescan(&args.serving, listen.trace.as_deref(), &base)?;
     Ok(Config {
         rescan,
         addresses,
@@ -207,36 +209,67 @@ fn variables(args: &Serving) -> Result<Map<String, Value>, Failure> {
 
 /// The models that are offered, by the names given to them or that of their file; `None` is the demo model.
 pub fn models(args: &Serving) -> Result<Vec<(String, Option<PathBuf>)>, Failure> {
-    let mut paths: Vec<(String, Option<PathBuf>)> = Vec::new();
-    for given in &args.offer.add_model {
-        let wrong = || Failure::usage(format!("--add-model is `{given}`; it must be NAME=PATH"));
-        let (name, path) = given.split_once('=').ok_or_else(wrong)?;
-        paths.push((name.to_owned(), Some(PathBuf::from(path))));
+    let given = given(args)?;
+    let found = found(args, &given)?;
+    if given.is_empty() && found.is_empty() {
+        return Ok(vec![(demo::NAME.to_owned(), None)]);
     }
-    if let Some(folder) = &args.offer.models_dir {
-        paths.extend(files(folder)?.into_iter().map(|(name, path)| (name, Some(path))));
-    }
-    if args.model.model.is_some() || paths.is_empty() {
-        let path = args.model.model.clone();
-        paths.insert(0, (path.as_deref().map_or(demo::NAME.to_owned(), stem), path));
-    }
-    // A file of the folder that is also given by its path is one model.
-    let mut offered: Vec<(String, Option<PathBuf>)> = Vec::new();
-    for (name, path) in paths {
-        if !offered.iter().any(|(other, at)| *other == name && is_same(at, &path)) {
-            offered.push((name, path));
-        }
-    }
-    Ok(offered)
+    Ok(given.into_iter().chain(found).map(|(name, path)| (name, Some(path))).collect())
 }
 
-fn is_same(a: &Option<PathBuf>, b: &Option<PathBuf>) -> bool {
-    a == b || a.as_ref().zip(b.as_ref()).is_some_and(|(a, b)| is_same_file(a, b))
+/// The models that are given by their paths, that of -m first. One that is given twice is one model.
+fn given(args: &Serving) -> Result<Vec<(String, PathBuf)>, Failure> {
+    let own = args.model.model.iter().map(|path| (stem(path), path.clone()));
+    let added = args.offer.add_model.iter().map(|given| {
+        let wrong = || Failure::usage(format!("--add-model is `{given}`; it must be NAME=PATH"));
+        let (name, path) = given.split_once('=').ok_or_else(wrong)?;
+        Ok::<_, Failure>((name.to_owned(), PathBuf::from(path)))
+    });
+    let mut models: Vec<(String, PathBuf)> = Vec::new();
+    for model in own.map(Ok).chain(added) {
+        let (name, path) = model?;
+        if !models.iter().any(|(other, at)| *other == name && is_same(at, &path)) {
+            models.push((name, path));
+        }
+    }
+    Ok(models)
+}
+
+fn is_same(a: &Path, b: &Path) -> bool {
+    a == b || is_same_file(a, b)
+}
+
+/// The models of --models-dir beside those that are given.
+fn found(args: &Serving, given: &[(String, PathBuf)]) -> Result<Vec<(String, PathBuf)>, Failure> {
+    let Some(path) = &args.offer.models_dir else { return Ok(Vec::new()) };
+    let failed = |error| Failure::input(path, &error);
+    if bilayer_hub::in_folder(path).map_err(failed)?.is_empty() {
+        let line = format!("--models-dir {} has no .gguf files", path.display());
+        return Err(Failure::usage(line));
+    }
+    let mut folder = Folder::new(path.clone(), taken(args, given), Vec::new());
+    folder.read(|path| is_given(given, path)).map_err(failed)
+}
+
+/// The names of the models that are given.
+fn taken(args: &Serving, given: &[(String, PathBuf)]) -> Vec<String> {
+    let aliases = args.offer.alias.as_deref().filter(|_| args.model.model.is_some());
+    let others = given.iter().skip(usize::from(aliases.is_some()));
+    let names = others.map(|(name, _)| name.clone());
+    aliases.map(list).unwrap_or_default().into_iter().chain(names).collect()
+}
+
+/// Whether a file of the folder is also given by its path, and so is one model. A file that is given with a name of its own
+/// is offered by both names.
+fn is_given(given: &[(String, PathBuf)], path: &Path) -> bool {
+    given.iter().any(|(name, at)| *name == stem(path) && is_same(at, path))
 }
 
 /// The models: that of -m, or the demo model where nothing else is offered, then the others.
 fn offers(args: &Serving, trace: Option<&Path>, parallel: usize) -> Result<Vec<Offer>, Failure> {
     let listed = models(args)?;
+    // Those of the folder are behind them.
+    let given = given(args)?.len();
     let (is_only, trace) = (listed.len() == 1, trace.map(Path::to_owned));
     let opener = Opener { args: Arc::new(args.clone()), trace, parallel, is_only };
     let shared = Shared::new(args)?;
@@ -249,9 +282,10 @@ fn offers(args: &Serving, trace: Option<&Path>, parallel: usize) -> Result<Vec<O
     }
     let mut offers: Vec<Offer> = Vec::new();
     for (number, (name, path)) in listed.into_iter().enumerate() {
-        let given = args.offer.alias.as_deref().filter(|_| own && number == 0);
-        let names = given.map_or_else(|| vec![name], list);
-        let offer = Offer { is_required, ..shared.with(opener.offer(path, names)) };
+        let aliases = args.offer.alias.as_deref().filter(|_| own && number == 0);
+        let names = aliases.map_or_else(|| vec![name], list);
+        let is_of_folder = number >= given && path.is_some();
+        let offer = Offer { is_required, is_of_folder, ..shared.with(opener.offer(path, names)) };
         let twice = offer.names.iter().find_map(|name| Some((name, find(&offers, name)?)));
         if let Some((name, other)) = twice {
             let line = format!(
@@ -283,31 +317,30 @@ fn stem(path: &Path) -> String {
     bilayer_hub::stem(&path.file_name().unwrap_or_default().to_string_lossy())
 }
 
-/// The models of a folder with their names.
-fn files(folder: &Path) -> Result<Vec<(String, PathBuf)>, Failure> {
-    std::fs::read_dir(folder).map_err(|error| Failure::input(folder, &error))?;
-    let found = bilayer_hub::in_folder(folder);
-    if found.is_empty() {
-        let line = format!("--models-dir {} has no .gguf files", folder.display());
-        return Err(Failure::usage(line));
-    }
-    Ok(found)
-}
-
-/// Lists the models of --models-dir as they are when it is called.
+/// Lists the models of --models-dir as they are when it is called; those that are offered keep their names.
 fn rescan(
     args: &Serving,
     trace: Option<&Path>,
-    parallel: usize,
+    base: &Config,
 ) -> Result<Option<Arc<Rescan>>, Failure> {
-    let Some(folder) = args.offer.models_dir.clone() else { return Ok(None) };
+    let Some(path) = args.offer.models_dir.clone() else { return Ok(None) };
+    let given = given(args)?;
+    let known = base.models.iter().filter(|offer| offer.is_of_folder);
+    let known = known.map(|offer| (offer.names[0].clone(), PathBuf::from(&offer.path))).collect();
+    let folder = Mutex::new(Folder::new(path.clone(), taken(args, &given), known));
     let (args, trace) = (Arc::new(args.clone()), trace.map(Path::to_owned));
-    let opener = Opener { args, trace, parallel, is_only: false };
+    let opener = Opener { args, trace, parallel: base.slots, is_only: false };
     let shared = Shared::new(&opener.args)?;
     Ok(Some(Arc::new(move || {
-        let found = bilayer_hub::in_folder(&folder).into_iter();
-        let offers = found.map(|(name, path)| shared.with(opener.offer(Some(path), vec![name])));
-        offers.map(|offer| Offer { is_of_folder: true, ..offer }).collect()
+        let mut folder = folder.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = folder.read(|path| is_given(&given, path)).map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        })?;
+        let offers = found.into_iter().map(|(name, path)| {
+            let offer = shared.with(opener.offer(Some(path), vec![name]));
+            Offer { is_of_folder: true, ..offer }
+        });
+        Ok(offers.collect())
     })))
 }
 
@@ -315,8 +348,6 @@ fn rescan(
 struct Shared {
     chat_template: Option<String>,
     tags: Vec<String>,
-    /// What --models-dir has at the start.
-    folder: Vec<(String, PathBuf)>,
 }
 
 impl Shared {
@@ -326,20 +357,11 @@ impl Shared {
             None => args.template.chat_template.clone(),
         };
         let tags = args.offer.tags.as_deref().map(list).unwrap_or_default();
-        let folder = args.offer.models_dir.as_deref().map(bilayer_hub::in_folder);
-        Ok(Shared { chat_template, tags, folder: folder.unwrap_or_default() })
+        Ok(Shared { chat_template, tags })
     }
 
     fn with(&self, offer: Offer) -> Offer {
-        let is_own = |(name, path): &(String, PathBuf)| {
-            offer.names == [name.as_str()] && offer.path == path.display().to_string()
-        };
-        Offer {
-            chat_template: self.chat_template.clone(),
-            tags: self.tags.clone(),
-            is_of_folder: self.folder.iter().any(is_own),
-            ..offer
-        }
+        Offer { chat_template: self.chat_template.clone(), tags: self.tags.clone(), ..offer }
     }
 }
 

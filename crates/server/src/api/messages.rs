@@ -7,6 +7,7 @@ use axum::body::Body as HttpBody;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::HeaderMap;
+use hyper::header::CONTENT_LENGTH;
 use serde_json::{Value, json};
 
 use crate::api::chat::{self, Chunks};
@@ -72,6 +73,8 @@ pub fn shaped(mut response: Response) -> Response {
     };
     let body = messages::error(response.status().as_u16(), &message);
     *response.body_mut() = HttpBody::from(body.to_string());
+    // Routers set it for the body that they got.
+    response.headers_mut().remove(CONTENT_LENGTH);
     response
 }
 

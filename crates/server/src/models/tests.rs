@@ -312,3 +312,41 @@ async fn tokens_of_cancelled_answers_are_counted() {
     assert_eq!((value("bilayer:requests_finished_total"), ended), (0.0, 1.0));
     assert!(value("llamacpp:tokens_predicted_total") >= 1.0, "{text}");
 }
+
+/// A folder that cannot be read for a moment loses no model, and no name is that of another model.
+#[tokio::test]
+async fn a_folder_that_cannot_be_read_changes_nothing() {
+    let of_folder = |name: &str| Offer {
+        is_of_folder: true,
+        path: name.into(),
+        ..offer(name, &Arc::default())
+    };
+    let listed: Arc<Mutex<Option<Vec<&str>>>> = Arc::new(Mutex::new(Some(vec!["a", "b"])));
+    let seen = listed.clone();
+    let rescan = move || match &*seen.lock().unwrap() {
+        Some(names) => Ok(names.iter().map(|name| of_folder(name)).collect()),
+        None => Err(std::io::Error::from(std::io::ErrorKind::NotFound)),
+    };
+    let config =
+        Config { rescan: Some(Arc::new(rescan)), ..Config::of(["a", "b"].map(of_folder).to_vec()) };
+    let models = Arc::new(Models::new(Arc::new(config), Arc::new(Metrics::new())));
+    let names =
+        || models.list().iter().map(|(offer, ..)| offer.names[0].clone()).collect::<Vec<_>>();
+    models.get(Some("b")).await.map(drop).unwrap();
+    *listed.lock().unwrap() = None;
+    assert_eq!(models.rescan().await.unwrap_err().status, 503);
+    assert_eq!(models.get(Some("z")).await.err().unwrap().status, 503);
+    assert_eq!((names(), models.loaded().len()), (vec!["a".to_owned(), "b".to_owned()], 1));
+
+    *listed.lock().unwrap() = Some(Vec::new());
+    for name in [Some("z"), Some("a"), None] {
+        models.rescan().await.unwrap();
+        assert_eq!(models.get(name).await.err().unwrap().status, 404, "{name:?}");
+        assert_eq!(models.shown(name).await.err().unwrap().status, 404, "{name:?}");
+    }
+    assert!(models.loaded().is_empty());
+    *listed.lock().unwrap() = Some(vec!["b"]);
+    assert_eq!(models.get(None).await.ok().unwrap().id(), "b");
+    assert_eq!(models.get(Some("any")).await.ok().unwrap().id(), "b");
+    assert_eq!(names(), ["b"]);
+}

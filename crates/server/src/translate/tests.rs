@@ -270,6 +270,10 @@ fn responses_become_chat_messages() {
 
 #[test]
 fn wrong_responses_name_the_field() {
+    let function = |name: &str| json!({ "type": "function", "name": name });
+    let space = |name: &str, inner: &str| json!({ "type": "namespace", "name": name, "tools": [function(inner)] });
+    let web =
+        json!({ "type": "allowed_tools", "mode": "required", "tools": [{ "type": "web_search" }] });
     for (body, field) in [
         (json!({}), "input"),
         (json!({ "input": 3 }), "input"),
@@ -285,6 +289,12 @@ fn wrong_responses_name_the_field() {
         (json!({ "input": "", "background": true }), "background"),
         (json!({ "input": "", "tools": [{ "name": "f" }] }), "tools[0].type"),
         (json!({ "input": "", "tools": [{ "type": "namespace" }] }), "tools[0].name"),
+        (
+            json!({ "input": "", "tools": [space("a", "b__c"), space("a__b", "c")] }),
+            "tools[1].tools[0].name",
+        ),
+        (json!({ "input": "", "tools": [function("f"), function("f")] }), "tools[1].name"),
+        (json!({ "input": "", "tool_choice": web }), "tool_choice.tools"),
         (json!({ "input": [{ "type": "computer_call", "call_id": "c" }] }), "input[0].type"),
         (json!({ "input": [{ "type": "custom_tool_call", "call_id": "c" }] }), "input[0].input"),
         (json!({ "input": [{ "type": "local_shell_call", "call_id": "c" }] }), "input[0].action"),
