@@ -9,7 +9,7 @@ use crate::expansion::{self, Work};
 use crate::{Error, Limits, regex};
 use normal::{BOUND_MAX, normalize, plain_references};
 
-mod closed;
+pub mod closed;
 pub mod lenient;
 mod normal;
 pub mod trials;

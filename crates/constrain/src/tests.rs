@@ -372,6 +372,8 @@ mod gbnf;
 
 #[path = "tests/checker.rs"]
 mod checker;
+#[path = "tests/closed.rs"]
+mod closed;
 #[path = "tests/schemas.rs"]
 mod schemas;
 #[path = "tests/sound.rs"]

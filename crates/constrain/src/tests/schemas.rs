@@ -10,7 +10,7 @@ use crate::schema::lenient;
 use crate::schema::trials::Trials;
 
 /// Each schema, texts that it allows, and texts that it does not.
-fn check(cases: &[(&str, &[&str], &[&str])]) {
+pub(super) fn check(cases: &[(&str, &[&str], &[&str])]) {
     for (schema, allowed, refused) in cases {
         let made = constraint(&Grammar::json_schema(*schema));
         for text in *allowed {
@@ -204,7 +204,7 @@ fn references_may_have_escapes() {
 }
 
 /// A grammar of a schema with the title `f`, of which is left out what cannot be followed.
-fn best_effort(schema: &str) -> Grammar {
+pub(super) fn best_effort(schema: &str) -> Grammar {
     let options = r#""title":"f","x-guidance":{"whitespace_flexible":false,"best_effort":true}"#;
     Grammar::lark(format!("start: %json {},{options}}}", schema.strip_suffix('}').unwrap()))
 }
@@ -394,105 +394,4 @@ fn patterns_are_checked_where_a_value_may_be_a_text() {
     check(&[(r#"{"type":"integer","pattern":"(?=a)"}"#, &["1"], &[r#""a""#])]);
     let error = refusal(&Grammar::json_schema(r#"{"type":["null","string"],"pattern":"(?=a)"}"#));
     assert!(error.starts_with("schema at #/pattern: regex parse error"), "{error}");
-}
-
-/// As llama.cpp does: a model would invent names otherwise.
-#[test]
-fn objects_have_only_their_properties_unless_the_schema_says_otherwise() {
-    check(&[
-        (
-            r#"{"properties":{"a":{"const":1}}}"#,
-            &["{}", r#"{"a":1}"#],
-            &[r#"{"b":1}"#, r#"{"a":1,"b":1}"#],
-        ),
-        (r#"{"type":"object","properties":{}}"#, &["{}"], &[r#"{"b":1}"#]),
-        (r#"{"type":"object"}"#, &["{}", r#"{"b":1}"#], &[]),
-        (
-            r#"{"properties":{"a":{}},"additionalProperties":null}"#,
-            &[r#"{"a":1}"#],
-            &[r#"{"b":1}"#],
-        ),
-        (r#"{"properties":{"a":{}},"additionalProperties":true}"#, &[r#"{"a":1,"b":1}"#], &[]),
-        (
-            r#"{"properties":{"a":{}},"additionalProperties":{"const":2}}"#,
-            &[r#"{"a":1,"b":2}"#],
-            &[r#"{"b":1}"#],
-        ),
-        (r#"{"properties":{"a":{}},"unevaluatedProperties":true}"#, &[r#"{"a":1,"b":1}"#], &[]),
-        (
-            r#"{"properties":{"a":{}},"patternProperties":{"^x":{"const":1}}}"#,
-            &[r#"{"a":1,"xy":1}"#],
-            &[r#"{"xy":2}"#, r#"{"b":1}"#],
-        ),
-        // What it needs but does not list.
-        (
-            r#"{"properties":{"a":{}},"required":["b"]}"#,
-            &[r#"{"b":1}"#],
-            &["{}", r#"{"b":1,"c":1}"#],
-        ),
-        (
-            r#"{"properties":{"a":{}},"required":["a"],"minProperties":2}"#,
-            &[r#"{"a":1,"b":1}"#],
-            &["{}"],
-        ),
-        // Inner objects, and items.
-        (
-            r#"{"properties":{"a":{"items":{"properties":{"b":{}}}}}}"#,
-            &[r#"{"a":[{"b":1}]}"#],
-            &[r#"{"a":[{"c":1}]}"#],
-        ),
-    ]);
-}
-
-#[test]
-fn schemas_that_hold_together_are_closed_as_one() {
-    let tree = r##"{"$ref":"#/$defs/n","$defs":{"n":{"properties":{"v":{"const":1},"n":{"$ref":"#/$defs/n"}}}}}"##;
-    // The base is closed where it is used alone, and where its properties have others beside them.
-    let base = r##"{"properties":{"one":{"$ref":"#/$defs/base"},"two":{"$ref":"#/$defs/more"}},
-        "$defs":{"base":{"type":"object","properties":{"a":{"const":1}},"required":["a"]},
-            "more":{"allOf":[{"$ref":"#/$defs/base"},{"properties":{"b":{"const":2}}}]}}}"##;
-    let beside = r#"{"properties":{"k":{"const":1}},
-        "anyOf":[{"properties":{"a":{"const":1}},"required":["a"]},{"properties":{"b":{"const":2}},"required":["b"]}]}"#;
-    check(&[
-        (
-            r#"{"allOf":[{"properties":{"a":{"const":1}}},{"properties":{"b":{"const":2}}}]}"#,
-            &["{}", r#"{"a":1,"b":2}"#],
-            &[r#"{"a":2}"#, r#"{"c":1}"#],
-        ),
-        (
-            r#"{"allOf":[{"properties":{"a":{}},"additionalProperties":true},{"properties":{"b":{}}}]}"#,
-            &[r#"{"a":1,"b":2,"c":1}"#],
-            &[],
-        ),
-        (
-            r#"{"anyOf":[{"properties":{"a":{}},"required":["a"]},{"type":"null"}]}"#,
-            &[r#"{"a":1}"#, "null"],
-            &[r#"{"a":1,"b":2}"#],
-        ),
-        (
-            r#"{"properties":{"a":{},"b":{}},"anyOf":[{"required":["a"]},{"required":["b"]}]}"#,
-            &[r#"{"a":1}"#, r#"{"b":1}"#, r#"{"a":1,"b":1}"#],
-            &["{}", r#"{"a":1,"c":1}"#],
-        ),
-        (
-            beside,
-            &[r#"{"k":1,"a":1}"#, r#"{"k":1,"b":2}"#],
-            &["{}", r#"{"a":1,"b":2}"#, r#"{"k":1,"a":1,"c":1}"#],
-        ),
-        (tree, &["{}", r#"{"v":1,"n":{"v":1,"n":{}}}"#], &[r#"{"x":1}"#, r#"{"n":{"n":{"x":1}}}"#]),
-        (
-            base,
-            &[r#"{"one":{"a":1},"two":{"a":1,"b":2}}"#],
-            &[r#"{"one":{"a":1,"b":2}}"#, r#"{"two":{"a":1,"c":2}}"#, r#"{"two":{"b":2}}"#],
-        ),
-    ]);
-}
-
-/// Also in a schema of which what cannot be followed is left out, as that of a tool.
-#[test]
-fn tools_have_only_their_arguments() {
-    let made = constraint(&best_effort(r#"{"properties":{"a":{"uniqueItems":true}}}"#));
-    for (text, expected) in [(r#"{"a":1}"#, true), (r#"{"b":1}"#, false)] {
-        assert_eq!(matches(&made, text), expected, "{text}");
-    }
 }

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::checker;
 use super::{END, bytes};
+use crate::schema::closed;
 use crate::{Constraint, Error, Grammar, Limits, Tokens};
 
 /// Schemas of the keywords that are supported, a line each.
@@ -281,6 +282,51 @@ fn large_schemas_are_compiled_or_refused_soon() {
     assert_eq!(soon(&model, &Grammar::json_schema(long)), Ok(()));
     let many = r#"{"type":"array","minItems":1000000000,"items":{"type":"object"}}"#;
     assert_eq!(soon(&model, &Grammar::json_schema(many)), Ok(()));
+}
+
+/// What is closed depends on all uses of a schema.
+#[test]
+fn objects_of_hostile_schemas_are_closed_or_left_open_soon() {
+    let model = bytes();
+    let joined = |count: usize, part: &dyn Fn(usize) -> String| -> String {
+        (0..count).map(part).collect::<Vec<_>>().join(",")
+    };
+    let object = |fields: &str| format!(r#"{{"type":"object","properties":{{{fields}}}}}"#);
+    let field = |i: usize| format!(r#""p{i}":{{"properties":{{"a":{{}}}}}}"#);
+    let wide = joined(6000, &|i| format!(r#""q{i}":{}"#, object(&field(i))));
+    // A chain that is used alone and from its end on in combination.
+    let chain = joined(2000, &|i| {
+        format!(
+            r##""d{i}":{{"properties":{{"n":{{"$ref":"#/$defs/d{}"}}}},"required":["x"]}}"##,
+            i + 1
+        )
+    });
+    let part = r##"{"allOf":[{"$ref":"#/$defs/d0"},{"required":["y"]}]}"##;
+    let chain = format!(
+        r##"{{"$defs":{{{chain},"d2000":{part}}},"properties":{{"a":{{"$ref":"#/$defs/d0"}},"b":{part}}}}}"##
+    );
+    let all = joined(60, &|i| format!(r##""f{i}":{{"$ref":"#/$defs/c{i}"}}"##));
+    let cycles = joined(60, &|i| format!(r#""c{i}":{}"#, object(&all)));
+    let cycles = format!(r##"{{"$defs":{{{cycles}}},"$ref":"#/$defs/c0"}}"##);
+    let names = joined(40_000, &|i| format!("\"{i}\""));
+    let deep = (0..30).fold(object(&field(0)), |inner, i| {
+        object(&format!(r#""{}{i}":{inner},{}"#, "n".repeat(4000), joined(60, &field)))
+    });
+    let schemas = [
+        object(&wide),
+        chain,
+        cycles,
+        format!(r#"{{"properties":{{"a":{{}}}},"required":[{names}]}}"#),
+        deep,
+    ];
+    for schema in &schemas {
+        assert!(schema.len() > 150_000 || schema.contains("$defs"), "{}", schema.len());
+        let _ = soon(&model, &Grammar::json_schema(schema));
+        let mut schema: Value = serde_json::from_str(schema).unwrap();
+        let start = Instant::now();
+        closed::close(&mut schema);
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    }
 }
 
 /// Every property may be the next.

@@ -6,7 +6,8 @@ pub struct Builtin {
     /// Its name, the same as llama.cpp's where that has one.
     pub name: &'static str,
     pub(super) source: &'static str,
-    /// Texts that end an answer or begin the next question.
+    /// Tokens that end an answer, and markers of the next question that begin with line breaks. Others, such as `User:`,
+    /// would end ordinary answers.
     pub(super) ends: &'static [&'static str],
 }
 
@@ -23,42 +24,42 @@ macro_rules! table {
 /// All formats. Sources: the templates of the published models.
 const ALL: &[Builtin] = table! {
     "chatml" ends "<|im_end|>";
-    "llama2" ends "</s>", "[INST]";
-    "llama2-sys" ends "</s>", "[INST]";
-    "llama2-sys-bos" ends "</s>", "[INST]";
-    "llama2-sys-strip" ends "</s>", "[INST]";
+    "llama2" ends "</s>";
+    "llama2-sys" ends "</s>";
+    "llama2-sys-bos" ends "</s>";
+    "llama2-sys-strip" ends "</s>";
     "llama3" ends "<|eot_id|>";
     "llama4" ends "<|eot|>";
-    "mistral-v1" ends "</s>", "[INST]";
-    "mistral-v3" ends "</s>", "[INST]";
-    "mistral-v3-tekken" ends "</s>", "[INST]";
-    "mistral-v7" ends "</s>", "[INST]";
-    "mistral-v7-tekken" ends "</s>", "[INST]";
+    "mistral-v1" ends "</s>";
+    "mistral-v3" ends "</s>";
+    "mistral-v3-tekken" ends "</s>";
+    "mistral-v7" ends "</s>";
+    "mistral-v7-tekken" ends "</s>";
     "gemma" ends "<end_of_turn>";
     "phi3" ends "<|end|>";
     "phi4" ends "<|im_end|>";
-    "zephyr" ends "<|user|>";
-    "vicuna" ends "</s>", "USER:";
-    "vicuna-orca" ends "</s>", "USER:";
+    "zephyr" ends "\n<|user|>\n";
+    "vicuna" ends "</s>", "\nUSER: ";
+    "vicuna-orca" ends "</s>", "\nUSER: ";
     "deepseek" ends "<|EOT|>";
-    "deepseek2" ends "<｜end▁of▁sentence｜>", "User:";
-    "deepseek3" ends "<｜end▁of▁sentence｜>", "<｜User｜>";
+    "deepseek2" ends "<｜end▁of▁sentence｜>";
+    "deepseek3" ends "<｜end▁of▁sentence｜>";
     "command-r" ends "<|END_OF_TURN_TOKEN|>";
-    "granite" ends "<|end_of_text|>", "<|start_of_role|>";
-    "falcon3" ends "<|user|>";
+    "granite" ends "<|end_of_text|>";
+    "falcon3" ends "\n<|user|>\n";
     "monarch" ends "</s>";
-    "orion" ends "</s>", "Human:";
+    "orion" ends "</s>";
     "openchat" ends "<|end_of_turn|>";
     "chatglm3" ends "<|user|>", "<|observation|>";
     "chatglm4" ends "<|user|>", "<|observation|>";
     "glmedge" ends "<|user|>", "<|observation|>";
-    "minicpm" ends "</s>", "<用户>";
+    "minicpm" ends "</s>";
     "exaone3" ends "[|endofturn|]";
     "exaone4" ends "[|endofturn|]";
-    "rwkv-world" ends "\n\nUser:";
+    "rwkv-world" ends "\n\nUser: ";
     "gigachat" ends "<|message_sep|>";
     "megrez" ends "<|turn_end|>";
-    "bailing" ends "<|endoftext|>", "<role>";
+    "bailing" ends "<|endoftext|>";
     "smolvlm" ends "<end_of_utterance>";
     "hunyuan-moe" ends "<|eos|>";
     "kimi-k2" ends "<|im_end|>";

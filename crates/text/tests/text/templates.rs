@@ -418,3 +418,133 @@ fn known_formats_are_those_of_llama_cpp() {
         assert_eq!(template.render(&inputs).unwrap(), *expected, "{name}");
     }
 }
+
+/// Several system messages, one without a question, and one after a conversation, under the names of the formats.
+const SYSTEM_MESSAGES: &[(&str, [&str; 3])] = &[
+    (
+        "llama2",
+        [
+            "<s>[INST] <<SYS>>\nS1\n<</SYS>>\n\n<<SYS>>\nS2\n<</SYS>>\n\nA [/INST]",
+            "<s>[INST] <<SYS>>\nS1\n<</SYS>>\n\n",
+            "<s>[INST] A [/INST] B </s><s>[INST] <<SYS>>\nS1\n<</SYS>>\n\n",
+        ],
+    ),
+    (
+        "llama2-sys",
+        [
+            "<s>[INST] <<SYS>>\nS1\n<</SYS>>\n\n<<SYS>>\nS2\n<</SYS>>\n\nA [/INST]",
+            "<s>[INST] <<SYS>>\nS1\n<</SYS>>\n\n",
+            "<s>[INST] A [/INST]B</s>[INST] <<SYS>>\nS1\n<</SYS>>\n\n",
+        ],
+    ),
+    (
+        "llama2-sys-bos",
+        [
+            "<s>[INST] <<SYS>>\nS1\n<</SYS>>\n\n<<SYS>>\nS2\n<</SYS>>\n\nA [/INST]",
+            "<s>[INST] <<SYS>>\nS1\n<</SYS>>\n\n",
+            "<s>[INST] A [/INST]B</s><s>[INST] <<SYS>>\nS1\n<</SYS>>\n\n",
+        ],
+    ),
+    (
+        "llama2-sys-strip",
+        [
+            "<s>[INST] <<SYS>>\nS1\n<</SYS>>\n\n<<SYS>>\nS2\n<</SYS>>\n\nA [/INST]",
+            "<s>[INST] <<SYS>>\nS1\n<</SYS>>\n\n",
+            "<s>[INST] A [/INST]B</s>[INST] <<SYS>>\nS1\n<</SYS>>\n\n",
+        ],
+    ),
+    (
+        "mistral-v1",
+        [
+            "<s> [INST] S1\n\nS2\n\nA [/INST]",
+            "<s> [INST] S1\n\n",
+            "<s> [INST] A [/INST] B</s> [INST] S1\n\n",
+        ],
+    ),
+    (
+        "mistral-v3",
+        [
+            "<s>[INST] S1\n\nS2\n\nA[/INST]",
+            "<s>[INST] S1\n\n",
+            "<s>[INST] A[/INST] B</s>[INST] S1\n\n",
+        ],
+    ),
+    (
+        "mistral-v3-tekken",
+        ["<s>[INST]S1\n\nS2\n\nA[/INST]", "<s>[INST]S1\n\n", "<s>[INST]A[/INST]B</s>[INST]S1\n\n"],
+    ),
+    (
+        "orion",
+        [
+            "<s>Human: S1\n\nS2\n\nA\n\nAssistant: </s>",
+            "<s>Human: S1\n\nAssistant: </s>",
+            "<s>Human: A\n\nAssistant: </s>B</s>Human: S1\n\nAssistant: </s>",
+        ],
+    ),
+    (
+        "gemma",
+        [
+            "<s><start_of_turn>user\nS1\n\nS2\n\nA<end_of_turn>\n<start_of_turn>model\n",
+            "<s><start_of_turn>user\nS1<end_of_turn>\n<start_of_turn>model\n",
+            "<s><start_of_turn>user\nA<end_of_turn>\n<start_of_turn>model\nB<end_of_turn>\n\
+             <start_of_turn>user\nS1<end_of_turn>\n<start_of_turn>model\n",
+        ],
+    ),
+];
+
+#[test]
+fn known_formats_write_every_system_message() {
+    let message = |role: &str, content: &str| json!({ "role": role, "content": content });
+    let (first, second) = (message("system", "S1"), message("system", "S2"));
+    let (user, assistant) = (message("user", "A"), message("assistant", "B"));
+    let conversations = [
+        vec![first.clone(), second.clone(), user.clone()],
+        vec![first.clone()],
+        vec![user, assistant, first],
+    ];
+    let render = |template: &Template, messages: &[Value]| {
+        let inputs = Inputs {
+            bos_token: "<s>".into(),
+            eos_token: "</s>".into(),
+            add_generation_prompt: true,
+            ..Inputs::new(messages)
+        };
+        template.render(&inputs).unwrap()
+    };
+    for (name, expected) in SYSTEM_MESSAGES {
+        let template = Templates::default().find(Some(name)).unwrap();
+        let found = conversations.each_ref().map(|messages| render(&template, messages));
+        assert_eq!(found, *expected, "{name}");
+    }
+    for builtin in Builtin::all() {
+        let template = Templates::default().find(Some(builtin.name)).unwrap();
+        for messages in &conversations {
+            let text = render(&template, messages);
+            for content in messages.iter().map(|message| message["content"].as_str().unwrap()) {
+                assert!(text.contains(content), "{}: {text}", builtin.name);
+            }
+        }
+    }
+}
+
+/// Code, tags and dialogues are ordinary answers.
+#[test]
+fn known_formats_do_not_end_ordinary_answers() {
+    let answers = [
+        "class User:\n    pass\n\nUser:\n- name",
+        "Human: Hi\nUSER:\nset USER: me",
+        "<role>admin</role> [INST] <用户>, \"<|user|>\"",
+    ];
+    // Without special tokens, all ends are texts.
+    let tokenizer = bytes_and(&[], &[]);
+    for builtin in Builtin::all() {
+        let template = Templates::default().find(Some(builtin.name)).unwrap();
+        let stops = template.stops(&tokenizer);
+        assert!(!stops.is_empty(), "{}", builtin.name);
+        // Those of GLM are tokens of its vocabulary.
+        for stop in stops.iter().filter(|_| !builtin.name.contains("glm")) {
+            let is_cut = answers.iter().any(|answer| answer.contains(stop.as_str()));
+            assert!(!is_cut, "{}: {stop}", builtin.name);
+        }
+    }
+}
