@@ -816,6 +816,58 @@ fn assert_simulated_power(place: &Place) {
     place.run(&blind).good();
 }
 
+/// A counter that falls during the run leaves energy out with a warning, or fails the command if energy has a price.
+#[test]
+fn counters_that_fail_during_the_run_are_reported() {
+    let place = Place::new();
+    place.file("model.gguf", words::tiny(bilayer_quant::Type::F32, 1));
+    let case = "{\"prompt\":\"abc\",\"max_tokens\":6,\"regex\":\"\"}\n";
+    place.file("many.jsonl", case.repeat(20));
+    let folder = place.path().join("power/intel-rapl:0");
+    std::fs::create_dir_all(&folder).unwrap();
+    let begin = 1_000_000_000u64;
+    let write = |name: &str, text: &str| {
+        // A reader sees the one text or the other.
+        std::fs::write(place.path().join("next"), text).unwrap();
+        std::fs::rename(place.path().join("next"), folder.join(name)).unwrap();
+    };
+    let first = begin.to_string();
+    for (name, text) in [("name", "package-0"), ("energy_uj", &first), ("max_energy_range_uj", "9")]
+    {
+        write(name, text);
+    }
+    let (running, ended) = std::sync::mpsc::channel::<()>();
+    let cost = "cost -p 64 -n 16 -r 20 -ngl 0 -m model.gguf --powercap power";
+    let evaluate = "evaluate -ngl 0 -m model.gguf --data many.jsonl --powercap power";
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let ended = ended;
+            let mut uj = begin;
+            while ended.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                uj -= 1;
+                write("energy_uj", &uj.to_string());
+            }
+        });
+        // Dropped at the end, also of a test that fails.
+        let _running = running;
+        for line in [cost, evaluate] {
+            let left_out = place.run(line).good();
+            let why = "warning: energy is not counted: power/intel-rapl:0/energy_uj: the counter fell from";
+            assert!(left_out.err.contains(why), "{left_out:?}");
+            let line = format!("{line} --energy-price 0.3");
+            let lines = [line.clone(), format!("{line} --against 1,1")];
+            for line in &lines[..if line.starts_with("cost") { 2 } else { 1 }] {
+                let failed = place.run(line);
+                let why = "power is unknown: power/intel-rapl:0/energy_uj: the counter fell from";
+                let is_named = failed.err.contains(why) && failed.err.contains("; give --watts");
+                assert!(failed.code == Some(2) && is_named, "{failed:?}");
+                assert!(!failed.out.contains("break-even"), "{failed:?}");
+            }
+            place.run(&format!("{line} --watts 50")).good();
+        }
+    });
+}
+
 /// A request costs the same, or less from the first one on, if the machine costs nothing.
 #[test]
 fn a_machine_that_costs_nothing_has_no_break_even() {
@@ -841,6 +893,7 @@ fn a_profile_measures_what_is_asked_for() {
     assert_eq!(sequences, [1, 2, 4, 8], "a step has eight tokens");
     for (flags, reason) in [
         ("-p 4096 -n 4", "the sum of -p and -n is 4100; it must be below 512, the model's context"),
+        ("-c 2", "-c is 2; it must be at least 3"),
         ("-p 60 -n 4 -c 64", "the sum of -p and -n is 64; it must be below 64, the context (-c)"),
     ] {
         let ran = place.run(&format!("{profile} {flags}"));

@@ -588,6 +588,12 @@ fn options_without_effect_are_refused_and_files_named() {
     let names = place.names();
     for (line, part) in [
         (format!("--drop-layers 0, --method sparsegpt {text}"), "--method sparsegpt: no weights"),
+        (
+            format!("--drop-layers 0, --method sparsegpt --type Q6_K {text}"),
+            "--method sparsegpt: no weights are removed, and Q6_K is no type for GPTQ; give --pattern, or --type with one of",
+        ),
+        (format!("--drop-layers 0, --method sparsegpt --type F16 {text}"), "F16 is no type for"),
+        (format!("--pattern 0 --method sparsegpt {text}"), "F32 is no type for GPTQ"),
         (format!("--drop-layers 0, --method wanda {text}"), "--method wanda: no weights"),
         (format!("--drop-layers 0, {text}"), "--calibration: nothing is chosen by a text"),
         ("--pattern 0.5 --calibration short.txt".into(), "short.txt: the text has "),

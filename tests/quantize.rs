@@ -769,6 +769,35 @@ fn matrices_that_gptq_does_not_round_are_counted_apart() {
     }
 }
 
+/// If only experts get a type for GPTQ, a sparse one has its zeros chosen by activations, and a dense one is refused.
+#[test]
+fn experts_alone_get_sparse_types_by_activations() {
+    let place = Place::new();
+    let sizes = "--layers 2 --width 256 --heads 4 --kv-heads 2 --ffn 256 --vocab 320 --type F32";
+    place.run(&format!("synth --shape qwen3-30b-a3b {sizes} in.gguf")).good();
+    let text: String = (0..300).map(|i| format!("word {} of {} ", i * 7919 % 97, i % 13)).collect();
+    place.file("text.txt", text);
+    let asked = "--gptq --calibration text.txt -c 32 --chunks 4";
+    let experts = |name: &str, ty: &str, gptq: &str| {
+        place.run(&format!("quantize in.gguf {name} Q4_K --tensor-type exps={ty} {gptq}"))
+    };
+    let ran = experts("gptq.gguf", "S8_32_64", asked).good();
+    let note = "0 matrices rounded by GPTQ; 6 of experts or MLA heads weight by weight";
+    assert!(ran.err.contains(note), "{ran:?}");
+    experts("plain.gguf", "S8_32_64", "").good();
+    let [gptq, plain] = ["gptq.gguf", "plain.gguf"].map(|name| open(&place, name));
+    for tensor in gptq.tensors() {
+        let other = plain.tensor(tensor.name()).unwrap();
+        let is_expert = tensor.name().contains("_exps");
+        assert_eq!(tensor.layout().ty() == Type::S8_32_64, is_expert, "{}", tensor.name());
+        let is_same = gptq.bytes(tensor) == plain.bytes(other);
+        assert!(is_same != is_expert, "{}", tensor.name());
+    }
+    let refused = experts("x.gguf", "Q8_0", asked);
+    fails(&refused, 2, "experts and MLA heads have no products of columns");
+    assert!(refused.err.contains("_exps.weight: cannot be rounded by GPTQ"), "{refused:?}");
+}
+
 /// Zeros of a pruned file stay through GPTQ, so that its pattern holds.
 #[test]
 fn gptq_keeps_the_zeros_of_a_pruned_file() {

@@ -151,7 +151,7 @@ impl Prune {
     ///
     /// # Errors
     /// [`Error::SameFile`], [`Error::Requantize`], [`Error::Unwritable`], [`Error::Prune`] for a matrix whose rows
-    /// the pattern or the type does not fit, and for a rule that names no matrix; [`Error::Calibration`] for a text that
+    /// the pattern or the type does not fit, for a rule that names no matrix, and of [`Prune::check_types`]; [`Error::Calibration`] for a text that
     /// is missing or too short, and for activations that are not finite; [`Error::Journal`] for that of another run;
     /// [`Error::File`], [`Error::Interrupted`]. On error nothing is left behind but the journal: if interrupted, and if it has a
     /// matrix and the error is none of the input or the options, with which no run would finish.
@@ -163,7 +163,8 @@ impl Prune {
         progress: Progress<'_>,
     ) -> Result<Pruned, Error> {
         self.check_output(source, path)?;
-        self.matrices(source.model)?;
+        let matrices = self.matrices(source.model)?;
+        self.check_types(matrices.values().map(|matrix| matrix.ty))?;
         let text = calibration.filter(|_| self.method != Method::Magnitude);
         let header = journal::header(self, source, text, progress)?;
         let journal = Journal::open(path, &header)?;
@@ -183,6 +184,25 @@ impl Prune {
             journal.remove();
         }
         written
+    }
+
+    /// Checks that [`Method::SparseGpt`] changes matrices of these types: it removes weights by a pattern, or rounds by GPTQ to a
+    /// type that has a [grid](bilayer_quant::Grid).
+    ///
+    /// # Errors
+    /// [`Error::Prune`] if there is neither a pattern nor such a type.
+    pub fn check_types(&self, types: impl IntoIterator<Item = Type>) -> Result<(), Error> {
+        let removes = !self.pattern.is_dense() || !self.rules.is_empty();
+        let mut types = types.into_iter().peekable();
+        let Some(&first) = types.peek() else { return Ok(()) };
+        if self.method != Method::SparseGpt || removes || types.any(|ty| ty.grid().is_some()) {
+            return Ok(());
+        }
+        let reason = format!(
+            "no weights are removed, and {first} is no type for GPTQ; give --pattern, or --type with one of {}",
+            grid_types()
+        );
+        Err(Error::Prune { tensor: "--method sparsegpt".into(), reason })
     }
 
     /// [`Prune::write`] without a journal, up to the complete file under its temporary name.
@@ -334,6 +354,12 @@ impl Prune {
             }
         }
     }
+}
+
+/// The types that have a [grid](bilayer_quant::Grid), to which GPTQ rounds, as a list for messages.
+pub(crate) fn grid_types() -> String {
+    let types = bilayer_quant::all().iter().filter(|ty| ty.grid().is_some());
+    types.map(|ty| ty.name).collect::<Vec<_>>().join(", ")
 }
 
 /// The names of the layers' matrices, without those that keep full precision when a file is quantized, such as routers.

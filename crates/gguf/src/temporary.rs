@@ -4,13 +4,13 @@
 //!
 //! A killed writer cannot remove its temporary file, and a complete file whose target cannot be replaced is kept. Therefore
 //! the name contains the target's name, and the writer holds a lock that ends with it: the next writer of the same target
-//! removes unlocked files.
+//! removes unlocked files. Drafts of this process are never removed, even while unlocked to be read on Windows.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tempfile::{NamedTempFile, PersistError};
@@ -47,6 +47,36 @@ pub enum Access {
 pub struct Draft {
     file: NamedTempFile,
     disk: Option<Arc<dyn Disk>>,
+    /// Dropped after the file.
+    _name: HeldName,
+}
+
+/// Names of this process's drafts, without folders, which may have several paths. A file of such a name in another folder
+/// is removed later than it could be.
+static HELD: Mutex<Vec<OsString>> = Mutex::new(Vec::new());
+
+/// The name of a draft, from its creation until it has its final name or is gone.
+struct HeldName(OsString);
+
+impl HeldName {
+    fn of(file: &Path) -> HeldName {
+        let name = file.file_name().unwrap_or_default().to_owned();
+        HELD.lock().unwrap_or_else(PoisonError::into_inner).push(name.clone());
+        HeldName(name)
+    }
+
+    fn is_held(name: &OsStr) -> bool {
+        HELD.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|held| held == name)
+    }
+}
+
+impl Drop for HeldName {
+    fn drop(&mut self) {
+        let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = held.iter().position(|name| *name == self.0) {
+            held.swap_remove(at);
+        }
+    }
 }
 
 impl Draft {
@@ -63,7 +93,8 @@ impl Draft {
         self.file.as_file().set_len(bytes)
     }
 
-    /// Where it is until it has its name, to be read.
+    /// Where it is until it has its name, to be read. On Windows another process that writes the same target may remove it
+    /// from then on; later drafts of this process leave it alone.
     pub fn path(&self) -> &Path {
         // There a lock keeps readers out, too.
         if cfg!(windows) {
@@ -209,7 +240,8 @@ pub fn create(path: &Path, access: Access) -> io::Result<Draft> {
     let _ = access;
     // Where file locks are unsupported, no temporary file is considered abandoned either.
     let _ = file.as_file().try_lock();
-    Ok(Draft { file, disk })
+    let name = HeldName::of(file.path());
+    Ok(Draft { file, disk, _name: name })
 }
 
 /// A temporary file with the permissions of the file at `path`, or those of other new files.
@@ -312,7 +344,8 @@ fn remove_abandoned(folder: &Path, prefix: &OsString) {
         let bytes = name.as_encoded_bytes();
         let is_temporary =
             bytes.starts_with(prefix.as_encoded_bytes()) && bytes.ends_with(SUFFIX.as_bytes());
-        if is_temporary && is_abandoned(&entry.path()).unwrap_or(false) {
+        if is_temporary && !HeldName::is_held(&name) && is_abandoned(&entry.path()).unwrap_or(false)
+        {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -357,6 +390,27 @@ mod tests {
         first.finish(&path)?;
         assert_eq!(fs::read_dir(folder.path())?.count(), 1);
         assert_eq!(fs::read(&path)?, b"whole");
+        Ok(())
+    }
+
+    #[test]
+    fn a_draft_that_is_unlocked_for_readers_outlives_others_of_its_target() -> io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("a");
+        let mut best = create(&path, Access::Usual)?;
+        best.write_all(b"best")?;
+        let place = best.path().to_owned();
+        // As on Windows.
+        best.file.as_file().unlock()?;
+        let next = create(&path, Access::Usual)?;
+        assert_eq!(fs::read(&place)?, b"best");
+        drop(next);
+        best.finish(&path)?;
+        assert_eq!(fs::read(&path)?, b"best");
+        // Once no draft has the name, a file of it is an abandoned one.
+        fs::write(&place, b"abandoned")?;
+        drop(create(&path, Access::Usual)?);
+        assert_eq!(fs::read_dir(folder.path())?.count(), 1);
         Ok(())
     }
 

@@ -18,7 +18,7 @@ pub struct Rates {
     pub machine_hour: f64,
     /// Share of the time in which it works, above 0 and at most 1.
     pub utilization: f64,
-    /// Power while it works, watts; `None` if unknown, and then energy is left out.
+    /// Power while it works, watts; `None` if unknown. Then there is no price of work, unless energy has none.
     pub watts: Option<f64>,
     /// Price of energy, per kWh.
     pub energy_kwh: f64,
@@ -30,19 +30,22 @@ impl Rates {
         price / (years * YEAR_HOURS)
     }
 
-    /// Price of an hour of work: the machine's, idle time included, and the energy's.
-    pub fn hour(&self) -> f64 {
-        self.machine_hour / self.utilization + self.energy_hour()
+    /// Price of an hour of work: the machine's, idle time included, and the energy's. `None` as of [`Rates::energy_hour`].
+    pub fn hour(&self) -> Option<f64> {
+        Some(self.machine_hour / self.utilization + self.energy_hour()?)
     }
 
-    /// Price of the energy of an hour of work.
-    pub fn energy_hour(&self) -> f64 {
-        self.watts.unwrap_or(0.0) / 1e3 * self.energy_kwh
+    /// Price of the energy of an hour of work; `None` if energy has a price and power is unknown.
+    pub fn energy_hour(&self) -> Option<f64> {
+        if self.energy_kwh == 0.0 {
+            return Some(0.0);
+        }
+        Some(self.watts? / 1e3 * self.energy_kwh)
     }
 
-    /// Price of a million tokens at a speed in tokens per second.
-    pub fn million(&self, tokens_per_second: f64) -> f64 {
-        self.hour() / 3600.0 * MILLION / tokens_per_second
+    /// Price of a million tokens at a speed in tokens per second; `None` as of [`Rates::energy_hour`].
+    pub fn million(&self, tokens_per_second: f64) -> Option<f64> {
+        Some(self.hour()? / 3600.0 * MILLION / tokens_per_second)
     }
 
     /// Joules of a token at a speed in tokens per second; `None` if power is unknown.
@@ -107,40 +110,43 @@ impl Workload {
         [part(self.prompt, self.prompt_tps), part(self.generated, self.generated_tps)]
     }
 
-    /// Price of the energy of a request, at the rates while prompts run and while answers are generated.
-    fn energy(&self, rates: &[Rates; 2]) -> f64 {
+    /// Price of the energy of a request, at the rates while prompts run and while answers are generated; `None` if energy has a
+    /// price and the power of either is unknown.
+    fn energy(&self, rates: &[Rates; 2]) -> Option<f64> {
         let parts = rates.iter().zip(self.parts());
-        parts.map(|(rates, seconds)| rates.energy_hour() / 3600.0 * seconds).sum()
+        parts.map(|(rates, seconds)| Some(rates.energy_hour()? / 3600.0 * seconds)).sum()
     }
 
     /// Price of an hour of such requests, and the part of it that is energy; the rates are those of prompts and of answers.
-    pub fn hour(&self, rates: &[Rates; 2]) -> (f64, f64) {
-        let energy = self.energy(rates) * 3600.0 / self.seconds();
-        (rates[0].machine_hour / rates[0].utilization + energy, energy)
+    /// `None` if energy has a price and the power of either is unknown.
+    pub fn hour(&self, rates: &[Rates; 2]) -> Option<(f64, f64)> {
+        let energy = self.energy(rates)? * 3600.0 / self.seconds();
+        Some((rates[0].machine_hour / rates[0].utilization + energy, energy))
     }
 
-    /// Price of a request, at the rates while prompts run and while answers are generated.
-    pub fn price(&self, rates: &[Rates; 2]) -> f64 {
-        self.hour(rates).0 / 3600.0 * self.seconds()
+    /// Price of a request, at the rates while prompts run and while answers are generated; `None` as of [`Workload::hour`].
+    pub fn price(&self, rates: &[Rates; 2]) -> Option<f64> {
+        Some(self.hour(rates)?.0 / 3600.0 * self.seconds())
     }
 
-    /// Compares the machine with an offer; the rates are those while prompts run and while answers are generated.
-    pub fn break_even(&self, rates: &[Rates; 2], offer: &TokenPrices) -> BreakEven {
+    /// Compares the machine with an offer; the rates are those while prompts run and while answers are generated. `None` as of
+    /// [`Workload::hour`].
+    pub fn break_even(&self, rates: &[Rates; 2], offer: &TokenPrices) -> Option<BreakEven> {
         let seconds = self.seconds();
         let offered_request =
             (self.prompt as f64 * offer.prompt + self.generated as f64 * offer.generated) / MILLION;
         let capacity_day = 86400.0 / seconds;
         // The machine's price is paid in any case; a request adds energy and saves the offer's price.
-        let saved = offered_request - self.energy(rates);
+        let saved = offered_request - self.energy(rates)?;
         let needed = 24.0 * rates[0].machine_hour / saved;
         let requests_day = (saved > 0.0 && needed <= capacity_day).then_some(needed);
-        BreakEven {
-            own_request: self.price(rates),
+        Some(BreakEven {
+            own_request: self.price(rates)?,
             offered_request,
             capacity_day,
             requests_day,
             utilization: requests_day.map(|requests| requests / capacity_day),
-        }
+        })
     }
 }
 
@@ -153,11 +159,15 @@ mod tests {
         let rates =
             Rates { machine_hour: 0.36, utilization: 0.5, watts: Some(100.0), energy_kwh: 0.3 };
         // 0.72 for the machine and 0.03 for energy in an hour, in which 36000 tokens are made.
-        assert!((rates.hour() - 0.75).abs() < 1e-12);
-        assert!((rates.million(10.0) - 0.75 / 0.036).abs() < 1e-9);
+        assert!((rates.hour().expect("known") - 0.75).abs() < 1e-12);
+        assert!((rates.million(10.0).expect("known") - 0.75 / 0.036).abs() < 1e-9);
         assert_eq!(rates.joules(10.0), Some(10.0));
         let unknown = Rates { watts: None, ..rates };
-        assert_eq!((unknown.hour(), unknown.joules(10.0)), (0.72, None));
+        assert_eq!(
+            (unknown.hour(), unknown.million(10.0), unknown.joules(10.0)),
+            (None, None, None)
+        );
+        assert_eq!(Rates { energy_kwh: 0.0, ..unknown }.hour(), Some(0.72));
         assert!((Rates::of_purchase(8766.0, 2.0) - 0.5).abs() < 1e-12);
     }
 
@@ -173,14 +183,23 @@ mod tests {
         let workload =
             Workload { prompt: 300, generated: 10, prompt_tps: 100.0, generated_tps: 10.0 };
         let rates = [of(400.0), of(100.0)];
-        let (hour, energy) = workload.hour(&rates);
+        let (hour, energy) = workload.hour(&rates).expect("known");
         assert!((energy - 0.325).abs() < 1e-12 && (hour - 1.045).abs() < 1e-12, "{hour} {energy}");
-        assert!((workload.price(&rates) - 1.045 / 900.0).abs() < 1e-12);
+        let price = workload.price(&rates).expect("known");
+        assert!((price - 1.045 / 900.0).abs() < 1e-12);
         let offer = TokenPrices { prompt: 10.0, generated: 10.0 };
-        let found = workload.break_even(&rates, &offer);
-        assert!((found.own_request - workload.price(&rates)).abs() < 1e-12);
+        let found = workload.break_even(&rates, &offer).expect("known");
+        assert!((found.own_request - price).abs() < 1e-12);
         let saved = 0.0031 - 0.325 / 900.0;
         assert!((found.requests_day.expect("reached") - 24.0 * 0.36 / saved).abs() < 1e-6);
+        // The energy of neither part is nothing because its power is unknown, unless energy is free.
+        let unknown = Rates { watts: None, ..of(0.0) };
+        for rates in [[unknown, of(100.0)], [of(400.0), unknown]] {
+            assert_eq!((workload.hour(&rates), workload.price(&rates)), (None, None));
+            assert_eq!(workload.break_even(&rates, &offer), None);
+            let free = rates.map(|rates| Rates { energy_kwh: 0.0, ..rates });
+            assert_eq!(workload.hour(&free), Some((0.72, 0.0)));
+        }
     }
 
     #[test]
@@ -192,23 +211,24 @@ mod tests {
         // Two seconds of work: energy of 0.0002; the offer asks 0.0022.
         let offer = TokenPrices { prompt: 2.0, generated: 200.0 };
         let alike = [rates; 2];
-        let found = workload.break_even(&alike, &offer);
+        let even = |rates: &[Rates; 2], offer| workload.break_even(rates, offer).expect("known");
+        let found = even(&alike, &offer);
         assert!((found.offered_request - 0.0022).abs() < 1e-12);
         assert!((found.requests_day.expect("reached") - 2.4 / 0.002).abs() < 1e-6);
         assert!((found.utilization.expect("reached") - 1200.0 / 43200.0).abs() < 1e-9);
         // At that number both cost the same.
         let requests = found.requests_day.expect("reached");
-        let own = 24.0 * rates.machine_hour + requests * 2.0 * rates.energy_hour() / 3600.0;
+        let own = 24.0 * rates.machine_hour + requests * 2.0 * 0.36 / 3600.0;
         assert!((own - requests * found.offered_request).abs() < 1e-9);
         let cheap = TokenPrices { prompt: 0.01, generated: 0.02 };
-        let never = workload.break_even(&alike, &cheap);
+        let never = even(&alike, &cheap);
         assert!(never.requests_day.is_none() && !never.is_equal());
         // A machine that costs nothing: from the first request on, never, or no difference.
         let free = Rates { machine_hour: 0.0, energy_kwh: 0.0, ..rates };
         let nothing = TokenPrices { prompt: 0.0, generated: 0.0 };
-        assert_eq!(workload.break_even(&[free; 2], &offer).requests_day, Some(0.0));
-        assert!(workload.break_even(&[free; 2], &nothing).is_equal());
-        assert!(!workload.break_even(&alike, &nothing).is_equal());
+        assert_eq!(even(&[free; 2], &offer).requests_day, Some(0.0));
+        assert!(even(&[free; 2], &nothing).is_equal());
+        assert!(!even(&alike, &nothing).is_equal());
         let empty = Workload { generated: 0, generated_tps: 0.0, ..workload };
         assert_eq!(empty.seconds(), 1.0);
     }

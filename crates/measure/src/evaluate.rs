@@ -11,7 +11,7 @@ use bilayer_engine::{Cancel, Model, chat_templates};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::power::Meter;
+use crate::power::{self, Energy, Meter};
 
 mod cases;
 mod judge;
@@ -122,6 +122,9 @@ pub struct Evaluated {
     pub case_ms: Option<[f64; 2]>,
     /// Energy of the run, joules, if it was measured.
     pub joules: Option<f64>,
+    /// Why energy is unknown although there is a meter: a counter failed during the run.
+    #[serde(skip)]
+    pub energy_error: Option<String>,
     /// Whether the model is an encoder, which generates no tokens.
     #[serde(skip)]
     pub is_encoder: bool,
@@ -233,7 +236,16 @@ fn percentiles(mut all: Vec<f64>) -> Option<[f64; 2]> {
 
 impl Evaluated {
     /// Sums outcomes up.
-    fn of(outcomes: Vec<Outcome>, placement: String, seconds: f64, joules: Option<f64>) -> Self {
+    fn of(
+        outcomes: Vec<Outcome>,
+        placement: String,
+        seconds: f64,
+        energy: Option<Result<Energy, power::Error>>,
+    ) -> Self {
+        let (energy, energy_error) = match energy.transpose() {
+            Ok(energy) => (energy, None),
+            Err(error) => (None, Some(error.to_string())),
+        };
         let passed = outcomes.iter().filter(|outcome| outcome.passed).count();
         let count = outcomes.len().max(1) as f64;
         let ran = || outcomes.iter().filter(|outcome| outcome.ms.is_some());
@@ -251,7 +263,8 @@ impl Evaluated {
             seconds: seconds.max(f64::MIN_POSITIVE),
             placement,
             outcomes,
-            joules,
+            joules: energy.map(|energy| energy.joules),
+            energy_error,
             is_encoder: false,
         }
     }

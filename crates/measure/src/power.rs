@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where Linux has the counters.
 pub const POWERCAP: &str = "/sys/class/powercap";
@@ -55,6 +55,31 @@ pub enum Error {
         /// Where it is said to begin again.
         max_uj: u64,
     },
+    /// The thread that reads the counters cannot be started.
+    #[error("the counters cannot be read during the work: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Energy of some work.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Energy {
+    /// The energy, joules.
+    pub joules: f64,
+    /// Wall-clock time in which it was counted, seconds.
+    pub seconds: f64,
+}
+
+impl Energy {
+    /// Mean power, watts.
+    pub fn watts(&self) -> f64 {
+        self.joules / self.seconds.max(f64::MIN_POSITIVE)
+    }
+
+    /// Energy of both.
+    #[must_use]
+    pub fn and(self, more: Energy) -> Energy {
+        Energy { joules: self.joules + more.joules, seconds: self.seconds + more.seconds }
+    }
 }
 
 /// Counters of energy, read once.
@@ -119,38 +144,63 @@ impl Meter {
         Ok(sum)
     }
 
-    /// Does some work, and counts the joules meanwhile: a thread reads the counters often enough. `None` if one of them could
-    /// not be read.
-    pub fn during<T>(&mut self, work: impl FnOnce() -> T) -> (T, Option<f64>) {
+    /// Reads the counters without counting what was before.
+    fn restart(&mut self) -> Result<(), Error> {
+        for domain in &mut self.domains {
+            domain.uj = number(&domain.path.join("energy_uj"))?;
+        }
+        Ok(())
+    }
+
+    /// Does some work, and counts its energy: a thread reads the counters often enough.
+    ///
+    /// # Errors
+    /// Beside the result of the work, the first error of a reading, as of [`Meter::joules`].
+    pub fn during<T>(&mut self, work: impl FnOnce() -> T) -> (T, Result<Energy, Error>) {
         self.during_every(READ_EVERY, work)
     }
 
-    fn during_every<T>(&mut self, every: Duration, work: impl FnOnce() -> T) -> (T, Option<f64>) {
+    fn during_every<T>(
+        &mut self,
+        every: Duration,
+        work: impl FnOnce() -> T,
+    ) -> (T, Result<Energy, Error>) {
         thread::scope(|scope| {
             let (working, ended) = mpsc::channel::<()>();
-            let mut joules = self.joules().ok().map(|_| 0.0);
+            let mut joules = self.restart().map(|()| 0.0);
+            let began = Instant::now();
             let read = move || {
                 loop {
                     let ended = ended.recv_timeout(every) != Err(mpsc::RecvTimeoutError::Timeout);
-                    joules = joules.zip(self.joules().ok()).map(|(sum, more)| sum + more);
+                    joules = joules.and_then(|sum| Ok(sum + self.joules()?));
                     if ended {
-                        return joules;
+                        let seconds = began.elapsed().as_secs_f64();
+                        return joules.map(|joules| Energy { joules, seconds });
                     }
                 }
             };
             let builder = thread::Builder::new().name("bilayer energy".to_owned());
-            let reader = builder.spawn_scoped(scope, read).ok();
+            let reader = builder.spawn_scoped(scope, read);
             let done = work();
             drop(working);
-            (done, reader.and_then(|reader| reader.join().ok()).flatten())
+            let energy = reader.map_err(Error::Thread).and_then(|reader| {
+                reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            (done, energy)
         })
     }
 }
 
-/// Does some work, and counts the joules meanwhile if there is a meter.
-pub(crate) fn metered<T>(meter: Option<&mut Meter>, work: impl FnOnce() -> T) -> (T, Option<f64>) {
+/// Does some work, and counts its energy if there is a meter.
+pub fn metered<T>(
+    meter: Option<&mut Meter>,
+    work: impl FnOnce() -> T,
+) -> (T, Option<Result<Energy, Error>>) {
     match meter {
-        Some(meter) => meter.during(work),
+        Some(meter) => {
+            let (done, energy) = meter.during(work);
+            (done, Some(energy))
+        }
         None => (work(), None),
     }
 }
@@ -189,19 +239,45 @@ mod tests {
             thread::sleep(Duration::from_millis(400));
         };
         // 0.9 J to 0.4 J and to 0.1 J are two turns of 1 J.
-        let (done, joules) = meter.during_every(Duration::from_millis(2), || {
+        let (done, energy) = meter.during_every(Duration::from_millis(2), || {
             ["400000", "100000"].into_iter().for_each(become_next);
             "done"
         });
-        let joules = joules.expect("energy");
-        assert!(done == "done" && (joules - 1.2).abs() < 1e-9, "{joules}");
-        // What was before the work is not counted; without a counter nothing is known.
+        let energy = energy.expect("energy");
+        assert!(done == "done" && (energy.joules - 1.2).abs() < 1e-9, "{energy:?}");
+        // All of the work's time counts.
+        assert!(energy.seconds >= 0.8, "{energy:?}");
+        assert!((energy.watts() * energy.seconds - 1.2).abs() < 1e-9, "{energy:?}");
+        let twice = energy.and(energy);
+        assert!((twice.joules - 2.4).abs() < 1e-9);
+        assert!((twice.watts() / energy.watts() - 1.0).abs() < 1e-9);
+        // What was before the work is not counted, and a fall before it is no error.
+        become_next("5000000");
         become_next("300000");
-        assert_eq!(meter.during(|| ()), ((), Some(0.0)));
-        let lost = meter.during(|| fs::remove_file(&counter).expect("removed"));
-        assert_eq!(lost, ((), None));
-        assert_eq!(meter.during(|| 7), (7, None));
-        assert_eq!(metered(None, || 7), (7, None));
+        assert_eq!(meter.during(|| ()).1.expect("energy").joules, 0.0);
+        // Without a counter nothing is known.
+        let (_, lost) = meter.during(|| fs::remove_file(&counter).expect("removed"));
+        assert!(matches!(lost, Err(Error::Unreadable { .. })), "{lost:?}");
+        let (done, lost) = meter.during(|| 7);
+        assert!(done == 7 && matches!(lost, Err(Error::Unreadable { .. })), "{lost:?}");
+        assert!(matches!(metered(None, || 7), (7, None)));
+    }
+
+    #[test]
+    fn a_counter_that_falls_during_the_work_is_an_error() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let become_next = |uj: &str| domain(folder.path(), "intel-rapl:0", "package-0\n", uj);
+        become_next("5000000\n");
+        let mut meter = Meter::start(folder.path()).expect("a meter");
+        let (done, fallen) = metered(Some(&mut meter), || {
+            become_next("4000000\n");
+            7
+        });
+        let fallen = fallen.expect("metered");
+        assert!(done == 7 && matches!(fallen, Err(Error::Fallen { .. })), "{fallen:?}");
+        // The next work is counted.
+        let (_, energy) = meter.during(|| become_next("4500000\n"));
+        assert!((energy.expect("energy").joules - 0.5).abs() < 1e-9);
     }
 
     #[test]

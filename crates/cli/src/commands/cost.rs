@@ -3,7 +3,7 @@
 use bilayer_engine::Model;
 use bilayer_measure::bench::{Bench, Method, Setup, Summary, Test};
 use bilayer_measure::cost::{BreakEven, Rates, Workload};
-use bilayer_measure::power::Meter;
+use bilayer_measure::power::{Energy, Meter, metered};
 use serde_json::json;
 
 use super::run::settings;
@@ -92,15 +92,22 @@ pub fn meter(prices: &PriceArgs, placing: &PlacingArgs) -> Result<Option<Meter>,
             Err(error) => error.to_string(),
         },
     };
+    match prices.powercap {
+        None if prices.energy_price.is_none() => {
+            output::detail(&format!("energy is not counted: {why}"));
+        }
+        _ => without_power(prices, &why)?,
+    }
+    Ok(None)
+}
+
+/// Warns that energy is left out; a failure if it has a price.
+pub fn without_power(prices: &PriceArgs, why: &str) -> Result<(), Failure> {
     if prices.energy_price.is_some() {
         return Err(Failure::Line(USAGE, format!("power is unknown: {why}; give --watts")));
     }
-    let line = format!("energy is not counted: {why}");
-    match prices.powercap {
-        Some(_) => output::warning(&line),
-        None => output::detail(&line),
-    }
-    Ok(None)
+    output::warning(&format!("energy is not counted: {why}"));
+    Ok(())
 }
 
 fn paced(
@@ -116,20 +123,24 @@ fn paced(
         return Ok(None);
     }
     let method = Method { warm_up: false, ..once };
-    let (mut speeds, mut joules, mut seconds) = (Vec::new(), Some(0.0), 0.0);
+    let (mut speeds, mut energy) = (Vec::new(), Energy::default());
     for _ in 0..args.repetitions {
-        let mut run = || bench.run(test, &method, &mut |_| (), interrupt::handle());
-        let (measured, more) = match &mut meter {
-            Some(meter) => meter.during(run),
-            None => (run(), None),
-        };
+        let run = || bench.run(test, &method, &mut |_| (), interrupt::handle());
+        let (measured, more) = metered(meter.as_deref_mut(), run);
         let Some(measured) = measured? else { return Ok(None) };
-        joules = joules.zip(more).map(|(sum, more)| sum + more);
-        seconds += measured.samples_ns.iter().sum::<u64>() as f64 / 1e9;
         speeds.extend(measured.samples_ts());
+        match more {
+            // Power is that of the whole run, which also fills the cache: the counters cover it, the samples do not.
+            Some(Ok(more)) => energy = energy.and(more),
+            Some(Err(error)) => {
+                without_power(&args.prices, &error.to_string())?;
+                meter = None;
+            }
+            None => {}
+        }
     }
     let tps = Summary::of(&speeds).mean;
-    Ok(Some(Paced { tps, watts: joules.map(|joules| joules / seconds) }))
+    Ok(Some(Paced { tps, watts: meter.map(|_| energy.watts()) }))
 }
 
 fn report(args: &Args, model: &str, placement: &str, measured: &[Paced]) -> Result<u8, Failure> {
@@ -143,7 +154,7 @@ fn report(args: &Args, model: &str, placement: &str, measured: &[Paced]) -> Resu
         prompt_tps: measured[0].tps,
         generated_tps: measured.get(1).map_or(0.0, |paced| paced.tps),
     };
-    let even = args.against.map(|offer| workload.break_even(&both, &offer));
+    let even = args.against.and_then(|offer| workload.break_even(&both, &offer));
     let currency = &args.prices.currency;
     if args.json {
         let part = |(paced, rates): (&Paced, &Rates)| {
@@ -182,16 +193,17 @@ fn report(args: &Args, model: &str, placement: &str, measured: &[Paced]) -> Resu
             paced.tps,
             known(rates.watts),
             known(rates.joules(paced.tps)),
-            money(rates.million(paced.tps))
+            rates.million(paced.tps).map_or("-".to_owned(), money)
         ))?;
     }
-    let (hour, energy) = workload.hour(&both);
-    output::line(&format!(
-        "an hour of work: {} {currency}, {} of it energy; the machine works {} % of the time",
-        money(hour),
-        money(energy),
-        100.0 * both[0].utilization
-    ))?;
+    if let Some((hour, energy)) = workload.hour(&both) {
+        output::line(&format!(
+            "an hour of work: {} {currency}, {} of it energy; the machine works {} % of the time",
+            money(hour),
+            money(energy),
+            100.0 * both[0].utilization
+        ))?;
+    }
     even.map_or(Ok(()), |even| output::line(&compared(&even, currency)))?;
     if both.iter().any(|rates| rates.watts.is_none()) {
         output::note("note: energy is left out: power is unknown; give --watts");

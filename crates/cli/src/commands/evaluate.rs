@@ -12,7 +12,7 @@ use bilayer_scheduler::Offload;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
-use super::cost::{meter, money};
+use super::cost::{meter, money, without_power};
 use super::run::settings;
 use crate::args::Evaluate as Args;
 use crate::demo::Source;
@@ -45,14 +45,14 @@ impl Judged {
     /// Price of a thousand cases; `None` if none ran.
     fn thousand(&self) -> Option<f64> {
         let rate = Some(self.evaluated.rate()).filter(|rate| *rate > 0.0)?;
-        Some(self.rates?.hour() / 3600.0 / rate * 1e3)
+        Some(self.rates?.hour()? / 3600.0 / rate * 1e3)
     }
 
     /// Price of a million tokens, of prompts and answers; `None` if none ran.
     fn million(&self) -> Option<f64> {
         let Evaluated { prompt_tokens, generated_tokens, seconds, .. } = &self.evaluated;
         let tokens = Some(prompt_tokens + generated_tokens).filter(|tokens| *tokens > 0)?;
-        Some(self.rates?.million(tokens as f64 / seconds))
+        self.rates?.million(tokens as f64 / seconds)
     }
 
     fn is_below(&self, floor: Option<f64>) -> bool {
@@ -189,6 +189,9 @@ fn judged(
     else {
         return Ok(None);
     };
+    if let Some(why) = &evaluated.energy_error {
+        without_power(&args.prices, why)?;
+    }
     let rates = args.prices.rates(evaluated.joules.map(|joules| joules / evaluated.seconds));
     Ok(Some(Judged {
         name: contestant.name.clone(),

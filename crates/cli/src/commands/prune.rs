@@ -124,6 +124,10 @@ fn asked(args: &args::Prune) -> Result<(Prune, Option<SparseFamily>), Failure> {
         requantize: args.allow_requantize,
         threads: args::threads(args.threads),
     };
+    if !has_target {
+        // Before the file is read.
+        prune.check_types(prune.ty)?;
+    }
     Ok((prune, family))
 }
 

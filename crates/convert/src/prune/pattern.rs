@@ -97,7 +97,7 @@ impl Pattern {
     }
 
     /// Whether every weight is kept.
-    pub(super) fn is_dense(self) -> bool {
+    pub(crate) fn is_dense(self) -> bool {
         match self {
             Pattern::Share(share) => share == 0.0,
             Pattern::Groups { keep, of } => keep == of,

@@ -14,7 +14,7 @@ use bilayer_quant::Type;
 use tempfile::TempPath;
 
 use super::Quantize;
-use crate::prune::{MatrixPattern, Method, Pattern, Prune, matrices};
+use crate::prune::{MatrixPattern, Method, Pattern, Prune, grid_types, matrices};
 use crate::{Calibration, Error, Progress};
 
 /// What tells a file of rounded matrices, which a killed run may leave behind, from others.
@@ -56,8 +56,9 @@ impl Quantize {
     /// the output `path`, is as large as the matrices.
     ///
     /// # Errors
-    /// Those of [`Quantize::plan`]; [`Error::Gptq`] if no matrix gets such a type or another file is at the place; [`Error::Calibration`] if the text is too
-    /// short, a device fails or an activation is not finite; [`Error::Scratch`], [`Error::File`], [`Error::Interrupted`].
+    /// Those of [`Quantize::plan`]; [`Error::Gptq`] if no matrix gets such a type, if only experts and MLA heads get one and it is
+    /// dense, or if another file is at the place; [`Error::Calibration`] if the text is too short, a device fails or an
+    /// activation is not finite; [`Error::Scratch`], [`Error::File`], [`Error::Interrupted`].
     pub fn gptq(
         &self,
         model: &Model,
@@ -68,9 +69,9 @@ impl Quantize {
         let named = matrices(model);
         let plan = self.plan(model.file(), None)?;
         plan.check_output(path)?;
-        let has_grid = |ty: Type| ty.grid().is_some();
         let rounded = plan.tensors().iter().filter(|planned| {
-            named.contains(&planned.name) && planned.from != planned.to && has_grid(planned.to)
+            let is_changed = planned.from != planned.to;
+            named.contains(&planned.name) && is_changed && planned.to.grid().is_some()
         });
         // All of them, as later layers are rounded by the activations of what is written.
         let rules: Vec<MatrixPattern> = rounded
@@ -84,12 +85,10 @@ impl Quantize {
         let has_products = |rule: &&MatrixPattern| collector.input(&rule.tensor).is_some();
         let by_gptq = rules.iter().filter(has_products).count();
         let others = rules.len() - by_gptq;
-        if by_gptq == 0 {
-            let known = bilayer_quant::all().iter().filter(|ty| has_grid(**ty)).map(|ty| ty.name);
-            let known = known.collect::<Vec<_>>().join(", ");
-            let (what, reason) =
-                (self.mix.name.to_owned(), format!("the types for it are {known}"));
-            return Err(Error::Gptq { what, reason });
+        // Zeros of sparse types are chosen by activations, with or without GPTQ.
+        let is_sparse = |rule: &MatrixPattern| !rule.pattern.is_dense();
+        if by_gptq == 0 && !rules.iter().any(is_sparse) {
+            return Err(self.unrounded(&rules));
         }
         let prune = Prune {
             rules,
@@ -105,6 +104,22 @@ impl Quantize {
         let file = File::open(&place);
         let place = TempPath::try_from_path(place).map_err(Error::Scratch)?;
         Ok(Rounded { file: file?, by_gptq, others, _place: place })
+    }
+
+    /// Why GPTQ rounds none of these matrices.
+    fn unrounded(&self, rules: &[MatrixPattern]) -> Error {
+        let types = grid_types();
+        let (what, reason) = match rules.first() {
+            None => (self.mix.name, format!("the types for it are {types}")),
+            Some(first) => (
+                &*first.tensor,
+                format!(
+                    "experts and MLA heads have no products of columns, and no other matrix gets one of the types for it: \
+                     {types}"
+                ),
+            ),
+        };
+        Error::Gptq { what: what.to_owned(), reason }
     }
 }
 

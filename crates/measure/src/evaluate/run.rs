@@ -90,7 +90,7 @@ pub fn decoder(
     let prompts: Vec<usize> = prepared.iter().map(|prepared| prepared.tokens.len()).collect();
     let Instruments { encoder, meter, told } = instruments;
     let clock = session.clock().clone();
-    let ((answers, seconds), joules) = metered(meter, || {
+    let ((answers, seconds), energy) = metered(meter, || {
         let began = clock.now();
         let answers = answers(model, &mut session, prepared, options, told);
         (answers, clock.since(began).as_secs_f64())
@@ -100,7 +100,7 @@ pub fn decoder(
     for (outcome, prompt_tokens) in outcomes.iter_mut().zip(prompts) {
         outcome.prompt_tokens = prompt_tokens;
     }
-    Ok(Some(Evaluated::of(outcomes, placement, seconds, joules)))
+    Ok(Some(Evaluated::of(outcomes, placement, seconds, energy)))
 }
 
 /// The answer to each case, or why there is none; `None` if cancelled. `told` is told after every token how many are done.
@@ -266,13 +266,13 @@ pub fn encoder(
     let mut encoder = Encoder::new(model, settings)?;
     let placement = encoder.session().plan().map.clone();
     let clock = encoder.session().clock().clone();
-    let ((outcomes, seconds), joules) = metered(meter, || {
+    let ((outcomes, seconds), energy) = metered(meter, || {
         let began = clock.now();
         let outcomes = classified(&mut encoder, cases, options, told);
         (outcomes, clock.since(began).as_secs_f64())
     });
     let Some(outcomes) = outcomes? else { return Ok(None) };
-    let evaluated = Evaluated::of(outcomes, placement, seconds, joules);
+    let evaluated = Evaluated::of(outcomes, placement, seconds, energy);
     Ok(Some(Evaluated { is_encoder: true, ..evaluated }))
 }
 

@@ -41,10 +41,16 @@ impl Options {
         if needed < context {
             return Ok(context);
         }
-        let whose = match ctx_size {
-            None | Some(0) => "the model's context",
-            Some(_) => "the context (-c)",
-        };
+        let is_own = matches!(ctx_size, None | Some(0));
+        if self.prompt.or(self.decode).is_none() {
+            return Err(bilayer_engine::Error::Setting {
+                name: if is_own { "the model's context" } else { "-c" },
+                found: context.to_string(),
+                expected: format!("at least {}", needed + 1),
+            }
+            .into());
+        }
+        let whose = if is_own { "the model's context" } else { "the context (-c)" };
         Err(bilayer_engine::Error::Setting {
             name: "the sum of -p and -n",
             found: needed.to_string(),
@@ -76,6 +82,10 @@ mod tests {
         assert_eq!(text, "the sum of -p and -n is 4100; it must be below 512, the model's context");
         let text = refused(of(Some(60), Some(4)), Some(64), 512);
         assert_eq!(text, "the sum of -p and -n is 64; it must be below 64, the context (-c)");
+        assert_eq!(refused(of(None, None), Some(2), 512), "-c is 2; it must be at least 3");
+        assert_eq!(ok(of(None, None), Some(3), 512), Some(3));
+        let text = refused(of(None, None), None, 2);
+        assert_eq!(text, "the model's context is 2; it must be at least 3");
         refused(of(Some(usize::MAX), Some(usize::MAX)), None, 512);
     }
 }
