@@ -6,6 +6,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -176,11 +177,16 @@ async fn serve(
 /// Time that models get to end when the server stops, if less is left of the drain time.
 const LAST_STEPS: Duration = Duration::from_secs(5);
 
+/// Time that connections get to say that their answers were ended.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// Waits for running answers and then for the models, within the drain time or until a signal.
 async fn end(app: &App, graceful: GracefulShutdown, signals: &mut Signals) {
     let began = Instant::now();
+    let mut closed = pin!(graceful.shutdown());
+    let mut is_closed = false;
     tokio::select! {
-        () = graceful.shutdown() => {}
+        () = &mut closed => is_closed = true,
         () = tokio::time::sleep(app.config.limits.drain) => {
             log::warning("answers that still ran were ended");
         }
@@ -194,6 +200,14 @@ async fn end(app: &App, graceful: GracefulShutdown, signals: &mut Signals) {
             log::warning("a model did not end in time");
         }
         () = signals.stop() => {}
+    }
+    if !is_closed {
+        // A client that does not read keeps its connection.
+        tokio::select! {
+            () = closed => {}
+            () = tokio::time::sleep(LAST_WORDS) => {}
+            () = signals.stop() => {}
+        }
     }
 }
 
