@@ -151,8 +151,9 @@ impl Prune {
     ///
     /// # Errors
     /// [`Error::SameFile`], [`Error::Requantize`], [`Error::Unwritable`], [`Error::Prune`] for a matrix whose rows
-    /// the pattern or the type does not fit, for a rule that names no matrix, and of [`Prune::check_types`]; [`Error::Calibration`] for a text that
-    /// is missing or too short, and for activations that are not finite; [`Error::Journal`] for that of another run;
+    /// the pattern or the type does not fit, for a rule that names no matrix, and of [`Prune::check_types`];
+    /// [`Error::Calibration`] for a text that is missing or too short, and for activations that are not finite;
+    /// [`Error::Journal`] for that of another run;
     /// [`Error::File`], [`Error::Interrupted`]. On error nothing is left behind but the journal: if interrupted, and if it has a
     /// matrix and the error is none of the input or the options, with which no run would finish.
     pub fn write(

@@ -422,6 +422,16 @@ fn known_formats_match_their_published_templates() {
     }
 }
 
+/// A conversation that a model with the usual tokens is asked to go on with.
+pub(super) fn asked(messages: &[Value]) -> Inputs<'_> {
+    Inputs {
+        bos_token: "<s>".into(),
+        eos_token: "</s>".into(),
+        add_generation_prompt: true,
+        ..Inputs::new(messages)
+    }
+}
+
 #[test]
 fn every_known_format_writes_every_message_once() {
     for builtin in Builtin::all() {
@@ -429,18 +439,12 @@ fn every_known_format_writes_every_message_once() {
         let messages =
             [("system", "Be."), ("user", "One?"), ("assistant", "Two."), ("user", "Three?")];
         let messages = messages.map(|(role, content)| json!({ "role": role, "content": content }));
-        let inputs = Inputs {
-            bos_token: "<s>".into(),
-            eos_token: "</s>".into(),
-            add_generation_prompt: true,
-            ..Inputs::new(&messages)
-        };
-        let text = template.render(&inputs).unwrap();
+        let text = template.render(&asked(&messages)).unwrap();
         for message in &messages {
             let content = message["content"].as_str().unwrap();
             assert_eq!(text.matches(content).count(), 1, "{}: {text}", builtin.name);
         }
-        let open = Inputs { add_generation_prompt: false, ..inputs };
+        let open = Inputs { add_generation_prompt: false, ..asked(&messages) };
         assert!(text.starts_with(&template.render(&open).unwrap()), "{}", builtin.name);
     }
 }

@@ -5,7 +5,7 @@ use bilayer_text::{Error, Vocabulary};
 use serde_json::{Map, Value, json};
 
 use super::data::shared;
-use super::prompts::{CHATML, bytes_and, specials};
+use super::prompts::{CHATML, asked, bytes_and, specials};
 use super::vocabularies::{byte_level, tokenizer};
 
 #[test]
@@ -407,12 +407,7 @@ const EXAONE: &str =
 fn known_formats_are_those_of_llama_cpp() {
     let messages = [("system", "S"), ("user", "A"), ("assistant", " B "), ("user", "C")];
     let messages = messages.map(|(role, content)| json!({ "role": role, "content": content }));
-    let inputs = Inputs {
-        bos_token: "<s>".into(),
-        eos_token: "</s>".into(),
-        add_generation_prompt: true,
-        ..Inputs::new(&messages)
-    };
+    let inputs = asked(&messages);
     for (name, expected) in OF_LLAMA_CPP {
         let template = Templates::default().find(Some(name)).unwrap();
         assert_eq!(template.render(&inputs).unwrap(), *expected, "{name}");
@@ -502,15 +497,8 @@ fn known_formats_write_every_system_message() {
         vec![first.clone()],
         vec![user, assistant, first],
     ];
-    let render = |template: &Template, messages: &[Value]| {
-        let inputs = Inputs {
-            bos_token: "<s>".into(),
-            eos_token: "</s>".into(),
-            add_generation_prompt: true,
-            ..Inputs::new(messages)
-        };
-        template.render(&inputs).unwrap()
-    };
+    let render =
+        |template: &Template, messages: &[Value]| template.render(&asked(messages)).unwrap();
     for (name, expected) in SYSTEM_MESSAGES {
         let template = Templates::default().find(Some(name)).unwrap();
         let found = conversations.each_ref().map(|messages| render(&template, messages));

@@ -6,8 +6,8 @@ use crate::error::ApiError;
 use crate::fields::Body;
 use crate::models::Loaded;
 
-/// A fill-in-the-middle prompt: the repository, other files, prefix, what was typed, suffix. What is far from the cursor is left out, so
-/// that an answer of `predict` tokens fits the context, as llama-server does.
+/// A fill-in-the-middle prompt: the repository, other files, prefix, what was typed, suffix. What is far from the cursor is
+/// left out, so that an answer of `predict` tokens fits the context, as llama-server does.
 ///
 /// # Errors
 /// The model has no tokens for it, or a file has no text.
