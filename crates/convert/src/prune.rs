@@ -172,7 +172,7 @@ impl Prune {
         let journal = RefCell::new(journal);
         let written = self.write_with(source, text, (path, Some(&journal)), progress);
         let written = written.and_then(|(pruned, draft)| {
-            draft.finish(path).map_err(|source| in_place(path, source))?;
+            bilayer_gguf::put_in_place(draft, path)?;
             Ok(pruned)
         });
         let journal = journal.into_inner();
@@ -233,7 +233,7 @@ impl Prune {
         let what = (model, &matrices, tensors);
         let (_, draft) =
             self.write_some(what, metadata, Some(calibration), (path, None), progress)?;
-        draft.finish(path).map_err(|source| in_place(path, source))
+        Ok(bilayer_gguf::put_in_place(draft, path)?)
     }
 
     fn check_output(&self, Source { model, .. }: Source<'_>, path: &Path) -> Result<(), Error> {
@@ -384,12 +384,6 @@ fn layers(model: &Model) -> BTreeMap<String, u32> {
         }
     }
     found
-}
-
-/// The error of a finished file that cannot be given its name.
-fn in_place(path: &Path, source: std::io::Error) -> Error {
-    let (file, action) = (path.display().to_string(), "flush it to the disk and put it in place");
-    Error::File(bilayer_gguf::Error::Io { file, action, source })
 }
 
 /// Whether an error is one of the input or the options, so that the same run would meet it again.

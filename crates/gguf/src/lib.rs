@@ -58,7 +58,7 @@ pub use shards::shard_paths;
 pub use stamp::Stamp;
 pub use temporary::is_same_file;
 pub use value::{Array, Strings, Value};
-pub use writer::{NewTensor, SourceError, to_bytes, write, write_draft};
+pub use writer::{NewTensor, SourceError, put_in_place, to_bytes, write, write_draft};
 
 /// The alignment of tensor data if `general.alignment` is absent, in bytes.
 pub const DEFAULT_ALIGNMENT: u32 = 32;

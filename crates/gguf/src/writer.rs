@@ -81,7 +81,14 @@ pub fn write<'a>(
     metadata: &Metadata,
     tensors: impl IntoIterator<Item = NewTensor<'a>>,
 ) -> Result<(), Error> {
-    let draft = write_draft(path, metadata, tensors)?;
+    put_in_place(write_draft(path, metadata, tensors)?, path)
+}
+
+/// Gives a file of [`write_draft`] its name.
+///
+/// # Errors
+/// [`Error::Io`], as of [`Draft::finish`].
+pub fn put_in_place(draft: Draft, path: &Path) -> Result<(), Error> {
     draft.finish(path).map_err(|source| Error::Io {
         file: path.display().to_string(),
         action: "flush it to the disk and put it in place",
@@ -89,7 +96,7 @@ pub fn write<'a>(
     })
 }
 
-/// [`write()`] without the last step: the complete file has its temporary name, and [`Draft::finish`] gives it that of `path`.
+/// [`write()`] without the last step: the complete file has its temporary name, and [`put_in_place`] gives it that of `path`.
 ///
 /// # Errors
 /// Those of [`write()`].

@@ -21,7 +21,7 @@ use bilayer_quant::Type;
 
 use super::rows::{Row, Scores};
 use super::walk::{Inputs, Matrix, Work};
-use super::{MatrixPattern, Method, Pattern, Prune, Pruned, Source, in_place, layers, matrices};
+use super::{MatrixPattern, Method, Pattern, Prune, Pruned, Source, layers, matrices};
 use crate::budget::{self, Choice};
 use crate::calibration::{Calibration, Runs, failed};
 use crate::stream::{self, Reporter};
@@ -318,7 +318,7 @@ impl PatternCosts {
                 reason: format!("no choice of {ROUNDS} stays within {target}; give more"),
             });
         };
-        draft.finish(path).map_err(|source| in_place(path, source))?;
+        bilayer_gguf::put_in_place(draft, path)?;
         Ok((pruned, chosen, Some(kl)))
     }
 }
