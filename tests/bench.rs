@@ -427,7 +427,7 @@ fn errors_name_the_flag() {
         ("-mg 1", 2, "main-gpu is 1; it must be below 1"),
         ("-m learned.gguf -p 8 -d 100000", 2, "reduce -p, -n, -pg or -d"),
         ("-m missing.gguf", 66, "missing.gguf"),
-        ("-dev nothing-of-this-name -p 1 -n 0", 69, "no adapter `nothing-of-this-name`"),
+        ("-dev nothing-of-this-name -p 1 -n 0", 69, "no GPU `nothing-of-this-name`"),
         ("-p 1 -n 0 -r 1 -ngl 0 --trace no/such/folder.json", 73, "no/such/folder.json"),
     ];
     for (flags, code, part) in cases {

@@ -1055,7 +1055,7 @@ fn the_settings_file_takes_every_type_of_value_and_serves_every_command() {
         ("threads = [1, 2]\n", "bilayer.toml: invalid value '1,2'"),
         ("tensor-split = [3, \"many\"]\n", "bilayer.toml: invalid value '3,many'"),
         ("temperature-of-the-room = 1\n", "no setting `temperature-of-the-room`"),
-        ("prompt = \"hello\"\n", "no setting `prompt`"),
+        ("prompt = \"hello\"\n", "`prompt` cannot be set in a file; give it as --prompt"),
         ("threads = \"many\"\n", "bilayer.toml: invalid value 'many'"),
         ("threads = { a = 1 }\n", "`threads` has a value of an unsupported type"),
         ("temp 1\n", "bilayer.toml: line 1: "),
@@ -1633,7 +1633,7 @@ fn a_completion_shifts_its_context_when_asked() {
 fn impossible_placements_have_their_exit_codes() {
     let place = place();
     let missing = place.run("run -m model.gguf -p a -dev nothing-of-this-name");
-    check_failure(&missing, 69, "no adapter `nothing-of-this-name`");
+    check_failure(&missing, 69, "no GPU `nothing-of-this-name`");
     // The tiny model needs some 200 KiB; the output head alone more than 40.
     let full = place.run("plan -m model.gguf --vram 120KiB --fit-target 0 -ngl all -c 64 -ub 8");
     check_failure(&full, 75, "-ngl ");

@@ -52,8 +52,17 @@ fn files_that_are_missing_or_cannot_be_written_have_their_codes() {
     let cases = [
         ("batch in.jsonl absent/out.jsonl", 73, "absent/out.jsonl.journal: cannot be written"),
         ("batch absent.jsonl out.jsonl", 66, "absent.jsonl: cannot be read"),
-        ("run -p a -n 1 --prompt-cache absent/x.kv", 73, "absent/x.kv: cannot be written"),
+        (
+            "run -p a -n 1 --prompt-cache absent/x.kv",
+            73,
+            "absent/x.kv: cannot be written: the folder absent",
+        ),
         ("convert absent", 66, "absent: no such folder"),
+        (
+            "run --model absent -p a",
+            66,
+            "absent: no such file; give the path of a .gguf file, or ollama:",
+        ),
         ("run -p a -n 1 --lora absent.gguf", 66, "absent.gguf: no such file; give the path"),
         ("run -p a -n 1 --log-file absent/x.log", 73, "absent/x.log: cannot be written"),
     ];

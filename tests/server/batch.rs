@@ -42,7 +42,7 @@ fn answers_are_those_of_the_library_in_the_order_of_the_requests() {
     let input = completions(12);
     place.file("in.jsonl", &input);
     let ran = place.run("batch -ngl 0 -np 4 -c 512 in.jsonl out.jsonl").good();
-    assert!(ran.err.contains("12 requests answered"), "{ran:?}");
+    assert!(ran.err.contains("12 requests done"), "{ran:?}");
     assert_eq!(place.names(), ["in.jsonl", "out.jsonl"]);
     let found = texts(&place, "out.jsonl");
     let mut model = bilayer::Model::builder(DEMO).gpu_layers(0).open().unwrap();
@@ -75,7 +75,7 @@ fn requests_of_many_answers_are_answered() {
     lines.extend((0..8).map(|at| request(&format!("{at}"), "/v1/chat/completions", &chat)));
     place.file("in.jsonl", lines.join("\n"));
     let ran = place.run("batch -ngl 0 -np 2 -c 512 in.jsonl out.jsonl").good();
-    assert!(ran.err.contains("9 requests answered") && ran.err.contains(" 0 failed"), "{ran:?}");
+    assert!(ran.err.contains("9 requests done") && ran.err.contains(" 0 failed"), "{ran:?}");
     let out = std::fs::read_to_string(place.path().join("out.jsonl")).unwrap();
     let counts = out.lines().map(|line| {
         let answer: Value = serde_json::from_str(line).unwrap();
@@ -96,7 +96,7 @@ fn models_take_turns_where_one_has_room() {
     place.file("in.jsonl", (0..6).map(line).collect::<Vec<_>>().join("\n"));
     let models = format!("-m {DEMO} --add-model two={DEMO} --models-max 1");
     let ran = place.run(&format!("batch -ngl 0 -np 2 -c 512 {models} in.jsonl out.jsonl")).good();
-    assert!(ran.err.contains("6 requests answered") && ran.err.contains(" 0 failed"), "{ran:?}");
+    assert!(ran.err.contains("6 requests done") && ran.err.contains(" 0 failed"), "{ran:?}");
     assert_eq!(texts(&place, "out.jsonl").len(), 6);
 }
 
@@ -125,7 +125,7 @@ fn wrong_requests_are_answered_with_what_is_wrong() {
     place.file("in.jsonl", format!("\u{feff}{}", lines.join("\n").replacen("\n", "\r\n\n", 1)));
     let ran = place.run("batch -ngl 0 -c 256 in.jsonl out.jsonl");
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.err.contains("11 requests answered") && ran.err.contains("10 failed"), "{ran:?}");
+    assert!(ran.err.contains("11 requests done") && ran.err.contains("10 failed"), "{ran:?}");
     let out = std::fs::read_to_string(place.path().join("out.jsonl")).unwrap();
     assert_eq!(out.lines().count(), cases.len());
     for (line, (asked, problem)) in out.lines().zip(&cases) {

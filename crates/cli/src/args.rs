@@ -73,7 +73,7 @@ create output, 74 input or output failed, 75 does not fit in memory, 129, 130, 1
 ///
 /// The default command is `run`; without a model it runs the demo model embedded in the program.
 #[derive(Debug, Parser)]
-#[command(name = "bilayer", version, about, max_term_width = 100, after_help = AFTER)]
+#[command(name = "bilayer", version, max_term_width = 100, after_help = AFTER)]
 #[command(subcommand_required = true, disable_help_subcommand = true)]
 #[command(override_usage = "bilayer [run] [OPTIONS]\n       bilayer <COMMAND> [OPTIONS]")]
 pub struct Cli {

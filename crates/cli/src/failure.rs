@@ -141,6 +141,16 @@ impl From<bilayer_convert::Error> for Failure {
     }
 }
 
+/// What the standard library says of numbers, and what it means to who typed them.
+const NUMBERS: [(&str, &str); 6] = [
+    ("invalid digit found in string", "it must be a whole number"),
+    ("cannot parse integer from empty string", "it must be a whole number"),
+    ("number too large to fit in target type", "it is too large"),
+    ("number too small to fit in target type", "it is too small"),
+    ("invalid float literal", "it must be a number"),
+    ("cannot parse float from empty string", "it must be a number"),
+];
+
 /// Clap's report as one sentence: the reason, and its tips or where the flags are listed.
 fn sentence(report: &str, command: &str) -> String {
     let mut parts = Vec::new();
@@ -150,6 +160,7 @@ fn sentence(report: &str, command: &str) -> String {
             continue;
         }
         let text = words.join(" ").replace(" tip: ", "; ");
+        let text = NUMBERS.iter().fold(text, |text, (said, meant)| text.replace(said, meant));
         let text = text.strip_prefix("error: ").unwrap_or(&text);
         parts.push(text.strip_prefix("tip: ").unwrap_or(text).to_owned());
     }
@@ -157,6 +168,9 @@ fn sentence(report: &str, command: &str) -> String {
         parts.push(match command.strip_prefix('/') {
             // A command within a chat.
             Some(_) => format!("{command} lists the settings"),
+            None if parts.iter().any(|part| part.starts_with("unrecognized subcommand")) => {
+                format!("`{command} --help` lists the commands")
+            }
             None => format!("`{command} --help` lists the flags"),
         });
     }
@@ -188,9 +202,13 @@ mod tests {
                 "unexpected argument '--tep' found; a similar argument exists: '--temp'",
             ),
             (
-                "error: invalid value 'x' for '--top-k <N>': invalid digit\n\nFor more information",
-                "invalid value 'x' for '--top-k <N>': invalid digit; \
+                "error: invalid value 'x' for '--top-k <N>': invalid digit found in string\n\nFor more",
+                "invalid value 'x' for '--top-k <N>': it must be a whole number; \
                  `bilayer run --help` lists the flags",
+            ),
+            (
+                "error: unrecognized subcommand 'rnu'\n\nUsage: bilayer rnu\n\nFor more",
+                "unrecognized subcommand 'rnu'; `bilayer run --help` lists the commands",
             ),
             (
                 "error: the following required arguments were not provided:\n  <PATH>\n\n\

@@ -67,6 +67,14 @@ const BRIEF: &[(&str, &[&str])] = &[
     ("*", &["texts", "prompt", "file", "jsonl", "query", "top_n", "pooling", "json"]),
 ];
 
+/// Brief texts of flags whose first clause says too little.
+const TEXTS: &[(&str, &str)] = &[
+    ("conversation", "Chat, in the format of the model"),
+    ("flash_attn", "Fused attention: on, off or auto"),
+    ("override_tensor", "Place tensors whose names match REGEX on DEVICE, such as cpu or gpu1"),
+    ("pooling", "How a text's rows become one vector: mean, cls, last or none"),
+];
+
 /// Flags of brief help in every command that has them.
 const OF_MODEL: &[&str] = &[
     "model",
@@ -126,11 +134,19 @@ fn brief(arg: Arg, listed: &[&str]) -> Arg {
     if !arg.is_positional() && !OF_MODEL.iter().chain(listed).any(|id| is(&arg, id)) {
         return arg.hide(true);
     }
-    let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-    // The first clause.
-    let end = help.find([';', '[', ':', ',']).unwrap_or(help.len());
+    let help = match TEXTS.iter().find(|(id, _)| is(&arg, id)) {
+        Some((_, text)) => (*text).to_owned(),
+        // The first clause.
+        None => {
+            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            if help.starts_with("No effect") {
+                return arg.hide(true);
+            }
+            help.split([';', '[', ':', ',']).next().unwrap_or_default().trim_end().to_owned()
+        }
+    };
     let takes_values = arg.get_action().takes_values();
-    let arg = arg.help(help[..end].trim_end().to_owned()).help_heading(None::<&'static str>);
+    let arg = arg.help(help).help_heading(None::<&'static str>);
     let arg = arg.hide_env(true).visible_alias(None::<&'static str>);
     match takes_values && !arg.is_positional() {
         // Its name is all that there is room for.

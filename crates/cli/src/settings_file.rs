@@ -60,7 +60,12 @@ fn with(
     let by_user: Vec<&Arg> = command.get_arguments().filter(is_given).collect();
     for (key, value) in table {
         if !cli.get_subcommands().flat_map(settings).any(|arg| arg.get_long() == Some(&key)) {
-            let line = format!("no setting `{key}`; `bilayer run --help` lists the long flags");
+            let arguments = cli.get_subcommands().flat_map(Command::get_arguments);
+            let is_flag = arguments.into_iter().any(|arg| arg.get_long() == Some(&key));
+            let line = match is_flag {
+                true => format!("`{key}` cannot be set in a file; give it as --{key}"),
+                false => format!("no setting `{key}`; `bilayer run --help` lists the long flags"),
+            };
             return Err(Failure::usage(line).in_file(path));
         }
         let Some(arg) = settings(command).find(|arg| arg.get_long() == Some(&key)) else {

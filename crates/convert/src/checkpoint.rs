@@ -142,7 +142,8 @@ impl Checkpoint {
             shards: Shards::default(),
         };
         let found = checkpoint.json(config)?;
-        let found = found.ok_or_else(|| checkpoint.wrong(config, "is missing"))?;
+        let found = found
+            .ok_or_else(|| checkpoint.wrong(config, "is missing; give the folder that holds it"))?;
         checkpoint.config = of_text(found);
         Ok(checkpoint)
     }

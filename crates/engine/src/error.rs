@@ -67,7 +67,9 @@ pub enum Error {
         source: bilayer_text::Error,
     },
     /// An encoder is required, but the model is a decoder.
-    #[error("{name} generates text; embeddings and scores are what encoders such as BERT give")]
+    #[error(
+        "the model {name} generates text; embeddings and scores are what encoders such as BERT give"
+    )]
     NoEncoder {
         /// The model.
         name: String,
@@ -77,7 +79,7 @@ pub enum Error {
     NoTokens,
     /// A decoder is required, but the model is an encoder.
     #[error(
-        "{name} is an encoder, which generates no text; `embed`, `rerank`, `classify` and `extract` are made for it"
+        "the model {name} is an encoder, which generates no text; `embed`, `rerank`, `classify` and `extract` are made for it"
     )]
     NoDecoder {
         /// The model.
@@ -85,7 +87,7 @@ pub enum Error {
     },
     /// Scores are required, but the encoder has no classification head.
     #[error(
-        "{name} has no head that scores texts (no tensor cls.output.weight); `embed` gives its embeddings"
+        "the model {name} has no head that scores texts (no tensor cls.output.weight); `embed` gives its embeddings"
     )]
     NoHead {
         /// The model.
@@ -103,7 +105,7 @@ pub enum Error {
     },
     /// A head that labels tokens is required.
     #[error(
-        "{name} does not label tokens: `extract` needs a model converted from a checkpoint such as BertForTokenClassification"
+        "the model {name} does not label tokens: `extract` needs a model converted from a checkpoint such as BertForTokenClassification"
     )]
     NoTokenHead {
         /// The model.

@@ -225,6 +225,10 @@ pub fn create(path: &Path, access: Access) -> io::Result<Draft> {
     prefix.push(path.file_name().unwrap_or_default());
     prefix.push(".");
     let folder = folder_of(path);
+    if !folder.exists() {
+        let problem = format!("the folder {} does not exist", folder.display());
+        return Err(io::Error::new(io::ErrorKind::NotFound, problem));
+    }
     remove_abandoned(folder, &prefix);
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).suffix(SUFFIX);

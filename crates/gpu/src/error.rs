@@ -36,8 +36,8 @@ fn no_adapter(wanted: Option<&str>, found: &[String]) -> String {
         format!("there are: {}", found.join(", "))
     };
     match wanted {
-        Some(name) => format!("no adapter `{name}`; {list}"),
-        None if found.is_empty() => format!("no adapter; {list}"),
-        None => format!("no adapter but software ones, which are used only when named; {list}"),
+        Some(name) => format!("no GPU `{name}`; {list}"),
+        None if found.is_empty() => format!("no GPU; {list}"),
+        None => format!("no GPU but software ones, which are used only when named; {list}"),
     }
 }

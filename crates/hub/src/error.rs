@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A name that is none.
-    #[error("`{name}` is no model name: {reason}")]
+    #[error("`{name}` is not the name of a model: {reason}")]
     Name {
         /// As given.
         name: String,

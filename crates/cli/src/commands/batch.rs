@@ -57,8 +57,12 @@ pub fn execute(args: &args::Batch) -> Result<u8, Failure> {
     }
     let before = if earlier > 0 { format!(", {earlier} of them before") } else { String::new() };
     output::note(&format!(
-        "{requests} requests answered{before}: {tokens} tokens, {failed} failed"
+        "{requests} requests done{before}: {} answered with {tokens} tokens, {failed} failed",
+        requests - failed
     ));
+    if failed > 0 {
+        output::note(&format!("the reasons are in {}", args.output.display()));
+    }
     Ok(if failed > 0 { DIFFERENT } else { 0 })
 }
 

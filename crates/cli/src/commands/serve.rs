@@ -58,7 +58,7 @@ pub fn execute(args: &Serve) -> Result<u8, Failure> {
                 written = output::line(&format!("listening on {url}"));
             }
         }
-        Notice::Draining => output::note("bilayer: finishing running answers"),
+        Notice::Draining => output::note("bilayer: stopping; running answers are finished first"),
     });
     written?;
     result.map_err(failure)?;

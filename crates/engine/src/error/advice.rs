@@ -68,6 +68,10 @@ fn exit_code(error: &Error) -> Exit {
 fn advice(error: &Error) -> &'static str {
     use bilayer_graph::Error as Device;
     match error {
+        // A name rather than a path.
+        Error::NoSuchFile { path } if !path.contains(['/', '\\', '.']) => {
+            ", or ollama:NAME or hf:ORG/REPO for a model that is in ollama's or Hugging Face's folder"
+        }
         Error::Cache(CacheError::Context { .. }) => {
             "; use a larger context (-c) or a shorter prompt"
         }

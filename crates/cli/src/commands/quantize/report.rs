@@ -78,7 +78,6 @@ fn planned(args: &args::Quantize, plan: &Plan<'_>) {
 /// The exponent, errors and outlier channels of an input.
 fn outliers(input: &Folded) -> String {
     let name = input.link.before.tensors().next().unwrap_or_default();
-    let alpha = input.alpha.map_or_else(|| "none".to_owned(), |alpha| alpha.to_string());
     let [before, after] = input.errors.map(|error| 100.0 * error.sqrt());
     let outliers = input.outliers.iter().take(LISTED);
     let listed: Vec<String> =
@@ -87,7 +86,12 @@ fn outliers(input: &Folded) -> String {
         true => String::new(),
         false => format!("; {} outlier channels: {}", input.outliers.len(), listed.join(", ")),
     };
-    format!("{name}: alpha {alpha}, error {before:.2} % to {after:.2} %{outliers}")
+    match input.alpha {
+        Some(alpha) => {
+            format!("{name}: alpha {alpha}, error {before:.2} % to {after:.2} %{outliers}")
+        }
+        None => format!("{name}: not smoothed, since no alpha reduces the error{outliers}"),
+    }
 }
 
 /// Prints the result on stdout, as lines or as JSON.
