@@ -318,6 +318,32 @@ fn bad_requests_are_refused_by_what_is_wrong() {
     assert_eq!(server.post("/v1/chat/completions", &chat("still here")).status, 200);
 }
 
+#[test]
+fn requests_with_many_tools_are_refused_soon() {
+    let server = Server::start("-np 1 -c 64");
+    let functions: Vec<Value> = (0..60_000)
+        .map(|number| json!({ "type": "function", "name": number.to_string() }))
+        .collect();
+    let began = Instant::now();
+    for (tools, choice, part) in [
+        (
+            json!([{ "type": "namespace", "name": "g_", "tools": functions }]),
+            json!("auto"),
+            "tools[0].tools",
+        ),
+        (
+            json!([functions[0]]),
+            json!({ "type": "allowed_tools", "mode": "auto", "tools": functions }),
+            "tool_choice",
+        ),
+    ] {
+        let body = json!({ "input": "Hi", "tools": tools, "tool_choice": choice });
+        let reply = server.post("/v1/responses", &body);
+        assert!(reply.status == 400 && reply.body.contains(part), "{part}: {}", reply.status);
+    }
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
 /// Fields that editors and other clients of llama-server send.
 #[test]
 fn fields_of_llama_server_are_followed() {

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use bilayer_engine::return_free_memory;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
@@ -130,8 +130,8 @@ pub struct Models {
     entries: Mutex<Vec<Entry>>,
     /// Held while a model is loaded: one at a time.
     loading: Arc<AsyncMutex<()>>,
-    /// Held while the folder of models is read.
-    scanning: Mutex<()>,
+    /// Held while the folder of models is read: when that was last begun for a name that was not known.
+    scanning: Mutex<Option<Instant>>,
     memory: Arc<Memory>,
     /// Set when the server ends: no further model is loaded.
     has_ended: AtomicBool,
@@ -171,7 +171,7 @@ impl Models {
         self.entries().iter().filter_map(|entry| entry.loaded.clone()).collect()
     }
 
-    /// The model of a name, loaded if it was not. Where one model is served, any name is that.
+    /// The model of a name, loaded if it was not. Any name is that of a server's only model, unless it reads a folder of models.
     ///
     /// # Errors
     /// There is no such model, or it cannot be loaded; answers of other models do not end in time.
@@ -312,11 +312,15 @@ impl Models {
             Some(name) => self.find(name).is_some(),
             None => self.first().0.is_some(),
         };
-        if !is_known {
-            self.rescan().await?;
+        match name {
+            _ if is_known => {}
+            Some(_) => self.rescan_for_name().await?,
+            None => self.rescan().await?,
         }
+        let takes_any_name = self.config.rescan.is_none();
         match (name, self.first()) {
-            (None, (Some(first), _)) | (Some(_), (Some(first), 1)) => Ok(first),
+            (None, (Some(first), _)) => Ok(first),
+            (Some(_), (Some(first), 1)) if takes_any_name => Ok(first),
             (Some(name), _) => self.known(name),
             (None, (None, _)) => Err(no_models()),
         }
@@ -343,7 +347,7 @@ impl Models {
     /// The model of this very name, also one that is new in the folder.
     async fn sought(self: &Arc<Models>, name: &str) -> Result<usize, ApiError> {
         if self.find(name).is_none() {
-            self.rescan().await?;
+            self.rescan_for_name().await?;
         }
         self.known(name)
     }

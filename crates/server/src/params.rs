@@ -26,7 +26,11 @@ const UNUSED: Accepts = Accepts::Text(usize::MAX);
 
 /// Fields of every request that generates.
 pub const FIELDS: &[Field] = &[
-    Field::new("model", Accepts::Text(512), "The model; any name where only one is served."),
+    Field::new(
+        "model",
+        Accepts::Text(512),
+        "The model; any name where one is served without --models-dir.",
+    ),
     Field::new("stream", Accepts::Bool, "Send the answer as server-sent events."),
     Field::new(
         "stream_options",

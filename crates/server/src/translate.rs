@@ -1,5 +1,7 @@
 //! Other APIs in terms of chat completions: requests, results and streams as JSON in, JSON out.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 pub mod functions;
@@ -59,6 +61,54 @@ fn text<'v>(fields: &'v Map<String, Value>, key: &str, at: &str) -> Result<&'v s
         Some(Value::String(text)) => Ok(text),
         Some(_) => refused(format!("{at}.{key}"), "must be a string"),
         None => refused(format!("{at}.{key}"), "is missing"),
+    }
+}
+
+/// Functions that a request may have.
+pub const FUNCTIONS_MAX: usize = 256;
+
+/// Functions of a request, as chat completions hold them.
+#[derive(Default)]
+struct Functions {
+    list: Vec<Value>,
+    names: HashSet<String>,
+}
+
+impl Functions {
+    /// Adds a function that `at` in the list `list` gives.
+    ///
+    /// # Errors
+    /// It has the name of another one, or is one too many.
+    fn add(&mut self, function: Value, list: &str, at: &str) -> Result<()> {
+        if self.list.len() == FUNCTIONS_MAX {
+            return refused(
+                list,
+                format!("has too many functions; at most {FUNCTIONS_MAX} in all"),
+            );
+        }
+        let name = function["name"].as_str().unwrap_or_default();
+        if !self.names.insert(name.to_owned()) {
+            return refused(format!("{at}.name"), format!("gives two functions the name {name:?}"));
+        }
+        let kind = ("type".to_owned(), "function".into());
+        let tool = Map::from_iter([kind, ("function".to_owned(), function)]);
+        self.list.push(tool.into());
+        Ok(())
+    }
+
+    /// Refuses a choice that needs one of the functions if all tools are left out, those of types `left_out`.
+    fn required(&self, left_out: &[&str]) -> Result<()> {
+        if !self.list.is_empty() || left_out.is_empty() {
+            return Ok(());
+        }
+        let mut seen = HashSet::new();
+        let kinds = left_out.iter().filter(|kind| seen.insert(**kind)).take(4);
+        let kinds: Vec<String> = kinds.map(|kind| kind.chars().take(40).collect()).collect();
+        let kinds = kinds.join(", ");
+        let problem = format!(
+            "needs a function; the tools are left out, since only functions are supported: {kinds}"
+        );
+        refused("tool_choice", problem)
     }
 }
 

@@ -101,7 +101,7 @@ enum Limits {
 pub struct Template {
     name: String,
     source: String,
-    /// Texts that end an answer if the vocabulary has no token for them.
+    /// Texts that end an answer, as tokens or as text.
     ends: Vec<String>,
     /// What it shows, once it was asked for.
     support: OnceLock<Support>,
@@ -133,11 +133,16 @@ impl Template {
         &self.source
     }
 
-    /// Texts that end an answer in this format and are not special tokens of `tokenizer`, so they must be used as
-    /// stop strings.
+    /// Texts that end an answer in this format, to be used as stop strings: all but those of tokens that end every answer
+    /// ([`Tokenizer::is_end`]). [`Decoder`](crate::Decoder) also finds those that are control tokens.
     pub fn stops(&self, tokenizer: &Tokenizer) -> Vec<String> {
-        let is_token = |end: &str| tokenizer.controls().any(|(text, _)| text == end);
-        self.ends.iter().filter(|end| !is_token(end)).cloned().collect()
+        let token = |end: &str| tokenizer.controls().find(|(text, _)| *text == end);
+        let stop = |end: &String| match token(end.trim()) {
+            Some((_, id)) if tokenizer.is_end(id) => None,
+            Some((text, _)) => Some(text.to_owned()),
+            None => Some(end.clone()),
+        };
+        self.ends.iter().filter_map(stop).collect()
     }
 
     /// Whether it shows several calls of one message; if not, [`conversation`](Self::conversation) gives each a message of

@@ -9,7 +9,8 @@ use crate::stops::{StopStrings, Stops};
 /// Options of decoding.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decode {
-    /// Stop strings; neither they nor the text after them is ever emitted. Empty ones never match.
+    /// Stop strings; neither they nor the text after them is ever emitted. Empty ones never match. A control token that is
+    /// spelled as one completes it, whether or not such tokens are shown.
     pub stops: StopStrings,
     /// Whether control and unknown tokens are spelled out; otherwise they are omitted.
     pub show_control: bool,
@@ -82,13 +83,23 @@ impl Decoder {
 
     /// Decodes the next token; ids outside the vocabulary produce nothing.
     pub fn push(&mut self, id: u32) -> Piece {
+        let Some(bytes) = self.view.bytes(&self.pieces, id) else { return self.hidden(id) };
+        self.pending.extend_from_slice(bytes);
         let mut text = String::new();
-        if let Some(bytes) = self.view.bytes(&self.pieces, id) {
-            self.pending.extend_from_slice(bytes);
-            let read = whole(&self.pending, &mut text);
-            self.pending.drain(..read);
-        }
+        let read = whole(&self.pending, &mut text);
+        self.pending.drain(..read);
         Piece { text: self.stops.push(&text), stop: self.stops.found() }
+    }
+
+    /// The output for a token without text, which may be spelled as a stop string.
+    fn hidden(&mut self, id: u32) -> Piece {
+        let stop = self.pieces.get(id).and_then(|spelling| self.stops.index(spelling));
+        let text = stop.map(|stop| {
+            let text = self.finish();
+            self.stops.end(stop);
+            text
+        });
+        Piece { text: text.unwrap_or_default(), stop: self.stops.found() }
     }
 
     /// Ends the text and returns what was withheld. An incomplete character becomes U+FFFD. Afterwards the decoder is

@@ -49,6 +49,16 @@ impl Stops {
         self.found
     }
 
+    /// Index of the stop string with this spelling.
+    pub fn index(&self, spelling: &[u8]) -> Option<usize> {
+        self.stops.0.iter().position(|stop| !stop.text.is_empty() && *stop.text == *spelling)
+    }
+
+    /// Ends the text with the stop string of this index, unless it has ended.
+    pub fn end(&mut self, index: usize) {
+        self.found.get_or_insert(index);
+    }
+
     /// Appends text and returns what can no longer be part of a stop string.
     pub fn push(&mut self, text: &str) -> String {
         if self.found.is_some() {

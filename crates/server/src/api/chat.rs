@@ -25,7 +25,7 @@ use crate::models::Loaded;
 use crate::params::{self, Params};
 use crate::splitter::{Piece, Splitter, Style};
 use crate::sse::{self, ChunkSource, OpenAi, Wire};
-use crate::translate::functions;
+use crate::translate::{FUNCTIONS_MAX, functions};
 
 pub mod allowed_tools;
 
@@ -36,13 +36,13 @@ pub const FIELDS: &[Field] = &[
         Accepts::List(4096),
         "The conversation: objects with `role` and `content`.",
     ),
-    Field::new("tools", Accepts::List(256), "Functions that the model may call."),
+    Field::new("tools", Accepts::List(FUNCTIONS_MAX), "Functions that the model may call."),
     Field::new(
         "tool_choice",
         Accepts::Any,
         "`none`, `auto`, `required`, a function, or the allowed ones.",
     ),
-    Field::new("functions", Accepts::List(256), "The older form of `tools`."),
+    Field::new("functions", Accepts::List(FUNCTIONS_MAX), "The older form of `tools`."),
     Field::new("function_call", Accepts::Any, "The older form of `tool_choice`."),
     Field::new("parallel_tool_calls", Accepts::Bool, "Whether one answer may have several calls."),
     Field::new("logprobs", Accepts::Bool, "Report log-probabilities of the tokens."),

@@ -23,7 +23,11 @@ use crate::prompt::{self, Reading};
 
 /// Fields of an embedding request.
 pub const FIELDS: &[Field] = &[
-    Field::new("model", Accepts::Text(512), "The model; any name where only one is served."),
+    Field::new(
+        "model",
+        Accepts::Text(512),
+        "The model; any name where one is served without --models-dir.",
+    ),
     Field::new("input", Accepts::Any, "A text, a list of tokens, or a list of these."),
     Field::new("content", Accepts::Any, "As input, for `/embedding`."),
     Field::new(

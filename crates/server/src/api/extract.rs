@@ -20,7 +20,11 @@ use crate::fields::{Accepts, Body, Field};
 
 /// Fields of an extract request.
 pub const FIELDS: &[Field] = &[
-    Field::new("model", Accepts::Text(512), "The model; any name where only one is served."),
+    Field::new(
+        "model",
+        Accepts::Text(512),
+        "The model; any name where one is served without --models-dir.",
+    ),
     Field::new("input", Accepts::Any, "A text or a list of texts."),
     Field::new(
         "aggregation",

@@ -101,7 +101,7 @@ pub async fn model(
     let find = || app.models.list().into_iter().find(|(offer, ..)| offer.names.contains(&id));
     let mut found = find();
     if found.is_none() {
-        app.models.rescan().await?;
+        app.models.rescan_for_name().await?;
         found = find();
     }
     let (offer, status, loaded) =

@@ -18,11 +18,16 @@ use crate::error::{ApiError, Refusal};
 use crate::fields::{Accepts, Body, Field};
 use crate::params;
 use crate::sse::{self, Wire};
+use crate::translate::FUNCTIONS_MAX;
 use crate::translate::messages::{self, MessageStream};
 
 /// Fields of a messages request that are checked before it is translated.
 pub const FIELDS: &[Field] = &[
-    Field::new("model", Accepts::Text(512), "The model; any name where only one is served."),
+    Field::new(
+        "model",
+        Accepts::Text(512),
+        "The model; any name where one is served without --models-dir.",
+    ),
     Field::new("messages", Accepts::List(4096), "The conversation."),
     Field::new("max_tokens", Accepts::Integer(1, 1 << 24), "Maximum tokens of the answer."),
     Field::new("system", Accepts::Any, "The system prompt, a text or a list of text blocks."),
@@ -31,7 +36,7 @@ pub const FIELDS: &[Field] = &[
     Field::new("top_p", Accepts::Number(0.0, 1.0), "Keep the most likely tokens with this mass."),
     Field::new("top_k", Accepts::Integer(-1, 1 << 24), "Keep the k most likely tokens."),
     Field::new("stop_sequences", params::STOPS, "Texts that end the answer."),
-    Field::new("tools", Accepts::List(256), "Functions that the model may call."),
+    Field::new("tools", Accepts::List(FUNCTIONS_MAX), "Functions that the model may call."),
     Field::new("tool_choice", Accepts::Object, "`auto`, `any`, `tool` or `none`."),
     Field::new(
         "output_config",

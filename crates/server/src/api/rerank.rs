@@ -20,7 +20,11 @@ use crate::models::{EncoderHandle, Loaded};
 
 /// Fields of a rerank request.
 pub const FIELDS: &[Field] = &[
-    Field::new("model", Accepts::Text(512), "The model; any name where only one is served."),
+    Field::new(
+        "model",
+        Accepts::Text(512),
+        "The model; any name where one is served without --models-dir.",
+    ),
     Field::new("query", Accepts::Text(1 << 20), "What the documents shall answer."),
     Field::new("documents", Accepts::Any, "The documents, a list of texts (Jina, Cohere)."),
     Field::new("texts", Accepts::Any, "The documents, a list of texts (TEI)."),
@@ -36,7 +40,11 @@ pub const FIELDS: &[Field] = &[
 
 /// Fields of a classify request.
 pub const CLASSIFY: &[Field] = &[
-    Field::new("model", Accepts::Text(512), "The model; any name where only one is served."),
+    Field::new(
+        "model",
+        Accepts::Text(512),
+        "The model; any name where one is served without --models-dir.",
+    ),
     Field::new("input", Accepts::Any, "A text or a list of texts."),
     Field::new("top_k", Accepts::Integer(1, 1 << 16), "Return the best labels only."),
 ];

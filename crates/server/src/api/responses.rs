@@ -16,18 +16,23 @@ use crate::error::ApiError;
 use crate::fields::{Accepts, Body, Field};
 use crate::params;
 use crate::sse::{self, Wire};
+use crate::translate::FUNCTIONS_MAX;
 use crate::translate::responses::{self, ResponseStream};
 
 /// Fields of a responses request that are checked before it is translated.
 pub const FIELDS: &[Field] = &[
-    Field::new("model", Accepts::Text(512), "The model; any name where only one is served."),
+    Field::new(
+        "model",
+        Accepts::Text(512),
+        "The model; any name where one is served without --models-dir.",
+    ),
     Field::new("input", Accepts::Any, "A text, or a list of items."),
     Field::new("instructions", Accepts::Text(8 << 20), "The system prompt."),
     Field::new("stream", Accepts::Bool, "Send the answer as server-sent events."),
     Field::new("max_output_tokens", Accepts::Integer(1, 1 << 24), "Maximum tokens of the answer."),
     Field::new("temperature", Accepts::Number(0.0, 100.0), "Divides the logits."),
     Field::new("top_p", Accepts::Number(0.0, 1.0), "Keep the most likely tokens with this mass."),
-    Field::new("tools", Accepts::List(256), "Functions that the model may call."),
+    Field::new("tools", Accepts::List(FUNCTIONS_MAX), "Functions that the model may call."),
     Field::new("parallel_tool_calls", Accepts::Bool, "Whether one answer may have several calls."),
     Field::new("text", Accepts::Object, "`format`: a JSON schema that the answer must follow."),
 ];

@@ -16,7 +16,11 @@ use crate::prompt::{self, Reading};
 
 /// Fields of `/tokenize`.
 pub const TOKENIZE: &[Field] = &[
-    Field::new("model", Accepts::Text(512), "The model; any name where only one is served."),
+    Field::new(
+        "model",
+        Accepts::Text(512),
+        "The model; any name where one is served without --models-dir.",
+    ),
     Field::new("content", Accepts::Any, "A text, or a list of tokens and texts."),
     Field::new(
         "add_special",
@@ -33,7 +37,11 @@ pub const TOKENIZE: &[Field] = &[
 
 /// Fields of `/detokenize`.
 pub const DETOKENIZE: &[Field] = &[
-    Field::new("model", Accepts::Text(512), "The model; any name where only one is served."),
+    Field::new(
+        "model",
+        Accepts::Text(512),
+        "The model; any name where one is served without --models-dir.",
+    ),
     Field::new("tokens", Accepts::List(1 << 20), "Token ids."),
 ];
 

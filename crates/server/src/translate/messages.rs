@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Result, array, call, count, object, one_answer, refused, renamed, text};
+use super::{Functions, Result, array, call, count, object, one_answer, refused, renamed, text};
 
 /// Fields with a counterpart of another name or form; all others are passed on.
 pub const OWN: &[&str] = &[
@@ -40,11 +40,11 @@ pub fn request(body: &Value) -> Result<Value> {
     }
     chat.insert("messages".into(), messages.into());
     if let Some(tools) = body.get("tools").filter(|tools| !tools.is_null()) {
-        let given =
-            array(tools, "tools")?.iter().enumerate().filter(|(_, tool)| !is_left_out(tool));
-        let functions: Result<Vec<Value>> =
-            given.map(|(at, tool)| function(tool, &format!("tools[{at}]"))).collect();
-        chat.insert("tools".into(), functions?.into());
+        let functions = functions(tools)?;
+        if body.get("tool_choice").is_some_and(|choice| choice["type"] == "any") {
+            functions.required(&left_out(tools))?;
+        }
+        chat.insert("tools".into(), functions.list.into());
     }
     if let Some(choice) = body.get("tool_choice").filter(|choice| !choice.is_null()) {
         tool_choice(choice, &mut chat)?;
@@ -165,7 +165,9 @@ fn conversation(message: &Value, at: &str, messages: &mut Vec<Value>) -> Result<
             ("text", _) => parts.push(json!({ "type": "text", "text": text(block, "text", &at)? })),
             ("image", "user") => parts.push(image(block, &at)?),
             ("thinking", "assistant") => thoughts.push_str(text(block, "thinking", &at)?),
-            ("redacted_thinking" | "server_tool_use", "assistant") => {}
+            ("redacted_thinking" | "server_tool_use" | "mcp_tool_use", "assistant") => {}
+            // A file for a tool of Anthropic's servers.
+            ("container_upload", "user" | "assistant") => {}
             // Of a tool that is left out.
             (kind, "assistant") if kind.ends_with("_tool_result") => {}
             ("tool_use", "assistant") => {
@@ -252,6 +254,21 @@ pub fn left_out(tools: &Value) -> Vec<&str> {
     tools.filter_map(|tool| tool["type"].as_str()).collect()
 }
 
+/// The functions among the tools.
+///
+/// # Errors
+/// A function is wrong, two have the same name, or there are too many.
+fn functions(tools: &Value) -> Result<Functions> {
+    let mut functions = Functions::default();
+    for (at, tool) in array(tools, "tools")?.iter().enumerate() {
+        if !is_left_out(tool) {
+            let at = format!("tools[{at}]");
+            functions.add(function(tool, &at)?, "tools", &at)?;
+        }
+    }
+    Ok(functions)
+}
+
 fn function(tool: &Value, at: &str) -> Result<Value> {
     let fields = object(tool, at)?;
     let name = text(fields, "name", at)?;
@@ -266,7 +283,7 @@ fn function(tool: &Value, at: &str) -> Result<Value> {
     if let Some(description) = fields.get("description") {
         function["description"] = description.clone();
     }
-    Ok(json!({ "type": "function", "function": function }))
+    Ok(function)
 }
 
 fn tool_choice(choice: &Value, chat: &mut Map<String, Value>) -> Result<()> {

@@ -64,11 +64,16 @@ pub fn request(body: &Value) -> Result<Value> {
         return refused("input", "has no message");
     }
     chat.insert("messages".into(), messages.into());
-    if let Some(tools) = given("tools") {
-        chat.insert("tools".into(), tools::functions(tools)?.into());
+    let tools = given("tools").unwrap_or(&Value::Null);
+    if !tools.is_null() {
+        let functions = tools::functions(tools)?;
+        if given("tool_choice").is_some_and(|choice| choice == "required") {
+            functions.required(&left_out(tools))?;
+        }
+        chat.insert("tools".into(), functions.list.into());
     }
     if let Some(choice) = given("tool_choice") {
-        chat.insert("tool_choice".into(), tools::choice(choice)?);
+        chat.insert("tool_choice".into(), tools::choice(choice, tools)?);
     }
     let format = given("text").and_then(|text| text.get("format"));
     if let Some(format) = format.filter(|format| !format.is_null()) {
@@ -129,26 +134,17 @@ fn conversation(items: &[Value], messages: &mut Vec<Value>) -> Result<()> {
                 }
                 thoughts += &text;
             }
-            kind if kind.ends_with("call") && !RUN_BY_OPENAI.contains(&kind) => {
+            kind if is_left_out(kind) => {}
+            kind if kind.ends_with("call") => {
                 let made = made_call(kind, fields, &at)?;
                 called(made, &mut thoughts, messages);
             }
-            "function_call_output" | "custom_tool_call_output" | "local_shell_call_output" => {
+            kind if kind.ends_with("call_output") => {
                 thoughts.clear();
+                let output = output(kind, fields, &at)?;
                 let id = call_id(fields, &at)?;
-                let output = match fields.get("output") {
-                    Some(Value::String(text)) => text.as_str().into(),
-                    Some(Value::Array(parts)) => joined(parts, &format!("{at}.output"))?,
-                    _ => {
-                        return refused(
-                            format!("{at}.output"),
-                            "must be a string or an array of parts",
-                        );
-                    }
-                };
                 messages.push(json!({ "role": "tool", "tool_call_id": id, "content": output }));
             }
-            kind if RUN_BY_OPENAI.contains(&kind) => {}
             kind => return unsupported(kind, &at),
         }
     }
@@ -159,17 +155,15 @@ fn unsupported<T>(kind: &str, at: &str) -> Result<T> {
     refused(format!("{at}.type"), format!("items of type {kind:?} are not supported"))
 }
 
-/// Items that tools of OpenAI's servers leave in a conversation. They are left out as these tools are.
-const RUN_BY_OPENAI: &[&str] = &[
-    "web_search_call",
-    "file_search_call",
-    "code_interpreter_call",
-    "image_generation_call",
-    "mcp_list_tools",
-];
+/// Whether an item is of a tool that OpenAI's servers run. It is left out as the tool is.
+fn is_left_out(kind: &str) -> bool {
+    let kinds =
+        ["web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"];
+    kinds.contains(&kind) || kind.starts_with("mcp_")
+}
 
-/// The call of an item, as a chat has it. The text that a custom tool was given is the argument `input`, what a shell was to
-/// do are the arguments of `local_shell`.
+/// The call of an item, as a chat has it. The text that a custom tool was given is the argument `input`; what a shell was to
+/// do, or a patch to change, are the arguments.
 fn made_call(kind: &str, fields: &Map<String, Value>, at: &str) -> Result<Value> {
     let name = || text(fields, "name", at);
     match kind {
@@ -184,15 +178,49 @@ fn made_call(kind: &str, fields: &Map<String, Value>, at: &str) -> Result<Value>
             Ok(call(call_id(fields, at)?, name()?, &input.to_string()))
         }
         "local_shell_call" => {
-            let Some(action) = fields.get("action").and_then(Value::as_object) else {
-                return refused(format!("{at}.action"), "must be an object");
-            };
-            let mut arguments = action.clone();
-            arguments.retain(|key, value| key != "type" && !value.is_null());
-            let arguments = Value::from(arguments).to_string();
-            Ok(call(call_id(fields, at)?, "local_shell", &arguments))
+            Ok(call(call_id(fields, at)?, "local_shell", &arguments(fields, "action", at)?))
+        }
+        "shell_call" => Ok(call(call_id(fields, at)?, "shell", &arguments(fields, "action", at)?)),
+        "apply_patch_call" => {
+            Ok(call(call_id(fields, at)?, "apply_patch", &arguments(fields, "operation", at)?))
         }
         kind => unsupported(kind, at),
+    }
+}
+
+/// The arguments that an object of an item holds. The only type of actions is no argument.
+fn arguments(fields: &Map<String, Value>, key: &str, at: &str) -> Result<String> {
+    let Some(given) = fields.get(key).and_then(Value::as_object) else {
+        return refused(format!("{at}.{key}"), "must be an object");
+    };
+    let mut arguments = given.clone();
+    arguments.retain(|name, value| !value.is_null() && (key != "action" || name != "type"));
+    Ok(Value::from(arguments).to_string())
+}
+
+/// Items that hold what a call gave.
+const OUTPUTS: &[&str] = &[
+    "function_call_output",
+    "custom_tool_call_output",
+    "local_shell_call_output",
+    "shell_call_output",
+    "apply_patch_call_output",
+];
+
+/// What a call gave, as a chat has it: of a shell the outputs of its commands as JSON, of a patch without a text its status.
+fn output(kind: &str, fields: &Map<String, Value>, at: &str) -> Result<Value> {
+    if !OUTPUTS.contains(&kind) {
+        return unsupported(kind, at);
+    }
+    let place = format!("{at}.output");
+    match fields.get("output") {
+        Some(Value::String(text)) => Ok(text.as_str().into()),
+        Some(list @ Value::Array(_)) if kind == "shell_call_output" => Ok(list.to_string().into()),
+        Some(Value::Array(parts)) => joined(parts, &place),
+        None | Some(Value::Null) if kind == "apply_patch_call_output" => {
+            Ok(text(fields, "status", at)?.into())
+        }
+        _ => refused(place, "must be a string or an array of parts"),
     }
 }
 

@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 use super::messages::{self, MessageStream};
 use super::responses::{self, ResponseStream};
 
+mod tools;
+
 fn chunk(delta: &Value) -> Value {
     json!({ "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 7, "model": "m",
         "choices": [{ "index": 0, "delta": delta, "finish_reason": null }] })
@@ -113,6 +115,7 @@ fn messages_become_chat_messages() {
 #[test]
 fn wrong_messages_name_the_field() {
     let of = |messages: Value| json!({ "messages": messages });
+    let tool = json!({ "name": "f", "input_schema": {} });
     for (body, field) in [
         (json!([]), "the request"),
         (json!({}), "messages"),
@@ -132,6 +135,11 @@ fn wrong_messages_name_the_field() {
         (json!({ "messages": [], "tools": [{ "name": "f" }] }), "tools[0].input_schema"),
         (json!({ "messages": [], "tools": [{ "name": "f", "type": 1 }] }), "tools[0].type"),
         (json!({ "messages": [], "tool_choice": { "type": "all" } }), "tool_choice.type"),
+        (json!({ "messages": [], "tools": [tool, tool] }), "tools[1].name"),
+        (
+            json!({ "messages": [], "tools": [{ "type": "bash_20250124" }], "tool_choice": { "type": "any" } }),
+            "tool_choice",
+        ),
         (json!({ "messages": [], "stop_sequences": "x" }), "stop_sequences"),
         (json!({ "messages": [], "thinking": true }), "thinking"),
     ] {
@@ -272,6 +280,10 @@ fn responses_become_chat_messages() {
 fn wrong_responses_name_the_field() {
     let function = |name: &str| json!({ "type": "function", "name": name });
     let space = |name: &str, inner: &str| json!({ "type": "namespace", "name": name, "tools": [function(inner)] });
+    let many = |numbers: std::ops::Range<usize>| {
+        let functions: Vec<Value> = numbers.map(|number| function(&format!("f{number}"))).collect();
+        json!({ "type": "namespace", "name": "n", "tools": functions })
+    };
     let web =
         json!({ "type": "allowed_tools", "mode": "required", "tools": [{ "type": "web_search" }] });
     for (body, field) in [
@@ -294,10 +306,26 @@ fn wrong_responses_name_the_field() {
             "tools[1].tools[0].name",
         ),
         (json!({ "input": "", "tools": [function("f"), function("f")] }), "tools[1].name"),
+        (
+            json!({ "input": "", "tools": [function("f"), space("", "f")] }),
+            "tools[1].tools[0].name",
+        ),
+        (json!({ "input": "", "tools": [many(0..200), many(200..257)] }), "tools[1].tools"),
+        (json!({ "input": "", "tools": [many(0..256), function("f")] }), "tools"),
+        (
+            json!({ "input": "", "tools": [{ "type": "web_search" }], "tool_choice": "required" }),
+            "tool_choice",
+        ),
         (json!({ "input": "", "tool_choice": web }), "tool_choice.tools"),
         (json!({ "input": [{ "type": "computer_call", "call_id": "c" }] }), "input[0].type"),
         (json!({ "input": [{ "type": "custom_tool_call", "call_id": "c" }] }), "input[0].input"),
         (json!({ "input": [{ "type": "local_shell_call", "call_id": "c" }] }), "input[0].action"),
+        (
+            json!({ "input": [{ "type": "apply_patch_call", "call_id": "c" }] }),
+            "input[0].operation",
+        ),
+        (json!({ "input": [{ "type": "shell_call_output", "call_id": "c" }] }), "input[0].output"),
+        (json!({ "input": [{ "type": "computer_call_output", "call_id": "c" }] }), "input[0].type"),
         (json!({ "input": "", "tool_choice": "all" }), "tool_choice"),
         (json!({ "input": "", "tool_choice": { "type": "web_search" } }), "tool_choice.type"),
         (json!({ "input": "", "text": { "format": { "type": "xml" } } }), "text.format.type"),
@@ -500,86 +528,4 @@ fn responses_may_include_log_probabilities_and_leave_types_out() {
     let allowed = json!({ "type": "allowed_tools", "mode": "auto", "tools": [{ "name": "f" }] });
     let chat = responses::request(&json!({ "input": "Hi", "tool_choice": allowed }));
     assert_eq!(chat.expect("a chat")["tool_choice"], allowed);
-}
-
-/// Codex sends OpenAI's own tools beside its functions, and those of its MCP servers within namespaces.
-#[test]
-fn tools_that_are_no_functions_are_left_out_and_namespaces_are_flattened() {
-    let function = |name: &str| json!({ "type": "function", "name": name, "parameters": {} });
-    let flat =
-        |name: &str| json!({ "type": "function", "function": { "name": name, "parameters": {} } });
-    let tools = json!([
-        { "type": "web_search" }, function("exec"), { "type": "custom", "name": "apply_patch" },
-        { "type": "namespace", "name": "mcp__files__", "tools": [function("read"), { "type": "custom" }] },
-        { "type": "namespace", "name": "git", "tools": [function("log")] },
-    ]);
-    assert_eq!(responses::left_out(&tools), ["web_search", "custom", "custom"]);
-    let choice = json!({ "type": "function", "namespace": "git", "name": "log" });
-    let chat = responses::request(&json!({ "input": "Hi", "tools": tools, "tool_choice": choice }));
-    let chat = chat.expect("a chat");
-    let expected = json!([flat("exec"), flat("mcp__files__read"), flat("git__log")]);
-    assert_eq!(chat["tools"], expected);
-    assert_eq!(chat["tool_choice"]["function"]["name"], "git__log");
-    // The client gets the call with the names that it gave.
-    let call = super::call("1", "mcp__files__read", "{}");
-    let mut whole = completion();
-    whole["choices"][0]["message"]["tool_calls"] = json!([call, super::call("2", "exec", "{}")]);
-    let output = responses::response(&json!({ "tools": tools }), &whole)["output"].clone();
-    assert_eq!(
-        (&output[2]["namespace"], &output[2]["name"]),
-        (&json!("mcp__files__"), &json!("read"))
-    );
-    assert_eq!((output[3].get("namespace"), &output[3]["name"]), (None, &json!("exec")));
-}
-
-#[test]
-fn calls_of_other_tools_are_calls_of_functions_in_the_history() {
-    let chat = responses::request(&json!({ "input": [
-        { "role": "user", "content": "Hi" },
-        { "type": "web_search_call", "id": "w", "status": "completed" },
-        { "type": "custom_tool_call", "call_id": "1", "name": "apply_patch", "input": "a\nb" },
-        { "type": "local_shell_call", "id": "2", "call_id": null,
-            "action": { "type": "exec", "command": ["ls"], "user": null } },
-        { "type": "function_call", "call_id": "3", "namespace": "git", "name": "log", "arguments": "{}" },
-        { "type": "custom_tool_call_output", "call_id": "1", "output": "done" },
-        { "type": "local_shell_call_output", "id": "2", "output": "a.rs" },
-        { "type": "function_call_output", "call_id": "3", "output": "none" },
-    ] }));
-    let messages = chat.expect("a chat")["messages"].clone();
-    let calls = json!([
-        super::call("1", "apply_patch", "{\"input\":\"a\\nb\"}"),
-        super::call("2", "local_shell", "{\"command\":[\"ls\"]}"),
-        super::call("3", "git__log", "{}"),
-    ]);
-    assert_eq!(messages[1]["tool_calls"], calls);
-    let answers: Vec<(&Value, &Value)> = messages.as_array().expect("messages")[2..]
-        .iter()
-        .map(|message| (&message["tool_call_id"], &message["content"]))
-        .collect();
-    let expected =
-        [("1", "done"), ("2", "a.rs"), ("3", "none")].map(|(id, text)| (json!(id), json!(text)));
-    assert_eq!(answers, expected.iter().map(|(id, text)| (id, text)).collect::<Vec<_>>());
-}
-
-#[test]
-fn anthropics_own_tools_are_left_out() {
-    let own = json!({ "type": "web_search_20250305", "name": "web_search", "max_uses": 5 });
-    let tools = json!([own, { "type": "custom", "name": "f", "input_schema": {} }]);
-    assert_eq!(messages::left_out(&tools), ["web_search_20250305"]);
-    let history = json!([
-        { "role": "user", "content": "Hi" },
-        { "role": "assistant", "content": [
-            { "type": "server_tool_use", "id": "s", "name": "web_search", "input": {} },
-            { "type": "web_search_tool_result", "tool_use_id": "s", "content": [] },
-            { "type": "text", "text": "Ok" } ] },
-    ]);
-    let of = |name: &str| {
-        let choice = json!({ "type": "tool", "name": name });
-        messages::request(&json!({ "messages": history, "tools": tools, "tool_choice": choice }))
-    };
-    let chat = of("f").expect("a chat");
-    let expected = json!([{ "type": "function", "function": { "name": "f", "parameters": {} } }]);
-    assert_eq!(chat["tools"], expected);
-    assert_eq!(chat["messages"][1], json!({ "role": "assistant", "content": "Ok" }));
-    assert_eq!(of("web_search").expect_err("left out").field, "tool_choice.name");
 }

@@ -9,15 +9,24 @@ pub struct Builtin {
     /// Tokens that end an answer, and markers of the next question that begin with line breaks. Others, such as `User:`,
     /// would end ordinary answers.
     pub(super) ends: &'static [&'static str],
+    /// The family of its replies, of which the source need not say anything.
+    pub(super) replies: &'static str,
 }
 
 macro_rules! table {
-    ($($name:literal ends $($end:literal),*;)*) => {
+    ($($name:literal ends $($end:literal),* $(; replies $replies:literal)?;)*) => {
         &[$(Builtin {
             name: $name,
             source: include_str!(concat!("builtin/", $name, ".jinja")),
             ends: &[$($end),*],
+            replies: first!($($replies,)? "generic"),
         }),*]
+    };
+}
+
+macro_rules! first {
+    ($first:literal $(, $other:literal)?) => {
+        $first
     };
 }
 
@@ -29,23 +38,23 @@ const ALL: &[Builtin] = table! {
     "llama2-sys-bos" ends "</s>";
     "llama2-sys-strip" ends "</s>";
     "llama3" ends "<|eot_id|>";
-    "llama4" ends "<|eot|>";
+    "llama4" ends "<|eot|>"; replies "llama4";
     "mistral-v1" ends "</s>";
-    "mistral-v3" ends "</s>";
-    "mistral-v3-tekken" ends "</s>";
-    "mistral-v7" ends "</s>";
-    "mistral-v7-tekken" ends "</s>";
+    "mistral-v3" ends "</s>"; replies "mistral-v3";
+    "mistral-v3-tekken" ends "</s>"; replies "mistral-v3";
+    "mistral-v7" ends "</s>"; replies "mistral-v3";
+    "mistral-v7-tekken" ends "</s>"; replies "mistral-v3";
     "gemma" ends "<end_of_turn>";
     "phi3" ends "<|end|>";
     "phi4" ends "<|im_end|>";
     "zephyr" ends "\n<|user|>\n";
-    "vicuna" ends "</s>", "\nUSER: ";
-    "vicuna-orca" ends "</s>", "\nUSER: ";
+    "vicuna" ends "</s>";
+    "vicuna-orca" ends "</s>";
     "deepseek" ends "<|EOT|>";
     "deepseek2" ends "<｜end▁of▁sentence｜>";
-    "deepseek3" ends "<｜end▁of▁sentence｜>";
-    "command-r" ends "<|END_OF_TURN_TOKEN|>";
-    "granite" ends "<|end_of_text|>";
+    "deepseek3" ends "<｜end▁of▁sentence｜>"; replies "deepseek-r1";
+    "command-r" ends "<|END_OF_TURN_TOKEN|>"; replies "command-r";
+    "granite" ends "<|end_of_text|>"; replies "granite3";
     "falcon3" ends "\n<|user|>\n";
     "monarch" ends "</s>";
     "orion" ends "</s>";
@@ -56,15 +65,19 @@ const ALL: &[Builtin] = table! {
     "minicpm" ends "</s>";
     "exaone3" ends "[|endofturn|]";
     "exaone4" ends "[|endofturn|]";
+    // Its models have no token that ends an answer, so a dialogue in an answer ends it.
     "rwkv-world" ends "\n\nUser: ";
     "gigachat" ends "<|message_sep|>";
     "megrez" ends "<|turn_end|>";
+    "yandex" ends "</s>";
     "bailing" ends "<|endoftext|>";
     "smolvlm" ends "<end_of_utterance>";
     "hunyuan-moe" ends "<|eos|>";
-    "kimi-k2" ends "<|im_end|>";
-    "gpt-oss" ends "<|return|>";
-    "seed_oss" ends "<seed:eos>";
+    "hunyuan-dense" ends "<｜hy_place▁holder▁no▁2｜>";
+    "kimi-k2" ends "<|im_end|>"; replies "kimi-k2";
+    "gpt-oss" ends "<|return|>"; replies "gpt-oss";
+    "seed_oss" ends "<seed:eos>"; replies "seed-oss";
+    "grok-2" ends "<|separator|>";
 };
 
 impl Builtin {
@@ -76,5 +89,10 @@ impl Builtin {
     /// The format of that name.
     pub fn find(name: &str) -> Option<&'static Builtin> {
         ALL.iter().find(|builtin| builtin.name == name)
+    }
+
+    /// The format with that source.
+    pub(super) fn of_source(source: &str) -> Option<&'static Builtin> {
+        ALL.iter().find(|builtin| builtin.source == source)
     }
 }

@@ -43,6 +43,7 @@ pub use parser::{Options, Parser, ReasoningFormat};
 
 use families::{FAMILIES, Family, THINKING, Thinking};
 
+use super::Builtin;
 use crate::Tokenizer;
 
 /// How a model writes reasoning and tool calls.
@@ -55,10 +56,14 @@ pub struct Format {
 impl Format {
     /// Recognises the format from the source of a chat template. A template without tool calls of its own gets the
     /// generic format: JSON objects with `name` and `arguments` between `<tool_call>` and `</tool_call>`, or a reply that
-    /// is one such object.
+    /// is one such object. The table of [`Builtin`]s names the families of their replies.
     pub fn of(template_source: &str) -> Self {
         let has = |text: &&str| template_source.contains(*text);
-        let is_family = |family: &&Family| family.signs.iter().any(|signs| signs.iter().all(has));
+        let builtin = Builtin::of_source(template_source);
+        let is_family = |family: &&Family| match builtin {
+            Some(builtin) => family.name == builtin.replies,
+            None => family.signs.iter().any(|signs| signs.iter().all(has)),
+        };
         let is_thinking = |thinking: &&Thinking| has(&thinking.sign);
         let generic = &FAMILIES[FAMILIES.len() - 1];
         Self {

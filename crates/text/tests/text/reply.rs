@@ -97,6 +97,113 @@ fn every_template_is_recognised() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The formats of known names whose models have one of their own, and replies with the reasoning `hmm`, the content `Hi` and a
+/// call, as far as the models write them in one reply.
+const BUILTINS: &[(&str, &str, &str, &str)] = &[
+    ("llama4", "llama4", "Hi", "<|python_start|>[now(zone=\"Rome\")]<|python_end|>"),
+    (
+        "mistral-v3",
+        "mistral-v3",
+        "Hi",
+        "[TOOL_CALLS] [{\"name\": \"now\", \"arguments\": {\"zone\": \"Rome\"}}]",
+    ),
+    (
+        "mistral-v3-tekken",
+        "mistral-v3",
+        "Hi",
+        "[TOOL_CALLS][{\"name\": \"now\", \"arguments\": {\"zone\": \"Rome\"}}]",
+    ),
+    (
+        "mistral-v7",
+        "mistral-v3",
+        "Hi",
+        "[TOOL_CALLS] [{\"name\": \"now\", \"arguments\": {\"zone\": \"Rome\"}}]",
+    ),
+    (
+        "mistral-v7-tekken",
+        "mistral-v3",
+        "Hi",
+        "[TOOL_CALLS][{\"name\": \"now\", \"arguments\": {\"zone\": \"Rome\"}}]",
+    ),
+    (
+        "deepseek3",
+        "deepseek-r1",
+        "<think>hmm</think>Hi",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{\"zone\": \"Rome\"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ),
+    (
+        "command-r",
+        "command-r",
+        "Hi",
+        "\nAction: ```json\n[{\"tool_name\": \"now\", \"parameters\": {\"zone\": \"Rome\"}}]```",
+    ),
+    (
+        "granite",
+        "granite3",
+        "Hi",
+        "<|tool_call|>[{\"name\": \"now\", \"arguments\": {\"zone\": \"Rome\"}}]",
+    ),
+    (
+        "kimi-k2",
+        "kimi-k2",
+        "<think>hmm</think>Hi",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{\"zone\": \"Rome\"}<|tool_call_end|><|tool_calls_section_end|>",
+    ),
+    (
+        "gpt-oss",
+        "gpt-oss",
+        "<|channel|>analysis<|message|>hmm<|end|><|start|>assistant<|channel|>final<|message|>Hi",
+        "<|end|><|start|>assistant<|channel|>commentary to=functions.now <|constrain|>json<|message|>{\"zone\": \"Rome\"}<|call|>",
+    ),
+    (
+        "seed_oss",
+        "seed-oss",
+        "<seed:think>hmm</seed:think>Hi",
+        "<seed:tool_call>\n<function=now>\n<parameter=zone>Rome</parameter>\n</function>\n</seed:tool_call>",
+    ),
+];
+
+#[test]
+fn replies_of_known_formats_are_taken_apart() {
+    let zone = json!({ "type": "object", "properties": { "zone": { "type": "string" } } });
+    let tools = vec![Tool { name: "now".into(), parameters: zone, ..Tool::default() }];
+    for builtin in Builtin::all() {
+        let template = Templates::default().find(Some(builtin.name)).unwrap();
+        let format = Format::of(template.source());
+        let Some((name, family, said, call)) =
+            BUILTINS.iter().find(|(name, ..)| *name == builtin.name)
+        else {
+            assert_eq!(format.name(), "generic", "{}", builtin.name);
+            continue;
+        };
+        assert_eq!(format.name(), *family, "{name}");
+        for (reply, calls) in
+            [((*said).to_owned(), ""), (format!("{said}{call}"), "now{\"zone\":\"Rome\"}")]
+        {
+            let mut parser = format.parser(Options { tools: tools.clone(), ..Options::default() });
+            let mut deltas = parser.push(&reply);
+            deltas.extend(parser.finish());
+            let (mut thought, mut text, mut called) = <(String, String, String)>::default();
+            for delta in deltas {
+                match delta {
+                    Delta::Reasoning(more) => thought += &more,
+                    Delta::Content(more) => text += &more,
+                    Delta::Call { name: more, .. } | Delta::Arguments { text: more, .. } => {
+                        called += &more
+                    }
+                }
+            }
+            called.retain(|c| c != ' ');
+            let thinks = if said.contains("hmm") { "hmm" } else { "" };
+            assert_eq!(
+                (thought.as_str(), text.as_str(), called.as_str()),
+                (thinks, "Hi", calls),
+                "{name}: {reply}"
+            );
+        }
+    }
+}
+
 fn tokenizer() -> Tokenizer {
     let letters = (0..=255u8).map(|byte| format!("<0x{byte:02X}>").into());
     let tokens: Vec<_> = ["<unk>", "<|im_end|>", "</tool_response>"].map(Into::into).into();

@@ -1,7 +1,7 @@
 //! What a template says, its limits, its variables, and what its failures say.
 
-use bilayer_text::chat::{Builtin, Inputs, Template, Templates};
-use bilayer_text::{Error, Vocabulary};
+use bilayer_text::chat::{Builtin, Inputs, Segment, Template, Templates};
+use bilayer_text::{Decode, Decoder, Encode, Error, Vocabulary};
 use serde_json::{Map, Value, json};
 
 use super::data::shared;
@@ -317,6 +317,52 @@ fn prompts_are_told_apart_whatever_characters_they_have() {
 
 /// The texts that llama.cpp writes under these names for four messages, with the first token where the model has one.
 const OF_LLAMA_CPP: &[(&str, &str)] = &[
+    (
+        "chatml",
+        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nA<|im_end|>\n<|im_start|>assistant\n B <|im_end|>\n\
+             <|im_start|>user\nC<|im_end|>\n<|im_start|>assistant\n",
+    ),
+    (
+        "llama3",
+        "<s><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nA<|eot_id|>\
+             <|start_header_id|>assistant<|end_header_id|>\n\nB<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nC<|eot_id|>\
+             <|start_header_id|>assistant<|end_header_id|>\n\n",
+    ),
+    (
+        "gemma",
+        "<s><start_of_turn>user\nS\n\nA<end_of_turn>\n<start_of_turn>model\nB<end_of_turn>\n\
+             <start_of_turn>user\nC<end_of_turn>\n<start_of_turn>model\n",
+    ),
+    (
+        "phi3",
+        "<|system|>\nS<|end|>\n<|user|>\nA<|end|>\n<|assistant|>\n B <|end|>\n<|user|>\nC<|end|>\n<|assistant|>\n",
+    ),
+    (
+        "phi4",
+        "<|im_start|>system<|im_sep|>S<|im_end|><|im_start|>user<|im_sep|>A<|im_end|>\
+             <|im_start|>assistant<|im_sep|> B <|im_end|><|im_start|>user<|im_sep|>C<|im_end|><|im_start|>assistant<|im_sep|>",
+    ),
+    ("falcon3", "<|system|>\nS\n<|user|>\nA\n<|assistant|>\n B \n<|user|>\nC\n<|assistant|>\n"),
+    ("vicuna", "<s>S\n\nUSER: A\nASSISTANT:  B </s>\nUSER: C\nASSISTANT:"),
+    ("deepseek3", "<s>S\n\n<｜User｜>A<｜Assistant｜> B </s><｜User｜>C<｜Assistant｜>"),
+    (
+        "command-r",
+        "<s><|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>S<|END_OF_TURN_TOKEN|>\
+             <|START_OF_TURN_TOKEN|><|USER_TOKEN|>A<|END_OF_TURN_TOKEN|>\
+             <|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>B<|END_OF_TURN_TOKEN|>\
+             <|START_OF_TURN_TOKEN|><|USER_TOKEN|>C<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
+    ),
+    ("mistral-v1", "<s> [INST] S\n\nA [/INST]  B </s> [INST] C [/INST]"),
+    ("mistral-v3", "<s>[INST] S\n\nA[/INST] B</s>[INST] C[/INST]"),
+    (
+        "hunyuan-dense",
+        "<｜hy_begin▁of▁sentence｜>S<｜hy_place▁holder▁no▁3｜><｜hy_User｜>A<｜hy_Assistant｜> B <｜hy_place▁holder▁no▁2｜>\
+             <｜hy_User｜>C<｜hy_Assistant｜>",
+    ),
+    (
+        "grok-2",
+        "System: S<|separator|>\n\nHuman: A<|separator|>\n\nAssistant:  B <|separator|>\n\nHuman: C<|separator|>\n\nAssistant:",
+    ),
     ("llama2-sys", "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nA [/INST] B </s>[INST] C [/INST]"),
     ("llama2-sys-bos", "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nA [/INST] B </s><s>[INST] C [/INST]"),
     ("llama2-sys-strip", "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nA [/INST]B</s>[INST] C [/INST]"),
@@ -389,14 +435,33 @@ const OF_LLAMA_CPP: &[(&str, &str)] = &[
              <|im_assistant|>assistant<|im_middle|>",
     ),
     (
-        "gpt-oss",
-        "<|start|>system<|message|>S<|end|><|start|>user<|message|>A<|end|><|start|>assistant<|message|> B <|return|>\
-             <|start|>user<|message|>C<|end|><|start|>assistant",
-    ),
-    (
         "seed_oss",
         "<seed:bos>system\nS<seed:eos><seed:bos>user\nA<seed:eos><seed:bos>assistant\nB<seed:eos>\
              <seed:bos>user\nC<seed:eos><seed:bos>assistant\n",
+    ),
+];
+
+/// Those of the models' own templates, from which llama.cpp's texts differ. The model of `yandex` has no system message.
+const OF_MODELS: &[(&str, &str)] = &[
+    ("llama2", "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nA [/INST] B </s><s>[INST] C [/INST]"),
+    (
+        "zephyr",
+        "<|system|>\nS</s>\n<|user|>\nA</s>\n<|assistant|>\n B </s>\n<|user|>\nC</s>\n<|assistant|>\n",
+    ),
+    (
+        "granite",
+        "<|start_of_role|>system<|end_of_role|>S<|end_of_text|>\n<|start_of_role|>user<|end_of_role|>A<|end_of_text|>\n\
+             <|start_of_role|>assistant<|end_of_role|> B <|end_of_text|>\n\
+             <|start_of_role|>user<|end_of_role|>C<|end_of_text|>\n<|start_of_role|>assistant<|end_of_role|>",
+    ),
+    (
+        "gpt-oss",
+        "<|start|>system<|message|>S<|end|><|start|>user<|message|>A<|end|>\
+             <|start|>assistant<|channel|>final<|message|> B <|end|><|start|>user<|message|>C<|end|><|start|>assistant",
+    ),
+    (
+        "yandex",
+        "<s> Пользователь: S\n\nA\n\n Ассистент:  B \n\n Пользователь: C\n\n Ассистент:[SEP]",
     ),
 ];
 
@@ -404,13 +469,150 @@ const EXAONE: &str =
     "[|system|]S[|endofturn|]\n[|user|]A\n[|assistant|]B[|endofturn|]\n[|user|]C\n[|assistant|]";
 
 #[test]
-fn known_formats_are_those_of_llama_cpp() {
+fn known_formats_are_those_of_llama_cpp_or_of_the_models() {
     let messages = [("system", "S"), ("user", "A"), ("assistant", " B "), ("user", "C")];
     let messages = messages.map(|(role, content)| json!({ "role": role, "content": content }));
     let inputs = asked(&messages);
-    for (name, expected) in OF_LLAMA_CPP {
+    let rows = || OF_LLAMA_CPP.iter().chain(OF_MODELS);
+    for (name, expected) in rows() {
         let template = Templates::default().find(Some(name)).unwrap();
         assert_eq!(template.render(&inputs).unwrap(), *expected, "{name}");
+    }
+    for builtin in Builtin::all() {
+        assert_eq!(rows().filter(|(name, _)| *name == builtin.name).count(), 1, "{}", builtin.name);
+    }
+}
+
+/// A question, what an answer calls with text before it, and the result.
+const CALLS: &[(&str, &str)] = &[
+    (
+        "mistral-v3",
+        "[INST] A[/INST] B[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": \"x\", \"n\": [1]}, \"id\": \"100000000\"}]</s>\
+             [TOOL_RESULTS] {\"content\": \"R\", \"call_id\": \"100000000\"}[/TOOL_RESULTS]",
+    ),
+    (
+        "mistral-v3-tekken",
+        "[INST]A[/INST]B[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": \"x\", \"n\": [1]}, \"id\": \"100000000\"}]</s>\
+             [TOOL_RESULTS]{\"content\": \"R\", \"call_id\": \"100000000\"}[/TOOL_RESULTS]",
+    ),
+    (
+        "mistral-v7",
+        "[INST] A[/INST] B[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": \"x\", \"n\": [1]}, \"id\": \"100000000\"}]</s>\
+             [TOOL_RESULTS] 100000000[TOOL_CONTENT] R[/TOOL_RESULTS]",
+    ),
+    (
+        "mistral-v7-tekken",
+        "[INST]A[/INST]B[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": \"x\", \"n\": [1]}, \"id\": \"100000000\"}]</s>\
+             [TOOL_RESULTS]100000000[TOOL_CONTENT]R[/TOOL_RESULTS]",
+    ),
+    (
+        "kimi-k2",
+        "<|im_user|>user<|im_middle|>A<|im_end|><|im_assistant|>assistant<|im_middle|>B<|tool_calls_section_begin|>\
+             <|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": \"x\", \"n\": [1]}<|tool_call_end|>\
+             <|tool_calls_section_end|><|im_end|><|im_system|>tool<|im_middle|>## Return of functions.f:0\nR<|im_end|>\
+             <|im_assistant|>assistant<|im_middle|>",
+    ),
+    (
+        "gpt-oss",
+        "<|start|>user<|message|>A<|end|><|start|>assistant<|channel|>analysis<|message|>T<|end|>\
+             <|start|>assistant<|channel|>commentary<|message|>B<|end|>\
+             <|start|>assistant to=functions.f<|channel|>commentary json<|message|>{\"a\": \"x\", \"n\": [1]}<|call|>\
+             <|start|>functions.f to=assistant<|channel|>commentary<|message|>R<|end|><|start|>assistant",
+    ),
+    (
+        "seed_oss",
+        "<seed:bos>user\nA<seed:eos><seed:bos>assistant\n<seed:think>T</seed:think>\nB\n<seed:tool_call>\n<function=f>\n\
+             <parameter=a>x</parameter>\n<parameter=n>[1]</parameter>\n</function>\n</seed:tool_call><seed:eos>\
+             <seed:bos>tool\nR<seed:eos><seed:bos>assistant\n",
+    ),
+    ("llama4", "B\n<|python_start|>[f(a=\"x\", n=[1])]<|python_end|><|eot|>"),
+    (
+        "command-r",
+        "B\nAction:\n```json\n[{\"tool_name\": \"f\", \"parameters\": {\"a\": \"x\", \"n\": [1]}}]\n```<|END_OF_TURN_TOKEN|>",
+    ),
+    (
+        "granite",
+        "B\n<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": \"x\", \"n\": [1]}}]<|end_of_text|>",
+    ),
+    (
+        "deepseek3",
+        "B\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": \"x\", \"n\": [1]}\n\
+             ```<｜tool▁call▁end｜><｜tool▁calls▁end｜></s>",
+    ),
+    (
+        "chatml",
+        "B\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"x\", \"n\": [1]}}\n</tool_call><|im_end|>",
+    ),
+];
+
+#[test]
+fn known_formats_write_calls_as_their_models_do() {
+    let arguments = "{\"a\": \"x\", \"n\": [1]}";
+    let call = json!({ "id": "call_1", "type": "function", "function": { "name": "f", "arguments": arguments } });
+    let messages = [
+        json!({ "role": "user", "content": "A" }),
+        json!({ "role": "assistant", "content": "B", "reasoning_content": "T", "tool_calls": [call] }),
+        json!({ "role": "tool", "tool_call_id": "call_1", "content": "R" }),
+    ];
+    let marks = ["[TOOL_CALLS]", "<|tool_call_begin|>", "<|call|>", "<seed:tool_call>"];
+    let tokenizer = bytes_and(&marks, &[]);
+    for (name, expected) in CALLS {
+        let template = Templates::default().find(Some(name)).unwrap();
+        let prompt = template.conversation(&asked(&messages), &tokenizer).unwrap();
+        assert!(prompt.text.contains(expected), "{name}: {}", prompt.text);
+        // Of the template, not text of a message.
+        let tokens = prompt.segments.iter().filter(|part| matches!(part, Segment::Token(_)));
+        let is_marked = marks.iter().any(|mark| expected.contains(mark));
+        assert_eq!(tokens.count(), usize::from(is_marked), "{name}");
+    }
+    // Arguments that are no object, and functions in every format.
+    let mut odd = messages.clone();
+    odd[1]["tool_calls"][0]["function"]["arguments"] = "[1".into();
+    let tools = json!([{ "type": "function", "function": { "name": "look", "parameters": {} } }]);
+    for builtin in Builtin::all() {
+        let template = Templates::default().find(Some(builtin.name)).unwrap();
+        let inputs = Inputs { tools: Some(&tools), ..asked(&odd) };
+        let text = template.conversation(&inputs, &tokenizer).unwrap().text;
+        for part in ["look", "[1", "A", "B", "R"] {
+            assert!(text.contains(part), "{}: no {part} in {text}", builtin.name);
+        }
+    }
+}
+
+/// Also those that are control tokens and end no answer of other formats.
+#[test]
+fn every_end_of_a_known_format_ends_an_answer() {
+    for builtin in Builtin::all() {
+        let template = Templates::default().find(Some(builtin.name)).unwrap();
+        let none = bytes_and(&[], &[]);
+        for end in template.stops(&none) {
+            for controls in [&[][..], &[end.trim()]] {
+                let tokenizer = bytes_and(controls, &[]);
+                let stops = template.stops(&tokenizer);
+                for show_control in [false, true] {
+                    let decode = Decode { stops: stops.clone().into(), show_control };
+                    let mut decoder = Decoder::new(&tokenizer, decode);
+                    let parse = Encode { parse_special: true, ..Encode::default() };
+                    let ids = tokenizer.encode(&format!("Hi{end}"), parse).unwrap();
+                    let mut text = String::new();
+                    let has_ended = ids.iter().any(|&id| {
+                        let piece = match tokenizer.is_end(id) {
+                            true => return true,
+                            false => decoder.push(id),
+                        };
+                        text += &piece.text;
+                        piece.stop.is_some()
+                    });
+                    let name = builtin.name;
+                    assert!(has_ended, "{name}: {end:?} of {controls:?} {show_control}");
+                    assert_eq!(
+                        text.trim_end(),
+                        "Hi",
+                        "{name}: {end:?} of {controls:?} {show_control}"
+                    );
+                }
+            }
+        }
     }
 }
 
@@ -515,7 +717,8 @@ fn known_formats_write_every_system_message() {
     }
 }
 
-/// Code, tags and dialogues are ordinary answers.
+/// Code, tags and dialogues are ordinary answers. Models of RWKV have no token that ends an answer, so that the next question
+/// of a dialogue does.
 #[test]
 fn known_formats_do_not_end_ordinary_answers() {
     let answers = [
@@ -523,6 +726,7 @@ fn known_formats_do_not_end_ordinary_answers() {
         "Human: Hi\nUSER:\nset USER: me",
         "<role>admin</role> [INST] <用户>, \"<|user|>\"",
     ];
+    let dialogue = "Hi\nUSER: x\n\nUser: y\n\n Пользователь: z";
     // Without special tokens, all ends are texts.
     let tokenizer = bytes_and(&[], &[]);
     for builtin in Builtin::all() {
@@ -533,6 +737,7 @@ fn known_formats_do_not_end_ordinary_answers() {
         for stop in stops.iter().filter(|_| !builtin.name.contains("glm")) {
             let is_cut = answers.iter().any(|answer| answer.contains(stop.as_str()));
             assert!(!is_cut, "{}: {stop}", builtin.name);
+            assert_eq!(dialogue.contains(stop.as_str()), builtin.name == "rwkv-world", "{stop}");
         }
     }
 }

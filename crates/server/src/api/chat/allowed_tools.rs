@@ -1,5 +1,7 @@
 //! `tool_choice` of the type `allowed_tools`: only some of a request's tools may be called.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
@@ -23,12 +25,13 @@ pub fn restricted(body: Body) -> Result<Body, ApiError> {
     let names = allowed["tools"].as_array().filter(|names| !names.is_empty());
     let names = names.ok_or_else(|| wrong("must have a list of tools".to_owned()))?;
     let tools = body.get("tools").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    for name in names {
-        if !tools.iter().any(|tool| has_same_name(tool, name)) {
-            return Err(wrong(format!("names {name}, which is not one of the tools")));
-        }
+    let known: HashSet<&str> = tools.iter().filter_map(name).collect();
+    let is_known = |tool: &&Value| name(tool).is_some_and(|name| known.contains(name));
+    if let Some(other) = names.iter().find(|tool| !is_known(tool)) {
+        return Err(wrong(format!("names {other}, which is not one of the tools")));
     }
-    let is_allowed = |tool: &&Value| names.iter().any(|name| has_same_name(tool, name));
+    let names: HashSet<&str> = names.iter().filter_map(name).collect();
+    let is_allowed = |tool: &&Value| name(tool).is_some_and(|name| names.contains(name));
     let tools: Vec<Value> = tools.iter().filter(is_allowed).cloned().collect();
     let mode = json!(mode);
     let mut value = body.value();
@@ -37,13 +40,9 @@ pub fn restricted(body: Body) -> Result<Body, ApiError> {
     Body::check(value, &[])
 }
 
-/// Whether two functions have the same name.
-fn has_same_name(tool: &Value, other: &Value) -> bool {
-    let name = |tool: &Value| {
-        let name = tool.pointer("/function/name").or_else(|| tool.get("name"));
-        name.and_then(Value::as_str).map(str::to_owned)
-    };
-    name(tool).is_some_and(|own| name(other) == Some(own))
+/// The name of a function.
+fn name(tool: &Value) -> Option<&str> {
+    tool.pointer("/function/name").or_else(|| tool.get("name"))?.as_str()
 }
 
 #[cfg(test)]

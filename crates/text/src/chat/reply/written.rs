@@ -111,7 +111,10 @@ fn tagged(tags: &Tags, arguments: &Value) -> String {
         let head = [tags.key, key, tags.key_end, &attribute, tags.attributes_end, tags.value];
         format!("{}{line}{value}{line}{end}\n", head.concat())
     };
-    arguments.as_object().into_iter().flatten().map(argument).collect()
+    match arguments {
+        Value::Object(arguments) => arguments.iter().map(argument).collect(),
+        other => json_of(other) + "\n",
+    }
 }
 
 fn literally(literal: &Literal, calls: &[Call]) -> String {
@@ -123,8 +126,12 @@ fn literally(literal: &Literal, calls: &[Call]) -> String {
             }
             _ => format!("{key}{sign}{}", json_of(value)),
         };
-        let arguments = arguments.as_object().into_iter().flatten().map(argument);
-        let arguments = arguments.collect::<Vec<_>>().join(comma);
+        let arguments = match arguments {
+            Value::Object(arguments) => {
+                arguments.iter().map(argument).collect::<Vec<_>>().join(comma)
+            }
+            other => json_of(other),
+        };
         match literal.style {
             Style::Python => format!("{}{name}({arguments})", literal.prefix),
             Style::Braces(_) => format!("{}{name}{{{arguments}}}", literal.prefix),
