@@ -1798,6 +1798,15 @@ fn experts_on_a_software_adapter_and_the_cpu_write_the_text_of_the_cpu() {
     assert!(hit_rate > 0.0 && hit_rate < 1.0 && bytes <= 160 << 10, "{experts}");
     let plan = "plan -m moe.gguf --vram 1GiB -ngl all --expert-cache 160KiB --json";
     assert_eq!(place.run(plan).json()["experts"]["bytes"], bytes);
+    // Room for experts of one layer, of which alone something is learned.
+    let small = "--expert-cache 32KiB";
+    for more in [small, small, "--expert-cache 160KiB"] {
+        let found = run(&format!("-dev software -ngl all {more}"));
+        assert_eq!(ids(&found["tokens"]), ids(&expected["tokens"]), "{more}");
+    }
+    // The experts of a GPU that holds nothing else are streamed.
+    let found = run("-dev software,software -ngl all -ts 0,1 -cmoe -opo");
+    assert_eq!(ids(&found["tokens"]), ids(&expected["tokens"]));
 }
 
 #[cfg(unix)]

@@ -375,18 +375,32 @@ fn adapters_give_the_logits_of_peft() {
                 assert!(error < 2e-4 * most, "{device} {key}: {error} of {most}");
             }
             if device == "-ngl 0" {
+                // Strengths of an adapter that is given again add up.
+                let twice = "--lora lora.gguf --lora-scaled lora.gguf:1";
+                let [twice, double] = [twice, "--lora-scaled lora.gguf:2"].map(|adapters| {
+                    place.run(&format!("{line} {adapters}")).good();
+                    npy(&place.path().join("l.npy")).1
+                });
+                let near = twice.iter().zip(&double).all(|(a, b)| (a - b).abs() < 1e-4);
+                assert!(near && twice != logits, "{key}", key = case["ids"]);
                 place.run(&line).good();
                 assert_ne!(npy(&place.path().join("l.npy")).1, logits);
             }
         }
     }
     place.file("other.gguf", words::tiny_of("gpt2"));
+    let base = place.path().join("base.gguf");
+    place.file("idle.gguf", words::adapter_of(&base, &["token_embd.weight"], 2));
     for (line, code, part) in [
         ("run -m other.gguf --tokens 1 --lora lora.gguf", 65, "it adapts llama"),
         ("run -m base.gguf --tokens 1 --lora base.gguf", 65, "general.type is"),
         ("run -m base.gguf --tokens 1 --lora absent.gguf", 66, "absent.gguf"),
         ("run -m base.gguf --tokens 1 --lora-scaled lora.gguf:x", 2, "FILE:SCALE"),
-        ("run -m base.gguf --tokens 1 --lora lora.gguf,lora.gguf", 65, "tensor blk.0"),
+        (
+            "run -m base.gguf --tokens 1 --lora idle.gguf",
+            65,
+            "idle.gguf: tensor token_embd.weight.lora_a",
+        ),
     ] {
         let ran = place.run(line);
         assert!(ran.code == Some(code) && ran.err.contains(part), "{line}: {ran:?}");

@@ -95,7 +95,11 @@ impl LoraFile {
             }
         }
         let alpha = file.metadata().opt_f32("adapter.lora.alpha").map_err(Error::File)?;
-        let prefix = format!("{name}: ");
+        let mut prefix = format!("{name}: ");
+        if loras.iter().any(|lora| lora.prefix == prefix) {
+            // The strengths of an adapter that is given again add up.
+            prefix = format!("{name} ({}): ", loras.len());
+        }
         loras.push(Lora {
             prefix: prefix.clone(),
             scale,
@@ -103,4 +107,13 @@ impl LoraFile {
         });
         base.joined(file, &prefix).map_err(Error::File)
     }
+}
+
+/// The error for a tensor of an adapter that no part of the model uses, such as one for a block that is not computed.
+pub(crate) fn adapts_nothing(loras: &[Lora], tensor: &str) -> Option<Error> {
+    let mut found =
+        loras.iter().filter_map(|lora| Some((lora, tensor.strip_prefix(&lora.prefix)?)));
+    let (lora, name) = found.next()?;
+    let file = lora.prefix.trim_end_matches(": ").to_owned();
+    Some(Error::Adapter { file, problem: format!("tensor {name} adapts nothing that is computed") })
 }

@@ -12,7 +12,7 @@ use bilayer_text::{Encode, Tokenizer};
 
 use crate::control::ControlVector;
 use crate::digest;
-use crate::lora::{LoraFile, Strength};
+use crate::lora::{LoraFile, Strength, adapts_nothing};
 use crate::sampling::Breakers;
 use crate::session::Purpose;
 use crate::vocabulary::{self, vocabulary};
@@ -97,7 +97,13 @@ impl Model {
             file = control.join(file)?;
         }
         let adapted = Adapted { file: &file, loras: &loras };
-        let (config, graph) = bilayer_models::read_adapted(&adapted).map_err(of_model)?;
+        let of_adapter = |source| match &source {
+            bilayer_models::Error::UnusedTensor { name: tensor, .. } => {
+                adapts_nothing(&loras, tensor).unwrap_or_else(|| of_model(source))
+            }
+            _ => of_model(source),
+        };
+        let (config, graph) = bilayer_models::read_adapted(&adapted).map_err(of_adapter)?;
         let tokenizer = words(&file)?;
         vocabulary::LISTS.iter().for_each(|list| file.forget(&vocabulary::key(list)));
         let grammar_tokens = OnceLock::new();

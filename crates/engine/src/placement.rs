@@ -189,11 +189,22 @@ impl Placing {
         self.overrides.iter().map(rule).collect()
     }
 
-    /// With the counts of experts that earlier runs of a model have learned, if they are wanted and none are given.
+    /// With the counts of experts that earlier runs of a model have learned, if they are wanted and none are given. Layers of
+    /// which nothing was learned count their experts alike.
     pub(crate) fn with_learned(&self, model: &Model) -> Placing {
         let mut placing = self.clone();
-        if placing.expert_uses.is_none() && placing.expert_cache != ExpertCache::Off {
-            placing.expert_uses = learned(model, self).and_then(|learned| learned.uses());
+        if placing.expert_uses.is_some() || placing.expert_cache == ExpertCache::Off {
+            return placing;
+        }
+        placing.expert_uses = learned(model, self).and_then(|learned| learned.uses());
+        if let Some(uses) = &mut placing.expert_uses {
+            for mixture in mixtures(&model.graph()) {
+                let Some(layer) = mixture.layer else { continue };
+                let counts = uses.layers.entry(layer).or_default();
+                if counts.len() != mixture.experts {
+                    *counts = vec![1.0; mixture.experts];
+                }
+            }
         }
         placing
     }

@@ -270,16 +270,15 @@ impl Experts {
         self.queue.clear();
     }
 
-    /// Stores what was learned.
+    /// Stores what was learned. Layers that are not split keep what earlier runs have learned of them.
     fn store(&self) {
-        let Some(Learned { kept, name }) = &self.learned else { return };
+        let Some(learned) = self.learned.as_ref().filter(|_| self.hits.routed > 0) else { return };
+        let mut layers = learned.uses().map(|uses| uses.layers).unwrap_or_default();
         let layer = |mixture: &Mixture| Some((mixture.layer?, mixture.total.clone()));
-        let stored = Stored { layers: self.mixtures.iter().filter_map(layer).collect() };
-        if self.hits.routed > 0
-            && let Ok(text) = serde_json::to_vec(&stored)
-        {
+        layers.extend(self.mixtures.iter().filter_map(layer));
+        if let Ok(text) = serde_json::to_vec(&Stored { layers }) {
             // It is counted again.
-            let _ = kept.store(name, &text);
+            let _ = learned.kept.store(&learned.name, &text);
         }
     }
 }

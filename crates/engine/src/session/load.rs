@@ -81,10 +81,11 @@ pub fn reserve(change: &Change<'_>, backends: &mut [Box<dyn Backend>]) -> Result
         let mine = wanted.iter().filter(|&&(of, _)| of == device);
         let weights: Vec<&Weight> = mine.map(|&(_, id)| change.graph.weight(id)).collect();
         let holds = |plan: &Plan| plan.segments.iter().any(|segment| segment.device == device);
-        if !weights.is_empty() || change.from.is_some_and(holds) {
+        let streamed = &streamed(change, device).map_err(Failed::on(device))?;
+        let is_used = !weights.is_empty() || !streamed.is_empty();
+        if is_used || change.from.is_some_and(holds) {
             let caches = change.kept(caches, device);
             let states = change.kept(states, device);
-            let streamed = &streamed(change, device).map_err(Failed::on(device))?;
             let mapped: Vec<MappedWeight> =
                 weights.iter().filter_map(|weight| change.model.mapped(weight)).collect();
             let (weights, mapped, caches, states) = (&weights, &mapped, &caches, &states);
