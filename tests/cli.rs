@@ -1799,14 +1799,19 @@ fn experts_on_a_software_adapter_and_the_cpu_write_the_text_of_the_cpu() {
     let plan = "plan -m moe.gguf --vram 1GiB -ngl all --expert-cache 160KiB --json";
     assert_eq!(place.run(plan).json()["experts"]["bytes"], bytes);
     // Room for experts of one layer, of which alone something is learned.
-    let small = "--expert-cache 32KiB";
+    let small = "--expert-cache 60KiB";
     for more in [small, small, "--expert-cache 160KiB"] {
         let found = run(&format!("-dev software -ngl all {more}"));
         assert_eq!(ids(&found["tokens"]), ids(&expected["tokens"]), "{more}");
     }
-    // The experts of a GPU that holds nothing else are streamed.
-    let found = run("-dev software,software -ngl all -ts 0,1 -cmoe -opo");
-    assert_eq!(ids(&found["tokens"]), ids(&expected["tokens"]));
+    // A GPU that holds nothing gets what is streamed.
+    place.file("plain.gguf", words::tiny_of("llama"));
+    let run = |flags: &str| {
+        let text = "abcdefghij".repeat(4);
+        place.run(&format!("run -m plain.gguf -p {text} -n 8 --temp 0 --json {flags}")).json()
+    };
+    let found = run("-dev software,software -ngl all -ts 0,1 -ot attn_q=cpu -opo");
+    assert_eq!(ids(&found["tokens"]), ids(&run("-ngl 0")["tokens"]));
 }
 
 #[cfg(unix)]
