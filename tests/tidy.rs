@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use bilayer_graph::OpKind;
 use regex::Regex;
@@ -116,10 +117,25 @@ impl Source {
         self.path.strip_prefix("crates/").and_then(|p| p.split('/').next()).unwrap_or("")
     }
 
-    /// The text without line comments and `#[cfg(test)]` modules; strings are kept.
+    /// The text without line comments and without a module of tests at its end; strings are kept.
     fn code(&self) -> String {
-        let shipped = self.text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
-        shipped.lines().map(strip_comment).collect::<Vec<_>>().join("\n")
+        static TESTS: LazyLock<Regex> =
+            LazyLock::new(|| Regex::new(r"(?m)^#\[cfg\(test\)\]\nmod \w+ \{").expect("valid"));
+        let end = TESTS.find(&self.text).map_or(self.text.len(), |tests| tests.start());
+        self.text[..end].lines().map(strip_comment).collect::<Vec<_>>().join("\n")
+    }
+
+    /// The files that may declare the module of this one: that of the folder, or the root of the crate.
+    fn parents(&self) -> [String; 3] {
+        let folder = self.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        [format!("{folder}.rs"), format!("{folder}/lib.rs"), format!("{folder}/main.rs")]
+    }
+
+    /// Whether it declares a module: with `mod`, or on a line of names in a macro.
+    fn declares(&self, module: &str) -> bool {
+        let list = format!(r"^\s*[\w, ]*\b{module}\b[\w, ]*;?\s*(=>.*)?$");
+        let declared = Regex::new(&format!(r"(?m)\bmod {module};|{list}")).expect("valid");
+        declared.is_match(&self.text.lines().map(strip_comment).collect::<Vec<_>>().join("\n"))
     }
 }
 
@@ -397,11 +413,12 @@ fn every_source_file_belongs_to_a_module_tree() {
             continue;
         }
         let stem = name.trim_end_matches(".rs");
-        let declared = Regex::new(&format!(r"\bmod {stem}\b|\b{stem},? *;?")).expect("valid");
-        let named = sources
-            .iter()
-            .filter(|s| s.krate() == source.krate() && s.path != source.path)
-            .any(|s| declared.is_match(&s.text));
+        let parents = source.parents();
+        let by_path = Regex::new(&format!(r#"#\[path = "[^"]*\b{name}"\]"#)).expect("valid");
+        let mut krate = sources.iter().filter(|other| other.krate() == source.krate());
+        let named = krate.any(|other| {
+            parents.contains(&other.path) && other.declares(stem) || by_path.is_match(&other.text)
+        });
         if !named {
             broken.push(format!("{} belongs to no module", source.path));
         }
@@ -470,6 +487,8 @@ fn the_top_level_and_the_map_agree() {
         "Cargo.lock",
         "README.md",
         "SECURITY.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
         "LICENSE-MIT",
         "LICENSE-APACHE",
         "crates",
@@ -594,6 +613,13 @@ fn the_checks_can_fail() {
         "unsafe { x }",
         "std::fs::read(p)",
     ];
+    let file = |text: &str| Source { path: "crates/x/src/a/b.rs".into(), text: text.to_owned() };
+    let tests = "#[cfg(test)]\nmod cases;\nunsafe {}\n#[cfg(test)]\nmod tests {\n    todo!()\n}\n";
+    assert_eq!(file(tests).code(), "#[cfg(test)]\nmod cases;\nunsafe {}");
+    assert!(
+        file("pub(crate) mod c;").declares("c") && file("modules! {\n    c, d\n}").declares("d")
+    );
+    assert!(!file("// mod c;\nuse c::d;\nlet c = 1;").declares("c"));
     for ((pattern, _, why), offender) in RESERVED.iter().zip(offenders) {
         let pattern = Regex::new(pattern).expect("valid");
         let source = Source { path: "crates/x/src/a.rs".into(), text: offender.to_owned() };

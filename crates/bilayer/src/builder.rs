@@ -25,14 +25,14 @@ const LOGITS_ROWS: usize = 16;
 /// How many layers run on the GPU. The output head counts as one and goes first, then the last layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GpuLayers {
-    /// As many as are of use and fit.
+    /// As many as fit; with [`Builder::cache_dir`] the number with the shortest predicted answer.
     #[default]
     Auto,
     /// All of them.
     All,
     /// So many; `layers + 1` is all, 0 none.
     Count(u32),
-    /// So many percent.
+    /// So many percent, 0 to 100, of the layers and the output head.
     Percent(u8),
 }
 
@@ -76,7 +76,7 @@ impl CacheType {
     /// The type of that name, such as `q8_0`, in upper or lower case.
     ///
     /// # Errors
-    /// There is none; the names that there are.
+    /// No type has that name; the text lists those that there are.
     pub fn by_name(name: &str) -> Result<CacheType, String> {
         kv_types()
             .find(|ty| ty.name.eq_ignore_ascii_case(name))
@@ -163,7 +163,7 @@ impl<'p> Builder<'p> {
         }
     }
 
-    /// How many layers run on the GPU; [`GpuLayers::Auto`] where nothing is said.
+    /// How many layers run on the GPU, [`GpuLayers::Auto`] by default. A number is a [`GpuLayers::Count`].
     pub fn gpu_layers(mut self, layers: impl Into<GpuLayers>) -> Self {
         self.placing.gpu_layers = match layers.into() {
             GpuLayers::Auto => Offload::Auto,
@@ -174,14 +174,14 @@ impl<'p> Builder<'p> {
         self
     }
 
-    /// Which GPU: a number as in `bilayer devices`, a part of its name, or `software` for a software adapter, which is never
-    /// taken unasked. Called again it adds another GPU.
+    /// Which GPU: a number as in `bilayer devices`, a part of its name, or `software` for a software GPU (llvmpipe, WARP),
+    /// which is never taken unasked. Called again it adds another GPU.
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.placing.devices.push(name.into());
         self
     }
 
-    /// Each GPU's share in the offloaded layers, in any unit: `[3.0, 1.0]` gives the first three quarters. Without shares
+    /// Each GPU's share in the offloaded layers, 0 or more, in any unit: `[3.0, 1.0]` gives the first three quarters. Without shares
     /// the split follows measured times and free memory.
     pub fn tensor_split(mut self, shares: impl Into<Vec<f64>>) -> Self {
         self.placing.tensor_split = shares.into();
@@ -195,7 +195,7 @@ impl<'p> Builder<'p> {
         self
     }
 
-    /// Counts each GPU's free memory as so many bytes, in place of what its driver says.
+    /// Counts the free memory of every GPU as `bytes` bytes, in place of what its driver says.
     pub fn gpu_bytes(mut self, bytes: u64) -> Self {
         self.placing.vram_bytes = vec![bytes];
         self
@@ -227,7 +227,8 @@ impl<'p> Builder<'p> {
         self
     }
 
-    /// Tokens that a prompt and its answer may have together; by default the model's own context, but at most 8192.
+    /// Tokens that a prompt and its answer may have together, at most 2^24; 0 is the model's own context, the default too, but
+    /// at most 8192.
     pub fn context(mut self, tokens: usize) -> Self {
         self.context = Some(tokens);
         self
@@ -240,7 +241,8 @@ impl<'p> Builder<'p> {
         self
     }
 
-    /// CPU threads; by default one for each physical core that the process may use.
+    /// CPU threads, 1 to 512; [`Builder::open`] refuses others. By default one for each physical core that the process may
+    /// use, on Windows one for each of its logical CPUs.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
         self
@@ -389,8 +391,8 @@ impl<'p> Builder<'p> {
         self
     }
 
-    /// Applies a LoRA adapter in GGUF format while the model runs, with a strength of 1 as it was trained. Called again it
-    /// adds another one.
+    /// Applies a LoRA adapter in GGUF format while the model runs, with the strength `scale`; 1 is as it was trained. Called
+    /// again it adds another one. [`Builder::open`] refuses a file that is no adapter of this model.
     pub fn lora(mut self, path: impl Into<PathBuf>, scale: f32) -> Self {
         self.loras.push((path.into(), scale));
         self

@@ -108,8 +108,8 @@ impl Model {
         })
     }
 
-    /// The relevance of each document to a query, as a cross-encoder scores it: the higher, the more relevant. Of a reranker
-    /// with the labels `yes` and `no` it is the probability of `yes`.
+    /// The relevance of each document to a query, `[documents]`: the higher, the more relevant. It is the output of the
+    /// cross-encoder's head, a logit of any size; of a reranker with the labels `yes` and `no` the probability of `yes`, 0 to 1.
     ///
     /// # Errors
     /// The model is not an encoder with a single score; a query and its document are longer than the context;
@@ -180,8 +180,8 @@ impl Model {
         })
     }
 
-    /// How similar each text is to each label: the cosine of its vector and the label's, which is the mean of those of the
-    /// label's examples. It takes no classification head.
+    /// How similar each text is to each label, `[texts, routes]`, -1 to 1: the cosine of its vector and the label's, which is
+    /// the mean of those of the label's examples. It takes no classification head.
     ///
     /// # Errors
     /// Those of [`Model::embed`]; no route, or one without examples.

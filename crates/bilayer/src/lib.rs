@@ -5,7 +5,8 @@
 //!
 //! # Open a model
 //!
-//! [`Model::open`] places the model by itself: as many layers as are of use and fit go to the GPU, the rest stays on the CPU.
+//! [`Model::open`] places the model by itself: as many layers as fit go to the GPU, the rest stays on the CPU. With
+//! [`Builder::cache_dir`] it is the number of layers with the shortest predicted answer, by times that the first run measures.
 //! Without a GPU everything runs on the CPU.
 //!
 //! ```
@@ -120,7 +121,8 @@
 //! # Stop
 //!
 //! A [`Cancel`] handle ends an answer, or any other call, from elsewhere: it can be cloned and sent to another thread. A call
-//! that has no partial result fails with [`Exit::Interrupted`].
+//! that has no partial result fails with [`Exit::Interrupted`]; the measurements of [`Builder`], such as [`Builder::bench`],
+//! return `Ok(None)`.
 //!
 //! ```
 //! use bilayer::{Model, Stop};

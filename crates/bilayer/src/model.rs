@@ -198,7 +198,8 @@ impl Model {
         Ok(Batch::new(batch))
     }
 
-    /// The logits after every token of a prompt.
+    /// The logits after every token of a prompt, `[tokens, vocab]` f32: unnormalized log-probabilities of the next token.
+    /// Each takes 4 bytes.
     ///
     /// # Errors
     /// As [`Model::generate`]; [`Cancel`] ended it.
