@@ -529,7 +529,10 @@ fn a_server_that_downloaded_its_model_reloads_and_drains() {
     send("-HUP");
     assert!(notes.any(|line| line.contains("keys were read again")), "SIGHUP ended it");
     send("-TERM");
-    assert!(notes.any(|line| line.contains("running answers are finished first")), "it did not drain");
+    assert!(
+        notes.any(|line| line.contains("running answers are finished first")),
+        "it did not drain"
+    );
     drop(std::thread::spawn(move || notes.for_each(drop)));
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
