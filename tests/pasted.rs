@@ -388,6 +388,11 @@ fn adapters_give_the_logits_of_peft() {
             }
         }
     }
+    wrong_adapters_are_refused(&place);
+}
+
+/// `place` has `base.gguf` and its adapter `lora.gguf`.
+fn wrong_adapters_are_refused(place: &Place) {
     place.file("other.gguf", words::tiny_of("gpt2"));
     let base = place.path().join("base.gguf");
     place.file("idle.gguf", words::adapter_of(&base, &["token_embd.weight"], 2));

@@ -198,7 +198,7 @@ impl Placing {
         }
         placing.expert_uses = learned(model, self).and_then(|learned| learned.uses());
         if let Some(uses) = &mut placing.expert_uses {
-            for mixture in mixtures(&model.graph()) {
+            for mixture in mixtures(model.graph()) {
                 let Some(layer) = mixture.layer else { continue };
                 let counts = uses.layers.entry(layer).or_default();
                 if counts.len() != mixture.experts {
