@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread;
 
-use llguidance::api::{GrammarInit, StopReason, TopLevelGrammar};
+use llguidance::api::{GrammarInit, TopLevelGrammar};
 use llguidance::toktrie::InferenceCapabilities;
-use llguidance::{Logger, Matcher, TokenParser};
+use llguidance::{Logger, Matcher, ParserFactory, TokenParser};
 
 use crate::grammar::{Prepared, reason, top_level};
+use crate::readings::Readings;
 use crate::schema::trials::{self, Trials};
 use crate::trigger::{Starts, Tags, Trigger};
 use crate::{Error, Grammar, Limits, Mask, Tokens, lark};
@@ -27,7 +28,7 @@ const STACK_BYTES: usize = 128 << 20;
 #[derive(Clone)]
 pub struct Constraint {
     tokens: Tokens,
-    matcher: Matcher,
+    readings: Readings,
     stage: Stage,
     /// The mask of this place, if it was computed.
     mask: Option<Mask>,
@@ -57,7 +58,7 @@ impl Constraint {
             let prepared = grammar.prepare(tokens, &limits)?;
             compile(tokens, grammar, prepared, &limits)
         };
-        let (parser, notes) = thread::scope(|scope| {
+        let (readings, notes) = thread::scope(|scope| {
             let builder = thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
             let failed = |reason| Error::Grammar { what: grammar.what(), reason };
             let thread = builder
@@ -65,9 +66,8 @@ impl Constraint {
                 .map_err(|error| failed(format!("no thread to compile it: {error}")))?;
             thread.join().unwrap_or_else(|_| Err(failed("it cannot be compiled".to_owned())))
         })?;
-        let matcher = Matcher::new(Ok(parser));
         let (stage, notes) = (Stage::Following, notes.into());
-        Ok(Constraint { tokens: tokens.clone(), matcher, stage, mask: None, notes })
+        Ok(Constraint { tokens: tokens.clone(), readings, stage, mask: None, notes })
     }
 
     /// What was left out of schemas in a Lark grammar that are followed as far as possible, and why, a line each.
@@ -94,16 +94,15 @@ impl Constraint {
     #[must_use]
     pub fn once_outside(mut self, starts: Starts<'_>, tags: Tags<'_>) -> Constraint {
         let tokens = &self.tokens;
-        let mut begun: HashMap<Vec<u8>, Matcher> = HashMap::new();
+        let mut begun: HashMap<Vec<u8>, Readings> = HashMap::new();
         let accepts = |text: &[u8], rest: &[u8]| {
-            let matcher = begun.entry(text.to_vec()).or_insert_with(|| {
-                let mut matcher = self.matcher.clone();
-                // One that cannot read the text accepts nothing behind it.
-                let _ = matcher.consume_tokens(&tokens.tokens_of(text));
-                matcher
+            let readings = begun.entry(text.to_vec()).or_insert_with(|| {
+                let mut readings = self.readings.clone();
+                // What cannot read the text accepts nothing behind it.
+                let _ = readings.consume(&tokens.tokens_of(text));
+                readings
             });
-            let rest = tokens.tokens_of(rest);
-            matcher.validate_tokens(&rest).is_ok_and(|taken| taken == rest.len())
+            readings.accepts(&tokens.tokens_of(rest))
         };
         self.stage = Stage::Waiting(Trigger::starts(tokens, starts, tags, accepts));
         self.mask = None;
@@ -149,15 +148,15 @@ impl Constraint {
     }
 
     fn grammar_mask(&mut self) -> Result<Mask, Error> {
-        let may_end = self.matcher.is_accepting().unwrap_or(false);
-        match self.matcher.compute_mask_or_eos() {
+        let may_end = self.readings.may_end();
+        match self.readings.mask() {
             Ok(bits) => Ok(Mask(bits)),
             // A vocabulary without tokens that end a text.
             Err(_) if may_end => {
                 self.stage = Stage::Ended;
                 Ok(Mask(self.tokens.trie().eos_token_set()))
             }
-            Err(error) => Err(stuck(&error.to_string())),
+            Err(error) => Err(stuck(&error)),
         }
     }
 
@@ -180,11 +179,10 @@ impl Constraint {
                 }
             }
             Stage::Gap { left, trigger } if *left > 0 && trigger.blanks().allows(token) => {
-                let taken = self.matcher.validate_tokens(&[token]);
-                if taken.map_err(|error| stuck(&error.to_string()))? == 0 {
-                    *left -= 1;
-                } else {
+                if self.readings.accepts(&[token]) {
                     self.follow(token)?;
+                } else {
+                    *left -= 1;
                 }
             }
             _ => self.follow(token)?,
@@ -195,13 +193,13 @@ impl Constraint {
     /// Lets the grammar read the text that it begins with.
     fn read(&mut self, text: &[u8]) -> Result<(), Error> {
         let tokens = self.tokens.tokens_of(text);
-        self.matcher.consume_tokens(&tokens).map_err(|error| stuck(&error.to_string()))
+        self.readings.consume(&tokens).map_err(|error| stuck(&error))
     }
 
     /// Lets the grammar consume a token that it allows.
     fn follow(&mut self, token: u32) -> Result<(), Error> {
         self.stage = Stage::Following;
-        self.matcher.consume_token(token).map_err(|error| stuck(&error.to_string()))?;
+        self.readings.consume(&[token]).map_err(|error| stuck(&error))?;
         if self.tokens.shared.ends.is_empty() && self.may_end() {
             // Without a token that ends the text, only an empty mask does.
             self.mask()?;
@@ -213,9 +211,7 @@ impl Constraint {
     pub fn may_end(&mut self) -> bool {
         match &self.stage {
             Stage::Waiting(trigger) => trigger.is_optional(),
-            Stage::Gap { .. } | Stage::Following => {
-                self.is_complete() || self.matcher.is_accepting().unwrap_or(false)
-            }
+            Stage::Gap { .. } | Stage::Following => self.readings.may_end(),
             Stage::Ended => true,
         }
     }
@@ -224,10 +220,7 @@ impl Constraint {
     pub fn is_complete(&self) -> bool {
         match &self.stage {
             Stage::Waiting(_) => false,
-            Stage::Gap { .. } | Stage::Following => {
-                let reason = self.matcher.stop_reason();
-                reason != StopReason::NotStopped && reason.is_ok()
-            }
+            Stage::Gap { .. } | Stage::Following => self.readings.is_complete(),
             Stage::Ended => true,
         }
     }
@@ -243,33 +236,40 @@ impl std::fmt::Debug for Constraint {
 fn compile(
     tokens: &Tokens,
     grammar: &Grammar,
-    prepared: Prepared,
+    mut prepared: Prepared,
     limits: &Limits,
-) -> Result<(TokenParser, Vec<String>), Error> {
-    let built = build(tokens, prepared.top_level(), limits);
-    let fails = |part| build(tokens, top_level(part), limits).err().map(|error| reason(&error));
+) -> Result<(Readings, Vec<String>), Error> {
+    let named = prepared.take_tokens();
+    let factory = match named.is_empty() {
+        true => &tokens.shared.factory,
+        false => tokens.with_stand_ins()?,
+    };
+    let build = |grammar| build(factory, grammar, limits);
+    let readings = |parser| Readings::new(Matcher::new(Ok(parser)), tokens, named);
+    let built = build(prepared.top_level());
+    let fails = |part| build(top_level(part)).err().map(|error| reason(&error));
     match (built, prepared) {
-        (Ok(parser), Prepared::Lark(checked)) => Ok((parser, checked.notes)),
-        (Ok(parser), _) => Ok((parser, Vec::new())),
+        (Ok(parser), Prepared::Lark(checked)) => Ok((readings(parser), checked.notes)),
+        (Ok(parser), _) => Ok((readings(parser), Vec::new())),
         (Err(message), Prepared::Schema(schema)) => {
             Err(trials::locate(&schema, &reason(&message), &mut Trials::new(&fails)))
         }
         (Err(message), Prepared::Lark(checked)) => {
             let relaxed = lark::relax(&checked, &mut Trials::new(&fails))?;
             let relaxed = relaxed.ok_or_else(|| grammar.refused(&message))?;
-            let parser = build(tokens, TopLevelGrammar::from_lark(relaxed.source), limits);
-            Ok((parser.map_err(|message| grammar.refused(&message))?, relaxed.notes))
+            let parser = build(TopLevelGrammar::from_lark(relaxed.source));
+            let parser = parser.map_err(|message| grammar.refused(&message))?;
+            Ok((readings(parser), relaxed.notes))
         }
-        (Err(message), Prepared::Text(_)) => Err(grammar.refused(&message)),
+        (Err(message), Prepared::Text { .. }) => Err(grammar.refused(&message)),
     }
 }
 
 fn build(
-    tokens: &Tokens,
+    factory: &ParserFactory,
     grammar: TopLevelGrammar,
     limits: &Limits,
 ) -> Result<TokenParser, String> {
-    let factory = &tokens.shared.factory;
     let init = GrammarInit::Serialized(grammar);
     let (quiet, plain) = (Logger::new(0, 0), InferenceCapabilities::default());
     let parser = factory.create_parser_from_init_ext(init, quiet, plain, limits.parser());

@@ -2,7 +2,8 @@
 //!
 //! GBNF describes texts character by character, while llguidance splits them into lexemes first, each as long as
 //! possible. So terminals are chosen such that this makes no difference ([`units`]): a regular grammar becomes one
-//! terminal; otherwise terminals are the largest regular parts that no following text could have continued.
+//! terminal; otherwise terminals are the largest regular parts that no following text could have continued. A token that
+//! a grammar names is a terminal of its own, which stands for it ([`crate::readings`]).
 
 use crate::{Error, Limits, Tokens};
 
@@ -15,15 +16,20 @@ mod write;
 
 const WHAT: &str = "the GBNF grammar";
 
-/// The Lark grammar of the texts that a GBNF grammar allows, with the ids of the tokens that it names.
+/// The Lark grammar of the texts that a GBNF grammar allows, with stand-ins for the tokens that it names, and these.
 ///
 /// # Errors
 /// [`Error::Syntax`], [`Error::Grammar`].
-pub fn to_lark(source: &str, tokens: &Tokens, limits: &Limits) -> Result<String, Error> {
+pub fn to_lark(
+    source: &str,
+    tokens: &Tokens,
+    limits: &Limits,
+) -> Result<(String, Vec<u32>), Error> {
     let mut grammar = parse::parse(source, tokens, limits)?;
     let mut regular = regular::Regular::find(&mut grammar)?;
     let units = units::Units::choose(&mut grammar, &mut regular)?;
-    write::lark(&grammar, &units)
+    let source = write::lark(&grammar, &units, tokens)?;
+    Ok((source, grammar.tokens))
 }
 
 fn refused(reason: String) -> Error {

@@ -76,8 +76,13 @@ impl Grammar {
         }
         Ok(match self.notation {
             Notation::Schema => Prepared::Schema(schema::parse(&self.source, limits)?),
-            Notation::Gbnf => Prepared::Text(gbnf::to_lark(&self.source, tokens, limits)?),
-            Notation::Regex => Prepared::Text(regex::to_lark(&self.source)?),
+            Notation::Gbnf => {
+                let (source, tokens) = gbnf::to_lark(&self.source, tokens, limits)?;
+                Prepared::Text { source, tokens }
+            }
+            Notation::Regex => {
+                Prepared::Text { source: regex::to_lark(&self.source)?, tokens: Vec::new() }
+            }
             Notation::Lark => Prepared::Lark(lark::check(&self.source, limits)?),
         })
     }
@@ -97,8 +102,11 @@ pub(crate) enum Prepared {
     Schema(Value),
     /// A Lark grammar that may have schemas.
     Lark(lark::Checked),
-    /// A Lark grammar without schemas.
-    Text(String),
+    /// A Lark grammar without schemas, and the tokens for which it names stand-ins.
+    Text {
+        source: String,
+        tokens: Vec<u32>,
+    },
 }
 
 impl Prepared {
@@ -107,7 +115,15 @@ impl Prepared {
         match self {
             Prepared::Schema(schema) => top_level(schema.clone()),
             Prepared::Lark(checked) => TopLevelGrammar::from_lark(checked.source.clone()),
-            Prepared::Text(source) => TopLevelGrammar::from_lark(source.clone()),
+            Prepared::Text { source, .. } => TopLevelGrammar::from_lark(source.clone()),
+        }
+    }
+
+    /// Takes the tokens out for which the grammar names stand-ins.
+    pub fn take_tokens(&mut self) -> Vec<u32> {
+        match self {
+            Prepared::Text { tokens, .. } => std::mem::take(tokens),
+            _ => Vec::new(),
         }
     }
 }

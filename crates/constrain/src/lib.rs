@@ -36,6 +36,7 @@ mod grammar;
 mod lark;
 mod limits;
 mod mask;
+mod readings;
 mod regex;
 mod schema;
 mod tokens;

@@ -7,11 +7,14 @@ use serde_json::{Map, Value};
 
 use crate::expansion::{self, Work};
 use crate::{Error, Limits, regex};
+use closed::Overlaps;
 use normal::{BOUND_MAX, normalize, plain_references};
 
 pub mod closed;
+mod exclusive;
 pub mod lenient;
 mod normal;
+mod patterns;
 pub mod trials;
 
 /// Keywords that would be needed to be right but are not supported.
@@ -77,12 +80,16 @@ pub fn parse(source: &str, limits: &Limits) -> Result<Value, Error> {
 /// [`Error::Schema`].
 pub fn check_whole(schema: &mut Value, limits: &Limits, work: &mut Work) -> Result<(), Error> {
     check_depth(schema, limits.depth)?;
-    closed::close(schema);
-    normalize(schema);
-    match faults(schema, 1).pop() {
-        Some(fault) => Err(fault.into()),
-        None => expansion::check(schema, work),
+    // Errors name places in the schema as it was written.
+    let mut written = schema.clone();
+    normalize(&mut written);
+    if let Some(fault) = faults(&written, 1).pop() {
+        return Err(fault.into());
     }
+    closed::close(schema, Overlaps::Refused);
+    normalize(schema);
+    patterns::apply_listed(schema);
+    expansion::check(schema, work)
 }
 
 /// What is wrong with a schema.

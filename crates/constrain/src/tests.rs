@@ -294,6 +294,14 @@ fn schema_errors_name_the_place() {
             r#"{"items":{"uniqueItems":true}}"#,
             "schema at #/items/uniqueItems: the keyword `uniqueItems` is not supported",
         ),
+        (
+            r#"{"oneOf":[{"const":1},{"type":"string","not":{"const":"a"}}]}"#,
+            "schema at #/oneOf/1/not: the keyword `not` is not supported",
+        ),
+        (
+            r#"{"properties":{"a":{}},"patternProperties":{"^a$":{"uniqueItems":true}}}"#,
+            "schema at #/patternProperties/^a$/uniqueItems: the keyword",
+        ),
         (r##"{"$ref":"#/$defs/x"}"##, "schema at #/$ref: the schema has no #/$defs/x"),
         (
             r##"{"$ref":"#/$defs/x","not":{"const":1},"$defs":{"x":{}}}"##,
@@ -314,6 +322,14 @@ fn schema_errors_name_the_place() {
         (
             r#"{"items":{"oneOf":[{"type":"integer"},{"type":"number"}]}}"#,
             "schema at #/items: the options of `oneOf` must exclude each other, and these may not; use `anyOf`",
+        ),
+        (
+            r#"{"items":{"type":"object","properties":{"a":{},"b":{}},"minProperties":1,"additionalProperties":true}}"#,
+            "schema at #/items/minProperties: it is supported only if all of `properties` are required, or if there are no others",
+        ),
+        (
+            r#"{"type":"object","properties":{"a":{},"b":{},"c":{}},"maxProperties":2}"#,
+            "schema at #/maxProperties: it is supported only if all of `properties` are required",
         ),
         (
             r#"{"properties":{"a":{"minimum":1e20}}}"#,

@@ -1,6 +1,6 @@
 //! The vocabulary as a trie of bytes, which grammars are matched against.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use llguidance::ParserFactory;
 use llguidance::earley::SlicedBiasComputer;
@@ -36,8 +36,13 @@ pub struct Tokens {
     pub(crate) shared: Arc<Shared>,
 }
 
+/// Most tokens that have stand-ins.
+pub(crate) const STAND_INS_MAX: usize = u8::MAX as usize;
+
 pub(crate) struct Shared {
     pub factory: ParserFactory,
+    /// Of the vocabulary with stand-ins, once a grammar needs it.
+    with_stand_ins: OnceLock<ParserFactory>,
     /// Tokens that end a text.
     pub ends: Vec<u32>,
 }
@@ -68,17 +73,27 @@ impl Tokens {
         }
         let ends: Vec<u32> =
             ends.iter().copied().filter(|&id| (id as usize) < words.len()).collect();
-        let info = TokRxInfo::new(words.len() as u32, *ends.first().unwrap_or(&INVALID_TOKEN));
-        let mut trie = TokTrie::from(&info, &words);
-        if !ends.is_empty() {
-            trie = trie.with_eos_tokens(&ends);
+        let factory = factory(&words, &ends)?;
+        let shared = Shared { factory, with_stand_ins: OnceLock::new(), ends };
+        Ok(Tokens { shared: Arc::new(shared) })
+    }
+
+    /// The vocabulary followed by stand-ins for tokens that a grammar names, and one for all others. They are spelled as
+    /// no text is.
+    ///
+    /// # Errors
+    /// [`Error::Vocabulary`].
+    pub(crate) fn with_stand_ins(&self) -> Result<&ParserFactory, Error> {
+        let known = &self.shared.with_stand_ins;
+        if let Some(factory) = known.get() {
+            return Ok(factory);
         }
-        // Any tokenization of an allowed text is allowed, so the trie's own tokenizer is never asked.
-        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
-        let slices = SlicedBiasComputer::json_slices();
-        let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices);
-        let factory = factory.map_err(|error| too_large(error.to_string()))?;
-        Ok(Tokens { shared: Arc::new(Shared { factory, ends }) })
+        let trie = self.trie();
+        let words = (0..self.len() as u32).map(|id| trie.token(id).to_vec());
+        let stand_ins = (0..=u8::MAX).map(|at| vec![MARK, MARK, at]);
+        let words: Vec<Vec<u8>> = words.chain(stand_ins).collect();
+        let made = factory(&words, &self.shared.ends)?;
+        Ok(known.get_or_init(|| made))
     }
 
     /// Number of tokens.
@@ -137,10 +152,24 @@ impl std::fmt::Debug for Tokens {
     }
 }
 
-/// The bytes of a token in the trie: control tokens are marked by a byte that UTF-8 never has, and tokens that no
-/// grammar can use have none.
+fn factory(words: &[Vec<u8>], ends: &[u32]) -> Result<ParserFactory, Error> {
+    let info = TokRxInfo::new(words.len() as u32, *ends.first().unwrap_or(&INVALID_TOKEN));
+    let mut trie = TokTrie::from(&info, words);
+    if !ends.is_empty() {
+        trie = trie.with_eos_tokens(ends);
+    }
+    // Any tokenization of an allowed text is allowed, so the trie's own tokenizer is never asked.
+    let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+    let slices = SlicedBiasComputer::json_slices();
+    let factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices);
+    factory.map_err(|error| Error::Vocabulary { reason: error.to_string() })
+}
+
+/// The first byte of control tokens in the trie, which UTF-8 never has.
+const MARK: u8 = TokTrie::SPECIAL_TOKEN_MARKER;
+
+/// The bytes of a token in the trie; tokens that no grammar can use have none.
 fn word(token: Token<'_>) -> Vec<u8> {
-    const MARK: u8 = TokTrie::SPECIAL_TOKEN_MARKER;
     match token {
         Token::Text(bytes) if bytes.len() <= TOKEN_BYTES_MAX && !bytes.contains(&MARK) => {
             bytes.to_vec()

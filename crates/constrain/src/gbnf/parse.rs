@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::chars::Chars;
+use crate::tokens::STAND_INS_MAX;
 use crate::{Error, Limits, Tokens};
 
 /// Largest count in a repetition, as in llama.cpp.
@@ -27,8 +28,7 @@ pub enum Node {
     Chars(Chars),
     /// These characters, at least one.
     Literal(String),
-    /// A token, or any token but some, as Lark writes it.
-    Token(String),
+    Token(TokenSet),
     /// What a rule describes.
     Rule(RuleId),
     /// All of them in order; empty for the empty text.
@@ -39,6 +39,15 @@ pub enum Node {
     Repeat(NodeId, u32, Option<u32>),
 }
 
+/// One of the tokens that a grammar names, by its index among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TokenSet {
+    /// This token.
+    Only(usize),
+    /// Any other token, except those that end the text.
+    AllBut(usize),
+}
+
 /// A parsed grammar.
 #[derive(Debug, Default)]
 pub struct Rules {
@@ -47,6 +56,8 @@ pub struct Rules {
     pub rules: Vec<(String, NodeId)>,
     /// The rule `root`.
     pub root: RuleId,
+    /// The tokens that it names.
+    pub tokens: Vec<u32>,
 }
 
 impl Rules {
@@ -257,12 +268,16 @@ impl<'a> Parser<'a> {
         };
         let id = id.map_err(|reason| self.error_at(start, reason))?;
         self.at += spelling.len();
-        if !is_negated {
-            return Ok(Node::Token(format!("<[{id}]>")));
+        let named = &mut self.rules.tokens;
+        let at = named.iter().position(|&known| known == id).unwrap_or(named.len());
+        if at == named.len() {
+            if at == STAND_INS_MAX {
+                let reason = format!("the grammar names more than {STAND_INS_MAX} tokens");
+                return Err(self.error_at(start, reason));
+            }
+            named.push(id);
         }
-        let others = self.tokens.shared.ends.iter().filter(|&&end| end != id);
-        let excluded: Vec<String> = others.chain([&id]).map(u32::to_string).collect();
-        Ok(Node::Token(format!("<[^{}]>", excluded.join(","))))
+        Ok(Node::Token(if is_negated { TokenSet::AllBut(at) } else { TokenSet::Only(at) }))
     }
 
     fn literal(&mut self) -> Result<Node, Error> {

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::automaton::{Automaton, overlaps};
 use super::chars::Chars;
-use super::parse::{Node, NodeId, RuleId, Rules};
+use super::parse::{Node, NodeId, RuleId, Rules, TokenSet};
 use super::regular::Regular;
 use crate::Error;
 
@@ -31,8 +31,7 @@ pub type TerminalId = usize;
 #[derive(Clone, Debug)]
 pub enum Unit {
     Terminal(TerminalId),
-    /// A token, as Lark writes it.
-    Token(String),
+    Token(TokenSet),
     Rule(RuleId),
     Sequence(Vec<Unit>),
     Choice(Vec<Unit>),

@@ -2,11 +2,12 @@
 //!
 //! Each part that has parts is a definition of its own, so nothing nests.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use super::parse::{Node, NodeId, Rules};
+use super::parse::{Node, NodeId, Rules, TokenSet};
 use super::units::{Unit, Units};
-use crate::Error;
+use crate::{Error, Tokens};
 
 /// Most definitions.
 const DEFINITIONS_MAX: usize = 10_000;
@@ -16,6 +17,10 @@ const SIZE_MAX: usize = 300_000;
 
 struct Writer<'a> {
     grammar: &'a Rules,
+    /// The vocabulary.
+    tokens: &'a Tokens,
+    /// What stands for all tokens but one.
+    all_but: BTreeSet<usize>,
     text: String,
     definitions: usize,
     /// Whether the terminal of each node was written.
@@ -28,9 +33,11 @@ struct Writer<'a> {
 ///
 /// # Errors
 /// The grammar is too large.
-pub fn lark(grammar: &Rules, units: &Units) -> Result<String, Error> {
+pub fn lark(grammar: &Rules, units: &Units, tokens: &Tokens) -> Result<String, Error> {
     let mut writer = Writer {
         grammar,
+        tokens,
+        all_but: BTreeSet::new(),
         text: String::new(),
         definitions: 0,
         written: vec![false; grammar.nodes.len()],
@@ -52,6 +59,7 @@ pub fn lark(grammar: &Rules, units: &Units) -> Result<String, Error> {
             writer.define(&format!("r{rule}"), &body);
         }
     }
+    writer.sets_of_tokens();
     for (id, nodes) in units.terminals.iter().enumerate() {
         let body = writer.row(nodes);
         writer.define(&format!("T{id}"), &body);
@@ -104,7 +112,6 @@ impl Writer<'_> {
                 Some(0) => "\"\"".to_owned(),
                 most => self.name(part) + &counts(*least, most),
             },
-            Unit::Token(token) => token.clone(),
             unit => self.name(unit),
         }
     }
@@ -119,12 +126,35 @@ impl Writer<'_> {
         match unit {
             Unit::Terminal(id) => format!("T{id}"),
             Unit::Rule(rule) => format!("r{rule}"),
+            Unit::Token(TokenSet::Only(at)) => self.stand_in(*at),
+            Unit::Token(TokenSet::AllBut(at)) => {
+                self.all_but.insert(*at);
+                format!("o{at}")
+            }
             unit => {
                 let body = self.body(unit);
                 let name = format!("x{}", self.definitions);
                 self.define(&name, &body);
                 name
             }
+        }
+    }
+
+    /// What stands for a token that the grammar names; after these, what stands for all others.
+    fn stand_in(&self, at: usize) -> String {
+        format!("<[{}]>", self.tokens.len() + at)
+    }
+
+    /// Defines the sets of all tokens but one, each token on its own: llguidance reads a token as one of its sets only.
+    fn sets_of_tokens(&mut self) {
+        let (named, ends) = (&self.grammar.tokens, &self.tokens.shared.ends);
+        for without in std::mem::take(&mut self.all_but) {
+            let is_in = |at: &usize| {
+                *at != without && named.get(*at).is_none_or(|token| !ends.contains(token))
+            };
+            let all: Vec<String> =
+                (0..=named.len()).filter(is_in).map(|at| self.stand_in(at)).collect();
+            self.define(&format!("o{without}"), &all.join(" | "));
         }
     }
 
@@ -160,7 +190,7 @@ impl Writer<'_> {
         match &grammar.nodes[node] {
             Node::Chars(chars) => format!("/{}/", chars.to_regex()),
             Node::Literal(text) => quoted(text),
-            Node::Token(token) => token.clone(),
+            Node::Token(TokenSet::Only(at) | TokenSet::AllBut(at)) => self.stand_in(*at),
             Node::Rule(rule) => self.piece(grammar.rules[*rule].1),
             Node::Sequence(_) | Node::Choice(_) | Node::Repeat(..) => {
                 self.open.push(node);

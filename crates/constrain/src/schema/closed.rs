@@ -3,13 +3,17 @@
 //!
 //! Only a schema that alone describes its value is closed. Whatever it allows, it allows without the names that it does not
 //! list, so it stays satisfiable. Where several schemas describe one value, each may need names that only another lists:
-//! they stay open, and so does all that they contain or refer to, also where it is used alone.
+//! they stay open, and so does all that they contain or refer to, also where it is used alone. Options of a `oneOf` that
+//! may overlap stay open as well: a value of one that is closed could be valid under another.
+//!
+//! As in llama.cpp, such a schema is one of objects, also where it names no type.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
+use super::exclusive::{Proofs, distinct_options};
 use super::{DEFINITIONS, LIST, MAP, PROPERTIES_MAX, SCHEMA, plain_references, target};
 
 /// Keywords with which more than one schema may describe a value, or which list whole values.
@@ -62,25 +66,41 @@ const SATISFIABLE: &[&str] = &[
     "type",
 ];
 
-/// Closes the objects of a schema, in time linear in its size; its references become plain.
-pub fn close(schema: &mut Value) {
+/// What becomes of a `oneOf` whose options may overlap.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Overlaps {
+    /// It is not followed.
+    Refused,
+    /// It is followed as `anyOf`.
+    Allowed,
+}
+
+/// Closes the objects of a schema, in time linear in its size but for the comparison of options, which is bounded; its
+/// references become plain, and each `oneOf` whose options exclude each other an `anyOf`.
+pub fn close(schema: &mut Value, overlaps: Overlaps) {
     plain_references(schema);
-    let roles = roles(schema);
-    let is_closed = |object: &Value| {
-        let role = roles.get(&std::ptr::from_ref(object));
-        role == Some(&Role::Alone) && object.as_object().is_some_and(may_close)
+    distinct_options(schema);
+    let roles = roles(schema, overlaps);
+    let is_alone = |object: &Value| roles.get(&std::ptr::from_ref(object)) == Some(&Role::Alone);
+    let changed = |object: &Value| {
+        let keywords = object.as_object().filter(|_| is_alone(object));
+        keywords.map(|keywords| (may_close(keywords), is_object(keywords))).unwrap_or_default()
     };
     // Objects move in memory as others are closed, but keep their order: what is added has none.
-    let (mut closed, mut open) = (Vec::new(), vec![&*schema]);
+    let (mut changes, mut open) = (Vec::new(), vec![&*schema]);
     while let Some(value) = open.pop() {
-        closed.extend(value.is_object().then(|| is_closed(value)));
+        changes.extend(value.is_object().then(|| changed(value)));
         open.extend(below(value));
     }
-    let (mut closed, mut open) = (closed.into_iter(), vec![schema]);
+    let (mut changes, mut open) = (changes.into_iter(), vec![schema]);
     while let Some(value) = open.pop() {
         match value {
             Value::Object(keywords) => {
-                if closed.next() == Some(true) {
+                let (may_close, is_object) = changes.next().unwrap_or_default();
+                if is_object {
+                    keywords.insert("type".to_owned(), "object".into());
+                }
+                if may_close {
                     close_object(keywords);
                 }
                 open.extend(keywords.values_mut());
@@ -100,8 +120,8 @@ enum Role {
 }
 
 /// The roles of all schemas that are used. A definition has those of its uses.
-fn roles(root: &Value) -> HashMap<*const Value, Role> {
-    let mut roles = HashMap::new();
+fn roles(root: &Value, overlaps: Overlaps) -> HashMap<*const Value, Role> {
+    let (mut roles, mut proofs) = (HashMap::new(), Proofs::new(root));
     let mut open = vec![(root, Role::Alone)];
     while let Some((value, mut role)) = open.pop() {
         if value.as_object().is_some_and(is_combined) {
@@ -112,7 +132,13 @@ fn roles(root: &Value) -> HashMap<*const Value, Role> {
             known => known.insert_entry(role),
         };
         match (value.as_object(), role) {
-            (Some(keywords), Role::Alone) => parts(keywords, &mut open),
+            (Some(keywords), Role::Alone) => {
+                let overlap = overlaps == Overlaps::Refused
+                    && given(keywords, "oneOf").is_some()
+                    && !proofs.are_exclusive(keywords);
+                let role_of_options = if overlap { Role::Combined } else { Role::Alone };
+                parts(keywords, role_of_options, &mut open);
+            }
             _ => open.extend(below(value).map(|value| (value, role))),
         }
         if let Some(reference) = value.get("$ref").and_then(Value::as_str) {
@@ -122,8 +148,12 @@ fn roles(root: &Value) -> HashMap<*const Value, Role> {
     roles
 }
 
-/// Adds the schemas in one that describes a value alone.
-fn parts<'a>(keywords: &'a Map<String, Value>, open: &mut Vec<(&'a Value, Role)>) {
+/// Adds the schemas in one that describes a value alone, with the role of the options of its `oneOf`.
+fn parts<'a>(
+    keywords: &'a Map<String, Value>,
+    role_of_options: Role,
+    open: &mut Vec<(&'a Value, Role)>,
+) {
     let is_map =
         |key: &str| matches!(given(keywords, key), Some(Value::Object(all)) if !all.is_empty());
     // Both describe the value of a name that is listed and matches.
@@ -135,7 +165,8 @@ fn parts<'a>(keywords: &'a Map<String, Value>, open: &mut Vec<(&'a Value, Role)>
         let key = key.as_str();
         match value {
             Value::Array(_) if LIST.contains(&key) => {
-                open.extend(below(value).map(|part| (part, Role::Alone)));
+                let role = if key == "oneOf" { role_of_options } else { Role::Alone };
+                open.extend(below(value).map(|part| (part, role)));
             }
             Value::Object(_) if SCHEMA.contains(&key) => open.push((value, Role::Alone)),
             Value::Object(_) if MAP.contains(&key) && !DEFINITIONS.contains(&key) => {
@@ -191,6 +222,14 @@ fn may_close(keywords: &Map<String, Value>) -> bool {
         None => 0.0,
     };
     least <= possible as f64 && properties.len() + unlisted <= PROPERTIES_MAX
+}
+
+/// Whether a schema that alone describes its value, without a type, is one of objects.
+fn is_object(keywords: &Map<String, Value>) -> bool {
+    let has_names = matches!(given(keywords, "properties"), Some(Value::Object(_)));
+    let others = given(keywords, "additionalProperties");
+    let has_others = matches!(others, Some(Value::Object(_) | Value::Bool(false)));
+    (has_names || has_others) && given(keywords, "type").is_none() && !has_any(keywords, COMBINING)
 }
 
 /// Whether it is clear that a schema allows some value.

@@ -2,10 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
+use super::closed::Overlaps;
 use super::trials::{Spent, Trials, is_size};
 use super::{
-    Fault, FaultKind, check_depth, child, children_mut, closed, faults, may_be, normalize, target,
-    used,
+    Fault, FaultKind, check_depth, child, children_mut, closed, faults, may_be, normalize,
+    patterns, target, used,
 };
 use crate::expansion::{self, Work};
 use crate::{Error, Limits};
@@ -49,7 +50,7 @@ pub fn check_whole(
 ) -> Result<Vec<String>, Error> {
     check_depth(schema, limits.depth)?;
     let only_type = only_type(schema);
-    closed::close(schema);
+    closed::close(schema, Overlaps::Allowed);
     let mut notes = Vec::new();
     for pass in 0.. {
         normalize(schema);
@@ -70,6 +71,7 @@ pub fn check_whole(
     if *schema == Value::Bool(true) {
         *schema = json!({});
     }
+    patterns::apply_listed(schema);
     expansion::check(schema, work)?;
     Ok(notes)
 }

@@ -1,7 +1,6 @@
 //! Schemas written as llguidance takes them: without keywords that say nothing, with plain references.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
@@ -38,17 +37,9 @@ const ENDLESS: f64 = 1e300;
 /// From here on llguidance needs both bounds of a number.
 const BOTH_FROM: f64 = 1e18;
 
-/// References that are followed one after another.
-const REFERENCES_MAX: usize = 16;
-
-/// Most options, and properties of the first, that are compared.
-const OPTIONS_MAX: usize = 100;
-const NAMES_MAX: usize = 8;
-
 /// Removes what says nothing, and writes what is left as llguidance takes it.
 pub fn normalize(schema: &mut Value) {
     plain_references(schema);
-    distinct_options(schema);
     let mut open = vec![schema];
     while let Some(schema) = open.pop() {
         if schema.get("not").is_some_and(says_nothing) {
@@ -192,79 +183,8 @@ pub fn plain_references(schema: &mut Value) {
     });
 }
 
-/// Writes `oneOf` as `anyOf` where a required property tells the options apart, as that of a discriminator does: llguidance
-/// does not compare what references name.
-fn distinct_options(schema: &mut Value) {
-    let mut is_referenced = false;
-    each_reference(schema, |reference| is_referenced |= reference.contains("/oneOf/"));
-    if is_referenced {
-        // References would have to follow.
-        return;
-    }
-    let whole = schema.clone();
-    let mut open = vec![schema];
-    while let Some(schema) = open.pop() {
-        if let Some(keywords) = schema.as_object_mut()
-            && !keywords.contains_key("anyOf")
-            && let Some(Value::Array(options)) = keywords.get("oneOf")
-            && are_distinct(&whole, options)
-            && let Some(options) = keywords.shift_remove("oneOf")
-        {
-            keywords.insert("anyOf".to_owned(), options);
-        }
-        open.extend(children_mut(schema));
-    }
-}
-
-/// Whether one of the first properties that are texts is required by all options, and is a different text in each.
-fn are_distinct(whole: &Value, options: &[Value]) -> bool {
-    let named = |option| {
-        (0..REFERENCES_MAX).try_fold(option, |at: &Value, _| {
-            let next = at.get("$ref").and_then(Value::as_str).map(|name| target(whole, name));
-            match next {
-                None => ControlFlow::Break(Some(at)),
-                Some(Some(next)) => ControlFlow::Continue(next),
-                Some(None) => ControlFlow::Break(None),
-            }
-        })
-    };
-    let named = |option| named(option).break_value().flatten();
-    let Some(options) = options.iter().map(named).collect::<Option<Vec<_>>>() else { return false };
-    let names = options.first().and_then(|first| first.get("properties")?.as_object());
-    let is_text = |(_, property): &(&String, &Value)| texts_of(property).is_some();
-    let mut names = names.into_iter().flatten().filter(is_text).take(NAMES_MAX);
-    options.len() <= OPTIONS_MAX
-        && names.any(|(name, _)| {
-            let mut seen = BTreeSet::new();
-            options.iter().all(|option| {
-                let texts = required_texts(option, name);
-                texts.is_some_and(|texts| texts.into_iter().all(|text| seen.insert(text)))
-            })
-        })
-}
-
-/// The texts that a property of an object has to be one of.
-fn required_texts<'s>(option: &'s Value, name: &str) -> Option<BTreeSet<&'s str>> {
-    let is_object = option.get("type").is_some_and(|kind| kind == "object");
-    let required = option.get("required").and_then(Value::as_array);
-    let is_required = required.is_some_and(|all| all.iter().any(|one| one == name));
-    let property = option.get("properties")?.get(name).filter(|_| is_object && is_required)?;
-    texts_of(property)
-}
-
-/// The texts that a schema allows; `None` if it allows none, or other values.
-fn texts_of(schema: &Value) -> Option<BTreeSet<&str>> {
-    let texts: BTreeSet<&str> = match (schema.get("const"), schema.get("enum")) {
-        (Some(text), _) => BTreeSet::from([text.as_str()?]),
-        (None, Some(texts)) => {
-            texts.as_array()?.iter().map(Value::as_str).collect::<Option<_>>()?
-        }
-        (None, None) => return None,
-    };
-    Some(texts).filter(|texts| !texts.is_empty())
-}
-
-fn each_reference(schema: &mut Value, mut visit: impl FnMut(&mut String)) {
+/// Visits the references of a schema.
+pub fn each_reference(schema: &mut Value, mut visit: impl FnMut(&mut String)) {
     let mut open = vec![schema];
     while let Some(schema) = open.pop() {
         if let Some(Value::String(reference)) = schema.get_mut("$ref") {

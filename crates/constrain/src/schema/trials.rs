@@ -7,7 +7,7 @@ use llguidance::derivre::{RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
-use super::{children, plain_references, refused};
+use super::{child, children, plain_references, refused};
 use crate::Error;
 use crate::grammar::reason;
 
@@ -26,6 +26,12 @@ const PATTERN_WORK: usize = 20;
 /// Keywords that become large regular expressions, and the work of each.
 const LARGE: &[&str] = &["format", "multipleOf", "pattern"];
 const LARGE_WORK: usize = 400;
+
+/// Keywords for the number of properties, how llguidance's message begins where it cannot count them, and ours.
+const NUMBERS: &[&str] = &["minProperties", "maxProperties"];
+const NUMBERS_MESSAGE: &str = "min/maxProperties only supported";
+const NUMBERS_REASON: &str = "it is supported only if all of `properties` are required, or if there are no others and it \
+                              asks for at least or at most one of those that are not";
 
 /// Compiles parts of schemas on their own. The work is bounded over all schemas of a grammar.
 pub struct Trials<'a> {
@@ -115,7 +121,14 @@ impl<'a> Trials<'a> {
 /// The error for a schema that cannot be compiled, with the path of the innermost part that fails with the same
 /// message on its own.
 pub fn locate(schema: &Value, message: &str, trials: &mut Trials<'_>) -> Error {
-    refused(&trials.find(schema, message).path, message.to_owned())
+    let path = trials.find(schema, message).path;
+    let part = schema.pointer(&path[1..]);
+    let has = |key: &&&str| part.is_some_and(|part| part.get(**key).is_some());
+    let is_number = message.starts_with(NUMBERS_MESSAGE);
+    match NUMBERS.iter().find(has).filter(|_| is_number) {
+        Some(key) => refused(&child(&path, key), NUMBERS_REASON.to_owned()),
+        None => refused(&path, message.to_owned()),
+    }
 }
 
 /// Whether an error is one of size: what is too large as a whole has no part at fault.

@@ -76,6 +76,36 @@ fn objects_have_only_their_properties_unless_the_schema_says_otherwise() {
     ]);
 }
 
+/// Also what lists properties without a type is an object.
+#[test]
+fn what_lists_properties_is_an_object() {
+    check(&[
+        (
+            r#"{"properties":{"a":{"const":1}}}"#,
+            &["{}", r#"{"a":1}"#],
+            &["1", "null", "[]", "\"a\""],
+        ),
+        (r#"{"additionalProperties":{"const":1}}"#, &["{}", r#"{"a":1}"#], &["1", r#"{"a":2}"#]),
+        (r#"{"additionalProperties":false}"#, &["{}"], &["1"]),
+        (r#"{"additionalProperties":true}"#, &["1", r#"{"a":1}"#], &[]),
+        (r#"{"required":["a"]}"#, &["1", r#"{"a":1}"#], &["{}"]),
+        (r#"{"properties":{"a":{}},"type":["object","null"]}"#, &["{}", "null"], &["1"]),
+        (
+            r#"{"properties":{"a":{}},"type":null,"additionalProperties":true}"#,
+            &[r#"{"b":1}"#],
+            &["1"],
+        ),
+        (
+            r#"{"items":{"properties":{"a":{}}},"type":"array"}"#,
+            &[r#"[{"a":1}]"#],
+            &["[1]", r#"[{"b":1}]"#],
+        ),
+        (r#"{"anyOf":[{"properties":{"a":{}}},{"type":"null"}]}"#, &["{}", "null"], &["1"]),
+        (r#"{"properties":{"a":{}},"enum":[1,{"a":2}]}"#, &["1", r#"{"a":2}"#], &["{}"]),
+        (r#"{"allOf":[{"properties":{"a":{"const":1}}},{"title":"t"}]}"#, &["1"], &[r#"{"a":2}"#]),
+    ]);
+}
+
 /// As Pydantic and others write them.
 #[test]
 fn references_and_options_are_closed_where_they_stand_alone() {

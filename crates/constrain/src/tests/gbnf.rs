@@ -173,6 +173,71 @@ fn tokens_are_named_by_spelling_or_id() {
     }
 }
 
+/// Each is read as a token and as text as long as both may be meant, as in llama.cpp.
+#[test]
+fn a_token_may_also_be_text() {
+    const UNKNOWN: u32 = 256;
+    const AB: u32 = 257;
+    const UNUSED: u32 = 258;
+    const END: u32 = 259;
+    let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
+    let longer =
+        [Token::Control(b"<unk>"), Token::Text(b"ab"), Token::Unused, Token::Control(b"<end>")];
+    let tokens = Tokens::new(bytes.iter().map(|byte| Token::Text(byte)).chain(longer), &[END]);
+    let tokens = tokens.unwrap();
+    let [a, b, x] = b"abx".map(u32::from);
+    // Each grammar; tokens after which the text may end, and others after which it may not.
+    type Texts<'a> = &'a [&'a [u32]];
+    let cases: &[(&str, Texts, Texts)] = &[
+        (
+            r#"root ::= !<unk>* "a""#,
+            &[&[a], &[b, x, a], &[a, a, a], &[AB, a]],
+            &[&[], &[b], &[AB], &[a, b], &[UNKNOWN, a], &[UNUSED, a]],
+        ),
+        (r#"root ::= !<unk>+ "a""#, &[&[b, a], &[a, a], &[AB, a]], &[&[a], &[a, b], &[AB]]),
+        (r#"root ::= (<[97]>)* "a""#, &[&[a], &[a, a, a]], &[&[], &[b], &[a, b], &[AB]]),
+        (
+            "x ::= !<unk> x | \"\"\nroot ::= x \"a\"",
+            &[&[a], &[b, a], &[a, a]],
+            &[&[], &[a, b], &[UNKNOWN, a]],
+        ),
+        (r#"root ::= "a" | <[97]> "b""#, &[&[a], &[a, b]], &[&[AB], &[b], &[a, a]]),
+        (r#"root ::= "ab" | <[97]> "x""#, &[&[a, b], &[AB], &[a, x]], &[&[a], &[AB, x]]),
+        (r#"root ::= "a" <[98]> | "abx""#, &[&[a, b], &[a, b, x], &[AB, x]], &[&[AB], &[a, x]]),
+        (
+            r#"root ::= <[97]> "x" | !<unk> "b" | !<[97]> "a""#,
+            &[&[a, x], &[a, b], &[x, b], &[x, a], &[UNKNOWN, a]],
+            &[&[a, a], &[x, x], &[UNKNOWN, b]],
+        ),
+        (r#"root ::= [a-z]* <[257]> [a-z]+"#, &[&[AB, AB], &[x, AB, AB, x]], &[&[AB], &[a, b, x]]),
+        (r#"root ::= (!<unk> | "a")* "b""#, &[&[a, b], &[a, a, a, a, a, b], &[b]], &[&[a], &[]]),
+    ];
+    for (grammar, whole, partial) in cases {
+        let made = Constraint::new(&tokens, &Grammar::gbnf(*grammar), Limits::default());
+        let made = made.unwrap_or_else(|error| panic!("{grammar}: {error}"));
+        for (ids, expected) in
+            whole.iter().map(|ids| (ids, true)).chain(partial.iter().map(|ids| (ids, false)))
+        {
+            let mut made = made.clone();
+            let is_read = ids.iter().all(|&id| made.accept(id).is_ok());
+            assert_eq!(is_read && made.may_end(), expected, "{grammar}: {ids:?}");
+            if is_read && let Ok(mask) = made.mask() {
+                assert_eq!(mask.allows(END), expected, "{grammar}: {ids:?}");
+            }
+        }
+    }
+    // More ways to read a text than are followed; those that go on alike count as one.
+    let many = Grammar::gbnf(r#"root ::= (!<unk> | [a-z])* <[257]> "x""#);
+    let mut made = Constraint::new(&tokens, &many, Limits::default()).unwrap();
+    [a, AB, b].repeat(50).iter().chain(&[AB, x]).for_each(|&id| made.accept(id).unwrap());
+    assert!(made.may_end());
+    let many: String = (0..256).map(|id| format!("<[{id}]> ")).collect();
+    let error =
+        Constraint::new(&tokens, &Grammar::gbnf(format!("root ::= {many}")), Limits::default());
+    let expected = "the GBNF grammar, line 1, column 1940: the grammar names more than 255 tokens";
+    assert_eq!(error.unwrap_err().to_string(), expected);
+}
+
 #[test]
 fn errors_say_where() {
     let cases = [

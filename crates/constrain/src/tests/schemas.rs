@@ -47,9 +47,8 @@ fn options_are_told_apart_by_a_required_property() {
     let schema = r##"{"oneOf":[{"type":"object","properties":{"k":{"const":"a"}},"required":["k"]},
         {"type":"object","properties":{"k":{"const":"b"},"next":{"$ref":"#/oneOf/0"}},"required":["k","next"]}]}"##;
     check(&[(schema, &[r#"{"k":"b","next":{"k":"a"}}"#], &[r#"{"k":"b","next":1}"#])]);
-    // Both may be a cat, and each may have what the other has.
-    let schema = union("oneOf", r#"{"enum":["dog","cat"],"type":"string"}"#, r#""kind","age""#)
-        .replace(r#""required""#, r#""additionalProperties":true,"required""#);
+    // Both may be a cat that has what the other has.
+    let schema = union("oneOf", r#"{"enum":["dog","cat"],"type":"string"}"#, r#""kind","age""#);
     let error = refusal(&Grammar::json_schema(schema));
     assert!(error.contains("must exclude each other"), "{error}");
 }
@@ -168,6 +167,26 @@ fn escapes_do_not_hide_names() {
     let named = r#"{"properties":{"a":{"type":"integer"}},"additionalProperties":true}"#;
     let lark = constraint(&Grammar::lark(format!("start: %json {named}")));
     assert!(!matches(&lark, r#"{"\u0061":"x"}"#));
+}
+
+/// Otherwise an answer would begin a name that cannot go on.
+#[test]
+fn no_name_begins_where_all_are_taken() {
+    for schema in [
+        r#"{"type":"object","properties":{"de":{"const":1},"en":{"const":1}},"required":["de"],
+        "patternProperties":{"^(de|en)$":{"type":"integer"},"^x":{"const":2}},"additionalProperties":false}"#,
+        r#"{"type":"object","properties":{"de":{"const":1}},"required":["en"],
+        "patternProperties":{"^(de|en)$":{"const":1},"^x":{"const":2}},"additionalProperties":false}"#,
+    ] {
+        let texts = [r#"{"en":1}"#, r#"{"de":1,"en":1,"xy":2}"#];
+        let allowed = if schema.contains(r#"["de"]"#) { &texts[1..] } else { &texts };
+        check(&[(schema, allowed, &["{}", r#"{"de":2,"en":1}"#, r#"{"de":1,"en":1.5}"#])]);
+        let schema = schema.replace(r#","^x":{"const":2}"#, "");
+        let mut made = constraint(&Grammar::json_schema(schema));
+        r#"{"de":1,"en":1"#.bytes().for_each(|byte| made.accept(u32::from(byte)).unwrap());
+        let mask = made.mask().unwrap();
+        assert!(mask.allows(u32::from(b'}')) && !mask.allows(u32::from(b',')));
+    }
 }
 
 #[test]

@@ -151,6 +151,45 @@ fn every_answer_is_valid_under_its_schema() {
     assert!(lengths > 20_000, "the texts say little: {lengths} bytes");
 }
 
+/// Schemas with `oneOf`, a line each: whether they are followed, or refused since their options may overlap.
+const EXCLUSIVE: &str = r##"
+no {"oneOf":[{"type":"object","properties":{"a":{"const":1}},"required":["a"]},{"type":"object","properties":{"a":{"const":1},"b":{"const":2}},"required":["a","b"]}]}
+no {"oneOf":[{"type":"object","properties":{"a":{"type":"integer"}}},{"type":"object","properties":{"b":{"type":"integer"}}}]}
+no {"oneOf":[{"type":"object","properties":{"a":{}},"required":["a"]},{"type":"object","properties":{"b":{}},"required":["b"]}]}
+no {"oneOf":[{"type":"object","properties":{"k":{"properties":{"a":{"const":1}},"required":["a"]}},"required":["k"]},{"type":"object","properties":{"k":{"type":"string"}},"required":["k"]}]}
+no {"oneOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/b"}],"$defs":{"a":{"type":"object","properties":{"a":{"const":1}}},"b":{"type":"object","properties":{"b":{"const":2}}}}}
+no {"items":{"oneOf":[{"properties":{"k":{"const":"a"}},"required":["k"]},{"properties":{"k":{"const":"b"}},"required":["k"]}]},"type":"array"}
+no {"oneOf":[{"const":1},{"enum":[2,1.0]}]}
+yes {"oneOf":[{"const":1},{"enum":[2,"1",[1]]}]}
+yes {"oneOf":[{"type":"object","properties":{"a":{"const":1}},"required":["a"],"additionalProperties":false},{"type":"object","properties":{"a":{"const":1},"b":{"const":2}},"required":["a","b"]}]}
+yes {"oneOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/b"},{"type":"null"}],"$defs":{"a":{"type":"object","properties":{"k":{"const":1},"x":{"const":3}},"required":["k"]},"b":{"type":"object","properties":{"k":{"enum":[2,3]},"y":{"const":4}},"required":["k"]}}}
+yes {"type":"object","oneOf":[{"properties":{"k":{"const":"a"},"x":{"const":3}},"required":["k"]},{"properties":{"k":{"const":"b"}},"required":["k"]}]}
+yes {"oneOf":[{"type":"object","properties":{"k":{"const":true},"x":{"const":3}},"required":["k"]},{"type":"object","properties":{"k":{"const":false},"x":{"const":4}},"required":["k","x"]},{"type":"object","properties":{"k":{"type":"null"}},"required":["k"]}]}
+yes {"oneOf":[{"type":"object","properties":{"k":{"const":"a"},"n":{"oneOf":[{"type":"object","properties":{"m":{"const":1}},"required":["m"]},{"type":"object","properties":{"m":{"const":2}},"required":["m"]}]}},"required":["k","n"]},{"type":"array","maxItems":1}]}
+yes {"oneOf":[{"anyOf":[{"type":"object","properties":{"k":{"const":"a"}},"required":["k"]},{"type":"null"}]},{"allOf":[{"type":"object","properties":{"k":{"const":"b"}},"required":["k"]}]}]}
+yes {"oneOf":[{"type":"object","properties":{"k":{"const":"a"}},"required":["k"]},{"type":"object","properties":{"k":{"const":"b"},"n":{"$ref":"#/oneOf/0"}},"required":["k","n"]}]}
+"##;
+
+/// Objects are closed, so an answer may be valid under another option than the one that is written.
+#[test]
+fn an_answer_is_valid_under_one_option_of_one_of() {
+    let all = super::texts();
+    let texts: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
+    let tokens = bytes();
+    for line in EXCLUSIVE.lines().filter(|line| !line.is_empty()) {
+        let (is_followed, schema) = line.split_once(' ').expect("two parts");
+        let made = Constraint::new(&tokens, &Grammar::json_schema(schema), Limits::default());
+        assert_eq!(made.is_ok(), is_followed == "yes", "{schema}: {:?}", made.err());
+        let Ok(made) = made else { continue };
+        let parsed: Value = serde_json::from_str(schema).expect("a schema");
+        for seed in 1..40 {
+            let text = babble(&texts, &made, seed);
+            let value: Value = serde_json::from_str(&text).expect("JSON");
+            checker::check(&value, &parsed, &parsed).expect(&text);
+        }
+    }
+}
+
 /// The checker of these tests finds what is wrong.
 #[test]
 fn the_checker_can_fail() {
@@ -312,6 +351,15 @@ fn objects_of_hostile_schemas_are_closed_or_left_open_soon() {
     let deep = (0..30).fold(object(&field(0)), |inner, i| {
         object(&format!(r#""{}{i}":{inner},{}"#, "n".repeat(4000), joined(60, &field)))
     });
+    // Options that are compared in pairs.
+    let options = joined(500, &|_| r##"{"$ref":"#/$defs/o"}"##.to_owned());
+    let values = joined(2000, &|i| i.to_string());
+    let options = [
+        format!(r#"{{"type":"object","required":[{names}]}}"#),
+        format!(r#"{{"enum":[{values}]}}"#),
+        format!(r#"{{"anyOf":[{{"enum":[{values}]}},{{"type":"object","required":[{values}]}}]}}"#),
+    ]
+    .map(|option| format!(r##"{{"$defs":{{"o":{option}}},"oneOf":[{options}]}}"##));
     let schemas = [
         object(&wide),
         chain,
@@ -319,12 +367,12 @@ fn objects_of_hostile_schemas_are_closed_or_left_open_soon() {
         format!(r#"{{"properties":{{"a":{{}}}},"required":[{names}]}}"#),
         deep,
     ];
-    for schema in &schemas {
+    for schema in schemas.iter().chain(&options) {
         assert!(schema.len() > 150_000 || schema.contains("$defs"), "{}", schema.len());
         let _ = soon(&model, &Grammar::json_schema(schema));
         let mut schema: Value = serde_json::from_str(schema).unwrap();
         let start = Instant::now();
-        closed::close(&mut schema);
+        closed::close(&mut schema, closed::Overlaps::Refused);
         assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     }
 }
