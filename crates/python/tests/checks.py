@@ -352,7 +352,7 @@ def models_of_the_hub_are_missing_by_their_codes():
         try:
             missing = raised(bilayer.MissingFileError, "org/none", lambda: bilayer.hub("org/none"))
             assert missing.code == 66
-            raised(bilayer.UsageError, "no model name", lambda: bilayer.hub("none"))
+            raised(bilayer.UsageError, "not the name of a model", lambda: bilayer.hub("none"))
             offline = lambda: bilayer.Llama.from_pretrained("org/none", "*Q4_K_M.gguf")
             raised(FileNotFoundError, "org/none:Q4_K_M", offline)
             raised(bilayer.Error, "(no HF_HUB_OFFLINE)", lambda: bilayer.hub("org/none"))
