@@ -9,7 +9,7 @@ use crate::gemm::packing::Packing;
 use crate::gemm::{CHUNKS_AHEAD, Gemm, PanelProduct, Path};
 use crate::level::Level;
 use crate::panel::ROWS;
-use crate::stream::{self, Ahead, PanelRows};
+use crate::stream::{Ahead, PanelRows};
 use crate::tile::Tiling;
 use crate::tile::whole_row::{COLS, RowPanel, RowProduct, RowScales, RowTiles};
 
@@ -80,17 +80,15 @@ impl WholeRow {
             }
             let mut steps = panels.part().split(packing.chunks(packed.tokens));
             let chunks = packing.chunk_ranges(packed.tokens).zip(packed.data.chunks(chunk_bytes));
-            for (chunk, (range, bytes)) in chunks.enumerate() {
+            for (range, bytes) in chunks {
                 let x = PackedRows::of(bytes, cols, range.len());
                 let quants = span.start * range.len()..span.end * range.len();
-                if let Some(ahead) = packed.data.get((chunk + CHUNKS_AHEAD) * chunk_bytes..) {
-                    stream::prefetch(ahead.get(quants.clone()).unwrap_or_default());
-                }
                 let last = RowScales { weights: &scratch.scales, x: x.scales };
                 let product = RowProduct {
                     steps: &scratch.panel.steps,
                     negative: &scratch.panel.negative,
                     x: &x.quants[quants],
+                    x_ahead: CHUNKS_AHEAD * chunk_bytes,
                     tokens: range.len(),
                     first: (col == 0).then_some(x.sums),
                     outliers: x.outliers,

@@ -19,7 +19,6 @@ use crate::matrix::{Matrix, Vector};
 #[cfg(debug_assertions)]
 use crate::memory::claims;
 use crate::numa::Nodes;
-use crate::ops::gate;
 use crate::ops::norm::Norm;
 use crate::stage::{Buffer, Context, Stage};
 use crate::state::State;
@@ -505,7 +504,8 @@ fn tile(
             });
             let (activation, place) = (*activation, place(*out));
             linear.with_bias(band, |bias| {
-                let store = Store { results: one, bias, activation, residual, place: &place };
+                let results = &*one;
+                let store = Store { results, up: None, bias, activation, residual, place: &place };
                 dispatch(context.level, store);
             });
         }
@@ -513,11 +513,9 @@ fn tile(
             let two = &mut bytemuck::cast_slice_mut::<u8, f32>(two)[..rows * inputs.count.rows];
             gate.product(inputs, band, rest, one);
             up.product(inputs, band, rest, two);
-            let results = one.chunks_exact(rows).zip(two.chunks_exact(rows));
-            let places = place(*out).tokens(results.len());
-            for ((gate, up), to) in results.zip(places) {
-                gate::join(context.level, *activation, gate, Some(up), to);
-            }
+            let (up, activation, place) = (Some(&*two), Some(*activation), &place(*out));
+            let store = Store { results: one, up, bias: None, activation, residual: None, place };
+            dispatch(context.level, store);
         }
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! A panel is 32 rows x at most 512 columns, as bytes in the order of the instructions. The first panel of a row starts
 //! from the activations' offsets, later ones continue the integers in the strip, and the last one stores floats. Without
-//! scales between groups of columns, a step is one load of weights, one broadcast per token and the products. After them,
-//! each token's outliers are multiplied with their columns of the panel.
+//! scales between groups of columns, a step is one load of weights, one broadcast per token and the products. Before them,
+//! each token's outliers are multiplied with their columns of the panel and added to the strip.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::activations::Outliers;
 use crate::panel::ROWS;
-use crate::stream::{Ahead, PanelRows};
+use crate::stream::{Ahead, PanelRows, prefetch_lines};
 use crate::tile::check_strip;
 
 /// Columns of a panel: 16 KiB of weights stay in the first-level cache beside the activations.
@@ -57,6 +57,8 @@ pub(crate) struct RowProduct<'a> {
     pub negative: &'a [i32; ROWS],
     /// `[columns / 4, tokens, 4]` i8.
     pub x: &'a [u8],
+    /// Distance in bytes to activations to prefetch meanwhile, as many.
+    pub x_ahead: usize,
     pub tokens: usize,
     /// `[tokens]`, -128 · sum of all activations of the token, for the first panel of a row.
     pub first: Option<&'a [i32]>,
@@ -77,7 +79,7 @@ struct InPanel {
     /// The step of its column.
     step: usize,
     /// The position of the column's codes in the step's words: 0, 8, 16 or 24.
-    bits: i32,
+    bits: u32,
     /// Of 16 bits.
     value: i32,
 }
@@ -103,10 +105,42 @@ impl RowProduct<'_> {
     }
 
     /// Whether any token has outliers.
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn has_outliers(&self) -> bool {
         self.outliers.iter().any(|outliers| outliers[0].value != 0)
+    }
+
+    /// Adds the products of outliers to the strip, in the first panel to what it starts from. Codes are signed, or have
+    /// their sign bits flipped.
+    #[inline(always)]
+    fn add_outliers<const FLIPPED: bool>(&self, steps: usize, strip: &mut [f32]) {
+        for token in 0..self.tokens {
+            let strip = &mut strip[token * self.stride..][..ROWS];
+            let mut sums = [self.start(token).filter(|_| FLIPPED).unwrap_or(0); ROWS];
+            if self.first.is_none() {
+                sums = std::array::from_fn(|row| strip[row].to_bits().cast_signed());
+            }
+            for InPanel { step, bits, value } in self.outliers(token, steps) {
+                for (sum, codes) in sums.iter_mut().zip(&self.steps[step].0) {
+                    let codes = u32::from_le_bytes(*codes);
+                    let code = match FLIPPED {
+                        true => (codes >> bits & 0xff).cast_signed(),
+                        false => (codes << (24 - bits)).cast_signed() >> 24,
+                    };
+                    *sum = sum.wrapping_add(code * value);
+                }
+            }
+            for (strip, sum) in strip.iter_mut().zip(sums) {
+                *strip = f32::from_bits(sum.cast_unsigned());
+            }
+        }
+    }
+
+    /// Prefetches what follows.
+    #[inline(always)]
+    fn fetch(&self) {
+        self.ahead.fetch();
+        prefetch_lines(self.x.as_ptr().wrapping_add(self.x_ahead), self.x.len().div_ceil(64));
     }
 
     /// A token's outliers in the panel.
@@ -116,7 +150,7 @@ impl RowProduct<'_> {
         let outliers = self.outliers[token].iter().take_while(|outlier| outlier.value != 0);
         outliers.filter_map(move |outlier| {
             let at = (outlier.column as usize).wrapping_sub(col);
-            let bits = 8 * (at % 4) as i32;
+            let bits = 8 * (at % 4) as u32;
             (at / 4 < steps).then_some(InPanel { step: at / 4, bits, value: outlier.value })
         })
     }
@@ -162,26 +196,25 @@ fn fill(rows: PanelRows<'_>, count: usize, first: usize, panel: &mut PanelMut<'_
 
 fn tile(product: RowProduct<'_>, strip: &mut [f32]) {
     let steps = product.count();
-    product.ahead.fetch();
+    product.fetch();
     check_strip(strip, product.stride, product.tokens, ROWS);
+    let has_outliers = product.has_outliers();
+    if has_outliers {
+        product.add_outliers::<true>(steps, strip);
+    }
     let x = product.x.as_chunks::<4>().0;
     for token in 0..product.tokens {
         let strip = &mut strip[token * product.stride..][..ROWS];
         let mut dots = [0i32; ROWS];
         for (dot, strip) in dots.iter_mut().zip(&*strip) {
-            *dot = product.start(token).unwrap_or(strip.to_bits().cast_signed());
+            let start = product.start(token).filter(|_| !has_outliers);
+            *dot = start.unwrap_or(strip.to_bits().cast_signed());
         }
         for step in 0..steps {
             let x = x[step * product.tokens + token].map(|x| i32::from(x.cast_signed()));
             for (dot, w) in dots.iter_mut().zip(&product.steps[step].0) {
                 let sum = (0..4).map(|k| i32::from(w[k]) * x[k]).sum::<i32>();
                 *dot = dot.wrapping_add(sum);
-            }
-        }
-        for InPanel { step, bits, value } in product.outliers(token, steps) {
-            for (dot, w) in dots.iter_mut().zip(&product.steps[step].0) {
-                let code = u32::from_le_bytes(*w) >> bits & 0xff;
-                *dot = dot.wrapping_add(code.cast_signed() * value);
             }
         }
         match product.last {
@@ -208,9 +241,9 @@ mod x86 {
 
     use std::arch::x86_64::*;
 
-    use super::{InPanel, PanelMut, RowProduct, RowScales, RowTiles};
+    use super::{PanelMut, RowProduct, RowScales, RowTiles};
     use crate::panel::{ROWS, avx2, avx512};
-    use crate::stream::PanelRows;
+    use crate::stream::{PanelRows, prefetch_lines};
     use crate::tile::{check_strip, in_order};
     use crate::x86::whole_lines;
 
@@ -270,10 +303,14 @@ mod x86 {
         product.ahead.fetch();
         assert!(product.tokens == N);
         check_strip(strip, product.stride, N, ROWS);
+        let has_outliers = product.has_outliers();
+        if has_outliers {
+            outliers_512(&product, steps, strip);
+        }
         let strip = strip.as_mut_ptr();
         let mut dots = [[_mm512_setzero_si512(); 2]; N];
         for (t, dots) in dots.iter_mut().enumerate() {
-            *dots = match product.start(t) {
+            *dots = match product.start(t).filter(|_| !has_outliers) {
                 Some(start) => [_mm512_set1_epi32(start); 2],
                 // SAFETY: the strip was checked.
                 None => unsafe {
@@ -285,6 +322,8 @@ mod x86 {
         let (mut w, mut x) = (product.steps.as_ptr().cast::<__m512i>(), product.x.as_ptr());
         for _ in 0..steps {
             (w, x) = in_order(w, x);
+            // Spread over the steps, as the loads would wait for the lines of many at once.
+            prefetch_lines(x.wrapping_add(product.x_ahead), 1);
             // SAFETY: `count` has checked that the panel and the activations have as many.
             unsafe {
                 let quants = [_mm512_load_si512(w), _mm512_load_si512(w.add(1))];
@@ -295,9 +334,6 @@ mod x86 {
                 }
             }
             (w, x) = (w.wrapping_add(2), x.wrapping_add(4 * N));
-        }
-        if product.has_outliers() {
-            dots = outliers_512(&product, steps, dots);
         }
         for (t, dots) in dots.iter().enumerate() {
             for (half, dots) in dots.iter().enumerate() {
@@ -315,52 +351,18 @@ mod x86 {
         }
     }
 
-    /// Adds the products of outliers. A function of its own, so that the sums of its caller stay in registers.
+    /// Rarely called, and not to be inlined: the sums of the callers stay in registers.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     #[inline(never)]
-    fn outliers_512<const N: usize>(
-        product: &RowProduct<'_>,
-        steps: usize,
-        mut dots: [[__m512i; 2]; N],
-    ) -> [[__m512i; 2]; N] {
-        for (t, dots) in dots.iter_mut().enumerate() {
-            for InPanel { step, bits, value } in product.outliers(t, steps) {
-                let (bits, x) = (_mm_cvtsi32_si128(bits), _mm512_set1_epi32(value & 0xffff));
-                for (dots, words) in dots.iter_mut().zip(product.steps[step].0.chunks(16)) {
-                    let words = avx512::load(words.as_flattened().first_chunk().expect("16 rows"));
-                    let words = _mm512_srl_epi32(words, bits);
-                    let codes = _mm512_and_si512(words, _mm512_set1_epi32(0xff));
-                    *dots = _mm512_add_epi32(*dots, _mm512_madd_epi16(codes, x));
-                }
-            }
-        }
-        dots
+    fn outliers_512(product: &RowProduct<'_>, steps: usize, strip: &mut [f32]) {
+        product.add_outliers::<true>(steps, strip);
     }
 
-    /// [`outliers_512`] for `V` vectors of rows from `first` on, of codes with flipped sign bits or signed ones.
+    /// [`outliers_512`] for codes with flipped sign bits or signed ones.
     #[target_feature(enable = "avx2")]
     #[inline(never)]
-    fn outliers_256<const N: usize, const V: usize, const FLIP: bool>(
-        product: &RowProduct<'_>,
-        (steps, first): (usize, usize),
-        mut dots: [[__m256i; V]; N],
-    ) -> [[__m256i; V]; N] {
-        for (t, dots) in dots.iter_mut().enumerate() {
-            for InPanel { step, bits, value } in product.outliers(t, steps) {
-                let (bits, x) = (_mm_cvtsi32_si128(24 - bits), _mm256_set1_epi32(value & 0xffff));
-                let words = product.steps[step].0[first..].chunks(8);
-                for (dots, words) in dots.iter_mut().zip(words) {
-                    let words = avx2::load(words.as_flattened().first_chunk().expect("8 rows"));
-                    let words = _mm256_sll_epi32(words, bits);
-                    let codes = match FLIP {
-                        true => _mm256_srli_epi32::<24>(words),
-                        false => _mm256_srai_epi32::<24>(words),
-                    };
-                    *dots = _mm256_add_epi32(*dots, _mm256_madd_epi16(codes, x));
-                }
-            }
-        }
-        dots
+    fn outliers_256<const FLIPPED: bool>(product: &RowProduct<'_>, strip: &mut [f32]) {
+        product.add_outliers::<FLIPPED>(product.count(), strip);
     }
 
     /// Flips sign bits for unsigned operands, or sums the magnitudes of negative weights.
@@ -413,7 +415,11 @@ mod x86 {
     #[target_feature(enable = "avx2,fma,avxvnni")]
     fn tile_vnni(product: RowProduct<'_>, strip: &mut [f32]) {
         whole_lines();
-        product.ahead.fetch();
+        product.fetch();
+        check_strip(strip, product.stride, product.tokens, ROWS);
+        if product.has_outliers() {
+            outliers_256::<true>(&product, strip);
+        }
         for first in [0, 16] {
             let strip = &mut strip[first..];
             match product.tokens {
@@ -434,8 +440,9 @@ mod x86 {
         let steps = product.count();
         assert!(product.tokens == N && first <= 16);
         check_strip(strip, product.stride, N, 16);
-        let mut dots =
-            begin_256::<N, 2>(&product, strip, std::array::from_fn(|t| product.start(t)));
+        let has_outliers = product.has_outliers();
+        let starts = std::array::from_fn(|t| product.start(t).filter(|_| !has_outliers));
+        let mut dots = begin_256::<N, 2>(&product, strip, starts);
         let (mut w, mut x) = (product.steps.as_ptr().cast::<u8>(), product.x.as_ptr());
         w = w.wrapping_add(4 * first);
         for _ in 0..steps {
@@ -452,16 +459,17 @@ mod x86 {
             }
             (w, x) = (w.wrapping_add(4 * ROWS), x.wrapping_add(4 * N));
         }
-        if product.has_outliers() {
-            dots = outliers_256::<N, 2, true>(&product, (steps, first), dots);
-        }
         end_256(&product, first, dots, strip);
     }
 
     #[target_feature(enable = "avx2,fma")]
     fn tile_256(product: RowProduct<'_>, strip: &mut [f32]) {
         whole_lines();
-        product.ahead.fetch();
+        product.fetch();
+        check_strip(strip, product.stride, product.tokens, ROWS);
+        if product.has_outliers() {
+            outliers_256::<false>(&product, strip);
+        }
         for first in [0, 8, 16, 24] {
             let strip = &mut strip[first..];
             match product.tokens {
@@ -490,7 +498,8 @@ mod x86 {
         assert!(product.tokens == N && first <= 24);
         check_strip(strip, product.stride, N, 8);
         let (ones, zero) = (_mm256_set1_epi16(1), _mm256_setzero_si256());
-        let starts = std::array::from_fn(|t| product.start(t).map(|_| 0));
+        let has_outliers = product.has_outliers();
+        let starts = std::array::from_fn(|t| product.start(t).filter(|_| !has_outliers).map(|_| 0));
         let mut dots = begin_256::<N, 1>(&product, strip, starts);
         let (mut w, mut x) = (product.steps.as_ptr().cast::<u8>(), product.x.as_ptr());
         w = w.wrapping_add(4 * first);
@@ -513,9 +522,6 @@ mod x86 {
         let negative = unsafe { _mm256_loadu_si256(negative.as_ptr().cast()) };
         for [dots] in &mut dots {
             *dots = _mm256_add_epi32(*dots, negative);
-        }
-        if product.has_outliers() {
-            dots = outliers_256::<N, 1, false>(&product, (steps, first), dots);
         }
         end_256(&product, first, dots, strip);
     }

@@ -204,6 +204,7 @@ impl Sweep {
                     steps: bytemuck::cast_slice::<u8, Step>(steps),
                     negative,
                     x: x.quants,
+                    x_ahead: 0,
                     tokens: range.len(),
                     first: Some(x.sums),
                     outliers: x.outliers,

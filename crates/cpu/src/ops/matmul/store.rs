@@ -1,11 +1,10 @@
-//! The way of a product's results to their places: plus bias, through an activation, plus residual, in one pass.
+//! The way of a product's results to their places: plus bias, through an activation or gate, plus residual, in one pass.
 
 use std::ops::Range;
 
 use bilayer_graph::Activation;
 
 use crate::lanes::{Kernel, Lanes};
-use crate::math;
 use crate::memory::LINE_BYTES;
 use crate::ops::gate;
 use crate::stage::{Buffer, Context};
@@ -42,6 +41,8 @@ impl<'c> Place<'_, 'c> {
 pub(super) struct Store<'a, 'c> {
     /// `[tokens, rows]`.
     pub(super) results: &'a [f32],
+    /// What the activation's results are multiplied with, `[tokens, rows]`.
+    pub(super) up: Option<&'a [f32]>,
     /// `[rows]`.
     pub(super) bias: Option<&'a [f32]>,
     pub(super) activation: Option<Activation>,
@@ -58,6 +59,7 @@ impl Kernel for Store<'_, '_> {
         match self.activation {
             None => self.all(l, Identity),
             Some(Activation::Gelu) => self.all(l, Gelu),
+            Some(Activation::Silu) => self.all(l, Silu),
             Some(activation) => self.all(l, activation),
         }
     }
@@ -69,6 +71,7 @@ impl Store<'_, '_> {
         let (columns, width) = (&self.place.columns, self.place.out.width);
         let results = self.results.chunks_exact(columns.len());
         let places = self.place.tokens(results.len());
+        assert!(self.up.is_none_or(|up| up.len() == self.results.len()));
         for (token, (results, to)) in results.zip(places).enumerate() {
             // Rows are too far apart for hardware prefetchers.
             let later = to.as_ptr().wrapping_add(TOKENS_AHEAD * width);
@@ -79,14 +82,15 @@ impl Store<'_, '_> {
                 Residual::Place => None,
                 Residual::Of(all) => Some(&all[token * width..][columns.clone()]),
             });
-            store(l, activate, Row { results, bias: self.bias, residual }, to);
+            let up = self.up.map(|up| &up[token * results.len()..][..results.len()]);
+            store(l, activate, Row { results, up, bias: self.bias, residual }, to);
         }
     }
 }
 
-/// A function of results plus bias.
+/// A function of results plus bias and, of a gate, of what they are multiplied with.
 trait Activate: Copy {
-    fn apply<L: Lanes>(self, l: L, x: L::F) -> L::F;
+    fn apply<L: Lanes>(self, l: L, x: L::F, up: Option<L::F>) -> L::F;
 }
 
 #[derive(Clone, Copy)]
@@ -94,7 +98,7 @@ struct Identity;
 
 impl Activate for Identity {
     #[inline(always)]
-    fn apply<L: Lanes>(self, _: L, x: L::F) -> L::F {
+    fn apply<L: Lanes>(self, _: L, x: L::F, _: Option<L::F>) -> L::F {
         x
     }
 }
@@ -104,15 +108,25 @@ struct Gelu;
 
 impl Activate for Gelu {
     #[inline(always)]
-    fn apply<L: Lanes>(self, l: L, x: L::F) -> L::F {
-        math::gelu(l, x)
+    fn apply<L: Lanes>(self, l: L, x: L::F, up: Option<L::F>) -> L::F {
+        gate::apply(l, Activation::Gelu, x, up)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Silu;
+
+impl Activate for Silu {
+    #[inline(always)]
+    fn apply<L: Lanes>(self, l: L, x: L::F, up: Option<L::F>) -> L::F {
+        gate::apply(l, Activation::Silu, x, up)
     }
 }
 
 impl Activate for Activation {
     #[inline(always)]
-    fn apply<L: Lanes>(self, l: L, x: L::F) -> L::F {
-        gate::apply(l, self, x, None)
+    fn apply<L: Lanes>(self, l: L, x: L::F, up: Option<L::F>) -> L::F {
+        gate::apply(l, self, x, up)
     }
 }
 
@@ -120,6 +134,7 @@ impl Activate for Activation {
 #[derive(Clone, Copy)]
 struct Row<'a> {
     results: &'a [f32],
+    up: Option<&'a [f32]>,
     bias: Option<&'a [f32]>,
     /// `Some(None)` is what is in their places.
     residual: Option<Option<&'a [f32]>>,
@@ -134,7 +149,7 @@ impl Row<'_> {
             Some(bias) => l.add(sum, l.read(&bias[at..])),
             None => sum,
         };
-        let sum = activate.apply(l, sum);
+        let sum = activate.apply(l, sum, self.up.map(|up| l.read(&up[at..])));
         match self.residual {
             None => sum,
             Some(None) => l.add(l.read(to), sum),
@@ -162,8 +177,10 @@ fn store<L: Lanes>(l: L, activate: impl Activate, row: Row<'_>, to: &mut [f32]) 
     };
     let (results, mut last) = (fill(row.results), fill(to));
     let (bias, residual) = (row.bias.map(fill), row.residual.map(|of| of.map(fill)));
+    let up = row.up.map(fill);
     let row = Row {
         results: &results,
+        up: up.as_ref().map(|up| up.as_slice()),
         bias: bias.as_ref().map(|bias| bias.as_slice()),
         residual: residual.as_ref().map(|of| of.as_ref().map(|of| of.as_slice())),
     };
