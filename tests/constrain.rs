@@ -226,6 +226,14 @@ fn calls_are_held_to_their_schemas_however_they_begin() {
             "{\"name\": \"f\", \"parameters\": {\"n\": J}}; {\"name\": \"f\", \"parameters\": {\"n\": J}}",
         ),
         ("", "{\"name\": \"f\", \"arguments\": {\"n\": J}}"),
+        (
+            "<|tool_call:begin|>",
+            "Hm<|tool_calls|><|tool_call:begin|>0<|tool_call:name|>f<|tool_call:args|>{\"n\": J}<|tool_call:end|>",
+        ),
+        (
+            "<|tool_call:begin|>",
+            "<|tool_call:begin|>0<|tool_call:name|>f<|tool_call:args|>{\"n\": J}<|tool_call:end|>",
+        ),
         ("<|python_start|>", "[f(n=J)]"),
         ("<|python_start|>", "[ f(n=J), f(n=J)]"),
         (

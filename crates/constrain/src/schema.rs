@@ -11,6 +11,7 @@ use closed::Overlaps;
 use normal::{BOUND_MAX, normalize, plain_references};
 
 pub mod closed;
+mod counted;
 mod exclusive;
 pub mod lenient;
 mod normal;
@@ -89,6 +90,7 @@ pub fn check_whole(schema: &mut Value, limits: &Limits, work: &mut Work) -> Resu
     closed::close(schema, Overlaps::Refused);
     normalize(schema);
     patterns::apply_listed(schema);
+    counted::write_out(schema, work);
     expansion::check(schema, work)
 }
 

@@ -390,6 +390,8 @@ mod gbnf;
 mod checker;
 #[path = "tests/closed.rs"]
 mod closed;
+#[path = "tests/counted.rs"]
+mod counted;
 #[path = "tests/schemas.rs"]
 mod schemas;
 #[path = "tests/sound.rs"]

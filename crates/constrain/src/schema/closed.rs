@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::exclusive::{Proofs, distinct_options};
+use super::exclusive::{Proofs, distinct_options, types};
 use super::{DEFINITIONS, LIST, MAP, PROPERTIES_MAX, SCHEMA, plain_references, target};
 
 /// Keywords with which more than one schema may describe a value, or which list whole values.
@@ -65,6 +65,22 @@ const SATISFIABLE: &[&str] = &[
     "title",
     "type",
 ];
+
+/// Keywords that allow some value where nothing but [`NOTES`] stands beside them.
+const LONE: &[&str] = &[
+    "const",
+    "enum",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "maxItems",
+    "maxLength",
+    "maximum",
+    "minLength",
+    "minimum",
+];
+
+/// Keywords that say nothing of values, and the type.
+const NOTES: &[&str] = &["default", "description", "examples", "title", "type"];
 
 /// What becomes of a `oneOf` whose options may overlap.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -234,8 +250,11 @@ fn is_object(keywords: &Map<String, Value>) -> bool {
 
 /// Whether it is clear that a schema allows some value.
 fn is_satisfiable(schema: &Value) -> bool {
-    let is_known = |key: &String| SATISFIABLE.contains(&key.as_str());
-    *schema == Value::Bool(true) || schema.as_object().is_some_and(|all| all.keys().all(is_known))
+    let Some(keywords) = schema.as_object() else { return *schema == Value::Bool(true) };
+    let mut lone = keywords.keys().map(String::as_str).filter(|key| !NOTES.contains(key));
+    let is_lone = lone.next().is_some_and(|key| LONE.contains(&key)) && lone.next().is_none();
+    is_lone && types(keywords) != 0
+        || keywords.keys().all(|key| SATISFIABLE.contains(&key.as_str()))
 }
 
 fn required(keywords: &Map<String, Value>) -> impl Iterator<Item = &str> {

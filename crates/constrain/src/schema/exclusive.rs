@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::normal::each_reference;
+use super::normal::has_reference_into;
 use super::{children_mut, target};
 
 /// References that are followed one after another.
@@ -18,22 +18,21 @@ const STEPS_MAX: usize = 1_000_000;
 const TYPES: &[(&str, u8)] = &[
     ("null", 1),
     ("boolean", 2),
-    ("integer", 4),
-    ("number", 4 | 8),
+    ("integer", INTEGER),
+    ("number", INTEGER | FRACTION),
     ("string", 16),
     ("array", 32),
     ("object", OBJECT),
 ];
+const INTEGER: u8 = 4;
+const FRACTION: u8 = 8;
 const OBJECT: u8 = 64;
 const ANY: u8 = u8::MAX;
 
 /// Writes `oneOf` as `anyOf` where the options exclude each other: llguidance does not compare what references name, and
 /// compares objects as they are closed.
 pub fn distinct_options(schema: &mut Value) {
-    let mut is_referenced = false;
-    each_reference(schema, |reference| is_referenced |= reference.contains("/oneOf/"));
-    if is_referenced {
-        // References would have to follow.
+    if has_reference_into(schema, &["/oneOf/"]) {
         return;
     }
     let whole = schema.clone();
@@ -139,8 +138,8 @@ impl<'a> Proofs<'a> {
     }
 }
 
-/// The types that a schema allows.
-fn types(keywords: &Map<String, Value>) -> u8 {
+/// The types that a schema allows, by the keywords that name types and values.
+pub fn types(keywords: &Map<String, Value>) -> u8 {
     let bits = |name: &Value| {
         let found = TYPES.iter().find(|(known, _)| name == known);
         found.map_or(ANY, |(_, bits)| *bits)
@@ -153,7 +152,12 @@ fn types(keywords: &Map<String, Value>) -> u8 {
     let kind = |value: &Value| match value {
         Value::Null => bits(&"null".into()),
         Value::Bool(_) => bits(&"boolean".into()),
-        Value::Number(_) => bits(&"number".into()),
+        Value::Number(number) => {
+            match number.as_f64().is_some_and(|number| number.fract() == 0.0) {
+                true => INTEGER,
+                false => FRACTION,
+            }
+        }
         Value::String(_) => bits(&"string".into()),
         Value::Array(_) => bits(&"array".into()),
         Value::Object(_) => OBJECT,

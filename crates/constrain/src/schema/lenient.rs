@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::closed::Overlaps;
 use super::trials::{Spent, Trials, is_size};
 use super::{
-    Fault, FaultKind, check_depth, child, children_mut, closed, faults, may_be, normalize,
+    Fault, FaultKind, check_depth, child, children_mut, closed, counted, faults, may_be, normalize,
     patterns, target, used,
 };
 use crate::expansion::{self, Work};
@@ -72,6 +72,7 @@ pub fn check_whole(
         *schema = json!({});
     }
     patterns::apply_listed(schema);
+    counted::write_out(schema, work);
     expansion::check(schema, work)?;
     Ok(notes)
 }

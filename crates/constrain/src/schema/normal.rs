@@ -184,7 +184,7 @@ pub fn plain_references(schema: &mut Value) {
 }
 
 /// Visits the references of a schema.
-pub fn each_reference(schema: &mut Value, mut visit: impl FnMut(&mut String)) {
+fn each_reference(schema: &mut Value, mut visit: impl FnMut(&mut String)) {
     let mut open = vec![schema];
     while let Some(schema) = open.pop() {
         if let Some(Value::String(reference)) = schema.get_mut("$ref") {
@@ -192,6 +192,15 @@ pub fn each_reference(schema: &mut Value, mut visit: impl FnMut(&mut String)) {
         }
         open.extend(children_mut(schema));
     }
+}
+
+/// Whether a reference has one of these texts. What it names cannot be moved, as the reference would have to follow.
+pub fn has_reference_into(schema: &mut Value, parts: &[&str]) -> bool {
+    let mut found = false;
+    each_reference(schema, |reference| {
+        found |= parts.iter().any(|part| reference.contains(part));
+    });
+    found
 }
 
 /// A fragment without its percent-encoding; it stays as it is where that is not one of UTF-8.

@@ -5,7 +5,7 @@ use llguidance::derivre::{RegexAst, RegexBuilder};
 use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
-use super::normal::each_reference;
+use super::normal::has_reference_into;
 use super::{children_mut, may_be};
 
 /// Most patterns of a schema that are compared with names.
@@ -16,12 +16,7 @@ const FUEL_MAX: u64 = 50_000;
 
 /// Writes the schemas of such patterns at the properties, and removes the patterns.
 pub fn apply_listed(schema: &mut Value) {
-    let mut is_referenced = false;
-    each_reference(schema, |reference| {
-        is_referenced |= reference.contains("/properties/") || reference.contains("Properties/");
-    });
-    if is_referenced {
-        // References would have to follow.
+    if has_reference_into(schema, &["/properties/", "Properties/"]) {
         return;
     }
     let (mut left, mut open) = (PATTERNS_MAX, vec![schema]);

@@ -31,7 +31,8 @@ const LARGE_WORK: usize = 400;
 const NUMBERS: &[&str] = &["minProperties", "maxProperties"];
 const NUMBERS_MESSAGE: &str = "min/maxProperties only supported";
 const NUMBERS_REASON: &str = "it is supported only if all of `properties` are required, or if there are no others and it \
-                              asks for at least or at most one of those that are not";
+                              asks for at least or at most one of those that are not, or for at least so many of them \
+                              that there are few choices";
 
 /// Compiles parts of schemas on their own. The work is bounded over all schemas of a grammar.
 pub struct Trials<'a> {

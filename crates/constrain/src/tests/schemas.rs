@@ -322,7 +322,7 @@ fn limits_hold_for_every_schema() {
 }
 
 /// Properties of an object: `count` with the schema `field` each, named by `name` and a number.
-fn fields(name: &str, count: usize, field: impl Fn(usize) -> String) -> String {
+pub(super) fn fields(name: &str, count: usize, field: impl Fn(usize) -> String) -> String {
     let all = (0..count).map(|at| format!(r#""{name}{at}":{}"#, field(at)));
     all.collect::<Vec<_>>().join(",")
 }

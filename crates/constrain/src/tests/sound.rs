@@ -36,6 +36,8 @@ true
 {"type":"object","required":["must"],"additionalProperties":{"type":"integer"}}
 {"type":"object","patternProperties":{"^x-[a-z]{1,4}$":{"type":"integer"}},"additionalProperties":false}
 {"type":"object","patternProperties":{"^i":{"type":"integer"},"^s":{"type":"string"}},"additionalProperties":false}
+{"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"null"},"c":{"type":"boolean"},"d":{"enum":["x",1]}},"required":["b"],"minProperties":3,"additionalProperties":false}
+{"type":"array","items":{"type":"object","properties":{"a":{"type":"integer","minimum":1},"b":{"type":"array","items":{"type":"null"},"maxItems":1},"c":{},"d":{"type":"string","maxLength":2}},"minProperties":2},"maxItems":2}
 {"type":"object","minProperties":1,"maxProperties":3,"additionalProperties":{"type":"null"}}
 {"type":"array","items":{"type":"integer"}}
 {"type":"array","items":{"type":"string","maxLength":3},"minItems":2,"maxItems":4}
