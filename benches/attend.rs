@@ -99,18 +99,12 @@ impl Bench {
         }
         let pages = (DEPTH + tokens).div_ceil(PAGE_TOKENS);
         let limits = Limits {
-            tokens,
             outputs: 1,
-            sequences: 1,
-            pages,
-            page_entries: pages,
             states: 0,
             key_type: ty,
             value_type: ty,
-            hadamard_keys: false,
-            fuse: true,
             timings: true,
-            check: false,
+            ..Limits::new(tokens, pages)
         };
         let nodes = 0..graph.nodes.len();
         let outputs = vec![graph.logits];

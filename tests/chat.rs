@@ -235,6 +235,19 @@ fn a_model_without_a_template_chats_with_chatml() {
 }
 
 #[test]
+fn ignored_ends_of_text_are_those_of_the_format_too() {
+    let place = place(None);
+    place.file("rest.gbnf", r#"root ::= "a<|im_end|>bc""#);
+    let chat = "run -m model.gguf -st -p a -ngl 0 --temp 0 --grammar-file rest.gbnf --chat-template chatml";
+    for (flags, expected) in
+        [("", "a"), ("--ignore-eos", "a<|im_end|>bc"), ("--ignore-eos -r c", "a<|im_end|>b")]
+    {
+        let found = place.run_with_input(&format!("{chat} {flags}"), "").good();
+        assert_eq!(found.out.trim_end(), expected, "{flags}: {found:?}");
+    }
+}
+
+#[test]
 fn chat_errors_are_one_line() {
     let place = place(Some("{{ raise_exception('not today') }}"));
     place.file("odd.jinja", "{{ a");
@@ -514,7 +527,7 @@ mod terminal {
             ("/model absent.gguf", "absent.gguf"),
             ("/model other.gguf", "chat template: the model's"),
             ("/stats", "3 messages, "),
-            ("/undo", "the last message is removed; 1 messages are left"),
+            ("/undo", "the last message is removed; 1 message is left"),
             ("/load a.json", "2 messages"),
             ("/clear", "the conversation is empty"),
         ];

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 mod support {
     pub mod data;
     pub mod gpu;
+    pub mod logits;
     pub mod model;
     pub mod npy;
     pub mod program;
@@ -23,6 +24,7 @@ mod support {
 }
 
 use support::data::shared;
+use support::logits::argmax;
 use support::npy::npy;
 use support::program::{Place, Ran, ran};
 use support::words;
@@ -613,7 +615,7 @@ fn invalid_command_lines_give_one_line_and_code_2() {
         ("run -ot ffn", "it must be PATTERN=DEVICE such as"),
         ("run -m model.gguf -p a -ngl 1 -ot (=cpu", "override-tensor is (; it must be a regular"),
         ("run --vram much", "it must be a size such as 24GiB"),
-        ("verify -m model.gguf --b tpu", "`tpu` is not a backend"),
+        ("verify -m model.gguf --b tpu", "it must be cpu, cpu:LEVEL, gpu or reference"),
         ("run --mmproj=1", "--mmproj is not supported; "),
         (
             "run -m model.gguf -p a -ngl 1 -dev 0,1 -sm none -mg 2",
@@ -754,7 +756,7 @@ struct Case {
     text: String,
     ids: Vec<u32>,
     logits_last: Vec<f32>,
-    argmax_each: Vec<usize>,
+    argmax_each: Vec<u32>,
     greedy_ids: Vec<u32>,
 }
 
@@ -812,8 +814,8 @@ fn logits_files_hold_the_reference_logits() {
             let (shape, values) = npy(&place.path().join("x.npy"));
             assert_eq!(shape, [case.ids.len(), 512]);
             let rows: Vec<&[f32]> = values.chunks(512).collect();
-            let argmax: Vec<usize> = rows.iter().map(|row| argmax(row)).collect();
-            assert_eq!(argmax, case.argmax_each, "{:?}", case.text);
+            let best: Vec<u32> = rows.iter().map(|row| argmax(row)).collect();
+            assert_eq!(best, case.argmax_each, "{:?}", case.text);
             let pairs = rows[rows.len() - 1].iter().zip(&case.logits_last);
             let error = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(error < LOGIT_ERROR_MAX, "{:?} {batch}: {error}", case.text);
@@ -825,10 +827,6 @@ fn logits_files_hold_the_reference_logits() {
 /// Largest difference of a logit; logits lie within about 20. Most levels stay within 1e-5; AMX, which multiplies many
 /// tokens as sums of bf16 products, reaches 1.3e-4.
 const LOGIT_ERROR_MAX: f32 = 3e-4;
-
-fn argmax(row: &[f32]) -> usize {
-    row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0
-}
 
 // Sources of prompts and ends of answers.
 

@@ -21,6 +21,7 @@ mod eight_lines;
 mod support {
     pub mod model;
     pub mod program;
+    pub mod required;
     pub mod words;
 }
 
@@ -248,8 +249,9 @@ fn run_page(page: &Page, files: &Path, left_out: &[&str]) -> Vec<String> {
 fn every_command_of_the_guide_runs() {
     let list = Place::new().run("devices --json").json();
     let has_adapter = list["adapters"].as_array().is_some_and(|adapters| !adapters.is_empty());
-    let required = std::env::var("BILAYER_REQUIRE_GPU").is_ok_and(|value| value == "1");
-    assert!(has_adapter || !required, "an adapter is required");
+    if !has_adapter {
+        support::required::skip("commands with a GPU: no adapter");
+    }
     let left_out: &[&str] = if has_adapter { &[] } else { &["-dev software"] };
     let mut pages = guide();
     pages.retain(|page| !commands(&page.text).is_empty());

@@ -5,7 +5,6 @@
 use std::path::Path;
 
 use bilayer_cpu::level::Level;
-use bilayer_cpu::{Cpu, Options};
 use bilayer_engine::encode::extract::{Aggregation, Options as Extraction};
 use bilayer_engine::encode::pair::Relevance;
 use bilayer_engine::encode::{Encoder, Excess, Input, normalize};
@@ -35,15 +34,11 @@ mod support {
 
 use support::checkpoint;
 use support::data::shared;
-use support::devices::{Call, Failing, Fault, Script};
+use support::devices::{Call, Failing, Fault, Script, cpu};
 use support::folder::Folder;
 use support::program::{Place, copy};
 use support::runner::{Chunk, IN_ORDER, LIMITS, Runner};
 use support::words;
-
-fn cpu() -> Box<dyn Backend> {
-    Box::new(Cpu::new(Options { threads: Some(2), ..Default::default() }).unwrap())
-}
 
 fn gpu() -> Option<Box<dyn Backend>> {
     support::gpu::gpu().map(|gpu| Box::new(gpu) as Box<dyn Backend>)
@@ -52,7 +47,7 @@ fn gpu() -> Option<Box<dyn Backend>> {
 /// The CPU, and the GPU if there is one.
 fn devices() -> Vec<(&'static str, Box<dyn Backend>)> {
     let gpu = gpu().map(|gpu| ("gpu", gpu));
-    std::iter::once(("cpu", cpu())).chain(gpu).collect()
+    std::iter::once(("cpu", cpu(2))).chain(gpu).collect()
 }
 
 fn settings(purpose: Purpose) -> Settings<'static> {
@@ -224,8 +219,9 @@ fn rows_are_pooled_as_asked() {
     let Some((folder, cases)) = minilm() else { return };
     let model = checkpoint(&folder, Type::F16);
     let inputs: Vec<Input<'_>> = cases[..6].iter().map(|case| text(&case.text)).collect();
-    let by =
-        |pooling| rows(&mut alone(&model, cpu(), settings(Purpose::Embed(Some(pooling)))), &inputs);
+    let by = |pooling| {
+        rows(&mut alone(&model, cpu(2), settings(Purpose::Embed(Some(pooling)))), &inputs)
+    };
     let [each, mean, first, last] =
         [Pooling::None, Pooling::Mean, Pooling::Cls, Pooling::Last].map(by);
     for (at, case) in cases[..6].iter().enumerate() {
@@ -258,7 +254,7 @@ fn every_cut_gives_the_vectors_of_the_whole() {
     {
         let placement = Placement::offload(layers, count, 0, 1);
         let settings = Settings { overlap, ..settings(Purpose::Embed(None)) };
-        let mut encoder = placed(&model, vec![cpu(), gpu().unwrap()], &placement, settings);
+        let mut encoder = placed(&model, vec![cpu(2), gpu().unwrap()], &placement, settings);
         for (case, row) in cases.iter().zip(rows(&mut encoder, &inputs)) {
             let found = cosine(&row, &case.embedding_f16w);
             assert!(found >= 0.9999, "{count} layers on the GPU: {found} of {:?}", case.text);
@@ -274,11 +270,11 @@ fn a_lost_gpu_changes_no_vector() {
     let inputs: Vec<Input<'_>> = texts.iter().map(|one| text(one)).collect();
     let small =
         || Settings { ubatch_size: 64, ctx_size: Some(64), ..settings(Purpose::Embed(None)) };
-    let expected = rows(&mut alone(&model, cpu(), small()), &inputs);
+    let expected = rows(&mut alone(&model, cpu(2), small()), &inputs);
     let script = Script { call: Call::Submit, after: 3, fault: Fault::Lost };
-    let failing = Box::new(Failing::new(cpu(), script));
+    let failing = Box::new(Failing::new(cpu(2), script));
     let placement = Placement::offload(model.graph().layers(), 2, 0, 1);
-    let mut encoder = placed(&model, vec![cpu(), failing], &placement, small());
+    let mut encoder = placed(&model, vec![cpu(2), failing], &placement, small());
     for (found, expected) in rows(&mut encoder, &inputs).iter().zip(&expected) {
         assert!(cosine(found, expected) > 0.999_999);
     }
@@ -303,7 +299,7 @@ fn a_plan_has_no_cache_but_activations_for_a_step() {
 fn a_text_that_is_too_long_is_refused_or_cut() {
     let Some((folder, _)) = minilm() else { return };
     let model = checkpoint(&folder, Type::F16);
-    let encoder = alone(&model, cpu(), Settings { ctx_size: Some(8), ..settings(Purpose::Own) });
+    let encoder = alone(&model, cpu(2), Settings { ctx_size: Some(8), ..settings(Purpose::Own) });
     let long = text("one two three four five six seven");
     let refused = encoder.tokens(long, Excess::Refuse);
     assert!(matches!(refused, Err(Error::TooLong { tokens: 9, context: 8 })), "{refused:?}");
@@ -553,7 +549,7 @@ fn entities_are_those_of_the_original_code() {
         let Tagged { stride, cases } = serde_json::from_str(&text).unwrap();
         let model = checkpoint(&folder, Type::F32);
         let texts: Vec<&str> = cases.iter().map(|case| case.text.as_str()).collect();
-        let backends = if name == "bert-tokens" { devices() } else { vec![("cpu", cpu())] };
+        let backends = if name == "bert-tokens" { devices() } else { vec![("cpu", cpu(2))] };
         for (device, backend) in backends {
             let settings = Settings { ctx_size: None, ..settings(Purpose::Score) };
             let mut encoder = alone(&model, backend, settings);
@@ -604,7 +600,7 @@ fn windows_and_heads_that_do_not_fit_are_reported() {
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints/bert-tokens"));
     let model = checkpoint(folder, Type::F32);
     let settings = || Settings { ctx_size: Some(8), ..settings(Purpose::Score) };
-    let mut encoder = alone(&model, cpu(), settings());
+    let mut encoder = alone(&model, cpu(2), settings());
     let with = |stride| Extraction { stride: Some(stride), ..Extraction::default() };
     let refused = encoder.extractor(with(6)).unwrap_err().to_string();
     assert!(refused.contains("stride") && refused.contains("6 tokens of a window"), "{refused}");
@@ -627,7 +623,7 @@ fn windows_and_heads_that_do_not_fit_are_reported() {
     encoder.extract(&extractor, &[none, cut], &mut each).unwrap();
     assert_eq!(found[0], 0);
     let scorer = scorer("bert", &["good", "bad"]);
-    let encoder = alone(&scorer, cpu(), self::settings(Purpose::Score));
+    let encoder = alone(&scorer, cpu(2), self::settings(Purpose::Score));
     let refused = encoder.extractor(Extraction::default()).unwrap_err().to_string();
     assert!(refused.contains("does not label tokens"), "{refused}");
 }
@@ -689,7 +685,7 @@ fn heads_score_texts_and_pairs_alike_everywhere() {
         }
         let placement = Placement::offload(model.graph().layers(), 2, 0, 1);
         let mut cut =
-            vec![("cpu and reference", vec![cpu(), Box::new(Reference::new())], placement)];
+            vec![("cpu and reference", vec![cpu(2), Box::new(Reference::new())], placement)];
         for (name, backend) in devices() {
             cut.push((name, vec![backend], Placement::single(model.graph().layers(), 0)));
         }
@@ -701,7 +697,7 @@ fn heads_score_texts_and_pairs_alike_everywhere() {
             }
         }
         // The input of the head is the embedding.
-        let mut under = alone(&model, cpu(), settings(Purpose::Embed(Some(Pooling::Cls))));
+        let mut under = alone(&model, cpu(2), settings(Purpose::Embed(Some(Pooling::Cls))));
         assert_eq!(rows(&mut under, &inputs)[0].len(), 64);
     }
 }
@@ -709,7 +705,7 @@ fn heads_score_texts_and_pairs_alike_everywhere() {
 #[test]
 fn a_pair_is_two_texts_between_the_tokens_around_them() {
     let model = scorer("bert", &["relevant"]);
-    let encoder = alone(&model, cpu(), settings(Purpose::Score));
+    let encoder = alone(&model, cpu(2), settings(Purpose::Score));
     let tokens = |text, pair| encoder.tokens(Input { text, pair }, Excess::Refuse).unwrap();
     let [first, second] = ["a b", "c"].map(|text| tokens(text, None));
     assert_eq!(tokens("a b", Some("c")), [&first[..], &second[1..]].concat());
@@ -718,7 +714,7 @@ fn a_pair_is_two_texts_between_the_tokens_around_them() {
 #[test]
 fn a_cancel_ends_the_work_between_batches() {
     let model = scorer("bert", &["relevant"]);
-    let mut encoder = alone(&model, cpu(), Settings { sequences: 2, ..settings(Purpose::Score) });
+    let mut encoder = alone(&model, cpu(2), Settings { sequences: 2, ..settings(Purpose::Score) });
     let cancel = Cancel::new();
     encoder.set_cancel(&cancel);
     let tokens = encoder.tokens(text("a b"), Excess::Refuse).unwrap();
@@ -811,7 +807,7 @@ fn pairs_of_a_reranker_are_in_its_template() {
         cache_type_v: Type::F32,
         ..settings(Purpose::Score)
     };
-    let encoder = alone(&model, cpu(), own());
+    let encoder = alone(&model, cpu(2), own());
     let spelled = |text: &str| {
         let options = Encode { add_special: false, parse_special: true };
         model.tokenizer().encode(text, options).unwrap()
@@ -832,7 +828,7 @@ fn pairs_of_a_reranker_are_in_its_template() {
         ("<s>{query} {query}: {document} it?", "<s> c d c d: eee", " it?"),
     ] {
         let model = Model::from_bytes("reranker", words::reranker(template)).unwrap();
-        let encoder = self::alone(&model, cpu(), own());
+        let encoder = self::alone(&model, cpu(2), own());
         let input = Input { text: "c d", pair: Some(&longer) };
         let cut = encoder.tokens(input, Excess::Truncate).unwrap();
         let piece = |&id: &u32| model.tokenizer().piece(id).unwrap();
@@ -914,8 +910,8 @@ fn decoders_embed_alike_everywhere() {
             let layers = model.graph().layers();
             let single = || Placement::single(layers, 0);
             let mut places = vec![
-                ("cpu", vec![cpu()], single()),
-                ("cpu and reference", vec![cpu(), oracle()], Placement::offload(layers, 1, 0, 1)),
+                ("cpu", vec![cpu(2)], single()),
+                ("cpu and reference", vec![cpu(2), oracle()], Placement::offload(layers, 1, 0, 1)),
             ];
             places.extend(gpu().map(|gpu| ("gpu", vec![gpu], single())));
             for (place, backends, placement) in places {
@@ -947,7 +943,7 @@ fn texts_without_tokens_and_without_a_reader_end() {
     let file = File::from_bytes("llama", words::tiny(Type::F32, 1)).unwrap();
     let model = Model::adapted(file, &key, Adapters::default()).unwrap();
     let own = Settings { ubatch_size: 16, ..settings(Purpose::Embed(None)) };
-    let mut encoder = alone(&model, cpu(), own);
+    let mut encoder = alone(&model, cpu(2), own);
     let empty = encoder.tokens(text(""), Excess::Refuse);
     assert!(matches!(empty, Err(Error::NoTokens)), "{empty:?}");
     let mut count = 0;

@@ -6,6 +6,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bilayer_cpu::Cpu;
 use bilayer_cpu::level::Level;
@@ -16,8 +17,8 @@ use bilayer_engine::session::{CacheError, SavedSequence, SequenceId};
 use bilayer_engine::session::{Run, Session, Settings, Wanted};
 use bilayer_engine::{Cancel, Error, Model, OpenOptions, open_file};
 use bilayer_graph::{
-    Backend, CacheId, CachePages, Error as DeviceError, Facts, Graph, Holding, Kernel, Limits,
-    OpTime, Segment, SegmentId, SharedBytes, Step, Value, Weight, reference::Reference,
+    Backend, CacheId, CachePages, Clock, Error as DeviceError, Facts, Graph, Holding, Kernel,
+    Limits, OpTime, Segment, SegmentId, SharedBytes, Step, Value, Weight, reference::Reference,
 };
 use bilayer_measure::verify;
 use bilayer_quant::Type;
@@ -30,11 +31,13 @@ mod pages;
 
 mod support {
     pub mod data;
+    pub mod logits;
     pub mod model;
     pub mod words;
 }
 
 use support::data::shared;
+use support::logits::argmax;
 use support::words;
 
 /// Counts the allocations of the current thread, and refuses one.
@@ -175,10 +178,6 @@ fn off(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());
     let largest = expected.iter().fold(0.0f32, |a, x| a.max(x.abs()));
     found.iter().zip(expected).fold(0.0f32, |a, (f, e)| a.max((f - e).abs())) / largest
-}
-
-fn argmax(row: &[f32]) -> u32 {
-    (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best }) as u32
 }
 
 /// Tokens of the tiny vocabulary, excluding special ones.
@@ -938,15 +937,32 @@ fn verify_names_the_op_that_is_wrong() {
     }
 }
 
-/// A CPU backend that records the call stack of the last submit.
+/// A CPU backend that records the call stack of the last submit, and has a clock of its own.
 struct Noting {
     cpu: Cpu,
     stack: Arc<Mutex<String>>,
+    clock: Clock,
+}
+
+/// A session on a [`Noting`], and the last call stack.
+fn noting(model: &Model, clock: Clock) -> (Session, Arc<Mutex<String>>) {
+    let stack = Arc::new(Mutex::new(String::new()));
+    let cpu = Cpu::new(bilayer_cpu::Options { threads: Some(1), ..Default::default() }).unwrap();
+    let backends: Vec<Box<dyn Backend>> =
+        vec![Box::new(Noting { cpu, stack: stack.clone(), clock })];
+    let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
+        Ok(place(graph, machine, budget, &Placement::single(graph.layers(), 0))?)
+    };
+    (Session::on(model, backends, &planner, settings()).unwrap(), stack)
 }
 
 impl Backend for Noting {
     fn facts(&self) -> &Facts {
         self.cpu.facts()
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock.clone()
     }
 
     fn reserve(&mut self, holding: &Holding<'_>) -> Result<(), DeviceError> {
@@ -1004,17 +1020,32 @@ impl Backend for Noting {
     }
 }
 
+/// A clock with coarse ticks may show the same time before and after a prompt.
+#[test]
+fn a_prompt_runs_once_whatever_the_clock_shows() {
+    let model = tiny();
+    let (mut session, _) = noting(&model, Clock::simulated());
+    let sampler = Sampler::new(greedy(), session.vocab(), session.context()).unwrap();
+    let sequence = session.open().unwrap();
+    let request = Request { predict: Some(3), ignore_eos: true, ..Request::new(some(6, 5)) };
+    let mut answer = Generation::new(&model, &mut session, sequence, sampler, request).unwrap();
+    answer.prefill(&mut |_| ()).unwrap();
+    let mut generated = 0;
+    while answer.next().unwrap().is_some() {
+        generated += 1;
+    }
+    let statistics = answer.statistics();
+    assert_eq!((generated, statistics.prompt_tokens, statistics.prompt), (3, 6, Duration::ZERO));
+    drop(answer);
+    // The last token was not run.
+    assert_eq!(session.len(sequence), 6 + 2);
+}
+
 /// docs/internals/token-path.md lists the functions between a token and its device.
 #[test]
 fn a_token_takes_the_documented_path() {
     let model = tiny();
-    let stack = Arc::new(Mutex::new(String::new()));
-    let cpu = Cpu::new(bilayer_cpu::Options { threads: Some(1), ..Default::default() }).unwrap();
-    let backends: Vec<Box<dyn Backend>> = vec![Box::new(Noting { cpu, stack: stack.clone() })];
-    let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
-        Ok(place(graph, machine, budget, &Placement::single(graph.layers(), 0))?)
-    };
-    let mut session = Session::on(&model, backends, &planner, settings()).unwrap();
+    let (mut session, stack) = noting(&model, Clock::system());
     let request = Request { predict: Some(3), ignore_eos: true, ..Request::new(some(6, 5)) };
     generate(&mut session, &model, greedy(), request);
 

@@ -16,10 +16,9 @@ use bilayer_convert::imatrix::{Entry, Imatrix};
 use bilayer_convert::mix::Mix;
 use bilayer_convert::quantize::Quantize;
 use bilayer_convert::synth::{Shape, Synth};
-use bilayer_cpu::Cpu;
 use bilayer_engine::Model;
 use bilayer_engine::session::{Run, SavedSequence, SequenceId, Session, Settings, Wanted};
-use bilayer_gguf::temporary::{Disk, Operation, on_disk};
+use bilayer_files::{Disk, Operation, on_disk};
 use bilayer_gguf::{File, Metadata, NewTensor};
 use bilayer_graph::Backend;
 use bilayer_measure::perplexity::Base;
@@ -30,12 +29,14 @@ mod support {
     pub mod devices;
     pub mod folder;
     pub mod gpu;
+    pub mod logits;
     pub mod model;
     pub mod words;
 }
 
-use support::devices::{CALLS, Call, Failing, Fault, Queued, Script};
+use support::devices::{CALLS, Call, Failing, Fault, Queued, Script, cpu};
 use support::folder::Folder;
+use support::logits::argmax;
 use support::words;
 
 // ---- Disks --------------------------------------------------------------------------------------
@@ -241,10 +242,6 @@ fn some(n: usize, seed: usize) -> Vec<u32> {
     (0..n).map(|i| 3 + ((i * 31 + seed * 17 + i * i * 7) % 120) as u32).collect()
 }
 
-fn cpu() -> Box<dyn Backend> {
-    Box::new(Cpu::new(bilayer_cpu::Options { threads: Some(1), ..Default::default() }).unwrap())
-}
-
 /// Where layers are: all on the device that fails, or half of them.
 const PLACES: [&str; 2] = ["device", "hybrid"];
 
@@ -259,11 +256,7 @@ fn session(
     let placement = Placement::offload(layers, count, 0, 1);
     let planner =
         |graph: &_, machine: &_, budget: &_| Ok(place(graph, machine, budget, &placement)?);
-    Session::on(model, vec![cpu(), device], &planner, settings())
-}
-
-fn argmax(row: &[f32]) -> u32 {
-    (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best }) as u32
+    Session::on(model, vec![cpu(1), device], &planner, settings())
 }
 
 /// The tokens after a prompt of 40.
@@ -291,7 +284,7 @@ fn tiny() -> Model {
 }
 
 fn simulated() -> Box<dyn Backend> {
-    Box::new(Queued::new(cpu(), Duration::ZERO))
+    Box::new(Queued::new(cpu(1), Duration::ZERO))
 }
 
 /// An error that moving layers cannot help is the caller's, and what comes after it is answered as if it had not been.

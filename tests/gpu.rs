@@ -28,20 +28,7 @@ mod support {
 use support::data::shared;
 use support::words;
 
-const LIMITS: Limits = Limits {
-    tokens: 8,
-    outputs: 8,
-    sequences: 2,
-    pages: 4,
-    page_entries: 8,
-    states: 0,
-    key_type: Type::F16,
-    value_type: Type::F16,
-    hadamard_keys: false,
-    fuse: true,
-    timings: false,
-    check: false,
-};
+const LIMITS: Limits = Limits { sequences: 2, page_entries: 8, states: 0, ..Limits::new(8, 4) };
 
 /// Loads all of a model on a backend and compiles it whole.
 fn load(gpu: &mut Gpu, model: &Model) -> bilayer_graph::SegmentId {

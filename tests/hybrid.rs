@@ -7,7 +7,6 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bilayer_cpu::Cpu;
 use bilayer_engine::placement::Placing;
 use bilayer_engine::session::SequenceId;
 use bilayer_engine::session::{Overlap, Run, Session, Settings, Wanted, Warning};
@@ -22,11 +21,13 @@ use proptest::prelude::*;
 mod support {
     pub mod devices;
     pub mod gpu;
+    pub mod logits;
     pub mod model;
     pub mod words;
 }
 
-use support::devices::{CALLS, Call, Failing, Fault, Queued, Script, Times};
+use support::devices::{CALLS, Call, Failing, Fault, Queued, Script, Times, cpu};
+use support::logits::argmax;
 use support::words;
 
 /// A random model of the first architecture's smallest shape, with a vocabulary of letters.
@@ -46,22 +47,14 @@ fn settings() -> Settings<'static> {
     }
 }
 
-fn cpu() -> Box<dyn Backend> {
-    Box::new(Cpu::new(bilayer_cpu::Options { threads: Some(1), ..Default::default() }).unwrap())
-}
-
 /// A CPU and a simulated GPU, which is a CPU behind a queue.
 fn pair() -> Vec<Box<dyn Backend>> {
-    vec![cpu(), Box::new(Queued::new(cpu(), Duration::ZERO))]
+    vec![cpu(1), Box::new(Queued::new(cpu(1), Duration::ZERO))]
 }
 
 /// Tokens of the tiny vocabulary, excluding special ones.
 fn some(n: usize, seed: usize) -> Vec<u32> {
     (0..n).map(|i| 3 + ((i * 31 + seed * 17 + i * i * 7) % 120) as u32).collect()
-}
-
-fn argmax(row: &[f32]) -> u32 {
-    (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best }) as u32
 }
 
 /// The device of each part of the model, from the embedding to the head.
@@ -211,7 +204,7 @@ fn devices_work_at_the_same_time() {
     let placement = &placements(model.graph().layers() as usize)[0];
     let prompt = some(256, 3);
     for overlap in [Overlap::Off, Overlap::Auto] {
-        let queued: Vec<Queued> = (0..2).map(|_| Queued::new(cpu(), DELAY)).collect();
+        let queued: Vec<Queued> = (0..2).map(|_| Queued::new(cpu(1), DELAY)).collect();
         let times: Vec<Times> = queued.iter().map(|device| device.times.clone()).collect();
         let backends = queued.into_iter().map(|d| Box::new(d) as Box<dyn Backend>).collect();
         let mut session = on(&model, backends, placement, Settings { overlap, ..settings() });
@@ -365,8 +358,8 @@ proptest! {
 
         // The order of sums depends on the batch, so only equal steps give equal bits.
         let [one, other] = [Overlap::Off, Overlap::Auto].map(|overlap| {
-            let queued = || Box::new(Queued::new(cpu(), Duration::ZERO));
-            let backends: Vec<Box<dyn Backend>> = vec![queued(), cpu(), queued()];
+            let queued = || Box::new(Queued::new(cpu(1), Duration::ZERO));
+            let backends: Vec<Box<dyn Backend>> = vec![queued(), cpu(1), queued()];
             let settings = Settings { overlap, ..settings() };
             let mut session = Session::on(&model, backends, &planner, settings).unwrap();
             let sequence = session.open().unwrap();
@@ -493,7 +486,7 @@ fn a_gpu_overlaps_and_gives_the_same_bits() {
         for overlap in [Overlap::Off, Overlap::Auto] {
             let Some(gpu) = adapter() else { return };
             let settings = Settings { overlap, top_k: Some(8), ..settings() };
-            let mut session = on(&model, vec![cpu(), gpu], &placement, settings);
+            let mut session = on(&model, vec![cpu(1), gpu], &placement, settings);
             let sequence = session.open().unwrap();
             found.push(answer(&mut session, sequence, &prompt, 12));
         }
@@ -553,9 +546,9 @@ fn conversation(session: &mut Session) -> (Vec<Vec<u32>>, Vec<Warning>) {
 
 /// A CPU and a simulated GPU that fails as scripted, and whether it has failed.
 fn failing(script: Script) -> (Vec<Box<dyn Backend>>, Arc<Mutex<bool>>) {
-    let device = Failing::new(Box::new(Queued::new(cpu(), Duration::ZERO)), script);
+    let device = Failing::new(Box::new(Queued::new(cpu(1), Duration::ZERO)), script);
     let failed = device.failed.clone();
-    (vec![cpu(), Box::new(device)], failed)
+    (vec![cpu(1), Box::new(device)], failed)
 }
 
 #[test]
@@ -630,7 +623,7 @@ fn steps_are_as_large_as_a_gpu_can_bind_their_values() {
     let expected = conversation(&mut cpu).0;
     for (bytes, tokens) in [(1 << 19, 1024), (1 << 18, 512), (1 << 17, 256), (1 << 16, 1024)] {
         let Some(gpu) = support::gpu::that_binds(bytes) else { return };
-        let backends: Vec<Box<dyn Backend>> = vec![self::cpu(), Box::new(gpu)];
+        let backends: Vec<Box<dyn Backend>> = vec![self::cpu(1), Box::new(gpu)];
         let mut session = on(&model, backends, &placements(layers)[0], large());
         let (texts, warnings) = conversation(&mut session);
         assert_eq!(texts, expected);
@@ -692,7 +685,7 @@ fn a_cpu_backend_is_created_if_there_is_none() {
     let alone = Placement::single(model.graph().layers(), 0);
     let expected = conversation(&mut Session::new(&model, settings()).unwrap()).0;
     for call in CALLS.into_iter().filter(|&call| call != Call::Write) {
-        let device = Failing::new(cpu(), Script { call, after: 0, fault: Fault::Lost });
+        let device = Failing::new(cpu(1), Script { call, after: 0, fault: Fault::Lost });
         let mut session = on(&model, vec![Box::new(device)], &alone, settings());
         let (texts, warnings) = conversation(&mut session);
         assert_eq!((texts, warnings.len()), (expected.clone(), 1), "{call:?}");
@@ -727,7 +720,7 @@ fn pages_leave_memory_once_the_gpu_has_them() {
         // The reference copies its weights, as a GPU does.
         let script = Script { call: Call::Submit, after: 3, fault: Fault::Lost };
         let device = Failing::new(Box::new(Reference::new()), script);
-        let mut session = on(&model, vec![cpu(), Box::new(device)], &placement, settings());
+        let mut session = on(&model, vec![cpu(1), Box::new(device)], &placement, settings());
         let resident = resident_bytes(&path);
         assert!(resident <= most, "{resident} of {size} bytes under {}", session.plan().map);
         let (texts, warnings) = conversation(&mut session);
@@ -750,9 +743,13 @@ fn layers_move_with_their_caches() {
         let model = tiny();
         let settings = || Settings { cache_type_k: cache, cache_type_v: cache, ..settings() };
         let layers = model.graph().layers();
-        let mut alone =
-            Session::on(&model, vec![cpu()], &as_placed(&Placement::single(layers, 0)), settings())
-                .unwrap();
+        let mut alone = Session::on(
+            &model,
+            vec![cpu(1)],
+            &as_placed(&Placement::single(layers, 0)),
+            settings(),
+        )
+        .unwrap();
         let mut moving = on(&model, pair(), &Placement::offload(layers, 2, 0, 1), settings());
         let mut placements = placements(layers as usize);
         placements.extend((0..=layers + 1).map(|count| Placement::offload(layers, count, 0, 1)));
@@ -791,7 +788,7 @@ fn weights_that_stay_are_not_loaded_again() {
     let gpu = || adapter();
     let Some(device) = gpu() else { return };
     let mut session =
-        on(&model, vec![cpu(), device], &Placement::offload(layers, 1, 0, 1), settings());
+        on(&model, vec![cpu(1), device], &Placement::offload(layers, 1, 0, 1), settings());
     let sequence = session.open().unwrap();
     session.prefill(sequence, &some(40, 1), &mut |_| true).unwrap();
     // More layers, then fewer: the logits of the next token equal those of a new session with that placement.
@@ -803,7 +800,7 @@ fn weights_that_stay_are_not_loaded_again() {
         let found = session.step(&[run]).unwrap().to_vec();
         session.truncate(sequence, at);
         let Some(device) = gpu() else { return };
-        let mut fresh = on(&model, vec![cpu(), device], &placement, settings());
+        let mut fresh = on(&model, vec![cpu(1), device], &placement, settings());
         let other = fresh.open().unwrap();
         fresh.prefill(other, &some(40, 1), &mut |_| true).unwrap();
         let run = Run { sequence: other, ..run };
@@ -866,7 +863,7 @@ fn crowded(model: &Model, placement: &Placement, memory_bytes: u64, script: Scri
     let (mut backends, _) = failing(script);
     let never = Script { call: Call::Reserve, after: usize::MAX, fault: Fault::Lost };
     let mut host = Failing::new(backends.remove(0), never);
-    host.facts = Facts { memory_bytes, ..cpu().facts().clone() };
+    host.facts = Facts { memory_bytes, ..cpu(1).facts().clone() };
     backends.insert(0, Box::new(host));
     let planner =
         |graph: &_, machine: &_, budget: &_| Ok(place_mapped(graph, machine, budget, placement)?);
@@ -937,8 +934,8 @@ fn errors_other_than_device_failures_are_returned() {
 
 /// A CPU and two GPUs.
 fn three() -> Vec<Box<dyn Backend>> {
-    let gpu = || Box::new(Queued::new(cpu(), Duration::ZERO));
-    vec![cpu(), gpu(), gpu()]
+    let gpu = || Box::new(Queued::new(cpu(1), Duration::ZERO));
+    vec![cpu(1), gpu(), gpu()]
 }
 
 #[test]
@@ -1023,7 +1020,7 @@ fn the_host_takes_layers_the_other_gpu_has_no_room_for() {
         small.facts.memory_bytes = room;
         let first = Script { call: Call::Submit, after: 3, fault: Fault::Lost };
         let first = Failing::new(backends.remove(1), first);
-        let all: Vec<Box<dyn Backend>> = vec![cpu(), Box::new(first), Box::new(small)];
+        let all: Vec<Box<dyn Backend>> = vec![cpu(1), Box::new(first), Box::new(small)];
         let mut session = on(&model, all, &placement, settings());
         let (texts, warnings) = conversation(&mut session);
         assert_eq!((texts, warnings.len()), (expected.clone(), 1), "{warnings:?}");

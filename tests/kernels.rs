@@ -198,20 +198,7 @@ impl Owned {
 }
 
 fn limits() -> Limits {
-    Limits {
-        tokens: 80,
-        outputs: 8,
-        sequences: 8,
-        pages: 128,
-        page_entries: 400,
-        states: 128,
-        key_type: Type::F16,
-        value_type: Type::F16,
-        hadamard_keys: false,
-        fuse: true,
-        timings: false,
-        check: false,
-    }
+    Limits { outputs: 8, sequences: 8, page_entries: 400, states: 128, ..Limits::new(80, 128) }
 }
 
 // ---- Running ------------------------------------------------------------------------------------

@@ -9,10 +9,13 @@ use std::process::Command;
 
 use bilayer::bench::{self, Test};
 use bilayer::convert::Convert;
+use bilayer::inspect::Inspection;
 use bilayer::quantize::{self, Calibration, Event, Job, Method, Quantize, mix};
+use bilayer::verify::Side;
 use bilayer::{
-    Builder, Cancel, Encode, Error, Excess, Function, Message, MetadataOverride, Model, Norm, Numa,
-    Pooling, Reply, Request, Tools, extract, route,
+    Builder, Cancel, CpuLevel, Encode, Error, Excess, Execution, Function, GpuLayers, Message,
+    MetadataOverride, Model, Norm, Numa, OpOffload, Pooling, Reply, Request, Simulation, SplitMode,
+    Tools, extract, route,
 };
 use bilayer_cpu::level::Level;
 use bilayer_quant::Type;
@@ -201,6 +204,21 @@ fn a_conversation_without_messages_is_refused() {
     assert_eq!(Message::list("[]").unwrap_err().to_string(), "messages must not be empty");
 }
 
+/// The end texts of a known format are like tokens that end a text; those of the request are its own wish.
+#[test]
+fn ignored_ends_of_text_are_those_of_the_format_too() {
+    let model = Model::builder(DEMO).gpu_layers(0).context(256).chat_template("chatml");
+    let mut model = model.open().unwrap();
+    let asked = || {
+        let rest = r#"root ::= "a<|im_end|>bc""#;
+        Request::new([Message::user("where")]).greedy().grammar(rest).max_tokens(64)
+    };
+    let mut text = |request: Request| model.chat(request).unwrap().text().unwrap();
+    assert_eq!(text(asked()), "a");
+    assert_eq!(text(asked().ignore_eos()), "a<|im_end|>bc");
+    assert_eq!(text(asked().ignore_eos().stop("c")), "a<|im_end|>b");
+}
+
 #[test]
 fn the_last_message_of_the_assistant_is_continued_if_that_is_asked_for() {
     let template = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}\
@@ -312,8 +330,95 @@ fn drafts_are_used_and_leave_greedy_answers_as_they_are() {
         assert_eq!(found, expected, "with {name}");
         assert!(statistics.drafted > 0, "{name}: {statistics:?}");
     }
+    let (found, one) = answer(builder().draft_model(DEMO).draft_max(1).open().unwrap());
+    assert_eq!(found, expected, "with drafts of one token");
+    assert!((1..=16).contains(&one.accepted) && one.accepted <= one.drafted, "{one:?}");
+    refused(builder().lookup().draft_max(0).open(), "draft-max is 0; it must be between 1 and 64");
+    refused(builder().lookup().draft_min(65).open(), "draft-min is 65");
+    refused(builder().lookup().draft_p_min(1.5).open(), "draft-p-min is 1.5");
     let (_, same) = answer(builder().draft_model(DEMO).open().unwrap());
     assert!(same.accepted > same.drafted / 2, "a model accepts its own drafts: {same:?}");
+}
+
+/// A machine with two GPUs.
+const TWO_GPUS: &str = r#"
+    cpu = { name = "c", memory = "64GiB", read_gbps = 60, tops = 2, submit_us = 5, kernel_us = 2 }
+    gpu = [
+        { name = "a", memory = "8GiB", read_gbps = 800, tops = 90, upload_gbps = 20, download_gbps = 20, submit_us = 20, kernel_us = 4, wait_us = 20 },
+        { name = "b", memory = "6GiB", read_gbps = 400, tops = 50, upload_gbps = 20, download_gbps = 20, submit_us = 20, kernel_us = 4, wait_us = 20 },
+    ]
+"#;
+
+/// Every method for placements, beside the flag that is made for it.
+#[test]
+fn placements_are_those_of_the_command() {
+    type Set = fn(Builder<'static>) -> Builder<'static>;
+    let folder = folder();
+    let machine = folder.path().join("two.toml");
+    std::fs::write(&machine, TWO_GPUS).unwrap();
+    let simulation = Simulation::described(TWO_GPUS, Execution::Compute).unwrap();
+    let builder = || Model::builder(DEMO).simulate(simulation.clone()).context(256);
+    let shown = |plan: &serde_json::Value| {
+        let of = |device: &serde_json::Value| {
+            ["label", "budget_bytes", "weight_bytes", "kv_bytes"].map(|key| device[key].clone())
+        };
+        let devices: Vec<_> = plan["devices"].as_array().unwrap().iter().map(of).collect();
+        let rest = ["map", "gpu_layers", "streaming", "notes"].map(|key| plan[key].clone());
+        (rest, devices)
+    };
+    let rows: [(&str, Set); 11] = [
+        ("-ngl all", |model| model),
+        ("-ngl all -ot attn_k=cpu -ot ffn=gpu1", |model| {
+            model.override_tensor("attn_k", 0).override_tensor("ffn", 2)
+        }),
+        ("-ngl all -nkvo", |model| model.cache_on_cpu()),
+        ("-ngl all -sm none", |model| model.split_mode(SplitMode::None)),
+        ("-ngl all -sm none -mg 1", |model| model.split_mode(SplitMode::None).main_gpu(1)),
+        ("-ngl all -fitt 2GiB", |model| model.margin_bytes(2 << 30)),
+        ("-ngl all -fitt 2GiB,3GiB", |model| model.margin_bytes(2 << 30).margin_bytes(3 << 30)),
+        ("-ngl all --vram 2GiB,3GiB", |model| model.gpu_bytes(2 << 30).gpu_bytes(3 << 30)),
+        ("-ngl all -ts 1,3", |model| model.tensor_split([1.0, 3.0])),
+        ("-ngl 1 --op-offload-min-batch 64", |model| {
+            model.gpu_layers(1).op_offload(OpOffload::From(64))
+        }),
+        ("-ngl 1 -nopo", |model| model.gpu_layers(1).op_offload(OpOffload::Never)),
+    ];
+    let mut seen = Vec::new();
+    for (flags, set) in rows {
+        let plan = set(builder().gpu_layers(GpuLayers::All)).plan().unwrap();
+        let found = shown(&serde_json::to_value(plan).unwrap());
+        let mut asked = vec!["plan", "-m", DEMO, "-c", "256", "--json"];
+        asked.extend(["--simulate", machine.to_str().unwrap()].into_iter().chain(flags.split(' ')));
+        assert_eq!(found, shown(&command(&asked)), "{flags}");
+        assert!(!seen.contains(&found), "{flags} changes nothing");
+        seen.push(found);
+    }
+    let all = || builder().gpu_layers(GpuLayers::All);
+    refused(all().main_gpu(2).plan(), "main-gpu is 2");
+    refused(all().override_tensor("(", 0).plan(), "a regular expression");
+    refused(all().override_tensor("attn", 3).plan(), "at most gpu1");
+    refused(all().margin_bytes(1).margin_bytes(1).margin_bytes(1).plan(), "a list of 3");
+    refused(all().ubatch_size(0).plan(), "ubatch-size is 0");
+}
+
+#[test]
+fn the_cpu_may_run_other_kernels_for_comparison() {
+    let first = |model: Builder| {
+        let mut model = model.gpu_layers(0).context(64).threads(1).open().unwrap();
+        let request = Request::new("ROMEO: O me!").greedy().max_tokens(1).logprobs(1);
+        let token = model.generate(request).unwrap().next().unwrap().unwrap();
+        token.logprobs.unwrap().0.logprob
+    };
+    let usual = first(Model::builder(DEMO));
+    let rows = [
+        Model::builder(DEMO).no_mmap(),
+        Model::builder(DEMO).unfused(),
+        Model::builder(DEMO).cpu_level(CpuLevel::Scalar).ubatch_size(2),
+    ];
+    for model in rows {
+        let found = first(model);
+        assert!((found - usual).abs() < 0.05, "{found}, {usual}");
+    }
 }
 
 #[test]
@@ -463,9 +568,15 @@ fn files_are_quantized_as_by_the_command() {
     let text = "a b c d e f g h ".repeat(64);
     std::fs::write(path("text.txt"), &text).unwrap();
     let importance = Model::builder(path("tiny.gguf")).gpu_layers(0).context(16);
-    let importance = importance.imatrix(&text, "text.txt").unwrap().unwrap();
-    importance.write(&path("imatrix.gguf")).unwrap();
-    let given = path("imatrix.gguf");
+    let (given, theirs, named) = (path("imatrix.gguf"), path("theirs.gguf"), path("text.txt"));
+    let importance = importance.imatrix(&text, named.to_str().unwrap()).unwrap().unwrap();
+    importance.write(&given).unwrap();
+    let tiny = path("tiny.gguf");
+    let asked =
+        ["imatrix", "-m", tiny.to_str().unwrap(), "-f", named.to_str().unwrap(), "-c", "16"];
+    let rest = ["-ngl", "0", "-o", theirs.to_str().unwrap(), "--json"];
+    assert!(command(&[&asked[..], &rest].concat())["windows"].as_u64().unwrap() > 4);
+    assert!(std::fs::read(&given).unwrap() == std::fs::read(&theirs).unwrap());
     let flags = ["--imatrix", given.to_str().unwrap()];
     assert_eq!(same(blocks(Some(&given)), "Q4_0", &flags), [quantize::Step::Writing]);
     let calibration = Calibration { text: &text, window_len: 16, windows: 4 };
@@ -502,6 +613,20 @@ fn adapters_are_those_of_the_command() {
         .collect();
     let found = bilayer::adapters();
     assert_eq!(found.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), names);
+}
+
+#[test]
+fn files_are_inspected_as_by_the_command() {
+    let folder = folder();
+    for name in ["tiny.gguf", "classifier.gguf"] {
+        let path = folder.path().join(name);
+        let found = Inspection::open(&path).unwrap();
+        let reported = command(&["inspect", path.to_str().unwrap(), "--json"]);
+        assert_eq!(serde_json::to_value(&found).unwrap(), reported);
+        assert!(found.problems.is_empty() && found.parameters > 0, "{found:?}");
+    }
+    let missing = Inspection::open(&folder.path().join("missing.gguf")).unwrap_err();
+    assert!(missing.to_string().contains("missing.gguf"), "{missing}");
 }
 
 #[test]
@@ -549,6 +674,15 @@ fn speed_and_perplexity_are_measured_as_by_the_commands() {
     assert!(model().cancel(&cancel).perplexity(&words).unwrap().is_none());
     assert!(model().cancel(&cancel).imatrix(&words, "words").unwrap().is_none());
     refused(model().perplexity("short"), "two windows");
+    let sides = ["verify", "-m", DEMO, "-p", "ROMEO: O", "--a", "reference", "--b", "cpu:scalar"];
+    let reported = command(&[&sides[..], &["--json"]].concat());
+    let scalar = Some(Side::Cpu(Some(CpuLevel::Scalar)));
+    let verified = model().verify("ROMEO: O", Side::Reference, scalar).unwrap();
+    assert_eq!(verified.report.ops.len(), reported["ops"].as_array().unwrap().len());
+    assert_eq!(verified.report.is_good(), reported["ok"].as_bool().unwrap());
+    refused(model().verify(&"a b ".repeat(600), Side::Reference, scalar), "between 1 and 512");
+    let alone = model().verify("ROMEO:", Side::Cpu(None), None).unwrap();
+    assert!(alone.second == Side::Reference && alone.without_gpu.is_some(), "{alone:?}");
     let encoder = Model::builder(folder.path().join("reranker.gguf")).perplexity(&words);
     refused(encoder, "is an encoder");
 }

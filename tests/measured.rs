@@ -240,7 +240,7 @@ fn a_slow_gpu_gets_no_layers_and_the_plan_says_why() {
     if support::gpu::gpu().is_none() {
         return;
     }
-    let reason = "no part is offloaded: the GPU is slower than the CPU";
+    let reason = "no layer is offloaded: the GPU is slower than the CPU";
     let alone = |place: &Place, line: &str| {
         let mut command = place.command(&format!("{line} -m m.gguf -dev software"));
         ran(command.env("BILAYER_CACHE", place.path().join("kept"))).good()

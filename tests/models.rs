@@ -25,8 +25,10 @@ use serde_json::json;
 mod support {
     pub mod checkpoint;
     pub mod data;
+    pub mod devices;
     pub mod gpu;
     pub mod latent;
+    pub mod logits;
     pub mod model;
     pub mod runner;
 }
@@ -37,6 +39,7 @@ mod cuts;
 use support::checkpoint;
 use support::data::shared;
 use support::latent;
+use support::logits::argmax;
 use support::model::{Model, Random};
 use support::runner::{Chunk, IN_ORDER, LIMITS, Runner, all};
 
@@ -112,11 +115,6 @@ fn error(found: &[f32], expected: &[f32]) -> f32 {
 fn assert_close(found: &[f32], expected: &[f32], bound: f32, what: &str) {
     let error = error(found, expected);
     assert!(error <= bound, "{what}: error {error:e}, the bound is {bound:e}");
-}
-
-fn argmax(logits: &[f32]) -> u32 {
-    let best = |best: usize, i: usize| if logits[i] > logits[best] { i } else { best };
-    (0..logits.len()).fold(0, best) as u32
 }
 
 /// Asserts that each row's best token is the expected one, or loses to it by less than `bound` of the row's

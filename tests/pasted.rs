@@ -13,12 +13,14 @@ mod support {
     pub mod model;
     pub mod npy;
     pub mod program;
+    pub mod required;
     pub mod words;
 }
 
 use support::data::shared;
 use support::npy::npy;
 use support::program::{Place, ran};
+use support::required::skip;
 use support::words;
 
 /// Our command for each of llama.cpp's programs.
@@ -359,8 +361,8 @@ fn adapters_give_the_logits_of_peft() {
             );
             let ran =
                 place.run(&format!("{line} --lora lora.gguf --lora-scaled lora-root.gguf:0.5"));
-            if ran.code == Some(69) && std::env::var_os("BILAYER_REQUIRE_GPU").is_none() {
-                eprintln!("skipped: no adapter for {device}");
+            if ran.code == Some(69) {
+                skip(format_args!("no adapter for {device}"));
                 continue;
             }
             ran.good();
@@ -450,8 +452,8 @@ fn control_vectors_add_their_directions() {
         let ran = place.run(&format!(
             "run {line} --tokens 1,2,3,4,5,6,7 -n 0 --logits l.npy -ctk f32 -ctv f32"
         ));
-        if ran.code == Some(69) && std::env::var_os("BILAYER_REQUIRE_GPU").is_none() {
-            eprintln!("skipped: no adapter for {line}");
+        if ran.code == Some(69) {
+            skip(format_args!("no adapter for {line}"));
             return None;
         }
         ran.good();

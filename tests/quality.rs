@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use bilayer_cpu::Cpu;
 use bilayer_cpu::level::Level;
 use bilayer_engine::session::{Session, Settings};
 use bilayer_gguf::{Array, File, Value};
@@ -30,7 +29,7 @@ mod support {
 }
 
 use support::data::shared;
-use support::devices::{Call, Failing, Fault, Queued, Script};
+use support::devices::{Call, Failing, Fault, Queued, Script, cpu};
 use support::model::Model;
 use support::program::{Place, Ran};
 use support::words;
@@ -53,18 +52,10 @@ impl Values {
         let graph = model.graph.clone();
         let (rows, pages) = (tokens.len(), tokens.len().div_ceil(PAGE_TOKENS));
         let limits = Limits {
-            tokens: rows,
-            outputs: rows,
-            sequences: 1,
-            pages,
-            page_entries: pages,
-            states: 1,
             key_type: Type::F32,
             value_type: Type::F32,
-            hadamard_keys: false,
             fuse: false,
-            timings: false,
-            check: false,
+            ..Limits::new(rows, pages)
         };
         let mut reference = Reference::new();
         for weight in &graph.weights {
@@ -617,10 +608,6 @@ fn special_tokens_of_a_calibration_text_are_read_on_request() {
 
 // Placements.
 
-fn cpu() -> Box<dyn Backend> {
-    Box::new(Cpu::new(bilayer_cpu::Options { threads: Some(1), ..Default::default() }).unwrap())
-}
-
 /// A session of a model on a CPU and `other`, with the device of each part from the embedding to the head.
 fn on(
     model: &bilayer_engine::Model,
@@ -634,13 +621,13 @@ fn on(
     let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
         Ok(place(graph, machine, budget, &placement)?)
     };
-    Session::on(model, vec![cpu(), other], &planner, settings).unwrap()
+    Session::on(model, vec![cpu(1), other], &planner, settings).unwrap()
 }
 
 /// A CPU behind a queue, and a GPU if there is one.
 fn others() -> Vec<(Box<dyn Backend>, f64)> {
     let mut others: Vec<(Box<dyn Backend>, f64)> =
-        vec![(Box::new(Queued::new(cpu(), Duration::ZERO)), 1e-4)];
+        vec![(Box::new(Queued::new(cpu(1), Duration::ZERO)), 1e-4)];
     if let Some(gpu) = support::gpu::gpu() {
         others.push((Box::new(gpu), 1e-3));
     }
@@ -696,7 +683,7 @@ fn a_step_repeated_after_a_lost_gpu_counts_once() {
     let sums = expected_sums(&bytes);
     for (call, after) in [(Call::Submit, 2), (Call::Read, 9)] {
         let script = Script { call, after, fault: Fault::Lost };
-        let other = Box::new(Failing::new(cpu(), script));
+        let other = Box::new(Failing::new(cpu(1), script));
         let mut collector = Collector::new(model.graph(), Scope::Layers);
         let given = Settings {
             threads: Some(1),

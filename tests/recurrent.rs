@@ -5,7 +5,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bilayer_cpu::{Cpu, Options};
 use bilayer_engine::generate::Statistics;
 use bilayer_engine::generate::speculate::{Bounds, DraftModel, Drafter, Lookup};
 use bilayer_engine::placement::Placing;
@@ -26,12 +25,14 @@ mod support {
     pub mod devices;
     pub mod gpu;
     pub mod greedy;
+    pub mod logits;
     pub mod model;
     pub mod runner;
 }
 
 use support::data::shared;
-use support::devices::{Call, Failing, Fault, Queued, Script};
+use support::devices::{Call, Failing, Fault, Queued, Script, cpu};
+use support::logits::argmax;
 use support::runner::{LIMITS, Runner};
 use support::{checkpoint, gpu, greedy};
 
@@ -130,17 +131,13 @@ fn settings() -> Settings<'static> {
     }
 }
 
-fn cpu() -> Box<dyn Backend> {
-    Box::new(Cpu::new(Options { threads: Some(2), ..Default::default() }).unwrap())
-}
-
 fn as_placed(placement: &Placement) -> impl Fn(&Graph, &Machine, &Budget) -> Result<Plan, Error> {
     move |graph, machine, budget| Ok(place(graph, machine, budget, placement)?)
 }
 
 fn session(model: &Model, settings: Settings<'static>) -> Session {
     let placement = Placement::single(model.graph().layers(), 0);
-    Session::on(model, vec![cpu()], &as_placed(&placement), settings).unwrap()
+    Session::on(model, vec![cpu(2)], &as_placed(&placement), settings).unwrap()
 }
 
 /// The logits after each of `tokens`, fed in pieces of `size`.
@@ -162,11 +159,7 @@ fn error(found: &[f32], expected: &[f32]) -> f32 {
 }
 
 fn best(logits: &[f32], vocab: usize) -> Vec<u32> {
-    let of_row = |row: &[f32]| {
-        let best = (0..vocab).fold(0, |best, i| if row[i] > row[best] { i } else { best });
-        best as u32
-    };
-    logits.chunks_exact(vocab).map(of_row).collect()
+    logits.chunks_exact(vocab).map(argmax).collect()
 }
 
 /// Compares rows of logits with the best token of each, and the last one with its logits.
@@ -215,7 +208,7 @@ fn pieces_on_the_gpu_give_the_same_text() {
             exceptions: Default::default(),
         };
         for placement in [Placement::single(layers as u32, 1), mixed] {
-            let backends: Vec<Box<dyn Backend>> = vec![cpu(), Box::new(gpu::gpu().unwrap())];
+            let backends: Vec<Box<dyn Backend>> = vec![cpu(2), Box::new(gpu::gpu().unwrap())];
             let planner = as_placed(&placement);
             let mut session = Session::on(&model, backends, &planner, settings()).unwrap();
             for size in [5, 65, case.ids.len()] {
@@ -309,7 +302,7 @@ fn states_have_the_values_of_the_original_code() {
         let Some(state_after) = &expected.state_after else { continue };
         let folder = shared(&format!("arch-tiny/{name}")).unwrap();
         let model = support::model::Model::new(checkpoint::gguf(&folder));
-        let mut backends: Vec<Box<dyn Backend>> = vec![Box::new(Reference::new()), cpu()];
+        let mut backends: Vec<Box<dyn Backend>> = vec![Box::new(Reference::new()), cpu(2)];
         backends.extend(gpu::gpu().map(|gpu| -> Box<dyn Backend> { Box::new(gpu) }));
         for backend in backends {
             let device = backend.facts().name.clone();
@@ -381,7 +374,7 @@ fn states_move_with_their_layers_and_survive_the_loss_of_a_device() {
         let Forks { prefix, branches, .. } = &expected.forks;
         let devices = |script| -> Vec<Box<dyn Backend>> {
             let inner = Box::new(Queued::new(Box::new(Reference::new()), Duration::ZERO));
-            vec![cpu(), Box::new(Failing::new(inner, script))]
+            vec![cpu(2), Box::new(Failing::new(inner, script))]
         };
         let never = Script { call: Call::Submit, after: usize::MAX, fault: Fault::Lost };
         let placements = [1, layers, 0, layers / 2].map(|n| Placement::offload(layers, n, 0, 1));
@@ -418,7 +411,7 @@ fn steps_that_begin_between_the_parts_of_a_prompt_leave_its_states() {
         let placement = Placement::offload(model.graph().layers(), 1, 0, 1);
         let planner = as_placed(&placement);
         let answers = |at_once| {
-            let queued = || Box::new(Queued::new(cpu(), Duration::from_millis(10)));
+            let queued = || Box::new(Queued::new(cpu(2), Duration::from_millis(10)));
             let devices: Vec<Box<dyn Backend>> = vec![queued(), queued()];
             // Slots for three sequences before and after a step.
             let overlap = Overlap::Always;
@@ -455,7 +448,8 @@ fn a_failed_step_leaves_the_text_as_it_was() {
         let prefix = case.ids.len() - 40;
         for fault in [Fault::Refused, Fault::NoNumber] {
             let script = Script { call: Call::Read, after: 35, fault };
-            let devices: Vec<Box<dyn Backend>> = vec![cpu(), Box::new(Failing::new(cpu(), script))];
+            let devices: Vec<Box<dyn Backend>> =
+                vec![cpu(2), Box::new(Failing::new(cpu(2), script))];
             let placement = Placement::offload(layers, layers / 2, 0, 1);
             let planner = as_placed(&placement);
             let mut session = Session::on(&model, devices, &planner, settings()).unwrap();

@@ -8,7 +8,8 @@ use std::ops::Range;
 use bilayer_cpu::gemm::gemm;
 use bilayer_cpu::level::Level;
 use bilayer_engine::generate::speculate::{
-    Acceptance, Bounds, CHECKED_ROWS, Draft, DraftModel, Drafter, Lookup, Text,
+    Acceptance, Bounds, CHECKED_ROWS, Draft, DraftModel, DraftSettings, Drafted, Drafter, Drafts,
+    Lookup, Source, Text,
 };
 use bilayer_engine::generate::{Generation, Request, Statistics, Stop};
 use bilayer_engine::placement::{self, Execution, Placing, Simulation};
@@ -24,8 +25,10 @@ use tempfile::TempDir;
 mod support {
     pub mod checkpoint;
     pub mod data;
+    pub mod devices;
     pub mod gpu;
     pub mod greedy;
+    pub mod logits;
     pub mod model;
     pub mod program;
     pub mod words;
@@ -65,18 +68,75 @@ fn draft_model(draft: &Model, model: &Model, bounds: Bounds) -> DraftModel {
     DraftModel::new(draft, model, settings(), bounds).unwrap()
 }
 
-/// A draft model on a simulated GPU, which drafts while the CPU computes.
-fn ahead(draft: &Model, model: &Model, kept: &TempDir, bounds: Bounds) -> DraftModel {
+/// A machine with a GPU that computes.
+fn simulated() -> Option<Simulation> {
     let machine = "[cpu]\nname = \"c\"\nmemory = \"1GiB\"\nread_gbps = 9\ntops = 1\n\
                    [gpu]\nname = \"g\"\nmemory = \"1GiB\"\nread_gbps = 99\ntops = 9\n";
+    Some(Simulation::described(machine, Execution::Compute).unwrap())
+}
+
+/// A draft model on a simulated GPU, which drafts while the CPU computes.
+fn ahead(draft: &Model, model: &Model, kept: &TempDir, bounds: Bounds) -> DraftModel {
     let placing = Placing {
         gpu_layers: Offload::All,
         margin_bytes: vec![0],
-        simulated: Some(Simulation::described(machine, Execution::Compute).unwrap()),
+        simulated: simulated(),
         kept: Some(kept.path().to_owned()),
         ..Placing::default()
     };
     DraftModel::new(draft, model, Settings { placing, ..settings() }, bounds).unwrap()
+}
+
+/// Rules for the model's tensors are not the draft model's, and its memory is not the model's.
+#[test]
+fn a_source_of_drafts_is_placed_before_its_model() {
+    let (draft, model) = (tiny(Type::Q8_0, 1), tiny(Type::Q8_0, 2));
+    let own = || {
+        let placing = Placing {
+            gpu_layers: Offload::Count(0),
+            overrides: vec![("attn".to_owned(), 0)],
+            margin_bytes: vec![0],
+            simulated: simulated(),
+            ..Placing::default()
+        };
+        Settings {
+            threads: Some(1),
+            ctx_size: Some(0),
+            sequences: 2,
+            placing,
+            ..Settings::default()
+        }
+    };
+    let open = |source, bounds, of: &Model| {
+        let (gpu_layers, drafted) = (Offload::All, Drafted::ONE);
+        Drafts::open(&DraftSettings { source, bounds, gpu_layers, drafted }, of, own())
+    };
+    let bounds = Bounds { draft_max: 20, ..Bounds::default() };
+    let drafts = open(Source::Model(&draft), bounds, &model).unwrap();
+    let beside = drafts.beside(own());
+    let session = drafts.session().unwrap();
+    assert!(!session.plan().map.contains("cpu"), "{}", session.plan().map);
+    assert_eq!((session.context(), session.limits().sequences), (draft.config().context, 1));
+    let used: Vec<u64> = session.plan().devices.iter().map(|device| device.used_bytes).collect();
+    assert!(used[1] > 0);
+    assert_eq!((beside.placing.taken_bytes, beside.outputs), (used, Some(21)));
+    assert_eq!(beside.placing.overrides, own().placing.overrides);
+
+    let lookup = open(Source::Lookup, Bounds::default(), &model).unwrap();
+    assert!(lookup.session().is_none());
+    let beside = lookup.beside(own());
+    assert_eq!((beside.placing.taken_bytes, beside.outputs), (Vec::new(), Some(8)));
+
+    let many = Bounds { draft_max: 65, ..Bounds::default() };
+    let unlikely = Bounds { draft_p_min: f32::NAN, ..Bounds::default() };
+    for (source, bounds, part) in [
+        (Source::Mtp, Bounds::default(), "multi-token prediction"),
+        (Source::Lookup, many, "draft-max is 65; it must be between 1 and 64"),
+        (Source::Lookup, unlikely, "draft-p-min is NaN; it must be between 0 and 1"),
+    ] {
+        let error = open(source, bounds, &model).err().expect("an error").to_string();
+        assert!(error.contains(part), "{error}");
+    }
 }
 
 fn some(n: usize, seed: usize) -> Vec<u32> {

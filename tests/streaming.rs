@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use bilayer_convert::mix::Mix;
 use bilayer_convert::synth::{Experts, Shape, Sizes, Synth};
-use bilayer_cpu::Cpu;
 use bilayer_engine::Model;
 use bilayer_engine::placement::Placing;
 use bilayer_engine::session::{
@@ -19,6 +18,7 @@ use bilayer_scheduler::{Budget, Machine, Offload, OpOffload};
 mod support {
     pub mod devices;
     pub mod gpu;
+    pub mod logits;
     pub mod model;
     pub mod words;
 }
@@ -26,7 +26,8 @@ mod support {
 #[path = "experts/resident.rs"]
 mod experts;
 
-use support::devices::{Call, Failing, Fault, Queued, Script};
+use support::devices::{Call, Failing, Fault, Queued, Script, cpu};
+use support::logits::argmax;
 
 /// Tokens from which the tests stream: more than a step of decode has.
 const STREAMED: OpOffload = OpOffload::From(16);
@@ -74,10 +75,6 @@ fn settings() -> Settings<'static> {
     }
 }
 
-fn cpu() -> Box<dyn Backend> {
-    Box::new(Cpu::new(bilayer_cpu::Options { threads: Some(1), ..Default::default() }).unwrap())
-}
-
 /// A session on the CPU and another device that holds the head and the last layer.
 fn beside(model: &Model, device: Box<dyn Backend>, settings: Settings<'_>) -> Session {
     let gpu_layers = Offload::Count(2);
@@ -97,7 +94,7 @@ fn placed(
 ) -> Session {
     let planner =
         |graph: &Graph, machine: &Machine, budget: &Budget| placing.plan(graph, machine, budget);
-    Session::on(model, vec![cpu(), device], &planner, settings).unwrap()
+    Session::on(model, vec![cpu(1), device], &planner, settings).unwrap()
 }
 
 fn alone(model: &Model) -> Session {
@@ -151,9 +148,8 @@ fn error(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
 }
 
 /// Greedy choices.
-fn best(rows: &[Vec<f32>]) -> Vec<usize> {
-    let best = |row: &Vec<f32>| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
-    rows.iter().map(best).collect()
+fn best(rows: &[Vec<f32>]) -> Vec<u32> {
+    rows.iter().map(|row| argmax(row)).collect()
 }
 
 #[test]
@@ -161,7 +157,7 @@ fn streamed_prompts_have_the_bits_of_the_device_that_decodes() {
     let model = model();
     let expected = conversation(&mut alone(&model), LONG);
     // A CPU behind a queue computes with the same kernels.
-    let device = Box::new(Queued::new(cpu(), Duration::ZERO));
+    let device = Box::new(Queued::new(cpu(1), Duration::ZERO));
     let mut session =
         beside(&model, device, Settings { trace_events: Some(1 << 14), ..settings() });
     let streaming = session.plan().streaming.clone().unwrap();
@@ -199,7 +195,7 @@ fn a_prompt_that_is_stopped_ends_with_a_pass() {
 }
 
 fn cpu_as_gpu() -> Box<dyn Backend> {
-    Box::new(Queued::new(cpu(), Duration::ZERO))
+    Box::new(Queued::new(cpu(1), Duration::ZERO))
 }
 
 #[test]
@@ -257,7 +253,7 @@ fn the_other_gpu_takes_over_from_one_that_is_lost_meanwhile() {
         |graph: &Graph, machine: &Machine, budget: &Budget| placing.plan(graph, machine, budget);
     for lost in [1, 2] {
         for after in [0, 9] {
-            let mut backends = vec![cpu(), cpu_as_gpu(), cpu_as_gpu()];
+            let mut backends = vec![cpu(1), cpu_as_gpu(), cpu_as_gpu()];
             let inner = backends.remove(lost);
             let script = Script { call: Call::Submit, after, fault: Fault::Lost };
             backends.insert(lost, Box::new(Failing::new(inner, script)));

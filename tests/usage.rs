@@ -74,7 +74,7 @@ fn files_that_are_missing_or_cannot_be_written_have_their_codes() {
     assert_eq!(place.names(), ["in.jsonl"]);
     place.run("run -p a -n 1 -ngl 0 --log-file messages.log").good();
     let log = std::fs::read_to_string(place.path().join("messages.log")).unwrap();
-    assert!(log.contains("generate: 1 tokens"), "{log}");
+    assert!(log.contains("generate: 1 token,"), "{log}");
 }
 
 #[test]

@@ -2,17 +2,18 @@
 
 use std::path::PathBuf;
 
-use bilayer_cpu::{Cpu, Options};
 use bilayer_graph::{Backend, Limits};
 use bilayer_models::Layer;
 use bilayer_quant::Type;
 use bilayer_scheduler::Placement;
 
+use super::error;
 use super::support::checkpoint;
 use super::support::data::shared;
+use super::support::devices::cpu;
+use super::support::logits::argmax;
 use super::support::model::{Model, Random};
 use super::support::runner::{Chunk, IN_ORDER, LIMITS, Runner};
-use super::{argmax, error};
 
 /// How far a model is tested.
 #[derive(Clone, Copy)]
@@ -48,10 +49,6 @@ const CHECKPOINTS: [&str; 15] = [
     "nemotron-h",
     "qwen35-moe",
 ];
-
-fn cpu() -> Box<dyn Backend> {
-    Box::new(Cpu::new(Options { threads: Some(2), ..Default::default() }).unwrap())
-}
 
 /// Bound on [`error`] of logits between CPU and GPU: both round quantized weights' activations, in groups of
 /// different length, and rounding in the cache amplifies differences (measured: 1.1e-3 with floats).
@@ -117,7 +114,7 @@ fn check(model: &Model, name: &str, Coverage { steps, every_split }: Coverage) {
             continue;
         }
         let limits = Limits { key_type: cache, value_type: cache, ..LIMITS };
-        let mut alone = Runner::single(model, cpu(), limits).unwrap();
+        let mut alone = Runner::single(model, cpu(2), limits).unwrap();
         let expected: Vec<Said> =
             [1, 3].map(|count| say(&mut alone, &prompts[..count], (steps, None))).into();
         for count in (0..=layers + 1)
@@ -125,7 +122,7 @@ fn check(model: &Model, name: &str, Coverage { steps, every_split }: Coverage) {
         {
             let gpu: Box<dyn Backend> = Box::new(super::support::gpu::gpu().unwrap());
             let placement = Placement::offload(layers, count, 0, 1);
-            let mut cut = Runner::placed(model, vec![cpu(), gpu], &placement, limits).unwrap();
+            let mut cut = Runner::placed(model, vec![cpu(2), gpu], &placement, limits).unwrap();
             for expected in &expected {
                 let sequences = expected.tokens[0].len();
                 let found = say(&mut cut, &prompts[..sequences], (steps, Some(expected)));

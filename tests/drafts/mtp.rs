@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use bilayer_cpu::{Cpu, Options as CpuOptions};
 use bilayer_engine::generate::speculate::MtpDrafter;
 use bilayer_engine::requests::{Event, Executor, ExecutorSettings, Submission};
 use bilayer_engine::session::Purpose;
@@ -11,6 +10,8 @@ use bilayer_graph::reference::Reference;
 use bilayer_scheduler::{Budget, Plan};
 use serde::Deserialize;
 
+use super::support::devices::cpu;
+use super::support::logits::argmax;
 use super::support::model::random_bytes;
 use super::support::{checkpoint, gpu, greedy};
 use super::*;
@@ -89,10 +90,6 @@ fn session_on(model: &Model, purpose: Purpose, backends: Backends) -> Session {
     Session::on(model, backends, &planner, settings_for(purpose)).unwrap()
 }
 
-fn cpu() -> Box<dyn Backend> {
-    Box::new(Cpu::new(CpuOptions { threads: Some(1), ..Default::default() }).unwrap())
-}
-
 fn bounds() -> Bounds {
     Bounds { draft_max: 3, draft_p_min: 0.0, ..Bounds::default() }
 }
@@ -107,10 +104,6 @@ fn assert_close(found: &[f32], expected: &[f32], what: &str) {
     assert!(error <= BOUND, "{what}: error {error:e}");
 }
 
-fn best(row: &[f32]) -> u32 {
-    (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best }) as u32
-}
-
 /// The block's logits at every position of a text and those of three drafts are the original ones, on every backend and
 /// divided between two, in pieces of any size.
 #[test]
@@ -119,12 +112,12 @@ fn logits_of_the_block_are_those_of_the_original_code() {
     for Subject { name, model, expected, .. } in subjects() {
         let mut devices: Vec<(&str, Backends, Backends)> = vec![
             ("reference", vec![Box::new(Reference::new())], vec![Box::new(Reference::new())]),
-            ("cpu", vec![cpu()], vec![cpu()]),
+            ("cpu", vec![cpu(1)], vec![cpu(1)]),
         ];
         if gpu().is_some() {
             let all = || gpu().into_iter().collect();
             devices.push(("gpu", all(), all()));
-            let both = || [Some(cpu()), gpu()].into_iter().flatten().collect();
+            let both = || [Some(cpu(1)), gpu()].into_iter().flatten().collect();
             devices.push(("both", both(), both()));
         }
         let ids = &expected.cases[expected.mtp.case].ids;
@@ -133,7 +126,7 @@ fn logits_of_the_block_are_those_of_the_original_code() {
             let mut block = session_on(&model, Purpose::Mtp, of_block);
             let whole = main.open().unwrap();
             let run = Run { sequence: whole, tokens: ids, wanted: Wanted::Last };
-            let next = best(main.step(&[run]).unwrap());
+            let next = argmax(main.step(&[run]).unwrap());
             let hidden = main.hidden().to_vec();
             let width = model.config().width;
             assert_eq!(hidden.len(), ids.len() * width);
@@ -148,7 +141,7 @@ fn logits_of_the_block_are_those_of_the_original_code() {
                     rows.extend_from_slice(block.step(&[run]).unwrap());
                 }
                 let vocab = block.vocab();
-                let each: Vec<u32> = rows.chunks_exact(vocab).map(best).collect();
+                let each: Vec<u32> = rows.chunks_exact(vocab).map(argmax).collect();
                 assert_eq!(each, expected.mtp.argmax_each, "{what}");
                 assert_close(&rows[..vocab], &expected.mtp.logits_first, &what);
                 assert_close(&rows[rows.len() - vocab..], &expected.mtp.logits_last, &what);
@@ -162,7 +155,7 @@ fn logits_of_the_block_are_those_of_the_original_code() {
                     if at == 0 {
                         assert_close(&row, &expected.mtp.chain_logits_first, &what);
                     }
-                    chain.push(best(&row));
+                    chain.push(argmax(&row));
                     states = block.hidden().to_vec();
                 }
                 assert_eq!(chain, expected.mtp.chain, "{what}");

@@ -61,19 +61,19 @@ fn placings(model: &Model) -> Vec<Placing> {
 }
 
 /// The logits of the prompt of [`greedy`] and of a text after it.
-fn forced(session: &mut Session, text: &[usize]) -> Vec<Vec<f32>> {
+fn forced(session: &mut Session, text: &[u32]) -> Vec<Vec<f32>> {
     resumed(session, text, 0)
 }
 
 /// The logits of [`forced`] from token `from` of the text on, the tokens before it as part of the prompt.
-fn resumed(session: &mut Session, text: &[usize], from: usize) -> Vec<Vec<f32>> {
+fn resumed(session: &mut Session, text: &[u32], from: usize) -> Vec<Vec<f32>> {
     let sequence = session.open().unwrap();
-    let said = text[..from].iter().map(|&token| token as u32);
+    let said = text[..from].iter().copied();
     let prompt: Vec<u32> = some(ROWS, 6).into_iter().chain(said).collect();
     let last = session.prefill(sequence, &prompt, &mut |_| true).unwrap().unwrap();
     let mut rows = vec![last.to_vec()];
     for &token in &text[from..] {
-        let run = Run { sequence, tokens: &[token as u32], wanted: Wanted::Last };
+        let run = Run { sequence, tokens: &[token], wanted: Wanted::Last };
         rows.push(session.step(&[run]).unwrap().to_vec());
     }
     session.close(sequence);
@@ -86,7 +86,7 @@ fn greedy(session: &mut Session, steps: usize) -> Vec<Vec<f32>> {
     let prompt = session.prefill(sequence, &some(ROWS, 6), &mut |_| true).unwrap().unwrap();
     let mut rows = vec![prompt.to_vec()];
     for _ in 0..steps {
-        let token = best(&rows[rows.len() - 1..])[0] as u32;
+        let token = best(&rows[rows.len() - 1..])[0];
         let run = Run { sequence, tokens: &[token], wanted: Wanted::Last };
         rows.push(session.step(&[run]).unwrap().to_vec());
     }
@@ -283,7 +283,7 @@ fn both_devices_compute_a_layers_experts_at_once() {
     let placing = placings(&model)[0].clone();
     let traced = || Settings { trace_events: Some(1 << 14), ..settings() };
     // Each submit takes five milliseconds, in which the CPU is done with its experts.
-    let device = Box::new(Queued::new(cpu(), Duration::from_millis(5)));
+    let device = Box::new(Queued::new(cpu(1), Duration::from_millis(5)));
     let mut session = placed(&model, device, traced(), &placing);
     greedy(&mut session, 3);
     let order: Vec<usize> = session.plan().segments.iter().map(|segment| segment.device).collect();
@@ -292,7 +292,7 @@ fn both_devices_compute_a_layers_experts_at_once() {
     assert!(both > 0, "the CPU waits while the device computes");
     // With residents on the CPU's side of the cut nothing overlaps.
     let apart = Placing { expert_cache: ExpertCache::Off, cpu_moe_layers: 3, ..placing };
-    let device = Box::new(Queued::new(cpu(), Duration::from_millis(5)));
+    let device = Box::new(Queued::new(cpu(1), Duration::from_millis(5)));
     let mut session = placed(&model, device, traced(), &apart);
     greedy(&mut session, 3);
     let (without, _) = together(session.trace().unwrap().recorded());
@@ -386,7 +386,7 @@ fn what_cannot_be_resident_is_refused_by_name() {
         let planner = |graph: &Graph, machine: &Machine, budget: &Budget| {
             placing.plan(graph, machine, budget)
         };
-        let made = Session::on(model, vec![cpu(), cpu_as_gpu()], &planner, settings());
+        let made = Session::on(model, vec![cpu(1), cpu_as_gpu()], &planner, settings());
         made.err().unwrap().to_string()
     };
     let plain = Placing { gpu_layers: Offload::All, ..Placing::default() };

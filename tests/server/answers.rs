@@ -259,3 +259,20 @@ fn a_list_of_one_prompt_has_one_answer() {
     let two = server.post("/completion", &body(&["a", "b"])).good();
     assert_eq!(two.as_array().map(Vec::len), Some(2), "{two}");
 }
+
+/// The end texts of a known format are like tokens that end a text; those of the request are its own wish.
+#[test]
+fn ignored_ends_of_text_are_those_of_the_format_too() {
+    let server = Server::start_in(Place::new(), "-np 1 -c 512 --chat-template chatml");
+    let ask = |more: Value| {
+        let body = json!({
+            "messages": [{ "role": "user", "content": "Hi" }], "temperature": 0, "max_tokens": 60,
+            "grammar": "root ::= \"a<|im_end|>bc\"",
+        });
+        let found = server.post("/v1/chat/completions", &with(body, &more)).good();
+        found["choices"][0]["message"]["content"].clone()
+    };
+    assert_eq!(ask(json!({})), "a");
+    assert_eq!(ask(json!({ "ignore_eos": true })), "a<|im_end|>bc");
+    assert_eq!(ask(json!({ "ignore_eos": true, "stop": "c" })), "a<|im_end|>b");
+}

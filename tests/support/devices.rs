@@ -1,4 +1,4 @@
-//! Simulated devices: one that runs a queue on its own thread, as a GPU does, and one that fails as scripted.
+//! Devices: a CPU; one that runs a queue on its own thread, as a GPU does, and one that fails as scripted.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -8,11 +8,19 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bilayer_cpu::Cpu;
 use bilayer_graph::{
     Backend, CacheId, CachePages, Error, Exactness, Facts, Graph, Holding, Kernel, Limits, OpTime,
     PageCopy, Segment, SegmentId, SharedBytes, Span, StateId, StateSpan, Step, StreamedLayer,
     Value, Weight, WeightId,
 };
+
+/// The CPU, with so many threads.
+pub fn cpu(threads: usize) -> Box<dyn Backend> {
+    Box::new(
+        Cpu::new(bilayer_cpu::Options { threads: Some(threads), ..Default::default() }).unwrap(),
+    )
+}
 
 type Job = Box<dyn FnOnce(&mut dyn Backend) + Send>;
 

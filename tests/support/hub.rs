@@ -6,9 +6,8 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use bilayer_text::hash::hex;
+use bilayer_files::hash::{self, hex};
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 /// The commit that every repository is at.
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -95,7 +94,7 @@ impl TestHub {
 }
 
 pub fn sha256(bytes: &[u8]) -> String {
-    hex(Sha256::digest(bytes))
+    hex(hash::sha256(bytes))
 }
 
 /// Answers on a port of its own until the process ends.

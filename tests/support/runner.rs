@@ -15,18 +15,12 @@ use super::model::Model;
 
 /// Limits large enough for all tests; keys and values in f32.
 pub const LIMITS: Limits = Limits {
-    tokens: 192,
-    outputs: 192,
     sequences: 4,
-    pages: 16,
     page_entries: 32,
     states: 16,
     key_type: Type::F32,
     value_type: Type::F32,
-    hadamard_keys: false,
-    fuse: true,
-    timings: false,
-    check: false,
+    ..Limits::new(192, 16)
 };
 
 /// The pages of a cache in order.

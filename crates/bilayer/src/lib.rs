@@ -202,6 +202,11 @@ mod hub;
 mod measure;
 mod message;
 mod model;
+pub mod inspect {
+    //! What a model file contains, and what prevents it from running.
+
+    pub use bilayer_engine::inspect::{Inspection, TensorInfo};
+}
 pub mod perplexity {
     //! What [`Builder::perplexity`](crate::Builder::perplexity) reports.
 
@@ -212,6 +217,11 @@ pub mod quantize;
 mod request;
 pub mod synth;
 mod tokenizer;
+pub mod verify {
+    //! What [`Builder::verify`](crate::Builder::verify) compares and reports.
+
+    pub use bilayer_measure::verify::{Ends, OpError, Report, Side, Verified};
+}
 
 pub use answer::{Answer, Batch};
 #[doc(inline)]
@@ -222,7 +232,7 @@ pub use bilayer_engine::encode::{Excess, Norm, Pooling, extract, route};
 pub use bilayer_engine::generate::{Statistics, Stop, Token};
 #[doc(inline)]
 pub use bilayer_engine::placement::{
-    Adapter, Execution, Numa, Simulation, SimulationError, adapters, target,
+    Adapter, CpuLevel, Execution, Numa, Simulation, SimulationError, SplitMode, adapters, target,
 };
 #[doc(inline)]
 pub use bilayer_engine::sampling::{
@@ -230,9 +240,12 @@ pub use bilayer_engine::sampling::{
     TokenLogprob, Xtc, parameters,
 };
 #[doc(inline)]
-pub use bilayer_engine::session::{Progress, Stage, Warning};
+pub use bilayer_engine::session::{Overlap, Progress, Stage, Warning};
 #[doc(inline)]
 pub use bilayer_engine::tools::{Reply, Tools, ToolsError};
+// For the interfaces to other languages.
+#[doc(hidden)]
+pub use bilayer_engine::panic_text;
 #[doc(inline)]
 pub use bilayer_engine::{Cancel, Encode, Exit, MetadataOverride};
 #[doc(inline)]
@@ -240,9 +253,9 @@ pub use bilayer_measure::Error;
 #[doc(inline)]
 pub use bilayer_measure::profile::{Options as ProfileOptions, Profile};
 #[doc(inline)]
-pub use bilayer_measure::{cost, evaluate, fleet, power};
+pub use bilayer_measure::{cost, devices, evaluate, fleet, power};
 #[doc(inline)]
-pub use bilayer_scheduler::{ExpertCache, Plan};
+pub use bilayer_scheduler::{ExpertCache, OpOffload, Plan};
 pub use builder::{Builder, CacheType, GpuLayers};
 pub use encode::{Label, Text};
 #[cfg(feature = "hub")]

@@ -1,11 +1,12 @@
 //! Measurements of a model in the placement that a [`Builder`] describes. [`Builder::cancel`] ends each.
 
-use bilayer_convert::imatrix::Imatrix;
+use bilayer_convert::imatrix::{Collection, Imatrix};
 use bilayer_engine::session::Session;
 use bilayer_engine::{Error as Engine, Model as Opened};
 use bilayer_measure::bench::{Bench, Measured, Method, Setup, Test};
-use bilayer_measure::imatrix::{Collector, Scope};
+use bilayer_measure::imatrix::Scope;
 use bilayer_measure::perplexity::{self, Logits, Report, Windows};
+use bilayer_measure::verify::{Side, Verified, verify_sides};
 use bilayer_measure::{BATCH_SIZE, profile};
 
 use crate::{Builder, Error, Plan, Profile, ProfileOptions};
@@ -119,18 +120,31 @@ impl Builder<'_> {
     pub fn imatrix(mut self, text: &str, dataset: &str) -> Result<Option<Imatrix>, Error> {
         let (model, cancel) = (self.decoder()?, self.handle());
         let windows = self.windows(&model, text)?;
-        let mut collector = Collector::new(model.graph(), Scope::Layers);
-        let settings = collector.settings(windows.window_len(), self.settings(&model));
+        let collection = Collection::new(&model, Scope::Layers, &windows, dataset.to_owned());
+        let settings = collection.settings(self.settings(&model));
         let mut session = Session::new(&model, settings)?;
-        for window in 0..windows.count() {
-            let goes_on = &mut |_| !cancel.is_cancelled();
-            if !collector.window(&mut session, &windows.run(window), goes_on)? {
-                return Ok(None);
-            }
-        }
-        let sizes = [windows.count(), windows.window_len()];
-        let made = Imatrix::collected(&collector, vec![dataset.to_owned()], sizes);
-        Ok(Some(made.expect("the sums of a collector have the shapes of its matrices")))
+        collection.run(&mut session, &mut |_| Ok(!cancel.is_cancelled()))
+    }
+
+    /// Compares two backends on a text, op by op and end to end, as the command `verify` does; the second is a GPU by default,
+    /// or the reference without one.
+    ///
+    /// ```
+    /// use bilayer::Model;
+    /// use bilayer::verify::Side;
+    ///
+    /// # let path = "crates/cli/assets/demo.gguf";
+    /// let verified = Model::builder(path).verify("ROMEO:", Side::Reference, Some(Side::Cpu(None)))?;
+    /// assert!(verified.report.is_good());
+    /// # Ok::<(), bilayer::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Builder::open`]; the CPU lacks a level, or there is no GPU; a text of more than 512 tokens; a device that fails.
+    pub fn verify(mut self, text: &str, a: Side, b: Option<Side>) -> Result<Verified, Error> {
+        let model = self.loaded()?;
+        let tokens = model.prompt_tokens(text)?;
+        verify_sides(&model, &tokens, (a, b), &self.settings(&model), &mut |_, _| ())
     }
 
     /// Opens the model, which must predict tokens.

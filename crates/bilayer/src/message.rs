@@ -35,11 +35,23 @@ const RENAMED: &[(&str, &str)] = &[
     ("cache-type-v", "cache_type"),
     ("k-cache-hadamard", "hadamard_keys"),
     ("vram", "gpu_bytes"),
+    ("fit-target", "margin_bytes"),
     ("temp", "temperature"),
 ];
 
 /// Options that messages begin with, beside those of [sampling](parameters).
-const OPTIONS: &[&str] = &["expert-cache", "expert-counts", "logit-bias", "tensor-split"];
+const OPTIONS: &[&str] = &[
+    "draft-max",
+    "draft-min",
+    "draft-p-min",
+    "expert-cache",
+    "expert-counts",
+    "logit-bias",
+    "main-gpu",
+    "override-tensor",
+    "tensor-split",
+    "ubatch-size",
+];
 
 /// An error with its [advice](Error::advice), in which arguments have the names of [`Builder`](crate::Builder)'s methods
 /// instead of flags: what the interface for Python reports.
@@ -155,6 +167,11 @@ mod tests {
             ("temp is -1; it must be a number", "temperature is -1; it must be a number"),
             ("top-k is 1.5; it must be a whole number", "top_k is 1.5; it must be a whole number"),
             ("expert-cache is auto; it must be 0", "expert_cache is auto; it must be 0"),
+            ("draft-max is 0; it must be 1", "draft_max is 0; it must be 1"),
+            (
+                "fit-target is a list of 3; it must be 1",
+                "margin_bytes is a list of 3; it must be 1",
+            ),
             ("the top-k is 3", "the top-k is 3"),
         ] {
             assert_eq!(with_settings(text, |_| true), expected);

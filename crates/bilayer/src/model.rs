@@ -508,7 +508,11 @@ fn asked(
 ) -> generate::Request<'static> {
     generate::Request {
         predict: request.max_tokens,
-        stops: request.stops.into_iter().chain(stops).collect(),
+        // Those of the template are ends of text like its tokens.
+        stops: match request.ignore_eos {
+            true => request.stops.into_iter().collect(),
+            false => request.stops.into_iter().chain(stops).collect(),
+        },
         logprobs: request.logprobs,
         cancel,
         shift: request.shift,

@@ -67,8 +67,7 @@ pub fn guarded(call: impl FnOnce() -> Result<(), Failure>) -> i32 {
         Ok(Ok(())) => return BILAYER_OK,
         Ok(Err(failure)) => failure,
         Err(fault) => {
-            let text = fault.downcast_ref::<String>().map(String::as_str);
-            let text = text.or(fault.downcast_ref::<&str>().copied()).unwrap_or("unknown");
+            let text = bilayer::panic_text(fault.as_ref());
             Failure(BILAYER_INTERNAL, format!("internal error: {text}; please report it"))
         }
     };

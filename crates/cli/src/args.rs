@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use bilayer_measure::verify::Side;
 use clap::builder::BoolishValueParser;
 use clap::{Arg, Args, CommandFactory, Parser, Subcommand, ValueHint};
 
@@ -18,6 +19,7 @@ mod evaluate;
 mod foreign;
 mod grammar;
 mod hub;
+mod in_path;
 mod lists;
 mod lora;
 mod metadata;
@@ -46,6 +48,9 @@ pub use encode::{Classify, Embed, Extract, PoolingArg, Rerank, TextArgs};
 pub use evaluate::Evaluate;
 pub use grammar::GrammarArgs;
 pub use hub::{HubArgs, Models};
+#[cfg(test)]
+pub use in_path::names_files;
+pub use in_path::{NamedModel, Scaled, path_of};
 pub use lora::LoraArgs;
 pub use metadata::MetadataArgs;
 pub use model::{FlashAttn, ModelArgs};
@@ -295,10 +300,10 @@ pub struct Plan {
 pub struct Verify {
     /// Backend to compare with: cpu, cpu:LEVEL, reference or gpu
     #[arg(long, value_name = "BACKEND", default_value = "cpu")]
-    pub a: String,
+    pub a: Side,
     /// Backend to check [default: gpu, or reference without a GPU]
     #[arg(long, value_name = "BACKEND")]
-    pub b: Option<String>,
+    pub b: Option<Side>,
     /// The text to run; without -p, -f or --tokens, a line of Shakespeare
     #[arg(short, long, value_name = "TEXT", conflicts_with_all = ["file", "tokens"])]
     #[arg(allow_hyphen_values = true)]

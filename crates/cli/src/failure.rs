@@ -19,8 +19,6 @@ pub const MISSED: u8 = 3;
 pub const BAD_MODEL: u8 = Exit::BadModel as u8;
 /// A file that does not exist.
 pub const NO_FILE: u8 = Exit::NoFile as u8;
-/// A device that does not exist.
-pub const NO_DEVICE: u8 = Exit::NoDevice as u8;
 /// An internal error.
 pub const INTERNAL: u8 = Exit::Internal as u8;
 /// Output that cannot be created.

@@ -8,7 +8,7 @@ use clap::ArgMatches;
 use clap::parser::ValueSource;
 
 use crate::args::precedence::source;
-use crate::args::{Command, HubArgs, ModelFlags, Paths, Serving};
+use crate::args::{Command, HubArgs, ModelFlags, NamedModel, Paths, Serving};
 use crate::failure::{BAD_MODEL, Failure, NO_FILE};
 use crate::{interrupt, output, progress};
 
@@ -72,7 +72,7 @@ fn further(
     command: &mut Command,
     change: &mut dyn FnMut(&mut PathBuf) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    fn of_server(serving: &mut Serving) -> (&mut Option<PathBuf>, &mut [String]) {
+    fn of_server(serving: &mut Serving) -> (&mut Option<PathBuf>, &mut [NamedModel]) {
         (&mut serving.draft.model_draft, &mut serving.offer.add_model)
     }
     let (model, added) = match command {
@@ -85,14 +85,7 @@ fn further(
     if let Some(model) = model {
         change(model)?;
     }
-    for given in added {
-        // The command says what is wrong with one that has no name.
-        let Some((name, path)) = given.split_once('=') else { continue };
-        let mut path = PathBuf::from(path);
-        change(&mut path)?;
-        *given = format!("{name}={}", path.display());
-    }
-    Ok(())
+    added.iter_mut().try_for_each(|added| change(&mut added.path))
 }
 
 /// Changes the models of a command.

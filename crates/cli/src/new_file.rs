@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use bilayer_gguf::temporary::{self, Access};
+use bilayer_files::{Access, Draft};
 
 /// A file under construction; dropped before [`NewFile::finish`] it leaves nothing behind.
 pub struct NewFile {
@@ -15,7 +15,7 @@ pub struct NewFile {
 /// Destination of the bytes until the file is complete.
 enum Place {
     /// A temporary file beside the target.
-    Draft(temporary::Draft),
+    Draft(Draft),
     /// A device or pipe, which must not be replaced by a file.
     Device(fs::File),
 }
@@ -50,7 +50,7 @@ impl NewFile {
             Ok(there) if !there.is_file() => {
                 Place::Device(fs::OpenOptions::new().write(true).open(&path)?)
             }
-            _ => Place::Draft(temporary::create(&path, Access::Usual)?),
+            _ => Place::Draft(bilayer_files::create(&path, Access::Usual)?),
         };
         Ok(NewFile { out: BufWriter::with_capacity(1 << 20, place), path })
     }
@@ -82,7 +82,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use bilayer_gguf::temporary::{Disk, Operation, on_disk};
+    use bilayer_files::{Disk, Operation, on_disk};
 
     use super::*;
 

@@ -18,6 +18,16 @@ const TEXT_BYTES_MAX: u64 = 1 << 30;
 /// Time after which a note says that standard input is waited for.
 const NOTED_AFTER: Duration = Duration::from_secs(2);
 
+/// A count with its noun, of which there are two forms: `1 token`, `2 tokens`.
+pub fn counted(count: impl TryInto<u64>, [one, many]: [&str; 2]) -> String {
+    // A count that does not fit is large.
+    let count = count.try_into().unwrap_or(u64::MAX);
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// The forms of a noun that is counted often.
+pub const TOKENS: [&str; 2] = ["token", "tokens"];
+
 /// Writes bytes to stdout and flushes it, so that streams appear at once.
 pub fn bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
@@ -158,4 +168,16 @@ fn utf8(name: &str, bytes: Vec<u8>) -> Result<String, Failure> {
         let advice = "convert it to UTF-8 first";
         Failure::Line(IO, format!("{name}: not UTF-8 text from byte {at} on; {advice}"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TOKENS, counted};
+
+    #[test]
+    fn one_is_counted_in_the_singular() {
+        assert_eq!(counted(1u32, TOKENS), "1 token");
+        assert_eq!(counted(0usize, TOKENS), "0 tokens");
+        assert_eq!(counted(2u64, ["matrix was", "matrices were"]), "2 matrices were");
+    }
 }

@@ -4,11 +4,11 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use bilayer_gguf::temporary::folder_of;
-use bilayer_gguf::{is_same_file, shard_paths};
+use bilayer_files::{folder_of, is_same_file};
+use bilayer_gguf::shard_paths;
 use clap::{Arg, ArgMatches, Command};
 
-use crate::args::OutPath;
+use crate::args::{OutPath, path_of};
 use crate::failure::Failure;
 
 /// Names files that are read whole and then continued, such as sums of importance: they may be replaced.
@@ -100,22 +100,8 @@ fn read_by(argument: &Arg, value: &OsStr) -> Vec<PathBuf> {
         }
         _ => {}
     }
-    let names = argument.get_value_names().unwrap_or_default();
-    let has = |part: &str| {
-        names.iter().any(|name| name.split(|c: char| !c.is_alphabetic()).any(|word| word == part))
-    };
-    let is_path = OutPath::is_of(argument) || argument.get_id() == "model";
-    if !is_path && !["FILE", "PATH", "IN", "OUT"].into_iter().any(has) {
-        return Vec::new();
-    }
-    let text = value.to_str();
-    let named = text.filter(|_| has("NAME")).and_then(|text| Some(text.split_once('=')?.1));
-    let scaled = text.filter(|_| has("SCALE")).and_then(|text| Some(text.rsplit_once(':')?.0));
-    [Some(value), named.map(OsStr::new), scaled.map(OsStr::new)]
-        .into_iter()
-        .flatten()
-        .map(PathBuf::from)
-        .collect()
+    // Its files are those of the folders above.
+    path_of(argument, value).into_iter().filter(|path| !path.is_dir()).collect()
 }
 
 /// The files of a folder and of the folders in it, so many levels deep.
@@ -135,6 +121,49 @@ fn files(folder: &Path, levels: usize) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::names_files;
+
+    /// Flags that name a file of a repository, which is not on this machine.
+    const ELSEWHERE: [&str; 1] = ["hf_file"];
+
+    #[test]
+    fn every_flag_that_names_a_file_is_known_by_its_type() {
+        let is_path = |word: &str| ["FILE", "PATH", "IN", "OUT", "DIR", "FOLDER"].contains(&word);
+        let mut files = 0;
+        for command in crate::args::command().get_subcommands() {
+            for arg in command.get_arguments() {
+                let names = arg.get_value_names().unwrap_or_default();
+                let mut words =
+                    names.iter().flat_map(|name| name.split(|c: char| !c.is_alphabetic()));
+                let is_named = words.any(is_path) && !ELSEWHERE.contains(&arg.get_id().as_str());
+                let place = (command.get_name(), arg.get_id().as_str());
+                assert!(names_files(arg) || !is_named, "{place:?}: its type names no file");
+                files += usize::from(names_files(arg));
+            }
+        }
+        assert!(files > 100, "{files}");
+    }
+
+    #[test]
+    fn a_value_names_the_file_in_it() {
+        let cli = crate::args::command();
+        for (command, id, value, expected) in [
+            ("evaluate", "model", "small=in.gguf", Some("in.gguf")),
+            ("evaluate", "model", "in.gguf", Some("in.gguf")),
+            ("serve", "add_model", "a=in.gguf", Some("in.gguf")),
+            ("run", "lora_scaled", "in.gguf:0.5", Some("in.gguf")),
+            ("run", "lora", "in.gguf", Some("in.gguf")),
+            ("run", "expert_counts", "i.gguf", Some("i.gguf")),
+            ("bench", "model", "in.gguf", Some("in.gguf")),
+            ("run", "prompt", "in.gguf", None),
+            ("run", "hf_file", "in.gguf", None),
+        ] {
+            let command = cli.find_subcommand(command).expect("a command");
+            let arg = command.get_arguments().find(|arg| arg.get_id() == id).expect("a flag");
+            let found = read_by(arg, OsStr::new(value));
+            assert_eq!(found, expected.map(PathBuf::from).into_iter().collect::<Vec<_>>(), "{id}");
+        }
+    }
 
     /// Outputs whose help says in other words that they are written.
     const OTHERWISE_SAID: [(&str, &str); 2] = [("profile", "out"), ("run", "prompt_cache")];

@@ -6,6 +6,8 @@ use std::path::Path;
 use minijinja::{AutoEscape, Environment, Error, UndefinedBehavior, Value};
 use serde::Serialize;
 
+use bilayer_scheduler::map::{Devices, devices};
+
 use crate::commands::profile::css;
 use crate::failure::{Failure, INTERNAL};
 use crate::new_file::NewFile;
@@ -47,6 +49,21 @@ pub fn short(value: f64) -> String {
         _ => 2,
     };
     format!("{value:.places$}")
+}
+
+/// The class of what runs on these devices.
+pub fn class_of(devices: Devices) -> &'static str {
+    match devices {
+        Devices::Host => "cpu",
+        Devices::Offload => "gpu",
+        Devices::Both => "both",
+    }
+}
+
+/// The class of a bar, by the map of a placement; none for the host.
+pub fn class_of_bar(map: &str) -> &'static str {
+    let beside = devices(map).filter(|devices| *devices != Devices::Host);
+    beside.map_or("", class_of)
 }
 
 /// Writes a page atomically.

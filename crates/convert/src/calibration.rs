@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use bilayer_engine::layers::{Layers, Then};
 use bilayer_engine::session::{Session, Settings};
 use bilayer_engine::{Encode, Model};
-use bilayer_measure::imatrix::{Collector, Scope};
+use bilayer_measure::imatrix::{Collector, Moment, Scope};
 use bilayer_measure::perplexity::{self, Base, Logits, Report, Windows, score};
 
 use crate::imatrix::Imatrix;
@@ -221,13 +221,11 @@ pub(crate) fn collect(
 ) -> Result<(), Error> {
     let settings = collector.settings(windows.window_len(), on_cpu(threads));
     let mut session = Session::new(model, settings).map_err(failed)?;
-    for window in 0..windows.count() {
-        let tokens = windows.run(window);
-        if !collector.window(&mut session, &tokens, &mut |_| goes_on()).map_err(failed)? {
-            return Err(Error::Interrupted);
-        }
+    let mut each = |_: Moment<&Collector>| Ok(goes_on());
+    match collector.run(&mut session, windows, &mut each).map_err(Error::Calibration)? {
+        true => Ok(()),
+        false => Err(Error::Interrupted),
     }
-    Ok(())
 }
 
 /// Runs the next layer of a walk for the inputs of some of its matrices; `goes_on` is asked after every sequence.

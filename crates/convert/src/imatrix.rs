@@ -15,7 +15,10 @@ use bilayer_quant::Type;
 use crate::Error;
 use crate::calibration::failed;
 
+mod collection;
 mod legacy;
+
+pub use collection::{Collection, SoFar};
 
 /// Size limit for files in the older format, which are read at once; those of llama-imatrix are a tenth of it.
 const LEGACY_BYTES: u64 = 4 << 30;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bilayer_gguf::is_same_file;
+use bilayer_files::is_same_file;
 
 use crate::Error;
 

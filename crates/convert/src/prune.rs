@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use bilayer_engine::{Exit, Model};
-use bilayer_gguf::temporary::Draft;
+use bilayer_files::Draft;
 use bilayer_gguf::{Metadata, NewTensor, Tensor};
 use bilayer_measure::imatrix::{Collector, Scope};
 use bilayer_quant::Type;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bilayer_graph::{
     Attend, Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Limits, Op,
-    OpTime, Segment, SegmentId, SharedBytes, StateId, StateInfo, Step, Value, Weight, WeightId,
+    OpTime, Segment, SegmentId, SharedBytes, StateId, Step, Value, Weight, WeightId,
 };
 
 use crate::cache::{Cache, Heads, Layout};
@@ -235,45 +235,22 @@ impl Cpu {
     /// Allocates the caches and states of a segment that do not exist yet.
     fn reserve(&mut self, segment: &Segment<'_>, limits: &Limits) -> Result<(), GraphError> {
         for node in &segment.graph.nodes[segment.nodes.clone()] {
-            if let Some(id) = node.op.state() {
-                self.reserve_state(id, segment.graph.state(id), limits)?;
+            if let Some(id) = node.op.state()
+                && limits.must_reserve_states(self.states.get(&id).map(|slots| slots.len()))?
+            {
+                let slots = Slots::new(segment.graph.state(id), limits)?;
+                self.states.insert(id, Arc::new(slots));
             }
             let Op::Attend(Attend { cache: Some(id), .. }) = &node.op else { continue };
             let info = segment.graph.cache(*id);
             if let Some(cache) = self.caches.get(id) {
                 if cache.layout != Layout::new(info, limits)? || cache.pages() != limits.pages {
-                    return Err(GraphError::Limit {
-                        what: "pages in a cache that another segment has reserved",
-                        limit: cache.pages(),
-                        found: limits.pages,
-                    });
+                    return Err(limits.other_cache(cache.pages()));
                 }
                 continue;
             }
             let heads = Heads::divided(info.kv_heads, &self.nodes);
             self.caches.insert(*id, Arc::new(Cache::new(info, limits, heads)?));
-        }
-        Ok(())
-    }
-
-    fn reserve_state(
-        &mut self,
-        id: StateId,
-        info: &StateInfo,
-        limits: &Limits,
-    ) -> Result<(), GraphError> {
-        match self.states.get(&id) {
-            Some(slots) if slots.len() == limits.states => {}
-            Some(slots) => {
-                return Err(GraphError::Limit {
-                    what: "slots of a state that another segment has reserved",
-                    limit: slots.len(),
-                    found: limits.states,
-                });
-            }
-            None => {
-                self.states.insert(id, Arc::new(Slots::new(info, limits)?));
-            }
         }
         Ok(())
     }

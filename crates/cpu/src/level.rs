@@ -3,7 +3,7 @@
 //! A level is a row here: its name, its architecture, the CPU features it is detected by, and its float vectors, which
 //! bring their width and the function that compiles a kernel for them. What a level multiplies matrices with is the
 //! other half of the row: `Tiled` for its row type, in `tile/<level>.rs`. Whoever needs something of a level's row asks
-//! `by_level!`; there is no other `match` on a level, but the `numbers` of a type may compare one.
+//! `by_level!`; there is no other `match` on a level. A type may list levels (`SuperBlock::NUMBERS_AT`).
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,8 +23,11 @@ pub(crate) fn halves_512() -> bool {
     false
 }
 
-/// A level's float vectors.
+/// A level's name in the table and its float vectors.
 pub(crate) trait Vectors {
+    /// The level.
+    #[cfg(target_arch = "x86_64")]
+    const LEVEL: Level;
     /// The vectors, with the compilation of kernels for them.
     type Lanes: Lanes;
 }
@@ -95,6 +98,8 @@ macro_rules! levels {
         $(
             $(#[cfg(target_arch = $arch)])?
             impl Vectors for rows::$row {
+                #[cfg(target_arch = "x86_64")]
+                const LEVEL: Level = Level::$row;
                 type Lanes = $lanes;
             }
         )+
@@ -155,6 +160,19 @@ impl Level {
         *Level::ALL.iter().rev().find(|level| level.is_available()).expect("scalar always runs")
     }
 
+    /// Whether it is in a list.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) const fn is_in(self, list: &[Level]) -> bool {
+        let mut at = 0;
+        while at < list.len() {
+            if list[at] as u8 == self as u8 {
+                return true;
+            }
+            at += 1;
+        }
+        false
+    }
+
     /// All levels this CPU supports, in rising order.
     pub fn available() -> impl Iterator<Item = Level> {
         Level::ALL.into_iter().filter(|level| level.is_available())
@@ -212,6 +230,15 @@ impl FromStr for Level {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_level_is_in_lists_that_name_it() {
+        for level in Level::ALL {
+            let others: Vec<Level> = Level::ALL.into_iter().filter(|of| *of != level).collect();
+            assert!(level.is_in(&Level::ALL) && level.is_in(&[level]) && !level.is_in(&others));
+        }
+    }
 
     #[test]
     fn names_round_trip_and_unknown_ones_are_refused() {

@@ -25,8 +25,6 @@ pub mod gemm;
 mod held;
 pub mod host;
 mod lanes;
-#[cfg(test)]
-mod layers;
 pub mod level;
 mod lowering;
 mod math;

@@ -17,6 +17,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use bilayer_graph::panic_text;
+
 use crate::numa::Nodes;
 
 // A test compiles this file with those of a model checker: see `pool_model`.
@@ -233,11 +235,7 @@ impl Job {
         }
         let run = AssertUnwindSafe(|| self.work.run(stage, chunk, thread));
         if let Err(payload) = catch_unwind(run) {
-            let text = payload
-                .downcast_ref::<String>()
-                .map(String::as_str)
-                .or_else(|| payload.downcast_ref::<&str>().copied());
-            let text = text.unwrap_or("no message");
+            let text = panic_text(payload.as_ref());
             *lock(&self.panic) = Some(format!("stage {stage}, chunk {chunk} panicked: {text}"));
             self.cancelled.store(true, Ordering::Relaxed);
         }

@@ -246,23 +246,9 @@ fn push_runs(runs: &mut Vec<PageRun>, span: &Span, table: &[u32]) {
 mod tests {
     use super::*;
     use crate::plan::Reach;
-    use bilayer_quant::Type;
 
     fn limits() -> Limits {
-        Limits {
-            tokens: 40,
-            outputs: 4,
-            sequences: 3,
-            pages: 8,
-            page_entries: 8,
-            states: 2,
-            key_type: Type::F16,
-            value_type: Type::F16,
-            hadamard_keys: false,
-            fuse: true,
-            timings: false,
-            check: false,
-        }
+        Limits { outputs: 4, sequences: 3, states: 2, ..Limits::new(40, 8) }
     }
 
     const TABLES: Tables = Tables { vocab: 100, positions: 96, segments: None, has_states: true };

@@ -157,12 +157,16 @@ pub(crate) trait SuperBlock {
     /// The scales; `words` returns the 16 bytes from an offset on.
     fn scales<W: Words>(words: impl Fn(usize) -> [W; 4]) -> Scales<W>;
 
+    /// The levels at which [`numbers`](Self::numbers) is faster than [`scales`](Self::scales).
+    #[cfg(target_arch = "x86_64")]
+    const NUMBERS_AT: &'static [Level] = &[];
+
     /// The scales, [`SCALE_ZERO`](Self::SCALE_ZERO) subtracted, and the minimums, in vectors as
-    /// `dot::avx2::numbers` has them, at levels where that is faster than [`scales`](Self::scales).
+    /// `dot::avx2::numbers` has them.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn numbers(_block: &[u8], _level: Level) -> Option<[std::arch::x86_64::__m128i; 2]> {
-        None
+    fn numbers(_block: &[u8]) -> [std::arch::x86_64::__m128i; 2] {
+        unreachable!("no level is listed")
     }
 
     /// The scales of the even and of the odd groups of sixteen weights as 16-bit integers, in the two halves, where

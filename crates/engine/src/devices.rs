@@ -240,7 +240,15 @@ pub struct Offloads<T> {
     /// The devices, in the order in which layers are split over them.
     pub devices: Vec<T>,
     /// Why default devices are unavailable.
-    pub notes: Vec<String>,
+    pub missing: Vec<String>,
+}
+
+impl<T> Offloads<T> {
+    /// What a plan says of missing devices.
+    pub fn notes(&self) -> Vec<String> {
+        let rest = if self.devices.is_empty() { "; all runs on the CPU" } else { "" };
+        self.missing.iter().map(|reason| format!("{reason}{rest}")).collect()
+    }
 }
 
 /// Opens the requested devices beside a host with these options; none if everything stays on the host.
@@ -268,7 +276,7 @@ fn all<T>(
     host: bilayer_cpu::Options,
     of: impl Fn(&Row, &Wanted<'_>) -> Result<T, Error>,
 ) -> Result<Offloads<T>, Error> {
-    let mut found = Offloads { devices: Vec::new(), notes: Vec::new() };
+    let mut found = Offloads { devices: Vec::new(), missing: Vec::new() };
     if !placing.offloads() {
         return Ok(found);
     }
@@ -292,11 +300,8 @@ fn all<T>(
         match first(name.as_deref()) {
             Ok(device) => found.devices.push(device),
             Err(error) if is_named => return Err(error),
-            Err(error) => found.notes.push(error.to_string()),
+            Err(error) => found.missing.push(error.to_string()),
         }
-    }
-    if found.devices.is_empty() {
-        found.notes.iter_mut().for_each(|note| *note += "; all runs on the CPU");
     }
     Ok(found)
 }
@@ -359,7 +364,7 @@ fn local(row: &Row, name: &str, placing: &Placing) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Adapter, chosen, usual};
+    use super::{Adapter, Offloads, chosen, usual};
     use crate::placement::{Placing, SplitMode};
 
     fn adapter(kind: &str, backend: &str, bus: &str) -> Adapter {
@@ -401,6 +406,16 @@ mod tests {
             assert_eq!(usual(adapters), expected, "{adapters:?}");
         }
     }
+
+    #[test]
+    fn notes_tell_where_all_runs_without_a_device() {
+        let missing = || vec!["no driver".to_owned()];
+        let none = Offloads::<()> { devices: Vec::new(), missing: missing() };
+        assert_eq!(none.notes(), ["no driver; all runs on the CPU"]);
+        let one = Offloads { devices: vec![()], missing: missing() };
+        assert_eq!(one.notes(), missing());
+    }
+
     #[test]
     fn one_of_several_is_chosen_by_its_place() {
         let placing = |split_mode, main_gpu| Placing {

@@ -2,9 +2,9 @@
 
 use std::fmt::{self, Write as _};
 
+use bilayer_files::hash::{FNV_START, fnv_from};
 use bilayer_gguf::File;
 use bilayer_models::Config;
-use bilayer_text::hash::{FNV_START, fnv_from};
 
 /// The FNV-1a hash of text as it is written.
 pub(crate) struct Digest(pub u64);
@@ -16,22 +16,16 @@ impl fmt::Write for Digest {
     }
 }
 
-/// Bytes of a tensor that are read, at its beginning and in its middle.
-const READ_BYTES: usize = 64;
-
-/// Identifies a model by its configuration, and its tensors' names, types, shapes and some bytes of each. The paths of adapters,
-/// which precede the names of their tensors, do not count.
+/// Identifies a model by its configuration, and its tensors' names, types, shapes and samples. The paths of adapters, which
+/// precede the names of their tensors, do not count.
 pub(crate) fn of_model(config: &Config, file: &File) -> u64 {
     let mut digest = Digest(FNV_START);
     // Nothing that is hashed refuses.
     let _ = write!(digest, "{config:?}");
-    for tensor in file.tensors() {
+    for (tensor, parts) in file.samples() {
         let name = tensor.name().rsplit_once(": ").map_or(tensor.name(), |(_, name)| name);
         let _ = write!(digest, "{name} {:?}", tensor.layout());
-        let data = file.bytes(tensor);
-        for from in [0, data.len() / 2] {
-            digest.0 = fnv_from(digest.0, &data[from..data.len().min(from + READ_BYTES)]);
-        }
+        parts.for_each(|part| digest.0 = fnv_from(digest.0, part));
     }
     digest.0
 }

@@ -189,6 +189,8 @@ pub struct Generation<'s> {
     /// The last selected token, which may not have been run yet.
     pending: Option<u32>,
     statistics: Statistics,
+    /// Whether the prompt was run. Its time may be zero by a coarse clock.
+    is_prefilled: bool,
     began: Instant,
 }
 
@@ -226,6 +228,7 @@ impl<'s> Generation<'s> {
             sequence,
             pending: None,
             statistics: Statistics::default(),
+            is_prefilled: false,
             began,
         })
     }
@@ -273,6 +276,7 @@ impl<'s> Generation<'s> {
         self.statistics.prompt_tokens = self.held - before;
         self.statistics.prompt = self.session.clock().since(self.began);
         self.session.move_spent(&mut self.statistics.spent);
+        self.is_prefilled = true;
         Ok(())
     }
 
@@ -285,7 +289,7 @@ impl<'s> Generation<'s> {
         reason = "an iterator of results would go on after an error"
     )]
     pub fn next(&mut self) -> Result<Option<Token>, Error> {
-        if self.statistics.prompt.is_zero() {
+        if !self.is_prefilled {
             self.prefill(&mut |_| ())?;
         }
         self.reply.stop = self.reply.stop.or_else(|| self.reply.ends_before_a_token());

@@ -7,8 +7,8 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use bilayer_gguf::temporary::{self, Access};
-use bilayer_text::hash::fnv;
+use bilayer_files::Access;
+use bilayer_files::hash::fnv;
 
 /// The folder.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl Kept {
         file.extend_from_slice(content);
         let path = self.folder.join(name);
         fs::create_dir_all(&self.folder)?;
-        let mut made = temporary::create(&path, Access::Usual)?;
+        let mut made = bilayer_files::create(&path, Access::Usual)?;
         made.write_all(&file)?;
         // Not flushed: what a loss of power damages is made again.
         made.rename(&path)

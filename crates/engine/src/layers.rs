@@ -13,7 +13,6 @@ use bilayer_graph::{
     Backend, CacheId, CachePages, Exactness, Graph, Holding, Limits, Op, PAGE_TOKENS, Segment,
     Span, StateSpan, Step, Value, WeightId,
 };
-use bilayer_quant::Type;
 
 use crate::placement::Placing;
 use crate::session::Purpose;
@@ -206,20 +205,7 @@ impl Layers {
 
     fn limits(&self) -> Limits {
         let pages = self.context.div_ceil(PAGE_TOKENS);
-        Limits {
-            tokens: self.context,
-            outputs: self.context,
-            sequences: 1,
-            pages,
-            page_entries: pages,
-            states: 1,
-            key_type: Type::F16,
-            value_type: Type::F16,
-            hadamard_keys: false,
-            fuse: false,
-            timings: false,
-            check: false,
-        }
+        Limits { fuse: false, ..Limits::new(self.context, pages) }
     }
 }
 

@@ -171,7 +171,7 @@ impl Model {
         file.maps().find_map(within)
     }
 
-    /// Identifies the model by its configuration and its tensors' names, types, shapes and some bytes. The file is read once: a
+    /// Identifies the model by its configuration and its tensors' names, types, shapes and samples. The file is read once: a
     /// session asks when it loads the weights, since the file may be another one when a sequence is saved.
     pub(crate) fn digest(&self) -> u64 {
         *self.0.digest.get_or_init(|| digest::of_model(self.config(), self.file()))

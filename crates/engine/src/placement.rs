@@ -15,6 +15,7 @@ use crate::session::{Settings, budget_of, check_uses, learned, limits_of};
 use crate::times::Subject;
 use crate::{Error, Model, devices};
 
+pub use bilayer_cpu::level::Level as CpuLevel;
 pub use bilayer_cpu::numa::Numa;
 
 pub use crate::devices::{Adapter, Measured, Offloads, adapters, host, measured, open};
@@ -350,7 +351,8 @@ fn this_machine(settings: &Settings<'_>) -> Result<(Machine, Vec<String>), Error
     let options = settings.cpu_options();
     let placing = &settings.placing;
     let mut devices = vec![devices::host(placing, options)?.facts().clone()];
-    let devices::Offloads { devices: mut gpus, mut notes } = devices::facts(placing)?;
+    let found = devices::facts(placing)?;
+    let (mut notes, mut gpus) = (found.notes(), found.devices);
     if gpus.is_empty() && placing.offloads() && !placing.vram_bytes.is_empty() {
         let described = |&bytes| Facts::offload("gpu", "a GPU described by --vram", bytes);
         gpus.extend(placing.vram_bytes.iter().map(described));

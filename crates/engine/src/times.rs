@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
+use bilayer_files::hash::fnv;
 use bilayer_graph::{Backend, Error as DeviceError, Graph, Holding, Limits, Weight};
 use bilayer_scheduler::{Basis, DeviceTimes, Times, timed_tokens};
-use bilayer_text::hash::fnv;
 
 use crate::kept::Kept;
 use crate::{Error, Model};

@@ -35,7 +35,7 @@ mod served;
 #[path = "../../../tests/support/words.rs"]
 mod words;
 
-use devices::{Call, Failing, Fault, Script};
+use devices::{Call, Failing, Fault, Script, cpu};
 use halves::halves;
 
 const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cli/assets/demo.gguf");

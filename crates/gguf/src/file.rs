@@ -92,6 +92,11 @@ impl AsRef<[u8]> for Pages {
 }
 
 impl Tensor {
+    /// Its bytes.
+    pub(crate) fn data(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// The tensor's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -330,6 +335,13 @@ impl File {
     pub fn prefetch(&self, tensor: &Tensor) {
         if let Some(region) = self.region_of(tensor) {
             region.will_need(&tensor.bytes);
+        }
+    }
+
+    /// [`Self::prefetch`] of a part of a tensor's bytes.
+    pub(crate) fn prefetch_part(&self, tensor: &Tensor, part: &[u8]) {
+        if let Some(region) = self.region_of(tensor) {
+            region.will_need(part);
         }
     }
 

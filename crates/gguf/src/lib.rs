@@ -43,9 +43,9 @@ mod metadata;
 mod names;
 mod overrides;
 mod parse;
+mod sample;
 mod shards;
 mod stamp;
-pub mod temporary;
 mod value;
 mod writer;
 
@@ -56,7 +56,6 @@ pub use metadata::Metadata;
 pub use overrides::MetadataOverride;
 pub use shards::shard_paths;
 pub use stamp::Stamp;
-pub use temporary::is_same_file;
 pub use value::{Array, Strings, Value};
 pub use writer::{NewTensor, SourceError, put_in_place, to_bytes, write, write_draft};
 

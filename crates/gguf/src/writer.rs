@@ -5,14 +5,12 @@ use std::fs;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
 
+use bilayer_files::{Access, Draft, folder_of, free_bytes};
 use bilayer_quant::Type;
 use bilayer_quant::private::KEY;
 use bytes::Bytes;
 
-use crate::temporary::Draft;
-use crate::{
-    Array, Error, File, Metadata, Tensor, TensorLayout, Value, encode, limits, names, temporary,
-};
+use crate::{Array, Error, File, Metadata, Tensor, TensorLayout, Value, encode, limits, names};
 
 /// The error type of tensor sources.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
@@ -120,7 +118,7 @@ pub fn write_draft<'a>(
         let file = &file;
         move |source| Error::Io { file: file.clone(), action, source }
     };
-    let partial = temporary::create_sized(path, plan.len_bytes())?;
+    let partial = create_sized(path, plan.len_bytes())?;
 
     let mut out = BufWriter::with_capacity(1 << 20, &partial);
     let total_bytes = plan.write(&file, &mut out)?;
@@ -129,6 +127,18 @@ pub fn write_draft<'a>(
     // Trailing zeros were skipped, not written.
     partial.set_len(total_bytes).map_err(io("write it"))?;
     Ok(partial)
+}
+
+/// The temporary file of one that will have `len_bytes` on disk.
+fn create_sized(path: &Path, len_bytes: u64) -> Result<Draft, Error> {
+    let file = || path.display().to_string();
+    let action = "create a temporary file in its folder";
+    let made = bilayer_files::create(path, Access::Usual);
+    let made = made.map_err(|source| Error::Io { file: file(), action, source })?;
+    match free_bytes(folder_of(path)).filter(|free| *free < len_bytes) {
+        Some(free) => Err(Error::NoRoom { file: file(), needed: len_bytes, free }),
+        None => Ok(made),
+    }
 }
 
 /// Produces the file in memory.
@@ -320,7 +330,7 @@ trait Output: Write {
     fn skip(&mut self, len: u64) -> io::Result<()>;
 }
 
-impl Output for BufWriter<&temporary::Draft> {
+impl Output for BufWriter<&Draft> {
     fn skip(&mut self, len: u64) -> io::Result<()> {
         // Below this size, writing zeros is cheaper than a hole.
         const HOLE: u64 = 1 << 16;

@@ -26,6 +26,8 @@ mod hostile;
 mod memory;
 #[path = "gguf/models.rs"]
 mod models;
+#[path = "../../../tests/support/noting_disk.rs"]
+mod noting_disk;
 #[path = "gguf/on_disk.rs"]
 mod on_disk;
 #[path = "gguf/shards.rs"]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bilayer_graph::{
     Attend, Backend, CacheId, CachePages, Error as GraphError, Facts, Holding, Kernel, Limits, Op,
-    OpTime, Segment, SegmentId, SharedBytes, StateId, StateInfo, Step, Value, Weight, WeightId,
+    OpTime, Segment, SegmentId, SharedBytes, StateId, Step, Value, Weight, WeightId,
 };
 use bilayer_quant::Type;
 use rayon::prelude::*;
@@ -200,8 +200,11 @@ impl Gpu {
         let slot = self.slot(segment);
         let mut taken = Vec::new();
         for node in &segment.graph.nodes[segment.nodes.clone()] {
-            if let Some(id) = node.op.state() {
-                self.reserve_state(id, segment.graph.state(id), limits)?;
+            if let Some(id) = node.op.state()
+                && limits.must_reserve_states(self.states.get(&id).map(|slots| slots.len()))?
+            {
+                let slots = Slots::new(&self.device, segment.graph.state(id), limits)?;
+                self.states.insert(id, slots);
             }
             let Op::Attend(Attend { cache: Some(id), .. }) = &node.op else { continue };
             let info = segment.graph.cache(*id);
@@ -221,40 +224,11 @@ impl Gpu {
             }
             match self.caches.get(id) {
                 Some(cache) if cache.fits(info, limits) => {}
-                Some(cache) => {
-                    return Err(GraphError::Limit {
-                        what: "pages in a cache that another segment has reserved",
-                        limit: cache.pages,
-                        found: limits.pages,
-                    });
-                }
+                Some(cache) => return Err(limits.other_cache(cache.pages)),
                 None => {
                     let cache = Cache::new(&self.device, info, limits)?;
                     self.caches.insert(*id, cache);
                 }
-            }
-        }
-        Ok(())
-    }
-
-    fn reserve_state(
-        &mut self,
-        id: StateId,
-        info: &StateInfo,
-        limits: &Limits,
-    ) -> Result<(), GraphError> {
-        match self.states.get(&id) {
-            Some(slots) if slots.len() == limits.states => {}
-            Some(slots) => {
-                return Err(GraphError::Limit {
-                    what: "slots of a state that another segment has reserved",
-                    limit: slots.len(),
-                    found: limits.states,
-                });
-            }
-            None => {
-                let slots = Slots::new(&self.device, info, limits)?;
-                self.states.insert(id, slots);
             }
         }
         Ok(())

@@ -24,6 +24,9 @@ pub mod profiles;
 mod program;
 mod rate;
 pub mod render;
+#[cfg(test)]
+#[path = "../../../tests/support/required.rs"]
+mod required;
 mod slots;
 mod staging;
 mod tiles;

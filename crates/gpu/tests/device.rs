@@ -10,13 +10,17 @@ use bilayer_gpu::caps::Input;
 use bilayer_gpu::device::{Device, DeviceOptions};
 use bilayer_gpu::{Error, Keep, Opened, Options, open};
 
+#[path = "../../../tests/support/required.rs"]
+mod required;
+
+use required::skip;
+
 /// Any adapter, a software one too; without one the test says so, or fails where one must be.
 fn device(options: DeviceOptions) -> Option<Device> {
     match open(None, options).or_else(|_| open(Some("software"), options)) {
         Ok(device) => Some(device),
         Err(error) => {
-            assert!(std::env::var_os("BILAYER_REQUIRE_GPU").is_none(), "{error}");
-            eprintln!("skipped: no adapter");
+            skip(format_args!("no adapter ({error})"));
             None
         }
     }
@@ -61,7 +65,7 @@ fn a_software_adapter_is_not_lost_for_being_slow() {
         let device = Some("software".to_owned());
         match Opened::open(&Options { device, kernels, ..Options::default() }) {
             Ok(opened) => opened.device().finish().unwrap(),
-            Err(Error::NoAdapter { .. }) => eprintln!("skipped: no software adapter"),
+            Err(Error::NoAdapter { .. }) => skip("no software adapter"),
             Err(error) => panic!("{error}"),
         }
     }
@@ -94,7 +98,7 @@ fn tiles_are_measured_once() {
     };
     let opened = match open(None) {
         Ok(opened) => opened,
-        Err(Error::NoAdapter { .. }) => return eprintln!("skipped: no software adapter"),
+        Err(Error::NoAdapter { .. }) => return skip("no software adapter"),
         Err(error) => panic!("{error}"),
     };
     let caps = opened.device().caps();

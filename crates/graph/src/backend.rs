@@ -59,6 +59,51 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Limits of `tokens` tokens and as many output rows per step, and of `pages` pages and as many entries: one sequence with
+    /// one state, keys and values in F16, fused ops.
+    #[must_use]
+    pub const fn new(tokens: usize, pages: usize) -> Limits {
+        Limits {
+            tokens,
+            outputs: tokens,
+            sequences: 1,
+            pages,
+            page_entries: pages,
+            states: 1,
+            key_type: Type::F16,
+            value_type: Type::F16,
+            hadamard_keys: false,
+            fuse: true,
+            timings: false,
+            check: false,
+        }
+    }
+
+    /// Whether a segment must allocate the states of a layer, of which other segments have reserved `held` slots.
+    ///
+    /// # Errors
+    /// [`Error::Limit`]: they have reserved another number.
+    pub fn must_reserve_states(&self, held: Option<usize>) -> Result<bool, Error> {
+        match held {
+            Some(slots) if slots != self.states => Err(Error::Limit {
+                what: "slots of a state that another segment has reserved",
+                limit: slots,
+                found: self.states,
+            }),
+            held => Ok(held.is_none()),
+        }
+    }
+
+    /// The error for a cache of `held` pages that another segment has reserved with other limits.
+    #[must_use]
+    pub fn other_cache(&self, held: usize) -> Error {
+        Error::Limit {
+            what: "pages in a cache that another segment has reserved",
+            limit: held,
+            found: self.pages,
+        }
+    }
+
     /// Whether the keys of a cache are stored after the Hadamard transform.
     ///
     /// # Errors
@@ -481,4 +526,19 @@ pub trait Backend: Send {
 /// The error for a state that no segment has.
 pub(crate) fn no_state(state: StateId) -> Error {
     Error::Limit { what: "as a state's number", limit: 0, found: state.0 as usize }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_reserved_once_and_in_one_number() {
+        let limits = Limits { states: 3, ..Limits::new(8, 2) };
+        assert_eq!(limits.must_reserve_states(None), Ok(true));
+        assert_eq!(limits.must_reserve_states(Some(3)), Ok(false));
+        let what = "slots of a state that another segment has reserved";
+        let refused = Err(Error::Limit { what, limit: 2, found: 3 });
+        assert_eq!(limits.must_reserve_states(Some(2)), refused);
+    }
 }

@@ -1,5 +1,7 @@
 //! Errors between recording a graph and reading its result.
 
+use std::any::Any;
+
 use bilayer_quant::Type;
 
 use crate::OpKind;
@@ -152,4 +154,24 @@ pub enum Error {
         /// The driver's message.
         reason: String,
     },
+}
+
+/// The message of a panic that [`std::panic::catch_unwind`] caught.
+#[must_use]
+pub fn panic_text(payload: &(dyn Any + Send)) -> &str {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no message")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_has_the_text_of_either_kind_or_none() {
+        let of = |work: fn()| std::panic::catch_unwind(work).unwrap_err();
+        assert_eq!(panic_text(of(|| panic!("plain")).as_ref()), "plain");
+        assert_eq!(panic_text(of(|| panic!("{} parts", 2)).as_ref()), "2 parts");
+        assert_eq!(panic_text(of(|| std::panic::panic_any(7)).as_ref()), "no message");
+    }
 }

@@ -48,7 +48,7 @@ pub use backend::{
 };
 pub use clock::Clock;
 pub use distance::{Buckets, DistanceBias};
-pub use error::Error;
+pub use error::{Error, panic_text};
 pub use graph::{CacheInfo, Graph, Node, StateInfo, ValueInfo, share_of};
 pub use lora::Lora;
 pub use op::{

@@ -377,14 +377,16 @@ impl Backend for Reference {
                 assert!(self.values.contains_key(&input), "{}: not an input", node.label());
             }
             self.reserve(node.op.out(), &graph.values[node.op.out().0 as usize], &limits);
-            if let Some(id) = node.op.state() {
-                let fresh = || States::new(graph.state(id).elements, limits.states);
-                let slots = self.states.entry(id).or_insert_with(fresh).slots();
-                assert_eq!(slots, limits.states, "segments share a state of one size");
+            if let Some(id) = node.op.state()
+                && limits.must_reserve_states(self.states.get(&id).map(States::slots))?
+            {
+                self.states.insert(id, States::new(graph.state(id).elements, limits.states));
             }
             let Op::Attend(Attend { cache: Some(id), .. }) = &node.op else { continue };
             if let Some(cache) = self.caches.get(id) {
-                assert_eq!(cache.pages(), limits.pages, "segments share a cache of one size");
+                if cache.pages() != limits.pages {
+                    return Err(limits.other_cache(cache.pages()));
+                }
             } else {
                 self.caches.insert(*id, Cache::new(graph.cache(*id), &limits)?);
             }

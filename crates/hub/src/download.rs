@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use bilayer_files::Access;
+
 use crate::cache::HubCache;
 use crate::choose::choose;
 use crate::fetch::{Tell, Transfer};
-use crate::name::{Repo, Wanted, relative};
+use crate::name::{Wanted, relative};
 use crate::{Error, Places};
 
 mod blob;
@@ -51,7 +53,7 @@ pub(crate) fn fetch(
         link(&path, blob.bytes, &snapshot, &blob.file)?;
         before += blob.bytes;
     }
-    remember(&folder, repo, &listing.commit)?;
+    remember(&folder, &listing.commit)?;
     cache.checked(&snapshot, &chosen.files)
 }
 
@@ -90,14 +92,12 @@ fn link_followed(target: &Path, at: &Path) -> std::io::Result<()> {
     followed
 }
 
-/// Copies a file: under a temporary name, which is then renamed.
+/// Copies a file: it appears when it is complete.
 fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
-    let part = to.with_added_extension(format!("{}.part", std::process::id()));
-    let copied = std::fs::copy(from, &part).and_then(|_| std::fs::rename(&part, to));
-    if copied.is_err() {
-        let _ = std::fs::remove_file(&part);
-    }
-    copied
+    let from = std::fs::File::open(from)?;
+    let draft = bilayer_files::create(to, Access::Usual)?;
+    draft.append_file(&from)?;
+    draft.finish(to)
 }
 
 #[cfg(unix)]
@@ -116,18 +116,20 @@ fn symlink(_: &Path, _: &Path) -> std::io::Result<()> {
 }
 
 /// Writes down which commit `main` is.
-fn remember(folder: &Path, repo: &Repo, commit: &str) -> Result<(), Error> {
+fn remember(folder: &Path, commit: &str) -> Result<(), Error> {
     let refs = folder.join("refs");
     std::fs::create_dir_all(&refs).map_err(Error::io(&refs))?;
-    let part = refs.join(format!(".main.{}.{}", repo.folder(), std::process::id()));
-    std::fs::write(&part, commit).map_err(Error::io(&part))?;
     let main = refs.join("main");
-    std::fs::rename(&part, &main).map_err(Error::io(&main))
+    bilayer_files::write(&main, commit).map_err(Error::io(&main))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::link;
+    use std::sync::Arc;
+
+    use bilayer_files::{Disk, Operation, on_disk};
+
+    use super::{link, remember};
 
     #[test]
     fn an_incomplete_copy_is_replaced() {
@@ -158,5 +160,36 @@ mod tests {
         let to = folder.path().join("m.gguf");
         super::copy(&folder.path().join("absent"), &to).unwrap_err();
         assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
+        let disk = Arc::new(Failing);
+        std::fs::write(folder.path().join("blob"), "whole").unwrap();
+        on_disk(disk, || super::copy(&folder.path().join("blob"), &to)).unwrap_err();
+        assert!(!to.exists());
+        super::copy(&folder.path().join("blob"), &to).unwrap();
+        assert_eq!(std::fs::read_to_string(&to).unwrap(), "whole");
+    }
+
+    /// What is not on the disk does not get its name.
+    #[test]
+    fn a_commit_that_cannot_be_flushed_is_not_remembered() {
+        let folder = tempfile::tempdir().unwrap();
+        let main = folder.path().join("refs/main");
+        remember(folder.path(), "first").unwrap();
+        on_disk(Arc::new(Failing), || remember(folder.path(), "second")).unwrap_err();
+        assert_eq!(std::fs::read_to_string(&main).unwrap(), "first");
+        remember(folder.path(), "third").unwrap();
+        assert_eq!(std::fs::read_to_string(&main).unwrap(), "third");
+        assert_eq!(std::fs::read_dir(main.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    /// A disk that cannot flush.
+    struct Failing;
+
+    impl Disk for Failing {
+        fn before(&self, operation: Operation) -> std::io::Result<()> {
+            match operation {
+                Operation::Sync => Err(std::io::ErrorKind::StorageFull.into()),
+                _ => Ok(()),
+            }
+        }
     }
 }

@@ -13,6 +13,7 @@ use bilayer_graph::{Graph, Op, Rows, Value, WeightId};
 use rayon::prelude::*;
 
 use crate::Error;
+use crate::perplexity::Windows;
 use bilayer_engine::session::{Run, Session, Settings, Wanted};
 
 /// Maximum memory for stored values per step; devices take the same amount again.
@@ -139,6 +140,14 @@ impl Input {
         }
         self.counts[matrix] += 1;
     }
+}
+
+/// A moment of a run over windows.
+pub enum Moment<S> {
+    /// So many further tokens were run.
+    Tokens(usize),
+    /// So many windows are complete; their sums.
+    Windows(usize, S),
 }
 
 /// Sums being collected.
@@ -269,6 +278,34 @@ impl Collector {
             watched: self.watched.keys().copied().collect(),
             ..settings
         }
+    }
+
+    /// Runs all windows on a session prepared by [`Collector::settings`]. `each` receives every step and every window, and
+    /// stops the work by returning false; returns whether all windows are complete.
+    ///
+    /// # Errors
+    /// A device fails, or a value is not finite; then the sums are useless. Those of `each`.
+    pub fn run<E: From<Error>>(
+        &mut self,
+        session: &mut Session,
+        windows: &Windows,
+        each: &mut dyn FnMut(Moment<&Collector>) -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        for window in 0..windows.count() {
+            let mut failed = None;
+            let tell = &mut |tokens| {
+                each(Moment::Tokens(tokens)).unwrap_or_else(|error| {
+                    failed = Some(error);
+                    false
+                })
+            };
+            let is_whole = self.window(session, &windows.run(window), tell)?;
+            failed.map_or(Ok(()), Err)?;
+            if !is_whole || !each(Moment::Windows(window + 1, &*self))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Runs a window on a session prepared by [`Collector::settings`]. `each` receives the number of tokens after

@@ -29,6 +29,7 @@
 pub mod bench;
 mod cosine;
 pub mod cost;
+pub mod devices;
 mod error;
 pub mod evaluate;
 pub mod fleet;

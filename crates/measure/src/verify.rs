@@ -16,6 +16,10 @@ use bilayer_quant::cache::{Form, form};
 
 use crate::{Error, cosine};
 
+mod sides;
+
+pub use sides::{Side, TOKENS_MAX, Verified, verify_sides};
+
 /// Bound on [`OpError::nmse`] of ops in floats: sums in a different order (2e-5 of the root), squared.
 const FLOAT_BOUND: f64 = 1e-9;
 
@@ -204,18 +208,11 @@ impl<'m> Case<'m> {
             spans: [Span { first_row: 0, rows: rows as u32, first_position: 0, first_page: 0 }],
             states: [StateSpan { first_row: 0, rows: rows as u32, from: None, to: 0 }],
             limits: Limits {
-                tokens: rows,
-                outputs: rows,
-                sequences: 1,
-                pages,
-                page_entries: pages,
-                states: 1,
                 key_type,
                 value_type,
                 hadamard_keys,
                 fuse: false,
-                timings: false,
-                check: false,
+                ..Limits::new(rows, pages)
             },
             rounds_weights,
         })

@@ -60,6 +60,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             padded(draft)?;
             encoder::draft(draft)
         },
+        ..Checkpoint::USUAL
     },
 };
 

@@ -5,12 +5,16 @@ use bilayer_gguf::{Array, Metadata, Value};
 use serde_json::Value as Json;
 
 use crate::config::MTP_COUNT;
-use crate::{Architecture, Error, granite, granitehybrid};
+use crate::{Architecture, Error};
 
-mod defaults;
+mod absent;
 mod rope;
+mod settings;
 
+pub use absent::Absent;
 pub(crate) use rope::{Ramp, rope, rope_by};
+pub use settings::Settings;
+use settings::unexpected;
 
 /// How an architecture's checkpoints are converted.
 #[derive(Debug)]
@@ -21,8 +25,24 @@ pub struct Checkpoint {
     pub activations: &'static [&'static str],
     /// Fields and their metadata keys, in groups.
     pub fields: &'static [&'static [Field]],
+    /// Values of fields that checkpoints leave out.
+    pub absent: &'static [Absent],
     /// Conversion that the table of fields cannot express.
     pub more: fn(&mut Draft<'_>) -> Result<(), Error>,
+    /// The other architecture that some checkpoints of these classes have.
+    pub other: fn(Settings<'_>) -> Result<Option<&'static Architecture>, Error>,
+}
+
+impl Checkpoint {
+    /// What most architectures have.
+    pub(crate) const USUAL: Checkpoint = Checkpoint {
+        classes: &[],
+        activations: &["silu"],
+        fields: &[],
+        absent: &[],
+        more: decoder,
+        other: |_| Ok(None),
+    };
 }
 
 /// A field of `config.json` and its metadata key.
@@ -126,95 +146,6 @@ pub(crate) const LATENT: &[Field] = &[
 
 /// Names of the activation field; the first one present is used.
 const ACTIVATION: &[&str] = &["hidden_activation", "hidden_act", "activation_function"];
-
-/// `config.json`, or an object inside it.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings<'j>(pub &'j Json);
-
-impl<'j> Settings<'j> {
-    /// The first of the fields that is present and not null, with its name.
-    pub fn get(self, names: &[&'static str]) -> Option<(&'static str, &'j Json)> {
-        names.iter().find_map(|&name| self.0.get(name).filter(|v| !v.is_null()).map(|v| (name, v)))
-    }
-
-    /// A nested object.
-    pub fn part(self, name: &'static str) -> Option<Settings<'j>> {
-        self.get(&[name]).map(|(_, part)| Settings(part)).filter(|part| part.0.is_object())
-    }
-
-    /// A count or length; `None` if absent or null.
-    ///
-    /// # Errors
-    /// [`Error::Field`] if it has another type.
-    pub fn size(self, names: &[&'static str]) -> Result<Option<u32>, Error> {
-        let Some((field, value)) = self.get(names) else { return Ok(None) };
-        let size = value.as_u64().and_then(|size| u32::try_from(size).ok());
-        size.map(Some).ok_or_else(|| unexpected(field, "a whole number", value))
-    }
-
-    /// A count or length, or a list of one that is the same in every layer; `None` if absent or null.
-    ///
-    /// # Errors
-    /// [`Error::Field`] if it has another type, or layers differ.
-    pub fn size_of_each(self, name: &'static str) -> Result<Option<u32>, Error> {
-        match self.get(&[name]) {
-            Some((_, Json::Array(list))) => {
-                let [first, rest @ ..] = &list[..] else { return Ok(None) };
-                let size = first.as_u64().and_then(|size| u32::try_from(size).ok());
-                let size = size.filter(|_| rest.iter().all(|other| other == first));
-                let expected = "a whole number, the same in every layer";
-                size.map(Some).ok_or_else(|| unexpected(name, expected, &Json::Array(list.clone())))
-            }
-            _ => self.size(&[name]),
-        }
-    }
-
-    /// A number; `None` if absent or null.
-    ///
-    /// # Errors
-    /// [`Error::Field`] if it has another type or exceeds the range of f32.
-    pub fn number(self, names: &[&'static str]) -> Result<Option<f32>, Error> {
-        let Some((field, value)) = self.get(names) else { return Ok(None) };
-        let number = value.as_f64().map(|number| number as f32).filter(|n| n.is_finite());
-        number.map(Some).ok_or_else(|| unexpected(field, "a number", value))
-    }
-
-    /// Numbers; `None` if absent or null.
-    ///
-    /// # Errors
-    /// [`Error::Field`] if it has another type.
-    pub fn numbers(self, name: &'static str) -> Result<Option<Vec<f32>>, Error> {
-        let Some((field, value)) = self.get(&[name]) else { return Ok(None) };
-        let number = |value: &Json| value.as_f64().map(|n| n as f32).filter(|n| n.is_finite());
-        let numbers =
-            value.as_array().and_then(|list| list.iter().map(number).collect::<Option<Vec<_>>>());
-        numbers.map(Some).ok_or_else(|| unexpected(field, "a list of numbers", value))
-    }
-
-    /// A flag; `None` if absent or null.
-    ///
-    /// # Errors
-    /// [`Error::Field`] if it has another type.
-    pub fn flag(self, names: &[&'static str]) -> Result<Option<bool>, Error> {
-        let Some((field, value)) = self.get(names) else { return Ok(None) };
-        value.as_bool().map(Some).ok_or_else(|| unexpected(field, "true or false", value))
-    }
-
-    /// A string; `None` if absent or null.
-    ///
-    /// # Errors
-    /// [`Error::Field`] if it has another type.
-    pub fn text(self, names: &[&'static str]) -> Result<Option<&'j str>, Error> {
-        let Some((field, value)) = self.get(names) else { return Ok(None) };
-        value.as_str().map(Some).ok_or_else(|| unexpected(field, "a string", value))
-    }
-}
-
-/// The error for a value that no model of this kind can have.
-fn unexpected(field: &str, expected: &str, found: &Json) -> Error {
-    let (field, expected, found) = (field.to_owned(), expected.to_owned(), found.to_string());
-    Error::Field { field, expected, found }
-}
 
 /// A tensor that no checkpoint contains, computed from `config.json`.
 #[derive(Clone, Debug, PartialEq)]
@@ -327,7 +258,7 @@ pub(crate) fn missing(names: &[&'static str]) -> Error {
     Error::MissingField { names: names.join("` or `") }
 }
 
-/// The architecture of a checkpoint, from the class that its `config.json` names, and from the layers of a Granite 4.
+/// The architecture of a checkpoint, from the class that its `config.json` names.
 ///
 /// # Errors
 /// [`Error::MissingField`], [`Error::Field`]; [`Error::UnknownClass`], which lists the known ones.
@@ -338,13 +269,11 @@ pub fn of_checkpoint(settings: Settings<'_>) -> Result<&'static Architecture, Er
     let class = class.ok_or_else(|| unexpected(field, "a list of one class", list))?;
     let known = crate::all().iter().find(|known| known.checkpoint.classes.contains(&class));
     let known = *known.ok_or_else(|| Error::UnknownClass { class: class.to_owned() })?;
-    let is_granite =
-        std::ptr::eq(known, &granitehybrid::ARCHITECTURE) && granitehybrid::is_granite(settings)?;
-    Ok(if is_granite { &granite::ARCHITECTURE } else { known })
+    Ok((known.checkpoint.other)(settings)?.unwrap_or(known))
 }
 
-/// The metadata of a file of `architecture`, and the tensors that no checkpoint contains. Absent fields have the defaults of
-/// the checkpoint's class.
+/// The metadata of a file of `architecture`, and the tensors that no checkpoint contains. Absent fields have the values of
+/// [`Checkpoint::absent`].
 ///
 /// # Errors
 /// A field is absent, has the wrong type, or requests an unsupported feature; each error names it.
@@ -352,7 +281,7 @@ pub fn draft(
     architecture: &'static Architecture,
     settings: Settings<'_>,
 ) -> Result<(Metadata, Vec<Made>), Error> {
-    let filled = defaults::filled(settings);
+    let filled = absent::filled(settings, architecture.checkpoint.absent);
     let (name, settings) = (architecture.name, Settings(&filled));
     let mut draft =
         Draft { architecture: name, settings, metadata: Metadata::new(), made: Vec::new() };

@@ -6,8 +6,8 @@ use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Error, FfnInput, Field, Name, Norm, checkpoint, decoder,
-    limits, names, tiny,
+    Absent, Architecture, Checkpoint, Config, Error, FfnInput, Field, Name, Norm, checkpoint,
+    decoder, limits, names, tiny,
 };
 
 const NAME: &str = "cohere2";
@@ -44,6 +44,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             checkpoint::decoder(draft)?;
             checkpoint::layers_in_turn(draft, PERIOD as u32)
         },
+        absent: &[Absent::size("sliding_window", 4096)],
+        ..Checkpoint::USUAL
     },
 };
 

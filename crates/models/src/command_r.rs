@@ -5,8 +5,8 @@ use bilayer_gguf::Metadata;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Error, Name, Norm, QkNorm, checkpoint, cohere2, decoder,
-    names, tiny,
+    Absent, Architecture, Checkpoint, Config, Error, Name, Norm, QkNorm, checkpoint, cohere2,
+    decoder, names, tiny,
 };
 
 const NAME: &str = "command-r";
@@ -38,6 +38,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             cohere2::LOGITS,
         ],
         more: checkpoint::decoder,
+        absent: &[Absent::number("rotary_emb_base", 5e5)],
+        ..Checkpoint::USUAL
     },
 };
 

@@ -8,8 +8,8 @@ use crate::checkpoint::missing;
 use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Draft, Error, Experts, Mixer, Name, Norm, Rotary, checkpoint,
-    decoder, latent, names, tiny,
+    Absent, Architecture, Checkpoint, Config, Draft, Error, Experts, Mixer, Name, Norm, Rotary,
+    checkpoint, decoder, latent, names, tiny,
 };
 
 const NAME: &str = "deepseek2";
@@ -82,6 +82,17 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             checkpoint::LATENT,
         ],
         more,
+        absent: &[
+            Absent::yes("norm_topk_prob").of("DeepseekV3ForCausalLM"),
+            Absent::size("n_group", 8).of("DeepseekV3ForCausalLM"),
+            Absent::size("topk_group", 4).of("DeepseekV3ForCausalLM"),
+            Absent::number("routed_scaling_factor", 2.5).of("DeepseekV3ForCausalLM"),
+            Absent::yes("norm_topk_prob").of("Glm4MoeLiteForCausalLM"),
+            Absent::size("n_group", 1).of("Glm4MoeLiteForCausalLM"),
+            Absent::size("topk_group", 1).of("Glm4MoeLiteForCausalLM"),
+            Absent::number("routed_scaling_factor", 1.8).of("Glm4MoeLiteForCausalLM"),
+        ],
+        ..Checkpoint::USUAL
     },
 };
 

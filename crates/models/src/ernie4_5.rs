@@ -4,7 +4,9 @@ use bilayer_gguf::Metadata;
 use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
-use crate::{Architecture, Checkpoint, Config, Error, Norm, checkpoint, decoder, names, tiny};
+use crate::{
+    Absent, Architecture, Checkpoint, Config, Error, Norm, checkpoint, decoder, names, tiny,
+};
 
 const NAME: &str = "ernie4_5";
 
@@ -21,6 +23,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         activations: &["silu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS],
         more: checkpoint::decoder,
+        absent: &[Absent::number("rotary_emb_base", 5e5)],
+        ..Checkpoint::USUAL
     },
 };
 

@@ -6,7 +6,7 @@ use bilayer_graph::Pairs;
 use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Draft, Error, Experts, Field, Name, Norm, checkpoint,
+    Absent, Architecture, Checkpoint, Config, Draft, Error, Experts, Field, Name, Norm, checkpoint,
     decoder, names, tiny,
 };
 
@@ -59,6 +59,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             ],
         ],
         more,
+        absent: &[Absent::number("rotary_emb_base", 5e5)],
+        ..Checkpoint::USUAL
     },
 };
 

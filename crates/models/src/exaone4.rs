@@ -6,8 +6,8 @@ use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Error, Name, Norm, NormAt, QkNorm, checkpoint, decoder,
-    names, tiny,
+    Absent, Architecture, Checkpoint, Config, Error, Name, Norm, NormAt, QkNorm, checkpoint,
+    decoder, names, tiny,
 };
 
 const NAME: &str = "exaone4";
@@ -51,6 +51,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             }
             checkpoint::layers_in_turn(draft, PERIOD as u32)
         },
+        absent: &[Absent::size("sliding_window", 4096)],
+        ..Checkpoint::USUAL
     },
 };
 

@@ -44,6 +44,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             checkpoint::LAYER_NORM,
         ],
         more,
+        ..Checkpoint::USUAL
     },
 };
 

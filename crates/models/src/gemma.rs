@@ -32,6 +32,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         activations: &["gelu_pytorch_tanh", "gelu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS],
         more: checkpoint::causal,
+        ..Checkpoint::USUAL
     },
 };
 

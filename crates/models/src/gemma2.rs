@@ -5,8 +5,8 @@ use bilayer_graph::{Activation, Pairs, Window};
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Error, Field, Norm, NormAt, checkpoint, decoder, limits,
-    names, tiny,
+    Absent, Architecture, Checkpoint, Config, Error, Field, Norm, NormAt, checkpoint, decoder,
+    limits, names, tiny,
 };
 
 /// Layers of the 27B model, whose scores are scaled by `width / heads` instead of the head dimension; files do
@@ -53,6 +53,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             checkpoint::scale_of_scores(draft)?;
             checkpoint::layer_kinds(draft, |layer| layer % 2 == 0)
         },
+        absent: &[Absent::size("query_pre_attn_scalar", 256), Absent::size("sliding_window", 4096)],
+        ..Checkpoint::USUAL
     },
 };
 

@@ -5,8 +5,8 @@ use bilayer_graph::{Activation, Pairs};
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Draft, Error, Field, Name, Norm, NormAt, QkNorm, Rotary,
-    Scaling, checkpoint, decoder, limits, names, tiny,
+    Absent, Architecture, Checkpoint, Config, Draft, Error, Field, Name, Norm, NormAt, QkNorm,
+    Rotary, Scaling, checkpoint, decoder, limits, names, tiny,
 };
 
 /// Layers of the 27B model, whose scores are scaled by `width / heads` instead of the head dimension; files do
@@ -52,8 +52,28 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             checkpoint::causal(draft)?;
             self::draft(draft)
         },
+        absent: ABSENT,
+        ..Checkpoint::USUAL
     },
 };
+
+/// The values of the class, of which `text_config` has only what differs.
+const ABSENT: &[Absent] = &[
+    Absent::size("vocab_size", 262_208),
+    Absent::size("hidden_size", 2304),
+    Absent::size("intermediate_size", 9216),
+    Absent::size("num_hidden_layers", 26),
+    Absent::size("num_attention_heads", 8),
+    Absent::size("num_key_value_heads", 4),
+    Absent::size("head_dim", 256),
+    Absent::text("hidden_activation", "gelu_pytorch_tanh"),
+    Absent::size("max_position_embeddings", 131_072),
+    Absent::number("rms_norm_eps", 1e-6),
+    Absent::size("query_pre_attn_scalar", 256),
+    Absent::size("sliding_window", 4096),
+    Absent::number("rotary_emb_base", 1e6),
+    Absent::yes("tie_word_embeddings"),
+];
 
 /// Norms of the heads of queries and keys.
 pub(crate) const QK_NORMS: &[Name] = &[

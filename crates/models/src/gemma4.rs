@@ -77,6 +77,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             ],
         ],
         more,
+        ..Checkpoint::USUAL
     },
 };
 

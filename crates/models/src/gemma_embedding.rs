@@ -31,6 +31,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         activations: gemma3::ACTIVATIONS,
         fields: gemma3::FIELDS,
         more,
+        ..Checkpoint::USUAL
     },
 };
 

@@ -5,8 +5,8 @@ use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Error, FeedForward, Name, Norm, NormAt, checkpoint, decoder,
-    names, tiny,
+    Absent, Architecture, Checkpoint, Config, Error, FeedForward, Name, Norm, NormAt, checkpoint,
+    decoder, names, tiny,
 };
 
 const NAME: &str = "glm4";
@@ -36,6 +36,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         activations: &["silu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS],
         more: checkpoint::decoder,
+        absent: &[Absent::number("rope_pct", 0.5)],
+        ..Checkpoint::USUAL
     },
 };
 

@@ -6,8 +6,8 @@ use bilayer_graph::{Pairs, Score};
 use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Draft, Error, Experts, Name, Norm, QkNorm, checkpoint,
-    decoder, names, tiny,
+    Absent, Architecture, Checkpoint, Config, Draft, Error, Experts, Name, Norm, QkNorm,
+    checkpoint, decoder, names, tiny,
 };
 
 const NAME: &str = "glm4moe";
@@ -56,6 +56,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             checkpoint::ROUTED,
         ],
         more,
+        absent: &[Absent::number("rope_pct", 0.5)],
+        ..Checkpoint::USUAL
     },
 };
 

@@ -38,6 +38,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         activations: &["gelu_new", "gelu_pytorch_tanh", "gelu"],
         fields: &[checkpoint::SIZES, checkpoint::LAYER_NORM],
         more,
+        ..Checkpoint::USUAL
     },
 };
 

@@ -7,8 +7,8 @@ use crate::checkpoint::{Draft, Field};
 use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Error, Experts, Name, Norm, Scaling, checkpoint, decoder,
-    limits, names, tiny,
+    Absent, Architecture, Checkpoint, Config, Error, Experts, Name, Norm, Scaling, checkpoint,
+    decoder, limits, names, tiny,
 };
 
 const NAME: &str = "gpt-oss";
@@ -69,6 +69,11 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             ],
         ],
         more: of_checkpoint,
+        absent: &[
+            Absent::number("rotary_emb_base", 150_000.0),
+            Absent::size("sliding_window", 128),
+        ],
+        ..Checkpoint::USUAL
     },
 };
 

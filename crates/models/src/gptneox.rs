@@ -5,7 +5,7 @@ use bilayer_graph::{Activation, Pairs};
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Error, FeedForward, FfnInput, Name, Norm, checkpoint,
+    Absent, Architecture, Checkpoint, Config, Error, FeedForward, FfnInput, Name, Norm, checkpoint,
     decoder, tiny,
 };
 
@@ -48,6 +48,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             checkpoint::gelu(draft, "gelu")?;
             checkpoint::decoder(draft)
         },
+        absent: &[Absent::number("rope_pct", 0.25)],
+        ..Checkpoint::USUAL
     },
 };
 

@@ -44,6 +44,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             ],
         ],
         more: checkpoint::decoder,
+        ..Checkpoint::USUAL
     },
 };
 

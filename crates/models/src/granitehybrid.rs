@@ -5,7 +5,7 @@ use bilayer_gguf::{Metadata, Value};
 use bilayer_graph::Pairs;
 
 use crate::experts::Weights;
-use crate::granite::HALVES;
+use crate::granite::{self, HALVES};
 use crate::keys::Keys;
 use crate::{
     Architecture, Checkpoint, Config, Draft, Error, Experts, Field, Mamba2, Mixer, Name, Norm,
@@ -44,6 +44,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         activations: &["silu"],
         fields: &[checkpoint::SIZES, checkpoint::RMS, FIELDS],
         more,
+        other: as_granite,
+        ..Checkpoint::USUAL
     },
 };
 
@@ -84,16 +86,16 @@ const FIELDS: &[Field] = &[
     Field::size("ssm.time_step_rank", &["mamba_n_heads"]),
 ];
 
-/// Whether a checkpoint of this class has the layers of [`crate::granite`]: attention that rotates, and no experts.
-/// llama.cpp's converter names such models `granite`.
+/// [`crate::granite`] for a checkpoint of this class with its layers: attention that rotates, and no experts. llama.cpp's
+/// converter names such models `granite`.
 ///
 /// # Errors
 /// [`Error::Field`].
-pub(crate) fn is_granite(settings: Settings<'_>) -> Result<bool, Error> {
+fn as_granite(settings: Settings<'_>) -> Result<Option<&'static Architecture>, Error> {
     let is_dense = settings.size(&["num_local_experts"])?.unwrap_or(0) == 0;
     let rotates = settings.text(&["position_embedding_type"])? == Some("rope");
     let has_mamba = kinds(settings)?.is_none_or(|kinds| kinds.iter().any(|kind| kind % 2 == 0));
-    Ok(is_dense && rotates && !has_mamba)
+    Ok((is_dense && rotates && !has_mamba).then_some(&granite::ARCHITECTURE))
 }
 
 /// The kind of each layer, odd for attention; `None` if the checkpoint does not list them.

@@ -45,6 +45,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         activations: &["silu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS],
         more,
+        ..Checkpoint::USUAL
     },
 };
 

@@ -45,6 +45,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         activations: &["gelu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::LAYER_NORM],
         more,
+        ..Checkpoint::USUAL
     },
 };
 

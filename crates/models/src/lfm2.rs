@@ -5,8 +5,8 @@ use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Draft, Error, Field, Mixer, Name, Norm, QkNorm, Settings,
-    checkpoint, decoder, limits, names, tiny,
+    Absent, Architecture, Checkpoint, Config, Draft, Error, Field, Mixer, Name, Norm, QkNorm,
+    Settings, checkpoint, decoder, limits, names, tiny,
 };
 
 const NAME: &str = "lfm2";
@@ -24,6 +24,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         activations: &["silu"],
         fields: &[checkpoint::SIZES, FIELDS],
         more,
+        absent: &[Absent::number("rotary_emb_base", 1e6)],
+        ..Checkpoint::USUAL
     },
 };
 

@@ -6,7 +6,7 @@ use bilayer_graph::Score;
 use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Draft, Error, Experts, Field, Name, Norm, checkpoint,
+    Absent, Architecture, Checkpoint, Config, Draft, Error, Experts, Field, Name, Norm, checkpoint,
     decoder, lfm2, names, tiny,
 };
 
@@ -40,6 +40,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             DENSE,
         ],
         more,
+        absent: &[Absent::number("rotary_emb_base", 1e6)],
+        ..Checkpoint::USUAL
     },
 };
 

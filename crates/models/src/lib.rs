@@ -96,7 +96,7 @@ use crate::keys::Keys;
 
 pub use catalog::{Adapted, Directory, Listing, Outline};
 pub use checkpoint::{
-    Checkpoint, Draft, Field, Made, Settings, add_mtp_blocks, draft, of_checkpoint,
+    Absent, Checkpoint, Draft, Field, Made, Settings, add_mtp_blocks, draft, of_checkpoint,
 };
 pub use config::{
     AttentionGate, Config, DeltaNet, FeedForward, FfnInput, Layer, Mamba2, Mixer, Norm, NormAt,

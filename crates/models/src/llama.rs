@@ -8,8 +8,8 @@ use bilayer_graph::Pairs;
 use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Error, Experts, Field, Name, Norm, checkpoint, decoder,
-    names, tiny,
+    Absent, Architecture, Checkpoint, Config, Error, Experts, Field, Name, Norm, checkpoint,
+    decoder, names, tiny,
 };
 
 const NAME: &str = "llama";
@@ -53,6 +53,12 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             ],
         ],
         more: checkpoint::decoder,
+        absent: &[
+            Absent::size("sliding_window", 4096).of("MistralForCausalLM"),
+            Absent::size("sliding_window", 4096).of("MistralModel"),
+            Absent::number("rotary_emb_base", 1e6).of("MixtralForCausalLM"),
+        ],
+        ..Checkpoint::USUAL
     },
 };
 

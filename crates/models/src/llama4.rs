@@ -7,8 +7,8 @@ use bilayer_graph::{Pairs, Score, Temperature, Window};
 use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Draft, Error, Experts, Field, Name, Norm, QkNorm, Shared,
-    checkpoint, decoder, limits, names, tiny,
+    Absent, Architecture, Checkpoint, Config, Draft, Error, Experts, Field, Name, Norm, QkNorm,
+    Shared, checkpoint, decoder, limits, names, tiny,
 };
 
 const NAME: &str = "llama4";
@@ -83,6 +83,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             ],
         ],
         more,
+        absent: &[Absent::number("rotary_emb_base", 5e5)],
+        ..Checkpoint::USUAL
     },
 };
 

@@ -36,6 +36,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         activations: &["silu"],
         fields: &[FIELDS],
         more,
+        ..Checkpoint::USUAL
     },
 };
 

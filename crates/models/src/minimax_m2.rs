@@ -6,8 +6,8 @@ use bilayer_graph::{Pairs, Score};
 use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Draft, Error, Experts, Field, Name, Norm, QkNorm, checkpoint,
-    decoder, names, tiny,
+    Absent, Architecture, Checkpoint, Config, Draft, Error, Experts, Field, Name, Norm, QkNorm,
+    checkpoint, decoder, names, tiny,
 };
 
 const NAME: &str = "minimax-m2";
@@ -57,6 +57,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             ],
         ],
         more,
+        absent: &[Absent::number("rotary_emb_base", 5e6)],
+        ..Checkpoint::USUAL
     },
 };
 

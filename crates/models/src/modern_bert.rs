@@ -6,8 +6,8 @@ use bilayer_graph::{Activation, Pairs, Window};
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Draft, Encoder, Error, FeedForward, Field, Head, Name, Norm,
-    Pooling, Rotary, Scaling, checkpoint, encoder, limits, tiny,
+    Absent, Architecture, Checkpoint, Config, Draft, Encoder, Error, FeedForward, Field, Head,
+    Name, Norm, Pooling, Rotary, Scaling, checkpoint, encoder, limits, tiny,
 };
 
 const NAME: &str = "modern-bert";
@@ -58,6 +58,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             ],
         ],
         more,
+        absent: &[Absent::number("rotary_emb_base", 160_000.0)],
+        ..Checkpoint::USUAL
     },
 };
 

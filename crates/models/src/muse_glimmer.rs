@@ -63,6 +63,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             ],
         ],
         more,
+        ..Checkpoint::USUAL
     },
 };
 

@@ -38,6 +38,7 @@ pub(crate) const CHECKPOINT: Checkpoint = Checkpoint {
     activations: &[],
     fields: &[FIELDS, checkpoint::ROUTED],
     more,
+    ..Checkpoint::USUAL
 };
 
 /// All tensors.

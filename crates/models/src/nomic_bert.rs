@@ -5,8 +5,8 @@ use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Draft, Encoder, Error, Head, Name, Norm, NormAt, checkpoint,
-    encoder, tiny,
+    Absent, Architecture, Checkpoint, Config, Draft, Encoder, Error, Head, Name, Norm, NormAt,
+    checkpoint, encoder, tiny,
 };
 
 const NAME: &str = "nomic-bert";
@@ -37,6 +37,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         activations: &["silu", "swiglu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::LAYER_NORM],
         more,
+        absent: &[Absent::number("rotary_emb_base", 1000.0)],
+        ..Checkpoint::USUAL
     },
 };
 

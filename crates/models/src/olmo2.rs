@@ -7,7 +7,7 @@ use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Error, Name, Norm, NormAt, QkNorm, Rotary, Scaling,
+    Absent, Architecture, Checkpoint, Config, Error, Name, Norm, NormAt, QkNorm, Rotary, Scaling,
     checkpoint, decoder, names, tiny,
 };
 
@@ -45,6 +45,11 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             checkpoint::decoder(draft)?;
             checkpoint::layer_kinds(draft, |layer| (layer + 1) % 4 != 0)
         },
+        absent: &[
+            Absent::number("rotary_emb_base", 5e5).of("Olmo3ForCausalLM"),
+            Absent::size("sliding_window", 4096).of("Olmo3ForCausalLM"),
+        ],
+        ..Checkpoint::USUAL
     },
 };
 

@@ -6,8 +6,8 @@ use bilayer_graph::Pairs;
 use crate::keys::Keys;
 use crate::rope::long_factor;
 use crate::{
-    Architecture, Checkpoint, Config, Error, FeedForward, Name, Norm, Scaling, checkpoint, decoder,
-    limits, names, tiny,
+    Absent, Architecture, Checkpoint, Config, Error, FeedForward, Name, Norm, Scaling, checkpoint,
+    decoder, limits, names, tiny,
 };
 
 const NAME: &str = "phi3";
@@ -37,6 +37,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         activations: &["silu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS, checkpoint::WINDOW],
         more: checkpoint::decoder,
+        absent: &[Absent::size("original_max_position_embeddings", 4096)],
+        ..Checkpoint::USUAL
     },
 };
 

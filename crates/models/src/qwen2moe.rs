@@ -45,6 +45,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             draft.refuse("qkv_bias", &[true.into()], "attention without biases")?;
             checkpoint::all_sparse(draft)
         },
+        ..Checkpoint::USUAL
     },
 };
 

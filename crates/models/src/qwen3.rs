@@ -24,6 +24,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         activations: &["silu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS],
         more: checkpoint::without_window,
+        ..Checkpoint::USUAL
     },
 };
 

@@ -5,8 +5,8 @@ use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, AttentionGate, Checkpoint, Config, DeltaNet, Draft, Error, Field, Mixer, Name,
-    Norm, QkNorm, Tiled, checkpoint, decoder, limits, names, tiny,
+    Absent, Architecture, AttentionGate, Checkpoint, Config, DeltaNet, Draft, Error, Field, Mixer,
+    Name, Norm, QkNorm, Tiled, checkpoint, decoder, limits, names, tiny,
 };
 
 const NAME: &str = "qwen35";
@@ -24,6 +24,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         activations: &["silu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS, FIELDS],
         more,
+        absent: &[Absent::number("rope_pct", 0.25)],
+        ..Checkpoint::USUAL
     },
 };
 

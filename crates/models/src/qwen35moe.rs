@@ -5,8 +5,8 @@ use bilayer_gguf::{Metadata, Value};
 use crate::experts::Weights;
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Error, Experts, Field, Name, Norm, Shared, checkpoint,
-    decoder, limits, names, qwen35, tiny,
+    Absent, Architecture, Checkpoint, Config, Error, Experts, Field, Name, Norm, Shared,
+    checkpoint, decoder, limits, names, qwen35, tiny,
 };
 
 const NAME: &str = "qwen35moe";
@@ -32,6 +32,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         activations: &["silu"],
         fields: &[checkpoint::SIZES, checkpoint::RMS, qwen35::FIELDS, FIELDS],
         more: qwen35::more,
+        absent: &[Absent::number("rope_pct", 0.25)],
+        ..Checkpoint::USUAL
     },
 };
 

@@ -44,6 +44,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             }
             checkpoint::all_sparse(draft)
         },
+        ..Checkpoint::USUAL
     },
 };
 

@@ -4,7 +4,7 @@ use bilayer_gguf::Metadata;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Draft, Error, Mixer, Name, Norm, OfKeyHeads, Tiled,
+    Absent, Architecture, Checkpoint, Config, Draft, Error, Mixer, Name, Norm, OfKeyHeads, Tiled,
     checkpoint, decoder, names, qwen35, qwen35moe, tiny,
 };
 
@@ -30,6 +30,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         activations: &["silu"],
         fields: &[checkpoint::SIZES, checkpoint::RMS, qwen35::FIELDS, qwen35moe::FIELDS],
         more,
+        absent: &[Absent::number("rope_pct", 0.25)],
+        ..Checkpoint::USUAL
     },
 };
 

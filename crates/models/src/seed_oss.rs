@@ -32,6 +32,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         activations: &["silu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS],
         more: checkpoint::decoder,
+        ..Checkpoint::USUAL
     },
 };
 

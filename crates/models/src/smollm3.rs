@@ -5,7 +5,7 @@ use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Draft, Error, Norm, checkpoint, decoder, names, tiny,
+    Absent, Architecture, Checkpoint, Config, Draft, Error, Norm, checkpoint, decoder, names, tiny,
 };
 
 const NAME: &str = "smollm3";
@@ -23,6 +23,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
         activations: &["silu"],
         fields: &[checkpoint::SIZES, checkpoint::FEED_FORWARD, checkpoint::RMS],
         more,
+        absent: &[Absent::number("rotary_emb_base", 2e6)],
+        ..Checkpoint::USUAL
     },
 };
 

@@ -6,8 +6,8 @@ use bilayer_graph::Pairs;
 
 use crate::keys::Keys;
 use crate::{
-    Architecture, Checkpoint, Config, Error, FfnInput, Name, Norm, QkNorm, checkpoint, decoder,
-    names, tiny,
+    Absent, Architecture, Checkpoint, Config, Error, FfnInput, Name, Norm, QkNorm, checkpoint,
+    decoder, names, tiny,
 };
 
 const NAME: &str = "stablelm";
@@ -42,6 +42,8 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             draft.set("use_parallel_residual", parallel.unwrap_or(false));
             checkpoint::decoder(draft)
         },
+        absent: &[Absent::number("rope_pct", 0.25)],
+        ..Checkpoint::USUAL
     },
 };
 

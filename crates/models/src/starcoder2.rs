@@ -40,6 +40,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             draft.refuse("use_bias", &[true.into()], "projections without biases")?;
             checkpoint::decoder(draft)
         },
+        ..Checkpoint::USUAL
     },
 };
 

@@ -65,6 +65,7 @@ pub(crate) static ARCHITECTURE: Architecture = Architecture {
             Field::number("attention.layer_norm_rms_epsilon", &["layer_norm_epsilon"]),
         ]],
         more,
+        ..Checkpoint::USUAL
     },
 };
 

@@ -37,11 +37,15 @@ pub struct Settings {
     device: Vec<String>,
     tensor_split: Vec<f64>,
     gpu_bytes: Option<u64>,
+    margin_bytes: Option<u64>,
+    override_tensor: Vec<(String, usize)>,
+    cache_on_cpu: bool,
     cpu_moe_layers: u32,
     expert_cache: ExpertMemory,
     expert_counts: Option<PathBuf>,
     cache_dir: Option<PathBuf>,
     context: Option<usize>,
+    ubatch_size: Option<usize>,
     threads: Option<usize>,
     numa: String,
     cache_type: String,
@@ -53,6 +57,10 @@ pub struct Settings {
     draft_model: Option<PathBuf>,
     lookup: bool,
     mtp: bool,
+    draft_max: Option<usize>,
+    draft_min: Option<usize>,
+    draft_p_min: Option<f32>,
+    draft_gpu_layers: Option<Layers>,
     chat_template: Option<String>,
 }
 
@@ -62,26 +70,15 @@ impl Settings {
     /// # Errors
     /// The first that has none.
     pub fn check(&self, py: Python<'_>) -> PyResult<()> {
-        let checked = self.layers().and_then(|_| self.cache()).and_then(|_| self.experts());
+        let checked = layers("gpu_layers", &self.gpu_layers);
+        let checked = checked.and_then(|_| self.draft_layers());
+        let checked = checked.and_then(|_| self.cache()).and_then(|_| self.experts());
         let checked = checked.and_then(|_| self.numa()).and_then(|_| self.pooling()).map(drop);
         checked.map_err(|line| usage(py, &line))
     }
 
-    fn layers(&self) -> Result<GpuLayers, String> {
-        let text = match &self.gpu_layers {
-            Layers::Count(count) => return Ok(GpuLayers::Count(*count)),
-            Layers::Text(text) => text.as_str(),
-        };
-        let percent = text.strip_suffix('%').and_then(|percent| percent.parse().ok());
-        match (text, percent, text.parse()) {
-            ("auto", ..) => Ok(GpuLayers::Auto),
-            ("all", ..) => Ok(GpuLayers::All),
-            (_, Some(percent), _) if percent <= 100 => Ok(GpuLayers::Percent(percent)),
-            (_, None, Ok(count)) => Ok(GpuLayers::Count(count)),
-            _ => Err(format!(
-                "gpu_layers is {text}; it must be auto, all, a number or a percentage such as 50%"
-            )),
-        }
+    fn draft_layers(&self) -> Result<Option<GpuLayers>, String> {
+        self.draft_gpu_layers.as_ref().map(|given| layers("draft_gpu_layers", given)).transpose()
     }
 
     fn experts(&self) -> Result<ExpertCache, String> {
@@ -113,17 +110,42 @@ impl Settings {
         CacheType::by_name(&self.cache_type)
     }
 
+    /// A builder with the settings of drafts.
+    fn with_drafts(&mut self, mut builder: Builder<'static>) -> Builder<'static> {
+        if let Some(path) = self.draft_model.take() {
+            builder = builder.draft_model(path);
+        }
+        if let Some(tokens) = self.draft_max {
+            builder = builder.draft_max(tokens);
+        }
+        if let Some(tokens) = self.draft_min {
+            builder = builder.draft_min(tokens);
+        }
+        if let Some(probability) = self.draft_p_min {
+            builder = builder.draft_p_min(probability);
+        }
+        if let Some(layers) = self.draft_layers().unwrap_or_default() {
+            builder = builder.draft_gpu_layers(layers);
+        }
+        let builder = if self.lookup { builder.lookup() } else { builder };
+        if self.mtp { builder.mtp() } else { builder }
+    }
+
     /// The builder of the library; what has no meaning was [refused](Settings::check).
-    pub fn builder(self, path: PathBuf, cancel: &Cancel) -> Builder<'static> {
-        let mut builder = Model::builder(path)
+    pub fn builder(mut self, path: PathBuf, cancel: &Cancel) -> Builder<'static> {
+        let builder = Model::builder(path)
             .cancel(cancel)
-            .gpu_layers(self.layers().unwrap_or_default())
+            .gpu_layers(layers("gpu_layers", &self.gpu_layers).unwrap_or_default())
             .cache_type(self.cache().unwrap_or_default())
             .expert_cache(self.experts().unwrap_or_default())
             .numa(self.numa().unwrap_or_default())
             .cpu_moe_layers(self.cpu_moe_layers);
+        let mut builder = self.with_drafts(builder);
         if let Some(pooling) = self.pooling().unwrap_or_default() {
             builder = builder.pooling(pooling);
+        }
+        for (pattern, device) in self.override_tensor {
+            builder = builder.override_tensor(pattern, device);
         }
         for name in self.device {
             builder = builder.device(name);
@@ -133,6 +155,12 @@ impl Settings {
         }
         if let Some(bytes) = self.gpu_bytes {
             builder = builder.gpu_bytes(bytes);
+        }
+        if let Some(bytes) = self.margin_bytes {
+            builder = builder.margin_bytes(bytes);
+        }
+        if let Some(tokens) = self.ubatch_size {
+            builder = builder.ubatch_size(tokens);
         }
         if let Some(path) = self.expert_counts {
             builder = builder.expert_counts(path);
@@ -149,17 +177,31 @@ impl Settings {
         if let Some(checkpoints) = self.checkpoints {
             builder = builder.checkpoints(checkpoints);
         }
-        if let Some(path) = self.draft_model {
-            builder = builder.draft_model(path);
-        }
         if let Some(template) = self.chat_template {
             builder = builder.chat_template(template);
         }
+        let builder = if self.cache_on_cpu { builder.cache_on_cpu() } else { builder };
         let builder = if self.hadamard_keys { builder.hadamard_keys() } else { builder };
         let builder = if self.fast_prefill { builder.fast_prefill() } else { builder };
-        let builder = if self.lookup { builder.lookup() } else { builder };
-        let builder = if self.mtp { builder.mtp() } else { builder };
         if self.embeddings { builder.embeddings() } else { builder }
+    }
+}
+
+/// A number of layers under the name of its argument.
+fn layers(name: &str, given: &Layers) -> Result<GpuLayers, String> {
+    let text = match given {
+        Layers::Count(count) => return Ok(GpuLayers::Count(*count)),
+        Layers::Text(text) => text.as_str(),
+    };
+    let percent = text.strip_suffix('%').and_then(|percent| percent.parse().ok());
+    match (text, percent, text.parse()) {
+        ("auto", ..) => Ok(GpuLayers::Auto),
+        ("all", ..) => Ok(GpuLayers::All),
+        (_, Some(percent), _) if percent <= 100 => Ok(GpuLayers::Percent(percent)),
+        (_, None, Ok(count)) => Ok(GpuLayers::Count(count)),
+        _ => Err(format!(
+            "{name} is {text}; it must be auto, all, a number or a percentage such as 50%"
+        )),
     }
 }
 

@@ -347,9 +347,7 @@ fn serve(mut model: Model, jobs: &Receiver<Job>, state: &Mutex<State>, cancel: &
 
 /// The message of a panic.
 fn said(fault: &(dyn Any + Send)) -> String {
-    let text = fault.downcast_ref::<String>().map(String::as_str);
-    let text = text.or(fault.downcast_ref::<&str>().copied()).unwrap_or("unknown");
-    format!("internal error: {text}; please report it")
+    format!("internal error: {}; please report it", bilayer::panic_text(fault))
 }
 
 /// Runs work that needs no model beside the interpreter and waits for it. After a signal it goes on in the background to its end.

@@ -38,6 +38,10 @@ def messages_name_arguments():
             "temperature is -1": lambda: next(model.generate("a", temperature=-1)),
             "top_k is -1": lambda: model.generate("a", top_k=-1),
             "top_p is 2": lambda: next(model.generate("a", top_p=2)),
+            "draft_max is 65": lambda: bilayer.Bilayer(DEMO, gpu_layers=0, lookup=True, draft_max=65),
+            "draft_p_min is 1.5": lambda: bilayer.Bilayer(DEMO, gpu_layers=0, lookup=True, draft_p_min=1.5),
+            "draft_gpu_layers is most": lambda: bilayer.Bilayer(DEMO, draft_gpu_layers="most"),
+            "ubatch_size is 0": lambda: bilayer.Bilayer(DEMO, gpu_layers=0, ubatch_size=0),
             "tensor_split[1] is nan": lambda: bilayer.Bilayer(DEMO, tensor_split=[1, float("nan")]),
             "tensor_split[0] is -1.0": lambda: bilayer.Bilayer(DEMO, tensor_split=[-1]),
             "tensor_split[0] is inf": lambda: bilayer.Bilayer(DEMO, tensor_split=[float("inf")]),
@@ -59,6 +63,9 @@ def messages_name_arguments():
             "mtp must be True or False, not int": lambda: bilayer.Bilayer(DEMO, mtp=1),
             "device must be a text or a list of texts, not int": lambda: bilayer.Bilayer(DEMO, device=0),
             "tensor_split[0] must be a number, not str": lambda: bilayer.Bilayer(DEMO, tensor_split=["a"]),
+            "override_tensor must be a dict of patterns and devices, not list": lambda: bilayer.Bilayer(DEMO, override_tensor=[1]),
+            "override_tensor['a'] must be an integer, not str": lambda: bilayer.Bilayer(DEMO, override_tensor={"a": "cpu"}),
+            "cache_on_cpu must be True or False, not int": lambda: bilayer.Bilayer(DEMO, cache_on_cpu=1),
             "draft_model must be a path, not int": lambda: bilayer.Bilayer(DEMO, draft_model=1),
             "model must be a path, not int": lambda: bilayer.Bilayer(1),
             "Bilayer() got an unexpected keyword argument 'foo'": lambda: bilayer.Bilayer(DEMO, foo=1),
@@ -68,6 +75,9 @@ def messages_name_arguments():
         assert model.generate("a", stop=None, tools=None, max_tokens=1).text
     with opened(device=None, tensor_split=None) as model:
         assert model.context == 512
+    placed = {"override_tensor": {"attn_k": 0}, "cache_on_cpu": True, "margin_bytes": 1 << 30, "ubatch_size": 64}
+    with opened(lookup=True, draft_max=2, draft_min=1, draft_p_min=0.5, draft_gpu_layers=0, **placed) as model:
+        assert model.generate("ROMEO:", max_tokens=4).text()
 
 
 @check

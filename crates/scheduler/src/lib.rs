@@ -39,6 +39,7 @@ mod error;
 mod experts;
 mod growth;
 mod machine;
+pub mod map;
 mod memory;
 mod offload;
 mod placement;

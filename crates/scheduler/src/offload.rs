@@ -168,10 +168,10 @@ fn auto(
             choice.why(found, &none, most_ms)
         }
         (Some(_), Err(_)) => format!(
-            "{count} of {parts} parts give the shortest answer; the CPU alone has no room for the model"
+            "{count} of {parts} layers give the shortest answer; the CPU alone has no room for the model"
         ),
         _ => format!(
-            "{count} of {parts} parts is the most that fits; chosen by memory, not by measured speed"
+            "{count} of {parts} layers is the most that fits; chosen by memory, not by measured speed"
         ),
     };
     plan.notes.push(why);
@@ -196,12 +196,12 @@ impl Choice {
         match count {
             0 if max == 0 => format!("nothing fits on the {gpu}"),
             0 => format!(
-                "no part is offloaded: the {gpu} {are} slower than the CPU ({:.2} ms a token on the CPU \
-                 alone, {most_ms:.2} with {max} parts on the {gpu})",
+                "no layer is offloaded: the {gpu} {are} slower than the CPU ({:.2} ms a token on the CPU \
+                 alone, {most_ms:.2} with {max} layers on the {gpu})",
                 none.decode_ms
             ),
             _ => format!(
-                "{count} of {parts} parts give the shortest answer: {gain:.2} times as fast as the CPU \
+                "{count} of {parts} layers give the shortest answer: {gain:.2} times as fast as the CPU \
                  alone{}",
                 if count == max && max < parts { "; more does not fit" } else { "" }
             ),

@@ -115,7 +115,7 @@ impl<'a> Splitter<'a> {
             (true, true) => "by free memory",
             (true, false) => "by times and free memory",
         };
-        Some(format!("parts are split {why}: {}", parts.join(", ")))
+        Some(format!("layers are split {why}: {}", parts.join(", ")))
     }
 }
 

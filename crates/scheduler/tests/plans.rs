@@ -16,6 +16,8 @@ mod models;
 mod offloads;
 #[path = "plans/printed.rs"]
 mod printed;
+#[path = "plans/streamed_times.rs"]
+mod streamed_times;
 #[path = "plans/streams.rs"]
 mod streams;
 #[path = "plans/times.rs"]

@@ -196,9 +196,10 @@ impl Question {
         self.prompts.iter().map(Vec::len).sum()
     }
 
-    /// The texts that end an answer.
+    /// The texts that end an answer: those of the chat template like tokens that do.
     fn stops(&self) -> StopStrings {
-        self.params.stops.iter().chain(&self.template_stops).cloned().collect()
+        let template_stops = self.template_stops.iter().filter(|_| !self.params.ignore_eos);
+        self.params.stops.iter().chain(template_stops).cloned().collect()
     }
 
     /// What is asked with a prompt, without stop strings, which all answers share.

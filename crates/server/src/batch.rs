@@ -13,17 +13,18 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
-use bilayer_gguf::{is_same_file, temporary};
-use bilayer_text::hash::hex;
+use bilayer_files::{folder_of, is_same_file, target};
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
 use self::audit::Log;
 use self::input::Input;
 use self::journal::Journal;
-use crate::app::{App, router};
+use crate::app::App;
 use crate::config::Config;
+use crate::endpoints::has_field;
 use crate::models::Kind;
+use crate::router::router;
 
 pub mod audit;
 mod input;
@@ -232,7 +233,7 @@ fn finish(
 
 /// Refuses at the beginning what cannot be written at the end.
 fn check_outputs(batch: &Batch, journal: &Path) -> Result<(), Error> {
-    temporary::target(&batch.output).map_err(Error::io(&batch.output, "be written"))?;
+    target(&batch.output).map_err(Error::io(&batch.output, "be written"))?;
     if let Some(Audit { path, .. }) = &batch.audit {
         check_record(path)?;
         if is_one_file(path, journal) {
@@ -249,7 +250,7 @@ fn check_outputs(batch: &Batch, journal: &Path) -> Result<(), Error> {
 /// Whether two paths are or would be one file.
 fn is_one_file(a: &Path, b: &Path) -> bool {
     let place = |path: &Path| {
-        let folder = std::fs::canonicalize(temporary::folder_of(path)).ok()?;
+        let folder = std::fs::canonicalize(folder_of(path)).ok()?;
         Some(folder.join(path.file_name()?))
     };
     is_same_file(a, b) || place(a).is_some_and(|a| Some(a) == place(b))
@@ -279,7 +280,7 @@ impl Answering<'_> {
         let refused = |error: io::Error| Error::Server(error.into());
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(2).enable_all().build().map_err(refused)?;
-        let app = Arc::new(App::new(config).map_err(crate::Error::Keys)?);
+        let app = Arc::new(App::new(config, has_field).map_err(crate::Error::Keys)?);
         let Some(most) = runtime.block_on(self.load(&app))? else {
             // The load goes on, and what it has loaded is dropped at its end.
             runtime.block_on(app.models.end());

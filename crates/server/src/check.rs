@@ -4,7 +4,8 @@ use bilayer_engine::Model;
 
 use crate::constraints;
 use crate::conversation;
-use crate::endpoints::{ENDPOINTS, Endpoint, Takes};
+use crate::endpoint::{Endpoint, Takes};
+use crate::endpoints::{ENDPOINTS, has_field};
 use crate::error::ApiError;
 use crate::fields::Body;
 use crate::params::{self, Defaults, Params};
@@ -30,7 +31,7 @@ fn checked(path: &str, body: &[u8], model: &Model) -> Result<(), ApiError> {
     let Some((Some(Takes::Object { tables, required }), translation)) = known else {
         return Err(ApiError::not_found("no such endpoint"));
     };
-    let given = Body::parse(body, tables)?;
+    let given = Body::parse(body, tables, has_field)?;
     for name in required {
         given.required(name)?;
     }

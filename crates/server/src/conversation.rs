@@ -1,5 +1,7 @@
 //! The conversation of a chat request: its messages, checked, and its prompt.
 
+use std::collections::HashSet;
+
 use bilayer_text::chat::openai::{self, Fault, Problem};
 use bilayer_text::chat::reply::Tool;
 use bilayer_text::chat::{Inputs, Prompt};
@@ -10,6 +12,7 @@ use crate::error::ApiError;
 use crate::fields::Body;
 use crate::models::Loaded;
 use crate::prompt::not_text;
+use crate::translate;
 
 /// The tools of a request that the model may call.
 pub fn tools(body: &Body) -> Option<&Value> {
@@ -20,14 +23,20 @@ pub fn tools(body: &Body) -> Option<&Value> {
 /// All functions of a request, also if none may be called.
 ///
 /// # Errors
-/// One has no name.
+/// One has no name, or that of another.
 pub fn functions(body: &Body) -> Result<Vec<Tool>, ApiError> {
     let Some(given) = body.get("tools") else { return Ok(Vec::new()) };
-    Tool::list(given).ok_or_else(|| {
+    let tools = Tool::list(given).ok_or_else(|| {
         let problem =
             "must be functions, each with a name: {\"type\": \"function\", \"function\": {...}}";
         ApiError::field("tools", problem)
-    })
+    })?;
+    let mut names = HashSet::new();
+    if let Some(at) = tools.iter().position(|tool| !names.insert(tool.name.as_str())) {
+        let error = translate::same_name(&format!("tools[{at}].function"), &tools[at].name);
+        return Err(ApiError::field(&error.field, error.reason));
+    }
+    Ok(tools)
 }
 
 /// The prompt of a conversation. It ends within the last message if that is the beginning of the answer.
@@ -125,7 +134,28 @@ fn continues(body: &Body, messages: &[Value]) -> Result<bool, ApiError> {
 mod tests {
     use serde_json::json;
 
-    use super::messages;
+    use super::{functions, messages};
+    use crate::fields::Body;
+
+    #[test]
+    fn every_function_has_a_name_of_its_own() {
+        let tool = |name: &str| json!({ "type": "function", "function": { "name": name } });
+        let given = |tools| Body::check(json!({ "tools": tools }), &[]).expect("a body");
+        let tools = functions(&given(json!([tool("a"), { "name": "b" }]))).expect("two names");
+        assert_eq!(tools.len(), 2);
+        for (tools, param, message) in [
+            (json!([tool("a"), {}]), "tools", "must be functions, each with a name"),
+            (
+                json!([tool("a"), tool("b"), tool("a")]),
+                "tools[2].function.name",
+                r#"gives two functions the name "a""#,
+            ),
+        ] {
+            let error = functions(&given(tools)).expect_err("wrong functions");
+            assert_eq!((error.status.as_u16(), error.param.as_deref()), (400, Some(param)));
+            assert!(error.message.contains(message), "{}", error.message);
+        }
+    }
 
     #[test]
     fn errors_name_the_message_and_what_it_must_have() {

@@ -11,7 +11,7 @@ use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
 use serde_json::{Map, Value, json};
 
-use crate::params;
+use crate::params::names::field_name;
 
 /// The error of the engine that a response reports: an extension of the response, which no client sees.
 #[derive(Clone, Debug)]
@@ -198,7 +198,7 @@ impl From<Engine> for ApiError {
             | Engine::TokenHead { .. }) => ApiError::not_supported(error.to_string()),
             Engine::SamplingOptions(error) => {
                 let problem = format!("is {}; it must be {}", error.found, error.expected);
-                ApiError::field(&params::field_name(error.name), problem)
+                ApiError::field(&field_name(error.name), problem)
             }
             Engine::LogitsNotFinite => {
                 let mut error = ApiError::server("the model computed a value that is not finite");

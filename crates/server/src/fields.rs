@@ -9,7 +9,6 @@ use serde::Deserializer as _;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
 
-use crate::endpoints;
 use crate::error::ApiError;
 
 /// What a field may hold.
@@ -165,8 +164,11 @@ fn not_json(error: &serde_json::Error) -> ApiError {
     ApiError::invalid(format!("the body is not valid JSON: {error}"))
 }
 
-/// Reads an object without the fields that neither a table nor an endpoint names.
-struct KnownFields<'a>(&'a [&'a [Field]]);
+/// Reads an object without the fields that are neither in a table nor known.
+struct KnownFields<'a> {
+    tables: &'a [&'a [Field]],
+    is_known: fn(&str) -> bool,
+}
 
 impl<'de> Visitor<'de> for KnownFields<'_> {
     type Value = Map<String, Value>;
@@ -178,8 +180,8 @@ impl<'de> Visitor<'de> for KnownFields<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Map<String, Value>, A::Error> {
         let mut object = Map::new();
         while let Some(name) = fields.next_key::<String>()? {
-            let mut listed = self.0.iter().copied().flatten();
-            if endpoints::has_field(&name) || listed.any(|field| field.name == name) {
+            let mut listed = self.tables.iter().copied().flatten();
+            if (self.is_known)(&name) || listed.any(|field| field.name == name) {
                 object.insert(name, fields.next_value()?);
             } else {
                 fields.next_value::<IgnoredAny>()?;
@@ -196,15 +198,19 @@ pub struct Body {
 }
 
 impl Body {
-    /// Parses and checks a body against tables of fields.
+    /// Parses and checks a body against tables of fields. Of others it keeps those of which `is_known` is true.
     ///
     /// # Errors
     /// It is not a JSON object, is nested too deeply, has too many values, or a field is wrong.
-    pub fn parse(bytes: &[u8], tables: &[&[Field]]) -> Result<Body, ApiError> {
+    pub fn parse(
+        bytes: &[u8],
+        tables: &[&[Field]],
+        is_known: fn(&str) -> bool,
+    ) -> Result<Body, ApiError> {
         // Before parsing, so that no tree is built of it.
         check_shape(bytes)?;
         let mut json = serde_json::Deserializer::from_slice(bytes);
-        let object = json.deserialize_any(KnownFields(tables)).and_then(|object| {
+        let object = json.deserialize_any(KnownFields { tables, is_known }).and_then(|object| {
             json.end()?;
             Ok(object)
         });
@@ -349,6 +355,7 @@ fn check_shape(bytes: &[u8]) -> Result<(), ApiError> {
 #[cfg(test)]
 mod tests {
     use super::{Accepts, Body, Field, VALUES_MAX};
+    use crate::error::ApiError;
 
     const TABLE: &[Field] = &[
         Field::new("n", Accepts::Integer(1, 8), ""),
@@ -361,10 +368,14 @@ mod tests {
         Field::new("object", Accepts::Object, ""),
     ];
 
+    fn parse(bytes: &[u8], table: &[Field]) -> Result<Body, ApiError> {
+        Body::parse(bytes, &[table], |name| name == "metadata")
+    }
+
     #[test]
     fn wrong_fields_are_named_and_unknown_ones_ignored() {
         let good = br#"{"n": 8.0, "stop": ["ab"], "mode": "b", "user": null, "other": [[]]}"#;
-        let body = Body::parse(good, &[TABLE]).expect("a good body");
+        let body = parse(good, TABLE).expect("a good body");
         assert_eq!(body.count("n"), Some(8));
         assert_eq!(body.texts("stop"), ["ab"]);
         assert!(body.get("user").is_none());
@@ -383,7 +394,7 @@ mod tests {
             r#"{"object": []}"#,
         ];
         for text in bad {
-            let error = Body::parse(text.as_bytes(), &[TABLE]).expect_err(text);
+            let error = parse(text.as_bytes(), TABLE).expect_err(text);
             let name = text.split('"').nth(1);
             assert_eq!(error.param.as_deref(), name, "{text}: {}", error.message);
             assert!(error.message.contains("must be"), "{text}: {}", error.message);
@@ -393,11 +404,11 @@ mod tests {
     #[test]
     fn fields_that_nothing_reads_are_checked_as_json_and_not_kept() {
         let body = br#"{"x": [0, {"a": [1e9]}], "n": 2, "n": 3, "metadata": 1, "y": "\u00e9"}"#;
-        let body = Body::parse(body, &[TABLE]).expect("a good body");
+        let body = parse(body, TABLE).expect("a good body");
         let kept: Vec<_> = body.into_object().into_iter().map(|(name, _)| name).collect();
         assert_eq!(kept, ["n", "metadata"]);
         for text in [r#"{"x": [0,]}"#, r#"{"x": 01}"#, r#"{"x": "}"#, r#"{"x": 1} 2"#] {
-            let error = Body::parse(text.as_bytes(), &[TABLE]).expect_err(text);
+            let error = parse(text.as_bytes(), TABLE).expect_err(text);
             assert!(error.message.contains("not valid JSON"), "{text}: {}", error.message);
         }
     }
@@ -408,7 +419,7 @@ mod tests {
         let list =
             |elements: usize| format!(r#"{{"x": [[ ], ",[{{"{}]}}"#, ",0".repeat(elements - 2));
         for (elements, is_good) in [(VALUES_MAX - 2, true), (VALUES_MAX - 1, false)] {
-            let parsed = Body::parse(list(elements).as_bytes(), &[TABLE]);
+            let parsed = parse(list(elements).as_bytes(), TABLE);
             assert_eq!(parsed.is_ok(), is_good, "{elements}: {:?}", parsed.err());
         }
         let error = super::value(list(VALUES_MAX).as_bytes()).expect_err("too many values");
@@ -418,11 +429,11 @@ mod tests {
     #[test]
     fn depth_is_bounded_before_parsing() {
         let deep = format!("{}{}", "[".repeat(5000), "]".repeat(5000));
-        assert!(Body::parse(deep.as_bytes(), &[]).is_err());
+        assert!(parse(deep.as_bytes(), &[]).is_err());
         let text = format!(r#"{{"a": "{}"}}"#, "[".repeat(500));
-        assert!(Body::parse(text.as_bytes(), &[]).is_ok(), "brackets in strings do not count");
+        assert!(parse(text.as_bytes(), &[]).is_ok(), "brackets in strings do not count");
         for text in ["", "[]", "1", "{", "\u{0}"] {
-            assert!(Body::parse(text.as_bytes(), &[]).is_err(), "{text}");
+            assert!(parse(text.as_bytes(), &[]).is_err(), "{text}");
         }
     }
 }

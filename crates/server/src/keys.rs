@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
 use bilayer_engine::requests::KeyId;
+use bilayer_files::hash::sha256;
 use hyper::HeaderMap;
-use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 /// What a key may do.
@@ -87,7 +87,7 @@ impl Keys {
 
     /// Role and number of a key; `None` if it is unknown. Every entry is compared, whichever matches.
     pub fn find(&self, key: &str) -> Option<(Role, KeyId)> {
-        let hash = hash(key);
+        let hash = sha256(key);
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
         let mut found = None;
         for entry in entries.iter() {
@@ -109,12 +109,8 @@ pub fn given(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     bearer.into_iter().chain(text("x-api-key")).map(str::trim)
 }
 
-fn hash(key: &str) -> [u8; 32] {
-    Sha256::digest(key.as_bytes()).into()
-}
-
 fn entry(key: &str, role: Role) -> Entry {
-    let hash = hash(key);
+    let hash = sha256(key);
     let mut id = [0; 8];
     id.copy_from_slice(&hash[..8]);
     // 0 stands for callers without a key.

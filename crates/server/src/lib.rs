@@ -7,7 +7,7 @@
 //! **What it does not know.** Files, devices, kernels: a [`config::Offer`] opens a session. Flags: `cli` fills
 //! [`config::Config`].
 //!
-//! **Read first.** [`config::Config`], `app.rs` (the routes), `worker.rs` (the thread that owns a session).
+//! **Read first.** [`config::Config`], `router.rs` (the routes), `worker.rs` (the thread that owns a session).
 //!
 //! ```no_run
 //! use bilayer_server::{Notice, Stopper, config::Config, run};
@@ -35,6 +35,7 @@ pub mod config;
 mod constraints;
 mod conversation;
 mod encoders;
+mod endpoint;
 mod endpoints;
 mod error;
 mod fields;
@@ -46,7 +47,9 @@ mod models;
 mod origins;
 mod params;
 mod prompt;
+mod router;
 mod serve;
+mod slot_files;
 mod splitter;
 mod sse;
 mod thread;

@@ -11,9 +11,11 @@ use crate::error::ApiError;
 use crate::fields::{Accepts, Body, Field};
 
 mod logit_bias;
+pub mod names;
 mod samplers;
 
 use logit_bias::logit_bias;
+use names::api_name;
 
 /// Largest number of tokens whose probabilities are reported for each position.
 pub const TOP_MAX: usize = 128;
@@ -366,26 +368,6 @@ impl Params {
     }
 }
 
-/// Names in requests that are not those of the flags: llama-server's.
-const API_NAMES: &[(&str, &str)] = &[
-    ("temp", "temperature"),
-    ("dynatemp-exp", "dynatemp_exponent"),
-    ("typical", "typical_p"),
-    ("mirostat-ent", "mirostat_tau"),
-    ("mirostat-lr", "mirostat_eta"),
-];
-
-/// The name of a sampler's number in requests.
-fn api_name(parameter: &Parameter) -> String {
-    field_name(parameter.name)
-}
-
-/// The name in requests of what a flag sets.
-pub fn field_name(flag: &str) -> String {
-    let own = API_NAMES.iter().find(|(name, _)| *name == flag);
-    own.map_or_else(|| flag.replace('-', "_"), |(_, name)| (*name).to_owned())
-}
-
 /// Sets a sampler's number if the body has it; -1 of a count is 0, of a window the whole context.
 fn set(options: &mut Options, parameter: &Parameter, body: &Body) {
     let name = api_name(parameter);
@@ -445,7 +427,8 @@ fn predict(body: &Body, defaults: &Defaults) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{API_NAMES, Accepts, FIELDS, LASTING, api_name, parameters, sampling};
+    use super::names::API_NAMES;
+    use super::{Accepts, FIELDS, LASTING, api_name, parameters, sampling};
     use crate::api::{completions, native};
 
     #[test]

@@ -19,9 +19,11 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 
-use crate::app::{App, router};
+use crate::app::App;
 use crate::config::{Address, Config};
+use crate::endpoints::has_field;
 use crate::log;
+use crate::router::router;
 use connections::Connections;
 
 mod connections;
@@ -117,7 +119,7 @@ async fn serve(
     mut tell: impl FnMut(Notice),
 ) -> Result<(), Error> {
     let tls = config.tls.as_ref().map(|(chain, key)| acceptor(chain, key)).transpose()?;
-    let app = Arc::new(App::new(config).map_err(Error::Keys)?);
+    let app = Arc::new(App::new(config, has_field).map_err(Error::Keys)?);
     let mut urls = Vec::new();
     let scheme = if tls.is_some() { "https" } else { "http" };
     let (sender, mut streams) = mpsc::channel(64);

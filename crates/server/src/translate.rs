@@ -27,6 +27,12 @@ fn refused<T>(field: impl Into<String>, reason: impl Into<String>) -> Result<T> 
     Err(Untranslatable { field: field.into(), reason: reason.into() })
 }
 
+/// The error for a function at `at` with the name of another.
+pub fn same_name(at: &str, name: &str) -> Untranslatable {
+    let reason = format!("gives two functions the name {name:?}");
+    Untranslatable { field: format!("{at}.name"), reason }
+}
+
 /// Refuses to make more than one answer, which other APIs have no place for.
 fn one_answer(body: &Map<String, Value>) -> Result<()> {
     let is_one = |key: &&str| {
@@ -88,7 +94,7 @@ impl Functions {
         }
         let name = function["name"].as_str().unwrap_or_default();
         if !self.names.insert(name.to_owned()) {
-            return refused(format!("{at}.name"), format!("gives two functions the name {name:?}"));
+            return Err(same_name(at, name));
         }
         let kind = ("type".to_owned(), "function".into());
         let tool = Map::from_iter([kind, ("function".to_owned(), function)]);

@@ -64,7 +64,6 @@ mod bpe;
 pub mod chat;
 mod decode;
 mod error;
-pub mod hash;
 mod hash_index;
 mod merging;
 mod pieces;

@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 
+#[path = "text/builtins.rs"]
+mod builtins;
 #[path = "../../../tests/support/data.rs"]
 mod data;
+#[path = "text/formats.rs"]
+mod formats;
 #[path = "text/prompts.rs"]
 mod prompts;
 #[path = "text/reply.rs"]

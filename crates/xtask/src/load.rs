@@ -288,9 +288,8 @@ fn append(file: &Path, section: &str) -> Result<()> {
         }
         Err(error) => return Err(error).with_context(|| file.display().to_string()),
     };
-    let draft = file.with_extension("md.new");
-    std::fs::write(&draft, format!("{}\n\n{section}", known.trim_end()))?;
-    std::fs::rename(&draft, file).with_context(|| file.display().to_string())
+    let content = format!("{}\n\n{section}", known.trim_end());
+    bilayer_files::write(file, content).with_context(|| file.display().to_string())
 }
 
 #[cfg(test)]

@@ -72,9 +72,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let path = Path::new(REPORT);
     let folder = path.parent().context("the report lies in a folder")?;
     std::fs::create_dir_all(folder)?;
-    let draft = path.with_extension("md.new");
-    std::fs::write(&draft, &report)?;
-    std::fs::rename(&draft, path)?;
+    bilayer_files::write(path, &report)?;
     write!(std::io::stdout(), "{report}")?;
     match failures {
         0 => Ok(()),

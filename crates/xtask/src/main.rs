@@ -176,9 +176,7 @@ fn rewrite(path: &Path, name: &str, new: impl FnOnce(&str) -> String) -> Result<
     let text = std::fs::read_to_string(path).with_context(|| file.to_string())?;
     let whole = between(&text, name, new)
         .with_context(|| format!("{file} has no marks <!-- {name} --> and <!-- /{name} -->"))?;
-    let draft = path.with_extension("md.new");
-    std::fs::write(&draft, whole)?;
-    Ok(std::fs::rename(&draft, path)?)
+    bilayer_files::write(path, whole).with_context(|| file.to_string())
 }
 
 /// The text with the part between the markers replaced by the result of `new`. `None` without markers.

@@ -15,7 +15,7 @@ use crate::target_folder;
 use crate::tools::{self, Tool};
 
 pub const USAGE: &str = "\
-cargo xtask mutants PART [--share N]          each Nth mutant (1) of gguf, quant, text, scheduler, requests or cache";
+cargo xtask mutants PART [--share N]          each Nth mutant (1) of files, gguf, quant, text, scheduler, requests or cache";
 
 const TOOL: Tool = Tool { name: "cargo-mutants", version: "27.1.0" };
 
@@ -29,6 +29,12 @@ struct MutantPart {
 }
 
 const PARTS: &[MutantPart] = &[
+    MutantPart {
+        name: "files",
+        package: "bilayer-files",
+        files: "crates/files/src/**/*.rs",
+        suite: &["faults", "hub"],
+    },
     MutantPart {
         name: "gguf",
         package: "bilayer-gguf",

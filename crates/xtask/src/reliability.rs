@@ -124,9 +124,7 @@ pub fn run(args: &[String]) -> Result<()> {
     }
     let faults = std::fs::read_to_string(FAULTS).with_context(|| FAULTS.to_owned())?;
     let page = page(&record::all()?, &faults)?;
-    let draft = Path::new(PAGE).with_extension("md.new");
-    std::fs::write(&draft, page)?;
-    Ok(std::fs::rename(&draft, PAGE)?)
+    bilayer_files::write(Path::new(PAGE), page).with_context(|| PAGE.to_owned())
 }
 
 /// Tests that do something as often as they are asked to.

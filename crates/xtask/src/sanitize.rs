@@ -68,6 +68,7 @@ const CHECKERS: &[Checker] = &[
         )],
         needs_nightly: false,
         subjects: &[
+            Subject::all("crates/files"),
             Subject { skipped: &[("little_memory", SHADOW)], ..Subject::all("crates/gguf") },
             Subject::all("crates/quant"),
             Subject { skipped: &[FREED], ..Subject::all("crates/cpu") },
@@ -146,11 +147,7 @@ const CHECKERS: &[Checker] = &[
         needs_nightly: true,
         subjects: &[
             Subject {
-                skipped: &[
-                    ("fault", "Miri has no signals"),
-                    ("map", "Miri maps no files"),
-                    ("temporary", "Miri has no file locks"),
-                ],
+                skipped: &[("fault", "Miri has no signals"), ("map", "Miri maps no files")],
                 ..Subject::all("crates/gguf")
             },
             Subject::all("crates/graph"),

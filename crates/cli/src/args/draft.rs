@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bilayer_engine::generate::speculate::{Bounds, CHECKED_ROWS};
+use bilayer_engine::generate::speculate::{Bounds, CHECKED_ROWS, DRAFT_MAX};
 use bilayer_scheduler::Offload;
 use clap::Args;
 
@@ -28,13 +28,13 @@ pub struct DraftArgs {
     /// Most draft tokens at a time; up to 7, greedy answers on the CPU are bit for bit the same as without drafts
     #[arg(long, aliases = ["draft-n", "spec-draft-n-max"], value_name = "N")]
     #[arg(env = "LLAMA_ARG_DRAFT_MAX")]
-    #[arg(default_value_t = CHECKED_ROWS as u32 - 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(default_value_t = CHECKED_ROWS as u32 - 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(DRAFT_MAX)))]
     pub draft_max: u32,
     /// Fewest draft tokens: --lookup drops shorter drafts, a draft model makes at least that many regardless of
     /// --draft-p-min
     #[arg(long, aliases = ["draft-n-min", "spec-draft-n-min"], value_name = "N")]
     #[arg(env = "LLAMA_ARG_DRAFT_MIN")]
-    #[arg(default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
+    #[arg(default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=i64::from(DRAFT_MAX)))]
     pub draft_min: u32,
     /// Stop drafting when the draft model's best token is less probable than this
     #[arg(long, alias = "spec-draft-p-min", value_name = "X", default_value_t = 0.75)]
@@ -71,8 +71,8 @@ pub enum DraftKind {
 fn draft(given: &str) -> Result<DraftKind, String> {
     match (given, given.parse()) {
         ("mtp", _) => Ok(DraftKind::Mtp),
-        (_, Ok(most @ 1..=64)) => Ok(DraftKind::Most(most)),
-        _ => Err("it must be mtp or a number from 1 to 64".to_owned()),
+        (_, Ok(most @ 1..=DRAFT_MAX)) => Ok(DraftKind::Most(most)),
+        _ => Err(format!("it must be mtp or a number from 1 to {DRAFT_MAX}")),
     }
 }
 

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use bilayer_engine::{ControlVector, Error};
 use clap::Args;
 
+use super::Scaled;
+
 /// Adapters of a model.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Adapters")]
@@ -16,13 +18,13 @@ pub struct LoraArgs {
     /// LoRA adapter with a strength, 1 being as trained; repeatable, commas separate several
     #[arg(long, value_name = "FILE:SCALE", value_delimiter = ',', value_parser = scaled)]
     #[arg(env = "LLAMA_ARG_LORA_SCALED")]
-    pub lora_scaled: Vec<(PathBuf, f32)>,
+    pub lora_scaled: Vec<Scaled>,
     /// Control vector in GGUF format, added to the hidden states after layers; repeatable, commas separate several
     #[arg(long, value_name = "FILE", value_delimiter = ',')]
     pub control_vector: Vec<PathBuf>,
     /// Control vector with a strength; repeatable, commas separate several
     #[arg(long, value_name = "FILE:SCALE", value_delimiter = ',', value_parser = scaled)]
-    pub control_vector_scaled: Vec<(PathBuf, f32)>,
+    pub control_vector_scaled: Vec<Scaled>,
     /// First and last layer after which control vectors are added, counted from 0 [default: all that they have]
     #[arg(long, value_name = "START END", value_parser = range)]
     pub control_vector_layer_range: Option<RangeInclusive<u32>>,
@@ -71,7 +73,7 @@ fn range(text: &str) -> Result<RangeInclusive<u32>, String> {
         .ok_or_else(|| "expected the first and the last layer, such as 10 20".to_owned())
 }
 
-fn scaled(text: &str) -> Result<(PathBuf, f32), String> {
+fn scaled(text: &str) -> Result<Scaled, String> {
     let given = text.rsplit_once(':').and_then(|(path, scale)| Some((path, scale.parse().ok()?)));
     match given {
         Some((path, scale)) if f32::is_finite(scale) => Ok((PathBuf::from(path), scale)),

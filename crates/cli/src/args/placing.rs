@@ -125,7 +125,7 @@ impl AdapterArgs {
         let devices = List::values(&self.device);
         let none = devices == ["none"];
         Placing {
-            gpu_layers: if none { Offload::Count(0) } else { gpu_layers },
+            gpu_layers: self.offload(gpu_layers),
             tensor_split: List::values(&self.tensor_split),
             split_mode: self.split_mode,
             main_gpu: self.main_gpu,
@@ -147,6 +147,12 @@ impl AdapterArgs {
 }
 
 impl AdapterArgs {
+    /// What is offloaded if so much is asked for: nothing without a device for it.
+    pub fn offload(&self, asked: Offload) -> Offload {
+        let none = List::values(&self.device) == ["none"];
+        if none { Offload::Count(0) } else { asked }
+    }
+
     /// When weights are streamed.
     fn op_offload(&self) -> OpOffload {
         match (self.no_op_offload, self.op_offload, self.op_offload_min_batch) {

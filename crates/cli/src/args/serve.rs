@@ -6,7 +6,8 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, ValueEnum};
 
 use super::{
-    DraftArgs, ModelArgs, OutPath, PoolingArg, ReasoningArgs, SamplingArgs, TemplateArgs, switch,
+    DraftArgs, ModelArgs, NamedModel, OutPath, PoolingArg, ReasoningArgs, SamplingArgs,
+    TemplateArgs, switch,
 };
 use crate::failure::Failure;
 
@@ -233,7 +234,7 @@ pub struct OfferArgs {
     pub models_dir: Option<PathBuf>,
     /// Offer another model, loaded when it is first asked for; repeatable
     #[arg(long, value_name = "NAME=PATH")]
-    pub add_model: Vec<String>,
+    pub add_model: Vec<NamedModel>,
     /// Models that are loaded at once; the least recently used one is unloaded
     #[arg(long, value_name = "N", default_value_t = 4, env = "LLAMA_ARG_MODELS_MAX")]
     pub models_max: usize,

@@ -29,8 +29,13 @@ pub fn execute(args: &Audit) -> Result<u8, Failure> {
         Err(error) => return Err(failure(error)),
     }
     let state = if found.output.is_some() { "complete" } else { "not complete" };
-    output::line(&format!("{}: {} lines, unchanged", log.display(), found.lines))?;
-    output::line(&format!("last batch: {} answers, {state}", found.answers.len()))?;
+    output::line(&format!(
+        "{}: {}, unchanged",
+        log.display(),
+        output::counted(found.lines, ["line", "lines"])
+    ))?;
+    let answers = output::counted(found.answers.len(), ["answer", "answers"]);
+    output::line(&format!("last batch: {answers}, {state}"))?;
     output::line(&format!("last line: {}", found.head))?;
     Ok(0)
 }

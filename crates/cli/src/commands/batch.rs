@@ -57,8 +57,10 @@ pub fn execute(args: &args::Batch) -> Result<u8, Failure> {
     }
     let before = if earlier > 0 { format!(", {earlier} of them before") } else { String::new() };
     output::note(&format!(
-        "{requests} requests done{before}: {} answered with {tokens} tokens, {failed} failed",
-        requests - failed
+        "{} done{before}: {} answered with {}, {failed} failed",
+        output::counted(requests, ["request", "requests"]),
+        requests - failed,
+        output::counted(tokens, output::TOKENS)
     ));
     if failed > 0 {
         output::note(&format!("the reasons are in {}", args.output.display()));

@@ -66,15 +66,16 @@ fn filled(path: &Path, outtype: Type) -> PathBuf {
 
 /// Prints notes on stderr.
 fn notes(plan: &Plan) {
-    if plan.outtype() == Type::Q8_0 {
-        let block = Type::Q8_0.block_weights as u64;
+    let outtype = plan.outtype();
+    let block = outtype.block_weights as u64;
+    if block > 1 {
         for PlannedTensor { name, shape, .. } in plan.tensors().filter(|t| t.ty == Type::F16) {
             let cols = shape.last().copied().unwrap_or_default();
             if cols.is_multiple_of(block) {
                 continue;
             }
             output::note(&format!(
-                "{name}: rows of {cols} are not a multiple of Q8_0's block of {block}; written as F16"
+                "{name}: rows of {cols} are not a multiple of {outtype}'s block of {block}; written as F16"
             ));
         }
     }
@@ -109,10 +110,10 @@ fn report(
     }
     let would = if args.dry_run { " (not written)" } else { "" };
     output::line(&format!(
-        "{}{would}: {architecture}, {}, {} tensors, {parameters} weights, {bytes} bytes",
+        "{}{would}: {architecture}, {}, {}, {parameters} weights, {bytes} bytes",
         out.display(),
         plan.outtype(),
-        plan.tensors().count()
+        output::counted(plan.tensors().count(), ["tensor", "tensors"])
     ))?;
     if let Some(seconds) = seconds {
         let rate = bytes as f64 / 1e6 / seconds;

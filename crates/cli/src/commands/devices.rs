@@ -1,10 +1,7 @@
 //! `bilayer devices`: lists the devices of this machine and their read bandwidth.
 
-use bilayer_cpu::Cpu;
-use bilayer_cpu::host::{Node, Topology};
-use bilayer_engine::Error;
-use bilayer_engine::placement::{Adapter, Measured, adapters, measured};
-use bilayer_graph::Backend;
+use bilayer_engine::placement::adapters;
+use bilayer_measure::devices::{Devices as Found, Gpu, Node, devices};
 use bilayer_scheduler::Bytes;
 use serde_json::{Value, json};
 
@@ -14,33 +11,31 @@ use crate::output;
 
 /// Lists the devices.
 pub fn execute(args: &Devices) -> Result<u8, Failure> {
-    let facts = Cpu::new(bilayer_cpu::Options::default()).map_err(Error::Cpu)?.facts().clone();
-    let gbps = bilayer_cpu::probe::read_gbps(facts.threads);
-    let adapters: Vec<Listed> = adapters().into_iter().enumerate().map(Listed::measured).collect();
-    let nodes = Topology::of_this_process().nodes;
+    let Found { cpu, gpus } = devices()?;
     if args.json {
         let node = |node: &Node| json!({ "node": node.number, "cpus": node.cpus, "memory_bytes": node.memory_bytes });
         let document = json!({
             "cpu": {
-                "level": facts.level,
-                "threads": facts.threads,
-                "memory_bytes": facts.memory_bytes,
-                "read_gbps": gbps,
-                "numa": nodes.iter().map(node).collect::<Value>(),
+                "level": cpu.level,
+                "threads": cpu.threads,
+                "memory_bytes": cpu.memory_bytes,
+                "read_gbps": cpu.read_gbps,
+                "numa": cpu.nodes.iter().map(node).collect::<Value>(),
             },
-            "adapters": adapters.iter().map(adapter).collect::<Value>(),
+            "adapters": gpus.iter().map(adapter).collect::<Value>(),
         });
         output::json(&document)?;
         return Ok(0);
     }
     let mut lines = vec![format!(
-        "cpu  {} threads, {}, {}, reads {gbps:.1} GB/s",
-        facts.threads,
-        facts.level,
-        Bytes(facts.memory_bytes)
+        "cpu  {}, {}, {}, reads {:.1} GB/s",
+        output::counted(cpu.threads, ["thread", "threads"]),
+        cpu.level,
+        Bytes(cpu.memory_bytes),
+        cpu.read_gbps
     )];
-    lines.extend(numa(&nodes));
-    lines.extend(listing(&adapters));
+    lines.extend(numa(&cpu.nodes));
+    lines.extend(listing(&gpus));
     output::text(&(lines.join("\n") + "\n"))?;
     Ok(0)
 }
@@ -62,32 +57,15 @@ fn numa(nodes: &[Node]) -> Vec<String> {
 
 /// Prints the GPUs, for `--list-devices`.
 pub fn list() -> Result<u8, Failure> {
-    output::text(
-        &(listing(&adapters().into_iter().map(Listed::plain).collect::<Vec<_>>()).join("\n")
-            + "\n"),
-    )?;
+    let plain = |adapter| Gpu { adapter, measured: None };
+    let gpus: Vec<Gpu> = adapters().into_iter().map(plain).collect();
+    output::text(&(listing(&gpus).join("\n") + "\n"))?;
     Ok(0)
 }
 
-/// A GPU, and its read bandwidth and kernels if measured.
-struct Listed {
-    facts: Adapter,
-    measured: Option<Measured>,
-}
-
-impl Listed {
-    fn measured((number, facts): (usize, Adapter)) -> Listed {
-        Listed { facts, measured: measured(number) }
-    }
-
-    fn plain(facts: Adapter) -> Listed {
-        Listed { facts, measured: None }
-    }
-}
-
-fn listing(adapters: &[Listed]) -> Vec<String> {
-    let line = |(number, listed): (usize, &Listed)| {
-        let a = &listed.facts;
+fn listing(gpus: &[Gpu]) -> Vec<String> {
+    let line = |(number, listed): (usize, &Gpu)| {
+        let a = &listed.adapter;
         let free = a.free_bytes.map_or(String::new(), |free| format!(" ({} free)", Bytes(free)));
         let unified = if a.unified { ", shared with the CPU" } else { "" };
         let name = a.name.escape_debug();
@@ -104,14 +82,14 @@ fn listing(adapters: &[Listed]) -> Vec<String> {
             a.features.join(" ")
         )
     };
-    match adapters {
+    match gpus {
         [] => vec!["no GPUs".to_owned()],
-        _ => adapters.iter().enumerate().map(line).collect(),
+        _ => gpus.iter().enumerate().map(line).collect(),
     }
 }
 
-fn adapter(listed: &Listed) -> Value {
-    let a = &listed.facts;
+fn adapter(listed: &Gpu) -> Value {
+    let a = &listed.adapter;
     json!({
         "name": a.name,
         "backend": a.backend,

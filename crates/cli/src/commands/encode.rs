@@ -168,7 +168,9 @@ pub fn close(encoder: &mut Encoder, texts: usize, count: usize, began: Instant) 
     }
     output::note(&super::run::placement(session));
     output::note(&format!(
-        "{texts} texts, {count} tokens, {:.0} ms, {:.1} texts/s, {:.0} tok/s",
+        "{}, {}, {:.0} ms, {:.1} texts/s, {:.0} tok/s",
+        output::counted(texts, ["text", "texts"]),
+        output::counted(count, output::TOKENS),
         1e3 * seconds,
         texts as f64 / seconds,
         count as f64 / seconds

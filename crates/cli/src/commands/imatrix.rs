@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bilayer_convert::imatrix;
+use bilayer_convert::imatrix::{self, Collection};
 use bilayer_engine::{Encode, Exit};
-use bilayer_gguf::is_same_file;
-use bilayer_measure::imatrix::{Collector, Scope};
+use bilayer_files::is_same_file;
+use bilayer_measure::imatrix::{Moment, Scope};
 use bilayer_measure::perplexity::Windows;
 use serde_json::json;
 
@@ -60,10 +60,13 @@ pub fn execute(args: &Imatrix) -> Result<u8, Failure> {
         .map(|()| 0);
     }
     if unused > 0 {
-        output::note(&format!("note: {unused} experts were never used; give a longer text"));
+        let unused = output::counted(unused, ["expert was", "experts were"]);
+        output::note(&format!("note: {unused} never used; give a longer text"));
     }
     let (path, size) = (args.output.display(), matrix.chunk_size);
-    output::line(&format!("{path}: {tensors} tensors over {chunks} windows of {size} tokens"))?;
+    let tensors = output::counted(tensors, ["tensor", "tensors"]);
+    let windows = output::counted(chunks, ["window", "windows"]);
+    output::line(&format!("{path}: {tensors} over {windows} of {size} tokens"))?;
     Ok(0)
 }
 
@@ -86,40 +89,62 @@ fn collect(
     same_windows(args, &earlier, windows.window_len())?;
     windows.skip(args.from_chunk);
     shorten(&mut windows, args.chunks);
+    let count = windows.count();
     let scope = if args.process_output { Scope::LayersAndHead } else { Scope::Layers };
-    let mut collector = Collector::new(model.graph(), scope);
+    let dataset = args.file.as_deref().map_or(String::new(), |path| path.display().to_string());
+    let collection = Collection::new(&model, scope, &windows, dataset);
     let settings = run::settings::model(&args.model)?;
     if !args.in_file.is_empty() {
         // Sums of another model are refused before the work.
-        earlier.clone().add(matrix(args, &windows, 0, &collector)?)?;
+        earlier.clone().add(collection.empty())?;
     }
-    let mut session = session(&model, collector.settings(windows.window_len(), settings))?;
+    let mut session = session(&model, collection.settings(settings))?;
     let bar = progress::tokens("calibrating", windows.tokens().len());
     interrupt::answering();
-    for window in 0..windows.count() {
-        let whole = collector.window(&mut session, &windows.run(window), &mut |tokens| {
+    let collected = collection.run(&mut session, &mut |moment| match moment {
+        Moment::Tokens(tokens) => {
             bar.inc(tokens as u64);
-            !interrupt::is_set()
-        });
-        if !matches!(whole, Ok(true)) {
-            bar.finish_and_clear();
-            partial.advise(args, windows.count());
+            Ok(!interrupt::is_set())
+        }
+        Moment::Windows(window, sums) if partial.is_due(window) && window < count => {
+            partial.write(&earlier, sums(), window).map(|()| true).map_err(Ended::Failed)
+        }
+        Moment::Windows(..) => Ok(true),
+    });
+    bar.finish_and_clear();
+    match collected {
+        Ok(Some(sums)) => {
+            run::warn(&mut session);
+            let mut summed = earlier;
+            summed.add(sums)?;
+            Ok(Some(summed))
+        }
+        Ok(None) => {
+            partial.advise(args, count);
+            Ok(None)
+        }
+        Err(Ended::Collecting(error)) => {
+            partial.advise(args, count);
             // Values that are not finite come of the model's weights.
-            whole.map_err(|error| match error.exit_code() {
+            Err(match error.exit_code() {
                 Exit::BadModel => args.model.source().path.iter().fold(error.into(), of_file),
                 _ => error.into(),
-            })?;
-            return Ok(None);
+            })
         }
-        if partial.is_due(window + 1) && window + 1 < windows.count() {
-            partial.write(&earlier, matrix(args, &windows, window + 1, &collector)?, window + 1)?;
-        }
+        Err(Ended::Failed(failure)) => Err(failure),
     }
-    bar.finish_and_clear();
-    run::warn(&mut session);
-    let mut summed = earlier;
-    summed.add(matrix(args, &windows, windows.count(), &collector)?)?;
-    Ok(Some(summed))
+}
+
+/// Why a collection ended early.
+enum Ended {
+    Collecting(bilayer_measure::Error),
+    Failed(Failure),
+}
+
+impl From<bilayer_measure::Error> for Ended {
+    fn from(error: bilayer_measure::Error) -> Ended {
+        Ended::Collecting(error)
+    }
 }
 
 /// The failure of a file.
@@ -213,16 +238,4 @@ impl Partial {
             self.windows
         ));
     }
-}
-
-/// The sums of the first `count` windows.
-fn matrix(
-    args: &Imatrix,
-    windows: &Windows,
-    count: usize,
-    collector: &Collector,
-) -> Result<imatrix::Imatrix, Failure> {
-    let dataset = args.file.as_ref().map(|path| path.display().to_string());
-    let datasets = dataset.into_iter().collect();
-    Ok(imatrix::Imatrix::collected(collector, datasets, [count, windows.window_len()])?)
 }

@@ -69,7 +69,10 @@ fn answer(plan: &Placed) -> String {
     let (count, most) = (plan.gpu_layers, plan.max_gpu_layers);
     let fits = match plan.devices.len() {
         0 | 1 => "fits: all layers on the CPU".to_owned(),
-        _ => format!("fits: {count} layers on GPUs; {most} would fit"),
+        _ => {
+            let layers = output::counted(count, ["layer", "layers"]);
+            format!("fits: {layers} on GPUs; {most} would fit")
+        }
     };
     let Some(predicted) = &plan.predicted else {
         return format!("{fits}\nspeed: not known yet; the first run measures it");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bilayer_engine::constrain::Constraint;
+use bilayer_engine::generate::speculate::{Drafted, Drafts};
 use bilayer_engine::generate::{self, Generation, Request, Statistics, Stop, Token};
 use bilayer_engine::sampling::{Breakers, Options, Sampler};
 use bilayer_engine::session::{CacheError, Session};
@@ -15,11 +16,10 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::interrupt;
 use crate::npy::Npy;
 use crate::{demo, output, progress, trace};
-pub use drafting::{DraftSource, Drafted};
 
 mod chat;
 mod constraint;
-mod drafting;
+pub mod drafting;
 pub mod prompt;
 mod prompt_cache;
 mod report;
@@ -90,11 +90,11 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
         constraint: constraint::asked(args, &model)?,
     };
     let mut logits_file = logits_file(args, &model, question.prompt.len())?;
-    let mut draft_source = DraftSource::open(&args.draft, &args.model, &model, Drafted::ONE)?;
+    let mut drafts = drafting::open(&args.draft, &args.model, &model, Drafted::ONE)?;
     let asked = settings::Asked {
         options: &question.options,
         prompt: question.prompt.len(),
-        draft_source: draft_source.as_ref(),
+        drafts: drafts.as_ref(),
     };
     let mut session = settings::session(args, &model, &asked)?;
     let load = began.elapsed() - waited;
@@ -108,7 +108,7 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
     if args.echo && !args.json {
         output::text(&model.tokenizer().decode(&question.prompt))?;
     }
-    let answer = answer(args, &model, (&mut session, draft_source.as_mut()), &question)?;
+    let answer = answer(args, &model, (&mut session, drafts.as_mut()), &question)?;
     warn(&mut session);
     let code = if answer.stop == Stop::Interrupted { INTERRUPTED } else { 0 };
     if args.json {
@@ -116,7 +116,7 @@ fn complete(args: &RunArgs, began: Instant) -> Result<u8, Failure> {
             model: &model,
             session: &session,
             load,
-            is_speculative: draft_source.is_some(),
+            is_speculative: drafts.is_some(),
         };
         output::json(&report.document(&question, &answer))?;
     } else {
@@ -245,7 +245,7 @@ fn logits(
 fn answer(
     args: &RunArgs,
     model: &Model,
-    (session, draft_source): (&mut Session, Option<&mut DraftSource>),
+    (session, drafts): (&mut Session, Option<&mut Drafts>),
     question: &Question,
 ) -> Result<Answer, Failure> {
     let sampler = question.sampler(session)?;
@@ -262,8 +262,8 @@ fn answer(
         ..Request::new(&question.prompt[held..])
     };
     let mut generation = Generation::new(model, session, sequence, sampler, request)?;
-    if let Some(draft_source) = draft_source {
-        generation = generation.with_drafter(draft_source.drafter())?;
+    if let Some(drafts) = drafts {
+        generation = generation.with_drafter(drafts.drafter())?;
     }
     let answer = streamed(args, generation, question.prompt.len() - held, &mut output::text)?;
     // After a shift the sequence does not begin with the prompt.

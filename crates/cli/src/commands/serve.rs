@@ -6,17 +6,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bilayer_engine::encode::texts_max;
+use bilayer_engine::generate::speculate::{Drafted, Drafts};
 use bilayer_engine::requests::ExecutorSettings;
 use bilayer_engine::session::{Purpose, Session, Settings};
 use bilayer_engine::{Error, Model};
-use bilayer_gguf::{is_same_file, shard_paths};
+use bilayer_files::is_same_file;
+use bilayer_gguf::shard_paths;
 use bilayer_hub::Folder;
 use bilayer_models::Pooling;
 use bilayer_server::config::{AtEnd, Config, Limits, Offer, Opened, Origins, Rescan, Switches};
 use bilayer_server::{Defaults, Notice, Stopper, log};
 use serde_json::{Map, Value};
 
-use super::run::{DraftSource, Drafted, settings};
+use super::run::{drafting, settings};
 use crate::args::{LogFormat, PoolingArg, Serve, Serving};
 use crate::demo::{self, Applied, Source};
 use crate::failure::{Failure, IO, USAGE};
@@ -209,7 +211,7 @@ fn variables(args: &Serving) -> Result<Map<String, Value>, Failure> {
 
 /// The models that are offered, by the names given to them or that of their file; `None` is the demo model.
 pub fn models(args: &Serving) -> Result<Vec<(String, Option<PathBuf>)>, Failure> {
-    let given = given(args)?;
+    let given = given(args);
     let found = found(args, &given)?;
     if given.is_empty() && found.is_empty() {
         return Ok(vec![(demo::NAME.to_owned(), None)]);
@@ -218,21 +220,16 @@ pub fn models(args: &Serving) -> Result<Vec<(String, Option<PathBuf>)>, Failure>
 }
 
 /// The models that are given by their paths, that of -m first. One that is given twice is one model.
-fn given(args: &Serving) -> Result<Vec<(String, PathBuf)>, Failure> {
+fn given(args: &Serving) -> Vec<(String, PathBuf)> {
     let own = args.model.model.iter().map(|path| (stem(path), path.clone()));
-    let added = args.offer.add_model.iter().map(|given| {
-        let wrong = || Failure::usage(format!("--add-model is `{given}`; it must be NAME=PATH"));
-        let (name, path) = given.split_once('=').ok_or_else(wrong)?;
-        Ok::<_, Failure>((name.to_owned(), PathBuf::from(path)))
-    });
+    let added = args.offer.add_model.iter().map(|added| (added.name.clone(), added.path.clone()));
     let mut models: Vec<(String, PathBuf)> = Vec::new();
-    for model in own.map(Ok).chain(added) {
-        let (name, path) = model?;
+    for (name, path) in own.chain(added) {
         if !models.iter().any(|(other, at)| *other == name && is_same(at, &path)) {
             models.push((name, path));
         }
     }
-    Ok(models)
+    models
 }
 
 fn is_same(a: &Path, b: &Path) -> bool {
@@ -269,7 +266,7 @@ fn is_given(given: &[(String, PathBuf)], path: &Path) -> bool {
 fn offers(args: &Serving, trace: Option<&Path>, parallel: usize) -> Result<Vec<Offer>, Failure> {
     let listed = models(args)?;
     // Those of the folder are behind them.
-    let given = given(args)?.len();
+    let given = given(args).len();
     let (is_only, trace) = (listed.len() == 1, trace.map(Path::to_owned));
     let opener = Opener { args: Arc::new(args.clone()), trace, parallel, is_only };
     let shared = Shared::new(args)?;
@@ -324,7 +321,7 @@ fn rescan(
     base: &Config,
 ) -> Result<Option<Arc<Rescan>>, Failure> {
     let Some(path) = args.offer.models_dir.clone() else { return Ok(None) };
-    let given = given(args)?;
+    let given = given(args);
     let known = base.models.iter().filter(|offer| offer.is_of_folder);
     let known = known.map(|offer| (offer.names[0].clone(), PathBuf::from(&offer.path))).collect();
     let folder = Mutex::new(Folder::new(path.clone(), taken(args, &given), known));
@@ -469,14 +466,10 @@ impl Opener {
         let context = if is_unified { all } else { (all / parallel).max(1) };
         let drafted = Drafted { answers: parallel, room: Some((context, all)) };
         let drafts = match is_decoder {
-            true => DraftSource::open(&args.draft, &args.model, model, drafted)?,
+            true => drafting::open(&args.draft, &args.model, model, drafted)?,
             false => None,
         };
         settings.trace_events = trace.as_ref().map(|_| trace::EVENTS);
-        if let Some(drafts) = &drafts {
-            settings.placing = drafts.beside(settings.placing);
-            settings.purpose = drafts.purpose();
-        }
         let wanted = match model.config().encoder.as_ref() {
             Some(encoder) => {
                 let embeds =
@@ -507,6 +500,10 @@ impl Opener {
                 }
             }
         };
+        let wanted = match &drafts {
+            Some(drafts) => drafts.beside(wanted),
+            None => wanted,
+        };
         let session = crate::progress::loading(|tell| {
             Session::new(model, Settings { progress: Some(tell), ..wanted })
         })?;
@@ -517,7 +514,7 @@ impl Opener {
                 }
             })
         });
-        Ok(Opened { session, drafters: drafts.map(DraftSource::into_drafters), at_end })
+        Ok(Opened { session, drafters: drafts.map(Drafts::into_source), at_end })
     }
 }
 

@@ -2,16 +2,12 @@
 
 use std::fmt::Write;
 
-use bilayer_cpu::level::Level;
-use bilayer_cpu::{Cpu, Options};
-use bilayer_engine::placement::{self, Placing};
-use bilayer_engine::{Error, Model};
-use bilayer_graph::Backend;
-use bilayer_graph::reference::Reference;
-use bilayer_measure::verify::{Ends, Input, OpError, Report, verify};
+use bilayer_engine::Model;
+use bilayer_measure::verify::{Ends, OpError, Report, TOKENS_MAX, Verified, verify_sides};
 use serde_json::{Value, json};
 
 use crate::args::Verify;
+use crate::commands::run;
 use crate::commands::run::prompt::{self, Given};
 use crate::failure::{DIFFERENT, Failure};
 use crate::npy::Npy;
@@ -20,27 +16,11 @@ use crate::{demo, output, progress};
 /// The default text.
 const TEXT: &str = "ROMEO:\nBut soft, what light through yonder window breaks? It is the east, and Juliet is the sun.";
 
-/// Most tokens, since every value of every op is kept.
-const TOKENS_MAX: usize = 512;
-
 /// Runs both and reports. The exit code is [`DIFFERENT`] if the error of an op exceeds its bound, or a result is not finite.
 pub fn execute(args: &Verify) -> Result<u8, Failure> {
     let model = demo::open(&args.model.source())?;
     let tokens = tokens(args, &model)?;
-    let placing = args.model.placing.placing();
-    let mut first = backend(&args.a, &placing, args)?;
-    let (mut second, name) = match &args.b {
-        Some(name) => (backend(name, &placing, args)?, name.clone()),
-        None => match gpu(&placing, host(args))? {
-            Ok(gpu) => (gpu, "gpu".to_owned()),
-            Err(reason) => {
-                if !reason.is_empty() {
-                    output::note(&format!("note: {reason}; b is the reference"));
-                }
-                (Box::new(Reference::new()) as Box<dyn Backend>, "reference".to_owned())
-            }
-        },
-    };
+    let settings = run::settings::model(&args.model)?;
     let mut file = match &args.logits {
         Some(path) => {
             let graph = model.graph();
@@ -51,17 +31,15 @@ pub fn execute(args: &Verify) -> Result<u8, Failure> {
     };
     let bar = progress::steps("ops");
     bar.set_length(model.graph().nodes.len() as u64);
-    let cache_types = [args.model.cache_type_k, args.model.cache_type_v];
-    let input = Input {
-        tokens: &tokens,
-        cache_types,
-        hadamard_keys: args.model.k_cache_hadamard,
-        rounds_weights: args.model.fast_prefill,
-    };
-    let report = verify(&model, first.as_mut(), second.as_mut(), input, &mut |done, _| {
+    let sides = (args.a, args.b);
+    let verified = verify_sides(&model, &tokens, sides, &settings, &mut |done, _| {
         bar.set_position(done as u64);
-    })?;
+    });
     bar.finish_and_clear();
+    let Verified { second, without_gpu, report } = verified?;
+    if let Some(reason) = without_gpu {
+        output::note(&format!("note: {reason}; b is the reference"));
+    }
     if let Some((path, mut file)) = file.take() {
         let written = file.rows(&report.found).and_then(|()| file.finish());
         written.map_err(|error| Failure::output(path, &error))?;
@@ -69,7 +47,7 @@ pub fn execute(args: &Verify) -> Result<u8, Failure> {
     if args.json {
         output::json(&document(&report, &tokens))?;
     } else {
-        output::text(&listing(&report, &args.a, &name))?;
+        output::text(&listing(&report, &args.a.to_string(), &second.to_string()))?;
     }
     Ok(exit_code(&report))
 }
@@ -77,43 +55,6 @@ pub fn execute(args: &Verify) -> Result<u8, Failure> {
 /// 0 if every op is within its bound and the results are finite.
 fn exit_code(report: &Report) -> u8 {
     if report.is_good() { 0 } else { DIFFERENT }
-}
-
-/// The backend with a name: `cpu`, `cpu:LEVEL`, `reference`, `gpu`.
-fn backend(name: &str, placing: &Placing, args: &Verify) -> Result<Box<dyn Backend>, Failure> {
-    let cpu = |level: Option<&str>| -> Result<Box<dyn Backend>, Failure> {
-        let level = level.map(str::parse::<Level>).transpose();
-        let level = level.map_err(|error| Error::Cpu(error.into()))?;
-        Ok(Box::new(Cpu::new(Options { level, ..host(args) }).map_err(Error::Cpu)?))
-    };
-    match name.split_once(':') {
-        None if name == "cpu" => cpu(args.model.cpu_level.as_deref()),
-        None if name == "reference" => Ok(Box::new(Reference::new())),
-        None if name == "gpu" => gpu(placing, host(args))?
-            .map_err(|reason| Failure::Line(crate::failure::NO_DEVICE, reason)),
-        Some(("cpu", level)) => cpu(Some(level)),
-        _ => Err(Failure::usage(format!(
-            "`{name}` is not a backend; it must be cpu, cpu:LEVEL, gpu or reference"
-        ))),
-    }
-}
-
-/// The options of the CPU, with which a simulated GPU computes, too.
-fn host(args: &Verify) -> Options {
-    Options {
-        threads: crate::args::threads(args.model.threads),
-        level: None,
-        fast_prefill: args.model.fast_prefill,
-        numa: args.model.numa,
-    }
-}
-
-/// The first GPU asked for, or the reason why there is none.
-fn gpu(placing: &Placing, options: Options) -> Result<Result<Box<dyn Backend>, String>, Failure> {
-    let placement::Offloads { devices, notes } = placement::open(placing, options)?;
-    let reason = notes.into_iter().next().unwrap_or_default();
-    let reason = reason.replace("; all runs on the CPU", "");
-    Ok(devices.into_iter().next().ok_or(reason))
 }
 
 fn tokens(args: &Verify, model: &Model) -> Result<Vec<u32>, Failure> {

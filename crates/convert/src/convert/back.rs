@@ -9,6 +9,7 @@ use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use bilayer_files::{FolderDraft, create_folder, folder_of};
 use bilayer_gguf::File;
 use bilayer_measure::imatrix::{Collector, Scope};
 use bilayer_models::{
@@ -50,16 +51,7 @@ pub fn write_back(folder: &Path, file: &File, out: &Path) -> Result<(), Error> {
     for matrix in matrices {
         matrix.write(&plan, file, partial.path())?;
     }
-    #[cfg(unix)]
-    {
-        // The folder for temporary files is private.
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(partial.path(), mode).map_err(&failed)?;
-    }
-    fs::rename(partial.path(), out).map_err(&failed)?;
-    // It has moved.
-    let _ = partial.keep();
-    Ok(())
+    partial.finish(out).map_err(&failed)
 }
 
 /// The conversion of a checkpoint, without its vocabulary.
@@ -83,22 +75,18 @@ fn matrices<'p>(plan: &'p Plan, file: &File) -> Result<Vec<Back<'p>>, Error> {
 }
 
 /// A temporary folder beside `out`, which must not exist, nor be within `folder`, of which everything is copied.
-fn draft(folder: &Path, out: &Path) -> Result<tempfile::TempDir, Error> {
+fn draft(folder: &Path, out: &Path) -> Result<FolderDraft, Error> {
     let wrong =
         |reason: &str| Error::Checkpoint { file: out.display().to_string(), reason: reason.into() };
     if out.symlink_metadata().is_ok() {
         return Err(wrong("it exists already; choose another folder"));
     }
-    let parent = match out.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    if let (Ok(folder), Ok(parent)) = (folder.canonicalize(), parent.canonicalize())
+    if let (Ok(folder), Ok(parent)) = (folder.canonicalize(), folder_of(out).canonicalize())
         && parent.starts_with(&folder)
     {
         return Err(wrong("it would be within the checkpoint; choose a folder outside of it"));
     }
-    tempfile::Builder::new().prefix(".checkpoint.").tempdir_in(parent).map_err(unwritable(out))
+    create_folder(out).map_err(unwritable(out))
 }
 
 fn unwritable(out: &Path) -> impl Fn(io::Error) -> Error {

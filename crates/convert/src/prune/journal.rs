@@ -9,16 +9,16 @@
 //! without power lost, is pruned again. The journal lies beside the output and is removed once that is complete.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use bilayer_files::hash::{Sha256, hex, sha256};
+use bilayer_files::{is_cut_line, open_record};
 use bilayer_gguf::Tensor;
-use bilayer_text::hash::hex;
 use bytes::Bytes;
 use rayon::prelude::*;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::{Prune, Pruned, Source};
 use crate::{Calibration, Error, Progress, stream};
@@ -72,7 +72,7 @@ pub(super) fn header(
         }
         let hash = |tensor: &Tensor| {
             file.prefetch(tensor);
-            let of_bytes = Sha256::digest(file.bytes(tensor));
+            let of_bytes = sha256(file.bytes(tensor));
             file.release(tensor);
             of_bytes
         };
@@ -86,11 +86,11 @@ pub(super) fn header(
     }
     let Prune { method, pattern, ty, rules, .. } = prune;
     let of_text = |text: &Calibration<'_>| {
-        format!("{} {} {}", hex(Sha256::digest(text.text)), text.window_len, text.windows)
+        format!("{} {} {}", hex(sha256(text.text)), text.window_len, text.windows)
     };
     Ok(json!({
         "journal": 1,
-        "input": hex(digest.finalize()),
+        "input": hex(digest.finish()),
         "options": format!("{method:?} {pattern:?} {ty:?} {rules:?}"),
         "text": text.map(of_text),
     }))
@@ -103,13 +103,12 @@ impl Journal {
     /// [`Error::Journal`] if it is no journal, that of another run, or in use; [`Error::File`].
     pub fn open(out: &Path, header: &Value) -> Result<Journal, Error> {
         let path = place(out);
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false).open(&path);
-        let file = file.map_err(io(&path, "create it, the journal of what is finished"))?;
-        // Where locks are unsupported, nobody is kept out.
-        if let Err(fs::TryLockError::WouldBlock) = file.try_lock() {
-            return Err(wrong(&path, "is in use: another process prunes to this output"));
-        }
+        let file = open_record(&path).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => {
+                wrong(&path, "is in use: another process prunes to this output")
+            }
+            _ => io(&path, "create it, the journal of what is finished")(error),
+        })?;
         let mut journal =
             Journal { path, file, found: BTreeMap::new(), has_matrices: false, end: 0 };
         let is_begun = journal.load(header)?;
@@ -137,7 +136,7 @@ impl Journal {
         let mut line = Vec::new();
         reader.read_until(b'\n', &mut line).map_err(&read)?;
         let is_whole = line.last() == Some(&b'\n');
-        if !is_whole && bilayer_gguf::temporary::is_cut_line(&line, BEGINNING) {
+        if !is_whole && is_cut_line(&line, BEGINNING) {
             return Ok(false);
         }
         let begun = serde_json::from_slice::<Value>(&line).unwrap_or_default();
@@ -176,14 +175,14 @@ impl Journal {
     /// # Errors
     /// [`Error::File`].
     pub fn get(&self, tensor: &str) -> Result<Option<(Bytes, Pruned)>, Error> {
-        let Some(Entry { offset, len, sha256, pruned }) = self.found.get(tensor) else {
+        let Some(Entry { offset, len, sha256: expected, pruned }) = self.found.get(tensor) else {
             return Ok(None);
         };
         let mut bytes = vec![0; *len];
         let mut file = &self.file;
         let read = file.seek(SeekFrom::Start(*offset)).and_then(|_| file.read_exact(&mut bytes));
         read.map_err(io(&self.path, "read it"))?;
-        let is_whole = hex(Sha256::digest(&bytes)) == *sha256;
+        let is_whole = hex(sha256(&bytes)) == *expected;
         Ok(is_whole.then(|| (bytes.into(), Pruned { resumed: 1, ..*pruned })))
     }
 
@@ -195,7 +194,7 @@ impl Journal {
         let line = json!({
             "tensor": tensor,
             "bytes": bytes.len(),
-            "sha256": hex(Sha256::digest(bytes)),
+            "sha256": hex(sha256(bytes)),
             "weights": pruned.weights,
             "zeros": pruned.zeros,
         });

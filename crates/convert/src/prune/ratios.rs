@@ -16,7 +16,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use bilayer_engine::{Model, open_file};
-use bilayer_gguf::temporary::Draft;
+use bilayer_files::Draft;
 use bilayer_quant::Type;
 
 use super::rows::{Row, Scores};

@@ -1,6 +1,6 @@
 //! Random bits: SplitMix64, reproducible on every machine and as fast as memory.
 
-use bilayer_text::hash::fnv;
+use bilayer_files::hash::fnv;
 
 /// SplitMix64 (Steele, Lea and Flood 2014). A number depends only on its position in the stream, so any part of
 /// a tensor can be generated on any thread.

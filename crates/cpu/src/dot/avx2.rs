@@ -8,7 +8,7 @@ use super::{AHEAD, AHEAD_FLOATS, AHEAD_NEAR, Groups, Job};
 use crate::activations::{Block256, F32_STEP, Quad32};
 use crate::bytes::avx2::spread_bits;
 use crate::bytes::{part, u32_at};
-use crate::level::Level;
+use crate::level::{Vectors, rows};
 use crate::types::{Quads, ScaleBits, Scales, Sign, SuperBlock};
 use crate::x86::{apart, unknown, whole_lines};
 
@@ -73,7 +73,7 @@ pub fn k<T: SuperBlock, const C: usize>(job: &mut Job<'_>) {
         let mut sums = [_mm256_setzero_ps(); C];
         for (b, block) in row.chunks_exact(T::BYTES).enumerate() {
             prefetch_at::<AHEAD_NEAR, _MM_HINT_NTA>(block);
-            let weights = open::<T>(block, Level::Avx2);
+            let weights = open::<T, rows::Avx2>(block);
             let mut dots = [_mm256_setzero_si256(); C];
             k_half::<T, 0, C>(block, &weights, tables, columns.map(|column| &column[b]), &mut dots);
             k_half::<T, 1, C>(block, &weights, tables, columns.map(|column| &column[b]), &mut dots);
@@ -105,11 +105,11 @@ fn k_half<T: SuperBlock, const H: usize, const C: usize>(
     }
 }
 
-/// The scales and minimums of a block.
+/// The scales and minimums of a block, for the level of the row `R`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub fn open<T: SuperBlock>(block: &[u8], level: Level) -> K {
-    let [scales, mins] = numbers::<T>(block, level);
+pub fn open<T: SuperBlock, R: Vectors>(block: &[u8]) -> K {
+    let [scales, mins] = numbers::<T, R>(block);
     let [d, dmin] = units::<T>(block);
     // Each number of 32 weights applies to an even and an odd group of sixteen.
     let (scales, mins) = if T::GROUP == 32 {
@@ -133,9 +133,9 @@ pub fn open<T: SuperBlock>(block: &[u8], level: Level) -> K {
 /// upper half of the same vector.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub fn numbers<T: SuperBlock>(block: &[u8], level: Level) -> [__m128i; 2] {
-    if let Some(numbers) = T::numbers(block, level) {
-        return numbers;
+pub fn numbers<T: SuperBlock, R: Vectors>(block: &[u8]) -> [__m128i; 2] {
+    if const { R::LEVEL.is_in(T::NUMBERS_AT) } {
+        return T::numbers(block);
     }
     let Scales { scales, mins } =
         T::scales(|at| [0, 4, 8, 12].map(|word| u32_at(block, at + word)));

@@ -6,7 +6,7 @@ use super::avx2::{prefetch, prefetch_at};
 use super::{AHEAD_ONCE, Groups, Job, each};
 use crate::activations::{Block256, F32_STEP, QUAD_LANES, Quad32};
 use crate::bytes::part;
-use crate::level::Level;
+use crate::level::rows;
 use crate::types::{Quads, ScaleBits, Sign, SuperBlock};
 use crate::x86::{apart, dpwssd_512, field, fields};
 
@@ -67,7 +67,7 @@ fn open<T: SuperBlock>(block: &[u8]) -> K {
         }
         table
     };
-    let [scales, mins] = super::avx2::numbers::<T>(block, Level::Avx512Vnni);
+    let [scales, mins] = super::avx2::numbers::<T, rows::Avx512Vnni>(block);
     let [d, dmin] = super::avx2::units::<T>(block).map(|unit| _mm512_broadcastss_ps(unit));
     let (mins, unit) = if T::HAS_MINS {
         (mins, dmin)

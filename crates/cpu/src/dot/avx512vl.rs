@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 use super::avx2::{evens_odds, load, load_ps_128, numbers, prefetch, reduce, units};
 use super::{Job, each};
 use crate::activations::Block256;
-use crate::level::Level;
+use crate::level::rows;
 use crate::types::{Sign, SuperBlock};
 use crate::x86::{apart, dpwssd_256};
 
@@ -56,7 +56,7 @@ const fn is_spread<T: SuperBlock>() -> bool {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni")]
 fn open<T: SuperBlock>(block: &[u8]) -> Head {
-    let [scales, mins] = numbers::<T>(block, Level::Avx512Vnni);
+    let [scales, mins] = numbers::<T, rows::Avx512Vnni>(block);
     let (units, signs) = (units::<T>(block)[0], T::signs(block));
     if is_spread::<T>() {
         let scales = _mm256_zextsi128_si256(scales);

@@ -8,7 +8,7 @@ use super::avx2::{
 };
 use super::{Groups, Job};
 use crate::activations::{Block256, Quad32};
-use crate::level::Level;
+use crate::level::rows;
 use crate::types::{Quads, SuperBlock};
 use crate::x86::{dpwssd_vex, whole_lines};
 
@@ -23,7 +23,7 @@ pub fn k<T: SuperBlock, const C: usize>(job: &mut Job<'_>) {
         let mut sums = [_mm256_setzero_ps(); C];
         for (b, block) in row.chunks_exact(T::BYTES).enumerate() {
             prefetch(block);
-            let weights = open::<T>(block, Level::AvxVnni);
+            let weights = open::<T, rows::AvxVnni>(block);
             let mut dots = [_mm256_setzero_si256(); C];
             k_half::<T, 0, C>(block, &weights, tables, columns.map(|column| &column[b]), &mut dots);
             k_half::<T, 1, C>(block, &weights, tables, columns.map(|column| &column[b]), &mut dots);

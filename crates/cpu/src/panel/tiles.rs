@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use bilayer_quant::{q4_k, q6_k};
 
 use crate::dot::x86::{load_128, load_256, numbers, units};
-use crate::level::Level;
+use crate::level::rows;
 use crate::panel::amx::{self, TileBytes};
 use crate::panel::avx512;
 use crate::stream::PanelRows;
@@ -52,7 +52,7 @@ impl Lines {
     #[target_feature(enable = "avx512f,avx512dq,avx2,f16c")]
     fn of(block: &[u8]) -> Lines {
         let head = load_128(block, 0);
-        let [packed, _] = numbers::<Q4K>(block, Level::Avx512Vnni);
+        let [packed, _] = numbers::<Q4K, rows::Avx512Vnni>(block);
         let packed = _mm512_cvtepu8_epi32(packed);
         let units = _mm512_castps128_ps512(_mm_cvtph_ps(head));
         let order = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);

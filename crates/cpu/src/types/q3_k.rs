@@ -42,8 +42,11 @@ impl SuperBlock for Q3K {
 
     /// From words it takes 11 % more time with AVX-512, one column, and 3 % with AVX2 (Zen 4, in cache).
     #[cfg(target_arch = "x86_64")]
+    const NUMBERS_AT: &[Level] = &[Level::Avx2, Level::AvxVnni, Level::Avx512Vnni];
+
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    fn numbers(block: &[u8], _level: Level) -> Option<[__m128i; 2]> {
+    fn numbers(block: &[u8]) -> [__m128i; 2] {
         // SAFETY: called with AVX2 only; the reference covers the bytes.
         unsafe {
             // The last 16 bytes of a block: two of codes, twelve of scales, two of the block's scale.
@@ -55,7 +58,7 @@ impl SuperBlock for Q3K {
             let high = _mm_srlv_epi32(high, _mm_set_epi32(6, 4, 2, 0));
             let high = _mm_slli_epi16::<4>(_mm_and_si128(high, _mm_set1_epi8(3)));
             let scales = _mm_sub_epi8(_mm_or_si128(low, high), _mm_set1_epi8(32));
-            Some([scales, _mm_setzero_si128()])
+            [scales, _mm_setzero_si128()]
         }
     }
 }

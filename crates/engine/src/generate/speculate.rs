@@ -18,16 +18,21 @@ use crate::Error;
 use crate::sampling::{Candidate, DraftToken, Options};
 use crate::session::{Session, Spent, Warning};
 
+mod drafts;
 mod lookup;
 mod model;
 mod mtp;
 mod proposer;
 mod weigh;
 
+pub use drafts::{DraftSettings, Drafted, Drafts, Source};
 pub use lookup::Lookup;
 pub use model::DraftModel;
 pub use mtp::MtpDrafter;
 pub use weigh::{Acceptance, Weighed, weigh};
+
+/// Largest [`Bounds::draft_max`] and [`Bounds::draft_min`].
+pub const DRAFT_MAX: u32 = 64;
 
 /// Maximum tokens of a step for which the CPU computes each row with the bits that it would have alone: the answer's
 /// last token and the draft tokens after it.
@@ -127,6 +132,28 @@ pub struct Bounds {
 impl Default for Bounds {
     fn default() -> Bounds {
         Bounds { draft_max: CHECKED_ROWS - 1, draft_min: 0, draft_p_min: 0.75, draft_ahead: true }
+    }
+}
+
+impl Bounds {
+    /// Checks that all are in range.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for the first that is not.
+    pub fn check(&self) -> Result<(), Error> {
+        let out = |name, found, expected| Err(Error::Setting { name, found, expected });
+        for (name, found, low) in
+            [("draft-max", self.draft_max, 1), ("draft-min", self.draft_min, 0)]
+        {
+            if !(low..=DRAFT_MAX as usize).contains(&found) {
+                return out(name, found.to_string(), format!("between {low} and {DRAFT_MAX}"));
+            }
+        }
+        if !(0.0..=1.0).contains(&self.draft_p_min) {
+            let found = self.draft_p_min.to_string();
+            return out("draft-p-min", found, "between 0 and 1".to_owned());
+        }
+        Ok(())
     }
 }
 

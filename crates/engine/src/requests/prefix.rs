@@ -1,7 +1,7 @@
 //! The sequence that an admitted request starts from: the longest common prefix of any, or an empty one.
 
+use bilayer_files::hash::fnv;
 use bilayer_graph::PAGE_TOKENS;
-use bilayer_text::hash::fnv;
 
 use super::request::RequestId;
 use super::scheduler::{Active, Job, Scheduler};

@@ -537,5 +537,4 @@ pub(super) struct Filling {
 }
 
 #[cfg(test)]
-#[path = "simulation.rs"]
 mod simulation;

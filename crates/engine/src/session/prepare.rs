@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
+use bilayer_files::hash::fnv;
 use bilayer_graph::{Backend, Clock, Graph, Limits, OpKind, PAGE_TOKENS, Value};
 use bilayer_models::Pooling;
 use bilayer_scheduler::{
     Budget, ExpertCache, Machine, Plan, Streaming, Times, displaced, overlaps, place_mapped,
     split_experts,
 };
-use bilayer_text::hash::fnv;
 
 use super::batch::Batch;
 use super::cache::Pages;
@@ -34,8 +34,9 @@ pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Err
     let options = settings.cpu_options();
     let mut backends = vec![devices::host(&settings.placing, options)?];
     let began = backends[0].clock().now();
-    let devices::Offloads { devices, notes } = devices::open(&settings.placing, options)?;
-    backends.extend(devices);
+    let found = devices::open(&settings.placing, options)?;
+    let notes = found.notes();
+    backends.extend(found.devices);
     let mut placing = settings.placing.clone();
     if !settings.watched.is_empty() {
         // Values within a mixture would be those of one part.

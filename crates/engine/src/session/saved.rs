@@ -10,9 +10,9 @@ use std::fmt::Write as _;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
-use bilayer_gguf::temporary::{self, Access};
+use bilayer_files::Access;
+use bilayer_files::hash::{FNV_START, fnv_from};
 use bilayer_graph::{CacheId, CachePages, Graph, Op, PAGE_TOKENS, StateId, host_zeros};
-use bilayer_text::hash::{FNV_START, fnv_from};
 use half::f16;
 
 use super::{Checkpoint, Purpose, SequenceId, Session};
@@ -44,10 +44,10 @@ impl SavedSequence {
     /// Writes it to a file: under a temporary name, which is then renamed. Returns the number of bytes.
     ///
     /// # Errors
-    /// [`Error::Saved`].
+    /// [`Error::Saved`]: the file cannot be written, or a key, value or state is not finite.
     pub fn write(&self, path: &Path) -> Result<u64, Error> {
         let write = || {
-            let file = temporary::create(path, Access::Owner)?;
+            let file = bilayer_files::create(path, Access::Owner)?;
             let mut out = Hashed { inner: BufWriter::new(file), hash: FNV_START, bytes: 0 };
             self.write_to(&mut out)?;
             let (hash, bytes) = (out.hash, out.bytes);
@@ -329,7 +329,7 @@ impl<R: Read> Reading<'_, R> {
                 f32::from_le_bytes(single)
             };
             if !number.is_finite() {
-                return Err("it is damaged: a number is not finite".to_owned());
+                return Err(format!("it is damaged: {NOT_FINITE}"));
             }
             numbers.push(number);
         }
@@ -360,7 +360,12 @@ impl<R: Read> Reading<'_, R> {
     }
 }
 
+/// # Errors
+/// A number is not finite: nothing could read the file.
 fn write_numbers(out: &mut impl Write, numbers: &[f32]) -> io::Result<()> {
+    if !numbers.iter().all(|number| number.is_finite()) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, NOT_FINITE));
+    }
     let is_exact = |number: &f32| f16::from_f32(*number).to_f32().to_bits() == number.to_bits();
     let is_short = numbers.iter().all(is_exact);
     out.write_all(&if is_short { 2u64 } else { 4 }.to_le_bytes())?;
@@ -373,6 +378,9 @@ fn write_numbers(out: &mut impl Write, numbers: &[f32]) -> io::Result<()> {
     }
     Ok(())
 }
+
+/// What is wrong with keys, values or states that overflowed.
+const NOT_FINITE: &str = "a number is not finite";
 
 /// What is wrong with a sequence whose digest differs.
 const OTHER_MODEL: &str = "it was saved from another model, or with other RoPE factors";
@@ -431,5 +439,38 @@ impl<R: Read> Read for Hashed<R> {
         let read = self.inner.read(data)?;
         self.take(&data[..read]);
         Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is not finite would be refused when it is read.
+    #[test]
+    fn numbers_that_are_not_finite_are_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("slot");
+        let saved = |number: f32, in_states: bool| {
+            let numbers = |of: bool| vec![if of { number } else { 1.0 }; 2];
+            let pages = CachePages { keys: vec![1.0; 2], values: numbers(!in_states) };
+            SavedSequence {
+                model: 0,
+                hadamard_keys: false,
+                tokens: vec![1],
+                caches: BTreeMap::from_iter([(CacheId(0), pages)]),
+                states: BTreeMap::from_iter([(StateId(0), numbers(in_states))]),
+            }
+        };
+        saved(0.5, false).write(&path).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        for (number, in_states) in
+            [(f32::NAN, false), (f32::INFINITY, true), (f32::NEG_INFINITY, false)]
+        {
+            let refused = saved(number, in_states).write(&path).unwrap_err().to_string();
+            assert!(refused.contains("a number is not finite"), "{refused}");
+            assert_eq!(std::fs::read(&path).unwrap(), whole, "the old file stays");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

@@ -17,11 +17,6 @@ fn on(model: &Model, device: Box<dyn Backend>) -> Session {
     Session::on(model, vec![device], &planner, settings).unwrap()
 }
 
-fn cpu() -> Box<dyn Backend> {
-    let options = bilayer_cpu::Options { threads: Some(1), ..Default::default() };
-    Box::new(bilayer_cpu::Cpu::new(options).unwrap())
-}
-
 #[test]
 fn a_file_that_changes_is_noticed_where_weights_are_read_from_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -30,7 +25,7 @@ fn a_file_that_changes_is_noticed_where_weights_are_read_from_it() {
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     // The reference copies all weights.
     let devices: [(Box<dyn Backend>, bool); 2] =
-        [(cpu(), true), (Box::new(Reference::new()), false)];
+        [(cpu(1), true), (Box::new(Reference::new()), false)];
     for (seconds, (device, is_noticed)) in (1..).zip(devices) {
         let model = Model::open(&path, OpenOptions::default()).unwrap();
         let mut session = on(&model, device);
@@ -59,7 +54,7 @@ fn the_first_op_whose_result_is_no_number_is_named() {
             }
         });
         let model = Model::from_bytes("damaged", bytes).unwrap();
-        let mut session = on(&model, cpu());
+        let mut session = on(&model, cpu(1));
         let sequence = session.open().unwrap();
         let run = Run { sequence, tokens: &[5, 6], wanted: Wanted::Last };
         for _ in 0..2 {

@@ -343,18 +343,22 @@ fn a_sequence_belongs_to_a_model_and_not_to_paths() {
     after(&mut session, sequence, &tokens(20));
     let (_folder, path) = written(&mut session, sequence);
     SavedSequence::read(&path, &adapted("base", "other"), 64).unwrap();
-    let middle = {
+    let (start, row_bytes, rows) = {
         let file = open_file(&at("base")).unwrap();
         let tensor = file.tensor("blk.1.ffn_up.weight").unwrap();
         let data = file.bytes(tensor);
         let place = bytes.windows(data.len()).position(|window| window == &data[..]).unwrap();
-        place + data.len() / 2
+        let rows = tensor.layout().rows() as usize;
+        (place, data.len() / rows, rows)
     };
-    let mut changed = bytes.to_vec();
-    changed[middle] ^= 1;
-    std::fs::write(at("changed"), &changed).unwrap();
-    let refused = SavedSequence::read(&path, &adapted("changed", "one"), 64).unwrap_err();
-    assert!(refused.to_string().contains("another model"), "{refused}");
+    // Any row alone.
+    for row in [0, 1, rows / 3, rows - 1] {
+        let mut changed = bytes.to_vec();
+        changed[start + row * row_bytes + row_bytes / 2] ^= 1;
+        std::fs::write(at("changed"), &changed).unwrap();
+        let refused = SavedSequence::read(&path, &adapted("changed", "one"), 64).unwrap_err();
+        assert!(refused.to_string().contains("another model"), "row {row}: {refused}");
+    }
 }
 
 /// An adapter is read as its model is: from memory, whatever becomes of its file, or from its map.

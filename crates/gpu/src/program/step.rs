@@ -277,27 +277,13 @@ fn within(what: &'static str, found: usize, limit: usize) -> Result<(), GraphErr
 #[cfg(test)]
 mod tests {
     use bilayer_graph::{Exactness, PageCopy};
-    use bilayer_quant::Type;
 
     use super::*;
 
     /// Pages to copy are few and seldom, and have room for all.
     #[test]
     fn a_step_without_copies_ends_with_its_pages() {
-        let limits = Limits {
-            tokens: 8,
-            outputs: 8,
-            sequences: 2,
-            pages: 500,
-            page_entries: 600,
-            states: 0,
-            key_type: Type::F16,
-            value_type: Type::F16,
-            hadamard_keys: false,
-            fuse: true,
-            timings: false,
-            check: false,
-        };
+        let limits = Limits { sequences: 2, page_entries: 600, states: 0, ..Limits::new(8, 500) };
         let splits = Splits { wanted: 8, least_pages: 1, max: 4, heads: 1, rows: 8 };
         let mut words = Words::new(&limits, StepKind::default(), 4, splits);
         let span = Span { first_row: 0, rows: 2, first_position: 30, first_page: 0 };

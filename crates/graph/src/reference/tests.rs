@@ -11,18 +11,13 @@ use crate::{
 /// Small limits.
 pub(crate) fn limits() -> Limits {
     Limits {
-        tokens: 4,
         outputs: 2,
         sequences: 2,
-        pages: 2,
-        page_entries: 2,
         states: 4,
         key_type: Type::F32,
         value_type: Type::F32,
-        hadamard_keys: false,
         fuse: false,
-        timings: false,
-        check: false,
+        ..Limits::new(4, 2)
     }
 }
 

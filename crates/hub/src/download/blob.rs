@@ -1,12 +1,13 @@
 //! One file of the cache: locked, resumed, checked, then moved to its place.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
+use bilayer_files::hash::{Sha256, hex};
+use bilayer_files::{flush, free_bytes, rename};
 
 use super::client::Client;
 use crate::Error;
@@ -76,7 +77,7 @@ pub(super) fn ensure(
     room(&folder, &blob.file, blob.bytes - part.len)?;
     receive(client, blob, &mut part, tell)?;
     part.check(blob)?;
-    std::fs::rename(&part_path, &path).map_err(Error::io(&path))?;
+    rename(&part_path, &path).map_err(Error::io(&path))?;
     Ok(path)
 }
 
@@ -147,17 +148,14 @@ impl BlobPart {
         if part.file.metadata().map_err(Error::io(path))?.len() > blob.bytes {
             part.restart()?;
         }
-        let mut chunk = vec![0; CHUNK_BYTES];
-        loop {
-            let read = part.file.read(&mut chunk).map_err(Error::io(path))?;
-            if read == 0 {
-                return Ok(part);
-            }
-            part.sha256.update(&chunk[..read]);
-            part.len += read as u64;
-            if tell(part.len).is_break() {
-                return Err(Error::Interrupted);
-            }
+        let there = BufReader::with_capacity(CHUNK_BYTES, &part.file);
+        let hashed = part.sha256.update_from(there, |done| {
+            part.len = done;
+            tell(done)
+        });
+        match hashed.map_err(Error::io(path))? {
+            ControlFlow::Continue(()) => Ok(part),
+            ControlFlow::Break(()) => Err(Error::Interrupted),
         }
     }
 
@@ -192,8 +190,7 @@ impl BlobPart {
     /// Compares the checksum; bytes that are wrong are deleted.
     fn check(self, blob: &Blob) -> Result<(), Error> {
         flush(&self.file).map_err(Error::io(&self.path))?;
-        let digest = self.sha256.finalize();
-        let found: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let found = hex(self.sha256.finish());
         match blob.sha256() {
             Some(expected) if !expected.eq_ignore_ascii_case(&found) => {
                 std::fs::remove_file(&self.path).map_err(Error::io(&self.path))?;
@@ -205,47 +202,17 @@ impl BlobPart {
     }
 }
 
-/// Flushes a file to the disk. On macOS the standard library asks for a flush of the drive's own cache, which network file
-/// systems and those of FUSE refuse; `fsync` is then the most they do, and some refuse that as well.
-fn flush(file: &File) -> io::Result<()> {
-    let flushed = file.sync_all();
-    #[cfg(unix)]
-    if flushed.as_ref().is_err_and(is_unsupported) {
-        let flushed = rustix::fs::fsync(file).map_err(io::Error::from);
-        return if flushed.as_ref().is_err_and(is_unsupported) { Ok(()) } else { flushed };
-    }
-    flushed
-}
-
-/// Whether a file system refused to flush, rather than failed to.
-#[cfg(unix)]
-fn is_unsupported(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-
-    let refusals = [Errno::NOTSUP, Errno::OPNOTSUPP, Errno::NOTTY, Errno::INVAL];
-    Errno::from_io_error(error).is_some_and(|error| refusals.contains(&error))
-}
-
-/// Refuses a download that the disk has no space for.
-#[cfg(unix)]
+/// Refuses a download that the disk has no space for. A file system that cannot tell is tried.
 fn room(folder: &Path, what: &str, needed_bytes: u64) -> Result<(), Error> {
-    // A file system that cannot tell is tried.
-    let Ok(facts) = rustix::fs::statvfs(folder) else { return Ok(()) };
-    let free_bytes = facts.f_bavail.saturating_mul(facts.f_frsize);
-    match needed_bytes > free_bytes {
-        true => Err(Error::NoSpace {
+    match free_bytes(folder) {
+        Some(free_bytes) if needed_bytes > free_bytes => Err(Error::NoSpace {
             folder: folder.to_owned(),
             file: what.to_owned(),
             needed_bytes,
             free_bytes,
         }),
-        false => Ok(()),
+        _ => Ok(()),
     }
-}
-
-#[cfg(not(unix))]
-fn room(_: &Path, _: &str, _: u64) -> Result<(), Error> {
-    Ok(())
 }
 
 /// Reads until the file is complete, over as many connections as bring something.

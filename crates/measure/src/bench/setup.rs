@@ -95,9 +95,10 @@ impl Setup {
         let host = placement::host(&first, options)?;
         let mut all = Devices { backends: vec![host], without: None };
         for placing in &self.placings {
-            let placement::Offloads { devices, notes } = placement::open(placing, options)?;
-            let is_asked = !(devices.is_empty() && notes.is_empty());
-            all.backends.extend(devices);
+            let found = placement::open(placing, options)?;
+            let notes = found.notes();
+            let is_asked = !(found.devices.is_empty() && notes.is_empty());
+            all.backends.extend(found.devices);
             all.without = notes.into_iter().next();
             if is_asked {
                 break;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use bilayer_text::hash::{FNV_START, fnv_from};
+use bilayer_files::hash::{FNV_START, fnv_from};
 use serde::{Deserialize, Serialize};
 
 use super::{Fleet, Replica, Request};

@@ -234,11 +234,15 @@ class Settings(TypedDict, total=False):
     device: str | Sequence[str] | None
     tensor_split: Sequence[float] | None
     gpu_bytes: int | None
+    margin_bytes: int | None
+    override_tensor: Mapping[str, int] | None
+    cache_on_cpu: bool
     cpu_moe_layers: int
     expert_cache: int | str
     expert_counts: Path | None
     cache_dir: Path | None
     context: int | None
+    ubatch_size: int | None
     threads: int | None
     numa: str
     cache_type: str
@@ -250,6 +254,10 @@ class Settings(TypedDict, total=False):
     draft_model: Path | None
     lookup: bool
     mtp: bool
+    draft_max: int | None
+    draft_min: int | None
+    draft_p_min: float | None
+    draft_gpu_layers: int | str | None
     chat_template: str | None
 
 
@@ -305,10 +313,12 @@ class Options(Sampling, total=False):
 
 #: Settings with their defaults.
 _DEFAULTS: dict[str, Any] = {
-    "gpu_layers": "auto", "device": None, "tensor_split": None, "gpu_bytes": None, "cpu_moe_layers": 0, "expert_cache": 0,
-    "expert_counts": None, "cache_dir": None, "context": None, "threads": None, "numa": "off", "cache_type": "f16",
+    "gpu_layers": "auto", "device": None, "tensor_split": None, "gpu_bytes": None, "margin_bytes": None,
+    "override_tensor": None, "cache_on_cpu": False, "cpu_moe_layers": 0, "expert_cache": 0, "expert_counts": None,
+    "cache_dir": None, "context": None, "ubatch_size": None, "threads": None, "numa": "off", "cache_type": "f16",
     "hadamard_keys": False, "fast_prefill": False, "checkpoints": None, "embeddings": False, "pooling": None,
-    "draft_model": None, "lookup": False, "mtp": False, "chat_template": None,
+    "draft_model": None, "lookup": False, "mtp": False, "draft_max": None, "draft_min": None, "draft_p_min": None,
+    "draft_gpu_layers": None, "chat_template": None,
 }  # fmt: skip
 
 
@@ -318,23 +328,41 @@ def _settings(caller: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if name not in _DEFAULTS:
             raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}")
     settings = {**_DEFAULTS, **given}
-    for name in ("hadamard_keys", "fast_prefill", "embeddings", "lookup", "mtp"):
+    for name in ("cache_on_cpu", "hadamard_keys", "fast_prefill", "embeddings", "lookup", "mtp"):
         settings[name] = _flag(settings[name], name)
     for name in ("numa", "cache_type", "pooling", "chat_template"):
         is_given = settings[name] is not None or _DEFAULTS[name] is not None
         settings[name] = _text(settings[name], name) if is_given else None
     for name in ("expert_counts", "cache_dir", "draft_model"):
         settings[name] = None if settings[name] is None else _path(settings[name], name)
-    for name in ("gpu_bytes", "context", "threads", "checkpoints"):
+    for name in ("gpu_bytes", "margin_bytes", "context", "ubatch_size", "threads", "checkpoints", "draft_max", "draft_min"):
         settings[name] = _whole_or_none(settings[name], name)
     settings["cpu_moe_layers"] = _whole(settings["cpu_moe_layers"], "cpu_moe_layers", 0, 2**32 - 1)
-    settings["gpu_layers"] = _text_or_whole(settings["gpu_layers"], "gpu_layers", -1, 2**32 - 1)
+    for name in ("gpu_layers", "draft_gpu_layers"):
+        if settings[name] is not None or _DEFAULTS[name] is not None:
+            settings[name] = _text_or_whole(settings[name], name, -1, 2**32 - 1)
+        if settings[name] == -1:
+            settings[name] = "all"
+    if settings["draft_p_min"] is not None:
+        settings["draft_p_min"] = float(_number(settings["draft_p_min"], "draft_p_min"))
+    settings["override_tensor"] = _overrides(settings["override_tensor"])
     settings["expert_cache"] = _text_or_whole(settings["expert_cache"], "expert_cache", 0, 2**63 - 1)
-    if settings["gpu_layers"] == -1:
-        settings["gpu_layers"] = "all"
     settings["device"] = _text_or_texts(settings["device"], "device")
     settings["tensor_split"] = _shares(settings["tensor_split"])
     return settings
+
+
+def _overrides(overrides: Mapping[str, int] | None) -> list[tuple[str, int]]:
+    if overrides is None:
+        return []
+    if not isinstance(overrides, Mapping):
+        raise _wrong("override_tensor", "a dict of patterns and devices", overrides)
+
+    def device(pattern: Any, number: Any) -> tuple[str, int]:
+        pattern = _text(pattern, "a key of override_tensor")
+        return pattern, _whole(number, f"override_tensor[{pattern!r}]")
+
+    return [device(pattern, number) for pattern, number in overrides.items()]
 
 
 def _shares(shares: Sequence[float] | None) -> list[float]:

@@ -140,6 +140,12 @@ class Bilayer:
         Each GPU's share in the offloaded layers, in any unit.
     gpu_bytes : int, optional
         Counts each GPU's free memory as so many bytes.
+    margin_bytes : int, optional
+        Leaves so many bytes of each GPU's memory free; by default 1 GiB, less on small GPUs.
+    override_tensor : dict of str and int, optional
+        Places tensors whose names match a regular expression on a device: 0 is the CPU, 1 the first GPU.
+    cache_on_cpu : bool, default False
+        Keeps the KV cache, and attention with it, on the CPU.
     cpu_moe_layers : int, default 0
         The experts of the first so many layers stay on the CPU.
     expert_cache : int or str, default 0
@@ -152,6 +158,8 @@ class Bilayer:
         A folder for measured times and compiled shaders. With it ``auto`` places by measured times.
     context : int, optional
         Tokens of a prompt and its answer together; by default the model's own, at most 8192.
+    ubatch_size : int, optional
+        Most tokens of a prompt in one step, 1 to 65536; by default 512.
     threads : int, optional
         CPU threads; by default one for each physical core.
     numa : str, default "off"
@@ -176,6 +184,12 @@ class Bilayer:
         Speculative decoding from the text itself.
     mtp : bool, default False
         Speculative decoding with the model's own block for multi-token prediction.
+    draft_max, draft_min : int, optional
+        Most draft tokens at a time, 1 to 64, by default 7; fewest, by default 0.
+    draft_p_min : float, optional
+        A draft ends before a token that is less probable to the draft model, 0 to 1; by default 0.75.
+    draft_gpu_layers : int or str, optional
+        How many layers of the draft model run on the GPU; by default as ``gpu_layers`` says for the model.
     chat_template : str, optional
         A template or the name of a known one, such as ``chatml``, in place of the model's own.
 

@@ -149,7 +149,7 @@ fn several_cards_get_the_best_of_three_splits() {
             let parts = [plan.devices[1].parts, plan.devices[2].parts];
             assert_close(answer_ms(&machine, &parts), least);
             let note = format!(
-                "parts are split by times and free memory: gpu0 {}, gpu1 {}",
+                "layers are split by times and free memory: gpu0 {}, gpu1 {}",
                 parts[0], parts[1]
             );
             assert_eq!(plan.notes, [note]);
@@ -185,7 +185,7 @@ fn requests_count_parts() {
         );
         assert_eq!(plan.placement, Placement::offload(3, count, 0, 1), "{offload:?}");
     }
-    let note = "4 of 4 parts is the most that fits; chosen by memory, not by measured speed";
+    let note = "4 of 4 layers is the most that fits; chosen by memory, not by measured speed";
     assert_eq!(of(&graph, &machine, &asked(Offload::Auto)).unwrap().notes, [note]);
     // Without a card, or a host.
     let alone = of(&graph, &cards(&[]), &asked(Offload::All)).unwrap();
@@ -221,7 +221,7 @@ fn what_does_not_fit_is_refused_with_the_most_that_does() {
         let fits = of(&graph, &less, &asked(Offload::Count(0))).unwrap();
         assert_eq!((fits.gpu_layers, fits.max_gpu_layers), (0, count - 1));
     }
-    let note = "0 of 4 parts is the most that fits; chosen by memory, not by measured speed";
+    let note = "0 of 4 layers is the most that fits; chosen by memory, not by measured speed";
     assert_eq!(of(&graph, &cards(&[0]), &asked(Offload::Auto)).unwrap().notes, [note]);
 }
 
@@ -297,26 +297,26 @@ fn notes_tell_why_a_number_was_chosen() {
     let graph = dense(3);
     let note =
         |machine: &Machine| of(&graph, machine, &asked(Offload::Auto)).unwrap().notes.join("; ");
-    let all = "4 of 4 parts give the shortest answer: 2.00 times as fast as the CPU alone";
+    let all = "4 of 4 layers give the shortest answer: 2.00 times as fast as the CPU alone";
     assert_eq!(note(&timed(&[GIB], 4.0, &[2.0])), all);
-    let slow = "no part is offloaded: the GPU is slower than the CPU (16.00 ms a token on the CPU alone, \
-        20.00 with 4 parts on the GPU)";
+    let slow = "no layer is offloaded: the GPU is slower than the CPU (16.00 ms a token on the CPU alone, \
+        20.00 with 4 layers on the GPU)";
     assert_eq!(note(&timed(&[GIB], 4.0, &[5.0])), slow);
-    let both = "no part is offloaded: the GPUs are slower than the CPU (16.00 ms a token on the CPU alone, \
-        20.00 with 4 parts on the GPUs)";
+    let both = "no layer is offloaded: the GPUs are slower than the CPU (16.00 ms a token on the CPU alone, \
+        20.00 with 4 layers on the GPUs)";
     assert_eq!(note(&timed(&[GIB, GIB], 4.0, &[5.0, 6.0])), both);
     assert_eq!(note(&timed(&[0], 4.0, &[2.0])), "nothing fits on the GPU");
     assert_eq!(note(&timed(&[0, 0], 4.0, &[2.0, 2.0])), "nothing fits on the GPUs");
     // 16 ms to 2 of 4 and 2 of 2.
     let two = fitted(&graph, 2, 0).devices[1].memory_bytes;
-    let some = "2 of 4 parts give the shortest answer: 1.33 times as fast as the CPU alone; more does not fit";
+    let some = "2 of 4 layers give the shortest answer: 1.33 times as fast as the CPU alone; more does not fit";
     assert_eq!(note(&timed(&[two], 4.0, &[2.0])), some);
     // A gain of less than a hundredth is none.
     let mut even = timed(&[GIB], 4.0, &[4.0]);
     even.times.as_mut().unwrap().devices[1].output = cost([3.85, 3.85, 0.0, 0.0]);
-    assert!(note(&even).starts_with("no part is offloaded"));
+    assert!(note(&even).starts_with("no layer is offloaded"));
     even.times.as_mut().unwrap().devices[1].output = cost([3.8, 3.8, 0.0, 0.0]);
-    let head = "1 of 4 parts give the shortest answer: 1.01 times as fast as the CPU alone";
+    let head = "1 of 4 layers give the shortest answer: 1.01 times as fast as the CPU alone";
     assert_eq!(note(&even), head);
 }
 
@@ -335,13 +335,13 @@ fn auto_offloads_what_the_host_alone_has_no_room_for() {
     };
     let note = |count: u32| {
         format!(
-            "{count} of 4 parts give the shortest answer; the CPU alone has no room for the model"
+            "{count} of 4 layers give the shortest answer; the CPU alone has no room for the model"
         )
     };
     assert_eq!(auto(timed(&[GIB], 4.0, &[2.0])), (4, 4, note(4)));
     // A slow card gets the fewest parts that fit.
     assert_eq!(auto(timed(&[GIB], 4.0, &[5.0])), (2, 4, note(2)));
-    let untimed = "4 of 4 parts is the most that fits; chosen by memory, not by measured speed";
+    let untimed = "4 of 4 layers is the most that fits; chosen by memory, not by measured speed";
     assert_eq!(auto(cards(&[GIB])), (4, 4, untimed.to_owned()));
 }
 
@@ -352,7 +352,7 @@ fn parts_are_split_by_memory_where_times_are_not_known_and_by_shares_where_they_
     let parts = |plan: &Plan| [plan.devices[1].parts, plan.devices[2].parts];
     let plan = of(&graph, &machine, &asked(Offload::All)).unwrap();
     assert_eq!(parts(&plan), [1, 3]);
-    assert_eq!(plan.notes, ["parts are split by free memory: gpu0 1, gpu1 3"]);
+    assert_eq!(plan.notes, ["layers are split by free memory: gpu0 1, gpu1 3"]);
     let none = of(&graph, &machine, &asked(Offload::Count(0))).unwrap();
     assert_eq!((parts(&none), none.notes.len()), ([0, 0], 0));
     let shares: [(&[f64], u32, [u32; 2]); 5] = [
@@ -366,7 +366,7 @@ fn parts_are_split_by_memory_where_times_are_not_known_and_by_shares_where_they_
         let request = Request { shares: shares.to_vec(), ..asked(Offload::Count(count)) };
         let plan = of(&graph, &machine, &request).unwrap();
         assert_eq!(parts(&plan), expected, "{shares:?}");
-        let note = format!("parts are split as asked: gpu0 {}, gpu1 {}", expected[0], expected[1]);
+        let note = format!("layers are split as asked: gpu0 {}, gpu1 {}", expected[0], expected[1]);
         assert_eq!(plan.notes, [note]);
     }
 }
@@ -480,7 +480,7 @@ fn what_a_card_lacks_stays_on_the_host() {
     assert_eq!(products.count(), 7);
     let notes = [
         "matmul with weights of Q8_0 stays on the host: gpu0 cannot run it",
-        "parts are split as asked: gpu0 1, gpu1 1",
+        "layers are split as asked: gpu0 1, gpu1 1",
     ];
     assert_eq!(plan.notes, notes);
     let swapped = Request { shares: vec![0.0, 1.0], ..shares };

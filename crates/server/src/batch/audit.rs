@@ -7,16 +7,16 @@
 //! No line is longer than 1 MiB, so a line without an end is one whose writing was cut off, and no longer one.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use bilayer_gguf::temporary;
+use bilayer_files::hash::{self, hex, sha256};
+use bilayer_files::{flush, is_cut_line, open_record};
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
 use super::input::Input;
-use super::{Audit, Error, hex};
+use super::{Audit, Error};
 
 /// What the first line has as the hash of the line before it.
 const NONE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
@@ -65,14 +65,13 @@ impl Log {
     pub fn open(audit: &Audit, requests: &str) -> Result<Log, Error> {
         let path = audit.path.as_path();
         let written = Error::io(path, "be written");
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let mut file = options.open(path).map_err(&written)?;
-        // Where locks are unsupported, nobody is kept out.
-        if let Err(std::fs::TryLockError::WouldBlock) = file.try_lock() {
-            let problem = "is in use by another process".to_owned();
-            return Err(Error::Record { path: path.display().to_string(), problem });
-        }
+        let mut file = open_record(path).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => Error::Record {
+                path: path.display().to_string(),
+                problem: "is in use by another process".to_owned(),
+            },
+            _ => written(error),
+        })?;
         let (known, whole) = read(path, &mut file)?;
         file.set_len(whole).map_err(&written)?;
         file.seek(SeekFrom::Start(whole)).map_err(&written)?;
@@ -88,7 +87,7 @@ impl Log {
     /// Whether it has this answer to the request in a line, of an earlier run.
     pub fn has(&self, line: usize, answer: &str) -> bool {
         let known = self.answered.get(&(line as u64));
-        known.is_some_and(|(_, known)| *known == hex(Sha256::digest(answer)))
+        known.is_some_and(|(_, known)| *known == hex(sha256(answer)))
     }
 
     /// Appends an answer.
@@ -104,8 +103,8 @@ impl Log {
             Map::from_iter([
                 ("line".to_owned(), json!(line)),
                 ("custom_id".to_owned(), json!(id)),
-                ("request".to_owned(), json!(hex(Sha256::digest(request)))),
-                ("answer".to_owned(), json!(hex(Sha256::digest(answer)))),
+                ("request".to_owned(), json!(hex(sha256(request)))),
+                ("answer".to_owned(), json!(hex(sha256(answer)))),
             ]),
         )
     }
@@ -123,7 +122,7 @@ impl Log {
     /// # Errors
     /// It cannot be written.
     pub fn close(self) -> Result<String, Error> {
-        temporary::flush(&self.file).map_err(Error::io(&self.path, "be written"))?;
+        flush(&self.file).map_err(Error::io(&self.path, "be written"))?;
         Ok(self.head)
     }
 
@@ -140,7 +139,7 @@ impl Log {
         }
         let written = self.file.write_all(format!("{line}\n").as_bytes());
         written.map_err(Error::io(&self.path, "be written"))?;
-        self.head = hex(Sha256::digest(&line));
+        self.head = hex(sha256(&line));
         Ok(())
     }
 }
@@ -180,9 +179,7 @@ fn read(path: &Path, file: &mut File) -> Result<(Verified, u64), Error> {
         let Some(text) = line.strip_suffix(b"\n") else {
             return match len as u64 {
                 LINE_MAX => Err(broken("is longer than a line of such a log")),
-                _ if found.lines > 0 || temporary::is_cut_line(&line, BEGINNING) => {
-                    Ok((found, whole))
-                }
+                _ if found.lines > 0 || is_cut_line(&line, BEGINNING) => Ok((found, whole)),
                 _ => Err(broken("is no line of such a log")),
             };
         };
@@ -209,7 +206,7 @@ fn read(path: &Path, file: &mut File) -> Result<(Verified, u64), Error> {
             _ => return Err(broken("has an unknown event")),
         }
         found.lines = number;
-        found.head = hex(Sha256::digest(text));
+        found.head = hex(sha256(text));
         whole += len as u64;
     }
 }
@@ -225,7 +222,7 @@ impl Verified {
             problem,
         };
         if let Some(path) = requests {
-            let found = hash(path)?;
+            let found = hash::of_file(path).map_err(Error::io(path, "be read"))?;
             if found != self.requests {
                 let problem = format!("is not the recorded file of requests: its hash is {found}");
                 return Err(other(path, problem));
@@ -248,27 +245,15 @@ impl Verified {
         for (number, text) in BufReader::new(file).split(b'\n').enumerate() {
             let text = text.map_err(Error::io(path, "be read"))?;
             let recorded = lines.get(number).and_then(|line| self.answers.get(line));
-            if recorded.is_none_or(|(_, answer)| *answer != hex(Sha256::digest(&text))) {
+            if recorded.is_none_or(|(_, answer)| *answer != hex(sha256(&text))) {
                 let problem = format!("line {} is not the recorded answer", number + 1);
                 return Err(other(path, problem));
             }
         }
-        let found = hash(path)?;
+        let found = hash::of_file(path).map_err(Error::io(path, "be read"))?;
         match found == *output {
             true => Ok(()),
             false => Err(other(path, format!("is not the recorded output: its hash is {found}"))),
-        }
-    }
-}
-
-/// The hash of a file.
-fn hash(path: &Path) -> Result<String, Error> {
-    let mut file = File::open(path).map_err(Error::io(path, "be read"))?;
-    let (mut hasher, mut bytes) = (Sha256::new(), vec![0; 1 << 20]);
-    loop {
-        match file.read(&mut bytes).map_err(Error::io(path, "be read"))? {
-            0 => return Ok(hex(hasher.finalize())),
-            len => hasher.update(&bytes[..len]),
         }
     }
 }
@@ -324,7 +309,7 @@ mod tests {
         let (path, requests) = (folder.path().join("log"), folder.path().join("in"));
         std::fs::write(&requests, "{\"a\":1}\n\n{\"a\":2}\n").unwrap();
         let audit = Audit { path: path.clone(), facts: Map::new() };
-        let mut log = Log::open(&audit, &hash(&requests).unwrap()).unwrap();
+        let mut log = Log::open(&audit, &hash::of_file(&requests).unwrap()).unwrap();
         log.answered(1, b"{\"a\":1}", "{}").unwrap();
         verify(&path).unwrap().matches(Some(&requests), None).unwrap();
         log.answered(3, b"{\"a\":3}", "{}").unwrap();

@@ -5,10 +5,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use bilayer_files::hash::{Sha256, hex, sha256};
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 
-use super::{Error, hex};
+use super::Error;
 
 /// Longest line, bytes.
 const LINE_MAX: u64 = 64 << 20;
@@ -77,21 +77,20 @@ impl Input {
             let text = line.trim_ascii();
             if !text.is_empty() {
                 let named: Option<Named> = serde_json::from_slice(text).ok();
-                let id = named.map(|named| Sha256::digest(named.custom_id));
+                let id = named.map(|named| sha256(named.custom_id));
                 let before = id.map(|id| *ids.entry(id).or_insert(number));
                 let same_id = before.filter(|&before| before != number);
                 let skipped = bytes.len() - line.trim_ascii_start().len();
                 let (first, len) = (first + skipped as u64, text.len() as u64);
-                let sha256 = Sha256::digest(text).into();
-                lines.push(Line { number, first, len, same_id, sha256 });
+                lines.push(Line { number, first, len, same_id, sha256: sha256(text) });
             }
             first += len;
         }
         if lines.is_empty() {
             return Err(wrong("has no requests".to_owned()));
         }
-        let sha256 = hex(hasher.finalize());
-        Ok(Input { file, path: path.to_owned(), lines, sha256 })
+        let whole = hex(hasher.finish());
+        Ok(Input { file, path: path.to_owned(), lines, sha256: whole })
     }
 
     /// The lines with requests.
@@ -109,7 +108,7 @@ impl Input {
     /// # Errors
     /// The file cannot be read, or the request is another one.
     pub fn read(&mut self, at: usize) -> Result<Vec<u8>, Error> {
-        let Line { number, first, len, sha256, .. } = self.lines[at];
+        let Line { number, first, len, sha256: expected, .. } = self.lines[at];
         let mut bytes = vec![0; len as usize];
         let read = self.file.seek(SeekFrom::Start(first));
         let read = read.and_then(|_| self.file.read_exact(&mut bytes));
@@ -119,7 +118,7 @@ impl Input {
             }
             read => read.is_ok(),
         };
-        if !is_whole || sha256[..] != Sha256::digest(&bytes)[..] {
+        if !is_whole || expected != sha256(&bytes) {
             return Err(Error::Changed { path: self.path.display().to_string(), line: number });
         }
         Ok(bytes)

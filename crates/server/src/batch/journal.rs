@@ -6,17 +6,17 @@
 //! computed again.
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bilayer_gguf::temporary::{self, Access};
+use bilayer_files::hash::{Sha256, hex};
+use bilayer_files::{Access, create, flush, is_cut_line, open_record};
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
-use super::{Error, check_record, hex};
+use super::{Error, check_record};
 
 /// How the first line begins.
 const BEGINNING: &[u8] = br#"{"journal":1,"of":"#;
@@ -47,14 +47,13 @@ impl Journal {
     pub fn open(path: &Path, header: &Value, requests: usize) -> Result<Journal, Error> {
         check_record(path)?;
         let (written, read) = (Error::io(path, "be written"), Error::io(path, "be read"));
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let file = options.open(path).map_err(&written)?;
         let wrong = |problem: String| Error::Record { path: path.display().to_string(), problem };
-        // Where locks are unsupported, nobody is kept out.
-        if let Err(std::fs::TryLockError::WouldBlock) = file.try_lock() {
-            return Err(wrong("is in use: the batch is being answered by another process".into()));
-        }
+        let file = open_record(path).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => {
+                wrong("is in use: the batch is being answered by another process".into())
+            }
+            _ => written(error),
+        })?;
         let mut journal = Journal {
             file,
             path: path.to_owned(),
@@ -86,7 +85,7 @@ impl Journal {
         reader.read_until(b'\n', &mut line)?;
         let another = || Found::Another("it does not begin as a journal does".to_owned());
         let Some(text) = line.strip_suffix(b"\n") else {
-            let is_ours = temporary::is_cut_line(&line, BEGINNING);
+            let is_ours = is_cut_line(&line, BEGINNING);
             return Ok(if is_ours { Found::Nothing } else { another() });
         };
         let Ok(found) = serde_json::from_slice::<Value>(text) else {
@@ -172,7 +171,7 @@ impl Journal {
     /// It cannot.
     pub fn sync(&mut self) -> Result<(), Error> {
         self.synced = Instant::now();
-        temporary::flush(&self.file).map_err(Error::io(&self.path, "be written"))
+        flush(&self.file).map_err(Error::io(&self.path, "be written"))
     }
 
     /// Writes all answers in the order of the requests, atomically. Returns the output's hash.
@@ -181,7 +180,7 @@ impl Journal {
     /// It cannot be written.
     pub fn write_output(&mut self, path: &Path) -> Result<String, Error> {
         let failed = Error::io(path, "be written");
-        let target = temporary::create(path, Access::Usual).map_err(&failed)?;
+        let target = create(path, Access::Usual).map_err(&failed)?;
         let mut out = BufWriter::with_capacity(1 << 20, target);
         let mut hasher = Sha256::new();
         for at in 0..self.answers.len() {
@@ -191,7 +190,7 @@ impl Journal {
         }
         let target = out.into_inner().map_err(|error| failed(error.into_error()))?;
         target.finish(path).map_err(&failed)?;
-        Ok(hex(hasher.finalize()))
+        Ok(hex(hasher.finish()))
     }
 
     /// Removes the journal, once the output is written.

@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::input::Line;
-use crate::endpoints::{ENDPOINTS, Endpoint};
+use crate::endpoint::Endpoint;
+use crate::endpoints::ENDPOINTS;
 use crate::error::Cause;
 
 /// What a request may ask for.

@@ -1,9 +1,11 @@
 //! The older form of tools in chat completions: `functions`, `function_call` and messages with the role `function`.
 
+use std::collections::HashSet;
+
 use bilayer_text::chat::openai::call_id;
 use serde_json::{Map, Value, json};
 
-use super::{Result, array, refused, text};
+use super::{Result, array, refused, same_name, text};
 
 /// The request with tools in the place of functions.
 ///
@@ -22,9 +24,15 @@ pub fn request(mut body: Map<String, Value>) -> Result<Value> {
         if body.get("tools").is_some_and(|tools| !tools.is_null()) {
             return refused("functions", "cannot be combined with tools");
         }
-        let functions = array(&functions, "functions")?.iter();
-        let tools: Vec<Value> =
-            functions.map(|function| json!({ "type": "function", "function": function })).collect();
+        let functions = array(&functions, "functions")?;
+        let mut names = HashSet::new();
+        for (at, function) in functions.iter().enumerate() {
+            if let Some(name) = function["name"].as_str().filter(|name| !names.insert(*name)) {
+                return Err(same_name(&format!("functions[{at}]"), name));
+            }
+        }
+        let tool = |function| json!({ "type": "function", "function": function });
+        let tools: Vec<Value> = functions.iter().map(tool).collect();
         body.insert("tools".into(), tools.into());
         body.insert("parallel_tool_calls".into(), false.into());
     }
@@ -148,6 +156,7 @@ mod tests {
         for (body, field) in [
             (json!({ "functions": [], "tools": [] }), "functions"),
             (json!({ "functions": {} }), "functions"),
+            (json!({ "functions": [{ "name": "f" }, { "name": "f" }] }), "functions[1].name"),
             (json!({ "function_call": "auto" }), "function_call"),
             (json!({ "functions": [], "function_call": "required" }), "function_call"),
             (json!({ "functions": [], "function_call": {} }), "function_call.name"),

@@ -53,8 +53,11 @@ const ALL: &[Builtin] = table! {
     "deepseek" ends "<|EOT|>";
     "deepseek2" ends "<｜end▁of▁sentence｜>";
     "deepseek3" ends "<｜end▁of▁sentence｜>"; replies "deepseek-r1";
+    "deepseek-ocr" ends "<｜end▁of▁sentence｜>";
     "command-r" ends "<|END_OF_TURN_TOKEN|>"; replies "command-r";
     "granite" ends "<|end_of_text|>"; replies "granite3";
+    "granite-4.0" ends "<|end_of_text|>"; replies "hermes";
+    "granite-4.1" ends "<|end_of_text|>"; replies "hermes";
     "falcon3" ends "\n<|user|>\n";
     "monarch" ends "</s>";
     "orion" ends "</s>";
@@ -65,19 +68,25 @@ const ALL: &[Builtin] = table! {
     "minicpm" ends "</s>";
     "exaone3" ends "[|endofturn|]";
     "exaone4" ends "[|endofturn|]";
+    "exaone-moe" ends "<|endofturn|>"; replies "hermes";
     // Its models have no token that ends an answer, so a dialogue in an answer ends it.
     "rwkv-world" ends "\n\nUser: ";
     "gigachat" ends "<|message_sep|>";
     "megrez" ends "<|turn_end|>";
     "yandex" ends "</s>";
     "bailing" ends "<|endoftext|>";
+    "bailing-think" ends "<|endoftext|>";
+    "bailing2" ends "<|role_end|>"; replies "hermes";
     "smolvlm" ends "<end_of_utterance>";
     "hunyuan-moe" ends "<|eos|>";
     "hunyuan-dense" ends "<｜hy_place▁holder▁no▁2｜>";
+    "hunyuan-vl" ends "<｜hy_Assistant｜>", "<｜hy_place▁holder▁no▁2｜>";
     "kimi-k2" ends "<|im_end|>"; replies "kimi-k2";
     "gpt-oss" ends "<|return|>"; replies "gpt-oss";
     "seed_oss" ends "<seed:eos>"; replies "seed-oss";
     "grok-2" ends "<|separator|>";
+    "pangu-embedded" ends "[unused10]";
+    "solar-open" ends "<|flush|>", "<|calls|>"; replies "solar-open";
 };
 
 impl Builtin {

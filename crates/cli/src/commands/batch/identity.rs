@@ -5,19 +5,15 @@
 //! about.
 
 use bilayer_engine::open_file;
+use bilayer_files::hash::{Sha256, hex, sha256};
 use bilayer_gguf::File;
 use bilayer_server::config::Config;
-use bilayer_text::hash::hex;
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::args;
 use crate::commands::{inspect, serve};
 use crate::demo::{self, Source};
 use crate::failure::Failure;
-
-/// Bytes of each tensor that are hashed: a page, which is read from the disk as a whole.
-const SAMPLE: usize = 4096;
 
 /// The adapters with their strengths, and the settings that change answers, by the names of their flags.
 pub fn settings(args: &args::Batch, config: &Config) -> Result<Map<String, Value>, Failure> {
@@ -35,7 +31,7 @@ pub fn settings(args: &args::Batch, config: &Config) -> Result<Map<String, Value
         ("adapters", adapters(args)?),
         ("cache-type-k", json!(model.cache_type_k.name)),
         ("cache-type-v", json!(model.cache_type_v.name)),
-        ("chat-template", json!(template.map(|text| hex(Sha256::digest(text))))),
+        ("chat-template", json!(template.map(|text| hex(sha256(text))))),
         ("chat-template-kwargs", json!(config.template_variables)),
         ("context-shift", json!(requests.context_shift)),
         ("ctx-size", json!(model.ctx_size)),
@@ -65,12 +61,12 @@ fn adapters(args: &args::Batch) -> Result<Value, Failure> {
     let layers = lora.control_vector_layer_range.as_ref().map(|of| [*of.start(), *of.end()]);
     let mut adapters = Vec::new();
     for (path, scale) in lora.all() {
-        let sha256 = inspect::hash(&open_file(path)?)?;
-        adapters.push(json!({ "lora": sha256, "scale": scale }));
+        let whole = inspect::hash(&open_file(path)?)?;
+        adapters.push(json!({ "lora": whole, "scale": scale }));
     }
     for (path, scale) in lora.control_vectors() {
-        let sha256 = inspect::hash(&open_file(path)?)?;
-        adapters.push(json!({ "control-vector": sha256, "scale": scale, "layers": layers }));
+        let whole = inspect::hash(&open_file(path)?)?;
+        adapters.push(json!({ "control-vector": whole, "scale": scale, "layers": layers }));
     }
     Ok(Value::Array(adapters))
 }
@@ -87,8 +83,8 @@ pub fn models(args: &args::Batch) -> Result<Value, Failure> {
     Ok(json!(models))
 }
 
-/// A hash of a file's metadata and directory, and of the first bytes of each tensor: models that differ anywhere else alone
-/// are rare, and a whole file may take minutes to read. `None` if the file changes meanwhile.
+/// A hash of a file's metadata and directory, and of samples of each tensor: models that differ anywhere else alone are
+/// rare, and a whole file may take minutes to read. `None` if the file changes meanwhile.
 fn sampled(file: &File) -> Option<String> {
     let tensors: Vec<_> = file.tensors().iter().map(|tensor| file.bytes(tensor)).collect();
     let mut hasher = Sha256::new();
@@ -99,9 +95,9 @@ fn sampled(file: &File) -> Option<String> {
         let header = firsts.filter(|&first| first <= map.len()).min().unwrap_or(map.len());
         hasher.update(&map[..header]);
     }
-    for tensor in &tensors {
-        hasher.update(&tensor[..tensor.len().min(SAMPLE)]);
+    for (_, parts) in file.samples() {
+        parts.for_each(|part| hasher.update(part));
     }
     file.check_unchanged().ok()?;
-    Some(hex(hasher.finalize()))
+    Some(hex(hasher.finish()))
 }

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
+use bilayer_scheduler::map::Devices;
 use minijinja::{Error, Value as Shown, context};
 use serde_json::{Map, Value};
 
 use super::settings::SETTINGS;
 use crate::failure::Failure;
-use crate::output;
-use crate::page::{self, short};
+use crate::output::{self, counted};
+use crate::page::{self, class_of, class_of_bar, short};
 
 const TEMPLATE: &str = include_str!("page.html");
 
@@ -252,16 +253,12 @@ fn why(results: &[Result], names: &[String], fastest: usize) -> String {
         }
         (count, models, commits) => format!(
             "{count} results of {} and {} on {}; fastest: {}.",
-            counted(models, "model"),
-            counted(commits, "commit"),
+            counted(models, ["model", "models"]),
+            counted(commits, ["commit", "commits"]),
             machine(results),
             names[fastest]
         ),
     }
-}
-
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn machine(results: &[Result]) -> String {
@@ -294,11 +291,9 @@ fn card(at: usize, test: &Test, results: &[Result], names: &[String]) -> Shown {
         let result = &results[at];
         let layers = number(result, "n_gpu_layers").unwrap_or(0.0);
         let map = text(result, "placement");
-        let whose = match (map.contains("gpu"), map.contains("cpu"), map.is_empty()) {
-            (true, true, _) => "both",
-            (true, false, _) => "gpu",
-            (_, _, true) if layers > 0.0 && !text(result, "gpu_info").is_empty() => "gpu",
-            _ => "",
+        let whose = match map.is_empty() && layers > 0.0 && !text(result, "gpu_info").is_empty() {
+            true => class_of(Devices::Offload),
+            false => class_of_bar(&map),
         };
         let times = match place {
             0 => String::new(),

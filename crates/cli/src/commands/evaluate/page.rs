@@ -4,7 +4,7 @@ use bilayer_measure::evaluate::{Case, Expected, Question};
 use minijinja::{Error, Value as Shown, context};
 
 use super::{Args, Judged, document, money, time};
-use crate::page::{self, short};
+use crate::page::{self, class_of_bar, short};
 
 const TEMPLATE: &str = include_str!("page.html");
 
@@ -94,12 +94,7 @@ fn figures(all: &[Judged]) -> Vec<Shown> {
 fn bar(args: &Args, judged: &Judged) -> Shown {
     let of = &judged.evaluated;
     let [low, high] = of.interval.map(|share| format!("{:.1}", 100.0 * share));
-    let map = &of.placement;
-    let whose = match (map.contains("gpu"), map.contains("cpu")) {
-        (true, true) => "both",
-        (true, false) => "gpu",
-        _ => "",
-    };
+    let whose = class_of_bar(&of.placement);
     let below = judged.is_below(args.floor);
     context! {
         name => &judged.name, quality => format!("{:.1}", 100.0 * of.quality), low, high, whose, below,

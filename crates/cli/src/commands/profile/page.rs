@@ -1,12 +1,14 @@
 //! The HTML page of a profile: one self-contained file.
 
 use bilayer_measure::profile::{Curves, Point, Profile};
+use bilayer_scheduler::map::{self, Devices, MapRun};
 use bilayer_scheduler::{ANSWER_TOKENS, PROMPT_TOKENS};
 use minijinja::{Error, Value, context};
 
 use super::charts::{Charts, both};
 use super::{columns, table};
-use crate::page::{self, short};
+use crate::output;
+use crate::page::{self, class_of, short};
 
 const TEMPLATE: &str = include_str!("page.html");
 
@@ -14,7 +16,7 @@ const TEMPLATE: &str = include_str!("page.html");
 const FAR: f64 = 0.25;
 
 /// Most layers of a placement that are drawn as cells.
-const CELLS_MAX: u32 = 512;
+const CELLS_MAX: usize = 512;
 
 /// Renders the page, with charts for a window and for a phone.
 ///
@@ -128,7 +130,7 @@ fn figures(profile: &Profile) -> Vec<Value> {
         mib if mib >= 1024.0 => (mib / 1024.0, "GiB"),
         mib => (mib, "MiB"),
     };
-    add("On the GPU", number, unit, format!("{} layers", point.gpu_layers));
+    add("On the GPU", number, unit, output::counted(point.gpu_layers, ["layer", "layers"]));
     figures
 }
 
@@ -224,46 +226,40 @@ fn cause(profile: &Profile) -> String {
 
 /// A placement map in words.
 fn words(map: &str) -> String {
-    let part = |run: &str| {
-        let (names, device) = run.split_once(':')?;
-        let device = match (device.contains("gpu"), device.contains("cpu")) {
-            (true, true) => "on both",
-            (true, false) => "on the GPU",
-            (false, true) => "on the CPU",
-            (false, false) => return None,
+    let part = |run: &MapRun| {
+        let device = match run.devices {
+            Devices::Both => "on both",
+            Devices::Offload => "on the GPU",
+            Devices::Host => "on the CPU",
         };
-        let names = match names.split_once('-') {
-            Some((high, low)) => format!("layers {low} to {high}"),
-            None if names == "out" => "output head".to_owned(),
-            None => format!("layer {names}"),
-        };
-        Some(format!("{names} {device}"))
+        match &run.layers {
+            None => format!("output head {device}"),
+            Some(layers) if layers.start() == layers.end() => {
+                format!("layer {} {device}", layers.start())
+            }
+            Some(layers) => format!("layers {} to {} {device}", layers.start(), layers.end()),
+        }
     };
-    let parts: Option<Vec<String>> = map.split_whitespace().rev().map(part).collect();
-    parts.map_or_else(|| map.to_owned(), |parts| parts.join(", "))
+    let runs = map::runs(map).filter(|runs| !runs.is_empty());
+    let words = runs.map(|runs| runs.iter().rev().map(part).collect::<Vec<_>>().join(", "));
+    words.unwrap_or_else(|| map.to_owned())
 }
 
 /// The layers of a placement map such as `out:gpu 3-2:gpu 1-0:cpu` in the order of execution, each with its name and
 /// device. Empty if the map has another form.
 fn cells(map: &str) -> Vec<Value> {
     let mut cells: Vec<(String, &str)> = Vec::new();
-    for run in map.split_whitespace() {
-        let Some((names, device)) = run.split_once(':') else { return Vec::new() };
-        let whose = match (device.contains("gpu"), device.contains("cpu")) {
-            (true, true) => "both",
-            (true, false) => "gpu",
-            (false, true) => "cpu",
-            (false, false) => return Vec::new(),
-        };
-        let ends = names.split_once('-').unwrap_or((names, names));
-        match (ends.0.parse::<u32>(), ends.1.parse::<u32>()) {
-            (Ok(high), Ok(low)) if low <= high && high - low < CELLS_MAX => {
-                cells.extend((low..=high).rev().map(|layer| (format!("layer {layer}"), whose)));
+    for MapRun { layers, devices } in map::runs(map).unwrap_or_default().into_iter().rev() {
+        let whose = class_of(devices);
+        match layers {
+            Some(layers) => {
+                let layers = layers.take(CELLS_MAX.saturating_sub(cells.len()));
+                cells.extend(layers.map(|layer| (format!("layer {layer}"), whose)));
             }
-            _ => cells.push((names.to_owned(), whose)),
+            None => cells.push(("out".to_owned(), whose)),
         }
     }
-    let cells = cells.into_iter().rev().take(CELLS_MAX as usize);
+    let cells = cells.into_iter().take(CELLS_MAX);
     cells.map(|(name, whose)| context! { name, whose }).collect()
 }
 
@@ -350,11 +346,12 @@ fn made(profile: &Profile) -> Vec<Value> {
         Some(tokens) => format!("{prompt}; {tokens} with streamed weights"),
         None => prompt,
     };
+    let threads = output::counted(profile.threads, ["thread", "threads"]);
     let facts = [
         ("Model", profile.model.clone()),
         ("Weights", format!("{billions:.2} billion parameters, {gib:.2} GiB")),
         ("GPU", profile.gpu.clone()),
-        ("CPU", format!("{}, {} threads", profile.cpu, profile.threads)),
+        ("CPU", format!("{}, {threads}", profile.cpu)),
         ("Memory", read),
         ("Context", format!("{} tokens", profile.context)),
         ("Prompt", prompt),
@@ -374,7 +371,8 @@ mod tests {
                 "out:gpu 3-2:gpu 1:gpu+cpu 0:cpu",
                 "layer 0 on the CPU, layer 1 on both, layers 2 to 3 on the GPU, output head on the GPU",
             ),
-            ("out:reference", "out:reference"),
+            ("unknown", "unknown"),
+            ("", ""),
         ];
         for (map, expected) in cases {
             assert_eq!(words(map), expected);
@@ -383,12 +381,13 @@ mod tests {
 
     #[test]
     fn maps_become_cells_in_the_order_of_a_token() {
+        let most = ["gpu"; CELLS_MAX].join(" ");
         let cases = [
             ("out:gpu 3-2:gpu 1-0:cpu", "cpu cpu gpu gpu gpu"),
             ("out:cpu 1:gpu+cpu 0:cpu", "cpu both cpu"),
-            ("out:reference", ""),
+            ("unknown", ""),
             ("", ""),
-            ("4000000000-0:gpu out:cpu", "cpu gpu"),
+            ("out:cpu 4000000000-0:gpu", &most),
         ];
         for (map, expected) in cases {
             let whose: Vec<String> =

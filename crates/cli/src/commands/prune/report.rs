@@ -30,12 +30,10 @@ pub fn print(args: &args::Prune, done: &Done, seconds: f64) -> Result<u8, Failur
     if let Some(kl) = kl {
         output::line(&format!("KL divergence on the calibration text: {kl:.5} nats per token"))?;
     }
-    let (path, matrices) = (args.out.display(), pruned.matrices);
+    let path = args.out.display();
+    let matrices = output::counted(pruned.matrices, ["matrix", "matrices"]);
     let zeros = pruned.zeros as f64 / pruned.weights.max(1) as f64;
-    output::line(&format!(
-        "{path}: {matrices} matrices, {:.2} % of their weights are zero",
-        100.0 * zeros
-    ))?;
+    output::line(&format!("{path}: {matrices}, {:.2} % of their weights are zero", 100.0 * zeros))?;
     if let Some(Comparison { before, after, kl }) = &done.scored {
         output::line("           perplexity  KL divergence (nats per token)")?;
         output::line(&format!("before     {before:10.3}  -"))?;
@@ -45,7 +43,8 @@ pub fn print(args: &args::Prune, done: &Done, seconds: f64) -> Result<u8, Failur
         output::line(&format!("{}: the pruned checkpoint", folder.display()))?;
     }
     if pruned.resumed > 0 {
-        output::note(&format!("{} matrices were finished by an earlier run", pruned.resumed));
+        let resumed = output::counted(pruned.resumed, ["matrix was", "matrices were"]);
+        output::note(&format!("{resumed} finished by an earlier run"));
     }
     output::note(&format!("pruned: {:.0} ms", seconds * 1e3));
     Ok(0)

@@ -26,9 +26,9 @@ pub fn notes(args: &args::Quantize, event: &Event<'_>) {
         Event::Refined(coarse) if !coarse.is_empty() => {
             let names: Vec<&str> = coarse.iter().map(|coarse| coarse.tensor.as_str()).collect();
             output::note(&format!(
-                "{} matrices get Q8_0, as their products have more than {RATIO} times the squared error in W8A8 \
-                 (--pure: none): {}",
-                names.len(),
+                "{} Q8_0, as {} more than {RATIO} times the squared error in W8A8 (--pure: none): {}",
+                output::counted(names.len(), ["matrix gets", "matrices get"]),
+                if names.len() == 1 { "its products have" } else { "their products have" },
                 names.join(", ")
             ));
         }
@@ -37,7 +37,8 @@ pub fn notes(args: &args::Quantize, event: &Event<'_>) {
                 0 => String::new(),
                 others => format!("; {others} of experts or MLA heads weight by weight"),
             };
-            output::note(&format!("{} matrices rounded by GPTQ{others}", rounded.matrices()));
+            let matrices = output::counted(rounded.matrices(), ["matrix", "matrices"]);
+            output::note(&format!("{matrices} rounded by GPTQ{others}"));
         }
         Event::Planned(plan) => planned(args, plan),
         Event::Refined(_) | Event::Chosen(_) | Event::Progress(..) => {}
@@ -70,7 +71,8 @@ fn planned(args: &args::Quantize, plan: &Plan<'_>) {
         output::note("--imatrix: no tensor gets a type whose rounding depends on importance");
     } else if args.imatrix.is_some() && unknown > 0 {
         output::note(&format!(
-            "{unknown} tensors are not in the importance matrix; their columns have equal weight"
+            "{} not in the importance matrix; their columns have equal weight",
+            output::counted(unknown, ["tensor is", "tensors are"])
         ));
     }
 }
@@ -136,8 +138,8 @@ pub fn print(args: &args::Quantize, job: &Job<'_>, done: &Done) -> Result<u8, Fa
     let path = args.out.display();
     let would = if args.dry_run { " (not written)" } else { "" };
     output::line(&format!(
-        "{path}{would}: {mix}, {} tensors, {before} -> {after} bytes, {bits_per_weight:.2} bits per weight",
-        tensors.len()
+        "{path}{would}: {mix}, {}, {before} -> {after} bytes, {bits_per_weight:.2} bits per weight",
+        output::counted(tensors.len(), ["tensor", "tensors"])
     ))?;
     if let Some(took) = done.wrote {
         let rate = *before as f64 / 1e6 / took.as_secs_f64();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bilayer_engine::constrain::Constraint;
 use bilayer_engine::conversation::{Conversation, Role};
+use bilayer_engine::generate::speculate::{Drafted, Drafts};
 use bilayer_engine::generate::{Generation, Request, Statistics, Stop};
 use bilayer_engine::session::Session;
 use bilayer_engine::tools::{Reasoning, Reply, Tools};
@@ -13,8 +14,9 @@ use bilayer_engine::{Error, Model, chat_templates};
 use bilayer_text::chat::reply::{self, Format, ReasoningFormat};
 use bilayer_text::chat::{Template, Templates};
 
-use super::drafting::{DraftSource, Drafted};
-use super::{Answer, Question, constraint, introduce, prompt, report, settings, streamed, warn};
+use super::{
+    Answer, Question, constraint, drafting, introduce, prompt, report, settings, streamed, warn,
+};
 use crate::args::RunArgs;
 use crate::failure::{Failure, INTERRUPTED};
 use crate::{demo, escapes, interrupt, locate, output, terminal, trace};
@@ -34,6 +36,9 @@ mod set;
 mod shown;
 mod tools;
 mod wrap;
+
+/// The forms of a noun that is counted.
+const MESSAGES: [&str; 2] = ["message", "messages"];
 
 /// Why `run` chats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +79,7 @@ struct Chat {
     args: RunArgs,
     model: Model,
     session: Session,
-    draft_source: Option<DraftSource>,
+    drafts: Option<Drafts>,
     conversation: Conversation,
     /// Of every answer.
     constraint: Option<Constraint>,
@@ -222,9 +227,8 @@ impl Chat {
         let options = settings::sampling(&args.sampling, &model)?;
         let constraint = constraint::asked(&args, &model)?;
         let may_reason = tools::reasoning(&variables);
-        let draft_source = DraftSource::open(&args.draft, &args.model, &model, Drafted::ONE)?;
-        let asked =
-            settings::Asked { options: &options, prompt: 1, draft_source: draft_source.as_ref() };
+        let drafts = drafting::open(&args.draft, &args.model, &model, Drafted::ONE)?;
+        let asked = settings::Asked { options: &options, prompt: 1, drafts: drafts.as_ref() };
         let mut session = settings::session(&args, &model, &asked)?;
         let conversation = Conversation::new(&mut session, template, variables)?;
         let conversation = conversation.with_tools(tools.given());
@@ -236,7 +240,7 @@ impl Chat {
             args,
             model,
             session,
-            draft_source,
+            drafts,
             conversation,
             constraint,
             tools,
@@ -362,8 +366,9 @@ impl Chat {
                 if !self.conversation.undo() {
                     return Err(Failure::usage("there is no message to undo; type one"));
                 }
-                let count = self.conversation.messages().len();
-                output::note(&format!("the last message is removed; {count} messages are left"));
+                let left = ["message is left", "messages are left"];
+                let left = output::counted(self.conversation.messages().len(), left);
+                output::note(&format!("the last message is removed; {left}"));
             }
             Command::Regen => {
                 if !self.conversation.take_answer() {
@@ -373,12 +378,12 @@ impl Chat {
             }
             Command::Save(path) => {
                 saved::save(&path, &self.model, &self.conversation)?;
-                let count = self.conversation.messages().len();
-                output::note(&format!("{count} messages written to {}", path.display()));
+                let messages = output::counted(self.conversation.messages().len(), MESSAGES);
+                output::note(&format!("{messages} written to {}", path.display()));
             }
             Command::Load(path) => {
                 let messages = saved::load(&path)?;
-                output::note(&format!("{} messages", messages.len()));
+                output::note(&output::counted(messages.len(), MESSAGES));
                 self.conversation.replace(messages);
             }
             Command::Set(None) => output::note(&set::list(&self.args)),
@@ -481,7 +486,7 @@ impl Chat {
     }
 
     fn answer_interruptibly(&mut self) -> Result<(Answer, Reply), Failure> {
-        let Chat { args, model, session, draft_source, conversation, constraint, .. } = self;
+        let Chat { args, model, session, drafts, conversation, constraint, .. } = self;
         let tools = &self.tools;
         let turn = conversation.turn(model, session)?;
         let opening = conversation.opening(model, &turn).unwrap_or_default();
@@ -489,7 +494,8 @@ impl Chat {
         let mut options = settings::sampling(&args.sampling, model)?;
         options.seed = options.seed.wrapping_add(self.begun);
         let mut stops = settings::texts(args, &args.answer.stop)?;
-        stops.extend(conversation.template().stops(model.tokenizer()));
+        let own = conversation.template().stops(model.tokenizer());
+        stops.extend(own.into_iter().filter(|_| !args.answer.ignore_eos));
         let breakers = settings::breakers(args, model)?;
         let end = turn.end.as_str();
         let source = conversation.template().source();
@@ -525,11 +531,10 @@ impl Chat {
             shift,
             ..Request::new(&question.prompt[turn.kept..])
         };
-        let sequence = conversation.sequence();
-        let new = question.prompt.len() - turn.kept;
+        let (sequence, new) = (conversation.sequence(), question.prompt.len() - turn.kept);
         let mut generation = Generation::new(model, session, sequence, sampler, request)?;
-        if let Some(draft_source) = draft_source {
-            generation = generation.with_drafter(draft_source.drafter())?;
+        if let Some(drafts) = drafts {
+            generation = generation.with_drafter(drafts.drafter())?;
         }
         self.begun += 1;
         let reasoning = if splits { ReasoningFormat::Split } else { ReasoningFormat::Content };
@@ -544,7 +549,7 @@ impl Chat {
                 model,
                 session,
                 load: self.load,
-                is_speculative: draft_source.is_some(),
+                is_speculative: drafts.is_some(),
             };
             let mut document = report.document(&question, &answer);
             document["reused_tokens"] = turn.kept.into();
@@ -557,8 +562,8 @@ impl Chat {
     fn statistics(&self) {
         let (held, context) =
             (self.session.len(self.conversation.sequence()), self.session.context());
-        let messages = self.conversation.messages().len();
-        output::note(&format!("{messages} messages, {held} of {context} tokens of context"));
+        let messages = output::counted(self.conversation.messages().len(), MESSAGES);
+        output::note(&format!("{messages}, {held} of {context} tokens of context"));
         if let Some(last) = &self.last {
             output::note(&format!("last answer: {} prompt tokens from the cache", last.kept));
             output::note(&report::statistics(&last.statistics));

@@ -52,8 +52,8 @@ fn appended() -> Result<String, Failure> {
     if text.is_empty() {
         return Ok(text);
     }
-    let bytes = text.len();
-    output::note(&format!("note: {bytes} bytes from standard input follow the prompt of -p"));
+    let bytes = output::counted(text.len(), ["byte", "bytes"]);
+    output::note(&format!("note: standard input ({bytes}) follows the prompt of -p"));
     Ok(format!("\n{text}"))
 }
 

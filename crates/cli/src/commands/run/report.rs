@@ -20,7 +20,10 @@ pub fn opening(model: &Model, session: &Session) -> String {
     let millions = model.graph().parameters() as f64 / 1e6;
     let devices: Vec<String> = session
         .backends()
-        .map(|b| format!("{} {} threads {}", b.facts().name, b.facts().threads, b.facts().level))
+        .map(|b| {
+            let threads = output::counted(b.facts().threads, ["thread", "threads"]);
+            format!("{} {threads} {}", b.facts().name, b.facts().level)
+        })
         .collect();
     format!("{name} ({millions:.1}M parameters) on {}", devices.join(", "))
 }
@@ -50,13 +53,14 @@ pub fn details(session: &Session) {
         *counts.entry(kernel.name).or_default() += 1;
     }
     for (name, count) in counts {
-        output::detail(&format!("kernel {name}: {count} calls per step"));
+        let calls = output::counted(count, ["call", "calls"]);
+        output::detail(&format!("kernel {name}: {calls} per step"));
     }
 }
 
 /// The tokens of the prompt, one per line, on stderr.
 pub fn prompt(model: &Model, tokens: &[u32]) {
-    output::note(&format!("prompt of {} tokens:", tokens.len()));
+    output::note(&format!("prompt of {}:", output::counted(tokens.len(), output::TOKENS)));
     for &id in tokens {
         let piece = String::from_utf8_lossy(model.tokenizer().piece(id).unwrap_or_default());
         output::note(&format!("{id:>7}  {piece:?}"));
@@ -79,12 +83,12 @@ pub fn statistics(s: &Statistics) -> String {
     let wall = s.spent.total.as_secs_f64().max(f64::MIN_POSITIVE);
     let share = |part: Duration| 100.0 * part.as_secs_f64() / wall;
     let line = format!(
-        "prompt: {} tokens, {:.0} ms, {:.1} tok/s | generate: {} tokens, {:.0} ms, {:.1} tok/s | \
+        "prompt: {}, {:.0} ms, {:.1} tok/s | generate: {}, {:.0} ms, {:.1} tok/s | \
          cpu busy {:.0} % gpu busy {:.0} % crossing {:.0} %",
-        s.prompt_tokens,
+        output::counted(s.prompt_tokens, output::TOKENS),
         ms(s.prompt),
         per_second(s.prompt_tokens, s.prompt),
-        s.generated,
+        output::counted(s.generated, output::TOKENS),
         ms(s.generate),
         per_second(decoded(s), s.generate),
         share(s.spent.host()),
@@ -95,8 +99,8 @@ pub fn statistics(s: &Statistics) -> String {
         return line;
     }
     format!(
-        "{line} | drafted: {} tokens, {:.0} ms, {} accepted ({:.0} %), {:.2} tokens/step",
-        s.drafted,
+        "{line} | drafted: {}, {:.0} ms, {} accepted ({:.0} %), {:.2} tokens/step",
+        output::counted(s.drafted, output::TOKENS),
         ms(s.drafting),
         s.accepted,
         100.0 * s.accepted as f64 / s.drafted as f64,
@@ -112,7 +116,8 @@ pub fn shifted(times: usize) -> String {
 
 /// The tokens and the speed of an answer, in short.
 pub fn rate(s: &Statistics) -> String {
-    format!("({} tokens, {:.1} tok/s)", s.generated, per_second(decoded(s), s.generate))
+    let tokens = output::counted(s.generated, output::TOKENS);
+    format!("({tokens}, {:.1} tok/s)", per_second(decoded(s), s.generate))
 }
 
 /// How many of the tokens' experts were resident on a GPU, if experts are.

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use bilayer_cpu::level::Level;
 use bilayer_engine::generate::Shift;
+use bilayer_engine::generate::speculate::Drafts;
 use bilayer_engine::sampling::{BREAKERS, Breakers, Options};
 use bilayer_engine::session::{Session, Settings};
 use bilayer_engine::{Error, Model, new_seed};
 
-use super::drafting::DraftSource;
 use crate::args::{AnswerArgs, FlashAttn, ModelArgs, RunArgs, SamplingArgs};
 use crate::failure::Failure;
 use crate::{demo, escapes, progress};
@@ -138,25 +138,23 @@ pub struct Asked<'a> {
     pub options: &'a Options,
     /// Number of prompt tokens.
     pub prompt: usize,
-    /// The drafter.
-    pub draft_source: Option<&'a DraftSource>,
+    /// The source of draft tokens.
+    pub drafts: Option<&'a Drafts>,
 }
 
 /// Prepares a session for the flags.
 pub fn session(args: &RunArgs, model: &Model, asked: &Asked<'_>) -> Result<Session, Failure> {
-    let mut settings = self::model(&args.model)?;
-    if let Some(draft_source) = asked.draft_source {
-        settings.placing = draft_source.beside(settings.placing);
-        settings.purpose = draft_source.purpose();
-    }
+    let settings = self::model(&args.model)?;
     // A GPU then returns a few candidates instead of a row as wide as the vocabulary.
     let top_k = asked.options.needs().filter(|_| !args.grammar.is_given());
-    let of_prompt = args.logits.as_ref().map(|_| settings.ubatch_size.min(asked.prompt));
-    let of_draft = asked.draft_source.map(|_| args.draft.bounds().draft_max + 1);
-    let outputs = of_prompt.max(of_draft);
+    let outputs = args.logits.as_ref().map(|_| settings.ubatch_size.min(asked.prompt));
     let trace_events = args.trace.as_ref().map(|_| crate::trace::EVENTS);
+    let own = Settings { outputs, top_k, trace_events, ..settings };
+    let settings = match asked.drafts {
+        Some(drafts) => drafts.beside(own),
+        None => own,
+    };
     Ok(progress::loading(|tell| {
-        let progress = Some(tell);
-        Session::new(model, Settings { outputs, top_k, progress, trace_events, ..settings })
+        Session::new(model, Settings { progress: Some(tell), ..settings })
     })?)
 }

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use bilayer_files::hash::fnv;
 use bilayer_scheduler::{Offload, Plan};
-use bilayer_text::hash::fnv;
 use serde::{Deserialize, Serialize};
 
 use super::Text;

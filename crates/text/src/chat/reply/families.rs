@@ -74,7 +74,7 @@ pub struct Framed {
     pub repeats_section: bool,
     /// The marker before a name.
     pub call: &'static str,
-    /// What is between `call` and the name in a grammar; read where present.
+    /// What is between `call` and the name in a grammar; read where present. Of one with a marker, anything may precede it.
     pub prefix: &'static str,
     /// What follows the name in a grammar, up to the arguments.
     pub name_end: &'static str,
@@ -191,6 +191,8 @@ pub const THINKING: &[Thinking] = thinking! {
     "<|channel>": "<|channel>thought" "<channel|>";
     "[BEGIN FINAL RESPONSE]": "Here are my reasoning steps:" "[BEGIN FINAL RESPONSE]";
     "<|end_of_msg|>": "<|open|>think<|sep|>" "<|close|>think<|sep|>";
+    "<|think|>": "<|think|>" "<|end|><|begin|>assistant";
+    "[unused16]": "[unused16]" "[unused17]";
     "<thought>": "<thought>" "</thought>";
     "</think>": "<think>" "</think>";
     "</thinking>": "<thinking>" "</thinking>";
@@ -321,6 +323,11 @@ pub const FAMILIES: &[Family] = families! {
         name_ends: &[("<|tool_call_argument_begin|>", "")],
         ..json_frame("<|tool_call_begin|>", ":0<|tool_call_argument_begin|>")
     });
+    "solar-open" [&["<|tool_call:begin|>"]], Frame(Framed {
+        section: &["<|tool_calls|>"], prefix: "0<|tool_call:name|>", call_end: &["<|tool_call:end|>"],
+        name_ends: &[("<|tool_call:args|>", "")],
+        ..json_frame("<|tool_call:begin|>", "<|tool_call:args|>")
+    }), drops ["<|content|>", "<|end|><|begin|>assistant"];
     "deepseek-v4" [&["｜DSML｜", "tool_calls>"]], Frame(dsml([
         &["<｜DSML｜tool_calls>", "<｜DSML｜function_calls>"],
         &["</｜DSML｜tool_calls>", "</｜DSML｜function_calls>"],

@@ -231,8 +231,13 @@ impl FramedReader {
     /// The name without the prefix and number that some formats write with it.
     fn plain_name(&self) -> String {
         let At::Name(_, name) = &self.at else { return String::new() };
-        let name = name.trim();
-        let name = name.strip_prefix(self.framed.prefix).unwrap_or(name);
+        let (name, prefix) = (name.trim(), self.framed.prefix);
+        let marker = prefix.find('<').map(|at| &prefix[at..]);
+        let behind = match marker {
+            Some(marker) => name.split_once(marker).map(|(_, name)| name),
+            None => name.strip_prefix(prefix),
+        };
+        let name = behind.unwrap_or(name);
         let number = name.rsplit_once(':');
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let plain = number.filter(|(_, number)| is_number(number)).map(|(name, _)| name);
@@ -320,7 +325,7 @@ impl FramedReader {
                 Flow::Leave(self.again.drain(..).collect())
             };
         }
-        Flow::More
+        if self.again.is_empty() { Flow::Call } else { Flow::More }
     }
 
     fn tagged(&mut self, tags: &'static Tags, c: char, scope: &mut Scope<'_>) -> Flow {

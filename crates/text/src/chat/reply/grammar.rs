@@ -413,7 +413,10 @@ impl Writer {
         }
         if self.is_lazy {
             // A model may write the end of a section that it did not begin.
-            choices.push(format!("{unwrapped}{space} {}?", self.any_of(framed.section_end)));
+            choices.push(match framed.section_end {
+                [] => unwrapped,
+                ends => format!("{unwrapped}{space} {}?", self.any_of(ends)),
+            });
         }
         choices.join(" | ")
     }

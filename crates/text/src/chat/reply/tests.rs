@@ -48,6 +48,7 @@ fn format(name: &str) -> Format {
         "gemma4" => 6,
         "apriel" => 7,
         "kimi-k3" => 8,
+        "solar-open" => 9,
         _ => THINKING.len() - 1,
     };
     Format { family, thinking: THINKING[thinking] }

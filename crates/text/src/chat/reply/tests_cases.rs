@@ -117,6 +117,11 @@ pub const CASES: &[Case] = cases! {
     "command-r" "Action:\n```json\n[\n    {\n        \"tool_name\": \"time\",\n        \"parameters\": {\"days\": 1}\n    }\n]\n```" calls time r#"{"days": 1}"#;
     "command-r" "Hi<|END_OF_TURN_TOKEN|>" says "Hi";
     "apertus" "<|inner_prefix|>Hm<|inner_suffix|><|tools_prefix|>[{\"time\": {\"days\": 1}}, {\"none\": {}}]<|tools_suffix|>" thinks "Hm" calls time r#"{"days": 1}"#, none "{}";
+    "solar-open" "<|think|>Hm<|end|><|begin|>assistant<|content|>Hi" thinks "Hm" says "Hi";
+    "solar-open" "<|think|><|end|><|begin|>assistant<|content|>Hi" says "Hi";
+    "solar-open" "<|content|>Hi <|end|> you" says "Hi <|end|> you";
+    "solar-open" "<|think|>Hm<|end|><|begin|>assistant<|content|>Hi<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>a1<|tool_call:name|>time<|tool_call:args|>{\"days\": 1}<|tool_call:end|><|tool_call:begin|>b2<|tool_call:name|>none<|tool_call:args|>{}<|tool_call:end|>" thinks "Hm" says "Hi" calls time r#"{"days": 1}"#, none "{}";
+    "solar-open" "<|tool_calls|><|tool_call:begin|>none<|tool_call:args|>{}<|tool_call:end|>" calls none "{}";
     "granite3" "<|tool_call|>[{\"name\": \"time\", \"arguments\": {\"days\": 1}}]" calls time r#"{"days": 1}"#;
     "granite3" "<think>Hm</think><response>Hi</response>" thinks "Hm" says "Hi";
     "phi4" "<|tool_call|>[{\"name\": \"none\", \"arguments\": {}}]<|/tool_call|>" calls none "{}";

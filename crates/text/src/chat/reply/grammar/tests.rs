@@ -98,6 +98,12 @@ r1: J
 r2: "functions.f" ":" /[0-9]{1,9}/ "<|tool_call_argument_begin|>" r1 "<|tool_call_end|>""#,
     ),
     (
+        "solar-open",
+        r#"start: "<|tool_calls|>" "\n"? "<|tool_call:begin|>" r2 "\n"?
+r1: J
+r2: "0<|tool_call:name|>f" "<|tool_call:args|>" r1 "<|tool_call:end|>""#,
+    ),
+    (
         "deepseek-r1",
         r#"start: "<｜tool▁calls▁begin｜>" "\n"? "<｜tool▁call▁begin｜>" r2 "\n"? "<｜tool▁calls▁end｜>"
 r1: J
@@ -181,6 +187,12 @@ const SEVERAL_CALLS: &[(&str, &str, &str, &str)] = &[
         "<｜tool▁calls▁begin｜>",
         r#""<｜tool▁calls▁begin｜>" "\n"? "<｜tool▁call▁begin｜>" r3 (/\n{0,2}/ "<｜tool▁call▁begin｜>" r3)* /\n{0,2}/ "<｜tool▁calls▁end｜>""#,
         r#" | "<｜tool▁call▁begin｜>" r3 (/\n{0,2}/ "<｜tool▁call▁begin｜>" r3)* /\n{0,2}/ ("<｜tool▁calls▁end｜>")?"#,
+    ),
+    (
+        "solar-open",
+        "<|tool_calls|>",
+        r#""<|tool_calls|>" "\n"? "<|tool_call:begin|>" r3 (/\n{0,2}/ "<|tool_call:begin|>" r3)* /\n{0,2}/"#,
+        r#" | "<|tool_call:begin|>" r3 (/\n{0,2}/ "<|tool_call:begin|>" r3)* /\n{0,2}/"#,
     ),
     (
         "functionary-v3.1",

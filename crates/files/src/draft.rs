@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use tempfile::{NamedTempFile, PersistError};
 
-use crate::Error;
+use crate::flush::{flush, sync_folder};
+use crate::place::{folder_of, follow, target};
 
-mod disk;
-mod flush;
+pub mod disk;
+pub mod folder;
 
-pub use disk::{Disk, Operation, on_disk};
-pub use flush::flush;
+use disk::{Disk, Operation};
 
 /// Suffix of temporary files.
 const SUFFIX: &str = ".part";
@@ -30,9 +30,6 @@ const SUFFIX: &str = ".part";
 /// looks at a file for less than a second.
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);
-
-/// Symbolic links that may follow one another, as on Linux.
-const LINKS_MAX: usize = 40;
 
 /// Who may read a new file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +90,15 @@ impl Draft {
         self.file.as_file().set_len(bytes)
     }
 
+    /// Appends what is left of another file, without passing it through memory where the system can.
+    ///
+    /// # Errors
+    /// The disk is full or fails, or the other file cannot be read.
+    pub fn append_file(&self, mut other: &fs::File) -> io::Result<u64> {
+        self.before(Operation::Write)?;
+        io::copy(&mut other, &mut self.file.as_file())
+    }
+
     /// Where it is until it has its name, to be read. On Windows another process that writes the same target may remove it
     /// from then on; later drafts of this process leave it alone.
     pub fn path(&self) -> &Path {
@@ -130,7 +136,10 @@ impl Draft {
         self.sync()?;
         let (disk, path) = (self.disk.clone(), follow(path)?);
         self.replace(&path).map_err(kept)?;
-        sync_folder(&path, disk.as_deref())
+        if let Some(disk) = disk {
+            disk.before(Operation::Sync)?;
+        }
+        sync_folder(folder_of(&path))
     }
 
     /// Renames it to `path`; the error has the file.
@@ -168,17 +177,6 @@ fn kept(failed: PersistError) -> io::Error {
     match failed.file.keep() {
         Ok((_, path)) => io::Error::new(failed.error.kind(), Kept { error: failed.error, path }),
         Err(_) => failed.error,
-    }
-}
-
-/// Makes a new name durable. Where folders cannot be opened there is nothing to flush.
-fn sync_folder(path: &Path, disk: Option<&dyn Disk>) -> io::Result<()> {
-    if let Some(disk) = disk {
-        disk.before(Operation::Sync)?;
-    }
-    match fs::File::open(folder_of(path)) {
-        Ok(folder) => flush(&folder),
-        Err(_) => Ok(()),
     }
 }
 
@@ -248,6 +246,16 @@ pub fn create(path: &Path, access: Access) -> io::Result<Draft> {
     Ok(Draft { file, disk, _name: name })
 }
 
+/// Replaces the content of a file, or creates it, as [`create`] and [`Draft::finish`] do.
+///
+/// # Errors
+/// Those of [`create`] and [`Draft::finish`].
+pub fn write(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
+    let mut draft = create(path, Access::Usual)?;
+    draft.write_all(content.as_ref())?;
+    draft.finish(path)
+}
+
 /// A temporary file with the permissions of the file at `path`, or those of other new files.
 #[cfg(unix)]
 fn in_folder(
@@ -268,78 +276,6 @@ fn in_folder(
     Ok(file)
 }
 
-/// The file that is written for a path: that to which a symbolic link leads, which need not exist.
-///
-/// # Errors
-/// There is something else than a regular file, or links lead nowhere.
-pub fn target(path: &Path) -> io::Result<PathBuf> {
-    let target = follow(path)?;
-    let problem = match fs::symlink_metadata(&target) {
-        Ok(found) if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
-        Ok(found) if !found.is_file() => "it is a pipe or device, which no file replaces",
-        _ => return Ok(target),
-    };
-    Err(io::Error::new(io::ErrorKind::InvalidInput, problem))
-}
-
-/// Where symbolic links lead.
-fn follow(path: &Path) -> io::Result<PathBuf> {
-    let mut target = path.to_owned();
-    for _ in 0..LINKS_MAX {
-        if !fs::symlink_metadata(&target).is_ok_and(|found| found.is_symlink()) {
-            return Ok(target);
-        }
-        target = folder_of(&target).join(fs::read_link(&target)?);
-    }
-    let problem = format!("it leads over more than {LINKS_MAX} symbolic links");
-    Err(io::Error::new(io::ErrorKind::InvalidInput, problem))
-}
-
-/// [`create`] for a file that will have `len_bytes` on disk.
-///
-/// # Errors
-/// [`Error::NoRoom`], [`Error::Io`].
-pub(crate) fn create_sized(path: &Path, len_bytes: u64) -> Result<Draft, Error> {
-    let file = || path.display().to_string();
-    let action = "create a temporary file in its folder";
-    let made = create(path, Access::Usual);
-    let made = made.map_err(|source| Error::Io { file: file(), action, source })?;
-    match free_bytes(folder_of(path)).filter(|free| *free < len_bytes) {
-        Some(free) => Err(Error::NoRoom { file: file(), needed: len_bytes, free }),
-        None => Ok(made),
-    }
-}
-
-/// Whether the unfinished first line of a log or journal is what a cut left of one that begins with `beginning`: a line of
-/// anything else is not removed. After a power failure the system may find a line's length but not its bytes.
-pub fn is_cut_line(line: &[u8], beginning: &[u8]) -> bool {
-    let written = line.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-    let shared = written.min(beginning.len());
-    line[..shared] == beginning[..shared]
-}
-
-/// Whether two paths lead to one regular file, by links of either kind (on Windows, symbolic links only). A device, such as
-/// the null device, and a folder are no such file.
-pub fn is_same_file(a: &Path, b: &Path) -> bool {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt;
-        let facts = |path: &Path| fs::metadata(path).ok().filter(fs::Metadata::is_file);
-        let place = |path: &Path| facts(path).map(|facts| (facts.dev(), facts.ino()));
-        place(a).is_some_and(|place_of_a| Some(place_of_a) == place(b))
-    }
-    #[cfg(not(unix))]
-    fs::canonicalize(a).is_ok_and(|a| a.is_file() && Some(a) == fs::canonicalize(b).ok())
-}
-
-/// The folder of a file: the working directory, `.`, for a bare name.
-pub fn folder_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    }
-}
-
 /// Removes files abandoned by writers of the same target. Failure only costs disk space.
 fn remove_abandoned(folder: &Path, prefix: &OsString) {
     let Ok(entries) = fs::read_dir(folder) else { return };
@@ -358,18 +294,6 @@ fn remove_abandoned(folder: &Path, prefix: &OsString) {
 /// Whether a temporary file is unlocked, hence abandoned.
 fn is_abandoned(file: &Path) -> io::Result<bool> {
     Ok(fs::File::open(file)?.try_lock().is_ok())
-}
-
-/// Free bytes on the folder's disk, if the system reports them.
-#[cfg(unix)]
-fn free_bytes(folder: &Path) -> Option<u64> {
-    let disk = rustix::fs::statvfs(folder).ok()?;
-    disk.f_bavail.checked_mul(disk.f_frsize)
-}
-
-#[cfg(not(unix))]
-fn free_bytes(_: &Path) -> Option<u64> {
-    None
 }
 
 #[cfg(test)]
@@ -398,6 +322,21 @@ mod tests {
     }
 
     #[test]
+    fn a_file_is_written_as_a_whole_or_copied() -> io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let (path, copy) = (folder.path().join("a"), folder.path().join("b"));
+        for content in ["first", "second"] {
+            write(&path, content)?;
+            let draft = create(&copy, Access::Usual)?;
+            assert_eq!(draft.append_file(&fs::File::open(&path)?)?, content.len() as u64);
+            draft.finish(&copy)?;
+            assert_eq!(fs::read_to_string(&copy)?, content);
+        }
+        assert_eq!(fs::read_dir(folder.path())?.count(), 2);
+        Ok(())
+    }
+
+    #[test]
     fn a_draft_that_is_unlocked_for_readers_outlives_others_of_its_target() -> io::Result<()> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("a");
@@ -416,13 +355,5 @@ mod tests {
         drop(create(&path, Access::Usual)?);
         assert_eq!(fs::read_dir(folder.path())?.count(), 1);
         Ok(())
-    }
-
-    #[test]
-    fn the_folder_of_a_plain_name_is_the_current_one() {
-        let rows = [("a/b", "a"), ("/a/b", "/a"), ("/b", "/"), ("b", "."), ("", "."), ("/", ".")];
-        for (path, folder) in rows {
-            assert_eq!(folder_of(Path::new(path)), Path::new(folder), "{path}");
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! Values of absent fields of `config.json`, by class.
+//! Values of absent fields of `config.json`.
 //!
 //! Source: transformers' configuration classes. A value is listed if without it a checkpoint would become another model, or
 //! if published checkpoints omit the field.
@@ -7,74 +7,71 @@ use serde_json::{Value as Json, json};
 
 use super::Settings;
 
-/// The configuration with the values of its class for absent fields. A field that is null is not absent.
-pub(super) fn filled(settings: Settings<'_>) -> Json {
+/// The value of a field that checkpoints leave out. A field that is null is not absent.
+#[derive(Clone, Copy, Debug)]
+pub struct Absent {
+    /// The field. One with several names has the name that is looked for last.
+    field: &'static str,
+    value: AbsentValue,
+    /// The class whose checkpoints it is for; those of the whole architecture without one.
+    class: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum AbsentValue {
+    Size(u32),
+    Number(f64),
+    Yes,
+    Text(&'static str),
+}
+
+impl Absent {
+    const fn new(field: &'static str, value: AbsentValue) -> Absent {
+        Absent { field, value, class: None }
+    }
+
+    /// A count or length.
+    pub(crate) const fn size(field: &'static str, value: u32) -> Absent {
+        Absent::new(field, AbsentValue::Size(value))
+    }
+
+    /// A number.
+    pub(crate) const fn number(field: &'static str, value: f64) -> Absent {
+        Absent::new(field, AbsentValue::Number(value))
+    }
+
+    /// A flag that is true.
+    pub(crate) const fn yes(field: &'static str) -> Absent {
+        Absent::new(field, AbsentValue::Yes)
+    }
+
+    /// A text.
+    pub(crate) const fn text(field: &'static str, value: &'static str) -> Absent {
+        Absent::new(field, AbsentValue::Text(value))
+    }
+
+    /// Of one class of the architecture alone.
+    pub(crate) const fn of(self, class: &'static str) -> Absent {
+        Absent { class: Some(class), ..self }
+    }
+}
+
+/// The configuration with values for absent fields.
+pub(super) fn filled(settings: Settings<'_>, absent: &[Absent]) -> Json {
     let mut config = settings.0.clone();
-    let defaults = defaults(config["architectures"][0].as_str().unwrap_or_default());
-    if let (Json::Object(fields), Json::Object(defaults)) = (&mut config, defaults) {
-        for (field, value) in defaults {
-            fields.entry(field).or_insert(value);
+    let class = config["architectures"][0].as_str().unwrap_or_default().to_owned();
+    if let Json::Object(fields) = &mut config {
+        for of in absent.iter().filter(|of| of.class.is_none_or(|of| of == class)) {
+            let value = match of.value {
+                AbsentValue::Size(value) => json!(value),
+                AbsentValue::Number(value) => json!(value),
+                AbsentValue::Yes => json!(true),
+                AbsentValue::Text(value) => json!(value),
+            };
+            fields.entry(of.field).or_insert(value);
         }
     }
     config
-}
-
-/// The defaults of a class. Those of fields with several names have the name that is looked for last.
-fn defaults(class: &str) -> Json {
-    match class {
-        "MistralForCausalLM" | "Exaone4ForCausalLM" | "Cohere2ForCausalLM" => {
-            json!({"sliding_window": 4096})
-        }
-        "Phi3ForCausalLM" => json!({"original_max_position_embeddings": 4096}),
-        "MixtralForCausalLM" | "Lfm2ForCausalLM" | "Lfm2MoeForCausalLM" => base(1e6),
-        "CohereForCausalLM"
-        | "Ernie4_5ForCausalLM"
-        | "Ernie4_5_MoeForCausalLM"
-        | "Llama4ForCausalLM"
-        | "Llama4ForConditionalGeneration" => base(5e5),
-        "Olmo3ForCausalLM" => json!({"rotary_emb_base": 5e5, "sliding_window": 4096}),
-        "GptOssForCausalLM" => json!({"rotary_emb_base": 150_000.0, "sliding_window": 128}),
-        "MiniMaxM2ForCausalLM" => base(5e6),
-        "SmolLM3ForCausalLM" => base(2e6),
-        "NomicBertModel" | "NomicBertForMaskedLM" => base(1000.0),
-        class if class.starts_with("ModernBertFor") || class == "ModernBertModel" => {
-            base(160_000.0)
-        }
-        "Glm4ForCausalLM" | "Glm4MoeForCausalLM" => json!({"rope_pct": 0.5}),
-        "GPTNeoXForCausalLM"
-        | "StableLmForCausalLM"
-        | "StableLMEpochForCausalLM"
-        | "Qwen3NextForCausalLM"
-        | "Qwen3_5ForCausalLM"
-        | "Qwen3_5ForConditionalGeneration"
-        | "Qwen3_5MoeForCausalLM"
-        | "Qwen3_5MoeForConditionalGeneration" => json!({"rope_pct": 0.25}),
-        "DeepseekV3ForCausalLM" => json!({
-            "norm_topk_prob": true, "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5,
-        }),
-        "Glm4MoeLiteForCausalLM" => json!({
-            "norm_topk_prob": true, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.8,
-        }),
-        "Gemma2ForCausalLM" => json!({"query_pre_attn_scalar": 256, "sliding_window": 4096}),
-        "Gemma3ForCausalLM" | "Gemma3ForConditionalGeneration" => gemma3(),
-        _ => json!({}),
-    }
-}
-
-/// The base frequency of RoPE.
-fn base(frequency: f32) -> Json {
-    json!({"rotary_emb_base": frequency})
-}
-
-/// `text_config` of Gemma 3 has only what differs from these.
-fn gemma3() -> Json {
-    json!({
-        "vocab_size": 262_208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
-        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
-        "hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 131_072, "rms_norm_eps": 1e-6,
-        "query_pre_attn_scalar": 256, "sliding_window": 4096, "rotary_emb_base": 1e6,
-        "tie_word_embeddings": true,
-    })
 }
 
 #[cfg(test)]
@@ -137,6 +134,9 @@ mod tests {
         for (class, architecture, expected) in [
             ("Cohere2ForCausalLM", "cohere2", 4096),
             ("Gemma2ForCausalLM", "gemma2", 4096),
+            ("Gemma2Model", "gemma2", 4096),
+            ("MistralForCausalLM", "llama", 4096),
+            ("MistralModel", "llama", 4096),
             ("Olmo3ForCausalLM", "olmo2", 4096),
             ("GptOssForCausalLM", "gpt-oss", 128),
         ] {
