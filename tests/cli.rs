@@ -1685,6 +1685,12 @@ fn verify_compares_op_by_op() {
     let text = place.run("verify -m model.gguf --b cpu:scalar -p abc --logits l.npy").good().out;
     assert!(text.contains("ok: every op is within its bound"), "{text}");
     assert!(place.names().contains(&"l.npy".to_owned()));
+    // There is nothing to say of a GPU that nobody asked for.
+    for flags in ["-ngl 0", "-dev none"] {
+        let ran = place.run(&format!("verify -m model.gguf -p abc {flags}")).good();
+        assert!(ran.out.starts_with("reference against cpu"), "{ran:?}");
+        assert_eq!(ran.err, "", "{flags}");
+    }
     // Tokens that are named are all compared; of a text, as many as fit.
     let refused = place.run("verify -m model.gguf --b cpu:scalar --tokens 1,3,68,69 -c 3");
     assert_eq!(refused.code, Some(2), "{refused:?}");

@@ -898,7 +898,7 @@ fn verify_names_the_op_that_is_wrong() {
     let long = long_heads();
     let verified = |second: &mut dyn Backend, cache_types| {
         let input = verify::Input { cache_types, ..verify::Input::new(&tokens) };
-        verify::verify(&model, &mut Reference::new(), second, input, &mut |_, _| {}).unwrap()
+        verify::verify(&model, &mut Reference::new(), second, input, &mut |_, _| true).unwrap()
     };
     let compare = |second: &mut dyn Backend| verified(second, [Type::F16; 2]);
     let mut ends = Vec::new();
@@ -910,13 +910,24 @@ fn verify_names_the_op_that_is_wrong() {
     let [plain, transformed] = [false, true].map(|hadamard_keys| {
         let input = verify::Input::new(&tokens);
         let input = verify::Input { hadamard_keys, cache_types: [Type::Q4_0; 2], ..input };
-        verify::verify(&long, &mut Reference::new(), cpu().as_mut(), input, &mut |_, _| {}).unwrap()
+        verify::verify(&long, &mut Reference::new(), cpu().as_mut(), input, &mut |_, _| true)
+            .unwrap()
     });
     assert_eq!((plain.first_bad(), transformed.first_bad()), (None, None));
     assert_ne!(plain.found, transformed.found);
     let mut pairs =
         ends.iter().enumerate().flat_map(|(i, a)| ends[..i].iter().map(move |b| (a, b)));
     assert!(pairs.all(|(a, b)| a != b), "the types are those that were asked for");
+    // It ends between ops when it is told to.
+    let mut told = Vec::new();
+    let goes_on = &mut |done, _: usize| {
+        told.push(done);
+        done < 2
+    };
+    let input = verify::Input::new(&tokens);
+    let ended =
+        verify::verify(&model, &mut Reference::new(), cpu().as_mut(), input, goes_on).unwrap_err();
+    assert_eq!((ended.exit_code() as u8, told.as_slice()), (130, [0, 0, 0, 1, 2].as_slice()));
     let good = compare(cpu().as_mut());
     assert_eq!(good.first_bad(), None);
     assert_eq!(good.ops.len(), model.graph().nodes.len());

@@ -336,6 +336,7 @@ fn drafts_are_used_and_leave_greedy_answers_as_they_are() {
     refused(builder().lookup().draft_max(0).open(), "draft-max is 0; it must be between 1 and 64");
     refused(builder().lookup().draft_min(65).open(), "draft-min is 65");
     refused(builder().lookup().draft_p_min(1.5).open(), "draft-p-min is 1.5");
+    refused(builder().draft_max(65).open(), "draft-max is 65");
     let (_, same) = answer(builder().draft_model(DEMO).open().unwrap());
     assert!(same.accepted > same.drafted / 2, "a model accepts its own drafts: {same:?}");
 }
@@ -399,6 +400,22 @@ fn placements_are_those_of_the_command() {
     refused(all().override_tensor("attn", 3).plan(), "at most gpu1");
     refused(all().margin_bytes(1).margin_bytes(1).margin_bytes(1).plan(), "a list of 3");
     refused(all().ubatch_size(0).plan(), "ubatch-size is 0");
+}
+
+/// The file is longer than memory; the rest of it is a hole.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_plan_reads_no_file_into_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("long.gguf");
+    std::fs::copy(DEMO, &path).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(8 << 40).unwrap();
+    let builder = || Model::builder(&path).gpu_layers(0).no_mmap();
+    builder().plan().unwrap();
+    let target = "1 tok/s".parse().unwrap();
+    builder().plan_for(&target, &[]).unwrap();
+    let path = path.to_str().unwrap();
+    command(&["plan", "-m", path, "--no-mmap", "-ngl", "0", "--json"]);
 }
 
 #[test]
@@ -673,6 +690,8 @@ fn speed_and_perplexity_are_measured_as_by_the_commands() {
     assert!(model().cancel(&cancel).bench(&tests, &method).unwrap().is_none());
     assert!(model().cancel(&cancel).perplexity(&words).unwrap().is_none());
     assert!(model().cancel(&cancel).imatrix(&words, "words").unwrap().is_none());
+    let ended = model().cancel(&cancel).verify("ROMEO:", Side::Reference, Some(Side::Cpu(None)));
+    assert_eq!(ended.expect_err("an error").exit_code() as u8, 130);
     refused(model().perplexity("short"), "two windows");
     let sides = ["verify", "-m", DEMO, "-p", "ROMEO: O", "--a", "reference", "--b", "cpu:scalar"];
     let reported = command(&[&sides[..], &["--json"]].concat());
@@ -682,7 +701,8 @@ fn speed_and_perplexity_are_measured_as_by_the_commands() {
     assert_eq!(verified.report.is_good(), reported["ok"].as_bool().unwrap());
     refused(model().verify(&"a b ".repeat(600), Side::Reference, scalar), "between 1 and 512");
     let alone = model().verify("ROMEO:", Side::Cpu(None), None).unwrap();
-    assert!(alone.second == Side::Reference && alone.without_gpu.is_some(), "{alone:?}");
+    // None was asked for.
+    assert!(alone.second == Side::Reference && alone.without_gpu.is_none(), "{alone:?}");
     let encoder = Model::builder(folder.path().join("reranker.gguf")).perplexity(&words);
     refused(encoder, "is an encoder");
 }

@@ -433,6 +433,7 @@ fn errors_are_reported_and_leave_no_file() {
         ("in.gguf x.gguf Q8_0 --output-tensor-type Q9", 2, "`Q9` is no type"),
         ("q8.gguf x.gguf Q4_0", 2, "token_embd.weight is quantized already, to Q8_0"),
         ("in.gguf in.gguf Q8_0", 2, "in.gguf: input and output are the same file"),
+        ("x=in.gguf in.gguf Q8_0", 66, "x=in.gguf: cannot open"),
         ("in.gguf link.gguf Q8_0", 2, "input and output are the same file"),
         ("in.gguf ./in.gguf Q8_0", 2, "input and output are the same file"),
         ("in.gguf hard.gguf Q8_0", 2, "input and output are the same file"),

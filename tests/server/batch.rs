@@ -161,7 +161,7 @@ fn files_that_cannot_be_used_are_refused_and_kept() {
     refused("/dev/null out.jsonl", 65, "no regular file");
     refused("-m none.gguf in.jsonl out.jsonl", 66, "none.gguf");
     // A journal of other requests, or of another model.
-    let kept = "{\"journal\":1,\"of\":{\"requests\":\"x\",\"models\":[]}}\n";
+    let kept = "{\"journal\":2,\"of\":{\"requests\":\"x\",\"models\":[]}}\n";
     place.file("out.jsonl.journal", kept);
     refused("in.jsonl out.jsonl", 2, "out.jsonl.journal: is the journal of another batch");
     place.file("out.jsonl.journal", "notes\n");

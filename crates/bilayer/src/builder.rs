@@ -292,6 +292,7 @@ impl<'p> Builder<'p> {
     /// # Errors
     /// As [`Builder::open`].
     pub fn plan(mut self) -> Result<Plan, Error> {
+        self.map = true;
         let model = self.opened()?;
         Ok(placement::plan(&model, &self.settings(&model), None)?)
     }
@@ -307,6 +308,7 @@ impl<'p> Builder<'p> {
         others: &[Variant],
     ) -> Result<Vec<Candidate>, Error> {
         self.asked.ctx_size = target.context.or(self.asked.ctx_size);
+        self.map = true;
         let model = self.opened()?;
         let own = std::iter::once(Variant::own("own"));
         let variants: Vec<Variant> = own.chain(others.iter().cloned()).collect();

@@ -6,7 +6,7 @@ use bilayer_engine::{Error as Engine, Model as Opened};
 use bilayer_measure::bench::{Bench, Measured, Method, Setup, Test};
 use bilayer_measure::imatrix::Scope;
 use bilayer_measure::perplexity::{self, Logits, Report, Windows};
-use bilayer_measure::verify::{Side, Verified, verify_sides};
+use bilayer_measure::verify::{Side, Sides, Verified};
 use bilayer_measure::{BATCH_SIZE, profile};
 
 use crate::{Builder, Error, Plan, Profile, ProfileOptions};
@@ -140,11 +140,14 @@ impl Builder<'_> {
     /// ```
     ///
     /// # Errors
-    /// As [`Builder::open`]; the CPU lacks a level, or there is no GPU; a text of more than 512 tokens; a device that fails.
+    /// As [`Builder::open`]; the CPU lacks a level, or there is no GPU; a text of more than 512 tokens; a device that fails;
+    /// [`Cancel`](crate::Cancel) ended it.
     pub fn verify(mut self, text: &str, a: Side, b: Option<Side>) -> Result<Verified, Error> {
-        let model = self.loaded()?;
+        let (model, cancel) = (self.loaded()?, self.handle());
         let tokens = model.prompt_tokens(text)?;
-        verify_sides(&model, &tokens, (a, b), &self.settings(&model), &mut |_, _| ())
+        let settings = self.settings(&model);
+        let goes_on = &mut |_, _| !cancel.is_cancelled();
+        Sides::open((a, b), &settings)?.verify(&model, &tokens, &settings, goes_on)
     }
 
     /// Opens the model, which must predict tokens.

@@ -4,6 +4,11 @@ use crate::{Error, parameters};
 
 /// Flags in messages and advice, what a program reads instead, and the setting that it must have for that.
 const SETTINGS: &[(&str, &str, &str)] = &[
+    // Before the rows that leave the batch out.
+    ("batch (-ub)", "`ubatch_size`", "ubatch_size"),
+    ("-ub", "`ubatch_size`", "ubatch_size"),
+    ("parallel (-np)", "parallel", "parallel"),
+    ("-np", "`parallel`", "parallel"),
     (", a shorter context (-c) or a smaller batch (-ub)", " or a shorter `context`", "context"),
     ("shorter context (-c) or a smaller batch (-ub)", "shorter `context`", "context"),
     ("context (-c)", "`context`", "context"),
@@ -149,7 +154,17 @@ mod tests {
         assert_eq!(all("use --lookup-ngram 3"), "use --lookup-ngram 3");
         assert_eq!(all("(--lookup, --numa)"), "(`lookup`, `numa`)");
         let fits = "use -ngl 0, a shorter context (-c) or a smaller batch (-ub)";
-        assert_eq!(all(fits), "use gpu_layers=0 or a shorter `context`");
+        let both = "use gpu_layers=0, a shorter `context` or a smaller `ubatch_size`";
+        assert_eq!(all(fits), both);
+        let some = |text| with_settings(text, |name| ["gpu_layers", "context"].contains(&name));
+        assert_eq!(some(fits), "use gpu_layers=0 or a shorter `context`");
+        let more = "-ngl 7 fits, as does more with a shorter context (-c) or a smaller batch (-ub)";
+        assert!(all(more).ends_with("a shorter `context` or a smaller `ubatch_size`"));
+        assert!(some(more).ends_with("as does more with a shorter `context`"));
+        assert_eq!(all("; use smaller steps (-ub)"), "; use smaller steps (`ubatch_size`)");
+        let step = "parallel (-np) is 9; use a smaller -np or a larger -ub";
+        let expected = "parallel is 9; use a smaller `parallel` or a larger `ubatch_size`";
+        assert_eq!(all(step), expected);
         assert_eq!(all("--expert-cache 3MiB fits"), "`expert_cache` 3MiB fits");
         assert_eq!(all("(no --offline, no HF_HUB_OFFLINE)"), "(no HF_HUB_OFFLINE)");
         assert_eq!(all("or use --offline with"), "or use HF_HUB_OFFLINE=1 with");

@@ -50,7 +50,7 @@ pub use grammar::GrammarArgs;
 pub use hub::{HubArgs, Models};
 #[cfg(test)]
 pub use in_path::names_files;
-pub use in_path::{NamedModel, Scaled, path_of};
+pub use in_path::{LabeledModel, NamedModel, Scaled, path_of};
 pub use lora::LoraArgs;
 pub use metadata::MetadataArgs;
 pub use model::{FlashAttn, ModelArgs};

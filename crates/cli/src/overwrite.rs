@@ -154,7 +154,9 @@ mod tests {
             ("run", "lora_scaled", "in.gguf:0.5", Some("in.gguf")),
             ("run", "lora", "in.gguf", Some("in.gguf")),
             ("run", "expert_counts", "i.gguf", Some("i.gguf")),
+            ("evaluate", "model", "a/b=in.gguf", Some("a/b=in.gguf")),
             ("bench", "model", "in.gguf", Some("in.gguf")),
+            ("bench", "model", "a=in.gguf", Some("a=in.gguf")),
             ("run", "prompt", "in.gguf", None),
             ("run", "hf_file", "in.gguf", None),
         ] {

@@ -221,7 +221,10 @@ pub(crate) fn collect(
 ) -> Result<(), Error> {
     let settings = collector.settings(windows.window_len(), on_cpu(threads));
     let mut session = Session::new(model, settings).map_err(failed)?;
-    let mut each = |_: Moment<&Collector>| Ok(goes_on());
+    let mut each = |moment: Moment<&Collector>| match moment {
+        Moment::Tokens(_) => Ok(goes_on()),
+        Moment::Windows(..) => Ok(true),
+    };
     match collector.run(&mut session, windows, &mut each).map_err(Error::Calibration)? {
         true => Ok(()),
         false => Err(Error::Interrupted),

@@ -171,10 +171,23 @@ impl Model {
         file.maps().find_map(within)
     }
 
-    /// Identifies the model by its configuration and its tensors' names, types, shapes and samples. The file is read once: a
-    /// session asks when it loads the weights, since the file may be another one when a sequence is saved.
+    /// Identifies the model by its configuration and its tensors' names, types, shapes and samples. The file is read once,
+    /// since it may be another one when a sequence is saved: a session has it before it checks that the file of the weights
+    /// that it loaded is unchanged.
     pub(crate) fn digest(&self) -> u64 {
         *self.0.digest.get_or_init(|| digest::of_model(self.config(), self.file()))
+    }
+
+    /// Computes [`Model::digest`] on another thread: samples that are not in the page cache would delay the load.
+    pub(crate) fn begin_digest(&self) {
+        if self.0.digest.get().is_none() {
+            let model = self.clone();
+            let begin = move || {
+                model.digest();
+            };
+            // Without the thread, it is computed where it is asked for.
+            let _ = std::thread::Builder::new().name("bilayer digest".into()).spawn(begin);
+        }
     }
 
     /// Reads the weights, and those of its adapters, and locks them in memory.

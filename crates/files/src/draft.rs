@@ -277,18 +277,21 @@ fn in_folder(
 }
 
 /// Removes files abandoned by writers of the same target. Failure only costs disk space.
-fn remove_abandoned(folder: &Path, prefix: &OsString) {
+fn remove_abandoned(folder: &Path, prefix: &OsStr) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let bytes = name.as_encoded_bytes();
-        let is_temporary =
-            bytes.starts_with(prefix.as_encoded_bytes()) && bytes.ends_with(SUFFIX.as_bytes());
-        if is_temporary && !HeldName::is_held(&name) && is_abandoned(&entry.path()).unwrap_or(false)
-        {
+        let is_candidate = is_temporary(&name, prefix) && !HeldName::is_held(&name);
+        if is_candidate && is_abandoned(&entry.path()).unwrap_or(false) {
             let _ = fs::remove_file(entry.path());
         }
     }
+}
+
+/// Whether a name is that of a draft.
+fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    name.starts_with(prefix.as_encoded_bytes()) && name.ends_with(SUFFIX.as_bytes())
 }
 
 /// Whether a temporary file is unlocked, hence abandoned.

@@ -92,12 +92,13 @@ fn link_followed(target: &Path, at: &Path) -> std::io::Result<()> {
     followed
 }
 
-/// Copies a file: it appears when it is complete.
+/// Copies a file: it appears when it is complete, and a copy that cannot take its name is removed.
 fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     let from = std::fs::File::open(from)?;
     let draft = bilayer_files::create(to, Access::Usual)?;
     draft.append_file(&from)?;
-    draft.finish(to)
+    draft.sync()?;
+    draft.rename(to)
 }
 
 #[cfg(unix)]
@@ -160,10 +161,12 @@ mod tests {
         let to = folder.path().join("m.gguf");
         super::copy(&folder.path().join("absent"), &to).unwrap_err();
         assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none());
-        let disk = Arc::new(Failing);
         std::fs::write(folder.path().join("blob"), "whole").unwrap();
-        on_disk(disk, || super::copy(&folder.path().join("blob"), &to)).unwrap_err();
-        assert!(!to.exists());
+        for failing in [Operation::Write, Operation::Sync, Operation::Rename] {
+            let disk = Arc::new(Failing(failing));
+            on_disk(disk, || super::copy(&folder.path().join("blob"), &to)).unwrap_err();
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "{failing:?}");
+        }
         super::copy(&folder.path().join("blob"), &to).unwrap();
         assert_eq!(std::fs::read_to_string(&to).unwrap(), "whole");
     }
@@ -174,21 +177,22 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let main = folder.path().join("refs/main");
         remember(folder.path(), "first").unwrap();
-        on_disk(Arc::new(Failing), || remember(folder.path(), "second")).unwrap_err();
+        on_disk(Arc::new(Failing(Operation::Sync)), || remember(folder.path(), "second"))
+            .unwrap_err();
         assert_eq!(std::fs::read_to_string(&main).unwrap(), "first");
         remember(folder.path(), "third").unwrap();
         assert_eq!(std::fs::read_to_string(&main).unwrap(), "third");
         assert_eq!(std::fs::read_dir(main.parent().unwrap()).unwrap().count(), 1);
     }
 
-    /// A disk that cannot flush.
-    struct Failing;
+    /// A disk that refuses an operation.
+    struct Failing(Operation);
 
     impl Disk for Failing {
         fn before(&self, operation: Operation) -> std::io::Result<()> {
-            match operation {
-                Operation::Sync => Err(std::io::ErrorKind::StorageFull.into()),
-                _ => Ok(()),
+            match operation == self.0 {
+                true => Err(std::io::ErrorKind::StorageFull.into()),
+                false => Ok(()),
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::{Error, cosine};
 
 mod sides;
 
-pub use sides::{Side, TOKENS_MAX, Verified, verify_sides};
+pub use sides::{Side, Sides, TOKENS_MAX, Verified};
 
 /// Bound on [`OpError::nmse`] of ops in floats: sums in a different order (2e-5 of the root), squared.
 const FLOAT_BOUND: f64 = 1e-9;
@@ -144,16 +144,17 @@ impl Report {
     }
 }
 
-/// Runs the tokens on both backends. `progress` receives the number of finished ops and their total.
+/// Runs the tokens on both backends. `progress` receives the number of finished ops and their total, before each op and at
+/// the end, and says whether to go on.
 ///
 /// # Errors
-/// A device fails, or a token is not in the vocabulary.
+/// A device fails, or a token is not in the vocabulary; `progress` ended it.
 pub fn verify(
     model: &Model,
     first: &mut dyn Backend,
     second: &mut dyn Backend,
     input: Input<'_>,
-    progress: &mut dyn FnMut(usize, usize),
+    progress: &mut dyn FnMut(usize, usize) -> bool,
 ) -> Result<Report, Error> {
     let tokens = input.tokens;
     let vocab = model.config().vocab;
@@ -162,13 +163,20 @@ pub fn verify(
     }
     let case = Case::new(model, input)?;
     let graph = &case.graph;
+    let mut go_on = |done| match progress(done, graph.nodes.len()) {
+        true => Ok(()),
+        false => Err(bilayer_engine::Error::Interrupted),
+    };
+    go_on(0)?;
     let expected = case.values(first)?;
+    go_on(0)?;
     let found = case.rows(second)?;
     let mut ops = Vec::with_capacity(graph.nodes.len());
     for node in 0..graph.nodes.len() {
+        go_on(node)?;
         ops.push(case.op(second, node, &expected)?);
-        progress(node + 1, graph.nodes.len());
     }
+    go_on(graph.nodes.len())?;
     let expected = &expected[graph.logits.0 as usize];
     let width = graph.width(graph.logits);
     let rows = Pairs { expected, found: &found, width };

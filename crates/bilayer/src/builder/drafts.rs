@@ -112,6 +112,8 @@ impl Builder<'_> {
 
     /// Opens the source of drafts, before the model is loaded.
     pub(super) fn drafts(&mut self, model: &Opened) -> Result<Option<Drafts>, Error> {
+        let bounds = self.drafts.bounds;
+        bounds.check()?;
         let Some(source) = self.drafts.source.take() else { return Ok(None) };
         let draft;
         let source = match source {
@@ -122,7 +124,6 @@ impl Builder<'_> {
                 Source::Model(&draft)
             }
         };
-        let bounds = self.drafts.bounds;
         let gpu_layers = self.drafts.gpu_layers.unwrap_or(self.asked.placing.gpu_layers);
         let asked = DraftSettings { source, bounds, gpu_layers, drafted: Drafted::ONE };
         Ok(Some(Drafts::open(&asked, model, self.settings(model))?))

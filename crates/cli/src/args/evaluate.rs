@@ -1,13 +1,13 @@
 //! Flags of `evaluate`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bilayer_scheduler::Offload;
 use clap::error::Error;
-use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint, value_parser};
 
 use super::cost::share;
-use super::{ModelArgs, OutPath, PriceArgs};
+use super::{LabeledModel, ModelArgs, OutPath, PriceArgs};
 
 /// `bilayer evaluate`.
 #[derive(Args, Debug)]
@@ -62,10 +62,11 @@ impl Args for SeveralModels {
     fn augment_args(command: Command) -> Command {
         ModelArgs::augment_args(command)
             .mut_arg("model", |arg| {
-                arg.action(ArgAction::Append).value_name("[NAME=]PATH").help(
+                let arg = arg.action(ArgAction::Append).value_name("[NAME=]PATH").help(
                     "GGUF file, or the first of its shards, or a name of `bilayer models`, with a name for the output; \
                      repeatable [default: the embedded demo model]",
-                )
+                );
+                arg.value_parser(value_parser!(LabeledModel)).value_hint(ValueHint::AnyPath)
             })
             .mut_arg("gpu_layers", |arg| {
                 arg.action(ArgAction::Append).value_delimiter(',').value_name("LIST")
@@ -79,25 +80,21 @@ impl Args for SeveralModels {
 
 impl FromArgMatches for SeveralModels {
     fn from_arg_matches(matches: &ArgMatches) -> Result<SeveralModels, Error> {
-        let given = matches.get_many::<PathBuf>("model").into_iter().flatten();
-        let (names, paths) = given.map(|path| named(path)).unzip();
+        let mut matches = matches.clone();
+        // The other flags have one model, whose type is that of a path.
+        let given = matches.remove_many::<LabeledModel>("model").into_iter().flatten();
+        let (names, paths) = given.map(|model| (model.name, model.path)).unzip();
         let gpu_layers = matches.get_many("gpu_layers").into_iter().flatten().copied().collect();
-        Ok(SeveralModels { paths, names, gpu_layers, flags: ModelArgs::from_arg_matches(matches)? })
+        Ok(SeveralModels {
+            paths,
+            names,
+            gpu_layers,
+            flags: ModelArgs::from_arg_matches(&matches)?,
+        })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
         *self = SeveralModels::from_arg_matches(matches)?;
         Ok(())
-    }
-}
-
-/// `NAME=PATH`, unless there is a file of that whole name.
-fn named(given: &Path) -> (Option<String>, PathBuf) {
-    let split = given.to_str().and_then(|text| text.split_once('='));
-    match split {
-        Some((name, path)) if !name.contains('/') && !given.exists() => {
-            (Some(name.to_owned()), PathBuf::from(path))
-        }
-        _ => (None, given.to_owned()),
     }
 }

@@ -2,12 +2,13 @@
 
 use std::any::TypeId;
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use bilayer_engine::placement::Simulation;
 use bilayer_scheduler::ExpertUses;
 use clap::Arg;
+use clap::builder::{MapValueParser, PathBufValueParser, TypedValueParser, ValueParserFactory};
 
 use super::OutPath;
 
@@ -29,14 +30,46 @@ impl FromStr for NamedModel {
     }
 }
 
+/// `[NAME=]PATH`: a model, with a name for the output if one is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabeledModel {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its file.
+    pub path: PathBuf,
+}
+
+impl From<PathBuf> for LabeledModel {
+    /// A name has no `/`, and there is no file of the whole value's name.
+    fn from(given: PathBuf) -> LabeledModel {
+        let split = given.to_str().and_then(|text| text.split_once('='));
+        match split {
+            Some((name, path)) if !name.contains('/') && !given.exists() => {
+                LabeledModel { name: Some(name.to_owned()), path: PathBuf::from(path) }
+            }
+            _ => LabeledModel { name: None, path: given },
+        }
+    }
+}
+
+impl ValueParserFactory for LabeledModel {
+    type Parser = MapValueParser<PathBufValueParser, fn(PathBuf) -> LabeledModel>;
+
+    fn value_parser() -> Self::Parser {
+        PathBufValueParser::new().map(LabeledModel::from)
+    }
+}
+
 /// A file with a strength: `FILE:SCALE`.
 pub type Scaled = (PathBuf, f32);
 
 /// How a value names a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// The value is its path, or `NAME=PATH` if there is no file of that name.
+    /// The value is its path.
     Path,
+    /// `[NAME=]PATH`.
+    Labeled,
     /// `NAME=PATH`.
     Named,
     /// `FILE:SCALE`.
@@ -54,6 +87,7 @@ fn form(arg: &Arg) -> Option<Form> {
         (TypeId::of::<OutPath>(), Form::Path),
         (TypeId::of::<ExpertUses>(), Form::Path),
         (TypeId::of::<Simulation>(), Form::Path),
+        (TypeId::of::<LabeledModel>(), Form::Labeled),
         (TypeId::of::<NamedModel>(), Form::Named),
         (TypeId::of::<Scaled>(), Form::Scaled),
     ];
@@ -69,13 +103,14 @@ pub fn names_files(arg: &Arg) -> bool {
 
 /// The path in a value of an argument, if its values name files.
 pub fn path_of(arg: &Arg, value: &OsStr) -> Option<PathBuf> {
-    let text = value.to_str();
+    let (text, whole) = (value.to_str(), PathBuf::from(value));
     let named = || Some(text?.split_once('=')?.1);
     let scaled = || Some(text?.rsplit_once(':')?.0);
-    let path = match form(arg)? {
-        Form::Path if Path::new(value).exists() => None,
-        Form::Path | Form::Named => named(),
+    let part = match form(arg)? {
+        Form::Path => None,
+        Form::Labeled => return Some(LabeledModel::from(whole).path),
+        Form::Named => named(),
         Form::Scaled => scaled(),
     };
-    Some(path.map_or_else(|| PathBuf::from(value), PathBuf::from))
+    Some(part.map_or(whole, PathBuf::from))
 }

@@ -16,7 +16,7 @@ mod target;
 
 /// Prints the plan.
 pub fn execute(args: &Plan) -> Result<u8, Failure> {
-    let model = demo::open(&demo::Source { lock: false, ..args.model.source() })?;
+    let model = demo::open(&demo::Source { map: true, lock: false, ..args.model.source() })?;
     let mut settings = run::settings::model(&args.model)?;
     let machine = args.machine.as_deref().map(described).transpose()?;
     if let Some(text) = &args.r#for {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use bilayer_engine::Model;
-use bilayer_measure::verify::{Ends, OpError, Report, TOKENS_MAX, Verified, verify_sides};
+use bilayer_measure::verify::{Ends, OpError, Report, Sides, TOKENS_MAX, Verified};
 use serde_json::{Value, json};
 
 use crate::args::Verify;
@@ -21,6 +21,10 @@ pub fn execute(args: &Verify) -> Result<u8, Failure> {
     let model = demo::open(&args.model.source())?;
     let tokens = tokens(args, &model)?;
     let settings = run::settings::model(&args.model)?;
+    let sides = Sides::open((args.a, args.b), &settings)?;
+    if let Some(reason) = sides.without_gpu() {
+        output::note(&format!("note: {reason}; b is the reference"));
+    }
     let mut file = match &args.logits {
         Some(path) => {
             let graph = model.graph();
@@ -31,15 +35,12 @@ pub fn execute(args: &Verify) -> Result<u8, Failure> {
     };
     let bar = progress::steps("ops");
     bar.set_length(model.graph().nodes.len() as u64);
-    let sides = (args.a, args.b);
-    let verified = verify_sides(&model, &tokens, sides, &settings, &mut |done, _| {
+    let verified = sides.verify(&model, &tokens, &settings, &mut |done, _| {
         bar.set_position(done as u64);
+        true
     });
     bar.finish_and_clear();
-    let Verified { second, without_gpu, report } = verified?;
-    if let Some(reason) = without_gpu {
-        output::note(&format!("note: {reason}; b is the reference"));
-    }
+    let Verified { second, report, .. } = verified?;
     if let Some((path, mut file)) = file.take() {
         let written = file.rows(&report.found).and_then(|()| file.finish());
         written.map_err(|error| Failure::output(path, &error))?;

@@ -40,7 +40,7 @@ pub fn check_back(folder: &Path, file: &File, out: &Path) -> Result<(), Error> {
 /// # Errors
 /// Those of [`Convert::plan`]; [`Error::Checkpoint`] if `out` exists, cannot be written or is within `folder`; [`Error::Tensor`] for a matrix
 /// that `file` lacks or has in another shape, one that conversion changes beyond the order of its rows, and a weight that
-/// the checkpoint's type cannot hold. Nothing is left behind.
+/// the checkpoint's type cannot hold. Nothing is left behind, unless the disk fails when `out` has its name.
 pub fn write_back(folder: &Path, file: &File, out: &Path) -> Result<(), Error> {
     let partial = draft(folder, out)?;
     let plan = plan(folder)?;

@@ -157,8 +157,6 @@ pub fn weights(
 ) -> Result<(), Failed> {
     let Change { model, graph, to: plan, .. } = *change;
     let wanted = wanted(graph, plan);
-    // Of the file that is loaded, whatever becomes of it.
-    model.digest();
     let copies: Vec<bool> = backends.iter().map(|b| b.facts().copies_weights).collect();
     let releases = releases(graph, &wanted, &copies);
     let total_bytes = wanted.iter().map(|&(_, weight)| graph.weight(weight).bytes() as u64).sum();
@@ -179,6 +177,8 @@ pub fn weights(
         done_bytes += weight.bytes() as u64;
         progress(Progress { stage: Stage::Loading, done_bytes, total_bytes });
     }
+    // Of the file that is loaded, whatever becomes of it; reading it notices a disk that fails.
+    model.digest();
     // Reading a tensor also reads pages of its neighbours, including released ones.
     let file = model.file();
     let gone = releases.iter().map(|&place| &graph.weight(wanted[place].1).name);

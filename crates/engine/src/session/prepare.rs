@@ -32,6 +32,8 @@ use crate::{Error, Model, devices};
 /// Prepares a session on the devices requested by the settings.
 pub fn session(model: &Model, mut settings: Settings<'_>) -> Result<Session, Error> {
     let options = settings.cpu_options();
+    // Beside the opening of devices, the plan and the weights.
+    model.begin_digest();
     let mut backends = vec![devices::host(&settings.placing, options)?];
     let began = backends[0].clock().now();
     let found = devices::open(&settings.placing, options)?;

@@ -19,8 +19,8 @@ use super::{Checkpoint, Purpose, SequenceId, Session};
 use crate::digest::Digest;
 use crate::{Error, Model};
 
-/// The first bytes of a file. The last of them is the version.
-const MAGIC: &[u8; 8] = b"BLYRSEQ3";
+/// The first bytes of a file. The last of them is the version, of the layout and of what the digest is of.
+const MAGIC: &[u8; 8] = b"BLYRSEQ4";
 
 /// A sequence outside a session.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,8 +100,8 @@ impl SavedSequence {
     /// Reads a file that [`SavedSequence::write`] wrote, for a model and a context of `context` tokens.
     ///
     /// # Errors
-    /// [`Error::Saved`]: the file is damaged, or belongs to another model or a context with other RoPE factors, or is too
-    /// long.
+    /// [`Error::Saved`]: the file is damaged, or of another version, or belongs to another model or a context with other RoPE
+    /// factors, or is too long.
     pub fn read(path: &Path, model: &Model, context: usize) -> Result<SavedSequence, Error> {
         let failed = |error: io::Error| damaged(path, error.to_string());
         let file = std::fs::File::open(path).map_err(failed)?;
@@ -267,7 +267,9 @@ impl<R: Read> Reading<'_, R> {
         let mut magic = [0; 8];
         self.exact(&mut magic)?;
         if &magic != MAGIC {
-            return Err("it is no saved sequence".to_owned());
+            let is_other = magic.starts_with(&MAGIC[..MAGIC.len() - 1]);
+            let problem = if is_other { OTHER_VERSION } else { "it is no saved sequence" };
+            return Err(problem.to_owned());
         }
         let found = self.integer()?;
         let graph = model.graph_for(context, Purpose::Own).map_err(|error| error.to_string())?;
@@ -381,6 +383,9 @@ fn write_numbers(out: &mut impl Write, numbers: &[f32]) -> io::Result<()> {
 
 /// What is wrong with keys, values or states that overflowed.
 const NOT_FINITE: &str = "a number is not finite";
+
+/// What is wrong with a file whose magic differs in its last byte alone.
+const OTHER_VERSION: &str = "it was saved by another version";
 
 /// What is wrong with a sequence whose digest differs.
 const OTHER_MODEL: &str = "it was saved from another model, or with other RoPE factors";

@@ -99,6 +99,13 @@ fn a_damaged_saved_slot_is_refused() {
         refused(&bytes);
         refused(&whole[..at]);
     }
+    for (magic, problem) in
+        [("BLYRSEQ3", "saved by another version"), ("other", "no saved sequence")]
+    {
+        std::fs::write(&path, [magic.as_bytes(), &whole[magic.len()..]].concat()).unwrap();
+        let error = SavedSequence::read(&path, &model, 256).expect_err(magic).to_string();
+        assert!(error.contains(problem), "{magic}: {error}");
+    }
     std::fs::write(&path, &whole).unwrap();
     let error = SavedSequence::read(&path, &model, 4).expect_err("too long").to_string();
     assert!(error.contains("context of 4"), "{error}");

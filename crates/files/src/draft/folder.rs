@@ -1,6 +1,8 @@
 //! A temporary folder that becomes a new folder when its files are complete.
+//!
+//! As long as its writer lives, a file in it is locked: the next writer of the same target removes folders whose file is not.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::Path;
@@ -10,11 +12,19 @@ use tempfile::TempDir;
 use crate::flush::{flush, rename, sync_folder};
 use crate::place::folder_of;
 
+/// The file that is locked.
+const LOCK: &str = ".bilayer-lock";
+
 /// A folder under construction. [`FolderDraft::finish`] gives it its name; dropped before, it leaves nothing behind.
 #[derive(Debug)]
-pub struct FolderDraft(TempDir);
+pub struct FolderDraft {
+    /// Closed before its folder is removed.
+    lock: File,
+    folder: TempDir,
+}
 
-/// Creates a temporary folder beside `path`, with the permissions of other new folders.
+/// Creates a temporary folder beside `path`, with the permissions of other new folders, and removes those abandoned by
+/// writers that were killed. A file in it, `.bilayer-lock`, is locked until it has its name.
 ///
 /// # Errors
 /// The folder around `path` cannot be written to.
@@ -27,25 +37,46 @@ pub fn create_folder(path: &Path) -> io::Result<FolderDraft> {
     #[cfg(unix)]
     // Less what the process's mask takes away.
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
-    builder.tempdir_in(folder_of(path)).map(FolderDraft)
+    remove_abandoned(folder_of(path), &prefix);
+    let folder = builder.tempdir_in(folder_of(path))?;
+    let lock = File::create_new(folder.path().join(LOCK))?;
+    // Where file locks are unsupported, no folder is considered abandoned either.
+    let _ = lock.try_lock();
+    Ok(FolderDraft { lock, folder })
+}
+
+/// Removes folders abandoned by writers of the same target. Failure only costs disk space.
+fn remove_abandoned(folder: &Path, prefix: &OsStr) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let lock = || File::open(entry.path().join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok());
+        if super::is_temporary(&entry.file_name(), prefix) && lock() {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 impl FolderDraft {
     /// Where it is until it has its name.
     pub fn path(&self) -> &Path {
-        self.0.path()
+        self.folder.path()
     }
 
     /// Flushes its files to the disk and renames it to `path`; then there is the whole folder or none, also after a loss of
-    /// power.
+    /// power. On Unix an empty folder at `path` is replaced.
     ///
     /// # Errors
-    /// The disk is full or fails, or there is something at `path`. It is then removed.
+    /// The disk is full or fails, or there is something at `path`, on Unix something but an empty folder. It is then removed,
+    /// unless it has its name already.
     pub fn finish(self, path: &Path) -> io::Result<()> {
         sync_all(self.path())?;
-        rename(self.path(), path)?;
+        fs::remove_file(self.path().join(LOCK))?;
+        sync_folder(self.path())?;
+        // Windows does not rename folders with open files.
+        drop(self.lock);
+        rename(self.folder.path(), path)?;
         // It has moved.
-        let _ = self.0.keep();
+        let _ = self.folder.keep();
         Ok(())
     }
 }
@@ -85,6 +116,7 @@ mod tests {
             if is_finished {
                 draft.finish(&path)?;
                 assert_eq!(fs::read(path.join("inner/file"))?, b"whole");
+                assert_eq!(fs::read_dir(&path)?.count(), 1);
             } else {
                 drop(draft);
             }
@@ -94,6 +126,42 @@ mod tests {
         let draft = create_folder(&path)?;
         assert!(draft.finish(&path).is_err());
         assert_eq!(fs::read_dir(place.path())?.count(), 1);
+        Ok(())
+    }
+
+    #[test]
+    fn the_next_writer_removes_the_folder_that_a_killed_one_left() -> io::Result<()> {
+        let place = tempfile::tempdir()?;
+        let at = |name: &str| place.path().join(name);
+        let working = create_folder(&at("new"))?;
+        let others = [".new.kept", ".other.kept.part", "new.kept.part"];
+        for name in others.into_iter().chain([".new.killed.part"]) {
+            fs::create_dir(at(name))?;
+            fs::write(at(name).join(LOCK), "")?;
+            fs::write(at(name).join("file"), "half")?;
+        }
+        // Not of this program.
+        fs::create_dir(at(".new.foreign.part"))?;
+        drop(create_folder(&at("new"))?);
+        assert!(!at(".new.killed.part").exists());
+        let kept = others.into_iter().chain([".new.foreign.part"]);
+        assert!(kept.clone().all(|name| at(name).exists()));
+        assert_eq!(fs::read_dir(place.path())?.count(), kept.count() + 1);
+        working.finish(&at("new"))?;
+        assert!(fs::read_dir(at("new"))?.next().is_none());
+        Ok(())
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn an_empty_folder_is_replaced() -> io::Result<()> {
+        let place = tempfile::tempdir()?;
+        let path = place.path().join("new");
+        fs::create_dir(&path)?;
+        let draft = create_folder(&path)?;
+        fs::write(draft.path().join("file"), "whole")?;
+        draft.finish(&path)?;
+        assert_eq!(fs::read(path.join("file"))?, b"whole");
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use bilayer_graph::reference::Reference;
 use super::{Input, Report, verify};
 use crate::Error;
 
-/// Most tokens that [`verify_sides`] runs, since every value of every op is kept.
+/// Most tokens that [`Sides::verify`] runs, since every value of every op is kept.
 pub const TOKENS_MAX: usize = 512;
 
 /// A backend by its name: `cpu`, `cpu:LEVEL`, `gpu` or `reference`.
@@ -67,64 +67,93 @@ impl Side {
             Side::Cpu(level) => {
                 Box::new(Cpu::new(Options { level: level.or(options.level), ..options })?)
             }
-            Side::Gpu => gpu(settings)?.map_err(|reason| Engine::Unavailable { reason })?,
+            Side::Gpu => gpu(settings)?.map_err(|reason| Engine::Unavailable {
+                reason: reason.unwrap_or_else(|| "no GPU is asked for".to_owned()),
+            })?,
             Side::Reference => Box::new(Reference::new()),
         })
     }
 }
 
-/// The first GPU that the settings name, or the reason why there is none.
-fn gpu(settings: &Settings<'_>) -> Result<Result<Box<dyn Backend>, String>, Error> {
+/// The first GPU that the settings name, or the reason why there is none; no reason if none is asked for.
+fn gpu(settings: &Settings<'_>) -> Result<Result<Box<dyn Backend>, Option<String>>, Error> {
     // A simulated GPU computes on the CPU, whatever the level of the other side.
     let options = Options { level: None, ..settings.cpu_options() };
     let found = placement::open(&settings.placing, options)?;
     let reason = found.missing.into_iter().next();
-    let reason = reason.unwrap_or_else(|| "no GPU is asked for".to_owned());
     Ok(found.devices.into_iter().next().ok_or(reason))
 }
 
-/// What [`verify_sides`] has found.
+/// What [`Sides::verify`] has found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verified {
     /// The second backend.
     pub second: Side,
-    /// Why that is the reference, if a GPU was to be compared and there is none.
+    /// Why that is the reference, if a GPU was asked for and there is none.
     pub without_gpu: Option<String>,
     /// The differences.
     pub report: Report,
 }
 
-/// Opens two backends, of which the second is a GPU by default, or the reference without one, and [compares](verify) them.
-///
-/// # Errors
-/// Those of [`Side::open`] and [`verify`]; no tokens, or more than [`TOKENS_MAX`].
-pub fn verify_sides(
-    model: &Model,
-    tokens: &[u32],
-    (first, second): (Side, Option<Side>),
-    settings: &Settings<'_>,
-    progress: &mut dyn FnMut(usize, usize),
-) -> Result<Verified, Error> {
-    if !(1..=TOKENS_MAX).contains(&tokens.len()) {
-        let (found, expected) = (tokens.len().to_string(), format!("between 1 and {TOKENS_MAX}"));
-        return Err(Engine::Setting { name: "number of tokens", found, expected }.into());
+/// Two opened backends.
+pub struct Sides {
+    first: Box<dyn Backend>,
+    second: Box<dyn Backend>,
+    name: Side,
+    without_gpu: Option<String>,
+}
+
+impl Sides {
+    /// Opens both; the second is a GPU by default, or the reference without one.
+    ///
+    /// # Errors
+    /// Those of [`Side::open`].
+    pub fn open(
+        (first, second): (Side, Option<Side>),
+        settings: &Settings<'_>,
+    ) -> Result<Sides, Error> {
+        let first = first.open(settings)?;
+        let (name, second, without_gpu) = match second {
+            Some(name) => (name, name.open(settings)?, None),
+            None => match gpu(settings)? {
+                Ok(gpu) => (Side::Gpu, gpu, None),
+                Err(reason) => (Side::Reference, Side::Reference.open(settings)?, reason),
+            },
+        };
+        Ok(Sides { first, second, name, without_gpu })
     }
-    let mut a = first.open(settings)?;
-    let (second, mut b, without_gpu) = match second {
-        Some(second) => (second, second.open(settings)?, None),
-        None => match gpu(settings)? {
-            Ok(gpu) => (Side::Gpu, gpu, None),
-            Err(reason) => (Side::Reference, Side::Reference.open(settings)?, Some(reason)),
-        },
-    };
-    let input = Input {
-        tokens,
-        cache_types: [settings.cache_type_k, settings.cache_type_v],
-        hadamard_keys: settings.hadamard_keys,
-        rounds_weights: settings.fast_prefill,
-    };
-    let report = verify(model, a.as_mut(), b.as_mut(), input, progress)?;
-    Ok(Verified { second, without_gpu, report })
+
+    /// Why the second is the reference, if a GPU was asked for and there is none.
+    pub fn without_gpu(&self) -> Option<&str> {
+        self.without_gpu.as_deref()
+    }
+
+    /// [Compares](verify) them on tokens.
+    ///
+    /// # Errors
+    /// Those of [`verify`]; no tokens, or more than [`TOKENS_MAX`].
+    pub fn verify(
+        mut self,
+        model: &Model,
+        tokens: &[u32],
+        settings: &Settings<'_>,
+        progress: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Result<Verified, Error> {
+        if !(1..=TOKENS_MAX).contains(&tokens.len()) {
+            let expected = format!("between 1 and {TOKENS_MAX}");
+            let (name, found) = ("number of tokens", tokens.len().to_string());
+            return Err(Engine::Setting { name, found, expected }.into());
+        }
+        let input = Input {
+            tokens,
+            cache_types: [settings.cache_type_k, settings.cache_type_v],
+            hadamard_keys: settings.hadamard_keys,
+            rounds_weights: settings.fast_prefill,
+        };
+        let (first, second) = (self.first.as_mut(), self.second.as_mut());
+        let report = verify(model, first, second, input, progress)?;
+        Ok(Verified { second: self.name, without_gpu: self.without_gpu, report })
+    }
 }
 
 #[cfg(test)]

@@ -18,8 +18,11 @@ use serde_json::{Map, Value, json};
 
 use super::{Error, check_record};
 
+/// The version, of the lines and of what the hashes in the first one are of.
+const VERSION: u32 = 2;
+
 /// How the first line begins.
-const BEGINNING: &[u8] = br#"{"journal":1,"of":"#;
+const BEGINNING: &[u8] = br#"{"journal":2,"of":"#;
 
 /// Time after which the disk is asked to keep what was written.
 const SYNC: Duration = Duration::from_secs(1);
@@ -43,7 +46,7 @@ impl Journal {
     /// Opens the journal of a batch of so many requests, or begins it. What an interrupted write left is cut off.
     ///
     /// # Errors
-    /// It is no journal or that of another batch, another process uses it, or it cannot be read or written.
+    /// It is no journal, or that of another batch or version, another process uses it, or it cannot be read or written.
     pub fn open(path: &Path, header: &Value, requests: usize) -> Result<Journal, Error> {
         check_record(path)?;
         let (written, read) = (Error::io(path, "be written"), Error::io(path, "be read"));
@@ -61,7 +64,7 @@ impl Journal {
             end: 0,
             synced: Instant::now(),
         };
-        let header = json!({ "journal": 1, "of": header });
+        let header = json!({ "journal": VERSION, "of": header });
         match journal.load(&header).map_err(&read)? {
             Found::Nothing => {
                 journal.file.set_len(0).map_err(&written)?;
@@ -69,6 +72,12 @@ impl Journal {
             }
             Found::Answers => {
                 journal.file.set_len(journal.end).map_err(&written)?;
+            }
+            Found::Version(found) => {
+                return Err(wrong(format!(
+                    "is a journal of version {found}, not {VERSION}: finish the batch with the program that began it, or \
+                     remove the journal"
+                )));
             }
             Found::Another(what) => {
                 return Err(wrong(format!(
@@ -93,8 +102,12 @@ impl Journal {
         };
         if found != *header {
             let differs = |key| found["of"][key] != header["of"][key];
-            if found.get("journal").is_none() {
-                return Ok(another());
+            match found.get("journal") {
+                None => return Ok(another()),
+                Some(version) if *version != VERSION => {
+                    return Ok(Found::Version(version.to_string()));
+                }
+                Some(_) => {}
             }
             let what = match () {
                 () if differs("requests") => "of other requests".to_owned(),
@@ -214,6 +227,8 @@ fn differing(a: &Value, b: &Value) -> Vec<String> {
 enum Found {
     Nothing,
     Answers,
+    /// The journal of another version.
+    Version(String),
     Another(String),
 }
 
@@ -268,6 +283,11 @@ mod tests {
         let error = Journal::open(&path, &header, 3).err().unwrap().to_string();
         assert!(error.contains("does not begin as a journal does"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"{\"of\":\"another program\"}");
+        let older = "{\"journal\":1,\"of\":{\"requests\":\"x\",\"models\":[]}}\n2\t{\"b\":2}\n";
+        std::fs::write(&path, older).unwrap();
+        let error = Journal::open(&path, &header, 3).err().unwrap().to_string();
+        assert!(error.contains("a journal of version 1, not 2"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), older);
         std::fs::write(&path, whole).unwrap();
         let facts = json!({ "weights": "a", "--ctx-size": 512 });
         for (other, what) in [

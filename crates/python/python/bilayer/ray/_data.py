@@ -21,7 +21,10 @@ import bilayer
 from ._process import Server, check_arguments, end_process
 
 #: Settings of an encoder on which the speed depends, and not the result.
-_SPEED = {"cache_dir", "device", "gpu_bytes", "gpu_layers", "numa", "tensor_split", "threads"}
+_SPEED = {
+    "cache_dir", "cache_on_cpu", "device", "gpu_bytes", "gpu_layers", "margin_bytes", "numa", "override_tensor",
+    "tensor_split", "threads",
+}  # fmt: skip
 
 #: Bytes from each end of a model file that identify it.
 _SAMPLE = 1 << 20
