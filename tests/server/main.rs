@@ -936,6 +936,9 @@ fn templates_get_the_arguments_of_earlier_calls_as_objects() {
         let body = json!({ "messages": messages, "continue_final_message": continues });
         assert_eq!(server.post("/apply-template", &body).good()["prompt"], expected);
     }
+    let body = json!({ "messages": [user], "tools": [{ "name": "look" }, { "name": "look" }] });
+    let wrong = server.post("/apply-template", &body);
+    assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!("tools[1].name")));
     // Anthropic's effort says nothing of whether there is reasoning.
     let count = |more: Value| {
         let body = with(json!({ "messages": [user], "max_tokens": 1 }), &more);

@@ -256,10 +256,24 @@ fn compile(
         }
         (Err(message), Prepared::Lark(checked)) => {
             let relaxed = lark::relax(&checked, &mut Trials::new(&fails))?;
-            let relaxed = relaxed.ok_or_else(|| grammar.refused(&message))?;
-            let parser = build(TopLevelGrammar::from_lark(relaxed.source));
-            let parser = parser.map_err(|message| grammar.refused(&message))?;
-            Ok((readings(parser), relaxed.notes))
+            let (checked, built) = match relaxed {
+                Some(relaxed) => {
+                    let built = build(relaxed.top_level());
+                    (relaxed, built)
+                }
+                None => (checked, Err(message)),
+            };
+            // Where each schema can be compiled, all of them together may be too large.
+            let rest = built.is_err().then(|| lark::leave_out_counts(&checked)).flatten();
+            let (checked, built) = match rest {
+                Some(rest) => {
+                    let built = build(rest.top_level());
+                    (rest, built)
+                }
+                None => (checked, built),
+            };
+            let parser = built.map_err(|message| grammar.refused(&message))?;
+            Ok((readings(parser), checked.notes))
         }
         (Err(message), Prepared::Text { .. }) => Err(grammar.refused(&message)),
     }

@@ -27,7 +27,7 @@ const STEPS_MAX: usize = 500_000;
 const PATTERN_WORK_MAX: u64 = 1 << 28;
 
 /// What was spent on checks so far.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Work {
     /// Steps of counting.
     steps: usize,

@@ -114,7 +114,7 @@ impl Prepared {
     pub fn top_level(&self) -> TopLevelGrammar {
         match self {
             Prepared::Schema(schema) => top_level(schema.clone()),
-            Prepared::Lark(checked) => TopLevelGrammar::from_lark(checked.source.clone()),
+            Prepared::Lark(checked) => checked.top_level(),
             Prepared::Text { source, .. } => TopLevelGrammar::from_lark(source.clone()),
         }
     }
@@ -129,7 +129,8 @@ impl Prepared {
 }
 
 /// A schema as llguidance takes it.
-pub(crate) fn top_level(schema: Value) -> TopLevelGrammar {
+pub(crate) fn top_level(mut schema: Value) -> TopLevelGrammar {
+    schema::counted::write_out(&mut schema);
     TopLevelGrammar::from_json_schema(with_options(schema))
 }
 

@@ -1,5 +1,6 @@
 //! Lark grammars, which llguidance parses itself: bounds before that, and where its errors are.
 
+use llguidance::api::TopLevelGrammar;
 use serde_json::{Deserializer, Map, Value, json};
 
 use crate::expansion::Work;
@@ -34,6 +35,19 @@ pub struct Checked {
     is_best_effort: Vec<bool>,
     /// What was left out of its schemas, and why.
     pub notes: Vec<String>,
+}
+
+impl Checked {
+    /// As llguidance takes it.
+    pub fn top_level(&self) -> TopLevelGrammar {
+        let written = rewrite(&self.source, |schema| {
+            schema::counted::write_out(schema);
+            Ok(Vec::new())
+        });
+        TopLevelGrammar::from_lark(
+            written.map_or_else(|_| self.source.clone(), |(source, _)| source),
+        )
+    }
 }
 
 /// Checks what llguidance does not bound, and the schemas in the grammar.
@@ -114,10 +128,26 @@ pub fn relax(checked: &Checked, trials: &mut Trials<'_>) -> Result<Option<Checke
             None => Ok(Vec::new()),
         },
     })?;
-    Ok((!added.is_empty()).then(|| {
-        let notes = checked.notes.iter().cloned().chain(added).collect();
-        Checked { source, is_best_effort: is_best_effort.clone(), notes }
-    }))
+    Ok(changed(checked, source, &added))
+}
+
+/// Leaves out how many properties objects need whose choices are written out, in each schema that allows this. `None` if
+/// there are none.
+pub fn leave_out_counts(checked: &Checked) -> Option<Checked> {
+    let mut leaves_out = checked.is_best_effort.iter();
+    let rewritten = rewrite(&checked.source, |schema| match leaves_out.next() {
+        Some(true) => Ok(schema::lenient::leave_out_counts(schema)),
+        _ => Ok(Vec::new()),
+    });
+    let (source, added) = rewritten.ok()?;
+    changed(checked, source, &added)
+}
+
+/// The grammar with this source and more notes, if there are any.
+fn changed(checked: &Checked, source: String, added: &[String]) -> Option<Checked> {
+    let is_best_effort = checked.is_best_effort.clone();
+    let notes = checked.notes.iter().chain(added).cloned().collect();
+    (!added.is_empty()).then_some(Checked { source, is_best_effort, notes })
 }
 
 /// Changes each schema of a grammar; `change` returns notes. Returns the grammar and all notes. A schema's title is its

@@ -9,7 +9,7 @@ use crate::schema::PROPERTIES_MAX;
 const ROW_ITEMS: usize = 5 * PROPERTIES_MAX;
 
 /// Limits on one grammar. The defaults bound its compilation to about a second, however hostile the grammar is. A schema
-/// whose faults are left out is compiled up to three times, and finding them takes up to half a second more.
+/// whose faults are left out is compiled up to five times, and finding them takes up to half a second more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the source: schema, grammar or regular expression.

@@ -5,13 +5,13 @@ use std::collections::HashSet;
 use llguidance::regex_to_lark;
 use serde_json::{Map, Value};
 
-use crate::expansion::{self, Work};
+use crate::expansion::Work;
 use crate::{Error, Limits, regex};
 use closed::Overlaps;
 use normal::{BOUND_MAX, normalize, plain_references};
 
 pub mod closed;
-mod counted;
+pub mod counted;
 mod exclusive;
 pub mod lenient;
 mod normal;
@@ -90,8 +90,7 @@ pub fn check_whole(schema: &mut Value, limits: &Limits, work: &mut Work) -> Resu
     closed::close(schema, Overlaps::Refused);
     normalize(schema);
     patterns::apply_listed(schema);
-    counted::write_out(schema, work);
-    expansion::check(schema, work)
+    counted::check(schema, work)
 }
 
 /// What is wrong with a schema.

@@ -33,7 +33,8 @@ pub fn functions(body: &Body) -> Result<Vec<Tool>, ApiError> {
     })?;
     let mut names = HashSet::new();
     if let Some(at) = tools.iter().position(|tool| !names.insert(tool.name.as_str())) {
-        let error = translate::same_name(&format!("tools[{at}].function"), &tools[at].name);
+        let function = given[at].get("function").map_or("", |_| ".function");
+        let error = translate::same_name(&format!("tools[{at}]{function}"), &tools[at].name);
         return Err(ApiError::field(&error.field, error.reason));
     }
     Ok(tools)
@@ -148,6 +149,11 @@ mod tests {
             (
                 json!([tool("a"), tool("b"), tool("a")]),
                 "tools[2].function.name",
+                r#"gives two functions the name "a""#,
+            ),
+            (
+                json!([tool("a"), { "name": "a" }]),
+                "tools[1].name",
                 r#"gives two functions the name "a""#,
             ),
         ] {

@@ -8,7 +8,7 @@ use super::{
     Fault, FaultKind, check_depth, child, children_mut, closed, counted, faults, may_be, normalize,
     patterns, target, used,
 };
-use crate::expansion::{self, Work};
+use crate::expansion::Work;
 use crate::{Error, Limits};
 
 /// Most faults that are removed at once.
@@ -72,8 +72,7 @@ pub fn check_whole(
         *schema = json!({});
     }
     patterns::apply_listed(schema);
-    counted::write_out(schema, work);
-    expansion::check(schema, work)?;
+    counted::check(schema, work)?;
     Ok(notes)
 }
 
@@ -84,34 +83,58 @@ pub fn check_whole(
 pub fn compile(schema: &mut Value, trials: &mut Trials<'_>) -> Result<Vec<String>, Error> {
     let patterns = bad_patterns(schema, trials);
     let mut notes: Vec<_> = patterns.iter().map(|fault| remove(schema, fault)).collect();
-    let Some(mut message) = trials.whole(schema) else { return Ok(notes) };
+    let (before, count) = (schema.clone(), notes.len());
+    let Some(mut reason) = remove_faults(schema, trials, &mut notes) else { return Ok(notes) };
+    let mut without_counts = before;
+    let left_out = leave_out_counts(&mut without_counts);
+    if !left_out.is_empty() {
+        *schema = without_counts;
+        notes.truncate(count);
+        notes.extend(left_out);
+        let Some(next) = remove_faults(schema, trials, &mut notes) else { return Ok(notes) };
+        reason = next;
+    }
     let refused = |reason: String| Error::Schema { path: "#".to_owned(), reason };
-    let mut reason = "not all of its faults were found".to_owned();
+    if is_size(&reason) {
+        return Err(refused(reason));
+    }
+    notes.push(format!("#: {reason}, so only its type is followed"));
+    *schema = only_type(schema);
+    // Values of a type can be compiled, except with options that cannot.
+    trials.whole(schema).map_or(Ok(notes), |message| Err(refused(message)))
+}
+
+/// Leaves out how many properties the objects need whose choices would be written out. Returns notes.
+pub fn leave_out_counts(schema: &mut Value) -> Vec<String> {
+    let note = |path: String| format!("{path}: the grammar of its choices cannot be compiled");
+    counted::leave_out(schema).into_iter().map(note).collect()
+}
+
+/// Removes the faults of a schema one by one. Returns why it still cannot be compiled, if so.
+fn remove_faults(
+    schema: &mut Value,
+    trials: &mut Trials<'_>,
+    notes: &mut Vec<String>,
+) -> Option<String> {
+    let mut message = trials.whole(schema)?;
     for pass in 0.. {
         if is_size(&message) {
-            return Err(refused(message));
+            return Some(message);
         }
         let Ok(fault) = fault(schema, &message, trials) else { break };
         match fault.kind {
-            FaultKind::Schema if fault.path == "#" => {
-                reason = message;
-                break;
-            }
+            FaultKind::Schema if fault.path == "#" => return Some(message),
             FaultKind::Keyword if pass >= PASSES_MAX => {
                 notes.push(remove_everywhere(schema, &fault));
             }
             _ => notes.push(remove(schema, &fault)),
         }
         match trials.part(schema, "#") {
-            Ok(Some(next)) => message = next,
-            Ok(None) => return Ok(notes),
+            Ok(next) => message = next?,
             Err(Spent) => break,
         }
     }
-    notes.push(format!("#: {reason}, so only its type is followed"));
-    *schema = only_type(schema);
-    // Values of a type can be compiled, except with options that cannot.
-    trials.whole(schema).map_or(Ok(notes), |message| Err(refused(message)))
+    Some("not all of its faults were found".to_owned())
 }
 
 /// The patterns that cannot be parsed, as far as trials are left.

@@ -154,7 +154,7 @@ fn alone(schema: &Value, path: &str) -> Value {
     found
 }
 
-/// A reference to the part of a schema at `path`, with the whole as a definition.
+/// The part of a schema at `path`, with the whole as a definition.
 fn beside_whole(schema: &Value, path: &str) -> Map<String, Value> {
     const WHOLE: &str = "#/$defs/whole";
     let mut whole = schema.clone();
@@ -171,8 +171,10 @@ fn beside_whole(schema: &Value, path: &str) -> Map<String, Value> {
             _ => {}
         }
     }
-    let mut found = Map::new();
-    found.insert("$ref".to_owned(), json!(path.replacen('#', WHOLE, 1)));
+    let mut found = match whole.pointer(&path[1..]) {
+        Some(Value::Object(part)) => part.clone(),
+        _ => Map::from_iter([("$ref".to_owned(), json!(path.replacen('#', WHOLE, 1)))]),
+    };
     found.insert("$defs".to_owned(), json!({ "whole": whole }));
     found
 }

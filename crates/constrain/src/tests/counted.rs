@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::schemas::{best_effort, check, fields};
-use super::{constraint, matches, refusal};
-use crate::Grammar;
+use super::{bytes, constraint, matches, refusal};
+use crate::{Constraint, Grammar, Limits};
 
 /// Every combination of properties, in the order of the schema.
 #[test]
@@ -28,10 +28,6 @@ fn an_object_has_as_many_properties_as_it_needs() {
                 r#"{{"properties":{{{properties}}},"required":[{}],"minProperties":{least}{most}}}"#,
                 names.join(",")
             );
-            if !most.is_empty() && least <= required.len() + 1 {
-                // llguidance's own counts, which take no maximum beside them.
-                continue;
-            }
             let made = constraint(&Grammar::json_schema(&schema));
             for set in 0..1u32 << count {
                 let has = |at: &usize| set >> at & 1 == 1;
@@ -117,8 +113,116 @@ fn objects_with_many_choices_are_refused() {
     };
     let two = constraint(&Grammar::lark(format!("start: {} | {}", tool("f"), tool("g"))));
     assert_eq!(two.notes().len(), 1, "{:?}", two.notes());
+    // Our own keyword is no way around the limit.
+    let many = object(30, 15);
+    let marked = format!(r#"{},"x-bilayer-counted":true}}"#, many.strip_suffix('}').unwrap());
+    assert!(refusal(&Grammar::json_schema(marked)).contains("#/minProperties"));
     // A reference into what would be moved.
     let referred = r##"{"type":"object","properties":{"a":{},"b":{"$ref":"#/properties/a"},"c":{}},
         "minProperties":2,"additionalProperties":false}"##;
     assert!(refusal(&Grammar::json_schema(referred)).contains("#/minProperties"));
+}
+
+/// The options of an outer object share what is in them.
+#[test]
+fn counted_objects_within_each_other_are_written_once() {
+    let others = fields("n", 4, |_| r#"{"type":"null"}"#.to_owned());
+    let values: Vec<String> = (0..200).map(|i| format!("\"value{i}\"")).collect();
+    let innermost = format!(r#"{{"enum":[{}]}}"#, values.join(","));
+    let object = |inner: String, _| {
+        format!(r#"{{"type":"object","properties":{{"p":{inner},{others}}},"minProperties":3}}"#)
+    };
+    let nested = (0..8).fold(innermost, object);
+    let start = Instant::now();
+    for grammar in [Grammar::json_schema(&nested), best_effort(&nested)] {
+        let made = constraint(&grammar);
+        let text = |last: &str| {
+            let last = format!(r#"{{"p":"value7"{last}}}"#);
+            (0..7).fold(last, |inner, _| format!(r#"{{"p":{inner},"n1":null,"n3":null}}"#))
+        };
+        assert!(matches(&made, &text(r#","n0":null,"n2":null"#)), "{:?}", made.notes());
+        assert!(!matches(&made, &text(r#","n0":null"#)), "{:?}", made.notes());
+        assert!(made.notes().is_empty(), "{:?}", made.notes());
+    }
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+/// The number is left out where a schema allows that and its choices are too much.
+#[test]
+fn choices_that_cannot_be_compiled_are_left_out() {
+    let least = "minProperties: the grammar of its choices cannot be compiled";
+    let values: Vec<String> = (0..20).map(|i| format!("\"value{i}\"")).collect();
+    let enums = fields("p", 25, |_| format!(r#"{{"enum":[{}]}}"#, values.join(",")));
+    let enums = format!(r#"{{"type":"object","properties":{{{enums}}},"minProperties":2}}"#);
+    let closed = |name: &str| {
+        let fields = fields(name, 16, |_| r#"{"type":"string"}"#.to_owned());
+        format!(
+            r#"{{"type":"object","properties":{{{fields}}},"additionalProperties":false,"minProperties":2}}"#
+        )
+    };
+    let all = format!(r#"{{"allOf":[{},{}]}}"#, closed("p"), closed("p"));
+    // These share their values.
+    let made = constraint(&best_effort(&enums));
+    assert!(matches(&made, r#"{"p3":"value1","p4":"value2"}"#), "{:?}", made.notes());
+    assert!(!matches(&made, r#"{"p3":"value1"}"#) && made.notes().is_empty(), "{:?}", made.notes());
+    let made = constraint(&best_effort(&all));
+    assert!(matches(&made, r#"{"p3":"a"}"#) && !matches(&made, r#"{"p3":1}"#));
+    let notes = ["#/allOf/0", "#/allOf/1"].map(|at| format!("schema 'f' at {at}/{least}"));
+    assert_eq!(made.notes(), notes);
+    // Each of two can be compiled, but not both together.
+    let few = fields("p", 12, |_| r#"{"type":"string"}"#.to_owned());
+    let tool = |name: &str| {
+        let rest =
+            format!(r#""minProperties":2,"title":"{name}","x-guidance":{{"best_effort":true}}}}"#);
+        format!(r#"%json {{"type":"object","properties":{{{few}}},{rest}"#)
+    };
+    let made = |source: String, symbols: usize| {
+        let limits = Limits { symbols, ..Limits::default() };
+        Constraint::new(&bytes(), &Grammar::lark(format!("start: {source}")), limits)
+    };
+    let fits =
+        |symbols: &usize| made(tool("f"), *symbols).is_ok_and(|made| made.notes().is_empty());
+    let mut steps = std::iter::successors(Some(1000), |symbols| Some(symbols * 5 / 4)).take(24);
+    let symbols = steps.find(fits).unwrap();
+    let made = made(format!("{} | {}", tool("f"), tool("g")), symbols).unwrap();
+    assert!(matches(&made, r#"{"p3":"a"}"#) && !matches(&made, r#"{"p3":1}"#));
+    let notes = ["f", "g"].map(|name| format!("schema '{name}' at #/{least}"));
+    assert_eq!(made.notes(), notes);
+}
+
+/// Faults within a counted object are found, and the number stays.
+#[test]
+fn faults_in_counted_objects_are_those_of_the_schema() {
+    let most = r#"{"type":"object","properties":{"x":{},"y":{},"z":{}},"maxProperties":2}"#;
+    let object = |field: &str| {
+        format!(
+            r##"{{"type":"object","properties":{{"a":{field},"b":{{"type":"integer"}},"c":{{"$ref":"#/$defs/n"}}}},
+                "additionalProperties":false,"minProperties":2,"$defs":{{"n":{{"type":"null","title":"none"}}}}}}"##
+        )
+    };
+    let within = |field: &str| {
+        let inner = r##"{"type":"object","properties":{"i":{"$ref":"#/$defs/n"},"j":{},"k":{}},"minProperties":2}"##;
+        object(&format!(
+            r#"{{"type":"object","properties":{{"o":{inner},"w":{field}}},"required":["w"]}}"#
+        ))
+    };
+    for (schema, path, text, wrong) in [
+        (object(most), "#/properties/a", r#"{"a":{"x":1,"y":1,"z":1},"b":1}"#, r#"{"b":1}"#),
+        (
+            within(most),
+            "#/properties/a/properties/w",
+            r#"{"a":{"o":{"i":null,"k":1},"w":{"x":1,"y":1,"z":1}},"b":1}"#,
+            r#"{"a":{"o":{"i":null},"w":{}},"b":1}"#,
+        ),
+    ] {
+        let error = refusal(&Grammar::json_schema(&schema));
+        assert!(error.starts_with(&format!("schema at {path}/maxProperties: ")), "{error}");
+        let made = constraint(&best_effort(&schema));
+        let [note] = made.notes() else { panic!("{:?}", made.notes()) };
+        assert!(note.starts_with(&format!("schema 'f' at {path}/maxProperties: ")), "{note}");
+        assert!(matches(&made, text) && !matches(&made, wrong), "{path}");
+        assert!(!matches(&made, r#"{"b":1,"c":1}"#), "{path}");
+    }
+    let error = refusal(&Grammar::json_schema(within(r#"{"type":"strin"}"#)));
+    assert_eq!(error, "schema at #/properties/a/properties/w: Invalid type: strin");
 }

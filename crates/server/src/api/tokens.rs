@@ -110,6 +110,7 @@ pub async fn apply_template(State(app): Shared, body: HttpBody) -> Result<Respon
     let render = move || {
         let body = chat::translated(body)?;
         let body = chat::allowed_tools::restricted(body)?;
+        conversation::functions(&body)?;
         let messages = conversation::messages(body.required("messages")?)?;
         let prompt = conversation::prompt(&app, &loaded, &body, &messages)?;
         // Whoever tokenizes the text adds this token again.

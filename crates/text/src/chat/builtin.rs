@@ -14,10 +14,10 @@ pub struct Builtin {
 }
 
 macro_rules! table {
-    ($($name:literal ends $($end:literal),* $(; replies $replies:literal)?;)*) => {
+    ($($name:literal $(as $file:literal)? ends $($end:literal),* $(; replies $replies:literal)?;)*) => {
         &[$(Builtin {
             name: $name,
-            source: include_str!(concat!("builtin/", $name, ".jinja")),
+            source: include_str!(concat!("builtin/", first!($($file,)? $name), ".jinja")),
             ends: &[$($end),*],
             replies: first!($($replies,)? "generic"),
         }),*]
@@ -57,7 +57,7 @@ const ALL: &[Builtin] = table! {
     "command-r" ends "<|END_OF_TURN_TOKEN|>"; replies "command-r";
     "granite" ends "<|end_of_text|>"; replies "granite3";
     "granite-4.0" ends "<|end_of_text|>"; replies "hermes";
-    "granite-4.1" ends "<|end_of_text|>"; replies "hermes";
+    "granite-4.1" as "granite-4.0" ends "<|end_of_text|>"; replies "hermes";
     "falcon3" ends "\n<|user|>\n";
     "monarch" ends "</s>";
     "orion" ends "</s>";

@@ -18,6 +18,12 @@ fn known_formats_are_those_of_llama_cpp_or_of_the_models() {
         let template = Templates::default().find(Some(name)).unwrap();
         assert_eq!(template.render(&inputs).unwrap(), *expected, "{name}");
     }
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/chat/builtin");
+    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let mut sources: Vec<String> =
+        files.map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    sources.sort_unstable();
+    assert!(sources.is_sorted_by(|a, b| a < b), "two files of formats are equal");
     for builtin in Builtin::all() {
         assert_eq!(rows().filter(|(name, _)| *name == builtin.name).count(), 1, "{}", builtin.name);
     }
