@@ -2,27 +2,20 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::io::{Seek, SeekFrom, Write};
-use std::path::Path;
 use std::sync::Arc;
 
 use bilayer_files::{Access, Operation, create, on_disk, target, write};
 
+#[path = "../../../tests/support/listing.rs"]
+mod listing;
 #[path = "../../../tests/support/noting_disk.rs"]
 mod noting_disk;
 
+use listing::listing;
 use noting_disk::Noting;
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
-}
-
-/// The files in `folder` by name.
-fn listing(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).unwrap();
-    let mut names: Vec<_> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 /// Operations of content that is written as a whole.

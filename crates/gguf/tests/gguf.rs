@@ -21,6 +21,8 @@ mod data;
 mod disks;
 #[path = "gguf/hostile.rs"]
 mod hostile;
+#[path = "../../../tests/support/listing.rs"]
+mod listing;
 #[cfg(target_os = "linux")]
 #[path = "gguf/memory.rs"]
 mod memory;
@@ -36,18 +38,10 @@ mod shards;
 mod values;
 
 use hostile::{file, hostile, key, kind, tensor, u32s};
+use listing::listing;
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
-}
-
-/// The files in `folder` by name.
-fn listing(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).unwrap();
-    let mut names: Vec<_> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 // ---- Hostile files; the names share a prefix so that they can be run again in little memory ----
