@@ -113,7 +113,8 @@ impl RowProduct<'_> {
     /// Adds the products of outliers to the strip, in the first panel to what it starts from. Codes are signed, or have
     /// their sign bits flipped.
     #[inline(always)]
-    fn add_outliers<const FLIPPED: bool>(&self, steps: usize, strip: &mut [f32]) {
+    fn add_outliers<const FLIPPED: bool>(&self, strip: &mut [f32]) {
+        let steps = self.count();
         for token in 0..self.tokens {
             let strip = &mut strip[token * self.stride..][..ROWS];
             let mut sums = [self.start(token).filter(|_| FLIPPED).unwrap_or(0); ROWS];
@@ -194,21 +195,21 @@ fn fill(rows: PanelRows<'_>, count: usize, first: usize, panel: &mut PanelMut<'_
     }
 }
 
-fn tile(product: RowProduct<'_>, strip: &mut [f32]) {
+fn tile(mut product: RowProduct<'_>, strip: &mut [f32]) {
     let steps = product.count();
     product.fetch();
     check_strip(strip, product.stride, product.tokens, ROWS);
-    let has_outliers = product.has_outliers();
-    if has_outliers {
-        product.add_outliers::<true>(steps, strip);
+    if product.has_outliers() {
+        product.add_outliers::<true>(strip);
+        // The sums have begun.
+        product.first = None;
     }
     let x = product.x.as_chunks::<4>().0;
     for token in 0..product.tokens {
         let strip = &mut strip[token * product.stride..][..ROWS];
         let mut dots = [0i32; ROWS];
         for (dot, strip) in dots.iter_mut().zip(&*strip) {
-            let start = product.start(token).filter(|_| !has_outliers);
-            *dot = start.unwrap_or(strip.to_bits().cast_signed());
+            *dot = product.start(token).unwrap_or(strip.to_bits().cast_signed());
         }
         for step in 0..steps {
             let x = x[step * product.tokens + token].map(|x| i32::from(x.cast_signed()));
@@ -298,19 +299,19 @@ mod x86 {
 
     /// Two vectors of 16 rows x `N` tokens.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    fn tokens_512<const N: usize>(product: RowProduct<'_>, strip: &mut [f32]) {
+    fn tokens_512<const N: usize>(mut product: RowProduct<'_>, strip: &mut [f32]) {
         let steps = product.count();
         product.ahead.fetch();
         assert!(product.tokens == N);
         check_strip(strip, product.stride, N, ROWS);
-        let has_outliers = product.has_outliers();
-        if has_outliers {
-            outliers_512(&product, steps, strip);
+        if product.has_outliers() {
+            outliers_512(&product, strip);
+            product.first = None;
         }
         let strip = strip.as_mut_ptr();
         let mut dots = [[_mm512_setzero_si512(); 2]; N];
         for (t, dots) in dots.iter_mut().enumerate() {
-            *dots = match product.start(t).filter(|_| !has_outliers) {
+            *dots = match product.start(t) {
                 Some(start) => [_mm512_set1_epi32(start); 2],
                 // SAFETY: the strip was checked.
                 None => unsafe {
@@ -354,15 +355,15 @@ mod x86 {
     /// Rarely called, and not to be inlined: the sums of the callers stay in registers.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     #[inline(never)]
-    fn outliers_512(product: &RowProduct<'_>, steps: usize, strip: &mut [f32]) {
-        product.add_outliers::<true>(steps, strip);
+    fn outliers_512(product: &RowProduct<'_>, strip: &mut [f32]) {
+        product.add_outliers::<true>(strip);
     }
 
     /// [`outliers_512`] for codes with flipped sign bits or signed ones.
     #[target_feature(enable = "avx2")]
     #[inline(never)]
     fn outliers_256<const FLIPPED: bool>(product: &RowProduct<'_>, strip: &mut [f32]) {
-        product.add_outliers::<FLIPPED>(product.count(), strip);
+        product.add_outliers::<FLIPPED>(strip);
     }
 
     /// Flips sign bits for unsigned operands, or sums the magnitudes of negative weights.
@@ -413,12 +414,13 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx2,fma,avxvnni")]
-    fn tile_vnni(product: RowProduct<'_>, strip: &mut [f32]) {
+    fn tile_vnni(mut product: RowProduct<'_>, strip: &mut [f32]) {
         whole_lines();
         product.fetch();
         check_strip(strip, product.stride, product.tokens, ROWS);
         if product.has_outliers() {
             outliers_256::<true>(&product, strip);
+            product.first = None;
         }
         for first in [0, 16] {
             let strip = &mut strip[first..];
@@ -440,9 +442,8 @@ mod x86 {
         let steps = product.count();
         assert!(product.tokens == N && first <= 16);
         check_strip(strip, product.stride, N, 16);
-        let has_outliers = product.has_outliers();
-        let starts = std::array::from_fn(|t| product.start(t).filter(|_| !has_outliers));
-        let mut dots = begin_256::<N, 2>(&product, strip, starts);
+        let mut dots =
+            begin_256::<N, 2>(&product, strip, std::array::from_fn(|t| product.start(t)));
         let (mut w, mut x) = (product.steps.as_ptr().cast::<u8>(), product.x.as_ptr());
         w = w.wrapping_add(4 * first);
         for _ in 0..steps {
@@ -463,12 +464,13 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx2,fma")]
-    fn tile_256(product: RowProduct<'_>, strip: &mut [f32]) {
+    fn tile_256(mut product: RowProduct<'_>, strip: &mut [f32]) {
         whole_lines();
         product.fetch();
         check_strip(strip, product.stride, product.tokens, ROWS);
         if product.has_outliers() {
             outliers_256::<false>(&product, strip);
+            product.first = None;
         }
         for first in [0, 8, 16, 24] {
             let strip = &mut strip[first..];
@@ -498,8 +500,7 @@ mod x86 {
         assert!(product.tokens == N && first <= 24);
         check_strip(strip, product.stride, N, 8);
         let (ones, zero) = (_mm256_set1_epi16(1), _mm256_setzero_si256());
-        let has_outliers = product.has_outliers();
-        let starts = std::array::from_fn(|t| product.start(t).filter(|_| !has_outliers).map(|_| 0));
+        let starts = std::array::from_fn(|t| product.start(t).map(|_| 0));
         let mut dots = begin_256::<N, 1>(&product, strip, starts);
         let (mut w, mut x) = (product.steps.as_ptr().cast::<u8>(), product.x.as_ptr());
         w = w.wrapping_add(4 * first);
