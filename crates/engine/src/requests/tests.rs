@@ -20,7 +20,7 @@ struct Desk {
 /// The request of an item by number, and its rows.
 type StepRows = (u64, usize, usize);
 
-fn policy() -> Policy {
+pub(super) fn policy() -> Policy {
     Policy {
         rows: 64,
         outputs: 24,

@@ -286,15 +286,7 @@ impl World {
 }
 
 fn policy() -> Policy {
-    Policy {
-        rows: 64,
-        outputs: 24,
-        sequences: 6,
-        waiting: 64,
-        waiting_per_key: 40,
-        step: Duration::from_millis(5),
-        deterministic: None,
-    }
+    Policy { step: Duration::from_millis(5), ..crate::requests::tests::policy() }
 }
 
 #[test]
