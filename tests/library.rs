@@ -195,6 +195,31 @@ fn every_call_can_be_cancelled() {
     refused(embedder.extract(&["a b"], &options), "does not label tokens");
 }
 
+/// The weights are not all loaded when it ends, and whoever is told of the progress may panic.
+#[test]
+fn loading_can_be_cancelled() {
+    let cancel = Cancel::new();
+    let mut told = Vec::new();
+    let opened = Model::builder(DEMO)
+        .gpu_layers(0)
+        .cancel(&cancel)
+        .progress(|progress| {
+            told.push(progress);
+            if told.len() == 3 {
+                cancel.cancel();
+            }
+        })
+        .open();
+    assert_eq!(opened.err().expect("an error").exit_code() as u8, 130);
+    assert_eq!(told.len(), 3);
+    assert!(told.iter().all(|progress| progress.done_bytes < progress.total_bytes), "{told:?}");
+    cancel.reset();
+    assert!(Model::builder(DEMO).gpu_layers(0).context(64).cancel(&cancel).open().is_ok());
+    let panicking = || Model::builder(DEMO).gpu_layers(0).progress(|_| panic!("told")).open();
+    let cause = std::panic::catch_unwind(panicking).err().expect("a panic");
+    assert_eq!(cause.downcast_ref(), Some(&"told"));
+}
+
 #[test]
 fn a_conversation_without_messages_is_refused() {
     let mut model = open(DEMO.into());

@@ -1,6 +1,7 @@
 //! How a model is opened: which devices, how much memory, how many answers at once.
 
 use std::ops::RangeInclusive;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 
 use bilayer_engine::encode::{Norm, Pooling, texts_max};
@@ -19,13 +20,18 @@ use crate::{Error, Model, Sampling};
 
 mod cache;
 mod drafts;
+mod named;
 mod placing;
 
 pub use cache::CacheType;
+pub use named::{Value, names};
 pub use placing::GpuLayers;
 
 /// Rows of logits that a step gives at least: [`Model::logits`] takes so many tokens at a time.
 const LOGITS_ROWS: usize = 16;
+
+/// What a cancelled load unwinds with.
+struct Cancelled;
 
 /// Opens a model with settings other than the defaults.
 ///
@@ -173,7 +179,8 @@ impl<'p> Builder<'p> {
     }
 
     /// The handle that ends this model's answers and other calls, or a measurement once the model is loaded; by default one of its own
-    /// ([`Model::cancel_handle`]). It ends [`Builder::open`], too, until the weights are being loaded.
+    /// ([`Model::cancel_handle`]). It ends [`Builder::open`], too, between its steps and between weights; in a program that
+    /// aborts on panic, until the weights are being loaded.
     ///
     /// ```
     /// # let path = "crates/cli/assets/demo.gguf";
@@ -263,6 +270,29 @@ impl<'p> Builder<'p> {
     /// The file is missing, damaged or not supported; a setting is out of range; a device that was named is not there; the
     /// model does not fit; [`Cancel`] ended it before the weights were loaded.
     pub fn open(mut self) -> Result<Model, Error> {
+        self.watch();
+        match catch_unwind(AssertUnwindSafe(|| self.load())) {
+            Err(cause) if cause.is::<Cancelled>() => Err(Engine::Interrupted.into()),
+            opened => opened.unwrap_or_else(|cause| resume_unwind(cause)),
+        }
+    }
+
+    /// Lets a cancelled load unwind. The engine only tells its progress, between weights; all that is loaded is owned by what
+    /// unwinds.
+    fn watch(&mut self) {
+        let (cancel, mut told) = (self.cancel.clone(), self.progress.take());
+        self.progress = Some(Box::new(move |progress| {
+            if let Some(told) = &mut told {
+                told(progress);
+            }
+            if cfg!(panic = "unwind") && cancel.is_cancelled() {
+                // Without the hook, which would print it.
+                resume_unwind(Box::new(Cancelled));
+            }
+        }));
+    }
+
+    fn load(mut self) -> Result<Model, Error> {
         let model = self.loaded()?;
         self.go_on()?;
         let drafts = self.drafts(&model)?;

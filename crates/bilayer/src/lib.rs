@@ -215,6 +215,11 @@ pub mod perplexity {
 pub mod prune;
 pub mod quantize;
 mod request;
+pub mod settings {
+    //! Settings by name: what [`Builder::set`](crate::Builder::set) takes.
+
+    pub use crate::builder::{Value, names};
+}
 pub mod synth;
 mod tokenizer;
 pub mod verify {

@@ -1,5 +1,6 @@
 //! Messages of errors for programs, which have settings where the command line has flags.
 
+use crate::builder::names as settings;
 use crate::{Error, parameters};
 
 /// Flags in messages and advice, what a program reads instead, and the setting that it must have for that.
@@ -44,20 +45,6 @@ const RENAMED: &[(&str, &str)] = &[
     ("temp", "temperature"),
 ];
 
-/// Options that messages begin with, beside those of [sampling](parameters).
-const OPTIONS: &[&str] = &[
-    "draft-max",
-    "draft-min",
-    "draft-p-min",
-    "expert-cache",
-    "expert-counts",
-    "logit-bias",
-    "main-gpu",
-    "override-tensor",
-    "tensor-split",
-    "ubatch-size",
-];
-
 /// An error with its [advice](Error::advice), in which arguments have the names of [`Builder`](crate::Builder)'s methods
 /// instead of flags: what the interface for Python reports.
 ///
@@ -91,9 +78,11 @@ pub fn with_settings(text: &str, has: impl Fn(&str) -> bool) -> String {
 fn begun(text: &str, has: impl Fn(&str) -> bool) -> Option<String> {
     let (option, rest) = text.split_once(" is ")?;
     let renamed = RENAMED.iter().find(|(name, _)| *name == option).map(|(_, name)| (*name).into());
-    let mut others = OPTIONS.iter().copied().chain(parameters().map(|parameter| parameter.name));
-    let setting =
-        renamed.or_else(|| Some(others.find(|name| *name == option)?.replace('-', "_")))?;
+    let named = option.replace('-', "_");
+    let is_known = settings().any(|name| name == named)
+        || parameters().any(|parameter| parameter.name == option)
+        || option == "logit-bias";
+    let setting = renamed.or(is_known.then_some(named))?;
     has(&setting).then(|| format!("{setting} is {rest}"))
 }
 
@@ -183,6 +172,8 @@ mod tests {
             ("top-k is 1.5; it must be a whole number", "top_k is 1.5; it must be a whole number"),
             ("expert-cache is auto; it must be 0", "expert_cache is auto; it must be 0"),
             ("draft-max is 0; it must be 1", "draft_max is 0; it must be 1"),
+            ("logit-bias is x; it must be 1", "logit_bias is x; it must be 1"),
+            ("main-gpu is 3; it must be 1", "main_gpu is 3; it must be 1"),
             (
                 "fit-target is a list of 3; it must be 1",
                 "margin_bytes is a list of 3; it must be 1",

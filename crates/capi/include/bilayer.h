@@ -111,6 +111,10 @@ typedef struct {
   const char *numa;
 } BilayerOptions;
 
+// Called while a model is loaded, with the bytes of weights that are loaded, those of all weights (0 while devices are
+// measured), and the pointer given along. The loading goes on while it returns true.
+typedef bool (*BilayerProgress)(uint64_t done_bytes, uint64_t total_bytes, void *user);
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -203,6 +207,15 @@ int32_t bilayer_open(const char *path,
                      const BilayerOptions *options,
                      BilayerModel **model);
 
+// Sets the strength of each of `count` adapters for the answers that begin from now on, of a model that was opened with
+// `adapters_by_request`. NULL: those with which it was opened.
+//
+// # Safety
+// `model` is from bilayer_open and not freed; `strengths` is NULL or points to `count` floats.
+int32_t bilayer_lora(const BilayerModel *model,
+                     const float *strengths,
+                     size_t count);
+
 // Frees a model; NULL is ignored. No other call on it may be running.
 //
 // # Safety
@@ -264,6 +277,18 @@ size_t bilayer_width(const BilayerModel *model);
 // # Safety
 // `model` is NULL or from bilayer_open and not freed.
 size_t bilayer_context(const BilayerModel *model);
+
+// As bilayer_open, with settings in JSON: an object of the names that docs/c.md lists, such as
+// `{"gpu_layers": "auto", "cache_type": "q8_0"}`; NULL: none. Those that are left out or null have their defaults.
+// `progress` may be NULL; BILAYER_INTERRUPTED if it ended the loading.
+//
+// # Safety
+// `path` and `settings` end with NUL; `settings` may be NULL; `model` may be written to.
+int32_t bilayer_open_json(const char *path,
+                          const char *settings,
+                          BilayerProgress progress,
+                          void *user,
+                          BilayerModel **model);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -236,6 +236,10 @@ fn answer(
     user: *mut c_void,
 ) -> Result<(), Failure> {
     let Some(callback) = callback else { return Err(Failure::usage("callback is NULL")) };
+    let request = match model.strengths() {
+        Some(strengths) => request.lora(strengths),
+        None => request,
+    };
     let made = |model: &mut Model| {
         let mut answer = model.generate(request)?;
         for token in &mut answer {

@@ -13,3 +13,4 @@ pub mod failure;
 pub mod generate;
 pub mod model;
 mod pointers;
+pub mod settings;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ffi::{c_char, c_void};
 use std::sync::{Mutex, PoisonError};
 
-use bilayer::{Cancel, Encode, GpuLayers, Model, Numa};
+use bilayer::{Builder, Cancel, Encode, GpuLayers, Model, Numa};
 
 use crate::failure::{BILAYER_INTERNAL, Failure, guarded};
 use crate::pointers::{give, slice, text, text_or_null};
@@ -18,6 +18,8 @@ pub const BILAYER_LAYERS_ALL: i32 = -2;
 pub struct BilayerModel {
     model: Mutex<Option<Model>>,
     cancel: Cancel,
+    /// Strengths of adapters for the next answers, if any were set.
+    strengths: Mutex<Option<Vec<f32>>>,
 }
 
 /// Called with the text of each token, `len` bytes of UTF-8 without a NUL at its end, and with the pointer given along. The answer
@@ -60,6 +62,11 @@ impl BilayerModel {
             self.cancel.reset();
             call(model)
         })
+    }
+
+    /// The strengths of adapters for the next answers.
+    pub(crate) fn strengths(&self) -> Option<Vec<f32>> {
+        self.strengths.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Runs a call on the model.
@@ -136,13 +143,9 @@ pub unsafe extern "C" fn bilayer_open(
     model: *mut *mut BilayerModel,
 ) -> i32 {
     guarded(|| {
-        if model.is_null() {
-            return Err(Failure::usage("model is NULL"));
-        }
-        // SAFETY: it is not NULL, and the caller promises that it may be written to.
-        unsafe { model.write(std::ptr::null_mut()) };
         // SAFETY: the caller's promise.
-        let (path, options) = unsafe { (text(path, "path")?, options.as_ref()) };
+        let (model, path, options) =
+            unsafe { (room(model)?, text(path, "path")?, options.as_ref()) };
         let cancel = Cancel::new();
         let mut builder = Model::builder(path).cancel(&cancel);
         if let Some(options) = options {
@@ -182,9 +185,50 @@ pub unsafe extern "C" fn bilayer_open(
                 builder = builder.chat_template(template);
             }
         }
-        let opened = BilayerModel { model: Mutex::new(Some(builder.open()?)), cancel };
-        // SAFETY: as above.
-        unsafe { model.write(Box::into_raw(Box::new(opened))) };
+        *model = opened(builder, cancel)?;
+        Ok(())
+    })
+}
+
+/// Where a model is written, which is NULL until then.
+///
+/// # Safety
+/// `model` is NULL or may be written to.
+pub(crate) unsafe fn room<'a>(
+    model: *mut *mut BilayerModel,
+) -> Result<&'a mut *mut BilayerModel, Failure> {
+    if model.is_null() {
+        return Err(Failure::usage("model is NULL"));
+    }
+    // SAFETY: it is not NULL, and the caller promises that it may be written to. What is written first may be no pointer.
+    unsafe {
+        model.write(std::ptr::null_mut());
+        Ok(&mut *model)
+    }
+}
+
+/// Opens a model that is freed by bilayer_free.
+pub(crate) fn opened(builder: Builder<'_>, cancel: Cancel) -> Result<*mut BilayerModel, Failure> {
+    let (model, strengths) = (Mutex::new(Some(builder.open()?)), Mutex::default());
+    Ok(Box::into_raw(Box::new(BilayerModel { model, cancel, strengths })))
+}
+
+/// Sets the strength of each of `count` adapters for the answers that begin from now on, of a model that was opened with
+/// `adapters_by_request`. NULL: those with which it was opened.
+///
+/// # Safety
+/// `model` is from bilayer_open and not freed; `strengths` is NULL or points to `count` floats.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bilayer_lora(
+    model: *const BilayerModel,
+    strengths: *const f32,
+    count: usize,
+) -> i32 {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (model, given) = unsafe { (given(model)?, slice(strengths, count, "strengths")?) };
+        let strengths = (!strengths.is_null()).then(|| given.to_vec());
+        *model.strengths.lock().unwrap_or_else(PoisonError::into_inner) = strengths;
         Ok(())
     })
 }

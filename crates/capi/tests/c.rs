@@ -94,6 +94,19 @@ fn misuse_is_refused() {
     assert_eq!(good(&ran(Command::new(&program), &["4"])), "refused\n");
 }
 
+/// The program opens a model with a wrong value for every setting of the library, which must be named.
+#[test]
+fn every_setting_of_the_library_can_be_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let names: Vec<&str> = bilayer::settings::names().collect();
+    let page = std::fs::read_to_string(crate_folder().join("../../docs/c.md")).unwrap();
+    for name in &names {
+        assert!(page.contains(&format!("`{name}`")), "docs/c.md lacks {name}");
+    }
+    let Some(program) = compiled("tests/settings.c", folder.path()) else { return };
+    assert_eq!(good(&ran(Command::new(&program), &names)), "named\n");
+}
+
 /// Takes a minute, so it is asked for: `cargo xtask valgrind`.
 #[test]
 #[ignore = "takes a minute"]

@@ -76,8 +76,7 @@ pub fn perplexity(
     text: String,
     settings: Settings,
 ) -> PyResult<(f64, f64, usize)> {
-    settings.check(py)?;
-    let score = move |cancel: &Cancel| settings.builder(path, cancel).perplexity(&text);
+    let score = move |cancel: &Cancel| settings.builder(path, cancel)?.perplexity(&text);
     let report = worker::cancellable(py, score)?.map_err(|error| error::of(py, &error))?;
     let estimate = report.ok_or_else(|| raised(py, "interrupted", INTERRUPTED))?.estimate;
     let perplexity = estimate.perplexity();

@@ -27,7 +27,7 @@ mod _native {
 
     use crate::error::raised;
     use crate::files::flow;
-    use crate::{settings, worker};
+    use crate::worker;
 
     #[pymodule_export]
     use crate::answer::Answer;
@@ -71,9 +71,15 @@ mod _native {
         py.detach(worker::shut_down);
     }
 
+    /// The names of all settings of a model.
+    #[pyfunction]
+    fn settings() -> Vec<&'static str> {
+        crate::settings::names()
+    }
+
     /// Name, help and default of every sampling parameter.
     #[pyfunction]
     fn parameters() -> Vec<(String, String, String)> {
-        settings::parameters()
+        crate::settings::parameters()
     }
 }

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
-use bilayer::{Encode, Error, Excess, Norm, Tokenizer};
+use bilayer::{Cancel, Encode, Error, Excess, Norm, Progress, Stage, Tokenizer};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -110,13 +111,38 @@ type Entity = (String, f32, String, usize, usize);
 
 #[pymethods]
 impl Model {
+    /// Opens a model. `progress` is called with the stage, the bytes that are loaded, and those of all weights.
     #[new]
-    fn new(py: Python<'_>, path: PathBuf, settings: Settings) -> PyResult<Model> {
-        settings.check(py)?;
-        let opened = worker::cancellable(py, move |cancel| {
-            let model = settings.builder(path, cancel).open()?;
+    #[pyo3(signature = (path, settings, progress))]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        settings: Settings,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Model> {
+        let is_asked = progress.is_some();
+        let open = move |cancel: &Cancel, sender: Sender<Progress>| {
+            let builder = settings.builder(path, cancel)?;
+            let builder = match is_asked {
+                // The receiver is gone if its thread was interrupted.
+                true => builder.progress(move |progress| {
+                    let _ = sender.send(progress);
+                }),
+                false => builder,
+            };
+            let model = builder.open()?;
             Ok((Facts::of(&model), model, cancel.clone()))
-        })?;
+        };
+        let told = move |told: Progress| {
+            let stage = match told.stage {
+                Stage::Measuring => "measuring",
+                Stage::Loading => "loading",
+            };
+            let called =
+                |call: &Py<PyAny>| call.call1(py, (stage, told.done_bytes, told.total_bytes));
+            progress.as_ref().map(called).transpose().map(drop)
+        };
+        let opened = worker::reporting(py, open, told)?;
         let (facts, model, cancel) = opened.map_err(|error: Error| error::of(py, &error))?;
         let tokenizer = Mutex::new(Some(model.tokenizer()));
         Ok(Model { worker: Worker::start(model, cancel)?, facts, tokenizer })

@@ -37,6 +37,8 @@ pub struct Asked {
     ignore_eos: bool,
     show_control: bool,
     context_shift: Option<usize>,
+    /// The strengths of adapters.
+    lora: Option<Vec<f32>>,
     /// A JSON list of functions.
     tools: Option<String>,
     continue_final_message: bool,
@@ -67,6 +69,9 @@ impl Asked {
         }
         if let Some(keep) = self.context_shift {
             request = request.context_shift(keep);
+        }
+        if let Some(strengths) = self.lora {
+            request = request.lora(strengths);
         }
         if self.ignore_eos {
             request = request.ignore_eos();

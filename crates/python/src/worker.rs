@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bilayer::{Cancel, Model, Plan};
 use pyo3::prelude::*;
 
-use crate::error::{INTERNAL, raised, usage};
+use crate::error::{INTERNAL, INTERRUPTED, raised, usage};
 
 /// How long a wait lasts before it looks for signals.
 const TICK: Duration = Duration::from_millis(50);
@@ -32,7 +32,7 @@ static ENDING: Mutex<Vec<(u32, JoinHandle<()>)>> = Mutex::new(Vec::new());
 /// Set when the interpreter ends.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
-/// Python threads that wait in this module, and the process that has them.
+/// Threads that the end of the interpreter waits for, and the process that has them.
 static WAITING: Mutex<(u32, usize)> = Mutex::new((0, 0));
 
 /// Work for a model.
@@ -358,17 +358,7 @@ pub fn beside<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
-    let (sender, result) = mpsc::channel();
-    let run = move || {
-        // The receiver is gone if its thread was interrupted.
-        let _ = sender.send(catch_unwind(AssertUnwindSafe(work)));
-    };
-    std::thread::Builder::new().name("bilayer".to_owned()).spawn(run)?;
-    match wait(py, &Mutex::new(result), || false)? {
-        Some(Ok(done)) => Ok(done),
-        Some(Err(fault)) => Err(raised(py, &said(fault.as_ref()), INTERNAL)),
-        None => Err(raised(py, "the thread ended without a result", INTERNAL)),
-    }
+    reporting(py, |_, _: Sender<()>| work(), |()| Ok(()))
 }
 
 /// As [`beside`], with work that a signal cancels.
@@ -379,9 +369,57 @@ pub fn cancellable<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce(&Cancel) -> T + Send + 'static,
 ) -> PyResult<T> {
+    reporting(py, |cancel, _: Sender<()>| work(cancel), |()| Ok(()))
+}
+
+/// As [`cancellable`], with work whose messages are given to `told` in this thread; an error of that cancels it, too.
+///
+/// # Errors
+/// Those of [`beside`], or of `told`.
+pub fn reporting<T: Send + 'static, M: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce(&Cancel, Sender<M>) -> T + Send + 'static,
+    told: impl Fn(M) -> PyResult<()>,
+) -> PyResult<T> {
+    let (sender, messages) = mpsc::channel();
+    let messages = Mutex::new(messages);
     let cancel = Cancel::new();
-    let handle = cancel.clone();
-    beside(py, move || work(&handle)).inspect_err(|_| cancel.cancel())
+    let done = beginning(sender, cancel.clone(), work)?;
+    let waited = || {
+        while let Some(message) = wait(py, &messages, || false)? {
+            told(message)?;
+        }
+        wait(py, &done, || false)
+    };
+    let waited = waited();
+    if !matches!(waited, Ok(Some(_))) {
+        cancel.cancel();
+    }
+    match waited? {
+        Some(Ok(done)) => Ok(done),
+        Some(Err(fault)) => Err(raised(py, &said(fault.as_ref()), INTERNAL)),
+        None if is_over() => Err(raised(py, "interrupted", INTERRUPTED)),
+        None => Err(raised(py, "the thread ended without a result", INTERNAL)),
+    }
+}
+
+/// Begins work in a thread; its result, or its panic, comes from the channel.
+fn beginning<T: Send + 'static, M: Send + 'static>(
+    messages: Sender<M>,
+    cancel: Cancel,
+    work: impl FnOnce(&Cancel, Sender<M>) -> T + Send + 'static,
+) -> PyResult<Mutex<Receiver<std::thread::Result<T>>>> {
+    let (sender, result) = mpsc::channel();
+    // The interpreter must not end before: the thread may be in a driver of a GPU.
+    let working = Waiting::new();
+    let run = move || {
+        let _working = working;
+        let done = catch_unwind(AssertUnwindSafe(|| work(&cancel, messages)));
+        // The receiver is gone if its thread was interrupted.
+        let _ = sender.send(done);
+    };
+    std::thread::Builder::new().name("bilayer".to_owned()).spawn(run)?;
+    Ok(Mutex::new(result))
 }
 
 /// As [`cancellable`], with work that ends soon then: that is waited for.
@@ -403,7 +441,7 @@ pub fn stoppable<T: Send + 'static>(
     done.inspect_err(|_| py.detach(|| locked(&ended).recv()).unwrap_or_default())
 }
 
-/// Counts a Python thread that waits, and remembers its process.
+/// Counts a thread that waits for work of this module, or does it beside a model, and remembers its process.
 struct Waiting(u32);
 
 impl Waiting {

@@ -213,7 +213,7 @@ def errors_have_the_engines_message():
         "expert_cache is auto; it must be 0: the model has no experts": {"expert_cache": "auto"},
         "expert_cache is 1.00 MiB": {"expert_cache": 1 << 20},
         "expert_counts is ": {"expert_counts": DEMO},
-        "numa is `isolate`; to stay in one node": {"numa": "isolate"},
+        "numa is isolate; it must be off, distribute or a number of simulated nodes from 2 to 64; to stay in": {"numa": "isolate"},
     }.items():
         raised(bilayer.UsageError, wrong, lambda: bilayer.Bilayer(DEMO, **settings))
     raised(bilayer.UsageError, "hadamard_keys is on with f16", lambda: bilayer.Bilayer(DEMO, hadamard_keys=True))
@@ -465,7 +465,9 @@ def the_drop_in_answers_like_openai():
         assert len(rows["top_logprobs"][0]) in (2, 3) and rows["text_offset"][0] == len("ROMEO:\n")
         assert llama.detokenize(llama.tokenize("O, à moi!".encode())) == "O, à moi!".encode()
         raised(bilayer.UsageError, "suffix", lambda: llama("a", suffix="b"))
-        raised(bilayer.UsageError, "lora_path", lambda: Llama(DEMO, lora_path="x"))
+        raised(bilayer.MissingFileError, "x.gguf", lambda: Llama(DEMO, lora_path="x.gguf", lora_scale=0.5))
+        raised(bilayer.UsageError, "lora_base", lambda: Llama(DEMO, lora_base="x.gguf"))
+        raised(bilayer.UsageError, "type_v is 5; it must be one of 0 (f32)", lambda: Llama(DEMO, type_k=8, type_v=5))
         raised(bilayer.UsageError, "chat_format is 'alpaca'", lambda: Llama(DEMO, chat_format="alpaca"))
         raised(TypeError, "n_cxt", lambda: Llama(DEMO, n_cxt=3))
         raised(bilayer.UsageError, "numa is 2", lambda: Llama(DEMO, numa=2))
@@ -473,6 +475,8 @@ def the_drop_in_answers_like_openai():
         assert llama.metadata["general.architecture"] and "tokenizer.ggml.tokens" not in llama.metadata
         assert llama.tokenizer().decode(llama.tokenizer().encode("O me!")).strip() == "O me!"
         assert Llama.longest_token_prefix([1, 2, 3], [1, 2, 4]) == 2
+    with Llama(DEMO, n_ctx=64, type_k=8, type_v=1, kv_overrides={"general.name": "other"}) as llama:
+        assert llama("ROMEO:", max_tokens=2) and llama.metadata["general.name"] == "other"
     for name in ["llama-2", "llama-3", "mistral-instruct", "qwen", "gemma", "vicuna", "zephyr"]:
         with Llama(DEMO, n_ctx=512, chat_format=name) as llama:
             assert llama.create_chat_completion([{"role": "user", "content": "Who is there?"}], max_tokens=1)

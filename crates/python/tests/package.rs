@@ -98,6 +98,27 @@ if sys.argv[1] == 'raise': raise SystemExit(3)
     }
 }
 
+/// It ends an opening, too, and does not wait for all of it: here devices are measured again and again.
+#[test]
+fn the_interpreter_may_end_while_a_model_is_opened() {
+    let Some(folder) = installed() else { return };
+    let script = "
+import os, threading, bilayer
+begun = threading.Event()
+def load():
+    while True:
+        bilayer.Bilayer(os.environ['DEMO'], gpu_layers=0, context=64, cache_dir=os.environ['PYTHONPATH'], remeasure=True,
+                        progress=lambda *_: begun.set())
+threading.Thread(target=load, daemon=True).start()
+begun.wait()
+print('leaving')
+";
+    let began = std::time::Instant::now();
+    let ended = python(folder.path(), &["-c", script]);
+    assert_eq!(good(&ended), "leaving\n");
+    assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+}
+
 #[test]
 fn ctrl_c_ends_an_answer() {
     let Some(folder) = installed() else { return };
@@ -116,6 +137,34 @@ except KeyboardInterrupt:
 print(len(model.generate('ROMEO:', max_tokens=4, ignore_eos=True).text()) > 0)
 ";
     assert_eq!(good(&python(folder.path(), &["-c", script])), "interrupted\nTrue\n");
+}
+
+/// A signal is noticed while a model is opened, and the opening ends: here devices are measured, which takes seconds.
+#[test]
+fn ctrl_c_ends_an_opening() {
+    let Some(folder) = installed() else { return };
+    let script = "
+import os, signal, threading, time, bilayer
+signal.signal(signal.SIGINT, signal.default_int_handler)
+raised = []
+def interrupt():
+    raised.append(time.monotonic())
+    signal.raise_signal(signal.SIGINT)
+def begun(*_):
+    if not raised: threading.Timer(0.1, interrupt).start()
+try:
+    while True:
+        bilayer.Bilayer(os.environ['DEMO'], gpu_layers=0, context=64, cache_dir=os.environ['PYTHONPATH'], remeasure=True, progress=begun)
+except KeyboardInterrupt:
+    print('interrupted', time.monotonic() - raised[0] < 1)
+loaders = [thread for thread in os.listdir('/proc/self/task') if open(f'/proc/self/task/{thread}/comm').read() == 'bilayer\\n']
+ends = time.monotonic() + 30
+while any(os.path.exists(f'/proc/self/task/{thread}') for thread in loaders) and time.monotonic() < ends:
+    time.sleep(0.01)
+print('ended', time.monotonic() < ends)
+";
+    let text = good(&python(folder.path(), &["-c", script]));
+    assert_eq!(text, "interrupted True\nended True\n");
 }
 
 /// A signal ends work that has no partial result, after which the model is free.

@@ -6,7 +6,7 @@ import json
 import math
 import operator
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Union
 
 from ._errors import UsageError
@@ -233,24 +233,35 @@ class Settings(TypedDict, total=False):
 
     device: str | Sequence[str] | None
     tensor_split: Sequence[float] | None
-    gpu_bytes: int | None
-    margin_bytes: int | None
+    split_mode: str
+    main_gpu: int | None
+    gpu_bytes: int | Sequence[int] | None
+    margin_bytes: int | Sequence[int] | None
     override_tensor: Mapping[str, int] | None
     cache_on_cpu: bool
+    op_offload: int | str
+    overlap: str
     cpu_moe_layers: int
     expert_cache: int | str
     expert_counts: Path | None
+    simulate: str | None
     cache_dir: Path | None
+    remeasure: bool
     context: int | None
     ubatch_size: int | None
-    threads: int | None
-    numa: str
-    cache_type: str
-    hadamard_keys: bool
-    fast_prefill: bool
     checkpoints: int | None
+    cache_type: str | Sequence[str]
+    hadamard_keys: bool
+    threads: int | None
+    cpu_level: str | None
+    numa: str
+    fast_prefill: bool
+    unfused: bool
+    mlock: bool
+    no_mmap: bool
     embeddings: bool
     pooling: str | None
+    norm: int | None
     draft_model: Path | None
     lookup: bool
     mtp: bool
@@ -258,7 +269,12 @@ class Settings(TypedDict, total=False):
     draft_min: int | None
     draft_p_min: float | None
     draft_gpu_layers: int | str | None
+    lora: Path | Mapping[Path, float] | Sequence[Path | tuple[Path, float]] | None
+    adapters_by_request: bool
+    control_vector: Path | Mapping[Path, float] | Sequence[Path | tuple[Path, float]] | None
+    control_vector_layers: tuple[int, int] | None
     chat_template: str | None
+    metadata: Mapping[str, bool | int | float | str] | None
 
 
 class Sampling(TypedDict, total=False):
@@ -307,71 +323,136 @@ class Options(Sampling, total=False):
     ignore_eos: bool
     show_control: bool
     context_shift: int | None
+    lora: Sequence[float] | None
     tools: Sequence[Mapping[str, Any]] | None
     continue_final_message: bool
 
 
-#: Settings with their defaults.
+#: Settings with their defaults, in the order in which the library is given them.
 _DEFAULTS: dict[str, Any] = {
-    "gpu_layers": "auto", "device": None, "tensor_split": None, "gpu_bytes": None, "margin_bytes": None,
-    "override_tensor": None, "cache_on_cpu": False, "cpu_moe_layers": 0, "expert_cache": 0, "expert_counts": None,
-    "cache_dir": None, "context": None, "ubatch_size": None, "threads": None, "numa": "off", "cache_type": "f16",
-    "hadamard_keys": False, "fast_prefill": False, "checkpoints": None, "embeddings": False, "pooling": None,
-    "draft_model": None, "lookup": False, "mtp": False, "draft_max": None, "draft_min": None, "draft_p_min": None,
-    "draft_gpu_layers": None, "chat_template": None,
+    "gpu_layers": "auto", "device": None, "tensor_split": None, "split_mode": "layer", "main_gpu": None, "gpu_bytes": None,
+    "margin_bytes": None, "override_tensor": None, "cache_on_cpu": False, "op_offload": "auto", "overlap": "auto",
+    "cpu_moe_layers": 0, "expert_cache": 0, "expert_counts": None, "simulate": None, "cache_dir": None, "remeasure": False,
+    "context": None, "ubatch_size": None, "checkpoints": None, "cache_type": "f16", "hadamard_keys": False, "threads": None,
+    "cpu_level": None, "numa": "off", "fast_prefill": False, "unfused": False, "mlock": False, "no_mmap": False,
+    "embeddings": False, "pooling": None, "norm": None, "draft_model": None, "lookup": False, "mtp": False, "draft_max": None,
+    "draft_min": None, "draft_p_min": None, "draft_gpu_layers": None, "lora": None, "adapters_by_request": False,
+    "control_vector": None, "control_vector_layers": None, "chat_template": None, "metadata": None,
 }  # fmt: skip
 
 
-def _settings(caller: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a function was called with, checked, with the defaults of the others."""
+def _settings(caller: str, given: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the settings that a function was called with, checked: names and values as the library takes them."""
     for name in given:
         if name not in _DEFAULTS:
             raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}")
     settings = {**_DEFAULTS, **given}
-    for name in ("cache_on_cpu", "hadamard_keys", "fast_prefill", "embeddings", "lookup", "mtp"):
-        settings[name] = _flag(settings[name], name)
-    for name in ("numa", "cache_type", "pooling", "chat_template"):
-        is_given = settings[name] is not None or _DEFAULTS[name] is not None
-        settings[name] = _text(settings[name], name) if is_given else None
-    for name in ("expert_counts", "cache_dir", "draft_model"):
-        settings[name] = None if settings[name] is None else _path(settings[name], name)
-    for name in ("gpu_bytes", "margin_bytes", "context", "ubatch_size", "threads", "checkpoints", "draft_max", "draft_min"):
-        settings[name] = _whole_or_none(settings[name], name)
-    settings["cpu_moe_layers"] = _whole(settings["cpu_moe_layers"], "cpu_moe_layers", 0, 2**32 - 1)
-    for name in ("gpu_layers", "draft_gpu_layers"):
-        if settings[name] is not None or _DEFAULTS[name] is not None:
-            settings[name] = _text_or_whole(settings[name], name, -1, 2**32 - 1)
-        if settings[name] == -1:
-            settings[name] = "all"
-    if settings["draft_p_min"] is not None:
-        settings["draft_p_min"] = float(_number(settings["draft_p_min"], "draft_p_min"))
-    settings["override_tensor"] = _overrides(settings["override_tensor"])
-    settings["expert_cache"] = _text_or_whole(settings["expert_cache"], "expert_cache", 0, 2**63 - 1)
-    settings["device"] = _text_or_texts(settings["device"], "device")
-    settings["tensor_split"] = _shares(settings["tensor_split"])
-    return settings
+    found = []
+    for name, value in settings.items():
+        # What has no default may be left out as None.
+        if value is not None or _DEFAULTS[name] is not None:
+            found.append((name, _KINDS.get(name, _whole)(value, name)))
+    return found
 
 
-def _overrides(overrides: Mapping[str, int] | None) -> list[tuple[str, int]]:
-    if overrides is None:
-        return []
+def _layers(layers: Any, name: str) -> int | str:
+    layers = _text_or_whole(layers, name, -1, 2**32 - 1)
+    return "all" if layers == -1 else layers
+
+
+def _float(number: Any, name: str) -> float:
+    return float(_number(number, name))
+
+
+def _floats(numbers: Sequence[float], name: str) -> list[float]:
+    items = _items(numbers, name, "a list of numbers")
+    return [_float(number, f"{name}[{at}]") for at, number in enumerate(items)]
+
+
+def _sizes(sizes: int | Sequence[int], name: str) -> list[int]:
+    if not isinstance(sizes, Iterable):
+        return [_whole(sizes, name)]
+    return [_whole(size, f"{name}[{at}]") for at, size in enumerate(_items(sizes, name, "a number or a list of numbers"))]
+
+
+def _cache_type(types: str | Sequence[str], name: str) -> str | list[str]:
+    return _text(types, name) if isinstance(types, str) else _text_or_texts(types, name)
+
+
+def _pair(value: Any, name: str, expected: str) -> tuple[Any, Any]:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise _wrong(name, expected, value)
+    return value[0], value[1]
+
+
+def _adapters(files: Any, name: str) -> list[Any]:
+    """Return files with their strengths, of one path, a dict, or a list of paths and pairs."""
+    if isinstance(files, (str, os.PathLike)):
+        return [_path(files, name)]
+    if isinstance(files, Mapping):
+        files = list(files.items())
+
+    def adapter(item: Any, place: str) -> Any:
+        if isinstance(item, (str, os.PathLike)):
+            return _path(item, place)
+        path, scale = _pair(item, place, "a path, or a pair of a path and a strength")
+        return [_path(path, place), _float(scale, place)]
+
+    return [adapter(item, f"{name}[{at}]") for at, item in enumerate(_items(files, name, "a path, a dict or a list"))]
+
+
+def _range(layers: Any, name: str) -> list[int]:
+    first, last = _pair(layers, name, "a pair of the first and the last layer")
+    return [_whole(first, f"{name}[0]", 0, 2**32 - 1), _whole(last, f"{name}[1]", 0, 2**32 - 1)]
+
+
+def _overrides(overrides: Mapping[str, int], name: str) -> list[tuple[str, int]]:
     if not isinstance(overrides, Mapping):
-        raise _wrong("override_tensor", "a dict of patterns and devices", overrides)
+        raise _wrong(name, "a dict of patterns and devices", overrides)
 
     def device(pattern: Any, number: Any) -> tuple[str, int]:
-        pattern = _text(pattern, "a key of override_tensor")
-        return pattern, _whole(number, f"override_tensor[{pattern!r}]")
+        pattern = _text(pattern, f"a key of {name}")
+        return pattern, _whole(number, f"{name}[{pattern!r}]")
 
     return [device(pattern, number) for pattern, number in overrides.items()]
 
 
-def _shares(shares: Sequence[float] | None) -> list[float]:
-    items = [] if shares is None else _items(shares, "tensor_split", "a list of numbers")
-    checked = [float(_number(share, f"tensor_split[{at}]")) for at, share in enumerate(items)]
+def _metadata(metadata: Mapping[str, Any], name: str) -> list[tuple[str, Any]]:
+    if not isinstance(metadata, Mapping):
+        raise _wrong(name, "a dict of keys and values", metadata)
+
+    def value(key: str, given: Any) -> Any:
+        if isinstance(given, str):
+            return _text(given, f"{name}[{key!r}]")
+        if type(given).__name__ in ("bool", "bool_"):
+            return bool(given)
+        return _number(given, f"{name}[{key!r}]")
+
+    return [(_text(key, f"a key of {name}"), value(key, given)) for key, given in metadata.items()]
+
+
+def _shares(shares: Sequence[float], name: str) -> list[float]:
+    checked = _floats(shares, name)
     for at, share in enumerate(checked):
         if not (math.isfinite(share) and share >= 0):
-            raise UsageError(f"tensor_split[{at}] is {share}; it must be a finite number of at least 0", 2)
+            raise UsageError(f"{name}[{at}] is {share}; it must be a finite number of at least 0", 2)
     return checked
+
+
+#: How settings are checked that are not whole numbers.
+_KINDS: dict[str, Callable[[Any, str], Any]] = {
+    **dict.fromkeys(("gpu_layers", "draft_gpu_layers"), _layers),
+    **dict.fromkeys(("split_mode", "overlap", "simulate", "cpu_level", "numa", "pooling", "chat_template"), _text),
+    **dict.fromkeys((name for name, default in _DEFAULTS.items() if default is False), _flag),
+    **dict.fromkeys(("expert_counts", "cache_dir", "draft_model"), _path),
+    **dict.fromkeys(("gpu_bytes", "margin_bytes"), _sizes),
+    **dict.fromkeys(("op_offload", "expert_cache"), lambda value, name: _text_or_whole(value, name, 0, 2**63 - 1)),
+    **dict.fromkeys(("lora", "control_vector"), _adapters),
+    "device": _text_or_texts, "tensor_split": _shares, "override_tensor": _overrides, "cache_type": _cache_type,
+    "draft_p_min": _float, "control_vector_layers": _range, "metadata": _metadata,
+    "cpu_moe_layers": lambda value, name: _whole(value, name, 0, 2**32 - 1),
+    "norm": lambda value, name: _whole(value, name, -(2**31), 2**31 - 1),
+}  # fmt: skip
 
 
 def _sampling(sampling: Mapping[str, Any], known: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
@@ -13,6 +13,7 @@ from ._arguments import (
     Prompt,
     _bias,
     _flag,
+    _floats,
     _grammar,
     _measured,
     _path,
@@ -138,14 +139,23 @@ class Bilayer:
         Which GPUs: numbers as in ``bilayer devices``, parts of their names, or ``software``.
     tensor_split : list of float, optional
         Each GPU's share in the offloaded layers, in any unit.
-    gpu_bytes : int, optional
-        Counts each GPU's free memory as so many bytes.
-    margin_bytes : int, optional
+    split_mode : str, default "layer"
+        How several GPUs share the model: ``layer`` is whole layers on each, ``none`` all on one.
+    main_gpu : int, optional
+        The GPU that ``none`` uses, counted from 0 among those in use; by default the first.
+    gpu_bytes : int or list of int, optional
+        Counts each GPU's free memory as so many bytes; a list has one number per GPU.
+    margin_bytes : int or list of int, optional
         Leaves so many bytes of each GPU's memory free; by default 1 GiB, less on small GPUs.
     override_tensor : dict of str and int, optional
         Places tensors whose names match a regular expression on a device: 0 is the CPU, 1 the first GPU.
     cache_on_cpu : bool, default False
         Keeps the KV cache, and attention with it, on the CPU.
+    op_offload : int or str, default "auto"
+        Streams weights that are on the CPU to a GPU for prompts of at least so many tokens; ``auto`` is the number that is
+        predicted to be faster, ``never`` never.
+    overlap : str, default "auto"
+        Whether devices work at the same time: ``on``, ``off``, or ``auto``, which is in prefill and with many sequences.
     cpu_moe_layers : int, default 0
         The experts of the first so many layers stay on the CPU.
     expert_cache : int or str, default 0
@@ -154,30 +164,45 @@ class Bilayer:
     expert_counts : str or os.PathLike, optional
         Chooses these experts by the counts in a file that ``bilayer imatrix`` has written, and keeps to them; by default
         they are learned while the model runs.
+    simulate : str, optional
+        Runs on a machine that is described in TOML, as in the files of ``--simulate``: times are those of its hardware.
     cache_dir : str or os.PathLike, optional
         A folder for measured times and compiled shaders. With it ``auto`` places by measured times.
+    remeasure : bool, default False
+        Measures these times again, and also without a GPU.
     context : int, optional
         Tokens of a prompt and its answer together; by default the model's own, at most 8192.
     ubatch_size : int, optional
         Most tokens of a prompt in one step, 1 to 65536; by default 512.
-    threads : int, optional
-        CPU threads; by default one for each physical core.
-    numa : str, default "off"
-        ``distribute`` divides threads and a copy of the weights among the CPU's NUMA nodes.
-    cache_type : str, default "f16"
-        How the KV cache is stored: ``f32``, ``f16``, ``bf16``, ``q8_0``, ``q5_1``, ``q5_0``,
-        ``q4_1``, ``q4_0`` or ``iq4_nl``.
-    hadamard_keys : bool, default False
-        Keys in blocks (``q8_0`` and smaller) are stored after the Hadamard transform of every 32 elements of a head.
-    fast_prefill : bool, default False
-        The CPU may round weights to eight bits in prompts of many tokens where that is faster.
     checkpoints : int, optional
         Checkpoints of the states of recurrent layers.
+    cache_type : str or pair of str, default "f16"
+        How the KV cache is stored: ``f32``, ``f16``, ``bf16``, ``q8_0``, ``q5_1``, ``q5_0``,
+        ``q4_1``, ``q4_0`` or ``iq4_nl``; a pair has the types of keys and of values.
+    hadamard_keys : bool, default False
+        Keys in blocks (``q8_0`` and smaller) are stored after the Hadamard transform of every 32 elements of a head.
+    threads : int, optional
+        CPU threads; by default one for each physical core.
+    cpu_level : str, optional
+        The instruction level of the CPU's kernels, as ``bilayer devices`` names it; by default the highest that it has.
+    numa : str, default "off"
+        ``distribute`` divides threads and a copy of the weights among the CPU's NUMA nodes.
+    fast_prefill : bool, default False
+        The CPU may round weights to eight bits in prompts of many tokens where that is faster.
+    unfused : bool, default False
+        Runs every op by itself instead of in fused kernels, for comparison.
+    mlock : bool, default False
+        Locks the weights in memory.
+    no_mmap : bool, default False
+        Reads files into memory instead of mapping them.
     embeddings : bool, default False
         Opens an encoder with a classification head for `embed`.
     pooling : str, optional
         Opens a model for `embed`, with a text's vector made of its tokens' as ``mean``, ``cls`` or ``last`` says, in place
         of what the file says. It makes an encoder of a decoder, too.
+    norm : int, optional
+        How `embed` scales vectors, as a number of ``--embd-normalize``: -1 not at all, 2 to length 1; by default as the
+        checkpoint says.
     draft_model : str or os.PathLike, optional
         Speculative decoding with a smaller model of the same vocabulary.
     lookup : bool, default False
@@ -190,8 +215,21 @@ class Bilayer:
         A draft ends before a token that is less probable to the draft model, 0 to 1; by default 0.75.
     draft_gpu_layers : int or str, optional
         How many layers of the draft model run on the GPU; by default as ``gpu_layers`` says for the model.
+    lora : path, dict, or list of paths and pairs, optional
+        LoRA adapters in GGUF format, each alone or with its strength, 1 being as trained.
+    adapters_by_request : bool, default False
+        Lets ``lora`` of `generate` set the strengths of the adapters.
+    control_vector : path, dict, or list of paths and pairs, optional
+        Control vectors in GGUF format, each alone or with its strength.
+    control_vector_layers : pair of int, optional
+        The first and the last layer after which they are added; by default all that they have.
     chat_template : str, optional
         A template or the name of a known one, such as ``chatml``, in place of the model's own.
+    metadata : dict, optional
+        Values in place of those of the file's metadata. A key may begin with ``{arch}``, the file's architecture.
+    progress : callable, optional
+        Called while the model is loaded, with the stage (``"measuring"`` or ``"loading"``), the bytes that are loaded, and
+        those of all weights. An exception of it ends the loading.
 
     Raises
     ------
@@ -210,10 +248,19 @@ class Bilayer:
     ...     print(model.generate("Once upon a time", max_tokens=32).text())
     """
 
-    def __init__(self, model: Path, gpu_layers: int | str = "auto", **settings: Unpack[Settings]) -> None:
+    def __init__(
+        self,
+        model: Path,
+        gpu_layers: int | str = "auto",
+        *,
+        progress: Callable[[str, int, int], object] | None = None,
+        **settings: Unpack[Settings],
+    ) -> None:
+        if progress is not None and not callable(progress):
+            raise TypeError(f"progress must be a function, not {type(progress).__name__}")
         self._path = _path(model, "model")
         self._settings = _settings("Bilayer", {"gpu_layers": gpu_layers, **settings})
-        self._native = _native.Model(self._path, self._settings)
+        self._native = _native.Model(self._path, self._settings, progress)
         self._facts = self._native.facts()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -285,6 +332,7 @@ class Bilayer:
         ignore_eos: bool = False,
         show_control: bool = False,
         context_shift: int | None = None,
+        lora: Sequence[float] | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         continue_final_message: bool = False,
         **sampling: Unpack[Sampling],
@@ -320,6 +368,8 @@ class Bilayer:
             Writes control tokens as text.
         context_shift : int, optional
             Goes on when the context is full: so many first tokens stay, half of the others leave. Needs `max_tokens`.
+        lora : list of float, optional
+            The strength of each adapter, of a model with ``adapters_by_request``.
         tools : list of dict, optional
             Functions that the model may call, as in OpenAI's interface; the prompt must be messages. `Answer.reply` has the
             calls.
@@ -355,6 +405,7 @@ class Bilayer:
             "ignore_eos": _flag(ignore_eos, "ignore_eos"),
             "show_control": _flag(show_control, "show_control"),
             "context_shift": _whole_or_none(context_shift, "context_shift"),
+            "lora": None if lora is None else _floats(lora, "lora"),
             "tools": _tools(tools),
             "continue_final_message": _flag(continue_final_message, "continue_final_message"),
         }

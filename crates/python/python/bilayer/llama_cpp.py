@@ -18,7 +18,7 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +103,6 @@ _IGNORED = {
 
 #: Arguments of `Llama` that change the result, with the values that mean nothing.
 _REFUSED: dict[str, tuple[Any, ...]] = {
-    "kv_overrides": (None,),
     "rope_scaling_type": (None, -1),
     # LangChain passes the second of these for every model; the model's own base and scale count.
     "rope_freq_base": (0, 10000),
@@ -114,8 +113,6 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "yarn_beta_slow": (1.0,),
     "yarn_orig_ctx": (0,),
     "lora_base": (None,),
-    "lora_path": (None,),
-    "lora_scale": (1.0,),
     "chat_handler": (None,),
     "draft_model": (None,),
     "tokenizer": (None,),
@@ -224,7 +221,7 @@ class Llama(StateMethods):
     chat_format : str, optional
         A format that llama-cpp-python names and Bilayer has: ``chatml``, ``qwen``, ``llama-2``, ``llama-3``,
         ``mistral-instruct``, ``gemma``, ``vicuna`` or ``zephyr``; or what `Bilayer` takes as ``chat_template``.
-    tensor_split, type_k, type_v
+    tensor_split, type_k, type_v, kv_overrides, lora_path, lora_scale
         As there.
     """
 
@@ -243,6 +240,9 @@ class Llama(StateMethods):
         numa: bool | int = False,
         type_k: int | None = None,
         type_v: int | None = None,
+        kv_overrides: Mapping[str, bool | int | float | str] | None = None,
+        lora_path: str | None = None,
+        lora_scale: float = 1.0,
         chat_format: str | None = None,
         **others: Any,
     ) -> None:
@@ -251,9 +251,10 @@ class Llama(StateMethods):
                 _refuse(name, value)
             if name not in _REFUSED and name not in _IGNORED:
                 raise TypeError(f"Llama() got an unexpected keyword argument {name!r}")
-        if type_k not in _CACHE_TYPES or _CACHE_TYPES[type_k] != _CACHE_TYPES.get(type_v):
-            known = ", ".join(f"{number} ({name})" for number, name in _CACHE_TYPES.items() if number is not None)
-            raise UsageError(f"type_k is {type_k} and type_v is {type_v}; both must be the same of {known}", 2)
+        for name, number in {"type_k": type_k, "type_v": type_v}.items():
+            if number not in _CACHE_TYPES:
+                known = ", ".join(f"{number} ({name})" for number, name in _CACHE_TYPES.items() if number is not None)
+                raise UsageError(f"{name} is {number}; it must be one of {known}", 2)
         if pooling_type not in _POOLINGS:
             known = "-1 (as the file says), 1 (mean), 2 (cls) or 3 (last)"
             raise UsageError(f"pooling_type is {pooling_type!r}; it must be {known}", 2)
@@ -273,7 +274,9 @@ class Llama(StateMethods):
             context=n_ctx or None,
             threads=n_threads or None,
             numa=_NUMA[numa],
-            cache_type=_CACHE_TYPES[type_k],
+            cache_type=(_CACHE_TYPES[type_k], _CACHE_TYPES[type_v]),
+            metadata=kv_overrides,
+            lora=None if lora_path is None else [(lora_path, lora_scale)],
             embeddings=embedding,
             pooling=_POOLINGS[pooling_type],
             chat_template=_FORMATS.get(chat_format, chat_format),
