@@ -8,7 +8,8 @@ use llguidance::api::{GrammarInit, TopLevelGrammar};
 use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Logger, Matcher, ParserFactory, TokenParser};
 
-use crate::grammar::{Prepared, reason, top_level};
+use crate::error::reason;
+use crate::grammar::{Prepared, top_level};
 use crate::readings::Readings;
 use crate::schema::trials::{self, Trials};
 use crate::trigger::{Starts, Tags, Trigger};

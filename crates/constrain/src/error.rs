@@ -68,3 +68,20 @@ pub enum Error {
         reason: String,
     },
 }
+
+/// The first line of an error of llguidance, without its notes to developers.
+pub(crate) fn reason(message: &str) -> String {
+    let message = message.split("\n<").next().unwrap_or(message);
+    let lines = || message.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines().next().unwrap_or("it cannot be compiled");
+    if first.contains("oneOf constraints are not supported") {
+        return "the options of `oneOf` must exclude each other, and these may not; use `anyOf`"
+            .into();
+    }
+    // Errors of regular expressions are drawn over several lines.
+    let inner = lines().find_map(|line| line.strip_prefix("error: "));
+    match inner {
+        Some(inner) => format!("{} {inner}", first.trim_end_matches(|c| c != ':')),
+        None => first.to_owned(),
+    }
+}

@@ -3,6 +3,7 @@
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
+use crate::error::reason;
 use crate::{Error, Limits, Tokens, gbnf, lark, regex, schema};
 
 /// A grammar: which texts are allowed. Its source is checked when a [`Constraint`](crate::Constraint) is made.
@@ -153,21 +154,4 @@ fn with_options(schema: Value) -> Value {
         schema.entry("x-guidance").or_insert(options);
     }
     schema
-}
-
-/// The first line of an error of llguidance, without its notes to developers.
-pub(crate) fn reason(message: &str) -> String {
-    let message = message.split("\n<").next().unwrap_or(message);
-    let lines = || message.lines().map(str::trim).filter(|line| !line.is_empty());
-    let first = lines().next().unwrap_or("it cannot be compiled");
-    if first.contains("oneOf constraints are not supported") {
-        return "the options of `oneOf` must exclude each other, and these may not; use `anyOf`"
-            .into();
-    }
-    // Errors of regular expressions are drawn over several lines.
-    let inner = lines().find_map(|line| line.strip_prefix("error: "));
-    match inner {
-        Some(inner) => format!("{} {inner}", first.trim_end_matches(|c| c != ':')),
-        None => first.to_owned(),
-    }
 }

@@ -3,8 +3,8 @@
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Deserializer, Map, Value, json};
 
-use crate::expansion::Work;
-use crate::grammar::reason;
+use crate::error::reason;
+use crate::schema::expansion::Work;
 use crate::schema::trials::{self, Trials};
 use crate::{Error, Limits, schema};
 

@@ -30,7 +30,6 @@
 
 mod constraint;
 mod error;
-mod expansion;
 mod gbnf;
 mod grammar;
 mod lark;

@@ -2,7 +2,8 @@
 
 use llguidance::api::ParserLimits;
 
-use crate::schema::PROPERTIES_MAX;
+/// Most properties of an object: the time to compile them grows with their square.
+pub(crate) const PROPERTIES_MAX: usize = 1000;
 
 /// Items of the parser after one token: an object where any of [`PROPERTIES_MAX`] properties may follow has four for
 /// each. The work for them is bounded by [`Limits::token_items`].

@@ -5,14 +5,16 @@ use std::collections::HashSet;
 use llguidance::regex_to_lark;
 use serde_json::{Map, Value};
 
-use crate::expansion::Work;
+use crate::limits::PROPERTIES_MAX;
 use crate::{Error, Limits, regex};
 use closed::Overlaps;
+use expansion::Work;
 use normal::{BOUND_MAX, normalize, plain_references};
 
 pub mod closed;
 pub mod counted;
 mod exclusive;
+pub mod expansion;
 pub mod lenient;
 mod normal;
 mod patterns;
@@ -54,9 +56,6 @@ const DEFINITIONS: &[&str] = &["$defs", "definitions"];
 /// Keywords whose value is a number of items, properties or characters.
 const COUNT: &[&str] =
     &["maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"];
-
-/// Most properties of an object: the time to compile them grows with their square.
-pub(crate) const PROPERTIES_MAX: usize = 1000;
 
 /// Most patterns of an object's `patternProperties`, which are compared in pairs.
 const PATTERNS_MAX: usize = 64;

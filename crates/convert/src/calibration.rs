@@ -98,12 +98,13 @@ impl<'a> Runs<'a> {
     /// # Errors
     /// [`Error::Calibration`], [`Error::Scratch`], [`Error::Interrupted`].
     pub fn base(&mut self) -> Result<f64, Error> {
-        let mut session = Session::new(self.model, self.settings(self.model)).map_err(failed)?;
+        let mut session =
+            Session::new(self.model, self.settings(self.model)).map_err(Error::calibration)?;
         let mut out = BufWriter::new(&self.base);
         let (done, total) = (self.done, self.total);
         let goes_on = &mut |_: &Report| (self.progress)(done, total).is_continue();
         let report = score(&mut session, &self.windows, Logits::Written(&mut out), goes_on);
-        let report = report.map_err(failed)?.ok_or(Error::Interrupted)?;
+        let report = report.map_err(Error::calibration)?.ok_or(Error::Interrupted)?;
         out.flush().map_err(Error::Scratch)?;
         drop(out);
         self.base_bytes = self.base.metadata().map_err(Error::Scratch)?.len();
@@ -132,15 +133,15 @@ impl<'a> Runs<'a> {
 
     /// The scores of `model` compared with the unchanged one's logits.
     fn compared(&mut self, model: &Model) -> Result<Report, Error> {
-        let mut session = Session::new(model, self.settings(model)).map_err(failed)?;
+        let mut session = Session::new(model, self.settings(model)).map_err(Error::calibration)?;
         self.base.rewind().map_err(Error::Scratch)?;
         let mut input = BufReader::with_capacity(1 << 20, &self.base);
         let input: &mut dyn Read = &mut input;
-        let mut base = Base::new(input, self.base_bytes, model).map_err(failed)?;
+        let mut base = Base::new(input, self.base_bytes, model).map_err(Error::calibration)?;
         let (done, total) = (self.done, self.total);
         let goes_on = &mut |_: &Report| (self.progress)(done, total).is_continue();
         let report = score(&mut session, &self.windows, Logits::Compared(&mut base), goes_on);
-        report.map_err(failed)?.ok_or(Error::Interrupted)
+        report.map_err(Error::calibration)?.ok_or(Error::Interrupted)
     }
 }
 
@@ -165,7 +166,7 @@ pub(crate) fn windows(model: &Model, calibration: &Calibration<'_>) -> Result<Wi
     let windows = Windows::of_text(model, calibration.text, len, Windows::ENCODE);
     let mut windows = windows.map_err(|error| match error {
         bilayer_measure::Error::Perplexity(error) => unfit(error.to_string()),
-        error => failed(error),
+        error => Error::calibration(error),
     })?;
     windows.truncate(calibration.windows.max(1));
     Ok(windows)
@@ -196,7 +197,8 @@ pub(crate) fn sequences(
     }
     let sequences = lines.take(calibration.windows.max(1)).map(|line| {
         let tokens = model.tokenizer().encode(line, encode);
-        let mut tokens = tokens.map_err(|error| failed(bilayer_engine::Error::Text(error)))?;
+        let mut tokens =
+            tokens.map_err(|error| Error::calibration(bilayer_engine::Error::Text(error)))?;
         tokens.truncate(longest);
         Ok(tokens)
     });
@@ -220,7 +222,7 @@ pub(crate) fn collect(
     goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<(), Error> {
     let settings = collector.settings(windows.window_len(), on_cpu(threads));
-    let mut session = Session::new(model, settings).map_err(failed)?;
+    let mut session = Session::new(model, settings).map_err(Error::calibration)?;
     let mut each = |moment: Moment<&Collector>| match moment {
         Moment::Tokens(_) => Ok(goes_on()),
         Moment::Windows(..) => Ok(true),
@@ -248,7 +250,7 @@ pub(crate) fn collect_layer(
         wrong = pool.install(|| collector.add_values(&|value| values.get(value))).err();
         wrong.is_none() && goes_on()
     });
-    match (whole.map_err(failed)?, wrong) {
+    match (whole.map_err(Error::calibration)?, wrong) {
         (_, Some(error)) => Err(Error::Calibration(error)),
         (false, None) => Err(Error::Interrupted),
         (true, None) => Ok(()),
@@ -262,8 +264,4 @@ fn on_cpu(threads: Option<usize>) -> Settings<'static> {
 
 fn kl(report: &Report) -> f64 {
     report.divergence.as_ref().map_or(0.0, |divergence| divergence.kl().value)
-}
-
-pub(crate) fn failed(error: impl Into<bilayer_measure::Error>) -> Error {
-    Error::Calibration(error.into())
 }

@@ -334,6 +334,11 @@ impl Error {
         }
     }
 
+    /// The error of a calibration run.
+    pub(crate) fn calibration(error: impl Into<bilayer_measure::Error>) -> Error {
+        Error::Calibration(error.into())
+    }
+
     /// The next step for the user, to be appended to the error; empty if the error contains it.
     pub fn advice(&self) -> &'static str {
         match self {

@@ -13,7 +13,6 @@ use bilayer_measure::imatrix::Collector;
 use bilayer_quant::Type;
 
 use crate::Error;
-use crate::calibration::failed;
 
 mod collection;
 mod legacy;
@@ -204,7 +203,7 @@ impl Imatrix {
     /// be read.
     pub fn open(path: &Path) -> Result<Imatrix, Error> {
         Imatrix::opened(path).map_err(|error| match error {
-            Error::File(error) => failed(bilayer_engine::Error::File(error)),
+            Error::File(error) => Error::calibration(bilayer_engine::Error::File(error)),
             error => error,
         })
     }

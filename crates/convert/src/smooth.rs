@@ -21,7 +21,7 @@ use bilayer_measure::links::{Channels, Divided, TensorRows, links};
 use bilayer_quant::{Type, first_not_finite};
 use rayon::prelude::*;
 
-use crate::calibration::{self, Calibration, failed};
+use crate::calibration::{self, Calibration};
 use crate::stream::{self, Reporter};
 use crate::{Error, Progress};
 
@@ -129,7 +129,7 @@ impl Smooth {
         let pool = stream::pool(self.threads)?;
         let mut layers =
             Layers::new(model, calibration::sequences(model, calibration)?, self.threads)
-                .map_err(failed)?;
+                .map_err(Error::calibration)?;
         let mut collector = Collector::new(model.graph(), Scope::Layers);
         collector.want_samples(ROWS);
         let reporter = Reporter::new(progress, (layers.len() + links.len()) as u64);

@@ -12,6 +12,7 @@ use crate::mix::{Facts, Mix, attention};
 use crate::stream::{self, Pieces, Progress, Reporter};
 
 mod blocks;
+mod family;
 mod random;
 mod shapes;
 pub(crate) mod tensors;

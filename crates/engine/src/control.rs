@@ -9,7 +9,7 @@ use bilayer_models::direction;
 use bilayer_quant::Type;
 
 use crate::Error;
-use crate::model::open_file;
+use crate::file::open_file;
 
 /// What precedes the number of a layer in the names of a file's tensors.
 const PREFIX: &str = "direction.";

@@ -5,10 +5,11 @@
 
 use bilayer_cpu::Cpu;
 use bilayer_graph::{Backend, Facts};
+use bilayer_scheduler::Machine;
 use bilayer_simulate::{Execution, Simulation};
 
 use crate::Error;
-use crate::placement::{Placing, SplitMode};
+use crate::placing::{Placing, SplitMode};
 
 /// A backend for devices other than the host.
 struct Row {
@@ -270,6 +271,11 @@ pub fn facts(placing: &Placing) -> Result<Offloads<Facts>, Error> {
     all(placing, bilayer_cpu::Options::default(), |row, wanted| (row.facts)(wanted))
 }
 
+/// The machine that open devices are.
+pub fn machine(backends: &[Box<dyn Backend>]) -> Machine {
+    Machine::new(backends.iter().map(|backend| backend.facts().clone()).collect())
+}
+
 /// Applies `of` to each requested device.
 fn all<T>(
     placing: &Placing,
@@ -365,7 +371,7 @@ fn local(row: &Row, name: &str, placing: &Placing) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::{Adapter, Offloads, chosen, usual};
-    use crate::placement::{Placing, SplitMode};
+    use crate::placing::{Placing, SplitMode};
 
     fn adapter(kind: &str, backend: &str, bus: &str) -> Adapter {
         Adapter {

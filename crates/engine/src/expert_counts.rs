@@ -1,10 +1,17 @@
-//! Counts of how often experts are used, from an importance matrix.
+//! Counts of how often experts are used: from an importance matrix, or learned in earlier runs.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use bilayer_files::hash::fnv;
+use bilayer_graph::Graph;
 use bilayer_scheduler::ExpertUses;
+use serde::{Deserialize, Serialize};
 
-use crate::{Error, open_file};
+use crate::file::open_file;
+use crate::kept::Kept;
+use crate::placing::Placing;
+use crate::{Error, Model};
 
 /// The ending of the tensors that count a stack's tokens, and what stacks of experts have in their names.
 const COUNTS: &str = ".weight.counts";
@@ -45,5 +52,63 @@ pub fn expert_counts(path: &Path) -> Result<ExpertUses, Error> {
     match uses.layers.is_empty() {
         true => Err(wrong("an importance matrix of a mixture of experts")),
         false => Ok(uses),
+    }
+}
+
+/// Checks counts that a user has given against a model's mixtures.
+///
+/// # Errors
+/// They lack a layer's, or are of another number of experts.
+pub(crate) fn check_uses(graph: &Graph, uses: &ExpertUses) -> Result<(), Error> {
+    for mixture in bilayer_scheduler::mixtures(graph) {
+        let Some(layer) = mixture.layer else { continue };
+        let found = match uses.layers.get(&layer) {
+            Some(counts) if counts.len() == mixture.experts => continue,
+            Some(counts) => format!("{} with {} in layer {layer}", uses.source, counts.len()),
+            None => format!("{} without layer {layer}", uses.source),
+        };
+        let expected = format!("counts of {} experts in layer {layer}", mixture.experts);
+        return Err(Error::Setting { name: "expert-counts", found, expected });
+    }
+    Ok(())
+}
+
+/// Where learned counts are stored.
+#[derive(Clone, Debug)]
+pub(crate) struct Learned {
+    kept: Kept,
+    name: String,
+}
+
+/// Counts of each layer, as stored.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    layers: BTreeMap<u32, Vec<f64>>,
+}
+
+impl Learned {
+    /// Where counts of a model's experts are stored, if anything is.
+    pub fn of(model: &Model, placing: &Placing) -> Option<Learned> {
+        let kept = Kept::new(placing.kept.as_ref()?);
+        let mut key = format!("{}|{}", model.name(), model.file().name());
+        for weight in &model.graph().weights {
+            key += &format!("|{} {} {} {}", weight.name, weight.ty, weight.rows, weight.cols);
+        }
+        Some(Learned { kept, name: format!("experts-{:016x}.json", fnv(key.as_bytes())) })
+    }
+
+    /// The stored counts of earlier runs.
+    pub fn uses(&self) -> Option<ExpertUses> {
+        let Stored { layers } = serde_json::from_slice(&self.kept.load(&self.name)?).ok()?;
+        let is_good = |counts: &Vec<f64>| counts.iter().all(|of| of.is_finite() && *of >= 0.0);
+        let source = "counts learned in earlier runs".to_owned();
+        layers.values().all(is_good).then_some(ExpertUses { source, layers })
+    }
+
+    /// Stores counts. Those that cannot be stored are counted again.
+    pub fn store(&self, layers: BTreeMap<u32, Vec<f64>>) {
+        if let Ok(text) = serde_json::to_vec(&Stored { layers }) {
+            let _ = self.kept.store(&self.name, &text);
+        }
     }
 }

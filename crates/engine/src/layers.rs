@@ -14,8 +14,8 @@ use bilayer_graph::{
     Span, StateSpan, Step, Value, WeightId,
 };
 
-use crate::placement::Placing;
-use crate::session::Purpose;
+use crate::placing::Placing;
+use crate::purpose::Purpose;
 use crate::{Error, Model, devices};
 
 /// A model between two of its layers.

@@ -6,7 +6,7 @@ use bilayer_gguf::{File, OpenOptions};
 use bilayer_graph::Lora;
 
 use crate::Error;
-use crate::model::open_with;
+use crate::file::open_with;
 
 /// Who sets the strength of a model's adapters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,9 +12,10 @@ use bilayer_text::{Encode, Tokenizer};
 
 use crate::control::ControlVector;
 use crate::digest;
+use crate::file::{open_file, open_with};
 use crate::lora::{LoraFile, Strength, adapts_nothing};
+use crate::purpose::Purpose;
 use crate::sampling::Breakers;
-use crate::session::Purpose;
 use crate::vocabulary::{self, vocabulary};
 use crate::{Error, SharedBytes};
 
@@ -316,14 +317,6 @@ impl Model {
     }
 }
 
-/// Opens a file without requiring that it is a model.
-///
-/// # Errors
-/// The file is missing, unreadable or damaged.
-pub fn open_file(path: &Path) -> Result<File, Error> {
-    open_with(path, OpenOptions::default())
-}
-
 /// The tokenizer of a file, which may lack tensors.
 ///
 /// # Errors
@@ -341,17 +334,6 @@ pub fn problems(file: &File) -> Vec<String> {
         other => other.to_string(),
     });
     model.into_iter().chain(words).collect()
-}
-
-/// [`open_file`] with options.
-///
-/// # Errors
-/// The file is missing, unreadable or damaged.
-pub fn open_with(path: &Path, options: OpenOptions<'_>) -> Result<File, Error> {
-    if !path.exists() {
-        return Err(Error::NoSuchFile { path: path.display().to_string() });
-    }
-    File::open_with(path, options).map_err(Error::File)
 }
 
 fn words(file: &File) -> Result<Arc<Tokenizer>, Error> {

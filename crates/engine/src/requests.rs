@@ -4,25 +4,19 @@
 //! rows on a session and turns logits into tokens and text.
 
 mod answer;
-mod begun;
 mod executor;
 mod fairness;
-mod fixed;
 mod pace;
-mod prefix;
 mod prompts;
+mod report;
 mod request;
-mod revise;
 mod scheduler;
 mod sequences;
-mod slots;
 
 pub use crate::generate::Shift;
-pub use executor::{
-    Delta, Event, Executor, ExecutorSettings, PositionLogprobs, Served, Slot, StepReport,
-    Submission, SubmitError,
-};
+pub use executor::{Executor, ExecutorSettings, Slot, Submission, SubmitError};
 pub use fairness::KeyId;
+pub use report::{Delta, Event, PositionLogprobs, Served, StepReport};
 pub use request::{
     Arrival, Deterministic, Item, Policy, Progress as RequestProgress, Refused, RequestId,
 };

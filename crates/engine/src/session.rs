@@ -5,11 +5,13 @@ use bilayer_quant::first_not_finite;
 use bilayer_scheduler::{Budget, Growth, Plan, Times};
 
 use crate::times::{self, Decoding};
-use crate::{Error, Model};
+use crate::{Error, Model, devices};
 use batch::{Cut, Work};
+use failed::{Failed, is_recoverable};
 pub(crate) use pipeline::{Calls, Reading};
 use pipeline::{Pipeline, Ran};
 use prepare::{Best, Read, Timing};
+use stream::Stream;
 use strengths::Strengths;
 use waves::Waves;
 
@@ -20,6 +22,7 @@ mod cache;
 mod check;
 mod checkpoints;
 mod experts;
+mod failed;
 mod fallback;
 mod hidden;
 mod lanes;
@@ -27,35 +30,35 @@ mod load;
 mod pipeline;
 mod prepare;
 mod reading;
+mod reduced;
 mod relocate;
 mod rows;
 mod saved;
-mod settings;
 mod spent;
 mod stream;
 mod strengths;
 mod top;
 mod trace;
+mod warning;
 mod waves;
 
+pub use crate::purpose::Purpose;
+pub use crate::settings::{Overlap, Progress, Settings, Stage, budget_of, kv_types};
 pub use crate::times::{Subject, TimeDevice};
 pub use bilayer_graph::Clock;
 pub use cache::{Error as CacheError, Pages, SequenceId};
 pub use checkpoints::Checkpoint;
-pub(crate) use experts::check_uses;
 pub use experts::{EXCHANGES, ExpertHits, REVIEW_STEPS};
-pub use fallback::Warning;
 pub use lanes::{Lane, Lanes};
-pub use prepare::{Planner, budget_of};
-pub(crate) use prepare::{learned, limits_of};
+pub use prepare::Planner;
 pub use relocate::Timed;
 pub(crate) use rows::OutputRows;
 pub use saved::SavedSequence;
-pub use settings::{Overlap, Progress, Purpose, Settings, Stage, kv_types};
 pub use spent::Spent;
 pub use stream::Prefill;
 pub(crate) use top::Top;
 pub use trace::{Event, Trace, What};
+pub use warning::Warning;
 
 /// Tokens of one sequence to be run in a step.
 #[derive(Clone, Copy, Debug)]
@@ -85,29 +88,6 @@ pub enum Wanted {
     Verified,
 }
 
-/// Why a device failed.
-pub(crate) enum Failed {
-    /// An error of a device.
-    Device { device: usize, error: bilayer_graph::Error },
-    /// Another error.
-    Other(Error),
-}
-
-impl Failed {
-    fn on(device: usize) -> impl FnOnce(bilayer_graph::Error) -> Failed {
-        move |error| Failed::Device { device, error }
-    }
-}
-
-impl From<Failed> for Error {
-    fn from(failed: Failed) -> Error {
-        match failed {
-            Failed::Device { error, .. } => Error::Device(error),
-            Failed::Other(error) => error,
-        }
-    }
-}
-
 /// A model on its devices. Nothing is allocated on the token path after [`Session::new`].
 ///
 /// When a device fails, the session continues on the others with the same tokens and records a [`Warning`]; see
@@ -118,6 +98,8 @@ pub struct Session {
     graph: bilayer_graph::Graph,
     plan: Plan,
     pipeline: Pipeline,
+    /// What runs steps with streamed weights, if planned.
+    stream: Option<Stream>,
     /// The value that a step reads by default.
     logits: Reading,
     /// Other values that it may read.
@@ -339,7 +321,7 @@ impl Session {
 
     /// Predicted milliseconds of a token behind `tokens` others in its sequence; `None` without a prediction.
     pub fn predicted_ms(&self, tokens: usize) -> Option<f64> {
-        let machine = prepare::machine(&self.pipeline.backends);
+        let machine = devices::machine(&self.pipeline.backends);
         let budget = Budget::of(&self.limits);
         Growth::new(&self.graph, &machine, &budget, &self.plan).decode_ms(tokens)
     }
@@ -459,10 +441,7 @@ impl Session {
             }
             match self.attempt(runs, micro_rows, calls) {
                 Err(Failed::Device { device, error })
-                    if fallback::is_recoverable(
-                        self.pipeline.backends[device].as_ref(),
-                        &error,
-                    ) =>
+                    if is_recoverable(self.pipeline.backends[device].as_ref(), &error) =>
                 {
                     self.failed(runs, device, error);
                 }
@@ -498,12 +477,12 @@ impl Session {
             return Err(Failed::Other(error));
         }
         let mut run = || {
-            let Session { pipeline, starts, cache, copies, strengths, .. } = &mut *self;
+            let Session { pipeline, stream, starts, cache, copies, strengths, .. } = &mut *self;
             let top_k = pipeline.reading.top_k.unwrap_or(0);
             let work = Work { runs, starts, cache, copies, strengths, cut, top_k };
-            let ran = match streams {
-                true => pipeline.run_streamed(&work, calls),
-                false => pipeline.run(&work, calls),
+            let ran = match stream.as_mut().filter(|_| streams) {
+                Some(stream) => stream.run(pipeline, &work, calls),
+                None => pipeline.run(&work, calls),
             };
             self.check_file()?;
             let ran = ran?;

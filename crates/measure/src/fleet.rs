@@ -21,12 +21,13 @@ use serde::{Deserialize, Serialize};
 mod load;
 mod replica;
 mod report;
+mod request;
 mod router;
 mod times;
 
-pub use load::{Load, Request};
-pub use replica::Served;
+pub use load::Load;
 pub use report::{Quantiles, Report};
+pub use request::{Request, Served};
 pub use router::Router;
 pub use times::StepTimes;
 

@@ -4,6 +4,7 @@ use bilayer_scheduler::{ANSWER_TOKENS, PROMPT_TOKENS};
 use serde::{Deserialize, Deserializer, Serialize};
 
 mod curves;
+mod median;
 mod options;
 mod take;
 

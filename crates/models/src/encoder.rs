@@ -1,16 +1,20 @@
-//! The encoder: attention over texts, to both sides unless it is made of a decoder; the output is one row per text, all rows,
-//! or scores.
+//! What encoders have beside the settings of decoders: how rows become embeddings or scores, and what the file says of it.
 //!
-//! Its layers are the decoder's ([`Block`]); differences are fields of [`Config`]. A decoder whose file says how rows are
-//! pooled ends as an encoder, too ([`Encoder::of_decoder`]). Each line notes its output shape; `T` is the number of tokens in
-//! the step, `R` the number of requested rows.
+//! A decoder whose file says how rows are pooled ends as an encoder, too ([`Encoder::of_decoder`]).
 
-use bilayer_gguf::{MetadataOverride, Strings};
-use bilayer_graph::{Activation, Catalog, Error, Recorder, Value};
+use bilayer_gguf::MetadataOverride;
+use bilayer_graph::{Activation, Catalog};
 
-use crate::decoder::{Block, Carried, norm};
 use crate::keys::Keys;
-use crate::{Config, Draft, Layer, Mixer, NormAt, Settings, limits};
+use crate::{Error, Layer, Mixer, limits};
+
+mod draft;
+mod output;
+mod record;
+
+pub(crate) use draft::{classifies_texts, classifies_tokens, draft, draft_of};
+pub(crate) use output::output;
+pub(crate) use record::record;
 
 /// The matrix that maps a text's row to scores; a file without it has no classification head.
 pub const HEAD: &str = "cls.output.weight";
@@ -130,7 +134,7 @@ impl Encoder {
     ///
     /// # Errors
     /// A key is of another kind, or out of bounds.
-    pub(crate) fn read(keys: &Keys<'_>, head: Head) -> Result<Self, crate::Error> {
+    pub(crate) fn read(keys: &Keys<'_>, head: Head) -> Result<Self, Error> {
         keys.refuse("attention.causal", "an encoder that sees what is before alone")?;
         Encoder::pooled(keys, head)
     }
@@ -140,16 +144,13 @@ impl Encoder {
     ///
     /// # Errors
     /// A key is of another kind, or out of bounds; the decoder's tokens see later ones, and it has layers that cannot.
-    pub(crate) fn of_decoder(
-        keys: &Keys<'_>,
-        layers: &[Layer],
-    ) -> Result<Option<Self>, crate::Error> {
+    pub(crate) fn of_decoder(keys: &Keys<'_>, layers: &[Layer]) -> Result<Option<Self>, Error> {
         let is_causal = keys.opt_flag("attention.causal")?.unwrap_or(true);
         let embeds = keys.opt_size(POOLING, 0..=RANK)?.is_some_and(|pooling| pooling > 0);
         let attends = |layer: &Layer| layer.mixer == Mixer::Attention;
         let is_supported = is_causal || embeds && layers.iter().all(attends);
         if !is_supported {
-            return Err(crate::Error::Unsupported {
+            return Err(Error::Unsupported {
                 key: keys.key("attention.causal"),
                 found: false.to_string(),
                 feature: "a decoder whose tokens see later ones",
@@ -163,7 +164,7 @@ impl Encoder {
     }
 
     /// Reads pooling and head.
-    fn pooled(keys: &Keys<'_>, head: Head) -> Result<Self, crate::Error> {
+    fn pooled(keys: &Keys<'_>, head: Head) -> Result<Self, Error> {
         let labels = "classifier.output_labels";
         let given = keys.metadata.opt_strings(&keys.key(labels))?;
         let given: Vec<String> =
@@ -203,12 +204,12 @@ impl Encoder {
     ///
     /// # Errors
     /// The key is of another kind, or out of bounds.
-    pub(crate) fn with_types(self, keys: &Keys<'_>) -> Result<Self, crate::Error> {
+    pub(crate) fn with_types(self, keys: &Keys<'_>) -> Result<Self, Error> {
         let key = "tokenizer.ggml.token_type_count";
         let types = keys.metadata.opt_usize(key)?.unwrap_or(2);
         if !(1..=limits::VOCAB).contains(&types) {
             let (expected, found) = ("at least 1".to_owned(), types.to_string());
-            return Err(crate::Error::Value { key: key.to_owned(), expected, found });
+            return Err(Error::Value { key: key.to_owned(), expected, found });
         }
         Ok(Encoder { token_types: Some(types), ..self })
     }
@@ -258,162 +259,12 @@ impl Head {
     }
 }
 
-/// Reads the encoder fields of a checkpoint besides sizes: token types, separator token, labels.
-pub(crate) fn draft(draft: &mut Draft<'_>) -> Result<(), crate::Error> {
-    draft_of(draft, "absolute")
-}
-
-/// [`draft`] of a checkpoint whose positions are of that type.
-pub(crate) fn draft_of(draft: &mut Draft<'_>, positions: &str) -> Result<(), crate::Error> {
-    let feature = "positions of another type";
-    draft.refuse("position_embedding_type", &[positions.into()], feature)?;
-    draft.set("attention.causal", false);
-    if let Some(types) = draft.settings.size(&["type_vocab_size"])? {
-        draft.metadata.set("tokenizer.ggml.token_type_count", types);
-    }
-    if let Some(id) = draft.settings.size(&["sep_token_id"])? {
-        draft.metadata.set("tokenizer.ggml.seperator_token_id", id);
-    }
-    if classifies(draft.settings) {
-        let labels: Strings = labels(draft.settings).iter().map(String::as_str).collect();
-        draft.set("classifier.output_labels", labels);
-    }
-    if classifies_tokens(draft.settings) {
-        draft.set(PER_TOKEN, true);
-    }
-    if draft.settings.0["problem_type"] == "multi_label_classification" {
-        draft.set(MULTI_LABEL, true);
-    }
-    Ok(())
-}
-
-/// Whether the checkpoint's class has a classification head for texts or tokens.
-fn classifies(settings: Settings<'_>) -> bool {
-    classifies_texts(settings) || classifies_tokens(settings)
-}
-
-/// Whether the checkpoint's class has a head that scores texts.
-pub(crate) fn classifies_texts(settings: Settings<'_>) -> bool {
-    is_for(settings, "ForSequenceClassification")
-}
-
-/// Whether the checkpoint's class has a head that scores each token.
-pub(crate) fn classifies_tokens(settings: Settings<'_>) -> bool {
-    is_for(settings, "ForTokenClassification")
-}
-
-fn is_for(settings: Settings<'_>, task: &str) -> bool {
-    settings.0["architectures"][0].as_str().is_some_and(|class| class.ends_with(task))
-}
-
-/// The labels ordered by their numbers; two generic ones if the checkpoint names none.
-fn labels(settings: Settings<'_>) -> Vec<String> {
-    let Some(given) = settings.0["id2label"].as_object() else {
-        return ["LABEL_0", "LABEL_1"].map(str::to_owned).to_vec();
-    };
-    let number = |key: &str| key.parse::<usize>().unwrap_or(usize::MAX);
-    let mut labels: Vec<_> = given.iter().map(|(key, label)| (number(key), label)).collect();
-    labels.sort_by_key(|(number, _)| *number);
-    labels.into_iter().map(|(_, label)| label.as_str().unwrap_or_default().to_owned()).collect()
-}
-
 /// The separator token: from its key, otherwise the token spelled as in BERT.
-fn separator(keys: &Keys<'_>) -> Result<u32, crate::Error> {
+fn separator(keys: &Keys<'_>) -> Result<u32, Error> {
     if let Some(id) = keys.metadata.opt_u32("tokenizer.ggml.seperator_token_id")? {
         return Ok(id);
     }
     let tokens = keys.metadata.opt_strings("tokenizer.ggml.tokens")?;
     let named = tokens.and_then(|tokens| tokens.iter().position(|token| token == "[SEP]"));
     Ok(named.map_or(u32::MAX, |id| id as u32))
-}
-
-/// Records embedding, layers and output: hidden states `[R, width]` (all rows or one per text), projected `[R, dense]` if
-/// the model does so, or scores `[R, labels]`.
-pub(crate) fn record(config: &Config, r: &mut Recorder<'_>) -> Result<Value, Error> {
-    let encoder = config.encoder.as_ref().expect("an encoder's configuration");
-    let mut hidden = embedding(config, encoder, r)?; // [T, width]
-    let mut carried = Carried::default();
-    for (index, layer) in config.layers.iter().enumerate() {
-        r.layer(Some(index as u32));
-        let narrows = config.narrows(index);
-        hidden = Block { config, layer, index, narrows }.record(hidden, &mut carried, r)?;
-    }
-    r.layer(None);
-    if config.norm_at == NormAt::Before {
-        hidden = norm(config, r, "result_norm", config.output_norm, hidden)?; // [.., width]
-    }
-    output(config, encoder, r, hidden)
-}
-
-/// What comes of the last layer's rows, `[R, width]`, or `[T, width]` if they are pooled.
-pub(crate) fn output(
-    config: &Config,
-    encoder: &Encoder,
-    r: &mut Recorder<'_>,
-    mut hidden: Value,
-) -> Result<Value, Error> {
-    if encoder.pools() {
-        hidden = r.pool("result_pooled", hidden); // [R, width]
-    }
-    if encoder.scores {
-        return scores(config, &encoder.head, r, hidden);
-    }
-    if encoder.pooling_recorded() == Pooling::None {
-        return Ok(hidden);
-    }
-    let mut width = config.width;
-    for (number, &dense) in (2..).zip(&encoder.dense) {
-        let matrix = r.matrix(&format!("dense_{number}.weight"), dense, width)?;
-        let bias = r.optional_vector(&format!("dense_{number}.bias"), dense)?;
-        hidden = r.matmul("result_dense", hidden, matrix, bias); // [R, dense]
-        width = dense;
-    }
-    Ok(hidden)
-}
-
-/// The sum of token, token type and position embedding, normalized unless the first layer does so: `[T, width]`.
-fn embedding(config: &Config, encoder: &Encoder, r: &mut Recorder<'_>) -> Result<Value, Error> {
-    let table = r.matrix("token_embd.weight", config.vocab, config.width)?;
-    let mut hidden = r.embed("token_embd", table);
-    if let Some(types) = encoder.token_types {
-        let table = r.matrix(TYPES, types, config.width)?;
-        let ty = r.embed_segments("token_types", table, encoder.separator);
-        hidden = r.add("embd_typed", hidden, ty);
-    }
-    if let Some(positions) = config.positions {
-        let table = r.matrix("position_embd.weight", positions, config.width)?;
-        let place = r.embed_positions("position_embd", table);
-        hidden = r.add("embd_placed", hidden, place);
-    }
-    match encoder.norms_embedding {
-        true => norm(config, r, "embd_norm", "token_embd_norm", hidden),
-        false => Ok(hidden),
-    }
-}
-
-/// The optional dense layer and norm, then the scores: `[R, width]` to `[R, labels]`, with `R` all tokens if each is scored.
-fn scores(
-    config: &Config,
-    head: &Head,
-    r: &mut Recorder<'_>,
-    mut hidden: Value,
-) -> Result<Value, Error> {
-    let width = config.width;
-    if head.has_layers() && r.has("cls.weight") {
-        let dense = r.matrix("cls.weight", width, width)?;
-        let bias = r.optional_vector("cls.bias", width)?;
-        hidden = r.matmul("cls", hidden, dense, bias);
-        hidden = match head.activation {
-            Some(activation) => r.gate("cls_act", hidden, None, activation),
-            None => r.soft_cap("cls_act", hidden, 1.0), // tanh
-        };
-    }
-    if head.has_layers() && r.has("cls.norm.weight") {
-        let gain = r.vector("cls.norm.weight", width)?;
-        hidden = r.layer_norm("cls_norm", hidden, gain, None, config.norm_eps);
-    }
-    let labels = head.labels.len();
-    let output = r.matrix(HEAD, labels, width)?;
-    let bias = r.optional_vector("cls.output.bias", labels)?;
-    Ok(r.matmul("result_scores", hidden, output, bias)) // [R, labels]
 }

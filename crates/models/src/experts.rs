@@ -3,7 +3,7 @@
 use bilayer_graph::{Groups, Score};
 
 use crate::keys::Keys;
-use crate::{Config, Error, limits};
+use crate::{Error, limits};
 
 /// The experts of a layer: gated feed-forwards, some of which each token is routed to.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -123,36 +123,6 @@ fn groups(keys: &Keys<'_>, count: usize, used: usize) -> Result<Option<Groups>, 
     let least = used.div_ceil(count / groups);
     let used = keys.size("expert_group_used_count", least..=groups)?;
     Ok(Some(Groups { count: groups, used, best: 2 }))
-}
-
-impl Config {
-    /// Enables experts in all layers but the first `leading_dense_block_count`.
-    ///
-    /// # Errors
-    /// The key is of another kind or out of bounds.
-    pub(crate) fn with_experts(
-        mut self,
-        keys: &Keys<'_>,
-        experts: Option<Experts>,
-    ) -> Result<Config, Error> {
-        let dense = keys.opt_size("leading_dense_block_count", 0..=self.layers.len())?.unwrap_or(0);
-        let sparse = self.layers[dense..].iter_mut().chain(&mut self.mtp);
-        sparse.for_each(|layer| layer.experts = experts.is_some());
-        Ok(Config { experts, ..self })
-    }
-
-    /// Confines experts to every so many layers: the last of each `interleave_moe_layer_step`.
-    ///
-    /// # Errors
-    /// The key is of another kind or out of bounds.
-    pub(crate) fn interleaved(mut self, keys: &Keys<'_>) -> Result<Config, Error> {
-        let layers = self.layers.len();
-        let step = keys.opt_size("interleave_moe_layer_step", 1..=layers)?.unwrap_or(1);
-        for (layer, i) in self.layers.iter_mut().zip(1..) {
-            layer.experts &= i % step == 0;
-        }
-        Ok(self)
-    }
 }
 
 #[cfg(test)]

@@ -57,8 +57,10 @@ mod hunyuan_moe;
 mod jina_bert_v2;
 mod keys;
 mod latent;
+mod layer;
 mod lfm2;
 mod lfm2moe;
+pub mod limits;
 mod llama;
 mod llama4;
 mod mamba2;
@@ -99,8 +101,7 @@ pub use checkpoint::{
     Absent, Checkpoint, Draft, Field, Made, Settings, add_mtp_blocks, draft, of_checkpoint,
 };
 pub use config::{
-    AttentionGate, Config, DeltaNet, FeedForward, FfnInput, Layer, Mamba2, Mixer, Norm, NormAt,
-    Output, QkNorm, Stems, limits,
+    AttentionGate, Config, FeedForward, FfnInput, Norm, NormAt, Output, QkNorm, Stems,
 };
 pub use cut::{cut, numbered, renumbered};
 pub use decoder::direction;
@@ -109,6 +110,7 @@ pub use error::Error;
 pub use experts::{Experts, Shared};
 pub use falcon::has_falcon_mixes;
 pub use latent::{Latent, split_keys_and_values};
+pub use layer::{DeltaNet, Layer, Mamba2, Mixer};
 pub use names::{
     Change, Name, OfKeyHeads, Tiled, Translated, interleaved_source, layer_of, mtp_name,
     of_another_tower, part_source, regrouped_source, tiled_source, translate, ungrouped_source,

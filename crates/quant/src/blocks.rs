@@ -3,7 +3,8 @@
 use bytemuck::{AnyBitPattern, NoUninit};
 use half::f16;
 
-use crate::search::GROUP;
+/// Number of blocks whose scales are searched at once.
+pub(crate) const GROUP: usize = 8;
 
 /// Reads each block of `bytes` into its `N` weights.
 ///

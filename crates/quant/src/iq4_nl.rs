@@ -8,9 +8,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::blocks::{self, f16_value};
+use crate::blocks::{self, GROUP, f16_value};
 use crate::q4_0;
-use crate::search::{self, GROUP, ScaleBlock, Sweep};
+use crate::search::{self, ScaleBlock, Sweep};
 use crate::{Descriptor, Plane};
 
 /// The sixteen values, denser near zero as gaussian weights are.

@@ -33,6 +33,7 @@ pub mod cache;
 mod descriptor;
 mod error;
 mod finite;
+mod forms;
 mod grid_block;
 pub mod grids;
 pub mod k_scales;

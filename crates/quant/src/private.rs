@@ -3,7 +3,7 @@
 //! Their ids are in a private range (`0x424C`, "BL", in the upper half), which other readers refuse as unknown, and a
 //! file lists their names under [`KEY`].
 
-use crate::{Type, sparse, w8a8};
+use crate::Type;
 
 /// The metadata key under which a file lists its types outside of GGUF: an array of `<id>=<name>`.
 pub const KEY: &str = "bilayer.tensor_types";
@@ -21,12 +21,6 @@ pub struct Dense {
 }
 
 impl Type {
-    /// The form of a type outside of GGUF that has kernels everywhere; `None` for types of GGUF.
-    #[must_use]
-    pub fn dense(self) -> Option<Dense> {
-        sparse::dense(self).or_else(|| w8a8::dense(self))
-    }
-
     /// Whether the type is part of GGUF; a file with other types lists them under [`KEY`].
     #[must_use]
     pub fn is_gguf(self) -> bool {

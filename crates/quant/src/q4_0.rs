@@ -8,9 +8,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::blocks::{self, Rule, f16_bits, f16_value};
+use crate::blocks::{self, GROUP, Rule, f16_bits, f16_value};
 use crate::lanes::round;
-use crate::search::{self, GROUP, ScaleBlock, Sweep};
+use crate::search::{self, ScaleBlock, Sweep};
 use crate::{Descriptor, Grid, Plane};
 
 /// One block of 32 weights.

@@ -8,9 +8,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::blocks::{self, Rule, f16_value};
+use crate::blocks::{self, GROUP, Rule, f16_value};
 use crate::q4_0;
-use crate::search::{self, GROUP, LineBlock, Sweep};
+use crate::search::{self, LineBlock, Sweep};
 use crate::{Descriptor, Plane};
 
 /// One block of 32 weights.

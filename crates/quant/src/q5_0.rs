@@ -9,10 +9,10 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::blocks::{self, Rule, f16_value};
+use crate::blocks::{self, GROUP, Rule, f16_value};
 use crate::lanes::round;
 use crate::q4_0;
-use crate::search::{self, GROUP, ScaleBlock, Sweep};
+use crate::search::{self, ScaleBlock, Sweep};
 use crate::{Descriptor, Plane};
 
 /// One block of 32 weights.

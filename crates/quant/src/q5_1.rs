@@ -9,9 +9,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::blocks::{self, Rule, f16_value};
+use crate::blocks::{self, GROUP, Rule, f16_value};
 use crate::q5_0::{codes, pack};
-use crate::search::{self, GROUP, LineBlock, Sweep};
+use crate::search::{self, LineBlock, Sweep};
 use crate::{Descriptor, Plane};
 
 /// One block of 32 weights.

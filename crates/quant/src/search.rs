@@ -5,7 +5,7 @@
 //! scales avoids poor local minima. Several groups are searched at once, one per SIMD lane, so sums are plain f32
 //! sums in weight order and give the same result on every machine.
 
-use crate::blocks::{F16_LARGEST, f16_bits, f16_value};
+use crate::blocks::{F16_LARGEST, GROUP, f16_bits, f16_value};
 use crate::lanes::{Groups, Lanes, byte, bytes, floor, reciprocal};
 
 /// Starting points of a search, evenly spaced from `first` to `last`: for a scale, the code of the largest weight;
@@ -332,9 +332,6 @@ pub(crate) fn line_loss<const N: usize, const L: usize>(
     }
     loss
 }
-
-/// Number of blocks searched at once.
-pub(crate) const GROUP: usize = 8;
 
 /// A block with one scale, as in Q4_0 and IQ4_NL: scale (f16 bits) and codes.
 #[derive(Clone, Copy)]

@@ -14,8 +14,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::blocks::{self, Rule, f16_value};
-use crate::search::GROUP;
+use crate::blocks::{self, GROUP, Rule, f16_value};
 use crate::tq2_0::Ternary;
 use crate::{Descriptor, Plane};
 

@@ -8,10 +8,10 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::blocks::{self, Rule, f16_bits, f16_value};
+use crate::blocks::{self, GROUP, Rule, f16_bits, f16_value};
 use crate::lanes::{byte, reciprocal, round, round_away};
 use crate::q2_k::{code, pack};
-use crate::search::{self, GROUP, ScaleBlock, Sweep};
+use crate::search::{self, ScaleBlock, Sweep};
 use crate::{Descriptor, Plane};
 
 /// One block of 256 weights.

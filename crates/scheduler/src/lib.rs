@@ -33,6 +33,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod bytes;
+mod counts;
 mod cut;
 mod displace;
 mod error;
@@ -42,27 +44,30 @@ mod machine;
 pub mod map;
 mod memory;
 mod offload;
+mod parts;
 mod placement;
 mod plan;
+mod request;
+mod residents;
 mod split;
 mod stream;
 mod times;
 
+pub use bytes::Bytes;
 pub use cut::{PlannedSegment, cut};
 pub use displace::{Loss, displaced};
 pub use error::{Error, Excess};
-pub use experts::{
-    ExpertCache, ExpertLayer, ExpertPlan, ExpertUses, Mixture, SplitChoice, mixtures, split_experts,
-};
+pub use experts::{ExpertLayer, ExpertPlan, Mixture, SplitChoice, mixtures, split_experts};
 pub use growth::Growth;
 pub use machine::{Budget, Machine};
-pub use memory::{Bytes, working_bytes};
-pub use offload::{Offload, Request, offload};
+pub use memory::working_bytes;
+pub use offload::offload;
 pub use placement::Placement;
 pub use plan::{DevicePlan, LayerPlan, Plan, place, place_mapped, plan};
+pub use request::{ExpertCache, ExpertUses, Offload, OpOffload, Request};
 pub use stream::{
-    OpOffload, PromptTimes, RoutedStreaming, STREAM_BATCHES, STREAM_SLOTS, STREAM_TOKENS,
-    StreamBuffers, StreamStage, StreamedExperts, Streaming, stream_batches,
+    PromptTimes, RoutedStreaming, STREAM_BATCHES, STREAM_SLOTS, STREAM_TOKENS, StreamBuffers,
+    StreamStage, StreamedExperts, Streaming, stream_batches,
 };
 pub use times::{
     ANSWER_TOKENS, BATCH_TOKENS, Basis, Cost, Demand, DeviceTimes, Groups, PROMPT_TOKENS,

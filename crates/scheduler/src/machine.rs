@@ -5,6 +5,9 @@ use bilayer_quant::Type;
 
 use crate::Times;
 
+/// The machine's places: the host is always the first device.
+pub(crate) const HOST: usize = 0;
+
 /// The devices, in the order that plans number them: the host first, then those that layers are offloaded to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {

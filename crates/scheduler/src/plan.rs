@@ -6,11 +6,12 @@ use std::fmt;
 use bilayer_graph::{CacheId, Facts, Graph, Op, StateId, Value};
 use serde::Serialize;
 
-use crate::memory::{activation_bytes, staging_bytes, sum, weight_bytes, weights};
-use crate::offload::HOST;
+use crate::bytes::sum;
+use crate::machine::HOST;
+use crate::memory::{activation_bytes, staging_bytes, weight_bytes, weights};
 use crate::{
-    Basis, Budget, Bytes, Error, Excess, ExpertPlan, Groups, Machine, Placement, PlannedSegment,
-    Predicted, Streaming, cut,
+    Budget, Bytes, Error, Excess, ExpertPlan, Machine, Placement, PlannedSegment, Predicted,
+    Streaming, cut,
 };
 
 /// A placed model that fits.
@@ -241,22 +242,26 @@ fn check_support(
     graph: &Graph,
     segment: &PlannedSegment,
     facts: &Facts,
-    label: &str,
+    device: &str,
 ) -> Result<(), Error> {
-    for node in &graph.nodes[segment.nodes.clone()] {
-        let kind = node.op.kind();
-        let unsupported =
-            |what| Error::Unsupported { device: label.to_owned(), what, label: node.label() };
-        if !facts.ops.contains(&kind) {
-            return Err(unsupported(kind.stem().to_owned()));
-        }
-        for weight in node.op.weights().map(|id| graph.weight(id)) {
-            if !facts.types.contains(&weight.ty) {
-                return Err(unsupported(format!("{} with weights of {}", kind.stem(), weight.ty)));
-            }
+    for number in segment.nodes.clone() {
+        if let Some(what) = lacks(graph, number, facts) {
+            let label = graph.nodes[number].label();
+            return Err(Error::Unsupported { device: device.to_owned(), what, label });
         }
     }
     Ok(())
+}
+
+/// What of a node a device cannot run.
+pub(crate) fn lacks(graph: &Graph, node: usize, facts: &Facts) -> Option<String> {
+    let op = &graph.nodes[node].op;
+    let stem = op.kind().stem();
+    if !facts.ops.contains(&op.kind()) {
+        return Some(stem.to_owned());
+    }
+    let ty = op.weights().map(|id| graph.weight(id).ty).find(|ty| !facts.types.contains(ty))?;
+    Some(format!("{stem} with weights of {ty}"))
 }
 
 fn device<'s>(
@@ -465,29 +470,4 @@ impl fmt::Display for Plan {
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (count, sum) = values.fold((0, 0.0), |(count, sum), value| (count + 1, sum + value));
     (count > 0).then(|| sum / f64::from(count))
-}
-
-impl fmt::Display for Predicted {
-    /// One line per figure, with its basis.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let basis = match self.basis {
-            Basis::Measured => "measured",
-            Basis::Estimated => "estimated",
-        };
-        let per_second = 1e3 / self.decode_ms.max(f64::MIN_POSITIVE);
-        writeln!(f, "decode   {:.2} ms a token, {per_second:.1} tok/s ({basis})", self.decode_ms)?;
-        if let Some(ms) = self.prefill_ms_per_token {
-            let per_second = 1e3 / ms.max(f64::MIN_POSITIVE);
-            writeln!(f, "prefill  {ms:.3} ms a token, {per_second:.0} tok/s ({basis})")?;
-        }
-        let Groups { bound, sequences_min } = self.groups;
-        if bound <= 1.0 {
-            return Ok(());
-        }
-        write!(f, "overlap  up to {bound:.2} times as fast with two groups of sequences in turn")?;
-        match sequences_min {
-            Some(from) => writeln!(f, ", from {from} sequences on ({basis})"),
-            None => writeln!(f, "; one batch is as fast ({basis})"),
-        }
-    }
 }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::memory::{sum, weight_bytes, weights};
-use crate::offload::{HOST, Work};
+use crate::bytes::sum;
+use crate::machine::HOST;
+use crate::memory::{weight_bytes, weights};
+use crate::request::Work;
 use crate::{Error, Excess, Plan};
 
 /// Splits of a number of parts over the offload devices of a machine, in its order.

@@ -8,9 +8,9 @@ use unicode_normalization::char::canonical_combining_class;
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 use crate::alignment::Alignment;
+use crate::found::Found;
 use crate::pieces::{Alphabet, Pieces, SPACE, character};
 use crate::pre::Pre;
-use crate::spans::Found;
 use crate::spellings::Spellings;
 use crate::vocabulary::{TokenType, byte};
 use crate::{Error, Vocabulary};

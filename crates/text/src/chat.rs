@@ -20,6 +20,7 @@ use crate::{Error, Tokenizer};
 mod budget;
 mod builtin;
 mod call_ids;
+mod charges;
 mod continuation;
 mod cost;
 mod environment;
@@ -27,6 +28,7 @@ mod fallback;
 #[cfg(test)]
 mod hostile;
 mod inputs;
+mod instructions;
 mod integers;
 mod json;
 mod lists;
@@ -42,6 +44,7 @@ mod source;
 mod special_tokens;
 mod support;
 mod templates;
+mod text;
 
 pub use builtin::Builtin;
 pub use inputs::Inputs;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::Tokenizer;
 use crate::pieces::Pieces;
 use crate::stops::{StopStrings, Stops};
+use crate::view::View;
 
 /// Options of decoding.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,14 +55,6 @@ pub struct Decoder {
     pending: Vec<u8>,
 }
 
-/// The visible bytes of tokens.
-#[derive(Debug)]
-struct View {
-    show_control: bool,
-    /// Whether a leading space would still be the one added by encoding.
-    drops_space: bool,
-}
-
 impl Decoder {
     /// A decoder at the start of a text: the space added by encoding is dropped.
     pub fn new(tokenizer: &Tokenizer, options: Decode) -> Self {
@@ -108,32 +101,6 @@ impl Decoder {
         let pending = std::mem::take(&mut self.pending);
         let text = self.stops.push(&String::from_utf8_lossy(&pending));
         text + &self.stops.finish()
-    }
-}
-
-/// The bytes of all `ids` as text.
-pub(crate) fn decode(pieces: &Pieces, ids: &[u32]) -> String {
-    let mut bytes = Vec::with_capacity(ids.len() * 4);
-    let mut view = View { show_control: false, drops_space: pieces.adds_space };
-    for &id in ids {
-        bytes.extend_from_slice(view.bytes(pieces, id).unwrap_or_default());
-    }
-    String::from_utf8(bytes)
-        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
-}
-
-impl View {
-    /// The visible bytes of token `id`; the first such token loses the space added by encoding.
-    fn bytes<'a>(&mut self, pieces: &'a Pieces, id: u32) -> Option<&'a [u8]> {
-        let bytes = pieces.get(id)?;
-        let kind = pieces.kind(id)?;
-        if kind.is_hidden() {
-            return self.show_control.then_some(bytes);
-        }
-        if std::mem::take(&mut self.drops_space) && !kind.is_plain() {
-            return Some(bytes.strip_prefix(b" ").unwrap_or(bytes));
-        }
-        Some(bytes)
     }
 }
 

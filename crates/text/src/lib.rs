@@ -64,6 +64,7 @@ mod bpe;
 pub mod chat;
 mod decode;
 mod error;
+mod found;
 mod hash_index;
 mod merging;
 mod pieces;
@@ -74,6 +75,7 @@ mod spellings;
 mod spm;
 mod stops;
 mod tokenizer;
+mod view;
 mod vocabulary;
 mod wordpiece;
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::found::Found;
 use crate::special::Fragment;
 use crate::tokenizer::Model;
 use crate::{Error, Tokenizer};
@@ -17,15 +18,6 @@ pub struct TokenSpan {
     /// Whether a word begins with it: as the vocabulary says if it tells pieces that begin words from others (WordPiece), or
     /// else behind white space.
     pub begins_word: bool,
-}
-
-/// A token in a fragment of a text, as the tokenizers make it.
-pub(crate) struct Found {
-    pub id: u32,
-    /// Bytes of the fragment, not always whole characters.
-    pub bytes: Range<usize>,
-    /// As in [`TokenSpan`]; `None` if the vocabulary does not say.
-    pub begins_word: Option<bool>,
 }
 
 impl Tokenizer {

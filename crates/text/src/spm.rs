@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use crate::alignment::Alignment;
+use crate::found::Found;
 use crate::pieces::SPACE;
-use crate::spans::Found;
 use crate::vocabulary::{TokenType, byte};
 use crate::{Error, Vocabulary};
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::bpe::Bpe;
-use crate::decode;
 use crate::pieces::{Alphabet, Pieces};
 use crate::pre::{self, Pre};
 use crate::special::{Fragment, Matcher};
 use crate::spm::{Spm, UNIGRAM};
+use crate::view::decode;
 use crate::vocabulary::TokenType;
 use crate::wordpiece::Words;
 use crate::{Error, Vocabulary};
@@ -213,7 +213,7 @@ impl Tokenizer {
     /// The text of `ids`: control and unknown tokens are omitted, as are ids outside the vocabulary; the space added
     /// by encoding is dropped; bytes that are not UTF-8 become U+FFFD. [`Decoder`](crate::Decoder) has more options.
     pub fn decode(&self, ids: &[u32]) -> String {
-        decode::decode(&self.pieces, ids)
+        decode(&self.pieces, ids)
     }
 
     /// The bytes of token `id`, including a leading space, not always whole characters; the spelling of a control

@@ -7,8 +7,8 @@ use unicode_normalization::UnicodeNormalization;
 use unicode_normalization::char::canonical_combining_class;
 
 use crate::alignment::Alignment;
+use crate::found::Found;
 use crate::pieces::SPACE;
-use crate::spans::Found;
 use crate::vocabulary::TokenType;
 use crate::{Error, Vocabulary};
 

@@ -14,7 +14,8 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::exclusive::{Proofs, distinct_options, types};
-use super::{DEFINITIONS, LIST, MAP, PROPERTIES_MAX, SCHEMA, plain_references, target};
+use super::{DEFINITIONS, LIST, MAP, SCHEMA, plain_references, target};
+use crate::limits::PROPERTIES_MAX;
 
 /// Keywords with which more than one schema may describe a value, or which list whole values.
 const COMBINING: &[&str] = &[

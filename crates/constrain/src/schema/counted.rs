@@ -12,10 +12,10 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
+use super::expansion::{self, Work};
 use super::normal::has_reference_into;
 use super::{child, children_mut, used};
 use crate::Error;
-use crate::expansion::{self, Work};
 
 /// Most bytes of the options that are written for the schemas of a grammar: half a second.
 const WRITTEN_BYTES: usize = 512 << 10;

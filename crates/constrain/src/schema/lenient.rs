@@ -3,12 +3,12 @@
 use serde_json::{Map, Value, json};
 
 use super::closed::Overlaps;
+use super::expansion::Work;
 use super::trials::{Spent, Trials, is_size};
 use super::{
     Fault, FaultKind, check_depth, child, children_mut, closed, counted, faults, may_be, normalize,
     patterns, target, used,
 };
-use crate::expansion::Work;
 use crate::{Error, Limits};
 
 /// Most faults that are removed at once.

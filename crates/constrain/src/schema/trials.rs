@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{child, children, plain_references, refused};
 use crate::Error;
-use crate::grammar::reason;
+use crate::error::reason;
 
 /// Most work of trials over the schemas of a grammar: about half a second.
 const WORK_MAX: usize = 100_000;

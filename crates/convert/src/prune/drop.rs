@@ -11,7 +11,7 @@ use bilayer_engine::layers::{Layers, Then};
 use bilayer_gguf::File;
 
 use super::Source;
-use crate::calibration::{self, Calibration, Runs, failed, predicts};
+use crate::calibration::{self, Calibration, Runs, predicts};
 use crate::{Error, Progress};
 
 /// Tokens whose hidden states are compared.
@@ -158,7 +158,7 @@ impl Dropped {
                 let mut chosen = Vec::new();
                 for block in (1..=most).filter_map(block) {
                     let layers = kept(block);
-                    let cut = Model::new(without(source, &layers)?).map_err(failed)?;
+                    let cut = Model::new(without(source, &layers)?).map_err(Error::calibration)?;
                     let found = runs.divergence(&cut)?;
                     runs.step()?;
                     if found > *kl {
@@ -245,7 +245,7 @@ fn states(
     let sequences = calibration::sequences(model, calibration)?;
     let tokens: usize = sequences.iter().map(Vec::len).sum();
     let width = model.config().width;
-    let mut layers = Layers::new(model, sequences, threads).map_err(failed)?;
+    let mut layers = Layers::new(model, sequences, threads).map_err(Error::calibration)?;
     let count = layers.len();
     let mut states: Vec<Vec<f32>> = vec![Vec::new(); count + 1];
     for layer in 0..count {
@@ -268,7 +268,7 @@ fn states(
             }
             progress(layer as u64, count as u64).is_continue()
         });
-        if !whole.map_err(failed)? {
+        if !whole.map_err(Error::calibration)? {
             return Err(Error::Interrupted);
         }
     }

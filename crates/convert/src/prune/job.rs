@@ -9,7 +9,7 @@ use bilayer_gguf::Metadata;
 use super::drop::{self, Dropped, LayerChoice};
 use super::ratios::{ChosenPattern, Goal, PatternCosts, SparseFamily};
 use super::{Comparison, Prune, Pruned, Source, compare};
-use crate::calibration::{failed, predicts, windows};
+use crate::calibration::{predicts, windows};
 use crate::convert::{check_back, write_back};
 use crate::{Calibration, Error};
 
@@ -96,13 +96,13 @@ impl<'a> Job<'a> {
     /// [`write_back`], those about the input as [`Error::InFile`]; [`Error::NoPredictions`] for an encoder and what compares
     /// predictions; [`Error::Calibration`] if the input cannot be opened.
     pub fn run(&self, told: Told<'_>) -> Result<Done, Error> {
-        let file = open_file(self.input).map_err(failed)?;
+        let file = open_file(self.input).map_err(Error::calibration)?;
         if let Some((folder, out)) = self.checkpoint {
             // Before the work, which may take hours.
             check_back(folder, &file, out)?;
         }
         let metadata = file.metadata().clone();
-        let opened = Opened { metadata, model: Model::new(file).map_err(failed)? };
+        let opened = Opened { metadata, model: Model::new(file).map_err(Error::calibration)? };
         self.pruned(&opened, told).map_err(|error| match error {
             Error::Weight { .. }
             | Error::Prune { .. }
@@ -145,17 +145,17 @@ impl<'a> Job<'a> {
             let choice = dropped.choose(opened.source(), text, self.prune.threads, told)?;
             let file = drop::without(opened.source(), &choice.layers)?;
             let metadata = file.metadata().clone();
-            let model = Model::new(file).map_err(failed)?;
+            let model = Model::new(file).map_err(Error::calibration)?;
             reduced = Some((choice, Opened { metadata, model }));
         }
         let source = reduced.as_ref().map_or(opened, |(_, reduced)| reduced).source();
         let mut done = self.write(source, told)?;
         if let Some((folder, out)) = self.checkpoint {
             // Before scoring, which may fail or be stopped.
-            write_back(folder, &open_file(self.out).map_err(failed)?, out)?;
+            write_back(folder, &open_file(self.out).map_err(Error::calibration)?, out)?;
         }
         if let Some(text) = &self.test {
-            let after = open_file(self.out).and_then(Model::new).map_err(failed)?;
+            let after = open_file(self.out).and_then(Model::new).map_err(Error::calibration)?;
             let told = &mut |done, total| told(Step::Scoring, done, total);
             done.scored = Some(compare(&opened.model, &after, text, self.prune.threads, told)?);
         }

@@ -23,7 +23,7 @@ use super::rows::{Row, Scores};
 use super::walk::{Inputs, Matrix, Work};
 use super::{MatrixPattern, Method, Pattern, Prune, Pruned, Source, layers, matrices};
 use crate::budget::{self, Choice};
-use crate::calibration::{Calibration, Runs, failed};
+use crate::calibration::{Calibration, Runs};
 use crate::stream::{self, Reporter};
 use crate::{Error, Progress};
 
@@ -190,7 +190,7 @@ impl PatternCosts {
                 reason: source.to_string(),
             })?;
             let changed = model.with_tensor(tensor.name(), matrix.ty, bytes.into());
-            let kl = runs.divergence(&changed.map_err(failed)?)?.max(KL_LEAST);
+            let kl = runs.divergence(&changed.map_err(Error::calibration)?)?.max(KL_LEAST);
             runs.step()?;
             measured.push(scaled(matrix, kl, &candidates, &errors, read.of(tensor.name())));
         }
@@ -297,7 +297,8 @@ impl PatternCosts {
             let (pruned, trial) = with(&chosen).draft(source, calibration, path, progress)?;
             let mut runs = Runs::new(source.model, calibration, prune.threads, 4, progress)?;
             runs.base()?;
-            let after = Model::new(open_file(trial.path()).map_err(failed)?).map_err(failed)?;
+            let after = Model::new(open_file(trial.path()).map_err(Error::calibration)?)
+                .map_err(Error::calibration)?;
             let kl = runs.divergence(&after)?;
             drop(after);
             let is_better = best.as_ref().is_none_or(|(before, ..)| pruned.zeros > before.zeros);

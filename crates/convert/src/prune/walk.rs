@@ -17,7 +17,7 @@ use super::journal::Journal;
 use super::rows::{Inverse, Row, Scores};
 use super::{Method, PRODUCTS_BYTES, Pattern, Prune, Pruned};
 use crate::Error;
-use crate::calibration::{self, failed};
+use crate::calibration;
 use crate::imatrix::Imatrix;
 use crate::stream::Reporter;
 
@@ -82,7 +82,8 @@ impl<'a> Work<'a> {
 
     /// Runs the sequences to the first layer. Without it matrices are pruned by magnitude.
     pub fn begin(&self, sequences: Vec<Vec<u32>>) -> Result<(), Error> {
-        let layers = Layers::new(self.model, sequences, self.prune.threads).map_err(failed)?;
+        let layers =
+            Layers::new(self.model, sequences, self.prune.threads).map_err(Error::calibration)?;
         *self.walk.borrow_mut() = Some(Walk { layers, made: BTreeMap::new() });
         Ok(())
     }
@@ -141,7 +142,7 @@ impl<'a> Work<'a> {
                     continue;
                 };
                 let ty = self.matrices[name].ty;
-                changed = changed.with_tensor(name, ty, bytes).map_err(failed)?;
+                changed = changed.with_tensor(name, ty, bytes).map_err(Error::calibration)?;
             }
             if missing.is_empty() {
                 continue;
@@ -150,14 +151,16 @@ impl<'a> Work<'a> {
             for name in missing {
                 let matrix = self.matrices[name];
                 let (bytes, pruned) = self.made(matrix, &inputs)?;
-                changed = changed.with_tensor(name, matrix.ty, bytes.clone()).map_err(failed)?;
+                changed = changed
+                    .with_tensor(name, matrix.ty, bytes.clone())
+                    .map_err(Error::calibration)?;
                 walk.made.insert(name.to_owned(), (bytes, pruned));
             }
         }
         if layer + 1 < walk.layers.len() {
             let run =
                 walk.layers.run(&changed, &[], Then::Advance, &mut |_, _| self.reporter.goes_on());
-            if !run.map_err(failed)? {
+            if !run.map_err(Error::calibration)? {
                 return Err(Error::Interrupted.into());
             }
         }

@@ -11,7 +11,7 @@ use super::gptq::Rounded;
 use super::mixed::Coarse;
 use super::sensitivity::{Choices, Sensitivity};
 use super::{Plan, Planned, Quantize, mix};
-use crate::calibration::{failed, predicts};
+use crate::calibration::predicts;
 use crate::imatrix::Imatrix;
 use crate::smooth::{Alpha, Smooth, Smoothed};
 use crate::{Calibration, Error};
@@ -194,7 +194,7 @@ impl<'a> Job<'a> {
     /// Opens the input.
     fn open(&self) -> Result<File, Error> {
         let file = File::open(self.input).and_then(|file| file.overridden(&self.metadata));
-        file.map_err(|error| failed(bilayer_engine::Error::File(error)))
+        file.map_err(|error| Error::calibration(bilayer_engine::Error::File(error)))
     }
 
     /// Chooses types or moves outliers; returns the file to quantize.
@@ -293,7 +293,7 @@ impl<'a> Job<'a> {
     fn of_input(&self, error: Error) -> Error {
         match error {
             Error::Interrupted | Error::Text { .. } => error,
-            Error::File(error) => failed(bilayer_engine::Error::File(error)),
+            Error::File(error) => Error::calibration(bilayer_engine::Error::File(error)),
             error => error.in_file(self.input),
         }
     }
@@ -303,7 +303,7 @@ impl<'a> Job<'a> {
 /// older ones.
 fn model_of(file: &File) -> Result<Model, Error> {
     let shared = file.renamed(file.metadata().clone(), &|name| Some(name.to_owned()))?;
-    Model::new(shared).map_err(failed)
+    Model::new(shared).map_err(Error::calibration)
 }
 
 fn goes_on(flow: ControlFlow<()>) -> Result<(), Error> {

@@ -16,7 +16,7 @@ use bilayer_measure::products;
 use bilayer_quant::Type;
 
 use super::{Override, Quantize, facts};
-use crate::calibration::{self, Calibration, failed};
+use crate::calibration::{self, Calibration};
 use crate::mix::fitting;
 use crate::stream::Reporter;
 use crate::{Error, Progress, stream};
@@ -79,7 +79,7 @@ impl Quantize {
         }
         let pool = stream::pool(self.threads)?;
         let sequences = calibration::sequences(model, calibration)?;
-        let mut layers = Layers::new(model, sequences, self.threads).map_err(failed)?;
+        let mut layers = Layers::new(model, sequences, self.threads).map_err(Error::calibration)?;
         let reporter = Reporter::new(progress, layers.len() as u64);
         let mut errors = BTreeMap::new();
         while layers.next_layer() < layers.len() {

@@ -23,7 +23,7 @@ use super::weights::Weights;
 use super::{Override, Quantize, experts, facts};
 use crate::budget::{self, Choice};
 pub use crate::calibration::Calibration;
-use crate::calibration::{Runs, failed};
+use crate::calibration::Runs;
 use crate::imatrix::{Entry, Imatrix};
 use crate::mix::is_weighted;
 use crate::{Error, Progress, stream};
@@ -359,7 +359,7 @@ fn measured(
             .map_err(|source| Error::Weight { tensor: name.into(), reason: source.to_string() })?;
         drop(weights);
         let changed = model.with_tensor(name, types[probe], bytes.into());
-        kl = runs.divergence(&changed.map_err(failed)?)?;
+        kl = runs.divergence(&changed.map_err(Error::calibration)?)?;
     }
     runs.step()?;
     let kl = kl.max(KL_LEAST);

@@ -3,6 +3,7 @@
 use bilayer_gguf::Metadata;
 use bilayer_models::Llama3;
 
+use super::family::Family;
 use crate::Error;
 
 /// The sizes of a model and the rest of its metadata.
@@ -109,23 +110,6 @@ pub enum Recurrence {
 
 /// Rows that the convolution before a recurrence sums.
 pub(super) const TAPS: u32 = 4;
-
-/// Settings that depend on the model family.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Family {
-    /// Causal, with RoPE.
-    Decoder {
-        rope_base: f32,
-        /// Factor by which Llama 3's rule extends the context.
-        longer: Option<f32>,
-        /// Whether queries and keys are normalized per head.
-        head_norms: bool,
-        /// `tokenizer.ggml.pre`.
-        pre: &'static str,
-    },
-    /// Bidirectional, with learned positions.
-    Encoder,
-}
 
 const fn rotary(rope_base: f32, longer: Option<f32>) -> Family {
     Family::Decoder { rope_base, longer, head_norms: false, pre: "llama-bpe" }

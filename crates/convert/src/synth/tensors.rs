@@ -3,7 +3,8 @@
 use bilayer_models::Outline;
 use bilayer_quant::Type;
 
-use super::shapes::{Convolutions, Experts, Family, Latent, Recurrence, Shape, TAPS};
+use super::family::Family;
+use super::shapes::{Convolutions, Experts, Latent, Recurrence, Shape, TAPS};
 use crate::Error;
 
 /// A tensor that a model needs.

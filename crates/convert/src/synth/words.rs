@@ -2,7 +2,7 @@
 
 use bilayer_gguf::{Metadata, Strings};
 
-use super::shapes::Family;
+use super::family::Family;
 
 /// Tokens of every byte-level vocabulary: 256 bytes, begin and end of text.
 const FIXED: usize = 258;

@@ -10,7 +10,7 @@ use regex::Regex;
 use serde::Serialize;
 
 use super::{Placing, machine_of};
-use crate::session::{Settings, budget_of};
+use crate::settings::{Settings, budget_of};
 use crate::{Error, Model};
 
 /// What a placement must reach. Its text has parts separated by commas: `20 tok/s`, `20 tok/s at 8k`, `at 8k`, `p95 1 s`,

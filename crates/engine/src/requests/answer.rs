@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bilayer_graph::{Clock, PAGE_TOKENS};
 
-use super::executor::{PositionLogprobs, Served};
+use super::report::{PositionLogprobs, Served};
 use super::request::{Item, Progress};
 use crate::Error;
 use crate::generate::speculate::{Draft, Drafter, DrafterSource, Text, settle};

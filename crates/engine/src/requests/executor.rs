@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use bilayer_files::hash::fnv;
+
 use super::answer::Answer;
 use super::fairness::KeyId;
-use super::prefix::adapted;
+use super::report::{Delta, Event, Served, StepReport};
 use super::request::{Arrival, Deterministic, Item, Policy, Refused, RequestId};
 use super::scheduler::Scheduler;
 use crate::generate::speculate::{Draft, DrafterSource, Text};
 use crate::generate::{Reply, Request, Stop, Token};
-use crate::sampling::{Sampler, TokenLogprob};
+use crate::sampling::Sampler;
 use crate::session::{CacheError, Reading, Session, Spent, Warning};
 use crate::{Error, Model};
 use groups::BegunStep;
@@ -87,9 +89,6 @@ impl Submission {
     }
 }
 
-/// Log-probabilities at one position: of the token that is there, and of the most likely ones.
-pub type PositionLogprobs = (TokenLogprob, Vec<TokenLogprob>);
-
 /// Why a request was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
@@ -99,87 +98,6 @@ pub enum SubmitError {
     /// The prompt is empty or too long.
     #[error(transparent)]
     Engine(#[from] Error),
-}
-
-/// A generated token and where its answer stands.
-#[derive(Clone, Debug)]
-pub struct Delta {
-    /// The token.
-    pub token: Token,
-    /// Times and counts up to it.
-    pub served: Served,
-}
-
-/// What happened to a request in a step.
-#[derive(Debug)]
-pub enum Event {
-    /// Its prompt begins, with what was cached, or a part of it was computed.
-    Prefilled(Served),
-    /// Log-probabilities of the prompt's tokens from the second on, if requested.
-    PromptLogprobs(Vec<PositionLogprobs>),
-    /// The next token.
-    Token(Box<Delta>),
-    /// The answer ended; text that was still withheld.
-    Ended {
-        /// Why.
-        stop: Stop,
-        /// The withheld text.
-        text: String,
-        /// Times and counts.
-        served: Served,
-    },
-    /// The answer failed.
-    Failed(Error),
-}
-
-/// Times and counts of one request.
-#[derive(Clone, Debug, Default)]
-pub struct Served {
-    /// Tokens of the prompt.
-    pub prompt: usize,
-    /// Those that were in the cache.
-    pub cached: usize,
-    /// Tokens of the prompt that are computed or were cached.
-    pub processed: usize,
-    /// Tokens generated.
-    pub generated: usize,
-    /// From arrival to the first step.
-    pub queued: Duration,
-    /// From the first step to the first token.
-    pub prefill: Duration,
-    /// From the first token to the last.
-    pub decode: Duration,
-    /// From the token before to this one; none for the first. Tokens of one step come at once.
-    pub gap: Option<Duration>,
-    /// Time that devices were busy in steps with this request, and copies between devices.
-    pub spent: Spent,
-    /// Bytes of hidden states that crossed between devices for its rows.
-    pub crossed_bytes: u64,
-    /// How often its pages were given to others and computed again.
-    pub preempted: usize,
-    /// The slot that it has.
-    pub slot: u32,
-    /// Steps that verified draft tokens for it.
-    pub drafts: usize,
-    /// Draft tokens that were verified for it.
-    pub drafted: usize,
-    /// Those that were accepted.
-    pub accepted: usize,
-    /// How often tokens left its full context.
-    pub shifted: usize,
-}
-
-/// The last step.
-#[derive(Clone, Debug, Default)]
-pub struct StepReport {
-    /// Decode rows.
-    pub decode_rows: usize,
-    /// Prefill rows.
-    pub prefill_rows: usize,
-    /// Selected tokens.
-    pub tokens: usize,
-    /// Time on devices and in total.
-    pub spent: Spent,
 }
 
 /// A session that serves many requests.
@@ -584,5 +502,26 @@ impl Executor {
     /// The model.
     pub fn model(&self) -> &Model {
         self.session.model()
+    }
+}
+
+/// A namespace within another for sequences with these strengths of adapters.
+fn adapted(namespace: u64, strengths: &[f32]) -> u64 {
+    let strengths = strengths.iter().flat_map(|strength| strength.to_le_bytes());
+    fnv(&namespace.to_le_bytes().into_iter().chain(strengths).collect::<Vec<u8>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::adapted;
+
+    #[test]
+    fn namespaces_stay_apart_with_adapters_of_any_strength() {
+        let strengths: [&[f32]; 5] = [&[], &[0.0], &[0.5], &[0.0, 0.5], &[0.5, 0.0]];
+        let mut all: Vec<u64> = (0..256).map(|namespace| namespace << 20 | namespace).collect();
+        all.extend((0..256).flat_map(|namespace| strengths.map(|of| adapted(namespace, of))));
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
     }
 }

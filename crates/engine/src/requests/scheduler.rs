@@ -17,11 +17,17 @@ use bilayer_graph::PAGE_TOKENS;
 
 use super::fairness::{KeyId, Queue};
 use super::pace::Pace;
-use super::prefix::Prefix;
 use super::prompts;
 use super::request::{Arrival, Item, Policy, Progress, Refused, RequestId};
 use super::sequences::Sequences;
 use crate::session::{SequenceId, Wanted};
+use prefix::Prefix;
+
+mod begun;
+mod fixed;
+mod prefix;
+mod revise;
+mod slots;
 
 #[derive(Debug)]
 pub(super) struct Job {
@@ -69,10 +75,10 @@ pub(super) struct Idle {
 
 /// A request that waits until another has computed the first tokens of both prompts.
 #[derive(Debug)]
-pub(super) struct Follower {
-    pub leader: RequestId,
+struct Follower {
+    leader: RequestId,
     /// Tokens of the leader that it waits for.
-    pub common: usize,
+    common: usize,
     job: Job,
 }
 
@@ -84,17 +90,17 @@ pub struct Scheduler {
     paces: [Pace; 2],
     queue: Queue,
     waiting: HashMap<usize, Job>,
-    pub(super) followers: Vec<Follower>,
+    followers: Vec<Follower>,
     pub(super) running: Vec<Active>,
     pub(super) idle: Vec<Idle>,
     next: u64,
-    pub(super) clock: u64,
+    clock: u64,
     /// Whether the last step was a prompt chunk.
-    pub(super) was_prefill: bool,
+    was_prefill: bool,
     /// Whether the last prompt chunk was the oldest prompt's turn.
-    pub(super) was_oldest: bool,
+    was_oldest: bool,
     /// Number of the last request of the last decode group.
-    pub(super) turn: u64,
+    turn: u64,
 }
 
 impl Scheduler {
@@ -413,12 +419,7 @@ impl Scheduler {
     }
 
     /// Adds rows of the running request `at`, making room for their pages. Returns the place of the next one.
-    pub(super) fn add(
-        &mut self,
-        at: usize,
-        step: &mut Filling,
-        cache: &mut impl Sequences,
-    ) -> usize {
+    fn add(&mut self, at: usize, step: &mut Filling, cache: &mut impl Sequences) -> usize {
         let active = &self.running[at];
         if active.is_begun {
             return at + 1;
@@ -526,14 +527,14 @@ const MIN_PREFILL: usize = 8;
 
 /// A step being filled: what is left of its bounds, and the pages that its items take.
 #[derive(Default)]
-pub(super) struct Filling {
-    pub items: Vec<Item>,
-    pub rows: usize,
-    pub prefill: usize,
-    pub outputs: usize,
+struct Filling {
+    items: Vec<Item>,
+    rows: usize,
+    prefill: usize,
+    outputs: usize,
     /// Number of later requests: a prompt with all logits leaves an output for each.
-    pub behind: usize,
-    pub pages: usize,
+    behind: usize,
+    pages: usize,
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use bilayer_graph::{Backend, Limits, SegmentId};
 
 use super::batch::Work;
+use super::failed::Failed;
 use super::pipeline::{self, Calls, Pipeline};
-use super::{Failed, Run, Session, fallback};
+use super::{Run, Session, fallback};
 use crate::Error;
 
 impl Session {

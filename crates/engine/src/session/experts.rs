@@ -7,17 +7,18 @@
 //!
 //! Results do not depend on which experts are resident, but for the last bits where devices' kernels differ in these.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use bilayer_graph::{
     Backend, Graph, NO_EXPERT, Part, ResidentStack, SharedBytes, SplitMixture, WeightId,
 };
-use bilayer_scheduler::{ExpertUses, Plan};
-use serde::{Deserialize, Serialize};
+use bilayer_scheduler::Plan;
 
-use super::{Session, Warning, fallback};
-use crate::kept::Kept;
-use crate::{Error, Model};
+use super::Session;
+use super::failed::is_recoverable;
+use super::warning::Warning;
+use crate::Model;
+use crate::expert_counts::Learned;
 
 /// Steps after which residents are chosen again.
 pub const REVIEW_STEPS: u64 = 64;
@@ -59,29 +60,6 @@ impl ExpertHits {
     /// The share of resident experts; `None` if none was routed.
     pub fn rate(&self) -> Option<f64> {
         (self.routed > 0).then(|| self.resident as f64 / self.routed as f64)
-    }
-}
-
-/// Where learned counts are stored.
-#[derive(Clone, Debug)]
-pub struct Learned {
-    pub kept: Kept,
-    pub name: String,
-}
-
-/// Counts of each layer, as stored.
-#[derive(Serialize, Deserialize)]
-struct Stored {
-    layers: BTreeMap<u32, Vec<f64>>,
-}
-
-impl Learned {
-    /// The stored counts of earlier runs.
-    pub fn uses(&self) -> Option<ExpertUses> {
-        let Stored { layers } = serde_json::from_slice(&self.kept.load(&self.name)?).ok()?;
-        let is_good = |counts: &Vec<f64>| counts.iter().all(|of| of.is_finite() && *of >= 0.0);
-        let source = "counts learned in earlier runs".to_owned();
-        layers.values().all(is_good).then_some(ExpertUses { source, layers })
     }
 }
 
@@ -276,10 +254,7 @@ impl Experts {
         let mut layers = learned.uses().map(|uses| uses.layers).unwrap_or_default();
         let layer = |mixture: &Mixture| Some((mixture.layer?, mixture.total.clone()));
         layers.extend(self.mixtures.iter().filter_map(layer));
-        if let Ok(text) = serde_json::to_vec(&Stored { layers }) {
-            // It is counted again.
-            let _ = learned.kept.store(&learned.name, &text);
-        }
+        learned.store(layers);
     }
 }
 
@@ -345,7 +320,7 @@ impl Session {
         let Err((device, error)) = exchange(experts, model, graph, &mut pipeline.backends) else {
             return;
         };
-        match fallback::is_recoverable(pipeline.backends[device].as_ref(), &error) {
+        match is_recoverable(pipeline.backends[device].as_ref(), &error) {
             true => self.lost = Some((device, error)),
             false => {
                 experts.stop();
@@ -403,22 +378,4 @@ pub fn first(
         all.extend_from_slice(&matrix(model, graph, stack, expert)?);
     }
     Ok(all.into())
-}
-
-/// Checks counts that a user has given against a model's mixtures.
-///
-/// # Errors
-/// They lack a layer's, or are of another number of experts.
-pub fn check_uses(graph: &Graph, uses: &ExpertUses) -> Result<(), Error> {
-    for mixture in bilayer_scheduler::mixtures(graph) {
-        let Some(layer) = mixture.layer else { continue };
-        let found = match uses.layers.get(&layer) {
-            Some(counts) if counts.len() == mixture.experts => continue,
-            Some(counts) => format!("{} with {} in layer {layer}", uses.source, counts.len()),
-            None => format!("{} without layer {layer}", uses.source),
-        };
-        let expected = format!("counts of {} experts in layer {layer}", mixture.experts);
-        return Err(Error::Setting { name: "expert-counts", found, expected });
-    }
-    Ok(())
 }

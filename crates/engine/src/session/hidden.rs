@@ -3,7 +3,6 @@
 use bilayer_graph::{Graph, Limits, Value};
 
 use super::Session;
-use super::pipeline::Pipeline;
 
 /// Hidden states that pass from one graph to another.
 #[derive(Clone, Debug)]
@@ -33,12 +32,6 @@ impl Session {
     /// ones; otherwise there are none.
     pub fn hidden(&self) -> &[f32] {
         &self.pipeline.hidden.rows
-    }
-
-    /// What the last step read.
-    pub(crate) fn results(&self) -> &[f32] {
-        let Pipeline { results, filled, reading, .. } = &self.pipeline;
-        &results[..filled * reading.width]
     }
 
     /// Elements of a row of [`Session::hidden`].

@@ -8,8 +8,9 @@ use bilayer_graph::{
 };
 use bilayer_scheduler::Plan;
 
-use super::settings::Stage;
-use super::{Failed, Progress, experts};
+use super::experts;
+use super::failed::Failed;
+use crate::settings::{Progress, Stage};
 use crate::{Error, Model};
 
 /// A model being placed, or moved.

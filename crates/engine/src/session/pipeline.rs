@@ -21,14 +21,14 @@ use std::time::{Duration, Instant};
 use bilayer_graph::{Backend, Clock, Graph, Limits, Part, Rows, SegmentId, SplitMixture, Value};
 use bilayer_scheduler::{Plan, PlannedSegment};
 
+use super::Spent;
 use super::batch::{Batch, Work};
 use super::experts::{Experts, Routing};
+use super::failed::Failed;
 use super::hidden::Hidden;
 use super::lanes::{At, Lanes};
-use super::stream::Stream;
 use super::strengths::Given;
 use super::trace::{Event, Trace, What};
-use super::{Failed, Spent};
 
 /// A compiled segment with its inputs and outputs.
 pub struct Compiled {
@@ -150,8 +150,6 @@ pub struct Pipeline {
     pub reading: Reading,
     /// Rows of `results` computed so far.
     pub filled: usize,
-    /// What runs steps with streamed weights, if planned.
-    pub stream: Option<Stream>,
     /// Values that no segment computes, besides routes of parts of mixtures.
     pub given: Vec<Given>,
     /// The residents of split mixtures, if there are any.

@@ -2,9 +2,7 @@
 
 use std::time::Instant;
 
-use bilayer_files::hash::fnv;
-use bilayer_graph::{Backend, Clock, Graph, Limits, OpKind, PAGE_TOKENS, Value};
-use bilayer_models::Pooling;
+use bilayer_graph::{Backend, Clock, Graph, Limits, OpKind, Value};
 use bilayer_scheduler::{
     Budget, ExpertCache, Machine, Plan, Streaming, Times, displaced, overlaps, place_mapped,
     split_experts,
@@ -12,20 +10,23 @@ use bilayer_scheduler::{
 
 use super::batch::Batch;
 use super::cache::Pages;
-use super::experts::{Experts, Learned};
-use super::fallback::{self, Refusal, Warning};
+use super::experts::Experts;
+use super::failed::{Failed, is_recoverable};
 use super::hidden::Hidden;
 use super::lanes::Lanes;
 use super::load::Change;
 use super::pipeline::{self, Carried, Compiled, Pipeline, Reading};
-use super::settings::Stage;
+use super::reduced::{self, Refusal};
 use super::stream::{self, Stream};
 use super::strengths::{self, Strengths};
 use super::trace::Trace;
+use super::warning::Warning;
 use super::waves::Waves;
-use super::{Failed, Overlap, Prefill, Progress, Purpose, Session, Settings, Spent, load};
+use super::{Prefill, Session, Spent, load};
+use crate::expert_counts::Learned;
 use crate::kept::Kept;
-use crate::placement::{self, Placing, numa_note};
+use crate::placement::{self, numa_note};
+use crate::settings::{Overlap, Progress, Settings, Stage, limits_of};
 use crate::times::{Decoding, Subject};
 use crate::{Error, Model, devices};
 
@@ -71,16 +72,6 @@ pub fn measured(
     let mut session = on(model, backends, &timed, settings, began)?;
     session.plan.notes.extend(notes);
     Ok(Session { timing, ..session })
-}
-
-/// Where counts of a model's experts are stored, if anything is.
-pub fn learned(model: &Model, placing: &Placing) -> Option<Learned> {
-    let kept = Kept::new(placing.kept.as_ref()?);
-    let mut key = format!("{}|{}", model.name(), model.file().name());
-    for weight in &model.graph().weights {
-        key += &format!("|{} {} {} {}", weight.name, weight.ty, weight.rows, weight.cols);
-    }
-    Some(Learned { kept, name: format!("experts-{:016x}.json", fnv(key.as_bytes())) })
 }
 
 /// Times of the model's parts on the session's devices, and where they are stored.
@@ -134,27 +125,13 @@ fn stored(times: &Times, kept: &Kept, name: &str) -> Result<(), String> {
     })
 }
 
-/// The memory requirements of a session with these settings.
-///
-/// # Errors
-/// A setting out of range.
-pub fn budget_of(model: &Model, settings: &Settings<'_>) -> Result<Budget, Error> {
-    settings.check()?;
-    Ok(Budget::of(&limits_of(settings, model)))
-}
-
 /// Makes a session's plan.
 pub type Planner<'p> = dyn Fn(&Graph, &Machine, &Budget) -> Result<Plan, Error> + 'p;
 
 /// The book-keeping of the KV cache.
 fn pages(settings: &Settings<'_>, limits: &Limits, model: &Model) -> Pages {
     let context = settings.context(model.config().context);
-    Pages::new(limits.pages, open_sequences(settings), context).with_states(limits.states)
-}
-
-/// Number of sequences that may be open.
-fn open_sequences(settings: &Settings<'_>) -> usize {
-    settings.sequences + settings.cached_sequences
+    Pages::new(limits.pages, settings.open_sequences(), context).with_states(limits.states)
 }
 
 /// Prepares a session on open devices. If a device runs out of memory or is lost, less is placed on it, with a warning.
@@ -168,7 +145,7 @@ fn on(
     let mut graph = settings.graph(model)?;
     let given = strengths::give(&mut graph, model);
     let limits = limits_of(settings, model);
-    let mut plan = planner(&graph, &machine(&backends), &Budget::of(&limits))?;
+    let mut plan = planner(&graph, &devices::machine(&backends), &Budget::of(&limits))?;
     plan.notes.extend_from_slice(model.tokenizer().notes());
     if let Some(experts) = &plan.experts {
         graph = split_experts(&graph, &experts.choices);
@@ -180,7 +157,7 @@ fn on(
     // Steps may be smaller than those planned for.
     let limits = limits_of(settings, model);
     let learns = settings.placing.expert_uses.is_none();
-    let learned = learned(model, &settings.placing).filter(|_| learns);
+    let learned = Learned::of(model, &settings.placing).filter(|_| learns);
     let experts = Experts::new(&graph, &plan, (learns, learned));
     let logits = Reading { value: graph.logits, width: graph.width(graph.logits), top_k: None };
     let width = logits.width.max(read.best.map_or(0, |best| 2 * best.k));
@@ -199,7 +176,6 @@ fn on(
         backends,
         segments: parts.segments,
         carried: parts.carried,
-        stream: parts.stream,
         given,
         experts,
         given_hidden: Hidden::new(&graph, graph.given, &limits),
@@ -222,6 +198,7 @@ fn on(
         graph,
         plan,
         pipeline,
+        stream: parts.stream,
         logits,
         read,
         limits,
@@ -252,7 +229,7 @@ fn equipped(
         let (device, error) = match equip(&change, backends, limits, progress) {
             Ok(parts) => return Ok(parts),
             Err(Failed::Device { device, error })
-                if fallback::is_recoverable(backends[device].as_ref(), &error) =>
+                if is_recoverable(backends[device].as_ref(), &error) =>
             {
                 (device, error)
             }
@@ -266,12 +243,12 @@ fn equipped(
                 continue;
             }
         }
-        if let Some(streaming) = fallback::unstreamed(plan, device, &error) {
+        if let Some(streaming) = reduced::unstreamed(plan, device, &error) {
             warnings.push(streaming);
             continue;
         }
-        if let Some(whole) = fallback::uncached(plan, device, |placement| {
-            let machine = fallback::machine(backends, plan, 0);
+        if let Some(whole) = reduced::uncached(plan, device, |placement| {
+            let machine = reduced::machine(backends, plan, 0);
             place_mapped(graph, &machine, &Budget::of(&limits), placement)
         }) {
             *plan = whole?;
@@ -280,7 +257,7 @@ fn equipped(
             continue;
         }
         refused.push(device);
-        let home = fallback::host(backends, settings.cpu_options())?;
+        let home = reduced::host(backends, settings.cpu_options())?;
         // The host is the first device. Where one could not be opened, the lists differ.
         let free = placement::gpu_bytes(&settings.placing);
         let gpu = device.checked_sub(1).filter(|_| free.len() + 1 == backends.len());
@@ -289,8 +266,8 @@ fn equipped(
         let available_bytes = held.zip(free).map(|(held, free)| held.saturating_add(free));
         let refusal =
             Refusal { device, host: home, refused: &refused, available_bytes, error: &error };
-        let less = fallback::reduced(plan, &refusal, |placement, loss| {
-            let machine = fallback::machine(backends, plan, home);
+        let less = reduced::reduced(plan, &refusal, |placement, loss| {
+            let machine = reduced::machine(backends, plan, home);
             displaced(graph, &machine, &Budget::of(&limits), placement, loss)
         });
         let mut less = less?.ok_or_else(|| error.clone())?;
@@ -389,10 +366,6 @@ impl Read {
     }
 }
 
-pub fn machine(backends: &[Box<dyn Backend>]) -> Machine {
-    Machine::new(backends.iter().map(|backend| backend.facts().clone()).collect())
-}
-
 /// A plan's state on its devices.
 pub struct Parts {
     pub segments: Vec<Compiled>,
@@ -419,61 +392,4 @@ pub fn equip(
     let segments = pipeline::compile(graph, plan, backends, &carried, limits)?;
     let stream = stream::compile(graph, plan, backends, &segments, limits)?;
     Ok(Parts { segments, carried, stream })
-}
-
-/// Rows of a micro-batch, at most, where experts may be resident: the results of all of a row's experts are kept for each
-/// layer.
-const EXPERT_CACHE_ROWS: usize = 128;
-
-/// Rows of a step, at most: as many as a GPU has groups of threads in one dimension.
-const STEP_ROWS: usize = 65_535;
-
-/// The limits of every step, from the settings.
-pub fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
-    let context = settings.context(model.config().context);
-    let most = context * settings.sequences;
-    let (sequences, mut outputs) = (settings.sequences, settings.sequences);
-    let is_decoder = model.config().encoder.is_none();
-    let table = context.div_ceil(PAGE_TOKENS);
-    let ubatch = match settings.placing.expert_cache {
-        ExpertCache::Off => settings.ubatch_size,
-        _ => settings.ubatch_size.min(EXPERT_CACHE_ROWS),
-    };
-    let (tokens, pages) = match model.config().encoder.clone() {
-        None => {
-            let pages = settings.kv_tokens.map(|all| all.max(context).div_ceil(PAGE_TOKENS));
-            (ubatch.min(most).min(STEP_ROWS), pages.unwrap_or(table * sequences))
-        }
-        // Nothing of an encoder's text is stored for the next, and most encoders need all of it in one step.
-        Some(mut encoder) => {
-            settings.purpose.apply(&mut encoder);
-            let least = if encoder.takes_whole_texts() { context } else { 1 };
-            let tokens = ubatch.max(least).min(most).min(STEP_ROWS);
-            if encoder.pooling_recorded() == Pooling::None {
-                outputs = tokens;
-            }
-            (tokens, tokens.max(context) / PAGE_TOKENS + sequences)
-        }
-    };
-    Limits {
-        tokens,
-        outputs: settings.outputs.unwrap_or(outputs),
-        sequences,
-        pages,
-        // Sequences with a common prefix share its pages, but each has them in its table.
-        page_entries: pages.max(if is_decoder { table * sequences } else { 0 }),
-        states: match model.graph().states.is_empty() || settings.purpose == Purpose::Mtp {
-            true => 0,
-            // The states before and after a step remain until it is done. Of an encoder's texts none is before, but of one that
-            // is longer than a step.
-            false if is_decoder => open_sequences(settings) + sequences + settings.checkpoints,
-            false => open_sequences(settings) + 1,
-        },
-        key_type: settings.cache_type_k,
-        value_type: settings.cache_type_v,
-        hadamard_keys: settings.hadamard_keys,
-        fuse: settings.fuse,
-        timings: settings.timings || settings.trace_events.is_some(),
-        check: false,
-    }
 }

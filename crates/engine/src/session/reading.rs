@@ -1,9 +1,10 @@
 //! Steps and prompts of which another value than the logits may be read.
 
 use super::append::within;
-use super::pipeline::{Beside, Calls, Reading};
-use super::{Overlap, Run, SequenceId, Session, Wanted, batch};
+use super::pipeline::{Beside, Calls, Pipeline, Reading};
+use super::{Run, SequenceId, Session, Wanted, batch};
 use crate::Error;
+use crate::settings::Overlap;
 
 impl Session {
     /// Like [`Session::step`], for rows of `reading`, `[rows, width]`.
@@ -64,5 +65,11 @@ impl Session {
         let ran = self.run(&[run], micro_rows.min(whole), calls)?;
         let is_whole = ran.rows == tokens.len();
         Ok(is_whole.then(|| &self.pipeline.results[..ran.made]))
+    }
+
+    /// What the last step read.
+    pub(crate) fn results(&self) -> &[f32] {
+        let Pipeline { results, filled, reading, .. } = &self.pipeline;
+        &results[..filled * reading.width]
     }
 }

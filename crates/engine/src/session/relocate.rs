@@ -3,13 +3,15 @@
 use bilayer_graph::{CacheId, CachePages, StateId};
 use bilayer_scheduler::{Budget, Machine, Plan, overlaps};
 
+use super::Session;
 use super::batch::Batch;
+use super::failed::{Failed, is_recoverable};
 use super::load::{self, Change};
 use super::pipeline::{self, Pipeline};
 use super::prepare::{self, Planner};
-use super::{Failed, Overlap, Session, fallback};
-use crate::Error;
+use crate::settings::Overlap;
 use crate::times::Decoding;
+use crate::{Error, devices};
 
 /// The pages of a cache in transfer.
 struct Cargo {
@@ -48,7 +50,7 @@ impl Session {
             return self.move_from(device, error);
         }
         let times = self.times().cloned();
-        let machine = Machine { times, ..prepare::machine(&self.pipeline.backends) };
+        let machine = Machine { times, ..devices::machine(&self.pipeline.backends) };
         let budget = Budget::of(&self.limits);
         let mut plan = planner(&self.graph, &machine, &budget)?;
         self.keep_experts(&mut plan)?;
@@ -110,7 +112,7 @@ impl Session {
                 Ok(())
             }
             Err(Failed::Device { device, error })
-                if fallback::is_recoverable(self.pipeline.backends[device].as_ref(), &error) =>
+                if is_recoverable(self.pipeline.backends[device].as_ref(), &error) =>
             {
                 self.move_from(device, error)
             }
@@ -143,13 +145,13 @@ impl Session {
         }
         self.divides = self.divides(plan);
         self.overlap = self.overlap_of(plan);
-        let Pipeline { segments, carried, order, batches, overlap, stream, experts, .. } =
+        let Pipeline { segments, carried, order, batches, overlap, experts, .. } =
             &mut self.pipeline;
         experts.iter_mut().for_each(|experts| experts.adopt(plan));
         *order = pipeline::order(&parts.segments);
         *batches = (0..=plan.segments.len()).map(|_| Batch::reserved(&self.limits)).collect();
         *overlap = self.overlap != Overlap::Off;
-        (*segments, *carried, *stream) = (parts.segments, parts.carried, parts.stream);
+        (*segments, *carried, self.stream) = (parts.segments, parts.carried, parts.stream);
         Ok(())
     }
 }

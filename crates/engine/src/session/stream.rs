@@ -28,10 +28,12 @@ use bilayer_scheduler::{
 
 use super::batch::{self, Batch, Work};
 use super::experts::Routing;
+use super::failed::Failed;
 use super::lanes::At;
 use super::pipeline::{Calls, Compiled, Pipeline, Ran, Reading};
+use super::reduced::unstreamed;
 use super::trace::{Event, What};
-use super::{Failed, Run, Session, Wanted, fallback};
+use super::{Run, Session, Wanted};
 
 mod experts;
 
@@ -58,7 +60,7 @@ impl Session {
 
     /// Whether weights are streamed for a step.
     pub(crate) fn streams(&self, runs: &[Run<'_>]) -> bool {
-        let streaming = self.plan.streaming.as_ref().filter(|_| self.pipeline.stream.is_some());
+        let streaming = self.plan.streaming.as_ref().filter(|_| self.stream.is_some());
         let exact = runs.iter().any(|run| run.wanted == Wanted::Verified);
         let wanted = self.prefill == Prefill::Planned && !exact;
         wanted && streaming.is_some_and(|streaming| streaming.takes(batch::rows(runs)))
@@ -68,9 +70,9 @@ impl Session {
     pub(super) fn failed(&mut self, runs: &[Run<'_>], device: usize, error: bilayer_graph::Error) {
         let is_full = matches!(error, bilayer_graph::Error::OutOfMemory { .. });
         let streamed = (is_full && self.streams(runs)).then_some(&mut self.plan);
-        match streamed.and_then(|plan| fallback::unstreamed(plan, device, &error)) {
+        match streamed.and_then(|plan| unstreamed(plan, device, &error)) {
             Some(warning) => {
-                self.pipeline.stream = None;
+                self.stream = None;
                 self.warnings.push(warning);
             }
             None => self.lost = Some((device, error)),
@@ -235,17 +237,6 @@ impl Upload {
     }
 }
 
-impl Pipeline {
-    /// Like [`Pipeline::run`], with streamed weights. [`Calls::each`] is asked before each stage, too; nothing is done
-    /// beside.
-    pub fn run_streamed(&mut self, work: &Work<'_>, calls: &mut Calls<'_>) -> Result<Ran, Failed> {
-        let Some(mut stream) = self.stream.take() else { return self.run(work, calls) };
-        let ran = Streamed { pipeline: self, stream: &mut stream, work }.run(&mut *calls.each);
-        self.stream = Some(stream);
-        ran
-    }
-}
-
 /// A streamed step in progress.
 struct Streamed<'a> {
     pipeline: &'a mut Pipeline,
@@ -254,6 +245,17 @@ struct Streamed<'a> {
 }
 
 impl Stream {
+    /// Like [`Pipeline::run`], with streamed weights. [`Calls::each`] is asked before each stage, too; nothing is done
+    /// beside.
+    pub fn run(
+        &mut self,
+        pipeline: &mut Pipeline,
+        work: &Work<'_>,
+        calls: &mut Calls<'_>,
+    ) -> Result<Ran, Failed> {
+        Streamed { pipeline, stream: self, work }.run(&mut *calls.each)
+    }
+
     /// Begins a pass of so many tokens: selects its stages, whose experts are not there yet.
     fn begin(&mut self, tokens: usize) {
         if self.is_routed != (tokens <= self.routed_max) {

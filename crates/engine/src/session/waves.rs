@@ -24,11 +24,12 @@ use bilayer_scheduler::Demand;
 use super::append::within;
 use super::batch;
 use super::checkpoints::Checkpoint;
-use super::fallback;
+use super::failed::{Failed, is_recoverable};
 use super::pipeline::Reading;
 use super::trace::{Event, What};
-use super::{Failed, Overlap, Run, SequenceId, Session, Wanted};
+use super::{Run, SequenceId, Session, Wanted};
 use crate::Error;
+use crate::settings::Overlap;
 
 /// Maximum number of steps in progress.
 const STEPS_MAX: usize = 8;
@@ -233,10 +234,7 @@ impl Session {
             };
             match done {
                 Err(Failed::Device { device, error })
-                    if fallback::is_recoverable(
-                        self.pipeline.backends[device].as_ref(),
-                        &error,
-                    ) =>
+                    if is_recoverable(self.pipeline.backends[device].as_ref(), &error) =>
                 {
                     let taken = self.take_back();
                     self.move_from(device, error)?;

@@ -8,7 +8,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use super::{FleetError, Served, is_duration};
+use super::request::{Request, Served};
+use super::{FleetError, is_duration};
 
 /// Conversations that begin at random times (a Poisson process). Each has one of some shared beginnings, such as a system
 /// prompt, of which the first is twice as frequent as the second and so on (Zipf's law). A turn adds tokens of its own;
@@ -109,19 +110,6 @@ impl Load {
         let broken = checks.into_iter().find(|(_, (_, is_good), _)| !is_good);
         broken.map(|(key, (value, _), expected)| FleetError::Value { key, value, expected })
     }
-}
-
-/// A request to a fleet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// The conversation.
-    pub conversation: usize,
-    /// Its turn, from 0.
-    pub turn: usize,
-    /// The prompt's tokens.
-    pub prompt: Vec<u32>,
-    /// Tokens of the answer.
-    pub answer_tokens: usize,
 }
 
 /// A turn that waits for its time.

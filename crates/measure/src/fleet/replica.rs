@@ -7,28 +7,8 @@ use bilayer_engine::requests::{Arrival, Item, Policy, RequestId, Scheduler};
 use bilayer_engine::session::Pages;
 use bilayer_graph::PAGE_TOKENS;
 
-use super::{Fleet, Request, StepTimes};
-
-/// A request that was answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Served {
-    /// The conversation.
-    pub conversation: usize,
-    /// Its turn.
-    pub turn: usize,
-    /// Prompt and answer.
-    pub tokens: Vec<u32>,
-    /// Tokens of the prompt.
-    pub prompt: usize,
-    /// Those that were taken from the KV cache.
-    pub cached: usize,
-    /// How often its pages were given to others.
-    pub preempted: usize,
-    /// When it arrived.
-    pub arrived: Duration,
-    /// When each token was ready.
-    pub ready: Vec<Duration>,
-}
+use super::request::{Request, Served};
+use super::{Fleet, StepTimes};
 
 /// A request that is not finished.
 struct Open {

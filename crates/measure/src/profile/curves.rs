@@ -3,7 +3,7 @@
 use bilayer_engine::{Cancel, Model};
 use serde::{Deserialize, Serialize};
 
-use super::take::median;
+use super::median::median;
 use super::{SLACK, number_or_nan};
 use crate::Error;
 use crate::bench::{Bench, Method, Setup, Test};

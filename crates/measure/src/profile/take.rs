@@ -6,6 +6,7 @@ use bilayer_graph::Graph;
 use bilayer_scheduler::{Budget, Machine, Offload, PROMPT_TOKENS, Plan};
 
 use super::curves::{self, Curves, Work};
+use super::median::median;
 use super::options::{DECODE_TOKENS, Options, USUAL_PROMPT};
 use super::{Point, Profile, Span, SpanKind, Step, knee, recommend};
 use crate::bench::Setup;
@@ -501,16 +502,6 @@ fn spans(session: &Session, events: &[Event], step: &Event) -> Vec<Span> {
         })
     };
     mine.iter().filter_map(span).collect()
-}
-
-/// The median of the values; NaN if empty.
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    match (values.len(), values.get(values.len() / 2)) {
-        (0, _) | (_, None) => f64::NAN,
-        (n, Some(&upper)) if n % 2 == 0 => (values[n / 2 - 1] + upper) / 2.0,
-        (_, Some(&middle)) => middle,
-    }
 }
 
 #[cfg(test)]

@@ -6,8 +6,10 @@ use bilayer_graph::fuse;
 use bilayer_graph::{Facts, Graph, Op, Rows, Segment, Window};
 
 use super::{
-    BATCH_TOKENS, Cost, DeviceTimes, MICRO_BATCHES, ModelPart, PROMPT_TOKENS, Upload, parts,
+    BATCH_TOKENS, Basis, Cost, DeviceTimes, MICRO_BATCHES, ModelPart, PROMPT_TOKENS, Times, Upload,
+    parts,
 };
+use crate::Machine;
 use crate::memory::weight_bytes;
 
 /// Bytes of an element of an activation, f32.
@@ -26,8 +28,18 @@ struct Work {
     kernels: f64,
 }
 
+impl Times {
+    /// Estimates times by the longer of reading and computing: every weight is read once per step, experts only if
+    /// used, and takes two operations per row. Kernels, submits and transfers add what the devices' links say. `None` if
+    /// a device's bandwidth is unknown.
+    pub fn estimated(graph: &Graph, machine: &Machine) -> Option<Times> {
+        let devices = machine.devices.iter().map(|facts| device(graph, facts));
+        Some(Times { basis: Basis::Estimated, devices: devices.collect::<Option<_>>()? })
+    }
+}
+
 /// Times of the parts on a device; `None` if its bandwidth is unknown.
-pub fn device(graph: &Graph, facts: &Facts) -> Option<DeviceTimes> {
+fn device(graph: &Graph, facts: &Facts) -> Option<DeviceTimes> {
     let (gbps, link) = (facts.read_gbps?, facts.link);
     let work = work(graph, facts);
     let of = |part: ModelPart| {

@@ -9,7 +9,6 @@ use minijinja::value::{DynObject, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
 use super::integers;
-use super::lists::List;
 
 /// Limit on the nesting of values that a template stores; deeper ones would overflow the stack where they are written
 /// out, compared or dropped.
@@ -105,15 +104,6 @@ pub fn check_plain(value: &Value) -> Result<(), Error> {
     })
 }
 
-/// Refuses a value that contains an object which templates can change, lists included.
-pub fn check_constant(value: &Value) -> Result<(), Error> {
-    check_plain(value)?;
-    visit(value, 0, &mut |value, _| match value.downcast_object_ref::<List>() {
-        Some(_) => Err(invalid("a list that changes cannot be stored in one that changes")),
-        None => Ok(()),
-    })
-}
-
 /// Whether the object is a namespace or a loop.
 pub fn is_mutable(object: &DynObject) -> bool {
     let name = object.type_name();
@@ -156,7 +146,7 @@ pub fn invalid(reason: &'static str) -> Error {
 }
 
 /// Calls `each` for the value and all that it contains, with the depth.
-fn visit(
+pub fn visit(
     value: &Value,
     depth: usize,
     each: &mut dyn FnMut(&Value, usize) -> Result<(), Error>,

@@ -1,21 +1,16 @@
-//! Filters, tests and methods of templates, each with what a call costs.
-
-use std::cmp::Ordering;
+//! Filters and tests of templates, each with what a call costs.
 
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, State, Value, filters, tests};
 
 use super::budget::{self, ENTRY, deep, deep_all, entries, made, shallow, spend};
-use super::macros;
-use super::methods;
-use super::python;
-use super::repr;
+use super::text::is_space;
 
 #[cfg(test)]
 mod units;
 
 /// Computes the units of a call from its arguments, the filtered value first.
-type Cost = fn(&[Value]) -> Result<u64, Error>;
+pub type Cost = fn(&[Value]) -> Result<u64, Error>;
 
 /// Registers filters by the function of the same name.
 macro_rules! filters {
@@ -62,26 +57,7 @@ pub fn add_tests(environment: &mut Environment<'static>) {
         written => "eq" is_eq "equalto" is_eq "==" is_eq "ne" is_ne "!=" is_ne
             "in" is_in;
     }
-    for (names, is_right) in ORDER {
-        for &name in *names {
-            let order = |left: Value, right: Value| -> Result<bool, Error> {
-                let [left, right] = python::ordered(&[left, right])?;
-                Ok(left.partial_cmp(&right).is_some_and(*is_right))
-            };
-            test(environment, name, Value::from_function(order), written);
-        }
-    }
 }
-
-/// Names of a test of order, and which orders pass.
-type Order = (&'static [&'static str], fn(Ordering) -> bool);
-
-const ORDER: &[Order] = &[
-    (&["lt", "lessthan", "<"], Ordering::is_lt),
-    (&["le", "<="], Ordering::is_le),
-    (&["gt", "greaterthan", ">"], Ordering::is_gt),
-    (&["ge", ">="], Ordering::is_ge),
-];
 
 /// Adds a filter that pays before it runs and for its result.
 pub fn filter(
@@ -176,30 +152,6 @@ pub fn test(
     );
 }
 
-/// Python's methods of texts, lists and maps.
-pub fn method(
-    state: &mut State,
-    value: &Value,
-    method: &str,
-    arguments: &[Value],
-) -> Result<Value, Error> {
-    let all: Vec<Value> = [value].into_iter().chain(arguments).cloned().collect();
-    spend(match (value.kind(), method) {
-        (ValueKind::String, "replace") => replacing(&all)?,
-        (ValueKind::String, "format") => formatting(&all)?,
-        (ValueKind::String, "split" | "rsplit") => splitting(&all)?,
-        (ValueKind::String, "splitlines") => entries(value),
-        // The separator is the value, and the list the argument.
-        (ValueKind::String, "join") if all.len() == 2 => {
-            joining(&[all[1].clone(), all[0].clone()])?
-        }
-        (ValueKind::String, _) | (ValueKind::Seq, _) => written(&all)?,
-        (ValueKind::Map, "get") => read(&all)?,
-        _ => entries(value),
-    })?;
-    made(methods::call(state, value, method, arguments)?)
-}
-
 /// Reads texts and looks at no entry of a list.
 pub fn read(arguments: &[Value]) -> Result<u64, Error> {
     Ok(arguments.iter().map(shallow).sum())
@@ -250,7 +202,7 @@ pub fn indenting(arguments: &[Value]) -> Result<u64, Error> {
 }
 
 /// Writes every argument at every conversion, padded to any width in the text or among the arguments.
-fn formatting(arguments: &[Value]) -> Result<u64, Error> {
+pub fn formatting(arguments: &[Value]) -> Result<u64, Error> {
     let Some((value, others)) = arguments.split_first() else { return Ok(1) };
     let text = value.as_str().unwrap_or_default();
     let conversions = text.matches(['%', '{']).count() as u64;
@@ -268,20 +220,20 @@ pub fn joining(arguments: &[Value]) -> Result<u64, Error> {
 }
 
 /// Makes a text for every occurrence of the second in the first.
-fn splitting(arguments: &[Value]) -> Result<u64, Error> {
+pub fn splitting(arguments: &[Value]) -> Result<u64, Error> {
     let Some((value, others)) = arguments.split_first() else { return Ok(1) };
     let text = value.as_str().unwrap_or_default();
     let named = others.last().and_then(|options| options.get_attr("sep").ok());
     let separator = [others.first(), named.as_ref()].into_iter().flatten().find_map(Value::as_str);
     let parts = match separator.filter(|separator| !separator.is_empty()) {
         Some(separator) => text.matches(separator).count(),
-        None => text.matches(methods::is_space).count(),
+        None => text.matches(is_space).count(),
     };
     Ok((parts as u64 + 1).saturating_mul(2 * ENTRY).saturating_add(deep(value)?))
 }
 
 /// Compares two values.
-fn comparing(values: &[Value]) -> Result<u64, Error> {
+pub fn comparing(values: &[Value]) -> Result<u64, Error> {
     let [left, right] = values else { return Ok(1) };
     match (left.as_str(), right.as_str()) {
         (Some(left), Some(right)) => Ok((left.len() + right.len()) as u64 + 1),
@@ -316,90 +268,4 @@ fn number(arguments: &[Value]) -> u64 {
         _ => one(value),
     };
     arguments.iter().map(each).max().unwrap_or(0)
-}
-
-/// The functions that charge for instructions; see `program.rs`.
-pub fn add_charges(environment: &mut Environment<'static>) {
-    charge(environment, super::program::READ, |values| Ok(values.iter().map(entries).sum()));
-    charge(environment, super::program::WRITTEN, written);
-    charge(environment, super::program::CALL, |values| {
-        let Some((receiver, arguments)) = values.split_first() else { return Ok(1) };
-        if receiver.as_object().is_some_and(budget::is_mutable) {
-            arguments.iter().try_for_each(budget::check_plain)?;
-            if arguments.is_empty() {
-                return Err(budget::invalid("a method of a loop needs arguments"));
-            }
-        }
-        Ok(shallow(receiver).saturating_add(deep_all(arguments)?))
-    });
-    charge(environment, super::program::COMPARE, comparing);
-    environment.add_function(
-        super::program::ORDER,
-        |left: Value, right: Value| -> Result<Value, Error> {
-            let operands = [left, right];
-            spend(comparing(&operands)?)?;
-            let [left, right] = python::ordered(&operands)?;
-            Ok(vec![right, left].into())
-        },
-    );
-    charge(environment, super::program::ADD, |values| {
-        Ok(values.iter().map(|value| shallow(value).saturating_mul(2)).sum())
-    });
-    charge(environment, super::program::TIMES, |values| {
-        let [left, right] = values else { return Ok(1) };
-        let repeated = |list: &Value, times: &Value| match list.kind() {
-            ValueKind::Number | ValueKind::Bool => 1,
-            _ => {
-                (shallow(list) + entries(list)).saturating_mul(times.as_usize().unwrap_or(0) as u64)
-            }
-        };
-        Ok(repeated(left, right).saturating_add(repeated(right, left)))
-    });
-    charge(environment, super::program::ASSIGN, |values| {
-        values.first().map_or(Ok(()), budget::check_plain)?;
-        Ok(1)
-    });
-    environment.add_function(
-        super::program::PERCENT,
-        |left: Value, right: Value| -> Result<Value, Error> {
-            // Only a text costs more than a number.
-            let operands = [left, right];
-            spend(formatting(&operands)?)?;
-            python::percent(&operands[0], &operands[1])
-        },
-    );
-    environment.add_function(super::program::ARGUMENTS, macros::arguments);
-    environment.add_function(super::program::ARGUMENT, macros::argument);
-    environment.add_function(
-        super::program::SLICE,
-        |value: Value, start: Value, stop: Value, step: Value| -> Result<Value, Error> {
-            spend(entries(&value))?;
-            python::slice(&value, &[start, stop, step])
-        },
-    );
-    environment.add_function(
-        super::program::CONCAT,
-        |left: Value, right: Value| -> Result<Value, Error> {
-            let operands = [left, right];
-            spend(written(&operands)?)?;
-            Ok(Value::from(operands.map(|operand| repr::text(&operand)).concat()))
-        },
-    );
-    environment.add_function(super::program::KEEP, |value: Value| -> Result<Value, Error> {
-        budget::check_depth(&value)?;
-        Ok(value)
-    });
-    environment.add_function(super::program::LISTED, budget::listed);
-}
-
-/// A function that charges for its arguments and returns them in reverse, as unpacking a list expects.
-fn charge(environment: &mut Environment<'static>, name: &'static str, cost: Cost) {
-    environment.add_function(
-        name,
-        move |values: Rest<Value>, named: Kwargs| -> Result<Value, Error> {
-            let values = all(values, named);
-            spend(cost(&values)?)?;
-            Ok(values.into_iter().rev().collect::<Vec<_>>().into())
-        },
-    );
 }

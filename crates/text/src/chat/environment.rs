@@ -8,7 +8,7 @@ use minijinja::{Environment, Error, ErrorKind, Output, State, Value, functions};
 
 use super::budget::{Spent, deep, spend};
 use super::lists::List;
-use super::{cost, json, python, repr};
+use super::{charges, cost, json, methods, python, repr};
 
 /// Limit on the call depth.
 const DEPTH: usize = 100;
@@ -58,7 +58,7 @@ fn environment() -> Environment<'static> {
     environment.set_recursion_limit(DEPTH);
     environment.set_fuel(Some(FUEL));
     environment.set_formatter(write);
-    environment.set_unknown_method_callback(cost::method);
+    environment.set_unknown_method_callback(methods::call);
     environment.add_function("range", functions::range);
     environment.add_function("raise_exception", raise);
     let dict = cost::paying(Value::from_function(functions::dict), cost::written);
@@ -68,7 +68,7 @@ fn environment() -> Environment<'static> {
     cost::add_filters(&mut environment);
     cost::add_tests(&mut environment);
     python::add(&mut environment);
-    cost::add_charges(&mut environment);
+    charges::add(&mut environment);
     cost::filter(&mut environment, "tojson", Value::from_function(tojson), cost::written);
     cost::filter(&mut environment, "length", Value::from_function(length), cost::read);
     cost::filter(&mut environment, "count", Value::from_function(length), cost::read);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use minijinja::value::{Enumerator, Object, ObjectRepr, Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::budget::{ENTRY, check_constant, entries, spend};
+use super::budget::{ENTRY, check_plain, entries, invalid, spend, visit};
 
 /// A list with Python's methods `append`, `extend` and `pop`.
 #[derive(Debug)]
@@ -86,6 +86,15 @@ impl Object for List {
         }
         Ok(Value::from(()))
     }
+}
+
+/// Refuses a value that contains an object which templates can change, lists included.
+fn check_constant(value: &Value) -> Result<(), Error> {
+    check_plain(value)?;
+    visit(value, 0, &mut |value, _| match value.downcast_object_ref::<List>() {
+        Some(_) => Err(invalid("a list that changes cannot be stored in one that changes")),
+        None => Ok(()),
+    })
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use minijinja::machinery::{Instruction, Instructions};
 use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, ValueOrKwargs};
 use minijinja::{Error, State, Value};
 
-use super::program::{ARGUMENT, add, target};
+use super::instructions::{ARGUMENT, add, target};
 
 /// Stands for an argument that is undefined.
 #[derive(Debug)]

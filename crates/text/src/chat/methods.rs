@@ -5,16 +5,37 @@ use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 use unicode_categories::UnicodeCategories;
 
+use super::budget::{entries, made, spend};
+use super::cost::{formatting, joining, read, replacing, splitting, written};
 use super::lists::List;
-use super::python::limited;
+use super::text::{ended_lines, is_space, limited};
 
-/// Calls a method that the value itself does not have.
+/// Python's methods of texts, lists and maps.
 pub fn call(
     state: &mut State,
     value: &Value,
     method: &str,
-    args: &[Value],
+    arguments: &[Value],
 ) -> Result<Value, Error> {
+    let all: Vec<Value> = [value].into_iter().chain(arguments).cloned().collect();
+    spend(match (value.kind(), method) {
+        (ValueKind::String, "replace") => replacing(&all)?,
+        (ValueKind::String, "format") => formatting(&all)?,
+        (ValueKind::String, "split" | "rsplit") => splitting(&all)?,
+        (ValueKind::String, "splitlines") => entries(value),
+        // The separator is the value, and the list the argument.
+        (ValueKind::String, "join") if all.len() == 2 => {
+            joining(&[all[1].clone(), all[0].clone()])?
+        }
+        (ValueKind::String, _) | (ValueKind::Seq, _) => written(&all)?,
+        (ValueKind::Map, "get") => read(&all)?,
+        _ => entries(value),
+    })?;
+    made(found(state, value, method, arguments)?)
+}
+
+/// Calls a method that the value itself does not have.
+fn found(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let found = match (value.as_str(), value.kind()) {
         (Some(text), _) => of_text(text, method, args),
         (None, ValueKind::Seq) => of_list(value, method, args),
@@ -131,11 +152,6 @@ fn padded(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     }))
 }
 
-/// White space as Python's `str.isspace` has it: with separators that Unicode does not count as such.
-pub fn is_space(c: char) -> bool {
-    c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
-}
-
 fn stripped(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let (chars,) = from_args::<(Option<&str>,)>(args)?;
     let is_edge = |c: char| chars.map_or_else(|| is_space(c), |chars| chars.contains(c));
@@ -198,37 +214,6 @@ fn split_lines(text: &str, args: &[Value]) -> Result<Value, Error> {
         false => Value::from(line),
     });
     Ok(lines.collect::<Vec<_>>().into())
-}
-
-/// The lines of a text without their ends, as Python tells them apart.
-pub fn lines(text: &str) -> impl Iterator<Item = &str> {
-    ended_lines(text).map(|(line, _)| line)
-}
-
-/// The lines of a text with their ends, the last of which may be missing.
-fn ended_lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    let is_end = |c: char| {
-        matches!(
-            c,
-            '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'
-                ..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
-        )
-    };
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        let found = rest.char_indices().find(|&(_, c)| is_end(c));
-        let (at, next) = match found {
-            Some((at, _)) if rest[at..].starts_with("\r\n") => (at, at + 2),
-            Some((at, end)) => (at, at + end.len_utf8()),
-            None => (rest.len(), rest.len()),
-        };
-        let (line, end) = (&rest[..at], &rest[at..next]);
-        rest = &rest[next..];
-        Some((line, end))
-    })
 }
 
 fn partition(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {

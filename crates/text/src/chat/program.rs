@@ -11,37 +11,11 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Error, ErrorKind, Value};
 
 use super::budget::{ENTRY, shallow, spend};
-
-/// Charges for the entries of all operands.
-pub const READ: &str = " read";
-/// Charges for all that is in the operands.
-pub const WRITTEN: &str = " written";
-/// Charges for a method's arguments.
-pub const CALL: &str = " call";
-/// Charges for a comparison or search.
-pub const COMPARE: &str = " compare";
-/// Charges for a sum.
-pub const ADD: &str = " add";
-/// Charges for a product.
-pub const TIMES: &str = " times";
-/// Computes `%`, of texts as well, in place of the instruction.
-pub const PERCENT: &str = " percent";
-/// Marks the arguments of a macro that are undefined, before a call.
-pub const ARGUMENTS: &str = " arguments";
-/// Computes an argument of a macro from what [`ARGUMENTS`] made.
-pub const ARGUMENT: &str = " argument";
-/// Computes a slice as Python does, in place of the instruction.
-pub const SLICE: &str = " slice";
-/// Charges for a comparison by order and refuses values that Python does not order.
-pub const ORDER: &str = " order";
-/// Computes `~`, with floats as Python writes them, in place of the instruction.
-pub const CONCAT: &str = " concat";
-/// Checks an assignment to an attribute.
-pub const ASSIGN: &str = " assign";
-/// Checks the nesting of a value and returns it.
-pub const KEEP: &str = " keep";
-/// Turns a lazy sequence into a list.
-pub const LISTED: &str = " listed";
+use super::instructions::{
+    ADD, ARGUMENTS, ASSIGN, CALL, COMPARE, CONCAT, KEEP, LISTED, ORDER, PERCENT, READ, SLICE,
+    TIMES, WRITTEN, add, target,
+};
+use super::macros::with_ordered_defaults;
 
 /// Limit on the source in bytes; the largest known have some 20,000.
 pub const SOURCE_BYTES_MAX: usize = 256 << 10;
@@ -73,7 +47,7 @@ pub fn compile<'s>(source: &'s str, syntax: &SyntaxConfig) -> Result<Program<'s>
     let mut generator = CodeGenerator::new(name, source);
     generator.compile_stmt(&tree);
     let (root, blocks) = generator.finish();
-    let finished = |part| charged(&super::macros::with_ordered_defaults(part)?);
+    let finished = |part| charged(&with_ordered_defaults(part)?);
     let blocks = blocks.into_iter().map(|(name, block)| Ok((name, finished(block)?)));
     Ok(Program { blocks: blocks.collect::<Result<_, Error>>()?, root: finished(root)? })
 }
@@ -125,35 +99,6 @@ fn charged<'s>(from: &Instructions<'s>) -> Result<Instructions<'s>, Error> {
         }
     }
     Ok(to)
-}
-
-/// Appends an instruction with the place in the source of that at `at` of `from`. Returns its own place.
-pub fn add<'s>(
-    to: &mut Instructions<'s>,
-    instruction: Instruction<'s>,
-    from: &Instructions<'s>,
-    at: u32,
-) -> u32 {
-    let line = from.get_line(at).and_then(|line| u16::try_from(line).ok());
-    match (from.get_span(at), line) {
-        (Some(span), _) => to.add_with_span(instruction, span),
-        (None, Some(line)) => to.add_with_line(instruction, line),
-        (None, None) => to.add(instruction),
-    }
-}
-
-/// The place of another instruction that an instruction holds.
-pub fn target<'i>(instruction: &'i mut Instruction<'_>) -> Option<&'i mut u32> {
-    use Instruction as I;
-    match instruction {
-        I::Jump(target)
-        | I::JumpIfFalse(target)
-        | I::JumpIfFalseOrPop(target)
-        | I::JumpIfTrueOrPop(target)
-        | I::Iterate(target)
-        | I::BuildMacro(_, target, _) => Some(target),
-        _ => None,
-    }
 }
 
 /// An instruction with its charge.

@@ -1,13 +1,13 @@
 //! Filters, tests and operators where Python's Jinja2 differs from minijinja.
 
+use std::cmp::Ordering;
+
 use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
-use super::{cost, methods, repr};
-
-/// Limit on the width of padded texts.
-pub const WIDTH: usize = 10_000;
+use super::text::{limited, lines};
+use super::{cost, repr};
 
 /// Adds the filters and tests, each with its cost.
 pub fn add(environment: &mut Environment<'static>) {
@@ -35,7 +35,26 @@ pub fn add(environment: &mut Environment<'static>) {
     test("callable", Value::from_function(is_callable));
     test("iterable", Value::from_function(is_iterable));
     test("sequence", Value::from_function(is_sequence));
+    for (names, is_right) in ORDER {
+        for &name in *names {
+            let order = |left: Value, right: Value| -> Result<bool, Error> {
+                let [left, right] = ordered(&[left, right])?;
+                Ok(left.partial_cmp(&right).is_some_and(*is_right))
+            };
+            cost::test(environment, name, Value::from_function(order), cost::written);
+        }
+    }
 }
+
+/// Names of a test of order, and which orders pass.
+type Order = (&'static [&'static str], fn(Ordering) -> bool);
+
+const ORDER: &[Order] = &[
+    (&["lt", "lessthan", "<"], Ordering::is_lt),
+    (&["le", "<="], Ordering::is_le),
+    (&["gt", "greaterthan", ">"], Ordering::is_gt),
+    (&["ge", ">="], Ordering::is_ge),
+];
 
 /// Python's `left % right`: of numbers the remainder, which has the sign of the divisor; of a text the text with its
 /// conversions replaced, by the values of a tuple or by one value.
@@ -167,14 +186,6 @@ fn center(text: &str, width: Option<usize>) -> Result<String, Error> {
     // Python puts the odd space on the left if the width is odd.
     let left = missing / 2 + (missing & width & 1);
     Ok(format!("{}{text}{}", " ".repeat(left), " ".repeat(missing - left)))
-}
-
-/// A width that is not above [`WIDTH`].
-pub fn limited(width: usize) -> Result<usize, Error> {
-    match width <= WIDTH {
-        true => Ok(width),
-        false => Err(failed(format!("a width is {width}; it must be at most {WIDTH}"))),
-    }
 }
 
 fn failed(reason: String) -> Error {
@@ -323,7 +334,7 @@ fn indent(text: &str, arguments: Rest<Value>, options: Kwargs) -> Result<String,
     };
     let mut indented = String::new();
     let with_end = format!("{text}\n");
-    for (at, line) in methods::lines(&with_end).enumerate() {
+    for (at, line) in lines(&with_end).enumerate() {
         if at > 0 {
             indented.push('\n');
         }

@@ -22,6 +22,7 @@
 //! ]);
 //! ```
 
+mod attempt;
 mod calls;
 mod channels;
 mod envelope;
@@ -33,13 +34,16 @@ mod literal;
 mod markers;
 mod out;
 mod parser;
+mod scope;
+mod session;
 #[cfg(test)]
 mod tests;
 mod written;
 
 pub use grammar::{CallGrammar, CallRules, ToolChoice, Trigger};
 pub use out::{Delta, Tool};
-pub use parser::{Options, Parser, ReasoningFormat};
+pub use parser::{Options, Parser};
+pub use session::ReasoningFormat;
 
 use families::{FAMILIES, Family, THINKING, Thinking};
 

@@ -5,10 +5,11 @@ use std::time::Instant;
 
 use bilayer_scheduler::Demand;
 
-use super::{Event, Executor};
+use super::Executor;
 use crate::Error;
 use crate::generate::Token;
 use crate::requests::answer::{Answer, ItemRows};
+use crate::requests::report::Event;
 use crate::requests::request::{Item, RequestId};
 use crate::requests::scheduler::Scheduler;
 use crate::session::{Reading, Run};

@@ -5,7 +5,7 @@ use std::ops::Range;
 use bilayer_graph::{Graph, WeightId};
 use bilayer_scheduler::StreamedExperts;
 
-use super::super::Failed;
+use super::super::failed::Failed;
 use super::super::pipeline::Pipeline;
 use super::super::trace::What;
 use super::{Crossing, Stream, Streamed};

@@ -1,11 +1,13 @@
 //! Replies made of messages with headers that name a channel or recipient, as gpt-oss writes them.
 
-use super::calls::{Begin, Reader, framed_triggers};
+use super::attempt::Attempt;
+use super::calls::{Reader, framed_triggers};
 use super::families::{Channels, Framed};
 use super::framed::FramedReader;
 use super::json::{Fed, JsonValue};
 use super::markers::{Expect, Found, Search};
-use super::parser::{Attempt, End, ReasoningFormat, Session};
+use super::scope::Begin;
+use super::session::{End, ReasoningFormat, Session};
 
 /// Ends a header.
 const MESSAGE: &str = "<|message|>";

@@ -1,8 +1,8 @@
 //! Reads calls that are JSON objects with name and arguments.
 
-use super::calls::{Flow, NAME_BYTES, Scope};
 use super::json::{Fed, JsonValue};
 use super::markers::{Expect, Found};
+use super::scope::{Flow, NAME_BYTES, Scope};
 
 /// Limit on arguments written before the name.
 const EARLY_BYTES: usize = 64 << 10;

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use super::calls::{Begin, Flow, NAME_BYTES, Scope};
 use super::envelope::EnvelopeReader;
 use super::families::{Body, Framed, Layout, Tags};
 use super::json::{self, Fed, JsonValue};
 use super::markers::{Expect, Found, Search};
 use super::out::ArgumentType;
+use super::scope::{Begin, Flow, NAME_BYTES, Scope};
 
 /// Limit on a value that must be complete before it becomes JSON; a longer one is a string.
 const VALUE_BYTES: usize = 1 << 20;

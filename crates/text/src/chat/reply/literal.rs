@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::calls::{Begin, Flow, NAME_BYTES, Scope};
 use super::families::{Literal, Style};
 use super::json::{self, Fed};
 use super::markers::{Expect, Found, Search};
+use super::scope::{Begin, Flow, NAME_BYTES, Scope};
 
 /// Limit on nesting.
 const DEPTH: usize = 128;

@@ -1,26 +1,15 @@
 //! The streaming parser of replies.
 
-use super::calls::{self, Flow, Reader, Scope};
+use super::attempt::Attempt;
+use super::calls;
 use super::channels::ChannelParser;
 use super::families::{Family, Syntax, Thinking};
 use super::markers::Search;
 use super::out::{Delta, Out, Tool};
-
-/// Limit on text that is withheld until it is known whether it begins a call.
-const RAW_BYTES: usize = 128 << 10;
+use super::session::{End, ReasoningFormat, Session};
 
 /// Limit on white space that is withheld because a marker may follow.
 const SPACE_BYTES: usize = 256;
-
-/// What happens to reasoning.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ReasoningFormat {
-    /// It stays in the content, with its tags.
-    Content,
-    /// It becomes [`Delta::Reasoning`].
-    #[default]
-    Split,
-}
 
 /// Options of a [`Parser`].
 #[derive(Debug, Clone, Default)]
@@ -47,63 +36,10 @@ pub struct Parser {
     session: Session,
 }
 
-/// How a reply ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// The model ended it.
-    Complete,
-    /// It was cut off.
-    Cut,
-}
-
-impl End {
-    /// Text of a call that was withheld.
-    pub fn withheld(self, text: String) -> String {
-        match self {
-            Self::Complete => text,
-            Self::Cut => String::new(),
-        }
-    }
-
-    /// Text that was withheld because a marker may have begun, where `calls` are the markers that begin calls.
-    pub fn marker(self, text: String, calls: &[&str]) -> String {
-        if calls.iter().any(|marker| marker.starts_with(&text)) {
-            self.withheld(text)
-        } else {
-            text
-        }
-    }
-}
-
 #[derive(Debug)]
 enum Form {
     Plain(Box<PlainParser>),
     Channels(Box<ChannelParser>),
-}
-
-/// What all parsers share.
-#[derive(Debug)]
-pub struct Session {
-    /// The functions that may be called.
-    pub tools: Vec<Tool>,
-    /// What happens to reasoning.
-    pub reasoning: ReasoningFormat,
-    /// Limit on the number of calls.
-    pub calls_max: usize,
-    /// Receives the parts.
-    pub out: Out,
-}
-
-impl Session {
-    /// For a reader of calls.
-    pub fn scope(&mut self) -> Scope<'_> {
-        Scope { tools: &self.tools, out: &mut self.out, calls_max: self.calls_max }
-    }
-
-    /// Whether calls are looked for.
-    pub fn seeks_calls(&self) -> bool {
-        !self.tools.is_empty() && self.out.calls < self.calls_max
-    }
 }
 
 impl Parser {
@@ -160,83 +96,6 @@ impl Parser {
             Form::Channels(parser) => parser.finish(end, &mut self.session),
         }
         self.session.out.take()
-    }
-}
-
-/// Reads the calls of one section and keeps their text as long as it may turn out to be content.
-#[derive(Debug)]
-pub struct Attempt {
-    reader: Reader,
-    raw: String,
-    calls_before: usize,
-}
-
-/// The end of an [`Attempt`].
-#[derive(Debug)]
-pub struct Ended {
-    /// Text that is content after all.
-    pub content: String,
-    /// Text that was not read yet.
-    pub rest: String,
-    /// Whether there was a call.
-    pub called: bool,
-}
-
-impl Attempt {
-    /// An attempt after `raw`.
-    pub fn new(reader: Reader, raw: String, session: &Session) -> Self {
-        Self { reader, raw, calls_before: session.out.calls }
-    }
-
-    /// Feeds a character.
-    pub fn feed(&mut self, c: char, session: &mut Session) -> Option<Ended> {
-        let (was_open, calls) = (session.out.is_open, session.out.calls);
-        let flow = self.reader.push(c, &mut session.scope());
-        if was_open || session.out.is_open || session.out.calls != calls {
-            self.raw.clear();
-        } else {
-            self.raw.push(c);
-        }
-        let called = session.out.calls > self.calls_before;
-        let (rest, is_done) = match flow {
-            Flow::More if self.raw.len() < RAW_BYTES => return None,
-            Flow::Call => {
-                self.raw.clear();
-                return None;
-            }
-            Flow::More => (String::new(), false),
-            Flow::Done => (String::new(), called),
-            Flow::Skip => (String::new(), true),
-            Flow::Leave(rest) => (rest, false),
-        };
-        // A call that is malformed behind its arguments has ended, too.
-        session.scope().end();
-        let mut content = std::mem::take(&mut self.raw);
-        if content.ends_with(&rest) {
-            content.truncate(content.len() - rest.len());
-        }
-        if is_done || (called && content.trim().is_empty()) {
-            content.clear();
-        }
-        Some(Ended { content, rest, called })
-    }
-
-    /// See [`Parser::ends_with_call`].
-    pub fn ends_with_call(&self, session: &Session) -> bool {
-        let called = session.out.calls > self.calls_before;
-        called && session.out.ends_with_call() && self.reader.is_after_call()
-    }
-
-    /// Ends the reply within the attempt; returns the text that is content.
-    pub fn finish(mut self, end: End, session: &mut Session) -> String {
-        if session.out.is_open {
-            return end.withheld(self.reader.finish(&mut session.scope()));
-        }
-        let called = session.out.calls > self.calls_before;
-        if end == End::Cut && (called || session.seeks_calls()) {
-            return String::new();
-        }
-        if called && self.raw.trim().is_empty() { String::new() } else { self.raw }
     }
 }
 

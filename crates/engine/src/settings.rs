@@ -1,13 +1,15 @@
-//! Settings of a session, with defaults.
+//! Settings of a session, with defaults, and the limits of its steps that follow from them.
 
 use bilayer_cpu::level::Level;
 use bilayer_cpu::numa::Numa;
-use bilayer_graph::{CacheInfo, Graph, Value};
-use bilayer_models::{Encoder, Pooling};
+use bilayer_graph::{CacheInfo, Graph, Limits, PAGE_TOKENS, Value};
+use bilayer_models::Pooling;
 use bilayer_quant::cache::Form;
 use bilayer_quant::{Type, cache};
+use bilayer_scheduler::{Budget, ExpertCache};
 
-use crate::placement::Placing;
+use crate::placing::Placing;
+use crate::purpose::Purpose;
 use crate::times::TimeDevice;
 use crate::{Error, Model};
 
@@ -16,6 +18,13 @@ pub const CONTEXT: usize = 8192;
 
 /// Default number of checkpoints: those of a few answers, and of as many draft tokens as are verified at once.
 pub const CHECKPOINTS: usize = 16;
+
+/// Rows of a micro-batch, at most, where experts may be resident: the results of all of a row's experts are kept for each
+/// layer.
+const EXPERT_CACHE_ROWS: usize = 128;
+
+/// Rows of a step, at most: as many as a GPU has groups of threads in one dimension.
+const STEP_ROWS: usize = 65_535;
 
 /// Stages of preparing a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,39 +52,12 @@ pub enum Overlap {
     /// Never: each segment is waited for before the next begins.
     Off,
     /// In prefill always; in a step of several sequences if both halves have at least 16 rows; and groups of sequences in
-    /// turn ([`Session::groups`](super::Session::groups)) where that is predicted to take less time. Fewer rows are bound by
-    /// reading weights, which each part repeats, so the split would cost what it gains.
+    /// turn ([`Session::groups`](crate::session::Session::groups)) where that is predicted to take less time. Fewer rows
+    /// are bound by reading weights, which each part repeats, so the split would cost what it gains.
     #[default]
     Auto,
     /// Whenever a step or several sequences have two rows.
     Always,
-}
-
-/// The output of a session.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Purpose {
-    /// The model's own purpose: a decoder's logits, an encoder's scores or, without a head, its hidden states.
-    #[default]
-    Own,
-    /// An encoder's hidden states, all rows or one per text; `None` uses the file's pooling.
-    Embed(Option<Pooling>),
-    /// The scores of an encoder's head.
-    Score,
-    /// A decoder's logits, with the hidden states that its MTP block continues ([`Session::hidden`](super::Session::hidden)).
-    WithHidden,
-    /// The logits of a decoder's MTP block, each step of which is given hidden states
-    /// ([`Session::give_hidden`](super::Session::give_hidden)), and hidden states for its own next step.
-    Mtp,
-}
-
-impl Purpose {
-    /// Makes an encoder's recording end accordingly.
-    pub(crate) fn apply(self, encoder: &mut Encoder) {
-        if let Purpose::Embed(pooling) = self {
-            encoder.scores = false;
-            encoder.pooling = pooling.unwrap_or(encoder.pooling);
-        }
-    }
 }
 
 /// Settings of a session; names are the command line's.
@@ -118,7 +100,7 @@ pub struct Settings<'a> {
     pub fuse: bool,
     /// Whether backends time every op.
     pub timings: bool,
-    /// Capacity of the trace in events ([`Session::trace`](super::Session::trace)); by default there is no trace.
+    /// Capacity of the trace in events ([`Session::trace`](crate::session::Session::trace)); by default there is no trace.
     pub trace_events: Option<usize>,
     /// The placement; by default as much as is useful and fits goes to the GPU.
     pub placing: Placing,
@@ -128,7 +110,7 @@ pub struct Settings<'a> {
     /// a step whose sequences need no more for sampling then reads these instead of all logits, and the device searches only
     /// for as many as they need.
     pub top_k: Option<usize>,
-    /// Graph values stored in every step, for [`Session::watched`](super::Session::watched). They take memory on
+    /// Graph values stored in every step, for [`Session::watched`](crate::session::Session::watched). They take memory on
     /// their device and here that is not budgeted, and devices do not work at the same time.
     pub watched: Vec<Value>,
     /// Measures the times of the model's parts on a device, if [`Placing::kept`] names a folder to store them in that
@@ -191,6 +173,11 @@ impl Settings<'_> {
         }
     }
 
+    /// Number of sequences that may be open.
+    pub(crate) fn open_sequences(&self) -> usize {
+        self.sequences + self.cached_sequences
+    }
+
     /// The graph of a session.
     ///
     /// # Errors
@@ -205,7 +192,7 @@ impl Settings<'_> {
     }
 
     /// Checks that every setting is in range.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         let bounds = [
             ("threads", self.threads.unwrap_or(1), 1, 512),
             ("ctx-size", self.ctx_size.unwrap_or(0), 0, 1 << 24),
@@ -244,4 +231,63 @@ fn hadamard(what: &str, expected: String) -> Error {
 /// The types of keys and values.
 pub fn kv_types() -> impl Iterator<Item = Type> {
     cache::TYPES.iter().map(|(ty, _)| *ty)
+}
+
+/// The memory requirements of a session with these settings.
+///
+/// # Errors
+/// A setting out of range.
+pub fn budget_of(model: &Model, settings: &Settings<'_>) -> Result<Budget, Error> {
+    settings.check()?;
+    Ok(Budget::of(&limits_of(settings, model)))
+}
+
+/// The limits of every step, from the settings.
+pub(crate) fn limits_of(settings: &Settings<'_>, model: &Model) -> Limits {
+    let context = settings.context(model.config().context);
+    let most = context * settings.sequences;
+    let (sequences, mut outputs) = (settings.sequences, settings.sequences);
+    let is_decoder = model.config().encoder.is_none();
+    let table = context.div_ceil(PAGE_TOKENS);
+    let ubatch = match settings.placing.expert_cache {
+        ExpertCache::Off => settings.ubatch_size,
+        _ => settings.ubatch_size.min(EXPERT_CACHE_ROWS),
+    };
+    let (tokens, pages) = match model.config().encoder.clone() {
+        None => {
+            let pages = settings.kv_tokens.map(|all| all.max(context).div_ceil(PAGE_TOKENS));
+            (ubatch.min(most).min(STEP_ROWS), pages.unwrap_or(table * sequences))
+        }
+        // Nothing of an encoder's text is stored for the next, and most encoders need all of it in one step.
+        Some(mut encoder) => {
+            settings.purpose.apply(&mut encoder);
+            let least = if encoder.takes_whole_texts() { context } else { 1 };
+            let tokens = ubatch.max(least).min(most).min(STEP_ROWS);
+            if encoder.pooling_recorded() == Pooling::None {
+                outputs = tokens;
+            }
+            (tokens, tokens.max(context) / PAGE_TOKENS + sequences)
+        }
+    };
+    Limits {
+        tokens,
+        outputs: settings.outputs.unwrap_or(outputs),
+        sequences,
+        pages,
+        // Sequences with a common prefix share its pages, but each has them in its table.
+        page_entries: pages.max(if is_decoder { table * sequences } else { 0 }),
+        states: match model.graph().states.is_empty() || settings.purpose == Purpose::Mtp {
+            true => 0,
+            // The states before and after a step remain until it is done. Of an encoder's texts none is before, but of one that
+            // is longer than a step.
+            false if is_decoder => settings.open_sequences() + sequences + settings.checkpoints,
+            false => settings.open_sequences() + 1,
+        },
+        key_type: settings.cache_type_k,
+        value_type: settings.cache_type_v,
+        hadamard_keys: settings.hadamard_keys,
+        fuse: settings.fuse,
+        timings: settings.timings || settings.trace_events.is_some(),
+        check: false,
+    }
 }

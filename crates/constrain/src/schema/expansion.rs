@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 use serde_json::{Map, Value};
 
+use super::{child, target};
 use crate::Error;
-use crate::schema::{child, target};
 
 /// Most alternatives at one place.
 const ALTERNATIVES_MAX: u64 = 20_000;

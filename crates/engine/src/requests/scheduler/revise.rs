@@ -2,9 +2,9 @@
 
 use bilayer_graph::EXACT_ROWS_MAX;
 
-use super::request::RequestId;
-use super::scheduler::{Active, Scheduler};
-use super::sequences::Sequences;
+use super::{Active, Scheduler};
+use crate::requests::request::RequestId;
+use crate::requests::sequences::Sequences;
 
 impl Scheduler {
     /// Appends selected tokens to a running request, in place of its draft tokens.

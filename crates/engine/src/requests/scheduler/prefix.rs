@@ -1,11 +1,10 @@
 //! The sequence that an admitted request starts from: the longest common prefix of any, or an empty one.
 
-use bilayer_files::hash::fnv;
 use bilayer_graph::PAGE_TOKENS;
 
-use super::request::RequestId;
-use super::scheduler::{Active, Job, Scheduler};
-use super::sequences::Sequences;
+use super::{Active, Job, Scheduler};
+use crate::requests::request::RequestId;
+use crate::requests::sequences::Sequences;
 use crate::session::SequenceId;
 
 /// A prefix in a sequence.
@@ -148,26 +147,5 @@ impl Scheduler {
             self.evict_one(None, cache);
             cache.open()
         })
-    }
-}
-
-/// A namespace within another for sequences with these strengths of adapters.
-pub(super) fn adapted(namespace: u64, strengths: &[f32]) -> u64 {
-    let strengths = strengths.iter().flat_map(|strength| strength.to_le_bytes());
-    fnv(&namespace.to_le_bytes().into_iter().chain(strengths).collect::<Vec<u8>>())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::adapted;
-
-    #[test]
-    fn namespaces_stay_apart_with_adapters_of_any_strength() {
-        let strengths: [&[f32]; 5] = [&[], &[0.0], &[0.5], &[0.0, 0.5], &[0.5, 0.0]];
-        let mut all: Vec<u64> = (0..256).map(|namespace| namespace << 20 | namespace).collect();
-        all.extend((0..256).flat_map(|namespace| strengths.map(|of| adapted(namespace, of))));
-        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
     }
 }

@@ -5,8 +5,8 @@
 
 use std::collections::HashSet;
 
-use super::scheduler::{Idle, Scheduler};
-use super::sequences::Sequences;
+use super::{Idle, Scheduler};
+use crate::requests::sequences::Sequences;
 use crate::session::SequenceId;
 
 impl Scheduler {

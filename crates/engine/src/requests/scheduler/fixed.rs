@@ -1,9 +1,9 @@
 //! Deterministic steps: a prompt chunk of one request, or a group of decode rows.
 
-use super::prompts;
-use super::request::{Deterministic, Item, RequestId};
-use super::scheduler::{Active, Filling, Scheduler};
-use super::sequences::Sequences;
+use super::{Active, Filling, Scheduler};
+use crate::requests::prompts;
+use crate::requests::request::{Deterministic, Item, RequestId};
+use crate::requests::sequences::Sequences;
 use crate::session::Wanted;
 
 impl Scheduler {

@@ -1,8 +1,8 @@
 //! Steps in progress together: which running requests have rows in one, and must stay as they are until it ends.
 
-use super::request::{Item, RequestId};
-use super::scheduler::Scheduler;
-use super::sequences::Sequences;
+use super::Scheduler;
+use crate::requests::request::{Item, RequestId};
+use crate::requests::sequences::Sequences;
 
 impl Scheduler {
     /// Notes that a step is in progress. Until [`Scheduler::finish_step`] or [`Scheduler::release`] its requests are in no
@@ -38,7 +38,7 @@ impl Scheduler {
 
     /// Number of running requests whose prompt is computed: each takes a row of a step.
     pub fn decoding(&self) -> usize {
-        let decodes = |job: &super::scheduler::Job| job.tokens.len() > job.prompt;
+        let decodes = |job: &super::Job| job.tokens.len() > job.prompt;
         self.running.iter().filter(|active| !active.has_ended && decodes(&active.job)).count()
     }
 }
