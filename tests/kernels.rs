@@ -13,9 +13,9 @@ use bilayer_gpu::kernels::weights::Numbers;
 use bilayer_graph::reference::Reference;
 use bilayer_graph::{
     Activation, Attend, Backend, Buckets, Catalog, Columns, DistanceBias, Entry, Error, Exactness,
-    Experts, Graph, Groups, Limits, NO_EXPERT, OpKind, PAGE_TOKENS, PageCopy, Pairs, Precision,
-    Recorder, Rope, Route, Scan, Score, Segment, SegmentId, SharedBytes, Span, StateId, StateSpan,
-    Step, Temperature, Update, Value, Values, Weight, WeightId, Window,
+    Experts, Graph, Groups, Holding, Limits, NO_EXPERT, OpKind, PAGE_TOKENS, PageCopy, Pairs,
+    Precision, Recorder, Rope, Route, Scan, Score, Segment, SegmentId, SharedBytes, Span, StateId,
+    StateSpan, Step, Temperature, Update, Value, Values, Weight, WeightId, Window,
 };
 use bilayer_quant::Type;
 use bilayer_quant::cache::TYPES;
@@ -211,7 +211,11 @@ fn whole(graph: &Graph) -> Segment<'_> {
     Segment { graph, nodes: 0..graph.nodes.len(), inputs: Vec::new(), outputs: vec![graph.logits] }
 }
 
+/// Weights are reserved before they are loaded, as sessions do, so that neighbours are multiplied together.
 fn prepare(backend: &mut dyn Backend, graph: &Graph, limits: Limits) -> SegmentId {
+    let used: Vec<&Weight> =
+        graph.nodes.iter().flat_map(|node| node.op.weights()).map(|id| graph.weight(id)).collect();
+    backend.reserve(&Holding { weights: &used, ..Holding::default() }).unwrap();
     for (id, bytes) in weights(graph) {
         backend.load(graph.weight(id), bytes).unwrap();
     }
@@ -1657,6 +1661,72 @@ fn llama() -> Graph {
 #[test]
 fn a_small_model_computes_what_the_reference_does() {
     compare_variants("llama", &llama(), limits(), &conversation(), MODEL_BOUND);
+}
+
+/// Products with residuals, norms between them, and gates: what a product of one column may prepare for the next one.
+fn feed_forward(ty: Type, ff: usize) -> Graph {
+    let width = 256;
+    let mut tensors = Tensors::default();
+    for (name, shape) in [
+        ("first", [width, width]),
+        ("gate", [ff, width]),
+        ("up", [ff, width]),
+        ("down", [width, ff]),
+        ("last", [100, width]),
+    ] {
+        tensors = tensors.with(name, ty, &shape);
+    }
+    let tensors = tensors.with("g", Type::F32, &[width]).with("bias", Type::F32, &[width]);
+    over(width, tensors, |r, a, b| {
+        let weight = r.matrix("first", width, width).unwrap();
+        let bias = r.vector("bias", width).unwrap();
+        let first = r.matmul("first", a, weight, Some(bias));
+        let x = r.add("residual", first, b);
+        let gain = r.vector("g", width).unwrap();
+        let normed = r.rms_norm("norm", x, Some(gain), 1e-5);
+        let weight = r.matrix("gate", ff, width).unwrap();
+        let gate = r.matmul("gate", normed, weight, None);
+        let weight = r.matrix("up", ff, width).unwrap();
+        let up = r.matmul("up", normed, weight, None);
+        let gated = r.gate("gated", gate, Some(up), Activation::Silu);
+        let weight = r.matrix("down", width, ff).unwrap();
+        let down = r.matmul("down", gated, weight, None);
+        let x = r.add("residual", x, down);
+        let normed = r.rms_norm("norm", x, Some(gain), 1e-5);
+        let weight = r.matrix("last", 100, width).unwrap();
+        r.matmul("last", normed, weight, None)
+    })
+}
+
+/// In steps of one row, between those of several, with results that are no whole units of 64.
+#[test]
+fn products_prepare_the_input_of_the_next() {
+    let steps: Vec<_> = [2, 1, 9, 1].map(Owned::tokens).into();
+    for (ty, ff, bound) in [
+        (Type::Q8_0, 352, MODEL_BOUND),
+        (Type::Q4_K, 512, MODEL_BOUND),
+        (Type::F16, 336, 10.0 * FLOAT_BOUND),
+    ] {
+        compare_variants(&format!("{ty}"), &feed_forward(ty, ff), limits(), &steps, bound);
+    }
+    let Some(mut gpu) = support::gpu::as_hardware_without_subgroups() else { return };
+    let graph = feed_forward(Type::Q8_0, 352);
+    let expected = run_all(&mut Reference::new(), &graph, limits(), &steps);
+    let error = error(&expected, &run_all(&mut gpu, &graph, limits(), &steps));
+    assert!(error < MODEL_BOUND, "without subgroups: {error:e}");
+    let mut names = |limits| {
+        let segment = prepare(&mut gpu, &graph, limits);
+        let kernels = gpu.kernels(segment);
+        kernels.into_iter().map(|kernel| kernel.name).collect::<Vec<_>>().join("\n")
+    };
+    let fused = names(limits());
+    for part in
+        [" bias add norm q8", " normed 16x1 m2 silu q8", " m1 add norm q8", " normed 2x1 m1 "]
+    {
+        assert!(fused.contains(part), "{part} in\n{fused}");
+    }
+    let checked = names(Limits { check: true, ..limits() });
+    assert!(!checked.contains("normed"), "values that are checked are all computed:\n{checked}");
 }
 
 /// A layer of BERT with int8 weights: no gate, norms of sums, attention without a cache.

@@ -1,13 +1,31 @@
 {# Variant: type (its loader and planes), layout, ints, strided, slots, rows (R), columns (N), matrices, bias,
    factors, residual, gate (the name of an activation, or none), experts (none; "pair": a column is a row and a slot in its route;
    "group": the columns of a workgroup belong to one expert), ragged (x ends within the last unit), unroll (pieces of floats
-   in flight), threads, subgroup. #}
+   in flight), threads, subgroup; at.normed (x lacks the factor of an RMS norm), teams (of so many threads each; more than one
+   where the next product's input is emitted: `at.yq` quantized, `at.y` floats, with `at.squares` before a norm). #}
 // GEMV: products of a matrix (or several with one input) with {{ columns }} columns. A workgroup computes {{ rows }}
 // rows. A thread handles units of 64 weights, or of floats pieces of sixteen, {{ unroll }} at once, so that adjacent threads read
 // adjacent bytes; each is unpacked once for all columns. All sums are kept in registers and reduced at the end; a single
 // subgroup needs no barrier.
+{% if teams > 1 %}
+// Here {{ teams }} teams of threads compute {{ rows }} rows each: together a piece of the next product's input, which they emit.
+{% endif %}
+{% set number = "thread" if teams > 1 else "lane" %}
 {% include "parts/product" %}
 {% include "parts/reduce" %}
+{% if at.normed %}
+{% include "parts/root" %}
+{% endif %}
+{% if teams > 1 %}
+{% if at.yq %}
+{% include "parts/quantize" %}
+{% endif %}
+
+var<workgroup> made: array<f32, {{ rows * teams }}>; // what is emitted
+{% if at.squares %}
+var<workgroup> made_squares: array<f32, {{ teams }}>; // the sum of each team
+{% endif %}
+{% endif %}
 {% if ints and ints_x and pairs %}
 
 // The values of a piece at even and at odd indices, two per word: x0 2^16 + x2, x1 2^16 + x3, and so on.
@@ -91,9 +109,18 @@ fn product(w: mat4x4<f32>, a: mat4x4<f32>) -> f32 {
 }
 {% endif %}
 
-@compute @workgroup_size({{ threads }})
-fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+@compute @workgroup_size({{ threads * teams }})
+fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) {{ number }}: u32) {
+{% if teams > 1 %}
+    let lane = thread % {{ threads }}u;
+    let piece_of_rows = id.x + id.y * 65535u;
+    if piece_of_rows * {{ rows * teams }}u >= params.rows {
+        return;
+    }
+    let first_row = piece_of_rows * {{ rows * teams }}u + thread / {{ threads }}u * {{ rows }}u;
+{% else %}
     let first_row = (id.x + id.y * 65535u) * {{ rows }}u;
+{% endif %}
 {% macro one(word) %}{% if subgroup == threads %}subgroupBroadcastFirst({{ word }}){% else %}{{ word }}{% endif %}{% endmacro %}
 {% if experts == "group" %}
     let group = params.first_column + id.z;
@@ -107,7 +134,7 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
     let first_column = params.first_column + id.z * {{ columns }}u;
     let columns = {{ one("step[params.columns_at]") }}{% if experts %} * params.used{% endif %};
 {% endif %}
-    if first_row >= params.rows || first_column >= columns {
+    if {% if teams == 1 %}first_row >= params.rows || {% endif %}first_column >= columns {
         return;
     }
 {% if experts %}
@@ -145,6 +172,18 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
     var sum{{ s }}_{{ c }} = 0.0;
 {% endfor %}
 {% endfor %}
+{% if at.normed %}
+    // Sums of the squares of what the norm is of. All loads are in flight before the products.
+    var sums_of_squares = vec4<f32>();
+    for (var first = lane; first < params.norm.squares; first += {{ 4 * threads }}u) {
+{% for i in range(4) %}
+        let squares{{ i }} = normed[min(first + {{ i * threads }}u, params.norm.squares - 1u)];
+{% endfor %}
+{% for i in range(4) %}
+        sums_of_squares += select(vec4<f32>(), squares{{ i }}, first + {{ i * threads }}u < params.norm.squares);
+{% endfor %}
+    }
+{% endif %}
 {% if not ints %}
     let pieces = 4u * params.units;
     for (var first = lane; first < pieces; first += {{ unroll * threads }}u) {
@@ -203,40 +242,67 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) l
 {% endfor %}
 {% endif %}
     }
+{% if at.normed %}
+    let squares = reduce_add(dot(sums_of_squares, vec4<f32>(1.0)), {{ number }});
+    let factor = inverse_root(squares / params.norm.width + params.norm.eps);
+{% endif %}
 {% for s in range(slots) %}
 {% for c in range(columns) %}
-    let total{{ s }}_{{ c }} = reduce_add(sum{{ s }}_{{ c }}, lane);
+    let total{{ s }}_{{ c }} = reduce_add(sum{{ s }}_{{ c }}, {{ number }}){% if at.normed %} * factor{% endif %};
 {% endfor %}
 {% endfor %}
-    if lane > 0u {
-        return;
-    }
+    if lane == 0u {
 {% for c in range(columns) %}
-    if first_column + {{ c }}u < columns {
-        let to{{ c }} = out_of(column{{ c }});
+        if first_column + {{ c }}u < columns {
+            let to{{ c }} = out_of(column{{ c }});
 {% for r in range(rows) %}
 {% if gate %}
-        var y{{ r }} = gated(vec4<f32>(total{{ r }}_{{ c }}), vec4<f32>(total{{ rows + r }}_{{ c }})).x;
+            var y{{ r }} = gated(vec4<f32>(total{{ r }}_{{ c }}), vec4<f32>(total{{ rows + r }}_{{ c }})).x;
 {% else %}
-        var y{{ r }} = total{{ r }}_{{ c }};
+            var y{{ r }} = total{{ r }}_{{ c }};
 {% endif %}
 {% if factors %}
-        y{{ r }} *= vectors[params.bias + expert_row / params.rows];
+            y{{ r }} *= vectors[params.bias + expert_row / params.rows];
 {% endif %}
 {% if bias %}
-        y{{ r }} += vectors[params.bias + row{{ r }}{% if experts %} + expert_row{% endif %}];
+            y{{ r }} += vectors[params.bias + row{{ r }}{% if experts %} + expert_row{% endif %}];
 {% endif %}
 {% if residual %}
-        y{{ r }} += residual[params.residual.x + column{{ c }} * params.residual.y + row{{ r }}];
+            y{{ r }} += residual[params.residual.x + column{{ c }} * params.residual.y + row{{ r }}];
 {% endif %}
 {% if experts %}
-        if here(row{{ r }}) < params.part.y {
-            out[to{{ c }} + row{{ r }}] = y{{ r }};
-        }
+            if here(row{{ r }}) < params.part.y {
+                out[to{{ c }} + row{{ r }}] = y{{ r }};
+            }
 {% else %}
-        out[to{{ c }} + row{{ r }}] = y{{ r }};
+            out[to{{ c }} + row{{ r }}] = y{{ r }};
+{% endif %}
+{% if teams > 1 %}
+            made[{{ number }} / {{ threads }}u * {{ rows }}u + {{ r }}u] = y{{ r }}{% if at.squares %} * vectors[params.emitted.gain + row{{ r }}]{% endif %};
 {% endif %}
 {% endfor %}
-    }
+{% if at.squares %}
+            made_squares[{{ number }} / {{ threads }}u] = {% for r in range(rows) %}y{{ r }} * y{{ r }}{{ "" if loop.last else " + " }}{% endfor %};
+{% endif %}
+        }
 {% endfor %}
+    }
+{% if teams > 1 %}
+    workgroupBarrier();
+    if {{ number }} == 0u {
+        let piece = mat4x4<f32>({% for i in range(rows * teams) %}made[{{ i }}]{{ "" if loop.last else ", " }}{% endfor %});
+{% if at.yq %}
+        let one = quantized(piece);
+        yq[piece_of_rows] = one.q;
+        ys[piece_of_rows] = one.s;
+{% else %}
+{% for i in range(4) %}
+        y[params.emitted.at + 4u * piece_of_rows + {{ i }}u] = piece[{{ i }}];
+{% endfor %}
+{% endif %}
+{% if at.squares %}
+        squares[piece_of_rows] = {% for i in range(teams) %}made_squares[{{ i }}]{{ "" if loop.last else " + " }}{% endfor %};
+{% endif %}
+    }
+{% endif %}
 }

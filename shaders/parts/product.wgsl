@@ -16,6 +16,21 @@ struct Params {
     part: vec2<u32>, // rows of the stack in this chunk: the first, and their number
     pairs_at: u32, // offset of the pairs in `table`
     zero: u32,
+    norm: Norm,
+    emitted: Emitted,
+}
+
+struct Norm {
+    width: f32, // of what squares were summed
+    eps: f32,
+    squares: u32, // quads of sums
+    zero: u32,
+}
+
+struct Emitted {
+    gain: u32, // offset in `vectors`, in floats
+    at: u32, // offset of `y`, in quads
+    zero: vec2<u32>,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -33,6 +48,9 @@ struct Eight {
 {% else %}
 @group(0) @binding({{ at.x }}) var<storage, read> x: array<vec4<f32>>;
 {% endif %}
+{% if at.normed %}
+@group(0) @binding({{ at.normed }}) var<storage, read> normed: array<vec4<f32>>;
+{% endif %}
 {% if at.vectors %}
 @group(0) @binding({{ at.vectors }}) var<storage, read> vectors: array<f32>;
 {% endif %}
@@ -45,6 +63,16 @@ struct Eight {
 @group(0) @binding({{ at.table }}) var<storage, read> table: array<u32>;
 {% endif %}
 @group(0) @binding({{ at.out }}) var<storage, read_write> out: array<f32>;
+{% if at.yq %}
+@group(0) @binding({{ at.yq }}) var<storage, read_write> yq: array<vec4<u32>>;
+@group(0) @binding({{ at.ys }}) var<storage, read_write> ys: array<vec2<f32>>;
+{% endif %}
+{% if at.y %}
+@group(0) @binding({{ at.y }}) var<storage, read_write> y: array<vec4<f32>>;
+{% endif %}
+{% if at.squares %}
+@group(0) @binding({{ at.squares }}) var<storage, read_write> squares: array<f32>;
+{% endif %}
 {% include "parts/weights" %}
 {% if gate %}
 {% include "parts/activate" %}

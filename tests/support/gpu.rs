@@ -68,6 +68,12 @@ pub fn as_hardware() -> Option<Gpu> {
     opened().find(|(name, _)| *name == "gpu as hardware").map(|(_, opened)| opened.backend())
 }
 
+/// A backend that treats a software adapter like hardware without subgroup operations.
+pub fn as_hardware_without_subgroups() -> Option<Gpu> {
+    let options = DeviceOptions { tile: Some(Input::Quantized), subgroups: false, ..HARDWARE };
+    open(options).map(|opened| opened.backend())
+}
+
 /// A backend whose kernels bind so many bytes at once.
 pub fn that_binds(bytes: u64) -> Option<Gpu> {
     open(DeviceOptions { binding_bytes: Some(bytes), ..PLAIN }).map(|opened| opened.backend())

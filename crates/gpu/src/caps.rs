@@ -108,6 +108,9 @@ impl fmt::Display for Tile {
     }
 }
 
+/// Buffers that a product binds at most which emits the next one's input. WebGPU promises eight.
+pub const EMIT_BUFFERS: u32 = 11;
+
 /// Capabilities that kernels may use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Caps {
@@ -131,6 +134,8 @@ pub struct Caps {
     pub coop_attends: bool,
     /// How products of many columns are computed.
     pub tile: Tile,
+    /// Whether products of one column emit the next product's input ([`crate::kernels::matmul::Emit`]).
+    pub emits: bool,
     /// Whether the GPU is a software adapter on the CPU: barriers are expensive, workgroup memory is useless.
     pub software: bool,
     /// Whether GPU and host share memory.

@@ -21,6 +21,7 @@ pub const CARD: Caps = Caps {
     coop: None,
     coop_attends: true,
     tile: Tile { input: Input::Quantized, rows: 64, columns: 64 },
+    emits: true,
     software: false,
     unified: false,
     timestamps: true,
@@ -41,7 +42,8 @@ pub fn all() -> Vec<Profile> {
     let nvidia = Caps { coop: Some(Coop { edge: 16, subgroup: 32 }), ..nvidia };
     let apple = Caps { api: Api::Metal, vendor: Vendor::Apple, dot4: false, unified: true, ..CARD };
     let apple = Caps { coop: Some(Coop { edge: 8, subgroup: 32 }), ..apple };
-    let software = Caps { vendor: Vendor::Other, subgroup: Some(8), software: true, ..CARD };
+    let software = Caps { vendor: Vendor::Other, subgroup: Some(8), ..CARD };
+    let software = Caps { emits: false, software: true, ..software };
     vec![
         profile("nvidia", nvidia),
         profile("amd", amd.clone()),

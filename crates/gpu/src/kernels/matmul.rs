@@ -56,9 +56,36 @@ pub enum Chosen {
     Group,
 }
 
+/// What a product with one column computes of its result for the next product, so that this needs no kernel between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Emit {
+    /// Nothing.
+    None,
+    /// The result quantized.
+    Quantized,
+    /// The input of the products after an RMS norm of the result, in this form (floats or quantized), but for the norm's
+    /// factor, which those products apply ([`GemvKey::normed`]): the result times the norm's gain, and sums of its squares.
+    Norm(Input),
+}
+
+impl Emit {
+    /// Rows of a workgroup that emits: a piece of quantized activations.
+    pub const ROWS: u32 = 16;
+
+    /// The form in which a value is emitted, if it is.
+    fn form(self) -> Option<Input> {
+        match self {
+            Emit::None => None,
+            Emit::Quantized => Some(Input::Quantized),
+            Emit::Norm(form) => Some(form),
+        }
+    }
+}
+
 /// Which text. Bindings, in order: `step`; `xq` and `xs` of a quantized input, `xh` and `xs` of halves, else `x`;
-/// `vectors` with a bias or factors, for experts the weights that contain them; `residual`; `route` of pairs or `table` of
-/// groups; `out` (written); the weights, twice.
+/// `squares` of a norm whose factor is applied; `vectors` with a bias or factors, for experts the weights that contain them, and
+/// with a gain; `residual`; `route` of pairs or `table` of groups; `out` (written); what is emitted (written): `yq` and `ys` if
+/// quantized, else `y`, and `squares` before a norm; the weights, twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GemvKey {
     /// The matrices' type.
@@ -67,7 +94,7 @@ pub struct GemvKey {
     pub layout: Layout,
     /// Columns per workgroup: 1, 2, 4 or 8, or at least [`COLUMNS_TILED`] for the tiled kernel.
     pub columns: u32,
-    /// Rows per workgroup.
+    /// Rows per workgroup; of one that emits, per team of its threads.
     pub rows: u32,
     /// The form of the input; halves only for the tiled kernel.
     pub input: Input,
@@ -83,6 +110,10 @@ pub struct GemvKey {
     pub ragged: bool,
     /// The epilogue.
     pub epilogue: Epilogue,
+    /// Whether the input lacks the factor of an RMS norm; only with one column.
+    pub normed: bool,
+    /// What is computed for the next product; only with one column.
+    pub emit: Emit,
 }
 
 /// A matrix in a block of weights.
@@ -101,7 +132,7 @@ pub struct Matrix {
 
 /// The uniform.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub struct GemvParams {
     /// View of the input in elements of its form.
     pub x: View,
@@ -125,6 +156,36 @@ pub struct GemvParams {
     pub matrices: [Matrix; MATRICES_MAX],
     /// The experts' selection.
     pub experts: Experts,
+    /// The norm of the input.
+    pub norm: Norm,
+    /// What is emitted.
+    pub emitted: Emitted,
+}
+
+/// The part of the uniform used by products that apply the factor of a norm.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct Norm {
+    /// Elements of the norm's row.
+    pub width: f32,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// Quads of sums of squares.
+    pub squares: u32,
+    /// Fills the last sixteen bytes.
+    pub zero: u32,
+}
+
+/// The part of the uniform used by products that emit the next product's input.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Emitted {
+    /// Offset of the norm's gain in `vectors`, in floats.
+    pub gain: u32,
+    /// Offset of the floats, in quads.
+    pub at: u32,
+    /// Fills the last sixteen bytes.
+    pub zero: [u32; 2],
 }
 
 /// The part of the uniform used by products of experts.
@@ -160,6 +221,16 @@ impl GemvKey {
             chosen: Chosen::None,
             ragged: false,
             epilogue: Epilogue::Plain,
+            normed: false,
+            emit: Emit::None,
+        }
+    }
+
+    /// Teams of a workgroup, of which each computes as many rows.
+    fn teams(&self) -> u32 {
+        match self.emit {
+            Emit::None => 1,
+            Emit::Quantized | Emit::Norm(_) => Emit::ROWS / self.rows,
         }
     }
 
@@ -184,19 +255,27 @@ impl GemvKey {
                 Team { threads: subgroups * subgroup, subgroup }
             }
             (None, true) => Team::small(caps).of(THREADS_TILED, caps),
+            (None, false) if self.teams() > 1 => Team::small(caps).among(self.teams(), caps),
             (None, false) => Team::small(caps),
         };
+        let (emitted, is_norm) = (self.emit.form(), matches!(self.emit, Emit::Norm(_)));
+        let teams = self.teams();
         let at = numbered(&[
             ("step", true),
             ("xq", self.input == Input::Quantized),
             ("xh", self.input == Input::Halves),
             ("xs", self.input != Input::Floats),
             ("x", self.input == Input::Floats),
-            ("vectors", self.bias || self.factors),
+            ("normed", self.normed),
+            ("vectors", self.bias || self.factors || is_norm),
             ("residual", self.epilogue == Epilogue::Residual),
             ("route", self.chosen == Chosen::Pair),
             ("table", self.chosen == Chosen::Group),
             ("out", true),
+            ("yq", emitted == Some(Input::Quantized)),
+            ("ys", emitted == Some(Input::Quantized)),
+            ("y", emitted == Some(Input::Floats)),
+            ("squares", is_norm),
             ("weights", true),
             ("words", true),
         ]);
@@ -206,7 +285,7 @@ impl GemvKey {
         };
         let shared = context! { ..loader_context(self.ty, self.layout), ..team.context() };
         let context = context! {
-            at, gate,
+            at, gate, teams,
             activation => gate,
             slots => self.slots(),
             rows => self.rows,
@@ -236,7 +315,7 @@ impl GemvKey {
             (None, true) => "matmul/tile",
             (None, false) => "matmul/gemv",
         };
-        kernel(self.name(team), template, context, team.threads)
+        kernel(self.name(team), template, context, teams * team.threads)
     }
 
     fn name(&self, team: Team) -> String {
@@ -245,8 +324,14 @@ impl GemvKey {
             Epilogue::Residual => " add",
             Epilogue::Gate(activation) => &format!(" {}", activation_name(activation)),
         };
+        let emit = match self.emit {
+            Emit::None => "",
+            Emit::Quantized => " q8",
+            Emit::Norm(Input::Quantized) => " norm q8",
+            Emit::Norm(_) => " norm f32",
+        };
         format!(
-            "{}{} {} {}{}{} {}x{} m{}{}{}{epilogue} {}",
+            "{}{} {} {}{}{}{} {}x{} m{}{}{}{epilogue}{emit} {}",
             match self.chosen {
                 Chosen::None => "matmul",
                 Chosen::Pair => "experts/pair",
@@ -261,7 +346,8 @@ impl GemvKey {
             },
             if self.layout == Layout::Raw { " raw" } else { "" },
             if self.ragged { " ragged" } else { "" },
-            self.rows,
+            if self.normed { " normed" } else { "" },
+            self.rows * self.teams(),
             self.columns,
             self.matrices,
             if self.bias { " bias" } else { "" },
@@ -275,7 +361,7 @@ impl GemvKey {
         if self.is_tiled() {
             return [rows.div_ceil(self.rows), 1, columns.div_ceil(self.columns)];
         }
-        let [x, y] = fold(rows.div_ceil(self.rows));
+        let [x, y] = fold(rows.div_ceil(self.rows * self.teams()));
         [x, y, columns.div_ceil(self.columns)]
     }
 }
@@ -357,4 +443,12 @@ pub fn rows_of(
         Epilogue::Gate(_) => (rows / 2).max(1),
         _ => rows,
     }
+}
+
+/// Maximum threads of a workgroup that emits.
+const THREADS_EMITTING: u32 = 256;
+
+/// Rows per team of a workgroup that emits, from those of one that does not: its teams are few enough.
+pub fn rows_emitting(caps: &Caps, rows: u32) -> u32 {
+    rows.max(Emit::ROWS * caps.lanes() / THREADS_EMITTING)
 }

@@ -40,6 +40,11 @@ impl Team {
         Team { threads, subgroup: if known { self.subgroup } else { 0 } }
     }
 
+    /// One of several teams of a workgroup.
+    pub(crate) fn among(self, teams: u32, caps: &Caps) -> Team {
+        Team { threads: self.threads, ..self.of(teams * self.threads, caps) }
+    }
+
     /// The template variables of parts/reduce.wgsl.
     pub(crate) fn context(self) -> Value {
         let Team { threads, subgroup } = self;

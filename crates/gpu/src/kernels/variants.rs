@@ -12,7 +12,8 @@ use super::gate::GateKey;
 use super::head_norm::HeadNormKey;
 use super::layer_norm::LayerNormKey;
 use super::matmul::{
-    COLUMNS_MAX, COLUMNS_TILED, Chosen, Epilogue, GemvKey, columns_tiled, input_of, rows_of,
+    COLUMNS_MAX, COLUMNS_TILED, Chosen, Emit, Epilogue, GemvKey, columns_tiled, input_of,
+    rows_emitting, rows_of,
 };
 use super::rms_norm::RmsNormKey;
 use super::rope::RopeKey;
@@ -257,6 +258,25 @@ pub(super) fn products(caps: &Caps) -> Vec<Source> {
     sources
 }
 
+/// Products of one column, plain, gated and with a residual, that apply the factor of a norm, or emit the next product's input.
+fn emitting(caps: &Caps, keys: &[GemvKey]) -> Vec<Source> {
+    let mut sources = Vec::new();
+    for &key in keys {
+        sources.push(GemvKey { normed: true, ..key }.source(caps));
+        let emits = match key.epilogue {
+            Epilogue::Plain => &[][..],
+            Epilogue::Gate(_) => &[Emit::Quantized],
+            Epilogue::Residual => &[Emit::Norm(Input::Floats), Emit::Norm(Input::Quantized)],
+        };
+        for &emit in emits.iter().filter(|emit| caps.dot4 || **emit == Emit::Norm(Input::Floats)) {
+            let rows = rows_emitting(caps, key.rows);
+            let normed = matches!(emit, Emit::Quantized);
+            sources.push(GemvKey { rows, emit, normed, ..key }.source(caps));
+        }
+    }
+    sources
+}
+
 fn products_of(caps: &Caps, ty: Type, columns: u32) -> Vec<Source> {
     let mut sources = Vec::new();
     for many in BOTH {
@@ -274,6 +294,9 @@ fn products_of(caps: &Caps, ty: Type, columns: u32) -> Vec<Source> {
         if columns == 1 && input == Input::Quantized {
             let floats = keys.map(|key| GemvKey { input: Input::Floats, ..key });
             sources.extend(floats.map(|key| key.source(caps)));
+        }
+        if columns == 1 && caps.emits {
+            sources.extend(emitting(caps, &keys[..3]));
         }
         // Products of experts: single, or in groups of all sizes with a kernel.
         let chosen = match columns {

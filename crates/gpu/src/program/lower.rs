@@ -21,6 +21,7 @@ use crate::slots::Slots;
 use crate::weights::{ROW_MULTIPLE, Weights};
 
 mod attend;
+mod emit;
 mod experts;
 mod plain;
 mod product;
@@ -109,6 +110,10 @@ pub struct Lowering<'a> {
     late: BTreeSet<Value>,
     /// Values that the merge of attention's parts quantizes, where there are parts.
     merged: BTreeSet<Value>,
+    /// Norms that steps of one row have no kernel for, by the values that they are of.
+    folded: HashMap<Value, emit::FoldedNorm>,
+    /// Values that the products which make them quantize in steps of one row.
+    emitted: BTreeSet<Value>,
     /// Whether every stage's name says what it is part of.
     checked: bool,
 }
@@ -159,12 +164,15 @@ pub fn lower(
         outputs: segment.outputs.iter().copied().collect(),
         late: BTreeSet::new(),
         merged: BTreeSet::new(),
+        folded: HashMap::new(),
+        emitted: BTreeSet::new(),
         checked: limits.check,
     };
     for &input in &segment.inputs {
         lowering.view(input);
     }
     lowering.want(&items);
+    lowering.fold_norms(&items);
     lowering.copy_pages(segment);
     for item in &items {
         lowering.item(item)?;

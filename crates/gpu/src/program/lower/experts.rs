@@ -20,7 +20,7 @@ use crate::caps::{Caps, Input};
 use crate::kernel::GROUPS_MAX;
 use crate::kernels::experts::{EXPERTS_MAX, ExpertsKey, ExpertsParams, groups, pairs_at};
 use crate::kernels::matmul::{
-    COLUMNS_MAX, COLUMNS_TILED, Chosen, Epilogue, Experts as Meeting, GemvKey, GemvParams,
+    COLUMNS_MAX, COLUMNS_TILED, Chosen, Emit, Epilogue, Experts as Meeting, GemvKey, GemvParams,
     MATRICES_MAX, Matrix, input_of, rows_of,
 };
 use crate::kernels::mix::{MixKey, MixParams};
@@ -395,6 +395,8 @@ impl Lowering<'_> {
             chosen,
             ragged: !whole,
             epilogue,
+            normed: false,
+            emit: Emit::None,
         };
         let mut operands = vec![Operand::Step];
         let x = self.read(input, form, &mut operands);

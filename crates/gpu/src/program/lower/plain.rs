@@ -422,7 +422,13 @@ impl Lowering<'_> {
         };
         let grid = Grid::new(x.rows, u64::from(4 * x.width), |_, rows| RmsNormKey::grid(rows));
         let makes = floats.then_some(*out);
-        self.stage(&[node], makes, dispatch(key.source(self.caps), &params, operands, grid));
+        let dispatches = vec![dispatch(key.source(self.caps), &params, operands, grid)];
+        let name = dispatches[0].source.name.clone();
+        let folded = DraftChoice { when: rows_to(x.rows), bound: 1, dispatches: Vec::new() };
+        let mut choices: Vec<DraftChoice> =
+            self.is_folded(node).then_some(folded).into_iter().collect();
+        choices.push(DraftChoice { when: always, bound: 0, dispatches });
+        self.push(&[node], name, makes, choices);
         Ok(())
     }
 

@@ -15,8 +15,8 @@ use super::{Forms, Halves, Lowering, Quantized, dispatch};
 use crate::caps::Input;
 use crate::kernels::embed::{EmbedKey, EmbedParams};
 use crate::kernels::matmul::{
-    COLUMNS_MAX, COLUMNS_TILED, Chosen, Epilogue, GemvKey, GemvParams, MATRICES_MAX, Matrix,
-    columns_tiled, input_of, rows_of,
+    COLUMNS_MAX, COLUMNS_TILED, Chosen, Emit, Epilogue, GemvKey, GemvParams, MATRICES_MAX, Matrix,
+    columns_tiled, input_of, rows_emitting, rows_of,
 };
 use crate::kernels::view::{View as Quads, pieces};
 use crate::weights::{Placed, RowRange, device_type};
@@ -40,6 +40,8 @@ struct Job {
     bias_first: u32,
     residual: Option<View>,
     gate: Option<Activation>,
+    /// The value that it makes, if it makes one alone and whole.
+    makes: Option<Value>,
 }
 
 impl Job {
@@ -160,6 +162,9 @@ impl Lowering<'_> {
         };
         if self.merged.remove(&input) {
             self.quantize(input, Some((is_split, 0)), readers);
+        } else if self.emitted.remove(&input) {
+            let rows = rows_to(self.graph.rows(input));
+            self.quantize(input, Some((rows, 1)), readers);
         } else if !self.quantized.contains_key(&input) {
             let rows = rows_to(self.graph.rows(input));
             let late = !self.caps.software && self.weight_bytes(parts) < QUANTIZED_BYTES;
@@ -244,6 +249,7 @@ impl Lowering<'_> {
             bias_first: 0,
             residual: None,
             gate: None,
+            makes: None,
         };
         self.job(input, &[job], Some(values[0]));
         Ok(())
@@ -269,6 +275,7 @@ impl Lowering<'_> {
             bias_first: part.first_row,
             residual,
             gate: None,
+            makes: (placed.parts.len() == 1).then_some(out),
         };
         let jobs: Vec<Job> = placed.parts.iter().map(job).collect();
         self.job(input, &jobs, Some(out));
@@ -305,6 +312,7 @@ impl Lowering<'_> {
             bias_first: 0,
             residual: None,
             gate: Some(*activation),
+            makes: Some(*out),
         };
         self.job(input, &[job], Some(*out));
         Ok(())
@@ -351,11 +359,16 @@ impl Lowering<'_> {
             (false, true) => Input::Floats,
         };
         let epilogue = job.epilogue();
+        let rows = rows_of(self.caps, form, columns, epilogue, part.rows);
+        let single = columns == 1;
+        let factor = self.factor(input).filter(|_| single);
+        let makes = job.makes.filter(|_| single);
+        let emission = makes.and_then(|value| self.emission(value, job.gate.is_some()));
         let key = GemvKey {
             ty,
             layout,
             columns,
-            rows: rows_of(self.caps, form, columns, epilogue, part.rows),
+            rows: if emission.is_some() { rows_emitting(self.caps, rows) } else { rows },
             input: form,
             matrices: job.matrices.len() as u32,
             bias: job.bias.is_some(),
@@ -363,6 +376,8 @@ impl Lowering<'_> {
             chosen: Chosen::None,
             ragged: false,
             epilogue,
+            normed: factor.is_some(),
+            emit: emission.as_ref().map_or(Emit::None, |emission| emission.emit),
         };
         let (matrices, rows) = job.layout();
         let operations = 2 * job.matrices.iter().map(|(part, _)| u64::from(part.rows)).sum::<u64>();
@@ -372,9 +387,13 @@ impl Lowering<'_> {
         let mut operands = vec![Operand::Step];
         let x = self.read(input, form, &mut operands);
         let bias = job.bias.map_or(0, |bias| 4 * self.vector(bias) + job.bias_first);
-        operands.extend(job.bias.map(|_| Operand::Vectors));
+        operands.extend(factor.map(|(_, squares)| squares));
+        let is_gained = emission.as_ref().is_some_and(|emission| emission.vectors);
+        operands.extend((job.bias.is_some() || is_gained).then_some(Operand::Vectors));
         operands.extend(job.residual.map(|view| Operand::Buffer(view.buffer)));
         operands.push(Operand::Buffer(job.out.buffer));
+        let emitted = emission.as_ref().map(|emission| emission.params).unwrap_or_default();
+        operands.extend(emission.into_iter().flat_map(|emission| emission.written));
         operands.extend([Operand::Weights(part.home), Operand::Weights(part.home)]);
         let input_rows = self.graph.rows(input);
         let mut params = GemvParams {
@@ -388,6 +407,8 @@ impl Lowering<'_> {
             row_blocks: part.row_blocks,
             bias,
             matrices,
+            norm: factor.map(|(norm, _)| norm).unwrap_or_default(),
+            emitted,
             ..GemvParams::default()
         };
         let source = key.source(self.caps);
