@@ -6,7 +6,7 @@ use bilayer_graph::{Op, Value};
 
 use super::{Lowering, Operand};
 use crate::caps::Input;
-use crate::kernels::matmul::{Emit, Emitted, Norm};
+use crate::kernels::matmul::{Emit, Emitted, Epilogue, Norm};
 use crate::weights::ROW_MULTIPLE;
 
 /// An RMS norm that steps of one row have no kernel for.
@@ -28,8 +28,8 @@ pub(super) struct Emission {
     pub emit: Emit,
     /// For its parameters.
     pub params: Emitted,
-    /// The vectors, if the kernel needs them for this.
-    pub vectors: bool,
+    /// Whether the kernel multiplies by a gain.
+    pub has_gain: bool,
     /// What it writes.
     pub written: Vec<Operand>,
 }
@@ -105,7 +105,7 @@ impl Lowering<'_> {
     }
 
     /// What a product of one column emits of its result.
-    pub(super) fn emission(&mut self, out: Value, is_gated: bool) -> Option<Emission> {
+    pub(super) fn emission(&mut self, out: Value, epilogue: Epilogue) -> Option<Emission> {
         if let Some(folded) = self.folded.get(&out).copied() {
             let Op::RmsNorm { gain: Some(gain), .. } = *self.op(folded.node) else {
                 unreachable!("a norm with a gain")
@@ -121,18 +121,18 @@ impl Lowering<'_> {
             };
             written.push(Operand::Buffer(folded.squares));
             let emit = Emit::Norm(folded.form);
-            return Some(Emission { emit, params, vectors: true, written });
+            return Some(Emission { emit, params, has_gain: true, written });
         }
         let fits = self.caps.emits
             && !self.checked
-            && is_gated
+            && matches!(epilogue, Epilogue::Gate(_))
             && self.wanted(out).quantized
             && self.graph.width(out).is_multiple_of(Emit::ROWS as usize);
         fits.then(|| {
             self.emitted.insert(out);
             let written = self.quantized_operands(out);
             let params = Emitted::default();
-            Emission { emit: Emit::Quantized, params, vectors: false, written }
+            Emission { emit: Emit::Quantized, params, has_gain: false, written }
         })
     }
 

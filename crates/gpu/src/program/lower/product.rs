@@ -10,6 +10,7 @@ use bilayer_quant::Type;
 use super::super::draft::{
     DraftChoice, DraftDispatch, Grid, Operand, View, always, is_split, rows_to,
 };
+use super::emit::Emission;
 use super::plain::QuantizedReaders;
 use super::{Forms, Halves, Lowering, Quantized, dispatch};
 use crate::caps::Input;
@@ -363,7 +364,7 @@ impl Lowering<'_> {
         let single = columns == 1;
         let factor = self.factor(input).filter(|_| single);
         let makes = job.makes.filter(|_| single);
-        let emission = makes.and_then(|value| self.emission(value, job.gate.is_some()));
+        let emission = makes.and_then(|value| self.emission(value, epilogue));
         let key = GemvKey {
             ty,
             layout,
@@ -384,17 +385,10 @@ impl Lowering<'_> {
         let operations = operations * cols as u64;
         let at_once = self.columns_at_once(operations, columns);
 
-        let mut operands = vec![Operand::Step];
-        let x = self.read(input, form, &mut operands);
-        let bias = job.bias.map_or(0, |bias| 4 * self.vector(bias) + job.bias_first);
-        operands.extend(factor.map(|(_, squares)| squares));
-        let is_gained = emission.as_ref().is_some_and(|emission| emission.vectors);
-        operands.extend((job.bias.is_some() || is_gained).then_some(Operand::Vectors));
-        operands.extend(job.residual.map(|view| Operand::Buffer(view.buffer)));
-        operands.push(Operand::Buffer(job.out.buffer));
         let emitted = emission.as_ref().map(|emission| emission.params).unwrap_or_default();
-        operands.extend(emission.into_iter().flat_map(|emission| emission.written));
-        operands.extend([Operand::Weights(part.home), Operand::Weights(part.home)]);
+        let squares = factor.map(|(_, squares)| squares);
+        let (x, operands) = self.operands((input, form), job, squares, emission);
+        let bias = job.bias.map_or(0, |bias| 4 * self.vector(bias) + job.bias_first);
         let input_rows = self.graph.rows(input);
         let mut params = GemvParams {
             x,
@@ -420,6 +414,27 @@ impl Lowering<'_> {
             dispatches.push(dispatch(source.clone(), &params, operands.clone(), grid));
         }
         dispatches
+    }
+
+    /// What a product binds, and the view of its input's rows.
+    fn operands(
+        &mut self,
+        (input, form): (Value, Input),
+        job: &Job,
+        squares: Option<Operand>,
+        emission: Option<Emission>,
+    ) -> (Quads, Vec<Operand>) {
+        let mut operands = vec![Operand::Step];
+        let x = self.read(input, form, &mut operands);
+        operands.extend(squares);
+        let has_gain = emission.as_ref().is_some_and(|emission| emission.has_gain);
+        operands.extend((job.bias.is_some() || has_gain).then_some(Operand::Vectors));
+        operands.extend(job.residual.map(|view| Operand::Buffer(view.buffer)));
+        operands.push(Operand::Buffer(job.out.buffer));
+        operands.extend(emission.into_iter().flat_map(|emission| emission.written));
+        let weights = Operand::Weights(job.matrices[0].0.home);
+        operands.extend([weights, weights]);
+        (x, operands)
     }
 
     /// Binds a product's input in a form; returns the view of its rows.
