@@ -83,6 +83,8 @@ struct Compiled {
 pub struct Opened {
     device: Arc<Device>,
     facts: Facts,
+    /// What kernels of backends may use.
+    caps: Caps,
     rate: f64,
     is_rate_given: bool,
 }
@@ -114,7 +116,23 @@ impl Opened {
         let is_rate_given = options.kernels.rate.is_some();
         let rate = options.kernels.rate.map_or(rate, |rate| rate as f64);
         let facts = Facts { level: level(device.caps()), ..facts };
-        Ok(Opened { device, facts, rate, is_rate_given })
+        let caps = device.caps().clone();
+        let opened = Opened { device, facts, caps, rate, is_rate_given };
+        if options.unchecked || !opened.caps.emits || !opened.device.is_hardware() {
+            return Ok(opened);
+        }
+        let kept = options.keeper.as_deref().map(|keeper| (keeper, opened.facts.identity.as_str()));
+        let emits = crate::decode::choose(&opened, kept).map_err(|error| Error::SelfCheck {
+            adapter: opened.facts.name.clone(),
+            reason: error.to_string(),
+        })?;
+        Ok(if emits { opened } else { opened.without_emitting() })
+    }
+
+    /// With products of one column that only compute their own result.
+    pub(crate) fn without_emitting(mut self) -> Opened {
+        self.caps.emits = false;
+        self
     }
 
     /// The device underneath.
@@ -137,10 +155,10 @@ impl Opened {
 
     /// An empty backend on this device.
     pub fn backend(&self) -> Gpu {
-        let Opened { device, facts, rate, is_rate_given } = self.clone();
+        let Opened { device, facts, caps, rate, is_rate_given } = self.clone();
         Gpu {
             facts,
-            caps: device.caps().clone(),
+            caps,
             weights: Weights::new(device.clone()),
             device,
             caches: HashMap::new(),

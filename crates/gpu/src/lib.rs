@@ -12,6 +12,7 @@ mod bandwidth;
 mod cache;
 pub mod caps;
 mod counter;
+pub mod decode;
 pub mod device;
 mod error;
 pub mod kernel;

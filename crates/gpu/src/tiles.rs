@@ -98,7 +98,7 @@ fn read(text: &[u8], tiles: &[Tile]) -> Option<(Tile, f64)> {
 }
 
 /// An identity as the name of a file.
-fn file_name(identity: &str) -> String {
+pub(crate) fn file_name(identity: &str) -> String {
     identity.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }
 

@@ -130,3 +130,20 @@ fn tiles_are_measured_once() {
         }
     }
 }
+
+/// The measurement that decides it on hardware, on any adapter.
+#[test]
+fn products_that_emit_are_compared_with_those_that_do_not() {
+    let kernels = DeviceOptions { as_hardware: true, ..DeviceOptions::default() };
+    let kernels = DeviceOptions { tile: Some(Input::Floats), ..kernels };
+    let named = |device: Option<&str>| {
+        Opened::open(&Options { device: device.map(str::to_owned), kernels, ..Options::default() })
+    };
+    let Ok(opened) = named(None).or_else(|_| named(Some("software"))) else {
+        return skip(format_args!("no adapter"));
+    };
+    let (plain, emitting) = bilayer_gpu::decode::measure(&opened).unwrap();
+    let emitting = emitting.expect("both give the same results");
+    eprintln!("a token takes {plain:?}, with products that emit {emitting:?}");
+    assert!(!plain.is_zero() && !emitting.is_zero());
+}
