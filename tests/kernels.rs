@@ -1698,10 +1698,10 @@ fn feed_forward(ty: Type, ff: usize) -> Graph {
     })
 }
 
-/// In steps of one row, between those of several, with results that are no whole units of 64.
+/// In steps of few rows, between those of many, with results that are no whole units of 64.
 #[test]
 fn products_prepare_the_input_of_the_next() {
-    let steps: Vec<_> = [2, 1, 9, 1].map(Owned::tokens).into();
+    let steps: Vec<_> = [2, 1, 9, 8, 3].map(Owned::tokens).into();
     for (ty, ff, bound) in [
         (Type::Q8_0, 352, MODEL_BOUND),
         (Type::Q4_K, 512, MODEL_BOUND),

@@ -21,9 +21,10 @@
 {% include "parts/quantize" %}
 {% endif %}
 
-var<workgroup> made: array<f32, {{ rows * teams }}>; // what is emitted
+// What is emitted, column by column, and the sums of squares of each team.
+var<workgroup> made: array<f32, {{ columns * rows * teams }}>;
 {% if at.squares %}
-var<workgroup> made_squares: array<f32, {{ teams }}>; // the sum of each team
+var<workgroup> made_squares: array<f32, {{ columns * teams }}>;
 {% endif %}
 {% endif %}
 {% if ints and ints_x and pairs %}
@@ -113,11 +114,12 @@ fn product(w: mat4x4<f32>, a: mat4x4<f32>) -> f32 {
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) {{ number }}: u32) {
 {% if teams > 1 %}
     let lane = thread % {{ threads }}u;
-    let piece_of_rows = id.x + id.y * 65535u;
-    if piece_of_rows * {{ rows * teams }}u >= params.rows {
+    let team = thread / {{ threads }}u;
+    let made_piece = id.x + id.y * 65535u;
+    if made_piece * {{ rows * teams }}u >= params.rows {
         return;
     }
-    let first_row = piece_of_rows * {{ rows * teams }}u + thread / {{ threads }}u * {{ rows }}u;
+    let first_row = made_piece * {{ rows * teams }}u + team * {{ rows }}u;
 {% else %}
     let first_row = (id.x + id.y * 65535u) * {{ rows }}u;
 {% endif %}
@@ -174,13 +176,22 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) {
 {% endfor %}
 {% if at.normed %}
     // Sums of the squares of what the norm is of. All loads are in flight before the products.
-    var sums_of_squares = vec4<f32>();
-    for (var first = lane; first < params.norm.squares; first += {{ 4 * threads }}u) {
+{% for c in range(columns) %}
+    let squares_at{{ c }} = column{{ c }} * params.norm.quads;
+    var squares{{ c }} = vec4<f32>();
+{% endfor %}
+    for (var first = lane; first < params.norm.quads; first += {{ 4 * threads }}u) {
 {% for i in range(4) %}
-        let squares{{ i }} = normed[min(first + {{ i * threads }}u, params.norm.squares - 1u)];
+        let quad{{ i }} = min(first + {{ i * threads }}u, params.norm.quads - 1u);
+{% for c in range(columns) %}
+        let squares{{ c }}_{{ i }} = normed[squares_at{{ c }} + quad{{ i }}];
+{% endfor %}
 {% endfor %}
 {% for i in range(4) %}
-        sums_of_squares += select(vec4<f32>(), squares{{ i }}, first + {{ i * threads }}u < params.norm.squares);
+        let is_here{{ i }} = first + {{ i * threads }}u < params.norm.quads;
+{% for c in range(columns) %}
+        squares{{ c }} += select(vec4<f32>(), squares{{ c }}_{{ i }}, is_here{{ i }});
+{% endfor %}
 {% endfor %}
     }
 {% endif %}
@@ -243,12 +254,14 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) {
 {% endif %}
     }
 {% if at.normed %}
-    let squares = reduce_add(dot(sums_of_squares, vec4<f32>(1.0)), {{ number }});
-    let factor = inverse_root(squares / params.norm.width + params.norm.eps);
+{% for c in range(columns) %}
+    let square{{ c }} = reduce_add(dot(squares{{ c }}, vec4<f32>(1.0)), {{ number }});
+    let factor{{ c }} = inverse_root(square{{ c }} / params.norm.width + params.norm.eps);
+{% endfor %}
 {% endif %}
 {% for s in range(slots) %}
 {% for c in range(columns) %}
-    let total{{ s }}_{{ c }} = reduce_add(sum{{ s }}_{{ c }}, {{ number }}){% if at.normed %} * factor{% endif %};
+    let total{{ s }}_{{ c }} = reduce_add(sum{{ s }}_{{ c }}, {{ number }}){% if at.normed %} * factor{{ c }}{% endif %};
 {% endfor %}
 {% endfor %}
     if lane == 0u {
@@ -278,30 +291,33 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) {
             out[to{{ c }} + row{{ r }}] = y{{ r }};
 {% endif %}
 {% if teams > 1 %}
-            made[{{ number }} / {{ threads }}u * {{ rows }}u + {{ r }}u] = y{{ r }}{% if at.squares %} * vectors[params.emitted.gain + row{{ r }}]{% endif %};
+            made[{{ c * rows * teams + r }}u + team * {{ rows }}u] = y{{ r }}{% if at.squares %} * vectors[params.emitted.gain + row{{ r }}]{% endif %};
 {% endif %}
 {% endfor %}
 {% if at.squares %}
-            made_squares[{{ number }} / {{ threads }}u] = {% for r in range(rows) %}y{{ r }} * y{{ r }}{{ "" if loop.last else " + " }}{% endfor %};
+            made_squares[{{ c * teams }}u + team] = {% for r in range(rows) %}y{{ r }} * y{{ r }}{{ "" if loop.last else " + " }}{% endfor %};
 {% endif %}
         }
 {% endfor %}
     }
 {% if teams > 1 %}
     workgroupBarrier();
-    if {{ number }} == 0u {
-        let piece = mat4x4<f32>({% for i in range(rows * teams) %}made[{{ i }}]{{ "" if loop.last else ", " }}{% endfor %});
+    let column = first_column + thread;
+    if thread < {{ columns }}u && column < columns {
+        let from_made = thread * {{ rows * teams }}u;
+        let piece = mat4x4<f32>({% for i in range(rows * teams) %}made[from_made + {{ i }}u]{{ "" if loop.last else ", " }}{% endfor %});
 {% if at.yq %}
         let one = quantized(piece);
-        yq[piece_of_rows] = one.q;
-        ys[piece_of_rows] = one.s;
+        yq[column * params.emitted.stride + made_piece] = one.q;
+        ys[column * params.emitted.stride + made_piece] = one.s;
 {% else %}
 {% for i in range(4) %}
-        y[params.emitted.at + 4u * piece_of_rows + {{ i }}u] = piece[{{ i }}];
+        y[params.emitted.at + column * params.emitted.stride + 4u * made_piece + {{ i }}u] = piece[{{ i }}];
 {% endfor %}
 {% endif %}
 {% if at.squares %}
-        squares[piece_of_rows] = {% for i in range(teams) %}made_squares[{{ i }}]{{ "" if loop.last else " + " }}{% endfor %};
+        let from_squares = thread * {{ teams }}u;
+        squares[column * params.rows / {{ rows * teams }}u + made_piece] = {% for i in range(teams) %}made_squares[from_squares + {{ i }}u]{{ "" if loop.last else " + " }}{% endfor %};
 {% endif %}
     }
 {% endif %}

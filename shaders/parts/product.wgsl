@@ -23,14 +23,15 @@ struct Params {
 struct Norm {
     width: f32, // of what squares were summed
     eps: f32,
-    squares: u32, // quads of sums
+    quads: u32, // of sums, for each row
     zero: u32,
 }
 
 struct Emitted {
     gain: u32, // offset in `vectors`, in floats
     at: u32, // offset of `y`, in quads
-    zero: vec2<u32>,
+    stride: u32, // from row to row, in quads or pieces
+    zero: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;

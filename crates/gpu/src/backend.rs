@@ -129,7 +129,7 @@ impl Opened {
         Ok(if emits { opened } else { opened.without_emitting() })
     }
 
-    /// With products of one column that only compute their own result.
+    /// With products of few columns that only compute their own result.
     pub(crate) fn without_emitting(mut self) -> Opened {
         self.caps.emits = false;
         self

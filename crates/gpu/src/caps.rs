@@ -134,7 +134,7 @@ pub struct Caps {
     pub coop_attends: bool,
     /// How products of many columns are computed.
     pub tile: Tile,
-    /// Whether products of one column emit the next product's input ([`crate::kernels::matmul::Emit`]).
+    /// Whether products of few columns emit the next product's input ([`crate::kernels::matmul::Emit`]).
     pub emits: bool,
     /// Whether the GPU is a software adapter on the CPU: barriers are expensive, workgroup memory is useless.
     pub software: bool,

@@ -1,4 +1,4 @@
-//! Whether products of one column emit the next product's input: if they are right, and a token is faster so. What was
+//! Whether products of few columns emit the next product's input: if they are right, and a token is faster so. What was
 //! measured is kept with the machine.
 
 use std::time::{Duration, Instant};

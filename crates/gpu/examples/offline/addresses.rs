@@ -126,3 +126,25 @@ impl Kernel<'_> {
 
 /// Lanes that memory serves at once.
 const LANES: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use bilayer_gpu::profiles;
+    use bilayer_quant::Type;
+
+    use super::{keys, section};
+
+    /// Of one type with every form of input, whose kernels have all arguments that any has.
+    #[test]
+    fn products_of_every_form_are_executed() {
+        let rdna3 = profiles::all().into_iter().find(|profile| profile.name == "rdna3");
+        let caps = rdna3.expect("a profile with cooperative matrices").caps;
+        let subgroup = caps.coop.expect("matrices").subgroup;
+        for key in keys(&caps).iter().filter(|key| key.ty == Type::Q8_0) {
+            let source = key.source(&caps);
+            let said = section(key, &source, subgroup);
+            let said = said.unwrap_or_else(|error| panic!("{}: {error}", source.name));
+            assert!(!said.contains("weight bytes=0\n"), "{said}");
+        }
+    }
+}

@@ -123,6 +123,9 @@ pub fn accesses(
         Some(naga::Binding::BuiltIn(BuiltIn::SubgroupInvocationId)) => {
             Ok(Value::Words(vec![thread % inputs.subgroup]))
         }
+        Some(naga::Binding::BuiltIn(BuiltIn::SubgroupSize)) => {
+            Ok(Value::Words(vec![inputs.subgroup]))
+        }
         other => Err(format!("an argument {other:?}")),
     });
     let arguments = arguments.collect::<Result<_, _>>()?;

@@ -56,7 +56,7 @@ pub enum Chosen {
     Group,
 }
 
-/// What a product with one column computes of its result for the next product, so that this needs no kernel between them.
+/// What a product of few columns computes of its result for the next product, so that this needs no kernel between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Emit {
     /// Nothing.
@@ -110,9 +110,9 @@ pub struct GemvKey {
     pub ragged: bool,
     /// The epilogue.
     pub epilogue: Epilogue,
-    /// Whether the input lacks the factor of an RMS norm; only with one column.
+    /// Whether the input lacks the factor of an RMS norm; only with few columns.
     pub normed: bool,
-    /// What is computed for the next product; only with one column.
+    /// What is computed for the next product; only with few columns.
     pub emit: Emit,
 }
 
@@ -170,8 +170,8 @@ pub struct Norm {
     pub width: f32,
     /// Added to the mean square.
     pub eps: f32,
-    /// Quads of sums of squares.
-    pub squares: u32,
+    /// Quads of sums of squares of a row.
+    pub quads: u32,
     /// Fills the last sixteen bytes.
     pub zero: u32,
 }
@@ -184,8 +184,10 @@ pub struct Emitted {
     pub gain: u32,
     /// Offset of the floats, in quads.
     pub at: u32,
+    /// From row to row, in quads of floats or in pieces.
+    pub stride: u32,
     /// Fills the last sixteen bytes.
-    pub zero: [u32; 2],
+    pub zero: u32,
 }
 
 /// The part of the uniform used by products of experts.

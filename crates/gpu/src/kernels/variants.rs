@@ -258,7 +258,7 @@ pub(super) fn products(caps: &Caps) -> Vec<Source> {
     sources
 }
 
-/// Products of one column, plain, gated and with a residual, that apply the factor of a norm, or emit the next product's input.
+/// Products of few columns, plain, gated and with a residual, that apply the factor of a norm, or emit the next product's input.
 fn emitting(caps: &Caps, keys: &[GemvKey]) -> Vec<Source> {
     let mut sources = Vec::new();
     for &key in keys {
@@ -295,7 +295,7 @@ fn products_of(caps: &Caps, ty: Type, columns: u32) -> Vec<Source> {
             let floats = keys.map(|key| GemvKey { input: Input::Floats, ..key });
             sources.extend(floats.map(|key| key.source(caps)));
         }
-        if columns == 1 && caps.emits {
+        if columns <= COLUMNS_MAX && caps.emits {
             sources.extend(emitting(caps, &keys[..3]));
         }
         // Products of experts: single, or in groups of all sizes with a kernel.

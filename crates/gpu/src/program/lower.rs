@@ -110,9 +110,9 @@ pub struct Lowering<'a> {
     late: BTreeSet<Value>,
     /// Values that the merge of attention's parts quantizes, where there are parts.
     merged: BTreeSet<Value>,
-    /// Norms that steps of one row have no kernel for, by the values that they are of.
+    /// Norms that steps of few rows have no kernel for, by the values that they are of.
     folded: HashMap<Value, emit::FoldedNorm>,
-    /// Values that the products which make them quantize in steps of one row.
+    /// Values that the products which make them quantize in steps of few rows.
     emitted: BTreeSet<Value>,
     /// Whether every stage's name says what it is part of.
     checked: bool,

@@ -1,15 +1,16 @@
-//! Products of one column that emit the next product's input: the result quantized, or the result of an RMS norm but for its
-//! factor. Decode of one sequence has so many dispatches less.
+//! Products of few columns that emit the next product's input: the result quantized, or the result of an RMS norm but for its
+//! factor. Decode has three dispatches a layer less.
 
 use bilayer_graph::fuse::{FusedOp, FusedProduct, Item};
 use bilayer_graph::{Op, Value};
 
 use super::{Lowering, Operand};
 use crate::caps::Input;
-use crate::kernels::matmul::{Emit, Emitted, Epilogue, Norm};
+use crate::kernels::matmul::{COLUMNS_MAX, Emit, Emitted, Epilogue, Norm};
+use crate::kernels::view::{View as Quads, pieces};
 use crate::weights::ROW_MULTIPLE;
 
-/// An RMS norm that steps of one row have no kernel for.
+/// An RMS norm that steps of few rows have no kernel for.
 #[derive(Clone, Copy)]
 pub(super) struct FoldedNorm {
     /// Its node.
@@ -22,7 +23,7 @@ pub(super) struct FoldedNorm {
     squares: usize,
 }
 
-/// What a product of one column emits.
+/// What a product emits.
 pub(super) struct Emission {
     /// For the kernel's key.
     pub emit: Emit,
@@ -57,7 +58,9 @@ impl Lowering<'_> {
                 && !is_read_elsewhere
                 && self.emits(items, of);
             if fits {
-                let squares = self.buffer((self.graph.width(of) / Emit::ROWS as usize * 4) as u64);
+                let rows = self.rows_max(self.graph.rows(of)).min(COLUMNS_MAX as usize);
+                let sums = rows * self.graph.width(of) / Emit::ROWS as usize;
+                let squares = self.buffer(4 * sums as u64);
                 let folded = FoldedNorm { node: *norm, out: *input, form, squares };
                 self.folded.insert(of, folded);
             }
@@ -89,36 +92,37 @@ impl Lowering<'_> {
         self.folded.values().find(|folded| folded.out == out).copied()
     }
 
-    /// Whether steps of one row have no kernel for a norm.
+    /// Whether steps of few rows have no kernel for a norm.
     pub(super) fn is_folded(&self, norm: usize) -> bool {
         self.folded.values().any(|folded| folded.node == norm)
     }
 
-    /// The factor that a product of one column applies to its input, and the buffer of the sums of squares.
+    /// The factor that a product of few columns applies to its input, and the buffer of the sums of squares.
     pub(super) fn factor(&self, input: Value) -> Option<(Norm, Operand)> {
         let folded = self.norm_of(input)?;
         let Op::RmsNorm { eps, .. } = *self.op(folded.node) else { unreachable!("a norm") };
         let width = self.graph.width(input);
-        let squares = (width / ROW_MULTIPLE) as u32;
-        let norm = Norm { width: width as f32, eps, squares, zero: 0 };
+        let quads = (width / ROW_MULTIPLE) as u32;
+        let norm = Norm { width: width as f32, eps, quads, zero: 0 };
         Some((norm, Operand::Buffer(folded.squares)))
     }
 
-    /// What a product of one column emits of its result.
+    /// What a product of few columns emits of its result.
     pub(super) fn emission(&mut self, out: Value, epilogue: Epilogue) -> Option<Emission> {
         if let Some(folded) = self.folded.get(&out).copied() {
             let Op::RmsNorm { gain: Some(gain), .. } = *self.op(folded.node) else {
                 unreachable!("a norm with a gain")
             };
-            let mut params = Emitted { gain: 4 * self.vector(gain), ..Emitted::default() };
-            let mut written = match folded.form {
-                Input::Quantized => self.quantized_operands(folded.out),
+            let (emitted, mut written) = match folded.form {
+                Input::Quantized => self.emitted_quantized(folded.out),
                 _ => {
                     let view = self.view(folded.out);
-                    params.at = view.of().at;
-                    vec![Operand::Buffer(view.buffer)]
+                    let Quads { at, stride } = view.of();
+                    let emitted = Emitted { at, stride, ..Emitted::default() };
+                    (emitted, vec![Operand::Buffer(view.buffer)])
                 }
             };
+            let params = Emitted { gain: 4 * self.vector(gain), ..emitted };
             written.push(Operand::Buffer(folded.squares));
             let emit = Emit::Norm(folded.form);
             return Some(Emission { emit, params, has_gain: true, written });
@@ -130,14 +134,15 @@ impl Lowering<'_> {
             && self.graph.width(out).is_multiple_of(Emit::ROWS as usize);
         fits.then(|| {
             self.emitted.insert(out);
-            let written = self.quantized_operands(out);
-            let params = Emitted::default();
+            let (params, written) = self.emitted_quantized(out);
             Emission { emit: Emit::Quantized, params, has_gain: false, written }
         })
     }
 
-    fn quantized_operands(&mut self, value: Value) -> Vec<Operand> {
+    fn emitted_quantized(&mut self, value: Value) -> (Emitted, Vec<Operand>) {
         let quantized = self.quantized(value);
-        [quantized.q, quantized.s].map(Operand::Buffer).to_vec()
+        let stride = pieces(self.graph.width(value)) as u32;
+        let emitted = Emitted { stride, ..Emitted::default() };
+        (emitted, [quantized.q, quantized.s].map(Operand::Buffer).to_vec())
     }
 }

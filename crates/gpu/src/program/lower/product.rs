@@ -165,7 +165,7 @@ impl Lowering<'_> {
             self.quantize(input, Some((is_split, 0)), readers);
         } else if self.emitted.remove(&input) {
             let rows = rows_to(self.graph.rows(input));
-            self.quantize(input, Some((rows, 1)), readers);
+            self.quantize(input, Some((rows, COLUMNS_MAX)), readers);
         } else if !self.quantized.contains_key(&input) {
             let rows = rows_to(self.graph.rows(input));
             let late = !self.caps.software && self.weight_bytes(parts) < QUANTIZED_BYTES;
@@ -361,9 +361,9 @@ impl Lowering<'_> {
         };
         let epilogue = job.epilogue();
         let rows = rows_of(self.caps, form, columns, epilogue, part.rows);
-        let single = columns == 1;
-        let factor = self.factor(input).filter(|_| single);
-        let makes = job.makes.filter(|_| single);
+        let few = columns <= COLUMNS_MAX;
+        let factor = self.factor(input).filter(|_| few);
+        let makes = job.makes.filter(|_| few);
         let emission = makes.and_then(|value| self.emission(value, epilogue));
         let key = GemvKey {
             ty,
