@@ -19,6 +19,7 @@ mod assembly;
 mod bounds;
 mod packages;
 mod report;
+mod token;
 
 pub const USAGE: &str = "\
 cargo xtask gpu-offline [--write] [--families A,B]

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::Family;
 use super::assembly::{Counts, main_loop, whole};
 use super::bounds::{Addresses, Bounds, Product};
+use super::token::{self, SHAPES, Shape, Token};
 
 /// What is known of one compiled kernel.
 #[derive(Clone, Debug, Default)]
@@ -112,6 +113,16 @@ impl Found<'_> {
             if kernels.is_empty() {
                 broken.push(format!("{}: the compiler printed no kernel", family.name));
             }
+            for (shape, token) in self.tokens(family, kernels) {
+                if DECODE_FAMILIES.contains(&family.name) && token.share < token::SHARE_MIN {
+                    let share = 100.0 * token.share;
+                    broken.push(format!(
+                        "{}: a token of {} is predicted to read at {share:.0} % of the memory's rate",
+                        family.name,
+                        shape.name()
+                    ));
+                }
+            }
             for (name, compiled) in kernels {
                 let rules = self.rules(family, name, compiled);
                 broken.extend(rules.iter().map(|rule| format!("{}: {name}: {rule}", family.name)));
@@ -177,6 +188,20 @@ impl Found<'_> {
         Bounds::of(family, name, one, &self.addresses_of(name)?)
     }
 
+    /// What is predicted of a token of whole models, from the products of one column as decode computes them.
+    fn tokens(&self, family: &Family, kernels: &Kernels) -> Vec<(&'static Shape, Token)> {
+        let bounds = |ty: &str| {
+            let of_form = |form: &str| {
+                let stem = format!("matmul_{ty}_{form}_");
+                let mut found = kernels.iter().filter(|(name, _)| name.starts_with(&stem));
+                found.find_map(|(name, one)| self.bounds(family, name, one).filter(|b| !b.tiled))
+            };
+            of_form("q8").or_else(|| of_form("f32"))
+        };
+        let Some(bounds) = bounds("q4_k").zip(bounds("q6_k")) else { return Vec::new() };
+        SHAPES.iter().map(|shape| (shape, shape.token(family, bounds.into()))).collect()
+    }
+
     /// A Markdown table of each family, of the kernels that `is_shown`.
     pub fn table(&self, is_shown: fn(&str) -> bool) -> String {
         let mut text = String::new();
@@ -190,6 +215,12 @@ impl Found<'_> {
                 text += &self.row(family, name, one);
             }
             text += "\n";
+            let tokens = self.tokens(family, kernels);
+            if !tokens.is_empty() {
+                text += token::HEAD;
+                tokens.iter().for_each(|(shape, token)| text += &shape.row(token));
+                text += "\n";
+            }
         }
         text
     }
