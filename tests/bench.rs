@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use bilayer_engine::Model;
@@ -534,7 +535,10 @@ fn a_session_is_kept_from_placement_to_placement() {
     let mut loads = Vec::new();
     for number in [0, 1, 2, 3, 0] {
         let made = bench
-            .ready(&setup, number, &mut |_| told += 1)
+            .ready(&setup, number, &mut |_| {
+                told += 1;
+                ControlFlow::Continue(())
+            })
             .map(|session| session.plan().gpu_layers);
         loads.push(std::mem::take(&mut told));
         match made {
@@ -556,6 +560,11 @@ fn a_session_is_kept_from_placement_to_placement() {
     }
     assert!(loads[0] > 0 && loads[1..].iter().all(|&told| told == 0), "{loads:?}");
     let other = Setup { threads: Some(2), ..setup };
-    bench.ready(&other, 0, &mut |_| told += 1).unwrap();
+    bench
+        .ready(&other, 0, &mut |_| {
+            told += 1;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
     assert!(told > 0, "another setup is another session");
 }

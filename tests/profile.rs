@@ -816,7 +816,65 @@ fn assert_simulated_power(place: &Place) {
     place.run(&blind).good();
 }
 
+/// A counter that falls.
+#[cfg(unix)]
+mod falling {
+    use std::fs::{File, OpenOptions, rename};
+    use std::io::Write;
+    use std::path::PathBuf;
+    use std::process::Command;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread::{JoinHandle, spawn};
+
+    /// A file that has one less at each reading. It is a pipe, in whose place another one is before it is written to: who opens
+    /// it reads one number.
+    pub struct Falling {
+        path: PathBuf,
+        is_over: Arc<AtomicBool>,
+        writer: Option<JoinHandle<()>>,
+    }
+
+    impl Falling {
+        pub fn begin(path: PathBuf) -> Falling {
+            let place = path.clone();
+            let renew = move || {
+                let next = place.with_extension("next");
+                assert!(Command::new("mkfifo").arg(&next).status().unwrap().success());
+                rename(next, &place).unwrap();
+            };
+            renew();
+            let is_over = Arc::new(AtomicBool::new(false));
+            let (pipe, ended) = (path.clone(), is_over.clone());
+            let write = move || {
+                for uj in (0..1_000_000_000u64).rev() {
+                    // Until somebody reads.
+                    let mut pipe = OpenOptions::new().write(true).open(&pipe).unwrap();
+                    if ended.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    renew();
+                    pipe.write_all(uj.to_string().as_bytes()).unwrap();
+                }
+            };
+            Falling { path, is_over, writer: Some(spawn(write)) }
+        }
+    }
+
+    impl Drop for Falling {
+        fn drop(&mut self) {
+            self.is_over.store(true, Ordering::SeqCst);
+            let writer = self.writer.take().unwrap();
+            if !writer.is_finished() {
+                drop(File::open(&self.path));
+            }
+            assert!(writer.join().is_ok() || std::thread::panicking(), "the writer failed");
+        }
+    }
+}
+
 /// A counter that falls during the run leaves energy out with a warning, or fails the command if energy has a price.
+#[cfg(unix)]
 #[test]
 fn counters_that_fail_during_the_run_are_reported() {
     let place = Place::new();
@@ -825,47 +883,28 @@ fn counters_that_fail_during_the_run_are_reported() {
     place.file("many.jsonl", case.repeat(20));
     let folder = place.path().join("power/intel-rapl:0");
     std::fs::create_dir_all(&folder).unwrap();
-    let begin = 1_000_000_000u64;
-    let write = |name: &str, text: &str| {
-        // A reader sees the one text or the other.
-        std::fs::write(place.path().join("next"), text).unwrap();
-        std::fs::rename(place.path().join("next"), folder.join(name)).unwrap();
-    };
-    let first = begin.to_string();
-    for (name, text) in [("name", "package-0"), ("energy_uj", &first), ("max_energy_range_uj", "9")]
-    {
-        write(name, text);
+    for (name, text) in [("name", "package-0"), ("max_energy_range_uj", "9")] {
+        std::fs::write(folder.join(name), text).unwrap();
     }
-    let (running, ended) = std::sync::mpsc::channel::<()>();
+    let _counter = falling::Falling::begin(folder.join("energy_uj"));
     let cost = "cost -p 64 -n 16 -r 20 -ngl 0 -m model.gguf --powercap power";
     let evaluate = "evaluate -ngl 0 -m model.gguf --data many.jsonl --powercap power";
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let ended = ended;
-            let mut uj = begin;
-            while ended.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
-                uj -= 1;
-                write("energy_uj", &uj.to_string());
-            }
-        });
-        // Dropped at the end, also of a test that fails.
-        let _running = running;
-        for line in [cost, evaluate] {
-            let left_out = place.run(line).good();
-            let why = "warning: energy is not counted: power/intel-rapl:0/energy_uj: the counter fell from";
-            assert!(left_out.err.contains(why), "{left_out:?}");
-            let line = format!("{line} --energy-price 0.3");
-            let lines = [line.clone(), format!("{line} --against 1,1")];
-            for line in &lines[..if line.starts_with("cost") { 2 } else { 1 }] {
-                let failed = place.run(line);
-                let why = "power is unknown: power/intel-rapl:0/energy_uj: the counter fell from";
-                let is_named = failed.err.contains(why) && failed.err.contains("; give --watts");
-                assert!(failed.code == Some(2) && is_named, "{failed:?}");
-                assert!(!failed.out.contains("break-even"), "{failed:?}");
-            }
-            place.run(&format!("{line} --watts 50")).good();
+    for line in [cost, evaluate] {
+        let left_out = place.run(line).good();
+        let why =
+            "warning: energy is not counted: power/intel-rapl:0/energy_uj: the counter fell from";
+        assert!(left_out.err.contains(why), "{left_out:?}");
+        let line = format!("{line} --energy-price 0.3");
+        let lines = [line.clone(), format!("{line} --against 1,1")];
+        for line in &lines[..if line.starts_with("cost") { 2 } else { 1 }] {
+            let failed = place.run(line);
+            let why = "power is unknown: power/intel-rapl:0/energy_uj: the counter fell from";
+            let is_named = failed.err.contains(why) && failed.err.contains("; give --watts");
+            assert!(failed.code == Some(2) && is_named, "{failed:?}");
+            assert!(!failed.out.contains("break-even"), "{failed:?}");
         }
-    });
+        place.run(&format!("{line} --watts 50")).good();
+    }
 }
 
 /// A request costs the same, or less from the first one on, if the machine costs nothing.

@@ -9,6 +9,7 @@
 )]
 
 use std::io::Read;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -485,7 +486,10 @@ fn a_model_that_was_read_or_replaced_is_immune() {
 }
 
 /// A session on the CPU, of which `told` hears while it is prepared.
-fn opened(model: &Model, told: &mut dyn FnMut(Progress)) -> Result<Session, Error> {
+fn opened(
+    model: &Model,
+    told: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Result<Session, Error> {
     let settings = Settings {
         threads: Some(1),
         ctx_size: Some(256),
@@ -498,7 +502,7 @@ fn opened(model: &Model, told: &mut dyn FnMut(Progress)) -> Result<Session, Erro
 }
 
 /// One that can be opened.
-fn session(model: &Model, told: &mut dyn FnMut(Progress)) -> Session {
+fn session(model: &Model, told: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Session {
     opened(model, told).unwrap()
 }
 
@@ -541,7 +545,7 @@ fn a_file_that_changes_in_the_middle_of_a_prompt_is_an_error() {
     for (named, change) in changes {
         std::fs::write(&path, &whole).unwrap();
         let model = Model::open(&path, OpenOptions::default()).unwrap();
-        let mut session = session(&model, &mut |_| ());
+        let mut session = session(&model, &mut |_| ControlFlow::Continue(()));
         prompted(&mut session, &mut || ()).unwrap();
         let error = prompted(&mut session, &mut || change()).unwrap_err();
         assert!(matches!(error, Error::File(_)), "{error}");
@@ -570,14 +574,14 @@ fn a_save_does_not_depend_on_the_file_of_the_model() {
     for change in changes {
         std::fs::write(&path, &whole).unwrap();
         let model = Model::open(&path, OpenOptions::default()).unwrap();
-        let mut changed = session(&model, &mut |_| ());
+        let mut changed = session(&model, &mut |_| ControlFlow::Continue(()));
         let sequence = changed.open().unwrap();
         changed.prefill(sequence, &prompt, &mut |_| true).unwrap();
         change();
         let saved = changed.save(sequence).unwrap();
         std::fs::write(&path, &whole).unwrap();
         let model = Model::open(&path, OpenOptions::default()).unwrap();
-        let mut again = session(&model, &mut |_| ());
+        let mut again = session(&model, &mut |_| ControlFlow::Continue(()));
         let sequence = again.restore(&saved).unwrap();
         let found = (saved, next(&mut again, sequence));
         assert!(*expected.get_or_insert_with(|| found.clone()) == found);
@@ -596,7 +600,9 @@ fn a_disk_that_fails_while_a_model_is_loaded_is_an_error_with_file_and_offset() 
         let begin = tensor.layout().offset();
         let model = Model::open(&path, OpenOptions::default()).unwrap();
         model.file().break_page(begin).unwrap();
-        let Err(error) = opened(&model, &mut |_| ()) else { panic!("{} is loaded", tensor.name()) };
+        let Err(error) = opened(&model, &mut |_| ControlFlow::Continue(())) else {
+            panic!("{} is loaded", tensor.name())
+        };
         assert!(matches!(error, Error::File(_)), "{error}");
         let error = error.to_string();
         let offset = error.split("in.gguf: byte ").nth(1).and_then(|rest| rest.split(' ').next());
@@ -605,7 +611,7 @@ fn a_disk_that_fails_while_a_model_is_loaded_is_an_error_with_file_and_offset() 
     }
     // Without a failure there is no error.
     let model = Model::open(&path, OpenOptions::default()).unwrap();
-    opened(&model, &mut |_| ()).unwrap();
+    opened(&model, &mut |_| ControlFlow::Continue(())).unwrap();
 }
 
 /// The file keeps its length, but a page of it cannot be read.
@@ -616,11 +622,11 @@ fn a_disk_that_fails_under_a_running_model_is_an_error_with_file_and_offset() {
     let path = place.path().join("in.gguf");
     let middle = std::fs::metadata(&path).unwrap().len() / 2;
     let kept = Model::open(&path, OpenOptions::default()).unwrap();
-    let mut unaffected = session(&kept, &mut |_| ());
+    let mut unaffected = session(&kept, &mut |_| ControlFlow::Continue(()));
     let expected = prompted(&mut unaffected, &mut || ()).unwrap();
     for moment in ["prefill", "decode"] {
         let model = Model::open(&path, OpenOptions::default()).unwrap();
-        let mut session = session(&model, &mut |_| ());
+        let mut session = session(&model, &mut |_| ControlFlow::Continue(()));
         let fail = || model.file().break_page(middle).unwrap();
         let error = match moment {
             "prefill" => prompted(&mut session, &mut || fail()).unwrap_err(),
@@ -666,6 +672,7 @@ fn a_file_that_is_replaced_is_used_as_it_was_opened() {
             if moment == "load" && !std::mem::replace(&mut is_loaded, true) {
                 replace();
             }
+            ControlFlow::Continue(())
         });
         if moment == "idle" {
             prompted(&mut session, &mut || ()).unwrap();

@@ -303,7 +303,10 @@ fn a_card_without_memory_to_be_measured_leaves_the_times_of_others() {
         };
         for start in 0..2 {
             let mut measures = false;
-            let progress = &mut |told: Progress| measures |= told.stage == Stage::Measuring;
+            let progress = &mut |told: Progress| {
+                measures |= told.stage == Stage::Measuring;
+                ControlFlow::Continue(())
+            };
             let settings = Settings {
                 ctx_size: Some(1024),
                 time_device: Some(bilayer_measure::timing::device),
@@ -318,6 +321,33 @@ fn a_card_without_memory_to_be_measured_leaves_the_times_of_others() {
             assert_eq!(told, notes, "{:?}", plan.notes);
             assert_eq!(measures, start == 0 || notes > 0, "{small:?}");
         }
+    }
+}
+
+/// Before devices are measured, and after each weight.
+#[test]
+fn whoever_is_told_of_the_progress_may_end_the_preparation() {
+    let (model, kept) = (small(), tempfile::tempdir().unwrap());
+    let machine = described((20.0, 0.1), &[(1.0, 300.0, 5.0, 10.0)]);
+    let placing = Placing {
+        simulated: Some(simulation(&machine, Execution::ScheduleOnly)),
+        kept: Some(kept.path().to_owned()),
+        ..Placing::default()
+    };
+    for last in [Stage::Measuring, Stage::Loading] {
+        let mut told = Vec::new();
+        let progress = &mut |now: Progress| {
+            told.push(now.stage);
+            if now.stage == last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let settings = Settings {
+            time_device: Some(bilayer_measure::timing::device),
+            progress: Some(progress),
+            ..settings(placing.clone())
+        };
+        let Err(error) = Session::new(&model, settings) else { panic!("it is prepared") };
+        assert!(matches!(error, Error::Interrupted), "{error}");
+        assert!(told.last() == Some(&last) && told.len() <= 2, "{told:?}");
     }
 }
 
@@ -342,7 +372,10 @@ fn times_of_a_clock_that_jumps_during_a_load_are_dropped() {
     // Whether a start measures, and whether its times are dropped at the end.
     let start = |time_device: TimeDevice, steps: u32| {
         let mut measures = false;
-        let progress = &mut |told: Progress| measures |= told.stage == Stage::Measuring;
+        let progress = &mut |told: Progress| {
+            measures |= told.stage == Stage::Measuring;
+            ControlFlow::Continue(())
+        };
         let settings = Settings {
             time_device: Some(time_device),
             progress: Some(progress),

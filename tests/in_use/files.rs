@@ -83,7 +83,10 @@ impl Subject {
             }
             left.set(left.get().wrapping_sub(1));
         };
-        let mut session = opened(&model, &mut |_| at(Moment::Load))?;
+        let mut session = opened(&model, &mut |_| {
+            at(Moment::Load);
+            ControlFlow::Continue(())
+        })?;
         let sequence = session.open().unwrap();
         session.prefill(sequence, &super::prompt(96), &mut |_| {
             at(Moment::Prefill);
@@ -122,7 +125,7 @@ fn a_file_that_changes_at_any_moment_is_an_error_or_has_no_effect() {
             begin..begin + kept.file().bytes(tensor).len()
         })
         .collect();
-    let mut unaffected = session(&kept, &mut |_| ());
+    let mut unaffected = session(&kept, &mut |_| ControlFlow::Continue(()));
     let alone = prompted(&mut unaffected, &mut || ()).unwrap();
     subject.restore();
     let expected = subject.run(None, (0, 0)).unwrap();

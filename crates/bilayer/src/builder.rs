@@ -1,7 +1,6 @@
 //! How a model is opened: which devices, how much memory, how many answers at once.
 
-use std::ops::RangeInclusive;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ops::{ControlFlow, RangeInclusive};
 use std::path::PathBuf;
 
 use bilayer_engine::encode::{Norm, Pooling, texts_max};
@@ -29,9 +28,6 @@ pub use placing::GpuLayers;
 
 /// Rows of logits that a step gives at least: [`Model::logits`] takes so many tokens at a time.
 const LOGITS_ROWS: usize = 16;
-
-/// What a cancelled load unwinds with.
-struct Cancelled;
 
 /// Opens a model with settings other than the defaults.
 ///
@@ -64,7 +60,7 @@ pub struct Builder<'p> {
     drafts: drafts::Asked,
     chat_template: Option<String>,
     cancel: Cancel,
-    progress: Option<Box<dyn FnMut(Progress) + 'p>>,
+    progress: Option<Box<dyn FnMut(Progress) -> ControlFlow<()> + 'p>>,
 }
 
 impl<'p> Builder<'p> {
@@ -179,8 +175,7 @@ impl<'p> Builder<'p> {
     }
 
     /// The handle that ends this model's answers and other calls, or a measurement once the model is loaded; by default one of its own
-    /// ([`Model::cancel_handle`]). It ends [`Builder::open`], too, between its steps and between weights; in a program that
-    /// aborts on panic, until the weights are being loaded.
+    /// ([`Model::cancel_handle`]). It ends [`Builder::open`], too, between its steps and between weights.
     ///
     /// ```
     /// # let path = "crates/cli/assets/demo.gguf";
@@ -259,8 +254,11 @@ impl<'p> Builder<'p> {
     }
 
     /// Is told how loading proceeds.
-    pub fn progress(mut self, progress: impl FnMut(Progress) + 'p) -> Self {
-        self.progress = Some(Box::new(progress));
+    pub fn progress(mut self, mut progress: impl FnMut(Progress) + 'p) -> Self {
+        self.progress = Some(Box::new(move |done| {
+            progress(done);
+            ControlFlow::Continue(())
+        }));
         self
     }
 
@@ -271,28 +269,6 @@ impl<'p> Builder<'p> {
     /// model does not fit; [`Cancel`] ended it before the weights were loaded.
     pub fn open(mut self) -> Result<Model, Error> {
         self.watch();
-        match catch_unwind(AssertUnwindSafe(|| self.load())) {
-            Err(cause) if cause.is::<Cancelled>() => Err(Engine::Interrupted.into()),
-            opened => opened.unwrap_or_else(|cause| resume_unwind(cause)),
-        }
-    }
-
-    /// Lets a cancelled load unwind. The engine only tells its progress, between weights; all that is loaded is owned by what
-    /// unwinds.
-    fn watch(&mut self) {
-        let (cancel, mut told) = (self.cancel.clone(), self.progress.take());
-        self.progress = Some(Box::new(move |progress| {
-            if let Some(told) = &mut told {
-                told(progress);
-            }
-            if cfg!(panic = "unwind") && cancel.is_cancelled() {
-                // Without the hook, which would print it.
-                resume_unwind(Box::new(Cancelled));
-            }
-        }));
-    }
-
-    fn load(mut self) -> Result<Model, Error> {
         let model = self.loaded()?;
         self.go_on()?;
         let drafts = self.drafts(&model)?;
@@ -309,6 +285,17 @@ impl<'p> Builder<'p> {
             opened.set_norm(norm);
         }
         Ok(opened)
+    }
+
+    /// Ends the loading of weights where it was cancelled.
+    fn watch(&mut self) {
+        let (cancel, mut told) = (self.cancel.clone(), self.progress.take());
+        self.progress = Some(Box::new(move |progress| {
+            if let Some(told) = &mut told {
+                told(progress)?;
+            }
+            if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }));
     }
 
     /// Ends the opening, between its steps, if it was cancelled.
@@ -371,7 +358,7 @@ impl<'p> Builder<'p> {
             top_k: Sampling::default().needs().filter(|_| !is_encoder),
             watched: Vec::new(),
             time_device: Some(timing::device),
-            progress: progress.map(|told| told as &mut dyn FnMut(Progress)),
+            progress: progress.map(|told| told as &mut dyn FnMut(Progress) -> ControlFlow<()>),
             ..self.asked
         }
     }

@@ -1,5 +1,7 @@
 //! Measurements of a model in the placement that a [`Builder`] describes. [`Builder::cancel`] ends each.
 
+use std::ops::ControlFlow;
+
 use bilayer_convert::imatrix::{Collection, Imatrix};
 use bilayer_engine::session::Session;
 use bilayer_engine::{Error as Engine, Model as Opened};
@@ -69,9 +71,7 @@ impl Builder<'_> {
         let mut told = settings.progress;
         let mut bench = Bench::new(&model);
         let session = bench.ready(&setup, 0, &mut |done| {
-            if let Some(told) = &mut told {
-                told(done);
-            }
+            told.as_mut().map_or(ControlFlow::Continue(()), |told| told(done))
         })?;
         let plan = session.plan().clone();
         let without_gpu = bench.without_gpu().map(str::to_owned);

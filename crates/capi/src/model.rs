@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_void};
+use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
 use bilayer::{Builder, Cancel, Encode, GpuLayers, Model, Numa};
@@ -185,26 +186,29 @@ pub unsafe extern "C" fn bilayer_open(
                 builder = builder.chat_template(template);
             }
         }
-        *model = opened(builder, cancel)?;
+        model.write(opened(builder, cancel)?);
         Ok(())
     })
+}
+
+/// Where a model is written. No reference: the program may read it in a callback.
+pub(crate) struct Room(NonNull<*mut BilayerModel>);
+
+impl Room {
+    pub(crate) fn write(&self, model: *mut BilayerModel) {
+        // SAFETY: whoever called `room` promised that it may be written to.
+        unsafe { self.0.write(model) };
+    }
 }
 
 /// Where a model is written, which is NULL until then.
 ///
 /// # Safety
-/// `model` is NULL or may be written to.
-pub(crate) unsafe fn room<'a>(
-    model: *mut *mut BilayerModel,
-) -> Result<&'a mut *mut BilayerModel, Failure> {
-    if model.is_null() {
-        return Err(Failure::usage("model is NULL"));
-    }
-    // SAFETY: it is not NULL, and the caller promises that it may be written to. What is written first may be no pointer.
-    unsafe {
-        model.write(std::ptr::null_mut());
-        Ok(&mut *model)
-    }
+/// `model` is NULL or may be written to as long as the result is used.
+pub(crate) unsafe fn room(model: *mut *mut BilayerModel) -> Result<Room, Failure> {
+    let room = Room(NonNull::new(model).ok_or_else(|| Failure::usage("model is NULL"))?);
+    room.write(std::ptr::null_mut());
+    Ok(room)
 }
 
 /// Opens a model that is freed by bilayer_free.

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use bilayer::settings::Value;
+use bilayer::settings::{Value, names};
 use bilayer::{Builder, Cancel, Model, Progress};
 use serde_json::Value as Json;
 
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn bilayer_open_json(
                 }
             });
         }
-        *model = opened(builder, cancel)?;
+        model.write(opened(builder, cancel)?);
         Ok(())
     })
 }
@@ -59,15 +59,18 @@ fn set<'p>(builder: Builder<'p>, settings: &str) -> Result<Builder<'p>, Failure>
     let Json::Object(settings) = parsed else {
         return Err(Failure::usage("settings must be an object of JSON"));
     };
-    settings.iter().filter(|(_, json)| !json.is_null()).try_fold(
-        builder,
-        |builder, (name, json)| {
-            let value = value(json).ok_or_else(|| {
-                Failure::usage(format!("{name} has null or an integer of more than 64 bits"))
-            })?;
-            Ok(builder.set(name, value)?)
-        },
-    )
+    settings.iter().try_fold(builder, |builder, (name, json)| {
+        let is_known = names().any(|known| known == name);
+        match value(json) {
+            // The error says which there are.
+            _ if !is_known => Ok(builder.set(name, false)?),
+            Some(value) => Ok(builder.set(name, value)?),
+            None if json.is_null() => Ok(builder),
+            None => {
+                Err(Failure::usage(format!("{name} has null or an integer above {}", i64::MAX)))
+            }
+        }
+    })
 }
 
 /// A value of a setting; `None` for null, and for integers that are too large.

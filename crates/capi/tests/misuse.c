@@ -87,6 +87,38 @@ static void at_exit(void) {
     bilayer_free(late);
 }
 
+/* Ends a loading, during which the variable of the model is NULL. */
+static bool end(uint64_t done_bytes, uint64_t total_bytes, void *user) {
+    EXPECT(done_bytes < total_bytes && !*(BilayerModel **)user);
+    return false;
+}
+
+static bool load(uint64_t done_bytes, uint64_t total_bytes, void *user) {
+    EXPECT(done_bytes <= total_bytes && !*(BilayerModel **)user);
+    return true;
+}
+
+/* The settings in JSON. */
+static void misuse_json(const char *path) {
+    BilayerModel *model = (BilayerModel *)&model;
+    EXPECT(bilayer_open_json(NULL, "{}", NULL, NULL, &model) == BILAYER_USAGE && !model);
+    EXPECT(bilayer_open_json(path, "{}", NULL, NULL, NULL) == BILAYER_USAGE);
+    EXPECT(bilayer_open_json("missing.gguf", NULL, NULL, NULL, &model) == BILAYER_NO_FILE && !model);
+    EXPECT(bilayer_open_json(path, "{\"lora\": [[[1]]]}", NULL, NULL, &model) == BILAYER_USAGE && !model);
+    const char *settings = "{\"gpu_layers\": 0, \"context\": 64}";
+    model = (BilayerModel *)&model;
+    EXPECT(bilayer_open_json(path, settings, end, &model, &model) == BILAYER_INTERRUPTED && !model);
+    EXPECT(bilayer_open_json(path, settings, load, &model, &model) == BILAYER_OK && model);
+    EXPECT(bilayer_context(model) == 64);
+    float strengths[] = {1, -1};
+    EXPECT(bilayer_lora(NULL, strengths, 2) == BILAYER_USAGE);
+    EXPECT(bilayer_lora(model, NULL, 2) == BILAYER_USAGE);
+    EXPECT(bilayer_lora(model, strengths, 2) == BILAYER_OK);
+    EXPECT(bilayer_generate(model, "a", NULL, go_on, NULL) == BILAYER_USAGE);
+    EXPECT(bilayer_lora(model, NULL, 0) == BILAYER_OK);
+    bilayer_free(model);
+}
+
 static void misuse(const char *path) {
     BilayerModel *model = (BilayerModel *)&model;
     EXPECT(bilayer_open(NULL, NULL, &model) == BILAYER_USAGE && !model);
@@ -182,7 +214,10 @@ static void misuse(const char *path) {
 
 int main(int argc, char **argv) {
     int rounds = argc > 2 ? atoi(argv[2]) : 1;
-    for (int round = 0; round < rounds; ++round) misuse(argv[1]);
+    for (int round = 0; round < rounds; ++round) {
+        misuse(argv[1]);
+        misuse_json(argv[1]);
+    }
     /* Rust's thread-locals of this thread are dropped before the handlers of atexit run. */
     BilayerOptions options = {0};
     EXPECT(bilayer_open(argv[1], &options, &late) == BILAYER_OK && bilayer_width(late) > 0);

@@ -57,7 +57,10 @@ int main(int argc, char **argv) {
     refused("\xff", "settings is not UTF-8");
     refused("{\"thread\": 1}", "setting is thread; it must be one of gpu_layers, ");
     refused("{\"split_mode\": \"row\"}", "split_mode is row; it must be layer or none");
-    refused("{\"threads\": 18446744073709551615}", "threads has null or an integer of more than 64 bits");
+    refused("{\"thread\": null}", "setting is thread; it must be one of gpu_layers, ");
+    refused("{\"thread\": 9223372036854775808}", "setting is thread; it must be one of gpu_layers, ");
+    refused("{\"threads\": 9223372036854775808}", "threads has null or an integer above 9223372036854775807");
+    refused("{\"context\": 4096.0}", "context is 4096.0; it must be a whole number");
     refused("{\"lora\": [null]}", "lora has null");
     refused("{\"ubatch_size\": 0}", "ubatch_size is 0");
 

@@ -1,6 +1,7 @@
 //! Progress bars on stderr, silent if that is not a terminal.
 
 use std::fmt::Write;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use bilayer_convert::Error;
@@ -44,20 +45,23 @@ pub fn steps(verb: &'static str) -> ProgressBar {
 
 /// Prepares a session, with a bar over the bytes that are loaded: `work` passes on what it is given as
 /// [`Settings::progress`](bilayer_engine::session::Settings).
-pub fn loading<T>(work: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
+pub fn loading<T>(work: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> T) -> T {
     loading_as("loading", work)
 }
 
 /// As [`loading`], with another name of the bar.
-pub fn loading_as<T>(verb: &'static str, work: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
+pub fn loading_as<T>(
+    verb: &'static str,
+    work: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> T,
+) -> T {
     let bar = bytes(verb);
     let made = work(&mut |progress| prepare(&bar, progress));
     bar.finish_and_clear();
     made
 }
 
-/// Updates a bar with the progress of preparing a session.
-pub fn prepare(bar: &ProgressBar, progress: Progress) {
+/// Updates a bar with the progress of preparing a session, which goes on.
+pub fn prepare(bar: &ProgressBar, progress: Progress) -> ControlFlow<()> {
     match progress.stage {
         Stage::Measuring if bar.message() != MEASURING => {
             let plain = |_| ProgressStyle::default_spinner();
@@ -79,6 +83,7 @@ pub fn prepare(bar: &ProgressBar, progress: Progress) {
         }
         Stage::Loading => set(bar, progress.done_bytes, progress.total_bytes),
     }
+    ControlFlow::Continue(())
 }
 
 /// Runs `work` while updating a bar; `None` if Ctrl-C ended it.

@@ -1,5 +1,7 @@
 //! Settings of a session, with defaults, and the limits of its steps that follow from them.
 
+use std::ops::ControlFlow;
+
 use bilayer_cpu::level::Level;
 use bilayer_cpu::numa::Numa;
 use bilayer_graph::{CacheInfo, Graph, Limits, PAGE_TOKENS, Value};
@@ -117,8 +119,9 @@ pub struct Settings<'a> {
     /// does not contain them for this model and machine, and there is a GPU or [`Placing::remeasure`] asks for them. Without
     /// it, plans use stored times, or none.
     pub time_device: Option<TimeDevice>,
-    /// Called while weights are loaded.
-    pub progress: Option<&'a mut dyn FnMut(Progress)>,
+    /// Called before devices are measured and after each weight that is loaded. If it breaks, the session is not prepared:
+    /// [`Error::Interrupted`].
+    pub progress: Option<&'a mut dyn FnMut(Progress) -> ControlFlow<()>>,
 }
 
 impl Default for Settings<'_> {
@@ -153,6 +156,11 @@ impl Default for Settings<'_> {
 }
 
 impl Settings<'_> {
+    /// Reports progress, if that is asked for.
+    pub(crate) fn tell(&mut self, progress: Progress) -> ControlFlow<()> {
+        self.progress.as_mut().map_or(ControlFlow::Continue(()), |told| told(progress))
+    }
+
     /// The options of the CPU backend.
     #[must_use]
     pub fn cpu_options(&self) -> bilayer_cpu::Options {

@@ -43,7 +43,8 @@ impl MetadataOverride {
         Ok(MetadataOverride { key: key.to_owned(), value })
     }
 
-    /// Sets the key in the metadata of `file`, which errors name. A value takes the type that the file has for it.
+    /// Sets the key in the metadata of `file`, which errors name. A value takes the type that the file has for it,
+    /// an integer also that of a float.
     ///
     /// # Errors
     /// [`Error::Override`]: the file's value is of another kind, or the number is out of its range.
@@ -79,6 +80,8 @@ fn fitted(given: &Value, found: Option<&Value>) -> Option<Value> {
         | (Value::Bool(_), Value::Bool(_))
         | (Value::F32(_), Value::F32(_)) => Some(given.clone()),
         (Value::F64(_), Value::F32(number)) => Some(Value::F64((*number).into())),
+        (Value::F32(_), _) => number.map(|number| Value::F32(number as f32)),
+        (Value::F64(_), _) => number.map(|number| Value::F64(number as f64)),
         (Value::U8(_), _) => u8::try_from(number?).ok().map(Value::U8),
         (Value::I8(_), _) => i8::try_from(number?).ok().map(Value::I8),
         (Value::U16(_), _) => u16::try_from(number?).ok().map(Value::U16),
@@ -94,9 +97,9 @@ fn fitted(given: &Value, found: Option<&Value>) -> Option<Value> {
 /// What a value may be replaced by.
 fn kind(found: &Value) -> &'static str {
     match found {
-        Value::String(_) => "text, str:",
-        Value::Bool(_) => "bool:true or bool:false",
-        Value::F32(_) | Value::F64(_) => "a number, float:",
+        Value::String(_) => "a text",
+        Value::Bool(_) => "true or false",
+        Value::F32(_) | Value::F64(_) => "a number",
         Value::Array(_) => "nothing: lists cannot be replaced",
         Value::U8(_) => "an integer of 8 bits, not negative",
         Value::U16(_) => "an integer of 16 bits, not negative",
@@ -177,7 +180,7 @@ mod tests {
         let (u16s, i16s) = ("an integer of 16 bits, not negative", "an integer of 16 bits");
         let (u32s, i32s) = ("an integer of 32 bits, not negative", "an integer of 32 bits");
         let (u64s, i64s) = ("an integer that is not negative", "an integer of 64 bits");
-        let (float, bools) = ("a number, float:", "bool:true or bool:false");
+        let (float, bools) = ("a number", "true or false");
         let rows: &[Row<'_>] = &[
             (1u8.into(), &[("int:255", 255u8.into())], &["int:256", "int:-1", "float:1"], u8s),
             (1i8.into(), &[("int:-128", (-128i8).into())], &["int:128", "bool:true"], i8s),
@@ -187,10 +190,20 @@ mod tests {
             (1i32.into(), &[("int:-2147483648", i32::MIN.into())], &["int:2147483648"], i32s),
             (1u64.into(), &[("int:7", 7u64.into())], &["int:-1", "float:1"], u64s),
             (1i64.into(), &[("int:-7", (-7i64).into())], &["float:1", "str:1"], i64s),
-            (1f32.into(), &[("float:0.5", 0.5f32.into())], &["int:1", "str:1"], float),
-            (1f64.into(), &[("float:0.5", 0.5f64.into())], &["int:1", "bool:true"], float),
+            (
+                1f32.into(),
+                &[("float:0.5", 0.5f32.into()), ("int:-2", (-2f32).into())],
+                &["str:1"],
+                float,
+            ),
+            (
+                1f64.into(),
+                &[("float:0.5", 0.5f64.into()), ("int:7", 7f64.into())],
+                &["bool:true"],
+                float,
+            ),
             (true.into(), &[("bool:false", false.into())], &["int:0", "str:false"], bools),
-            ("a".into(), &[("str:", "".into())], &["int:0", "bool:true"], "text, str:"),
+            ("a".into(), &[("str:", "".into())], &["int:0", "bool:true"], "a text"),
             (vec![1u8].into(), &[], &["int:1", "str:1"], "nothing: lists cannot be replaced"),
         ];
         for (old, good, bad, wanted) in rows {

@@ -8,6 +8,7 @@
 //! (a ChaCha8 stream with a fixed key), so every repetition, placement and cache type does the same work.
 
 use std::fmt;
+use std::ops::ControlFlow;
 
 use bilayer_cpu::{host, probe};
 use bilayer_graph::Graph;
@@ -162,7 +163,7 @@ impl Bench {
         &mut self,
         setup: &Setup,
         placing: usize,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<&Session, Error> {
         let kept = self.live.take().filter(|live| live.setup == *setup);
         let placing = &setup.placings[placing];
@@ -229,7 +230,7 @@ impl Live {
         model: &Model,
         setup: &Setup,
         placing: &Placing,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Live, Error> {
         let Devices { backends, without } = setup.devices()?;
         let settings = Settings { progress: Some(progress), ..setup.settings() };

@@ -12,6 +12,7 @@
 //! **Read first.** [`bench::Bench`], [`profile::Profile`], [`trace::Timeline`].
 //!
 //! ```no_run
+//! use std::ops::ControlFlow;
 //! use std::path::Path;
 //! use bilayer_engine::session::Settings;
 //! use bilayer_engine::{Cancel, Model, OpenOptions};
@@ -21,7 +22,7 @@
 //! let test = Test { prompt: 512, generate: 128, ..Test::default() };
 //! let setup = Setup::new(&Settings::default(), &[test]);
 //! let mut bench = Bench::new(&model);
-//! bench.ready(&setup, 0, &mut |_| ())?;
+//! bench.ready(&setup, 0, &mut |_| ControlFlow::Continue(()))?;
 //! let measured = bench.run(test, &Method::default(), &mut |_| (), &Cancel::new())?;
 //! # Ok::<(), bilayer_measure::Error>(())
 //! ```

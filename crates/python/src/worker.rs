@@ -381,12 +381,23 @@ pub fn reporting<T: Send + 'static, M: Send + 'static>(
     work: impl FnOnce(&Cancel, Sender<M>) -> T + Send + 'static,
     told: impl Fn(M) -> PyResult<()>,
 ) -> PyResult<T> {
+    // As long as `told` may run: an interpreter that has ended ends the thread there, through these frames, which aborts.
+    let _waiting = Waiting::new();
+    let interrupted = || raised(py, "interrupted", INTERRUPTED);
+    if is_over() {
+        return Err(interrupted());
+    }
     let (sender, messages) = mpsc::channel();
     let messages = Mutex::new(messages);
     let cancel = Cancel::new();
     let done = beginning(sender, cancel.clone(), work)?;
     let waited = || {
         while let Some(message) = wait(py, &messages, || false)? {
+            // `told` may run nothing that would look for signals.
+            py.check_signals()?;
+            if is_over() {
+                return Ok(None);
+            }
             told(message)?;
         }
         wait(py, &done, || false)
@@ -398,7 +409,7 @@ pub fn reporting<T: Send + 'static, M: Send + 'static>(
     match waited? {
         Some(Ok(done)) => Ok(done),
         Some(Err(fault)) => Err(raised(py, &said(fault.as_ref()), INTERNAL)),
-        None if is_over() => Err(raised(py, "interrupted", INTERRUPTED)),
+        None if is_over() => Err(interrupted()),
         None => Err(raised(py, "the thread ended without a result", INTERNAL)),
     }
 }

@@ -466,6 +466,7 @@ def the_drop_in_answers_like_openai():
         assert llama.detokenize(llama.tokenize("O, à moi!".encode())) == "O, à moi!".encode()
         raised(bilayer.UsageError, "suffix", lambda: llama("a", suffix="b"))
         raised(bilayer.MissingFileError, "x.gguf", lambda: Llama(DEMO, lora_path="x.gguf", lora_scale=0.5))
+        Llama(DEMO, n_ctx=64, lora_path="").close()
         raised(bilayer.UsageError, "lora_base", lambda: Llama(DEMO, lora_base="x.gguf"))
         raised(bilayer.UsageError, "type_v is 5; it must be one of 0 (f32)", lambda: Llama(DEMO, type_k=8, type_v=5))
         raised(bilayer.UsageError, "chat_format is 'alpaca'", lambda: Llama(DEMO, chat_format="alpaca"))

@@ -100,6 +100,7 @@ def messages_name_arguments():
             "prompt must be a text, a list of tokens or a list of messages, not int": lambda: model.generate(1),
             "tools must be a list of dicts, not dict": lambda: model.generate("a", tools={}),
             "cache_type must be a text or a list of texts, not int": lambda: bilayer.Bilayer(DEMO, cache_type=5),
+            "cache_type must be a text, not NoneType": lambda: bilayer.Bilayer(DEMO, cache_type=None),
             "pooling must be a text, not int": lambda: bilayer.Bilayer(DEMO, pooling=1),
             "mtp must be True or False, not int": lambda: bilayer.Bilayer(DEMO, mtp=1),
             "device must be a text or a list of texts, not int": lambda: bilayer.Bilayer(DEMO, device=0),
@@ -108,6 +109,8 @@ def messages_name_arguments():
             "override_tensor['a'] must be an integer, not str": lambda: bilayer.Bilayer(DEMO, override_tensor={"a": "cpu"}),
             "cache_on_cpu must be True or False, not int": lambda: bilayer.Bilayer(DEMO, cache_on_cpu=1),
             "draft_model must be a path, not int": lambda: bilayer.Bilayer(DEMO, draft_model=1),
+            "cache_dir must be a path, not bytes": lambda: bilayer.Bilayer(DEMO, cache_dir=b"a"),
+            "lora[0] must be a path, not bytes": lambda: bilayer.Bilayer(DEMO, lora=[(b"a", 1)]),
             "split_mode must be a text, not int": lambda: bilayer.Bilayer(DEMO, split_mode=1),
             "main_gpu must be an integer, not str": lambda: bilayer.Bilayer(DEMO, main_gpu="0"),
             "op_offload must be an integer, not float": lambda: bilayer.Bilayer(DEMO, op_offload=1.5),
@@ -155,6 +158,20 @@ def every_setting_of_the_library_is_an_argument():
 
 
 @check
+def paths_keep_the_encoding_of_the_file_system():
+    """The native module takes texts as UTF-8, which a path need not be."""
+    given = {"expert_counts": "a", "cache_dir": "a", "draft_model": "a", "lora": "a", "control_vector": {"a": 2}}
+    settings = dict(_arguments._settings("Bilayer", given))
+    found = [settings[name] for name in ("expert_counts", "cache_dir", "draft_model")]
+    found += [settings["lora"][0], settings["control_vector"][0][0]]
+    assert all(isinstance(path, pathlib.Path) for path in found), found
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.fsdecode(os.fsencode(folder) + b"/\xe4.gguf")
+        for settings in ({"draft_model": path}, {"lora": path}, {"lora": {path: 1}}, {"control_vector": [path]}):
+            raised(bilayer.MissingFileError, "no such file", lambda: bilayer.Bilayer(DEMO, gpu_layers=0, **settings))
+
+
+@check
 def settings_say_what_runs_where():
     def planned(gpu_layers="all", **settings):
         plan = bilayer.plan(DEMO, gpu_layers, simulate=TWO_GPUS, context=256, **settings)
@@ -193,7 +210,7 @@ def settings_say_how_a_model_is_computed():
         {"no_mmap": True, "split_mode": "layer", "op_offload": "auto", "overlap": "auto"},
         {"unfused": True},
         {"cpu_level": "scalar", "ubatch_size": 2},
-        {"cache_type": ("q8_0", "f16"), "metadata": {"general.name": "other"}},
+        {"cache_type": ("q8_0", "f16"), "metadata": {"general.name": "other", "{arch}.rope.freq_base": 10000}},
     ):
         assert abs(first(**settings) - usual) < 0.05, settings
     with opened(metadata={"general.name": "other", "{arch}.context_length": 99}, context=0) as model:

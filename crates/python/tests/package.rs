@@ -4,8 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set up its files shall stop")]
 #![expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long the end of the interpreter waits for threads at most.
+const LEAVING: Duration = Duration::from_secs(5);
 
 /// The repository.
 fn root() -> PathBuf {
@@ -35,15 +40,16 @@ fn installed() -> Option<tempfile::TempDir> {
     Some(folder)
 }
 
-/// Runs Python with the package and the demo model's path in `DEMO`.
+/// Python with the package and the demo model's path in `DEMO`.
+fn prepared(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new("python3");
+    command.args(arguments).env("PYTHONPATH", folder).env("XDG_RUNTIME_DIR", folder);
+    command.env("DEMO", root().join("crates/cli/assets/demo.gguf"));
+    command
+}
+
 fn python(folder: &Path, arguments: &[&str]) -> Output {
-    Command::new("python3")
-        .args(arguments)
-        .env("PYTHONPATH", folder)
-        .env("DEMO", root().join("crates/cli/assets/demo.gguf"))
-        .env("XDG_RUNTIME_DIR", folder)
-        .output()
-        .unwrap()
+    prepared(folder, arguments).output().unwrap()
 }
 
 #[track_caller]
@@ -98,25 +104,75 @@ if sys.argv[1] == 'raise': raise SystemExit(3)
     }
 }
 
-/// It ends an opening, too, and does not wait for all of it: here devices are measured again and again.
+/// Runs Python as far as the line `leaving`, and to the end without a word; the time in between.
+#[track_caller]
+fn left(folder: &Path, script: &str) -> Duration {
+    let mut command = prepared(folder, &["-c", script]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = [0; 8];
+    let leaving = child.stdout.as_mut().unwrap().read_exact(&mut first);
+    let began = Instant::now();
+    let ended = child.wait_with_output().unwrap();
+    let took = began.elapsed();
+    let error = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && error.is_empty(), "{}: {error}\n{script}", ended.status);
+    assert!(leaving.is_ok() && &first == b"leaving\n" && ended.stdout.is_empty(), "{ended:?}");
+    took
+}
+
+/// It ends an opening, too, and does not wait as long as it may: here devices are measured again and again.
 #[test]
 fn the_interpreter_may_end_while_a_model_is_opened() {
     let Some(folder) = installed() else { return };
-    let script = "
+    let took = left(
+        folder.path(),
+        "
 import os, threading, bilayer
 begun = threading.Event()
 def load():
     while True:
-        bilayer.Bilayer(os.environ['DEMO'], gpu_layers=0, context=64, cache_dir=os.environ['PYTHONPATH'], remeasure=True,
-                        progress=lambda *_: begun.set())
+        try:
+            bilayer.Bilayer(os.environ['DEMO'], gpu_layers=0, context=64, cache_dir=os.environ['PYTHONPATH'], remeasure=True,
+                            progress=lambda *_: begun.set())
+        except bilayer.Error:
+            break
 threading.Thread(target=load, daemon=True).start()
 begun.wait()
-print('leaving')
-";
-    let began = std::time::Instant::now();
-    let ended = python(folder.path(), &["-c", script]);
-    assert_eq!(good(&ended), "leaving\n");
-    assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+print('leaving', flush=True)
+",
+    );
+    assert!(took < LEAVING, "{took:?}");
+}
+
+/// Nor is a thread ended while it is told of the progress: in one opening that takes its time, and in one after the other.
+#[test]
+fn the_interpreter_may_end_while_it_is_told_of_an_opening() {
+    let Some(folder) = installed() else { return };
+    for (seconds, again) in [(0.01, "break"), (0.3, "break"), (0.001, "pass"), (0.0, "pass")] {
+        let script = format!(
+            "
+import os, threading, time, bilayer
+begun = threading.Event()
+def told(*_):
+    begun.set()
+    time.sleep({seconds})
+def load():
+    while True:
+        try:
+            bilayer.Bilayer(os.environ['DEMO'], gpu_layers=0, context=64, progress=told)
+        except bilayer.Error:
+            break
+        {again}
+threading.Thread(target=load, daemon=True).start()
+begun.wait()
+print('leaving', flush=True)
+"
+        );
+        for _ in 0..3 {
+            let took = left(folder.path(), &script);
+            assert!(took < LEAVING, "{took:?}");
+        }
+    }
 }
 
 #[test]
@@ -165,6 +221,26 @@ print('ended', time.monotonic() < ends)
 ";
     let text = good(&python(folder.path(), &["-c", script]));
     assert_eq!(text, "interrupted True\nended True\n");
+}
+
+/// A signal is noticed although the callable that is told of the progress runs no Python, and looks for none.
+#[test]
+fn ctrl_c_ends_an_opening_that_tells_a_native_function() {
+    let Some(folder) = installed() else { return };
+    let script = "
+import ctypes, functools, os, signal, threading, time, bilayer
+signal.signal(signal.SIGINT, signal.default_int_handler)
+calls = []
+bilayer.Bilayer(os.environ['DEMO'], gpu_layers=0, context=64, progress=lambda *_: calls.append(_))
+sleep = functools.partial(ctypes.CDLL(None).usleep, ctypes.c_uint(50000))
+began = time.monotonic()
+threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
+try:
+    bilayer.Bilayer(os.environ['DEMO'], gpu_layers=0, context=64, progress=sleep)
+except KeyboardInterrupt:
+    print('interrupted', len(calls) > 20, time.monotonic() - began < len(calls) * 0.05 * 0.9)
+";
+    assert_eq!(good(&python(folder.path(), &["-c", script])), "interrupted True True\n");
 }
 
 /// A signal ends work that has no partial result, after which the model is free.

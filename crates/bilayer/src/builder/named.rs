@@ -53,7 +53,8 @@ impl fmt::Display for Value {
         match self {
             Value::Flag(flag) => flag.fmt(f),
             Value::Whole(number) => number.fmt(f),
-            Value::Number(number) => number.fmt(f),
+            // With a point, also in front of zeros.
+            Value::Number(number) => write!(f, "{number:?}"),
             Value::Text(text) => f.write_str(text),
             Value::Path(path) => path.display().fmt(f),
             Value::List(values) => {
@@ -482,9 +483,10 @@ mod tests {
             ("threads", "many".into(), "many; it must be a whole number"),
             ("draft_p_min", "x".into(), "x; it must be a number"),
             ("context", 1.5.into(), "1.5; it must be a whole number"),
+            ("context", 4096.0.into(), "4096.0; it must be a whole number"),
             ("draft_model", 1.into(), "1; it must be a path"),
             ("device", 1.into(), "1; it must be a text"),
-            ("tensor_split", vec![-1.0].into(), "-1; it must be a finite number of at least 0"),
+            ("tensor_split", vec![-1.0].into(), "-1.0; it must be a finite number of at least 0"),
             ("override_tensor", vec!["a"].into(), "a; it must be patterns with the numbers"),
             ("lora", vec![1].into(), "1; it must be paths, or pairs of a path and a strength"),
             ("control_vector_layers", vec![3, 2].into(), "[3, 2]; it must be a list of the first"),

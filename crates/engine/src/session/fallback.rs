@@ -3,7 +3,7 @@
 //! All its layers move to the other GPUs as far as they fit, the rest to the host. The session stores the tokens of every
 //! sequence, so the KV cache is recomputed from them, in the same pages.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use bilayer_graph::{Backend, Limits, PAGE_TOKENS};
 use bilayer_scheduler::{Budget, Loss, Machine, Plan, Times, displaced, place_mapped};
@@ -150,7 +150,8 @@ impl Session {
     ) -> Result<(Pipeline, Option<Stream>, usize), Failed> {
         let (model, graph, watched) = (&self.model, &self.graph, &self.read.watched[..]);
         let fresh = Change { model, graph, from: None, to: plan, watched };
-        let parts = prepare::equip(&fresh, backends, self.limits, &mut |_| ())?;
+        let parts =
+            prepare::equip(&fresh, backends, self.limits, &mut |_| ControlFlow::Continue(()))?;
         let old = &self.pipeline;
         let mut experts = old.experts.clone();
         experts.iter_mut().for_each(|experts| experts.adopt(plan));

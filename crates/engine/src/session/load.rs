@@ -1,6 +1,7 @@
 //! Loads the weights of a plan to the devices whose segments read them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::ControlFlow;
 
 use bilayer_graph::{
     Backend, CacheId, Graph, Holding, MappedWeight, Op, ResidentStack, SharedBytes, SplitMixture,
@@ -150,11 +151,12 @@ fn bytes_of(change: &Change<'_>, weight: &Weight) -> Result<SharedBytes, bilayer
 }
 
 /// Loads each device's weights, device by device in graph order. File pages of weights copied to a GPU are released,
-/// unless another device reads the map: after a full offload almost nothing of the file stays in memory.
+/// unless another device reads the map: after a full offload almost nothing of the file stays in memory. Ends with
+/// [`Error::Interrupted`] after the weight at which `progress` breaks.
 pub fn weights(
     change: &Change<'_>,
     backends: &mut [Box<dyn Backend>],
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<(), Failed> {
     let Change { model, graph, to: plan, .. } = *change;
     let wanted = wanted(graph, plan);
@@ -176,7 +178,9 @@ pub fn weights(
             file.release(tensor);
         }
         done_bytes += weight.bytes() as u64;
-        progress(Progress { stage: Stage::Loading, done_bytes, total_bytes });
+        if progress(Progress { stage: Stage::Loading, done_bytes, total_bytes }).is_break() {
+            return Err(Failed::Other(Error::Interrupted));
+        }
     }
     // Of the file that is loaded, whatever becomes of it; reading it notices a disk that fails.
     model.digest();

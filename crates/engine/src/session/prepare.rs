@@ -1,5 +1,6 @@
 //! Prepares a session from a model and settings: plan, devices, weights, compiled segments, buffers.
 
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use bilayer_graph::{Backend, Clock, Graph, Limits, OpKind, Value};
@@ -101,8 +102,9 @@ fn timing(
     let mut notes = Vec::new();
     let times = match (known, settings.time_device.filter(|_| decides)) {
         (None, Some(time_device)) => {
-            if let Some(told) = settings.progress.as_mut() {
-                told(Progress { stage: Stage::Measuring, done_bytes: 0, total_bytes: 0 });
+            let begun = Progress { stage: Stage::Measuring, done_bytes: 0, total_bytes: 0 };
+            if settings.tell(begun).is_break() {
+                return Err(Error::Interrupted);
             }
             let times = subject.measure(time_device, backends, &mut notes);
             // What lacked memory may have it at the next start.
@@ -224,7 +226,7 @@ fn equipped(
     let mut refused = Vec::new();
     loop {
         let limits = limits_of(settings, model);
-        let progress = &mut |p| settings.progress.iter_mut().for_each(|told| told(p));
+        let progress = &mut |progress| settings.tell(progress);
         let change = Change { model, graph, from: None, to: plan, watched: &read.watched };
         let (device, error) = match equip(&change, backends, limits, progress) {
             Ok(parts) => return Ok(parts),
@@ -378,7 +380,7 @@ pub fn equip(
     change: &Change<'_>,
     backends: &mut [Box<dyn Backend>],
     limits: Limits,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Parts, Failed> {
     let Change { graph, to: plan, watched, .. } = *change;
     load::reserve(change, backends)?;

@@ -1,5 +1,7 @@
 //! Moves layers between devices during a session: unchanged weights are not loaded again, caches are transferred.
 
+use std::ops::ControlFlow;
+
 use bilayer_graph::{CacheId, CachePages, StateId};
 use bilayer_scheduler::{Budget, Machine, Plan, overlaps};
 
@@ -136,7 +138,8 @@ impl Session {
             let data = backends[from].save_state(state, &slots).map_err(Failed::on(from))?;
             states.push(StateCargo { state, to, data });
         }
-        let parts = prepare::equip(&change, backends, self.limits, &mut |_| ())?;
+        let parts =
+            prepare::equip(&change, backends, self.limits, &mut |_| ControlFlow::Continue(()))?;
         for Cargo { cache, to, data } in cargo {
             backends[to].restore(cache, &pages, &data).map_err(Failed::on(to))?;
         }

@@ -1,5 +1,7 @@
 //! Curves of a model on the CPU alone: speed and read bandwidth by number of threads, speed by number of sequences.
 
+use std::ops::ControlFlow;
+
 use bilayer_engine::{Cancel, Model};
 use serde::{Deserialize, Serialize};
 
@@ -135,7 +137,7 @@ pub(super) fn measured(
         Method { repetitions: work.rounds, warm_up: true, batch_size: work.prompt, probe: true };
     let cancel = Cancel::new();
     let mut run = |setup: &Setup, test: Test| {
-        bench.ready(setup, 0, &mut |_| {})?;
+        bench.ready(setup, 0, &mut |_| ControlFlow::Continue(()))?;
         bench.run(test, &method, &mut |_| {}, &cancel)
     };
     let decode = Test { generate: work.decode, ..Test::default() };

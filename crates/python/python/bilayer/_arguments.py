@@ -6,6 +6,7 @@ import json
 import math
 import operator
 import os
+import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Union
 
@@ -67,9 +68,17 @@ def _flag(value: Any, name: str) -> bool:
 
 def _path(path: Any, name: str) -> str:
     try:
-        return os.fspath(path)
+        text = os.fspath(path)
     except TypeError:
         raise _wrong(name, "a path", path) from None
+    if not isinstance(text, str):
+        raise _wrong(name, "a path", path)
+    return text
+
+
+def _file(path: Any, name: str) -> pathlib.Path:
+    """Return the path of a setting, which the native module takes in the file system's encoding."""
+    return pathlib.Path(_path(path, name))
 
 
 def _items(items: Any, name: str, expected: str) -> list[Any]:
@@ -376,7 +385,7 @@ def _sizes(sizes: int | Sequence[int], name: str) -> list[int]:
 
 
 def _cache_type(types: str | Sequence[str], name: str) -> str | list[str]:
-    return _text(types, name) if isinstance(types, str) else _text_or_texts(types, name)
+    return _text(types, name) if types is None or isinstance(types, str) else _text_or_texts(types, name)
 
 
 def _pair(value: Any, name: str, expected: str) -> tuple[Any, Any]:
@@ -388,15 +397,15 @@ def _pair(value: Any, name: str, expected: str) -> tuple[Any, Any]:
 def _adapters(files: Any, name: str) -> list[Any]:
     """Return files with their strengths, of one path, a dict, or a list of paths and pairs."""
     if isinstance(files, (str, os.PathLike)):
-        return [_path(files, name)]
+        return [_file(files, name)]
     if isinstance(files, Mapping):
         files = list(files.items())
 
     def adapter(item: Any, place: str) -> Any:
         if isinstance(item, (str, os.PathLike)):
-            return _path(item, place)
+            return _file(item, place)
         path, scale = _pair(item, place, "a path, or a pair of a path and a strength")
-        return [_path(path, place), _float(scale, place)]
+        return [_file(path, place), _float(scale, place)]
 
     return [adapter(item, f"{name}[{at}]") for at, item in enumerate(_items(files, name, "a path, a dict or a list"))]
 
@@ -444,7 +453,7 @@ _KINDS: dict[str, Callable[[Any, str], Any]] = {
     **dict.fromkeys(("gpu_layers", "draft_gpu_layers"), _layers),
     **dict.fromkeys(("split_mode", "overlap", "simulate", "cpu_level", "numa", "pooling", "chat_template"), _text),
     **dict.fromkeys((name for name, default in _DEFAULTS.items() if default is False), _flag),
-    **dict.fromkeys(("expert_counts", "cache_dir", "draft_model"), _path),
+    **dict.fromkeys(("expert_counts", "cache_dir", "draft_model"), _file),
     **dict.fromkeys(("gpu_bytes", "margin_bytes"), _sizes),
     **dict.fromkeys(("op_offload", "expert_cache"), lambda value, name: _text_or_whole(value, name, 0, 2**63 - 1)),
     **dict.fromkeys(("lora", "control_vector"), _adapters),

@@ -276,7 +276,7 @@ class Llama(StateMethods):
             numa=_NUMA[numa],
             cache_type=(_CACHE_TYPES[type_k], _CACHE_TYPES[type_v]),
             metadata=kv_overrides,
-            lora=None if lora_path is None else [(lora_path, lora_scale)],
+            lora=[(lora_path, lora_scale)] if lora_path else None,
             embeddings=embedding,
             pooling=_POOLINGS[pooling_type],
             chat_template=_FORMATS.get(chat_format, chat_format),

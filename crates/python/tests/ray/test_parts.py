@@ -1,5 +1,6 @@
 """The parts that need no cluster: prefixes, ranking, scaling, arguments, the child process."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 import pytest
 
 import bilayer
+from bilayer.ray._data import _kept
 from bilayer.ray._prefix import BLOCK, Blocks, best_first, chain, matched, prefix_text
 from bilayer.ray._process import Server, check_arguments
 from bilayer.ray._scaling import replicas_needed
@@ -54,6 +56,19 @@ def test_replicas_follow_the_queue_and_the_cache():
     assert replicas_needed(17, [0.1, 0.1], 8, 0.8) == 3
     assert replicas_needed(2, [0.95, 0.9], 8, 0.8) == 3
     assert replicas_needed(2, [0.8], 8, 0.8) == 1
+
+
+def test_a_journal_knows_the_contents_of_adapters(tmp_path):
+    adapter, copy = tmp_path / "a.gguf", tmp_path / "b.gguf"
+    for path in (adapter, copy):
+        path.write_bytes(b"first")
+    first = _kept({"lora": adapter, "pooling": "cls"})
+    given = {"lora": {copy: 1.0}, "pooling": "cls", "progress": print, "main_gpu": 1, "split_mode": "none", "mlock": True}
+    assert json.dumps(first) == json.dumps(_kept(given))
+    assert first != _kept({"lora": [(adapter, 0.5)], "pooling": "cls"})
+    assert first != _kept({"control_vector": adapter, "pooling": "cls"})
+    adapter.write_bytes(b"other")
+    assert first != _kept({"lora": str(adapter), "pooling": "cls"})
 
 
 def test_arguments_of_the_deployment_are_its_own():

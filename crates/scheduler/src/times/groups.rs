@@ -7,7 +7,7 @@ use super::{BATCH_TOKENS, Cost, Predicted};
 /// How much less time groups must take to be preferred: they take two steps where a batch takes one.
 const GAIN_MIN: f64 = 0.97;
 
-/// Largest number of sequences for which [`Predicted::groups_from`] is sought.
+/// Largest number of sequences for which [`Groups::sequences_min`] is sought.
 const SEQUENCES_MAX: usize = 512;
 
 /// Decode rows of several sequences.

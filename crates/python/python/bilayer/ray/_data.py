@@ -18,25 +18,39 @@ import ray.data
 
 import bilayer
 
+from .._arguments import _adapters
 from ._process import Server, check_arguments, end_process
 
 #: Settings of an encoder on which the speed depends, and not the result.
 _SPEED = {
-    "cache_dir", "cache_on_cpu", "device", "gpu_bytes", "gpu_layers", "margin_bytes", "numa", "override_tensor",
-    "tensor_split", "threads",
+    "cache_dir", "cache_on_cpu", "device", "gpu_bytes", "gpu_layers", "main_gpu", "margin_bytes", "mlock", "no_mmap", "numa",
+    "op_offload", "overlap", "override_tensor", "progress", "remeasure", "simulate", "split_mode", "tensor_split", "threads",
 }  # fmt: skip
+
+#: Settings that name files on which the result depends.
+_ADAPTERS = ("lora", "control_vector")
 
 #: Bytes from each end of a model file that identify it.
 _SAMPLE = 1 << 20
 
 
-def _identity(model: str) -> bytes:
-    """Return what tells a model file from another."""
-    with open(model, "rb") as file:
+def _identity(path: str | os.PathLike[str]) -> bytes:
+    """Return what tells a model file, or an adapter, from another."""
+    with open(path, "rb") as file:
         first = file.read(_SAMPLE)
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _SAMPLE))
         return hashlib.sha256(str(size).encode() + first + file.read()).digest()
+
+
+def _kept(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an encoder on which the result depends; of adapters what they contain."""
+    kept = {name: value for name, value in settings.items() if name not in _SPEED}
+    for name in _ADAPTERS:
+        if kept.get(name) is not None:
+            files = [item if isinstance(item, list) else [item, 1.0] for item in _adapters(kept[name], name)]
+            kept[name] = [[_identity(path).hex(), scale] for path, scale in files]
+    return kept
 
 
 class Journal:
@@ -110,8 +124,7 @@ class _Embedder(_Worker):
         self._truncate = options["truncate"]
         self._encoder = bilayer.Bilayer(model, **options["settings"])
         self._type = pyarrow.list_(pyarrow.float32())
-        settings = {name: value for name, value in options["settings"].items() if name not in _SPEED}
-        kept = {"truncate": self._truncate, "settings": settings}
+        kept = {"truncate": self._truncate, "settings": _kept(options["settings"])}
         notes = Journal(journal, model, kept, self._type) if journal else None
         super().__init__(column, into, notes)
 
@@ -199,7 +212,7 @@ def embed(
         What Ray reserves for a worker.
     journal : str or os.PathLike, optional
         A folder that all nodes share, for results: a run that is repeated computes only what is missing. Its rows are
-        found by model, options and text.
+        found by model, adapters, options and text.
     **settings
         Arguments of `bilayer.Bilayer`, such as ``threads``.
     """
