@@ -314,8 +314,7 @@ fn kernels_that_the_driver_rejects_are_replaced_by_simpler_ones() {
         return;
     }
     let model = Model::from_bytes("tiny", words::tiny(Type::F32, 5)).unwrap();
-    let logits = |rejected: Option<&'static str>| {
-        let opened = support::gpu::apart().unwrap();
+    let logits_on = |opened: Opened, rejected: Option<&'static str>| {
         rejected.inspect(|text| opened.device().reject(text));
         let mut session = on_device(&model, &opened);
         let sequence = session.open().unwrap();
@@ -323,15 +322,24 @@ fn kernels_that_the_driver_rejects_are_replaced_by_simpler_ones() {
         let logits = session.step(&[run]).unwrap().to_vec();
         (logits, session.take_warnings(), session.plan().map.clone())
     };
+    let logits = |rejected| logits_on(support::gpu::apart().unwrap(), rejected);
     let (expected, _, map) = logits(None);
-    let (found, warnings, same) = logits(Some("subgroupAdd"));
-    let furthest = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    assert!(furthest < 1e-3, "{furthest}");
-    assert_eq!(same, map, "the layers stay on the GPU");
-    assert!(!warnings.is_empty());
-    for warning in &warnings {
-        let Warning::Simplified { reason, .. } = warning else { panic!("{warnings:?}") };
-        assert!(reason.contains("subgroupAdd"), "{reason}");
+    let emitting = support::gpu::as_hardware_without_subgroups().unwrap();
+    let rejected = "made_squares";
+    for (part, result) in [
+        ("subgroupAdd", logits(Some("subgroupAdd"))),
+        // Products that compute what a norm after them needs.
+        (rejected, logits_on(emitting, Some(rejected))),
+    ] {
+        let (found, warnings, same) = result;
+        let furthest = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(furthest < 1e-3, "{part}: {furthest}");
+        assert_eq!(same, map, "{part}: the layers stay on the GPU");
+        assert!(!warnings.is_empty(), "{part}");
+        for warning in &warnings {
+            let Warning::Simplified { reason, .. } = warning else { panic!("{warnings:?}") };
+            assert!(reason.contains(part), "{reason}");
+        }
     }
     // Without any kernel the CPU computes.
     let (found, warnings, map) = logits(Some("@compute"));

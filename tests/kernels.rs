@@ -1709,7 +1709,8 @@ fn products_prepare_the_input_of_the_next() {
     ] {
         compare_variants(&format!("{ty}"), &feed_forward(ty, ff), limits(), &steps, bound);
     }
-    let Some(mut gpu) = support::gpu::as_hardware_without_subgroups() else { return };
+    let Some(opened) = support::gpu::as_hardware_without_subgroups() else { return };
+    let mut gpu = opened.backend();
     let graph = feed_forward(Type::Q8_0, 352);
     let expected = run_all(&mut Reference::new(), &graph, limits(), &steps);
     let error = error(&expected, &run_all(&mut gpu, &graph, limits(), &steps));

@@ -68,10 +68,9 @@ pub fn as_hardware() -> Option<Gpu> {
     opened().find(|(name, _)| *name == "gpu as hardware").map(|(_, opened)| opened.backend())
 }
 
-/// A backend that treats a software adapter like hardware without subgroup operations.
-pub fn as_hardware_without_subgroups() -> Option<Gpu> {
-    let options = DeviceOptions { tile: Some(Input::Quantized), subgroups: false, ..HARDWARE };
-    open(options).map(|opened| opened.backend())
+/// Opens a device that no other test uses, a software adapter like hardware without subgroup operations.
+pub fn as_hardware_without_subgroups() -> Option<Opened> {
+    open(DeviceOptions { tile: Some(Input::Quantized), subgroups: false, ..HARDWARE })
 }
 
 /// A backend whose kernels bind so many bytes at once.

@@ -156,8 +156,8 @@ impl Caps {
         self.subgroup.unwrap_or(32)
     }
 
-    /// Without what a driver may refuse kernels for: cooperative matrices, if they are used, then subgroup operations. `None`
-    /// if neither is used.
+    /// Without what a driver may refuse kernels for: cooperative matrices, if they are used, then products that emit, then
+    /// subgroup operations. `None` if none is used.
     pub(crate) fn reduced(&self) -> Option<Caps> {
         if self.coop.is_some() {
             let mut caps = Caps { coop: None, ..self.clone() };
@@ -165,6 +165,9 @@ impl Caps {
                 caps.tile = caps.tiles()[0];
             }
             return Some(caps);
+        }
+        if self.emits {
+            return Some(Caps { emits: false, ..self.clone() });
         }
         self.subgroup?;
         Some(Caps { subgroup: None, subgroup_varies: false, ..self.clone() })

@@ -46,11 +46,15 @@ pub fn choose(opened: &Opened, kept: Option<(&dyn Keep, &str)>) -> Result<bool, 
         Some(b"plain") => return Ok(false),
         _ => {}
     }
-    let Ok((plain, emitting)) = measure(opened) else {
-        opened.device().check()?;
-        return Ok(true);
+    let emits = match measure(opened) {
+        Ok((plain, emitting)) => emitting.is_some_and(|emitting| emitting < plain),
+        Err(GraphError::OutOfMemory { .. }) => return Ok(true),
+        // Such as kernels that the driver rejects.
+        Err(_) => {
+            opened.device().check()?;
+            false
+        }
     };
-    let emits = emitting.is_some_and(|emitting| emitting < plain);
     if let Some((keeper, identity)) = kept {
         keeper.store(&name(identity), if emits { b"emits" } else { b"plain" });
     }
