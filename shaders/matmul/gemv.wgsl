@@ -1,8 +1,8 @@
 {# Variant: type (its loader and planes), layout, ints, strided, slots, rows (R), columns (N), matrices, bias,
    factors, residual, gate (the name of an activation, or none), experts (none; "pair": a column is a row and a slot in its route;
    "group": the columns of a workgroup belong to one expert), ragged (x ends within the last unit), unroll (pieces of floats
-   in flight), threads, subgroup; at.normed (x lacks the factor of an RMS norm), teams (of so many threads each; more than one
-   where the next product's input is emitted: `at.yq` quantized, `at.y` floats, with `at.squares` before a norm). #}
+   in flight), threads, subgroup; at.squares (x lacks the factor of an RMS norm, which follows from them), teams (of so many threads each; more than one
+   where the next product's input is emitted: `at.yq` quantized, `at.y` floats, with `at.squares_out` before a norm). #}
 // GEMV: products of a matrix (or several with one input) with {{ columns }} columns. A workgroup computes {{ rows }}
 // rows. A thread handles units of 64 weights, or of floats pieces of sixteen, {{ unroll }} at once, so that adjacent threads read
 // adjacent bytes; each is unpacked once for all columns. All sums are kept in registers and reduced at the end; a single
@@ -13,7 +13,7 @@
 {% set number = "thread" if teams > 1 else "lane" %}
 {% include "parts/product" %}
 {% include "parts/reduce" %}
-{% if at.normed %}
+{% if at.squares %}
 {% include "parts/root" %}
 {% endif %}
 {% if teams > 1 %}
@@ -23,7 +23,7 @@
 
 // What is emitted, column by column, and the sums of squares of each team.
 var<workgroup> made: array<f32, {{ columns * rows * teams }}>;
-{% if at.squares %}
+{% if at.squares_out %}
 var<workgroup> made_squares: array<f32, {{ columns * teams }}>;
 {% endif %}
 {% endif %}
@@ -174,23 +174,24 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) {
     var sum{{ s }}_{{ c }} = 0.0;
 {% endfor %}
 {% endfor %}
-{% if at.normed %}
-    // Sums of the squares of what the norm is of. All loads are in flight before the products.
+{% if at.squares %}
+{% set ahead = 4 // columns if columns < 4 else 1 %}
+    // Sums of the squares of what the norm is of. {{ ahead }} loads of each column are in flight.
 {% for c in range(columns) %}
     let squares_at{{ c }} = column{{ c }} * params.norm.quads;
-    var squares{{ c }} = vec4<f32>();
+    var sum_squares{{ c }} = vec4<f32>();
 {% endfor %}
-    for (var first = lane; first < params.norm.quads; first += {{ 4 * threads }}u) {
-{% for i in range(4) %}
+    for (var first = lane; first < params.norm.quads; first += {{ ahead * threads }}u) {
+{% for i in range(ahead) %}
         let quad{{ i }} = min(first + {{ i * threads }}u, params.norm.quads - 1u);
 {% for c in range(columns) %}
-        let squares{{ c }}_{{ i }} = normed[squares_at{{ c }} + quad{{ i }}];
+        let squares{{ c }}_{{ i }} = squares[squares_at{{ c }} + quad{{ i }}];
 {% endfor %}
 {% endfor %}
-{% for i in range(4) %}
+{% for i in range(ahead) %}
         let is_here{{ i }} = first + {{ i * threads }}u < params.norm.quads;
 {% for c in range(columns) %}
-        squares{{ c }} += select(vec4<f32>(), squares{{ c }}_{{ i }}, is_here{{ i }});
+        sum_squares{{ c }} += select(vec4<f32>(), squares{{ c }}_{{ i }}, is_here{{ i }});
 {% endfor %}
 {% endfor %}
     }
@@ -253,15 +254,15 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) {
 {% endfor %}
 {% endif %}
     }
-{% if at.normed %}
+{% if at.squares %}
 {% for c in range(columns) %}
-    let square{{ c }} = reduce_add(dot(squares{{ c }}, vec4<f32>(1.0)), {{ number }});
+    let square{{ c }} = reduce_add(dot(sum_squares{{ c }}, vec4<f32>(1.0)), {{ number }});
     let factor{{ c }} = inverse_root(square{{ c }} / params.norm.width + params.norm.eps);
 {% endfor %}
 {% endif %}
 {% for s in range(slots) %}
 {% for c in range(columns) %}
-    let total{{ s }}_{{ c }} = reduce_add(sum{{ s }}_{{ c }}, {{ number }}){% if at.normed %} * factor{{ c }}{% endif %};
+    let total{{ s }}_{{ c }} = reduce_add(sum{{ s }}_{{ c }}, {{ number }}){% if at.squares %} * factor{{ c }}{% endif %};
 {% endfor %}
 {% endfor %}
     if lane == 0u {
@@ -291,10 +292,10 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) {
             out[to{{ c }} + row{{ r }}] = y{{ r }};
 {% endif %}
 {% if teams > 1 %}
-            made[{{ c * rows * teams + r }}u + team * {{ rows }}u] = y{{ r }}{% if at.squares %} * vectors[params.emitted.gain + row{{ r }}]{% endif %};
+            made[{{ c * rows * teams + r }}u + team * {{ rows }}u] = y{{ r }}{% if at.squares_out %} * vectors[params.emitted.gain + row{{ r }}]{% endif %};
 {% endif %}
 {% endfor %}
-{% if at.squares %}
+{% if at.squares_out %}
             made_squares[{{ c * teams }}u + team] = {% for r in range(rows) %}y{{ r }} * y{{ r }}{{ "" if loop.last else " + " }}{% endfor %};
 {% endif %}
         }
@@ -315,9 +316,9 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) {
         y[params.emitted.at + column * params.emitted.stride + 4u * made_piece + {{ i }}u] = piece[{{ i }}];
 {% endfor %}
 {% endif %}
-{% if at.squares %}
+{% if at.squares_out %}
         let from_squares = thread * {{ teams }}u;
-        squares[column * params.rows / {{ rows * teams }}u + made_piece] = {% for i in range(teams) %}made_squares[from_squares + {{ i }}u]{{ "" if loop.last else " + " }}{% endfor %};
+        squares_out[column * params.rows / {{ rows * teams }}u + made_piece] = {% for i in range(teams) %}made_squares[from_squares + {{ i }}u]{{ "" if loop.last else " + " }}{% endfor %};
 {% endif %}
     }
 {% endif %}

@@ -49,8 +49,8 @@ struct Eight {
 {% else %}
 @group(0) @binding({{ at.x }}) var<storage, read> x: array<vec4<f32>>;
 {% endif %}
-{% if at.normed %}
-@group(0) @binding({{ at.normed }}) var<storage, read> normed: array<vec4<f32>>;
+{% if at.squares %}
+@group(0) @binding({{ at.squares }}) var<storage, read> squares: array<vec4<f32>>;
 {% endif %}
 {% if at.vectors %}
 @group(0) @binding({{ at.vectors }}) var<storage, read> vectors: array<f32>;
@@ -71,8 +71,8 @@ struct Eight {
 {% if at.y %}
 @group(0) @binding({{ at.y }}) var<storage, read_write> y: array<vec4<f32>>;
 {% endif %}
-{% if at.squares %}
-@group(0) @binding({{ at.squares }}) var<storage, read_write> squares: array<f32>;
+{% if at.squares_out %}
+@group(0) @binding({{ at.squares_out }}) var<storage, read_write> squares_out: array<f32>;
 {% endif %}
 {% include "parts/weights" %}
 {% if gate %}

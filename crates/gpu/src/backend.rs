@@ -189,6 +189,11 @@ impl Gpu {
         &self.device
     }
 
+    /// Whether products of few columns emit the next product's input.
+    pub(crate) fn emits(&self) -> bool {
+        self.caps.emits
+    }
+
     /// Number of objects created on the device so far.
     pub fn created(&self) -> Created {
         self.device.created()

@@ -108,7 +108,7 @@ impl fmt::Display for Tile {
     }
 }
 
-/// Buffers that a product binds at most which emits the next one's input. WebGPU promises eight.
+/// Storage buffers that a product which emits the next one's input binds at most. WebGPU promises eight.
 pub const EMIT_BUFFERS: u32 = 11;
 
 /// Capabilities that kernels may use.
@@ -156,18 +156,28 @@ impl Caps {
         self.subgroup.unwrap_or(32)
     }
 
-    /// Without what a driver may refuse kernels for: cooperative matrices, if they are used, then products that emit, then
+    /// The most columns of products that emit the next product's input; 0 where none do. With more, or with more lanes, the rows
+    /// that a team has to compute do not fit into registers.
+    pub fn emit_columns(&self) -> u32 {
+        match self.emits {
+            true if self.lanes() <= 32 => 2,
+            true => 1,
+            false => 0,
+        }
+    }
+
+    /// Without what a driver may refuse kernels for: products that emit, if they are used, then cooperative matrices, then
     /// subgroup operations. `None` if none is used.
     pub(crate) fn reduced(&self) -> Option<Caps> {
+        if self.emits {
+            return Some(Caps { emits: false, ..self.clone() });
+        }
         if self.coop.is_some() {
             let mut caps = Caps { coop: None, ..self.clone() };
             if caps.tile.input == Input::Halves {
                 caps.tile = caps.tiles()[0];
             }
             return Some(caps);
-        }
-        if self.emits {
-            return Some(Caps { emits: false, ..self.clone() });
         }
         self.subgroup?;
         Some(Caps { subgroup: None, subgroup_varies: false, ..self.clone() })

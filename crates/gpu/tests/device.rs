@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bilayer_gpu::caps::Input;
 use bilayer_gpu::device::{Device, DeviceOptions};
-use bilayer_gpu::{Error, Keep, Opened, Options, open};
+use bilayer_gpu::{Error, Keep, Opened, Options, decode, open};
 
 #[path = "../../../tests/support/required.rs"]
 mod required;
@@ -131,19 +131,31 @@ fn tiles_are_measured_once() {
     }
 }
 
-/// The measurement that decides it on hardware, on any adapter.
+/// Products that emit the next product's input: compared with those that do not, used where the first start found them faster,
+/// and not where the driver rejects them.
 #[test]
-fn products_that_emit_are_compared_with_those_that_do_not() {
-    let kernels = DeviceOptions { as_hardware: true, ..DeviceOptions::default() };
-    let kernels = DeviceOptions { tile: Some(Input::Floats), ..kernels };
+fn products_that_emit_are_measured_once() {
+    let kernels =
+        DeviceOptions { as_hardware: true, tile: Some(Input::Floats), ..DeviceOptions::default() };
     let named = |device: Option<&str>| {
         Opened::open(&Options { device: device.map(str::to_owned), kernels, ..Options::default() })
     };
-    let Ok(opened) = named(None).or_else(|_| named(Some("software"))) else {
-        return skip(format_args!("no adapter"));
-    };
-    let (plain, emitting) = bilayer_gpu::decode::measure(&opened).unwrap();
+    let open = || named(None).or_else(|_| named(Some("software")));
+    let Ok(opened) = open() else { return skip(format_args!("no adapter")) };
+    let (plain, emitting) = decode::measure(&opened).unwrap();
     let emitting = emitting.expect("both give the same results");
     eprintln!("a token takes {plain:?}, with products that emit {emitting:?}");
     assert!(!plain.is_zero() && !emitting.is_zero());
+
+    let kept = Kept::default();
+    let choose = |opened: &Opened| decode::choose(opened, Some((&kept, "a card"))).unwrap();
+    let rejecting = open().unwrap();
+    rejecting.device().reject("made_squares");
+    assert!(!choose(&rejecting), "the driver rejects them");
+    let name = kept.0.lock().unwrap().keys().next().cloned().expect("the choice is kept");
+    assert!(!choose(&opened), "what is kept is taken");
+    kept.store(&name, b"emits");
+    assert!(choose(&rejecting), "what is kept is taken");
+    kept.store(&name, b"damaged");
+    assert!(!choose(&rejecting), "what is damaged is measured again");
 }

@@ -31,7 +31,9 @@ const BINDINGS_MAX: usize = 8;
 /// Storage bindings that a kernel may have: products that emit the next product's input, or apply a norm's factor, are chosen
 /// where an adapter has [`EMIT_BUFFERS`].
 fn bindings_max(source: &Source) -> usize {
-    match source.name.starts_with("matmul ") && source.name.contains(" norm") {
+    match source.name.starts_with("matmul ")
+        && [" norm ", " scaled "].iter().any(|part| source.name.contains(part))
+    {
         true => EMIT_BUFFERS as usize,
         false => BINDINGS_MAX,
     }

@@ -64,7 +64,7 @@ pub enum Emit {
     /// The result quantized.
     Quantized,
     /// The input of the products after an RMS norm of the result, in this form (floats or quantized), but for the norm's
-    /// factor, which those products apply ([`GemvKey::normed`]): the result times the norm's gain, and sums of its squares.
+    /// factor, which those products apply ([`GemvKey::scaled`]): the result times the norm's gain, and sums of its squares.
     Norm(Input),
 }
 
@@ -85,7 +85,7 @@ impl Emit {
 /// Which text. Bindings, in order: `step`; `xq` and `xs` of a quantized input, `xh` and `xs` of halves, else `x`;
 /// `squares` of a norm whose factor is applied; `vectors` with a bias or factors, for experts the weights that contain them, and
 /// with a gain; `residual`; `route` of pairs or `table` of groups; `out` (written); what is emitted (written): `yq` and `ys` if
-/// quantized, else `y`, and `squares` before a norm; the weights, twice.
+/// quantized, else `y`, and `squares_out` before a norm; the weights, twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GemvKey {
     /// The matrices' type.
@@ -110,8 +110,8 @@ pub struct GemvKey {
     pub ragged: bool,
     /// The epilogue.
     pub epilogue: Epilogue,
-    /// Whether the input lacks the factor of an RMS norm; only with few columns.
-    pub normed: bool,
+    /// Whether the factor of an RMS norm, which the input lacks, is applied; only with few columns.
+    pub scaled: bool,
     /// What is computed for the next product; only with few columns.
     pub emit: Emit,
 }
@@ -223,7 +223,7 @@ impl GemvKey {
             chosen: Chosen::None,
             ragged: false,
             epilogue: Epilogue::Plain,
-            normed: false,
+            scaled: false,
             emit: Emit::None,
         }
     }
@@ -260,7 +260,7 @@ impl GemvKey {
             (None, false) if self.teams() > 1 => Team::small(caps).among(self.teams(), caps),
             (None, false) => Team::small(caps),
         };
-        let (emitted, is_norm) = (self.emit.form(), matches!(self.emit, Emit::Norm(_)));
+        let (form, is_norm) = (self.emit.form(), matches!(self.emit, Emit::Norm(_)));
         let teams = self.teams();
         let at = numbered(&[
             ("step", true),
@@ -268,16 +268,16 @@ impl GemvKey {
             ("xh", self.input == Input::Halves),
             ("xs", self.input != Input::Floats),
             ("x", self.input == Input::Floats),
-            ("normed", self.normed),
+            ("squares", self.scaled),
             ("vectors", self.bias || self.factors || is_norm),
             ("residual", self.epilogue == Epilogue::Residual),
             ("route", self.chosen == Chosen::Pair),
             ("table", self.chosen == Chosen::Group),
             ("out", true),
-            ("yq", emitted == Some(Input::Quantized)),
-            ("ys", emitted == Some(Input::Quantized)),
-            ("y", emitted == Some(Input::Floats)),
-            ("squares", is_norm),
+            ("yq", form == Some(Input::Quantized)),
+            ("ys", form == Some(Input::Quantized)),
+            ("y", form == Some(Input::Floats)),
+            ("squares_out", is_norm),
             ("weights", true),
             ("words", true),
         ]);
@@ -348,7 +348,7 @@ impl GemvKey {
             },
             if self.layout == Layout::Raw { " raw" } else { "" },
             if self.ragged { " ragged" } else { "" },
-            if self.normed { " normed" } else { "" },
+            if self.scaled { " scaled" } else { "" },
             self.rows * self.teams(),
             self.columns,
             self.matrices,

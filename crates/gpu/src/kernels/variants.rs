@@ -258,20 +258,23 @@ pub(super) fn products(caps: &Caps) -> Vec<Source> {
     sources
 }
 
-/// Products of few columns, plain, gated and with a residual, that apply the factor of a norm, or emit the next product's input.
+/// Products that apply the factor of a norm, or emit the next product's input.
 fn emitting(caps: &Caps, keys: &[GemvKey]) -> Vec<Source> {
     let mut sources = Vec::new();
     for &key in keys {
-        sources.push(GemvKey { normed: true, ..key }.source(caps));
+        sources.push(GemvKey { scaled: true, ..key }.source(caps));
         let emits = match key.epilogue {
             Epilogue::Plain => &[][..],
             Epilogue::Gate(_) => &[Emit::Quantized],
             Epilogue::Residual => &[Emit::Norm(Input::Floats), Emit::Norm(Input::Quantized)],
         };
         for &emit in emits.iter().filter(|emit| caps.dot4 || **emit == Emit::Norm(Input::Floats)) {
-            let rows = rows_emitting(caps, key.rows);
-            let normed = matches!(emit, Emit::Quantized);
-            sources.push(GemvKey { rows, emit, normed, ..key }.source(caps));
+            let key = GemvKey { rows: rows_emitting(caps, key.rows), emit, ..key };
+            let other = match emit {
+                Emit::Quantized => GemvKey { scaled: true, ..key },
+                _ => GemvKey { bias: false, ..key },
+            };
+            sources.extend([key, other].map(|key| key.source(caps)));
         }
     }
     sources
@@ -295,8 +298,8 @@ fn products_of(caps: &Caps, ty: Type, columns: u32) -> Vec<Source> {
             let floats = keys.map(|key| GemvKey { input: Input::Floats, ..key });
             sources.extend(floats.map(|key| key.source(caps)));
         }
-        if columns <= COLUMNS_MAX && caps.emits {
-            sources.extend(emitting(caps, &keys[..3]));
+        if columns <= caps.emit_columns() {
+            sources.extend(emitting(caps, &keys));
         }
         // Products of experts: single, or in groups of all sizes with a kernel.
         let chosen = match columns {

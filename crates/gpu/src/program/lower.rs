@@ -112,8 +112,10 @@ pub struct Lowering<'a> {
     merged: BTreeSet<Value>,
     /// Norms that steps of few rows have no kernel for, by the values that they are of.
     folded: HashMap<Value, emit::FoldedNorm>,
+    /// The values that they are of, by their results.
+    normed: HashMap<Value, Value>,
     /// Values that the products which make them quantize in steps of few rows.
-    emitted: BTreeSet<Value>,
+    quantized_by_maker: BTreeSet<Value>,
     /// Whether every stage's name says what it is part of.
     checked: bool,
 }
@@ -165,7 +167,8 @@ pub fn lower(
         late: BTreeSet::new(),
         merged: BTreeSet::new(),
         folded: HashMap::new(),
-        emitted: BTreeSet::new(),
+        normed: HashMap::new(),
+        quantized_by_maker: BTreeSet::new(),
         checked: limits.check,
     };
     for &input in &segment.inputs {

@@ -1,12 +1,14 @@
 //! Products of few columns that emit the next product's input: the result quantized, or the result of an RMS norm but for its
 //! factor. Decode has three dispatches a layer less.
 
+use std::collections::HashSet;
+
 use bilayer_graph::fuse::{FusedOp, FusedProduct, Item};
 use bilayer_graph::{Op, Value};
 
 use super::{Lowering, Operand};
 use crate::caps::Input;
-use crate::kernels::matmul::{COLUMNS_MAX, Emit, Emitted, Epilogue, Norm};
+use crate::kernels::matmul::{Emit, Emitted, Epilogue, Norm};
 use crate::kernels::view::{View as Quads, pieces};
 use crate::weights::ROW_MULTIPLE;
 
@@ -38,63 +40,67 @@ pub(super) struct Emission {
 impl Lowering<'_> {
     /// Finds the norms that are folded into the products before and after them.
     pub(super) fn fold_norms(&mut self, items: &[Item]) {
-        if !self.caps.emits || self.checked {
+        if self.caps.emit_columns() == 0 || self.checked {
             return;
         }
+        let reads = items.iter().flat_map(|item| item.reads(self.graph));
+        let read: HashSet<Value> = reads.chain(self.outputs.iter().copied()).collect();
+        let mut emitters = HashSet::new();
         for item in items {
-            let FusedOp::Multiply { input, norm: Some(norm), route: None, parts } = &item.kind
-            else {
+            let FusedOp::Multiply { input, norm, route: None, parts } = &item.kind else {
                 continue;
             };
-            let Op::RmsNorm { input: of, gain: Some(_), .. } = *self.op(*norm) else { continue };
-            let forms = self.forms(parts);
-            let form = forms[0].few;
-            let is_read_elsewhere = self.outputs.contains(input)
-                || items
-                    .iter()
-                    .any(|other| other != item && other.reads(self.graph).contains(input));
-            let fits = self.graph.width(of).is_multiple_of(ROW_MULTIPLE)
-                && forms.iter().all(|forms| forms.few == form)
-                && !is_read_elsewhere
-                && self.emits(items, of);
-            if fits {
-                let rows = self.rows_max(self.graph.rows(of)).min(COLUMNS_MAX as usize);
+            if let Some(norm) = norm
+                && let Op::RmsNorm { input: of, gain: Some(_), .. } = *self.op(*norm)
+                && emitters.contains(&of)
+                && !self.folded.contains_key(&of)
+                && !read.contains(input)
+                && let Some(form) = self.form_of_all(parts)
+            {
+                let rows =
+                    self.rows_max(self.graph.rows(of)).min(self.caps.emit_columns() as usize);
                 let sums = rows * self.graph.width(of) / Emit::ROWS as usize;
                 let squares = self.buffer(4 * sums as u64);
-                let folded = FoldedNorm { node: *norm, out: *input, form, squares };
-                self.folded.insert(of, folded);
+                self.folded.insert(of, FoldedNorm { node: *norm, out: *input, form, squares });
+                self.normed.insert(*input, of);
+            } else {
+                emitters.extend(self.emitters(parts));
             }
         }
     }
 
-    /// Whether a value is made by a product with a residual that can emit it: one matrix in one block of weights, whose own
-    /// input has all factors.
-    fn emits(&self, items: &[Item], value: Value) -> bool {
-        items.iter().any(|item| {
-            let FusedOp::Multiply { input, route: None, parts, .. } = &item.kind else {
-                return false;
+    /// The form in which products of few columns read their input, if it is one.
+    fn form_of_all(&self, parts: &[FusedProduct]) -> Option<Input> {
+        let forms = self.forms(parts);
+        let form = forms.first()?.few;
+        forms.iter().all(|forms| forms.few == form).then_some(form)
+    }
+
+    /// The values that products emit a norm of: of one matrix in one block of weights, with a residual, and rows of whole units.
+    fn emitters(&self, parts: &[FusedProduct]) -> impl Iterator<Item = Value> {
+        parts.iter().filter_map(|part| {
+            let FusedProduct::Plain { matmul, residual: Some(residual) } = part else {
+                return None;
             };
-            parts.iter().any(|part| match part {
-                FusedProduct::Plain { matmul, residual: Some(residual) } => {
-                    let Op::MatMul { weight, .. } = self.op(*matmul) else { return false };
-                    let placed = self.holdings.weights.placed(*weight);
-                    self.op(residual.node).out() == value
-                        && placed.is_some_and(|placed| placed.parts.len() == 1)
-                        && self.norm_of(*input).is_none()
-                }
-                _ => false,
-            })
+            let (Op::MatMul { weight, .. }, made) =
+                (self.op(*matmul), self.op(residual.node).out())
+            else {
+                return None;
+            };
+            let placed = self.holdings.weights.placed(*weight)?;
+            let is_whole = self.graph.width(made).is_multiple_of(ROW_MULTIPLE);
+            (placed.parts.len() == 1 && is_whole).then_some(made)
         })
     }
 
     /// The folded norm with this result.
     fn norm_of(&self, out: Value) -> Option<FoldedNorm> {
-        self.folded.values().find(|folded| folded.out == out).copied()
+        self.folded.get(self.normed.get(&out)?).copied()
     }
 
     /// Whether steps of few rows have no kernel for a norm.
     pub(super) fn is_folded(&self, norm: usize) -> bool {
-        self.folded.values().any(|folded| folded.node == norm)
+        self.norm_of(self.op(norm).out()).is_some()
     }
 
     /// The factor that a product of few columns applies to its input, and the buffer of the sums of squares.
@@ -114,7 +120,7 @@ impl Lowering<'_> {
                 unreachable!("a norm with a gain")
             };
             let (emitted, mut written) = match folded.form {
-                Input::Quantized => self.emitted_quantized(folded.out),
+                Input::Quantized => self.quantized_written(folded.out),
                 _ => {
                     let view = self.view(folded.out);
                     let Quads { at, stride } = view.of();
@@ -127,19 +133,19 @@ impl Lowering<'_> {
             let emit = Emit::Norm(folded.form);
             return Some(Emission { emit, params, has_gain: true, written });
         }
-        let fits = self.caps.emits
+        let fits = self.caps.emit_columns() > 0
             && !self.checked
             && matches!(epilogue, Epilogue::Gate(_))
             && self.wanted(out).quantized
             && self.graph.width(out).is_multiple_of(Emit::ROWS as usize);
         fits.then(|| {
-            self.emitted.insert(out);
-            let (params, written) = self.emitted_quantized(out);
+            self.quantized_by_maker.insert(out);
+            let (params, written) = self.quantized_written(out);
             Emission { emit: Emit::Quantized, params, has_gain: false, written }
         })
     }
 
-    fn emitted_quantized(&mut self, value: Value) -> (Emitted, Vec<Operand>) {
+    fn quantized_written(&mut self, value: Value) -> (Emitted, Vec<Operand>) {
         let quantized = self.quantized(value);
         let stride = pieces(self.graph.width(value)) as u32;
         let emitted = Emitted { stride, ..Emitted::default() };

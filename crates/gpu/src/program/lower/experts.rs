@@ -395,7 +395,7 @@ impl Lowering<'_> {
             chosen,
             ragged: !whole,
             epilogue,
-            normed: false,
+            scaled: false,
             emit: Emit::None,
         };
         let mut operands = vec![Operand::Step];

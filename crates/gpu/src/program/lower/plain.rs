@@ -424,8 +424,11 @@ impl Lowering<'_> {
         let makes = floats.then_some(*out);
         let dispatches = vec![dispatch(key.source(self.caps), &params, operands, grid)];
         let name = dispatches[0].source.name.clone();
-        let folded =
-            DraftChoice { when: rows_to(x.rows), bound: COLUMNS_MAX, dispatches: Vec::new() };
+        let folded = DraftChoice {
+            when: rows_to(x.rows),
+            bound: self.caps.emit_columns(),
+            dispatches: Vec::new(),
+        };
         let mut choices: Vec<DraftChoice> =
             self.is_folded(node).then_some(folded).into_iter().collect();
         choices.push(DraftChoice { when: always, bound: 0, dispatches });

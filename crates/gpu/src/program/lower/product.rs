@@ -163,9 +163,9 @@ impl Lowering<'_> {
         };
         if self.merged.remove(&input) {
             self.quantize(input, Some((is_split, 0)), readers);
-        } else if self.emitted.remove(&input) {
+        } else if self.quantized_by_maker.remove(&input) {
             let rows = rows_to(self.graph.rows(input));
-            self.quantize(input, Some((rows, COLUMNS_MAX)), readers);
+            self.quantize(input, Some((rows, self.caps.emit_columns())), readers);
         } else if !self.quantized.contains_key(&input) {
             let rows = rows_to(self.graph.rows(input));
             let late = !self.caps.software && self.weight_bytes(parts) < QUANTIZED_BYTES;
@@ -361,7 +361,7 @@ impl Lowering<'_> {
         };
         let epilogue = job.epilogue();
         let rows = rows_of(self.caps, form, columns, epilogue, part.rows);
-        let few = columns <= COLUMNS_MAX;
+        let few = columns <= self.caps.emit_columns();
         let factor = self.factor(input).filter(|_| few);
         let makes = job.makes.filter(|_| few);
         let emission = makes.and_then(|value| self.emission(value, epilogue));
@@ -377,7 +377,7 @@ impl Lowering<'_> {
             chosen: Chosen::None,
             ragged: false,
             epilogue,
-            normed: factor.is_some(),
+            scaled: factor.is_some(),
             emit: emission.as_ref().map_or(Emit::None, |emission| emission.emit),
         };
         let (matrices, rows) = job.layout();
