@@ -100,6 +100,8 @@ struct Lives {
     spans: BTreeMap<(Value, Form), (usize, usize)>,
     /// Results stored adjacent to another, by the first of them.
     beside: HashMap<Value, Value>,
+    /// When products compute a value that they may quantize, too, or apply a norm to: gated ones, and those with a residual.
+    makers: HashMap<Value, usize>,
     /// Temporary keys and values.
     scratch: Vec<Life>,
 }
@@ -126,7 +128,9 @@ impl Lives {
             FusedOp::Multiply { input, norm, route, parts } => {
                 let (integers, floats) = wanted(graph, parts, facts);
                 if integers {
-                    self.at((*input, Form::Integers), ready);
+                    let of = norm.and_then(|norm| graph.nodes[norm].op.inputs().next());
+                    let maker = self.makers.get(&of.unwrap_or(*input)).copied();
+                    self.at((*input, Form::Integers), maker.unwrap_or(ready));
                     self.at((*input, Form::Integers), made);
                 }
                 // Norms write integers themselves; for other values the floats stay alive until they are quantized.
@@ -142,7 +146,13 @@ impl Lives {
                     }
                 }
                 for part in parts {
-                    self.at((graph.nodes[part.last()].op.out(), Form::Floats), made);
+                    let out = graph.nodes[part.last()].op.out();
+                    self.at((out, Form::Floats), made);
+                    if let FusedProduct::Gated { .. }
+                    | FusedProduct::Plain { residual: Some(_), .. } = part
+                    {
+                        self.makers.insert(out, made);
+                    }
                     // GPUs run an activation without `up` after its product.
                     if let FusedProduct::Activated { matmul, .. } = part {
                         self.at((graph.nodes[*matmul].op.out(), Form::Floats), made);
