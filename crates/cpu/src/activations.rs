@@ -23,7 +23,9 @@ pub(crate) use block::Parts;
 pub(crate) use columns::Lines;
 pub use columns::PreparedColumns;
 pub(crate) use pack::pack;
-pub(crate) use whole_row::{KeyRows, Outliers, PackedRows, RowColumn, quantize_rows};
+pub(crate) use whole_row::{
+    KeyRows, Outliers, PackedRows, RowColumn, Zero, pack_rows, quantize_rows,
+};
 
 use quantize::quantize_32;
 pub(crate) use quantize::quantize_256;
@@ -44,8 +46,9 @@ pub enum Format {
     /// 8 bits, one scale per 256 and one sum per 16. Columns are [`Block256`]s, whole blocks only.
     Q8x256,
     /// 8 bits and one scale per token, with up to eight outliers in 16 bits: |x - x'| <= max|x| / 254, where the maximum is
-    /// that of the others, or 1/258 of the largest outlier. Multiples of 32 activations; see `activations/whole_row.rs`
-    /// for the layouts of columns and packed chunks.
+    /// that of the others, or 1/258 of the largest outlier; less with a zero point, which tokens have most of whose range is
+    /// on one side of 0. Multiples of 32 activations; see `activations/whole_row.rs` for the layouts of columns and packed
+    /// chunks.
     Q8Row,
     /// [`Format::Q8x256`] with 16-bit sums, for tiles that apply the weights' scales as integers. Packed only.
     #[cfg(target_arch = "x86_64")]

@@ -116,8 +116,8 @@ pub(crate) trait Lanes: Copy {
     fn any_above(self, v: Self::F, bound: f32) -> bool {
         self.largest(v) > bound
     }
-    /// Quantizes a multiple of 32 activations: `x / scale`, rounded to the nearest integer, ties to even. Quotients beyond ±127
-    /// become arbitrary bytes.
+    /// Quantizes a multiple of 32 activations: `x / scale`, rounded to the nearest integer, ties to even, less the zero point.
+    /// Those beyond ±127 become arbitrary bytes.
     #[inline(always)]
     fn quantize(self, x: &[f32], scale: Scale, out: &mut [i8]) {
         quantizer::quantize(x, scale, out);

@@ -13,6 +13,9 @@ pub(crate) const BLOCKS: usize = 4 * BLOCK;
 /// The largest activation in eight bits.
 pub(crate) const PEAK_8: f32 = 127.0;
 
+/// The largest distance in eight bits from a zero point, which is rounded as well.
+const PEAK_AROUND: f32 = 126.0;
+
 /// The largest activation in twelve bits.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const PEAK_12: f32 = 2047.0;
@@ -20,11 +23,12 @@ pub(crate) const PEAK_12: f32 = 2047.0;
 /// The bits of a float's magnitude, which compare as magnitudes do.
 pub(crate) const MAGNITUDE: u32 = 0x7fff_ffff;
 
-/// A scale and its reciprocal.
+/// A scale and its reciprocal, and an integer zero point: x ≈ value · (quant + zero).
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Scale {
     pub value: f32,
     pub inverse: f32,
+    pub zero: i32,
 }
 
 impl Scale {
@@ -37,16 +41,29 @@ impl Scale {
         let is_finite = peak < INFINITY;
         let peak = if peak < LEAST { 0.0 } else { f32::from_bits(peak) };
         let inverse = if peak > 0.0 { most / peak } else { 0.0 };
-        Scale { value: if is_finite { peak / most } else { f32::NAN }, inverse }
+        Scale { value: if is_finite { peak / most } else { f32::NAN }, inverse, zero: 0 }
     }
 
-    /// The nearest multiple of the scale, ties to even: at most that of the peak, arbitrary if the scale is NaN.
+    /// The scale of finite activations of which none is farther than `half` from `middle`, nor `middle` from 0, with a zero
+    /// point.
+    #[inline(always)]
+    pub fn around(middle: f32, half: f32) -> Scale {
+        let scale = Scale::of(half.to_bits(), PEAK_AROUND);
+        Scale { zero: scale.quant(middle), ..scale }
+    }
+
+    /// The nearest multiple of the scale, ties to even, less the zero point: at most that of the peak, arbitrary if the scale
+    /// is NaN.
     #[inline(always)]
     pub fn quant(self, x: f32) -> i32 {
         // Adding 1.5 · 2^23 rounds to an integer in the low bits: no rounding instruction is needed, so every level
         // vectorizes this.
         const ROUND: f32 = 12_582_912.0;
-        (x * self.inverse + ROUND).to_bits().wrapping_sub(ROUND.to_bits()).cast_signed()
+        (x * self.inverse + ROUND)
+            .to_bits()
+            .wrapping_sub(ROUND.to_bits())
+            .cast_signed()
+            .wrapping_sub(self.zero)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::quantizer::{PEAK_12, Scale};
 /// or in one block with one scale per token.
 pub(crate) fn pack(level: Level, format: Format, x: &[f32], cols: usize, out: &mut [u8]) {
     match format {
-        Format::Q8Row => super::whole_row::pack(level, x, cols, out),
+        Format::Q8Row => super::pack_rows(level, x, cols, super::Zero::Any, out),
         #[cfg(target_arch = "x86_64")]
         Format::Q12x256 => transform(level, Pack12 { x, cols }, out),
         _ => transform(level, Pack { format, x, cols }, out),

@@ -116,3 +116,37 @@ fn a_token_whose_squares_overflow_or_vanish_keeps_its_activations() {
         assert!(column.scale.is_nan(), "{factor:e} at {level}");
     }
 }
+
+/// Activations on both sides of 0 need no zero point, and where weights have no sums there is none.
+#[test]
+fn a_token_on_one_side_of_zero_has_a_zero_point_and_smaller_steps() {
+    let even = wave(256);
+    let gelu: Vec<f32> = even.iter().map(|x| 0.2 * x.max(-0.5)).collect();
+    let steps_of = |x: &[f32], peak: f32| x.iter().fold(0f32, |most, x| most.max(x.abs())) / peak;
+    for level in Level::available() {
+        let column = |x: &[f32]| {
+            let bytes = prepared(Format::Q8Row, level, x);
+            let bytes = &bytemuck::cast_slice(&bytes)[..Format::Q8Row.column_bytes(256)];
+            let RowColumn { scale, zero, quants, .. } = RowColumn::of(bytes);
+            for (quant, x) in quants.iter().zip(x) {
+                let back = scale * (i32::from(quant.cast_signed()) + zero) as f32;
+                assert!((back - x).abs() <= scale * 0.5001, "{back} {x} at {level}");
+            }
+            (scale, zero)
+        };
+        assert_eq!(column(&even), (steps_of(&even, 127.0), 0), "{level}");
+        let negative: Vec<f32> = gelu.iter().map(|x| -x).collect();
+        for (x, sign) in [(&gelu, 1), (&negative, -1)] {
+            let (scale, zero) = column(x);
+            assert!(scale < steps_of(x, 220.0), "{scale} at {level}");
+            assert!((100..=126).contains(&(sign * zero)), "{zero} at {level}");
+            for allowed in [Zero::Any, Zero::Never] {
+                let mut out = Lines::new(PackedRows::bytes_per_token(256).next_multiple_of(64));
+                pack_rows(level, x, 256, allowed, out.bytes_mut());
+                let packed = PackedRows::of(out.bytes(), 256, 1);
+                assert_eq!(packed.zeros == [0], allowed == Zero::Never, "{level}");
+                assert_eq!(packed.scales == [scale], allowed == Zero::Any, "{level}");
+            }
+        }
+    }
+}

@@ -5,15 +5,21 @@
 //! a token are stored apart, as multiples of its scale in 16 bits, and the scale is that of the others. A product stays
 //! one exact sum of integers, `Σ w · q + Σ w · outlier`, so every level returns the same bits.
 //!
-//! **Price.** A pass over the activations for their mean square, and per outlier a column of weights multiplied once
-//! more; most tokens have one or two.
+//! Activation functions such as GELU have results of one sign, but for small ones: half the steps would be without use.
+//! Where the others of a token lie between `-a` and `b`, of which one is much larger, `x ≈ scale · (q + zero)` with an
+//! integer zero point, so that the steps cover `-a..=b`. The sum gets `zero · Σ w`: one more outlier, whose weight in a row
+//! is the sum of the row.
+//!
+//! **Price.** A pass over the activations for their mean square, per outlier a column of weights multiplied once
+//! more, of which most tokens have one or two, and with zero points the sums of the rows.
 //!
 //! ```text
 //! column:  quants [cols, padded with zeros to a multiple of 64] i8, 0 where outliers are
-//!          scale f32, sum of quants i32, outliers [8] { column u32, value i32 }, padding to 128 bytes
+//!          scale f32, sum of quants i32, zero point i32, outliers [8] { column u32, value i32 }, padding to 128 bytes
 //! chunk:   quants [cols / 4, n, 4] i8     n tokens
 //!          sums   [n] i32                 -128 · sum of quants and outliers
 //!          scales [n] f32
+//!          zeros  [n] i32                 the zero points
 //!          outliers [n, 8] { column u32, value i32 }
 //! ```
 
@@ -41,12 +47,16 @@ const OUTLIER_FACTOR: f32 = 5.0;
 /// The largest outlier in 16 bits.
 const PEAK_16: f32 = 32767.0;
 
+/// What half the range of activations is at most, of the largest magnitude, where a token has a zero point: steps are then
+/// three quarters as large, or less. With normally distributed activations hardly any token has one.
+const HALF_MAX: f32 = 0.75;
+
 /// An activation that is stored apart.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub(crate) struct Outlier {
     pub column: u32,
-    /// The multiple of the token's scale; 0 after the last outlier.
+    /// The multiple of the token's scale beyond the zero point; 0 after the last outlier.
     pub value: i32,
 }
 
@@ -68,6 +78,8 @@ pub(crate) struct RowColumn<'a> {
     /// The sum of the quants, outliers left out.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "VPDPBUSD alone needs it"))]
     pub sum: i32,
+    /// What is added to every quant and outlier.
+    pub zero: i32,
     outliers: &'a Outliers,
 }
 
@@ -78,8 +90,9 @@ impl<'a> RowColumn<'a> {
         let (quants, tail) = bytes.split_at(bytes.len() - TAIL);
         let word = |at: usize| [tail[at], tail[at + 1], tail[at + 2], tail[at + 3]];
         let (scale, sum) = (f32::from_ne_bytes(word(0)), i32::from_ne_bytes(word(4)));
-        let outliers = bytemuck::from_bytes(&tail[8..8 + size_of::<Outliers>()]);
-        RowColumn { quants, scale, sum, outliers }
+        let zero = i32::from_ne_bytes(word(8));
+        let outliers = bytemuck::from_bytes(&tail[12..12 + size_of::<Outliers>()]);
+        RowColumn { quants, scale, sum, zero, outliers }
     }
 
     /// The product of the outliers with a row of weights.
@@ -109,7 +122,7 @@ impl Transform for Prepare<'_> {
         let (quants, tail) = out.split_at_mut(out.len() - TAIL);
         let (used, padding) = bytemuck::cast_slice_mut(quants).split_at_mut(self.0.len());
         padding.fill(0);
-        let Parted { scale, outliers } = Parted::of(l, self.0);
+        let Parted { scale, outliers } = Parted::of(l, self.0, Zero::Any);
         l.quantize(self.0, scale, used);
         for outlier in outliers.iter().take_while(|outlier| outlier.value != 0) {
             used[outlier.column as usize] = 0;
@@ -118,7 +131,51 @@ impl Transform for Prepare<'_> {
         tail.fill(0);
         tail[..4].copy_from_slice(&scale.value.to_ne_bytes());
         tail[4..8].copy_from_slice(&sum.to_ne_bytes());
-        tail[8..8 + size_of::<Outliers>()].copy_from_slice(bytemuck::bytes_of(&outliers));
+        tail[8..12].copy_from_slice(&scale.zero.to_ne_bytes());
+        tail[12..12 + size_of::<Outliers>()].copy_from_slice(bytemuck::bytes_of(&outliers));
+    }
+}
+
+/// Which zero points tokens may have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Zero {
+    /// Those that make steps smaller.
+    Any,
+    /// None: for products with weights whose sums are not known.
+    Never,
+}
+
+/// The largest magnitudes of activations above zero and below; 0 where there are none.
+#[derive(Clone, Copy)]
+struct Range {
+    above: f32,
+    below: f32,
+}
+
+impl Range {
+    /// The largest magnitude.
+    #[inline(always)]
+    fn peak(self) -> f32 {
+        // Also that of -0.
+        self.above.max(self.below).abs()
+    }
+
+    /// The range with one activation more.
+    #[inline(always)]
+    fn with(self, x: f32) -> Range {
+        Range { above: self.above.max(x), below: self.below.max(-x) }
+    }
+
+    /// The scale of the range, at least that of the peak `least`.
+    #[inline(always)]
+    fn scale(self, least: f32, zero: Zero) -> Scale {
+        let (half, middle) =
+            (0.5 * self.above + 0.5 * self.below, 0.5 * self.above - 0.5 * self.below);
+        if zero == Zero::Any && half <= HALF_MAX * self.peak() && least < self.peak() {
+            Scale::around(middle, half.max(least))
+        } else {
+            Scale::of(self.peak().max(least).to_bits(), PEAK_8)
+        }
     }
 }
 
@@ -131,58 +188,70 @@ struct Parted {
 impl Parted {
     /// Finds the outliers of a token. Activations that are not finite make the scale NaN.
     #[inline(always)]
-    fn of<L: Lanes>(l: L, x: &[f32]) -> Parted {
-        let (most, mean_square) = survey(l, x);
+    fn of<L: Lanes>(l: L, x: &[f32], zero: Zero) -> Parted {
+        let (range, mean_square) = survey(l, x);
         let limit = OUTLIER_FACTOR * mean_square.sqrt();
         // False if a square is too large for the mean, or all are too small.
-        if limit > 0.0 && most > limit {
-            return Parted::with_outliers(l, x, limit);
+        if limit > 0.0 && range.peak() > limit {
+            return Parted::with_outliers(l, x, limit, zero);
         }
         // Squares that are too large for the mean hide no activation that is not finite.
-        let most = if mean_square.is_finite() { most.to_bits() } else { l.peak(x) };
-        Parted { scale: Scale::of(most, PEAK_8), outliers: [Outlier::default(); OUTLIERS] }
+        let scale = match mean_square.is_finite() {
+            true => range.scale(0.0, zero),
+            false => Scale::of(l.peak(x), PEAK_8),
+        };
+        Parted { scale, outliers: [Outlier::default(); OUTLIERS] }
     }
 
     /// The largest activations above a limit become outliers, which some are.
     #[inline(always)]
-    fn with_outliers<L: Lanes>(l: L, x: &[f32], limit: f32) -> Parted {
+    fn with_outliers<L: Lanes>(l: L, x: &[f32], limit: f32, zero: Zero) -> Parted {
         // Sorted from the largest to the smallest, equal ones in order.
         let mut largest = [(0.0f32, 0u32); OUTLIERS];
-        let (mut rest, mut rests) = (0.0f32, l.splat(0.0));
-        for (step, x) in x.as_chunks::<STEP>().0.iter().enumerate() {
-            let mut most = l.splat(0.0);
-            for x in x.chunks_exact(L::N) {
-                most = l.max(most, l.abs(l.read(x)));
+        let mut rest = Range { above: 0.0, below: 0.0 };
+        let (mut aboves, mut belows) = (l.splat(0.0), l.splat(0.0));
+        for (step, of_step) in x.as_chunks::<STEP>().0.iter().enumerate() {
+            let (mut above, mut below) = (l.splat(0.0), l.splat(0.0));
+            for x in of_step.chunks_exact(L::N) {
+                let x = l.read(x);
+                (above, below) = (l.max(above, x), l.min(below, x));
             }
-            if !l.any_above(most, limit) {
-                rests = l.max(rests, most);
+            below = l.sub(l.splat(0.0), below);
+            if !l.any_above(l.max(above, below), limit) {
+                (aboves, belows) = (l.max(aboves, above), l.max(belows, below));
                 continue;
             }
-            let (mut places, mut below) = (0u32, 0u32);
-            for (at, x) in x.iter().enumerate() {
-                let bits = x.to_bits() & MAGNITUDE;
-                let is_outlier = bits > limit.to_bits();
+            let (mut places, mut above, mut below) = (0u32, 0i32, 0i32);
+            for (at, x) in of_step.iter().enumerate() {
+                let is_outlier = x.to_bits() & MAGNITUDE > limit.to_bits();
                 places |= u32::from(is_outlier) << at;
-                below = below.max(if is_outlier { 0 } else { bits });
+                let kept = if is_outlier { 0 } else { x.to_bits() };
+                // Bits of floats with a sign are negative integers.
+                above = above.max(kept.cast_signed());
+                below = below.max((kept ^ !MAGNITUDE).cast_signed());
             }
-            rest = rest.max(f32::from_bits(below));
+            rest = rest.with(f32::from_bits(above.cast_unsigned()));
+            rest = rest.with(-f32::from_bits(below.cast_unsigned()));
             while places != 0 {
                 let at = places.trailing_zeros() as usize;
                 places &= places - 1;
-                let mut next = (x[at].abs(), (step * STEP + at) as u32);
+                let mut next = (of_step[at].abs(), (step * STEP + at) as u32);
                 for kept in &mut largest {
                     if next.0 > kept.0 {
                         std::mem::swap(kept, &mut next);
                     }
                 }
                 // What is left is no outlier.
-                rest = rest.max(next.0);
+                if next.0 > 0.0 {
+                    rest = rest.with(x[next.1 as usize]);
+                }
             }
         }
-        let rest = rest.max(l.largest(rests));
+        let (above, below) = (l.largest(aboves), l.largest(belows));
+        let rest = rest.with(above).with(-below);
         // So that the largest outlier has 16 bits.
         let least = largest[0].0 * (PEAK_8 / PEAK_16);
-        let scale = Scale::of(rest.max(least).to_bits(), PEAK_8);
+        let scale = rest.scale(least, zero);
         let mut outliers = Outliers::default();
         let found = largest.iter().take_while(|(size, _)| *size > 0.0);
         for (outlier, &(_, column)) in outliers.iter_mut().zip(found) {
@@ -192,16 +261,17 @@ impl Parted {
     }
 }
 
-/// The largest magnitude, arbitrary if there is a NaN, and the mean square. Its sum is that of 32 parts, which are added
+/// The range, arbitrary if there is a NaN, and the mean square. Its sum is that of 32 parts, which are added
 /// in the same order at all levels: halves, then halves of that.
 #[inline(always)]
-fn survey<L: Lanes>(l: L, x: &[f32]) -> (f32, f32) {
-    let (mut most, mut sums) = ([l.splat(0.0); VECTORS_MAX], [l.splat(0.0); VECTORS_MAX]);
+fn survey<L: Lanes>(l: L, x: &[f32]) -> (Range, f32) {
+    let zeros = [l.splat(0.0); VECTORS_MAX];
+    let (mut above, mut below, mut sums) = (zeros, zeros, zeros);
     for x in x.as_chunks::<STEP>().0 {
-        let parts = most.iter_mut().zip(&mut sums).zip(x.chunks_exact(L::N));
-        for ((most, sum), x) in parts {
+        let parts = above.iter_mut().zip(&mut below).zip(&mut sums).zip(x.chunks_exact(L::N));
+        for (((above, below), sum), x) in parts {
             let x = l.read(x);
-            *most = l.max(*most, l.abs(x));
+            (*above, *below) = (l.max(*above, x), l.min(*below, x));
             *sum = l.add(*sum, l.mul(x, x));
         }
     }
@@ -209,7 +279,8 @@ fn survey<L: Lanes>(l: L, x: &[f32]) -> (f32, f32) {
     while count > 1 {
         count /= 2;
         for at in 0..count {
-            most[at] = l.max(most[at], most[at + count]);
+            above[at] = l.max(above[at], above[at + count]);
+            below[at] = l.min(below[at], below[at + count]);
             sums[at] = l.add(sums[at], sums[at + count]);
         }
     }
@@ -222,7 +293,9 @@ fn survey<L: Lanes>(l: L, x: &[f32]) -> (f32, f32) {
             parts[at] += parts[at + count];
         }
     }
-    (l.largest(most[0]), parts[0] / x.len() as f32)
+    let below = l.largest(l.sub(l.splat(0.0), below[0]));
+    let range = Range { above: l.largest(above[0]), below };
+    (range, parts[0] / x.len() as f32)
 }
 
 /// Vectors of [`STEP`] elements at the level with the shortest ones.
@@ -264,14 +337,15 @@ impl Transform for QuantizeRows<'_> {
 }
 
 /// Packs a chunk `[tokens, cols]` f32.
-pub(super) fn pack(level: Level, x: &[f32], cols: usize, out: &mut [u8]) {
+pub(crate) fn pack_rows(level: Level, x: &[f32], cols: usize, zero: Zero, out: &mut [u8]) {
     assert!(cols.is_multiple_of(STEP), "{cols} columns are not whole blocks");
-    transform(level, Pack { x, cols }, out);
+    transform(level, Pack { x, cols, zero }, out);
 }
 
 struct Pack<'a> {
     x: &'a [f32],
     cols: usize,
+    zero: Zero,
 }
 
 impl Transform for Pack<'_> {
@@ -279,14 +353,16 @@ impl Transform for Pack<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L, out: &mut [u8]) {
-        let Pack { x, cols } = self;
+        let Pack { x, cols, zero } = self;
         let n = x.len() / cols;
         assert!(n <= TOKENS_MAX, "{n} tokens in a chunk of at most {TOKENS_MAX}");
         let (quants, rest) = out.split_at_mut(n * cols);
         let (sums, rest) = rest.split_at_mut(4 * n);
         let (scales, rest) = rest.split_at_mut(4 * n);
+        let (zeros, rest) = rest.split_at_mut(4 * n);
         let sums = bytemuck::cast_slice_mut::<u8, i32>(sums);
         let scales = bytemuck::cast_slice_mut::<u8, f32>(scales);
+        let zeros = bytemuck::cast_slice_mut::<u8, i32>(zeros);
         let outliers = &mut rest[..n * size_of::<Outliers>()];
         let outliers = bytemuck::cast_slice_mut::<u8, Outliers>(outliers);
         // All scales first: what one takes to find overlaps with the next, and rows arrive before they are needed.
@@ -294,7 +370,7 @@ impl Transform for Pack<'_> {
         for (token, row) in x.chunks_exact(cols).enumerate() {
             let next = x[(token + 1) * cols..].chunks(LINE).take(cols.div_ceil(LINE));
             next.for_each(|line| l.prefetch(line.as_ptr().cast()));
-            let parted = Parted::of(l, row);
+            let parted = Parted::of(l, row, zero);
             (scale[token], outliers[token]) = (parted.scale, parted.outliers);
         }
         let fours = quants.as_chunks_mut::<4>().0;
@@ -317,7 +393,7 @@ impl Transform for Pack<'_> {
                 let stored = std::mem::take(&mut fours[column / 4 * n + token][column % 4]);
                 sum = sum.wrapping_add(outlier.value - i32::from(stored.cast_signed()));
             }
-            scales[token] = scale[token].value;
+            (scales[token], zeros[token]) = (scale[token].value, scale[token].zero);
             sums[token] = (-128i32).wrapping_mul(sum);
         }
     }
@@ -335,6 +411,8 @@ pub(crate) struct PackedRows<'a> {
     pub sums: &'a [i32],
     /// `[tokens]`.
     pub scales: &'a [f32],
+    /// `[tokens]`, what is added to every quant and outlier.
+    pub zeros: &'a [i32],
     /// `[tokens]`.
     pub outliers: &'a [Outliers],
 }
@@ -342,7 +420,7 @@ pub(crate) struct PackedRows<'a> {
 impl<'a> PackedRows<'a> {
     /// Bytes per token.
     pub fn bytes_per_token(cols: usize) -> usize {
-        cols + 8 + size_of::<Outliers>()
+        cols + 12 + size_of::<Outliers>()
     }
 
     /// The chunk of `tokens` tokens at the start of `bytes`.
@@ -350,11 +428,13 @@ impl<'a> PackedRows<'a> {
         let (quants, rest) = bytes.split_at(cols * tokens);
         let (sums, rest) = rest.split_at(4 * tokens);
         let (scales, rest) = rest.split_at(4 * tokens);
+        let (zeros, rest) = rest.split_at(4 * tokens);
         let outliers = &rest[..size_of::<Outliers>() * tokens];
         PackedRows {
             quants,
             sums: bytemuck::cast_slice(sums),
             scales: bytemuck::cast_slice(scales),
+            zeros: bytemuck::cast_slice(zeros),
             outliers: bytemuck::cast_slice(outliers),
         }
     }

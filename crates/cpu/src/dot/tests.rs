@@ -146,7 +146,9 @@ fn decoded(format: Format, columns: Activations<'_>, index: usize) -> Vec<(f64, 
         }
         Format::Q8Row => {
             let column = RowColumn::of(columns.column(index));
-            column.quants.iter().map(|q| one(column.scale, q.cast_signed())).collect()
+            let whole = |q: &u8| i32::from(q.cast_signed()) + column.zero;
+            let of = |q| (f64::from(column.scale) * f64::from(whole(q)), one(column.scale, 0).1);
+            column.quants.iter().map(of).collect()
         }
         #[cfg(target_arch = "x86_64")]
         packed => unreachable!("no column is {packed:?}"),

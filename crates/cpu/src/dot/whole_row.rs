@@ -3,7 +3,8 @@
 //! Activations have one scale per token, so every level returns the same bits. VPDPBUSD needs one unsigned operand: the
 //! weights' sign bits are flipped, which adds 128 to each, and the sums start from -128 times the sum of the activations.
 //! AVX2 multiplies magnitudes with activations that carry their signs: no pair sum exceeds 2 · 128 · 127 = 32512, so
-//! VPMADDUBSW never saturates. The few activations that are stored apart are multiplied one by one.
+//! VPMADDUBSW never saturates. The few activations that are stored apart are multiplied one by one,
+//! and a token's zero point with the sum of the row.
 
 use bilayer_quant::w8a8::{HEADER, scale};
 
@@ -37,12 +38,20 @@ fn columns<'a, const C: usize>(job: &Job<'a>) -> [RowColumn<'a>; C] {
     job.columns::<u8, C>().map(RowColumn::of)
 }
 
-/// The results of a row's sums, to which the outliers are added.
+/// The results of a row's sums, to which outliers and zero points are added. `sum` gives the sum of weights.
 #[inline(always)]
-fn scaled<const C: usize>(row: &[u8], columns: &[RowColumn<'_>; C], dots: [i32; C]) -> [f32; C] {
+fn scaled<const C: usize>(
+    row: &[u8],
+    columns: &[RowColumn<'_>; C],
+    dots: [i32; C],
+    sum: impl FnOnce(&[u8]) -> i32,
+) -> [f32; C] {
     let d = scale(row);
+    let has_zeros = columns.iter().any(|column| column.zero != 0);
+    let row_sum = if has_zeros { sum(&row[HEADER..]) } else { 0 };
     std::array::from_fn(|c| {
-        let dot = dots[c].wrapping_add(columns[c].outliers(&row[HEADER..]));
+        let zeros = row_sum.wrapping_mul(columns[c].zero);
+        let dot = dots[c].wrapping_add(zeros).wrapping_add(columns[c].outliers(&row[HEADER..]));
         dot as f32 * (d * columns[c].scale)
     })
 }
@@ -54,7 +63,8 @@ fn scalar<const C: usize>(job: &mut Job<'_>) {
             let products = row[HEADER..].iter().zip(column.quants);
             products.map(|(w, x)| i32::from(w.cast_signed()) * i32::from(x.cast_signed())).sum()
         });
-        job.store(r, scaled(row, &columns, dots));
+        let sum = |row: &[u8]| row.iter().map(|w| i32::from(w.cast_signed())).sum();
+        job.store(r, scaled(row, &columns, dots, sum));
     }
 }
 
@@ -68,6 +78,7 @@ mod x86 {
 
     use super::super::{avx2, avx512, each};
     use super::{Job, columns, scaled};
+    use crate::quantizer::x86 as quantizer;
     use crate::x86::whole_lines;
 
     /// -128 times the sums of the activations.
@@ -109,8 +120,32 @@ mod x86 {
                 let all = _mm512_add_epi32(dots[c], others[c]);
                 sums[c] = sums[c].wrapping_add(_mm512_reduce_add_epi32(all));
             }
-            job.store(r, scaled(row, &columns, sums));
+            job.store(r, scaled(row, &columns, sums, |row| row_sum_512(row)));
         }
+    }
+
+    /// The sum of a row's weights.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni")]
+    #[inline]
+    fn row_sum_512(row: &[u8]) -> i32 {
+        let ones = _mm512_set1_epi8(1);
+        let mut sums = [_mm512_setzero_si512(); 2];
+        let (steps, rest) = row.as_chunks::<64>();
+        for (s, step) in steps.iter().enumerate() {
+            sums[s % 2] = _mm512_dpbusd_epi32(sums[s % 2], ones, avx512::load(step, 0));
+        }
+        if !rest.is_empty() {
+            let rest = _mm512_zextsi256_si512(avx2::load(rest, 0));
+            sums[0] = _mm512_dpbusd_epi32(sums[0], ones, rest);
+        }
+        _mm512_reduce_add_epi32(_mm512_add_epi32(sums[0], sums[1]))
+    }
+
+    /// [`row_sum_512`] with AVX2.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn row_sum_256(row: &[u8]) -> i32 {
+        quantizer::sum(bytemuck::cast_slice(row))
     }
 
     /// The sum of eight lanes.
@@ -139,7 +174,7 @@ mod x86 {
                 }
             }
             let sums = std::array::from_fn(|c| offsets[c].wrapping_add(sum(dots[c])));
-            job.store(r, scaled(row, &columns, sums));
+            job.store(r, scaled(row, &columns, sums, |row| row_sum_256(row)));
         }
     }
 
@@ -161,7 +196,7 @@ mod x86 {
                 }
             }
             let sums = dots.map(|dots| sum(dots));
-            job.store(r, scaled(row, &columns, sums));
+            job.store(r, scaled(row, &columns, sums, |row| row_sum_256(row)));
         }
     }
 }
@@ -194,7 +229,14 @@ mod arm {
                         *dots = m.add(*dots, w, x);
                     }
                 }
-                job.store(r, scaled(row, &columns, dots.map(vaddvq_s32)));
+                let sum = |row: &[u8]| {
+                    let mut sum = vdupq_n_s32(0);
+                    for step in row.as_chunks::<16>().0 {
+                        sum = m.add(sum, vreinterpretq_s8_u8(load(step)), vdupq_n_s8(1));
+                    }
+                    vaddvq_s32(sum)
+                };
+                job.store(r, scaled(row, &columns, dots.map(vaddvq_s32), sum));
             }
         }
     }

@@ -1,10 +1,12 @@
 //! GEMM of rows with one scale, with activations of one scale per token: integer sums over whole rows.
 
+use std::ops::Range;
+
 use bilayer_quant::Type;
 use bilayer_quant::w8a8::{HEADER, scale};
 use bytemuck::{Pod, Zeroable};
 
-use crate::activations::{Format, PackedRows};
+use crate::activations::{Format, Outliers, PackedRows};
 use crate::gemm::packing::Packing;
 use crate::gemm::{CHUNKS_AHEAD, Gemm, PanelProduct, Path};
 use crate::level::Level;
@@ -19,6 +21,9 @@ pub(super) struct WholeRow {
     tiles: RowTiles,
 }
 
+/// The zero points of tokens in all panels of a row but the last, where the sums of the rows are known.
+const NO_ZEROS: [i32; 8] = [0; 8];
+
 /// Number of tokens from which panels are faster than [`crate::dot`].
 const TOKENS_MIN: usize = 5;
 
@@ -28,6 +33,8 @@ const TOKENS_MIN: usize = 5;
 pub(super) struct Scratch {
     panel: RowPanel,
     scales: [f32; ROWS],
+    /// The sums of the rows up to the panel's last column, as bits.
+    row_sums: [f32; ROWS],
 }
 
 /// The kernel of a type whose rows have one scale.
@@ -62,6 +69,11 @@ impl WholeRow {
         for (scale_of_row, row) in scratch.scales.iter_mut().zip(weights.chunks_exact(row_bytes)) {
             *scale_of_row = scale(row);
         }
+        let chunks = || {
+            let chunks = packing.chunk_ranges(packed.tokens).zip(packed.data.chunks(chunk_bytes));
+            chunks.map(|(range, bytes)| (range.start, PackedRows::of(bytes, cols, range.len())))
+        };
+        let has_zeros = chunks().any(|(_, x)| x.zeros.iter().any(|zero| *zero != 0));
         // Prefetches the next call's weights, in order, during this one.
         let mut panels = Ahead::of(weights).split(cols.div_ceil(COLS));
         for col in (0..cols).step_by(COLS) {
@@ -78,28 +90,56 @@ impl WholeRow {
                 let len = (cols - span.end).min(COLS);
                 PanelRows { start: part.start + part.len, len, ..part }.prefetch(rows);
             }
+            if has_zeros {
+                self.sum_rows(scratch, span.clone(), cols);
+            }
+            let row_sums = bytemuck::cast_ref(&scratch.row_sums);
             let mut steps = panels.part().split(packing.chunks(packed.tokens));
-            let chunks = packing.chunk_ranges(packed.tokens).zip(packed.data.chunks(chunk_bytes));
-            for (range, bytes) in chunks {
-                let x = PackedRows::of(bytes, cols, range.len());
-                let quants = span.start * range.len()..span.end * range.len();
+            for (token, x) in chunks() {
+                let tokens = x.scales.len();
+                let quants = span.start * tokens..span.end * tokens;
                 let last = RowScales { weights: &scratch.scales, x: x.scales };
                 let product = RowProduct {
                     steps: &scratch.panel.steps,
                     negative: &scratch.panel.negative,
                     x: &x.quants[quants],
                     x_ahead: CHUNKS_AHEAD * chunk_bytes,
-                    tokens: range.len(),
+                    tokens,
                     first: (col == 0).then_some(x.sums),
                     outliers: x.outliers,
+                    zeros: if span.end == cols { x.zeros } else { &NO_ZEROS[..tokens] },
+                    row_sums,
                     col,
                     last: (span.end == cols).then_some(last),
                     ahead: steps.part(),
                     stride,
                 };
                 // SAFETY: the level is available.
-                unsafe { (self.tiles.tile)(product, &mut strip[range.start * stride..]) };
+                unsafe { (self.tiles.tile)(product, &mut strip[token * stride..]) };
             }
         }
+    }
+
+    /// Adds the columns of a panel to the sums of its rows: the products with a token of ones.
+    fn sum_rows(&self, scratch: &mut Scratch, span: Range<usize>, cols: usize) {
+        let Scratch { panel, row_sums, .. } = scratch;
+        let start = [-128 * cols as i32];
+        let product = RowProduct {
+            steps: &panel.steps,
+            negative: &panel.negative,
+            x: &[1; COLS][..span.len()],
+            x_ahead: 0,
+            tokens: 1,
+            first: (span.start == 0).then_some(&start),
+            outliers: &[Outliers::default()],
+            zeros: &NO_ZEROS[..1],
+            row_sums: &[0; ROWS],
+            col: span.start,
+            last: None,
+            ahead: Ahead::of(&[]),
+            stride: ROWS,
+        };
+        // SAFETY: the level is available.
+        unsafe { (self.tiles.tile)(product, row_sums) };
     }
 }

@@ -13,7 +13,7 @@ use crate::x86::{avx2, avx512};
 #[inline]
 pub(crate) fn quantize_avx2(x: &[f32], scale: Scale, out: &mut [i8]) {
     debug_assert!(x.len().is_multiple_of(BLOCK) && x.len() == out.len());
-    let factor = _mm256_set1_ps(scale.inverse);
+    let (factor, zero) = (_mm256_set1_ps(scale.inverse), _mm256_set1_epi16(scale.zero as i16));
     // Packing works within halves.
     let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     for (x, out) in x.as_chunks::<32>().0.iter().zip(out.as_chunks_mut::<32>().0) {
@@ -21,8 +21,8 @@ pub(crate) fn quantize_avx2(x: &[f32], scale: Scale, out: &mut [i8]) {
         for (whole, x) in whole.iter_mut().zip(x.as_chunks::<8>().0) {
             *whole = _mm256_cvtps_epi32(_mm256_mul_ps(avx2::load_floats(x), factor));
         }
-        let low = _mm256_packs_epi32(whole[0], whole[1]);
-        let high = _mm256_packs_epi32(whole[2], whole[3]);
+        let low = _mm256_sub_epi16(_mm256_packs_epi32(whole[0], whole[1]), zero);
+        let high = _mm256_sub_epi16(_mm256_packs_epi32(whole[2], whole[3]), zero);
         let bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
         bytes.store(bytemuck::cast_slice_mut(out));
     }
@@ -32,7 +32,7 @@ pub(crate) fn quantize_avx2(x: &[f32], scale: Scale, out: &mut [i8]) {
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 pub(crate) fn quantize_avx512(x: &[f32], scale: Scale, out: &mut [i8]) {
-    let factor = _mm512_set1_ps(scale.inverse);
+    let (factor, zero) = (_mm512_set1_ps(scale.inverse), _mm512_set1_epi16(scale.zero as i16));
     // Packing works within quarters.
     let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     let ((x, rest), (out, rest_out)) = (x.as_chunks::<64>(), out.as_chunks_mut::<64>());
@@ -41,8 +41,8 @@ pub(crate) fn quantize_avx512(x: &[f32], scale: Scale, out: &mut [i8]) {
         for (whole, x) in whole.iter_mut().zip(x.as_chunks::<16>().0) {
             *whole = _mm512_cvtps_epi32(_mm512_mul_ps(avx512::load_floats(x), factor));
         }
-        let low = _mm512_packs_epi32(whole[0], whole[1]);
-        let high = _mm512_packs_epi32(whole[2], whole[3]);
+        let low = _mm512_sub_epi16(_mm512_packs_epi32(whole[0], whole[1]), zero);
+        let high = _mm512_sub_epi16(_mm512_packs_epi32(whole[2], whole[3]), zero);
         let bytes = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(low, high));
         bytes.store(bytemuck::cast_slice_mut(out));
     }

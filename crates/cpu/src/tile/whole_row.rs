@@ -3,7 +3,8 @@
 //! A panel is 32 rows x at most 512 columns, as bytes in the order of the instructions. The first panel of a row starts
 //! from the activations' offsets, later ones continue the integers in the strip, and the last one stores floats. Without
 //! scales between groups of columns, a step is one load of weights, one broadcast per token and the products. Before them,
-//! each token's outliers are multiplied with their columns of the panel and added to the strip.
+//! each token's outliers are multiplied with their columns of the panel, its zero point in the last panel with the sums of the
+//! rows, and added to the strip.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -64,6 +65,10 @@ pub(crate) struct RowProduct<'a> {
     pub first: Option<&'a [i32]>,
     /// `[tokens]`.
     pub outliers: &'a [Outliers],
+    /// `[tokens]`, the zero points, in the last panel of a row; before, 0.
+    pub zeros: &'a [i32],
+    /// `[rows]`, the sums of the weights of whole rows; arbitrary if no token has a zero point.
+    pub row_sums: &'a [i32; ROWS],
     /// The panel's first column.
     pub col: usize,
     /// For the last panel of a row.
@@ -100,18 +105,19 @@ impl RowProduct<'_> {
         assert!(steps <= self.steps.len() && self.x.len() == 4 * steps * self.tokens);
         assert!(self.first.is_none_or(|first| first.len() == self.tokens));
         assert!(self.last.is_none_or(|last| last.x.len() == self.tokens));
-        assert!(self.outliers.len() == self.tokens);
+        assert!(self.outliers.len() == self.tokens && self.zeros.len() == self.tokens);
         steps
     }
 
-    /// Whether any token has outliers.
+    /// Whether any token has outliers or a zero point.
     #[inline(always)]
     fn has_outliers(&self) -> bool {
-        self.outliers.iter().any(|outliers| outliers[0].value != 0)
+        let has_any = |(outliers, zero): (&Outliers, &i32)| outliers[0].value | zero != 0;
+        self.outliers.iter().zip(self.zeros).any(has_any)
     }
 
-    /// Adds the products of outliers to the strip, in the first panel to what it starts from. Codes are signed, or have
-    /// their sign bits flipped.
+    /// Adds the products of outliers and zero points to the strip, in the first panel to what it starts from. Codes are
+    /// signed, or have their sign bits flipped.
     #[inline(always)]
     fn add_outliers<const FLIPPED: bool>(&self, strip: &mut [f32]) {
         let steps = self.count();
@@ -120,6 +126,12 @@ impl RowProduct<'_> {
             let mut sums = [self.start(token).filter(|_| FLIPPED).unwrap_or(0); ROWS];
             if self.first.is_none() {
                 sums = std::array::from_fn(|row| strip[row].to_bits().cast_signed());
+            }
+            let zero = self.zeros[token];
+            if zero != 0 {
+                for (sum, row_sum) in sums.iter_mut().zip(self.row_sums) {
+                    *sum = sum.wrapping_add(row_sum.wrapping_mul(zero));
+                }
             }
             for InPanel { step, bits, value } in self.outliers(token, steps) {
                 for (sum, codes) in sums.iter_mut().zip(&self.steps[step].0) {

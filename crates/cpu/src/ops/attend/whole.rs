@@ -15,13 +15,14 @@ use bilayer_graph::PAGE_TOKENS;
 
 use super::Shape;
 use super::tile::{WEIGHT_LANES, largest, scale, weigh_row};
-use crate::activations::{Format, KeyRows, PackedRows, quantize_rows};
+use crate::activations::{Format, KeyRows, PackedRows, Zero, pack_rows, quantize_rows};
 use crate::cache::Cache;
 use crate::gemm::Packing;
 use crate::lanes::{Kernel, Lanes};
 use crate::level::{Level, dispatch};
 use crate::memory::lines;
 use crate::ops::products::{Ahead, F32, Mix, Product, step};
+use crate::panel::ROWS;
 use crate::plan::Tile;
 use crate::stage::{Buffer, Context, Scratch, Stage};
 use crate::state::State;
@@ -118,7 +119,8 @@ impl Stage for Sweep {
 
     fn scratch_bytes(&self) -> usize {
         let (rows, dim) = (self.shape.reach.tile_tokens, self.shape.head_dim);
-        // The columns, sums, scales and outliers of eight tokens at most are beside each other, also where there are fewer.
+        // The columns, sums, scales, zero points and outliers of eight tokens at most are beside each other, also where there
+        // are fewer.
         let packed = (rows + 7) * (dim + 128) + 64 * rows;
         packed + 4 * rows * (2 * dim + KEYS + 1 + WEIGHT_LANES) + 6 * 64
     }
@@ -140,8 +142,10 @@ impl Stage for Sweep {
             query.copy_from_slice(self.q.elements(&context, of_head(tile.row + at)));
         }
         let packed = bytemuck::cast_slice_mut(packed);
-        for (at, out) in packed.chunks_exact_mut(packing.chunk_bytes(tile.rows)).enumerate() {
-            packing.pack(at, queries, tile.rows, out);
+        let chunks = packed.chunks_exact_mut(packing.chunk_bytes(tile.rows));
+        for (range, out) in packing.chunk_ranges(tile.rows).zip(chunks) {
+            let queries = &queries[range.start * dim..range.end * dim];
+            pack_rows(context.level, queries, dim, Zero::Never, out);
         }
         sums.fill(0.0);
         most.fill(f32::MIN);
@@ -208,6 +212,8 @@ impl Sweep {
                     tokens: range.len(),
                     first: Some(x.sums),
                     outliers: x.outliers,
+                    zeros: x.zeros,
+                    row_sums: &[0; ROWS],
                     col: 0,
                     last: Some(RowScales { weights: scales, x: x.scales }),
                     ahead: stream::Ahead::of(&[]),
