@@ -25,7 +25,7 @@ use crate::{Error, Progress, stream};
 const TYPES: [Type; 2] = [Type::W8A8, Type::Q8_0];
 
 /// How many times the squared error of the finer type is too much.
-pub const RATIO: f64 = 2.0;
+pub const RATIO: f64 = 3.0;
 
 /// Rows of activations whose products are compared. A few tokens and channels have products far above all others, of which
 /// some must be among them.
