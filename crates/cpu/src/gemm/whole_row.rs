@@ -1,15 +1,14 @@
 //! GEMM of rows with one scale, with activations of one scale per token: integer sums over whole rows.
 
-use std::ops::Range;
-
 use bilayer_quant::Type;
 use bilayer_quant::w8a8::{HEADER, scale};
 use bytemuck::{Pod, Zeroable};
 
-use crate::activations::{Format, Outliers, PackedRows};
+use crate::activations::{Format, PackedRows};
 use crate::gemm::packing::Packing;
 use crate::gemm::{CHUNKS_AHEAD, Gemm, PanelProduct, Path};
-use crate::level::Level;
+use crate::lanes::{Kernel, Lanes};
+use crate::level::{Level, dispatch};
 use crate::panel::ROWS;
 use crate::stream::{Ahead, PanelRows};
 use crate::tile::Tiling;
@@ -21,7 +20,7 @@ pub(super) struct WholeRow {
     tiles: RowTiles,
 }
 
-/// The zero points of tokens in all panels of a row but the last, where the sums of the rows are known.
+/// The zero points of tokens in all panels of a row but the last, where those of the tokens are multiplied.
 const NO_ZEROS: [i32; 8] = [0; 8];
 
 /// Number of tokens from which panels are faster than [`crate::dot`].
@@ -33,8 +32,7 @@ const TOKENS_MIN: usize = 5;
 pub(super) struct Scratch {
     panel: RowPanel,
     scales: [f32; ROWS],
-    /// The sums of the rows up to the panel's last column, as bits.
-    row_sums: [f32; ROWS],
+    row_sums: [i32; ROWS],
 }
 
 /// The kernel of a type whose rows have one scale.
@@ -73,7 +71,7 @@ impl WholeRow {
             let chunks = packing.chunk_ranges(packed.tokens).zip(packed.data.chunks(chunk_bytes));
             chunks.map(|(range, bytes)| (range.start, PackedRows::of(bytes, cols, range.len())))
         };
-        let has_zeros = chunks().any(|(_, x)| x.zeros.iter().any(|zero| *zero != 0));
+        let mut is_summed = false;
         // Prefetches the next call's weights, in order, during this one.
         let mut panels = Ahead::of(weights).split(cols.div_ceil(COLS));
         for col in (0..cols).step_by(COLS) {
@@ -90,13 +88,17 @@ impl WholeRow {
                 let len = (cols - span.end).min(COLS);
                 PanelRows { start: part.start + part.len, len, ..part }.prefetch(rows);
             }
-            if has_zeros {
-                self.sum_rows(scratch, span.clone(), cols);
-            }
-            let row_sums = bytemuck::cast_ref(&scratch.row_sums);
             let mut steps = panels.part().split(packing.chunks(packed.tokens));
             for (token, x) in chunks() {
                 let tokens = x.scales.len();
+                let zeros = if span.end == cols { x.zeros } else { &NO_ZEROS[..tokens] };
+                if !is_summed && zeros.iter().any(|zero| *zero != 0) {
+                    dispatch(
+                        packing.level,
+                        RowSums { weights, row_bytes, sums: &mut scratch.row_sums },
+                    );
+                    is_summed = true;
+                }
                 let quants = span.start * tokens..span.end * tokens;
                 let last = RowScales { weights: &scratch.scales, x: x.scales };
                 let product = RowProduct {
@@ -107,8 +109,8 @@ impl WholeRow {
                     tokens,
                     first: (col == 0).then_some(x.sums),
                     outliers: x.outliers,
-                    zeros: if span.end == cols { x.zeros } else { &NO_ZEROS[..tokens] },
-                    row_sums,
+                    zeros,
+                    row_sums: &scratch.row_sums,
                     col,
                     last: (span.end == cols).then_some(last),
                     ahead: steps.part(),
@@ -119,27 +121,22 @@ impl WholeRow {
             }
         }
     }
+}
 
-    /// Adds the columns of a panel to the sums of its rows: the products with a token of ones.
-    fn sum_rows(&self, scratch: &mut Scratch, span: Range<usize>, cols: usize) {
-        let Scratch { panel, row_sums, .. } = scratch;
-        let start = [-128 * cols as i32];
-        let product = RowProduct {
-            steps: &panel.steps,
-            negative: &panel.negative,
-            x: &[1; COLS][..span.len()],
-            x_ahead: 0,
-            tokens: 1,
-            first: (span.start == 0).then_some(&start),
-            outliers: &[Outliers::default()],
-            zeros: &NO_ZEROS[..1],
-            row_sums: &[0; ROWS],
-            col: span.start,
-            last: None,
-            ahead: Ahead::of(&[]),
-            stride: ROWS,
-        };
-        // SAFETY: the level is available.
-        unsafe { (self.tiles.tile)(product, row_sums) };
+/// Sums the weights of up to 32 rows, whose lengths are multiples of 32.
+struct RowSums<'a> {
+    weights: &'a [u8],
+    row_bytes: usize,
+    sums: &'a mut [i32; ROWS],
+}
+
+impl Kernel for RowSums<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        for (sum, row) in self.sums.iter_mut().zip(self.weights.chunks_exact(self.row_bytes)) {
+            *sum = l.sum_quants(bytemuck::cast_slice(&row[HEADER..]));
+        }
     }
 }
