@@ -1,4 +1,5 @@
-//! The test that the modules of a crate import each other in one direction only.
+//! The test that the modules of a crate import each other in one direction only. Names that a crate's root exports again are not
+//! followed: errors name what may fail, which returns errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -302,7 +302,8 @@ impl Gpu {
     /// # Errors
     /// The rejection, if there are no simpler kernels; the device was lost.
     fn simplify(&mut self, rejection: GraphError) -> Result<(), GraphError> {
-        let caps = self.caps.reduced().ok_or_else(|| rejection.clone())?;
+        let rejected = rejection.to_string();
+        let caps = self.caps.reduced(&rejected).ok_or_else(|| rejection.clone())?;
         if caps.tile != self.caps.tile && !self.is_rate_given {
             let measured = crate::rate::warm_up(&self.device, &caps)
                 .and_then(|()| crate::rate::measure(&self.device, &caps));

@@ -166,10 +166,11 @@ impl Caps {
         }
     }
 
-    /// Without what a driver may refuse kernels for: products that emit, if they are used, then cooperative matrices, then
-    /// subgroup operations. `None` if none is used.
-    pub(crate) fn reduced(&self) -> Option<Caps> {
-        if self.emits {
+    /// Without what a driver may refuse a kernel for: products that emit, if they are used and it is not one with cooperative
+    /// matrices, then those, then subgroup operations. `None` if none is used.
+    pub(crate) fn reduced(&self, rejected: &str) -> Option<Caps> {
+        let is_coop = self.coop.is_some() && rejected.contains("coop");
+        if self.emits && !is_coop {
             return Some(Caps { emits: false, ..self.clone() });
         }
         if self.coop.is_some() {

@@ -88,7 +88,7 @@ pub fn open(
     // Every Metal device supports it.
     #[cfg(target_vendor = "apple")]
     {
-        let _ = descriptor;
+        let _ = (adapter, descriptor);
         None
     }
 }

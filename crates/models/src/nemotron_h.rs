@@ -1,4 +1,5 @@
-//! Nemotron-H, dense: each layer is Mamba 2, attention without RoPE, or a feed-forward with squared ReLU.
+//! Nemotron-H, dense: each layer is Mamba 2, attention without RoPE, or a feed-forward with squared ReLU. Names of tensors and
+//! checkpoints are those of both kinds.
 
 use bilayer_gguf::{Metadata, Value};
 use bilayer_graph::Activation;

@@ -127,11 +127,14 @@ impl Lives {
         match &item.kind {
             FusedOp::Multiply { input, norm, route, parts } => {
                 let (integers, floats) = wanted(graph, parts, facts);
+                let of = norm.and_then(|norm| graph.nodes[norm].op.inputs().next());
+                let maker = self.makers.get(&of.unwrap_or(*input)).copied().unwrap_or(ready);
                 if integers {
-                    let of = norm.and_then(|norm| graph.nodes[norm].op.inputs().next());
-                    let maker = self.makers.get(&of.unwrap_or(*input)).copied();
-                    self.at((*input, Form::Integers), maker.unwrap_or(ready));
+                    self.at((*input, Form::Integers), maker);
                     self.at((*input, Form::Integers), made);
+                }
+                if floats && norm.is_some() {
+                    self.at((*input, Form::Floats), maker);
                 }
                 // Norms write integers themselves; for other values the floats stay alive until they are quantized.
                 if floats || norm.is_none() {

@@ -1,5 +1,4 @@
-//! From what the user asks for to a plan: how many layers are offloaded, how they are split over the devices, what is
-//! pinned elsewhere, and the most that fits.
+//! From what the user asks for to a plan: with experts in device memory, or without.
 
 use bilayer_graph::Graph;
 

@@ -1,4 +1,4 @@
-//! What the user asks for.
+//! What the user asks for, and all that a plan is made of.
 
 use std::collections::BTreeMap;
 

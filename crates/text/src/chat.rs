@@ -3,7 +3,7 @@
 //! A template is a Jinja program that the publisher put into the file. It is rendered as by transformers, through
 //! minijinja: Python's methods and JSON output, blocks that swallow line breaks. It runs in a thread with a stack of its
 //! own and with limits on its source, instructions, call depth, nesting of values and output; a budget of work bounds
-//! memory and time (`budget.rs`, `cost.rs` and `program.rs`).
+//! memory and time (`budget.rs`, `cost.rs`, `charges.rs`, `methods.rs` and `program.rs`).
 //!
 //! **Messages cannot create special tokens.** A message may contain `<|im_end|>`, and the model must see its characters,
 //! not the end of a turn. [`Template::prompt`] therefore determines for each special token in the rendered text

@@ -171,8 +171,9 @@ impl Range {
     fn scale(self, least: f32, zero: Zero) -> Scale {
         let (half, middle) =
             (0.5 * self.above + 0.5 * self.below, 0.5 * self.above - 0.5 * self.below);
-        if zero == Zero::Any && half <= HALF_MAX * self.peak() && least < self.peak() {
-            Scale::around(middle, half.max(least))
+        let half = half.max(least);
+        if zero == Zero::Any && half <= HALF_MAX * self.peak() {
+            Scale::around(middle, half)
         } else {
             Scale::of(self.peak().max(least).to_bits(), PEAK_8)
         }

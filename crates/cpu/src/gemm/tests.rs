@@ -322,9 +322,9 @@ fn step_of_a_token(x: &[f32]) -> (f32, f32) {
     let least = outliers.first().map_or(0.0, |outlier| outlier.abs() * (127.0 / 32767.0));
     let above = rest.iter().fold(0.0f32, |most, x| most.max(*x));
     let below = rest.iter().fold(0.0f32, |most, x| most.max(-x));
-    let (peak, half) = (above.max(below), 0.5 * above + 0.5 * below);
-    if half <= 0.75 * peak && least < peak {
-        return (half.max(least) / 126.0, 126.0 / half.max(least));
+    let (peak, half) = (above.max(below), (0.5 * above + 0.5 * below).max(least));
+    if half <= 0.75 * peak {
+        return (half / 126.0, 126.0 / half);
     }
     (peak.max(least) / 127.0, 127.0 / peak.max(least))
 }

@@ -1,4 +1,5 @@
-//! The plan to try after a device failed: without what is streamed to it or resident there, or with fewer of its layers.
+//! The plan to try after a device failed: without what is streamed to it or resident there, or with fewer of its layers; the
+//! devices and the host that it is made for.
 //!
 //! A device that runs out of memory while the session is prepared keeps the share of its layers that its memory is of the
 //! memory planned, or half of them if the memory is not known to be less, and so on, then none; a lost device keeps none.

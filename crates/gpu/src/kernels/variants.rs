@@ -294,12 +294,15 @@ fn products_of(caps: &Caps, ty: Type, columns: u32) -> Vec<Source> {
         let keys = [plain, gated, residual, three];
         sources.extend(keys.map(|key| key.source(caps)));
         // A single row may take floats where several take integers.
+        let mut few = keys.to_vec();
         if columns == 1 && input == Input::Quantized {
             let floats = keys.map(|key| GemvKey { input: Input::Floats, ..key });
             sources.extend(floats.map(|key| key.source(caps)));
+            few.extend(floats);
         }
         if columns <= caps.emit_columns() {
-            sources.extend(emitting(caps, &keys));
+            few.push(GemvKey { bias: true, ..plain });
+            sources.extend(emitting(caps, &few));
         }
         // Products of experts: single, or in groups of all sizes with a kernel.
         let chosen = match columns {

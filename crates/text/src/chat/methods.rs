@@ -1,4 +1,4 @@
-//! Methods of Python's values that minijinja's own compatibility does not have.
+//! Python's methods of texts, lists and maps, each with what a call costs; minijinja's own compatibility has the others.
 
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
@@ -31,11 +31,11 @@ pub fn call(
         (ValueKind::Map, "get") => read(&all)?,
         _ => entries(value),
     })?;
-    made(found(state, value, method, arguments)?)
+    made(called(state, value, method, arguments)?)
 }
 
 /// Calls a method that the value itself does not have.
-fn found(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+fn called(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let found = match (value.as_str(), value.kind()) {
         (Some(text), _) => of_text(text, method, args),
         (None, ValueKind::Seq) => of_list(value, method, args),

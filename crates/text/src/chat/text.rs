@@ -3,7 +3,7 @@
 use minijinja::{Error, ErrorKind};
 
 /// Limit on the width of padded texts.
-pub const WIDTH: usize = 10_000;
+const WIDTH: usize = 10_000;
 
 /// A width that is not above [`WIDTH`].
 pub fn limited(width: usize) -> Result<usize, Error> {
