@@ -128,7 +128,9 @@ impl Lives {
             FusedOp::Multiply { input, norm, route, parts } => {
                 let (integers, floats) = wanted(graph, parts, facts);
                 let of = norm.and_then(|norm| graph.nodes[norm].op.inputs().next());
-                let maker = self.makers.get(&of.unwrap_or(*input)).copied().unwrap_or(ready);
+                // On a GPU the product before may write it.
+                let maker = self.makers.get(&of.unwrap_or(*input)).filter(|_| facts.is_async);
+                let maker = maker.copied().unwrap_or(ready);
                 if integers {
                     self.at((*input, Form::Integers), maker);
                     self.at((*input, Form::Integers), made);

@@ -334,7 +334,8 @@ fn devices_hold_weights_caches_activations_and_values_in_transfer() {
     let logits = 4 * 2 * 256;
     assert_eq!((first.staging_bytes, second.staging_bytes), (hidden, hidden + logits));
     assert_eq!(first.activation_bytes, 4 * ACTIVATIONS + hidden);
-    assert_eq!(second.activation_bytes, 4 * ACTIVATIONS + logits);
+    // On a card the product before a norm may write what the norm makes of its result.
+    assert_eq!(second.activation_bytes, 4 * ACTIVATIONS + logits + hidden);
     for (device, memory) in [(first, 64 * GIB), (second, GIB)] {
         let parts = [device.weight_bytes, device.kv_bytes, device.activation_bytes];
         assert_eq!(device.used_bytes, parts.iter().sum::<u64>() + device.staging_bytes);
@@ -397,7 +398,8 @@ fn several_segments_of_a_device_have_their_own_activations() {
     // with its result.
     let hidden = 4 * 8 * 64;
     let one = of([0, 1, 0]);
-    assert_eq!(one, (4 * ACTIVATIONS + hidden, 2 * hidden));
+    // On a card the product before a norm may write what the norm makes of its result.
+    assert_eq!(one, (4 * ACTIVATIONS + 2 * hidden, 2 * hidden));
     assert_eq!(of([1, 0, 1]), (2 * one.0, 2 * one.1));
 }
 

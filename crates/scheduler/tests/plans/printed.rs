@@ -17,13 +17,13 @@ fn a_plan_is_printed_by_devices_and_groups_of_equal_layers() {
     let placement = Placement { output: 1, ..Placement::offload(4, 2, 0, 1) };
     let plan = place(&dense(4), &machine, &BUDGET, &placement).unwrap();
     // Layers of 147968 bytes and caches of 8192; a table and a head of 65536, with a norm of 256; activations of 10240 with
-    // a result of 2048; 2048 of hidden states, and of logits. The second card holds nothing.
+    // a result of 2048, and on the card with what products write before norms, of 2048 too; 2048 of hidden states, and of logits. The second card holds nothing.
     let expected = "\
 out:gpu0 3:gpu0 2-0:cpu
 
 device          budget        used     weights       cache activations     staging
 cpu           64.0 GiB     536 KiB     498 KiB    24.0 KiB    12.0 KiB    2.00 KiB
-gpu0          1.00 GiB     233 KiB     209 KiB    8.00 KiB    12.0 KiB    4.00 KiB
+gpu0          1.00 GiB     235 KiB     209 KiB    8.00 KiB    14.0 KiB    4.00 KiB
 
 layers     device         weights       cache
 0-2 each   cpu            144 KiB    8.00 KiB

@@ -83,7 +83,7 @@ fn layers_on_the_host_are_streamed_through_two_slots() {
     // and six norms.
     let kept = 64 * 2 * (32 + 32);
     let working = working_bytes(&graph, &streaming.stages[1].segment, &BUDGET, &machine.devices[1]);
-    assert_eq!(working, 4 * 8 * (128 + 4 * 64) + 2 * 4 * 8 * 64);
+    assert_eq!(working, 4 * 8 * (128 + 5 * 64) + 2 * 4 * 8 * 64);
     let bytes = 2 * (kept + MATRICES) + working + 6 * 4 * 64;
     assert_eq!(streaming.device_bytes, bytes);
     // Hidden states of 64 tokens, in two buffers by turns.
