@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bilayer_convert::mix::Mix;
@@ -324,16 +324,21 @@ fn a_card_without_memory_to_be_measured_leaves_the_times_of_others() {
     }
 }
 
+/// A machine with a small card, whose times are kept in a folder.
+fn keeping(folder: &Path) -> Placing {
+    let machine = described((20.0, 0.1), &[(1.0, 300.0, 5.0, 10.0)]);
+    Placing {
+        simulated: Some(simulation(&machine, Execution::ScheduleOnly)),
+        kept: Some(folder.to_owned()),
+        ..Placing::default()
+    }
+}
+
 /// Before devices are measured, and after each weight.
 #[test]
 fn whoever_is_told_of_the_progress_may_end_the_preparation() {
     let (model, kept) = (small(), tempfile::tempdir().unwrap());
-    let machine = described((20.0, 0.1), &[(1.0, 300.0, 5.0, 10.0)]);
-    let placing = Placing {
-        simulated: Some(simulation(&machine, Execution::ScheduleOnly)),
-        kept: Some(kept.path().to_owned()),
-        ..Placing::default()
-    };
+    let placing = keeping(kept.path());
     for last in [Stage::Measuring, Stage::Loading] {
         let mut told = Vec::new();
         let progress = &mut |now: Progress| {
@@ -363,12 +368,7 @@ fn jumping(subject: &Subject<'_>, backend: &mut dyn Backend) -> Result<DeviceTim
 #[test]
 fn times_of_a_clock_that_jumps_during_a_load_are_dropped() {
     let (model, kept) = (small(), tempfile::tempdir().unwrap());
-    let machine = described((20.0, 0.1), &[(1.0, 300.0, 5.0, 10.0)]);
-    let placing = Placing {
-        simulated: Some(simulation(&machine, Execution::ScheduleOnly)),
-        kept: Some(kept.path().to_owned()),
-        ..Placing::default()
-    };
+    let placing = keeping(kept.path());
     // Whether a start measures, and whether its times are dropped at the end.
     let start = |time_device: TimeDevice, steps: u32| {
         let mut measures = false;

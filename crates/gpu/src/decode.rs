@@ -10,8 +10,7 @@ use bilayer_graph::{
 use bilayer_quant::Type;
 
 use crate::backend::{Gpu, Opened};
-use crate::pipeline_cache::Keep;
-use crate::tiles::file_name;
+use crate::pipeline_cache::{Keep, name_of};
 
 /// Changes whenever the kernels that are compared do.
 const FORM: u32 = 1;
@@ -38,9 +37,7 @@ const BOUND: f64 = 0.02;
 /// # Errors
 /// The device was lost.
 pub fn choose(opened: &Opened, kept: Option<(&dyn Keep, &str)>) -> Result<bool, GraphError> {
-    let name = |identity: &str| {
-        format!("decode {FORM} {} {}", env!("CARGO_PKG_VERSION"), file_name(identity))
-    };
+    let name = |identity: &str| name_of("decode", FORM, identity);
     let found = kept.and_then(|(keeper, identity)| keeper.load(&name(identity)));
     match found.as_deref() {
         Some(b"emits") => return Ok(true),

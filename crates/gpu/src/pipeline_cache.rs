@@ -12,6 +12,12 @@ pub trait Keep: Debug + Send + Sync {
     fn store(&self, name: &str, bytes: &[u8]);
 }
 
+/// The name under which a choice is stored that was measured on an adapter, by this version of the crate and in this form.
+pub(crate) fn name_of(what: &str, form: u32, identity: &str) -> String {
+    let identity = identity.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    format!("{what} {form} {} {identity}", env!("CARGO_PKG_VERSION"))
+}
+
 /// The cache of one adapter and driver.
 pub struct PipelineCache {
     raw: wgpu::PipelineCache,
@@ -56,5 +62,16 @@ impl PipelineCache {
         {
             self.keeper.store(&self.name, &data);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name_of;
+
+    #[test]
+    fn identities_are_names_of_files() {
+        let name = name_of("tiles", 3, "AMD (RADV) 26.2/x");
+        assert_eq!(name, format!("tiles 3 {} AMD--RADV--26-2-x", env!("CARGO_PKG_VERSION")));
     }
 }

@@ -4,7 +4,7 @@
 use crate::Error;
 use crate::caps::{Caps, Tile};
 use crate::device::{Device, DeviceOptions};
-use crate::pipeline_cache::Keep;
+use crate::pipeline_cache::{Keep, name_of};
 use crate::probe::{self, RATE_MIN};
 use crate::rate;
 
@@ -32,9 +32,7 @@ pub fn choose(
     let mut tiles = caps.tiles();
     tiles.retain(|tile| options.tile.is_none_or(|wanted| tile.input == wanted));
     let kept = kept.filter(|_| options.tile.is_none());
-    let name = |identity: &str| {
-        format!("tiles {FORM} {} {}", env!("CARGO_PKG_VERSION"), file_name(identity))
-    };
+    let name = |identity: &str| name_of("tiles", FORM, identity);
     if let Some((keeper, identity)) = kept
         && let Some(found) = keeper.load(&name(identity)).and_then(|text| read(&text, &tiles))
         && probe::check_tile(device, &Caps { tile: found.0, ..caps.clone() }).is_ok()
@@ -97,14 +95,9 @@ fn read(text: &[u8], tiles: &[Tile]) -> Option<(Tile, f64)> {
     Some((*tile, rate.max(RATE_MIN)))
 }
 
-/// An identity as the name of a file.
-pub(crate) fn file_name(identity: &str) -> String {
-    identity.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{fastest_of, file_name, read, written};
+    use super::{fastest_of, read, written};
     use crate::caps::{Input, Tile};
 
     #[test]
@@ -128,10 +121,5 @@ mod tests {
         let rates = [(tile(32), 1e12), (tile(64), 3e12), (tile(128), 3e12)];
         assert_eq!(fastest_of(&rates), Some((tile(64), 3e12)));
         assert_eq!(fastest_of(&[]), None);
-    }
-
-    #[test]
-    fn identities_are_names_of_files() {
-        assert_eq!(file_name("AMD (RADV) 26.2/x"), "AMD--RADV--26-2-x");
     }
 }

@@ -137,6 +137,13 @@ pub struct DraftChoice {
     pub dispatches: Vec<DraftDispatch>,
 }
 
+impl DraftChoice {
+    /// No dispatch where the condition applies.
+    pub fn skip((when, bound): Condition) -> DraftChoice {
+        DraftChoice { when, bound, dispatches: Vec::new() }
+    }
+}
+
 /// One stage.
 pub struct DraftStage {
     /// The graph's nodes it covers.

@@ -424,13 +424,9 @@ impl Lowering<'_> {
         let makes = floats.then_some(*out);
         let dispatches = vec![dispatch(key.source(self.caps), &params, operands, grid)];
         let name = dispatches[0].source.name.clone();
-        let folded = DraftChoice {
-            when: rows_to(x.rows),
-            bound: self.caps.emit_columns(),
-            dispatches: Vec::new(),
-        };
-        let mut choices: Vec<DraftChoice> =
-            self.is_folded(node).then_some(folded).into_iter().collect();
+        let folded: Condition = (rows_to(x.rows), self.caps.emit_columns());
+        let folded = self.is_folded(node).then_some(folded);
+        let mut choices: Vec<DraftChoice> = folded.map(DraftChoice::skip).into_iter().collect();
         choices.push(DraftChoice { when: always, bound: 0, dispatches });
         self.push(&[node], name, makes, choices);
         Ok(())
@@ -508,8 +504,7 @@ impl Lowering<'_> {
         let source = HalveKey.source(self.caps);
         let name = source.name.clone();
         let dispatches = vec![dispatch(source, &params, operands, grid)];
-        let when = rows_to(x.rows);
-        let few = DraftChoice { when, bound: COLUMNS_MAX, dispatches: Vec::new() };
+        let few = DraftChoice::skip((rows_to(x.rows), COLUMNS_MAX));
         let many = DraftChoice { when: always, bound: 0, dispatches };
         self.push(&[], name, None, vec![few, many]);
     }
@@ -530,15 +525,14 @@ impl Lowering<'_> {
         let source = QuantizeKey.source(self.caps);
         let name = source.name.clone();
         let dispatches = vec![dispatch(source, &params, operands, grid)];
-        let none = |(when, bound)| DraftChoice { when, bound, dispatches: Vec::new() };
-        let mut choices: Vec<DraftChoice> = skipped.map(none).into_iter().collect();
+        let mut choices: Vec<DraftChoice> = skipped.map(DraftChoice::skip).into_iter().collect();
         let (when, bound): Condition = match readers {
             QuantizedReaders::All => (always, 0),
             QuantizedReaders::FewColumns => (rows_to(x.rows), COLUMNS_MAX),
         };
         choices.push(DraftChoice { when, bound, dispatches });
         if readers == QuantizedReaders::FewColumns {
-            choices.push(none((always, 0)));
+            choices.push(DraftChoice::skip((always, 0)));
         }
         self.push(&[], name, None, choices);
     }
