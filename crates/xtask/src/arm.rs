@@ -135,9 +135,8 @@ fn has_library() -> Result<bool> {
 
 /// Cargo's test command with the target's linker, and the emulator of a CPU model as runner.
 fn cargo(model: &str) -> Command {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let variable = |what: &str| format!("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_{what}");
-    let mut command = Command::new(cargo);
+    let mut command = crate::cargo();
     command
         .arg("test")
         .env(variable("LINKER"), LINKER)

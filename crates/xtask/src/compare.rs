@@ -21,7 +21,7 @@ use ik::Ik;
 use peer::Build;
 pub use peer::host_flags;
 
-use crate::{output, status, target_folder};
+use crate::{cargo, output, status, target_folder};
 
 pub const USAGE: &str = "\
 cargo xtask compare-peer [--parts PART,...] [--types TYPE,...] [--rounds 5] [--levels LEVEL,...] [--peer avx2] [--busy N]
@@ -264,8 +264,7 @@ pub fn one_billion(bilayer: &Path) -> Result<PathBuf> {
 
 /// Builds the program; returns its path.
 fn build() -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    status(Command::new(cargo).args(["build", "--release", "--locked"]))?;
+    status(cargo().args(["build", "--release", "--locked"]))?;
     Ok(target_folder()?.join("release/bilayer"))
 }
 

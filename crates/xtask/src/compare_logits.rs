@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{compare, output, status, target_folder};
+use crate::{cargo, compare, output, status, target_folder};
 
 pub const USAGE: &str = "\
 cargo xtask compare-logits [--into FILE] [CHECKPOINT ...]
@@ -241,9 +241,8 @@ struct Work {
 
 impl Work {
     fn ready() -> Result<Work> {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let built = ["build", "--locked", "--bin", "bilayer", "--example", "logits_of_ids"];
-        status(Command::new(cargo).args(built))?;
+        status(cargo().args(built))?;
         let target = target_folder()?;
         let folder = target.join("compare-logits");
         std::fs::create_dir_all(&folder)?;

@@ -12,7 +12,7 @@ use std::time::{Instant, SystemTime};
 use anyhow::{Context, Result, bail};
 
 use crate::record::{Printed, Record};
-use crate::target_folder;
+use crate::{cargo, cargo_of_rustup, target_folder};
 
 pub const USAGE: &str = "\
 cargo xtask fuzz [--minutes N] [TARGET]       fuzz every target of tests/fuzz, or one, for N minutes each (1)
@@ -116,7 +116,7 @@ pub fn run(args: &[String]) -> Result<()> {
 fn mutate(count: u64, only: Option<&str>) -> Result<()> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let seed = now.as_secs();
-    let mut test = Command::new("cargo");
+    let mut test = cargo();
     test.args(["test", "--workspace", "--test", "reliability", "changed_seeds"]);
     test.args(["--", "--nocapture"]);
     test.env("BILAYER_TEST_MUTATIONS", count.to_string());
@@ -159,11 +159,7 @@ pub fn kept(name: &str) -> Result<usize> {
 }
 
 fn build(target_dir: &Path) -> Result<()> {
-    let mut cargo = Command::new("cargo");
-    // This task's own cargo sets variables that choose the compiler.
-    for name in ["RUSTUP_TOOLCHAIN", "RUSTC", "RUSTDOC", "CARGO"] {
-        cargo.env_remove(name);
-    }
+    let mut cargo = cargo_of_rustup();
     cargo.arg("+nightly").args(["build", "--release", "--bins", "--locked", "--target", TRIPLE]);
     cargo.arg("-Zprofile-rustflags");
     let compared: Vec<&str> = COVERED.into_iter().chain([COMPARED]).collect();

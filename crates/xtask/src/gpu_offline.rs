@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{status, target_folder};
+use crate::{cargo, status, target_folder};
 use packages::Packages;
 use report::{Found, Kernels};
 
@@ -163,7 +163,7 @@ impl Offline {
     /// Builds it. The root package is named too, so that dependencies have the features that they have in the tests, and
     /// are not compiled once more.
     fn build(target: &Path) -> Result<Offline> {
-        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let mut command = cargo();
         command.args(["build", "--quiet", "--package", "bilayer", "--package", "bilayer-gpu"]);
         status(command.args(["--example", "offline"]))?;
         Ok(Offline { program: target.join("debug/examples/offline") })

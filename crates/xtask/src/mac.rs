@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::report::{Row, Section, Verdict};
-use crate::{compare, output};
+use crate::{cargo, compare, output};
 
 pub const USAGE: &str = "\
 cargo xtask mac-check [--bilayer PROGRAM] [--model GGUF] [--device ADAPTER] [--quick]
@@ -311,11 +311,10 @@ fn suite(machine: &Machine) -> Result<Section> {
         let rows = vec![Row::shown("tests", "left out by --quick")];
         return Ok(Section { name: "tests", about, rows });
     }
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut rows = Vec::new();
     for test in TESTS {
         let began = Instant::now();
-        let mut command = Command::new(&cargo);
+        let mut command = cargo();
         command.args(["test", "--locked", "--test", test]).env("BILAYER_REQUIRE_GPU", "1");
         let ran = command.output().context("cargo could not be started")?;
         let said = String::from_utf8_lossy(&ran.stdout).into_owned();

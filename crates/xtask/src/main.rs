@@ -120,6 +120,28 @@ fn target_folder() -> Result<PathBuf> {
     Ok(std::path::absolute(folder)?)
 }
 
+/// The cargo that runs this task, as a shell would start it: build scripts read variables that `cargo run` sets for its
+/// program, and would run again, and all that depends on them would be built again.
+fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let set = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let own = ["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_BIN_"];
+    for name in set.filter(|name| own.iter().any(|prefix| name.starts_with(prefix))) {
+        cargo.env_remove(name);
+    }
+    cargo
+}
+
+/// Cargo by its name, which is rustup's where rustup is there, and takes a `+toolchain`.
+fn cargo_of_rustup() -> Command {
+    let mut cargo = Command::new("cargo");
+    // This task's own cargo sets variables that choose the compiler.
+    for name in ["RUSTUP_TOOLCHAIN", "RUSTC", "RUSTDOC", "CARGO"] {
+        cargo.env_remove(name);
+    }
+    cargo
+}
+
 /// Runs a command to its end.
 fn status(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("{command:?} could not be started"))?;
@@ -149,7 +171,7 @@ fn named_tests(command: &mut Command, names: &[&str]) -> Result<()> {
 
 /// Builds a file of tests of the packages that are `selected`; returns its program.
 fn test_program(selected: &[&str], test: &str) -> Result<String> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = cargo();
     command.args(["test", "--no-run", "--message-format", "json"]).args(selected);
     let said = output(command.args(["--test", test]))?;
     let mut program = said.lines().filter_map(|line| {
@@ -191,8 +213,7 @@ fn between(text: &str, name: &str, new: impl FnOnce(&str) -> String) -> Option<S
 fn test(args: &[String]) -> Result<()> {
     prepare_vulkan()?;
     prepare_chromium()?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut suite = Command::new(cargo);
+    let mut suite = cargo();
     // A test that misses one of its files fails instead of being skipped. Tests look for the folder in every parent, too.
     let here = std::env::current_dir().context("the working directory is unknown")?;
     let is_set = std::env::var_os("BILAYER_REQUIRE_DATA").is_some();

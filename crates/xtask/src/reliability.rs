@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 
 use crate::record::{self, Printed, Record};
-use crate::{fuzz, sanitize};
+use crate::{cargo, fuzz, sanitize};
 
 pub const USAGE: &str = "\
 cargo xtask reliability [--kills N | --changes N]
@@ -165,7 +165,7 @@ fn repeat(repeated: &Repeated, count: &str) -> Result<()> {
     let Repeated { flag, part, variable, word, unit, tests } = *repeated;
     let count: u32 = count.parse().with_context(|| format!("{flag} needs a number"))?;
     for (file, name) in tests {
-        let mut test = Command::new("cargo");
+        let mut test = cargo();
         // As the suite is built.
         test.args(["test", "--workspace", "--test", file, name, "--", "--nocapture"]);
         test.env(variable, count.to_string()).stderr(Stdio::inherit());

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::record::Record;
-use crate::target_folder;
+use crate::{cargo_of_rustup, target_folder};
 
 pub const USAGE: &str = "\
 cargo xtask sanitize address|thread|miri [CRATE|tests/FILE]
@@ -249,11 +249,7 @@ fn has_nightly() -> bool {
 /// The command that runs a subject's tests.
 fn command(checker: &Checker, subject: &Subject) -> Result<Command> {
     let target_dir = target_folder()?.join(format!("sanitize-{}", checker.name));
-    let mut cargo = Command::new("cargo");
-    // This task's own cargo sets variables that choose the compiler.
-    for name in ["RUSTUP_TOOLCHAIN", "RUSTC", "RUSTDOC", "CARGO"] {
-        cargo.env_remove(name);
-    }
+    let mut cargo = cargo_of_rustup();
     if checker.needs_nightly || has_nightly() {
         cargo.arg("+nightly");
     } else {

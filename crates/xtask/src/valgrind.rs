@@ -1,10 +1,8 @@
 //! `cargo xtask valgrind`: the misuse test of the C interface under valgrind.
 
-use std::process::Command;
-
 use anyhow::{Result, bail};
 
-use crate::{apt_get, has_program, may_install};
+use crate::{apt_get, cargo, has_program, may_install};
 
 pub const USAGE: &str = "\
 cargo xtask valgrind          run the C interface's test of misuse under valgrind: no byte leaks, none is read that is not ours
@@ -29,8 +27,7 @@ pub fn run(args: &[String]) -> Result<()> {
         let packages = ["valgrind", "gcc", "libc6-dev"];
         apt_get(&[&["install", "--yes", "--no-install-recommends"], &packages[..]].concat())?;
     }
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut tests = Command::new(cargo);
+    let mut tests = cargo();
     tests.args(["test", "--locked", "--package", "bilayer-capi", "--test", "c", "--"]);
     crate::named_tests(tests.args(["--ignored", "--nocapture", TEST]), &[TEST])
 }

@@ -13,7 +13,7 @@ use super::client::Client;
 use super::completion::{Prompts, Times, stream};
 use super::process::{Launch, Server};
 use crate::report::{Row, Section, Verdict, median, ms, spread};
-use crate::{output, status};
+use crate::{cargo, output, status};
 
 const REPLICAS: usize = 2;
 
@@ -167,14 +167,7 @@ fn simulator(program: &Path) -> Result<PathBuf> {
     let folder = program.parent().context("the program has no folder")?;
     let path = folder.join("examples/scaling_sim");
     if !path.is_file() {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        status(Command::new(cargo).args([
-            "build",
-            "--release",
-            "--locked",
-            "--example",
-            "scaling_sim",
-        ]))?;
+        status(cargo().args(["build", "--release", "--locked", "--example", "scaling_sim"]))?;
     }
     if !path.is_file() {
         bail!("{} was not built: give a --bilayer of target/release", path.display());
