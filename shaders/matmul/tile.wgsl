@@ -1,22 +1,24 @@
 {# Variant: as matmul/gemv, without rows and columns. #}
 // GEMM: products of a matrix (or two, gated) with many columns. 256 threads compute a tile of 64 rows and 64 columns,
-// or of 32 rows of two matrices. A unit of 64 weights of each row is unpacked once to workgroup memory, in pieces of
-// sixteen, and used for all 64 columns; a thread accumulates 16 sums. About 12 KiB of workgroup memory.
+// or of 32 rows of two matrices. A unit of 64 weights of each row is loaded once to workgroup memory, in pieces of
+// sixteen, and used for all 64 columns; a thread accumulates 16 sums. Integers that floats are multiplied with are unpacked there,
+// a piece at a time. At most 14 KiB of workgroup memory.
 //
 // Workgroup memory is ordered [piece][row or column], and the rows and columns of a thread are 16 apart: so neighbouring
 // threads read neighbouring vectors, without bank conflicts, and write neighbouring rows of the result.
 {% include "parts/product" %}
 {% set tile_rows = 32 if gate else 64 %}
+{# Pieces that share a scale. #}
+{% set share = group // 16 %}
 {% if ints %}
 var<workgroup> tile_q: array<vec4<u32>, 256>; // [4 pieces, 64 slots]
-var<workgroup> tile_s: array<vec2<f32>, 256>; // scale and minimum of each
-{% else %}
-var<workgroup> tile_w: array<vec4<f32>, 256>; // [4 quads, 64 slots], one piece
+var<workgroup> tile_s: array<vec2<f32>, {{ 256 // share }}>; // [{{ 4 // share }} groups, 64 slots]: scale and minimum
 {% endif %}
 {% if ints_x %}
 var<workgroup> tile_a: array<vec4<u32>, 256>; // [4 pieces, 64 columns]
-var<workgroup> tile_d: array<vec2<f32>, 256>; // d, and d times the sum
+var<workgroup> tile_d: array<vec2<f32>, 256>; // d, and d times the sum{% if zero is not none %}, times what is subtracted from weights{% endif %} 
 {% else %}
+var<workgroup> tile_w: array<vec4<f32>, 256>; // [4 quads, 64 slots], one piece
 var<workgroup> tile_x: array<vec4<f32>, 256>; // [4 quads, 64 columns], one piece
 {% endif %}
 
@@ -38,16 +40,6 @@ fn product(q: vec4<u32>, a: vec4<u32>) -> f32 {
         dot4I8Packed(q.x, a.x) + dot4I8Packed(q.y, a.y) + dot4I8Packed(q.z, a.z) + dot4I8Packed(q.w, a.w)
     );
 }
-{% elif ints %}
-
-fn unpacked(q: vec4<u32>, s: vec2<f32>) -> mat4x4<f32> {
-    return mat4x4<f32>(
-        vec4<f32>(unpack4xI8(q.x)) * s.x + s.y,
-        vec4<f32>(unpack4xI8(q.y)) * s.x + s.y,
-        vec4<f32>(unpack4xI8(q.z)) * s.x + s.y,
-        vec4<f32>(unpack4xI8(q.w)) * s.x + s.y,
-    );
-}
 {% endif %}
 {% if not ints_x %}
 
@@ -63,16 +55,6 @@ fn bring(thread: u32, first_column: u32, columns: u32, piece: u32) {
 {% endif %}
 }
 {% endif %}
-{% macro sums_of_piece() %}
-{% for c in range(4) %}
-            let x{{ c }} = across + {{ 16 * c }}u;
-            let a{{ c }} = mat4x4<f32>(tile_x[x{{ c }}], tile_x[x{{ c }} + 64u], tile_x[x{{ c }} + 128u], tile_x[x{{ c }} + 192u]);
-{% for i in range(4) %}
-            sum{{ i }}_{{ c }} += dot(w{{ i }}[0], a{{ c }}[0]) + dot(w{{ i }}[1], a{{ c }}[1]) + dot(w{{ i }}[2], a{{ c }}[2]) + dot(w{{ i }}[3], a{{ c }}[3]);
-{% endfor %}
-{% endfor %}
-{% endmacro %}
-
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let first_row = id.x * {{ tile_rows }}u;
@@ -119,67 +101,81 @@ fn main(@builtin(workgroup_id) id: vec3<u32>, @builtin(local_invocation_index) t
         let piece = 4u * unit;
 {% set step_of = 1 %}
 {% endif %}
-{% if ints %}
+{% if ints_x %}
         workgroupBarrier();
+{% endif %}
+{% if ints %}
         if thread < 64u {
             let w = load(place_of_slot(thread, first_row), unit);
 {% for p in range(4) %}
             tile_q[thread + {{ 64 * p }}u] = w.q{{ p }};
-            tile_s[thread + {{ 64 * p }}u] = vec2<f32>(w.s[{{ p }}], w.m[{{ p }}]);
+{% endfor %}
+{% for g in range(4 // share) %}
+            tile_s[thread + {{ 64 * g }}u] = vec2<f32>(w.s[{{ share * g }}], w.m[{{ share * g }}]);
 {% endfor %}
         }
+{% endif %}
 {% if ints_x %}
         {
             let column = min(first_column + thread / 4u, columns - 1u);
             let at = x_of(column) + piece + {{ step_of }}u * (thread % 4u);
             let to = 64u * (thread % 4u) + thread / 4u;
             tile_a[to] = xq[at];
-            tile_d[to] = xs[at];
+            tile_d[to] = xs[at]{% if zero is not none %} * vec2<f32>(1.0, -{{ zero }}.0){% endif %};
         }
         workgroupBarrier();
-        for (var p = 0u; p < 4u; p++) {
+        for (var g = 0u; g < {{ 4 // share }}u; g++) {
 {% for i in range(4) %}
-            let w{{ i }} = tile_q[64u * p + down + {{ 16 * i }}u];
-            let s{{ i }} = tile_s[64u * p + down + {{ 16 * i }}u];
+{% for k in range(share) %}
+            let w{{ i }}_{{ k }} = tile_q[64u * ({{ share }}u * g + {{ k }}u) + down + {{ 16 * i }}u];
+{% endfor %}
+            let s{{ i }} = tile_s[64u * g + down + {{ 16 * i }}u];
 {% endfor %}
 {% for c in range(4) %}
-            let a{{ c }} = tile_a[64u * p + across + {{ 16 * c }}u];
-            let d{{ c }} = tile_d[64u * p + across + {{ 16 * c }}u];
+{% for k in range(share) %}
+            let a{{ c }}_{{ k }} = tile_a[64u * ({{ share }}u * g + {{ k }}u) + across + {{ 16 * c }}u];
+            let d{{ c }}_{{ k }} = tile_d[64u * ({{ share }}u * g + {{ k }}u) + across + {{ 16 * c }}u];
+{% endfor %}
+            let rest{{ c }} = {% for k in range(share) %}d{{ c }}_{{ k }}.y{{ "" if loop.last else " + " }}{% endfor %};
 {% for i in range(4) %}
-            sum{{ i }}_{{ c }} += s{{ i }}.x * d{{ c }}.x * product(w{{ i }}, a{{ c }}) + s{{ i }}.y * d{{ c }}.y;
-{% endfor %}
-{% endfor %}
-        }
+{% set products %}{% for k in range(share) %}d{{ c }}_{{ k }}.x * product(w{{ i }}_{{ k }}, a{{ c }}_{{ k }}){{ "" if loop.last else " + " }}{% endfor %}{% endset %}
+{% if zero is none %}
+            sum{{ i }}_{{ c }} += s{{ i }}.x * ({{ products }}) + s{{ i }}.y * rest{{ c }};
+{% elif zero == 0 %}
+            sum{{ i }}_{{ c }} += s{{ i }}.x * ({{ products }});
 {% else %}
-        for (var p = 0u; p < 4u; p++) {
-            bring(thread, first_column, columns, piece + {{ step_of }}u * p);
-            workgroupBarrier();
-{% for i in range(4) %}
-            let w{{ i }} = unpacked(tile_q[64u * p + down + {{ 16 * i }}u], tile_s[64u * p + down + {{ 16 * i }}u]);
-{% endfor %}
-{{ sums_of_piece() }}
-            workgroupBarrier();
-        }
+            sum{{ i }}_{{ c }} += s{{ i }}.x * ({{ products }} + rest{{ c }});
 {% endif %}
+{% endfor %}
+{% endfor %}
+        }
 {% else %}
         for (var p = 0u; p < 4u; p++) {
             workgroupBarrier();
+{% if ints %}
+            let slot = thread / 4u;
+            let s = tile_s[64u * (p / {{ share }}u) + slot];
+            tile_w[64u * (thread % 4u) + slot] = vec4<f32>(unpack4xI8(tile_q[64u * p + slot][thread % 4u])) * s.x + s.y;
+{% else %}
             if thread < 64u {
                 let w = load_piece(place_of_slot(thread, first_row), piece + p);
 {% for q in range(4) %}
                 tile_w[thread + {{ 64 * q }}u] = w[{{ q }}];
 {% endfor %}
             }
-            bring(thread, first_column, columns, piece + p);
+{% endif %}
+            bring(thread, first_column, columns, piece + {{ step_of }}u * p);
             workgroupBarrier();
 {% for i in range(4) %}
-            let w{{ i }} = mat4x4<f32>(
-{% for q in range(4) %}
-                tile_w[down + {{ 64 * q + 16 * i }}u],
+            let w{{ i }} = mat4x4<f32>({% for q in range(4) %}tile_w[down + {{ 64 * q + 16 * i }}u]{{ "" if loop.last else ", " }}{% endfor %});
 {% endfor %}
-            );
+{% for c in range(4) %}
+            let x{{ c }} = across + {{ 16 * c }}u;
+            let a{{ c }} = mat4x4<f32>(tile_x[x{{ c }}], tile_x[x{{ c }} + 64u], tile_x[x{{ c }} + 128u], tile_x[x{{ c }} + 192u]);
+{% for i in range(4) %}
+            sum{{ i }}_{{ c }} += dot(w{{ i }}[0], a{{ c }}[0]) + dot(w{{ i }}[1], a{{ c }}[1]) + dot(w{{ i }}[2], a{{ c }}[2]) + dot(w{{ i }}[3], a{{ c }}[3]);
 {% endfor %}
-{{ sums_of_piece() }}
+{% endfor %}
         }
 {% endif %}
     }

@@ -1,4 +1,4 @@
-{% set facts = {"numbers": "ints", "ints_max": none, "strided": false} %}
+{% set facts = {"numbers": "ints", "ints_max": none, "strided": false, "group": 32, "zero": 0} %}
 // IQ4_NL: a scale and 32 nibbles that index a table; byte i holds weight i in its low nibble and weight 16 + i in its
 // high nibble.
 {% set table = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113] %}

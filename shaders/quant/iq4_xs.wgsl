@@ -1,4 +1,4 @@
-{% set facts = {"numbers": "ints", "ints_max": none, "strided": false} %}
+{% set facts = {"numbers": "ints", "ints_max": none, "strided": false, "group": 32, "zero": 0} %}
 // IQ4_XS: 256 nibbles that index the table of IQ4_NL, in eight groups of 32. Each group has a scale of six bits minus 32:
 // four bits in a nibble of `scales_low`, two in `scales_high`. All are multiplied by one F16 d.
 {% set table = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113] %}

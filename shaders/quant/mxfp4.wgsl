@@ -1,4 +1,4 @@
-{% set facts = {"numbers": "ints", "ints_max": none, "strided": false} %}
+{% set facts = {"numbers": "ints", "ints_max": none, "strided": false, "group": 32, "zero": 0} %}
 // MXFP4 (OCP Microscaling 1.0): an exponent and 32 floats of four bits (E2M1), doubled here to make them integers; byte i
 // holds weight i in its low nibble and weight 16 + i in its high nibble.
 {% set table = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12] %}

@@ -1,4 +1,4 @@
-{% set facts = {"numbers": "ints", "ints_max": 3, "strided": true} %}
+{% set facts = {"numbers": "ints", "ints_max": 3, "strided": true, "group": 16, "zero": none} %}
 // Q2_K: 256 integers of two bits in sixteen groups of 16, each with a scale and a minimum of four bits, multiplied by the
 // F16s d and dmin. Byte i of 32 bytes holds weights i, 32 + i, 64 + i and 96 + i of a half block of 128 weights.
 fn load(at: Place, unit: u32) -> Unit {

@@ -1,4 +1,4 @@
-{% set facts = {"numbers": "ints", "ints_max": 7, "strided": true} %}
+{% set facts = {"numbers": "ints", "ints_max": 7, "strided": true, "group": 16, "zero": 4} %}
 // Q3_K: 256 integers of three bits minus 4 in sixteen groups of 16, each with a scale of six bits minus 32, multiplied by
 // one F16 d. The two lower bits are stored as in Q2_K; bit 4 half + p of byte i of `high` is the upper bit of weight
 // 32 p + i of that half.

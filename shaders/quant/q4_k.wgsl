@@ -1,4 +1,4 @@
-{% set facts = {"numbers": "ints", "ints_max": 15, "strided": false} %}
+{% set facts = {"numbers": "ints", "ints_max": 15, "strided": false, "group": 32, "zero": none} %}
 // Q4_K: 256 nibbles in eight groups of 32, each with a scale and a minimum of six bits, multiplied by the F16s d and
 // dmin. A unit is two groups in 32 bytes: one in the low nibbles, one in the high nibbles.
 {% include "parts/k_scales" %}

@@ -1,4 +1,4 @@
-{% set facts = {"numbers": "ints", "ints_max": 31, "strided": false} %}
+{% set facts = {"numbers": "ints", "ints_max": 31, "strided": false, "group": 32, "zero": none} %}
 // Q5_1: a scale, a minimum and 32 integers of five bits: nibbles as in Q4_1; bit i of `high` is the fifth bit of weight i.
 fn load(at: Place, unit: u32) -> Unit {
     let d = unpack2x16float(d_pair(at, 2u * unit)).xxyy;

@@ -1,4 +1,4 @@
-{% set facts = {"numbers": "ints", "ints_max": 31, "strided": false} %}
+{% set facts = {"numbers": "ints", "ints_max": 31, "strided": false, "group": 32, "zero": none} %}
 // Q5_K: Q4_K with a fifth bit: bit g of byte i of `high` belongs to weight i of group g.
 {% include "parts/k_scales" %}
 fn load(at: Place, unit: u32) -> Unit {

@@ -1,4 +1,4 @@
-{% set facts = {"numbers": "ints", "ints_max": 63, "strided": true} %}
+{% set facts = {"numbers": "ints", "ints_max": 63, "strided": true, "group": 16, "zero": 32} %}
 // Q6_K: 256 integers of six bits minus 32 in sixteen groups of 16, each with a signed byte as scale, multiplied by one F16
 // d. In a half block of 128 weights, byte i of 64 bytes of `low` holds the low bits of weights i and 64 + i, and byte i of
 // 32 bytes of `high` the upper bits of weights i, 32 + i, 64 + i and 96 + i. A unit has sixteen values of i, so its

@@ -1,4 +1,4 @@
-{% set facts = {"numbers": "ints", "ints_max": none, "strided": false} %}
+{% set facts = {"numbers": "ints", "ints_max": none, "strided": false, "group": 32, "zero": 0} %}
 // Q8_0: a scale and 32 signed bytes.
 fn load(at: Place, unit: u32) -> Unit {
     let d = unpack2x16float(d_pair(at, 2u * unit)).xxyy;

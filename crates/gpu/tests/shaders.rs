@@ -10,7 +10,7 @@ use std::thread;
 use bilayer_gpu::caps::{Api, Caps, EMIT_BUFFERS};
 use bilayer_gpu::kernel::{Access, Source};
 use bilayer_gpu::kernels;
-use bilayer_gpu::kernels::weights::Numbers;
+use bilayer_gpu::kernels::weights::{Ints, Numbers};
 use bilayer_gpu::profiles::{self, CARD, Profile};
 use bilayer_graph::OpKind;
 use naga::{AddressSpace, Module, StorageAccess};
@@ -231,16 +231,18 @@ fn facts_of_loaders_are_declared() {
         assert_eq!(Numbers::of(*ty), Some(numbers));
         let expected = match numbers {
             Numbers::Floats => "fn load_piece(",
-            Numbers::Ints { .. } => "fn load(",
+            Numbers::Ints(_) => "fn load(",
         };
         assert!(text.contains(expected), "{name} declares {numbers:?} and has no `{expected}`");
     }
     let declared = |facts: &str| Numbers::declared(&format!("{{% set facts = {facts} %}}\n// x"));
-    let ints = |max, strided| Ok(Numbers::Ints { max, strided });
+    let ints = |max, strided, group, zero| Ok(Numbers::Ints(Ints { max, strided, group, zero }));
     assert_eq!(declared(r#"{"numbers": "floats"}"#), Ok(Numbers::Floats));
-    let text = r#"{"numbers": "ints", "ints_max": 15, "strided": true}"#;
-    assert_eq!(declared(text), ints(Some(15), true));
-    assert_eq!(declared(&text.replace("15", "none")), ints(None, true));
+    let text = r#"{"numbers": "ints", "ints_max": 15, "strided": true, "group": 16, "zero": none}"#;
+    assert_eq!(declared(text), ints(Some(15), true, 16, None));
+    assert_eq!(declared(&text.replace("15", "none")), ints(None, true, 16, None));
+    let of_32 = text.replace("true", "false").replace("16", "32");
+    assert_eq!(declared(&of_32.replace("none", "8")), ints(Some(15), false, 32, Some(8)));
     for (wrong, error) in [
         ("// Q4_0 (strided). Integers here are at most 15.".to_owned(), "first line"),
         ("{% set facts = ".to_owned(), "unexpected"),
@@ -254,6 +256,11 @@ fn facts_of_loaders_are_declared() {
         (text.replace("true", "1.5"), "`strided` is true or false"),
         (text.replace("15", "0"), "`ints_max` is none or 1 to 127"),
         (text.replace("15", "-4"), "`ints_max` is none or 1 to 127"),
+        (text.replace(", \"group\": 16", ""), "lacks \"group\""),
+        (text.replace("16", "32"), "`group` is 16, or 32 if not strided"),
+        (of_32.replace("32", "64"), "`group` is 16, or 32 if not strided"),
+        (text.replace(", \"zero\": none", ""), "lacks \"zero\""),
+        (text.replace("none", "128"), "`zero` is none or 0 to 127"),
         (text.replace("\"ints\"", "\"halves\""), "`numbers` is"),
         (text.replace("true", "true, \"other\": 1"), "has \"other\""),
         ("15".to_owned(), "no map"),

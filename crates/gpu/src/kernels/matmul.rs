@@ -11,7 +11,7 @@ use super::bindings::{kernel, numbered};
 use super::gate::activation_name;
 use super::team::Team;
 use super::view::View;
-use super::weights::{Layout, is_ints, is_strided, loader_name, pairs};
+use super::weights::{Layout, ints, is_ints, loader_name, pairs};
 use crate::caps::{Api, Caps, Coop, Input, Vendor};
 use crate::kernel::{Source, fold};
 
@@ -375,13 +375,16 @@ pub(crate) fn loader_context(ty: Type, layout: Layout) -> Value {
         .iter()
         .map(|plane| context! { name => plane.name, offset => plane.offset, len => plane.len })
         .collect();
+    let ints = ints(ty);
     context! {
         planes,
         loader => loader_name(ty),
         layout => match layout { Layout::Raw => "raw", Layout::Split => "split" },
         block_bytes => ty.block_bytes,
-        ints => is_ints(ty),
-        strided => is_strided(ty),
+        ints => ints.is_some(),
+        strided => ints.is_some_and(|ints| ints.strided),
+        group => ints.map(|ints| ints.group),
+        zero => ints.and_then(|ints| ints.zero),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The quantization types that shaders read, and the layouts of their matrices in device memory.
 
+use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
 use bilayer_quant::Type;
@@ -23,18 +24,27 @@ impl Layout {
 }
 
 /// What a loader's template declares in its first line, such as
-/// `{% set facts = {"numbers": "ints", "ints_max": 15, "strided": false} %}`; shaders/README.md says what each means.
+/// `{% set facts = {"numbers": "ints", "ints_max": 15, "strided": false, "group": 32, "zero": 8} %}`; shaders/README.md says
+/// what each means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbers {
     /// `load_piece`: sixteen floats at a time.
     Floats,
     /// `load`: units of 64 signed bytes with scales and offsets, which products with quantized activations need.
-    Ints {
-        /// The largest of the integers, where none is negative.
-        max: Option<u32>,
-        /// Whether the pieces of a unit lie 32 weights apart.
-        strided: bool,
-    },
+    Ints(Ints),
+}
+
+/// Facts of integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ints {
+    /// The largest of them, where none is negative.
+    pub max: Option<u32>,
+    /// Whether the pieces of a unit lie 32 weights apart.
+    pub strided: bool,
+    /// Weights that share a scale: 16, or 32 of a unit that is not strided.
+    pub group: u32,
+    /// What is subtracted from each before it is scaled; `None` where each group has a minimum of its own.
+    pub zero: Option<u32>,
 }
 
 impl Numbers {
@@ -60,18 +70,27 @@ impl Numbers {
         match get("numbers")?.as_str() {
             Some("floats") => known(&["numbers"]).map(|()| Numbers::Floats),
             Some("ints") => {
-                known(&["numbers", "ints_max", "strided"])?;
-                let max = get("ints_max")?;
-                let max = match max.is_none() {
-                    true => None,
-                    false => match u32::try_from(max) {
-                        Ok(max @ 1..=127) => Some(max),
-                        _ => return Err("`ints_max` is none or 1 to 127".to_owned()),
-                    },
+                known(&["numbers", "ints_max", "strided", "group", "zero"])?;
+                let number = |key: &str, range: RangeInclusive<u32>| {
+                    let value = get(key)?;
+                    let number = u32::try_from(value.clone()).ok().filter(|it| range.contains(it));
+                    match value.is_none() {
+                        true => Ok(None),
+                        false if number.is_some() => Ok(number),
+                        false => {
+                            Err(format!("`{key}` is none or {} to {}", range.start(), range.end()))
+                        }
+                    }
                 };
                 let strided = bool::try_from(get("strided")?);
                 let strided = strided.map_err(|_| "`strided` is true or false".to_owned())?;
-                Ok(Numbers::Ints { max, strided })
+                let group = match u32::try_from(get("group")?) {
+                    Ok(16) => 16,
+                    Ok(32) if !strided => 32,
+                    _ => return Err("`group` is 16, or 32 if not strided".to_owned()),
+                };
+                let (max, zero) = (number("ints_max", 1..=127)?, number("zero", 0..=127)?);
+                Ok(Numbers::Ints(Ints { max, strided, group, zero }))
             }
             _ => Err("`numbers` is \"floats\" or \"ints\"".to_owned()),
         }
@@ -112,18 +131,21 @@ pub fn stored(ty: Type) -> Type {
 
 /// Whether the type's loader returns integers, as required by products with quantized activations.
 pub fn is_ints(ty: Type) -> bool {
-    matches!(Numbers::of(ty), Some(Numbers::Ints { .. }))
+    ints(ty).is_some()
 }
 
-/// Whether the pieces of a unit lie 32 weights apart.
-pub fn is_strided(ty: Type) -> bool {
-    matches!(Numbers::of(ty), Some(Numbers::Ints { strided: true, .. }))
+/// What the type's loader declares of its integers, if it returns integers.
+pub fn ints(ty: Type) -> Option<Ints> {
+    match Numbers::of(ty) {
+        Some(Numbers::Ints(ints)) => Some(ints),
+        _ => None,
+    }
 }
 
 /// How many products of two pairs may be added before their sum exceeds sixteen bits: 8, 4 or 2, and 0 where there is
 /// nothing to gain, as with integers that may be negative or are above 63.
 pub fn pairs(ty: Type) -> u32 {
-    let Some(Numbers::Ints { max: Some(max), .. }) = Numbers::of(ty) else { return 0 };
+    let Some(Ints { max: Some(max), .. }) = ints(ty) else { return 0 };
     match 0x7fff / (2 * 127 * max) {
         8.. => 8,
         4.. => 4,

@@ -1,6 +1,7 @@
 //! Counts instructions in RADV's disassembly: of the whole kernel, and of its main loop.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// How many instructions of each kind there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,48 +47,86 @@ impl<'a> Listing<'a> {
         listing
     }
 
-    /// The longest stretch that a branch at its end goes back to the start of.
-    fn main_loop(&self) -> &[&'a str] {
+    /// The stretches that a branch at their end goes back to the start of.
+    fn loops(&self) -> Vec<Range<usize>> {
         let back = self.instructions.iter().enumerate().filter_map(|(at, line)| {
             let (op, target) = line.split_once(' ')?;
             let branch = op.starts_with("s_branch") || op.starts_with("s_cbranch");
             let to = *self.labels.get(target.trim())?;
-            (branch && to <= at).then_some((to, at + 1))
+            (branch && to <= at).then_some(to..at + 1)
         });
-        let longest = back.max_by_key(|(from, to)| to - from).unwrap_or((0, 0));
-        &self.instructions[longest.0..longest.1]
+        // One for each start: a `continue` goes back, too.
+        let mut loops: BTreeMap<usize, usize> = BTreeMap::new();
+        for Range { start, end } in back {
+            let last = loops.entry(start).or_insert(end);
+            *last = end.max(*last);
+        }
+        loops.into_iter().map(|(start, end)| start..end).collect()
+    }
+
+    /// Rounds of a loop: the number that its counter is compared with; 1 if that is none.
+    fn rounds(&self, of: &Range<usize>) -> u32 {
+        let compared = self.instructions[of.clone()].iter().filter_map(|line| {
+            let operands = line.strip_prefix("s_cmp_")?.split_once(' ')?.1;
+            let number = operands.split(',').nth(1)?.trim();
+            let hex = number.strip_prefix("0x").map(|digits| u32::from_str_radix(digits, 16).ok());
+            hex.unwrap_or_else(|| number.parse().ok())
+        });
+        compared.max().unwrap_or(1).max(1)
+    }
+
+    /// The instructions of the longest loop, with how often each is executed in a round of it: loops within it count as
+    /// many times as they have rounds.
+    fn main_loop(&self) -> Vec<(&'a str, u32)> {
+        let loops = self.loops();
+        let Some(main) = loops.iter().max_by_key(|of| of.len()) else { return Vec::new() };
+        let inner: Vec<(&Range<usize>, u32)> = loops
+            .iter()
+            .filter(|of| *of != main && main.start <= of.start && of.end <= main.end)
+            .map(|of| (of, self.rounds(of)))
+            .collect();
+        let times = |at: usize| {
+            let around = inner.iter().filter(|(of, _)| of.contains(&at));
+            around.map(|(_, rounds)| rounds).product()
+        };
+        main.clone().map(|at| (self.instructions[at], times(at))).collect()
+    }
+
+    /// All instructions, once each.
+    fn all(&self) -> Vec<(&'a str, u32)> {
+        self.instructions.iter().map(|line| (*line, 1)).collect()
     }
 }
 
-/// Counts of the main loop, or of all of a kernel without one.
+/// Counts of a round of the main loop, or of all of a kernel without one.
 pub fn main_loop(text: &str) -> Counts {
     let listing = Listing::parse(text);
     let found = listing.main_loop();
-    count(if found.is_empty() { &listing.instructions } else { found })
+    count(if found.is_empty() { listing.all() } else { found })
 }
 
 /// Counts of the whole kernel.
 pub fn whole(text: &str) -> Counts {
-    count(&Listing::parse(text).instructions)
+    count(Listing::parse(text).all())
 }
 
-fn count(instructions: &[&str]) -> Counts {
+fn count(instructions: Vec<(&str, u32)>) -> Counts {
     let mut counts = Counts::default();
-    for line in instructions {
+    for (line, times) in instructions {
         let op = line.split(' ').next().unwrap_or_default();
         if op.starts_with("v_wmma") || op.starts_with("v_mfma") {
-            counts.matrix += 1;
+            counts.matrix += times;
         } else if op.starts_with("v_") {
-            counts.valu += 1;
-            counts.dot4 += u32::from(op.starts_with("v_dot4"));
+            counts.valu += times;
+            counts.dot4 += times * u32::from(op.starts_with("v_dot4"));
         } else if op.starts_with("ds_") {
-            counts.lds += 1;
+            counts.lds += times;
         } else if op.starts_with("s_load") || op.starts_with("s_buffer_load") {
-            counts.scalar_loads += 1;
+            counts.scalar_loads += times;
         } else if op.starts_with("s_waitcnt") || op.starts_with("s_wait_") {
-            counts.waits += 1;
+            counts.waits += times;
         } else if let Some(bits) = load_bits(op) {
-            *counts.loads.entry(bits).or_default() += 1;
+            *counts.loads.entry(bits).or_default() += times;
         }
     }
     counts
@@ -124,6 +163,8 @@ BB1:
 \tv_dual_fmac_f32 v1, v2, v3 :: v_dual_mov_b32 v4, v5
 BB2:
 \tv_add_f32_e32 v1, v1, v2
+\ts_add_u32 s6, s6, 1
+\ts_cmp_lg_u32 s6, 4
 \ts_cbranch_scc1 BB2
 \tds_store_b32 v0, v1
 \ts_cbranch_vccnz BB1
@@ -133,9 +174,9 @@ BB3:
 ";
 
     #[test]
-    fn the_longest_loop_is_counted() {
+    fn the_longest_loop_is_counted_with_the_rounds_of_loops_in_it() {
         let found = main_loop(TEXT);
-        assert_eq!((found.valu, found.dot4, found.lds, found.waits), (3, 1, 1, 1));
+        assert_eq!((found.valu, found.dot4, found.lds, found.waits), (6, 1, 1, 1));
         assert_eq!(found.loads.into_iter().collect::<Vec<_>>(), [(64, 1), (128, 1)]);
         assert_eq!((whole(TEXT).valu, whole(TEXT).scalar_loads), (4, 1));
     }
