@@ -9,7 +9,7 @@
 {% include "parts/product" %}
 {% set tile_rows = 32 if gate else 64 %}
 {# Pieces that share a scale. #}
-{% set share = group // 16 %}
+{% set share = group // 16 if ints else 1 %}
 {% if ints %}
 var<workgroup> tile_q: array<vec4<u32>, 256>; // [4 pieces, 64 slots]
 var<workgroup> tile_s: array<vec2<f32>, {{ 256 // share }}>; // [{{ 4 // share }} groups, 64 slots]: scale and minimum
