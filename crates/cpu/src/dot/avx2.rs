@@ -60,49 +60,132 @@ pub fn spread() -> &'static [[u8; 32]; 8] {
     apart(&SPREAD)
 }
 
-/// Multiplies rows of blocks of 256 with `C` columns.
+/// Makes the loops of a level with 256 bits, `k` and `quad`, from its features and row and from what differs:
 ///
-/// Working on half a block keeps codes and scales in the sixteen registers. Sums of two products fit 16 bits, and
-/// VPMADDWD multiplies them with the scales.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub fn k<T: SuperBlock, const C: usize>(job: &mut Job<'_>) {
-    whole_lines();
-    let (columns, tables) = (job.columns::<Block256, C>(), spread());
-    for (r, row) in job.rows().enumerate() {
-        let mut sums = [_mm256_setzero_ps(); C];
-        for (b, block) in row.chunks_exact(T::BYTES).enumerate() {
-            prefetch_at::<AHEAD_NEAR, _MM_HINT_NTA>(block);
-            let weights = open::<T, rows::Avx2>(block);
-            let mut dots = [_mm256_setzero_si256(); C];
-            k_half::<T, 0, C>(block, &weights, tables, columns.map(|column| &column[b]), &mut dots);
-            k_half::<T, 1, C>(block, &weights, tables, columns.map(|column| &column[b]), &mut dots);
-            for ((sum, dots), column) in sums.iter_mut().zip(dots).zip(columns) {
-                *sum = k_close(&weights, dots, &column[b], *sum);
+/// - `fetch(bytes)` prefetches what follows them;
+/// - `is_signed::<T>()`: whether values of quads are signed, and need no offsets;
+/// - `add_scaled(sums, pairs, scales)` adds pairs of 16-bit sums times their scales;
+/// - `products::<T>(values, activations)` sums the products of four bytes each.
+///
+/// A macro, because the features of a function are not those of its caller: a product of another level would be a call.
+macro_rules! loops {
+    ($features:literal, $row:ident) => {
+        /// Multiplies rows of blocks of 256 with `C` columns.
+        ///
+        /// Working on half a block keeps codes and scales in the sixteen registers. Sums of two products fit 16 bits, and
+        /// are multiplied with the scales.
+        #[inline]
+        #[target_feature(enable = $features)]
+        pub fn k<T: SuperBlock, const C: usize>(job: &mut Job<'_>) {
+            whole_lines();
+            let (columns, tables) = (job.columns::<Block256, C>(), spread());
+            for (r, row) in job.rows().enumerate() {
+                let mut sums = [_mm256_setzero_ps(); C];
+                for (b, block) in row.chunks_exact(T::BYTES).enumerate() {
+                    fetch(block);
+                    let weights = open::<T, rows::$row>(block);
+                    let mut dots = [_mm256_setzero_si256(); C];
+                    let half = columns.map(|column| &column[b]);
+                    k_half::<T, 0, C>(block, &weights, tables, half, &mut dots);
+                    let half = columns.map(|column| &column[b]);
+                    k_half::<T, 1, C>(block, &weights, tables, half, &mut dots);
+                    for ((sum, dots), column) in sums.iter_mut().zip(dots).zip(columns) {
+                        *sum = k_close(&weights, dots, &column[b], *sum);
+                    }
+                }
+                job.store(r, reduce(sums));
             }
         }
-        job.store(r, reduce(sums));
-    }
+
+        /// Adds half `H` of a block, scaled.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn k_half<T: SuperBlock, const H: usize, const C: usize>(
+            block: &[u8],
+            weights: &K,
+            tables: &[[u8; 32]; 8],
+            columns: [&Block256; C],
+            dots: &mut [__m256i; C],
+        ) {
+            let (half, scales) = (Half::of::<T, H>(block, weights), k_scales(weights, tables, H));
+            for (dots, column) in dots.iter_mut().zip(columns) {
+                let activations = bytemuck::bytes_of(&column.quants);
+                for (i, scales) in scales.into_iter().enumerate() {
+                    let pairs = half.pairs::<T>(load(activations, 128 * H + 32 * i), i);
+                    *dots = add_scaled(*dots, pairs, scales);
+                }
+            }
+        }
+
+        /// Multiplies rows of quads with `C` columns.
+        #[inline]
+        #[target_feature(enable = $features)]
+        pub fn quad<T: Quads, const BYTES: usize, const C: usize>(job: &mut Job<'_>) {
+            whole_lines();
+            let is_signed = const { is_signed::<T>() };
+            let columns = job.columns::<Quad32, C>();
+            for (r, row) in job.rows().enumerate() {
+                let mut sums = [QuadSum::zero(); C];
+                let groups = Groups::<BYTES>::of(row);
+                for (g, group) in groups.iter().enumerate() {
+                    fetch(group);
+                    for q in 0..T::QUADS {
+                        let weights = if is_signed {
+                            unpack::<T, true>(group, q)
+                        } else {
+                            unpack::<T, false>(group, q)
+                        };
+                        for (sum, column) in sums.iter_mut().zip(columns) {
+                            let column = &column[g * T::QUADS + q];
+                            let activations = bytemuck::bytes_of(&column.quants);
+                            let dots = [0, 1, 2, 3].map(|b| {
+                                products::<T>(weights.values[b], load(activations, 32 * b))
+                            });
+                            if is_signed {
+                                quad_close::<T, false>(&weights, dots, column, sum);
+                            } else {
+                                quad_close::<T, true>(&weights, dots, column, sum);
+                            }
+                        }
+                    }
+                }
+                job.store(r, reduce(sums.map(|sum| sum.close(unit::<T>()))));
+            }
+        }
+    };
+}
+pub(super) use loops;
+
+loops!("avx2,fma,f16c", Avx2);
+
+/// Prefetches the lines of a block into the first-level cache.
+#[inline]
+#[target_feature(enable = "sse")]
+pub fn fetch(block: &[u8]) {
+    prefetch_at::<AHEAD_NEAR, _MM_HINT_NTA>(block);
 }
 
-/// Adds half `H` of a block, scaled.
+/// Values of eight bits are signed ([`pairs`]), and those with scales of 16 weights, whose offsets would need sums of 16
+/// activations.
+const fn is_signed<T: Quads>() -> bool {
+    T::ZERO == 0x80 || T::GROUP == 16
+}
+
 #[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn k_half<T: SuperBlock, const H: usize, const C: usize>(
-    block: &[u8],
-    weights: &K,
-    tables: &[[u8; 32]; 8],
-    columns: [&Block256; C],
-    dots: &mut [__m256i; C],
-) {
-    let (half, scales) = (Half::of::<T, H>(block, weights), k_scales(weights, tables, H));
-    for (dots, column) in dots.iter_mut().zip(columns) {
-        let activations = bytemuck::bytes_of(&column.quants);
-        for (i, scales) in scales.into_iter().enumerate() {
-            let pairs = half.pairs::<T>(load(activations, 128 * H + 32 * i), i);
-            *dots = _mm256_add_epi32(*dots, _mm256_madd_epi16(pairs, scales));
-        }
-    }
+#[target_feature(enable = "avx2")]
+fn add_scaled(sums: __m256i, pairs: __m256i, scales: __m256i) -> __m256i {
+    _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, scales))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn products<T: Quads>(values: __m256i, activations: __m256i) -> __m256i {
+    let pairs = if is_signed::<T>() {
+        pairs(values, activations)
+    } else {
+        _mm256_maddubs_epi16(values, activations)
+    };
+    _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
 }
 
 /// The scales and minimums of a block, for the level of the row `R`.
@@ -278,50 +361,6 @@ impl QuadSum {
         let [even, odd] = self.dots;
         let offsets = _mm_mul_ps(self.offsets, _mm_set1_ps(4.0 * unit));
         _mm256_add_ps(_mm256_add_ps(even, odd), _mm256_zextps128_ps256(offsets))
-    }
-}
-
-/// Multiplies rows of quads with `C` columns.
-///
-/// Values of eight bits are signed ([`pairs`]) and need no offsets, nor do those with scales of 16 weights.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub fn quad<T: Quads, const BYTES: usize, const C: usize>(job: &mut Job<'_>) {
-    whole_lines();
-    let is_signed = const { T::ZERO == 0x80 || T::GROUP == 16 };
-    let columns = job.columns::<Quad32, C>();
-    for (r, row) in job.rows().enumerate() {
-        let mut sums = [QuadSum::zero(); C];
-        let groups = Groups::<BYTES>::of(row);
-        for (g, group) in groups.iter().enumerate() {
-            prefetch_at::<AHEAD_NEAR, _MM_HINT_NTA>(group);
-            for q in 0..T::QUADS {
-                let weights = if is_signed {
-                    unpack::<T, true>(group, q)
-                } else {
-                    unpack::<T, false>(group, q)
-                };
-                for (sum, column) in sums.iter_mut().zip(columns) {
-                    let column = &column[g * T::QUADS + q];
-                    let activations = bytemuck::bytes_of(&column.quants);
-                    let dots = [0, 1, 2, 3].map(|b| {
-                        let (values, activations) = (weights.values[b], load(activations, 32 * b));
-                        let pairs = if is_signed {
-                            pairs(values, activations)
-                        } else {
-                            _mm256_maddubs_epi16(values, activations)
-                        };
-                        _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
-                    });
-                    if is_signed {
-                        quad_close::<T, false>(&weights, dots, column, sum);
-                    } else {
-                        quad_close::<T, true>(&weights, dots, column, sum);
-                    }
-                }
-            }
-        }
-        job.store(r, reduce(sums.map(|sum| sum.close(unit::<T>()))));
     }
 }
 
