@@ -66,87 +66,77 @@ pub const AHEAD_ONCE: usize = 3 << 10;
 /// Bytes of rows that are still in the second-level cache for a second group of columns.
 const TILE_BYTES: usize = 128 << 10;
 
-/// Makes kernels of a level's function generic over types and numbers of columns.
+/// Makes kernels for the numbers of columns: what `$kernel` is for each `$columns`.
 macro_rules! kernels {
-    ($room:ident::$kernel:ident<$rows:ty>[$($width:literal)+]) => {
-        &[$(($width, $room::$kernel::<$rows, $width>)),+]
+    ($columns:ident in [$($count:literal)+] => $kernel:expr) => {
+        &[$((
+            $count,
+            {
+                const $columns: usize = $count;
+                $kernel
+            },
+        )),+]
     };
 }
 
-/// Makes a table entry from level, name, format, and a function generic over the number of columns, or a level's
-/// function generic over types and numbers of columns.
+/// Makes a table entry from level, name, format and [`kernels`].
 macro_rules! entry {
-    ($level:ident, $name:expr, $format:ident, $kernel:ident[$($width:literal)+]) => {
+    ($level:ident, $name:expr, $format:ident, $columns:ident in $counts:tt => $kernel:expr) => {
         Entry {
             level: Level::$level,
             name: $name,
             format: Format::$format,
-            kernels: &[$(($width, $kernel::<$width>)),+],
-            halved: None,
-        }
-    };
-    ($level:ident, $name:expr, $format:ident, $room:ident::$kernel:ident<$rows:ty, bytes>[$($width:literal)+]) => {
-        Entry {
-            level: Level::$level,
-            name: $name,
-            format: Format::$format,
-            kernels: &[$(($width, $room::$kernel::<$rows, { <$rows as Quads>::BYTES }, $width>)),+],
-            halved: None,
-        }
-    };
-    ($level:ident, $name:expr, $format:ident, $room:ident::$kernel:ident<$rows:ty>[$($width:literal)+]) => {
-        Entry {
-            level: Level::$level,
-            name: $name,
-            format: Format::$format,
-            kernels: kernels!($room::$kernel<$rows>[$($width)+]),
+            kernels: kernels!($columns in $counts => $kernel),
             halved: None,
         }
     };
 }
-use entry;
+use {entry, kernels};
 
 /// The entries of a type with blocks of 256.
 macro_rules! super_block {
-    ($stem:ident::$type:ident) => {
-        &[
-            entry!(Scalar, concat!(stringify!($stem), ".scalar"), Q8x256, scalar::k<types::$stem::$type>[1 4]),
+    ($stem:ident::$type:ident) => {{
+        type T = types::$stem::$type;
+        const ALL: &[Entry] = &[
+            entry!(Scalar, concat!(stringify!($stem), ".scalar"), Q8x256, C in [1 4] => scalar::k::<T, C>),
             #[cfg(target_arch = "x86_64")]
-            entry!(Avx2, concat!(stringify!($stem), ".avx2"), Q8x256, avx2::k<types::$stem::$type>[1 2 3 4]),
+            entry!(Avx2, concat!(stringify!($stem), ".avx2"), Q8x256, C in [1 2 3 4] => avx2::k::<T, C>),
             #[cfg(target_arch = "x86_64")]
-            entry!(AvxVnni, concat!(stringify!($stem), ".avxvnni"), Q8x256, avxvnni::k<types::$stem::$type>[1 2 4]),
+            entry!(AvxVnni, concat!(stringify!($stem), ".avxvnni"), Q8x256, C in [1 2 4] => avxvnni::k::<T, C>),
             #[cfg(target_arch = "x86_64")]
             Entry {
-                halved: Some(kernels!(avx512vl::k<types::$stem::$type>[1 2 4 8])),
-                ..entry!(Avx512Vnni, concat!(stringify!($stem), ".avx512vnni"), Q8x256, avx512::k<types::$stem::$type>[1 2 4 8])
+                halved: Some(kernels!(C in [1 2 4 8] => avx512vl::k::<T, C>)),
+                ..entry!(Avx512Vnni, concat!(stringify!($stem), ".avx512vnni"), Q8x256, C in [1 2 4 8] => avx512::k::<T, C>)
             },
             #[cfg(target_arch = "aarch64")]
-            entry!(Neon, concat!(stringify!($stem), ".neon"), Q8x256, neon::plain<neon::OfBlocks<types::$stem::$type>>[1 2 4]),
+            entry!(Neon, concat!(stringify!($stem), ".neon"), Q8x256, C in [1 2 4] => neon::plain::<neon::OfBlocks<T>, C>),
             #[cfg(target_arch = "aarch64")]
-            entry!(NeonDotprod, concat!(stringify!($stem), ".neon-dotprod"), Q8x256, neon::dotprod<neon::OfBlocks<types::$stem::$type>>[1 2 4]),
-        ]
-    };
+            entry!(NeonDotprod, concat!(stringify!($stem), ".neon-dotprod"), Q8x256, C in [1 2 4] => neon::dotprod::<neon::OfBlocks<T>, C>),
+        ];
+        ALL
+    }};
 }
 
 /// The entries of a type that is unpacked four blocks of 32 at a time.
 macro_rules! quads {
-    ($stem:ident::$type:ident) => {
-        &[
-            entry!(Scalar, concat!(stringify!($stem), ".scalar"), Q8x32, scalar::quad<types::$stem::$type, bytes>[1 4]),
+    ($stem:ident::$type:ident) => {{
+        type T = types::$stem::$type;
+        const BYTES: usize = <T as Quads>::BYTES;
+        const ALL: &[Entry] = &[
+            entry!(Scalar, concat!(stringify!($stem), ".scalar"), Q8x32, C in [1 4] => scalar::quad::<T, BYTES, C>),
             #[cfg(target_arch = "x86_64")]
-            entry!(Avx2, concat!(stringify!($stem), ".avx2"), Q8x32, avx2::quad<types::$stem::$type, bytes>[1 2 3 4]),
+            entry!(Avx2, concat!(stringify!($stem), ".avx2"), Q8x32, C in [1 2 3 4] => avx2::quad::<T, BYTES, C>),
             #[cfg(target_arch = "x86_64")]
-            entry!(AvxVnni, concat!(stringify!($stem), ".avxvnni"), Q8x32, avxvnni::quad<types::$stem::$type, bytes>[1 2 4]),
+            entry!(AvxVnni, concat!(stringify!($stem), ".avxvnni"), Q8x32, C in [1 2 4] => avxvnni::quad::<T, BYTES, C>),
             #[cfg(target_arch = "x86_64")]
-            entry!(Avx512Vnni, concat!(stringify!($stem), ".avx512vnni"), Q8x32, avx512::quad<types::$stem::$type, bytes>[1 2 4 8]),
+            entry!(Avx512Vnni, concat!(stringify!($stem), ".avx512vnni"), Q8x32, C in [1 2 4 8] => avx512::quad::<T, BYTES, C>),
             #[cfg(target_arch = "aarch64")]
-            entry!(Neon, concat!(stringify!($stem), ".neon"), Q8x32,
-                neon::plain<neon::OfQuads<types::$stem::$type, { <types::$stem::$type as Quads>::BYTES }>>[1 2 4]),
+            entry!(Neon, concat!(stringify!($stem), ".neon"), Q8x32, C in [1 2 4] => neon::plain::<neon::OfQuads<T, BYTES>, C>),
             #[cfg(target_arch = "aarch64")]
-            entry!(NeonDotprod, concat!(stringify!($stem), ".neon-dotprod"), Q8x32,
-                neon::dotprod<neon::OfQuads<types::$stem::$type, { <types::$stem::$type as Quads>::BYTES }>>[1 2 4]),
-        ]
-    };
+            entry!(NeonDotprod, concat!(stringify!($stem), ".neon-dotprod"), Q8x32, C in [1 2 4] => neon::dotprod::<neon::OfQuads<T, BYTES>, C>),
+        ];
+        ALL
+    }};
 }
 
 /// The entries of a type with both traits, such as IQ4_XS: at AVX2 it is multiplied as the K types are, with one
@@ -157,7 +147,7 @@ macro_rules! both {
         #[cfg(target_arch = "x86_64")]
         const ALL: &[Entry] = &[
             QUADS[0],
-            entry!(Avx2, concat!(stringify!($stem), ".avx2"), Q8x256, avx2::k<types::$stem::$type>[1 2 3 4]),
+            entry!(Avx2, concat!(stringify!($stem), ".avx2"), Q8x256, C in [1 2 3 4] => avx2::k::<types::$stem::$type, C>),
             QUADS[2],
             QUADS[3],
         ];

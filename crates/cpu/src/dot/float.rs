@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{Entry, Groups, Job, entry};
+use super::{Entry, Groups, Job, entry, kernels};
 use crate::activations::{F32_STEP, Format};
 use crate::level::Level;
 
@@ -19,46 +19,46 @@ const CHUNK: usize = 256;
 
 /// F32 rows.
 pub(super) const F32: &[Entry] = &[
-    entry!(Scalar, "f32.scalar", F32, f32_scalar[1 4]),
+    entry!(Scalar, "f32.scalar", F32, C in [1 4] => f32_scalar::<C>),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "f32.avx2", F32, f32_avx2[1 2 3]),
+    entry!(Avx2, "f32.avx2", F32, C in [1 2 3] => f32_avx2::<C>),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx512Vnni, "f32.avx512vnni", F32, f32_avx512[1 2 4 8]),
+    entry!(Avx512Vnni, "f32.avx512vnni", F32, C in [1 2 4 8] => f32_avx512::<C>),
     #[cfg(target_arch = "aarch64")]
-    entry!(Neon, "f32.neon", F32, f32_neon[1 2 4]),
+    entry!(Neon, "f32.neon", F32, C in [1 2 4] => f32_neon::<C>),
 ];
 
 /// F16 rows.
 pub(super) const F16: &[Entry] = &[
-    entry!(Scalar, "f16.scalar", F32, f16_scalar[1 4]),
+    entry!(Scalar, "f16.scalar", F32, C in [1 4] => f16_scalar::<C>),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "f16.avx2", F32, f16_avx2[1 2 3]),
+    entry!(Avx2, "f16.avx2", F32, C in [1 2 3] => f16_avx2::<C>),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx512Vnni, "f16.avx512vnni", F32, f16_avx512[1 2 4 8]),
+    entry!(Avx512Vnni, "f16.avx512vnni", F32, C in [1 2 4 8] => f16_avx512::<C>),
     #[cfg(target_arch = "aarch64")]
-    entry!(Neon, "f16.neon", F32, f16_neon[1 2 4]),
+    entry!(Neon, "f16.neon", F32, C in [1 2 4] => f16_neon::<C>),
 ];
 
 /// BF16 rows.
 pub(super) const BF16: &[Entry] = &[
-    entry!(Scalar, "bf16.scalar", F32, bf16_scalar[1 4]),
+    entry!(Scalar, "bf16.scalar", F32, C in [1 4] => bf16_scalar::<C>),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "bf16.avx2", F32, bf16_avx2[1 2 3]),
+    entry!(Avx2, "bf16.avx2", F32, C in [1 2 3] => bf16_avx2::<C>),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx512Vnni, "bf16.avx512vnni", F32, bf16_avx512[1 2 4 8]),
+    entry!(Avx512Vnni, "bf16.avx512vnni", F32, C in [1 2 4 8] => bf16_avx512::<C>),
     #[cfg(target_arch = "aarch64")]
-    entry!(Neon, "bf16.neon", F32, bf16_neon[1 2 4]),
+    entry!(Neon, "bf16.neon", F32, C in [1 2 4] => bf16_neon::<C>),
 ];
 
 /// Rows of any type.
 pub(super) const GENERIC: &[Entry] = &[
-    entry!(Scalar, "generic.scalar", F32, generic_scalar[1 2 4 8]),
+    entry!(Scalar, "generic.scalar", F32, C in [1 2 4 8] => generic_scalar::<C>),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "generic.avx2", F32, generic_avx2[1 2 4 8]),
+    entry!(Avx2, "generic.avx2", F32, C in [1 2 4 8] => generic_avx2::<C>),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx512Vnni, "generic.avx512vnni", F32, generic_avx512[1 2 4 8]),
+    entry!(Avx512Vnni, "generic.avx512vnni", F32, C in [1 2 4 8] => generic_avx512::<C>),
     #[cfg(target_arch = "aarch64")]
-    entry!(Neon, "generic.neon", F32, generic_neon[1 2 4 8]),
+    entry!(Neon, "generic.neon", F32, C in [1 2 4 8] => generic_neon::<C>),
 ];
 
 fn f32_scalar<const C: usize>(job: &mut Job<'_>) {

@@ -8,7 +8,7 @@
 use bilayer_quant::Type;
 use bilayer_quant::sparse::{GROUP, Layout};
 
-use super::{Entry, Job, f16_at};
+use super::{Entry, Job, entry, f16_at, kernels};
 use crate::activations::{Block256, Format};
 use crate::level::Level;
 
@@ -19,51 +19,15 @@ use super::neon;
 macro_rules! table {
     ($($ty:ident, $stem:literal: $n:literal, $bits:literal;)+) => {
         &[$((Type::$ty, &[
-            Entry {
-                level: Level::Scalar,
-                name: concat!($stem, ".scalar"),
-                format: Format::Q8x256,
-                kernels: &[(1, scalar::<$n, $bits, 1>), (4, scalar::<$n, $bits, 4>)],
-                halved: None,
-            },
+            entry!(Scalar, concat!($stem, ".scalar"), Q8x256, C in [1 4] => scalar::<$n, $bits, C>),
             #[cfg(target_arch = "x86_64")]
-            Entry {
-                level: Level::Avx2,
-                name: concat!($stem, ".avx2"),
-                format: Format::Q8x256,
-                kernels: &[(1, x86::avx2::<$n, $bits, 1>), (4, x86::avx2::<$n, $bits, 4>)],
-                halved: None,
-            },
+            entry!(Avx2, concat!($stem, ".avx2"), Q8x256, C in [1 4] => x86::avx2::<$n, $bits, C>),
             #[cfg(target_arch = "x86_64")]
-            Entry {
-                level: Level::Avx512Vnni,
-                name: concat!($stem, ".avx512vnni"),
-                format: Format::Q8x256,
-                kernels: &[(1, x86::avx512::<$n, $bits, 1>), (4, x86::avx512::<$n, $bits, 4>)],
-                halved: None,
-            },
+            entry!(Avx512Vnni, concat!($stem, ".avx512vnni"), Q8x256, C in [1 4] => x86::avx512::<$n, $bits, C>),
             #[cfg(target_arch = "aarch64")]
-            Entry {
-                level: Level::Neon,
-                name: concat!($stem, ".neon"),
-                format: Format::Q8x256,
-                kernels: &[
-                    (1, neon::plain::<arm::SparseRows<$n, $bits>, 1>),
-                    (4, neon::plain::<arm::SparseRows<$n, $bits>, 4>),
-                ],
-                halved: None,
-            },
+            entry!(Neon, concat!($stem, ".neon"), Q8x256, C in [1 4] => neon::plain::<arm::SparseRows<$n, $bits>, C>),
             #[cfg(target_arch = "aarch64")]
-            Entry {
-                level: Level::NeonDotprod,
-                name: concat!($stem, ".neon-dotprod"),
-                format: Format::Q8x256,
-                kernels: &[
-                    (1, neon::dotprod::<arm::SparseRows<$n, $bits>, 1>),
-                    (4, neon::dotprod::<arm::SparseRows<$n, $bits>, 4>),
-                ],
-                halved: None,
-            },
+            entry!(NeonDotprod, concat!($stem, ".neon-dotprod"), Q8x256, C in [1 4] => neon::dotprod::<arm::SparseRows<$n, $bits>, C>),
         ])),+]
     };
 }

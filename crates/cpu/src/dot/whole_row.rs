@@ -8,23 +8,23 @@
 
 use bilayer_quant::w8a8::{HEADER, scale};
 
-use super::{Entry, Job, entry};
+use super::{Entry, Job, entry, kernels};
 use crate::activations::{Format, RowColumn};
 use crate::level::Level;
 
 /// The kernels of all such types.
 pub(super) const ENTRIES: &[Entry] = &[
-    entry!(Scalar, "w8a8.scalar", Q8Row, scalar[1 4]),
+    entry!(Scalar, "w8a8.scalar", Q8Row, C in [1 4] => scalar::<C>),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "w8a8.avx2", Q8Row, avx2[1 2 4]),
+    entry!(Avx2, "w8a8.avx2", Q8Row, C in [1 2 4] => avx2::<C>),
     #[cfg(target_arch = "x86_64")]
-    entry!(AvxVnni, "w8a8.avxvnni", Q8Row, avxvnni[1 2 4]),
+    entry!(AvxVnni, "w8a8.avxvnni", Q8Row, C in [1 2 4] => avxvnni::<C>),
     #[cfg(target_arch = "x86_64")]
-    entry!(Avx512Vnni, "w8a8.avx512vnni", Q8Row, avx512[1 2 4 8]),
+    entry!(Avx512Vnni, "w8a8.avx512vnni", Q8Row, C in [1 2 4 8] => avx512::<C>),
     #[cfg(target_arch = "aarch64")]
-    entry!(Neon, "w8a8.neon", Q8Row, neon[1 2 4]),
+    entry!(Neon, "w8a8.neon", Q8Row, C in [1 2 4] => neon::<C>),
     #[cfg(target_arch = "aarch64")]
-    entry!(NeonDotprod, "w8a8.neon-dotprod", Q8Row, neon_dotprod[1 2 4]),
+    entry!(NeonDotprod, "w8a8.neon-dotprod", Q8Row, C in [1 2 4] => neon_dotprod::<C>),
 ];
 
 #[cfg(target_arch = "aarch64")]
