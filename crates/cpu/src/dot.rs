@@ -157,15 +157,10 @@ macro_rules! both {
     }};
 }
 
-/// All dense types with kernels of their own.
+/// All dense quantized types with kernels of their own.
 macro_rules! table {
     ($($ty:ident $stem:ident::$type:ident $family:ident;)*) => {
-        &[
-            (Type::F32, float::F32),
-            (Type::F16, float::F16),
-            (Type::BF16, float::BF16),
-            $((Type::$ty, $family!($stem::$type)),)*
-        ]
+        &[$((Type::$ty, $family!($stem::$type)),)*]
     };
 }
 const TABLE: &[(Type, &[Entry])] = for_each_type!(table);
@@ -175,7 +170,7 @@ fn entries(ty: Type, cols: usize) -> &'static [Entry] {
     if types::is_whole_row(ty, cols) {
         return whole_row::ENTRIES;
     }
-    let mut all = TABLE.iter().chain(sparse::TABLE);
+    let mut all = TABLE.iter().chain(sparse::TABLE).chain(&float::TABLE);
     all.find(|(of, _)| *of == ty).map_or(float::GENERIC, |(_, entries)| entries)
 }
 

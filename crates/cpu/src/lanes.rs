@@ -16,6 +16,8 @@ pub(crate) mod sse42;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
 
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+
 use crate::quantizer::{self, BLOCKS, Blocks, Scale};
 
 /// The operations of one level on vectors of [`Lanes::N`] f32. Loads and stores take pointers where kernels check
@@ -32,6 +34,8 @@ pub(crate) trait Lanes: Copy {
     /// Number of rows up to which converting f16 for every tile beats converting it once to memory.
     const DIRECT_ROWS: usize;
 
+    /// N elements at any address, as in all loads.
+    ///
     /// # Safety
     /// `from` is valid for reading N elements.
     unsafe fn load(self, from: *const f32) -> Self::F;
@@ -79,6 +83,11 @@ pub(crate) trait Lanes: Copy {
     /// # Safety
     /// `from` is valid for reading N elements.
     unsafe fn load_f16(self, from: *const u16) -> Self::F;
+    /// N bf16 values as f32.
+    ///
+    /// # Safety
+    /// `from` is valid for reading N elements.
+    unsafe fn load_bf16(self, from: *const u16) -> Self::F;
     /// Rounds to f16, ties to even.
     ///
     /// # Safety
@@ -139,6 +148,11 @@ pub(crate) trait Lanes: Copy {
     }
     /// Prefetches the cache line of an address; any address is allowed.
     fn prefetch(self, address: *const u8);
+    /// [`Lanes::prefetch`] of a line that is used once, past the outer caches.
+    #[inline(always)]
+    fn prefetch_once(self, address: *const u8) {
+        self.prefetch(address);
+    }
     /// Runs a kernel compiled for the instructions of these vectors. It is never inlined, so that the parts of a kernel stay
     /// apart ([`Lanes::call`]).
     ///
@@ -222,7 +236,15 @@ impl Lanes for Portable {
     unsafe fn load_f16(self, from: *const u16) -> Self::F {
         // SAFETY: guaranteed by the caller.
         let bits = unsafe { from.cast::<[u16; 8]>().read_unaligned() };
-        bits.map(|b| half::f16::from_bits(b).to_f32_const())
+        let mut values = [0.0; 8];
+        bits.reinterpret_cast::<half::f16>().convert_to_f32_slice(&mut values);
+        values
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u16) -> Self::F {
+        // SAFETY: guaranteed by the caller.
+        let bits = unsafe { from.cast::<[u16; 8]>().read_unaligned() };
+        bits.map(|b| f32::from_bits(u32::from(b) << 16))
     }
     #[inline(always)]
     unsafe fn store_f16(self, v: Self::F, to: *mut u16) {

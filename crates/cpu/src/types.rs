@@ -11,6 +11,7 @@ use crate::bytes::{Bytes, Field, Flags, Words, u16_at};
 #[cfg(target_arch = "x86_64")]
 use crate::level::Level;
 
+pub(crate) mod floats;
 pub(crate) mod grids;
 pub(crate) mod iq1_m;
 pub(crate) mod iq1_s;

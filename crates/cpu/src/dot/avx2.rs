@@ -4,8 +4,8 @@ use std::arch::x86_64::*;
 
 use bilayer_quant::mxfp4::half_scale;
 
-use super::{AHEAD, AHEAD_FLOATS, AHEAD_NEAR, Groups, Job};
-use crate::activations::{Block256, F32_STEP, Quad32};
+use super::{AHEAD, AHEAD_NEAR, Groups, Job};
+use crate::activations::{Block256, Quad32};
 use crate::bytes::avx2::spread_bits;
 use crate::bytes::{part, u32_at};
 use crate::level::{Vectors, rows};
@@ -460,51 +460,6 @@ pub fn quad_scales(quad: &[u8], block: usize, field: usize) -> __m128 {
     let [a, b, c, d] =
         [0, 1, 2, 3].map(|b| load_128(apart::<[u8; 16]>(part(quad, b * block + field)), 0));
     _mm_cvtph_ps(_mm_unpacklo_epi32(_mm_unpacklo_epi16(a, b), _mm_unpacklo_epi16(c, d)))
-}
-
-/// Multiplies rows of `BYTES` bytes per 32 floats with `C` columns.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub fn float<const BYTES: usize, const C: usize>(
-    job: &mut Job<'_>,
-    unpack: impl Fn(&[u8; BYTES]) -> [__m256; 4],
-) {
-    whole_lines();
-    let columns = job.columns::<[f32; F32_STEP], C>();
-    for (r, row) in job.rows().enumerate() {
-        // With one column, four independent chains hide the latency of additions. With several columns there are as
-        // many, so that a column's sum does not depend on its neighbours.
-        let mut sums = [[_mm256_setzero_ps(); 4]; C];
-        let groups = Groups::<BYTES>::of(row);
-        for (g, group) in groups.iter().enumerate() {
-            prefetch_at::<AHEAD_FLOATS, _MM_HINT_NTA>(group);
-            let weights = unpack(group);
-            for (sums, column) in sums.iter_mut().zip(columns) {
-                let activations = column[g].as_chunks::<8>().0;
-                for (i, sum) in sums.iter_mut().enumerate() {
-                    *sum = _mm256_fmadd_ps(weights[i], load_ps(&activations[i]), *sum);
-                }
-            }
-        }
-        let mut folded = [_mm256_setzero_ps(); C];
-        for (folded, [a, b, c, d]) in folded.iter_mut().zip(sums) {
-            *folded = _mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d));
-        }
-        job.store(r, reduce(folded));
-    }
-}
-
-/// The dot product of two f32 slices of equal length, whole steps of [`F32_STEP`].
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub fn dot(weights: &[f32], activations: &[f32]) -> f32 {
-    let mut sums = [_mm256_setzero_ps(); 4];
-    let steps = weights.as_chunks::<8>().0.iter().zip(activations.as_chunks::<8>().0);
-    for (i, (weights, activations)) in steps.enumerate() {
-        sums[i % 4] = _mm256_fmadd_ps(load_ps(weights), load_ps(activations), sums[i % 4]);
-    }
-    let [a, b, c, d] = sums;
-    reduce([_mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d))])[0]
 }
 
 /// The sum of each vector's lanes.

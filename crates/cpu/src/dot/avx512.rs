@@ -2,9 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use super::avx2::{prefetch, prefetch_at};
-use super::{AHEAD_ONCE, Groups, Job, each};
-use crate::activations::{Block256, F32_STEP, QUAD_LANES, Quad32};
+use super::avx2::prefetch;
+use super::{Groups, Job, each};
+use crate::activations::{Block256, QUAD_LANES, Quad32};
 use crate::bytes::part;
 use crate::level::rows;
 use crate::types::{Quads, ScaleBits, Sign, SuperBlock};
@@ -386,46 +386,6 @@ fn quad_add<T: Quads>(weights: &Quad, column: &Quad32, sum: __m512) -> __m512 {
     }
     let offsets = _mm512_mul_ps(weights.offsets, load_ps(&column.sums));
     _mm512_add_ps(sum, _mm512_fmadd_ps(dots, weights.scales, offsets))
-}
-
-/// Multiplies rows of `BYTES` bytes per 32 floats with `C` columns.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub fn float<const BYTES: usize, const C: usize>(
-    job: &mut Job<'_>,
-    unpack: impl Fn(&[u8; BYTES]) -> [__m512; 2],
-) {
-    let columns = job.columns::<[f32; F32_STEP], C>();
-    for (r, row) in job.rows().enumerate() {
-        let mut sums = [[_mm512_setzero_ps(); 2]; C];
-        let groups = Groups::<BYTES>::of(row);
-        for (g, group) in groups.iter().enumerate() {
-            // Measured: benches/record/epyc-turin-2vcpu/2026-11-26-floats.md.
-            match C {
-                1 => prefetch_at::<AHEAD_ONCE, _MM_HINT_NTA>(group),
-                _ => prefetch(group),
-            }
-            let weights = unpack(group);
-            each::<C>(|c| {
-                let activations = columns[c][g].as_chunks::<16>().0;
-                sums[c][0] = _mm512_fmadd_ps(weights[0], load_ps(&activations[0]), sums[c][0]);
-                sums[c][1] = _mm512_fmadd_ps(weights[1], load_ps(&activations[1]), sums[c][1]);
-            });
-        }
-        job.store(r, reduce(sums.map(|[a, b]| _mm512_add_ps(a, b))));
-    }
-}
-
-/// The dot product of two f32 slices of equal length, whole steps of [`F32_STEP`].
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub fn dot(weights: &[f32], activations: &[f32]) -> f32 {
-    let mut sums = [_mm512_setzero_ps(); 2];
-    let steps = weights.as_chunks::<16>().0.iter().zip(activations.as_chunks::<16>().0);
-    for (i, (weights, activations)) in steps.enumerate() {
-        sums[i % 2] = _mm512_fmadd_ps(load_ps(weights), load_ps(activations), sums[i % 2]);
-    }
-    _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1]))
 }
 
 /// The sum of each vector's lanes.

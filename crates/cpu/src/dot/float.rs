@@ -1,253 +1,246 @@
-//! Kernels for float rows, and the generic kernel: dequantize, then an f32 dot product.
+//! Kernels for float rows, and the generic kernel: dequantize, then an f32 dot product. One body for all levels.
 
-use half::{bf16, f16};
+use std::marker::PhantomData;
 
-use super::{Entry, Groups, Job, entry, kernels};
+use bilayer_quant::Type;
+
+use super::{AHEAD, Entry, Job, entry, kernels};
 use crate::activations::{F32_STEP, Format};
-use crate::level::Level;
-
-#[cfg(target_arch = "aarch64")]
-use arm::{bf16_neon, f16_neon, f32_neon, generic_neon};
-#[cfg(target_arch = "x86_64")]
-use x86::{
-    bf16_avx2, bf16_avx512, f16_avx2, f16_avx512, f32_avx2, f32_avx512, generic_avx2,
-    generic_avx512,
-};
+use crate::lanes::{Lanes, Transform};
+use crate::level::{Level, Vectors, rows};
+use crate::types::floats::{Bf16, F16, F32, Floats};
 
 /// Weights dequantized at a time by the generic kernel; a whole number of blocks of every type.
 const CHUNK: usize = 256;
 
-/// F32 rows.
-pub(super) const F32: &[Entry] = &[
-    entry!(Scalar, "f32.scalar", F32, C in [1 4] => f32_scalar::<C>),
-    #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "f32.avx2", F32, C in [1 2 3] => f32_avx2::<C>),
-    #[cfg(target_arch = "x86_64")]
-    entry!(Avx512Vnni, "f32.avx512vnni", F32, C in [1 2 4 8] => f32_avx512::<C>),
-    #[cfg(target_arch = "aarch64")]
-    entry!(Neon, "f32.neon", F32, C in [1 2 4] => f32_neon::<C>),
-];
+/// The most vectors of a step.
+const VECTORS: usize = 4;
 
-/// F16 rows.
-pub(super) const F16: &[Entry] = &[
-    entry!(Scalar, "f16.scalar", F32, C in [1 4] => f16_scalar::<C>),
-    #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "f16.avx2", F32, C in [1 2 3] => f16_avx2::<C>),
-    #[cfg(target_arch = "x86_64")]
-    entry!(Avx512Vnni, "f16.avx512vnni", F32, C in [1 2 4 8] => f16_avx512::<C>),
-    #[cfg(target_arch = "aarch64")]
-    entry!(Neon, "f16.neon", F32, C in [1 2 4] => f16_neon::<C>),
-];
+/// How a level streams floats.
+trait Stream: Vectors {
+    /// Vectors over which a sum is spread, since additions wait for each other: a power of two. With several columns there
+    /// are as many for each, so that a column's sum does not depend on its neighbours.
+    const SUMS: usize;
 
-/// BF16 rows.
-pub(super) const BF16: &[Entry] = &[
-    entry!(Scalar, "bf16.scalar", F32, C in [1 4] => bf16_scalar::<C>),
-    #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "bf16.avx2", F32, C in [1 2 3] => bf16_avx2::<C>),
-    #[cfg(target_arch = "x86_64")]
-    entry!(Avx512Vnni, "bf16.avx512vnni", F32, C in [1 2 4 8] => bf16_avx512::<C>),
-    #[cfg(target_arch = "aarch64")]
-    entry!(Neon, "bf16.neon", F32, C in [1 2 4] => bf16_neon::<C>),
-];
-
-/// Rows of any type.
-pub(super) const GENERIC: &[Entry] = &[
-    entry!(Scalar, "generic.scalar", F32, C in [1 2 4 8] => generic_scalar::<C>),
-    #[cfg(target_arch = "x86_64")]
-    entry!(Avx2, "generic.avx2", F32, C in [1 2 4 8] => generic_avx2::<C>),
-    #[cfg(target_arch = "x86_64")]
-    entry!(Avx512Vnni, "generic.avx512vnni", F32, C in [1 2 4 8] => generic_avx512::<C>),
-    #[cfg(target_arch = "aarch64")]
-    entry!(Neon, "generic.neon", F32, C in [1 2 4 8] => generic_neon::<C>),
-];
-
-fn f32_scalar<const C: usize>(job: &mut Job<'_>) {
-    float::<{ 4 * F32_STEP }, C>(job, |step| {
-        let bytes = step.as_chunks::<4>().0;
-        std::array::from_fn(|i| f32::from_le_bytes(bytes[i]))
-    });
-}
-
-fn f16_scalar<const C: usize>(job: &mut Job<'_>) {
-    float::<{ 2 * F32_STEP }, C>(job, |step| {
-        let bytes = step.as_chunks::<2>().0;
-        std::array::from_fn(|i| f16::from_le_bytes(bytes[i]).to_f32())
-    });
-}
-
-fn bf16_scalar<const C: usize>(job: &mut Job<'_>) {
-    float::<{ 2 * F32_STEP }, C>(job, |step| {
-        let bytes = step.as_chunks::<2>().0;
-        std::array::from_fn(|i| bf16::from_le_bytes(bytes[i]).to_f32())
-    });
-}
-
-/// Multiplies rows of `BYTES` bytes per 32 floats with `C` columns.
-fn float<const BYTES: usize, const C: usize>(
-    job: &mut Job<'_>,
-    unpack: impl Fn(&[u8; BYTES]) -> [f32; F32_STEP],
-) {
-    let columns = job.columns::<[f32; F32_STEP], C>();
-    for (r, row) in job.rows().enumerate() {
-        let mut sums = [[0.0; 8]; C];
-        let groups = Groups::<BYTES>::of(row);
-        for (g, group) in groups.iter().enumerate() {
-            let weights = unpack(group);
-            for (sums, column) in sums.iter_mut().zip(columns) {
-                add_products(&weights, &column[g], sums);
-            }
-        }
-        job.store(r, sums.map(|sums| sums.iter().sum()));
+    /// Prefetch distance of rows that are multiplied with `columns` columns, if their lines shall not stay in the outer
+    /// caches; None: they may, and it is [`AHEAD`].
+    fn once_ahead(_columns: usize) -> Option<usize> {
+        None
     }
 }
 
-fn generic_scalar<const C: usize>(job: &mut Job<'_>) {
-    generic::<C>(job, |weights, activations| {
-        let mut sums = [0.0; 8];
-        add_products(weights, activations, &mut sums);
-        sums.iter().sum()
-    });
+impl Stream for rows::Scalar {
+    const SUMS: usize = 1;
 }
 
-/// Adds the products to eight accumulators in turn.
-#[inline(always)]
-fn add_products(weights: &[f32], activations: &[f32], sums: &mut [f32; 8]) {
-    let steps = weights.as_chunks::<8>().0.iter().zip(activations.as_chunks::<8>().0);
-    for (weights, activations) in steps {
-        for ((sum, w), a) in sums.iter_mut().zip(weights).zip(activations) {
-            *sum += w * a;
-        }
-    }
-}
+#[cfg(target_arch = "x86_64")]
+impl Stream for rows::Avx2 {
+    const SUMS: usize = 4;
 
-/// Multiplies rows of any type with `C` columns: the type's scalar code dequantizes [`CHUNK`] weights at a time,
-/// which limits the speed, then `dot` multiplies them with every column.
-#[inline(always)]
-fn generic<const C: usize>(job: &mut Job<'_>, dot: impl Fn(&[f32], &[f32]) -> f32) {
-    let columns = job.columns::<f32, C>();
-    let ty = job.ty;
-    let mut values = [0.0; CHUNK];
-    for (r, row) in job.rows().enumerate() {
-        let mut sums = [0.0; C];
-        let cols = (row.len() - ty.row_header_bytes) / ty.block_bytes * ty.block_weights;
-        let chunk = CHUNK / ty.block_weights * ty.block_weights;
-        for (i, first) in (0..cols).step_by(chunk).enumerate() {
-            let len = chunk.min(cols - first);
-            ty.dequantize_cols(row, first, &mut values[..len]);
-            let padded = len.next_multiple_of(F32_STEP);
-            values[len..padded].fill(0.0);
-            for (sum, column) in sums.iter_mut().zip(columns) {
-                *sum += dot(&values[..padded], &column[i * CHUNK..][..padded]);
-            }
-        }
-        job.store(r, sums);
+    #[inline(always)]
+    fn once_ahead(_columns: usize) -> Option<usize> {
+        Some(super::AHEAD_FLOATS)
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
-    //! AVX2 and AVX-512 kernels.
+impl Stream for rows::Avx512Vnni {
+    const SUMS: usize = 2;
 
-    use std::arch::x86_64::*;
-
-    use super::super::{avx2, avx512};
-    use super::{F32_STEP, Job, generic};
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub fn f32_avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::float::<{ 4 * F32_STEP }, C>(job, |step| {
-            [0, 32, 64, 96].map(|at| _mm256_castsi256_ps(avx2::load(step, at)))
-        });
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    pub fn f32_avx512<const C: usize>(job: &mut Job<'_>) {
-        avx512::float::<{ 4 * F32_STEP }, C>(job, |step| {
-            [0, 64].map(|at| _mm512_castsi512_ps(avx512::load(step, at)))
-        });
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub fn f16_avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::float::<{ 2 * F32_STEP }, C>(job, |step| {
-            [0, 16, 32, 48].map(|at| _mm256_cvtph_ps(avx2::load_128(step, at)))
-        });
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    pub fn f16_avx512<const C: usize>(job: &mut Job<'_>) {
-        avx512::float::<{ 2 * F32_STEP }, C>(job, |step| {
-            [0, 32].map(|at| _mm512_cvtph_ps(avx2::load(step, at)))
-        });
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub fn bf16_avx2<const C: usize>(job: &mut Job<'_>) {
-        avx2::float::<{ 2 * F32_STEP }, C>(job, |step| {
-            [0, 16, 32, 48].map(|at| {
-                let wide = _mm256_cvtepu16_epi32(avx2::load_128(step, at));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-            })
-        });
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    pub fn bf16_avx512<const C: usize>(job: &mut Job<'_>) {
-        avx512::float::<{ 2 * F32_STEP }, C>(job, |step| {
-            [0, 32].map(|at| {
-                let wide = _mm512_cvtepu16_epi32(avx2::load(step, at));
-                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
-            })
-        });
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub fn generic_avx2<const C: usize>(job: &mut Job<'_>) {
-        generic::<C>(job, |weights, activations| avx2::dot(weights, activations));
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    pub fn generic_avx512<const C: usize>(job: &mut Job<'_>) {
-        generic::<C>(job, |weights, activations| avx512::dot(weights, activations));
+    /// Measured: benches/record/epyc-turin-2vcpu/2026-11-26-floats.md.
+    #[inline(always)]
+    fn once_ahead(columns: usize) -> Option<usize> {
+        (columns == 1).then_some(super::AHEAD_ONCE)
     }
 }
 
 #[cfg(target_arch = "aarch64")]
-mod arm {
-    //! NEON kernels.
+impl Stream for rows::Neon {
+    /// Of two vectors of four.
+    const SUMS: usize = 2;
+}
 
-    use crate::neon::intrinsics::*;
+/// The entries of a type by the bytes of a step.
+macro_rules! floats {
+    ($stem:literal, $type:ty, $bytes:literal) => {
+        &[
+            entry!(Scalar, concat!($stem, ".scalar"), F32, C in [1 4] => floats::<rows::Scalar, $type, $bytes, C>),
+            #[cfg(target_arch = "x86_64")]
+            entry!(Avx2, concat!($stem, ".avx2"), F32, C in [1 2 3] => floats::<rows::Avx2, $type, $bytes, C>),
+            #[cfg(target_arch = "x86_64")]
+            entry!(Avx512Vnni, concat!($stem, ".avx512vnni"), F32, C in [1 2 4 8] => floats::<rows::Avx512Vnni, $type, $bytes, C>),
+            #[cfg(target_arch = "aarch64")]
+            entry!(Neon, concat!($stem, ".neon"), F32, C in [1 2 4] => floats::<rows::Neon, $type, $bytes, C>),
+        ]
+    };
+}
 
-    use super::super::neon;
-    use super::{F32_STEP, Job, generic};
-    use crate::neon::f16x4;
+/// Rows of each type.
+pub(super) const TABLE: [(Type, &[Entry]); 3] = [
+    (Type::F32, floats!("f32", F32, 128)),
+    (Type::F16, floats!("f16", F16, 64)),
+    (Type::BF16, floats!("bf16", Bf16, 64)),
+];
 
-    pub fn f32_neon<const C: usize>(job: &mut Job<'_>) {
-        neon::float::<{ 4 * F32_STEP }, C>(job, |step| {
-            std::array::from_fn(|i| vreinterpretq_f32_u8(neon::load(step, 16 * i)))
-        });
-    }
+/// Rows of any type.
+pub(super) const GENERIC: &[Entry] = &[
+    entry!(Scalar, "generic.scalar", F32, C in [1 2 4 8] => generic::<rows::Scalar, C>),
+    #[cfg(target_arch = "x86_64")]
+    entry!(Avx2, "generic.avx2", F32, C in [1 2 4 8] => generic::<rows::Avx2, C>),
+    #[cfg(target_arch = "x86_64")]
+    entry!(Avx512Vnni, "generic.avx512vnni", F32, C in [1 2 4 8] => generic::<rows::Avx512Vnni, C>),
+    #[cfg(target_arch = "aarch64")]
+    entry!(Neon, "generic.neon", F32, C in [1 2 4 8] => generic::<rows::Neon, C>),
+];
 
-    pub fn f16_neon<const C: usize>(job: &mut Job<'_>) {
-        halves::<C>(job, f16x4);
-    }
+/// Multiplies rows of `BYTES` bytes per 32 floats with `C` columns.
+///
+/// # Safety
+/// The CPU has the level.
+unsafe fn floats<S: Stream, T: Floats, const BYTES: usize, const C: usize>(job: &mut Job<'_>) {
+    // SAFETY: guaranteed by the caller.
+    unsafe { S::Lanes::enter(Rows::<S, T, BYTES, C>(PhantomData), job) };
+}
 
-    pub fn bf16_neon<const C: usize>(job: &mut Job<'_>) {
-        halves::<C>(job, |bits| vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(bits))));
-    }
+/// Multiplies rows of any type with `C` columns.
+///
+/// # Safety
+/// The CPU has the level.
+unsafe fn generic<S: Stream, const C: usize>(job: &mut Job<'_>) {
+    // SAFETY: guaranteed by the caller.
+    unsafe { S::Lanes::enter(Dequantized::<S, C>(PhantomData), job) };
+}
 
-    /// Multiplies rows of 16-bit floats, which `widen` converts four at a time.
+struct Rows<'a, S, T, const BYTES: usize, const C: usize>(PhantomData<(S, T, &'a ())>);
+
+impl<'a, S, T, const BYTES: usize, const C: usize> Transform for Rows<'a, S, T, BYTES, C>
+where
+    S: Stream,
+    T: Floats,
+{
+    type Out = Job<'a>;
+
     #[inline(always)]
-    fn halves<const C: usize>(job: &mut Job<'_>, widen: impl Fn(uint16x4_t) -> float32x4_t) {
-        neon::float::<{ 2 * F32_STEP }, C>(job, |step| {
-            std::array::from_fn(|i| {
-                let bits = vreinterpretq_u16_u8(neon::load(step, 16 * (i / 2)));
-                widen(if i % 2 == 0 { vget_low_u16(bits) } else { vget_high_u16(bits) })
-            })
-        });
+    fn run<L: Lanes>(self, l: L, job: &mut Job<'a>) {
+        const { assert!(BYTES == F32_STEP * T::BYTES && C <= 8) };
+        let columns = job.columns::<[f32; F32_STEP], C>();
+        for (r, row) in job.rows().enumerate() {
+            let mut sums = [[l.splat(0.0); VECTORS]; C];
+            let (whole, rest) = row.as_chunks::<BYTES>();
+            // The rest with zeros: the columns have zeros there too.
+            let mut tail = [[0; BYTES]];
+            tail[0][..rest.len()].copy_from_slice(rest);
+            let tail = &tail[..usize::from(!rest.is_empty())];
+            for (first, steps) in [(0, whole), (whole.len(), tail)] {
+                let columns = columns.map(|column| &column[first..first + steps.len()]);
+                for (s, bytes) in steps.iter().enumerate() {
+                    fetch(l, bytes, S::once_ahead(C));
+                    let weights = step::<L, T>(l, bytes);
+                    // By hand: the compiler stops unrolling loops at eight columns, and the sums would be spilled.
+                    macro_rules! column {
+                        ($($c:literal)+) => {$(
+                            if C > $c {
+                                add::<L, S>(l, &weights, &columns[$c][s], &mut sums[$c]);
+                            }
+                        )+};
+                    }
+                    column!(0 1 2 3 4 5 6 7);
+                }
+            }
+            let mut totals = [0.0; C];
+            for (total, sums) in totals.iter_mut().zip(sums) {
+                *total = fold::<L, S>(l, sums);
+            }
+            job.store(r, totals);
+        }
     }
+}
 
-    pub fn generic_neon<const C: usize>(job: &mut Job<'_>) {
-        generic::<C>(job, neon::dot);
+/// The type's scalar code dequantizes [`CHUNK`] weights at a time, which limits the speed, then they are multiplied with
+/// every column.
+struct Dequantized<'a, S, const C: usize>(PhantomData<(S, &'a ())>);
+
+impl<'a, S: Stream, const C: usize> Transform for Dequantized<'a, S, C> {
+    type Out = Job<'a>;
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L, job: &mut Job<'a>) {
+        let columns = job.columns::<f32, C>();
+        let ty = job.ty;
+        let mut values = [0.0; CHUNK];
+        for (r, row) in job.rows().enumerate() {
+            let mut totals = [0.0; C];
+            let cols = (row.len() - ty.row_header_bytes) / ty.block_bytes * ty.block_weights;
+            let chunk = CHUNK / ty.block_weights * ty.block_weights;
+            for (i, first) in (0..cols).step_by(chunk).enumerate() {
+                let len = chunk.min(cols - first);
+                ty.dequantize_cols(row, first, &mut values[..len]);
+                let padded = len.next_multiple_of(F32_STEP);
+                values[len..padded].fill(0.0);
+                for (total, column) in totals.iter_mut().zip(columns) {
+                    let mut sums = [l.splat(0.0); VECTORS];
+                    let weights = values[..padded].as_chunks::<F32_STEP>().0;
+                    let x = column[i * CHUNK..][..padded].as_chunks::<F32_STEP>().0;
+                    for (weights, x) in weights.iter().zip(x) {
+                        let weights = step::<L, F32>(l, bytemuck::bytes_of(weights));
+                        add::<L, S>(l, &weights, x, &mut sums);
+                    }
+                    *total += fold::<L, S>(l, sums);
+                }
+            }
+            job.store(r, totals);
+        }
     }
+}
+
+/// Prefetches what follows a step: [`Stream::once_ahead`].
+#[inline(always)]
+fn fetch<L: Lanes>(l: L, step: &[u8], once_ahead: Option<usize>) {
+    for at in (0..step.len()).step_by(64) {
+        let line = step.as_ptr().wrapping_add(at);
+        match once_ahead {
+            Some(ahead) => l.prefetch_once(line.wrapping_add(ahead)),
+            None => l.prefetch(line.wrapping_add(AHEAD)),
+        }
+    }
+}
+
+/// The 32 weights of a step, in as many vectors as they take.
+#[inline(always)]
+fn step<L: Lanes, T: Floats>(l: L, step: &[u8]) -> [L::F; VECTORS] {
+    const { assert!(F32_STEP / L::N <= VECTORS) };
+    assert!(step.len() == F32_STEP * T::BYTES);
+    let mut weights = [l.splat(0.0); VECTORS];
+    for (i, weights) in weights.iter_mut().enumerate().take(F32_STEP / L::N) {
+        // SAFETY: 32 values were checked.
+        *weights = unsafe { T::load(l, step.as_ptr().add(i * L::N * T::BYTES)) };
+    }
+    weights
+}
+
+/// Adds the products of a step to the sums in turn.
+#[inline(always)]
+fn add<L: Lanes, S: Stream>(
+    l: L,
+    weights: &[L::F; VECTORS],
+    x: &[f32; F32_STEP],
+    sums: &mut [L::F; VECTORS],
+) {
+    for (i, weights) in weights.iter().enumerate().take(F32_STEP / L::N) {
+        let sum = &mut sums[i % S::SUMS];
+        *sum = l.fma(*weights, l.read(&x[i * L::N..]), *sum);
+    }
+}
+
+/// The sum of all lanes of the sums.
+#[inline(always)]
+fn fold<L: Lanes, S: Stream>(l: L, mut sums: [L::F; VECTORS]) -> f32 {
+    let mut count = S::SUMS;
+    while count > 1 {
+        count /= 2;
+        for i in 0..count {
+            sums[i] = l.add(sums[i], sums[i + count]);
+        }
+    }
+    l.sum(sums[0])
 }

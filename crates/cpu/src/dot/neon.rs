@@ -8,7 +8,7 @@ use crate::neon::intrinsics::*;
 use bilayer_quant::mxfp4::half_scale;
 
 use super::{AHEAD, Groups, Job};
-use crate::activations::{Block256, F32_STEP, Quad32};
+use crate::activations::{Block256, Quad32};
 use crate::bytes::neon::spread_bits;
 use crate::bytes::{f16_at, part, u16_at, u32_at};
 use crate::neon;
@@ -356,49 +356,6 @@ fn quad_f16(quad: &[u8], block: usize, field: usize) -> float32x4_t {
     let bits = [0, 1, 2, 3].map(|b| u16_at(quad, b * block + field));
     // SAFETY: the array has four numbers.
     neon::f16x4(unsafe { vld1_u16(bits.as_ptr()) })
-}
-
-/// Multiplies rows of `BYTES` bytes per 32 floats with `C` columns.
-#[inline(always)]
-pub fn float<const BYTES: usize, const C: usize>(
-    job: &mut Job<'_>,
-    unpack: impl Fn(&[u8; BYTES]) -> [float32x4_t; 8],
-) {
-    let columns = job.columns::<[f32; F32_STEP], C>();
-    for (r, row) in job.rows().enumerate() {
-        // With one column, four independent chains hide the latency of additions; several columns have as many, so
-        // that a column's sum does not depend on its neighbours.
-        let mut sums = [[vdupq_n_f32(0.0); 4]; C];
-        let groups = Groups::<BYTES>::of(row);
-        for (g, group) in groups.iter().enumerate() {
-            prefetch(group);
-            let weights = unpack(group);
-            for (sums, column) in sums.iter_mut().zip(columns) {
-                let x = column[g].as_chunks::<4>().0;
-                for i in 0..8 {
-                    sums[i % 4] = vfmaq_f32(sums[i % 4], weights[i], neon::load_floats(&x[i]));
-                }
-            }
-        }
-        job.store(r, sums.map(fold));
-    }
-}
-
-/// The dot product of two f32 slices of equal length, whole steps of [`F32_STEP`].
-#[inline(always)]
-pub fn dot(weights: &[f32], activations: &[f32]) -> f32 {
-    let mut sums = [vdupq_n_f32(0.0); 4];
-    let steps = weights.as_chunks::<4>().0.iter().zip(activations.as_chunks::<4>().0);
-    for (i, (weights, x)) in steps.enumerate() {
-        sums[i % 4] = vfmaq_f32(sums[i % 4], neon::load_floats(weights), neon::load_floats(x));
-    }
-    fold(sums)
-}
-
-/// The sum of all lanes.
-#[inline(always)]
-fn fold([a, b, c, d]: [float32x4_t; 4]) -> f32 {
-    vaddvq_f32(vaddq_f32(vaddq_f32(a, c), vaddq_f32(b, d)))
 }
 
 /// Prefetches a block's cache lines [`AHEAD`] bytes in front.

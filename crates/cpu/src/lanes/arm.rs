@@ -51,6 +51,13 @@ impl Lanes for Neon {
         [neon::f16x4(vget_low_u16(bits)), neon::f16x4(vget_high_u16(bits))]
     }
     #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u16) -> Self::F {
+        // SAFETY: guaranteed by the caller.
+        let bits = unsafe { vld1q_u16(from) };
+        let wide = [vmovl_u16(vget_low_u16(bits)), vmovl_u16(vget_high_u16(bits))];
+        wide.map(|wide| vreinterpretq_f32_u32(vshlq_n_u32::<16>(wide)))
+    }
+    #[inline(always)]
     unsafe fn store_f16(self, v: Self::F, to: *mut u16) {
         let [low, high] = v.map(|v| vreinterpret_u16_f16(vcvt_f16_f32(v)));
         // SAFETY: guaranteed by the caller.

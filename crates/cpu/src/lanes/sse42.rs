@@ -73,6 +73,15 @@ impl Lanes for Sse42 {
         }
     }
     #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u16) -> Self::F {
+        // SAFETY: guaranteed by the caller; the token proves the level.
+        unsafe {
+            let (bits, zero) = (_mm_loadu_si128(from.cast()), _mm_setzero_si128());
+            [_mm_unpacklo_epi16(zero, bits), _mm_unpackhi_epi16(zero, bits)]
+                .map(|bits| _mm_castsi128_ps(bits))
+        }
+    }
+    #[inline(always)]
     unsafe fn store_f16(self, v: Self::F, to: *mut u16) {
         let mut values = [0.0; 8];
         self.write(v, &mut values);

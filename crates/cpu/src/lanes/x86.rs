@@ -53,6 +53,14 @@ impl Lanes for Avx2 {
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
     }
     #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u16) -> __m256 {
+        // SAFETY: guaranteed by the caller; the token proves the level.
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
     unsafe fn store_f16(self, v: __m256, to: *mut u16) {
         // SAFETY: guaranteed by the caller; the token proves the level.
         unsafe { _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
@@ -70,6 +78,7 @@ impl Lanes for Avx2 {
         };
         // Of an address that is not mapped it does nothing.
         prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
+        prefetch_once(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_NTA>(address.cast());
         quantize(x: &[f32], scale: Scale, out: &mut [i8]) -> () =
             quantizer::quantize_avx2(x, scale, out);
         quantize_blocks(x: &[f32; BLOCKS], out: &mut [i8; BLOCKS]) -> Option<Blocks> =
@@ -132,6 +141,14 @@ impl Lanes for Avx512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
     }
     #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u16) -> __m512 {
+        // SAFETY: guaranteed by the caller; the token proves the level.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
     unsafe fn store_f16(self, v: __m512, to: *mut u16) {
         // SAFETY: guaranteed by the caller; the token proves the level.
         unsafe {
@@ -150,6 +167,7 @@ impl Lanes for Avx512 {
             _mm512_cmp_ps_mask::<_CMP_GT_OQ>(v, _mm512_set1_ps(bound)) != 0;
         // Of an address that is not mapped it does nothing.
         prefetch(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_T0>(address.cast());
+        prefetch_once(address: *const u8) -> () = _mm_prefetch::<_MM_HINT_NTA>(address.cast());
         quantize(x: &[f32], scale: Scale, out: &mut [i8]) -> () =
             quantizer::quantize_avx512(x, scale, out);
         quantize_blocks(x: &[f32; BLOCKS], out: &mut [i8; BLOCKS]) -> Option<Blocks> =

@@ -8,6 +8,7 @@ use super::rounded::{self, Weights};
 use super::{SPAN, UnpackRows};
 use crate::lanes::{Lanes, Transform};
 use crate::level::{Level, transform};
+use crate::types::floats::{Bf16, F16, F32, Floats};
 
 /// Dequantizes whole blocks to as many values with the instructions of a level that this CPU has.
 type Widen16 = fn(level: Level, bytes: &[u8], values: &mut [f32]);
@@ -38,39 +39,8 @@ impl Reader {
     }
 }
 
-fn widen<H: Half>(level: Level, bytes: &[u8], values: &mut [f32]) {
-    transform(level, Widen::<H>(bytes, PhantomData), values);
-}
-
-/// Elements widened at a time.
-const STEP: usize = 16;
-
-/// A 16-bit float.
-trait Half {
-    fn widen<L: Lanes>(l: L, bits: &[u16; STEP]) -> [f32; STEP];
-}
-
-struct F16;
-
-impl Half for F16 {
-    #[inline(always)]
-    fn widen<L: Lanes>(l: L, bits: &[u16; STEP]) -> [f32; STEP] {
-        let mut values = [0.0; STEP];
-        for at in (0..STEP).step_by(L::N) {
-            // SAFETY: N divides 16, so that N elements follow in both arrays.
-            unsafe { l.store(l.load_f16(bits.as_ptr().add(at)), values.as_mut_ptr().add(at)) };
-        }
-        values
-    }
-}
-
-struct Bf16;
-
-impl Half for Bf16 {
-    #[inline(always)]
-    fn widen<L: Lanes>(_: L, bits: &[u16; STEP]) -> [f32; STEP] {
-        bits.map(|bits| f32::from_bits(u32::from(bits) << 16))
-    }
+fn widen<T: Floats>(level: Level, bytes: &[u8], values: &mut [f32]) {
+    transform(level, Widen::<T>(bytes, PhantomData), values);
 }
 
 /// The unpacking of float types to rounded spans.
@@ -85,42 +55,43 @@ pub(crate) fn round(ty: Type) -> Option<UnpackRows> {
     ROUNDED.iter().find(|(known, _)| *known == ty).map(|(_, round)| *round)
 }
 
-impl<H: Half> Weights for H {
+impl<T: Floats> Weights for T {
     #[inline(always)]
     fn read<L: Lanes>(l: L, row: &[u8], weights: &mut [f32; SPAN]) {
-        Widen::<H>(row, PhantomData).run(l, weights);
+        Widen::<T>(row, PhantomData).run(l, weights);
     }
 }
 
-struct F32;
+struct Widen<'a, T>(&'a [u8], PhantomData<T>);
 
-impl Weights for F32 {
-    #[inline(always)]
-    fn read<L: Lanes>(_: L, row: &[u8], weights: &mut [f32; SPAN]) {
-        for (weight, bytes) in weights.iter_mut().zip(row.as_chunks::<4>().0) {
-            *weight = f32::from_le_bytes(*bytes);
-        }
-    }
-}
+/// Values widened at a time.
+const STEP: usize = 16;
 
-struct Widen<'a, H>(&'a [u8], PhantomData<H>);
-
-impl<H: Half> Transform for Widen<'_, H> {
+impl<T: Floats> Transform for Widen<'_, T> {
     type Out = [f32];
 
     #[inline(always)]
     fn run<L: Lanes>(self, l: L, values: &mut [f32]) {
-        const { assert!(STEP.is_multiple_of(L::N)) };
+        assert!(self.0.len() == T::BYTES * values.len());
         let (values, last) = values.as_chunks_mut::<STEP>();
-        let (blocks, rest) = self.0.as_chunks::<{ 2 * STEP }>();
-        assert!(values.len() == blocks.len() && rest.len() == 2 * last.len());
-        for (values, bytes) in values.iter_mut().zip(blocks) {
-            *values = H::widen(l, &bytemuck::cast(*bytes));
+        let (steps, rest) = self.0.split_at(values.len() * STEP * T::BYTES);
+        for (values, bytes) in values.iter_mut().zip(steps.chunks_exact(STEP * T::BYTES)) {
+            widen_step::<L, T>(l, bytes, values);
         }
-        let mut bytes = [0; 2 * STEP];
+        let (mut bytes, mut widened) = ([0; 4 * STEP], [0.0; STEP]);
         bytes[..rest.len()].copy_from_slice(rest);
-        let widened = H::widen(l, &bytemuck::cast(bytes));
+        widen_step::<L, T>(l, &bytes[..STEP * T::BYTES], &mut widened);
         last.copy_from_slice(&widened[..last.len()]);
+    }
+}
+
+#[inline(always)]
+fn widen_step<L: Lanes, T: Floats>(l: L, bytes: &[u8], values: &mut [f32; STEP]) {
+    const { assert!(STEP.is_multiple_of(L::N)) };
+    assert!(bytes.len() == STEP * T::BYTES);
+    for at in (0..STEP).step_by(L::N) {
+        // SAFETY: N values follow from `at` on.
+        l.write(unsafe { T::load(l, bytes.as_ptr().add(at * T::BYTES)) }, &mut values[at..]);
     }
 }
 
