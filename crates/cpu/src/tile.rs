@@ -20,23 +20,18 @@ pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx2_f32;
-#[cfg(target_arch = "x86_64")]
 mod avx2_wide;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
 #[cfg(target_arch = "x86_64")]
-mod avx512_f32;
-#[cfg(target_arch = "x86_64")]
 mod avxvnni;
+mod float;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(target_arch = "aarch64")]
 mod neon_dotprod;
-#[cfg(target_arch = "aarch64")]
-mod neon_f32;
 #[cfg(target_arch = "aarch64")]
 mod neon_i8mm;
 mod scalar;
@@ -52,15 +47,33 @@ pub(crate) fn check_strip(strip: &[f32], stride: usize, tokens: usize, rows: usi
 
 /// Hides two addresses from the optimizer: reads through them happen after this line. Otherwise the compiler hoists
 /// the loads of many steps and runs out of registers, which halves the speed.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #[inline(always)]
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    expect(unused_mut, reason = "only these assemblers change them")
+)]
 pub(crate) fn in_order<A, B>(mut a: *const A, mut b: *const B) -> (*const A, *const B) {
     // SAFETY: there are no instructions.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     unsafe {
         std::arch::asm!("/* {0} {1} */", inout(reg) a, inout(reg) b, options(nostack, preserves_flags));
     }
     (a, b)
 }
+
+/// Evaluates an expression with `$n` as the constant number of tokens.
+macro_rules! by_tokens {
+    ($tokens:expr, $n:ident in [$($count:literal)+] => $call:expr) => {
+        match $tokens {
+            $($count => {
+                const $n: usize = $count;
+                $call
+            })+
+            tokens => unreachable!("a tile has no {tokens} tokens"),
+        }
+    };
+}
+pub(crate) use by_tokens;
 
 /// Interleaves 16 rows' spans into the panel's rows `first..first + 16`.
 pub(crate) type Interleave =

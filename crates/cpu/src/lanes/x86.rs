@@ -1,7 +1,7 @@
 //! Eight lanes of AVX2 with FMA and F16C, sixteen of AVX-512.
 //!
-//! SAFETY of every intrinsic here: a token of its level exists only inside `enter`, whose callers have
-//! detected the features.
+//! SAFETY of every intrinsic here: a token of its level exists only inside `enter` and where [`Avx512::new`] makes one, whose
+//! callers have detected the features.
 
 use std::arch::x86_64::*;
 
@@ -111,6 +111,17 @@ impl Lanes for Avx2 {
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
+
+impl Avx512 {
+    /// The lanes of a function that enables more features.
+    ///
+    /// # Safety
+    /// The CPU has those of `enter`, and the caller enables them.
+    #[inline(always)]
+    pub(crate) unsafe fn new() -> Avx512 {
+        Avx512(())
+    }
+}
 
 impl Lanes for Avx512 {
     type F = __m512;

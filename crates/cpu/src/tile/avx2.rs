@@ -15,20 +15,34 @@
 )]
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use crate::activations::{Format, SPAN};
+use crate::lanes::x86::Avx2 as Lanes;
 use crate::level::rows::Avx2;
-use crate::panel::avx2::{columns, load, pairs, put, put_pairs, store_rows, transpose};
-use crate::panel::{Adjust, Form, Mins, Panel, Quants, ROWS, Span};
+use crate::panel::avx2::{
+    columns, load, load_floats, pairs, put, put_pairs, store_rows, transpose,
+};
+use crate::panel::{Adjust, FloatPanel, Form, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
-    Affine16K, Affine32, Affine32K, Interleave, Product, Rounding, Shape, Signed16K, Signed32,
-    Signed32K, TOKENS_MIN_MAX, Tile, Tiled, Tiles, Tiling, avx2_f32, avx2_wide, check_strip,
+    Affine16K, Affine32, Affine32K, FloatTiles, Interleave, Product, Rounding, Shape, Signed16K,
+    Signed32, Signed32K, TOKENS_MIN_MAX, Tile, Tiled, Tiles, Tiling, avx2_wide, check_strip, float,
     in_order, whole_row,
 };
 use crate::x86::{in_memory, whole_lines};
 
 /// Maximum tokens per tile.
 const TOKENS: usize = 4;
+
+/// Maximum tokens per tile of floats. With fewer than five, the multipliers stall on their own results.
+const TOKENS_FLOAT: usize = 6;
+
+/// 16 rows at a time.
+pub(super) const FLOAT_TILES: FloatTiles = FloatTiles {
+    cols: SPAN,
+    interleave: interleave_floats,
+    tile: float::tile::<Lanes, 2, TOKENS_FLOAT, true>,
+};
 
 /// Maximum tokens per tile with activation sums in pairs. Its 32-bit sums are spilled to memory, and are needed again
 /// so late that this causes no stalls.
@@ -38,7 +52,7 @@ impl Tiled for Avx2 {
     const TILING: Tiling = Tiling {
         names: ["int8 avx2", "f32 avx2"],
         tokens_max: |format| match format {
-            Format::F32 => avx2_f32::TOKENS,
+            Format::F32 => TOKENS_FLOAT,
             Format::Q8x256Pairs => TOKENS_PAIRS,
             Format::Q12x256 => avx2_wide::TOKENS,
             _ => TOKENS,
@@ -49,7 +63,7 @@ impl Tiled for Avx2 {
             _ => Format::Q8x32,
         },
         tiles,
-        float_tiles: avx2_f32::TILES,
+        float_tiles: FLOAT_TILES,
         pair_tiles: None,
         row_tiles: whole_row::AVX2,
         fill: |quants| quants.fill_avx2,
@@ -181,6 +195,25 @@ fn interleave_integers<const GROUP: usize>(
             for (to, [low, high]) in to.iter_mut().zip(mins.as_chunks::<2>().0) {
                 put_pairs(to, first, pairs(*low, *high, factor));
             }
+        }
+    }
+}
+
+/// See [`crate::tile::FloatInterleave`].
+#[target_feature(enable = "avx2")]
+fn interleave_floats(
+    rows: &[[f32; SPAN]],
+    cols: Range<usize>,
+    first: usize,
+    panel: &mut FloatPanel,
+) {
+    for (half, rows) in rows.as_chunks::<8>().0.iter().enumerate() {
+        for (part, panel) in panel[..cols.len()].chunks_mut(8).enumerate() {
+            let mut values = [_mm256_setzero_si256(); 8];
+            for (value, row) in values.iter_mut().zip(rows) {
+                *value = _mm256_castps_si256(load_floats(&row[cols.start + 8 * part..]));
+            }
+            store_rows(&transpose(values), 1.0, first + 8 * half, panel);
         }
     }
 }

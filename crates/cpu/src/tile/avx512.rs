@@ -10,13 +10,16 @@
 )]
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
+use crate::activations::SPAN;
+use crate::lanes::x86::Avx512 as Lanes;
 use crate::level::rows::Avx512Vnni;
 use crate::panel::avx512::{load, load_floats, put, store_rows, transpose};
-use crate::panel::{Adjust, Form, Mins, Panel, Quants, ROWS, Span};
+use crate::panel::{Adjust, FloatPanel, Form, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
-    Product, Rounding, Shape, Tile, Tiled, Tiles, Tiling, avx512_f32, by_form, check_strip,
-    few_columns, format_of_form, in_order, starts, whole_row,
+    FloatTiles, Product, Rounding, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip,
+    few_columns, float, format_of_form, in_order, starts, whole_row,
 };
 
 /// Maximum tokens per tile.
@@ -28,7 +31,11 @@ impl Tiled for Avx512Vnni {
         tokens_max: |_| TOKENS,
         format: format_of_form,
         tiles,
-        float_tiles: avx512_f32::TILES,
+        float_tiles: FloatTiles {
+            cols: 128,
+            interleave: interleave_floats,
+            tile: float::tile::<Lanes, 2, TOKENS, false>,
+        },
         pair_tiles: None,
         row_tiles: whole_row::AVX512,
         fill: |quants| quants.fill,
@@ -73,6 +80,24 @@ pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel
             *row = _mm512_castps_si512(_mm512_mul_ps(load_floats(&span.mins), unit));
         }
         store_rows(&transpose(rows), first, &mut panel.mins);
+    }
+}
+
+/// See [`crate::tile::FloatInterleave`].
+#[target_feature(enable = "avx512f")]
+pub(super) fn interleave_floats(
+    rows: &[[f32; SPAN]],
+    cols: Range<usize>,
+    first: usize,
+    panel: &mut FloatPanel,
+) {
+    for (part, panel) in panel[..cols.len()].chunks_mut(16).enumerate() {
+        let start = cols.start + 16 * part;
+        let mut values = [_mm512_setzero_si512(); 16];
+        for (value, row) in values.iter_mut().zip(rows) {
+            *value = _mm512_castps_si512(load_floats(&row[start..]));
+        }
+        store_rows(&transpose(values), first, panel);
     }
 }
 

@@ -5,34 +5,53 @@
 //! times as fast as six, whose twelve sums are too few to hide the latency.
 
 use std::arch::x86_64::*;
+use std::mem::transmute;
 
 use crate::activations::Format;
+use crate::lanes::x86::Avx512;
 use crate::level::rows::{Avx512Bf16, Avx512Vnni};
 use crate::panel::ROWS;
-use crate::tile::avx512_f32::{float_tile, interleave};
-use crate::tile::{FloatActivations, FloatTiles, Tiled, Tiling, check_strip, in_order};
+use crate::tile::avx512::interleave_floats;
+use crate::tile::float::{FloatProduct, Multiply};
+use crate::tile::{FloatActivations, FloatTiles, Tiled, Tiling};
+
+/// Maximum tokens per tile of pairs.
+const TOKENS: usize = 8;
 
 impl Tiled for Avx512Bf16 {
     const TILING: Tiling = Tiling {
         names: ["int8 avx512vnni", "bf16 avx512"],
         tokens_max: |format| match format {
-            Format::Bf16 => 8,
+            Format::Bf16 => TOKENS,
             format => (Avx512Vnni::TILING.tokens_max)(format),
         },
-        pair_tiles: Some(FloatTiles { cols: 128, interleave, tile: any_tile }),
+        pair_tiles: Some(FloatTiles { cols: 128, interleave: interleave_floats, tile }),
         ..Avx512Vnni::TILING
     };
 }
 
-float_tile!("avx512f,avx512bf16", add_pairs);
+/// See [`crate::tile::FloatTile`].
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+fn tile(panel: &[[f32; ROWS]], columns: FloatActivations<'_>, strip: &mut [f32], stride: usize) {
+    // SAFETY: the function enables the features.
+    let lanes = unsafe { Avx512::new() };
+    FloatProduct::<2, TOKENS, false> { panel, columns: &columns, stride }.add(
+        lanes,
+        Pairs(()),
+        strip,
+    );
+}
 
-/// Adds the products of 16 pairs of bf16.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bf16")]
-fn add_pairs(weights: __m512, x: __m512, sums: __m512) -> __m512 {
-    let pairs = |bits: __m512| -> __m512bh {
+/// Products of 16 pairs of bf16. A value proves that the feature was detected: only [`tile`] creates it.
+#[derive(Clone, Copy)]
+struct Pairs(());
+
+impl Multiply<Avx512> for Pairs {
+    #[inline(always)]
+    fn add(self, _: Avx512, weights: __m512, x: __m512, sums: __m512) -> __m512 {
         // SAFETY: both are 64 bytes, and all values are valid.
-        unsafe { std::mem::transmute(bits) }
-    };
-    _mm512_dpbf16_ps(sums, pairs(weights), pairs(x))
+        let [weights, x] = [weights, x].map(|bits| unsafe { transmute::<__m512, __m512bh>(bits) });
+        // SAFETY: the token proves the feature.
+        unsafe { _mm512_dpbf16_ps(sums, weights, x) }
+    }
 }

@@ -11,10 +11,10 @@ use std::arch::x86_64::*;
 
 use crate::level::rows::AvxVnni;
 use crate::panel::{Adjust, Quants, ROWS};
-use crate::tile::avx2::interleave;
+use crate::tile::avx2::{FLOAT_TILES, interleave};
 use crate::tile::{
-    Product, Shape, Tile, Tiled, Tiles, Tiling, avx2_f32, by_form, check_strip, few_columns,
-    format_of_form, in_order, never, starts, whole_row,
+    Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip, few_columns, format_of_form,
+    in_order, never, starts, whole_row,
 };
 use crate::x86::whole_lines;
 
@@ -27,7 +27,7 @@ impl Tiled for AvxVnni {
         tokens_max: |_| TOKENS,
         format: format_of_form,
         tiles,
-        float_tiles: avx2_f32::TILES,
+        float_tiles: FLOAT_TILES,
         pair_tiles: None,
         row_tiles: whole_row::AVXVNNI,
         fill: |quants| quants.fill_avxvnni,

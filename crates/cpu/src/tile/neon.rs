@@ -9,14 +9,17 @@
 //! sums and four weights in the 32 registers.
 
 use crate::neon::intrinsics::*;
+use std::ops::Range;
 
+use crate::activations::SPAN;
+use crate::lanes::arm::Neon as Lanes;
 use crate::level::rows::Neon;
 use crate::neon::{load, load_floats, store_floats};
 use crate::panel::neon::{columns, transpose};
-use crate::panel::{Adjust, Mins, Panel, Quants, ROWS, Span};
+use crate::panel::{Adjust, FloatPanel, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
-    Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip, few_columns, format_of_form,
-    in_order, neon_f32, never, whole_row,
+    FloatTiles, Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip, few_columns,
+    float, format_of_form, in_order, never, whole_row,
 };
 
 /// Maximum tokens per tile.
@@ -151,7 +154,11 @@ impl Tiled for Neon {
         tokens_max: |_| TOKENS,
         format: format_of_form,
         tiles,
-        float_tiles: neon_f32::TILES,
+        float_tiles: FloatTiles {
+            cols: 128,
+            interleave: interleave_floats,
+            tile: float::tile::<Lanes, 2, TOKENS, false>,
+        },
         pair_tiles: None,
         row_tiles: whole_row::PORTABLE,
         fill: |_| None,
@@ -305,6 +312,21 @@ pub(super) fn interleave(spans: &[Span; 16], first: usize, adjust: Adjust, panel
         }
     }
     lines(spans, first, adjust.mins, panel);
+}
+
+/// See [`crate::tile::FloatInterleave`].
+fn interleave_floats(
+    rows: &[[f32; SPAN]],
+    cols: Range<usize>,
+    first: usize,
+    panel: &mut FloatPanel,
+) {
+    // Whole multiples of four columns: a span extends beyond the range, and the panel has space.
+    let end = cols.start + cols.len().next_multiple_of(4);
+    for (four, rows) in rows.as_chunks::<4>().0.iter().enumerate() {
+        let rows = rows.each_ref().map(|row| &row[cols.start..end]);
+        columns(rows.map(|row| (row, 1.0)), first + 4 * four, &mut panel[..end - cols.start]);
+    }
 }
 
 /// Writes 16 rows' scales and minimums into the panel.

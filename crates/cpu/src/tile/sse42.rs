@@ -1,8 +1,7 @@
 //! The tiles of SSE4.2: 8 rows x up to 4 tokens, a panel in four passes.
 //!
 //! Quants are two's complement: their magnitudes are multiplied with activations that carry their signs (PSIGNB,
-//! PMADDUBSW), and pair sums, at most 2 x 128 x 127, are widened every step. Floats are multiplied and added in turn,
-//! since there is no fused instruction.
+//! PMADDUBSW), and pair sums, at most 2 x 128 x 127, are widened every step.
 #![expect(
     clippy::needless_range_loop,
     reason = "t counts tokens and half halves of the rows, in several arrays at once"
@@ -12,11 +11,12 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use crate::activations::SPAN;
+use crate::lanes::sse42::Sse42 as Lanes;
 use crate::level::rows::Sse42;
 use crate::panel::{Adjust, FloatPanel, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
-    FloatActivations, FloatTiles, Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip,
-    few_columns, format_of_form, in_order, never, whole_row,
+    FloatTiles, Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip, few_columns,
+    float, format_of_form, in_order, never, whole_row,
 };
 
 /// Maximum tokens per tile.
@@ -31,7 +31,11 @@ impl Tiled for Sse42 {
         tokens_max: |_| TOKENS,
         format: format_of_form,
         tiles,
-        float_tiles: FloatTiles { cols: 128, interleave: float_interleave, tile: any_float_tile },
+        float_tiles: FloatTiles {
+            cols: 128,
+            interleave: float_interleave,
+            tile: float::tile::<Lanes, 1, TOKENS, false>,
+        },
         pair_tiles: None,
         row_tiles: whole_row::PORTABLE,
         fill: |_| None,
@@ -206,61 +210,6 @@ fn float_interleave(
                 unsafe { _mm_loadu_ps(from.as_ptr()) }
             });
             put(values, first + 4 * four, lines);
-        }
-    }
-}
-
-/// See [`crate::tile::FloatTile`].
-#[target_feature(enable = "sse4.1")]
-fn any_float_tile(
-    panel: &[[f32; ROWS]],
-    columns: FloatActivations<'_>,
-    strip: &mut [f32],
-    stride: usize,
-) {
-    columns.fetch();
-    for first in (0..ROWS).step_by(PASS_ROWS) {
-        let strip = &mut strip[first..];
-        match columns.tokens {
-            1 => float_tile::<1>(panel, first, columns, strip, stride),
-            2 => float_tile::<2>(panel, first, columns, strip, stride),
-            3 => float_tile::<3>(panel, first, columns, strip, stride),
-            4 => float_tile::<4>(panel, first, columns, strip, stride),
-            tokens => unreachable!("{tokens} tokens in a chunk of at most {TOKENS}"),
-        }
-    }
-}
-
-/// Rows `first..first + 8` of a panel; `N` = tokens.
-#[target_feature(enable = "sse4.1")]
-fn float_tile<const N: usize>(
-    panel: &[[f32; ROWS]],
-    first: usize,
-    columns: FloatActivations<'_>,
-    strip: &mut [f32],
-    stride: usize,
-) {
-    check_strip(strip, stride, N, PASS_ROWS);
-    let mut acc = [[_mm_setzero_ps(); 2]; N];
-    for (weights, x) in panel.iter().zip(columns.values.as_chunks::<N>().0) {
-        let weights = &weights[first..first + PASS_ROWS];
-        // SAFETY: the slice has eight elements.
-        let w = unsafe { [_mm_loadu_ps(weights.as_ptr()), _mm_loadu_ps(weights.as_ptr().add(4))] };
-        for t in 0..N {
-            let x = _mm_set1_ps(x[t]);
-            for half in 0..2 {
-                acc[t][half] = _mm_add_ps(_mm_mul_ps(w[half], x), acc[t][half]);
-            }
-        }
-    }
-    for t in 0..N {
-        for half in 0..2 {
-            let to = &mut strip[t * stride + 4 * half..][..4];
-            // SAFETY: the slice has four elements.
-            unsafe {
-                let sum = _mm_add_ps(acc[t][half], _mm_loadu_ps(to.as_ptr()));
-                _mm_storeu_ps(to.as_mut_ptr(), sum);
-            }
         }
     }
 }
