@@ -61,13 +61,21 @@ pub(crate) fn in_order<A, B>(mut a: *const A, mut b: *const B) -> (*const A, *co
     (a, b)
 }
 
-/// Evaluates an expression with `$n` as the constant number of tokens.
+/// Evaluates an expression with `$n` as the constant number of tokens, at most `$max`, which is at most 8.
 macro_rules! by_tokens {
-    ($tokens:expr, $n:ident in [$($count:literal)+] => $call:expr) => {
+    ($tokens:expr, $n:ident up to $max:expr => $call:expr) => {
+        by_tokens!(@ $tokens, $n, $max, $call, [1 2 3 4 5 6 7 8])
+    };
+    (@ $tokens:expr, $n:ident, $max:expr, $call:expr, [$($count:literal)+]) => {
         match $tokens {
+            // Constant conditions: no code is made for more.
             $($count => {
-                const $n: usize = $count;
-                $call
+                if const { $count <= $max } {
+                    const $n: usize = $count;
+                    $call
+                } else {
+                    unreachable!("a tile has no {} tokens", $count)
+                }
             })+
             tokens => unreachable!("a tile has no {tokens} tokens"),
         }

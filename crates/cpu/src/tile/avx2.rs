@@ -26,8 +26,8 @@ use crate::panel::avx2::{
 use crate::panel::{Adjust, FloatPanel, Form, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
     Affine16K, Affine32, Affine32K, FloatTiles, Interleave, Product, Rounding, Shape, Signed16K,
-    Signed32, Signed32K, TOKENS_MIN_MAX, Tile, Tiled, Tiles, Tiling, avx2_wide, check_strip, float,
-    in_order, whole_row,
+    Signed32, Signed32K, TOKENS_MIN_MAX, Tile, Tiled, Tiles, Tiling, avx2_wide, by_tokens,
+    check_strip, float, in_order, whole_row,
 };
 use crate::x86::{in_memory, whole_lines};
 
@@ -241,16 +241,11 @@ fn any_tile<S: Shape, const CHAIN: usize>(product: Product<'_>, strip: &mut [f32
     product.ahead.fetch();
     for first in [0, 16] {
         let strip = &mut strip[first..];
-        match product.block.tokens {
-            1 => tile::<S, CHAIN, 1>(product, first, strip),
-            2 => tile::<S, CHAIN, 2>(product, first, strip),
-            3 => tile::<S, CHAIN, 3>(product, first, strip),
-            4 => tile::<S, CHAIN, 4>(product, first, strip),
-            5 if S::PER_256 => tile::<S, CHAIN, 5>(product, first, strip),
-            tokens => {
-                unreachable!("{tokens} tokens in a chunk of at most {TOKENS} or {TOKENS_PAIRS}")
-            }
-        }
+        by_tokens!(
+            product.block.tokens,
+            N up to if S::PER_256 { TOKENS_PAIRS } else { TOKENS }
+                => tile::<S, CHAIN, N>(product, first, strip)
+        )
     }
 }
 

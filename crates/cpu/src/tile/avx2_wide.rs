@@ -22,7 +22,7 @@ use crate::panel::avx2::{
 };
 use crate::panel::{Adjust, Panel, Span};
 use crate::quantizer::PEAK_12;
-use crate::tile::{Interleave, Product, Tile, check_strip, in_order};
+use crate::tile::{Interleave, Product, Tile, by_tokens, check_strip, in_order};
 use crate::x86::whole_lines;
 
 /// Maximum tokens per tile: twelve sums, two vectors of weights, an activation and a product fill the registers.
@@ -85,15 +85,7 @@ fn interleave<const GROUP: usize, const INTEGERS: bool>(
 #[target_feature(enable = "avx2,fma")]
 fn any_tile(product: Product<'_>, strip: &mut [f32]) {
     whole_lines();
-    match product.block.tokens {
-        1 => tile::<1>(product, strip),
-        2 => tile::<2>(product, strip),
-        3 => tile::<3>(product, strip),
-        4 => tile::<4>(product, strip),
-        5 => tile::<5>(product, strip),
-        6 => tile::<6>(product, strip),
-        tokens => unreachable!("{tokens} tokens in a chunk of at most {TOKENS}"),
-    }
+    by_tokens!(product.block.tokens, N up to TOKENS => tile::<N>(product, strip))
 }
 
 /// 16 rows; `N` = tokens of the block.

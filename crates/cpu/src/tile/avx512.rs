@@ -18,8 +18,8 @@ use crate::level::rows::Avx512Vnni;
 use crate::panel::avx512::{load, load_floats, put, store_rows, transpose};
 use crate::panel::{Adjust, FloatPanel, Form, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
-    FloatTiles, Product, Rounding, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip,
-    few_columns, float, format_of_form, in_order, starts, whole_row,
+    FloatTiles, Product, Rounding, Shape, Tile, Tiled, Tiles, Tiling, by_form, by_tokens,
+    check_strip, few_columns, float, format_of_form, in_order, starts, whole_row,
 };
 
 /// Maximum tokens per tile.
@@ -104,15 +104,7 @@ pub(super) fn interleave_floats(
 /// See [`Tile`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn any_tile<S: Shape>(product: Product<'_>, strip: &mut [f32]) {
-    match product.block.tokens {
-        1 => tile::<S, 1>(product, strip),
-        2 => tile::<S, 2>(product, strip),
-        3 => tile::<S, 3>(product, strip),
-        4 => tile::<S, 4>(product, strip),
-        5 => tile::<S, 5>(product, strip),
-        6 => tile::<S, 6>(product, strip),
-        tokens => unreachable!("{tokens} tokens in a chunk of at most {TOKENS}"),
-    }
+    by_tokens!(product.block.tokens, N up to TOKENS => tile::<S, N>(product, strip))
 }
 
 /// `N` = tokens of the block. Addresses are raw pointers, because bounds checks between the loads cost a third.

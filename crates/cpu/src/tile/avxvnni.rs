@@ -13,8 +13,8 @@ use crate::level::rows::AvxVnni;
 use crate::panel::{Adjust, Quants, ROWS};
 use crate::tile::avx2::{FLOAT_TILES, interleave};
 use crate::tile::{
-    Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip, few_columns, format_of_form,
-    in_order, never, starts, whole_row,
+    Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, by_tokens, check_strip, few_columns,
+    format_of_form, in_order, never, starts, whole_row,
 };
 use crate::x86::whole_lines;
 
@@ -49,15 +49,7 @@ fn any_tile<S: Shape>(product: Product<'_>, strip: &mut [f32]) {
     product.ahead.fetch();
     for first in [0, 16] {
         let strip = &mut strip[first..];
-        match product.block.tokens {
-            1 => tile::<S, 1>(product, first, strip),
-            2 => tile::<S, 2>(product, first, strip),
-            3 => tile::<S, 3>(product, first, strip),
-            4 => tile::<S, 4>(product, first, strip),
-            5 => tile::<S, 5>(product, first, strip),
-            6 => tile::<S, 6>(product, first, strip),
-            tokens => unreachable!("{tokens} tokens in a chunk of at most {TOKENS}"),
-        }
+        by_tokens!(product.block.tokens, N up to TOKENS => tile::<S, N>(product, first, strip))
     }
 }
 

@@ -68,8 +68,7 @@ impl<const V: usize, const TOKENS: usize, const SPREAD: bool> FloatProduct<'_, V
         }
         for first in (0..ROWS).step_by(V * L::N) {
             let strip = &mut strip[first..];
-            by_tokens!(self.columns.tokens, N in [1 2 3 4 5 6 7 8] => {
-                assert!(N <= TOKENS);
+            by_tokens!(self.columns.tokens, N up to TOKENS => {
                 self.pass::<L, N>(l, m, first, strip);
             });
         }

@@ -18,8 +18,8 @@ use crate::neon::{load, load_floats, store_floats};
 use crate::panel::neon::{columns, transpose};
 use crate::panel::{Adjust, FloatPanel, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
-    FloatTiles, Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip, few_columns,
-    float, format_of_form, in_order, never, whole_row,
+    FloatTiles, Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, by_tokens, check_strip,
+    few_columns, float, format_of_form, in_order, never, whole_row,
 };
 
 /// Maximum tokens per tile.
@@ -68,15 +68,8 @@ pub(super) fn passes<P: Products<V>, S: Shape, const V: usize>(
     product.ahead.fetch();
     for first in [0, PASS_ROWS] {
         let (pass, strip) = (Pass { product, first }, &mut strip[first..]);
-        match product.block.tokens.div_ceil(P::TOKENS) {
-            1 => pass.run::<P, S, V, 1>(p, strip),
-            2 => pass.run::<P, S, V, 2>(p, strip),
-            3 => pass.run::<P, S, V, 3>(p, strip),
-            4 if P::TOKENS == 1 => pass.run::<P, S, V, 4>(p, strip),
-            5 if P::TOKENS == 1 => pass.run::<P, S, V, 5>(p, strip),
-            6 if P::TOKENS == 1 => pass.run::<P, S, V, 6>(p, strip),
-            _ => unreachable!("{} tokens in a chunk of at most {TOKENS}", product.block.tokens),
-        }
+        let units = product.block.tokens.div_ceil(P::TOKENS);
+        by_tokens!(units, U up to TOKENS / P::TOKENS => pass.run::<P, S, V, U>(p, strip));
     }
 }
 

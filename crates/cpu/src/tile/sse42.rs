@@ -15,8 +15,8 @@ use crate::lanes::sse42::Sse42 as Lanes;
 use crate::level::rows::Sse42;
 use crate::panel::{Adjust, FloatPanel, Mins, Panel, Quants, ROWS, Span};
 use crate::tile::{
-    FloatTiles, Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, check_strip, few_columns,
-    float, format_of_form, in_order, never, whole_row,
+    FloatTiles, Product, Shape, Tile, Tiled, Tiles, Tiling, by_form, by_tokens, check_strip,
+    few_columns, float, format_of_form, in_order, never, whole_row,
 };
 
 /// Maximum tokens per tile.
@@ -95,13 +95,7 @@ fn any_tile<S: Shape>(product: Product<'_>, strip: &mut [f32]) {
     product.ahead.fetch();
     for first in (0..ROWS).step_by(PASS_ROWS) {
         let strip = &mut strip[first..];
-        match product.block.tokens {
-            1 => tile::<S, 1>(product, first, strip),
-            2 => tile::<S, 2>(product, first, strip),
-            3 => tile::<S, 3>(product, first, strip),
-            4 => tile::<S, 4>(product, first, strip),
-            tokens => unreachable!("{tokens} tokens in a chunk of at most {TOKENS}"),
-        }
+        by_tokens!(product.block.tokens, N up to TOKENS => tile::<S, N>(product, first, strip))
     }
 }
 

@@ -257,7 +257,7 @@ mod x86 {
     use super::{PanelMut, RowProduct, RowScales, RowTiles};
     use crate::panel::{ROWS, avx2, avx512};
     use crate::stream::{PanelRows, prefetch_lines};
-    use crate::tile::{check_strip, in_order};
+    use crate::tile::{by_tokens, check_strip, in_order};
     use crate::x86::whole_lines;
 
     pub(in super::super) const AVX512: RowTiles =
@@ -296,17 +296,7 @@ mod x86 {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     fn tile_512(product: RowProduct<'_>, strip: &mut [f32]) {
         whole_lines();
-        match product.tokens {
-            1 => tokens_512::<1>(product, strip),
-            2 => tokens_512::<2>(product, strip),
-            3 => tokens_512::<3>(product, strip),
-            4 => tokens_512::<4>(product, strip),
-            5 => tokens_512::<5>(product, strip),
-            6 => tokens_512::<6>(product, strip),
-            7 => tokens_512::<7>(product, strip),
-            8 => tokens_512::<8>(product, strip),
-            tokens => unreachable!("{tokens} tokens in a chunk of at most 8"),
-        }
+        by_tokens!(product.tokens, N up to AVX512.tokens_max => tokens_512::<N>(product, strip))
     }
 
     /// Two vectors of 16 rows x `N` tokens.
@@ -436,15 +426,7 @@ mod x86 {
         }
         for first in [0, 16] {
             let strip = &mut strip[first..];
-            match product.tokens {
-                1 => tokens_vnni::<1>(product, first, strip),
-                2 => tokens_vnni::<2>(product, first, strip),
-                3 => tokens_vnni::<3>(product, first, strip),
-                4 => tokens_vnni::<4>(product, first, strip),
-                5 => tokens_vnni::<5>(product, first, strip),
-                6 => tokens_vnni::<6>(product, first, strip),
-                tokens => unreachable!("{tokens} tokens in a chunk of at most 6"),
-            }
+            by_tokens!(product.tokens, N up to AVXVNNI.tokens_max => tokens_vnni::<N>(product, first, strip))
         }
     }
 
@@ -486,17 +468,7 @@ mod x86 {
         }
         for first in [0, 8, 16, 24] {
             let strip = &mut strip[first..];
-            match product.tokens {
-                1 => tokens_256::<1>(product, first, strip),
-                2 => tokens_256::<2>(product, first, strip),
-                3 => tokens_256::<3>(product, first, strip),
-                4 => tokens_256::<4>(product, first, strip),
-                5 => tokens_256::<5>(product, first, strip),
-                6 => tokens_256::<6>(product, first, strip),
-                7 => tokens_256::<7>(product, first, strip),
-                8 => tokens_256::<8>(product, first, strip),
-                tokens => unreachable!("{tokens} tokens in a chunk of at most 8"),
-            }
+            by_tokens!(product.tokens, N up to AVX2.tokens_max => tokens_256::<N>(product, first, strip))
         }
     }
 
