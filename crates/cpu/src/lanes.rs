@@ -6,8 +6,8 @@
 //! [`Lanes::call`]. Plain Rust that the compiler is to vectorize for a level is such a kernel too, which ignores its
 //! lanes.
 //!
-//! **Price.** A `Lanes` value proves that its features were detected: only `enter` creates it. Quantized dot products
-//! and matrix products do not use this; they are hand-written for each level.
+//! **Price.** A `Lanes` value proves that its features were detected: only `enter` creates it. Products of quantized
+//! weights do not use this; they are hand-written for each level.
 
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod arm;
